@@ -1,0 +1,69 @@
+//! Exact points in time that are multiples of an emission interval.
+
+use crate::rate::Interval;
+
+/// `micros + part / count` µs, where `count` is that of the [`Interval`] that it is counted with,
+/// and `part < count`. Moments of the same interval compare as the times they stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment {
+    pub micros: u64,
+    pub part: u64,
+}
+
+impl Moment {
+    /// A whole number of µs.
+    pub fn at(micros: u64) -> Self {
+        Self { micros, part: 0 }
+    }
+
+    /// The moment `times` emission intervals later.
+    pub fn plus(self, interval: Interval, times: u64) -> Self {
+        let count = u128::from(interval.count());
+        let parts = u128::from(times) * u128::from(interval.period()) + u128::from(self.part);
+        Self {
+            micros: self.micros.saturating_add(narrow(parts / count)),
+            part: narrow(parts % count),
+        }
+    }
+
+    /// How many whole emission intervals fit between this moment and `later`, 0 if it is past it.
+    pub fn intervals_until(self, later: Self, interval: Interval) -> u64 {
+        let parts = |moment: Self| {
+            u128::from(moment.micros) * u128::from(interval.count()) + u128::from(moment.part)
+        };
+        let span = parts(later).saturating_sub(parts(self));
+        narrow(span / u128::from(interval.period()))
+    }
+
+    /// The first whole µs that is not before this moment.
+    pub fn ceil(self) -> u64 {
+        self.micros.saturating_add(u64::from(self.part > 0))
+    }
+
+    /// The same moment for another interval, whose parts may be coarser: at most 1 µs earlier.
+    pub fn clamped(self, interval: Interval) -> Self {
+        Self { micros: self.micros, part: self.part.min(interval.count().saturating_sub(1)) }
+    }
+}
+
+fn narrow(number: u128) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thirds_add_up_to_wholes() {
+        let interval = "3r/s".parse::<crate::rate::Rate>().unwrap().interval();
+        let third = Moment::at(5).plus(interval, 1);
+        assert_eq!(third, Moment { micros: 333_338, part: 1 });
+        assert_eq!(third.ceil(), 333_339);
+        assert_eq!(third.plus(interval, 2), Moment::at(1_000_005));
+        assert_eq!(Moment::at(5).plus(interval, 3_000_000), Moment::at(1_000_000_000_005));
+        assert_eq!(third.intervals_until(Moment::at(1_000_005), interval), 2);
+        assert_eq!(third.intervals_until(Moment::at(1_000_004), interval), 1);
+        assert_eq!(third.intervals_until(Moment::at(5), interval), 0);
+    }
+}

@@ -1,0 +1,157 @@
+//! What a limit says of a request.
+
+use crate::rate::SECOND;
+
+/// What one limit says of one request, whoever asked it and wherever the answer came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether the request may pass as far as this limit goes.
+    pub allowed: bool,
+    /// What the client may still spend at this moment.
+    pub remaining: u64,
+    /// µs until the quota is whole again, if nothing more is spent.
+    pub reset: u64,
+    /// When a rejected request could pass.
+    pub retry: Retry,
+}
+
+/// When to come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// No need to: the request passed.
+    No,
+    /// The same request, alone on its key, passes after so many µs; at least 1.
+    After(u64),
+    /// The cost is above all that the limit can hold.
+    Never,
+}
+
+impl Verdict {
+    /// How many integers a script answers for each limit: see [`Verdict::from_reply`].
+    pub const REPLY_LEN: usize = 4;
+
+    /// Reads a script's answer: allowed (0 or 1), remaining, µs until whole again, and µs until a
+    /// retry passes (-1: never). `None` for numbers that no script of ours would send.
+    pub fn from_reply(reply: [i64; Self::REPLY_LEN]) -> Option<Self> {
+        let [allowed, remaining, reset, retry] = reply;
+        let retry = match (allowed, retry) {
+            (1, 0) => Retry::No,
+            (0, -1) => Retry::Never,
+            (0, 1..) => Retry::After(retry.unsigned_abs()),
+            _ => return None,
+        };
+        Some(Self {
+            allowed: allowed == 1,
+            remaining: u64::try_from(remaining).ok()?,
+            reset: u64::try_from(reset).ok()?,
+            retry,
+        })
+    }
+
+    /// The same verdict as the integers that a script would answer.
+    pub fn to_reply(self) -> [i64; Self::REPLY_LEN] {
+        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        let retry = match self.retry {
+            Retry::No => 0,
+            Retry::After(micros) => number(micros),
+            Retry::Never => -1,
+        };
+        [i64::from(self.allowed), number(self.remaining), number(self.reset), retry]
+    }
+
+    /// Seconds for a `Retry-After` field: rounded up and at least 1, so that a client that waits
+    /// them out is never early. `None` where a retry can never pass, or none is needed.
+    pub fn retry_after(&self) -> Option<u64> {
+        match self.retry {
+            Retry::After(micros) => Some(seconds(micros).max(1)),
+            Retry::No | Retry::Never => None,
+        }
+    }
+}
+
+/// Whole seconds in `micros`, rounded up: a quota is never promised early.
+pub fn seconds(micros: u64) -> u64 {
+    micros.div_ceil(SECOND)
+}
+
+/// The verdict to show where several limits were asked: a violated one before any other (of these
+/// the one that takes longest to pass), else the one with the smallest share left. `None` for no
+/// verdicts. The limits and verdicts come in the order of the configuration, and the first of
+/// equals wins.
+pub fn tightest(verdicts: impl IntoIterator<Item = (u64, Verdict)>) -> Option<usize> {
+    let rank = |limit: u64, verdict: &Verdict| {
+        let wait = match verdict.retry {
+            Retry::No => 0,
+            Retry::After(micros) => micros,
+            Retry::Never => u64::MAX,
+        };
+        // Shares are compared as fractions of 2^32: remaining never exceeds limit.
+        let share = (u128::from(verdict.remaining) << 32) / u128::from(limit.max(1));
+        (verdict.allowed, std::cmp::Reverse(wait), share)
+    };
+    verdicts
+        .into_iter()
+        .enumerate()
+        .min_by_key(|(_, (limit, verdict))| rank(*limit, verdict))
+        .map(|(index, _)| index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allowed(remaining: u64) -> Verdict {
+        Verdict { allowed: true, remaining, reset: 0, retry: Retry::No }
+    }
+
+    fn rejected(retry: Retry) -> Verdict {
+        Verdict { allowed: false, remaining: 0, reset: 0, retry }
+    }
+
+    #[test]
+    fn replies_survive_the_round_trip() {
+        for reply in [[1, 9, 600_000, 0], [0, 0, 6_000_000, 1], [0, 3, 5, -1], [1, 0, 0, 0]] {
+            assert_eq!(Verdict::from_reply(reply).unwrap().to_reply(), reply);
+        }
+    }
+
+    #[test]
+    fn nonsense_is_no_verdict() {
+        for reply in [
+            [2, 0, 0, 0],
+            [1, -1, 0, 0],
+            [1, 0, -1, 0],
+            [0, 0, 0, 0],
+            [1, 0, 0, 5],
+            [1, 0, 0, -1],
+            [0, 0, 0, -2],
+        ] {
+            assert_eq!(Verdict::from_reply(reply), None, "{reply:?}");
+        }
+    }
+
+    #[test]
+    fn retry_after_is_never_early_and_never_zero() {
+        assert_eq!(rejected(Retry::After(1)).retry_after(), Some(1));
+        assert_eq!(rejected(Retry::After(1_000_000)).retry_after(), Some(1));
+        assert_eq!(rejected(Retry::After(1_000_001)).retry_after(), Some(2));
+        assert_eq!(rejected(Retry::Never).retry_after(), None);
+        assert_eq!(allowed(1).retry_after(), None);
+    }
+
+    #[test]
+    fn the_tightest_is_shown() {
+        assert_eq!(tightest([]), None);
+        assert_eq!(tightest([(10, allowed(5)), (100, allowed(49))]), Some(1));
+        assert_eq!(tightest([(10, allowed(5)), (10, allowed(5))]), Some(0));
+        assert_eq!(tightest([(10, allowed(0)), (10, rejected(Retry::After(1)))]), Some(1));
+        assert_eq!(
+            tightest([(9, rejected(Retry::After(7))), (9, rejected(Retry::After(8)))]),
+            Some(1)
+        );
+        assert_eq!(
+            tightest([(9, rejected(Retry::Never)), (9, rejected(Retry::After(8)))]),
+            Some(0)
+        );
+    }
+}

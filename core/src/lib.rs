@@ -1,0 +1,17 @@
+//! Rate limiting, without NGINX.
+//!
+//! Everything here is values in, values out: the algorithms and their Redis scripts, the Redis
+//! protocol as far as a limiter needs it, and the text that a client sees. Time is an argument,
+//! in microseconds; nothing in this crate reads a clock, opens a socket or knows what a request
+//! is. The module crate around it does all of that and nothing else.
+
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod algorithm;
+pub mod decision;
+pub mod key;
+pub mod limit;
+pub mod rate;
+pub mod redis;
+pub mod text;

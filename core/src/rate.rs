@@ -1,0 +1,200 @@
+//! How much may be spent in how much time.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Microseconds in a millisecond.
+pub const MILLISECOND: u64 = 1_000;
+/// Microseconds in a second.
+pub const SECOND: u64 = 1_000_000;
+
+const MINUTE: u64 = 60 * SECOND;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+const WEEK: u64 = 7 * DAY;
+
+/// The longest time that anything here may take, in µs: a hundred years. Added to a date of this
+/// century it stays below 2^53, so that Lua's numbers hold it exactly.
+pub const MAX_TIME: u64 = 36_500 * DAY;
+
+/// Whole numbers up to this one are exact in the doubles that Redis scripts count with.
+pub const MAX_EXACT: u64 = 1 << 53;
+
+/// `count` units of quota per `period`; neither is ever zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    count: u64,
+    period: u64,
+}
+
+/// Why a text is not a [`Rate`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RateError {
+    /// Not of the form `<n>r/<period>`.
+    #[error("a rate is <n>r/<period>, such as 10r/s, 100r/m or 5r/10s")]
+    Syntax,
+    /// A rate of nothing, or per nothing.
+    #[error("the number of requests and the period must be at least 1")]
+    Zero,
+    /// A number of requests over 2^53, or a period over a hundred years.
+    #[error("the number of requests or the period is too large")]
+    TooLarge,
+}
+
+impl Rate {
+    /// A rate of `count` per `period` µs.
+    pub fn new(count: u64, period: u64) -> Result<Self, RateError> {
+        if count == 0 || period == 0 {
+            return Err(RateError::Zero);
+        }
+        if count > MAX_EXACT || period > MAX_TIME {
+            return Err(RateError::TooLarge);
+        }
+        Ok(Self { count, period })
+    }
+
+    /// The n of "n per period".
+    pub fn count(self) -> u64 {
+        self.count
+    }
+
+    /// The period in µs.
+    pub fn period(self) -> u64 {
+        self.period
+    }
+
+    /// The time that one unit of quota takes to come back.
+    pub fn interval(self) -> Interval {
+        let divisor = greatest_common_divisor(self.count, self.period);
+        Interval { period: self.period / divisor, count: self.count / divisor }
+    }
+}
+
+impl FromStr for Rate {
+    type Err = RateError;
+
+    /// Reads `10r/s`, `100r/m`, `5r/10s`, `1000r/1d`: the period is one of `s m h d`, or a number
+    /// and one of `ms s m h d w`.
+    fn from_str(text: &str) -> Result<Self, RateError> {
+        let (count, period) = text.split_once("r/").ok_or(RateError::Syntax)?;
+        let digits = period.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, unit) = period.split_at_checked(digits).ok_or(RateError::Syntax)?;
+        let unit = match unit {
+            "s" => SECOND,
+            "m" => MINUTE,
+            "h" => HOUR,
+            "d" => DAY,
+            "ms" if !number.is_empty() => MILLISECOND,
+            "w" if !number.is_empty() => WEEK,
+            _ => return Err(RateError::Syntax),
+        };
+        let number = if number.is_empty() { 1 } else { whole(number)? };
+        let period = number.checked_mul(unit).ok_or(RateError::TooLarge)?;
+        Self::new(whole(count)?, period)
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units =
+            [(WEEK, "w"), (DAY, "d"), (HOUR, "h"), (MINUTE, "m"), (SECOND, "s"), (1_000, "ms")];
+        for (unit, name) in units {
+            if self.period % unit == 0 {
+                return write!(f, "{}r/{}{name}", self.count, self.period / unit);
+            }
+        }
+        write!(f, "{}r/{}us", self.count, self.period)
+    }
+}
+
+/// The emission interval as an exact fraction in lowest terms: `period / count` µs a unit.
+///
+/// A point in time that is a multiple of it is kept as whole µs and a part of `count`, so that no
+/// history, however long, adds up a rounding error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interval {
+    period: u64,
+    count: u64,
+}
+
+impl Interval {
+    /// The numerator: µs that [`count`](Self::count) units take.
+    pub fn period(self) -> u64 {
+        self.period
+    }
+
+    /// The denominator: units that come in [`period`](Self::period) µs.
+    pub fn count(self) -> u64 {
+        self.count
+    }
+}
+
+/// Reads a decimal number without sign, at most 2^53.
+pub fn whole(text: &str) -> Result<u64, RateError> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(RateError::Syntax);
+    }
+    match text.parse() {
+        Ok(number) if number <= MAX_EXACT => Ok(number),
+        _ => Err(RateError::TooLarge),
+    }
+}
+
+fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rate(text: &str) -> Result<(u64, u64), RateError> {
+        text.parse::<Rate>().map(|rate| (rate.count, rate.period))
+    }
+
+    #[test]
+    fn reads_every_unit() {
+        assert_eq!(rate("10r/s"), Ok((10, SECOND)));
+        assert_eq!(rate("100r/m"), Ok((100, 60 * SECOND)));
+        assert_eq!(rate("1r/h"), Ok((1, 3600 * SECOND)));
+        assert_eq!(rate("1000r/1d"), Ok((1000, 86_400 * SECOND)));
+        assert_eq!(rate("5r/10s"), Ok((5, 10 * SECOND)));
+        assert_eq!(rate("7r/250ms"), Ok((7, 250_000)));
+        assert_eq!(rate("1r/52w"), Ok((1, 52 * 7 * 86_400 * SECOND)));
+        assert_eq!(rate("1000000r/s"), Ok((1_000_000, SECOND)));
+    }
+
+    #[test]
+    fn refuses_what_is_not_a_rate() {
+        for text in [
+            "", "r/s", "10", "10r", "10r/", "10/s", "10rs", "10r/x", "10r/w", "10r/ms", "-1r/s",
+            "+1r/s", "1.5r/s", "10r/s ", " 10r/s", "10r/1", "10r/1.5s", "10r/ss", "r/10s", "1r/µs",
+        ] {
+            assert_eq!(rate(text), Err(RateError::Syntax), "{text:?}");
+        }
+        assert_eq!(rate("0r/s"), Err(RateError::Zero));
+        assert_eq!(rate("1r/0s"), Err(RateError::Zero));
+        assert_eq!(rate("99999999999999999999r/s"), Err(RateError::TooLarge));
+        assert_eq!(rate("1r/99999999d"), Err(RateError::TooLarge));
+        assert_eq!(rate("1r/18446744073709551615w"), Err(RateError::TooLarge));
+    }
+
+    #[test]
+    fn interval_is_in_lowest_terms() {
+        let interval = |text: &str| {
+            let interval = text.parse::<Rate>().unwrap().interval();
+            (interval.period(), interval.count())
+        };
+        assert_eq!(interval("100r/m"), (600_000, 1));
+        assert_eq!(interval("3r/s"), (1_000_000, 3));
+        assert_eq!(interval("1000000r/s"), (1, 1));
+        assert_eq!(interval("4000000r/s"), (1, 4));
+    }
+
+    #[test]
+    fn shows_itself_in_the_largest_unit() {
+        for text in ["10r/1s", "5r/90s", "1000r/1d", "7r/250ms", "1r/52w"] {
+            assert_eq!(text.parse::<Rate>().unwrap().to_string(), text);
+        }
+    }
+}

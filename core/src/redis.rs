@@ -1,0 +1,15 @@
+//! What a limiter needs of the Redis protocol, without a socket.
+//!
+//! [`link::Link`] is one connection's state as a pure machine: bytes and events in, bytes and
+//! answers out. Commands are packed here, since their constant parts are known when the
+//! configuration is read; replies are framed and bounded here, and integers, the only thing that
+//! a decision consists of, are read in place. The `redis` crate reads URLs, packs the rest and
+//! parses the rest.
+
+pub mod backoff;
+pub mod endpoint;
+pub mod greeting;
+pub mod link;
+pub mod queue;
+pub mod reply;
+pub mod script;

@@ -1,0 +1,144 @@
+//! Where a Redis is and how to log in to it: a URL, read.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use redis::{ConnectionAddr, IntoConnectionInfo};
+
+/// A Redis server and the account to use there.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// How to reach it.
+    pub address: Address,
+    /// The ACL user, where one is named.
+    pub user: Option<String>,
+    /// The password, where one is needed.
+    pub password: Option<String>,
+    /// The number of the database.
+    pub database: u32,
+}
+
+/// How to reach a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A host name or address, and a port.
+    Tcp(String, u16),
+    /// A unix socket.
+    Unix(PathBuf),
+}
+
+/// Why a text does not name an [`Endpoint`]. The text itself is not part of it: it may hold a
+/// password.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EndpointError {
+    /// Another scheme, or none.
+    #[error(
+        "must be redis://[user[:password]@]host[:port][/database] or \
+         redis+unix:///path[?db=database]"
+    )]
+    Scheme,
+    /// `rediss://`.
+    #[error("TLS (rediss://) is not supported")]
+    Tls,
+    /// The database is no number.
+    #[error("the database must be a number")]
+    Database,
+    /// Anything else that the URL parser objects to.
+    #[error("{0}")]
+    Url(String),
+}
+
+impl std::str::FromStr for Endpoint {
+    type Err = EndpointError;
+
+    fn from_str(url: &str) -> Result<Self, EndpointError> {
+        if url.starts_with("rediss://") {
+            return Err(EndpointError::Tls);
+        }
+        if !["redis://", "redis+unix://"].iter().any(|scheme| url.starts_with(scheme)) {
+            return Err(EndpointError::Scheme);
+        }
+        let info = url.into_connection_info().map_err(|error| {
+            EndpointError::Url(error.detail().unwrap_or(error.category()).to_lowercase())
+        })?;
+        let address = match info.addr() {
+            ConnectionAddr::Tcp(host, port) => Address::Tcp(host.clone(), *port),
+            ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
+            _ => return Err(EndpointError::Scheme),
+        };
+        let settings = info.redis_settings();
+        Ok(Self {
+            address,
+            user: settings.username().map(str::to_owned),
+            password: settings.password().map(str::to_owned),
+            database: u32::try_from(settings.db()).map_err(|_| EndpointError::Database)?,
+        })
+    }
+}
+
+impl fmt::Display for Address {
+    /// As it appears in logs: `host:port`, with brackets around an IPv6 address, or
+    /// `unix:/path`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    /// Without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Endpoint({} db {} user {:?})", self.address, self.database, self.user)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(url: &str) -> Result<Endpoint, EndpointError> {
+        url.parse()
+    }
+
+    #[test]
+    fn hosts() {
+        let shown = |url| read(url).unwrap().address.to_string();
+        assert_eq!(shown("redis://127.0.0.1:6380"), "127.0.0.1:6380");
+        assert_eq!(shown("redis://localhost"), "localhost:6379");
+        assert_eq!(shown("redis://[::1]:7000/3"), "[::1]:7000");
+        assert_eq!(shown("redis+unix:///run/redis.sock?db=2"), "unix:/run/redis.sock");
+    }
+
+    #[test]
+    fn accounts() {
+        let endpoint = read("redis://limiter:p%40ss%2Fword@127.0.0.1/7").unwrap();
+        assert_eq!(endpoint.user.as_deref(), Some("limiter"));
+        assert_eq!(endpoint.password.as_deref(), Some("p@ss/word"));
+        assert_eq!(endpoint.database, 7);
+        let endpoint = read("redis://:secret@127.0.0.1").unwrap();
+        assert_eq!((endpoint.user, endpoint.password.as_deref()), (None, Some("secret")));
+        assert_eq!(read("redis+unix:///s?db=2&pass=x").unwrap().database, 2);
+    }
+
+    #[test]
+    fn errors_do_not_tell_the_password() {
+        assert_eq!(read("127.0.0.1:6379"), Err(EndpointError::Scheme));
+        assert_eq!(read("http://:secret@127.0.0.1"), Err(EndpointError::Scheme));
+        assert_eq!(read("rediss://:secret@127.0.0.1"), Err(EndpointError::Tls));
+        for url in [
+            "redis://:secret@127.0.0.1:port",
+            "redis://:secret@127.0.0.1/secret",
+            "redis://:secret@127.0.0.1/-1",
+            "redis://:secret@",
+            "redis://",
+            "redis://:secret@127.0.0.1/99999999999",
+        ] {
+            let error = read(url).unwrap_err().to_string();
+            assert!(!error.contains("secret") && !error.is_empty(), "{url}: {error}");
+        }
+        assert!(!format!("{:?}", read("redis://:secret@127.0.0.1").unwrap()).contains("secret"));
+    }
+}

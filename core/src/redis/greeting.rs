@@ -1,0 +1,122 @@
+//! What is said to a server before anything is asked of it.
+
+use redis::Cmd;
+
+use super::endpoint::Endpoint;
+use super::reply::{Refusal, RefusalKind, Reply};
+use super::script::Scripts;
+
+/// The commands that make a fresh connection ready, and what their replies mean.
+///
+/// `AUTH` and `SELECT` only where the endpoint asks for them; then `CLIENT SETNAME`, so that an
+/// administrator finds the connection in `CLIENT LIST`; then `SCRIPT LOAD` for each script.
+#[derive(Clone, Debug)]
+pub struct Greeting {
+    bytes: Vec<u8>,
+    steps: Vec<Step>,
+}
+
+/// One command of a greeting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// `AUTH`.
+    Auth,
+    /// `SELECT`.
+    Select,
+    /// `CLIENT SETNAME`.
+    SetName,
+    /// `SCRIPT LOAD`.
+    LoadScript,
+}
+
+impl Greeting {
+    /// The greeting for `endpoint`, under the connection name `name` (no spaces).
+    pub fn new(endpoint: &Endpoint, name: &str, scripts: &Scripts) -> Self {
+        let mut greeting = Self { bytes: Vec::new(), steps: Vec::new() };
+        if let Some(password) = &endpoint.password {
+            let mut auth = redis::cmd("AUTH");
+            if let Some(user) = &endpoint.user {
+                auth.arg(user);
+            }
+            greeting.push(Step::Auth, auth.arg(password));
+        }
+        if endpoint.database != 0 {
+            greeting.push(Step::Select, redis::cmd("SELECT").arg(endpoint.database));
+        }
+        greeting.push(Step::SetName, redis::cmd("CLIENT").arg("SETNAME").arg(name));
+        for script in scripts.all() {
+            let mut load = redis::cmd("SCRIPT");
+            greeting.push(Step::LoadScript, load.arg("LOAD").arg(script.source()));
+        }
+        greeting
+    }
+
+    /// The packed commands.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The commands, in the order in which they are answered.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    fn push(&mut self, step: Step, command: &Cmd) {
+        command.write_packed_command(&mut self.bytes);
+        self.steps.push(step);
+    }
+}
+
+impl Step {
+    /// Whether the connection can be used after this reply.
+    ///
+    /// A server that will not be named, or will not load scripts, can still run them by their
+    /// source. One that does not know us, or has not the right database, cannot be used.
+    pub fn check(self, reply: &Reply<'_>) -> Result<(), Refusal> {
+        match (self, reply) {
+            (Self::Auth | Self::Select, Reply::Error(refusal)) => Err(refusal.clone()),
+            (_, Reply::Error(refusal)) if refusal.kind == RefusalKind::NotReady => {
+                Err(refusal.clone())
+            }
+            (_, Reply::Error(refusal)) if refusal.text.starts_with("NOAUTH") => {
+                Err(refusal.clone())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redis::reply::parse;
+
+    fn greeting(url: &str) -> (Vec<Step>, String) {
+        let greeting = Greeting::new(&url.parse().unwrap(), "nginx", &Scripts::new());
+        (greeting.steps().to_vec(), String::from_utf8(greeting.bytes().to_vec()).unwrap())
+    }
+
+    #[test]
+    fn says_what_is_needed() {
+        let scripts = Scripts::new().all().count();
+        let (steps, bytes) = greeting("redis://127.0.0.1");
+        assert_eq!(steps.len(), 1 + scripts);
+        assert!(bytes.starts_with("*3\r\n$6\r\nCLIENT\r\n$7\r\nSETNAME\r\n$5\r\nnginx\r\n"));
+        let (steps, bytes) = greeting("redis://u:p@127.0.0.1/5");
+        assert_eq!(steps[..3], [Step::Auth, Step::Select, Step::SetName]);
+        assert!(bytes.starts_with("*3\r\n$4\r\nAUTH\r\n$1\r\nu\r\n$1\r\np\r\n*2\r\n$6\r\nSELECT"));
+    }
+
+    #[test]
+    fn knows_which_refusals_matter() {
+        let check = |step: Step, reply: &[u8]| step.check(&parse(reply).unwrap()).is_ok();
+        assert!(check(Step::Auth, b"+OK\r\n"));
+        assert!(!check(Step::Auth, b"-WRONGPASS invalid username-password pair\r\n"));
+        assert!(!check(Step::Auth, b"-ERR AUTH called without any password configured\r\n"));
+        assert!(!check(Step::Select, b"-ERR DB index is out of range\r\n"));
+        assert!(check(Step::SetName, b"-ERR unknown command 'CLIENT'\r\n"));
+        assert!(!check(Step::SetName, b"-NOAUTH Authentication required.\r\n"));
+        assert!(check(Step::LoadScript, b"-NOPERM no permissions to run 'script|load'\r\n"));
+        assert!(!check(Step::LoadScript, b"-LOADING Redis is loading the dataset\r\n"));
+    }
+}

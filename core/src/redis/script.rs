@@ -1,0 +1,196 @@
+//! The scripts that Redis runs, and the commands that run them.
+
+use std::io::Write as _;
+
+use crate::algorithm::Algorithm;
+use crate::limit::Quota;
+
+/// A script and the name under which Redis caches it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Script {
+    source: String,
+    sha: String,
+}
+
+/// One limit of one request, as the script is asked about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// The whole Redis key.
+    pub key: &'a [u8],
+    /// What the client may spend.
+    pub quota: Quota,
+    /// What the request spends.
+    pub cost: u64,
+}
+
+/// How a script is named in a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// By its SHA-1: `EVALSHA`.
+    Sha,
+    /// By its source: `EVAL`, which also puts it into the cache of a server that has lost it.
+    Source,
+}
+
+/// The scripts of this module, each made once.
+#[derive(Clone, Debug)]
+pub struct Scripts {
+    single: Vec<Script>,
+    several: Script,
+}
+
+impl Scripts {
+    /// Assembles every script.
+    pub fn new() -> Self {
+        let single = Algorithm::ALL.map(|algorithm| {
+            let call = include_str!("script/single.lua").replace("$algorithm", algorithm.name());
+            Script::new(algorithm.lua().to_owned() + &call)
+        });
+        let mut all: String = Algorithm::ALL.map(Algorithm::lua).concat();
+        let names = Algorithm::ALL.map(|algorithm| format!("{0} = {0}", algorithm.name()));
+        all += &format!("local algorithms = {{{}}}\n", names.join(", "));
+        let several = Script::new(all + include_str!("script/several.lua"));
+        Self { single: single.into(), several }
+    }
+
+    /// Every script, to be loaded into a server.
+    pub fn all(&self) -> impl Iterator<Item = &Script> {
+        self.single.iter().chain([&self.several])
+    }
+
+    /// Appends the command that asks `questions`, all at once and all or nothing, to `out`.
+    ///
+    /// Its answer is one array of [`REPLY_LEN`](crate::decision::Verdict::REPLY_LEN) integers a
+    /// question, in their order.
+    pub fn ask<'a>(
+        &self,
+        out: &mut Vec<u8>,
+        by: By,
+        questions: impl ExactSizeIterator<Item = Question<'a>> + Clone,
+    ) {
+        let first = questions.clone().next();
+        match (questions.len(), first) {
+            (1, Some(question)) => {
+                let index = Algorithm::ALL.iter().position(|a| *a == question.quota.algorithm());
+                if let Some(script) = index.and_then(|index| self.single.get(index)) {
+                    script.head(out, by, 1, 4);
+                    bulk(out, question.key);
+                    question.arguments(out);
+                }
+            }
+            (keys, _) => {
+                self.several.head(out, by, keys, keys.saturating_mul(5));
+                for question in questions.clone() {
+                    bulk(out, question.key);
+                }
+                for question in questions {
+                    bulk(out, question.quota.algorithm().name().as_bytes());
+                    question.arguments(out);
+                }
+            }
+        }
+    }
+}
+
+impl Default for Scripts {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Script {
+    /// A script of this Lua source.
+    pub fn new(source: String) -> Self {
+        let sha = sha1_smol::Sha1::from(&source).digest().to_string();
+        Self { source, sha }
+    }
+
+    /// The Lua source.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The SHA-1 of the source, in hexadecimal.
+    pub fn sha(&self) -> &str {
+        &self.sha
+    }
+
+    fn head(&self, out: &mut Vec<u8>, by: By, keys: usize, arguments: usize) {
+        let length = keys.saturating_add(arguments).saturating_add(3);
+        let _ = write!(out, "*{length}\r\n");
+        match by {
+            By::Sha => {
+                bulk(out, b"EVALSHA");
+                bulk(out, self.sha.as_bytes());
+            }
+            By::Source => {
+                bulk(out, b"EVAL");
+                bulk(out, self.source.as_bytes());
+            }
+        }
+        number(out, keys as u64);
+    }
+}
+
+impl Question<'_> {
+    fn arguments(&self, out: &mut Vec<u8>) {
+        let interval = self.quota.interval();
+        for value in [self.cost, self.quota.limit(), interval.period(), interval.count()] {
+            number(out, value);
+        }
+    }
+}
+
+fn bulk(out: &mut Vec<u8>, bytes: &[u8]) {
+    // Writing to a Vec cannot fail.
+    let _ = write!(out, "${}\r\n", bytes.len());
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn number(out: &mut Vec<u8>, value: u64) {
+    let digits = value.checked_ilog10().unwrap_or(0).saturating_add(1);
+    let _ = write!(out, "${digits}\r\n{value}\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question(key: &'static [u8], cost: u64) -> Question<'static> {
+        let rate = "100r/m".parse().unwrap();
+        Question { key, quota: Quota::new(Algorithm::TokenBucket, rate, 100).unwrap(), cost }
+    }
+
+    fn words(by: By, questions: &[Question<'_>]) -> Vec<String> {
+        let mut out = Vec::new();
+        Scripts::new().ask(&mut out, by, questions.iter().copied());
+        match ::redis::parse_redis_value(&out).unwrap() {
+            ::redis::Value::Array(words) => {
+                words.iter().map(|word| ::redis::from_redis_value_ref(word).unwrap()).collect()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn one_question() {
+        let words = words(By::Sha, &[question(b"rl:a:\r\nx", 10)]);
+        let sha = Scripts::new().single[0].sha().to_owned();
+        assert_eq!(words, ["EVALSHA", &sha, "1", "rl:a:\r\nx", "10", "100", "600000", "1"]);
+    }
+
+    #[test]
+    fn several_questions() {
+        let words = words(By::Sha, &[question(b"k1", 0), question(b"k2", 9)]);
+        let expected = "2 k1 k2 token_bucket 0 100 600000 1 token_bucket 9 100 600000 1";
+        assert_eq!(words[2..].join(" "), expected);
+    }
+
+    #[test]
+    fn by_source() {
+        let words = words(By::Source, &[question(b"k", 1)]);
+        assert_eq!(words[0], "EVAL");
+        assert!(words[1].starts_with("-- Token bucket") && words[1].contains("'PX'"));
+    }
+}

@@ -1,0 +1,4 @@
+//! What a client is told.
+
+pub mod fields;
+pub mod log;
