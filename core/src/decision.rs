@@ -2,6 +2,92 @@
 
 use crate::rate::SECOND;
 
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Every limit allowed it.
+    Passed,
+    /// A limit did not.
+    Rejected,
+    /// No decision could be had, and the policy let it pass.
+    ErrorPassed,
+    /// No decision could be had, and the policy rejected it.
+    ErrorRejected,
+    /// Its keys were empty: it was not limited.
+    Bypassed,
+}
+
+/// Who decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Redis.
+    Redis,
+    /// Nobody: the policy for errors, or an empty key.
+    None,
+}
+
+/// How a request was decided. Whatever is told of it, in fields, variables and logs, is told from
+/// here.
+#[derive(Clone, Copy, Debug)]
+pub struct Decision<'a> {
+    /// What became of the request.
+    pub status: Status,
+    /// Who decided.
+    pub source: Source,
+    /// The limit to show, if any gave a verdict.
+    pub shown: Option<Shown<'a>>,
+    /// How long the request waited for this, in µs.
+    pub wait: u64,
+}
+
+/// The limit that stands for all that were asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a> {
+    /// The limit's name.
+    pub name: &'a str,
+    /// The most that can be spent at once.
+    pub limit: u64,
+    /// What it said.
+    pub verdict: Verdict,
+}
+
+/// What a request is told to wait, in s, that was rejected because nobody could decide.
+const ERROR_RETRY_AFTER: u64 = 1;
+
+impl Decision<'_> {
+    /// The seconds for a `Retry-After` field, on a request that was rejected.
+    pub fn retry_after(&self) -> Option<u64> {
+        match self.status {
+            Status::Rejected => self.shown.and_then(|shown| shown.verdict.retry_after()),
+            Status::ErrorRejected => Some(ERROR_RETRY_AFTER),
+            _ => None,
+        }
+    }
+}
+
+impl Status {
+    /// As in `$rate_limit_redis_status`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Passed => "PASSED",
+            Self::Rejected => "REJECTED",
+            Self::ErrorPassed => "ERROR_PASSED",
+            Self::ErrorRejected => "ERROR_REJECTED",
+            Self::Bypassed => "BYPASSED",
+        }
+    }
+}
+
+impl Source {
+    /// As in `$rate_limit_redis_source`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Redis => "redis",
+            Self::None => "none",
+        }
+    }
+}
+
 /// What one limit says of one request, whoever asked it and wherever the answer came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {

@@ -99,7 +99,7 @@ impl fmt::Display for Rate {
         let units =
             [(WEEK, "w"), (DAY, "d"), (HOUR, "h"), (MINUTE, "m"), (SECOND, "s"), (1_000, "ms")];
         for (unit, name) in units {
-            if self.period % unit == 0 {
+            if self.period.is_multiple_of(unit) {
                 return write!(f, "{}r/{}{name}", self.count, self.period / unit);
             }
         }

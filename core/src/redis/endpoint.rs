@@ -76,6 +76,18 @@ impl std::str::FromStr for Endpoint {
     }
 }
 
+/// `url` as it may be shown, without what may be an account.
+pub fn redacted(url: &str) -> String {
+    match (url.find("://"), url.rfind('@')) {
+        (Some(scheme), Some(at)) if scheme < at => {
+            let (scheme, rest) = (url.get(..scheme), url.get(at..));
+            format!("{}://***{}", scheme.unwrap_or_default(), rest.unwrap_or_default())
+        }
+        (None, Some(_)) => "***".to_owned(),
+        _ => url.to_owned(),
+    }
+}
+
 impl fmt::Display for Address {
     /// As it appears in logs: `host:port`, with brackets around an IPv6 address, or
     /// `unix:/path`.
@@ -139,6 +151,9 @@ mod tests {
             let error = read(url).unwrap_err().to_string();
             assert!(!error.contains("secret") && !error.is_empty(), "{url}: {error}");
         }
+        assert_eq!(redacted("redis://u:p@ss@host/secret"), "redis://***@host/secret");
+        assert_eq!(redacted("u:p@host"), "***");
+        assert_eq!(redacted("redis://host"), "redis://host");
         assert!(!format!("{:?}", read("redis://:secret@127.0.0.1").unwrap()).contains("secret"));
     }
 }

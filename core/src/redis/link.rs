@@ -144,6 +144,11 @@ impl<W: Copy> Link<W> {
         self.state == State::Idle
     }
 
+    /// Whether a connection is being made.
+    pub fn is_connecting(&self) -> bool {
+        self.state == State::Connecting
+    }
+
     /// Whether questions can be sent.
     pub fn is_ready(&self) -> bool {
         matches!(self.state, State::Ready { .. })

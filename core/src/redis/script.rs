@@ -15,7 +15,9 @@ pub struct Script {
 /// One limit of one request, as the script is asked about it.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
-    /// The whole Redis key.
+    /// The Redis key's first part: see [`key::head`](crate::key::head).
+    pub head: &'a [u8],
+    /// The Redis key's second part.
     pub key: &'a [u8],
     /// What the client may spend.
     pub quota: Quota,
@@ -74,14 +76,14 @@ impl Scripts {
                 let index = Algorithm::ALL.iter().position(|a| *a == question.quota.algorithm());
                 if let Some(script) = index.and_then(|index| self.single.get(index)) {
                     script.head(out, by, 1, 4);
-                    bulk(out, question.key);
+                    question.key(out);
                     question.arguments(out);
                 }
             }
             (keys, _) => {
                 self.several.head(out, by, keys, keys.saturating_mul(5));
                 for question in questions.clone() {
-                    bulk(out, question.key);
+                    question.key(out);
                 }
                 for question in questions {
                     bulk(out, question.quota.algorithm().name().as_bytes());
@@ -133,6 +135,13 @@ impl Script {
 }
 
 impl Question<'_> {
+    fn key(&self, out: &mut Vec<u8>) {
+        let _ = write!(out, "${}\r\n", self.head.len().saturating_add(self.key.len()));
+        out.extend_from_slice(self.head);
+        out.extend_from_slice(self.key);
+        out.extend_from_slice(b"\r\n");
+    }
+
     fn arguments(&self, out: &mut Vec<u8>) {
         let interval = self.quota.interval();
         for value in [self.cost, self.quota.limit(), interval.period(), interval.count()] {
@@ -159,7 +168,8 @@ mod tests {
 
     fn question(key: &'static [u8], cost: u64) -> Question<'static> {
         let rate = "100r/m".parse().unwrap();
-        Question { key, quota: Quota::new(Algorithm::TokenBucket, rate, 100).unwrap(), cost }
+        let quota = Quota::new(Algorithm::TokenBucket, rate, 100).unwrap();
+        Question { head: b"rl:a:", key, quota, cost }
     }
 
     fn words(by: By, questions: &[Question<'_>]) -> Vec<String> {
@@ -175,7 +185,7 @@ mod tests {
 
     #[test]
     fn one_question() {
-        let words = words(By::Sha, &[question(b"rl:a:\r\nx", 10)]);
+        let words = words(By::Sha, &[question(b"\r\nx", 10)]);
         let sha = Scripts::new().single[0].sha().to_owned();
         assert_eq!(words, ["EVALSHA", &sha, "1", "rl:a:\r\nx", "10", "100", "600000", "1"]);
     }
@@ -183,7 +193,7 @@ mod tests {
     #[test]
     fn several_questions() {
         let words = words(By::Sha, &[question(b"k1", 0), question(b"k2", 9)]);
-        let expected = "2 k1 k2 token_bucket 0 100 600000 1 token_bucket 9 100 600000 1";
+        let expected = "2 rl:a:k1 rl:a:k2 token_bucket 0 100 600000 1 token_bucket 9 100 600000 1";
         assert_eq!(words[2..].join(" "), expected);
     }
 

@@ -1,0 +1,147 @@
+//! One directive as it is read, and the way from NGINX's callbacks to typed setters.
+
+use std::ffi::c_char;
+
+use ngx::core::{NGX_CONF_ERROR, NGX_CONF_OK};
+use ngx::ffi::{NGX_LOG_EMERG, ngx_conf_t, ngx_str_t};
+use ngx::http::HttpModuleMainConf;
+
+use super::{LocationConf, MainConf};
+use crate::Module;
+
+/// A setter of a location's configuration.
+pub(super) type Setter = fn(&mut LocationConf, &mut Directive<'_>) -> Result<(), String>;
+
+/// A directive of all levels that is read by a [`Setter`].
+macro_rules! command {
+    ($name:literal, $type:expr, $setter:path) => {{
+        unsafe extern "C" fn set(
+            cf: *mut ngx_conf_t,
+            _command: *mut ngx_command_t,
+            conf: *mut c_void,
+        ) -> *mut c_char {
+            // SAFETY: NGINX passes its configuration context, and the configuration that
+            // create_loc_conf made for the level at which the directive stands.
+            unsafe { $crate::conf::directive::run($setter, &mut *cf, &mut *conf.cast()) }
+        }
+        ngx_command_t {
+            name: ngx_string!($name),
+            type_: $type,
+            set: Some(set),
+            conf: NGX_HTTP_LOC_CONF_OFFSET,
+            offset: 0,
+            post: ptr::null_mut(),
+        }
+    }};
+}
+
+pub(super) use command;
+
+/// Runs a setter and logs its error with file and line.
+pub(super) fn run(setter: Setter, cf: &mut ngx_conf_t, conf: &mut LocationConf) -> *mut c_char {
+    match setter(conf, &mut Directive { cf }) {
+        Ok(()) => NGX_CONF_OK,
+        Err(message) => {
+            log_error(cf, &message);
+            NGX_CONF_ERROR
+        }
+    }
+}
+
+/// Logs an error at the place that is being read.
+pub(super) fn log_error(cf: &mut ngx_conf_t, message: &str) {
+    ngx::ngx_conf_log_error!(NGX_LOG_EMERG, cf, "{message}");
+}
+
+/// The directive that is being read.
+pub(super) struct Directive<'a> {
+    cf: &'a mut ngx_conf_t,
+}
+
+impl Directive<'_> {
+    /// NGINX's own context.
+    pub(super) fn cf(&mut self) -> &mut ngx_conf_t {
+        self.cf
+    }
+
+    /// The configuration of `http`.
+    pub(super) fn main(&mut self) -> Result<&'static mut MainConf, String> {
+        Module::main_conf_mut(self.cf).ok_or_else(|| "no main configuration".to_owned())
+    }
+
+    /// File and line.
+    pub(super) fn position(&self) -> (String, usize) {
+        // SAFETY: the file's description is valid while its directives are read; it is absent for
+        // what comes from the command line.
+        match unsafe { self.cf.conf_file.as_ref() } {
+            Some(file) => (file.file.name.to_string(), file.line),
+            None => ("command line".to_owned(), 0),
+        }
+    }
+
+    /// Its name and all that follows it.
+    fn words(&self) -> &[ngx_str_t] {
+        // SAFETY: while a directive is read its words are an array of strings.
+        unsafe { (*self.cf.args).as_slice() }
+    }
+
+    /// What follows its name.
+    pub(super) fn arguments(&self) -> impl Iterator<Item = &ngx_str_t> {
+        self.words().iter().skip(1)
+    }
+
+    /// The only argument.
+    pub(super) fn value(&self) -> Result<&'static str, String> {
+        match (self.words(), self.arguments().count()) {
+            ([_, value], _) => text(value),
+            ([name, ..], count) => {
+                Err(format!("invalid number of arguments in \"{name}\" directive: {count}"))
+            }
+            ([], _) => Err("empty directive".to_owned()),
+        }
+    }
+
+    /// Says that a value is not what it must be.
+    pub(super) fn invalid(&self, value: &str, expected: &str) -> String {
+        let name = self.words().first().map(ToString::to_string).unwrap_or_default();
+        format!("invalid value \"{value}\" in \"{name}\" directive, it must be {expected}")
+    }
+
+    /// Sets `slot`, unless this level has set it before.
+    pub(super) fn once<T>(&self, slot: &mut Option<T>, value: T) -> Result<(), String> {
+        match slot.replace(value) {
+            None => Ok(()),
+            Some(_) => {
+                let name = self.words().first().map(ToString::to_string).unwrap_or_default();
+                Err(format!("\"{name}\" directive is duplicate"))
+            }
+        }
+    }
+
+    /// Sets `slot` to one of a few named values.
+    pub(super) fn choose<T: Copy>(
+        &self,
+        slot: &mut Option<T>,
+        choices: &[(&str, T)],
+    ) -> Result<(), String> {
+        let value = self.value()?;
+        match choices.iter().find(|(name, _)| *name == value) {
+            Some((_, choice)) => self.once(slot, *choice),
+            None => {
+                let names: Vec<_> = choices.iter().map(|(name, _)| format!("\"{name}\"")).collect();
+                Err(self.invalid(value, &names.join(" or ")))
+            }
+        }
+    }
+}
+
+/// A word of the configuration as text. It lives as long as the configuration does, which for all
+/// that reads it is for ever.
+pub(super) fn text(word: &ngx_str_t) -> Result<&'static str, String> {
+    let bytes: &'static [u8] = match word.len {
+        0 => b"",
+        // SAFETY: the words of the configuration lie in the pool of the cycle.
+        len => unsafe { std::slice::from_raw_parts(word.data, len) },
+    };
+    std::str::from_utf8(bytes).map_err(|_| format!("\"{word}\" is not UTF-8"))
+}

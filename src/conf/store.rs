@@ -1,0 +1,65 @@
+//! Where the counters are.
+
+use std::ptr;
+
+use ngx::core::Status;
+use ngx::ffi::{ngx_addr_t, ngx_conf_t, ngx_parse_url, ngx_str_t, ngx_url_t};
+use rate_limit_core::redis::endpoint::{Endpoint, redacted};
+
+/// A Redis, its addresses resolved.
+pub(crate) struct Store {
+    url: String,
+    endpoint: Endpoint,
+    /// Lies in the pool of the configuration, as do the addresses; never empty.
+    addresses: &'static [ngx_addr_t],
+}
+
+/// Whether `url` can be the URL of a store.
+pub(super) fn check(url: &str) -> Result<(), String> {
+    url.parse::<Endpoint>().map(|_| ()).map_err(|error| invalid(url, &error.to_string()))
+}
+
+impl Store {
+    /// Reads `url` and resolves its host.
+    pub(super) fn new(cf: &mut ngx_conf_t, url: &str) -> Result<Self, String> {
+        let endpoint: Endpoint = url.parse().map_err(|error| invalid(url, &format!("{error}")))?;
+        let address = endpoint.address.to_string();
+        // SAFETY: all zeroes is what NGINX itself starts from. The URL is copied into the pool of
+        // the configuration, because NGINX keeps pointers into it. Resolving may block, which is
+        // fine while the configuration is read.
+        unsafe {
+            let mut parsed: ngx_url_t = std::mem::zeroed();
+            parsed.url =
+                ngx_str_t::from_bytes(cf.pool, address.as_bytes()).ok_or("out of memory")?;
+            if ngx_parse_url(cf.pool, &mut parsed) != Status::NGX_OK.0 || parsed.naddrs == 0 {
+                let reason = match parsed.err.is_null() {
+                    true => "no address".into(),
+                    false => std::ffi::CStr::from_ptr(parsed.err).to_string_lossy(),
+                };
+                return Err(invalid(url, &reason));
+            }
+            let addresses = ptr::slice_from_raw_parts(parsed.addrs, parsed.naddrs);
+            Ok(Self { url: url.to_owned(), endpoint, addresses: &*addresses })
+        }
+    }
+
+    /// The URL as configured. It may hold a password.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The account, and the address as it may be shown.
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Where to connect to.
+    pub(crate) fn addresses(&self) -> &'static [ngx_addr_t] {
+        self.addresses
+    }
+}
+
+fn invalid(url: &str, reason: &str) -> String {
+    let shown = redacted(url);
+    format!("invalid URL \"{shown}\" in \"rate_limit_redis_pass\" directive: {reason}")
+}

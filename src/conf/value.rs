@@ -1,0 +1,98 @@
+//! Values that may hold variables.
+
+use std::ptr::{self, NonNull};
+
+use ngx::core::Status;
+use ngx::ffi::{
+    ngx_conf_t, ngx_http_compile_complex_value, ngx_http_compile_complex_value_t,
+    ngx_http_complex_value, ngx_http_complex_value_t, ngx_http_request_t, ngx_palloc, ngx_str_t,
+};
+
+/// A text of the configuration that may hold variables.
+#[derive(Clone, Copy)]
+pub(crate) struct ComplexValue(NonNull<ngx_http_complex_value_t>);
+
+impl ComplexValue {
+    /// Compiles `text`; NGINX has logged the error if there is one.
+    pub(super) fn compile(cf: &mut ngx_conf_t, text: &'static str) -> Result<Self, String> {
+        let mut value = ngx_str_t { data: text.as_ptr().cast_mut(), len: text.len() };
+        // SAFETY: the value is made in the pool of the configuration, and lives as long as it
+        // does. The text is only read, and is of the same pool.
+        unsafe {
+            let complex = ngx_palloc(cf.pool, size_of::<ngx_http_complex_value_t>()).cast();
+            let complex = NonNull::new(complex).ok_or("out of memory")?;
+            let mut compile: ngx_http_compile_complex_value_t = std::mem::zeroed();
+            compile.cf = ptr::from_mut(cf);
+            compile.value = &mut value;
+            compile.complex_value = complex.as_ptr();
+            if ngx_http_compile_complex_value(&mut compile) != Status::NGX_OK.0 {
+                return Err(format!("invalid value \"{text}\" in \"rate_limit_redis\" directive"));
+            }
+            Ok(Self(complex))
+        }
+    }
+
+    /// Whether it holds no variables.
+    pub(super) fn is_literal(self) -> bool {
+        // SAFETY: see `compile`.
+        unsafe { self.0.as_ref().lengths.is_null() }
+    }
+
+    /// The value for a request; `None` if NGINX is out of memory.
+    pub(crate) fn evaluate(self, r: &mut ngx_http_request_t) -> Option<&[u8]> {
+        let mut value = ngx_str_t::empty();
+        // SAFETY: the request is valid, and the result is in its pool, or in the configuration's
+        // for a literal.
+        unsafe {
+            if ngx_http_complex_value(r, self.0.as_ptr(), &mut value) != Status::NGX_OK.0 {
+                return None;
+            }
+            match value.len {
+                0 => Some(b""),
+                len => Some(std::slice::from_raw_parts(value.data, len)),
+            }
+        }
+    }
+}
+
+/// A number or the like: a literal that was read once, or a variable that is read for each
+/// request.
+pub(super) enum Setting<T> {
+    Literal(T),
+    Variable(ComplexValue),
+}
+
+impl<T: Copy> Setting<T> {
+    /// Reads `text` now if it is a literal.
+    pub(super) fn compile(
+        cf: &mut ngx_conf_t,
+        text: &'static str,
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Self, String> {
+        let value = ComplexValue::compile(cf, text)?;
+        if value.is_literal() { read(text).map(Self::Literal) } else { Ok(Self::Variable(value)) }
+    }
+
+    /// The literal, if it is one.
+    pub(super) fn literal(&self) -> Option<T> {
+        match self {
+            Self::Literal(value) => Some(*value),
+            Self::Variable(_) => None,
+        }
+    }
+
+    /// The value for a request.
+    pub(super) fn get(
+        &self,
+        r: &mut ngx_http_request_t,
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<T, String> {
+        match self {
+            Self::Literal(value) => Ok(*value),
+            Self::Variable(value) => {
+                let bytes = value.evaluate(r).ok_or("out of memory")?;
+                read(std::str::from_utf8(bytes).unwrap_or("\u{fffd}"))
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! An NGINX module that limits requests across a fleet through Redis, without blocking a worker.
+//!
+//! This crate is the shell: everything that touches NGINX, and all the `unsafe` of the project.
+//! What can be said without NGINX is in the crate `rate_limit_core`.
+
+use std::ptr;
+
+use ngx::core::Status;
+use ngx::ffi::{
+    NGX_HTTP_MODULE, NGX_PROCESS_SINGLE, NGX_PROCESS_WORKER, ngx_array_push, ngx_conf_t,
+    ngx_cycle_t, ngx_http_handler_pt, ngx_http_module_t, ngx_http_phases_NGX_HTTP_ACCESS_PHASE,
+    ngx_int_t, ngx_module_t, ngx_process, ngx_uint_t,
+};
+use ngx::http::{HttpModule, HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
+
+mod answer;
+mod conf;
+mod log;
+mod redis;
+mod request;
+mod variables;
+
+use conf::{LocationConf, MainConf};
+
+/// The module, as NGINX knows it.
+struct Module;
+
+static MODULE_CONTEXT: ngx_http_module_t = ngx_http_module_t {
+    preconfiguration: Some(Module::preconfiguration),
+    postconfiguration: Some(Module::postconfiguration),
+    create_main_conf: Some(Module::create_main_conf),
+    init_main_conf: None,
+    create_srv_conf: None,
+    merge_srv_conf: None,
+    create_loc_conf: Some(Module::create_loc_conf),
+    merge_loc_conf: Some(conf::merge_location),
+};
+
+ngx::ngx_modules!(ngx_http_rate_limit_redis_module);
+
+/// The module's entry in NGINX's table. NGINX writes its indexes into it when it loads it.
+#[used]
+#[allow(non_upper_case_globals)]
+pub static mut ngx_http_rate_limit_redis_module: ngx_module_t = ngx_module_t {
+    ctx: ptr::addr_of!(MODULE_CONTEXT).cast_mut().cast(),
+    commands: ptr::addr_of!(conf::COMMANDS).cast_mut().cast(),
+    type_: NGX_HTTP_MODULE as ngx_uint_t,
+    init_process: Some(init_process),
+    exit_process: Some(exit_process),
+    ..ngx_module_t::default()
+};
+
+impl HttpModule for Module {
+    fn module() -> &'static ngx_module_t {
+        // SAFETY: NGINX writes to the static only while it loads modules, before any of their
+        // functions can be called.
+        unsafe { &*ptr::addr_of!(ngx_http_rate_limit_redis_module) }
+    }
+
+    unsafe extern "C" fn preconfiguration(cf: *mut ngx_conf_t) -> ngx_int_t {
+        variables::register(cf).0
+    }
+
+    unsafe extern "C" fn postconfiguration(cf: *mut ngx_conf_t) -> ngx_int_t {
+        answer::register();
+        // SAFETY: NGINX passes a valid configuration context, whose main configuration of the
+        // core module exists before any module's postconfiguration.
+        unsafe {
+            let Some(core) = NgxHttpCoreModule::main_conf_mut(&*cf) else {
+                return Status::NGX_ERROR.0;
+            };
+            let Some(phase) = core.phases.get_mut(ngx_http_phases_NGX_HTTP_ACCESS_PHASE as usize)
+            else {
+                return Status::NGX_ERROR.0;
+            };
+            let handler = ngx_array_push(&mut phase.handlers).cast::<ngx_http_handler_pt>();
+            if handler.is_null() {
+                return Status::NGX_ERROR.0;
+            }
+            *handler = Some(request::access);
+        }
+        Status::NGX_OK.0
+    }
+}
+
+// SAFETY: the type is the one that create_main_conf makes.
+unsafe impl HttpModuleMainConf for Module {
+    type MainConf = MainConf;
+}
+
+// SAFETY: the type is the one that create_loc_conf makes.
+unsafe impl HttpModuleLocationConf for Module {
+    type LocationConf = LocationConf;
+}
+
+/// A worker starts: it connects before the first request needs it to.
+unsafe extern "C" fn init_process(cycle: *mut ngx_cycle_t) -> ngx_int_t {
+    // SAFETY: set by NGINX before it runs any hook of a process.
+    let process = unsafe { ngx_process };
+    if process != NGX_PROCESS_WORKER as usize && process != NGX_PROCESS_SINGLE as usize {
+        return Status::NGX_OK.0;
+    }
+    // SAFETY: NGINX passes the cycle that the process will run.
+    if let Some(conf) = Module::main_conf(unsafe { &*cycle }) {
+        for node in conf.nodes() {
+            // SAFETY: the node was just made, and nothing else uses it yet.
+            unsafe { (*node.as_ptr()).connect() };
+        }
+    }
+    Status::NGX_OK.0
+}
+
+/// A worker ends: NGINX reports every socket that is still open then.
+unsafe extern "C" fn exit_process(cycle: *mut ngx_cycle_t) {
+    // SAFETY: NGINX passes the cycle that the process ran; no request is handled any more, so
+    // nothing else refers to the configuration.
+    if let Some(conf) = Module::main_conf_mut(unsafe { &*cycle }) {
+        conf.disconnect();
+    }
+}

@@ -1,0 +1,34 @@
+//! Logging, with the message formatted only if its level is logged.
+
+/// Logs to a `*mut ngx_log_t` at a level: `log!(NGX_LOG_ERR, log, "…", …)`.
+macro_rules! log {
+    ($level:expr, $log:expr, $($message:tt)+) => {{
+        let log: *mut ngx::ffi::ngx_log_t = $log;
+        let level = $level as ngx::ffi::ngx_uint_t;
+        if $crate::log::is_logged(level, log) {
+            $crate::log::write(level, log, format_args!($($message)+));
+        }
+    }};
+}
+
+pub(crate) use log;
+
+/// Whether `log`, which must be valid, is written at `level`.
+pub(crate) fn is_logged(level: ngx::ffi::ngx_uint_t, log: *mut ngx::ffi::ngx_log_t) -> bool {
+    // SAFETY: every log that this module is given, a cycle's or a connection's, lives as long as
+    // what it belongs to.
+    level <= unsafe { (*log).log_level }
+}
+
+/// Writes one line; `log` must be valid.
+#[cold]
+pub(crate) fn write(
+    level: ngx::ffi::ngx_uint_t,
+    log: *mut ngx::ffi::ngx_log_t,
+    message: std::fmt::Arguments<'_>,
+) {
+    let mut buffer = [const { std::mem::MaybeUninit::uninit() }; ngx::log::LOG_BUFFER_SIZE];
+    let text = ngx::log::write_fmt(&mut buffer, message);
+    // SAFETY: as above.
+    unsafe { ngx::log::log_error(level, log, 0, text) };
+}

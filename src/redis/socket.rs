@@ -1,0 +1,146 @@
+//! A non-blocking socket with NGINX's events.
+
+use std::ffi::c_void;
+use std::io;
+use std::ptr::{self, NonNull};
+
+use ngx::core::Status;
+use ngx::ffi::{
+    NGX_AGAIN, ngx_addr_t, ngx_close_connection, ngx_connection_t, ngx_event_connect_peer,
+    ngx_event_get_peer, ngx_event_handler_pt, ngx_handle_read_event, ngx_handle_write_event,
+    ngx_log_t, ngx_peer_connection_t, ngx_tcp_nodelay,
+};
+
+/// An open socket; closed when it is dropped.
+pub(super) struct Socket(NonNull<ngx_connection_t>);
+
+/// What a read or a write came to.
+pub(super) enum Transfer {
+    /// So many bytes were moved.
+    Moved(usize),
+    /// Nothing can be moved now; an event will say when.
+    Later,
+}
+
+impl Socket {
+    /// Starts to connect to `address`. Events call `on_event` with `data` as their connection's
+    /// data: the first one that is ready to be written says that the attempt is over.
+    ///
+    /// `log` must be valid for as long as the socket is.
+    pub(super) fn connect(
+        address: &'static ngx_addr_t,
+        log: *mut ngx_log_t,
+        on_event: ngx_event_handler_pt,
+        data: *mut c_void,
+    ) -> io::Result<Self> {
+        // SAFETY: all zeroes is what NGINX starts from. The address lies in the configuration,
+        // which outlives the call, the only use of `peer`.
+        unsafe {
+            let mut peer: ngx_peer_connection_t = std::mem::zeroed();
+            peer.sockaddr = address.sockaddr;
+            peer.socklen = address.socklen;
+            peer.name = ptr::from_ref(&address.name).cast_mut();
+            peer.get = Some(ngx_event_get_peer);
+            peer.log = log;
+            let status = Status(ngx_event_connect_peer(&mut peer));
+            let error = io::Error::last_os_error();
+            let connection = match NonNull::new(peer.connection) {
+                Some(connection) if status == Status::NGX_OK || status == Status::NGX_AGAIN => {
+                    connection
+                }
+                _ => return Err(error),
+            };
+            let mut socket = Self(connection);
+            let raw = socket.raw();
+            raw.data = data;
+            // NGINX tells idle connections when a worker is about to leave.
+            raw.set_idle(1);
+            (*raw.read).handler = on_event;
+            (*raw.write).handler = on_event;
+            if libc::c_int::from((*address.sockaddr).sa_family) != libc::AF_UNIX {
+                // If it fails it costs latency, and NGINX has logged it.
+                ngx_tcp_nodelay(raw);
+            }
+            Ok(socket)
+        }
+    }
+
+    /// What became of the attempt to connect.
+    pub(super) fn connected(&mut self) -> io::Result<()> {
+        let mut error: libc::c_int = 0;
+        let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: the descriptor is open, and the buffers are of the size that is said.
+        let status = unsafe {
+            libc::getsockopt(
+                self.raw().fd,
+                libc::SOL_SOCKET,
+                libc::SO_ERROR,
+                ptr::from_mut(&mut error).cast(),
+                &mut length,
+            )
+        };
+        if status == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        Ok(())
+    }
+
+    /// Whether there may be something to read.
+    pub(super) fn is_readable(&self) -> bool {
+        // SAFETY: the connection is open, and its events are valid.
+        unsafe { (*self.0.as_ref().read).ready() != 0 }
+    }
+
+    /// Reads into `space`; an end of the stream is an error.
+    pub(super) fn receive(&mut self, space: &mut [u8]) -> io::Result<Transfer> {
+        let raw = self.raw();
+        let Some(receive) = raw.recv else { return Err(io::ErrorKind::NotConnected.into()) };
+        // SAFETY: the connection is open, and the space is as large as is said.
+        let count = unsafe { receive(raw, space.as_mut_ptr(), space.len()) };
+        match usize::try_from(count) {
+            Ok(0) => Err(io::Error::other("the server closed the connection")),
+            Ok(count) => Ok(Transfer::Moved(count)),
+            Err(_) if count == NGX_AGAIN as isize => Ok(Transfer::Later),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Writes from `bytes`.
+    pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<Transfer> {
+        let raw = self.raw();
+        let Some(send) = raw.send else { return Err(io::ErrorKind::NotConnected.into()) };
+        // SAFETY: the connection is open, and NGINX only reads the bytes.
+        let count = unsafe { send(raw, bytes.as_ptr().cast_mut(), bytes.len()) };
+        match usize::try_from(count) {
+            Ok(count) => Ok(Transfer::Moved(count)),
+            Err(_) if count == NGX_AGAIN as isize => Ok(Transfer::Later),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Makes sure that events come for what cannot be moved now.
+    pub(super) fn watch(&mut self) -> io::Result<()> {
+        let raw = self.raw();
+        // SAFETY: the events of an open connection are valid.
+        let watched = unsafe {
+            ngx_handle_read_event(raw.read, 0) == Status::NGX_OK.0
+                && ngx_handle_write_event(raw.write, 0) == Status::NGX_OK.0
+        };
+        if watched { Ok(()) } else { Err(io::Error::other("the event could not be registered")) }
+    }
+
+    fn raw(&mut self) -> &mut ngx_connection_t {
+        // SAFETY: the connection is open as long as `self` lives, and only its events refer to it.
+        unsafe { self.0.as_mut() }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // SAFETY: the connection is open. NGINX removes its events, also those already posted.
+        unsafe { ngx_close_connection(self.0.as_ptr()) };
+    }
+}
