@@ -97,7 +97,7 @@ impl Node {
                 self.socket = Some(socket);
                 self.set_timer(CONNECT_TIMEOUT);
             }
-            Err(error) => self.lost(Fault::Connect(format!("connect() failed: {error}"))),
+            Err(error) => self.lost(unconnected(&error)),
         }
     }
 
@@ -165,9 +165,7 @@ impl Node {
     fn transfer(&mut self) -> Result<(), Fault> {
         if self.link.is_connecting() {
             let Some(socket) = &mut self.socket else { return Ok(()) };
-            socket
-                .connected()
-                .map_err(|error| Fault::Connect(format!("connect() failed: {error}")))?;
+            socket.connected().map_err(|error| unconnected(&error))?;
             self.link.connected();
         }
         self.receive()?;
@@ -298,8 +296,24 @@ impl Drop for Node {
     }
 }
 
+fn unconnected(error: &io::Error) -> Fault {
+    Fault::Connect(format!("connect() failed {}", describe(error)))
+}
+
 fn closed(error: io::Error) -> Fault {
-    Fault::Closed(error.to_string())
+    Fault::Closed(describe(&error))
+}
+
+/// An error of the system as NGINX writes it: `(111: Connection refused)`.
+fn describe(error: &io::Error) -> String {
+    let text = error.to_string();
+    match error.raw_os_error() {
+        Some(number) => {
+            let text = text.split(" (os error").next().unwrap_or_default();
+            format!("({number}: {text})")
+        }
+        None => text,
+    }
 }
 
 /// The time of this turn of the event loop, in ms.
