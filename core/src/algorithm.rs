@@ -1,16 +1,25 @@
 //! The algorithms: each a room of its own, a Lua script and its Rust reference side by side.
 //!
-//! Both are the same pure function, of the state that is stored for a client, the time, the quota
-//! and the cost, to a verdict and the state to store. The script runs inside Redis; the reference
-//! says what it means, and a test drives both through the same random histories and demands the
-//! same decisions. To add an algorithm, add its two files and a line to [`Algorithm::ALL`].
+//! Both are the same function, of what is stored for a client, the time, the quota and the cost, to
+//! a verdict and what to store. The script runs inside Redis; the reference says what it means, and
+//! a test drives both through the same random histories and demands the same decisions. To add an
+//! algorithm, add its two files and its lines to the tables below.
 
+mod fixed_window;
 mod gcra;
+mod interval_bucket;
+pub mod leaky_bucket;
 mod moment;
+mod sliding_log;
+mod sliding_window;
 mod token_bucket;
 
+use std::collections::VecDeque;
+
 use crate::decision::Verdict;
-use crate::limit::Quota;
+use crate::limit::{Quota, QuotaError};
+use crate::rate::Rate;
+use moment::Moment;
 
 /// How a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -18,77 +27,165 @@ pub enum Algorithm {
     /// A bucket that starts full and refills continuously.
     #[default]
     TokenBucket,
+    /// A bucket that starts full and gets n tokens at each whole period since its last refill.
+    IntervalBucket,
     /// The generic cell rate algorithm, with the numbers of redis-cell's `CL.THROTTLE`.
     Gcra,
+    /// As `limit_req`: what comes too early waits for its turn.
+    LeakyBucket,
+    /// The counters of this and the previous window, the previous one weighted by its overlap.
+    SlidingWindow,
+    /// An exact log of the last period.
+    SlidingLog,
+    /// A counter for each aligned period.
+    FixedWindow,
 }
 
-/// What the configuration calls the size of a burst.
+/// How the configuration gives the most that can be spent at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BurstParameter {
-    /// `capacity=n`, all that can be spent at once; by default the n of the rate.
+    /// `capacity=n`; by default the n of the rate.
     Capacity,
     /// `burst=n`, what can be spent at once beyond the first unit; by default 0.
     Burst,
+    /// Not at all: it is the n of the rate.
+    None,
 }
 
-impl BurstParameter {
-    /// The parameter's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Capacity => "capacity",
-            Self::Burst => "burst",
+/// What tells one algorithm from another, its decisions aside.
+struct Description {
+    /// The name in the configuration.
+    name: &'static str,
+    burst: BurstParameter,
+    /// The Lua function, and the source that defines it.
+    function: &'static str,
+    source: &'static str,
+    /// The terms in which it counts: see [`Quota::terms`].
+    terms: fn(Rate, u64) -> Result<Terms, QuotaError>,
+    decide: fn(&mut Option<State>, u64, &Quota, u64) -> Verdict,
+}
+
+/// The two numbers that stand for the rate in an algorithm: see [`Quota::terms`].
+pub(crate) type Terms = (u64, u64);
+
+/// The description of an algorithm from the names of its Lua and its Rust room.
+macro_rules! describe {
+    ($name:literal, $burst:ident, $lua:literal, $rust:ident) => {
+        Description {
+            name: $name,
+            burst: BurstParameter::$burst,
+            function: $lua,
+            source: include_str!(concat!("algorithm/", $lua, ".lua")),
+            terms: $rust::terms,
+            decide: $rust::decide,
         }
-    }
+    };
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Self; 2] = [Self::TokenBucket, Self::Gcra];
+    pub const ALL: [Self; 7] = [
+        Self::TokenBucket,
+        Self::IntervalBucket,
+        Self::Gcra,
+        Self::LeakyBucket,
+        Self::SlidingWindow,
+        Self::SlidingLog,
+        Self::FixedWindow,
+    ];
 
-    /// The name in the configuration, and that of the Lua function.
-    pub fn name(self) -> &'static str {
+    fn description(self) -> &'static Description {
         match self {
-            Self::TokenBucket => "token_bucket",
-            Self::Gcra => "gcra",
+            Self::TokenBucket => {
+                &const { describe!("token_bucket", Capacity, "token_bucket", token_bucket) }
+            }
+            Self::IntervalBucket => {
+                &const { describe!("token_bucket", Capacity, "interval_bucket", interval_bucket) }
+            }
+            Self::Gcra => &const { describe!("gcra", Burst, "gcra", gcra) },
+            // It differs from gcra only in what is made of the verdict.
+            Self::LeakyBucket => &const { describe!("leaky_bucket", Burst, "gcra", gcra) },
+            Self::SlidingWindow => {
+                &const { describe!("sliding_window", None, "sliding_window", sliding_window) }
+            }
+            Self::SlidingLog => {
+                &const { describe!("sliding_log", None, "sliding_log", sliding_log) }
+            }
+            Self::FixedWindow => {
+                &const { describe!("fixed_window", None, "fixed_window", fixed_window) }
+            }
         }
     }
 
-    /// The algorithm that the configuration calls `name`.
+    /// The name in the configuration. The two buckets share one.
+    pub fn name(self) -> &'static str {
+        self.description().name
+    }
+
+    /// The algorithm that the configuration calls `name`; of the two buckets the continuous one.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
-    /// How the configuration gives the size of a burst.
+    /// How the configuration gives the most that can be spent at once.
     pub fn burst_parameter(self) -> BurstParameter {
-        match self {
-            Self::TokenBucket => BurstParameter::Capacity,
-            Self::Gcra => BurstParameter::Burst,
-        }
+        self.description().burst
     }
 
-    /// The Lua source: the definition of a local function of this algorithm's name,
-    /// `(state, now, cost, limit, period, count)` to
-    /// `allowed, remaining, reset, retry, new_state, ttl`.
-    pub fn lua(self) -> &'static str {
-        match self {
-            Self::TokenBucket => include_str!("algorithm/token_bucket.lua"),
-            Self::Gcra => include_str!("algorithm/gcra.lua"),
-        }
+    /// The name of the Lua function: `(stored, now, cost, limit, period, count)` to
+    /// `allowed, remaining, reset, retry, new, ttl`.
+    pub fn function(self) -> &'static str {
+        self.description().function
+    }
+
+    /// The Lua source that defines the [`function`](Self::function).
+    pub fn source(self) -> &'static str {
+        self.description().source
+    }
+
+    /// Whether the function reads and writes Redis itself. It then gets the key in place of what
+    /// is stored, and answers a function that writes in place of what to store.
+    pub fn stores_itself(self) -> bool {
+        self == Self::SlidingLog
+    }
+
+    /// Whether quota comes back bit by bit, rather than at the end of a window.
+    pub fn is_continuous(self) -> bool {
+        matches!(self, Self::TokenBucket | Self::Gcra | Self::LeakyBucket)
+    }
+
+    /// The numbers that stand for the rate: see [`Quota::terms`].
+    pub(crate) fn terms(self, rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
+        (self.description().terms)(rate, limit)
     }
 
     /// Decides as the script does. `now` is in µs, at most 2^53; `state` is what an earlier
     /// decision for the same client left, `None` for a client not seen before.
     pub fn decide(self, state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {
+        (self.description().decide)(state, now, quota, cost)
+    }
+}
+
+impl BurstParameter {
+    /// The parameter's name.
+    pub fn name(self) -> Option<&'static str> {
         match self {
-            Self::TokenBucket => token_bucket::decide(state, now, quota, cost),
-            Self::Gcra => gcra::decide(state, now, quota, cost),
+            Self::Capacity => Some("capacity"),
+            Self::Burst => Some("burst"),
+            Self::None => None,
         }
     }
 }
 
-/// What is kept for one client, whatever the algorithm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State {
-    tokens: u64,
-    moment: moment::Moment,
+/// What is kept for one client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Of the buckets: the tokens, and the moment of the last refill.
+    Bucket(u64, Moment),
+    /// Of gcra: the theoretical arrival time.
+    Arrival(Moment),
+    /// Of the windows: the number of a window, what was spent in it, and in the one before.
+    Window(u64, u64, u64),
+    /// Of the log: when and how much, in order of time.
+    Log(VecDeque<(u64, u64)>),
 }

@@ -1,10 +1,13 @@
 //! A limit as an algorithm needs it: numbers that can be counted exactly.
 
 use crate::algorithm::Algorithm;
-use crate::rate::{Interval, MAX_EXACT, MAX_TIME, Rate};
+use crate::rate::{Interval, Rate};
 
 /// The longest name of a limit, in bytes.
 pub const MAX_NAME: usize = 64;
+
+/// The longest log, in entries: see `sliding_log.rs` for what it costs.
+pub const MAX_LOG: u64 = 100_000;
 
 /// Whether `name` may name a limit: 1 to 64 of `A-Z a-z 0-9 _ - .`.
 pub fn is_name(name: &str) -> bool {
@@ -12,13 +15,12 @@ pub fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
 }
 
-/// What a client may spend: at most `limit` units at once, coming back one each
-/// [`interval`](Quota::interval).
+/// What a client may spend: at most `limit` units at once, and in the long run `rate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     algorithm: Algorithm,
     rate: Rate,
-    interval: Interval,
+    terms: (u64, u64),
     limit: u64,
 }
 
@@ -34,26 +36,19 @@ pub enum QuotaError {
     /// The numbers would leave the range in which Redis counts exactly.
     #[error("is too large to be counted exactly at this rate")]
     TooLarge,
+    /// A log of so many entries would take too long to keep.
+    #[error("is more than the {MAX_LOG} entries that a sliding_log may have")]
+    TooLong,
 }
 
 impl Quota {
-    /// A quota of `limit` units at `rate`.
-    ///
-    /// The bounds keep every number of the scripts, which count in doubles, exact: the points in
-    /// time, limit × emission interval, stay below 2^53 µs, and so do their fractions.
+    /// A quota of `limit` units at `rate`. Fails if the algorithm could not count it exactly.
     pub fn new(algorithm: Algorithm, rate: Rate, limit: u64) -> Result<Self, QuotaError> {
         if limit == 0 {
             return Err(QuotaError::Zero);
         }
-        let interval = rate.interval();
-        let scaled = |number: u64| u128::from(limit) * u128::from(number);
-        if scaled(interval.count()) > u128::from(MAX_EXACT) {
-            return Err(QuotaError::TooLarge);
-        }
-        if scaled(interval.period()) > u128::from(MAX_TIME) * u128::from(interval.count()) {
-            return Err(QuotaError::TooSlow);
-        }
-        Ok(Self { algorithm, rate, interval, limit })
+        let terms = algorithm.terms(rate, limit)?;
+        Ok(Self { algorithm, rate, terms, limit })
     }
 
     /// Who decides.
@@ -66,9 +61,15 @@ impl Quota {
         self.rate
     }
 
-    /// The time that one unit takes to come back.
-    pub fn interval(&self) -> Interval {
-        self.interval
+    /// The numbers that stand for the rate in the algorithm and its script, which calls them
+    /// `period` and `count`. What they are is the algorithm's affair.
+    pub fn terms(&self) -> (u64, u64) {
+        self.terms
+    }
+
+    /// The terms of an algorithm that counts in emission intervals.
+    pub(crate) fn interval(&self) -> Interval {
+        Interval::from_terms(self.terms)
     }
 
     /// The most that can be spent at once.
@@ -82,7 +83,11 @@ mod tests {
     use super::*;
 
     fn quota(rate: &str, limit: u64) -> Result<(), QuotaError> {
-        Quota::new(Algorithm::TokenBucket, rate.parse().unwrap(), limit).map(|_| ())
+        try_quota(Algorithm::TokenBucket, rate, limit)
+    }
+
+    fn try_quota(algorithm: Algorithm, rate: &str, limit: u64) -> Result<(), QuotaError> {
+        Quota::new(algorithm, rate.parse().unwrap(), limit).map(|_| ())
     }
 
     #[test]
@@ -100,5 +105,16 @@ mod tests {
         assert_eq!(quota("1234567r/1d", 1_234_567), Ok(()));
         assert_eq!(quota("10r/s", 0), Err(QuotaError::Zero));
         assert_eq!(quota("999999937r/s", 999_999_937), Err(QuotaError::TooLarge));
+        assert_eq!(try_quota(Algorithm::SlidingLog, "100000r/s", 100_000), Ok(()));
+        assert_eq!(
+            try_quota(Algorithm::SlidingLog, "100001r/s", 100_001),
+            Err(QuotaError::TooLong)
+        );
+        assert_eq!(try_quota(Algorithm::SlidingWindow, "50000000r/d", 50_000_000), Ok(()));
+        assert_eq!(
+            try_quota(Algorithm::SlidingWindow, "90000000000000r/d", 90_000_000_000_000),
+            Err(QuotaError::TooLarge)
+        );
+        assert_eq!(try_quota(Algorithm::IntervalBucket, "1r/365d", 101), Err(QuotaError::TooSlow));
     }
 }

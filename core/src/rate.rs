@@ -118,6 +118,11 @@ pub struct Interval {
 }
 
 impl Interval {
+    /// The interval of `count` units in `period` µs.
+    pub(crate) fn from_terms((period, count): (u64, u64)) -> Self {
+        Self { period, count }
+    }
+
     /// The numerator: µs that [`count`](Self::count) units take.
     pub fn period(self) -> u64 {
         self.period

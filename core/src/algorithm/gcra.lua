@@ -1,7 +1,7 @@
 -- Generic cell rate algorithm: see gcra.rs.
--- State: "<micros>", or "<micros> <part>": the theoretical arrival time, micros + part / count.
+-- Stored: "<micros>", or "<micros> <part>": the theoretical arrival time, micros + part / count.
 -- The emission interval is period / count microseconds.
-local function gcra(state, now, cost, limit, period, count)
+local function gcra(stored, now, cost, limit, period, count)
   local floor = math.floor
   local rest = period % count
   local whole = (period - rest) / count
@@ -9,16 +9,17 @@ local function gcra(state, now, cost, limit, period, count)
   local latest_part = limit * rest
   local latest = limit * whole + floor(latest_part / count)
   latest_part = latest_part % count
-  local ahead, part = 0, 0
-  if state then
-    local t, p = string.match(state, '^(%d+) ?(%d*)$')
+  local ahead, part, corrected = 0, 0, false
+  if stored then
+    local t, p = string.match(stored, '^(%d+) ?(%d*)$')
     if t then
       ahead, part = tonumber(t) - now, math.min(tonumber(p) or 0, count - 1)
       if ahead < 0 then
         ahead, part = 0, 0
       elseif ahead > latest or (ahead == latest and part > latest_part) then
-        -- the clock stepped back, or the limit was lowered
-        ahead, part = latest, latest_part
+        -- the clock stepped back, or the limit was lowered: written down even if nothing is
+        -- spent, or else it would never pass
+        ahead, part, corrected = latest, latest_part, true
       end
     end
   end
@@ -45,14 +46,14 @@ local function gcra(state, now, cost, limit, period, count)
   if part > 0 then
     reset = reset + 1
   end
-  if allowed == 0 or cost == 0 then
+  if (allowed == 0 or cost == 0) and not corrected then
     return allowed, remaining, reset, retry
   end
-  local new_state
+  local new
   if part == 0 then
-    new_state = string.format('%d', now + ahead)
+    new = string.format('%d', now + ahead)
   else
-    new_state = string.format('%d %d', now + ahead, part)
+    new = string.format('%d %d', now + ahead, part)
   end
-  return allowed, remaining, reset, retry, new_state, math.ceil(reset / 1000)
+  return allowed, remaining, reset, retry, new, math.ceil(reset / 1000)
 end

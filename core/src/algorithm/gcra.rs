@@ -8,19 +8,28 @@
 //!
 //! Of any window of time t at most `limit + t × rate` passes, with `limit = burst + 1`.
 
-use super::State;
-use super::moment::Moment;
+use super::moment::{self, Moment};
+use super::{State, Terms};
 use crate::decision::{Retry, Verdict};
-use crate::limit::Quota;
+use crate::limit::{Quota, QuotaError};
+use crate::rate::Rate;
+
+pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
+    moment::terms(rate, limit)
+}
 
 pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {
     let (limit, interval) = (quota.limit(), quota.interval());
     let latest = Moment::at(now).plus(interval, limit);
+    let stored = match state {
+        Some(State::Arrival(tat)) => tat.clamped(interval),
+        _ => Moment::at(now),
+    };
     // Not before now: an idle client saves nothing up. Not after the latest: a clock that stepped
-    // back, or a limit that was lowered, must not lock a client out for longer than a refill.
-    let tat = state.map_or(Moment::at(now), |state| {
-        state.moment.clamped(interval).clamp(Moment::at(now), latest)
-    });
+    // back, or a limit that was lowered, must not lock a client out for longer than a refill. That
+    // is written down even if nothing is spent, or else it would never pass.
+    let tat = stored.clamp(Moment::at(now), latest);
+    let corrected = stored > latest;
 
     let next = tat.plus(interval, cost);
     let allowed = next <= latest;
@@ -31,8 +40,8 @@ pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u
         false => Retry::After(span(latest, next)),
     };
 
-    if allowed && cost > 0 {
-        *state = Some(State { tokens: 0, moment: tat });
+    if allowed && cost > 0 || corrected {
+        *state = Some(State::Arrival(tat));
     }
     Verdict {
         allowed,

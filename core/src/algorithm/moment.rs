@@ -1,12 +1,32 @@
 //! Exact points in time that are multiples of an emission interval.
 
-use crate::rate::Interval;
+use super::Terms;
+use crate::limit::QuotaError;
+use crate::rate::{Interval, MAX_EXACT, MAX_TIME, Rate};
+
+/// The terms of algorithms that count in emission intervals: the interval as a fraction.
+///
+/// The bounds keep every number of the scripts, which count in doubles, exact: the points in time,
+/// limit × emission interval, stay below 2^53 µs, and so do their fractions.
+pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
+    let interval = rate.interval();
+    let scaled = |number: u64| u128::from(limit) * u128::from(number);
+    if scaled(interval.count()) > u128::from(MAX_EXACT) {
+        return Err(QuotaError::TooLarge);
+    }
+    if scaled(interval.period()) > u128::from(MAX_TIME) * u128::from(interval.count()) {
+        return Err(QuotaError::TooSlow);
+    }
+    Ok((interval.period(), interval.count()))
+}
 
 /// `micros + part / count` µs, where `count` is that of the [`Interval`] that it is counted with,
 /// and `part < count`. Moments of the same interval compare as the times they stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment {
+    /// Whole µs.
     pub micros: u64,
+    /// The numerator of the rest.
     pub part: u64,
 }
 

@@ -9,18 +9,23 @@
 //!
 //! Of any window of time t at most `limit + t × rate` passes.
 
-use super::State;
-use super::moment::Moment;
+use super::moment::{self, Moment};
+use super::{State, Terms};
 use crate::decision::{Retry, Verdict};
-use crate::limit::Quota;
+use crate::limit::{Quota, QuotaError};
+use crate::rate::Rate;
+
+pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
+    moment::terms(rate, limit)
+}
 
 pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {
     let (limit, interval) = (quota.limit(), quota.interval());
-    let bucket = refill(*state, now, quota);
-    let allowed = cost <= bucket.tokens;
-    let tokens = if allowed { bucket.tokens - cost } else { bucket.tokens };
+    let Refilled { held, moment, stepped_back } = refill(state.as_ref(), now, quota);
+    let allowed = cost <= held;
+    let tokens = if allowed { held - cost } else { held };
 
-    let until = |more: u64| bucket.moment.plus(interval, more).ceil().saturating_sub(now);
+    let until = |more: u64| moment.plus(interval, more).ceil().saturating_sub(now);
     let reset = if tokens == limit { 0 } else { until(limit - tokens) };
     let retry = match allowed {
         true => Retry::No,
@@ -28,26 +33,35 @@ pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u
         false => Retry::After(until(cost - tokens)),
     };
 
-    if allowed && cost > 0 {
-        *state = Some(State { tokens, ..bucket });
+    if allowed && cost > 0 || stepped_back {
+        *state = Some(State::Bucket(tokens, moment));
     }
     Verdict { allowed, remaining: tokens, reset, retry }
 }
 
 /// The bucket at `now`.
-fn refill(state: Option<State>, now: u64, quota: &Quota) -> State {
-    let (limit, interval) = (quota.limit(), quota.interval());
-    let full = State { tokens: limit, moment: Moment::at(now) };
-    let Some(State { tokens, moment }) = state else { return full };
+struct Refilled {
+    held: u64,
+    /// Of the last refill.
+    moment: Moment,
+    /// The clock did: that is written down even if nothing is spent, or else the bucket would not
+    /// refill until the clock has caught up.
+    stepped_back: bool,
+}
 
-    // A clock that stepped back must not keep the bucket waiting until it has caught up.
-    if moment.micros >= now {
-        return State { tokens: tokens.min(limit), moment: Moment::at(now) };
+fn refill(state: Option<&State>, now: u64, quota: &Quota) -> Refilled {
+    let (limit, interval) = (quota.limit(), quota.interval());
+    let full = Refilled { held: limit, moment: Moment::at(now), stepped_back: false };
+    let Some(&State::Bucket(tokens, moment)) = state else { return full };
+
+    if moment.micros > now {
+        return Refilled { held: tokens.min(limit), stepped_back: true, ..full };
     }
     let moment = moment.clamped(interval);
     let gained = moment.intervals_until(Moment::at(now), interval);
     if tokens.saturating_add(gained) >= limit {
         return full;
     }
-    State { tokens: tokens + gained, moment: moment.plus(interval, gained) }
+    let moment = moment.plus(interval, gained);
+    Refilled { held: tokens + gained, moment, stepped_back: false }
 }

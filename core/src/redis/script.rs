@@ -45,19 +45,37 @@ impl Scripts {
     /// Assembles every script.
     pub fn new() -> Self {
         let single = Algorithm::ALL.map(|algorithm| {
-            let call = include_str!("script/single.lua").replace("$algorithm", algorithm.name());
-            Script::new(algorithm.lua().to_owned() + &call)
+            let call = match algorithm.stores_itself() {
+                true => include_str!("script/single_own.lua"),
+                false => include_str!("script/single.lua"),
+            };
+            let call = call.replace("$algorithm", algorithm.function());
+            Script::new(algorithm.source().to_owned() + &call)
         });
-        let mut all: String = Algorithm::ALL.map(Algorithm::lua).concat();
-        let names = Algorithm::ALL.map(|algorithm| format!("{0} = {0}", algorithm.name()));
-        all += &format!("local algorithms = {{{}}}\n", names.join(", "));
-        let several = Script::new(all + include_str!("script/several.lua"));
-        Self { single: single.into(), several }
+        let mut functions = Algorithm::ALL.map(Algorithm::function).to_vec();
+        let mut sources = Algorithm::ALL.map(Algorithm::source).to_vec();
+        functions.dedup();
+        sources.dedup();
+        let table: Vec<_> = functions.iter().map(|name| format!("{name} = {name}")).collect();
+        let table = format!("local algorithms = {{{}}}\n", table.join(", "));
+        let several = sources.concat() + &table + include_str!("script/several.lua");
+        Self { single: single.into(), several: Script::new(several) }
     }
 
-    /// Every script, to be loaded into a server.
+    /// Every script, to be loaded into a server. Two algorithms may share one.
     pub fn all(&self) -> impl Iterator<Item = &Script> {
         self.single.iter().chain([&self.several])
+    }
+
+    /// The script that asks one limit of this algorithm.
+    pub fn single(&self, algorithm: Algorithm) -> Option<&Script> {
+        let index = Algorithm::ALL.iter().position(|other| *other == algorithm)?;
+        self.single.get(index)
+    }
+
+    /// The script that asks several limits.
+    pub fn several(&self) -> &Script {
+        &self.several
     }
 
     /// Appends the command that asks `questions`, all at once and all or nothing, to `out`.
@@ -73,8 +91,7 @@ impl Scripts {
         let first = questions.clone().next();
         match (questions.len(), first) {
             (1, Some(question)) => {
-                let index = Algorithm::ALL.iter().position(|a| *a == question.quota.algorithm());
-                if let Some(script) = index.and_then(|index| self.single.get(index)) {
+                if let Some(script) = self.single(question.quota.algorithm()) {
                     script.head(out, by, 1, 4);
                     question.key(out);
                     question.arguments(out);
@@ -86,7 +103,7 @@ impl Scripts {
                     question.key(out);
                 }
                 for question in questions {
-                    bulk(out, question.quota.algorithm().name().as_bytes());
+                    bulk(out, question.quota.algorithm().function().as_bytes());
                     question.arguments(out);
                 }
             }
@@ -143,8 +160,8 @@ impl Question<'_> {
     }
 
     fn arguments(&self, out: &mut Vec<u8>) {
-        let interval = self.quota.interval();
-        for value in [self.cost, self.quota.limit(), interval.period(), interval.count()] {
+        let (period, count) = self.quota.terms();
+        for value in [self.cost, self.quota.limit(), period, count] {
             number(out, value);
         }
     }

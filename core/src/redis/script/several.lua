@@ -9,12 +9,20 @@ local pending = {}
 -- Two limits may share a key: the second one sees what the first is about to spend.
 local function ask(i, cost)
   local key, a = KEYS[i], (i - 1) * 5
-  local allowed, remaining, reset, retry, state, ttl = algorithms[ARGV[a + 1]](
-    pending[key] and pending[key].state or redis.call('GET', key), now,
-    cost or tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]),
-    tonumber(ARGV[a + 5]))
-  if state then
-    pending[key] = {state = state, ttl = ttl}
+  local name, before = ARGV[a + 1], pending[key]
+  local limit, period, count = tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5])
+  cost = cost or tonumber(ARGV[a + 2])
+  local stored, spends = key, cost
+  if name == 'sliding_log' then
+    -- it reads for itself, and so cannot see what is not written yet: both are spent as one
+    spends = cost + (before and before.cost or 0)
+  else
+    stored = before and before.new or redis.call('GET', key)
+  end
+  local allowed, remaining, reset, retry, new, ttl = algorithms[name](
+    stored, now, spends, limit, period, count)
+  if new then
+    pending[key] = {new = new, ttl = ttl, cost = spends}
   end
   return {allowed, remaining, reset, retry}
 end
@@ -25,17 +33,22 @@ for i = 1, #KEYS do
   pass = pass and answers[i][1] == 1
 end
 
-if pass then
-  for key, write in pairs(pending) do
-    redis.call('SET', key, write.state, 'PX', write.ttl)
-  end
-else
+if not pass then
   -- nothing is spent: those that would have passed answer for what they hold
   pending = {}
   for i = 1, #KEYS do
+    local unspent = ask(i, 0)
     if answers[i][1] == 1 then
-      answers[i] = ask(i, 0)
+      answers[i] = unspent
     end
+  end
+end
+
+for key, write in pairs(pending) do
+  if write.ttl then
+    redis.call('SET', key, write.new, 'PX', write.ttl)
+  else
+    write.new()
   end
 end
 

@@ -1,0 +1,72 @@
+//! Leaky bucket, as NGINX's `limit_req`: what comes too early waits for its turn.
+//!
+//! It stores and decides as [gcra](super::Algorithm::Gcra) does, and they share a script: what
+//! `limit_req` calls excess is how far the theoretical arrival time is ahead of the present, in
+//! emission intervals, and a request is rejected if that is more than `burst`. The difference is
+//! what becomes of a request that passes with some excess: it is delayed until there is none, or
+//! no more than `delay`.
+//!
+//! Of any window of time t at most `burst + 1 + t × rate` is let in, and without `delay` or
+//! `nodelay` at most `1 + t × rate` is let through.
+
+use super::moment::Moment;
+use crate::decision::Verdict;
+use crate::limit::Quota;
+
+/// Which part of the excess is not delayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undelayed {
+    /// So much; 0 by default.
+    UpTo(u64),
+    /// All of it: `nodelay`.
+    All,
+}
+
+/// How long a request of `cost` that got this verdict has to wait, in µs.
+pub fn delay(verdict: &Verdict, quota: &Quota, cost: u64, undelayed: Undelayed) -> u64 {
+    let Undelayed::UpTo(undelayed) = undelayed else { return 0 };
+    if !verdict.allowed {
+        return 0;
+    }
+    // The arrival time before this request, less what is not delayed; both ends are rounded up.
+    let counted = undelayed.saturating_add(cost).min(quota.limit().saturating_add(cost));
+    let span = Moment::at(0).plus(quota.interval(), counted);
+    verdict.reset.saturating_sub(span.micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::Algorithm;
+    use crate::decision::Retry;
+
+    fn delays(burst: u64, undelayed: Undelayed) -> Vec<Option<u64>> {
+        let quota = Quota::new(Algorithm::LeakyBucket, "2r/s".parse().unwrap(), burst + 1).unwrap();
+        let mut state = None;
+        let decide = |_| {
+            let verdict = Algorithm::LeakyBucket.decide(&mut state, 1_000_000, &quota, 1);
+            verdict.allowed.then(|| delay(&verdict, &quota, 1, undelayed))
+        };
+        (0..6).map(decide).collect()
+    }
+
+    #[test]
+    fn delays_what_limit_req_delays() {
+        let ms = |ms: u64| Some(ms * 1_000);
+        let all = delays(3, Undelayed::UpTo(0));
+        assert_eq!(all, [ms(0), ms(500), ms(1_000), ms(1_500), None, None]);
+        let some = delays(3, Undelayed::UpTo(2));
+        assert_eq!(some, [ms(0), ms(0), ms(0), ms(500), None, None]);
+        let none = delays(3, Undelayed::All);
+        assert_eq!(none, [ms(0), ms(0), ms(0), ms(0), None, None]);
+        assert_eq!(delays(0, Undelayed::UpTo(0)), [ms(0), None, None, None, None, None]);
+    }
+
+    #[test]
+    fn a_rejected_request_is_not_delayed() {
+        let quota = Quota::new(Algorithm::LeakyBucket, "2r/s".parse().unwrap(), 1).unwrap();
+        let retry = Retry::After(500_000);
+        let verdict = Verdict { allowed: false, remaining: 0, reset: 900_000, retry };
+        assert_eq!(delay(&verdict, &quota, 1, Undelayed::UpTo(0)), 0);
+    }
+}

@@ -1,0 +1,71 @@
+//! Sliding log: an exact log of the last period.
+//!
+//! Each request that passes is written down with its time and cost, and forgotten a period later.
+//! What is in the log is what was spent in the last period.
+//!
+//! Stored is a list of "time total cost" in order of time, where the total counts all that was
+//! ever written to this log, the entry included. So what was spent between two entries is a
+//! difference, and neither a decision nor the forgetting of a thousand entries walks the log: both
+//! search it by halves. A request passes only if the log holds no more than `limit`, so there are
+//! never more than `limit` entries, and those of cost 0 are not written.
+//!
+//! Of any window of one period at most `limit` passes. This is the exact one, and the one that
+//! takes memory for each request: see the README for how much.
+
+use std::collections::VecDeque;
+
+use super::{State, Terms};
+use crate::decision::{Retry, Verdict};
+use crate::limit::{MAX_LOG, Quota, QuotaError};
+use crate::rate::Rate;
+
+/// The terms: the period in µs, and nothing else.
+pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
+    if limit > MAX_LOG { Err(QuotaError::TooLong) } else { Ok((rate.period(), 1)) }
+}
+
+pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {
+    let (limit, (period, _)) = (quota.limit(), quota.terms());
+    let mut log = match state.take() {
+        Some(State::Log(log)) => log,
+        _ => VecDeque::new(),
+    };
+    forget(&mut log, now, period);
+    let spent: u64 = log.iter().map(|(_, cost)| cost).sum();
+    let remaining = limit.saturating_sub(spent);
+    let allowed = cost <= remaining;
+    let retry = match allowed {
+        true => Retry::No,
+        false if cost > limit => Retry::Never,
+        false => Retry::After(until(&log, spent + cost - limit, now, period)),
+    };
+    if allowed && cost > 0 {
+        log.push_back((now, cost));
+    }
+    let remaining = if allowed { remaining - cost } else { remaining };
+    let reset = log.back().map_or(0, |(time, _)| (time + period).saturating_sub(now));
+    *state = Some(State::Log(log));
+    Verdict { allowed, remaining, reset, retry }
+}
+
+fn forget(log: &mut VecDeque<(u64, u64)>, now: u64, period: u64) {
+    // After a clock that stepped back nothing would be forgotten until it has caught up: all that
+    // is in the log counts as spent now.
+    if log.back().is_some_and(|(time, _)| *time > now) {
+        let spent = log.iter().map(|(_, cost)| cost).sum();
+        *log = VecDeque::from([(now, spent)]);
+    }
+    log.retain(|(time, _)| time + period > now);
+}
+
+/// µs until entries worth `needed` have been forgotten.
+fn until(log: &VecDeque<(u64, u64)>, needed: u64, now: u64, period: u64) -> u64 {
+    let mut freed = 0;
+    for (time, cost) in log {
+        freed += cost;
+        if freed >= needed {
+            return (time + period).saturating_sub(now);
+        }
+    }
+    period
+}

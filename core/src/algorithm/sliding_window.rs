@@ -1,0 +1,98 @@
+//! Sliding window counter: the counters of this and the previous window, the previous one weighted
+//! by its overlap.
+//!
+//! A window is a period aligned to the Unix epoch. What a client has spent in the last period is
+//! estimated as what it spent in this window, and of what it spent in the previous one the share
+//! that the last period still covers. The estimate is never rounded in the client's favour.
+//!
+//! Stored are the number of this window and the two counters.
+//!
+//! Of any window of one period at most `2 × limit` passes, as it touches two aligned ones; a
+//! client that spends evenly gets exactly the rate.
+
+use super::{State, Terms};
+use crate::decision::{Retry, Verdict};
+use crate::limit::{Quota, QuotaError};
+use crate::rate::{MAX_EXACT, Rate};
+
+/// The terms: the period, and the unit of time in µs in which it is counted.
+///
+/// The unit is the finest power of ten that divides the period and with which limit × period is
+/// exact in a double, quotients included: 1 µs up to 75,000,000 a minute.
+pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
+    let mut unit = 1;
+    loop {
+        let period = rate.period() / unit;
+        if !rate.period().is_multiple_of(unit) {
+            return Err(QuotaError::TooLarge);
+        }
+        if u128::from(limit) * u128::from(period) <= u128::from(MAX_EXACT / 2) {
+            return Ok((period, unit));
+        }
+        unit *= 10;
+    }
+}
+
+pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {
+    let (limit, (period, unit)) = (quota.limit(), quota.terms());
+    let (now, beyond) = (now / unit, now % unit);
+    let (window, elapsed) = (now / period, now % period);
+    let Counters { current, previous, stepped_back } = counters(state.as_ref(), window, limit);
+    let rest = period - elapsed;
+
+    // The share of the previous window, rounded up.
+    let weighted = (previous * rest).div_ceil(period);
+    let remaining = limit.saturating_sub(current).saturating_sub(weighted);
+    let allowed = cost <= remaining;
+    let (current, remaining) =
+        if allowed { (current + cost, remaining - cost) } else { (current, remaining) };
+
+    let micros = |units: u64| (units * unit).saturating_sub(beyond);
+    let reset = match (current, previous) {
+        (0, 0) => 0,
+        (0, _) => micros(rest),
+        _ => micros(rest + period),
+    };
+    let retry = match allowed {
+        true => Retry::No,
+        false if cost > limit => Retry::Never,
+        // Later in this window, when less of the previous one counts.
+        false if cost + current <= limit => {
+            let at = period - (limit - current - cost) * period / previous;
+            Retry::After(micros(at - elapsed))
+        }
+        // In the next window, of which this one is the previous.
+        false => {
+            let at = period - ((limit - cost) * period / current).min(period);
+            Retry::After(micros(rest + at))
+        }
+    };
+
+    if allowed && cost > 0 || stepped_back {
+        *state = Some(State::Window(window, current, previous));
+    }
+    Verdict { allowed, remaining, reset, retry }
+}
+
+struct Counters {
+    current: u64,
+    previous: u64,
+    /// The clock did: that is written down even if nothing is spent, or else the counters would
+    /// go on to be those of the present.
+    stepped_back: bool,
+}
+
+/// What was spent in `window` and in the one before.
+fn counters(state: Option<&State>, window: u64, limit: u64) -> Counters {
+    let none = Counters { current: 0, previous: 0, stepped_back: false };
+    let Some(&State::Window(stored, current, previous)) = state else { return none };
+    // A limit may have been lowered since.
+    let (current, previous) = (current.min(limit), previous.min(limit));
+    match window.checked_sub(stored) {
+        // A window of the future is this one, after a clock that stepped back.
+        None => Counters { current, previous, stepped_back: true },
+        Some(0) => Counters { current, previous, ..none },
+        Some(1) => Counters { previous: current, ..none },
+        Some(_) => none,
+    }
+}
