@@ -1,5 +1,6 @@
 //! What a limit says of a request.
 
+use crate::limit::Quota;
 use crate::rate::SECOND;
 
 /// What became of a request.
@@ -7,8 +8,14 @@ use crate::rate::SECOND;
 pub enum Status {
     /// Every limit allowed it.
     Passed,
-    /// A limit did not.
+    /// Every limit allowed it, after a while.
+    Delayed,
+    /// A limit did not allow it.
     Rejected,
+    /// It would have been delayed.
+    DelayedDryRun,
+    /// It would have been rejected.
+    RejectedDryRun,
     /// No decision could be had, and the policy let it pass.
     ErrorPassed,
     /// No decision could be had, and the policy rejected it.
@@ -26,8 +33,8 @@ pub enum Source {
     None,
 }
 
-/// How a request was decided. Whatever is told of it, in fields, variables and logs, is told from
-/// here.
+/// How a request was decided. Whatever is told of it, in fields, variables, bodies and logs, is
+/// told from here.
 #[derive(Clone, Copy, Debug)]
 pub struct Decision<'a> {
     /// What became of the request.
@@ -38,15 +45,17 @@ pub struct Decision<'a> {
     pub shown: Option<Shown<'a>>,
     /// How long the request waited for this, in µs.
     pub wait: u64,
+    /// How long it is to wait before it passes, in µs.
+    pub delay: u64,
 }
 
-/// The limit that stands for all that were asked.
+/// A limit that was asked, and what it said.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a> {
     /// The limit's name.
     pub name: &'a str,
-    /// The most that can be spent at once.
-    pub limit: u64,
+    /// What the client may spend.
+    pub quota: Quota,
     /// What it said.
     pub verdict: Verdict,
 }
@@ -70,10 +79,25 @@ impl Status {
     pub fn name(self) -> &'static str {
         match self {
             Self::Passed => "PASSED",
+            Self::Delayed => "DELAYED",
             Self::Rejected => "REJECTED",
+            Self::DelayedDryRun => "DELAYED_DRY_RUN",
+            Self::RejectedDryRun => "REJECTED_DRY_RUN",
             Self::ErrorPassed => "ERROR_PASSED",
             Self::ErrorRejected => "ERROR_REJECTED",
             Self::Bypassed => "BYPASSED",
+        }
+    }
+
+    /// The status of a request that was decided, given whether it may pass, whether it has to
+    /// wait for that, and whether this is only a rehearsal.
+    pub fn decided(allowed: bool, delayed: bool, dry_run: bool) -> Self {
+        match (allowed, delayed, dry_run) {
+            (true, false, _) => Self::Passed,
+            (true, true, false) => Self::Delayed,
+            (true, true, true) => Self::DelayedDryRun,
+            (false, _, false) => Self::Rejected,
+            (false, _, true) => Self::RejectedDryRun,
         }
     }
 }

@@ -9,6 +9,7 @@
 #![deny(missing_docs)]
 
 pub mod algorithm;
+pub mod client;
 pub mod decision;
 pub mod key;
 pub mod limit;

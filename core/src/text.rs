@@ -1,4 +1,5 @@
-//! What a client is told.
+//! What a client, or an administrator, is told.
 
+pub mod body;
 pub mod fields;
 pub mod log;

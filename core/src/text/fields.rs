@@ -1,18 +1,62 @@
 //! Header fields of an answer.
 
 use crate::decision::{Shown, seconds};
+use crate::rate::SECOND;
 
 /// A header field.
 pub type Field = (&'static str, String);
 
-/// The `X-RateLimit-*` fields that APIs have converged on: the limit, what remains of it, and the
-/// seconds, rounded up, until it is whole again.
-pub fn x_ratelimit(shown: &Shown<'_>) -> [Field; 3] {
-    [
-        ("X-RateLimit-Limit", shown.limit.to_string()),
-        ("X-RateLimit-Remaining", shown.verdict.remaining.to_string()),
-        ("X-RateLimit-Reset", seconds(shown.verdict.reset).to_string()),
-    ]
+/// Which forms of fields an answer carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forms {
+    /// `X-RateLimit-*`, and how `X-RateLimit-Reset` is told.
+    pub x_ratelimit: Option<Reset>,
+    /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`.
+    pub ratelimit: bool,
+    /// `RateLimit-Policy` and `RateLimit`.
+    pub ietf: bool,
+}
+
+/// How the time is told at which the quota is whole again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reset {
+    /// In seconds from now.
+    Seconds,
+    /// As a Unix time.
+    Epoch,
+}
+
+/// The largest integer of a structured field (RFC 9651, section 3.3.1).
+const MAX_INTEGER: u64 = 999_999_999_999_999;
+
+/// The fields that tell a client its quota: of the limit `shown` in the single-valued forms, of
+/// `all` limits in the list form.
+///
+/// `now` is the Unix time in µs. `retry_after` is what a `Retry-After` field in the same answer
+/// says, if there is one.
+pub fn quota<'a>(
+    forms: Forms,
+    shown: &Shown<'_>,
+    all: impl Iterator<Item = Shown<'a>> + Clone,
+    now: u64,
+    retry_after: Option<u64>,
+) -> Vec<Field> {
+    let mut fields = Vec::new();
+    if let Some(reset) = forms.x_ratelimit {
+        let names = ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"];
+        fields.extend(single(names, shown, reset, now));
+    }
+    if forms.ratelimit {
+        let names = ["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"];
+        fields.extend(single(names, shown, Reset::Seconds, now));
+    }
+    if forms.ietf {
+        let policies: Vec<_> = all.clone().map(|limit| policy(&limit)).collect();
+        let limits: Vec<_> = all.map(|limit| service_limit(&limit, retry_after)).collect();
+        fields.push(("RateLimit-Policy", policies.join(", ")));
+        fields.push(("RateLimit", limits.join(", ")));
+    }
+    fields
 }
 
 /// `Retry-After` (RFC 9110, section 10.2.3), in seconds.
@@ -20,19 +64,158 @@ pub fn retry_after(seconds: u64) -> Field {
     ("Retry-After", seconds.to_string())
 }
 
+/// The form that APIs have converged on: the limit, what remains of it, and when it is whole again.
+fn single(names: [&'static str; 3], shown: &Shown<'_>, reset: Reset, now: u64) -> [Field; 3] {
+    let [limit, remaining, when] = names;
+    let reset = match reset {
+        Reset::Seconds => seconds(shown.verdict.reset),
+        Reset::Epoch => seconds(now.saturating_add(shown.verdict.reset)),
+    };
+    [
+        (limit, shown.quota.limit().to_string()),
+        (remaining, shown.verdict.remaining.to_string()),
+        (when, reset.to_string()),
+    ]
+}
+
+/// An item of `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11): the rate as a quota
+/// and a window of whole seconds. A period of part seconds is scaled, and never to more.
+fn policy(limit: &Shown<'_>) -> String {
+    let rate = limit.quota.rate();
+    let window = seconds(rate.period());
+    let quota = u128::from(rate.count()) * u128::from(window) * u128::from(SECOND)
+        / u128::from(rate.period());
+    let quota = u64::try_from(quota).unwrap_or(MAX_INTEGER).min(MAX_INTEGER);
+    format!("\"{}\";q={quota};w={window}", limit.name)
+}
+
+/// An item of `RateLimit` (same draft): what remains, and the time until there is more.
+///
+/// A server must not invite more than it means to serve, so `t` is stretched until `r / t` is no
+/// more than the rate; and where the answer has a `Retry-After`, which must not be earlier than
+/// `t`, `t` ends there and `r` is cut instead.
+fn service_limit(limit: &Shown<'_>, retry_after: Option<u64>) -> String {
+    let (rate, verdict) = (limit.quota.rate(), &limit.verdict);
+    let (count, period) = (u128::from(rate.count()), u128::from(rate.period()));
+    let more = match limit.quota.algorithm().is_continuous() {
+        true => rate.period().div_ceil(rate.count()).min(verdict.reset),
+        false => verdict.reset,
+    };
+    let spend = (u128::from(verdict.remaining) * period).div_ceil(count);
+    let wait = seconds(more.max(u64::try_from(spend).unwrap_or(u64::MAX)));
+    let wait = retry_after.map_or(wait, |retry_after| wait.min(retry_after));
+    let affordable = u128::from(wait) * u128::from(SECOND) * count / period;
+    let remaining = u128::from(verdict.remaining).min(affordable).min(MAX_INTEGER.into());
+    format!("\"{}\";r={remaining};t={}", limit.name, wait.min(MAX_INTEGER))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::Algorithm;
     use crate::decision::{Retry, Verdict};
+    use crate::limit::Quota;
+    use proptest::prelude::*;
+
+    fn shown(
+        algorithm: Algorithm,
+        rate: &str,
+        limit: u64,
+        remaining: u64,
+        reset: u64,
+    ) -> Shown<'static> {
+        let quota = Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap();
+        Shown {
+            name: "per_ip",
+            quota,
+            verdict: Verdict { allowed: true, remaining, reset, retry: Retry::No },
+        }
+    }
+
+    fn bucket(rate: &str, limit: u64, remaining: u64, reset: u64) -> Shown<'static> {
+        shown(Algorithm::TokenBucket, rate, limit, remaining, reset)
+    }
+
+    fn lines(forms: Forms, limits: &[Shown<'static>], retry_after: Option<u64>) -> Vec<String> {
+        quota(forms, &limits[0], limits.iter().copied(), 1_700_000_000_500_000, retry_after)
+            .into_iter()
+            .map(|(name, value)| format!("{name}: {value}"))
+            .collect()
+    }
+
+    const IETF: Forms = Forms { x_ratelimit: None, ratelimit: false, ietf: true };
 
     #[test]
-    fn x_ratelimit_rounds_up() {
-        let verdict = Verdict { allowed: true, remaining: 9, reset: 1_000_001, retry: Retry::No };
-        let shown = Shown { name: "default", limit: 10, verdict };
-        let fields = x_ratelimit(&shown).map(|(name, value)| format!("{name}: {value}"));
+    fn single_valued_forms() {
+        let limits = [bucket("100r/m", 10, 9, 1_000_001)];
+        let forms = Forms { x_ratelimit: Some(Reset::Seconds), ratelimit: true, ietf: false };
         assert_eq!(
-            fields,
-            ["X-RateLimit-Limit: 10", "X-RateLimit-Remaining: 9", "X-RateLimit-Reset: 2"]
+            lines(forms, &limits, None),
+            [
+                "X-RateLimit-Limit: 10",
+                "X-RateLimit-Remaining: 9",
+                "X-RateLimit-Reset: 2",
+                "RateLimit-Limit: 10",
+                "RateLimit-Remaining: 9",
+                "RateLimit-Reset: 2",
+            ]
         );
+        let forms = Forms { x_ratelimit: Some(Reset::Epoch), ..Forms::default() };
+        assert_eq!(lines(forms, &limits, None)[2], "X-RateLimit-Reset: 1700000002");
+        assert_eq!(lines(Forms::default(), &limits, None), [""; 0]);
+    }
+
+    #[test]
+    fn list_form() {
+        let limits = [bucket("100r/m", 100, 40, 36_000_000), bucket("2r/s", 5, 0, 2_400_000)];
+        assert_eq!(
+            lines(IETF, &limits, None),
+            [
+                "RateLimit-Policy: \"per_ip\";q=100;w=60, \"per_ip\";q=2;w=1",
+                "RateLimit: \"per_ip\";r=40;t=24, \"per_ip\";r=0;t=1",
+            ]
+        );
+        // A window comes back all at once.
+        let limits = [shown(Algorithm::FixedWindow, "100r/m", 100, 0, 36_000_000)];
+        assert_eq!(lines(IETF, &limits, None)[1], "RateLimit: \"per_ip\";r=0;t=36");
+        // Nothing is promised beyond Retry-After, and no more than the rate gives until then.
+        let limits = [bucket("100r/m", 100, 90, 6_000_000)];
+        assert_eq!(lines(IETF, &limits, Some(3))[1], "RateLimit: \"per_ip\";r=5;t=3");
+    }
+
+    #[test]
+    fn windows_are_whole_seconds() {
+        let policy = |rate| lines(IETF, &[bucket(rate, 1, 1, 0)], None)[0].clone();
+        assert_eq!(policy("7r/250ms"), "RateLimit-Policy: \"per_ip\";q=28;w=1");
+        assert_eq!(policy("5r/300ms"), "RateLimit-Policy: \"per_ip\";q=16;w=1");
+        assert_eq!(policy("3r/1500ms"), "RateLimit-Policy: \"per_ip\";q=4;w=2");
+        assert_eq!(policy("1000r/1d"), "RateLimit-Policy: \"per_ip\";q=1000;w=86400");
+        assert_eq!(
+            policy("9007199254740992r/1s"),
+            "RateLimit-Policy: \"per_ip\";q=999999999999999;w=1"
+        );
+    }
+
+    proptest! {
+        /// However much is left, `r` in `t` is no more than the rate, and `t` not past Retry-After.
+        #[test]
+        fn promises_no_more_than_the_rate(
+            count in 1..100_000u64,
+            period in 1_000..10_000_000_000u64,
+            limit in 1..10_000u64,
+            left in 0..10_000u64,
+            reset in 0..10_000_000_000u64,
+            retry_after in prop::option::of(1..1_000u64),
+        ) {
+            let rate = crate::rate::Rate::new(count, period).unwrap();
+            let quota = Quota::new(Algorithm::TokenBucket, rate, limit).unwrap();
+            let verdict =
+                Verdict { allowed: true, remaining: left.min(limit), reset, retry: Retry::No };
+            let item = service_limit(&Shown { name: "a", quota, verdict }, retry_after);
+            let mut numbers = item.split([';', '=']).filter_map(|part| part.parse::<u128>().ok());
+            let (r, t) = (numbers.next().unwrap(), numbers.next().unwrap());
+            prop_assert!(r * u128::from(period) <= t * 1_000_000 * u128::from(count), "{}", item);
+            prop_assert!(retry_after.is_none_or(|seconds| t <= u128::from(seconds)), "{}", item);
+        }
     }
 }

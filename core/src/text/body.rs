@@ -1,0 +1,115 @@
+//! Bodies of rejections.
+
+use crate::decision::{Decision, Status};
+
+/// In which form a rejection is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// NGINX's own page.
+    #[default]
+    Html,
+    /// A short JSON object.
+    Json,
+    /// A problem (RFC 9457) of the types of draft-ietf-httpapi-ratelimit-headers-11.
+    Problem,
+}
+
+/// The media type and the text of a rejection with HTTP status `status`, of which `violated` are
+/// the limits that rejected it. `None` where NGINX's own page is to be sent.
+///
+/// Names of limits need no escaping: see [`is_name`](crate::limit::is_name).
+pub fn rejection<'a>(
+    form: Form,
+    status: u16,
+    decision: &Decision<'_>,
+    violated: impl Iterator<Item = &'a str>,
+) -> Option<(&'static str, String)> {
+    let undecided = decision.status == Status::ErrorRejected;
+    match form {
+        Form::Html => None,
+        Form::Json => {
+            let error = if undecided { "Rate limit unavailable" } else { "Rate limit exceeded" };
+            let limit = decision.shown.map_or("null".into(), |shown| format!("\"{}\"", shown.name));
+            let retry_after =
+                decision.retry_after().map_or("null".into(), |seconds| seconds.to_string());
+            Some((
+                "application/json",
+                format!(
+                    "{{\"error\":\"{error}\",\"limit\":{limit},\"retry_after\":{retry_after}}}"
+                ),
+            ))
+        }
+        Form::Problem => {
+            let (kind, title) = match undecided {
+                false => (
+                    "quota-exceeded",
+                    "Request cannot be satisfied as assigned quota has been exceeded",
+                ),
+                true => (
+                    "temporary-reduced-capacity",
+                    "Request cannot be satisfied due to temporary server capacity constraints",
+                ),
+            };
+            let violated: Vec<_> = violated.map(|name| format!("\"{name}\"")).collect();
+            Some((
+                "application/problem+json",
+                format!(
+                    "{{\"type\":\"https://iana.org/assignments/http-problem-types#{kind}\",\
+                     \"title\":\"{title}\",\"status\":{status},\"violated-policies\":[{}]}}",
+                    violated.join(",")
+                ),
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::Algorithm;
+    use crate::decision::{Retry, Shown, Source, Verdict};
+    use crate::limit::Quota;
+
+    fn decision(status: Status, retry: Retry) -> Decision<'static> {
+        let quota = Quota::new(Algorithm::Gcra, "1r/s".parse().unwrap(), 1).unwrap();
+        let verdict = Verdict { allowed: false, remaining: 0, reset: 0, retry };
+        let shown =
+            (status == Status::Rejected).then_some(Shown { name: "per_ip", quota, verdict });
+        Decision { status, source: Source::Redis, shown, wait: 0, delay: 0 }
+    }
+
+    fn text(form: Form, decision: &Decision<'_>, violated: &[&str]) -> String {
+        rejection(form, 429, decision, violated.iter().copied()).unwrap().1
+    }
+
+    #[test]
+    fn json() {
+        let rejected = decision(Status::Rejected, Retry::After(2_100_000));
+        assert_eq!(
+            text(Form::Json, &rejected, &["per_ip"]),
+            r#"{"error":"Rate limit exceeded","limit":"per_ip","retry_after":3}"#
+        );
+        assert_eq!(
+            text(Form::Json, &decision(Status::Rejected, Retry::Never), &["per_ip"]),
+            r#"{"error":"Rate limit exceeded","limit":"per_ip","retry_after":null}"#
+        );
+        assert_eq!(
+            text(Form::Json, &decision(Status::ErrorRejected, Retry::No), &[]),
+            r#"{"error":"Rate limit unavailable","limit":null,"retry_after":1}"#
+        );
+        assert_eq!(rejection(Form::Html, 429, &rejected, [].into_iter()), None);
+    }
+
+    #[test]
+    fn problem() {
+        let rejected = decision(Status::Rejected, Retry::After(1));
+        let body = text(Form::Problem, &rejected, &["per_ip", "daily"]);
+        assert!(body.starts_with(
+            r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":""#
+        ));
+        assert!(body.ends_with(r#""status":429,"violated-policies":["per_ip","daily"]}"#));
+        let undecided = text(Form::Problem, &decision(Status::ErrorRejected, Retry::No), &[]);
+        assert!(undecided.contains("#temporary-reduced-capacity"));
+        assert!(undecided.ends_with(r#""violated-policies":[]}"#));
+    }
+}
