@@ -1,14 +1,21 @@
-//! What the client is told: header fields on every answer of a limited location.
+//! What the client is told: header fields on every answer of a limited location, and rejections.
 
 use std::ptr;
 
 use ngx::core::Status;
 use ngx::ffi::{
-    ngx_http_output_header_filter_pt, ngx_http_request_t, ngx_http_top_header_filter, ngx_int_t,
-    ngx_list_push, ngx_str_t, ngx_table_elt_t,
+    NGX_HTTP_CLOSE, NGX_HTTP_INTERNAL_SERVER_ERROR, ngx_http_complex_value_t, ngx_http_err_page_t,
+    ngx_http_finalize_request, ngx_http_output_header_filter_pt, ngx_http_request_t,
+    ngx_http_send_response, ngx_http_top_header_filter, ngx_int_t, ngx_list_push, ngx_str_t,
+    ngx_table_elt_t, ngx_timeofday, ngx_uint_t,
 };
-use rate_limit_core::text::fields::{Field, retry_after, x_ratelimit};
+use ngx::http::{HttpModuleLocationConf, NgxHttpCoreModule};
+use rate_limit_core::decision::{self, Decision};
+use rate_limit_core::rate::{MILLISECOND, SECOND};
+use rate_limit_core::text::body;
+use rate_limit_core::text::fields::{self, Field};
 
+use crate::redis::Asked;
 use crate::request::Context;
 
 /// The header filter that stood first before ours.
@@ -45,13 +52,103 @@ unsafe extern "C" fn header_filter(r: *mut ngx_http_request_t) -> ngx_int_t {
 /// `r` must be valid.
 unsafe fn add_fields(r: *mut ngx_http_request_t, context: &Context) -> Option<()> {
     let Some(decision) = context.decision() else { return Some(()) };
-    let shown = decision.shown.filter(|_| context.conf().x_ratelimit());
-    let fields = shown.iter().flat_map(x_ratelimit);
-    for field in fields.chain(decision.retry_after().map(retry_after)) {
+    let wait = decision.retry_after();
+    let forms = context.conf().forms();
+    let all = context.asked().iter().filter_map(Asked::show);
+    let quota = decision.shown.map(|shown| fields::quota(forms, &shown, all, unix_time(), wait));
+    for field in quota.into_iter().flatten().chain(wait.map(fields::retry_after)) {
         // SAFETY: passed on.
         unsafe { set_field(r, &field)? };
     }
     Some(())
+}
+
+/// The time in µs, to the ms, as NGINX knows it.
+fn unix_time() -> u64 {
+    let now = ngx_timeofday();
+    let (seconds, ms) = (now.sec.unsigned_abs(), now.msec as u64);
+    seconds.saturating_mul(SECOND).saturating_add(ms.saturating_mul(MILLISECOND))
+}
+
+/// Ends the request with a rejection. An `error_page` for its status wins over a body of ours.
+///
+/// It is ended here, not by returning the status: `satisfy any` would let another module overrule
+/// a 401 or 403.
+///
+/// # Safety
+/// `r` must be valid; it may be gone afterwards.
+pub(crate) unsafe fn reject(
+    r: *mut ngx_http_request_t,
+    context: &Context,
+    decision: &Decision<'_>,
+) -> Status {
+    let conf = context.conf();
+    let status = match decision.status {
+        decision::Status::ErrorRejected => conf.error_status(),
+        _ => conf.status(),
+    };
+    let violated = context.violated().map(|asked| asked.limit.name());
+    let code = u16::try_from(status).unwrap_or_default();
+    // SAFETY: the request is valid. The phase engine ends requests in the same way, and does not
+    // touch this one again after NGX_DONE.
+    unsafe {
+        let result = match body::rejection(conf.body(), code, decision, violated) {
+            Some((kind, text)) if !has_page(r, status) => send(r, status, kind, &text),
+            _ => status,
+        };
+        ngx_http_finalize_request(r, result);
+    }
+    Status::NGX_DONE
+}
+
+/// Whether NGINX will answer this status with something other than a page of its own: an
+/// `error_page`, or, for 444, nothing.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn has_page(r: *mut ngx_http_request_t, status: ngx_int_t) -> bool {
+    // SAFETY: the request is valid, and so is the configuration of its location, whose error pages
+    // are an array of this type.
+    unsafe {
+        if status == NGX_HTTP_CLOSE as ngx_int_t {
+            return true;
+        }
+        // From one error page NGINX goes to another only where they may recur, nor does it go on
+        // redirecting for ever.
+        if (*r).error_page() != 0 || (*r).uri_changes() == 0 {
+            return false;
+        }
+        let core = NgxHttpCoreModule::location_conf(&*r.cast::<ngx::http::Request>());
+        core.and_then(|core| core.error_pages.as_ref()).is_some_and(|pages| {
+            let mut pages = pages.as_slice::<ngx_http_err_page_t>().iter();
+            pages.any(|page| page.status == status)
+        })
+    }
+}
+
+/// Sends an answer of ours; what is returned ends the request.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn send(
+    r: *mut ngx_http_request_t,
+    status: ngx_int_t,
+    kind: &'static str,
+    text: &str,
+) -> ngx_int_t {
+    // SAFETY: the request is valid. All zeroes but for the value is a complex value without
+    // variables; the text is copied into the pool of the request.
+    unsafe {
+        let Some(value) = ngx_str_t::from_bytes((*r).pool, text.as_bytes()) else {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR as ngx_int_t;
+        };
+        let mut complex: ngx_http_complex_value_t = std::mem::zeroed();
+        complex.value = value;
+        // In an error page the status would be that of the error.
+        (*r).err_status = status as ngx_uint_t;
+        let mut kind = ngx_str_t { data: kind.as_ptr().cast_mut(), len: kind.len() };
+        ngx_http_send_response(r, status as ngx_uint_t, &mut kind, &mut complex)
+    }
 }
 
 /// Sets a header field in place of any of the same name, such as an upstream's.

@@ -1,6 +1,5 @@
 //! Directives to typed configuration.
 
-use std::cell::OnceCell;
 use std::ffi::{c_char, c_void};
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
@@ -9,10 +8,14 @@ use ngx::core::{NGX_CONF_ERROR, NGX_CONF_OK};
 use ngx::ffi::{
     NGX_CONF_1MORE, NGX_CONF_TAKE1, NGX_HTTP_LOC_CONF, NGX_HTTP_LOC_CONF_OFFSET,
     NGX_HTTP_MAIN_CONF, NGX_HTTP_SRV_CONF, NGX_LOG_ERR, NGX_LOG_INFO, NGX_LOG_NOTICE, NGX_LOG_WARN,
-    ngx_command_t, ngx_conf_t, ngx_int_t, ngx_msec_t, ngx_parse_time, ngx_str_t, ngx_uint_t,
+    ngx_command_t, ngx_conf_t, ngx_http_location_queue_t, ngx_int_t, ngx_msec_t, ngx_parse_time,
+    ngx_str_t, ngx_uint_t,
 };
 use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
 use ngx::ngx_string;
+
+use rate_limit_core::text::body;
+use rate_limit_core::text::fields::{Forms, Reset};
 
 use crate::Module;
 use crate::redis::Node;
@@ -43,22 +46,20 @@ pub(crate) enum OnError {
 pub(crate) struct MainConf {
     stores: Vec<Store>,
     definitions: Definitions,
-    /// One for each of the stores that are used; made in the worker that uses them.
-    nodes: OnceCell<Vec<NonNull<Node>>>,
 }
 
 impl MainConf {
-    /// This worker's connections to Redis, one for each store that is used.
-    pub(crate) fn nodes(&self) -> &[NonNull<Node>] {
-        self.nodes.get_or_init(|| self.stores.iter().map(Node::new).collect())
+    /// Connects to every store that is sure to be used.
+    pub(crate) fn connect(&self) {
+        for store in self.stores.iter().filter(|store| store.is_used()) {
+            // SAFETY: the worker has just started, and nothing else uses the node yet.
+            unsafe { (*store.node().as_ptr()).connect() };
+        }
     }
 
     /// Closes every connection.
     pub(crate) fn disconnect(&mut self) {
-        for node in self.nodes.take().into_iter().flatten() {
-            // SAFETY: the nodes were made by `Node::new`, and nothing else owns them.
-            drop(unsafe { Box::from_raw(node.as_ptr()) });
-        }
+        self.stores.iter_mut().for_each(Store::disconnect);
     }
 
     /// The index of the store at `url`, which is added if it is new.
@@ -82,19 +83,26 @@ impl Drop for MainConf {
 pub(crate) struct LocationConf {
     /// `Some` and empty for `rate_limit_redis off`.
     limits: Option<Vec<Rc<Limit>>>,
-    store: Option<String>,
-    /// The index of the store among all, where there are limits.
-    node: Option<usize>,
+    /// The index of the store among all.
+    store: Option<usize>,
     timeout: Option<ngx_msec_t>,
     on_error: Option<OnError>,
     status: Option<ngx_int_t>,
     error_status: Option<ngx_int_t>,
-    x_ratelimit: Option<bool>,
+    forms: Option<Forms>,
+    body: Option<body::Form>,
+    dry_run: Option<bool>,
     log_level: Option<ngx_uint_t>,
+    ipv6_prefix: Option<u32>,
 }
 
 const DEFAULT_STORE: &str = "redis://127.0.0.1:6379";
 const DEFAULT_TIMEOUT: ngx_msec_t = 20;
+const DEFAULT_FORMS: Forms =
+    Forms { x_ratelimit: Some(Reset::Seconds), ratelimit: false, ietf: false };
+
+/// How much of an IPv6 address stands for a client, in bits.
+pub(crate) const DEFAULT_IPV6_PREFIX: u32 = 64;
 
 impl LocationConf {
     /// The limits that apply, in the order of the configuration.
@@ -104,7 +112,7 @@ impl LocationConf {
 
     /// The connection that decides.
     pub(crate) fn node(&self, main: &MainConf) -> Option<NonNull<Node>> {
-        main.nodes().get(self.node?).copied()
+        Some(main.stores.get(self.store?)?.node())
     }
 
     /// How long a request may wait for its decision, in ms.
@@ -127,9 +135,24 @@ impl LocationConf {
         self.error_status.unwrap_or(503)
     }
 
-    /// Whether answers carry `X-RateLimit-*` fields.
-    pub(crate) fn x_ratelimit(&self) -> bool {
-        self.x_ratelimit.unwrap_or(true)
+    /// In which forms answers tell the quota.
+    pub(crate) fn forms(&self) -> Forms {
+        self.forms.unwrap_or(DEFAULT_FORMS)
+    }
+
+    /// In which form rejections are told.
+    pub(crate) fn body(&self) -> body::Form {
+        self.body.unwrap_or_default()
+    }
+
+    /// Whether nothing is really rejected or delayed.
+    pub(crate) fn dry_run(&self) -> bool {
+        self.dry_run.unwrap_or(false)
+    }
+
+    /// How much of an IPv6 address stands for a client, in bits.
+    pub(crate) fn ipv6_prefix(&self) -> u32 {
+        self.ipv6_prefix.unwrap_or(DEFAULT_IPV6_PREFIX)
     }
 
     /// The level at which rejections are logged.
@@ -137,15 +160,23 @@ impl LocationConf {
         self.log_level.unwrap_or(NGX_LOG_ERR as ngx_uint_t)
     }
 
+    /// The level at which delays are logged: one lower, as with `limit_req`.
+    pub(crate) fn delay_log_level(&self) -> ngx_uint_t {
+        self.log_level().saturating_add(1).min(NGX_LOG_INFO as ngx_uint_t)
+    }
+
     fn inherit(&mut self, previous: &Self) {
         self.limits = self.limits.take().or_else(|| previous.limits.clone());
-        self.store = self.store.take().or_else(|| previous.store.clone());
+        self.store = self.store.or(previous.store);
         self.timeout = self.timeout.or(previous.timeout);
         self.on_error = self.on_error.or(previous.on_error);
         self.status = self.status.or(previous.status);
         self.error_status = self.error_status.or(previous.error_status);
-        self.x_ratelimit = self.x_ratelimit.or(previous.x_ratelimit);
+        self.forms = self.forms.or(previous.forms);
+        self.body = self.body.or(previous.body);
+        self.dry_run = self.dry_run.or(previous.dry_run);
         self.log_level = self.log_level.or(previous.log_level);
+        self.ipv6_prefix = self.ipv6_prefix.or(previous.ipv6_prefix);
     }
 }
 
@@ -155,7 +186,7 @@ const TAKE1: ngx_uint_t = EVERYWHERE | NGX_CONF_TAKE1 as ngx_uint_t;
 const ONE_OR_MORE: ngx_uint_t = EVERYWHERE | NGX_CONF_1MORE as ngx_uint_t;
 
 /// Every directive of the module.
-pub(crate) static mut COMMANDS: [ngx_command_t; 9] = [
+pub(crate) static mut COMMANDS: [ngx_command_t; 12] = [
     command!("rate_limit_redis", ONE_OR_MORE, add_limit),
     command!("rate_limit_redis_pass", TAKE1, set_store),
     command!("rate_limit_redis_timeout", TAKE1, set_timeout),
@@ -163,7 +194,10 @@ pub(crate) static mut COMMANDS: [ngx_command_t; 9] = [
     command!("rate_limit_redis_status", TAKE1, set_status),
     command!("rate_limit_redis_error_status", TAKE1, set_error_status),
     command!("rate_limit_redis_headers", ONE_OR_MORE, set_headers),
+    command!("rate_limit_redis_body", TAKE1, set_body),
+    command!("rate_limit_redis_dry_run", TAKE1, set_dry_run),
     command!("rate_limit_redis_log_level", TAKE1, set_log_level),
+    command!("rate_limit_redis_ipv6_prefix", TAKE1, set_ipv6_prefix),
     ngx_command_t::empty(),
 ];
 
@@ -181,8 +215,7 @@ fn add_limit(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(
         return Err(OFF_BESIDE_ANOTHER.to_owned());
     }
     let limit = Limit::parse(directive)?;
-    let (file, line) = directive.position();
-    directive.main()?.definitions.add(&limit, file, line)?;
+    directive.main()?.definitions.add(&limit)?;
     conf.limits.get_or_insert_default().push(Rc::new(limit));
     Ok(())
 }
@@ -191,9 +224,10 @@ const OFF_BESIDE_ANOTHER: &str =
     "\"rate_limit_redis off\" cannot stand beside another \"rate_limit_redis\" of the same level";
 
 fn set_store(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
-    let url = directive.value()?.to_owned();
-    store::check(&url)?;
-    directive.once(&mut conf.store, url)
+    let url = directive.value()?;
+    let main = directive.main()?;
+    let store = main.store(directive.cf(), url)?;
+    directive.once(&mut conf.store, store)
 }
 
 fn set_timeout(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
@@ -231,7 +265,44 @@ fn status(directive: &Directive<'_>) -> Result<ngx_int_t, String> {
 }
 
 fn set_headers(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
-    directive.choose(&mut conf.x_ratelimit, &[("x-ratelimit", true), ("off", false)])
+    let mut forms = Forms::default();
+    let names: Vec<_> = directive.arguments().map(directive::text).collect::<Result<_, _>>()?;
+    if names != ["off"] {
+        for name in names {
+            let repeated = match name {
+                "x-ratelimit" => forms.x_ratelimit.replace(Reset::Seconds).is_some(),
+                "x-ratelimit-epoch" => forms.x_ratelimit.replace(Reset::Epoch).is_some(),
+                "ratelimit" => std::mem::replace(&mut forms.ratelimit, true),
+                "ietf" => std::mem::replace(&mut forms.ietf, true),
+                _ => return Err(directive.invalid(name, HEADER_FORMS)),
+            };
+            if repeated {
+                return Err(directive.invalid(name, HEADER_FORMS));
+            }
+        }
+    }
+    directive.once(&mut conf.forms, forms)
+}
+
+const HEADER_FORMS: &str = "\"off\", or any of \"x-ratelimit\" or \"x-ratelimit-epoch\", \
+                            \"ratelimit\" and \"ietf\", each once";
+
+fn set_body(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
+    let forms =
+        [("html", body::Form::Html), ("json", body::Form::Json), ("problem", body::Form::Problem)];
+    directive.choose(&mut conf.body, &forms)
+}
+
+fn set_dry_run(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
+    directive.choose(&mut conf.dry_run, &[("on", true), ("off", false)])
+}
+
+fn set_ipv6_prefix(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
+    let value = directive.value()?;
+    match rate_limit_core::rate::whole(value).map(u32::try_from) {
+        Ok(Ok(prefix @ 1..=128)) => directive.once(&mut conf.ipv6_prefix, prefix),
+        _ => Err(directive.invalid(value, "a number between 1 and 128")),
+    }
 }
 
 fn set_log_level(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
@@ -255,10 +326,10 @@ pub(crate) unsafe extern "C" fn merge_location(
     let (cf, previous, conf) =
         unsafe { (&mut *cf, &*previous.cast::<LocationConf>(), &mut *conf.cast::<LocationConf>()) };
     conf.inherit(previous);
-    if conf.limits().is_empty() || serves_nothing(cf) {
+    if conf.limits().is_empty() {
         return NGX_CONF_OK;
     }
-    match connect_limits(cf, conf) {
+    match bind_limits(cf, conf) {
         Ok(()) => NGX_CONF_OK,
         Err(message) => {
             directive::log_error(cf, &message);
@@ -268,20 +339,43 @@ pub(crate) unsafe extern "C" fn merge_location(
 }
 
 /// Binds the limits of a location to their store.
-fn connect_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), String> {
+fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), String> {
     let main = Module::main_conf_mut(cf).ok_or("no main configuration")?;
-    let index = main.store(cf, conf.store.as_deref().unwrap_or(DEFAULT_STORE))?;
-    let url = main.stores.get(index).map(Store::url).unwrap_or_default();
-    for limit in conf.limits() {
-        main.definitions.bind(limit, url)?;
+    let index = match conf.store {
+        Some(index) => index,
+        None => main.store(cf, DEFAULT_STORE)?,
+    };
+    conf.store = Some(index);
+    if only_passes_on(cf) {
+        return Ok(());
     }
-    conf.node = Some(index);
+    let store = main.stores.get_mut(index).ok_or("no such store")?;
+    store.will_be_used();
+    for limit in conf.limits() {
+        main.definitions.bind(limit, store)?;
+    }
     Ok(())
 }
 
-/// Whether this level only passes its settings on. A server with locations serves requests from
-/// them; its own level is not a user of the store that it would have.
-fn serves_nothing(cf: &ngx_conf_t) -> bool {
-    NgxHttpCoreModule::location_conf(cf)
-        .is_some_and(|core| core.name.len == 0 && !core.locations.is_null())
+/// Whether this is the level of a server with a `location /`: all requests are served from
+/// locations then, and what it would connect to may differ from what they do.
+fn only_passes_on(cf: &ngx_conf_t) -> bool {
+    let core = NgxHttpCoreModule::location_conf(cf);
+    let Some(core) = core.filter(|core| core.name.len == 0 && !core.locations.is_null()) else {
+        return false;
+    };
+    // SAFETY: until they are sorted, after all modules have merged their configurations, the
+    // locations of a server are a queue of this type, whose head is no element.
+    unsafe {
+        let mut next = (*core.locations).next;
+        while next != core.locations {
+            let location = &*next.cast::<ngx_http_location_queue_t>();
+            if location.inclusive.as_ref().is_some_and(|location| location.name.as_bytes() == b"/")
+            {
+                return true;
+            }
+            next = (*next).next;
+        }
+    }
+    false
 }

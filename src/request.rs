@@ -9,22 +9,23 @@ use std::ptr::{self, NonNull};
 use ngx::core::Status;
 use ngx::ffi::{
     NGX_HTTP_INTERNAL_SERVER_ERROR, NGX_LOG_ERR, ngx_handle_read_event, ngx_http_block_reading,
-    ngx_http_core_run_phases, ngx_http_finalize_request, ngx_http_request_t, ngx_http_test_reading,
-    ngx_int_t, ngx_log_t, ngx_post_event, ngx_posted_events,
+    ngx_http_core_run_phases, ngx_http_request_t, ngx_http_test_reading, ngx_int_t, ngx_log_t,
+    ngx_post_event, ngx_posted_events,
 };
 use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf};
-use rate_limit_core::decision;
-use rate_limit_core::text::log::Escaped;
+use rate_limit_core::decision::{self, Decision};
+use rate_limit_core::text::log::{Escaped, Excess};
 
-use crate::Module;
 use crate::conf::{LocationConf, OnError};
-use crate::log::log;
+use crate::log::{is_logged, log};
 use crate::redis::{Asked, Pending};
+use crate::{Module, answer};
 
 mod context;
 mod gather;
 
 pub(crate) use context::Context;
+use context::Stage;
 use gather::{Ungathered, gather};
 
 /// NGINX is out of memory, or could not register an event.
@@ -60,17 +61,28 @@ unsafe fn begin(r: *mut ngx_http_request_t) -> Status {
             Err(Ungathered::OutOfMemory) => INTERNAL_ERROR,
             Err(Ungathered::Unusable(message)) => {
                 log!(NGX_LOG_ERR, log_of(r), "{message}");
-                match Context::create(r, conf, None) {
-                    Some(context) => conclude(r, context, on_error(conf)),
-                    None => INTERNAL_ERROR,
-                }
+                settle(r, conf, undecided(conf))
             }
-            Ok([]) => match Context::create(r, conf, None) {
-                Some(context) => conclude(r, context, decision::Status::Bypassed),
-                None => INTERNAL_ERROR,
-            },
+            Ok([]) => settle(r, conf, decision::Status::Bypassed),
             Ok(asked) => ask(r, conf, asked),
         }
+    }
+}
+
+/// Ends the way of a request that has nothing to ask.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn settle(
+    r: *mut ngx_http_request_t,
+    conf: &'static LocationConf,
+    status: decision::Status,
+) -> Status {
+    // SAFETY: passed on.
+    unsafe {
+        let Some(context) = Context::create(r, conf, None) else { return INTERNAL_ERROR };
+        context.settle(status);
+        act(r, context)
     }
 }
 
@@ -101,75 +113,68 @@ unsafe fn ask(
     }
 }
 
-/// Goes on with a request that has been here before.
+/// Goes on with a request that has been here before. Any event of its connection runs the phase
+/// again, not only the one that is waited for.
 ///
 /// # Safety
 /// `r` must be valid.
 unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
-    if let Some(decision) = context.decision() {
-        return match decision.status {
-            // Nothing was asked, and after a redirect there may be something to ask.
-            // SAFETY: passed on.
-            decision::Status::Bypassed => unsafe { begin(r) },
-            _ => Status::NGX_DECLINED,
-        };
-    }
-    let Some(pending) = context.pending() else { return Status::NGX_DECLINED };
-    // Any event of the connection runs the phase again, not only the one that is waited for.
-    let Some(outcome) = pending.outcome() else { return Status::NGX_AGAIN };
     // SAFETY: passed on.
-    if unsafe { stop_watching(r) } != Status::NGX_OK {
-        return INTERNAL_ERROR;
-    }
-    let status = match outcome {
-        Err(_) => on_error(context.conf()),
-        Ok(()) if pending.asked().iter().all(Asked::is_allowed) => decision::Status::Passed,
-        Ok(()) => decision::Status::Rejected,
-    };
-    // SAFETY: passed on.
-    unsafe { conclude(r, context, status) }
-}
-
-/// Writes the decision down and acts on it.
-///
-/// # Safety
-/// `r` must be valid.
-unsafe fn conclude(
-    r: *mut ngx_http_request_t,
-    context: &Context,
-    status: decision::Status,
-) -> Status {
-    let conf = context.conf();
-    context.decide(status);
-    match status {
-        decision::Status::Rejected => {
-            // SAFETY: passed on.
-            unsafe {
-                log_rejection(r, context);
-                reject(r, conf.status())
+    unsafe {
+        match context.stage() {
+            Stage::Asking => match context.pending().and_then(Pending::outcome) {
+                None => Status::NGX_AGAIN,
+                Some(_) if stop_watching(r) != Status::NGX_OK => INTERNAL_ERROR,
+                Some(Ok(())) => {
+                    context.decide();
+                    act(r, context)
+                }
+                Some(Err(_)) => {
+                    context.settle(undecided(context.conf()));
+                    act(r, context)
+                }
+            },
+            Stage::Delayed => Status::NGX_AGAIN,
+            Stage::Due => {
+                context.done();
+                let watching = stop_watching(r);
+                if watching == Status::NGX_OK { Status::NGX_DECLINED } else { INTERNAL_ERROR }
             }
+            // Nothing was asked, and after a redirect there may be something to ask.
+            Stage::Done if context.is_bypassed() => begin(r),
+            Stage::Done => Status::NGX_DECLINED,
         }
-        // SAFETY: passed on.
-        decision::Status::ErrorRejected => unsafe { reject(r, conf.error_status()) },
-        _ => Status::NGX_DECLINED,
     }
 }
 
-/// Ends the request. Returning the status instead would let `satisfy any` overrule a 401 or 403.
+/// Does what was decided.
 ///
 /// # Safety
 /// `r` must be valid; it may be gone afterwards.
-unsafe fn reject(r: *mut ngx_http_request_t, status: ngx_int_t) -> Status {
-    // SAFETY: the phase engine does the same with a handler's error, and does not touch the
-    // request again after NGX_DONE.
-    unsafe { ngx_http_finalize_request(r, status) };
-    Status::NGX_DONE
+unsafe fn act(r: *mut ngx_http_request_t, context: &Context) -> Status {
+    context.done();
+    let Some(decision) = context.decision() else { return INTERNAL_ERROR };
+    // SAFETY: passed on.
+    unsafe {
+        log_decision(r, context, &decision);
+        match decision.status {
+            decision::Status::Delayed => {
+                context.delay(decision.delay, log_of(r));
+                suspend(r)
+            }
+            decision::Status::Rejected | decision::Status::ErrorRejected => {
+                answer::reject(r, context, &decision)
+            }
+            _ => Status::NGX_DECLINED,
+        }
+    }
 }
 
-fn on_error(conf: &LocationConf) -> decision::Status {
+/// What becomes of a request that nobody decides. A dry run rejects nothing, whatever the reason.
+fn undecided(conf: &LocationConf) -> decision::Status {
     match conf.on_error() {
-        OnError::Open => decision::Status::ErrorPassed,
-        OnError::Closed => decision::Status::ErrorRejected,
+        OnError::Closed if !conf.dry_run() => decision::Status::ErrorRejected,
+        _ => decision::Status::ErrorPassed,
     }
 }
 
@@ -211,29 +216,32 @@ unsafe fn log_of(r: *mut ngx_http_request_t) -> *mut ngx_log_t {
     unsafe { (*(*r).connection).log }
 }
 
+/// Logs a request that is, or would be, rejected or delayed, as `limit_req` does.
+///
 /// # Safety
 /// `r` must be valid.
-unsafe fn log_rejection(r: *mut ngx_http_request_t, context: &Context) {
-    let Some(asked) = context.shown() else { return };
-    let name = asked.name;
-    let key = Escaped(asked.question.key);
+unsafe fn log_decision(r: *mut ngx_http_request_t, context: &Context, decision: &Decision<'_>) {
+    let conf = context.conf();
+    let (level, what) = match decision.status {
+        decision::Status::Rejected => (conf.log_level(), "limiting requests"),
+        decision::Status::RejectedDryRun => (conf.log_level(), "limiting requests, dry run"),
+        decision::Status::Delayed => (conf.delay_log_level(), "delaying request"),
+        decision::Status::DelayedDryRun => (conf.delay_log_level(), "delaying request, dry run"),
+        _ => return,
+    };
     // SAFETY: passed on.
     let log = unsafe { log_of(r) };
-    match asked.verdict.get().and_then(|verdict| verdict.retry_after()) {
-        Some(seconds) => {
-            log!(
-                context.conf().log_level(),
-                log,
-                "limiting requests by \"{name}\", key: \"{key}\", retry after: {seconds}s"
-            );
-        }
-        None => {
-            let cost = asked.question.cost;
-            log!(
-                context.conf().log_level(),
-                log,
-                "limiting requests by \"{name}\", key: \"{key}\", cost {cost} is above the limit"
-            );
-        }
+    if !is_logged(level, log) {
+        return;
     }
+    let Some(shown) = context.shown() else { return };
+    let Some(verdict) = shown.verdict.get() else { return };
+    let excess = Excess::of(&verdict, &shown.question, decision.delay);
+    let others: String = context
+        .violated()
+        .filter(|asked| !ptr::eq(*asked, shown))
+        .map(|asked| format!(", also by limit \"{}\"", asked.limit.name()))
+        .collect();
+    let (name, key) = (shown.limit.name(), Escaped(shown.question.key));
+    log!(level, log, "{what}, excess: {excess} by limit \"{name}\", key: \"{key}\"{others}");
 }

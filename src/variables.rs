@@ -1,36 +1,62 @@
-//! What is known of the decision, as variables.
+//! What is known of the decision and of the client, as variables.
+
+use std::net::IpAddr;
 
 use ngx::core::Status;
 use ngx::ffi::{
     NGX_HTTP_VAR_NOCACHEABLE, ngx_conf_t, ngx_http_add_variable, ngx_http_request_t,
     ngx_http_variable_value_t, ngx_int_t, ngx_str_t, ngx_uint_t,
 };
+use ngx::http::HttpModuleLocationConf;
+use rate_limit_core::client;
 use rate_limit_core::decision::{Decision, seconds};
 
+use crate::Module;
+use crate::conf::{DEFAULT_IPV6_PREFIX, LocationConf};
 use crate::request::Context;
 
 /// A variable's name and its value; empty where there is none.
-type Variable = (&'static str, fn(&Decision<'_>) -> Option<String>);
+type Variable = (&'static str, fn(&Context, &Decision<'_>) -> Option<String>);
 
 static VARIABLES: [Variable; 8] = [
-    ("rate_limit_redis_status", |decision| Some(decision.status.name().to_owned())),
-    ("rate_limit_redis_name", |decision| Some(decision.shown?.name.to_owned())),
-    ("rate_limit_redis_limit", |decision| Some(decision.shown?.limit.to_string())),
-    ("rate_limit_redis_remaining", |decision| Some(decision.shown?.verdict.remaining.to_string())),
-    ("rate_limit_redis_reset", |decision| Some(seconds(decision.shown?.verdict.reset).to_string())),
-    ("rate_limit_redis_retry_after", |decision| Some(decision.retry_after()?.to_string())),
-    ("rate_limit_redis_source", |decision| Some(decision.source.name().to_owned())),
-    ("rate_limit_redis_time", |decision| {
+    ("rate_limit_redis_status", |_, decision| Some(decision.status.name().to_owned())),
+    ("rate_limit_redis_name", |context, decision| Some(names(context, decision.shown?.name))),
+    ("rate_limit_redis_limit", |_, decision| Some(decision.shown?.quota.limit().to_string())),
+    ("rate_limit_redis_remaining", |_, decision| {
+        Some(decision.shown?.verdict.remaining.to_string())
+    }),
+    ("rate_limit_redis_reset", |_, decision| {
+        Some(seconds(decision.shown?.verdict.reset).to_string())
+    }),
+    ("rate_limit_redis_retry_after", |_, decision| Some(decision.retry_after()?.to_string())),
+    ("rate_limit_redis_source", |_, decision| Some(decision.source.name().to_owned())),
+    ("rate_limit_redis_time", |_, decision| {
         let (seconds, micros) = (decision.wait / 1_000_000, decision.wait % 1_000_000);
         Some(format!("{seconds}.{micros:06}"))
     }),
 ];
 
+const CLIENT: &str = "rate_limit_redis_client";
+
+/// The limits that were violated, or else the one that is shown.
+fn names(context: &Context, shown: &str) -> String {
+    let violated: Vec<_> = context.violated().map(|asked| asked.limit.name()).collect();
+    if violated.is_empty() { shown.to_owned() } else { violated.join(", ") }
+}
+
+type Get = unsafe extern "C" fn(
+    *mut ngx_http_request_t,
+    *mut ngx_http_variable_value_t,
+    usize,
+) -> ngx_int_t;
+
 /// Makes the variables known to NGINX.
 ///
 /// Safe to call with the context that NGINX passes to a module's preconfiguration.
 pub(crate) fn register(cf: *mut ngx_conf_t) -> Status {
-    for (index, (name, _)) in VARIABLES.iter().enumerate() {
+    let decision =
+        VARIABLES.iter().enumerate().map(|(index, (name, _))| (*name, get as Get, index));
+    for (name, get, index) in decision.chain([(CLIENT, get_client as Get, 0)]) {
         let mut name = ngx_str_t { data: name.as_ptr().cast_mut(), len: name.len() };
         // SAFETY: NGINX copies the name, and reads the rest when a request asks for the variable.
         unsafe {
@@ -52,11 +78,53 @@ unsafe extern "C" fn get(
 ) -> ngx_int_t {
     // SAFETY: NGINX passes a valid request, and a value to be filled in.
     unsafe {
-        let decision = Context::find(r).and_then(Context::decision);
-        let text = decision
-            .as_ref()
-            .zip(VARIABLES.get(index))
-            .and_then(|(decision, (_, show))| show(decision));
+        let text = Context::find(r).and_then(|context| {
+            let (_, show) = VARIABLES.get(index)?;
+            show(context, &context.decision()?)
+        });
+        set(r, value, text)
+    }
+}
+
+unsafe extern "C" fn get_client(
+    r: *mut ngx_http_request_t,
+    value: *mut ngx_http_variable_value_t,
+    _index: usize,
+) -> ngx_int_t {
+    // SAFETY: NGINX passes a valid request, whose connection has an address of the family that it
+    // names, and a value to be filled in.
+    unsafe {
+        let address = (*(*r).connection).sockaddr;
+        let address = match libc::c_int::from((*address).sa_family) {
+            libc::AF_INET => {
+                let address = &*address.cast::<libc::sockaddr_in>();
+                Some(IpAddr::from(address.sin_addr.s_addr.to_ne_bytes()))
+            }
+            libc::AF_INET6 => {
+                let address = &*address.cast::<libc::sockaddr_in6>();
+                Some(IpAddr::from(address.sin6_addr.s6_addr))
+            }
+            _ => None,
+        };
+        let conf = Module::location_conf(&*r.cast::<ngx::http::Request>());
+        let prefix = conf.map_or(DEFAULT_IPV6_PREFIX, LocationConf::ipv6_prefix);
+        // As $remote_addr of a unix socket.
+        let text = address.map_or("unix:".to_owned(), |address| client::key(address, prefix));
+        set(r, value, Some(text))
+    }
+}
+
+/// Fills in the value of a variable.
+///
+/// # Safety
+/// `r` and `value` must be valid.
+unsafe fn set(
+    r: *mut ngx_http_request_t,
+    value: *mut ngx_http_variable_value_t,
+    text: Option<String>,
+) -> ngx_int_t {
+    // SAFETY: passed on.
+    unsafe {
         let Some(text) = text else {
             (*value).set_not_found(1);
             return Status::NGX_OK.0;

@@ -1,53 +1,53 @@
 //! What names stand for.
 
-use super::Limit;
+use super::{Limit, Store};
 
 /// Every name that is taken, and what was defined under it first.
 #[derive(Default)]
 pub(super) struct Definitions(Vec<Definition>);
 
 struct Definition {
-    name: String,
+    name: &'static str,
     written: String,
-    store: Option<String>,
-    file: String,
-    line: usize,
+    place: String,
+    /// The URL of the store, and the place of the limit that was bound to it.
+    store: Option<(String, String)>,
 }
 
 impl Definitions {
     /// Notes what `limit` defines. Lines that share a name must define the same.
-    pub(super) fn add(&mut self, limit: &Limit, file: String, line: usize) -> Result<(), String> {
-        let written = limit.written();
-        match self.0.iter().find(|definition| definition.name == limit.name()) {
+    pub(super) fn add(&mut self, limit: &Limit) -> Result<(), String> {
+        let (name, written) = (limit.name(), limit.written());
+        match self.0.iter().find(|definition| definition.name == name) {
             None => {
-                let name = limit.name().to_owned();
-                self.0.push(Definition { name, written, store: None, file, line });
+                let (written, place) = (written.to_owned(), limit.place().to_owned());
+                self.0.push(Definition { name, written, place, store: None });
                 Ok(())
             }
             Some(first) if first.written == written => Ok(()),
-            Some(first) => Err(first.conflict(&written)),
+            Some(first) => Err(format!(
+                "the limit \"{name}\" cannot be \"{written}\", as it is already defined as \"{}\" \
+                 in {}; add \"name=\" to give this one a name of its own",
+                first.written, first.place
+            )),
         }
     }
 
-    /// Notes where `limit` keeps its counters. They all must be in one store.
-    pub(super) fn bind(&mut self, limit: &Limit, url: &str) -> Result<(), String> {
-        let name = limit.name();
+    /// Notes where `limit` keeps its counters. All of a name must be in one store.
+    pub(super) fn bind(&mut self, limit: &Limit, store: &Store) -> Result<(), String> {
+        let (name, place) = (limit.name(), limit.place());
         let Some(definition) = self.0.iter_mut().find(|definition| definition.name == name) else {
             return Ok(());
         };
-        match definition.store.get_or_insert_with(|| url.to_owned()) {
-            store if store == url => Ok(()),
-            _ => Err(definition.conflict("another store")),
+        let bound = || (store.url().to_owned(), place.to_owned());
+        match definition.store.get_or_insert_with(bound) {
+            (url, _) if url == store.url() => Ok(()),
+            (_, first) => Err(format!(
+                "the limit \"{name}\" of {place} has another store, {}, than in {first}; add \
+                 \"name=\" to give it a name of its own, or set \"rate_limit_redis_pass\" at the \
+                 level of the limit",
+                store.endpoint().address
+            )),
         }
-    }
-}
-
-impl Definition {
-    fn conflict(&self, other: &str) -> String {
-        let Self { name, written, file, line, .. } = self;
-        format!(
-            "the limit \"{name}\" is already defined as \"{written}\" in {file}:{line} and cannot \
-             have {other} too; add \"name=\" to give this one a name of its own"
-        )
     }
 }

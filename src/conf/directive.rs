@@ -69,13 +69,13 @@ impl Directive<'_> {
         Module::main_conf_mut(self.cf).ok_or_else(|| "no main configuration".to_owned())
     }
 
-    /// File and line.
-    pub(super) fn position(&self) -> (String, usize) {
+    /// Where it stands: file and line.
+    pub(super) fn place(&self) -> String {
         // SAFETY: the file's description is valid while its directives are read; it is absent for
         // what comes from the command line.
         match unsafe { self.cf.conf_file.as_ref() } {
-            Some(file) => (file.file.name.to_string(), file.line),
-            None => ("command line".to_owned(), 0),
+            Some(file) => format!("{}:{}", file.file.name, file.line),
+            None => "the command line".to_owned(),
         }
     }
 

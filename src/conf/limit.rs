@@ -1,6 +1,7 @@
 //! One `rate_limit_redis` line.
 
 use ngx::ffi::{NGX_LOG_WARN, ngx_http_request_t, ngx_str_t};
+use rate_limit_core::algorithm::leaky_bucket::Undelayed;
 use rate_limit_core::algorithm::{Algorithm, BurstParameter};
 use rate_limit_core::key;
 use rate_limit_core::limit::{self, Quota};
@@ -11,6 +12,9 @@ use super::directive::{Directive, text};
 use super::value::{ComplexValue, Setting};
 
 const DEFAULT_NAME: &str = "default";
+
+const NO_KEY: &str =
+    "\"rate_limit_redis\" must have a key before its parameters, such as $remote_addr";
 
 /// The prefix of every Redis key.
 const PREFIX: &str = "rl:";
@@ -23,11 +27,15 @@ pub(crate) struct Limit {
     rate: Setting<Rate>,
     burst: Option<Setting<u64>>,
     cost: Setting<u64>,
+    /// Of a leaky bucket: which part of the excess is not delayed.
+    undelayed: Option<Undelayed>,
     /// Where neither rate nor burst is a variable.
     quota: Option<Quota>,
     /// The part of the Redis key that all clients have in common.
     head: Vec<u8>,
     written: String,
+    /// File and line.
+    place: String,
 }
 
 /// A variable has a value that cannot be used; the text says which and what would be right.
@@ -41,13 +49,19 @@ struct Parameters {
     algorithm: Option<&'static str>,
     capacity: Option<&'static str>,
     burst: Option<&'static str>,
+    refill: Option<&'static str>,
     cost: Option<&'static str>,
+    delay: Option<&'static str>,
+    nodelay: bool,
 }
 
 impl Limit {
     pub(super) fn parse(directive: &mut Directive<'_>) -> Result<Self, String> {
         let mut words = directive.arguments();
-        let key = text(words.next().ok_or("\"rate_limit_redis\" must have a key")?)?;
+        let key = words.next().ok_or(NO_KEY).and_then(|word| text(word).map_err(|_| NO_KEY))?;
+        if key.starts_with("rate=") {
+            return Err(NO_KEY.to_owned());
+        }
         let parameters = Parameters::read(words)?;
 
         let name = parameters.name.unwrap_or(DEFAULT_NAME);
@@ -60,6 +74,10 @@ impl Limit {
             .ok_or("\"rate_limit_redis\" must have the \"rate=\" parameter, such as rate=10r/s")?;
         let burst = parameters.burst(algorithm)?;
 
+        let undelayed = parameters.undelayed(algorithm)?;
+        let written = parameters.written(algorithm);
+        let place = directive.place();
+
         let cf = directive.cf();
         let mut limit = Self {
             key: ComplexValue::compile(cf, key)?,
@@ -67,22 +85,15 @@ impl Limit {
             algorithm,
             rate: Setting::compile(cf, rate, read_rate)?,
             burst: match burst {
-                Some(text) => Some(Setting::compile(cf, text, |text| {
-                    read_burst(algorithm.burst_parameter(), text)
-                })?),
+                Some(text) => Some(Setting::compile(cf, text, |text| read_burst(algorithm, text))?),
                 None => None,
             },
             cost: Setting::compile(cf, parameters.cost.unwrap_or("1"), read_cost)?,
+            undelayed,
             quota: None,
             head: key::head(PREFIX, name),
-            written: match burst {
-                Some(burst) => format!(
-                    "algorithm={} rate={rate} {}={burst}",
-                    algorithm.name(),
-                    algorithm.burst_parameter().name()
-                ),
-                None => format!("algorithm={} rate={rate}", algorithm.name()),
-            },
+            written,
+            place,
         };
         limit.check(directive)?;
         Ok(limit)
@@ -120,9 +131,19 @@ impl Limit {
         &self.head
     }
 
+    /// Of a leaky bucket: which part of the excess is not delayed.
+    pub(crate) fn undelayed(&self) -> Option<Undelayed> {
+        self.undelayed
+    }
+
     /// What the name stands for, store aside, as it was written.
-    pub(super) fn written(&self) -> String {
-        self.written.clone()
+    pub(super) fn written(&self) -> &str {
+        &self.written
+    }
+
+    /// Where it stands: file and line.
+    pub(super) fn place(&self) -> &str {
+        &self.place
     }
 
     /// The key of a request; `None` if NGINX is out of memory.
@@ -135,11 +156,11 @@ impl Limit {
         if let Some(quota) = self.quota {
             return Ok(quota);
         }
-        let parameter = self.algorithm.burst_parameter();
+        let algorithm = self.algorithm;
         let rate = self.rate.get(r, read_rate).map_err(Unusable)?;
         let burst = match &self.burst {
             Some(burst) => {
-                Some(burst.get(r, |text| read_burst(parameter, text)).map_err(Unusable)?)
+                Some(burst.get(r, |text| read_burst(algorithm, text)).map_err(Unusable)?)
             }
             None => None,
         };
@@ -154,12 +175,12 @@ impl Limit {
     fn make_quota(&self, rate: Rate, burst: Option<u64>) -> Result<Quota, String> {
         let parameter = self.algorithm.burst_parameter();
         let limit = match parameter {
-            BurstParameter::Capacity => burst.unwrap_or(rate.count()),
+            BurstParameter::Capacity | BurstParameter::None => burst.unwrap_or(rate.count()),
             BurstParameter::Burst => burst.unwrap_or(0).saturating_add(1),
         };
         Quota::new(self.algorithm, rate, limit).map_err(|error| {
-            let (name, value) = match burst {
-                Some(burst) => (parameter.name(), burst.to_string()),
+            let (name, value) = match parameter.name().zip(burst) {
+                Some((name, burst)) => (name, burst.to_string()),
                 None => ("rate", rate.to_string()),
             };
             format!("\"{name}={value}\" in \"rate_limit_redis\" directive {error}")
@@ -174,6 +195,12 @@ impl Parameters {
             let word = text(word)?;
             let unknown =
                 || format!("invalid parameter \"{word}\" in \"rate_limit_redis\" directive");
+            if word == "nodelay" {
+                if std::mem::replace(&mut parameters.nodelay, true) {
+                    return Err("duplicate \"nodelay\" in \"rate_limit_redis\" directive".into());
+                }
+                continue;
+            }
             let (name, value) = word.split_once('=').ok_or_else(unknown)?;
             let slot = match name {
                 "rate" => &mut parameters.rate,
@@ -181,7 +208,9 @@ impl Parameters {
                 "algorithm" => &mut parameters.algorithm,
                 "capacity" => &mut parameters.capacity,
                 "burst" => &mut parameters.burst,
+                "refill" => &mut parameters.refill,
                 "cost" => &mut parameters.cost,
+                "delay" => &mut parameters.delay,
                 _ => return Err(unknown()),
             };
             if slot.replace(value).is_some() {
@@ -192,40 +221,103 @@ impl Parameters {
     }
 
     fn algorithm(&self) -> Result<Algorithm, String> {
-        let Some(name) = self.algorithm else { return Ok(Algorithm::default()) };
-        Algorithm::from_name(name).ok_or_else(|| {
-            let known = Algorithm::ALL.map(Algorithm::name).join(", ");
-            invalid("algorithm", name, &format!("one of {known}"))
-        })
+        let algorithm = match self.algorithm {
+            None => Algorithm::default(),
+            Some(name) => Algorithm::from_name(name).ok_or_else(|| {
+                let mut known = Algorithm::ALL.map(Algorithm::name).to_vec();
+                known.dedup();
+                invalid("algorithm", name, &format!("one of {}", known.join(", ")))
+            })?,
+        };
+        match (algorithm, self.refill) {
+            (_, None) => Ok(algorithm),
+            (Algorithm::TokenBucket, Some("continuous")) => Ok(Algorithm::TokenBucket),
+            (Algorithm::TokenBucket, Some("interval")) => Ok(Algorithm::IntervalBucket),
+            (Algorithm::TokenBucket, Some(other)) => {
+                Err(invalid("refill", other, "continuous or interval"))
+            }
+            (_, Some(other)) => Err(foreign("refill", other, algorithm)),
+        }
     }
 
     /// The burst parameter that belongs to the algorithm.
     fn burst(&self, algorithm: Algorithm) -> Result<Option<&'static str>, String> {
-        let (own, other, other_name) = match algorithm.burst_parameter() {
-            BurstParameter::Capacity => (self.capacity, self.burst, "burst"),
-            BurstParameter::Burst => (self.burst, self.capacity, "capacity"),
-        };
-        match other {
-            None => Ok(own),
-            Some(_) => Err(format!(
-                "\"{other_name}=\" is no parameter of algorithm={}, which has \"{}=\"",
-                algorithm.name(),
-                algorithm.burst_parameter().name()
-            )),
+        let own = algorithm.burst_parameter();
+        match (self.capacity, self.burst) {
+            (Some(value), _) if own != BurstParameter::Capacity => {
+                Err(foreign("capacity", value, algorithm))
+            }
+            (_, Some(value)) if own != BurstParameter::Burst => {
+                Err(foreign("burst", value, algorithm))
+            }
+            (capacity, burst) => Ok(capacity.or(burst)),
         }
     }
+
+    /// Which part of the excess a leaky bucket does not delay.
+    fn undelayed(&self, algorithm: Algorithm) -> Result<Option<Undelayed>, String> {
+        if algorithm != Algorithm::LeakyBucket {
+            return match (self.delay, self.nodelay) {
+                (None, false) => Ok(None),
+                (Some(value), _) => Err(foreign("delay", value, algorithm)),
+                (None, true) => Err(foreign_parameter("nodelay", algorithm)),
+            };
+        }
+        match (self.delay, self.nodelay) {
+            (None, false) => Ok(Some(Undelayed::UpTo(0))),
+            (None, true) => Ok(Some(Undelayed::All)),
+            (Some(text), false) => Ok(Some(Undelayed::UpTo(read_number("delay", text, 0)?))),
+            (Some(_), true) => Err("\"delay=\" and \"nodelay\" of the \"rate_limit_redis\" \
+                                    directive exclude each other"
+                .to_owned()),
+        }
+    }
+
+    /// What the name stands for, store aside, as it is written.
+    fn written(&self, algorithm: Algorithm) -> String {
+        let mut text = format!("algorithm={}", algorithm.name());
+        for (name, value) in [
+            ("rate", self.rate),
+            ("capacity", self.capacity),
+            ("burst", self.burst),
+            ("refill", self.refill),
+        ] {
+            if let Some(value) = value {
+                text += &format!(" {name}={value}");
+            }
+        }
+        text
+    }
+}
+
+/// Says that `name=value` is not a parameter of the algorithm.
+fn foreign(name: &str, value: &str, algorithm: Algorithm) -> String {
+    foreign_parameter(&format!("{name}={value}"), algorithm)
+}
+
+fn foreign_parameter(parameter: &str, algorithm: Algorithm) -> String {
+    let name = algorithm.name();
+    let own = match algorithm {
+        Algorithm::TokenBucket | Algorithm::IntervalBucket => "\"capacity=\" and \"refill=\"",
+        Algorithm::Gcra => "\"burst=\"",
+        Algorithm::LeakyBucket => "\"burst=\", \"delay=\" and \"nodelay\"",
+        _ => "none of its own",
+    };
+    format!(
+        "\"{parameter}\" in \"rate_limit_redis\" directive is no parameter of \
+         algorithm={name}, which has {own}"
+    )
 }
 
 fn read_rate(text: &str) -> Result<Rate, String> {
     text.parse::<Rate>().map_err(|error| invalid_because("rate", text, &error.to_string()))
 }
 
-fn read_burst(parameter: BurstParameter, text: &str) -> Result<u64, String> {
-    let least = match parameter {
-        BurstParameter::Capacity => 1,
-        BurstParameter::Burst => 0,
-    };
-    read_number(parameter.name(), text, least)
+fn read_burst(algorithm: Algorithm, text: &str) -> Result<u64, String> {
+    match algorithm.burst_parameter() {
+        BurstParameter::Burst => read_number("burst", text, 0),
+        _ => read_number("capacity", text, 1),
+    }
 }
 
 fn read_cost(text: &str) -> Result<u64, String> {

@@ -1,10 +1,13 @@
 //! Where the counters are.
 
-use std::ptr;
+use std::cell::OnceCell;
+use std::ptr::{self, NonNull};
 
 use ngx::core::Status;
 use ngx::ffi::{ngx_addr_t, ngx_conf_t, ngx_parse_url, ngx_str_t, ngx_url_t};
 use rate_limit_core::redis::endpoint::{Endpoint, redacted};
+
+use crate::redis::Node;
 
 /// A Redis, its addresses resolved.
 pub(crate) struct Store {
@@ -12,11 +15,9 @@ pub(crate) struct Store {
     endpoint: Endpoint,
     /// Lies in the pool of the configuration, as do the addresses; never empty.
     addresses: &'static [ngx_addr_t],
-}
-
-/// Whether `url` can be the URL of a store.
-pub(super) fn check(url: &str) -> Result<(), String> {
-    url.parse::<Endpoint>().map(|_| ()).map_err(|error| invalid(url, &error.to_string()))
+    used: bool,
+    /// This worker's connection, made when it is first needed.
+    node: OnceCell<NonNull<Node>>,
 }
 
 impl Store {
@@ -39,13 +40,37 @@ impl Store {
                 return Err(invalid(url, &reason));
             }
             let addresses = ptr::slice_from_raw_parts(parsed.addrs, parsed.naddrs);
-            Ok(Self { url: url.to_owned(), endpoint, addresses: &*addresses })
+            let (url, addresses) = (url.to_owned(), &*addresses);
+            Ok(Self { url, endpoint, addresses, used: false, node: OnceCell::new() })
         }
     }
 
     /// The URL as configured. It may hold a password.
     pub(super) fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Whether any limit keeps its counters here.
+    pub(super) fn is_used(&self) -> bool {
+        self.used
+    }
+
+    /// Says that a limit keeps its counters here.
+    pub(super) fn will_be_used(&mut self) {
+        self.used = true;
+    }
+
+    /// This worker's connection.
+    pub(super) fn node(&self) -> NonNull<Node> {
+        *self.node.get_or_init(|| Node::new(self))
+    }
+
+    /// Closes the connection.
+    pub(super) fn disconnect(&mut self) {
+        if let Some(node) = self.node.take() {
+            // SAFETY: `Node::new` made it, and nothing else owns it.
+            drop(unsafe { Box::from_raw(node.as_ptr()) });
+        }
     }
 
     /// The account, and the address as it may be shown.

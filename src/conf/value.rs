@@ -91,7 +91,7 @@ impl<T: Copy> Setting<T> {
             Self::Literal(value) => Ok(*value),
             Self::Variable(value) => {
                 let bytes = value.evaluate(r).ok_or("out of memory")?;
-                read(std::str::from_utf8(bytes).unwrap_or("\u{fffd}"))
+                read(&String::from_utf8_lossy(bytes))
             }
         }
     }

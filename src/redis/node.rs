@@ -16,6 +16,7 @@ use rate_limit_core::redis::link::{Event, Fault, Link, Next, Refused};
 use rate_limit_core::redis::queue::Ticket;
 use rate_limit_core::redis::reply::{RefusalKind, Reply};
 use rate_limit_core::redis::script::Scripts;
+use rate_limit_core::text::log::Escaped;
 
 use super::pending::{Pending, Trouble};
 use super::socket::{Socket, Transfer};
@@ -25,7 +26,7 @@ use crate::log::log;
 /// How long connecting and greeting may take, in ms.
 const CONNECT_TIMEOUT: ngx_msec_t = 250;
 
-/// Refusals of single commands are logged at most this often.
+/// What concerns single requests is logged at most this often.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
 static SCRIPTS: Lazy<Scripts> = Lazy::new(Scripts::new);
@@ -128,6 +129,8 @@ impl Node {
         self.undecided = self.undecided.saturating_add(1);
         if self.link.is_silent(now()) {
             self.lost(Fault::Silent);
+        } else if self.link.is_ready() {
+            self.complain("did not answer in time");
         }
     }
 
@@ -154,6 +157,7 @@ impl Node {
         if let Err(fault) = self.transfer() {
             self.lost(fault);
         }
+        self.tell_if_back();
         // A worker that is leaving keeps no connection that it does not need.
         // SAFETY: only NGINX writes it, in this thread.
         if unsafe { ngx_exiting } != 0 && self.link.is_ready() && self.link.is_quiet() {
@@ -188,12 +192,15 @@ impl Node {
         loop {
             match self.link.next_event(now())? {
                 None => return Ok(()),
-                Some(Event::Ready { .. }) => self.ready(),
+                Some(Event::Ready) => self.clear_timer(),
                 Some(Event::Answer(pending, Reply::Integers(integers))) => {
-                    Pending::get(pending).answered(integers);
+                    if !Pending::get(pending).answered(integers) {
+                        self.complain("does not answer as a script of ours would");
+                    }
                 }
                 Some(Event::Answer(pending, Reply::Error(refusal)))
-                    if refusal.kind == RefusalKind::NoScript =>
+                    if refusal.kind == RefusalKind::NoScript
+                        && !Pending::get(pending).told_source() =>
                 {
                     // It did not run, so it may be sent again, this time with the source.
                     match self.link.submit(pending) {
@@ -202,11 +209,12 @@ impl Node {
                     }
                 }
                 Some(Event::Answer(pending, Reply::Error(refusal))) => {
-                    self.complain(&refusal.text);
+                    let text = Escaped(refusal.text.as_bytes());
+                    self.complain(&format!("refused to decide: \"{text}\""));
                     Pending::get(pending).finish(Err(Trouble::Refused));
                 }
                 Some(Event::Answer(pending, Reply::Other(_))) => {
-                    self.complain("not the answer of a script");
+                    self.complain("does not answer as a script of ours would");
                     Pending::get(pending).finish(Err(Trouble::Refused));
                 }
             }
@@ -230,8 +238,11 @@ impl Node {
         socket.watch().map_err(closed)
     }
 
-    fn ready(&mut self) {
-        self.clear_timer();
+    /// Tells, once, that the server is back.
+    fn tell_if_back(&mut self) {
+        if !self.link.is_sound() {
+            return;
+        }
         if let Some(since) = self.down_since.take() {
             let seconds = since.elapsed().as_secs_f64();
             log!(
@@ -241,8 +252,8 @@ impl Node {
                 self.name,
                 self.undecided
             );
+            self.undecided = 0;
         }
-        self.undecided = 0;
     }
 
     /// The connection is gone, or was never made: tells those who wait for it, and decides when
@@ -257,12 +268,14 @@ impl Node {
         });
         self.undecided = self.undecided.saturating_add(undecided);
         match next {
-            Next::Connect => {
-                log!(NGX_LOG_NOTICE, cycle_log(), "redis {}: {fault}, reconnecting", self.name);
+            Next::Connect { first } => {
+                if first {
+                    log!(NGX_LOG_NOTICE, cycle_log(), "redis {}: {fault}, reconnecting", self.name);
+                }
                 self.connect();
             }
-            Next::Wait { delay, first } => {
-                if first {
+            Next::Wait { delay } => {
+                if self.down_since.is_none() {
                     self.down_since = Some(Instant::now());
                     log!(NGX_LOG_ERR, cycle_log(), "redis {} is down: {fault}", self.name);
                 }
@@ -273,12 +286,11 @@ impl Node {
         }
     }
 
-    /// Logs that the server refused a command, but not for every one.
-    fn complain(&mut self, text: &str) {
+    /// Logs what is wrong with a server that is there, but not for every request.
+    fn complain(&mut self, what: &str) {
         if self.complained.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY) {
             self.complained = Some(Instant::now());
-            let name = &self.name;
-            log!(NGX_LOG_ERR, cycle_log(), "redis {name} refused to decide: \"{text}\"");
+            log!(NGX_LOG_ERR, cycle_log(), "redis {} {what}", self.name);
         }
     }
 }

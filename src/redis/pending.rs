@@ -1,18 +1,18 @@
 //! One request's question to a node, and its answer.
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::Cell;
 use std::ptr::NonNull;
 
-use ngx::ffi::{
-    ngx_add_timer, ngx_del_timer, ngx_event_t, ngx_log_t, ngx_msec_t, ngx_post_event,
-    ngx_posted_events,
-};
+use ngx::ffi::{ngx_event_t, ngx_log_t, ngx_msec_t, ngx_post_event, ngx_posted_events};
+use rate_limit_core::algorithm::leaky_bucket;
 use rate_limit_core::decision::{Shown, Verdict};
 use rate_limit_core::redis::queue::Ticket;
 use rate_limit_core::redis::reply::Integers;
 use rate_limit_core::redis::script::{By, Question, Scripts};
 
 use super::node::Node;
+use crate::conf::Limit;
+use crate::timer::Timer;
 
 /// Why a question has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +31,8 @@ pub(crate) enum Trouble {
 
 /// One limit that is asked, and what it said.
 pub(crate) struct Asked {
-    /// The limit's name.
-    pub(crate) name: &'static str,
+    /// The line of the configuration.
+    pub(crate) limit: &'static Limit,
     /// What is asked. It lies in the memory of the request and of the configuration, which both
     /// outlive the question.
     pub(crate) question: Question<'static>,
@@ -46,10 +46,20 @@ impl Asked {
         self.verdict.get().is_some_and(|verdict| verdict.allowed)
     }
 
+    /// How long the limit makes an allowed request wait for its turn, in µs.
+    pub(crate) fn delay(&self) -> u64 {
+        match (self.verdict.get(), self.limit.undelayed()) {
+            (Some(verdict), Some(undelayed)) => {
+                leaky_bucket::delay(&verdict, &self.question.quota, self.question.cost, undelayed)
+            }
+            _ => 0,
+        }
+    }
+
     /// The limit and its answer, as they are shown.
     pub(crate) fn show(&self) -> Option<Shown<'static>> {
         let verdict = self.verdict.get()?;
-        Some(Shown { name: self.name, limit: self.question.quota.limit(), verdict })
+        Some(Shown { name: self.limit.name(), quota: self.question.quota, verdict })
     }
 }
 
@@ -63,7 +73,7 @@ pub(crate) struct Pending {
     ticket: Cell<Option<Ticket>>,
     by: Cell<By>,
     outcome: Cell<Option<Result<(), Trouble>>>,
-    deadline: UnsafeCell<ngx_event_t>,
+    deadline: Timer,
     /// Posted when the outcome is known.
     wake: NonNull<ngx_event_t>,
 }
@@ -84,8 +94,7 @@ impl Pending {
             ticket: Cell::new(None),
             by: Cell::new(By::Sha),
             outcome: Cell::new(None),
-            // SAFETY: all zeroes is how NGINX itself starts an event.
-            deadline: UnsafeCell::new(unsafe { std::mem::zeroed() }),
+            deadline: Timer::new(),
             wake,
         }
     }
@@ -114,16 +123,8 @@ impl Pending {
             Ok(_) if self.outcome.get().is_some() => return,
             Ok(ticket) => self.ticket.set(Some(ticket)),
         }
-        // An ordinary timer: a worker that is leaving waits for its requests.
-        // SAFETY: the event stays where it is, and the timer is removed with the outcome or in
-        // `cancel`.
-        unsafe {
-            let deadline = self.deadline.get();
-            (*deadline).data = std::ptr::from_ref(self).cast_mut().cast();
-            (*deadline).handler = Some(on_deadline);
-            (*deadline).log = log;
-            ngx_add_timer(deadline, timeout);
-        }
+        // SAFETY: it stays where it is, and is stopped with the outcome or in `cancel`.
+        unsafe { self.deadline.start(timeout, Some(on_deadline), self, log) };
     }
 
     /// The request will not wait any longer: nothing refers to this question any more.
@@ -131,20 +132,10 @@ impl Pending {
     /// # Safety
     /// No function of a node may be on the stack.
     pub(crate) unsafe fn cancel(&self) {
-        self.clear_deadline();
+        self.deadline.stop();
         if let Some(ticket) = self.ticket.take() {
             // SAFETY: the node lives, and nothing else refers to it at this moment.
             unsafe { (*self.node.as_ptr()).cancel(ticket) };
-        }
-    }
-
-    fn clear_deadline(&self) {
-        // SAFETY: only this thread uses the event, and it is removed only if it is set.
-        unsafe {
-            let deadline = self.deadline.get();
-            if (*deadline).timer_set() != 0 {
-                ngx_del_timer(deadline);
-            }
         }
     }
 }
@@ -160,7 +151,7 @@ impl Pending {
 
     /// The outcome is known: the request goes on in this turn of the event loop.
     pub(super) fn finish(&self, outcome: Result<(), Trouble>) {
-        self.clear_deadline();
+        self.deadline.stop();
         self.ticket.set(None);
         self.outcome.set(Some(outcome));
         // SAFETY: the event is that of the request's connection, which lives as long as the
@@ -168,15 +159,20 @@ impl Pending {
         unsafe { ngx_post_event(self.wake.as_ptr(), &raw mut ngx_posted_events) };
     }
 
-    /// The server answered.
-    pub(super) fn answered(&self, mut integers: Integers<'_>) {
+    /// The server answered; whether that is an answer to this question.
+    pub(super) fn answered(&self, mut integers: Integers<'_>) -> bool {
         for asked in self.asked {
-            let Some(verdict) = integers.take_array().and_then(Verdict::from_reply) else {
-                return self.finish(Err(Trouble::Refused));
-            };
-            asked.verdict.set(Some(verdict));
+            asked.verdict.set(integers.take_array().and_then(Verdict::from_reply));
         }
-        self.finish(Ok(()));
+        let all = self.asked.iter().all(|asked| asked.verdict.get().is_some());
+        let sound = all && integers.next().is_none();
+        self.finish(if sound { Ok(()) } else { Err(Trouble::Refused) });
+        sound
+    }
+
+    /// Whether the server has been told the script's source.
+    pub(super) fn told_source(&self) -> bool {
+        self.by.get() == By::Source
     }
 
     /// The server does not know the script: the question was queued again, to be asked by source.

@@ -1,16 +1,21 @@
 //! What is known of a request, for as long as it lives.
 
 use std::cell::Cell;
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::time::Instant;
 
-use ngx::ffi::{ngx_http_request_t, ngx_pool_cleanup_add};
+use ngx::ffi::{
+    ngx_event_t, ngx_http_request_t, ngx_log_t, ngx_msec_t, ngx_pool_cleanup_add, ngx_post_event,
+    ngx_posted_events,
+};
 use ngx::http::HttpModule;
 use rate_limit_core::decision::{Decision, Source, Status, tightest};
+use rate_limit_core::rate::MILLISECOND;
 
 use crate::Module;
 use crate::conf::LocationConf;
 use crate::redis::{Asked, Pending};
+use crate::timer::Timer;
 
 /// The context of a request: what it asked, and how it was decided.
 ///
@@ -22,6 +27,23 @@ pub(crate) struct Context {
     pending: Option<Pending>,
     started: Instant,
     decision: Cell<Option<Decision<'static>>>,
+    stage: Cell<Stage>,
+    turn: Timer,
+    /// Runs the access phase again when it is posted.
+    wake: NonNull<ngx_event_t>,
+}
+
+/// How far a request has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It waits for its decision.
+    Asking,
+    /// It waits for its turn.
+    Delayed,
+    /// Its turn has come.
+    Due,
+    /// It went on.
+    Done,
 }
 
 impl Context {
@@ -34,7 +56,17 @@ impl Context {
         conf: &'static LocationConf,
         pending: Option<Pending>,
     ) -> Option<&'static Self> {
-        let context = Self { conf, pending, started: Instant::now(), decision: Cell::new(None) };
+        // SAFETY: the request is valid, and so has a connection.
+        let wake = NonNull::new(unsafe { (*(*r).connection).write })?;
+        let context = Self {
+            conf,
+            pending,
+            started: Instant::now(),
+            decision: Cell::new(None),
+            stage: Cell::new(Stage::Asking),
+            turn: Timer::new(),
+            wake,
+        };
         // SAFETY: the request is valid. NGINX allocates the data of a cleanup as large as is
         // asked for, and aligned for any type of its own, which is enough for this one.
         unsafe {
@@ -91,29 +123,78 @@ impl Context {
         self.decision.get()
     }
 
-    /// Writes down what became of the request.
-    pub(super) fn decide(&self, status: Status) {
-        let source = match status {
-            Status::Passed | Status::Rejected => Source::Redis,
-            Status::ErrorPassed | Status::ErrorRejected | Status::Bypassed => Source::None,
+    /// Whether the request had nothing to ask.
+    pub(super) fn is_bypassed(&self) -> bool {
+        self.decision.get().is_some_and(|decision| decision.status == Status::Bypassed)
+    }
+
+    /// How far the request has come.
+    pub(super) fn stage(&self) -> Stage {
+        self.stage.get()
+    }
+
+    /// The request goes on.
+    pub(super) fn done(&self) {
+        self.stage.set(Stage::Done);
+    }
+
+    /// The request waits for its turn, `delay` µs from now.
+    ///
+    /// # Safety
+    /// `log` must live as long as the request.
+    pub(super) unsafe fn delay(&self, delay: u64, log: *mut ngx_log_t) {
+        self.stage.set(Stage::Delayed);
+        let delay = delay.div_ceil(MILLISECOND) as ngx_msec_t;
+        // SAFETY: the context stays where it is, and its cleanup stops the timer.
+        unsafe { self.turn.start(delay, Some(on_turn), self, log) };
+    }
+
+    /// Writes down what became of the request that has been answered.
+    pub(super) fn decide(&self) {
+        let allowed = self.asked().iter().all(Asked::is_allowed);
+        let delay = match allowed {
+            true => self.asked().iter().map(Asked::delay).max().unwrap_or(0),
+            false => 0,
         };
+        let status = Status::decided(allowed, delay > 0, self.conf.dry_run());
+        self.write_down(status, Source::Redis, delay);
+    }
+
+    /// Writes down what became of a request that nobody decided.
+    pub(super) fn settle(&self, status: Status) {
+        self.write_down(status, Source::None, 0);
+    }
+
+    fn write_down(&self, status: Status, source: Source, delay: u64) {
         self.decision.set(Some(Decision {
             status,
             source,
             shown: self.shown().and_then(Asked::show),
             wait: u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX),
+            delay,
         }));
+    }
+
+    /// All that was asked and answered.
+    pub(crate) fn asked(&self) -> &'static [Asked] {
+        match &self.pending {
+            Some(pending) if pending.outcome() == Some(Ok(())) => pending.asked(),
+            _ => &[],
+        }
+    }
+
+    /// The limits that did not allow the request.
+    pub(crate) fn violated(&self) -> impl Iterator<Item = &'static Asked> {
+        self.asked().iter().filter(|asked| !asked.is_allowed())
     }
 
     /// The limit that stands for all that were asked, if they answered.
     pub(super) fn shown(&self) -> Option<&'static Asked> {
-        let pending = self.pending.as_ref()?;
-        pending.outcome()?.ok()?;
-        let verdicts = pending
-            .asked()
+        let asked = self.asked();
+        let verdicts = asked
             .iter()
             .filter_map(|asked| Some((asked.question.quota.limit(), asked.verdict.get()?)));
-        pending.asked().get(tightest(verdicts)?)
+        asked.get(tightest(verdicts)?)
     }
 }
 
@@ -133,8 +214,20 @@ unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
     // SAFETY: the data is the context, which NGINX drops with the pool after this. Requests are
     // freed by NGINX itself, never by a function of a node.
     unsafe {
-        if let Some(pending) = &(*data.cast::<Context>()).pending {
+        let context = &*data.cast::<Context>();
+        context.turn.stop();
+        if let Some(pending) = &context.pending {
             pending.cancel();
         }
+    }
+}
+
+unsafe extern "C" fn on_turn(event: *mut ngx_event_t) {
+    // SAFETY: `delay` set the data, and the timer is stopped before the context goes. The event to
+    // post is that of the request's connection, which lives as long as the request.
+    unsafe {
+        let context = &*(*event).data.cast::<Context>();
+        context.stage.set(Stage::Due);
+        ngx_post_event(context.wake.as_ptr(), &raw mut ngx_posted_events);
     }
 }

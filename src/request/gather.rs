@@ -50,11 +50,7 @@ pub(super) unsafe fn gather(
                 quota: limit.quota(&mut *r)?,
                 cost: limit.cost(&mut *r)?,
             };
-            first.add(count).write(Asked {
-                name: limit.name(),
-                question,
-                verdict: Cell::new(None),
-            });
+            first.add(count).write(Asked { limit, question, verdict: Cell::new(None) });
             count += 1;
         }
         Ok(std::slice::from_raw_parts(first, count))

@@ -38,9 +38,9 @@ pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u
         false => Retry::After(rest),
     };
 
-    if allowed && cost > 0 || stepped_back {
+    let reset = if spent == 0 { 0 } else { rest };
+    if allowed && cost > 0 || stepped_back && reset > 0 {
         *state = Some(State::Window(window, spent, 0));
     }
-    let reset = if spent == 0 { 0 } else { rest };
     Verdict { allowed, remaining: limit - spent, reset, retry }
 }

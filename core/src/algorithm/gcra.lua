@@ -6,10 +6,16 @@ local function gcra(stored, now, cost, limit, period, count)
   local rest = period % count
   local whole = (period - rest) / count
   -- times are spans from now: how far the arrival time is ahead, and how far it may be
-  local latest_part = limit * rest
-  local latest = limit * whole + floor(latest_part / count)
-  latest_part = latest_part % count
   local ahead, part, corrected = 0, 0, false
+  local latest, latest_part = limit * whole + floor(limit * rest / count), limit * rest % count
+
+  -- the arrival time after n more, and whether it is too far ahead
+  local function after(n)
+    local parts = part + n * rest
+    local next, next_part = ahead + n * whole + floor(parts / count), parts % count
+    return next, next_part, next > latest or (next == latest and next_part > latest_part)
+  end
+
   if stored then
     local t, p = string.match(stored, '^(%d+) ?(%d*)$')
     if t then
@@ -28,20 +34,24 @@ local function gcra(stored, now, cost, limit, period, count)
   if cost > limit then
     allowed, retry = 0, -1
   elseif cost > 0 then
-    local next_part = part + cost * rest
-    local next = ahead + cost * whole + floor(next_part / count)
-    next_part = next_part % count
-    if next < latest or (next == latest and next_part <= latest_part) then
-      ahead, part = next, next_part
-    else
+    local next, next_part, beyond = after(cost)
+    if beyond then
       allowed, retry = 0, next - latest
       if next_part > latest_part then
         retry = retry + 1
       end
+    else
+      ahead, part = next, next_part
     end
   end
 
   local remaining = floor(((latest - ahead) * count + latest_part - part) / period)
+  -- a product beyond 2^53 is rounded, which may be one too many or too few
+  if select(3, after(remaining)) then
+    remaining = remaining - 1
+  elseif not select(3, after(remaining + 1)) then
+    remaining = remaining + 1
+  end
   local reset = ahead
   if part > 0 then
     reset = reset + 1

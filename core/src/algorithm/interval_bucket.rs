@@ -40,7 +40,7 @@ pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u
         false => Retry::After(until(cost - tokens)),
     };
 
-    if allowed && cost > 0 || stepped_back {
+    if allowed && cost > 0 || stepped_back && reset > 0 {
         *state = Some(State::Bucket(tokens, Moment::at(last)));
     }
     Verdict { allowed, remaining: tokens, reset, retry }

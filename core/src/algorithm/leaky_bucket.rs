@@ -25,13 +25,14 @@ pub enum Undelayed {
 /// How long a request of `cost` that got this verdict has to wait, in µs.
 pub fn delay(verdict: &Verdict, quota: &Quota, cost: u64, undelayed: Undelayed) -> u64 {
     let Undelayed::UpTo(undelayed) = undelayed else { return 0 };
-    if !verdict.allowed {
+    if !verdict.allowed || cost == 0 {
         return 0;
     }
-    // The arrival time before this request, less what is not delayed; both ends are rounded up.
+    // The arrival time before this request, less what is not delayed. Both spans are rounded up, so
+    // that the one cancels the other where nothing was spent before.
     let counted = undelayed.saturating_add(cost).min(quota.limit().saturating_add(cost));
     let span = Moment::at(0).plus(quota.interval(), counted);
-    verdict.reset.saturating_sub(span.micros)
+    verdict.reset.saturating_sub(span.ceil())
 }
 
 #[cfg(test)]
@@ -63,10 +64,12 @@ mod tests {
     }
 
     #[test]
-    fn a_rejected_request_is_not_delayed() {
+    fn what_takes_no_turn_is_not_delayed() {
         let quota = Quota::new(Algorithm::LeakyBucket, "2r/s".parse().unwrap(), 1).unwrap();
-        let retry = Retry::After(500_000);
-        let verdict = Verdict { allowed: false, remaining: 0, reset: 900_000, retry };
-        assert_eq!(delay(&verdict, &quota, 1, Undelayed::UpTo(0)), 0);
+        let rejected =
+            Verdict { allowed: false, remaining: 0, reset: 900_000, retry: Retry::After(500_000) };
+        assert_eq!(delay(&rejected, &quota, 1, Undelayed::UpTo(0)), 0);
+        let asked = Verdict { allowed: true, retry: Retry::No, ..rejected };
+        assert_eq!(delay(&asked, &quota, 0, Undelayed::UpTo(0)), 0);
     }
 }

@@ -9,6 +9,9 @@ local function sliding_log(key, now, cost, limit, period)
       return nil
     end
     local time, total, spent = string.match(text, '^(%d+) (%d+) (%d+)$')
+    if not time then
+      return false
+    end
     return tonumber(time), tonumber(total), tonumber(spent)
   end
 
@@ -54,6 +57,9 @@ local function sliding_log(key, now, cost, limit, period)
       first_time, first_total, first_spent = entry(forgotten)
       spent = total - first_total + first_spent
     end
+  elseif first_time == false then
+    -- somebody else's list
+    forgotten = -1
   end
 
   local remaining = math.max(0, limit - spent)

@@ -26,11 +26,10 @@ pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
 
 pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {
     let (limit, (period, _)) = (quota.limit(), quota.terms());
-    let mut log = match state.take() {
-        Some(State::Log(log)) => log,
-        _ => VecDeque::new(),
+    let (mut log, stepped_back) = match state {
+        Some(State::Log(log)) => recall(log, now, period),
+        _ => (VecDeque::new(), false),
     };
-    forget(&mut log, now, period);
     let spent: u64 = log.iter().map(|(_, cost)| cost).sum();
     let remaining = limit.saturating_sub(spent);
     let allowed = cost <= remaining;
@@ -39,23 +38,28 @@ pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u
         false if cost > limit => Retry::Never,
         false => Retry::After(until(&log, spent + cost - limit, now, period)),
     };
-    if allowed && cost > 0 {
+    let spends = allowed && cost > 0;
+    if spends {
         log.push_back((now, cost));
     }
     let remaining = if allowed { remaining - cost } else { remaining };
     let reset = log.back().map_or(0, |(time, _)| (time + period).saturating_sub(now));
-    *state = Some(State::Log(log));
+    if spends || stepped_back {
+        *state = Some(State::Log(log));
+    }
     Verdict { allowed, remaining, reset, retry }
 }
 
-fn forget(log: &mut VecDeque<(u64, u64)>, now: u64, period: u64) {
-    // After a clock that stepped back nothing would be forgotten until it has caught up: all that
-    // is in the log counts as spent now.
+/// What is not to be forgotten of a log, and whether the clock stepped back.
+///
+/// If it did, nothing would be forgotten until it has caught up: all that is in the log counts as
+/// spent now. That is written down even if nothing is spent.
+fn recall(log: &VecDeque<(u64, u64)>, now: u64, period: u64) -> (VecDeque<(u64, u64)>, bool) {
     if log.back().is_some_and(|(time, _)| *time > now) {
         let spent = log.iter().map(|(_, cost)| cost).sum();
-        *log = VecDeque::from([(now, spent)]);
+        return (VecDeque::from([(now, spent)]), true);
     }
-    log.retain(|(time, _)| time + period > now);
+    (log.iter().filter(|(time, _)| time + period > now).copied().collect(), false)
 }
 
 /// µs until entries worth `needed` have been forgotten.

@@ -24,8 +24,18 @@ local function sliding_window(stored, now, cost, limit, period, count)
     end
   end
 
+  -- the most that may be left of a window for no more than most of what was spent in the one
+  -- before to count
+  local function left(spent, most)
+    return math.ceil((most + 1) * period / spent) - 1
+  end
+
   local rest = period - elapsed
-  local remaining = math.max(0, limit - current - math.ceil(previous * rest / period))
+  local weighted = floor(previous * rest / period)
+  if weighted == 0 then
+    previous = 0
+  end
+  local remaining = math.max(0, limit - current - weighted)
   local allowed, retry = 1, 0
   if cost <= remaining then
     current, remaining = current + cost, remaining - cost
@@ -35,20 +45,18 @@ local function sliding_window(stored, now, cost, limit, period, count)
       retry = -1
     elseif cost + current <= limit then
       -- later in this window, when less of the previous one counts
-      local at = period - floor((limit - current - cost) * period / previous)
-      retry = (at - elapsed) * count - beyond
+      retry = (rest - left(previous, limit - current - cost)) * count - beyond
     else
       -- in the next window, of which this one is the previous
-      local at = period - min(floor((limit - cost) * period / current), period)
-      retry = (rest + at) * count - beyond
+      retry = (rest + period - left(current, limit - cost)) * count - beyond
     end
   end
 
   local reset = 0
   if current > 0 then
-    reset = (rest + period) * count - beyond
+    reset = (rest + period - left(current, 0)) * count - beyond
   elseif previous > 0 then
-    reset = rest * count - beyond
+    reset = (rest - left(previous, 0)) * count - beyond
   end
   if (allowed == 0 or cost == 0) and not (stepped_back and reset > 0) then
     return allowed, remaining, reset, retry

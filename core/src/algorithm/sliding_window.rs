@@ -3,7 +3,8 @@
 //!
 //! A window is a period aligned to the Unix epoch. What a client has spent in the last period is
 //! estimated as what it spent in this window, and of what it spent in the previous one the share
-//! that the last period still covers. The estimate is never rounded in the client's favour.
+//! that the last period still covers, rounded down: rounded up, who spends at just the rate would
+//! be kept from the last unit of each window, and with a limit of 1 from half of them all.
 //!
 //! Stored are the number of this window and the two counters.
 //!
@@ -40,35 +41,34 @@ pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u
     let Counters { current, previous, stepped_back } = counters(state.as_ref(), window, limit);
     let rest = period - elapsed;
 
-    // The share of the previous window, rounded up.
-    let weighted = (previous * rest).div_ceil(period);
+    let weighted = previous * rest / period;
+    let previous = if weighted == 0 { 0 } else { previous };
     let remaining = limit.saturating_sub(current).saturating_sub(weighted);
     let allowed = cost <= remaining;
     let (current, remaining) =
         if allowed { (current + cost, remaining - cost) } else { (current, remaining) };
 
+    // The most that may be left of a window for no more than `most` of what was spent in the one
+    // before to count.
+    let left = |spent: u64, most: u64| ((most + 1) * period).div_ceil(spent) - 1;
     let micros = |units: u64| (units * unit).saturating_sub(beyond);
     let reset = match (current, previous) {
         (0, 0) => 0,
-        (0, _) => micros(rest),
-        _ => micros(rest + period),
+        (0, _) => micros(rest - left(previous, 0)),
+        _ => micros(rest + period - left(current, 0)),
     };
     let retry = match allowed {
         true => Retry::No,
         false if cost > limit => Retry::Never,
         // Later in this window, when less of the previous one counts.
         false if cost + current <= limit => {
-            let at = period - (limit - current - cost) * period / previous;
-            Retry::After(micros(at - elapsed))
+            Retry::After(micros(rest - left(previous, limit - current - cost)))
         }
         // In the next window, of which this one is the previous.
-        false => {
-            let at = period - ((limit - cost) * period / current).min(period);
-            Retry::After(micros(rest + at))
-        }
+        false => Retry::After(micros(rest + period - left(current, limit - cost))),
     };
 
-    if allowed && cost > 0 || stepped_back {
+    if allowed && cost > 0 || stepped_back && reset > 0 {
         *state = Some(State::Window(window, current, previous));
     }
     Verdict { allowed, remaining, reset, retry }

@@ -6,17 +6,30 @@ local function token_bucket(stored, now, cost, limit, period, count)
   local rest = period % count
   local whole = (period - rest) / count
   local tokens, last, part, stepped_back = limit, now, 0, false
+
+  -- microseconds until the n-th token from the last refill on, rounded up
+  local function wait(n)
+    return last - now + n * whole + math.ceil((part + n * rest) / count)
+  end
+
   if stored then
     local t, m, p = string.match(stored, '^(%d+) (%d+) ?(%d*)$')
     if t then
-      tokens, last, part = tonumber(t), tonumber(m), tonumber(p) or 0
-      if last > now then
+      tokens, last, part = tonumber(t), tonumber(m), math.min(tonumber(p) or 0, count - 1)
+      if last > now or (last == now and part > 0) then
         -- written down even if nothing is spent, or else the bucket would not refill until the
         -- clock has caught up
         tokens, last, part, stepped_back = math.min(tokens, limit), now, 0, true
       else
-        part = math.min(part, count - 1)
-        local gained = math.max(0, floor(((now - last) * count - part) / period))
+        local gained = floor(((now - last) * count - part) / period)
+        -- a product beyond 2^53 is rounded, which may be a token too many or too few
+        if gained > limit then
+          gained = limit
+        elseif wait(gained) > 0 then
+          gained = gained - 1
+        elseif wait(gained + 1) <= 0 then
+          gained = gained + 1
+        end
         if tokens + gained >= limit then
           tokens, last, part = limit, now, 0
         else
@@ -33,19 +46,9 @@ local function token_bucket(stored, now, cost, limit, period, count)
   if cost <= tokens then
     tokens = tokens - cost
   else
-    allowed = 0
-    if cost > limit then
-      retry = -1
-    else
-      local more = cost - tokens
-      retry = last + more * whole + math.ceil((part + more * rest) / count) - now
-    end
+    allowed, retry = 0, cost > limit and -1 or wait(cost - tokens)
   end
-
-  local missing, reset = limit - tokens, 0
-  if missing > 0 then
-    reset = last + missing * whole + math.ceil((part + missing * rest) / count) - now
-  end
+  local reset = tokens < limit and wait(limit - tokens) or 0
   if (allowed == 0 or cost == 0) and not (stepped_back and reset > 0) then
     return allowed, tokens, reset, retry
   end

@@ -33,7 +33,7 @@ pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u
         false => Retry::After(until(cost - tokens)),
     };
 
-    if allowed && cost > 0 || stepped_back {
+    if allowed && cost > 0 || stepped_back && reset > 0 {
         *state = Some(State::Bucket(tokens, moment));
     }
     Verdict { allowed, remaining: tokens, reset, retry }
@@ -54,10 +54,10 @@ fn refill(state: Option<&State>, now: u64, quota: &Quota) -> Refilled {
     let full = Refilled { held: limit, moment: Moment::at(now), stepped_back: false };
     let Some(&State::Bucket(tokens, moment)) = state else { return full };
 
-    if moment.micros > now {
+    let moment = moment.clamped(interval);
+    if moment > Moment::at(now) {
         return Refilled { held: tokens.min(limit), stepped_back: true, ..full };
     }
-    let moment = moment.clamped(interval);
     let gained = moment.intervals_until(Moment::at(now), interval);
     if tokens.saturating_add(gained) >= limit {
         return full;

@@ -40,12 +40,24 @@ pub enum EndpointError {
     /// `rediss://`.
     #[error("TLS (rediss://) is not supported")]
     Tls,
+    /// No host.
+    #[error("the host is missing")]
+    Host,
+    /// No path of a unix socket.
+    #[error("the path of the socket is missing")]
+    Path,
+    /// A variable: the URL is read once.
+    #[error("it cannot contain variables")]
+    Variable,
+    /// The port is none.
+    #[error("the port must be a number between 1 and 65535")]
+    Port,
     /// The database is no number.
     #[error("the database must be a number")]
     Database,
     /// Anything else that the URL parser objects to.
-    #[error("{0}")]
-    Url(String),
+    #[error("it is not a valid URL")]
+    Url,
 }
 
 impl std::str::FromStr for Endpoint {
@@ -58,11 +70,16 @@ impl std::str::FromStr for Endpoint {
         if !["redis://", "redis+unix://"].iter().any(|scheme| url.starts_with(scheme)) {
             return Err(EndpointError::Scheme);
         }
-        let info = url.into_connection_info().map_err(|error| {
-            EndpointError::Url(error.detail().unwrap_or(error.category()).to_lowercase())
-        })?;
+        let info = url.into_connection_info().map_err(|_| objection(url))?;
         let address = match info.addr() {
+            ConnectionAddr::Tcp(host, _) if host.contains('$') => {
+                return Err(EndpointError::Variable);
+            }
+            ConnectionAddr::Tcp(_, 0) => return Err(EndpointError::Port),
             ConnectionAddr::Tcp(host, port) => Address::Tcp(host.clone(), *port),
+            ConnectionAddr::Unix(path) if path.as_os_str().is_empty() => {
+                return Err(EndpointError::Path);
+            }
             ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
             _ => return Err(EndpointError::Scheme),
         };
@@ -76,15 +93,37 @@ impl std::str::FromStr for Endpoint {
     }
 }
 
-/// `url` as it may be shown, without what may be an account.
-pub fn redacted(url: &str) -> String {
-    match (url.find("://"), url.rfind('@')) {
-        (Some(scheme), Some(at)) if scheme < at => {
-            let (scheme, rest) = (url.get(..scheme), url.get(at..));
-            format!("{}://***{}", scheme.unwrap_or_default(), rest.unwrap_or_default())
+/// What the parser of the `redis` crate, which does not tell, may object to.
+fn objection(url: &str) -> EndpointError {
+    let Some(authority) = url.strip_prefix("redis://") else {
+        return match url.split_once('?') {
+            Some(_) => EndpointError::Database,
+            None => EndpointError::Path,
+        };
+    };
+    let authority = authority.split(['/', '?']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    match host.rsplit_once(':') {
+        Some(("", _)) => EndpointError::Host,
+        None if host.is_empty() => EndpointError::Host,
+        Some((_, port)) if !host.ends_with(']') && port.parse::<u16>().is_err() => {
+            EndpointError::Port
         }
+        _ if redis::parse_redis_url(url).is_some() => EndpointError::Database,
+        _ => EndpointError::Url,
+    }
+}
+
+/// `url` as it may be shown: without what may be an account, or hold a password.
+pub fn redacted(url: &str) -> String {
+    let (url, query) = match url.split_once('?') {
+        Some((url, _)) => (url, "?***"),
+        None => (url, ""),
+    };
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://***@{rest}{query}"),
         (None, Some(_)) => "***".to_owned(),
-        _ => url.to_owned(),
+        _ => format!("{url}{query}"),
     }
 }
 
@@ -136,6 +175,27 @@ mod tests {
     }
 
     #[test]
+    fn errors_say_what_is_wrong() {
+        for (url, error) in [
+            ("redis://", EndpointError::Host),
+            ("redis://:6379", EndpointError::Host),
+            ("redis:///0", EndpointError::Host),
+            ("redis://u:p@", EndpointError::Host),
+            ("redis://127.0.0.1:abc", EndpointError::Port),
+            ("redis://127.0.0.1:99999", EndpointError::Port),
+            ("redis://127.0.0.1:0", EndpointError::Port),
+            ("redis://127.0.0.1:-1", EndpointError::Port),
+            ("redis://127.0.0.1/x", EndpointError::Database),
+            ("redis://[::1]/-1", EndpointError::Database),
+            ("redis+unix://", EndpointError::Path),
+            ("redis+unix:///s?db=x", EndpointError::Database),
+            ("redis://$host", EndpointError::Variable),
+        ] {
+            assert_eq!(read(url), Err(error), "{url}");
+        }
+    }
+
+    #[test]
     fn errors_do_not_tell_the_password() {
         assert_eq!(read("127.0.0.1:6379"), Err(EndpointError::Scheme));
         assert_eq!(read("http://:secret@127.0.0.1"), Err(EndpointError::Scheme));
@@ -153,6 +213,7 @@ mod tests {
         }
         assert_eq!(redacted("redis://u:p@ss@host/secret"), "redis://***@host/secret");
         assert_eq!(redacted("u:p@host"), "***");
+        assert_eq!(redacted("redis+unix:///s?pass=secret&db=1"), "redis+unix:///s?***");
         assert_eq!(redacted("redis://host"), "redis://host");
         assert!(!format!("{:?}", read("redis://:secret@127.0.0.1").unwrap()).contains("secret"));
     }

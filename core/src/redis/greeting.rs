@@ -14,6 +14,8 @@ use super::script::Scripts;
 pub struct Greeting {
     bytes: Vec<u8>,
     steps: Vec<Step>,
+    /// What must not be repeated in a log.
+    secret: Option<String>,
 }
 
 /// One command of a greeting.
@@ -32,7 +34,8 @@ pub enum Step {
 impl Greeting {
     /// The greeting for `endpoint`, under the connection name `name` (no spaces).
     pub fn new(endpoint: &Endpoint, name: &str, scripts: &Scripts) -> Self {
-        let mut greeting = Self { bytes: Vec::new(), steps: Vec::new() };
+        let secret = endpoint.password.clone();
+        let mut greeting = Self { bytes: Vec::new(), steps: Vec::new(), secret };
         if let Some(password) = &endpoint.password {
             let mut auth = redis::cmd("AUTH");
             if let Some(user) = &endpoint.user {
@@ -61,6 +64,17 @@ impl Greeting {
         &self.steps
     }
 
+    /// Whether the connection can be used after this reply to `step`. What is told of a refusal
+    /// does not hold the password, which a server may repeat.
+    pub fn check(&self, step: Step, reply: &Reply<'_>) -> Result<(), Refusal> {
+        step.check(reply).map_err(|refusal| match &self.secret {
+            Some(secret) if !secret.is_empty() => {
+                Refusal { text: refusal.text.replace(secret.as_str(), "***"), ..refusal }
+            }
+            _ => refusal,
+        })
+    }
+
     fn push(&mut self, step: Step, command: &Cmd) {
         command.write_packed_command(&mut self.bytes);
         self.steps.push(step);
@@ -72,7 +86,7 @@ impl Step {
     ///
     /// A server that will not be named, or will not load scripts, can still run them by their
     /// source. One that does not know us, or has not the right database, cannot be used.
-    pub fn check(self, reply: &Reply<'_>) -> Result<(), Refusal> {
+    fn check(self, reply: &Reply<'_>) -> Result<(), Refusal> {
         match (self, reply) {
             (Self::Auth | Self::Select, Reply::Error(refusal)) => Err(refusal.clone()),
             (_, Reply::Error(refusal)) if refusal.kind == RefusalKind::NotReady => {
@@ -105,6 +119,15 @@ mod tests {
         let (steps, bytes) = greeting("redis://u:p@127.0.0.1/5");
         assert_eq!(steps[..3], [Step::Auth, Step::Select, Step::SetName]);
         assert!(bytes.starts_with("*3\r\n$4\r\nAUTH\r\n$1\r\nu\r\n$1\r\np\r\n*2\r\n$6\r\nSELECT"));
+    }
+
+    #[test]
+    fn a_password_is_not_repeated() {
+        let endpoint = "redis://:s3cret@127.0.0.1".parse().unwrap();
+        let greeting = Greeting::new(&endpoint, "nginx", &Scripts::new());
+        let reply = parse(b"-ERR unknown command 'AUTH' with args: 's3cret'\r\n").unwrap();
+        let refusal = greeting.check(Step::Auth, &reply).unwrap_err();
+        assert_eq!(refusal.text, "ERR unknown command 'AUTH' with args: '***'");
     }
 
     #[test]

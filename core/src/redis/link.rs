@@ -12,6 +12,8 @@
 //!    └────────────── close() / lost() after a useful life ────┘
 //! ```
 
+use crate::text::log::Escaped;
+
 use super::backoff::Backoff;
 use super::greeting::{Greeting, Step};
 use super::queue::{Queue, Ticket};
@@ -23,9 +25,12 @@ pub const MAX_WAITING: usize = 65_536;
 /// A server that owes replies and sends nothing for so many ms is taken for dead.
 pub const SILENCE: u64 = 1_000;
 
-/// A connection that was ready for so many ms, or answered at all, was a good one: when it is
-/// lost, the next is tried at once.
+/// A connection that was ready for so many ms was a good one: when it is lost, the next is tried
+/// at once.
 const USEFUL_LIFE: u64 = 1_000;
+
+/// How many connections in a row may be replaced at once that lived less, if they answered at all.
+const PATIENCE: u32 = 50;
 
 /// How much is encoded ahead of the socket, in bytes; the rest can still be cancelled.
 const SEND_AHEAD: usize = 64 * 1024;
@@ -50,6 +55,10 @@ pub struct Link<W> {
     /// Since when the server has been silent, if it owes anything.
     heard: u64,
     answered: bool,
+    /// How many more short-lived connections are replaced at once.
+    patience: u32,
+    /// The last connection was lost in silence, and since then no question has been answered.
+    distrusted: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,11 +73,8 @@ enum State {
 /// What came of the bytes that were received.
 #[derive(Debug)]
 pub enum Event<'a, W> {
-    /// The greeting is over. The server had been known to be down, or not.
-    Ready {
-        /// Whether the attempt before this one had failed.
-        was_down: bool,
-    },
+    /// The greeting is over.
+    Ready,
     /// A reply, and whose it is.
     Answer(W, Reply<'a>),
 }
@@ -101,7 +107,7 @@ pub enum Fault {
     #[error("{0}")]
     Protocol(#[from] ProtocolError),
     /// The server refused a part of the greeting.
-    #[error("{} was refused: \"{}\"", .0.command(), .1.text)]
+    #[error("{} was refused: \"{}\"", .0.command(), Escaped(.1.text.as_bytes()))]
     Greeting(Step, Refusal),
 }
 
@@ -109,14 +115,14 @@ pub enum Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// It was a good one: connect again at once. Nobody who has not been sent is told.
-    Connect,
-    /// Connect again after so many ms. `first` says that until now the server was not known to
-    /// be down.
+    Connect {
+        /// Whether it is the first in a row; the others are not worth a line in a log.
+        first: bool,
+    },
+    /// Connect again after so many ms.
     Wait {
         /// The delay in ms.
         delay: u64,
-        /// Whether this is a change of state.
-        first: bool,
     },
 }
 
@@ -136,6 +142,8 @@ impl<W: Copy> Link<W> {
             input_end: 0,
             heard: 0,
             answered: false,
+            patience: PATIENCE,
+            distrusted: false,
         }
     }
 
@@ -152,6 +160,12 @@ impl<W: Copy> Link<W> {
     /// Whether questions can be sent.
     pub fn is_ready(&self) -> bool {
         matches!(self.state, State::Ready { .. })
+    }
+
+    /// Whether the server can be said to be back: it greets, and, if it had fallen silent, has
+    /// answered a question since.
+    pub fn is_sound(&self) -> bool {
+        self.is_ready() && !self.distrusted
     }
 
     /// Whether nobody waits and no reply is owed.
@@ -246,29 +260,31 @@ impl<W: Copy> Link<W> {
             let Some(length) = reply::frame(bytes)? else { return Ok(None) };
             let start = self.input_start;
             self.input_start = start.saturating_add(length);
-            let frame = start..self.input_start;
+            let frame = self.input.get(start..self.input_start).unwrap_or_default();
+            // Before its owner is taken from the queue: if this fails, the owner is told.
+            let reply = reply::parse(frame)?;
 
             if let State::Greeting { step } = self.state {
-                let reply = reply::parse(self.input.get(frame).unwrap_or_default())?;
                 let Some(current) = self.greeting.steps().get(step) else {
                     return Err(ProtocolError::Unexpected.into());
                 };
-                current.check(&reply).map_err(|refusal| Fault::Greeting(*current, refusal))?;
+                let current = *current;
+                let checked = self.greeting.check(current, &reply);
+                checked.map_err(|refusal| Fault::Greeting(current, refusal))?;
                 let step = step.saturating_add(1);
                 self.state = State::Greeting { step };
                 if step == self.greeting.steps().len() {
                     self.state = State::Ready { since: now };
-                    self.backoff.succeeded();
-                    let was_down = std::mem::take(&mut self.down);
-                    return Ok(Some(Event::Ready { was_down }));
+                    self.down = false;
+                    return Ok(Some(Event::Ready));
                 }
                 continue;
             }
 
             let owner = self.queue.receive().ok_or(ProtocolError::Unexpected)?;
             self.answered = true;
+            self.distrusted = false;
             if let Some(waiter) = owner {
-                let reply = reply::parse(self.input.get(frame).unwrap_or_default())?;
                 return Ok(Some(Event::Answer(waiter, reply)));
             }
         }
@@ -285,19 +301,26 @@ impl<W: Copy> Link<W> {
     pub fn lost(&mut self, now: u64, random: u64, lost: impl FnMut(W)) -> Next {
         self.output.clear();
         self.output_sent = 0;
-        let useful = match self.state {
-            State::Ready { since } => self.answered || now.saturating_sub(since) >= USEFUL_LIFE,
-            _ => false,
-        };
-        if useful && !self.is_silent(now) {
+        let silent = self.is_silent(now);
+        self.distrusted |= silent;
+        if let State::Ready { since } = self.state
+            && now.saturating_sub(since) >= USEFUL_LIFE
+        {
+            self.backoff.succeeded();
+            self.patience = PATIENCE;
+            self.answered = true;
+        }
+        if self.is_ready() && self.answered && self.patience > 0 && !silent {
+            let first = self.patience == PATIENCE;
+            self.patience = self.patience.saturating_sub(1);
             self.state = State::Idle;
             self.queue.drain_sent().for_each(lost);
-            return Next::Connect;
+            return Next::Connect { first };
         }
         self.state = State::Down;
         self.queue.drain().for_each(lost);
-        let first = !std::mem::replace(&mut self.down, true);
-        Next::Wait { delay: self.backoff.failed(random), first }
+        self.down = true;
+        Next::Wait { delay: self.backoff.failed(random) }
     }
 
     /// The connection was closed on purpose while it was quiet; the next question opens it again.
@@ -374,7 +397,7 @@ mod tests {
         link.connected();
         flush(link, now);
         accept_greeting(link, now);
-        assert!(matches!(link.next_event(now), Ok(Some(Event::Ready { .. }))));
+        assert!(matches!(link.next_event(now), Ok(Some(Event::Ready))));
     }
 
     fn lose(link: &mut Asked, now: u64) -> (Next, String) {
@@ -394,7 +417,7 @@ mod tests {
         assert!(flush(&mut link, 0).contains("SETNAME"));
         assert_eq!(flush(&mut link, 0), "");
         accept_greeting(&mut link, 1);
-        assert!(matches!(link.next_event(1), Ok(Some(Event::Ready { was_down: false }))));
+        assert!(matches!(link.next_event(1), Ok(Some(Event::Ready))));
         assert_eq!(flush(&mut link, 1), "ab");
         receive(&mut link, b"+x\r\n+y\r\n", 2);
         let answers = [answer(&mut link, 2), answer(&mut link, 2), answer(&mut link, 2)];
@@ -413,9 +436,43 @@ mod tests {
         link.submit('b').unwrap();
         flush(&mut link, 1);
         link.submit('c').unwrap();
-        assert_eq!(lose(&mut link, 2), (Next::Connect, "b".to_owned()));
+        assert_eq!(lose(&mut link, 2), (Next::Connect { first: true }, "b".to_owned()));
         greet(&mut link, 3);
         assert_eq!(flush(&mut link, 3), "c");
+    }
+
+    #[test]
+    fn patience_with_short_lives_ends() {
+        let mut link = link();
+        let mut replaced = 0;
+        loop {
+            greet(&mut link, 0);
+            link.submit('a').unwrap();
+            flush(&mut link, 0);
+            receive(&mut link, b"+x\r\n", 0);
+            answer(&mut link, 0);
+            match lose(&mut link, 1).0 {
+                Next::Connect { first } => assert_eq!(first, replaced == 0),
+                Next::Wait { .. } => break,
+            }
+            replaced += 1;
+        }
+        assert_eq!(replaced, PATIENCE);
+        greet(&mut link, 0);
+        assert_eq!(lose(&mut link, USEFUL_LIFE).0, Next::Connect { first: true });
+    }
+
+    #[test]
+    fn greetings_alone_do_not_end_the_backoff() {
+        let mut link = link();
+        let mut delays = Vec::new();
+        for _ in 0..4 {
+            greet(&mut link, 0);
+            if let (Next::Wait { delay, .. }, _) = lose(&mut link, 5) {
+                delays.push(delay);
+            }
+        }
+        assert_eq!(delays, [10, 20, 40, 80]);
     }
 
     #[test]
@@ -423,10 +480,10 @@ mod tests {
         let mut link = link();
         greet(&mut link, 0);
         let (next, _) = lose(&mut link, 5);
-        assert_eq!(next, Next::Wait { delay: 10, first: true });
+        assert_eq!(next, Next::Wait { delay: 10 });
         assert_eq!(link.submit('a'), Err(Refused::Down));
         greet(&mut link, 10);
-        assert!(matches!(lose(&mut link, 2_000), (Next::Connect, _)));
+        assert!(matches!(lose(&mut link, 2_000), (Next::Connect { .. }, _)));
     }
 
     #[test]
@@ -435,14 +492,14 @@ mod tests {
         link.submit('a').unwrap();
         link.connecting();
         let (next, lost) = lose(&mut link, 0);
-        assert_eq!((next, lost.as_str()), (Next::Wait { delay: 10, first: true }, "a"));
+        assert_eq!((next, lost.as_str()), (Next::Wait { delay: 10 }, "a"));
         link.connecting();
         assert_eq!(link.submit('b'), Err(Refused::Down));
-        assert!(matches!(lose(&mut link, 0).0, Next::Wait { delay: 20, first: false }));
+        assert!(matches!(lose(&mut link, 0).0, Next::Wait { delay: 20 }));
         link.connecting();
         link.connected();
         accept_greeting(&mut link, 1);
-        assert!(matches!(link.next_event(1), Ok(Some(Event::Ready { was_down: true }))));
+        assert!(matches!(link.next_event(1), Ok(Some(Event::Ready))));
         assert!(link.submit('c').is_ok());
     }
 
@@ -470,8 +527,16 @@ mod tests {
         assert!(!link.is_silent(10_999));
         assert!(link.is_silent(11_000));
         let (next, lost) = lose(&mut link, 11_000);
-        assert!(matches!(next, Next::Wait { first: true, .. }));
+        assert!(matches!(next, Next::Wait { .. }));
         assert_eq!(lost, "a");
+        // To greet again is not enough to be trusted.
+        greet(&mut link, 11_100);
+        assert!(link.is_ready() && !link.is_sound());
+        link.submit('b').unwrap();
+        flush(&mut link, 11_200);
+        receive(&mut link, b"+x\r\n", 11_300);
+        assert_eq!(answer(&mut link, 11_300), Some('b'));
+        assert!(link.is_sound());
     }
 
     #[test]

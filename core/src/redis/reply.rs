@@ -38,7 +38,7 @@ pub struct Refusal {
 pub enum RefusalKind {
     /// The script is not cached: it did not run, and can be sent by its source.
     NoScript,
-    /// The server is there but not ready for anything: loading, or without its master.
+    /// The server is there but not ready for us: loading, without its master, or full.
     NotReady,
     /// The account is missing, wrong, or not allowed to do this.
     Auth,
@@ -76,7 +76,7 @@ pub fn parse(frame: &[u8]) -> Result<Reply<'_>, ProtocolError> {
     }
     match redis::parse_redis_value(frame) {
         Ok(Value::ServerError(error)) => Ok(Reply::Error(Refusal {
-            kind: RefusalKind::of(error.kind(), error.code()),
+            kind: RefusalKind::of(error.kind(), error.code(), error.details()),
             text: match error.details() {
                 Some(details) => format!("{} {details}", error.code()),
                 None => error.code().to_owned(),
@@ -88,7 +88,10 @@ pub fn parse(frame: &[u8]) -> Result<Reply<'_>, ProtocolError> {
 }
 
 impl RefusalKind {
-    fn of(kind: Option<ServerErrorKind>, code: &str) -> Self {
+    fn of(kind: Option<ServerErrorKind>, code: &str, details: Option<&str>) -> Self {
+        if details.is_some_and(|details| details.starts_with("max number of clients")) {
+            return Self::NotReady;
+        }
         match (kind, code) {
             (Some(ServerErrorKind::NoScript), _) => Self::NoScript,
             (Some(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown), _) => Self::NotReady,
@@ -291,6 +294,7 @@ mod tests {
         assert_eq!(kind(b"-NOSCRIPT No matching script.\r\n"), RefusalKind::NoScript);
         assert_eq!(kind(b"-LOADING Redis is loading\r\n"), RefusalKind::NotReady);
         assert_eq!(kind(b"-MASTERDOWN Link is down\r\n"), RefusalKind::NotReady);
+        assert_eq!(kind(b"-ERR max number of clients reached\r\n"), RefusalKind::NotReady);
         assert_eq!(kind(b"-NOAUTH Authentication required.\r\n"), RefusalKind::Auth);
         assert_eq!(kind(b"-WRONGPASS invalid\r\n"), RefusalKind::Auth);
         assert_eq!(kind(b"-NOPERM no\r\n"), RefusalKind::Auth);

@@ -1,6 +1,9 @@
-//! Text that is safe to put into a log.
+//! What is written to a log.
 
 use std::fmt;
+
+use crate::decision::{Retry, Verdict};
+use crate::redis::script::Question;
 
 /// How much of a text is shown, in bytes.
 const SHOWN: usize = 128;
@@ -23,9 +26,52 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
+/// By how many units a request is too much, in thousandths, as `limit_req` logs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Excess(u128);
+
+impl Excess {
+    /// What the request that got this verdict lacks, or what it is delayed for. Where quota comes
+    /// back bit by bit it is the time until the request may pass, in units of the rate.
+    pub fn of(verdict: &Verdict, question: &Question<'_>, delay: u64) -> Self {
+        let quota = &question.quota;
+        let wait = match verdict.retry {
+            Retry::No => delay,
+            Retry::After(micros) if quota.algorithm().is_continuous() => micros,
+            Retry::After(_) | Retry::Never => {
+                let lacking = question.cost.saturating_sub(verdict.remaining);
+                return Self(u128::from(lacking) * 1_000);
+            }
+        };
+        let units = u128::from(wait) * u128::from(quota.rate().count()) * 1_000;
+        Self(units / u128::from(quota.rate().period()))
+    }
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:03}", self.0 / 1_000, self.0 % 1_000)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::Algorithm;
+    use crate::limit::Quota;
+
+    #[test]
+    fn excess_is_in_units_of_the_rate() {
+        let quota = Quota::new(Algorithm::Gcra, "2r/s".parse().unwrap(), 5).unwrap();
+        let question = Question { head: b"", key: b"", quota, cost: 7 };
+        let excess = |retry, delay| {
+            let verdict = Verdict { allowed: false, remaining: 0, reset: 0, retry };
+            Excess::of(&verdict, &question, delay).to_string()
+        };
+        assert_eq!(excess(Retry::After(499_000), 0), "0.998");
+        assert_eq!(excess(Retry::No, 1_500_000), "3.000");
+        assert_eq!(excess(Retry::Never, 0), "7.000");
+    }
 
     #[test]
     fn no_line_can_be_forged() {

@@ -34,13 +34,14 @@ for i = 1, #KEYS do
 end
 
 if not pass then
-  -- nothing is spent: those that would have passed answer for what they hold
+  -- nothing is spent: all answer for what they hold
   pending = {}
   for i = 1, #KEYS do
     local unspent = ask(i, 0)
-    if answers[i][1] == 1 then
-      answers[i] = unspent
+    if answers[i][1] == 0 then
+      unspent[1], unspent[4] = 0, answers[i][4]
     end
+    answers[i] = unspent
   end
 end
 
