@@ -1,0 +1,208 @@
+//! The production scripts, run in a real Redis under a clock that the test sets.
+
+use std::collections::{BTreeMap, HashMap};
+
+use harness::Redis;
+use rate_limit_core::decision::Verdict;
+use rate_limit_core::limit::Quota;
+use rate_limit_core::redis::script::{By, Question, Scripts};
+use redis::{Connection, ConnectionLike as _, Pipeline, RedisResult};
+
+/// What one script is asked: its limits, at this time.
+#[derive(Clone, Debug)]
+pub struct Step {
+    pub now: u64,
+    pub asked: Vec<Asked>,
+    /// The keys that expire before the script runs.
+    pub expire: Vec<String>,
+}
+
+/// One limit of a step.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub key: String,
+    pub quota: Quota,
+    pub cost: u64,
+}
+
+impl Asked {
+    fn question(&self) -> Question<'_> {
+        Question { head: b"", key: self.key.as_bytes(), quota: self.quota, cost: self.cost }
+    }
+}
+
+/// What a script answered and did.
+#[derive(Debug)]
+pub struct Outcome {
+    /// A verdict for each limit; `None` for numbers that are not a verdict.
+    pub verdicts: Vec<Option<Verdict>>,
+    /// The keys that it wrote.
+    pub writes: BTreeMap<String, Write>,
+    /// How many entries the log of each limit has then; 0 where there is none.
+    pub lengths: Vec<usize>,
+}
+
+/// What a script wrote to a key.
+#[derive(Debug)]
+pub struct Write {
+    /// The value, or the entry of a log.
+    pub state: String,
+    /// In milliseconds.
+    pub ttl: u64,
+}
+
+/// A Redis of the test's own.
+pub struct Lab {
+    connection: Connection,
+    scripts: Scripts,
+    /// The SHA-1 of each script, and that of the same under the test's clock.
+    wrapped: HashMap<String, String>,
+    _redis: Redis,
+}
+
+type Call = Vec<String>;
+
+/// Of a wrapped script: the reply of the production script, its calls, and the lengths of logs.
+type Answer = (Vec<i64>, Vec<Call>, Vec<usize>);
+
+impl Lab {
+    pub fn new() -> Self {
+        let redis = Redis::start();
+        let mut connection = redis.client();
+        let scripts = Scripts::new();
+        let mut load = |source: String| -> String {
+            redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).unwrap()
+        };
+        let wrapped = scripts.all().map(|s| (s.sha().to_owned(), load(wrap(s.source())))).collect();
+        Self { connection, scripts, wrapped, _redis: redis }
+    }
+
+    pub fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
+    /// Runs the steps, one after the other but all in one round trip.
+    pub fn run(&mut self, steps: &[Step]) -> Vec<Outcome> {
+        self.try_run(steps).expect("answers of the scripts")
+    }
+
+    /// As [`run`](Self::run), where a script may fail.
+    pub fn try_run(&mut self, steps: &[Step]) -> RedisResult<Vec<Outcome>> {
+        let mut pipeline = Pipeline::new();
+        for step in steps {
+            for key in &step.expire {
+                pipeline.cmd("DEL").arg(key).ignore();
+            }
+            pipeline.cmd("EVALSHA").arg(self.arguments(step));
+        }
+        let answers: Vec<Answer> = pipeline.query(&mut self.connection)?;
+        Ok(answers.into_iter().map(outcome).collect())
+    }
+
+    /// Runs the steps without a look at what comes of them, which takes most of the time.
+    pub fn run_unseen(&mut self, steps: &[Step]) {
+        let mut pipeline = Pipeline::new();
+        pipeline.cmd("CLIENT").arg("REPLY").arg("OFF");
+        for step in steps {
+            pipeline.cmd("EVALSHA").arg(self.arguments(step));
+        }
+        pipeline.cmd("CLIENT").arg("REPLY").arg("ON");
+        self.connection.req_packed_commands(&pipeline.get_packed_pipeline(), 0, 1).expect("an OK");
+    }
+
+    /// The arguments of the production command, for the wrapped script and with the time.
+    fn arguments(&self, step: &Step) -> Vec<String> {
+        let mut words = words(&self.scripts, By::Sha, step);
+        assert_eq!(words.remove(0), "EVALSHA");
+        words[0] = self.wrapped[&words[0]].clone();
+        words.extend([step.now / 1_000_000, step.now % 1_000_000].map(|n| n.to_string()));
+        words
+    }
+}
+
+/// The words of the command that asks what `step` asks, of which none has a CRLF in it.
+pub fn words(scripts: &Scripts, by: By, step: &Step) -> Vec<String> {
+    let mut command = Vec::new();
+    scripts.ask(&mut command, by, step.asked.iter().map(Asked::question));
+    let lines = String::from_utf8(command).expect("a text");
+    // After the number of words, each is a line, and has its length on the one before.
+    lines.split("\r\n").skip(2).step_by(2).map(str::to_owned).collect()
+}
+
+/// Runs a production script with a `redis` of the test's own: TIME is what the last two arguments
+/// say, and every call is noted, to be answered beside the reply. As the test's time is not that
+/// of Redis, nothing expires by itself.
+fn wrap(source: &str) -> String {
+    format!(
+        "
+local real, calls, micros, seconds = redis, {{}}, table.remove(ARGV), table.remove(ARGV)
+local redis = {{call = function(...)
+  local words = {{}}
+  for i, word in ipairs({{...}}) do
+    words[i] = type(word) == 'number' and string.format('%.17g', word) or word
+  end
+  calls[#calls + 1] = words
+  if words[1] == 'TIME' then
+    return {{seconds, micros}}
+  elseif words[1] == 'PEXPIRE' then
+    return 1
+  elseif words[1] == 'SET' then
+    return real.call('SET', words[2], words[3])
+  end
+  return real.call(...)
+end}}
+local function production()
+{source}
+end
+local reply, lengths = production(), {{}}
+for i, key in ipairs(KEYS) do
+  lengths[i] = real.call('TYPE', key).ok == 'list' and real.call('LLEN', key) or 0
+end
+return {{reply, calls, lengths}}"
+    )
+}
+
+fn outcome((reply, calls, lengths): Answer) -> Outcome {
+    let (verdicts, rest) = reply.as_chunks();
+    assert!(rest.is_empty(), "not four numbers a limit: {reply:?}");
+    let verdicts = verdicts.iter().map(|numbers| Verdict::from_reply(*numbers)).collect();
+    Outcome { verdicts, writes: writes(&calls), lengths }
+}
+
+/// What the calls wrote. They must be one TIME, no more than one GET a limit, and then at most
+/// one SET a key. A log is searched at any time, and written by itself: to correct it after a step
+/// of the clock, all of it; and at the end, what was forgotten and one entry.
+fn writes(calls: &[Call]) -> BTreeMap<String, Write> {
+    let words: Vec<Vec<&str>> =
+        calls.iter().map(|call| call.iter().map(String::as_str).collect()).collect();
+    let calls: Vec<&[&str]> = words.iter().map(Vec::as_slice).collect();
+    let [["TIME"], calls @ ..] = &calls[..] else { panic!("the first of {calls:?}") };
+    let mut writes = BTreeMap::new();
+    let (mut calls, mut ends) = (calls, false);
+    while !calls.is_empty() {
+        calls = match calls {
+            [["GET", _], rest @ ..] if !ends => rest,
+            [["LLEN", _] | ["LINDEX", _, _], rest @ ..] if !ends => rest,
+            [["SET", key, state, "PX", ttl], rest @ ..] => {
+                assert!(note(&mut writes, key, state, ttl).is_none(), "{key} written twice");
+                ends = true;
+                rest
+            }
+            [["DEL", log] | ["LTRIM", log, _, "-1"], rest @ ..] => {
+                assert_eq!(rest[0][..2], ["RPUSH", log], "what is forgotten is written anew");
+                rest
+            }
+            [["RPUSH", log, entry], ["PEXPIRE", key, ttl], rest @ ..] if log == key => {
+                note(&mut writes, log, entry, ttl);
+                rest
+            }
+            _ => panic!("the next of {calls:?}"),
+        }
+    }
+    writes
+}
+
+fn note(writes: &mut BTreeMap<String, Write>, key: &str, state: &str, ttl: &str) -> Option<Write> {
+    let write = Write { state: state.to_owned(), ttl: ttl.parse().expect("whole ms") };
+    writes.insert(key.to_owned(), write)
+}

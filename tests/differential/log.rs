@@ -1,0 +1,133 @@
+//! What a log, which keeps more than a few numbers for a client, costs Redis.
+
+use fastrand::Rng;
+use rate_limit_core::algorithm::Algorithm;
+use rate_limit_core::limit::{MAX_LOG, Quota};
+use redis::{RedisResult, Value};
+
+use crate::lab::{Asked, Lab, Step};
+
+/// Of a client as it may be found in the field.
+const KEY: &str = "rl:default:203.0.113.195";
+const NOW: u64 = 1_700_000_000_000_000;
+const MINUTE: u64 = 60_000_000;
+
+/// `limit` a minute, at most `limit` at once.
+fn quota(algorithm: Algorithm, limit: u64) -> Quota {
+    Quota::new(algorithm, format!("{limit}r/m").parse().unwrap(), limit).unwrap()
+}
+
+fn step(algorithm: Algorithm, limit: u64, now: u64, cost: u64) -> Step {
+    let asked = vec![Asked { key: KEY.to_owned(), quota: quota(algorithm, limit), cost }];
+    Step { now, asked, expire: Vec::new() }
+}
+
+/// Spends all of the limit, one by one and evenly over the minute before `NOW`.
+fn fill(lab: &mut Lab, algorithm: Algorithm, limit: u64) {
+    let steps = (0..limit).rev().map(|left| step(algorithm, limit, NOW - left * MINUTE / limit, 1));
+    for batch in steps.collect::<Vec<_>>().chunks(5_000) {
+        lab.run_unseen(batch);
+    }
+}
+
+#[test]
+fn a_log_never_has_more_entries_than_its_limit() {
+    let mut rng = Rng::new();
+    for limit in [1, 2, 7, 100] {
+        let (mut lab, mut now) = (Lab::new(), NOW);
+        for _ in 0..10 {
+            let mut next = || {
+                let gap = rng.u64(0..2 * MINUTE / limit);
+                now = if rng.u32(0..50) == 0 { now - gap } else { now + gap };
+                step(Algorithm::SlidingLog, limit, now, rng.u64(0..=2))
+            };
+            let steps: Vec<Step> = (0..200).map(|_| next()).collect();
+            for outcome in lab.run(&steps) {
+                assert!(outcome.lengths[0] as u64 <= limit, "{limit}: {outcome:?}");
+            }
+        }
+    }
+}
+
+/// A decision must not stall Redis, however long the log is. The numbers, which are printed, are in
+/// the README; what is asserted holds on any machine.
+#[test]
+fn a_decision_on_the_longest_log_is_no_stall() {
+    let mut lab = Lab::new();
+    fill(&mut lab, Algorithm::SlidingLog, MAX_LOG);
+    report_memory(&mut lab, MAX_LOG);
+    command(&mut lab, &["COPY", KEY, "full"]).expect("a copy");
+
+    let interval = MINUTE / MAX_LOG;
+    let mut now = NOW;
+    time(&mut lab, "one forgotten and one written", |_| {
+        now += interval;
+        (now, 1)
+    });
+    let costs = [1, MAX_LOG / 3, MAX_LOG / 2, MAX_LOG];
+    time(&mut lab, "rejected", |n| (NOW, costs[n % costs.len()]));
+    time(&mut lab, "half of the log forgotten", |_| (NOW + MINUTE / 2, 1));
+    time(&mut lab, "asked where half of it is to be", |_| (NOW + MINUTE / 2, 0));
+    time(&mut lab, "all of it forgotten", |_| (NOW + 2 * MINUTE, 1));
+    time(&mut lab, "the clock stepped back", |_| (NOW - MINUTE / 2, 0));
+}
+
+/// Takes the time of some steps, at these times and of these costs, each on a full log.
+fn time(lab: &mut Lab, what: &str, mut next: impl FnMut(usize) -> (u64, u64)) {
+    let mut times: Vec<u64> = (0..100)
+        .map(|n| {
+            command(lab, &["COPY", "full", KEY, "REPLACE"]).expect("a full log");
+            let (now, cost) = next(n);
+            measure(lab, now, cost)
+        })
+        .collect();
+    times.sort_unstable();
+    let (median, most) = (times[times.len() / 2], times[times.len() - 1]);
+    println!("{what}: median {median} µs, most {most} µs");
+    assert!(median < 50_000, "{what}: {times:?}");
+}
+
+/// The time that Redis takes for one step on the longest log, in µs: by its own clock, without
+/// what the network takes, but with what the test's notes do.
+fn measure(lab: &mut Lab, now: u64, cost: u64) -> u64 {
+    command(lab, &["CONFIG", "RESETSTAT"]).expect("an OK");
+    lab.run(&[step(Algorithm::SlidingLog, MAX_LOG, now, cost)]);
+    let stats = command(lab, &["INFO", "commandstats"]).expect("statistics");
+    let stats: String = redis::from_redis_value(stats).expect("a text");
+    let usec = stats.split_once("cmdstat_evalsha:").and_then(|(_, rest)| rest.split_once("usec="));
+    let (usec, _) = usec.and_then(|(_, rest)| rest.split_once(',')).expect("the time of EVALSHA");
+    usec.parse().expect("a number of µs")
+}
+
+/// What a client takes in Redis that spends at the rate, its key included.
+#[test]
+fn a_client_takes_little_memory() {
+    for algorithm in Algorithm::ALL {
+        let mut lab = Lab::new();
+        fill(&mut lab, algorithm, 100);
+        println!("{algorithm:?}: {} bytes", memory(&mut lab));
+        assert!(algorithm.stores_itself() || memory(&mut lab) <= 150, "{algorithm:?}");
+    }
+    for limit in [100, 1_000, 10_000] {
+        let mut lab = Lab::new();
+        fill(&mut lab, Algorithm::SlidingLog, limit);
+        report_memory(&mut lab, limit);
+    }
+}
+
+fn report_memory(lab: &mut Lab, limit: u64) {
+    assert_eq!(command(lab, &["LLEN", KEY]), Ok(Value::Int(limit as i64)));
+    let bytes = memory(lab);
+    println!("a log of {limit}: {bytes} bytes, {} an entry", bytes / limit);
+    assert!(bytes / limit < 100, "{limit} {bytes}");
+}
+
+/// Of the key, in bytes.
+fn memory(lab: &mut Lab) -> u64 {
+    let usage = command(lab, &["MEMORY", "USAGE", KEY, "SAMPLES", "0"]).expect("a usage");
+    redis::from_redis_value(usage).expect("a number")
+}
+
+fn command(lab: &mut Lab, words: &[&str]) -> RedisResult<Value> {
+    redis::cmd(words[0]).arg(&words[1..]).query(lab.connection())
+}

@@ -1,0 +1,120 @@
+//! What the scripts should answer and do, by the references.
+
+use std::collections::BTreeMap;
+
+use rate_limit_core::algorithm::State;
+use rate_limit_core::decision::Verdict;
+use rate_limit_core::limit::Quota;
+
+use crate::lab::{Asked, Step};
+
+/// The stored state of every key.
+#[derive(Default)]
+pub struct Model {
+    states: BTreeMap<String, Option<State>>,
+    written: BTreeMap<String, Written>,
+}
+
+/// What is written to which keys: for which quota, and for how many milliseconds.
+type Writes = BTreeMap<String, (Quota, u64)>;
+
+/// The last write to a key.
+struct Written {
+    quota: Quota,
+    /// When the key is gone, in µs.
+    expiry: u64,
+}
+
+/// What a script should answer and do.
+#[derive(Debug)]
+pub struct Expected {
+    pub verdicts: Vec<Verdict>,
+    /// The TTL, in milliseconds, of each key that should be written.
+    pub writes: BTreeMap<String, u64>,
+    /// How many entries the log of each limit has then.
+    pub lengths: Vec<usize>,
+}
+
+impl Model {
+    /// Whether the key would be gone by now. One whose quota was changed since is left out: how
+    /// long it is kept is no longer how long it takes to become whole.
+    pub fn may_expire(&self, asked: &Asked, now: u64) -> bool {
+        let expired = |written: &Written| written.quota == asked.quota && now >= written.expiry;
+        self.written.get(&asked.key).is_some_and(expired)
+    }
+
+    /// Decides all or nothing, as `several.lua` does, which for one limit is as `single.lua` does.
+    ///
+    /// A key that expires at this step is still known here: that must make no difference.
+    pub fn decide(&mut self, step: &Step) -> Expected {
+        let before = self.states.clone();
+        let (mut verdicts, mut writes) = self.ask_all(step, |asked| asked.cost);
+        if !verdicts.iter().all(|verdict| verdict.allowed) {
+            // Nobody spends, and all answer for what they hold.
+            self.states = before;
+            let (held, kept) = self.ask_all(step, |_| 0);
+            writes = kept;
+            for (verdict, held) in verdicts.iter_mut().zip(held) {
+                verdict.remaining = held.remaining;
+                verdict.reset = held.reset;
+            }
+        }
+        for key in step.expire.iter().filter(|key| !writes.contains_key(*key)) {
+            self.forget(key);
+        }
+        for (key, (quota, ttl)) in &writes {
+            let written = Written { quota: *quota, expiry: step.now + ttl * 1_000 };
+            self.written.insert(key.clone(), written);
+        }
+        Expected {
+            verdicts,
+            writes: writes.into_iter().map(|(key, (_, ttl))| (key, ttl)).collect(),
+            lengths: step.asked.iter().map(|asked| self.length(&asked.key)).collect(),
+        }
+    }
+
+    /// Asks every limit in turn, for these costs. Beside the verdicts come the keys that are to be
+    /// written, with the quota and TTL of the last limit to do so: that of a request that spends,
+    /// and one where the state did not fit the time or the limit.
+    ///
+    /// What writes for itself does not see what those before it are about to spend: all that share
+    /// its key are spent as one.
+    fn ask_all(&mut self, step: &Step, cost: impl Fn(&Asked) -> u64) -> (Vec<Verdict>, Writes) {
+        let (mut writes, mut pending) = (Writes::new(), BTreeMap::new());
+        let found = self.states.clone();
+        let ask = |asked: &Asked| {
+            let algorithm = asked.quota.algorithm();
+            let state = self.states.entry(asked.key.clone()).or_default();
+            let mut cost = cost(asked);
+            if algorithm.stores_itself() {
+                *state = found.get(&asked.key).cloned().flatten();
+                cost += pending.get(&asked.key).unwrap_or(&0);
+            }
+            let before = state.clone();
+            let verdict = algorithm.decide(state, step.now, &asked.quota, cost);
+            let spends = verdict.allowed && cost > 0;
+            if spends {
+                pending.insert(asked.key.clone(), cost);
+            }
+            if spends || *state != before {
+                let ttl = verdict.reset.div_ceil(1_000);
+                writes.insert(asked.key.clone(), (asked.quota, ttl));
+            }
+            verdict
+        };
+        (step.asked.iter().map(ask).collect(), writes)
+    }
+
+    fn length(&self, key: &str) -> usize {
+        match self.states.get(key) {
+            Some(Some(State::Log(log))) => log.len(),
+            _ => 0,
+        }
+    }
+
+    /// Forgets a key, as Redis has.
+    pub fn forget(&mut self, key: &str) {
+        self.states.remove(key);
+        self.written.remove(key);
+    }
+}

@@ -1,0 +1,72 @@
+//! The scripts as they are, under the clock of Redis.
+
+use std::time::Duration;
+
+use harness::Redis;
+use rate_limit_core::algorithm::Algorithm;
+use rate_limit_core::decision::{Retry, Verdict};
+use rate_limit_core::limit::Quota;
+use rate_limit_core::redis::script::{By, Scripts};
+
+use crate::lab::{Asked, Step, words};
+
+/// One unit a `period`, and no more than one.
+fn asked(algorithm: Algorithm, period: &str) -> Asked {
+    let quota = Quota::new(algorithm, format!("1r/{period}").parse().unwrap(), 1).unwrap();
+    Asked { key: format!("{algorithm:?}"), quota, cost: 1 }
+}
+
+fn ask(redis: &Redis, scripts: &Scripts, by: By, asked: &[Asked]) -> Vec<Verdict> {
+    let step = Step { now: 0, asked: asked.to_vec(), expire: Vec::new() };
+    let words = words(scripts, by, &step);
+    let reply: Vec<i64> = redis.ask(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    let verdicts = reply.as_chunks().0.iter();
+    verdicts.map(|numbers| Verdict::from_reply(*numbers).expect("a verdict")).collect()
+}
+
+/// Each algorithm on a thread of its own, as this is all waiting.
+#[test]
+fn a_client_that_waits_is_served_and_one_that_is_gone_is_forgotten() {
+    let (redis, scripts) = (Redis::start(), Scripts::new());
+    std::thread::scope(|scope| {
+        for algorithm in Algorithm::ALL {
+            let (redis, scripts) = (&redis, &scripts);
+            scope.spawn(move || wait_and_be_served(redis, scripts, algorithm));
+        }
+    });
+}
+
+fn wait_and_be_served(redis: &Redis, scripts: &Scripts, algorithm: Algorithm) {
+    let asked = [asked(algorithm, "500ms")];
+    // No later than at the end of the next window it is rejected, and the server knows the script.
+    let mut verdict = ask(redis, scripts, By::Source, &asked)[0];
+    assert!(verdict.allowed, "{algorithm:?} {verdict:?}");
+    while verdict.allowed {
+        verdict = ask(redis, scripts, By::Sha, &asked)[0];
+    }
+    let Retry::After(retry) = verdict.retry else { panic!("{algorithm:?} {verdict:?}") };
+    let ttl: i64 = redis.ask(&["PTTL", &asked[0].key]);
+    assert!((1..=1_000).contains(&retry.div_ceil(1_000)), "{algorithm:?} {verdict:?}");
+    assert!((1..=1_000).contains(&ttl), "{algorithm:?} {ttl}");
+
+    std::thread::sleep(Duration::from_micros(retry));
+    let verdict = ask(redis, scripts, By::Sha, &asked)[0];
+    assert!(verdict.allowed, "{algorithm:?} {verdict:?}");
+    std::thread::sleep(Duration::from_micros(verdict.reset) + Duration::from_millis(2));
+    assert_eq!(redis.ask::<i64>(&["EXISTS", &asked[0].key]), 0, "{algorithm:?}");
+}
+
+#[test]
+fn several_limits_spend_all_or_nothing() {
+    let (redis, scripts) = (Redis::start(), Scripts::new());
+    let asked = Algorithm::ALL.map(|algorithm| asked(algorithm, "52w"));
+    let passed = |verdict: &Verdict| verdict.allowed && verdict.remaining == 0;
+    assert!(ask(&redis, &scripts, By::Source, &asked).iter().all(passed));
+    assert_eq!(redis.ask::<usize>(&["DBSIZE"]), asked.len());
+
+    redis.ask::<()>(&["DEL", &asked[1].key]);
+    let verdicts = ask(&redis, &scripts, By::Sha, &asked);
+    assert!(!verdicts[0].allowed && verdicts[1].allowed, "{verdicts:?}");
+    assert_eq!(verdicts[1].remaining, 1);
+    assert_eq!(redis.ask::<i64>(&["EXISTS", &asked[1].key]), 0);
+}

@@ -1,0 +1,111 @@
+//! What may be found under a key, though this algorithm did not write it.
+
+use rate_limit_core::algorithm::Algorithm;
+use rate_limit_core::decision::Verdict;
+use rate_limit_core::limit::Quota;
+use redis::RedisResult;
+
+use crate::lab::{Asked, Lab, Step};
+
+const NOW: u64 = 1_700_000_000_000_000;
+
+/// The longest that any algorithm takes to become whole: `sliding_window`, two periods.
+const LONGEST: u64 = 2_000_000;
+
+/// The algorithms that keep a string.
+fn of_strings() -> impl Iterator<Item = Algorithm> {
+    Algorithm::ALL.into_iter().filter(|algorithm| !algorithm.stores_itself())
+}
+
+/// 5 at most, at 3 a second.
+fn quota(algorithm: Algorithm) -> Quota {
+    Quota::new(algorithm, "3r/s".parse().unwrap(), 5).unwrap()
+}
+
+/// Asks for `cost` at `now`.
+fn ask(lab: &mut Lab, now: u64, quota: Quota, cost: u64) -> RedisResult<Verdict> {
+    let asked = vec![Asked { key: "k".to_owned(), quota, cost }];
+    let step = Step { now, asked, expire: Vec::new() };
+    lab.try_run(&[step]).map(|outcomes| outcomes[0].verdicts[0].expect("a verdict"))
+}
+
+/// Asks for `cost` where `value` is stored.
+fn ask_of(lab: &mut Lab, value: &str, algorithm: Algorithm, cost: u64) -> RedisResult<Verdict> {
+    redis::cmd("SET").arg("k").arg(value).exec(lab.connection()).unwrap();
+    ask(lab, NOW, quota(algorithm), cost)
+}
+
+#[test]
+fn what_is_not_a_state_is_as_good_as_nothing() {
+    let mut lab = Lab::new();
+    for algorithm in of_strings() {
+        let fresh = algorithm.decide(&mut None, NOW, &quota(algorithm), 2);
+        for value in
+            ["", " ", "x", "-5 1", "1.5 2", "1 2 3 4", " 1 2", "1 2\n", "0x1 2", "1,2", "é"]
+        {
+            let verdict = ask_of(&mut lab, value, algorithm, 2);
+            assert_eq!(verdict, Ok(fresh), "{algorithm:?} {value:?}");
+        }
+    }
+}
+
+#[test]
+fn no_number_gives_more_than_all_or_locks_out_for_longer_than_a_refill() {
+    let mut lab = Lab::new();
+    let huge = "9".repeat(30);
+    let year = (NOW + 31_536_000_000_000).to_string();
+    let now = NOW.to_string();
+    for algorithm in of_strings() {
+        for first in ["0", "3", &huge, &year, &now] {
+            for rest in ["", " 0", " 3", " 3 3", &format!(" {huge}"), &format!(" {now} {huge}")] {
+                let value = first.to_owned() + rest;
+                let verdict = ask_of(&mut lab, &value, algorithm, 0).unwrap();
+                let context = format!("{algorithm:?} {value:?} {verdict:?}");
+                assert!(verdict.remaining <= 5 && verdict.reset <= LONGEST, "{context}");
+            }
+        }
+    }
+}
+
+/// After a change of the configuration an algorithm finds what another one has left. Between
+/// strings and lists that is an error, until the key is gone; else it is as good as nothing, or at
+/// the worst a quota that is spent.
+#[test]
+fn what_another_algorithm_left_does_no_harm() {
+    let mut lab = Lab::new();
+    let rates = ["3r/s", "7r/10s", "100r/m", "5r/1d"];
+    let pairs = of_strings().flat_map(|left| of_strings().map(move |found| (left, found)));
+    for ((left, found), rate) in pairs.flat_map(|pair| rates.map(|rate| (pair, rate))) {
+        let of = |algorithm| Quota::new(algorithm, rate.parse().unwrap(), 100_000).unwrap();
+        for spent in [1, 42, 30_000, 99_999] {
+            redis::cmd("DEL").arg("k").exec(lab.connection()).unwrap();
+            assert!(ask(&mut lab, NOW, of(left), spent).unwrap().allowed);
+            let context = format!("{left:?} {found:?} {rate} {spent}");
+            let verdict = ask(&mut lab, NOW + 1_000, of(found), 0).unwrap();
+            let longest = found.decide(&mut None, NOW, &of(found), 100_000).reset.max(LONGEST);
+            let longest = longest.max(2 * of(found).rate().period());
+            assert!(verdict.remaining <= 100_000, "{context} {verdict:?}");
+            assert!(verdict.reset <= longest, "{context} {verdict:?}");
+            let whole = ask(&mut lab, NOW + 1_000 + verdict.reset, of(found), 100_000).unwrap();
+            assert!(whole.allowed, "{context} {whole:?}");
+        }
+    }
+}
+
+#[test]
+fn a_list_is_no_string_and_a_string_no_list() {
+    let mut lab = Lab::new();
+    let wrong = |answer: RedisResult<Verdict>| {
+        let error = answer.unwrap_err().to_string();
+        assert!(error.contains("WRONGTYPE"), "{error}");
+    };
+    wrong(ask_of(&mut lab, "3 3", Algorithm::SlidingLog, 1));
+    redis::cmd("DEL").arg("k").exec(lab.connection()).unwrap();
+    assert!(ask(&mut lab, NOW, quota(Algorithm::SlidingLog), 1).unwrap().allowed);
+    for algorithm in of_strings() {
+        wrong(ask(&mut lab, NOW, quota(algorithm), 1));
+    }
+    // The log is as it was.
+    let verdict = ask(&mut lab, NOW, quota(Algorithm::SlidingLog), 0).unwrap();
+    assert_eq!(verdict.remaining, 4);
+}

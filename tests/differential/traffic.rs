@@ -1,0 +1,212 @@
+//! Random traffic, with a liking for the edges.
+
+use fastrand::Rng;
+use rate_limit_core::algorithm::Algorithm;
+use rate_limit_core::decision::{Retry, Verdict};
+use rate_limit_core::limit::Quota;
+use rate_limit_core::rate::{MAX_EXACT, MAX_TIME, Rate};
+
+use crate::lab::{Asked, Step};
+use crate::model::Model;
+
+const SECOND: u64 = 1_000_000;
+const DAY: u64 = 86_400 * SECOND;
+const YEAR: u64 = 365 * DAY;
+
+/// The dates of the test, about 2001 to 2128.
+const TIMES: std::ops::RangeInclusive<u64> = 1_000_000 * 1_000_000_000..=5_000_000 * 1_000_000_000;
+
+/// When the traffic starts.
+const START: u64 = 1_700_000_000 * SECOND;
+
+/// Rates as they are configured, most with an emission interval that is not whole µs.
+const RATES: [&str; 13] = [
+    "1r/s",
+    "3r/s",
+    "10r/s",
+    "7r/10s",
+    "100r/m",
+    "1000r/1d",
+    "1r/52w",
+    "1234567r/1d",
+    "999983r/h",
+    "1000000r/s",
+    "4000000r/s",
+    "999983r/s",
+    "1r/1ms",
+];
+
+/// A stream of random steps.
+pub struct Traffic {
+    rng: Rng,
+    now: u64,
+    clients: Vec<Client>,
+    /// How many keys there have been.
+    keys: u64,
+    last: Option<(Asked, Verdict)>,
+}
+
+/// A key, and the limit that it is asked for at present.
+struct Client {
+    key: String,
+    quota: Quota,
+}
+
+impl Traffic {
+    /// Traffic of one client for each of `algorithms`.
+    pub fn new(rng: Rng, algorithms: &[Algorithm]) -> Self {
+        let mut traffic = Self { rng, now: START, clients: Vec::new(), keys: 0, last: None };
+        for algorithm in algorithms {
+            let client = traffic.client(*algorithm);
+            traffic.clients.push(client);
+        }
+        traffic
+    }
+
+    /// The next step, which asks `limits` limits.
+    pub fn step(&mut self, limits: usize, model: &mut Model) -> Step {
+        self.now = self.next_time();
+        self.change_clients(model);
+        let asked: Vec<Asked> = (0..limits).map(|_| self.asked()).collect();
+        let step = Step { now: self.now, asked, expire: Vec::new() };
+        let expire = self.clients.iter().map(|client| client.key.clone());
+        let gone = |key: &String| {
+            let mut asked = step.asked.iter().filter(|asked| asked.key == *key).peekable();
+            asked.peek().is_some() && asked.all(|asked| model.may_expire(asked, step.now))
+        };
+        let expire = expire.filter(gone).filter(|_| self.rng.bool()).collect();
+        Step { expire, ..step }
+    }
+
+    /// Takes note of what a step was answered, to aim at its edges.
+    pub fn learn(&mut self, step: &Step, verdicts: &[Verdict]) {
+        let index = self.rng.usize(0..step.asked.len());
+        self.last = Some((step.asked[index].clone(), verdicts[index]));
+    }
+
+    fn client(&mut self, algorithm: Algorithm) -> Client {
+        self.keys += 1;
+        Client { key: format!("rl:name:{}", self.keys), quota: self.quota(algorithm) }
+    }
+
+    /// Now and then a client is a new one, or its limit is changed.
+    fn change_clients(&mut self, model: &mut Model) {
+        let index = self.rng.usize(0..self.clients.len());
+        let algorithm = self.clients[index].quota.algorithm();
+        match self.rng.u32(0..100) {
+            0 => {
+                model.forget(&self.clients[index].key);
+                self.clients[index] = self.client(algorithm);
+            }
+            1..5 => self.clients[index].quota = self.quota(algorithm),
+            5 => self.clients[index].quota = self.another_limit(self.clients[index].quota),
+            _ => (),
+        }
+    }
+
+    fn asked(&mut self) -> Asked {
+        let client = &self.clients[self.rng.usize(0..self.clients.len())];
+        let (key, quota) = (client.key.clone(), client.quota);
+        Asked { key, quota, cost: self.cost(quota.limit()) }
+    }
+
+    fn cost(&mut self, limit: u64) -> u64 {
+        let remaining = self.last.as_ref().map_or(1, |(_, verdict)| verdict.remaining);
+        match self.rng.u32(0..100) {
+            0..10 => 0,
+            10..50 => 1,
+            50..65 => self.rng.u64(0..=limit),
+            65..75 => self.rng.u64(1..=limit.div_ceil(10)),
+            75..82 => remaining,
+            82..87 => (remaining + 1).min(MAX_EXACT),
+            87..92 => limit,
+            92..97 => (limit + 1).min(MAX_EXACT),
+            _ => magnitude(&mut self.rng, MAX_EXACT),
+        }
+    }
+
+    fn next_time(&mut self) -> u64 {
+        let gap = self.gap();
+        let back = self.rng.u32(0..40) == 0;
+        let time = if back { self.now.saturating_sub(gap) } else { self.now + gap };
+        // Where time is at its end it starts anew: one more step back.
+        if TIMES.contains(&time) { time } else { START }
+    }
+
+    fn gap(&mut self) -> u64 {
+        match self.rng.u32(0..100) {
+            0..30 => 0,
+            30..35 => self.rng.u64(0..10),
+            35..75 => self.gap_to_an_edge(),
+            75..90 => magnitude(&mut self.rng, DAY),
+            90..98 => self.rng.u64(0..SECOND),
+            _ => self.rng.u64(0..3 * YEAR),
+        }
+    }
+
+    /// A gap to just before, at, or just after a moment at which something changes.
+    fn gap_to_an_edge(&mut self) -> u64 {
+        let Some((asked, verdict)) = &self.last else { return 0 };
+        let (period, count) = (asked.quota.rate().period(), asked.quota.rate().count());
+        let edge = match (self.rng.u32(0..6), verdict.retry) {
+            (0, _) => verdict.reset,
+            (1, _) => verdict.reset.div_ceil(1_000) * 1_000,
+            (2, Retry::After(retry)) => retry,
+            (3, _) => self.rng.u64(1..3) * period,
+            (4, _) => self.rng.u64(1..3) * period - self.now % period,
+            _ => self.rng.u64(1..4) * period / count,
+        };
+        (edge + self.rng.u64(0..3)).saturating_sub(1)
+    }
+
+    fn quota(&mut self, algorithm: Algorithm) -> Quota {
+        loop {
+            let rate = self.rate();
+            let limit = match self.rng.u32(0..4) {
+                0 => rate.count(),
+                1 => self.rng.u64(1..20),
+                _ => magnitude(&mut self.rng, MAX_EXACT),
+            };
+            if let Ok(quota) = Quota::new(algorithm, rate, limit) {
+                return quota;
+            }
+        }
+    }
+
+    fn another_limit(&mut self, quota: Quota) -> Quota {
+        let limit = self.rng.u64(1..=quota.limit() * 2).min(MAX_EXACT);
+        Quota::new(quota.algorithm(), quota.rate(), limit).unwrap_or(quota)
+    }
+
+    fn rate(&mut self) -> Rate {
+        if self.rng.bool() {
+            return RATES[self.rng.usize(0..RATES.len())].parse().expect("a rate");
+        }
+        Rate::new(magnitude(&mut self.rng, 10_000_000), magnitude(&mut self.rng, YEAR))
+            .expect("a rate")
+    }
+}
+
+/// A quota whose numbers are near the end of what the algorithm takes, or their product is: limit
+/// × period, which for the continuous ones is even beyond what a double can hold.
+pub fn large_quota(rng: &mut Rng, algorithm: Algorithm) -> Quota {
+    let least = if algorithm.is_continuous() { MAX_EXACT } else { MAX_EXACT >> 5 };
+    loop {
+        let period = magnitude(rng, 1 << 50).next_multiple_of(1_000).min(MAX_TIME);
+        let rate = Rate::new(magnitude(rng, 1 << 24), period).expect("a rate");
+        let quota = Quota::new(algorithm, rate, magnitude(rng, 1 << 45));
+        let is_large = |quota: &Quota| {
+            let parts = u128::from(quota.limit()) * u128::from(quota.terms().0);
+            parts > u128::from(least)
+        };
+        if let Some(quota) = quota.ok().filter(is_large) {
+            return quota;
+        }
+    }
+}
+
+/// A number from 1 to `most`, of any length.
+fn magnitude(rng: &mut Rng, most: u64) -> u64 {
+    let bits = rng.u32(0..=most.ilog2());
+    rng.u64(1 << bits..=(1 << bits) * 2 - 1).min(most)
+}

@@ -1,0 +1,303 @@
+//! The configuration of an nginx.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::nginx::Nginx;
+use crate::port;
+use crate::redis::{Redis, world_readable_dir};
+
+const MODULE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../target/release/libngx_http_rate_limit_redis_module.so"
+);
+
+/// How many ports a configuration can name.
+const PORTS: usize = 4;
+
+/// A configuration that is being put together, and nginx's opinion of it.
+///
+/// The snippets may hold placeholders: `{port}` (that of the server block made of
+/// [`server`](Self::server)), `{port2}` to `{port4}` for more servers, `{h2}` (the port that
+/// [`http2`](Self::http2) adds), `{prefix}` (nginx's own directory) and whatever was
+/// [`set`](Self::set), such as `{redis}`.
+///
+/// The document root is `{prefix}/html`, in which `index.html` holds `hello`. Mind that `return`
+/// answers before the access phase, in which limits are asked: serve a file, or proxy.
+#[derive(Clone)]
+pub struct Conf {
+    pub(crate) workers: usize,
+    master: bool,
+    connections: usize,
+    module: bool,
+    http2: bool,
+    log_level: &'static str,
+    main: String,
+    http: String,
+    server: String,
+    values: Vec<(String, String)>,
+    files: Vec<(String, String)>,
+}
+
+impl Conf {
+    /// A server with one worker, the module loaded, and nothing configured.
+    pub fn new() -> Self {
+        Self {
+            workers: 1,
+            master: true,
+            connections: 4096,
+            module: true,
+            http2: false,
+            log_level: "info",
+            main: String::new(),
+            http: String::new(),
+            server: String::new(),
+            values: Vec::new(),
+            files: Vec::new(),
+        }
+    }
+
+    /// So many worker processes.
+    pub fn workers(mut self, number: usize) -> Self {
+        self.workers = number;
+        self
+    }
+
+    /// No master: one process does everything, and counts as no worker.
+    pub fn single(mut self) -> Self {
+        self.master = false;
+        self.workers(0)
+    }
+
+    /// So many connections a worker, those to Redis included.
+    pub fn connections(mut self, number: usize) -> Self {
+        self.connections = number;
+        self
+    }
+
+    /// Does not load the module.
+    pub fn plain(mut self) -> Self {
+        self.module = false;
+        self
+    }
+
+    /// Listens for HTTP/2 without TLS too, on `{h2}`.
+    pub fn http2(mut self) -> Self {
+        self.http2 = true;
+        self
+    }
+
+    /// Writes the error log at level `debug`.
+    pub fn debug(mut self) -> Self {
+        self.log_level = "debug";
+        self
+    }
+
+    /// Adds to the main context.
+    pub fn main(mut self, snippet: &str) -> Self {
+        append(&mut self.main, snippet);
+        self
+    }
+
+    /// Adds to the `http` block.
+    pub fn http(mut self, snippet: &str) -> Self {
+        append(&mut self.http, snippet);
+        self
+    }
+
+    /// Adds to the `server` block that listens on `{port}`.
+    pub fn server(mut self, snippet: &str) -> Self {
+        append(&mut self.server, snippet);
+        self
+    }
+
+    /// Sets the placeholder `{name}`.
+    pub fn set(mut self, name: &str, value: impl ToString) -> Self {
+        self.values.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    /// Passes the limits to `redis` by TCP, with a timeout so generous that a busy machine does
+    /// not reach it, and sets `{redis}` to its URL. A test of the time without Redis sets the
+    /// timeout it needs in its `server` block.
+    pub fn redis(self, redis: &Redis) -> Self {
+        self.set("redis", redis.url())
+            .http("rate_limit_redis_pass {redis};\nrate_limit_redis_timeout 5s;")
+    }
+
+    /// Has each answer tell how it was decided: see [`Response::decision`](crate::Response).
+    pub fn decisions(self) -> Self {
+        self.http(
+            "add_header X-Decision \"$rate_limit_redis_status $rate_limit_redis_source\" always;",
+        )
+    }
+
+    /// Keeps a [`Journal`](crate::Journal): see [`Nginx::journal`].
+    pub fn journal(self) -> Self {
+        self.http(crate::journal::DIRECTIVES)
+    }
+
+    /// Adds a file, named from `{prefix}`, such as `html/a.txt`.
+    pub fn file(mut self, path: &str, content: &str) -> Self {
+        self.files.push((path.to_owned(), content.to_owned()));
+        self
+    }
+
+    /// Starts an nginx of this configuration.
+    pub fn start(&self) -> Nginx {
+        for _ in 0..5 {
+            match Nginx::try_start(self.site(), self.workers) {
+                Ok(nginx) => return nginx,
+                Err(log) if log.contains("Address already in use") => (),
+                Err(log) => panic!("nginx does not start:\n{log}"),
+            }
+        }
+        panic!("nginx finds no free port");
+    }
+
+    /// What `nginx -t` says against this configuration; panics if it is valid.
+    pub fn config_error(&self) -> String {
+        let (valid, output) = self.site().check();
+        assert!(!valid, "nginx accepts this configuration:\n{}", self.http_and_server());
+        output
+    }
+
+    /// Panics if `nginx -t` finds an error, or something to warn of.
+    pub fn config_ok(&self) {
+        let (valid, output) = self.site().check();
+        let clean = valid && !output.contains("[warn]");
+        assert!(
+            clean,
+            "nginx does not like this configuration:\n{}\n{output}",
+            self.http_and_server()
+        );
+    }
+
+    fn http_and_server(&self) -> String {
+        format!("{}\nserver {{\n{}\n}}", self.http, self.server)
+    }
+
+    /// Lays out the files of an nginx of this configuration, on ports that are free.
+    fn site(&self) -> Site {
+        let ports = std::array::from_fn(|_| port::free());
+        let site = Site { dir: world_readable_dir("nginx-"), ports, h2: port::free() };
+        site.lay_out(self);
+        site
+    }
+
+    fn text(&self, site: &Site) -> String {
+        let load = if self.module { format!("load_module {};", module()) } else { String::new() };
+        let listen_h2 = if self.http2 { "listen 127.0.0.1:{h2} http2;" } else { "" };
+        let Self { workers, connections, log_level, main, http, server, .. } = self;
+        let master = if self.master { "on" } else { "off" };
+        let template = format!(
+            "{load}
+daemon off;
+master_process {master};
+worker_processes {workers};
+pid {{prefix}}/nginx.pid;
+error_log {{prefix}}/error.log {log_level};
+events {{ worker_connections {connections}; }}
+{main}
+http {{
+access_log {{prefix}}/access.log;
+client_body_temp_path {{prefix}}/client_body;
+proxy_temp_path {{prefix}}/proxy;
+fastcgi_temp_path {{prefix}}/fastcgi;
+uwsgi_temp_path {{prefix}}/uwsgi;
+scgi_temp_path {{prefix}}/scgi;
+root {{prefix}}/html;
+{http}
+server {{
+listen 127.0.0.1:{{port}};
+{listen_h2}
+{server}
+}}
+}}
+"
+        );
+        self.fill_in(template, site)
+    }
+
+    fn fill_in(&self, mut text: String, site: &Site) -> String {
+        for (name, value) in &self.values {
+            text = text.replace(&format!("{{{name}}}"), value);
+        }
+        for (index, port) in site.ports.iter().enumerate() {
+            let name = if index == 0 { "{port}".into() } else { format!("{{port{}}}", index + 1) };
+            text = text.replace(&name, &port.to_string());
+        }
+        text.replace("{h2}", &site.h2.to_string())
+            .replace("{prefix}", &site.dir.path().display().to_string())
+    }
+}
+
+impl Default for Conf {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Where one nginx lives.
+pub(crate) struct Site {
+    pub dir: TempDir,
+    pub ports: [u16; PORTS],
+    pub h2: u16,
+}
+
+impl Site {
+    /// Writes the configuration and the files that it names.
+    pub fn lay_out(&self, conf: &Conf) {
+        self.write("html/index.html", "hello\n");
+        for (path, content) in &conf.files {
+            self.write(path, content);
+        }
+        self.write("nginx.conf", &conf.text(self));
+    }
+
+    /// `nginx`, told where it lives.
+    pub fn command(&self) -> Command {
+        let nginx = std::env::var("RATE_LIMIT_NGINX");
+        let mut command = Command::new(nginx.unwrap_or_else(|_| "/usr/sbin/nginx".to_owned()));
+        command.arg("-p").arg(self.dir.path());
+        command.arg("-c").arg(self.path("nginx.conf"));
+        command
+    }
+
+    /// Whether the configuration is valid, and all that nginx says of it.
+    fn check(&self) -> (bool, String) {
+        let output = self.command().args(["-t", "-e", "stderr"]).output().expect("run nginx");
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        fs::read(self.path(name)).map_or(String::new(), |b| String::from_utf8_lossy(&b).into())
+    }
+
+    fn write(&self, name: &str, content: &str) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().expect("inside the prefix")).expect("create a directory");
+        fs::write(&path, content).unwrap_or_else(|error| panic!("write {name}: {error}"));
+    }
+}
+
+/// The path of the module, by `RATE_LIMIT_MODULE` or where a release build puts it.
+fn module() -> String {
+    let path = std::env::var("RATE_LIMIT_MODULE").unwrap_or_else(|_| MODULE.to_owned());
+    match fs::canonicalize(&path) {
+        Ok(path) => path.display().to_string(),
+        Err(error) => panic!("no module at {path} ({error}): run scripts/build"),
+    }
+}
+
+fn append(text: &mut String, snippet: &str) {
+    text.push_str(snippet);
+    text.push('\n');
+}

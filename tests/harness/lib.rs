@@ -1,0 +1,51 @@
+//! Real nginx, real Redis and real clients, for tests of the whole system.
+//!
+//! ```no_run
+//! use harness::{Conf, Redis};
+//!
+//! let redis = Redis::start();
+//! let nginx = Conf::new()
+//!     .redis(&redis)
+//!     .server("location / { rate_limit_redis $remote_addr rate=2r/m; }")
+//!     .start();
+//! assert_eq!(nginx.get("/").status, 200);
+//! ```
+//!
+//! Every server has a temp directory and ports of its own, so tests may run side by side. It ends
+//! with the value that stands for it, or with the test process, however that ends. When nginx is
+//! dropped its error log is checked; when a test fails, each server tells what it has logged.
+
+#![warn(missing_docs)]
+
+mod conf;
+mod fake;
+mod http;
+mod journal;
+mod load;
+mod nginx;
+mod port;
+mod process;
+mod redis;
+
+use std::time::{Duration, Instant};
+
+pub use conf::Conf;
+pub use fake::{ALLOWED, Act, Command, Fake};
+pub use http::{Http, Response};
+pub use journal::{Entry, Journal};
+pub use load::{Load, Tally, ab, h2load, hey, run};
+pub use nginx::Nginx;
+pub use redis::Redis;
+
+/// How long anything may take that should happen at once.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Waits until `condition` holds; panics, naming `what`, if it does not within `timeout`.
+#[track_caller]
+pub fn wait_until(timeout: Duration, mut condition: impl FnMut() -> bool, what: &str) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < timeout, "not within {timeout:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,274 @@
+//! A running nginx.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::conf::{Conf, Site};
+use crate::http::{Http, Response};
+use crate::journal::Journal;
+use crate::process::Process;
+use crate::{PATIENCE, wait_until};
+
+/// What an error log must not hold after a test.
+const BAD_SIGNS: [&str; 6] =
+    ["[alert]", "[emerg]", "[crit]", "panic", "exited on signal", "open socket"];
+
+/// A running nginx. Dropping it quits it gracefully and fails the test if it does not quit, or if
+/// its error log shows that something went badly wrong.
+pub struct Nginx {
+    site: Site,
+    master: Process,
+    workers: usize,
+    allowed: Vec<String>,
+}
+
+impl Nginx {
+    /// Starts nginx and waits for its workers; the error is its log.
+    pub(crate) fn try_start(site: Site, workers: usize) -> Result<Self, String> {
+        let output = File::create(site.path("stderr.log")).expect("create stderr.log");
+        let mut command = site.command();
+        command.arg("-e").arg(site.path("error.log"));
+        command.stdout(output.try_clone().expect("a second handle")).stderr(output);
+        let master = Process::spawn(command, libc::SIGTERM).expect("run nginx");
+
+        let mut nginx = Self { site, master, workers, allowed: Vec::new() };
+        let mut ended = false;
+        let settled = || {
+            ended = nginx.master.ended().is_some();
+            ended || nginx.serves()
+        };
+        wait_until(PATIENCE, settled, "start of nginx");
+        if ended {
+            // The log is the caller's now, not something to fail for.
+            nginx.allowed.push(String::new());
+            return Err(nginx.site.read("stderr.log") + &nginx.error_log());
+        }
+        Ok(nginx)
+    }
+
+    /// The port of the server block of [`Conf::server`].
+    pub fn port(&self) -> u16 {
+        self.site.ports[0]
+    }
+
+    /// The address of that server.
+    pub fn addr(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port()).into()
+    }
+
+    /// The URL of `path` on that server.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.addr())
+    }
+
+    /// The same for the port of [`Conf::http2`].
+    pub fn h2_url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.site.h2)
+    }
+
+    /// A connection to that server.
+    pub fn http(&self) -> Http {
+        Http::connect(self.addr())
+    }
+
+    /// `GET path` over a connection of its own.
+    pub fn get(&self, path: &str) -> Response {
+        self.http().get(path)
+    }
+
+    /// The process id of the master.
+    pub fn pid(&self) -> u32 {
+        self.master.id()
+    }
+
+    /// The workers that serve, without those that are shutting down.
+    pub fn worker_pids(&self) -> Vec<u32> {
+        let serves = |pid: &u32| title(*pid).is_some_and(|title| title == "nginx: worker process");
+        children(self.pid()).into_iter().filter(serves).collect()
+    }
+
+    /// Tells the master to reload its configuration and waits until only new workers serve. The
+    /// old ones may still be shutting down: their ids are the answer.
+    pub fn reload_signal(&mut self) -> Vec<u32> {
+        let old = self.worker_pids();
+        self.master.signal(libc::SIGHUP);
+        let renewed = || {
+            let new = self.worker_pids();
+            new.len() == self.workers && new.iter().all(|pid| !old.contains(pid))
+        };
+        wait_until(PATIENCE, renewed, "new workers after a reload");
+        old
+    }
+
+    /// Reloads the configuration and waits until the old workers have ended.
+    pub fn reload(&mut self) {
+        let old = self.reload_signal();
+        let gone = || {
+            let now = children(self.pid());
+            old.iter().all(|pid| !now.contains(pid))
+        };
+        wait_until(PATIENCE, gone, "end of the old workers after a reload");
+    }
+
+    /// Replaces the configuration, on the same ports, and reloads it.
+    pub fn reload_with(&mut self, conf: &Conf) {
+        self.site.lay_out(conf);
+        self.workers = conf.workers;
+        self.reload();
+    }
+
+    /// Quits gracefully and waits for the end; drop still checks the log.
+    pub fn quit(&mut self) {
+        self.master.signal(libc::SIGQUIT);
+        self.master.wait(PATIENCE);
+    }
+
+    /// Ends at once, without waiting for requests; drop still checks the log.
+    pub fn terminate(&mut self) {
+        self.signal(libc::SIGTERM);
+        self.master.wait(PATIENCE);
+    }
+
+    /// Sends `signal` to the master.
+    pub fn signal(&mut self, signal: i32) {
+        self.master.signal(signal);
+    }
+
+    /// A path in nginx's prefix.
+    pub fn path(&self, name: &str) -> std::path::PathBuf {
+        self.site.path(name)
+    }
+
+    /// The error log.
+    pub fn error_log(&self) -> String {
+        self.site.read("error.log")
+    }
+
+    /// The access log. nginx writes a line of it only after the response is sent.
+    pub fn access_log(&self) -> String {
+        self.site.read("access.log")
+    }
+
+    /// What nginx wrote down of each request so far, if [`Conf::journal`] asked for it.
+    pub fn journal(&self) -> Journal {
+        Journal::read(&self.read("journal.log"))
+    }
+
+    /// Waits until the journal has at least `number` entries, and returns it.
+    pub fn wait_for_journal(&self, number: usize) -> Journal {
+        let mut journal = self.journal();
+        let written = || {
+            journal = self.journal();
+            journal.0.len() >= number
+        };
+        wait_until(PATIENCE, written, "entries in the journal");
+        journal
+    }
+
+    /// The lines of the error log that hold `text`.
+    pub fn logged(&self, text: &str) -> Vec<String> {
+        self.error_log().lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
+    }
+
+    /// Any other file in nginx's prefix, empty if there is none.
+    pub fn read(&self, name: &str) -> String {
+        self.site.read(name)
+    }
+
+    /// Waits until the error log holds `text`.
+    pub fn wait_for_error_log(&self, text: &str) {
+        wait_until(PATIENCE, || self.error_log().contains(text), &format!("{text:?} in the log"));
+    }
+
+    /// Waits until the access log has `number` lines, and returns it.
+    pub fn wait_for_access_log(&self, number: usize) -> String {
+        let lines = || self.access_log().lines().count() >= number;
+        wait_until(PATIENCE, lines, "lines in the access log");
+        self.access_log()
+    }
+
+    /// Lets the error log hold lines with `text`, whatever bad sign is in them.
+    pub fn allow_log(&mut self, text: &str) {
+        self.allowed.push(text.to_owned());
+    }
+
+    /// Whether every worker runs, or, where the master is the worker, whether it listens.
+    fn serves(&self) -> bool {
+        match self.workers {
+            0 => Http::try_connect(self.addr()).is_ok(),
+            workers => self.worker_pids().len() == workers,
+        }
+    }
+
+    /// The lines of the error log that no test may leave behind.
+    fn bad_lines(&self) -> Vec<String> {
+        let bad = |line: &&str| {
+            BAD_SIGNS.iter().any(|sign| line.contains(sign))
+                && !self.allowed.iter().any(|text| line.contains(text))
+        };
+        self.error_log().lines().filter(bad).map(str::to_owned).collect()
+    }
+
+    /// Quits, and says whether that went well.
+    fn quits(&mut self) -> bool {
+        self.master.signal(libc::SIGQUIT);
+        let start = std::time::Instant::now();
+        while self.master.ended().is_none() {
+            if start.elapsed() > PATIENCE {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        true
+    }
+
+    fn tell(&self) {
+        let conf = fs::read_to_string(self.site.path("nginx.conf")).unwrap_or_default();
+        let (errors, requests) = (self.error_log(), self.access_log());
+        eprintln!("--- nginx.conf\n{conf}");
+        eprintln!("--- error log of nginx\n{}", tail(&errors));
+        eprintln!("--- access log of nginx\n{}", tail(&requests));
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.tell();
+            return;
+        }
+        let quits = self.quits();
+        let bad = self.bad_lines();
+        if !quits || !bad.is_empty() {
+            self.tell();
+            assert!(quits, "nginx does not quit within {PATIENCE:?}");
+            panic!("the error log of nginx holds:\n{}", bad.join("\n"));
+        }
+    }
+}
+
+/// The last lines of a log.
+pub(crate) fn tail(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(40)..].join("\n")
+}
+
+/// The children of the process `parent`.
+fn children(parent: u32) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").expect("list /proc");
+    let ids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    ids.filter(|pid| parent_of(*pid) == Some(parent)).collect()
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+}
+
+/// What a process calls itself.
+fn title(pid: u32) -> Option<String> {
+    let title = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let text = String::from_utf8(title).ok()?;
+    Some(text.trim_end_matches('\0').to_owned())
+}

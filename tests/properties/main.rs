@@ -1,0 +1,11 @@
+//! What each algorithm promises, tried on random histories of its reference.
+
+mod history;
+
+mod cell;
+mod clock;
+mod drift;
+mod even;
+mod leaky;
+mod promises;
+mod window;

@@ -1,0 +1,345 @@
+//! Redis is away: the policy applies, nobody waits for long, and it heals by itself.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use harness::{Act, Conf, Fake, Journal, Load, Nginx, Redis, wait_until};
+
+/// What a request may wait that need not wait; a request that waits for its timeout waits longer.
+const NO_WAIT: Duration = Duration::from_millis(5);
+
+/// Attempts come at least every 0.8 s; the rest is for a busy machine.
+const RECOVERY: Duration = Duration::from_millis(1_500);
+
+fn limited(url: &str) -> Conf {
+    Conf::new()
+        .decisions()
+        .journal()
+        .set("redis", url)
+        .http("rate_limit_redis_pass {redis};")
+        .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=500000; }")
+}
+
+/// Waits until all is decided by Redis again, without a timeout; says how long that took.
+#[track_caller]
+fn recovers(nginx: &Nginx) -> Duration {
+    let start = Instant::now();
+    wait_until(RECOVERY, || nginx.get("/?k=a").decision() == "PASSED redis", "recovery");
+    start.elapsed()
+}
+
+/// The journal of `number` requests, one after the other, that all come to `decision`.
+#[track_caller]
+fn journal_of(nginx: &Nginx, number: usize, decision: &str) -> Journal {
+    let before = nginx.journal().0.len();
+    let mut http = nginx.http();
+    for _ in 0..number {
+        assert_eq!(http.get("/?k=b").decision(), decision);
+    }
+    nginx.wait_for_journal(before + number).after(before)
+}
+
+#[track_caller]
+fn nobody_waits(nginx: &Nginx, decision: &str) {
+    let journal = journal_of(nginx, 200, decision);
+    let most = journal.percentile(95);
+    assert!(most < NO_WAIT, "{most:?}");
+}
+
+/// Requests go on while Redis is killed and comes back; says how they were answered, and what
+/// happened while it was away.
+#[track_caller]
+fn outage(nginx: &Nginx, redis: &mut Redis) -> (harness::Tally, Journal) {
+    let load = Load::start(nginx.addr(), "/?k=a", 4);
+    sleep(Duration::from_millis(300));
+    redis.kill9();
+    sleep(Duration::from_millis(200));
+    let before = nginx.journal().0.len();
+    sleep(Duration::from_millis(800));
+    let away = nginx.journal().after(before);
+    redis.restart();
+    recovers(nginx);
+    sleep(Duration::from_millis(800));
+    let before = nginx.journal().0.len();
+    sleep(Duration::from_millis(100));
+    let tally = load.stop();
+    assert!(tally.failures.is_empty(), "{tally:?}");
+    let back = nginx.journal().after(before);
+    assert!(back.count("PASSED") == back.0.len() && back.0.len() > 10, "{back:?}");
+    (tally, away)
+}
+
+#[track_caller]
+fn told(nginx: &Nginx, down: usize, up: usize) {
+    // That it is up may be told only when it has lasted for a while.
+    wait_until(Duration::from_secs(3), || nginx.logged("is up again").len() >= up, "up again");
+    let lines = nginx.logged("redis 127.0.0.1:");
+    let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
+    assert_eq!((count("is down"), count("is up again")), (down, up), "{lines:#?}");
+    // Besides, a note about each connection that was lost, and one that replies come too late.
+    assert!(lines.len() <= 2 * down + up + 1, "{lines:#?}");
+    let errors = nginx.logged("[error]");
+    assert!(errors.iter().all(|line| lines.contains(line)), "{errors:#?}");
+}
+
+#[test]
+fn killed_under_load_and_open() {
+    let mut redis = Redis::start();
+    let nginx = limited(&redis.url())
+        .workers(2)
+        .http("rate_limit_redis_timeout 1s;")
+        .server("rate_limit_redis_on_error open;")
+        .start();
+    let (tally, away) = outage(&nginx, &mut redis);
+    assert_eq!(tally.of(200), tally.total(), "{tally:?}");
+    assert!(away.0.len() > 1_000, "only {} requests", away.0.len());
+    assert_eq!(away.count("ERROR_PASSED"), away.0.len());
+    assert!(away.0.iter().all(|entry| entry.source == "none"));
+    assert!(away.percentile(95) < NO_WAIT, "{:?}", away.percentile(95));
+    told(&nginx, 2, 2);
+}
+
+#[test]
+fn killed_under_load_and_closed() {
+    let mut redis = Redis::start();
+    let nginx = limited(&redis.url())
+        .workers(2)
+        .http("rate_limit_redis_timeout 1s;")
+        .server("rate_limit_redis_on_error closed;")
+        .start();
+    let (tally, away) = outage(&nginx, &mut redis);
+    assert_eq!(tally.of(200) + tally.of(503), tally.total(), "{tally:?}");
+    assert!(away.0.len() > 1_000, "only {} requests", away.0.len());
+    assert_eq!(away.count("ERROR_REJECTED"), away.0.len());
+    assert!(away.percentile(95) < NO_WAIT, "{:?}", away.percentile(95));
+    told(&nginx, 2, 2);
+}
+
+#[test]
+fn each_outage_is_told_once() {
+    let mut redis = Redis::start();
+    let nginx = limited(&redis.url()).http("rate_limit_redis_timeout 1s;").start();
+    for outages in 1..=3 {
+        recovers(&nginx);
+        redis.kill9();
+        nobody_waits(&nginx, "ERROR_PASSED none");
+        told(&nginx, outages, outages - 1);
+        redis.restart();
+        recovers(&nginx);
+        told(&nginx, outages, outages);
+    }
+    let up = &nginx.logged("is up again")[0];
+    assert!(up.contains("requests were not decided"), "{up}");
+}
+
+#[test]
+fn what_closed_answers() {
+    let mut redis = Redis::start();
+    redis.kill9();
+    let nginx = limited(&redis.url())
+        .server("location = /a { rate_limit_redis a rate=9r/m name=a;")
+        .server("rate_limit_redis_on_error closed; }")
+        .server("location = /b { rate_limit_redis a rate=9r/m name=a;")
+        .server("rate_limit_redis_on_error closed; rate_limit_redis_error_status 509; }")
+        .start();
+    nginx.wait_for_error_log("is down");
+    for (path, status) in [("/a", 503), ("/b", 509)] {
+        let response = nginx.get(path);
+        assert_eq!((response.status, response.decision()), (status, "ERROR_REJECTED none"));
+        let after: u64 = response.header("Retry-After").expect("Retry-After").parse().unwrap();
+        assert!(after >= 1);
+        assert_eq!(response.remaining(), None);
+    }
+    assert_eq!(nginx.get("/?k=a").header("Retry-After"), None);
+}
+
+/// nginx starts, and serves, and finds Redis when it comes.
+#[track_caller]
+fn comes_later(url: &str, mut redis: Redis) {
+    redis.kill9();
+    let nginx = limited(url).workers(2).http("rate_limit_redis_timeout 1s;").start();
+    wait_until(RECOVERY, || nginx.logged("is down").len() == 2, "both workers to notice");
+    nobody_waits(&nginx, "ERROR_PASSED none");
+    redis.restart();
+    recovers(&nginx);
+    let noticed = || nginx.logged("is up again").len() == 2;
+    wait_until(Duration::from_secs(3), noticed, "both workers to notice");
+    assert_eq!(nginx.logged("is down").len(), 2);
+}
+
+#[test]
+fn never_there_at_the_start() {
+    let redis = Redis::start();
+    comes_later(&redis.url(), redis);
+}
+
+#[test]
+fn never_there_at_the_start_on_a_unix_socket() {
+    let redis = Redis::start();
+    comes_later(&redis.unix_url(), redis);
+}
+
+#[test]
+fn says_why() {
+    let redis = Redis::start();
+    let url = redis.url();
+    drop(redis);
+    for (url, reason) in [
+        (url.as_str(), "is down: connect() failed (111: Connection refused)"),
+        ("redis+unix:///nowhere/redis.sock", "connect() failed (2: No such file or directory)"),
+        ("redis+unix:///dev/null", "connect() failed (111: Connection refused)"),
+    ] {
+        let nginx = limited(url).start();
+        nginx.wait_for_error_log("is down");
+        assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+        let told = nginx.logged("[error]");
+        assert!(told.len() == 1 && told[0].contains(reason), "{told:?}");
+    }
+}
+
+#[test]
+fn nobody_waits_for_an_address_that_does_not_answer() {
+    // TEST-NET-1: packets go nowhere, or are refused by a router.
+    let nginx = limited("redis://192.0.2.1:6379").http("rate_limit_redis_timeout 5s;").start();
+    nginx.wait_for_error_log("is down");
+    nobody_waits(&nginx, "ERROR_PASSED none");
+    assert_eq!(nginx.logged("is down").len(), 1);
+}
+
+#[test]
+fn a_stopped_redis_costs_the_timeout_for_a_second_and_then_nothing() {
+    let mut redis = Redis::start();
+    let nginx = limited(&redis.url()).start();
+    recovers(&nginx);
+
+    redis.stop_signal();
+    let before = nginx.journal().0.len();
+    let start = Instant::now();
+    let mut http = nginx.http();
+    while nginx.logged("is down").is_empty() {
+        assert_eq!(http.get("/?k=b").decision(), "ERROR_PASSED none");
+        assert!(start.elapsed() < Duration::from_secs(3), "it is not known to be down");
+    }
+    let known = start.elapsed();
+    assert!(known > Duration::from_millis(900), "known after {known:?}");
+    let waited = nginx.journal().after(before);
+    // 20 ms by default.
+    let wait = waited.percentile(50);
+    assert!((15..50).contains(&wait.as_millis()), "{wait:?}");
+    assert!(waited.0.len() > 15, "{} requests in {known:?}", waited.0.len());
+    assert!(nginx.logged("is down")[0].contains("no reply for 1000 ms"));
+
+    nobody_waits(&nginx, "ERROR_PASSED none");
+    // Attempts to connect are accepted by the system, and come to nothing.
+    sleep(Duration::from_millis(700));
+    nobody_waits(&nginx, "ERROR_PASSED none");
+    told(&nginx, 1, 0);
+
+    redis.cont();
+    recovers(&nginx);
+    told(&nginx, 1, 1);
+}
+
+#[test]
+fn late_replies_never_reach_another_request() {
+    let mut redis = Redis::start();
+    let nginx = limited(&redis.url())
+        .server("location /own { rate_limit_redis $arg_k rate=1r/h name=own capacity=$arg_c;")
+        .server("rate_limit_redis_timeout 40ms; try_files /index.html =404; }")
+        .start();
+    recovers(&nginx);
+    let mut clients: Vec<_> = (0..20).map(|_| nginx.http()).collect();
+    for round in 0..8 {
+        redis.stop_signal();
+        let (waiting, later) = clients.split_at_mut(10);
+        for (number, http) in waiting.iter_mut().enumerate() {
+            let capacity = 1_000 + number;
+            http.send("GET", &format!("/own?k=early-{round}-{number}&c={capacity}"), &[]);
+        }
+        for http in waiting.iter_mut() {
+            assert_eq!(http.read_response().decision(), "ERROR_PASSED none");
+        }
+        // Asked while the replies to the others are still to come.
+        for (number, http) in later.iter_mut().enumerate() {
+            let capacity = 2_000 + 100 * round + number;
+            http.send("GET", &format!("/own?k=late-{round}-{number}&c={capacity}"), &[]);
+        }
+        redis.cont();
+        for (number, http) in later.iter_mut().enumerate() {
+            let response = http.read_response();
+            // On a busy machine it may be too late for them, too.
+            if response.decision() == "PASSED redis" {
+                assert_eq!(response.remaining(), Some((2_000 + 100 * round + number - 1) as u64));
+            } else {
+                assert_eq!(response.decision(), "ERROR_PASSED none");
+            }
+        }
+    }
+    let journal = nginx.journal();
+    let late = journal.0.iter().filter(|entry| entry.uri.contains("late")).cloned().collect();
+    assert!(Journal(late).count("PASSED") > 40, "hardly any was decided");
+    assert_eq!(nginx.logged("is down"), Vec::<String>::new());
+}
+
+#[test]
+fn nothing_is_wrong_after_a_long_stop() {
+    let mut redis = Redis::start();
+    let nginx = limited(&redis.url())
+        .server("location /own { rate_limit_redis $arg_k rate=1r/h name=own capacity=$arg_c;")
+        .server("rate_limit_redis_timeout 5s; try_files /index.html =404; }")
+        .start();
+    recovers(&nginx);
+    redis.stop_signal();
+    let mut http = nginx.http();
+    wait_until(
+        Duration::from_secs(3),
+        || {
+            assert_eq!(http.get("/?k=a").decision(), "ERROR_PASSED none");
+            !nginx.logged("is down").is_empty()
+        },
+        "silence to be noticed",
+    );
+    redis.cont();
+    recovers(&nginx);
+    for number in 100..150 {
+        let response = http.get(&format!("/own?k={number}&c={number}"));
+        assert_eq!((response.decision(), response.remaining()), ("PASSED redis", Some(number - 1)));
+    }
+}
+
+#[test]
+fn the_timeout_is_as_configured() {
+    let mut redis = Redis::start();
+    let nginx = limited(&redis.url())
+        .server("location = /50 { rate_limit_redis a rate=9r/m name=a;")
+        .server("rate_limit_redis_timeout 50ms; try_files /index.html =404; }")
+        .server("location = /200 { rate_limit_redis a rate=9r/m name=a;")
+        .server("rate_limit_redis_timeout 200ms; try_files /index.html =404; }")
+        .start();
+    recovers(&nginx);
+    redis.stop_signal();
+    for (path, timeout) in [("/50", 50), ("/200", 200), ("/50", 50)] {
+        let start = Instant::now();
+        assert_eq!(nginx.get(path).decision(), "ERROR_PASSED none");
+        let took = start.elapsed().as_millis();
+        assert!((timeout - 5..timeout + 100).contains(&took), "{path} took {took} ms");
+    }
+    redis.cont();
+}
+
+/// Redis answers, but too late: it is not down, but somebody should be told.
+#[test]
+fn a_slow_redis_is_told_of_without_spam() {
+    let late = |_: &str| Act::After(Duration::from_millis(60), Box::new(Act::Usual));
+    let fake = Fake::answering(late);
+    let nginx = limited(&fake.url()).start();
+    let mut http = nginx.http();
+    for number in 0..20 {
+        assert_eq!(http.get(&format!("/?k={number}")).decision(), "ERROR_PASSED none");
+    }
+    assert_eq!(fake.count(""), 1);
+    assert_eq!(nginx.logged("is down"), Vec::<String>::new());
+    let told = nginx.logged("[error]");
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("redis 127.0.0.1:"), "{told:?}");
+}

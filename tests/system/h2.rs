@@ -1,0 +1,332 @@
+//! HTTP/2: many requests at once in one connection.
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use harness::{Conf, Nginx, PATIENCE, Redis, h2load, run, wait_until};
+
+use crate::seen::{StartConnected as _, lines, remaining, tokens};
+
+fn conf(redis: &Redis, limit: &str) -> Conf {
+    Conf::new()
+        .http2()
+        .redis(redis)
+        .http("log_format h2 '$status $request_uri $rate_limit_redis_remaining';")
+        .server("access_log {prefix}/h2.log h2; keepalive_requests 10000;")
+        .server(limit)
+}
+
+/// How many requests were logged with which status, once so many are.
+fn statuses(nginx: &Nginx, number: usize) -> BTreeMap<String, usize> {
+    let mut tally = BTreeMap::new();
+    for line in lines(nginx, "h2.log", number) {
+        *tally.entry(line[..3].to_owned()).or_default() += 1;
+    }
+    tally
+}
+
+fn tally<const N: usize>(expected: [(&str, usize); N]) -> BTreeMap<String, usize> {
+    expected.map(|(status, number)| (status.to_owned(), number)).into()
+}
+
+#[test]
+fn fifty_streams_in_one_connection() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, "rate_limit_redis $remote_addr rate=60r/d;").start_connected(&redis);
+    let seen = h2load(&["-n", "200", "-c", "1", "-m", "50", &nginx.h2_url("/")]);
+    assert!(seen.failures.is_empty(), "{seen:?}");
+    assert_eq!((seen.of(200), seen.of(400)), (60, 140));
+    assert_eq!(statuses(&nginx, 200), tally([("200", 60), ("429", 140)]));
+    assert_eq!(tokens(&redis, "rl:default:127.0.0.1"), Some(0));
+}
+
+#[test]
+fn many_connections_of_two_workers() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, "rate_limit_redis $remote_addr rate=300r/d;")
+        .workers(2)
+        .start_connected(&redis);
+    let seen = h2load(&["-n", "1000", "-c", "8", "-m", "25", &nginx.h2_url("/index.html")]);
+    assert!(seen.failures.is_empty(), "{seen:?}");
+    assert_eq!((seen.of(200), seen.of(400)), (300, 700));
+    assert_eq!(statuses(&nginx, 1000), tally([("200", 300), ("429", 700)]));
+}
+
+#[test]
+fn each_stream_has_its_own_numbers() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, "rate_limit_redis $remote_addr rate=100r/d;").start_connected(&redis);
+    let urls: Vec<_> = (0..20).map(|n| nginx.h2_url(&format!("/?{n}"))).collect();
+    let mut arguments = vec!["-n", "-v"];
+    arguments.extend(urls.iter().map(String::as_str));
+    let output = run("nghttp", &arguments);
+    let field = "x-ratelimit-remaining: ";
+    let mut shown: Vec<u64> =
+        output.lines().filter_map(|line| line.split_once(field)?.1.trim().parse().ok()).collect();
+    shown.sort_unstable();
+    assert_eq!(shown, (80..100).collect::<Vec<_>>(), "{output}");
+    assert_eq!(output.matches(" x-ratelimit-limit: 100").count(), 20, "{output}");
+}
+
+/// What `curl` prints, which speaks HTTP/2 at once; panics unless it succeeds.
+fn curl(arguments: &[&str]) -> String {
+    let mut all = vec!["-sS", "-i", "--max-time", "10", "--http2-prior-knowledge"];
+    all.extend(arguments);
+    run("curl", &all)
+}
+
+#[test]
+fn fields() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, "rate_limit_redis $remote_addr rate=1r/d;").start_connected(&redis);
+    let passed = curl(&[&nginx.h2_url("/")]);
+    let rejected = curl(&[&nginx.h2_url("/")]);
+    for (output, status, retry_after) in [(&passed, "200", 0), (&rejected, "429", 1)] {
+        assert!(output.starts_with(&format!("HTTP/2 {status}")), "{output}");
+        let count = |field: &str| output.matches(&format!("\n{field}: ")).count();
+        assert_eq!(count("x-ratelimit-limit"), 1, "{output}");
+        assert_eq!(count("x-ratelimit-remaining"), 1, "{output}");
+        assert_eq!(count("x-ratelimit-reset"), 1, "{output}");
+        assert_eq!(count("retry-after"), retry_after, "{output}");
+    }
+}
+
+#[test]
+fn internal_redirects_are_charged_once() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, "rate_limit_redis $remote_addr rate=100r/d;")
+        .server("error_page 404 /404.txt;")
+        .file("html/404.txt", "not here\n")
+        .start_connected(&redis);
+    let output = curl(&[&nginx.h2_url("/nothing")]);
+    assert!(output.ends_with("not here\n"), "{output}");
+    assert_eq!(output.matches("x-ratelimit-remaining: 99").count(), 1, "{output}");
+    assert_eq!(tokens(&redis, "rl:default:127.0.0.1"), Some(99));
+}
+
+#[test]
+fn a_large_body_while_the_request_waits() {
+    let mut redis = Redis::start();
+    let body = "0123456789abcdef".repeat(20_000);
+    let nginx = conf(&redis, "rate_limit_redis $remote_addr rate=100r/d;")
+        .http("server { listen 127.0.0.1:{port2}; location / { return 200 $http_x_length; } }")
+        .http("log_format body $request_body;")
+        .server("client_body_buffer_size 1m; access_log {prefix}/body.log body;")
+        .server("location / { proxy_pass http://127.0.0.1:{port2};")
+        .server("proxy_set_header X-Length $request_length; }")
+        .start_connected(&redis);
+    assert_eq!(nginx.get("/").status, 200);
+    let file = tempfile::NamedTempFile::new().expect("a temp file");
+    fs_write(&file, &body);
+    let data = format!("@{}", file.path().display());
+    redis.stop_signal();
+    thread::scope(|scope| {
+        let url = nginx.h2_url("/");
+        let sent = scope.spawn(move || curl(&["--data-binary", &data, &url]));
+        thread::sleep(Duration::from_millis(300));
+        redis.cont();
+        let output = sent.join().expect("a response");
+        assert!(output.starts_with("HTTP/2 200"), "{output}");
+        assert_eq!(output.matches("x-ratelimit-remaining: 98").count(), 1, "{output}");
+    });
+    let received = lines(&nginx, "body.log", 2);
+    assert!(received[1] == body, "{} bytes of the body came through", received[1].len());
+}
+
+fn fs_write(file: &tempfile::NamedTempFile, text: &str) {
+    std::fs::write(file.path(), text).expect("write a temp file");
+}
+
+/// Far less than the timeout for decisions, 5 s.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+#[test]
+fn a_client_that_leaves_while_its_requests_wait() {
+    let mut redis = Redis::start();
+    let nginx = conf(&redis, "rate_limit_redis $remote_addr rate=100r/d;").start_connected(&redis);
+    assert_eq!(nginx.get("/").status, 200);
+    redis.stop_signal();
+    let mut client = Command::new("nghttp")
+        .args(["-n", &nginx.h2_url("/?a"), &nginx.h2_url("/?b"), &nginx.h2_url("/?c")])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("run nghttp");
+    thread::sleep(Duration::from_millis(300));
+    client.kill().expect("kill nghttp");
+    client.wait().expect("wait for nghttp");
+    let logged = || nginx.read("h2.log").lines().count();
+    wait_until(AT_ONCE, || logged() == 4, "the end of its requests");
+    assert_eq!(statuses(&nginx, 4), tally([("200", 1), ("499", 3)]));
+    redis.cont();
+    // Their questions were under way, and what is asked is charged.
+    assert_eq!(remaining(&nginx.get("/")), 95);
+}
+
+/// A client that does what no other would.
+struct Frames {
+    stream: TcpStream,
+}
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+impl Frames {
+    fn connect(nginx: &Nginx) -> Self {
+        let url = nginx.h2_url("");
+        let address = url.strip_prefix("http://").expect("a URL");
+        let stream = TcpStream::connect(address).expect("connect");
+        stream.set_read_timeout(Some(PATIENCE)).expect("set a timeout");
+        let mut frames = Self { stream };
+        frames.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        frames.send(SETTINGS, 0, 0, b"");
+        frames
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).expect("send to nginx");
+    }
+
+    fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        let length = u32::try_from(payload.len()).expect("a short frame").to_be_bytes();
+        let mut frame = length[1..].to_vec();
+        frame.extend([kind, flags]);
+        frame.extend(stream.to_be_bytes());
+        frame.extend(payload);
+        self.write(&frame);
+    }
+
+    /// `GET /` followed by the query, on a stream of its own.
+    fn get(&mut self, stream: u32, query: &str) {
+        self.request(0x82, END_STREAM, stream, query);
+    }
+
+    /// The same for `POST`, whose body is still to come.
+    fn post(&mut self, stream: u32, query: &str) {
+        self.request(0x83, 0, stream, query);
+    }
+
+    /// A part of a body.
+    fn data(&mut self, stream: u32, flags: u8, bytes: &[u8]) {
+        self.send(DATA, flags, stream, bytes);
+    }
+
+    fn request(&mut self, method: u8, flags: u8, stream: u32, query: &str) {
+        let path = format!("/?{query}");
+        let mut block = vec![method, 0x86, 0x04, u8::try_from(path.len()).expect("a short path")];
+        block.extend(path.as_bytes());
+        block.extend(b"\x41\x01a");
+        self.send(HEADERS, flags | END_HEADERS, stream, &block);
+    }
+
+    /// Cancels a request.
+    fn cancel(&mut self, stream: u32) {
+        self.send(RST_STREAM, 0, stream, &8u32.to_be_bytes());
+    }
+
+    /// Reads until the response on `stream` is over.
+    fn wait_for_end(&mut self, stream: u32) {
+        loop {
+            let mut head = [0; 9];
+            self.stream.read_exact(&mut head).expect("a frame");
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut payload = vec![0; length as usize];
+            self.stream.read_exact(&mut payload).expect("a whole frame");
+            let id = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+            if [DATA, HEADERS].contains(&head[3]) && head[4] & END_STREAM != 0 && id == stream {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn bodies_that_come_late() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, "rate_limit_redis $remote_addr rate=2r/d;")
+        .http("server { listen 127.0.0.1:{port2}; location / { return 200; } }")
+        .http("log_format body $request_body;")
+        .server("access_log {prefix}/body.log body;")
+        .server("location / { proxy_pass http://127.0.0.1:{port2}; }")
+        .start_connected(&redis);
+    let mut client = Frames::connect(&nginx);
+    client.post(1, "passes");
+    thread::sleep(Duration::from_millis(100));
+    client.data(1, 0, b"la");
+    thread::sleep(Duration::from_millis(100));
+    client.data(1, END_STREAM, b"te");
+    client.wait_for_end(1);
+    client.get(3, "passes");
+    client.wait_for_end(3);
+    client.post(5, "rejected");
+    client.wait_for_end(5);
+    client.data(5, END_STREAM, b"late");
+    client.get(7, "rejected");
+    client.wait_for_end(7);
+    let log = lines(&nginx, "h2.log", 4);
+    assert_eq!(log, ["200 /?passes 1", "200 /?passes 0", "429 /?rejected 0", "429 /?rejected 0"]);
+    assert_eq!(lines(&nginx, "body.log", 4)[0], "late");
+}
+
+#[test]
+fn a_stream_that_is_reset_while_its_request_waits() {
+    let mut redis = Redis::start();
+    let nginx = conf(&redis, "rate_limit_redis $remote_addr rate=100r/d;").start_connected(&redis);
+    assert_eq!(nginx.get("/?first").status, 200);
+    redis.stop_signal();
+    let mut client = Frames::connect(&nginx);
+    for stream in [1, 3, 5] {
+        client.get(stream, &stream.to_string());
+    }
+    thread::sleep(Duration::from_millis(200));
+    client.cancel(1);
+    client.cancel(5);
+    let logged = || nginx.read("h2.log").lines().count();
+    wait_until(AT_ONCE, || logged() == 3, "the end of the cancelled requests");
+    assert_eq!(statuses(&nginx, 3), tally([("200", 1), ("499", 2)]));
+
+    redis.cont();
+    client.wait_for_end(3);
+    client.get(7, "last");
+    client.wait_for_end(7);
+    let log = lines(&nginx, "h2.log", 5);
+    // The cancelled ones were under way: what is asked is charged.
+    assert_eq!(log[3..], ["200 /?3 97", "200 /?last 95"], "{log:?}");
+}
+
+#[test]
+fn hundreds_of_streams_that_are_reset() {
+    let mut redis = Redis::start();
+    let nginx = conf(&redis, "rate_limit_redis $remote_addr rate=10000r/d;")
+        .server("http2_max_concurrent_streams 128;")
+        .start_connected(&redis);
+    assert_eq!(nginx.get("/").status, 200);
+    redis.stop_signal();
+    let mut client = Frames::connect(&nginx);
+    let mut stream = 1;
+    for batch in 1..=4 {
+        let first = stream;
+        for _ in 0..100 {
+            client.get(stream, "x");
+            stream += 2;
+        }
+        thread::sleep(Duration::from_millis(50));
+        (first..stream).step_by(2).for_each(|stream| client.cancel(stream));
+        let logged = || nginx.read("h2.log").lines().count();
+        wait_until(AT_ONCE, || logged() == 1 + batch * 100, "the end of the cancelled requests");
+    }
+    assert_eq!(statuses(&nginx, 401), tally([("200", 1), ("499", 400)]));
+    redis.cont();
+    client.get(stream, "last");
+    client.wait_for_end(stream);
+    let log = lines(&nginx, "h2.log", 402);
+    assert_eq!(log[401], "200 /?last 9598");
+}

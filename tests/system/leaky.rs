@@ -1,0 +1,630 @@
+//! `algorithm=leaky_bucket`: as `limit_req`, excess requests wait for their turn.
+
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use harness::{Conf, Http, Nginx, PATIENCE, Redis, Response, h2load, run, wait_until};
+
+use crate::seen::{StartConnected as _, keys, lines, quota, retry_after, tells_nothing};
+
+/// What a request may take longer than it is delayed, on a busy machine.
+const SLACK: Duration = Duration::from_millis(600);
+/// How much earlier than computed a turn may come: nginx's clock ticks once a turn of its loop.
+const EARLY: Duration = Duration::from_millis(30);
+/// Far less than any delay that a test does not wait for.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// A server that tells how each request was decided, and writes down how long it took.
+fn conf(redis: &Redis) -> Conf {
+    let vars = "$request_uri $status $request_time $rate_limit_redis_status $limit_req_status";
+    Conf::new()
+        .redis(redis)
+        .decisions()
+        .http(&format!("log_format leaky '{vars}';"))
+        .http("access_log {prefix}/leaky.log leaky;")
+}
+
+/// One with a leaky bucket for all.
+fn leaky(redis: &Redis, parameters: &str) -> Conf {
+    conf(redis).server(&format!("rate_limit_redis $arg_k algorithm=leaky_bucket {parameters};"))
+}
+
+/// A request as nginx wrote it down.
+#[derive(Clone, Debug)]
+struct Logged {
+    uri: String,
+    status: u16,
+    time: Duration,
+    decision: String,
+    limit_req: String,
+}
+
+/// All requests, once so many are written down.
+#[track_caller]
+fn log(nginx: &Nginx, number: usize) -> Vec<Logged> {
+    let parse = |line: String| {
+        let fields: Vec<_> = line.split(' ').collect();
+        let [uri, status, time, decision, limit_req] = fields[..] else { panic!("{line:?}") };
+        Logged {
+            uri: uri.to_owned(),
+            status: status.parse().expect("a status"),
+            time: Duration::from_secs_f64(time.parse().expect("a time")),
+            decision: decision.to_owned(),
+            limit_req: limit_req.to_owned(),
+        }
+    };
+    lines(nginx, "leaky.log", number).into_iter().map(parse).collect()
+}
+
+/// Sends a request over a connection of its own.
+fn sent(nginx: &Nginx, path: &str) -> Http {
+    let mut http = nginx.http();
+    http.send("GET", path, &[]);
+    // The next one is to come to nginx after this one.
+    sleep(ms(10));
+    http
+}
+
+/// A response, and when it came.
+struct Received {
+    response: Response,
+    after: Duration,
+}
+
+/// Sends requests for `paths` in this order, without waiting for answers.
+fn together<const N: usize>(nginx: &Nginx, paths: [&str; N]) -> [Received; N] {
+    let start = Instant::now();
+    let receive = |path| {
+        let mut http = sent(nginx, path);
+        thread::spawn(move || {
+            let response = http.read_response();
+            Received { response, after: start.elapsed() }
+        })
+    };
+    paths.map(receive).map(|thread| thread.join().expect("a response"))
+}
+
+/// Each was decided so, and came so many ms after the first was sent.
+#[track_caller]
+fn came(received: &[Received], expected: &[(&str, u64)]) {
+    let seen: Vec<_> = received.iter().map(|r| (r.response.decision(), r.after)).collect();
+    assert_eq!(seen.len(), expected.len());
+    for ((decision, after), (status, delay)) in seen.iter().zip(expected) {
+        assert_eq!(*decision, format!("{status} redis"), "{seen:?}");
+        let right = *after + EARLY >= ms(*delay) && *after < ms(*delay) + SLACK;
+        assert!(right, "not {delay} ms: {seen:?}");
+    }
+    for Received { response, .. } in received {
+        let status = if response.decision() == "REJECTED redis" { 429 } else { 200 };
+        assert_eq!(response.status, status, "{response:?}");
+    }
+}
+
+#[test]
+fn without_a_burst_the_second_is_rejected() {
+    let redis = Redis::start();
+    let nginx = leaky(&redis, "rate=1r/h").start_connected(&redis);
+    let (first, second) = (nginx.get("/?k=a"), nginx.get("/?k=a"));
+    assert_eq!([first.decision(), second.decision()], ["PASSED redis", "REJECTED redis"]);
+    assert_eq!([first.status, second.status], [200, 429]);
+    assert_eq!([quota(&first), quota(&second)], [[1, 0, 3600]; 2]);
+    assert!((3_590..=3_600).contains(&retry_after(&second)), "{second:?}");
+    assert_eq!(nginx.get("/?k=b").status, 200, "another client");
+    assert!(tells_nothing(&nginx.get("/")), "no key");
+    assert_eq!(keys(&redis), ["rl:default:a", "rl:default:b"]);
+}
+
+#[test]
+fn excess_waits_for_its_turn() {
+    let redis = Redis::start();
+    let nginx = leaky(&redis, "rate=4r/s burst=3").start_connected(&redis);
+    let paths = ["/?k=a&0", "/?k=a&1", "/?k=a&2", "/?k=a&3", "/?k=a&4"];
+    let received = together(&nginx, paths);
+    let expected =
+        [("PASSED", 0), ("DELAYED", 250), ("DELAYED", 500), ("DELAYED", 750), ("REJECTED", 0)];
+    came(&received, &expected);
+    let shown = [0, 1, 2, 3, 4].map(|n: usize| quota(&received[n].response)[..2].to_vec());
+    assert_eq!(shown, [[4, 3], [4, 2], [4, 1], [4, 0], [4, 0]]);
+    assert_eq!(retry_after(&received[4].response), 1);
+    assert!(received[3].response.header("Retry-After").is_none());
+
+    let logged = log(&nginx, 5);
+    let order: Vec<_> = logged.iter().map(|l| l.uri.as_str()).collect();
+    assert_eq!(order, [paths[0], paths[4], paths[1], paths[2], paths[3]], "one after the other");
+    for (entry, (least, most)) in logged.iter().zip([(0, 0), (0, 0), (1, 1), (2, 2), (3, 3)]) {
+        // It came a little after the first one, whose turn counts.
+        let (least, most) = ((250u64 * least).saturating_sub(150), 250 * most + 600);
+        assert!(entry.time >= ms(least) && entry.time < ms(most), "{logged:#?}");
+    }
+
+    // Long after, it starts anew.
+    sleep(ms(300));
+    assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
+}
+
+#[test]
+fn a_little_excess_waits_a_little() {
+    let redis = Redis::start();
+    let nginx = leaky(&redis, "rate=1r/s burst=1").start_connected(&redis);
+    assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
+    sleep(ms(600));
+    let start = Instant::now();
+    assert_eq!(nginx.get("/?k=a").decision(), "DELAYED redis");
+    assert!(start.elapsed() < ms(400) + SLACK.min(ms(500)), "{:?}", start.elapsed());
+    let [line] = &nginx.logged("delaying request")[..] else { panic!("one line") };
+    let excess: f64 =
+        line.split_once("excess: ").unwrap().1.split(' ').next().unwrap().parse().unwrap();
+    assert!(excess > 0.05 && excess <= 0.4, "{line}");
+}
+
+#[test]
+fn nodelay() {
+    let redis = Redis::start();
+    let nginx = leaky(&redis, "rate=1r/h burst=2 nodelay").start_connected(&redis);
+    let start = Instant::now();
+    let seen = [(); 4].map(|()| nginx.get("/?k=a")).map(|r| (r.status, r.decision().to_owned()));
+    assert!(start.elapsed() < AT_ONCE);
+    let passed = (200, "PASSED redis".to_owned());
+    let rejected = (429, "REJECTED redis".to_owned());
+    assert_eq!(seen, [passed.clone(), passed.clone(), passed, rejected]);
+    assert_eq!(nginx.logged("delaying").len(), 0);
+}
+
+#[test]
+fn delay() {
+    let redis = Redis::start();
+    let nginx = leaky(&redis, "rate=4r/s burst=4 delay=2").start_connected(&redis);
+    let received = together(&nginx, ["/?k=a"; 6]);
+    let passed = [("PASSED", 0); 3];
+    let delayed = [("DELAYED", 250), ("DELAYED", 500), ("REJECTED", 0)];
+    came(&received, &[passed, delayed].concat());
+}
+
+#[test]
+fn delay_of_the_whole_burst_delays_nothing() {
+    let redis = Redis::start();
+    let nginx = leaky(&redis, "rate=1r/h burst=2 delay=2").start_connected(&redis);
+    let received = together(&nginx, ["/?k=a"; 4]);
+    came(&received, &[("PASSED", 0), ("PASSED", 0), ("PASSED", 0), ("REJECTED", 0)]);
+}
+
+#[test]
+fn lines_of_one_name_may_differ_in_delay() {
+    let redis = Redis::start();
+    let line = "rate_limit_redis a algorithm=leaky_bucket rate=2r/s burst=5";
+    let nginx = conf(&redis)
+        .server(&format!("location / {{ {line}; }} location = /index.html {{ {line} nodelay; }}"))
+        .file("html/other", "")
+        .start_connected(&redis);
+    let received = together(&nginx, ["/index.html", "/index.html", "/other"]);
+    came(&received, &[("PASSED", 0), ("PASSED", 0), ("DELAYED", 1000)]);
+    assert_eq!(keys(&redis), ["rl:default:a"]);
+}
+
+#[test]
+fn costs_wait_for_as_many_turns() {
+    let redis = Redis::start();
+    let line = "rate_limit_redis a algorithm=leaky_bucket rate=4r/s burst=3";
+    let nginx = conf(&redis)
+        .server(&format!("location / {{ {line} cost=2; }} location /quota {{ {line} cost=0; }}"))
+        .file("html/quota", "")
+        .start_connected(&redis);
+    let received = together(&nginx, ["/", "/", "/", "/quota"]);
+    came(&received, &[("PASSED", 0), ("DELAYED", 500), ("REJECTED", 0), ("PASSED", 0)]);
+    assert!(received[3].response.header("Retry-After").is_none());
+}
+
+#[test]
+fn nobody_else_waits() {
+    let redis = Redis::start();
+    let nginx = leaky(&redis, "rate=1r/2s burst=3")
+        .server("location / { }")
+        .server("location /free { rate_limit_redis off; try_files /index.html =404; }")
+        .start_connected(&redis);
+    assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
+    let start = Instant::now();
+    let mut waiting = sent(&nginx, "/?k=a");
+    let mut http = nginx.http();
+    for n in 0..30 {
+        assert_eq!(http.get("/free").status, 200);
+        assert_eq!(http.get(&format!("/?k={n}")).decision(), "PASSED redis");
+    }
+    let done = start.elapsed();
+    assert_eq!(waiting.read_response().decision(), "DELAYED redis");
+    assert!(done < ms(1_500) && start.elapsed() > ms(1_500), "{done:?}, {:?}", start.elapsed());
+    let logged = log(&nginx, 62);
+    assert!(logged.last().is_some_and(|last| last.decision == "DELAYED"), "{logged:?}");
+}
+
+#[test]
+fn log_levels() {
+    let redis = Redis::start();
+    let levels = [("info", "info"), ("notice", "info"), ("warn", "notice"), ("error", "warn")];
+    let location = |(level, _): &(&str, &str)| {
+        format!("location /{level} {{ rate_limit_redis_log_level {level};")
+            + "try_files /index.html =404; }"
+    };
+    let nginx = leaky(&redis, "rate=5r/s burst=1 name=slow")
+        .server(&levels.iter().map(location).collect::<String>())
+        .start_connected(&redis);
+    for (level, lower) in levels {
+        let path = format!("/{level}?k={level}");
+        let received = together(&nginx, [&path; 3]);
+        came(&received, &[("PASSED", 0), ("DELAYED", 200), ("REJECTED", 0)]);
+        let delaying = nginx.logged("delaying request, excess: ");
+        let limiting = nginx.logged("limiting requests, excess: ");
+        let of = |lines: Vec<String>| -> String {
+            let of: Vec<_> = lines.into_iter().filter(|line| line.contains(&path)).collect();
+            assert_eq!(of.len(), 1, "{of:?}");
+            of[0].clone()
+        };
+        let (delaying, limiting) = (of(delaying), of(limiting));
+        assert!(delaying.contains(&format!(" [{lower}] ")), "{delaying}");
+        assert!(limiting.contains(&format!(" [{level}] ")), "{limiting}");
+        let named = format!("by limit \"slow\", key: \"{level}\", client: 127.0.0.1");
+        assert!(delaying.contains(&named) && limiting.contains(&named), "{delaying}\n{limiting}");
+        let excess = |line: &str| -> f64 {
+            let number = line.split_once("excess: ").expect("an excess").1;
+            number.split(' ').next().unwrap().parse().expect("a number")
+        };
+        assert!((0.01..=1.0).contains(&excess(&delaying)), "{delaying}");
+        // limit_req would say one more: it counts the request itself and what is above `burst`.
+        assert!((0.01..=1.0).contains(&excess(&limiting)), "{limiting}");
+    }
+    let first = nginx.logged("limiting requests").len() + nginx.logged("delaying request").len();
+    assert_eq!(first, 8, "nothing else is logged of it");
+}
+
+/// Waits until so many requests are logged as left by their client.
+#[track_caller]
+fn wait_for_499(nginx: &Nginx, number: usize) {
+    let logged = || nginx.read("leaky.log").matches(" 499 ").count();
+    wait_until(AT_ONCE, || logged() >= number, "requests that are logged as left by the client");
+    assert_eq!(logged(), number, "{}", nginx.read("leaky.log"));
+}
+
+fn descriptors(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).expect("list descriptors").count()
+}
+
+#[test]
+fn a_client_that_leaves() {
+    let redis = Redis::start();
+    let nginx = leaky(&redis, "rate=1r/h burst=1").start_connected(&redis);
+    assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
+    let http = sent(&nginx, "/?k=a");
+    nginx.wait_for_error_log("delaying request");
+    sleep(ms(100));
+    assert_eq!(log(&nginx, 1).len(), 1, "it does wait");
+    drop(http);
+    wait_for_499(&nginx, 1);
+    assert_eq!(log(&nginx, 2)[1].decision, "DELAYED");
+    assert_eq!(nginx.get("/?k=a").decision(), "REJECTED redis", "its turn is spent");
+    assert_eq!(nginx.get("/?k=b").decision(), "PASSED redis");
+    // That nginx then quits at once proves that no timer was left behind.
+}
+
+#[test]
+fn many_clients_that_leave() {
+    let redis = Redis::start();
+    let nginx = leaky(&redis, "rate=1r/h burst=100000").start_connected(&redis);
+    assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
+    let worker = nginx.worker_pids()[0];
+    sleep(ms(50));
+    let before = descriptors(worker);
+    for round in 1..=4 {
+        let request = |_| {
+            let mut http = nginx.http();
+            http.send("GET", "/?k=a", &[]);
+            http
+        };
+        let clients: Vec<_> = (0..50).map(request).collect();
+        let delayed = || nginx.logged("delaying request").len() == round * 50;
+        wait_until(PATIENCE, delayed, "that all are delayed");
+        assert!(descriptors(worker) >= before + 50);
+        drop(clients);
+        wait_for_499(&nginx, round * 50);
+    }
+    wait_until(AT_ONCE, || descriptors(worker) <= before, "the descriptors of those who left");
+}
+
+#[test]
+fn a_client_that_leaves_after_part_of_its_body() {
+    let redis = Redis::start();
+    let nginx = leaky(&redis, "rate=1r/h burst=5").start_connected(&redis);
+    assert_eq!(nginx.get("/?k=a").status, 200);
+    let mut http = nginx.http();
+    http.send("POST", "/?k=a", &[("Content-Length", "1000")]);
+    http.send_raw(b"not all");
+    nginx.wait_for_error_log("delaying request");
+    sleep(ms(50));
+    drop(http);
+    wait_for_499(&nginx, 1);
+}
+
+#[test]
+fn delayed_requests_are_served_before_a_worker_quits() {
+    let redis = Redis::start();
+    let mut nginx = leaky(&redis, "rate=2r/s burst=3").start_connected(&redis);
+    let start = Instant::now();
+    let mut clients = [(); 3].map(|()| sent(&nginx, "/?k=a"));
+    nginx.signal(libc::SIGQUIT);
+    for (n, http) in clients.iter_mut().enumerate() {
+        let response = http.read_response();
+        assert_eq!(response.status, 200, "{response:?}");
+        let due = ms(500 * n as u64);
+        assert!(start.elapsed() + EARLY >= due, "too early: {:?}", start.elapsed());
+        assert!(start.elapsed() < due + SLACK, "too late: {:?}", start.elapsed());
+    }
+    nginx.quit();
+}
+
+#[test]
+fn delayed_requests_are_served_across_a_reload() {
+    let redis = Redis::start();
+    let mut nginx = leaky(&redis, "rate=1r/s burst=3").start_connected(&redis);
+    let start = Instant::now();
+    let mut clients = [(); 2].map(|()| sent(&nginx, "/?k=a"));
+    nginx.reload_signal();
+    let mut last = sent(&nginx, "/?k=a");
+    assert_eq!(nginx.get("/?k=b").decision(), "PASSED redis");
+    let decisions =
+        clients.each_mut().map(|http| http.read_response()).map(|r| r.decision().to_owned());
+    assert_eq!(decisions, ["PASSED redis", "DELAYED redis"]);
+    assert!(start.elapsed() + EARLY >= ms(1000), "{:?}", start.elapsed());
+    assert_eq!(last.read_response().decision(), "DELAYED redis", "by the new worker");
+    assert!(start.elapsed() + EARLY >= ms(2000), "{:?}", start.elapsed());
+    assert!(start.elapsed() < ms(2000) + SLACK, "{:?}", start.elapsed());
+    assert_eq!(nginx.get("/?k=b").status, 200);
+}
+
+#[test]
+fn http2() {
+    let redis = Redis::start();
+    let nginx = leaky(&redis, "rate=4r/s burst=3").http2().start_connected(&redis);
+    let start = Instant::now();
+    let seen = h2load(&["-n", "6", "-c", "1", "-m", "6", &nginx.h2_url("/?k=a")]);
+    assert!(seen.failures.is_empty(), "{seen:?}");
+    assert_eq!((seen.of(200), seen.of(400)), (4, 2));
+    assert!(start.elapsed() >= ms(720), "{:?}", start.elapsed());
+    let logged = log(&nginx, 6);
+    let decisions: Vec<_> = logged.iter().map(|entry| entry.decision.as_str()).collect();
+    let expected = ["PASSED", "REJECTED", "REJECTED", "DELAYED", "DELAYED", "DELAYED"];
+    assert_eq!(decisions, expected, "{logged:#?}");
+    for (entry, due) in logged[3..].iter().zip([250, 500, 750]) {
+        let right = entry.time + ms(100) >= ms(due) && entry.time < ms(due) + SLACK;
+        assert!(right, "not {due} ms: {logged:#?}");
+    }
+}
+
+#[test]
+fn http2_streams_do_not_wait_for_each_other() {
+    let redis = Redis::start();
+    let nginx = leaky(&redis, "rate=1r/2s burst=3").http2().start_connected(&redis);
+    let urls = ["/?k=a&0", "/?k=a&1", "/?k=b&2", "/?k=c&3"].map(|path| nginx.h2_url(path));
+    let start = Instant::now();
+    run("nghttp", &["-n", &urls[0], &urls[1], &urls[2], &urls[3]]);
+    assert!(start.elapsed() >= ms(1_900), "{:?}", start.elapsed());
+    let logged = log(&nginx, 4);
+    let last = logged.last().expect("a request");
+    assert!(last.decision == "DELAYED" && last.uri.contains("k=a"), "{logged:#?}");
+    let quick = logged[..3].iter().all(|e| e.decision == "PASSED" && e.time < ms(1_500));
+    assert!(quick, "{logged:#?}");
+}
+
+#[test]
+fn http2_clients_that_leave() {
+    let redis = Redis::start();
+    let nginx = leaky(&redis, "rate=1r/h burst=9").http2().start_connected(&redis);
+    assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
+    let url = nginx.h2_url("/?k=a");
+    let arguments = ["-sS", "--http2-prior-knowledge", "--max-time", "0.5", &url];
+    let output = Command::new("curl").args(arguments).output().expect("run curl");
+    assert_eq!(output.status.code(), Some(28), "curl times out: {output:?}");
+    wait_for_499(&nginx, 1);
+}
+
+#[test]
+fn a_large_http2_body_that_comes_while_it_is_delayed() {
+    let redis = Redis::start();
+    let body = "0123456789abcdef".repeat(20_000);
+    let nginx = leaky(&redis, "rate=2r/s burst=3")
+        .http2()
+        .http("server { listen 127.0.0.1:{port2}; add_header X-Echo yes;")
+        .http("access_log off; location / { return 200 $http_x_length; } }")
+        .server("client_body_buffer_size 1m; location / { proxy_pass http://127.0.0.1:{port2};")
+        .server("proxy_set_header X-Length $content_length; }")
+        .file("body", &body)
+        .start_connected(&redis);
+    assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
+    let data = format!("@{}", nginx.path("body").display());
+    let url = nginx.h2_url("/?k=a");
+    let arguments =
+        ["-sS", "--max-time", "10", "--http2-prior-knowledge", "--data-binary", &data, &url];
+    assert_eq!(run("curl", &arguments), body.len().to_string());
+    assert_eq!(log(&nginx, 2)[1].decision, "DELAYED");
+}
+
+/// The same traffic to this module and to nginx's own.
+#[test]
+fn as_limit_req() {
+    let redis = Redis::start();
+    let shapes = ["", "burst=3", "burst=3 nodelay", "burst=4 delay=2"];
+    let mut conf = conf(&redis).http("limit_req_status 429;");
+    for (n, shape) in shapes.iter().enumerate() {
+        conf = conf
+            .http(&format!("limit_req_zone $arg_k zone=z{n}:1m rate=4r/s;"))
+            .server(&format!("location /theirs{n} {{ try_files /index.html =404;"))
+            .server(&format!("limit_req zone=z{n} {shape}; }}"))
+            .server(&format!("location /ours{n} {{ try_files /index.html =404; rate_limit_redis"))
+            .server(&format!("$arg_k name=z{n} rate=4r/s algorithm=leaky_bucket {shape}; }}"));
+    }
+    let nginx = conf.start_connected(&redis);
+    let start = Instant::now();
+    let mut clients = Vec::new();
+    // A burst, some of what comes back, and a pause after which all has.
+    let times = [0, 0, 0, 0, 0, 0, 600, 600, 600, 2500, 2500];
+    for (n, time) in times.into_iter().enumerate() {
+        sleep(ms(time).saturating_sub(start.elapsed()));
+        for shape in 0..shapes.len() {
+            for whose in ["theirs", "ours"] {
+                let mut http = nginx.http();
+                http.send("GET", &format!("/{whose}{shape}?k=a&{n}"), &[]);
+                clients.push(http);
+            }
+        }
+        sleep(ms(5));
+    }
+    for http in &mut clients {
+        http.read_response();
+    }
+    let logged = log(&nginx, clients.len());
+    let find = |uri: String| logged.iter().find(|entry| entry.uri == uri).expect("it is logged");
+    let mut kinds = [0; 3];
+    for (shape, parameters) in shapes.iter().enumerate() {
+        for n in 0..times.len() {
+            let theirs = find(format!("/theirs{shape}?k=a&{n}"));
+            let ours = find(format!("/ours{shape}?k=a&{n}"));
+            let what = format!("{parameters:?}, {n}: {theirs:?}, {ours:?}");
+            assert_eq!(ours.status, theirs.status, "{what}");
+            assert_eq!(ours.decision, theirs.limit_req, "{what}");
+            assert!(ours.time.abs_diff(theirs.time) < ms(200), "{what}");
+            let kind = ["PASSED", "DELAYED", "REJECTED"].iter().position(|k| *k == ours.decision);
+            kinds[kind.expect("a known status")] += 1;
+        }
+    }
+    assert!(kinds.iter().all(|number| *number >= 5), "a traffic that shows little: {kinds:?}");
+}
+
+#[test]
+fn of_two_limits_the_longer_delay_counts() {
+    let redis = Redis::start();
+    let nginx = leaky(&redis, "rate=10r/s burst=5 name=fast")
+        .server("rate_limit_redis $arg_k algorithm=leaky_bucket rate=2r/s burst=5 name=slow;")
+        .start_connected(&redis);
+    let received = together(&nginx, ["/?k=a"; 3]);
+    came(&received, &[("PASSED", 0), ("DELAYED", 500), ("DELAYED", 1000)]);
+    assert_eq!(nginx.logged("delaying request").len(), 2, "one line for each request");
+}
+
+#[test]
+fn the_delay_is_that_of_the_limit_that_delays() {
+    let redis = Redis::start();
+    let nginx = leaky(&redis, "rate=2r/s burst=5 name=leaky")
+        .server("rate_limit_redis $arg_k rate=2r/d name=bucket;")
+        .start_connected(&redis);
+    let received = together(&nginx, ["/?k=a"; 3]);
+    came(&received, &[("PASSED", 0), ("DELAYED", 500), ("REJECTED", 0)]);
+    assert_eq!(quota(&received[1].response)[..2], [2, 0], "the bucket has the least left");
+}
+
+#[test]
+fn what_another_limit_rejects_is_not_delayed() {
+    let redis = Redis::start();
+    let nginx = leaky(&redis, "rate=1r/h burst=5 name=leaky")
+        .server("rate_limit_redis $arg_k rate=1r/d name=day;")
+        .start_connected(&redis);
+    assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
+    let state = || redis.ask::<Vec<u8>>(&["GET", "rl:leaky:a"]);
+    let before = state();
+    let start = Instant::now();
+    let response = nginx.get("/?k=a");
+    assert!(start.elapsed() < AT_ONCE);
+    assert_eq!((response.status, response.decision()), (429, "REJECTED redis"));
+    assert!(retry_after(&response) > 80_000, "{response:?}");
+    assert_eq!(state(), before, "nothing is spent");
+    assert_eq!(nginx.logged("delaying request").len(), 0);
+}
+
+/// A second server, which answers with what it was told in `X-Body`.
+fn with_echo(conf: Conf) -> Conf {
+    conf.http("server { listen 127.0.0.1:{port2}; add_header X-Echo yes;")
+        .http("access_log off; location / { return 200 $http_x_body; } }")
+        .server("proxy_set_header X-Body $request_body;")
+        .server("location / { proxy_pass http://127.0.0.1:{port2}; }")
+}
+
+#[test]
+fn a_body_that_comes_while_it_is_delayed() {
+    let redis = Redis::start();
+    let nginx = with_echo(leaky(&redis, "rate=2r/s burst=3")).start_connected(&redis);
+    let mut http = nginx.http();
+    assert_eq!(http.get("/?k=a").decision(), "PASSED redis");
+    let start = Instant::now();
+    http.send("POST", "/?k=a", &[("Content-Length", "10")]);
+    for part in ["while", "delay"] {
+        sleep(ms(100));
+        http.send_raw(part.as_bytes());
+    }
+    let response = http.read_response();
+    assert_eq!((response.text(), response.decision()), ("whiledelay", "DELAYED redis"));
+    assert!(start.elapsed() > ms(300), "{:?}", start.elapsed());
+    assert_eq!(http.get("/?k=b").status, 200, "the same connection, afterwards");
+}
+
+#[test]
+fn a_body_that_comes_after_the_delay() {
+    let redis = Redis::start();
+    let nginx = with_echo(leaky(&redis, "rate=5r/s burst=3")).start_connected(&redis);
+    let mut http = nginx.http();
+    assert_eq!(http.get("/?k=a").decision(), "PASSED redis");
+    http.send("POST", "/?k=a", &[("Transfer-Encoding", "chunked")]);
+    http.send_raw(b"2\r\nla\r\n");
+    sleep(ms(500));
+    http.send_raw(b"2\r\nte\r\n0\r\n\r\n");
+    let response = http.read_response();
+    assert_eq!((response.text(), response.decision()), ("late", "DELAYED redis"));
+    assert_eq!(http.get("/?k=b").status, 200, "the same connection, afterwards");
+}
+
+#[test]
+fn pipelined_requests() {
+    let redis = Redis::start();
+    let nginx = leaky(&redis, "rate=4r/s burst=3").start_connected(&redis);
+    let mut http = nginx.http();
+    http.send_raw("GET /?k=a HTTP/1.1\r\nHost: a\r\n\r\n".repeat(4).as_bytes());
+    let start = Instant::now();
+    let decisions = [(); 4].map(|()| http.read_response().decision().to_owned());
+    assert_eq!(decisions, ["PASSED redis", "DELAYED redis", "DELAYED redis", "DELAYED redis"]);
+    let took = start.elapsed();
+    // Each is read, and asked for, when the one before it is answered.
+    assert!(took + EARLY >= ms(720) && took < ms(750) + SLACK, "{took:?}");
+    assert_eq!(http.get("/?k=b").decision(), "PASSED redis", "in step afterwards");
+}
+
+#[test]
+fn an_internal_redirect_is_not_delayed_again() {
+    let redis = Redis::start();
+    let nginx = leaky(&redis, "rate=2r/s burst=3")
+        .server("error_page 404 /404.txt;")
+        .server("location = /404.txt { rate_limit_redis a algorithm=leaky_bucket name=page")
+        .server("rate=2r/s burst=3; }")
+        .file("html/404.txt", "not here\n")
+        .start_connected(&redis);
+    let mut received = together(&nginx, ["/nothing?k=a", "/nothing?k=a"]);
+    for received in &mut received {
+        assert_eq!((received.response.status, received.response.text()), (404, "not here\n"));
+        received.response.status = 200;
+    }
+    came(&received, &[("PASSED", 0), ("DELAYED", 500)]);
+    assert!(received[1].after < ms(950), "{:?}", received[1].after);
+    assert_eq!(keys(&redis), ["rl:default:a"]);
+    assert_eq!(redis.calls("evalsha"), 2, "questions to Redis");
+    assert_eq!(log(&nginx, 2)[1].decision, "DELAYED", "the variable stays");
+    assert_eq!(nginx.logged("delaying request").len(), 1);
+}
+
+#[test]
+fn an_index_is_delayed_once() {
+    let redis = Redis::start();
+    let nginx = leaky(&redis, "rate=2r/s burst=3").start_connected(&redis);
+    let received = together(&nginx, ["/?k=a", "/?k=a", "/index.html?k=a"]);
+    came(&received, &[("PASSED", 0), ("DELAYED", 500), ("DELAYED", 1000)]);
+    assert_eq!(redis.calls("evalsha"), 3);
+}

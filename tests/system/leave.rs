@@ -1,0 +1,170 @@
+//! A client that leaves while its request waits for a decision.
+
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use harness::{Conf, Http, Nginx, PATIENCE, Redis, wait_until};
+
+use crate::seen::{StartConnected as _, remaining, tokens};
+
+fn conf(redis: &Redis) -> Conf {
+    Conf::new().redis(redis).server("rate_limit_redis $arg_key rate=10000r/d;")
+}
+
+/// Long enough for nginx to have read and asked whatever was sent.
+const SETTLE: Duration = Duration::from_millis(200);
+/// Far less than the timeout for decisions, 5 s.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+/// Sends a request and leaves nginx the time to ask for it.
+fn waiting(nginx: &Nginx, path: &str) -> Http {
+    let mut http = nginx.http();
+    http.send("GET", path, &[]);
+    thread::sleep(SETTLE);
+    http
+}
+
+/// Waits until so many requests are logged as left by their client.
+#[track_caller]
+fn wait_for_499(nginx: &Nginx, number: usize, timeout: Duration) {
+    let logged = || nginx.access_log().matches("\" 499 ").count();
+    wait_until(timeout, || logged() >= number, "requests that are logged as left by the client");
+    assert_eq!(logged(), number, "{}", nginx.access_log());
+}
+
+fn descriptors(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).expect("list descriptors").count()
+}
+
+/// The memory in use by a process, in KiB.
+fn memory(pid: u32) -> i64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("read status");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+#[test]
+fn is_noticed_at_once() {
+    let mut redis = Redis::start();
+    let nginx = conf(&redis).start_connected(&redis);
+    assert_eq!(remaining(&nginx.get("/?key=a")), 9999);
+    redis.stop_signal();
+    let http = waiting(&nginx, "/?key=a");
+    assert_eq!(nginx.access_log().lines().count(), 1, "it does wait:\n{}", nginx.access_log());
+    let start = Instant::now();
+    drop(http);
+    wait_for_499(&nginx, 1, AT_ONCE);
+    assert!(start.elapsed() < AT_ONCE);
+    redis.cont();
+    // The question was under way, and what is asked is charged.
+    assert_eq!(remaining(&nginx.get("/?key=a")), 9997);
+    assert_eq!(tokens(&redis, "rl:default:a"), Some(9997));
+}
+
+#[test]
+fn leaves_others_what_is_theirs() {
+    let mut redis = Redis::start();
+    let nginx = conf(&redis).start_connected(&redis);
+    assert_eq!(remaining(&nginx.get("/?key=a")), 9999);
+    assert_eq!([(); 5].map(|()| remaining(&nginx.get("/?key=c")))[4], 9995);
+    redis.stop_signal();
+    let a = waiting(&nginx, "/?key=a");
+    let mut b = waiting(&nginx, "/?key=b");
+    let a_again = waiting(&nginx, "/?key=a");
+    let mut c = waiting(&nginx, "/?key=c");
+    drop(a);
+    drop(a_again);
+    wait_for_499(&nginx, 2, AT_ONCE);
+    redis.cont();
+    assert_eq!(remaining(&c.read_response()), 9994);
+    assert_eq!(remaining(&b.read_response()), 9999);
+    assert_eq!(remaining(&nginx.get("/?key=a")), 9996);
+}
+
+#[test]
+fn in_the_middle_of_its_body() {
+    let mut redis = Redis::start();
+    let nginx = conf(&redis).start_connected(&redis);
+    assert_eq!(nginx.get("/?key=a").status, 200);
+    redis.stop_signal();
+    let mut http = nginx.http();
+    http.send("POST", "/?key=a", &[("Content-Length", "1000")]);
+    http.send_raw(b"not all");
+    thread::sleep(SETTLE);
+    drop(http);
+    wait_for_499(&nginx, 1, AT_ONCE);
+    redis.cont();
+    assert_eq!(nginx.get("/?key=a").status, 200);
+}
+
+#[test]
+fn with_more_requests_in_the_pipeline() {
+    let mut redis = Redis::start();
+    let nginx = conf(&redis).start_connected(&redis);
+    assert_eq!(nginx.get("/?key=a").status, 200);
+    redis.stop_signal();
+    let mut http = nginx.http();
+    http.send_raw("GET /?key=b HTTP/1.1\r\nHost: a\r\n\r\n".repeat(3).as_bytes());
+    thread::sleep(SETTLE);
+    drop(http);
+    wait_for_499(&nginx, 1, AT_ONCE);
+    redis.cont();
+    assert_eq!(remaining(&nginx.get("/?key=b")), 9998, "only the first was asked");
+}
+
+#[test]
+fn together_with_a_thousand_others() {
+    let mut redis = Redis::start();
+    let nginx = conf(&redis).start_connected(&redis);
+    let worker = nginx.worker_pids()[0];
+    assert_eq!(nginx.get("/?key=a").status, 200);
+    redis.stop_signal();
+    let before = descriptors(worker);
+    let mut gone = 0;
+    let mut thousand = || {
+        for _ in 0..10 {
+            let request = |_| {
+                let mut http = nginx.http();
+                http.send("GET", "/?key=a", &[]);
+                http
+            };
+            let clients: Vec<_> = (0..100).map(request).collect();
+            thread::sleep(Duration::from_millis(10));
+            drop(clients);
+            gone += 100;
+            wait_for_499(&nginx, gone, AT_ONCE);
+        }
+        memory(worker)
+    };
+    // The first ones fill pools and buffers that stay.
+    let first = thousand();
+    let last = [(); 2].map(|()| thousand())[1];
+    assert!(last - first < 1024, "{} KiB more after 2000 further clients", last - first);
+    let after = descriptors(worker);
+    assert!(after <= before, "{after} open descriptors, {before} before");
+
+    redis.cont();
+    let response = nginx.get("/?key=a");
+    assert_eq!(response.status, 200);
+    let spent = 10_000 - remaining(&response);
+    assert!((2..=3002).contains(&spent), "{spent} spent");
+    wait_until(PATIENCE, || descriptors(worker) <= before, "the last client's descriptor");
+}
+
+#[test]
+fn before_redis_has_ever_answered() {
+    let mut redis = Redis::start();
+    redis.stop_signal();
+    let nginx = conf(&redis).start();
+    let http = waiting(&nginx, "/?key=a");
+    drop(http);
+    // Either it left while nginx was still connecting, or it passed when that took too long.
+    nginx.wait_for_access_log(1);
+    redis.cont();
+    wait_until(
+        PATIENCE,
+        || !nginx.get("/?key=b").headers("X-RateLimit-Limit").is_empty(),
+        "a decision",
+    );
+    assert_eq!(tokens(&redis, "rl:default:a"), None, "it was never asked");
+}

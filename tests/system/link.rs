@@ -1,0 +1,341 @@
+//! The life of a connection to Redis: made, introduced, kept, and made again.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use harness::{Act, Conf, Fake, Nginx, PATIENCE, Redis, wait_until};
+
+fn limited(url: &str) -> Conf {
+    Conf::new()
+        .decisions()
+        .set("redis", url)
+        .http("rate_limit_redis_pass {redis};\nrate_limit_redis_timeout 5s;")
+        .server("location / { rate_limit_redis $arg_k rate=1r/m capacity=9; }")
+}
+
+/// The names of the connections that nginx has to `redis`.
+fn names(redis: &Redis) -> Vec<String> {
+    fields(redis, "name=")
+}
+
+fn fields(redis: &Redis, label: &str) -> Vec<String> {
+    let clients = redis.clients();
+    let ours = clients.iter().filter(|line| line.contains("name=nginx_rate_limit_redis:"));
+    let field = |line: &String| Some(line.split(' ').find_map(|f| f.strip_prefix(label))?.into());
+    let mut fields: Vec<String> = ours.filter_map(field).collect();
+    fields.sort();
+    fields
+}
+
+#[track_caller]
+fn decides(nginx: &Nginx) {
+    let response = nginx.get("/?k=a");
+    assert_eq!((response.decision(), response.remaining()), ("PASSED redis", Some(8)));
+    assert_eq!(nginx.get("/?k=a").remaining(), Some(7));
+}
+
+#[track_caller]
+fn recovers(nginx: &Nginx) {
+    let recovered = || nginx.get("/?k=recovered").decision() == "PASSED redis";
+    wait_until(Duration::from_secs(2), recovered, "decisions by Redis");
+}
+
+#[test]
+fn each_worker_connects_before_the_first_request_and_stays_connected() {
+    let redis = Redis::start();
+    let nginx = limited(&redis.url()).workers(2).start();
+    let names_of = |pid| format!("nginx_rate_limit_redis:{pid}");
+    let mut expected: Vec<_> = nginx.worker_pids().into_iter().map(names_of).collect();
+    expected.sort();
+    wait_until(PATIENCE, || names(&redis) == expected, "a connection of each worker");
+    assert_eq!(redis.calls("evalsha"), 0);
+
+    let before = fields(&redis, "id=");
+    let mut clients = [(); 20].map(|()| nginx.http());
+    for client in &mut clients {
+        assert_eq!(client.get("/?k=a").header("X-RateLimit-Limit"), Some("9"));
+    }
+    assert_eq!(fields(&redis, "id="), before);
+}
+
+#[test]
+fn no_limit_no_connection() {
+    let redis = Redis::start();
+    let nginx = Conf::new().redis(&redis).start();
+    assert_eq!(nginx.get("/").status, 200);
+    sleep(Duration::from_millis(100));
+    assert_eq!(redis.clients(), Vec::<String>::new());
+}
+
+#[test]
+fn password() {
+    let redis = Redis::start_with(&["requirepass p@s/s:w%rd"]);
+    let url = format!("redis://:p%40s%2Fs%3Aw%25rd@127.0.0.1:{}", redis.port());
+    decides(&limited(&url).start());
+}
+
+#[test]
+fn user_password_and_database() {
+    let redis = Redis::start_with(&["user li:mit on >p@ss ~* +@all"]);
+    let url = format!("redis://li%3Amit:p%40ss@127.0.0.1:{}/5", redis.port());
+    let nginx = limited(&url).start();
+    decides(&nginx);
+    assert_eq!(fields(&redis, "user="), ["li:mit"]);
+    assert_eq!(fields(&redis, "db="), ["5"]);
+    let keyspace: String = redis.ask(&["INFO", "keyspace"]);
+    assert!(keyspace.contains("db5:keys=1") && !keyspace.contains("db0"), "{keyspace}");
+}
+
+#[test]
+fn unix_socket_and_database() {
+    let redis = Redis::start();
+    decides(&limited(&format!("{}?db=3", redis.unix_url())).start());
+    let keyspace: String = redis.ask(&["INFO", "keyspace"]);
+    assert!(keyspace.contains("db3:keys=1") && !keyspace.contains("db0"), "{keyspace}");
+}
+
+#[test]
+fn host_name() {
+    let redis = Redis::start();
+    let nginx = limited(&format!("redis://localhost:{}", redis.port())).start();
+    decides(&nginx);
+    assert_eq!(nginx.logged("is down"), Vec::<String>::new());
+}
+
+#[test]
+fn ipv6_address() {
+    let redis = Redis::start_with(&["bind 127.0.0.1 ::1"]);
+    decides(&limited(&format!("redis://[::1]:{}", redis.port())).start());
+}
+
+#[test]
+fn a_redis_for_each_location() {
+    let (first, second) = (Redis::start(), Redis::start());
+    let nginx = Conf::new()
+        .decisions()
+        .set("first", first.url())
+        .set("second", second.url())
+        .http("rate_limit_redis_timeout 5s;")
+        .server("rate_limit_redis_pass {first};")
+        .server(
+            "location = /a { rate_limit_redis a rate=9r/m name=a; try_files /index.html =404; }",
+        )
+        .server("location = /b { rate_limit_redis b rate=9r/m name=b; try_files /index.html =404;")
+        .server("rate_limit_redis_pass {second}; }")
+        .start();
+    for path in ["/a", "/b"] {
+        assert_eq!(nginx.get(path).decision(), "PASSED redis");
+    }
+    assert_eq!(first.ask::<Vec<String>>(&["KEYS", "*"]), ["rl:a:a"]);
+    assert_eq!(second.ask::<Vec<String>>(&["KEYS", "*"]), ["rl:b:b"]);
+}
+
+#[test]
+fn one_redis_is_down_and_the_other_is_not_concerned() {
+    let (mut first, second) = (Redis::start(), Redis::start());
+    first.kill9();
+    let nginx = Conf::new()
+        .decisions()
+        .set("first", first.url())
+        .set("second", second.url())
+        .http("rate_limit_redis_timeout 5s;")
+        .server("location = /a { rate_limit_redis a rate=9r/m name=a; try_files /index.html =404;")
+        .server("rate_limit_redis_pass {first}; }")
+        .server("location = /b { rate_limit_redis b rate=9r/m name=b; try_files /index.html =404;")
+        .server("rate_limit_redis_pass {second}; }")
+        .start();
+    for _ in 0..3 {
+        assert_eq!(nginx.get("/a").decision(), "ERROR_PASSED none");
+        assert_eq!(nginx.get("/b").decision(), "PASSED redis");
+    }
+}
+
+#[test]
+fn a_wrong_password_is_told_once_and_costs_no_time() {
+    let redis = Redis::start_with(&["requirepass right"]);
+    let nginx = limited(&format!("redis://:wr0ng-s3cret@127.0.0.1:{}", redis.port()))
+        .debug()
+        .server("rate_limit_redis_on_error closed;")
+        .start();
+    nginx.wait_for_error_log("is down");
+    let start = Instant::now();
+    for _ in 0..20 {
+        let response = nginx.get("/?k=a");
+        assert_eq!((response.status, response.decision()), (503, "ERROR_REJECTED none"));
+    }
+    // Far from the timeout of five seconds, each.
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    // Time for several attempts.
+    sleep(Duration::from_millis(800));
+    assert_eq!(nginx.logged("[error]").len(), 1, "{:?}", nginx.logged("[error]"));
+    assert!(nginx.logged("[error]")[0].contains("AUTH was refused: \"WRONGPASS"));
+
+    redis.ask::<()>(&["ACL", "SETUSER", "default", ">wr0ng-s3cret"]);
+    recovers(&nginx);
+    nginx.wait_for_error_log("is up again");
+    for log in ["error.log", "access.log", "stderr.log"] {
+        assert!(!nginx.read(log).contains("s3cret"), "the password is in {log}");
+    }
+}
+
+#[test]
+fn a_password_that_is_missing_is_told() {
+    let redis = Redis::start_with(&["requirepass right"]);
+    let nginx = limited(&redis.url()).start();
+    nginx.wait_for_error_log("NOAUTH");
+    assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+    redis.ask::<()>(&["ACL", "SETUSER", "default", "nopass"]);
+    recovers(&nginx);
+}
+
+/// A Redis without AUTH repeats the arguments of the command that it does not know.
+#[test]
+fn a_password_that_redis_repeats_is_not_logged() {
+    let redis = Redis::start_with(&["rename-command AUTH \"\""]);
+    let url = format!("redis://limiter:s3cret@127.0.0.1:{}", redis.port());
+    let nginx = limited(&url).debug().start();
+    nginx.wait_for_error_log("is down");
+    assert!(!nginx.error_log().contains("s3cret"), "{:?}", nginx.logged("s3cret"));
+}
+
+#[test]
+fn a_database_that_is_not_there_is_told() {
+    let redis = Redis::start();
+    let nginx = limited(&format!("{}/99", redis.url())).start();
+    nginx.wait_for_error_log("SELECT was refused: \"ERR DB index is out of range\"");
+    assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+}
+
+#[test]
+fn a_redis_that_is_full_is_told() {
+    let redis = Redis::start_with(&["maxclients 1"]);
+    let held = redis.client();
+    let nginx = limited(&redis.url()).start();
+    nginx.wait_for_error_log("is down");
+    assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+    let told = nginx.logged("is down");
+    assert!(told.len() == 1 && told[0].contains("max number of clients reached"), "{told:?}");
+    drop(held);
+    recovers(&nginx);
+}
+
+#[test]
+fn a_redis_that_loads_is_waited_for() {
+    let fake = Fake::start(|command| match command.connection {
+        0..4 if !command.words.is_empty() => {
+            Act::line("-LOADING Redis is loading the dataset in memory")
+        }
+        _ => Act::Usual,
+    });
+    let nginx = limited(&fake.url()).start();
+    nginx.wait_for_error_log("LOADING");
+    assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+    recovers(&nginx);
+    nginx.wait_for_error_log("is up again");
+    assert_eq!(nginx.logged("[error]").len(), 2);
+    assert_eq!(fake.count(""), 5);
+}
+
+/// The rule that the README gives: all that is ever said to Redis.
+#[test]
+fn an_account_with_the_least_rights() {
+    let rule = "user limiter on >pw ~rl:* resetchannels -@all \
+        +select +client|setname +script|load +evalsha +eval +time +get +set";
+    let redis = Redis::start_with(&[rule]);
+    let nginx = limited(&format!("redis://limiter:pw@127.0.0.1:{}/2", redis.port())).start();
+    decides(&nginx);
+    assert_eq!(fields(&redis, "user="), ["limiter"]);
+    redis.ask::<()>(&["SCRIPT", "FLUSH"]);
+    assert_eq!(nginx.get("/?k=a").remaining(), Some(6));
+    let denied = redis.ask::<Vec<redis::Value>>(&["ACL", "LOG"]);
+    assert!(denied.is_empty(), "{denied:?}");
+}
+
+#[test]
+fn an_account_that_may_neither_load_scripts_nor_name_itself() {
+    let rule = "user limiter on >pw ~rl:* resetchannels -@all +evalsha +eval +time +get +set";
+    let redis = Redis::start_with(&[rule]);
+    let nginx = limited(&format!("redis://limiter:pw@127.0.0.1:{}", redis.port())).start();
+    decides(&nginx);
+    // The first EVALSHA met no script.
+    assert_eq!((redis.calls("eval"), redis.calls("evalsha")), (1, 2));
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+}
+
+#[test]
+fn an_account_that_may_not_do_what_is_needed_is_told_of() {
+    for missing in ["+evalsha", "+time", "+get", "+set", "~rl:*"] {
+        let rights = "~rl:* +script|load +evalsha +eval +time +get +set".replace(missing, "");
+        let redis = Redis::start_with(&[&format!("user limiter on >pw -@all {rights}")]);
+        let nginx = limited(&format!("redis://limiter:pw@127.0.0.1:{}", redis.port())).start();
+        for _ in 0..3 {
+            assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none", "without {missing}");
+        }
+        let told = nginx.logged("[error]");
+        assert!(told.len() == 1 && told[0].contains("refused to decide"), "{missing}: {told:?}");
+    }
+}
+
+#[test]
+fn a_connection_that_redis_closes_is_replaced_at_once() {
+    let redis = Redis::start();
+    let nginx = limited(&redis.url()).start();
+    assert_eq!(nginx.get("/?k=a").remaining(), Some(8));
+    for left in [7, 6] {
+        // A connection that did not last might be replaced with some hesitation.
+        sleep(Duration::from_millis(1_200));
+        let before = fields(&redis, "id=");
+        redis.ask::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+        assert_eq!(nginx.get("/?k=a").remaining(), Some(left));
+        assert_ne!(fields(&redis, "id="), before);
+    }
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+}
+
+#[test]
+fn connections_that_were_lost_leave_nothing_behind() {
+    let redis = Redis::start();
+    let nginx = limited(&redis.url()).start();
+    let sockets = || {
+        let descriptors = format!("/proc/{}/fd", nginx.worker_pids()[0]);
+        let descriptors = std::fs::read_dir(descriptors).expect("the descriptors of the worker");
+        let links = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+        links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
+    };
+    let mut http = nginx.http();
+    let mut works = || {
+        let working = || http.get("/?k=a").header("X-RateLimit-Limit") == Some("9");
+        wait_until(Duration::from_secs(2), working, "decisions by Redis");
+    };
+    works();
+    let before = sockets();
+    for _ in 0..12 {
+        redis.ask::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+        works();
+    }
+    assert_eq!(sockets(), before);
+}
+
+#[test]
+fn redis_may_close_idle_connections() {
+    let redis = Redis::start_with(&["timeout 1"]);
+    let nginx = limited(&redis.url()).start();
+    nginx.wait_for_error_log("reconnecting");
+    decides(&nginx);
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+}
+
+/// NGINX's cached time is older by then than an attempt to connect may take.
+#[test]
+fn a_configuration_that_takes_long_to_read_is_no_reason_to_give_up() {
+    let redis = Redis::start();
+    let networks: String = (0..400_000u32)
+        .map(|n| format!("10.{}.{}.{} {n};\n", n >> 16, n >> 8 & 255, n & 255))
+        .collect();
+    let nginx = limited(&redis.url())
+        .file("networks", &networks)
+        .http("geo $network { include {prefix}/networks; }")
+        .start();
+    assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+}

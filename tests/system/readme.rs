@@ -1,0 +1,344 @@
+//! What README.md shows does work, and it tells of everything that there is.
+
+use std::fs;
+
+use harness::{Conf, Nginx, Redis, Response};
+
+use crate::seen::keys;
+
+/// Where nothing listens.
+const CLOSED: &str = "127.0.0.1:1";
+
+fn read(path: &str) -> String {
+    let path = format!("{}/../{path}", env!("CARGO_MANIFEST_DIR"));
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("read {path}: {error}"))
+}
+
+/// The code blocks of README.md that are marked as nginx's.
+fn blocks() -> Vec<String> {
+    let mut blocks = Vec::new();
+    let mut open: Option<String> = None;
+    for line in read("README.md").lines() {
+        match &mut open {
+            None if line == "```nginx" => open = Some(String::new()),
+            None => (),
+            Some(_) if line == "```" => blocks.extend(open.take()),
+            Some(block) => {
+                block.push_str(line);
+                block.push('\n');
+            }
+        }
+    }
+    assert!(open.is_none(), "a block that does not end");
+    blocks
+}
+
+/// Directives of `http` that a block may show by themselves.
+const OF_HTTP: [&str; 6] =
+    ["server", "map", "upstream", "log_format", "rate_limit_redis_store", "limit_req_zone"];
+
+/// Puts a block where it belongs, with the servers of the test in place of those that it names.
+fn conf(block: &str, redis: &Redis) -> Conf {
+    let text = block
+        .replace("redis+unix:///run/redis/redis.sock", &redis.unix_url())
+        .replace("127.0.0.1:6379", &format!("127.0.0.1:{}", redis.port()))
+        .replace("localhost:6379", &format!("localhost:{}", redis.port()))
+        .replace("127.0.0.1:9000", CLOSED)
+        .replace("listen 8080;", "listen 127.0.0.1:{port} default_server;");
+    assert!(!text.contains("listen 8"), "a port that is not the test's:\n{text}");
+    // The server of the harness steps back behind the block's own.
+    let conf = Conf::new()
+        .server("server_name harness;")
+        .http("rate_limit_redis_timeout 5s; server_names_hash_bucket_size 64;");
+    let ours = format!("rate_limit_redis_pass {};", redis.url());
+    let conf = match text.split_once("\nhttp {\n") {
+        None if text.starts_with("rate_limit_redis_pass") => conf,
+        None => conf.http(&ours),
+        Some(_) => conf,
+    };
+    let first: Vec<_> = text
+        .lines()
+        .filter(|line| !line.starts_with([' ', '}', '#']))
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    if let Some((before, http)) = text.split_once("\nhttp {\n") {
+        let line = "load_module modules/ngx_http_rate_limit_redis_module.so;";
+        assert_eq!(
+            before.split_whitespace().collect::<Vec<_>>().join(" "),
+            [line, "events {}"].join(" ")
+        );
+        conf.http(http.trim_end().strip_suffix('}').expect("the end of http"))
+    } else if first.iter().any(|word| OF_HTTP.contains(word)) {
+        conf.http(&text)
+    } else if first.contains(&"location") {
+        conf.server(&text)
+    } else {
+        conf.server(&format!("location / {{\n{text}\n}}"))
+    }
+}
+
+fn redis() -> Redis {
+    Redis::start_with(&["user limiter on >p@ss ~rl:* +@all"])
+}
+
+/// The locations of a block with the text of each, up to the next one.
+fn locations(block: &str) -> Vec<(String, String)> {
+    let parts = block.split("location ").skip(1);
+    let location = |part: &str| {
+        let (head, body) = part.split_once('{').expect("a block");
+        let path = head.trim().trim_start_matches("= ").to_owned();
+        (path, body.to_owned())
+    };
+    parts.map(location).filter(|(path, _)| path.starts_with('/')).collect()
+}
+
+#[test]
+fn every_block_is_valid() {
+    let redis = redis();
+    let blocks = blocks();
+    assert!(blocks.len() >= 8, "only {} blocks", blocks.len());
+    for block in blocks {
+        conf(&block, &redis).config_ok();
+        // Once more with its own URLs: they name nothing that a check would need.
+        let own = block
+            .replace("listen 8080;", "listen 127.0.0.1:{port} default_server;")
+            .replace("http {\n", "")
+            .replace("events {}\n", "");
+        if own.contains("rate_limit_redis_pass") && !own.contains("load_module") {
+            Conf::new().server("server_name harness;").http(&own).config_ok();
+        }
+    }
+}
+
+/// What the first line for a limit of this text says of the quota: the n of the rate.
+fn limit(text: &str) -> Option<u64> {
+    let line = text.split_once("rate_limit_redis $")?.1;
+    let line = line.split(';').next()?;
+    let value = line.split_once("capacity=").or_else(|| line.split_once("rate="))?.1;
+    value.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// A request of somebody who has a key.
+fn get(nginx: &Nginx, path: &str) -> Response {
+    let mut http = nginx.http();
+    http.send("GET", path, &[("X-API-Key", "abc")]);
+    http.read_response()
+}
+
+#[test]
+fn every_limit_limits() {
+    let redis = redis();
+    let mut limited = 0;
+    for block in blocks() {
+        redis.ask::<()>(&["FLUSHALL"]);
+        if !block.contains("rate_limit_redis $") {
+            continue;
+        }
+        let nginx = conf(&block, &redis).start();
+        // A limit of the server is inherited by locations without one.
+        let of_server = limit(block.split("location ").next().expect("a beginning"));
+        for (path, text) in locations(&block) {
+            let what = || format!("{path} of\n{block}");
+            let response = get(&nginx, &path);
+            let shown = response.header("X-RateLimit-Limit").map(|value| value.parse().unwrap());
+            if text.contains("rate_limit_redis off") {
+                assert_eq!(shown, None, "{}", what());
+                continue;
+            }
+            limited += 1;
+            let expected = limit(&text).or(of_server);
+            match expected {
+                Some(expected) => assert_eq!(shown, Some(expected), "{}", what()),
+                None => assert_eq!(shown, Some(100), "a rate of a variable, {}", what()),
+            }
+            let spent = if text.contains("cost=0") { 0 } else { 1 };
+            let remaining = response.remaining().expect("a quota");
+            let before = shown.expect("a quota") - spent;
+            assert!(
+                remaining == before || path == "/quota" && remaining + 1 == before,
+                "{response:?}"
+            );
+            let passes = matches!(response.status, 200 | 204 | 404 | 502);
+            assert!(passes, "{response:?}, {}", what());
+        }
+        assert_ne!(keys(&redis).len() + other_database(&redis), 0, "{block}");
+    }
+    assert!(limited >= 9, "only {limited} locations");
+}
+
+/// How many keys the database 3 holds, which the example of a URL names.
+fn other_database(redis: &Redis) -> usize {
+    let info = redis.ask::<String>(&["INFO", "keyspace"]);
+    info.matches("\ndb3:keys=").count()
+}
+
+/// The first block, which is the first thing that people try.
+#[test]
+fn the_first_example_rejects_and_says_so() {
+    let redis = redis();
+    let block = blocks().swap_remove(0);
+    assert!(block.contains("location /rating") && block.contains("rate=100r/m"), "{block}");
+    let nginx = conf(&block, &redis).start();
+    let mut http = nginx.http();
+    let responses: Vec<_> = (0..105).map(|_| http.get("/rating")).collect();
+    let passed = responses.iter().filter(|response| response.status == 502).count();
+    // A slow machine gives one back every 600 ms.
+    assert!((100..105).contains(&passed), "{passed}");
+    let rejected = responses.iter().find(|r| r.status == 429).expect("a rejection");
+    let shown = read("README.md");
+    let (_, shown) = shown.split_once("HTTP/1.1 429 Too Many Requests\n").expect("a rejection");
+    let shown = shown.split_once("```").expect("its end").0;
+    assert!(shown.lines().count() >= 4, "{shown}");
+    for line in shown.lines() {
+        let (name, value) = line.split_once(": ").expect("a header field");
+        assert_eq!(rejected.header(name), Some(value), "{name}: {rejected:?}");
+    }
+}
+
+#[test]
+fn the_page_for_rejections() {
+    let redis = redis();
+    let block = blocks().into_iter().find(|b| b.contains("@slow_down")).expect("an example");
+    let block = block.replace("rate=100r/m", "rate=1r/d");
+    let nginx = conf(&block, &redis).start();
+    assert_eq!(nginx.get("/api").status, 502);
+    let response = nginx.get("/api");
+    assert_eq!(response.status, 429);
+    let seconds = response.header("Retry-After").expect("Retry-After");
+    let body = format!("{{\"error\":\"slow down\",\"retry_after\":{seconds}}}");
+    assert_eq!(response.text(), body);
+    assert_eq!(response.header("Content-Type"), Some("application/json"));
+    assert!(response.header("X-RateLimit-Limit").is_some(), "the header fields are kept");
+}
+
+#[test]
+fn the_tiers() {
+    let redis = redis();
+    let block = blocks().into_iter().find(|b| b.contains("$tier_rate")).expect("an example");
+    let nginx = conf(&block, &redis).start();
+    let limit = |path: &str, key: &str| {
+        let mut http = nginx.http();
+        http.send("GET", path, &[("X-API-Key", key)]);
+        let response = http.read_response();
+        let limit = response.header("X-RateLimit-Limit").map(|value| value.parse::<u64>().unwrap());
+        (response.status, limit, response.remaining())
+    };
+    assert_eq!(limit("/api", "gold"), (502, Some(1000), Some(999)));
+    assert_eq!(limit("/api", "other"), (502, Some(100), Some(99)));
+    assert_eq!(limit("/quota", "other"), (204, Some(100), Some(99)));
+    assert_eq!(limit("/quota", "other"), (204, Some(100), Some(99)), "it spends nothing");
+    assert_eq!(limit("/api", ""), (502, None, None), "nobody without a key is limited");
+}
+
+/// The account that README.md proposes for Redis may do what every algorithm needs.
+#[test]
+fn the_access_control_is_enough() {
+    let readme = read("README.md");
+    let (_, rule) = readme.split_once("ACL SETUSER limiter on >password ").expect("an account");
+    let rule = rule.split("\n\n").next().expect("its end");
+    let rule: Vec<_> = rule.split_whitespace().collect();
+    let redis = Redis::start();
+    let mut words = vec!["ACL", "SETUSER", "limiter", "on", ">password"];
+    words.extend(&rule);
+    redis.ask::<()>(&words);
+    let algorithms = [
+        "token_bucket",
+        "token_bucket refill=interval",
+        "gcra",
+        "leaky_bucket",
+        "sliding_window",
+        "sliding_log",
+        "fixed_window",
+    ];
+    let mut conf = Conf::new().decisions().http("rate_limit_redis_timeout 5s;").http(&format!(
+        "rate_limit_redis_pass redis://limiter:password@127.0.0.1:{}/2;",
+        redis.port()
+    ));
+    for (n, algorithm) in algorithms.iter().enumerate() {
+        conf = conf
+            .server(&format!("location /{n} {{ try_files /index.html =404;"))
+            .server(&format!("rate_limit_redis a name=n{n} rate=1r/d algorithm={algorithm}; }}"));
+    }
+    let nginx = conf.start();
+    for (n, algorithm) in algorithms.iter().enumerate() {
+        for status in [200, 429] {
+            let response = nginx.get(&format!("/{n}"));
+            assert_eq!(response.status, status, "{algorithm}: {response:?}");
+            assert!(response.decision().ends_with(" redis"), "{algorithm}: {response:?}");
+        }
+    }
+    let denied = redis.ask::<Vec<redis::Value>>(&["ACL", "LOG"]);
+    assert!(denied.is_empty(), "{denied:?}");
+}
+
+/// Names in quotes that come right after `marker`.
+fn quoted<'a>(text: &'a str, marker: &str) -> Vec<&'a str> {
+    text.split(marker).skip(1).filter_map(|rest| rest.split('"').next()).collect()
+}
+
+#[test]
+fn every_directive_is_described() {
+    let readme = read("README.md");
+    let source = read("src/conf.rs");
+    let names = quoted(&source, "command!(\"");
+    assert!(names.len() >= 11 && names.contains(&"rate_limit_redis_dry_run"), "{names:?}");
+    for name in &names {
+        let section = readme.split_once(&format!("\n### {name}\n"));
+        let (_, section) = section.unwrap_or_else(|| panic!("README.md has no section on {name}"));
+        let section = section.split("\n### ").next().expect("a section");
+        for line in ["    Syntax:  ", "    Default: ", "    Context: "] {
+            assert!(section.contains(line), "{name} has no {line:?}");
+        }
+        assert!(section.contains(&format!("    Syntax:  {name} ")), "the syntax of {name}");
+    }
+    let headings = readme.lines().filter_map(|line| line.strip_prefix("### "));
+    let described: Vec<_> = headings.filter(|h| h.starts_with("rate_limit_redis")).collect();
+    assert!(described.iter().all(|name| names.contains(name)), "there is no such directive");
+}
+
+#[test]
+fn every_variable_is_described() {
+    let readme = read("README.md");
+    let source = read("src/variables.rs");
+    let mut names = quoted(&source, "    (\"");
+    names.extend(quoted(&source, "const CLIENT: &str = \""));
+    assert!(names.len() >= 9 && names.contains(&"rate_limit_redis_client"), "{names:?}");
+    let (_, page) = readme.split_once("\n## Variables\n").expect("a section on variables");
+    let page = page.split("\n## ").next().expect("a section");
+    // Rows, until a line that is none: what stands apart is not shown as a row.
+    let head = "| variable | value |\n|---|---|\n";
+    let (_, table) = page.split_once(head).expect("a table");
+    let rows: Vec<_> = table
+        .lines()
+        .take_while(|line| line.starts_with('|'))
+        .filter_map(|line| line.strip_prefix("| `$")?.split('`').next())
+        .collect();
+    for name in &names {
+        assert!(rows.contains(name), "the table has no row on ${name}, only {rows:?}");
+    }
+    assert_eq!(rows.len(), names.len(), "{rows:?}");
+}
+
+/// Every parameter and value that the parser knows is in README.md.
+#[test]
+fn every_parameter_is_described() {
+    let readme = read("README.md");
+    let (_, section) = readme.split_once("\n### rate_limit_redis\n").expect("a section");
+    let section = section.split("\n### ").next().expect("a section");
+    for parameter in ["rate", "name", "algorithm", "capacity", "refill", "burst", "delay", "cost"] {
+        assert!(section.contains(&format!("| `{parameter}=`")), "no row on {parameter}=");
+    }
+    assert!(section.contains("`nodelay`"));
+    let (_, which) = readme.split_once("\n## Which algorithm?\n").expect("a section");
+    let source = read("core/src/algorithm.rs");
+    let names: Vec<_> =
+        ["token_bucket", "gcra", "leaky_bucket", "sliding_window", "sliding_log", "fixed_window"]
+            .into_iter()
+            .filter(|name| source.contains(&format!("\"{name}\"")))
+            .collect();
+    assert_eq!(names.len(), 6, "{names:?}");
+    for name in names {
+        assert!(which.contains(&format!("| `{name}`")), "no row on {name}");
+        assert!(section.contains(&format!("`{name}`")), "{name} is not listed as a value");
+    }
+}

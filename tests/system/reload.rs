@@ -1,0 +1,307 @@
+//! Workers come and go, and take their connections with them.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use harness::{Act, Conf, Fake, Http, Load, Nginx, PATIENCE, Redis, run, wait_until};
+
+fn limited(redis: &Redis, limit: &str) -> Conf {
+    Conf::new()
+        .redis(redis)
+        .decisions()
+        .journal()
+        .http("rate_limit_redis_log_level info;")
+        .server(&format!("location / {{ rate_limit_redis k {limit}; }}"))
+}
+
+/// The ids of the workers that are connected to `redis`.
+fn connected(redis: &Redis) -> Vec<u32> {
+    let clients = redis.clients();
+    let name = "name=nginx_rate_limit_redis:";
+    let pid = |line: &String| line.split(' ').find_map(|f| f.strip_prefix(name))?.parse().ok();
+    let mut pids: Vec<u32> = clients.iter().filter_map(pid).collect();
+    pids.sort_unstable();
+    pids
+}
+
+#[track_caller]
+fn all_are_connected(nginx: &Nginx, redis: &Redis) {
+    let mut workers = nginx.worker_pids();
+    workers.sort_unstable();
+    wait_until(PATIENCE, || connected(redis) == workers, "a connection for each worker, no other");
+}
+
+/// Reloads under load: nobody notices, and the budget is neither lost nor renewed.
+#[track_caller]
+fn unnoticed(policy: &str) {
+    let redis = Redis::start();
+    let mut nginx = limited(&redis, "rate=100r/s capacity=100")
+        .workers(2)
+        .server(&format!("rate_limit_redis_on_error {policy};"))
+        .start();
+    let start = Instant::now();
+    let load = Load::start(nginx.addr(), "/", 8);
+    let reloads = 5;
+    for _ in 0..reloads {
+        sleep(Duration::from_millis(200));
+        nginx.reload();
+    }
+    sleep(Duration::from_millis(200));
+    let tally = load.stop();
+    let most = 100.0 + 100.0 * start.elapsed().as_secs_f64();
+    assert!(tally.failures.is_empty(), "{tally:?}");
+    assert_eq!(tally.of(200) + tally.of(429), tally.total(), "{tally:?}");
+    let allowed = tally.of(200) as f64;
+    assert!(allowed <= most && allowed >= most * 0.9, "{allowed} of {most}");
+    let journal = nginx.wait_for_journal(tally.total() as usize);
+    let decided = journal.count("PASSED") + journal.count("REJECTED");
+    assert!(decided == journal.0.len() && decided > 1_000, "{decided} of {}", journal.0.len());
+    assert!(journal.0.iter().all(|entry| entry.source == "redis"));
+    all_are_connected(&nginx, &redis);
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+    let made: String = redis.ask(&["INFO", "stats"]);
+    let made = made.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+    // One for each worker that ever was, a few for those that were leaving with a request at
+    // hand, and those of this test.
+    let made: usize = made.expect("a number of connections").trim().parse().unwrap();
+    assert!(made < 120, "{made} connections");
+}
+
+#[test]
+fn reload_under_load_and_open() {
+    unnoticed("open");
+}
+
+#[test]
+fn reload_under_load_and_closed() {
+    unnoticed("closed");
+}
+
+#[test]
+fn a_reload_without_traffic_replaces_the_connections_at_once() {
+    let redis = Redis::start();
+    let mut nginx = limited(&redis, "rate=9r/m").workers(2).start();
+    all_are_connected(&nginx, &redis);
+    // A client that keeps its connection does not keep the worker.
+    let mut http = nginx.http();
+    assert_eq!(http.get("/").remaining(), Some(8));
+    for _ in 0..3 {
+        let before = connected(&redis);
+        let start = Instant::now();
+        nginx.reload();
+        assert!(start.elapsed() < Duration::from_secs(1), "it took {:?}", start.elapsed());
+        all_are_connected(&nginx, &redis);
+        assert!(connected(&redis).iter().all(|pid| !before.contains(pid)));
+    }
+    assert!(http.is_closed());
+    assert_eq!(nginx.get("/").remaining(), Some(7));
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+}
+
+#[test]
+fn a_new_configuration_takes_effect_and_the_budget_stays() {
+    let (redis, other) = (Redis::start(), Redis::start());
+    let mut nginx = limited(&redis, "rate=9r/m").start();
+    assert_eq!(nginx.get("/").remaining(), Some(8));
+    nginx.reload_with(&limited(&redis, "rate=5r/m"));
+    assert_eq!(nginx.get("/").header("X-RateLimit-Limit"), Some("5"));
+    nginx.reload_with(&limited(&redis, "rate=9r/m cost=2"));
+    let left = nginx.get("/").remaining();
+    assert!(left.is_some_and(|left| left < 5), "{left:?}");
+    nginx.reload_with(&limited(&other, "rate=9r/m"));
+    assert_eq!(nginx.get("/").remaining(), Some(8));
+    wait_until(PATIENCE, || connected(&redis).is_empty(), "the end of the old connection");
+    all_are_connected(&nginx, &other);
+    nginx.reload_with(&Conf::new());
+    wait_until(PATIENCE, || connected(&other).is_empty(), "the end of the last connection");
+}
+
+#[test]
+fn a_worker_that_leaves_slowly_holds_no_connection() {
+    let redis = Redis::start();
+    let mut nginx = limited(&redis, "rate=9r/m")
+        .file("html/long", &"x".repeat(300_000))
+        .server("location = /long { limit_rate 100k; }")
+        .start();
+    all_are_connected(&nginx, &redis);
+    let (mut slow, mut late) = (nginx.http(), nginx.http());
+    slow.send("GET", "/long", &[]);
+    late.send_raw(b"GET / HTTP/1.1\r\nHost: a\r\n");
+    sleep(Duration::from_millis(100));
+    let old = nginx.reload_signal();
+    all_are_connected(&nginx, &redis);
+    // The old worker still has to decide a request, and does so.
+    late.send_raw(b"\r\n");
+    assert_eq!(late.read_response().decision(), "PASSED redis");
+    all_are_connected(&nginx, &redis);
+    assert_eq!(slow.read_response().body.len(), 300_000);
+    let gone = || !std::path::Path::new(&format!("/proc/{}", old[0])).exists();
+    wait_until(PATIENCE, gone, "the end of the old worker");
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+}
+
+/// Whatever state its connection is in, a worker that has nothing to do leaves at once.
+#[track_caller]
+fn leaves_at_once(nginx: &mut Nginx) {
+    for _ in 0..3 {
+        let start = Instant::now();
+        nginx.reload();
+        assert!(start.elapsed() < Duration::from_secs(1), "it took {:?}", start.elapsed());
+        sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn workers_leave_while_redis_is_away() {
+    let mut redis = Redis::start();
+    let mut nginx = limited(&redis, "rate=9r/m").workers(2).start();
+    redis.kill9();
+    wait_until(PATIENCE, || nginx.logged("is down").len() == 2, "both workers to notice");
+    leaves_at_once(&mut nginx);
+}
+
+#[test]
+fn workers_leave_while_redis_does_not_greet() {
+    let fake = Fake::start(|_| Act::Ignore);
+    let mut nginx = Conf::new()
+        .set("redis", fake.url())
+        .http("rate_limit_redis_pass {redis};")
+        .server("location / { rate_limit_redis k rate=9r/m; }")
+        .start();
+    leaves_at_once(&mut nginx);
+    sleep(Duration::from_millis(300));
+    leaves_at_once(&mut nginx);
+}
+
+#[test]
+fn workers_leave_while_redis_owes_replies_that_nobody_waits_for() {
+    let mut redis = Redis::start();
+    let mut nginx = limited(&redis, "rate=9r/m").server("rate_limit_redis_timeout 20ms;").start();
+    assert_eq!(nginx.get("/").remaining(), Some(8));
+    redis.stop_signal();
+    assert_eq!(nginx.get("/").decision(), "ERROR_PASSED none");
+    leaves_at_once(&mut nginx);
+    redis.cont();
+}
+
+/// Requests that wait for a Redis that is stopped.
+fn waiting(nginx: &Nginx, redis: &mut Redis) -> Vec<Http> {
+    assert_eq!(nginx.get("/").decision(), "PASSED redis");
+    redis.stop_signal();
+    let mut clients: Vec<_> = (0..10).map(|_| nginx.http()).collect();
+    for http in &mut clients {
+        http.send("GET", "/", &[]);
+    }
+    sleep(Duration::from_millis(200));
+    clients
+}
+
+#[test]
+fn requests_that_wait_are_served_before_a_worker_quits() {
+    let mut redis = Redis::start();
+    let mut nginx = limited(&redis, "rate=99r/m").server("rate_limit_redis_timeout 900ms;").start();
+    let clients = waiting(&nginx, &mut redis);
+    nginx.quit();
+    for mut http in clients {
+        let response = http.read_response();
+        assert_eq!((response.status, response.decision()), (200, "ERROR_PASSED none"));
+    }
+    redis.cont();
+}
+
+#[test]
+fn requests_that_wait_are_decided_before_a_worker_quits() {
+    let mut redis = Redis::start();
+    let mut nginx = limited(&redis, "rate=99r/m").start();
+    let clients = waiting(&nginx, &mut redis);
+    nginx.signal(libc::SIGQUIT);
+    sleep(Duration::from_millis(200));
+    redis.cont();
+    let start = Instant::now();
+    for mut http in clients {
+        assert_eq!(http.read_response().decision(), "PASSED redis");
+    }
+    nginx.quit();
+    // Long before the timeout of five seconds.
+    assert!(start.elapsed() < Duration::from_secs(2), "it took {:?}", start.elapsed());
+}
+
+#[test]
+fn sigterm_waits_for_nobody() {
+    let mut redis = Redis::start();
+    let mut nginx = limited(&redis, "rate=99r/m").start();
+    let clients = waiting(&nginx, &mut redis);
+    let start = Instant::now();
+    nginx.terminate();
+    assert!(start.elapsed() < Duration::from_secs(1), "it took {:?}", start.elapsed());
+    for mut http in clients {
+        assert!(http.is_closed());
+    }
+    redis.cont();
+    wait_until(PATIENCE, || connected(&redis).is_empty(), "the end of the connection");
+}
+
+#[test]
+fn a_worker_waits_no_longer_than_its_shutdown_timeout() {
+    let mut redis = Redis::start();
+    let mut nginx = limited(&redis, "rate=99r/m").main("worker_shutdown_timeout 300ms;").start();
+    let clients = waiting(&nginx, &mut redis);
+    let start = Instant::now();
+    nginx.quit();
+    assert!(start.elapsed() < Duration::from_secs(2), "it took {:?}", start.elapsed());
+    for mut http in clients {
+        assert!(http.is_closed());
+    }
+    redis.cont();
+}
+
+#[test]
+fn logs_can_be_reopened() {
+    let mut redis = Redis::start();
+    let nginx = limited(&redis, "rate=9r/m");
+    let mut nginx = nginx.start();
+    assert_eq!(nginx.get("/").decision(), "PASSED redis");
+    fs::rename(nginx.path("error.log"), nginx.path("error.log.1")).expect("rename the log");
+    nginx.signal(libc::SIGUSR1);
+    wait_until(PATIENCE, || nginx.path("error.log").exists(), "a new log");
+    // The worker reopens its log a little later than the master.
+    sleep(Duration::from_millis(100));
+    redis.kill9();
+    nginx.wait_for_error_log("is down");
+    redis.restart();
+    nginx.wait_for_error_log("is up again");
+    assert!(!nginx.read("error.log.1").contains("is down"));
+    assert_eq!(nginx.get("/").decision(), "PASSED redis");
+}
+
+#[test]
+fn a_worker_that_was_killed_is_replaced() {
+    let redis = Redis::start();
+    let mut nginx = limited(&redis, "rate=9r/m").workers(2).start();
+    nginx.allow_log("exited on signal 9");
+    all_are_connected(&nginx, &redis);
+    assert_eq!(nginx.get("/").remaining(), Some(8));
+    let killed = nginx.worker_pids()[0];
+    run("kill", &["-9", &killed.to_string()]);
+    let replaced = || nginx.worker_pids().len() == 2 && !nginx.worker_pids().contains(&killed);
+    wait_until(PATIENCE, replaced, "a new worker");
+    all_are_connected(&nginx, &redis);
+    assert_eq!(nginx.get("/").remaining(), Some(7));
+}
+
+#[test]
+fn without_a_master() {
+    let redis = Redis::start();
+    let mut nginx = limited(&redis, "rate=9r/m").single().start();
+    let pid = nginx.pid();
+    wait_until(PATIENCE, || connected(&redis) == [pid], "the connection");
+    assert_eq!(nginx.get("/").remaining(), Some(8));
+    // NGINX itself serves nothing sensible after a reload without a master, but it lives on.
+    nginx.signal(libc::SIGHUP);
+    nginx.wait_for_error_log("reconfiguring");
+    sleep(Duration::from_millis(200));
+    assert_eq!(connected(&redis), [pid]);
+    nginx.quit();
+    wait_until(PATIENCE, || connected(&redis).is_empty(), "the end of the connection");
+}

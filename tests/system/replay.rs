@@ -1,0 +1,513 @@
+//! A server that answers anything but what it should. What may have run is never sent again.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use harness::{ALLOWED, Act, Conf, Fake, Http, Nginx, Redis, wait_until};
+
+fn limited(url: &str) -> Conf {
+    Conf::new()
+        .decisions()
+        .journal()
+        .set("redis", url)
+        .http("rate_limit_redis_pass {redis};\nrate_limit_redis_timeout 3s;")
+        .server("location / { rate_limit_redis $arg_k rate=1r/m capacity=10; }")
+}
+
+fn starts_as(
+    text: &str,
+    act: impl Fn() -> Act + Send + Sync,
+) -> impl Fn(&str) -> Act + Send + Sync {
+    move |key| if key.starts_with(text) { act() } else { Act::Usual }
+}
+
+/// A request that is decided as usual, so that the connection is known to be a good one.
+#[track_caller]
+fn works(nginx: &Nginx) {
+    let working = || nginx.get("/?k=good").decision() == "PASSED redis";
+    wait_until(Duration::from_secs(2), working, "decisions by Redis");
+}
+
+/// Sends a request for each key at once, and returns how each was decided.
+fn ask_all(nginx: &Nginx, keys: &[String]) -> Vec<String> {
+    let mut clients: Vec<Http> = keys.iter().map(|_| nginx.http()).collect();
+    for (http, key) in clients.iter_mut().zip(keys) {
+        http.send("GET", &format!("/?k={key}"), &[]);
+    }
+    clients.iter_mut().map(|http| http.read_response().decision().to_owned()).collect()
+}
+
+fn keys(prefix: &str, number: usize) -> Vec<String> {
+    (0..number).map(|index| format!("{prefix}{index}")).collect()
+}
+
+#[test]
+fn what_may_have_run_is_never_sent_again() {
+    for act in [Act::Close(Vec::new()), Act::Reset] {
+        let fake = Fake::answering(starts_as("lost", move || act.clone()));
+        let nginx = limited(&fake.url()).start();
+        for round in 0..5 {
+            works(&nginx);
+            let keys = keys(&format!("lost-{round}-"), 10);
+            for (key, decision) in keys.iter().zip(ask_all(&nginx, &keys)) {
+                assert_eq!(decision, "ERROR_PASSED none");
+                assert!(fake.asked("EVALSHA", key) <= 1, "{key} was asked again");
+                assert_eq!(fake.asked("EVAL", key), 0, "{key} was asked again");
+            }
+            assert_eq!(fake.asked("EVALSHA", &keys[0]), 1);
+        }
+    }
+}
+
+#[test]
+fn what_was_not_sent_waits_for_the_next_connection() {
+    let fake = Fake::start(|command| match (command.key(), command.connection) {
+        (Some("last"), _) => Act::Close(Vec::new()),
+        // Slow to greet: those who come meanwhile wait.
+        (None, 1..) if command.name() == "CLIENT" => {
+            Act::After(Duration::from_millis(150), Box::new(Act::Usual))
+        }
+        _ => Act::Usual,
+    });
+    let nginx = limited(&fake.url()).start();
+    works(&nginx);
+    assert_eq!(nginx.get("/?k=last").decision(), "ERROR_PASSED none");
+    let keys = keys("next-", 10);
+    for (key, decision) in keys.iter().zip(ask_all(&nginx, &keys)) {
+        assert_eq!(decision, "PASSED redis");
+        assert_eq!(fake.asked("EVALSHA", key), 1);
+    }
+    assert_eq!(fake.asked("EVALSHA", "last"), 1);
+    assert_eq!(fake.count(""), 2);
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+}
+
+#[test]
+fn a_request_that_gave_up_is_not_sent_later() {
+    let fake = Fake::start(|command| match (command.key(), command.connection) {
+        (Some("last"), _) => Act::Close(Vec::new()),
+        (None, 1..) if command.name() == "CLIENT" => {
+            Act::After(Duration::from_millis(150), Box::new(Act::Usual))
+        }
+        _ => Act::Usual,
+    });
+    let nginx = limited(&fake.url()).server("rate_limit_redis_timeout 50ms;").start();
+    works(&nginx);
+    assert_eq!(nginx.get("/?k=last").decision(), "ERROR_PASSED none");
+    let keys = keys("impatient-", 5);
+    assert!(ask_all(&nginx, &keys).iter().all(|decision| decision == "ERROR_PASSED none"));
+    works(&nginx);
+    for key in keys {
+        assert_eq!(fake.asked("EVALSHA", &key), 0);
+    }
+}
+
+#[test]
+fn without_the_script_it_is_sent_once_more() {
+    let fake = Fake::start(|command| match command.name().as_str() {
+        "EVALSHA" => Act::line("-NOSCRIPT No matching script. Please use EVAL."),
+        _ => Act::Usual,
+    });
+    let nginx = limited(&fake.url()).start();
+    let keys = keys("a", 20);
+    for (key, decision) in keys.iter().zip(ask_all(&nginx, &keys)) {
+        assert_eq!(decision, "PASSED redis");
+        assert_eq!((fake.asked("EVALSHA", key), fake.asked("EVAL", key)), (1, 1));
+    }
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+}
+
+#[test]
+fn a_server_that_never_has_the_script_is_not_asked_for_ever() {
+    let noscript = |_: &str| Act::line("-NOSCRIPT No matching script. Please use EVAL.");
+    let fake = Fake::answering(noscript);
+    let nginx = limited(&fake.url()).start();
+    let start = Instant::now();
+    assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+    assert!(start.elapsed() < Duration::from_secs(2), "it took {:?}", start.elapsed());
+    assert_eq!((fake.asked("EVALSHA", "a"), fake.asked("EVAL", "a")), (1, 1));
+    assert_eq!(nginx.logged("refused to decide").len(), 1);
+}
+
+#[test]
+fn a_script_that_may_have_run_is_not_sent_again_either() {
+    let fake = Fake::start(|command| match (command.name().as_str(), command.key()) {
+        ("EVALSHA", Some("lost")) => Act::line("-NOSCRIPT No matching script."),
+        ("EVAL", Some("lost")) => Act::Close(Vec::new()),
+        _ => Act::Usual,
+    });
+    let nginx = limited(&fake.url()).start();
+    works(&nginx);
+    assert_eq!(nginx.get("/?k=lost").decision(), "ERROR_PASSED none");
+    works(&nginx);
+    assert_eq!((fake.asked("EVALSHA", "lost"), fake.asked("EVAL", "lost")), (1, 1));
+}
+
+#[test]
+fn replies_may_come_byte_by_byte() {
+    let fake = Fake::start(|command| match command.name().as_str() {
+        "EVALSHA" if command.key() == Some("new") => {
+            Act::Trickle("-NOSCRIPT No matching script.\r\n".into())
+        }
+        "EVAL" | "EVALSHA" => Act::Trickle(ALLOWED.into()),
+        // Not all of the greeting, for which there is not much time on a busy machine.
+        "CLIENT" => Act::Trickle("+OK\r\n".into()),
+        _ => Act::Usual,
+    });
+    let nginx = limited(&fake.url()).start();
+    works(&nginx);
+    let keys: Vec<_> = ["a", "new", "b"].map(str::to_owned).into();
+    assert_eq!(ask_all(&nginx, &keys), ["PASSED redis"; 3]);
+    assert_eq!(nginx.get("/?k=a").remaining(), Some(9));
+    assert_eq!(fake.asked("EVAL", "new"), 1);
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+}
+
+#[test]
+fn half_a_reply_is_no_reply() {
+    for length in 1..ALLOWED.len() {
+        let half = ALLOWED.as_bytes()[..length].to_vec();
+        let fake = Fake::answering(starts_as("half", move || Act::Close(half.clone())));
+        let nginx = limited(&fake.url()).start();
+        works(&nginx);
+        assert_eq!(nginx.get("/?k=half").decision(), "ERROR_PASSED none");
+        assert_eq!(fake.asked("EVALSHA", "half"), 1);
+        // The rest of it is not taken from the next connection.
+        assert_eq!(nginx.get("/?k=good").remaining(), Some(9));
+    }
+}
+
+/// What is not RESP2, or beyond all bounds, ends the connection at once, and only that.
+#[test]
+fn garbage() {
+    let nested = "*1\r\n".repeat(10_000);
+    let noise: Vec<u8> = [7].into_iter().chain((1..70_000).map(|_| fastrand::u8(..))).collect();
+    let endless = [b"+".as_slice(), &[b'a'; 70_000]].concat();
+    let huge_array = [b"*65536\r\n".as_slice(), &b":1\r\n".repeat(65_536)].concat();
+    for garbage in [
+        b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n".as_slice(),
+        b"220 mail.example.com ESMTP\r\n",
+        b"\r\n",
+        b"\0\0\0\0",
+        b"%1\r\n+a\r\n:1\r\n",
+        b"_\r\n",
+        b"$999999999\r\n",
+        b"$-2\r\n",
+        b"*-5\r\n",
+        b"*4\r\n:1\r\n:one\r\n:0\r\n:0\r\n",
+        b"*4\r\n:1\r\n:99999999999999999999999\r\n:0\r\n:0\r\n",
+        b"*99999999999999999999\r\n",
+        b"*2147483647\r\n",
+        b"$3\r\nabcdefgh\r\n",
+        nested.as_bytes(),
+        &noise,
+        &endless,
+        &huge_array,
+    ] {
+        let sent = garbage.to_vec();
+        let fake = Fake::answering(starts_as("bad", move || Act::Say(sent.clone())));
+        let nginx = limited(&fake.url()).server("rate_limit_redis_on_error closed;").start();
+        works(&nginx);
+        let what = String::from_utf8_lossy(&garbage[..garbage.len().min(30)]).into_owned();
+        let start = Instant::now();
+        assert_eq!(nginx.get("/?k=bad").decision(), "ERROR_REJECTED none", "{what:?}");
+        assert!(start.elapsed() < Duration::from_secs(1), "{what:?} made it wait");
+        works(&nginx);
+        assert_eq!(fake.asked("EVALSHA", "bad"), 1, "{what:?}");
+        assert_eq!(nginx.logged("the server").len(), 1, "{what:?}");
+    }
+}
+
+/// RESP2, but no decision: the connection is as good as before.
+#[test]
+fn answers_to_another_question() {
+    for answer in [
+        "+OK",
+        ":1",
+        "$-1",
+        "$2\r\nno",
+        "*-1",
+        "*0",
+        "*1\r\n:1",
+        "*3\r\n:1\r\n:9\r\n:0",
+        "*5\r\n:1\r\n:9\r\n:0\r\n:0\r\n:0",
+        "*4\r\n:1\r\n:9\r\n$1\r\n0\r\n:0",
+        "*4\r\n:2\r\n:9\r\n:0\r\n:0",
+        "*4\r\n:1\r\n:-9\r\n:0\r\n:0",
+        "*4\r\n:0\r\n:0\r\n:0\r\n:-7",
+        "*1\r\n*4\r\n:1\r\n:9\r\n:0\r\n:0",
+    ] {
+        let fake = Fake::answering(starts_as("odd", || Act::line(answer)));
+        let nginx = limited(&fake.url()).start();
+        works(&nginx);
+        let connections = fake.count("");
+        let mut http = nginx.http();
+        for _ in 0..3 {
+            assert_eq!(http.get("/?k=odd").decision(), "ERROR_PASSED none", "{answer:?}");
+            assert_eq!(http.get("/?k=good").decision(), "PASSED redis", "{answer:?}");
+        }
+        assert_eq!(fake.count(""), connections, "{answer:?}");
+        let told = nginx.logged("does not answer as a script of ours would");
+        assert_eq!(told.len(), 1, "{answer:?}: {told:?}");
+    }
+}
+
+#[test]
+fn errors() {
+    for error in [
+        "ERR Error running script",
+        "ERR",
+        "WRONGTYPE Operation against a key holding the wrong kind of value",
+        "OOM command not allowed when used memory > 'maxmemory'.",
+        "READONLY You can't write against a read only replica.",
+        "LOADING Redis is loading the dataset in memory",
+        "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+        "NOPERM this user has no permissions to run the 'evalsha' command",
+        "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+        "MOVED 3999 127.0.0.1:6381",
+        "ASK 3999 127.0.0.1:6381",
+        "CLUSTERDOWN Hash slot not served",
+        "TRYAGAIN Multiple keys request during rehashing of slot",
+        "NOAUTH Authentication required.",
+        "MISCONF Redis is configured to save RDB snapshots",
+        "EXECABORT Transaction discarded because of previous errors.",
+        "UNKNOWN what",
+    ] {
+        let fake = Fake::answering(starts_as("bad", move || Act::line(&format!("-{error}"))));
+        let nginx = limited(&fake.url())
+            .server("location = /closed { rate_limit_redis bad rate=1r/m capacity=10;")
+            .server("rate_limit_redis_on_error closed; }")
+            .start();
+        works(&nginx);
+        let keys = keys("bad", 50);
+        assert_eq!(ask_all(&nginx, &keys), ["ERROR_PASSED none"; 50], "{error}");
+        let closed = nginx.get("/closed");
+        assert_eq!((closed.status, closed.decision()), (503, "ERROR_REJECTED none"), "{error}");
+        works(&nginx);
+        for key in keys {
+            assert_eq!(fake.asked("EVALSHA", &key), 1, "{error}");
+            assert_eq!(fake.asked("EVAL", &key), 0, "{error}");
+        }
+        let told = nginx.logged("[error]");
+        assert!(told.len() == 1 && told[0].contains(error), "{error}: {told:?}");
+    }
+}
+
+#[test]
+fn an_error_cannot_forge_a_line_of_the_log() {
+    let forged = "-ERR \u{1b}[31m\t2026/01/01 00:00:00 [error] \"x\"\nforged: line";
+    let fake = Fake::answering(starts_as("bad", move || Act::line(forged)));
+    let nginx = limited(&fake.url()).start();
+    assert_eq!(nginx.get("/?k=bad").decision(), "ERROR_PASSED none");
+    nginx.wait_for_error_log("refused to decide");
+    let log = nginx.error_log();
+    assert!(
+        !log.contains('\u{1b}') && !log.lines().any(|line| line.starts_with("forged")),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_long_error_is_cut() {
+    let long = format!("-ERR {}", "x".repeat(60_000));
+    let fake = Fake::answering(starts_as("bad", move || Act::line(&long)));
+    let nginx = limited(&fake.url()).start();
+    assert_eq!(nginx.get("/?k=bad").decision(), "ERROR_PASSED none");
+    nginx.wait_for_error_log("refused to decide");
+    works(&nginx);
+    assert!(nginx.error_log().lines().all(|line| line.len() < 4_096));
+}
+
+#[test]
+fn a_key_of_another_type_is_an_error_of_this_key() {
+    let redis = Redis::start();
+    let nginx = limited(&redis.url()).start();
+    redis.ask::<()>(&["LPUSH", "rl:default:list", "x"]);
+    for _ in 0..5 {
+        assert_eq!(nginx.get("/?k=list").decision(), "ERROR_PASSED none");
+    }
+    assert_eq!(nginx.get("/?k=good").remaining(), Some(9));
+    let told = nginx.logged("[error]");
+    assert!(told.len() == 1 && told[0].contains("WRONGTYPE"), "{told:?}");
+    assert_eq!(redis.ask::<Vec<String>>(&["LRANGE", "rl:default:list", "0", "-1"]), ["x"]);
+}
+
+/// A Redis that cannot decide for a while: each request is told so at once, and the connection
+/// lives on.
+#[track_caller]
+fn refuses_for_a_while(redis: &Redis, refuse: &[&str], error: &str, heal: &[&str]) {
+    let nginx = limited(&redis.url()).start();
+    works(&nginx);
+    redis.ask::<redis::Value>(refuse);
+    for number in 0..5 {
+        assert_eq!(nginx.get(&format!("/?k={number}")).decision(), "ERROR_PASSED none");
+    }
+    redis.ask::<redis::Value>(heal);
+    assert_eq!(nginx.get("/?k=new").remaining(), Some(9));
+    let told = nginx.logged("[error]");
+    assert!(told.len() == 1 && told[0].contains(error), "{told:?}");
+    assert_eq!(nginx.logged("reconnecting"), Vec::<String>::new());
+}
+
+#[test]
+fn a_redis_that_is_out_of_memory() {
+    let full = ["CONFIG", "SET", "maxmemory", "1"];
+    refuses_for_a_while(&Redis::start(), &full, "OOM", &["CONFIG", "SET", "maxmemory", "0"]);
+}
+
+#[test]
+fn a_redis_that_became_a_replica() {
+    // Of a master that is not there.
+    let replica = ["REPLICAOF", "127.0.0.1", "1"];
+    refuses_for_a_while(&Redis::start(), &replica, "READONLY", &["REPLICAOF", "NO", "ONE"]);
+}
+
+#[test]
+fn a_redis_that_has_lost_its_master() {
+    let redis = Redis::start_with(&["replica-serve-stale-data no"]);
+    let replica = ["REPLICAOF", "127.0.0.1", "1"];
+    refuses_for_a_while(&redis, &replica, "MASTERDOWN", &["REPLICAOF", "NO", "ONE"]);
+}
+
+#[test]
+fn a_redis_that_is_busy() {
+    let redis = Redis::start_with(&["lua-time-limit 10"]);
+    let nginx = limited(&redis.url()).start();
+    works(&nginx);
+    let (mut client, mut other) = (redis.client(), redis.client());
+    let busy = std::thread::spawn(move || {
+        redis::cmd("EVAL").arg("while true do end").arg(0).exec(&mut other).unwrap_err()
+    });
+    let refused = || nginx.get("/?k=a").decision() == "ERROR_PASSED none";
+    wait_until(Duration::from_secs(2), refused, "a busy Redis");
+    redis::cmd("SCRIPT").arg("KILL").exec(&mut client).expect("kill the script");
+    busy.join().expect("a script that was killed");
+    works(&nginx);
+    let told = nginx.logged("[error]");
+    assert!(told.len() == 1 && told[0].contains("BUSY"), "{told:?}");
+}
+
+#[test]
+fn a_value_that_is_not_ours_is_replaced() {
+    let redis = Redis::start();
+    let nginx = limited(&redis.url()).start();
+    for value in ["", "x", "-5 0", "1e9 1", "999999999999999999999 1", "5", "1 2 3 4"] {
+        redis.ask::<()>(&["SET", "rl:default:k", value]);
+        let response = nginx.get("/?k=k");
+        assert_eq!(
+            (response.decision(), response.remaining()),
+            ("PASSED redis", Some(9)),
+            "{value}"
+        );
+    }
+}
+
+/// How many connections are made in two seconds.
+fn connections(fake: &Fake) -> usize {
+    let before = fake.count("");
+    sleep(Duration::from_secs(2));
+    fake.count("") - before
+}
+
+#[test]
+fn replies_to_nothing_end_the_connection() {
+    let fake = Fake::start(|_| Act::Usual);
+    let nginx = limited(&fake.url()).start();
+    works(&nginx);
+    for count in 2..5 {
+        fake.shout(ALLOWED.replace(":9", ":4").as_bytes());
+        wait_until(Duration::from_secs(2), || fake.count("") == count, "a new connection");
+        // Not the reply that nobody had asked for.
+        assert_eq!(nginx.get("/?k=good").remaining(), Some(9));
+    }
+    // One line for all that follow each other closely.
+    assert!((1..=3).contains(&nginx.logged("a reply to no command").len()));
+}
+
+/// Redis speaks before it is spoken to, as a proxy's greeting would.
+#[test]
+fn replies_before_the_greeting_end_the_connection() {
+    let fake = Fake::start(|command| match command.name().as_str() {
+        "" => Act::Say("+hello\r\n".repeat(20).into()),
+        _ => Act::Usual,
+    });
+    let nginx = limited(&fake.url()).start();
+    nginx.wait_for_error_log("is down");
+    assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+}
+
+#[test]
+fn silence_after_accept() {
+    let fake = Fake::start(|_| Act::Ignore);
+    let nginx = limited(&fake.url()).server("rate_limit_redis_timeout 5s;").start();
+    let start = Instant::now();
+    // It waits for the greeting, which is given up long before the timeout.
+    assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+    assert!(start.elapsed() < Duration::from_secs(2), "it took {:?}", start.elapsed());
+    nginx.wait_for_error_log("is down: timed out while connecting");
+    assert!(connections(&fake) <= 15, "a storm of connections");
+    assert_eq!(nginx.logged("[error]").len(), 1);
+    assert_eq!(fake.asked("EVALSHA", "a"), 0);
+}
+
+#[test]
+fn connections_that_end_at_once_are_not_made_in_a_storm() {
+    for act in [Act::Close(Vec::new()), Act::Reset] {
+        let fake = Fake::start(move |_| act.clone());
+        let nginx = limited(&fake.url()).start();
+        nginx.wait_for_error_log("is down");
+        let load = harness::Load::start(nginx.addr(), "/?k=a", 2);
+        let made = connections(&fake);
+        let tally = load.stop();
+        assert!((1..=15).contains(&made), "{made} connections in 2 s");
+        assert!(tally.of(200) == tally.total() && tally.total() > 1_000, "{tally:?}");
+        assert_eq!(nginx.logged("[error]").len(), 1, "{:?}", nginx.logged("[error]"));
+    }
+}
+
+/// The greeting is answered, and then the connection ends: a proxy that has lost its Redis.
+#[test]
+fn connections_that_end_after_the_greeting_are_not_made_in_a_storm() {
+    let fake = Fake::start(|command| match command.name().as_str() {
+        "" => Act::Usual,
+        // The last words of a greeting.
+        "SCRIPT" if command.words[2].contains("several limits") => Act::Close("+OK\r\n".into()),
+        _ => Act::Usual,
+    });
+    let nginx = limited(&fake.url()).start();
+    nginx.wait_for_error_log("is down");
+    let load = harness::Load::start(nginx.addr(), "/?k=a", 2);
+    let made = connections(&fake);
+    let tally = load.stop();
+    assert_eq!(tally.of(200), tally.total(), "{tally:?}");
+    let told = nginx.logged("redis 127.0.0.1:").len();
+    assert!((1..=15).contains(&made), "{made} connections in 2 s");
+    assert!(told <= 10, "{told} lines in 2 s");
+}
+
+/// Each answer is the last of its connection.
+#[test]
+fn connections_that_end_after_an_answer_are_not_made_in_a_storm() {
+    let fake = Fake::answering(|_| Act::Close(ALLOWED.into()));
+    let nginx = limited(&fake.url()).start();
+    works(&nginx);
+    let load = harness::Load::start(nginx.addr(), "/?k=a", 4);
+    let made = connections(&fake);
+    let tally = load.stop();
+    assert_eq!(tally.of(200), tally.total(), "{tally:?}");
+    let told = nginx.logged("redis 127.0.0.1:").len();
+    assert!(made <= 60 && told <= 20, "{made} connections, {told} lines in 2 s");
+}
+
+/// The greeting is answered, and no question ever is.
+#[test]
+fn a_server_that_answers_nothing_but_the_greeting_is_down() {
+    let fake = Fake::answering(|_| Act::Ignore);
+    let nginx = limited(&fake.url()).server("rate_limit_redis_timeout 20ms;").start();
+    let load = harness::Load::start(nginx.addr(), "/?k=a", 2);
+    sleep(Duration::from_secs(5));
+    let tally = load.stop();
+    assert_eq!(tally.of(200), tally.total(), "{tally:?}");
+    let told = nginx.logged("redis 127.0.0.1:");
+    assert!(told.len() <= 6, "{told:#?}");
+}

@@ -1,0 +1,76 @@
+//! What a client sees of its quota, and what Redis holds of it.
+
+use harness::{Conf, Nginx, PATIENCE, Redis, Response, wait_until};
+
+/// A start that waits for the connections to Redis.
+pub trait StartConnected {
+    /// Starts nginx and waits until every worker is connected to `redis`. On a busy machine a
+    /// request may otherwise come before that, and in the end be decided by nobody.
+    fn start_connected(&self, redis: &Redis) -> Nginx;
+}
+
+impl StartConnected for Conf {
+    fn start_connected(&self, redis: &Redis) -> Nginx {
+        let nginx = self.start();
+        let workers = nginx.worker_pids().len();
+        let named = |client: &String| client.contains("name=nginx_rate_limit_redis:");
+        let connected = || redis.clients().into_iter().filter(named).count();
+        wait_until(PATIENCE, || connected() == workers, "connections of the workers to Redis");
+        nginx
+    }
+}
+
+/// The fields that tell a client its quota.
+pub const FIELDS: [&str; 3] = ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"];
+
+/// Limit, remaining and reset; panics unless each field is there exactly once.
+#[track_caller]
+pub fn quota(response: &Response) -> [u64; 3] {
+    FIELDS.map(|name| match response.headers(name)[..] {
+        [value] => value.parse().unwrap_or_else(|_| panic!("{name}: {value:?}")),
+        ref all => panic!("{name} is there {} times:\n{response:?}", all.len()),
+    })
+}
+
+/// What remains; panics unless each of the fields is there exactly once.
+#[track_caller]
+pub fn remaining(response: &Response) -> u64 {
+    quota(response)[1]
+}
+
+/// Whether no field tells of a quota, nor when to come back.
+pub fn tells_nothing(response: &Response) -> bool {
+    let fields = FIELDS.iter().chain(&["Retry-After"]);
+    fields.map(|name| response.headers(name).len()).sum::<usize>() == 0
+}
+
+/// `Retry-After`, which must be there exactly once.
+#[track_caller]
+pub fn retry_after(response: &Response) -> u64 {
+    match response.headers("Retry-After")[..] {
+        [value] => value.parse().unwrap_or_else(|_| panic!("Retry-After: {value:?}")),
+        ref all => panic!("Retry-After is there {} times:\n{response:?}", all.len()),
+    }
+}
+
+/// The tokens in a token bucket; `None` for a client that has spent nothing.
+pub fn tokens(redis: &Redis, key: &str) -> Option<u64> {
+    let state = redis.ask::<Option<String>>(&["GET", key])?;
+    let tokens = state.split(' ').next().and_then(|tokens| tokens.parse().ok());
+    Some(tokens.unwrap_or_else(|| panic!("{key} is {state:?}")))
+}
+
+/// Every key in Redis.
+pub fn keys(redis: &Redis) -> Vec<String> {
+    let mut keys = redis.ask::<Vec<String>>(&["KEYS", "*"]);
+    keys.sort();
+    keys
+}
+
+/// Waits until a log, other than the ordinary ones, has so many lines, and returns it.
+#[track_caller]
+pub fn lines(nginx: &Nginx, name: &str, number: usize) -> Vec<String> {
+    let read = || nginx.read(name).lines().map(str::to_owned).collect::<Vec<_>>();
+    wait_until(PATIENCE, || read().len() >= number, &format!("{number} lines in {name}"));
+    read()
+}
