@@ -38,7 +38,8 @@ pub struct Refusal {
 pub enum RefusalKind {
     /// The script is not cached: it did not run, and can be sent by its source.
     NoScript,
-    /// The server is there but not ready for us: loading, without its master, or full.
+    /// The server is there but not ready for us: loading, without its master, full, or in
+    /// protected mode.
     NotReady,
     /// The account is missing, wrong, or not allowed to do this.
     Auth,
@@ -94,7 +95,8 @@ impl RefusalKind {
         }
         match (kind, code) {
             (Some(ServerErrorKind::NoScript), _) => Self::NoScript,
-            (Some(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown), _) => Self::NotReady,
+            (Some(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown), _)
+            | (_, "DENIED") => Self::NotReady,
             (Some(ServerErrorKind::NoPerm), _) | (_, "NOAUTH" | "WRONGPASS") => Self::Auth,
             _ => Self::Failed,
         }
@@ -294,6 +296,7 @@ mod tests {
         assert_eq!(kind(b"-NOSCRIPT No matching script.\r\n"), RefusalKind::NoScript);
         assert_eq!(kind(b"-LOADING Redis is loading\r\n"), RefusalKind::NotReady);
         assert_eq!(kind(b"-MASTERDOWN Link is down\r\n"), RefusalKind::NotReady);
+        assert_eq!(kind(b"-DENIED Redis is running in protected mode\r\n"), RefusalKind::NotReady);
         assert_eq!(kind(b"-ERR max number of clients reached\r\n"), RefusalKind::NotReady);
         assert_eq!(kind(b"-NOAUTH Authentication required.\r\n"), RefusalKind::Auth);
         assert_eq!(kind(b"-WRONGPASS invalid\r\n"), RefusalKind::Auth);
