@@ -45,6 +45,8 @@ test_tools=(
     wrk wrk
     nghttp nghttp2-client
     h2load nghttp2-client
+    gtlsclient ngtcp2-client
+    openssl openssl
     shellcheck shellcheck
 )
 

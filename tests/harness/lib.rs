@@ -35,6 +35,7 @@ pub use http::{Http, Response};
 pub use journal::{Entry, Journal};
 pub use load::{Load, Tally, ab, h2load, hey, run};
 pub use nginx::Nginx;
+pub use port::free as free_port;
 pub use redis::Redis;
 
 /// How long anything may take that should happen at once.

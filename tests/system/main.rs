@@ -9,6 +9,7 @@ mod dry_run;
 mod exact;
 mod forms;
 mod h2;
+mod h3;
 mod headers;
 mod leaky;
 mod leave;

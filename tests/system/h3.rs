@@ -1,0 +1,111 @@
+//! HTTP/3, with an NGINX that has it: that of Debian 12 does not.
+
+use std::process::Command;
+
+use harness::{Conf, Nginx, Redis, free_port, run};
+
+use crate::seen::StartConnected;
+
+/// Whether NGINX has HTTP/3. One that is new enough must: else these tests would test nothing.
+fn has_http3() -> bool {
+    let nginx = std::env::var("RATE_LIMIT_NGINX").unwrap_or_else(|_| "/usr/sbin/nginx".to_owned());
+    let output = Command::new(nginx).arg("-V").output().expect("nginx -V");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let has = text.contains("--with-http_v3_module");
+    assert!(has || text.contains("nginx/1.22."), "an nginx without HTTP/3: {text}");
+    has
+}
+
+/// A server that speaks HTTP/3.
+struct Http3 {
+    _keys: tempfile::TempDir,
+    redis: Redis,
+    nginx: Nginx,
+    port: String,
+}
+
+impl Http3 {
+    /// A server with this in it.
+    fn start(snippet: &str) -> Self {
+        let redis = Redis::start();
+        let keys = tempfile::tempdir().expect("a temp dir");
+        let path = |name: &str| keys.path().join(name).to_str().expect("a path").to_owned();
+        let (key, certificate) = (path("key.pem"), path("certificate.pem"));
+        let request = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"];
+        run("openssl", &[&request[..], &["-keyout", &key, "-out", &certificate]].concat());
+        let port = free_port().to_string();
+        let nginx = Conf::new()
+            .redis(&redis)
+            .set("quic", &port)
+            .http("server { listen 127.0.0.1:{quic} quic; root {prefix}/html;")
+            .http(&format!("ssl_certificate {certificate}; ssl_certificate_key {key};"))
+            .http(snippet)
+            .http("}")
+            .start_connected(&redis);
+        Self { _keys: keys, redis, nginx, port }
+    }
+
+    /// What the client says of so many requests, each in a stream of its own.
+    fn ask(&self, number: usize) -> String {
+        let url = format!("https://localhost:{}/", self.port);
+        let command = format!(
+            "gtlsclient --exit-on-all-streams-close --no-quic-dump --no-http-dump -n {number} \
+             127.0.0.1 {} {url} 2>&1",
+            self.port
+        );
+        run("sh", &["-c", &command])
+    }
+}
+
+/// The values of a field, in the order of the streams.
+fn values<'a>(said: &'a str, name: &str) -> Vec<&'a str> {
+    let start = format!(" [{name}: ");
+    let lines = said.lines().filter(|line| line.starts_with("http: stream "));
+    lines.filter_map(|line| line.split_once(&start)?.1.strip_suffix(']')).collect()
+}
+
+#[test]
+fn every_stream_is_limited_for_itself() {
+    if !has_http3() {
+        return;
+    }
+    let limit = "rate_limit_redis all rate=9r/d capacity=3; rate_limit_redis_body problem;";
+    let http3 = Http3::start(limit);
+    let said = http3.ask(5);
+    assert_eq!(values(&said, ":status"), ["200", "200", "200", "429", "429"], "{said}");
+    assert_eq!(values(&said, "x-ratelimit-remaining"), ["2", "1", "0", "0", "0"], "{said}");
+    assert_eq!(values(&said, "retry-after"), ["9600"; 2], "{said}");
+    assert_eq!(values(&said, "content-type")[3..], ["application/problem+json"; 2], "{said}");
+    assert_eq!(http3.redis.calls("evalsha"), 5);
+}
+
+#[test]
+fn a_stream_waits_for_its_turn() {
+    if !has_http3() {
+        return;
+    }
+    let http3 = Http3::start("rate_limit_redis all algorithm=leaky_bucket rate=4r/s burst=1;");
+    let said = http3.ask(3);
+    let mut statuses = values(&said, ":status");
+    statuses.sort_unstable();
+    assert_eq!(statuses, ["200", "200", "429"], "{said}");
+    http3.nginx.wait_for_error_log("delaying request, excess: ");
+}
+
+#[test]
+fn a_client_that_leaves_is_forgotten() {
+    if !has_http3() {
+        return;
+    }
+    let mut http3 = Http3::start("rate_limit_redis all rate=9r/d; rate_limit_redis_timeout 5s;");
+    http3.redis.stop_signal();
+    // It gives up after half a second of silence, and says so to nobody.
+    let command = format!(
+        "gtlsclient -q --timeout=500ms 127.0.0.1 {0} https://localhost:{0}/ || true",
+        http3.port
+    );
+    run("sh", &["-c", &command]);
+    http3.redis.cont();
+    let said = http3.ask(1);
+    assert_eq!(values(&said, ":status"), ["200"], "{said}");
+}
