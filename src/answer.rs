@@ -4,7 +4,8 @@ use std::ptr;
 
 use ngx::core::Status;
 use ngx::ffi::{
-    NGX_HTTP_CLOSE, NGX_HTTP_INTERNAL_SERVER_ERROR, ngx_http_complex_value_t, ngx_http_err_page_t,
+    NGX_HTTP_CLIENT_CLOSED_REQUEST, NGX_HTTP_CLOSE, NGX_HTTP_INTERNAL_SERVER_ERROR,
+    NGX_HTTP_REQUEST_TIME_OUT, ngx_http_complex_value_t, ngx_http_err_page_t,
     ngx_http_finalize_request, ngx_http_output_header_filter_pt, ngx_http_request_t,
     ngx_http_send_response, ngx_http_top_header_filter, ngx_int_t, ngx_list_push, ngx_str_t,
     ngx_table_elt_t, ngx_timeofday, ngx_uint_t,
@@ -101,8 +102,15 @@ pub(crate) unsafe fn reject(
     Status::NGX_DONE
 }
 
+/// Statuses that NGINX does not answer: it closes the connection.
+const CLOSING: [ngx_int_t; 3] = [
+    NGX_HTTP_REQUEST_TIME_OUT as ngx_int_t,
+    NGX_HTTP_CLOSE as ngx_int_t,
+    NGX_HTTP_CLIENT_CLOSED_REQUEST as ngx_int_t,
+];
+
 /// Whether NGINX will answer this status with something other than a page of its own: an
-/// `error_page`, or, for 444, nothing.
+/// `error_page`, or nothing.
 ///
 /// # Safety
 /// `r` must be valid.
@@ -110,7 +118,7 @@ unsafe fn has_page(r: *mut ngx_http_request_t, status: ngx_int_t) -> bool {
     // SAFETY: the request is valid, and so is the configuration of its location, whose error pages
     // are an array of this type.
     unsafe {
-        if status == NGX_HTTP_CLOSE as ngx_int_t {
+        if CLOSING.contains(&status) {
             return true;
         }
         // From one error page NGINX goes to another only where they may recur, nor does it go on
@@ -144,6 +152,8 @@ unsafe fn send(
         };
         let mut complex: ngx_http_complex_value_t = std::mem::zeroed();
         complex.value = value;
+        // As NGINX does before it answers with an error: nobody is invited to send a body.
+        (*r).set_expect_tested(1);
         // In an error page the status would be that of the error.
         (*r).err_status = status as ngx_uint_t;
         let mut kind = ngx_str_t { data: kind.as_ptr().cast_mut(), len: kind.len() };

@@ -234,7 +234,12 @@ unsafe fn log_decision(r: *mut ngx_http_request_t, context: &Context, decision: 
     if !is_logged(level, log) {
         return;
     }
-    let Some(shown) = context.shown() else { return };
+    // A delay is told of the limit that delays, which need not be the tightest.
+    let shown = match decision.delay {
+        0 => context.shown(),
+        _ => context.asked().iter().max_by_key(|asked| asked.delay()),
+    };
+    let Some(shown) = shown else { return };
     let Some(verdict) = shown.verdict.get() else { return };
     let excess = Excess::of(&verdict, &shown.question, decision.delay);
     let others: String = context

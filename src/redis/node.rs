@@ -41,6 +41,8 @@ pub(crate) struct Node {
     addresses: &'static [ngx::ffi::ngx_addr_t],
     /// Which of the addresses is used.
     address: usize,
+    /// How many others were tried in this attempt.
+    tried: usize,
     /// Ends an attempt that takes too long, or starts the next one.
     timer: ngx_event_t,
     /// Sends what has gathered, at the end of this turn of the event loop.
@@ -48,7 +50,7 @@ pub(crate) struct Node {
     /// A log of its own, in which NGINX does not report each attempt to connect.
     quiet_log: ngx_log_t,
     down_since: Option<Instant>,
-    /// Requests that found the server down.
+    /// Requests that were not decided since the last answer.
     undecided: u64,
     complained: Option<Instant>,
 }
@@ -65,6 +67,7 @@ impl Node {
             name: store.endpoint().address.to_string(),
             addresses: store.addresses(),
             address: 0,
+            tried: 0,
             // SAFETY: all zeroes is how NGINX itself starts an event.
             timer: unsafe { std::mem::zeroed() },
             // SAFETY: as above.
@@ -108,7 +111,10 @@ impl Node {
             self.undecided = self.undecided.saturating_add(1);
             match refused {
                 Refused::Down => Trouble::Down,
-                Refused::Overload => Trouble::Overload,
+                Refused::Overload => {
+                    self.complain("has too many requests waiting");
+                    Trouble::Overload
+                }
             }
         })?;
         if self.link.is_idle() {
@@ -192,8 +198,14 @@ impl Node {
         loop {
             match self.link.next_event(now())? {
                 None => return Ok(()),
-                Some(Event::Ready) => self.clear_timer(),
+                Some(Event::Ready) => {
+                    self.tried = 0;
+                    self.clear_timer();
+                }
                 Some(Event::Answer(pending, Reply::Integers(integers))) => {
+                    if self.down_since.is_none() {
+                        self.undecided = 0;
+                    }
                     if !Pending::get(pending).answered(integers) {
                         self.complain("does not answer as a script of ours would");
                     }
@@ -261,6 +273,9 @@ impl Node {
     fn lost(&mut self, fault: Fault) {
         self.socket = None;
         self.clear_timer();
+        if !self.link.is_ready() && self.try_next_address() {
+            return;
+        }
         let mut undecided = 0u64;
         let next = self.link.lost(now(), ngx_random().unsigned_abs(), |pending| {
             undecided = undecided.saturating_add(1);
@@ -279,11 +294,22 @@ impl Node {
                     self.down_since = Some(Instant::now());
                     log!(NGX_LOG_ERR, cycle_log(), "redis {} is down: {fault}", self.name);
                 }
-                self.address =
-                    self.address.wrapping_add(1).checked_rem(self.addresses.len()).unwrap_or(0);
                 self.set_timer(delay as ngx_msec_t);
             }
         }
+    }
+
+    /// Goes on with the next address of the host, unless all were tried: a host is not down because
+    /// one of its addresses is.
+    fn try_next_address(&mut self) -> bool {
+        self.address = self.address.wrapping_add(1).checked_rem(self.addresses.len()).unwrap_or(0);
+        self.tried = self.tried.saturating_add(1);
+        if self.tried >= self.addresses.len() {
+            self.tried = 0;
+            return false;
+        }
+        self.connect();
+        true
     }
 
     /// Logs what is wrong with a server that is there, but not for every request.

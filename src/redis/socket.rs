@@ -8,7 +8,7 @@ use ngx::core::Status;
 use ngx::ffi::{
     NGX_AGAIN, ngx_addr_t, ngx_close_connection, ngx_connection_t, ngx_event_connect_peer,
     ngx_event_get_peer, ngx_event_handler_pt, ngx_handle_read_event, ngx_handle_write_event,
-    ngx_log_t, ngx_peer_connection_t, ngx_tcp_nodelay,
+    ngx_log_t, ngx_peer_connection_t, ngx_post_event, ngx_posted_events, ngx_tcp_nodelay,
 };
 
 /// An open socket; closed when it is dropped.
@@ -60,6 +60,10 @@ impl Socket {
             if libc::c_int::from((*address.sockaddr).sa_family) != libc::AF_UNIX {
                 // If it fails it costs latency, and NGINX has logged it.
                 ngx_tcp_nodelay(raw);
+            }
+            if status == Status::NGX_OK {
+                // Connected at once: not every event method tells that again.
+                ngx_post_event(raw.write, &raw mut ngx_posted_events);
             }
             Ok(socket)
         }

@@ -508,3 +508,15 @@ fn with_fields_of_the_administrator() {
     assert_eq!(response.header("X-Own"), Some("per_ip"));
     says_json(&response);
 }
+
+/// As with NGINX's own pages: who waits for leave to send a body gets the rejection.
+#[test]
+fn nobody_is_invited_to_send_a_body() {
+    for body in BODIES {
+        let redis = Redis::start();
+        let nginx = spent_of(once(&redis, &format!("rate_limit_redis_body {body};")), &redis);
+        let mut http = nginx.http();
+        http.send("POST", "/", &[("Expect", "100-continue"), ("Content-Length", "5")]);
+        assert_eq!(http.read_response().status, 429, "{body}");
+    }
+}

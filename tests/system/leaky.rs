@@ -628,3 +628,15 @@ fn an_index_is_delayed_once() {
     came(&received, &[("PASSED", 0), ("DELAYED", 500), ("DELAYED", 1000)]);
     assert_eq!(redis.calls("evalsha"), 3);
 }
+
+#[test]
+fn the_limit_that_delays_is_logged() {
+    let redis = Redis::start();
+    let nginx = leaky(&redis, "rate=5r/s burst=20 name=slow")
+        .server("rate_limit_redis $arg_k name=tight rate=1000r/h capacity=4;")
+        .start_connected(&redis);
+    let received = together(&nginx, ["/?k=a"; 2]);
+    came(&received, &[("PASSED", 0), ("DELAYED", 200)]);
+    let logged = nginx.logged("delaying request");
+    assert!(logged[0].contains("by limit \"slow\""), "{logged:?}");
+}

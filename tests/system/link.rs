@@ -339,3 +339,11 @@ fn a_configuration_that_takes_long_to_read_is_no_reason_to_give_up() {
     assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
 }
+
+#[test]
+fn a_user_without_a_password() {
+    let redis = Redis::start_with(&["user limiter on nopass ~rl:* +@all"]);
+    let nginx = limited(&format!("redis://limiter@127.0.0.1:{}", redis.port())).start();
+    decides(&nginx);
+    assert_eq!(fields(&redis, "user="), ["limiter"]);
+}

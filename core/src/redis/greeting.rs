@@ -36,12 +36,13 @@ impl Greeting {
     pub fn new(endpoint: &Endpoint, name: &str, scripts: &Scripts) -> Self {
         let secret = endpoint.password.clone();
         let mut greeting = Self { bytes: Vec::new(), steps: Vec::new(), secret };
-        if let Some(password) = &endpoint.password {
+        if endpoint.user.is_some() || endpoint.password.is_some() {
             let mut auth = redis::cmd("AUTH");
             if let Some(user) = &endpoint.user {
                 auth.arg(user);
             }
-            greeting.push(Step::Auth, auth.arg(password));
+            // A user that needs no password takes any.
+            greeting.push(Step::Auth, auth.arg(endpoint.password.as_deref().unwrap_or_default()));
         }
         if endpoint.database != 0 {
             greeting.push(Step::Select, redis::cmd("SELECT").arg(endpoint.database));
@@ -119,6 +120,9 @@ mod tests {
         let (steps, bytes) = greeting("redis://u:p@127.0.0.1/5");
         assert_eq!(steps[..3], [Step::Auth, Step::Select, Step::SetName]);
         assert!(bytes.starts_with("*3\r\n$4\r\nAUTH\r\n$1\r\nu\r\n$1\r\np\r\n*2\r\n$6\r\nSELECT"));
+        let (steps, bytes) = greeting("redis://u@127.0.0.1");
+        assert_eq!(steps[0], Step::Auth);
+        assert!(bytes.starts_with("*3\r\n$4\r\nAUTH\r\n$1\r\nu\r\n$0\r\n\r\n"));
     }
 
     #[test]
