@@ -303,14 +303,15 @@ impl<W: Copy> Link<W> {
         self.output_sent = 0;
         let silent = self.is_silent(now);
         self.distrusted |= silent;
-        if let State::Ready { since } = self.state
-            && now.saturating_sub(since) >= USEFUL_LIFE
-        {
+        let (ready, long) = match self.state {
+            State::Ready { since } => (true, now.saturating_sub(since) >= USEFUL_LIFE),
+            _ => (false, false),
+        };
+        if long {
             self.backoff.succeeded();
             self.patience = PATIENCE;
-            self.answered = true;
         }
-        if self.is_ready() && self.answered && self.patience > 0 && !silent {
+        if ready && (long || self.answered) && self.patience > 0 && !silent {
             let first = self.patience == PATIENCE;
             self.patience = self.patience.saturating_sub(1);
             self.state = State::Idle;

@@ -62,9 +62,11 @@ impl Scripts {
         Self { single: single.into(), several: Script::new(several) }
     }
 
-    /// Every script, to be loaded into a server. Two algorithms may share one.
+    /// Every script once, to be loaded into a server: two algorithms may share one.
     pub fn all(&self) -> impl Iterator<Item = &Script> {
-        self.single.iter().chain([&self.several])
+        let mut scripts: Vec<_> = self.single.iter().collect();
+        scripts.dedup();
+        scripts.into_iter().chain([&self.several])
     }
 
     /// The script that asks one limit of this algorithm.
@@ -212,6 +214,16 @@ mod tests {
         let words = words(By::Sha, &[question(b"k1", 0), question(b"k2", 9)]);
         let expected = "2 rl:a:k1 rl:a:k2 token_bucket 0 100 600000 1 token_bucket 9 100 600000 1";
         assert_eq!(words[2..].join(" "), expected);
+    }
+
+    #[test]
+    fn none_is_loaded_twice() {
+        let scripts = Scripts::new();
+        let names: std::collections::BTreeSet<_> = scripts.all().map(Script::sha).collect();
+        assert_eq!(names.len(), scripts.all().count());
+        let shas =
+            [Algorithm::Gcra, Algorithm::LeakyBucket].map(|a| scripts.single(a).unwrap().sha());
+        assert_eq!(shas[0], shas[1]);
     }
 
     #[test]
