@@ -57,7 +57,7 @@ pub struct Link<W> {
     answered: bool,
     /// How many more short-lived connections are replaced at once.
     patience: u32,
-    /// The last connection was lost in silence, and since then no question has been answered.
+    /// A connection came to nothing after its greeting, and no question was answered since.
     distrusted: bool,
 }
 
@@ -162,8 +162,8 @@ impl<W: Copy> Link<W> {
         matches!(self.state, State::Ready { .. })
     }
 
-    /// Whether the server can be said to be back: it greets, and, if it had fallen silent, has
-    /// answered a question since.
+    /// Whether the server can be said to be back: it greets, and, if that alone came to nothing
+    /// before, has answered a question since.
     pub fn is_sound(&self) -> bool {
         self.is_ready() && !self.distrusted
     }
@@ -302,7 +302,6 @@ impl<W: Copy> Link<W> {
         self.output.clear();
         self.output_sent = 0;
         let silent = self.is_silent(now);
-        self.distrusted |= silent;
         let (ready, long) = match self.state {
             State::Ready { since } => (true, now.saturating_sub(since) >= USEFUL_LIFE),
             _ => (false, false),
@@ -318,6 +317,7 @@ impl<W: Copy> Link<W> {
             self.queue.drain_sent().for_each(lost);
             return Next::Connect { first };
         }
+        self.distrusted |= ready;
         self.state = State::Down;
         self.queue.drain().for_each(lost);
         self.down = true;
