@@ -15,10 +15,10 @@ use ngx::http::{HttpModule, HttpModuleLocationConf, HttpModuleMainConf, NgxHttpC
 
 mod answer;
 mod conf;
+mod event;
 mod log;
 mod redis;
 mod request;
-mod timer;
 mod variables;
 
 use conf::{LocationConf, MainConf};

@@ -99,13 +99,14 @@ unsafe fn ask(
     // context, and the question in it, stay in the pool of the request, whose cleanup cancels it.
     unsafe {
         let main = Module::main_conf(&*r.cast::<ngx::http::Request>());
-        let node = main.and_then(|main| conf.node(main));
+        let deployment = main.and_then(|main| conf.deployment(main));
+        let parts = deployment.and_then(|all| all.as_ref().parts(asked, (*r).pool));
         let wake = NonNull::new((*(*r).connection).write);
-        let (Some(node), Some(wake)) = (node, wake) else { return INTERNAL_ERROR };
-        let pending = Pending::new(asked, node, wake);
+        let (Some(parts), Some(wake)) = (parts, wake) else { return INTERNAL_ERROR };
+        let pending = Pending::new(asked, parts, conf.timeout(), wake);
         let Some(context) = Context::create(r, conf, Some(pending)) else { return INTERNAL_ERROR };
         let Some(pending) = context.pending() else { return INTERNAL_ERROR };
-        pending.ask(conf.timeout(), log_of(r));
+        pending.ask(log_of(r));
         match pending.outcome() {
             None => suspend(r),
             Some(_) => resume(r, context),

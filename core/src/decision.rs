@@ -140,6 +140,11 @@ impl Verdict {
     /// How many integers a script answers for each limit: see [`Verdict::from_reply`].
     pub const REPLY_LEN: usize = 4;
 
+    /// The same after `cost` has been given back to the limit, which can hold `limit`.
+    pub fn given_back(self, cost: u64, limit: u64) -> Self {
+        Self { remaining: self.remaining.saturating_add(cost).min(limit), ..self }
+    }
+
     /// Reads a script's answer: allowed (0 or 1), remaining, µs until whole again, and µs until a
     /// retry passes (-1: never). `None` for numbers that no script of ours would send.
     pub fn from_reply(reply: [i64; Self::REPLY_LEN]) -> Option<Self> {

@@ -15,7 +15,7 @@ use rate_limit_core::rate::MILLISECOND;
 use crate::Module;
 use crate::conf::LocationConf;
 use crate::redis::{Asked, Pending};
-use crate::timer::Timer;
+use crate::event::Timer;
 
 /// The context of a request: what it asked, and how it was decided.
 ///
@@ -156,12 +156,18 @@ impl Context {
             true => self.asked().iter().map(Asked::delay).max().unwrap_or(0),
             false => 0,
         };
+        if !allowed && let Some(pending) = &self.pending {
+            pending.give_back();
+        }
         let status = Status::decided(allowed, delay > 0, self.conf.dry_run());
         self.write_down(status, Source::Redis, delay);
     }
 
     /// Writes down what became of a request that nobody decided.
     pub(super) fn settle(&self, status: Status) {
+        if status == Status::ErrorRejected && let Some(pending) = &self.pending {
+            pending.give_back();
+        }
         self.write_down(status, Source::None, 0);
     }
 
@@ -185,7 +191,7 @@ impl Context {
 
     /// The limits that did not allow the request.
     pub(crate) fn violated(&self) -> impl Iterator<Item = &'static Asked> {
-        self.asked().iter().filter(|asked| !asked.is_allowed())
+        self.asked().iter().filter(|asked| asked.is_violated())
     }
 
     /// The limit that stands for all that were asked, if they answered.
