@@ -14,6 +14,7 @@ use ngx::ffi::{
 use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
 use ngx::ngx_string;
 
+use rate_limit_core::limit::is_name;
 use rate_limit_core::text::body;
 use rate_limit_core::text::fields::{Forms, Reset};
 
@@ -74,8 +75,11 @@ impl MainConf {
 
     /// Adds the store that a block describes.
     fn add_store(&mut self, name: &str, builder: store::Builder) -> Result<(), String> {
-        if name.contains("://") {
-            return Err(format!("\"{name}\" cannot be the name of a \"rate_limit_redis_store\""));
+        if !is_name(name) {
+            return Err(format!(
+                "invalid name \"{name}\" of \"rate_limit_redis_store\": it must be 1 to 64 of \
+                 A-Z a-z 0-9 _ - ."
+            ));
         }
         if self.find(name).is_some() {
             return Err(format!("duplicate \"rate_limit_redis_store\" \"{name}\""));
@@ -299,20 +303,16 @@ unsafe extern "C" fn read_store_line(
 ) -> *mut c_char {
     // SAFETY: NGINX passes its configuration context, and what `set_store_block` gave to it.
     unsafe {
-        directive::run(
-            store::Builder::read,
-            &mut *cf,
-            &mut *builder.cast::<store::Builder>(),
-        )
+        directive::run(store::Builder::read, &mut *cf, &mut *builder.cast::<store::Builder>())
     }
 }
 
 fn set_store(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
     let reference = directive.value()?;
-    let pass = match reference.contains("://") {
+    let pass = match is_name(reference) {
+        true => Pass::Named(reference, directive.place()),
         // Now, while errors are told of this line.
-        true => Pass::Store(directive.main()?.store(directive.cf(), reference)?),
-        false => Pass::Named(reference, directive.place()),
+        false => Pass::Store(directive.main()?.store(directive.cf(), reference)?),
     };
     directive.once(&mut conf.pass, pass)
 }

@@ -163,8 +163,8 @@ fn resolve(cf: &mut ngx_conf_t, address: &Address) -> Result<Vec<SocketAddress>,
     // configuration, because NGINX keeps pointers into it; the addresses it finds lie there too.
     unsafe {
         let mut parsed: ngx_url_t = std::mem::zeroed();
-        parsed.url =
-            ngx_str_t::from_bytes(cf.pool, address.to_string().as_bytes()).ok_or("out of memory")?;
+        parsed.url = ngx_str_t::from_bytes(cf.pool, address.to_string().as_bytes())
+            .ok_or("out of memory")?;
         if ngx_parse_url(cf.pool, &mut parsed) != Status::NGX_OK.0 || parsed.naddrs == 0 {
             return Err(match parsed.err.is_null() {
                 true => "no address".to_owned(),
@@ -295,9 +295,11 @@ impl Builder {
         if *kind == Kind::Single {
             return match self.servers.len() {
                 1 => Ok(()),
-                _ => Err("several servers must be the nodes of a cluster, with \"cluster on\", or \
+                _ => {
+                    Err("several servers must be the nodes of a cluster, with \"cluster on\", or \
                           sentinels, with \"sentinel\" and the name of the master"
-                    .to_owned()),
+                        .to_owned())
+                }
             };
         }
         if endpoints().any(|endpoint| matches!(endpoint.address, Address::Unix(_))) {
@@ -310,8 +312,9 @@ impl Builder {
         let mut accounts = endpoints().map(account);
         let first = accounts.next();
         if *kind == Kind::Cluster && accounts.any(|other| Some(other) != first) {
-            return Err("the servers of a cluster have one account, but their URLs differ in it"
-                .to_owned());
+            return Err(
+                "the servers of a cluster have one account, but their URLs differ in it".to_owned()
+            );
         }
         if *kind == Kind::Cluster && self.database.is_some_and(|database| database != 0) {
             return Err("a cluster has only the database 0".to_owned());

@@ -282,7 +282,12 @@ impl Connection {
         match next {
             Next::Connect { first } => {
                 if first {
-                    log!(NGX_LOG_NOTICE, cycle_log(), "redis {}: {fault}, reconnecting", node.name());
+                    log!(
+                        NGX_LOG_NOTICE,
+                        cycle_log(),
+                        "redis {}: {fault}, reconnecting",
+                        node.name()
+                    );
                 }
                 self.connect();
             }

@@ -149,8 +149,7 @@ impl Deployment {
 
     fn add(&self, role: Role, endpoint: Endpoint, addresses: &[SocketAddress]) -> NonNull<Node> {
         // SAFETY: the deployment frees its nodes before it goes.
-        let node =
-            unsafe { Node::new(NonNull::from(self), self.store, role, endpoint, addresses) };
+        let node = unsafe { Node::new(NonNull::from(self), self.store, role, endpoint, addresses) };
         self.nodes.borrow_mut().push(node);
         node
     }

@@ -24,6 +24,8 @@ impl Gift {
         gift.asked = part.asked().iter().zip(&gift.keys).map(|(a, key)| a.with_key(key)).collect();
         // They stay where they are until the gift is discarded, after its part is settled.
         let asked = gift.asked.as_slice();
-        gift.part.insert(Part::new(asked, part.slot(), part.deployment())).ask(Owner::Gift(pointer));
+        gift.part
+            .insert(Part::new(asked, part.slot(), part.deployment()))
+            .ask(Owner::Gift(pointer));
     }
 }

@@ -51,6 +51,9 @@ pub(super) struct Node {
     backoff: RefCell<Backoff>,
     /// Since when a sign of life is awaited.
     probed: Cell<Option<u64>>,
+    /// It has answered no question since the breaker opened: a sign of life is not enough to say
+    /// that it is back.
+    mute: Cell<bool>,
     /// How long the requests would have waited that opened the breaker, in ms.
     patience: Cell<u64>,
     down_since: Cell<Option<Instant>>,
@@ -105,6 +108,7 @@ impl Node {
             probe: Timer::background(),
             backoff: RefCell::default(),
             probed: Cell::new(None),
+            mute: Cell::new(false),
             patience: Cell::new(0),
             down_since: Cell::new(None),
             undecided: Cell::new(0),
@@ -199,10 +203,9 @@ impl Node {
         self.connections().iter().all(|connection| unsafe { connection.as_ref() }.is_quiet())
     }
 
-
     /// Whether it can be asked.
     pub(super) fn is_available(&self) -> bool {
-        self.down_since.get().is_none()
+        self.ready.get() > 0 && !self.breaker.borrow().is_open()
     }
 
     /// Puts a question into the batch that is sent at the end of this turn.
@@ -254,6 +257,7 @@ impl Node {
         self.undecided();
         self.patience.set(timeout as u64);
         if self.breaker.borrow_mut().failed(now()) {
+            self.mute.set(true);
             self.is_down(&format!("no answer within {timeout} ms"));
             self.send_probe();
         } else if self.is_available() {
@@ -329,7 +333,6 @@ impl Node {
         count(&self.ready, before.ready, after.ready);
         count(&self.sound, before.sound, after.sound);
         if after.ready && !before.ready && self.breaker.borrow().is_open() {
-            self.backoff.borrow_mut().succeeded();
             self.probe_in(1);
         }
         self.tell_if_back();
@@ -349,9 +352,7 @@ impl Node {
         // One that comes too late for the requests helps nobody.
         if now().saturating_sub(since) <= self.patience.get() {
             self.breaker.borrow_mut().close();
-            self.backoff.borrow_mut().succeeded();
             self.probe.stop();
-            self.tell_if_back();
         }
     }
 
@@ -362,6 +363,10 @@ impl Node {
 
     /// The server has answered a question.
     pub(super) fn answers(&self) {
+        if self.mute.replace(false) {
+            self.backoff.borrow_mut().succeeded();
+            self.tell_if_back();
+        }
         if self.down_since.get().is_none() {
             self.undecided.set(0);
         }
@@ -382,7 +387,7 @@ impl Node {
 
     /// Tells, once, that the server is back, if it is.
     fn tell_if_back(&self) {
-        if self.breaker.borrow().is_open() || self.sound.get() == 0 {
+        if self.breaker.borrow().is_open() || self.mute.get() || self.sound.get() == 0 {
             return;
         }
         if let Some(since) = self.down_since.take() {

@@ -48,10 +48,8 @@ impl Resolution {
             if context.is_null() || context.addr() == usize::MAX {
                 return None;
             }
-            (*context).name = ngx_str_t {
-                data: resolution.name.as_ptr().cast_mut(),
-                len: resolution.name.len(),
-            };
+            (*context).name =
+                ngx_str_t { data: resolution.name.as_ptr().cast_mut(), len: resolution.name.len() };
             (*context).handler = Some(on_resolved);
             (*context).data = ptr::from_ref(&*resolution).cast_mut().cast();
             (*context).timeout = timeout;

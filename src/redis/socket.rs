@@ -6,10 +6,9 @@ use std::ptr::{self, NonNull};
 
 use ngx::core::Status;
 use ngx::ffi::{
-    NGX_AGAIN, ngx_close_connection, ngx_connection_t, ngx_event_connect_peer,
-    ngx_event_get_peer, ngx_event_handler_pt, ngx_handle_read_event, ngx_handle_write_event,
-    ngx_log_t, ngx_peer_connection_t, ngx_post_event, ngx_posted_events, ngx_str_t,
-    ngx_tcp_nodelay,
+    NGX_AGAIN, ngx_close_connection, ngx_connection_t, ngx_event_connect_peer, ngx_event_get_peer,
+    ngx_event_handler_pt, ngx_handle_read_event, ngx_handle_write_event, ngx_log_t,
+    ngx_peer_connection_t, ngx_post_event, ngx_posted_events, ngx_str_t, ngx_tcp_nodelay,
 };
 
 use super::address::SocketAddress;

@@ -14,8 +14,8 @@ use rate_limit_core::rate::MILLISECOND;
 
 use crate::Module;
 use crate::conf::LocationConf;
-use crate::redis::{Asked, Pending};
 use crate::event::Timer;
+use crate::redis::{Asked, Pending};
 
 /// The context of a request: what it asked, and how it was decided.
 ///
@@ -165,7 +165,9 @@ impl Context {
 
     /// Writes down what became of a request that nobody decided.
     pub(super) fn settle(&self, status: Status) {
-        if status == Status::ErrorRejected && let Some(pending) = &self.pending {
+        if status == Status::ErrorRejected
+            && let Some(pending) = &self.pending
+        {
             pending.give_back();
         }
         self.write_down(status, Source::None, 0);

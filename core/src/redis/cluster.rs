@@ -285,7 +285,9 @@ mod tests {
         assert_eq!(redirect("MOVED 5 [::1]:7000"), Some((5, "::1".into(), 7_000)));
         assert_eq!(redirect("MOVED 5 :7000"), Some((5, String::new(), 7_000)));
         assert_eq!(redirect("MOVED 5 a.example:7000"), Some((5, "a.example".into(), 7_000)));
-        for bad in ["MOVED", "MOVED 5", "MOVED 16384 h:1", "MOVED 5 h", "MOVED 5 h:0", "MOVED x h:1"] {
+        for bad in
+            ["MOVED", "MOVED 5", "MOVED 16384 h:1", "MOVED 5 h", "MOVED 5 h:0", "MOVED x h:1"]
+        {
             assert_eq!(redirect(bad), None, "{bad}");
         }
     }

@@ -40,7 +40,8 @@ mod tests {
     fn masters() {
         let found = Some(("10.0.0.1".to_owned(), 6_379));
         assert_eq!(master(&words(&["10.0.0.1", "6379"])), found);
-        for unknown in [Value::Nil, words(&[]), words(&["h"]), words(&["h", "0"]), words(&["", "1"])]
+        for unknown in
+            [Value::Nil, words(&[]), words(&["h"]), words(&["h", "0"]), words(&["", "1"])]
         {
             assert_eq!(master(&unknown), None, "{unknown:?}");
         }
