@@ -15,4 +15,5 @@ pub mod key;
 pub mod limit;
 pub mod rate;
 pub mod redis;
+pub mod table;
 pub mod text;
