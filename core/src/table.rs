@@ -188,10 +188,10 @@ impl<'a> Table<'a> {
     fn cut(&mut self, last: Block) -> Checked<()> {
         let mut surplus = self.next(last)?;
         self.memory.set_link(self.memory.at(last, Cell::Next), None)?;
-        // This ends: what is free cannot be met again as a part of the chain.
+        // This ends: a block that is met again is free by then.
         while let Some(block) = surplus {
             surplus = self.next(block)?;
-            self.release(block)?;
+            self.release(block, Mark::Rest)?;
         }
         Ok(())
     }
@@ -223,7 +223,7 @@ impl<'a> Table<'a> {
         self.relink(at, Some(first), sibling)?;
         self.unlink(first)?;
         self.cut(first)?;
-        self.release(first)?;
+        self.release(first, Mark::First)?;
         self.count(ENTRIES, -1)
     }
 
@@ -258,7 +258,9 @@ impl<'a> Table<'a> {
         Ok(block)
     }
 
-    fn release(&mut self, block: Block) -> Checked<()> {
+    /// Makes a block free, which was a `was`.
+    fn release(&mut self, block: Block, was: Mark) -> Checked<()> {
+        self.memory.expect(block, was)?;
         let next = self.memory.link(FREE)?;
         self.memory.mark(block, Mark::Free)?;
         self.memory.set_link(self.memory.at(block, Cell::Next), next)?;
@@ -614,10 +616,10 @@ mod tests {
     #[test]
     fn memory_of_another_size_is_another_table() {
         let mut words = memory(20);
-        assert!(Table::open(&mut words).set(1, [1].into_iter()));
-        assert!(Table::open(&mut words).get(1).is_some());
-        assert!(Table::open(&mut words[..100]).get(1).is_none());
-        assert!(Table::open(&mut words).get(1).is_none());
+        assert!(Table::open(&mut words).set(1, numbers(1)));
+        assert_eq!(Table::open(&mut words).usage().entries, 1);
+        assert_eq!(Table::open(&mut words[..100]).usage().entries, 0);
+        assert_eq!(Table::open(&mut words).usage().entries, 0);
     }
 
     /// A full table in which one word was overwritten, with each kind of link that leads nowhere.
@@ -637,5 +639,120 @@ mod tests {
             assert_eq!((usage.entries, usage.used), (4, 8), "word {at}");
             assert!((26..30).all(|number| get(&mut table, key(number)).is_some()), "word {at}");
         }
+    }
+
+    /// The first block of a value.
+    fn first(table: &Table<'_>, key: u128) -> Block {
+        table.seek(key).unwrap().unwrap().1
+    }
+
+    /// Fills a table of eight blocks with values under one hash head, the keys 0 to 5 of one block
+    /// and 6 of two, breaks it, and does something that must find that: all values are gone, but
+    /// for what is stored then.
+    fn finds(
+        what: &str,
+        breaks: impl Fn(&mut Memory<'_>, &dyn Fn(u64) -> Block),
+        finds: impl Fn(&mut Table<'_>) -> u64,
+    ) {
+        let mut words = memory(8);
+        let mut table = Table::open(&mut words);
+        (0..6).for_each(|number| assert!(table.set(same_head(number), numbers(3))));
+        assert!(table.set(same_head(6), numbers(10)));
+        let firsts: Vec<Block> = (0..7).map(|number| first(&table, same_head(number))).collect();
+        breaks(&mut table.memory, &|number| firsts[number as usize]);
+        let left = finds(&mut table);
+        assert_eq!(table.usage().entries, left, "{what}");
+        assert!(
+            table.set(same_head(9), numbers(10)) && table.get(same_head(9)).is_some(),
+            "{what}"
+        );
+    }
+
+    fn same_head(number: u64) -> u128 {
+        u128::from(number) << 64
+    }
+
+    #[test]
+    fn what_links_wrongly_is_found() {
+        let miss = |table: &mut Table<'_>| u64::from(table.get(same_head(7)).is_some());
+        finds(
+            "a circle of siblings",
+            |m, first| {
+                m.set_link(m.at(first(0), Cell::Sibling), Some(first(6))).unwrap();
+            },
+            miss,
+        );
+        finds(
+            "a sibling that is no first block",
+            |m, first| {
+                let rest = m.link(m.at(first(6), Cell::Next)).unwrap();
+                m.set_link(m.at(first(0), Cell::Sibling), rest).unwrap();
+            },
+            miss,
+        );
+        finds(
+            "a link out of the memory",
+            |m, first| {
+                m.set_cell(m.at(first(0), Cell::Sibling), 8).unwrap();
+            },
+            miss,
+        );
+        finds(
+            "a chain in a circle",
+            |m, first| {
+                let rest = m.link(m.at(first(6), Cell::Next)).unwrap().unwrap();
+                m.set_link(m.at(rest, Cell::Next), Some(rest)).unwrap();
+            },
+            |table| u64::from(table.remove(same_head(6))),
+        );
+        finds(
+            "a chain that is too short",
+            |m, first| {
+                m.set_link(m.at(first(6), Cell::Next), None).unwrap();
+            },
+            |table| u64::from(table.get(same_head(6)).is_some()),
+        );
+        finds(
+            "a value that is too long",
+            |m, first| {
+                m.set_cell(m.at(first(6), Cell::Length), u32::MAX).unwrap();
+            },
+            |table| u64::from(table.get(same_head(6)).is_some()),
+        );
+        finds(
+            "a wrong order of use",
+            |m, first| {
+                m.set_link(m.at(first(3), Cell::Newer), Some(first(5))).unwrap();
+            },
+            |table| u64::from(table.get(same_head(3)).is_some()),
+        );
+        finds(
+            "another value as the oldest",
+            |m, first| {
+                m.set_link(OLDEST, Some(first(5))).unwrap();
+            },
+            |table| u64::from(table.set(same_head(5), numbers(10))),
+        );
+        finds(
+            "no oldest value",
+            |m, _| {
+                m.set_link(OLDEST, None).unwrap();
+            },
+            |table| u64::from(table.set(same_head(7), numbers(3))),
+        );
+        finds(
+            "a free block that is not free",
+            |m, first| {
+                m.set_link(FREE, Some(first(3))).unwrap();
+            },
+            |table| u64::from(table.set(same_head(7), numbers(3))),
+        );
+        finds(
+            "more values than blocks",
+            |m, _| {
+                m.set_word(ENTRIES, 9).unwrap();
+            },
+            |table| u64::from(table.remove(same_head(3)) && table.set(same_head(3), numbers(3))),
+        );
     }
 }
