@@ -13,6 +13,7 @@ mod moment;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;
+mod words;
 
 use std::collections::VecDeque;
 
