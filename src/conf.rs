@@ -1,10 +1,11 @@
 //! Directives to typed configuration.
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
 
-use ngx::core::NGX_CONF_OK;
+use ngx::core::{NGX_CONF_OK, Status};
 use ngx::ffi::{
     NGX_CONF_1MORE, NGX_CONF_BLOCK, NGX_CONF_TAKE1, NGX_HTTP_LOC_CONF, NGX_HTTP_LOC_CONF_OFFSET,
     NGX_HTTP_MAIN_CONF, NGX_HTTP_MAIN_CONF_OFFSET, NGX_HTTP_SRV_CONF, NGX_LOG_ERR, NGX_LOG_INFO,
@@ -20,6 +21,7 @@ use rate_limit_core::text::fields::{Forms, Reset};
 
 use crate::Module;
 use crate::redis::Deployment;
+use crate::shm::{self, Shared};
 
 mod definition;
 mod directive;
@@ -40,6 +42,8 @@ pub(crate) enum OnError {
     Open,
     /// Reject the request.
     Closed,
+    /// Decide in this machine's shared memory.
+    Local,
 }
 
 /// What is configured for all of `http`.
@@ -48,14 +52,41 @@ pub(crate) struct MainConf {
     /// Each where it stays: connections refer to them.
     stores: Vec<Box<Store>>,
     definitions: Definitions,
+    /// The size of the shared memory in bytes.
+    memory_size: Option<usize>,
+    /// The shared memory, once it is mapped.
+    shared: Cell<Option<Shared>>,
 }
 
 impl MainConf {
     /// Connects to every store that is sure to be used.
     pub(crate) fn connect(&'static self) {
         for store in self.stores.iter().filter(|store| store.is_used()) {
-            // SAFETY: the store has made it, and keeps it.
-            unsafe { store.deployment().as_ref() }.connect();
+            if let Some(deployment) = self.deployment_of(store) {
+                // SAFETY: the store has made it, and keeps it.
+                unsafe { deployment.as_ref() }.connect();
+            }
+        }
+    }
+
+    /// The connections to a store.
+    fn deployment_of(&self, store: &'static Store) -> Option<NonNull<Deployment>> {
+        Some(store.deployment(self.shared()?))
+    }
+
+    /// What the workers of this machine share: in a worker it is always there.
+    pub(crate) fn shared(&self) -> Option<Shared> {
+        self.shared.get()
+    }
+
+    /// Adds what the workers are to share, if anything is to be limited.
+    pub(crate) fn add_zone(&'static self, cf: &mut ngx_conf_t) -> Result<(), String> {
+        match self.stores.iter().any(|store| store.is_used()) {
+            true => {
+                let size = self.memory_size.unwrap_or(shm::DEFAULT_SIZE);
+                shm::add_zone(cf, size, &self.shared)
+            }
+            false => Ok(()),
         }
     }
 
@@ -143,7 +174,7 @@ impl LocationConf {
     /// The connections to those who decide.
     pub(crate) fn deployment(&self, main: &'static MainConf) -> Option<NonNull<Deployment>> {
         match self.pass {
-            Some(Pass::Store(index)) => Some(main.stores.get(index)?.deployment()),
+            Some(Pass::Store(index)) => main.deployment_of(main.stores.get(index)?),
             _ => None,
         }
     }
@@ -219,7 +250,7 @@ const TAKE1: ngx_uint_t = EVERYWHERE | NGX_CONF_TAKE1 as ngx_uint_t;
 const ONE_OR_MORE: ngx_uint_t = EVERYWHERE | NGX_CONF_1MORE as ngx_uint_t;
 
 /// Every directive of the module.
-pub(crate) static mut COMMANDS: [ngx_command_t; 13] = [
+pub(crate) static mut COMMANDS: [ngx_command_t; 14] = [
     command!("rate_limit_redis", ONE_OR_MORE, add_limit),
     command!("rate_limit_redis_pass", TAKE1, set_store),
     command!("rate_limit_redis_timeout", TAKE1, set_timeout),
@@ -231,6 +262,14 @@ pub(crate) static mut COMMANDS: [ngx_command_t; 13] = [
     command!("rate_limit_redis_dry_run", TAKE1, set_dry_run),
     command!("rate_limit_redis_log_level", TAKE1, set_log_level),
     command!("rate_limit_redis_ipv6_prefix", TAKE1, set_ipv6_prefix),
+    ngx_command_t {
+        name: ngx_string!("rate_limit_redis_shared_memory"),
+        type_: (NGX_HTTP_MAIN_CONF | NGX_CONF_TAKE1) as ngx_uint_t,
+        set: Some(set_shared_memory),
+        conf: NGX_HTTP_MAIN_CONF_OFFSET,
+        offset: 0,
+        post: ptr::null_mut(),
+    },
     ngx_command_t {
         name: ngx_string!("rate_limit_redis_store"),
         type_: (NGX_HTTP_MAIN_CONF | NGX_CONF_BLOCK | NGX_CONF_TAKE1) as ngx_uint_t,
@@ -263,6 +302,20 @@ fn add_limit(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(
 
 const OFF_BESIDE_ANOTHER: &str =
     "\"rate_limit_redis off\" cannot stand beside another \"rate_limit_redis\" of the same level";
+
+unsafe extern "C" fn set_shared_memory(
+    cf: *mut ngx_conf_t,
+    _command: *mut ngx_command_t,
+    conf: *mut c_void,
+) -> *mut c_char {
+    let set = |main: &mut MainConf, directive: &mut Directive<'_>| {
+        let size = directive.size(shm::LEAST_SIZE)?;
+        directive.once(&mut main.memory_size, size)
+    };
+    // SAFETY: NGINX passes its configuration context and the configuration that create_main_conf
+    // made.
+    unsafe { directive::run(set, &mut *cf, &mut *conf.cast::<MainConf>()) }
+}
 
 /// Begins a block. NGINX hands its lines to [`read_store_line`].
 unsafe extern "C" fn set_store_block(
@@ -323,7 +376,8 @@ fn set_timeout(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result
 }
 
 fn set_on_error(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
-    let policies = [("open", OnError::Open), ("closed", OnError::Closed)];
+    let policies =
+        [("open", OnError::Open), ("closed", OnError::Closed), ("local", OnError::Local)];
     directive.choose(&mut conf.on_error, &policies)
 }
 
@@ -391,6 +445,18 @@ fn set_log_level(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Resu
         ("error", NGX_LOG_ERR as ngx_uint_t),
     ];
     directive.choose(&mut conf.log_level, &levels)
+}
+
+/// Adds what the workers are to share, now that all is read.
+pub(crate) fn add_shared_memory(cf: &mut ngx_conf_t) -> Status {
+    let main: Option<&'static MainConf> = Module::main_conf(cf);
+    match main.map_or(Ok(()), |main| main.add_zone(cf)) {
+        Ok(()) => Status::NGX_OK,
+        Err(message) => {
+            directive::fail(cf, &message);
+            Status::NGX_ERROR
+        }
+    }
 }
 
 /// Completes a server's or a location's configuration from the level above it.

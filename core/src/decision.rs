@@ -29,6 +29,8 @@ pub enum Status {
 pub enum Source {
     /// Redis.
     Redis,
+    /// This machine alone, because Redis could not.
+    Local,
     /// Nobody: the policy for errors, or an empty key.
     None,
 }
@@ -89,6 +91,11 @@ impl Status {
         }
     }
 
+    /// Whether the request does not pass, or would not.
+    pub fn is_rejection(self) -> bool {
+        matches!(self, Self::Rejected | Self::RejectedDryRun | Self::ErrorRejected)
+    }
+
     /// The status of a request that was decided, given whether it may pass, whether it has to
     /// wait for that, and whether this is only a rehearsal.
     pub fn decided(allowed: bool, delayed: bool, dry_run: bool) -> Self {
@@ -107,6 +114,7 @@ impl Source {
     pub fn name(self) -> &'static str {
         match self {
             Self::Redis => "redis",
+            Self::Local => "local",
             Self::None => "none",
         }
     }

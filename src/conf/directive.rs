@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 
 use ngx::core::{NGX_CONF_ERROR, NGX_CONF_OK};
-use ngx::ffi::{NGX_LOG_EMERG, ngx_conf_t, ngx_msec_t, ngx_parse_time, ngx_str_t};
+use ngx::ffi::{NGX_LOG_EMERG, ngx_conf_t, ngx_msec_t, ngx_parse_size, ngx_parse_time, ngx_str_t};
 use ngx::http::HttpModuleMainConf;
 use rate_limit_core::rate;
 
@@ -127,6 +127,18 @@ impl Directive<'_> {
         match ngx_msec_t::try_from(time) {
             Ok(time @ 1..) => Ok(time),
             _ => Err(self.invalid(value, "a time above 0, such as 20ms")),
+        }
+    }
+
+    /// The only argument, as a size in bytes.
+    pub(super) fn size(&self, least: usize) -> Result<usize, String> {
+        let value = self.value()?;
+        let mut text = ngx_str_t { data: value.as_ptr().cast_mut(), len: value.len() };
+        // SAFETY: the text is valid, and only read.
+        let size = unsafe { ngx_parse_size(&mut text) };
+        match usize::try_from(size) {
+            Ok(size) if size >= least => Ok(size),
+            _ => Err(self.invalid(value, &format!("a size of at least {}k", least >> 10))),
         }
     }
 

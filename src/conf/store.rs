@@ -9,6 +9,7 @@ use rate_limit_core::redis::endpoint::{Address, Endpoint, redacted};
 
 use super::directive::{Directive, text};
 use crate::redis::{Deployment, SocketAddress};
+use crate::shm::Shared;
 
 /// The prefix of every Redis key, unless the store has one of its own.
 const DEFAULT_PREFIX: &str = "rl:";
@@ -97,8 +98,8 @@ impl Store {
     }
 
     /// This worker's connections.
-    pub(super) fn deployment(&'static self) -> NonNull<Deployment> {
-        *self.deployment.get_or_init(|| Deployment::new(self))
+    pub(super) fn deployment(&'static self, shared: Shared) -> NonNull<Deployment> {
+        *self.deployment.get_or_init(|| Deployment::new(self, shared))
     }
 
     /// Closes the connections.

@@ -27,6 +27,7 @@ use super::{cycle_log, now};
 use crate::conf::{Kind, Store};
 use crate::event::{Posted, Timer};
 use crate::log::log;
+use crate::shm::Shared;
 
 /// News of who decides are asked for at most this often, in ms.
 const NEWS_AT_MOST: u64 = 100;
@@ -46,6 +47,7 @@ const FAREWELL: u64 = 1_000;
 /// All servers of a store.
 pub(crate) struct Deployment {
     store: &'static Store,
+    shared: Shared,
     /// Those of the configuration first, which stay; then those that were heard of.
     nodes: RefCell<Vec<NonNull<Node>>>,
     /// Those that do not decide any more, and since when.
@@ -110,9 +112,10 @@ struct Inquiry {
 
 impl Deployment {
     /// The deployment of a store, at an address of its own; nothing is connected yet.
-    pub(crate) fn new(store: &'static Store) -> NonNull<Self> {
+    pub(crate) fn new(store: &'static Store, shared: Shared) -> NonNull<Self> {
         let deployment = Box::leak(Box::new(Self {
             store,
+            shared,
             nodes: RefCell::default(),
             retired: RefCell::default(),
             master: Cell::new(None),
@@ -149,7 +152,7 @@ impl Deployment {
 
     fn add(&self, role: Role, endpoint: Endpoint, addresses: &[SocketAddress]) -> NonNull<Node> {
         // SAFETY: the deployment frees its nodes before it goes.
-        let node = unsafe { Node::new(NonNull::from(self), self.store, role, endpoint, addresses) };
+        let node = unsafe { Node::new(self, role, endpoint, addresses) };
         self.nodes.borrow_mut().push(node);
         node
     }
@@ -157,6 +160,14 @@ impl Deployment {
     fn add_decider(&self, address: Address, addresses: &[SocketAddress]) -> NonNull<Node> {
         let endpoint = Endpoint { address, ..self.store.account().clone() };
         self.add(Role::Decides, endpoint, addresses)
+    }
+
+    pub(super) fn store(&self) -> &'static Store {
+        self.store
+    }
+
+    pub(super) fn shared(&self) -> Shared {
+        self.shared
     }
 
     /// Whether it is a Redis Cluster.

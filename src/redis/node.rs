@@ -3,9 +3,8 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::ptr::NonNull;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 
-use ngx::ffi::{NGX_LOG_ERR, ngx_event_t, ngx_msec_t, ngx_pid, ngx_random};
+use ngx::ffi::{NGX_LOG_ERR, ngx_event_t, ngx_msec_t, ngx_pid, ngx_random, ngx_timeofday};
 use rate_limit_core::redis::backoff::Backoff;
 use rate_limit_core::redis::breaker::Breaker;
 use rate_limit_core::redis::endpoint::{Address, Endpoint};
@@ -20,12 +19,12 @@ use super::pending::Trouble;
 use super::resolve::Resolution;
 use super::waiter::{SCRIPTS, Waiter};
 use super::{cycle_log, now};
-use crate::conf::Store;
 use crate::event::Timer;
 use crate::log::log;
+use crate::shm::NodeRecord;
 
-/// What concerns single requests is logged at most this often.
-const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
+/// What concerns single requests is logged at most this often, in ms.
+const COMPLAIN_EVERY: u64 = 10_000;
 
 /// A server: the connections of a worker to it, and whether they are of any use.
 pub(super) struct Node {
@@ -56,10 +55,8 @@ pub(super) struct Node {
     mute: Cell<bool>,
     /// How long the requests would have waited that opened the breaker, in ms.
     patience: Cell<u64>,
-    down_since: Cell<Option<Instant>>,
-    /// Requests that were not decided since the last answer.
-    undecided: Cell<u64>,
-    complained: Cell<Option<Instant>>,
+    /// What all workers together know of it.
+    record: &'static NodeRecord,
 }
 
 /// What a node is there for.
@@ -77,14 +74,14 @@ impl Node {
     /// # Safety
     /// `deployment` must outlive it.
     pub(super) unsafe fn new(
-        deployment: NonNull<Deployment>,
-        store: &Store,
+        deployment: &Deployment,
         role: Role,
         endpoint: Endpoint,
         addresses: &[SocketAddress],
     ) -> NonNull<Self> {
         // SAFETY: set before any worker runs.
         let client = format!("nginx_rate_limit_redis:{}", unsafe { ngx_pid });
+        let store = deployment.store();
         let (greeting, connections, max_fails) = match role {
             Role::Decides => {
                 let greeting = Greeting::new(&endpoint, &client, SCRIPTS.all());
@@ -92,11 +89,13 @@ impl Node {
             }
             Role::Sentinel => (Greeting::new(&endpoint, &client, []), 1, 0),
         };
+        let name = endpoint.address.to_string();
         let node = Box::leak(Box::new(Self {
-            deployment,
+            deployment: NonNull::from(deployment),
             role,
             alias: RefCell::default(),
-            name: endpoint.address.to_string(),
+            record: deployment.shared().node(&name),
+            name,
             endpoint,
             addresses: RefCell::new(addresses.into()),
             stale: Cell::new(addresses.is_empty()),
@@ -110,9 +109,6 @@ impl Node {
             probed: Cell::new(None),
             mute: Cell::new(false),
             patience: Cell::new(0),
-            down_since: Cell::new(None),
-            undecided: Cell::new(0),
-            complained: Cell::new(None),
         }));
         let pointer = NonNull::from(&*node);
         // SAFETY: the node outlives its connections, which it frees.
@@ -367,31 +363,28 @@ impl Node {
             self.backoff.borrow_mut().succeeded();
             self.tell_if_back();
         }
-        if self.down_since.get().is_none() {
-            self.undecided.set(0);
-        }
+        self.record.answers();
     }
 
     /// A request was not decided here.
     pub(super) fn undecided(&self) {
-        self.undecided.set(self.undecided.get().saturating_add(1));
+        self.record.undecided();
     }
 
-    /// Tells, once, that the server is gone.
+    /// Tells, once for all workers, that the server is gone.
     fn is_down(&self, reason: &str) {
-        if self.down_since.get().is_none() {
-            self.down_since.set(Some(Instant::now()));
+        if self.record.goes_down(unix_ms()) {
             log!(NGX_LOG_ERR, cycle_log(), "redis {} is down: {reason}", self.name);
         }
     }
 
-    /// Tells, once, that the server is back, if it is.
+    /// Tells, once for all workers, that the server is back, if it is.
     fn tell_if_back(&self) {
         if self.breaker.borrow().is_open() || self.mute.get() || self.sound.get() == 0 {
             return;
         }
-        if let Some(since) = self.down_since.take() {
-            let (seconds, undecided) = (since.elapsed().as_secs_f64(), self.undecided.take());
+        if let Some((since, undecided)) = self.record.comes_up() {
+            let seconds = unix_ms().saturating_sub(since) as f64 / 1_000.0;
             log!(
                 NGX_LOG_ERR,
                 cycle_log(),
@@ -403,11 +396,16 @@ impl Node {
 
     /// Logs what is wrong with a server that is there, but not for every request.
     pub(super) fn complain(&self, what: &str) {
-        if self.complained.get().is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY) {
-            self.complained.set(Some(Instant::now()));
+        if self.record.may_complain(unix_ms(), COMPLAIN_EVERY) {
             log!(NGX_LOG_ERR, cycle_log(), "redis {} {what}", self.name);
         }
     }
+}
+
+/// The time in ms, as NGINX knows it.
+fn unix_ms() -> u64 {
+    let now = ngx_timeofday();
+    now.sec.unsigned_abs().saturating_mul(1_000).saturating_add(now.msec as u64)
 }
 
 unsafe extern "C" fn on_probe(event: *mut ngx_event_t) {

@@ -35,6 +35,7 @@ pub(crate) struct Part {
     /// It has waited for news of who decides.
     renewed: Cell<bool>,
     result: Cell<Option<Result<(), Trouble>>>,
+    spent: Cell<bool>,
 }
 
 /// Who is told of the outcome.
@@ -70,6 +71,7 @@ impl Part {
             moves: Cell::new(0),
             renewed: Cell::new(false),
             result: Cell::new(None),
+            spent: Cell::new(false),
         }
     }
 
@@ -129,9 +131,9 @@ impl Part {
         self.result.get()
     }
 
-    /// Whether all its limits allowed the request, and so have been charged.
+    /// Whether all its limits allowed the request in Redis, and so have been charged.
     pub(super) fn has_spent(&self) -> bool {
-        self.result.get() == Some(Ok(())) && self.asked.iter().all(Asked::is_allowed)
+        self.spent.get()
     }
 
     /// Whether it may be sent on to another node once more.
@@ -251,6 +253,9 @@ impl Part {
         for asked in self.asked {
             asked.verdict.set(integers.take_array().and_then(Verdict::from_reply));
         }
-        integers.next().is_none() && self.asked.iter().all(|asked| asked.verdict.get().is_some())
+        let sound = integers.next().is_none()
+            && self.asked.iter().all(|asked| asked.verdict.get().is_some());
+        self.spent.set(sound && self.asked.iter().all(Asked::is_allowed));
+        sound
     }
 }
