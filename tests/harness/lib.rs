@@ -27,6 +27,7 @@ mod nginx;
 mod port;
 mod process;
 mod redis;
+mod sentinel;
 
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,7 @@ pub use load::{Load, Tally, ab, h2load, hey, run};
 pub use nginx::Nginx;
 pub use port::free as free_port;
 pub use redis::Redis;
+pub use sentinel::{MASTER_NAME, SentinelConf, Sentinels};
 
 /// How long anything may take that should happen at once.
 pub const PATIENCE: Duration = Duration::from_secs(10);

@@ -151,6 +151,14 @@ impl Redis {
         (self.setup.address, self.port).into()
     }
 
+    /// The address for other servers, which may be bound to use TLS.
+    pub(crate) fn peer_addr(&self) -> SocketAddr {
+        let tls =
+            |line: &String| ["tls-cluster yes", "tls-replication yes"].contains(&line.as_str());
+        let port = if self.setup.lines.iter().any(tls) { self.tls_port } else { self.port };
+        (self.setup.address, port).into()
+    }
+
     /// `redis://127.0.0.1:port`.
     pub fn url(&self) -> String {
         format!("redis://{}", self.addr())
@@ -176,7 +184,8 @@ impl Redis {
 
     /// One field of `INFO`, such as `role`; empty if there is none.
     pub fn info(&self, field: &str) -> String {
-        let info = self.ask::<String>(&["INFO"]);
+        // Sentinels close all connections to a server that gets another role.
+        let info = self.try_ask(&["INFO"]).unwrap_or_else(|_| self.ask::<String>(&["INFO"]));
         let value = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         value.unwrap_or_default().to_owned()
     }
