@@ -19,6 +19,7 @@
 
 mod cluster;
 mod conf;
+mod dns;
 mod fake;
 mod http;
 mod journal;
@@ -33,6 +34,7 @@ use std::time::{Duration, Instant};
 
 pub use cluster::{Cluster, ClusterConf, Migration, SLOTS, slot};
 pub use conf::Conf;
+pub use dns::{Answer, Dns};
 pub use fake::{ALLOWED, Act, Command, Fake};
 pub use http::{Http, Response};
 pub use journal::{Entry, Journal};
