@@ -24,10 +24,12 @@ mod fake;
 mod http;
 mod journal;
 mod load;
+mod netns;
 mod nginx;
 mod port;
 mod process;
 mod redis;
+mod remote;
 mod sentinel;
 
 use std::time::{Duration, Instant};
@@ -42,6 +44,7 @@ pub use load::{Load, Tally, ab, h2load, hey, run};
 pub use nginx::Nginx;
 pub use port::free as free_port;
 pub use redis::Redis;
+pub use remote::Remote;
 pub use sentinel::{MASTER_NAME, SentinelConf, Sentinels};
 
 /// How long anything may take that should happen at once.

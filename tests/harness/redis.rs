@@ -8,6 +8,7 @@ use std::process::Command;
 use redis::{Client, Connection, ConnectionInfo, FromRedisValue, IntoConnectionInfo as _};
 use tempfile::TempDir;
 
+use crate::netns::Namespace;
 use crate::process::Process;
 use crate::{PATIENCE, port, wait_until};
 
@@ -20,6 +21,8 @@ pub(crate) struct Setup {
     pub arguments: Vec<String>,
     /// The address on which it listens.
     pub address: IpAddr,
+    /// The machine on which it runs, if not on this one.
+    pub namespace: Option<Namespace>,
     /// More lines of the configuration, in which `{port}`, `{tls}` and `{dir}` are replaced.
     pub lines: Vec<String>,
 }
@@ -31,6 +34,7 @@ impl Setup {
             binary: binary.unwrap_or_else(|_| "redis-server".to_owned()).into(),
             arguments: Vec::new(),
             address: Ipv4Addr::LOCALHOST.into(),
+            namespace: None,
             lines: lines.iter().map(|line| line.as_ref().to_owned()).collect(),
         }
     }
@@ -263,6 +267,9 @@ impl Redis {
         let binary = &self.setup.binary;
         let mut command = Command::new(binary);
         command.arg(self.dir.path().join("redis.conf")).args(&self.setup.arguments);
+        if let Some(namespace) = &self.setup.namespace {
+            namespace.enter(&mut command);
+        }
         command.stderr(log.try_clone().expect("a second handle")).stdout(log);
         let mut process = Process::spawn(command, libc::SIGKILL)
             .unwrap_or_else(|error| panic!("cannot run {}: {error}", binary.display()));
