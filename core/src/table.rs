@@ -270,7 +270,6 @@ impl<'a> Table<'a> {
 
     fn evict(&mut self, wants: Option<Block>) -> Checked<()> {
         let oldest = self.memory.link(OLDEST)?.ok_or(Corrupt)?;
-        self.memory.expect(oldest, Mark::First)?;
         if wants == Some(oldest) {
             return Err(Corrupt);
         }
