@@ -37,6 +37,8 @@ pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u
     Verdict { allowed, remaining: limit - spent, reset, retry }
 }
 
+/// Nobody knows in which window it was spent: where that one has ended, what others have spent in
+/// the next is taken for it.
 pub(super) fn give_back(state: &mut Option<State>, now: u64, quota: &Quota, amount: u64) {
     let Counter { window, spent, stepped_back } = counter(state.as_ref(), now, quota);
     let left = spent.saturating_sub(amount);
