@@ -97,7 +97,9 @@ impl Connection {
     fn tell_node(&mut self) {
         let usable = Usable { ready: self.link.is_ready(), sound: self.link.is_sound() };
         let told = std::mem::replace(&mut self.told, usable);
-        self.node().changes(told, usable);
+        if told != usable {
+            self.node().changes(told, usable);
+        }
     }
 
     /// Whether nobody waits and no reply is owed.

@@ -59,6 +59,8 @@ pub(super) struct Node {
     mute: Cell<bool>,
     /// How long the requests would have waited that opened the breaker, in ms.
     patience: Cell<u64>,
+    /// Whether it is down, as far as this worker can tell.
+    down: Cell<bool>,
     /// What all workers together know of it.
     record: &'static NodeRecord,
 }
@@ -112,6 +114,7 @@ impl Node {
             backoff: RefCell::default(),
             probed: Cell::new(None),
             mute: Cell::new(false),
+            down: Cell::new(false),
             patience: Cell::new(0),
         }));
         let pointer = NonNull::from(&*node);
@@ -414,7 +417,7 @@ impl Node {
 
     /// Tells, once for all workers, that the server is gone.
     fn is_down(&self, reason: &str) {
-        if self.record.goes_down(unix_ms()) {
+        if !self.down.replace(true) && self.record.goes_down(unix_ms()) {
             log!(NGX_LOG_ERR, cycle_log(), "redis {} is down: {reason}", self.name);
         }
     }
@@ -424,6 +427,7 @@ impl Node {
         if self.breaker.borrow().is_open() || self.mute.get() || self.sound.get() == 0 {
             return;
         }
+        self.down.set(false);
         if let Some((since, undecided)) = self.record.comes_up() {
             let seconds = unix_ms().saturating_sub(since) as f64 / 1_000.0;
             log!(
