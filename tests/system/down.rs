@@ -73,7 +73,7 @@ fn outage(nginx: &Nginx, redis: &mut Redis) -> (harness::Tally, Journal) {
 fn told(nginx: &Nginx, down: usize, up: usize) {
     // That it is up may be told only when it has lasted for a while.
     wait_until(Duration::from_secs(3), || nginx.logged("is up again").len() >= up, "up again");
-    let lines = nginx.logged("redis 127.0.0.1:");
+    let lines = nginx.logged(": redis ");
     let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
     assert_eq!((count("is down"), count("is up again")), (down, up), "{lines:#?}");
     // Besides, a note of each worker about its connection, and one that replies come too late.
