@@ -180,7 +180,7 @@ fn conclude(context: &Context, is_answered: bool) {
     };
     if is_answered {
         context.decide(Source::Redis);
-        if context.decision().is_some_and(|decision| decision.status.is_rejection()) {
+        if context.is_rejected() {
             give_back();
         }
         return;

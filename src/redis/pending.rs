@@ -85,7 +85,7 @@ pub(crate) struct Pending {
     waiting: Cell<usize>,
     outcome: Cell<Option<Result<(), Trouble>>>,
     timeout: ngx_msec_t,
-    deadline: Timer,
+    timer: Timer,
     /// Posted when the outcome is known.
     wake: NonNull<ngx_event_t>,
 }
@@ -108,7 +108,7 @@ impl Pending {
             waiting: Cell::new(parts.len()),
             outcome: Cell::new(None),
             timeout,
-            deadline: Timer::new(),
+            timer: Timer::new(),
             wake,
         }
     }
@@ -116,6 +116,11 @@ impl Pending {
     /// All limits of the request: they are asked at once.
     pub(crate) fn asked(&self) -> &'static [Asked] {
         self.asked
+    }
+
+    /// The timer of the request, which is free once the outcome is known.
+    pub(crate) fn timer(&self) -> &Timer {
+        &self.timer
     }
 
     /// What came of it, if that is known.
@@ -134,7 +139,7 @@ impl Pending {
         }
         if self.outcome.get().is_none() {
             // SAFETY: it stays where it is, and is stopped with the outcome or in `cancel`.
-            unsafe { self.deadline.start(self.timeout, Some(on_deadline), self, log) };
+            unsafe { self.timer.start(self.timeout, Some(on_deadline), self, log) };
         }
     }
 
@@ -143,7 +148,7 @@ impl Pending {
     /// # Safety
     /// No function of a connection may be on the stack.
     pub(crate) unsafe fn cancel(&self) {
-        self.deadline.stop();
+        self.timer.stop();
         for part in self.parts {
             // SAFETY: passed on.
             unsafe { part.cancel() };
@@ -172,10 +177,15 @@ impl Pending {
         }
     }
 
-    /// The outcome is known: the request goes on in this turn of the event loop.
+    /// The outcome is known.
     fn finish(&self) {
-        self.deadline.stop();
+        self.timer.stop();
         self.outcome.set(Some(self.sum_up()));
+        self.wake();
+    }
+
+    /// The request goes on in this turn of the event loop.
+    pub(crate) fn wake(&self) {
         // SAFETY: the event is that of the request's connection, which lives as long as the
         // request; NGINX removes it from the queue if the connection is closed first.
         unsafe { ngx_post_event(self.wake.as_ptr(), &raw mut ngx_posted_events) };
