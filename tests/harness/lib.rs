@@ -46,7 +46,7 @@ pub use load::{Load, Tally, ab, h2load, hey, run};
 pub use nginx::Nginx;
 pub use port::free as free_port;
 pub use proxy::{Mode, Proxy};
-pub use redis::Redis;
+pub use redis::{Redis, servers};
 pub use remote::Remote;
 pub use sentinel::{MASTER_NAME, SentinelConf, Sentinels};
 
