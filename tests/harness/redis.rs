@@ -29,9 +29,8 @@ pub(crate) struct Setup {
 
 impl Setup {
     pub fn new(lines: &[impl AsRef<str>]) -> Self {
-        let binary = std::env::var("RATE_LIMIT_REDIS_SERVER");
         Self {
-            binary: binary.unwrap_or_else(|_| "redis-server".to_owned()).into(),
+            binary: default_binary(),
             arguments: Vec::new(),
             address: Ipv4Addr::LOCALHOST.into(),
             namespace: None,
@@ -59,6 +58,10 @@ impl Setup {
             (None, password) => Some(("default", password?)),
         }
     }
+}
+
+fn default_binary() -> PathBuf {
+    std::env::var_os("RATE_LIMIT_REDIS_SERVER").unwrap_or_else(|| "redis-server".into()).into()
 }
 
 /// What the test's own connections are called, and its user, where the default one is restricted.
@@ -292,7 +295,7 @@ impl Redis {
 /// a test is run in another way.
 pub fn servers() -> Vec<(String, PathBuf)> {
     let Ok(words) = std::env::var("RATE_LIMIT_REDIS_SERVERS") else {
-        return vec![("default".to_owned(), Setup::new(&[""]).binary)];
+        return vec![("default".to_owned(), default_binary())];
     };
     let server = |word: &str| {
         let (version, binary) = word.split_once('=').expect("VERSION=BINARY");
