@@ -146,6 +146,7 @@ pub(crate) struct LocationConf {
     dry_run: Option<bool>,
     log_level: Option<ngx_uint_t>,
     ipv6_prefix: Option<u32>,
+    deny_cache: Option<bool>,
 }
 
 /// What `rate_limit_redis_pass` says.
@@ -214,6 +215,11 @@ impl LocationConf {
         self.dry_run.unwrap_or(false)
     }
 
+    /// Whether it is remembered until when clients cannot pass.
+    pub(crate) fn deny_cache(&self) -> bool {
+        self.deny_cache.unwrap_or(true)
+    }
+
     /// How much of an IPv6 address stands for a client, in bits.
     pub(crate) fn ipv6_prefix(&self) -> u32 {
         self.ipv6_prefix.unwrap_or(DEFAULT_IPV6_PREFIX)
@@ -241,6 +247,7 @@ impl LocationConf {
         self.dry_run = self.dry_run.or(previous.dry_run);
         self.log_level = self.log_level.or(previous.log_level);
         self.ipv6_prefix = self.ipv6_prefix.or(previous.ipv6_prefix);
+        self.deny_cache = self.deny_cache.or(previous.deny_cache);
     }
 }
 
@@ -250,7 +257,7 @@ const TAKE1: ngx_uint_t = EVERYWHERE | NGX_CONF_TAKE1 as ngx_uint_t;
 const ONE_OR_MORE: ngx_uint_t = EVERYWHERE | NGX_CONF_1MORE as ngx_uint_t;
 
 /// Every directive of the module.
-pub(crate) static mut COMMANDS: [ngx_command_t; 14] = [
+pub(crate) static mut COMMANDS: [ngx_command_t; 15] = [
     command!("rate_limit_redis", ONE_OR_MORE, add_limit),
     command!("rate_limit_redis_pass", TAKE1, set_store),
     command!("rate_limit_redis_timeout", TAKE1, set_timeout),
@@ -262,6 +269,7 @@ pub(crate) static mut COMMANDS: [ngx_command_t; 14] = [
     command!("rate_limit_redis_dry_run", TAKE1, set_dry_run),
     command!("rate_limit_redis_log_level", TAKE1, set_log_level),
     command!("rate_limit_redis_ipv6_prefix", TAKE1, set_ipv6_prefix),
+    command!("rate_limit_redis_deny_cache", TAKE1, set_deny_cache),
     ngx_command_t {
         name: ngx_string!("rate_limit_redis_shared_memory"),
         type_: (NGX_HTTP_MAIN_CONF | NGX_CONF_TAKE1) as ngx_uint_t,
@@ -435,6 +443,10 @@ fn set_dry_run(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result
 fn set_ipv6_prefix(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
     let prefix = directive.number(1, 128)?;
     directive.once(&mut conf.ipv6_prefix, prefix as u32)
+}
+
+fn set_deny_cache(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
+    directive.choose(&mut conf.deny_cache, &[("on", true), ("off", false)])
 }
 
 fn set_log_level(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {

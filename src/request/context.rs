@@ -121,6 +121,11 @@ impl Context {
         self.conf
     }
 
+    /// When the request began to wait, in µs of the monotonic clock.
+    pub(super) fn started(&self) -> u64 {
+        self.started
+    }
+
     /// What was asked, unless there was nothing to ask.
     pub(super) fn pending(&self) -> Option<&Pending> {
         self.pending.as_ref()

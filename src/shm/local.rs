@@ -28,7 +28,7 @@ impl Shared {
         let seed = self.header.seed.load(Ordering::Relaxed);
         let charge = |asked: &Asked| {
             let question = &asked.question;
-            let digest = key::memory_digest(seed, question.head, question.key);
+            let digest = key::memory_digest(seed ^ asked.limit.fingerprint(), question.key);
             Charge::new(digest, question.quota, question.cost)
         };
         let mut charges: Box<[Charge]> = asked.iter().map(charge).collect();
