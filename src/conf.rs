@@ -24,6 +24,7 @@ mod definition;
 mod directive;
 mod limit;
 mod store;
+pub(crate) mod tls;
 mod value;
 
 use definition::Definitions;

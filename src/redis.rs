@@ -8,6 +8,8 @@
 mod node;
 mod pending;
 mod socket;
+#[cfg_attr(not(ngx_feature = "ssl"), path = "redis/no_tls.rs")]
+pub(crate) mod tls;
 
 pub(crate) use node::Node;
 pub(crate) use pending::{Asked, Pending};

@@ -2,12 +2,15 @@
 
 use std::cell::OnceCell;
 use std::ptr::{self, NonNull};
+use std::rc::Rc;
 
 use ngx::core::Status;
 use ngx::ffi::{ngx_addr_t, ngx_conf_t, ngx_parse_url, ngx_str_t, ngx_url_t};
-use rate_limit_core::redis::endpoint::{Endpoint, redacted};
+use rate_limit_core::redis::endpoint::{Address, Endpoint, redacted};
 
+use super::tls::Settings;
 use crate::redis::Node;
+use crate::redis::tls::{Peer, Tls};
 
 /// A Redis, its addresses resolved.
 pub(crate) struct Store {
@@ -15,6 +18,7 @@ pub(crate) struct Store {
     endpoint: Endpoint,
     /// Lies in the pool of the configuration, as do the addresses; never empty.
     addresses: &'static [ngx_addr_t],
+    tls: Option<Rc<Tls>>,
     used: bool,
     /// This worker's connection, made when it is first needed.
     node: OnceCell<NonNull<Node>>,
@@ -24,6 +28,10 @@ impl Store {
     /// Reads `url` and resolves its host.
     pub(super) fn new(cf: &mut ngx_conf_t, url: &str) -> Result<Self, String> {
         let endpoint: Endpoint = url.parse().map_err(|error| invalid(url, &format!("{error}")))?;
+        let tls = match endpoint.tls {
+            true => Some(Tls::new(cf, &Settings::default()).map_err(|error| invalid(url, &error))?),
+            false => None,
+        };
         let address = endpoint.address.to_string();
         // SAFETY: all zeroes is what NGINX itself starts from. The URL is copied into the pool of
         // the configuration, because NGINX keeps pointers into it. Resolving may block, which is
@@ -41,7 +49,8 @@ impl Store {
             }
             let addresses = ptr::slice_from_raw_parts(parsed.addrs, parsed.naddrs);
             let (url, addresses) = (url.to_owned(), &*addresses);
-            Ok(Self { url, endpoint, addresses, used: false, node: OnceCell::new() })
+            let (tls, node) = (tls.map(Rc::new), OnceCell::new());
+            Ok(Self { url, endpoint, addresses, tls, used: false, node })
         }
     }
 
@@ -76,6 +85,15 @@ impl Store {
     /// The account, and the address as it may be shown.
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+
+    /// The server as TLS knows it, where TLS is spoken.
+    pub(crate) fn peer(&self) -> Option<Peer> {
+        let host = match &self.endpoint.address {
+            Address::Tcp(host, _) => host,
+            Address::Unix(_) => "",
+        };
+        self.tls.as_ref().map(|tls| Peer::new(Rc::clone(tls), host))
     }
 
     /// Where to connect to.

@@ -20,6 +20,7 @@ use rate_limit_core::text::log::Escaped;
 
 use super::pending::{Pending, Trouble};
 use super::socket::{Socket, Transfer};
+use super::tls::Peer;
 use crate::conf::Store;
 use crate::log::log;
 
@@ -36,6 +37,8 @@ static SCRIPTS: Lazy<Scripts> = Lazy::new(Scripts::new);
 pub(crate) struct Node {
     link: Link<NonNull<Pending>>,
     socket: Option<Socket>,
+    /// The server as TLS knows it, where TLS is spoken.
+    tls: Option<Peer>,
     /// The server as it may be shown.
     name: String,
     addresses: &'static [ngx::ffi::ngx_addr_t],
@@ -64,6 +67,7 @@ impl Node {
         let node = Box::leak(Box::new(Self {
             link: Link::new(greeting),
             socket: None,
+            tls: store.peer(),
             name: store.endpoint().address.to_string(),
             addresses: store.addresses(),
             address: 0,
@@ -176,6 +180,11 @@ impl Node {
         if self.link.is_connecting() {
             let Some(socket) = &mut self.socket else { return Ok(()) };
             socket.connected().map_err(|error| unconnected(&error))?;
+            if let Some(peer) = &self.tls
+                && !socket.secure(peer).map_err(|error| Fault::Connect(describe(&error)))?
+            {
+                return Ok(());
+            }
             self.link.connected();
         }
         self.receive()?;
@@ -201,6 +210,9 @@ impl Node {
                 Some(Event::Ready) => {
                     self.tried = 0;
                     self.clear_timer();
+                    if let (Some(socket), Some(peer)) = (&mut self.socket, &mut self.tls) {
+                        socket.remember(peer);
+                    }
                 }
                 Some(Event::Answer(pending, Reply::Integers(integers))) => {
                     if self.down_since.is_none() {
@@ -397,7 +409,10 @@ unsafe extern "C" fn on_flush(event: *mut ngx_event_t) {
 unsafe extern "C" fn on_timer(event: *mut ngx_event_t) {
     // SAFETY: the event is the node's own.
     let node = unsafe { node((*event).data) };
-    match node.socket {
+    match &node.socket {
+        Some(socket) if socket.is_secured() && node.link.is_connecting() => {
+            node.lost(Fault::Connect("timed out while SSL handshaking".to_owned()));
+        }
         Some(_) => node.lost(Fault::ConnectTimeout),
         None => node.connect(),
     }

@@ -11,8 +11,13 @@ use ngx::ffi::{
     ngx_log_t, ngx_peer_connection_t, ngx_post_event, ngx_posted_events, ngx_tcp_nodelay,
 };
 
+use super::tls::{Peer, Stream};
+
 /// An open socket; closed when it is dropped.
-pub(super) struct Socket(NonNull<ngx_connection_t>);
+pub(super) struct Socket {
+    connection: NonNull<ngx_connection_t>,
+    tls: Option<Stream>,
+}
 
 /// What a read or a write came to.
 pub(super) enum Transfer {
@@ -50,7 +55,7 @@ impl Socket {
                 }
                 _ => return Err(error),
             };
-            let mut socket = Self(connection);
+            let mut socket = Self { connection, tls: None };
             let raw = socket.raw();
             raw.data = data;
             // NGINX tells idle connections when a worker is about to leave.
@@ -92,10 +97,32 @@ impl Socket {
         Ok(())
     }
 
+    /// Goes on with TLS, once it is connected; whether the handshake is over, so that it can be
+    /// used.
+    pub(super) fn secure(&mut self, peer: &Peer) -> io::Result<bool> {
+        // SAFETY: see `raw`.
+        let connection = unsafe { self.connection.as_mut() };
+        let tls = self.tls.get_or_insert_with(|| Stream::new(connection));
+        tls.handshake(connection, peer).map_err(io::Error::other)
+    }
+
+    /// Whether TLS is spoken, or about to be.
+    pub(super) fn is_secured(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Remembers the session of TLS, if it is spoken, after something was read.
+    pub(super) fn remember(&mut self, peer: &mut Peer) {
+        if let Some(tls) = &self.tls {
+            // SAFETY: see `raw`.
+            tls.remember(unsafe { self.connection.as_mut() }, peer);
+        }
+    }
+
     /// Whether there may be something to read.
     pub(super) fn is_readable(&self) -> bool {
         // SAFETY: the connection is open, and its events are valid.
-        unsafe { (*self.0.as_ref().read).ready() != 0 }
+        unsafe { (*self.connection.as_ref().read).ready() != 0 }
     }
 
     /// Reads into `space`; an end of the stream is an error.
@@ -108,7 +135,7 @@ impl Socket {
             Ok(0) => Err(io::Error::other("the server closed the connection")),
             Ok(count) => Ok(Transfer::Moved(count)),
             Err(_) if count == NGX_AGAIN as isize => Ok(Transfer::Later),
-            Err(_) => Err(io::Error::last_os_error()),
+            Err(_) => Err(self.error()),
         }
     }
 
@@ -121,7 +148,7 @@ impl Socket {
         match usize::try_from(count) {
             Ok(count) => Ok(Transfer::Moved(count)),
             Err(_) if count == NGX_AGAIN as isize => Ok(Transfer::Later),
-            Err(_) => Err(io::Error::last_os_error()),
+            Err(_) => Err(self.error()),
         }
     }
 
@@ -136,15 +163,27 @@ impl Socket {
         if watched { Ok(()) } else { Err(io::Error::other("the event could not be registered")) }
     }
 
+    /// Why the last read or write failed.
+    fn error(&self) -> io::Error {
+        match &self.tls {
+            Some(tls) => io::Error::other(tls.reason()),
+            None => io::Error::last_os_error(),
+        }
+    }
+
     fn raw(&mut self) -> &mut ngx_connection_t {
         // SAFETY: the connection is open as long as `self` lives, and only its events refer to it.
-        unsafe { self.0.as_mut() }
+        unsafe { self.connection.as_mut() }
     }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
+        if let Some(tls) = &self.tls {
+            // SAFETY: see `raw`.
+            tls.close(unsafe { self.connection.as_mut() });
+        }
         // SAFETY: the connection is open. NGINX removes its events, also those already posted.
-        unsafe { ngx_close_connection(self.0.as_ptr()) };
+        unsafe { ngx_close_connection(self.connection.as_ptr()) };
     }
 }
