@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use ngx::ffi::{
-    NGX_LOG_ALERT, NGX_LOG_DEBUG_CONNECTION, NGX_LOG_ERR, NGX_LOG_NOTICE, ngx_add_timer,
+    NGX_LOG_ALERT, NGX_LOG_DEBUG_ALL, NGX_LOG_ERR, NGX_LOG_NOTICE, ngx_add_timer,
     ngx_connection_t, ngx_current_msec, ngx_cycle, ngx_del_timer, ngx_delete_posted_event,
     ngx_event_t, ngx_exiting, ngx_log_t, ngx_msec_t, ngx_pid, ngx_post_event, ngx_posted_events,
     ngx_random,
@@ -179,7 +179,9 @@ impl Node {
     fn transfer(&mut self) -> Result<(), Fault> {
         if self.link.is_connecting() {
             let Some(socket) = &mut self.socket else { return Ok(()) };
-            socket.connected().map_err(|error| unconnected(&error))?;
+            if !socket.is_secured() {
+                socket.connected().map_err(|error| unconnected(&error))?;
+            }
             if let Some(peer) = &self.tls
                 && !socket.secure(peer).map_err(|error| Fault::Connect(describe(&error)))?
             {
@@ -381,7 +383,7 @@ fn cycle_log() -> *mut ngx_log_t {
 fn quiet_log() -> ngx_log_t {
     // SAFETY: see `cycle_log`; the structure holds nothing that a copy could free twice.
     let mut log = unsafe { std::ptr::read(cycle_log()) };
-    let debug = log.log_level & NGX_LOG_DEBUG_CONNECTION as usize;
+    let debug = log.log_level & NGX_LOG_DEBUG_ALL as usize;
     log.log_level = if debug == 0 { NGX_LOG_ALERT as usize } else { log.log_level };
     log
 }

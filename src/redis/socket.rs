@@ -139,7 +139,7 @@ impl Socket {
         }
     }
 
-    /// Writes from `bytes`.
+    /// Writes from `bytes`. After `Later` the same bytes must come first again.
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<Transfer> {
         let raw = self.raw();
         let Some(send) = raw.send else { return Err(io::ErrorKind::NotConnected.into()) };
@@ -148,7 +148,7 @@ impl Socket {
         match usize::try_from(count) {
             Ok(count) => Ok(Transfer::Moved(count)),
             Err(_) if count == NGX_AGAIN as isize => Ok(Transfer::Later),
-            Err(_) => Err(self.error()),
+            Err(_) => Err(self.refusal()),
         }
     }
 
@@ -168,6 +168,16 @@ impl Socket {
         match &self.tls {
             Some(tls) => io::Error::other(tls.reason()),
             None => io::Error::last_os_error(),
+        }
+    }
+
+    /// Why the last write failed. A server that refuses to speak TLS with us says why, and hangs up
+    /// perhaps before we have read that.
+    fn refusal(&mut self) -> io::Error {
+        let error = self.error();
+        match self.tls {
+            Some(_) => self.receive(&mut [0; 64]).err().unwrap_or(error),
+            None => error,
         }
     }
 

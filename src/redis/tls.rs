@@ -7,14 +7,14 @@ use std::ptr::{self, NonNull};
 
 use ngx::core::Status;
 use ngx::ffi::{
-    NGX_LOG_EMERG, NGX_SSL_SSLv2, NGX_SSL_SSLv3, NGX_SSL_TLSv1, NGX_SSL_TLSv1_1, NGX_SSL_TLSv1_2,
-    NGX_SSL_TLSv1_3, SSL_CTX_set_default_verify_paths, SSL_CTX_set_verify, SSL_VERIFY_PEER,
-    ngx_conf_t, ngx_int_t, ngx_pcalloc, ngx_pnalloc, ngx_ssl_certificate, ngx_ssl_ciphers,
-    ngx_ssl_cleanup_ctx, ngx_ssl_create, ngx_ssl_crl, ngx_ssl_error, ngx_ssl_t,
-    ngx_ssl_trusted_certificate, ngx_str_t, ngx_uint_t,
+    NGX_SSL_SSLv2, NGX_SSL_SSLv3, NGX_SSL_TLSv1, NGX_SSL_TLSv1_1, NGX_SSL_TLSv1_2, NGX_SSL_TLSv1_3,
+    SSL_CTX_set_default_verify_paths, SSL_CTX_set_verify, SSL_VERIFY_PEER, ngx_conf_t, ngx_int_t,
+    ngx_pcalloc, ngx_pnalloc, ngx_ssl_certificate, ngx_ssl_ciphers, ngx_ssl_cleanup_ctx,
+    ngx_ssl_create, ngx_ssl_crl, ngx_ssl_t, ngx_ssl_trusted_certificate, ngx_str_t, ngx_uint_t,
 };
 
 use crate::conf::tls::Settings;
+use crate::log::capture::Capture;
 
 mod peer;
 mod stream;
@@ -58,42 +58,40 @@ impl Tls {
     /// Loads what the settings name. It must go before the pool of the configuration does.
     pub(crate) fn new(cf: &mut ngx_conf_t, settings: &Settings) -> Result<Self, String> {
         settings.check()?;
-        // SAFETY: the memory is zeroed, which is what NGINX itself starts from.
-        let context = unsafe { ngx_pcalloc(cf.pool, size_of::<ngx_ssl_t>()).cast::<ngx_ssl_t>() };
-        let context = NonNull::new(context).ok_or("out of memory")?;
-        let protocols = settings.protocols.unwrap_or(DEFAULT_PROTOCOLS);
-        // SAFETY: nobody else refers to the structure yet.
-        let created = unsafe {
-            (*context.as_ptr()).log = cf.log;
-            let created = ngx_ssl_create(context.as_ptr(), protocols, ptr::null_mut());
-            if (*context.as_ptr()).ctx.is_null() {
-                return Err(FAILED.to_owned());
-            }
-            created
-        };
+        // SAFETY: the log of the configuration is valid.
+        let heard = unsafe { Capture::instead_of(cf.log) };
+        let context = heard.during(|| create(cf, &heard, settings.protocols));
+        let context = context.ok_or_else(|| failed("SSL", &heard))?;
         let tls = Self { context, verifies: settings.verifies(), name: settings.name };
-        done(created)?;
-        tls.set_ciphers(cf, settings.ciphers.unwrap_or(DEFAULT_CIPHERS))?;
-        if let (Some(certificate), Some(key)) = (settings.certificate, settings.certificate_key) {
-            tls.show(cf, certificate, key)?;
-        }
-        if tls.verifies {
-            tls.trust(cf, settings.trusted_certificate)?;
-            if let Some(crl) = settings.crl {
-                tls.distrust(cf, crl)?;
-            }
-        }
-        Ok(tls)
+        let loaded = heard.during(|| tls.load(cf, settings));
+        // SAFETY: the context is whole; it outlives what is heard.
+        unsafe { (*context.as_ptr()).log = cf.log };
+        loaded.map_err(|directive| failed(directive, &heard)).map(|()| tls)
     }
 
-    fn set_ciphers(&self, cf: &mut ngx_conf_t, ciphers: &str) -> Result<(), String> {
-        let mut ciphers = c_string(cf, ciphers)?;
+    /// The error is the directive that failed.
+    fn load(&self, cf: &mut ngx_conf_t, settings: &Settings) -> Result<(), &'static str> {
+        self.set_ciphers(cf, settings.ciphers).ok_or("ssl_ciphers")?;
+        if let (Some(certificate), Some(key)) = (settings.certificate, settings.certificate_key) {
+            self.show(cf, certificate, key).ok_or("ssl_certificate")?;
+        }
+        if self.verifies {
+            self.trust(cf, settings.trusted_certificate).ok_or("ssl_trusted_certificate")?;
+            if let Some(crl) = settings.crl {
+                self.distrust(cf, crl).ok_or("ssl_crl")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_ciphers(&self, cf: &mut ngx_conf_t, ciphers: Option<&str>) -> Option<()> {
+        let mut ciphers = c_string(cf, ciphers.unwrap_or(DEFAULT_CIPHERS))?;
         // SAFETY: the context is whole, and the text ends with a zero.
         done(unsafe { ngx_ssl_ciphers(cf, self.context.as_ptr(), &mut ciphers, 0) })
     }
 
     /// Shows a certificate to servers that ask who we are.
-    fn show(&self, cf: &mut ngx_conf_t, certificate: &str, key: &str) -> Result<(), String> {
+    fn show(&self, cf: &mut ngx_conf_t, certificate: &str, key: &str) -> Option<()> {
         let (mut certificate, mut key) = (c_string(cf, certificate)?, c_string(cf, key)?);
         let (certificate, key, no_passwords) = (&mut certificate, &mut key, ptr::null_mut());
         // SAFETY: the context is whole. The names end with a zero, and live as long as it does.
@@ -103,7 +101,7 @@ impl Tls {
     }
 
     /// Has OpenSSL end the handshake with a server that nobody trusted speaks for.
-    fn trust(&self, cf: &mut ngx_conf_t, file: Option<&str>) -> Result<(), String> {
+    fn trust(&self, cf: &mut ngx_conf_t, file: Option<&str>) -> Option<()> {
         let context = self.context.as_ptr();
         // SAFETY: the context is whole, and the name ends with a zero.
         unsafe {
@@ -113,21 +111,17 @@ impl Tls {
                     done(ngx_ssl_trusted_certificate(cf, context, &mut file, VERIFY_DEPTH))?;
                 }
                 None if SSL_CTX_set_default_verify_paths((*context).ctx) == 1 => (),
-                None => {
-                    let failed = c"SSL_CTX_set_default_verify_paths() failed".as_ptr();
-                    ngx_ssl_error(NGX_LOG_EMERG as ngx_uint_t, cf.log, 0, failed.cast_mut());
-                    return Err(FAILED.to_owned());
-                }
+                None => return None,
             }
             // Without the callback that NGINX may have set: it lets everybody pass, to be looked
             // at later.
             SSL_CTX_set_verify((*context).ctx, SSL_VERIFY_PEER as libc::c_int, None);
         }
-        Ok(())
+        Some(())
     }
 
-    /// Takes no certificate that is on a list of revoked ones, or has no such list.
-    fn distrust(&self, cf: &mut ngx_conf_t, crl: &str) -> Result<(), String> {
+    /// Takes no certificate that is on a list of revoked ones, or for which there is no list.
+    fn distrust(&self, cf: &mut ngx_conf_t, crl: &str) -> Option<()> {
         let mut crl = c_string(cf, crl)?;
         // SAFETY: the context is whole, and the name ends with a zero.
         done(unsafe { ngx_ssl_crl(cf, self.context.as_ptr(), &mut crl) })
@@ -141,23 +135,38 @@ impl Drop for Tls {
     }
 }
 
-/// NGINX has logged the reason.
-const FAILED: &str = "TLS cannot be set up";
+/// A context that speaks `protocols`, with nothing loaded.
+fn create(
+    cf: &mut ngx_conf_t,
+    heard: &Capture,
+    protocols: Option<ngx_uint_t>,
+) -> Option<NonNull<ngx_ssl_t>> {
+    // SAFETY: zeroed memory is what NGINX itself starts from, and nobody else refers to it yet.
+    unsafe {
+        let context = NonNull::new(ngx_pcalloc(cf.pool, size_of::<ngx_ssl_t>()))?.cast();
+        let ssl: *mut ngx_ssl_t = context.as_ptr();
+        (*ssl).log = heard.log();
+        done(ngx_ssl_create(ssl, protocols.unwrap_or(DEFAULT_PROTOCOLS), ptr::null_mut()))?;
+        Some(context)
+    }
+}
 
-fn done(status: ngx_int_t) -> Result<(), String> {
-    if status == Status::NGX_OK.0 { Ok(()) } else { Err(FAILED.to_owned()) }
+fn failed(directive: &str, heard: &Capture) -> String {
+    let reason = heard.take().unwrap_or_else(|| "out of memory".to_owned());
+    format!("\"{directive}\": {reason}")
+}
+
+fn done(status: ngx_int_t) -> Option<()> {
+    (status == Status::NGX_OK.0).then_some(())
 }
 
 /// A copy of `text` in the pool of the configuration, with the zero at its end that OpenSSL wants.
-fn c_string(cf: &mut ngx_conf_t, text: &str) -> Result<ngx_str_t, String> {
+fn c_string(cf: &mut ngx_conf_t, text: &str) -> Option<ngx_str_t> {
     // SAFETY: the memory is as large as is said, and nobody else has it.
     unsafe {
-        let data = ngx_pnalloc(cf.pool, text.len().saturating_add(1)).cast::<u8>();
-        if data.is_null() {
-            return Err("out of memory".to_owned());
-        }
-        ptr::copy_nonoverlapping(text.as_ptr(), data, text.len());
+        let data = NonNull::new(ngx_pnalloc(cf.pool, text.len().checked_add(1)?))?.cast::<u8>();
+        data.copy_from_nonoverlapping(NonNull::from(text.as_bytes()).cast(), text.len());
         data.add(text.len()).write(0);
-        Ok(ngx_str_t { data, len: text.len() })
+        Some(ngx_str_t { data: data.as_ptr(), len: text.len() })
     }
 }

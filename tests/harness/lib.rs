@@ -26,6 +26,7 @@ mod nginx;
 mod port;
 mod process;
 mod redis;
+mod tls;
 
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,7 @@ pub use load::{Load, Tally, ab, h2load, hey, run};
 pub use nginx::Nginx;
 pub use port::free as free_port;
 pub use redis::Redis;
+pub use tls::{Authority, Identity, Recorder};
 
 /// How long anything may take that should happen at once.
 pub const PATIENCE: Duration = Duration::from_secs(10);

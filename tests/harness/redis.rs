@@ -8,12 +8,14 @@ use redis::{Client, Connection};
 use tempfile::TempDir;
 
 use crate::process::Process;
+use crate::tls::{Authority, Identity};
 use crate::{PATIENCE, port, wait_until};
 
 /// A Redis server of the test's own, on a TCP port and a unix socket, that keeps nothing.
 pub struct Redis {
     dir: TempDir,
     port: u16,
+    tls_port: Option<u16>,
     password: Option<String>,
     process: Option<Process>,
 }
@@ -27,15 +29,35 @@ impl Redis {
     /// Starts a server with more lines in its configuration, such as `requirepass secret`, or
     /// `user limiter on >secret ~rl:* +@all`.
     pub fn start_with(lines: &[&str]) -> Self {
+        Self::start_on(false, lines)
+    }
+
+    /// Starts a server that also speaks TLS, on a port of its own, and asks nobody for a
+    /// certificate unless the lines say so.
+    pub fn start_tls(authority: &Authority, identity: &Identity, lines: &[&str]) -> Self {
+        let Identity { certificate, key } = identity;
+        let tls = [
+            format!("tls-ca-cert-file {}", authority.certificate()),
+            format!("tls-cert-file {certificate}"),
+            format!("tls-key-file {key}"),
+            "tls-auth-clients no".to_owned(),
+        ];
+        let tls: Vec<&str> = tls.iter().map(String::as_str).collect();
+        Self::start_on(true, &[&tls, lines].concat())
+    }
+
+    fn start_on(tls: bool, lines: &[&str]) -> Self {
         let password = lines.iter().find_map(|line| line.strip_prefix("requirepass "));
         let mut redis = Self {
             dir: world_readable_dir("redis-"),
             port: 0,
+            tls_port: None,
             password: password.map(str::to_owned),
             process: None,
         };
         for _ in 0..10 {
             redis.port = port::free();
+            redis.tls_port = tls.then(port::free);
             redis.write_conf(lines);
             if redis.try_start() {
                 return redis;
@@ -68,6 +90,11 @@ impl Redis {
     /// The TCP port.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The port on which TLS is spoken.
+    pub fn tls_port(&self) -> u16 {
+        self.tls_port.expect("Redis does not speak TLS")
     }
 
     /// `redis://127.0.0.1:port`.
@@ -132,10 +159,11 @@ impl Redis {
     fn write_conf(&self, lines: &[&str]) {
         let conf = format!(
             "bind 127.0.0.1\nport {}\nunixsocket {}\nunixsocketperm 777\n\
-             dir {}\nsave \"\"\nappendonly no\n{}\n",
+             dir {}\nsave \"\"\nappendonly no\n{}\n{}\n",
             self.port,
             self.socket().display(),
             self.dir.path().display(),
+            self.tls_port.map_or(String::new(), |port| format!("tls-port {port}")),
             lines.join("\n"),
         );
         fs::write(self.dir.path().join("redis.conf"), conf).expect("write redis.conf");

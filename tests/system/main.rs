@@ -25,3 +25,4 @@ mod satisfy;
 mod scripts;
 mod seen;
 mod smoke;
+mod tls;

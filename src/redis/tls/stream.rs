@@ -28,7 +28,7 @@ impl Stream {
     /// it is.
     pub(in crate::redis) fn new(c: &mut ngx_connection_t) -> Self {
         // SAFETY: the log of an open connection is valid.
-        let heard = unsafe { Capture::new(c.log) };
+        let heard = unsafe { Capture::before(c.log) };
         c.log = heard.log();
         // SAFETY: the log lives as long as the pool.
         c.pool = unsafe { ngx_create_pool(POOL, c.log) };
