@@ -28,6 +28,10 @@ impl Peer {
     pub(crate) fn new(tls: Rc<Tls>, _: &str) -> Self {
         match *tls {}
     }
+
+    pub(super) fn stream(&self, _: &mut ngx_connection_t) -> Stream {
+        match *self {}
+    }
 }
 
 pub(super) enum Stream {}

@@ -5,10 +5,9 @@ use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use ngx::ffi::{
-    NGX_LOG_ALERT, NGX_LOG_DEBUG_ALL, NGX_LOG_ERR, NGX_LOG_NOTICE, ngx_add_timer,
-    ngx_connection_t, ngx_current_msec, ngx_cycle, ngx_del_timer, ngx_delete_posted_event,
-    ngx_event_t, ngx_exiting, ngx_log_t, ngx_msec_t, ngx_pid, ngx_post_event, ngx_posted_events,
-    ngx_random,
+    NGX_LOG_ALERT, NGX_LOG_DEBUG_ALL, NGX_LOG_ERR, NGX_LOG_NOTICE, ngx_add_timer, ngx_connection_t,
+    ngx_current_msec, ngx_cycle, ngx_del_timer, ngx_delete_posted_event, ngx_event_t, ngx_exiting,
+    ngx_log_t, ngx_msec_t, ngx_pid, ngx_post_event, ngx_posted_events, ngx_random,
 };
 use once_cell::sync::Lazy;
 use rate_limit_core::redis::greeting::Greeting;

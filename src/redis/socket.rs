@@ -102,7 +102,7 @@ impl Socket {
     pub(super) fn secure(&mut self, peer: &Peer) -> io::Result<bool> {
         // SAFETY: see `raw`.
         let connection = unsafe { self.connection.as_mut() };
-        let tls = self.tls.get_or_insert_with(|| Stream::new(connection));
+        let tls = self.tls.get_or_insert_with(|| peer.stream(connection));
         tls.handshake(connection, peer).map_err(io::Error::other)
     }
 

@@ -9,10 +9,10 @@ use ngx::ffi::{
     ERR_clear_error, SSL, SSL_CTRL_SET_TLSEXT_HOSTNAME, SSL_SESSION, SSL_SESSION_free, SSL_ctrl,
     SSL_get0_param, TLSEXT_NAMETYPE_host_name, X509_V_ERR_HOSTNAME_MISMATCH,
     X509_V_ERR_IP_ADDRESS_MISMATCH, X509_VERIFY_PARAM_set1_host, X509_VERIFY_PARAM_set1_ip,
-    X509_verify_cert_error_string,
+    X509_verify_cert_error_string, ngx_connection_t,
 };
 
-use super::Tls;
+use super::{Stream, Tls};
 
 /// Whom to expect at the other end, and the session to resume there.
 pub(crate) struct Peer {
@@ -26,6 +26,12 @@ impl Peer {
     pub(crate) fn new(tls: Rc<Tls>, host: &str) -> Self {
         let name = tls.name.unwrap_or(host).to_owned();
         Self { tls, name, session: None }
+    }
+
+    /// Prepares an open connection to it, which has no pool yet. The stream must be closed before
+    /// the connection is, and be kept until then.
+    pub(in crate::redis) fn stream(&self, c: &mut ngx_connection_t) -> Stream {
+        Stream::new(c)
     }
 
     /// Tells OpenSSL whom to expect.

@@ -24,9 +24,8 @@ pub(in crate::redis) struct Stream {
 }
 
 impl Stream {
-    /// Prepares a connection. The stream must be [closed](Self::close) before it, and kept until
-    /// it is.
-    pub(in crate::redis) fn new(c: &mut ngx_connection_t) -> Self {
+    /// See [`Peer::stream`].
+    pub(super) fn new(c: &mut ngx_connection_t) -> Self {
         // SAFETY: the log of an open connection is valid.
         let heard = unsafe { Capture::before(c.log) };
         c.log = heard.log();
