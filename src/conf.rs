@@ -1,24 +1,27 @@
 //! Directives to typed configuration.
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
 
-use ngx::core::{NGX_CONF_ERROR, NGX_CONF_OK};
+use ngx::core::{NGX_CONF_OK, Status};
 use ngx::ffi::{
-    NGX_CONF_1MORE, NGX_CONF_TAKE1, NGX_HTTP_LOC_CONF, NGX_HTTP_LOC_CONF_OFFSET,
-    NGX_HTTP_MAIN_CONF, NGX_HTTP_SRV_CONF, NGX_LOG_ERR, NGX_LOG_INFO, NGX_LOG_NOTICE, NGX_LOG_WARN,
-    ngx_command_t, ngx_conf_t, ngx_http_location_queue_t, ngx_int_t, ngx_msec_t, ngx_parse_time,
-    ngx_str_t, ngx_uint_t,
+    NGX_CONF_1MORE, NGX_CONF_BLOCK, NGX_CONF_TAKE1, NGX_HTTP_LOC_CONF, NGX_HTTP_LOC_CONF_OFFSET,
+    NGX_HTTP_MAIN_CONF, NGX_HTTP_MAIN_CONF_OFFSET, NGX_HTTP_SRV_CONF, NGX_LOG_ERR, NGX_LOG_INFO,
+    NGX_LOG_NOTICE, NGX_LOG_WARN, ngx_command_t, ngx_conf_parse, ngx_conf_t,
+    ngx_http_location_queue_t, ngx_int_t, ngx_msec_t, ngx_uint_t,
 };
 use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
 use ngx::ngx_string;
 
+use rate_limit_core::limit::is_name;
 use rate_limit_core::text::body;
 use rate_limit_core::text::fields::{Forms, Reset};
 
 use crate::Module;
-use crate::redis::Node;
+use crate::redis::Deployment;
+use crate::shm::{self, Shared};
 
 mod definition;
 mod directive;
@@ -30,7 +33,7 @@ mod value;
 use definition::Definitions;
 use directive::{Directive, command};
 pub(crate) use limit::{Limit, Unusable};
-pub(crate) use store::Store;
+pub(crate) use store::{Kind, Store};
 
 /// What a location does when nobody can decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,36 +43,91 @@ pub(crate) enum OnError {
     Open,
     /// Reject the request.
     Closed,
+    /// Decide in this machine's shared memory.
+    Local,
 }
 
 /// What is configured for all of `http`.
 #[derive(Default)]
 pub(crate) struct MainConf {
-    stores: Vec<Store>,
+    /// Each where it stays: connections refer to them.
+    stores: Vec<Box<Store>>,
     definitions: Definitions,
+    /// The size of the shared memory in bytes.
+    memory_size: Option<usize>,
+    /// The shared memory, once it is mapped.
+    shared: Cell<Option<Shared>>,
 }
 
 impl MainConf {
     /// Connects to every store that is sure to be used.
-    pub(crate) fn connect(&self) {
+    pub(crate) fn connect(&'static self) {
         for store in self.stores.iter().filter(|store| store.is_used()) {
-            // SAFETY: the worker has just started, and nothing else uses the node yet.
-            unsafe { (*store.node().as_ptr()).connect() };
+            if let Some(deployment) = self.deployment_of(store) {
+                // SAFETY: the store has made it, and keeps it.
+                unsafe { deployment.as_ref() }.connect();
+            }
+        }
+    }
+
+    /// The connections to a store.
+    fn deployment_of(&self, store: &'static Store) -> Option<NonNull<Deployment>> {
+        Some(store.deployment(self.shared()?))
+    }
+
+    /// What the workers of this machine share: in a worker it is always there.
+    pub(crate) fn shared(&self) -> Option<Shared> {
+        self.shared.get()
+    }
+
+    /// Adds what the workers are to share, if anything is to be limited.
+    pub(crate) fn add_zone(&'static self, cf: &mut ngx_conf_t) -> Result<(), String> {
+        match self.stores.iter().any(|store| store.is_used()) {
+            true => {
+                let size = self.memory_size.unwrap_or(shm::DEFAULT_SIZE);
+                shm::add_zone(cf, size, &self.shared)
+            }
+            false => Ok(()),
         }
     }
 
     /// Closes every connection.
     pub(crate) fn disconnect(&mut self) {
-        self.stores.iter_mut().for_each(Store::disconnect);
+        self.stores.iter_mut().for_each(|store| store.disconnect());
     }
 
     /// The index of the store at `url`, which is added if it is new.
     fn store(&mut self, cf: &mut ngx_conf_t, url: &str) -> Result<usize, String> {
-        if let Some(index) = self.stores.iter().position(|store| store.url() == url) {
+        if let Some(index) = self.find(url) {
             return Ok(index);
         }
-        self.stores.push(Store::new(cf, url)?);
+        self.stores.push(Box::new(Store::at(cf, url)?));
         Ok(self.stores.len().saturating_sub(1))
+    }
+
+    /// Adds the store that a block describes.
+    fn add_store(
+        &mut self,
+        cf: &mut ngx_conf_t,
+        name: &str,
+        builder: store::Builder,
+    ) -> Result<(), String> {
+        if !is_name(name) {
+            return Err(format!(
+                "invalid name \"{name}\" of \"rate_limit_redis_store\": it must be 1 to 64 of \
+                 A-Z a-z 0-9 _ - ."
+            ));
+        }
+        if self.find(name).is_some() {
+            return Err(format!("duplicate \"rate_limit_redis_store\" \"{name}\""));
+        }
+        let wrong = |reason| format!("in \"rate_limit_redis_store\" \"{name}\": {reason}");
+        self.stores.push(Box::new(builder.build(cf, name.to_owned()).map_err(wrong)?));
+        Ok(())
+    }
+
+    fn find(&self, reference: &str) -> Option<usize> {
+        self.stores.iter().position(|store| store.reference() == reference)
     }
 }
 
@@ -84,8 +142,7 @@ impl Drop for MainConf {
 pub(crate) struct LocationConf {
     /// `Some` and empty for `rate_limit_redis off`.
     limits: Option<Vec<Rc<Limit>>>,
-    /// The index of the store among all.
-    store: Option<usize>,
+    pass: Option<Pass>,
     timeout: Option<ngx_msec_t>,
     on_error: Option<OnError>,
     status: Option<ngx_int_t>,
@@ -95,6 +152,15 @@ pub(crate) struct LocationConf {
     dry_run: Option<bool>,
     log_level: Option<ngx_uint_t>,
     ipv6_prefix: Option<u32>,
+}
+
+/// What `rate_limit_redis_pass` says.
+#[derive(Clone)]
+enum Pass {
+    /// The index of the store among all.
+    Store(usize),
+    /// The name of a block, which may come later in the configuration, and where that was said.
+    Named(&'static str, String),
 }
 
 const DEFAULT_STORE: &str = "redis://127.0.0.1:6379";
@@ -111,9 +177,12 @@ impl LocationConf {
         self.limits.as_deref().unwrap_or_default()
     }
 
-    /// The connection that decides.
-    pub(crate) fn node(&self, main: &MainConf) -> Option<NonNull<Node>> {
-        Some(main.stores.get(self.store?)?.node())
+    /// The connections to those who decide.
+    pub(crate) fn deployment(&self, main: &'static MainConf) -> Option<NonNull<Deployment>> {
+        match self.pass {
+            Some(Pass::Store(index)) => main.deployment_of(main.stores.get(index)?),
+            _ => None,
+        }
     }
 
     /// How long a request may wait for its decision, in ms.
@@ -168,7 +237,7 @@ impl LocationConf {
 
     fn inherit(&mut self, previous: &Self) {
         self.limits = self.limits.take().or_else(|| previous.limits.clone());
-        self.store = self.store.or(previous.store);
+        self.pass = self.pass.take().or_else(|| previous.pass.clone());
         self.timeout = self.timeout.or(previous.timeout);
         self.on_error = self.on_error.or(previous.on_error);
         self.status = self.status.or(previous.status);
@@ -187,7 +256,7 @@ const TAKE1: ngx_uint_t = EVERYWHERE | NGX_CONF_TAKE1 as ngx_uint_t;
 const ONE_OR_MORE: ngx_uint_t = EVERYWHERE | NGX_CONF_1MORE as ngx_uint_t;
 
 /// Every directive of the module.
-pub(crate) static mut COMMANDS: [ngx_command_t; 12] = [
+pub(crate) static mut COMMANDS: [ngx_command_t; 14] = [
     command!("rate_limit_redis", ONE_OR_MORE, add_limit),
     command!("rate_limit_redis_pass", TAKE1, set_store),
     command!("rate_limit_redis_timeout", TAKE1, set_timeout),
@@ -199,6 +268,22 @@ pub(crate) static mut COMMANDS: [ngx_command_t; 12] = [
     command!("rate_limit_redis_dry_run", TAKE1, set_dry_run),
     command!("rate_limit_redis_log_level", TAKE1, set_log_level),
     command!("rate_limit_redis_ipv6_prefix", TAKE1, set_ipv6_prefix),
+    ngx_command_t {
+        name: ngx_string!("rate_limit_redis_shared_memory"),
+        type_: (NGX_HTTP_MAIN_CONF | NGX_CONF_TAKE1) as ngx_uint_t,
+        set: Some(set_shared_memory),
+        conf: NGX_HTTP_MAIN_CONF_OFFSET,
+        offset: 0,
+        post: ptr::null_mut(),
+    },
+    ngx_command_t {
+        name: ngx_string!("rate_limit_redis_store"),
+        type_: (NGX_HTTP_MAIN_CONF | NGX_CONF_BLOCK | NGX_CONF_TAKE1) as ngx_uint_t,
+        set: Some(set_store_block),
+        conf: NGX_HTTP_MAIN_CONF_OFFSET,
+        offset: 0,
+        post: ptr::null_mut(),
+    },
     ngx_command_t::empty(),
 ];
 
@@ -224,26 +309,81 @@ fn add_limit(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(
 const OFF_BESIDE_ANOTHER: &str =
     "\"rate_limit_redis off\" cannot stand beside another \"rate_limit_redis\" of the same level";
 
-fn set_store(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
-    let url = directive.value()?;
-    let main = directive.main()?;
-    let store = main.store(directive.cf(), url)?;
-    directive.once(&mut conf.store, store)
+unsafe extern "C" fn set_shared_memory(
+    cf: *mut ngx_conf_t,
+    _command: *mut ngx_command_t,
+    conf: *mut c_void,
+) -> *mut c_char {
+    let set = |main: &mut MainConf, directive: &mut Directive<'_>| {
+        let size = directive.size(shm::LEAST_SIZE)?;
+        directive.once(&mut main.memory_size, size)
+    };
+    // SAFETY: NGINX passes its configuration context and the configuration that create_main_conf
+    // made.
+    unsafe { directive::run(set, &mut *cf, &mut *conf.cast::<MainConf>()) }
 }
 
-fn set_timeout(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
-    let value = directive.value()?;
-    let mut text = ngx_str_t { data: value.as_ptr().cast_mut(), len: value.len() };
-    // SAFETY: the text is valid, and only read.
-    let timeout = unsafe { ngx_parse_time(&mut text, 0) };
-    match ngx_msec_t::try_from(timeout) {
-        Ok(timeout @ 1..) => directive.once(&mut conf.timeout, timeout),
-        _ => Err(directive.invalid(value, "a time above 0, such as 20ms")),
+/// Begins a block. NGINX hands its lines to [`read_store_line`].
+unsafe extern "C" fn set_store_block(
+    cf: *mut ngx_conf_t,
+    _command: *mut ngx_command_t,
+    conf: *mut c_void,
+) -> *mut c_char {
+    let mut builder = store::Builder::default();
+    // SAFETY: NGINX passes its configuration context and the configuration that create_main_conf
+    // made. While the block is read the context calls our function, with our builder, and then it
+    // is as it was.
+    unsafe {
+        let cf = &mut *cf;
+        let name = match (Directive { cf }).value() {
+            Ok(name) => name,
+            Err(message) => return directive::fail(cf, &message),
+        };
+        let (handler, handler_conf) = (cf.handler, cf.handler_conf);
+        cf.handler = Some(read_store_line);
+        cf.handler_conf = ptr::from_mut(&mut builder).cast();
+        let result = ngx_conf_parse(cf, ptr::null_mut());
+        (cf.handler, cf.handler_conf) = (handler, handler_conf);
+        if result != NGX_CONF_OK {
+            return result;
+        }
+        let added = (*conf.cast::<MainConf>()).add_store(cf, name, builder);
+        match added {
+            Ok(()) => NGX_CONF_OK,
+            Err(message) => directive::fail(cf, &message),
+        }
     }
 }
 
+unsafe extern "C" fn read_store_line(
+    cf: *mut ngx_conf_t,
+    _command: *mut ngx_command_t,
+    builder: *mut c_void,
+) -> *mut c_char {
+    // SAFETY: NGINX passes its configuration context, and what `set_store_block` gave to it.
+    unsafe {
+        directive::run(store::Builder::read, &mut *cf, &mut *builder.cast::<store::Builder>())
+    }
+}
+
+fn set_store(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
+    let reference = directive.value()?;
+    let pass = match is_name(reference) {
+        true => Pass::Named(reference, directive.place()),
+        // Now, while errors are told of this line.
+        false => Pass::Store(directive.main()?.store(directive.cf(), reference)?),
+    };
+    directive.once(&mut conf.pass, pass)
+}
+
+fn set_timeout(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
+    let timeout = directive.time()?;
+    directive.once(&mut conf.timeout, timeout)
+}
+
 fn set_on_error(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
-    let policies = [("open", OnError::Open), ("closed", OnError::Closed)];
+    let policies =
+        [("open", OnError::Open), ("closed", OnError::Closed), ("local", OnError::Local)];
     directive.choose(&mut conf.on_error, &policies)
 }
 
@@ -299,11 +439,8 @@ fn set_dry_run(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result
 }
 
 fn set_ipv6_prefix(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
-    let value = directive.value()?;
-    match rate_limit_core::rate::whole(value).map(u32::try_from) {
-        Ok(Ok(prefix @ 1..=128)) => directive.once(&mut conf.ipv6_prefix, prefix),
-        _ => Err(directive.invalid(value, "a number between 1 and 128")),
-    }
+    let prefix = directive.number(1, 128)?;
+    directive.once(&mut conf.ipv6_prefix, prefix as u32)
 }
 
 fn set_log_level(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
@@ -314,6 +451,18 @@ fn set_log_level(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Resu
         ("error", NGX_LOG_ERR as ngx_uint_t),
     ];
     directive.choose(&mut conf.log_level, &levels)
+}
+
+/// Adds what the workers are to share, now that all is read.
+pub(crate) fn add_shared_memory(cf: &mut ngx_conf_t) -> Status {
+    let main: Option<&'static MainConf> = Module::main_conf(cf);
+    match main.map_or(Ok(()), |main| main.add_zone(cf)) {
+        Ok(()) => Status::NGX_OK,
+        Err(message) => {
+            directive::fail(cf, &message);
+            Status::NGX_ERROR
+        }
+    }
 }
 
 /// Completes a server's or a location's configuration from the level above it.
@@ -327,26 +476,37 @@ pub(crate) unsafe extern "C" fn merge_location(
     let (cf, previous, conf) =
         unsafe { (&mut *cf, &*previous.cast::<LocationConf>(), &mut *conf.cast::<LocationConf>()) };
     conf.inherit(previous);
-    if conf.limits().is_empty() {
-        return NGX_CONF_OK;
-    }
-    match bind_limits(cf, conf) {
+    match find_store(cf, conf).and_then(|()| bind_limits(cf, conf)) {
         Ok(()) => NGX_CONF_OK,
-        Err(message) => {
-            directive::log_error(cf, &message);
-            NGX_CONF_ERROR
-        }
+        Err(message) => directive::fail(cf, &message),
     }
+}
+
+/// Finds the store that is named: all blocks have been read by now.
+fn find_store(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), String> {
+    let Some(Pass::Named(name, place)) = &conf.pass else { return Ok(()) };
+    let main = Module::main_conf_mut(cf).ok_or("no main configuration")?;
+    let index = main.find(name).ok_or_else(|| {
+        format!(
+            "\"{name}\" in \"rate_limit_redis_pass\" directive in {place} is neither a URL, such as \
+             redis://127.0.0.1:6379, nor the name of a \"rate_limit_redis_store\""
+        )
+    })?;
+    conf.pass = Some(Pass::Store(index));
+    Ok(())
 }
 
 /// Binds the limits of a location to their store.
 fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), String> {
+    if conf.limits().is_empty() {
+        return Ok(());
+    }
     let main = Module::main_conf_mut(cf).ok_or("no main configuration")?;
-    let index = match conf.store {
-        Some(index) => index,
-        None => main.store(cf, DEFAULT_STORE)?,
+    let index = match conf.pass {
+        Some(Pass::Store(index)) => index,
+        _ => main.store(cf, DEFAULT_STORE)?,
     };
-    conf.store = Some(index);
+    conf.pass = Some(Pass::Store(index));
     if only_passes_on(cf) {
         return Ok(());
     }
@@ -354,6 +514,7 @@ fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), Strin
     store.will_be_used();
     for limit in conf.limits() {
         main.definitions.bind(limit, store)?;
+        limit.bind(store);
     }
     Ok(())
 }

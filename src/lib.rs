@@ -15,10 +15,11 @@ use ngx::http::{HttpModule, HttpModuleLocationConf, HttpModuleMainConf, NgxHttpC
 
 mod answer;
 mod conf;
+mod event;
 mod log;
 mod redis;
 mod request;
-mod timer;
+mod shm;
 mod variables;
 
 use conf::{LocationConf, MainConf};
@@ -79,8 +80,8 @@ impl HttpModule for Module {
                 return Status::NGX_ERROR.0;
             }
             *handler = Some(request::access);
+            conf::add_shared_memory(&mut *cf).0
         }
-        Status::NGX_OK.0
     }
 }
 

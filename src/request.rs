@@ -8,17 +8,19 @@ use std::ptr::{self, NonNull};
 
 use ngx::core::Status;
 use ngx::ffi::{
-    NGX_HTTP_INTERNAL_SERVER_ERROR, NGX_LOG_ERR, ngx_handle_read_event, ngx_http_block_reading,
-    ngx_http_core_run_phases, ngx_http_request_t, ngx_http_test_reading, ngx_int_t, ngx_log_t,
-    ngx_post_event, ngx_posted_events,
+    NGX_HTTP_INTERNAL_SERVER_ERROR, NGX_LOG_ERR, ngx_cycle, ngx_handle_read_event,
+    ngx_http_block_reading, ngx_http_core_run_phases, ngx_http_request_t, ngx_http_test_reading,
+    ngx_int_t, ngx_log_t, ngx_post_event, ngx_posted_events,
 };
 use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf};
-use rate_limit_core::decision::{self, Decision};
+use rate_limit_core::decision::{self, Decision, Source};
+use rate_limit_core::local::Mode;
 use rate_limit_core::text::log::{Escaped, Excess};
 
 use crate::conf::{LocationConf, OnError};
 use crate::log::{is_logged, log};
 use crate::redis::{Asked, Pending};
+use crate::shm::Shared;
 use crate::{Module, answer};
 
 mod context;
@@ -99,17 +101,42 @@ unsafe fn ask(
     // context, and the question in it, stay in the pool of the request, whose cleanup cancels it.
     unsafe {
         let main = Module::main_conf(&*r.cast::<ngx::http::Request>());
-        let node = main.and_then(|main| conf.node(main));
+        let deployment = main.and_then(|main| conf.deployment(main));
+        let parts = deployment.and_then(|all| all.as_ref().parts(asked, (*r).pool));
         let wake = NonNull::new((*(*r).connection).write);
-        let (Some(node), Some(wake)) = (node, wake) else { return INTERNAL_ERROR };
-        let pending = Pending::new(asked, node, wake);
+        let (Some(parts), Some(wake)) = (parts, wake) else { return INTERNAL_ERROR };
+        let pending = Pending::new(asked, parts, conf.timeout(), wake);
         let Some(context) = Context::create(r, conf, Some(pending)) else { return INTERNAL_ERROR };
+        if is_rejected_locally(context, asked) {
+            context.decide(Source::Local);
+            return act(r, context);
+        }
         let Some(pending) = context.pending() else { return INTERNAL_ERROR };
-        pending.ask(conf.timeout(), log_of(r));
+        pending.ask(log_of(r));
         match pending.outcome() {
             None => suspend(r),
             Some(_) => resume(r, context),
         }
+    }
+}
+
+/// After an outage Redis does not know what has been spent here meanwhile: until that is regained,
+/// a request is charged in both places, here first.
+fn is_rejected_locally(context: &Context, asked: &[Asked]) -> bool {
+    let Some(shared) = local_memory(context.conf()).filter(Shared::is_remembered) else {
+        return false;
+    };
+    let Ok(local) = shared.decide(Mode::Return, asked) else { return false };
+    context.has_spent(local);
+    asked.iter().any(Asked::is_violated)
+}
+
+/// Where to decide if Redis cannot; `None` if the location has another policy.
+fn local_memory(conf: &LocationConf) -> Option<Shared> {
+    match conf.on_error() {
+        // SAFETY: a worker has a cycle.
+        OnError::Local => unsafe { Module::main_conf(&*ngx_cycle)?.shared() },
+        _ => None,
     }
 }
 
@@ -125,12 +152,8 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
             Stage::Asking => match context.pending().and_then(Pending::outcome) {
                 None => Status::NGX_AGAIN,
                 Some(_) if stop_watching(r) != Status::NGX_OK => INTERNAL_ERROR,
-                Some(Ok(())) => {
-                    context.decide();
-                    act(r, context)
-                }
-                Some(Err(_)) => {
-                    context.settle(undecided(context.conf()));
+                Some(outcome) => {
+                    conclude(context, outcome.is_ok());
                     act(r, context)
                 }
             },
@@ -144,6 +167,30 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
             Stage::Done if context.is_bypassed() => begin(r),
             Stage::Done => Status::NGX_DECLINED,
         }
+    }
+}
+
+/// Writes down what became of a request that Redis has answered, or has not.
+fn conclude(context: &Context, is_answered: bool) {
+    let conf = context.conf();
+    let memory = local_memory(conf);
+    let give_back = || {
+        if let (Some(memory), Some(local)) = (&memory, context.take_spent()) {
+            memory.give_back(local);
+        }
+    };
+    if is_answered {
+        context.decide(Source::Redis);
+        if context.decision().is_some_and(|decision| decision.status.is_rejection()) {
+            give_back();
+        }
+        return;
+    }
+    give_back();
+    let asked = context.pending().map_or(&[][..], Pending::asked);
+    match memory.map(|memory| memory.decide(Mode::Outage, asked)) {
+        Some(Ok(_)) => context.decide(Source::Local),
+        _ => context.settle(undecided(conf)),
     }
 }
 

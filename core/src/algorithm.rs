@@ -1,7 +1,7 @@
 //! The algorithms: each a room of its own, a Lua script and its Rust reference side by side.
 //!
 //! Both are the same function, of what is stored for a client, the time, the quota and the cost, to
-//! a verdict and what to store. The script runs inside Redis; the reference says what it means, and
+//! a verdict and what to store; and where a request must not spend after all, back. The script runs inside Redis; the reference says what it means, and
 //! a test drives both through the same random histories and demands the same decisions. To add an
 //! algorithm, add its two files and its lines to the tables below.
 
@@ -13,6 +13,7 @@ mod moment;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;
+mod words;
 
 use std::collections::VecDeque;
 
@@ -63,6 +64,7 @@ struct Description {
     /// The terms in which it counts: see [`Quota::terms`].
     terms: fn(Rate, u64) -> Result<Terms, QuotaError>,
     decide: fn(&mut Option<State>, u64, &Quota, u64) -> Verdict,
+    give_back: fn(&mut Option<State>, u64, &Quota, u64),
 }
 
 /// The two numbers that stand for the rate in an algorithm: see [`Quota::terms`].
@@ -78,6 +80,7 @@ macro_rules! describe {
             source: include_str!(concat!("algorithm/", $lua, ".lua")),
             terms: $rust::terms,
             decide: $rust::decide,
+            give_back: $rust::give_back,
         }
     };
 }
@@ -133,7 +136,7 @@ impl Algorithm {
     }
 
     /// The name of the Lua function: `(stored, now, cost, limit, period, count)` to
-    /// `allowed, remaining, reset, retry, new, ttl`.
+    /// `allowed, remaining, reset, retry, new, ttl`. A cost below zero is given back.
     pub fn function(self) -> &'static str {
         self.description().function
     }
@@ -164,6 +167,14 @@ impl Algorithm {
     pub fn decide(self, state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {
         (self.description().decide)(state, now, quota, cost)
     }
+
+    /// Gives back `amount` of what was spent, as the script does: as much of it as is still spent,
+    /// the rest has come back by itself. The other arguments are those of [`decide`](Self::decide).
+    ///
+    /// For a client that is alone on its key it is then as if it had never spent it.
+    pub fn give_back(self, state: &mut Option<State>, now: u64, quota: &Quota, amount: u64) {
+        (self.description().give_back)(state, now, quota, amount);
+    }
 }
 
 impl BurstParameter {
@@ -188,4 +199,56 @@ pub enum State {
     Window(u64, u64, u64),
     /// Of the log: when and how much, in order of time.
     Log(VecDeque<(u64, u64)>),
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::rate::{MAX_EXACT, MAX_TIME};
+
+    fn numbers(most: u64) -> impl Strategy<Value = u64> {
+        prop_oneof![0..100_u64, 0..=most, most - 1..=most]
+    }
+
+    fn quotas() -> impl Strategy<Value = Quota> {
+        let algorithms = proptest::sample::select(&Algorithm::ALL[..]);
+        let numbers = (numbers(1 << 24), numbers(MAX_TIME), numbers(1 << 40));
+        (algorithms, numbers).prop_filter_map("no quota", |(algorithm, (count, period, limit))| {
+            Quota::new(algorithm, Rate::new(count, period).ok()?, limit).ok()
+        })
+    }
+
+    fn states() -> impl Strategy<Value = Option<State>> {
+        let any = || numbers(u64::MAX);
+        let moments = || (any(), any()).prop_map(|(micros, part)| Moment { micros, part });
+        let entries = (numbers(MAX_EXACT), numbers(MAX_EXACT));
+        prop_oneof![
+            Just(None),
+            (any(), moments()).prop_map(|(tokens, moment)| Some(State::Bucket(tokens, moment))),
+            moments().prop_map(|moment| Some(State::Arrival(moment))),
+            (any(), any(), any()).prop_map(|(w, c, p)| Some(State::Window(w, c, p))),
+            proptest::collection::vec(entries, 0..9).prop_map(|log| Some(State::Log(log.into()))),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+        #[test]
+        fn no_numbers_panic_or_give_more_than_all(
+            quota in quotas(),
+            state in states(),
+            now in numbers(MAX_EXACT),
+            amount in numbers(u64::MAX),
+        ) {
+            let algorithm = quota.algorithm();
+            let decide = |mut state, cost| algorithm.decide(&mut state, now, &quota, cost);
+            prop_assert!(decide(state.clone(), amount).remaining <= quota.limit());
+            let mut given = state;
+            algorithm.give_back(&mut given, now, &quota, amount);
+            prop_assert!(decide(given, 0).remaining <= quota.limit());
+        }
+    }
 }

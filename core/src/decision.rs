@@ -29,6 +29,8 @@ pub enum Status {
 pub enum Source {
     /// Redis.
     Redis,
+    /// This machine alone, because Redis could not.
+    Local,
     /// Nobody: the policy for errors, or an empty key.
     None,
 }
@@ -89,6 +91,11 @@ impl Status {
         }
     }
 
+    /// Whether the request does not pass, or would not.
+    pub fn is_rejection(self) -> bool {
+        matches!(self, Self::Rejected | Self::RejectedDryRun | Self::ErrorRejected)
+    }
+
     /// The status of a request that was decided, given whether it may pass, whether it has to
     /// wait for that, and whether this is only a rehearsal.
     pub fn decided(allowed: bool, delayed: bool, dry_run: bool) -> Self {
@@ -107,6 +114,7 @@ impl Source {
     pub fn name(self) -> &'static str {
         match self {
             Self::Redis => "redis",
+            Self::Local => "local",
             Self::None => "none",
         }
     }
@@ -139,6 +147,11 @@ pub enum Retry {
 impl Verdict {
     /// How many integers a script answers for each limit: see [`Verdict::from_reply`].
     pub const REPLY_LEN: usize = 4;
+
+    /// The same after `cost` has been given back to the limit, which can hold `limit`.
+    pub fn given_back(self, cost: u64, limit: u64) -> Self {
+        Self { remaining: self.remaining.saturating_add(cost).min(limit), ..self }
+    }
 
     /// Reads a script's answer: allowed (0 or 1), remaining, µs until whole again, and µs until a
     /// retry passes (-1: never). `None` for numbers that no script of ours would send.

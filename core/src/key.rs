@@ -3,6 +3,8 @@
 //! Nothing of the process or the machine is part of it, so every NGINX that shares the store and
 //! the limit's name shares the budget.
 
+use xxhash_rust::xxh3::Xxh3;
+
 /// A client key longer than this many bytes is replaced by a digest of it.
 pub const MAX_KEY: usize = 512;
 
@@ -17,6 +19,15 @@ pub fn digest(key: &[u8]) -> Option<String> {
     (key.len() > MAX_KEY).then(|| format!("sha1:{}", sha1_smol::Sha1::from(key).digest()))
 }
 
+/// What stands for the key `head` + `key` in this machine's memory. With a seed that nobody knows,
+/// nobody can choose keys that share a digest.
+pub fn memory_digest(seed: u64, head: &[u8], key: &[u8]) -> u128 {
+    let mut hasher = Xxh3::with_seed(seed);
+    hasher.update(head);
+    hasher.update(key);
+    hasher.digest128()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -24,6 +35,14 @@ mod tests {
     #[test]
     fn the_head_is_prefix_and_name() {
         assert_eq!(head("rl:", "default"), b"rl:default:");
+    }
+
+    #[test]
+    fn a_digest_is_of_the_whole_key_and_the_seed() {
+        let digest = memory_digest(1, b"rl:a:", b"x");
+        assert_eq!(memory_digest(1, b"rl:", b"a:x"), digest);
+        let others = [memory_digest(2, b"rl:a:", b"x"), memory_digest(1, b"rl:a:", b"y")];
+        assert!(!others.contains(&digest));
     }
 
     #[test]

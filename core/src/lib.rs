@@ -13,6 +13,8 @@ pub mod client;
 pub mod decision;
 pub mod key;
 pub mod limit;
+pub mod local;
 pub mod rate;
 pub mod redis;
+pub mod table;
 pub mod text;

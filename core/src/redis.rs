@@ -7,9 +7,16 @@
 //! parses the rest.
 
 pub mod backoff;
+pub mod breaker;
+pub mod cluster;
+pub mod command;
 pub mod endpoint;
 pub mod greeting;
 pub mod link;
 pub mod queue;
 pub mod reply;
 pub mod script;
+pub mod sentinel;
+
+/// A message of a channel.
+pub use redis::Value as Message;

@@ -10,7 +10,7 @@ struct Definition {
     name: &'static str,
     written: String,
     place: String,
-    /// The URL of the store, and the place of the limit that was bound to it.
+    /// How the store is called, and the place of the limit that was bound to it.
     store: Option<(String, String)>,
 }
 
@@ -39,14 +39,14 @@ impl Definitions {
         let Some(definition) = self.0.iter_mut().find(|definition| definition.name == name) else {
             return Ok(());
         };
-        let bound = || (store.url().to_owned(), place.to_owned());
+        let bound = || (store.reference().to_owned(), place.to_owned());
         match definition.store.get_or_insert_with(bound) {
-            (url, _) if url == store.url() => Ok(()),
+            (reference, _) if reference == store.reference() => Ok(()),
             (_, first) => Err(format!(
                 "the limit \"{name}\" of {place} has another store, {}, than in {first}; add \
                  \"name=\" to give it a name of its own, or set \"rate_limit_redis_pass\" at the \
                  level of the limit",
-                store.endpoint().address
+                store.shown()
             )),
         }
     }

@@ -3,16 +3,15 @@
 use std::ffi::c_char;
 
 use ngx::core::{NGX_CONF_ERROR, NGX_CONF_OK};
-use ngx::ffi::{NGX_LOG_EMERG, ngx_conf_t, ngx_str_t};
+use ngx::ffi::{NGX_LOG_EMERG, ngx_conf_t, ngx_msec_t, ngx_parse_size, ngx_parse_time, ngx_str_t};
 use ngx::http::HttpModuleMainConf;
+use rate_limit_core::rate;
 
-use super::{LocationConf, MainConf};
+use super::MainConf;
 use crate::Module;
 
-/// A setter of a location's configuration.
-pub(super) type Setter = fn(&mut LocationConf, &mut Directive<'_>) -> Result<(), String>;
-
-/// A directive of all levels that is read by a [`Setter`].
+/// A directive of all levels that a setter reads, a function of a `LocationConf` and
+/// a [`Directive`].
 macro_rules! command {
     ($name:literal, $type:expr, $setter:path) => {{
         unsafe extern "C" fn set(
@@ -22,7 +21,9 @@ macro_rules! command {
         ) -> *mut c_char {
             // SAFETY: NGINX passes its configuration context, and the configuration that
             // create_loc_conf made for the level at which the directive stands.
-            unsafe { $crate::conf::directive::run($setter, &mut *cf, &mut *conf.cast()) }
+            unsafe {
+                $crate::conf::directive::run($setter, &mut *cf, &mut *conf.cast::<LocationConf>())
+            }
         }
         ngx_command_t {
             name: ngx_string!($name),
@@ -38,24 +39,26 @@ macro_rules! command {
 pub(super) use command;
 
 /// Runs a setter and logs its error with file and line.
-pub(super) fn run(setter: Setter, cf: &mut ngx_conf_t, conf: &mut LocationConf) -> *mut c_char {
+pub(super) fn run<T>(
+    setter: impl FnOnce(&mut T, &mut Directive<'_>) -> Result<(), String>,
+    cf: &mut ngx_conf_t,
+    conf: &mut T,
+) -> *mut c_char {
     match setter(conf, &mut Directive { cf }) {
         Ok(()) => NGX_CONF_OK,
-        Err(message) => {
-            log_error(cf, &message);
-            NGX_CONF_ERROR
-        }
+        Err(message) => fail(cf, &message),
     }
 }
 
 /// Logs an error at the place that is being read.
-pub(super) fn log_error(cf: &mut ngx_conf_t, message: &str) {
+pub(super) fn fail(cf: &mut ngx_conf_t, message: &str) -> *mut c_char {
     ngx::ngx_conf_log_error!(NGX_LOG_EMERG, cf, "{message}");
+    NGX_CONF_ERROR
 }
 
 /// The directive that is being read.
 pub(super) struct Directive<'a> {
-    cf: &'a mut ngx_conf_t,
+    pub(super) cf: &'a mut ngx_conf_t,
 }
 
 impl Directive<'_> {
@@ -79,6 +82,11 @@ impl Directive<'_> {
         }
     }
 
+    /// Its name.
+    pub(super) fn name(&self) -> Result<&'static str, String> {
+        self.words().first().map_or_else(|| Err("empty directive".to_owned()), text)
+    }
+
     /// Its name and all that follows it.
     fn words(&self) -> &[ngx_str_t] {
         // SAFETY: while a directive is read its words are an array of strings.
@@ -98,6 +106,39 @@ impl Directive<'_> {
                 Err(format!("invalid number of arguments in \"{name}\" directive: {count}"))
             }
             ([], _) => Err("empty directive".to_owned()),
+        }
+    }
+
+    /// The only argument, as a number.
+    pub(super) fn number(&self, least: u64, most: u64) -> Result<u64, String> {
+        let value = self.value()?;
+        match rate::whole(value) {
+            Ok(number) if (least..=most).contains(&number) => Ok(number),
+            _ => Err(self.invalid(value, &format!("a number between {least} and {most}"))),
+        }
+    }
+
+    /// The only argument, as a time in ms.
+    pub(super) fn time(&self) -> Result<ngx_msec_t, String> {
+        let value = self.value()?;
+        let mut text = ngx_str_t { data: value.as_ptr().cast_mut(), len: value.len() };
+        // SAFETY: the text is valid, and only read.
+        let time = unsafe { ngx_parse_time(&mut text, 0) };
+        match ngx_msec_t::try_from(time) {
+            Ok(time @ 1..) => Ok(time),
+            _ => Err(self.invalid(value, "a time above 0, such as 20ms")),
+        }
+    }
+
+    /// The only argument, as a size in bytes.
+    pub(super) fn size(&self, least: usize) -> Result<usize, String> {
+        let value = self.value()?;
+        let mut text = ngx_str_t { data: value.as_ptr().cast_mut(), len: value.len() };
+        // SAFETY: the text is valid, and only read.
+        let size = unsafe { ngx_parse_size(&mut text) };
+        match usize::try_from(size) {
+            Ok(size) if size >= least => Ok(size),
+            _ => Err(self.invalid(value, &format!("a size of at least {}k", least >> 10))),
         }
     }
 

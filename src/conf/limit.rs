@@ -1,5 +1,7 @@
 //! One `rate_limit_redis` line.
 
+use std::cell::OnceCell;
+
 use ngx::ffi::{NGX_LOG_WARN, ngx_http_request_t, ngx_str_t};
 use rate_limit_core::algorithm::leaky_bucket::Undelayed;
 use rate_limit_core::algorithm::{Algorithm, BurstParameter};
@@ -8,6 +10,7 @@ use rate_limit_core::limit::{self, Quota};
 use rate_limit_core::rate::{self, Rate};
 use rate_limit_core::text::log::Escaped;
 
+use super::Store;
 use super::directive::{Directive, text};
 use super::value::{ComplexValue, Setting};
 
@@ -15,9 +18,6 @@ const DEFAULT_NAME: &str = "default";
 
 const NO_KEY: &str =
     "\"rate_limit_redis\" must have a key before its parameters, such as $remote_addr";
-
-/// The prefix of every Redis key.
-const PREFIX: &str = "rl:";
 
 /// A limit as it was configured.
 pub(crate) struct Limit {
@@ -31,8 +31,8 @@ pub(crate) struct Limit {
     undelayed: Option<Undelayed>,
     /// Where neither rate nor burst is a variable.
     quota: Option<Quota>,
-    /// The part of the Redis key that all clients have in common.
-    head: Vec<u8>,
+    /// The part of the Redis key that all clients have in common, once the store is known.
+    head: OnceCell<Vec<u8>>,
     written: String,
     /// File and line.
     place: String,
@@ -91,7 +91,7 @@ impl Limit {
             cost: Setting::compile(cf, parameters.cost.unwrap_or("1"), read_cost)?,
             undelayed,
             quota: None,
-            head: key::head(PREFIX, name),
+            head: OnceCell::new(),
             written,
             place,
         };
@@ -128,7 +128,12 @@ impl Limit {
 
     /// The part of the Redis key that all clients have in common.
     pub(crate) fn head(&self) -> &[u8] {
-        &self.head
+        self.head.get().map_or(b"", Vec::as_slice)
+    }
+
+    /// Says which store it keeps its counters in.
+    pub(super) fn bind(&self, store: &Store) {
+        self.head.get_or_init(|| key::head(store.prefix(), self.name));
     }
 
     /// Of a leaky bucket: which part of the excess is not delayed.

@@ -1,62 +1,95 @@
-//! Where the counters are.
+//! Where the counters are: the block `rate_limit_redis_store`, or a URL that stands for one.
 
 use std::cell::OnceCell;
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
 
 use ngx::core::Status;
-use ngx::ffi::{ngx_addr_t, ngx_conf_t, ngx_parse_url, ngx_str_t, ngx_url_t};
+use ngx::ffi::{ngx_conf_full_name, ngx_conf_t, ngx_msec_t, ngx_parse_url, ngx_str_t, ngx_url_t};
 use rate_limit_core::redis::endpoint::{Address, Endpoint, redacted};
 
+use super::directive::{Directive, text};
 use super::tls::Settings;
-use crate::redis::Node;
-use crate::redis::tls::{Peer, Tls};
+use crate::redis::tls::{self, Tls};
+use crate::redis::{Deployment, SocketAddress};
+use crate::shm::Shared;
 
-/// A Redis, its addresses resolved.
+/// The prefix of every Redis key, unless the store has one of its own.
+const DEFAULT_PREFIX: &str = "rl:";
+
+/// How long connecting and greeting may take, in ms.
+const DEFAULT_CONNECT_TIMEOUT: ngx_msec_t = 250;
+
+const DEFAULT_MAX_FAILS: usize = 3;
+
+/// In ms.
+const DEFAULT_FAIL_TIMEOUT: ngx_msec_t = 1_000;
+
+/// The most connections a worker may have to a node: more would only make its batches smaller.
+const MAX_CONNECTIONS: u64 = 64;
+
+/// The most failures that may be asked for: each is remembered.
+const MAX_FAILS: u64 = 1_000;
+
+/// A Redis deployment as it was configured, its addresses resolved.
 pub(crate) struct Store {
-    url: String,
-    endpoint: Endpoint,
-    /// Lies in the pool of the configuration, as do the addresses; never empty.
-    addresses: &'static [ngx_addr_t],
+    /// What `rate_limit_redis_pass` calls it: the URL, or the name of the block.
+    reference: String,
+    kind: Kind,
+    /// The servers that were named; at least one.
+    servers: Vec<Server>,
+    /// The account and the database of the servers that decide, at the first server's address.
+    account: Endpoint,
+    /// How TLS is spoken to all of them, if it is.
     tls: Option<Rc<Tls>>,
+    prefix: String,
+    connect_timeout: ngx_msec_t,
+    connections: usize,
+    max_fails: usize,
+    fail_timeout: ngx_msec_t,
     used: bool,
-    /// This worker's connection, made when it is first needed.
-    node: OnceCell<NonNull<Node>>,
+    /// This worker's connections, made when they are first needed.
+    deployment: OnceCell<NonNull<Deployment>>,
+}
+
+/// What the servers of a store are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The one server that decides.
+    Single,
+    /// Nodes of a Redis Cluster, which know of each other.
+    Cluster,
+    /// Sentinels, which know the master of this name.
+    Sentinel(String),
+}
+
+/// A server that was named.
+pub(crate) struct Server {
+    pub(crate) endpoint: Endpoint,
+    /// The addresses of its host; never empty.
+    pub(crate) addresses: Vec<SocketAddress>,
 }
 
 impl Store {
-    /// Reads `url` and resolves its host.
-    pub(super) fn new(cf: &mut ngx_conf_t, url: &str) -> Result<Self, String> {
-        let endpoint: Endpoint = url.parse().map_err(|error| invalid(url, &format!("{error}")))?;
-        let tls = match endpoint.tls {
-            true => Some(Tls::new(cf, &Settings::default()).map_err(|error| invalid(url, &error))?),
-            false => None,
-        };
-        let address = endpoint.address.to_string();
-        // SAFETY: all zeroes is what NGINX itself starts from. The URL is copied into the pool of
-        // the configuration, because NGINX keeps pointers into it. Resolving may block, which is
-        // fine while the configuration is read.
-        unsafe {
-            let mut parsed: ngx_url_t = std::mem::zeroed();
-            parsed.url =
-                ngx_str_t::from_bytes(cf.pool, address.as_bytes()).ok_or("out of memory")?;
-            if ngx_parse_url(cf.pool, &mut parsed) != Status::NGX_OK.0 || parsed.naddrs == 0 {
-                let reason = match parsed.err.is_null() {
-                    true => "no address".into(),
-                    false => std::ffi::CStr::from_ptr(parsed.err).to_string_lossy(),
-                };
-                return Err(invalid(url, &reason));
-            }
-            let addresses = ptr::slice_from_raw_parts(parsed.addrs, parsed.naddrs);
-            let (url, addresses) = (url.to_owned(), &*addresses);
-            let (tls, node) = (tls.map(Rc::new), OnceCell::new());
-            Ok(Self { url, endpoint, addresses, tls, used: false, node })
-        }
+    /// The store that a URL stands for.
+    pub(super) fn at(cf: &mut ngx_conf_t, url: &str) -> Result<Self, String> {
+        let server = Server::read(cf, url, "rate_limit_redis_pass")?;
+        Builder { servers: vec![server], ..Builder::default() }.build(cf, url.to_owned())
     }
 
-    /// The URL as configured. It may hold a password.
-    pub(super) fn url(&self) -> &str {
-        &self.url
+    /// As `rate_limit_redis_pass` calls it. A URL may hold a password.
+    pub(super) fn reference(&self) -> &str {
+        &self.reference
+    }
+
+    /// As it may be shown.
+    pub(super) fn shown(&self) -> String {
+        redacted(&self.reference)
+    }
+
+    /// What every Redis key starts with.
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
     }
 
     /// Whether any limit keeps its counters here.
@@ -69,40 +102,296 @@ impl Store {
         self.used = true;
     }
 
-    /// This worker's connection.
-    pub(super) fn node(&self) -> NonNull<Node> {
-        *self.node.get_or_init(|| Node::new(self))
+    /// This worker's connections.
+    pub(super) fn deployment(&'static self, shared: Shared) -> NonNull<Deployment> {
+        *self.deployment.get_or_init(|| Deployment::new(self, shared))
     }
 
-    /// Closes the connection.
+    /// Closes the connections.
     pub(super) fn disconnect(&mut self) {
-        if let Some(node) = self.node.take() {
-            // SAFETY: `Node::new` made it, and nothing else owns it.
-            drop(unsafe { Box::from_raw(node.as_ptr()) });
+        if let Some(deployment) = self.deployment.take() {
+            // SAFETY: `Deployment::new` made it, and nothing else owns it.
+            drop(unsafe { Box::from_raw(deployment.as_ptr()) });
         }
-    }
-
-    /// The account, and the address as it may be shown.
-    pub(crate) fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
-    }
-
-    /// The server as TLS knows it, where TLS is spoken.
-    pub(crate) fn peer(&self) -> Option<Peer> {
-        let host = match &self.endpoint.address {
-            Address::Tcp(host, _) => host,
-            Address::Unix(_) => "",
-        };
-        self.tls.as_ref().map(|tls| Peer::new(Rc::clone(tls), host))
-    }
-
-    /// Where to connect to.
-    pub(crate) fn addresses(&self) -> &'static [ngx_addr_t] {
-        self.addresses
     }
 }
 
-fn invalid(url: &str, reason: &str) -> String {
-    let shown = redacted(url);
-    format!("invalid URL \"{shown}\" in \"rate_limit_redis_pass\" directive: {reason}")
+/// What a deployment needs to know.
+impl Store {
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    pub(crate) fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
+    /// The account to use at a server that decides.
+    pub(crate) fn account(&self) -> &Endpoint {
+        &self.account
+    }
+
+    /// How TLS is spoken to all servers, if it is.
+    pub(crate) fn tls(&self) -> Option<Rc<Tls>> {
+        self.tls.clone()
+    }
+
+    /// How long connecting and greeting may take, in ms.
+    pub(crate) fn connect_timeout(&self) -> ngx_msec_t {
+        self.connect_timeout
+    }
+
+    /// How many connections a worker has to a node.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections
+    }
+
+    /// How many failures within [`fail_timeout`](Self::fail_timeout) open a node's breaker.
+    pub(crate) fn max_fails(&self) -> usize {
+        self.max_fails
+    }
+
+    /// In ms.
+    pub(crate) fn fail_timeout(&self) -> ngx_msec_t {
+        self.fail_timeout
+    }
+}
+
+impl Server {
+    fn read(cf: &mut ngx_conf_t, url: &str, directive: &str) -> Result<Self, String> {
+        let invalid = |reason: &str| {
+            format!("invalid URL \"{}\" in \"{directive}\" directive: {reason}", redacted(url))
+        };
+        let endpoint: Endpoint = url.parse().map_err(|error| invalid(&format!("{error}")))?;
+        if endpoint.tls {
+            tls::supported().map_err(|reason| invalid(&reason))?;
+        }
+        let addresses = resolve(cf, &endpoint.address).map_err(|reason| invalid(&reason))?;
+        Ok(Self { endpoint, addresses })
+    }
+}
+
+/// The addresses of a host. This may block, which is fine while the configuration is read.
+fn resolve(cf: &mut ngx_conf_t, address: &Address) -> Result<Vec<SocketAddress>, String> {
+    // SAFETY: all zeroes is what NGINX itself starts from. The text is copied into the pool of the
+    // configuration, because NGINX keeps pointers into it; the addresses it finds lie there too.
+    unsafe {
+        let mut parsed: ngx_url_t = std::mem::zeroed();
+        parsed.url = ngx_str_t::from_bytes(cf.pool, address.to_string().as_bytes())
+            .ok_or("out of memory")?;
+        if ngx_parse_url(cf.pool, &mut parsed) != Status::NGX_OK.0 || parsed.naddrs == 0 {
+            return Err(match parsed.err.is_null() {
+                true => "no address".to_owned(),
+                false => std::ffi::CStr::from_ptr(parsed.err).to_string_lossy().into_owned(),
+            });
+        }
+        let addresses = &*ptr::slice_from_raw_parts(parsed.addrs, parsed.naddrs);
+        Ok(addresses.iter().map(|address| SocketAddress::from_nginx(address)).collect())
+    }
+}
+
+/// A block that is being read.
+#[derive(Default)]
+pub(super) struct Builder {
+    servers: Vec<Server>,
+    cluster: Option<bool>,
+    sentinel: Option<&'static str>,
+    user: Option<&'static str>,
+    password: Option<String>,
+    database: Option<u32>,
+    prefix: Option<&'static str>,
+    connect_timeout: Option<ngx_msec_t>,
+    connections: Option<usize>,
+    max_fails: Option<usize>,
+    fail_timeout: Option<ngx_msec_t>,
+    tls: Settings,
+}
+
+impl Builder {
+    /// Reads one line of the block.
+    pub(super) fn read(&mut self, line: &mut Directive<'_>) -> Result<(), String> {
+        let name = line.name()?;
+        match name {
+            "server" => {
+                let url = line.value()?;
+                let server = Server::read(line.cf(), url, name)?;
+                self.servers.push(server);
+                Ok(())
+            }
+            "cluster" => line.choose(&mut self.cluster, &[("on", true), ("off", false)]),
+            "sentinel" => {
+                let name = line.value()?;
+                line.once(&mut self.sentinel, name)
+            }
+            "user" => {
+                let user = line.value()?;
+                line.once(&mut self.user, user)
+            }
+            "password" => {
+                let password = line.value()?.to_owned();
+                self.set_password(password)
+            }
+            "password_file" => {
+                let password = read_password(line)?;
+                self.set_password(password)
+            }
+            "database" => {
+                let database = line.number(0, u64::from(u32::MAX))?;
+                line.once(&mut self.database, u32::try_from(database).unwrap_or(u32::MAX))
+            }
+            "prefix" => {
+                let prefix = line.value()?;
+                line.once(&mut self.prefix, prefix)
+            }
+            "connect_timeout" => {
+                let time = line.time()?;
+                line.once(&mut self.connect_timeout, time)
+            }
+            "connections" => {
+                let connections = line.number(1, MAX_CONNECTIONS)?;
+                line.once(&mut self.connections, connections as usize)
+            }
+            "max_fails" => {
+                let fails = line.number(0, MAX_FAILS)?;
+                line.once(&mut self.max_fails, fails as usize)
+            }
+            "fail_timeout" => {
+                let time = line.time()?;
+                line.once(&mut self.fail_timeout, time)
+            }
+            _ if name.starts_with("ssl_") => self.tls.read(line),
+            _ => Err(format!("unknown directive \"{name}\" in \"rate_limit_redis_store\"")),
+        }
+    }
+
+    fn set_password(&mut self, password: String) -> Result<(), String> {
+        match self.password.replace(password) {
+            None => Ok(()),
+            Some(_) => Err("\"password\" or \"password_file\" directive is duplicate".to_owned()),
+        }
+    }
+
+    /// The store that all the lines make.
+    pub(super) fn build(self, cf: &mut ngx_conf_t, reference: String) -> Result<Store, String> {
+        let kind = self.kind()?;
+        self.check(&kind)?;
+        let account = self.account(&kind)?;
+        let tls = self.tls(cf)?;
+        Ok(Store {
+            reference,
+            kind,
+            account,
+            tls,
+            servers: self.servers,
+            prefix: self.prefix.unwrap_or(DEFAULT_PREFIX).to_owned(),
+            connect_timeout: self.connect_timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT),
+            connections: self.connections.unwrap_or(1),
+            max_fails: self.max_fails.unwrap_or(DEFAULT_MAX_FAILS),
+            fail_timeout: self.fail_timeout.unwrap_or(DEFAULT_FAIL_TIMEOUT),
+            used: false,
+            deployment: OnceCell::new(),
+        })
+    }
+
+    fn kind(&self) -> Result<Kind, String> {
+        match (self.sentinel, self.cluster) {
+            (None, None | Some(false)) => Ok(Kind::Single),
+            (None, Some(true)) => Ok(Kind::Cluster),
+            (Some(name), None | Some(false)) => Ok(Kind::Sentinel(name.to_owned())),
+            (Some(_), Some(true)) => {
+                Err("\"cluster on\" and \"sentinel\" exclude each other".to_owned())
+            }
+        }
+    }
+
+    /// Refuses what cannot be together.
+    fn check(&self, kind: &Kind) -> Result<(), String> {
+        let endpoints = || self.servers.iter().map(|server| &server.endpoint);
+        if self.servers.is_empty() {
+            return Err("there must be a \"server\", such as redis://127.0.0.1:6379".to_owned());
+        }
+        if endpoints().any(|endpoint| endpoint.tls) != endpoints().all(|endpoint| endpoint.tls) {
+            return Err("TLS is spoken to all servers of a store, or to none".to_owned());
+        }
+        if *kind == Kind::Single {
+            return match self.servers.len() {
+                1 => Ok(()),
+                _ => {
+                    Err("several servers must be the nodes of a cluster, with \"cluster on\", or \
+                          sentinels, with \"sentinel\" and the name of the master"
+                        .to_owned())
+                }
+            };
+        }
+        if endpoints().any(|endpoint| matches!(endpoint.address, Address::Unix(_))) {
+            return Err("a cluster or a sentinel cannot be at a unix socket".to_owned());
+        }
+        if endpoints().any(|endpoint| endpoint.database != 0) {
+            return Err("the URL of a cluster's node or of a sentinel has no database".to_owned());
+        }
+        let account = |endpoint: &Endpoint| (endpoint.user.clone(), endpoint.password.clone());
+        let mut accounts = endpoints().map(account);
+        let first = accounts.next();
+        if *kind == Kind::Cluster && accounts.any(|other| Some(other) != first) {
+            return Err(
+                "the servers of a cluster have one account, but their URLs differ in it".to_owned()
+            );
+        }
+        if *kind == Kind::Cluster && self.database.is_some_and(|database| database != 0) {
+            return Err("a cluster has only the database 0".to_owned());
+        }
+        Ok(())
+    }
+
+    /// How TLS is spoken, if the URLs say that it is.
+    fn tls(&self, cf: &mut ngx_conf_t) -> Result<Option<Rc<Tls>>, String> {
+        match self.servers.iter().any(|server| server.endpoint.tls) {
+            true => Tls::new(cf, &self.tls).map(Rc::new).map(Some),
+            false if self.tls.is_given() => {
+                Err("what is said of TLS is for servers at rediss://, and there is none".to_owned())
+            }
+            false => Ok(None),
+        }
+    }
+
+    /// The account at the servers that decide. What stands in the URL of a sentinel is the
+    /// sentinel's; in any other URL it stands for the directives.
+    fn account(&self, kind: &Kind) -> Result<Endpoint, String> {
+        let Some(first) = self.servers.first() else { return Err("no server".to_owned()) };
+        let mut account = first.endpoint.clone();
+        if matches!(kind, Kind::Sentinel(_)) {
+            (account.user, account.password) = (None, None);
+        }
+        let in_url = account.user.is_some() || account.password.is_some();
+        if in_url && (self.user.is_some() || self.password.is_some()) {
+            return Err("user and password are given in the URL and again".to_owned());
+        }
+        if account.database != 0 && self.database.is_some() {
+            return Err("the database is given in the URL and again".to_owned());
+        }
+        if !in_url {
+            account.user = self.user.map(str::to_owned);
+            account.password.clone_from(&self.password);
+        }
+        account.database = self.database.unwrap_or(account.database);
+        Ok(account)
+    }
+}
+
+/// Reads a password from the first line of a file. The path is relative to the configuration.
+fn read_password(line: &mut Directive<'_>) -> Result<String, String> {
+    let value = line.value()?;
+    let cf = line.cf();
+    let mut path = ngx_str_t { data: value.as_ptr().cast_mut(), len: value.len() };
+    // SAFETY: the text is only read; NGINX puts the full path into the pool of the configuration.
+    if unsafe { ngx_conf_full_name(cf.cycle, &mut path, 1) } != Status::NGX_OK.0 {
+        return Err("out of memory".to_owned());
+    }
+    let path = text(&path)?;
+    let content = std::fs::read_to_string(path)
+        .map_err(|error| format!("cannot read \"{path}\" of \"password_file\": {error}"))?;
+    match content.lines().next() {
+        Some(password) if !password.is_empty() => Ok(password.to_owned()),
+        _ => Err(format!("there is no password in the first line of \"{path}\"")),
+    }
 }

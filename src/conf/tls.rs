@@ -2,6 +2,7 @@
 
 use ngx::ffi::ngx_uint_t;
 
+use super::directive::{Directive, text};
 use crate::redis::tls;
 
 /// What the lines say; `None` where there is none.
@@ -26,24 +27,46 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Takes the line `name values…;`.
-    pub(super) fn set(&mut self, name: &str, values: &[&'static str]) -> Result<(), String> {
+    /// Reads one line.
+    pub(super) fn read(&mut self, line: &mut Directive<'_>) -> Result<(), String> {
         tls::supported()?;
-        match name {
-            "ssl_verify" => once(name, &mut self.verify, flag(name, values)?),
-            "ssl_protocols" => once(name, &mut self.protocols, protocols(name, values)?),
+        let name = line.name()?;
+        let slot = match name {
+            "ssl_verify" => return line.choose(&mut self.verify, &[("on", true), ("off", false)]),
+            "ssl_protocols" => return self.read_protocols(line),
+            "ssl_trusted_certificate" => &mut self.trusted_certificate,
+            "ssl_name" => &mut self.name,
+            "ssl_certificate" => &mut self.certificate,
+            "ssl_certificate_key" => &mut self.certificate_key,
+            "ssl_crl" => &mut self.crl,
+            "ssl_ciphers" => &mut self.ciphers,
             _ => {
-                let slot = match name {
-                    "ssl_trusted_certificate" => &mut self.trusted_certificate,
-                    "ssl_name" => &mut self.name,
-                    "ssl_certificate" => &mut self.certificate,
-                    "ssl_certificate_key" => &mut self.certificate_key,
-                    "ssl_crl" => &mut self.crl,
-                    "ssl_ciphers" => &mut self.ciphers,
-                    _ => return Err(format!("unknown directive \"{name}\"")),
-                };
-                once(name, slot, literal(name, values)?)
+                return Err(format!("unknown directive \"{name}\" in \"rate_limit_redis_store\""));
             }
+        };
+        match line.value()? {
+            "" => Err(line.invalid("", "not empty")),
+            value if value.contains('$') => Err(line.invalid(value, "without variables")),
+            value => line.once(slot, value),
+        }
+    }
+
+    fn read_protocols(&mut self, line: &mut Directive<'_>) -> Result<(), String> {
+        let mut bits = 0;
+        for word in line.arguments() {
+            let word = text(word)?;
+            match tls::PROTOCOLS.iter().find(|(protocol, _)| *protocol == word) {
+                Some((_, bit)) => bits |= bit,
+                None => {
+                    let names = tls::PROTOCOLS.map(|(protocol, _)| format!("\"{protocol}\""));
+                    return Err(line.invalid(word, &format!("any of {}", names.join(", "))));
+                }
+            }
+        }
+        match bits {
+            // There is one thing wrong with no argument, which this says.
+            0 => line.value().map(|_| ()),
+            bits => line.once(&mut self.protocols, bits),
         }
     }
 
@@ -77,55 +100,4 @@ impl Settings {
         }
         Ok(())
     }
-}
-
-fn once<T>(name: &str, slot: &mut Option<T>, value: T) -> Result<(), String> {
-    match slot.replace(value) {
-        None => Ok(()),
-        Some(_) => Err(format!("\"{name}\" directive is duplicate")),
-    }
-}
-
-fn single(name: &str, values: &[&'static str]) -> Result<&'static str, String> {
-    match values {
-        [value] => Ok(value),
-        _ => Err(format!("invalid number of arguments in \"{name}\" directive: {}", values.len())),
-    }
-}
-
-fn flag(name: &str, values: &[&'static str]) -> Result<bool, String> {
-    match single(name, values)? {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        value => Err(invalid(name, value, "\"on\" or \"off\"")),
-    }
-}
-
-fn literal(name: &str, values: &[&'static str]) -> Result<&'static str, String> {
-    match single(name, values)? {
-        "" => Err(invalid(name, "", "not empty")),
-        value if value.contains('$') => Err(invalid(name, value, "without variables")),
-        value => Ok(value),
-    }
-}
-
-fn protocols(name: &str, values: &[&'static str]) -> Result<ngx_uint_t, String> {
-    let mut bits = 0;
-    for value in values {
-        match tls::PROTOCOLS.iter().find(|(protocol, _)| protocol == value) {
-            Some((_, bit)) => bits |= bit,
-            None => {
-                let names = tls::PROTOCOLS.map(|(protocol, _)| format!("\"{protocol}\""));
-                return Err(invalid(name, value, &format!("any of {}", names.join(", "))));
-            }
-        }
-    }
-    match bits {
-        0 => Err(format!("invalid number of arguments in \"{name}\" directive: 0")),
-        bits => Ok(bits),
-    }
-}
-
-fn invalid(name: &str, value: &str, expected: &str) -> String {
-    format!("invalid value \"{value}\" in \"{name}\" directive, it must be {expected}")
 }

@@ -41,7 +41,7 @@ impl Stream {
         match *self {}
     }
 
-    pub(super) fn remember(&self, _: &mut ngx_connection_t, _: &mut Peer) {
+    pub(super) fn remember(&self, _: &mut ngx_connection_t, _: &Peer) {
         match *self {}
     }
 

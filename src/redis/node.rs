@@ -1,420 +1,429 @@
-//! A worker's connection to one server.
+//! A server, as a worker knows it.
 
-use std::io;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::ptr::NonNull;
-use std::time::{Duration, Instant};
+use std::rc::Rc;
 
-use ngx::ffi::{
-    NGX_LOG_ALERT, NGX_LOG_DEBUG_ALL, NGX_LOG_ERR, NGX_LOG_NOTICE, ngx_add_timer, ngx_connection_t,
-    ngx_current_msec, ngx_cycle, ngx_del_timer, ngx_delete_posted_event, ngx_event_t, ngx_exiting,
-    ngx_log_t, ngx_msec_t, ngx_pid, ngx_post_event, ngx_posted_events, ngx_random,
-};
-use once_cell::sync::Lazy;
+use ngx::ffi::{NGX_LOG_ERR, ngx_event_t, ngx_msec_t, ngx_pid, ngx_random, ngx_timeofday};
+use rate_limit_core::redis::backoff::Backoff;
+use rate_limit_core::redis::breaker::Breaker;
+use rate_limit_core::redis::endpoint::{Address, Endpoint};
 use rate_limit_core::redis::greeting::Greeting;
-use rate_limit_core::redis::link::{Event, Fault, Link, Next, Refused};
-use rate_limit_core::redis::queue::Ticket;
-use rate_limit_core::redis::reply::{RefusalKind, Reply};
-use rate_limit_core::redis::script::Scripts;
-use rate_limit_core::text::log::Escaped;
+use rate_limit_core::redis::link::{Fault, Refused};
 
-use super::pending::{Pending, Trouble};
-use super::socket::{Socket, Transfer};
+use super::address::SocketAddress;
+use super::connection::{Connection, Usable};
+use super::deployment::Deployment;
+use super::part::Part;
+use super::pending::Trouble;
+use super::resolve::Resolution;
 use super::tls::Peer;
-use crate::conf::Store;
+use super::waiter::{SCRIPTS, Waiter};
+use super::{cycle_log, now};
+use crate::event::Timer;
 use crate::log::log;
+use crate::shm::NodeRecord;
 
-/// How long connecting and greeting may take, in ms.
-const CONNECT_TIMEOUT: ngx_msec_t = 250;
+/// What concerns single requests is logged at most this often, in ms.
+const COMPLAIN_EVERY: u64 = 10_000;
 
-/// What concerns single requests is logged at most this often.
-const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
-
-static SCRIPTS: Lazy<Scripts> = Lazy::new(Scripts::new);
-
-/// A worker's connection to one server: made when the worker starts, kept until it ends, and made
-/// again whenever it is lost.
-pub(crate) struct Node {
-    link: Link<NonNull<Pending>>,
-    socket: Option<Socket>,
+/// A server: the connections of a worker to it, and whether they are of any use.
+pub(super) struct Node {
+    deployment: NonNull<Deployment>,
+    role: Role,
+    endpoint: Endpoint,
     /// The server as TLS knows it, where TLS is spoken.
-    tls: Option<Peer>,
-    /// The server as it may be shown.
+    peer: Option<Peer>,
+    /// The host name that it announces, if it does.
+    alias: RefCell<Option<String>>,
+    /// As it may be shown.
     name: String,
-    addresses: &'static [ngx::ffi::ngx_addr_t],
-    /// Which of the addresses is used.
-    address: usize,
-    /// How many others were tried in this attempt.
-    tried: usize,
-    /// Ends an attempt that takes too long, or starts the next one.
-    timer: ngx_event_t,
-    /// Sends what has gathered, at the end of this turn of the event loop.
-    flush: ngx_event_t,
-    /// A log of its own, in which NGINX does not report each attempt to connect.
-    quiet_log: ngx_log_t,
-    down_since: Option<Instant>,
-    /// Requests that were not decided since the last answer.
-    undecided: u64,
-    complained: Option<Instant>,
+    addresses: RefCell<Rc<[SocketAddress]>>,
+    /// Whether the addresses may be out of date: they were known before, and led nowhere.
+    stale: Cell<bool>,
+    connect_timeout: ngx_msec_t,
+    connections: OnceCell<Vec<NonNull<Connection>>>,
+    /// How many of them can be used.
+    ready: Cell<usize>,
+    /// How many of them show that the server is there.
+    sound: Cell<usize>,
+    breaker: RefCell<Breaker>,
+    /// Asks for a sign of life while the breaker is open.
+    probe: Timer,
+    backoff: RefCell<Backoff>,
+    /// Since when a sign of life is awaited.
+    probed: Cell<Option<u64>>,
+    /// It has answered no question since the breaker opened: a sign of life is not enough to say
+    /// that it is back.
+    mute: Cell<bool>,
+    /// How long the requests would have waited that opened the breaker, in ms.
+    patience: Cell<u64>,
+    /// What all workers together know of it.
+    record: &'static NodeRecord,
+}
+
+/// What a node is there for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It decides.
+    Decides,
+    /// It knows who decides.
+    Sentinel,
 }
 
 impl Node {
-    /// A node that is not connected yet, at an address of its own.
-    pub(crate) fn new(store: &Store) -> NonNull<Self> {
+    /// A node of `deployment` that is not connected yet, at an address of its own.
+    ///
+    /// # Safety
+    /// `deployment` must outlive it.
+    pub(super) unsafe fn new(
+        deployment: &Deployment,
+        role: Role,
+        endpoint: Endpoint,
+        addresses: &[SocketAddress],
+    ) -> NonNull<Self> {
         // SAFETY: set before any worker runs.
-        let name = format!("nginx_rate_limit_redis:{}", unsafe { ngx_pid });
-        let greeting = Greeting::new(store.endpoint(), &name, &SCRIPTS);
+        let client = format!("nginx_rate_limit_redis:{}", unsafe { ngx_pid });
+        let store = deployment.store();
+        let (greeting, connections, max_fails) = match role {
+            Role::Decides => {
+                let greeting = Greeting::new(&endpoint, &client, SCRIPTS.all());
+                (greeting, store.connections(), store.max_fails())
+            }
+            Role::Sentinel => (Greeting::new(&endpoint, &client, []), 1, 0),
+        };
+        let name = endpoint.address.to_string();
+        let peer = store.tls().map(|tls| Peer::new(tls, host(&endpoint.address)));
         let node = Box::leak(Box::new(Self {
-            link: Link::new(greeting),
-            socket: None,
-            tls: store.peer(),
-            name: store.endpoint().address.to_string(),
-            addresses: store.addresses(),
-            address: 0,
-            tried: 0,
-            // SAFETY: all zeroes is how NGINX itself starts an event.
-            timer: unsafe { std::mem::zeroed() },
-            // SAFETY: as above.
-            flush: unsafe { std::mem::zeroed() },
-            quiet_log: quiet_log(),
-            down_since: None,
-            undecided: 0,
-            complained: None,
+            deployment: NonNull::from(deployment),
+            role,
+            alias: RefCell::default(),
+            record: deployment.shared().node(&name),
+            name,
+            endpoint,
+            peer,
+            addresses: RefCell::new(addresses.into()),
+            stale: Cell::new(addresses.is_empty()),
+            connect_timeout: store.connect_timeout(),
+            connections: OnceCell::new(),
+            ready: Cell::new(0),
+            sound: Cell::new(0),
+            breaker: RefCell::new(Breaker::new(max_fails, store.fail_timeout() as u64)),
+            probe: Timer::background(),
+            backoff: RefCell::default(),
+            probed: Cell::new(None),
+            mute: Cell::new(false),
+            patience: Cell::new(0),
         }));
-        let pointer = NonNull::from(&mut *node);
-        for (event, handler) in [
-            (&mut node.timer, on_timer as unsafe extern "C" fn(*mut ngx_event_t)),
-            (&mut node.flush, on_flush),
-        ] {
-            event.handler = Some(handler);
-            event.data = pointer.as_ptr().cast();
-            event.log = &mut node.quiet_log;
-            // It must not keep a worker that has been asked to leave.
-            event.set_cancelable(1);
-        }
+        let pointer = NonNull::from(&*node);
+        // SAFETY: the node outlives its connections, which it frees.
+        let connection = |_| unsafe { Connection::new(pointer, greeting.clone()) };
+        let connections = (0..connections).map(connection).collect();
+        node.connections.get_or_init(|| connections);
         pointer
     }
 
-    /// Starts to connect.
-    pub(crate) fn connect(&mut self) {
-        let Some(address) = self.addresses.get(self.address) else { return };
-        self.link.connecting();
-        let data = std::ptr::from_mut(self).cast();
-        match Socket::connect(address, &mut self.quiet_log, Some(on_event), data) {
-            Ok(socket) => {
-                self.socket = Some(socket);
-                self.set_timer(CONNECT_TIMEOUT);
+    /// Ends a node: those who wait in vain are told.
+    ///
+    /// # Safety
+    /// [`Node::new`] must have made it, nothing must refer to it afterwards, and no function of a
+    /// connection may be on the stack.
+    pub(super) unsafe fn free(node: NonNull<Self>) {
+        // SAFETY: see above; the connections were made by `Connection::new`, and refer to the node,
+        // which goes after them.
+        unsafe {
+            for connection in node.as_ref().connections() {
+                drop(Box::from_raw(connection.as_ptr()));
             }
-            Err(error) => self.lost(unconnected(&error)),
+            node.as_ref().probe.stop();
+            drop(Box::from_raw(node.as_ptr()));
         }
+    }
+
+    fn connections(&self) -> &[NonNull<Connection>] {
+        self.connections.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// The deployment that it belongs to.
+    pub(super) fn deployment(&self) -> &'static Deployment {
+        // SAFETY: see `new`; a deployment changes only inside of cells.
+        unsafe { self.deployment.as_ref() }
+    }
+
+    /// As it may be shown.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The host, by name or address; that of a unix socket is empty.
+    pub(super) fn host(&self) -> &str {
+        host(&self.endpoint.address)
+    }
+
+    /// The server as TLS knows it, where TLS is spoken.
+    pub(super) fn peer(&self) -> Option<&Peer> {
+        self.peer.as_ref()
+    }
+
+    /// Whether it decides, and is at this host and port.
+    pub(super) fn decides_at(&self, host: &str, port: u16) -> bool {
+        self.role == Role::Decides
+            && matches!(&self.endpoint.address, Address::Tcp(own, own_port)
+                if *own_port == port
+                    && (own == host || self.alias.borrow().as_deref() == Some(host)))
+    }
+
+    /// It announces this host name.
+    pub(super) fn set_alias(&self, name: Option<String>) {
+        self.alias.replace(name);
+    }
+
+    /// In ms.
+    pub(super) fn connect_timeout(&self) -> ngx_msec_t {
+        self.connect_timeout
+    }
+}
+
+/// What a deployment does with a node. No function of a connection is on the stack.
+impl Node {
+    /// Connects, unless it is connected.
+    pub(super) fn open(&self) {
+        self.each_connection(Connection::open);
+    }
+
+    /// Closes the connections if nobody waits for anything; a question opens them again.
+    pub(super) fn rest(&self) {
+        self.each_connection(|connection| {
+            if connection.is_ready() && connection.is_quiet() {
+                connection.close();
+            }
+        });
+    }
+
+    /// Whether nobody waits for anything.
+    pub(super) fn is_quiet(&self) -> bool {
+        // SAFETY: the connections live as long as the node, and are only looked at.
+        self.connections().iter().all(|connection| unsafe { connection.as_ref() }.is_quiet())
+    }
+
+    /// Whether it can be asked.
+    pub(super) fn is_available(&self) -> bool {
+        self.ready.get() > 0 && !self.breaker.borrow().is_open()
     }
 
     /// Puts a question into the batch that is sent at the end of this turn.
-    pub(super) fn submit(&mut self, pending: NonNull<Pending>) -> Result<Ticket, Trouble> {
-        let ticket = self.link.submit(pending).map_err(|refused| {
-            self.undecided = self.undecided.saturating_add(1);
-            match refused {
-                Refused::Down => Trouble::Down,
-                Refused::Overload => {
-                    self.complain("has too many requests waiting");
-                    Trouble::Overload
+    pub(super) fn submit(&self, part: &Part, asking: bool) -> Result<(), Trouble> {
+        let connections = self.connections();
+        let mut trouble = Trouble::Down;
+        if !self.breaker.borrow().is_open() {
+            // One key, one connection: its questions stay in order, and in one batch.
+            let first = usize::from(part.slot()).checked_rem(connections.len()).unwrap_or(0);
+            let (before, from) = connections.split_at(first);
+            for connection in from.iter().chain(before) {
+                match Self::submit_to(*connection, part, asking) {
+                    Ok(()) => return Ok(()),
+                    Err(Refused::Overload) => trouble = Trouble::Overload,
+                    Err(Refused::Down) => {}
                 }
             }
-        })?;
-        if self.link.is_idle() {
-            self.connect();
-        } else if self.link.is_ready() {
-            self.post_flush();
         }
-        Ok(ticket)
+        self.undecided();
+        if trouble == Trouble::Overload {
+            self.complain("has too many requests waiting");
+        }
+        Err(trouble)
     }
 
-    /// Forgets a question whose request is gone, or has waited long enough.
-    pub(super) fn cancel(&mut self, ticket: Ticket) {
-        self.link.cancel(ticket);
+    fn submit_to(
+        connection: NonNull<Connection>,
+        part: &Part,
+        asking: bool,
+    ) -> Result<(), Refused> {
+        // SAFETY: the connection lives, and nothing else refers to it at this moment.
+        let queue = unsafe { &mut *connection.as_ptr() };
+        if asking {
+            queue.submit(Waiter::Asking)?;
+        }
+        part.set_asking(asking);
+        queue.submit(Waiter::Part(NonNull::from(part)))
     }
 
-    /// A request has waited long enough: has the server, too?
-    pub(super) fn timed_out(&mut self) {
-        self.undecided = self.undecided.saturating_add(1);
-        if self.link.is_silent(now()) {
-            self.lost(Fault::Silent);
-        } else if self.link.is_ready() {
+    /// Asks something else, over the first connection.
+    pub(super) fn submit_waiter(&self, waiter: Waiter) -> Result<(), Refused> {
+        let connection = self.connections().first().ok_or(Refused::Down)?;
+        // SAFETY: as above.
+        unsafe { &mut *connection.as_ptr() }.submit(waiter)
+    }
+
+    /// A request has waited in vain for `timeout` ms.
+    pub(super) fn timed_out(&self, timeout: ngx_msec_t) {
+        self.undecided();
+        self.patience.set(timeout as u64);
+        if self.breaker.borrow_mut().failed(now()) {
+            self.mute.set(true);
+            self.is_down(&format!("no answer within {timeout} ms"));
+            self.send_probe();
+        } else if self.is_available() {
             self.complain("did not answer in time");
         }
+        self.each_connection(Connection::check);
     }
 
-    fn post_flush(&mut self) {
-        // SAFETY: the event lives as long as the node, which removes it when it is dropped.
-        unsafe { ngx_post_event(&mut self.flush, &raw mut ngx_posted_events) };
-    }
-
-    fn set_timer(&mut self, delay: ngx_msec_t) {
-        self.clear_timer();
-        // SAFETY: the event lives as long as the node, which removes it when it is dropped.
-        unsafe { ngx_add_timer(&mut self.timer, delay) };
-    }
-
-    fn clear_timer(&mut self) {
-        if self.timer.timer_set() != 0 {
-            // SAFETY: the timer is set.
-            unsafe { ngx_del_timer(&mut self.timer) };
-        }
-    }
-
-    /// Does what the socket is ready for.
-    fn progress(&mut self) {
-        if let Err(fault) = self.transfer() {
-            self.lost(fault);
-        }
-        self.tell_if_back();
-        // A worker that is leaving keeps no connection that it does not need.
-        // SAFETY: only NGINX writes it, in this thread.
-        if unsafe { ngx_exiting } != 0 && self.link.is_ready() && self.link.is_quiet() {
-            self.socket = None;
-            self.link.close();
-        }
-    }
-
-    fn transfer(&mut self) -> Result<(), Fault> {
-        if self.link.is_connecting() {
-            let Some(socket) = &mut self.socket else { return Ok(()) };
-            if !socket.is_secured() {
-                socket.connected().map_err(|error| unconnected(&error))?;
-            }
-            if let Some(peer) = &self.tls
-                && !socket.secure(peer).map_err(|error| Fault::Connect(describe(&error)))?
-            {
-                return Ok(());
-            }
-            self.link.connected();
-        }
-        self.receive()?;
-        self.send()
-    }
-
-    fn receive(&mut self) -> Result<(), Fault> {
-        while let Some(socket) = self.socket.as_mut().filter(|socket| socket.is_readable()) {
-            match socket.receive(self.link.space()).map_err(closed)? {
-                Transfer::Moved(count) => self.link.received(count, now()),
-                Transfer::Later => break,
-            }
-            self.answer()?;
-        }
-        Ok(())
-    }
-
-    /// Deals out what was received.
-    fn answer(&mut self) -> Result<(), Fault> {
-        loop {
-            match self.link.next_event(now())? {
-                None => return Ok(()),
-                Some(Event::Ready) => {
-                    self.tried = 0;
-                    self.clear_timer();
-                    if let (Some(socket), Some(peer)) = (&mut self.socket, &mut self.tls) {
-                        socket.remember(peer);
-                    }
-                }
-                Some(Event::Answer(pending, Reply::Integers(integers))) => {
-                    if self.down_since.is_none() {
-                        self.undecided = 0;
-                    }
-                    if !Pending::get(pending).answered(integers) {
-                        self.complain("does not answer as a script of ours would");
-                    }
-                }
-                Some(Event::Answer(pending, Reply::Error(refusal)))
-                    if refusal.kind == RefusalKind::NoScript
-                        && !Pending::get(pending).told_source() =>
-                {
-                    // It did not run, so it may be sent again, this time with the source.
-                    match self.link.submit(pending) {
-                        Ok(ticket) => Pending::get(pending).resubmitted(ticket),
-                        Err(_) => Pending::get(pending).finish(Err(Trouble::Overload)),
-                    }
-                }
-                Some(Event::Answer(pending, Reply::Error(refusal))) => {
-                    let text = Escaped(refusal.text.as_bytes());
-                    self.complain(&format!("refused to decide: \"{text}\""));
-                    Pending::get(pending).finish(Err(Trouble::Refused));
-                }
-                Some(Event::Answer(pending, Reply::Other(_))) => {
-                    self.complain("does not answer as a script of ours would");
-                    Pending::get(pending).finish(Err(Trouble::Refused));
-                }
-            }
-        }
-    }
-
-    fn send(&mut self) -> Result<(), Fault> {
-        let Some(socket) = &mut self.socket else { return Ok(()) };
-        loop {
-            let bytes = self.link.output(now(), |pending, out| {
-                Pending::get(pending).encode(&SCRIPTS, out);
-            });
-            if bytes.is_empty() {
-                break;
-            }
-            match socket.send(bytes).map_err(closed)? {
-                Transfer::Moved(count) => self.link.sent(count),
-                Transfer::Later => break,
-            }
-        }
-        socket.watch().map_err(closed)
-    }
-
-    /// Tells, once, that the server is back.
-    fn tell_if_back(&mut self) {
-        if !self.link.is_sound() {
+    /// Asks for a sign of life, and does so again after a while.
+    fn send_probe(&self) {
+        if !self.breaker.borrow().is_open() {
             return;
         }
-        if let Some(since) = self.down_since.take() {
-            let seconds = since.elapsed().as_secs_f64();
+        self.each_connection(Connection::check);
+        if self.probed.get().is_none() {
+            // SAFETY: the connections live as long as the node, and nothing else refers to them.
+            let mut all = self.connections().iter().map(|all| unsafe { &mut *all.as_ptr() });
+            if let Some(ready) = all.find(|connection| connection.is_ready())
+                && ready.submit(Waiter::Probe).is_ok()
+            {
+                self.probed.set(Some(now()));
+            }
+        }
+        let delay = self.backoff.borrow_mut().failed(ngx_random().unsigned_abs());
+        self.probe_in(delay as ngx_msec_t);
+    }
+
+    fn probe_in(&self, delay: ngx_msec_t) {
+        // SAFETY: the node stays where it is until it is freed, which stops the timer.
+        unsafe { self.probe.start(delay, Some(on_probe), self, cycle_log()) };
+    }
+
+    fn each_connection(&self, mut act: impl FnMut(&mut Connection)) {
+        for connection in self.connections() {
+            // SAFETY: the connections live as long as the node, and nothing else refers to them at
+            // this moment.
+            act(unsafe { &mut *connection.as_ptr() });
+        }
+    }
+}
+
+/// What a connection tells its node. Connections are not to be changed by these functions.
+impl Node {
+    /// The addresses that are known.
+    pub(super) fn addresses(&self) -> Rc<[SocketAddress]> {
+        Rc::clone(&self.addresses.borrow())
+    }
+
+    /// Looks up the addresses of the host again, if they may be out of date, and it has a name and
+    /// somebody to ask. `done` is called when they can be taken.
+    pub(super) fn resolve(&self, done: impl Fn() + 'static) -> Option<Box<Resolution>> {
+        let Address::Tcp(host, port) = &self.endpoint.address else { return None };
+        if !self.stale.replace(true) || host.parse::<std::net::IpAddr>().is_ok() {
+            return None;
+        }
+        // Half of the time is left for connecting.
+        Resolution::start(host, *port, self.connect_timeout / 2, done)
+    }
+
+    /// These are the addresses of the host now; none if that could not be found out.
+    pub(super) fn resolved(&self, found: Vec<SocketAddress>) {
+        if !found.is_empty() {
+            self.addresses.replace(found.into());
+        }
+    }
+
+    /// A connection is of another use than before.
+    pub(super) fn changes(&self, before: Usable, after: Usable) {
+        let count = |counter: &Cell<usize>, before: bool, after: bool| {
+            let others = counter.get().saturating_sub(before.into());
+            counter.set(others.saturating_add(after.into()));
+        };
+        count(&self.ready, before.ready, after.ready);
+        count(&self.sound, before.sound, after.sound);
+        if after.ready && !before.ready && self.breaker.borrow().is_open() {
+            self.probe_in(1);
+        }
+        self.tell_if_back();
+    }
+
+    /// A connection was lost and cannot be replaced, or could not be made.
+    pub(super) fn lost(&self, fault: &Fault) {
+        if self.ready.get() == 0 {
+            self.is_down(&fault.to_string());
+        }
+        self.deployment().is_lost();
+    }
+
+    /// The server gave a sign of life.
+    pub(super) fn probed(&self) {
+        let Some(since) = self.probed.take() else { return };
+        // One that comes too late for the requests helps nobody.
+        if now().saturating_sub(since) <= self.patience.get() {
+            self.breaker.borrow_mut().close();
+            self.probe.stop();
+        }
+    }
+
+    /// No sign of life will come over this connection.
+    pub(super) fn not_probed(&self) {
+        self.probed.set(None);
+    }
+
+    /// The server has answered a question.
+    pub(super) fn answers(&self) {
+        if self.mute.replace(false) {
+            self.backoff.borrow_mut().succeeded();
+            self.tell_if_back();
+        }
+        self.record.answers();
+    }
+
+    /// A request was not decided here.
+    pub(super) fn undecided(&self) {
+        self.record.undecided();
+    }
+
+    /// Tells, once for all workers, that the server is gone.
+    fn is_down(&self, reason: &str) {
+        if self.record.goes_down(unix_ms()) {
+            log!(NGX_LOG_ERR, cycle_log(), "redis {} is down: {reason}", self.name);
+        }
+    }
+
+    /// Tells, once for all workers, that the server is back, if it is.
+    fn tell_if_back(&self) {
+        if self.breaker.borrow().is_open() || self.mute.get() || self.sound.get() == 0 {
+            return;
+        }
+        if let Some((since, undecided)) = self.record.comes_up() {
+            let seconds = unix_ms().saturating_sub(since) as f64 / 1_000.0;
             log!(
                 NGX_LOG_ERR,
                 cycle_log(),
-                "redis {} is up again after {seconds:.3} s, {} requests were not decided",
-                self.name,
-                self.undecided
+                "redis {} is up again after {seconds:.3} s, {undecided} requests were not decided",
+                self.name
             );
-            self.undecided = 0;
         }
-    }
-
-    /// The connection is gone, or was never made: tells those who wait for it, and decides when
-    /// to try again.
-    fn lost(&mut self, fault: Fault) {
-        self.socket = None;
-        self.clear_timer();
-        if !self.link.is_ready() && self.try_next_address() {
-            return;
-        }
-        let mut undecided = 0u64;
-        let next = self.link.lost(now(), ngx_random().unsigned_abs(), |pending| {
-            undecided = undecided.saturating_add(1);
-            Pending::get(pending).finish(Err(Trouble::Lost));
-        });
-        self.undecided = self.undecided.saturating_add(undecided);
-        match next {
-            Next::Connect { first } => {
-                if first {
-                    log!(NGX_LOG_NOTICE, cycle_log(), "redis {}: {fault}, reconnecting", self.name);
-                }
-                self.connect();
-            }
-            Next::Wait { delay } => {
-                if self.down_since.is_none() {
-                    self.down_since = Some(Instant::now());
-                    log!(NGX_LOG_ERR, cycle_log(), "redis {} is down: {fault}", self.name);
-                }
-                self.set_timer(delay as ngx_msec_t);
-            }
-        }
-    }
-
-    /// Goes on with the next address of the host, unless all were tried: a host is not down because
-    /// one of its addresses is.
-    fn try_next_address(&mut self) -> bool {
-        self.address = self.address.wrapping_add(1).checked_rem(self.addresses.len()).unwrap_or(0);
-        self.tried = self.tried.saturating_add(1);
-        if self.tried >= self.addresses.len() {
-            self.tried = 0;
-            return false;
-        }
-        self.connect();
-        true
     }
 
     /// Logs what is wrong with a server that is there, but not for every request.
-    fn complain(&mut self, what: &str) {
-        if self.complained.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY) {
-            self.complained = Some(Instant::now());
+    pub(super) fn complain(&self, what: &str) {
+        if self.record.may_complain(unix_ms(), COMPLAIN_EVERY) {
             log!(NGX_LOG_ERR, cycle_log(), "redis {} {what}", self.name);
         }
     }
 }
 
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.socket = None;
-        let abandon = |pending| Pending::get(pending).finish(Err(Trouble::Lost));
-        self.link.lost(now(), 0, abandon);
-        self.clear_timer();
-        if self.flush.posted() != 0 {
-            // SAFETY: the event is posted.
-            unsafe { ngx_delete_posted_event(&mut self.flush) };
-        }
+fn host(address: &Address) -> &str {
+    match address {
+        Address::Tcp(host, _) => host,
+        Address::Unix(_) => "",
     }
 }
 
-fn unconnected(error: &io::Error) -> Fault {
-    Fault::Connect(format!("connect() failed {}", describe(error)))
+/// The time in ms, as NGINX knows it.
+fn unix_ms() -> u64 {
+    let now = ngx_timeofday();
+    now.sec.unsigned_abs().saturating_mul(1_000).saturating_add(now.msec as u64)
 }
 
-fn closed(error: io::Error) -> Fault {
-    Fault::Closed(describe(&error))
-}
-
-/// An error of the system as NGINX writes it: `(111: Connection refused)`.
-fn describe(error: &io::Error) -> String {
-    let text = error.to_string();
-    match error.raw_os_error() {
-        Some(number) => {
-            let text = text.split(" (os error").next().unwrap_or_default();
-            format!("({number}: {text})")
-        }
-        None => text,
-    }
-}
-
-/// The time of this turn of the event loop, in ms.
-fn now() -> u64 {
-    // SAFETY: only NGINX writes it, in this thread.
-    unsafe { ngx_current_msec as u64 }
-}
-
-fn cycle_log() -> *mut ngx_log_t {
-    // SAFETY: a process that runs modules has a cycle, and a cycle has a log.
-    unsafe { (*ngx_cycle).log }
-}
-
-/// A copy of the cycle's log in which only alerts, and debugging if it is on, are written.
-fn quiet_log() -> ngx_log_t {
-    // SAFETY: see `cycle_log`; the structure holds nothing that a copy could free twice.
-    let mut log = unsafe { std::ptr::read(cycle_log()) };
-    let debug = log.log_level & NGX_LOG_DEBUG_ALL as usize;
-    log.log_level = if debug == 0 { NGX_LOG_ALERT as usize } else { log.log_level };
-    log
-}
-
-/// The node that NGINX calls back.
-///
-/// # Safety
-/// `data` must be what a living node gave to NGINX.
-unsafe fn node<'a>(data: *mut std::ffi::c_void) -> &'a mut Node {
-    // SAFETY: the node lives until it is dropped, which removes its events. Callbacks of one
-    // worker never nest: a node calls nothing that runs the event loop or a request.
-    unsafe { &mut *data.cast::<Node>() }
-}
-
-unsafe extern "C" fn on_event(event: *mut ngx_event_t) {
-    // SAFETY: the data of a connection's event is the connection, whose data is the node.
-    unsafe { node((*(*event).data.cast::<ngx_connection_t>()).data).progress() };
-}
-
-unsafe extern "C" fn on_flush(event: *mut ngx_event_t) {
-    // SAFETY: the event is the node's own.
-    unsafe { node((*event).data).progress() };
-}
-
-unsafe extern "C" fn on_timer(event: *mut ngx_event_t) {
-    // SAFETY: the event is the node's own.
-    let node = unsafe { node((*event).data) };
-    match &node.socket {
-        Some(socket) if socket.is_secured() && node.link.is_connecting() => {
-            node.lost(Fault::Connect("timed out while SSL handshaking".to_owned()));
-        }
-        Some(_) => node.lost(Fault::ConnectTimeout),
-        None => node.connect(),
-    }
+unsafe extern "C" fn on_probe(event: *mut ngx_event_t) {
+    // SAFETY: `probe_in` set the data, and the timer is stopped before the node goes. The event
+    // loop calls this, so no function of a connection is on the stack.
+    unsafe { &*(*event).data.cast::<Node>() }.send_probe();
 }

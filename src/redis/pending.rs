@@ -1,4 +1,4 @@
-//! One request's question to a node, and its answer.
+//! One request's questions, and their answers.
 
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -6,13 +6,12 @@ use std::ptr::NonNull;
 use ngx::ffi::{ngx_event_t, ngx_log_t, ngx_msec_t, ngx_post_event, ngx_posted_events};
 use rate_limit_core::algorithm::leaky_bucket;
 use rate_limit_core::decision::{Shown, Verdict};
-use rate_limit_core::redis::queue::Ticket;
-use rate_limit_core::redis::reply::Integers;
-use rate_limit_core::redis::script::{By, Question, Scripts};
+use rate_limit_core::redis::script::Question;
 
-use super::node::Node;
+use super::gift::Gift;
+use super::part::{Owner, Part};
 use crate::conf::Limit;
-use crate::timer::Timer;
+use crate::event::Timer;
 
 /// Why a question has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,9 +40,20 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    /// The same question, not asked yet, with its key at another place.
+    pub(super) fn with_key(&self, key: &'static [u8]) -> Self {
+        let question = Question { key, ..self.question };
+        Self { limit: self.limit, question, verdict: Cell::new(None) }
+    }
+
     /// Whether the limit answered, and allows the request.
     pub(crate) fn is_allowed(&self) -> bool {
         self.verdict.get().is_some_and(|verdict| verdict.allowed)
+    }
+
+    /// Whether the limit answered, and does not allow the request.
+    pub(crate) fn is_violated(&self) -> bool {
+        self.verdict.get().is_some_and(|verdict| !verdict.allowed)
     }
 
     /// How long the limit makes an allowed request wait for its turn, in µs.
@@ -63,37 +73,41 @@ impl Asked {
     }
 }
 
-/// A question that waits for its answer.
+/// A request's questions, which wait for their answers.
 ///
-/// The request, the queue of the node and NGINX's timer all refer to it, so everything that
-/// changes is in a cell. It must not move while it waits.
+/// Its parts and NGINX's timer refer to it, so everything that changes is in a cell. It must not
+/// move while it waits.
 pub(crate) struct Pending {
     asked: &'static [Asked],
-    node: NonNull<Node>,
-    ticket: Cell<Option<Ticket>>,
-    by: Cell<By>,
+    /// Together they ask all that is asked.
+    parts: &'static [Part],
+    /// How many of them are not settled.
+    waiting: Cell<usize>,
     outcome: Cell<Option<Result<(), Trouble>>>,
+    timeout: ngx_msec_t,
     deadline: Timer,
     /// Posted when the outcome is known.
     wake: NonNull<ngx_event_t>,
 }
 
 impl Pending {
-    /// A question to `node` that is not asked yet. `wake` is posted when the outcome is known.
+    /// Questions that are not asked yet, and may wait for `timeout` ms. `wake` is posted when the
+    /// outcome is known.
     ///
     /// # Safety
-    /// `node` and `wake` must outlive what is returned.
+    /// `parts` must be those of `asked`, and `wake` outlive what is returned.
     pub(crate) unsafe fn new(
         asked: &'static [Asked],
-        node: NonNull<Node>,
+        parts: &'static [Part],
+        timeout: ngx_msec_t,
         wake: NonNull<ngx_event_t>,
     ) -> Self {
         Self {
             asked,
-            node,
-            ticket: Cell::new(None),
-            by: Cell::new(By::Sha),
+            parts,
+            waiting: Cell::new(parts.len()),
             outcome: Cell::new(None),
+            timeout,
             deadline: Timer::new(),
             wake,
         }
@@ -109,91 +123,88 @@ impl Pending {
         self.outcome.get()
     }
 
-    /// Asks, and gives up after `timeout` ms. The outcome is known at once if the node cannot be
-    /// asked.
+    /// Asks. The outcome is known at once if nobody can be asked.
     ///
     /// # Safety
     /// `self` must stay where it is until it has an outcome or is cancelled, and no function of a
-    /// node may be on the stack. `log` must be valid for as long.
-    pub(crate) unsafe fn ask(&self, timeout: ngx_msec_t, log: *mut ngx_log_t) {
-        // SAFETY: the node lives, and nothing else refers to it at this moment.
-        match unsafe { (*self.node.as_ptr()).submit(NonNull::from(self)) } {
-            Err(trouble) => return self.outcome.set(Some(Err(trouble))),
-            // It could not even start to connect, and has said so.
-            Ok(_) if self.outcome.get().is_some() => return,
-            Ok(ticket) => self.ticket.set(Some(ticket)),
+    /// connection may be on the stack. `log` must be valid for as long.
+    pub(crate) unsafe fn ask(&self, log: *mut ngx_log_t) {
+        for part in self.parts {
+            part.ask(Owner::Request(NonNull::from(self)));
         }
-        // SAFETY: it stays where it is, and is stopped with the outcome or in `cancel`.
-        unsafe { self.deadline.start(timeout, Some(on_deadline), self, log) };
+        if self.outcome.get().is_none() {
+            // SAFETY: it stays where it is, and is stopped with the outcome or in `cancel`.
+            unsafe { self.deadline.start(self.timeout, Some(on_deadline), self, log) };
+        }
     }
 
-    /// The request will not wait any longer: nothing refers to this question any more.
+    /// The request will not wait any longer: nothing refers to this any more.
     ///
     /// # Safety
-    /// No function of a node may be on the stack.
+    /// No function of a connection may be on the stack.
     pub(crate) unsafe fn cancel(&self) {
         self.deadline.stop();
-        if let Some(ticket) = self.ticket.take() {
-            // SAFETY: the node lives, and nothing else refers to it at this moment.
-            unsafe { (*self.node.as_ptr()).cancel(ticket) };
+        for part in self.parts {
+            // SAFETY: passed on.
+            unsafe { part.cancel() };
         }
     }
-}
 
-/// What a node does to those who wait in its queue.
-impl Pending {
-    /// The question behind a pointer from the queue.
-    pub(super) fn get<'a>(pending: NonNull<Self>) -> &'a Self {
-        // SAFETY: a question is in the queue only until it is answered or cancelled, and until
-        // then it lives and does not move.
-        unsafe { &*pending.as_ptr() }
+    /// Gives back what limits have spent for a request that is not to be served after all.
+    pub(crate) fn give_back(&self) {
+        for part in self.parts.iter().filter(|part| part.has_spent()) {
+            Gift::give(part);
+            for asked in part.asked() {
+                let returned = |verdict: Verdict| {
+                    verdict.given_back(asked.question.cost, asked.question.quota.limit())
+                };
+                asked.verdict.set(asked.verdict.get().map(returned));
+            }
+        }
+    }
+
+    /// One of the parts has its result.
+    pub(super) fn part_is_settled(&self) {
+        let waiting = self.waiting.get().saturating_sub(1);
+        self.waiting.set(waiting);
+        if waiting == 0 && self.outcome.get().is_none() {
+            self.finish();
+        }
     }
 
     /// The outcome is known: the request goes on in this turn of the event loop.
-    pub(super) fn finish(&self, outcome: Result<(), Trouble>) {
+    fn finish(&self) {
         self.deadline.stop();
-        self.ticket.set(None);
-        self.outcome.set(Some(outcome));
+        self.outcome.set(Some(self.sum_up()));
         // SAFETY: the event is that of the request's connection, which lives as long as the
         // request; NGINX removes it from the queue if the connection is closed first.
         unsafe { ngx_post_event(self.wake.as_ptr(), &raw mut ngx_posted_events) };
     }
 
-    /// The server answered; whether that is an answer to this question.
-    pub(super) fn answered(&self, mut integers: Integers<'_>) -> bool {
-        for asked in self.asked {
-            asked.verdict.set(integers.take_array().and_then(Verdict::from_reply));
+    /// What the results come to: one limit's no is enough, else all must have answered.
+    fn sum_up(&self) -> Result<(), Trouble> {
+        if self.asked.iter().any(Asked::is_violated) {
+            return Ok(());
         }
-        let all = self.asked.iter().all(|asked| asked.verdict.get().is_some());
-        let sound = all && integers.next().is_none();
-        self.finish(if sound { Ok(()) } else { Err(Trouble::Refused) });
-        sound
+        self.parts.iter().try_for_each(|part| part.result().unwrap_or(Err(Trouble::Timeout)))
     }
 
-    /// Whether the server has been told the script's source.
-    pub(super) fn told_source(&self) -> bool {
-        self.by.get() == By::Source
-    }
-
-    /// The server does not know the script: the question was queued again, to be asked by source.
-    pub(super) fn resubmitted(&self, ticket: Ticket) {
-        self.ticket.set(Some(ticket));
-        self.by.set(By::Source);
-    }
-
-    /// Appends the question to what is sent.
-    pub(super) fn encode(&self, scripts: &Scripts, out: &mut Vec<u8>) {
-        scripts.ask(out, self.by.get(), self.asked.iter().map(|asked| asked.question));
+    /// The request has waited long enough.
+    fn time_out(&self) {
+        for part in self.parts {
+            // SAFETY: the event loop calls this, so no function of a connection is on the stack.
+            if let Some(connection) = unsafe { part.cancel() } {
+                // SAFETY: as above; a connection with a question in its queue lives.
+                unsafe { connection.as_ref() }.node().timed_out(self.timeout);
+            }
+        }
+        if self.outcome.get().is_none() {
+            self.finish();
+        }
     }
 }
 
 unsafe extern "C" fn on_deadline(event: *mut ngx_event_t) {
-    // SAFETY: `ask` set the data, and the timer is removed before the question goes. The event
-    // loop calls this, so no function of a node is on the stack.
-    unsafe {
-        let pending = &*(*event).data.cast::<Pending>();
-        pending.cancel();
-        pending.finish(Err(Trouble::Timeout));
-        (*pending.node.as_ptr()).timed_out();
-    }
+    // SAFETY: `ask` set the data, and the timer is removed before the questions go.
+    unsafe { &*(*event).data.cast::<Pending>() }.time_out();
 }

@@ -6,11 +6,12 @@ use std::ptr::{self, NonNull};
 
 use ngx::core::Status;
 use ngx::ffi::{
-    NGX_AGAIN, ngx_addr_t, ngx_close_connection, ngx_connection_t, ngx_event_connect_peer,
-    ngx_event_get_peer, ngx_event_handler_pt, ngx_handle_read_event, ngx_handle_write_event,
-    ngx_log_t, ngx_peer_connection_t, ngx_post_event, ngx_posted_events, ngx_tcp_nodelay,
+    NGX_AGAIN, ngx_close_connection, ngx_connection_t, ngx_event_connect_peer, ngx_event_get_peer,
+    ngx_event_handler_pt, ngx_handle_read_event, ngx_handle_write_event, ngx_log_t,
+    ngx_peer_connection_t, ngx_post_event, ngx_posted_events, ngx_str_t, ngx_tcp_nodelay,
 };
 
+use super::address::SocketAddress;
 use super::tls::{Peer, Stream};
 
 /// An open socket; closed when it is dropped.
@@ -33,18 +34,20 @@ impl Socket {
     ///
     /// `log` must be valid for as long as the socket is.
     pub(super) fn connect(
-        address: &'static ngx_addr_t,
+        address: &SocketAddress,
         log: *mut ngx_log_t,
         on_event: ngx_event_handler_pt,
         data: *mut c_void,
     ) -> io::Result<Self> {
-        // SAFETY: all zeroes is what NGINX starts from. The address lies in the configuration,
-        // which outlives the call, the only use of `peer`.
+        let (sockaddr, length) = address.raw();
+        let mut name = ngx_str_t { data: c"redis".as_ptr().cast_mut().cast(), len: 5 };
+        // SAFETY: all zeroes is what NGINX starts from. Address and name outlive the call, the
+        // only use of `peer`, and are only read.
         unsafe {
             let mut peer: ngx_peer_connection_t = std::mem::zeroed();
-            peer.sockaddr = address.sockaddr;
-            peer.socklen = address.socklen;
-            peer.name = ptr::from_ref(&address.name).cast_mut();
+            peer.sockaddr = sockaddr.cast_mut().cast();
+            peer.socklen = length;
+            peer.name = &mut name;
             peer.get = Some(ngx_event_get_peer);
             peer.log = log;
             let status = Status(ngx_event_connect_peer(&mut peer));
@@ -62,7 +65,7 @@ impl Socket {
             raw.set_idle(1);
             (*raw.read).handler = on_event;
             (*raw.write).handler = on_event;
-            if libc::c_int::from((*address.sockaddr).sa_family) != libc::AF_UNIX {
+            if !address.is_unix() {
                 // If it fails it costs latency, and NGINX has logged it.
                 ngx_tcp_nodelay(raw);
             }
@@ -111,8 +114,8 @@ impl Socket {
         self.tls.is_some()
     }
 
-    /// Remembers the session of TLS, if it is spoken, after something was read.
-    pub(super) fn remember(&mut self, peer: &mut Peer) {
+    /// Has `peer` remember the session, after something was read.
+    pub(super) fn remember(&mut self, peer: &Peer) {
         if let Some(tls) = &self.tls {
             // SAFETY: see `raw`.
             tls.remember(unsafe { self.connection.as_mut() }, peer);
@@ -171,7 +174,7 @@ impl Socket {
         }
     }
 
-    /// Why the last write failed. A server that refuses to speak TLS with us says why, and hangs up
+    /// Why the last write failed. A server that refuses to speak TLS with us says why and hangs up,
     /// perhaps before we have read that.
     fn refusal(&mut self) -> io::Error {
         let error = self.error();

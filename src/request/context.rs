@@ -14,8 +14,9 @@ use rate_limit_core::rate::MILLISECOND;
 
 use crate::Module;
 use crate::conf::LocationConf;
+use crate::event::Timer;
 use crate::redis::{Asked, Pending};
-use crate::timer::Timer;
+use crate::shm::Local;
 
 /// The context of a request: what it asked, and how it was decided.
 ///
@@ -25,6 +26,10 @@ use crate::timer::Timer;
 pub(crate) struct Context {
     conf: &'static LocationConf,
     pending: Option<Pending>,
+    /// Whether what was asked has been answered, by whomever.
+    answered: Cell<bool>,
+    /// What has been spent in this machine's memory.
+    local: Cell<Option<Local>>,
     started: Instant,
     decision: Cell<Option<Decision<'static>>>,
     stage: Cell<Stage>,
@@ -61,6 +66,8 @@ impl Context {
         let context = Self {
             conf,
             pending,
+            answered: Cell::new(false),
+            local: Cell::new(None),
             started: Instant::now(),
             decision: Cell::new(None),
             stage: Cell::new(Stage::Asking),
@@ -149,15 +156,26 @@ impl Context {
         unsafe { self.turn.start(delay, Some(on_turn), self, log) };
     }
 
-    /// Writes down what became of the request that has been answered.
-    pub(super) fn decide(&self) {
-        let allowed = self.asked().iter().all(Asked::is_allowed);
+    /// Notes what the request has spent in this machine's memory.
+    pub(super) fn has_spent(&self, local: Local) {
+        self.local.set(Some(local));
+    }
+
+    /// Takes what the request has spent in this machine's memory.
+    pub(super) fn take_spent(&self) -> Option<Local> {
+        self.local.take()
+    }
+
+    /// Writes down what became of the request that has been answered by `source`.
+    pub(super) fn decide(&self, source: Source) {
+        self.answered.set(true);
+        let allowed = self.violated().next().is_none();
         let delay = match allowed {
             true => self.asked().iter().map(Asked::delay).max().unwrap_or(0),
             false => 0,
         };
         let status = Status::decided(allowed, delay > 0, self.conf.dry_run());
-        self.write_down(status, Source::Redis, delay);
+        self.write_down(status, source, delay);
     }
 
     /// Writes down what became of a request that nobody decided.
@@ -166,6 +184,11 @@ impl Context {
     }
 
     fn write_down(&self, status: Status, source: Source, delay: u64) {
+        if status.is_rejection()
+            && let Some(pending) = &self.pending
+        {
+            pending.give_back();
+        }
         self.decision.set(Some(Decision {
             status,
             source,
@@ -178,14 +201,14 @@ impl Context {
     /// All that was asked and answered.
     pub(crate) fn asked(&self) -> &'static [Asked] {
         match &self.pending {
-            Some(pending) if pending.outcome() == Some(Ok(())) => pending.asked(),
+            Some(pending) if self.answered.get() => pending.asked(),
             _ => &[],
         }
     }
 
     /// The limits that did not allow the request.
     pub(crate) fn violated(&self) -> impl Iterator<Item = &'static Asked> {
-        self.asked().iter().filter(|asked| !asked.is_allowed())
+        self.asked().iter().filter(|asked| asked.is_violated())
     }
 
     /// The limit that stands for all that were asked, if they answered.
@@ -216,6 +239,7 @@ unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
     unsafe {
         let context = &*data.cast::<Context>();
         context.turn.stop();
+        drop(context.local.take());
         if let Some(pending) = &context.pending {
             pending.cancel();
         }

@@ -13,8 +13,20 @@ use redis::{Connection, ConnectionLike as _, Pipeline, RedisResult};
 pub struct Step {
     pub now: u64,
     pub asked: Vec<Asked>,
+    /// Whether the costs are not spent, but given back.
+    pub gives_back: bool,
     /// The keys that expire before the script runs.
     pub expire: Vec<String>,
+}
+
+impl Step {
+    pub fn ask(now: u64, asked: Vec<Asked>) -> Self {
+        Self { now, asked, gives_back: false, expire: Vec::new() }
+    }
+
+    pub fn give_back(now: u64, asked: Vec<Asked>) -> Self {
+        Self { gives_back: true, ..Self::ask(now, asked) }
+    }
 }
 
 /// One limit of a step.
@@ -45,9 +57,9 @@ pub struct Outcome {
 /// What a script wrote to a key.
 #[derive(Debug)]
 pub struct Write {
-    /// The value, or the entry of a log.
+    /// The value, or the entry of a log; nothing where it deleted the log.
     pub state: String,
-    /// In milliseconds.
+    /// In milliseconds; 0 where it deleted the log.
     pub ttl: u64,
 }
 
@@ -122,8 +134,11 @@ impl Lab {
 
 /// The words of the command that asks what `step` asks, of which none has a CRLF in it.
 pub fn words(scripts: &Scripts, by: By, step: &Step) -> Vec<String> {
-    let mut command = Vec::new();
-    scripts.ask(&mut command, by, step.asked.iter().map(Asked::question));
+    let (mut command, questions) = (Vec::new(), step.asked.iter().map(Asked::question));
+    match step.gives_back {
+        false => scripts.ask(&mut command, by, questions),
+        true => scripts.give_back(&mut command, by, questions),
+    }
     let lines = String::from_utf8(command).expect("a text");
     // After the number of words, each is a line, and has its length on the one before.
     lines.split("\r\n").skip(2).step_by(2).map(str::to_owned).collect()
@@ -171,7 +186,8 @@ fn outcome((reply, calls, lengths): Answer) -> Outcome {
 
 /// What the calls wrote. They must be one TIME, no more than one GET a limit, and then at most
 /// one SET a key. A log is searched at any time, and written by itself: to correct it after a step
-/// of the clock, all of it; and at the end, what was forgotten and one entry.
+/// of the clock, all of it; and at the end, what was forgotten or given back, and one entry, if
+/// any is left.
 fn writes(calls: &[Call]) -> BTreeMap<String, Write> {
     let words: Vec<Vec<&str>> =
         calls.iter().map(|call| call.iter().map(String::as_str).collect()).collect();
@@ -188,8 +204,11 @@ fn writes(calls: &[Call]) -> BTreeMap<String, Write> {
                 ends = true;
                 rest
             }
-            [["DEL", log] | ["LTRIM", log, _, "-1"], rest @ ..] => {
-                assert_eq!(rest[0][..2], ["RPUSH", log], "what is forgotten is written anew");
+            [["DEL", log] | ["LTRIM", log, _, _], ["RPUSH", same, _], ..] if log == same => {
+                &calls[1..]
+            }
+            [["DEL", log], rest @ ..] => {
+                note(&mut writes, log, "", "0");
                 rest
             }
             [["RPUSH", log, entry], ["PEXPIRE", key, ttl], rest @ ..] if log == key => {

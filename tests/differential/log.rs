@@ -18,8 +18,7 @@ fn quota(algorithm: Algorithm, limit: u64) -> Quota {
 }
 
 fn step(algorithm: Algorithm, limit: u64, now: u64, cost: u64) -> Step {
-    let asked = vec![Asked { key: KEY.to_owned(), quota: quota(algorithm, limit), cost }];
-    Step { now, asked, expire: Vec::new() }
+    Step::ask(now, vec![Asked { key: KEY.to_owned(), quota: quota(algorithm, limit), cost }])
 }
 
 /// Spends all of the limit, one by one and evenly over the minute before `NOW`.
@@ -59,26 +58,28 @@ fn a_decision_on_the_longest_log_is_no_stall() {
     command(&mut lab, &["COPY", KEY, "full"]).expect("a copy");
 
     let interval = MINUTE / MAX_LOG;
+    let ask = |now, cost| step(Algorithm::SlidingLog, MAX_LOG, now, cost);
+    let give_back = |now, cost| Step { gives_back: true, ..ask(now, cost) };
     let mut now = NOW;
     time(&mut lab, "one forgotten and one written", |_| {
         now += interval;
-        (now, 1)
+        ask(now, 1)
     });
     let costs = [1, MAX_LOG / 3, MAX_LOG / 2, MAX_LOG];
-    time(&mut lab, "rejected", |n| (NOW, costs[n % costs.len()]));
-    time(&mut lab, "half of the log forgotten", |_| (NOW + MINUTE / 2, 1));
-    time(&mut lab, "asked where half of it is to be", |_| (NOW + MINUTE / 2, 0));
-    time(&mut lab, "all of it forgotten", |_| (NOW + 2 * MINUTE, 1));
-    time(&mut lab, "the clock stepped back", |_| (NOW - MINUTE / 2, 0));
+    time(&mut lab, "rejected", |n| ask(NOW, costs[n % costs.len()]));
+    time(&mut lab, "half of the log forgotten", |_| ask(NOW + MINUTE / 2, 1));
+    time(&mut lab, "asked where half of it is to be", |_| ask(NOW + MINUTE / 2, 0));
+    time(&mut lab, "all of it forgotten", |_| ask(NOW + 2 * MINUTE, 1));
+    time(&mut lab, "the clock stepped back", |_| ask(NOW - MINUTE / 2, 0));
+    time(&mut lab, "given back", |n| give_back(NOW, costs[n % costs.len()]));
 }
 
-/// Takes the time of some steps, at these times and of these costs, each on a full log.
-fn time(lab: &mut Lab, what: &str, mut next: impl FnMut(usize) -> (u64, u64)) {
+/// Takes the time of some steps, each on a full log.
+fn time(lab: &mut Lab, what: &str, mut next: impl FnMut(usize) -> Step) {
     let mut times: Vec<u64> = (0..100)
         .map(|n| {
             command(lab, &["COPY", "full", KEY, "REPLACE"]).expect("a full log");
-            let (now, cost) = next(n);
-            measure(lab, now, cost)
+            measure(lab, next(n))
         })
         .collect();
     times.sort_unstable();
@@ -87,11 +88,11 @@ fn time(lab: &mut Lab, what: &str, mut next: impl FnMut(usize) -> (u64, u64)) {
     assert!(median < 50_000, "{what}: {times:?}");
 }
 
-/// The time that Redis takes for one step on the longest log, in µs: by its own clock, without
-/// what the network takes, but with what the test's notes do.
-fn measure(lab: &mut Lab, now: u64, cost: u64) -> u64 {
+/// The time that Redis takes for one step, in µs: by its own clock, without what the network
+/// takes, but with what the test's notes do.
+fn measure(lab: &mut Lab, step: Step) -> u64 {
     command(lab, &["CONFIG", "RESETSTAT"]).expect("an OK");
-    lab.run(&[step(Algorithm::SlidingLog, MAX_LOG, now, cost)]);
+    lab.run(&[step]);
     let stats = command(lab, &["INFO", "commandstats"]).expect("statistics");
     let stats: String = redis::from_redis_value(stats).expect("a text");
     let usec = stats.split_once("cmdstat_evalsha:").and_then(|(_, rest)| rest.split_once("usec="));

@@ -43,7 +43,8 @@ impl Model {
         self.written.get(&asked.key).is_some_and(expired)
     }
 
-    /// Decides all or nothing, as `several.lua` does, which for one limit is as `single.lua` does.
+    /// Decides all or nothing, as `several.lua` does, which for one limit is as `single.lua` does;
+    /// or gives all back.
     ///
     /// A key that expires at this step is still known here: that must make no difference.
     pub fn decide(&mut self, step: &Step) -> Expected {
@@ -74,11 +75,11 @@ impl Model {
     }
 
     /// Asks every limit in turn, for these costs. Beside the verdicts come the keys that are to be
-    /// written, with the quota and TTL of the last limit to do so: that of a request that spends,
-    /// and one where the state did not fit the time or the limit.
+    /// written, with the quota and TTL of the last limit to do so: that of a request that spends or
+    /// gives back, and one where the state did not fit the time or the limit.
     ///
-    /// What writes for itself does not see what those before it are about to spend: all that share
-    /// its key are spent as one.
+    /// What writes for itself does not see what those before it are about to spend or give back:
+    /// for all that share its key it is as one.
     fn ask_all(&mut self, step: &Step, cost: impl Fn(&Asked) -> u64) -> (Vec<Verdict>, Writes) {
         let (mut writes, mut pending) = (Writes::new(), BTreeMap::new());
         let found = self.states.clone();
@@ -88,17 +89,22 @@ impl Model {
             let mut cost = cost(asked);
             if algorithm.stores_itself() {
                 *state = found.get(&asked.key).cloned().flatten();
-                cost += pending.get(&asked.key).unwrap_or(&0);
+                cost = cost.saturating_add(*pending.get(&asked.key).unwrap_or(&0));
             }
             let before = state.clone();
-            let verdict = algorithm.decide(state, step.now, &asked.quota, cost);
-            let spends = verdict.allowed && cost > 0;
-            if spends {
+            let verdict = match step.gives_back {
+                false => algorithm.decide(state, step.now, &asked.quota, cost),
+                true => {
+                    algorithm.give_back(state, step.now, &asked.quota, cost);
+                    algorithm.decide(state, step.now, &asked.quota, 0)
+                }
+            };
+            let counts = verdict.allowed && cost > 0;
+            if counts {
                 pending.insert(asked.key.clone(), cost);
             }
-            if spends || *state != before {
-                let ttl = verdict.reset.div_ceil(1_000);
-                writes.insert(asked.key.clone(), (asked.quota, ttl));
+            if counts && !step.gives_back || *state != before {
+                writes.insert(asked.key.clone(), (asked.quota, ttl(state, &verdict)));
             }
             verdict
         };
@@ -116,5 +122,13 @@ impl Model {
     pub fn forget(&mut self, key: &str) {
         self.states.remove(key);
         self.written.remove(key);
+    }
+}
+
+/// For how many milliseconds a state is written; 0 for a log that is empty, and so is not.
+fn ttl(state: &Option<State>, verdict: &Verdict) -> u64 {
+    match state {
+        Some(State::Log(log)) if log.is_empty() => 0,
+        _ => verdict.reset.div_ceil(1_000).max(1),
     }
 }

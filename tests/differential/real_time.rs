@@ -17,8 +17,15 @@ fn asked(algorithm: Algorithm, period: &str) -> Asked {
 }
 
 fn ask(redis: &Redis, scripts: &Scripts, by: By, asked: &[Asked]) -> Vec<Verdict> {
-    let step = Step { now: 0, asked: asked.to_vec(), expire: Vec::new() };
-    let words = words(scripts, by, &step);
+    run(redis, scripts, by, &Step::ask(0, asked.to_vec()))
+}
+
+fn give_back(redis: &Redis, scripts: &Scripts, asked: &[Asked]) -> Vec<Verdict> {
+    run(redis, scripts, By::Source, &Step::give_back(0, asked.to_vec()))
+}
+
+fn run(redis: &Redis, scripts: &Scripts, by: By, step: &Step) -> Vec<Verdict> {
+    let words = words(scripts, by, step);
     let reply: Vec<i64> = redis.ask(&words.iter().map(String::as_str).collect::<Vec<_>>());
     let verdicts = reply.as_chunks().0.iter();
     verdicts.map(|numbers| Verdict::from_reply(*numbers).expect("a verdict")).collect()
@@ -69,4 +76,44 @@ fn several_limits_spend_all_or_nothing() {
     assert!(!verdicts[0].allowed && verdicts[1].allowed, "{verdicts:?}");
     assert_eq!(verdicts[1].remaining, 1);
     assert_eq!(redis.ask::<i64>(&["EXISTS", &asked[1].key]), 0);
+}
+
+/// One by one, and all at once.
+#[test]
+fn what_is_given_back_is_as_never_spent() {
+    let (redis, scripts) = (Redis::start(), Scripts::new());
+    let asked = Algorithm::ALL.map(|algorithm| asked(algorithm, "52w"));
+    let whole = Verdict { allowed: true, remaining: 1, reset: 0, retry: Retry::No };
+    for several in asked.chunks(1).chain([&asked[..]]) {
+        for _ in 0..2 {
+            let spent = ask(&redis, &scripts, By::Source, several);
+            assert!(spent.iter().all(|verdict| verdict.allowed), "{several:?} {spent:?}");
+            let given_back = give_back(&redis, &scripts, several);
+            assert_eq!(given_back, vec![whole; several.len()], "{several:?}");
+        }
+        std::thread::sleep(Duration::from_millis(3));
+        let left = several.iter().map(|asked| redis.ask::<i64>(&["EXISTS", &asked.key]));
+        assert_eq!(left.sum::<i64>(), 0, "{several:?}");
+        give_back(&redis, &scripts, several);
+        assert_eq!(redis.ask::<usize>(&["DBSIZE"]), 0, "{several:?}");
+    }
+}
+
+/// What is left lives for as long as it takes to come back.
+#[test]
+fn what_is_given_back_in_part_keeps_its_time() {
+    let (redis, scripts) = (Redis::start(), Scripts::new());
+    for algorithm in Algorithm::ALL {
+        let quota = Quota::new(algorithm, "9r/52w".parse().unwrap(), 9).unwrap();
+        let of = |cost| [Asked { key: format!("{algorithm:?}"), quota, cost }];
+        ask(&redis, &scripts, By::Source, &of(7));
+        let verdict = give_back(&redis, &scripts, &of(3))[0];
+        assert_eq!(verdict.remaining, 5, "{algorithm:?}");
+        let ttl: u64 = redis.ask(&["PTTL", &of(0)[0].key]);
+        let whole = verdict.reset.div_ceil(1_000);
+        assert!(
+            (whole.saturating_sub(5_000)..=whole).contains(&ttl),
+            "{algorithm:?} {ttl} {whole}"
+        );
+    }
 }

@@ -24,8 +24,15 @@ fn quota(algorithm: Algorithm) -> Quota {
 
 /// Asks for `cost` at `now`.
 fn ask(lab: &mut Lab, now: u64, quota: Quota, cost: u64) -> RedisResult<Verdict> {
-    let asked = vec![Asked { key: "k".to_owned(), quota, cost }];
-    let step = Step { now, asked, expire: Vec::new() };
+    run(lab, Step::ask(now, vec![Asked { key: "k".to_owned(), quota, cost }]))
+}
+
+/// Gives `cost` back at `now`.
+fn give_back(lab: &mut Lab, now: u64, quota: Quota, cost: u64) -> RedisResult<Verdict> {
+    run(lab, Step::give_back(now, vec![Asked { key: "k".to_owned(), quota, cost }]))
+}
+
+fn run(lab: &mut Lab, step: Step) -> RedisResult<Verdict> {
     lab.try_run(&[step]).map(|outcomes| outcomes[0].verdicts[0].expect("a verdict"))
 }
 
@@ -35,18 +42,42 @@ fn ask_of(lab: &mut Lab, value: &str, algorithm: Algorithm, cost: u64) -> RedisR
     ask(lab, NOW, quota(algorithm), cost)
 }
 
+/// What nobody's algorithm writes.
+const NONSENSE: [&str; 11] =
+    ["", " ", "x", "-5 1", "1.5 2", "1 2 3 4", " 1 2", "1 2\n", "0x1 2", "1,2", "é"];
+
 #[test]
 fn what_is_not_a_state_is_as_good_as_nothing() {
     let mut lab = Lab::new();
     for algorithm in of_strings() {
         let fresh = algorithm.decide(&mut None, NOW, &quota(algorithm), 2);
-        for value in
-            ["", " ", "x", "-5 1", "1.5 2", "1 2 3 4", " 1 2", "1 2\n", "0x1 2", "1,2", "é"]
-        {
+        for value in NONSENSE {
             let verdict = ask_of(&mut lab, value, algorithm, 2);
             assert_eq!(verdict, Ok(fresh), "{algorithm:?} {value:?}");
         }
     }
+}
+
+#[test]
+fn nothing_is_given_back_to_what_is_not_a_state() {
+    let mut lab = Lab::new();
+    let whole = |algorithm| Ok(Algorithm::decide(algorithm, &mut None, NOW, &quota(algorithm), 0));
+    for algorithm in of_strings() {
+        for value in NONSENSE {
+            redis::cmd("SET").arg("k").arg(value).exec(lab.connection()).unwrap();
+            let verdict = give_back(&mut lab, NOW, quota(algorithm), 2);
+            assert_eq!(verdict, whole(algorithm), "{algorithm:?} {value:?}");
+            let left: String = redis::cmd("GET").arg("k").query(lab.connection()).unwrap();
+            assert_eq!(left, value, "{algorithm:?}");
+        }
+    }
+    redis::cmd("DEL").arg("k").exec(lab.connection()).unwrap();
+    redis::cmd("RPUSH").arg("k").arg("x").exec(lab.connection()).unwrap();
+    let log = Algorithm::SlidingLog;
+    assert_eq!(give_back(&mut lab, NOW, quota(log), 2), whole(log));
+    let left: Vec<String> =
+        redis::cmd("LRANGE").arg("k").arg(0).arg(-1).query(lab.connection()).unwrap();
+    assert_eq!(left, ["x"]);
 }
 
 #[test]
@@ -61,6 +92,10 @@ fn no_number_gives_more_than_all_or_locks_out_for_longer_than_a_refill() {
                 let value = first.to_owned() + rest;
                 let verdict = ask_of(&mut lab, &value, algorithm, 0).unwrap();
                 let context = format!("{algorithm:?} {value:?} {verdict:?}");
+                assert!(verdict.remaining <= 5 && verdict.reset <= LONGEST, "{context}");
+                redis::cmd("SET").arg("k").arg(&value).exec(lab.connection()).unwrap();
+                let verdict = give_back(&mut lab, NOW, quota(algorithm), 2).unwrap();
+                let context = format!("given back to {algorithm:?} {value:?} {verdict:?}");
                 assert!(verdict.remaining <= 5 && verdict.reset <= LONGEST, "{context}");
             }
         }
@@ -100,10 +135,12 @@ fn a_list_is_no_string_and_a_string_no_list() {
         assert!(error.contains("WRONGTYPE"), "{error}");
     };
     wrong(ask_of(&mut lab, "3 3", Algorithm::SlidingLog, 1));
+    wrong(give_back(&mut lab, NOW, quota(Algorithm::SlidingLog), 1));
     redis::cmd("DEL").arg("k").exec(lab.connection()).unwrap();
     assert!(ask(&mut lab, NOW, quota(Algorithm::SlidingLog), 1).unwrap().allowed);
     for algorithm in of_strings() {
         wrong(ask(&mut lab, NOW, quota(algorithm), 1));
+        wrong(give_back(&mut lab, NOW, quota(algorithm), 1));
     }
     // The log is as it was.
     let verdict = ask(&mut lab, NOW, quota(Algorithm::SlidingLog), 0).unwrap();

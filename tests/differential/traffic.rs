@@ -68,7 +68,8 @@ impl Traffic {
         self.now = self.next_time();
         self.change_clients(model);
         let asked: Vec<Asked> = (0..limits).map(|_| self.asked()).collect();
-        let step = Step { now: self.now, asked, expire: Vec::new() };
+        let gives_back = self.rng.u32(0..100) < 15;
+        let step = Step { gives_back, ..Step::ask(self.now, asked) };
         let expire = self.clients.iter().map(|client| client.key.clone());
         let gone = |key: &String| {
             let mut asked = step.asked.iter().filter(|asked| asked.key == *key).peekable();

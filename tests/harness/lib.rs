@@ -17,6 +17,7 @@
 
 #![warn(missing_docs)]
 
+mod cluster;
 mod conf;
 mod fake;
 mod http;
@@ -30,6 +31,7 @@ mod tls;
 
 use std::time::{Duration, Instant};
 
+pub use cluster::{Cluster, ClusterConf, Migration, SLOTS, slot};
 pub use conf::Conf;
 pub use fake::{ALLOWED, Act, Command, Fake};
 pub use http::{Http, Response};

@@ -1,21 +1,39 @@
 //! Ports for servers.
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 /// Below the range from which Linux gives ports to outgoing connections, so that no client takes
 /// the port of a server that is being restarted.
-const RANGE: std::ops::Range<u16> = 10_000..32_000;
+const RANGE: Range<u16> = 10_000..32_000;
+
+/// How far above the port of a member of a Redis Cluster that of its bus is. (The directive that
+/// says otherwise came with Redis 7.)
+const BUS: u16 = 10_000;
 
 /// A port of 127.0.0.1 that nobody listens on, and that is handed out only once by this process.
 /// Another process may still take it: who starts a server must be ready to try again.
 pub fn free() -> u16 {
+    next(is_free)
+}
+
+/// The same, for a member of a Redis Cluster: the port of its bus is free as well.
+pub fn free_with_bus() -> u16 {
+    next(|port| RANGE.contains(&(port + BUS)) && is_free(port) && is_free(port + BUS))
+}
+
+fn next(suits: impl Fn(u16) -> bool) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let width = RANGE.end - RANGE.start;
     // Test processes that run at the same time start apart from each other.
     let offset = (std::process::id() % u32::from(width / 50)) as u16 * 50;
     (0..width)
         .map(|_| RANGE.start + NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(offset) % width)
-        .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
+        .find(|port| suits(*port))
         .expect("no free port")
+}
+
+fn is_free(port: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }

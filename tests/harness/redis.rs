@@ -1,23 +1,74 @@
 //! A Redis server.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use redis::{Client, Connection};
+use redis::{Client, Connection, ConnectionInfo, FromRedisValue, IntoConnectionInfo as _};
 use tempfile::TempDir;
 
 use crate::process::Process;
 use crate::tls::{Authority, Identity};
 use crate::{PATIENCE, port, wait_until};
 
+/// How a server is started.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    /// The program, of Redis or of what speaks as Redis does.
+    pub binary: PathBuf,
+    /// Words after the name of the configuration.
+    pub arguments: Vec<String>,
+    /// The address on which it listens.
+    pub address: IpAddr,
+    /// More lines of the configuration, in which `{port}`, `{tls}` and `{dir}` are replaced.
+    pub lines: Vec<String>,
+}
+
+impl Setup {
+    pub fn new(lines: &[impl AsRef<str>]) -> Self {
+        let binary = std::env::var("RATE_LIMIT_REDIS_SERVER");
+        Self {
+            binary: binary.unwrap_or_else(|_| "redis-server".to_owned()).into(),
+            arguments: Vec::new(),
+            address: Ipv4Addr::LOCALHOST.into(),
+            lines: lines.iter().map(|line| line.as_ref().to_owned()).collect(),
+        }
+    }
+
+    /// What follows `directive`, on the first line that starts with it.
+    fn value(&self, directive: &str) -> Option<&str> {
+        self.lines.iter().find_map(|line| line.strip_prefix(directive)?.strip_prefix(' '))
+    }
+
+    /// A port for this server. A member of a cluster takes another one with it, for the bus.
+    fn port(&self) -> u16 {
+        match self.value("cluster-enabled") {
+            Some("yes") => port::free_with_bus(),
+            _ => port::free(),
+        }
+    }
+
+    /// Whom the test itself logs in as, with which password, if not as everybody.
+    pub fn login(&self) -> Option<(&str, &str)> {
+        match (self.value("user default"), self.value("requirepass")) {
+            (Some(_), _) => Some((HARNESS, HARNESS)),
+            (None, password) => Some(("default", password?)),
+        }
+    }
+}
+
+/// What the test's own connections are called, and its user, where the default one is restricted.
+const HARNESS: &str = "harness";
+
 /// A Redis server of the test's own, on a TCP port and a unix socket, that keeps nothing.
 pub struct Redis {
     dir: TempDir,
+    setup: Setup,
     port: u16,
-    tls_port: Option<u16>,
-    password: Option<String>,
+    tls_port: u16,
     process: Option<Process>,
+    stopped: bool,
 }
 
 impl Redis {
@@ -27,43 +78,43 @@ impl Redis {
     }
 
     /// Starts a server with more lines in its configuration, such as `requirepass secret`, or
-    /// `user limiter on >secret ~rl:* +@all`.
+    /// `user limiter on >secret ~rl:* +@all`. In them `{port}` is its port, `{tls}` a second one,
+    /// and `{dir}` its directory.
     pub fn start_with(lines: &[&str]) -> Self {
-        Self::start_on(false, lines)
+        Self::start_as(Setup::new(lines))
     }
 
-    /// Starts a server that also speaks TLS, on a port of its own, and asks nobody for a
-    /// certificate unless the lines say so.
+    /// Starts a server that also speaks TLS, and asks nobody for a certificate unless the lines say
+    /// so.
     pub fn start_tls(authority: &Authority, identity: &Identity, lines: &[&str]) -> Self {
-        let Identity { certificate, key } = identity;
-        let tls = [
-            format!("tls-ca-cert-file {}", authority.certificate()),
-            format!("tls-cert-file {certificate}"),
-            format!("tls-key-file {key}"),
-            "tls-auth-clients no".to_owned(),
-        ];
+        let tls = tls_lines(authority, identity);
         let tls: Vec<&str> = tls.iter().map(String::as_str).collect();
-        Self::start_on(true, &[&tls, lines].concat())
+        Self::start_with(&[&tls, lines].concat())
     }
 
-    fn start_on(tls: bool, lines: &[&str]) -> Self {
-        let password = lines.iter().find_map(|line| line.strip_prefix("requirepass "));
+    /// Starts `binary`, a server of another version or make.
+    pub fn start_binary(binary: impl AsRef<Path>, lines: &[&str]) -> Self {
+        Self::start_as(Setup { binary: binary.as_ref().to_owned(), ..Setup::new(lines) })
+    }
+
+    pub(crate) fn start_as(setup: Setup) -> Self {
         let mut redis = Self {
             dir: world_readable_dir("redis-"),
+            setup,
             port: 0,
-            tls_port: None,
-            password: password.map(str::to_owned),
+            tls_port: 0,
             process: None,
+            stopped: false,
         };
         for _ in 0..10 {
-            redis.port = port::free();
-            redis.tls_port = tls.then(port::free);
-            redis.write_conf(lines);
+            redis.port = redis.setup.port();
+            redis.tls_port = redis.setup.port();
+            redis.write_conf();
             if redis.try_start() {
                 return redis;
             }
         }
-        panic!("redis-server does not start:\n{}", redis.log());
+        panic!("{} does not start:\n{}", redis.setup.binary.display(), redis.log());
     }
 
     /// Kills the server, as `kill -9`.
@@ -80,11 +131,18 @@ impl Redis {
     /// Stops the server without closing anything: it accepts, and answers nothing.
     pub fn stop_signal(&mut self) {
         self.signal(libc::SIGSTOP);
+        self.stopped = true;
     }
 
     /// Lets a stopped server go on.
     pub fn cont(&mut self) {
         self.signal(libc::SIGCONT);
+        self.stopped = false;
+    }
+
+    /// Whether it is neither killed nor stopped.
+    pub fn runs(&self) -> bool {
+        self.process.is_some() && !self.stopped
     }
 
     /// The TCP port.
@@ -92,14 +150,19 @@ impl Redis {
         self.port
     }
 
-    /// The port on which TLS is spoken.
+    /// The port that `{tls}` stands for in the lines of [`start_with`](Self::start_with).
     pub fn tls_port(&self) -> u16 {
-        self.tls_port.expect("Redis does not speak TLS")
+        self.tls_port
+    }
+
+    /// The TCP address.
+    pub fn addr(&self) -> SocketAddr {
+        (self.setup.address, self.port).into()
     }
 
     /// `redis://127.0.0.1:port`.
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://{}", self.addr())
     }
 
     /// `redis+unix:///path`.
@@ -107,7 +170,7 @@ impl Redis {
         format!("redis+unix://{}", self.socket().display())
     }
 
-    /// A connection, as the default user, over the unix socket.
+    /// A connection over the unix socket, as a user who may do everything.
     pub fn client(&self) -> Connection {
         self.connect().expect("connect to Redis")
     }
@@ -120,6 +183,13 @@ impl Redis {
         calls.map_or(0, |calls| calls.parse().expect("a number of calls"))
     }
 
+    /// One field of `INFO`, such as `role`; empty if there is none.
+    pub fn info(&self, field: &str) -> String {
+        let info = self.ask::<String>(&["INFO"]);
+        let value = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        value.unwrap_or_default().to_owned()
+    }
+
     /// The lines of `CLIENT LIST`, without the connections of the test itself.
     pub fn clients(&self) -> Vec<String> {
         let list = self.ask::<String>(&["CLIENT", "LIST"]);
@@ -127,10 +197,17 @@ impl Redis {
     }
 
     /// Sends one command and returns its answer.
-    pub fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+    #[track_caller]
+    pub fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        self.try_ask(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// The same for a command that the server may refuse.
+    pub fn try_ask<T: FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
+        assert!(!self.stopped, "a stopped server is asked: {words:?}");
         let mut command = redis::Cmd::new();
         command.arg(words);
-        command.query(&mut self.client()).expect("an answer of Redis")
+        command.query(&mut self.connect()?)
     }
 
     /// What the server has logged.
@@ -147,25 +224,35 @@ impl Redis {
     }
 
     fn connect(&self) -> redis::RedisResult<Connection> {
-        let query = self.password.as_ref().map_or(String::new(), |p| format!("?pass={p}"));
-        let client = Client::open(format!("{}{query}", self.unix_url()))?;
-        let mut connection = client.get_connection()?;
-        redis::cmd("CLIENT").arg("SETNAME").arg("harness").exec(&mut connection)?;
+        let mut info: ConnectionInfo = self.unix_url().into_connection_info()?;
+        if let Some((user, password)) = self.setup.login() {
+            let login = info.redis_settings().clone().set_username(user).set_password(password);
+            info = info.set_redis_settings(login);
+        }
+        let mut connection = Client::open(info)?.get_connection()?;
         connection.set_read_timeout(Some(PATIENCE))?;
         connection.set_write_timeout(Some(PATIENCE))?;
+        redis::cmd("CLIENT").arg("SETNAME").arg(HARNESS).exec(&mut connection)?;
         Ok(connection)
     }
 
-    fn write_conf(&self, lines: &[&str]) {
-        let conf = format!(
-            "bind 127.0.0.1\nport {}\nunixsocket {}\nunixsocketperm 777\n\
-             dir {}\nsave \"\"\nappendonly no\n{}\n{}\n",
+    fn write_conf(&self) {
+        let dir = self.dir.path().display();
+        let mut conf = format!(
+            "bind {}\nport {}\nunixsocket {}\nunixsocketperm 777\n\
+             dir {dir}\nsave \"\"\nappendonly no\n{}\n",
+            self.setup.address,
             self.port,
             self.socket().display(),
-            self.dir.path().display(),
-            self.tls_port.map_or(String::new(), |port| format!("tls-port {port}")),
-            lines.join("\n"),
+            self.setup.lines.join("\n"),
         );
+        if let Some((HARNESS, password)) = self.setup.login() {
+            conf += &format!("user {HARNESS} on >{password} ~* &* +@all\n");
+        }
+        let conf = conf
+            .replace("{port}", &self.port.to_string())
+            .replace("{tls}", &self.tls_port.to_string())
+            .replace("{dir}", &dir.to_string());
         fs::write(self.dir.path().join("redis.conf"), conf).expect("write redis.conf");
     }
 
@@ -173,13 +260,12 @@ impl Redis {
     fn try_start(&mut self) -> bool {
         let log = File::options().append(true).create(true).open(self.dir.path().join("redis.log"));
         let log = log.expect("create redis.log");
-        let server = std::env::var("RATE_LIMIT_REDIS_SERVER");
-        let server = server.unwrap_or_else(|_| "redis-server".to_owned());
-        let mut command = Command::new(&server);
-        command.arg(self.dir.path().join("redis.conf"));
+        let binary = &self.setup.binary;
+        let mut command = Command::new(binary);
+        command.arg(self.dir.path().join("redis.conf")).args(&self.setup.arguments);
         command.stderr(log.try_clone().expect("a second handle")).stdout(log);
         let mut process = Process::spawn(command, libc::SIGKILL)
-            .unwrap_or_else(|error| panic!("cannot run {server}: {error}"));
+            .unwrap_or_else(|error| panic!("cannot run {}: {error}", binary.display()));
 
         // A socket that answers is that of a server that has also got its port.
         let mut serves = false;
@@ -189,6 +275,7 @@ impl Redis {
         };
         wait_until(PATIENCE, settled, "start of Redis");
         self.process = serves.then_some(process);
+        self.stopped = false;
         serves
     }
 }
@@ -209,4 +296,16 @@ pub(crate) fn world_readable_dir(prefix: &str) -> TempDir {
         .permissions(fs::Permissions::from_mode(0o755))
         .tempdir()
         .expect("create a temp directory")
+}
+
+/// What a server needs to speak TLS, on the port `{tls}`.
+pub(crate) fn tls_lines(authority: &Authority, identity: &Identity) -> Vec<String> {
+    let Identity { certificate, key } = identity;
+    vec![
+        "tls-port {tls}".to_owned(),
+        format!("tls-ca-cert-file {}", authority.certificate()),
+        format!("tls-cert-file {certificate}"),
+        format!("tls-key-file {key}"),
+        "tls-auth-clients no".to_owned(),
+    ]
 }

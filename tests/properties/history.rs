@@ -33,6 +33,10 @@ impl Client {
         self.quota.algorithm().decide(&mut self.state, self.now, &self.quota, cost)
     }
 
+    pub fn give_back(&mut self, amount: u64) {
+        self.quota.algorithm().give_back(&mut self.state, self.now, &self.quota, amount);
+    }
+
     /// Lets time go by.
     pub fn wait(&mut self, micros: u64) {
         self.now = self.now.saturating_add(micros).min(END);

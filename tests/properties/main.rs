@@ -6,6 +6,7 @@ mod cell;
 mod clock;
 mod drift;
 mod even;
+mod give_back;
 mod leaky;
 mod promises;
 mod window;

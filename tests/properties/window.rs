@@ -21,7 +21,7 @@ pub fn exceeds(quota: Quota, passed: &[Passed]) -> bool {
 }
 
 /// Whether `spent` is more than may be spent between two moments, both included.
-fn exceeds_in(quota: Quota, from: u64, to: u64, spent: u64) -> bool {
+pub fn exceeds_in(quota: Quota, from: u64, to: u64, spent: u64) -> bool {
     let (period, count, limit) = (quota.rate().period(), quota.rate().count(), quota.limit());
     let time = to - from;
     match quota.algorithm() {

@@ -206,28 +206,24 @@ fn nobody_waits_for_an_address_that_does_not_answer() {
     assert_eq!(nginx.logged("is down").len(), 1);
 }
 
+/// The breaker opens after three failures.
 #[test]
-fn a_stopped_redis_costs_the_timeout_for_a_second_and_then_nothing() {
+fn a_stopped_redis_costs_three_requests_the_timeout_and_others_nothing() {
     let mut redis = Redis::start();
     let nginx = limited(&redis.url()).start();
     recovers(&nginx);
 
     redis.stop_signal();
     let before = nginx.journal().0.len();
-    let start = Instant::now();
     let mut http = nginx.http();
-    while nginx.logged("is down").is_empty() {
+    for _ in 0..3 {
         assert_eq!(http.get("/?k=b").decision(), "ERROR_PASSED none");
-        assert!(start.elapsed() < Duration::from_secs(3), "it is not known to be down");
     }
-    let known = start.elapsed();
-    assert!(known > Duration::from_millis(900), "known after {known:?}");
     let waited = nginx.journal().after(before);
     // 20 ms by default.
     let wait = waited.percentile(50);
     assert!((15..50).contains(&wait.as_millis()), "{wait:?}");
-    assert!(waited.0.len() > 15, "{} requests in {known:?}", waited.0.len());
-    assert!(nginx.logged("is down")[0].contains("no reply for 1000 ms"));
+    assert!(nginx.logged("is down")[0].contains("no answer within 20 ms"));
 
     nobody_waits(&nginx, "ERROR_PASSED none");
     // Attempts to connect are accepted by the system, and come to nothing.
@@ -240,10 +236,16 @@ fn a_stopped_redis_costs_the_timeout_for_a_second_and_then_nothing() {
     told(&nginx, 1, 1);
 }
 
+/// As `limited`, but the breaker never opens.
+fn patient(url: &str) -> harness::Conf {
+    limited("patient")
+        .http(&format!("rate_limit_redis_store patient {{ server {url}; max_fails 0; }}"))
+}
+
 #[test]
 fn late_replies_never_reach_another_request() {
     let mut redis = Redis::start();
-    let nginx = limited(&redis.url())
+    let nginx = patient(&redis.url())
         .server("location /own { rate_limit_redis $arg_k rate=1r/h name=own capacity=$arg_c;")
         .server("rate_limit_redis_timeout 40ms; try_files /index.html =404; }")
         .start();
@@ -327,19 +329,20 @@ fn the_timeout_is_as_configured() {
     redis.cont();
 }
 
-/// Redis answers, but too late: it is not down, but somebody should be told.
+/// Redis answers, but too late: that is as good as not at all.
 #[test]
 fn a_slow_redis_is_told_of_without_spam() {
     let late = |_: &str| Act::After(Duration::from_millis(60), Box::new(Act::Usual));
     let fake = Fake::answering(late);
-    let nginx = limited(&fake.url()).start();
-    let mut http = nginx.http();
-    for number in 0..20 {
-        assert_eq!(http.get(&format!("/?k={number}")).decision(), "ERROR_PASSED none");
+    for (nginx, down) in [(limited(&fake.url()).start(), 1), (patient(&fake.url()).start(), 0)] {
+        let mut http = nginx.http();
+        for number in 0..20 {
+            assert_eq!(http.get(&format!("/?k={number}")).decision(), "ERROR_PASSED none");
+        }
+        assert_eq!(nginx.logged("is down").len(), down);
+        let told = nginx.logged("[error]");
+        assert!(told.len() <= 2, "{told:?}");
+        assert!(told[0].contains("redis 127.0.0.1:"), "{told:?}");
     }
-    assert_eq!(fake.count(""), 1);
-    assert_eq!(nginx.logged("is down"), Vec::<String>::new());
-    let told = nginx.logged("[error]");
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains("redis 127.0.0.1:"), "{told:?}");
+    assert_eq!(fake.count(""), 2);
 }

@@ -3,6 +3,7 @@
 mod algorithms;
 mod body;
 mod client;
+mod cluster;
 mod config;
 mod down;
 mod dry_run;

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use harness::{ALLOWED, Act, Conf, Fake, Http, Nginx, Redis, wait_until};
+use harness::{ALLOWED, Act, Conf, Fake, Http, Nginx, PATIENCE, Redis, wait_until};
 
 fn limited(url: &str) -> Conf {
     Conf::new()
@@ -183,7 +183,7 @@ fn garbage() {
     let nested = "*1\r\n".repeat(10_000);
     let noise: Vec<u8> = [7].into_iter().chain((1..70_000).map(|_| fastrand::u8(..))).collect();
     let endless = [b"+".as_slice(), &[b'a'; 70_000]].concat();
-    let huge_array = [b"*65536\r\n".as_slice(), &b":1\r\n".repeat(65_536)].concat();
+    let huge_array = [b"*300000\r\n".as_slice(), &b":1\r\n".repeat(300_000)].concat();
     for garbage in [
         b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n".as_slice(),
         b"220 mail.example.com ESMTP\r\n",
@@ -259,9 +259,6 @@ fn errors() {
         "ERR",
         "WRONGTYPE Operation against a key holding the wrong kind of value",
         "OOM command not allowed when used memory > 'maxmemory'.",
-        "READONLY You can't write against a read only replica.",
-        "LOADING Redis is loading the dataset in memory",
-        "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
         "NOPERM this user has no permissions to run the 'evalsha' command",
         "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
         "MOVED 3999 127.0.0.1:6381",
@@ -290,6 +287,34 @@ fn errors() {
         }
         let told = nginx.logged("[error]");
         assert!(told.len() == 1 && told[0].contains(error), "{error}: {told:?}");
+    }
+}
+
+/// A server that cannot decide anything for now is left.
+#[test]
+fn errors_of_a_server_that_is_not_fit() {
+    for error in [
+        "READONLY You can't write against a read only replica.",
+        "ERR Error running script (call to f_1): @user_script:1: -READONLY You can't write",
+        "LOADING Redis is loading the dataset in memory",
+        "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+    ] {
+        let fake = Fake::answering(starts_as("bad", move || Act::line(&format!("-{error}"))));
+        let nginx = limited(&fake.url()).server("rate_limit_redis_on_error closed;").start();
+        works(&nginx);
+        let keys = keys("bad", 50);
+        assert_eq!(ask_all(&nginx, &keys), ["ERROR_REJECTED none"; 50], "{error}");
+        for key in keys {
+            assert!(fake.asked("EVALSHA", &key) <= 1, "{error}");
+            assert_eq!(fake.asked("EVAL", &key), 0, "{error}");
+        }
+        let told = nginx.logged("is down");
+        assert!(told.len() == 1 && told[0].contains(error), "{error}: {told:?}");
+        wait_until(
+            PATIENCE,
+            || nginx.get("/?k=good").decision() == "PASSED redis",
+            "a server that is fit again",
+        );
     }
 }
 
@@ -332,27 +357,33 @@ fn a_key_of_another_type_is_an_error_of_this_key() {
     assert_eq!(redis.ask::<Vec<String>>(&["LRANGE", "rl:default:list", "0", "-1"]), ["x"]);
 }
 
-/// A Redis that cannot decide for a while: each request is told so at once, and the connection
-/// lives on.
+/// A Redis that cannot decide for a while: each request is told so at once, and it is found again
+/// when it can.
 #[track_caller]
-fn refuses_for_a_while(redis: &Redis, refuse: &[&str], error: &str, heal: &[&str]) {
+fn refuses_for_a_while(redis: &Redis, refuse: &[&str], error: &str, heal: &[&str]) -> Nginx {
     let nginx = limited(&redis.url()).start();
     works(&nginx);
     redis.ask::<redis::Value>(refuse);
     for number in 0..5 {
         assert_eq!(nginx.get(&format!("/?k={number}")).decision(), "ERROR_PASSED none");
     }
-    redis.ask::<redis::Value>(heal);
-    assert_eq!(nginx.get("/?k=new").remaining(), Some(9));
     let told = nginx.logged("[error]");
     assert!(told.len() == 1 && told[0].contains(error), "{told:?}");
+    redis.ask::<redis::Value>(heal);
+    let healed = || nginx.get("/?k=new").remaining() == Some(9);
+    wait_until(Duration::from_secs(1), healed, "a Redis that decides again");
     assert_eq!(nginx.logged("reconnecting"), Vec::<String>::new());
+    nginx
 }
 
+/// Some keys may still be read: the connection lives on.
 #[test]
 fn a_redis_that_is_out_of_memory() {
     let full = ["CONFIG", "SET", "maxmemory", "1"];
-    refuses_for_a_while(&Redis::start(), &full, "OOM", &["CONFIG", "SET", "maxmemory", "0"]);
+    let heal = ["CONFIG", "SET", "maxmemory", "0"];
+    let redis = Redis::start();
+    let nginx = refuses_for_a_while(&redis, &full, "OOM", &heal);
+    assert_eq!(nginx.logged("is down"), Vec::<String>::new());
 }
 
 #[test]

@@ -13,6 +13,10 @@ local function fixed_window(stored, now, cost, limit, period)
     end
   end
 
+  if cost < 0 then
+    -- no more comes back than was spent
+    cost = math.max(cost, -spent)
+  end
   local rest = period - elapsed
   local allowed, retry = 1, 0
   if cost <= limit - spent then

@@ -20,15 +20,7 @@ pub(super) fn terms(rate: Rate, _limit: u64) -> Result<Terms, QuotaError> {
 
 pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {
     let (limit, (period, _)) = (quota.limit(), quota.terms());
-    let window = now / period;
-    let (spent, stepped_back) = match state {
-        // A window of the future is this one, after a clock that stepped back; that is written
-        // down even if nothing is spent, or else it would go on to be this one.
-        Some(State::Window(stored, spent, _)) if *stored >= window => {
-            ((*spent).min(limit), *stored > window)
-        }
-        _ => (0, false),
-    };
+    let Counter { window, spent, stepped_back } = counter(state.as_ref(), now, quota);
     let rest = period - now % period;
     let allowed = cost <= limit - spent;
     let spent = if allowed { spent + cost } else { spent };
@@ -43,4 +35,35 @@ pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u
         *state = Some(State::Window(window, spent, 0));
     }
     Verdict { allowed, remaining: limit - spent, reset, retry }
+}
+
+/// Nobody knows in which window it was spent: where that one has ended, what others have spent in
+/// the next is taken for it.
+pub(super) fn give_back(state: &mut Option<State>, now: u64, quota: &Quota, amount: u64) {
+    let Counter { window, spent, stepped_back } = counter(state.as_ref(), now, quota);
+    let left = spent.saturating_sub(amount);
+    if left < spent || stepped_back && left > 0 {
+        *state = Some(State::Window(window, left, 0));
+    }
+}
+
+/// The window at `now`.
+struct Counter {
+    window: u64,
+    spent: u64,
+    /// The clock did: that is written down even if nothing is spent, or else the window would go
+    /// on to be this one.
+    stepped_back: bool,
+}
+
+fn counter(state: Option<&State>, now: u64, quota: &Quota) -> Counter {
+    let (limit, (period, _)) = (quota.limit(), quota.terms());
+    let window = now / period;
+    match state {
+        // A window of the future is this one, after a clock that stepped back.
+        Some(&State::Window(stored, spent, _)) if stored >= window => {
+            Counter { window, spent: spent.min(limit), stepped_back: stored > window }
+        }
+        _ => Counter { window, spent: 0, stepped_back: false },
+    }
 }

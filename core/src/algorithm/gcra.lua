@@ -6,7 +6,7 @@ local function gcra(stored, now, cost, limit, period, count)
   local rest = period % count
   local whole = (period - rest) / count
   -- times are spans from now: how far the arrival time is ahead, and how far it may be
-  local ahead, part, corrected = 0, 0, false
+  local ahead, part, changed = 0, 0, false
   local latest, latest_part = limit * whole + floor(limit * rest / count), limit * rest % count
 
   -- the arrival time after n more, and whether it is too far ahead
@@ -25,7 +25,7 @@ local function gcra(stored, now, cost, limit, period, count)
       elseif ahead > latest or (ahead == latest and part > latest_part) then
         -- the clock stepped back, or the limit was lowered: written down even if nothing is
         -- spent, or else it would never pass
-        ahead, part, corrected = latest, latest_part, true
+        ahead, part, changed = latest, latest_part, true
       end
     end
   end
@@ -43,6 +43,13 @@ local function gcra(stored, now, cost, limit, period, count)
     else
       ahead, part = next, next_part
     end
+  elseif cost < 0 and (ahead > 0 or part > 0) then
+    -- no more comes back than was spent
+    ahead, part = after(math.max(cost, -limit))
+    if ahead < 0 then
+      ahead, part = 0, 0
+    end
+    changed = true
   end
 
   local remaining = floor(((latest - ahead) * count + latest_part - part) / period)
@@ -56,7 +63,7 @@ local function gcra(stored, now, cost, limit, period, count)
   if part > 0 then
     reset = reset + 1
   end
-  if (allowed == 0 or cost == 0) and not corrected then
+  if (allowed == 0 or cost <= 0) and not changed then
     return allowed, remaining, reset, retry
   end
   local new

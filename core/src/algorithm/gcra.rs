@@ -20,17 +20,7 @@ pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
 
 pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {
     let (limit, interval) = (quota.limit(), quota.interval());
-    let latest = Moment::at(now).plus(interval, limit);
-    let stored = match state {
-        Some(State::Arrival(tat)) => tat.clamped(interval),
-        _ => Moment::at(now),
-    };
-    // Not before now: an idle client saves nothing up. Not after the latest: a clock that stepped
-    // back, or a limit that was lowered, must not lock a client out for longer than a refill. That
-    // is written down even if nothing is spent, or else it would never pass.
-    let tat = stored.clamp(Moment::at(now), latest);
-    let corrected = stored > latest;
-
+    let Arrival { tat, latest, corrected } = arrival(state.as_ref(), now, quota);
     let next = tat.plus(interval, cost);
     let allowed = next <= latest;
     let tat = if allowed { next } else { tat };
@@ -49,6 +39,36 @@ pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u
         reset: tat.ceil().saturating_sub(now),
         retry,
     }
+}
+
+pub(super) fn give_back(state: &mut Option<State>, now: u64, quota: &Quota, amount: u64) {
+    let Arrival { tat, corrected, .. } = arrival(state.as_ref(), now, quota);
+    let earlier = tat.minus(quota.interval(), amount).max(Moment::at(now));
+    if earlier < tat || corrected {
+        *state = Some(State::Arrival(earlier));
+    }
+}
+
+/// The arrival time at `now`.
+struct Arrival {
+    tat: Moment,
+    /// The latest that it may be.
+    latest: Moment,
+    /// What is stored is later. That is written down even if nothing is spent, or else nothing
+    /// would ever pass.
+    corrected: bool,
+}
+
+/// Not before now: an idle client saves nothing up. Not after the latest: a clock that stepped
+/// back, or a limit that was lowered, must not lock a client out for longer than a refill.
+fn arrival(state: Option<&State>, now: u64, quota: &Quota) -> Arrival {
+    let interval = quota.interval();
+    let latest = Moment::at(now).plus(interval, quota.limit());
+    let stored = match state {
+        Some(State::Arrival(tat)) => tat.clamped(interval),
+        _ => Moment::at(now),
+    };
+    Arrival { tat: stored.clamp(Moment::at(now), latest), latest, corrected: stored > latest }
 }
 
 /// µs from `from` to `to`, rounded up.

@@ -46,6 +46,14 @@ pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u
     Verdict { allowed, remaining: tokens, reset, retry }
 }
 
+pub(super) fn give_back(state: &mut Option<State>, now: u64, quota: &Quota, amount: u64) {
+    let Refilled { held, last, stepped_back } = refill(state.as_ref(), now, quota);
+    let tokens = held.saturating_add(amount).min(quota.limit());
+    if tokens > held || stepped_back && tokens < quota.limit() {
+        *state = Some(State::Bucket(tokens, Moment::at(last)));
+    }
+}
+
 /// The bucket at `now`.
 struct Refilled {
     held: u64,

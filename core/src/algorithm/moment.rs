@@ -46,13 +46,23 @@ impl Moment {
         }
     }
 
+    /// The moment `times` emission intervals earlier, or 0 if there is none.
+    pub fn minus(self, interval: Interval, times: u64) -> Self {
+        let count = u128::from(interval.count());
+        let span = u128::from(times) * u128::from(interval.period());
+        let parts = self.parts(interval).saturating_sub(span);
+        Self { micros: narrow(parts / count), part: narrow(parts % count) }
+    }
+
     /// How many whole emission intervals fit between this moment and `later`, 0 if it is past it.
     pub fn intervals_until(self, later: Self, interval: Interval) -> u64 {
-        let parts = |moment: Self| {
-            u128::from(moment.micros) * u128::from(interval.count()) + u128::from(moment.part)
-        };
-        let span = parts(later).saturating_sub(parts(self));
+        let span = later.parts(interval).saturating_sub(self.parts(interval));
         narrow(span / u128::from(interval.period()))
+    }
+
+    /// The moment in parts: µs × count.
+    fn parts(self, interval: Interval) -> u128 {
+        u128::from(self.micros) * u128::from(interval.count()) + u128::from(self.part)
     }
 
     /// The first whole µs that is not before this moment.
@@ -82,6 +92,10 @@ mod tests {
         assert_eq!(third.ceil(), 333_339);
         assert_eq!(third.plus(interval, 2), Moment::at(1_000_005));
         assert_eq!(Moment::at(5).plus(interval, 3_000_000), Moment::at(1_000_000_000_005));
+        assert_eq!(Moment::at(1_000_005).minus(interval, 2), third);
+        assert_eq!(third.minus(interval, 1), Moment::at(5));
+        assert_eq!(third.minus(interval, 2), Moment::at(0));
+        assert_eq!(third.minus(interval, u64::MAX), Moment::at(0));
         assert_eq!(third.intervals_until(Moment::at(1_000_005), interval), 2);
         assert_eq!(third.intervals_until(Moment::at(1_000_004), interval), 1);
         assert_eq!(third.intervals_until(Moment::at(5), interval), 0);

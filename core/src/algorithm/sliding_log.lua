@@ -29,9 +29,9 @@ local function sliding_log(key, now, cost, limit, period)
     return low
   end
 
-  local function write(total, spent)
-    redis.call('RPUSH', key, string.format('%d %d %d', now, total, spent))
-    redis.call('PEXPIRE', key, math.ceil(period / 1000))
+  local function write(time, total, spent)
+    redis.call('RPUSH', key, string.format('%d %d %d', time, total, spent))
+    redis.call('PEXPIRE', key, math.ceil((time + period - now) / 1000))
   end
 
   -- how many entries are to be forgotten, the first one that is not, and the last one
@@ -45,7 +45,7 @@ local function sliding_log(key, now, cost, limit, period)
       -- The clock stepped back, and nothing would be forgotten until it has caught up: all that
       -- is in the log counts as spent now. That is written down even if nothing is spent.
       redis.call('DEL', key)
-      write(spent, spent)
+      write(now, spent, spent)
       first_time, first_total, first_spent = now, spent, spent
       last_time, total = now, spent
     elseif last_time + period <= now then
@@ -60,6 +60,33 @@ local function sliding_log(key, now, cost, limit, period)
   elseif first_time == false then
     -- somebody else's list
     forgotten = -1
+  end
+
+  if cost < 0 then
+    -- no more comes back than was spent
+    cost = math.max(cost, -spent)
+  end
+  if cost < 0 then
+    -- off the newest entries; the last of those that stay may keep a part of what it was
+    spent, total = spent + cost, total + cost
+    local newest, part, reset = forgotten, 0, 0
+    if spent > 0 then
+      newest = search(redis.call('LLEN', key), function(_, reached)
+        return reached >= total
+      end)
+      local time, reached, whole = entry(newest)
+      last_time, part, reset = time, whole - (reached - total), time + period - now
+    end
+    return 1, math.max(0, limit - spent), reset, 0, function()
+      if newest > forgotten then
+        redis.call('LTRIM', key, forgotten, newest - 1)
+      else
+        redis.call('DEL', key)
+      end
+      if spent > 0 then
+        write(last_time, total, part)
+      end
+    end
   end
 
   local remaining = math.max(0, limit - spent)
@@ -99,6 +126,6 @@ local function sliding_log(key, now, cost, limit, period)
     elseif forgotten > 0 then
       redis.call('LTRIM', key, forgotten, -1)
     end
-    write(total + cost, cost)
+    write(now, total + cost, cost)
   end
 end

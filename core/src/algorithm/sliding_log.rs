@@ -50,6 +50,27 @@ pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u
     Verdict { allowed, remaining, reset, retry }
 }
 
+pub(super) fn give_back(state: &mut Option<State>, now: u64, quota: &Quota, amount: u64) {
+    let (period, _) = quota.terms();
+    let Some(State::Log(log)) = state else { return };
+    let (mut log, stepped_back) = recall(log, now, period);
+    let mut left = amount;
+    // Off the newest entries; the last of those that stay may keep a part of what it was.
+    while left > 0
+        && let Some((_, cost)) = log.back_mut()
+    {
+        let given = left.min(*cost);
+        *cost -= given;
+        left -= given;
+        if *cost == 0 {
+            log.pop_back();
+        }
+    }
+    if left < amount || stepped_back {
+        *state = Some(State::Log(log));
+    }
+}
+
 /// What is not to be forgotten of a log, and whether the clock stepped back.
 ///
 /// If it did, nothing would be forgotten until it has caught up: all that is in the log counts as

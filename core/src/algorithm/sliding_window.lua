@@ -37,7 +37,16 @@ local function sliding_window(stored, now, cost, limit, period, count)
   end
   local remaining = math.max(0, limit - current - weighted)
   local allowed, retry = 1, 0
-  if cost <= remaining then
+  if cost < 0 then
+    -- no more comes back than was spent: of this window first, then of the previous one
+    cost = math.max(cost, -current - previous)
+    current, previous = math.max(0, current + cost), min(previous, previous + current + cost)
+    weighted = floor(previous * rest / period)
+    if weighted == 0 then
+      previous = 0
+    end
+    remaining = math.max(0, limit - current - weighted)
+  elseif cost <= remaining then
     current, remaining = current + cost, remaining - cost
   else
     allowed = 0

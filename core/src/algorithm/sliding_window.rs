@@ -74,6 +74,24 @@ pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u
     Verdict { allowed, remaining, reset, retry }
 }
 
+pub(super) fn give_back(state: &mut Option<State>, now: u64, quota: &Quota, amount: u64) {
+    let (limit, (period, unit)) = (quota.limit(), quota.terms());
+    let now = now / unit;
+    let (window, rest) = (now / period, period - now % period);
+    let Counters { current, previous, stepped_back } = counters(state.as_ref(), window, limit);
+    // Where nothing of the previous window counts, it is not kept.
+    let counting = |spent| if spent * rest < period { 0 } else { spent };
+    let previous = counting(previous);
+
+    // Of this window first, then of the previous one.
+    let given = amount.min(current + previous);
+    let older = given.saturating_sub(current);
+    let (current, previous) = (current + older - given, counting(previous - older));
+    if given > 0 || stepped_back && current + previous > 0 {
+        *state = Some(State::Window(window, current, previous));
+    }
+}
+
 struct Counters {
     current: u64,
     previous: u64,

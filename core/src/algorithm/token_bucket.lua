@@ -42,6 +42,10 @@ local function token_bucket(stored, now, cost, limit, period, count)
     end
   end
 
+  if cost < 0 then
+    -- no more comes back than is missing
+    cost = math.max(cost, tokens - limit)
+  end
   local allowed, retry = 1, 0
   if cost <= tokens then
     tokens = tokens - cost

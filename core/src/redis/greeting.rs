@@ -4,7 +4,7 @@ use redis::Cmd;
 
 use super::endpoint::Endpoint;
 use super::reply::{Refusal, RefusalKind, Reply};
-use super::script::Scripts;
+use super::script::Script;
 
 /// The commands that make a fresh connection ready, and what their replies mean.
 ///
@@ -32,8 +32,13 @@ pub enum Step {
 }
 
 impl Greeting {
-    /// The greeting for `endpoint`, under the connection name `name` (no spaces).
-    pub fn new(endpoint: &Endpoint, name: &str, scripts: &Scripts) -> Self {
+    /// The greeting for `endpoint`, under the connection name `name` (no spaces), which loads
+    /// `scripts`.
+    pub fn new<'a>(
+        endpoint: &Endpoint,
+        name: &str,
+        scripts: impl IntoIterator<Item = &'a Script>,
+    ) -> Self {
         let secret = endpoint.password.clone();
         let mut greeting = Self { bytes: Vec::new(), steps: Vec::new(), secret };
         if endpoint.user.is_some() || endpoint.password.is_some() {
@@ -48,7 +53,7 @@ impl Greeting {
             greeting.push(Step::Select, redis::cmd("SELECT").arg(endpoint.database));
         }
         greeting.push(Step::SetName, redis::cmd("CLIENT").arg("SETNAME").arg(name));
-        for script in scripts.all() {
+        for script in scripts {
             let mut load = redis::cmd("SCRIPT");
             greeting.push(Step::LoadScript, load.arg("LOAD").arg(script.source()));
         }
@@ -105,9 +110,10 @@ impl Step {
 mod tests {
     use super::*;
     use crate::redis::reply::parse;
+    use crate::redis::script::Scripts;
 
     fn greeting(url: &str) -> (Vec<Step>, String) {
-        let greeting = Greeting::new(&url.parse().unwrap(), "nginx", &Scripts::new());
+        let greeting = Greeting::new(&url.parse().unwrap(), "nginx", Scripts::new().all());
         (greeting.steps().to_vec(), String::from_utf8(greeting.bytes().to_vec()).unwrap())
     }
 
@@ -128,7 +134,7 @@ mod tests {
     #[test]
     fn a_password_is_not_repeated() {
         let endpoint = "redis://:s3cret@127.0.0.1".parse().unwrap();
-        let greeting = Greeting::new(&endpoint, "nginx", &Scripts::new());
+        let greeting = Greeting::new(&endpoint, "nginx", Scripts::new().all());
         let reply = parse(b"-ERR unknown command 'AUTH' with args: 's3cret'\r\n").unwrap();
         let refusal = greeting.check(Step::Auth, &reply).unwrap_err();
         assert_eq!(refusal.text, "ERR unknown command 'AUTH' with args: '***'");

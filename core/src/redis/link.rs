@@ -12,6 +12,8 @@
 //!    └────────────── close() / lost() after a useful life ────┘
 //! ```
 
+use redis::Value;
+
 use crate::text::log::Escaped;
 
 use super::backoff::Backoff;
@@ -77,6 +79,8 @@ pub enum Event<'a, W> {
     Ready,
     /// A reply, and whose it is.
     Answer(W, Reply<'a>),
+    /// A message of a channel that was subscribed to.
+    Message(Value),
 }
 
 /// Why a question is not even queued.
@@ -109,6 +113,9 @@ pub enum Fault {
     /// The server refused a part of the greeting.
     #[error("{} was refused: \"{}\"", .0.command(), Escaped(.1.text.as_bytes()))]
     Greeting(Step, Refusal),
+    /// The server answers, but cannot decide for now: it is loading, or a replica.
+    #[error("it cannot decide: \"{}\"", Escaped(.0.as_bytes()))]
+    Unfit(String),
 }
 
 /// What to do about a lost connection.
@@ -281,6 +288,12 @@ impl<W: Copy> Link<W> {
                 continue;
             }
 
+            let reply = match reply {
+                Reply::Other(value) if is_message(&value) => {
+                    return Ok(Some(Event::Message(value)));
+                }
+                reply => reply,
+            };
             let owner = self.queue.receive().ok_or(ProtocolError::Unexpected)?;
             self.answered = true;
             self.distrusted = false;
@@ -297,11 +310,18 @@ impl<W: Copy> Link<W> {
 
     /// The connection is gone, or could not be made. `lost` gets all who wait in vain: those
     /// whose question may have been sent, and, unless a new connection is to be tried at once,
-    /// all others too. `random` is any number that differs between processes.
-    pub fn lost(&mut self, now: u64, random: u64, lost: impl FnMut(W)) -> Next {
+    /// all others too; it is told whether the question may have been sent. `fit` says that the
+    /// server could decide. `random` is any number that differs between processes.
+    pub fn lost(
+        &mut self,
+        now: u64,
+        random: u64,
+        fit: bool,
+        mut lost: impl FnMut(W, bool),
+    ) -> Next {
         self.output.clear();
         self.output_sent = 0;
-        let silent = self.is_silent(now);
+        let hopeless = !fit || self.is_silent(now);
         let (ready, long) = match self.state {
             State::Ready { since } => (true, now.saturating_sub(since) >= USEFUL_LIFE),
             _ => (false, false),
@@ -310,16 +330,16 @@ impl<W: Copy> Link<W> {
             self.backoff.succeeded();
             self.patience = PATIENCE;
         }
-        if ready && (long || self.answered) && self.patience > 0 && !silent {
+        self.queue.drain_sent().for_each(|waiter| lost(waiter, true));
+        if ready && (long || self.answered) && self.patience > 0 && !hopeless {
             let first = self.patience == PATIENCE;
             self.patience = self.patience.saturating_sub(1);
             self.state = State::Idle;
-            self.queue.drain_sent().for_each(lost);
             return Next::Connect { first };
         }
         self.distrusted |= ready;
         self.state = State::Down;
-        self.queue.drain().for_each(lost);
+        self.queue.drain().for_each(|waiter| lost(waiter, false));
         self.down = true;
         Next::Wait { delay: self.backoff.failed(random) }
     }
@@ -330,6 +350,12 @@ impl<W: Copy> Link<W> {
         self.output.clear();
         self.output_sent = 0;
     }
+}
+
+/// Whether a value is a message of a channel; no reply to a command of ours looks like one.
+fn is_message(value: &Value) -> bool {
+    matches!(value, Value::Array(words) if words.len() == 3
+        && matches!(words.first(), Some(Value::BulkString(kind)) if kind == b"message"))
 }
 
 impl Step {
@@ -344,6 +370,11 @@ impl Step {
 }
 
 impl Fault {
+    /// Whether the server was able to decide when the connection was lost.
+    pub fn is_fit(&self) -> bool {
+        !matches!(self, Self::Unfit(_))
+    }
+
     /// Whether the server is there, but will not have us: a matter for the administrator.
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Greeting(_, refusal) if refusal.kind != RefusalKind::NotReady)
@@ -363,7 +394,7 @@ mod tests {
 
     fn link() -> Asked {
         let endpoint = "redis://127.0.0.1".parse().unwrap();
-        Link::new(Greeting::new(&endpoint, "nginx", &Scripts::new()))
+        Link::new(Greeting::new(&endpoint, "nginx", Scripts::new().all()))
     }
 
     fn receive(link: &mut Asked, bytes: &[u8], now: u64) {
@@ -403,7 +434,7 @@ mod tests {
 
     fn lose(link: &mut Asked, now: u64) -> (Next, String) {
         let mut lost = String::new();
-        let next = link.lost(now, 0, |waiter| lost.push(waiter));
+        let next = link.lost(now, 0, true, |waiter, _| lost.push(waiter));
         (next, lost)
     }
 

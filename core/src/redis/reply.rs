@@ -7,8 +7,11 @@
 
 use redis::{ServerErrorKind, Value};
 
-/// The longest reply, in bytes. The longest that is expected is an error with its text.
-pub const MAX_REPLY: usize = 64 * 1024;
+/// The longest reply, in bytes. The longest that is expected is the map of a large cluster.
+pub const MAX_REPLY: usize = 1024 * 1024;
+
+/// The longest line of a reply, in bytes. The longest that is expected is an error with its text.
+const MAX_LINE: usize = 64 * 1024;
 
 /// How deep arrays may nest.
 const MAX_DEPTH: usize = 8;
@@ -39,8 +42,19 @@ pub enum RefusalKind {
     /// The script is not cached: it did not run, and can be sent by its source.
     NoScript,
     /// The server is there but not ready for us: loading, without its master, full, or in
-    /// protected mode.
+    /// protected mode. The command did not run.
     NotReady,
+    /// The server is a replica: nothing was written.
+    ReadOnly,
+    /// Another node of the cluster owns the slot: the command did not run.
+    Moved,
+    /// The slot is on its way to another node, and the key is there already, if it is anywhere:
+    /// the command did not run.
+    Ask,
+    /// The slot is on its way, and so are some of the keys: the command did not run.
+    TryAgain,
+    /// Nobody owns the slot, or the cluster is down: the command did not run.
+    ClusterDown,
     /// The account is missing, wrong, or not allowed to do this.
     Auth,
     /// The command failed.
@@ -90,15 +104,34 @@ pub fn parse(frame: &[u8]) -> Result<Reply<'_>, ProtocolError> {
 
 impl RefusalKind {
     fn of(kind: Option<ServerErrorKind>, code: &str, details: Option<&str>) -> Self {
-        if details.is_some_and(|details| details.starts_with("max number of clients")) {
-            return Self::NotReady;
-        }
         match (kind, code) {
             (Some(ServerErrorKind::NoScript), _) => Self::NoScript,
+            (Some(ServerErrorKind::Moved), _) => Self::Moved,
+            (Some(ServerErrorKind::Ask), _) => Self::Ask,
+            (Some(ServerErrorKind::TryAgain), _) => Self::TryAgain,
+            (Some(ServerErrorKind::ClusterDown), _) => Self::ClusterDown,
+            (Some(ServerErrorKind::ReadOnly), _) => Self::ReadOnly,
             (Some(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown), _)
             | (_, "DENIED") => Self::NotReady,
             (Some(ServerErrorKind::NoPerm), _) | (_, "NOAUTH" | "WRONGPASS") => Self::Auth,
+            (_, "ERR") => Self::of_plain_error(details.unwrap_or_default()),
             _ => Self::Failed,
+        }
+    }
+
+    /// What an error means that has no code of its own.
+    fn of_plain_error(details: &str) -> Self {
+        let unknown = details.strip_prefix("unknown command").map(str::to_ascii_uppercase);
+        if details.starts_with("max number of clients") {
+            Self::NotReady
+        } else if unknown.is_some_and(|rest| rest.trim_start().get(1..8) == Some("EVALSHA")) {
+            // Renamed: the source will do.
+            Self::NoScript
+        } else if details.contains(" -READONLY ") {
+            // Before Redis 7 a script's error was wrapped in one about the script.
+            Self::ReadOnly
+        } else {
+            Self::Failed
         }
     }
 }
@@ -111,9 +144,9 @@ fn end(bytes: &[u8], start: usize, depth: usize) -> Result<Option<usize>, Protoc
     if !b"+-:$*".contains(&kind) {
         return Err(ProtocolError::Garbage);
     }
-    let bounded = rest.get(..MAX_REPLY).unwrap_or(rest);
+    let bounded = rest.get(..MAX_LINE).unwrap_or(rest);
     let Some(length) = bounded.iter().position(|byte| *byte == b'\r') else {
-        return Ok(None);
+        return if bounded.len() < MAX_LINE { Ok(None) } else { Err(ProtocolError::TooLarge) };
     };
     let (line, tail) = rest.split_at(length);
     match tail.get(1) {
@@ -278,7 +311,7 @@ mod tests {
             (b":99999999999999999999\r\n", Garbage),
             (b"*9223372036854775807\r\n", Garbage),
             (b"*999999999999999999\r\n", TooLarge),
-            (b"$70000\r\n", TooLarge),
+            (b"$2000000\r\n", TooLarge),
             (b"$-2\r\n", Garbage),
             (b"$1\r\nabc", Garbage),
             (b"+a\rb", Garbage),
@@ -286,7 +319,7 @@ mod tests {
         ] {
             assert_eq!(frame(bytes), Err(error), "{:?}", String::from_utf8_lossy(bytes));
         }
-        assert_eq!(frame(&[b'+'; MAX_REPLY + 1]), Err(TooLarge));
+        assert_eq!(frame(&[b'+'; MAX_LINE + 1]), Err(TooLarge));
         assert_eq!(frame(b"*60000\r\n:1\r\n"), Ok(None));
     }
 
@@ -298,6 +331,20 @@ mod tests {
         assert_eq!(kind(b"-MASTERDOWN Link is down\r\n"), RefusalKind::NotReady);
         assert_eq!(kind(b"-DENIED Redis is running in protected mode\r\n"), RefusalKind::NotReady);
         assert_eq!(kind(b"-ERR max number of clients reached\r\n"), RefusalKind::NotReady);
+        assert_eq!(kind(b"-READONLY You can't write.\r\n"), RefusalKind::ReadOnly);
+        assert_eq!(
+            kind(b"-ERR Error running script (call to f_1): @user_script:2: -READONLY No\r\n"),
+            RefusalKind::ReadOnly
+        );
+        assert_eq!(kind(b"-MOVED 1 127.0.0.1:1\r\n"), RefusalKind::Moved);
+        assert_eq!(kind(b"-ASK 1 127.0.0.1:1\r\n"), RefusalKind::Ask);
+        assert_eq!(kind(b"-TRYAGAIN later\r\n"), RefusalKind::TryAgain);
+        assert_eq!(kind(b"-CLUSTERDOWN no\r\n"), RefusalKind::ClusterDown);
+        for renamed in ["`EVALSHA`, with", "'EVALSHA', with", "'evalsha'"] {
+            let line = format!("-ERR unknown command {renamed}\r\n");
+            assert_eq!(kind(line.as_bytes()), RefusalKind::NoScript);
+        }
+        assert_eq!(kind(b"-ERR unknown command 'EVAL'\r\n"), RefusalKind::Failed);
         assert_eq!(kind(b"-NOAUTH Authentication required.\r\n"), RefusalKind::Auth);
         assert_eq!(kind(b"-WRONGPASS invalid\r\n"), RefusalKind::Auth);
         assert_eq!(kind(b"-NOPERM no\r\n"), RefusalKind::Auth);

@@ -34,6 +34,14 @@ pub enum By {
     Source,
 }
 
+/// What becomes of a cost.
+#[derive(Clone, Copy)]
+enum Sign {
+    Spent,
+    /// It goes below zero.
+    GivenBack,
+}
+
 /// The scripts of this module, each made once.
 #[derive(Clone, Debug)]
 pub struct Scripts {
@@ -90,13 +98,36 @@ impl Scripts {
         by: By,
         questions: impl ExactSizeIterator<Item = Question<'a>> + Clone,
     ) {
+        self.encode(out, by, Sign::Spent, questions);
+    }
+
+    /// Appends the command that gives back what `questions` have spent to `out`: of each as much
+    /// as is still spent, whatever becomes of the others.
+    ///
+    /// Its answer is that of [`ask`](Self::ask), and nobody is rejected.
+    pub fn give_back<'a>(
+        &self,
+        out: &mut Vec<u8>,
+        by: By,
+        questions: impl ExactSizeIterator<Item = Question<'a>> + Clone,
+    ) {
+        self.encode(out, by, Sign::GivenBack, questions);
+    }
+
+    fn encode<'a>(
+        &self,
+        out: &mut Vec<u8>,
+        by: By,
+        sign: Sign,
+        questions: impl ExactSizeIterator<Item = Question<'a>> + Clone,
+    ) {
         let first = questions.clone().next();
         match (questions.len(), first) {
             (1, Some(question)) => {
                 if let Some(script) = self.single(question.quota.algorithm()) {
                     script.head(out, by, 1, 4);
                     question.key(out);
-                    question.arguments(out);
+                    question.arguments(out, sign);
                 }
             }
             (keys, _) => {
@@ -106,7 +137,7 @@ impl Scripts {
                 }
                 for question in questions {
                     bulk(out, question.quota.algorithm().function().as_bytes());
-                    question.arguments(out);
+                    question.arguments(out, sign);
                 }
             }
         }
@@ -161,9 +192,13 @@ impl Question<'_> {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn arguments(&self, out: &mut Vec<u8>) {
+    fn arguments(&self, out: &mut Vec<u8>, sign: Sign) {
+        match sign {
+            Sign::Spent => number(out, self.cost),
+            Sign::GivenBack => bulk(out, format!("-{}", self.cost).as_bytes()),
+        }
         let (period, count) = self.quota.terms();
-        for value in [self.cost, self.quota.limit(), period, count] {
+        for value in [self.quota.limit(), period, count] {
             number(out, value);
         }
     }
@@ -194,7 +229,17 @@ mod tests {
     fn words(by: By, questions: &[Question<'_>]) -> Vec<String> {
         let mut out = Vec::new();
         Scripts::new().ask(&mut out, by, questions.iter().copied());
-        match ::redis::parse_redis_value(&out).unwrap() {
+        parse(&out)
+    }
+
+    fn words_back(questions: &[Question<'_>]) -> Vec<String> {
+        let mut out = Vec::new();
+        Scripts::new().give_back(&mut out, By::Sha, questions.iter().copied());
+        parse(&out)
+    }
+
+    fn parse(command: &[u8]) -> Vec<String> {
+        match ::redis::parse_redis_value(command).unwrap() {
             ::redis::Value::Array(words) => {
                 words.iter().map(|word| ::redis::from_redis_value_ref(word).unwrap()).collect()
             }
@@ -214,6 +259,21 @@ mod tests {
         let words = words(By::Sha, &[question(b"k1", 0), question(b"k2", 9)]);
         let expected = "2 rl:a:k1 rl:a:k2 token_bucket 0 100 600000 1 token_bucket 9 100 600000 1";
         assert_eq!(words[2..].join(" "), expected);
+    }
+
+    #[test]
+    fn what_is_given_back_is_a_cost_below_zero() {
+        let (one, two) = (question(b"k1", 10), question(b"k2", u64::MAX));
+        let back_of = |questions: &[Question<'_>]| {
+            let (asked, back) = (words(By::Sha, questions), words_back(questions));
+            // The same script, of as many keys.
+            assert_eq!(asked[..3], back[..3]);
+            back[3..].join(" ")
+        };
+        assert_eq!(back_of(&[one]), "rl:a:k1 -10 100 600000 1");
+        let expected = "rl:a:k1 rl:a:k2 token_bucket -10 100 600000 1 \
+            token_bucket -18446744073709551615 100 600000 1";
+        assert_eq!(back_of(&[one, two]), expected);
     }
 
     #[test]

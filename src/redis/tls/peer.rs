@@ -1,5 +1,6 @@
 //! The server at the other end.
 
+use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_long, c_uchar};
 use std::net::IpAddr;
 use std::ptr::NonNull;
@@ -18,14 +19,14 @@ use super::{Stream, Tls};
 pub(crate) struct Peer {
     pub(super) tls: Rc<Tls>,
     name: String,
-    pub(super) session: Option<Session>,
+    pub(super) session: RefCell<Option<Session>>,
 }
 
 impl Peer {
     /// The server on `host`, a name or an address without brackets.
     pub(crate) fn new(tls: Rc<Tls>, host: &str) -> Self {
         let name = tls.name.unwrap_or(host).to_owned();
-        Self { tls, name, session: None }
+        Self { tls, name, session: RefCell::default() }
     }
 
     /// Prepares an open connection to it, which has no pool yet. The stream must be closed before

@@ -62,7 +62,8 @@ impl Stream {
     }
 
     fn start(&self, c: &mut ngx_connection_t, peer: &Peer) -> Result<(), String> {
-        let session = peer.session.as_ref().map_or(ptr::null_mut(), |session| session.0.as_ptr());
+        let session = peer.session.borrow();
+        let session = session.as_ref().map_or(ptr::null_mut(), |session| session.0.as_ptr());
         // SAFETY: the connection is open, and has its pool; OpenSSL takes shares of the context
         // and of the session.
         unsafe {
@@ -88,9 +89,10 @@ impl Stream {
 
     /// Remembers the session for the next connection to the server. Since TLS 1.3 a server hands
     /// out what it takes to resume one only after the handshake, before whatever else it sends.
-    pub(in crate::redis) fn remember(&self, c: &mut ngx_connection_t, peer: &mut Peer) {
+    pub(in crate::redis) fn remember(&self, c: &mut ngx_connection_t, peer: &Peer) {
         // SAFETY: TLS is spoken on the connection; what is returned is a share of our own.
-        peer.session = NonNull::new(unsafe { ngx_ssl_get_session(c) }).map(Session);
+        let session = NonNull::new(unsafe { ngx_ssl_get_session(c) });
+        peer.session.replace(session.map(Session));
     }
 
     /// Why NGINX could not do what it was last asked for.

@@ -1,6 +1,7 @@
 
 -- Asks several limits, and spends only if all of them allow it.
 -- KEYS: one a limit. ARGV, five a limit: algorithm, cost, limit, period, count.
+-- Costs below zero are given back, which is always allowed.
 -- Answers allowed, remaining, reset and retry for each in turn, the last two in microseconds.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -47,7 +48,8 @@ end
 
 for key, write in pairs(pending) do
   if write.ttl then
-    redis.call('SET', key, write.new, 'PX', write.ttl)
+    -- a quota that is whole again is kept for no longer than it must
+    redis.call('SET', key, write.new, 'PX', write.ttl > 0 and write.ttl or 1)
   else
     write.new()
   end

@@ -1,5 +1,6 @@
 
 -- Asks one limit whose algorithm stores itself. KEYS: its key. ARGV: cost, limit, period, count.
+-- A cost below zero is given back.
 -- Answers allowed, remaining, reset and retry, the last two in microseconds.
 local time = redis.call('TIME')
 local allowed, remaining, reset, retry, store = $algorithm(

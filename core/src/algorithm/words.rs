@@ -1,0 +1,151 @@
+//! States as runs of words, for memory that knows no types.
+//!
+//! The first word has the kind of the state in its top byte and a number in the rest, so that a
+//! state with three numbers takes three words.
+
+use std::collections::VecDeque;
+
+use super::State;
+use super::moment::Moment;
+
+/// Every number of a state is below 2^56, with room for sums of a few of them in a word.
+const NUMBER_BITS: u32 = 56;
+const MAX_NUMBER: u64 = (1 << NUMBER_BITS) - 1;
+
+const BUCKET: u64 = 1;
+const ARRIVAL: u64 = 2;
+const WINDOW: u64 = 3;
+const LOG: u64 = 4;
+
+impl State {
+    /// The state as words.
+    pub(crate) fn to_words(&self) -> impl ExactSizeIterator<Item = u64> + Clone {
+        let length = match self {
+            Self::Arrival(_) => 2,
+            Self::Bucket(..) | Self::Window(..) => 3,
+            Self::Log(log) => 1 + 2 * log.len(),
+        };
+        (0..length).map(|index| self.word(index))
+    }
+
+    fn word(&self, index: usize) -> u64 {
+        let (kind, numbers) = match self {
+            Self::Bucket(tokens, moment) => (BUCKET, [*tokens, moment.micros, moment.part]),
+            Self::Arrival(moment) => (ARRIVAL, [moment.micros, moment.part, 0]),
+            Self::Window(window, current, previous) => (WINDOW, [*window, *current, *previous]),
+            Self::Log(log) => {
+                let Some(index) = index.checked_sub(1) else { return LOG << NUMBER_BITS };
+                let entry = log.get(index / 2).copied().unwrap_or_default();
+                return if index.is_multiple_of(2) { entry.0 } else { entry.1 };
+            }
+        };
+        let number = numbers.get(index).copied().unwrap_or_default();
+        if index == 0 { (kind << NUMBER_BITS) | number.min(MAX_NUMBER) } else { number }
+    }
+
+    /// The state that these words are; `None` for words that no decision has left.
+    pub(crate) fn from_words(words: impl Iterator<Item = u64>) -> Option<Self> {
+        let mut words = words;
+        let first = words.next()?;
+        let (kind, number) = (first >> NUMBER_BITS, first & MAX_NUMBER);
+        let mut numbers = words.map(|word| (word <= MAX_NUMBER).then_some(word));
+        let mut next = || numbers.next()?;
+        let state = match kind {
+            BUCKET => Self::Bucket(number, Moment { micros: next()?, part: next()? }),
+            ARRIVAL => Self::Arrival(Moment { micros: number, part: next()? }),
+            WINDOW => Self::Window(number, next()?, next()?),
+            LOG => Self::Log(entries(&mut numbers)?),
+            _ => return None,
+        };
+        numbers.next().is_none().then_some(state)
+    }
+}
+
+fn entries(numbers: &mut impl Iterator<Item = Option<u64>>) -> Option<VecDeque<(u64, u64)>> {
+    let mut log = VecDeque::with_capacity(numbers.size_hint().0 / 2);
+    let mut total = 0;
+    while let Some(time) = numbers.next() {
+        let cost = numbers.next()??;
+        total += cost;
+        if total > MAX_NUMBER {
+            return None;
+        }
+        log.push_back((time?, cost));
+    }
+    Some(log)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::algorithm::Algorithm;
+    use crate::limit::Quota;
+    use crate::rate::{MAX_EXACT, Rate};
+
+    fn numbers() -> impl Strategy<Value = u64> {
+        prop_oneof![0..10_u64, 0..=MAX_EXACT, Just(MAX_NUMBER)]
+    }
+
+    fn states() -> impl Strategy<Value = State> {
+        let moments = || (numbers(), numbers()).prop_map(|(micros, part)| Moment { micros, part });
+        let entries = vec((numbers(), 0..1_000_u64), 0..20);
+        prop_oneof![
+            (numbers(), moments()).prop_map(|(tokens, moment)| State::Bucket(tokens, moment)),
+            moments().prop_map(State::Arrival),
+            (numbers(), numbers(), numbers()).prop_map(|(n, a, b)| State::Window(n, a, b)),
+            entries.prop_map(|log| State::Log(log.into())),
+        ]
+    }
+
+    /// Words of a state that were changed, or just words.
+    fn words() -> impl Strategy<Value = Vec<u64>> {
+        let kinds = (0..6_u64, numbers()).prop_map(|(kind, number)| (kind << NUMBER_BITS) | number);
+        let word = || prop_oneof![8 => numbers(), 1 => any::<u64>()];
+        (kinds, vec(word(), 0..12)).prop_map(|(first, rest)| [vec![first], rest].concat())
+    }
+
+    proptest! {
+        #[test]
+        fn states_survive_the_round_trip(state in states()) {
+            let words = state.to_words();
+            prop_assert_eq!(words.len(), words.clone().count());
+            prop_assert_eq!(State::from_words(words), Some(state));
+        }
+
+        /// Not even where numbers that overflow would.
+        #[test]
+        fn no_words_make_a_decision_panic(
+            words in words(),
+            now in numbers(),
+            cost in 0..=MAX_EXACT,
+            count in 1..1_000_u64,
+            period in 1..1_000_000_u64,
+        ) {
+            let now = now.min(MAX_EXACT);
+            let state = State::from_words(words.into_iter());
+            for algorithm in Algorithm::ALL {
+                let quota = Quota::new(algorithm, Rate::new(count, period).unwrap(), count).unwrap();
+                for cost in [cost, 0, 1] {
+                    let verdict = algorithm.decide(&mut state.clone(), now, &quota, cost);
+                    prop_assert!(verdict.remaining <= quota.limit());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn cut_or_joined_words_are_no_state() {
+        let log = State::Log([(1, 2), (3, 4)].into());
+        for state in [State::Bucket(1, Moment::at(2)), State::Window(1, 2, 3), log] {
+            let words: Vec<u64> = state.to_words().collect();
+            let (_, cut) = words.split_last().unwrap();
+            assert_eq!(State::from_words(cut.iter().copied()), None, "{state:?}");
+            let joined = words.iter().copied().chain([1]);
+            assert_eq!(State::from_words(joined), None, "{state:?}");
+        }
+        assert_eq!(State::from_words([].into_iter()), None);
+    }
+}

@@ -1,0 +1,561 @@
+//! Decisions of this machine alone, for the time in which Redis cannot decide, and the time after.
+//!
+//! In an **outage** a client spends here what it would have spent in Redis, by the same algorithm,
+//! and starts with a whole quota. On the **return** of Redis, which knows nothing of that, who
+//! spent here is asked here too, until all of it has been regained: until the quota is whole.
+//! What passes then is charged in both places. Who has spent nothing here, or has regained it, is
+//! not asked.
+//!
+//! So one machine lets no more through, from the start of an outage on, than one bucket, window or
+//! log of the algorithm would, whatever Redis has forgotten:
+//!
+//! - `token_bucket`, `gcra`, `leaky_bucket`: in any time t at most `limit + t × rate`;
+//! - `token_bucket` with intervals of n: from the first request on `limit + n × (t / period + 1)`,
+//!   in any time one n more, as the refills here and in Redis are not at the same moments;
+//! - `sliding_window`, `fixed_window`: in any aligned period at most `limit`;
+//! - `sliding_log`: in any period at most `limit`.
+//!
+//! For all that passed while a client was asked here, it was charged here. When its quota is whole
+//! here, nothing of that counts any more, and Redis lets no more through from then on than from
+//! the start. This is also why the time for which a client is asked here must not end earlier:
+//! what Redis regains meanwhile is the same quota, and would be spent twice.
+
+use crate::algorithm::State;
+use crate::decision::Verdict;
+use crate::limit::Quota;
+use crate::table::Table;
+
+/// When a decision is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Redis cannot decide: all limits are asked.
+    Outage,
+    /// Redis is to decide: only those limits are asked of which the client has spent something
+    /// here that it has not regained.
+    Return,
+}
+
+/// What a request is to spend of one limit, and what the limit says.
+#[derive(Debug)]
+pub struct Charge {
+    digest: u128,
+    quota: Quota,
+    cost: u64,
+    answer: Answer,
+    /// Whether it was spent, and not given back.
+    spent: bool,
+    draft: Draft,
+}
+
+/// A decision that is being made.
+#[derive(Debug, Default)]
+struct Draft {
+    /// Whether the limit takes part.
+    asked: bool,
+    /// What is stored, what is to be stored, and whether that is anything new.
+    before: Option<State>,
+    after: Option<State>,
+    changed: bool,
+}
+
+/// What a limit says here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is not asked.
+    Unasked,
+    /// It would let the request pass, but has no room to write that down: nothing of it is spent.
+    NoRoom,
+    /// It was asked.
+    Verdict(Verdict),
+}
+
+/// Decides one request. If all limits that are asked allow it, all are charged; if one rejects it,
+/// none is, and the others answer for what they hold. Charges may share a digest: the second one
+/// sees what the first is about to spend.
+///
+/// `now` is the Unix time in µs. Answers the time in µs at which all of these quotas are whole
+/// again: past the latest that was ever answered, nothing is asked in [`Mode::Return`].
+pub fn decide(table: &mut Table<'_>, now: u64, mode: Mode, charges: &mut [Charge]) -> u64 {
+    for charge in &mut *charges {
+        charge.load(table, now, mode);
+    }
+    each_asked(charges, |charge, earlier| charge.spend(earlier, now));
+    let passes = !charges.iter().any(Charge::rejects);
+    if !passes {
+        each_asked(charges, |charge, earlier| charge.spend_nothing(earlier, now));
+    }
+    let reset = charges.iter_mut().map(|charge| charge.store(table, passes)).max();
+    now.saturating_add(reset.unwrap_or(0))
+}
+
+/// Gives back what a request has spent here, where Redis rejects it after all, or could not be
+/// asked. What was not spent is left alone.
+pub fn give_back(table: &mut Table<'_>, now: u64, charges: &mut [Charge]) {
+    for charge in charges {
+        if std::mem::take(&mut charge.spent) {
+            charge.give_back(table, now);
+        }
+    }
+}
+
+/// Does something with each charge that is asked, and those before it.
+fn each_asked(charges: &mut [Charge], act: impl Fn(&mut Charge, &[Charge])) {
+    for index in 0..charges.len() {
+        let (earlier, later) = charges.split_at_mut(index);
+        if let Some(charge) = later.first_mut().filter(|charge| charge.draft.asked) {
+            act(charge, earlier);
+        }
+    }
+}
+
+impl Charge {
+    /// `digest` stands for the limit and the client, and is as good as random.
+    pub fn new(digest: u128, quota: Quota, cost: u64) -> Self {
+        let (answer, draft) = (Answer::Unasked, Draft::default());
+        Self { digest, quota, cost, answer, spent: false, draft }
+    }
+
+    /// What the limit said at the last decision.
+    pub fn answer(&self) -> Answer {
+        self.answer
+    }
+
+    fn rejects(&self) -> bool {
+        matches!(self.answer, Answer::Verdict(Verdict { allowed: false, .. }))
+    }
+
+    /// Reads what is stored, and finds out whether the limit is to be asked.
+    fn load(&mut self, table: &mut Table<'_>, now: u64, mode: Mode) {
+        *self = Self::new(self.digest, self.quota, self.cost);
+        self.draft.before = stored(table, self.digest);
+        self.draft.asked = match mode {
+            Mode::Outage => true,
+            Mode::Return => self.draft.before.is_some() && self.ask(&[], now, 0).reset > 0,
+        };
+    }
+
+    fn spend(&mut self, earlier: &[Self], now: u64) {
+        self.answer = Answer::Verdict(self.ask(earlier, now, self.cost));
+    }
+
+    /// Answers for what the limit holds, and, where it rejects the request, when it would not.
+    fn spend_nothing(&mut self, earlier: &[Self], now: u64) {
+        let unspent = self.ask(earlier, now, 0);
+        if let Answer::Verdict(verdict) = &mut self.answer {
+            let Verdict { allowed, retry, .. } = *verdict;
+            *verdict = Verdict { allowed, retry, ..unspent };
+        }
+    }
+
+    /// Asks the limit, given what those before it are about to store.
+    fn ask(&mut self, earlier: &[Self], now: u64, cost: u64) -> Verdict {
+        let shares = |other: &&Self| other.draft.asked && other.digest == self.digest;
+        let sharer = earlier.iter().rfind(shares);
+        let start = sharer.map_or(&self.draft.before, |sharer| &sharer.draft.after);
+        let mut after = start.clone();
+        let verdict = self.quota.algorithm().decide(&mut after, now, &self.quota, cost);
+        self.draft.changed = after != *start;
+        self.draft.after = after;
+        verdict
+    }
+
+    /// Writes down what the decision has changed. Answers how long the quota takes from now to be
+    /// whole, in µs.
+    fn store(&mut self, table: &mut Table<'_>, passes: bool) -> u64 {
+        let Draft { after, changed, .. } = std::mem::take(&mut self.draft);
+        let Answer::Verdict(verdict) = self.answer else { return 0 };
+        if changed && !store(table, self.digest, after.as_ref()) {
+            self.answer = Answer::NoRoom;
+            return 0;
+        }
+        self.spent = passes && self.cost > 0;
+        verdict.reset
+    }
+
+    fn give_back(&self, table: &mut Table<'_>, now: u64) {
+        let mut state = stored(table, self.digest);
+        self.quota.algorithm().give_back(&mut state, now, &self.quota, self.cost);
+        store(table, self.digest, state.as_ref());
+    }
+}
+
+fn stored(table: &mut Table<'_>, digest: u128) -> Option<State> {
+    table.get(digest).and_then(State::from_words)
+}
+
+/// `false` if the state is too long for the table.
+fn store(table: &mut Table<'_>, digest: u128, state: Option<&State>) -> bool {
+    state.is_none_or(|state| table.set(digest, state.to_words()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::algorithm::{Algorithm, BurstParameter};
+    use crate::decision::Retry;
+    use crate::rate::Rate;
+
+    const START: u64 = 1_700_000_000_000_000;
+
+    fn quota(algorithm: Algorithm, rate: &str, limit: u64) -> Quota {
+        Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap()
+    }
+
+    fn digest(number: u8) -> u128 {
+        u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
+    }
+
+    /// Decides for a single limit.
+    fn ask(table: &mut Table<'_>, now: u64, mode: Mode, quota: Quota, cost: u64) -> Answer {
+        let mut charges = [Charge::new(digest(1), quota, cost)];
+        decide(table, now, mode, &mut charges);
+        charges[0].answer()
+    }
+
+    fn verdict(answer: Answer) -> Verdict {
+        match answer {
+            Answer::Verdict(verdict) => verdict,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn quotas() -> impl Strategy<Value = Quota> {
+        let algorithms = proptest::sample::select(&Algorithm::ALL[..]);
+        (algorithms, 1..20_u64, 1_000..1_000_000_u64, 1..40_u64).prop_map(
+            |(algorithm, count, period, limit)| {
+                let own = algorithm.burst_parameter() == BurstParameter::None;
+                let rate = Rate::new(count, period).unwrap();
+                Quota::new(algorithm, rate, if own { count } else { limit }).unwrap()
+            },
+        )
+    }
+
+    /// What the references say and keep.
+    #[derive(Clone, Default)]
+    struct Model(BTreeMap<u128, Option<State>>);
+
+    impl Model {
+        fn ask(&mut self, now: u64, (digest, quota, cost): (u128, Quota, u64)) -> Verdict {
+            let state = self.0.entry(digest).or_default();
+            quota.algorithm().decide(state, now, &quota, cost)
+        }
+
+        fn decide(&mut self, now: u64, asked: &[(u128, Quota, u64)]) -> Vec<Verdict> {
+            let before = self.clone();
+            let spent: Vec<Verdict> = asked.iter().map(|one| self.ask(now, *one)).collect();
+            if spent.iter().all(|verdict| verdict.allowed) {
+                return spent;
+            }
+            *self = before;
+            let held = asked.iter().map(|(digest, quota, _)| self.ask(now, (*digest, *quota, 0)));
+            let held: Vec<Verdict> = held.collect();
+            let merge = |(spent, held): (&Verdict, Verdict)| Verdict {
+                allowed: spent.allowed,
+                retry: spent.retry,
+                ..held
+            };
+            spent.iter().zip(held).map(merge).collect()
+        }
+    }
+
+    /// A request: µs since the one before, µs that the clock steps back, and which limits it is to
+    /// be charged to, with what share of each.
+    type Request = (u64, u64, Vec<(usize, f64)>);
+
+    fn requests(limits: usize) -> impl Strategy<Value = Vec<Request>> {
+        let gaps = prop_oneof![Just(0), 0..1_000_u64, 0..1_000_000_u64];
+        let steps = prop_oneof![19 => Just(0), 1 => 0..3_000_000_u64];
+        let costs = prop_oneof![Just(0.0), 0.0..0.3, 0.0..1.2];
+        vec((gaps, steps, vec((0..limits, costs), 1..5)), 0..60)
+    }
+
+    proptest! {
+        #[test]
+        fn an_outage_is_decided_as_by_the_references(
+            limits in vec(quotas(), 4),
+            requests in requests(4),
+        ) {
+            let (mut words, mut now) = (vec![0; 4_000], START);
+            let mut table = Table::open(&mut words);
+            let mut model = Model::default();
+            for (gap, step, shares) in requests {
+                now = now + gap - step;
+                let charge = |&(limit, share): &(usize, f64)| {
+                    let cost = (share * limits[limit].limit() as f64).ceil() as u64;
+                    (digest(limit as u8), limits[limit], cost)
+                };
+                let asked: Vec<_> = shares.iter().map(charge).collect();
+                let mut charges: Vec<Charge> =
+                    asked.iter().map(|&(digest, quota, cost)| Charge::new(digest, quota, cost)).collect();
+                let until = decide(&mut table, now, Mode::Outage, &mut charges);
+                let expected = model.decide(now, &asked);
+                let reset = expected.iter().map(|verdict| verdict.reset).max().unwrap();
+                prop_assert_eq!(until, now + reset);
+                let answers: Vec<Verdict> =
+                    charges.iter().map(|charge| verdict(charge.answer())).collect();
+                prop_assert_eq!(answers, expected);
+            }
+        }
+    }
+
+    /// A request of a client, so many emission intervals after the one before. It costs so much, or
+    /// all that can be had.
+    #[derive(Clone, Debug)]
+    struct Event {
+        intervals: f64,
+        cost: Option<f64>,
+    }
+
+    fn events() -> impl Strategy<Value = Vec<Event>> {
+        let few = (0..4_u32).prop_map(f64::from);
+        let intervals = prop_oneof![Just(0.0), few, 0.0..2.0, 0.0..40.0];
+        let event = (intervals, prop::option::of(0.0..1.1));
+        vec(event.prop_map(|(intervals, cost)| Event { intervals, cost }), 0..60)
+    }
+
+    /// A client of this machine, and what of its requests passed: when, and what they spent.
+    struct Client<'a> {
+        quota: Quota,
+        now: u64,
+        table: Table<'a>,
+        redis: Option<State>,
+        passed: Vec<(u64, u64)>,
+        until: u64,
+    }
+
+    impl Client<'_> {
+        fn live(&mut self, mode: Mode, events: &[Event]) {
+            let interval = self.quota.rate().period() as f64 / self.quota.rate().count() as f64;
+            for event in events {
+                self.now += (event.intervals * interval).round() as u64;
+                let cost = match event.cost {
+                    Some(share) => (share * self.quota.limit() as f64).ceil() as u64,
+                    None => self.remaining(mode),
+                };
+                if self.ask(mode, cost) {
+                    self.passed.push((self.now, cost));
+                }
+            }
+        }
+
+        fn remaining(&mut self, mode: Mode) -> u64 {
+            let local = match ask(&mut self.table, self.now, mode, self.quota, 0) {
+                Answer::Verdict(verdict) => verdict.remaining,
+                _ => u64::MAX,
+            };
+            match mode {
+                Mode::Outage => local,
+                Mode::Return => local.min(self.ask_redis(0).remaining),
+            }
+        }
+
+        /// As the module does.
+        fn ask(&mut self, mode: Mode, cost: u64) -> bool {
+            let mut charges = [Charge::new(digest(1), self.quota, cost)];
+            if mode == Mode::Outage || self.now < self.until {
+                let until = decide(&mut self.table, self.now, mode, &mut charges);
+                self.until = self.until.max(until);
+            }
+            if charges[0].rejects() {
+                return false;
+            }
+            let passes = mode == Mode::Outage || self.ask_redis(cost).allowed;
+            if !passes {
+                give_back(&mut self.table, self.now, &mut charges);
+            }
+            passes
+        }
+
+        fn ask_redis(&mut self, cost: u64) -> Verdict {
+            self.quota.algorithm().decide(&mut self.redis, self.now, &self.quota, cost)
+        }
+
+        /// Whether more passed in any time than the algorithm says.
+        fn exceeds(&self) -> bool {
+            (0..self.passed.len()).any(|first| {
+                let mut spent = 0;
+                self.passed[first..].iter().any(|(now, cost)| {
+                    spent += cost;
+                    self.exceeds_in(first, *now, spent)
+                })
+            })
+        }
+
+        fn exceeds_in(&self, first: usize, to: u64, spent: u64) -> bool {
+            let (rate, limit) = (self.quota.rate(), self.quota.limit());
+            let (period, count, from) = (rate.period(), rate.count(), self.passed[first].0);
+            let time = to - from;
+            match self.quota.algorithm() {
+                Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket => {
+                    spent.saturating_sub(limit) * period > time * count
+                }
+                Algorithm::IntervalBucket => {
+                    let refills = time / period + 1 + u64::from(first > 0);
+                    spent > limit + count * refills
+                }
+                Algorithm::SlidingWindow | Algorithm::FixedWindow => {
+                    spent > limit * (to / period - from / period + 1)
+                }
+                Algorithm::SlidingLog => time < period && spent > limit,
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        /// Redis returns, and has forgotten everything.
+        #[test]
+        fn no_outage_lets_more_through_than_the_limit(
+            quota in quotas(),
+            start in START..START + 10_000_000,
+            outage in events(),
+            back in events(),
+        ) {
+            let mut words = vec![0; 4_000];
+            let table = Table::open(&mut words);
+            let mut client =
+                Client { quota, now: start, table, redis: None, passed: Vec::new(), until: 0 };
+            client.live(Mode::Outage, &outage);
+            client.live(Mode::Return, &back);
+            prop_assert!(!client.exceeds(), "{:?}", client.passed);
+            // Past the time that is answered there is nothing to ask.
+            client.now = client.now.max(client.until);
+            let answer = ask(&mut client.table, client.now, Mode::Return, quota, 0);
+            prop_assert_eq!(answer, Answer::Unasked);
+        }
+
+        /// And what is given back is as if it had never been spent here.
+        #[test]
+        fn what_is_given_back_can_be_spent(quota in quotas(), outage in events(), cost in 0..30_u64) {
+            let mut words = vec![0; 4_000];
+            let table = Table::open(&mut words);
+            let mut client =
+                Client { quota, now: START, table, redis: None, passed: Vec::new(), until: 0 };
+            client.live(Mode::Outage, &outage);
+            let before = ask(&mut client.table, client.now, Mode::Outage, quota, 0);
+            let mut charges = [Charge::new(digest(1), quota, cost)];
+            decide(&mut client.table, client.now, Mode::Return, &mut charges);
+            // Twice is as good as once.
+            give_back(&mut client.table, client.now, &mut charges);
+            give_back(&mut client.table, client.now, &mut charges);
+            let after = ask(&mut client.table, client.now, Mode::Outage, quota, 0);
+            prop_assert_eq!(after, before);
+        }
+    }
+
+    #[test]
+    fn on_return_only_those_are_asked_who_have_something_to_regain() {
+        let (mut words, quota) = (vec![0; 1_000], quota(Algorithm::TokenBucket, "1r/s", 2));
+        let table = &mut Table::open(&mut words);
+        let second = 1_000_000;
+
+        assert_eq!(ask(table, START, Mode::Return, quota, 1), Answer::Unasked);
+        assert_eq!(table.usage().entries, 0);
+
+        assert_eq!(verdict(ask(table, START, Mode::Outage, quota, 1)).remaining, 1);
+        assert_eq!(verdict(ask(table, START, Mode::Return, quota, 1)).remaining, 0);
+        let rejected = verdict(ask(table, START, Mode::Return, quota, 1));
+        assert_eq!(rejected.retry, Retry::After(second));
+        let last = verdict(ask(table, START + 2 * second - 1, Mode::Return, quota, 0));
+        assert_eq!((last.remaining, last.reset), (1, 1));
+        assert_eq!(ask(table, START + 2 * second, Mode::Return, quota, 1), Answer::Unasked);
+    }
+
+    #[test]
+    fn on_return_one_limit_may_be_asked_and_another_not() {
+        let (mut words, quota) = (vec![0; 1_000], quota(Algorithm::Gcra, "1r/s", 1));
+        let table = &mut Table::open(&mut words);
+        verdict(ask(table, START, Mode::Outage, quota, 1));
+
+        let mut charges = [2, 1].map(|number| Charge::new(digest(number), quota, 1));
+        decide(table, START, Mode::Return, &mut charges);
+        assert_eq!(charges[0].answer(), Answer::Unasked);
+        assert!(charges[1].rejects());
+        // What was not spent is not given back.
+        give_back(table, START, &mut charges);
+        assert!(!verdict(ask(table, START, Mode::Outage, quota, 1)).allowed);
+        assert_eq!(table.usage().entries, 1);
+    }
+
+    #[test]
+    fn who_spends_nothing_takes_no_room() {
+        let mut words = vec![0; 1_000];
+        let table = &mut Table::open(&mut words);
+        for algorithm in Algorithm::ALL {
+            let quota = quota(algorithm, "2r/s", 2);
+            assert!(verdict(ask(table, START, Mode::Outage, quota, 0)).allowed);
+            assert!(!verdict(ask(table, START, Mode::Outage, quota, 3)).allowed);
+        }
+        assert_eq!(table.usage().entries, 0);
+    }
+
+    #[test]
+    fn a_state_of_another_kind_counts_as_none() {
+        let kind = |algorithm: Algorithm| match algorithm {
+            Algorithm::TokenBucket | Algorithm::IntervalBucket => 0,
+            Algorithm::Gcra | Algorithm::LeakyBucket => 1,
+            Algorithm::SlidingWindow | Algorithm::FixedWindow => 2,
+            Algorithm::SlidingLog => 3,
+        };
+        for old in Algorithm::ALL {
+            for new in Algorithm::ALL.into_iter().filter(|new| kind(*new) != kind(old)) {
+                let mut words = vec![0; 1_000];
+                let table = &mut Table::open(&mut words);
+                let (old, new) = (quota(old, "2r/s", 2), quota(new, "2r/s", 2));
+                assert!(verdict(ask(table, START, Mode::Outage, old, 2)).allowed);
+                assert_eq!(ask(table, START, Mode::Return, new, 1), Answer::Unasked);
+                let first = verdict(ask(table, START, Mode::Outage, new, 1));
+                assert_eq!((first.allowed, first.remaining), (true, 1), "{old:?} {new:?}");
+                let second = verdict(ask(table, START, Mode::Outage, new, 1));
+                assert_eq!((second.allowed, second.remaining), (true, 0), "{old:?} {new:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_was_evicted_starts_anew() {
+        // Of four blocks.
+        let (mut words, quota) = (vec![0; 42], quota(Algorithm::TokenBucket, "1r/h", 1));
+        let table = &mut Table::open(&mut words);
+        let mut allowed = |number| {
+            let mut charges = [Charge::new(digest(number), quota, 1)];
+            decide(table, START, Mode::Outage, &mut charges);
+            verdict(charges[0].answer()).allowed
+        };
+        assert!((0..5).all(&mut allowed));
+        assert!(!(1..5).any(&mut allowed));
+        assert!(allowed(0));
+        assert!(allowed(1));
+        assert!(!allowed(0));
+    }
+
+    #[test]
+    fn a_log_that_is_too_long_has_no_room() {
+        // Of eight blocks, so that a value may have ten words, which are four entries.
+        let mut words = vec![0; 76];
+        let table = &mut Table::open(&mut words);
+        let log = quota(Algorithm::SlidingLog, "10r/s", 10);
+        let bucket = quota(Algorithm::TokenBucket, "10r/s", 10);
+        let mut decide = |now| {
+            let mut charges = [Charge::new(digest(1), log, 1), Charge::new(digest(2), bucket, 1)];
+            decide(table, now, Mode::Outage, &mut charges);
+            charges.map(|charge| charge.answer())
+        };
+        for remaining in (6..10).rev() {
+            let both = decide(START).map(|answer| verdict(answer).remaining);
+            assert_eq!(both, [remaining, remaining]);
+        }
+        for remaining in (3..6).rev() {
+            let [log, bucket] = decide(START);
+            assert_eq!((log, verdict(bucket).remaining), (Answer::NoRoom, remaining));
+        }
+        // What has no room is not spent: a second later all is regained.
+        assert_eq!(decide(START + 1_000_000).map(|answer| verdict(answer).remaining), [9, 9]);
+    }
+}

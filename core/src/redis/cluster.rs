@@ -1,0 +1,294 @@
+//! Redis Cluster: which of its nodes holds a key.
+//!
+//! A cluster has 16,384 slots, each with one master. A key's slot follows from the key alone; who
+//! owns the slot is told by any node, as an answer to `CLUSTER SLOTS`, or as a redirection.
+
+use std::net::IpAddr;
+
+use crc16::{State, XMODEM};
+use redis::Value;
+
+/// How many slots a cluster has.
+pub const SLOTS: usize = 16_384;
+
+/// The slot of the key `head` + `key`: the CRC16 of its hash tag, or of all of it.
+///
+/// Source: the Redis Cluster specification.
+pub fn slot(head: &[u8], key: &[u8]) -> u16 {
+    let mut crc = State::<XMODEM>::new();
+    match tag(head, key) {
+        None => {
+            crc.update(head);
+            crc.update(key);
+        }
+        Some((start, length)) => {
+            joined(head, key).skip(start).take(length).for_each(|byte| crc.update(&[byte]));
+        }
+    }
+    crc.get() % SLOTS as u16
+}
+
+/// Where the hash tag starts and how long it is: what stands between the first `{` and the next
+/// `}`, unless that is nothing.
+fn tag(head: &[u8], key: &[u8]) -> Option<(usize, usize)> {
+    let start = joined(head, key).position(|byte| byte == b'{')?.saturating_add(1);
+    let length = joined(head, key).skip(start).position(|byte| byte == b'}')?;
+    (length > 0).then_some((start, length))
+}
+
+fn joined<'a>(head: &'a [u8], key: &'a [u8]) -> impl Iterator<Item = u8> + 'a {
+    head.iter().chain(key).copied()
+}
+
+/// A master of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Member {
+    /// Where to connect to: an IP address, or, where the cluster tells none, a host name.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// The host name that it announces, if it does.
+    pub name: Option<String>,
+}
+
+/// Who owns which slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Map {
+    /// The masters that own slots.
+    pub members: Vec<Member>,
+    owners: Vec<u16>,
+}
+
+/// The owner of a slot without one.
+const NOBODY: u16 = u16::MAX;
+
+/// The answer to `CLUSTER SLOTS` is not what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the answer to CLUSTER SLOTS makes no sense")]
+pub struct NoMap;
+
+impl Map {
+    /// Reads the answer to `CLUSTER SLOTS` of a node that was reached at `host`: a node that does
+    /// not know its own address tells none.
+    pub fn parse(answer: &Value, host: &str) -> Result<Self, NoMap> {
+        let mut map = Self { members: Vec::new(), owners: vec![NOBODY; SLOTS] };
+        for range in items(answer).ok_or(NoMap)? {
+            let [first, last, master, ..] = items(range).ok_or(NoMap)? else { return Err(NoMap) };
+            let (first, last) = (index(first).ok_or(NoMap)?, index(last).ok_or(NoMap)?);
+            let member = Member::parse(master, host).ok_or(NoMap)?;
+            let owner = map.add(member)?;
+            map.owners.get_mut(first..=last).ok_or(NoMap)?.fill(owner);
+        }
+        Ok(map)
+    }
+
+    /// The index of the owner of `slot` among the members.
+    pub fn owner(&self, slot: u16) -> Option<usize> {
+        let owner = *self.owners.get(usize::from(slot))?;
+        (owner != NOBODY).then_some(usize::from(owner))
+    }
+
+    /// Whether every slot has an owner.
+    pub fn is_complete(&self) -> bool {
+        !self.owners.contains(&NOBODY)
+    }
+
+    fn add(&mut self, member: Member) -> Result<u16, NoMap> {
+        let index = self.members.iter().position(|known| *known == member).unwrap_or_else(|| {
+            self.members.push(member);
+            self.members.len().saturating_sub(1)
+        });
+        u16::try_from(index).ok().filter(|index| *index != NOBODY).ok_or(NoMap)
+    }
+}
+
+impl Member {
+    /// Reads `[endpoint, port, id, metadata]` of a node. The endpoint is an address or a host name,
+    /// or nothing if the node knows none; the metadata, since Redis 7, hold the other of the two.
+    fn parse(node: &Value, asked: &str) -> Option<Self> {
+        let [endpoint, port, rest @ ..] = items(node)? else { return None };
+        let port = match port {
+            Value::Int(port) => u16::try_from(*port).ok().filter(|port| *port > 0)?,
+            _ => return None,
+        };
+        let metadata = rest.get(1).and_then(items).unwrap_or_default();
+        let described = |what: &str| {
+            let mut pairs = metadata.chunks_exact(2);
+            pairs.find(|pair| pair.first().and_then(text) == Some(what))?.get(1).and_then(text)
+        };
+        let told = |text: &&str| !text.is_empty() && *text != "?";
+        let endpoint = text(endpoint).filter(told);
+        let address = endpoint.filter(|text| is_address(text)).or_else(|| described("ip"));
+        let name = endpoint.filter(|text| !is_address(text)).or_else(|| described("hostname"));
+        let (address, name) = (address.filter(told), name.filter(told));
+        Some(Self {
+            host: address.or(name).unwrap_or(asked).to_owned(),
+            port,
+            name: name.map(str::to_owned),
+        })
+    }
+
+    /// Whether this is the node that a redirection names.
+    pub fn is_at(&self, host: &str, port: u16) -> bool {
+        self.port == port && (self.host == host || self.name.as_deref() == Some(host))
+    }
+}
+
+/// Where a node sends those who ask it for a slot that it does not serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    /// The slot.
+    pub slot: u16,
+    /// The host of the node to ask instead; empty if it is that of the node that said so.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+}
+
+impl Redirect {
+    /// Reads an error such as `MOVED 3999 127.0.0.1:6381` or `ASK 3999 127.0.0.1:6381`.
+    pub fn parse(error: &str) -> Option<Self> {
+        let mut words = error.split(' ').skip(1);
+        let slot = words.next()?.parse().ok().filter(|slot| usize::from(*slot) < SLOTS)?;
+        let (host, port) = words.next()?.rsplit_once(':')?;
+        let port = port.parse().ok().filter(|port| *port > 0)?;
+        Some(Self { slot, host: host.trim_matches(['[', ']']).to_owned(), port })
+    }
+}
+
+fn items(value: &Value) -> Option<&[Value]> {
+    match value {
+        Value::Array(items) => Some(items),
+        _ => None,
+    }
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
+fn index(value: &Value) -> Option<usize> {
+    match value {
+        Value::Int(number) => usize::try_from(*number).ok(),
+        _ => None,
+    }
+}
+
+fn is_address(text: &str) -> bool {
+    text.parse::<IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_redis() {
+        // As CLUSTER KEYSLOT says.
+        assert_eq!(slot(b"", b"123456789"), 12_739);
+        assert_eq!(slot(b"1234", b"56789"), 12_739);
+        assert_eq!(slot(b"rl:a:", b""), slot(b"rl", b":a:"));
+        assert_eq!(slot(b"rl:a:", b"{user1000}.following"), slot(b"", b"user1000"));
+        assert_eq!(slot(b"{rl}:a:", b"{x}"), slot(b"", b"rl"));
+        assert_eq!(slot(b"a{b", b"c}d"), slot(b"", b"bc"));
+        assert_eq!(slot(b"foo", b"{}{bar}"), slot(b"foo{}", b"{bar}"));
+        assert_ne!(slot(b"foo", b"{}{bar}"), slot(b"", b"bar"), "an empty tag is none");
+        assert_eq!(slot(b"foo", b"{{bar}}zap"), slot(b"", b"{bar"));
+        assert_eq!(slot(b"a}", b"{b"), slot(b"a", b"}{b"));
+    }
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.into())
+    }
+
+    fn range(first: i64, last: i64, node: Vec<Value>) -> Value {
+        let replica = Value::Array(vec![bulk("10.0.0.9"), Value::Int(1), bulk("id")]);
+        Value::Array(vec![Value::Int(first), Value::Int(last), Value::Array(node), replica])
+    }
+
+    fn map(ranges: Vec<Value>) -> Result<Map, NoMap> {
+        Map::parse(&Value::Array(ranges), "10.0.0.1")
+    }
+
+    fn member(node: Vec<Value>) -> Member {
+        map(vec![range(0, 0, node)]).unwrap().members[0].clone()
+    }
+
+    #[test]
+    fn a_map_is_read() {
+        let node = |host: &str, port| vec![bulk(host), Value::Int(port), bulk("id")];
+        let map = map(vec![
+            range(0, 99, node("10.0.0.2", 7000)),
+            range(100, 199, node("::1", 7001)),
+            range(201, 16_383, node("10.0.0.2", 7000)),
+        ]);
+        let map = map.unwrap();
+        assert_eq!(map.members.len(), 2);
+        let owners = [0, 99, 100, 199, 200, 201, 16_383].map(|slot| map.owner(slot));
+        assert_eq!(owners, [Some(0), Some(0), Some(1), Some(1), None, Some(0), Some(0)]);
+        assert_eq!(map.owner(16_384), None);
+        assert!(!map.is_complete());
+        assert!(map.members[1].is_at("::1", 7001) && !map.members[1].is_at("::1", 7000));
+    }
+
+    #[test]
+    fn nodes_are_known_by_address_by_name_or_by_neither() {
+        let metadata = |name: &str, value: &str| Value::Array(vec![bulk(name), bulk(value)]);
+        let node = |endpoint, metadata| {
+            let member = member(vec![endpoint, Value::Int(7000), bulk("id"), metadata]);
+            (member.host, member.name)
+        };
+        let name = Some("a.example".to_owned());
+        let none = || Value::Array(Vec::new());
+        assert_eq!(node(bulk("10.0.0.2"), none()), ("10.0.0.2".into(), None));
+        let named = metadata("hostname", "a.example");
+        assert_eq!(node(bulk("10.0.0.2"), named), ("10.0.0.2".into(), name.clone()));
+        let addressed = metadata("ip", "10.0.0.2");
+        assert_eq!(node(bulk("a.example"), addressed), ("10.0.0.2".into(), name.clone()));
+        assert_eq!(node(bulk("a.example"), none()), ("a.example".into(), name));
+        for unknown in [Value::Nil, bulk(""), bulk("?")] {
+            assert_eq!(node(unknown, none()), ("10.0.0.1".into(), None));
+        }
+        assert_eq!(node(bulk("?"), metadata("ip", "10.0.0.3")), ("10.0.0.3".into(), None));
+        assert_eq!(node(bulk("10.0.0.2"), metadata("hostname", "")), ("10.0.0.2".into(), None));
+    }
+
+    #[test]
+    fn nonsense_is_no_map() {
+        let node = |port| vec![bulk("10.0.0.2"), Value::Int(port), bulk("id")];
+        assert_eq!(Map::parse(&bulk("?"), ""), Err(NoMap));
+        for range in [
+            range(-1, 5, node(1)),
+            range(0, 16_384, node(1)),
+            range(9, 5, node(1)),
+            range(0, 5, node(0)),
+            range(0, 5, node(65_536)),
+            range(0, 5, vec![]),
+            Value::Array(vec![Value::Int(0), Value::Int(1)]),
+            bulk("range"),
+        ] {
+            assert_eq!(map(vec![range.clone()]), Err(NoMap), "{range:?}");
+        }
+    }
+
+    #[test]
+    fn redirections() {
+        let redirect = |text| Redirect::parse(text).map(|r| (r.slot, r.host, r.port));
+        let found = Some((3_999, "127.0.0.1".to_owned(), 6_381));
+        assert_eq!(redirect("MOVED 3999 127.0.0.1:6381"), found);
+        assert_eq!(redirect("ASK 3999 127.0.0.1:6381"), found);
+        assert_eq!(redirect("MOVED 5 ::1:7000"), Some((5, "::1".into(), 7_000)));
+        assert_eq!(redirect("MOVED 5 [::1]:7000"), Some((5, "::1".into(), 7_000)));
+        assert_eq!(redirect("MOVED 5 :7000"), Some((5, String::new(), 7_000)));
+        assert_eq!(redirect("MOVED 5 a.example:7000"), Some((5, "a.example".into(), 7_000)));
+        for bad in
+            ["MOVED", "MOVED 5", "MOVED 16384 h:1", "MOVED 5 h", "MOVED 5 h:0", "MOVED x h:1"]
+        {
+            assert_eq!(redirect(bad), None, "{bad}");
+        }
+    }
+}

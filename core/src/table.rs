@@ -1,0 +1,758 @@
+//! A bounded map in flat memory that forgets what was least recently used.
+//!
+//! It lives in memory that processes share, at other addresses in each, so it has numbers of
+//! blocks where another would have pointers. A process may have died in the middle of a change, so
+//! nothing that is read is trusted: every link is checked, every walk ends, and a table in which
+//! something makes no sense is emptied.
+//!
+//! All blocks are of one size. A value starts in a block of its own and goes on in a chain of
+//! others, so memory never falls to pieces. The values are in the order of their use, and where
+//! blocks are short the least recently used one goes.
+
+mod memory;
+
+use memory::{
+    Block, Cell, Checked, Corrupt, ENTRIES, EVICTIONS, FREE, Mark, Memory, NEWEST, OLDEST, UNUSED,
+    USED, blocks_for,
+};
+
+/// No value may take more than this part of all blocks: one client is not to drive out all others.
+const LARGEST_PART: u32 = 4;
+
+/// A map from digests to runs of words. The digests are as good as random: their lower half tells
+/// where to look.
+pub struct Table<'a> {
+    memory: Memory<'a>,
+}
+
+/// How much of a table is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Values.
+    pub entries: u64,
+    /// Blocks in use, of 64 bytes each.
+    pub used: u64,
+    /// All blocks.
+    pub blocks: u64,
+    /// Values that had to go for others, since the memory was first formatted.
+    pub evictions: u64,
+}
+
+impl<'a> Table<'a> {
+    /// The table that is in this memory, or a new one, if the memory holds none of this layout
+    /// and size.
+    pub fn open(words: &'a mut [u64]) -> Self {
+        let mut memory = Memory::new(words);
+        if !memory.is_formatted() {
+            memory.format(0);
+        }
+        Self { memory }
+    }
+
+    /// Forgets everything but the count of evictions.
+    pub fn clear(&mut self) {
+        self.memory.format(self.memory.word(EVICTIONS).unwrap_or(0));
+    }
+
+    /// How much is in use.
+    pub fn usage(&self) -> Usage {
+        let blocks = u64::from(self.memory.blocks());
+        if blocks == 0 {
+            return Usage::default();
+        }
+        let count = |at| self.memory.word(at).unwrap_or(0);
+        Usage { entries: count(ENTRIES), used: count(USED), blocks, evictions: count(EVICTIONS) }
+    }
+
+    /// Whether a value of so many words may be stored.
+    pub fn fits(&self, length: usize) -> bool {
+        let blocks = self.memory.blocks();
+        let largest = (blocks / LARGEST_PART).max(1).min(blocks);
+        blocks_for(length) <= largest as usize
+    }
+
+    /// The value of `key`, which is then the most recently used.
+    pub fn get(&mut self, key: u128) -> Option<Value<'_>> {
+        let (first, left) = self.checked(|table| table.look_up(key))??;
+        let data = self.memory.first_data(first);
+        Some(Value { memory: &self.memory, block: first, data, left })
+    }
+
+    /// Stores a value, which is then the most recently used; the least recently used go if there
+    /// is no room. `false` if the value is too long: then the table is as before.
+    pub fn set(&mut self, key: u128, value: impl ExactSizeIterator<Item = u64> + Clone) -> bool {
+        let fits = self.fits(value.len());
+        if fits && self.checked(|table| table.store(key, value.clone())).is_none() {
+            // The table was corrupt, and is empty now.
+            return self.checked(|table| table.store(key, value)).is_some();
+        }
+        fits
+    }
+
+    /// Forgets the value of `key`. `false` if there is none.
+    pub fn remove(&mut self, key: u128) -> bool {
+        let remove = |table: &mut Self| match table.seek(key)? {
+            Some((_, first)) => table.discard(first).map(|()| true),
+            None => Ok(false),
+        };
+        self.checked(remove).unwrap_or(false)
+    }
+
+    /// Does something, and empties the table if that finds it corrupt.
+    fn checked<T>(&mut self, operation: impl FnOnce(&mut Self) -> Checked<T>) -> Option<T> {
+        let result = operation(self);
+        if result.is_err() {
+            self.clear();
+        }
+        result.ok()
+    }
+
+    /// The first block and the length of a value, all of whose blocks are there.
+    fn look_up(&mut self, key: u128) -> Checked<Option<(Block, usize)>> {
+        let Some((_, first)) = self.seek(key)? else { return Ok(None) };
+        let length = self.memory.cell(self.memory.at(first, Cell::Length))? as usize;
+        if !self.fits(length) {
+            return Err(Corrupt);
+        }
+        let mut last = first;
+        for _ in 1..blocks_for(length) {
+            last = self.next(last)?.ok_or(Corrupt)?;
+        }
+        self.touch(first)?;
+        Ok(Some((first, length)))
+    }
+
+    fn store(&mut self, key: u128, value: impl ExactSizeIterator<Item = u64>) -> Checked<()> {
+        let first = match self.seek(key)? {
+            Some((_, first)) => {
+                self.touch(first)?;
+                first
+            }
+            None => self.insert(key)?,
+        };
+        self.write(first, value)
+    }
+
+    /// An empty value for a key that has none.
+    fn insert(&mut self, key: u128) -> Checked<Block> {
+        let first = self.allocate(Mark::First, None)?;
+        let head = self.memory.head(key);
+        let sibling = self.memory.link(head)?;
+        self.memory.set_key(first, key)?;
+        self.memory.set_link(self.memory.at(first, Cell::Sibling), sibling)?;
+        self.memory.set_link(head, Some(first))?;
+        self.push_newest(first)?;
+        self.count(ENTRIES, 1)?;
+        Ok(first)
+    }
+
+    /// Writes a value over the one that starts in `first`: into the blocks that it has, and, as
+    /// far as that goes, into new ones. Those that it no longer needs are free then.
+    fn write(
+        &mut self,
+        first: Block,
+        mut value: impl ExactSizeIterator<Item = u64>,
+    ) -> Checked<()> {
+        let length = value.len();
+        let cell = u32::try_from(length).map_err(|_| Corrupt)?;
+        self.memory.set_cell(self.memory.at(first, Cell::Length), cell)?;
+
+        let mut last = first;
+        self.fill(self.memory.first_data(first), &mut value)?;
+        for _ in 1..blocks_for(length) {
+            last = match self.next(last)? {
+                Some(next) => next,
+                None => self.extend(last, first)?,
+            };
+            self.fill(self.memory.rest_data(last), &mut value)?;
+        }
+        self.cut(last)
+    }
+
+    fn fill(
+        &mut self,
+        data: std::ops::Range<usize>,
+        value: &mut impl Iterator<Item = u64>,
+    ) -> Checked<()> {
+        data.zip(value).try_for_each(|(at, word)| self.memory.set_word(at, word))
+    }
+
+    /// Adds a block to the chain of the value that starts in `first`.
+    fn extend(&mut self, last: Block, first: Block) -> Checked<Block> {
+        let block = self.allocate(Mark::Rest, Some(first))?;
+        self.memory.set_link(self.memory.at(last, Cell::Next), Some(block))?;
+        Ok(block)
+    }
+
+    /// Frees what comes after this block of a chain.
+    fn cut(&mut self, last: Block) -> Checked<()> {
+        let mut surplus = self.next(last)?;
+        self.memory.set_link(self.memory.at(last, Cell::Next), None)?;
+        // This ends: a block that is met again is free by then.
+        while let Some(block) = surplus {
+            surplus = self.next(block)?;
+            self.release(block, Mark::Rest)?;
+        }
+        Ok(())
+    }
+
+    /// The next block of a value.
+    fn next(&self, block: Block) -> Checked<Option<Block>> {
+        let next = self.memory.link(self.memory.at(block, Cell::Next))?;
+        next.map(|next| self.memory.expect(next, Mark::Rest)).transpose()
+    }
+
+    /// The first block of the value of `key`, and where the link to it is.
+    fn seek(&self, key: u128) -> Checked<Option<(usize, Block)>> {
+        let mut at = self.memory.head(key);
+        for _ in 0..=self.memory.blocks() {
+            let Some(first) = self.memory.link(at)? else { return Ok(None) };
+            self.memory.expect(first, Mark::First)?;
+            if self.memory.key(first)? == key {
+                return Ok(Some((at, first)));
+            }
+            at = self.memory.at(first, Cell::Sibling);
+        }
+        Err(Corrupt)
+    }
+
+    /// Forgets a value.
+    fn discard(&mut self, first: Block) -> Checked<()> {
+        let (at, _) = self.seek(self.memory.key(first)?)?.ok_or(Corrupt)?;
+        let sibling = self.memory.link(self.memory.at(first, Cell::Sibling))?;
+        self.relink(at, Some(first), sibling)?;
+        self.unlink(first)?;
+        self.cut(first)?;
+        self.release(first, Mark::First)?;
+        self.count(ENTRIES, -1)
+    }
+
+    /// Takes a block into use; if there is none, the least recently used value goes, which must
+    /// not be the one that the block is for.
+    fn allocate(&mut self, mark: Mark, wants: Option<Block>) -> Checked<Block> {
+        let block = match self.unused()? {
+            Some(block) => block,
+            None => {
+                self.evict(wants)?;
+                self.unused()?.ok_or(Corrupt)?
+            }
+        };
+        self.memory.mark(block, mark)?;
+        self.memory.set_link(self.memory.at(block, Cell::Next), None)?;
+        self.count(USED, 1)?;
+        Ok(block)
+    }
+
+    /// A block that is not in use: one that was freed, else one that never was in use.
+    fn unused(&mut self) -> Checked<Option<Block>> {
+        if let Some(block) = self.memory.link(FREE)? {
+            self.memory.expect(block, Mark::Free)?;
+            let next = self.memory.link(self.memory.at(block, Cell::Next))?;
+            self.memory.set_link(FREE, next)?;
+            return Ok(Some(block));
+        }
+        let block = self.memory.link(UNUSED)?;
+        if let Some(block) = block {
+            self.memory.set_link(UNUSED, self.memory.after(block))?;
+        }
+        Ok(block)
+    }
+
+    /// Makes a block free, which was a `was`.
+    fn release(&mut self, block: Block, was: Mark) -> Checked<()> {
+        self.memory.expect(block, was)?;
+        let next = self.memory.link(FREE)?;
+        self.memory.mark(block, Mark::Free)?;
+        self.memory.set_link(self.memory.at(block, Cell::Next), next)?;
+        self.memory.set_link(FREE, Some(block))?;
+        self.count(USED, -1)
+    }
+
+    fn evict(&mut self, wants: Option<Block>) -> Checked<()> {
+        let oldest = self.memory.link(OLDEST)?.ok_or(Corrupt)?;
+        self.memory.expect(oldest, Mark::First)?;
+        if wants == Some(oldest) {
+            return Err(Corrupt);
+        }
+        self.discard(oldest)?;
+        let evictions = self.memory.word(EVICTIONS)?.saturating_add(1);
+        self.memory.set_word(EVICTIONS, evictions)
+    }
+
+    /// Makes a value the most recently used.
+    fn touch(&mut self, first: Block) -> Checked<()> {
+        if self.memory.link(NEWEST)? == Some(first) {
+            return Ok(());
+        }
+        self.unlink(first)?;
+        self.push_newest(first)
+    }
+
+    fn push_newest(&mut self, first: Block) -> Checked<()> {
+        let older = self.memory.link(NEWEST)?;
+        self.memory.set_link(self.memory.at(first, Cell::Newer), None)?;
+        self.memory.set_link(self.memory.at(first, Cell::Older), older)?;
+        let end = older.map_or(OLDEST, |older| self.memory.at(older, Cell::Newer));
+        self.relink(end, None, Some(first))?;
+        self.memory.set_link(NEWEST, Some(first))
+    }
+
+    /// Takes a value out of the order of use.
+    fn unlink(&mut self, first: Block) -> Checked<()> {
+        let newer = self.memory.link(self.memory.at(first, Cell::Newer))?;
+        let older = self.memory.link(self.memory.at(first, Cell::Older))?;
+        let from_newer = newer.map_or(NEWEST, |newer| self.memory.at(newer, Cell::Older));
+        let from_older = older.map_or(OLDEST, |older| self.memory.at(older, Cell::Newer));
+        self.relink(from_newer, Some(first), older)?;
+        self.relink(from_older, Some(first), newer)
+    }
+
+    /// Changes a link, which must have led where it should.
+    fn relink(&mut self, at: usize, from: Option<Block>, to: Option<Block>) -> Checked<()> {
+        if self.memory.link(at)? != from {
+            return Err(Corrupt);
+        }
+        self.memory.set_link(at, to)
+    }
+
+    /// Counts values or blocks, of which there are never more than blocks.
+    fn count(&mut self, at: usize, change: i64) -> Checked<()> {
+        let count = self.memory.word(at)?.checked_add_signed(change).ok_or(Corrupt)?;
+        if count > u64::from(self.memory.blocks()) {
+            return Err(Corrupt);
+        }
+        self.memory.set_word(at, count)
+    }
+}
+
+/// The words of a value, in order.
+#[derive(Clone)]
+pub struct Value<'a> {
+    memory: &'a Memory<'a>,
+    block: Block,
+    /// Where the rest of this block's data is.
+    data: std::ops::Range<usize>,
+    /// How many words are left, in this block and the next ones.
+    left: usize,
+}
+
+impl Iterator for Value<'_> {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        self.left = self.left.checked_sub(1)?;
+        if self.data.is_empty() {
+            self.block = self.memory.link(self.memory.at(self.block, Cell::Next)).ok()??;
+            self.data = self.memory.rest_data(self.block);
+        }
+        self.memory.word(self.data.next()?).ok()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for Value<'_> {}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, VecDeque};
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What a table should do.
+    struct Model {
+        values: BTreeMap<u128, Vec<u64>>,
+        /// The keys, the least recently used first.
+        order: VecDeque<u128>,
+        blocks: usize,
+        evictions: u64,
+    }
+
+    impl Model {
+        fn new(blocks: u64) -> Self {
+            let blocks = blocks as usize;
+            Self { values: BTreeMap::new(), order: VecDeque::new(), blocks, evictions: 0 }
+        }
+
+        fn used(&self) -> usize {
+            self.values.values().map(|value| blocks_for(value.len())).sum()
+        }
+
+        fn usage(&self) -> Usage {
+            Usage {
+                entries: self.values.len() as u64,
+                used: self.used() as u64,
+                blocks: self.blocks as u64,
+                evictions: self.evictions,
+            }
+        }
+
+        fn get(&mut self, key: u128) -> Option<Vec<u64>> {
+            let value = self.values.get(&key)?.clone();
+            self.order.retain(|other| *other != key);
+            self.order.push_back(key);
+            Some(value)
+        }
+
+        fn set(&mut self, key: u128, value: Vec<u64>) -> bool {
+            let needed = blocks_for(value.len());
+            if needed > (self.blocks / 4).max(1).min(self.blocks) {
+                return false;
+            }
+            self.remove(key);
+            while self.used() + needed > self.blocks {
+                let oldest = self.order.pop_front().unwrap();
+                self.values.remove(&oldest);
+                self.evictions += 1;
+            }
+            self.values.insert(key, value);
+            self.order.push_back(key);
+            true
+        }
+
+        fn remove(&mut self, key: u128) -> bool {
+            self.order.retain(|other| *other != key);
+            self.values.remove(&key).is_some()
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Get(u128),
+        Set(u128, Vec<u64>),
+        Remove(u128),
+        Clear,
+        /// Another process maps the memory.
+        Reopen,
+    }
+
+    /// Digests, of which some fall under the same hash head, or even share the half that tells it.
+    fn keys() -> impl Strategy<Value = u128> {
+        (0..12_u64, 0..3_u64).prop_map(|(low, high)| {
+            let low = low.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            u128::from(low) | u128::from(high) << 64
+        })
+    }
+
+    fn values() -> impl Strategy<Value = Vec<u64>> {
+        prop_oneof![
+            8 => vec(any::<u64>(), 0..=3),
+            4 => vec(any::<u64>(), 0..=40),
+            1 => vec(any::<u64>(), 0..=400),
+        ]
+    }
+
+    fn steps(length: usize) -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            30 => keys().prop_map(Step::Get),
+            30 => (keys(), values()).prop_map(|(key, value)| Step::Set(key, value)),
+            10 => keys().prop_map(Step::Remove),
+            1 => Just(Step::Clear),
+            2 => Just(Step::Reopen),
+        ];
+        vec(step, 0..length)
+    }
+
+    /// Memory for some blocks, and as much more as makes no difference.
+    fn memories() -> impl Strategy<Value = Vec<u64>> {
+        prop_oneof![0..30_usize, 0..300_usize, 300..3_000_usize]
+            .prop_flat_map(|length| vec(any::<u64>(), length))
+    }
+
+    fn get(table: &mut Table<'_>, key: u128) -> Option<Vec<u64>> {
+        let value = table.get(key)?;
+        let length = value.len();
+        let words: Vec<u64> = value.collect();
+        assert_eq!(words.len(), length);
+        Some(words)
+    }
+
+    fn key(number: u128) -> u128 {
+        number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
+    }
+
+    /// A value of so many words.
+    fn numbers(length: u32) -> impl ExactSizeIterator<Item = u64> + Clone {
+        (0..length).map(u64::from)
+    }
+
+    /// Memory for so many blocks.
+    fn memory(blocks: usize) -> Vec<u64> {
+        vec![0; memory::HEADER + blocks * 8 + blocks.div_ceil(2)]
+    }
+
+    fn run(table: &mut Table<'_>, step: Step) {
+        match step {
+            Step::Get(key) => drop(get(table, key)),
+            Step::Set(key, value) => drop(table.set(key, value.into_iter())),
+            Step::Remove(key) => drop(table.remove(key)),
+            Step::Clear => table.clear(),
+            Step::Reopen => (),
+        }
+    }
+
+    /// Where the memory is overwritten, how, and with what.
+    type Hit = (prop::sample::Index, u8, u64);
+
+    fn strike(words: &mut [u64], (index, kind, random): Hit) {
+        if words.is_empty() {
+            return;
+        }
+        let at = index.index(words.len());
+        words[at] = match kind % 4 {
+            0 => random,
+            // Two links that look well.
+            1 => (((random >> 32) % 40) << 32) | (random % 40),
+            2 => words[random as usize % words.len()],
+            _ => words[at] ^ 1 << (random % 64),
+        };
+    }
+
+    proptest! {
+        #[test]
+        fn does_as_the_model(mut words in memories(), steps in steps(200)) {
+            let mut model = Model::new(Table::open(&mut words).usage().blocks);
+            for step in steps {
+                let mut table = Table::open(&mut words);
+                match step {
+                    Step::Get(key) => prop_assert_eq!(get(&mut table, key), model.get(key)),
+                    Step::Set(key, value) => {
+                        let stored = table.set(key, value.iter().copied());
+                        prop_assert_eq!(stored, table.fits(value.len()));
+                        prop_assert_eq!(stored, model.set(key, value));
+                    }
+                    Step::Remove(key) => prop_assert_eq!(table.remove(key), model.remove(key)),
+                    Step::Clear => {
+                        table.clear();
+                        model = Model { evictions: model.evictions, ..Model::new(model.blocks as u64) };
+                    }
+                    Step::Reopen => (),
+                }
+                prop_assert_eq!(table.usage(), model.usage());
+            }
+            let mut table = Table::open(&mut words);
+            for (key, value) in model.values {
+                prop_assert_eq!(get(&mut table, key), Some(value));
+            }
+        }
+
+        /// Whatever becomes of the memory: nothing panics or goes on forever, and emptied it is as
+        /// new.
+        #[test]
+        fn corruption_does_no_harm(
+            mut words in memories(),
+            before in steps(100),
+            hits in vec(any::<Hit>(), 1..20),
+            after in steps(100),
+        ) {
+            let mut table = Table::open(&mut words);
+            before.into_iter().for_each(|step| run(&mut table, step));
+            hits.into_iter().for_each(|hit| strike(&mut words, hit));
+            let mut table = Table::open(&mut words);
+            after.into_iter().for_each(|step| run(&mut table, step));
+
+            table.clear();
+            let usage = table.usage();
+            prop_assert_eq!((usage.entries, usage.used), (0, 0));
+            if usage.blocks > 0 {
+                prop_assert!(table.set(7, numbers(3)));
+                prop_assert_eq!(get(&mut table, 7), Some(vec![0, 1, 2]));
+            }
+        }
+    }
+
+    #[test]
+    fn the_least_recently_used_goes_first() {
+        let mut words = memory(4);
+        let mut table = Table::open(&mut words);
+        for number in 0..4 {
+            assert!(table.set(key(number), [number as u64].into_iter()));
+        }
+        assert!(get(&mut table, key(0)).is_some());
+        assert!(table.set(key(1), [9].into_iter()));
+        assert!(table.set(key(4), [4].into_iter()));
+        assert!(table.set(key(5), [5].into_iter()));
+        let there: Vec<bool> =
+            (0..6).map(|number| get(&mut table, key(number)).is_some()).collect();
+        assert_eq!(there, [true, true, false, false, true, true]);
+        assert_eq!(table.usage(), Usage { entries: 4, used: 4, blocks: 4, evictions: 2 });
+    }
+
+    #[test]
+    fn a_long_value_drives_out_as_few_as_it_can() {
+        let mut words = memory(16);
+        let mut table = Table::open(&mut words);
+        for number in 0..16 {
+            assert!(table.set(key(number), [0].into_iter()));
+        }
+        // Four blocks.
+        assert!(table.set(key(99), numbers(24)));
+        assert!((0..4).all(|number| table.get(key(number)).is_none()));
+        assert!((4..16).all(|number| table.get(key(number)).is_some()));
+        assert_eq!(get(&mut table, key(99)), Some(numbers(24).collect()));
+        assert_eq!(table.usage().evictions, 4);
+        // Five are more than a quarter of all: nothing changes.
+        assert!(!table.set(key(99), numbers(25)));
+        assert_eq!(get(&mut table, key(99)), Some(numbers(24).collect()));
+        assert_eq!(table.usage().evictions, 4);
+    }
+
+    #[test]
+    fn too_little_memory_is_a_table_of_nothing() {
+        for length in 0..memory(1).len() {
+            let mut words = vec![0; length];
+            let mut table = Table::open(&mut words);
+            assert!(!table.set(1, [1].into_iter()) && !table.remove(1));
+            assert!(table.get(1).is_none());
+            assert_eq!(table.usage(), Usage::default());
+        }
+    }
+
+    #[test]
+    fn memory_of_another_size_is_another_table() {
+        let mut words = memory(20);
+        assert!(Table::open(&mut words).set(1, numbers(1)));
+        assert_eq!(Table::open(&mut words).usage().entries, 1);
+        assert_eq!(Table::open(&mut words[..100]).usage().entries, 0);
+        assert_eq!(Table::open(&mut words).usage().entries, 0);
+    }
+
+    /// A full table in which one word was overwritten, with each kind of link that leads nowhere.
+    #[test]
+    fn a_corrupt_table_is_emptied() {
+        let blocks = 8;
+        for at in 1..memory(blocks).len() {
+            let mut words = memory(blocks);
+            let mut table = Table::open(&mut words);
+            (0..6).for_each(|number| assert!(table.set(key(number), [0, 1, 2].into_iter())));
+            assert!(table.set(key(6), numbers(10)));
+            words[at] = 0x7fff_fff0_7fff_fff0;
+            let mut table = Table::open(&mut words);
+            // Enough to evict everything, and to use every block again.
+            (10..30).for_each(|number| assert!(table.set(key(number), numbers(10))));
+            let usage = table.usage();
+            assert_eq!((usage.entries, usage.used), (4, 8), "word {at}");
+            assert!((26..30).all(|number| get(&mut table, key(number)).is_some()), "word {at}");
+        }
+    }
+
+    /// The first block of a value.
+    fn first(table: &Table<'_>, key: u128) -> Block {
+        table.seek(key).unwrap().unwrap().1
+    }
+
+    /// Fills a table of eight blocks with values under one hash head, the keys 0 to 5 of one block
+    /// and 6 of two, breaks it, and does something that must find that: all values are gone, but
+    /// for what is stored then.
+    fn finds(
+        what: &str,
+        breaks: impl Fn(&mut Memory<'_>, &dyn Fn(u64) -> Block),
+        finds: impl Fn(&mut Table<'_>) -> u64,
+    ) {
+        let mut words = memory(8);
+        let mut table = Table::open(&mut words);
+        (0..6).for_each(|number| assert!(table.set(same_head(number), numbers(3))));
+        assert!(table.set(same_head(6), numbers(10)));
+        let firsts: Vec<Block> = (0..7).map(|number| first(&table, same_head(number))).collect();
+        breaks(&mut table.memory, &|number| firsts[number as usize]);
+        let left = finds(&mut table);
+        assert_eq!(table.usage().entries, left, "{what}");
+        assert!(
+            table.set(same_head(9), numbers(10)) && table.get(same_head(9)).is_some(),
+            "{what}"
+        );
+    }
+
+    fn same_head(number: u64) -> u128 {
+        u128::from(number) << 64
+    }
+
+    #[test]
+    fn what_links_wrongly_is_found() {
+        let miss = |table: &mut Table<'_>| u64::from(table.get(same_head(7)).is_some());
+        finds(
+            "a circle of siblings",
+            |m, first| {
+                m.set_link(m.at(first(0), Cell::Sibling), Some(first(6))).unwrap();
+            },
+            miss,
+        );
+        finds(
+            "a sibling that is no first block",
+            |m, first| {
+                let rest = m.link(m.at(first(6), Cell::Next)).unwrap();
+                m.set_link(m.at(first(0), Cell::Sibling), rest).unwrap();
+            },
+            miss,
+        );
+        finds(
+            "a link out of the memory",
+            |m, first| {
+                m.set_cell(m.at(first(0), Cell::Sibling), 8).unwrap();
+            },
+            miss,
+        );
+        finds(
+            "a chain in a circle",
+            |m, first| {
+                let rest = m.link(m.at(first(6), Cell::Next)).unwrap().unwrap();
+                m.set_link(m.at(rest, Cell::Next), Some(rest)).unwrap();
+            },
+            |table| u64::from(table.remove(same_head(6))),
+        );
+        finds(
+            "a chain that is too short",
+            |m, first| {
+                m.set_link(m.at(first(6), Cell::Next), None).unwrap();
+            },
+            |table| u64::from(table.get(same_head(6)).is_some()),
+        );
+        finds(
+            "a value that is too long",
+            |m, first| {
+                m.set_cell(m.at(first(6), Cell::Length), u32::MAX).unwrap();
+            },
+            |table| u64::from(table.get(same_head(6)).is_some()),
+        );
+        finds(
+            "a wrong order of use",
+            |m, first| {
+                m.set_link(m.at(first(3), Cell::Newer), Some(first(5))).unwrap();
+            },
+            |table| u64::from(table.get(same_head(3)).is_some()),
+        );
+        finds(
+            "another value as the oldest",
+            |m, first| {
+                m.set_link(OLDEST, Some(first(5))).unwrap();
+            },
+            |table| u64::from(table.set(same_head(5), numbers(10))),
+        );
+        finds(
+            "no oldest value",
+            |m, _| {
+                m.set_link(OLDEST, None).unwrap();
+            },
+            |table| u64::from(table.set(same_head(7), numbers(3))),
+        );
+        finds(
+            "a free block that is not free",
+            |m, first| {
+                m.set_link(FREE, Some(first(3))).unwrap();
+            },
+            |table| u64::from(table.set(same_head(7), numbers(3))),
+        );
+        finds(
+            "more values than blocks",
+            |m, _| {
+                m.set_word(ENTRIES, 9).unwrap();
+            },
+            |table| u64::from(table.remove(same_head(3)) && table.set(same_head(3), numbers(3))),
+        );
+    }
+}

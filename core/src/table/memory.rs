@@ -1,0 +1,248 @@
+//! Where a table keeps what in its memory, and checked access to it.
+//!
+//! The memory is words of 64 bits. Its halves of words are cells, which hold links and short
+//! numbers. First comes the header, then a cell for each hash head, then the blocks, all of one
+//! size. A block has a link to the next one of its chain, a mark that tells what it is, and data.
+//! The first block of a value has more links and the key before its data.
+
+/// Words of the header.
+pub(super) const HEADER: usize = 8;
+
+/// Words of a block: a cache line.
+const BLOCK: usize = 8;
+
+/// Words of a first block that are not data: three of cells, two of the key.
+const FIRST_HEAD: usize = 5;
+
+/// Words of any other block that are not data.
+const REST_HEAD: usize = 1;
+
+/// Words of data in a first block, and in any other.
+const FIRST_DATA: usize = BLOCK - FIRST_HEAD;
+const REST_DATA: usize = BLOCK - REST_HEAD;
+
+/// Tells this layout, in its last byte the version of it.
+const MAGIC: u64 = u64::from_be_bytes(*b"rl-tabl\x01");
+
+/// The words of the header: that, and the length of the memory tell a table.
+const MAGIC_WORD: usize = 0;
+const LENGTH_WORD: usize = 1;
+/// Values in the table.
+pub(super) const ENTRIES: usize = 4;
+/// Blocks in use.
+pub(super) const USED: usize = 5;
+/// Values that had to go for others.
+pub(super) const EVICTIONS: usize = 6;
+
+/// The cells of the header, links: the first free block, and the first that was never used.
+pub(super) const FREE: usize = 4;
+pub(super) const UNUSED: usize = 5;
+/// Both ends of the order of use.
+pub(super) const NEWEST: usize = 6;
+pub(super) const OLDEST: usize = 7;
+
+/// A cell that links to nothing.
+const NIL: u32 = u32::MAX;
+
+/// What was read makes no sense.
+#[derive(Debug)]
+pub(super) struct Corrupt;
+
+pub(super) type Checked<T> = Result<T, Corrupt>;
+
+/// The number of a block that is within the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Block(u32);
+
+/// A cell of a block.
+#[derive(Clone, Copy)]
+pub(super) enum Cell {
+    /// The next block of a chain: of a value, or of the free ones.
+    Next = 0,
+    Mark = 1,
+    /// In the first block of a value: the next value under the same hash head.
+    Sibling = 2,
+    /// How many words the value has.
+    Length = 3,
+    /// The next value that was used later, and the one that was used earlier.
+    Newer = 4,
+    Older = 5,
+}
+
+/// What a block is. The numbers are such as other data rarely has.
+#[derive(Clone, Copy)]
+pub(super) enum Mark {
+    Free = 0x4652_4545,
+    First = 0x4649_5253,
+    Rest = 0x5245_5354,
+}
+
+/// The memory of a table.
+pub(super) struct Memory<'a> {
+    words: &'a mut [u64],
+    blocks: u32,
+}
+
+impl<'a> Memory<'a> {
+    pub fn new(words: &'a mut [u64]) -> Self {
+        // For each block its words, and half of one for a hash head.
+        let blocks = words.len().saturating_sub(HEADER) * 2 / (2 * BLOCK + 1);
+        Self { words, blocks: u32::try_from(blocks).unwrap_or(NIL).min(NIL - 1) }
+    }
+
+    /// How many blocks there are.
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// Whether this is a table already.
+    pub fn is_formatted(&self) -> bool {
+        let holds = |at, expected| self.word(at).is_ok_and(|word| word == expected);
+        holds(MAGIC_WORD, MAGIC) && holds(LENGTH_WORD, self.words.len() as u64)
+    }
+
+    /// Makes it an empty table. Blocks are not touched: pages never used cost no memory.
+    pub fn format(&mut self, evictions: u64) {
+        let (length, heads) = (self.words.len() as u64, self.heads());
+        let unused = if self.blocks > 0 { 0 } else { NIL };
+        let Some((header, rest)) = self.words.split_first_chunk_mut::<HEADER>() else { return };
+        if let Some(heads) = rest.get_mut(..heads) {
+            heads.fill(pack(NIL, NIL));
+        }
+        *header = [MAGIC, length, pack(NIL, unused), pack(NIL, NIL), 0, 0, evictions, 0];
+    }
+
+    pub fn word(&self, at: usize) -> Checked<u64> {
+        self.words.get(at).copied().ok_or(Corrupt)
+    }
+
+    pub fn set_word(&mut self, at: usize, word: u64) -> Checked<()> {
+        *self.words.get_mut(at).ok_or(Corrupt)? = word;
+        Ok(())
+    }
+
+    pub fn cell(&self, at: usize) -> Checked<u32> {
+        let (low, high) = unpack(self.word(at / 2)?);
+        Ok(if at.is_multiple_of(2) { low } else { high })
+    }
+
+    pub fn set_cell(&mut self, at: usize, cell: u32) -> Checked<()> {
+        let (low, high) = unpack(self.word(at / 2)?);
+        let word = if at.is_multiple_of(2) { pack(cell, high) } else { pack(low, cell) };
+        self.set_word(at / 2, word)
+    }
+
+    /// The block that a cell links to.
+    pub fn link(&self, at: usize) -> Checked<Option<Block>> {
+        match self.cell(at)? {
+            NIL => Ok(None),
+            number if number < self.blocks => Ok(Some(Block(number))),
+            _ => Err(Corrupt),
+        }
+    }
+
+    pub fn set_link(&mut self, at: usize, to: Option<Block>) -> Checked<()> {
+        self.set_cell(at, to.map_or(NIL, |block| block.0))
+    }
+
+    /// The cell of the hash head for a key.
+    pub fn head(&self, key: u128) -> usize {
+        let share = u128::from(key as u64) * u128::from(self.blocks);
+        2 * HEADER + (share >> u64::BITS) as usize
+    }
+
+    /// A cell of a block.
+    pub fn at(&self, block: Block, cell: Cell) -> usize {
+        2 * self.start(block) + cell as usize
+    }
+
+    /// The block after this one in the memory.
+    pub fn after(&self, block: Block) -> Option<Block> {
+        let number = block.0.saturating_add(1);
+        (number < self.blocks).then_some(Block(number))
+    }
+
+    pub fn mark(&mut self, block: Block, mark: Mark) -> Checked<()> {
+        self.set_cell(self.at(block, Cell::Mark), mark as u32)
+    }
+
+    /// Fails unless the block is what it should be.
+    pub fn expect(&self, block: Block, mark: Mark) -> Checked<Block> {
+        let is = self.cell(self.at(block, Cell::Mark))?;
+        if is == mark as u32 { Ok(block) } else { Err(Corrupt) }
+    }
+
+    /// The key in the first block of a value.
+    pub fn key(&self, first: Block) -> Checked<u128> {
+        let at = self.start(first) + FIRST_HEAD;
+        Ok(u128::from(self.word(at - 2)?) | u128::from(self.word(at - 1)?) << u64::BITS)
+    }
+
+    pub fn set_key(&mut self, first: Block, key: u128) -> Checked<()> {
+        let at = self.start(first) + FIRST_HEAD;
+        self.set_word(at - 2, key as u64)?;
+        self.set_word(at - 1, (key >> u64::BITS) as u64)
+    }
+
+    /// The words of data in the first block of a value.
+    pub fn first_data(&self, first: Block) -> std::ops::Range<usize> {
+        self.start(first) + FIRST_HEAD..self.start(first) + BLOCK
+    }
+
+    /// The words of data in any other block.
+    pub fn rest_data(&self, block: Block) -> std::ops::Range<usize> {
+        self.start(block) + REST_HEAD..self.start(block) + BLOCK
+    }
+
+    /// Where a block starts, in words.
+    fn start(&self, block: Block) -> usize {
+        HEADER + self.heads() + block.0 as usize * BLOCK
+    }
+
+    /// Words that the hash heads take.
+    fn heads(&self) -> usize {
+        (self.blocks as usize).div_ceil(2)
+    }
+}
+
+/// How many blocks a value of so many words takes.
+pub(super) fn blocks_for(length: usize) -> usize {
+    1 + length.saturating_sub(FIRST_DATA).div_ceil(REST_DATA)
+}
+
+fn pack(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << u32::BITS
+}
+
+fn unpack(word: u64) -> (u32, u32) {
+    (word as u32, (word >> u32::BITS) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_blocks_as_fit() {
+        let needed = |blocks: usize| HEADER + blocks.div_ceil(2) + blocks * BLOCK;
+        for length in HEADER..2_000 {
+            let mut words = vec![0; length];
+            let blocks = Memory::new(&mut words).blocks as usize;
+            assert!(needed(blocks) <= length && length < needed(blocks + 1), "{length}");
+        }
+    }
+
+    #[test]
+    fn heads_are_all_used_and_no_more() {
+        let mut words = vec![0; 1_000];
+        let memory = Memory::new(&mut words);
+        assert_eq!(memory.head(0), 2 * HEADER);
+        assert_eq!(memory.head(u128::MAX), 2 * HEADER + memory.blocks as usize - 1);
+    }
+
+    #[test]
+    fn values_take_blocks() {
+        let blocks = [0, 1, 3, 4, 10, 11].map(blocks_for);
+        assert_eq!(blocks, [1, 1, 1, 2, 2, 3]);
+    }
+}

@@ -1,0 +1,113 @@
+//! NGINX's timers and posted events.
+
+use std::cell::UnsafeCell;
+
+use ngx::ffi::{
+    ngx_add_timer, ngx_del_timer, ngx_delete_posted_event, ngx_event_handler_pt, ngx_event_t,
+    ngx_log_t, ngx_msec_t, ngx_post_event, ngx_posted_events,
+};
+
+/// A timer.
+pub(crate) struct Timer {
+    event: UnsafeCell<ngx_event_t>,
+    /// Whether a worker that is leaving does not wait for it.
+    background: bool,
+}
+
+impl Timer {
+    /// A timer that is not set. A worker that is leaving waits for it, and so for the request that
+    /// it belongs to.
+    pub(crate) fn new() -> Self {
+        Self { event: UnsafeCell::new(blank()), background: false }
+    }
+
+    /// A timer that is not set, and that does not keep a worker from leaving.
+    pub(crate) fn background() -> Self {
+        Self { background: true, ..Self::new() }
+    }
+
+    /// Calls `handler` with an event whose data is `owner`, in `delay` ms; not at the time that was
+    /// set before.
+    ///
+    /// # Safety
+    /// The timer must not move or go while it is set, and `owner` and `log` must live as long.
+    pub(crate) unsafe fn start<T>(
+        &self,
+        delay: ngx_msec_t,
+        handler: ngx_event_handler_pt,
+        owner: *const T,
+        log: *mut ngx_log_t,
+    ) {
+        self.stop();
+        let event = self.event.get();
+        // SAFETY: only this thread uses the event, and it stays where it is.
+        unsafe {
+            (*event).handler = handler;
+            (*event).data = owner.cast_mut().cast();
+            (*event).log = log;
+            (*event).set_cancelable(self.background.into());
+            ngx_add_timer(event, delay);
+        }
+    }
+
+    /// Whether it is set.
+    pub(crate) fn is_set(&self) -> bool {
+        // SAFETY: only this thread uses the event.
+        unsafe { (*self.event.get()).timer_set() != 0 }
+    }
+
+    /// Makes sure that it is not set.
+    pub(crate) fn stop(&self) {
+        if self.is_set() {
+            // SAFETY: only this thread uses the event, and it is set.
+            unsafe { ngx_del_timer(self.event.get()) };
+        }
+    }
+}
+
+/// Something to do at the end of this turn of the event loop.
+pub(crate) struct Posted(UnsafeCell<ngx_event_t>);
+
+impl Posted {
+    /// Nothing is to be done yet.
+    pub(crate) fn new() -> Self {
+        Self(UnsafeCell::new(blank()))
+    }
+
+    /// Calls `handler` with an event whose data is `owner` at the end of this turn; once, however
+    /// often this is said.
+    ///
+    /// # Safety
+    /// It must not move or go while it is posted, and `owner` and `log` must live as long.
+    pub(crate) unsafe fn post<T>(
+        &self,
+        handler: ngx_event_handler_pt,
+        owner: *const T,
+        log: *mut ngx_log_t,
+    ) {
+        let event = self.0.get();
+        // SAFETY: only this thread uses the event, and it stays where it is.
+        unsafe {
+            (*event).handler = handler;
+            (*event).data = owner.cast_mut().cast();
+            (*event).log = log;
+            ngx_post_event(event, &raw mut ngx_posted_events);
+        }
+    }
+
+    /// Makes sure that nothing is to be done.
+    pub(crate) fn cancel(&self) {
+        let event = self.0.get();
+        // SAFETY: only this thread uses the event, and it is removed only if it is posted.
+        unsafe {
+            if (*event).posted() != 0 {
+                ngx_delete_posted_event(event);
+            }
+        }
+    }
+}
+
+fn blank() -> ngx_event_t {
+    // SAFETY: all zeroes is how NGINX itself starts an event.
+    unsafe { std::mem::zeroed() }
+}

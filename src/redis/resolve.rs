@@ -1,0 +1,118 @@
+//! Host names, resolved by NGINX's `resolver` without blocking the worker.
+
+use std::cell::{Cell, RefCell};
+use std::ptr::{self, NonNull};
+
+use ngx::core::Status;
+use ngx::ffi::{
+    ngx_addr_t, ngx_cycle, ngx_http_conf_ctx_t, ngx_http_core_loc_conf_t, ngx_http_core_module,
+    ngx_http_module, ngx_msec_t, ngx_resolve_name, ngx_resolve_name_done, ngx_resolve_start,
+    ngx_resolver_ctx_t, ngx_resolver_t, ngx_str_t,
+};
+
+use super::address::SocketAddress;
+
+/// A host name on its way to addresses. It must not move.
+pub(super) struct Resolution {
+    name: String,
+    port: u16,
+    context: Cell<Option<NonNull<ngx_resolver_ctx_t>>>,
+    /// What was found, once that is known; nothing if there is no such name.
+    found: RefCell<Option<Vec<SocketAddress>>>,
+    /// What is told of it.
+    done: Box<dyn Fn()>,
+}
+
+impl Resolution {
+    /// Starts to resolve `name`, and calls `done` when [`take`](Self::take) has the outcome, which
+    /// may be before this returns. `None` if no `resolver` is configured for `http`.
+    pub(super) fn start(
+        name: &str,
+        port: u16,
+        timeout: ngx_msec_t,
+        done: impl Fn() + 'static,
+    ) -> Option<Box<Self>> {
+        let resolver = resolver()?;
+        let resolution = Box::new(Self {
+            name: name.to_owned(),
+            port,
+            context: Cell::new(None),
+            found: RefCell::new(None),
+            done: Box::new(done),
+        });
+        // SAFETY: the resolver is that of the configuration. What is returned may be -1, for a
+        // resolver without servers, and must not be looked at then. The name and the data stay
+        // where they are until the context is done, which is when this is dropped at the latest.
+        unsafe {
+            let context = ngx_resolve_start(resolver, ptr::null_mut());
+            if context.is_null() || context.addr() == usize::MAX {
+                return None;
+            }
+            (*context).name =
+                ngx_str_t { data: resolution.name.as_ptr().cast_mut(), len: resolution.name.len() };
+            (*context).handler = Some(on_resolved);
+            (*context).data = ptr::from_ref(&*resolution).cast_mut().cast();
+            (*context).timeout = timeout;
+            (*context).set_cancelable(1);
+            resolution.context.set(NonNull::new(context));
+            if ngx_resolve_name(context) != Status::NGX_OK.0 {
+                // The context is gone.
+                resolution.context.set(None);
+                resolution.found.replace(Some(Vec::new()));
+                (resolution.done)();
+            }
+        }
+        Some(resolution)
+    }
+
+    /// The addresses, if the outcome is known; none if there is no such name.
+    pub(super) fn take(&self) -> Option<Vec<SocketAddress>> {
+        self.found.take()
+    }
+}
+
+impl Drop for Resolution {
+    fn drop(&mut self) {
+        if let Some(context) = self.context.take() {
+            // SAFETY: the context is not done yet.
+            unsafe { ngx_resolve_name_done(context.as_ptr()) };
+        }
+    }
+}
+
+unsafe extern "C" fn on_resolved(context: *mut ngx_resolver_ctx_t) {
+    // SAFETY: the data is what `start` gave, which lives until the context is done. NGINX's
+    // addresses are valid until then.
+    unsafe {
+        let resolution = &*(*context).data.cast::<Resolution>();
+        let mut found = Vec::new();
+        if (*context).state == Status::NGX_OK.0 && !(*context).addrs.is_null() {
+            for index in 0..(*context).naddrs {
+                let address = &*(*context).addrs.add(index);
+                let address = ngx_addr_t {
+                    sockaddr: address.sockaddr,
+                    socklen: address.socklen,
+                    name: ngx_str_t::empty(),
+                };
+                found.push(SocketAddress::from_nginx(&address).with_port(resolution.port));
+            }
+        }
+        resolution.context.set(None);
+        ngx_resolve_name_done(context);
+        resolution.found.replace(Some(found));
+        (resolution.done)();
+    }
+}
+
+/// The resolver that is configured for all of `http`.
+fn resolver() -> Option<*mut ngx_resolver_t> {
+    // SAFETY: a running worker has a cycle, whose table has the configuration of each module; that
+    // of the http module is this structure, if there is an http block.
+    unsafe {
+        let modules = (*ngx_cycle).conf_ctx;
+        let http = (*modules.add(ngx_http_module.index)).cast::<ngx_http_conf_ctx_t>().as_ref()?;
+        let core = *http.loc_conf.add(ngx_http_core_module.ctx_index);
+        let resolver = (*core.cast::<ngx_http_core_loc_conf_t>()).resolver;
+        (!resolver.is_null()).then_some(resolver)
+    }
+}

@@ -1,0 +1,203 @@
+//! What the workers of a machine share: a zone of memory that survives reloads.
+//!
+//! ```text
+//! Header | a record for each limit | a record for each node | the table of local decisions
+//! ```
+//!
+//! Header and records are atomics, which need no lock. The table, and the taking of a record, are
+//! under the lock of the zone, which NGINX releases if a worker dies with it.
+
+use std::cell::Cell;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use ngx::core::Status;
+use ngx::ffi::{
+    ngx_conf_t, ngx_int_t, ngx_pagesize, ngx_shared_memory_add, ngx_shm_zone_t, ngx_shmtx_lock,
+    ngx_shmtx_unlock, ngx_slab_alloc, ngx_slab_pool_t, ngx_str_t,
+};
+use ngx::http::HttpModule;
+use rate_limit_core::table::Table;
+
+use crate::Module;
+
+mod local;
+mod record;
+
+pub(crate) use local::Local;
+pub(crate) use record::{LimitRecord, NodeRecord};
+
+/// The size of the zone in bytes, unless `rate_limit_redis_shared_memory` says another.
+pub(crate) const DEFAULT_SIZE: usize = 8 << 20;
+
+/// The least size of the zone in bytes.
+pub(crate) const LEAST_SIZE: usize = 256 << 10;
+
+/// Says that the memory is laid out as this version does it.
+const LAYOUT: u64 = 0x7261_7465_6c69_0001;
+
+/// This part of the memory is for records.
+const RECORDS: usize = 8;
+
+/// What stands at the start of the memory.
+#[repr(C)]
+struct Header {
+    layout: AtomicU64,
+    /// What the digests of this zone start from: nobody shall know which keys share one.
+    seed: AtomicU64,
+    /// The Unix time in µs at which all that was spent locally is regained.
+    whole: AtomicU64,
+    /// Whether somebody is changing the table.
+    changing: AtomicU64,
+    /// Local decisions that found no room.
+    no_room: AtomicU64,
+}
+
+/// The shared memory, mapped.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared {
+    pool: NonNull<ngx_slab_pool_t>,
+    header: &'static Header,
+    limits: &'static [LimitRecord],
+    nodes: &'static [NodeRecord],
+    table: NonNull<u64>,
+    table_words: usize,
+}
+
+/// Adds the zone to the configuration that is being read. Once it is mapped it is in `place`, which
+/// must live as long as the configuration.
+pub(crate) fn add_zone(
+    cf: &mut ngx_conf_t,
+    size: usize,
+    place: &'static Cell<Option<Shared>>,
+) -> Result<(), String> {
+    const NAME: &str = "rate_limit_redis";
+    let mut name = ngx_str_t { data: NAME.as_ptr().cast_mut(), len: NAME.len() };
+    let tag = ptr::from_ref(Module::module()).cast_mut().cast();
+    // SAFETY: NGINX keeps the name, which is static, and the zone, whose data lives as long as the
+    // configuration.
+    unsafe {
+        let zone = ngx_shared_memory_add(cf, &mut name, size, tag);
+        let zone = zone.as_mut().ok_or("the shared memory zone cannot be added")?;
+        zone.init = Some(on_mapped);
+        zone.data = ptr::from_ref(place).cast_mut().cast();
+    }
+    Ok(())
+}
+
+unsafe extern "C" fn on_mapped(
+    zone: *mut ngx_shm_zone_t,
+    _old: *mut std::ffi::c_void,
+) -> ngx_int_t {
+    // SAFETY: NGINX passes a mapped zone, at the start of which is its pool. The data is what
+    // `add_zone` gave.
+    unsafe {
+        let place = &*(*zone).data.cast::<Cell<Option<Shared>>>();
+        match Shared::open((*zone).shm.addr.cast()) {
+            Some(shared) => {
+                place.set(Some(shared));
+                Status::NGX_OK.0
+            }
+            None => Status::NGX_ERROR.0,
+        }
+    }
+}
+
+impl Shared {
+    /// The memory of a zone: as it was left by the configuration before, or a new one.
+    ///
+    /// # Safety
+    /// `pool` must be that of a zone that stays mapped.
+    unsafe fn open(pool: *mut ngx_slab_pool_t) -> Option<Self> {
+        let pool = NonNull::new(pool)?;
+        // SAFETY: the pool is valid, and nobody else uses it while zones are mapped. All of its
+        // free pages are taken as one block, once; its size is kept in its first word until the
+        // layout is written there. The parts do not overlap, and all bits of them are valid for
+        // atomics.
+        unsafe {
+            let raw = pool.as_ptr();
+            if (*raw).data.is_null() {
+                let size = (*raw).pfree.checked_mul(ngx_pagesize)?;
+                let block = ngx_slab_alloc(raw, size);
+                if block.is_null() {
+                    return None;
+                }
+                ptr::write_bytes(block.cast::<u8>(), 0, size);
+                (*raw).data = block;
+            }
+            let start = (*raw).data.cast::<u8>();
+            let size = (*raw).end.offset_from(start).unsigned_abs();
+            let limits_at = size_of::<Header>();
+            let limits = size / RECORDS / 2 / size_of::<LimitRecord>();
+            let nodes_at = limits_at + limits * size_of::<LimitRecord>();
+            let nodes = size / RECORDS / 2 / size_of::<NodeRecord>();
+            let table_at = nodes_at + nodes * size_of::<NodeRecord>();
+            let header = &*start.cast::<Header>();
+            let shared = Self {
+                pool,
+                header,
+                limits: std::slice::from_raw_parts(start.add(limits_at).cast(), limits),
+                nodes: std::slice::from_raw_parts(start.add(nodes_at).cast(), nodes),
+                table: NonNull::new(start.add(table_at).cast())?,
+                table_words: size.checked_sub(table_at)? / size_of::<u64>(),
+            };
+            if header.layout.load(Ordering::Relaxed) != LAYOUT {
+                ptr::write_bytes(start, 0, size);
+                header.seed.store(random_seed(), Ordering::Relaxed);
+                header.layout.store(LAYOUT, Ordering::Relaxed);
+            }
+            Some(shared)
+        }
+    }
+
+    /// The record of the limit of this name. Where there is no room for one more it is one of this
+    /// worker alone.
+    pub(crate) fn limit(&self, name: &str) -> &'static LimitRecord {
+        self.locked(|| record::find(self.limits, name)).unwrap_or_else(|| Box::leak(Box::default()))
+    }
+
+    /// The record of the node of this name; as [`limit`](Self::limit).
+    pub(crate) fn node(&self, name: &str) -> &'static NodeRecord {
+        self.locked(|| record::find(self.nodes, name)).unwrap_or_else(|| Box::leak(Box::default()))
+    }
+
+    /// Does something that no other worker does meanwhile. It must not panic or wait.
+    fn locked<T>(&self, act: impl FnOnce() -> T) -> T {
+        // SAFETY: the pool is mapped, and its mutex is made by NGINX. It is not held yet: nothing
+        // that holds it comes here again.
+        unsafe {
+            ngx_shmtx_lock(&raw mut (*self.pool.as_ptr()).mutex);
+            let result = act();
+            ngx_shmtx_unlock(&raw mut (*self.pool.as_ptr()).mutex);
+            result
+        }
+    }
+
+    /// Does something with the table. If a worker has died in the middle of that, the table is
+    /// emptied first: what it holds may be torn.
+    fn with_table<T>(&self, act: impl FnOnce(&mut Table<'_>) -> T) -> T {
+        self.locked(|| {
+            // SAFETY: these words are in the zone, and only who has the lock uses them.
+            let words =
+                unsafe { std::slice::from_raw_parts_mut(self.table.as_ptr(), self.table_words) };
+            let mut table = Table::open(words);
+            if self.header.changing.swap(1, Ordering::SeqCst) != 0 {
+                table.clear();
+            }
+            // Another process is to see this in this order, even if this one dies in between.
+            fence(Ordering::SeqCst);
+            let result = act(&mut table);
+            fence(Ordering::SeqCst);
+            self.header.changing.store(0, Ordering::SeqCst);
+            result
+        })
+    }
+}
+
+/// Any number that is hard to guess.
+fn random_seed() -> u64 {
+    let mut seed = [0u8; 8];
+    // SAFETY: the buffer is as long as is said. If it fails the seed is zero, which works too.
+    unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), libc::GRND_NONBLOCK) };
+    u64::from_ne_bytes(seed)
+}

@@ -1,0 +1,63 @@
+//! Decisions of this machine alone, in the shared memory.
+
+use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rate_limit_core::key;
+use rate_limit_core::local::{self, Answer, Charge, Mode};
+
+use super::Shared;
+use crate::redis::Asked;
+
+/// What a request has spent here of all that it asks.
+pub(crate) struct Local {
+    charges: Box<[Charge]>,
+}
+
+/// There is no room to write down what the request would spend.
+pub(crate) struct NoRoom;
+
+impl Shared {
+    /// Whether anything that was spent here may not have been regained yet.
+    pub(crate) fn is_remembered(&self) -> bool {
+        unix_micros() < self.header.whole.load(Ordering::Relaxed)
+    }
+
+    /// Decides about a request, and writes the verdicts of the limits that were asked here.
+    pub(crate) fn decide(&self, mode: Mode, asked: &[Asked]) -> Result<Local, NoRoom> {
+        let seed = self.header.seed.load(Ordering::Relaxed);
+        let charge = |asked: &Asked| {
+            let question = &asked.question;
+            let digest = key::memory_digest(seed, question.head, question.key);
+            Charge::new(digest, question.quota, question.cost)
+        };
+        let mut charges: Box<[Charge]> = asked.iter().map(charge).collect();
+        let now = unix_micros();
+        let whole = self.with_table(|table| local::decide(table, now, mode, &mut charges));
+        self.header.whole.fetch_max(whole, Ordering::Relaxed);
+        for (asked, charge) in asked.iter().zip(&charges) {
+            match charge.answer() {
+                Answer::Unasked => {}
+                Answer::Verdict(verdict) => asked.verdict.set(Some(verdict)),
+                Answer::NoRoom => {
+                    self.header.no_room.fetch_add(1, Ordering::Relaxed);
+                    self.give_back(Local { charges });
+                    return Err(NoRoom);
+                }
+            }
+        }
+        Ok(Local { charges })
+    }
+
+    /// Gives back what a request has spent here.
+    pub(crate) fn give_back(&self, mut local: Local) {
+        let now = unix_micros();
+        self.with_table(|table| local::give_back(table, now, &mut local.charges));
+    }
+}
+
+/// The time in µs. NGINX's own is not fine enough for buckets that refill fast.
+fn unix_micros() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,156 @@
+//! What is given back is as if it had never been spent, and nobody gets more than that by it.
+
+use proptest::prelude::*;
+use rate_limit_core::algorithm::Algorithm;
+use rate_limit_core::limit::Quota;
+
+use crate::history::{Client, Event, clients, events, histories, quotas, troubled_clients};
+use crate::window::exceeds_in;
+
+/// Any amount: some share of the limit, or out of all proportion.
+fn amounts() -> impl Strategy<Value = Amount> {
+    prop_oneof![
+        4 => (0.0..1.2).prop_map(Amount::Share),
+        1 => Just(Amount::Units(1)),
+        1 => any::<u64>().prop_map(Amount::Units),
+        1 => Just(Amount::Units(u64::MAX)),
+    ]
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Amount {
+    Share(f64),
+    Units(u64),
+}
+
+impl Amount {
+    fn of(self, all: u64) -> u64 {
+        match self {
+            Self::Share(share) => (share * all as f64).ceil() as u64,
+            Self::Units(units) => units,
+        }
+    }
+}
+
+/// What a client spent and was given back at a time.
+type Exchange = (u64, u64, u64);
+
+/// Whether any window spends more than the algorithm says, and what is given back in it.
+fn exceeds(quota: Quota, exchanges: &[Exchange]) -> bool {
+    (0..exchanges.len()).any(|first| {
+        let (mut spent, mut given) = (0, 0);
+        exchanges[first..].iter().any(|(now, cost, back)| {
+            spent += cost;
+            given += back;
+            exceeds_in(quota, exchanges[first].0, *now, spent.saturating_sub(given))
+        })
+    })
+}
+
+/// Events, some of which give back what others would spend.
+fn exchanges() -> impl Strategy<Value = Vec<(Event, bool)>> {
+    proptest::collection::vec((events(), proptest::bool::weighted(0.3)), 0..150)
+}
+
+proptest! {
+    /// Exactly and in every algorithm, at once or however much later: whatever is asked
+    /// thereafter.
+    #[test]
+    fn what_was_given_back_was_never_spent(
+        mut never in troubled_clients(),
+        cost in amounts(),
+        delay in prop_oneof![Just(None), events().prop_map(Some)],
+        history in histories(),
+    ) {
+        let mut once = never.clone();
+        let held = never.ask(0).remaining;
+        let cost = cost.of(held).min(held);
+        prop_assert!(once.ask(cost).allowed);
+        let delay = delay.map_or(0, |event| event.gap(never.quota));
+        never.wait(delay);
+        once.wait(delay);
+        once.give_back(cost);
+        for event in history {
+            let (gap, cost) = (event.gap(never.quota), event.cost(never.quota));
+            prop_assert_eq!(once.ask_in(0, cost), never.ask_in(0, cost), "{:?} {:?}", once, never);
+            never.wait(gap);
+            once.wait(gap);
+            prop_assert_eq!(once.ask(cost), never.ask(cost), "{:?} {:?}", once, never);
+        }
+    }
+
+    /// As much as is given back can be spent, as far as it fits. In `sliding_window` less, where
+    /// it was spent in the previous window and counts no longer in full.
+    #[test]
+    fn no_more_comes_back_than_is_given(mut client in clients(), amount in amounts()) {
+        let (limit, before) = (client.quota.limit(), client.ask_in(0, 0));
+        let amount = amount.of(limit);
+        client.give_back(amount);
+        let after = client.ask_in(0, 0);
+        let all = before.remaining.saturating_add(amount).min(limit);
+        match client.quota.algorithm() {
+            Algorithm::SlidingWindow => {
+                prop_assert!((before.remaining..=all).contains(&after.remaining));
+            }
+            _ => prop_assert_eq!(after.remaining, all),
+        }
+        prop_assert!(after.reset <= before.reset);
+        prop_assert!(client.ask_in(0, after.remaining).allowed);
+        prop_assert!(!client.ask_in(0, after.remaining + 1).allowed);
+    }
+
+    /// Nor if the clock stepped back or the limit was changed.
+    #[test]
+    fn nor_in_trouble(mut client in troubled_clients(), amount in amounts()) {
+        let (limit, before) = (client.quota.limit(), client.ask(0));
+        let amount = amount.of(limit);
+        client.give_back(amount);
+        let after = client.ask_in(0, 0);
+        let all = before.remaining.saturating_add(amount).min(limit);
+        prop_assert!((before.remaining..=all).contains(&after.remaining));
+        prop_assert!(after.reset <= before.reset);
+    }
+
+    /// The clock that stepped back, and the limit that was lowered, are put right as by a request.
+    #[test]
+    fn who_gives_back_nothing_is_as_who_asks(client in troubled_clients()) {
+        let (mut asking, mut giving) = (client.clone(), client);
+        asking.ask(0);
+        giving.give_back(0);
+        prop_assert_eq!(asking.state, giving.state);
+    }
+
+    #[test]
+    fn who_has_spent_nothing_gets_nothing(mut client in clients(), amount in amounts()) {
+        let amount = amount.of(client.quota.limit());
+        let mut new = Client::new(client.quota);
+        new.give_back(amount);
+        prop_assert_eq!(new.state, None);
+
+        client.now += client.ask_in(0, 0).reset;
+        let before = client.state.clone();
+        client.give_back(amount);
+        prop_assert_eq!(client.state, before);
+    }
+
+    #[test]
+    fn no_window_exceeds_the_limit_and_what_is_given_back(
+        quota in quotas(),
+        history in exchanges(),
+        greedy in any::<bool>(),
+    ) {
+        let mut client = Client::new(quota);
+        let mut exchanges = Vec::new();
+        for (event, gives_back) in history {
+            client.wait(event.gap(quota));
+            let cost = if greedy { client.ask_in(0, 0).remaining } else { event.cost(quota) };
+            if gives_back {
+                client.give_back(event.cost(quota));
+                exchanges.push((client.now, 0, event.cost(quota)));
+            } else if client.ask(cost).allowed {
+                exchanges.push((client.now, cost, 0));
+            }
+        }
+        prop_assert!(!exceeds(quota, &exchanges), "{exchanges:?}");
+    }
+}
