@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use redis::{FromRedisValue, RedisResult};
 
-use crate::redis::{Redis, Setup};
+use crate::redis::{Redis, Setup, tls_lines};
+use crate::tls::{Authority, Identity};
 use crate::{PATIENCE, wait_until};
 
 /// How many slots a cluster has.
@@ -63,6 +64,12 @@ impl ClusterConf {
     pub fn hostnames(self, template: &str) -> Self {
         self.line(&format!("cluster-announce-hostname {template}"))
             .line("cluster-preferred-endpoint-type hostname")
+    }
+
+    /// The nodes speak TLS with each other and with clients, all as `identity`.
+    pub fn secured(mut self, authority: &Authority, identity: &Identity) -> Self {
+        self.setup.lines.extend(tls_lines(authority, identity));
+        self.line("tls-cluster yes").line("tls-replication yes")
     }
 
     /// How long a node must be silent to be taken for dead; a second, if this is not called.

@@ -5,7 +5,9 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use harness::{Authority, Conf, Identity, Load, Nginx, PATIENCE, Recorder, Redis, wait_until};
+use harness::{
+    Authority, ClusterConf, Conf, Identity, Load, Nginx, PATIENCE, Recorder, Redis, wait_until,
+};
 
 const LOCAL: &str = "DNS:localhost,IP:127.0.0.1,IP:::1";
 
@@ -296,6 +298,38 @@ fn one_side_speaks_tls_and_the_other_does_not() {
     assert_eq!(redis.calls("evalsha"), 0);
 }
 
+#[test]
+fn every_node_of_a_cluster() {
+    let authority = Authority::new();
+    let identity = authority.issue("DNS:redis.internal,IP:127.0.0.1");
+    let cluster = ClusterConf::new(3, 0).secured(&authority, &identity).start();
+    let seed = server("127.0.0.1", cluster.node(0).tls_port());
+    let lines = format!("{seed} cluster on; {}", trust(&authority));
+    let asks_all = |nginx: &Nginx| {
+        let mut http = nginx.http();
+        // The first may come before the slots are known.
+        wait_until(PATIENCE, || http.get("/?k=a").decision() == "PASSED redis", "a decision");
+        for key in 0..100 {
+            assert_eq!(http.get(&format!("/?k=b{key}")).decision(), "PASSED redis");
+        }
+        assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+    };
+    asks_all(&limited(&lines).start());
+    let own_ports = |n: usize| {
+        let port = format!("laddr=127.0.0.1:{} ", cluster.node(n).tls_port());
+        let clients = cluster.node(n).clients();
+        clients.iter().filter(|line| line.contains("nginx_rate")).all(|line| line.contains(&port))
+    };
+    let nginx = limited(&format!("{lines} ssl_name redis.internal;")).start();
+    asks_all(&nginx);
+    assert!((0..3).all(own_ports));
+    let nginx = limited(&format!("{lines} ssl_name redis.example;")).start();
+    assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+    let told = nginx.logged("[error]");
+    let reason = "SSL certificate does not match \"redis.example\"";
+    assert!(told.len() == 1 && told[0].contains(reason), "{told:?}");
+}
+
 /// How many handshakes have resumed a session, as OpenSSL tells, and how many there were.
 fn handshakes(nginx: &Nginx) -> (usize, usize) {
     (nginx.logged("SSL reused session").len(), nginx.logged("SSL: TLSv1.").len())
@@ -344,19 +378,16 @@ fn a_server_that_stops_within_the_handshake() {
     let conf = limited(&lines).server("rate_limit_redis_timeout 20ms;");
     redis.stop_signal();
     let nginx = conf.start();
-    for _ in 0..10 {
-        let start = Instant::now();
-        assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
-        assert!(start.elapsed() < Duration::from_millis(200), "{:?}", start.elapsed());
-        sleep(Duration::from_millis(50));
-    }
+    let start = Instant::now();
+    assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+    assert!(start.elapsed() < Duration::from_millis(200), "{:?}", start.elapsed());
     nginx.wait_for_error_log("is down: timed out while SSL handshaking");
     redis.cont();
     let recovered = || nginx.get("/?k=a").decision() == "PASSED redis";
     wait_until(PATIENCE, recovered, "decisions by Redis");
     let told = nginx.logged("redis localhost");
     assert!(told.len() == 2 && told[1].contains(" is up again"), "{told:?}");
-    // And once more in the middle of things.
+    // And once more in the middle of things, with more to send than the socket takes.
     let load = Load::start(nginx.addr(), "/?k=b", 8);
     sleep(Duration::from_millis(200));
     redis.stop_signal();
@@ -366,7 +397,7 @@ fn a_server_that_stops_within_the_handshake() {
     wait_until(PATIENCE, recovered, "decisions by Redis");
     assert_eq!(load.stop().failures, Vec::<String>::new());
     let told = nginx.logged(" is down: ");
-    assert!(told.len() == 2 && told[1].contains("no reply for"), "{told:?}");
+    assert!(told.len() == 2 && told[1].contains("no answer within 20 ms"), "{told:?}");
 }
 
 fn descriptors(pid: u32) -> usize {
