@@ -51,7 +51,9 @@ impl Capture {
     /// standard error what it logs then.
     pub(crate) fn during<T>(&self, work: impl FnOnce() -> T) -> T {
         // SAFETY: a flag that only this thread uses.
-        let before = unsafe { std::mem::replace(&mut *(&raw mut ngx_use_stderr), 0) };
+        let before = unsafe { ngx_use_stderr };
+        // SAFETY: as above.
+        unsafe { ngx_use_stderr = 0 };
         let result = work();
         // SAFETY: as above.
         unsafe { ngx_use_stderr = before };
