@@ -441,8 +441,8 @@ fn connections_that_were_lost_leave_nothing_behind() {
     reconnect(40);
     let after = (descriptors(worker), memory(worker));
     assert_eq!(after.0, before.0);
-    // A connection of TLS takes tens of kB.
-    assert!(after.1 < before.1 + 1_000, "{before:?} {after:?}");
+    // A connection takes tens of kB, and a session more than one.
+    assert!(after.1 < before.1 + 150, "{before:?} {after:?}");
 }
 
 #[test]
