@@ -50,8 +50,8 @@ pub(crate) enum OnError {
 /// What is configured for all of `http`.
 #[derive(Default)]
 pub(crate) struct MainConf {
-    /// Each where it stays: connections refer to them.
-    stores: Vec<Box<Store>>,
+    /// Connections refer to them, but are only made when all are there.
+    stores: Vec<Store>,
     definitions: Definitions,
     /// The size of the shared memory in bytes.
     memory_size: Option<usize>,
@@ -93,7 +93,7 @@ impl MainConf {
 
     /// Closes every connection.
     pub(crate) fn disconnect(&mut self) {
-        self.stores.iter_mut().for_each(|store| store.disconnect());
+        self.stores.iter_mut().for_each(Store::disconnect);
     }
 
     /// The index of the store at `url`, which is added if it is new.
@@ -101,7 +101,7 @@ impl MainConf {
         if let Some(index) = self.find(url) {
             return Ok(index);
         }
-        self.stores.push(Box::new(Store::at(cf, url)?));
+        self.stores.push(Store::at(cf, url)?);
         Ok(self.stores.len().saturating_sub(1))
     }
 
@@ -122,7 +122,7 @@ impl MainConf {
             return Err(format!("duplicate \"rate_limit_redis_store\" \"{name}\""));
         }
         let wrong = |reason| format!("in \"rate_limit_redis_store\" \"{name}\": {reason}");
-        self.stores.push(Box::new(builder.build(cf, name.to_owned()).map_err(wrong)?));
+        self.stores.push(builder.build(cf, name.to_owned()).map_err(wrong)?);
         Ok(())
     }
 

@@ -8,9 +8,9 @@ use std::ptr::{self, NonNull};
 
 use ngx::core::Status;
 use ngx::ffi::{
-    NGX_HTTP_INTERNAL_SERVER_ERROR, NGX_LOG_ERR, ngx_cycle, ngx_handle_read_event,
-    ngx_http_block_reading, ngx_http_core_run_phases, ngx_http_request_t, ngx_http_test_reading,
-    ngx_int_t, ngx_log_t, ngx_post_event, ngx_posted_events,
+    NGX_HTTP_INTERNAL_SERVER_ERROR, NGX_LOG_ERR, ngx_handle_read_event, ngx_http_block_reading,
+    ngx_http_core_run_phases, ngx_http_request_t, ngx_http_test_reading, ngx_int_t, ngx_log_t,
+    ngx_post_event, ngx_posted_events,
 };
 use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf};
 use rate_limit_core::decision::{self, Decision, Source};
@@ -134,8 +134,7 @@ fn is_rejected_locally(context: &Context, asked: &[Asked]) -> bool {
 /// Where to decide if Redis cannot; `None` if the location has another policy.
 fn local_memory(conf: &LocationConf) -> Option<Shared> {
     match conf.on_error() {
-        // SAFETY: a worker has a cycle.
-        OnError::Local => unsafe { Module::main_conf(&*ngx_cycle)?.shared() },
+        OnError::Local => context::memory(),
         _ => None,
     }
 }

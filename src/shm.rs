@@ -17,6 +17,7 @@ use ngx::ffi::{
     ngx_shmtx_unlock, ngx_slab_alloc, ngx_slab_pool_t, ngx_str_t,
 };
 use ngx::http::HttpModule;
+use rate_limit_core::metrics::BUCKETS;
 use rate_limit_core::table::Table;
 
 use crate::Module;
@@ -25,7 +26,7 @@ mod local;
 mod record;
 
 pub(crate) use local::Local;
-pub(crate) use record::{LimitRecord, NodeRecord};
+pub(crate) use record::{LimitRecord, NodeRecord, View};
 
 /// The size of the zone in bytes, unless `rate_limit_redis_shared_memory` says another.
 pub(crate) const DEFAULT_SIZE: usize = 8 << 20;
@@ -51,6 +52,10 @@ struct Header {
     changing: AtomicU64,
     /// Local decisions that found no room.
     no_room: AtomicU64,
+    /// How many requests waited for their decision up to each of [`BUCKETS`], and how many longer.
+    waits: [AtomicU64; BUCKETS.len() + 1],
+    /// How long all of them waited together, in µs.
+    waited: AtomicU64,
 }
 
 /// The shared memory, mapped.
@@ -154,6 +159,15 @@ impl Shared {
     /// worker alone.
     pub(crate) fn limit(&self, name: &str) -> &'static LimitRecord {
         self.locked(|| record::find(self.limits, name)).unwrap_or_else(|| Box::leak(Box::default()))
+    }
+
+    /// Counts how long a request waited for its decision, in µs.
+    pub(crate) fn count_wait(&self, wait: u64) {
+        let bucket = BUCKETS.partition_point(|bound| *bound < wait);
+        if let Some(counter) = self.header.waits.get(bucket) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+        self.header.waited.fetch_add(wait, Ordering::Relaxed);
     }
 
     /// The record of the node of this name; as [`limit`](Self::limit).

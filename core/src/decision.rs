@@ -77,6 +77,17 @@ impl Decision<'_> {
 }
 
 impl Status {
+    /// Every status that is counted.
+    pub const COUNTED: [Self; 7] = [
+        Self::Passed,
+        Self::Delayed,
+        Self::Rejected,
+        Self::DelayedDryRun,
+        Self::RejectedDryRun,
+        Self::ErrorPassed,
+        Self::ErrorRejected,
+    ];
+
     /// As in `$rate_limit_redis_status`.
     pub fn name(self) -> &'static str {
         match self {
@@ -110,6 +121,9 @@ impl Status {
 }
 
 impl Source {
+    /// Every source that decides.
+    pub const DECIDING: [Self; 2] = [Self::Redis, Self::Local];
+
     /// As in `$rate_limit_redis_source`.
     pub fn name(self) -> &'static str {
         match self {

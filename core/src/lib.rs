@@ -14,6 +14,7 @@ pub mod decision;
 pub mod key;
 pub mod limit;
 pub mod local;
+pub mod metrics;
 pub mod rate;
 pub mod redis;
 pub mod table;

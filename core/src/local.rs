@@ -6,19 +6,22 @@
 //! What passes then is charged in both places. Who has spent nothing here, or has regained it, is
 //! not asked.
 //!
-//! So one machine lets no more through, from the start of an outage on, than one bucket, window or
-//! log of the algorithm would, whatever Redis has forgotten:
+//! So from the start of an outage on one machine lets no more through than one bucket, window or
+//! log of the algorithm would, even if Redis returns with nothing in it:
 //!
 //! - `token_bucket`, `gcra`, `leaky_bucket`: in any time t at most `limit + t × rate`;
 //! - `token_bucket` with intervals of n: from the first request on `limit + n × (t / period + 1)`,
-//!   in any time one n more, as the refills here and in Redis are not at the same moments;
+//!   and in any time one n more, as the refills here and in Redis are not at the same moments;
 //! - `sliding_window`, `fixed_window`: in any aligned period at most `limit`;
 //! - `sliding_log`: in any period at most `limit`.
 //!
-//! For all that passed while a client was asked here, it was charged here. When its quota is whole
-//! here, nothing of that counts any more, and Redis lets no more through from then on than from
-//! the start. This is also why the time for which a client is asked here must not end earlier:
-//! what Redis regains meanwhile is the same quota, and would be spent twice.
+//! For all that passes while a client is asked here is charged here; and when its quota is whole
+//! here, nothing of that counts any more, so that what Redis lets through from then on is all there
+//! is. To ask until what was spent in the outage alone would have been regained is not enough: who
+//! goes on to spend as fast as it comes back would find a whole bucket in Redis at the end of that.
+//!
+//! The bounds are for a table with room for all clients. Who is evicted starts anew, and so does
+//! everybody with the next outage.
 
 use crate::algorithm::State;
 use crate::decision::Verdict;
@@ -447,6 +450,33 @@ mod tests {
             let after = ask(&mut client.table, client.now, Mode::Outage, quota, 0);
             prop_assert_eq!(after, before);
         }
+    }
+
+    /// One refill here, and one in Redis soon after: within little more than a period more passes
+    /// than one bucket would let through, by less than what it gets in a period.
+    #[test]
+    fn refills_here_and_in_redis_are_not_at_the_same_moments() {
+        let mut words = vec![0; 1_000];
+        let mut client = Client {
+            quota: quota(Algorithm::IntervalBucket, "5r/s", 10),
+            now: START,
+            table: Table::open(&mut words),
+            redis: None,
+            passed: Vec::new(),
+            until: 0,
+        };
+        let mut pass = |after: u64, mode, cost| {
+            client.now = START + after * 1_000;
+            assert!(client.ask(mode, cost), "{after} ms");
+        };
+        pass(0, Mode::Outage, 1);
+        let costs = [8, 1, 9, 5];
+        pass(999, Mode::Outage, costs[0]);
+        pass(1_100, Mode::Return, costs[1]);
+        pass(2_000, Mode::Return, costs[2]);
+        pass(2_100, Mode::Return, costs[3]);
+        let one_bucket = 10 + 5 * (1_101 / 1_000 + 1);
+        assert_eq!(costs.iter().sum::<u64>(), one_bucket + 3);
     }
 
     #[test]

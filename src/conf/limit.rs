@@ -13,6 +13,7 @@ use rate_limit_core::text::log::Escaped;
 use super::Store;
 use super::directive::{Directive, text};
 use super::value::{ComplexValue, Setting};
+use crate::shm::{LimitRecord, Shared};
 
 const DEFAULT_NAME: &str = "default";
 
@@ -36,6 +37,8 @@ pub(crate) struct Limit {
     written: String,
     /// File and line.
     place: String,
+    /// What is counted for it, once something is.
+    record: OnceCell<&'static LimitRecord>,
 }
 
 /// A variable has a value that cannot be used; the text says which and what would be right.
@@ -94,6 +97,7 @@ impl Limit {
             head: OnceCell::new(),
             written,
             place,
+            record: OnceCell::new(),
         };
         limit.check(directive)?;
         Ok(limit)
@@ -134,6 +138,11 @@ impl Limit {
     /// Says which store it keeps its counters in.
     pub(super) fn bind(&self, store: &Store) {
         self.head.get_or_init(|| key::head(store.prefix(), self.name));
+    }
+
+    /// What is counted for it.
+    pub(crate) fn record(&self, shared: &Shared) -> &'static LimitRecord {
+        self.record.get_or_init(|| shared.limit(self.name))
     }
 
     /// Of a leaky bucket: which part of the excess is not delayed.

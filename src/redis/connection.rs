@@ -8,6 +8,7 @@ use ngx::ffi::{
     NGX_LOG_ALERT, NGX_LOG_DEBUG_ALL, NGX_LOG_NOTICE, ngx_connection_t, ngx_event_t, ngx_exiting,
     ngx_log_t, ngx_random,
 };
+use rate_limit_core::metrics::ErrorKind;
 use rate_limit_core::redis::greeting::Greeting;
 use rate_limit_core::redis::link::{Event, Fault, Link, Next, Refused};
 use rate_limit_core::redis::queue::Ticket;
@@ -96,7 +97,9 @@ impl Connection {
     fn tell_node(&mut self) {
         let usable = Usable { ready: self.link.is_ready(), sound: self.link.is_sound() };
         let told = std::mem::replace(&mut self.told, usable);
-        self.node().changes(told, usable);
+        if told != usable {
+            self.node().changes(told, usable);
+        }
     }
 
     /// Whether nobody waits and no reply is owed.
@@ -296,6 +299,7 @@ impl Connection {
         self.tell_node();
         match next {
             Next::Connect { first } => {
+                node.count_error(ErrorKind::Lost);
                 if first {
                     log!(
                         NGX_LOG_NOTICE,

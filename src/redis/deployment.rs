@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 use ngx::ffi::{
     NGX_LOG_NOTICE, ngx_event_t, ngx_exiting, ngx_msec_t, ngx_palloc, ngx_pool_t, ngx_random,
 };
+use rate_limit_core::metrics::Command;
 use rate_limit_core::redis::cluster::{Map, Member, Redirect, SLOTS, slot};
 use rate_limit_core::redis::endpoint::{Address, Endpoint};
 use rate_limit_core::redis::queue::Ticket;
@@ -333,12 +334,16 @@ impl Deployment {
 /// What connections tell.
 impl Deployment {
     /// Appends the question who decides to what is sent.
-    pub(super) fn ask_topology(&self, out: &mut Vec<u8>) {
+    pub(super) fn ask_topology(&self, node: &Node, out: &mut Vec<u8>) {
         match self.store.kind() {
             Kind::Sentinel(name) => {
+                node.count_command(Command::Sentinel);
                 command::pack(out, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name]);
             }
-            _ => command::pack(out, &["CLUSTER", "SLOTS"]),
+            _ => {
+                node.count_command(Command::Cluster);
+                command::pack(out, &["CLUSTER", "SLOTS"]);
+            }
         }
     }
 

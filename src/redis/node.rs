@@ -4,12 +4,16 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use ngx::ffi::{NGX_LOG_ERR, ngx_event_t, ngx_msec_t, ngx_pid, ngx_random, ngx_timeofday};
+use ngx::ffi::{
+    NGX_LOG_ERR, ngx_event_t, ngx_msec_t, ngx_pid, ngx_random, ngx_timeofday, ngx_worker,
+};
+use rate_limit_core::metrics::{Command, ErrorKind};
 use rate_limit_core::redis::backoff::Backoff;
 use rate_limit_core::redis::breaker::Breaker;
 use rate_limit_core::redis::endpoint::{Address, Endpoint};
 use rate_limit_core::redis::greeting::Greeting;
 use rate_limit_core::redis::link::{Fault, Refused};
+use rate_limit_core::redis::reply::RefusalKind;
 
 use super::address::SocketAddress;
 use super::connection::{Connection, Usable};
@@ -22,7 +26,7 @@ use super::waiter::{SCRIPTS, Waiter};
 use super::{cycle_log, now};
 use crate::event::Timer;
 use crate::log::log;
-use crate::shm::NodeRecord;
+use crate::shm::{NodeRecord, View};
 
 /// What concerns single requests is logged at most this often, in ms.
 const COMPLAIN_EVERY: u64 = 10_000;
@@ -58,6 +62,8 @@ pub(super) struct Node {
     mute: Cell<bool>,
     /// How long the requests would have waited that opened the breaker, in ms.
     patience: Cell<u64>,
+    /// Whether it is down, as far as this worker can tell.
+    down: Cell<bool>,
     /// What all workers together know of it.
     record: &'static NodeRecord,
 }
@@ -113,6 +119,7 @@ impl Node {
             backoff: RefCell::default(),
             probed: Cell::new(None),
             mute: Cell::new(false),
+            down: Cell::new(false),
             patience: Cell::new(0),
         }));
         let pointer = NonNull::from(&*node);
@@ -120,6 +127,7 @@ impl Node {
         let connection = |_| unsafe { Connection::new(pointer, greeting.clone()) };
         let connections = (0..connections).map(connection).collect();
         node.connections.get_or_init(|| connections);
+        node.tell_view(true);
         pointer
     }
 
@@ -229,7 +237,10 @@ impl Node {
         }
         self.undecided();
         if trouble == Trouble::Overload {
+            self.count_error(ErrorKind::Overload);
             self.complain("has too many requests waiting");
+        } else {
+            self.count_error(ErrorKind::Down);
         }
         Err(trouble)
     }
@@ -258,9 +269,11 @@ impl Node {
     /// A request has waited in vain for `timeout` ms.
     pub(super) fn timed_out(&self, timeout: ngx_msec_t) {
         self.undecided();
+        self.count_error(ErrorKind::Timeout);
         self.patience.set(timeout as u64);
         if self.breaker.borrow_mut().failed(now()) {
             self.mute.set(true);
+            self.tell_view(false);
             self.is_down(&format!("no answer within {timeout} ms"));
             self.send_probe();
         } else if self.is_available() {
@@ -338,11 +351,41 @@ impl Node {
         if after.ready && !before.ready && self.breaker.borrow().is_open() {
             self.probe_in(1);
         }
+        self.tell_view(false);
         self.tell_if_back();
+    }
+
+    /// Tells all who ask what this worker knows of the node.
+    fn tell_view(&self, is_first: bool) {
+        let count = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
+        let ready = self.ready.get();
+        let others = self.connections().len().saturating_sub(ready);
+        let is_open = ready == 0 || self.breaker.borrow().is_open();
+        let view =
+            View { pid: std::process::id(), ready: count(ready), others: count(others), is_open };
+        // SAFETY: set before any worker runs.
+        self.record.set_view(unsafe { ngx_worker }, view, is_first);
+    }
+
+    /// Counts a command that is sent.
+    pub(super) fn count_command(&self, command: Command) {
+        self.record.count_command(command);
+    }
+
+    /// Counts what went wrong.
+    pub(super) fn count_error(&self, kind: ErrorKind) {
+        self.record.count_error(kind);
     }
 
     /// A connection was lost and cannot be replaced, or could not be made.
     pub(super) fn lost(&self, fault: &Fault) {
+        self.count_error(match fault {
+            Fault::Connect(_) | Fault::ConnectTimeout => ErrorKind::Connect,
+            Fault::Closed(_) | Fault::Silent => ErrorKind::Lost,
+            Fault::Protocol(_) => ErrorKind::Protocol,
+            Fault::Greeting(_, refusal) if refusal.kind == RefusalKind::Auth => ErrorKind::Auth,
+            Fault::Greeting(..) | Fault::Unfit(_) => ErrorKind::Unfit,
+        });
         if self.ready.get() == 0 {
             self.is_down(&fault.to_string());
         }
@@ -356,6 +399,7 @@ impl Node {
         if now().saturating_sub(since) <= self.patience.get() {
             self.breaker.borrow_mut().close();
             self.probe.stop();
+            self.tell_view(false);
         }
     }
 
@@ -380,7 +424,7 @@ impl Node {
 
     /// Tells, once for all workers, that the server is gone.
     fn is_down(&self, reason: &str) {
-        if self.record.goes_down(unix_ms()) {
+        if !self.down.replace(true) && self.record.goes_down(unix_ms()) {
             log!(NGX_LOG_ERR, cycle_log(), "redis {} is down: {reason}", self.name);
         }
     }
@@ -390,12 +434,13 @@ impl Node {
         if self.breaker.borrow().is_open() || self.mute.get() || self.sound.get() == 0 {
             return;
         }
+        self.down.set(false);
         if let Some((since, undecided)) = self.record.comes_up() {
             let seconds = unix_ms().saturating_sub(since) as f64 / 1_000.0;
             log!(
                 NGX_LOG_ERR,
                 cycle_log(),
-                "redis {} is up again after {seconds:.3} s, {undecided} requests were not decided",
+                "redis {} is up again after {seconds:.3} s, {undecided} requests were not decided by it",
                 self.name
             );
         }

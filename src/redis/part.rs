@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::ptr::NonNull;
 
 use rate_limit_core::decision::Verdict;
+use rate_limit_core::metrics::{Command, ErrorKind};
 use rate_limit_core::redis::cluster::Redirect;
 use rate_limit_core::redis::queue::Ticket;
 use rate_limit_core::redis::reply::{Integers, Refusal, RefusalKind, Reply};
@@ -162,7 +163,11 @@ impl Part {
     }
 
     /// Appends the command to what is sent.
-    pub(super) fn encode(&self, scripts: &Scripts, out: &mut Vec<u8>) {
+    pub(super) fn encode(&self, scripts: &Scripts, node: &Node, out: &mut Vec<u8>) {
+        node.count_command(match self.by.get() {
+            By::Sha => Command::Evalsha,
+            By::Source => Command::Eval,
+        });
         let questions = self.asked.iter().map(|asked| asked.question);
         match self.owner.get() {
             Owner::Gift(_) => scripts.give_back(out, self.by.get(), questions),
@@ -176,18 +181,22 @@ impl Part {
             Reply::Integers(integers) => {
                 node.answers();
                 let sound = self.read(integers);
-                if !sound {
-                    node.complain("does not answer as a script of ours would");
+                match sound {
+                    true => self.settle(Ok(())),
+                    false => self.misunderstood(node),
                 }
-                self.settle(if sound { Ok(()) } else { Err(Trouble::Refused) });
             }
             Reply::Error(refusal) => return self.refused(refusal, node),
-            Reply::Other(_) => {
-                node.complain("does not answer as a script of ours would");
-                self.settle(Err(Trouble::Refused));
-            }
+            Reply::Other(_) => self.misunderstood(node),
         }
         Answered::Done
+    }
+
+    /// The answer is to another question.
+    fn misunderstood(&self, node: &Node) {
+        node.count_error(ErrorKind::Protocol);
+        node.complain("does not answer as a script of ours would");
+        self.settle(Err(Trouble::Refused));
     }
 
     /// A server refused. Some refusals prove that the command did not run: it may be sent again.
@@ -220,6 +229,10 @@ impl Part {
             }
             _ => {}
         }
+        node.count_error(match refusal.kind {
+            RefusalKind::Auth => ErrorKind::Auth,
+            _ => ErrorKind::Script,
+        });
         let text = Escaped(refusal.text.as_bytes());
         node.complain(&format!("refused to decide: \"{text}\""));
         self.settle(Err(Trouble::Refused));

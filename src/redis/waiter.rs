@@ -3,6 +3,7 @@
 use std::ptr::NonNull;
 
 use once_cell::sync::Lazy;
+use rate_limit_core::metrics::Command;
 use rate_limit_core::redis::command;
 use rate_limit_core::redis::queue::Ticket;
 use rate_limit_core::redis::reply::Reply;
@@ -39,10 +40,16 @@ impl Waiter {
     /// Appends what is asked of `node` to what is sent.
     pub(super) fn encode(self, node: &Node, out: &mut Vec<u8>) {
         match self {
-            Self::Part(part) => Part::get(part).encode(&SCRIPTS, out),
-            Self::Asking => command::pack(out, &["ASKING"]),
-            Self::Probe => command::pack(out, &["PING"]),
-            Self::Topology(_) => node.deployment().ask_topology(out),
+            Self::Part(part) => Part::get(part).encode(&SCRIPTS, node, out),
+            Self::Asking => {
+                node.count_command(Command::Asking);
+                command::pack(out, &["ASKING"]);
+            }
+            Self::Probe => {
+                node.count_command(Command::Ping);
+                command::pack(out, &["PING"]);
+            }
+            Self::Topology(_) => node.deployment().ask_topology(node, out),
             Self::Subscribe => command::pack(out, &["SUBSCRIBE", CHANNEL]),
             Self::Unsubscribe => command::pack(out, &["UNSUBSCRIBE", CHANNEL]),
         }

@@ -5,10 +5,10 @@ use std::ptr::{self, NonNull};
 use std::time::Instant;
 
 use ngx::ffi::{
-    ngx_event_t, ngx_http_request_t, ngx_log_t, ngx_msec_t, ngx_pool_cleanup_add, ngx_post_event,
-    ngx_posted_events,
+    ngx_cycle, ngx_event_t, ngx_http_request_t, ngx_log_t, ngx_msec_t, ngx_pool_cleanup_add,
+    ngx_post_event, ngx_posted_events,
 };
-use ngx::http::HttpModule;
+use ngx::http::{HttpModule, HttpModuleMainConf};
 use rate_limit_core::decision::{Decision, Source, Status, tightest};
 use rate_limit_core::rate::MILLISECOND;
 
@@ -16,7 +16,7 @@ use crate::Module;
 use crate::conf::LocationConf;
 use crate::event::Timer;
 use crate::redis::{Asked, Pending};
-use crate::shm::Local;
+use crate::shm::{Local, Shared};
 
 /// The context of a request: what it asked, and how it was decided.
 ///
@@ -189,13 +189,28 @@ impl Context {
         {
             pending.give_back();
         }
-        self.decision.set(Some(Decision {
-            status,
-            source,
-            shown: self.shown().and_then(Asked::show),
-            wait: u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX),
-            delay,
-        }));
+        let wait = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let shown = self.shown().and_then(Asked::show);
+        self.decision.set(Some(Decision { status, source, shown, wait, delay }));
+        if let Some(shared) = memory() {
+            self.count(&shared, status, source, wait);
+        }
+    }
+
+    /// Counts what became of the request, for each limit that had a part in it: one that allowed
+    /// what another rejected had none.
+    fn count(&self, shared: &Shared, status: Status, source: Source, wait: u64) {
+        let Some(pending) = &self.pending else { return };
+        shared.count_wait(wait);
+        for asked in pending.asked() {
+            let record = asked.limit.record(shared);
+            if self.answered.get() && asked.verdict.get().is_some() {
+                record.count_decision(source);
+            }
+            if !self.answered.get() || asked.is_violated() || !status.is_rejection() {
+                record.count_request(status);
+            }
+        }
     }
 
     /// All that was asked and answered.
@@ -219,6 +234,12 @@ impl Context {
             .filter_map(|asked| Some((asked.question.quota.limit(), asked.verdict.get()?)));
         asked.get(tightest(verdicts)?)
     }
+}
+
+/// What the workers of this machine share.
+pub(super) fn memory() -> Option<Shared> {
+    // SAFETY: a worker has a cycle.
+    unsafe { Module::main_conf(&*ngx_cycle)?.shared() }
 }
 
 /// Our place in the table of contexts.

@@ -2,6 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rate_limit_core::decision::{Source, Status};
+use rate_limit_core::metrics::{Command, ErrorKind};
+
 /// The longest name of a record, in words; longer ones are cut.
 const NAME_WORDS: usize = 16;
 
@@ -20,6 +23,10 @@ pub(super) trait Named {
 #[repr(C)]
 pub(crate) struct LimitRecord {
     name: Name,
+    /// One for each of [`Status::COUNTED`].
+    results: [AtomicU64; Status::COUNTED.len()],
+    /// One for each of [`Source::DECIDING`].
+    sources: [AtomicU64; Source::DECIDING.len()],
 }
 
 /// What is known of a node.
@@ -33,6 +40,46 @@ pub(crate) struct NodeRecord {
     undecided: AtomicU64,
     /// The Unix time in ms at which something was last complained of.
     complained: AtomicU64,
+    /// One for each of [`Command::ALL`].
+    commands: [AtomicU64; Command::ALL.len()],
+    /// One for each of [`ErrorKind::ALL`].
+    errors: [AtomicU64; ErrorKind::ALL.len()],
+    workers: [AtomicU64; WORKERS],
+}
+
+/// How many workers can tell what they know of a node.
+pub(crate) const WORKERS: usize = 32;
+
+/// What a worker knows of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct View {
+    /// The worker's process.
+    pub(crate) pid: u32,
+    /// How many of its connections can be used.
+    pub(crate) ready: u8,
+    /// How many cannot.
+    pub(crate) others: u8,
+    /// Whether it asks the node nothing.
+    pub(crate) is_open: bool,
+}
+
+impl LimitRecord {
+    /// Counts a request for which this limit was asked.
+    pub(crate) fn count_request(&self, status: Status) {
+        count(&Status::COUNTED, &self.results, status);
+    }
+
+    /// Counts what this limit said.
+    pub(crate) fn count_decision(&self, source: Source) {
+        count(&Source::DECIDING, &self.sources, source);
+    }
+}
+
+/// Adds one to the counter that stands for `value` of `all`.
+fn count<T: PartialEq>(all: &[T], counters: &[AtomicU64], value: T) {
+    if let Some((_, counter)) = all.iter().zip(counters).find(|(other, _)| **other == value) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl Named for LimitRecord {
@@ -48,6 +95,25 @@ impl Named for NodeRecord {
 }
 
 impl NodeRecord {
+    /// Counts a command that the node was sent.
+    pub(crate) fn count_command(&self, command: Command) {
+        count(&Command::ALL, &self.commands, command);
+    }
+
+    /// Counts what went wrong.
+    pub(crate) fn count_error(&self, kind: ErrorKind) {
+        count(&ErrorKind::ALL, &self.errors, kind);
+    }
+
+    /// Notes what the worker of this number knows of the node. Where a worker has been replaced,
+    /// as by a reload, only the newer one is heard.
+    pub(crate) fn set_view(&self, worker: usize, view: View, is_first: bool) {
+        let Some(slot) = self.workers.get(worker) else { return };
+        if is_first || View::of_word(slot.load(Ordering::Relaxed)).pid == view.pid {
+            slot.store(view.to_word(), Ordering::Relaxed);
+        }
+    }
+
     /// Notes that the node is down since `now`, and says whether that is news.
     pub(crate) fn goes_down(&self, now: u64) -> bool {
         self.down_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -101,6 +167,19 @@ pub(super) fn find<R: Named>(records: &'static [R], name: &str) -> Option<&'stat
     })?;
     record.name().write(wanted);
     Some(record)
+}
+
+impl View {
+    fn to_word(self) -> u64 {
+        let [a, b, c, d] = self.pid.to_ne_bytes();
+        u64::from_ne_bytes([a, b, c, d, self.ready, self.others, self.is_open.into(), 0])
+    }
+
+    fn of_word(word: u64) -> Self {
+        let [a, b, c, d, ready, others, is_open, _] = word.to_ne_bytes();
+        let pid = u32::from_ne_bytes([a, b, c, d]);
+        Self { pid, ready, others, is_open: is_open != 0 }
+    }
 }
 
 impl Name {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redis::{FromRedisValue, RedisResult};
 
-use crate::redis::{Redis, Setup, tls_lines};
+use crate::redis::{Redis, Setup};
 use crate::tls::{Authority, Identity};
 use crate::{PATIENCE, wait_until};
 
@@ -68,7 +68,7 @@ impl ClusterConf {
 
     /// The nodes speak TLS with each other and with clients, all as `identity`.
     pub fn secured(mut self, authority: &Authority, identity: &Identity) -> Self {
-        self.setup.lines.extend(tls_lines(authority, identity));
+        self.setup.secure(authority, identity);
         self.line("tls-cluster yes").line("tls-replication yes")
     }
 
@@ -103,11 +103,6 @@ impl ClusterConf {
         let redis = Redis::start_as(setup);
         let id = redis.ask(&["CLUSTER", "MYID"]);
         Node { redis, id }
-    }
-
-    /// Whether the nodes talk to each other by TLS.
-    fn tls(&self) -> bool {
-        self.setup.lines.iter().any(|line| line == "tls-cluster yes")
     }
 }
 
@@ -247,7 +242,7 @@ impl Cluster {
         if keys.is_empty() {
             return 0;
         }
-        let (host, port) = self.peer_addr(to);
+        let (host, port) = self.host_and_port(to);
         let timeout = PATIENCE.as_millis().to_string();
         let mut words = vec!["MIGRATE", &host, &port, "", "0", &timeout];
         if let Some((user, password)) = self.conf.setup.login() {
@@ -345,7 +340,7 @@ impl Cluster {
     }
 
     fn meet(&self, n: usize, other: usize) {
-        let (host, port) = self.peer_addr(other);
+        let (host, port) = self.host_and_port(other);
         self.ask::<()>(n, &["CLUSTER", "MEET", &host, &port]);
     }
 
@@ -377,11 +372,9 @@ impl Cluster {
         self.ask::<()>(n, &[&["CLUSTER", "SETSLOT", &slot], words].concat());
     }
 
-    /// Where other nodes find this one.
-    fn peer_addr(&self, n: usize) -> (String, String) {
-        let node = self.node(n);
-        let port = if self.conf.tls() { node.tls_port() } else { node.port() };
-        (node.addr().ip().to_string(), port.to_string())
+    fn host_and_port(&self, n: usize) -> (String, String) {
+        let addr = self.nodes[n].redis.peer_addr();
+        (addr.ip().to_string(), addr.port().to_string())
     }
 
     fn id(&self, n: usize) -> &str {

@@ -8,6 +8,7 @@ use std::process::Command;
 use redis::{Client, Connection, ConnectionInfo, FromRedisValue, IntoConnectionInfo as _};
 use tempfile::TempDir;
 
+use crate::netns::Namespace;
 use crate::process::Process;
 use crate::tls::{Authority, Identity};
 use crate::{PATIENCE, port, wait_until};
@@ -21,6 +22,8 @@ pub(crate) struct Setup {
     pub arguments: Vec<String>,
     /// The address on which it listens.
     pub address: IpAddr,
+    /// The machine on which it runs, if not on this one.
+    pub namespace: Option<Namespace>,
     /// More lines of the configuration, in which `{port}`, `{tls}` and `{dir}` are replaced.
     pub lines: Vec<String>,
 }
@@ -32,8 +35,22 @@ impl Setup {
             binary: binary.unwrap_or_else(|_| "redis-server".to_owned()).into(),
             arguments: Vec::new(),
             address: Ipv4Addr::LOCALHOST.into(),
+            namespace: None,
             lines: lines.iter().map(|line| line.as_ref().to_owned()).collect(),
         }
+    }
+
+    /// Speaks TLS too, on the port `{tls}`, and asks nobody for a certificate, unless other lines
+    /// overrule that.
+    pub fn secure(&mut self, authority: &Authority, identity: &Identity) {
+        let lines = [
+            "tls-port {tls}",
+            &format!("tls-ca-cert-file {}", authority.certificate()),
+            &format!("tls-cert-file {}", identity.certificate),
+            &format!("tls-key-file {}", identity.key),
+            "tls-auth-clients no",
+        ];
+        self.lines.splice(0..0, lines.map(str::to_owned));
     }
 
     /// What follows `directive`, on the first line that starts with it.
@@ -87,9 +104,9 @@ impl Redis {
     /// Starts a server that also speaks TLS, and asks nobody for a certificate unless the lines say
     /// so.
     pub fn start_tls(authority: &Authority, identity: &Identity, lines: &[&str]) -> Self {
-        let tls = tls_lines(authority, identity);
-        let tls: Vec<&str> = tls.iter().map(String::as_str).collect();
-        Self::start_with(&[&tls, lines].concat())
+        let mut setup = Setup::new(lines);
+        setup.secure(authority, identity);
+        Self::start_as(setup)
     }
 
     /// Starts `binary`, a server of another version or make.
@@ -160,6 +177,14 @@ impl Redis {
         (self.setup.address, self.port).into()
     }
 
+    /// The address for other servers, which may be bound to use TLS.
+    pub(crate) fn peer_addr(&self) -> SocketAddr {
+        let tls =
+            |line: &String| ["tls-cluster yes", "tls-replication yes"].contains(&line.as_str());
+        let port = if self.setup.lines.iter().any(tls) { self.tls_port } else { self.port };
+        (self.setup.address, port).into()
+    }
+
     /// `redis://127.0.0.1:port`.
     pub fn url(&self) -> String {
         format!("redis://{}", self.addr())
@@ -185,7 +210,8 @@ impl Redis {
 
     /// One field of `INFO`, such as `role`; empty if there is none.
     pub fn info(&self, field: &str) -> String {
-        let info = self.ask::<String>(&["INFO"]);
+        // Sentinels close all connections to a server that gets another role.
+        let info = self.try_ask(&["INFO"]).unwrap_or_else(|_| self.ask::<String>(&["INFO"]));
         let value = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         value.unwrap_or_default().to_owned()
     }
@@ -263,6 +289,9 @@ impl Redis {
         let binary = &self.setup.binary;
         let mut command = Command::new(binary);
         command.arg(self.dir.path().join("redis.conf")).args(&self.setup.arguments);
+        if let Some(namespace) = &self.setup.namespace {
+            namespace.enter(&mut command);
+        }
         command.stderr(log.try_clone().expect("a second handle")).stdout(log);
         let mut process = Process::spawn(command, libc::SIGKILL)
             .unwrap_or_else(|error| panic!("cannot run {}: {error}", binary.display()));
@@ -296,16 +325,4 @@ pub(crate) fn world_readable_dir(prefix: &str) -> TempDir {
         .permissions(fs::Permissions::from_mode(0o755))
         .tempdir()
         .expect("create a temp directory")
-}
-
-/// What a server needs to speak TLS, on the port `{tls}`.
-pub(crate) fn tls_lines(authority: &Authority, identity: &Identity) -> Vec<String> {
-    let Identity { certificate, key } = identity;
-    vec![
-        "tls-port {tls}".to_owned(),
-        format!("tls-ca-cert-file {}", authority.certificate()),
-        format!("tls-cert-file {certificate}"),
-        format!("tls-key-file {key}"),
-        "tls-auth-clients no".to_owned(),
-    ]
 }

@@ -157,7 +157,7 @@ fn workers_leave_while_redis_is_away() {
     let mut redis = Redis::start();
     let mut nginx = limited(&redis, "rate=9r/m").workers(2).start();
     redis.kill9();
-    wait_until(PATIENCE, || nginx.logged("is down").len() == 2, "both workers to notice");
+    nginx.wait_for_error_log("is down");
     leaves_at_once(&mut nginx);
 }
 

@@ -6,7 +6,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use harness::{
-    Authority, ClusterConf, Conf, Identity, Load, Nginx, PATIENCE, Recorder, Redis, wait_until,
+    Authority, ClusterConf, Conf, Identity, Load, MASTER_NAME, Nginx, PATIENCE, Recorder, Redis,
+    SentinelConf, wait_until,
 };
 
 const LOCAL: &str = "DNS:localhost,IP:127.0.0.1,IP:::1";
@@ -298,6 +299,31 @@ fn one_side_speaks_tls_and_the_other_does_not() {
     assert_eq!(redis.calls("evalsha"), 0);
 }
 
+/// Whether nginx is connected to `redis`, and only over the port that speaks TLS.
+fn only_over_tls(redis: &Redis) -> bool {
+    let clients = redis.clients();
+    let mut ours = clients.iter().filter(|line| line.contains("name=nginx_rate")).peekable();
+    let port = format!("laddr=127.0.0.1:{} ", redis.tls_port());
+    ours.peek().is_some() && ours.all(|line| line.contains(&port))
+}
+
+#[test]
+fn sentinels_and_the_master_that_they_name() {
+    let authority = Authority::new();
+    let identity = authority.issue("IP:127.0.0.1");
+    let mut sentinels = SentinelConf::new(1).secured(&authority, &identity).start();
+    let urls = (0..3).map(|n| server("127.0.0.1", sentinels.sentinel(n).tls_port()));
+    let lines = format!("sentinel {MASTER_NAME}; {}", trust(&authority));
+    let nginx = limited(&format!("{} {lines}", urls.collect::<String>())).start();
+    let decided = || nginx.get("/?k=a").decision() == "PASSED redis";
+    wait_until(PATIENCE, decided, "decisions by Redis");
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+    assert!(only_over_tls(sentinels.server(sentinels.master())));
+    sentinels.kill9_master();
+    wait_until(PATIENCE, decided, "decisions by the new master");
+    assert!(only_over_tls(sentinels.server(sentinels.master())));
+}
+
 #[test]
 fn every_node_of_a_cluster() {
     let authority = Authority::new();
@@ -315,14 +341,9 @@ fn every_node_of_a_cluster() {
         assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
     };
     asks_all(&limited(&lines).start());
-    let own_ports = |n: usize| {
-        let port = format!("laddr=127.0.0.1:{} ", cluster.node(n).tls_port());
-        let clients = cluster.node(n).clients();
-        clients.iter().filter(|line| line.contains("nginx_rate")).all(|line| line.contains(&port))
-    };
     let nginx = limited(&format!("{lines} ssl_name redis.internal;")).start();
     asks_all(&nginx);
-    assert!((0..3).all(own_ports));
+    assert!((0..3).all(|node| only_over_tls(cluster.node(node))));
     let nginx = limited(&format!("{lines} ssl_name redis.example;")).start();
     assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
     let told = nginx.logged("[error]");

@@ -1,0 +1,93 @@
+//! What is counted, and by which names it is told.
+
+/// The upper bounds of the histogram of how long requests wait for a decision, in µs.
+pub const BUCKETS: [u64; 13] =
+    [50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000];
+
+/// What a node is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// A script, by its SHA-1.
+    Evalsha,
+    /// A script, by its source.
+    Eval,
+    /// The leave to ask a node that does not own the slot yet.
+    Asking,
+    /// A sign of life.
+    Ping,
+    /// The map of a cluster.
+    Cluster,
+    /// The master, of a sentinel.
+    Sentinel,
+}
+
+impl Command {
+    /// Every command.
+    pub const ALL: [Self; 6] =
+        [Self::Evalsha, Self::Eval, Self::Asking, Self::Ping, Self::Cluster, Self::Sentinel];
+
+    /// As the label `command`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Evalsha => "evalsha",
+            Self::Eval => "eval",
+            Self::Asking => "asking",
+            Self::Ping => "ping",
+            Self::Cluster => "cluster",
+            Self::Sentinel => "sentinel",
+        }
+    }
+}
+
+/// What goes wrong with a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// It could not be connected to.
+    Connect,
+    /// A request waited in vain.
+    Timeout,
+    /// It said what makes no sense.
+    Protocol,
+    /// It does not accept the account, or does not allow it what is needed.
+    Auth,
+    /// A script failed.
+    Script,
+    /// Too many requests waited for it.
+    Overload,
+    /// A connection was lost.
+    Lost,
+    /// It could not decide: it was loading, or a replica.
+    Unfit,
+    /// A request did not wait, because the node was known to be down.
+    Down,
+}
+
+impl ErrorKind {
+    /// Every kind.
+    pub const ALL: [Self; 9] = [
+        Self::Connect,
+        Self::Timeout,
+        Self::Protocol,
+        Self::Auth,
+        Self::Script,
+        Self::Overload,
+        Self::Lost,
+        Self::Unfit,
+        Self::Down,
+    ];
+
+    /// As the label `kind`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Timeout => "timeout",
+            Self::Protocol => "protocol",
+            Self::Auth => "auth",
+            Self::Script => "script",
+            Self::Overload => "overload",
+            Self::Lost => "lost",
+            Self::Unfit => "unfit",
+            Self::Down => "down",
+        }
+    }
+}
