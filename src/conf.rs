@@ -27,6 +27,7 @@ mod definition;
 mod directive;
 mod limit;
 mod store;
+pub(crate) mod tls;
 mod value;
 
 use definition::Definitions;
@@ -105,7 +106,12 @@ impl MainConf {
     }
 
     /// Adds the store that a block describes.
-    fn add_store(&mut self, name: &str, builder: store::Builder) -> Result<(), String> {
+    fn add_store(
+        &mut self,
+        cf: &mut ngx_conf_t,
+        name: &str,
+        builder: store::Builder,
+    ) -> Result<(), String> {
         if !is_name(name) {
             return Err(format!(
                 "invalid name \"{name}\" of \"rate_limit_redis_store\": it must be 1 to 64 of \
@@ -116,7 +122,7 @@ impl MainConf {
             return Err(format!("duplicate \"rate_limit_redis_store\" \"{name}\""));
         }
         let wrong = |reason| format!("in \"rate_limit_redis_store\" \"{name}\": {reason}");
-        self.stores.push(builder.build(name.to_owned()).map_err(wrong)?);
+        self.stores.push(builder.build(cf, name.to_owned()).map_err(wrong)?);
         Ok(())
     }
 
@@ -349,7 +355,7 @@ unsafe extern "C" fn set_store_block(
         if result != NGX_CONF_OK {
             return result;
         }
-        let added = (*conf.cast::<MainConf>()).add_store(name, builder);
+        let added = (*conf.cast::<MainConf>()).add_store(cf, name, builder);
         match added {
             Ok(()) => NGX_CONF_OK,
             Err(message) => directive::fail(cf, &message),

@@ -21,6 +21,7 @@ use super::deployment::Deployment;
 use super::part::Part;
 use super::pending::Trouble;
 use super::resolve::Resolution;
+use super::tls::Peer;
 use super::waiter::{SCRIPTS, Waiter};
 use super::{cycle_log, now};
 use crate::event::Timer;
@@ -35,6 +36,8 @@ pub(super) struct Node {
     deployment: NonNull<Deployment>,
     role: Role,
     endpoint: Endpoint,
+    /// The server as TLS knows it, where TLS is spoken.
+    peer: Option<Peer>,
     /// The host name that it announces, if it does.
     alias: RefCell<Option<String>>,
     /// As it may be shown.
@@ -96,6 +99,7 @@ impl Node {
             Role::Sentinel => (Greeting::new(&endpoint, &client, []), 1, 0),
         };
         let name = endpoint.address.to_string();
+        let peer = store.tls().map(|tls| Peer::new(tls, host(&endpoint.address)));
         let node = Box::leak(Box::new(Self {
             deployment: NonNull::from(deployment),
             role,
@@ -103,6 +107,7 @@ impl Node {
             record: deployment.shared().node(&name),
             name,
             endpoint,
+            peer,
             addresses: RefCell::new(addresses.into()),
             stale: Cell::new(addresses.is_empty()),
             connect_timeout: store.connect_timeout(),
@@ -160,10 +165,12 @@ impl Node {
 
     /// The host, by name or address; that of a unix socket is empty.
     pub(super) fn host(&self) -> &str {
-        match &self.endpoint.address {
-            Address::Tcp(host, _) => host,
-            Address::Unix(_) => "",
-        }
+        host(&self.endpoint.address)
+    }
+
+    /// The server as TLS knows it, where TLS is spoken.
+    pub(super) fn peer(&self) -> Option<&Peer> {
+        self.peer.as_ref()
     }
 
     /// Whether it decides, and is at this host and port.
@@ -444,6 +451,13 @@ impl Node {
         if self.record.may_complain(unix_ms(), COMPLAIN_EVERY) {
             log!(NGX_LOG_ERR, cycle_log(), "redis {} {what}", self.name);
         }
+    }
+}
+
+fn host(address: &Address) -> &str {
+    match address {
+        Address::Tcp(host, _) => host,
+        Address::Unix(_) => "",
     }
 }
 

@@ -26,3 +26,4 @@ mod satisfy;
 mod scripts;
 mod seen;
 mod smoke;
+mod tls;
