@@ -47,6 +47,7 @@ test_tools=(
     h2load nghttp2-client
     gtlsclient ngtcp2-client
     openssl openssl
+    ip iproute2
     shellcheck shellcheck
 )
 

@@ -97,11 +97,6 @@ impl ClusterConf {
         let id = redis.ask(&["CLUSTER", "MYID"]);
         Node { redis, id }
     }
-
-    /// Whether the nodes talk to each other by TLS.
-    fn tls(&self) -> bool {
-        self.setup.lines.iter().any(|line| line == "tls-cluster yes")
-    }
 }
 
 /// A Redis Cluster of the test's own. Its nodes are numbered: first the masters that it was started
@@ -240,7 +235,7 @@ impl Cluster {
         if keys.is_empty() {
             return 0;
         }
-        let (host, port) = self.peer_addr(to);
+        let (host, port) = self.host_and_port(to);
         let timeout = PATIENCE.as_millis().to_string();
         let mut words = vec!["MIGRATE", &host, &port, "", "0", &timeout];
         if let Some((user, password)) = self.conf.setup.login() {
@@ -338,7 +333,7 @@ impl Cluster {
     }
 
     fn meet(&self, n: usize, other: usize) {
-        let (host, port) = self.peer_addr(other);
+        let (host, port) = self.host_and_port(other);
         self.ask::<()>(n, &["CLUSTER", "MEET", &host, &port]);
     }
 
@@ -370,11 +365,9 @@ impl Cluster {
         self.ask::<()>(n, &[&["CLUSTER", "SETSLOT", &slot], words].concat());
     }
 
-    /// Where other nodes find this one.
-    fn peer_addr(&self, n: usize) -> (String, String) {
-        let node = self.node(n);
-        let port = if self.conf.tls() { node.tls_port() } else { node.port() };
-        (node.addr().ip().to_string(), port.to_string())
+    fn host_and_port(&self, n: usize) -> (String, String) {
+        let addr = self.nodes[n].redis.peer_addr();
+        (addr.ip().to_string(), addr.port().to_string())
     }
 
     fn id(&self, n: usize) -> &str {

@@ -19,26 +19,36 @@
 
 mod cluster;
 mod conf;
+mod dns;
 mod fake;
 mod http;
 mod journal;
 mod load;
+mod netns;
 mod nginx;
 mod port;
 mod process;
+mod proxy;
 mod redis;
+mod remote;
+pub mod reply;
+mod sentinel;
 
 use std::time::{Duration, Instant};
 
 pub use cluster::{Cluster, ClusterConf, Migration, SLOTS, slot};
 pub use conf::Conf;
+pub use dns::{Answer, Dns};
 pub use fake::{ALLOWED, Act, Command, Fake};
 pub use http::{Http, Response};
 pub use journal::{Entry, Journal};
 pub use load::{Load, Tally, ab, h2load, hey, run};
 pub use nginx::Nginx;
 pub use port::free as free_port;
+pub use proxy::{Mode, Proxy};
 pub use redis::Redis;
+pub use remote::Remote;
+pub use sentinel::{MASTER_NAME, SentinelConf, Sentinels};
 
 /// How long anything may take that should happen at once.
 pub const PATIENCE: Duration = Duration::from_secs(10);

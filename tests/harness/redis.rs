@@ -8,6 +8,7 @@ use std::process::Command;
 use redis::{Client, Connection, ConnectionInfo, FromRedisValue, IntoConnectionInfo as _};
 use tempfile::TempDir;
 
+use crate::netns::Namespace;
 use crate::process::Process;
 use crate::{PATIENCE, port, wait_until};
 
@@ -20,6 +21,8 @@ pub(crate) struct Setup {
     pub arguments: Vec<String>,
     /// The address on which it listens.
     pub address: IpAddr,
+    /// The machine on which it runs, if not on this one.
+    pub namespace: Option<Namespace>,
     /// More lines of the configuration, in which `{port}`, `{tls}` and `{dir}` are replaced.
     pub lines: Vec<String>,
 }
@@ -31,6 +34,7 @@ impl Setup {
             binary: binary.unwrap_or_else(|_| "redis-server".to_owned()).into(),
             arguments: Vec::new(),
             address: Ipv4Addr::LOCALHOST.into(),
+            namespace: None,
             lines: lines.iter().map(|line| line.as_ref().to_owned()).collect(),
         }
     }
@@ -151,6 +155,14 @@ impl Redis {
         (self.setup.address, self.port).into()
     }
 
+    /// The address for other servers, which may be bound to use TLS.
+    pub(crate) fn peer_addr(&self) -> SocketAddr {
+        let tls =
+            |line: &String| ["tls-cluster yes", "tls-replication yes"].contains(&line.as_str());
+        let port = if self.setup.lines.iter().any(tls) { self.tls_port } else { self.port };
+        (self.setup.address, port).into()
+    }
+
     /// `redis://127.0.0.1:port`.
     pub fn url(&self) -> String {
         format!("redis://{}", self.addr())
@@ -176,7 +188,8 @@ impl Redis {
 
     /// One field of `INFO`, such as `role`; empty if there is none.
     pub fn info(&self, field: &str) -> String {
-        let info = self.ask::<String>(&["INFO"]);
+        // Sentinels close all connections to a server that gets another role.
+        let info = self.try_ask(&["INFO"]).unwrap_or_else(|_| self.ask::<String>(&["INFO"]));
         let value = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         value.unwrap_or_default().to_owned()
     }
@@ -254,6 +267,9 @@ impl Redis {
         let binary = &self.setup.binary;
         let mut command = Command::new(binary);
         command.arg(self.dir.path().join("redis.conf")).args(&self.setup.arguments);
+        if let Some(namespace) = &self.setup.namespace {
+            namespace.enter(&mut command);
+        }
         command.stderr(log.try_clone().expect("a second handle")).stdout(log);
         let mut process = Process::spawn(command, libc::SIGKILL)
             .unwrap_or_else(|error| panic!("cannot run {}: {error}", binary.display()));
