@@ -172,7 +172,8 @@ impl Deployment {
     pub(crate) fn connect(&self) {
         match self.store.kind() {
             Kind::Single => self.each_node(Node::open),
-            _ => self.want_news(),
+            // What is posted before the event loop runs would wait until anything happens.
+            _ => self.clock_in(0),
         }
     }
 
