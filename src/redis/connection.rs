@@ -143,6 +143,9 @@ impl Connection {
 
     /// Puts a question into the batch that is sent at the end of this turn.
     pub(super) fn submit(&mut self, waiter: Waiter) -> Result<(), Refused> {
+        if waiter.is_asking() {
+            self.link.submit(Waiter::Asking)?;
+        }
         let ticket = self.link.submit(waiter)?;
         waiter.waits_at(self.this, ticket);
         if self.link.is_idle() {

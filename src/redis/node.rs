@@ -213,11 +213,14 @@ impl Node {
         let connections = self.connections();
         let mut trouble = Trouble::Down;
         if !self.breaker.borrow().is_open() {
+            part.set_asking(asking);
             // One key, one connection: its questions stay in order, and in one batch.
             let first = usize::from(part.slot()).checked_rem(connections.len()).unwrap_or(0);
             let (before, from) = connections.split_at(first);
             for connection in from.iter().chain(before) {
-                match Self::submit_to(*connection, part, asking) {
+                // SAFETY: the connection lives, and nothing else refers to it at this moment.
+                let queue = unsafe { &mut *connection.as_ptr() };
+                match queue.submit(Waiter::Part(NonNull::from(part))) {
                     Ok(()) => return Ok(()),
                     Err(Refused::Overload) => trouble = Trouble::Overload,
                     Err(Refused::Down) => {}
@@ -229,20 +232,6 @@ impl Node {
             self.complain("has too many requests waiting");
         }
         Err(trouble)
-    }
-
-    fn submit_to(
-        connection: NonNull<Connection>,
-        part: &Part,
-        asking: bool,
-    ) -> Result<(), Refused> {
-        // SAFETY: the connection lives, and nothing else refers to it at this moment.
-        let queue = unsafe { &mut *connection.as_ptr() };
-        if asking {
-            queue.submit(Waiter::Asking)?;
-        }
-        part.set_asking(asking);
-        queue.submit(Waiter::Part(NonNull::from(part)))
     }
 
     /// Asks something else, over the first connection.

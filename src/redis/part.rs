@@ -149,7 +149,12 @@ impl Part {
         self.place.set(Place::Queue(connection, ticket));
     }
 
-    /// Whether it is to wait right behind an `ASKING`.
+    /// Whether it goes right behind an `ASKING`.
+    pub(super) fn is_asking(&self) -> bool {
+        self.asking.get()
+    }
+
+    /// Says whether it is to go right behind an `ASKING`.
     pub(super) fn set_asking(&self, asking: bool) {
         self.asking.set(asking);
     }
