@@ -252,6 +252,11 @@ impl Node {
         } else if self.is_available() {
             self.complain("did not answer in time");
         }
+        self.check();
+    }
+
+    /// Ends the connections over which answers are owed for too long.
+    pub(super) fn check(&self) {
         self.each_connection(Connection::check);
     }
 
@@ -260,7 +265,7 @@ impl Node {
         if !self.breaker.borrow().is_open() {
             return;
         }
-        self.each_connection(Connection::check);
+        self.check();
         if self.probed.get().is_none() {
             // SAFETY: the connections live as long as the node, and nothing else refers to them.
             let mut all = self.connections().iter().map(|all| unsafe { &mut *all.as_ptr() });

@@ -135,7 +135,7 @@ impl Part {
     }
 
     /// Whether it may be sent on to another node once more.
-    pub(super) fn may_move(&self) -> bool {
+    fn may_move(&self) -> bool {
         self.moves.replace(self.moves.get().saturating_add(1)) < MAX_MOVES
     }
 
@@ -201,7 +201,9 @@ impl Part {
                 return Answered::Again;
             }
             RefusalKind::Moved | RefusalKind::Ask if deployment.is_cluster() => {
-                if let Some(redirect) = Redirect::parse(&refusal.text) {
+                if let Some(redirect) = Redirect::parse(&refusal.text)
+                    && self.may_move()
+                {
                     let asking = refusal.kind == RefusalKind::Ask;
                     let from = node.host().to_owned();
                     deployment.park(self, Wish::Go { redirect, asking, from });
@@ -213,6 +215,7 @@ impl Part {
                 return Answered::Done;
             }
             RefusalKind::ClusterDown if deployment.is_cluster() => {
+                node.complain(&refused_to_decide(&refusal));
                 deployment.park(self, Wish::News(Trouble::Refused));
                 return Answered::Done;
             }
@@ -223,8 +226,7 @@ impl Part {
             }
             _ => {}
         }
-        let text = Escaped(refusal.text.as_bytes());
-        node.complain(&format!("refused to decide: \"{text}\""));
+        node.complain(&refused_to_decide(&refusal));
         self.settle(Err(Trouble::Refused));
         Answered::Done
     }
@@ -258,4 +260,8 @@ impl Part {
         }
         integers.next().is_none() && self.asked.iter().all(|asked| asked.verdict.get().is_some())
     }
+}
+
+fn refused_to_decide(refusal: &Refusal) -> String {
+    format!("refused to decide: \"{}\"", Escaped(refusal.text.as_bytes()))
 }
