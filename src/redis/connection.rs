@@ -274,7 +274,8 @@ impl Connection {
         self.socket = None;
         self.resolution = None;
         self.timer.stop();
-        if !self.link.is_ready() && self.try_next_address() {
+        let was_ready = self.link.is_ready();
+        if !was_ready && self.try_next_address() {
             return;
         }
         let random = ngx_random().unsigned_abs();
@@ -282,6 +283,9 @@ impl Connection {
             waiter.lost(node, sent);
         });
         self.tell_node();
+        if was_ready {
+            node.deployment().is_lost();
+        }
         match next {
             Next::Connect { first } => {
                 if first {

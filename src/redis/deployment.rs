@@ -380,7 +380,8 @@ impl Deployment {
         }
     }
 
-    /// A server is gone.
+    /// A connection is lost, or a server answers too late: others may decide now. A sentinel tells
+    /// of them only over a connection on which it was asked to.
     pub(super) fn is_lost(&self) {
         if !self.is_single() {
             self.note(Note::Lost);

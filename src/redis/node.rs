@@ -248,6 +248,7 @@ impl Node {
         if self.breaker.borrow_mut().failed(now()) {
             self.mute.set(true);
             self.is_down(&format!("no answer within {timeout} ms"));
+            self.deployment().is_lost();
             self.send_probe();
         } else if self.is_available() {
             self.complain("did not answer in time");
@@ -337,7 +338,6 @@ impl Node {
         if self.ready.get() == 0 {
             self.is_down(&fault.to_string());
         }
-        self.deployment().is_lost();
     }
 
     /// The server gave a sign of life.
