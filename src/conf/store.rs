@@ -83,7 +83,7 @@ impl Store {
     }
 
     /// As it may be shown.
-    pub(super) fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         redacted(&self.reference)
     }
 

@@ -146,6 +146,9 @@ impl Connection {
 
     /// Puts a question into the batch that is sent at the end of this turn.
     pub(super) fn submit(&mut self, waiter: Waiter) -> Result<(), Refused> {
+        if waiter.is_asking() {
+            self.link.submit(Waiter::Asking)?;
+        }
         let ticket = self.link.submit(waiter)?;
         waiter.waits_at(self.this, ticket);
         if self.link.is_idle() {
@@ -289,7 +292,8 @@ impl Connection {
         self.socket = None;
         self.resolution = None;
         self.timer.stop();
-        if !self.link.is_ready() && self.try_next_address() {
+        let was_ready = self.link.is_ready();
+        if !was_ready && self.try_next_address() {
             return;
         }
         let random = ngx_random().unsigned_abs();
@@ -297,6 +301,9 @@ impl Connection {
             waiter.lost(node, sent);
         });
         self.tell_node();
+        if was_ready {
+            node.deployment().is_lost();
+        }
         match next {
             Next::Connect { first } => {
                 node.count_error(ErrorKind::Lost);

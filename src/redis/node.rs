@@ -224,11 +224,14 @@ impl Node {
         let connections = self.connections();
         let mut trouble = Trouble::Down;
         if !self.breaker.borrow().is_open() {
+            part.set_asking(asking);
             // One key, one connection: its questions stay in order, and in one batch.
             let first = usize::from(part.slot()).checked_rem(connections.len()).unwrap_or(0);
             let (before, from) = connections.split_at(first);
             for connection in from.iter().chain(before) {
-                match Self::submit_to(*connection, part, asking) {
+                // SAFETY: the connection lives, and nothing else refers to it at this moment.
+                let queue = unsafe { &mut *connection.as_ptr() };
+                match queue.submit(Waiter::Part(NonNull::from(part))) {
                     Ok(()) => return Ok(()),
                     Err(Refused::Overload) => trouble = Trouble::Overload,
                     Err(Refused::Down) => {}
@@ -243,20 +246,6 @@ impl Node {
             self.count_error(ErrorKind::Down);
         }
         Err(trouble)
-    }
-
-    fn submit_to(
-        connection: NonNull<Connection>,
-        part: &Part,
-        asking: bool,
-    ) -> Result<(), Refused> {
-        // SAFETY: the connection lives, and nothing else refers to it at this moment.
-        let queue = unsafe { &mut *connection.as_ptr() };
-        if asking {
-            queue.submit(Waiter::Asking)?;
-        }
-        part.set_asking(asking);
-        queue.submit(Waiter::Part(NonNull::from(part)))
     }
 
     /// Asks something else, over the first connection.
@@ -275,10 +264,16 @@ impl Node {
             self.mute.set(true);
             self.tell_view(false);
             self.is_down(&format!("no answer within {timeout} ms"));
+            self.deployment().is_lost();
             self.send_probe();
         } else if self.is_available() {
             self.complain("did not answer in time");
         }
+        self.check();
+    }
+
+    /// Ends the connections over which answers are owed for too long.
+    pub(super) fn check(&self) {
         self.each_connection(Connection::check);
     }
 
@@ -287,7 +282,7 @@ impl Node {
         if !self.breaker.borrow().is_open() {
             return;
         }
-        self.each_connection(Connection::check);
+        self.check();
         if self.probed.get().is_none() {
             // SAFETY: the connections live as long as the node, and nothing else refers to them.
             let mut all = self.connections().iter().map(|all| unsafe { &mut *all.as_ptr() });
@@ -389,7 +384,6 @@ impl Node {
         if self.ready.get() == 0 {
             self.is_down(&fault.to_string());
         }
-        self.deployment().is_lost();
     }
 
     /// The server gave a sign of life.

@@ -138,7 +138,7 @@ impl Part {
     }
 
     /// Whether it may be sent on to another node once more.
-    pub(super) fn may_move(&self) -> bool {
+    fn may_move(&self) -> bool {
         self.moves.replace(self.moves.get().saturating_add(1)) < MAX_MOVES
     }
 
@@ -152,7 +152,12 @@ impl Part {
         self.place.set(Place::Queue(connection, ticket));
     }
 
-    /// Whether it is to wait right behind an `ASKING`.
+    /// Whether it goes right behind an `ASKING`.
+    pub(super) fn is_asking(&self) -> bool {
+        self.asking.get()
+    }
+
+    /// Says whether it is to go right behind an `ASKING`.
     pub(super) fn set_asking(&self, asking: bool) {
         self.asking.set(asking);
     }
@@ -207,7 +212,9 @@ impl Part {
                 return Answered::Again;
             }
             RefusalKind::Moved | RefusalKind::Ask if deployment.is_cluster() => {
-                if let Some(redirect) = Redirect::parse(&refusal.text) {
+                if let Some(redirect) = Redirect::parse(&refusal.text)
+                    && self.may_move()
+                {
                     let asking = refusal.kind == RefusalKind::Ask;
                     let from = node.host().to_owned();
                     deployment.park(self, Wish::Go { redirect, asking, from });
@@ -219,6 +226,7 @@ impl Part {
                 return Answered::Done;
             }
             RefusalKind::ClusterDown if deployment.is_cluster() => {
+                node.complain(&refused_to_decide(&refusal));
                 deployment.park(self, Wish::News(Trouble::Refused));
                 return Answered::Done;
             }
@@ -233,8 +241,7 @@ impl Part {
             RefusalKind::Auth => ErrorKind::Auth,
             _ => ErrorKind::Script,
         });
-        let text = Escaped(refusal.text.as_bytes());
-        node.complain(&format!("refused to decide: \"{text}\""));
+        node.complain(&refused_to_decide(&refusal));
         self.settle(Err(Trouble::Refused));
         Answered::Done
     }
@@ -271,4 +278,8 @@ impl Part {
         self.spent.set(sound && self.asked.iter().all(Asked::is_allowed));
         sound
     }
+}
+
+fn refused_to_decide(refusal: &Refusal) -> String {
+    format!("refused to decide: \"{}\"", Escaped(refusal.text.as_bytes()))
 }
