@@ -209,7 +209,8 @@ impl Deployment {
         pool: *mut ngx_pool_t,
     ) -> Option<&'static [Part]> {
         let same_place = |a: &Asked, b: &Asked| !self.is_cluster() || slot_of(a) == slot_of(b);
-        let count = asked.chunk_by(same_place).count();
+        // In a cluster there are as many as limits: a part that has several can be divided.
+        let count = if self.is_cluster() { asked.len() } else { 1 };
         // SAFETY: the memory is of the request's pool, large and aligned enough, and all of it is
         // written before it is returned.
         unsafe {
@@ -217,11 +218,19 @@ impl Deployment {
             if first.is_null() {
                 return None;
             }
-            for (index, asked) in asked.chunk_by(same_place).enumerate() {
+            let mut next = first;
+            let mut add = |asked, slot| {
+                next.write(Part::new(asked, slot, NonNull::from(self)));
+                next = next.add(1);
+            };
+            for asked in asked.chunk_by(same_place) {
                 // Who needs no slot does not compute it.
                 let needed = self.is_cluster() || self.store.connections() > 1;
                 let slot = asked.first().filter(|_| needed).map_or(0, slot_of);
-                first.add(index).write(Part::new(asked, slot, NonNull::from(self)));
+                add(asked, slot);
+                if self.is_cluster() {
+                    (1..asked.len()).for_each(|_| add(&[], slot));
+                }
             }
             Some(std::slice::from_raw_parts(first, count))
         }

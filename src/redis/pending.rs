@@ -1,7 +1,7 @@
 //! One request's questions, and their answers.
 
 use std::cell::Cell;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use ngx::ffi::{ngx_event_t, ngx_log_t, ngx_msec_t, ngx_post_event, ngx_posted_events};
 use rate_limit_core::algorithm::leaky_bucket;
@@ -105,7 +105,7 @@ impl Pending {
         Self {
             asked,
             parts,
-            waiting: Cell::new(parts.len()),
+            waiting: Cell::new(parts.iter().filter(|part| !part.is_spare()).count()),
             outcome: Cell::new(None),
             timeout,
             timer: Timer::new(),
@@ -134,7 +134,7 @@ impl Pending {
     /// `self` must stay where it is until it has an outcome or is cancelled, and no function of a
     /// connection may be on the stack. `log` must be valid for as long.
     pub(crate) unsafe fn ask(&self, log: *mut ngx_log_t) {
-        for part in self.parts {
+        for part in self.parts.iter().filter(|part| !part.is_spare()) {
             part.ask(Owner::Request(NonNull::from(self)));
         }
         if self.outcome.get().is_none() {
@@ -158,14 +158,25 @@ impl Pending {
     /// Gives back what limits have spent for a request that is not to be served after all.
     pub(crate) fn give_back(&self) {
         for part in self.parts.iter().filter(|part| part.has_spent()) {
-            Gift::give(part);
             for asked in part.asked() {
+                Gift::give(asked, part);
                 let returned = |verdict: Verdict| {
                     verdict.given_back(asked.question.cost, asked.question.quota.limit())
                 };
                 asked.verdict.set(asked.verdict.get().map(returned));
             }
         }
+    }
+
+    /// Has each limit of `part` asked on its own, a moment later.
+    pub(super) fn divide(&self, part: &Part) {
+        let asked = part.asked();
+        let parts = self.parts.iter().skip_while(|other| !ptr::eq(*other, part));
+        for (part, asked) in parts.zip(asked.chunks(1)) {
+            part.ask_later(asked, Owner::Request(NonNull::from(self)));
+        }
+        let spares = asked.len().saturating_sub(1);
+        self.waiting.set(self.waiting.get().saturating_add(spares));
     }
 
     /// One of the parts has its result.
@@ -196,7 +207,8 @@ impl Pending {
         if self.asked.iter().any(Asked::is_violated) {
             return Ok(());
         }
-        self.parts.iter().try_for_each(|part| part.result().unwrap_or(Err(Trouble::Timeout)))
+        let mut used = self.parts.iter().filter(|part| !part.is_spare());
+        used.try_for_each(|part| part.result().unwrap_or(Err(Trouble::Timeout)))
     }
 
     /// The request has waited long enough.

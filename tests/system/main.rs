@@ -20,6 +20,7 @@ mod load;
 mod once;
 mod plain;
 mod readme;
+mod redirect;
 mod reload;
 mod replay;
 mod satisfy;
