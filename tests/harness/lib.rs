@@ -28,8 +28,10 @@ mod netns;
 mod nginx;
 mod port;
 mod process;
+mod proxy;
 mod redis;
 mod remote;
+pub mod reply;
 mod sentinel;
 
 use std::time::{Duration, Instant};
@@ -43,7 +45,8 @@ pub use journal::{Entry, Journal};
 pub use load::{Load, Tally, ab, h2load, hey, run};
 pub use nginx::Nginx;
 pub use port::free as free_port;
-pub use redis::Redis;
+pub use proxy::{Mode, Proxy};
+pub use redis::{Redis, servers};
 pub use remote::Remote;
 pub use sentinel::{MASTER_NAME, SentinelConf, Sentinels};
 
