@@ -8,6 +8,7 @@ mod config;
 mod down;
 mod dry_run;
 mod exact;
+mod faults;
 mod forms;
 mod h2;
 mod h3;
