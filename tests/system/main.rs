@@ -2,6 +2,7 @@
 
 mod algorithms;
 mod body;
+mod breaker;
 mod client;
 mod cluster;
 mod config;
