@@ -2,12 +2,14 @@
 
 mod algorithms;
 mod body;
+mod breaker;
 mod client;
 mod cluster;
 mod config;
 mod down;
 mod dry_run;
 mod exact;
+mod faults;
 mod forms;
 mod h2;
 mod h3;
