@@ -9,6 +9,7 @@ mod config;
 mod down;
 mod dry_run;
 mod exact;
+mod examples;
 mod faults;
 mod forms;
 mod h2;
