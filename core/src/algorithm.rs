@@ -152,6 +152,11 @@ impl Algorithm {
         self == Self::SlidingLog
     }
 
+    /// Whether equal questions at one moment can be asked as one: see `Scripts::ask_times`.
+    pub fn is_repeatable(self) -> bool {
+        !self.stores_itself()
+    }
+
     /// Whether quota comes back bit by bit, rather than at the end of a window.
     pub fn is_continuous(self) -> bool {
         matches!(self, Self::TokenBucket | Self::Gcra | Self::LeakyBucket)

@@ -13,7 +13,7 @@ pub struct Script {
 }
 
 /// One limit of one request, as the script is asked about it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question<'a> {
     /// The Redis key's first part: see [`key::head`](crate::key::head).
     pub head: &'a [u8],
