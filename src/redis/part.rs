@@ -146,7 +146,7 @@ impl Part {
 
     /// Whether the other part asks the same question.
     pub(super) fn asks_the_same(&self, other: &Self) -> bool {
-        match (self.asked(), other.asked) {
+        match (self.asked(), other.asked()) {
             ([own], [other]) => own.question == other.question,
             _ => false,
         }
