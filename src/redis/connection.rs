@@ -150,14 +150,18 @@ impl Connection {
 
     /// Puts a question into the batch that is sent at the end of this turn.
     pub(super) fn submit(&mut self, waiter: Waiter) -> Result<(), Refused> {
-        if let Waiter::Part(part) = waiter
-            && let Some(last) = self.recent.replace(Part::get(part))
-        {
+        let Waiter::Part(part) = waiter else { return self.enqueue(waiter) };
+        let part = Part::get(part);
+        match self.recent.same(part) {
             // It is asked with the one before, which knows where that is.
-            Part::get(last).append(Part::get(part));
-            return Ok(());
+            Some(last) => Part::get(last).append(part),
+            None => self.enqueue(waiter)?,
         }
-        self.enqueue(waiter)
+        // It does not wait here any more if the connection could not even begin to connect.
+        if part.is_queued() {
+            self.recent.note(part);
+        }
+        Ok(())
     }
 
     fn enqueue(&mut self, waiter: Waiter) -> Result<(), Refused> {

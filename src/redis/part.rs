@@ -192,6 +192,11 @@ impl Part {
         }
     }
 
+    /// Whether it waits in the queue of a connection.
+    pub(super) fn is_queued(&self) -> bool {
+        matches!(self.place.get(), Place::Queue(..))
+    }
+
     /// It waits where another part does.
     pub(super) fn waits_with(&self, other: &Self) {
         self.place.set(other.place.get());
