@@ -224,15 +224,20 @@ impl Part {
                     return Answered::Done;
                 }
             }
-            RefusalKind::TryAgain if deployment.is_cluster() => {
-                match self.owner.get() {
-                    // Some of the keys are here, and others are not: each is found on its own.
+            RefusalKind::TryAgain if deployment.is_cluster() => match self.owner.get() {
+                // Some of the keys are here, and others are not: each is found on its own.
+                Owner::Request(pending) => {
                     // SAFETY: the request lives, or it would have cancelled its parts.
-                    Owner::Request(pending) => unsafe { pending.as_ref() }.divide(self),
-                    _ => deployment.park(self, Wish::Later),
+                    unsafe { pending.as_ref() }.divide(self);
+                    return Answered::Done;
                 }
-                return Answered::Done;
-            }
+                // Nothing else ends it.
+                _ if self.may_move() => {
+                    deployment.park(self, Wish::Later);
+                    return Answered::Done;
+                }
+                _ => {}
+            },
             RefusalKind::ClusterDown if deployment.is_cluster() => {
                 node.complain(&refused_to_decide(&refusal));
                 deployment.park(self, Wish::News(Trouble::Refused));
