@@ -172,7 +172,7 @@ fn resolve(cf: &mut ngx_conf_t, address: &Address) -> Result<Vec<SocketAddress>,
             });
         }
         let addresses = &*ptr::slice_from_raw_parts(parsed.addrs, parsed.naddrs);
-        Ok(addresses.iter().map(|address| SocketAddress::from_nginx(address)).collect())
+        Ok(addresses.iter().map(SocketAddress::from_nginx).collect())
     }
 }
 
