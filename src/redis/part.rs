@@ -286,14 +286,16 @@ impl Part {
                     return deployment.park(self, Wish::Go { redirect, asking, from });
                 }
             }
-            RefusalKind::TryAgain if deployment.is_cluster() => {
-                return match self.owner.get() {
-                    // Some of the keys are here, and others are not: each is found on its own.
+            RefusalKind::TryAgain if deployment.is_cluster() => match self.owner.get() {
+                // Some of the keys are here, and others are not: each is found on its own.
+                Owner::Request(pending) => {
                     // SAFETY: the request lives, or it would have cancelled its parts.
-                    Owner::Request(pending) => unsafe { pending.as_ref() }.divide(self),
-                    _ => deployment.park(self, Wish::Later),
-                };
-            }
+                    return unsafe { pending.as_ref() }.divide(self);
+                }
+                // Nothing else ends it.
+                _ if self.may_move() => return deployment.park(self, Wish::Later),
+                _ => {}
+            },
             RefusalKind::ClusterDown if deployment.is_cluster() => {
                 node.complain(&refused_to_decide(refusal));
                 return deployment.park(self, Wish::News(Trouble::Refused));
