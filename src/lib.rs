@@ -17,6 +17,7 @@ mod answer;
 mod conf;
 mod event;
 mod log;
+mod metrics;
 mod redis;
 mod request;
 mod shm;
@@ -107,6 +108,7 @@ unsafe extern "C" fn init_process(cycle: *mut ngx_cycle_t) -> ngx_int_t {
     unsafe { ngx_time_update() };
     // SAFETY: NGINX passes the cycle that the process will run.
     if let Some(conf) = Module::main_conf(unsafe { &*cycle }) {
+        conf.count_limits();
         conf.connect();
     }
     Status::NGX_OK.0

@@ -24,6 +24,7 @@ use crate::Module;
 
 mod local;
 mod record;
+mod snapshot;
 
 pub(crate) use local::Local;
 pub(crate) use record::{LimitRecord, NodeRecord, View};
@@ -35,7 +36,7 @@ pub(crate) const DEFAULT_SIZE: usize = 8 << 20;
 pub(crate) const LEAST_SIZE: usize = 256 << 10;
 
 /// Says that the memory is laid out as this version does it.
-const LAYOUT: u64 = 0x7261_7465_6c69_0001;
+const LAYOUT: u64 = 0x7261_7465_6c69_0002;
 
 /// This part of the memory is for records.
 const RECORDS: usize = 8;

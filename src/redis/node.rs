@@ -139,6 +139,7 @@ impl Node {
                 drop(Box::from_raw(connection.as_ptr()));
             }
             node.as_ref().probe.stop();
+            node.as_ref().set_view(View::default(), false);
             drop(Box::from_raw(node.as_ptr()));
         }
     }
@@ -354,10 +355,19 @@ impl Node {
         let ready = self.ready.get();
         let others = self.connections().len().saturating_sub(ready);
         let is_open = ready == 0 || self.breaker.borrow().is_open();
-        let view =
-            View { pid: std::process::id(), ready: count(ready), others: count(others), is_open };
+        let view = View { ready: count(ready), others: count(others), is_open, ..View::default() };
+        self.set_view(view, is_first);
+    }
+
+    fn set_view(&self, view: View, is_first: bool) {
+        let view = View { pid: std::process::id(), ..view };
         // SAFETY: set before any worker runs.
         self.record.set_view(unsafe { ngx_worker }, view, is_first);
+    }
+
+    /// What all workers together know of it.
+    pub(super) fn record(&self) -> &'static NodeRecord {
+        self.record
     }
 
     /// Counts a command that is sent.

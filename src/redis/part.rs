@@ -16,6 +16,7 @@ use super::deployment::{Deployment, Wish};
 use super::gift::Gift;
 use super::node::Node;
 use super::pending::{Asked, Pending, Trouble};
+use crate::shm::NodeRecord;
 
 /// How often a question may be sent on to another node.
 const MAX_MOVES: u8 = 5;
@@ -36,6 +37,8 @@ pub(crate) struct Part {
     /// It has waited for news of who decides.
     renewed: Cell<bool>,
     result: Cell<Option<Result<(), Trouble>>>,
+    /// Who has decided.
+    decided_by: Cell<Option<&'static NodeRecord>>,
     spent: Cell<bool>,
 }
 
@@ -72,6 +75,7 @@ impl Part {
             moves: Cell::new(0),
             renewed: Cell::new(false),
             result: Cell::new(None),
+            decided_by: Cell::new(None),
             spent: Cell::new(false),
         }
     }
@@ -132,6 +136,11 @@ impl Part {
         self.result.get()
     }
 
+    /// What is counted for the server that has decided, if one has.
+    pub(super) fn decided_by(&self) -> Option<&'static NodeRecord> {
+        self.decided_by.get()
+    }
+
     /// Whether all its limits allowed the request in Redis, and so have been charged.
     pub(super) fn has_spent(&self) -> bool {
         self.spent.get()
@@ -180,6 +189,7 @@ impl Part {
         match reply {
             Reply::Integers(integers) => {
                 node.answers();
+                self.decided_by.set(Some(node.record()));
                 let sound = self.read(integers);
                 match sound {
                     true => self.settle(Ok(())),
