@@ -265,6 +265,7 @@ impl LocationConf {
 const EVERYWHERE: ngx_uint_t =
     (NGX_HTTP_MAIN_CONF | NGX_HTTP_SRV_CONF | NGX_HTTP_LOC_CONF) as ngx_uint_t;
 const TAKE1: ngx_uint_t = EVERYWHERE | NGX_CONF_TAKE1 as ngx_uint_t;
+const LOCATION: ngx_uint_t = (NGX_HTTP_LOC_CONF | NGX_CONF_NOARGS | NGX_CONF_TAKE1) as ngx_uint_t;
 const ONE_OR_MORE: ngx_uint_t = EVERYWHERE | NGX_CONF_1MORE as ngx_uint_t;
 
 /// Every directive of the module.
@@ -280,11 +281,7 @@ pub(crate) static mut COMMANDS: [ngx_command_t; 15] = [
     command!("rate_limit_redis_dry_run", TAKE1, set_dry_run),
     command!("rate_limit_redis_log_level", TAKE1, set_log_level),
     command!("rate_limit_redis_ipv6_prefix", TAKE1, set_ipv6_prefix),
-    command!(
-        "rate_limit_redis_metrics",
-        (NGX_HTTP_LOC_CONF | NGX_CONF_NOARGS | NGX_CONF_TAKE1) as ngx_uint_t,
-        set_metrics
-    ),
+    command!("rate_limit_redis_metrics", LOCATION, set_metrics),
     ngx_command_t {
         name: ngx_string!("rate_limit_redis_shared_memory"),
         type_: (NGX_HTTP_MAIN_CONF | NGX_CONF_TAKE1) as ngx_uint_t,

@@ -189,11 +189,11 @@ impl Part {
         match reply {
             Reply::Integers(integers) => {
                 node.answers();
-                self.decided_by.set(Some(node.record()));
-                let sound = self.read(integers);
-                match sound {
-                    true => self.settle(Ok(())),
-                    false => self.misunderstood(node),
+                if self.read(integers) {
+                    self.decided_by.set(Some(node.record()));
+                    self.settle(Ok(()));
+                } else {
+                    self.misunderstood(node);
                 }
             }
             Reply::Error(refusal) => return self.refused(refusal, node),

@@ -1,6 +1,8 @@
 //! The metrics page: what it counts, and how it is asked for.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::thread::sleep;
 use std::time::Duration;
 
 use harness::{ALLOWED, Act, Conf, Fake, Nginx, PATIENCE, Redis, Response, run, wait_until};
@@ -490,6 +492,60 @@ fn connections_of_those_who_are_gone() {
     nginx.reload_with(&conf(&second, 1));
     ready(&nginx, &second, 1.0);
     ready(&nginx, &first, 0.0);
+}
+
+/// Workers that had no time to say that they leave are not counted either.
+#[test]
+fn connections_of_those_who_were_killed() {
+    let redis = Redis::start();
+    let conf = |workers| {
+        metered(&redis).workers(workers).server("location / { rate_limit_redis k rate=9r/h; }")
+    };
+    let mut nginx = conf(2).start();
+    nginx.allow_log("exited on signal 9");
+    let node = redis.addr().to_string();
+    let ready = |nginx: &Nginx| connections(&metrics(nginx), &node, "ready");
+    wait_until(PATIENCE, || ready(&nginx) == 2.0, "the connections");
+    let old: Vec<_> = nginx.worker_pids().iter().map(u32::to_string).collect();
+    let signal = |signal: &str| {
+        old.iter().for_each(|pid| drop(run("kill", &[signal, pid])));
+    };
+    signal("-STOP");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            sleep(Duration::from_millis(500));
+            signal("-KILL");
+        });
+        nginx.reload_with(&conf(1));
+    });
+    wait_until(PATIENCE, || ready(&nginx) == 1.0, "the connection of the only worker");
+    assert_eq!(metrics(&nginx)[&format!("breaker_open{{node=\"{node}\"}}")], 0.0);
+}
+
+/// A worker that takes its time to leave closes its connection. Nothing is wrong with the server.
+#[test]
+fn a_worker_that_leaves_slowly() {
+    let redis = Redis::start();
+    let mut nginx = metered(&redis)
+        .file("html/long", &"x".repeat(300_000))
+        .server("location / { rate_limit_redis k rate=9r/h; }")
+        .server("location = /long { limit_rate 100k; }")
+        .start();
+    let node = redis.addr().to_string();
+    let mut slow = nginx.http();
+    slow.send("GET", "/long", &[]);
+    sleep(Duration::from_millis(100));
+    let other = Redis::start();
+    let text = nginx.read("nginx.conf").replace(&redis.url(), &other.url());
+    fs::write(nginx.path("nginx.conf"), text).expect("write a configuration");
+    let old = nginx.reload_signal();
+    let samples = || metrics(&nginx);
+    let left = || connections(&samples(), &node, "ready") == 0.0;
+    wait_until(PATIENCE, left, "the end of the connection");
+    assert_eq!(connections(&samples(), &node, "connecting"), 0.0);
+    assert_eq!(samples()[&format!("breaker_open{{node=\"{node}\"}}")], 0.0);
+    assert!(std::path::Path::new(&format!("/proc/{}", old[0])).exists());
+    drop(slow);
 }
 
 #[test]
