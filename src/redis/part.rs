@@ -17,6 +17,7 @@ use super::deployment::{Deployment, Wish};
 use super::gift::Gift;
 use super::node::Node;
 use super::pending::{Asked, Pending, Trouble};
+use crate::shm::NodeRecord;
 
 /// How often a question may be sent on to another node.
 const MAX_MOVES: u8 = 5;
@@ -39,6 +40,8 @@ pub(crate) struct Part {
     renewed: Cell<bool>,
     chained: Chained,
     result: Cell<Option<Result<(), Trouble>>>,
+    /// Who has decided.
+    decided_by: Cell<Option<&'static NodeRecord>>,
     spent: Cell<bool>,
 }
 
@@ -76,6 +79,7 @@ impl Part {
             renewed: Cell::new(false),
             chained: Chained::default(),
             result: Cell::new(None),
+            decided_by: Cell::new(None),
             spent: Cell::new(false),
         }
     }
@@ -168,6 +172,11 @@ impl Part {
     /// What came of it, if that is known.
     pub(super) fn result(&self) -> Option<Result<(), Trouble>> {
         self.result.get()
+    }
+
+    /// What is counted for the server that has decided, if one has.
+    pub(super) fn decided_by(&self) -> Option<&'static NodeRecord> {
+        self.decided_by.get()
     }
 
     /// Whether all its limits allowed the request in Redis, and so have been charged.
@@ -342,7 +351,7 @@ impl Part {
     /// Deals out the verdicts to the chain that starts here.
     fn read(&self, found: Found<'_>, node: &Node) {
         let sound = match self.asked() {
-            [asked] => self.read_chain(found, &asked.question),
+            [asked] => self.read_chain(found, &asked.question, node),
             several => {
                 let questions = several.iter().map(|asked| asked.question);
                 let sound = answer::verdicts(found, questions, |index, verdict| {
@@ -351,7 +360,7 @@ impl Part {
                     }
                 });
                 if sound {
-                    self.is_decided();
+                    self.is_decided(node);
                 }
                 sound
             }
@@ -361,7 +370,7 @@ impl Part {
         }
     }
 
-    fn read_chain(&self, found: Found<'_>, question: &Question<'_>) -> bool {
+    fn read_chain(&self, found: Found<'_>, question: &Question<'_>, node: &Node) -> bool {
         let times = self.chain().last().map_or(1, |last| last.index().saturating_add(1));
         let mut next = Some(NonNull::from(self));
         answer::repeated(found, question, times, |index, verdict| {
@@ -373,12 +382,13 @@ impl Part {
             if let [asked] = part.asked() {
                 asked.verdict.set(Some(verdict));
             }
-            part.is_decided();
+            part.is_decided(node);
         })
     }
 
     /// All its limits have said what they say.
-    fn is_decided(&self) {
+    fn is_decided(&self, node: &Node) {
+        self.decided_by.set(Some(node.record()));
         self.spent.set(self.asked().iter().all(Asked::is_allowed));
         self.settle(Ok(()));
     }

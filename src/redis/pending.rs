@@ -134,6 +134,13 @@ impl Pending {
         self.outcome.get()
     }
 
+    /// Counts for each server that has decided how long the request waited, in µs.
+    pub(crate) fn count_wait(&self, wait: u64) {
+        for record in self.parts.iter().filter_map(Part::decided_by) {
+            record.count_wait(wait);
+        }
+    }
+
     /// Asks. The outcome is known at once if nobody can be asked.
     ///
     /// # Safety

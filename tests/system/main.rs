@@ -20,6 +20,7 @@ mod leave;
 mod limits;
 mod link;
 mod load;
+mod metrics;
 mod once;
 mod plain;
 mod readme;
