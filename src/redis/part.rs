@@ -3,11 +3,11 @@
 use std::cell::Cell;
 use std::ptr::NonNull;
 
-use rate_limit_core::decision::Verdict;
 use rate_limit_core::metrics::{Command, ErrorKind};
+use rate_limit_core::redis::answer;
 use rate_limit_core::redis::cluster::Redirect;
 use rate_limit_core::redis::queue::Ticket;
-use rate_limit_core::redis::reply::{Integers, Refusal, RefusalKind, Reply};
+use rate_limit_core::redis::reply::{Found, Refusal, RefusalKind, Reply};
 use rate_limit_core::redis::script::{By, Scripts};
 use rate_limit_core::text::log::Escaped;
 
@@ -178,9 +178,9 @@ impl Part {
     /// A server answered.
     pub(super) fn answered(&self, reply: Reply<'_>, node: &Node) -> Answered {
         match reply {
-            Reply::Integers(integers) => {
+            Reply::Found(found) => {
                 node.answers();
-                let sound = self.read(integers);
+                let sound = self.read(found);
                 match sound {
                     true => self.settle(Ok(())),
                     false => self.misunderstood(node),
@@ -261,13 +261,15 @@ impl Part {
         }
     }
 
-    /// Reads the verdicts; whether they are an answer to this question.
-    fn read(&self, mut integers: Integers<'_>) -> bool {
-        for asked in self.asked {
-            asked.verdict.set(integers.take_array().and_then(Verdict::from_reply));
-        }
-        let sound = integers.next().is_none()
-            && self.asked.iter().all(|asked| asked.verdict.get().is_some());
+    /// Reads the verdicts; whether they are an answer to this question. What answers to a gift is
+    /// of the same kind, and nobody looks at it.
+    fn read(&self, found: Found<'_>) -> bool {
+        let questions = self.asked.iter().map(|asked| asked.question);
+        let sound = answer::verdicts(found, questions, |index, verdict| {
+            if let Some(asked) = self.asked.get(index) {
+                asked.verdict.set(Some(verdict));
+            }
+        });
         self.spent.set(sound && self.asked.iter().all(Asked::is_allowed));
         sound
     }

@@ -194,8 +194,8 @@ fn garbage() {
         b"$999999999\r\n",
         b"$-2\r\n",
         b"*-5\r\n",
-        b"*4\r\n:1\r\n:one\r\n:0\r\n:0\r\n",
-        b"*4\r\n:1\r\n:99999999999999999999999\r\n:0\r\n:0\r\n",
+        b"*2\r\n:one\r\n$-1\r\n",
+        b"*2\r\n:99999999999999999999999\r\n$-1\r\n",
         b"*99999999999999999999\r\n",
         b"*2147483647\r\n",
         b"$3\r\nabcdefgh\r\n",
@@ -229,13 +229,18 @@ fn answers_to_another_question() {
         "*-1",
         "*0",
         "*1\r\n:1",
-        "*3\r\n:1\r\n:9\r\n:0",
-        "*5\r\n:1\r\n:9\r\n:0\r\n:0\r\n:0",
-        "*4\r\n:1\r\n:9\r\n$1\r\n0\r\n:0",
-        "*4\r\n:2\r\n:9\r\n:0\r\n:0",
-        "*4\r\n:1\r\n:-9\r\n:0\r\n:0",
-        "*4\r\n:0\r\n:0\r\n:0\r\n:-7",
-        "*1\r\n*4\r\n:1\r\n:9\r\n:0\r\n:0",
+        "*1\r\n$-1",
+        "*2\r\n$-1\r\n:1",
+        "*2\r\n:-1\r\n$-1",
+        "*2\r\n:99999999999999999\r\n$-1",
+        "*2\r\n:1\r\n:1",
+        "*2\r\n:1\r\n+5 1",
+        "*2\r\n:1\r\n*-1",
+        "*3\r\n:1\r\n$-1\r\n$-1",
+        "*4\r\n:1\r\n:9\r\n:0\r\n:0",
+        // Of a limit that stores itself.
+        "*2\r\n:1\r\n*4\r\n:1\r\n:9\r\n:0\r\n:0",
+        "*1\r\n*2\r\n:1\r\n$-1",
     ] {
         let fake = Fake::answering(starts_as("odd", || Act::line(answer)));
         let nginx = limited(&fake.url()).start();
@@ -446,7 +451,7 @@ fn replies_to_nothing_end_the_connection() {
     let nginx = limited(&fake.url()).start();
     works(&nginx);
     for count in 2..5 {
-        fake.shout(ALLOWED.replace(":9", ":4").as_bytes());
+        fake.shout(ALLOWED.replace("$-1", "$18\r\n5 1763683200000000").as_bytes());
         wait_until(Duration::from_secs(2), || fake.count("") == count, "a new connection");
         // Not the reply that nobody had asked for.
         assert_eq!(nginx.get("/?k=good").remaining(), Some(9));

@@ -2,10 +2,13 @@
 //!
 //! Replies are RESP2: the connection never asks for RESP3. A frame is found and bounded before it
 //! is parsed, so a server can neither make the parser wait for a petabyte nor recurse for ever.
-//! Integers are read in place: a decision costs no allocation, and some 20 ns where the `redis`
+//! What a script answers is read in place: it costs no allocation, and some 20 ns where the `redis`
 //! crate's parser takes 1.4 µs. Everything else is rare and goes to that parser.
 
 use redis::{ServerErrorKind, Value};
+
+use crate::decision::Verdict;
+use crate::rate::MAX_EXACT;
 
 /// The longest reply, in bytes. The longest that is expected is the map of a large cluster.
 pub const MAX_REPLY: usize = 1024 * 1024;
@@ -19,8 +22,8 @@ const MAX_DEPTH: usize = 8;
 /// What a server said.
 #[derive(Debug, PartialEq)]
 pub enum Reply<'a> {
-    /// An array of integers: the answer of a script.
-    Integers(Integers<'a>),
+    /// The answer of a script.
+    Found(Found<'a>),
     /// A refusal.
     Error(Refusal),
     /// Anything else.
@@ -86,8 +89,8 @@ pub fn frame(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
 
 /// Reads one whole `frame`.
 pub fn parse(frame: &[u8]) -> Result<Reply<'_>, ProtocolError> {
-    if let Some(integers) = Integers::new(frame) {
-        return Ok(Reply::Integers(integers));
+    if let Some(found) = Found::new(frame) {
+        return Ok(Reply::Found(found));
     }
     match redis::parse_redis_value(frame) {
         Ok(Value::ServerError(error)) => Ok(Reply::Error(Refusal {
@@ -211,41 +214,81 @@ fn integer(line: &[u8]) -> Option<i64> {
     })
 }
 
-/// An array of integers inside a frame.
+/// What a script found: an array inside a frame, of an integer and then an [`Entry`] for each
+/// limit that was asked. It iterates over the entries.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Integers<'a> {
+pub struct Found<'a> {
+    now: u64,
     rest: &'a [u8],
-    count: usize,
 }
 
-impl<'a> Integers<'a> {
-    /// The integers of `frame`, if it is an array of nothing else.
+/// What a script found of one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry<'a> {
+    /// What was stored, if anything was.
+    Stored(Option<&'a [u8]>),
+    /// Of a limit that stores itself: the integers that stand for its verdict.
+    Integers([i64; Verdict::REPLY_LEN]),
+}
+
+impl<'a> Found<'a> {
+    /// What the script found, if `frame` is an answer of ours.
     fn new(frame: &'a [u8]) -> Option<Self> {
-        let (line, rest) = split_line(frame.strip_prefix(b"*")?)?;
-        let count = usize::try_from(integer(line)?).ok()?;
-        let integers = Self { rest, count };
-        (integers.clone().count() == count).then_some(integers)
+        let (count, rest) = take_number(frame, b'*')?;
+        let (now, rest) = take_number(rest, b':')?;
+        let now = u64::try_from(now).ok().filter(|now| *now <= MAX_EXACT)?;
+        let found = Self { now, rest };
+        let mut entries = found.clone();
+        let read = i64::try_from(entries.by_ref().count()).ok()?;
+        (read.checked_add(1)? == count && entries.rest.is_empty()).then_some(found)
     }
 
-    /// The next `N`, or `None` if there are not as many.
-    pub fn take_array<const N: usize>(&mut self) -> Option<[i64; N]> {
-        let mut array = [0; N];
-        for slot in &mut array {
-            *slot = self.next()?;
-        }
-        Some(array)
+    /// When the script ran: the Unix time of the server in µs, at most [`MAX_EXACT`].
+    pub fn now(&self) -> u64 {
+        self.now
     }
 }
 
-impl Iterator for Integers<'_> {
-    type Item = i64;
+impl<'a> Iterator for Found<'a> {
+    type Item = Entry<'a>;
 
-    fn next(&mut self) -> Option<i64> {
-        let (line, rest) = split_line(self.rest.strip_prefix(b":")?)?;
-        let number = integer(line)?;
+    fn next(&mut self) -> Option<Entry<'a>> {
+        let (entry, rest) = match self.rest.first()? {
+            b'$' => stored(self.rest)?,
+            _ => integers(self.rest)?,
+        };
         self.rest = rest;
-        Some(number)
+        Some(entry)
     }
+}
+
+/// A bulk string, or the null one.
+fn stored(bytes: &[u8]) -> Option<(Entry<'_>, &[u8])> {
+    let (length, rest) = take_number(bytes, b'$')?;
+    if length == -1 {
+        return Some((Entry::Stored(None), rest));
+    }
+    let (text, rest) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+    Some((Entry::Stored(Some(text)), rest.strip_prefix(b"\r\n")?))
+}
+
+/// An array of integers.
+fn integers(bytes: &[u8]) -> Option<(Entry<'_>, &[u8])> {
+    let mut array = [0; Verdict::REPLY_LEN];
+    let (length, mut rest) = take_number(bytes, b'*')?;
+    if usize::try_from(length) != Ok(array.len()) {
+        return None;
+    }
+    for slot in &mut array {
+        (*slot, rest) = take_number(rest, b':')?;
+    }
+    Some((Entry::Integers(array), rest))
+}
+
+/// The number of a line that starts with `kind`, and what comes after the line.
+fn take_number(bytes: &[u8], kind: u8) -> Option<(i64, &[u8])> {
+    let (line, rest) = split_line(bytes.strip_prefix(&[kind])?)?;
+    Some((integer(line)?, rest))
 }
 
 fn split_line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -259,7 +302,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const DECISION: &[u8] = b"*4\r\n:1\r\n:99\r\n:600000\r\n:-1\r\n";
+    const FRESH: &[u8] = b"*2\r\n:1763683200000000\r\n$-1\r\n";
+    const SEVERAL: &[u8] =
+        b"*4\r\n:1763683200000000\r\n$19\r\n99 1763683200000000\r\n*4\r\n:1\r\n:99\r\n:600000\r\n:-1\r\n$-1\r\n";
 
     fn refusal(line: &[u8]) -> Refusal {
         match parse(line).unwrap() {
@@ -268,19 +313,53 @@ mod tests {
         }
     }
 
+    fn found(frame: &[u8]) -> Option<(u64, Vec<Entry<'_>>)> {
+        match parse(frame).unwrap() {
+            Reply::Found(found) => Some((found.now(), found.collect())),
+            Reply::Other(_) => None,
+            Reply::Error(refusal) => panic!("{refusal:?}"),
+        }
+    }
+
     #[test]
-    fn integers_are_read_in_place() {
-        assert_eq!(frame(DECISION), Ok(Some(DECISION.len())));
-        let Reply::Integers(mut integers) = parse(DECISION).unwrap() else { panic!() };
-        assert_eq!(integers.clone().take_array::<5>(), None);
-        assert_eq!(integers.take_array(), Some([1, 99, 600_000, -1]));
-        assert_eq!(integers.next(), None);
+    fn what_was_found_is_read_in_place() {
+        let now = 1_763_683_200_000_000;
+        assert_eq!(found(FRESH), Some((now, vec![Entry::Stored(None)])));
+        let stored = Entry::Stored(Some(b"99 1763683200000000"));
+        let log = Entry::Integers([1, 99, 600_000, -1]);
+        assert_eq!(found(SEVERAL), Some((now, vec![stored, log, Entry::Stored(None)])));
+        assert_eq!(found(b"*1\r\n:0\r\n"), Some((0, vec![])));
+        let empty = found(b"*2\r\n:0\r\n$0\r\n\r\n");
+        assert_eq!(empty, Some((0, vec![Entry::Stored(Some(b""))])));
+        let lines = found(b"*2\r\n:0\r\n$4\r\n\r\n\r\n\r\n");
+        assert_eq!(lines, Some((0, vec![Entry::Stored(Some(b"\r\n\r\n"))])));
+    }
+
+    #[test]
+    fn what_no_script_finds_is_another_reply() {
+        for frame in [
+            &b"*0\r\n"[..],
+            b"*-1\r\n",
+            b"*1\r\n:-1\r\n",
+            b"*1\r\n$1\r\n1\r\n",
+            b"*2\r\n:1\r\n:2\r\n",
+            b"*2\r\n:1\r\n+OK\r\n",
+            b"*2\r\n:1\r\n*-1\r\n",
+            b"*2\r\n:1\r\n*3\r\n:1\r\n:2\r\n:3\r\n",
+            b"*2\r\n:1\r\n*5\r\n:1\r\n:2\r\n:3\r\n:4\r\n:5\r\n",
+            b"*2\r\n:1\r\n*4\r\n:1\r\n:2\r\n:3\r\n$1\r\n4\r\n",
+            b":1\r\n",
+            b"$-1\r\n",
+        ] {
+            assert_eq!(found(frame), None, "{:?}", String::from_utf8_lossy(frame));
+        }
     }
 
     #[test]
     fn a_frame_ends_where_it_ends() {
         for reply in [
-            DECISION,
+            FRESH,
+            SEVERAL,
             b"+OK\r\n",
             b"-ERR no\r\n",
             b":-5\r\n",

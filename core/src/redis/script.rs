@@ -90,8 +90,7 @@ impl Scripts {
 
     /// Appends the command that asks `questions`, all at once and all or nothing, to `out`.
     ///
-    /// Its answer is one array of [`REPLY_LEN`](crate::decision::Verdict::REPLY_LEN) integers a
-    /// question, in their order.
+    /// What its answer means, [`answer::verdicts`](super::answer::verdicts) tells.
     pub fn ask<'a>(
         &self,
         out: &mut Vec<u8>,
@@ -101,10 +100,27 @@ impl Scripts {
         self.encode(out, by, Sign::Spent, questions);
     }
 
+    /// Appends the command that asks `question` so many times at once to `out`: as many pass as
+    /// fit. What stores itself can only be asked once.
+    ///
+    /// What its answer means, [`answer::repeated`](super::answer::repeated) tells.
+    pub fn ask_times(&self, out: &mut Vec<u8>, by: By, question: Question<'_>, times: u32) {
+        // Who spends nothing may ask as often as he likes.
+        if times == 1 || question.cost == 0 {
+            return self.ask(out, by, std::iter::once(question));
+        }
+        if let Some(script) = self.single(question.quota.algorithm()) {
+            script.head(out, by, 1, 5);
+            question.key(out);
+            question.arguments(out, Sign::Spent);
+            number(out, u64::from(times));
+        }
+    }
+
     /// Appends the command that gives back what `questions` have spent to `out`: of each as much
     /// as is still spent, whatever becomes of the others.
     ///
-    /// Its answer is that of [`ask`](Self::ask), and nobody is rejected.
+    /// Its answer is of the kind that [`ask`](Self::ask) gets, and nobody is rejected.
     pub fn give_back<'a>(
         &self,
         out: &mut Vec<u8>,
@@ -252,6 +268,18 @@ mod tests {
         let words = words(By::Sha, &[question(b"\r\nx", 10)]);
         let sha = Scripts::new().single[0].sha().to_owned();
         assert_eq!(words, ["EVALSHA", &sha, "1", "rl:a:\r\nx", "10", "100", "600000", "1"]);
+    }
+
+    #[test]
+    fn one_question_asked_often() {
+        let often = |cost, times| {
+            let mut out = Vec::new();
+            Scripts::new().ask_times(&mut out, By::Sha, question(b"k", cost), times);
+            parse(&out)[2..].join(" ")
+        };
+        assert_eq!(often(10, 7), "1 rl:a:k 10 100 600000 1 7");
+        assert_eq!(often(10, 1), "1 rl:a:k 10 100 600000 1");
+        assert_eq!(often(0, 7), "1 rl:a:k 0 100 600000 1");
     }
 
     #[test]
