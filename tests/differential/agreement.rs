@@ -53,12 +53,13 @@ fn edges_of_large_numbers() {
 }
 
 const KEY: &str = "rl:name:key";
+const NOW: u64 = 1_700_000_000_000_000;
 
 /// Spends all at once, then, so that what is left is no whole µs, one more as soon as it comes
 /// back; then looks at some of the moments at which more does, and just before; and again after
 /// some of it is given back.
 fn edges(rng: &mut Rng, model: &mut Model, quota: Quota) -> Vec<(Step, Expected)> {
-    let (limit, mut now) = (quota.limit(), 1_700_000_000_000_000);
+    let (limit, mut now) = (quota.limit(), NOW);
     let mut history = Vec::new();
     let mut take = |step: Step| {
         let expected = model.decide(&step);
@@ -87,7 +88,7 @@ fn edges_of_many_at_once() {
     let mut rng = Rng::with_seed(seed());
     for algorithm in of_strings() {
         let (mut lab, mut model) = (Lab::new(), Model::default());
-        for round in 0..length() / 40 {
+        for round in 0..length() / 20 {
             let quota = match round % 2 {
                 0 => traffic::large_quota(&mut rng, algorithm),
                 _ => traffic::quota(&mut rng, algorithm),
@@ -102,22 +103,19 @@ fn edges_of_many_at_once() {
 /// Spends all at once, then asks at the very moment at which some cost can be paid so often, or
 /// just before it, for one more than that.
 fn many_at_once(rng: &mut Rng, model: &mut Model, quota: Quota) -> Vec<(Step, Expected)> {
-    let (limit, mut now) = (quota.limit(), 1_700_000_000_000_000);
+    let limit = quota.limit();
+    let times = magnitude(rng, limit.min(1_000));
+    let cost = rng.u64(1..=limit / times);
     let mut history = Vec::new();
     let mut take = |step: Step| {
         let expected = model.decide(&step);
         let retry = expected.verdicts[0].retry;
         history.push((step, expected));
-        if let Retry::After(micros) = retry { micros } else { 0 }
+        if let Retry::After(micros) = retry { NOW + micros } else { NOW }
     };
-    take(Step::ask(now, vec![asked(quota, limit)]));
-    for _ in 0..2 {
-        let times = magnitude(rng, limit.min(1_000));
-        let cost = rng.u64(1..=limit / times);
-        now += take(Step::ask(now, vec![asked(quota, cost * times)]));
-        now -= rng.u64(0..=1);
-        take(Step::ask_times(now, asked(quota, cost), times as u32 + 1));
-    }
+    take(Step::ask(NOW, vec![asked(quota, limit)]));
+    let due = take(Step::ask(NOW, vec![asked(quota, cost * times)]));
+    take(Step::ask_times(due - rng.u64(0..=1), asked(quota, cost), times as u32 + 1));
     history
 }
 
@@ -143,8 +141,6 @@ fn foreign_contents() {
         }
     }
 }
-
-const NOW: u64 = 1_700_000_000_000_000;
 
 /// A few numbers, or what looks like some.
 fn foreign(rng: &mut Rng) -> String {

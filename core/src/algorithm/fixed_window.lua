@@ -6,10 +6,13 @@ local function fixed_window(stored, now, cost, limit, period, _, n)
   local spent, stepped_back = 0, false
   if stored then
     local w, s = string.match(stored, '^(%d+) (%d+)')
-    -- a window of the future is this one, after a clock that stepped back; that is written down
-    -- even if nothing is spent, or else it would go on to be this one
-    if w and w + 0 >= window then
-      spent, stepped_back = math.min(s, limit), w + 0 > window
+    if w then
+      local passed = window - w
+      -- a window of the future is this one, after a clock that stepped back; that is written down
+      -- even if nothing is spent, or else it would go on to be this one
+      if passed <= 0 then
+        spent, stepped_back = math.min(s, limit), passed < 0
+      end
     end
   end
 
@@ -26,6 +29,8 @@ local function fixed_window(stored, now, cost, limit, period, _, n)
   if cost == 0 and not (stepped_back and spent > 0) then
     return allowed
   end
+
+  -- -a % b is what is missing from a to a multiple of b
   local reset = spent > 0 and period - elapsed or 0
-  return allowed, string.format('%d %d', window, spent), math.ceil(reset / 1000)
+  return allowed, string.format('%d %d', window, spent), (reset + -reset % 1000) / 1000
 end

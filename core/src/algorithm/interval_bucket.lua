@@ -2,7 +2,6 @@
 -- Stored: "<tokens> <micros>", the tokens and the time of the last refill.
 -- count tokens come each period microseconds.
 local function interval_bucket(stored, now, cost, limit, period, count, n)
-  local floor, ceil = math.floor, math.ceil
   local tokens, last, stepped_back = limit, now, false
   if stored then
     local t, m = string.match(stored, '^(%d+) (%d+)')
@@ -13,12 +12,13 @@ local function interval_bucket(stored, now, cost, limit, period, count, n)
         -- clock has caught up
         last, stepped_back = now, true
       end
-      local refills = floor((now - last) / period)
-      tokens = tokens + refills * count
+      local elapsed = now - last
+      local periods = elapsed - elapsed % period
+      tokens = tokens + periods / period * count
       if tokens >= limit then
         tokens, last = limit, now
       else
-        last = last + refills * period
+        last = last + periods
       end
     end
   end
@@ -30,12 +30,15 @@ local function interval_bucket(stored, now, cost, limit, period, count, n)
     -- no more comes back than is missing
     cost = math.max(cost, tokens - limit)
   elseif n then
-    cost = cost * math.min(n, floor(tokens / cost))
+    cost = cost * math.min(n, math.floor(tokens / cost))
   end
   tokens = tokens - cost
-  if cost == 0 and not (stepped_back and tokens < limit) then
+  local missing = limit - tokens
+  if cost == 0 and not (stepped_back and missing > 0) then
     return allowed
   end
-  local reset = last + ceil((limit - tokens) / count) * period - now
-  return allowed, string.format('%d %d', tokens, last), ceil(reset / 1000)
+
+  -- -a % b is what is missing from a to a multiple of b
+  local reset = last - now + (missing + -missing % count) / count * period
+  return allowed, string.format('%d %d', tokens, last), (reset + -reset % 1000) / 1000
 end

@@ -3,7 +3,6 @@
 -- what was spent in the one before.
 -- A window is period units of count microseconds.
 local function sliding_window(stored, now, cost, limit, period, count, n)
-  local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
   local beyond = now % count
   now = (now - beyond) / count
   local elapsed = now % period
@@ -17,27 +16,28 @@ local function sliding_window(stored, now, cost, limit, period, count, n)
       if passed <= 0 then
         -- a window of the future is this one, after a clock that stepped back; that is written
         -- down even if nothing is spent, or else it would go on to be this one
-        current, previous, stepped_back = min(c, limit), min(p, limit), passed < 0
+        current, previous = math.min(c, limit), math.min(p, limit)
+        stepped_back = passed < 0
       elseif passed == 1 then
-        previous = min(c, limit)
+        previous = math.min(c, limit)
       end
     end
   end
 
-  local weighted = floor(previous * rest / period)
-  local remaining = max(0, limit - current - weighted)
+  local weighted = math.floor(previous * rest / period)
+  local remaining = math.max(0, limit - current - weighted)
   local allowed = cost <= remaining
   if not allowed then
     cost = 0
   elseif cost < 0 then
     -- no more comes back than was spent: of this window first, then of the previous one
     previous = weighted > 0 and previous or 0
-    cost = max(cost, -current - previous)
-    local older = min(0, current + cost)
+    cost = math.max(cost, -current - previous)
+    local older = math.min(0, current + cost)
     current, previous = current - older, previous + older
-    weighted = floor(previous * rest / period)
+    weighted = math.floor(previous * rest / period)
   elseif n then
-    cost = cost * min(n, floor(remaining / cost))
+    cost = cost * math.min(n, math.floor(remaining / cost))
   end
   current = current + cost
   if weighted == 0 then
@@ -47,12 +47,15 @@ local function sliding_window(stored, now, cost, limit, period, count, n)
     return allowed
   end
 
-  -- the units of time until so little is left of a window that nothing of it counts
+  -- until nothing counts any more: the most of a window that may be left for that is the most
+  -- units that, times what was spent, are less than a period
+  -- -a % b is what is missing from a to a multiple of b
   local reset = 0
   if current > 0 then
-    reset = (rest + period - ceil(period / current) + 1) * count - beyond
+    reset = (rest + period - (period + -period % current) / current + 1) * count - beyond
   elseif previous > 0 then
-    reset = (rest - ceil(period / previous) + 1) * count - beyond
+    reset = (rest - (period + -period % previous) / previous + 1) * count - beyond
   end
-  return allowed, string.format('%d %d %d', window, current, previous), ceil(reset / 1000)
+  return allowed, string.format('%d %d %d', window, current, previous),
+    (reset + -reset % 1000) / 1000
 end

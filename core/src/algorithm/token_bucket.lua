@@ -2,7 +2,6 @@
 -- Stored: "<tokens> <micros>", or "<tokens> <micros> <part>": the whole tokens, and the moment of
 -- the last refill, micros + part / count. A token comes each period / count microseconds.
 local function token_bucket(stored, now, cost, limit, period, count, n)
-  local floor, ceil = math.floor, math.ceil
   local rest = period % count
   local whole = (period - rest) / count
   local tokens, last, part, stepped_back = limit, now, 0, false
@@ -20,11 +19,11 @@ local function token_bucket(stored, now, cost, limit, period, count, n)
         tokens, last, part, stepped_back = math.min(tokens, limit), now, 0, true
       else
         local parts = (now - last) * count
-        local gained = floor((parts - part) / period)
+        local gained = math.floor((parts - part) / period)
         if parts >= 2^53 and gained <= limit then
           -- the product was rounded, which may be a token too many or too few
           local function is_due(n)
-            return last + n * whole + ceil((part + n * rest) / count) <= now
+            return last + n * whole + math.ceil((part + n * rest) / count) <= now
           end
           if not is_due(gained) then
             gained = gained - 1
@@ -35,10 +34,9 @@ local function token_bucket(stored, now, cost, limit, period, count, n)
         if tokens + gained >= limit then
           tokens, last, part = limit, now, 0
         elseif gained > 0 then
-          tokens = tokens + gained
-          part = part + gained * rest
-          last = last + gained * whole + floor(part / count)
-          part = part % count
+          tokens, parts = tokens + gained, part + gained * rest
+          part = parts % count
+          last = last + gained * whole + (parts - part) / count
         end
       end
     end
@@ -51,16 +49,22 @@ local function token_bucket(stored, now, cost, limit, period, count, n)
     -- no more comes back than is missing
     cost = math.max(cost, tokens - limit)
   elseif n then
-    cost = cost * math.min(n, floor(tokens / cost))
+    cost = cost * math.min(n, math.floor(tokens / cost))
   end
   tokens = tokens - cost
   local missing = limit - tokens
   if cost == 0 and not (stepped_back and missing > 0) then
     return allowed
   end
-  local reset = last - now + missing * whole + ceil((part + missing * rest) / count)
+
+  local parts = part + missing * rest
+  -- -a % b is what is missing from a to a multiple of b
+  local reset = last - now + missing * whole + (parts + -parts % count) / count
+  local new
   if part == 0 then
-    return allowed, string.format('%d %d', tokens, last), ceil(reset / 1000)
+    new = string.format('%d %d', tokens, last)
+  else
+    new = string.format('%d %d %d', tokens, last, part)
   end
-  return allowed, string.format('%d %d %d', tokens, last, part), ceil(reset / 1000)
+  return allowed, new, (reset + -reset % 1000) / 1000
 end

@@ -97,7 +97,7 @@ fn own_verdict((_, entry): Asked<'_, '_>) -> Option<Verdict> {
 /// The state of any other limit.
 fn state((question, entry): Asked<'_, '_>) -> Option<State> {
     match entry {
-        Entry::Stored(text) => question.quota.algorithm().read(text?),
+        Entry::Stored(text) => question.quota.algorithm().read(text),
         Entry::Integers(_) => None,
     }
 }
@@ -187,6 +187,17 @@ mod tests {
 
     fn remaining(told: &[Verdict]) -> Vec<(bool, u64)> {
         told.iter().map(|verdict| (verdict.allowed, verdict.remaining)).collect()
+    }
+
+    /// A single limit answers with a string.
+    #[test]
+    fn one_of_a_string() {
+        let (text, mut told) = ("$31\r\n1763683200 7 1 1763683200000000\r\n", Vec::new());
+        let questions = [bucket(b"k", 1)].into_iter();
+        assert!(verdicts(found(text), questions.clone(), |_, verdict| told.push(verdict)));
+        assert_eq!((remaining(&told), told[0].reset), (vec![(true, 0)], 3 * MINUTE - 7));
+        assert!(!verdicts(found(text), questions.chain([log(1)]), |_, _| panic!()));
+        assert!(!verdicts(found(text), [log(1)].into_iter(), |_, _| panic!()));
     }
 
     #[test]

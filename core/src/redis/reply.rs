@@ -8,7 +8,7 @@
 use redis::{ServerErrorKind, Value};
 
 use crate::decision::Verdict;
-use crate::rate::MAX_EXACT;
+use crate::rate::{MAX_EXACT, SECOND};
 
 /// The longest reply, in bytes. The longest that is expected is the map of a large cluster.
 pub const MAX_REPLY: usize = 1024 * 1024;
@@ -214,19 +214,26 @@ fn integer(line: &[u8]) -> Option<i64> {
     })
 }
 
-/// What a script found: an array inside a frame, of an integer and then an [`Entry`] for each
-/// limit that was asked. It iterates over the entries.
+/// What a script found, inside a frame: a string about a single limit, which starts with the time,
+/// or an array of the time and then something of each limit. It iterates over the limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found<'a> {
     now: u64,
-    rest: &'a [u8],
+    entries: Entries<'a>,
+}
+
+/// What was not iterated over yet.
+#[derive(Clone, Debug, PartialEq)]
+enum Entries<'a> {
+    One(Option<&'a [u8]>),
+    Array(&'a [u8]),
 }
 
 /// What a script found of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
-    /// What was stored, if anything was.
-    Stored(Option<&'a [u8]>),
+    /// What was stored; empty if nothing was.
+    Stored(&'a [u8]),
     /// Of a limit that stores itself: the integers that stand for its verdict.
     Integers([i64; Verdict::REPLY_LEN]),
 }
@@ -234,13 +241,31 @@ pub enum Entry<'a> {
 impl<'a> Found<'a> {
     /// What the script found, if `frame` is an answer of ours.
     fn new(frame: &'a [u8]) -> Option<Self> {
+        let found = match frame.first()? {
+            b'$' => Self::one(frame)?,
+            _ => Self::several(frame)?,
+        };
+        (found.now <= MAX_EXACT).then_some(found)
+    }
+
+    fn one(frame: &'a [u8]) -> Option<Self> {
+        let (text, rest) = take_text(frame)?;
+        let mut words = text.splitn(3, |byte| *byte == b' ');
+        let mut number = || u64::try_from(integer(words.next()?)?).ok();
+        let (seconds, micros) = (number()?, number()?);
+        let now = seconds.checked_mul(SECOND)?.checked_add(micros)?;
+        let stored = words.next()?;
+        rest.is_empty().then_some(Self { now, entries: Entries::One(Some(stored)) })
+    }
+
+    fn several(frame: &'a [u8]) -> Option<Self> {
         let (count, rest) = take_number(frame, b'*')?;
-        let (now, rest) = take_number(rest, b':')?;
-        let now = u64::try_from(now).ok().filter(|now| *now <= MAX_EXACT)?;
-        let found = Self { now, rest };
-        let mut entries = found.clone();
-        let read = i64::try_from(entries.by_ref().count()).ok()?;
-        (read.checked_add(1)? == count && entries.rest.is_empty()).then_some(found)
+        let (now, mut rest) = take_number(rest, b':')?;
+        let found = Self { now: u64::try_from(now).ok()?, entries: Entries::Array(rest) };
+        for _ in 1..count {
+            (_, rest) = take_entry(rest)?;
+        }
+        rest.is_empty().then_some(found)
     }
 
     /// When the script ran: the Unix time of the server in µs, at most [`MAX_EXACT`].
@@ -253,23 +278,33 @@ impl<'a> Iterator for Found<'a> {
     type Item = Entry<'a>;
 
     fn next(&mut self) -> Option<Entry<'a>> {
-        let (entry, rest) = match self.rest.first()? {
-            b'$' => stored(self.rest)?,
-            _ => integers(self.rest)?,
-        };
-        self.rest = rest;
-        Some(entry)
+        match &mut self.entries {
+            Entries::One(stored) => stored.take().map(Entry::Stored),
+            Entries::Array(rest) => {
+                let (entry, after) = take_entry(rest)?;
+                *rest = after;
+                Some(entry)
+            }
+        }
     }
 }
 
-/// A bulk string, or the null one.
-fn stored(bytes: &[u8]) -> Option<(Entry<'_>, &[u8])> {
-    let (length, rest) = take_number(bytes, b'$')?;
-    if length == -1 {
-        return Some((Entry::Stored(None), rest));
+/// The first element of the rest of an array.
+fn take_entry(bytes: &[u8]) -> Option<(Entry<'_>, &[u8])> {
+    match bytes.strip_prefix(b"$-1\r\n") {
+        Some(rest) => Some((Entry::Stored(b""), rest)),
+        None if bytes.starts_with(b"$") => {
+            take_text(bytes).map(|(text, rest)| (Entry::Stored(text), rest))
+        }
+        None => integers(bytes),
     }
+}
+
+/// A bulk string.
+fn take_text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = take_number(bytes, b'$')?;
     let (text, rest) = rest.split_at_checked(usize::try_from(length).ok()?)?;
-    Some((Entry::Stored(Some(text)), rest.strip_prefix(b"\r\n")?))
+    Some((text, rest.strip_prefix(b"\r\n")?))
 }
 
 /// An array of integers.
@@ -302,9 +337,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const FRESH: &[u8] = b"*2\r\n:1763683200000000\r\n$-1\r\n";
-    const SEVERAL: &[u8] =
-        b"*4\r\n:1763683200000000\r\n$19\r\n99 1763683200000000\r\n*4\r\n:1\r\n:99\r\n:600000\r\n:-1\r\n$-1\r\n";
+    const FRESH: &[u8] = b"$18\r\n1763683200 123456 \r\n";
+    const SPENT: &[u8] = b"$32\r\n1763683200 7 99 1763683200000000\r\n";
+    const SEVERAL: &[u8] = b"*4\r\n:1763683200123456\r\n$4\r\n99 1\r\n\
+        *4\r\n:1\r\n:99\r\n:600000\r\n:-1\r\n$-1\r\n";
 
     fn refusal(line: &[u8]) -> Refusal {
         match parse(line).unwrap() {
@@ -323,16 +359,17 @@ mod tests {
 
     #[test]
     fn what_was_found_is_read_in_place() {
-        let now = 1_763_683_200_000_000;
-        assert_eq!(found(FRESH), Some((now, vec![Entry::Stored(None)])));
-        let stored = Entry::Stored(Some(b"99 1763683200000000"));
+        let (now, none) = (1_763_683_200_123_456, Entry::Stored(b""));
+        assert_eq!(found(FRESH), Some((now, vec![none])));
+        let stored = Entry::Stored(b"99 1763683200000000");
+        assert_eq!(found(SPENT), Some((1_763_683_200_000_007, vec![stored])));
         let log = Entry::Integers([1, 99, 600_000, -1]);
-        assert_eq!(found(SEVERAL), Some((now, vec![stored, log, Entry::Stored(None)])));
+        assert_eq!(found(SEVERAL), Some((now, vec![Entry::Stored(b"99 1"), log, none])));
         assert_eq!(found(b"*1\r\n:0\r\n"), Some((0, vec![])));
-        let empty = found(b"*2\r\n:0\r\n$0\r\n\r\n");
-        assert_eq!(empty, Some((0, vec![Entry::Stored(Some(b""))])));
-        let lines = found(b"*2\r\n:0\r\n$4\r\n\r\n\r\n\r\n");
-        assert_eq!(lines, Some((0, vec![Entry::Stored(Some(b"\r\n\r\n"))])));
+        assert_eq!(found(b"*2\r\n:0\r\n$0\r\n\r\n"), Some((0, vec![none])));
+        let lines = Entry::Stored(b"\r\n\r\n");
+        assert_eq!(found(b"*2\r\n:0\r\n$4\r\n\r\n\r\n\r\n"), Some((0, vec![lines])));
+        assert_eq!(found(b"$8\r\n0 0 \r\n\r\n\r\n"), Some((0, vec![lines])));
     }
 
     #[test]
@@ -348,8 +385,16 @@ mod tests {
             b"*2\r\n:1\r\n*3\r\n:1\r\n:2\r\n:3\r\n",
             b"*2\r\n:1\r\n*5\r\n:1\r\n:2\r\n:3\r\n:4\r\n:5\r\n",
             b"*2\r\n:1\r\n*4\r\n:1\r\n:2\r\n:3\r\n$1\r\n4\r\n",
+            b"*2\r\n:99999999999999999\r\n$-1\r\n",
             b":1\r\n",
             b"$-1\r\n",
+            b"$0\r\n\r\n",
+            b"$3\r\n1 2\r\n",
+            b"$5\r\n1 x 3\r\n",
+            b"$5\r\n-1 2 \r\n",
+            b"$5\r\n1  2 \r\n",
+            b"$15\r\n99999999999 0 1\r\n",
+            b"$22\r\n999999999999999999 0 1\r\n",
         ] {
             assert_eq!(found(frame), None, "{:?}", String::from_utf8_lossy(frame));
         }
@@ -359,6 +404,7 @@ mod tests {
     fn a_frame_ends_where_it_ends() {
         for reply in [
             FRESH,
+            SPENT,
             SEVERAL,
             b"+OK\r\n",
             b"-ERR no\r\n",
@@ -431,7 +477,59 @@ mod tests {
         assert_eq!(refusal(b"-OOM\r\n"), Refusal { kind: RefusalKind::Failed, text: "OOM".into() });
     }
 
+    /// Replies as scripts and others send them.
+    fn replies() -> impl Strategy<Value = String> {
+        let text = |text: String| format!("${}\r\n{text}\r\n", text.len());
+        let entry = prop_oneof![
+            "[0-9 ]{0,5}".prop_map(text),
+            Just("$-1\r\n".to_owned()),
+            Just("*4\r\n:1\r\n:2\r\n:3\r\n:-1\r\n".to_owned()),
+            "(:-?[0-9]{1,3}|\\+OK|\\*0|\\*2\r\n:1\r\n:1)\r\n",
+        ];
+        let array = (0..4_usize, prop::collection::vec(entry, 0..4)).prop_map(|(more, entries)| {
+            format!("*{}\r\n:5\r\n{}", more + entries.len(), entries.concat())
+        });
+        prop_oneof!["[0-9]{1,3} [0-9]{1,3} ?[0-9 ]{0,5}".prop_map(text), array]
+    }
+
+    /// The same as [`found`], by the `redis` crate.
+    fn found_slowly(value: Value) -> Option<(u64, Vec<String>)> {
+        let values = match value {
+            Value::BulkString(text) => {
+                let text = String::from_utf8(text).unwrap();
+                let mut words = text.splitn(3, ' ').map(str::to_owned);
+                let mut number = || words.next()?.parse::<u64>().ok();
+                let now = number()? * 1_000_000 + number()?;
+                return Some((now, vec![words.next()?]));
+            }
+            Value::Array(values) => values,
+            _ => return None,
+        };
+        let (Value::Int(now), entries) = values.split_first()? else { return None };
+        let entry = |entry: &Value| match entry {
+            Value::Nil => Some(String::new()),
+            Value::BulkString(text) => Some(String::from_utf8(text.clone()).unwrap()),
+            Value::Array(array) if array.len() == 4 => Some("integers".to_owned()),
+            _ => None,
+        };
+        Some((u64::try_from(*now).ok()?, entries.iter().map(entry).collect::<Option<_>>()?))
+    }
+
     proptest! {
+        #[test]
+        fn what_was_found_is_read_as_by_a_parser(reply in replies()) {
+            if let Ok(Some(length)) = frame(reply.as_bytes()) {
+                let frame = &reply.as_bytes()[..length];
+                let text = |entry: &Entry<'_>| match entry {
+                    Entry::Stored(text) => String::from_utf8(text.to_vec()).unwrap(),
+                    Entry::Integers(_) => "integers".to_owned(),
+                };
+                let quickly = found(frame)
+                    .map(|(now, entries)| (now, entries.iter().map(text).collect::<Vec<_>>()));
+                prop_assert_eq!(quickly, found_slowly(redis::parse_redis_value(frame).unwrap()));
+            }
+        }
+
         #[test]
         fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(Some(length)) = frame(&bytes) {
