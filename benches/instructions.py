@@ -5,31 +5,33 @@ import re
 from pathlib import Path
 
 from servers import HERE, Servers, wait_until
-from volley import LOADS, Volleys
+from volley import LOADS, WIDTH, Volleys
 
 COMMITTED = HERE / "instructions.json"
 VARIANTS = ("none", "limit_req", "module")
 # What a load is counted for, and then twice as many: the difference has no start in it, nor an end.
 VOLLEYS = 24
+# Each run is done so often, and the least is taken.
+RUNS = 2
 # By how much a figure may grow.
 TOLERANCE = 1.05
 
-Figures = dict[str, dict[str, float]]
+Figures = dict[str, dict[str, int]]
 
 
-def measure(servers: Servers) -> Figures:
+def measure(servers: Servers, variants: tuple[str, ...] = VARIANTS) -> Figures:
     """For each load and variant, the instructions of one request."""
-    figures: Figures = {load: {} for load in LOADS}
-    for load in LOADS:
-        for variant in VARIANTS:
-            once, twice = (total(servers, variant, load, volleys) for volleys in (VOLLEYS, 2 * VOLLEYS))
-            requests = (twice[0] - once[0])
-            figures[load][variant] = round((twice[1] - once[1]) / requests)
-    return figures
+    return {load: {variant: of_one_request(servers, variant, load) for variant in variants} for load in LOADS}
 
 
-def total(servers: Servers, variant: str, load: str, volleys: int) -> tuple[int, int]:
-    """The requests of a run under callgrind, and all its instructions."""
+def of_one_request(servers: Servers, variant: str, load: str) -> int:
+    # What disturbs a run, such as a piece of an answer that comes late, only adds to it.
+    once, twice = (min(total(servers, variant, load, volleys) for _ in range(RUNS)) for volleys in (VOLLEYS, 2 * VOLLEYS))
+    return round((twice - once) / (VOLLEYS * WIDTH))
+
+
+def total(servers: Servers, variant: str, load: str, volleys: int) -> int:
+    """All instructions of a run with so many volleys."""
     out = servers.room() / "callgrind.out"
     wrapper = ["valgrind", "--quiet", "--tool=callgrind", f"--callgrind-out-file={out}"]
     redis = servers.redis()
@@ -38,25 +40,26 @@ def total(servers: Servers, variant: str, load: str, volleys: int) -> tuple[int,
     else:
         nginx = servers.nginx(variant, single=True, wrapper=wrapper)
     client = Volleys(nginx)
-    requests = client.fire(load, volleys, limits=variant != "none")
+    client.fire(load, volleys, limits=variant != "none")
     client.close()
     servers.stop(nginx, redis)
     wait_until(out.exists, "callgrind's figures")
-    return requests, int(re.search(r"^(?:totals|summary): (\d+)", out.read_text(), re.MULTILINE).group(1))
+    return int(re.search(r"^(?:totals|summary): (\d+)", out.read_text(), re.MULTILINE).group(1))
 
 
 def as_table(figures: Figures, committed: Figures) -> str:
     """Figures in Markdown."""
-    lines = ["| instructions a request | " + " | ".join(VARIANTS) + " | module, committed |", "|---|" + "---|" * 4]
+    variants = list(next(iter(figures.values())))
+    lines = [f"| instructions a request | {' | '.join(variants)} | module, committed |", "|---" * (len(variants) + 2) + "|"]
     for load, by_variant in figures.items():
         before = committed.get(load, {}).get("module", "—")
-        lines.append(f"| {load} | " + " | ".join(f"{by_variant[variant]:.0f}" for variant in VARIANTS) + f" | {before} |")
+        lines.append(f"| {load} | {' | '.join(map(str, by_variant.values()))} | {before} |")
     return "\n".join(lines)
 
 
 def grown(figures: Figures, committed: Figures) -> list[str]:
     """What the module has become worse in, as sentences."""
-    return [f"{load}: {figures[load]['module']:.0f} instructions a request, {by_variant['module']:.0f} are committed"
+    return [f"{load}: {figures[load]['module']} instructions a request, {by_variant['module']} are committed"
             for load, by_variant in committed.items()
             if figures[load]["module"] > by_variant["module"] * TOLERANCE]
 

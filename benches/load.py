@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import subprocess
+import time
 
 import machine
 from servers import HERE, Nginx, Redis, Servers
@@ -21,10 +22,10 @@ def wrk(servers: Servers, nginx: Nginx, path: str, *, keys: int, seconds: float,
             f"-d{max(1, round(seconds))}s", "--timeout", "60s", "--latency", "-s", str(HERE / "wrk.lua"),
             f"http://127.0.0.1:{nginx.port}", "--", path, str(keys), str(seed)]
 
-    def used() -> tuple[float, float, float]:
+    def used() -> tuple[float, ...]:
         of_children = resource.getrusage(resource.RUSAGE_CHILDREN)
         return (machine.cpu_seconds(nginx.workers), machine.cpu_seconds([server.pid for server in stores]),
-                of_children.ru_utime + of_children.ru_stime)
+                of_children.ru_utime + of_children.ru_stime, machine.busy_seconds(), time.monotonic())
 
     scripts_before = sum(server.client.scripts_run() for server in stores)
     before = used()
@@ -34,14 +35,16 @@ def wrk(servers: Servers, nginx: Nginx, path: str, *, keys: int, seconds: float,
         raise RuntimeError(f"wrk failed: {done.stdout}{done.stderr}")
     said = json.loads(done.stdout.strip().splitlines()[-1])
     requests = max(1, said["requests"])
+    by_nginx, by_redis, by_load, by_all, passed = (then - first for first, then in zip(before, after))
+    others = by_all - by_nginx - by_redis - by_load
     # What wrk took to prepare was for no request.
-    spent = [then - first for first, then in zip(before, after)]
-    per_request = [seconds / requests * 1e6 for seconds in (*spent[:2], spent[2] - said["preparation"])]
+    by_load -= said["preparation"]
     scripts = sum(server.client.scripts_run() for server in stores) - scripts_before
     return {
         "rps": said["requests"] / said["seconds"],
         "requests": said["requests"],
-        "nginx_us": per_request[0], "redis_us": per_request[1], "load_us": per_request[2],
+        "nginx_us": by_nginx / requests * 1e6, "redis_us": by_redis / requests * 1e6,
+        "load_us": by_load / requests * 1e6, "cores_of_others": others / passed,
         "p50_us": said["p50"], "p99_us": said["p99"], "mean_us": said["mean"],
         "refused": said["refused"] / requests, "broken": said["broken"],
         "scripts_per_request": scripts / requests,

@@ -36,6 +36,12 @@ def cpu_seconds(pids: list[int]) -> float:
     return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in pids) / 1e9
 
 
+def busy_seconds() -> float:
+    """What all cores have worked until now, for whomever, and what the host has taken from them."""
+    user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
 def private_memory(pid: int) -> int:
     """The bytes of memory that a process has for itself, without what it shares."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():

@@ -7,7 +7,7 @@ import paper
 import plot
 from goals import CASES, Settings
 from load import Record
-from results import GOALS, Goal, Round, doubts, median_round, medians
+from results import GOALS, Goal, Round, disturbed, doubts, median_round, medians
 from scale import SCALES, Scale
 
 
@@ -32,6 +32,9 @@ def write(directory: Path, machine: dict[str, str], settings: Settings, cases: d
     wrong = [doubt for name, rounds in cases.items() for doubt in doubts(name, rounds)]
     wrong += [doubt for name, points in scales.items() for point, records in points.items()
               for doubt in doubts(f"{name} {point:,}", [{"module": record} for record in records])]
+    records = [record for rounds in cases.values() for round_ in rounds for record in round_.values()]
+    # In the scales there is more that is ours: proxies, and the other nodes of a cluster.
+    wrong += filter(None, [disturbed(records)])
     if wrong:
         parts += ["**Not to be trusted:**", "", *(f"- {doubt}" for doubt in wrong), ""]
     if any(goal.case in cases for goal in GOALS):

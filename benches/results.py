@@ -66,6 +66,17 @@ GOALS = (
 )
 
 
+# Of the machine's cores, how much may work for somebody else while something is measured.
+OTHERS = 0.1
+
+
+def disturbed(records: list[Record]) -> str:
+    """Whether somebody else used the machine, in words."""
+    asked = [record for record in records if "cores_of_others" in record]
+    found = [record["cores_of_others"] for record in asked if record["cores_of_others"] > OTHERS]
+    return f"in {len(found)} of {len(asked)} measurements others used up to {max(found):.1f} cores" if found else ""
+
+
 def doubts(case: str, rounds: list[Round]) -> list[str]:
     """What makes a case's figures worthless: requests that failed, passed or were rejected as they should not."""
     found = []
