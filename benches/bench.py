@@ -45,7 +45,7 @@ def parse() -> argparse.Namespace:
         description="Measures the module beside no limiter, limit_req and Lua, in rounds by turns.",
         epilog=f"cases: {', '.join(CASES)} (goals), {', '.join(SCALES)} (scale), {INSTRUCTIONS}")
     parser.add_argument("--cases", default="goals,scale,instructions", help="which, separated by commas (default: all)")
-    parser.add_argument("--duration", type=float, default=5, metavar="S", help="of each measurement, whole s (default: 5)")
+    parser.add_argument("--duration", type=int, default=5, metavar="S", help="of each measurement, in s (default: 5)")
     parser.add_argument("--rounds", type=int, default=5, help="(default: 5)")
     parser.add_argument("--connections", type=int, default=64, help="of wrk (default: 64)")
     parser.add_argument("--keys", type=int, default=10 ** 7, help="the most to put into Redis (default: 10 million)")

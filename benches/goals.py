@@ -19,7 +19,7 @@ KNOWN_KEYS = 1_000
 class Settings:
     """What the caller has chosen."""
 
-    seconds: float
+    seconds: int
     rounds: int
     connections: int
     quick: bool
@@ -59,10 +59,10 @@ class Case:
 
     def round(self, bench: Bench, number: int, name: str) -> dict[str, Record]:
         """Measures each variant once. Who begins changes from round to round."""
-        turn = number % len(self.variants)
-        results = {}
+        turn, results = number % len(self.variants), {}
+        seconds = self.seconds(bench.settings) / len(self.variants)
         for variant in self.variants[turn:] + self.variants[:turn]:
-            bench.progress.step(f"round {number + 1}: {name}, {variant}", self.seconds(bench.settings) / len(self.variants))
+            bench.progress.step(f"round {number + 1}: {name}, {variant}", seconds)
             results[variant] = self.measure(bench, variant, number)
         return results
 
@@ -82,7 +82,7 @@ def latency(bench: Bench, variant: str, number: int) -> Record:
     if variant != "redis-benchmark":
         return under_load("/free", 1, connections=1)(bench, variant, number)
     command = for_key(bench.fleet.commands["free"], "1")
-    return load.redis_benchmark(bench.servers, bench.fleet.redis, command, number=int(bench.settings.seconds * 15000))
+    return load.redis_benchmark(bench.servers, bench.fleet.redis, command, number=bench.settings.seconds * 15_000)
 
 
 def redis_cpu(bench: Bench, variant: str, _number: int) -> Record:
@@ -96,7 +96,7 @@ def redis_cpu(bench: Bench, variant: str, _number: int) -> Record:
         path = {"token_bucket": "free", "gcra": "gcra"}[script]
         command = for_key(bench.fleet.commands[path], "__rand_int__")
     pipeline = {"pipeline": 1, "clients": 64} if alone else {"pipeline": 64, "clients": 1}
-    number = int(bench.settings.seconds * (40_000 if alone else 100_000))
+    number = bench.settings.seconds * (40_000 if alone else 100_000)
     return load.redis_benchmark(bench.servers, redis, command, number=number, keys=DISTINCT_KEYS, **pipeline)
 
 
@@ -108,7 +108,8 @@ CASES = {
     "logged": Case("rejected flood, logged", ("none", "limit_req", "module"), under_load("/logged", KNOWN_KEYS),
                    lambda bench: bench.fleet.spend("/flood", KNOWN_KEYS)),
     "latency": Case("one connection", (*VARIANTS, "redis-benchmark"), latency),
-    "redis": Case("Redis alone", ("baseline", "token_bucket", "gcra", "baseline alone", "token_bucket alone"), redis_cpu),
+    "redis": Case("Redis alone", ("baseline", "token_bucket", "gcra", "baseline alone", "token_bucket alone"),
+                  redis_cpu),
     "memory": Case("waiting requests", ("limit_req", "module"),
                    lambda bench, variant, _: waiting.memory(bench.servers, variant, bench.settings.most_waiting),
                    overhead=4, timed=False),

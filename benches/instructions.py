@@ -25,9 +25,10 @@ def measure(servers: Servers, variants: tuple[str, ...] = VARIANTS) -> Figures:
 
 
 def of_one_request(servers: Servers, variant: str, load: str) -> int:
-    # What disturbs a run, such as a piece of an answer that comes late, only adds to it.
-    once, twice = (min(total(servers, variant, load, volleys) for _ in range(RUNS)) for volleys in (VOLLEYS, 2 * VOLLEYS))
-    return round((twice - once) / (VOLLEYS * WIDTH))
+    def least(volleys: int) -> int:
+        # What disturbs a run, such as a piece of an answer that comes late, only adds to it.
+        return min(total(servers, variant, load, volleys) for _ in range(RUNS))
+    return round((least(2 * VOLLEYS) - least(VOLLEYS)) / (VOLLEYS * WIDTH))
 
 
 def total(servers: Servers, variant: str, load: str, volleys: int) -> int:
@@ -50,7 +51,8 @@ def total(servers: Servers, variant: str, load: str, volleys: int) -> int:
 def as_table(figures: Figures, committed: Figures) -> str:
     """Figures in Markdown."""
     variants = list(next(iter(figures.values())))
-    lines = [f"| instructions a request | {' | '.join(variants)} | module, committed |", "|---" * (len(variants) + 2) + "|"]
+    lines = [f"| instructions a request | {' | '.join(variants)} | module, committed |"]
+    lines.append("|---" * (len(variants) + 2) + "|")
     for load, by_variant in figures.items():
         before = committed.get(load, {}).get("module", "—")
         lines.append(f"| {load} | {' | '.join(map(str, by_variant.values()))} | {before} |")

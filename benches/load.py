@@ -14,12 +14,12 @@ from servers import HERE, Nginx, Redis, Servers
 Record = dict[str, float]
 
 
-def wrk(servers: Servers, nginx: Nginx, path: str, *, keys: int, seconds: float, connections: int, seed: int,
+def wrk(servers: Servers, nginx: Nginx, path: str, *, keys: int, seconds: int, connections: int, seed: int,
         redis: list[Redis] | None = None, cores: str | None = None) -> Record:
     """Asks for path?k=KEY as fast as it goes. CPU is in µs for each request that wrk counted."""
     stores = redis or []
     load = ["taskset", "-c", cores or servers.pinning.load, servers.tools["wrk"], "-t1", f"-c{connections}",
-            f"-d{max(1, round(seconds))}s", "--timeout", "60s", "--latency", "-s", str(HERE / "wrk.lua"),
+            f"-d{seconds}s", "--timeout", "60s", "--latency", "-s", str(HERE / "wrk.lua"),
             f"http://127.0.0.1:{nginx.port}", "--", path, str(keys), str(seed)]
 
     def used() -> tuple[float, ...]:

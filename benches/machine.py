@@ -18,8 +18,8 @@ class Pinning:
 
     @staticmethod
     def of_this_machine() -> "Pinning":
-        """The worker gets a core of its own, so that nobody takes time from what is measured. Redis and the load share
-        the other where there are only two: both slow whoever asks Redis, and not the others, which favours limit_req."""
+        """The worker gets a core of its own, so that nobody takes time from what is measured. Where there are only two,
+        Redis and the load share the other: that slows whoever asks Redis, and nobody else, which favours limit_req."""
         cores = sorted(os.sched_getaffinity(0))
         last = len(cores) - 1
         return Pinning(str(cores[0]), str(cores[min(1, last)]), str(cores[min(2, last)]))

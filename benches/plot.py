@@ -4,7 +4,7 @@ import math
 from html import escape
 
 WIDTH, HEIGHT = 640, 320
-LEFT, RIGHT, TOP, BOTTOM = 56, 16, 52, 44
+LEFT, RIGHT, TOP, BOTTOM = 56, 40, 52, 44
 COLOURS = ("#3b7dd8", "#d9822b", "#3a9d5d", "#a854a8")
 
 # The points of a line, and its name.

@@ -13,16 +13,20 @@ from scale import SCALES, Scale
 
 def method(settings: Settings) -> str:
     return f"""\
-One NGINX for each way to limit, each with one worker, all up at the same time; `wrk -t1 -c{settings.connections}` asks them in turn
-for {settings.seconds:g} s, {settings.rounds} rounds, another one first each time. Figures are medians of the rounds, min and max are of the ratio in
-single rounds. NGINX answers with a picture from its memory, its cheapest answer, so that a limiter weighs as much as it
-can. CPU is what the scheduler says that a process has had (`/proc/PID/schedstat`), over the requests that wrk counted.
+One NGINX for each way to limit, each with one worker, all up at the same time. `wrk -t1 -c{settings.connections}` asks
+each in turn for {settings.seconds} s; rounds: {settings.rounds}, each begun by another one.
+Figures are medians of the rounds; min and max are of the ratio in single rounds. NGINX answers with a picture from its
+memory, its cheapest answer, so that a limiter weighs as much as it can. CPU is what the scheduler says that a process
+has had (`/proc/PID/schedstat`), over the requests that wrk counted.
 
-The worker has a core of its own. Where there are only two cores, Redis and wrk share the other: all variants that ask Redis
-are slowed down by that, `limit_req` is not. Nothing leaves the machine. Redis is asked over TCP.
+The worker has a core of its own. Where there are only two cores, Redis and wrk share the other: all variants that ask
+Redis are slowed down by that, `limit_req` is not. Nothing leaves the machine. Redis is asked over TCP.
 
 The module has its defaults, header fields included, only with a longer timeout and errors that close. Lua asks with the
-same EVALSHA, over pooled connections, and sets the same header fields."""
+same EVALSHA, over pooled connections, with a small client for any command, and sets the same header fields.
+
+"Redis alone" is redis-benchmark on random keys: 64 commands in a packet, or, where it says "alone", one, from 64
+connections. The points of a scale are measured one after the other, not by turns."""
 
 
 def write(directory: Path, machine: dict[str, str], settings: Settings, cases: dict[str, list[Round]],
@@ -49,10 +53,11 @@ def write(directory: Path, machine: dict[str, str], settings: Settings, cases: d
         (directory / f"{name}.svg").write_text(picture(SCALES[name], points))
         parts += [f"## {sentence(SCALES[name].title)}", "", records_table(by_point, SCALES[name].title), "",
                   f"![{sentence(SCALES[name].title)}]({name}.svg)", ""]
-    if "distinct" in cases and "redis" in cases and "keys" in scales:
+    if {"distinct", "latency", "redis"} <= cases.keys() and "keys" in scales:
         per_key = medians(list(scales["keys"].values())[-1])["bytes_per_key"]
         parts += ["## A large fleet, on paper", "",
-                  paper.calculate(median_round(cases["distinct"]), median_round(cases["redis"]), per_key, command)]
+                  paper.calculate(median_round(cases["distinct"]), median_round(cases["latency"]),
+                                  median_round(cases["redis"]), per_key, command)]
     return "\n".join(parts)
 
 
@@ -83,11 +88,17 @@ COLUMNS = {
 def records_table(records: dict[str, Record], first: str) -> str:
     """A line for each record, with the columns that any has."""
     columns = [name for name in COLUMNS if any(name in record for record in records.values())]
-    lines = [f"| {first} | " + " | ".join(COLUMNS[name][0] for name in columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    headings = [first, *(COLUMNS[name][0] for name in columns)]
+    lines = [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
     for title, record in records.items():
-        cells = [f"{record[name] * COLUMNS[name][1]:,.{COLUMNS[name][2]}f}" if name in record else "—" for name in columns]
-        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+        cells = [cell(record, name) for name in columns]
+        lines.append(f"| {' | '.join([title, *cells])} |")
     return "\n".join(lines)
+
+
+def cell(record: Record, name: str) -> str:
+    _, factor, digits = COLUMNS[name]
+    return f"{record[name] * factor:,.{digits}f}" if name in record else "—"
 
 
 def picture(scale: Scale, points: dict[int, list[Record]]) -> str:

@@ -96,8 +96,8 @@ def limits_per_request(bench: Bench, number: int) -> Iterator[Measure]:
 
 
 @contextmanager
-def one_nginx(bench: Bench, *, path: str = "/free", connections: int = 0, cores: str | None = None, redis: list[Redis] | None = None,
-              **options: object) -> Iterator[Measure]:
+def one_nginx(bench: Bench, *, path: str = "/free", connections: int = 0, cores: str | None = None,
+              redis: list[Redis] | None = None, **options: object) -> Iterator[Measure]:
     """An nginx for this point alone."""
     redis = redis or [bench.fleet.redis]
     nginx = bench.servers.module(redis[0], cores=cores, directives=bench.settings.directives, **options)
@@ -118,8 +118,9 @@ def workers(bench: Bench, number: int) -> Iterator[Measure]:
 def waiting_requests(bench: Bench, number: int) -> Iterator[Measure]:
     """So many connections, all of which wait for a Redis that is far away."""
     port, room = free_port(), bench.servers.room()
-    proxy = Server([sys.executable, str(HERE / "delay.py"), str(port), str(bench.fleet.redis.port), str(FAR_AWAY_MS)],
-                   room / "delay.log", bench.servers.pinning.load)
+    arguments = [str(number) for number in (port, bench.fleet.redis.port, FAR_AWAY_MS)]
+    command = [sys.executable, str(HERE / "delay.py"), *arguments]
+    proxy = Server(command, room / "delay.log", bench.servers.pinning.load)
     bench.servers.running.append(proxy)
     proxy.wait_for(port)
     store = f"rate_limit_redis_pass redis://127.0.0.1:{port};"

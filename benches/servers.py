@@ -81,9 +81,9 @@ class Redis(Server):
 
     def __init__(self, binary: str, directory: Path, cores: str, *options: str) -> None:
         self.port = free_port()
-        super().__init__([binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(directory), "--save", "",
-                          "--appendonly", "no", "--maxclients", "20000", *options],
-                         directory / f"redis-{self.port}.log", cores)
+        command = [binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(directory), "--save", "",
+                   "--appendonly", "no", "--maxclients", "20000", *options]
+        super().__init__(command, directory / f"redis-{self.port}.log", cores)
         self.wait_for(self.port)
         self.client = resp.Client(self.port)
 
@@ -168,7 +168,7 @@ class Servers:
               single: bool = False, workers: int = 1, cores: str | None = None, **values: str) -> Nginx:
         values = {"module": self.tools["module"], "lua_modules": self.tools["lua_modules"], "files": str(self.files),
                   # One for each client and, in some variants, one to Redis for each.
-                  "connections": str(min(self.files, 24000)), } | values
+                  "connections": str(min(self.files, 24000))} | values
         server = Nginx(self.tools["nginx"], self.room(), cores or self.pinning.nginx, variant, values,
                        wrapper=wrapper or [], environment=environment, single=single, workers=workers)
         self.running.append(server)
