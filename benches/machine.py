@@ -58,9 +58,9 @@ def available_memory() -> int:
     return 0
 
 
-def is_asleep(pid: int) -> bool:
-    """Whether a process waits for something."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+def state(pid: int) -> str:
+    """What a process does, as ps says it: S while it waits for something, T while it is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def children(parent: int) -> list[int]:

@@ -32,8 +32,10 @@ class Volleys:
 
     def volley(self, paths: list[str]) -> set[int]:
         """Sends a request on each connection, and returns the statuses of the answers."""
-        wait_until(lambda: machine.is_asleep(self.worker), "the worker to sleep")
+        wait_until(lambda: machine.state(self.worker) == "S", "the worker to sleep")
         os.kill(self.worker, signal.SIGSTOP)
+        # Until it has noticed: it could still take the first of the requests.
+        wait_until(lambda: machine.state(self.worker) == "T", "the worker to stop")
         for connection, path in zip(self.connections, paths):
             connection.sendall(f"GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n".encode())
         os.kill(self.worker, signal.SIGCONT)
