@@ -152,8 +152,12 @@ impl Pending {
 
     /// Gives back what limits have spent for a request that is not to be served after all.
     pub(crate) fn give_back(&self) {
-        for part in self.parts.iter().filter(|part| part.has_spent()) {
-            Gift::give(part);
+        self.spenders().for_each(Gift::give);
+    }
+
+    /// The verdicts are as if that had not been spent.
+    pub(crate) fn forget_spent(&self) {
+        for part in self.spenders() {
             for asked in part.asked() {
                 let returned = |verdict: Verdict| {
                     verdict.given_back(asked.question.cost, asked.question.quota.limit())
@@ -161,6 +165,10 @@ impl Pending {
                 asked.verdict.set(asked.verdict.get().map(returned));
             }
         }
+    }
+
+    fn spenders(&self) -> impl Iterator<Item = &'static Part> {
+        self.parts.iter().filter(|part| part.has_spent())
     }
 
     /// One of the parts has its result.

@@ -188,6 +188,10 @@ impl Context {
             && let Some(pending) = &self.pending
         {
             pending.give_back();
+            // What others have decided is not about that.
+            if source == Source::Redis {
+                pending.forget_spent();
+            }
         }
         let wait = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
         let shown = self.shown().and_then(Asked::show);
