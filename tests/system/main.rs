@@ -19,6 +19,7 @@ mod leave;
 mod limits;
 mod link;
 mod load;
+mod local;
 mod once;
 mod plain;
 mod readme;
