@@ -1,5 +1,6 @@
 //! What the client is told: header fields on every answer of a limited location, and rejections.
 
+use std::cell::RefCell;
 use std::ptr;
 
 use ngx::core::Status;
@@ -14,7 +15,7 @@ use ngx::http::{HttpModuleLocationConf, NgxHttpCoreModule};
 use rate_limit_core::decision::{self, Decision};
 use rate_limit_core::rate::{MILLISECOND, SECOND};
 use rate_limit_core::text::body;
-use rate_limit_core::text::fields::{self, Field};
+use rate_limit_core::text::fields::{self, Name};
 
 use crate::redis::Asked;
 use crate::request::Context;
@@ -47,21 +48,28 @@ unsafe extern "C" fn header_filter(r: *mut ngx_http_request_t) -> ngx_int_t {
     }
 }
 
+thread_local! {
+    /// Where the values of fields are written, before they are copied for the request.
+    static SPACE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Adds what the decision says; `None` if NGINX is out of memory.
 ///
 /// # Safety
 /// `r` must be valid.
 unsafe fn add_fields(r: *mut ngx_http_request_t, context: &Context) -> Option<()> {
     let Some(decision) = context.decision() else { return Some(()) };
-    let wait = decision.retry_after();
+    let (shown, wait) = (decision.shown, decision.retry_after());
     let forms = context.conf().forms();
     let all = context.asked().iter().filter_map(Asked::show);
-    let quota = decision.shown.map(|shown| fields::quota(forms, &shown, all, unix_time(), wait));
-    for field in quota.into_iter().flatten().chain(wait.map(fields::retry_after)) {
-        // SAFETY: passed on.
-        unsafe { set_field(r, &field)? };
-    }
-    Some(())
+    let mut added = Some(());
+    SPACE.with_borrow_mut(|space| {
+        fields::each(forms, shown.as_ref(), all, unix_time(), wait, space, |name, value| {
+            // SAFETY: passed on.
+            added = added.and_then(|()| unsafe { set_field(r, name, value) });
+        });
+    });
+    added
 }
 
 /// The time in µs, to the ms, as NGINX knows it.
@@ -165,7 +173,7 @@ unsafe fn send(
 ///
 /// # Safety
 /// `r` must be valid.
-unsafe fn set_field(r: *mut ngx_http_request_t, (name, value): &Field) -> Option<()> {
+unsafe fn set_field(r: *mut ngx_http_request_t, name: Name, value: &[u8]) -> Option<()> {
     // SAFETY: the request is valid, and so are the elements of its list of header fields. Names
     // are static; values are copied into the pool of the request.
     unsafe {
@@ -175,19 +183,18 @@ unsafe fn set_field(r: *mut ngx_http_request_t, (name, value): &Field) -> Option
             let elements = (*part).elts.cast::<ngx_table_elt_t>();
             for index in 0..(*part).nelts {
                 let field = elements.add(index);
-                if (*field).key.as_bytes().eq_ignore_ascii_case(name.as_bytes()) {
+                if (*field).key.as_bytes().eq_ignore_ascii_case(name.lower.as_bytes()) {
                     (*field).hash = 0;
                 }
             }
             part = (*part).next;
         }
-        let value = ngx_str_t::from_bytes((*r).pool, value.as_bytes())?;
-        let lower = ngx_str_t::from_bytes((*r).pool, name.to_ascii_lowercase().as_bytes())?;
+        let value = ngx_str_t::from_bytes((*r).pool, value)?;
         let field = ngx_list_push(headers).cast::<ngx_table_elt_t>().as_mut()?;
         field.hash = 1;
-        field.key = ngx_str_t { data: name.as_ptr().cast_mut(), len: name.len() };
+        field.key = ngx_str_t { data: name.text.as_ptr().cast_mut(), len: name.text.len() };
         field.value = value;
-        field.lowcase_key = lower.data;
+        field.lowcase_key = name.lower.as_ptr().cast_mut();
         #[cfg(nginx_header_next)]
         {
             field.next = ptr::null_mut();

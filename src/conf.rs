@@ -27,6 +27,7 @@ mod definition;
 mod directive;
 mod limit;
 mod store;
+pub(crate) mod tls;
 mod value;
 
 use definition::Definitions;
@@ -105,7 +106,12 @@ impl MainConf {
     }
 
     /// Adds the store that a block describes.
-    fn add_store(&mut self, name: &str, builder: store::Builder) -> Result<(), String> {
+    fn add_store(
+        &mut self,
+        cf: &mut ngx_conf_t,
+        name: &str,
+        builder: store::Builder,
+    ) -> Result<(), String> {
         if !is_name(name) {
             return Err(format!(
                 "invalid name \"{name}\" of \"rate_limit_redis_store\": it must be 1 to 64 of \
@@ -116,7 +122,7 @@ impl MainConf {
             return Err(format!("duplicate \"rate_limit_redis_store\" \"{name}\""));
         }
         let wrong = |reason| format!("in \"rate_limit_redis_store\" \"{name}\": {reason}");
-        self.stores.push(builder.build(name.to_owned()).map_err(wrong)?);
+        self.stores.push(builder.build(cf, name.to_owned()).map_err(wrong)?);
         Ok(())
     }
 
@@ -146,6 +152,7 @@ pub(crate) struct LocationConf {
     dry_run: Option<bool>,
     log_level: Option<ngx_uint_t>,
     ipv6_prefix: Option<u32>,
+    deny_cache: Option<bool>,
 }
 
 /// What `rate_limit_redis_pass` says.
@@ -214,6 +221,11 @@ impl LocationConf {
         self.dry_run.unwrap_or(false)
     }
 
+    /// Whether it is remembered until when clients cannot pass.
+    pub(crate) fn deny_cache(&self) -> bool {
+        self.deny_cache.unwrap_or(true)
+    }
+
     /// How much of an IPv6 address stands for a client, in bits.
     pub(crate) fn ipv6_prefix(&self) -> u32 {
         self.ipv6_prefix.unwrap_or(DEFAULT_IPV6_PREFIX)
@@ -241,6 +253,7 @@ impl LocationConf {
         self.dry_run = self.dry_run.or(previous.dry_run);
         self.log_level = self.log_level.or(previous.log_level);
         self.ipv6_prefix = self.ipv6_prefix.or(previous.ipv6_prefix);
+        self.deny_cache = self.deny_cache.or(previous.deny_cache);
     }
 }
 
@@ -250,7 +263,7 @@ const TAKE1: ngx_uint_t = EVERYWHERE | NGX_CONF_TAKE1 as ngx_uint_t;
 const ONE_OR_MORE: ngx_uint_t = EVERYWHERE | NGX_CONF_1MORE as ngx_uint_t;
 
 /// Every directive of the module.
-pub(crate) static mut COMMANDS: [ngx_command_t; 14] = [
+pub(crate) static mut COMMANDS: [ngx_command_t; 15] = [
     command!("rate_limit_redis", ONE_OR_MORE, add_limit),
     command!("rate_limit_redis_pass", TAKE1, set_store),
     command!("rate_limit_redis_timeout", TAKE1, set_timeout),
@@ -262,6 +275,7 @@ pub(crate) static mut COMMANDS: [ngx_command_t; 14] = [
     command!("rate_limit_redis_dry_run", TAKE1, set_dry_run),
     command!("rate_limit_redis_log_level", TAKE1, set_log_level),
     command!("rate_limit_redis_ipv6_prefix", TAKE1, set_ipv6_prefix),
+    command!("rate_limit_redis_deny_cache", TAKE1, set_deny_cache),
     ngx_command_t {
         name: ngx_string!("rate_limit_redis_shared_memory"),
         type_: (NGX_HTTP_MAIN_CONF | NGX_CONF_TAKE1) as ngx_uint_t,
@@ -341,7 +355,7 @@ unsafe extern "C" fn set_store_block(
         if result != NGX_CONF_OK {
             return result;
         }
-        let added = (*conf.cast::<MainConf>()).add_store(name, builder);
+        let added = (*conf.cast::<MainConf>()).add_store(cf, name, builder);
         match added {
             Ok(()) => NGX_CONF_OK,
             Err(message) => directive::fail(cf, &message),
@@ -435,6 +449,10 @@ fn set_dry_run(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result
 fn set_ipv6_prefix(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
     let prefix = directive.number(1, 128)?;
     directive.once(&mut conf.ipv6_prefix, prefix as u32)
+}
+
+fn set_deny_cache(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
+    directive.choose(&mut conf.deny_cache, &[("on", true), ("off", false)])
 }
 
 fn set_log_level(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {

@@ -14,6 +14,7 @@ use ngx::ffi::{
 use ngx::http::{HttpModule, HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
 
 mod answer;
+mod clock;
 mod conf;
 mod event;
 mod log;

@@ -1,5 +1,8 @@
 //! Logging, with the message formatted only if its level is logged.
 
+#[cfg(ngx_feature = "ssl")]
+pub(crate) mod capture;
+
 /// Logs to a `*mut ngx_log_t` at a level: `log!(NGX_LOG_ERR, log, "…", …)`.
 macro_rules! log {
     ($level:expr, $log:expr, $($message:tt)+) => {{

@@ -17,6 +17,8 @@ mod part;
 mod pending;
 mod resolve;
 mod socket;
+#[cfg_attr(not(ngx_feature = "ssl"), path = "redis/no_tls.rs")]
+pub(crate) mod tls;
 mod waiter;
 
 pub(crate) use address::SocketAddress;

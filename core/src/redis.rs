@@ -18,5 +18,5 @@ pub mod reply;
 pub mod script;
 pub mod sentinel;
 
-/// A message of a channel.
-pub use redis::Value as Message;
+/// A value of any kind that a server has sent.
+pub use redis::Value;

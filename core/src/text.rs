@@ -3,3 +3,4 @@
 pub mod body;
 pub mod fields;
 pub mod log;
+pub mod number;

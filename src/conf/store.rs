@@ -2,12 +2,15 @@
 
 use std::cell::OnceCell;
 use std::ptr::{self, NonNull};
+use std::rc::Rc;
 
 use ngx::core::Status;
 use ngx::ffi::{ngx_conf_full_name, ngx_conf_t, ngx_msec_t, ngx_parse_url, ngx_str_t, ngx_url_t};
 use rate_limit_core::redis::endpoint::{Address, Endpoint, redacted};
 
 use super::directive::{Directive, text};
+use super::tls::Settings;
+use crate::redis::tls::{self, Tls};
 use crate::redis::{Deployment, SocketAddress};
 use crate::shm::Shared;
 
@@ -37,6 +40,8 @@ pub(crate) struct Store {
     servers: Vec<Server>,
     /// The account and the database of the servers that decide, at the first server's address.
     account: Endpoint,
+    /// How TLS is spoken to all of them, if it is.
+    tls: Option<Rc<Tls>>,
     prefix: String,
     connect_timeout: ngx_msec_t,
     connections: usize,
@@ -69,7 +74,7 @@ impl Store {
     /// The store that a URL stands for.
     pub(super) fn at(cf: &mut ngx_conf_t, url: &str) -> Result<Self, String> {
         let server = Server::read(cf, url, "rate_limit_redis_pass")?;
-        Builder { servers: vec![server], ..Builder::default() }.build(url.to_owned())
+        Builder { servers: vec![server], ..Builder::default() }.build(cf, url.to_owned())
     }
 
     /// As `rate_limit_redis_pass` calls it. A URL may hold a password.
@@ -78,7 +83,7 @@ impl Store {
     }
 
     /// As it may be shown.
-    pub(super) fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         redacted(&self.reference)
     }
 
@@ -126,6 +131,11 @@ impl Store {
         &self.account
     }
 
+    /// How TLS is spoken to all servers, if it is.
+    pub(crate) fn tls(&self) -> Option<Rc<Tls>> {
+        self.tls.clone()
+    }
+
     /// How long connecting and greeting may take, in ms.
     pub(crate) fn connect_timeout(&self) -> ngx_msec_t {
         self.connect_timeout
@@ -153,6 +163,9 @@ impl Server {
             format!("invalid URL \"{}\" in \"{directive}\" directive: {reason}", redacted(url))
         };
         let endpoint: Endpoint = url.parse().map_err(|error| invalid(&format!("{error}")))?;
+        if endpoint.tls {
+            tls::supported().map_err(|reason| invalid(&reason))?;
+        }
         let addresses = resolve(cf, &endpoint.address).map_err(|reason| invalid(&reason))?;
         Ok(Self { endpoint, addresses })
     }
@@ -191,6 +204,7 @@ pub(super) struct Builder {
     connections: Option<usize>,
     max_fails: Option<usize>,
     fail_timeout: Option<ngx_msec_t>,
+    tls: Settings,
 }
 
 impl Builder {
@@ -245,6 +259,7 @@ impl Builder {
                 let time = line.time()?;
                 line.once(&mut self.fail_timeout, time)
             }
+            _ if name.starts_with("ssl_") => self.tls.read(line),
             _ => Err(format!("unknown directive \"{name}\" in \"rate_limit_redis_store\"")),
         }
     }
@@ -257,14 +272,16 @@ impl Builder {
     }
 
     /// The store that all the lines make.
-    pub(super) fn build(self, reference: String) -> Result<Store, String> {
+    pub(super) fn build(self, cf: &mut ngx_conf_t, reference: String) -> Result<Store, String> {
         let kind = self.kind()?;
         self.check(&kind)?;
         let account = self.account(&kind)?;
+        let tls = self.tls(cf)?;
         Ok(Store {
             reference,
             kind,
             account,
+            tls,
             servers: self.servers,
             prefix: self.prefix.unwrap_or(DEFAULT_PREFIX).to_owned(),
             connect_timeout: self.connect_timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT),
@@ -292,6 +309,9 @@ impl Builder {
         let endpoints = || self.servers.iter().map(|server| &server.endpoint);
         if self.servers.is_empty() {
             return Err("there must be a \"server\", such as redis://127.0.0.1:6379".to_owned());
+        }
+        if endpoints().any(|endpoint| endpoint.tls) != endpoints().all(|endpoint| endpoint.tls) {
+            return Err("TLS is spoken to all servers of a store, or to none".to_owned());
         }
         if *kind == Kind::Single {
             return match self.servers.len() {
@@ -321,6 +341,17 @@ impl Builder {
             return Err("a cluster has only the database 0".to_owned());
         }
         Ok(())
+    }
+
+    /// How TLS is spoken, if the URLs say that it is.
+    fn tls(&self, cf: &mut ngx_conf_t) -> Result<Option<Rc<Tls>>, String> {
+        match self.servers.iter().any(|server| server.endpoint.tls) {
+            true => Tls::new(cf, &self.tls).map(Rc::new).map(Some),
+            false if self.tls.is_given() => {
+                Err("what is said of TLS is for servers at rediss://, and there is none".to_owned())
+            }
+            false => Ok(None),
+        }
     }
 
     /// The account at the servers that decide. What stands in the URL of a sentinel is the

@@ -5,8 +5,8 @@ use std::io;
 use std::ptr::NonNull;
 
 use ngx::ffi::{
-    NGX_LOG_ALERT, NGX_LOG_DEBUG_CONNECTION, NGX_LOG_NOTICE, ngx_connection_t, ngx_event_t,
-    ngx_exiting, ngx_log_t, ngx_random,
+    NGX_LOG_ALERT, NGX_LOG_DEBUG_ALL, NGX_LOG_NOTICE, ngx_connection_t, ngx_event_t, ngx_exiting,
+    ngx_log_t, ngx_random,
 };
 use rate_limit_core::metrics::ErrorKind;
 use rate_limit_core::redis::greeting::Greeting;
@@ -146,6 +146,9 @@ impl Connection {
 
     /// Puts a question into the batch that is sent at the end of this turn.
     pub(super) fn submit(&mut self, waiter: Waiter) -> Result<(), Refused> {
+        if waiter.is_asking() {
+            self.link.submit(Waiter::Asking)?;
+        }
         let ticket = self.link.submit(waiter)?;
         waiter.waits_at(self.this, ticket);
         if self.link.is_idle() {
@@ -205,8 +208,9 @@ impl Connection {
 
     fn transfer(&mut self) -> Result<(), Fault> {
         if self.link.is_connecting() {
-            let Some(socket) = &mut self.socket else { return Ok(()) };
-            socket.connected().map_err(|error| unconnected(&error))?;
+            if !self.establish()? {
+                return Ok(());
+            }
             self.link.connected();
         }
         self.receive()?;
@@ -214,6 +218,17 @@ impl Connection {
             Some(reason) => Err(Fault::Unfit(reason)),
             None => self.send(),
         }
+    }
+
+    /// Whether the connection is made, and TLS spoken on it where it is to be.
+    fn establish(&mut self) -> Result<bool, Fault> {
+        let peer = self.node().peer();
+        let Some(socket) = &mut self.socket else { return Ok(false) };
+        if !socket.is_secured() {
+            socket.connected().map_err(|error| unconnected(&error))?;
+        }
+        let insecure = |error: io::Error| Fault::Connect(describe(&error));
+        peer.map_or(Ok(true), |peer| socket.secure(peer).map_err(insecure))
     }
 
     fn receive(&mut self) -> Result<(), Fault> {
@@ -236,6 +251,9 @@ impl Connection {
                 Some(Event::Ready) => {
                     self.tried = 0;
                     self.timer.stop();
+                    if let (Some(socket), Some(peer)) = (&mut self.socket, node.peer()) {
+                        socket.remember(peer);
+                    }
                 }
                 Some(Event::Message(message)) => node.deployment().heard(&message),
                 Some(Event::Answer(waiter, reply)) => match waiter.answered(reply, node) {
@@ -274,7 +292,8 @@ impl Connection {
         self.socket = None;
         self.resolution = None;
         self.timer.stop();
-        if !self.link.is_ready() && self.try_next_address() {
+        let was_ready = self.link.is_ready();
+        if !was_ready && self.try_next_address() {
             return;
         }
         let random = ngx_random().unsigned_abs();
@@ -282,6 +301,9 @@ impl Connection {
             waiter.lost(node, sent);
         });
         self.tell_node();
+        if was_ready {
+            node.deployment().is_lost();
+        }
         match next {
             Next::Connect { first } => {
                 node.count_error(ErrorKind::Lost);
@@ -368,7 +390,7 @@ fn describe(error: &io::Error) -> String {
 fn quiet_log() -> ngx_log_t {
     // SAFETY: see `cycle_log`; the structure holds nothing that a copy could free twice.
     let mut log = unsafe { std::ptr::read(cycle_log()) };
-    let debug = log.log_level & NGX_LOG_DEBUG_CONNECTION as usize;
+    let debug = log.log_level & NGX_LOG_DEBUG_ALL as usize;
     log.log_level = if debug == 0 { NGX_LOG_ALERT as usize } else { log.log_level };
     log
 }
@@ -397,9 +419,11 @@ unsafe extern "C" fn on_flush(event: *mut ngx_event_t) {
 unsafe extern "C" fn on_timer(event: *mut ngx_event_t) {
     // SAFETY: the event is the connection's own.
     let connection = unsafe { connection((*event).data) };
-    if connection.socket.is_some() || connection.resolution.is_some() {
-        connection.lost(Fault::ConnectTimeout);
-    } else {
-        connection.connect();
+    match &connection.socket {
+        Some(socket) if socket.is_secured() && connection.link.is_connecting() => {
+            connection.lost(Fault::Connect("timed out while SSL handshaking".to_owned()));
+        }
+        None if connection.resolution.is_none() => connection.connect(),
+        _ => connection.lost(Fault::ConnectTimeout),
     }
 }

@@ -21,6 +21,7 @@ use super::deployment::Deployment;
 use super::part::Part;
 use super::pending::Trouble;
 use super::resolve::Resolution;
+use super::tls::Peer;
 use super::waiter::{SCRIPTS, Waiter};
 use super::{cycle_log, now};
 use crate::event::Timer;
@@ -35,6 +36,8 @@ pub(super) struct Node {
     deployment: NonNull<Deployment>,
     role: Role,
     endpoint: Endpoint,
+    /// The server as TLS knows it, where TLS is spoken.
+    peer: Option<Peer>,
     /// The host name that it announces, if it does.
     alias: RefCell<Option<String>>,
     /// As it may be shown.
@@ -96,6 +99,7 @@ impl Node {
             Role::Sentinel => (Greeting::new(&endpoint, &client, []), 1, 0),
         };
         let name = endpoint.address.to_string();
+        let peer = store.tls().map(|tls| Peer::new(tls, host(&endpoint.address)));
         let node = Box::leak(Box::new(Self {
             deployment: NonNull::from(deployment),
             role,
@@ -103,6 +107,7 @@ impl Node {
             record: deployment.shared().node(&name),
             name,
             endpoint,
+            peer,
             addresses: RefCell::new(addresses.into()),
             stale: Cell::new(addresses.is_empty()),
             connect_timeout: store.connect_timeout(),
@@ -160,10 +165,12 @@ impl Node {
 
     /// The host, by name or address; that of a unix socket is empty.
     pub(super) fn host(&self) -> &str {
-        match &self.endpoint.address {
-            Address::Tcp(host, _) => host,
-            Address::Unix(_) => "",
-        }
+        host(&self.endpoint.address)
+    }
+
+    /// The server as TLS knows it, where TLS is spoken.
+    pub(super) fn peer(&self) -> Option<&Peer> {
+        self.peer.as_ref()
     }
 
     /// Whether it decides, and is at this host and port.
@@ -217,11 +224,14 @@ impl Node {
         let connections = self.connections();
         let mut trouble = Trouble::Down;
         if !self.breaker.borrow().is_open() {
+            part.set_asking(asking);
             // One key, one connection: its questions stay in order, and in one batch.
             let first = usize::from(part.slot()).checked_rem(connections.len()).unwrap_or(0);
             let (before, from) = connections.split_at(first);
             for connection in from.iter().chain(before) {
-                match Self::submit_to(*connection, part, asking) {
+                // SAFETY: the connection lives, and nothing else refers to it at this moment.
+                let queue = unsafe { &mut *connection.as_ptr() };
+                match queue.submit(Waiter::Part(NonNull::from(part))) {
                     Ok(()) => return Ok(()),
                     Err(Refused::Overload) => trouble = Trouble::Overload,
                     Err(Refused::Down) => {}
@@ -236,20 +246,6 @@ impl Node {
             self.count_error(ErrorKind::Down);
         }
         Err(trouble)
-    }
-
-    fn submit_to(
-        connection: NonNull<Connection>,
-        part: &Part,
-        asking: bool,
-    ) -> Result<(), Refused> {
-        // SAFETY: the connection lives, and nothing else refers to it at this moment.
-        let queue = unsafe { &mut *connection.as_ptr() };
-        if asking {
-            queue.submit(Waiter::Asking)?;
-        }
-        part.set_asking(asking);
-        queue.submit(Waiter::Part(NonNull::from(part)))
     }
 
     /// Asks something else, over the first connection.
@@ -268,10 +264,16 @@ impl Node {
             self.mute.set(true);
             self.tell_view(false);
             self.is_down(&format!("no answer within {timeout} ms"));
+            self.deployment().is_lost();
             self.send_probe();
         } else if self.is_available() {
             self.complain("did not answer in time");
         }
+        self.check();
+    }
+
+    /// Ends the connections over which answers are owed for too long.
+    pub(super) fn check(&self) {
         self.each_connection(Connection::check);
     }
 
@@ -280,7 +282,7 @@ impl Node {
         if !self.breaker.borrow().is_open() {
             return;
         }
-        self.each_connection(Connection::check);
+        self.check();
         if self.probed.get().is_none() {
             // SAFETY: the connections live as long as the node, and nothing else refers to them.
             let mut all = self.connections().iter().map(|all| unsafe { &mut *all.as_ptr() });
@@ -382,7 +384,6 @@ impl Node {
         if self.ready.get() == 0 {
             self.is_down(&fault.to_string());
         }
-        self.deployment().is_lost();
     }
 
     /// The server gave a sign of life.
@@ -444,6 +445,13 @@ impl Node {
         if self.record.may_complain(unix_ms(), COMPLAIN_EVERY) {
             log!(NGX_LOG_ERR, cycle_log(), "redis {} {what}", self.name);
         }
+    }
+}
+
+fn host(address: &Address) -> &str {
+    match address {
+        Address::Tcp(host, _) => host,
+        Address::Unix(_) => "",
     }
 }
 

@@ -25,7 +25,8 @@ const MAX_MOVES: u8 = 5;
 /// Its owner, the queue of a connection and the deployment all refer to it, so everything that
 /// changes is in a cell. It must not move while it waits.
 pub(crate) struct Part {
-    asked: &'static [Asked],
+    /// Nothing if it is spare.
+    asked: Cell<&'static [Asked]>,
     deployment: NonNull<Deployment>,
     slot: u16,
     owner: Cell<Owner>,
@@ -62,7 +63,7 @@ impl Part {
     /// A command about `asked`, whose keys are in `slot`.
     pub(super) fn new(asked: &'static [Asked], slot: u16, deployment: NonNull<Deployment>) -> Self {
         Self {
-            asked,
+            asked: Cell::new(asked),
             deployment,
             slot,
             owner: Cell::new(Owner::Nobody),
@@ -116,7 +117,20 @@ impl Part {
     }
 
     pub(super) fn asked(&self) -> &'static [Asked] {
-        self.asked
+        self.asked.get()
+    }
+
+    /// Whether it asks nothing.
+    pub(super) fn is_spare(&self) -> bool {
+        self.asked.get().is_empty()
+    }
+
+    /// From now on it asks these, for whom it is `owner`. It waits a moment before.
+    pub(super) fn ask_later(&self, asked: &'static [Asked], owner: Owner) {
+        self.asked.set(asked);
+        self.owner.set(owner);
+        // SAFETY: see `ask`.
+        unsafe { self.deployment.as_ref() }.park(self, Wish::Later);
     }
 
     pub(super) fn slot(&self) -> u16 {
@@ -138,7 +152,7 @@ impl Part {
     }
 
     /// Whether it may be sent on to another node once more.
-    pub(super) fn may_move(&self) -> bool {
+    fn may_move(&self) -> bool {
         self.moves.replace(self.moves.get().saturating_add(1)) < MAX_MOVES
     }
 
@@ -152,7 +166,12 @@ impl Part {
         self.place.set(Place::Queue(connection, ticket));
     }
 
-    /// Whether it is to wait right behind an `ASKING`.
+    /// Whether it goes right behind an `ASKING`.
+    pub(super) fn is_asking(&self) -> bool {
+        self.asking.get()
+    }
+
+    /// Says whether it is to go right behind an `ASKING`.
     pub(super) fn set_asking(&self, asking: bool) {
         self.asking.set(asking);
     }
@@ -168,7 +187,7 @@ impl Part {
             By::Sha => Command::Evalsha,
             By::Source => Command::Eval,
         });
-        let questions = self.asked.iter().map(|asked| asked.question);
+        let questions = self.asked().iter().map(|asked| asked.question);
         match self.owner.get() {
             Owner::Gift(_) => scripts.give_back(out, self.by.get(), questions),
             _ => scripts.ask(out, self.by.get(), questions),
@@ -207,7 +226,9 @@ impl Part {
                 return Answered::Again;
             }
             RefusalKind::Moved | RefusalKind::Ask if deployment.is_cluster() => {
-                if let Some(redirect) = Redirect::parse(&refusal.text) {
+                if let Some(redirect) = Redirect::parse(&refusal.text)
+                    && self.may_move()
+                {
                     let asking = refusal.kind == RefusalKind::Ask;
                     let from = node.host().to_owned();
                     deployment.park(self, Wish::Go { redirect, asking, from });
@@ -215,10 +236,16 @@ impl Part {
                 }
             }
             RefusalKind::TryAgain if deployment.is_cluster() => {
-                deployment.park(self, Wish::Later);
+                match self.owner.get() {
+                    // Some of the keys are here, and others are not: each is found on its own.
+                    // SAFETY: the request lives, or it would have cancelled its parts.
+                    Owner::Request(pending) => unsafe { pending.as_ref() }.divide(self),
+                    _ => deployment.park(self, Wish::Later),
+                }
                 return Answered::Done;
             }
             RefusalKind::ClusterDown if deployment.is_cluster() => {
+                node.complain(&refused_to_decide(&refusal));
                 deployment.park(self, Wish::News(Trouble::Refused));
                 return Answered::Done;
             }
@@ -233,8 +260,7 @@ impl Part {
             RefusalKind::Auth => ErrorKind::Auth,
             _ => ErrorKind::Script,
         });
-        let text = Escaped(refusal.text.as_bytes());
-        node.complain(&format!("refused to decide: \"{text}\""));
+        node.complain(&refused_to_decide(&refusal));
         self.settle(Err(Trouble::Refused));
         Answered::Done
     }
@@ -263,12 +289,16 @@ impl Part {
 
     /// Reads the verdicts; whether they are an answer to this question.
     fn read(&self, mut integers: Integers<'_>) -> bool {
-        for asked in self.asked {
+        for asked in self.asked() {
             asked.verdict.set(integers.take_array().and_then(Verdict::from_reply));
         }
         let sound = integers.next().is_none()
-            && self.asked.iter().all(|asked| asked.verdict.get().is_some());
-        self.spent.set(sound && self.asked.iter().all(Asked::is_allowed));
+            && self.asked().iter().all(|asked| asked.verdict.get().is_some());
+        self.spent.set(sound && self.asked().iter().all(Asked::is_allowed));
         sound
     }
+}
+
+fn refused_to_decide(refusal: &Refusal) -> String {
+    format!("refused to decide: \"{}\"", Escaped(refusal.text.as_bytes()))
 }

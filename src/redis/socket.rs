@@ -12,9 +12,13 @@ use ngx::ffi::{
 };
 
 use super::address::SocketAddress;
+use super::tls::{Peer, Stream};
 
 /// An open socket; closed when it is dropped.
-pub(super) struct Socket(NonNull<ngx_connection_t>);
+pub(super) struct Socket {
+    connection: NonNull<ngx_connection_t>,
+    tls: Option<Stream>,
+}
 
 /// What a read or a write came to.
 pub(super) enum Transfer {
@@ -54,7 +58,7 @@ impl Socket {
                 }
                 _ => return Err(error),
             };
-            let mut socket = Self(connection);
+            let mut socket = Self { connection, tls: None };
             let raw = socket.raw();
             raw.data = data;
             // NGINX tells idle connections when a worker is about to leave.
@@ -96,10 +100,32 @@ impl Socket {
         Ok(())
     }
 
+    /// Goes on with TLS, once it is connected; whether the handshake is over, so that it can be
+    /// used.
+    pub(super) fn secure(&mut self, peer: &Peer) -> io::Result<bool> {
+        // SAFETY: see `raw`.
+        let connection = unsafe { self.connection.as_mut() };
+        let tls = self.tls.get_or_insert_with(|| peer.stream(connection));
+        tls.handshake(connection, peer).map_err(io::Error::other)
+    }
+
+    /// Whether TLS is spoken, or about to be.
+    pub(super) fn is_secured(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Has `peer` remember the session, after something was read.
+    pub(super) fn remember(&mut self, peer: &Peer) {
+        if let Some(tls) = &self.tls {
+            // SAFETY: see `raw`.
+            tls.remember(unsafe { self.connection.as_mut() }, peer);
+        }
+    }
+
     /// Whether there may be something to read.
     pub(super) fn is_readable(&self) -> bool {
         // SAFETY: the connection is open, and its events are valid.
-        unsafe { (*self.0.as_ref().read).ready() != 0 }
+        unsafe { (*self.connection.as_ref().read).ready() != 0 }
     }
 
     /// Reads into `space`; an end of the stream is an error.
@@ -112,11 +138,11 @@ impl Socket {
             Ok(0) => Err(io::Error::other("the server closed the connection")),
             Ok(count) => Ok(Transfer::Moved(count)),
             Err(_) if count == NGX_AGAIN as isize => Ok(Transfer::Later),
-            Err(_) => Err(io::Error::last_os_error()),
+            Err(_) => Err(self.error()),
         }
     }
 
-    /// Writes from `bytes`.
+    /// Writes from `bytes`. After `Later` the same bytes must come first again.
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<Transfer> {
         let raw = self.raw();
         let Some(send) = raw.send else { return Err(io::ErrorKind::NotConnected.into()) };
@@ -125,7 +151,7 @@ impl Socket {
         match usize::try_from(count) {
             Ok(count) => Ok(Transfer::Moved(count)),
             Err(_) if count == NGX_AGAIN as isize => Ok(Transfer::Later),
-            Err(_) => Err(io::Error::last_os_error()),
+            Err(_) => Err(self.refusal()),
         }
     }
 
@@ -140,15 +166,37 @@ impl Socket {
         if watched { Ok(()) } else { Err(io::Error::other("the event could not be registered")) }
     }
 
+    /// Why the last read or write failed.
+    fn error(&self) -> io::Error {
+        match &self.tls {
+            Some(tls) => io::Error::other(tls.reason()),
+            None => io::Error::last_os_error(),
+        }
+    }
+
+    /// Why the last write failed. A server that refuses to speak TLS with us says why and hangs up,
+    /// perhaps before we have read that.
+    fn refusal(&mut self) -> io::Error {
+        let error = self.error();
+        match self.tls {
+            Some(_) => self.receive(&mut [0; 64]).err().unwrap_or(error),
+            None => error,
+        }
+    }
+
     fn raw(&mut self) -> &mut ngx_connection_t {
         // SAFETY: the connection is open as long as `self` lives, and only its events refer to it.
-        unsafe { self.0.as_mut() }
+        unsafe { self.connection.as_mut() }
     }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
+        if let Some(tls) = &self.tls {
+            // SAFETY: see `raw`.
+            tls.close(unsafe { self.connection.as_mut() });
+        }
         // SAFETY: the connection is open. NGINX removes its events, also those already posted.
-        unsafe { ngx_close_connection(self.0.as_ptr()) };
+        unsafe { ngx_close_connection(self.connection.as_ptr()) };
     }
 }

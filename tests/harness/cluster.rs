@@ -8,6 +8,7 @@ use std::time::Duration;
 use redis::{FromRedisValue, RedisResult};
 
 use crate::redis::{Redis, Setup};
+use crate::tls::{Authority, Identity};
 use crate::{PATIENCE, wait_until};
 
 /// How many slots a cluster has.
@@ -63,6 +64,12 @@ impl ClusterConf {
     pub fn hostnames(self, template: &str) -> Self {
         self.line(&format!("cluster-announce-hostname {template}"))
             .line("cluster-preferred-endpoint-type hostname")
+    }
+
+    /// The nodes speak TLS with each other and with clients, all as `identity`.
+    pub fn secured(mut self, authority: &Authority, identity: &Identity) -> Self {
+        self.setup.secure(authority, identity);
+        self.line("tls-cluster yes").line("tls-replication yes")
     }
 
     /// How long a node must be silent to be taken for dead; a second, if this is not called.

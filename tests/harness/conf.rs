@@ -40,6 +40,7 @@ pub struct Conf {
     server: String,
     values: Vec<(String, String)>,
     files: Vec<(String, String)>,
+    env: Vec<(String, String)>,
 }
 
 impl Conf {
@@ -57,6 +58,7 @@ impl Conf {
             server: String::new(),
             values: Vec::new(),
             files: Vec::new(),
+            env: Vec::new(),
         }
     }
 
@@ -146,6 +148,12 @@ impl Conf {
         self
     }
 
+    /// Sets a variable of nginx's environment.
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
     /// Starts an nginx of this configuration.
     pub fn start(&self) -> Nginx {
         for _ in 0..5 {
@@ -183,7 +191,8 @@ impl Conf {
     /// Lays out the files of an nginx of this configuration, on ports that are free.
     fn site(&self) -> Site {
         let ports = std::array::from_fn(|_| port::free());
-        let site = Site { dir: world_readable_dir("nginx-"), ports, h2: port::free() };
+        let env = self.env.clone();
+        let site = Site { dir: world_readable_dir("nginx-"), ports, h2: port::free(), env };
         site.lay_out(self);
         site
     }
@@ -246,6 +255,7 @@ pub(crate) struct Site {
     pub dir: TempDir,
     pub ports: [u16; PORTS],
     pub h2: u16,
+    env: Vec<(String, String)>,
 }
 
 impl Site {
@@ -262,6 +272,7 @@ impl Site {
     pub fn command(&self) -> Command {
         let nginx = std::env::var("RATE_LIMIT_NGINX");
         let mut command = Command::new(nginx.unwrap_or_else(|_| "/usr/sbin/nginx".to_owned()));
+        command.envs(self.env.iter().cloned());
         command.arg("-p").arg(self.dir.path());
         command.arg("-c").arg(self.path("nginx.conf"));
         command

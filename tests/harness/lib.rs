@@ -33,6 +33,7 @@ mod redis;
 mod remote;
 pub mod reply;
 mod sentinel;
+mod tls;
 
 use std::time::{Duration, Instant};
 
@@ -49,6 +50,7 @@ pub use proxy::{Mode, Proxy};
 pub use redis::{Redis, servers};
 pub use remote::Remote;
 pub use sentinel::{MASTER_NAME, SentinelConf, Sentinels};
+pub use tls::{Authority, Identity, Recorder};
 
 /// How long anything may take that should happen at once.
 pub const PATIENCE: Duration = Duration::from_secs(10);

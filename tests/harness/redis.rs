@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use crate::netns::Namespace;
 use crate::process::Process;
+use crate::tls::{Authority, Identity};
 use crate::{PATIENCE, port, wait_until};
 
 /// How a server is started.
@@ -36,6 +37,19 @@ impl Setup {
             namespace: None,
             lines: lines.iter().map(|line| line.as_ref().to_owned()).collect(),
         }
+    }
+
+    /// Speaks TLS too, on the port `{tls}`, and asks nobody for a certificate, unless other lines
+    /// overrule that.
+    pub fn secure(&mut self, authority: &Authority, identity: &Identity) {
+        let lines = [
+            "tls-port {tls}",
+            &format!("tls-ca-cert-file {}", authority.certificate()),
+            &format!("tls-cert-file {}", identity.certificate),
+            &format!("tls-key-file {}", identity.key),
+            "tls-auth-clients no",
+        ];
+        self.lines.splice(0..0, lines.map(str::to_owned));
     }
 
     /// What follows `directive`, on the first line that starts with it.
@@ -88,6 +102,14 @@ impl Redis {
     /// and `{dir}` its directory.
     pub fn start_with(lines: &[&str]) -> Self {
         Self::start_as(Setup::new(lines))
+    }
+
+    /// Starts a server that also speaks TLS, and asks nobody for a certificate unless the lines say
+    /// so.
+    pub fn start_tls(authority: &Authority, identity: &Identity, lines: &[&str]) -> Self {
+        let mut setup = Setup::new(lines);
+        setup.secure(authority, identity);
+        Self::start_as(setup)
     }
 
     /// Starts `binary`, a server of another version or make.

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::redis::{Redis, Setup};
+use crate::tls::{Authority, Identity};
 use crate::wait_until;
 
 /// What the sentinels call the master.
@@ -74,6 +75,13 @@ impl SentinelConf {
     pub fn hostnames(mut self) -> Self {
         self.hostnames = true;
         self
+    }
+
+    /// All speak TLS with each other and with clients, as `identity`.
+    pub fn secured(mut self, authority: &Authority, identity: &Identity) -> Self {
+        self.server.secure(authority, identity);
+        self.sentinel.secure(authority, identity);
+        self.line("tls-replication yes").sentinel_line("tls-replication yes")
     }
 
     /// How long a server must be silent for the first sentinel to take it for dead; half a second, if

@@ -642,7 +642,7 @@ fn stores() {
         ("redis://127.0.0.1:-1", &["\"redis://127.0.0.1:-1\"", "port"]),
         ("redis://127.0.0.1/x", &["\"redis://127.0.0.1/x\"", "database"]),
         ("redis://127.0.0.1/-1", &["\"redis://127.0.0.1/-1\"", "database"]),
-        ("rediss://127.0.0.1", &["\"rediss://127.0.0.1\"", "TLS"]),
+        ("rediss://127.0.0.1#insecure", &["\"rediss://127.0.0.1#insecure\"", "fragment"]),
         ("redis+unix://", &["\"redis+unix://\"", "path"]),
         ("redis://$host", &["\"redis://$host\"", "variable"]),
     ];
@@ -657,6 +657,68 @@ fn stores() {
             &["duplicate", me],
         )],
     );
+}
+
+#[test]
+fn tls() {
+    let block =
+        |url: &str, lines: &str| format!("rate_limit_redis_store a {{\nserver {url};\n{lines}\n}}");
+    let many = "invalid number of arguments in \"ssl_name\"";
+    // The line, and what is said of it where it stands.
+    let lines: [(&str, &[&str]); 14] = [
+        ("ssl_verify yes;", &["\"yes\"", "\"ssl_verify\"", "\"on\" or \"off\""]),
+        ("ssl_verify;", &["invalid number of arguments in \"ssl_verify\""]),
+        ("ssl_name a b;", &[many]),
+        ("ssl_name '';", &["\"\"", "\"ssl_name\"", "not empty"]),
+        ("ssl_name $host;", &["\"$host\"", "\"ssl_name\"", "without variables"]),
+        ("ssl_certificate '';", &["\"ssl_certificate\"", "not empty"]),
+        ("ssl_certificate $host;", &["\"ssl_certificate\"", "without variables"]),
+        ("ssl_protocols;", &["invalid number of arguments in \"ssl_protocols\""]),
+        ("ssl_protocols TLSv1.4;", &["\"TLSv1.4\"", "\"ssl_protocols\"", "\"TLSv1.3\""]),
+        ("ssl_protocols TLSv1.2 on;", &["\"on\"", "\"ssl_protocols\"", "\"TLSv1.3\""]),
+        ("ssl_protocols TLSv1.2; ssl_protocols TLSv1.3;", &["\"ssl_protocols\"", "duplicate"]),
+        ("ssl_verify on; ssl_verify on;", &["\"ssl_verify\"", "duplicate"]),
+        ("ssl_crl a; ssl_crl b;", &["\"ssl_crl\"", "duplicate"]),
+        ("ssl_session_reuse on;", &["unknown", "\"ssl_session_reuse\""]),
+    ];
+    let lines = lines.map(|(line, parts)| (block("rediss://127.0.0.1", line), 3, parts));
+    // And what is said of the whole block, at its end.
+    let tls = "rediss://127.0.0.1";
+    let wholes: [(&str, &str, &[&str]); 11] = [
+        (tls, "ssl_certificate a;", &["no \"ssl_certificate_key\"", "certificate \"a\""]),
+        (tls, "ssl_certificate_key a;", &["no \"ssl_certificate\"", "key \"a\""]),
+        (tls, "ssl_crl a; ssl_verify off;", &["\"ssl_crl\"", "\"ssl_verify off\""]),
+        (
+            tls,
+            "ssl_trusted_certificate no.pem;",
+            &["\"ssl_trusted_certificate\"", "/no.pem", "No such"],
+        ),
+        (
+            tls,
+            "ssl_trusted_certificate nginx.conf;",
+            &["\"ssl_trusted_certificate\"", "/nginx.conf"],
+        ),
+        (tls, "ssl_crl no.pem;", &["\"ssl_crl\"", "/no.pem", "No such"]),
+        (
+            tls,
+            "ssl_certificate a; ssl_certificate_key b;",
+            &["\"ssl_certificate\"", "/a", "No such"],
+        ),
+        (tls, "ssl_ciphers NONE;", &["\"ssl_ciphers\"", "\"NONE\"", "no cipher match"]),
+        ("redis://127.0.0.1", "ssl_verify on;", &["TLS", "rediss://"]),
+        ("redis+unix:///s", "ssl_name a;", &["TLS", "rediss://"]),
+        (tls, "server redis://127.0.0.2; cluster on;", &["TLS", "all servers"]),
+    ];
+    let wholes = wholes.map(|(url, lines, parts)| (block(url, lines), 4, parts));
+    let all: Vec<_> = lines.iter().chain(&wholes).map(|(t, n, p)| (t.as_str(), *n, *p)).collect();
+    refused_at(Http, &all);
+    for good in [
+        "ssl_verify off;",
+        "ssl_verify on; ssl_name redis.internal; ssl_protocols TLSv1.2 TLSv1.3 TLSv1.2;",
+        "ssl_ciphers HIGH:!aNULL; ssl_protocols SSLv3 TLSv1 TLSv1.1;",
+    ] {
+        conf(Http, &block(tls, good)).config_ok();
+    }
 }
 
 #[test]
@@ -681,7 +743,9 @@ fn a_password_is_never_shown() {
         "redis://bob:s3cret@:6379",
         "redis://:s3cret/word@127.0.0.1/x",
         "redis://:s3cret@word@127.0.0.1/x",
-        "rediss://bob:s3cret@127.0.0.1",
+        "rediss://bob:s3cret@127.0.0.1/x",
+        "rediss://bob:s3cret@127.0.0.1#insecure",
+        "redis://bob:s3cret#@127.0.0.1",
         "http://bob:s3cret@127.0.0.1",
         "bob:s3cret@127.0.0.1",
         "redis+unix:///tmp/redis.sock?db=x&pass=s3cret",

@@ -1,5 +1,6 @@
 //! Where a Redis is and how to log in to it: a URL, read.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -10,6 +11,8 @@ use redis::{ConnectionAddr, IntoConnectionInfo};
 pub struct Endpoint {
     /// How to reach it.
     pub address: Address,
+    /// Whether TLS is spoken there.
+    pub tls: bool,
     /// The ACL user, where one is named.
     pub user: Option<String>,
     /// The password, where one is needed.
@@ -33,13 +36,14 @@ pub enum Address {
 pub enum EndpointError {
     /// Another scheme, or none.
     #[error(
-        "must be redis://[user[:password]@]host[:port][/database] or \
-         redis+unix:///path[?db=database]"
+        "must be redis://[user[:password]@]host[:port][/database], the same with rediss:// for \
+         TLS, or redis+unix:///path[?db=database]"
     )]
     Scheme,
-    /// `rediss://`.
-    #[error("TLS (rediss://) is not supported")]
-    Tls,
+    /// A `#`, which would begin a fragment: other clients take `#insecure` for an order not to
+    /// verify.
+    #[error("it cannot have a fragment; a \"#\" in a password or path is written %23")]
+    Fragment,
     /// No host.
     #[error("the host is missing")]
     Host,
@@ -64,11 +68,17 @@ impl std::str::FromStr for Endpoint {
     type Err = EndpointError;
 
     fn from_str(url: &str) -> Result<Self, EndpointError> {
-        if url.starts_with("rediss://") {
-            return Err(EndpointError::Tls);
-        }
+        // The `redis` crate refuses TLS where it is not to do it itself.
+        let (tls, url) = match url.strip_prefix("rediss://") {
+            Some(rest) => (true, Cow::Owned(format!("redis://{rest}"))),
+            None => (false, Cow::Borrowed(url)),
+        };
+        let url = url.as_ref();
         if !["redis://", "redis+unix://"].iter().any(|scheme| url.starts_with(scheme)) {
             return Err(EndpointError::Scheme);
+        }
+        if url.contains('#') {
+            return Err(EndpointError::Fragment);
         }
         let info = url.into_connection_info().map_err(|_| objection(url))?;
         let address = match info.addr() {
@@ -86,6 +96,7 @@ impl std::str::FromStr for Endpoint {
         let settings = info.redis_settings();
         Ok(Self {
             address,
+            tls,
             user: settings.username().map(str::to_owned),
             password: settings.password().map(str::to_owned),
             database: u32::try_from(settings.db()).map_err(|_| EndpointError::Database)?,
@@ -164,6 +175,17 @@ mod tests {
     }
 
     #[test]
+    fn tls_by_scheme() {
+        assert!(!read("redis://127.0.0.1").unwrap().tls);
+        assert!(!read("redis+unix:///s").unwrap().tls);
+        let endpoint = read("rediss://u:p%23@redis.internal/3").unwrap();
+        assert!(endpoint.tls);
+        assert_eq!(endpoint.address.to_string(), "redis.internal:6379");
+        assert_eq!((endpoint.password.as_deref(), endpoint.database), (Some("p#"), 3));
+        assert_eq!(read("rediss://[::1]:1").unwrap().address.to_string(), "[::1]:1");
+    }
+
+    #[test]
     fn accounts() {
         let endpoint = read("redis://limiter:p%40ss%2Fword@127.0.0.1/7").unwrap();
         assert_eq!(endpoint.user.as_deref(), Some("limiter"));
@@ -190,6 +212,15 @@ mod tests {
             ("redis+unix://", EndpointError::Path),
             ("redis+unix:///s?db=x", EndpointError::Database),
             ("redis://$host", EndpointError::Variable),
+            ("rediss://", EndpointError::Host),
+            ("rediss://127.0.0.1:0", EndpointError::Port),
+            ("rediss://127.0.0.1/x", EndpointError::Database),
+            ("rediss+unix:///s", EndpointError::Scheme),
+            ("rediss:127.0.0.1", EndpointError::Scheme),
+            ("rediss://127.0.0.1/#insecure", EndpointError::Fragment),
+            ("rediss://127.0.0.1#insecure", EndpointError::Fragment),
+            ("redis://:pass#word@127.0.0.1", EndpointError::Fragment),
+            ("redis+unix:///s#x", EndpointError::Fragment),
         ] {
             assert_eq!(read(url), Err(error), "{url}");
         }
@@ -199,7 +230,6 @@ mod tests {
     fn errors_do_not_tell_the_password() {
         assert_eq!(read("127.0.0.1:6379"), Err(EndpointError::Scheme));
         assert_eq!(read("http://:secret@127.0.0.1"), Err(EndpointError::Scheme));
-        assert_eq!(read("rediss://:secret@127.0.0.1"), Err(EndpointError::Tls));
         for url in [
             "redis://:secret@127.0.0.1:port",
             "redis://:secret@127.0.0.1/secret",
@@ -207,6 +237,8 @@ mod tests {
             "redis://:secret@",
             "redis://",
             "redis://:secret@127.0.0.1/99999999999",
+            "rediss://:secret@127.0.0.1:port",
+            "rediss://:secret@127.0.0.1#secret",
         ] {
             let error = read(url).unwrap_err().to_string();
             assert!(!error.contains("secret") && !error.is_empty(), "{url}: {error}");

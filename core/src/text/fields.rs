@@ -1,10 +1,39 @@
 //! Header fields of an answer.
 
+use super::number;
 use crate::decision::{Shown, seconds};
 use crate::rate::SECOND;
 
-/// A header field.
-pub type Field = (&'static str, String);
+/// The name of a header field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// As it is sent.
+    pub text: &'static str,
+    /// The same in lower case.
+    pub lower: &'static str,
+}
+
+macro_rules! name {
+    ($text:literal, $lower:literal) => {
+        Name { text: $text, lower: $lower }
+    };
+}
+
+const X_RATELIMIT: [Name; 3] = [
+    name!("X-RateLimit-Limit", "x-ratelimit-limit"),
+    name!("X-RateLimit-Remaining", "x-ratelimit-remaining"),
+    name!("X-RateLimit-Reset", "x-ratelimit-reset"),
+];
+
+const RATELIMIT: [Name; 3] = [
+    name!("RateLimit-Limit", "ratelimit-limit"),
+    name!("RateLimit-Remaining", "ratelimit-remaining"),
+    name!("RateLimit-Reset", "ratelimit-reset"),
+];
+
+const POLICY: Name = name!("RateLimit-Policy", "ratelimit-policy");
+const SERVICE_LIMIT: Name = name!("RateLimit", "ratelimit");
+const RETRY_AFTER: Name = name!("Retry-After", "retry-after");
 
 /// Which forms of fields an answer carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,64 +58,103 @@ pub enum Reset {
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// The fields that tell a client its quota: of the limit `shown` in the single-valued forms, of
-/// `all` limits in the list form.
+/// The fields of an answer, each told to `field`: those that tell a client its quota, of the limit
+/// `shown` in the single-valued forms, of `all` limits in the list form; and, where it has to wait
+/// for so many seconds, `Retry-After` (RFC 9110, section 10.2.3).
 ///
-/// `now` is the Unix time in µs. `retry_after` is what a `Retry-After` field in the same answer
-/// says, if there is one.
-pub fn quota<'a>(
+/// `now` is the Unix time in µs. `space` is for the values: who keeps it saves allocations.
+pub fn each<'a>(
     forms: Forms,
-    shown: &Shown<'_>,
+    shown: Option<&Shown<'_>>,
     all: impl Iterator<Item = Shown<'a>> + Clone,
     now: u64,
     retry_after: Option<u64>,
-) -> Vec<Field> {
-    let mut fields = Vec::new();
-    if let Some(reset) = forms.x_ratelimit {
-        let names = ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"];
-        fields.extend(single(names, shown, reset, now));
+    space: &mut Vec<u8>,
+    mut field: impl FnMut(Name, &[u8]),
+) {
+    if let Some(shown) = shown {
+        if let Some(reset) = forms.x_ratelimit {
+            single(X_RATELIMIT, shown, reset, now, space, &mut field);
+        }
+        if forms.ratelimit {
+            single(RATELIMIT, shown, Reset::Seconds, now, space, &mut field);
+        }
+        if forms.ietf {
+            field(POLICY, list(space, all.clone(), |limit, out| policy(limit, out)));
+            field(
+                SERVICE_LIMIT,
+                list(space, all, |limit, out| {
+                    service_limit(limit, retry_after, out);
+                }),
+            );
+        }
     }
-    if forms.ratelimit {
-        let names = ["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"];
-        fields.extend(single(names, shown, Reset::Seconds, now));
+    if let Some(seconds) = retry_after {
+        field(RETRY_AFTER, one_number(space, seconds));
     }
-    if forms.ietf {
-        let policies: Vec<_> = all.clone().map(|limit| policy(&limit)).collect();
-        let limits: Vec<_> = all.map(|limit| service_limit(&limit, retry_after)).collect();
-        fields.push(("RateLimit-Policy", policies.join(", ")));
-        fields.push(("RateLimit", limits.join(", ")));
-    }
-    fields
-}
-
-/// `Retry-After` (RFC 9110, section 10.2.3), in seconds.
-pub fn retry_after(seconds: u64) -> Field {
-    ("Retry-After", seconds.to_string())
 }
 
 /// The form that APIs have converged on: the limit, what remains of it, and when it is whole again.
-fn single(names: [&'static str; 3], shown: &Shown<'_>, reset: Reset, now: u64) -> [Field; 3] {
-    let [limit, remaining, when] = names;
+fn single(
+    names: [Name; 3],
+    shown: &Shown<'_>,
+    reset: Reset,
+    now: u64,
+    space: &mut Vec<u8>,
+    field: &mut impl FnMut(Name, &[u8]),
+) {
     let reset = match reset {
         Reset::Seconds => seconds(shown.verdict.reset),
         Reset::Epoch => seconds(now.saturating_add(shown.verdict.reset)),
     };
-    [
-        (limit, shown.quota.limit().to_string()),
-        (remaining, shown.verdict.remaining.to_string()),
-        (when, reset.to_string()),
-    ]
+    let values = [shown.quota.limit(), shown.verdict.remaining, reset];
+    for (name, value) in names.into_iter().zip(values) {
+        field(name, one_number(space, value));
+    }
+}
+
+fn one_number(space: &mut Vec<u8>, value: u64) -> &[u8] {
+    space.clear();
+    number::push(space, value);
+    space
+}
+
+/// The items of all limits, separated by commas.
+fn list<'a, 'b>(
+    space: &'b mut Vec<u8>,
+    all: impl Iterator<Item = Shown<'a>>,
+    item: impl Fn(&Shown<'a>, &mut Vec<u8>),
+) -> &'b [u8] {
+    space.clear();
+    for limit in all {
+        if !space.is_empty() {
+            space.extend_from_slice(b", ");
+        }
+        item(&limit, space);
+    }
+    space
+}
+
+/// Appends an item of a list: the limit's name and two numbers.
+fn item(out: &mut Vec<u8>, name: &str, numbers: [(&str, u64); 2]) {
+    out.push(b'"');
+    out.extend_from_slice(name.as_bytes());
+    out.push(b'"');
+    for (parameter, number) in numbers {
+        out.extend_from_slice(parameter.as_bytes());
+        number::push(out, number);
+    }
 }
 
 /// An item of `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11): the rate as a quota
 /// and a window of whole seconds. A period of part seconds is scaled, and never to more.
-fn policy(limit: &Shown<'_>) -> String {
+fn policy(limit: &Shown<'_>, out: &mut Vec<u8>) {
     let rate = limit.quota.rate();
     let window = seconds(rate.period());
     let quota = u128::from(rate.count()) * u128::from(window) * u128::from(SECOND)
         / u128::from(rate.period());
     let quota = u64::try_from(quota).unwrap_or(MAX_INTEGER).min(MAX_INTEGER);
-    format!("\"{}\";q={quota};w={window}", limit.name)
+    item(out, limit.name, [(";q=", quota), (";w=", window)]);
 }
 
 /// An item of `RateLimit` (same draft): what remains, and the time until there is more.
@@ -94,7 +162,7 @@ fn policy(limit: &Shown<'_>) -> String {
 /// A server must not invite more than it means to serve, so `t` is stretched until `r / t` is no
 /// more than the rate; and where the answer has a `Retry-After`, which must not be earlier than
 /// `t`, `t` ends there and `r` is cut instead.
-fn service_limit(limit: &Shown<'_>, retry_after: Option<u64>) -> String {
+fn service_limit(limit: &Shown<'_>, retry_after: Option<u64>, out: &mut Vec<u8>) {
     let (rate, verdict) = (limit.quota.rate(), &limit.verdict);
     let (count, period) = (u128::from(rate.count()), u128::from(rate.period()));
     let more = match limit.quota.algorithm().is_continuous() {
@@ -105,8 +173,9 @@ fn service_limit(limit: &Shown<'_>, retry_after: Option<u64>) -> String {
     let wait = seconds(more.max(u64::try_from(spend).unwrap_or(u64::MAX)));
     let wait = retry_after.map_or(wait, |retry_after| wait.min(retry_after));
     let affordable = u128::from(wait) * u128::from(SECOND) * count / period;
-    let remaining = u128::from(verdict.remaining).min(affordable).min(MAX_INTEGER.into());
-    format!("\"{}\";r={remaining};t={}", limit.name, wait.min(MAX_INTEGER))
+    let affordable = u64::try_from(affordable).unwrap_or(u64::MAX);
+    let remaining = verdict.remaining.min(affordable).min(MAX_INTEGER);
+    item(out, limit.name, [(";r=", remaining), (";t=", wait.min(MAX_INTEGER))]);
 }
 
 #[cfg(test)]
@@ -137,10 +206,14 @@ mod tests {
     }
 
     fn lines(forms: Forms, limits: &[Shown<'static>], retry_after: Option<u64>) -> Vec<String> {
-        quota(forms, &limits[0], limits.iter().copied(), 1_700_000_000_500_000, retry_after)
-            .into_iter()
-            .map(|(name, value)| format!("{name}: {value}"))
-            .collect()
+        let (mut lines, mut space) = (Vec::new(), Vec::new());
+        let all = limits.iter().copied();
+        let now = 1_700_000_000_500_000;
+        each(forms, Some(&limits[0]), all, now, retry_after, &mut space, |name, value| {
+            assert_eq!(name.text.to_ascii_lowercase(), name.lower);
+            lines.push(format!("{}: {}", name.text, std::str::from_utf8(value).unwrap()));
+        });
+        lines
     }
 
     const IETF: Forms = Forms { x_ratelimit: None, ratelimit: false, ietf: true };
@@ -163,6 +236,7 @@ mod tests {
         let forms = Forms { x_ratelimit: Some(Reset::Epoch), ..Forms::default() };
         assert_eq!(lines(forms, &limits, None)[2], "X-RateLimit-Reset: 1700000002");
         assert_eq!(lines(Forms::default(), &limits, None), [""; 0]);
+        assert_eq!(lines(Forms::default(), &limits, Some(7)), ["Retry-After: 7"]);
     }
 
     #[test]
@@ -211,7 +285,9 @@ mod tests {
             let quota = Quota::new(Algorithm::TokenBucket, rate, limit).unwrap();
             let verdict =
                 Verdict { allowed: true, remaining: left.min(limit), reset, retry: Retry::No };
-            let item = service_limit(&Shown { name: "a", quota, verdict }, retry_after);
+            let mut item = Vec::new();
+            service_limit(&Shown { name: "a", quota, verdict }, retry_after, &mut item);
+            let item = String::from_utf8(item).unwrap();
             let mut numbers = item.split([';', '=']).filter_map(|part| part.parse::<u128>().ok());
             let (r, t) = (numbers.next().unwrap(), numbers.next().unwrap());
             prop_assert!(r * u128::from(period) <= t * 1_000_000 * u128::from(count), "{}", item);

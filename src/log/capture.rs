@@ -1,0 +1,81 @@
+//! A log that is listened to.
+
+use std::cell::{Cell, UnsafeCell};
+use std::ptr;
+
+use ngx::ffi::{NGX_LOG_INFO, ngx_log_t, ngx_uint_t, ngx_use_stderr, u_char};
+
+/// A log that keeps the last message: what NGINX knows about a failure of TLS it tells nobody but
+/// the log.
+pub(crate) struct Capture {
+    log: UnsafeCell<ngx_log_t>,
+    message: Cell<Option<String>>,
+}
+
+impl Capture {
+    /// A log in the place of `log`, into which nothing goes any more.
+    ///
+    /// # Safety
+    /// `log` must be valid.
+    pub(crate) unsafe fn instead_of(log: *mut ngx_log_t) -> Box<Self> {
+        // SAFETY: it is valid, and holds nothing that a copy could free twice.
+        let mut log = unsafe { ptr::read(log) };
+        log.log_level = log.log_level.max(NGX_LOG_INFO as ngx_uint_t);
+        log.writer = Some(keep);
+        log.next = ptr::null_mut();
+        let capture = Box::new(Self { log: UnsafeCell::new(log), message: Cell::new(None) });
+        // SAFETY: nobody else knows the log yet. The message stays where it is, as it is boxed.
+        unsafe { (*capture.log()).wdata = ptr::from_ref(&capture.message).cast_mut().cast() };
+        capture
+    }
+
+    /// A log before `log`, which still gets what is of its level.
+    ///
+    /// # Safety
+    /// `log` must be valid for as long as what is returned is used.
+    pub(crate) unsafe fn before(log: *mut ngx_log_t) -> Box<Self> {
+        // SAFETY: as the caller says; nobody else knows the log that is made.
+        unsafe {
+            let capture = Self::instead_of(log);
+            (*capture.log()).next = log;
+            capture
+        }
+    }
+
+    /// The log to give to NGINX; valid for as long as `self`.
+    pub(crate) fn log(&self) -> *mut ngx_log_t {
+        self.log.get()
+    }
+
+    /// Does what may fail while the configuration is read. NGINX would otherwise repeat on its
+    /// standard error what it logs then.
+    pub(crate) fn during<T>(&self, work: impl FnOnce() -> T) -> T {
+        // SAFETY: a flag that only this thread uses.
+        let before = unsafe { ngx_use_stderr };
+        // SAFETY: as above.
+        unsafe { ngx_use_stderr = 0 };
+        let result = work();
+        // SAFETY: as above.
+        unsafe { ngx_use_stderr = before };
+        result
+    }
+
+    /// The last message, without time, level and process.
+    pub(crate) fn take(&self) -> Option<String> {
+        self.message.take()
+    }
+}
+
+unsafe extern "C" fn keep(log: *mut ngx_log_t, level: ngx_uint_t, line: *mut u_char, len: usize) {
+    if level > NGX_LOG_INFO as ngx_uint_t {
+        return;
+    }
+    // SAFETY: NGINX passes the log that `instead_of` made, and the line that it has formatted.
+    let (message, line) = unsafe {
+        let message = &*(*log).wdata.cast::<Cell<Option<String>>>();
+        (message, std::slice::from_raw_parts(line, len))
+    };
+    let line = String::from_utf8_lossy(line);
+    let text = line.split_once(": ").map_or(line.as_ref(), |(_, text)| text);
+    message.set(Some(text.trim_end().to_owned()));
+}

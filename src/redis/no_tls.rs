@@ -1,0 +1,55 @@
+//! In the place of `tls.rs` where NGINX is built without SSL: nothing of it can ever be made.
+
+use std::rc::Rc;
+
+use ngx::ffi::{ngx_conf_t, ngx_connection_t, ngx_uint_t};
+
+use crate::conf::tls::Settings;
+
+const MISSING: &str = "TLS needs an NGINX that is built with SSL (--with-http_ssl_module)";
+
+pub(crate) const PROTOCOLS: [(&str, ngx_uint_t); 0] = [];
+
+pub(crate) fn supported() -> Result<(), String> {
+    Err(MISSING.to_owned())
+}
+
+pub(crate) enum Tls {}
+
+impl Tls {
+    pub(crate) fn new(_: &mut ngx_conf_t, _: &Settings) -> Result<Self, String> {
+        Err(MISSING.to_owned())
+    }
+}
+
+pub(crate) enum Peer {}
+
+impl Peer {
+    pub(crate) fn new(tls: Rc<Tls>, _: &str) -> Self {
+        match *tls {}
+    }
+
+    pub(super) fn stream(&self, _: &mut ngx_connection_t) -> Stream {
+        match *self {}
+    }
+}
+
+pub(super) enum Stream {}
+
+impl Stream {
+    pub(super) fn handshake(&self, _: &mut ngx_connection_t, _: &Peer) -> Result<bool, String> {
+        match *self {}
+    }
+
+    pub(super) fn remember(&self, _: &mut ngx_connection_t, _: &Peer) {
+        match *self {}
+    }
+
+    pub(super) fn reason(&self) -> String {
+        match *self {}
+    }
+
+    pub(super) fn close(&self, _: &mut ngx_connection_t) {
+        match *self {}
+    }
+}

@@ -1,0 +1,68 @@
+//! Which questions of the batch that is being gathered are the latest about a key.
+
+use std::ptr::NonNull;
+
+use super::part::Part;
+
+/// How many keys are remembered.
+const PLACES: usize = 256;
+
+/// The latest questions about keys. Each key has one place, which it loses to the next one for that
+/// place: then what asks the same is just not put together.
+pub(super) struct Recent {
+    places: Box<[Option<Latest>; PLACES]>,
+    batch: u32,
+}
+
+/// The latest question about a key.
+#[derive(Clone, Copy)]
+struct Latest {
+    batch: u32,
+    /// `None` if nothing may be put together with it.
+    part: Option<NonNull<Part>>,
+}
+
+impl Recent {
+    pub(super) fn new() -> Self {
+        Self { places: Box::new([None; PLACES]), batch: 0 }
+    }
+
+    /// What was gathered has been sent, or will not be: it is not to be looked at any more.
+    pub(super) fn next_batch(&mut self) {
+        self.batch = self.batch.wrapping_add(1);
+        if self.batch == 0 {
+            // The numbers start over.
+            self.places.fill(None);
+        }
+    }
+
+    /// `part` is now the latest question about its keys. Answers the one before it, if both can be
+    /// put together: if they ask the same, and nothing was asked about the key in between.
+    pub(super) fn replace(&mut self, part: &Part) -> Option<NonNull<Part>> {
+        let (batch, repeatable) = (self.batch, part.is_repeatable());
+        let mut before = None;
+        for asked in part.asked() {
+            let key = asked.fingerprint();
+            let latest = Latest { batch, part: repeatable.then(|| NonNull::from(part)) };
+            before = self.place(key).and_then(|place| place.replace(latest));
+        }
+        let before = before.filter(|before| before.batch == batch)?.part?;
+        (repeatable && Part::get(before).asks_the_same(part)).then_some(before)
+    }
+
+    /// `part` goes. If it is the latest about its key, the one `before` it is the latest again.
+    pub(super) fn forget(&mut self, part: &Part, before: Option<NonNull<Part>>) {
+        let this = NonNull::from(part);
+        for asked in part.asked() {
+            if let Some(place) = self.place(asked.fingerprint())
+                && let Some(latest) = place.as_mut().filter(|latest| latest.part == Some(this))
+            {
+                latest.part = before;
+            }
+        }
+    }
+
+    fn place(&mut self, key: u64) -> Option<&mut Option<Latest>> {
+        self.places.get_mut(key as usize % PLACES)
+    }
+}

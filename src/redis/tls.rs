@@ -1,0 +1,172 @@
+//! TLS to a server, by NGINX's own wrappers of OpenSSL.
+//!
+//! Who the server is, is verified by OpenSSL within the handshake: a connection to the wrong one
+//! never comes to be, and it gets no byte of ours but those of the handshake.
+
+use std::ptr::{self, NonNull};
+
+use ngx::core::Status;
+use ngx::ffi::{
+    NGX_SSL_SSLv2, NGX_SSL_SSLv3, NGX_SSL_TLSv1, NGX_SSL_TLSv1_1, NGX_SSL_TLSv1_2, NGX_SSL_TLSv1_3,
+    SSL_CTX_set_default_verify_paths, SSL_CTX_set_verify, SSL_VERIFY_PEER, ngx_conf_t, ngx_int_t,
+    ngx_pcalloc, ngx_pnalloc, ngx_ssl_certificate, ngx_ssl_ciphers, ngx_ssl_cleanup_ctx,
+    ngx_ssl_create, ngx_ssl_crl, ngx_ssl_t, ngx_ssl_trusted_certificate, ngx_str_t, ngx_uint_t,
+};
+
+use crate::conf::tls::Settings;
+use crate::log::capture::Capture;
+
+mod peer;
+mod stream;
+
+pub(crate) use peer::Peer;
+pub(super) use stream::Stream;
+
+/// The versions that a configuration can name.
+pub(crate) const PROTOCOLS: [(&str, ngx_uint_t); 6] = [
+    ("SSLv2", NGX_SSL_SSLv2 as ngx_uint_t),
+    ("SSLv3", NGX_SSL_SSLv3 as ngx_uint_t),
+    ("TLSv1", NGX_SSL_TLSv1 as ngx_uint_t),
+    ("TLSv1.1", NGX_SSL_TLSv1_1 as ngx_uint_t),
+    ("TLSv1.2", NGX_SSL_TLSv1_2 as ngx_uint_t),
+    ("TLSv1.3", NGX_SSL_TLSv1_3 as ngx_uint_t),
+];
+
+const DEFAULT_PROTOCOLS: ngx_uint_t = (NGX_SSL_TLSv1_2 | NGX_SSL_TLSv1_3) as ngx_uint_t;
+
+const DEFAULT_CIPHERS: &str = "DEFAULT";
+
+/// How many certificates may stand between the server's and a trusted one: OpenSSL's own default.
+/// That of `proxy_ssl_verify_depth`, 1, is too few for some public authorities.
+const VERIFY_DEPTH: ngx_int_t = 100;
+
+/// Whether this NGINX can speak TLS.
+pub(crate) fn supported() -> Result<(), String> {
+    Ok(())
+}
+
+/// How TLS is spoken to the servers of a store.
+pub(crate) struct Tls {
+    /// Lies in the pool of the configuration.
+    context: NonNull<ngx_ssl_t>,
+    verifies: bool,
+    /// The name of every server, where that is not its host's.
+    name: Option<&'static str>,
+}
+
+impl Tls {
+    /// Loads what the settings name. It must go before the pool of the configuration does.
+    pub(crate) fn new(cf: &mut ngx_conf_t, settings: &Settings) -> Result<Self, String> {
+        settings.check()?;
+        // SAFETY: the log of the configuration is valid.
+        let heard = unsafe { Capture::instead_of(cf.log) };
+        let context = heard.during(|| create(cf, &heard, settings.protocols));
+        let context = context.ok_or_else(|| failed("SSL", &heard))?;
+        let tls = Self { context, verifies: settings.verifies(), name: settings.name };
+        let loaded = heard.during(|| tls.load(cf, settings));
+        // SAFETY: the context is whole; it outlives what is heard.
+        unsafe { (*context.as_ptr()).log = cf.log };
+        loaded.map_err(|directive| failed(directive, &heard)).map(|()| tls)
+    }
+
+    /// The error is the directive that failed.
+    fn load(&self, cf: &mut ngx_conf_t, settings: &Settings) -> Result<(), &'static str> {
+        self.set_ciphers(cf, settings.ciphers).ok_or("ssl_ciphers")?;
+        if let (Some(certificate), Some(key)) = (settings.certificate, settings.certificate_key) {
+            self.show(cf, certificate, key).ok_or("ssl_certificate")?;
+        }
+        if self.verifies {
+            self.trust(cf, settings.trusted_certificate).ok_or("ssl_trusted_certificate")?;
+            if let Some(crl) = settings.crl {
+                self.distrust(cf, crl).ok_or("ssl_crl")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_ciphers(&self, cf: &mut ngx_conf_t, ciphers: Option<&str>) -> Option<()> {
+        let mut ciphers = c_string(cf, ciphers.unwrap_or(DEFAULT_CIPHERS))?;
+        // SAFETY: the context is whole, and the text ends with a zero.
+        done(unsafe { ngx_ssl_ciphers(cf, self.context.as_ptr(), &mut ciphers, 0) })
+    }
+
+    /// Shows a certificate to servers that ask who we are.
+    fn show(&self, cf: &mut ngx_conf_t, certificate: &str, key: &str) -> Option<()> {
+        let (mut certificate, mut key) = (c_string(cf, certificate)?, c_string(cf, key)?);
+        let (certificate, key, no_passwords) = (&mut certificate, &mut key, ptr::null_mut());
+        // SAFETY: the context is whole. The names end with a zero, and live as long as it does.
+        done(unsafe {
+            ngx_ssl_certificate(cf, self.context.as_ptr(), certificate, key, no_passwords)
+        })
+    }
+
+    /// Has OpenSSL end the handshake with a server that nobody trusted speaks for.
+    fn trust(&self, cf: &mut ngx_conf_t, file: Option<&str>) -> Option<()> {
+        let context = self.context.as_ptr();
+        // SAFETY: the context is whole, and the name ends with a zero.
+        unsafe {
+            match file {
+                Some(file) => {
+                    let mut file = c_string(cf, file)?;
+                    done(ngx_ssl_trusted_certificate(cf, context, &mut file, VERIFY_DEPTH))?;
+                }
+                None if SSL_CTX_set_default_verify_paths((*context).ctx) == 1 => (),
+                None => return None,
+            }
+            // Without the callback that NGINX may have set: it lets everybody pass, to be looked
+            // at later.
+            SSL_CTX_set_verify((*context).ctx, SSL_VERIFY_PEER as libc::c_int, None);
+        }
+        Some(())
+    }
+
+    /// Takes no certificate that is on a list of revoked ones, or for which there is no list.
+    fn distrust(&self, cf: &mut ngx_conf_t, crl: &str) -> Option<()> {
+        let mut crl = c_string(cf, crl)?;
+        // SAFETY: the context is whole, and the name ends with a zero.
+        done(unsafe { ngx_ssl_crl(cf, self.context.as_ptr(), &mut crl) })
+    }
+}
+
+impl Drop for Tls {
+    fn drop(&mut self) {
+        // SAFETY: the context is whole. Connections that still use it have a share of it.
+        unsafe { ngx_ssl_cleanup_ctx(self.context.as_ptr().cast()) };
+    }
+}
+
+/// A context that speaks `protocols`, with nothing loaded.
+fn create(
+    cf: &mut ngx_conf_t,
+    heard: &Capture,
+    protocols: Option<ngx_uint_t>,
+) -> Option<NonNull<ngx_ssl_t>> {
+    // SAFETY: zeroed memory is what NGINX itself starts from, and nobody else refers to it yet.
+    unsafe {
+        let context = NonNull::new(ngx_pcalloc(cf.pool, size_of::<ngx_ssl_t>()))?.cast();
+        let ssl: *mut ngx_ssl_t = context.as_ptr();
+        (*ssl).log = heard.log();
+        done(ngx_ssl_create(ssl, protocols.unwrap_or(DEFAULT_PROTOCOLS), ptr::null_mut()))?;
+        Some(context)
+    }
+}
+
+fn failed(directive: &str, heard: &Capture) -> String {
+    let reason = heard.take().unwrap_or_else(|| "out of memory".to_owned());
+    format!("\"{directive}\": {reason}")
+}
+
+fn done(status: ngx_int_t) -> Option<()> {
+    (status == Status::NGX_OK.0).then_some(())
+}
+
+/// A copy of `text` in the pool of the configuration, with the zero at its end that OpenSSL wants.
+fn c_string(cf: &mut ngx_conf_t, text: &str) -> Option<ngx_str_t> {
+    // SAFETY: the memory is as large as is said, and nobody else has it.
+    unsafe {
+        let data = NonNull::new(ngx_pnalloc(cf.pool, text.len().checked_add(1)?))?.cast::<u8>();
+        data.copy_from_nonoverlapping(NonNull::from(text.as_bytes()).cast(), text.len());
+        data.add(text.len()).write(0);
+        Some(ngx_str_t { data: data.as_ptr(), len: text.len() })
+    }
+}

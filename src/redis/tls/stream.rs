@@ -1,0 +1,120 @@
+//! TLS on one connection.
+
+use std::ffi::c_long;
+use std::ptr::{self, NonNull};
+
+use ngx::core::Status;
+use ngx::ffi::{
+    NGX_SSL_CLIENT, SSL_CTRL_MODE, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, SSL_ctrl,
+    SSL_get_verify_result, X509_V_OK, ngx_connection_t, ngx_create_pool, ngx_destroy_pool,
+    ngx_ssl_create_connection, ngx_ssl_get_session, ngx_ssl_handshake, ngx_ssl_set_session,
+    ngx_ssl_shutdown, ngx_uint_t,
+};
+
+use super::peer::{Peer, Session};
+use crate::log::capture::Capture;
+
+/// What NGINX needs for TLS on a connection fits into a pool of so many bytes.
+const POOL: usize = 256;
+
+/// TLS on an open connection, from before the handshake until it is closed.
+pub(in crate::redis) struct Stream {
+    /// What NGINX says of the connection.
+    heard: Box<Capture>,
+}
+
+impl Stream {
+    /// See [`Peer::stream`].
+    pub(super) fn new(c: &mut ngx_connection_t) -> Self {
+        // SAFETY: the log of an open connection is valid.
+        let heard = unsafe { Capture::before(c.log) };
+        c.log = heard.log();
+        // SAFETY: the log lives as long as the pool.
+        c.pool = unsafe { ngx_create_pool(POOL, c.log) };
+        Self { heard }
+    }
+
+    /// Goes on with the handshake as far as it can now; whether it is over.
+    pub(in crate::redis) fn handshake(
+        &self,
+        c: &mut ngx_connection_t,
+        peer: &Peer,
+    ) -> Result<bool, String> {
+        if c.ssl.is_null() {
+            self.start(c, peer)?;
+        }
+        // SAFETY: the connection is open, its events are valid, and TLS has been started on it.
+        unsafe {
+            let handlers = ((*c.read).handler, (*c.write).handler);
+            let status = Status(ngx_ssl_handshake(c));
+            // NGINX has put its own there, which would go on without us.
+            ((*c.read).handler, (*c.write).handler) = handlers;
+            let result = SSL_get_verify_result((*c.ssl).connection);
+            match status {
+                _ if peer.tls.verifies && result != c_long::from(X509_V_OK) => {
+                    Err(peer.objection(result))
+                }
+                Status::NGX_OK => Ok(true),
+                Status::NGX_AGAIN => Ok(false),
+                _ => Err(self.reason()),
+            }
+        }
+    }
+
+    fn start(&self, c: &mut ngx_connection_t, peer: &Peer) -> Result<(), String> {
+        let session = peer.session.borrow();
+        let session = session.as_ref().map_or(ptr::null_mut(), |session| session.0.as_ptr());
+        // SAFETY: the connection is open, and has its pool; OpenSSL takes shares of the context
+        // and of the session.
+        unsafe {
+            if c.pool.is_null() {
+                return Err("out of memory".to_owned());
+            }
+            let flags = NGX_SSL_CLIENT as ngx_uint_t;
+            let created = ngx_ssl_create_connection(peer.tls.context.as_ptr(), c, flags);
+            if created != Status::NGX_OK.0 {
+                return Err(self.reason());
+            }
+            let ssl = (*c.ssl).connection;
+            // What could not be sent may lie elsewhere when it is sent again.
+            let mode = c_long::from(SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+            SSL_ctrl(ssl, SSL_CTRL_MODE as libc::c_int, mode, ptr::null_mut());
+            peer.expect(ssl)?;
+            match ngx_ssl_set_session(c, session) == Status::NGX_OK.0 {
+                true => Ok(()),
+                false => Err(self.reason()),
+            }
+        }
+    }
+
+    /// Remembers the session for the next connection to the server. Since TLS 1.3 a server hands
+    /// out what it takes to resume one only after the handshake, before whatever else it sends.
+    pub(in crate::redis) fn remember(&self, c: &mut ngx_connection_t, peer: &Peer) {
+        // SAFETY: TLS is spoken on the connection; what is returned is a share of our own.
+        let session = NonNull::new(unsafe { ngx_ssl_get_session(c) });
+        peer.session.replace(session.map(Session));
+    }
+
+    /// Why NGINX could not do what it was last asked for.
+    pub(in crate::redis) fn reason(&self) -> String {
+        self.heard.take().unwrap_or_else(|| "TLS failed".to_owned())
+    }
+
+    /// Says goodbye, without waiting for an answer, and frees what NGINX keeps of TLS.
+    pub(in crate::redis) fn close(&self, c: &mut ngx_connection_t) {
+        // SAFETY: the connection is open. Nothing of what is freed is used after this.
+        unsafe {
+            if !c.ssl.is_null() {
+                (*c.ssl).set_no_wait_shutdown(1);
+                if ngx_ssl_shutdown(c) == Status::NGX_AGAIN.0 {
+                    // There is no room for a goodbye: on a connection in error none is said.
+                    c.set_error(1);
+                    ngx_ssl_shutdown(c);
+                }
+            }
+            if !c.pool.is_null() {
+                ngx_destroy_pool(std::mem::replace(&mut c.pool, ptr::null_mut()));
+            }
+        }
+    }
+}

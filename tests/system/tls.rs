@@ -1,0 +1,503 @@
+//! TLS to Redis: who must prove what to whom, and what comes of it if they do not.
+
+use std::io::Read as _;
+use std::net::{Ipv4Addr, TcpListener};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use harness::{
+    Authority, ClusterConf, Conf, Identity, Load, MASTER_NAME, Nginx, PATIENCE, Recorder, Redis,
+    SentinelConf, wait_until,
+};
+
+const LOCAL: &str = "DNS:localhost,IP:127.0.0.1,IP:::1";
+
+/// Limits by the store `edge`, of which `lines` are the whole block.
+fn limited(lines: &str) -> Conf {
+    Conf::new()
+        .decisions()
+        .http(&format!("rate_limit_redis_store edge {{ {lines} }}"))
+        .http("rate_limit_redis_pass edge;\nrate_limit_redis_timeout 5s;")
+        .http("rate_limit_redis_log_level info;\nkeepalive_requests 1000000;")
+        .server("location / { rate_limit_redis $arg_k rate=1r/m capacity=99; }")
+}
+
+fn server(url: &str, port: u16) -> String {
+    format!("server rediss://{url}:{port};")
+}
+
+fn trust(authority: &Authority) -> String {
+    format!("ssl_trusted_certificate {};", authority.certificate())
+}
+
+fn introduce(identity: &Identity) -> String {
+    format!("ssl_certificate {}; ssl_certificate_key {};", identity.certificate, identity.key)
+}
+
+/// A Redis with a certificate for `LOCAL`, and who has signed it.
+fn redis(lines: &[&str]) -> (Authority, Redis) {
+    let authority = Authority::new();
+    let redis = Redis::start_tls(&authority, &authority.issue(LOCAL), lines);
+    (authority, redis)
+}
+
+#[track_caller]
+fn decides(conf: &Conf) -> Nginx {
+    let nginx = conf.start();
+    assert_eq!([(); 2].map(|()| nginx.get("/?k=a").remaining()), [Some(98), Some(97)]);
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+    nginx
+}
+
+/// Nothing is decided, and it is told once that `reason` is why.
+#[track_caller]
+fn refuses(conf: &Conf, reason: &str) -> Nginx {
+    let nginx = conf.start();
+    for _ in 0..20 {
+        assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+        sleep(Duration::from_millis(10));
+    }
+    // Some attempts later.
+    sleep(Duration::from_millis(500));
+    let told = nginx.logged("[error]");
+    assert!(
+        told.len() == 1 && told[0].contains(" is down: ") && told[0].contains(reason),
+        "{told:?}"
+    );
+    nginx
+}
+
+/// A server that shows `identity` gets no byte over TLS.
+#[track_caller]
+fn tells_nothing(identity: &Identity, url: &str, lines: &str, reason: &str) {
+    let recorder = Recorder::start(identity);
+    let url = format!("server rediss://user:secret@{url}:{};", recorder.port());
+    refuses(&limited(&format!("{url} {lines}")), reason);
+    assert_eq!(recorder.record(), "");
+}
+
+#[test]
+fn decides_over_tls() {
+    let (authority, redis) = redis(&["user limiter on >p@ss ~* +@all"]);
+    let url = format!("server rediss://limiter:p%40ss@localhost:{}/5;", redis.tls_port());
+    let nginx = decides(&limited(&format!("{url} {}", trust(&authority))));
+    let clients = redis.clients();
+    assert!(clients.len() == 1 && clients[0].contains(" db=5 "), "{clients:?}");
+    // Over the port that speaks TLS, and with all that is sent at once after a wait.
+    assert!(clients[0].contains(&format!("laddr=127.0.0.1:{} ", redis.tls_port())), "{clients:?}");
+    let paths: Vec<String> = (0..300).map(|n| format!("/?k=b{n}")).collect();
+    let mut waiting: Vec<_> = paths.iter().map(|_| nginx.http()).collect();
+    for (http, path) in waiting.iter_mut().zip(&paths) {
+        http.send_raw(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes());
+    }
+    for http in &mut waiting {
+        assert_eq!(http.read_response().remaining(), Some(98));
+    }
+}
+
+#[test]
+fn trusts_the_system_unless_told_otherwise() {
+    let (authority, redis) = redis(&[]);
+    let url = format!("rediss://localhost:{}", redis.tls_port());
+    let conf = Conf::new()
+        .decisions()
+        .http(&format!("rate_limit_redis_pass {url};\nrate_limit_redis_timeout 5s;"))
+        .server("location / { rate_limit_redis $arg_k rate=1r/m capacity=99; }");
+    decides(&conf.clone().env("SSL_CERT_FILE", &authority.certificate()));
+    refuses(&conf, "certificate");
+    // What is named is trusted instead of the system's, not beside it.
+    let stranger = Authority::new();
+    let other = limited(&format!("{} {}", server("localhost", redis.tls_port()), trust(&stranger)));
+    refuses(&other.env("SSL_CERT_FILE", &authority.certificate()), "certificate");
+}
+
+#[test]
+fn a_certificate_of_another_authority() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let reason = "SSL certificate verify error: (20:unable to get local issuer certificate)";
+    tells_nothing(&theirs.issue(LOCAL), "localhost", &trust(&ours), reason);
+}
+
+#[test]
+fn a_certificate_that_nobody_signed() {
+    let authority = Authority::new();
+    let reason = "SSL certificate verify error: (18:self-signed certificate)";
+    tells_nothing(&authority.self_signed(LOCAL), "localhost", &trust(&authority), reason);
+}
+
+#[test]
+fn a_certificate_that_has_expired() {
+    let authority = Authority::new();
+    let reason = "SSL certificate verify error: (10:certificate has expired)";
+    tells_nothing(&authority.issue_expired(LOCAL), "localhost", &trust(&authority), reason);
+}
+
+#[test]
+fn a_certificate_of_another_name() {
+    let authority = Authority::new();
+    let identity = authority.issue("DNS:redis.internal,DNS:127.0.0.1,IP:127.0.0.2");
+    let trust = trust(&authority);
+    for (url, more, name) in [
+        ("localhost", "", "localhost"),
+        // A name does not stand for an address.
+        ("127.0.0.1", "", "127.0.0.1"),
+        ("127.0.0.1", "ssl_name redis.example;", "redis.example"),
+        ("127.0.0.1", "ssl_name internal;", "internal"),
+        ("127.0.0.1", "ssl_name 127.0.0.3;", "127.0.0.3"),
+    ] {
+        let reason = format!("SSL certificate does not match \"{name}\"");
+        tells_nothing(&identity, url, &format!("{trust} {more}"), &reason);
+    }
+}
+
+#[test]
+fn a_certificate_that_is_revoked() {
+    let authority = Authority::new();
+    let (good, bad) = (authority.issue(LOCAL), authority.issue(LOCAL));
+    authority.revoke(&bad);
+    let lines = format!("{} ssl_crl {};", trust(&authority), authority.revoked());
+    let reason = "SSL certificate verify error: (23:certificate revoked)";
+    tells_nothing(&bad, "localhost", &lines, reason);
+    let redis = Redis::start_tls(&authority, &good, &[]);
+    decides(&limited(&format!("{} {lines}", server("localhost", redis.tls_port()))));
+}
+
+#[test]
+fn nothing_is_verified_only_if_that_is_what_is_asked_for() {
+    let authority = Authority::new();
+    let identity = authority.issue_expired("DNS:redis.internal");
+    let recorder = Recorder::start(&identity);
+    let url = format!("server rediss://user:secret@localhost:{};", recorder.port());
+    let _nginx = limited(&format!("{url} ssl_verify off;")).start();
+    // The test of the tests above: this is what they would see.
+    wait_until(PATIENCE, || recorder.record().contains("secret"), "the password");
+    assert!(recorder.record().starts_with("*3\r\n$4\r\nAUTH\r\n"));
+    let redis = Redis::start_tls(&authority, &identity, &[]);
+    decides(&limited(&format!("{} ssl_verify off;", server("localhost", redis.tls_port()))));
+    let on = format!("{} ssl_verify on;", server("localhost", redis.tls_port()));
+    refuses(&limited(&on), "SSL certificate verify error");
+}
+
+#[test]
+fn closed_rejects_what_nobody_could_decide() {
+    let (_, redis) = redis(&[]);
+    let conf = limited(&server("localhost", redis.tls_port()));
+    let nginx = conf.server("rate_limit_redis_on_error closed;").start();
+    let response = nginx.get("/?k=a");
+    assert_eq!((response.status, response.decision()), (503, "ERROR_REJECTED none"));
+    assert_eq!(redis.calls("evalsha"), 0);
+}
+
+#[test]
+fn names_and_addresses() {
+    let authority = Authority::new();
+    let identity = authority.issue("DNS:redis.internal,DNS:*.redis.internal,IP:127.0.0.1,IP:::1");
+    let redis = Redis::start_tls(&authority, &identity, &["bind 127.0.0.1 ::1"]);
+    for (host, more) in [
+        ("127.0.0.1", ""),
+        ("[::1]", ""),
+        ("localhost", "ssl_name redis.internal;"),
+        ("localhost", "ssl_name REDIS.internal;"),
+        ("localhost", "ssl_name a.redis.internal;"),
+        ("localhost", "ssl_name 127.0.0.1;"),
+        ("localhost", "ssl_name ::1;"),
+    ] {
+        let lines = format!("{} {} {more}", server(host, redis.tls_port()), trust(&authority));
+        let nginx = limited(&lines).start();
+        assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis", "{lines}");
+    }
+}
+
+/// The first bytes that come on a connection, which is then left alone.
+fn first_bytes(lines: &str, host: &str) -> (Vec<u8>, Nginx) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let url = server(host, listener.local_addr().unwrap().port());
+    let nginx = limited(&format!("{url} {lines}")).start();
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut bytes = vec![0; 4096];
+    let count = stream.read(&mut bytes).unwrap();
+    bytes.truncate(count);
+    nginx.wait_for_error_log("timed out while SSL handshaking");
+    (bytes, nginx)
+}
+
+#[test]
+fn says_which_name_is_wanted_unless_that_is_an_address() {
+    let holds = |bytes: &[u8], name: &str| bytes.windows(name.len()).any(|w| w == name.as_bytes());
+    for (lines, host, name, said) in [
+        ("", "localhost", "localhost", true),
+        ("ssl_verify off;", "localhost", "localhost", true),
+        ("ssl_name redis.internal;", "127.0.0.1", "redis.internal", true),
+        ("", "127.0.0.1", "127.0.0.1", false),
+        ("ssl_name ::1;", "localhost", "localhost", false),
+    ] {
+        let (bytes, _nginx) = first_bytes(lines, host);
+        assert_eq!(bytes[0], 0x16, "no handshake");
+        assert_eq!(holds(&bytes, name), said, "{lines} {host}");
+    }
+}
+
+#[test]
+fn a_server_that_wants_to_know_who_we_are() {
+    let authority = Authority::new();
+    let identity = authority.issue(LOCAL);
+    for (version, reason) in [("TLSv1.3", "certificate required"), ("TLSv1.2", "handshake failure")]
+    {
+        let protocols = format!("tls-protocols {version}");
+        let lines = ["tls-auth-clients yes", &protocols];
+        let redis = Redis::start_tls(&authority, &identity, &lines);
+        let lines = format!("{} {}", server("localhost", redis.tls_port()), trust(&authority));
+        let nginx =
+            decides(&limited(&format!("{lines} {}", introduce(&authority.issue("DNS:nginx")))));
+        drop(nginx);
+        refuses(&limited(&lines), reason);
+        let stranger = Authority::new();
+        let lines = format!("{lines} {}", introduce(&stranger.issue("DNS:nginx")));
+        refuses(&limited(&lines), "unknown ca");
+    }
+}
+
+#[test]
+fn versions_and_ciphers() {
+    let ciphers = "tls-ciphers ECDHE-ECDSA-AES128-GCM-SHA256";
+    let (authority, redis) = redis(&["tls-protocols TLSv1.2", ciphers]);
+    let lines = format!("{} {}", server("localhost", redis.tls_port()), trust(&authority));
+    for good in [
+        "ssl_protocols TLSv1.2;",
+        "ssl_protocols TLSv1.3 TLSv1.2;",
+        "ssl_ciphers ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-ECDSA-AES128-GCM-SHA256;",
+    ] {
+        let nginx = limited(&format!("{lines} {good}")).start();
+        assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis", "{good}");
+    }
+    refuses(&limited(&format!("{lines} ssl_protocols TLSv1.3;")), "alert protocol version");
+    let other = "ssl_ciphers ECDHE-ECDSA-AES256-GCM-SHA384;";
+    refuses(&limited(&format!("{lines} {other}")), "alert handshake failure");
+}
+
+/// Whoever misunderstands whom: nobody waits longer than an attempt to connect may take.
+#[test]
+fn one_side_speaks_tls_and_the_other_does_not() {
+    let (authority, redis) = redis(&[]);
+    let trust = trust(&authority);
+    for url in [
+        format!("rediss://localhost:{}", redis.port()),
+        format!("redis://localhost:{}", redis.tls_port()),
+    ] {
+        let lines = if url.starts_with("rediss") { trust.as_str() } else { "" };
+        // Random bytes of the handshake decide whether Redis takes them for a command.
+        for _ in 0..4 {
+            let nginx = limited(&format!("server {url}; {lines}")).start();
+            let start = Instant::now();
+            assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+            let took = start.elapsed();
+            assert!(took < Duration::from_millis(500), "{url} took {took:?}");
+            let told = nginx.logged("[error]");
+            assert!(told.len() == 1 && told[0].contains(" is down: "), "{told:?}");
+        }
+    }
+    assert_eq!(redis.calls("evalsha"), 0);
+}
+
+/// Whether nginx is connected to `redis`, and only over the port that speaks TLS.
+fn only_over_tls(redis: &Redis) -> bool {
+    let clients = redis.clients();
+    let mut ours = clients.iter().filter(|line| line.contains("name=nginx_rate")).peekable();
+    let port = format!("laddr=127.0.0.1:{} ", redis.tls_port());
+    ours.peek().is_some() && ours.all(|line| line.contains(&port))
+}
+
+#[test]
+fn sentinels_and_the_master_that_they_name() {
+    let authority = Authority::new();
+    let identity = authority.issue("IP:127.0.0.1");
+    let mut sentinels = SentinelConf::new(1).secured(&authority, &identity).start();
+    let urls = (0..3).map(|n| server("127.0.0.1", sentinels.sentinel(n).tls_port()));
+    let lines = format!("sentinel {MASTER_NAME}; {}", trust(&authority));
+    let nginx = limited(&format!("{} {lines}", urls.collect::<String>())).start();
+    let decided = || nginx.get("/?k=a").decision() == "PASSED redis";
+    wait_until(PATIENCE, decided, "decisions by Redis");
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+    assert!(only_over_tls(sentinels.server(sentinels.master())));
+    sentinels.kill9_master();
+    wait_until(PATIENCE, decided, "decisions by the new master");
+    assert!(only_over_tls(sentinels.server(sentinels.master())));
+}
+
+#[test]
+fn every_node_of_a_cluster() {
+    let authority = Authority::new();
+    let identity = authority.issue("DNS:redis.internal,IP:127.0.0.1");
+    let cluster = ClusterConf::new(3, 0).secured(&authority, &identity).start();
+    let seed = server("127.0.0.1", cluster.node(0).tls_port());
+    let lines = format!("{seed} cluster on; {}", trust(&authority));
+    let asks_all = |nginx: &Nginx| {
+        let mut http = nginx.http();
+        // The first may come before the slots are known.
+        wait_until(PATIENCE, || http.get("/?k=a").decision() == "PASSED redis", "a decision");
+        for key in 0..100 {
+            assert_eq!(http.get(&format!("/?k=b{key}")).decision(), "PASSED redis");
+        }
+        assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+    };
+    asks_all(&limited(&lines).start());
+    let nginx = limited(&format!("{lines} ssl_name redis.internal;")).start();
+    asks_all(&nginx);
+    assert!((0..3).all(|node| only_over_tls(cluster.node(node))));
+    let nginx = limited(&format!("{lines} ssl_name redis.example;")).start();
+    assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+    let told = nginx.logged("[error]");
+    let reason = "SSL certificate does not match \"redis.example\"";
+    assert!(told.len() == 1 && told[0].contains(reason), "{told:?}");
+}
+
+/// How many handshakes have resumed a session, as OpenSSL tells, and how many there were.
+fn handshakes(nginx: &Nginx) -> (usize, usize) {
+    (nginx.logged("SSL reused session").len(), nginx.logged("SSL: TLSv1.").len())
+}
+
+#[test]
+fn the_next_connection_resumes_the_session() {
+    let authority = Authority::new();
+    let identity = authority.issue(LOCAL);
+    for version in ["TLSv1.2", "TLSv1.3"] {
+        let protocols = format!("tls-protocols {version}");
+        let redis = Redis::start_tls(&authority, &identity, &["tls-auth-clients yes", &protocols]);
+        let (trust, us) = (trust(&authority), introduce(&identity));
+        let lines = format!("{} {trust} {us}", server("localhost", redis.tls_port()));
+        let nginx = limited(&lines).debug().start();
+        assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
+        assert_eq!(handshakes(&nginx), (0, 1), "{version}");
+        // Each session that is resumed gives way to the next.
+        for number in 1..4 {
+            sleep(Duration::from_millis(1_200));
+            redis.ask::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+            assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
+            assert_eq!(handshakes(&nginx), (number, number + 1), "{version}");
+        }
+    }
+}
+
+#[test]
+fn a_session_does_not_outlive_what_was_verified() {
+    let (authority, redis) = redis(&[]);
+    let lines = format!("{} {}", server("localhost", redis.tls_port()), trust(&authority));
+    let nginx = limited(&lines).start();
+    assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
+    let stranger = Authority::new();
+    let Identity { certificate, key } = stranger.issue(LOCAL);
+    redis.ask::<()>(&["CONFIG", "SET", "tls-cert-file", &certificate, "tls-key-file", &key]);
+    redis.ask::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+    nginx.wait_for_error_log("is down: SSL certificate verify error");
+    assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+}
+
+#[test]
+fn a_server_that_stops_within_the_handshake() {
+    let (authority, mut redis) = redis(&[]);
+    let lines = format!("{} {}", server("localhost", redis.tls_port()), trust(&authority));
+    let conf = limited(&lines).server("rate_limit_redis_timeout 20ms;");
+    redis.stop_signal();
+    let nginx = conf.start();
+    let start = Instant::now();
+    assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+    assert!(start.elapsed() < Duration::from_millis(200), "{:?}", start.elapsed());
+    nginx.wait_for_error_log("is down: timed out while SSL handshaking");
+    redis.cont();
+    let recovered = || nginx.get("/?k=a").decision() == "PASSED redis";
+    wait_until(PATIENCE, recovered, "decisions by Redis");
+    let told = nginx.logged("redis localhost");
+    assert!(told.len() == 2 && told[1].contains(" is up again"), "{told:?}");
+    // And once more in the middle of things, with more to send than the socket takes.
+    let load = Load::start(nginx.addr(), "/?k=b", 8);
+    sleep(Duration::from_millis(200));
+    redis.stop_signal();
+    sleep(Duration::from_millis(1_500));
+    redis.cont();
+    let recovered = || nginx.get("/?k=c").decision() == "PASSED redis";
+    wait_until(PATIENCE, recovered, "decisions by Redis");
+    assert_eq!(load.stop().failures, Vec::<String>::new());
+    let told = nginx.logged(" is down: ");
+    assert!(told.len() == 2 && told[1].contains("no answer within 20 ms"), "{told:?}");
+}
+
+fn descriptors(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).expect("the descriptors of a worker").count()
+}
+
+/// The memory of a process, in kB.
+fn memory(pid: u32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn connections_that_were_lost_leave_nothing_behind() {
+    const STORES: usize = 5;
+    let (authority, redis) = redis(&[]);
+    let url = server("localhost", redis.tls_port());
+    let mut conf = limited(&format!("{url} {}", trust(&authority)));
+    for store in 0..STORES {
+        conf = conf
+            .http(&format!("rate_limit_redis_store s{store} {{ {url} {} }}", trust(&authority)))
+            .server(&format!("location = /{store} {{ rate_limit_redis k rate=1r/m name=n{store};"))
+            .server(&format!("rate_limit_redis_pass s{store}; try_files /index.html =404; }}"));
+    }
+    let nginx = conf.start();
+    let worker = nginx.worker_pids()[0];
+    let mut http = nginx.http();
+    let mut reconnect = |times: usize| {
+        for _ in 0..times {
+            redis.ask::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+            for store in 0..STORES {
+                // One that was sent as the connection was lost is not decided.
+                let decided = || http.get(&format!("/{store}")).decision().ends_with(" redis");
+                wait_until(PATIENCE, decided, "decisions by Redis");
+            }
+        }
+    };
+    reconnect(4);
+    let before = (descriptors(worker), memory(worker));
+    reconnect(40);
+    let after = (descriptors(worker), memory(worker));
+    assert_eq!(after.0, before.0);
+    // A connection takes tens of kB, and a session more than one.
+    assert!(after.1 < before.1 + 150, "{before:?} {after:?}");
+}
+
+#[test]
+fn attempts_that_failed_leave_nothing_behind() {
+    let (_authority, redis) = redis(&[]);
+    let stranger = Authority::new();
+    let lines = format!("{} {}", server("localhost", redis.tls_port()), trust(&stranger));
+    let nginx = limited(&lines).start();
+    let worker = nginx.worker_pids()[0];
+    nginx.wait_for_error_log("SSL certificate verify error");
+    let before = descriptors(worker);
+    sleep(Duration::from_secs(4));
+    // One attempt may be under way.
+    assert!(descriptors(worker) <= before + 1);
+    assert_eq!(nginx.logged("[error]").len(), 1);
+}
+
+#[test]
+fn reloads_under_load() {
+    let (authority, redis) = redis(&[]);
+    let lines = format!("{} {}", server("localhost", redis.tls_port()), trust(&authority));
+    let mut nginx = limited(&lines).workers(2).start();
+    let master = nginx.pid();
+    let load = Load::start(nginx.addr(), "/?k=a", 8);
+    nginx.reload();
+    let before = descriptors(master);
+    for _ in 0..5 {
+        sleep(Duration::from_millis(100));
+        nginx.reload();
+    }
+    let tally = load.stop();
+    assert_eq!(tally.failures, Vec::<String>::new());
+    assert!(tally.total() > 100, "{tally:?}");
+    assert_eq!(descriptors(master), before);
+    wait_until(PATIENCE, || redis.clients().len() == 2, "one connection for each worker");
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+}
