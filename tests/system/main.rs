@@ -5,6 +5,7 @@ mod body;
 mod breaker;
 mod client;
 mod cluster;
+mod compat;
 mod config;
 mod down;
 mod dry_run;
