@@ -3,6 +3,7 @@
 mod algorithms;
 mod body;
 mod breaker;
+mod chaos;
 mod client;
 mod cluster;
 mod compat;
