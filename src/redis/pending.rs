@@ -170,15 +170,23 @@ impl Pending {
 
     /// Gives back what limits have spent for a request that is not to be served after all.
     pub(crate) fn give_back(&self) {
-        for part in self.parts.iter().filter(|part| part.has_spent()) {
-            for asked in part.asked() {
-                Gift::give(asked, part);
-                let returned = |verdict: Verdict| {
-                    verdict.given_back(asked.question.cost, asked.question.quota.limit())
-                };
-                asked.verdict.set(asked.verdict.get().map(returned));
-            }
+        self.spent().for_each(|(asked, part)| Gift::give(asked, part));
+    }
+
+    /// The verdicts are as if that had not been spent.
+    pub(crate) fn forget_spent(&self) {
+        for (asked, _) in self.spent() {
+            let returned = |verdict: Verdict| {
+                verdict.given_back(asked.question.cost, asked.question.quota.limit())
+            };
+            asked.verdict.set(asked.verdict.get().map(returned));
         }
+    }
+
+    /// What has been spent in Redis, and the parts by which.
+    fn spent(&self) -> impl Iterator<Item = (&'static Asked, &'static Part)> {
+        let spenders = self.parts.iter().filter(|part| part.has_spent());
+        spenders.flat_map(|part| part.asked().iter().map(move |asked| (asked, part)))
     }
 
     /// Has each limit of `part` asked on its own, a moment later.

@@ -203,6 +203,10 @@ impl Context {
             && let Some(pending) = &self.pending
         {
             pending.give_back();
+            // What others have decided is not about that.
+            if source == Source::Redis {
+                pending.forget_spent();
+            }
         }
         let wait = monotonic_micros().saturating_sub(self.started);
         self.outcome.set(Some(Outcome { status, source, wait, delay }));

@@ -14,9 +14,12 @@ use harness::{
 
 const TIMEOUT: Duration = Duration::from_millis(20);
 
-/// A worker that is kept waiting for a core cannot keep its deadlines. So not the 99th percentile is
-/// held against the 5 ms, but the 90th, and the last has this much more.
+/// How much longer than the timeout requests wait, on a machine that does nothing else. Tests run
+/// side by side, so it is the median of those who wait that is held against it, and the machine may
+/// be as late as it is for the test itself.
 const OVERDUE: Duration = Duration::from_millis(5);
+
+/// And the last one.
 const NOISE: Duration = Duration::from_millis(100);
 
 /// Attempts come at least every 0.8 s; the rest is for a busy machine.
@@ -74,20 +77,27 @@ fn is_decided_by_redis(nginx: &Nginx) -> bool {
 /// Requests of each policy, `number` on each of two connections, all at the same time. Those of
 /// `open` and `closed` have a key of their own each, those of `local` are of one client.
 #[track_caller]
-fn requests(nginx: &Nginx, number: usize) -> Journal {
+fn requests(nginx: &Nginx, number: usize) -> Round {
     // nginx may not have written yet of those before.
     let mark = format!("&round={}", new_key());
-    scope(|scope| {
-        for policy in POLICIES.into_iter().chain(POLICIES) {
-            let mark = &mark;
-            scope.spawn(move || {
-                let mut http = nginx.http();
-                for _ in 0..number {
-                    let key = if policy == "local" { "c".into() } else { new_key().to_string() };
-                    http.get(&format!("/{policy}?k={key}{mark}"));
-                }
-            });
-        }
+    let running = AtomicBool::new(true);
+    let late = scope(|scope| {
+        let late = scope.spawn(|| lateness(&running));
+        let client = |policy| {
+            let mut http = nginx.http();
+            for _ in 0..number {
+                let key = if policy == "local" { "c".into() } else { new_key().to_string() };
+                http.get(&format!("/{policy}?k={key}{mark}"));
+            }
+        };
+        let clients: Vec<_> = POLICIES
+            .into_iter()
+            .chain(POLICIES)
+            .map(|policy| scope.spawn(move || client(policy)))
+            .collect();
+        clients.into_iter().for_each(|client| client.join().expect("a client"));
+        running.store(false, Ordering::SeqCst);
+        late.join().expect("a clock")
     });
     let mut journal = Journal(Vec::new());
     let written = || {
@@ -96,13 +106,30 @@ fn requests(nginx: &Nginx, number: usize) -> Journal {
         journal.0.len() == 6 * number
     };
     wait_until(PATIENCE, written, "all requests in the journal");
-    journal
+    Round { journal, late }
+}
+
+/// Requests, and how late this machine was meanwhile.
+struct Round {
+    journal: Journal,
+    late: Duration,
+}
+
+/// How late somebody who sleeps is woken at worst.
+fn lateness(running: &AtomicBool) -> Duration {
+    let mut most = Duration::ZERO;
+    while running.load(Ordering::SeqCst) {
+        let start = Instant::now();
+        sleep(TIMEOUT / 4);
+        most = most.max(start.elapsed() - TIMEOUT / 4);
+    }
+    most
 }
 
 /// Nobody was decided but as the policies say.
 #[track_caller]
-fn is_as_the_policies_say(fault: &str, journal: &Journal) {
-    for entry in &journal.0 {
+fn is_as_the_policies_say(fault: &str, round: &Round) {
+    for entry in &round.journal.0 {
         let policy = entry.uri[1..].split('?').next().unwrap();
         let outcome = (entry.status, entry.decision.as_str(), entry.source.as_str());
         let expected: &[_] = match policy {
@@ -115,17 +142,22 @@ fn is_as_the_policies_say(fault: &str, journal: &Journal) {
 }
 
 #[track_caller]
-fn is_within(fault: &str, timeout: Duration, journal: &Journal) {
-    let (most, last) = (journal.percentile(90), journal.percentile(100));
-    assert!(most <= timeout + OVERDUE, "{fault}: waited {most:?}");
-    assert!(last <= timeout + NOISE, "{fault}: one waited {last:?}");
+fn is_within(fault: &str, timeout: Duration, Round { journal, late }: &Round) {
+    let mut waited = journal.clone();
+    waited.0.retain(|entry| entry.wait > timeout / 2);
+    if !waited.0.is_empty() {
+        let half = waited.percentile(50);
+        assert!(half <= timeout + OVERDUE + *late, "{fault}: waited {half:?}, late by {late:?}");
+    }
+    let last = journal.percentile(100);
+    assert!(last <= timeout + NOISE + *late, "{fault}: one waited {last:?}, late by {late:?}");
 }
 
 #[track_caller]
-fn nobody_waits(fault: &str, journal: &Journal) {
-    let (half, last) = (journal.percentile(50), journal.percentile(100));
+fn nobody_waits(fault: &str, round: &Round) {
+    let half = round.journal.percentile(50);
     assert!(half < Duration::from_millis(1), "{fault}: waited {half:?}");
-    assert!(last <= TIMEOUT + NOISE, "{fault}: one waited {last:?}");
+    is_within(fault, TIMEOUT, round);
 }
 
 /// Sees that all goes well from the beginning of a fault to its end.
@@ -147,8 +179,13 @@ fn endures(fault: &str, effect: Effect, nginx: &Nginx, begin: impl FnOnce(), end
     let then = requests(nginx, 25);
     is_as_the_policies_say(fault, &then);
     nobody_waits(fault, &then);
-    let spent = |journal: &Journal| {
-        journal.0.iter().filter(|entry| entry.source == "local" && entry.status == 200).count()
+    let spent = |round: &Round| {
+        round
+            .journal
+            .0
+            .iter()
+            .filter(|entry| entry.source == "local" && entry.status == 200)
+            .count()
     };
     assert_eq!(spent(&first) + spent(&then), QUOTA, "{fault}: spent locally");
 
@@ -398,9 +435,9 @@ fn surplus_replies() {
     let workers = nginx.worker_pids();
     assert!(is_decided_by_redis(&nginx));
     switch.store(true, Ordering::SeqCst);
-    let journal = requests(&nginx, 20);
-    assert!(journal.count("PASSED") > 0);
-    is_within("surplus replies", TIMEOUT, &journal);
+    let round = requests(&nginx, 20);
+    assert!(round.journal.count("PASSED") > 0);
+    is_within("surplus replies", TIMEOUT, &round);
     assert!(nginx.error_log().contains("a reply to no command"), "{}", nginx.error_log());
     switch.store(false, Ordering::SeqCst);
     recovers("surplus replies", &nginx);
@@ -477,9 +514,10 @@ fn without_a_breaker_all_wait_for_the_timeout() {
     let nginx = limited(&redis.url(), 0).start();
     wait_until(RECOVERY, || is_decided_by_redis(&nginx), "decisions before the fault");
     redis.stop_signal();
-    let mut journal = requests(&nginx, 16);
-    is_as_the_policies_say("no breaker", &journal);
-    is_within("no breaker", TIMEOUT, &journal);
+    let round = requests(&nginx, 16);
+    is_as_the_policies_say("no breaker", &round);
+    is_within("no breaker", TIMEOUT, &round);
+    let mut journal = round.journal;
     // Who has spent all that there is locally is not asked about any more.
     journal.0.retain(|entry| entry.decision != "REJECTED");
     assert!(journal.percentile(10) >= TIMEOUT - Duration::from_millis(2), "somebody did not wait");
@@ -584,12 +622,11 @@ fn a_network_that_loses_packets() {
     remote.lose(10);
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(2) {
-        let journal = requests(&nginx, 20);
-        is_within("loss", TIMEOUT, &journal);
-        let undecided =
-            |entry: &&Entry| entry.decision.starts_with("ERROR") || entry.source == "local";
-        let undecided = Journal(journal.0.iter().filter(undecided).cloned().collect());
-        is_as_the_policies_say("loss", &undecided);
+        let mut round = requests(&nginx, 20);
+        is_within("loss", TIMEOUT, &round);
+        let undecided = |entry: &Entry| ["none", "local"].contains(&entry.source.as_str());
+        round.journal.0.retain(undecided);
+        is_as_the_policies_say("loss", &round);
     }
     remote.mend();
     recovers("loss", &nginx);

@@ -3,8 +3,10 @@
 mod algorithms;
 mod body;
 mod breaker;
+mod chaos;
 mod client;
 mod cluster;
+mod compat;
 mod config;
 mod down;
 mod dry_run;
@@ -20,6 +22,7 @@ mod leave;
 mod limits;
 mod link;
 mod load;
+mod local;
 mod metrics;
 mod once;
 mod plain;
