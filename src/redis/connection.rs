@@ -10,7 +10,7 @@ use ngx::ffi::{
 };
 use rate_limit_core::metrics::ErrorKind;
 use rate_limit_core::redis::greeting::Greeting;
-use rate_limit_core::redis::link::{Event, Fault, Link, Next, Refused};
+use rate_limit_core::redis::link::{Event, Fault, Link, MAX_WAITING, Next, Refused};
 use rate_limit_core::redis::queue::Ticket;
 
 use super::node::Node;
@@ -30,6 +30,8 @@ pub(super) struct Connection {
     this: NonNull<Self>,
     link: Link<Waiter>,
     recent: Recent,
+    /// How many wait behind others that ask the same.
+    chained: usize,
     socket: Option<Socket>,
     /// The server's host, while its addresses are looked up.
     resolution: Option<Box<Resolution>>,
@@ -69,6 +71,7 @@ impl Connection {
             this: NonNull::dangling(),
             link: Link::new(greeting),
             recent: Recent::new(),
+            chained: 0,
             socket: None,
             resolution: None,
             node,
@@ -153,8 +156,14 @@ impl Connection {
         let Waiter::Part(part) = waiter else { return self.enqueue(waiter) };
         let part = Part::get(part);
         match self.recent.same(part) {
+            Some(_) if self.link.waiting().saturating_add(self.chained) >= MAX_WAITING => {
+                return Err(Refused::Overload);
+            }
             // It is asked with the one before, which knows where that is.
-            Some(last) => Part::get(last).append(part),
+            Some(last) => {
+                self.chained = self.chained.saturating_add(1);
+                Part::get(last).append(part);
+            }
             None => self.enqueue(waiter)?,
         }
         // It does not wait here any more if the connection could not even begin to connect.
@@ -181,6 +190,9 @@ impl Connection {
     /// Forgets a question whose request is gone, or has waited long enough.
     pub(super) fn cancel(&mut self, part: &Part, ticket: Ticket) {
         let (previous, next) = part.unchain();
+        if previous.is_some() || next.is_some() {
+            self.chained = self.chained.saturating_sub(1);
+        }
         self.recent.forget(part, previous);
         match (previous, next) {
             (Some(_), _) => {}
@@ -287,16 +299,24 @@ impl Connection {
                     }
                 }
                 Some(Event::Message(message)) => node.deployment().heard(&message),
-                Some(Event::Answer(waiter, reply)) => match waiter.answered(reply, node) {
-                    Answered::Done => {}
-                    Answered::Again => {
-                        if self.enqueue(waiter).is_err() {
-                            waiter.lost(node, false);
-                        }
-                    }
-                    Answered::Unfit(reason) => self.unfit = Some(reason),
-                },
+                Some(Event::Answer(waiter, reply)) => {
+                    self.chained = self.chained.saturating_sub(waiter.others());
+                    let answered = waiter.answered(reply, node);
+                    self.follow(waiter, answered);
+                }
             }
+        }
+    }
+
+    /// Does what an answer asks for.
+    fn follow(&mut self, waiter: Waiter, answered: Answered) {
+        match answered {
+            Answered::Done => {}
+            Answered::Again => match self.enqueue(waiter) {
+                Ok(()) => self.chained = self.chained.saturating_add(waiter.others()),
+                Err(_) => waiter.lost(self.node(), false),
+            },
+            Answered::Unfit(reason) => self.unfit = Some(reason),
         }
     }
 
@@ -333,7 +353,9 @@ impl Connection {
         }
         self.recent.next_batch();
         let random = ngx_random().unsigned_abs();
+        let chained = &mut self.chained;
         let next = self.link.lost(now(), random, fault.is_fit(), |waiter: Waiter, sent| {
+            *chained = chained.saturating_sub(waiter.others());
             waiter.lost(node, sent);
         });
         self.tell_node();

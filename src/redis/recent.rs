@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use super::part::Part;
 
 /// How many keys are remembered.
-const PLACES: usize = 256;
+const PLACES: usize = 1_024;
 
 /// The latest questions about keys. Each key has one place, which it loses to the next one for that
 /// place: then what asks the same is just not put together.

@@ -14,7 +14,7 @@ fn limited(seeds: &[String], lines: &str) -> Conf {
     Conf::new()
         .http(&format!("rate_limit_redis_store edge {{ {servers} cluster on; {lines} }}"))
         .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 1s;")
-        .http("rate_limit_redis_on_error closed;")
+        .http("rate_limit_redis_on_error closed; rate_limit_redis_deny_cache off;")
         .decisions()
         .journal()
         .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=10; }")

@@ -232,7 +232,9 @@ fn requests_are_counted_by_result() {
         ("/dryleaky", format!("k name=dryleaky rate=1r/h {leaky} burst=1; {dry}")),
         ("/both", format!("k name=wide rate=9r/h; {narrow}")),
     ];
-    let conf = metered(&redis).workers(2).http("rate_limit_redis_log_level info;");
+    let conf = metered(&redis)
+        .workers(2)
+        .http("rate_limit_redis_log_level info; rate_limit_redis_deny_cache off;");
     let add = |conf: Conf, (path, limit): &(&str, String)| {
         conf.server(&page(path, &format!("rate_limit_redis {limit}")))
     };

@@ -322,7 +322,8 @@ fn nodes_whose_names_nobody_can_resolve() {
 /// A request of two limits: one node rejects, the other gives back, whatever it is.
 #[test]
 fn given_back_while_a_slot_moves() {
-    const REJECTED: &str = "*4\r\n:0\r\n:0\r\n:1000\r\n:1000\r\n";
+    // An empty bucket, filled at this moment.
+    const REJECTED: &str = "$31\r\n1763683200 0 0 1763683200000000\r\n";
     let fakes = nodes(2, |n, ports, key| match (n, key) {
         (_, "b") => Act::Say(REJECTED.into()),
         (0, _) => Act::Say(ask(1, "127.0.0.1", ports[1])),

@@ -180,6 +180,11 @@ impl<W: Copy> Link<W> {
         self.queue.is_empty() && self.output.is_empty()
     }
 
+    /// How many wait, with those who have gone.
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Adds a waiter; its question is encoded when it can be sent.
     pub fn submit(&mut self, waiter: W) -> Result<Ticket, Refused> {
         if self.down {
