@@ -1,9 +1,8 @@
 //! The scripts that Redis runs, and the commands that run them.
 
-use std::io::Write as _;
-
 use crate::algorithm::Algorithm;
 use crate::limit::Quota;
+use crate::text::number;
 
 /// A script and the name under which Redis caches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -200,7 +199,7 @@ impl Script {
 
     fn head(&self, out: &mut Vec<u8>, by: By, keys: usize, arguments: usize) {
         let length = keys.saturating_add(arguments).saturating_add(3);
-        let _ = write!(out, "*{length}\r\n");
+        line(out, b'*', length);
         match by {
             By::Sha => {
                 bulk(out, b"EVALSHA");
@@ -217,7 +216,7 @@ impl Script {
 
 impl Question<'_> {
     fn key(&self, out: &mut Vec<u8>) {
-        let _ = write!(out, "${}\r\n", self.head.len().saturating_add(self.key.len()));
+        line(out, b'$', self.head.len().saturating_add(self.key.len()));
         out.extend_from_slice(self.head);
         out.extend_from_slice(self.key);
         out.extend_from_slice(b"\r\n");
@@ -237,16 +236,24 @@ impl Question<'_> {
 }
 
 fn bulk(out: &mut Vec<u8>, bytes: &[u8]) {
-    // Writing to a Vec cannot fail.
-    let _ = write!(out, "${}\r\n", bytes.len());
+    line(out, b'$', bytes.len());
     out.extend_from_slice(bytes);
     out.extend_from_slice(b"\r\n");
 }
 
 fn number(out: &mut Vec<u8>, (sign, value): Number) {
     let digits = value.checked_ilog10().unwrap_or(0).saturating_add(1);
-    let length = sign.len().saturating_add(digits as usize);
-    let _ = write!(out, "${length}\r\n{sign}{value}\r\n");
+    line(out, b'$', sign.len().saturating_add(digits as usize));
+    out.extend_from_slice(sign.as_bytes());
+    number::push(out, value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The line that tells how long what follows is.
+fn line(out: &mut Vec<u8>, kind: u8, length: usize) {
+    out.push(kind);
+    number::push(out, length as u64);
+    out.extend_from_slice(b"\r\n");
 }
 
 #[cfg(test)]
