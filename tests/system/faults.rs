@@ -145,7 +145,8 @@ fn is_as_the_policies_say(fault: &str, round: &Round) {
 fn is_within(fault: &str, timeout: Duration, Round { journal, late }: &Round) {
     let mut waited = journal.clone();
     waited.0.retain(|entry| entry.wait > timeout / 2);
-    if !waited.0.is_empty() {
+    // Of a few the median says nothing.
+    if waited.0.len() >= 6 {
         let half = waited.percentile(50);
         assert!(half <= timeout + OVERDUE + *late, "{fault}: waited {half:?}, late by {late:?}");
     }
@@ -533,7 +534,8 @@ fn what_may_have_run_is_not_repeated() {
     for mode in [Mode::DropReplies, Mode::CloseAtReply, Mode::Slow(Duration::from_millis(50))] {
         let proxy = Proxy::to(&redis);
         let nginx = limited(&proxy.url(), 0).start();
-        wait_until(RECOVERY, || is_decided_by_redis(&nginx), "decisions");
+        let clients = || redis.clients().join("\n").matches("name=nginx_rate_limit_redis:").count();
+        wait_until(PATIENCE, || clients() == 2, "a connection of each worker");
         let calls = || redis.calls("evalsha") + redis.calls("eval");
         let before = calls();
         proxy.set(mode);
@@ -573,6 +575,26 @@ fn what_may_have_run_is_not_repeated() {
         proxy.cut();
         recovers(&format!("{mode:?}"), &nginx);
     }
+}
+
+/// One answer is lost, and all is well again before the request has waited for long.
+#[test]
+fn what_may_have_run_is_not_repeated_though_it_could_be() {
+    let losses = [Act::Close(Vec::new()), Act::Close(half()), Act::Reset, Act::line("garbage")];
+    let number = losses.len();
+    let fake = Fake::answering(move |key| {
+        let lost = key.strip_prefix("lost-").and_then(|number| number.parse::<usize>().ok());
+        lost.map_or(Act::Usual, |number| losses[number].clone())
+    });
+    let nginx = limited(&fake.url(), 3).workers(1).server("rate_limit_redis_timeout 5s;").start();
+    for lost in 0..number {
+        assert!(is_decided_by_redis(&nginx));
+        let key = format!("lost-{lost}");
+        assert_eq!(nginx.get(&format!("/closed?k={key}")).decision(), "ERROR_REJECTED none");
+        assert!(is_decided_by_redis(&nginx), "the connection is replaced at once");
+        assert_eq!((fake.asked("EVALSHA", &key), fake.asked("EVAL", &key)), (1, 0));
+    }
+    assert_eq!(nginx.logged("is down"), Vec::<String>::new());
 }
 
 /// A Redis on another machine, if there can be one here.
