@@ -15,12 +15,12 @@ use harness::{
 const TIMEOUT: Duration = Duration::from_millis(20);
 
 /// How much longer than the timeout requests wait, on a machine that does nothing else. Tests run
-/// side by side, so it is the median of those who wait that is held against it, and the machine may
-/// be as late as it is for the test itself.
+/// side by side, so it is the quicker quarter of those who wait that is held against it, and the
+/// machine may be as late as it is for the test itself.
 const OVERDUE: Duration = Duration::from_millis(5);
 
 /// And the last one.
-const NOISE: Duration = Duration::from_millis(100);
+const NOISE: Duration = Duration::from_millis(200);
 
 /// Attempts come at least every 0.8 s; the rest is for a busy machine.
 const RECOVERY: Duration = Duration::from_millis(1_300);
@@ -145,10 +145,10 @@ fn is_as_the_policies_say(fault: &str, round: &Round) {
 fn is_within(fault: &str, timeout: Duration, Round { journal, late }: &Round) {
     let mut waited = journal.clone();
     waited.0.retain(|entry| entry.wait > timeout / 2);
-    // Of a few the median says nothing.
+    // Of a few it says nothing.
     if waited.0.len() >= 6 {
-        let half = waited.percentile(50);
-        assert!(half <= timeout + OVERDUE + *late, "{fault}: waited {half:?}, late by {late:?}");
+        let quick = waited.percentile(25);
+        assert!(quick <= timeout + OVERDUE + *late, "{fault}: waited {quick:?}, late by {late:?}");
     }
     let last = journal.percentile(100);
     assert!(last <= timeout + NOISE + *late, "{fault}: one waited {last:?}, late by {late:?}");
@@ -432,13 +432,13 @@ fn surplus_replies() {
         Some(_) => Act::Say(ALLOWED.repeat(3).into()),
         None => Act::Usual,
     });
-    let nginx = limited(&fake.url(), 3).start();
+    let nginx = limited(&fake.url(), 3).server("rate_limit_redis_timeout 5s;").start();
     let workers = nginx.worker_pids();
     assert!(is_decided_by_redis(&nginx));
     switch.store(true, Ordering::SeqCst);
     let round = requests(&nginx, 20);
     assert!(round.journal.count("PASSED") > 0);
-    is_within("surplus replies", TIMEOUT, &round);
+    is_within("surplus replies", Duration::ZERO, &round);
     assert!(nginx.error_log().contains("a reply to no command"), "{}", nginx.error_log());
     switch.store(false, Ordering::SeqCst);
     recovers("surplus replies", &nginx);
