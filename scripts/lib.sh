@@ -50,6 +50,14 @@ test_tools=(
     ip iproute2
     shellcheck shellcheck
 )
+bench_tools=(
+    python3 python3-minimal
+    wrk wrk
+    redis-benchmark redis-tools
+    valgrind valgrind
+    taskset util-linux
+    /usr/lib/nginx/modules/ngx_http_lua_module.so libnginx-mod-http-lua
+)
 
 # need {COMMAND | FILE-PATTERN} PACKAGE ...: installs the packages whose command or file is missing, all at once; does
 # nothing, and needs no root, where everything is there.

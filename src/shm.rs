@@ -25,6 +25,7 @@ use crate::Module;
 mod denials;
 mod local;
 mod record;
+mod snapshot;
 
 use denials::Denial;
 

@@ -14,6 +14,8 @@ use rate_limit_core::redis::link::{Event, Fault, Link, Next, Refused};
 use rate_limit_core::redis::queue::Ticket;
 
 use super::node::Node;
+use super::part::Part;
+use super::recent::Recent;
 use super::resolve::Resolution;
 use super::socket::{Socket, Transfer};
 use super::waiter::Waiter;
@@ -27,6 +29,7 @@ pub(super) struct Connection {
     /// Where it is: what others get to refer to it.
     this: NonNull<Self>,
     link: Link<Waiter>,
+    recent: Recent,
     socket: Option<Socket>,
     /// The server's host, while its addresses are looked up.
     resolution: Option<Box<Resolution>>,
@@ -65,6 +68,7 @@ impl Connection {
         let connection = Box::leak(Box::new(Self {
             this: NonNull::dangling(),
             link: Link::new(greeting),
+            recent: Recent::new(),
             socket: None,
             resolution: None,
             node,
@@ -146,6 +150,21 @@ impl Connection {
 
     /// Puts a question into the batch that is sent at the end of this turn.
     pub(super) fn submit(&mut self, waiter: Waiter) -> Result<(), Refused> {
+        let Waiter::Part(part) = waiter else { return self.enqueue(waiter) };
+        let part = Part::get(part);
+        match self.recent.same(part) {
+            // It is asked with the one before, which knows where that is.
+            Some(last) => Part::get(last).append(part),
+            None => self.enqueue(waiter)?,
+        }
+        // It does not wait here any more if the connection could not even begin to connect.
+        if part.is_queued() {
+            self.recent.note(part);
+        }
+        Ok(())
+    }
+
+    fn enqueue(&mut self, waiter: Waiter) -> Result<(), Refused> {
         if waiter.is_asking() {
             self.link.submit(Waiter::Asking)?;
         }
@@ -160,8 +179,20 @@ impl Connection {
     }
 
     /// Forgets a question whose request is gone, or has waited long enough.
-    pub(super) fn cancel(&mut self, ticket: Ticket) {
-        self.link.cancel(ticket);
+    pub(super) fn cancel(&mut self, part: &Part, ticket: Ticket) {
+        let (previous, next) = part.unchain();
+        self.recent.forget(part, previous);
+        match (previous, next) {
+            (Some(_), _) => {}
+            (None, Some(next)) => {
+                Part::get(next).stands_in_for(part);
+                self.link.replace(ticket, Waiter::Part(next));
+            }
+            (None, None) => self.link.cancel(ticket),
+        }
+        if part.is_asking() {
+            self.link.cancel(ticket.wrapping_sub(1));
+        }
     }
 
     /// Ends the connection if the server owes answers and has said nothing for long.
@@ -259,7 +290,7 @@ impl Connection {
                 Some(Event::Answer(waiter, reply)) => match waiter.answered(reply, node) {
                     Answered::Done => {}
                     Answered::Again => {
-                        if self.submit(waiter).is_err() {
+                        if self.enqueue(waiter).is_err() {
                             waiter.lost(node, false);
                         }
                     }
@@ -272,8 +303,12 @@ impl Connection {
     fn send(&mut self) -> Result<(), Fault> {
         let node = self.node();
         let Some(socket) = &mut self.socket else { return Ok(()) };
+        let recent = &mut self.recent;
         loop {
-            let bytes = self.link.output(now(), |waiter, out| waiter.encode(node, out));
+            let bytes = self.link.output(now(), |waiter, out| {
+                recent.next_batch();
+                waiter.encode(node, out);
+            });
             if bytes.is_empty() {
                 break;
             }
@@ -296,6 +331,7 @@ impl Connection {
         if !was_ready && self.try_next_address() {
             return;
         }
+        self.recent.next_batch();
         let random = ngx_random().unsigned_abs();
         let next = self.link.lost(now(), random, fault.is_fit(), |waiter: Waiter, sent| {
             waiter.lost(node, sent);

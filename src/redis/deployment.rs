@@ -373,11 +373,11 @@ impl Deployment {
     fn read(&self, node: &Node, reply: &Reply<'_>) -> Result<News, String> {
         match (self.store.kind(), reply) {
             (_, Reply::Error(refusal)) => Err(format!("\"{}\"", Escaped(refusal.text.as_bytes()))),
+            (Kind::Cluster, Reply::Other(Value::Array(ranges))) if ranges.is_empty() => {
+                Err("it knows nobody who has slots".to_owned())
+            }
             (Kind::Cluster, Reply::Other(value)) => {
                 Map::parse(value, node.host()).map(News::Map).map_err(|error| error.to_string())
-            }
-            (Kind::Cluster, Reply::Integers(list)) if list.clone().next().is_none() => {
-                Err("it knows nobody who has slots".to_owned())
             }
             (Kind::Sentinel(name), Reply::Other(Value::Nil)) => {
                 Err(format!("it knows no master \"{name}\""))

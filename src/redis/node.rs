@@ -5,7 +5,8 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 use ngx::ffi::{
-    NGX_LOG_ERR, ngx_event_t, ngx_msec_t, ngx_pid, ngx_random, ngx_timeofday, ngx_worker,
+    NGX_LOG_ERR, ngx_event_t, ngx_exiting, ngx_msec_t, ngx_pid, ngx_random, ngx_timeofday,
+    ngx_worker,
 };
 use rate_limit_core::metrics::{Command, ErrorKind};
 use rate_limit_core::redis::backoff::Backoff;
@@ -144,6 +145,7 @@ impl Node {
                 drop(Box::from_raw(connection.as_ptr()));
             }
             node.as_ref().probe.stop();
+            node.as_ref().set_view(View::default(), false);
             drop(Box::from_raw(node.as_ptr()));
         }
     }
@@ -356,10 +358,22 @@ impl Node {
         let ready = self.ready.get();
         let others = self.connections().len().saturating_sub(ready);
         let is_open = ready == 0 || self.breaker.borrow().is_open();
-        let view =
-            View { pid: std::process::id(), ready: count(ready), others: count(others), is_open };
+        let view = View { ready: count(ready), others: count(others), is_open, ..View::default() };
+        // A worker that is leaving closes its connections, which says nothing of the server.
+        // SAFETY: only NGINX writes it, in this thread.
+        let is_leaving = unsafe { ngx_exiting } != 0;
+        self.set_view(if is_leaving { View::default() } else { view }, is_first);
+    }
+
+    fn set_view(&self, view: View, is_first: bool) {
+        let view = View { pid: std::process::id(), ..view };
         // SAFETY: set before any worker runs.
         self.record.set_view(unsafe { ngx_worker }, view, is_first);
+    }
+
+    /// What all workers together know of it.
+    pub(super) fn record(&self) -> &'static NodeRecord {
+        self.record
     }
 
     /// Counts a command that is sent.

@@ -6,6 +6,7 @@ use std::ptr::{self, NonNull};
 use ngx::ffi::{ngx_event_t, ngx_log_t, ngx_msec_t, ngx_post_event, ngx_posted_events};
 use rate_limit_core::algorithm::leaky_bucket;
 use rate_limit_core::decision::{Shown, Verdict};
+use rate_limit_core::key;
 use rate_limit_core::redis::script::Question;
 
 use super::gift::Gift;
@@ -44,6 +45,11 @@ impl Asked {
     pub(super) fn with_key(&self, key: &'static [u8]) -> Self {
         let question = Question { key, ..self.question };
         Self { limit: self.limit, question, verdict: Cell::new(None) }
+    }
+
+    /// What stands for the limit and the key, in this process.
+    pub(super) fn fingerprint(&self) -> u64 {
+        key::memory_digest(self.limit.fingerprint(), self.question.key) as u64
     }
 
     /// Whether the limit answered, and allows the request.
@@ -126,6 +132,13 @@ impl Pending {
     /// What came of it, if that is known.
     pub(crate) fn outcome(&self) -> Option<Result<(), Trouble>> {
         self.outcome.get()
+    }
+
+    /// Counts for each server that has decided how long the request waited, in µs.
+    pub(crate) fn count_wait(&self, wait: u64) {
+        for record in self.parts.iter().filter_map(Part::decided_by) {
+            record.count_wait(wait);
+        }
     }
 
     /// Asks. The outcome is known at once if nobody can be asked.

@@ -36,18 +36,24 @@ impl Recent {
         }
     }
 
-    /// `part` is now the latest question about its keys. Answers the one before it, if both can be
-    /// put together: if they ask the same, and nothing was asked about the key in between.
-    pub(super) fn replace(&mut self, part: &Part) -> Option<NonNull<Part>> {
+    /// What `part` can be put together with: the latest question about its key, if it asks the same
+    /// and is not sent yet.
+    pub(super) fn same(&mut self, part: &Part) -> Option<NonNull<Part>> {
+        let ([asked], true) = (part.asked(), part.is_repeatable()) else { return None };
+        let batch = self.batch;
+        let latest = self.place(asked.fingerprint())?.filter(|latest| latest.batch == batch)?;
+        latest.part.filter(|latest| Part::get(*latest).asks_the_same(part))
+    }
+
+    /// `part`, which waits to be sent, is now the latest question about its keys.
+    pub(super) fn note(&mut self, part: &Part) {
         let (batch, repeatable) = (self.batch, part.is_repeatable());
-        let mut before = None;
         for asked in part.asked() {
-            let key = asked.fingerprint();
             let latest = Latest { batch, part: repeatable.then(|| NonNull::from(part)) };
-            before = self.place(key).and_then(|place| place.replace(latest));
+            if let Some(place) = self.place(asked.fingerprint()) {
+                *place = Some(latest);
+            }
         }
-        let before = before.filter(|before| before.batch == batch)?.part?;
-        (repeatable && Part::get(before).asks_the_same(part)).then_some(before)
     }
 
     /// `part` goes. If it is the latest about its key, the one `before` it is the latest again.

@@ -220,6 +220,9 @@ impl Context {
     fn count(&self, shared: &Shared, status: Status, source: Source, wait: u64) {
         let Some(pending) = &self.pending else { return };
         shared.count_wait(wait);
+        if source == Source::Redis {
+            pending.count_wait(wait);
+        }
         for asked in pending.asked() {
             let record = asked.limit.record(shared);
             if self.answered.get() && asked.verdict.get().is_some() {

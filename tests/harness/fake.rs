@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What a Redis would say to a question: allowed, nine are left.
-pub const ALLOWED: &str = "*4\r\n:1\r\n:9\r\n:1000\r\n:0\r\n";
+/// What a Redis would say to a question about a new client: nothing was stored.
+pub const ALLOWED: &str = "$13\r\n1763683200 0 \r\n";
 
 /// A server that takes commands as Redis does, and writes them all down. What it does about each
 /// is up to the script, a function of the test.

@@ -249,7 +249,9 @@ fn resharding_that_is_interrupted() {
     assert_eq!(left(&nginx, "/two?a={t}old&b={t}new"), 4, "one of the keys is new");
     assert_eq!(left(&nginx, "/two?a={t}new&b={t}new2"), 4, "both keys are new");
     // Of the second limit nothing is left: the first one gets back what it has spent elsewhere.
-    (0..4).for_each(|_| drop(left(&nginx, "/two?a={t}new&b={t}new2")));
+    for remaining in (0..4).rev() {
+        assert_eq!(left(&nginx, "/two?a={t}new&b={t}new2"), remaining);
+    }
     assert_eq!(nginx.get("/two?a={t}new&b={t}new2").decision(), "REJECTED redis");
     assert_eq!(left(&nginx, "/a?a={t}new"), 995);
     while cluster.migrate_keys(migration, 100) > 0 {}
@@ -465,12 +467,6 @@ fn without_a_master_process() {
     let mut nginx = limited(&cluster.urls(), "").single().start();
     for key in 0..20 {
         assert_eq!(nginx.get(&format!("/?k={key}")).decision(), "PASSED redis");
-    }
-    nginx.signal(libc::SIGHUP);
-    let reconfigured = || nginx.logged("signal 1 (SIGHUP) received").len() == 1;
-    wait_until(PATIENCE, reconfigured, "a reload");
-    for key in 0..20 {
-        assert_eq!(left(&nginx, &format!("/?k={key}")), 8);
     }
     nginx.quit();
     assert_eq!(told(&nginx), Vec::<String>::new());

@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use harness::reply::{Node, array, ask, cluster_slots, error, integer, moved};
-use harness::{Act, Command, Conf, Fake, Nginx, PATIENCE, wait_until};
+use harness::{Act, Command, Conf, Dns, Fake, Nginx, PATIENCE, wait_until};
 
 const TIMEOUT: Duration = Duration::from_millis(300);
 
@@ -240,6 +240,22 @@ fn a_node_that_tells_nothing() {
     }
 }
 
+/// Nobody answers that question: that is told, once.
+#[test]
+fn nodes_that_tell_nothing() {
+    let fake = Fake::start(|command| match is_slots(command) {
+        true => Act::Ignore,
+        false => Act::Usual,
+    });
+    let nginx = limited(&[&fake]).start();
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        assert_eq!(decided(&nginx, "/?k=a"), "ERROR_PASSED none");
+    }
+    let told = nginx.logged("[error]");
+    assert!(told.len() == 1 && told[0].contains("is down: no reply for 1000 ms"), "{told:#?}");
+}
+
 /// Redis 6.2 tells no names, and Redis 7 tells names first, if it is told to. A node may not know
 /// its own address.
 #[test]
@@ -266,6 +282,41 @@ fn forms_of_a_map() {
         }
         assert!(fakes.iter().all(|fake| fake.count("EVALSHA") > 3));
     }
+}
+
+/// The nodes of the script, which know each other by name only.
+fn named() -> Vec<Fake> {
+    Fake::several(2, |_, ports, command| match is_slots(command) {
+        true => Act::Say(cluster_slots(&[
+            (0, 8_191, &[Node::v6("a.test", ports[0])]),
+            (8_192, 16_383, &[Node::v6("B.test", ports[1])]),
+        ])),
+        false => Act::Usual,
+    })
+}
+
+#[test]
+fn nodes_that_are_known_by_name_only() {
+    let fakes = named();
+    let dns = Dns::start();
+    dns.set("a.test", &["127.0.0.1"]);
+    dns.set("b.test", &["127.0.0.1"]);
+    let nginx = limited(&[&fakes[0]]).http(&format!("resolver {} ipv6=off;", dns.addr())).start();
+    for number in 0..20 {
+        assert_eq!(decided(&nginx, &format!("/?k={number}")), "PASSED redis");
+    }
+    assert!(fakes.iter().all(|fake| fake.count("EVALSHA") > 3));
+}
+
+#[test]
+fn nodes_whose_names_nobody_can_resolve() {
+    let fakes = named();
+    let nginx = limited(&[&fakes[0]]).start();
+    for number in 0..20 {
+        assert_eq!(decided(&nginx, &format!("/?k={number}")), "ERROR_PASSED none");
+    }
+    let told = nginx.logged("is down: its host name cannot be resolved");
+    assert_eq!(told.len(), 2, "{told:#?}");
 }
 
 /// A request of two limits: one node rejects, the other gives back, whatever it is.

@@ -196,6 +196,11 @@ impl<W: Copy> Link<W> {
         self.queue.cancel(ticket);
     }
 
+    /// Puts another waiter, of the same question, in the place of one.
+    pub fn replace(&mut self, ticket: Ticket, waiter: W) {
+        self.queue.replace(ticket, waiter);
+    }
+
     /// A connection is being made.
     pub fn connecting(&mut self) {
         self.state = State::Connecting;
