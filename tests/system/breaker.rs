@@ -301,10 +301,13 @@ fn overload() {
         .http2()
         .http("rate_limit_redis_timeout 60s; http2_max_concurrent_streams 10000;")
         .server("rate_limit_redis_on_error closed;")
+        // Of clients of their own: equal questions would be put together, and wait as one.
+        .server("location = /own { rate_limit_redis $request_id rate=9r/h name=own;")
+        .server("try_files /index.html =404; }")
         .start();
     assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
     redis.stop_signal();
-    let url = nginx.h2_url("/?k=a");
+    let url = nginx.h2_url("/own");
     let clients = std::thread::spawn(move || {
         h2load(&["-n", &ALL.to_string(), "-c", "10", "-m", "7000", &url])
     });
