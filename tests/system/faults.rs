@@ -15,12 +15,12 @@ use harness::{
 const TIMEOUT: Duration = Duration::from_millis(20);
 
 /// How much longer than the timeout requests wait, on a machine that does nothing else. Tests run
-/// side by side, so it is the median of those who wait that is held against it, and the machine may
-/// be as late as it is for the test itself.
+/// side by side, so it is the quicker quarter of those who wait that is held against it, and the
+/// machine may be as late as it is for the test itself.
 const OVERDUE: Duration = Duration::from_millis(5);
 
 /// And the last one.
-const NOISE: Duration = Duration::from_millis(100);
+const NOISE: Duration = Duration::from_millis(200);
 
 /// Attempts come at least every 0.8 s; the rest is for a busy machine.
 const RECOVERY: Duration = Duration::from_millis(1_300);
@@ -145,9 +145,10 @@ fn is_as_the_policies_say(fault: &str, round: &Round) {
 fn is_within(fault: &str, timeout: Duration, Round { journal, late }: &Round) {
     let mut waited = journal.clone();
     waited.0.retain(|entry| entry.wait > timeout / 2);
-    if !waited.0.is_empty() {
-        let half = waited.percentile(50);
-        assert!(half <= timeout + OVERDUE + *late, "{fault}: waited {half:?}, late by {late:?}");
+    // Of a few it says nothing.
+    if waited.0.len() >= 6 {
+        let quick = waited.percentile(25);
+        assert!(quick <= timeout + OVERDUE + *late, "{fault}: waited {quick:?}, late by {late:?}");
     }
     let last = journal.percentile(100);
     assert!(last <= timeout + NOISE + *late, "{fault}: one waited {last:?}, late by {late:?}");
@@ -431,13 +432,13 @@ fn surplus_replies() {
         Some(_) => Act::Say(ALLOWED.repeat(3).into()),
         None => Act::Usual,
     });
-    let nginx = limited(&fake.url(), 3).start();
+    let nginx = limited(&fake.url(), 3).server("rate_limit_redis_timeout 5s;").start();
     let workers = nginx.worker_pids();
     assert!(is_decided_by_redis(&nginx));
     switch.store(true, Ordering::SeqCst);
     let round = requests(&nginx, 20);
     assert!(round.journal.count("PASSED") > 0);
-    is_within("surplus replies", TIMEOUT, &round);
+    is_within("surplus replies", Duration::ZERO, &round);
     assert!(nginx.error_log().contains("a reply to no command"), "{}", nginx.error_log());
     switch.store(false, Ordering::SeqCst);
     recovers("surplus replies", &nginx);
@@ -448,6 +449,7 @@ fn surplus_replies() {
 /// Replies of another shape than their question's are known for what they are.
 #[test]
 fn wrong_order() {
+    // The time, and that nothing was stored for either limit.
     let two = "*3\r\n:1763683200000000\r\n$-1\r\n$-1\r\n";
     let fake = Fake::start(move |command| {
         let answer = match (command.key(), command.words.get(2).map(String::as_str)) {
@@ -533,7 +535,8 @@ fn what_may_have_run_is_not_repeated() {
     for mode in [Mode::DropReplies, Mode::CloseAtReply, Mode::Slow(Duration::from_millis(50))] {
         let proxy = Proxy::to(&redis);
         let nginx = limited(&proxy.url(), 0).start();
-        wait_until(RECOVERY, || is_decided_by_redis(&nginx), "decisions");
+        let clients = || redis.clients().join("\n").matches("name=nginx_rate_limit_redis:").count();
+        wait_until(PATIENCE, || clients() == 2, "a connection of each worker");
         let calls = || redis.calls("evalsha") + redis.calls("eval");
         let before = calls();
         proxy.set(mode);
@@ -573,6 +576,26 @@ fn what_may_have_run_is_not_repeated() {
         proxy.cut();
         recovers(&format!("{mode:?}"), &nginx);
     }
+}
+
+/// One answer is lost, and all is well again before the request has waited for long.
+#[test]
+fn what_may_have_run_is_not_repeated_though_it_could_be() {
+    let losses = [Act::Close(Vec::new()), Act::Close(half()), Act::Reset, Act::line("garbage")];
+    let number = losses.len();
+    let fake = Fake::answering(move |key| {
+        let lost = key.strip_prefix("lost-").and_then(|number| number.parse::<usize>().ok());
+        lost.map_or(Act::Usual, |number| losses[number].clone())
+    });
+    let nginx = limited(&fake.url(), 3).workers(1).server("rate_limit_redis_timeout 5s;").start();
+    for lost in 0..number {
+        assert!(is_decided_by_redis(&nginx));
+        let key = format!("lost-{lost}");
+        assert_eq!(nginx.get(&format!("/closed?k={key}")).decision(), "ERROR_REJECTED none");
+        assert!(is_decided_by_redis(&nginx), "the connection is replaced at once");
+        assert_eq!((fake.asked("EVALSHA", &key), fake.asked("EVAL", &key)), (1, 0));
+    }
+    assert_eq!(nginx.logged("is down"), Vec::<String>::new());
 }
 
 /// A Redis on another machine, if there can be one here.
