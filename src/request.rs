@@ -17,6 +17,7 @@ use rate_limit_core::decision::{self, Decision, Source};
 use rate_limit_core::local::Mode;
 use rate_limit_core::text::log::{Escaped, Excess};
 
+use crate::clock::monotonic_micros;
 use crate::conf::{LocationConf, OnError};
 use crate::log::{is_logged, log};
 use crate::redis::{Asked, Pending};
@@ -100,11 +101,19 @@ unsafe fn ask(
     // SAFETY: the request is valid; its connection outlives it, and the nodes outlive both. The
     // context, and the question in it, stay in the pool of the request, whose cleanup cancels it.
     unsafe {
+        let wake = NonNull::new((*(*r).connection).write);
+        let Some(wake) = wake else { return INTERNAL_ERROR };
+        if is_denied(conf, asked) {
+            let pending = Pending::new(asked, &[], conf.timeout(), wake);
+            let context = Context::create(r, conf, Some(pending));
+            let Some(context) = context else { return INTERNAL_ERROR };
+            context.decide(Source::Cache);
+            return act(r, context);
+        }
         let main = Module::main_conf(&*r.cast::<ngx::http::Request>());
         let deployment = main.and_then(|main| conf.deployment(main));
         let parts = deployment.and_then(|all| all.as_ref().parts(asked, (*r).pool));
-        let wake = NonNull::new((*(*r).connection).write);
-        let (Some(parts), Some(wake)) = (parts, wake) else { return INTERNAL_ERROR };
+        let Some(parts) = parts else { return INTERNAL_ERROR };
         let pending = Pending::new(asked, parts, conf.timeout(), wake);
         let Some(context) = Context::create(r, conf, Some(pending)) else { return INTERNAL_ERROR };
         if is_rejected_locally(context, asked) {
@@ -117,6 +126,27 @@ unsafe fn ask(
             None => suspend(r),
             Some(_) => resume(r, context),
         }
+    }
+}
+
+/// Whether it is known, without asking Redis, that the request cannot pass. Of several limits the
+/// others would not answer, so then all are asked.
+fn is_denied(conf: &LocationConf, asked: &[Asked]) -> bool {
+    let [asked] = asked else { return false };
+    let Some(shared) = context::memory().filter(|_| conf.deny_cache()) else { return false };
+    let verdict = shared.denied(asked, monotonic_micros());
+    asked.verdict.set(verdict);
+    verdict.is_some()
+}
+
+/// Remembers until when the request cannot pass.
+fn remember_denial(context: &Context) {
+    if let [asked] = context.asked()
+        && let Some(verdict) = asked.verdict.get()
+        && context.conf().deny_cache()
+        && let Some(shared) = context::memory()
+    {
+        shared.remember_denial(asked, &verdict, context.started());
     }
 }
 
@@ -180,8 +210,9 @@ fn conclude(context: &Context, is_answered: bool) {
     };
     if is_answered {
         context.decide(Source::Redis);
-        if context.decision().is_some_and(|decision| decision.status.is_rejection()) {
+        if context.is_rejected() {
             give_back();
+            remember_denial(context);
         }
         return;
     }

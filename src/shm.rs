@@ -1,10 +1,10 @@
 //! What the workers of a machine share: a zone of memory that survives reloads.
 //!
 //! ```text
-//! Header | a record for each limit | a record for each node | the table of local decisions
+//! Header | a record for each limit | for each node | denials | the table of local decisions
 //! ```
 //!
-//! Header and records are atomics, which need no lock. The table, and the taking of a record, are
+//! All but the table are atomics, which need no lock. The table, and the taking of a record, are
 //! under the lock of the zone, which NGINX releases if a worker dies with it.
 
 use std::cell::Cell;
@@ -22,8 +22,12 @@ use rate_limit_core::table::Table;
 
 use crate::Module;
 
+mod denials;
 mod local;
 mod record;
+mod snapshot;
+
+use denials::Denial;
 
 pub(crate) use local::Local;
 pub(crate) use record::{LimitRecord, NodeRecord, View};
@@ -35,10 +39,13 @@ pub(crate) const DEFAULT_SIZE: usize = 8 << 20;
 pub(crate) const LEAST_SIZE: usize = 256 << 10;
 
 /// Says that the memory is laid out as this version does it.
-const LAYOUT: u64 = 0x7261_7465_6c69_0001;
+const LAYOUT: u64 = 0x7261_7465_6c69_0002;
 
 /// This part of the memory is for records.
 const RECORDS: usize = 8;
+
+/// This part of the memory is for denials.
+const DENIALS: usize = 4;
 
 /// What stands at the start of the memory.
 #[repr(C)]
@@ -48,6 +55,8 @@ struct Header {
     seed: AtomicU64,
     /// The Unix time in µs at which all that was spent locally is regained.
     whole: AtomicU64,
+    /// The monotonic time in µs at which all denials have passed.
+    denied: AtomicU64,
     /// Whether somebody is changing the table.
     changing: AtomicU64,
     /// Local decisions that found no room.
@@ -65,6 +74,7 @@ pub(crate) struct Shared {
     header: &'static Header,
     limits: &'static [LimitRecord],
     nodes: &'static [NodeRecord],
+    denials: &'static [Denial],
     table: NonNull<u64>,
     table_words: usize,
 }
@@ -136,13 +146,17 @@ impl Shared {
             let limits = size / RECORDS / 2 / size_of::<LimitRecord>();
             let nodes_at = limits_at + limits * size_of::<LimitRecord>();
             let nodes = size / RECORDS / 2 / size_of::<NodeRecord>();
-            let table_at = nodes_at + nodes * size_of::<NodeRecord>();
+            let records = nodes_at + nodes * size_of::<NodeRecord>();
+            let denials_at = records.next_multiple_of(align_of::<Denial>());
+            let denials = size / DENIALS / size_of::<Denial>();
+            let table_at = denials_at + denials * size_of::<Denial>();
             let header = &*start.cast::<Header>();
             let shared = Self {
                 pool,
                 header,
                 limits: std::slice::from_raw_parts(start.add(limits_at).cast(), limits),
                 nodes: std::slice::from_raw_parts(start.add(nodes_at).cast(), nodes),
+                denials: std::slice::from_raw_parts(start.add(denials_at).cast(), denials),
                 table: NonNull::new(start.add(table_at).cast())?,
                 table_words: size.checked_sub(table_at)? / size_of::<u64>(),
             };

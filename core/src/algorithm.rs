@@ -1,8 +1,9 @@
 //! The algorithms: each a room of its own, a Lua script and its Rust reference side by side.
 //!
 //! Both are the same function, of what is stored for a client, the time, the quota and the cost, to
-//! a verdict and what to store; and where a request must not spend after all, back. The script runs inside Redis; the reference says what it means, and
-//! a test drives both through the same random histories and demands the same decisions. To add an
+//! what to store; and where a request must not spend after all, back. The script runs inside Redis
+//! and only tells what it found and when; what that means, the verdict, follows from the reference.
+//! A test drives both through the same random histories and demands the same states. To add an
 //! algorithm, add its two files and its lines to the tables below.
 
 mod fixed_window;
@@ -12,6 +13,7 @@ pub mod leaky_bucket;
 mod moment;
 mod sliding_log;
 mod sliding_window;
+mod stored;
 mod token_bucket;
 mod words;
 
@@ -63,6 +65,7 @@ struct Description {
     source: &'static str,
     /// The terms in which it counts: see [`Quota::terms`].
     terms: fn(Rate, u64) -> Result<Terms, QuotaError>,
+    read: fn(&[u8]) -> Option<State>,
     decide: fn(&mut Option<State>, u64, &Quota, u64) -> Verdict,
     give_back: fn(&mut Option<State>, u64, &Quota, u64),
 }
@@ -79,6 +82,7 @@ macro_rules! describe {
             function: $lua,
             source: include_str!(concat!("algorithm/", $lua, ".lua")),
             terms: $rust::terms,
+            read: $rust::read,
             decide: $rust::decide,
             give_back: $rust::give_back,
         }
@@ -135,8 +139,9 @@ impl Algorithm {
         self.description().burst
     }
 
-    /// The name of the Lua function: `(stored, now, cost, limit, period, count)` to
-    /// `allowed, remaining, reset, retry, new, ttl`. A cost below zero is given back.
+    /// The name of the Lua function: `(stored, now, cost, limit, period, count, n)` to
+    /// `allowed, new, ttl`, the last two only if there is something to store. A cost below zero is
+    /// given back. With n, which is nil for 1, it spends for as many of n requests as fit.
     pub fn function(self) -> &'static str {
         self.description().function
     }
@@ -146,10 +151,16 @@ impl Algorithm {
         self.description().source
     }
 
-    /// Whether the function reads and writes Redis itself. It then gets the key in place of what
-    /// is stored, and answers a function that writes in place of what to store.
+    /// Whether the function reads and writes Redis itself, so that nobody can tell what it found.
+    /// It then gets the key in place of what is stored, and knows of no n; and answers
+    /// `allowed, remaining, reset, retry, store`, where the last is a function that writes.
     pub fn stores_itself(self) -> bool {
         self == Self::SlidingLog
+    }
+
+    /// Whether equal questions at one moment can be asked as one: see `Scripts::ask_times`.
+    pub fn is_repeatable(self) -> bool {
+        !self.stores_itself()
     }
 
     /// Whether quota comes back bit by bit, rather than at the end of a window.
@@ -160,6 +171,11 @@ impl Algorithm {
     /// The numbers that stand for the rate: see [`Quota::terms`].
     pub(crate) fn terms(self, rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
         (self.description().terms)(rate, limit)
+    }
+
+    /// The state that is stored as this text; `None` for what the script would not take for one.
+    pub fn read(self, text: &[u8]) -> Option<State> {
+        (self.description().read)(text)
     }
 
     /// Decides as the script does. `now` is in µs, at most 2^53; `state` is what an earlier

@@ -29,6 +29,8 @@ pub enum Status {
 pub enum Source {
     /// Redis.
     Redis,
+    /// This machine's memory of what Redis has said.
+    Cache,
     /// This machine alone, because Redis could not.
     Local,
     /// Nobody: the policy for errors, or an empty key.
@@ -122,12 +124,13 @@ impl Status {
 
 impl Source {
     /// Every source that decides.
-    pub const DECIDING: [Self; 2] = [Self::Redis, Self::Local];
+    pub const DECIDING: [Self; 3] = [Self::Redis, Self::Cache, Self::Local];
 
     /// As in `$rate_limit_redis_source`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Redis => "redis",
+            Self::Cache => "cache",
             Self::Local => "local",
             Self::None => "none",
         }

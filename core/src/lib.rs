@@ -11,6 +11,7 @@
 pub mod algorithm;
 pub mod client;
 pub mod decision;
+mod draft;
 pub mod key;
 pub mod limit;
 pub mod local;

@@ -76,6 +76,15 @@ impl Quota {
     pub fn limit(&self) -> u64 {
         self.limit
     }
+
+    /// A number that is another for another quota, as good as always.
+    pub fn fingerprint(&self) -> u64 {
+        let (period, count) = self.terms;
+        let mix = |hash: u64, number: u64| {
+            (hash ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31)
+        };
+        [period, count, self.limit].into_iter().fold(self.algorithm as u64, mix)
+    }
 }
 
 #[cfg(test)]
@@ -95,6 +104,22 @@ mod tests {
         assert!(is_name("default") && is_name("per_ip-v6.2") && is_name(&"x".repeat(64)));
         assert!(!is_name("") && !is_name("a b") && !is_name("a:b") && !is_name(&"x".repeat(65)));
         assert!(!is_name("ä") && !is_name("{a}"));
+    }
+
+    #[test]
+    fn fingerprints_differ() {
+        let of = |algorithm, rate: &str, limit| {
+            Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap().fingerprint()
+        };
+        let all = [
+            of(Algorithm::TokenBucket, "10r/s", 10),
+            of(Algorithm::TokenBucket, "10r/s", 11),
+            of(Algorithm::TokenBucket, "11r/s", 10),
+            of(Algorithm::Gcra, "10r/s", 10),
+            of(Algorithm::FixedWindow, "10r/s", 10),
+        ];
+        let different: std::collections::BTreeSet<_> = all.into_iter().collect();
+        assert_eq!(different.len(), all.len());
     }
 
     #[test]

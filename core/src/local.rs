@@ -25,6 +25,7 @@
 
 use crate::algorithm::State;
 use crate::decision::Verdict;
+use crate::draft::{self, Draft};
 use crate::limit::Quota;
 use crate::table::Table;
 
@@ -47,18 +48,6 @@ pub struct Charge {
     answer: Answer,
     /// Whether it was spent, and not given back.
     spent: bool,
-    draft: Draft,
-}
-
-/// A decision that is being made.
-#[derive(Debug, Default)]
-struct Draft {
-    /// Whether the limit takes part.
-    asked: bool,
-    /// What is stored, what is to be stored, and whether that is anything new.
-    before: Option<State>,
-    after: Option<State>,
-    changed: bool,
 }
 
 /// What a limit says here.
@@ -79,15 +68,10 @@ pub enum Answer {
 /// `now` is the Unix time in µs. Answers the time in µs at which all of these quotas are whole
 /// again: past the latest that was ever answered, nothing is asked in [`Mode::Return`].
 pub fn decide(table: &mut Table<'_>, now: u64, mode: Mode, charges: &mut [Charge]) -> u64 {
-    for charge in &mut *charges {
-        charge.load(table, now, mode);
-    }
-    each_asked(charges, |charge, earlier| charge.spend(earlier, now));
-    let passes = !charges.iter().any(Charge::rejects);
-    if !passes {
-        each_asked(charges, |charge, earlier| charge.spend_nothing(earlier, now));
-    }
-    let reset = charges.iter_mut().map(|charge| charge.store(table, passes)).max();
+    let mut drafts: Vec<_> = charges.iter().map(|charge| charge.draft(table, now, mode)).collect();
+    let passes = draft::decide(&mut drafts, now, true);
+    let settle = |(charge, draft): (&mut Charge, _)| charge.settle(table, draft, passes);
+    let reset = charges.iter_mut().zip(drafts).map(settle).max();
     now.saturating_add(reset.unwrap_or(0))
 }
 
@@ -101,21 +85,10 @@ pub fn give_back(table: &mut Table<'_>, now: u64, charges: &mut [Charge]) {
     }
 }
 
-/// Does something with each charge that is asked, and those before it.
-fn each_asked(charges: &mut [Charge], act: impl Fn(&mut Charge, &[Charge])) {
-    for index in 0..charges.len() {
-        let (earlier, later) = charges.split_at_mut(index);
-        if let Some(charge) = later.first_mut().filter(|charge| charge.draft.asked) {
-            act(charge, earlier);
-        }
-    }
-}
-
 impl Charge {
     /// `digest` stands for the limit and the client, and is as good as random.
     pub fn new(digest: u128, quota: Quota, cost: u64) -> Self {
-        let (answer, draft) = (Answer::Unasked, Draft::default());
-        Self { digest, quota, cost, answer, spent: false, draft }
+        Self { digest, quota, cost, answer: Answer::Unasked, spent: false }
     }
 
     /// What the limit said at the last decision.
@@ -123,55 +96,32 @@ impl Charge {
         self.answer
     }
 
-    fn rejects(&self) -> bool {
-        matches!(self.answer, Answer::Verdict(Verdict { allowed: false, .. }))
-    }
-
-    /// Reads what is stored, and finds out whether the limit is to be asked.
-    fn load(&mut self, table: &mut Table<'_>, now: u64, mode: Mode) {
-        *self = Self::new(self.digest, self.quota, self.cost);
-        self.draft.before = stored(table, self.digest);
-        self.draft.asked = match mode {
+    /// The limit's part in the decision, if it is to be asked.
+    fn draft(&self, table: &mut Table<'_>, now: u64, mode: Mode) -> Option<Draft<u128>> {
+        let stored = stored(table, self.digest);
+        let asked = match mode {
             Mode::Outage => true,
-            Mode::Return => self.draft.before.is_some() && self.ask(&[], now, 0).reset > 0,
+            Mode::Return => stored.is_some() && self.reset(stored.clone(), now) > 0,
         };
+        asked.then(|| Draft::new(self.digest, self.quota, self.cost, stored))
     }
 
-    fn spend(&mut self, earlier: &[Self], now: u64) {
-        self.answer = Answer::Verdict(self.ask(earlier, now, self.cost));
+    /// How long the quota takes from now to be whole, in µs.
+    fn reset(&self, mut state: Option<State>, now: u64) -> u64 {
+        self.quota.algorithm().decide(&mut state, now, &self.quota, 0).reset
     }
 
-    /// Answers for what the limit holds, and, where it rejects the request, when it would not.
-    fn spend_nothing(&mut self, earlier: &[Self], now: u64) {
-        let unspent = self.ask(earlier, now, 0);
-        if let Answer::Verdict(verdict) = &mut self.answer {
-            let Verdict { allowed, retry, .. } = *verdict;
-            *verdict = Verdict { allowed, retry, ..unspent };
-        }
-    }
-
-    /// Asks the limit, given what those before it are about to store.
-    fn ask(&mut self, earlier: &[Self], now: u64, cost: u64) -> Verdict {
-        let shares = |other: &&Self| other.draft.asked && other.digest == self.digest;
-        let sharer = earlier.iter().rfind(shares);
-        let start = sharer.map_or(&self.draft.before, |sharer| &sharer.draft.after);
-        let mut after = start.clone();
-        let verdict = self.quota.algorithm().decide(&mut after, now, &self.quota, cost);
-        self.draft.changed = after != *start;
-        self.draft.after = after;
-        verdict
-    }
-
-    /// Writes down what the decision has changed. Answers how long the quota takes from now to be
-    /// whole, in µs.
-    fn store(&mut self, table: &mut Table<'_>, passes: bool) -> u64 {
-        let Draft { after, changed, .. } = std::mem::take(&mut self.draft);
-        let Answer::Verdict(verdict) = self.answer else { return 0 };
-        if changed && !store(table, self.digest, after.as_ref()) {
+    /// Takes note of the decision, and writes down what it has changed. Answers how long the quota
+    /// takes from now to be whole, in µs.
+    fn settle(&mut self, table: &mut Table<'_>, draft: Option<Draft<u128>>, passes: bool) -> u64 {
+        (self.answer, self.spent) = (Answer::Unasked, false);
+        let Some(draft) = draft else { return 0 };
+        let Some(verdict) = draft.verdict() else { return 0 };
+        if !store(table, self.digest, draft.change()) {
             self.answer = Answer::NoRoom;
             return 0;
         }
-        self.spent = passes && self.cost > 0;
+        (self.answer, self.spent) = (Answer::Verdict(verdict), passes && self.cost > 0);
         verdict.reset
     }
 
@@ -218,6 +168,10 @@ mod tests {
         let mut charges = [Charge::new(digest(1), quota, cost)];
         decide(table, now, mode, &mut charges);
         charges[0].answer()
+    }
+
+    fn rejects(charge: &Charge) -> bool {
+        matches!(charge.answer(), Answer::Verdict(Verdict { allowed: false, .. }))
     }
 
     fn verdict(answer: Answer) -> Verdict {
@@ -364,7 +318,7 @@ mod tests {
                 let until = decide(&mut self.table, self.now, mode, &mut charges);
                 self.until = self.until.max(until);
             }
-            if charges[0].rejects() {
+            if rejects(&charges[0]) {
                 return false;
             }
             let passes = mode == Mode::Outage || self.ask_redis(cost).allowed;
@@ -506,7 +460,7 @@ mod tests {
         let mut charges = [2, 1].map(|number| Charge::new(digest(number), quota, 1));
         decide(table, START, Mode::Return, &mut charges);
         assert_eq!(charges[0].answer(), Answer::Unasked);
-        assert!(charges[1].rejects());
+        assert!(rejects(&charges[1]));
         // What was not spent is not given back.
         give_back(table, START, &mut charges);
         assert!(!verdict(ask(table, START, Mode::Outage, quota, 1)).allowed);

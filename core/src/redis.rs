@@ -2,10 +2,10 @@
 //!
 //! [`link::Link`] is one connection's state as a pure machine: bytes and events in, bytes and
 //! answers out. Commands are packed here, since their constant parts are known when the
-//! configuration is read; replies are framed and bounded here, and integers, the only thing that
-//! a decision consists of, are read in place. The `redis` crate reads URLs, packs the rest and
-//! parses the rest.
+//! configuration is read; replies are framed and bounded here, and what a script answers is read in
+//! place. The `redis` crate reads URLs, packs the rest and parses the rest.
 
+pub mod answer;
 pub mod backoff;
 pub mod breaker;
 pub mod cluster;
@@ -18,5 +18,5 @@ pub mod reply;
 pub mod script;
 pub mod sentinel;
 
-/// A message of a channel.
-pub use redis::Value as Message;
+/// A value of any kind that a server has sent.
+pub use redis::Value;

@@ -38,6 +38,13 @@ pub struct Usage {
     pub evictions: u64,
 }
 
+impl Usage {
+    /// Bytes in blocks that are not in use.
+    pub fn free_bytes(&self) -> u64 {
+        self.blocks.saturating_sub(self.used).saturating_mul(memory::BLOCK_BYTES)
+    }
+}
+
 impl<'a> Table<'a> {
     /// The table that is in this memory, or a new one, if the memory holds none of this layout
     /// and size.

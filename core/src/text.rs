@@ -3,4 +3,5 @@
 pub mod body;
 pub mod fields;
 pub mod log;
+pub mod metrics;
 pub mod number;

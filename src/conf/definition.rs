@@ -33,6 +33,11 @@ impl Definitions {
         }
     }
 
+    /// Every name that is taken.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.0.iter().map(|definition| definition.name)
+    }
+
     /// Notes where `limit` keeps its counters. All of a name must be in one store.
     pub(super) fn bind(&mut self, limit: &Limit, store: &Store) -> Result<(), String> {
         let (name, place) = (limit.name(), limit.place());

@@ -32,8 +32,9 @@ pub(crate) struct Limit {
     undelayed: Option<Undelayed>,
     /// Where neither rate nor burst is a variable.
     quota: Option<Quota>,
-    /// The part of the Redis key that all clients have in common, once the store is known.
-    head: OnceCell<Vec<u8>>,
+    /// The part of the Redis key that all clients have in common, once the store is known, and what
+    /// stands for it in memory.
+    head: OnceCell<(Vec<u8>, u64)>,
     written: String,
     /// File and line.
     place: String,
@@ -132,12 +133,21 @@ impl Limit {
 
     /// The part of the Redis key that all clients have in common.
     pub(crate) fn head(&self) -> &[u8] {
-        self.head.get().map_or(b"", Vec::as_slice)
+        self.head.get().map_or(b"", |(head, _)| head.as_slice())
+    }
+
+    /// What stands for the limit in this machine's memory.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        self.head.get().map_or(0, |(_, fingerprint)| *fingerprint)
     }
 
     /// Says which store it keeps its counters in.
     pub(super) fn bind(&self, store: &Store) {
-        self.head.get_or_init(|| key::head(store.prefix(), self.name));
+        self.head.get_or_init(|| {
+            let head = key::head(store.prefix(), self.name);
+            let fingerprint = key::fingerprint(&head);
+            (head, fingerprint)
+        });
     }
 
     /// What is counted for it.

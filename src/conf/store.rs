@@ -83,7 +83,7 @@ impl Store {
     }
 
     /// As it may be shown.
-    pub(super) fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         redacted(&self.reference)
     }
 
@@ -220,15 +220,18 @@ impl Builder {
             }
             "cluster" => line.choose(&mut self.cluster, &[("on", true), ("off", false)]),
             "sentinel" => {
-                let name = line.value()?;
-                line.once(&mut self.sentinel, name)
+                let master = read_name(line)?;
+                line.once(&mut self.sentinel, master)
             }
             "user" => {
-                let user = line.value()?;
+                let user = read_name(line)?;
                 line.once(&mut self.user, user)
             }
             "password" => {
                 let password = line.value()?.to_owned();
+                if password.is_empty() {
+                    return Err("the value of \"password\" must not be empty".to_owned());
+                }
                 self.set_password(password)
             }
             "password_file" => {
@@ -375,6 +378,14 @@ impl Builder {
         }
         account.database = self.database.unwrap_or(account.database);
         Ok(account)
+    }
+}
+
+/// Reads the name of an account or of a master.
+fn read_name(line: &Directive<'_>) -> Result<&'static str, String> {
+    match line.value()? {
+        "" => Err(line.invalid("", "a name")),
+        name => Ok(name),
     }
 }
 

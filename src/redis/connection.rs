@@ -10,10 +10,12 @@ use ngx::ffi::{
 };
 use rate_limit_core::metrics::ErrorKind;
 use rate_limit_core::redis::greeting::Greeting;
-use rate_limit_core::redis::link::{Event, Fault, Link, Next, Refused};
+use rate_limit_core::redis::link::{Event, Fault, Link, MAX_WAITING, Next, Refused};
 use rate_limit_core::redis::queue::Ticket;
 
 use super::node::Node;
+use super::part::Part;
+use super::recent::Recent;
 use super::resolve::Resolution;
 use super::socket::{Socket, Transfer};
 use super::waiter::Waiter;
@@ -27,6 +29,9 @@ pub(super) struct Connection {
     /// Where it is: what others get to refer to it.
     this: NonNull<Self>,
     link: Link<Waiter>,
+    recent: Recent,
+    /// How many wait behind others that ask the same.
+    chained: usize,
     socket: Option<Socket>,
     /// The server's host, while its addresses are looked up.
     resolution: Option<Box<Resolution>>,
@@ -65,6 +70,8 @@ impl Connection {
         let connection = Box::leak(Box::new(Self {
             this: NonNull::dangling(),
             link: Link::new(greeting),
+            recent: Recent::new(),
+            chained: 0,
             socket: None,
             resolution: None,
             node,
@@ -146,6 +153,30 @@ impl Connection {
 
     /// Puts a question into the batch that is sent at the end of this turn.
     pub(super) fn submit(&mut self, waiter: Waiter) -> Result<(), Refused> {
+        let Waiter::Part(part) = waiter else { return self.enqueue(waiter) };
+        let part = Part::get(part);
+        match self.recent.same(part) {
+            Some(_) if self.link.waiting().saturating_add(self.chained) >= MAX_WAITING => {
+                return Err(Refused::Overload);
+            }
+            // It is asked with the one before, which knows where that is.
+            Some(last) => {
+                self.chained = self.chained.saturating_add(1);
+                Part::get(last).append(part);
+            }
+            None => self.enqueue(waiter)?,
+        }
+        // It does not wait here any more if the connection could not even begin to connect.
+        if part.is_queued() {
+            self.recent.note(part);
+        }
+        Ok(())
+    }
+
+    fn enqueue(&mut self, waiter: Waiter) -> Result<(), Refused> {
+        if waiter.is_asking() {
+            self.link.submit(Waiter::Asking)?;
+        }
         let ticket = self.link.submit(waiter)?;
         waiter.waits_at(self.this, ticket);
         if self.link.is_idle() {
@@ -157,8 +188,23 @@ impl Connection {
     }
 
     /// Forgets a question whose request is gone, or has waited long enough.
-    pub(super) fn cancel(&mut self, ticket: Ticket) {
-        self.link.cancel(ticket);
+    pub(super) fn cancel(&mut self, part: &Part, ticket: Ticket) {
+        let (previous, next) = part.unchain();
+        if previous.is_some() || next.is_some() {
+            self.chained = self.chained.saturating_sub(1);
+        }
+        self.recent.forget(part, previous);
+        match (previous, next) {
+            (Some(_), _) => {}
+            (None, Some(next)) => {
+                Part::get(next).stands_in_for(part);
+                self.link.replace(ticket, Waiter::Part(next));
+            }
+            (None, None) => self.link.cancel(ticket),
+        }
+        if part.is_asking() {
+            self.link.cancel(ticket.wrapping_sub(1));
+        }
     }
 
     /// Ends the connection if the server owes answers and has said nothing for long.
@@ -253,24 +299,36 @@ impl Connection {
                     }
                 }
                 Some(Event::Message(message)) => node.deployment().heard(&message),
-                Some(Event::Answer(waiter, reply)) => match waiter.answered(reply, node) {
-                    Answered::Done => {}
-                    Answered::Again => {
-                        if self.submit(waiter).is_err() {
-                            waiter.lost(node, false);
-                        }
-                    }
-                    Answered::Unfit(reason) => self.unfit = Some(reason),
-                },
+                Some(Event::Answer(waiter, reply)) => {
+                    self.chained = self.chained.saturating_sub(waiter.others());
+                    let answered = waiter.answered(reply, node);
+                    self.follow(waiter, answered);
+                }
             }
+        }
+    }
+
+    /// Does what an answer asks for.
+    fn follow(&mut self, waiter: Waiter, answered: Answered) {
+        match answered {
+            Answered::Done => {}
+            Answered::Again => match self.enqueue(waiter) {
+                Ok(()) => self.chained = self.chained.saturating_add(waiter.others()),
+                Err(_) => waiter.lost(self.node(), false),
+            },
+            Answered::Unfit(reason) => self.unfit = Some(reason),
         }
     }
 
     fn send(&mut self) -> Result<(), Fault> {
         let node = self.node();
         let Some(socket) = &mut self.socket else { return Ok(()) };
+        let recent = &mut self.recent;
         loop {
-            let bytes = self.link.output(now(), |waiter, out| waiter.encode(node, out));
+            let bytes = self.link.output(now(), |waiter, out| {
+                recent.next_batch();
+                waiter.encode(node, out);
+            });
             if bytes.is_empty() {
                 break;
             }
@@ -289,14 +347,21 @@ impl Connection {
         self.socket = None;
         self.resolution = None;
         self.timer.stop();
-        if !self.link.is_ready() && self.try_next_address() {
+        let was_ready = self.link.is_ready();
+        if !was_ready && self.try_next_address() {
             return;
         }
+        self.recent.next_batch();
         let random = ngx_random().unsigned_abs();
+        let chained = &mut self.chained;
         let next = self.link.lost(now(), random, fault.is_fit(), |waiter: Waiter, sent| {
+            *chained = chained.saturating_sub(waiter.others());
             waiter.lost(node, sent);
         });
         self.tell_node();
+        if was_ready {
+            node.deployment().is_lost();
+        }
         match next {
             Next::Connect { first } => {
                 node.count_error(ErrorKind::Lost);

@@ -8,14 +8,15 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
 use ngx::ffi::{
-    NGX_LOG_NOTICE, ngx_event_t, ngx_exiting, ngx_msec_t, ngx_palloc, ngx_pool_t, ngx_random,
+    NGX_LOG_ERR, NGX_LOG_NOTICE, ngx_event_t, ngx_exiting, ngx_msec_t, ngx_palloc, ngx_pool_t,
+    ngx_random,
 };
 use rate_limit_core::metrics::Command;
 use rate_limit_core::redis::cluster::{Map, Member, Redirect, SLOTS, slot};
 use rate_limit_core::redis::endpoint::{Address, Endpoint};
 use rate_limit_core::redis::queue::Ticket;
 use rate_limit_core::redis::reply::Reply;
-use rate_limit_core::redis::{Message, command, sentinel};
+use rate_limit_core::redis::{Value, command, sentinel};
 use rate_limit_core::text::log::Escaped;
 
 use super::address::SocketAddress;
@@ -39,6 +40,9 @@ const NEWS_IN_NEED: ngx_msec_t = 250;
 /// And else this often, in ms, give or take a tenth: workers shall not ask in step.
 const NEWS_ROUTINE: ngx_msec_t = 10_000;
 
+/// How many nodes are known before redirections to others are not followed any more.
+const MAX_NODES: usize = 1_000;
+
 /// How long those wait whom a cluster asks to try again, in ms.
 const LATER: ngx_msec_t = 2;
 
@@ -57,8 +61,8 @@ pub(crate) struct Deployment {
     master: Cell<Option<NonNull<Node>>>,
     /// Who decides for each slot, where it is a cluster.
     owners: RefCell<Vec<Option<NonNull<Node>>>>,
-    /// Whether everything has somebody who decides, as far as is known.
-    complete: Cell<bool>,
+    /// Whether there are slots of a cluster that nobody has.
+    has_orphans: Cell<bool>,
     parked: RefCell<BTreeMap<Ticket, (NonNull<Part>, Wish)>>,
     tickets: Cell<Ticket>,
     notes: RefCell<Vec<Note>>,
@@ -121,7 +125,7 @@ impl Deployment {
             retired: RefCell::default(),
             master: Cell::new(None),
             owners: RefCell::default(),
-            complete: Cell::new(false),
+            has_orphans: Cell::new(false),
             parked: RefCell::default(),
             tickets: Cell::new(0),
             notes: RefCell::default(),
@@ -184,13 +188,14 @@ impl Deployment {
     pub(crate) fn connect(&self) {
         match self.store.kind() {
             Kind::Single => self.each_node(Node::open),
-            _ => self.want_news(),
+            // What is posted before the event loop runs would wait until anything happens.
+            _ => self.clock_in(0),
         }
     }
 
     fn each_node(&self, mut act: impl FnMut(&Node)) {
         let nodes = self.nodes.borrow().clone();
-        // SAFETY: nodes are freed only by `retire` and at the end.
+        // SAFETY: nodes are freed only by `free_retired` and at the end.
         nodes.iter().for_each(|node| act(unsafe { node.as_ref() }));
     }
 
@@ -204,7 +209,8 @@ impl Deployment {
         pool: *mut ngx_pool_t,
     ) -> Option<&'static [Part]> {
         let same_place = |a: &Asked, b: &Asked| !self.is_cluster() || slot_of(a) == slot_of(b);
-        let count = asked.chunk_by(same_place).count();
+        // In a cluster there are as many as limits: a part that has several can be divided.
+        let count = if self.is_cluster() { asked.len() } else { 1 };
         // SAFETY: the memory is of the request's pool, large and aligned enough, and all of it is
         // written before it is returned.
         unsafe {
@@ -212,11 +218,19 @@ impl Deployment {
             if first.is_null() {
                 return None;
             }
-            for (index, asked) in asked.chunk_by(same_place).enumerate() {
+            let mut next = first;
+            let mut add = |asked, slot| {
+                next.write(Part::new(asked, slot, NonNull::from(self)));
+                next = next.add(1);
+            };
+            for asked in asked.chunk_by(same_place) {
                 // Who needs no slot does not compute it.
                 let needed = self.is_cluster() || self.store.connections() > 1;
                 let slot = asked.first().filter(|_| needed).map_or(0, slot_of);
-                first.add(index).write(Part::new(asked, slot, NonNull::from(self)));
+                add(asked, slot);
+                if self.is_cluster() {
+                    (1..asked.len()).for_each(|_| add(&[], slot));
+                }
             }
             Some(std::slice::from_raw_parts(first, count))
         }
@@ -242,7 +256,7 @@ impl Deployment {
     }
 
     fn submit_to(&self, node: NonNull<Node>, part: &Part, asking: bool) {
-        // SAFETY: nodes are freed only by `retire` and at the end.
+        // SAFETY: nodes are freed only by `free_retired` and at the end.
         if let Err(trouble) = unsafe { node.as_ref() }.submit(part, asking) {
             part.settle(Err(trouble));
         }
@@ -258,6 +272,9 @@ impl Deployment {
     /// Sends a part on, as a node said.
     fn go(&self, part: &Part, redirect: &Redirect, asking: bool, from: &str) {
         let host = if redirect.host.is_empty() { from } else { &redirect.host };
+        if self.known_at(host, redirect.port).is_none() && self.nodes.borrow().len() >= MAX_NODES {
+            return part.settle(Err(Trouble::Refused));
+        }
         let node = self.decider_at(host, redirect.port);
         if !asking {
             if let Some(owner) = self.owners.borrow_mut().get_mut(usize::from(redirect.slot)) {
@@ -265,10 +282,7 @@ impl Deployment {
             }
             self.want_news();
         }
-        match part.may_move() {
-            true => self.submit_to(node, part, asking),
-            false => part.settle(Err(Trouble::Refused)),
-        }
+        self.submit_to(node, part, asking);
     }
 
     /// Keeps a part until its wish can be fulfilled.
@@ -350,27 +364,30 @@ impl Deployment {
     /// `node` has answered the question who decides.
     pub(super) fn told(&self, number: u32, node: &Node, reply: Reply<'_>) {
         let news = self.read(node, &reply);
-        if news.is_none() {
-            match &reply {
-                Reply::Error(refusal) => {
-                    let text = Escaped(refusal.text.as_bytes());
-                    node.complain(&format!("does not tell who decides: \"{text}\""));
-                }
-                _ => node.complain("does not tell who decides"),
-            }
+        if let Err(reason) = &news {
+            node.complain(&format!("does not tell who decides: {reason}"));
         }
-        self.note(Note::Told(number, news));
+        self.note(Note::Told(number, news.ok()));
     }
 
-    fn read(&self, node: &Node, reply: &Reply<'_>) -> Option<News> {
+    fn read(&self, node: &Node, reply: &Reply<'_>) -> Result<News, String> {
         match (self.store.kind(), reply) {
+            (_, Reply::Error(refusal)) => Err(format!("\"{}\"", Escaped(refusal.text.as_bytes()))),
+            (Kind::Cluster, Reply::Other(Value::Array(ranges))) if ranges.is_empty() => {
+                Err("it knows nobody who has slots".to_owned())
+            }
             (Kind::Cluster, Reply::Other(value)) => {
-                Map::parse(value, node.host()).ok().map(News::Map)
+                Map::parse(value, node.host()).map(News::Map).map_err(|error| error.to_string())
+            }
+            (Kind::Sentinel(name), Reply::Other(Value::Nil)) => {
+                Err(format!("it knows no master \"{name}\""))
             }
             (Kind::Sentinel(_), Reply::Other(value)) => {
-                sentinel::master(value).map(|(host, port)| News::Master(host, port))
+                let master =
+                    sentinel::master(value).ok_or("the master's address makes no sense")?;
+                Ok(News::Master(master.0, master.1))
             }
-            _ => None,
+            _ => Err("the answer makes no sense".to_owned()),
         }
     }
 
@@ -380,7 +397,7 @@ impl Deployment {
     }
 
     /// A sentinel has sent a message.
-    pub(super) fn heard(&self, message: &Message) {
+    pub(super) fn heard(&self, message: &Value) {
         if let Kind::Sentinel(name) = self.store.kind()
             && let Some((host, port)) = sentinel::switched(message, name)
         {
@@ -388,7 +405,8 @@ impl Deployment {
         }
     }
 
-    /// A server is gone.
+    /// A connection is lost, or a server answers too late: others may decide now. A sentinel tells
+    /// of them only over a connection on which it was asked to.
     pub(super) fn is_lost(&self) {
         if !self.is_single() {
             self.note(Note::Lost);
@@ -485,7 +503,7 @@ impl Deployment {
                 inquiry.tried = inquiry.tried.saturating_add(1);
                 (inquiry.number, guides.get(index.unwrap_or(0)).copied())
             };
-            // SAFETY: nodes are freed only by `retire` and at the end.
+            // SAFETY: nodes are freed only by `free_retired` and at the end.
             let Some(guide) = guide.map(|guide| unsafe { guide.as_ref() }) else { break };
             if self.ask(guide, number) {
                 return self.clock_in(guide.connect_timeout());
@@ -508,6 +526,8 @@ impl Deployment {
     }
 
     fn ask(&self, guide: &Node, number: u32) -> bool {
+        // Who still owes an old answer is not waited for.
+        guide.check();
         let ask = |waiter| guide.submit_waiter(waiter).is_ok();
         match self.store.kind() {
             Kind::Sentinel(_) => {
@@ -538,10 +558,10 @@ impl Deployment {
 
     /// When to ask again, in ms.
     fn next_inquiry(&self) -> ngx_msec_t {
-        let mut in_need = !self.complete.get() || !self.retired.borrow().is_empty();
+        let mut in_need = self.has_orphans.get() || !self.retired.borrow().is_empty();
         let seeds = self.store.servers().len();
         for (index, node) in self.nodes.borrow().iter().enumerate() {
-            // SAFETY: nodes are freed only by `retire` and at the end.
+            // SAFETY: nodes are freed only by `free_retired` and at the end.
             let node = unsafe { node.as_ref() };
             in_need |= !node.is_available() && (index >= seeds || self.is_decider(node));
         }
@@ -566,7 +586,7 @@ impl Deployment {
             News::Master(host, port) => vec![self.learn_master(&host, port)],
         };
         self.retire_others(&deciders);
-        // SAFETY: nodes are freed only by `retire` and at the end.
+        // SAFETY: nodes are freed only by `free_retired` and at the end.
         deciders.iter().for_each(|node| unsafe { node.as_ref() }.open());
         self.submit_parked(|wish| matches!(wish, Wish::News(_)));
     }
@@ -581,8 +601,27 @@ impl Deployment {
         let members: Vec<_> = map.members.iter().map(member).collect();
         let owner = |slot| map.owner(slot).and_then(|index| members.get(index).copied());
         self.owners.replace((0..SLOTS as u16).map(owner).collect());
-        self.complete.set(map.is_complete());
+        self.has_orphans(map.orphans());
         members
+    }
+
+    /// Notes how many slots nobody has. Tells it once, and once that it is over.
+    fn has_orphans(&self, number: usize) {
+        if self.has_orphans.replace(number > 0) != (number > 0) {
+            let name = self.store.shown();
+            match number {
+                0 => log!(
+                    NGX_LOG_ERR,
+                    cycle_log(),
+                    "cluster \"{name}\": every slot has a node again"
+                ),
+                _ => log!(
+                    NGX_LOG_ERR,
+                    cycle_log(),
+                    "cluster \"{name}\": {number} slots have no node"
+                ),
+            }
+        }
     }
 
     fn learn_master(&self, host: &str, port: u16) -> NonNull<Node> {
@@ -594,20 +633,22 @@ impl Deployment {
             let address = unsafe { node.as_ref() }.name();
             log!(NGX_LOG_NOTICE, cycle_log(), "redis {address} is the master of \"{name}\"");
         }
-        self.complete.set(true);
         node
     }
 
     /// The node at this address, which is made if it is new.
     fn decider_at(&self, host: &str, port: u16) -> NonNull<Node> {
-        // SAFETY: nodes are freed only by `retire` and at the end.
-        let is_it = |node: &&NonNull<Node>| unsafe { node.as_ref() }.decides_at(host, port);
-        let known = self.nodes.borrow().iter().find(is_it).copied();
-        known.unwrap_or_else(|| {
+        self.known_at(host, port).unwrap_or_else(|| {
             let addresses: Vec<_> =
                 host.parse().map(|ip| SocketAddress::new(ip, port)).into_iter().collect();
             self.add_decider(Address::Tcp(host.to_owned(), port), &addresses)
         })
+    }
+
+    fn known_at(&self, host: &str, port: u16) -> Option<NonNull<Node>> {
+        // SAFETY: nodes are freed only by `free_retired` and at the end.
+        let is_it = |node: &&NonNull<Node>| unsafe { node.as_ref() }.decides_at(host, port);
+        self.nodes.borrow().iter().find(is_it).copied()
     }
 
     /// Lets go of those who do not decide any more. Those of the configuration stay, unconnected:
@@ -618,7 +659,7 @@ impl Deployment {
         for (index, node) in nodes.iter().enumerate().filter(|(_, node)| !deciders.contains(node)) {
             if index < seeds {
                 if self.is_cluster() {
-                    // SAFETY: nodes are freed only by `retire` and at the end.
+                    // SAFETY: nodes are freed only by `free_retired` and at the end.
                     unsafe { node.as_ref() }.rest();
                 }
                 continue;

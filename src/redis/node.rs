@@ -5,7 +5,8 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 use ngx::ffi::{
-    NGX_LOG_ERR, ngx_event_t, ngx_msec_t, ngx_pid, ngx_random, ngx_timeofday, ngx_worker,
+    NGX_LOG_ERR, ngx_event_t, ngx_exiting, ngx_msec_t, ngx_pid, ngx_random, ngx_timeofday,
+    ngx_worker,
 };
 use rate_limit_core::metrics::{Command, ErrorKind};
 use rate_limit_core::redis::backoff::Backoff;
@@ -144,6 +145,7 @@ impl Node {
                 drop(Box::from_raw(connection.as_ptr()));
             }
             node.as_ref().probe.stop();
+            node.as_ref().set_view(View::default(), false);
             drop(Box::from_raw(node.as_ptr()));
         }
     }
@@ -224,11 +226,14 @@ impl Node {
         let connections = self.connections();
         let mut trouble = Trouble::Down;
         if !self.breaker.borrow().is_open() {
+            part.set_asking(asking);
             // One key, one connection: its questions stay in order, and in one batch.
             let first = usize::from(part.slot()).checked_rem(connections.len()).unwrap_or(0);
             let (before, from) = connections.split_at(first);
             for connection in from.iter().chain(before) {
-                match Self::submit_to(*connection, part, asking) {
+                // SAFETY: the connection lives, and nothing else refers to it at this moment.
+                let queue = unsafe { &mut *connection.as_ptr() };
+                match queue.submit(Waiter::Part(NonNull::from(part))) {
                     Ok(()) => return Ok(()),
                     Err(Refused::Overload) => trouble = Trouble::Overload,
                     Err(Refused::Down) => {}
@@ -243,20 +248,6 @@ impl Node {
             self.count_error(ErrorKind::Down);
         }
         Err(trouble)
-    }
-
-    fn submit_to(
-        connection: NonNull<Connection>,
-        part: &Part,
-        asking: bool,
-    ) -> Result<(), Refused> {
-        // SAFETY: the connection lives, and nothing else refers to it at this moment.
-        let queue = unsafe { &mut *connection.as_ptr() };
-        if asking {
-            queue.submit(Waiter::Asking)?;
-        }
-        part.set_asking(asking);
-        queue.submit(Waiter::Part(NonNull::from(part)))
     }
 
     /// Asks something else, over the first connection.
@@ -275,10 +266,16 @@ impl Node {
             self.mute.set(true);
             self.tell_view(false);
             self.is_down(&format!("no answer within {timeout} ms"));
+            self.deployment().is_lost();
             self.send_probe();
         } else if self.is_available() {
             self.complain("did not answer in time");
         }
+        self.check();
+    }
+
+    /// Ends the connections over which answers are owed for too long.
+    pub(super) fn check(&self) {
         self.each_connection(Connection::check);
     }
 
@@ -287,7 +284,7 @@ impl Node {
         if !self.breaker.borrow().is_open() {
             return;
         }
-        self.each_connection(Connection::check);
+        self.check();
         if self.probed.get().is_none() {
             // SAFETY: the connections live as long as the node, and nothing else refers to them.
             let mut all = self.connections().iter().map(|all| unsafe { &mut *all.as_ptr() });
@@ -361,10 +358,22 @@ impl Node {
         let ready = self.ready.get();
         let others = self.connections().len().saturating_sub(ready);
         let is_open = ready == 0 || self.breaker.borrow().is_open();
-        let view =
-            View { pid: std::process::id(), ready: count(ready), others: count(others), is_open };
+        let view = View { ready: count(ready), others: count(others), is_open, ..View::default() };
+        // A worker that is leaving closes its connections, which says nothing of the server.
+        // SAFETY: only NGINX writes it, in this thread.
+        let is_leaving = unsafe { ngx_exiting } != 0;
+        self.set_view(if is_leaving { View::default() } else { view }, is_first);
+    }
+
+    fn set_view(&self, view: View, is_first: bool) {
+        let view = View { pid: std::process::id(), ..view };
         // SAFETY: set before any worker runs.
         self.record.set_view(unsafe { ngx_worker }, view, is_first);
+    }
+
+    /// What all workers together know of it.
+    pub(super) fn record(&self) -> &'static NodeRecord {
+        self.record
     }
 
     /// Counts a command that is sent.
@@ -389,7 +398,6 @@ impl Node {
         if self.ready.get() == 0 {
             self.is_down(&fault.to_string());
         }
-        self.deployment().is_lost();
     }
 
     /// The server gave a sign of life.

@@ -1,11 +1,12 @@
 //! One request's questions, and their answers.
 
 use std::cell::Cell;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use ngx::ffi::{ngx_event_t, ngx_log_t, ngx_msec_t, ngx_post_event, ngx_posted_events};
 use rate_limit_core::algorithm::leaky_bucket;
 use rate_limit_core::decision::{Shown, Verdict};
+use rate_limit_core::key;
 use rate_limit_core::redis::script::Question;
 
 use super::gift::Gift;
@@ -44,6 +45,11 @@ impl Asked {
     pub(super) fn with_key(&self, key: &'static [u8]) -> Self {
         let question = Question { key, ..self.question };
         Self { limit: self.limit, question, verdict: Cell::new(None) }
+    }
+
+    /// What stands for the limit and the key, in this process.
+    pub(super) fn fingerprint(&self) -> u64 {
+        key::memory_digest(self.limit.fingerprint(), self.question.key) as u64
     }
 
     /// Whether the limit answered, and allows the request.
@@ -85,7 +91,7 @@ pub(crate) struct Pending {
     waiting: Cell<usize>,
     outcome: Cell<Option<Result<(), Trouble>>>,
     timeout: ngx_msec_t,
-    deadline: Timer,
+    timer: Timer,
     /// Posted when the outcome is known.
     wake: NonNull<ngx_event_t>,
 }
@@ -105,10 +111,10 @@ impl Pending {
         Self {
             asked,
             parts,
-            waiting: Cell::new(parts.len()),
+            waiting: Cell::new(parts.iter().filter(|part| !part.is_spare()).count()),
             outcome: Cell::new(None),
             timeout,
-            deadline: Timer::new(),
+            timer: Timer::new(),
             wake,
         }
     }
@@ -118,9 +124,21 @@ impl Pending {
         self.asked
     }
 
+    /// The timer of the request, which is free once the outcome is known.
+    pub(crate) fn timer(&self) -> &Timer {
+        &self.timer
+    }
+
     /// What came of it, if that is known.
     pub(crate) fn outcome(&self) -> Option<Result<(), Trouble>> {
         self.outcome.get()
+    }
+
+    /// Counts for each server that has decided how long the request waited, in µs.
+    pub(crate) fn count_wait(&self, wait: u64) {
+        for record in self.parts.iter().filter_map(Part::decided_by) {
+            record.count_wait(wait);
+        }
     }
 
     /// Asks. The outcome is known at once if nobody can be asked.
@@ -129,12 +147,12 @@ impl Pending {
     /// `self` must stay where it is until it has an outcome or is cancelled, and no function of a
     /// connection may be on the stack. `log` must be valid for as long.
     pub(crate) unsafe fn ask(&self, log: *mut ngx_log_t) {
-        for part in self.parts {
+        for part in self.parts.iter().filter(|part| !part.is_spare()) {
             part.ask(Owner::Request(NonNull::from(self)));
         }
         if self.outcome.get().is_none() {
             // SAFETY: it stays where it is, and is stopped with the outcome or in `cancel`.
-            unsafe { self.deadline.start(self.timeout, Some(on_deadline), self, log) };
+            unsafe { self.timer.start(self.timeout, Some(on_deadline), self, log) };
         }
     }
 
@@ -143,7 +161,7 @@ impl Pending {
     /// # Safety
     /// No function of a connection may be on the stack.
     pub(crate) unsafe fn cancel(&self) {
-        self.deadline.stop();
+        self.timer.stop();
         for part in self.parts {
             // SAFETY: passed on.
             unsafe { part.cancel() };
@@ -152,15 +170,34 @@ impl Pending {
 
     /// Gives back what limits have spent for a request that is not to be served after all.
     pub(crate) fn give_back(&self) {
-        for part in self.parts.iter().filter(|part| part.has_spent()) {
-            Gift::give(part);
-            for asked in part.asked() {
-                let returned = |verdict: Verdict| {
-                    verdict.given_back(asked.question.cost, asked.question.quota.limit())
-                };
-                asked.verdict.set(asked.verdict.get().map(returned));
-            }
+        self.spent().for_each(|(asked, part)| Gift::give(asked, part));
+    }
+
+    /// The verdicts are as if that had not been spent.
+    pub(crate) fn forget_spent(&self) {
+        for (asked, _) in self.spent() {
+            let returned = |verdict: Verdict| {
+                verdict.given_back(asked.question.cost, asked.question.quota.limit())
+            };
+            asked.verdict.set(asked.verdict.get().map(returned));
         }
+    }
+
+    /// What has been spent in Redis, and the parts by which.
+    fn spent(&self) -> impl Iterator<Item = (&'static Asked, &'static Part)> {
+        let spenders = self.parts.iter().filter(|part| part.has_spent());
+        spenders.flat_map(|part| part.asked().iter().map(move |asked| (asked, part)))
+    }
+
+    /// Has each limit of `part` asked on its own, a moment later.
+    pub(super) fn divide(&self, part: &Part) {
+        let asked = part.asked();
+        let parts = self.parts.iter().skip_while(|other| !ptr::eq(*other, part));
+        for (part, asked) in parts.zip(asked.chunks(1)) {
+            part.ask_later(asked, Owner::Request(NonNull::from(self)));
+        }
+        let spares = asked.len().saturating_sub(1);
+        self.waiting.set(self.waiting.get().saturating_add(spares));
     }
 
     /// One of the parts has its result.
@@ -172,10 +209,15 @@ impl Pending {
         }
     }
 
-    /// The outcome is known: the request goes on in this turn of the event loop.
+    /// The outcome is known.
     fn finish(&self) {
-        self.deadline.stop();
+        self.timer.stop();
         self.outcome.set(Some(self.sum_up()));
+        self.wake();
+    }
+
+    /// The request goes on in this turn of the event loop.
+    pub(crate) fn wake(&self) {
         // SAFETY: the event is that of the request's connection, which lives as long as the
         // request; NGINX removes it from the queue if the connection is closed first.
         unsafe { ngx_post_event(self.wake.as_ptr(), &raw mut ngx_posted_events) };
@@ -186,7 +228,8 @@ impl Pending {
         if self.asked.iter().any(Asked::is_violated) {
             return Ok(());
         }
-        self.parts.iter().try_for_each(|part| part.result().unwrap_or(Err(Trouble::Timeout)))
+        let mut used = self.parts.iter().filter(|part| !part.is_spare());
+        used.try_for_each(|part| part.result().unwrap_or(Err(Trouble::Timeout)))
     }
 
     /// The request has waited long enough.

@@ -14,7 +14,8 @@ use super::address::SocketAddress;
 
 /// A host name on its way to addresses. It must not move.
 pub(super) struct Resolution {
-    name: String,
+    /// NGINX turns it into lower case.
+    _name: Vec<u8>,
     port: u16,
     context: Cell<Option<NonNull<ngx_resolver_ctx_t>>>,
     /// What was found, once that is known; nothing if there is no such name.
@@ -33,8 +34,10 @@ impl Resolution {
         done: impl Fn() + 'static,
     ) -> Option<Box<Self>> {
         let resolver = resolver()?;
+        let mut name = name.as_bytes().to_vec();
+        let text = ngx_str_t { data: name.as_mut_ptr(), len: name.len() };
         let resolution = Box::new(Self {
-            name: name.to_owned(),
+            _name: name,
             port,
             context: Cell::new(None),
             found: RefCell::new(None),
@@ -48,8 +51,7 @@ impl Resolution {
             if context.is_null() || context.addr() == usize::MAX {
                 return None;
             }
-            (*context).name =
-                ngx_str_t { data: resolution.name.as_ptr().cast_mut(), len: resolution.name.len() };
+            (*context).name = text;
             (*context).handler = Some(on_resolved);
             (*context).data = ptr::from_ref(&*resolution).cast_mut().cast();
             (*context).timeout = timeout;

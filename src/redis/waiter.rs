@@ -37,6 +37,19 @@ pub(super) enum Waiter {
 }
 
 impl Waiter {
+    /// Whether an [`Asking`](Self::Asking) must go right before it.
+    pub(super) fn is_asking(self) -> bool {
+        matches!(self, Self::Part(part) if Part::get(part).is_asking())
+    }
+
+    /// How many wait behind it for the same answer.
+    pub(super) fn others(self) -> usize {
+        match self {
+            Self::Part(part) => Part::get(part).chain().skip(1).count(),
+            _ => 0,
+        }
+    }
+
     /// Appends what is asked of `node` to what is sent.
     pub(super) fn encode(self, node: &Node, out: &mut Vec<u8>) {
         match self {

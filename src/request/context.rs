@@ -1,20 +1,18 @@
 //! What is known of a request, for as long as it lives.
 
 use std::cell::Cell;
-use std::ptr::{self, NonNull};
-use std::time::Instant;
+use std::ptr;
 
 use ngx::ffi::{
     ngx_cycle, ngx_event_t, ngx_http_request_t, ngx_log_t, ngx_msec_t, ngx_pool_cleanup_add,
-    ngx_post_event, ngx_posted_events,
 };
 use ngx::http::{HttpModule, HttpModuleMainConf};
 use rate_limit_core::decision::{Decision, Source, Status, tightest};
 use rate_limit_core::rate::MILLISECOND;
 
 use crate::Module;
+use crate::clock::monotonic_micros;
 use crate::conf::LocationConf;
-use crate::event::Timer;
 use crate::redis::{Asked, Pending};
 use crate::shm::{Local, Shared};
 
@@ -30,12 +28,19 @@ pub(crate) struct Context {
     answered: Cell<bool>,
     /// What has been spent in this machine's memory.
     local: Cell<Option<Local>>,
-    started: Instant,
-    decision: Cell<Option<Decision<'static>>>,
+    /// When the request began to wait, in µs.
+    started: u64,
+    outcome: Cell<Option<Outcome>>,
     stage: Cell<Stage>,
-    turn: Timer,
-    /// Runs the access phase again when it is posted.
-    wake: NonNull<ngx_event_t>,
+}
+
+/// How a request was decided, but for what its limits said.
+#[derive(Clone, Copy)]
+struct Outcome {
+    status: Status,
+    source: Source,
+    wait: u64,
+    delay: u64,
 }
 
 /// How far a request has come.
@@ -61,18 +66,14 @@ impl Context {
         conf: &'static LocationConf,
         pending: Option<Pending>,
     ) -> Option<&'static Self> {
-        // SAFETY: the request is valid, and so has a connection.
-        let wake = NonNull::new(unsafe { (*(*r).connection).write })?;
         let context = Self {
             conf,
             pending,
             answered: Cell::new(false),
             local: Cell::new(None),
-            started: Instant::now(),
-            decision: Cell::new(None),
+            started: monotonic_micros(),
+            outcome: Cell::new(None),
             stage: Cell::new(Stage::Asking),
-            turn: Timer::new(),
-            wake,
         };
         // SAFETY: the request is valid. NGINX allocates the data of a cleanup as large as is
         // asked for, and aligned for any type of its own, which is enough for this one.
@@ -120,6 +121,11 @@ impl Context {
         self.conf
     }
 
+    /// When the request began to wait, in µs of the monotonic clock.
+    pub(super) fn started(&self) -> u64 {
+        self.started
+    }
+
     /// What was asked, unless there was nothing to ask.
     pub(super) fn pending(&self) -> Option<&Pending> {
         self.pending.as_ref()
@@ -127,12 +133,19 @@ impl Context {
 
     /// How the request was decided, once it is.
     pub(crate) fn decision(&self) -> Option<Decision<'static>> {
-        self.decision.get()
+        let Outcome { status, source, wait, delay } = self.outcome.get()?;
+        let shown = self.shown().and_then(Asked::show);
+        Some(Decision { status, source, shown, wait, delay })
     }
 
     /// Whether the request had nothing to ask.
     pub(super) fn is_bypassed(&self) -> bool {
-        self.decision.get().is_some_and(|decision| decision.status == Status::Bypassed)
+        self.outcome.get().is_some_and(|outcome| outcome.status == Status::Bypassed)
+    }
+
+    /// Whether the request is not to pass, or would not.
+    pub(super) fn is_rejected(&self) -> bool {
+        self.outcome.get().is_some_and(|outcome| outcome.status.is_rejection())
     }
 
     /// How far the request has come.
@@ -152,8 +165,10 @@ impl Context {
     pub(super) unsafe fn delay(&self, delay: u64, log: *mut ngx_log_t) {
         self.stage.set(Stage::Delayed);
         let delay = delay.div_ceil(MILLISECOND) as ngx_msec_t;
-        // SAFETY: the context stays where it is, and its cleanup stops the timer.
-        unsafe { self.turn.start(delay, Some(on_turn), self, log) };
+        if let Some(pending) = &self.pending {
+            // SAFETY: the context stays where it is, and its cleanup stops the timer.
+            unsafe { pending.timer().start(delay, Some(on_turn), self, log) };
+        }
     }
 
     /// Notes what the request has spent in this machine's memory.
@@ -188,10 +203,13 @@ impl Context {
             && let Some(pending) = &self.pending
         {
             pending.give_back();
+            // What others have decided is not about that.
+            if source == Source::Redis {
+                pending.forget_spent();
+            }
         }
-        let wait = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let shown = self.shown().and_then(Asked::show);
-        self.decision.set(Some(Decision { status, source, shown, wait, delay }));
+        let wait = monotonic_micros().saturating_sub(self.started);
+        self.outcome.set(Some(Outcome { status, source, wait, delay }));
         if let Some(shared) = memory() {
             self.count(&shared, status, source, wait);
         }
@@ -202,6 +220,9 @@ impl Context {
     fn count(&self, shared: &Shared, status: Status, source: Source, wait: u64) {
         let Some(pending) = &self.pending else { return };
         shared.count_wait(wait);
+        if source == Source::Redis {
+            pending.count_wait(wait);
+        }
         for asked in pending.asked() {
             let record = asked.limit.record(shared);
             if self.answered.get() && asked.verdict.get().is_some() {
@@ -259,7 +280,6 @@ unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
     // freed by NGINX itself, never by a function of a node.
     unsafe {
         let context = &*data.cast::<Context>();
-        context.turn.stop();
         drop(context.local.take());
         if let Some(pending) = &context.pending {
             pending.cancel();
@@ -268,11 +288,12 @@ unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
 }
 
 unsafe extern "C" fn on_turn(event: *mut ngx_event_t) {
-    // SAFETY: `delay` set the data, and the timer is stopped before the context goes. The event to
-    // post is that of the request's connection, which lives as long as the request.
+    // SAFETY: `delay` set the data, and the timer is stopped before the context goes.
     unsafe {
         let context = &*(*event).data.cast::<Context>();
         context.stage.set(Stage::Due);
-        ngx_post_event(context.wake.as_ptr(), &raw mut ngx_posted_events);
+        if let Some(pending) = &context.pending {
+            pending.wake();
+        }
     }
 }

@@ -1,12 +1,12 @@
 //! Decisions of this machine alone, in the shared memory.
 
 use std::sync::atomic::Ordering;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rate_limit_core::key;
 use rate_limit_core::local::{self, Answer, Charge, Mode};
 
 use super::Shared;
+use crate::clock::unix_micros;
 use crate::redis::Asked;
 
 /// What a request has spent here of all that it asks.
@@ -28,7 +28,7 @@ impl Shared {
         let seed = self.header.seed.load(Ordering::Relaxed);
         let charge = |asked: &Asked| {
             let question = &asked.question;
-            let digest = key::memory_digest(seed, question.head, question.key);
+            let digest = key::memory_digest(seed ^ asked.limit.fingerprint(), question.key);
             Charge::new(digest, question.quota, question.cost)
         };
         let mut charges: Box<[Charge]> = asked.iter().map(charge).collect();
@@ -54,10 +54,4 @@ impl Shared {
         let now = unix_micros();
         self.with_table(|table| local::give_back(table, now, &mut local.charges));
     }
-}
-
-/// The time in µs. NGINX's own is not fine enough for buckets that refill fast.
-fn unix_micros() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
 }

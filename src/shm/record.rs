@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rate_limit_core::decision::{Source, Status};
 use rate_limit_core::metrics::{Command, ErrorKind};
+use rate_limit_core::text::metrics;
 
 /// The longest name of a record, in words; longer ones are cut.
 const NAME_WORDS: usize = 16;
@@ -44,6 +45,10 @@ pub(crate) struct NodeRecord {
     commands: [AtomicU64; Command::ALL.len()],
     /// One for each of [`ErrorKind::ALL`].
     errors: [AtomicU64; ErrorKind::ALL.len()],
+    /// Requests that it decided.
+    decided: AtomicU64,
+    /// How long they waited together, in µs.
+    waited: AtomicU64,
     workers: [AtomicU64; WORKERS],
 }
 
@@ -73,6 +78,15 @@ impl LimitRecord {
     pub(crate) fn count_decision(&self, source: Source) {
         count(&Source::DECIDING, &self.sources, source);
     }
+
+    /// All that was counted.
+    pub(super) fn read(&self) -> metrics::Limit {
+        metrics::Limit {
+            name: self.name.text(),
+            requests: read(&self.results),
+            decisions: read(&self.sources),
+        }
+    }
 }
 
 /// Adds one to the counter that stands for `value` of `all`.
@@ -80,6 +94,11 @@ fn count<T: PartialEq>(all: &[T], counters: &[AtomicU64], value: T) {
     if let Some((_, counter)) = all.iter().zip(counters).find(|(other, _)| **other == value) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// The values of counters.
+pub(super) fn read<const N: usize>(counters: &[AtomicU64; N]) -> [u64; N] {
+    counters.each_ref().map(|counter| counter.load(Ordering::Relaxed))
 }
 
 impl Named for LimitRecord {
@@ -105,12 +124,33 @@ impl NodeRecord {
         count(&ErrorKind::ALL, &self.errors, kind);
     }
 
+    /// Counts a request that it decided, after a wait in µs.
+    pub(crate) fn count_wait(&self, wait: u64) {
+        self.decided.fetch_add(1, Ordering::Relaxed);
+        self.waited.fetch_add(wait, Ordering::Relaxed);
+    }
+
     /// Notes what the worker of this number knows of the node. Where a worker has been replaced,
     /// as by a reload, only the newer one is heard.
     pub(crate) fn set_view(&self, worker: usize, view: View, is_first: bool) {
         let Some(slot) = self.workers.get(worker) else { return };
         if is_first || View::of_word(slot.load(Ordering::Relaxed)).pid == view.pid {
             slot.store(view.to_word(), Ordering::Relaxed);
+        }
+    }
+
+    /// All that was counted, and what the workers that live know of the node.
+    pub(super) fn read(&self) -> metrics::Node {
+        let views = || read(&self.workers).into_iter().map(View::of_word).filter(View::is_living);
+        metrics::Node {
+            name: self.name.text(),
+            commands: read(&self.commands),
+            errors: read(&self.errors),
+            decided: self.decided.load(Ordering::Relaxed),
+            waited: self.waited.load(Ordering::Relaxed),
+            ready: views().map(|view| u64::from(view.ready)).sum(),
+            connecting: views().map(|view| u64::from(view.others)).sum(),
+            is_open: views().any(|view| view.is_open),
         }
     }
 
@@ -162,14 +202,26 @@ impl NodeRecord {
 pub(super) fn find<R: Named>(records: &'static [R], name: &str) -> Option<&'static R> {
     let wanted = Name::words(name);
     let record = records.iter().find(|record| {
-        let own = record.name().read();
+        let own = read(&record.name().0);
         own == wanted || own == [0; NAME_WORDS]
     })?;
     record.name().write(wanted);
     Some(record)
 }
 
+/// The records that are taken. The caller has the lock; names are for ever.
+pub(super) fn taken<R: Named>(records: &'static [R]) -> &'static [R] {
+    let count = records.partition_point(|record| read(&record.name().0) != [0; NAME_WORDS]);
+    records.split_at(count).0
+}
+
 impl View {
+    /// Whether the worker whose view this is still runs.
+    fn is_living(&self) -> bool {
+        // SAFETY: no signal is sent. A process of another user is none of our workers.
+        matches!(i32::try_from(self.pid), Ok(pid @ 1..) if unsafe { libc::kill(pid, 0) } == 0)
+    }
+
     fn to_word(self) -> u64 {
         let [a, b, c, d] = self.pid.to_ne_bytes();
         u64::from_ne_bytes([a, b, c, d, self.ready, self.others, self.is_open.into(), 0])
@@ -193,8 +245,12 @@ impl Name {
         words
     }
 
-    fn read(&self) -> [u64; NAME_WORDS] {
-        self.0.each_ref().map(|word| word.load(Ordering::Relaxed))
+    /// The name as text; what is no text in it, as a name that was cut may end, is replaced.
+    fn text(&self) -> String {
+        let bytes = read(&self.0).map(u64::to_ne_bytes);
+        let bytes = bytes.as_flattened();
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        String::from_utf8_lossy(bytes.split_at(end).0).into_owned()
     }
 
     fn write(&self, words: [u64; NAME_WORDS]) {

@@ -6,10 +6,11 @@ use fastrand::Rng;
 use rate_limit_core::algorithm::Algorithm;
 use rate_limit_core::decision::Retry;
 use rate_limit_core::limit::Quota;
+use rate_limit_core::rate::MAX_EXACT;
 
 use crate::lab::{Asked, Lab, Outcome, Step, Write};
-use crate::model::{Expected, Model};
-use crate::traffic::{self, Traffic};
+use crate::model::{Expected, Kept, Model};
+use crate::traffic::{self, Traffic, magnitude};
 
 /// How many steps go to Redis at once.
 const BATCH: usize = 500;
@@ -52,12 +53,13 @@ fn edges_of_large_numbers() {
 }
 
 const KEY: &str = "rl:name:key";
+const NOW: u64 = 1_700_000_000_000_000;
 
 /// Spends all at once, then, so that what is left is no whole µs, one more as soon as it comes
 /// back; then looks at some of the moments at which more does, and just before; and again after
 /// some of it is given back.
 fn edges(rng: &mut Rng, model: &mut Model, quota: Quota) -> Vec<(Step, Expected)> {
-    let (limit, mut now) = (quota.limit(), 1_700_000_000_000_000);
+    let (limit, mut now) = (quota.limit(), NOW);
     let mut history = Vec::new();
     let mut take = |step: Step| {
         let expected = model.decide(&step);
@@ -65,7 +67,7 @@ fn edges(rng: &mut Rng, model: &mut Model, quota: Quota) -> Vec<(Step, Expected)
         history.push((step, expected));
         if let Retry::After(micros) = retry { micros } else { 0 }
     };
-    let asked = |cost| vec![Asked { key: KEY.to_owned(), quota, cost }];
+    let asked = |cost| vec![asked(quota, cost)];
     take(Step::ask(now, asked(limit)));
     now += take(Step::ask(now, asked(1)));
     take(Step::ask(now, asked(1)));
@@ -78,6 +80,95 @@ fn edges(rng: &mut Rng, model: &mut Model, quota: Quota) -> Vec<(Step, Expected)
         take(Step::ask(due, asked(0)));
     }
     history
+}
+
+/// Likewise for what is asked so often that the last one just passes, or just does not.
+#[test]
+fn edges_of_many_at_once() {
+    let mut rng = Rng::with_seed(seed());
+    for algorithm in of_strings() {
+        let (mut lab, mut model) = (Lab::new(), Model::default());
+        for round in 0..length() / 20 {
+            let quota = match round % 2 {
+                0 => traffic::large_quota(&mut rng, algorithm),
+                _ => traffic::quota(&mut rng, algorithm),
+            };
+            check(&mut lab, many_at_once(&mut rng, &mut model, quota));
+            model.forget(KEY);
+            redis::cmd("DEL").arg(KEY).exec(lab.connection()).unwrap();
+        }
+    }
+}
+
+/// Spends all at once, then asks at the very moment at which some cost can be paid so often, or
+/// just before it, for one more than that.
+fn many_at_once(rng: &mut Rng, model: &mut Model, quota: Quota) -> Vec<(Step, Expected)> {
+    let limit = quota.limit();
+    let times = magnitude(rng, limit.min(1_000));
+    let cost = rng.u64(1..=limit / times);
+    let mut history = Vec::new();
+    let mut take = |step: Step| {
+        let expected = model.decide(&step);
+        let retry = expected.verdicts[0].retry;
+        history.push((step, expected));
+        if let Retry::After(micros) = retry { NOW + micros } else { NOW }
+    };
+    take(Step::ask(NOW, vec![asked(quota, limit)]));
+    let due = take(Step::ask(NOW, vec![asked(quota, cost * times)]));
+    take(Step::ask_times(due - rng.u64(0..=1), asked(quota, cost), times as u32 + 1));
+    history
+}
+
+/// Whatever lies under a key, the reference takes for what the script takes it for.
+#[test]
+fn foreign_contents() {
+    let mut rng = Rng::with_seed(seed());
+    for algorithm in of_strings() {
+        let (mut lab, mut model) = (Lab::new(), Model::default());
+        for _ in 0..length() / 20 {
+            let text = foreign(&mut rng);
+            redis::cmd("SET").arg(KEY).arg(&text).exec(lab.connection()).unwrap();
+            model.store(KEY, algorithm.read(text.as_bytes()));
+            let quota = traffic::quota(&mut rng, algorithm);
+            let asked = asked(quota, rng.u64(0..=quota.limit()));
+            let step = match rng.u32(0..3) {
+                0 => Step::ask(NOW, vec![asked]),
+                1 => Step::give_back(NOW, vec![asked]),
+                _ => Step::ask_times(NOW, asked, rng.u32(1..4)),
+            };
+            let expected = model.decide(&step);
+            check(&mut lab, vec![(step, expected)]);
+        }
+    }
+}
+
+/// A few numbers, or what looks like some.
+fn foreign(rng: &mut Rng) -> String {
+    let word = |rng: &mut Rng| match rng.u32(0..12) {
+        0 => String::new(),
+        1 => "x".to_owned(),
+        2 => "1e9".to_owned(),
+        3 => "9".repeat(rng.usize(16..30)),
+        4 => "9".repeat(400),
+        5 => "0".repeat(rng.usize(1..30)) + "7",
+        6 => (MAX_EXACT + rng.u64(0..4)).to_string(),
+        7 => (u64::MAX - rng.u64(0..4)).to_string(),
+        8 => (NOW - magnitude(rng, NOW / 2)).to_string(),
+        9 => (NOW + magnitude(rng, NOW)).to_string(),
+        10 => (NOW / magnitude(rng, NOW)).to_string(),
+        _ => rng.u64(0..100).to_string(),
+    };
+    let words: Vec<String> = (0..rng.usize(1..=4)).map(|_| word(rng)).collect();
+    words.join(" ") + ["", "", "", " ", "\n"][rng.usize(0..5)]
+}
+
+/// The algorithms that keep a string.
+fn of_strings() -> impl Iterator<Item = Algorithm> {
+    Algorithm::ALL.into_iter().filter(|algorithm| !algorithm.stores_itself())
+}
+
+fn asked(quota: Quota, cost: u64) -> Asked {
+    Asked { key: KEY.to_owned(), quota, cost }
 }
 
 fn agree(algorithms: &[Algorithm], limits: RangeInclusive<usize>, length: usize) {
@@ -108,12 +199,19 @@ fn check(lab: &mut Lab, history: Vec<(Step, Expected)>) {
 }
 
 fn compare(outcome: &Outcome, expected: &Expected) -> Result<(), &'static str> {
-    if !outcome.verdicts.iter().map(Option::as_ref).eq(expected.verdicts.iter().map(Some)) {
+    let told = outcome.verdicts.iter().zip(&expected.verdicts);
+    if outcome.verdicts.len() != expected.verdicts.len()
+        || told.filter_map(|(told, verdict)| Some((told.as_ref()?, verdict))).any(|(a, b)| a != b)
+    {
         return Err("the script decides otherwise");
     }
     let ttls = outcome.writes.iter().map(|(key, write)| (key, write.ttl));
-    if !ttls.eq(expected.writes.iter().map(|(key, ttl)| (key, *ttl))) {
+    if !ttls.eq(expected.writes.iter().map(|(key, kept)| (key, kept.ttl))) {
         return Err("the script writes other keys, or for another time");
+    }
+    let mut writes = outcome.writes.values().zip(expected.writes.values());
+    if !writes.all(|(write, kept)| is_same(write, kept)) {
+        return Err("the script writes another state");
     }
     if outcome.lengths != expected.lengths {
         return Err("the script forgets other entries");
@@ -122,6 +220,13 @@ fn compare(outcome: &Outcome, expected: &Expected) -> Result<(), &'static str> {
         return Err("the script writes what it should not");
     }
     Ok(())
+}
+
+/// Whether the state that was written is the expected one, as far as one can tell: a log is known
+/// by its length.
+fn is_same(write: &Write, kept: &Kept) -> bool {
+    let state = || kept.algorithm.read(write.state.as_bytes());
+    kept.algorithm.stores_itself() || state() == kept.state
 }
 
 /// Whether a write is one that Redis takes, or deletes a log.

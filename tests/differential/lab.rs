@@ -5,14 +5,18 @@ use std::collections::{BTreeMap, HashMap};
 use harness::Redis;
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::limit::Quota;
+use rate_limit_core::redis::answer;
+use rate_limit_core::redis::reply::{self, Entry, Reply};
 use rate_limit_core::redis::script::{By, Question, Scripts};
-use redis::{Connection, ConnectionLike as _, Pipeline, RedisResult};
+use redis::{Connection, ConnectionLike as _, Pipeline, RedisResult, Value};
 
 /// What one script is asked: its limits, at this time.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub now: u64,
     pub asked: Vec<Asked>,
+    /// How often they are asked at once; if more than once, there is only one.
+    pub times: u32,
     /// Whether the costs are not spent, but given back.
     pub gives_back: bool,
     /// The keys that expire before the script runs.
@@ -21,7 +25,11 @@ pub struct Step {
 
 impl Step {
     pub fn ask(now: u64, asked: Vec<Asked>) -> Self {
-        Self { now, asked, gives_back: false, expire: Vec::new() }
+        Self { now, asked, times: 1, gives_back: false, expire: Vec::new() }
+    }
+
+    pub fn ask_times(now: u64, asked: Asked, times: u32) -> Self {
+        Self { times, ..Self::ask(now, vec![asked]) }
     }
 
     pub fn give_back(now: u64, asked: Vec<Asked>) -> Self {
@@ -46,7 +54,7 @@ impl Asked {
 /// What a script answered and did.
 #[derive(Debug)]
 pub struct Outcome {
-    /// A verdict for each limit; `None` for numbers that are not a verdict.
+    /// See [`read`].
     pub verdicts: Vec<Option<Verdict>>,
     /// The keys that it wrote.
     pub writes: BTreeMap<String, Write>,
@@ -75,7 +83,7 @@ pub struct Lab {
 type Call = Vec<String>;
 
 /// Of a wrapped script: the reply of the production script, its calls, and the lengths of logs.
-type Answer = (Vec<i64>, Vec<Call>, Vec<usize>);
+type Answer = (Value, Vec<Call>, Vec<usize>);
 
 impl Lab {
     pub fn new() -> Self {
@@ -108,7 +116,7 @@ impl Lab {
             pipeline.cmd("EVALSHA").arg(self.arguments(step));
         }
         let answers: Vec<Answer> = pipeline.query(&mut self.connection)?;
-        Ok(answers.into_iter().map(outcome).collect())
+        Ok(steps.iter().zip(answers).map(|(step, answer)| outcome(step, answer)).collect())
     }
 
     /// Runs the steps without a look at what comes of them, which takes most of the time.
@@ -135,9 +143,10 @@ impl Lab {
 /// The words of the command that asks what `step` asks, of which none has a CRLF in it.
 pub fn words(scripts: &Scripts, by: By, step: &Step) -> Vec<String> {
     let (mut command, questions) = (Vec::new(), step.asked.iter().map(Asked::question));
-    match step.gives_back {
-        false => scripts.ask(&mut command, by, questions),
-        true => scripts.give_back(&mut command, by, questions),
+    match (step.gives_back, step.times) {
+        (true, _) => scripts.give_back(&mut command, by, questions),
+        (false, 1) => scripts.ask(&mut command, by, questions),
+        (false, times) => scripts.ask_times(&mut command, by, step.asked[0].question(), times),
     }
     let lines = String::from_utf8(command).expect("a text");
     // After the number of words, each is a line, and has its length on the one before.
@@ -177,11 +186,56 @@ return {{reply, calls, lengths}}"
     )
 }
 
-fn outcome((reply, calls, lengths): Answer) -> Outcome {
-    let (verdicts, rest) = reply.as_chunks();
-    assert!(rest.is_empty(), "not four numbers a limit: {reply:?}");
-    let verdicts = verdicts.iter().map(|numbers| Verdict::from_reply(*numbers)).collect();
-    Outcome { verdicts, writes: writes(&calls), lengths }
+fn outcome(step: &Step, (reply, calls, lengths): Answer) -> Outcome {
+    Outcome { verdicts: read(step, &reply), writes: writes(&calls), lengths }
+}
+
+/// What the production code reads in the reply to a step: a verdict for each limit, or for each
+/// time that the only one is asked. Of what was given back only those limits tell anything that
+/// store themselves.
+pub fn read(step: &Step, value: &Value) -> Vec<Option<Verdict>> {
+    let mut frame = Vec::new();
+    encode(&mut frame, value);
+    let Ok(Reply::Found(found)) = reply::parse(&frame) else { panic!("no answer: {value:?}") };
+    if step.gives_back {
+        let own = |entry| match entry {
+            Entry::Integers(integers) => Some(Verdict::from_reply(integers).expect("a verdict")),
+            Entry::Stored(_) => None,
+        };
+        return found.map(own).collect();
+    }
+    let mut verdicts = Vec::new();
+    let questions = step.asked.iter().map(Asked::question);
+    let is_answer = match step.times {
+        1 => answer::verdicts(found, questions, |index, verdict| {
+            assert_eq!(index, verdicts.len());
+            verdicts.push(Some(verdict));
+        }),
+        times => answer::repeated(found, &step.asked[0].question(), times, |index, verdict| {
+            assert_eq!(index as usize, verdicts.len());
+            verdicts.push(Some(verdict));
+        }),
+    };
+    assert!(is_answer, "no answer to {step:?}: {value:?}");
+    verdicts
+}
+
+/// Puts a reply back into the form in which it came.
+fn encode(frame: &mut Vec<u8>, value: &Value) {
+    match value {
+        Value::Nil => frame.extend(b"$-1\r\n"),
+        Value::Int(number) => frame.extend(format!(":{number}\r\n").bytes()),
+        Value::BulkString(bytes) => {
+            frame.extend(format!("${}\r\n", bytes.len()).bytes());
+            frame.extend(bytes);
+            frame.extend(b"\r\n");
+        }
+        Value::Array(values) => {
+            frame.extend(format!("*{}\r\n", values.len()).bytes());
+            values.iter().for_each(|value| encode(frame, value));
+        }
+        other => panic!("not what a script answers: {other:?}"),
+    }
 }
 
 /// What the calls wrote. They must be one TIME, no more than one GET a limit, and then at most

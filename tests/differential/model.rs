@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rate_limit_core::algorithm::State;
+use rate_limit_core::algorithm::{Algorithm, State};
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::limit::Quota;
 
@@ -28,14 +28,30 @@ struct Written {
 /// What a script should answer and do.
 #[derive(Debug)]
 pub struct Expected {
+    /// One for each limit, or for each time that the only one is asked.
     pub verdicts: Vec<Verdict>,
-    /// The TTL, in milliseconds, of each key that should be written.
-    pub writes: BTreeMap<String, u64>,
+    /// The keys that should be written.
+    pub writes: BTreeMap<String, Kept>,
     /// How many entries the log of each limit has then.
     pub lengths: Vec<usize>,
 }
 
+/// What should be written to a key.
+#[derive(Debug)]
+pub struct Kept {
+    pub algorithm: Algorithm,
+    pub state: Option<State>,
+    /// In milliseconds; 0 where a log is to be deleted.
+    pub ttl: u64,
+}
+
 impl Model {
+    /// Puts a state where no decision has.
+    pub fn store(&mut self, key: &str, state: Option<State>) {
+        self.forget(key);
+        self.states.insert(key.to_owned(), state);
+    }
+
     /// Whether the key would be gone by now. One whose quota was changed since is left out: how
     /// long it is kept is no longer how long it takes to become whole.
     pub fn may_expire(&self, asked: &Asked, now: u64) -> bool {
@@ -44,10 +60,21 @@ impl Model {
     }
 
     /// Decides all or nothing, as `several.lua` does, which for one limit is as `single.lua` does;
-    /// or gives all back.
+    /// or gives all back. What is asked several times at once is decided one by one.
     ///
     /// A key that expires at this step is still known here: that must make no difference.
     pub fn decide(&mut self, step: &Step) -> Expected {
+        let mut expected = self.decide_once(step);
+        let again = Step { expire: Vec::new(), ..step.clone() };
+        for _ in 1..step.times {
+            let next = self.decide_once(&again);
+            expected.verdicts.extend(next.verdicts);
+            expected.writes.extend(next.writes);
+        }
+        expected
+    }
+
+    fn decide_once(&mut self, step: &Step) -> Expected {
         let before = self.states.clone();
         let (mut verdicts, mut writes) = self.ask_all(step, |asked| asked.cost);
         if !verdicts.iter().all(|verdict| verdict.allowed) {
@@ -69,7 +96,7 @@ impl Model {
         }
         Expected {
             verdicts,
-            writes: writes.into_iter().map(|(key, (_, ttl))| (key, ttl)).collect(),
+            writes: writes.into_iter().map(|(key, write)| self.kept(key, write)).collect(),
             lengths: step.asked.iter().map(|asked| self.length(&asked.key)).collect(),
         }
     }
@@ -109,6 +136,11 @@ impl Model {
             verdict
         };
         (step.asked.iter().map(ask).collect(), writes)
+    }
+
+    fn kept(&self, key: String, (quota, ttl): (Quota, u64)) -> (String, Kept) {
+        let state = self.states.get(&key).cloned().flatten();
+        (key, Kept { algorithm: quota.algorithm(), state, ttl })
     }
 
     fn length(&self, key: &str) -> usize {

@@ -7,8 +7,9 @@ use rate_limit_core::algorithm::Algorithm;
 use rate_limit_core::decision::{Retry, Verdict};
 use rate_limit_core::limit::Quota;
 use rate_limit_core::redis::script::{By, Scripts};
+use redis::Value;
 
-use crate::lab::{Asked, Step, words};
+use crate::lab::{Asked, Step, read, words};
 
 /// One unit a `period`, and no more than one.
 fn asked(algorithm: Algorithm, period: &str) -> Asked {
@@ -17,18 +18,21 @@ fn asked(algorithm: Algorithm, period: &str) -> Asked {
 }
 
 fn ask(redis: &Redis, scripts: &Scripts, by: By, asked: &[Asked]) -> Vec<Verdict> {
-    run(redis, scripts, by, &Step::ask(0, asked.to_vec()))
+    let step = Step::ask(0, asked.to_vec());
+    let verdicts = read(&step, &run(redis, scripts, by, &step));
+    verdicts.into_iter().map(|verdict| verdict.expect("a verdict")).collect()
 }
 
+/// Gives back, and asks what there is then.
 fn give_back(redis: &Redis, scripts: &Scripts, asked: &[Asked]) -> Vec<Verdict> {
-    run(redis, scripts, By::Source, &Step::give_back(0, asked.to_vec()))
+    run(redis, scripts, By::Source, &Step::give_back(0, asked.to_vec()));
+    let held: Vec<_> = asked.iter().map(|asked| Asked { cost: 0, ..asked.clone() }).collect();
+    ask(redis, scripts, By::Source, &held)
 }
 
-fn run(redis: &Redis, scripts: &Scripts, by: By, step: &Step) -> Vec<Verdict> {
+fn run(redis: &Redis, scripts: &Scripts, by: By, step: &Step) -> Value {
     let words = words(scripts, by, step);
-    let reply: Vec<i64> = redis.ask(&words.iter().map(String::as_str).collect::<Vec<_>>());
-    let verdicts = reply.as_chunks().0.iter();
-    verdicts.map(|numbers| Verdict::from_reply(*numbers).expect("a verdict")).collect()
+    redis.ask(&words.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// Each algorithm on a thread of its own, as this is all waiting.

@@ -69,7 +69,8 @@ impl Traffic {
         self.change_clients(model);
         let asked: Vec<Asked> = (0..limits).map(|_| self.asked()).collect();
         let gives_back = self.rng.u32(0..100) < 15;
-        let step = Step { gives_back, ..Step::ask(self.now, asked) };
+        let times = self.times(&asked, gives_back);
+        let step = Step { gives_back, times, ..Step::ask(self.now, asked) };
         let expire = self.clients.iter().map(|client| client.key.clone());
         let gone = |key: &String| {
             let mut asked = step.asked.iter().filter(|asked| asked.key == *key).peekable();
@@ -82,12 +83,13 @@ impl Traffic {
     /// Takes note of what a step was answered, to aim at its edges.
     pub fn learn(&mut self, step: &Step, verdicts: &[Verdict]) {
         let index = self.rng.usize(0..step.asked.len());
-        self.last = Some((step.asked[index].clone(), verdicts[index]));
+        let verdict = if step.times == 1 { verdicts[index] } else { verdicts[verdicts.len() - 1] };
+        self.last = Some((step.asked[index].clone(), verdict));
     }
 
     fn client(&mut self, algorithm: Algorithm) -> Client {
         self.keys += 1;
-        Client { key: format!("rl:name:{}", self.keys), quota: self.quota(algorithm) }
+        Client { key: format!("rl:name:{}", self.keys), quota: quota(&mut self.rng, algorithm) }
     }
 
     /// Now and then a client is a new one, or its limit is changed.
@@ -99,7 +101,7 @@ impl Traffic {
                 model.forget(&self.clients[index].key);
                 self.clients[index] = self.client(algorithm);
             }
-            1..5 => self.clients[index].quota = self.quota(algorithm),
+            1..5 => self.clients[index].quota = quota(&mut self.rng, algorithm),
             5 => self.clients[index].quota = self.another_limit(self.clients[index].quota),
             _ => (),
         }
@@ -109,6 +111,12 @@ impl Traffic {
         let client = &self.clients[self.rng.usize(0..self.clients.len())];
         let (key, quota) = (client.key.clone(), client.quota);
         Asked { key, quota, cost: self.cost(quota.limit()) }
+    }
+
+    /// Now and then a limit is asked more than once at a time.
+    fn times(&mut self, asked: &[Asked], gives_back: bool) -> u32 {
+        let may = asked.len() == 1 && !asked[0].quota.algorithm().stores_itself() && !gives_back;
+        if may && self.rng.u32(0..100) < 20 { magnitude(&mut self.rng, 100) as u32 } else { 1 }
     }
 
     fn cost(&mut self, limit: u64) -> u64 {
@@ -160,32 +168,32 @@ impl Traffic {
         (edge + self.rng.u64(0..3)).saturating_sub(1)
     }
 
-    fn quota(&mut self, algorithm: Algorithm) -> Quota {
-        loop {
-            let rate = self.rate();
-            let limit = match self.rng.u32(0..4) {
-                0 => rate.count(),
-                1 => self.rng.u64(1..20),
-                _ => magnitude(&mut self.rng, MAX_EXACT),
-            };
-            if let Ok(quota) = Quota::new(algorithm, rate, limit) {
-                return quota;
-            }
-        }
-    }
-
     fn another_limit(&mut self, quota: Quota) -> Quota {
         let limit = self.rng.u64(1..=quota.limit() * 2).min(MAX_EXACT);
         Quota::new(quota.algorithm(), quota.rate(), limit).unwrap_or(quota)
     }
+}
 
-    fn rate(&mut self) -> Rate {
-        if self.rng.bool() {
-            return RATES[self.rng.usize(0..RATES.len())].parse().expect("a rate");
+/// Any quota, most of them such as are configured.
+pub fn quota(rng: &mut Rng, algorithm: Algorithm) -> Quota {
+    loop {
+        let rate = rate(rng);
+        let limit = match rng.u32(0..4) {
+            0 => rate.count(),
+            1 => rng.u64(1..20),
+            _ => magnitude(rng, MAX_EXACT),
+        };
+        if let Ok(quota) = Quota::new(algorithm, rate, limit) {
+            return quota;
         }
-        Rate::new(magnitude(&mut self.rng, 10_000_000), magnitude(&mut self.rng, YEAR))
-            .expect("a rate")
     }
+}
+
+fn rate(rng: &mut Rng) -> Rate {
+    if rng.bool() {
+        return RATES[rng.usize(0..RATES.len())].parse().expect("a rate");
+    }
+    Rate::new(magnitude(rng, 10_000_000), magnitude(rng, YEAR)).expect("a rate")
 }
 
 /// A quota whose numbers are near the end of what the algorithm takes, or their product is: limit
@@ -207,7 +215,7 @@ pub fn large_quota(rng: &mut Rng, algorithm: Algorithm) -> Quota {
 }
 
 /// A number from 1 to `most`, of any length.
-fn magnitude(rng: &mut Rng, most: u64) -> u64 {
+pub fn magnitude(rng: &mut Rng, most: u64) -> u64 {
     let bits = rng.u32(0..=most.ilog2());
     rng.u64(1 << bits..=(1 << bits) * 2 - 1).min(most)
 }

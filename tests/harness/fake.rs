@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What a Redis would say to a question: allowed, nine are left.
-pub const ALLOWED: &str = "*4\r\n:1\r\n:9\r\n:1000\r\n:0\r\n";
+/// What a Redis would say to a question about a new client: nothing was stored.
+pub const ALLOWED: &str = "$13\r\n1763683200 0 \r\n";
 
 /// A server that takes commands as Redis does, and writes them all down. What it does about each
 /// is up to the script, a function of the test.
@@ -54,10 +54,16 @@ pub enum Act {
     Close(Vec<u8>),
     /// Close the connection with a RST.
     Reset,
+    /// Send these bytes, perhaps half a reply, and on this connection nothing any more.
+    Hush(Vec<u8>),
+    /// Send a string that has no end.
+    Endless,
     /// Nothing at all.
     Ignore,
     /// Wait, and then act.
     After(Duration, Box<Act>),
+    /// Act after the next command was answered: that is the wrong order.
+    AfterNext(Box<Act>),
 }
 
 impl Act {
@@ -79,10 +85,13 @@ struct Shared {
 impl Fake {
     /// Starts a server, on a port that the system chooses.
     pub fn start(script: impl Fn(&Command) -> Act + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind to a port");
-        let port = listener.local_addr().expect("the address of a listener").port();
+        let (listener, port) = listen();
+        Self::serve(listener, port, Box::new(script))
+    }
+
+    fn serve(listener: TcpListener, port: u16, script: Script) -> Self {
         let shared = Arc::new(Shared {
-            script: Box::new(script),
+            script,
             stopping: AtomicBool::new(false),
             received: Mutex::new(Vec::new()),
             streams: Mutex::new(Vec::new()),
@@ -92,6 +101,22 @@ impl Fake {
             move || shared.accept(&listener)
         }));
         Self { port, shared, acceptor }
+    }
+
+    /// Starts servers that know each other's ports, such as the nodes of a cluster. The script gets
+    /// the number of the server and all ports.
+    pub fn several(
+        number: usize,
+        script: impl Fn(usize, &[u16], &Command) -> Act + Send + Sync + 'static,
+    ) -> Vec<Self> {
+        let listeners: Vec<_> = (0..number).map(|_| listen()).collect();
+        let ports: Arc<[u16]> = listeners.iter().map(|(_, port)| *port).collect();
+        let script = Arc::new(script);
+        let serve = |(n, (listener, port))| {
+            let (script, ports) = (Arc::clone(&script), Arc::clone(&ports));
+            Self::serve(listener, port, Box::new(move |command| script(n, &ports, command)))
+        };
+        listeners.into_iter().enumerate().map(serve).collect()
     }
 
     /// A server that does as the script says about commands that ask a limit for `key`, and else
@@ -141,6 +166,12 @@ impl Fake {
     }
 }
 
+fn listen() -> (TcpListener, u16) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind to a port");
+    let port = listener.local_addr().expect("the address of a listener").port();
+    (listener, port)
+}
+
 impl Drop for Fake {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
@@ -184,6 +215,8 @@ impl Shared {
         let mut input = Vec::new();
         let mut space = vec![0; 1 << 20];
         let mut words = Some(Vec::new());
+        let mut put_off = Vec::new();
+        let mut then = Then::Answer;
         loop {
             while let Some(words) = words.take().or_else(|| take_command(&mut input)) {
                 let command = Command { connection, words };
@@ -194,7 +227,16 @@ impl Shared {
                     _ => "+OK\r\n",
                 };
                 self.received.lock().unwrap().push(command);
-                if !perform(act, usual, &mut stream)? {
+                if let Act::AfterNext(act) = act {
+                    put_off.push((*act, usual));
+                    continue;
+                }
+                for (act, usual) in [(act, usual)].into_iter().chain(put_off.drain(..)) {
+                    if then == Then::Answer {
+                        then = perform(act, usual, &mut stream)?;
+                    }
+                }
+                if then == Then::End {
                     return Ok(());
                 }
             }
@@ -206,34 +248,58 @@ impl Shared {
     }
 }
 
-/// Does as the script said; `false` if that ended the connection.
-fn perform(act: Act, usual: &str, stream: &mut TcpStream) -> io::Result<bool> {
+/// How a connection goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Answer,
+    Listen,
+    End,
+}
+
+/// Does as the script said.
+fn perform(act: Act, usual: &str, stream: &mut TcpStream) -> io::Result<Then> {
     match act {
         Act::Usual => stream.write_all(usual.as_bytes())?,
         Act::Say(bytes) => stream.write_all(&bytes)?,
         Act::Ignore => (),
-        Act::Trickle(bytes) => {
-            for byte in bytes {
-                stream.write_all(&[byte])?;
-                // Long enough for the other side to be woken by this byte alone.
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
+        Act::Trickle(bytes) => trickle(&bytes, stream)?,
         Act::Close(bytes) => {
             stream.write_all(&bytes)?;
             stream.shutdown(Shutdown::Both)?;
-            return Ok(false);
+            return Ok(Then::End);
         }
         Act::Reset => {
             reset(stream)?;
-            return Ok(false);
+            return Ok(Then::End);
+        }
+        Act::Hush(bytes) => {
+            stream.write_all(&bytes)?;
+            return Ok(Then::Listen);
+        }
+        Act::Endless => {
+            write!(stream, "${}\r\n", i64::MAX)?;
+            loop {
+                stream.write_all(&[b'x'; 1 << 16])?;
+            }
         }
         Act::After(delay, act) => {
             std::thread::sleep(delay);
             return perform(*act, usual, stream);
         }
+        // One that was put off already.
+        Act::AfterNext(act) => return perform(*act, usual, stream),
     }
-    Ok(true)
+    Ok(Then::Answer)
+}
+
+/// Sends bytes one by one.
+pub(crate) fn trickle(bytes: &[u8], stream: &mut TcpStream) -> io::Result<()> {
+    for byte in bytes {
+        stream.write_all(&[*byte])?;
+        // Long enough for the other side to be woken by this byte alone.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 /// How many segments with data a connection has received.
@@ -250,7 +316,7 @@ fn segments(stream: &TcpStream) -> u32 {
 }
 
 /// Closes a connection the hard way, though other handles of it are open.
-fn reset(stream: &TcpStream) -> io::Result<()> {
+pub(crate) fn reset(stream: &TcpStream) -> io::Result<()> {
     // Disconnecting a TCP socket sends a RST.
     // SAFETY: all zeroes is an address of the family AF_UNSPEC.
     let nowhere: libc::sockaddr = unsafe { std::mem::zeroed() };
@@ -292,6 +358,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::reply;
 
     fn connect(fake: &Fake) -> TcpStream {
         TcpStream::connect((Ipv4Addr::LOCALHOST, fake.port())).unwrap()
@@ -342,5 +409,38 @@ mod tests {
             stream.read_exact(&mut text).unwrap();
             assert_eq!(fake.segments() - before, sent);
         }
+    }
+
+    #[test]
+    fn answers_wrong_or_without_end() {
+        const PING: &str = "*1\r\n$4\r\nping\r\n";
+        let fakes = Fake::several(2, |n, ports, command| match (n, command.connection) {
+            _ if command.words.is_empty() => Act::Usual,
+            (0, 0) if command.name() == "PING" => Act::AfterNext(Box::new(Act::line("+pong"))),
+            (0, 1) => Act::Hush(ALLOWED[..6].into()),
+            (0, 2) => Act::Endless,
+            _ => Act::Say(reply::moved(7, "", ports[1 - n])),
+        });
+        let [first, second] = &fakes[..] else { panic!() };
+        let moved = |to: &Fake| format!("-MOVED 7 :{}\r\n", to.port());
+        let heard = |fake, bytes: String, length| {
+            let mut stream = connect(fake);
+            stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+            stream.write_all(bytes.as_bytes()).unwrap();
+            let mut text = vec![0; length];
+            stream.read_exact(&mut text).unwrap();
+            (stream, String::from_utf8(text).unwrap())
+        };
+        let expected = moved(second) + "+pong\r\n";
+        let get = PING.replace("ping", "nope");
+        assert_eq!(heard(first, PING.to_owned() + &get, expected.len()).1, expected);
+        let (mut stream, text) = heard(first, PING.repeat(2), 6);
+        assert_eq!(text, ALLOWED[..6]);
+        assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        let (_, text) = heard(first, PING.to_owned(), 1 << 22);
+        assert!(text.starts_with("$9223372036854775807\r\nx") && text.ends_with("x"));
+        let expected = moved(first);
+        assert_eq!(heard(second, PING.to_owned(), expected.len()).1, expected);
+        assert_eq!((first.count("PING"), second.count("PING")), (4, 1));
     }
 }

@@ -30,9 +30,8 @@ pub(crate) struct Setup {
 
 impl Setup {
     pub fn new(lines: &[impl AsRef<str>]) -> Self {
-        let binary = std::env::var("RATE_LIMIT_REDIS_SERVER");
         Self {
-            binary: binary.unwrap_or_else(|_| "redis-server".to_owned()).into(),
+            binary: default_binary(),
             arguments: Vec::new(),
             address: Ipv4Addr::LOCALHOST.into(),
             namespace: None,
@@ -73,6 +72,10 @@ impl Setup {
             (None, password) => Some(("default", password?)),
         }
     }
+}
+
+fn default_binary() -> PathBuf {
+    std::env::var_os("RATE_LIMIT_REDIS_SERVER").unwrap_or_else(|| "redis-server".into()).into()
 }
 
 /// What the test's own connections are called, and its user, where the default one is restricted.
@@ -309,6 +312,20 @@ impl Redis {
     }
 }
 
+/// The servers that scripts/test has found, of other versions and makes too: what they call
+/// themselves, such as `7.0.15` or `valkey-8.1.1`, and the programs. Just the one that tests use if
+/// a test is run in another way.
+pub fn servers() -> Vec<(String, PathBuf)> {
+    let Ok(words) = std::env::var("RATE_LIMIT_REDIS_SERVERS") else {
+        return vec![("default".to_owned(), default_binary())];
+    };
+    let server = |word: &str| {
+        let (version, binary) = word.split_once('=').expect("VERSION=BINARY");
+        (version.to_owned(), binary.into())
+    };
+    words.split_whitespace().map(server).collect()
+}
+
 impl Drop for Redis {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -325,4 +342,22 @@ pub(crate) fn world_readable_dir(prefix: &str) -> TempDir {
         .permissions(fs::Permissions::from_mode(0o755))
         .tempdir()
         .expect("create a temp directory")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_the_server_that_was_asked_for() {
+        for (version, binary) in servers() {
+            let redis = Redis::start_binary(binary, &["requirepass secret"]);
+            let (field, number) = match version.strip_prefix("valkey-") {
+                Some(number) => ("valkey_version", number),
+                None => ("redis_version", version.as_str()),
+            };
+            assert!([redis.info(field).as_str(), "default"].contains(&number), "{version}");
+            assert_eq!(redis.ask::<u32>(&["INCR", "n"]), 1);
+        }
+    }
 }

@@ -1,42 +1,473 @@
-//! Redis Cluster.
+//! Redis Cluster: every key finds its node, whatever the nodes do.
 
-use harness::{Cluster, Conf, Nginx};
+use std::collections::BTreeMap;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-fn limited(cluster: &Cluster, lines: &str) -> Conf {
-    let servers: String = cluster.urls().iter().map(|url| format!("server {url};")).collect();
+use harness::{Cluster, ClusterConf, Conf, Load, Nginx, PATIENCE, Tally, slot, wait_until};
+
+/// How long a promotion may go unnoticed.
+const RECOVERY: Duration = Duration::from_secs(1);
+
+fn limited(seeds: &[String], lines: &str) -> Conf {
+    let servers: String = seeds.iter().map(|url| format!("server {url};\n")).collect();
     Conf::new()
         .http(&format!("rate_limit_redis_store edge {{ {servers} cluster on; {lines} }}"))
-        .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 200ms; rate_limit_redis_on_error closed;")
+        .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 1s;")
+        .http("rate_limit_redis_on_error closed; rate_limit_redis_deny_cache off;")
         .decisions()
+        .journal()
         .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=10; }")
-        .server("location /two { rate_limit_redis $arg_a name=a rate=1r/h capacity=10;")
-        .server("rate_limit_redis $arg_b name=b rate=1r/h capacity=5; try_files /index.html =404; }")
+        .server("location /many { rate_limit_redis $arg_k name=many rate=1r/h capacity=500000;")
+        .server("try_files /index.html =404; }")
+        .server("location /a { rate_limit_redis $arg_a name=a rate=1r/h capacity=1000 cost=0;")
+        .server("try_files /index.html =404; }")
+        .server("location /two { rate_limit_redis $arg_a name=a rate=1r/h capacity=1000;")
+        .server(
+            "rate_limit_redis $arg_b name=b rate=1r/h capacity=5; try_files /index.html =404; }",
+        )
+}
+
+/// A cluster that does not take a node for dead because the machine is busy.
+fn steady(masters: usize, replicas: usize) -> Cluster {
+    ClusterConf::new(masters, replicas).node_timeout(Duration::from_secs(10)).start()
+}
+
+/// A key of the limit `name` whose slot is one of those of the node.
+fn key_at(cluster: &Cluster, name: &str, node: usize) -> String {
+    let is_there = |key: &String| cluster.master_of(slot(&format!("rl:{name}:{key}"))) == node;
+    (0..).map(|number| format!("key{number}")).find(is_there).expect("a key for each node")
+}
+
+/// What Redis has for a key of a token bucket: what is left in it.
+#[track_caller]
+fn left(nginx: &Nginx, path: &str) -> u64 {
+    let response = nginx.get(path);
+    assert_eq!(response.decision(), "PASSED redis", "{path}");
+    response.remaining().expect("X-RateLimit-Remaining")
+}
+
+#[track_caller]
+fn all_decided(tally: &Tally) {
+    assert!(tally.failures.is_empty(), "{tally:?}");
+    assert_eq!(tally.of(200) + tally.of(429), tally.total(), "{tally:?}");
+}
+
+/// What is told of servers, but for connections that were made again.
+fn told(nginx: &Nginx) -> Vec<String> {
+    let lines = nginx.logged("[error]");
+    lines.into_iter().filter(|line| !line.contains("limiting requests")).collect()
 }
 
 #[test]
 fn keys_of_all_slots_are_counted() {
-    let cluster = Cluster::start(3, 0);
-    let nginx: Nginx = limited(&cluster, "").start();
-    let mut http = nginx.http();
-    for number in 0..300 {
-        let response = http.get(&format!("/?k={number}"));
-        assert_eq!((response.decision(), response.remaining()), ("PASSED redis", Some(9)));
+    let cluster = steady(3, 0);
+    let nginx = limited(&cluster.urls(), "").workers(2).start();
+    let keys = 150;
+    let client = || {
+        let mut http = nginx.http();
+        (0..keys * 4).for_each(|number| drop(http.get(&format!("/?k={}", number % keys))));
+    };
+    std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(client))));
+    let mut passed = BTreeMap::<String, usize>::new();
+    for entry in &nginx.wait_for_journal(keys * 16).0 {
+        assert_eq!(entry.source, "redis", "{entry:?}");
+        *passed.entry(entry.uri.clone()).or_default() += usize::from(entry.decision == "PASSED");
     }
-    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+    assert_eq!(passed.len(), keys);
+    assert!(passed.values().all(|number| *number == 10), "{passed:?}");
+    for node in 0..3 {
+        assert!(cluster.ask::<usize>(node, &["DBSIZE"]) > keys / 6, "no keys on node {node}");
+    }
+    assert_eq!(told(&nginx), Vec::<String>::new());
 }
 
 #[test]
-fn what_was_spent_is_given_back() {
-    let cluster = Cluster::start(3, 0);
-    let nginx: Nginx = limited(&cluster, "").start();
+fn any_seed_is_enough() {
+    let mut cluster = steady(2, 2);
+    let urls = cluster.urls();
+    cluster.kill9(2);
+    let dead = urls[2].clone();
+    for (number, seeds) in [
+        vec![urls[0].clone()],
+        // A replica.
+        vec![urls[3].clone()],
+        vec![dead.clone(), urls[1].clone()],
+        vec![dead, urls[3].clone()],
+    ]
+    .iter()
+    .enumerate()
+    {
+        let nginx = limited(seeds, "").workers(2).start();
+        let mut http = nginx.http();
+        for key in 0..50 {
+            assert_eq!(http.get(&format!("/?k={number}-{key}")).decision(), "PASSED redis");
+        }
+        let expected = usize::from(seeds.len() > 1);
+        assert!(told(&nginx).len() <= 2 * expected, "{:?}", told(&nginx));
+    }
+}
+
+/// One connection of each worker to each master, and none to a replica.
+#[test]
+fn connections() {
+    let cluster = steady(2, 1);
+    let nginx = limited(&cluster.urls(), "").workers(2).start();
+    let ours = |node: usize| {
+        let clients = cluster.node(node).clients();
+        clients.iter().filter(|line| line.contains("name=nginx_rate_limit_redis:")).count()
+    };
+    let as_expected = || [0, 1, 2].map(ours) == [2, 2, 0];
+    wait_until(PATIENCE, as_expected, "two connections to each master");
     let mut http = nginx.http();
-    for _ in 0..5 {
-        assert_eq!(http.get("/two?a=x&b=y").decision(), "PASSED redis");
+    for key in 0..50 {
+        assert_eq!(http.get(&format!("/?k={key}")).decision(), "PASSED redis");
     }
+    assert!(as_expected());
+}
+
+#[test]
+fn an_account() {
+    let cluster = ClusterConf::new(2, 0)
+        .line("user default off")
+        .line("user limiter on >secret ~rl:* +@all")
+        .start();
+    let nginx = limited(&cluster.urls(), "user limiter; password secret;").start();
+    for key in 0..20 {
+        assert_eq!(nginx.get(&format!("/?k={key}")).decision(), "PASSED redis");
+    }
+    assert_eq!(told(&nginx), Vec::<String>::new());
+}
+
+#[test]
+fn ipv6() {
+    let cluster = ClusterConf::new(2, 0).ipv6().start();
+    let nginx = limited(&cluster.urls()[..1], "").start();
+    let key = (0..2).map(|node| key_at(&cluster, "default", node)).collect::<Vec<_>>();
+    for key in &key {
+        assert_eq!(nginx.get(&format!("/?k={key}")).decision(), "PASSED redis");
+    }
+    // A redirection with an IPv6 address in it.
+    cluster.move_slot(slot(&format!("rl:default:{}", key[0])), 1);
+    assert_eq!(left(&nginx, &format!("/?k={}", key[0])), 8);
+    assert_eq!(told(&nginx), Vec::<String>::new());
+}
+
+#[test]
+fn host_names() {
+    let cluster = ClusterConf::new(2, 0).hostnames("node{n}.test").start();
+    let nginx = limited(&cluster.urls()[..1], "").start();
+    for node in 0..2 {
+        let key = key_at(&cluster, "default", node);
+        assert_eq!(nginx.get(&format!("/?k={key}")).decision(), "PASSED redis");
+        cluster.move_slot(slot(&format!("rl:default:{key}")), 1 - node);
+        assert_eq!(left(&nginx, &format!("/?k={key}")), 8);
+    }
+    assert_eq!(told(&nginx), Vec::<String>::new());
+}
+
+#[test]
+fn a_script_cache_that_is_flushed_goes_unnoticed() {
+    let cluster = steady(2, 0);
+    let nginx = limited(&cluster.urls(), "").start();
+    let key = key_at(&cluster, "default", 1);
+    for remaining in (5..10).rev() {
+        assert_eq!(left(&nginx, &format!("/?k={key}")), remaining);
+        cluster.ask::<()>(1, &["SCRIPT", "FLUSH"]);
+    }
+    assert_eq!(told(&nginx), Vec::<String>::new());
+}
+
+/// Keys of two limits on different nodes: what was spent is given back, exactly.
+#[test]
+fn what_was_spent_is_given_back() {
+    let cluster = steady(3, 0);
+    let nginx = limited(&cluster.urls(), "").workers(2).start();
+    let (a, b) = (key_at(&cluster, "a", 0), key_at(&cluster, "b", 1));
+    let path = format!("/two?a={a}&b={b}");
+    let client = |_| {
+        let mut http = nginx.http();
+        (0..50).filter(|_| http.get(&path).status == 200).count()
+    };
+    let passed: usize = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..4).map(|n| scope.spawn(move || client(n))).collect();
+        clients.into_iter().map(|client| client.join().unwrap()).sum()
+    });
+    assert_eq!(passed, 5);
+    let journal = nginx.wait_for_journal(200);
+    assert_eq!(journal.count("REJECTED"), 195);
+    wait_until(PATIENCE, || left(&nginx, &format!("/a?a={a}")) == 995, "all to be given back");
+    assert_eq!(told(&nginx), Vec::<String>::new());
+}
+
+/// A slot goes to and fro under load, with the keys of two limits in it.
+#[test]
+fn resharding_under_load_goes_unnoticed() {
+    let cluster = steady(2, 0);
+    let conf = limited(&cluster.urls(), "")
+        .server("location /tag { rate_limit_redis $arg_k name=c rate=1r/h capacity=2000;")
+        .server(
+            "rate_limit_redis $arg_k name=d rate=1r/h capacity=1500; try_files /index.html =404; }",
+        );
+    let nginx = conf.workers(2).start();
+    let tagged = slot("t");
+    let load = Load::start(nginx.addr(), "/tag?k={t}1", 4);
+    let single = Load::start(nginx.addr(), "/many?k={t}", 4);
+    sleep(Duration::from_millis(100));
+    for round in 0..6 {
+        let to = 1 - cluster.master_of(tagged);
+        let migration = cluster.begin_migration(tagged, to);
+        sleep(Duration::from_millis(10));
+        while cluster.migrate_keys(migration, 1) > 0 {
+            sleep(Duration::from_millis(round));
+        }
+        cluster.finish_migration(migration);
+    }
+    let (tally, single) = (load.stop(), single.stop());
+    all_decided(&tally);
+    assert_eq!(single.of(200), single.total(), "{single:?}");
+    assert_eq!(tally.of(200), 1500, "{tally:?}");
+    let spent = 500_000 - left(&nginx, "/many?k={t}");
+    assert_eq!(spent, single.total() + 1);
+    assert_eq!(told(&nginx), Vec::<String>::new());
+}
+
+/// Resharding stops in the middle: keys that are still there, keys that have gone, new keys.
+#[test]
+fn resharding_that_is_interrupted() {
+    let cluster = steady(2, 0);
+    let nginx = limited(&cluster.urls(), "").start();
+    let to = 1 - cluster.master_of(slot("t"));
+    assert_eq!(left(&nginx, "/?k={t}old"), 9);
+    assert_eq!(left(&nginx, "/two?a={t}old&b={t}old"), 4);
+    let migration = cluster.begin_migration(slot("t"), to);
+    // New keys are asked of the new node, old ones of the old node.
+    assert_eq!(left(&nginx, "/?k={t}old"), 8);
+    assert_eq!(left(&nginx, "/?k={t}new"), 9);
+    assert_eq!(left(&nginx, "/?k={t}new"), 8);
+    assert_eq!(left(&nginx, "/two?a={t}old&b={t}old"), 3);
+    assert_eq!(left(&nginx, "/two?a={t}old&b={t}new"), 4, "one of the keys is new");
+    assert_eq!(left(&nginx, "/two?a={t}new&b={t}new2"), 4, "both keys are new");
+    // Of the second limit nothing is left: the first one gets back what it has spent elsewhere.
+    for remaining in (0..4).rev() {
+        assert_eq!(left(&nginx, "/two?a={t}new&b={t}new2"), remaining);
+    }
+    assert_eq!(nginx.get("/two?a={t}new&b={t}new2").decision(), "REJECTED redis");
+    assert_eq!(left(&nginx, "/a?a={t}new"), 995);
+    while cluster.migrate_keys(migration, 100) > 0 {}
+    assert_eq!(left(&nginx, "/?k={t}old"), 7);
+    assert_eq!(left(&nginx, "/?k={t}new"), 7);
+    assert_eq!(left(&nginx, "/two?a={t}old&b={t}old"), 2);
+    cluster.finish_migration(migration);
+    assert_eq!(left(&nginx, "/?k={t}old"), 6);
+    assert_eq!(left(&nginx, "/two?a={t}old&b={t}old"), 1);
+    assert_eq!(told(&nginx), Vec::<String>::new());
+}
+
+#[test]
+fn a_manual_failover_under_load_goes_unnoticed() {
+    let cluster = steady(2, 2);
+    let nginx = limited(&cluster.urls(), "").workers(2).start();
+    let keys = [0, 1].map(|node| key_at(&cluster, "many", node));
+    let loads = keys.each_ref().map(|key| Load::start(nginx.addr(), &format!("/many?k={key}"), 4));
+    for _ in 0..2 {
+        for key in &keys {
+            sleep(Duration::from_millis(300));
+            let master = cluster.master_of(slot(&format!("rl:many:{key}")));
+            cluster.failover(cluster.replicas_of(master)[0]);
+        }
+    }
+    for tally in loads.map(Load::stop) {
+        assert!(tally.failures.is_empty() && tally.of(200) == tally.total(), "{tally:?}");
+    }
+    assert_eq!(told(&nginx), Vec::<String>::new());
+}
+
+/// A master is gone, one way or the other, and its replica takes its place.
+#[track_caller]
+fn replaced(gone: impl FnOnce(&mut Cluster)) {
+    // Most masters must be there to agree.
+    let mut cluster = ClusterConf::new(3, 1)
+        .node_timeout(Duration::from_millis(500))
+        .line("cluster-require-full-coverage no")
+        .start();
+    let nginx = limited(&cluster.urls(), "")
+        .workers(2)
+        .server("rate_limit_redis_on_error open; rate_limit_redis_timeout 200ms;")
+        .start();
+    let path = |node| format!("/many?k={}", key_at(&cluster, "many", node));
+    let (lost, kept) = (path(0), path(1));
+    let loads = [&lost, &kept].map(|path| Load::start(nginx.addr(), path, 2));
+    sleep(Duration::from_millis(300));
+    gone(&mut cluster);
+    let promoted = || cluster.node(3).info("role") == "master";
+    wait_until(PATIENCE, promoted, "a promotion");
+    let recovered = || {
+        let before = nginx.journal().0.len();
+        sleep(Duration::from_millis(50));
+        let after = nginx.journal().after(before);
+        after.count("PASSED") == after.0.len() && after.0.len() > 20
+    };
+    wait_until(RECOVERY, recovered, "recovery");
+    for tally in loads.map(Load::stop) {
+        assert!(tally.failures.is_empty() && tally.of(200) == tally.total(), "{tally:?}");
+    }
+    let journal = nginx.journal();
+    // Nobody waits for longer than the timeout, and hardly anybody for that long.
+    let waits = [100, 99].map(|percent| journal.percentile(percent).as_millis());
+    assert!(waits[0] < 260 && waits[1] < 20, "{waits:?}");
+    let undecided = journal.0.iter().filter(|entry| entry.decision != "PASSED");
+    let others = undecided.filter(|entry| entry.uri != lost).count();
+    assert_eq!(others, 0, "requests of another master were not decided");
+    let told = told(&nginx);
+    let address = cluster.node(0).addr().to_string();
+    assert!((2..=6).contains(&told.len()), "{told:#?}");
+    assert!(told.iter().all(|line| line.contains(&address)), "{told:#?}");
+}
+
+#[test]
+fn a_master_dies() {
+    replaced(|cluster| cluster.kill9(0));
+}
+
+#[test]
+fn a_master_hangs() {
+    replaced(|cluster| cluster.stop_signal(0));
+}
+
+#[test]
+fn a_slot_without_a_node_hurts_its_own_keys_only() {
+    let cluster = ClusterConf::new(2, 0)
+        .node_timeout(Duration::from_secs(10))
+        .line("cluster-require-full-coverage no")
+        .start();
+    let nginx = limited(&cluster.urls(), "").start();
+    let (lost, kept) = (key_at(&cluster, "default", 0), key_at(&cluster, "default", 1));
+    let slot = slot(&format!("rl:default:{lost}"));
+    cluster.drop_slot(slot);
+    let mut http = nginx.http();
+    for remaining in (2..10).rev() {
+        assert_eq!(http.get(&format!("/?k={lost}")).decision(), "ERROR_REJECTED none");
+        assert_eq!(http.get(&format!("/?k={kept}")).remaining(), Some(remaining));
+    }
+    nginx.wait_for_error_log("cluster \"edge\": 1 slots have no node");
+    for _ in 0..50 {
+        let start = Instant::now();
+        assert_eq!(http.get(&format!("/?k={lost}")).decision(), "ERROR_REJECTED none");
+        assert!(start.elapsed() < Duration::from_millis(250), "{:?}", start.elapsed());
+    }
+    cluster.add_slot(slot, 1);
+    let found = || nginx.get(&format!("/?k={lost}")).decision() == "PASSED redis";
+    wait_until(RECOVERY, found, "the slot's new node");
+    nginx.wait_for_error_log("cluster \"edge\": every slot has a node again");
+    assert!((2..=3).contains(&told(&nginx).len()), "{:#?}", told(&nginx));
+}
+
+/// The other node of a request's two limits is away: what was spent is given back if the request is
+/// rejected for it, and not if it passes.
+#[test]
+fn what_is_given_back_where_nothing_is_decided() {
+    let mut cluster = steady(2, 0);
+    let nginx = limited(&cluster.urls(), "")
+        .server("location /open { rate_limit_redis_on_error open;")
+        .server("rate_limit_redis $arg_a name=a rate=1r/h capacity=1000;")
+        .server(
+            "rate_limit_redis $arg_b name=b rate=1r/h capacity=5; try_files /index.html =404; }",
+        )
+        .start();
+    let (a, b) = (key_at(&cluster, "a", 0), key_at(&cluster, "b", 1));
+    let quota = format!("/a?a={a}");
+    assert_eq!(nginx.get(&format!("/two?a={a}&b={b}")).decision(), "PASSED redis");
+    cluster.kill9(1);
     for _ in 0..20 {
-        assert_eq!(http.get("/two?a=x&b=y").decision(), "REJECTED redis");
+        assert_eq!(nginx.get(&format!("/two?a={a}&b={b}")).decision(), "ERROR_REJECTED none");
     }
-    assert_eq!(http.get("/two?a=x&b=z").decision(), "PASSED redis");
-    let response = http.get("/two?a=x&b=y2");
-    assert_eq!((response.decision(), response.remaining()), ("PASSED redis", Some(3)));
+    assert_eq!(left(&nginx, &quota), 999);
+    for _ in 0..20 {
+        assert_eq!(nginx.get(&format!("/open?a={a}&b={b}")).decision(), "ERROR_PASSED none");
+    }
+    assert_eq!(left(&nginx, &quota), 979);
+}
+
+/// The client leaves while one node has answered, and the other one has not.
+#[test]
+fn a_client_leaves_between_two_answers() {
+    let mut cluster = steady(2, 0);
+    let nginx = limited(&cluster.urls(), "").start();
+    let (a, b) = (key_at(&cluster, "a", 0), key_at(&cluster, "b", 1));
+    let path = format!("/two?a={a}&b={b}");
+    assert_eq!(nginx.get(&path).decision(), "PASSED redis");
+    cluster.stop_signal(1);
+    for _ in 0..20 {
+        let mut http = nginx.http();
+        http.send("GET", &path, &[]);
+        sleep(Duration::from_millis(2));
+    }
+    let left_alone = || nginx.access_log().matches("\" 499 ").count() == 20;
+    wait_until(PATIENCE, left_alone, "requests that were left");
+    cluster.cont(1);
+    let decided = || nginx.get(&format!("/?k={b}")).decision() == "PASSED redis";
+    wait_until(PATIENCE, decided, "decisions");
+    assert_eq!(told(&nginx), Vec::<String>::new());
+}
+
+#[test]
+fn reload_under_load() {
+    let cluster = steady(2, 0);
+    let mut nginx = limited(&cluster.urls(), "connections 2;").workers(2).start();
+    let keys = [0, 1].map(|node| key_at(&cluster, "many", node));
+    let loads = keys.each_ref().map(|key| Load::start(nginx.addr(), &format!("/many?k={key}"), 4));
+    for _ in 0..4 {
+        sleep(Duration::from_millis(150));
+        nginx.reload();
+    }
+    let mut total = 0;
+    for tally in loads.map(Load::stop) {
+        assert!(tally.failures.is_empty() && tally.of(200) == tally.total(), "{tally:?}");
+        total += tally.total();
+    }
+    let spent: u64 =
+        keys.iter().map(|key| 500_000 - left(&nginx, &format!("/many?k={key}")) - 1).sum();
+    assert_eq!(spent, total);
+    let ours = |node: usize| {
+        let clients = cluster.node(node).clients();
+        clients.iter().filter(|line| line.contains("name=nginx_rate_limit_redis:")).count()
+    };
+    wait_until(PATIENCE, || [0, 1].map(ours) == [4, 4], "two connections of two workers");
+    assert_eq!(told(&nginx), Vec::<String>::new());
+}
+
+/// A worker that is told to quit still decides what waits.
+#[test]
+fn quit_while_requests_wait() {
+    let mut cluster = steady(2, 0);
+    let mut nginx = limited(&cluster.urls(), "").start();
+    let paths = [0, 1].map(|node| format!("/?k={}", key_at(&cluster, "default", node)));
+    assert_eq!(paths.each_ref().map(|path| left(&nginx, path)), [9, 9]);
+    cluster.stop_signal(1);
+    let mut waiting = paths.each_ref().map(|path| {
+        let mut http = nginx.http();
+        http.send("GET", path, &[]);
+        http
+    });
+    sleep(Duration::from_millis(50));
+    nginx.signal(libc::SIGQUIT);
+    sleep(Duration::from_millis(100));
+    cluster.cont(1);
+    for http in &mut waiting {
+        assert_eq!(http.read_response().decision(), "PASSED redis");
+    }
+    nginx.quit();
+    assert_eq!(told(&nginx), Vec::<String>::new());
+}
+
+#[test]
+fn without_a_master_process() {
+    let cluster = steady(2, 0);
+    let mut nginx = limited(&cluster.urls(), "").single().start();
+    for key in 0..20 {
+        assert_eq!(nginx.get(&format!("/?k={key}")).decision(), "PASSED redis");
+    }
+    nginx.quit();
+    assert_eq!(told(&nginx), Vec::<String>::new());
 }

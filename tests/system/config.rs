@@ -914,8 +914,31 @@ fn places() {
 }
 
 #[test]
-fn directives_of_other_versions_are_unknown() {
-    check(Http, "rate_limit_redis_metrics;", 1, &["unknown directive"]).unwrap();
+fn metrics_pages() {
+    let me = "\"rate_limit_redis_metrics\"";
+    let right = "\"prometheus\" or \"json\" or \"html\"";
+    for good in ["", " prometheus", " json", " html"] {
+        conf(Location, &format!("rate_limit_redis_metrics{good};")).config_ok();
+    }
+    refused_at(
+        Location,
+        &[
+            ("rate_limit_redis_metrics xml;", 1, &["\"xml\"", me, right]),
+            ("rate_limit_redis_metrics on;", 1, &["\"on\"", me, right]),
+            ("rate_limit_redis_metrics JSON;", 1, &["\"JSON\"", me, right]),
+            ("rate_limit_redis_metrics '';", 1, &["\"\"", me, right]),
+            ("rate_limit_redis_metrics $arg_a;", 1, &["\"$arg_a\"", me, right]),
+            ("rate_limit_redis_metrics json html;", 1, &["invalid number of arguments", me]),
+            ("rate_limit_redis_metrics;\nrate_limit_redis_metrics;", 2, &["duplicate", me]),
+            ("rate_limit_redis_metrics json;\nrate_limit_redis_metrics;", 2, &["duplicate", me]),
+            ("rate_limit_redis_metrics;\nrate_limit_redis_metrics json;", 2, &["duplicate", me]),
+        ],
+    );
+    for at in [Main, Http, Server, If, ServerIf, LimitExcept, Upstream] {
+        let told = format!("{me} directive is not allowed here");
+        check(at, "rate_limit_redis_metrics;", 1, &[&told])
+            .unwrap_or_else(|why| panic!("{at:?}: {why}"));
+    }
 }
 
 #[test]

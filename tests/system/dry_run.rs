@@ -10,7 +10,7 @@ const AT_ONCE: Duration = Duration::from_secs(2);
 
 /// A server that tells how each request was decided.
 fn conf(redis: &Redis) -> Conf {
-    Conf::new().redis(redis).decisions()
+    Conf::new().redis(redis).decisions().http("rate_limit_redis_deny_cache off;")
 }
 
 fn seen(response: &Response) -> (u16, &str) {

@@ -11,7 +11,7 @@ fn limited(url: &str) -> Conf {
         .decisions()
         .set("redis", url)
         .http("rate_limit_redis_pass {redis};\nrate_limit_redis_timeout 5s;")
-        .server("location / { rate_limit_redis k rate=1000r/s capacity=1000000; }")
+        .server("location / { rate_limit_redis k$arg_k rate=1000r/s capacity=1000000; }")
 }
 
 fn clients(nginx: &Nginx, number: usize) -> Vec<Http> {
@@ -36,14 +36,16 @@ fn the_questions_of_one_turn_are_sent_at_once() {
     }
     let (asked, segments) = (fake.count("EVALSHA"), fake.segments());
     in_one_turn(&nginx, || {
-        for http in &mut clients {
-            http.send("GET", "/", &[]);
+        for (number, http) in clients.iter_mut().enumerate() {
+            http.send("GET", &format!("/?k={}", number % 10), &[]);
         }
     });
     for http in &mut clients {
         assert_eq!(http.read_response().decision(), "PASSED redis");
     }
-    assert_eq!(fake.count("EVALSHA") - asked, 100);
+    // What asks the same is asked as one, but for keys that happen to have one place.
+    let asked = fake.count("EVALSHA") - asked;
+    assert!((10..30).contains(&asked), "{asked} questions");
     // One, unless the system happens to cut it in two.
     let sent = fake.segments() - segments;
     assert!(sent <= 2, "sent in {sent} parts");
@@ -131,7 +133,7 @@ fn thousands_wait_and_are_decided_when_redis_goes_on() {
     for http in &mut clients {
         assert_eq!(http.read_response().decision(), "PASSED redis");
     }
-    assert_eq!(redis.calls("evalsha"), 2_001);
+    assert!(redis.calls("evalsha") < 1_500, "{} commands", redis.calls("evalsha"));
 }
 
 /// The connection to Redis is one of the worker's: without a free one it cannot be made again.

@@ -280,7 +280,8 @@ fn quoted<'a>(text: &'a str, marker: &str) -> Vec<&'a str> {
 fn every_directive_is_described() {
     let readme = read("README.md");
     let source = read("src/conf.rs");
-    let names = quoted(&source, "command!(\"");
+    let mut names = quoted(&source, "command!(\"");
+    names.extend(quoted(&source, "ngx_string!(\""));
     assert!(names.len() >= 11 && names.contains(&"rate_limit_redis_dry_run"), "{names:?}");
     for name in &names {
         let section = readme.split_once(&format!("\n### {name}\n"));
@@ -294,6 +295,24 @@ fn every_directive_is_described() {
     let headings = readme.lines().filter_map(|line| line.strip_prefix("### "));
     let described: Vec<_> = headings.filter(|h| h.starts_with("rate_limit_redis")).collect();
     assert!(described.iter().all(|name| names.contains(name)), "there is no such directive");
+}
+
+/// Every line that a block of a store can have.
+#[test]
+fn every_line_of_a_store_is_described() {
+    let readme = read("README.md");
+    let (_, section) = readme.split_once("\n### rate_limit_redis_store\n").expect("a section");
+    let section = section.split("\n### ").next().expect("a section");
+    let sources = [read("src/conf/store.rs"), read("src/conf/tls.rs")];
+    let arms = sources.iter().flat_map(|source| source.lines());
+    let names: Vec<_> = arms
+        .filter_map(|line| line.trim().strip_prefix('"')?.split_once("\" =>"))
+        .map(|(name, _)| name)
+        .collect();
+    assert!(names.len() >= 12 && names.contains(&"cluster"), "{names:?}");
+    for name in names {
+        assert!(section.contains(&format!("`{name} ")), "no row on {name}");
+    }
 }
 
 #[test]

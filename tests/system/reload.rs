@@ -57,7 +57,7 @@ fn unnoticed(policy: &str) {
     let journal = nginx.wait_for_journal(tally.total() as usize);
     let decided = journal.count("PASSED") + journal.count("REJECTED");
     assert!(decided == journal.0.len() && decided > 1_000, "{decided} of {}", journal.0.len());
-    assert!(journal.0.iter().all(|entry| entry.source == "redis"));
+    assert!(journal.0.iter().all(|entry| ["redis", "cache"].contains(&entry.source.as_str())));
     all_are_connected(&nginx, &redis);
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
     let made: String = redis.ask(&["INFO", "stats"]);

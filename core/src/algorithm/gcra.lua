@@ -1,76 +1,79 @@
 -- Generic cell rate algorithm: see gcra.rs.
 -- Stored: "<micros>", or "<micros> <part>": the theoretical arrival time, micros + part / count.
 -- The emission interval is period / count microseconds.
-local function gcra(stored, now, cost, limit, period, count)
-  local floor = math.floor
+local function gcra(stored, now, cost, limit, period, count, n)
   local rest = period % count
   local whole = (period - rest) / count
   -- times are spans from now: how far the arrival time is ahead, and how far it may be
   local ahead, part, changed = 0, 0, false
-  local latest, latest_part = limit * whole + floor(limit * rest / count), limit * rest % count
-
-  -- the arrival time after n more, and whether it is too far ahead
-  local function after(n)
-    local parts = part + n * rest
-    local next, next_part = ahead + n * whole + floor(parts / count), parts % count
-    return next, next_part, next > latest or (next == latest and next_part > latest_part)
-  end
+  local latest_part = limit * rest % count
+  local latest = limit * whole + (limit * rest - latest_part) / count
 
   if stored then
     local t, p = string.match(stored, '^(%d+) ?(%d*)$')
     if t then
-      ahead, part = tonumber(t) - now, math.min(tonumber(p) or 0, count - 1)
+      ahead = t - now
       if ahead < 0 then
-        ahead, part = 0, 0
-      elseif ahead > latest or (ahead == latest and part > latest_part) then
-        -- the clock stepped back, or the limit was lowered: written down even if nothing is
-        -- spent, or else it would never pass
-        ahead, part, changed = latest, latest_part, true
+        ahead = 0
+      else
+        if p ~= '' then
+          part = math.min(p, count - 1)
+        end
+        if ahead > latest or (ahead == latest and part > latest_part) then
+          -- the clock stepped back, or the limit was lowered: written down even if nothing is
+          -- spent, or else it would never pass
+          ahead, part, changed = latest, latest_part, true
+        end
       end
     end
   end
 
-  local allowed, retry = 1, 0
-  if cost > limit then
-    allowed, retry = 0, -1
-  elseif cost > 0 then
-    local next, next_part, beyond = after(cost)
-    if beyond then
-      allowed, retry = 0, next - latest
-      if next_part > latest_part then
-        retry = retry + 1
+  if n and cost > 0 then
+    local parts = (latest - ahead) * count
+    local most = math.floor((parts + latest_part - part) / period)
+    if parts + count >= 2^53 then
+      -- the product was rounded, which may be one too many or too few
+      local function is_beyond(n)
+        local parts = part + n * rest
+        local next, next_part = ahead + n * whole + math.floor(parts / count), parts % count
+        return next > latest or (next == latest and next_part > latest_part)
       end
-    else
-      ahead, part = next, next_part
+      if is_beyond(most) then
+        most = most - 1
+      elseif not is_beyond(most + 1) then
+        most = most + 1
+      end
     end
-  elseif cost < 0 and (ahead > 0 or part > 0) then
+    cost = cost * math.min(n, math.floor(most / cost))
+  end
+
+  local allowed = cost <= limit
+  if cost < 0 then
     -- no more comes back than was spent
-    ahead, part = after(math.max(cost, -limit))
-    if ahead < 0 then
-      ahead, part = 0, 0
+    cost = (ahead > 0 or part > 0) and math.max(cost, -limit) or 0
+  end
+  if cost ~= 0 and allowed then
+    local parts = part + cost * rest
+    local next_part = parts % count
+    local next = ahead + cost * whole + (parts - next_part) / count
+    allowed = next < latest or (next == latest and next_part <= latest_part)
+    if next < 0 then
+      ahead, part, changed = 0, 0, true
+    elseif allowed then
+      ahead, part, changed = next, next_part, true
     end
-    changed = true
+  end
+  if not changed then
+    return allowed
   end
 
-  local remaining = floor(((latest - ahead) * count + latest_part - part) / period)
-  -- a product beyond 2^53 is rounded, which may be one too many or too few
-  if select(3, after(remaining)) then
-    remaining = remaining - 1
-  elseif not select(3, after(remaining + 1)) then
-    remaining = remaining + 1
-  end
-  local reset = ahead
-  if part > 0 then
-    reset = reset + 1
-  end
-  if (allowed == 0 or cost <= 0) and not changed then
-    return allowed, remaining, reset, retry
-  end
   local new
   if part == 0 then
     new = string.format('%d', now + ahead)
   else
     new = string.format('%d %d', now + ahead, part)
+    ahead = ahead + 1
   end
-  return allowed, remaining, reset, retry, new, math.ceil(reset / 1000)
+  -- -a % b is what is missing from a to a multiple of b
+  return allowed, new, (ahead + -ahead % 1000) / 1000
 end

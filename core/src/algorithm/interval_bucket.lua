@@ -1,50 +1,44 @@
 -- Token bucket that is refilled at intervals: see interval_bucket.rs.
 -- Stored: "<tokens> <micros>", the tokens and the time of the last refill.
 -- count tokens come each period microseconds.
-local function interval_bucket(stored, now, cost, limit, period, count)
+local function interval_bucket(stored, now, cost, limit, period, count, n)
   local tokens, last, stepped_back = limit, now, false
   if stored then
     local t, m = string.match(stored, '^(%d+) (%d+)')
     if t then
-      tokens, last = tonumber(t), tonumber(m)
+      tokens, last = t + 0, m + 0
       if last > now then
         -- written down even if nothing is spent, or else the bucket would not refill until the
         -- clock has caught up
         last, stepped_back = now, true
       end
-      local refills = math.floor((now - last) / period)
-      tokens = tokens + refills * count
+      local elapsed = now - last
+      local periods = elapsed - elapsed % period
+      tokens = tokens + periods / period * count
       if tokens >= limit then
         tokens, last = limit, now
       else
-        last = last + refills * period
+        last = last + periods
       end
     end
   end
 
-  if cost < 0 then
+  local allowed = cost <= tokens
+  if not allowed then
+    cost = 0
+  elseif cost < 0 then
     -- no more comes back than is missing
     cost = math.max(cost, tokens - limit)
+  elseif n then
+    cost = cost * math.min(n, math.floor(tokens / cost))
   end
-  local allowed, retry = 1, 0
-  if cost <= tokens then
-    tokens = tokens - cost
-  else
-    allowed = 0
-    if cost > limit then
-      retry = -1
-    else
-      retry = last + math.ceil((cost - tokens) / count) * period - now
-    end
+  tokens = tokens - cost
+  local missing = limit - tokens
+  if cost == 0 and not (stepped_back and missing > 0) then
+    return allowed
   end
 
-  local reset = 0
-  if tokens < limit then
-    reset = last + math.ceil((limit - tokens) / count) * period - now
-  end
-  if (allowed == 0 or cost == 0) and not (stepped_back and reset > 0) then
-    return allowed, tokens, reset, retry
-  end
-  return allowed, tokens, reset, retry, string.format('%d %d', tokens, last),
-    math.ceil(reset / 1000)
+  -- -a % b is what is missing from a to a multiple of b
+  local reset = last - now + (missing + -missing % count) / count * period
+  return allowed, string.format('%d %d', tokens, last), (reset + -reset % 1000) / 1000
 end

@@ -9,6 +9,7 @@
 //! down.
 
 use super::moment::Moment;
+use super::stored::Words;
 use super::{State, Terms};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
@@ -21,6 +22,14 @@ pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
         return Err(QuotaError::TooSlow);
     }
     Ok((rate.period(), rate.count()))
+}
+
+/// As the pattern `^(%d+) (%d+)` of the script.
+pub(super) fn read(text: &[u8]) -> Option<State> {
+    let mut words = Words::of(text);
+    let tokens = words.number()?;
+    words.space()?;
+    Some(State::Bucket(tokens, Moment::at(words.number()?)))
 }
 
 pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {

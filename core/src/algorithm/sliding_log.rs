@@ -24,6 +24,11 @@ pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     if limit > MAX_LOG { Err(QuotaError::TooLong) } else { Ok((rate.period(), 1)) }
 }
 
+/// Nothing: the log is a list, and only the script reads it.
+pub(super) fn read(_text: &[u8]) -> Option<State> {
+    None
+}
+
 pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {
     let (limit, (period, _)) = (quota.limit(), quota.terms());
     let (mut log, stepped_back) = match state {

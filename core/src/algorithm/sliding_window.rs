@@ -11,6 +11,7 @@
 //! Of any window of one period at most `2 × limit` passes, as it touches two aligned ones; a
 //! client that spends evenly gets exactly the rate.
 
+use super::stored::Words;
 use super::{State, Terms};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
@@ -32,6 +33,17 @@ pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
         }
         unit *= 10;
     }
+}
+
+/// As the pattern `^(%d+) (%d+) (%d+)$` of the script.
+pub(super) fn read(text: &[u8]) -> Option<State> {
+    let mut words = Words::of(text);
+    let window = words.number()?;
+    words.space()?;
+    let current = words.number()?;
+    words.space()?;
+    let previous = words.number()?;
+    words.end().then_some(State::Window(window, current, previous))
 }
 
 pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {

@@ -1,66 +1,70 @@
 -- Token bucket with continuous refill: see token_bucket.rs.
 -- Stored: "<tokens> <micros>", or "<tokens> <micros> <part>": the whole tokens, and the moment of
 -- the last refill, micros + part / count. A token comes each period / count microseconds.
-local function token_bucket(stored, now, cost, limit, period, count)
-  local floor = math.floor
+local function token_bucket(stored, now, cost, limit, period, count, n)
   local rest = period % count
   local whole = (period - rest) / count
   local tokens, last, part, stepped_back = limit, now, 0, false
 
-  -- microseconds until the n-th token from the last refill on, rounded up
-  local function wait(n)
-    return last - now + n * whole + math.ceil((part + n * rest) / count)
-  end
-
   if stored then
     local t, m, p = string.match(stored, '^(%d+) (%d+) ?(%d*)$')
     if t then
-      tokens, last, part = tonumber(t), tonumber(m), math.min(tonumber(p) or 0, count - 1)
+      tokens, last = t + 0, m + 0
+      if p ~= '' then
+        part = math.min(p, count - 1)
+      end
       if last > now or (last == now and part > 0) then
         -- written down even if nothing is spent, or else the bucket would not refill until the
         -- clock has caught up
         tokens, last, part, stepped_back = math.min(tokens, limit), now, 0, true
       else
-        local gained = floor(((now - last) * count - part) / period)
-        -- a product beyond 2^53 is rounded, which may be a token too many or too few
-        if gained > limit then
-          gained = limit
-        elseif wait(gained) > 0 then
-          gained = gained - 1
-        elseif wait(gained + 1) <= 0 then
-          gained = gained + 1
+        local parts = (now - last) * count
+        local gained = math.floor((parts - part) / period)
+        if parts >= 2^53 and gained <= limit then
+          -- the product was rounded, which may be a token too many or too few
+          local function is_due(n)
+            return last + n * whole + math.ceil((part + n * rest) / count) <= now
+          end
+          if not is_due(gained) then
+            gained = gained - 1
+          elseif is_due(gained + 1) then
+            gained = gained + 1
+          end
         end
         if tokens + gained >= limit then
           tokens, last, part = limit, now, 0
-        else
-          tokens = tokens + gained
-          part = part + gained * rest
-          last = last + gained * whole + floor(part / count)
-          part = part % count
+        elseif gained > 0 then
+          tokens, parts = tokens + gained, part + gained * rest
+          part = parts % count
+          last = last + gained * whole + (parts - part) / count
         end
       end
     end
   end
 
-  if cost < 0 then
+  local allowed = cost <= tokens
+  if not allowed then
+    cost = 0
+  elseif cost < 0 then
     -- no more comes back than is missing
     cost = math.max(cost, tokens - limit)
+  elseif n then
+    cost = cost * math.min(n, math.floor(tokens / cost))
   end
-  local allowed, retry = 1, 0
-  if cost <= tokens then
-    tokens = tokens - cost
-  else
-    allowed, retry = 0, cost > limit and -1 or wait(cost - tokens)
+  tokens = tokens - cost
+  local missing = limit - tokens
+  if cost == 0 and not (stepped_back and missing > 0) then
+    return allowed
   end
-  local reset = tokens < limit and wait(limit - tokens) or 0
-  if (allowed == 0 or cost == 0) and not (stepped_back and reset > 0) then
-    return allowed, tokens, reset, retry
-  end
+
+  local parts = part + missing * rest
+  -- -a % b is what is missing from a to a multiple of b
+  local reset = last - now + missing * whole + (parts + -parts % count) / count
   local new
   if part == 0 then
     new = string.format('%d %d', tokens, last)
   else
     new = string.format('%d %d %d', tokens, last, part)
   end
-  return allowed, tokens, reset, retry, new, math.ceil(reset / 1000)
+  return allowed, new, (reset + -reset % 1000) / 1000
 end

@@ -10,6 +10,7 @@
 //! Of any window of time t at most `limit + t × rate` passes.
 
 use super::moment::{self, Moment};
+use super::stored::Words;
 use super::{State, Terms};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
@@ -17,6 +18,15 @@ use crate::rate::Rate;
 
 pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     moment::terms(rate, limit)
+}
+
+/// As the pattern `^(%d+) (%d+) ?(%d*)$` of the script.
+pub(super) fn read(text: &[u8]) -> Option<State> {
+    let mut words = Words::of(text);
+    let tokens = words.number()?;
+    words.space()?;
+    let moment = words.moment()?;
+    words.end().then_some(State::Bucket(tokens, moment))
 }
 
 pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {

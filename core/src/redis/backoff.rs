@@ -3,7 +3,7 @@
 /// The first delay, in ms.
 const FIRST: u64 = 20;
 /// The longest delay, in ms: a Redis that is back is found within a second.
-const LONGEST: u64 = 800;
+const LONGEST: u64 = 500;
 
 /// Exponential backoff with jitter: each failure in a row doubles the delay, and each delay is
 /// drawn from its upper half, so that a fleet does not come back in step.
@@ -37,10 +37,10 @@ mod tests {
     fn doubles_up_to_a_ceiling_and_starts_over() {
         let mut backoff = Backoff::default();
         let delays: Vec<_> = (0..9).map(|_| backoff.failed(0)).collect();
-        assert_eq!(delays, [10, 20, 40, 80, 160, 320, 400, 400, 400]);
+        assert_eq!(delays, [10, 20, 40, 80, 160, 250, 250, 250, 250]);
         let mut backoff = Backoff::default();
         let delays: Vec<_> = (0..90).map(|i| backoff.failed(u64::MAX - i)).collect();
-        assert!(delays.iter().all(|delay| (10..=800).contains(delay)));
+        assert!(delays.iter().all(|delay| (10..=500).contains(delay)));
         backoff.succeeded();
         assert!(backoff.failed(10) <= 20);
     }

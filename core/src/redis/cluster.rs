@@ -88,9 +88,9 @@ impl Map {
         (owner != NOBODY).then_some(usize::from(owner))
     }
 
-    /// Whether every slot has an owner.
-    pub fn is_complete(&self) -> bool {
-        !self.owners.contains(&NOBODY)
+    /// How many slots have no owner.
+    pub fn orphans(&self) -> usize {
+        self.owners.iter().filter(|owner| **owner == NOBODY).count()
     }
 
     fn add(&mut self, member: Member) -> Result<u16, NoMap> {
@@ -139,7 +139,8 @@ impl Member {
 pub struct Redirect {
     /// The slot.
     pub slot: u16,
-    /// The host of the node to ask instead; empty if it is that of the node that said so.
+    /// The host of the node to ask instead; empty if it is not told, and so is most likely that of
+    /// the node that said so.
     pub host: String,
     /// Its port.
     pub port: u16,
@@ -152,7 +153,8 @@ impl Redirect {
         let slot = words.next()?.parse().ok().filter(|slot| usize::from(*slot) < SLOTS)?;
         let (host, port) = words.next()?.rsplit_once(':')?;
         let port = port.parse().ok().filter(|port| *port > 0)?;
-        Some(Self { slot, host: host.trim_matches(['[', ']']).to_owned(), port })
+        let host = if host == "?" { "" } else { host.trim_matches(['[', ']']) };
+        Some(Self { slot, host: host.to_owned(), port })
     }
 }
 
@@ -231,7 +233,7 @@ mod tests {
         let owners = [0, 99, 100, 199, 200, 201, 16_383].map(|slot| map.owner(slot));
         assert_eq!(owners, [Some(0), Some(0), Some(1), Some(1), None, Some(0), Some(0)]);
         assert_eq!(map.owner(16_384), None);
-        assert!(!map.is_complete());
+        assert_eq!(map.orphans(), 1);
         assert!(map.members[1].is_at("::1", 7001) && !map.members[1].is_at("::1", 7000));
     }
 
@@ -284,6 +286,7 @@ mod tests {
         assert_eq!(redirect("MOVED 5 ::1:7000"), Some((5, "::1".into(), 7_000)));
         assert_eq!(redirect("MOVED 5 [::1]:7000"), Some((5, "::1".into(), 7_000)));
         assert_eq!(redirect("MOVED 5 :7000"), Some((5, String::new(), 7_000)));
+        assert_eq!(redirect("MOVED 5 ?:7000"), Some((5, String::new(), 7_000)));
         assert_eq!(redirect("MOVED 5 a.example:7000"), Some((5, "a.example".into(), 7_000)));
         for bad in
             ["MOVED", "MOVED 5", "MOVED 16384 h:1", "MOVED 5 h", "MOVED 5 h:0", "MOVED x h:1"]

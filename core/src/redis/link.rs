@@ -180,6 +180,11 @@ impl<W: Copy> Link<W> {
         self.queue.is_empty() && self.output.is_empty()
     }
 
+    /// How many wait, with those who have gone.
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Adds a waiter; its question is encoded when it can be sent.
     pub fn submit(&mut self, waiter: W) -> Result<Ticket, Refused> {
         if self.down {
@@ -194,6 +199,11 @@ impl<W: Copy> Link<W> {
     /// Forgets a waiter: its question is not sent if it has not been, and its answer is dropped.
     pub fn cancel(&mut self, ticket: Ticket) {
         self.queue.cancel(ticket);
+    }
+
+    /// Puts another waiter, of the same question, in the place of one.
+    pub fn replace(&mut self, ticket: Ticket, waiter: W) {
+        self.queue.replace(ticket, waiter);
     }
 
     /// A connection is being made.

@@ -68,6 +68,15 @@ impl<W: Copy> Queue<W> {
         }
     }
 
+    /// Puts another waiter in the place of the one of `ticket`. Nothing happens if its reply has come
+    /// already.
+    pub fn replace(&mut self, ticket: Ticket, waiter: W) {
+        let Ok(index) = usize::try_from(ticket.wrapping_sub(self.first)) else { return };
+        if let Some(entry) = self.entries.get_mut(index) {
+            *entry = Entry::Waiting(waiter);
+        }
+    }
+
     /// The next entry to send, which counts as sent from here on.
     pub fn send_next(&mut self) -> Option<W> {
         while let Some(entry) = self.entries.get_mut(self.sent) {

@@ -2,10 +2,13 @@
 //!
 //! Replies are RESP2: the connection never asks for RESP3. A frame is found and bounded before it
 //! is parsed, so a server can neither make the parser wait for a petabyte nor recurse for ever.
-//! Integers are read in place: a decision costs no allocation, and some 20 ns where the `redis`
+//! What a script answers is read in place: it costs no allocation, and some 20 ns where the `redis`
 //! crate's parser takes 1.4 µs. Everything else is rare and goes to that parser.
 
 use redis::{ServerErrorKind, Value};
+
+use crate::decision::Verdict;
+use crate::rate::{MAX_EXACT, SECOND};
 
 /// The longest reply, in bytes. The longest that is expected is the map of a large cluster.
 pub const MAX_REPLY: usize = 1024 * 1024;
@@ -19,8 +22,8 @@ const MAX_DEPTH: usize = 8;
 /// What a server said.
 #[derive(Debug, PartialEq)]
 pub enum Reply<'a> {
-    /// An array of integers: the answer of a script.
-    Integers(Integers<'a>),
+    /// The answer of a script.
+    Found(Found<'a>),
     /// A refusal.
     Error(Refusal),
     /// Anything else.
@@ -86,8 +89,8 @@ pub fn frame(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
 
 /// Reads one whole `frame`.
 pub fn parse(frame: &[u8]) -> Result<Reply<'_>, ProtocolError> {
-    if let Some(integers) = Integers::new(frame) {
-        return Ok(Reply::Integers(integers));
+    if let Some(found) = Found::new(frame) {
+        return Ok(Reply::Found(found));
     }
     match redis::parse_redis_value(frame) {
         Ok(Value::ServerError(error)) => Ok(Reply::Error(Refusal {
@@ -211,41 +214,116 @@ fn integer(line: &[u8]) -> Option<i64> {
     })
 }
 
-/// An array of integers inside a frame.
+/// What a script found, inside a frame: a string about a single limit, which starts with the time,
+/// or an array of the time and then something of each limit. It iterates over the limits.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Integers<'a> {
-    rest: &'a [u8],
-    count: usize,
+pub struct Found<'a> {
+    now: u64,
+    entries: Entries<'a>,
 }
 
-impl<'a> Integers<'a> {
-    /// The integers of `frame`, if it is an array of nothing else.
+/// What was not iterated over yet.
+#[derive(Clone, Debug, PartialEq)]
+enum Entries<'a> {
+    One(Option<&'a [u8]>),
+    Array(&'a [u8]),
+}
+
+/// What a script found of one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry<'a> {
+    /// What was stored; empty if nothing was.
+    Stored(&'a [u8]),
+    /// Of a limit that stores itself: the integers that stand for its verdict.
+    Integers([i64; Verdict::REPLY_LEN]),
+}
+
+impl<'a> Found<'a> {
+    /// What the script found, if `frame` is an answer of ours.
     fn new(frame: &'a [u8]) -> Option<Self> {
-        let (line, rest) = split_line(frame.strip_prefix(b"*")?)?;
-        let count = usize::try_from(integer(line)?).ok()?;
-        let integers = Self { rest, count };
-        (integers.clone().count() == count).then_some(integers)
+        let found = match frame.first()? {
+            b'$' => Self::one(frame)?,
+            _ => Self::several(frame)?,
+        };
+        (found.now <= MAX_EXACT).then_some(found)
     }
 
-    /// The next `N`, or `None` if there are not as many.
-    pub fn take_array<const N: usize>(&mut self) -> Option<[i64; N]> {
-        let mut array = [0; N];
-        for slot in &mut array {
-            *slot = self.next()?;
+    fn one(frame: &'a [u8]) -> Option<Self> {
+        let (text, rest) = take_text(frame)?;
+        let mut words = text.splitn(3, |byte| *byte == b' ');
+        let mut number = || u64::try_from(integer(words.next()?)?).ok();
+        let (seconds, micros) = (number()?, number()?);
+        let now = seconds.checked_mul(SECOND)?.checked_add(micros)?;
+        let stored = words.next()?;
+        rest.is_empty().then_some(Self { now, entries: Entries::One(Some(stored)) })
+    }
+
+    fn several(frame: &'a [u8]) -> Option<Self> {
+        let (count, rest) = take_number(frame, b'*')?;
+        let (now, mut rest) = take_number(rest, b':')?;
+        let found = Self { now: u64::try_from(now).ok()?, entries: Entries::Array(rest) };
+        for _ in 1..count {
+            (_, rest) = take_entry(rest)?;
         }
-        Some(array)
+        rest.is_empty().then_some(found)
+    }
+
+    /// When the script ran: the Unix time of the server in µs, at most [`MAX_EXACT`].
+    pub fn now(&self) -> u64 {
+        self.now
     }
 }
 
-impl Iterator for Integers<'_> {
-    type Item = i64;
+impl<'a> Iterator for Found<'a> {
+    type Item = Entry<'a>;
 
-    fn next(&mut self) -> Option<i64> {
-        let (line, rest) = split_line(self.rest.strip_prefix(b":")?)?;
-        let number = integer(line)?;
-        self.rest = rest;
-        Some(number)
+    fn next(&mut self) -> Option<Entry<'a>> {
+        match &mut self.entries {
+            Entries::One(stored) => stored.take().map(Entry::Stored),
+            Entries::Array(rest) => {
+                let (entry, after) = take_entry(rest)?;
+                *rest = after;
+                Some(entry)
+            }
+        }
     }
+}
+
+/// The first element of the rest of an array.
+fn take_entry(bytes: &[u8]) -> Option<(Entry<'_>, &[u8])> {
+    match bytes.strip_prefix(b"$-1\r\n") {
+        Some(rest) => Some((Entry::Stored(b""), rest)),
+        None if bytes.starts_with(b"$") => {
+            take_text(bytes).map(|(text, rest)| (Entry::Stored(text), rest))
+        }
+        None => integers(bytes),
+    }
+}
+
+/// A bulk string.
+fn take_text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = take_number(bytes, b'$')?;
+    let (text, rest) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+    Some((text, rest.strip_prefix(b"\r\n")?))
+}
+
+/// An array of integers.
+fn integers(bytes: &[u8]) -> Option<(Entry<'_>, &[u8])> {
+    let mut array = [0; Verdict::REPLY_LEN];
+    let (length, mut rest) = take_number(bytes, b'*')?;
+    if usize::try_from(length) != Ok(array.len()) {
+        return None;
+    }
+    for slot in &mut array {
+        (*slot, rest) = take_number(rest, b':')?;
+    }
+    Some((Entry::Integers(array), rest))
+}
+
+/// The number of a line that starts with `kind`, and what comes after the line.
+fn take_number(bytes: &[u8], kind: u8) -> Option<(i64, &[u8])> {
+    let (line, rest) = split_line(bytes.strip_prefix(&[kind])?)?;
+    Some((integer(line)?, rest))
 }
 
 fn split_line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -259,7 +337,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const DECISION: &[u8] = b"*4\r\n:1\r\n:99\r\n:600000\r\n:-1\r\n";
+    const FRESH: &[u8] = b"$18\r\n1763683200 123456 \r\n";
+    const SPENT: &[u8] = b"$32\r\n1763683200 7 99 1763683200000000\r\n";
+    const SEVERAL: &[u8] = b"*4\r\n:1763683200123456\r\n$4\r\n99 1\r\n\
+        *4\r\n:1\r\n:99\r\n:600000\r\n:-1\r\n$-1\r\n";
 
     fn refusal(line: &[u8]) -> Refusal {
         match parse(line).unwrap() {
@@ -268,19 +349,63 @@ mod tests {
         }
     }
 
+    fn found(frame: &[u8]) -> Option<(u64, Vec<Entry<'_>>)> {
+        match parse(frame).unwrap() {
+            Reply::Found(found) => Some((found.now(), found.collect())),
+            Reply::Other(_) => None,
+            Reply::Error(refusal) => panic!("{refusal:?}"),
+        }
+    }
+
     #[test]
-    fn integers_are_read_in_place() {
-        assert_eq!(frame(DECISION), Ok(Some(DECISION.len())));
-        let Reply::Integers(mut integers) = parse(DECISION).unwrap() else { panic!() };
-        assert_eq!(integers.clone().take_array::<5>(), None);
-        assert_eq!(integers.take_array(), Some([1, 99, 600_000, -1]));
-        assert_eq!(integers.next(), None);
+    fn what_was_found_is_read_in_place() {
+        let (now, none) = (1_763_683_200_123_456, Entry::Stored(b""));
+        assert_eq!(found(FRESH), Some((now, vec![none])));
+        let stored = Entry::Stored(b"99 1763683200000000");
+        assert_eq!(found(SPENT), Some((1_763_683_200_000_007, vec![stored])));
+        let log = Entry::Integers([1, 99, 600_000, -1]);
+        assert_eq!(found(SEVERAL), Some((now, vec![Entry::Stored(b"99 1"), log, none])));
+        assert_eq!(found(b"*1\r\n:0\r\n"), Some((0, vec![])));
+        assert_eq!(found(b"*2\r\n:0\r\n$0\r\n\r\n"), Some((0, vec![none])));
+        let lines = Entry::Stored(b"\r\n\r\n");
+        assert_eq!(found(b"*2\r\n:0\r\n$4\r\n\r\n\r\n\r\n"), Some((0, vec![lines])));
+        assert_eq!(found(b"$8\r\n0 0 \r\n\r\n\r\n"), Some((0, vec![lines])));
+    }
+
+    #[test]
+    fn what_no_script_finds_is_another_reply() {
+        for frame in [
+            &b"*0\r\n"[..],
+            b"*-1\r\n",
+            b"*1\r\n:-1\r\n",
+            b"*1\r\n$1\r\n1\r\n",
+            b"*2\r\n:1\r\n:2\r\n",
+            b"*2\r\n:1\r\n+OK\r\n",
+            b"*2\r\n:1\r\n*-1\r\n",
+            b"*2\r\n:1\r\n*3\r\n:1\r\n:2\r\n:3\r\n",
+            b"*2\r\n:1\r\n*5\r\n:1\r\n:2\r\n:3\r\n:4\r\n:5\r\n",
+            b"*2\r\n:1\r\n*4\r\n:1\r\n:2\r\n:3\r\n$1\r\n4\r\n",
+            b"*2\r\n:99999999999999999\r\n$-1\r\n",
+            b":1\r\n",
+            b"$-1\r\n",
+            b"$0\r\n\r\n",
+            b"$3\r\n1 2\r\n",
+            b"$5\r\n1 x 3\r\n",
+            b"$5\r\n-1 2 \r\n",
+            b"$5\r\n1  2 \r\n",
+            b"$15\r\n99999999999 0 1\r\n",
+            b"$22\r\n999999999999999999 0 1\r\n",
+        ] {
+            assert_eq!(found(frame), None, "{:?}", String::from_utf8_lossy(frame));
+        }
     }
 
     #[test]
     fn a_frame_ends_where_it_ends() {
         for reply in [
-            DECISION,
+            FRESH,
+            SPENT,
+            SEVERAL,
             b"+OK\r\n",
             b"-ERR no\r\n",
             b":-5\r\n",
@@ -352,7 +477,59 @@ mod tests {
         assert_eq!(refusal(b"-OOM\r\n"), Refusal { kind: RefusalKind::Failed, text: "OOM".into() });
     }
 
+    /// Replies as scripts and others send them.
+    fn replies() -> impl Strategy<Value = String> {
+        let text = |text: String| format!("${}\r\n{text}\r\n", text.len());
+        let entry = prop_oneof![
+            "[0-9 ]{0,5}".prop_map(text),
+            Just("$-1\r\n".to_owned()),
+            Just("*4\r\n:1\r\n:2\r\n:3\r\n:-1\r\n".to_owned()),
+            "(:-?[0-9]{1,3}|\\+OK|\\*0|\\*2\r\n:1\r\n:1)\r\n",
+        ];
+        let array = (0..4_usize, prop::collection::vec(entry, 0..4)).prop_map(|(more, entries)| {
+            format!("*{}\r\n:5\r\n{}", more + entries.len(), entries.concat())
+        });
+        prop_oneof!["[0-9]{1,3} [0-9]{1,3} ?[0-9 ]{0,5}".prop_map(text), array]
+    }
+
+    /// The same as [`found`], by the `redis` crate.
+    fn found_slowly(value: Value) -> Option<(u64, Vec<String>)> {
+        let values = match value {
+            Value::BulkString(text) => {
+                let text = String::from_utf8(text).unwrap();
+                let mut words = text.splitn(3, ' ').map(str::to_owned);
+                let mut number = || words.next()?.parse::<u64>().ok();
+                let now = number()? * 1_000_000 + number()?;
+                return Some((now, vec![words.next()?]));
+            }
+            Value::Array(values) => values,
+            _ => return None,
+        };
+        let (Value::Int(now), entries) = values.split_first()? else { return None };
+        let entry = |entry: &Value| match entry {
+            Value::Nil => Some(String::new()),
+            Value::BulkString(text) => Some(String::from_utf8(text.clone()).unwrap()),
+            Value::Array(array) if array.len() == 4 => Some("integers".to_owned()),
+            _ => None,
+        };
+        Some((u64::try_from(*now).ok()?, entries.iter().map(entry).collect::<Option<_>>()?))
+    }
+
     proptest! {
+        #[test]
+        fn what_was_found_is_read_as_by_a_parser(reply in replies()) {
+            if let Ok(Some(length)) = frame(reply.as_bytes()) {
+                let frame = &reply.as_bytes()[..length];
+                let text = |entry: &Entry<'_>| match entry {
+                    Entry::Stored(text) => String::from_utf8(text.to_vec()).unwrap(),
+                    Entry::Integers(_) => "integers".to_owned(),
+                };
+                let quickly = found(frame)
+                    .map(|(now, entries)| (now, entries.iter().map(text).collect::<Vec<_>>()));
+                prop_assert_eq!(quickly, found_slowly(redis::parse_redis_value(frame).unwrap()));
+            }
+        }
+
         #[test]
         fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(Some(length)) = frame(&bytes) {

@@ -13,7 +13,7 @@ pub struct Script {
 }
 
 /// One limit of one request, as the script is asked about it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question<'a> {
     /// The Redis key's first part: see [`key::head`](crate::key::head).
     pub head: &'a [u8],
@@ -34,13 +34,16 @@ pub enum By {
     Source,
 }
 
-/// What becomes of a cost.
+/// The sign of a cost.
 #[derive(Clone, Copy)]
 enum Sign {
     Spent,
     /// It goes below zero.
     GivenBack,
 }
+
+/// A number among the arguments of a script: `-`, if it is below zero, and how far it is from zero.
+type Number = (&'static str, u64);
 
 /// The scripts of this module, each made once.
 #[derive(Clone, Debug)]
@@ -90,8 +93,7 @@ impl Scripts {
 
     /// Appends the command that asks `questions`, all at once and all or nothing, to `out`.
     ///
-    /// Its answer is one array of [`REPLY_LEN`](crate::decision::Verdict::REPLY_LEN) integers a
-    /// question, in their order.
+    /// What its answer means, [`answer::verdicts`](super::answer::verdicts) tells.
     pub fn ask<'a>(
         &self,
         out: &mut Vec<u8>,
@@ -101,10 +103,18 @@ impl Scripts {
         self.encode(out, by, Sign::Spent, questions);
     }
 
+    /// Appends the command that asks `question` so many times at once to `out`: as many pass as
+    /// fit. What stores itself can only be asked once.
+    ///
+    /// What its answer means, [`answer::repeated`](super::answer::repeated) tells.
+    pub fn ask_times(&self, out: &mut Vec<u8>, by: By, question: Question<'_>, times: u32) {
+        self.encode_one(out, by, Sign::Spent, question, times);
+    }
+
     /// Appends the command that gives back what `questions` have spent to `out`: of each as much
     /// as is still spent, whatever becomes of the others.
     ///
-    /// Its answer is that of [`ask`](Self::ask), and nobody is rejected.
+    /// Its answer is of the kind that [`ask`](Self::ask) gets, and nobody is rejected.
     pub fn give_back<'a>(
         &self,
         out: &mut Vec<u8>,
@@ -121,25 +131,46 @@ impl Scripts {
         sign: Sign,
         questions: impl ExactSizeIterator<Item = Question<'a>> + Clone,
     ) {
-        let first = questions.clone().next();
-        match (questions.len(), first) {
-            (1, Some(question)) => {
-                if let Some(script) = self.single(question.quota.algorithm()) {
-                    script.head(out, by, 1, 4);
-                    question.key(out);
-                    question.arguments(out, sign);
-                }
+        let mut first = questions.clone();
+        if let (Some(question), None) = (first.next(), first.next()) {
+            return self.encode_one(out, by, sign, question, 1);
+        }
+        let keys = questions.len();
+        self.several.head(out, by, keys, keys.saturating_mul(5));
+        for question in questions.clone() {
+            question.key(out);
+        }
+        for question in questions {
+            let (period, count) = question.quota.terms();
+            bulk(out, question.quota.algorithm().function().as_bytes());
+            number(out, sign.of(question.cost));
+            for value in [question.quota.limit(), period, count] {
+                number(out, ("", value));
             }
-            (keys, _) => {
-                self.several.head(out, by, keys, keys.saturating_mul(5));
-                for question in questions.clone() {
-                    question.key(out);
-                }
-                for question in questions {
-                    bulk(out, question.quota.algorithm().function().as_bytes());
-                    question.arguments(out, sign);
-                }
-            }
+        }
+    }
+
+    fn encode_one(
+        &self,
+        out: &mut Vec<u8>,
+        by: By,
+        sign: Sign,
+        question: Question<'_>,
+        times: u32,
+    ) {
+        let Some(script) = self.single(question.quota.algorithm()) else { return };
+        let (arguments, kept) = question.arguments(sign, times);
+        script.head(out, by, 1, kept);
+        question.key(out);
+        arguments.into_iter().take(kept).for_each(|value| number(out, value));
+    }
+}
+
+impl Sign {
+    fn of(self, cost: u64) -> Number {
+        match self {
+            Self::Spent => ("", cost),
+            Self::GivenBack => ("-", cost),
         }
     }
 }
@@ -180,7 +211,7 @@ impl Script {
                 bulk(out, self.source.as_bytes());
             }
         }
-        number(out, keys as u64);
+        number(out, ("", keys as u64));
     }
 }
 
@@ -192,15 +223,16 @@ impl Question<'_> {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn arguments(&self, out: &mut Vec<u8>, sign: Sign) {
-        match sign {
-            Sign::Spent => number(out, self.cost),
-            Sign::GivenBack => bulk(out, format!("-{}", self.cost).as_bytes()),
-        }
+    /// The arguments of a script that asks one limit, and how many are needed: of the last three
+    /// those at the end that are 1 are not. Who spends nothing need not ask more than once.
+    fn arguments(&self, sign: Sign, times: u32) -> ([Number; 5], usize) {
         let (period, count) = self.quota.terms();
-        for value in [self.quota.limit(), period, count] {
-            number(out, value);
-        }
+        let times = if self.cost == 0 { 1 } else { u64::from(times) };
+        let plain = |value| ("", value);
+        let [limit, period, count, times] = [self.quota.limit(), period, count, times].map(plain);
+        let arguments = [limit, period, count, times, sign.of(self.cost)];
+        let last = arguments.iter().rposition(|argument| *argument != plain(1)).unwrap_or(0);
+        (arguments, last.max(1).saturating_add(1))
     }
 }
 
@@ -211,9 +243,10 @@ fn bulk(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn number(out: &mut Vec<u8>, value: u64) {
+fn number(out: &mut Vec<u8>, (sign, value): Number) {
     let digits = value.checked_ilog10().unwrap_or(0).saturating_add(1);
-    let _ = write!(out, "${digits}\r\n{value}\r\n");
+    let length = sign.len().saturating_add(digits as usize);
+    let _ = write!(out, "${length}\r\n{sign}{value}\r\n");
 }
 
 #[cfg(test)]
@@ -251,7 +284,28 @@ mod tests {
     fn one_question() {
         let words = words(By::Sha, &[question(b"\r\nx", 10)]);
         let sha = Scripts::new().single[0].sha().to_owned();
-        assert_eq!(words, ["EVALSHA", &sha, "1", "rl:a:\r\nx", "10", "100", "600000", "1"]);
+        assert_eq!(words, ["EVALSHA", &sha, "1", "rl:a:\r\nx", "100", "600000", "1", "1", "10"]);
+    }
+
+    #[test]
+    fn arguments_at_the_end_that_are_1_are_left_out() {
+        let arguments = |rate: &str, limit, cost, times| {
+            let rate = rate.parse().unwrap();
+            let quota = Quota::new(Algorithm::TokenBucket, rate, limit).unwrap();
+            let mut out = Vec::new();
+            let question = Question { quota, cost, ..question(b"k", 1) };
+            Scripts::new().ask_times(&mut out, By::Sha, question, times);
+            parse(&out)[4..].join(" ")
+        };
+        assert_eq!(arguments("100r/m", 100, 1, 1), "100 600000");
+        assert_eq!(arguments("3r/s", 5, 1, 1), "5 1000000 3");
+        assert_eq!(arguments("3r/s", 5, 1, 7), "5 1000000 3 7");
+        assert_eq!(arguments("1r/s", 5, 2, 7), "5 1000000 1 7 2");
+        assert_eq!(arguments("1r/s", 5, 2, 1), "5 1000000 1 1 2");
+        assert_eq!(arguments("1r/s", 5, 0, 1), "5 1000000 1 1 0");
+        assert_eq!(arguments("1r/s", 5, 0, 7), "5 1000000 1 1 0");
+        // Two are always there.
+        assert_eq!(arguments("1000000r/s", 1, 1, 1), "1 1");
     }
 
     #[test]
@@ -270,7 +324,8 @@ mod tests {
             assert_eq!(asked[..3], back[..3]);
             back[3..].join(" ")
         };
-        assert_eq!(back_of(&[one]), "rl:a:k1 -10 100 600000 1");
+        assert_eq!(back_of(&[one]), "rl:a:k1 100 600000 1 1 -10");
+        assert_eq!(back_of(&[question(b"k1", 1)]), "rl:a:k1 100 600000 1 1 -1");
         let expected = "rl:a:k1 rl:a:k2 token_bucket -10 100 600000 1 \
             token_bucket -18446744073709551615 100 600000 1";
         assert_eq!(back_of(&[one, two]), expected);

@@ -11,6 +11,9 @@ pub(super) const HEADER: usize = 8;
 /// Words of a block: a cache line.
 const BLOCK: usize = 8;
 
+/// Bytes of a block.
+pub(super) const BLOCK_BYTES: u64 = (BLOCK * size_of::<u64>()) as u64;
+
 /// Words of a first block that are not data: three of cells, two of the key.
 const FIRST_HEAD: usize = 5;
 

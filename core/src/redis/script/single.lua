@@ -1,13 +1,17 @@
 
--- Asks one limit. KEYS: its key. ARGV: cost, limit, period, count.
--- A cost below zero is given back.
--- Answers allowed, remaining, reset and retry, the last two in microseconds.
-local time = redis.call('TIME')
-local allowed, remaining, reset, retry, new, ttl = $algorithm(
-  redis.call('GET', KEYS[1]), time[1] * 1000000 + time[2],
-  tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]))
+-- Asks one limit. KEYS: its key. ARGV: limit, period, count, n, cost; those at the end that are 1
+-- may be left out. n requests are decided one after the other: as many pass as fit. A cost below
+-- zero is given back.
+-- Answers one string, which takes Redis less than an array would: the seconds and microseconds of
+-- the time, and what was stored, if anything was.
+local call, key = redis.call, KEYS[1]
+local time, stored = call('TIME'), call('GET', key)
+local seconds, micros = time[1], time[2]
+local _, new, ttl = $algorithm(
+  stored, seconds * 1000000 + micros,
+  (ARGV[5] or 1) + 0, ARGV[1] + 0, ARGV[2] + 0, (ARGV[3] or 1) + 0, ARGV[4])
 if new then
   -- a quota that is whole again is kept for no longer than it must
-  redis.call('SET', KEYS[1], new, 'PX', ttl > 0 and ttl or 1)
+  call('SET', key, new, 'PX', ttl > 0 and ttl or 1)
 end
-return {allowed, remaining, reset, retry}
+return seconds .. ' ' .. micros .. ' ' .. (stored or '')

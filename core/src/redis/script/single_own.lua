@@ -1,12 +1,13 @@
 
--- Asks one limit whose algorithm stores itself. KEYS: its key. ARGV: cost, limit, period, count.
--- A cost below zero is given back.
--- Answers allowed, remaining, reset and retry, the last two in microseconds.
+-- Asks one limit whose algorithm stores itself. KEYS: its key. ARGV: limit, period, count, n, cost;
+-- those at the end that are 1 may be left out, and n is 1. A cost below zero is given back.
+-- Answers the time in microseconds, and: allowed, remaining, reset and retry, the last two in
+-- microseconds.
 local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
 local allowed, remaining, reset, retry, store = $algorithm(
-  KEYS[1], time[1] * 1000000 + time[2],
-  tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]))
+  KEYS[1], now, (ARGV[5] or 1) + 0, ARGV[1] + 0, ARGV[2] + 0)
 if store then
   store()
 end
-return {allowed, remaining, reset, retry}
+return {now, {allowed, remaining, reset, retry}}

@@ -1,0 +1,59 @@
+"""One nginx for each way to limit, all up at once so that they can take turns, and one Redis."""
+
+import resp
+from servers import Nginx, Redis, Servers
+
+VARIANTS = ("none", "limit_req", "lua", "module")
+
+
+class Fleet:
+    """The variants, asked under one path, and the commands that the module sends."""
+
+    def __init__(self, servers: Servers, directives: str, variants: tuple[str, ...] = VARIANTS) -> None:
+        self.servers = servers
+        self.redis: Redis = servers.redis()
+        self.nginx: dict[str, Nginx] = {
+            "module": servers.module(self.redis, directives=directives, errors="/dev/null error")}
+        self.commands = {path: command_of(self.redis, self.nginx["module"], path)
+                         for path in ("free", "gcra", "flood")}
+        for variant in variants:
+            if variant == "lua":
+                self.nginx[variant] = servers.nginx(
+                    "lua", errors="/dev/null error", redis_port=str(self.redis.port),
+                    lua_free=lua_limit(self.commands["free"], 100000000),
+                    lua_flood=lua_limit(self.commands["flood"], 1))
+            elif variant != "module":
+                self.nginx[variant] = servers.nginx(variant, errors="/dev/null error")
+
+    def spend(self, path: str, keys: int) -> None:
+        """Asks everybody for each key once, so that they know it."""
+        for nginx in self.nginx.values():
+            nginx.get(*(f"{path}?k={key}" for key in range(1, keys + 1)))
+
+    def stop(self) -> None:
+        self.servers.stop(*self.nginx.values(), self.redis)
+
+
+def command_of(redis: Redis, nginx: Nginx, path: str) -> list[str]:
+    """What the module asks Redis for a request, with __key__ in the place of the client's key. Redis knows the script
+    under the SHA in it, as the module has loaded it."""
+    monitor = resp.Monitor(redis.port)
+    try:
+        nginx.get(f"/{path}?k=__key__")
+        return monitor.next_script()
+    finally:
+        monitor.close()
+
+
+def for_key(command: list[str], key: str) -> list[str]:
+    """The command for another key."""
+    return [word.replace("__key__", key) for word in command]
+
+
+def lua_limit(command: list[str], limit: int) -> str:
+    """The table that limit.lua wants: the words of the module's command, around the client's key."""
+    _, sha, _, key, *arguments = command
+    if not key.endswith("__key__"):
+        raise RuntimeError(f"the key is not at the end of {key!r}")
+    words = ", ".join(f'"{word}"' for word in arguments)
+    return f'sha = "{sha}", prefix = "{key.removesuffix("__key__")}", arguments = {{ {words} }}, limit = {limit}'

@@ -1,0 +1,87 @@
+//! Several limits that are asked at once: all of them spend, or none does.
+
+use crate::algorithm::State;
+use crate::decision::Verdict;
+use crate::limit::Quota;
+
+/// A limit's part in a decision: what is stored under a key, and what would be.
+#[derive(Debug)]
+pub(crate) struct Draft<K> {
+    key: K,
+    quota: Quota,
+    cost: u64,
+    before: Option<State>,
+    after: Option<State>,
+    changed: bool,
+    verdict: Option<Verdict>,
+}
+
+/// Decides at `now`. If all limits allow it, all spend; if one rejects it, or some other limit
+/// does not allow it either, none does, and the others answer for what they hold. Drafts may share
+/// a key: the second one sees what the first is about to spend. Answers whether they spend.
+pub(crate) fn decide<K: PartialEq>(
+    drafts: &mut [Option<Draft<K>>],
+    now: u64,
+    others_allow: bool,
+) -> bool {
+    each(drafts, |draft, earlier| draft.spend(earlier, now));
+    let passes = others_allow && drafts.iter().flatten().all(Draft::allows);
+    if !passes {
+        each(drafts, |draft, earlier| draft.spend_nothing(earlier, now));
+    }
+    passes
+}
+
+/// Does something with each draft, given those before it.
+fn each<K>(drafts: &mut [Option<Draft<K>>], act: impl Fn(&mut Draft<K>, &[Option<Draft<K>>])) {
+    for index in 0..drafts.len() {
+        let (earlier, later) = drafts.split_at_mut(index);
+        if let Some(Some(draft)) = later.first_mut() {
+            act(draft, earlier);
+        }
+    }
+}
+
+impl<K: PartialEq> Draft<K> {
+    /// A limit that is to spend `cost`, where `stored` is what is stored under `key`.
+    pub(crate) fn new(key: K, quota: Quota, cost: u64, stored: Option<State>) -> Self {
+        Self { key, quota, cost, before: stored, after: None, changed: false, verdict: None }
+    }
+
+    /// What the limit says, once that is decided.
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
+        self.verdict
+    }
+
+    /// What is to be stored, if that is anything new.
+    pub(crate) fn change(&self) -> Option<&State> {
+        self.after.as_ref().filter(|_| self.changed)
+    }
+
+    fn allows(&self) -> bool {
+        self.verdict.is_some_and(|verdict| verdict.allowed)
+    }
+
+    fn spend(&mut self, earlier: &[Option<Self>], now: u64) {
+        self.verdict = Some(self.ask(earlier, now, self.cost));
+    }
+
+    /// Answers for what the limit holds, and, where it rejects the request, when it would not.
+    fn spend_nothing(&mut self, earlier: &[Option<Self>], now: u64) {
+        let unspent = self.ask(earlier, now, 0);
+        if let Some(Verdict { allowed, retry, .. }) = self.verdict {
+            self.verdict = Some(Verdict { allowed, retry, ..unspent });
+        }
+    }
+
+    /// Asks the limit, given what those before it are about to store.
+    fn ask(&mut self, earlier: &[Option<Self>], now: u64, cost: u64) -> Verdict {
+        let sharer = earlier.iter().flatten().rfind(|other| other.key == self.key);
+        let start = sharer.map_or(&self.before, |sharer| &sharer.after);
+        let mut after = start.clone();
+        let verdict = self.quota.algorithm().decide(&mut after, now, &self.quota, cost);
+        self.changed = after != *start;
+        self.after = after;
+        verdict
+    }
+}

@@ -1,0 +1,289 @@
+//! What a script's answer means: verdicts.
+//!
+//! A script only tells what it found, and when. What it made of that, the reference knows, as it
+//! decides the same; so Redis, which everybody shares, is spared the reckoning. A limit that stores
+//! itself answers for itself.
+
+use super::reply::{Entry, Found};
+use super::script::Question;
+use crate::algorithm::State;
+use crate::decision::Verdict;
+use crate::draft::{self, Draft};
+
+/// So many limits are decided without an allocation.
+const FEW: usize = 8;
+
+/// Tells the verdict on each of `questions`, which were asked at once and all or nothing. `false`,
+/// and none is told, if this is no answer to them.
+pub fn verdicts<'q>(
+    found: Found<'_>,
+    questions: impl Iterator<Item = Question<'q>> + Clone,
+    mut tell: impl FnMut(usize, Verdict),
+) -> bool {
+    let mut first = questions.clone();
+    if let (Some(question), None) = (first.next(), first.next()) {
+        return repeated(found, &question, 1, |_, verdict| tell(0, verdict));
+    }
+    let asked = questions.clone().zip(found.clone());
+    if questions.count() != found.clone().count() || !asked.clone().all(is_answered) {
+        return false;
+    }
+    let mut drafts = asked.clone().map(draft);
+    let mut few: [_; FEW] = std::array::from_fn(|_| drafts.next().flatten());
+    let mut many: Vec<_>;
+    let drafts = if asked.clone().nth(FEW).is_none() {
+        &mut few[..]
+    } else {
+        many = asked.clone().map(draft).collect();
+        &mut many[..]
+    };
+    let others_allow = asked.clone().filter_map(own_verdict).all(|verdict| verdict.allowed);
+    draft::decide(drafts, found.now(), others_allow);
+    for (index, (asked, draft)) in asked.zip(drafts).enumerate() {
+        let decided = draft.as_ref().and_then(Draft::verdict);
+        if let Some(verdict) = decided.or_else(|| own_verdict(asked)) {
+            tell(index, verdict);
+        }
+    }
+    true
+}
+
+/// Tells the verdicts on a question that was asked so many times at once, one after the other.
+/// `false`, and none is told, if this is no answer to it. What stores itself is only asked once.
+pub fn repeated(
+    found: Found<'_>,
+    question: &Question<'_>,
+    times: u32,
+    mut tell: impl FnMut(u32, Verdict),
+) -> bool {
+    let mut entries = found.clone();
+    let (Some(entry), None) = (entries.next(), entries.next()) else { return false };
+    let asked = (*question, entry);
+    match own_verdict(asked) {
+        _ if !is_answered(asked) => return false,
+        Some(_) if times != 1 => return false,
+        Some(verdict) => tell(0, verdict),
+        None => {
+            let (mut state, quota) = (state(asked), question.quota);
+            for index in 0..times {
+                let now = found.now();
+                tell(index, quota.algorithm().decide(&mut state, now, &quota, question.cost));
+            }
+        }
+    }
+    true
+}
+
+/// A question, and what was found.
+type Asked<'q, 'f> = (Question<'q>, Entry<'f>);
+
+/// Whether what was found is of the kind that answers the question.
+fn is_answered((question, entry): Asked<'_, '_>) -> bool {
+    let answers_itself = question.quota.algorithm().stores_itself();
+    match entry {
+        Entry::Stored(_) => !answers_itself,
+        Entry::Integers(_) => answers_itself && own_verdict((question, entry)).is_some(),
+    }
+}
+
+/// The verdict of a limit that stores itself.
+fn own_verdict((_, entry): Asked<'_, '_>) -> Option<Verdict> {
+    match entry {
+        Entry::Stored(_) => None,
+        Entry::Integers(integers) => Verdict::from_reply(integers),
+    }
+}
+
+/// The state of any other limit.
+fn state((question, entry): Asked<'_, '_>) -> Option<State> {
+    match entry {
+        Entry::Stored(text) => question.quota.algorithm().read(text),
+        Entry::Integers(_) => None,
+    }
+}
+
+/// The part of a limit that does not store itself in the decision of all.
+fn draft<'q>(asked: Asked<'q, '_>) -> Option<Draft<Key<'q>>> {
+    let Question { head, key, quota, cost } = asked.0;
+    matches!(asked.1, Entry::Stored(_))
+        .then(|| Draft::new(Key { head, key }, quota, cost, state(asked)))
+}
+
+/// A Redis key in its two parts, which are compared as one.
+struct Key<'q> {
+    head: &'q [u8],
+    key: &'q [u8],
+}
+
+impl PartialEq for Key<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        let joined = |key: &Self| key.head.iter().chain(key.key);
+        joined(self).eq(joined(other))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::Algorithm;
+    use crate::decision::Retry;
+    use crate::limit::Quota;
+    use crate::redis::reply::{self, Reply};
+
+    const NOW: u64 = 1_763_683_200_000_000;
+    const MINUTE: u64 = 60_000_000;
+
+    /// Three at once, at one a minute.
+    fn ask(algorithm: Algorithm, key: &'static [u8], cost: u64) -> Question<'static> {
+        let quota = Quota::new(algorithm, "1r/m".parse().unwrap(), 3).unwrap();
+        Question { head: b"rl:a:", key, quota, cost }
+    }
+
+    fn bucket(key: &'static [u8], cost: u64) -> Question<'static> {
+        ask(Algorithm::TokenBucket, key, cost)
+    }
+
+    fn log(cost: u64) -> Question<'static> {
+        ask(Algorithm::SlidingLog, b"log", cost)
+    }
+
+    /// What a script answers at [`NOW`].
+    fn answer(entries: &[&str]) -> String {
+        format!("*{}\r\n:{NOW}\r\n{}", entries.len() + 1, entries.concat())
+    }
+
+    const NONE: &str = "$-1\r\n";
+    const ONE_LEFT: &str = "$18\r\n1 1763683200000000\r\n";
+    const LOG_ALLOWS: &str = "*4\r\n:1\r\n:2\r\n:60000000\r\n:0\r\n";
+    const LOG_REJECTS: &str = "*4\r\n:0\r\n:0\r\n:60000000\r\n:5\r\n";
+
+    fn found(answer: &str) -> Found<'_> {
+        match reply::parse(answer.as_bytes()).unwrap() {
+            Reply::Found(found) => found,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What is told, or `None` for no answer.
+    fn read(entries: &[&str], questions: &[Question<'_>]) -> Option<Vec<Verdict>> {
+        let (answer, mut told) = (answer(entries), Vec::new());
+        let is_answer = verdicts(found(&answer), questions.iter().copied(), |index, verdict| {
+            assert_eq!(index, told.len());
+            told.push(verdict);
+        });
+        assert!(is_answer || told.is_empty());
+        is_answer.then_some(told)
+    }
+
+    fn read_repeated(entry: &str, question: Question<'_>, times: u32) -> Option<Vec<Verdict>> {
+        let (answer, mut told) = (answer(&[entry]), Vec::new());
+        let is_answer = repeated(found(&answer), &question, times, |index, verdict| {
+            assert_eq!(index as usize, told.len());
+            told.push(verdict);
+        });
+        assert!(is_answer || told.is_empty());
+        is_answer.then_some(told)
+    }
+
+    fn remaining(told: &[Verdict]) -> Vec<(bool, u64)> {
+        told.iter().map(|verdict| (verdict.allowed, verdict.remaining)).collect()
+    }
+
+    /// A single limit answers with a string.
+    #[test]
+    fn one_of_a_string() {
+        let (text, mut told) = ("$31\r\n1763683200 7 1 1763683200000000\r\n", Vec::new());
+        let questions = [bucket(b"k", 1)].into_iter();
+        assert!(verdicts(found(text), questions.clone(), |_, verdict| told.push(verdict)));
+        assert_eq!((remaining(&told), told[0].reset), (vec![(true, 0)], 3 * MINUTE - 7));
+        assert!(!verdicts(found(text), questions.chain([log(1)]), |_, _| panic!()));
+        assert!(!verdicts(found(text), [log(1)].into_iter(), |_, _| panic!()));
+    }
+
+    #[test]
+    fn one() {
+        let told = read(&[NONE], &[bucket(b"k", 1)]).unwrap();
+        let passed = Verdict { allowed: true, remaining: 2, reset: MINUTE, retry: Retry::No };
+        assert_eq!(told, [passed]);
+        let told = read(&[ONE_LEFT], &[bucket(b"k", 2)]).unwrap();
+        let retry = Retry::After(MINUTE);
+        let rejected = Verdict { allowed: false, remaining: 1, reset: 2 * MINUTE, retry };
+        assert_eq!(told, [rejected]);
+        let told = read(&[LOG_REJECTS], &[log(1)]).unwrap();
+        let retry = Retry::After(5);
+        assert_eq!(told, [Verdict { allowed: false, remaining: 0, reset: MINUTE, retry }]);
+    }
+
+    #[test]
+    fn all_or_nothing() {
+        let questions = [bucket(b"a", 1), log(1), bucket(b"b", 2)];
+        let told = read(&[NONE, LOG_ALLOWS, NONE], &questions).unwrap();
+        assert_eq!(remaining(&told), [(true, 2), (true, 2), (true, 1)]);
+        let told = read(&[NONE, LOG_ALLOWS, ONE_LEFT], &questions).unwrap();
+        assert_eq!(remaining(&told), [(true, 3), (true, 2), (false, 1)]);
+        let told = read(&[NONE, LOG_REJECTS, NONE], &questions).unwrap();
+        assert_eq!(remaining(&told), [(true, 3), (false, 0), (true, 3)]);
+    }
+
+    #[test]
+    fn those_of_one_key_spend_together() {
+        let cut = |head, key, cost| Question { head, key, ..bucket(b"", cost) };
+        let told = read(&[NONE; 3], &[bucket(b"k", 1), bucket(b"l", 1), cut(b"rl:a", b":k", 2)]);
+        assert_eq!(remaining(&told.unwrap()), [(true, 2), (true, 2), (true, 0)]);
+        let told = read(&[NONE; 2], &[bucket(b"k", 2), cut(b"", b"rl:a:k", 2)]);
+        assert_eq!(remaining(&told.unwrap()), [(true, 3), (false, 3)]);
+    }
+
+    /// As many as there are, the first and the last of one key.
+    #[test]
+    fn many() {
+        for others in 0..20 {
+            let last = bucket(b"shared", 2);
+            let questions: Vec<_> = std::iter::once(bucket(b"shared", 1))
+                .chain(std::iter::repeat_n(ask(Algorithm::Gcra, b"other", 0), others))
+                .chain([last])
+                .collect();
+            let told = read(&vec![NONE; questions.len()], &questions).unwrap();
+            assert_eq!(told.len(), questions.len());
+            assert_eq!((told[0].remaining, told.last().unwrap().remaining), (2, 0));
+        }
+    }
+
+    #[test]
+    fn again_and_again() {
+        let told = read_repeated(NONE, bucket(b"k", 1), 5).unwrap();
+        let expected = [(true, 2), (true, 1), (true, 0), (false, 0), (false, 0)];
+        assert_eq!(remaining(&told), expected);
+        let told = read_repeated(ONE_LEFT, bucket(b"k", 0), 2).unwrap();
+        assert_eq!(remaining(&told), [(true, 1); 2]);
+        assert_eq!(read_repeated(LOG_ALLOWS, log(1), 1), read(&[LOG_ALLOWS], &[log(1)]));
+        assert_eq!(read_repeated(LOG_ALLOWS, log(1), 2), None);
+    }
+
+    #[test]
+    fn no_answer() {
+        let nonsense = "*4\r\n:2\r\n:2\r\n:60000000\r\n:0\r\n";
+        for (entries, question) in [
+            (&[][..], bucket(b"k", 1)),
+            (&[NONE, NONE], bucket(b"k", 1)),
+            (&[LOG_ALLOWS], bucket(b"k", 1)),
+            (&[NONE], log(1)),
+            (&[ONE_LEFT], log(1)),
+            (&[nonsense], log(1)),
+        ] {
+            assert_eq!(read(entries, &[question]), None, "{entries:?}");
+            if let [entry] = entries {
+                assert_eq!(read_repeated(entry, question, 1), None, "{entries:?}");
+            }
+        }
+        assert_eq!(read(&[NONE], &[bucket(b"a", 1), bucket(b"b", 1)]), None);
+        assert_eq!(read(&[NONE, NONE], &[bucket(b"a", 1), log(1)]), None);
+    }
+
+    /// What the algorithm does not take for a state.
+    #[test]
+    fn what_is_not_ours_is_as_good_as_nothing() {
+        let told = read(&["$5\r\n1e9 1\r\n"], &[bucket(b"k", 1)]).unwrap();
+        assert_eq!(Some(told), read(&[NONE], &[bucket(b"k", 1)]));
+    }
+}

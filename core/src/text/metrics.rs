@@ -1,0 +1,221 @@
+//! The metrics page: what was counted, in the forms in which it can be asked for.
+
+use crate::decision::{Source, Status};
+use crate::metrics::{BUCKETS, Command, ErrorKind};
+use crate::rate::SECOND;
+
+mod form;
+mod json;
+mod prometheus;
+
+pub use form::Form;
+
+/// The page for a browser. It shows what the JSON at the same address tells.
+pub const HTML: &str = include_str!("metrics.html");
+
+/// What was counted until now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The version of this module.
+    pub version: &'static str,
+    /// The version of NGINX.
+    pub nginx: &'static str,
+    /// Every limit.
+    pub limits: Vec<Limit>,
+    /// Every server.
+    pub nodes: Vec<Node>,
+    /// How long requests waited for their decision.
+    pub waits: Waits,
+    /// The memory that the workers share.
+    pub memory: Memory,
+}
+
+/// What was counted for a limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limit {
+    /// Its name.
+    pub name: String,
+    /// Requests, for each of [`Status::COUNTED`].
+    pub requests: [u64; Status::COUNTED.len()],
+    /// Its verdicts, for each of [`Source::DECIDING`].
+    pub decisions: [u64; Source::DECIDING.len()],
+}
+
+/// What is known of a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Its address.
+    pub name: String,
+    /// What it was sent, for each of [`Command::ALL`].
+    pub commands: [u64; Command::ALL.len()],
+    /// What went wrong, for each of [`ErrorKind::ALL`].
+    pub errors: [u64; ErrorKind::ALL.len()],
+    /// How many requests it decided, alone or with others.
+    pub decided: u64,
+    /// How long they waited together, in µs.
+    pub waited: u64,
+    /// Connections that can be used.
+    pub ready: u64,
+    /// Connections that cannot.
+    pub connecting: u64,
+    /// Whether a worker asks it nothing.
+    pub is_open: bool,
+}
+
+/// How long requests waited for their decision.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// How many waited up to each of [`BUCKETS`] and longer than up to the one before, and how
+    /// many longer than up to the last.
+    pub buckets: [u64; BUCKETS.len() + 1],
+    /// How long they waited together, in µs.
+    pub waited: u64,
+}
+
+/// What the workers share.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Bytes that are in use, or kept for counters.
+    pub used: u64,
+    /// Bytes that are not.
+    pub free: u64,
+    /// Clients that had to be forgotten for others.
+    pub evictions: u64,
+    /// Requests that could not be written down.
+    pub no_room: u64,
+}
+
+impl Waits {
+    /// The bounds, as they are written, and how many requests waited no longer.
+    fn cumulative(&self) -> impl Iterator<Item = (String, u64)> {
+        let bounds = BUCKETS.iter().map(|micros| seconds(*micros));
+        let sums = self.buckets.iter().scan(0_u64, |sum, count| {
+            *sum = sum.saturating_add(*count);
+            Some(*sum)
+        });
+        bounds.chain([INFINITE.to_owned()]).zip(sums)
+    }
+
+    /// How many requests there were.
+    fn count(&self) -> u64 {
+        self.buckets.iter().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+}
+
+/// The bound of the last bucket.
+const INFINITE: &str = "+Inf";
+
+impl Limit {
+    /// The results by their names.
+    fn results(&self) -> impl Iterator<Item = (String, u64)> {
+        Status::COUNTED.iter().map(|status| status.name().to_ascii_lowercase()).zip(self.requests)
+    }
+
+    /// The decisions by who made them.
+    fn sources(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Source::DECIDING.iter().map(|source| source.name()).zip(self.decisions)
+    }
+}
+
+impl Node {
+    fn commands(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Command::ALL.iter().map(|command| command.name()).zip(self.commands)
+    }
+
+    fn errors(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        ErrorKind::ALL.iter().map(|kind| kind.name()).zip(self.errors)
+    }
+
+    fn connections(&self) -> [(&'static str, u64); 2] {
+        [("ready", self.ready), ("connecting", self.connecting)]
+    }
+}
+
+impl Memory {
+    fn bytes(&self) -> [(&'static str, u64); 2] {
+        [("used", self.used), ("free", self.free)]
+    }
+}
+
+/// `micros` as seconds, exactly.
+fn seconds(micros: u64) -> String {
+    let text = format!("{}.{:06}", micros / SECOND, micros % SECOND);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A snapshot in which every number is another one.
+    pub(super) fn snapshot() -> Snapshot {
+        let mut number = 0;
+        let mut next = || {
+            number += 1;
+            number
+        };
+        let limit = |name: &str, next: &mut dyn FnMut() -> u64| Limit {
+            name: name.to_owned(),
+            requests: std::array::from_fn(|_| next()),
+            decisions: std::array::from_fn(|_| next()),
+        };
+        Snapshot {
+            version: "1.2.3",
+            nginx: "1.22.1",
+            limits: vec![limit("default", &mut next), limit("per_ip", &mut next)],
+            nodes: vec![Node {
+                name: "127.0.0.1:6379".to_owned(),
+                commands: std::array::from_fn(|_| next()),
+                errors: std::array::from_fn(|_| next()),
+                decided: next(),
+                waited: 1_234_567,
+                ready: next(),
+                connecting: next(),
+                is_open: true,
+            }],
+            waits: Waits { buckets: std::array::from_fn(|_| next()), waited: 50 },
+            memory: Memory { used: next(), free: next(), evictions: next(), no_room: next() },
+        }
+    }
+
+    #[test]
+    fn times_are_exact() {
+        let written = BUCKETS.map(seconds);
+        let expected = [
+            "0.00005", "0.0001", "0.00025", "0.0005", "0.001", "0.0025", "0.005", "0.01", "0.025",
+            "0.05", "0.1", "0.25", "1",
+        ];
+        assert_eq!(written, expected);
+        assert_eq!(seconds(0), "0");
+        assert_eq!(seconds(10_000_000), "10");
+        assert_eq!(seconds(u64::MAX), "18446744073709.551615");
+    }
+
+    #[test]
+    fn buckets_add_up() {
+        let mut buckets = [0; BUCKETS.len() + 1];
+        (buckets[0], buckets[1], buckets[BUCKETS.len()]) = (3, 4, 5);
+        let waits = Waits { buckets, waited: 0 };
+        let sums: Vec<_> = waits.cumulative().collect();
+        assert_eq!(sums.len(), BUCKETS.len() + 1);
+        assert_eq!(sums[0], ("0.00005".to_owned(), 3));
+        assert_eq!(sums[1], ("0.0001".to_owned(), 7));
+        assert_eq!(sums[BUCKETS.len() - 1], ("1".to_owned(), 7));
+        assert_eq!(sums[BUCKETS.len()], ("+Inf".to_owned(), 12));
+        assert_eq!(waits.count(), 12);
+    }
+
+    /// The page is whole: it asks nobody else for anything, and puts nothing into its own markup.
+    /// Its one script and its one style can be allowed by their digests.
+    #[test]
+    fn the_page_stands_alone() {
+        assert_eq!(HTML.matches("<script").count(), 1);
+        assert_eq!(HTML.matches("<style").count(), 1);
+        for foreign in
+            ["://", "src=", "@import", "url(", "innerHTML", "document.write", "eval(", " style="]
+        {
+            let found = HTML.replace("http://www.w3.org/2000/svg", "").contains(foreign);
+            assert!(!found, "the page has {foreign}");
+        }
+    }
+}

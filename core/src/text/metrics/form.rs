@@ -1,0 +1,194 @@
+//! In which form a client wants the metrics.
+
+use std::cmp::Reverse;
+
+/// A form of the metrics page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// Prometheus's text format, version 0.0.4.
+    #[default]
+    Prometheus,
+    /// A JSON object.
+    Json,
+    /// A page for a browser.
+    Html,
+}
+
+/// How well a client is served by a form: its quality in thousandths, how exactly it was named,
+/// and how early.
+type Rank = (u16, u8, Reverse<usize>);
+
+impl Form {
+    /// Every form; of those that a client likes best and the same the first is chosen.
+    pub const ALL: [Self; 3] = [Self::Prometheus, Self::Json, Self::Html];
+
+    /// As an argument, and in `?format=`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Prometheus => "prometheus",
+            Self::Json => "json",
+            Self::Html => "html",
+        }
+    }
+
+    /// The form of this name.
+    pub fn from_name(name: &[u8]) -> Option<Self> {
+        Self::ALL.into_iter().find(|form| form.name().as_bytes() == name)
+    }
+
+    /// As in `Content-Type`.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Self::Json => "application/json",
+            Self::Html => "text/html; charset=utf-8",
+        }
+    }
+
+    /// The media types by which a client may ask for it. What asks for OpenMetrics is Prometheus,
+    /// which understands its older format as well.
+    fn media_types(self) -> &'static [&'static str] {
+        match self {
+            Self::Prometheus => &["text/plain", "application/openmetrics-text"],
+            Self::Json => &["application/json"],
+            Self::Html => &["text/html"],
+        }
+    }
+
+    /// The form that a client likes best that sent this `Accept` (RFC 9110, section 12.5.1); the
+    /// default one if it likes none.
+    pub fn accepted(accept: &str) -> Self {
+        let mut best = (Self::default(), None);
+        for form in Self::ALL {
+            let rank = form.rank(accept);
+            if rank > best.1 {
+                best = (form, rank);
+            }
+        }
+        best.0
+    }
+
+    /// `None` if the client does not accept it.
+    fn rank(self, accept: &str) -> Option<Rank> {
+        let types = self.media_types().iter();
+        types.filter_map(|media_type| rank(media_type, accept)).max()
+    }
+}
+
+/// The rank of a media type: that of the range which names it most exactly.
+fn rank(media_type: &str, accept: &str) -> Option<Rank> {
+    let ranges = accept.split(',').enumerate().filter_map(|(place, range)| {
+        let (range, parameters) = range.split_once(';').unwrap_or((range, ""));
+        let exactness = exactness(range.trim(), media_type)?;
+        Some((exactness, Reverse(place), quality(parameters)?))
+    });
+    let (exactness, place, quality) = ranges.max()?;
+    (quality > 0).then_some((quality, exactness, place))
+}
+
+/// How exactly a range names a media type; `None` if it does not hold it.
+fn exactness(range: &str, media_type: &str) -> Option<u8> {
+    let (kind, _) = media_type.split_once('/')?;
+    match range.split_once('/')? {
+        _ if range.eq_ignore_ascii_case(media_type) => Some(2),
+        (range_kind, "*") if range_kind.eq_ignore_ascii_case(kind) => Some(1),
+        ("*", "*") => Some(0),
+        _ => None,
+    }
+}
+
+/// The quality among the parameters of a range, in thousandths; `None` if it makes no sense.
+fn quality(parameters: &str) -> Option<u16> {
+    for parameter in parameters.split(';') {
+        if let Some((name, value)) = parameter.trim().split_once('=')
+            && name.eq_ignore_ascii_case("q")
+        {
+            let quality: f32 = value.parse().ok()?;
+            return (0.0..=1.0).contains(&quality).then_some((quality * 1_000.0) as u16);
+        }
+    }
+    Some(1_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn accepts(accept: &str, form: Form) {
+        assert_eq!(Form::accepted(accept), form, "{accept:?}");
+    }
+
+    #[test]
+    fn the_default_is_for_prometheus() {
+        for accept in ["", "*/*", "text/*", "text/plain", "TEXT/PLAIN;version=0.0.4", "*/*;q=0.1"] {
+            accepts(accept, Form::Prometheus);
+        }
+        // Who likes nothing of it gets the default too.
+        for accept in ["image/png", "text/plain;q=0", "nonsense", ";;;,,,", "/", "text/html;q=2"] {
+            accepts(accept, Form::Prometheus);
+        }
+    }
+
+    /// What Prometheus sends, of several versions.
+    #[test]
+    fn prometheus() {
+        for accept in [
+            "application/openmetrics-text;version=1.0.0,application/openmetrics-text;\
+             version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;\
+             encoding=delimited;q=0.6,application/openmetrics-text;version=1.0.0;\
+             escaping=allow-utf-8;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+            "text/plain;version=0.0.4;q=1,*/*;q=0.1",
+        ] {
+            accepts(accept, Form::Prometheus);
+        }
+    }
+
+    #[test]
+    fn browsers() {
+        accepts(
+            "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,\
+             image/apng,*/*;q=0.8,application/signed-exchange;v=b3;q=0.7",
+            Form::Html,
+        );
+        accepts("text/html, application/xhtml+xml, application/xml;q=0.9, */*;q=0.8", Form::Html);
+        accepts("text/html", Form::Html);
+    }
+
+    #[test]
+    fn programs() {
+        accepts("application/json", Form::Json);
+        accepts("application/json, */*;q=0.5", Form::Json);
+        accepts("application/*", Form::Prometheus);
+        // All three are liked the same: what is named exactly wins, and what is named first.
+        accepts("application/json, */*", Form::Json);
+        accepts("*/*, application/json", Form::Json);
+        accepts("application/json, text/plain, */*", Form::Json);
+        accepts("text/plain, application/json, */*", Form::Prometheus);
+    }
+
+    #[test]
+    fn quality_counts() {
+        accepts("text/html;q=0.4, application/json;q=0.5, text/plain;q=0.3", Form::Json);
+        accepts("text/html ; Q=0.9 , application/json ; q=0.8", Form::Html);
+        accepts("text/html;q=0.999, application/json;q=1.0", Form::Json);
+        accepts("text/html;level=1;q=0.2, application/json;q=0.3", Form::Json);
+        // The range that names a type most exactly says what it is worth.
+        accepts("*/*, text/plain;q=0.1, application/openmetrics-text;q=0.1", Form::Json);
+        accepts("text/*;q=0.9, text/html;q=0, application/*;q=0.5", Form::Prometheus);
+        accepts("*/*;q=0.5, text/*;q=0, application/openmetrics-text;q=0", Form::Json);
+        accepts("text/html;q=nan, application/json;q=0.1", Form::Json);
+        accepts("text/html;q=-1, application/json;q=0.1", Form::Json);
+    }
+
+    #[test]
+    fn names() {
+        for form in Form::ALL {
+            assert_eq!(Form::from_name(form.name().as_bytes()), Some(form));
+        }
+        for name in ["", "HTML", "htm", "html ", "xml"] {
+            assert_eq!(Form::from_name(name.as_bytes()), None);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The metrics as JSON.
+
+use std::fmt::{Display, Write as _};
+
+use super::{Snapshot, seconds};
+
+impl Snapshot {
+    /// The metrics as a JSON object.
+    pub fn json(&self) -> String {
+        let mut text = String::new();
+        object(&mut text, |page| {
+            page.object("limits", |limits| {
+                for limit in &self.limits {
+                    limits.object(&limit.name, |members| {
+                        members.object("requests", |requests| requests.all(limit.results()));
+                        members.object("decisions", |decisions| decisions.all(limit.sources()));
+                    });
+                }
+            });
+            page.object("nodes", |nodes| {
+                for node in &self.nodes {
+                    nodes.object(&node.name, |members| {
+                        members.object("commands", |commands| commands.all(node.commands()));
+                        members.object("errors", |errors| errors.all(node.errors()));
+                        members.object("connections", |states| states.all(node.connections()));
+                        members.value("breaker_open", u8::from(node.is_open));
+                        members.object("decision_seconds", |waits| {
+                            waits.value("sum", seconds(node.waited));
+                            waits.value("count", node.decided);
+                        });
+                    });
+                }
+            });
+            page.object("decision_seconds", |waits| {
+                waits.object("buckets", |buckets| buckets.all(self.waits.cumulative()));
+                waits.value("sum", seconds(self.waits.waited));
+                waits.value("count", self.waits.count());
+            });
+            page.object("shared_memory_bytes", |states| states.all(self.memory.bytes()));
+            page.value("shared_memory_evictions", self.memory.evictions);
+            page.value("shared_memory_no_room", self.memory.no_room);
+            page.object("build_info", |info| {
+                info.string("version", self.version);
+                info.string("nginx", self.nginx);
+            });
+        });
+        text
+    }
+}
+
+/// An object that is being written.
+struct Object<'a> {
+    text: &'a mut String,
+    is_empty: bool,
+}
+
+/// Writes an object with what `fill` puts into it.
+fn object(text: &mut String, fill: impl FnOnce(&mut Object<'_>)) {
+    text.push('{');
+    fill(&mut Object { text, is_empty: true });
+    text.push('}');
+}
+
+impl Object<'_> {
+    fn name(&mut self, name: &str) {
+        if !std::mem::take(&mut self.is_empty) {
+            self.text.push(',');
+        }
+        string(self.text, name);
+        self.text.push(':');
+    }
+
+    fn object(&mut self, name: &str, fill: impl FnOnce(&mut Object<'_>)) {
+        self.name(name);
+        object(self.text, fill);
+    }
+
+    /// Adds what needs no quotes.
+    fn value(&mut self, name: &str, value: impl Display) {
+        self.name(name);
+        // Writing to a string cannot fail.
+        let _ = write!(self.text, "{value}");
+    }
+
+    fn string(&mut self, name: &str, value: &str) {
+        self.name(name);
+        string(self.text, value);
+    }
+
+    fn all(&mut self, values: impl IntoIterator<Item = (impl AsRef<str>, u64)>) {
+        values.into_iter().for_each(|(name, value)| self.value(name.as_ref(), value));
+    }
+}
+
+/// Writes a string (RFC 8259, section 7).
+fn string(text: &mut String, value: &str) {
+    text.push('"');
+    for character in value.chars() {
+        match character {
+            '"' | '\\' => text.extend(['\\', character]),
+            // Writing to a string cannot fail.
+            '\0'..='\x1f' => drop(write!(text, "\\u{:04x}", u32::from(character))),
+            _ => text.push(character),
+        }
+    }
+    text.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::snapshot;
+    use super::*;
+
+    #[test]
+    fn all_is_there() {
+        let mut snapshot = snapshot();
+        snapshot.limits.truncate(1);
+        let expected = concat!(
+            r#"{"limits":{"default":{"requests":{"passed":1,"delayed":2,"rejected":3,"#,
+            r#""delayed_dry_run":4,"rejected_dry_run":5,"error_passed":6,"error_rejected":7},"#,
+            r#""decisions":{"redis":8,"cache":9,"local":10}}},"#,
+            r#""nodes":{"127.0.0.1:6379":{"commands":{"evalsha":21,"eval":22,"asking":23,"#,
+            r#""ping":24,"cluster":25,"sentinel":26},"#,
+            r#""errors":{"connect":27,"timeout":28,"protocol":29,"auth":30,"script":31,"#,
+            r#""overload":32,"lost":33,"unfit":34,"down":35},"#,
+            r#""connections":{"ready":37,"connecting":38},"breaker_open":1,"#,
+            r#""decision_seconds":{"sum":1.234567,"count":36}}},"#,
+            r#""decision_seconds":{"buckets":{"0.00005":39,"0.0001":79,"0.00025":120,"#,
+            r#""0.0005":162,"0.001":205,"0.0025":249,"0.005":294,"0.01":340,"0.025":387,"#,
+            r#""0.05":435,"0.1":484,"0.25":534,"1":585,"+Inf":637},"sum":0.00005,"count":637},"#,
+            r#""shared_memory_bytes":{"used":53,"free":54},"#,
+            r#""shared_memory_evictions":55,"shared_memory_no_room":56,"#,
+            r#""build_info":{"version":"1.2.3","nginx":"1.22.1"}}"#,
+        );
+        assert_eq!(snapshot.json(), expected);
+    }
+
+    #[test]
+    fn nothing_is_there() {
+        let text = Snapshot::default().json();
+        assert!(
+            text.starts_with(r#"{"limits":{},"nodes":{},"decision_seconds":{"buckets":{"0.00"#)
+        );
+    }
+
+    #[test]
+    fn strings_are_escaped() {
+        let mut text = String::new();
+        string(&mut text, "unix:/a \"b\"\\\n\0\x1f\x7fä</script>");
+        assert_eq!(text, "\"unix:/a \\\"b\\\"\\\\\\u000a\\u0000\\u001f\x7fä</script>\"");
+    }
+}

@@ -1,0 +1,239 @@
+//! The metrics in Prometheus's text format, version 0.0.4.
+
+use std::fmt::{Display, Write as _};
+
+use super::{Snapshot, seconds};
+
+/// What every name starts with.
+const PREFIX: &str = "nginx_rate_limit_redis_";
+
+impl Snapshot {
+    /// The metrics in Prometheus's text format.
+    pub fn prometheus(&self) -> String {
+        let mut page = Page(String::new());
+        self.limits_to(&mut page);
+        self.nodes_to(&mut page);
+        self.waits_to(&mut page);
+        self.memory_to(&mut page);
+        page.family("build_info", "gauge", "The versions of the module and of NGINX.");
+        page.sample("build_info", &[("version", self.version), ("nginx", self.nginx)], 1);
+        page.0
+    }
+
+    fn limits_to(&self, page: &mut Page) {
+        page.family(
+            "requests_total",
+            "counter",
+            "Requests for which a limit was asked, by result.",
+        );
+        for limit in &self.limits {
+            for (result, count) in limit.results() {
+                let labels = [("name", limit.name.as_str()), ("result", &result)];
+                page.sample("requests_total", &labels, count);
+            }
+        }
+        page.family("decisions_total", "counter", "Verdicts of a limit, by who decided.");
+        for limit in &self.limits {
+            for (source, count) in limit.sources() {
+                let labels = [("name", limit.name.as_str()), ("source", source)];
+                page.sample("decisions_total", &labels, count);
+            }
+        }
+    }
+
+    fn nodes_to(&self, page: &mut Page) {
+        page.family("commands_total", "counter", "Commands sent to a Redis server.");
+        for node in &self.nodes {
+            for (command, count) in node.commands() {
+                page.sample("commands_total", &[("node", &node.name), ("command", command)], count);
+            }
+        }
+        page.family("errors_total", "counter", "What went wrong with a Redis server.");
+        for node in &self.nodes {
+            for (kind, count) in node.errors() {
+                page.sample("errors_total", &[("node", &node.name), ("kind", kind)], count);
+            }
+        }
+        page.family("connections", "gauge", "Connections of the workers to a Redis server.");
+        for node in &self.nodes {
+            for (state, count) in node.connections() {
+                page.sample("connections", &[("node", &node.name), ("state", state)], count);
+            }
+        }
+        page.family("breaker_open", "gauge", "1 if a worker asks a Redis server nothing, else 0.");
+        for node in &self.nodes {
+            page.sample("breaker_open", &[("node", &node.name)], u8::from(node.is_open));
+        }
+        page.family(
+            "node_decision_seconds",
+            "summary",
+            "How long requests waited that a Redis server decided.",
+        );
+        for node in &self.nodes {
+            let labels = [("node", node.name.as_str())];
+            page.sample("node_decision_seconds_sum", &labels, seconds(node.waited));
+            page.sample("node_decision_seconds_count", &labels, node.decided);
+        }
+    }
+
+    fn waits_to(&self, page: &mut Page) {
+        page.family(
+            "decision_seconds",
+            "histogram",
+            "How long requests waited for their decision, whoever decided.",
+        );
+        for (bound, count) in self.waits.cumulative() {
+            page.sample("decision_seconds_bucket", &[("le", &bound)], count);
+        }
+        page.sample("decision_seconds_sum", &[], seconds(self.waits.waited));
+        page.sample("decision_seconds_count", &[], self.waits.count());
+    }
+
+    fn memory_to(&self, page: &mut Page) {
+        page.family("shared_memory_bytes", "gauge", "The memory that the workers share.");
+        for (state, bytes) in self.memory.bytes() {
+            page.sample("shared_memory_bytes", &[("state", state)], bytes);
+        }
+        page.family(
+            "shared_memory_evictions_total",
+            "counter",
+            "Clients that were forgotten for others, because the shared memory was full.",
+        );
+        page.sample("shared_memory_evictions_total", &[], self.memory.evictions);
+        page.family(
+            "shared_memory_no_room_total",
+            "counter",
+            "Requests that could not be decided locally, because the shared memory was too small.",
+        );
+        page.sample("shared_memory_no_room_total", &[], self.memory.no_room);
+    }
+}
+
+/// A page that is being written.
+struct Page(String);
+
+impl Page {
+    /// Begins the metrics of one name; the help must need no escaping.
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a string cannot fail.
+        let _ = write!(self.0, "# HELP {PREFIX}{name} {help}\n# TYPE {PREFIX}{name} {kind}\n");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        self.0.push_str(PREFIX);
+        self.0.push_str(name);
+        for (index, (label, text)) in labels.iter().enumerate() {
+            self.0.push(if index == 0 { '{' } else { ',' });
+            self.0.push_str(label);
+            self.0.push_str("=\"");
+            escape(&mut self.0, text);
+            self.0.push('"');
+        }
+        if !labels.is_empty() {
+            self.0.push('}');
+        }
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.0, " {value}");
+    }
+}
+
+/// Writes the value of a label.
+fn escape(text: &mut String, value: &str) {
+    for character in value.chars() {
+        match character {
+            '\n' => text.push_str("\\n"),
+            '"' | '\\' => text.extend(['\\', character]),
+            _ => text.push(character),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::snapshot;
+    use super::*;
+
+    /// The page without its comments and its prefix.
+    fn samples(page: &str) -> Vec<&str> {
+        let lines = page.lines().filter(|line| !line.starts_with('#'));
+        lines.map(|line| line.strip_prefix(PREFIX).expect("the prefix")).collect()
+    }
+
+    #[test]
+    fn all_is_there() {
+        let page = snapshot().prometheus();
+        let mut seen = samples(&page);
+        let mut expected = vec![
+            r#"requests_total{name="default",result="passed"} 1"#,
+            r#"requests_total{name="default",result="delayed"} 2"#,
+            r#"requests_total{name="default",result="rejected"} 3"#,
+            r#"requests_total{name="default",result="delayed_dry_run"} 4"#,
+            r#"requests_total{name="default",result="rejected_dry_run"} 5"#,
+            r#"requests_total{name="default",result="error_passed"} 6"#,
+            r#"requests_total{name="default",result="error_rejected"} 7"#,
+            r#"requests_total{name="per_ip",result="passed"} 11"#,
+            r#"decisions_total{name="default",source="redis"} 8"#,
+            r#"decisions_total{name="default",source="cache"} 9"#,
+            r#"decisions_total{name="default",source="local"} 10"#,
+            r#"decisions_total{name="per_ip",source="local"} 20"#,
+            r#"commands_total{node="127.0.0.1:6379",command="evalsha"} 21"#,
+            r#"commands_total{node="127.0.0.1:6379",command="sentinel"} 26"#,
+            r#"errors_total{node="127.0.0.1:6379",kind="connect"} 27"#,
+            r#"errors_total{node="127.0.0.1:6379",kind="down"} 35"#,
+            r#"connections{node="127.0.0.1:6379",state="ready"} 37"#,
+            r#"connections{node="127.0.0.1:6379",state="connecting"} 38"#,
+            r#"breaker_open{node="127.0.0.1:6379"} 1"#,
+            r#"node_decision_seconds_sum{node="127.0.0.1:6379"} 1.234567"#,
+            r#"node_decision_seconds_count{node="127.0.0.1:6379"} 36"#,
+            r#"decision_seconds_bucket{le="0.00005"} 39"#,
+            r#"decision_seconds_bucket{le="1"} 585"#,
+            r#"decision_seconds_bucket{le="+Inf"} 637"#,
+            r"decision_seconds_sum 0.00005",
+            r"decision_seconds_count 637",
+            r#"shared_memory_bytes{state="used"} 53"#,
+            r#"shared_memory_bytes{state="free"} 54"#,
+            r"shared_memory_evictions_total 55",
+            r"shared_memory_no_room_total 56",
+            r#"build_info{version="1.2.3",nginx="1.22.1"} 1"#,
+        ];
+        seen.retain(|line| expected.contains(line));
+        seen.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(seen, expected, "{page}");
+    }
+
+    /// Each name has its comments, once, and right before its samples.
+    #[test]
+    fn families_are_whole() {
+        let page = snapshot().prometheus();
+        let mut families = Vec::new();
+        let mut lines = page.lines().peekable();
+        while let Some(line) = lines.next() {
+            let help = line.strip_prefix("# HELP ").expect("HELP first");
+            let (name, help) = help.split_once(' ').unwrap();
+            assert!(help.ends_with('.') && !families.contains(&name), "{line}");
+            let kind = lines.next().unwrap().strip_prefix(&format!("# TYPE {name} ")).unwrap();
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{name}");
+            let mut count = 0;
+            while let Some(sample) = lines.next_if(|line| !line.starts_with('#')) {
+                assert!(sample.starts_with(name), "{sample}");
+                count += 1;
+            }
+            assert!(count > 0);
+            families.push(name);
+        }
+        assert_eq!(families.len(), 12);
+    }
+
+    #[test]
+    fn labels_are_escaped() {
+        let mut snapshot = snapshot();
+        snapshot.nodes[0].name = "unix:/a \"b\"\\\nc{}ä".to_owned();
+        let page = snapshot.prometheus();
+        let line = page.lines().find(|line| line.contains("breaker_open{")).unwrap();
+        assert_eq!(
+            line,
+            "nginx_rate_limit_redis_breaker_open{node=\"unix:/a \\\"b\\\"\\\\\\nc{}ä\"} 1"
+        );
+    }
+}

@@ -1,0 +1,153 @@
+//! The metrics page.
+
+use std::borrow::Cow;
+
+use ngx::core::Status;
+use ngx::ffi::{
+    NGINX_VERSION, NGX_HTTP_BAD_REQUEST, NGX_HTTP_GET, NGX_HTTP_HEAD,
+    NGX_HTTP_INTERNAL_SERVER_ERROR, NGX_HTTP_NOT_ALLOWED, NGX_HTTP_OK, ngx_http_arg,
+    ngx_http_complex_value_t, ngx_http_request_t, ngx_http_send_response, ngx_int_t, ngx_str_t,
+    ngx_uint_t,
+};
+use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf, Request};
+use rate_limit_core::text::fields::Name;
+use rate_limit_core::text::metrics::{Form, HTML, Snapshot};
+
+use crate::Module;
+use crate::answer::set_field;
+use crate::conf::LocationConf;
+
+const ALLOW: Name = Name { text: "Allow", lower: "allow" };
+const CACHE_CONTROL: Name = Name { text: "Cache-Control", lower: "cache-control" };
+const CONTENT_SECURITY_POLICY: Name =
+    Name { text: "Content-Security-Policy", lower: "content-security-policy" };
+
+/// The page loads nothing, and asks only its own server for the numbers.
+const POLICY: &str = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; \
+                      style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
+
+/// The handler of a location that is the metrics page.
+pub(crate) unsafe extern "C" fn handle(r: *mut ngx_http_request_t) -> ngx_int_t {
+    // SAFETY: NGINX passes a valid request, and runs nothing else of it meanwhile.
+    let status = unsafe {
+        if (*r).method & (NGX_HTTP_GET | NGX_HTTP_HEAD) as ngx_uint_t == 0 {
+            refuse(r)
+        } else {
+            answer(r)
+        }
+    };
+    status.unwrap_or(NGX_HTTP_INTERNAL_SERVER_ERROR as ngx_int_t)
+}
+
+/// Says which methods are allowed; `None` if NGINX is out of memory.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn refuse(r: *mut ngx_http_request_t) -> Option<ngx_int_t> {
+    // SAFETY: passed on.
+    unsafe { set_field(r, ALLOW, b"GET, HEAD")? };
+    Some(NGX_HTTP_NOT_ALLOWED as ngx_int_t)
+}
+
+/// Sends the page; `None` if NGINX is out of memory.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn answer(r: *mut ngx_http_request_t) -> Option<ngx_int_t> {
+    // SAFETY: the request is valid, and configurations live as long as requests.
+    unsafe {
+        let conf = Module::location_conf(&*r.cast::<Request>())?;
+        let Some(form) = form(r, conf) else { return Some(NGX_HTTP_BAD_REQUEST as ngx_int_t) };
+        let text: Cow<'_, str> = match form {
+            Form::Prometheus => snapshot(r).prometheus().into(),
+            Form::Json => snapshot(r).json().into(),
+            Form::Html => HTML.into(),
+        };
+        set_field(r, CACHE_CONTROL, b"no-store")?;
+        if form == Form::Html {
+            set_field(r, CONTENT_SECURITY_POLICY, POLICY.as_bytes())?;
+        }
+        send(r, form, &text)
+    }
+}
+
+/// In which form to answer: the one that is configured, else what `?format=` says, else what the
+/// client accepts. The page for a browser asks for its numbers at its own address, so where that
+/// is configured JSON can still be had. `None` if `?format=` names no form.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn form(r: *mut ngx_http_request_t, conf: &LocationConf) -> Option<Form> {
+    // SAFETY: the request is valid.
+    let asked = unsafe { argument(r, "format") }.map(Form::from_name);
+    match (conf.metrics(), asked) {
+        (Some(Form::Html), Some(Some(Form::Json))) => Some(Form::Json),
+        (Some(fixed), _) => Some(fixed),
+        (None, Some(asked)) => asked,
+        // SAFETY: as above.
+        (None, None) => Some(Form::accepted(&unsafe { accept(r) })),
+    }
+}
+
+/// An argument of the request.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn argument<'a>(r: *mut ngx_http_request_t, name: &str) -> Option<&'a [u8]> {
+    let mut value = ngx_str_t::empty();
+    // SAFETY: the request is valid, and the name is only read. The value lies in the request.
+    unsafe {
+        if ngx_http_arg(r, name.as_ptr().cast_mut(), name.len(), &mut value) != Status::NGX_OK.0 {
+            return None;
+        }
+        Some(std::slice::from_raw_parts(value.data, value.len))
+    }
+}
+
+/// What the client accepts: all fields of that name are one list.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn accept(r: *mut ngx_http_request_t) -> String {
+    // SAFETY: the request is valid, and so are its header fields.
+    let fields = unsafe { &*r.cast::<Request>() }.headers_in_iterator();
+    let accept = fields.filter(|(name, _)| name.as_bytes().eq_ignore_ascii_case(b"accept"));
+    accept.map(|(_, value)| value.to_string_lossy() + ",").collect()
+}
+
+/// What was counted until now; nothing if nothing is limited.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn snapshot(r: *mut ngx_http_request_t) -> Snapshot {
+    // SAFETY: the request is valid.
+    let main = Module::main_conf(unsafe { &*r.cast::<Request>() });
+    let shared = main.and_then(|main| main.shared());
+    Snapshot {
+        version: env!("CARGO_PKG_VERSION"),
+        nginx: NGINX_VERSION.to_str().unwrap_or_default(),
+        ..shared.map(|shared| shared.snapshot()).unwrap_or_default()
+    }
+}
+
+/// Sends a text; `None` if NGINX is out of memory.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn send(r: *mut ngx_http_request_t, form: Form, text: &str) -> Option<ngx_int_t> {
+    let content_type = form.content_type();
+    // SAFETY: the request is valid. All zeroes but for the value is a complex value without
+    // variables; the text is copied into the pool of the request, and the type is static. NGINX
+    // takes a type that is set already, and compares what is before its parameters.
+    unsafe {
+        let out = &mut (*r).headers_out;
+        out.content_type =
+            ngx_str_t { data: content_type.as_ptr().cast_mut(), len: content_type.len() };
+        out.content_type_len = content_type.find(';').unwrap_or(content_type.len());
+        out.content_type_lowcase = std::ptr::null_mut();
+        let mut complex: ngx_http_complex_value_t = std::mem::zeroed();
+        complex.value = ngx_str_t::from_bytes((*r).pool, text.as_bytes())?;
+        let status = NGX_HTTP_OK as ngx_uint_t;
+        Some(ngx_http_send_response(r, status, std::ptr::null_mut(), &mut complex))
+    }
+}

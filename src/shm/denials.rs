@@ -1,0 +1,106 @@
+//! Until when clients cannot pass, so that Redis need not be asked again.
+//!
+//! A lock-free table: each entry has one place, which the next one for that place takes. An entry
+//! is a few words, written and read without a lock, and its first two are the digest combined with
+//! all others: whoever reads an entry that is being written gets a digest that fits nothing. (Hyatt
+//! and Mann, "A lock-less transposition table implementation", 2002.)
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rate_limit_core::decision::{Retry, Verdict};
+use rate_limit_core::key;
+
+use super::Shared;
+use crate::redis::Asked;
+
+/// For how long Redis is not asked about a client, in µs, even if it cannot pass for longer. So
+/// long it may take until a change in Redis, such as a deleted key, is noticed.
+const LONGEST: u64 = 1_000_000;
+
+/// An entry: a line of the processor's cache.
+#[derive(Default)]
+#[repr(C, align(64))]
+pub(super) struct Denial([AtomicU64; 5]);
+
+/// What an entry says, in µs of the monotonic clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Known {
+    /// Redis is not asked before.
+    until: u64,
+    /// When the client can pass.
+    passes: u64,
+    /// When its quota is whole.
+    whole: u64,
+}
+
+impl Shared {
+    /// What Redis would say, if it is known that it would reject the request now.
+    pub(crate) fn denied(&self, asked: &Asked, now: u64) -> Option<Verdict> {
+        if now >= self.header.denied.load(Ordering::Relaxed) {
+            return None;
+        }
+        let digest = self.denial_digest(asked)?;
+        let Known { until, passes, whole } = self.denial(digest)?.read(digest)?;
+        (now < until).then(|| Verdict {
+            allowed: false,
+            remaining: 0,
+            reset: whole.saturating_sub(now),
+            retry: Retry::After(passes.saturating_sub(now).max(1)),
+        })
+    }
+
+    /// Remembers that Redis has rejected a request that began at `now`.
+    pub(crate) fn remember_denial(&self, asked: &Asked, verdict: &Verdict, now: u64) {
+        let (Retry::After(retry), Some(digest)) = (verdict.retry, self.denial_digest(asked)) else {
+            return;
+        };
+        let passes = now.saturating_add(retry);
+        let until = passes.min(now.saturating_add(LONGEST));
+        let whole = now.saturating_add(verdict.reset);
+        if let Some(denial) = self.denial(digest) {
+            denial.write(digest, Known { until, passes, whole });
+            self.header.denied.fetch_max(until, Ordering::Relaxed);
+        }
+    }
+
+    /// What stands for the client, the limit and its parameters. `None` where more than the time of
+    /// the rejection would have to be known: a request of more than one unit finds ever more
+    /// remaining while it waits.
+    fn denial_digest(&self, asked: &Asked) -> Option<u128> {
+        let question = &asked.question;
+        let seed = self.header.seed.load(Ordering::Relaxed);
+        let parameters = question.quota.fingerprint() ^ asked.limit.fingerprint();
+        (question.cost == 1).then(|| key::memory_digest(seed ^ parameters, question.key))
+    }
+
+    fn denial(&self, digest: u128) -> Option<&'static Denial> {
+        let index = (digest as u64).checked_rem(self.denials.len() as u64)?;
+        self.denials.get(usize::try_from(index).ok()?)
+    }
+}
+
+impl Denial {
+    fn read(&self, digest: u128) -> Option<Known> {
+        let [low, high, until, passes, whole] =
+            self.0.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let known = Known { until, passes, whole };
+        (known.combined(digest) == [low, high]).then_some(known)
+    }
+
+    fn write(&self, digest: u128, known: Known) {
+        let [low, high] = known.combined(digest);
+        let words = [low, high, known.until, known.passes, known.whole];
+        self.0.iter().zip(words).for_each(|(to, from)| to.store(from, Ordering::Relaxed));
+    }
+}
+
+impl Known {
+    /// The digest, combined with all that is known.
+    fn combined(self, digest: u128) -> [u64; 2] {
+        let Self { until, passes, whole } = self;
+        [
+            digest as u64 ^ until ^ passes.rotate_left(21) ^ whole.rotate_left(42),
+            (digest >> 64) as u64 ^ until.rotate_left(32) ^ passes ^ whole.rotate_left(11),
+        ]
+    }
+}

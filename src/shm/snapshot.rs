@@ -1,0 +1,40 @@
+//! All that is counted, at one moment.
+
+use std::sync::atomic::Ordering;
+
+use rate_limit_core::text::metrics::{Memory, Snapshot, Waits};
+
+use super::Shared;
+use super::record::{self, LimitRecord, NodeRecord};
+
+impl Shared {
+    /// What was counted until now; who made the module is left out.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let (limits, nodes) =
+            self.locked(|| (record::taken(self.limits), record::taken(self.nodes)));
+        Snapshot {
+            limits: limits.iter().map(LimitRecord::read).collect(),
+            nodes: nodes.iter().map(NodeRecord::read).collect(),
+            waits: Waits {
+                buckets: record::read(&self.header.waits),
+                waited: self.header.waited.load(Ordering::Relaxed),
+            },
+            memory: self.memory(),
+            ..Snapshot::default()
+        }
+    }
+
+    fn memory(&self) -> Memory {
+        let usage = self.with_table(|table| table.usage());
+        let start = self.pool.as_ptr().cast::<u8>();
+        // SAFETY: the pool stands at the start of the zone, and knows where it ends.
+        let size = unsafe { (*self.pool.as_ptr()).end.offset_from(start) };
+        let free = usage.free_bytes();
+        Memory {
+            used: u64::try_from(size).unwrap_or(0).saturating_sub(free),
+            free,
+            evictions: usage.evictions,
+            no_room: self.header.no_room.load(Ordering::Relaxed),
+        }
+    }
+}

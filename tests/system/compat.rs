@@ -1,0 +1,390 @@
+//! Redis as it is run: other versions and makes, accounts that may do little, commands that were
+//! renamed, memory that is full.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
+
+use harness::{
+    Cluster, ClusterConf, Conf, Nginx, PATIENCE, Redis, Remote, servers, slot, wait_until,
+};
+
+use crate::seen::{keys, quota};
+
+/// Attempts come at least every 0.8 s; the rest is for a busy machine.
+const RECOVERY: Duration = Duration::from_millis(1_300);
+
+/// A limit of each kind, and one of which something has to be forgotten after a second.
+const LIMITS: [(&str, &str); 8] = [
+    ("bucket", "rate=6r/d capacity=12"),
+    ("interval", "rate=6r/d capacity=12 refill=interval"),
+    ("gcra", "rate=6r/d algorithm=gcra burst=11"),
+    ("leaky", "rate=6r/d algorithm=leaky_bucket burst=11 nodelay"),
+    ("window", "rate=12r/d algorithm=sliding_window"),
+    ("fixed", "rate=12r/d algorithm=fixed_window"),
+    ("log", "rate=12r/d algorithm=sliding_log"),
+    ("short", "rate=12r/s algorithm=sliding_log"),
+];
+
+/// A location for each limit, `/all` for all of them but the short one, and `/two`, whose limits are
+/// of clients of their own.
+fn limited(pass: &str) -> Conf {
+    let line = |(name, limit): &(&str, &str)| format!("rate_limit_redis a name={name} {limit};");
+    let all: String = LIMITS[..7].iter().map(line).collect();
+    let conf = Conf::new()
+        .decisions()
+        .http(pass)
+        .http("rate_limit_redis_timeout 5s; rate_limit_redis_log_level info;")
+        .http("rate_limit_redis_deny_cache off;")
+        .server(&format!("location /all {{ {all} try_files /index.html =404; }}"))
+        .server("location /two { rate_limit_redis $arg_a name=a rate=9r/d capacity=9;")
+        .server("rate_limit_redis $arg_b name=b rate=2r/d algorithm=sliding_log;")
+        .server("try_files /index.html =404; }");
+    LIMITS.iter().fold(conf, |conf, limit| {
+        let location =
+            format!("location /{} {{ {} try_files /index.html =404; }}", limit.0, line(limit));
+        conf.server(&location)
+    })
+}
+
+fn of(redis: &Redis) -> Conf {
+    limited(&format!("rate_limit_redis_pass {};", redis.url()))
+}
+
+/// The account of the README, without one of its rights, if any is named.
+fn account(without: &str) -> String {
+    let path = format!("{}/../nginx-conf/limiter.acl", env!("CARGO_MANIFEST_DIR"));
+    let rule = fs::read_to_string(path).expect("the rule");
+    let left: Vec<_> = rule.split_whitespace().filter(|word| *word != without).collect();
+    assert_eq!(left.len() < rule.split_whitespace().count(), !without.is_empty(), "{without}");
+    left.join(" ")
+}
+
+fn of_account(redis: &Redis, database: u32) -> Conf {
+    let (store, url) = ("user limiter; password change-me;", redis.url());
+    limited(&format!(
+        "rate_limit_redis_store s {{ server {url}; {store} database {database}; }} rate_limit_redis_pass s;"
+    ))
+}
+
+/// All that the module ever asks of a single Redis.
+#[track_caller]
+fn everything_works(nginx: &Nginx, what: &str) {
+    let mut http = nginx.http();
+    for left in [11, 10] {
+        for (name, _) in &LIMITS[..7] {
+            let response = http.get(&format!("/{name}"));
+            assert_eq!(response.decision(), "PASSED redis", "{what}: {name}");
+            assert_eq!(quota(&response)[..2], [12, left], "{what}: {name}");
+        }
+    }
+    let response = http.get("/all");
+    assert_eq!((response.decision(), response.remaining()), ("PASSED redis", Some(9)), "{what}");
+    for _ in 0..9 {
+        assert_eq!(http.get("/all").decision(), "PASSED redis", "{what}");
+    }
+    let response = http.get("/all");
+    assert_eq!((response.status, response.decision()), (429, "REJECTED redis"), "{what}");
+    forgets(nginx, what);
+    for expected in ["PASSED redis", "PASSED redis", "REJECTED redis"] {
+        assert_eq!(http.get("/two?a=x&b=y").decision(), expected, "{what}");
+    }
+    assert_eq!(http.get("/two?a=x&b=z").remaining(), Some(1), "{what}");
+}
+
+/// What was spent in a log of a second is forgotten bit by bit.
+#[track_caller]
+fn forgets(nginx: &Nginx, what: &str) {
+    for pause in [0, 600, 600] {
+        sleep(Duration::from_millis(pause));
+        assert_eq!(nginx.get("/short").decision(), "PASSED redis", "{what}");
+    }
+}
+
+#[test]
+fn each_version() {
+    for (version, binary) in servers() {
+        let redis = Redis::start_binary(&binary, &[]);
+        let nginx = of(&redis).start();
+        everything_works(&nginx, &version);
+        redis.ask::<()>(&["SCRIPT", "FLUSH"]);
+        redis.ask::<()>(&["FLUSHALL"]);
+        everything_works(&nginx, &format!("{version}, flushed"));
+        assert_eq!(nginx.logged("[error]"), Vec::<String>::new(), "{version}");
+        drop(nginx);
+        fails_and_is_back(redis, &version);
+    }
+}
+
+#[track_caller]
+fn fails_and_is_back(mut redis: Redis, version: &str) {
+    let nginx = of(&redis).http("rate_limit_redis_on_error closed;").start();
+    let decides = || nginx.get("/bucket").decision().ends_with(" redis");
+    wait_until(RECOVERY, decides, version);
+    redis.restart();
+    wait_until(RECOVERY, decides, version);
+    // A replica, of a master that is not there.
+    redis.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+    assert_eq!(nginx.get("/bucket").decision(), "ERROR_REJECTED none", "{version}");
+    redis.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
+    wait_until(RECOVERY, decides, version);
+    redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    assert_eq!(nginx.get("/bucket").decision(), "ERROR_REJECTED none", "{version}");
+    redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert!(decides(), "{version}");
+    assert!(nginx.logged("OOM").len() == 1, "{version}: {:?}", nginx.logged("[error]"));
+}
+
+#[test]
+fn the_account_of_the_readme_is_enough() {
+    for (version, binary) in servers() {
+        let redis = Redis::start_binary(binary, &[&account("")]);
+        let nginx = of_account(&redis, 3).start();
+        everything_works(&nginx, &version);
+        redis.ask::<()>(&["SCRIPT", "FLUSH"]);
+        assert_eq!(nginx.get("/all").decision(), "REJECTED redis", "{version}");
+        assert_eq!(nginx.logged("[error]"), Vec::<String>::new(), "{version}");
+        let denied = redis.ask::<Vec<redis::Value>>(&["ACL", "LOG"]);
+        assert!(denied.is_empty(), "{version}: {denied:?}");
+    }
+}
+
+fn names(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// Without a right just those limits fail that need it, and the log says why.
+#[test]
+fn the_account_of_the_readme_has_nothing_too_much() {
+    let all: Vec<_> = LIMITS.iter().map(|(name, _)| *name).collect();
+    let table = [
+        ("+evalsha", names(&all)),
+        ("+time", names(&all)),
+        ("+get", names(&all[..6])),
+        ("+set", names(&all[..6])),
+        ("+lindex", names(&["log", "short"])),
+        ("+rpush", names(&["log", "short"])),
+        ("+pexpire", names(&["log", "short"])),
+        // Only where some entries are old.
+        ("+llen", names(&["short"])),
+        ("+ltrim", names(&["short"])),
+        ("~rl:*", names(&all)),
+        // They can be done without.
+        ("+script|load", names(&[])),
+        ("+client|setname", names(&[])),
+        ("+asking", names(&[])),
+        ("+cluster|slots", names(&[])),
+        ("+ping", names(&[])),
+        ("+select", names(&[])),
+    ];
+    let mut sites: Vec<_> = table
+        .into_iter()
+        .map(|(right, failing)| {
+            let redis = Redis::start_with(&[&account(right)]);
+            let nginx = of_account(&redis, 0).start();
+            (right, failing, redis, nginx, BTreeSet::new())
+        })
+        .collect();
+    for pause in [0, 600, 600] {
+        sleep(Duration::from_millis(pause));
+        for (right, _, _, nginx, failed) in &mut sites {
+            for (name, _) in LIMITS {
+                match nginx.get(&format!("/{name}")).decision() {
+                    "PASSED redis" => {}
+                    "ERROR_PASSED none" => drop(failed.insert(name.to_owned())),
+                    other => panic!("without {right}: {name} is {other}"),
+                }
+            }
+        }
+    }
+    for (right, failing, _, nginx, failed) in &sites {
+        assert_eq!(failed, failing, "without {right}");
+        let told = nginx.logged("[error]");
+        match failing.is_empty() {
+            true => assert_eq!(told, Vec::<String>::new(), "without {right}"),
+            false => {
+                assert!(told.len() == 1 && is_of_rights(&told[0]), "without {right}: {told:?}")
+            }
+        }
+    }
+}
+
+/// Whether a line of the log says that Redis refused for want of a right. Of one that a script lacks
+/// each version says it in its own way.
+fn is_of_rights(line: &str) -> bool {
+    line.contains("refused to decide: ")
+        && ["NOPERM", "can't run this command", "can't access"]
+            .iter()
+            .any(|text| line.contains(text))
+}
+
+/// What is needed only now and then.
+#[test]
+fn rights_for_what_is_rare() {
+    // A script that Redis has forgotten.
+    let redis = Redis::start_with(&[&account("+eval")]);
+    let nginx = of_account(&redis, 0).start();
+    assert_eq!(nginx.get("/bucket").decision(), "PASSED redis");
+    redis.ask::<()>(&["SCRIPT", "FLUSH"]);
+    assert_eq!(nginx.get("/bucket").decision(), "ERROR_PASSED none");
+    let told = nginx.logged("[error]");
+    assert!(told.len() == 1 && told[0].contains("NOPERM"), "{told:?}");
+
+    // A database.
+    let redis = Redis::start_with(&[&account("+select")]);
+    let nginx = of_account(&redis, 1).start();
+    nginx.wait_for_error_log("is down: SELECT was refused: \"NOPERM");
+    assert_eq!(nginx.get("/bucket").decision(), "ERROR_PASSED none");
+
+    // A name.
+    let redis = Redis::start_with(&[&account("+client|setname")]);
+    let nginx = of_account(&redis, 0).start();
+    assert_eq!(nginx.get("/bucket").decision(), "PASSED redis");
+    assert!(
+        redis.clients().iter().all(|client| client.contains(" name= ")),
+        "{:?}",
+        redis.clients()
+    );
+
+    // A sign of life: a refusal is one, too.
+    let mut redis = Redis::start_with(&[&account("+ping")]);
+    let nginx = of_account(&redis, 0).http("rate_limit_redis_on_error closed;").start();
+    assert_eq!(nginx.get("/bucket").decision(), "PASSED redis");
+    redis.restart();
+    wait_until(RECOVERY, || nginx.get("/bucket").decision() == "PASSED redis", "recovery");
+}
+
+fn of_cluster(cluster: &Cluster) -> Conf {
+    let servers: String = cluster.urls().iter().map(|url| format!("server {url};")).collect();
+    limited(&format!(
+        "rate_limit_redis_store s {{ {servers} cluster on; user limiter; password change-me; }}
+         rate_limit_redis_pass s;"
+    ))
+}
+
+#[test]
+fn the_account_of_the_readme_is_enough_for_a_cluster() {
+    for (version, binary) in servers() {
+        let cluster = ClusterConf::new(2, 0).binary(binary).line(&account("")).start();
+        let nginx = of_cluster(&cluster).start();
+        everything_works(&nginx, &version);
+        // A slot on its way: its key is there already.
+        let slot = slot("rl:bucket:a");
+        let migration = cluster.begin_migration(slot, 1 - cluster.master_of(slot));
+        cluster.migrate_keys(migration, 9);
+        let response = nginx.get("/bucket");
+        assert_eq!(
+            (response.decision(), response.remaining()),
+            ("REJECTED redis", Some(0)),
+            "{version}"
+        );
+        cluster.finish_migration(migration);
+        assert_eq!(nginx.get("/bucket").decision(), "REJECTED redis", "{version}");
+        assert_eq!(nginx.logged("[error]"), Vec::<String>::new(), "{version}");
+        for node in 0..2 {
+            let denied = cluster.ask::<Vec<redis::Value>>(node, &["ACL", "LOG"]);
+            assert!(denied.is_empty(), "{version}: {denied:?}");
+        }
+    }
+}
+
+#[test]
+fn a_cluster_without_the_right_to_its_map() {
+    let cluster = ClusterConf::new(2, 0).line(&account("+cluster|slots")).start();
+    let nginx = of_cluster(&cluster).start();
+    nginx.wait_for_error_log("does not tell who decides: \"NOPERM");
+    assert_eq!(nginx.get("/bucket").decision(), "ERROR_PASSED none");
+}
+
+#[test]
+fn renamed_commands() {
+    let renamed = |commands: &[&str]| -> Vec<String> {
+        commands.iter().map(|command| format!("rename-command {command} \"\"")).collect()
+    };
+    // Not CLIENT: the test itself names its connections.
+    for commands in [&["SCRIPT"][..], &["EVALSHA"], &["SCRIPT", "EVALSHA", "PING"]] {
+        let lines = renamed(commands);
+        let redis = Redis::start_with(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+        let nginx = of(&redis).start();
+        everything_works(&nginx, &format!("without {commands:?}"));
+        assert_eq!(nginx.logged("[error]"), Vec::<String>::new(), "{commands:?}");
+    }
+    let lines = renamed(&["EVALSHA", "EVAL"]);
+    let redis = Redis::start_with(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+    let nginx = of(&redis).start();
+    for _ in 0..3 {
+        assert_eq!(nginx.get("/bucket").decision(), "ERROR_PASSED none");
+    }
+    let told = nginx.logged("[error]");
+    assert!(told.len() == 1 && told[0].contains("ERR unknown command 'EVAL'"), "{told:?}");
+}
+
+/// Redis forgets clients when it needs room, and that is all.
+#[test]
+fn memory_that_is_full() {
+    for policy in ["allkeys-lru", "volatile-lru", "volatile-ttl", "allkeys-lfu", "allkeys-random"] {
+        let redis = Redis::start_with(&[&format!("maxmemory-policy {policy}")]);
+        let nginx = Conf::new()
+            .decisions()
+            .redis(&redis)
+            .http("keepalive_requests 100000;")
+            .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=9; }")
+            .start();
+        let mut http = nginx.http();
+        assert_eq!(http.get("/?k=a").decision(), "PASSED redis");
+        let used: u64 = redis.info("used_memory").parse().expect("a number of bytes");
+        redis.ask::<()>(&["CONFIG", "SET", "maxmemory", &(used + 200_000).to_string()]);
+        for number in 0..4_000 {
+            let response = http.get(&format!("/?k={number}"));
+            assert_eq!(
+                (response.decision(), response.remaining()),
+                ("PASSED redis", Some(8)),
+                "{policy}"
+            );
+        }
+        let evicted: u64 = redis.info("evicted_keys").parse().expect("a number of keys");
+        assert!(evicted > 500 && keys(&redis).len() > 100, "{policy}: {evicted} evicted");
+        assert_eq!(nginx.logged("[error]"), Vec::<String>::new(), "{policy}");
+    }
+}
+
+#[test]
+fn memory_that_is_full_and_nothing_may_go() {
+    let redis = Redis::start_with(&["maxmemory-policy noeviction"]);
+    let nginx = of(&redis).http("rate_limit_redis_on_error local;").start();
+    assert_eq!(nginx.get("/bucket").decision(), "PASSED redis");
+    redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    for _ in 0..3 {
+        assert_eq!(nginx.get("/bucket").decision(), "PASSED local");
+        assert_eq!(nginx.get("/log").decision(), "PASSED local");
+    }
+    let told = nginx.logged("[error]");
+    assert!(told.len() == 1 && told[0].contains("refused to decide: \"OOM"), "{told:?}");
+    redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    // What was spent here meanwhile counts.
+    let response = nginx.get("/bucket");
+    assert_eq!((response.decision(), response.remaining()), ("PASSED redis", Some(10)));
+}
+
+#[test]
+fn protected_mode() {
+    if !Remote::possible() {
+        println!("no network namespaces here: protected mode is not tested");
+        return;
+    }
+    let remote = Remote::start();
+    remote.redis().ask::<()>(&["CONFIG", "SET", "protected-mode", "yes"]);
+    let nginx = limited(&format!("rate_limit_redis_pass {};", remote.url())).start();
+    nginx.wait_for_error_log("is down");
+    assert_eq!(nginx.get("/bucket").decision(), "ERROR_PASSED none");
+    let told = nginx.logged("[error]");
+    assert!(
+        told.len() == 1 && told[0].contains("DENIED Redis is running in protected mode"),
+        "{told:?}"
+    );
+    remote.redis().ask::<()>(&["CONFIG", "SET", "protected-mode", "no"]);
+    let decides = || nginx.get("/bucket").decision() == "PASSED redis";
+    wait_until(RECOVERY, decides, "decisions");
+    wait_until(PATIENCE, || nginx.logged("is up again").len() == 1, "up again");
+}

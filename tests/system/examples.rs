@@ -1,0 +1,95 @@
+//! The configurations of nginx-conf/ do what they say.
+
+use std::fs;
+
+use harness::{Authority, ClusterConf, Conf, Nginx, Redis, SentinelConf};
+
+fn read(name: &str) -> String {
+    let path = format!("{}/../nginx-conf/{name}", env!("CARGO_MANIFEST_DIR"));
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("read {path}: {error}"))
+}
+
+/// The account of limiter.acl, as a line of redis.conf.
+fn account() -> String {
+    read("limiter.acl").trim_end().to_owned()
+}
+
+/// The example of this name, with the servers of the test in place of those that it names.
+fn example(name: &str, servers: &[(&str, String)]) -> Conf {
+    let text = read(&format!("{name}.conf"));
+    let (_, http) = text.split_once("\nhttp {\n").expect("a block for http");
+    let mut http = http.trim_end().strip_suffix('}').expect("its end").to_owned();
+    let own = [
+        ("listen 8080;", "listen 127.0.0.1:{port} default_server;".to_owned()),
+        ("127.0.0.1:8081", "unix:{prefix}/application.sock".to_owned()),
+    ];
+    for (from, to) in own.iter().chain(servers) {
+        assert!(http.contains(from), "{name} does not name {from}");
+        http = http.replace(from, to);
+    }
+    // The server of the harness steps back behind the example's own.
+    Conf::new()
+        .server("server_name harness;")
+        .http("server_names_hash_bucket_size 64; rate_limit_redis_timeout 5s;")
+        .http(&http)
+        .file("redis.password", "change-me\n")
+}
+
+/// A hundred requests a minute, and no complaint.
+#[track_caller]
+fn limits(nginx: &Nginx) {
+    let mut http = nginx.http();
+    let passed = (0..110).filter(|_| http.get("/").status == 200).count();
+    // On a slow machine one comes back every 600 ms.
+    assert!((100..105).contains(&passed), "{passed} passed");
+    let errors = nginx.logged("[error]");
+    assert!(errors.iter().all(|line| line.contains("limiting requests")), "{errors:#?}");
+}
+
+#[test]
+fn cluster() {
+    let cluster = ClusterConf::new(3, 0).line(&account()).start();
+    let seeds: Vec<_> =
+        (1..=3).map(|n| (format!("redis://10.0.0.{n}:6379"), cluster.url(n - 1))).collect();
+    let seeds: Vec<_> = seeds.iter().map(|(from, to)| (from.as_str(), to.clone())).collect();
+    limits(&example("cluster", &seeds).start());
+}
+
+#[test]
+fn sentinel() {
+    let sentinels = SentinelConf::new(1).line(&account()).start();
+    let urls = sentinels.urls();
+    let seeds: Vec<_> = urls
+        .iter()
+        .enumerate()
+        .map(|(n, url)| (format!("redis://10.0.0.{}:26379", n + 1), url.clone()))
+        .collect();
+    let seeds: Vec<_> = seeds.iter().map(|(from, to)| (from.as_str(), to.clone())).collect();
+    limits(&example("sentinel", &seeds).start());
+}
+
+#[test]
+fn tls_and_acl() {
+    let authority = Authority::new();
+    let server = authority.issue("DNS:localhost");
+    let redis = Redis::start_tls(&authority, &server, &[&account(), "tls-auth-clients yes"]);
+    let client = authority.issue("DNS:nginx");
+    let files = [
+        ("rediss://redis.internal:6379", format!("rediss://localhost:{}", redis.tls_port())),
+        ("ca.pem", authority.certificate()),
+        ("client.pem", client.certificate.clone()),
+        ("client.key", client.key.clone()),
+    ];
+    limits(&example("tls", &files).start());
+}
+
+#[test]
+fn minimal() {
+    let redis = Redis::start();
+    let server = [("redis://127.0.0.1:6379", redis.url())];
+    let text = read("minimal.conf");
+    assert!(text.contains("location /rating"));
+    let nginx = example("minimal", &server).start();
+    let response = nginx.get("/rating");
+    assert_eq!((response.status, response.remaining()), (200, Some(99)));
+}

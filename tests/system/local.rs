@@ -1,0 +1,462 @@
+//! `rate_limit_redis_on_error local`: while Redis cannot decide this machine does, and nobody gets
+//! a burst at either edge.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use harness::{Cluster, Conf, Load, Nginx, PATIENCE, Redis, Response, hey, run, slot, wait_until};
+
+use crate::seen::{quota, retry_after, tells_nothing, tokens};
+
+/// Attempts come at least every 0.8 s; the rest is for a busy machine.
+const RECOVERY: Duration = Duration::from_millis(1_300);
+
+/// A server that decides locally if need be.
+fn local(url: &str) -> Conf {
+    Conf::new()
+        .decisions()
+        .set("redis", url)
+        .http("rate_limit_redis_pass {redis}; rate_limit_redis_on_error local;")
+        .http("rate_limit_redis_log_level info; keepalive_requests 1000000;")
+}
+
+/// The same for a Redis that is not there.
+fn alone() -> Conf {
+    local(&format!("redis://127.0.0.1:{}", harness::free_port()))
+}
+
+/// A location with a limit.
+fn location(path: &str, limit: &str) -> String {
+    format!("location {path} {{ rate_limit_redis {limit}; try_files /index.html =404; }}")
+}
+
+/// Waits until Redis decides; the clients that ask are others each time.
+#[track_caller]
+fn recovers(nginx: &Nginx, path: &str) {
+    let mut clients = 0;
+    let decides = || {
+        clients += 1;
+        nginx.get(&format!("{path}?k=client-{clients}")).decision() == "PASSED redis"
+    };
+    wait_until(RECOVERY, decides, "decisions by Redis");
+}
+
+#[test]
+fn workers_share_one_budget() {
+    let nginx = alone().workers(2).server(&location("/", "$arg_k rate=1r/h capacity=50")).start();
+    let tally = hey(&["-n", "400", "-c", "20", &nginx.url("/?k=a")]);
+    assert_eq!((tally.of(200), tally.of(429)), (50, 350), "{tally:?}");
+    let response = nginx.get("/?k=a");
+    assert_eq!(response.decision(), "REJECTED local");
+    assert_eq!(quota(&response)[..2], [50, 0]);
+    assert!((3_590..=3_600).contains(&retry_after(&response)), "{response:?}");
+    let response = nginx.get("/?k=b");
+    assert_eq!((response.decision(), quota(&response)), ("PASSED local", [50, 49, 3_600]));
+}
+
+/// The same requests, at the same time, with a Redis and without.
+#[test]
+fn each_algorithm_gives_the_same_numbers() {
+    let redis = Redis::start();
+    let limits = [
+        "rate=6r/d capacity=12",
+        "rate=6r/d capacity=12 refill=interval",
+        "rate=6r/d algorithm=gcra burst=11",
+        "rate=12r/d algorithm=sliding_window",
+        "rate=12r/d algorithm=sliding_log",
+        "rate=12r/d algorithm=fixed_window",
+        "rate=6r/d algorithm=leaky_bucket burst=11 nodelay",
+    ];
+    let locations: String = limits
+        .iter()
+        .enumerate()
+        .map(|(n, limit)| location(&format!("/{n}"), &format!("a name={n} {limit} cost=$arg_c")))
+        .collect();
+    let asked = local(&redis.url()).http("rate_limit_redis_timeout 5s;").server(&locations).start();
+    let alone = alone().server(&locations).start();
+    for (n, limit) in limits.iter().enumerate() {
+        for cost in [0, 1, 1, 3, 0, 12, 13, 4, 5, 3, 1, 0, 12] {
+            let path = format!("/{n}?c={cost}");
+            let [of_redis, of_local] = [&asked, &alone].map(|nginx| nginx.get(&path));
+            let status =
+                |response: &Response| response.decision().split(' ').next().map(str::to_owned);
+            assert_eq!(status(&of_redis), status(&of_local), "{limit}, cost {cost}");
+            assert!(
+                of_local.decision().ends_with(" local") && of_redis.decision().ends_with("redis")
+            );
+            let [[limit_r, left_r, reset_r], [limit_l, left_l, reset_l]] =
+                [&of_redis, &of_local].map(quota);
+            assert_eq!((limit_r, left_r), (limit_l, left_l), "{limit}, cost {cost}");
+            assert!(reset_r.abs_diff(reset_l) <= 2, "{limit}, cost {cost}: {reset_r} {reset_l}");
+            let retry = |r: &Response| r.header("Retry-After").map(|s| s.parse::<i64>().unwrap());
+            match (retry(&of_redis), retry(&of_local)) {
+                (Some(r), Some(l)) => assert!((r - l).abs() <= 2, "{limit}: {r} {l}"),
+                (r, l) => assert_eq!(r, l, "{limit}, cost {cost}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_leaky_bucket_delays() {
+    let limit = location("/", "a rate=10r/s algorithm=leaky_bucket burst=5");
+    let nginx = alone().workers(2).server(&limit).start();
+    nginx.wait_for_error_log("is down");
+    let start = Instant::now();
+    let mut clients: Vec<_> = (0..8).map(|_| nginx.http()).collect();
+    clients.iter_mut().for_each(|http| http.send("GET", "/", &[]));
+    let mut decisions: Vec<String> =
+        clients.iter_mut().map(|http| http.read_response().decision().to_owned()).collect();
+    let took = start.elapsed().as_millis();
+    decisions.sort();
+    let expected = [("DELAYED local", 5), ("PASSED local", 1), ("REJECTED local", 2)];
+    let expected: Vec<_> = expected.iter().flat_map(|(what, n)| vec![*what; *n]).collect();
+    assert_eq!(decisions, expected);
+    // Five intervals of 100 ms.
+    assert!((450..1_500).contains(&took), "{took} ms");
+}
+
+#[test]
+fn several_limits_all_or_nothing() {
+    let nginx = alone()
+        .server("location = /two { rate_limit_redis a name=a rate=9r/d capacity=5;")
+        .server("rate_limit_redis a name=b rate=9r/d capacity=2; try_files /index.html =404; }")
+        .server(&location("= /a", "a name=a rate=9r/d capacity=5 cost=0"))
+        .server(&location("= /b", "a name=b rate=9r/d capacity=2 cost=0"))
+        .start();
+    let decisions: Vec<_> = (0..5).map(|_| nginx.get("/two").decision().to_owned()).collect();
+    assert_eq!(decisions, [["PASSED local"; 2].as_slice(), &["REJECTED local"; 3]].concat());
+    assert_eq!(quota(&nginx.get("/two"))[..2], [2, 0]);
+    assert_eq!(nginx.get("/a").remaining(), Some(3));
+    assert_eq!(nginx.get("/b").remaining(), Some(0));
+}
+
+#[test]
+fn at_the_start_of_an_outage_the_quota_is_whole() {
+    let mut redis = Redis::start();
+    let nginx = local(&redis.url()).server(&location("/", "$arg_k rate=1r/h capacity=10")).start();
+    let mut http = nginx.http();
+    recovers(&nginx, "/");
+    for left in [9, 8, 7] {
+        let response = http.get("/?k=a");
+        assert_eq!((response.decision(), response.remaining()), ("PASSED redis", Some(left)));
+    }
+    redis.kill9();
+    nginx.wait_for_error_log("is down");
+    for left in (0..10).rev() {
+        let response = http.get("/?k=a");
+        assert_eq!((response.decision(), response.remaining()), ("PASSED local", Some(left)));
+    }
+    assert_eq!(http.get("/?k=a").decision(), "REJECTED local");
+}
+
+/// Redis has forgotten everything, this machine has not.
+#[test]
+fn who_has_spent_it_locally_gets_no_burst_of_a_redis_that_returns() {
+    let mut redis = Redis::start();
+    redis.kill9();
+    let nginx = local(&redis.url())
+        .server(&location("/slow", "$arg_k rate=1r/h capacity=5 name=slow"))
+        .server(&location("/fast", "$arg_k rate=20r/s capacity=5 name=fast"))
+        .start();
+    let mut http = nginx.http();
+    for _ in 0..5 {
+        assert_eq!(http.get("/slow?k=a").decision(), "PASSED local");
+    }
+    assert_eq!(http.get("/slow?k=b").decision(), "PASSED local");
+    redis.restart();
+    recovers(&nginx, "/slow");
+    let spent = Instant::now();
+    // Who has spent nothing here is not asked here.
+    let response = http.get("/slow?k=c");
+    assert_eq!((response.decision(), response.remaining()), ("PASSED redis", Some(4)));
+    for _ in 0..5 {
+        let response = http.get("/slow?k=a");
+        assert_eq!(response.decision(), "REJECTED local");
+        assert!(retry_after(&response) > 3_590);
+    }
+    // Who has spent a part has the rest: charged in both places.
+    for _ in 0..4 {
+        assert!(http.get("/slow?k=b").decision().starts_with("PASSED"));
+    }
+    assert_eq!(http.get("/slow?k=b").decision(), "REJECTED local");
+    // Nothing is charged in Redis for what was rejected here.
+    assert_eq!(redis.ask::<Option<String>>(&["GET", "rl:slow:a"]), None);
+    assert!(spent.elapsed() < PATIENCE);
+
+    // Who has regained it is asked in Redis alone.
+    redis.kill9();
+    wait_until(PATIENCE, || nginx.logged("is down").len() == 2, "the second outage");
+    for _ in 0..5 {
+        assert_eq!(http.get("/fast?k=a").decision(), "PASSED local");
+    }
+    redis.restart();
+    recovers(&nginx, "/slow");
+    sleep(Duration::from_millis(300));
+    for left in [4, 3, 2] {
+        let response = http.get("/fast?k=a");
+        assert_eq!((response.decision(), response.remaining()), ("PASSED redis", Some(left)));
+    }
+}
+
+/// One client asks for all it can get before, during and after an outage, after which Redis has
+/// forgotten everything.
+#[track_caller]
+fn an_outage_under_load(limit: &str, capacity: f64, per_second: f64, share: f64) {
+    let mut redis = Redis::start();
+    let nginx = local(&redis.url())
+        .workers(2)
+        .journal()
+        .http("rate_limit_redis_timeout 1s;")
+        .server(&location("/", &format!("a {limit}")))
+        .start();
+    recovers(&nginx, "/");
+    let load = Load::start(nginx.addr(), "/", 4);
+    // All that can be had at once is gone.
+    sleep(Duration::from_millis(1_000));
+    let start = Instant::now();
+    let before = nginx.journal().0.len();
+    redis.kill9();
+    sleep(Duration::from_millis(1_500));
+    redis.restart();
+    sleep(Duration::from_millis(2_500));
+    let tally = load.stop();
+    let seconds = start.elapsed().as_secs_f64();
+    assert!(tally.failures.is_empty() && tally.of(200) + tally.of(429) == tally.total());
+
+    let journal = nginx.journal().after(before);
+    let passed = |source: &str| {
+        let of_it = |entry: &&harness::Entry| entry.status == 200 && entry.source == source;
+        journal.0.iter().filter(of_it).count()
+    };
+    let (by_redis, by_local) = (passed("redis"), passed("local"));
+    let most = capacity + per_second * seconds;
+    let told =
+        format!("{limit}: {by_redis} by Redis, {by_local} locally, {most:.1} in all at most");
+    let all = (by_redis + by_local) as f64;
+    assert!(all <= most + 1.0, "too many: {told}");
+    assert!(all >= share * most && by_redis > 0 && by_local > 0, "too few: {told}");
+}
+
+#[test]
+fn what_passes_over_an_outage_is_bounded() {
+    an_outage_under_load("rate=50r/s capacity=40", 40.0, 50.0, 0.85);
+    an_outage_under_load("rate=50r/s algorithm=gcra burst=39", 40.0, 50.0, 0.85);
+    // Its bound is for each second after the start. The second before may have just begun.
+    an_outage_under_load("rate=50r/s algorithm=sliding_log", 2.0 * 50.0, 50.0, 0.7);
+}
+
+#[test]
+fn a_reload_keeps_what_was_spent() {
+    let conf = alone().workers(2).server(&location("/", "$arg_k rate=1r/h capacity=5"));
+    let mut nginx = conf.start();
+    for left in (1..5).rev() {
+        assert_eq!(nginx.get("/?k=a").remaining(), Some(left));
+    }
+    nginx.reload();
+    assert_eq!(nginx.get("/?k=a").remaining(), Some(0));
+    // Also with another configuration of everything else.
+    nginx.reload_with(&conf.workers(1).server("rate_limit_redis_timeout 1s;"));
+    let response = nginx.get("/?k=a");
+    assert_eq!((response.status, response.decision()), (429, "REJECTED local"));
+}
+
+#[test]
+fn another_size_of_the_memory_is_a_new_memory() {
+    let conf = alone().workers(2).server(&location("/", "$arg_k rate=1r/h capacity=2"));
+    let of_size = |size| conf.clone().http(&format!("rate_limit_redis_shared_memory {size};"));
+    let mut nginx = of_size("1m").start();
+    for size in ["2m", "256k", "8m"] {
+        let decisions = [(); 3].map(|()| nginx.get("/?k=a").decision().to_owned());
+        assert_eq!(decisions, ["PASSED local", "PASSED local", "REJECTED local"], "before {size}");
+        nginx.reload_with(&of_size(size));
+    }
+    assert_eq!(nginx.get("/?k=a").decision(), "PASSED local");
+}
+
+#[test]
+fn sizes_of_the_memory() {
+    let error = |lines: &str| Conf::new().http(lines).config_error();
+    for size in ["255k", "0", "-1", "x", "8mm", "\"\"", "1000"] {
+        let message = error(&format!("rate_limit_redis_shared_memory {size};"));
+        assert!(
+            message.contains("\"rate_limit_redis_shared_memory\" directive")
+                && message.contains("a size of at least 256k"),
+            "{size}: {message}"
+        );
+    }
+    let twice = "rate_limit_redis_shared_memory 1m; rate_limit_redis_shared_memory 1m;";
+    assert!(error(twice).contains("is duplicate"));
+    let server = Conf::new().server("rate_limit_redis_shared_memory 1m;").config_error();
+    assert!(server.contains("is not allowed here"), "{server}");
+    for size in ["256k", "262144", "8m", "8M", "64m"] {
+        Conf::new().http(&format!("rate_limit_redis_shared_memory {size};")).config_ok();
+    }
+}
+
+/// In little memory the client that was not seen for the longest time is forgotten, and no other.
+#[test]
+fn who_was_not_seen_for_long_is_forgotten_first() {
+    let nginx = alone()
+        .http("rate_limit_redis_shared_memory 256k;")
+        .server(&location("/", "$arg_k rate=1r/h capacity=1"))
+        .start();
+    let mut http = nginx.http();
+    for key in ["old", "kept"] {
+        assert_eq!(http.get(&format!("/?k={key}")).decision(), "PASSED local");
+        assert_eq!(http.get(&format!("/?k={key}")).decision(), "REJECTED local");
+    }
+    for number in 0..6_000 {
+        assert_eq!(http.get(&format!("/?k={number}")).decision(), "PASSED local");
+        if number % 100 == 0 {
+            assert_eq!(http.get("/?k=kept").decision(), "REJECTED local", "after {number}");
+        }
+    }
+    assert_eq!(http.get("/?k=5999").decision(), "REJECTED local");
+    assert_eq!(http.get("/?k=kept").decision(), "REJECTED local");
+    assert_eq!(http.get("/?k=old").decision(), "PASSED local");
+}
+
+/// No client may take more than its part of the memory.
+#[test]
+fn a_log_that_is_too_long_for_the_memory_is_not_decided() {
+    let nginx = alone()
+        .http("rate_limit_redis_shared_memory 256k;")
+        .server(&location("/", "$arg_k rate=50000r/d algorithm=sliding_log"))
+        .start();
+    let mut http = nginx.http();
+    let mut passed = 0;
+    while http.get("/?k=a").decision() == "PASSED local" {
+        passed += 1;
+        assert!(passed < 20_000, "there cannot be room for that");
+    }
+    assert!(passed > 500, "room for {passed} only");
+    for _ in 0..10 {
+        let response = http.get("/?k=a");
+        assert_eq!((response.status, response.decision()), (200, "ERROR_PASSED none"));
+        assert!(tells_nothing(&response), "{response:?}");
+    }
+    assert_eq!(http.get("/?k=b").decision(), "PASSED local");
+}
+
+/// What cannot be asked cannot be asked here either.
+#[test]
+fn an_unusable_cost() {
+    let redis = Redis::start();
+    let limit = location("/", "a rate=9r/d cost=$arg_c");
+    for conf in [local(&redis.url()), alone()] {
+        let nginx = conf.server(&limit).start();
+        for _ in 0..12 {
+            let response = nginx.get("/?c=abc");
+            assert_eq!((response.status, response.decision()), (200, "ERROR_PASSED none"));
+        }
+        assert_eq!(nginx.get("/?c=1").remaining(), Some(8));
+    }
+}
+
+#[test]
+fn a_dry_run_rejects_nothing() {
+    let nginx = alone()
+        .server("rate_limit_redis_dry_run on;")
+        .server(&location("/", "a rate=1r/h capacity=1"))
+        .start();
+    let decisions = [(); 3].map(|()| nginx.get("/").decision().to_owned());
+    let [first, others @ ..] = &decisions;
+    assert_eq!(first, "PASSED local");
+    assert!(others.iter().all(|decision| decision == "REJECTED_DRY_RUN local"), "{decisions:?}");
+}
+
+/// Workers die in the middle of local decisions, long ones among them. Whoever has died with the
+/// lock, the others go on.
+#[test]
+fn workers_are_killed_in_the_middle_of_it() {
+    let limits = location("/", "a name=a rate=500r/h algorithm=sliding_log")
+        + &location("/bucket", "$arg_k name=b rate=1r/h capacity=1000");
+    let mut nginx = alone().workers(2).server(&limits).start();
+    nginx.allow_log("exited on signal 9");
+    // The master has unlocked it, then.
+    nginx.allow_log("was locked by");
+    let loads = ["/", "/bucket?k=a", "/bucket?k=b"].map(|path| Load::start(nginx.addr(), path, 2));
+    for _ in 0..20 {
+        let worker = nginx.worker_pids()[0].to_string();
+        run("kill", &["-KILL", &worker]);
+        let replaced = || {
+            let workers = nginx.worker_pids();
+            workers.len() == 2 && !workers.iter().any(|pid| pid.to_string() == worker)
+        };
+        wait_until(PATIENCE, replaced, "another worker");
+        for _ in 0..4 {
+            // A connection may be of a worker that has just died.
+            if let Ok(mut http) = harness::Http::try_connect(nginx.addr()) {
+                http.try_send_raw(b"GET /bucket?k=c HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+                let decision = http.try_read_response().map(|r| r.decision().to_owned());
+                assert!(decision.is_ok_and(|decision| decision.ends_with(" local")));
+            }
+        }
+    }
+    let tallies = loads.map(Load::stop);
+    for (tally, most) in tallies.iter().zip([500, 1_000, 1_000]) {
+        assert_eq!(tally.of(200) + tally.of(429), tally.total());
+        // A worker that dies in the middle of a change takes with it all that was spent.
+        assert!((most..=most * 21).contains(&(tally.of(200) + 20)), "{tally:?}");
+    }
+    let decisions = [(); 10].map(|()| nginx.get("/bucket?k=a").decision().to_owned());
+    assert!(decisions.iter().all(|decision| decision.ends_with(" local")), "{decisions:?}");
+}
+
+/// A limit's node answers and another limit's does not: this machine decides about both, and tells
+/// nothing of the answer that came.
+#[test]
+fn a_cluster_that_answers_in_part() {
+    let mut cluster = Cluster::start(3, 0);
+    let servers: String = cluster.urls().iter().map(|url| format!("server {url};")).collect();
+    let key_of = |name: &str, node: usize| {
+        let of_node = |key: &String| cluster.master_of(slot(&format!("rl:{name}:{key}"))) == node;
+        (0..).map(|n: u32| n.to_string()).find(of_node).expect("a key of the node")
+    };
+    let (a, b, b_of_other) = (key_of("a", 0), key_of("b", 1), key_of("b", 2));
+    let another = key_of("a", 2);
+    let nginx = Conf::new()
+        .decisions()
+        .http(&format!("rate_limit_redis_store edge {{ {servers} cluster on; max_fails 0; }}"))
+        .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 300ms;")
+        .http("rate_limit_redis_on_error local;")
+        .server("location / { rate_limit_redis $arg_a name=a rate=1r/d capacity=3;")
+        .server(
+            "rate_limit_redis $arg_b name=b rate=1r/d capacity=9; try_files /index.html =404; }",
+        )
+        .start();
+    let path = format!("/?a={a}&b={b}");
+    wait_until(PATIENCE, || nginx.get("/?a=x&b=y").decision() == "PASSED redis", "the cluster");
+    cluster.stop_signal(1);
+    let left = || tokens(cluster.node(0), &format!("rl:a:{a}"));
+    let send = || {
+        let mut http = nginx.http();
+        http.send("GET", &path, &[]);
+        http
+    };
+    let mut early = [(); 3].map(|()| send());
+    wait_until(PATIENCE, || left() == Some(0), "the charges of the node that answers");
+    // It forgets them, so that it lets pass what this machine will not.
+    cluster.ask::<()>(0, &["DEL", &format!("rl:a:{a}")]);
+    let mut late = [(); 2].map(|()| send());
+    for (http, left) in early.iter_mut().zip([2, 1, 0]) {
+        let response = http.read_response();
+        assert_eq!(response.decision(), "PASSED local");
+        assert_eq!(quota(&response)[..2], [3, left]);
+    }
+    for http in &mut late {
+        let response = http.read_response();
+        assert_eq!((response.status, response.decision()), (429, "REJECTED local"));
+        assert_eq!(quota(&response)[..2], [3, 0]);
+    }
+    wait_until(PATIENCE, || left().is_none_or(|left| left == 3), "what was spent is given back");
+    // Who has spent it all here is not asked about there.
+    assert_eq!(nginx.get(&path).decision(), "REJECTED local");
+    assert!(left().is_none_or(|left| left == 3));
+
+    // Whose nodes both answer is decided by them.
+    let response = nginx.get(&format!("/?a={another}&b={b_of_other}"));
+    assert_eq!(response.decision(), "PASSED redis");
+    cluster.cont(1);
+}

@@ -1,0 +1,336 @@
+//! Nodes of a cluster that send clients elsewhere, or say nonsense.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use harness::reply::{Node, array, ask, cluster_slots, error, integer, moved};
+use harness::{Act, Command, Conf, Dns, Fake, Nginx, PATIENCE, wait_until};
+
+const TIMEOUT: Duration = Duration::from_millis(300);
+
+fn limited(seeds: &[&Fake]) -> Conf {
+    let servers: String = seeds.iter().map(|fake| format!("server {};\n", fake.url())).collect();
+    Conf::new()
+        .http(&format!("rate_limit_redis_store edge {{ {servers} cluster on; }}"))
+        .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 300ms;")
+        .decisions()
+        .journal()
+        .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=10; }")
+        .server("location /two { rate_limit_redis $arg_a name=a rate=1r/h capacity=10;")
+        .server("rate_limit_redis $arg_b name=b rate=1r/h capacity=10;")
+        .server("try_files /index.html =404; }")
+}
+
+fn is_slots(command: &Command) -> bool {
+    command.name() == "CLUSTER"
+}
+
+/// One node has all slots.
+fn all_at(port: u16) -> Act {
+    Act::Say(cluster_slots(&[(0, 16_383, &[Node::v7(Some("127.0.0.1"), port, &[])])]))
+}
+
+/// Servers, the first of which has all slots, as all say. About questions the script decides.
+fn nodes(
+    number: usize,
+    script: impl Fn(usize, &[u16], &str) -> Act + Send + Sync + 'static,
+) -> Vec<Fake> {
+    Fake::several(number, move |n, ports, command| match command.key() {
+        Some(key) => script(n, ports, key),
+        None if is_slots(command) => all_at(ports[0]),
+        None => Act::Usual,
+    })
+}
+
+/// The commands that a server got, but for those of the greeting.
+fn asked(fake: &Fake) -> Vec<String> {
+    let names = fake.received().iter().map(Command::name).collect::<Vec<_>>();
+    let asks = |name: &String| ["EVAL", "EVALSHA", "ASKING"].contains(&name.as_str());
+    names.into_iter().filter(asks).collect()
+}
+
+/// How a request is decided, and that it is not hung.
+#[track_caller]
+fn decided(nginx: &Nginx, path: &str) -> String {
+    let start = Instant::now();
+    let decision = nginx.get(path).decision().to_owned();
+    let took = start.elapsed();
+    assert!(took < TIMEOUT + Duration::from_millis(100), "{path} took {took:?}");
+    decision
+}
+
+#[test]
+fn moved_to_a_node_that_nobody_knows_of() {
+    let fakes = nodes(2, |n, ports, _| match n {
+        0 => Act::Say(moved(1, "127.0.0.1", ports[1])),
+        _ => Act::Usual,
+    });
+    let nginx = limited(&[&fakes[0]]).start();
+    for _ in 0..3 {
+        assert_eq!(decided(&nginx, "/?k=a"), "PASSED redis");
+    }
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+}
+
+#[test]
+fn moved_to_a_port_of_the_same_host() {
+    for host in ["", "?"] {
+        let fakes = nodes(2, move |n, ports, _| match n {
+            0 => Act::Say(moved(1, host, ports[1])),
+            _ => Act::Usual,
+        });
+        let nginx = limited(&[&fakes[0]]).start();
+        assert_eq!(decided(&nginx, "/?k=a"), "PASSED redis", "{host:?}");
+    }
+}
+
+#[test]
+fn moved_in_a_circle() {
+    let fakes = nodes(2, |n, ports, _| Act::Say(moved(1, "127.0.0.1", ports[1 - n])));
+    let nginx = limited(&[&fakes[0]]).start();
+    for _ in 0..20 {
+        assert_eq!(decided(&nginx, "/?k=a"), "ERROR_PASSED none");
+    }
+    let asked = asked(&fakes[0]).len() + asked(&fakes[1]).len();
+    assert!((20..=20 * 6).contains(&asked), "{asked} commands");
+    let told = nginx.logged("[error]");
+    assert!((1..=2).contains(&told.len()), "{told:#?}");
+}
+
+#[test]
+fn moved_to_a_node_that_is_not_there() {
+    let port = harness::free_port();
+    let fakes = nodes(1, move |_, _, _| Act::Say(moved(1, "127.0.0.1", port)));
+    let nginx = limited(&[&fakes[0]]).start();
+    for _ in 0..20 {
+        assert_eq!(decided(&nginx, "/?k=a"), "ERROR_PASSED none");
+    }
+    let told = nginx.logged("[error]");
+    assert!(
+        told.iter().any(|line| line.contains(&format!("127.0.0.1:{port} is down"))),
+        "{told:#?}"
+    );
+    assert!(told.len() <= 4, "{told:#?}");
+}
+
+#[test]
+fn moved_to_ever_new_nodes() {
+    let port = std::sync::atomic::AtomicU16::new(20_000);
+    let fakes = nodes(1, move |_, _, _| {
+        let port = port.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Act::Say(moved(1, "127.0.0.1", port))
+    });
+    let nginx = limited(&[&fakes[0]]).start();
+    for _ in 0..500 {
+        assert_eq!(decided(&nginx, "/?k=a"), "ERROR_PASSED none");
+    }
+    assert!(fakes[0].count("CLUSTER") < 50, "{}", fakes[0].count("CLUSTER"));
+}
+
+#[test]
+fn sent_to_nonsense() {
+    for text in ["MOVED", "MOVED 1", "MOVED x 127.0.0.1:1", "MOVED 1 127.0.0.1", "ASK 99999 a:1"] {
+        let fakes = nodes(1, move |_, _, _| Act::Say(error(text)));
+        let nginx = limited(&[&fakes[0]]).start();
+        assert_eq!(decided(&nginx, "/?k=a"), "ERROR_PASSED none");
+        let told = nginx.logged("[error]");
+        assert!(told.len() == 1 && told[0].contains(text), "{told:#?}");
+    }
+}
+
+#[test]
+fn asked_and_then_moved() {
+    // The second one has got the slot meanwhile, from the third.
+    let fakes = nodes(3, |n, ports, _| match n {
+        0 => Act::Say(ask(1, "127.0.0.1", ports[1])),
+        1 => Act::Say(moved(1, "127.0.0.1", ports[2])),
+        _ => Act::Usual,
+    });
+    let nginx = limited(&[&fakes[0]]).start();
+    assert_eq!(decided(&nginx, "/?k=a"), "PASSED redis");
+    assert_eq!(asked(&fakes[1]), ["ASKING", "EVALSHA"]);
+    assert_eq!(asked(&fakes[2]), ["EVALSHA"]);
+}
+
+/// Each command that follows ASK needs an ASKING of its own, also that with the script's source.
+#[test]
+fn asked_of_a_node_without_the_script() {
+    let fakes = Fake::several(2, |n, ports, command| match command.name().as_str() {
+        "CLUSTER" => all_at(ports[0]),
+        "EVALSHA" if n == 0 => Act::Say(ask(1, "127.0.0.1", ports[1])),
+        "EVALSHA" => Act::Say(error("NOSCRIPT No matching script.")),
+        _ => Act::Usual,
+    });
+    let nginx = limited(&[&fakes[0]]).start();
+    for _ in 0..2 {
+        assert_eq!(decided(&nginx, "/?k=a"), "PASSED redis");
+    }
+    assert_eq!(asked(&fakes[1]), ["ASKING", "EVALSHA", "ASKING", "EVAL"].repeat(2));
+    assert_eq!(asked(&fakes[0]).len(), 2);
+}
+
+#[test]
+fn tried_again_until_the_time_is_over() {
+    let fakes = nodes(1, |_, _, _| Act::Say(error("TRYAGAIN Multiple keys request")));
+    let nginx = limited(&[&fakes[0]]).start();
+    assert_eq!(decided(&nginx, "/?k=a"), "ERROR_PASSED none");
+    assert!(asked(&fakes[0]).len() > 10);
+    assert!(asked(&fakes[0]).len() < 200, "{}", asked(&fakes[0]).len());
+}
+
+/// What a node says instead of a map, and what is told of it.
+#[test]
+fn no_map() {
+    let node = || Node::v7(Some("127.0.0.1"), 1, &[]);
+    let cases: [(Vec<u8>, &str); 7] = [
+        (error("NOPERM this user has no permissions to run the 'cluster|slots' command"), "NOPERM"),
+        (error("ERR This instance has cluster support disabled"), "cluster support disabled"),
+        (array(&[]), "nobody who has slots"),
+        (integer(5), "makes no sense"),
+        (b"+OK\r\n".into(), "makes no sense"),
+        (cluster_slots(&[(5, 3, &[node()])]), "makes no sense"),
+        (cluster_slots(&[(0, 16_384, &[node()])]), "makes no sense"),
+    ];
+    for (answer, reason) in cases {
+        let fake = Fake::start(move |command| match is_slots(command) {
+            true => Act::Say(answer.clone()),
+            false => Act::Usual,
+        });
+        let nginx = limited(&[&fake]).start();
+        for number in 0..100 {
+            assert_eq!(decided(&nginx, &format!("/?k={number}")), "ERROR_PASSED none");
+        }
+        sleep(Duration::from_millis(500));
+        let told = nginx.logged("[error]");
+        assert!((1..=2).contains(&told.len()), "{reason}: {told:#?}");
+        assert!(told.iter().any(|line| line.contains(reason)), "{reason}: {told:#?}");
+        assert!(fake.count("CLUSTER") < 12, "{}", fake.count("CLUSTER"));
+    }
+}
+
+/// One node tells nothing; the other one does.
+#[test]
+fn a_node_that_is_not_a_member_any_more() {
+    let fakes = Fake::several(2, |n, ports, command| match (is_slots(command), n) {
+        (true, 0) => Act::Say(array(&[])),
+        (true, _) => all_at(ports[1]),
+        _ => Act::Usual,
+    });
+    let nginx = limited(&[&fakes[0], &fakes[1]]).start();
+    for number in 0..20 {
+        assert_eq!(decided(&nginx, &format!("/?k={number}")), "PASSED redis");
+        sleep(Duration::from_millis(20));
+    }
+    assert!(fakes[0].count("EVALSHA") == 0 && fakes[1].count("EVALSHA") == 20);
+}
+
+/// A node that answers nothing to the question who decides is not waited for.
+#[test]
+fn a_node_that_tells_nothing() {
+    let fakes = Fake::several(3, |n, ports, command| match (is_slots(command), n) {
+        (true, 2) => all_at(ports[2]),
+        (true, _) => Act::Ignore,
+        _ => Act::Usual,
+    });
+    let seeds: Vec<_> = fakes.iter().collect();
+    let nginx = limited(&seeds).start();
+    wait_until(PATIENCE, || nginx.get("/?k=a").decision() == "PASSED redis", "decisions");
+    for number in 0..20 {
+        assert_eq!(decided(&nginx, &format!("/?k={number}")), "PASSED redis");
+    }
+}
+
+/// Nobody answers that question: that is told, once.
+#[test]
+fn nodes_that_tell_nothing() {
+    let fake = Fake::start(|command| match is_slots(command) {
+        true => Act::Ignore,
+        false => Act::Usual,
+    });
+    let nginx = limited(&[&fake]).start();
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        assert_eq!(decided(&nginx, "/?k=a"), "ERROR_PASSED none");
+    }
+    let told = nginx.logged("[error]");
+    assert!(told.len() == 1 && told[0].contains("is down: no reply for 1000 ms"), "{told:#?}");
+}
+
+/// Redis 6.2 tells no names, and Redis 7 tells names first, if it is told to. A node may not know
+/// its own address.
+#[test]
+fn forms_of_a_map() {
+    type Form = fn(u16) -> Node;
+    let forms: [Form; 5] = [
+        |port| Node::v6("127.0.0.1", port),
+        |port| Node::v7(Some("a.test"), port, &[("ip", "127.0.0.1")]),
+        |port| Node::v7(None, port, &[]),
+        |port| Node::v7(Some("?"), port, &[]),
+        |port| Node::v7(Some(""), port, &[]),
+    ];
+    for form in forms {
+        let fakes = Fake::several(2, move |_, ports, command| match is_slots(command) {
+            true => Act::Say(cluster_slots(&[
+                (0, 8_191, &[form(ports[0])]),
+                (8_192, 16_383, &[form(ports[1])]),
+            ])),
+            false => Act::Usual,
+        });
+        let nginx = limited(&[&fakes[0]]).start();
+        for number in 0..20 {
+            assert_eq!(decided(&nginx, &format!("/?k={number}")), "PASSED redis");
+        }
+        assert!(fakes.iter().all(|fake| fake.count("EVALSHA") > 3));
+    }
+}
+
+/// The nodes of the script, which know each other by name only.
+fn named() -> Vec<Fake> {
+    Fake::several(2, |_, ports, command| match is_slots(command) {
+        true => Act::Say(cluster_slots(&[
+            (0, 8_191, &[Node::v6("a.test", ports[0])]),
+            (8_192, 16_383, &[Node::v6("B.test", ports[1])]),
+        ])),
+        false => Act::Usual,
+    })
+}
+
+#[test]
+fn nodes_that_are_known_by_name_only() {
+    let fakes = named();
+    let dns = Dns::start();
+    dns.set("a.test", &["127.0.0.1"]);
+    dns.set("b.test", &["127.0.0.1"]);
+    let nginx = limited(&[&fakes[0]]).http(&format!("resolver {} ipv6=off;", dns.addr())).start();
+    for number in 0..20 {
+        assert_eq!(decided(&nginx, &format!("/?k={number}")), "PASSED redis");
+    }
+    assert!(fakes.iter().all(|fake| fake.count("EVALSHA") > 3));
+}
+
+#[test]
+fn nodes_whose_names_nobody_can_resolve() {
+    let fakes = named();
+    let nginx = limited(&[&fakes[0]]).start();
+    for number in 0..20 {
+        assert_eq!(decided(&nginx, &format!("/?k={number}")), "ERROR_PASSED none");
+    }
+    let told = nginx.logged("is down: its host name cannot be resolved");
+    assert_eq!(told.len(), 2, "{told:#?}");
+}
+
+/// A request of two limits: one node rejects, the other gives back, whatever it is.
+#[test]
+fn given_back_while_a_slot_moves() {
+    // An empty bucket, filled at this moment.
+    const REJECTED: &str = "$31\r\n1763683200 0 0 1763683200000000\r\n";
+    let fakes = nodes(2, |n, ports, key| match (n, key) {
+        (_, "b") => Act::Say(REJECTED.into()),
+        (0, _) => Act::Say(ask(1, "127.0.0.1", ports[1])),
+        _ => Act::Usual,
+    });
+    let nginx = limited(&[&fakes[0]]).start();
+    assert_eq!(decided(&nginx, "/two?a=a&b=b"), "REJECTED redis");
+    let given = || asked(&fakes[1]) == ["ASKING", "EVALSHA"].repeat(2);
+    wait_until(PATIENCE, given, "what was spent to be given back");
+}

@@ -1,0 +1,242 @@
+//! Sentinel: the master is found by its name, and followed.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use harness::reply::{error, master_addr, no_master, switch_master};
+use harness::{
+    Act, Conf, Fake, Load, MASTER_NAME, Nginx, PATIENCE, SentinelConf, Sentinels, free_port,
+    wait_until,
+};
+
+/// How long a promotion may go unnoticed.
+const RECOVERY: Duration = Duration::from_secs(1);
+
+fn limited(sentinels: &[String], lines: &str) -> Conf {
+    let servers: String = sentinels.iter().map(|url| format!("server {url};\n")).collect();
+    Conf::new()
+        .http("rate_limit_redis_store edge {")
+        .http(&format!("{servers} sentinel {MASTER_NAME}; {lines} }}"))
+        .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 1s;")
+        .decisions()
+        .journal()
+        .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=500000; }")
+}
+
+#[track_caller]
+fn decides(nginx: &Nginx) {
+    let decision = || nginx.get("/?k=a").decision() == "PASSED redis";
+    wait_until(RECOVERY, decision, "decisions");
+}
+
+#[track_caller]
+fn decided(nginx: &Nginx) {
+    for _ in 0..20 {
+        assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
+    }
+}
+
+/// Nothing but decisions for a while, within the time that a promotion may go unnoticed.
+#[track_caller]
+fn recovers(nginx: &Nginx) {
+    let recovered = || {
+        let before = nginx.journal().0.len();
+        sleep(Duration::from_millis(50));
+        let after = nginx.journal().after(before);
+        after.count("PASSED") == after.0.len() && after.0.len() > 20
+    };
+    wait_until(RECOVERY, recovered, "recovery");
+}
+
+fn clients_of(redis: &harness::Redis) -> usize {
+    let clients = redis.clients();
+    clients.iter().filter(|line| line.contains("name=nginx_rate_limit_redis:")).count()
+}
+
+/// One test, because it takes seconds to start the servers.
+#[test]
+fn the_master_is_found_and_a_failover_is_followed() {
+    let mut sentinels = Sentinels::start(1);
+    let urls = sentinels.urls();
+
+    // Each sentinel knows it, also if others are dead.
+    sentinels.sentinel_mut(0).kill9();
+    let mut nginx = limited(&urls, "connections 2;").workers(2).start();
+    decides(&nginx);
+    decided(&nginx);
+    wait_until(PATIENCE, || clients_of(sentinels.server(0)) == 4, "two connections a worker");
+    assert_eq!(clients_of(sentinels.server(1)), 0);
+    assert!(nginx.logged(&format!("is the master of \"{MASTER_NAME}\"")).len() == 2);
+    sentinels.sentinel_mut(0).restart();
+
+    // A manual failover under load.
+    let load = Load::start(nginx.addr(), "/?k=a", 4);
+    sleep(Duration::from_millis(200));
+    assert_eq!(sentinels.failover(), 1);
+    recovers(&nginx);
+    let tally = load.stop();
+    assert!(tally.failures.is_empty() && tally.of(200) == tally.total(), "{tally:?}");
+    wait_until(PATIENCE, || clients_of(sentinels.server(0)) == 0, "the old master to be left");
+
+    // A reload finds the new master, and takes all connections with it.
+    nginx.reload();
+    decides(&nginx);
+    let connected = || clients_of(sentinels.server(1)) == 4;
+    wait_until(PATIENCE, connected, "two connections of each new worker");
+
+    // A sentinel's connection is lost: another failover is noticed nevertheless.
+    for sentinel in 0..3 {
+        let _ = sentinels.sentinel(sentinel).try_ask::<i32>(&["CLIENT", "KILL", "TYPE", "normal"]);
+        let _ = sentinels.sentinel(sentinel).try_ask::<i32>(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    }
+    decided(&nginx);
+
+    // All sentinels are down: the master goes on deciding.
+    (0..3).for_each(|sentinel| sentinels.sentinel_mut(sentinel).kill9());
+    sleep(Duration::from_millis(300));
+    decided(&nginx);
+    let start = Instant::now();
+    nginx.quit();
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_master_that_is_killed_under_load_is_replaced() {
+    let mut sentinels = Sentinels::start(1);
+    let nginx =
+        limited(&sentinels.urls(), "").workers(2).server("rate_limit_redis_timeout 200ms;").start();
+    decides(&nginx);
+    let load = Load::start(nginx.addr(), "/?k=a", 4);
+    sleep(Duration::from_millis(300));
+    sentinels.kill9_master();
+    wait_until(Duration::from_secs(20), || sentinels.master() == 1, "a promotion");
+    recovers(&nginx);
+    let tally = load.stop();
+    assert!(tally.failures.is_empty() && tally.of(200) == tally.total(), "{tally:?}");
+    let most = nginx.journal().percentile(100);
+    assert!(most < Duration::from_millis(260), "{most:?}");
+    let told = nginx.logged("[error]");
+    assert!((2..=8).contains(&told.len()), "{told:#?}");
+}
+
+/// The master becomes a replica behind the back of the sentinels: it answers READONLY, and is left.
+#[test]
+fn a_stale_master_is_left_at_once() {
+    let sentinels = SentinelConf::new(1)
+        .line("user default off")
+        .line("user limiter on >secret ~rl:* +@all")
+        .sentinel_line("requirepass guarded")
+        .start();
+    let urls: Vec<_> =
+        sentinels.urls().iter().map(|url| url.replace("//", "//:guarded@")).collect();
+    let nginx = limited(&urls, "user limiter; password secret;").start();
+    decides(&nginx);
+    decided(&nginx);
+    sentinels.demote(0, 1);
+    assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+    nginx.wait_for_error_log("it cannot decide: \"READONLY");
+    let followed = || nginx.get("/?k=a").decision() == "PASSED redis";
+    wait_until(Duration::from_secs(20), followed, "decisions again");
+    let most = nginx.journal().percentile(100);
+    assert!(most < Duration::from_millis(300), "{most:?}");
+    for secret in ["secret", "guarded"] {
+        assert_eq!(nginx.logged(secret), Vec::<String>::new());
+    }
+}
+
+/// A sentinel that says who is the master as long as the test lets it, and tells of changes.
+fn fake_sentinel(reply: impl Fn() -> Vec<u8> + Send + Sync + 'static) -> Fake {
+    Fake::start(move |command| match command.name().as_str() {
+        "SENTINEL" => Act::Say(reply()),
+        name @ ("SUBSCRIBE" | "UNSUBSCRIBE") => {
+            let kind = name.to_lowercase();
+            Act::Say(harness::reply::array(&[
+                harness::reply::bulk(&kind),
+                harness::reply::bulk("+switch-master"),
+                harness::reply::integer(1),
+            ]))
+        }
+        _ => Act::Usual,
+    })
+}
+
+#[test]
+fn a_master_that_is_announced_is_followed_at_once() {
+    let (old, new) = (Fake::start(|_| Act::Usual), Fake::start(|_| Act::Usual));
+    let port = old.port();
+    let sentinel = fake_sentinel(move || master_addr("127.0.0.1", port));
+    let nginx = limited(&[sentinel.url()], "").start();
+    decides(&nginx);
+    let subscribed = || sentinel.count("SUBSCRIBE") > 0;
+    wait_until(PATIENCE, subscribed, "a subscription");
+    let other = switch_master("another", ("127.0.0.1", port), ("127.0.0.1", 1));
+    sentinel.shout(&other);
+    sleep(Duration::from_millis(50));
+    decided(&nginx);
+    assert_eq!(new.count("EVALSHA"), 0);
+    let at = ("127.0.0.1", port);
+    sentinel.shout(&switch_master(MASTER_NAME, at, ("127.0.0.1", new.port())));
+    wait_until(RECOVERY, || new.count("") == 1, "a connection to the new master");
+    let before = old.count("EVALSHA");
+    decided(&nginx);
+    assert_eq!((old.count("EVALSHA"), new.count("EVALSHA")), (before, 20));
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+}
+
+/// Whoever does not hear of changes any more asks again.
+#[test]
+fn a_subscription_that_is_lost_is_made_again() {
+    let (old, new) = (Fake::start(|_| Act::Usual), Fake::start(|_| Act::Usual));
+    let now = std::sync::Arc::new(std::sync::atomic::AtomicU16::new(old.port()));
+    let sentinel = fake_sentinel({
+        let now = now.clone();
+        move || master_addr("127.0.0.1", now.load(std::sync::atomic::Ordering::Relaxed))
+    });
+    let nginx = limited(&[sentinel.url()], "").start();
+    decides(&nginx);
+    // A connection that lived for a second is made again at once.
+    sleep(Duration::from_millis(1_100));
+    let before = sentinel.count("SUBSCRIBE");
+    now.store(new.port(), std::sync::atomic::Ordering::Relaxed);
+    // Nonsense ends the connection.
+    sentinel.shout(b"?\r\n");
+    wait_until(RECOVERY, || sentinel.count("SUBSCRIBE") > before, "another subscription");
+    wait_until(RECOVERY, || new.count("") == 1, "a connection to the new master");
+    decided(&nginx);
+    assert_eq!(new.count("EVALSHA"), 20);
+}
+
+#[test]
+fn no_master_is_known() {
+    let cases = [
+        (no_master as fn() -> Vec<u8>, "it knows no master \"mymaster\""),
+        (|| error("NOAUTH Authentication required."), "NOAUTH"),
+        (|| error("ERR unknown command 'SENTINEL'"), "unknown command"),
+        (|| b"+OK\r\n".into(), "makes no sense"),
+        (|| master_addr("127.0.0.1", 0), "makes no sense"),
+    ];
+    for (reply, reason) in cases {
+        let sentinel = fake_sentinel(reply);
+        let nginx = limited(&[sentinel.url()], "").start();
+        for _ in 0..50 {
+            let start = Instant::now();
+            assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+            assert!(start.elapsed() < Duration::from_millis(300));
+        }
+        let told = nginx.logged("[error]");
+        assert!(told.len() == 1 && told[0].contains(reason), "{reason}: {told:#?}");
+        assert!(told[0].contains(&format!("redis 127.0.0.1:{}", sentinel.port())), "{told:#?}");
+    }
+}
+
+#[test]
+fn all_sentinels_are_down() {
+    let urls = [free_port(), free_port()].map(|port| format!("redis://127.0.0.1:{port}"));
+    let nginx = limited(&urls, "").start();
+    for _ in 0..50 {
+        assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+    }
+    let told = nginx.logged("is down: connect() failed (111: Connection refused)");
+    assert_eq!(told.len(), 2, "{told:#?}");
+    assert_eq!(nginx.logged("[error]").len(), 2);
+}

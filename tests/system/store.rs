@@ -1,0 +1,271 @@
+//! The block `rate_limit_redis_store`, line by line.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use harness::{Conf, Nginx, PATIENCE, Redis, wait_until};
+
+/// An nginx whose limits are kept in a store of these lines.
+fn with(lines: &str) -> Conf {
+    Conf::new()
+        .http(&format!("rate_limit_redis_store edge {{ {lines} }}"))
+        .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 1s;")
+        .decisions()
+        .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=10; }")
+}
+
+fn keys(redis: &Redis, database: &str) -> Vec<String> {
+    let mut connection = redis.client();
+    redis::cmd("SELECT").arg(database).exec(&mut connection).expect("SELECT");
+    redis::cmd("KEYS").arg("*").query(&mut connection).expect("KEYS")
+}
+
+fn clients(redis: &Redis) -> Vec<String> {
+    let ours = |line: &String| line.contains("name=nginx_rate_limit_redis:");
+    redis.clients().into_iter().filter(ours).collect()
+}
+
+#[track_caller]
+fn decides(nginx: &Nginx) {
+    assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
+}
+
+/// What `nginx -t` says against a store of these lines.
+#[track_caller]
+fn refused(lines: &str, parts: &[&str]) {
+    let output = with(lines).config_error();
+    for part in parts {
+        assert!(output.contains(part), "{part:?} is not in {output}");
+    }
+    assert!(!output.contains("s3cret"), "{output}");
+}
+
+#[test]
+fn several_stores_each_for_its_location() {
+    let (first, second) = (Redis::start(), Redis::start());
+    let nginx = Conf::new()
+        .set("first", first.url())
+        .set("second", second.url())
+        .decisions()
+        .http("rate_limit_redis_timeout 1s;")
+        // The name is used before it is defined.
+        .http("rate_limit_redis_pass one;")
+        .http("rate_limit_redis_store one { server {first}; prefix one:; }")
+        .server(
+            "location = /1 { rate_limit_redis k rate=9r/h name=a; try_files /index.html =404; }",
+        )
+        .server("location = /2 { rate_limit_redis_pass two; rate_limit_redis k rate=9r/h name=b;")
+        .server("try_files /index.html =404; }")
+        .server(
+            "location = /3 { rate_limit_redis_pass {second}; rate_limit_redis k rate=9r/h name=c;",
+        )
+        .server("try_files /index.html =404; }")
+        .server("}\nrate_limit_redis_store two { server {second}; }\nserver {")
+        .start();
+    for path in ["/1", "/2", "/3"] {
+        assert_eq!(nginx.get(path).decision(), "PASSED redis", "{path}");
+    }
+    assert_eq!(keys(&first, "0"), ["one:a:k"]);
+    let mut second_keys = keys(&second, "0");
+    second_keys.sort();
+    assert_eq!(second_keys, ["rl:b:k", "rl:c:k"]);
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+}
+
+#[test]
+fn a_store_without_limits_is_not_connected_to() {
+    let redis = Redis::start();
+    let nginx = Conf::new()
+        .http(&format!("rate_limit_redis_store idle {{ server {}; }}", redis.url()))
+        .start();
+    assert_eq!(nginx.get("/").status, 200);
+    sleep(Duration::from_millis(100));
+    assert_eq!(redis.clients(), Vec::<String>::new());
+}
+
+#[test]
+fn user_password_database_and_prefix() {
+    let redis = Redis::start_with(&["user limiter on >s3cret ~my:* +@all"]);
+    let lines =
+        format!("server {}; user limiter; password s3cret; database 3; prefix my:;", redis.url());
+    let nginx = with(&lines).start();
+    decides(&nginx);
+    assert_eq!(keys(&redis, "3"), ["my:default:a"]);
+    let client = &clients(&redis)[0];
+    assert!(client.contains("user=limiter") && client.contains("db=3"), "{client}");
+    assert_eq!(nginx.logged("s3cret"), Vec::<String>::new());
+}
+
+#[test]
+fn a_wrong_password_is_told_without_it() {
+    let redis = Redis::start_with(&["requirepass right"]);
+    let nginx = with(&format!("server {}; password s3cret;", redis.url())).start();
+    nginx.wait_for_error_log("AUTH was refused: \"WRONGPASS");
+    assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+    assert_eq!(nginx.logged("s3cret"), Vec::<String>::new());
+}
+
+#[test]
+fn a_password_file_is_read_again_on_reload() {
+    let redis = Redis::start_with(&["user default on >first >second ~* &* +@all"]);
+    let conf = with(&format!("server {}; password_file redis.password;", redis.url()))
+        .file("redis.password", "first\r\nanother line\n");
+    let mut nginx = conf.start();
+    decides(&nginx);
+    redis.ask::<()>(&["ACL", "SETUSER", "default", "<first"]);
+    std::fs::write(nginx.path("redis.password"), "second").expect("write the password");
+    nginx.reload();
+    decides(&nginx);
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+}
+
+#[test]
+fn several_connections_share_the_load() {
+    let redis = Redis::start();
+    let mut nginx = with(&format!("server {}; connections 3;", redis.url())).workers(2).start();
+    wait_until(PATIENCE, || clients(&redis).len() == 6, "three connections a worker");
+    for pid in nginx.worker_pids() {
+        let of_worker = |line: &&String| line.contains(&format!("nginx_rate_limit_redis:{pid} "));
+        assert_eq!(clients(&redis).iter().filter(of_worker).count(), 3);
+    }
+    for key in 0..60 {
+        assert_eq!(nginx.get(&format!("/?k={key}")).decision(), "PASSED redis");
+    }
+    let used = clients(&redis).iter().filter(|line| line.contains("cmd=evalsha")).count();
+    assert!(used >= 3, "{used} connections were used");
+    nginx.reload();
+    wait_until(PATIENCE, || clients(&redis).len() == 6, "three connections of each new worker");
+    // A connection that lived for a second is made again at once.
+    sleep(Duration::from_millis(1_100));
+    redis.ask::<i32>(&["CLIENT", "KILL", "TYPE", "normal"]);
+    wait_until(PATIENCE, || clients(&redis).len() == 6, "all connections again");
+    for key in 0..60 {
+        assert_eq!(nginx.get(&format!("/?k={key}")).remaining(), Some(8));
+    }
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+}
+
+/// A server that accepts and says nothing: an attempt takes as long as is configured.
+#[test]
+fn connect_timeout() {
+    let mut redis = Redis::start();
+    redis.stop_signal();
+    for timeout in [100, 400] {
+        let nginx = with(&format!("server {}; connect_timeout {timeout}ms;", redis.url())).start();
+        let start = Instant::now();
+        assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+        let took = start.elapsed().as_millis();
+        assert!((timeout - 60..timeout + 60).contains(&took), "{took} of {timeout} ms");
+        nginx.wait_for_error_log("is down: timed out while connecting");
+    }
+    redis.cont();
+}
+
+/// How many of ten requests wait for a server that has stopped to answer.
+fn waiting(lines: &str) -> usize {
+    let mut redis = Redis::start();
+    let nginx = with(&format!("server {}; {lines}", redis.url()))
+        .journal()
+        .server("rate_limit_redis_timeout 30ms;")
+        .start();
+    decides(&nginx);
+    redis.stop_signal();
+    let mut http = nginx.http();
+    for _ in 0..10 {
+        assert_eq!(http.get("/?k=a").decision(), "ERROR_PASSED none");
+    }
+    let waited =
+        nginx.wait_for_journal(11).0.iter().filter(|e| e.wait > Duration::from_millis(20)).count();
+    redis.cont();
+    waited
+}
+
+#[test]
+fn max_fails_and_fail_timeout() {
+    assert_eq!(waiting(""), 3);
+    assert_eq!(waiting("max_fails 1;"), 1);
+    assert_eq!(waiting("max_fails 5;"), 5);
+    assert_eq!(waiting("max_fails 0;"), 10);
+    assert_eq!(waiting("max_fails 3; fail_timeout 10ms;"), 10);
+}
+
+#[test]
+fn wrong_lines() {
+    let a = "server redis://127.0.0.1:1;";
+    let cases: [(String, &[&str]); 40] = [
+        (String::new(), &["there must be a \"server\"", "redis://127.0.0.1:6379"]),
+        ("server;".into(), &["\"server\"", "number of arguments"]),
+        ("server 127.0.0.1:1;".into(), &["\"127.0.0.1:1\"", "\"server\"", "redis://"]),
+        ("server redis://:s3cret@127.0.0.1:x;".into(), &["***@127.0.0.1:x", "\"server\"", "port"]),
+        (format!("{a} server redis://127.0.0.1:2;"), &["cluster on", "sentinel"]),
+        (format!("{a} cluster yes;"), &["\"yes\"", "\"cluster\"", "\"on\" or \"off\""]),
+        (format!("{a} cluster on; cluster on;"), &["\"cluster\" directive is duplicate"]),
+        (format!("{a} cluster on; sentinel m;"), &["exclude each other"]),
+        (format!("{a} cluster on; database 1;"), &["a cluster has only the database 0"]),
+        ("server redis://127.0.0.1:1/2; cluster on;".into(), &["has no database"]),
+        ("server redis://127.0.0.1:1/2; sentinel m;".into(), &["has no database"]),
+        ("server redis+unix:///x; cluster on;".into(), &["unix socket"]),
+        ("server redis+unix:///x; sentinel m;".into(), &["unix socket"]),
+        (
+            "server redis://:s3cret@127.0.0.1:1; server redis://127.0.0.1:2; cluster on;".into(),
+            &["one account"],
+        ),
+        (format!("{a} sentinel;"), &["\"sentinel\"", "number of arguments"]),
+        (format!("{a} sentinel a; sentinel b;"), &["\"sentinel\" directive is duplicate"]),
+        (format!("{a} sentinel '';"), &["\"\"", "\"sentinel\"", "must be a name"]),
+        (format!("{a} user '';"), &["\"\"", "\"user\"", "must be a name"]),
+        (format!("{a} password '';"), &["\"password\"", "must not be empty"]),
+        (format!("{a} user a; user b;"), &["\"user\" directive is duplicate"]),
+        (format!("{a} password s3cret; password s3cret;"), &["\"password\"", "duplicate"]),
+        (format!("{a} password s3cret; password_file x;"), &["\"password_file\""]),
+        (format!("{a} password s3cret s3cret;"), &["\"password\"", "number of arguments"]),
+        (format!("{a} password_file nowhere;"), &["/nowhere\"", "\"password_file\"", "No such"]),
+        (format!("{a} password_file empty;"), &["no password in the first line of", "/empty\""]),
+        ("server redis://u:s3cret@127.0.0.1:1; user b;".into(), &["in the URL and again"]),
+        ("server redis://:s3cret@127.0.0.1:1; password s3cret;".into(), &["in the URL and again"]),
+        ("server redis://127.0.0.1:1/1; database 2;".into(), &["in the URL and again"]),
+        (format!("{a} database x;"), &["\"x\"", "\"database\"", "a number between 0 and"]),
+        (format!("{a} database -1;"), &["\"-1\"", "\"database\"", "a number between 0 and"]),
+        (format!("{a} prefix;"), &["\"prefix\"", "number of arguments"]),
+        (format!("{a} prefix a prefix b;"), &["\"prefix\"", "number of arguments"]),
+        (format!("{a} connect_timeout 0;"), &["\"0\"", "\"connect_timeout\"", "above 0"]),
+        (format!("{a} connect_timeout soon;"), &["\"soon\"", "\"connect_timeout\"", "above 0"]),
+        (format!("{a} connections 0;"), &["\"0\"", "\"connections\"", "between 1 and 64"]),
+        (format!("{a} connections 65;"), &["\"65\"", "\"connections\"", "between 1 and 64"]),
+        (format!("{a} max_fails -1;"), &["\"-1\"", "\"max_fails\"", "between 0 and 1000"]),
+        (format!("{a} fail_timeout 0s;"), &["\"0s\"", "\"fail_timeout\"", "above 0"]),
+        (format!("{a} weight 5;"), &["unknown directive \"weight\"", "rate_limit_redis_store"]),
+        (format!("{a} rate_limit_redis a rate=1r/s;"), &["unknown directive"]),
+    ];
+    for (lines, parts) in &cases {
+        let conf = with(lines).file("empty", "\n");
+        let output = conf.config_error();
+        for part in *parts {
+            assert!(output.contains(part), "{lines}: {part:?} is not in {output}");
+        }
+        assert!(!output.contains("s3cret"), "{output}");
+        assert!(output.contains("nginx.conf:"), "{output}");
+    }
+}
+
+#[test]
+fn wrong_names() {
+    refused(
+        "server redis://127.0.0.1:1; } rate_limit_redis_store edge { server redis://127.0.0.1:1;",
+        &["\"edge\""],
+    );
+    let elsewhere = Conf::new().server("rate_limit_redis_store a { server redis://127.0.0.1:1; }");
+    assert!(
+        elsewhere.config_error().contains("\"rate_limit_redis_store\" directive is not allowed")
+    );
+    for name in ["''", "redis://a", "a b", "$a"] {
+        let conf = Conf::new()
+            .http(&format!("rate_limit_redis_store {name} {{ server redis://127.0.0.1:1; }}"));
+        assert!(conf.config_error().contains("rate_limit_redis_store"), "{name}");
+    }
+    let conf = Conf::new().http("rate_limit_redis_pass nowhere; rate_limit_redis a rate=1r/s;");
+    let output = conf.config_error();
+    for part in ["\"nowhere\"", "\"rate_limit_redis_pass\"", "nginx.conf:"] {
+        assert!(output.contains(part), "{output}");
+    }
+}
