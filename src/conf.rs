@@ -27,6 +27,7 @@ mod definition;
 mod directive;
 mod limit;
 mod store;
+#[cfg_attr(not(ngx_feature = "ssl"), allow(dead_code))]
 pub(crate) mod tls;
 mod value;
 

@@ -64,7 +64,7 @@ impl Settings {
             }
         }
         match bits {
-            // There is one thing wrong with no argument, which this says.
+            // There was no argument, to which this objects.
             0 => line.value().map(|_| ()),
             bits => line.once(&mut self.protocols, bits),
         }

@@ -140,13 +140,22 @@ pub struct Recorder {
 impl Recorder {
     /// Starts a server that shows a certificate.
     pub fn start(identity: &Identity) -> Self {
+        Self::start_with(&["-cert", &identity.certificate, "-key", &identity.key])
+    }
+
+    /// Starts a server that shows none, to clients that take ciphers which need none.
+    pub fn start_anonymous() -> Self {
+        Self::start_with(&["-nocert", "-tls1_2", "-cipher", "aNULL:@SECLEVEL=0"])
+    }
+
+    fn start_with(options: &[&str]) -> Self {
         let dir = world_readable_dir("recorder-");
         let (record, errors) = (dir.path().join("record"), dir.path().join("errors"));
         for _ in 0..10 {
             let port = port::free();
             let mut command = Command::new("openssl");
             command.args(["s_server", "-quiet", "-accept", &format!("127.0.0.1:{port}")]);
-            command.args(["-cert", &identity.certificate, "-key", &identity.key]);
+            command.args(options);
             // It ends with its input.
             command.stdin(Stdio::piped());
             command.stdout(File::create(&record).expect("create the record"));

@@ -70,7 +70,11 @@ fn refuses(conf: &Conf, reason: &str) -> Nginx {
 /// A server that shows `identity` gets no byte over TLS.
 #[track_caller]
 fn tells_nothing(identity: &Identity, url: &str, lines: &str, reason: &str) {
-    let recorder = Recorder::start(identity);
+    tells_it_nothing(&Recorder::start(identity), url, lines, reason);
+}
+
+#[track_caller]
+fn tells_it_nothing(recorder: &Recorder, url: &str, lines: &str, reason: &str) {
     let url = format!("server rediss://user:secret@{url}:{};", recorder.port());
     refuses(&limited(&format!("{url} {lines}")), reason);
     assert_eq!(recorder.record(), "");
@@ -130,6 +134,17 @@ fn a_certificate_that_has_expired() {
     let authority = Authority::new();
     let reason = "SSL certificate verify error: (10:certificate has expired)";
     tells_nothing(&authority.issue_expired(LOCAL), "localhost", &trust(&authority), reason);
+}
+
+/// Of which OpenSSL finds nothing to say.
+#[test]
+fn no_certificate_at_all() {
+    let recorder = Recorder::start_anonymous();
+    let ciphers = "ssl_ciphers aNULL:@SECLEVEL=0;";
+    tells_it_nothing(&recorder, "localhost", ciphers, "SSL certificate is missing");
+    let url = format!("server rediss://user:secret@localhost:{};", recorder.port());
+    let _nginx = limited(&format!("{url} {ciphers} ssl_verify off;")).start();
+    wait_until(PATIENCE, || recorder.record().contains("secret"), "the password");
 }
 
 #[test]

@@ -6,9 +6,9 @@ use std::ptr::{self, NonNull};
 use ngx::core::Status;
 use ngx::ffi::{
     NGX_SSL_CLIENT, SSL_CTRL_MODE, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, SSL_ctrl,
-    SSL_get_verify_result, X509_V_OK, ngx_connection_t, ngx_create_pool, ngx_destroy_pool,
-    ngx_ssl_create_connection, ngx_ssl_get_session, ngx_ssl_handshake, ngx_ssl_set_session,
-    ngx_ssl_shutdown, ngx_uint_t,
+    SSL_get_peer_cert_chain, SSL_get_verify_result, X509_V_OK, ngx_connection_t, ngx_create_pool,
+    ngx_destroy_pool, ngx_ssl_create_connection, ngx_ssl_get_session, ngx_ssl_handshake,
+    ngx_ssl_set_session, ngx_ssl_shutdown, ngx_uint_t,
 };
 
 use super::peer::{Peer, Session};
@@ -49,10 +49,15 @@ impl Stream {
             let status = Status(ngx_ssl_handshake(c));
             // NGINX has put its own there, which would go on without us.
             ((*c.read).handler, (*c.write).handler) = handlers;
-            let result = SSL_get_verify_result((*c.ssl).connection);
+            let ssl = (*c.ssl).connection;
+            let result = SSL_get_verify_result(ssl);
             match status {
                 _ if peer.tls.verifies && result != c_long::from(X509_V_OK) => {
                     Err(peer.objection(result))
+                }
+                // With anonymous ciphers there is nothing that OpenSSL could have verified.
+                Status::NGX_OK if peer.tls.verifies && SSL_get_peer_cert_chain(ssl).is_null() => {
+                    Err("SSL certificate is missing".to_owned())
                 }
                 Status::NGX_OK => Ok(true),
                 Status::NGX_AGAIN => Ok(false),
