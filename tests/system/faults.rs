@@ -374,8 +374,8 @@ fn refusals_for_everybody() {
 fn silence() {
     endures_answer("no reply", Silence, Act::Hush(Vec::new()));
     endures_answer("half a reply", Silence, Act::Hush(half()));
-    let byte_by_byte = Act::Trickle(ALLOWED.into());
-    endures_answer("one byte a millisecond", Silence, byte_by_byte);
+    let byte_by_byte = format!("-ERR {}\r\n", "slow".repeat(20)).into();
+    endures_answer("one byte a millisecond", Silence, Act::Trickle(byte_by_byte));
     endures_fake("not a word to anything", Silence, |_| Act::Hush(Vec::new()));
     let late = Act::After(Duration::from_millis(60), Box::new(Act::Usual));
     endures_fake("all too late", Silence, move |command| match command.words.is_empty() {
