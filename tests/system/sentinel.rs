@@ -116,7 +116,7 @@ fn a_master_that_is_killed_under_load_is_replaced() {
     let most = nginx.journal().percentile(100);
     assert!(most < Duration::from_millis(260), "{most:?}");
     let told = nginx.logged("[error]");
-    assert!((2..=8).contains(&told.len()), "{told:#?}");
+    assert!((1..=8).contains(&told.len()), "{told:#?}");
 }
 
 /// The master becomes a replica behind the back of the sentinels: it answers READONLY, and is left.
