@@ -17,6 +17,7 @@ use ngx::ffi::{
     ngx_shmtx_unlock, ngx_slab_alloc, ngx_slab_pool_t, ngx_str_t,
 };
 use ngx::http::HttpModule;
+use rate_limit_core::key;
 use rate_limit_core::metrics::BUCKETS;
 use rate_limit_core::table::Table;
 
@@ -39,7 +40,7 @@ pub(crate) const DEFAULT_SIZE: usize = 8 << 20;
 pub(crate) const LEAST_SIZE: usize = 256 << 10;
 
 /// Says that the memory is laid out as this version does it.
-const LAYOUT: u64 = 0x7261_7465_6c69_0002;
+const LAYOUT: u64 = 0x7261_7465_6c69_0003;
 
 /// This part of the memory is for records.
 const RECORDS: usize = 8;
@@ -172,7 +173,8 @@ impl Shared {
     /// The record of the limit of this name. Where there is no room for one more it is one of this
     /// worker alone.
     pub(crate) fn limit(&self, name: &str) -> &'static LimitRecord {
-        self.locked(|| record::find(self.limits, name)).unwrap_or_else(|| Box::leak(Box::default()))
+        self.locked(|| record::find(self.limits, name, 0))
+            .unwrap_or_else(|| Box::leak(Box::default()))
     }
 
     /// Counts how long a request waited for its decision, in µs.
@@ -184,9 +186,12 @@ impl Shared {
         self.header.waited.fetch_add(wait, Ordering::Relaxed);
     }
 
-    /// The record of the node of this name; as [`limit`](Self::limit).
-    pub(crate) fn node(&self, name: &str) -> &'static NodeRecord {
-        self.locked(|| record::find(self.nodes, name)).unwrap_or_else(|| Box::leak(Box::default()))
+    /// The record of the node of this name in a store; as [`limit`](Self::limit). Two stores may be at
+    /// one server, and one of them be refused.
+    pub(crate) fn node(&self, name: &str, store: &str) -> &'static NodeRecord {
+        let scope = key::fingerprint(store.as_bytes());
+        self.locked(|| record::find(self.nodes, name, scope))
+            .unwrap_or_else(|| Box::leak(Box::default()))
     }
 
     /// Does something that no other worker does meanwhile. It must not panic or wait.

@@ -78,7 +78,7 @@ impl Store {
     }
 
     /// As `rate_limit_redis_pass` calls it. A URL may hold a password.
-    pub(super) fn reference(&self) -> &str {
+    pub(crate) fn reference(&self) -> &str {
         &self.reference
     }
 

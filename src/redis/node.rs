@@ -105,7 +105,7 @@ impl Node {
             deployment: NonNull::from(deployment),
             role,
             alias: RefCell::default(),
-            record: deployment.shared().node(&name),
+            record: deployment.shared().node(&name, store.reference()),
             name,
             endpoint,
             peer,

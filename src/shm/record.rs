@@ -6,10 +6,11 @@ use rate_limit_core::decision::{Source, Status};
 use rate_limit_core::metrics::{Command, ErrorKind};
 use rate_limit_core::text::metrics;
 
-/// The longest name of a record, in words; longer ones are cut.
+/// The longest name of a record with its scope, in words; longer ones are cut.
 const NAME_WORDS: usize = 16;
 
-/// The name of a record; all zeroes if nobody has it.
+/// The name of a record, and in the last word the scope in which it is one; all zeroes if nobody has
+/// it.
 #[derive(Default)]
 #[repr(transparent)]
 pub(crate) struct Name([AtomicU64; NAME_WORDS]);
@@ -197,10 +198,10 @@ impl NodeRecord {
     }
 }
 
-/// The record of this name, which takes the first free one if there is none yet. `None` if there
-/// is none free. The caller has the lock.
-pub(super) fn find<R: Named>(records: &'static [R], name: &str) -> Option<&'static R> {
-    let wanted = Name::words(name);
+/// The record of this name in this scope, which takes the first free one if there is none yet.
+/// `None` if there is none free. The caller has the lock.
+pub(super) fn find<R: Named>(records: &'static [R], name: &str, scope: u64) -> Option<&'static R> {
+    let wanted = Name::words(name, scope);
     let record = records.iter().find(|record| {
         let own = read(&record.name().0);
         own == wanted || own == [0; NAME_WORDS]
@@ -235,20 +236,23 @@ impl View {
 }
 
 impl Name {
-    fn words(name: &str) -> [u64; NAME_WORDS] {
+    fn words(name: &str, scope: u64) -> [u64; NAME_WORDS] {
         let mut words = [0; NAME_WORDS];
         for (word, bytes) in words.iter_mut().zip(name.as_bytes().chunks(8)) {
             let mut padded = [0; 8];
             padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
             *word = u64::from_ne_bytes(padded);
         }
+        if let Some(last) = words.last_mut() {
+            *last = scope;
+        }
         words
     }
 
     /// The name as text; what is no text in it, as a name that was cut may end, is replaced.
     fn text(&self) -> String {
-        let bytes = read(&self.0).map(u64::to_ne_bytes);
-        let bytes = bytes.as_flattened();
+        let words = read(&self.0).map(u64::to_ne_bytes);
+        let bytes = words.split_last().map_or(&[][..], |(_, name)| name.as_flattened());
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
         String::from_utf8_lossy(bytes.split_at(end).0).into_owned()
     }

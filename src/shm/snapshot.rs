@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use rate_limit_core::text::metrics::{Memory, Snapshot, Waits};
+use rate_limit_core::text::metrics::{Memory, Node, Snapshot, Waits};
 
 use super::Shared;
 use super::record::{self, LimitRecord, NodeRecord};
@@ -14,7 +14,7 @@ impl Shared {
             self.locked(|| (record::taken(self.limits), record::taken(self.nodes)));
         Snapshot {
             limits: limits.iter().map(LimitRecord::read).collect(),
-            nodes: nodes.iter().map(NodeRecord::read).collect(),
+            nodes: by_name(nodes.iter().map(NodeRecord::read)),
             waits: Waits {
                 buckets: record::read(&self.header.waits),
                 waited: self.header.waited.load(Ordering::Relaxed),
@@ -37,4 +37,15 @@ impl Shared {
             no_room: self.header.no_room.load(Ordering::Relaxed),
         }
     }
+}
+
+/// What is told of nodes: that of the same name in several stores together.
+fn by_name(nodes: impl Iterator<Item = Node>) -> Vec<Node> {
+    nodes.fold(Vec::new(), |mut told: Vec<Node>, node| {
+        match told.iter_mut().find(|other| other.name == node.name) {
+            Some(other) => other.add(&node),
+            None => told.push(node),
+        }
+        told
+    })
 }

@@ -269,3 +269,31 @@ fn wrong_names() {
         assert!(output.contains(part), "{output}");
     }
 }
+
+/// Two stores at one server, of which one is refused: it is told of each, and of neither again and
+/// again.
+#[test]
+fn two_stores_at_one_server() {
+    let redis = Redis::start();
+    let nginx = with(&format!("server {};", redis.url()))
+        .http(&format!("rate_limit_redis_store wrong {{ server {}; database 99; }}", redis.url()))
+        .server("location /wrong { rate_limit_redis $arg_k name=wrong rate=1r/h;")
+        .server("rate_limit_redis_pass wrong; try_files /index.html =404; }")
+        .server("location = /metrics { rate_limit_redis_metrics; }")
+        .start();
+    nginx.wait_for_error_log("SELECT was refused");
+    // Time for several attempts.
+    for _ in 0..20 {
+        decides(&nginx);
+        assert_eq!(nginx.get("/wrong?k=a").decision(), "ERROR_PASSED none");
+        sleep(Duration::from_millis(50));
+        redis.ask::<()>(&["FLUSHALL"]);
+    }
+    assert_eq!(nginx.logged("is down").len(), 1, "{:#?}", nginx.logged("[error]"));
+    assert_eq!(nginx.logged("is up again"), Vec::<String>::new());
+    // The metrics know them as one server.
+    let page = nginx.get("/metrics").text();
+    let open = format!("nginx_rate_limit_redis_breaker_open{{node=\"{}\"}}", redis.addr());
+    let lines: Vec<_> = page.lines().filter(|line| line.starts_with(&open)).collect();
+    assert_eq!(lines, [format!("{open} 1")]);
+}

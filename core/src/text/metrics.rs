@@ -62,6 +62,20 @@ pub struct Node {
     pub is_open: bool,
 }
 
+impl Node {
+    /// Adds what is known of the same server from elsewhere.
+    pub fn add(&mut self, other: &Self) {
+        let sum = |own: &mut u64, other: &u64| *own = own.saturating_add(*other);
+        self.commands.iter_mut().zip(&other.commands).for_each(|(own, other)| sum(own, other));
+        self.errors.iter_mut().zip(&other.errors).for_each(|(own, other)| sum(own, other));
+        sum(&mut self.decided, &other.decided);
+        sum(&mut self.waited, &other.waited);
+        sum(&mut self.ready, &other.ready);
+        sum(&mut self.connecting, &other.connecting);
+        self.is_open |= other.is_open;
+    }
+}
+
 /// How long requests waited for their decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
