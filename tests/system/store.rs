@@ -292,8 +292,8 @@ fn two_stores_at_one_server() {
     assert_eq!(nginx.logged("is down").len(), 1, "{:#?}", nginx.logged("[error]"));
     assert_eq!(nginx.logged("is up again"), Vec::<String>::new());
     // The metrics know them as one server.
-    let page = nginx.get("/metrics").text();
+    let page = nginx.get("/metrics");
     let open = format!("nginx_rate_limit_redis_breaker_open{{node=\"{}\"}}", redis.addr());
-    let lines: Vec<_> = page.lines().filter(|line| line.starts_with(&open)).collect();
+    let lines: Vec<_> = page.text().lines().filter(|line| line.starts_with(&open)).collect();
     assert_eq!(lines, [format!("{open} 1")]);
 }
