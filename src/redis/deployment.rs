@@ -672,11 +672,11 @@ impl Deployment {
 
     /// Frees those of whom nobody waits for an answer.
     fn free_retired(&self) {
-        let (gone, left) = self.retired.take().into_iter().partition(|(node, since)| {
+        let goes = |(node, since): &(NonNull<Node>, u64)| {
             // SAFETY: nodes are freed only here and at the end.
             unsafe { node.as_ref() }.is_quiet() || now().saturating_sub(*since) >= FAREWELL
-        });
-        let _: &Vec<_> = &gone;
+        };
+        let (gone, left): (Vec<_>, _) = self.retired.take().into_iter().partition(goes);
         self.retired.replace(left);
         for (node, _) in gone {
             // SAFETY: it is in no list any more, owns no slot, and is not the master.
