@@ -2,6 +2,7 @@
 
 mod history;
 
+mod at_once;
 mod cell;
 mod clock;
 mod drift;
