@@ -6,7 +6,7 @@ use fastrand::Rng;
 use rate_limit_core::algorithm::Algorithm;
 use rate_limit_core::decision::Retry;
 use rate_limit_core::limit::Quota;
-use rate_limit_core::rate::MAX_EXACT;
+use rate_limit_core::rate::{MAX_EXACT, Rate};
 
 use crate::lab::{Asked, Lab, Outcome, Step, Write};
 use crate::model::{Expected, Kept, Model};
@@ -45,14 +45,18 @@ fn edges_of_large_numbers() {
         if rng.bool() {
             story.give_back(rng.u64(1..=limit / 8 + 1));
         }
-        let cost = rng.u64(1..=limit);
-        if let Retry::After(micros) = story.ask(cost) {
-            story.now += micros - 1;
-            assert_eq!(story.ask(cost), Retry::After(1));
-            story.now += 1;
-            assert_eq!(story.ask(cost), Retry::No);
-        }
+        story.wait_for(rng.u64(1..=limit));
     });
+}
+
+/// A rare one, found by search: of the rounded product it would be one token less.
+#[test]
+fn an_edge_of_which_a_double_is_short() {
+    let rate = Rate::new(91, 126_134_000).unwrap();
+    let quota = Quota::new(Algorithm::TokenBucket, rate, 1_900_541_377).unwrap();
+    let mut story = Story::begin(KEY.to_owned(), quota);
+    story.wait_for(1_564_979_245);
+    check(&mut Lab::new(), story.steps);
 }
 
 /// Likewise for what is asked so often that the last but one just passes, or just does not.
@@ -125,6 +129,16 @@ impl Story {
 
     fn ask(&mut self, cost: u64) -> Retry {
         self.take(Step::ask(self.now, vec![self.asked(cost)]))
+    }
+
+    /// Asks at the last moment at which it is rejected, and at the next one.
+    fn wait_for(&mut self, cost: u64) {
+        if let Retry::After(micros) = self.ask(cost) {
+            self.now += micros - 1;
+            assert_eq!(self.ask(cost), Retry::After(1));
+            self.now += 1;
+            assert_eq!(self.ask(cost), Retry::No);
+        }
     }
 
     fn ask_times(&mut self, cost: u64, times: u32) {
