@@ -173,9 +173,10 @@ fn foreign_contents() {
             let quota = traffic::quota(&mut rng, algorithm);
             let cost = rng.u64(0..=quota.limit());
             let asked = Asked { key: KEY.to_owned(), quota, cost };
-            let step = match rng.u32(0..3) {
+            let step = match rng.u32(0..4) {
                 0 => Step::ask(NOW, vec![asked]),
-                1 => Step::give_back(NOW, vec![asked]),
+                1 => Step::ask(NOW, vec![asked.clone(), asked]),
+                2 => Step::give_back(NOW, vec![asked]),
                 _ => Step::ask_times(NOW, asked, rng.u32(1..4)),
             };
             let expected = model.decide(&step);
@@ -192,7 +193,7 @@ fn foreign(rng: &mut Rng) -> String {
         2 => "1e9".to_owned(),
         3 => "9".repeat(rng.usize(16..30)),
         4 => "9".repeat(400),
-        5 => "0".repeat(rng.usize(1..30)) + "7",
+        5 => "0".repeat(rng.usize(1..60)) + "7",
         6 => (MAX_EXACT + rng.u64(0..4)).to_string(),
         7 => (u64::MAX - rng.u64(0..4)).to_string(),
         8 => (NOW - magnitude(rng, NOW / 2)).to_string(),
