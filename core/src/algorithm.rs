@@ -70,6 +70,10 @@ struct Description {
     give_back: fn(&mut Option<State>, u64, &Quota, u64),
 }
 
+/// The longest text that is taken for a state, in bytes. The scripts know it as well: what lies
+/// under a key may be somebody else's, and of any length, and is not to be sent around.
+const MAX_TEXT: usize = 64;
+
 /// The two numbers that stand for the rate in an algorithm: see [`Quota::terms`].
 pub(crate) type Terms = (u64, u64);
 
@@ -175,7 +179,7 @@ impl Algorithm {
 
     /// The state that is stored as this text; `None` for what the script would not take for one.
     pub fn read(self, text: &[u8]) -> Option<State> {
-        (self.description().read)(text)
+        if text.len() > MAX_TEXT { None } else { (self.description().read)(text) }
     }
 
     /// Decides as the script does. `now` is in µs, at most 2^53; `state` is what an earlier

@@ -162,7 +162,8 @@ pub enum Retry {
 }
 
 impl Verdict {
-    /// How many integers a script answers for each limit: see [`Verdict::from_reply`].
+    /// How many integers a script answers for a limit that stores itself: see
+    /// [`Verdict::from_reply`].
     pub const REPLY_LEN: usize = 4;
 
     /// The same after `cost` has been given back to the limit, which can hold `limit`.
@@ -170,8 +171,9 @@ impl Verdict {
         Self { remaining: self.remaining.saturating_add(cost).min(limit), ..self }
     }
 
-    /// Reads a script's answer: allowed (0 or 1), remaining, µs until whole again, and µs until a
-    /// retry passes (-1: never). `None` for numbers that no script of ours would send.
+    /// Reads what a script answers for a limit that stores itself: allowed (0 or 1), remaining, µs
+    /// until whole again, and µs until a retry passes (-1: never). `None` for numbers that no
+    /// script of ours would send.
     pub fn from_reply(reply: [i64; Self::REPLY_LEN]) -> Option<Self> {
         let [allowed, remaining, reset, retry] = reply;
         let retry = match (allowed, retry) {
@@ -188,7 +190,7 @@ impl Verdict {
         })
     }
 
-    /// The same verdict as the integers that a script would answer.
+    /// The same verdict as the integers that such a script would answer.
     pub fn to_reply(self) -> [i64; Self::REPLY_LEN] {
         let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let retry = match self.retry {

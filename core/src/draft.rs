@@ -12,7 +12,6 @@ pub(crate) struct Draft<K> {
     cost: u64,
     before: Option<State>,
     after: Option<State>,
-    changed: bool,
     verdict: Option<Verdict>,
 }
 
@@ -45,7 +44,7 @@ fn each<K>(drafts: &mut [Option<Draft<K>>], act: impl Fn(&mut Draft<K>, &[Option
 impl<K: PartialEq> Draft<K> {
     /// A limit that is to spend `cost`, where `stored` is what is stored under `key`.
     pub(crate) fn new(key: K, quota: Quota, cost: u64, stored: Option<State>) -> Self {
-        Self { key, quota, cost, before: stored, after: None, changed: false, verdict: None }
+        Self { key, quota, cost, before: stored, after: None, verdict: None }
     }
 
     /// What the limit says, once that is decided.
@@ -55,7 +54,7 @@ impl<K: PartialEq> Draft<K> {
 
     /// What is to be stored, if that is anything new.
     pub(crate) fn change(&self) -> Option<&State> {
-        self.after.as_ref().filter(|_| self.changed)
+        self.after.as_ref().filter(|_| self.after != self.before)
     }
 
     fn allows(&self) -> bool {
@@ -77,11 +76,7 @@ impl<K: PartialEq> Draft<K> {
     /// Asks the limit, given what those before it are about to store.
     fn ask(&mut self, earlier: &[Option<Self>], now: u64, cost: u64) -> Verdict {
         let sharer = earlier.iter().flatten().rfind(|other| other.key == self.key);
-        let start = sharer.map_or(&self.before, |sharer| &sharer.after);
-        let mut after = start.clone();
-        let verdict = self.quota.algorithm().decide(&mut after, now, &self.quota, cost);
-        self.changed = after != *start;
-        self.after = after;
-        verdict
+        self.after = sharer.map_or(&self.before, |sharer| &sharer.after).clone();
+        self.quota.algorithm().decide(&mut self.after, now, &self.quota, cost)
     }
 }

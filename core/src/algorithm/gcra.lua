@@ -47,19 +47,17 @@ local function gcra(stored, now, cost, limit, period, count, n)
     cost = cost * math.min(n, math.floor(most / cost))
   end
 
-  local allowed = cost <= limit
-  if cost < 0 then
-    -- no more comes back than was spent
-    cost = (ahead > 0 or part > 0) and math.max(cost, -limit) or 0
-  end
-  if cost ~= 0 and allowed then
+  local allowed = true
+  if cost > 0 or (cost < 0 and (ahead > 0 or part > 0)) then
     local parts = part + cost * rest
     local next_part = parts % count
     local next = ahead + cost * whole + (parts - next_part) / count
-    allowed = next < latest or (next == latest and next_part <= latest_part)
     if next < 0 then
+      -- no more comes back than was spent
       ahead, part, changed = 0, 0, true
-    elseif allowed then
+    elseif next > latest or (next == latest and next_part > latest_part) then
+      allowed = false
+    else
       ahead, part, changed = next, next_part, true
     end
   end

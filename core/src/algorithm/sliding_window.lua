@@ -47,9 +47,8 @@ local function sliding_window(stored, now, cost, limit, period, count, n)
     return allowed
   end
 
-  -- until nothing counts any more: the most of a window that may be left for that is the most
-  -- units that, times what was spent, are less than a period
-  -- -a % b is what is missing from a to a multiple of b
+  -- Until so little is left of a window that nothing of it counts: units that, times what was
+  -- spent, are less than a period. -a % b is what is missing from a to a multiple of b.
   local reset = 0
   if current > 0 then
     reset = (rest + period - (period + -period % current) / current + 1) * count - beyond

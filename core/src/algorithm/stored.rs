@@ -94,9 +94,10 @@ mod tests {
 
     #[test]
     fn what_is_too_large_is_as_large_as_can_be() {
-        for digits in [20, 30, 1_000] {
+        for digits in [20, 30, 62] {
             let text = "9".repeat(digits) + " 1";
             assert_eq!(Algorithm::Gcra.read(text.as_bytes()), arrival(u64::MAX, 1));
+            assert_eq!(Algorithm::Gcra.read(("0".repeat(62) + &text).as_bytes()), None);
         }
         assert_eq!(Algorithm::Gcra.read(b"00000000000000000000000000012"), arrival(12, 0));
     }

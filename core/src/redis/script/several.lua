@@ -28,10 +28,15 @@ local function ask(i, cost)
     answers[i + 1] = {allowed, remaining, reset, retry}
     return allowed == 1
   end
-  if answers[i + 1] == nil then
-    answers[i + 1] = redis.call('GET', key)
-  end
   local stored = answers[i + 1]
+  if stored == nil then
+    stored = redis.call('GET', key)
+    if stored and #stored > 64 then
+      -- somebody else's, who knows how long: as good as nothing
+      stored = false
+    end
+    answers[i + 1] = stored
+  end
   if before then
     stored = before.new
   end

@@ -7,6 +7,10 @@
 local call, key = redis.call, KEYS[1]
 local time, stored = call('TIME'), call('GET', key)
 local seconds, micros = time[1], time[2]
+if stored and #stored > 64 then
+  -- somebody else's, who knows how long: as good as nothing
+  stored = false
+end
 local _, new, ttl = $algorithm(
   stored, seconds * 1000000 + micros,
   (ARGV[5] or 1) + 0, ARGV[1] + 0, ARGV[2] + 0, (ARGV[3] or 1) + 0, ARGV[4])
