@@ -1,9 +1,9 @@
 //! What a limiter needs of the Redis protocol, without a socket.
 //!
 //! [`link::Link`] is one connection's state as a pure machine: bytes and events in, bytes and
-//! answers out. Commands are packed here, since their constant parts are known when the
-//! configuration is read; replies are framed and bounded here, and what a script answers is read in
-//! place. The `redis` crate reads URLs, packs the rest and parses the rest.
+//! answers out. The commands that ask scripts are packed here, without an allocation; replies are
+//! framed and bounded here, and what a script answers is read in place. The `redis` crate reads URLs,
+//! packs the rest and parses the rest.
 
 pub mod answer;
 pub mod backoff;
