@@ -161,14 +161,18 @@ impl Connection {
             }
             // It is asked with the one before, which knows where that is.
             Some(last) => {
+                let last = Part::get(last);
                 self.chained = self.chained.saturating_add(1);
-                Part::get(last).append(part);
+                last.append(part);
+                self.recent.replace(last, Some(NonNull::from(part)));
             }
-            None => self.enqueue(waiter)?,
-        }
-        // It does not wait here any more if the connection could not even begin to connect.
-        if part.is_queued() {
-            self.recent.note(part);
+            None => {
+                self.enqueue(waiter)?;
+                // It does not wait here any more if the connection could not even begin to connect.
+                if part.is_queued() {
+                    self.recent.note(part);
+                }
+            }
         }
         Ok(())
     }
@@ -193,7 +197,7 @@ impl Connection {
         if previous.is_some() || next.is_some() {
             self.chained = self.chained.saturating_sub(1);
         }
-        self.recent.forget(part, previous);
+        self.recent.replace(part, previous);
         match (previous, next) {
             (Some(_), _) => {}
             (None, Some(next)) => {
@@ -301,8 +305,13 @@ impl Connection {
                 Some(Event::Message(message)) => node.deployment().heard(&message),
                 Some(Event::Answer(waiter, reply)) => {
                     self.chained = self.chained.saturating_sub(waiter.others());
-                    let answered = waiter.answered(reply, node);
-                    self.follow(waiter, answered);
+                    self.recent.answered(waiter);
+                    let (asked, later) = waiter.split();
+                    if let Some(asked) = asked {
+                        let answered = asked.answered(reply, node);
+                        self.follow(asked, answered);
+                    }
+                    later.into_iter().for_each(|later| self.enqueue_again(later));
                 }
             }
         }
@@ -312,11 +321,16 @@ impl Connection {
     fn follow(&mut self, waiter: Waiter, answered: Answered) {
         match answered {
             Answered::Done => {}
-            Answered::Again => match self.enqueue(waiter) {
-                Ok(()) => self.chained = self.chained.saturating_add(waiter.others()),
-                Err(_) => waiter.lost(self.node(), false),
-            },
+            Answered::Again => self.enqueue_again(waiter),
             Answered::Unfit(reason) => self.unfit = Some(reason),
+        }
+    }
+
+    /// Puts those that have waited here before into the queue.
+    fn enqueue_again(&mut self, waiter: Waiter) {
+        match self.enqueue(waiter) {
+            Ok(()) => self.chained = self.chained.saturating_add(waiter.others()),
+            Err(_) => waiter.lost(self.node(), false),
         }
     }
 
@@ -328,6 +342,7 @@ impl Connection {
             let bytes = self.link.output(now(), |waiter, out| {
                 recent.next_batch();
                 waiter.encode(node, out);
+                recent.sent(waiter);
             });
             if bytes.is_empty() {
                 break;
@@ -351,12 +366,14 @@ impl Connection {
         if !was_ready && self.try_next_address() {
             return;
         }
-        self.recent.next_batch();
+        self.recent.clear();
         let random = ngx_random().unsigned_abs();
-        let chained = &mut self.chained;
+        let (chained, mut unsent) = (&mut self.chained, Vec::new());
         let next = self.link.lost(now(), random, fault.is_fit(), |waiter: Waiter, sent| {
             *chained = chained.saturating_sub(waiter.others());
-            waiter.lost(node, sent);
+            let (asked, later) = if sent { waiter.split() } else { (Some(waiter), None) };
+            asked.into_iter().for_each(|asked| asked.lost(node, sent));
+            unsent.extend(later);
         });
         self.tell_node();
         if was_ready {
@@ -380,6 +397,7 @@ impl Connection {
                 self.timer_in(delay as usize);
             }
         }
+        unsent.into_iter().for_each(|waiter| self.enqueue_again(waiter));
     }
 
     /// Goes on with the next address of the host, unless all were tried: a host is not down because

@@ -159,6 +159,7 @@ impl Part {
     /// It stands for those after it from now on, in the place of `first`.
     pub(super) fn stands_in_for(&self, first: &Self) {
         self.by.set(first.by.get());
+        self.set_open(first.is_open());
     }
 
     pub(super) fn slot(&self) -> u16 {
@@ -371,11 +372,12 @@ impl Part {
     }
 
     fn read_chain(&self, found: Found<'_>, question: &Question<'_>, node: &Node) -> bool {
-        let times = self.chain().last().map_or(1, |last| last.index().saturating_add(1));
+        let last = self.chain().filter_map(Self::index).last();
+        let times = last.map_or(1, |last| last.saturating_add(1));
         let mut next = Some(NonNull::from(self));
         answer::repeated(found, question, times, |index, verdict| {
             // Who has gone meanwhile is passed over.
-            let Some(part) = next.map(Self::get).filter(|part| part.index() == index) else {
+            let Some(part) = next.map(Self::get).filter(|part| part.index() == Some(index)) else {
                 return;
             };
             (_, next) = part.unchain();

@@ -1,8 +1,14 @@
-//! Which questions of the batch that is being gathered are the latest about a key.
+//! Which questions are the latest about a key, as long as others can be put together with them.
+//!
+//! Those of the batch that is being gathered can: equal ones become one command. And those that
+//! were sent as one, until they are answered: whose key is asked so often that several meet in one
+//! batch waits for that answer, and then all that have come meanwhile are asked at once. So a busy
+//! key takes one command in a round trip, however many ask.
 
 use std::ptr::NonNull;
 
 use super::part::Part;
+use super::waiter::Waiter;
 
 /// How many keys are remembered.
 const PLACES: usize = 1_024;
@@ -17,9 +23,18 @@ pub(super) struct Recent {
 /// The latest question about a key.
 #[derive(Clone, Copy)]
 struct Latest {
-    batch: u32,
+    open: Open,
     /// `None` if nothing may be put together with it.
     part: Option<NonNull<Part>>,
+}
+
+/// Until when others can be put together with a question.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Open {
+    /// Until this batch is sent.
+    Batch(u32),
+    /// Until it is answered.
+    Answer,
 }
 
 impl Recent {
@@ -27,43 +42,75 @@ impl Recent {
         Self { places: Box::new([None; PLACES]), batch: 0 }
     }
 
-    /// What was gathered has been sent, or will not be: it is not to be looked at any more.
+    /// Nothing of what there was is to be looked at any more.
+    pub(super) fn clear(&mut self) {
+        self.places.fill(None);
+    }
+
+    /// What was gathered is being sent.
     pub(super) fn next_batch(&mut self) {
         self.batch = self.batch.wrapping_add(1);
         if self.batch == 0 {
             // The numbers start over.
-            self.places.fill(None);
+            self.clear();
         }
     }
 
     /// What `part` can be put together with: the latest question about its key, if it asks the same
-    /// and is not sent yet.
+    /// and others can still be put together with it.
     pub(super) fn same(&mut self, part: &Part) -> Option<NonNull<Part>> {
         let ([asked], true) = (part.asked(), part.is_repeatable()) else { return None };
-        let batch = self.batch;
-        let latest = self.place(asked.fingerprint())?.filter(|latest| latest.batch == batch)?;
+        let gathered = Open::Batch(self.batch);
+        let latest = self
+            .place(asked.fingerprint())?
+            .filter(|latest| latest.open == gathered || latest.open == Open::Answer)?;
         latest.part.filter(|latest| Part::get(*latest).asks_the_same(part))
     }
 
     /// `part`, which waits to be sent, is now the latest question about its keys.
     pub(super) fn note(&mut self, part: &Part) {
-        let (batch, repeatable) = (self.batch, part.is_repeatable());
+        let latest = part.is_repeatable().then(|| NonNull::from(part));
+        self.set(part, Latest { open: Open::Batch(self.batch), part: latest });
+    }
+
+    /// The question of `waiter` has been sent, with those that were put together with it.
+    pub(super) fn sent(&mut self, waiter: Waiter) {
+        let Waiter::Part(first) = waiter else { return };
+        let first = Part::get(first);
+        let last = first.last_of_several();
+        first.set_open(last.is_some());
+        if let Some(last) = last {
+            self.set(last, Latest { open: Open::Answer, part: Some(NonNull::from(last)) });
+        }
+    }
+
+    /// The question of `waiter` has been answered, or there is nobody left who asked it.
+    pub(super) fn answered(&mut self, waiter: Waiter) {
+        let Waiter::Part(first) = waiter else { return };
+        let first = Part::get(first);
+        if first.is_open() {
+            first.set_open(false);
+            first.chain().last().into_iter().for_each(|last| self.replace(last, None));
+        }
+    }
+
+    fn set(&mut self, part: &Part, latest: Latest) {
         for asked in part.asked() {
-            let latest = Latest { batch, part: repeatable.then(|| NonNull::from(part)) };
             if let Some(place) = self.place(asked.fingerprint()) {
                 *place = Some(latest);
             }
         }
     }
 
-    /// `part` goes. If it is the latest about its key, the one `before` it is the latest again.
-    pub(super) fn forget(&mut self, part: &Part, before: Option<NonNull<Part>>) {
+    /// `part` goes, or another one comes behind it. If it is the latest about its key, the one
+    /// that is given is that from now on.
+    pub(super) fn replace(&mut self, part: &Part, by: Option<NonNull<Part>>) {
         let this = NonNull::from(part);
         for asked in part.asked() {
             if let Some(place) = self.place(asked.fingerprint())
                 && let Some(latest) = place.as_mut().filter(|latest| latest.part == Some(this))
             {
-                latest.part = before;
+                latest.part = by;
             }
         }
     }

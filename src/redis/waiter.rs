@@ -42,12 +42,20 @@ impl Waiter {
         matches!(self, Self::Part(part) if Part::get(part).is_asking())
     }
 
-    /// How many wait behind it for the same answer.
+    /// How many wait behind it.
     pub(super) fn others(self) -> usize {
         match self {
             Self::Part(part) => Part::get(part).chain().skip(1).count(),
             _ => 0,
         }
+    }
+
+    /// Who has been asked by what was sent, and who came later.
+    pub(super) fn split(self) -> (Option<Self>, Option<Self>) {
+        let Self::Part(part) = self else { return (Some(self), None) };
+        let (asked, later) = Part::get(part).split();
+        let waiter = |part: &Part| Self::Part(NonNull::from(part));
+        (asked.map(waiter), later.map(waiter))
     }
 
     /// Appends what is asked of `node` to what is sent.
