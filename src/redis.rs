@@ -26,6 +26,7 @@ mod waiter;
 pub(crate) use address::SocketAddress;
 pub(crate) use deployment::Deployment;
 pub(crate) use pending::{Asked, Pending};
+pub(crate) use waiter::SCRIPTS;
 
 /// The time of this turn of the event loop, in ms.
 fn now() -> u64 {

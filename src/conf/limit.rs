@@ -8,11 +8,13 @@ use rate_limit_core::algorithm::{Algorithm, BurstParameter};
 use rate_limit_core::key;
 use rate_limit_core::limit::{self, Quota};
 use rate_limit_core::rate::{self, Rate};
+use rate_limit_core::redis::script::{Prepared, Question};
 use rate_limit_core::text::log::Escaped;
 
 use super::Store;
 use super::directive::{Directive, text};
 use super::value::{ComplexValue, Setting};
+use crate::redis::SCRIPTS;
 use crate::shm::{LimitRecord, Shared};
 
 const DEFAULT_NAME: &str = "default";
@@ -32,14 +34,23 @@ pub(crate) struct Limit {
     undelayed: Option<Undelayed>,
     /// Where neither rate nor burst is a variable.
     quota: Option<Quota>,
-    /// The part of the Redis key that all clients have in common, once the store is known, and what
-    /// stands for it in memory.
-    head: OnceCell<(Vec<u8>, u64)>,
+    /// What follows from the store, once that is known.
+    bound: OnceCell<Bound>,
     written: String,
     /// File and line.
     place: String,
     /// What is counted for it, once something is.
     record: OnceCell<&'static LimitRecord>,
+}
+
+/// What follows from the store that a limit keeps its counters in.
+struct Bound {
+    /// The part of the Redis key that all clients have in common.
+    head: Vec<u8>,
+    /// What stands for it in this machine's memory.
+    fingerprint: u64,
+    /// The command, where neither quota nor cost is a variable.
+    command: Option<Prepared>,
 }
 
 /// A variable has a value that cannot be used; the text says which and what would be right.
@@ -95,7 +106,7 @@ impl Limit {
             cost: Setting::compile(cf, parameters.cost.unwrap_or("1"), read_cost)?,
             undelayed,
             quota: None,
-            head: OnceCell::new(),
+            bound: OnceCell::new(),
             written,
             place,
             record: OnceCell::new(),
@@ -133,20 +144,29 @@ impl Limit {
 
     /// The part of the Redis key that all clients have in common.
     pub(crate) fn head(&self) -> &[u8] {
-        self.head.get().map_or(b"", |(head, _)| head.as_slice())
+        self.bound.get().map_or(b"", |bound| bound.head.as_slice())
     }
 
     /// What stands for the limit in this machine's memory.
     pub(crate) fn fingerprint(&self) -> u64 {
-        self.head.get().map_or(0, |(_, fingerprint)| *fingerprint)
+        self.bound.get().map_or(0, |bound| bound.fingerprint)
+    }
+
+    /// The command that asks it about a client, where that is the same for all clients.
+    pub(crate) fn command(&self) -> Option<&Prepared> {
+        self.bound.get()?.command.as_ref()
     }
 
     /// Says which store it keeps its counters in.
     pub(super) fn bind(&self, store: &Store) {
-        self.head.get_or_init(|| {
+        self.bound.get_or_init(|| {
             let head = key::head(store.prefix(), self.name);
             let fingerprint = key::fingerprint(&head);
-            (head, fingerprint)
+            let known = self.quota.zip(self.cost.literal());
+            let command = known.map(|(quota, cost)| {
+                Prepared::new(&SCRIPTS, &Question { head: &head, key: b"", quota, cost })
+            });
+            Bound { head, fingerprint, command }
         });
     }
 

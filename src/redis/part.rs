@@ -238,6 +238,9 @@ impl Part {
         match (self.owner.get(), self.number_chain(), self.asked()) {
             (Owner::Gift(_), ..) => scripts.give_back(out, by, questions),
             (_, times @ 2.., [asked]) => scripts.ask_times(out, by, asked.question, times),
+            (_, _, [asked]) if let (By::Sha, Some(command)) = (by, asked.limit.command()) => {
+                command.ask(out, asked.question.key);
+            }
             _ => scripts.ask(out, by, questions),
         }
     }

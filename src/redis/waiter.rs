@@ -14,7 +14,7 @@ use super::node::Node;
 use super::part::Part;
 
 /// The scripts of the module.
-pub(super) static SCRIPTS: Lazy<Scripts> = Lazy::new(Scripts::new);
+pub(crate) static SCRIPTS: Lazy<Scripts> = Lazy::new(Scripts::new);
 
 /// The channel on which sentinels tell of new masters.
 const CHANNEL: &str = "+switch-master";

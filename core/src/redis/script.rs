@@ -4,6 +4,10 @@ use crate::algorithm::Algorithm;
 use crate::limit::Quota;
 use crate::text::number;
 
+mod prepared;
+
+pub use prepared::Prepared;
+
 /// A script and the name under which Redis caches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
