@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::conf::{Conf, Site};
 use crate::http::{Http, Response};
 use crate::journal::Journal;
+use crate::load::run;
 use crate::process::Process;
 use crate::{PATIENCE, wait_until};
 
@@ -86,6 +87,15 @@ impl Nginx {
     pub fn worker_pids(&self) -> Vec<u32> {
         let serves = |pid: &u32| title(*pid).is_some_and(|title| title == "nginx: worker process");
         children(self.pid()).into_iter().filter(serves).collect()
+    }
+
+    /// Runs `send` while the only worker is stopped: what it sends arrives in one turn of the event
+    /// loop.
+    pub fn in_one_turn(&self, send: impl FnOnce()) {
+        let worker = self.worker_pids()[0].to_string();
+        run("kill", &["-STOP", &worker]);
+        send();
+        run("kill", &["-CONT", &worker]);
     }
 
     /// Tells the master to reload its configuration and waits until only new workers serve. The

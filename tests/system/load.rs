@@ -4,7 +4,7 @@ use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use harness::{Act, Conf, Fake, Http, Nginx, Redis, ab, run, wait_until};
+use harness::{Act, Conf, Fake, Http, Nginx, Redis, ab, wait_until};
 
 fn limited(url: &str) -> Conf {
     Conf::new()
@@ -18,14 +18,6 @@ fn clients(nginx: &Nginx, number: usize) -> Vec<Http> {
     (0..number).map(|_| nginx.http()).collect()
 }
 
-/// Runs `then` while the worker is stopped: what it sends arrives in one turn of the event loop.
-fn in_one_turn(nginx: &Nginx, then: impl FnOnce()) {
-    let worker = nginx.worker_pids()[0].to_string();
-    run("kill", &["-STOP", &worker]);
-    then();
-    run("kill", &["-CONT", &worker]);
-}
-
 #[test]
 fn the_questions_of_one_turn_are_sent_at_once() {
     let fake = Fake::start(|_| Act::Usual);
@@ -35,7 +27,7 @@ fn the_questions_of_one_turn_are_sent_at_once() {
         assert_eq!(http.get("/").decision(), "PASSED redis");
     }
     let (asked, segments) = (fake.count("EVALSHA"), fake.segments());
-    in_one_turn(&nginx, || {
+    nginx.in_one_turn(|| {
         for (number, http) in clients.iter_mut().enumerate() {
             http.send("GET", &format!("/?k={}", number % 10), &[]);
         }

@@ -3,6 +3,7 @@
 mod algorithms;
 mod body;
 mod breaker;
+mod busy;
 mod chaos;
 mod client;
 mod cluster;

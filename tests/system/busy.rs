@@ -1,0 +1,223 @@
+//! A busy key: what asks the same is put together, and nobody notices.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use harness::{Act, Command, Conf, Fake, Http, Nginx, Redis, wait_until};
+
+/// 30 at once, and then none for long.
+fn limited(url: &str) -> Nginx {
+    let nginx = Conf::new()
+        .decisions()
+        .set("redis", url)
+        .http("rate_limit_redis_pass {redis};\nrate_limit_redis_timeout 5s;")
+        .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=30 cost=$c; }")
+        .http("map $arg_cost $c { '' 1; default $arg_cost; }")
+        .start();
+    assert_eq!(nginx.get("/?k=first").decision(), "PASSED redis");
+    nginx
+}
+
+fn clients(nginx: &Nginx, number: usize) -> Vec<Http> {
+    (0..number).map(|_| nginx.http()).collect()
+}
+
+fn send(clients: &mut [Http], path: &str) {
+    clients.iter_mut().for_each(|http| http.send("GET", path, &[]));
+}
+
+/// They ask one after the other, each in a turn of its own.
+fn send_in_turns(clients: &mut [Http], path: &str) {
+    for http in clients {
+        http.send("GET", path, &[]);
+        sleep(Duration::from_millis(2));
+    }
+}
+
+fn decisions(clients: &mut [Http]) -> Vec<String> {
+    clients.iter_mut().map(|http| http.read_response().decision().to_owned()).collect()
+}
+
+#[test]
+fn who_comes_while_it_is_asked_waits_and_is_asked_with_the_others() {
+    let mut redis = Redis::start();
+    let nginx = limited(&redis.url());
+    let (mut first, mut later) = (clients(&nginx, 10), clients(&nginx, 40));
+    let before = redis.calls("evalsha");
+    redis.stop_signal();
+    nginx.in_one_turn(|| send(&mut first, "/?k=busy"));
+    send_in_turns(&mut later, "/?k=busy");
+    redis.cont();
+    assert_eq!(decisions(&mut first), ["PASSED redis"; 10]);
+    let later: Vec<_> = later.iter_mut().map(Http::read_response).collect();
+    for (number, answer) in later.iter().enumerate() {
+        let expected = if number < 20 { "PASSED redis" } else { "REJECTED redis" };
+        assert_eq!(answer.decision(), expected, "number {number}");
+        assert_eq!(answer.remaining(), Some(19u64.saturating_sub(number as u64)));
+    }
+    assert_eq!(redis.calls("evalsha") - before, 2);
+}
+
+/// A key about which only single requests are on their way is asked at once.
+#[test]
+fn single_requests_do_not_wait_for_each_other() {
+    let mut redis = Redis::start();
+    let nginx = limited(&redis.url());
+    let mut all = clients(&nginx, 5);
+    let before = redis.calls("evalsha");
+    redis.stop_signal();
+    send_in_turns(&mut all, "/?k=quiet");
+    redis.cont();
+    assert_eq!(decisions(&mut all), ["PASSED redis"; 5]);
+    assert_eq!(redis.calls("evalsha") - before, 5);
+}
+
+#[test]
+fn another_cost_is_another_question() {
+    let mut redis = Redis::start();
+    let nginx = limited(&redis.url());
+    let (mut first, mut others) = (clients(&nginx, 2), clients(&nginx, 3));
+    redis.stop_signal();
+    nginx.in_one_turn(|| send(&mut first, "/?k=costs"));
+    for (http, cost) in others.iter_mut().zip([1, 27, 1]) {
+        http.send("GET", &format!("/?k=costs&cost={cost}"), &[]);
+        sleep(Duration::from_millis(2));
+    }
+    redis.cont();
+    assert_eq!(decisions(&mut first), ["PASSED redis"; 2]);
+    let passed = decisions(&mut others).iter().filter(|said| *said == "PASSED redis").count();
+    // 30 are 2 and 27 and 1.
+    assert_eq!(passed, 2);
+}
+
+/// Whoever leaves, those who stay get their answers: the first, the last, all who are asked, or
+/// all who wait.
+#[test]
+fn clients_leave() {
+    let mut redis = Redis::start();
+    let nginx = limited(&redis.url());
+    for (round, leaves) in [
+        |number: usize| number == 0 || number == 6,
+        |number| number == 5 || number == 11,
+        |number| number < 6,
+        |number| number >= 6,
+        |number| number % 2 == 0,
+        |number| number % 2 == 1,
+        |number| number != 11,
+        |number| number != 5,
+        |_| true,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = format!("/?k=left{round}");
+        let mut all = clients(&nginx, 12);
+        redis.stop_signal();
+        nginx.in_one_turn(|| send(&mut all[..6], &path));
+        send_in_turns(&mut all[6..], &path);
+        let (gone, mut stay): (Vec<_>, Vec<_>) =
+            all.into_iter().enumerate().partition(|(number, _)| leaves(*number));
+        drop(gone);
+        sleep(Duration::from_millis(20));
+        redis.cont();
+        for (number, http) in &mut stay {
+            let said = http.read_response();
+            assert_eq!(said.decision(), "PASSED redis", "round {round}, number {number}");
+        }
+        // Who is asked for has been charged, whoever has left since.
+        let asked = if stay.iter().all(|(number, _)| *number < 6) { 6 } else { 7 };
+        let left = nginx.get(&path).remaining().expect("what remains");
+        assert!((17..=30 - asked).contains(&left), "round {round}: {left} remain");
+    }
+}
+
+/// A server that ends the connection instead of answering the first who ask for `busy` together.
+fn hangs_up_once(act: Act) -> Fake {
+    let asked = AtomicUsize::new(0);
+    Fake::start(move |command: &Command| match command.key() {
+        Some("busy") if asked.fetch_add(1, Ordering::Relaxed) == 0 => {
+            Act::After(Duration::from_millis(300), act.clone().into())
+        }
+        _ => Act::Usual,
+    })
+}
+
+/// Those who were asked may have been charged; those who waited were not, and are asked anew.
+#[test]
+fn the_connection_ends_meanwhile() {
+    let fake = hangs_up_once(Act::Close(Vec::new()));
+    let nginx = limited(&fake.url());
+    // The connection shall have been a good one.
+    sleep(Duration::from_millis(1_100));
+    let (mut first, mut later) = (clients(&nginx, 10), clients(&nginx, 20));
+    nginx.in_one_turn(|| send(&mut first, "/?k=busy"));
+    send_in_turns(&mut later, "/?k=busy");
+    assert_eq!(decisions(&mut first), ["ERROR_PASSED none"; 10]);
+    assert_eq!(decisions(&mut later), ["PASSED redis"; 20]);
+    assert_eq!(fake.asked("EVALSHA", "busy"), 2);
+}
+
+#[test]
+fn redis_ends_meanwhile() {
+    let mut redis = Redis::start();
+    let nginx = limited(&redis.url());
+    let (mut first, mut later) = (clients(&nginx, 10), clients(&nginx, 20));
+    redis.stop_signal();
+    nginx.in_one_turn(|| send(&mut first, "/?k=busy"));
+    send_in_turns(&mut later, "/?k=busy");
+    redis.kill9();
+    assert_eq!(decisions(&mut first), ["ERROR_PASSED none"; 10]);
+    assert_eq!(decisions(&mut later), ["ERROR_PASSED none"; 20]);
+    redis.restart();
+    let decided = || first[0].get("/?k=busy").decision() == "PASSED redis";
+    wait_until(Duration::from_secs(5), decided, "decisions by Redis");
+}
+
+/// The script is gone: all who were asked are asked once more, by its source.
+#[test]
+fn the_script_is_gone() {
+    let fake = hangs_up_once(Act::line("-NOSCRIPT No matching script."));
+    let nginx = limited(&fake.url());
+    let (mut first, mut later) = (clients(&nginx, 10), clients(&nginx, 20));
+    nginx.in_one_turn(|| send(&mut first, "/?k=busy"));
+    send_in_turns(&mut later, "/?k=busy");
+    assert_eq!(decisions(&mut first), ["PASSED redis"; 10]);
+    assert_eq!(decisions(&mut later), ["PASSED redis"; 20]);
+    assert_eq!((fake.asked("EVALSHA", "busy"), fake.asked("EVAL", "busy")), (2, 1));
+}
+
+#[test]
+fn an_error_is_for_those_who_were_asked() {
+    let fake = hangs_up_once(Act::line("-ERR for once"));
+    let mut nginx = limited(&fake.url());
+    nginx.allow_log("for once");
+    let (mut first, mut later) = (clients(&nginx, 10), clients(&nginx, 20));
+    nginx.in_one_turn(|| send(&mut first, "/?k=busy"));
+    send_in_turns(&mut later, "/?k=busy");
+    assert_eq!(decisions(&mut first), ["ERROR_PASSED none"; 10]);
+    assert_eq!(decisions(&mut later), ["PASSED redis"; 20]);
+}
+
+/// Who waits has no more time than others.
+#[test]
+fn who_waits_times_out() {
+    let mut redis = Redis::start();
+    let nginx = Conf::new()
+        .decisions()
+        .redis(&redis)
+        .server("rate_limit_redis_timeout 200ms;")
+        .server("location / { rate_limit_redis busy rate=1r/h capacity=30; }")
+        .start();
+    assert_eq!(nginx.get("/").decision(), "PASSED redis");
+    let (mut first, mut later) = (clients(&nginx, 2), clients(&nginx, 3));
+    redis.stop_signal();
+    nginx.in_one_turn(|| send(&mut first, "/"));
+    sleep(Duration::from_millis(100));
+    send_in_turns(&mut later, "/");
+    assert_eq!(decisions(&mut first), ["ERROR_PASSED none"; 2]);
+    assert_eq!(decisions(&mut later), ["ERROR_PASSED none"; 3]);
+    redis.cont();
+    let decided = || first[0].get("/").decision() == "PASSED redis";
+    wait_until(Duration::from_secs(5), decided, "decisions by Redis");
+}
