@@ -19,8 +19,13 @@ fn limited(url: &str) -> Nginx {
     nginx
 }
 
+/// Connections that the worker has accepted.
 fn clients(nginx: &Nginx, number: usize) -> Vec<Http> {
-    (0..number).map(|_| nginx.http()).collect()
+    let mut clients: Vec<_> = (0..number).map(|_| nginx.http()).collect();
+    for http in &mut clients {
+        assert_eq!(http.get("/").decision(), "BYPASSED none");
+    }
+    clients
 }
 
 fn send(clients: &mut [Http], path: &str) {
@@ -207,17 +212,17 @@ fn who_waits_times_out() {
         .decisions()
         .redis(&redis)
         .server("rate_limit_redis_timeout 200ms;")
-        .server("location / { rate_limit_redis busy rate=1r/h capacity=30; }")
+        .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=30; }")
         .start();
-    assert_eq!(nginx.get("/").decision(), "PASSED redis");
+    assert_eq!(nginx.get("/?k=busy").decision(), "PASSED redis");
     let (mut first, mut later) = (clients(&nginx, 2), clients(&nginx, 3));
     redis.stop_signal();
-    nginx.in_one_turn(|| send(&mut first, "/"));
+    nginx.in_one_turn(|| send(&mut first, "/?k=busy"));
     sleep(Duration::from_millis(100));
-    send_in_turns(&mut later, "/");
+    send_in_turns(&mut later, "/?k=busy");
     assert_eq!(decisions(&mut first), ["ERROR_PASSED none"; 2]);
     assert_eq!(decisions(&mut later), ["ERROR_PASSED none"; 3]);
     redis.cont();
-    let decided = || first[0].get("/").decision() == "PASSED redis";
+    let decided = || first[0].get("/?k=busy").decision() == "PASSED redis";
     wait_until(Duration::from_secs(5), decided, "decisions by Redis");
 }
