@@ -139,3 +139,5 @@ if __name__ == "__main__":
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit(130)
+    except RuntimeError as problem:
+        sys.exit(f"\nscripts/bench: {problem}")

@@ -29,7 +29,6 @@ def memory(servers: Servers, variant: str, number: int) -> Record:
     else:
         nginx = servers.nginx(variant)
         # The first of a key is not delayed.
-        # The first of a key is not delayed.
         nginx.get(f"/wait?wait={1:06}")
     worker = nginx.workers[0]
     before = machine.private_memory(worker)
