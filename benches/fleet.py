@@ -21,7 +21,7 @@ class Fleet:
             if variant == "lua":
                 self.nginx[variant] = servers.nginx(
                     "lua", errors="/dev/null error", redis_port=str(self.redis.port),
-                    lua_free=lua_limit(self.commands["free"], 100_000_000, 3_600_000),
+                    lua_free=lua_limit(self.commands["free"], 100_000_000, 30_000_000),
                     lua_flood=lua_limit(self.commands["flood"], 1, 3_600_000_000))
             elif variant != "module":
                 self.nginx[variant] = servers.nginx(variant, errors="/dev/null error")

@@ -1,5 +1,5 @@
--- What the module does for a limit by token_bucket, in Lua: its EVALSHA over a connection from NGINX's pool, the verdict
--- from what the script has found, then the header fields, or a rejection.
+-- What the module does for a limit by token_bucket, in Lua: its EVALSHA over a connection from NGINX's pool, the
+-- verdict from what the script has found, then the header fields, or a rejection.
 local client = require "redis_client"
 local match, ceil, floor, min = string.match, math.ceil, math.floor, math.min
 

@@ -45,6 +45,7 @@ def wrk(servers: Servers, nginx: Nginx, path: str, *, keys: int, seconds: int, c
         "requests": said["requests"],
         "nginx_us": by_nginx / requests * 1e6, "redis_us": by_redis / requests * 1e6,
         "load_us": by_load / requests * 1e6, "cores_of_others": others / passed,
+        "nginx_cores": by_nginx / said["seconds"], "other_cores": (by_redis + by_load) / said["seconds"],
         "p50_us": said["p50"], "p99_us": said["p99"], "mean_us": said["mean"],
         "refused": said["refused"] / requests, "broken": said["broken"],
         "scripts_per_request": scripts / requests,

@@ -3,7 +3,7 @@
 from servers import Nginx
 
 # Asked twice each: the path, the status of the second answer, and its fields.
-FREE = ("/free", 200, {"X-RateLimit-Limit": 100_000_000, "X-RateLimit-Remaining": 99_999_998, "X-RateLimit-Reset": 8})
+FREE = ("/free", 200, {"X-RateLimit-Limit": 100_000_000, "X-RateLimit-Remaining": 99_999_998, "X-RateLimit-Reset": 60})
 FLOOD = ("/flood", 429, {"X-RateLimit-Limit": 1, "X-RateLimit-Remaining": 0, "X-RateLimit-Reset": 3600,
                          "Retry-After": 3600})
 # By how much a time may be less, as it has passed since.
