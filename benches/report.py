@@ -28,7 +28,7 @@ has had (`/proc/PID/schedstat`), over the requests that wrk counted.
 Where the worker's core is not busy, requests have waited for that of Redis or wrk. Nothing leaves the machine; Redis is
 asked over TCP.
 
-The module has its defaults, header fields included, only with a longer timeout and errors that close{directives}. Lua
+The module has its defaults, header fields included, only with a longer timeout and errors that show{directives}. Lua
 asks with the same EVALSHA, over pooled connections, with a small client for any command; it makes the verdict from what
 the script has found, as the module does, and sets the same header fields.
 
