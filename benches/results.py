@@ -115,5 +115,6 @@ def wrong_in(where: str, round_: Round, rejects: bool = False) -> list[str]:
             continue
         share = record["refused"]
         if record["broken"] or (share < 0.95 if rejects and variant != "none" else share > 0):
-            found.append(f"{where}, {variant}: {share:.1%} were rejected, {record['broken']:.0f} connections failed")
+            rejected = f"{share * record['requests']:,.0f} of {record['requests']:,} were rejected"
+            found.append(f"{where}, {variant}: {rejected}, {record['broken']:,} connections failed")
     return found
