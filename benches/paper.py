@@ -32,9 +32,9 @@ def calculate(distinct: Round, latency: Round, redis: Round, bytes_per_key: floa
     taken = f"""
         Taken: {NGINX_NODES:,} NGINX nodes of {WORKERS} workers, {REDIS_NODES} Redis masters in one Cluster, one
         `token_bucket` per request, keys spread evenly, each core busy for at most {BUSY * 100:.0f} %. Measured on the
-        machine above: NGINX itself {own:.2f} µs a request; the module {added:.2f} µs more, or {quiet:.2f} µs where requests
-        come one by one; Redis {piped:.2f} µs a decision where commands come in long pipelines, and {alone:.2f} µs
-        where each comes alone, from one of 64 connections."""
+        machine above: NGINX itself {own:.2f} µs a request; the module {added:.2f} µs more, or {quiet:.2f} µs where
+        requests come one by one; Redis {piped:.2f} µs a decision where commands come in long pipelines, and
+        {alone:.2f} µs where each comes alone, from one of 64 connections."""
     points = (f"""
         **How commands arrive.** Every worker has one connection to every master: {connections:,} at each master, and
         {connections * REDIS_NODES:,} in all. When the masters are as busy as they may be, one connection carries a

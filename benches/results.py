@@ -99,10 +99,10 @@ class Results:
                         for record in records for wrong in wrong_in(f"{name} {point:,}", {"module": record})]
 
     def disturbance(self) -> str:
-        """Whether somebody else used the machine, in words. The scales do not say: in them more is ours, such as
-        proxies and the other nodes of a cluster."""
-        asked = [record["cores_of_others"] for rounds in self.cases.values() for round_ in rounds
-                 for record in round_.values() if "cores_of_others" in record]
+        """Whether somebody else used the machine, in words."""
+        records = [record for rounds in self.cases.values() for round_ in rounds for record in round_.values()]
+        records += [record for points in self.scales.values() for at_point in points.values() for record in at_point]
+        asked = [record["cores_of_others"] for record in records if "cores_of_others" in record]
         found = [cores for cores in asked if cores > OTHERS]
         return f"in {len(found)} of {len(asked)} measurements others used up to {max(found):.1f} cores" if found else ""
 

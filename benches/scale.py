@@ -111,13 +111,13 @@ def limits_per_request(bench: Bench, number: int) -> Iterator[Measure]:
 
 @contextmanager
 def one_nginx(bench: Bench, *, path: str = "/free", connections: int = 0, cores: str | None = None,
-              redis: list[Redis] | None = None, **options: object) -> Iterator[Measure]:
+              redis: list[Redis] | None = None, proxy: Server | None = None, **options: object) -> Iterator[Measure]:
     """An nginx for this point alone."""
     redis = redis or [bench.fleet.redis]
     nginx = bench.servers.module(redis[0], cores=cores, directives=bench.settings.directives, **options)
     yield lambda round_: load.wrk(
-        bench.servers, nginx, path, keys=100_000, seconds=bench.settings.seconds, seed=round_, redis=redis, cores=cores,
-        connections=connections or bench.settings.connections)
+        bench.servers, nginx, path, keys=100_000, seconds=bench.settings.seconds, seed=round_, redis=redis, proxy=proxy,
+        cores=cores, connections=connections or bench.settings.connections)
     bench.servers.stop(nginx)
 
 
@@ -138,7 +138,8 @@ def waiting_requests(bench: Bench, number: int) -> Iterator[Measure]:
     bench.servers.running.append(proxy)
     proxy.wait_for(port)
     store = f"rate_limit_redis_pass redis://127.0.0.1:{port};"
-    with one_nginx(bench, connections=min(number, bench.servers.files - 1000), store=store) as measure:
+    connections = min(number, bench.servers.files - 1000)
+    with one_nginx(bench, connections=connections, proxy=proxy, store=store) as measure:
         yield measure
     bench.servers.stop(proxy)
 
