@@ -1,7 +1,6 @@
 """What a large fleet carries, calculated from what one worker and one Redis were measured to take."""
 
-import textwrap
-
+from prose import paragraph
 from resp import encode
 from results import Round
 
@@ -61,13 +60,5 @@ def calculate(distinct: Round, latency: Round, redis: Round, bytes_per_key: floa
         `connections 1`; Redis's `io-threads`, as reading and writing are in the {alone - piped:.2f} µs that a command
         costs more when it comes alone; no more workers than a node's other work needs, as each is a connection at each
         master; and, for a limit that all share, several keys with a part of the rate each."""
-    items = [wrapped(f"{i}. {unfolded(point)}", "   ") for i, point in enumerate(points, 1)]
-    return "\n".join([wrapped(unfolded(taken)), "", *items, "", wrapped(unfolded(configure)), ""])
-
-
-def unfolded(text: str) -> str:
-    return " ".join(text.split())
-
-
-def wrapped(text: str, indent: str = "") -> str:
-    return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    items = [paragraph(f"{i}. {point}", "   ") for i, point in enumerate(points, 1)]
+    return "\n".join([paragraph(taken), "", *items, "", paragraph(configure), ""])

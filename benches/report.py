@@ -5,9 +5,10 @@ from pathlib import Path
 import instructions
 import paper
 import plot
-from goals import BASELINE, CASES, Settings
+from goals import BASELINE, CASES, DISTINCT_KEYS, KNOWN_KEYS, Settings
 from load import Record
 from machine import Pinning
+from prose import paragraph
 from results import GOALS, Goal, Results, Round, median_round, medians
 from scale import SCALES, Scale
 
@@ -16,31 +17,24 @@ COMPARED = ("distinct", "hot", "flood")
 
 
 def method(settings: Settings, pinning: Pinning) -> str:
-    directives = f" and `{settings.directives}`" if settings.directives else ""
-    return f"""\
-One NGINX for each way to limit, each with one worker, all up at the same time. `wrk -t1 -c{settings.connections}` asks
-each in turn for {settings.seconds} s; rounds: {settings.rounds}, each begun by another one.
-Figures are medians of the rounds; min and max are of the ratio in single rounds. NGINX answers with a picture from its
-memory, its cheapest answer, so that a limiter weighs as much as it can. CPU is what the scheduler says that a process
-has had (`/proc/PID/schedstat`), over the requests that wrk counted.
-
-{pinning.in_words()}
-Where the worker's core is not busy, requests have waited for that of Redis or wrk. Nothing leaves the machine; Redis is
-asked over TCP.
-
-The module has its defaults, header fields included, only with a longer timeout and errors that show{directives}. Lua
-asks with the same EVALSHA, over pooled connections, with a small client for any command; it makes the verdict from what
-the script has found, as the module does, and sets the same header fields.
-
-"Redis alone" is redis-benchmark on random keys: 64 commands in a packet, or, where it says "alone", one, from 64
-connections. `baseline` is this script:
-
-```lua
-{BASELINE.read_text().strip()}
-```
-
-The points of a scale are measured one after the other, not by turns. Where requests wait long, there are more commands
-than requests, as wrk does not wait for the last answers."""
+    directives = f"Its configuration also has `{settings.directives}`." if settings.directives else ""
+    paragraphs = (f"""
+        One NGINX for each way to limit, each with one worker, all up at the same time. `wrk -t1
+        -c{settings.connections}` asks each in turn for {settings.seconds} s; rounds: {settings.rounds}, each begun by
+        another one. Distinct keys are {DISTINCT_KEYS:,} random ones; the flood is for {KNOWN_KEYS:,} that have spent
+        all. Figures are medians of the rounds; min and max are of the ratio in single rounds. NGINX answers with a
+        picture from its memory, its cheapest answer, so that a limiter weighs as much as it can. CPU is what the
+        scheduler says that a process has had (`/proc/PID/schedstat`), over the requests that wrk counted.""", f"""
+        {pinning.in_words()} Nothing leaves the machine; Redis is asked over TCP.""", f"""
+        The module has its defaults, header fields included, only with a longer timeout and errors that show.
+        {directives} Lua asks with the same EVALSHA, over pooled connections, with a small client for any command; it
+        makes the verdict from what the script has found, as the module does, and sets the same header fields.""", """
+        "Redis alone" is redis-benchmark on random keys: 64 commands in a packet, or, where it says "alone", one, from
+        64 connections. `baseline` is the script below. The points of a scale are measured one after the other, not by
+        turns. Where requests wait long, there are more commands than requests, as wrk does not wait for the last
+        answers.""")
+    code = f"```lua\n{BASELINE.read_text().strip()}\n```"
+    return "\n\n".join([*map(paragraph, paragraphs), code])
 
 
 def write(directory: Path, results: Results) -> str:
@@ -92,7 +86,7 @@ def goal_line(goal: Goal, rounds: list[Round]) -> str:
 COLUMNS = {
     "rps": ("requests/s", 1, 0), "nginx_us": ("nginx µs/request", 1, 2), "redis_us": ("redis µs/request", 1, 2),
     "load_us": ("wrk µs/request", 1, 2), "nginx_cores": ("cores for nginx", 1, 2),
-    "other_cores": ("for redis and wrk", 1, 2), "p50_us": ("median µs", 1, 0), "p99_us": ("p99 µs", 1, 0),
+    "other_cores": ("cores for redis, wrk", 1, 2), "p50_us": ("median µs", 1, 0), "p99_us": ("p99 µs", 1, 0),
     "scripts_per_request": ("commands/request", 1, 3), "refused": ("rejected %", 100, 1),
     "bytes_per_key": ("bytes/key in Redis", 1, 0), "waiting": ("waiting", 1, 0), "bytes": ("bytes/request", 1, 0),
     "distinct": ("distinct keys", 1, 3), "hot": ("one hot key", 1, 3), "flood": ("rejected flood", 1, 3),
