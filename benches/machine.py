@@ -29,8 +29,8 @@ class Pinning:
         if self.nginx == self.redis:
             return "Nobody has a core of its own."
         if self.redis == self.load:
-            return ("The worker has a core of its own; Redis and wrk share the other. Whoever asks Redis is slowed down "
-                    "by that, and `limit_req` is not: the tables tell how busy both were.")
+            return ("The worker has a core of its own; Redis and wrk share the other. Whoever asks Redis is slowed "
+                    "down by that, and `limit_req` is not: the tables tell how busy both were.")
         return "The worker, Redis and wrk have a core each."
 
     @staticmethod

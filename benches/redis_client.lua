@@ -54,7 +54,7 @@ local client = {}
 -- Sends a command over a connection from the pool, and returns the reply.
 function client.call(port, ...)
     local socket = tcp()
-    socket:settimeout(1000)
+    socket:settimeout(60000)
     local ok, problem = socket:connect("127.0.0.1", port, POOL)
     if not ok then
         return nil, problem
