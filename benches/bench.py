@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import shutil
 import signal
 import sys
 import time
@@ -11,18 +10,19 @@ from pathlib import Path
 
 import instructions
 import machine
+import publication
 import report
 from fleet import Fleet
 from goals import CASES, Bench, Settings
-from load import Record
 from machine import Pinning
 from progress import Progress
-from results import Round
+from results import Results
 from scale import SCALES
-from servers import HERE, Servers
+from servers import Servers
 
 INSTRUCTIONS = "instructions"
 INSTRUCTIONS_SECONDS = 40
+EVERYTHING = "goals,scale,instructions"
 ALL = [*CASES, *SCALES, INSTRUCTIONS]
 TOOLS = ("nginx", "redis-server", "redis-benchmark", "wrk")
 
@@ -44,7 +44,7 @@ def parse() -> argparse.Namespace:
         prog="scripts/bench", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Measures the module beside no limiter, limit_req and Lua, in rounds by turns.",
         epilog=f"cases: {', '.join(CASES)} (goals), {', '.join(SCALES)} (scale), {INSTRUCTIONS}")
-    parser.add_argument("--cases", default="goals,scale,instructions", help="which, separated by commas (default: all)")
+    parser.add_argument("--cases", default=EVERYTHING, help="which, separated by commas (default: all)")
     parser.add_argument("--duration", type=int, default=5, metavar="S", help="of each measurement, in s (default: 5)")
     parser.add_argument("--rounds", type=int, default=5, help="(default: 5)")
     parser.add_argument("--connections", type=int, default=64, help="of wrk (default: 64)")
@@ -54,7 +54,8 @@ def parse() -> argparse.Namespace:
                         help="more configuration for the module, such as 'rate_limit_redis_headers off;'")
     parser.add_argument("--unpinned", action="store_true", help="leave it to the scheduler who runs where")
     parser.add_argument("--quick", action="store_true", help="one round of 1 s of fewer cases, to see that all works")
-    parser.add_argument("--publish", action="store_true", help="put the report into docs/performance")
+    parser.add_argument("--publish", action="store_true",
+                        help="put the report into docs/performance, and its goals into README.md")
     parser.add_argument("--instructions", action="store_true",
                         help="only count instructions, and fail where they have grown by 5 %%")
     parser.add_argument("--update", action="store_true", help="with --instructions: write the figures down instead")
@@ -70,6 +71,8 @@ def parse() -> argparse.Namespace:
         parser.error(f"no such case: {', '.join(unknown)}; there are {', '.join(ALL)}")
     if arguments.duration < 1 or arguments.rounds < 1 or arguments.connections < 1:
         parser.error("duration, rounds and connections are at least 1")
+    if arguments.publish and (arguments.quick or arguments.cases != EVERYTHING):
+        parser.error("--publish is for a whole run, without --quick or --cases")
     if arguments.update and not arguments.instructions:
         parser.error("--update goes with --instructions")
     return arguments
@@ -80,41 +83,46 @@ def measure(tools: dict[str, str], arguments: argparse.Namespace) -> int:
                         arguments.waiting, arguments.directives)
     pinning = Pinning.none() if arguments.unpinned else Pinning.of_this_machine()
     about = machine.describe(tools, pinning) | {"flags": " ".join(sys.argv[1:]) or "none"}
-    cases: dict[str, list[Round]] = {name: [] for name in arguments.names if name in CASES}
-    scales: dict[str, dict[int, list[Record]]] = {}
-    figures: instructions.Figures = {}
-    progress = Progress()
-    progress.plan(sum(CASES[name].seconds(settings) * settings.rounds for name in cases))
-    progress.plan(sum(SCALES[name].seconds(settings) for name in arguments.names if name in SCALES))
-    progress.plan(INSTRUCTIONS_SECONDS if INSTRUCTIONS in arguments.names else 0)
+    results = Results(about, settings, pinning)
     with Servers(tools, pinning) as servers:
-        bench = Bench(servers, settings, progress, Fleet(servers, settings.directives))
-        for name in cases:
-            CASES[name].prepare(bench)
-        for number in range(settings.rounds):
-            for name, rounds in cases.items():
-                rounds.append(CASES[name].round(bench, number, name))
-        for name in (name for name in arguments.names if name in SCALES):
-            scales[name] = SCALES[name].run(bench, name)
-        command = bench.fleet.commands["free"]
-        bench.fleet.stop()
-        if INSTRUCTIONS in arguments.names:
-            progress.step(INSTRUCTIONS, INSTRUCTIONS_SECONDS)
-            figures = instructions.measure(servers)
-    progress.end()
+        run(servers, arguments.names, results)
 
     directory = Path("build/bench") / time.strftime("%Y%m%d-%H%M%S")
     directory.mkdir(parents=True)
-    raw = {"machine": about, "settings": vars(settings), "cases": cases, "scales": scales, "instructions": figures,
-           "command": command}
-    (directory / "results.json").write_text(json.dumps(raw, indent=1) + "\n")
-    text = report.write(directory, about, settings, cases, scales, figures, command)
+    (directory / "results.json").write_text(json.dumps(results.as_json(), indent=1) + "\n")
+    text = report.write(directory, results)
     (directory / "README.md").write_text(text)
     print(text)
     print(f"==> wrote {directory}/", file=sys.stderr)
+    if results.wrong_answers():
+        raise RuntimeError("what was measured is not what should have been: see the report")
     if arguments.publish:
-        shutil.copytree(directory, HERE.parent / "docs" / "performance", dirs_exist_ok=True)
+        publication.publish(directory, report.goals_table(results.cases))
     return 0
+
+
+def run(servers: Servers, names: list[str], results: Results) -> None:
+    """Measures what these names stand for."""
+    settings, progress = results.settings, Progress()
+    cases, scales = [name for name in names if name in CASES], [name for name in names if name in SCALES]
+    progress.plan(sum(CASES[name].seconds(settings) * settings.rounds for name in cases))
+    progress.plan(sum(SCALES[name].seconds(settings) for name in scales))
+    progress.plan(INSTRUCTIONS_SECONDS if INSTRUCTIONS in names else 0)
+    bench = Bench(servers, settings, progress, Fleet(servers, settings.directives))
+    results.command = bench.fleet.commands["free"]
+    results.cases = {name: [] for name in cases}
+    for name in cases:
+        CASES[name].prepare(bench)
+    for number in range(settings.rounds):
+        for name in cases:
+            results.cases[name].append(CASES[name].round(bench, number, name))
+    for name in scales:
+        results.scales[name] = SCALES[name].run(bench, name)
+    bench.fleet.stop()
+    if INSTRUCTIONS in names:
+        progress.step(INSTRUCTIONS, INSTRUCTIONS_SECONDS)
+        results.instructions = instructions.measure(servers)
+    progress.end()
 
 
 def check_instructions(tools: dict[str, str], update: bool) -> int:
@@ -139,3 +147,5 @@ if __name__ == "__main__":
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit(130)
+    except RuntimeError as problem:
+        sys.exit(f"\nscripts/bench: {problem}")

@@ -1,6 +1,7 @@
 """One nginx for each way to limit, all up at once so that they can take turns, and one Redis."""
 
 import resp
+import trial
 from servers import Nginx, Redis, Servers
 
 VARIANTS = ("none", "limit_req", "lua", "module")
@@ -20,10 +21,14 @@ class Fleet:
             if variant == "lua":
                 self.nginx[variant] = servers.nginx(
                     "lua", errors="/dev/null error", redis_port=str(self.redis.port),
-                    lua_free=lua_limit(self.commands["free"], 100000000),
-                    lua_flood=lua_limit(self.commands["flood"], 1))
+                    lua_free=lua_limit(self.commands["free"], 100_000_000, 30_000_000),
+                    lua_flood=lua_limit(self.commands["flood"], 1, 3_600_000_000))
             elif variant != "module":
                 self.nginx[variant] = servers.nginx(variant, errors="/dev/null error")
+        for variant, nginx in self.nginx.items():
+            # The caller's directives may have switched the fields off.
+            trial.check(variant, nginx, limits=variant != "none",
+                        fields=variant == "lua" or variant == "module" and not directives)
 
     def spend(self, path: str, keys: int) -> None:
         """Asks everybody for each key once, so that they know it."""
@@ -50,10 +55,12 @@ def for_key(command: list[str], key: str) -> list[str]:
     return [word.replace("__key__", key) for word in command]
 
 
-def lua_limit(command: list[str], limit: int) -> str:
-    """The table that limit.lua wants: the words of the module's command, around the client's key."""
+def lua_limit(command: list[str], capacity: int, interval: int) -> str:
+    """What limit.lua wants to know: the words of the module's command, around the client's key, and what a token bucket
+    is, with its interval in µs."""
     _, sha, _, key, *arguments = command
     if not key.endswith("__key__"):
         raise RuntimeError(f"the key is not at the end of {key!r}")
     words = ", ".join(f'"{word}"' for word in arguments)
-    return f'sha = "{sha}", prefix = "{key.removesuffix("__key__")}", arguments = {{ {words} }}, limit = {limit}'
+    return (f'sha = "{sha}", prefix = "{key.removesuffix("__key__")}", arguments = {{ {words} }}, '
+            f"capacity = {capacity}, interval = {interval}")

@@ -13,6 +13,8 @@ from servers import HERE, Servers
 
 DISTINCT_KEYS = 100_000
 KNOWN_KEYS = 1_000
+# The script that the module's are compared with.
+BASELINE = HERE / "baseline.lua"
 
 
 @dataclass(frozen=True)
@@ -86,11 +88,11 @@ def latency(bench: Bench, variant: str, number: int) -> Record:
 
 
 def redis_cpu(bench: Bench, variant: str, _number: int) -> Record:
-    """A script alone, on random keys, pipelined as the module does; or, as `… alone`, one command a packet."""
+    """A script, on random keys, pipelined as the module does; or, as `… alone`, one command a packet."""
     script, _, alone = variant.partition(" ")
     redis = bench.fleet.redis
     if script == "baseline":
-        sha = redis.client.call("SCRIPT", "LOAD", (HERE / "baseline.lua").read_text())
+        sha = redis.client.call("SCRIPT", "LOAD", BASELINE.read_text())
         command = ["EVALSHA", sha, "1", "rl:baseline:__rand_int__", "1763683200123456", "3600000"]
     else:
         path = {"token_bucket": "free", "gcra": "gcra"}[script]

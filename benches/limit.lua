@@ -1,20 +1,50 @@
--- What the module does for one limit, in Lua: one EVALSHA over a connection from NGINX's pool, then the header fields, or
--- a rejection. The configuration says what the words of the command are and where the key stands in it.
+-- What the module does for a limit by token_bucket, in Lua: its EVALSHA over a connection from NGINX's pool, the
+-- verdict from what the script has found, then the header fields, or a rejection.
 local client = require "redis_client"
-local limit = _G[ngx.var.limit]
+local match, ceil, floor, min = string.match, math.ceil, math.floor, math.min
 
-local verdict, problem = client.evalsha(redis_port, limit.sha, limit.prefix .. (ngx.var.arg_k or ""), limit.arguments)
-if not verdict then
-    ngx.log(ngx.ERR, "redis: ", problem)
-    return ngx.exit(503)
+-- The bucket after a request of cost 1, as token_bucket.rs has it, for an interval of whole µs: whether it passes, the
+-- tokens that are left, and the µs until all are back and until the next is. `found` is the time, and what was stored.
+local function decide(limit, found)
+    local seconds, micros, held, newest = match(found, "^(%d+) (%d+) ?(%d*) ?(%d*)$")
+    local now = seconds * 1000000 + micros
+    local tokens, moment = limit.capacity, now
+    if held ~= "" then
+        local age = now - newest
+        if age < 0 then
+            tokens = min(tokens, tonumber(held))
+        else
+            local gained = floor(age / limit.interval)
+            if held + gained < tokens then
+                tokens, moment = held + gained, newest + gained * limit.interval
+            end
+        end
+    end
+    local allowed = tokens >= 1
+    if allowed then
+        tokens = tokens - 1
+    end
+    local until_next = moment + limit.interval - now
+    return allowed, tokens, until_next + (limit.capacity - tokens - 1) * limit.interval, until_next
 end
 
--- Allowed, remaining, reset and retry, the last two in microseconds.
-local header = ngx.header
-header["X-RateLimit-Limit"] = limit.limit
-header["X-RateLimit-Remaining"] = verdict[2]
-header["X-RateLimit-Reset"] = math.ceil(verdict[3] / 1000000)
-if verdict[1] ~= 1 then
-    header["Retry-After"] = math.ceil(verdict[4] / 1000000)
-    return ngx.exit(429)
+-- For the access phase. Of a limit is known: port, sha, prefix and arguments of its command; capacity; interval in µs.
+return function(limit)
+    return function()
+        local key = limit.prefix .. (ngx.var.arg_k or "")
+        local found, problem = client.call(limit.port, "EVALSHA", limit.sha, 1, key, unpack(limit.arguments))
+        if not found then
+            ngx.log(ngx.ERR, "redis: ", problem)
+            return ngx.exit(503)
+        end
+        local allowed, remaining, reset, retry = decide(limit, found)
+        local header = ngx.header
+        header["X-RateLimit-Limit"] = limit.capacity
+        header["X-RateLimit-Remaining"] = remaining
+        header["X-RateLimit-Reset"] = ceil(reset / 1000000)
+        if not allowed then
+            header["Retry-After"] = ceil(retry / 1000000)
+            return ngx.exit(429)
+        end
+    end
 end

@@ -8,16 +8,16 @@ import subprocess
 import time
 
 import machine
-from servers import HERE, Nginx, Redis, Servers
+from servers import HERE, Nginx, Redis, Server, Servers
 
 # A measurement: numbers by name.
 Record = dict[str, float]
 
 
 def wrk(servers: Servers, nginx: Nginx, path: str, *, keys: int, seconds: int, connections: int, seed: int,
-        redis: list[Redis] | None = None, cores: str | None = None) -> Record:
+        redis: list[Redis] | None = None, proxy: Server | None = None, cores: str | None = None) -> Record:
     """Asks for path?k=KEY as fast as it goes. CPU is in µs for each request that wrk counted."""
-    stores = redis or []
+    stores, proxies = redis or [], [proxy.pid] if proxy else []
     load = ["taskset", "-c", cores or servers.pinning.load, servers.tools["wrk"], "-t1", f"-c{connections}",
             f"-d{seconds}s", "--timeout", "60s", "--latency", "-s", str(HERE / "wrk.lua"),
             f"http://127.0.0.1:{nginx.port}", "--", path, str(keys), str(seed)]
@@ -25,7 +25,8 @@ def wrk(servers: Servers, nginx: Nginx, path: str, *, keys: int, seconds: int, c
     def used() -> tuple[float, ...]:
         of_children = resource.getrusage(resource.RUSAGE_CHILDREN)
         return (machine.cpu_seconds(nginx.workers), machine.cpu_seconds([server.pid for server in stores]),
-                of_children.ru_utime + of_children.ru_stime, machine.busy_seconds(), time.monotonic())
+                of_children.ru_utime + of_children.ru_stime, machine.cpu_seconds(proxies), machine.busy_seconds(),
+                time.monotonic())
 
     scripts_before = sum(server.client.scripts_run() for server in stores)
     before = used()
@@ -35,8 +36,8 @@ def wrk(servers: Servers, nginx: Nginx, path: str, *, keys: int, seconds: int, c
         raise RuntimeError(f"wrk failed: {done.stdout}{done.stderr}")
     said = json.loads(done.stdout.strip().splitlines()[-1])
     requests = max(1, said["requests"])
-    by_nginx, by_redis, by_load, by_all, passed = (then - first for first, then in zip(before, after))
-    others = by_all - by_nginx - by_redis - by_load
+    by_nginx, by_redis, by_load, by_proxy, by_all, passed = (then - first for first, then in zip(before, after))
+    others = by_all - by_nginx - by_redis - by_load - by_proxy
     # What wrk took to prepare was for no request.
     by_load -= said["preparation"]
     scripts = sum(server.client.scripts_run() for server in stores) - scripts_before
@@ -45,6 +46,7 @@ def wrk(servers: Servers, nginx: Nginx, path: str, *, keys: int, seconds: int, c
         "requests": said["requests"],
         "nginx_us": by_nginx / requests * 1e6, "redis_us": by_redis / requests * 1e6,
         "load_us": by_load / requests * 1e6, "cores_of_others": others / passed,
+        "nginx_cores": by_nginx / said["seconds"], "other_cores": (by_redis + by_load) / said["seconds"],
         "p50_us": said["p50"], "p99_us": said["p99"], "mean_us": said["mean"],
         "refused": said["refused"] / requests, "broken": said["broken"],
         "scripts_per_request": scripts / requests,

@@ -4,6 +4,7 @@ import os
 import platform
 import resource
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,14 @@ class Pinning:
         last = len(cores) - 1
         return Pinning(str(cores[0]), str(cores[min(1, last)]), str(cores[min(2, last)]))
 
+    def in_words(self) -> str:
+        if self.nginx == self.redis:
+            return "Nobody has a core of its own."
+        if self.redis == self.load:
+            return ("The worker has a core of its own; Redis and wrk share the other. Whoever asks Redis is slowed "
+                    "down by that, and `limit_req` is not: the tables tell how busy both were.")
+        return "The worker, Redis and wrk have a core each."
+
     @staticmethod
     def none() -> "Pinning":
         """Everybody everywhere."""
@@ -34,6 +43,15 @@ class Pinning:
 def cpu_seconds(pids: list[int]) -> float:
     """What the scheduler has given to the main threads of these processes until now."""
     return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in pids) / 1e9
+
+
+def wait_until_idle(pid: int, share: float) -> None:
+    """Waits until a process has used no more than this share of a core for half a second."""
+    used, quiet = cpu_seconds([pid]), 0
+    while quiet < 5:
+        time.sleep(0.1)
+        now = cpu_seconds([pid])
+        quiet, used = (quiet + 1 if now - used < share * 0.1 else 0), now
 
 
 def busy_seconds() -> float:

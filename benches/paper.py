@@ -1,8 +1,6 @@
 """What a large fleet carries, calculated from what one worker and one Redis were measured to take."""
 
-import textwrap
-from math import ceil
-
+from prose import paragraph
 from resp import encode
 from results import Round
 
@@ -20,53 +18,47 @@ def calculate(distinct: Round, latency: Round, redis: Round, bytes_per_key: floa
     added = distinct["module"]["nginx_us"] - own
     quiet = latency["module"]["nginx_us"] - latency["none"]["nginx_us"]
     piped, alone = redis["token_bucket"]["redis_us"], redis["token_bucket alone"]["redis_us"]
-    node = BUSY * 1e6 / alone
-    total = node * REDIS_NODES
-    share = total / NGINX_NODES
-    worker = BUSY * 1e6 / (own + added)
-    too_many = ceil(MAXCLIENTS / NGINX_NODES)
+    master = BUSY * 1e6 / alone
+    masters = master * REDIS_NODES
+    share = masters / NGINX_NODES
+    node = BUSY * 1e6 / (own + added) * WORKERS
+    nodes = node * NGINX_NODES
+    first, spare = ("Redis's", nodes / masters) if masters < nodes else ("NGINX's", masters / nodes)
     connections = NGINX_NODES * WORKERS
-    each = node / connections
+    too_many = MAXCLIENTS // NGINX_NODES + 1
+    fits = "which it accepts by default" if connections <= MAXCLIENTS else "which is more than it accepts by default"
     sent = len(encode(command))
-    enough = total / (worker * WORKERS)
     taken = f"""
         Taken: {NGINX_NODES:,} NGINX nodes of {WORKERS} workers, {REDIS_NODES} Redis masters in one Cluster, one
-        `token_bucket` per request, keys spread evenly, each core busy for at most {BUSY:.0%}. Measured on the machine
-        above: NGINX itself {own:.2f} µs a request; the module {added:.2f} µs more, or {quiet:.2f} µs where requests
-        come one by one; Redis {piped:.2f} µs a decision where commands come in long pipelines, and {alone:.2f} µs where
-        each comes alone."""
+        `token_bucket` per request, keys spread evenly, each core busy for at most {BUSY * 100:.0f} %. Measured on the
+        machine above: NGINX itself {own:.2f} µs a request; the module {added:.2f} µs more, or {quiet:.2f} µs where
+        requests come one by one; Redis {piped:.2f} µs a decision where commands come in long pipelines, and
+        {alone:.2f} µs where each comes alone, from one of 64 connections."""
     points = (f"""
         **How commands arrive.** Every worker has one connection to every master: {connections:,} at each master, and
-        {connections * REDIS_NODES:,} in all. At the rates below one connection carries {each:,.0f} commands a second,
-        so that two rarely share a packet: the figure for commands that come alone is the one that counts.""", f"""
-        **Redis** then decides {BUSY:.0%} / {alone:.2f} µs = {node:,.0f} times a second at each master,
-        **{total / 1e6:.1f} million a second** in all. Long pipelines would make it
+        {connections * REDIS_NODES:,} in all. When the masters are as busy as they may be, one connection carries a
+        command every {connections / master * 1000:,.0f} ms, so that commands come alone.""", f"""
+        **Redis** then decides {BUSY * 100:.0f} % / {alone:.2f} µs = {master:,.0f} times a second at each master,
+        **{masters / 1e6:.1f} million a second** in all. In long pipelines it would be
         {BUSY * REDIS_NODES / piped:.1f} million.""", f"""
-        **NGINX.** That is {share:,.0f} requests a second for each NGINX node. Spread over {WORKERS} workers they come
-        nearly one by one, and the module takes {share * quiet / 1e4:.1f} % of one core for them. The node could serve
-        {worker * WORKERS:,.0f} cheap requests a second: {enough:,.0f} nodes would be enough to keep these masters
-        busy.""", f"""
-        **So the first bottleneck is Redis's CPU,** and the second the number of its connections: {connections:,} of
-        {MAXCLIENTS:,} that it accepts by default; from {too_many} workers a node on it is the first.""", f"""
+        **NGINX.** Of these, {share:,.0f} a second are for each node. Spread over {WORKERS} workers they come one every
+        {WORKERS / share * 1000:.2g} ms, so that the module takes {share * quiet / 1e4:.1f} % of one core for them. The
+        node's cores could serve {node:,.0f} cheap requests a second, and all nodes {nodes / 1e6:,.0f} million.""", f"""
+        **The first bottleneck is {first} CPU:** the other side could do {spare:,.1f} times as much.""", f"""
+        **Connections.** Each master has {connections:,}, {fits} ({MAXCLIENTS:,}); {too_many} workers a node or more
+        are too many for that.""", f"""
         **Memory.** {CLIENTS:,} clients at {bytes_per_key:.0f} bytes are {CLIENTS * bytes_per_key / 1e9:.1f} GB,
         {CLIENTS / REDIS_NODES * bytes_per_key / 1e6:,.0f} MB at each master.""", f"""
         **Network.** A command is {sent} bytes, to which each packet adds some 70: to each master
-        {node * (sent + 70) * 8 / 1e6:,.0f} Mbit/s.""", f"""
-        **One hot key** lives on one master: {node:,.0f} decisions a second at most, whatever the number of masters.
-        Merging lowers the number of commands only for requests that meet in one worker. A key that is rejected costs
-        Redis next to nothing, as each machine remembers until when it is.""")
+        {master * (sent + 70) * 8 / 1e6:,.0f} Mbit/s.""", f"""
+        **One hot key** lives on one master, which answers {master:,.0f} commands a second, however many masters there
+        are. Merging lowers their number only for requests that meet in one worker. While the key is rejected, each
+        machine asks for it once a second: that is {NGINX_NODES:,} commands, {NGINX_NODES / master * 100:.1f} % of what
+        the master may do.""")
     configure = f"""
         What to configure: `maxclients` above {connections * 1.25:,.0f} at each Redis, with as many file descriptors;
         `connections 1`; Redis's `io-threads`, as reading and writing are in the {alone - piped:.2f} µs that a command
-        costs more when it comes alone; fewer and busier workers, which fill longer pipelines over fewer
-        connections; and, for a limit that all share, several keys with a part of the rate each."""
-    items = [wrapped(f"{i}. {unfolded(point)}", "   ") for i, point in enumerate(points, 1)]
-    return "\n".join([wrapped(unfolded(taken)), "", *items, "", wrapped(unfolded(configure)), ""])
-
-
-def unfolded(text: str) -> str:
-    return " ".join(text.split())
-
-
-def wrapped(text: str, indent: str = "") -> str:
-    return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        costs more when it comes alone; no more workers than a node's other work needs, as each is a connection at each
+        master; and, for a limit that all share, several keys with a part of the rate each."""
+    items = [paragraph(f"{i}. {point}", "   ") for i, point in enumerate(points, 1)]
+    return "\n".join([paragraph(taken), "", *items, "", paragraph(configure), ""])

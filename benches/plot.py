@@ -1,10 +1,10 @@
-"""Line charts as SVG, as small as they can be. They take the colours of a light or a dark page."""
+"""Charts as SVG, as small as they can be. They take the colours of a light or a dark page."""
 
 import math
 from html import escape
 
 WIDTH, HEIGHT = 640, 320
-LEFT, RIGHT, TOP, BOTTOM = 56, 40, 52, 44
+LEFT, RIGHT, TOP, BOTTOM = 56, 48, 52, 44
 COLOURS = ("#3b7dd8", "#d9822b", "#3a9d5d", "#a854a8")
 
 # The points of a line, and its name.
@@ -36,8 +36,40 @@ def chart(title: str, x_title: str, y_title: str, lines: Lines, logarithmic: boo
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{place(x):.1f}" cy="{height(y):.1f}" r="3" fill="{colour}"/>' for x, y in points]
         parts.append(text(WIDTH - RIGHT, 20 + 15 * i, name, "end", f"fill:{colour}"))
+    return svg(title, HEIGHT, parts)
+
+
+# What is compared, and of each of its bars the parts.
+Bars = dict[str, dict[str, tuple[float, ...]]]
+
+
+def bars(title: str, parts: tuple[str, ...], groups: Bars) -> str:
+    """Bars from left to right, each of parts one after the other, with the sum behind it."""
+    left, step, gap = 150, 18, 14
+    height = TOP + sum(len(group) * step + gap for group in groups.values())
+    longest = max(sum(bar) for group in groups.values() for bar in group.values())
+    scale = (WIDTH - left - RIGHT) / longest if longest > 0 else 0
+    drawn = [text(8, 20, title, "start", "font-weight:600")]
+    drawn += [text(WIDTH - RIGHT, 20 + 15 * i, name, "end", f"fill:{COLOURS[i]}") for i, name in enumerate(parts)]
+    y = TOP
+    for name, group in groups.items():
+        drawn.append(text(8, y + 12, name, "start"))
+        for bar_name, bar in group.items():
+            drawn.append(text(left - 6, y + 12, bar_name, "end"))
+            x = float(left)
+            for i, value in enumerate(bar):
+                drawn.append(f'<rect x="{x:.1f}" y="{y}" width="{value * scale:.1f}" height="{step - 4}" '
+                             f'fill="{COLOURS[i]}"/>')
+                x += value * scale
+            drawn.append(text(x + 4, y + 12, f"{sum(bar):.1f}", "start"))
+            y += step
+        y += gap
+    return svg(title, height, drawn)
+
+
+def svg(title: str, height: int, parts: list[str]) -> str:
     style = "text{font:12px sans-serif;fill:#333}@media(prefers-color-scheme:dark){text{fill:#ccc}}"
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"><title>{escape(title)}</title>'
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"><title>{escape(title)}</title>'
             f"<style>{style}</style>\n" + "\n".join(parts) + "\n</svg>\n")
 
 

@@ -1,10 +1,13 @@
 """What has been measured, and what it amounts to."""
 
 import statistics
-from dataclasses import dataclass
-from typing import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Callable
 
+from goals import Settings
+from instructions import Figures
 from load import Record
+from machine import Pinning
 
 # One round of a case: the record of each variant.
 Round = dict[str, Record]
@@ -70,23 +73,48 @@ GOALS = (
 OTHERS = 0.1
 
 
-def disturbed(records: list[Record]) -> str:
-    """Whether somebody else used the machine, in words."""
-    asked = [record for record in records if "cores_of_others" in record]
-    found = [record["cores_of_others"] for record in asked if record["cores_of_others"] > OTHERS]
-    return f"in {len(found)} of {len(asked)} measurements others used up to {max(found):.1f} cores" if found else ""
+@dataclass
+class Results:
+    """A run, and all that it has found."""
+
+    machine: dict[str, str]
+    settings: Settings
+    pinning: Pinning
+    # The rounds of each case.
+    cases: dict[str, list[Round]] = field(default_factory=dict)
+    # Of each scale and point, the records.
+    scales: dict[str, dict[int, list[Record]]] = field(default_factory=dict)
+    instructions: Figures = field(default_factory=dict)
+    # The words of a command of the module.
+    command: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def wrong_answers(self) -> list[str]:
+        """What makes figures worthless: requests that failed, passed or were rejected as they should not."""
+        found = [wrong for name, rounds in self.cases.items() for number, round_ in enumerate(rounds, 1)
+                 for wrong in wrong_in(f"{name}, round {number}", round_, rejects=name in ("flood", "logged"))]
+        return found + [wrong for name, points in self.scales.items() for point, records in points.items()
+                        for record in records for wrong in wrong_in(f"{name} {point:,}", {"module": record})]
+
+    def disturbance(self) -> str:
+        """Whether somebody else used the machine, in words."""
+        records = [record for rounds in self.cases.values() for round_ in rounds for record in round_.values()]
+        records += [record for points in self.scales.values() for at_point in points.values() for record in at_point]
+        asked = [record["cores_of_others"] for record in records if "cores_of_others" in record]
+        found = [cores for cores in asked if cores > OTHERS]
+        return f"in {len(found)} of {len(asked)} measurements others used up to {max(found):.1f} cores" if found else ""
 
 
-def doubts(case: str, rounds: list[Round]) -> list[str]:
-    """What makes a case's figures worthless: requests that failed, passed or were rejected as they should not."""
+def wrong_in(where: str, round_: Round, rejects: bool = False) -> list[str]:
+    """Whose answers are wrong in a round that rejects all, or passes all."""
     found = []
-    for number, round_ in enumerate(rounds):
-        for variant, record in round_.items():
-            if "rps" not in record or "refused" not in record:
-                continue
-            rejects = case in ("flood", "logged") and variant != "none"
-            share = record["refused"]
-            if record["broken"] or (share < 0.95 if rejects else share > 0):
-                found.append(f"{case}, round {number + 1}, {variant}: {share:.1%} were rejected, "
-                             f"{record['broken']:.0f} connections failed")
+    for variant, record in round_.items():
+        if "refused" not in record:
+            continue
+        share = record["refused"]
+        if record["broken"] or (share < 0.95 if rejects and variant != "none" else share > 0):
+            rejected = f"{share * record['requests']:,.0f} of {record['requests']:,} were rejected"
+            found.append(f"{where}, {variant}: {rejected}, {record['broken']:,} connections failed")
     return found

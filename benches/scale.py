@@ -31,8 +31,9 @@ class Scale:
     # Those of a quick run.
     quick: tuple[int, ...]
     at: Callable[[Bench, int], ContextManager[Measure]]
-    # What setting a point up takes, in s.
+    # What setting a point up takes, in s, and what each unit of it takes more.
     overhead: float
+    each: float = 0
     logarithmic: bool = False
 
     def points_of(self, settings: Settings) -> list[int]:
@@ -45,12 +46,15 @@ class Scale:
 
     def seconds(self, settings: Settings) -> float:
         """What all points take, about."""
-        return len(self.points_of(settings)) * (self.overhead + settings.rounds * settings.seconds)
+        return sum(self.seconds_at(point, settings) for point in self.points_of(settings))
+
+    def seconds_at(self, point: int, settings: Settings) -> float:
+        return self.overhead + self.each * point + settings.rounds * settings.seconds
 
     def run(self, bench: Bench, name: str) -> dict[int, list[Record]]:
         settings, results = bench.settings, {}
         for point in self.points_of(settings):
-            bench.progress.step(f"{name}: {self.title}, {point:,}", self.overhead + settings.rounds * settings.seconds)
+            bench.progress.step(f"{name}: {self.title}, {point:,}", self.seconds_at(point, settings))
             with self.at(bench, point) as measure:
                 results[point] = [measure(number) for number in range(settings.rounds)]
         return results
@@ -81,29 +85,39 @@ def keys_in_redis(bench: Bench, number: int) -> Iterator[Measure]:
     empty = int(client.info("memory")["used_memory"])
     for first in range(1, number + 1, 100_000):
         put(first, min(first + 99_999, number))
-    bytes_per_key = (int(client.info("memory")["used_memory"]) - empty) / number
-    yield lambda round_: {"bytes_per_key": bytes_per_key} | load.wrk(
+    used = int(client.info("memory")["used_memory"]) - empty
+    # Of few keys it is what Redis takes and gives back for itself.
+    memory = {"bytes_per_key": used / number} if number >= 1000 else {}
+    finish_growing(fleet.redis)
+    yield lambda round_: memory | load.wrk(
         bench.servers, fleet.nginx["module"], "/free", keys=number, seconds=bench.settings.seconds,
         connections=bench.settings.connections, seed=round_, redis=[fleet.redis])
     client.call("FLUSHALL")
 
 
+def finish_growing(redis: Redis) -> None:
+    """Redis moves its keys to a larger table bit by bit, for minutes: this does it at once."""
+    redis.client.call("CONFIG", "SET", "hz", 500)
+    machine.wait_until_idle(redis.pid, 0.05)
+    redis.client.call("CONFIG", "SET", "hz", 10)
+
+
 @contextmanager
 def limits_per_request(bench: Bench, number: int) -> Iterator[Measure]:
-    lines = "\n".join(f"rate_limit_redis $arg_k name=n{i} rate=1000r/h capacity=100000000;" for i in range(number))
+    lines = "\n".join(f"rate_limit_redis $arg_k name=n{i} rate=120r/h capacity=100000000;" for i in range(number))
     with one_nginx(bench, path="/limits", locations=f"location /limits {{ {lines} empty_gif; }}") as measure:
         yield measure
 
 
 @contextmanager
 def one_nginx(bench: Bench, *, path: str = "/free", connections: int = 0, cores: str | None = None,
-              redis: list[Redis] | None = None, **options: object) -> Iterator[Measure]:
+              redis: list[Redis] | None = None, proxy: Server | None = None, **options: object) -> Iterator[Measure]:
     """An nginx for this point alone."""
     redis = redis or [bench.fleet.redis]
     nginx = bench.servers.module(redis[0], cores=cores, directives=bench.settings.directives, **options)
     yield lambda round_: load.wrk(
-        bench.servers, nginx, path, keys=100_000, seconds=bench.settings.seconds, seed=round_, redis=redis, cores=cores,
-        connections=connections or bench.settings.connections)
+        bench.servers, nginx, path, keys=100_000, seconds=bench.settings.seconds, seed=round_, redis=redis, proxy=proxy,
+        cores=cores, connections=connections or bench.settings.connections)
     bench.servers.stop(nginx)
 
 
@@ -124,7 +138,8 @@ def waiting_requests(bench: Bench, number: int) -> Iterator[Measure]:
     bench.servers.running.append(proxy)
     proxy.wait_for(port)
     store = f"rate_limit_redis_pass redis://127.0.0.1:{port};"
-    with one_nginx(bench, connections=min(number, bench.servers.files - 1000), store=store) as measure:
+    connections = min(number, bench.servers.files - 1000)
+    with one_nginx(bench, connections=connections, proxy=proxy, store=store) as measure:
         yield measure
     bench.servers.stop(proxy)
 
@@ -156,9 +171,9 @@ def start_cluster(bench: Bench, number: int) -> list[Redis]:
 
 
 SCALES = {
-    "keys": Scale("keys in Redis", tuple(10 ** i for i in range(8)), (1, 10 ** 6), keys_in_redis, 2,
+    "keys": Scale("keys in Redis", tuple(10 ** i for i in range(8)), (1, 10 ** 6), keys_in_redis, 1, 4e-6,
                   logarithmic=True),
-    "limits": Scale("limits per request", (1, 2, 3, 4, 5, 6, 7, 8), (1, 8), limits_per_request, 0.3),
+    "limits": Scale("limits per request", (1, 2, 3, 4, 6, 8), (1, 8), limits_per_request, 0.3),
     "workers": Scale("workers", (1, 2, 3, 4), (1, 4), workers, 0.3),
     "waiting": Scale(f"requests waiting for a Redis {FAR_AWAY_MS} ms away", (10, 100, 1000, 10_000), (100, 1000),
                      waiting_requests, 1, logarithmic=True),

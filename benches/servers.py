@@ -7,7 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Callable
 
@@ -120,15 +120,15 @@ class Nginx(Server):
             wait_until(lambda: len(machine.children(self.pid)) == workers, "the workers of nginx")
             self.workers = machine.children(self.pid)
 
-    def get(self, *paths: str) -> int:
-        """Asks for these, one after the other, and returns the last status."""
+    def get(self, *paths: str) -> HTTPResponse:
+        """Asks for these, one after the other, and returns the last answer."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         for path in paths:
             connection.request("GET", path)
             answer = connection.getresponse()
             answer.read()
         connection.close()
-        return answer.status
+        return answer
 
 
 class Servers:
@@ -178,5 +178,5 @@ class Servers:
         """An nginx with the module, connected to Redis."""
         nginx = self.nginx("module", **({"store": f"rate_limit_redis_pass {redis.url};"} | options))
         # Workers connect on their own, and may be asked before.
-        wait_until(lambda: nginx.get("/free?k=first") == 200, "the module's first decision")
+        wait_until(lambda: nginx.get("/free?k=first").status == 200, "the module's first decision")
         return nginx

@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import time
 
 import machine
 from load import Record
@@ -11,7 +10,7 @@ from servers import Nginx, Servers
 
 LOCATION = """
     location /wait {
-        rate_limit_redis $arg_wait name=wait rate=1000r/h capacity=100000000;
+        rate_limit_redis $arg_wait name=wait rate=120r/h capacity=100000000;
         empty_gif;
     }
 """
@@ -29,12 +28,11 @@ def memory(servers: Servers, variant: str, number: int) -> Record:
     else:
         nginx = servers.nginx(variant)
         # The first of a key is not delayed.
-        # The first of a key is not delayed.
         nginx.get(f"/wait?wait={1:06}")
     worker = nginx.workers[0]
     before = machine.private_memory(worker)
     connections = [ask(nginx, i if redis else 1) for i in range(number)]
-    until_idle(worker)
+    machine.wait_until_idle(worker, 0.01)
     used = machine.private_memory(worker) - before
     for connection in connections:
         connection.setblocking(False)
@@ -52,12 +50,3 @@ def ask(nginx: Nginx, key: int) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", nginx.port), timeout=60)
     connection.sendall(f"GET /wait?wait={key:06} HTTP/1.1\r\nHost: bench\r\n\r\n".encode())
     return connection
-
-
-def until_idle(worker: int) -> None:
-    """Waits until the worker has nothing to do for a while."""
-    used, quiet = machine.cpu_seconds([worker]), 0
-    while quiet < 5:
-        time.sleep(0.1)
-        now = machine.cpu_seconds([worker])
-        quiet, used = (quiet + 1 if now - used < 0.001 else 0), now
