@@ -84,8 +84,9 @@ impl Shared {
     }
 
     fn bucket(&self, digest: u128) -> Option<&'static Bucket> {
-        let index = (digest as u64).checked_rem(self.denials.len() as u64)?;
-        self.denials.get(usize::try_from(index).ok()?)
+        // The digest as a fraction of all digests, as far along the buckets.
+        let index = (u128::from(digest as u64) * self.denials.len() as u128) >> u64::BITS;
+        self.denials.get(index as usize)
     }
 }
 
