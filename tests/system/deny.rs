@@ -87,3 +87,29 @@ fn a_key_that_was_deleted_is_noticed() {
     wait_until(PATIENCE, || ask(&mut http, &client) == [PASSED], "the client to pass");
     assert!(rejected.elapsed() > LONGEST / 2, "it was not known");
 }
+
+/// They did not wait, and are counted where the others are.
+#[test]
+fn they_are_counted() {
+    let redis = Redis::start();
+    let nginx = limited(&redis)
+        .server("location = /metrics { rate_limit_redis_metrics prometheus; }")
+        .start_connected(&redis);
+    let decisions = ask(&mut nginx.http(), &["a", "a", "b", "a", "a"].map(str::to_owned));
+    let known = known_of(&decisions[3..]);
+    let page = nginx.get("/metrics").text().to_owned();
+    for line in [
+        "requests_total{name=\"default\",result=\"passed\"} 2".to_owned(),
+        "requests_total{name=\"default\",result=\"rejected\"} 3".to_owned(),
+        format!("decisions_total{{name=\"default\",source=\"redis\"}} {}", 5 - known),
+        format!("decisions_total{{name=\"default\",source=\"cache\"}} {known}"),
+        "decision_seconds_bucket{le=\"+Inf\"} 5".to_owned(),
+        "decision_seconds_count 5".to_owned(),
+    ] {
+        let line = format!("nginx_rate_limit_redis_{line}");
+        assert!(page.lines().any(|other| other == line), "{line}:\n{page}");
+    }
+    let shortest = page.lines().find(|line| line.contains("decision_seconds_bucket"));
+    let shortest = shortest.and_then(|line| line.rsplit_once(' ')).map(|(_, count)| count);
+    assert!(shortest.is_some_and(|count| count.parse::<usize>().unwrap() >= known), "{page}");
+}
