@@ -269,11 +269,11 @@ impl Context {
 
     /// Of the limits that answered, the one that stands for all.
     fn tightest(&self) -> Option<&'static Asked> {
-        let asked = self.asked();
-        let verdicts = asked
-            .iter()
-            .filter_map(|asked| Some((asked.question.quota.limit(), asked.verdict.get()?)));
-        asked.get(tightest(verdicts)?)
+        let mut answered =
+            self.asked().iter().filter_map(|asked| Some((asked, asked.verdict.get()?)));
+        let verdicts = answered.clone().map(|(asked, it)| (asked.question.quota.limit(), it));
+        let index = tightest(verdicts)?;
+        answered.nth(index).map(|(asked, _)| asked)
     }
 }
 
