@@ -15,7 +15,7 @@ use ngx::http::{HttpModuleLocationConf, NgxHttpCoreModule};
 use rate_limit_core::decision::{self, Decision};
 use rate_limit_core::rate::{MILLISECOND, SECOND};
 use rate_limit_core::text::body;
-use rate_limit_core::text::fields::{self, Name};
+use rate_limit_core::text::fields::{Fields, Name};
 
 use crate::redis::Asked;
 use crate::request::Context;
@@ -49,8 +49,8 @@ unsafe extern "C" fn header_filter(r: *mut ngx_http_request_t) -> ngx_int_t {
 }
 
 thread_local! {
-    /// Where the values of fields are written, before they are copied for the request.
-    static SPACE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// What is added to an answer, before it is copied for the request.
+    static FIELDS: RefCell<Fields> = const { RefCell::new(Fields::new()) };
 }
 
 /// Adds what the decision says; `None` if NGINX is out of memory.
@@ -59,17 +59,21 @@ thread_local! {
 /// `r` must be valid.
 unsafe fn add_fields(r: *mut ngx_http_request_t, context: &Context) -> Option<()> {
     let Some(decision) = context.decision() else { return Some(()) };
-    let (shown, wait) = (decision.shown, decision.retry_after());
-    let forms = context.conf().forms();
+    let (forms, wait) = (context.conf().forms(), decision.retry_after());
     let all = context.asked().iter().filter_map(Asked::show);
-    let mut added = Some(());
-    SPACE.with_borrow_mut(|space| {
-        fields::each(forms, shown.as_ref(), all, unix_time(), wait, space, |name, value| {
-            // SAFETY: passed on.
-            added = added.and_then(|()| unsafe { set_field(r, name, value) });
-        });
-    });
-    added
+    FIELDS.with_borrow_mut(|fields| {
+        fields.fill(forms, decision.shown.as_ref(), all, unix_time(), wait);
+        // SAFETY: passed on. The values are copied in one piece into the pool of the request, and
+        // lie in it as they lie in the fields.
+        unsafe {
+            remove(r, |name| fields.has(name));
+            let text = ngx_str_t::from_bytes((*r).pool, fields.text())?;
+            fields.iter().try_for_each(|(name, value)| {
+                let data = text.data.add(value.start);
+                push(r, name, ngx_str_t { data, len: value.len() })
+            })
+        }
+    })
 }
 
 /// The time in µs, to the ms, as NGINX knows it.
@@ -169,27 +173,51 @@ unsafe fn send(
     }
 }
 
-/// Sets a header field in place of any of the same name, such as an upstream's.
+/// Sets a header field in place of any of the same name; `None` if NGINX is out of memory.
 ///
 /// # Safety
 /// `r` must be valid.
-pub(crate) unsafe fn set_field(r: *mut ngx_http_request_t, name: Name, value: &[u8]) -> Option<()> {
-    // SAFETY: the request is valid, and so are the elements of its list of header fields. Names
-    // are static; values are copied into the pool of the request.
+pub(crate) unsafe fn set_field(
+    r: *mut ngx_http_request_t,
+    name: &'static Name,
+    value: &'static str,
+) -> Option<()> {
+    // SAFETY: passed on.
     unsafe {
-        let headers = &raw mut (*r).headers_out.headers;
-        let mut part = &raw mut (*headers).part;
+        remove(r, |other| other.eq_ignore_ascii_case(name.lower.as_bytes()));
+        push(r, name, ngx_str_t { data: value.as_ptr().cast_mut(), len: value.len() })
+    }
+}
+
+/// Removes header fields with such names, which may be an upstream's.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn remove(r: *mut ngx_http_request_t, is_such: impl Fn(&[u8]) -> bool) {
+    // SAFETY: the request is valid, and so are the elements of its list of header fields.
+    unsafe {
+        let mut part = &raw mut (*r).headers_out.headers.part;
         while !part.is_null() {
             let elements = (*part).elts.cast::<ngx_table_elt_t>();
             for index in 0..(*part).nelts {
                 let field = elements.add(index);
-                if (*field).key.as_bytes().eq_ignore_ascii_case(name.lower.as_bytes()) {
+                if is_such((*field).key.as_bytes()) {
                     (*field).hash = 0;
                 }
             }
             part = (*part).next;
         }
-        let value = ngx_str_t::from_bytes((*r).pool, value)?;
+    }
+}
+
+/// Adds a header field; `None` if NGINX is out of memory.
+///
+/// # Safety
+/// `r` must be valid, and `value` live as long.
+unsafe fn push(r: *mut ngx_http_request_t, name: &'static Name, value: ngx_str_t) -> Option<()> {
+    // SAFETY: the request is valid. Names are static.
+    unsafe {
+        let headers = &raw mut (*r).headers_out.headers;
         let field = ngx_list_push(headers).cast::<ngx_table_elt_t>().as_mut()?;
         field.hash = 1;
         field.key = ngx_str_t { data: name.text.as_ptr().cast_mut(), len: name.text.len() };

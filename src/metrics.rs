@@ -17,9 +17,9 @@ use crate::Module;
 use crate::answer::set_field;
 use crate::conf::LocationConf;
 
-const ALLOW: Name = Name { text: "Allow", lower: "allow" };
-const CACHE_CONTROL: Name = Name { text: "Cache-Control", lower: "cache-control" };
-const CONTENT_SECURITY_POLICY: Name =
+static ALLOW: Name = Name { text: "Allow", lower: "allow" };
+static CACHE_CONTROL: Name = Name { text: "Cache-Control", lower: "cache-control" };
+static CONTENT_SECURITY_POLICY: Name =
     Name { text: "Content-Security-Policy", lower: "content-security-policy" };
 
 /// The page loads nothing, and asks only its own server for the numbers.
@@ -45,7 +45,7 @@ pub(crate) unsafe extern "C" fn handle(r: *mut ngx_http_request_t) -> ngx_int_t 
 /// `r` must be valid.
 unsafe fn refuse(r: *mut ngx_http_request_t) -> Option<ngx_int_t> {
     // SAFETY: passed on.
-    unsafe { set_field(r, ALLOW, b"GET, HEAD")? };
+    unsafe { set_field(r, &ALLOW, "GET, HEAD")? };
     Some(NGX_HTTP_NOT_ALLOWED as ngx_int_t)
 }
 
@@ -63,9 +63,9 @@ unsafe fn answer(r: *mut ngx_http_request_t) -> Option<ngx_int_t> {
             Form::Json => snapshot(r).json().into(),
             Form::Html => HTML.into(),
         };
-        set_field(r, CACHE_CONTROL, b"no-store")?;
+        set_field(r, &CACHE_CONTROL, "no-store")?;
         if form == Form::Html {
-            set_field(r, CONTENT_SECURITY_POLICY, POLICY.as_bytes())?;
+            set_field(r, &CONTENT_SECURITY_POLICY, POLICY)?;
         }
         send(r, form, &text)
     }

@@ -83,7 +83,8 @@ unsafe fn settle(
 ) -> Status {
     // SAFETY: passed on.
     unsafe {
-        let Some(context) = Context::create(r, conf, None) else { return INTERNAL_ERROR };
+        let context = Context::create(r, conf, &[], None, monotonic_micros());
+        let Some(context) = context else { return INTERNAL_ERROR };
         context.settle(status);
         act(r, context)
     }
@@ -98,24 +99,25 @@ unsafe fn ask(
     conf: &'static LocationConf,
     asked: &'static [Asked],
 ) -> Status {
+    let now = monotonic_micros();
     // SAFETY: the request is valid; its connection outlives it, and the nodes outlive both. The
     // context, and the question in it, stay in the pool of the request, whose cleanup cancels it.
     unsafe {
-        let wake = NonNull::new((*(*r).connection).write);
-        let Some(wake) = wake else { return INTERNAL_ERROR };
-        if is_denied(conf, asked) {
-            let pending = Pending::new(asked, &[], conf.timeout(), wake);
-            let context = Context::create(r, conf, Some(pending));
+        if is_denied(conf, asked, now) {
+            let context = Context::create(r, conf, asked, None, now);
             let Some(context) = context else { return INTERNAL_ERROR };
             context.decide(Source::Cache);
             return act(r, context);
         }
+        let wake = NonNull::new((*(*r).connection).write);
+        let Some(wake) = wake else { return INTERNAL_ERROR };
         let main = Module::main_conf(&*r.cast::<ngx::http::Request>());
         let deployment = main.and_then(|main| conf.deployment(main));
         let parts = deployment.and_then(|all| all.as_ref().parts(asked, (*r).pool));
         let Some(parts) = parts else { return INTERNAL_ERROR };
         let pending = Pending::new(asked, parts, conf.timeout(), wake);
-        let Some(context) = Context::create(r, conf, Some(pending)) else { return INTERNAL_ERROR };
+        let context = Context::create(r, conf, asked, Some(pending), now);
+        let Some(context) = context else { return INTERNAL_ERROR };
         if is_rejected_locally(context, asked) {
             context.decide(Source::Local);
             return act(r, context);
@@ -131,10 +133,10 @@ unsafe fn ask(
 
 /// Whether it is known, without asking Redis, that the request cannot pass. Of several limits the
 /// others would not answer, so then all are asked.
-fn is_denied(conf: &LocationConf, asked: &[Asked]) -> bool {
+fn is_denied(conf: &LocationConf, asked: &[Asked], now: u64) -> bool {
     let [asked] = asked else { return false };
     let Some(shared) = context::memory().filter(|_| conf.deny_cache()) else { return false };
-    let verdict = shared.denied(asked, monotonic_micros());
+    let verdict = shared.denied(asked, now);
     asked.verdict.set(verdict);
     verdict.is_some()
 }

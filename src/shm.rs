@@ -28,7 +28,7 @@ mod local;
 mod record;
 mod snapshot;
 
-use denials::Denial;
+use denials::Bucket;
 
 pub(crate) use local::Local;
 pub(crate) use record::{LimitRecord, NodeRecord, View};
@@ -40,7 +40,7 @@ pub(crate) const DEFAULT_SIZE: usize = 8 << 20;
 pub(crate) const LEAST_SIZE: usize = 256 << 10;
 
 /// Says that the memory is laid out as this version does it.
-const LAYOUT: u64 = 0x7261_7465_6c69_0003;
+const LAYOUT: u64 = 0x7261_7465_6c69_0004;
 
 /// This part of the memory is for records.
 const RECORDS: usize = 8;
@@ -75,7 +75,7 @@ pub(crate) struct Shared {
     header: &'static Header,
     limits: &'static [LimitRecord],
     nodes: &'static [NodeRecord],
-    denials: &'static [Denial],
+    denials: &'static [Bucket],
     table: NonNull<u64>,
     table_words: usize,
 }
@@ -148,9 +148,9 @@ impl Shared {
             let nodes_at = limits_at + limits * size_of::<LimitRecord>();
             let nodes = size / RECORDS / 2 / size_of::<NodeRecord>();
             let records = nodes_at + nodes * size_of::<NodeRecord>();
-            let denials_at = records.next_multiple_of(align_of::<Denial>());
-            let denials = size / DENIALS / size_of::<Denial>();
-            let table_at = denials_at + denials * size_of::<Denial>();
+            let denials_at = records.next_multiple_of(align_of::<Bucket>());
+            let denials = size / DENIALS / size_of::<Bucket>();
+            let table_at = denials_at + denials * size_of::<Bucket>();
             let header = &*start.cast::<Header>();
             let shared = Self {
                 pool,

@@ -221,20 +221,22 @@ pub fn seconds(micros: u64) -> u64 {
 /// verdicts. The limits and verdicts come in the order of the configuration, and the first of
 /// equals wins.
 pub fn tightest(verdicts: impl IntoIterator<Item = (u64, Verdict)>) -> Option<usize> {
-    let rank = |limit: u64, verdict: &Verdict| {
-        let wait = match verdict.retry {
-            Retry::No => 0,
-            Retry::After(micros) => micros,
-            Retry::Never => u64::MAX,
-        };
-        // Shares are compared as fractions of 2^32: remaining never exceeds limit.
-        let share = (u128::from(verdict.remaining) << 32) / u128::from(limit.max(1));
-        (verdict.allowed, std::cmp::Reverse(wait), share)
+    let wait = |verdict: &Verdict| match verdict.retry {
+        Retry::No => 0,
+        Retry::After(micros) => micros,
+        Retry::Never => u64::MAX,
+    };
+    // Of its own limit and the other's verdict: so shares are compared without a division.
+    let product = |limit: u64, verdict: &Verdict| u128::from(verdict.remaining) * u128::from(limit);
+    let compare = |(limit, verdict): &(u64, Verdict), (other, its): &(u64, Verdict)| {
+        (verdict.allowed.cmp(&its.allowed))
+            .then_with(|| wait(its).cmp(&wait(verdict)))
+            .then_with(|| product(*other, verdict).cmp(&product(*limit, its)))
     };
     verdicts
         .into_iter()
         .enumerate()
-        .min_by_key(|(_, (limit, verdict))| rank(*limit, verdict))
+        .min_by(|(_, one), (_, other)| compare(one, other))
         .map(|(index, _)| index)
 }
 
@@ -285,7 +287,9 @@ mod tests {
     fn the_tightest_is_shown() {
         assert_eq!(tightest([]), None);
         assert_eq!(tightest([(10, allowed(5)), (100, allowed(49))]), Some(1));
+        assert_eq!(tightest([(100, allowed(49)), (10, allowed(5))]), Some(0));
         assert_eq!(tightest([(10, allowed(5)), (10, allowed(5))]), Some(0));
+        assert_eq!(tightest([(10, allowed(5)), (20, allowed(10))]), Some(0));
         assert_eq!(tightest([(10, allowed(0)), (10, rejected(Retry::After(1)))]), Some(1));
         assert_eq!(
             tightest([(9, rejected(Retry::After(7))), (9, rejected(Retry::After(8)))]),

@@ -5,16 +5,29 @@ use std::ptr::{self, NonNull};
 use ngx::core::Status;
 use ngx::ffi::{
     ngx_conf_t, ngx_http_compile_complex_value, ngx_http_compile_complex_value_t,
-    ngx_http_complex_value, ngx_http_complex_value_t, ngx_http_request_t, ngx_palloc, ngx_str_t,
+    ngx_http_complex_value, ngx_http_complex_value_t, ngx_http_get_flushed_variable,
+    ngx_http_get_variable_index, ngx_http_request_t, ngx_palloc, ngx_str_t, ngx_uint_t,
 };
 
 /// A text of the configuration that may hold variables.
 #[derive(Clone, Copy)]
-pub(crate) struct ComplexValue(NonNull<ngx_http_complex_value_t>);
+pub(crate) enum ComplexValue {
+    /// A variable and nothing else, as most are: its value need not be copied.
+    Variable(ngx_uint_t),
+    /// Whatever else.
+    Script(NonNull<ngx_http_complex_value_t>),
+}
 
 impl ComplexValue {
     /// Compiles `text`; NGINX has logged the error if there is one.
     pub(super) fn compile(cf: &mut ngx_conf_t, text: &'static str) -> Result<Self, String> {
+        let invalid = || format!("invalid value \"{text}\" in \"rate_limit_redis\" directive");
+        if let Some(name) = variable(text) {
+            let mut name = ngx_str_t { data: name.as_ptr().cast_mut(), len: name.len() };
+            // SAFETY: NGINX copies the name.
+            let index = unsafe { ngx_http_get_variable_index(cf, &mut name) };
+            return ngx_uint_t::try_from(index).map(Self::Variable).map_err(|_| invalid());
+        }
         let mut value = ngx_str_t { data: text.as_ptr().cast_mut(), len: text.len() };
         // SAFETY: the value is made in the pool of the configuration, and lives as long as it
         // does. The text is only read, and is of the same pool.
@@ -26,33 +39,55 @@ impl ComplexValue {
             compile.value = &mut value;
             compile.complex_value = complex.as_ptr();
             if ngx_http_compile_complex_value(&mut compile) != Status::NGX_OK.0 {
-                return Err(format!("invalid value \"{text}\" in \"rate_limit_redis\" directive"));
+                return Err(invalid());
             }
-            Ok(Self(complex))
+            Ok(Self::Script(complex))
         }
     }
 
     /// Whether it holds no variables.
     pub(super) fn is_literal(self) -> bool {
-        // SAFETY: see `compile`.
-        unsafe { self.0.as_ref().lengths.is_null() }
+        match self {
+            Self::Variable(_) => false,
+            // SAFETY: see `compile`.
+            Self::Script(complex) => unsafe { complex.as_ref().lengths.is_null() },
+        }
     }
 
     /// The value for a request; `None` if NGINX is out of memory.
     pub(crate) fn evaluate(self, r: &mut ngx_http_request_t) -> Option<&[u8]> {
-        let mut value = ngx_str_t::empty();
-        // SAFETY: the request is valid, and the result is in its pool, or in the configuration's
-        // for a literal.
+        // SAFETY: the request is valid. The result is in its pool, or in the configuration's for a
+        // literal; or where the variable says, which is in the memory of the request, its
+        // connection or the configuration.
         unsafe {
-            if ngx_http_complex_value(r, self.0.as_ptr(), &mut value) != Status::NGX_OK.0 {
-                return None;
-            }
-            match value.len {
+            let (data, len) = match self {
+                Self::Variable(index) => match ngx_http_get_flushed_variable(r, index).as_ref() {
+                    Some(value) if value.not_found() == 0 => (value.data, value.len() as usize),
+                    _ => return Some(b""),
+                },
+                Self::Script(complex) => {
+                    let mut value = ngx_str_t::empty();
+                    let status = ngx_http_complex_value(r, complex.as_ptr(), &mut value);
+                    if status != Status::NGX_OK.0 {
+                        return None;
+                    }
+                    (value.data, value.len)
+                }
+            };
+            match len {
                 0 => Some(b""),
-                len => Some(std::slice::from_raw_parts(value.data, len)),
+                len => Some(std::slice::from_raw_parts(data, len)),
             }
         }
     }
+}
+
+/// The name of the variable that is all of `text`. Numbers are no names, but what a regular
+/// expression has captured.
+fn variable(text: &str) -> Option<&str> {
+    let name = text.strip_prefix('$')?;
+    let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    (is_name && name.starts_with(|first: char| !first.is_ascii_digit())).then_some(name)
 }
 
 /// A number or the like: a literal that was read once, or a variable that is read for each

@@ -23,12 +23,15 @@ use crate::shm::{Local, Shared};
 /// charged once however often it is redirected.
 pub(crate) struct Context {
     conf: &'static LocationConf,
+    /// What was asked, if there was anything to ask.
+    asked: &'static [Asked],
+    /// The questions to Redis, unless it need not be asked.
     pending: Option<Pending>,
     /// Whether what was asked has been answered, by whomever.
     answered: Cell<bool>,
     /// What has been spent in this machine's memory.
     local: Cell<Option<Local>>,
-    /// When the request began to wait, in µs.
+    /// When the request came, in µs.
     started: u64,
     outcome: Cell<Option<Outcome>>,
     stage: Cell<Stage>,
@@ -41,6 +44,8 @@ struct Outcome {
     source: Source,
     wait: u64,
     delay: u64,
+    /// The limit that stands for all that were asked, if they answered.
+    shown: Option<&'static Asked>,
 }
 
 /// How far a request has come.
@@ -57,21 +62,25 @@ pub(super) enum Stage {
 }
 
 impl Context {
-    /// Makes the context of a request. `None` if NGINX is out of memory.
+    /// Makes the context of a request that came at `started`, in µs of the monotonic clock. `None` if
+    /// NGINX is out of memory.
     ///
     /// # Safety
     /// `r` must be valid. What is returned lives as long as the request does.
     pub(super) unsafe fn create(
         r: *mut ngx_http_request_t,
         conf: &'static LocationConf,
+        asked: &'static [Asked],
         pending: Option<Pending>,
+        started: u64,
     ) -> Option<&'static Self> {
         let context = Self {
             conf,
+            asked,
             pending,
             answered: Cell::new(false),
             local: Cell::new(None),
-            started: monotonic_micros(),
+            started,
             outcome: Cell::new(None),
             stage: Cell::new(Stage::Asking),
         };
@@ -121,21 +130,25 @@ impl Context {
         self.conf
     }
 
-    /// When the request began to wait, in µs of the monotonic clock.
+    /// When the request came, in µs of the monotonic clock.
     pub(super) fn started(&self) -> u64 {
         self.started
     }
 
-    /// What was asked, unless there was nothing to ask.
+    /// The questions to Redis, unless it need not be asked.
     pub(super) fn pending(&self) -> Option<&Pending> {
         self.pending.as_ref()
     }
 
     /// How the request was decided, once it is.
     pub(crate) fn decision(&self) -> Option<Decision<'static>> {
-        let Outcome { status, source, wait, delay } = self.outcome.get()?;
-        let shown = self.shown().and_then(Asked::show);
-        Some(Decision { status, source, shown, wait, delay })
+        let Outcome { status, source, wait, delay, shown } = self.outcome.get()?;
+        Some(Decision { status, source, shown: shown.and_then(Asked::show), wait, delay })
+    }
+
+    /// The limit that stands for all that were asked, if they answered.
+    pub(super) fn shown(&self) -> Option<&'static Asked> {
+        self.outcome.get()?.shown
     }
 
     /// Whether the request had nothing to ask.
@@ -208,8 +221,13 @@ impl Context {
                 pending.forget_spent();
             }
         }
-        let wait = monotonic_micros().saturating_sub(self.started);
-        self.outcome.set(Some(Outcome { status, source, wait, delay }));
+        let wait = match source {
+            // It is known, so nothing was waited for.
+            Source::Cache => 0,
+            _ => monotonic_micros().saturating_sub(self.started),
+        };
+        let shown = self.tightest();
+        self.outcome.set(Some(Outcome { status, source, wait, delay, shown }));
         if let Some(shared) = memory() {
             self.count(&shared, status, source, wait);
         }
@@ -218,12 +236,17 @@ impl Context {
     /// Counts what became of the request, for each limit that had a part in it: one that allowed
     /// what another rejected had none.
     fn count(&self, shared: &Shared, status: Status, source: Source, wait: u64) {
-        let Some(pending) = &self.pending else { return };
-        shared.count_wait(wait);
-        if source == Source::Redis {
+        if self.asked.is_empty() {
+            return;
+        }
+        // Those of the cache did not wait: their decisions are counted, which is enough.
+        if source != Source::Cache {
+            shared.count_wait(wait);
+        }
+        if let (Source::Redis, Some(pending)) = (source, &self.pending) {
             pending.count_wait(wait);
         }
-        for asked in pending.asked() {
+        for asked in self.asked {
             let record = asked.limit.record(shared);
             if self.answered.get() && asked.verdict.get().is_some() {
                 record.count_decision(source);
@@ -236,10 +259,7 @@ impl Context {
 
     /// All that was asked and answered.
     pub(crate) fn asked(&self) -> &'static [Asked] {
-        match &self.pending {
-            Some(pending) if self.answered.get() => pending.asked(),
-            _ => &[],
-        }
+        if self.answered.get() { self.asked } else { &[] }
     }
 
     /// The limits that did not allow the request.
@@ -247,13 +267,13 @@ impl Context {
         self.asked().iter().filter(|asked| asked.is_violated())
     }
 
-    /// The limit that stands for all that were asked, if they answered.
-    pub(super) fn shown(&self) -> Option<&'static Asked> {
-        let asked = self.asked();
-        let verdicts = asked
-            .iter()
-            .filter_map(|asked| Some((asked.question.quota.limit(), asked.verdict.get()?)));
-        asked.get(tightest(verdicts)?)
+    /// Of the limits that answered, the one that stands for all.
+    fn tightest(&self) -> Option<&'static Asked> {
+        let mut answered =
+            self.asked().iter().filter_map(|asked| Some((asked, asked.verdict.get()?)));
+        let verdicts = answered.clone().map(|(asked, it)| (asked.question.quota.limit(), it));
+        let index = tightest(verdicts)?;
+        answered.nth(index).map(|(asked, _)| asked)
     }
 }
 

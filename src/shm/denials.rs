@@ -1,9 +1,10 @@
 //! Until when clients cannot pass, so that Redis need not be asked again.
 //!
-//! A lock-free table: each entry has one place, which the next one for that place takes. An entry
-//! is a few words, written and read without a lock, and its first two are the digest combined with
-//! all others: whoever reads an entry that is being written gets a digest that fits nothing. (Hyatt
-//! and Mann, "A lock-less transposition table implementation", 2002.)
+//! A lock-free table of buckets of a few entries. A client has one bucket, in any entry of which it
+//! may be; where all are taken the one goes that ends first. An entry is a few words, written and
+//! read without a lock, and its first two are the digest combined with all others: whoever reads an
+//! entry that is being written gets a digest that fits nothing. (Hyatt and Mann, "A lock-less
+//! transposition table implementation", 2002.)
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,6 +17,14 @@ use crate::redis::Asked;
 /// For how long Redis is not asked about a client, in µs, even if it cannot pass for longer. So
 /// long it may take until a change in Redis, such as a deleted key, is noticed.
 const LONGEST: u64 = 1_000_000;
+
+/// How many clients find room in a bucket. Clients that had one place each would push one another
+/// out of it in turns, and so ask Redis again and again: a few of a hundred where the table has room
+/// for thousands.
+const WAYS: usize = 4;
+
+/// Entries side by side.
+pub(super) type Bucket = [Denial; WAYS];
 
 /// An entry: a line of the processor's cache.
 #[derive(Default)]
@@ -40,8 +49,9 @@ impl Shared {
             return None;
         }
         let digest = self.denial_digest(asked)?;
-        let Known { until, passes, whole } = self.denial(digest)?.read(digest)?;
-        (now < until).then(|| Verdict {
+        let mut entries = self.bucket(digest)?.iter().filter_map(|denial| denial.read(digest));
+        let Known { passes, whole, .. } = entries.find(|known| now < known.until)?;
+        Some(Verdict {
             allowed: false,
             remaining: 0,
             reset: whole.saturating_sub(now),
@@ -57,7 +67,7 @@ impl Shared {
         let passes = now.saturating_add(retry);
         let until = passes.min(now.saturating_add(LONGEST));
         let whole = now.saturating_add(verdict.reset);
-        if let Some(denial) = self.denial(digest) {
+        if let Some(denial) = self.bucket(digest).and_then(|bucket| place(bucket, digest)) {
             denial.write(digest, Known { until, passes, whole });
             self.header.denied.fetch_max(until, Ordering::Relaxed);
         }
@@ -73,13 +83,27 @@ impl Shared {
         (question.cost == 1).then(|| key::memory_digest(seed ^ parameters, question.key))
     }
 
-    fn denial(&self, digest: u128) -> Option<&'static Denial> {
-        let index = (digest as u64).checked_rem(self.denials.len() as u64)?;
-        self.denials.get(usize::try_from(index).ok()?)
+    fn bucket(&self, digest: u128) -> Option<&'static Bucket> {
+        // The digest as a fraction of all digests, as far along the buckets.
+        let index = (u128::from(digest as u64) * self.denials.len() as u128) >> u64::BITS;
+        self.denials.get(index as usize)
     }
 }
 
+/// Where a client is to be remembered: where it is already, else instead of who ends first, which
+/// is one whose time has passed if there is one.
+fn place(bucket: &Bucket, digest: u128) -> Option<&Denial> {
+    let own = bucket.iter().find(|denial| denial.read(digest).is_some());
+    own.or_else(|| bucket.iter().min_by_key(|denial| denial.until()))
+}
+
 impl Denial {
+    /// When the entry ends, whosever it is.
+    fn until(&self) -> u64 {
+        let [_, _, until, _, _] = &self.0;
+        until.load(Ordering::Relaxed)
+    }
+
     fn read(&self, digest: u128) -> Option<Known> {
         let [low, high, until, passes, whole] =
             self.0.each_ref().map(|word| word.load(Ordering::Relaxed));

@@ -80,6 +80,12 @@ impl LimitRecord {
         count(&Source::DECIDING, &self.sources, source);
     }
 
+    /// How often this limit said something, of this source.
+    pub(super) fn decisions(&self, source: Source) -> u64 {
+        counter(&Source::DECIDING, &self.sources, source)
+            .map_or(0, |counter| counter.load(Ordering::Relaxed))
+    }
+
     /// All that was counted.
     pub(super) fn read(&self) -> metrics::Limit {
         metrics::Limit {
@@ -90,9 +96,18 @@ impl LimitRecord {
     }
 }
 
+/// The counter that stands for `value` of `all`.
+fn counter<'a, T: PartialEq>(
+    all: &[T],
+    counters: &'a [AtomicU64],
+    value: T,
+) -> Option<&'a AtomicU64> {
+    all.iter().zip(counters).find(|(other, _)| **other == value).map(|(_, counter)| counter)
+}
+
 /// Adds one to the counter that stands for `value` of `all`.
 fn count<T: PartialEq>(all: &[T], counters: &[AtomicU64], value: T) {
-    if let Some((_, counter)) = all.iter().zip(counters).find(|(other, _)| **other == value) {
+    if let Some(counter) = counter(all, counters, value) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use rate_limit_core::decision::Source;
 use rate_limit_core::text::metrics::{Memory, Node, Snapshot, Waits};
 
 use super::Shared;
@@ -13,15 +14,21 @@ impl Shared {
         let (limits, nodes) =
             self.locked(|| (record::taken(self.limits), record::taken(self.nodes)));
         Snapshot {
+            waits: self.waits(limits),
             limits: limits.iter().map(LimitRecord::read).collect(),
             nodes: by_name(nodes.iter().map(NodeRecord::read)),
-            waits: Waits {
-                buckets: record::read(&self.header.waits),
-                waited: self.header.waited.load(Ordering::Relaxed),
-            },
             memory: self.memory(),
             ..Snapshot::default()
         }
+    }
+
+    /// How long requests waited: those of the cache not at all. Such a request has one limit, so it
+    /// is one decision.
+    fn waits(&self, limits: &[LimitRecord]) -> Waits {
+        let mut buckets = record::read(&self.header.waits);
+        let [shortest, ..] = &mut buckets;
+        *shortest += limits.iter().map(|limit| limit.decisions(Source::Cache)).sum::<u64>();
+        Waits { buckets, waited: self.header.waited.load(Ordering::Relaxed) }
     }
 
     fn memory(&self) -> Memory {

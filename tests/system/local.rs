@@ -199,6 +199,29 @@ fn who_has_spent_it_locally_gets_no_burst_of_a_redis_that_returns() {
     }
 }
 
+/// Of two limits, the first of which has nothing to say, the other is told of.
+#[test]
+fn one_of_two_limits_remembers() {
+    let mut redis = Redis::start();
+    redis.kill9();
+    let narrow = "$arg_k rate=1r/h name=narrow";
+    let nginx = local(&redis.url())
+        .server(&location("/one", narrow))
+        .server(&location(
+            "/two",
+            &format!("$arg_k rate=9r/h name=wide; rate_limit_redis {narrow}"),
+        ))
+        .start();
+    assert_eq!(nginx.get("/one?k=a").decision(), "PASSED local");
+    redis.restart();
+    recovers(&nginx, "/one");
+    let response = nginx.get("/two?k=a");
+    assert_eq!(response.decision(), "REJECTED local");
+    let [limit, remaining, reset] = quota(&response);
+    assert_eq!((limit, remaining), (1, 0), "{response:?}");
+    assert!(reset > 3_590 && retry_after(&response) > 3_590, "{response:?}");
+}
+
 /// One client asks for all it can get before, during and after an outage, after which Redis has
 /// forgotten everything.
 #[track_caller]

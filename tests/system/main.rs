@@ -9,6 +9,7 @@ mod client;
 mod cluster;
 mod compat;
 mod config;
+mod deny;
 mod down;
 mod dry_run;
 mod exact;

@@ -1,5 +1,7 @@
 //! Header fields of an answer.
 
+use std::ops::Range;
+
 use super::number;
 use crate::decision::{Shown, seconds};
 use crate::rate::SECOND;
@@ -19,21 +21,21 @@ macro_rules! name {
     };
 }
 
-const X_RATELIMIT: [Name; 3] = [
+static X_RATELIMIT: [Name; 3] = [
     name!("X-RateLimit-Limit", "x-ratelimit-limit"),
     name!("X-RateLimit-Remaining", "x-ratelimit-remaining"),
     name!("X-RateLimit-Reset", "x-ratelimit-reset"),
 ];
 
-const RATELIMIT: [Name; 3] = [
+static RATELIMIT: [Name; 3] = [
     name!("RateLimit-Limit", "ratelimit-limit"),
     name!("RateLimit-Remaining", "ratelimit-remaining"),
     name!("RateLimit-Reset", "ratelimit-reset"),
 ];
 
-const POLICY: Name = name!("RateLimit-Policy", "ratelimit-policy");
-const SERVICE_LIMIT: Name = name!("RateLimit", "ratelimit");
-const RETRY_AFTER: Name = name!("Retry-After", "retry-after");
+static POLICY: Name = name!("RateLimit-Policy", "ratelimit-policy");
+static SERVICE_LIMIT: Name = name!("RateLimit", "ratelimit");
+static RETRY_AFTER: Name = name!("Retry-After", "retry-after");
 
 /// Which forms of fields an answer carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,81 +60,106 @@ pub enum Reset {
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// The fields of an answer, each told to `field`: those that tell a client its quota, of the limit
-/// `shown` in the single-valued forms, of `all` limits in the list form; and, where it has to wait
-/// for so many seconds, `Retry-After` (RFC 9110, section 10.2.3).
-///
-/// `now` is the Unix time in µs. `space` is for the values: who keeps it saves allocations.
-pub fn each<'a>(
-    forms: Forms,
-    shown: Option<&Shown<'_>>,
-    all: impl Iterator<Item = Shown<'a>> + Clone,
-    now: u64,
-    retry_after: Option<u64>,
-    space: &mut Vec<u8>,
-    mut field: impl FnMut(Name, &[u8]),
-) {
-    if let Some(shown) = shown {
-        if let Some(reset) = forms.x_ratelimit {
-            single(X_RATELIMIT, shown, reset, now, space, &mut field);
-        }
-        if forms.ratelimit {
-            single(RATELIMIT, shown, Reset::Seconds, now, space, &mut field);
-        }
-        if forms.ietf {
-            field(POLICY, list(space, all.clone(), |limit, out| policy(limit, out)));
-            field(
-                SERVICE_LIMIT,
-                list(space, all, |limit, out| {
-                    service_limit(limit, retry_after, out);
-                }),
-            );
-        }
-    }
-    if let Some(seconds) = retry_after {
-        field(RETRY_AFTER, one_number(space, seconds));
-    }
+/// Fields of an answer: their names, and their values in one piece. Who keeps them to fill them
+/// again saves allocations.
+#[derive(Clone, Debug, Default)]
+pub struct Fields {
+    /// Each with the end of its value.
+    names: Vec<(&'static Name, usize)>,
+    text: Vec<u8>,
 }
 
-/// The form that APIs have converged on: the limit, what remains of it, and when it is whole again.
-fn single(
-    names: [Name; 3],
-    shown: &Shown<'_>,
-    reset: Reset,
-    now: u64,
-    space: &mut Vec<u8>,
-    field: &mut impl FnMut(Name, &[u8]),
-) {
-    let reset = match reset {
-        Reset::Seconds => seconds(shown.verdict.reset),
-        Reset::Epoch => seconds(now.saturating_add(shown.verdict.reset)),
-    };
-    let values = [shown.quota.limit(), shown.verdict.remaining, reset];
-    for (name, value) in names.into_iter().zip(values) {
-        field(name, one_number(space, value));
+impl Fields {
+    /// No fields.
+    pub const fn new() -> Self {
+        Self { names: Vec::new(), text: Vec::new() }
     }
-}
 
-fn one_number(space: &mut Vec<u8>, value: u64) -> &[u8] {
-    space.clear();
-    number::push(space, value);
-    space
-}
+    /// Whether one of them has this name, in whichever case.
+    pub fn has(&self, name: &[u8]) -> bool {
+        self.names.iter().any(|(own, _)| name.eq_ignore_ascii_case(own.lower.as_bytes()))
+    }
 
-/// The items of all limits, separated by commas.
-fn list<'a, 'b>(
-    space: &'b mut Vec<u8>,
-    all: impl Iterator<Item = Shown<'a>>,
-    item: impl Fn(&Shown<'a>, &mut Vec<u8>),
-) -> &'b [u8] {
-    space.clear();
-    for limit in all {
-        if !space.is_empty() {
-            space.extend_from_slice(b", ");
+    /// The values, one right after the other.
+    pub fn text(&self) -> &[u8] {
+        &self.text
+    }
+
+    /// The fields: the name, and where in the text the value is.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static Name, Range<usize>)> {
+        let mut start = 0;
+        self.names.iter().map(move |(name, end)| (*name, std::mem::replace(&mut start, *end)..*end))
+    }
+
+    /// What was there is replaced by those that tell a client its quota, of the limit `shown` in
+    /// the single-valued forms, of `all` limits in the list form; and, where it has to wait for so
+    /// many seconds, `Retry-After` (RFC 9110, section 10.2.3). `now` is the Unix time in µs.
+    pub fn fill<'a>(
+        &mut self,
+        forms: Forms,
+        shown: Option<&Shown<'_>>,
+        all: impl Iterator<Item = Shown<'a>> + Clone,
+        now: u64,
+        retry_after: Option<u64>,
+    ) {
+        self.names.clear();
+        self.text.clear();
+        if let Some(shown) = shown {
+            if let Some(reset) = forms.x_ratelimit {
+                self.single(&X_RATELIMIT, shown, reset, now);
+            }
+            if forms.ratelimit {
+                self.single(&RATELIMIT, shown, Reset::Seconds, now);
+            }
+            if forms.ietf {
+                self.list(&POLICY, all.clone(), policy);
+                self.list(&SERVICE_LIMIT, all, |limit, out| service_limit(limit, retry_after, out));
+            }
         }
-        item(&limit, space);
+        if let Some(seconds) = retry_after {
+            self.number(&RETRY_AFTER, seconds);
+        }
     }
-    space
+
+    /// The form that APIs have converged on: the limit, what remains of it, and when it is whole
+    /// again.
+    fn single(&mut self, names: &'static [Name; 3], shown: &Shown<'_>, reset: Reset, now: u64) {
+        let reset = match reset {
+            Reset::Seconds => seconds(shown.verdict.reset),
+            Reset::Epoch => seconds(now.saturating_add(shown.verdict.reset)),
+        };
+        let values = [shown.quota.limit(), shown.verdict.remaining, reset];
+        for (name, value) in names.iter().zip(values) {
+            self.number(name, value);
+        }
+    }
+
+    fn number(&mut self, name: &'static Name, value: u64) {
+        number::push(&mut self.text, value);
+        self.end(name);
+    }
+
+    /// The items of all limits, separated by commas.
+    fn list<'a>(
+        &mut self,
+        name: &'static Name,
+        all: impl Iterator<Item = Shown<'a>>,
+        item: impl Fn(&Shown<'a>, &mut Vec<u8>),
+    ) {
+        let start = self.text.len();
+        for limit in all {
+            if self.text.len() > start {
+                self.text.extend_from_slice(b", ");
+            }
+            item(&limit, &mut self.text);
+        }
+        self.end(name);
+    }
+
+    /// What was written since the field before is the value of this one.
+    fn end(&mut self, name: &'static Name) {
+        self.names.push((name, self.text.len()));
+    }
 }
 
 /// Appends an item of a list: the limit's name and two numbers.
@@ -206,14 +233,21 @@ mod tests {
     }
 
     fn lines(forms: Forms, limits: &[Shown<'static>], retry_after: Option<u64>) -> Vec<String> {
-        let (mut lines, mut space) = (Vec::new(), Vec::new());
-        let all = limits.iter().copied();
+        let mut fields = Fields::new();
         let now = 1_700_000_000_500_000;
-        each(forms, Some(&limits[0]), all, now, retry_after, &mut space, |name, value| {
+        // Whatever was there before.
+        for retry_after in [Some(1), retry_after] {
+            let all = limits.iter().copied();
+            fields.fill(forms, Some(&limits[0]), all, now, retry_after);
+        }
+        let line = |(name, value): (&Name, Range<usize>)| {
             assert_eq!(name.text.to_ascii_lowercase(), name.lower);
-            lines.push(format!("{}: {}", name.text, std::str::from_utf8(value).unwrap()));
-        });
-        lines
+            assert!(fields.has(name.text.as_bytes()) && fields.has(name.lower.as_bytes()));
+            let value = std::str::from_utf8(&fields.text()[value]).unwrap();
+            format!("{}: {value}", name.text)
+        };
+        assert!(!fields.has(b"") && !fields.has(b"X-RateLimit"));
+        fields.iter().map(line).collect()
     }
 
     const IETF: Forms = Forms { x_ratelimit: None, ratelimit: false, ietf: true };

@@ -1,15 +1,20 @@
 //! Numbers as text, without the machinery of formatting.
 
 /// The most digits that a number has.
-pub const MAX_DIGITS: usize = 20;
+const MAX_DIGITS: usize = 20;
 
 /// Appends a number in decimal.
 pub fn push(out: &mut Vec<u8>, number: u64) {
+    // As most are.
+    if number < 10 {
+        out.push(b'0' + number as u8);
+        return;
+    }
     let mut digits = [b'0'; MAX_DIGITS];
     let mut rest = number;
     let mut length = 0;
     for digit in digits.iter_mut().rev() {
-        *digit = b'0'.wrapping_add((rest % 10) as u8);
+        *digit = b'0' + (rest % 10) as u8;
         rest /= 10;
         length += 1;
         if rest == 0 {

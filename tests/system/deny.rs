@@ -1,0 +1,115 @@
+//! Clients that cannot pass are rejected without asking Redis.
+
+use std::time::{Duration, Instant};
+
+use harness::{Conf, Http, Nginx, PATIENCE, Redis, wait_until};
+
+use crate::seen::StartConnected as _;
+
+/// For how long Redis is not asked about a client.
+const LONGEST: Duration = Duration::from_secs(1);
+
+const PASSED: &str = "PASSED redis";
+const REJECTED: &str = "REJECTED redis";
+const KNOWN: &str = "REJECTED cache";
+
+/// Each client passes once.
+fn limited(redis: &Redis) -> Conf {
+    Conf::new()
+        .redis(redis)
+        .decisions()
+        .http("rate_limit_redis_log_level info; keepalive_requests 100000;")
+        .server("try_files /index.html =404;")
+        .server("location / { rate_limit_redis $arg_k rate=1r/h; }")
+}
+
+/// How requests of these clients are decided.
+fn ask(http: &mut Http, clients: &[String]) -> Vec<String> {
+    let decision = |client: &String| http.get(&format!("/?k={client}")).decision().to_owned();
+    clients.iter().map(decision).collect()
+}
+
+/// How requests are decided of the last `number` of so many clients who have just been rejected by
+/// Redis, one after the other. Where that has taken so long that Redis is asked again, it is done
+/// once more with others.
+fn asked_again(nginx: &Nginx, clients: usize, number: usize) -> Vec<String> {
+    let mut http = nginx.http();
+    for attempt in 0..30 {
+        let clients: Vec<_> = (0..clients).map(|client| format!("{attempt}-{client}")).collect();
+        assert!(ask(&mut http, &clients).iter().all(|decision| decision == PASSED));
+        let (first, last) = clients.split_at(clients.len() - number);
+        assert!(ask(&mut http, first).iter().all(|decision| decision == REJECTED));
+        let begin = Instant::now();
+        assert!(ask(&mut http, last).iter().all(|decision| decision == REJECTED));
+        let decisions = ask(&mut http, last);
+        if begin.elapsed() < LONGEST {
+            return decisions;
+        }
+    }
+    panic!("the machine is too busy");
+}
+
+/// How many requests were rejected without asking Redis.
+fn known_of(decisions: &[String]) -> usize {
+    assert!(decisions.iter().all(|decision| decision == KNOWN || decision == REJECTED));
+    decisions.iter().filter(|decision| *decision == KNOWN).count()
+}
+
+/// Few enough of them share a place by chance.
+#[test]
+fn all_of_many_clients_are_known() {
+    let redis = Redis::start();
+    let nginx = limited(&redis).start_connected(&redis);
+    let known = known_of(&asked_again(&nginx, 1_000, 1_000));
+    assert!(known >= 995, "{known} of 1000");
+}
+
+#[test]
+fn where_there_is_no_room_for_all_the_latest_are_known() {
+    let redis = Redis::start();
+    // Room for a thousand.
+    let nginx =
+        limited(&redis).http("rate_limit_redis_shared_memory 256k;").start_connected(&redis);
+    let known = known_of(&asked_again(&nginx, 3_000, 100));
+    assert!(known >= 98, "{known} of the last 100");
+}
+
+#[test]
+fn a_key_that_was_deleted_is_noticed() {
+    let redis = Redis::start();
+    let nginx = limited(&redis).start_connected(&redis);
+    let client = ["a".to_owned()];
+    let mut http = nginx.http();
+    assert_eq!(ask(&mut http, &client), [PASSED]);
+    assert_eq!(ask(&mut http, &client), [REJECTED]);
+    let rejected = Instant::now();
+    assert_eq!(redis.ask::<u64>(&["DEL", "rl:default:a"]), 1);
+    wait_until(PATIENCE, || ask(&mut http, &client) == [PASSED], "the client to pass");
+    assert!(rejected.elapsed() > LONGEST / 2, "it was not known");
+}
+
+/// They did not wait, and are counted where the others are.
+#[test]
+fn they_are_counted() {
+    let redis = Redis::start();
+    let nginx = limited(&redis)
+        .server("location = /metrics { rate_limit_redis_metrics prometheus; }")
+        .start_connected(&redis);
+    let decisions = ask(&mut nginx.http(), &["a", "a", "b", "a", "a"].map(str::to_owned));
+    let known = known_of(&decisions[3..]);
+    let page = nginx.get("/metrics").text().to_owned();
+    for line in [
+        "requests_total{name=\"default\",result=\"passed\"} 2".to_owned(),
+        "requests_total{name=\"default\",result=\"rejected\"} 3".to_owned(),
+        format!("decisions_total{{name=\"default\",source=\"redis\"}} {}", 5 - known),
+        format!("decisions_total{{name=\"default\",source=\"cache\"}} {known}"),
+        "decision_seconds_bucket{le=\"+Inf\"} 5".to_owned(),
+        "decision_seconds_count 5".to_owned(),
+    ] {
+        let line = format!("nginx_rate_limit_redis_{line}");
+        assert!(page.lines().any(|other| other == line), "{line}:\n{page}");
+    }
+    let shortest = page.lines().find(|line| line.contains("decision_seconds_bucket"));
+    let shortest = shortest.and_then(|line| line.rsplit_once(' ')).map(|(_, count)| count);
+    assert!(shortest.is_some_and(|count| count.parse::<usize>().unwrap() >= known), "{page}");
+}
