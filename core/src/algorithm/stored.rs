@@ -29,7 +29,11 @@ mod tests {
             (TokenBucket, &[9, 8], None),
             (IntervalBucket, &[9, 8], Some(State::Bucket(9, moment(8, 0)))),
             (IntervalBucket, &[9, 8, 7], None),
-            (Gcra, &[1_763_683_200_123_456, 1], Some(State::Arrival(moment(1_763_683_200_123_456, 1)))),
+            (
+                Gcra,
+                &[1_763_683_200_123_456, 1],
+                Some(State::Arrival(moment(1_763_683_200_123_456, 1))),
+            ),
             (LeakyBucket, &[9, 8], Some(State::Arrival(moment(9, 8)))),
             (Gcra, &[9], None),
             (SlidingWindow, &[9, 8, 7], Some(State::Window(9, 8, 7))),
@@ -38,7 +42,8 @@ mod tests {
             (FixedWindow, &[], None),
             (SlidingLog, &[9, 8, 7], None),
         ] {
-            let mut bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+            let mut bytes: Vec<u8> =
+                numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
             assert_eq!(algorithm.read(&bytes), state, "{algorithm:?} {numbers:?}");
             bytes.push(0);
             assert_eq!(algorithm.read(&bytes), None, "{algorithm:?} {numbers:?} and a byte");
