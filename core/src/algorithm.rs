@@ -156,7 +156,8 @@ impl Algorithm {
         self.description().source
     }
 
-    /// The numbers of a stored state, in their order, as the [`source`](Self::source) calls them.
+    /// The two or three numbers of a stored state, in their order, as the [`source`](Self::source)
+    /// calls them.
     pub fn state(self) -> &'static [&'static str] {
         self.description().state
     }

@@ -22,7 +22,7 @@ pub(super) fn terms(rate: Rate, _limit: u64) -> Result<Terms, QuotaError> {
 }
 
 pub(super) fn read(bytes: &[u8]) -> Option<State> {
-    let [window, spent] = stored::numbers(bytes)?;
+    let [window, spent, _] = stored::numbers(bytes)?;
     Some(State::Window(window, spent, 0))
 }
 

@@ -22,7 +22,7 @@ pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
 }
 
 pub(super) fn read(bytes: &[u8]) -> Option<State> {
-    let [micros, part] = stored::numbers(bytes)?;
+    let [micros, part, _] = stored::numbers(bytes)?;
     Some(State::Arrival(Moment { micros, part }))
 }
 

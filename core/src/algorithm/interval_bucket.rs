@@ -27,7 +27,7 @@ pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
 }
 
 pub(super) fn read(bytes: &[u8]) -> Option<State> {
-    let [tokens, last] = stored::numbers(bytes)?;
+    let [tokens, last, _] = stored::numbers(bytes)?;
     Some(State::Bucket(tokens, Moment::at(last)))
 }
 

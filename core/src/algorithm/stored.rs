@@ -1,13 +1,14 @@
-//! States as they are stored in Redis: numbers of eight bytes each, the lowest byte first.
+//! States as they are stored in Redis: three numbers of eight bytes each, the lowest byte first, of
+//! which the last may mean nothing.
 //!
 //! Redis packs and unpacks them faster than it writes and reads decimal ones. What is found there
 //! may be anybody's: of the right length, any bytes are numbers. A number that is no whole one as a
 //! double of the scripts is above every bound that it is compared with.
 
 /// As `struct.unpack` of the scripts; `None` for what has another length.
-pub(super) fn numbers<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
+pub(super) fn numbers(bytes: &[u8]) -> Option<[u64; 3]> {
     let (words, rest) = bytes.as_chunks();
-    let words: [[u8; 8]; N] = words.try_into().ok()?;
+    let words: [[u8; 8]; 3] = words.try_into().ok()?;
     rest.is_empty().then(|| words.map(u64::from_le_bytes))
 }
 
@@ -27,18 +28,18 @@ mod tests {
             (TokenBucket, &[9, 8, 7][..], Some(State::Bucket(9, moment(8, 7)))),
             (TokenBucket, &[MOST; 3], Some(State::Bucket(MOST, moment(MOST, MOST)))),
             (TokenBucket, &[9, 8], None),
-            (IntervalBucket, &[9, 8], Some(State::Bucket(9, moment(8, 0)))),
-            (IntervalBucket, &[9, 8, 7], None),
+            (IntervalBucket, &[9, 8, 0], Some(State::Bucket(9, moment(8, 0)))),
+            (IntervalBucket, &[9, 8], None),
             (
                 Gcra,
-                &[1_763_683_200_123_456, 1],
+                &[1_763_683_200_123_456, 1, 0],
                 Some(State::Arrival(moment(1_763_683_200_123_456, 1))),
             ),
-            (LeakyBucket, &[9, 8], Some(State::Arrival(moment(9, 8)))),
+            (LeakyBucket, &[9, 8, 7], Some(State::Arrival(moment(9, 8)))),
             (Gcra, &[9], None),
             (SlidingWindow, &[9, 8, 7], Some(State::Window(9, 8, 7))),
             (SlidingWindow, &[9, 8, 7, 6], None),
-            (FixedWindow, &[9, 8], Some(State::Window(9, 8, 0))),
+            (FixedWindow, &[9, 8, 0], Some(State::Window(9, 8, 0))),
             (FixedWindow, &[], None),
             (SlidingLog, &[9, 8, 7], None),
         ] {

@@ -174,12 +174,9 @@ fn function(algorithm: Algorithm) -> String {
 
 /// Puts an algorithm in its place.
 fn fill(template: &str, algorithm: Algorithm) -> String {
-    let state = algorithm.state();
     template
         .replace("$function", algorithm.function())
-        .replace("$state", &state.join(", "))
-        .replace("$format", &format!("<{}", "L".repeat(state.len())))
-        .replace("$size", &(size_of::<u64>() * state.len()).to_string())
+        .replace("$state", &algorithm.state().join(", "))
         .replace("$algorithm\n", algorithm.source())
 }
 

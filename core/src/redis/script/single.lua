@@ -10,8 +10,8 @@ local now = seconds * 1000000 + micros
 local limit, period, count = argv[1] + 0, argv[2] + 0, (argv[3] or 1) + 0
 local n, cost = argv[4], (argv[5] or 1) + 0
 local $state, allowed, expiry
-if stored and #stored == $size then
-  $state = struct.unpack('$format', stored)
+if stored and #stored == 24 then
+  $state = struct.unpack('<LLL', stored)
 else
   -- nothing, or somebody else's, who knows how long: as good as nothing
   stored = ''
@@ -20,6 +20,6 @@ end
 $algorithm
 if expiry then
   -- a quota that is whole again is kept for no longer than it must
-  call('SET', key, struct.pack('$format', $state), 'PXAT', string.format('%d', expiry / 1000))
+  call('SET', key, struct.pack('<LLL', $state, 0), 'PXAT', string.format('%d', expiry / 1000))
 end
 return seconds .. ' ' .. micros .. ' ' .. stored
