@@ -60,19 +60,17 @@ struct Description {
     /// The name in the configuration.
     name: &'static str,
     burst: BurstParameter,
-    /// The Lua function, and the source that defines it.
+    /// The Lua function, and the source of its body.
     function: &'static str,
     source: &'static str,
+    /// The numbers of a state, as the source calls them.
+    state: &'static [&'static str],
     /// The terms in which it counts: see [`Quota::terms`].
     terms: fn(Rate, u64) -> Result<Terms, QuotaError>,
     read: fn(&[u8]) -> Option<State>,
     decide: fn(&mut Option<State>, u64, &Quota, u64) -> Verdict,
     give_back: fn(&mut Option<State>, u64, &Quota, u64),
 }
-
-/// The longest text that is taken for a state, in bytes. The scripts know it as well: what lies
-/// under a key may be somebody else's, and of any length, and is not to be sent around.
-const MAX_TEXT: usize = 64;
 
 /// The two numbers that stand for the rate in an algorithm: see [`Quota::terms`].
 pub(crate) type Terms = (u64, u64);
@@ -85,6 +83,7 @@ macro_rules! describe {
             burst: BurstParameter::$burst,
             function: $lua,
             source: include_str!(concat!("algorithm/", $lua, ".lua")),
+            state: $rust::STATE,
             terms: $rust::terms,
             read: $rust::read,
             decide: $rust::decide,
@@ -143,20 +142,28 @@ impl Algorithm {
         self.description().burst
     }
 
-    /// The name of the Lua function: `(stored, now, cost, limit, period, count, n)` to
-    /// `allowed, new, ttl`, the last two only if there is something to store. A cost below zero is
-    /// given back. With n, which is nil for 1, it spends for as many of n requests as fit.
+    /// The name of the Lua function.
     pub fn function(self) -> &'static str {
         self.description().function
     }
 
-    /// The Lua source that defines the [`function`](Self::function).
+    /// The Lua source of its body: of the numbers of the [`state`](Self::state), which are nil if
+    /// nothing is stored, and of `now, cost, limit, period, count, n` it makes `allowed`; and, only
+    /// if there is something to store, `expiry`, the µs at which the quota is whole again, and the
+    /// new state. A cost below zero is given back. With n, which is nil for 1, it spends for as
+    /// many of n requests as fit.
     pub fn source(self) -> &'static str {
         self.description().source
     }
 
-    /// Whether the function reads and writes Redis itself, so that nobody can tell what it found.
-    /// It then gets the key in place of what is stored, and knows of no n; and answers
+    /// The two or three numbers of a stored state, in their order, as the [`source`](Self::source)
+    /// calls them.
+    pub fn state(self) -> &'static [&'static str] {
+        self.description().state
+    }
+
+    /// Whether it reads and writes Redis itself, so that nobody can tell what it found. The source
+    /// then is that of the whole function, `(key, now, cost, limit, period)` to
     /// `allowed, remaining, reset, retry, store`, where the last is a function that writes.
     pub fn stores_itself(self) -> bool {
         self == Self::SlidingLog
@@ -177,9 +184,9 @@ impl Algorithm {
         (self.description().terms)(rate, limit)
     }
 
-    /// The state that is stored as this text; `None` for what the script would not take for one.
-    pub fn read(self, text: &[u8]) -> Option<State> {
-        if text.len() > MAX_TEXT { None } else { (self.description().read)(text) }
+    /// The state that is stored as these bytes; `None` for what the script would not take for one.
+    pub fn read(self, bytes: &[u8]) -> Option<State> {
+        (self.description().read)(bytes)
     }
 
     /// Decides as the script does. `now` is in µs, at most 2^53; `state` is what an earlier

@@ -8,15 +8,12 @@ use rate_limit_core::decision::Retry;
 use rate_limit_core::limit::Quota;
 use rate_limit_core::rate::{MAX_EXACT, Rate};
 
-use crate::lab::{Asked, Lab, Outcome, Step, Write};
-use crate::model::{Expected, Kept, Model};
+use crate::lab::{Asked, Kept, Lab, Outcome, Step, Write};
+use crate::model::{Expected, Model, Written};
 use crate::traffic::{self, Traffic, magnitude};
 
 /// How many steps go to Redis at once.
 const BATCH: usize = 500;
-
-/// The longest value that is stored for a client.
-const MAX_STATE: usize = 50;
 
 #[test]
 fn one_limit() {
@@ -167,9 +164,9 @@ fn foreign_contents() {
     for algorithm in of_strings() {
         let (mut lab, mut model) = (Lab::new(), Model::default());
         for _ in 0..length() / 20 {
-            let text = foreign(&mut rng);
-            redis::cmd("SET").arg(KEY).arg(&text).exec(lab.connection()).unwrap();
-            model.store(KEY, algorithm.read(text.as_bytes()));
+            let bytes = foreign(&mut rng);
+            redis::cmd("SET").arg(KEY).arg(&bytes).exec(lab.connection()).unwrap();
+            model.store(KEY, algorithm.read(&bytes));
             let quota = traffic::quota(&mut rng, algorithm);
             let cost = rng.u64(0..=quota.limit());
             let asked = Asked { key: KEY.to_owned(), quota, cost };
@@ -185,24 +182,25 @@ fn foreign_contents() {
     }
 }
 
-/// A few numbers, or what looks like some.
-fn foreign(rng: &mut Rng) -> String {
-    let word = |rng: &mut Rng| match rng.u32(0..12) {
-        0 => String::new(),
-        1 => "x".to_owned(),
-        2 => "1e9".to_owned(),
-        3 => "9".repeat(rng.usize(16..30)),
-        4 => "9".repeat(400),
-        5 => "0".repeat(rng.usize(1..60)) + "7",
-        6 => (MAX_EXACT + rng.u64(0..4)).to_string(),
-        7 => (u64::MAX - rng.u64(0..4)).to_string(),
-        8 => (NOW - magnitude(rng, NOW / 2)).to_string(),
-        9 => (NOW + magnitude(rng, NOW)).to_string(),
-        10 => (NOW / magnitude(rng, NOW)).to_string(),
-        _ => rng.u64(0..100).to_string(),
+/// A few numbers, perhaps with something after them, or a text.
+fn foreign(rng: &mut Rng) -> Vec<u8> {
+    let number = |rng: &mut Rng| match rng.u32(0..8) {
+        0 => MAX_EXACT + rng.u64(0..4),
+        1 => u64::MAX - rng.u64(0..4),
+        2 => rng.u64(..),
+        3 => NOW - magnitude(rng, NOW / 2),
+        4 => NOW + magnitude(rng, NOW),
+        5 => NOW / magnitude(rng, NOW),
+        6 => magnitude(rng, NOW),
+        _ => rng.u64(0..100),
     };
-    let words: Vec<String> = (0..rng.usize(1..=4)).map(|_| word(rng)).collect();
-    words.join(" ") + ["", "", "", " ", "\n"][rng.usize(0..5)]
+    if rng.u32(0..8) == 0 {
+        return "9 ".repeat(rng.usize(0..20)).into_bytes();
+    }
+    let mut bytes: Vec<u8> =
+        (0..rng.usize(0..=4)).flat_map(|_| number(rng).to_le_bytes()).collect();
+    bytes.resize(bytes.len() + [0, 0, 0, 0, 1, 7][rng.usize(0..6)], b' ');
+    bytes
 }
 
 /// The algorithms that keep a string.
@@ -244,12 +242,12 @@ fn compare(outcome: &Outcome, expected: &Expected) -> Result<(), &'static str> {
     {
         return Err("the script decides otherwise");
     }
-    let ttls = outcome.writes.iter().map(|(key, write)| (key, write.ttl));
-    if !ttls.eq(expected.writes.iter().map(|(key, kept)| (key, kept.ttl))) {
+    let kept = outcome.writes.iter().map(|(key, write)| (key, write.kept));
+    if !kept.eq(expected.writes.iter().map(|(key, written)| (key, written.kept))) {
         return Err("the script writes other keys, or for another time");
     }
     let mut writes = outcome.writes.values().zip(expected.writes.values());
-    if !writes.all(|(write, kept)| is_same(write, kept)) {
+    if !writes.all(|(write, written)| is_same(write, written)) {
         return Err("the script writes another state");
     }
     if outcome.lengths != expected.lengths {
@@ -263,20 +261,25 @@ fn compare(outcome: &Outcome, expected: &Expected) -> Result<(), &'static str> {
 
 /// Whether the state that was written is the expected one, as far as one can tell: a log is known
 /// by its length.
-fn is_same(write: &Write, kept: &Kept) -> bool {
-    let state = || kept.algorithm.read(write.state.as_bytes());
-    kept.algorithm.stores_itself() || state() == kept.state
+fn is_same(write: &Write, written: &Written) -> bool {
+    let state = || written.algorithm.read(&write.state);
+    written.algorithm.stores_itself() || state() == written.state
 }
 
-/// Whether a write is one that Redis takes, or deletes a log.
+/// Whether a write is one that Redis takes, or deletes a log. What a state is, [`is_same`] tells.
 fn is_right(write: &Write) -> bool {
-    if write.ttl == 0 { write.state.is_empty() } else { is_readable(&write.state) }
+    match write.kept {
+        Kept::Until(time) => time > 0,
+        Kept::For(time) => time > 0 && is_readable(&write.state),
+        Kept::Gone => write.state.is_empty(),
+    }
 }
 
-/// Whether a stored value is a few plain numbers.
-fn is_readable(state: &str) -> bool {
-    let number = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
-    state.len() <= MAX_STATE && state.split(' ').all(number)
+/// Whether the entry of a log is a few plain numbers.
+fn is_readable(entry: &[u8]) -> bool {
+    entry
+        .split(|byte| *byte == b' ')
+        .all(|word| !word.is_empty() && word.iter().all(u8::is_ascii_digit))
 }
 
 /// The seed of a test, shown if it fails.

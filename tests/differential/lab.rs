@@ -66,9 +66,19 @@ pub struct Outcome {
 #[derive(Debug)]
 pub struct Write {
     /// The value, or the entry of a log; nothing where it deleted the log.
-    pub state: String,
-    /// In milliseconds; 0 where it deleted the log.
-    pub ttl: u64,
+    pub state: Vec<u8>,
+    pub kept: Kept,
+}
+
+/// How long a key is kept, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// A state: until so long after the epoch.
+    Until(u64),
+    /// A log: for so long.
+    For(u64),
+    /// A log that is deleted.
+    Gone,
 }
 
 /// A Redis of the test's own.
@@ -80,7 +90,7 @@ pub struct Lab {
     _redis: Redis,
 }
 
-type Call = Vec<String>;
+type Call = Vec<Vec<u8>>;
 
 /// Of a wrapped script: the reply of the production script, its calls, and the lengths of logs.
 type Answer = (Value, Vec<Call>, Vec<usize>);
@@ -187,7 +197,7 @@ return {{reply, calls, lengths}}"
 }
 
 fn outcome(step: &Step, (reply, calls, lengths): Answer) -> Outcome {
-    Outcome { verdicts: read(step, &reply), writes: writes(&calls), lengths }
+    Outcome { verdicts: read(step, &reply), writes: writes(&calls, step.now), lengths }
 }
 
 /// What the production code reads in the reply to a step: a verdict for each limit, or for each
@@ -242,31 +252,32 @@ fn encode(frame: &mut Vec<u8>, value: &Value) {
 /// one SET a key. A log is searched at any time, and written by itself: to correct it after a step
 /// of the clock, all of it; and at the end, what was forgotten or given back, and one entry, if
 /// any is left.
-fn writes(calls: &[Call]) -> BTreeMap<String, Write> {
-    let words: Vec<Vec<&str>> =
-        calls.iter().map(|call| call.iter().map(String::as_str).collect()).collect();
-    let calls: Vec<&[&str]> = words.iter().map(Vec::as_slice).collect();
-    let [["TIME"], calls @ ..] = &calls[..] else { panic!("the first of {calls:?}") };
+fn writes(calls: &[Call], now: u64) -> BTreeMap<String, Write> {
+    let words: Vec<Vec<&[u8]>> =
+        calls.iter().map(|call| call.iter().map(Vec::as_slice).collect()).collect();
+    let calls: Vec<&[&[u8]]> = words.iter().map(Vec::as_slice).collect();
+    let [[b"TIME"], calls @ ..] = &calls[..] else { panic!("the first of {calls:?}") };
     let mut writes = BTreeMap::new();
     let (mut calls, mut ends) = (calls, false);
     while !calls.is_empty() {
         calls = match calls {
-            [["GET", _], rest @ ..] if !ends => rest,
-            [["LLEN", _] | ["LINDEX", _, _], rest @ ..] if !ends => rest,
-            [["SET", key, state, "PX", ttl], rest @ ..] => {
-                assert!(note(&mut writes, key, state, ttl).is_none(), "{key} written twice");
+            [[b"GET", _], rest @ ..] if !ends => rest,
+            [[b"LLEN", _] | [b"LINDEX", _, _], rest @ ..] if !ends => rest,
+            [[b"SET", key, state, b"PXAT", time], rest @ ..] => {
+                let before = note(&mut writes, key, state, until(number(time), now));
+                assert!(before.is_none(), "{key:?} written twice");
                 ends = true;
                 rest
             }
-            [["DEL", log] | ["LTRIM", log, _, _], ["RPUSH", same, _], ..] if log == same => {
+            [[b"DEL", log] | [b"LTRIM", log, _, _], [b"RPUSH", same, _], ..] if log == same => {
                 &calls[1..]
             }
-            [["DEL", log], rest @ ..] => {
-                note(&mut writes, log, "", "0");
+            [[b"DEL", log], rest @ ..] => {
+                note(&mut writes, log, b"", Kept::Gone);
                 rest
             }
-            [["RPUSH", log, entry], ["PEXPIRE", key, ttl], rest @ ..] if log == key => {
-                note(&mut writes, log, entry, ttl);
+            [[b"RPUSH", log, entry], [b"PEXPIRE", key, ttl], rest @ ..] if log == key => {
+                note(&mut writes, log, entry, Kept::For(number(ttl)));
                 rest
             }
             _ => panic!("the next of {calls:?}"),
@@ -275,7 +286,25 @@ fn writes(calls: &[Call]) -> BTreeMap<String, Write> {
     writes
 }
 
-fn note(writes: &mut BTreeMap<String, Write>, key: &str, state: &str, ttl: &str) -> Option<Write> {
-    let write = Write { state: state.to_owned(), ttl: ttl.parse().expect("whole ms") };
-    writes.insert(key.to_owned(), write)
+fn note(
+    writes: &mut BTreeMap<String, Write>,
+    key: &[u8],
+    state: &[u8],
+    kept: Kept,
+) -> Option<Write> {
+    writes.insert(text(key).to_owned(), Write { state: state.to_owned(), kept })
+}
+
+/// What is whole again need not be kept at all, whatever time of the past is told.
+fn until(time: u64, now: u64) -> Kept {
+    Kept::Until(time.max(now / 1_000))
+}
+
+/// Whole ms.
+fn number(word: &[u8]) -> u64 {
+    text(word).parse().expect("whole ms")
+}
+
+fn text(word: &[u8]) -> &str {
+    std::str::from_utf8(word).expect("a text")
 }

@@ -6,20 +6,20 @@ use rate_limit_core::algorithm::{Algorithm, State};
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::limit::Quota;
 
-use crate::lab::{Asked, Step};
+use crate::lab::{Asked, Kept, Step};
 
 /// The stored state of every key.
 #[derive(Default)]
 pub struct Model {
     states: BTreeMap<String, Option<State>>,
-    written: BTreeMap<String, Written>,
+    last: BTreeMap<String, Last>,
 }
 
-/// What is written to which keys: for which quota, and for how many milliseconds.
-type Writes = BTreeMap<String, (Quota, u64)>;
+/// What is written to which keys: for which quota, and for how long.
+type Writes = BTreeMap<String, (Quota, Kept)>;
 
 /// The last write to a key.
-struct Written {
+struct Last {
     quota: Quota,
     /// When the key is gone, in µs.
     expiry: u64,
@@ -31,18 +31,17 @@ pub struct Expected {
     /// One for each limit, or for each time that the only one is asked.
     pub verdicts: Vec<Verdict>,
     /// The keys that should be written.
-    pub writes: BTreeMap<String, Kept>,
+    pub writes: BTreeMap<String, Written>,
     /// How many entries the log of each limit has then.
     pub lengths: Vec<usize>,
 }
 
 /// What should be written to a key.
 #[derive(Debug)]
-pub struct Kept {
+pub struct Written {
     pub algorithm: Algorithm,
     pub state: Option<State>,
-    /// In milliseconds; 0 where a log is to be deleted.
-    pub ttl: u64,
+    pub kept: Kept,
 }
 
 impl Model {
@@ -55,8 +54,8 @@ impl Model {
     /// Whether the key would be gone by now. One whose quota was changed since is left out: how
     /// long it is kept is no longer how long it takes to become whole.
     pub fn may_expire(&self, asked: &Asked, now: u64) -> bool {
-        let expired = |written: &Written| written.quota == asked.quota && now >= written.expiry;
-        self.written.get(&asked.key).is_some_and(expired)
+        let expired = |last: &Last| last.quota == asked.quota && now >= last.expiry;
+        self.last.get(&asked.key).is_some_and(expired)
     }
 
     /// Decides all or nothing, as `several.lua` does, which for one limit is as `single.lua` does;
@@ -90,19 +89,19 @@ impl Model {
         for key in step.expire.iter().filter(|key| !writes.contains_key(*key)) {
             self.forget(key);
         }
-        for (key, (quota, ttl)) in &writes {
-            let written = Written { quota: *quota, expiry: step.now + ttl * 1_000 };
-            self.written.insert(key.clone(), written);
+        for (key, (quota, kept)) in &writes {
+            let last = Last { quota: *quota, expiry: expiry(*kept, step.now) };
+            self.last.insert(key.clone(), last);
         }
         Expected {
             verdicts,
-            writes: writes.into_iter().map(|(key, write)| self.kept(key, write)).collect(),
+            writes: writes.into_iter().map(|(key, write)| self.written(key, write)).collect(),
             lengths: step.asked.iter().map(|asked| self.length(&asked.key)).collect(),
         }
     }
 
     /// Asks every limit in turn, for these costs. Beside the verdicts come the keys that are to be
-    /// written, with the quota and TTL of the last limit to do so: that of a request that spends or
+    /// written, with the quota of the last limit to do so, and for how long: that of a request that spends or
     /// gives back, and one where the state did not fit the time or the limit.
     ///
     /// What writes for itself does not see what those before it are about to spend or give back:
@@ -131,16 +130,16 @@ impl Model {
                 pending.insert(asked.key.clone(), cost);
             }
             if counts && !step.gives_back || *state != before {
-                writes.insert(asked.key.clone(), (asked.quota, ttl(state, &verdict)));
+                writes.insert(asked.key.clone(), (asked.quota, kept(state, step.now, &verdict)));
             }
             verdict
         };
         (step.asked.iter().map(ask).collect(), writes)
     }
 
-    fn kept(&self, key: String, (quota, ttl): (Quota, u64)) -> (String, Kept) {
+    fn written(&self, key: String, (quota, kept): (Quota, Kept)) -> (String, Written) {
         let state = self.states.get(&key).cloned().flatten();
-        (key, Kept { algorithm: quota.algorithm(), state, ttl })
+        (key, Written { algorithm: quota.algorithm(), state, kept })
     }
 
     fn length(&self, key: &str) -> usize {
@@ -153,14 +152,25 @@ impl Model {
     /// Forgets a key, as Redis has.
     pub fn forget(&mut self, key: &str) {
         self.states.remove(key);
-        self.written.remove(key);
+        self.last.remove(key);
     }
 }
 
-/// For how many milliseconds a state is written; 0 for a log that is empty, and so is not.
-fn ttl(state: &Option<State>, verdict: &Verdict) -> u64 {
+/// How long a state is to be kept: until the quota is whole again. Redis keeps a key for the whole
+/// millisecond at which it is to go, so the fraction of it may be cut off.
+fn kept(state: &Option<State>, now: u64, verdict: &Verdict) -> Kept {
     match state {
-        Some(State::Log(log)) if log.is_empty() => 0,
-        _ => verdict.reset.div_ceil(1_000).max(1),
+        Some(State::Log(log)) if log.is_empty() => Kept::Gone,
+        Some(State::Log(_)) => Kept::For(verdict.reset.div_ceil(1_000)),
+        _ => Kept::Until((now + verdict.reset) / 1_000),
+    }
+}
+
+/// When a key is gone that was written at `now`, in µs.
+fn expiry(kept: Kept, now: u64) -> u64 {
+    match kept {
+        Kept::Until(time) => (time + 1) * 1_000,
+        Kept::For(time) => now + time * 1_000,
+        Kept::Gone => now,
     }
 }

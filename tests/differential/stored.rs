@@ -35,14 +35,29 @@ fn give_back(lab: &mut Lab, now: u64, quota: Quota, cost: u64) -> RedisResult<Ve
 }
 
 /// Asks for `cost` where `value` is stored.
-fn ask_of(lab: &mut Lab, value: &str, algorithm: Algorithm, cost: u64) -> RedisResult<Verdict> {
+fn ask_of(lab: &mut Lab, value: &[u8], algorithm: Algorithm, cost: u64) -> RedisResult<Verdict> {
     redis::cmd("SET").arg("k").arg(value).exec(lab.connection()).unwrap();
     ask(lab, NOW, quota(algorithm), cost)
 }
 
 /// What nobody's algorithm writes.
-const NONSENSE: [&str; 11] =
-    ["", " ", "x", "-5 1", "1.5 2", "1 2 3 4", " 1 2", "1 2\n", "0x1 2", "1,2", "é"];
+const NONSENSE: [&[u8]; 10] = [
+    b"",
+    b" ",
+    b"x",
+    b"57 1763683200123456",
+    b"\xff",
+    &[0; 8],
+    &[0; 15],
+    &[0; 17],
+    &[0; 25],
+    &[0; 1_000],
+];
+
+/// Numbers as they are stored.
+fn packed(numbers: &[u64]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
 
 #[test]
 fn what_is_not_a_state_is_as_good_as_nothing() {
@@ -65,7 +80,7 @@ fn nothing_is_given_back_to_what_is_not_a_state() {
             redis::cmd("SET").arg("k").arg(value).exec(lab.connection()).unwrap();
             let verdict = give_back(&mut lab, NOW, quota(algorithm), 2);
             assert_eq!(verdict, whole(algorithm), "{algorithm:?} {value:?}");
-            let left: String = redis::cmd("GET").arg("k").query(lab.connection()).unwrap();
+            let left: Vec<u8> = redis::cmd("GET").arg("k").query(lab.connection()).unwrap();
             assert_eq!(left, value, "{algorithm:?}");
         }
     }
@@ -81,13 +96,11 @@ fn nothing_is_given_back_to_what_is_not_a_state() {
 #[test]
 fn no_number_gives_more_than_all_or_locks_out_for_longer_than_a_refill() {
     let mut lab = Lab::new();
-    let huge = "9".repeat(30);
-    let year = (NOW + 31_536_000_000_000).to_string();
-    let now = NOW.to_string();
+    let (huge, year) = (u64::MAX, NOW + 31_536_000_000_000);
     for algorithm in of_strings() {
-        for first in ["0", "3", &huge, &year, &now] {
-            for rest in ["", " 0", " 3", " 3 3", &format!(" {huge}"), &format!(" {now} {huge}")] {
-                let value = first.to_owned() + rest;
+        for first in [0, 3, huge, year, NOW] {
+            for rest in [&[][..], &[0], &[3], &[3, 3], &[huge], &[huge, 3], &[NOW, huge]] {
+                let value = packed(&[&[first], rest].concat());
                 let verdict = ask_of(&mut lab, &value, algorithm, 0).unwrap();
                 let context = format!("{algorithm:?} {value:?} {verdict:?}");
                 assert!(verdict.remaining <= 5 && verdict.reset <= LONGEST, "{context}");
@@ -132,7 +145,7 @@ fn a_list_is_no_string_and_a_string_no_list() {
         let error = answer.unwrap_err().to_string();
         assert!(error.contains("WRONGTYPE"), "{error}");
     };
-    wrong(ask_of(&mut lab, "3 3", Algorithm::SlidingLog, 1));
+    wrong(ask_of(&mut lab, b"3 3", Algorithm::SlidingLog, 1));
     wrong(give_back(&mut lab, NOW, quota(Algorithm::SlidingLog), 1));
     redis::cmd("DEL").arg("k").exec(lab.connection()).unwrap();
     assert!(ask(&mut lab, NOW, quota(Algorithm::SlidingLog), 1).unwrap().allowed);

@@ -28,7 +28,7 @@ fn rejects_nobody() {
         .start_connected(&redis);
     let first = nginx.get("/");
     assert_eq!((seen(&first), quota(&first)), ((200, "PASSED redis"), [1, 0, 86_400]));
-    let state = redis.ask::<String>(&["GET", "rl:default:127.0.0.1"]);
+    let state = redis.ask::<Vec<u8>>(&["GET", "rl:default:127.0.0.1"]);
     for _ in 0..3 {
         let response = nginx.get("/");
         assert_eq!(seen(&response), (200, "REJECTED_DRY_RUN redis"));
@@ -39,7 +39,7 @@ fn rejects_nobody() {
         assert!(response.header("Retry-After").is_none(), "{response:?}");
         assert_eq!(response.header("X-Retry"), Some("<>"));
     }
-    let now = redis.ask::<String>(&["GET", "rl:default:127.0.0.1"]);
+    let now = redis.ask::<Vec<u8>>(&["GET", "rl:default:127.0.0.1"]);
     assert_eq!(now, state, "what would be rejected spends nothing");
     let logged = nginx.logged("limiting requests");
     assert_eq!(logged.len(), 3, "{logged:#?}");

@@ -115,13 +115,13 @@ fn a_quota_endpoint_spends_nothing() {
     assert_eq!(quota(&nginx.get("/quota?key=a")), [2, 2, 0], "a client not seen before");
     assert_eq!(keys(&redis), [""; 0], "which leaves no trace");
     assert_eq!(nginx.get("/?key=a").status, 200);
-    let state = redis.ask::<String>(&["GET", "rl:default:a"]);
+    let state = redis.ask::<Vec<u8>>(&["GET", "rl:default:a"]);
     for _ in 0..3 {
         let response = nginx.get("/quota?key=a");
         assert_eq!((response.status, quota(&response)), (200, [2, 1, 10]));
     }
     assert_eq!(nginx.get("/?key=a").status, 200);
-    assert_ne!(redis.ask::<String>(&["GET", "rl:default:a"]), state);
+    assert_ne!(redis.ask::<Vec<u8>>(&["GET", "rl:default:a"]), state);
     let response = nginx.get("/quota?key=a");
     assert_eq!((response.status, quota(&response)), (200, [2, 0, 20]), "nothing is left");
     assert!(response.header("Retry-After").is_none());

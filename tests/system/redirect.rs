@@ -323,7 +323,8 @@ fn nodes_whose_names_nobody_can_resolve() {
 #[test]
 fn given_back_while_a_slot_moves() {
     // An empty bucket, filled at this moment.
-    const REJECTED: &str = "$31\r\n1763683200 0 0 1763683200000000\r\n";
+    const REJECTED: &[u8] = b"$37\r\n1763683200 0 \
+        \0\0\0\0\0\0\0\0\0\xe0\xa1~\x0fD\x06\0\0\0\0\0\0\0\0\0\r\n";
     let fakes = nodes(2, |n, ports, key| match (n, key) {
         (_, "b") => Act::Say(REJECTED.into()),
         (0, _) => Act::Say(ask(1, "127.0.0.1", ports[1])),

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use harness::{Conf, Load, Redis};
 
+use crate::seen::tokens;
+
 const BUDGET: u64 = 500_000;
 
 /// So large a budget that nothing is rejected, and so slow a refill that what is left in Redis
@@ -15,9 +17,7 @@ fn limited(redis: &Redis) -> Conf {
 }
 
 fn spent(redis: &Redis) -> u64 {
-    let state: String = redis.ask(&["GET", "rl:default:k"]);
-    let tokens = state.split(' ').next().and_then(|tokens| tokens.parse::<u64>().ok());
-    BUDGET - tokens.unwrap_or_else(|| panic!("no tokens in {state:?}"))
+    BUDGET - tokens(redis, "rl:default:k").expect("a bucket")
 }
 
 #[test]

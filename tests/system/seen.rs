@@ -55,9 +55,9 @@ pub fn retry_after(response: &Response) -> u64 {
 
 /// The tokens in a token bucket; `None` for a client that has spent nothing.
 pub fn tokens(redis: &Redis, key: &str) -> Option<u64> {
-    let state = redis.ask::<Option<String>>(&["GET", key])?;
-    let tokens = state.split(' ').next().and_then(|tokens| tokens.parse().ok());
-    Some(tokens.unwrap_or_else(|| panic!("{key} is {state:?}")))
+    let state = redis.ask::<Option<Vec<u8>>>(&["GET", key])?;
+    let tokens = state.first_chunk().unwrap_or_else(|| panic!("{key} is {state:?}"));
+    Some(u64::from_le_bytes(*tokens))
 }
 
 /// Every key in Redis.

@@ -8,23 +8,22 @@
 //! Of any window of one period at most `2 × limit` passes: all at the end of one, and all at the
 //! start of the next.
 
-use super::stored::Words;
-use super::{State, Terms};
+use super::{State, Terms, stored};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::Rate;
+
+/// See [`Algorithm::state`](super::Algorithm::state).
+pub(super) const STATE: &[&str] = &["window", "spent"];
 
 /// The terms: the period in µs, and nothing else.
 pub(super) fn terms(rate: Rate, _limit: u64) -> Result<Terms, QuotaError> {
     Ok((rate.period(), 1))
 }
 
-/// As the pattern `^(%d+) (%d+)` of the script.
-pub(super) fn read(text: &[u8]) -> Option<State> {
-    let mut words = Words::of(text);
-    let window = words.number()?;
-    words.space()?;
-    Some(State::Window(window, words.number()?, 0))
+pub(super) fn read(bytes: &[u8]) -> Option<State> {
+    let [window, spent, _] = stored::numbers(bytes)?;
+    Some(State::Window(window, spent, 0))
 }
 
 pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {

@@ -9,21 +9,21 @@
 //! Of any window of time t at most `limit + t × rate` passes, with `limit = burst + 1`.
 
 use super::moment::{self, Moment};
-use super::stored::Words;
-use super::{State, Terms};
+use super::{State, Terms, stored};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::Rate;
+
+/// See [`Algorithm::state`](super::Algorithm::state).
+pub(super) const STATE: &[&str] = &["tat", "part"];
 
 pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     moment::terms(rate, limit)
 }
 
-/// As the pattern `^(%d+) ?(%d*)$` of the script.
-pub(super) fn read(text: &[u8]) -> Option<State> {
-    let mut words = Words::of(text);
-    let moment = words.moment()?;
-    words.end().then_some(State::Arrival(moment))
+pub(super) fn read(bytes: &[u8]) -> Option<State> {
+    let [micros, part, _] = stored::numbers(bytes)?;
+    Some(State::Arrival(Moment { micros, part }))
 }
 
 pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {

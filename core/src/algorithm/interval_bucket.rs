@@ -9,11 +9,13 @@
 //! down.
 
 use super::moment::Moment;
-use super::stored::Words;
-use super::{State, Terms};
+use super::{State, Terms, stored};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{MAX_TIME, Rate};
+
+/// See [`Algorithm::state`](super::Algorithm::state).
+pub(super) const STATE: &[&str] = &["tokens", "last"];
 
 /// The terms: the period in µs, and the tokens that come in it.
 pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
@@ -24,12 +26,9 @@ pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     Ok((rate.period(), rate.count()))
 }
 
-/// As the pattern `^(%d+) (%d+)` of the script.
-pub(super) fn read(text: &[u8]) -> Option<State> {
-    let mut words = Words::of(text);
-    let tokens = words.number()?;
-    words.space()?;
-    Some(State::Bucket(tokens, Moment::at(words.number()?)))
+pub(super) fn read(bytes: &[u8]) -> Option<State> {
+    let [tokens, last, _] = stored::numbers(bytes)?;
+    Some(State::Bucket(tokens, Moment::at(last)))
 }
 
 pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {

@@ -19,13 +19,16 @@ use crate::decision::{Retry, Verdict};
 use crate::limit::{MAX_LOG, Quota, QuotaError};
 use crate::rate::Rate;
 
+/// See [`Algorithm::state`](super::Algorithm::state).
+pub(super) const STATE: &[&str] = &[];
+
 /// The terms: the period in µs, and nothing else.
 pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     if limit > MAX_LOG { Err(QuotaError::TooLong) } else { Ok((rate.period(), 1)) }
 }
 
 /// Nothing: the log is a list, and only the script reads it.
-pub(super) fn read(_text: &[u8]) -> Option<State> {
+pub(super) fn read(_bytes: &[u8]) -> Option<State> {
     None
 }
 

@@ -11,11 +11,13 @@
 //! Of any window of one period at most `2 × limit` passes, as it touches two aligned ones; a
 //! client that spends evenly gets exactly the rate.
 
-use super::stored::Words;
-use super::{State, Terms};
+use super::{State, Terms, stored};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{MAX_EXACT, Rate};
+
+/// See [`Algorithm::state`](super::Algorithm::state).
+pub(super) const STATE: &[&str] = &["window", "current", "previous"];
 
 /// The terms: the period, and the unit of time in µs in which it is counted.
 ///
@@ -35,15 +37,9 @@ pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     }
 }
 
-/// As the pattern `^(%d+) (%d+) (%d+)$` of the script.
-pub(super) fn read(text: &[u8]) -> Option<State> {
-    let mut words = Words::of(text);
-    let window = words.number()?;
-    words.space()?;
-    let current = words.number()?;
-    words.space()?;
-    let previous = words.number()?;
-    words.end().then_some(State::Window(window, current, previous))
+pub(super) fn read(bytes: &[u8]) -> Option<State> {
+    let [window, current, previous] = stored::numbers(bytes)?;
+    Some(State::Window(window, current, previous))
 }
 
 pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {

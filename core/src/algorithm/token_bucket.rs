@@ -10,23 +10,21 @@
 //! Of any window of time t at most `limit + t × rate` passes.
 
 use super::moment::{self, Moment};
-use super::stored::Words;
-use super::{State, Terms};
+use super::{State, Terms, stored};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::Rate;
+
+/// See [`Algorithm::state`](super::Algorithm::state).
+pub(super) const STATE: &[&str] = &["tokens", "last", "part"];
 
 pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     moment::terms(rate, limit)
 }
 
-/// As the pattern `^(%d+) (%d+) ?(%d*)$` of the script.
-pub(super) fn read(text: &[u8]) -> Option<State> {
-    let mut words = Words::of(text);
-    let tokens = words.number()?;
-    words.space()?;
-    let moment = words.moment()?;
-    words.end().then_some(State::Bucket(tokens, moment))
+pub(super) fn read(bytes: &[u8]) -> Option<State> {
+    let [tokens, micros, part] = stored::numbers(bytes)?;
+    Some(State::Bucket(tokens, Moment { micros, part }))
 }
 
 pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {

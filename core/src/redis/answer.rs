@@ -148,24 +148,26 @@ mod tests {
     }
 
     /// What a script answers at [`NOW`].
-    fn answer(entries: &[&str]) -> String {
-        format!("*{}\r\n:{NOW}\r\n{}", entries.len() + 1, entries.concat())
+    fn answer(entries: &[&[u8]]) -> Vec<u8> {
+        let head = format!("*{}\r\n:{NOW}\r\n", entries.len() + 1);
+        [head.as_bytes(), &entries.concat()].concat()
     }
 
-    const NONE: &str = "$-1\r\n";
-    const ONE_LEFT: &str = "$18\r\n1 1763683200000000\r\n";
-    const LOG_ALLOWS: &str = "*4\r\n:1\r\n:2\r\n:60000000\r\n:0\r\n";
-    const LOG_REJECTS: &str = "*4\r\n:0\r\n:0\r\n:60000000\r\n:5\r\n";
+    const NONE: &[u8] = b"$-1\r\n";
+    /// A bucket of one token, filled at [`NOW`].
+    const ONE_LEFT: &[u8] = b"$24\r\n\x01\0\0\0\0\0\0\0\0\xe0\xa1~\x0fD\x06\0\0\0\0\0\0\0\0\0\r\n";
+    const LOG_ALLOWS: &[u8] = b"*4\r\n:1\r\n:2\r\n:60000000\r\n:0\r\n";
+    const LOG_REJECTS: &[u8] = b"*4\r\n:0\r\n:0\r\n:60000000\r\n:5\r\n";
 
-    fn found(answer: &str) -> Found<'_> {
-        match reply::parse(answer.as_bytes()).unwrap() {
+    fn found(answer: &[u8]) -> Found<'_> {
+        match reply::parse(answer).unwrap() {
             Reply::Found(found) => found,
             other => panic!("{other:?}"),
         }
     }
 
     /// What is told, or `None` for no answer.
-    fn read(entries: &[&str], questions: &[Question<'_>]) -> Option<Vec<Verdict>> {
+    fn read(entries: &[&[u8]], questions: &[Question<'_>]) -> Option<Vec<Verdict>> {
         let (answer, mut told) = (answer(entries), Vec::new());
         let is_answer = verdicts(found(&answer), questions.iter().copied(), |index, verdict| {
             assert_eq!(index, told.len());
@@ -175,7 +177,7 @@ mod tests {
         is_answer.then_some(told)
     }
 
-    fn read_repeated(entry: &str, question: Question<'_>, times: u32) -> Option<Vec<Verdict>> {
+    fn read_repeated(entry: &[u8], question: Question<'_>, times: u32) -> Option<Vec<Verdict>> {
         let (answer, mut told) = (answer(&[entry]), Vec::new());
         let is_answer = repeated(found(&answer), &question, times, |index, verdict| {
             assert_eq!(index as usize, told.len());
@@ -192,12 +194,13 @@ mod tests {
     /// A single limit answers with a string.
     #[test]
     fn one_of_a_string() {
-        let (text, mut told) = ("$31\r\n1763683200 7 1 1763683200000000\r\n", Vec::new());
+        let text = [b"$37\r\n1763683200 7 ", &ONE_LEFT[5..]].concat();
+        let mut told = Vec::new();
         let questions = [bucket(b"k", 1)].into_iter();
-        assert!(verdicts(found(text), questions.clone(), |_, verdict| told.push(verdict)));
+        assert!(verdicts(found(&text), questions.clone(), |_, verdict| told.push(verdict)));
         assert_eq!((remaining(&told), told[0].reset), (vec![(true, 0)], 3 * MINUTE - 7));
-        assert!(!verdicts(found(text), questions.chain([log(1)]), |_, _| panic!()));
-        assert!(!verdicts(found(text), [log(1)].into_iter(), |_, _| panic!()));
+        assert!(!verdicts(found(&text), questions.chain([log(1)]), |_, _| panic!()));
+        assert!(!verdicts(found(&text), [log(1)].into_iter(), |_, _| panic!()));
     }
 
     #[test]
@@ -262,14 +265,14 @@ mod tests {
 
     #[test]
     fn no_answer() {
-        let nonsense = "*4\r\n:2\r\n:2\r\n:60000000\r\n:0\r\n";
+        let nonsense = b"*4\r\n:2\r\n:2\r\n:60000000\r\n:0\r\n";
         for (entries, question) in [
             (&[][..], bucket(b"k", 1)),
             (&[NONE, NONE], bucket(b"k", 1)),
             (&[LOG_ALLOWS], bucket(b"k", 1)),
             (&[NONE], log(1)),
             (&[ONE_LEFT], log(1)),
-            (&[nonsense], log(1)),
+            (&[&nonsense[..]], log(1)),
         ] {
             assert_eq!(read(entries, &[question]), None, "{entries:?}");
             if let [entry] = entries {
@@ -283,7 +286,7 @@ mod tests {
     /// What the algorithm does not take for a state.
     #[test]
     fn what_is_not_ours_is_as_good_as_nothing() {
-        let told = read(&["$5\r\n1e9 1\r\n"], &[bucket(b"k", 1)]).unwrap();
+        let told = read(&[b"$18\r\n1 1763683200000000\r\n"], &[bucket(b"k", 1)]).unwrap();
         assert_eq!(Some(told), read(&[NONE], &[bucket(b"k", 1)]));
     }
 }

@@ -59,20 +59,19 @@ impl Scripts {
     /// Assembles every script.
     pub fn new() -> Self {
         let single = Algorithm::ALL.map(|algorithm| {
-            let call = match algorithm.stores_itself() {
+            let template = match algorithm.stores_itself() {
                 true => include_str!("script/single_own.lua"),
                 false => include_str!("script/single.lua"),
             };
-            let call = call.replace("$algorithm", algorithm.function());
-            Script::new(algorithm.source().to_owned() + &call)
+            Script::new(fill(template, algorithm))
         });
-        let mut functions = Algorithm::ALL.map(Algorithm::function).to_vec();
-        let mut sources = Algorithm::ALL.map(Algorithm::source).to_vec();
+        let mut names = Algorithm::ALL.map(Algorithm::function).to_vec();
+        let mut functions = Algorithm::ALL.map(function).to_vec();
+        names.dedup();
         functions.dedup();
-        sources.dedup();
-        let table: Vec<_> = functions.iter().map(|name| format!("{name} = {name}")).collect();
+        let table: Vec<_> = names.iter().map(|name| format!("{name} = {name}")).collect();
         let table = format!("local algorithms = {{{}}}\n", table.join(", "));
-        let several = sources.concat() + &table + include_str!("script/several.lua");
+        let several = functions.concat() + &table + include_str!("script/several.lua");
         Self { single: single.into(), several: Script::new(several) }
     }
 
@@ -167,6 +166,22 @@ impl Scripts {
         question.key(out);
         arguments.into_iter().take(kept).for_each(|value| number(out, value));
     }
+}
+
+/// The Lua source that defines the function of an algorithm.
+fn function(algorithm: Algorithm) -> String {
+    match algorithm.stores_itself() {
+        true => algorithm.source().to_owned(),
+        false => fill(include_str!("script/function.lua"), algorithm),
+    }
+}
+
+/// Puts an algorithm in its place.
+fn fill(template: &str, algorithm: Algorithm) -> String {
+    template
+        .replace("$function", algorithm.function())
+        .replace("$state", &algorithm.state().join(", "))
+        .replace("$algorithm\n", algorithm.source())
 }
 
 impl Sign {
@@ -356,6 +371,6 @@ mod tests {
     fn by_source() {
         let words = words(By::Source, &[question(b"k", 1)]);
         assert_eq!(words[0], "EVAL");
-        assert!(words[1].starts_with("-- Token bucket") && words[1].contains("'PX'"));
+        assert!(words[1].contains("-- Token bucket") && words[1].contains("'PXAT'"));
     }
 }

@@ -31,7 +31,7 @@ local function ask(i, cost)
   local stored = answers[i + 1]
   if stored == nil then
     stored = redis.call('GET', key)
-    if stored and #stored > 64 then
+    if stored and #stored > 24 then
       -- somebody else's, who knows how long: as good as nothing
       stored = false
     end
@@ -40,9 +40,9 @@ local function ask(i, cost)
   if before then
     stored = before.new
   end
-  local allowed, new, ttl = algorithms[name](stored, now, cost, limit, period, count)
+  local allowed, new, expiry = algorithms[name](stored, now, cost, limit, period, count)
   if new then
-    pending[key] = {new = new, ttl = ttl}
+    pending[key] = {new = new, expiry = expiry}
   end
   return allowed
 end
@@ -64,7 +64,7 @@ for key, write in pairs(pending) do
     write.store()
   else
     -- a quota that is whole again is kept for no longer than it must
-    redis.call('SET', key, write.new, 'PX', write.ttl > 0 and write.ttl or 1)
+    redis.call('SET', key, write.new, 'PXAT', string.format('%d', write.expiry / 1000))
   end
 end
 return answers

@@ -1,3 +1,4 @@
+$algorithm
 
 -- Asks one limit whose algorithm stores itself. KEYS: its key. ARGV: limit, period, count, n, cost;
 -- those at the end that are 1 may be left out, and n is 1. A cost below zero is given back.
@@ -5,7 +6,7 @@
 -- microseconds.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local allowed, remaining, reset, retry, store = $algorithm(
+local allowed, remaining, reset, retry, store = $function(
   KEYS[1], now, (ARGV[5] or 1) + 0, ARGV[1] + 0, ARGV[2] + 0)
 if store then
   store()
