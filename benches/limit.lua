@@ -1,18 +1,25 @@
 -- What the module does for a limit by token_bucket, in Lua: its EVALSHA over a connection from NGINX's pool, the
 -- verdict from what the script has found, then the header fields, or a rejection.
 local client = require "redis_client"
-local match, ceil, floor, min = string.match, math.ceil, math.floor, math.min
+local byte, match, ceil, floor, min = string.byte, string.match, math.ceil, math.floor, math.min
+
+-- A number of eight bytes, the lowest first, of which the last is not used.
+local function number(bytes, at)
+    local a, b, c, d, e, f, g = byte(bytes, at, at + 6)
+    return a + 0x100 * (b + 0x100 * (c + 0x100 * (d + 0x100 * (e + 0x100 * (f + 0x100 * g)))))
+end
 
 -- The bucket after a request of cost 1, as token_bucket.rs has it, for an interval of whole µs: whether it passes, the
 -- tokens that are left, and the µs until all are back and until the next is. `found` is the time, and what was stored.
 local function decide(limit, found)
-    local seconds, micros, held, newest = match(found, "^(%d+) (%d+) ?(%d*) ?(%d*)$")
+    local seconds, micros, state = match(found, "^(%d+) (%d+) (.*)$")
     local now = seconds * 1000000 + micros
     local tokens, moment = limit.capacity, now
-    if held ~= "" then
+    if state ~= "" then
+        local held, newest = number(state, 1), number(state, 9)
         local age = now - newest
         if age < 0 then
-            tokens = min(tokens, tonumber(held))
+            tokens = min(tokens, held)
         else
             local gained = floor(age / limit.interval)
             if held + gained < tokens then

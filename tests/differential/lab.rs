@@ -297,7 +297,7 @@ fn note(
 
 /// What is whole again need not be kept at all, whatever time of the past is told.
 fn until(time: u64, now: u64) -> Kept {
-    Kept::Until(time.max(now / 1_000))
+    Kept::Until(time.max(now / 1_000 + 1))
 }
 
 /// Whole ms.

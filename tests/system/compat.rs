@@ -10,6 +10,9 @@ use harness::{
     Cluster, ClusterConf, Conf, Nginx, PATIENCE, Redis, Remote, servers, slot, wait_until,
 };
 
+use rate_limit_core::algorithm::Algorithm;
+use rate_limit_core::redis::script::Scripts;
+
 use crate::seen::{keys, quota};
 
 /// Attempts come at least every 0.8 s; the rest is for a busy machine.
@@ -387,4 +390,23 @@ fn protected_mode() {
     let decides = || nginx.get("/bucket").decision() == "PASSED redis";
     wait_until(RECOVERY, decides, "decisions");
     wait_until(PATIENCE, || nginx.logged("is up again").len() == 1, "up again");
+}
+
+/// A quota that is whole again in less than a millisecond is not forgotten before.
+#[test]
+fn the_shortest_states() {
+    let scripts = Scripts::new();
+    let source = scripts.single(Algorithm::TokenBucket).expect("the script").source();
+    for (version, binary) in servers() {
+        let redis = Redis::start_binary(&binary, &[]);
+        let mut questions = redis::pipe();
+        for _ in 0..300 {
+            // One at once, and each 200 µs.
+            questions.cmd("EVAL").arg(source).arg(1).arg("k").arg(1).arg(200);
+        }
+        let found: Vec<Vec<u8>> = questions.query(&mut redis.client()).expect("answers");
+        // Where nothing was stored the answer ends with the time.
+        let nothing = found.iter().filter(|found| found.ends_with(b" ")).count();
+        assert!((1..30).contains(&nothing), "{version}: nothing found {nothing} times of 300");
+    }
 }

@@ -63,8 +63,8 @@ for key, write in pairs(pending) do
   if write.store then
     write.store()
   else
-    -- a quota that is whole again is kept for no longer than it must
-    redis.call('SET', key, write.new, 'PXAT', string.format('%d', write.expiry / 1000))
+    -- until the millisecond after: some servers never store what is to go in the present one
+    redis.call('SET', key, write.new, 'PXAT', string.format('%d', write.expiry / 1000 + 1))
   end
 end
 return answers

@@ -19,7 +19,7 @@ end
 
 $algorithm
 if expiry then
-  -- a quota that is whole again is kept for no longer than it must
-  call('SET', key, struct.pack('<LLL', $state, 0), 'PXAT', string.format('%d', expiry / 1000))
+  -- until the millisecond after: some servers never store what is to go in the present one
+  call('SET', key, struct.pack('<LLL', $state, 0), 'PXAT', string.format('%d', expiry / 1000 + 1))
 end
 return seconds .. ' ' .. micros .. ' ' .. stored
