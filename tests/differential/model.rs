@@ -156,13 +156,14 @@ impl Model {
     }
 }
 
-/// How long a state is to be kept: until the millisecond after the one in which the quota is whole
-/// again.
+/// How long a state is to be kept: until the quota is whole again, and not only in this millisecond.
+/// Redis keeps a key for the whole millisecond at which it is to go, so the fraction of it may be cut
+/// off.
 fn kept(state: &Option<State>, now: u64, verdict: &Verdict) -> Kept {
     match state {
         Some(State::Log(log)) if log.is_empty() => Kept::Gone,
         Some(State::Log(_)) => Kept::For(verdict.reset.div_ceil(1_000)),
-        _ => Kept::Until((now + verdict.reset) / 1_000 + 1),
+        _ => Kept::Until((now + verdict.reset.max(1_000)) / 1_000),
     }
 }
 

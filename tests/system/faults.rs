@@ -42,6 +42,8 @@ enum Effect {
     /// The server is there, but refuses to decide.
     Refusal,
 }
+use crate::seen::tokens;
+
 use Effect::{Loss, Refusal, Silence};
 
 const POLICIES: [&str; 3] = ["open", "closed", "local"];
@@ -564,11 +566,7 @@ fn what_may_have_run_is_not_repeated() {
             Mode::CloseAtReply => assert!((1..=30).contains(&ran), "{mode:?}: {ran} ran"),
             _ => assert_eq!(ran, 30, "{mode:?}"),
         }
-        let twice = |key: &String| {
-            let state: String = redis.ask(&["GET", key]);
-            let left = state.split(' ').next().and_then(|left| left.parse::<usize>().ok());
-            left != Some(QUOTA - 1)
-        };
+        let twice = |key: &String| tokens(&redis, key) != Some(QUOTA as u64 - 1);
         let twice: Vec<String> =
             redis.ask::<Vec<String>>(&["KEYS", "*"]).into_iter().filter(twice).collect();
         assert!(twice.is_empty(), "{mode:?}: charged twice: {twice:?}");

@@ -63,8 +63,9 @@ for key, write in pairs(pending) do
   if write.store then
     write.store()
   else
-    -- until the millisecond after: some servers never store what is to go in the present one
-    redis.call('SET', key, write.new, 'PXAT', string.format('%d', write.expiry / 1000 + 1))
+    -- some servers do not store what is to expire in the present millisecond
+    local expiry = math.max(write.expiry, now + 1000)
+    redis.call('SET', key, write.new, 'PXAT', string.format('%d', expiry / 1000))
   end
 end
 return answers

@@ -19,7 +19,10 @@ end
 
 $algorithm
 if expiry then
-  -- until the millisecond after: some servers never store what is to go in the present one
-  call('SET', key, struct.pack('<LLL', $state, 0), 'PXAT', string.format('%d', expiry / 1000 + 1))
+  if expiry < now + 1000 then
+    -- some servers do not store what is to expire in the present millisecond
+    expiry = now + 1000
+  end
+  call('SET', key, struct.pack('<LLL', $state, 0), 'PXAT', string.format('%d', expiry / 1000))
 end
 return seconds .. ' ' .. micros .. ' ' .. stored
