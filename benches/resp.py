@@ -31,10 +31,14 @@ class Client:
         if kind == b":":
             return int(rest)
         if kind == b"$":
-            return None if rest == "-1" else self.file.read(int(rest) + 2)[:-2].decode()
+            return None if rest == "-1" else self.text(int(rest))
         if kind == b"*":
             return [self.reply() for _ in range(int(rest))]
         return rest
+
+    def text(self, length: int) -> str:
+        """A string of so many bytes, which may be any in a script's answer."""
+        return self.file.read(length + 2)[:-2].decode(errors="replace")
 
     def info(self, section: str) -> dict[str, str]:
         """The lines of INFO."""
