@@ -295,7 +295,10 @@ impl Site {
     fn write(&self, name: &str, content: &str) {
         let path = self.path(name);
         fs::create_dir_all(path.parent().expect("inside the prefix")).expect("create a directory");
-        fs::write(&path, content).unwrap_or_else(|error| panic!("write {name}: {error}"));
+        // Never half a file: it may be served meanwhile.
+        let written = path.with_extension("written");
+        let result = fs::write(&written, content).and_then(|()| fs::rename(&written, &path));
+        result.unwrap_or_else(|error| panic!("write {name}: {error}"));
     }
 }
 
