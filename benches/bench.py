@@ -55,7 +55,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--unpinned", action="store_true", help="leave it to the scheduler who runs where")
     parser.add_argument("--quick", action="store_true", help="one round of 1 s of fewer cases, to see that all works")
     parser.add_argument("--publish", action="store_true",
-                        help="put the report into docs/performance, and its goals into README.md")
+                        help="put the report into docs/performance/report, and its goals into the page beside it")
     parser.add_argument("--instructions", action="store_true",
                         help="only count instructions, and fail where they have grown by 5 %%")
     parser.add_argument("--update", action="store_true", help="with --instructions: write the figures down instead")

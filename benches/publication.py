@@ -5,16 +5,15 @@ from pathlib import Path
 
 from servers import HERE
 
-ROOT = HERE.parent
+PLACE = HERE.parent / "docs" / "performance"
 
 
 def publish(report: Path, goals: str) -> None:
-    """The whole report to docs/performance, in the place of the one before, and its table of goals into the README."""
-    place = ROOT / "docs" / "performance"
-    shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(report, place)
-    readme = ROOT / "README.md"
-    readme.write_text(replaced(readme.read_text(), "bench:goals", goals))
+    """The whole report to docs/performance/report, in the place of the one before, and its goals into the page above."""
+    shutil.rmtree(PLACE / "report", ignore_errors=True)
+    shutil.copytree(report, PLACE / "report")
+    page = PLACE / "README.md"
+    page.write_text(replaced(page.read_text(), "bench:goals", goals))
 
 
 def replaced(text: str, mark: str, new: str) -> str:
@@ -23,5 +22,5 @@ def replaced(text: str, mark: str, new: str) -> str:
     before, found_first, rest = text.partition(first)
     _, found_last, after = rest.partition(last)
     if not found_first or not found_last:
-        raise RuntimeError(f"README.md does not have {first} and, behind it, {last}")
+        raise RuntimeError(f"docs/performance/README.md does not have {first} and, behind it, {last}")
     return f"{before}{first}\n\n{new}\n\n{last}{after}"

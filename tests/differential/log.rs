@@ -49,7 +49,7 @@ fn a_log_never_has_more_entries_than_its_limit() {
 }
 
 /// A decision must not stall Redis, however long the log is. The numbers, which are printed, are in
-/// the README; what is asserted holds on any machine.
+/// docs/algorithms.md; what is asserted holds on any machine.
 #[test]
 fn a_decision_on_the_longest_log_is_no_stall() {
     let mut lab = Lab::new();

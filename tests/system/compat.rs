@@ -55,7 +55,7 @@ fn of(redis: &Redis) -> Conf {
     limited(&format!("rate_limit_redis_pass {};", redis.url()))
 }
 
-/// The account of the README, without one of its rights, if any is named.
+/// The account of the documents, without one of its rights, if any is named.
 fn account(without: &str) -> String {
     let path = format!("{}/../nginx-conf/limiter.acl", env!("CARGO_MANIFEST_DIR"));
     let rule = fs::read_to_string(path).expect("the rule");
@@ -140,7 +140,7 @@ fn fails_and_is_back(mut redis: Redis, version: &str) {
 }
 
 #[test]
-fn the_account_of_the_readme_is_enough() {
+fn the_account_of_the_documents_is_enough() {
     for (version, binary) in servers() {
         let redis = Redis::start_binary(binary, &[&account("")]);
         let nginx = of_account(&redis, 3).start();
@@ -159,7 +159,7 @@ fn names(names: &[&str]) -> BTreeSet<String> {
 
 /// Without a right just those limits fail that need it, and the log says why.
 #[test]
-fn the_account_of_the_readme_has_nothing_too_much() {
+fn the_account_of_the_documents_has_nothing_too_much() {
     let all: Vec<_> = LIMITS.iter().map(|(name, _)| *name).collect();
     let table = [
         ("+evalsha", names(&all)),
@@ -267,7 +267,7 @@ fn of_cluster(cluster: &Cluster) -> Conf {
 }
 
 #[test]
-fn the_account_of_the_readme_is_enough_for_a_cluster() {
+fn the_account_of_the_documents_is_enough_for_a_cluster() {
     for (version, binary) in servers() {
         let cluster = ClusterConf::new(2, 0).binary(binary).line(&account("")).start();
         let nginx = of_cluster(&cluster).start();

@@ -236,7 +236,7 @@ fn a_redis_that_loads_is_waited_for() {
     assert_eq!(fake.count(""), 5);
 }
 
-/// The rule that the README gives: all that is ever said to Redis.
+/// The rule that docs/operations.md gives: all that is ever said to Redis.
 #[test]
 fn an_account_with_the_least_rights() {
     let rule = "user limiter on >pw ~rl:* resetchannels -@all \

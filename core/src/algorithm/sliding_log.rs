@@ -10,7 +10,7 @@
 //! never more than `limit` entries, and those of cost 0 are not written.
 //!
 //! Of any window of one period at most `limit` passes. This is the exact one, and the one that
-//! takes memory for each request: see the README for how much.
+//! takes memory for each request: see docs/algorithms.md for how much.
 
 use std::collections::VecDeque;
 
