@@ -29,6 +29,7 @@ mod local;
 mod metrics;
 mod once;
 mod plain;
+mod recipes;
 mod redirect;
 mod reload;
 mod replay;

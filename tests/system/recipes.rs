@@ -1,0 +1,224 @@
+//! The recipes of docs/recipes.md, and some pairs of docs/coming-from.md, with the traffic that they are for.
+
+use std::io::Write as _;
+use std::time::Instant;
+
+use harness::{Conf, Nginx, Redis, Response, run};
+
+use crate::documents::{block, conf, redis};
+use crate::seen::{StartConnected as _, keys, quota, tells_nothing};
+
+const RECIPES: &str = "docs/recipes.md";
+
+/// An application that answers with the warning that it was sent. Its own field keeps it from those of `http`.
+const APPLICATION: &str = "server { listen 127.0.0.1:{port2}; add_header X-Application yes; \
+                           location / { return 200 $http_x_quota_warning; } }";
+
+/// The recipe that holds `mark`, with other texts in the place of some, before an application.
+fn recipe(mark: &str, replaced: &[(&str, &str)], redis: &Redis) -> Conf {
+    let mut text = block(RECIPES, mark);
+    for (from, to) in [("127.0.0.1:9000", "127.0.0.1:{port2}")].iter().chain(replaced) {
+        assert!(text.contains(from), "no {from} in\n{text}");
+        text = text.replace(from, to);
+    }
+    conf(&text, redis)
+}
+
+fn get(nginx: &Nginx, path: &str, field: (&str, &str)) -> Response {
+    let mut http = nginx.http();
+    http.send("GET", path, &[field]);
+    http.read_response()
+}
+
+fn sorted_keys(redis: &Redis) -> Vec<String> {
+    let mut keys = keys(redis);
+    keys.sort_unstable();
+    keys
+}
+
+#[test]
+fn only_known_api_keys_have_a_quota_of_their_own() {
+    let redis = redis();
+    // Slower ones: the key of a fast one is gone soon.
+    let rates = [(" 60r/m", " 1r/d"), ("6000r/m", "6000r/d")];
+    let nginx = recipe("$customer_rate", &rates, &redis).http(APPLICATION).start_connected(&redis);
+    let status = |key: &str| get(&nginx, "/api", ("X-API-Key", key)).status;
+    assert_eq!(nginx.get("/api").status, 200);
+    assert_eq!(nginx.get("/api").status, 429);
+    assert_eq!([status("invented"), status("another")], [429, 429]);
+    let acme = get(&nginx, "/api", ("X-API-Key", "4b0c1de55f7a4d3c9f20"));
+    assert_eq!((acme.status, quota(&acme)[..2].to_vec()), (200, vec![6000, 5999]));
+    let expected = ["rl:customer:127.0.0.1", "rl:customer:customer:acme"];
+    assert_eq!(sorted_keys(&redis), expected, "API keys stay out of Redis");
+}
+
+#[test]
+fn invented_api_keys_share_the_quota_of_an_address() {
+    let redis = redis();
+    let rate = [("rate=600r/m", "rate=2r/d")];
+    let nginx = recipe("name=api_key", &rate, &redis).http(APPLICATION).start_connected(&redis);
+    let statuses = ["a", "b", "c"].map(|key| get(&nginx, "/api", ("X-API-Key", key)).status);
+    assert_eq!(statuses, [200, 200, 429]);
+}
+
+#[test]
+fn exempt_clients_are_not_limited() {
+    let redis = redis();
+    let nginx = recipe("geo $exempt", &[("100r/m", "1r/d")], &redis)
+        .http(APPLICATION)
+        .http("set_real_ip_from 127.0.0.1;")
+        .decisions()
+        .start_connected(&redis);
+    for exempt in ["10.1.2.3", "192.0.2.10", "2001:db8::1"] {
+        for _ in 0..3 {
+            let response = get(&nginx, "/", ("X-Real-IP", exempt));
+            assert_eq!(response.status, 200, "{exempt}: {response:?}");
+            assert!(response.decision().starts_with("BYPASSED "), "{exempt}: {response:?}");
+            assert!(tells_nothing(&response), "{exempt}: {response:?}");
+        }
+    }
+    for limited in ["127.0.0.1", "192.0.2.11", "2001:db9::1"] {
+        let status = || get(&nginx, "/", ("X-Real-IP", limited)).status;
+        assert_eq!([status(), status()], [200, 429], "{limited}");
+    }
+}
+
+#[test]
+fn a_trusted_proxy_says_who_the_client_is() {
+    let redis = redis();
+    // A slower rate: the key of a fast one is gone soon.
+    let trusted = [("192.0.2.0/24", "127.0.0.0/8"), ("100r/m", "100r/d")];
+    let nginx =
+        recipe("real_ip_header", &trusted, &redis).http(APPLICATION).start_connected(&redis);
+    for forwarded in ["203.0.113.9", "198.51.100.1, 203.0.113.9", "203.0.113.9, 127.0.0.5"] {
+        redis.ask::<()>(&["FLUSHALL"]);
+        assert_eq!(get(&nginx, "/", ("X-Forwarded-For", forwarded)).status, 200);
+        assert_eq!(keys(&redis), ["rl:default:203.0.113.9"], "{forwarded}");
+    }
+    redis.ask::<()>(&["FLUSHALL"]);
+    assert_eq!(get(&nginx, "/", ("X-Forwarded-For", "2001:db9:1:2::3")).status, 200);
+    assert_eq!(keys(&redis), ["rl:default:2001:db9:1:2::/64"]);
+}
+
+#[test]
+fn nobody_else_says_who_the_client_is() {
+    let redis = redis();
+    let nginx = recipe("real_ip_header", &[("100r/m", "100r/d")], &redis)
+        .http(APPLICATION)
+        .start_connected(&redis);
+    assert_eq!(get(&nginx, "/", ("X-Forwarded-For", "203.0.113.9")).status, 200);
+    assert_eq!(keys(&redis), ["rl:default:127.0.0.1"]);
+}
+
+/// A gRPC call with an empty message, and the frames that `nghttp` got.
+fn call(nginx: &Nginx) -> String {
+    let mut message = tempfile::NamedTempFile::new().expect("a temp file");
+    message.write_all(&[0; 5]).expect("write a temp file");
+    let path = message.path().to_str().expect("a path");
+    let url = nginx.h2_url("/helloworld.Greeter/SayHello");
+    let content_type = "content-type: application/grpc";
+    run("nghttp", &["-v", "-d", path, "-H", content_type, "-H", "te: trailers", &url])
+}
+
+/// The value of a field in the frames that were received.
+#[track_caller]
+fn received<'a>(frames: &'a str, name: &str) -> &'a str {
+    let lines = frames.lines().filter(|line| line.contains(" recv ("));
+    let mut values = lines.filter_map(|line| line.split_once(&format!(") {name}: ")));
+    let (_, value) = values.next().unwrap_or_else(|| panic!("no {name} in\n{frames}"));
+    assert_eq!(values.next(), None, "{name} twice in\n{frames}");
+    value
+}
+
+#[test]
+fn a_rejected_grpc_call_has_a_status_of_its_own() {
+    let redis = redis();
+    let application = "server { listen 127.0.0.1:{port2} http2; default_type application/grpc; \
+                       location / { add_header grpc-status 0; return 200; } }";
+    let nginx = recipe("grpc_pass", &[("100r/m", "1r/d")], &redis)
+        .http2()
+        .http(application)
+        .start_connected(&redis);
+    let passed = call(&nginx);
+    assert_eq!(received(&passed, "grpc-status"), "0");
+    assert_eq!(received(&passed, "x-ratelimit-remaining"), "0");
+
+    let rejected = call(&nginx);
+    assert_eq!(received(&rejected, ":status"), "200");
+    assert_eq!(received(&rejected, "content-type"), "application/grpc");
+    assert_eq!(received(&rejected, "grpc-status"), "8");
+    assert_eq!(received(&rejected, "grpc-message"), "rate limit exceeded");
+    assert_eq!(received(&rejected, "x-ratelimit-limit"), "1");
+    let pushback = format!("{}000", received(&rejected, "retry-after"));
+    assert_eq!(received(&rejected, "grpc-retry-pushback-ms"), pushback);
+    // "Trailers-Only": the one frame of the response ends it.
+    let (_, response) = rejected.split_once(") grpc-status: 8").expect("its fields");
+    let (_, frame) = response.split_once(" recv HEADERS frame ").expect("its frame");
+    assert!(frame.contains("; END_STREAM | END_HEADERS"), "{rejected}");
+    assert!(!rejected.contains(" recv DATA frame "), "{rejected}");
+}
+
+#[test]
+fn a_client_is_warned_before_its_quota_is_spent() {
+    let redis = redis();
+    let nginx = recipe("$quota_warning", &[("100r/m", "100r/d")], &redis)
+        .http(APPLICATION)
+        .start_connected(&redis);
+    let mut http = nginx.http();
+    let warning = "less than 20 requests left";
+    for left in (0..100).rev() {
+        let response = http.get("/");
+        assert_eq!(response.remaining(), Some(left), "{response:?}");
+        let expected = (left < 20).then_some(warning);
+        assert_eq!(response.header("X-Quota-Warning"), expected, "{response:?}");
+        assert_eq!(response.text(), expected.unwrap_or(""), "the application is warned, too");
+    }
+    let rejected = http.get("/");
+    assert_eq!((rejected.status, rejected.header("X-Quota-Warning")), (429, Some(warning)));
+}
+
+#[test]
+fn clients_beyond_their_quota_get_another_pool() {
+    let redis = redis();
+    let replaced = [("100r/m", "2r/d"), ("127.0.0.1:9001", "127.0.0.1:{port3}")];
+    let pools = "server { listen 127.0.0.1:{port2}; location / { return 200 all; } } \
+                 server { listen 127.0.0.1:{port3}; location / { return 200 few; } }";
+    let nginx = recipe("REJECTED_DRY_RUN", &replaced, &redis).http(pools).start_connected(&redis);
+    let pools: Vec<_> = (0..4).map(|_| nginx.get("/").text().to_owned()).collect();
+    assert_eq!(pools, ["all", "all", "few", "few"]);
+}
+
+/// How many of 30 requests pass at once, and how many more may by the time that they took.
+fn burst(nginx: &Nginx) -> (u64, u64) {
+    let began = Instant::now();
+    let mut http = nginx.http();
+    let passed = (0..30).filter(|_| http.get("/").status == 502).count();
+    (passed as u64, began.elapsed().as_secs() / 60 + 1)
+}
+
+#[test]
+fn limit_req_and_the_leaky_bucket_let_the_same_burst_through() {
+    let redis = redis();
+    let pair = |mark: &str| {
+        let text = block("docs/coming-from.md", mark);
+        assert!(text.contains("rate=10r/s"), "{text}");
+        conf(&text.replace("rate=10r/s", "rate=1r/m"), &redis)
+    };
+    let theirs = pair("limit_req zone=one").start();
+    let ours = pair("name=one").start_connected(&redis);
+    for nginx in [theirs, ours] {
+        let (passed, more) = burst(&nginx);
+        assert!((21..21 + more).contains(&passed), "{passed}");
+    }
+}
+
+/// What redis-cell answers to the first `CL.THROTTLE user123 15 30 60 1`.
+#[test]
+fn the_numbers_of_redis_cell() {
+    let redis = redis();
+    let nginx =
+        conf(&block("docs/coming-from.md", "algorithm=gcra"), &redis).start_connected(&redis);
+    let response = nginx.get("/");
+    assert_eq!((response.status, quota(&response)), (502, [16, 15, 2]));
+    assert_eq!(response.header("Retry-After"), None);
+}
