@@ -1,5 +1,6 @@
 //! What README.md and the pages of docs/ show does work, and they describe everything that there is.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -410,6 +411,25 @@ fn every_variable_is_described() {
         assert!(rows.contains(name), "the table has no row on ${name}, only {rows:?}");
     }
     assert_eq!(rows.len(), names.len(), "{rows:?}");
+}
+
+/// Every metric of the page, with its type.
+#[test]
+fn every_metric_is_described() {
+    let nginx = Conf::new().server("location = /metrics { rate_limit_redis_metrics; }").start();
+    let prefix = "# TYPE nginx_rate_limit_redis_";
+    let page = nginx.get("/metrics");
+    let shown = page.text().lines().filter_map(|line| line.strip_prefix(prefix)?.split_once(' '));
+    let shown: BTreeSet<_> = shown.collect();
+    assert!(shown.contains(&("requests_total", "counter")), "{shown:?}");
+    let text = read("docs/metrics.md");
+    let (_, table) = text.split_once("| name | type | value |\n|---|---|---|\n").expect("a table");
+    let rows = table.lines().take_while(|line| line.starts_with('|'));
+    let described = rows.filter_map(|row| {
+        let (name, rest) = row.strip_prefix("| `")?.split_once("` | ")?;
+        Some((name.split('{').next()?, rest.split(' ').next()?))
+    });
+    assert_eq!(described.collect::<BTreeSet<_>>(), shown);
 }
 
 /// Every parameter and value that the parser knows.
