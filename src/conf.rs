@@ -54,6 +54,8 @@ pub(crate) struct MainConf {
     /// Connections refer to them, but are only made when all are there.
     stores: Vec<Store>,
     definitions: Definitions,
+    /// The limits of servers that have a `location /`, and the store that is configured there.
+    outside: Vec<(Vec<Rc<Limit>>, usize)>,
     /// The size of the shared memory in bytes.
     memory_size: Option<usize>,
     /// The shared memory, once it is mapped.
@@ -92,7 +94,7 @@ impl MainConf {
 
     /// Adds what the workers are to share, if anything is to be limited.
     pub(crate) fn add_zone(&'static self, cf: &mut ngx_conf_t) -> Result<(), String> {
-        match self.stores.iter().any(|store| store.is_used()) {
+        match self.definitions.are_bound() {
             true => {
                 let size = self.memory_size.unwrap_or(shm::DEFAULT_SIZE);
                 shm::add_zone(cf, size, &self.shared)
@@ -133,6 +135,27 @@ impl MainConf {
         }
         let wrong = |reason| format!("in \"rate_limit_redis_store\" \"{name}\": {reason}");
         self.stores.push(builder.build(cf, name.to_owned()).map_err(wrong)?);
+        Ok(())
+    }
+
+    /// Says which store the limits of one level keep their counters in, the one of this index.
+    fn bind(&mut self, limits: &[Rc<Limit>], index: usize) -> Result<(), String> {
+        let store = self.stores.get(index).ok_or("no such store")?;
+        for limit in limits {
+            self.definitions.bind(limit, store)?;
+            limit.bind(index, store)?;
+        }
+        Ok(())
+    }
+
+    /// Binds the limits that only apply outside of any location, once all others are bound: a name
+    /// stands for one store, and it is the locations that say which.
+    fn bind_outside(&mut self) -> Result<(), String> {
+        for (limits, configured) in std::mem::take(&mut self.outside) {
+            let mut known = limits.iter().filter_map(|limit| self.definitions.store(limit.name()));
+            let index = known.next().and_then(|store| self.find(store)).unwrap_or(configured);
+            self.bind(&limits, index)?;
+        }
         Ok(())
     }
 
@@ -192,10 +215,8 @@ impl LocationConf {
 
     /// The connections to those who decide.
     pub(crate) fn deployment(&self, main: &'static MainConf) -> Option<NonNull<Deployment>> {
-        match self.pass {
-            Some(Pass::Store(index)) => main.deployment_of(main.stores.get(index)?),
-            _ => None,
-        }
+        // Those of one level have one store.
+        main.deployment_of(main.stores.get(self.limits().first()?.store()?)?)
     }
 
     /// How long a request may wait for its decision, in ms.
@@ -500,10 +521,11 @@ fn set_log_level(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Resu
     directive.choose(&mut conf.log_level, &levels)
 }
 
-/// Adds what the workers are to share, now that all is read.
-pub(crate) fn add_shared_memory(cf: &mut ngx_conf_t) -> Status {
+/// Binds the last limits, and adds what the workers are to share, now that all is read.
+pub(crate) fn complete(cf: &mut ngx_conf_t) -> Status {
+    let bound = Module::main_conf_mut(cf).map_or(Ok(()), MainConf::bind_outside);
     let main: Option<&'static MainConf> = Module::main_conf(cf);
-    match main.map_or(Ok(()), |main| main.add_zone(cf)) {
+    match bound.and_then(|()| main.map_or(Ok(()), |main| main.add_zone(cf))) {
         Ok(()) => Status::NGX_OK,
         Err(message) => {
             directive::fail(cf, &message);
@@ -555,19 +577,16 @@ fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), Strin
     };
     conf.pass = Some(Pass::Store(index));
     if only_passes_on(cf) {
+        main.outside.push((conf.limits().to_vec(), index));
         return Ok(());
     }
-    let store = main.stores.get_mut(index).ok_or("no such store")?;
-    store.will_be_used();
-    for limit in conf.limits() {
-        main.definitions.bind(limit, store)?;
-        limit.bind(store);
-    }
-    Ok(())
+    main.stores.get_mut(index).ok_or("no such store")?.will_be_used();
+    main.bind(conf.limits(), index)
 }
 
-/// Whether this is the level of a server with a `location /`: all requests are served from
-/// locations then, and what it would connect to may differ from what they do.
+/// Whether this is the level of a server with a `location /`. Its limits are there for locations to
+/// inherit, and for the few requests that no location matches: those whose URI does not begin with
+/// a slash, as after `rewrite ^ foo` or `X-Accel-Redirect: foo`.
 fn only_passes_on(cf: &ngx_conf_t) -> bool {
     let core = NgxHttpCoreModule::location_conf(cf);
     let Some(core) = core.filter(|core| core.name.len == 0 && !core.locations.is_null()) else {

@@ -82,7 +82,7 @@ impl HttpModule for Module {
                 return Status::NGX_ERROR.0;
             }
             *handler = Some(request::access);
-            conf::add_shared_memory(&mut *cf).0
+            conf::complete(&mut *cf).0
         }
     }
 }

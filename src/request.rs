@@ -61,7 +61,7 @@ unsafe fn begin(r: *mut ngx_http_request_t) -> Status {
     // SAFETY: as above.
     unsafe {
         match gather(r, conf.limits()) {
-            Err(Ungathered::OutOfMemory) => INTERNAL_ERROR,
+            Err(Ungathered::OutOfMemory | Ungathered::Unbound) => INTERNAL_ERROR,
             Err(Ungathered::Unusable(message)) => {
                 log!(NGX_LOG_ERR, log_of(r), "{message}");
                 settle(r, conf, undecided(conf))

@@ -3,14 +3,35 @@
 //! Nothing of the process or the machine is part of it, so every NGINX that shares the store and
 //! the limit's name shares the budget.
 
+use std::ops::Deref;
+
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
+
+use crate::limit::is_name;
 
 /// A client key longer than this many bytes is replaced by a digest of it.
 pub const MAX_KEY: usize = 512;
 
-/// The part of the Redis key that all clients of a limit have in common: `<prefix><name>:`.
-pub fn head(prefix: &str, name: &str) -> Vec<u8> {
-    format!("{prefix}{name}:").into_bytes()
+/// The first part of the Redis key, which all clients of a limit have in common: `<prefix><name>:`.
+///
+/// There is no other way to make one, and no command without one. So whatever a client sends as its
+/// key, the key in Redis is one of this limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head(Vec<u8>);
+
+impl Head {
+    /// The head of the limit of this name; `None` if it is no name.
+    pub fn new(prefix: &str, name: &str) -> Option<Self> {
+        is_name(name).then(|| Self(format!("{prefix}{name}:").into_bytes()))
+    }
+}
+
+impl Deref for Head {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
 }
 
 /// What stands for a key over [`MAX_KEY`] bytes, so that what a client sends cannot fill Redis:
@@ -36,7 +57,10 @@ mod tests {
 
     #[test]
     fn the_head_is_prefix_and_name() {
-        assert_eq!(head("rl:", "default"), b"rl:default:");
+        let head = |prefix, name| Head::new(prefix, name).map(|head| head.to_vec());
+        assert_eq!(head("rl:", "default"), Some(b"rl:default:".to_vec()));
+        assert_eq!(head("", "x"), Some(b"x:".to_vec()));
+        assert_eq!((head("rl:", ""), head("rl:", "a:b")), (None, None));
     }
 
     #[test]

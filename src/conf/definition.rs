@@ -38,6 +38,18 @@ impl Definitions {
         self.0.iter().map(|definition| definition.name)
     }
 
+    /// Whether any limit keeps its counters anywhere.
+    pub(super) fn are_bound(&self) -> bool {
+        self.0.iter().any(|definition| definition.store.is_some())
+    }
+
+    /// How the store is called in which the limit of this name keeps its counters, once that is
+    /// known.
+    pub(super) fn store(&self, name: &str) -> Option<&str> {
+        let definition = self.0.iter().find(|definition| definition.name == name)?;
+        definition.store.as_ref().map(|(reference, _)| reference.as_str())
+    }
+
     /// Notes where `limit` keeps its counters. All of a name must be in one store.
     pub(super) fn bind(&mut self, limit: &Limit, store: &Store) -> Result<(), String> {
         let (name, place) = (limit.name(), limit.place());

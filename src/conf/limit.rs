@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use ngx::ffi::{NGX_LOG_WARN, ngx_http_request_t, ngx_str_t};
 use rate_limit_core::algorithm::leaky_bucket::Undelayed;
 use rate_limit_core::algorithm::{Algorithm, BurstParameter};
-use rate_limit_core::key;
+use rate_limit_core::key::{self, Head};
 use rate_limit_core::limit::{self, Quota};
 use rate_limit_core::rate::{self, Rate};
 use rate_limit_core::redis::script::{Prepared, Question};
@@ -45,8 +45,9 @@ pub(crate) struct Limit {
 
 /// What follows from the store that a limit keeps its counters in.
 struct Bound {
-    /// The part of the Redis key that all clients have in common.
-    head: Vec<u8>,
+    /// The index of the store among all.
+    store: usize,
+    head: Head,
     /// What stands for it in this machine's memory.
     fingerprint: u64,
     /// The command, where neither quota nor cost is a variable.
@@ -81,7 +82,7 @@ impl Limit {
 
         let name = parameters.name.unwrap_or(DEFAULT_NAME);
         if !limit::is_name(name) {
-            return Err(invalid("name", name, "1 to 64 of A-Z a-z 0-9 _ - ."));
+            return Err(no_name(name));
         }
         let algorithm = parameters.algorithm()?;
         let rate = parameters
@@ -142,9 +143,14 @@ impl Limit {
         self.name
     }
 
-    /// The part of the Redis key that all clients have in common.
-    pub(crate) fn head(&self) -> &[u8] {
-        self.bound.get().map_or(b"", |bound| bound.head.as_slice())
+    /// The first part of the Redis key, once the store is known.
+    pub(crate) fn head(&self) -> Option<&Head> {
+        self.bound.get().map(|bound| &bound.head)
+    }
+
+    /// The index of the store that it keeps its counters in, once that is known.
+    pub(super) fn store(&self) -> Option<usize> {
+        self.bound.get().map(|bound| bound.store)
     }
 
     /// What stands for the limit in this machine's memory.
@@ -157,17 +163,18 @@ impl Limit {
         self.bound.get()?.command.as_ref()
     }
 
-    /// Says which store it keeps its counters in.
-    pub(super) fn bind(&self, store: &Store) {
+    /// Says which store it keeps its counters in, the one of this index.
+    pub(super) fn bind(&self, index: usize, store: &Store) -> Result<(), String> {
+        let head = Head::new(store.prefix(), self.name).ok_or_else(|| no_name(self.name))?;
         self.bound.get_or_init(|| {
-            let head = key::head(store.prefix(), self.name);
             let fingerprint = key::fingerprint(&head);
             let known = self.quota.zip(self.cost.literal());
             let command = known.map(|(quota, cost)| {
                 Prepared::new(&SCRIPTS, &Question { head: &head, key: b"", quota, cost })
             });
-            Bound { head, fingerprint, command }
+            Bound { store: index, head, fingerprint, command }
         });
+        Ok(())
     }
 
     /// What is counted for it.
@@ -351,6 +358,10 @@ fn foreign_parameter(parameter: &str, algorithm: Algorithm) -> String {
         "\"{parameter}\" in \"rate_limit_redis\" directive is no parameter of \
          algorithm={name}, which has {own}"
     )
+}
+
+fn no_name(name: &str) -> String {
+    invalid("name", name, "1 to 64 of A-Z a-z 0-9 _ - .")
 }
 
 fn read_rate(text: &str) -> Result<Rate, String> {

@@ -92,12 +92,12 @@ impl Store {
         &self.prefix
     }
 
-    /// Whether any limit keeps its counters here.
+    /// Whether requests are sure to need it.
     pub(super) fn is_used(&self) -> bool {
         self.used
     }
 
-    /// Says that a limit keeps its counters here.
+    /// Says that requests are sure to need it.
     pub(super) fn will_be_used(&mut self) {
         self.used = true;
     }

@@ -13,6 +13,8 @@ use crate::redis::Asked;
 /// Why there is nothing to ask.
 pub(super) enum Ungathered {
     OutOfMemory,
+    /// Of a limit without a store nothing can be asked.
+    Unbound,
     Unusable(String),
 }
 
@@ -45,7 +47,7 @@ pub(super) unsafe fn gather(
                 continue;
             }
             let question = Question {
-                head: limit.head(),
+                head: limit.head().ok_or(Ungathered::Unbound)?,
                 key: shortened(r, key).ok_or(Ungathered::OutOfMemory)?,
                 quota: limit.quota(&mut *r)?,
                 cost: limit.cost(&mut *r)?,

@@ -83,7 +83,7 @@ fn tell(
         let mut lab = Lab::new();
         for batch in 0..length() / 10 / STORIES {
             let mut story = |number| {
-                let key = format!("rl:name:{batch}-{number}");
+                let key = format!("rl:default:{batch}-{number}");
                 let mut story = Story::begin(key, quota(&mut rng, algorithm));
                 end(&mut rng, &mut story);
                 story.steps
@@ -154,7 +154,7 @@ impl Story {
     }
 }
 
-const KEY: &str = "rl:name:key";
+const KEY: &str = "rl:default:key";
 const NOW: u64 = 1_700_000_000_000_000;
 
 /// Whatever lies under a key, the reference takes for what the script takes it for.

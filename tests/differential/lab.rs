@@ -1,9 +1,11 @@
 //! The production scripts, run in a real Redis under a clock that the test sets.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::LazyLock;
 
 use harness::Redis;
 use rate_limit_core::decision::Verdict;
+use rate_limit_core::key::Head;
 use rate_limit_core::limit::Quota;
 use rate_limit_core::redis::answer;
 use rate_limit_core::redis::reply::{self, Entry, Reply};
@@ -37,6 +39,9 @@ impl Step {
     }
 }
 
+/// What every key begins with.
+static HEAD: LazyLock<Head> = LazyLock::new(|| Head::new("rl:", "default").expect("a name"));
+
 /// One limit of a step.
 #[derive(Clone, Debug)]
 pub struct Asked {
@@ -47,7 +52,8 @@ pub struct Asked {
 
 impl Asked {
     fn question(&self) -> Question<'_> {
-        Question { head: b"", key: self.key.as_bytes(), quota: self.quota, cost: self.cost }
+        let key = self.key.as_bytes().strip_prefix(&**HEAD).expect("a key of the limit");
+        Question { head: &HEAD, key, quota: self.quota, cost: self.cost }
     }
 }
 

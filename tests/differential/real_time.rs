@@ -14,7 +14,7 @@ use crate::lab::{Asked, Step, read, words};
 /// One unit a `period`, and no more than one.
 fn asked(algorithm: Algorithm, period: &str) -> Asked {
     let quota = Quota::new(algorithm, format!("1r/{period}").parse().unwrap(), 1).unwrap();
-    Asked { key: format!("{algorithm:?}"), quota, cost: 1 }
+    Asked { key: format!("rl:default:{algorithm:?}"), quota, cost: 1 }
 }
 
 fn ask(redis: &Redis, scripts: &Scripts, by: By, asked: &[Asked]) -> Vec<Verdict> {
@@ -109,7 +109,7 @@ fn what_is_given_back_in_part_keeps_its_time() {
     let (redis, scripts) = (Redis::start(), Scripts::new());
     for algorithm in Algorithm::ALL {
         let quota = Quota::new(algorithm, "9r/52w".parse().unwrap(), 9).unwrap();
-        let of = |cost| [Asked { key: format!("{algorithm:?}"), quota, cost }];
+        let of = |cost| [Asked { key: format!("rl:default:{algorithm:?}"), quota, cost }];
         ask(&redis, &scripts, By::Source, &of(7));
         let verdict = give_back(&redis, &scripts, &of(3))[0];
         assert_eq!(verdict.remaining, 5, "{algorithm:?}");

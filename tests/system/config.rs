@@ -619,6 +619,21 @@ fn one_name_in_two_stores() {
     assert!(place, "the place is not in {output}");
 }
 
+/// The limits of a server apply together outside of its locations, so they must have one store.
+#[test]
+fn limits_of_a_server_in_two_stores() {
+    let snippet = "rate_limit_redis a name=x rate=1r/s; rate_limit_redis a name=y rate=1r/s;
+        location / { rate_limit_redis a name=x rate=1r/s; }
+        location /y {
+            rate_limit_redis_pass redis://127.0.0.1:1;
+            rate_limit_redis a name=y rate=1r/s;
+        }";
+    let output = conf(Server, snippet).config_error();
+    for part in ["\"y\"", "/snippet.conf:1", "/snippet.conf:5", "name=", "store"] {
+        assert!(output.contains(part), "{part} is not in {output}");
+    }
+}
+
 #[test]
 fn stores() {
     let me = "\"rate_limit_redis_pass\"";

@@ -783,3 +783,79 @@ fn rejections_keep_the_connection() {
     assert_eq!(http.read_response().status, 429);
     assert!(http.is_closed());
 }
+
+/// A server with a limit that its locations do not have, but for those that are given, in which three
+/// URIs lead to one that does not begin with a slash: no location matches it, not even `/`.
+fn outside(locations: &str) -> Conf {
+    Conf::new()
+        .file("htmlfoo", "outside\n")
+        .http("rate_limit_redis_timeout 5s;")
+        .http("server { listen 127.0.0.1:{port2}; add_header X-Accel-Redirect foo; }")
+        .server("rate_limit_redis $http_x_k rate=9r/d; rewrite ^/rewritten$ foo;")
+        .server(
+            "location = /passed { rate_limit_redis off; proxy_pass http://127.0.0.1:{port2}/; }",
+        )
+        .server("location = /tried { rate_limit_redis off; try_files /none foo; }")
+        .server(locations)
+}
+
+const OUTSIDE: [&str; 3] = ["/rewritten", "/passed", "/tried"];
+
+/// One client of each URI, and what Redis then holds.
+#[track_caller]
+fn outside_is_limited(nginx: &Nginx, redis: &Redis, prefix: &str) {
+    for (index, path) in OUTSIDE.iter().enumerate() {
+        for left in [8, 7] {
+            let response = get(nginx, path, &[("X-K", &index.to_string())]);
+            assert_eq!((response.status, response.text()), (200, "outside\n"), "{path}");
+            assert_eq!(remaining(&response), left, "{path}");
+        }
+    }
+    let expected: Vec<_> = (0..3).map(|index| format!("{prefix}default:{index}")).collect();
+    assert_eq!(keys(redis), expected);
+}
+
+#[test]
+fn outside_of_any_location() {
+    let redis = Redis::start();
+    let off = "location / { rate_limit_redis off; }";
+    let conf = outside(off).set("redis", redis.url());
+    let nginx = conf
+        .clone()
+        .http("rate_limit_redis_pass {redis};")
+        // A client's key cannot be any key of Redis, where another limit keeps its counters too.
+        .server("location /other { rate_limit_redis a name=other rate=9r/d; }")
+        .start_connected(&redis);
+    outside_is_limited(&nginx, &redis, "rl:");
+    drop(nginx);
+
+    redis.ask::<()>(&["FLUSHALL"]);
+    let block = "rate_limit_redis_store own { server {redis}; prefix own:; }";
+    let nginx = conf.http(block).http("rate_limit_redis_pass own;").start();
+    outside_is_limited(&nginx, &redis, "own:");
+}
+
+/// A name stands for one store: that of the locations, where the server has none of its own.
+#[test]
+fn outside_of_the_locations_that_have_the_store() {
+    let redis = Redis::start();
+    let nginx = outside("location / { rate_limit_redis_pass {redis}; }")
+        .set("redis", redis.url())
+        .start_connected(&redis);
+    outside_is_limited(&nginx, &redis, "rl:");
+    assert_eq!(remaining(&get(&nginx, "/", &[("X-K", "0")])), 6, "the same budget");
+    assert!(!nginx.error_log().contains(":6379"), "{}", nginx.error_log());
+}
+
+#[test]
+fn outside_of_any_location_clients_are_rejected() {
+    let redis = Redis::start();
+    let nginx = outside("location / { rate_limit_redis off; }")
+        .set("redis", redis.url())
+        .http("rate_limit_redis_pass {redis};")
+        .start();
+    (0..9).for_each(|_| assert_eq!(get(&nginx, "/rewritten", &[("X-K", "a")]).status, 200));
+    for _ in 0..2 {
+        assert_eq!(get(&nginx, "/rewritten", &[("X-K", "a")]).status, 429);
+    }
+}

@@ -124,19 +124,24 @@ impl PartialEq for Key<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
     use crate::algorithm::Algorithm;
     use crate::decision::Retry;
+    use crate::key::Head;
     use crate::limit::Quota;
     use crate::redis::reply::{self, Reply};
 
     const NOW: u64 = 1_763_683_200_000_000;
     const MINUTE: u64 = 60_000_000;
 
+    static HEAD: LazyLock<Head> = LazyLock::new(|| Head::new("rl:", "a").unwrap());
+
     /// Three at once, at one a minute.
     fn ask(algorithm: Algorithm, key: &'static [u8], cost: u64) -> Question<'static> {
         let quota = Quota::new(algorithm, "1r/m".parse().unwrap(), 3).unwrap();
-        Question { head: b"rl:a:", key, quota, cost }
+        Question { head: &HEAD, key, quota, cost }
     }
 
     fn bucket(key: &'static [u8], cost: u64) -> Question<'static> {
@@ -230,10 +235,11 @@ mod tests {
 
     #[test]
     fn those_of_one_key_spend_together() {
-        let cut = |head, key, cost| Question { head, key, ..bucket(b"", cost) };
-        let told = read(&[NONE; 3], &[bucket(b"k", 1), bucket(b"l", 1), cut(b"rl:a", b":k", 2)]);
+        let longer = Head::new("rl:a:", "k").unwrap();
+        let cut = |cost| Question { head: &longer, ..bucket(b"x", cost) };
+        let told = read(&[NONE; 3], &[bucket(b"k:x", 1), bucket(b"l", 1), cut(2)]);
         assert_eq!(remaining(&told.unwrap()), [(true, 2), (true, 2), (true, 0)]);
-        let told = read(&[NONE; 2], &[bucket(b"k", 2), cut(b"", b"rl:a:k", 2)]);
+        let told = read(&[NONE; 2], &[bucket(b"k:x", 2), cut(2)]);
         assert_eq!(remaining(&told.unwrap()), [(true, 3), (false, 3)]);
     }
 

@@ -1,6 +1,7 @@
 //! The scripts that Redis runs, and the commands that run them.
 
 use crate::algorithm::Algorithm;
+use crate::key::Head;
 use crate::limit::Quota;
 use crate::text::number;
 
@@ -18,8 +19,8 @@ pub struct Script {
 /// One limit of one request, as the script is asked about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question<'a> {
-    /// The Redis key's first part: see [`key::head`](crate::key::head).
-    pub head: &'a [u8],
+    /// The Redis key's first part.
+    pub head: &'a Head,
     /// The Redis key's second part.
     pub key: &'a [u8],
     /// What the client may spend.
@@ -277,12 +278,16 @@ fn line(out: &mut Vec<u8>, kind: u8, length: usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
+
+    static HEAD: LazyLock<Head> = LazyLock::new(|| Head::new("rl:", "a").unwrap());
 
     fn question(key: &'static [u8], cost: u64) -> Question<'static> {
         let rate = "100r/m".parse().unwrap();
         let quota = Quota::new(Algorithm::TokenBucket, rate, 100).unwrap();
-        Question { head: b"rl:a:", key, quota, cost }
+        Question { head: &HEAD, key, quota, cost }
     }
 
     fn words(by: By, questions: &[Question<'_>]) -> Vec<String> {

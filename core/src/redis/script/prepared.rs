@@ -1,12 +1,13 @@
 //! Commands of which all but the client's key is known beforehand.
 
 use super::{By, Question, Scripts, Sign, line, number};
+use crate::key::Head;
 
 /// The command that asks one limit about any client. What is the same each time is encoded once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prepared {
     before_key: Vec<u8>,
-    head: Vec<u8>,
+    head: Head,
     after_key: Vec<u8>,
 }
 
@@ -14,7 +15,7 @@ impl Prepared {
     /// The command that asks `question`, whatever its key is.
     pub fn new(scripts: &Scripts, question: &Question<'_>) -> Self {
         let mut prepared =
-            Self { before_key: Vec::new(), head: question.head.to_vec(), after_key: Vec::new() };
+            Self { before_key: Vec::new(), head: question.head.clone(), after_key: Vec::new() };
         let (arguments, kept) = question.arguments(Sign::Spent, 1);
         if let Some(script) = scripts.single(question.quota.algorithm()) {
             script.head(&mut prepared.before_key, By::Sha, 1, kept);
@@ -45,14 +46,14 @@ mod tests {
 
     #[test]
     fn as_it_is_encoded_each_time() {
-        let scripts = Scripts::new();
+        let (scripts, head) = (Scripts::new(), Head::new("rl:", "a").unwrap());
         for (algorithm, rate, cost) in [
             (Algorithm::TokenBucket, "100r/m", 1),
             (Algorithm::Gcra, "3r/s", 7),
             (Algorithm::SlidingLog, "1r/d", 0),
         ] {
             let quota = Quota::new(algorithm, rate.parse().unwrap(), 100).unwrap();
-            let question = Question { head: b"rl:a:", key: b"any", quota, cost };
+            let question = Question { head: &head, key: b"any", quota, cost };
             let prepared = Prepared::new(&scripts, &question);
             for key in [&b"k"[..], b"", b"a\r\nb", &[b'x'; 300]] {
                 let (mut expected, mut found) = (b"before".to_vec(), b"before".to_vec());
