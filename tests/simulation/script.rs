@@ -1,0 +1,442 @@
+//! The scripts of the module, run by the Rust references of the algorithms instead of Lua.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::sync::LazyLock;
+
+use rate_limit_core::algorithm::{Algorithm, State};
+use rate_limit_core::decision::Verdict;
+use rate_limit_core::limit::Quota;
+use rate_limit_core::rate::{MILLISECOND, Rate, SECOND};
+use rate_limit_core::redis::script::{Script, Scripts};
+
+use crate::database::{Database, Key, Stored, Value, Write};
+use crate::resp::{self, Command, number};
+
+/// What a script does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// Decides one limit of this algorithm.
+    Single(Algorithm),
+    /// Decides several limits, all or nothing.
+    Several,
+}
+
+/// The scripts that the module loads, each once.
+pub static PROGRAMS: LazyLock<Vec<(Program, Script)>> = LazyLock::new(|| {
+    let scripts = Scripts::new();
+    let single = |algorithm| Some((Program::Single(algorithm), scripts.single(algorithm)?.clone()));
+    let mut programs: Vec<_> = Algorithm::ALL.into_iter().filter_map(single).collect();
+    programs.dedup_by(|(_, one), (_, other)| one == other);
+    programs.push((Program::Several, scripts.several().clone()));
+    programs
+});
+
+/// What became of one limit of a script command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Charge {
+    pub key: Key,
+    pub algorithm: Algorithm,
+    /// Whether the cost was given back and not spent.
+    pub gives_back: bool,
+    pub cost: u64,
+    /// How many requests were decided.
+    pub times: u32,
+    /// How many of them passed, and so spent the cost. What is given back always passes.
+    pub passed: u32,
+}
+
+/// What a script did: its reply has been written.
+#[derive(Debug, Default)]
+pub struct Effects {
+    pub charges: Vec<Charge>,
+    pub writes: Vec<Write>,
+}
+
+/// The key holds a value of another type; the script has done nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub struct WrongType;
+
+/// The keys of an `EVALSHA` or `EVAL` command.
+pub fn keys<'a>(command: &Command<'a>) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    command.words(3).take(command.number(2) as usize)
+}
+
+/// Runs a script at `now`, the Unix time of the server in µs. The writes are not applied yet.
+pub fn run(
+    program: Program,
+    command: &Command<'_>,
+    database: &Database,
+    now: u64,
+    out: &mut Vec<u8>,
+) -> Result<Effects, WrongType> {
+    match program {
+        Program::Single(algorithm) => {
+            let (limit, times) = Limit::single(algorithm, command);
+            single(&limit, times, database, now, out)
+        }
+        Program::Several => several(&Limit::several(command), database, now, out),
+    }
+}
+
+/// One limit, as the arguments of a script give it.
+#[derive(Debug)]
+struct Limit<'a> {
+    key: &'a [u8],
+    quota: Quota,
+    gives_back: bool,
+    cost: u64,
+}
+
+impl<'a> Limit<'a> {
+    /// `KEYS`: one. `ARGV`: limit, period, count, times, cost; those at the end that are 1 may be
+    /// missing.
+    fn single(algorithm: Algorithm, command: &Command<'a>) -> (Self, u32) {
+        assert!((6..=9).contains(&command.len()) && command.number(2) == 1, "{command:?}");
+        let argument = |index| if index < command.len() { command.word(index) } else { b"1" };
+        let [limit, period, count, times] = [4, 5, 6, 7].map(|index| number(argument(index)));
+        let (gives_back, cost) = signed(argument(8));
+        let quota = quota(algorithm, limit, period, count);
+        assert!(times == 1 || !gives_back && !algorithm.stores_itself(), "{command:?}");
+        (Self { key: command.word(3), quota, gives_back, cost }, times as u32)
+    }
+
+    /// `ARGV`, five for each of `KEYS`: algorithm, cost, limit, period, count.
+    fn several(command: &Command<'a>) -> Vec<Self> {
+        let keys = command.number(2) as usize;
+        assert_eq!(command.len(), 3 + 6 * keys, "{command:?}");
+        let limit = |index: usize| {
+            let first = 3 + keys + 5 * index;
+            let name = command.word(first);
+            let is_it = |algorithm: &Algorithm| algorithm.function().as_bytes() == name;
+            let algorithm = Algorithm::ALL.into_iter().find(is_it).expect("an algorithm");
+            let (gives_back, cost) = signed(command.word(first + 1));
+            let [limit, period, count] = [2, 3, 4].map(|offset| command.number(first + offset));
+            let quota = quota(algorithm, limit, period, count);
+            Self { key: command.word(3 + index), quota, gives_back, cost }
+        };
+        (0..keys).map(limit).collect()
+    }
+
+    fn algorithm(&self) -> Algorithm {
+        self.quota.algorithm()
+    }
+
+    /// What a database holds under its key. A string that is no state is as good as none.
+    fn stored(&self, database: &Database, now: u64) -> Result<Option<State>, WrongType> {
+        match (database.get(self.key, now), self.algorithm().stores_itself()) {
+            (None, _) => Ok(None),
+            (Some(Value::Packed(bytes)), false) => Ok(self.algorithm().read(bytes)),
+            (Some(Value::Log(log)), true) => Ok(Some(log.clone())),
+            _ => Err(WrongType),
+        }
+    }
+
+    /// Spends `cost` or gives it back. Nothing is rejected that gives back.
+    fn decide(&self, state: &mut Option<State>, now: u64, cost: u64) -> Verdict {
+        let algorithm = self.algorithm();
+        if !self.gives_back {
+            return algorithm.decide(state, now, &self.quota, cost);
+        }
+        algorithm.give_back(state, now, &self.quota, cost);
+        algorithm.decide(&mut state.clone(), now, &self.quota, 0)
+    }
+
+    fn write(&self, state: &Option<State>, now: u64) -> Write {
+        let whole_in = self.algorithm().decide(&mut state.clone(), now, &self.quota, 0).reset;
+        Write { key: self.key.into(), stored: stored(self.algorithm(), state, now, whole_in) }
+    }
+
+    fn charge(&self, times: u32, passed: u32) -> Charge {
+        let Self { key, quota, gives_back, cost } = *self;
+        Charge { key: key.into(), algorithm: quota.algorithm(), gives_back, cost, times, passed }
+    }
+}
+
+/// The quota of which these are the arguments: see [`Quota::terms`].
+fn quota(algorithm: Algorithm, limit: u64, period: u64, count: u64) -> Quota {
+    let rate = match algorithm {
+        Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::FixedWindow => {
+            Rate::new(limit, period * count)
+        }
+        _ => Rate::new(count, period),
+    };
+    let quota = Quota::new(algorithm, rate.expect("a rate"), limit).expect("a quota");
+    assert_eq!(quota.terms(), (period, count), "{quota:?}");
+    quota
+}
+
+/// A cost, and whether it is below zero.
+fn signed(word: &[u8]) -> (bool, u64) {
+    match word.strip_prefix(b"-") {
+        Some(digits) => (true, number(digits)),
+        None => (false, number(word)),
+    }
+}
+
+/// A state as it is stored. A key is kept for all of the millisecond in which it expires: a string
+/// until its quota is whole again, and for a millisecond at least; a log for as long, rounded up.
+fn stored(algorithm: Algorithm, state: &Option<State>, now: u64, whole_in: u64) -> Option<Stored> {
+    let (value, last) = match state.as_ref()? {
+        State::Log(log) if log.is_empty() => return None,
+        log @ State::Log(_) => {
+            let last = now / MILLISECOND + whole_in.div_ceil(MILLISECOND);
+            (Value::Log(log.clone()), last)
+        }
+        state => {
+            let last = (now + whole_in.max(MILLISECOND)) / MILLISECOND;
+            (Value::Packed(packed(algorithm, state)), last)
+        }
+    };
+    Some(Stored { value, gone_at: (last + 1) * MILLISECOND })
+}
+
+/// As `struct.pack('<LLL', …)` of the scripts.
+fn packed(algorithm: Algorithm, state: &State) -> [u8; 24] {
+    let numbers = match state {
+        State::Bucket(tokens, last) => [*tokens, last.micros, last.part],
+        State::Arrival(tat) => [tat.micros, tat.part, 0],
+        State::Window(window, current, previous) => [*window, *current, *previous],
+        State::Log(_) => panic!("{algorithm:?} keeps no log"),
+    };
+    let mut bytes = [0; 24];
+    for (chunk, number) in bytes.chunks_exact_mut(8).zip(numbers) {
+        chunk.copy_from_slice(&number.to_le_bytes());
+    }
+    bytes
+}
+
+/// As `single.lua` and `single_own.lua`.
+fn single(
+    limit: &Limit<'_>,
+    times: u32,
+    database: &Database,
+    now: u64,
+    out: &mut Vec<u8>,
+) -> Result<Effects, WrongType> {
+    let before = limit.stored(database, now)?;
+    let (mut after, mut passed) = (before.clone(), 0);
+    let mut verdict = limit.decide(&mut after, now, limit.cost);
+    while verdict.allowed {
+        passed += 1;
+        if passed == times {
+            break;
+        }
+        verdict = limit.decide(&mut after, now, limit.cost);
+    }
+    if limit.algorithm().stores_itself() {
+        resp::array(out, 2);
+        resp::integer(out, now as i64);
+        integers(out, verdict);
+    } else {
+        let mut text = Vec::with_capacity(48);
+        write!(text, "{} {} ", now / SECOND, now % SECOND).expect("memory takes any bytes");
+        if let Some(Value::Packed(bytes)) = database.get(limit.key, now) {
+            text.extend_from_slice(bytes);
+        }
+        resp::bulk(out, &text);
+    }
+    let writes = if after == before { Vec::new() } else { vec![limit.write(&after, now)] };
+    Ok(Effects { charges: vec![limit.charge(times, passed)], writes })
+}
+
+/// As `several.lua`.
+fn several(
+    limits: &[Limit<'_>],
+    database: &Database,
+    now: u64,
+    out: &mut Vec<u8>,
+) -> Result<Effects, WrongType> {
+    let found: Vec<_> =
+        limits.iter().map(|limit| limit.stored(database, now)).collect::<Result<_, _>>()?;
+    let mut round = Round::decide(limits, &found, now, |limit| limit.cost);
+    let pass = round.verdicts.iter().all(|verdict| verdict.allowed);
+    if !pass {
+        let held = Round::decide(limits, &found, now, |_| 0);
+        for (verdict, held) in round.verdicts.iter_mut().zip(held.verdicts) {
+            *verdict = Verdict { allowed: verdict.allowed, retry: verdict.retry, ..held };
+        }
+        round.writes = held.writes;
+    }
+    resp::array(out, limits.len() + 1);
+    resp::integer(out, now as i64);
+    for (limit, verdict) in limits.iter().zip(&round.verdicts) {
+        match database.get(limit.key, now) {
+            _ if limit.algorithm().stores_itself() => integers(out, *verdict),
+            Some(Value::Packed(bytes)) => resp::bulk(out, bytes),
+            _ => resp::nil(out),
+        }
+    }
+    Ok(Effects {
+        charges: limits.iter().map(|limit| limit.charge(1, u32::from(pass))).collect(),
+        writes: round.writes.into_values().collect(),
+    })
+}
+
+fn integers(out: &mut Vec<u8>, verdict: Verdict) {
+    resp::array(out, Verdict::REPLY_LEN);
+    verdict.to_reply().into_iter().for_each(|value| resp::integer(out, value));
+}
+
+/// What several limits decide in turn, for these costs.
+struct Round<'a> {
+    verdicts: Vec<Verdict>,
+    writes: BTreeMap<&'a [u8], Write>,
+}
+
+impl<'a> Round<'a> {
+    fn decide(
+        limits: &[Limit<'a>],
+        found: &[Option<State>],
+        now: u64,
+        cost: impl Fn(&Limit<'a>) -> u64,
+    ) -> Self {
+        let mut round = Self { verdicts: Vec::new(), writes: BTreeMap::new() };
+        // What limits of the same key have stored or spent before.
+        let mut states: BTreeMap<&[u8], Option<State>> = BTreeMap::new();
+        let mut spent: BTreeMap<&[u8], u64> = BTreeMap::new();
+        for (limit, found) in limits.iter().zip(found) {
+            let (mut state, mut cost) = (found.clone(), cost(limit));
+            if limit.algorithm().stores_itself() {
+                // It does not see what is not written yet: both are spent as one.
+                cost = cost.saturating_add(spent.get(limit.key).copied().unwrap_or(0));
+            } else if let Some(sharer) = states.get(limit.key) {
+                state.clone_from(sharer);
+            }
+            let before = state.clone();
+            let verdict = limit.decide(&mut state, now, cost);
+            if verdict.allowed && cost > 0 {
+                spent.insert(limit.key, cost);
+            }
+            if state != before {
+                round.writes.insert(limit.key, limit.write(&state, now));
+                states.insert(limit.key, state);
+            }
+            round.verdicts.push(verdict);
+        }
+        round
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rate_limit_core::redis::answer;
+    use rate_limit_core::redis::reply::{self, Reply};
+    use rate_limit_core::redis::script::{By, Question};
+
+    use super::*;
+    use crate::resp::Input;
+
+    const NOW: u64 = 1_763_683_200_123_456;
+
+    fn question(algorithm: Algorithm, rate: &str, limit: u64, cost: u64) -> Question<'static> {
+        let quota = Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap();
+        Question { head: b"rl:a:", key: b"k", quota, cost }
+    }
+
+    /// Runs an encoded command and applies what it writes.
+    fn run_encoded(bytes: &[u8], database: &mut Database, now: u64) -> (Vec<u8>, Vec<Charge>) {
+        let (mut input, mut out) = (Input::default(), Vec::new());
+        input.push(bytes);
+        let command = input.next().unwrap();
+        let sha = command.word(1);
+        let (program, _) = PROGRAMS.iter().find(|(_, s)| s.sha().as_bytes() == sha).unwrap();
+        let effects = run(*program, &command, database, now, &mut out).unwrap();
+        effects.writes.into_iter().for_each(|write| database.apply(write));
+        (out, effects.charges)
+    }
+
+    fn verdicts(reply: &[u8], questions: &[Question<'_>]) -> Vec<Verdict> {
+        let Ok(Reply::Found(found)) = reply::parse(reply) else { panic!("{reply:?}") };
+        let mut told = Vec::new();
+        let questions = questions.iter().copied();
+        assert!(answer::verdicts(found, questions, |_, verdict| told.push(verdict)));
+        told
+    }
+
+    fn ask(questions: &[Question<'_>], database: &mut Database, now: u64) -> Vec<Verdict> {
+        let mut bytes = Vec::new();
+        Scripts::new().ask(&mut bytes, By::Sha, questions.iter().copied());
+        let (reply, charges) = run_encoded(&bytes, database, now);
+        let verdicts = verdicts(&reply, questions);
+        let pass = verdicts.iter().all(|verdict| verdict.allowed);
+        assert!(charges.iter().all(|charge| (charge.passed == 1) == pass));
+        verdicts
+    }
+
+    /// The client reads in the replies what the references decide.
+    #[test]
+    fn one_limit_is_decided_by_its_reference() {
+        for algorithm in Algorithm::ALL {
+            for (rate, limit) in [("3r/s", 3), ("7r/10s", 7), ("100r/m", 100)] {
+                let (mut database, mut state) = (Database::default(), None);
+                for (step, cost) in [1, 2, 0, 1, 3, 1, 9, 1, 1].into_iter().enumerate() {
+                    let now = NOW + 217_003 * step as u64;
+                    let question = question(algorithm, rate, limit, cost);
+                    let expected = algorithm.decide(&mut state, now, &question.quota, cost);
+                    assert_eq!(ask(&[question], &mut database, now), [expected], "{question:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn several_limits_spend_all_or_nothing() {
+        let mut database = Database::default();
+        let wide = question(Algorithm::SlidingLog, "100r/m", 100, 1);
+        let narrow = Question { key: b"other", ..question(Algorithm::TokenBucket, "1r/m", 2, 1) };
+        let remaining = |verdicts: Vec<Verdict>| verdicts.iter().map(|v| v.remaining).collect();
+        let mut ask =
+            |questions: &[_]| -> Vec<u64> { remaining(ask(questions, &mut database, NOW)) };
+        assert_eq!(ask(&[wide, narrow]), [99, 1]);
+        assert_eq!(ask(&[wide, narrow, narrow]), [99, 1, 1]);
+        assert_eq!(ask(&[narrow, wide]), [0, 98]);
+    }
+
+    #[test]
+    fn one_limit_is_decided_several_times() {
+        let question = question(Algorithm::Gcra, "1r/m", 5, 2);
+        let (mut bytes, mut database) = (Vec::new(), Database::default());
+        Scripts::new().ask_times(&mut bytes, By::Sha, question, 4);
+        let (_, charges) = run_encoded(&bytes, &mut database, NOW);
+        assert_eq!((charges[0].times, charges[0].passed, charges[0].cost), (4, 2, 2));
+        assert_eq!(ask(&[Question { cost: 0, ..question }], &mut database, NOW)[0].remaining, 1);
+    }
+
+    #[test]
+    fn what_is_given_back_can_be_spent_again() {
+        for algorithm in Algorithm::ALL {
+            let question = question(algorithm, "10r/d", 10, 4);
+            let (mut bytes, mut database) = (Vec::new(), Database::default());
+            ask(&[question], &mut database, NOW);
+            Scripts::new().give_back(&mut bytes, By::Sha, std::iter::once(question));
+            let (_, charges) = run_encoded(&bytes, &mut database, NOW);
+            assert!(charges[0].gives_back && charges[0].cost == 4);
+            assert_eq!(ask(&[question], &mut database, NOW)[0].remaining, 6, "{algorithm:?}");
+        }
+    }
+
+    #[test]
+    fn a_state_is_kept_until_the_quota_is_whole() {
+        let question = question(Algorithm::TokenBucket, "1r/s", 2, 2);
+        let mut database = Database::default();
+        ask(&[question], &mut database, NOW);
+        let kept = |now| database.get(b"rl:a:k", now).is_some();
+        assert!(kept(NOW + 2_000_000) && !kept(NOW + 2_001_000));
+    }
+
+    #[test]
+    fn a_value_of_another_type_fails_the_script() {
+        let mut database = Database::default();
+        ask(&[question(Algorithm::SlidingLog, "1r/m", 1, 1)], &mut database, NOW);
+        let mut bytes = Vec::new();
+        let other = question(Algorithm::Gcra, "1r/m", 1, 1);
+        Scripts::new().ask(&mut bytes, By::Sha, std::iter::once(other));
+        let mut input = Input::default();
+        input.push(&bytes);
+        let (command, mut out) = (input.next().unwrap(), Vec::new());
+        let program = Program::Single(Algorithm::Gcra);
+        assert_eq!(run(program, &command, &database, NOW, &mut out).unwrap_err(), WrongType);
+        assert!(out.is_empty());
+    }
+}
