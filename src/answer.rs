@@ -17,8 +17,7 @@ use rate_limit_core::rate::{MILLISECOND, SECOND};
 use rate_limit_core::text::body;
 use rate_limit_core::text::fields::{Fields, Name};
 
-use crate::redis::Asked;
-use crate::request::Context;
+use crate::request::{Asked, Context};
 
 /// The header filter that stood first before ours.
 static mut NEXT: ngx_http_output_header_filter_pt = None;

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_void};
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::rc::Rc;
 
 use ngx::core::{NGX_CONF_OK, Status};
@@ -20,21 +20,20 @@ use rate_limit_core::text::fields::{Forms, Reset};
 use rate_limit_core::text::{body, metrics};
 
 use crate::Module;
-use crate::redis::Deployment;
+use crate::client::Driver;
 use crate::shm::{self, Shared};
 
 mod definition;
 mod directive;
 mod limit;
 mod store;
-#[cfg_attr(not(ngx_feature = "ssl"), allow(dead_code))]
-pub(crate) mod tls;
+mod tls;
 mod value;
 
 use definition::Definitions;
 use directive::{Directive, command};
 pub(crate) use limit::{Limit, Unusable};
-pub(crate) use store::{Kind, Store};
+pub(crate) use store::Store;
 
 /// What a location does when nobody can decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,16 +65,15 @@ impl MainConf {
     /// Connects to every store that is sure to be used.
     pub(crate) fn connect(&'static self) {
         for store in self.stores.iter().filter(|store| store.is_used()) {
-            if let Some(deployment) = self.deployment_of(store) {
-                // SAFETY: the store has made it, and keeps it.
-                unsafe { deployment.as_ref() }.connect();
+            if let Some(driver) = self.driver_of(store) {
+                driver.start();
             }
         }
     }
 
-    /// The connections to a store.
-    fn deployment_of(&self, store: &'static Store) -> Option<NonNull<Deployment>> {
-        Some(store.deployment(self.shared()?))
+    /// This worker's client of a store.
+    fn driver_of(&self, store: &'static Store) -> Option<&'static Driver> {
+        Some(store.driver(self.shared()?))
     }
 
     /// What the workers of this machine share: in a worker it is always there.
@@ -213,10 +211,9 @@ impl LocationConf {
         self.limits.as_deref().unwrap_or_default()
     }
 
-    /// The connections to those who decide.
-    pub(crate) fn deployment(&self, main: &'static MainConf) -> Option<NonNull<Deployment>> {
-        // Those of one level have one store.
-        main.deployment_of(main.stores.get(self.limits().first()?.store()?)?)
+    /// This worker's client of the store. Limits of one level have one store.
+    pub(crate) fn driver(&self, main: &'static MainConf) -> Option<&'static Driver> {
+        main.driver_of(main.stores.get(self.limits().first()?.store()?)?)
     }
 
     /// How long a request may wait for its decision, in ms.
@@ -576,11 +573,13 @@ fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), Strin
         _ => main.store(cf, DEFAULT_STORE)?,
     };
     conf.pass = Some(Pass::Store(index));
+    let store = main.stores.get_mut(index).ok_or("no such store")?;
+    store.set_timeout(conf.timeout());
     if only_passes_on(cf) {
         main.outside.push((conf.limits().to_vec(), index));
         return Ok(());
     }
-    main.stores.get_mut(index).ok_or("no such store")?.will_be_used();
+    store.will_be_used();
     main.bind(conf.limits(), index)
 }
 

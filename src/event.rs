@@ -1,6 +1,6 @@
 //! NGINX's timers and posted events.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 
 use ngx::ffi::{
     ngx_add_timer, ngx_del_timer, ngx_delete_posted_event, ngx_event_handler_pt, ngx_event_t,
@@ -11,19 +11,27 @@ use ngx::ffi::{
 pub(crate) struct Timer {
     event: UnsafeCell<ngx_event_t>,
     /// Whether a worker that is leaving does not wait for it.
-    background: bool,
+    is_background: Cell<bool>,
 }
 
 impl Timer {
     /// A timer that is not set. A worker that is leaving waits for it, and so for the request that
     /// it belongs to.
     pub(crate) fn new() -> Self {
-        Self { event: UnsafeCell::new(blank()), background: false }
+        Self { event: UnsafeCell::new(blank()), is_background: Cell::new(false) }
     }
 
     /// A timer that is not set, and that does not keep a worker from leaving.
     pub(crate) fn background() -> Self {
-        Self { background: true, ..Self::new() }
+        Self { is_background: Cell::new(true), ..Self::new() }
+    }
+
+    /// Says whether a worker that is leaving does not wait for it, also if it is set.
+    pub(crate) fn set_background(&self, is_background: bool) {
+        if self.is_background.replace(is_background) != is_background {
+            // SAFETY: only this thread uses the event.
+            unsafe { (*self.event.get()).set_cancelable(is_background.into()) };
+        }
     }
 
     /// Calls `handler` with an event whose data is `owner`, in `delay` ms; not at the time that was
@@ -45,7 +53,7 @@ impl Timer {
             (*event).handler = handler;
             (*event).data = owner.cast_mut().cast();
             (*event).log = log;
-            (*event).set_cancelable(self.background.into());
+            (*event).set_cancelable(self.is_background.get().into());
             ngx_add_timer(event, delay);
         }
     }

@@ -14,12 +14,12 @@ use ngx::ffi::{
 use ngx::http::{HttpModule, HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
 
 mod answer;
+mod client;
 mod clock;
 mod conf;
 mod event;
 mod log;
 mod metrics;
-mod redis;
 mod request;
 mod shm;
 mod variables;

@@ -4,7 +4,7 @@
 //! its way the request is suspended and the worker serves others; when it has come, NGINX runs the
 //! phase again, and the handler finds the context of the request, and in it the outcome.
 
-use std::ptr::{self, NonNull};
+use std::ptr;
 
 use ngx::core::Status;
 use ngx::ffi::{
@@ -20,16 +20,17 @@ use rate_limit_core::text::log::{Escaped, Excess};
 use crate::clock::monotonic_micros;
 use crate::conf::{LocationConf, OnError};
 use crate::log::{is_logged, log};
-use crate::redis::{Asked, Pending};
 use crate::shm::Shared;
 use crate::{Module, answer};
 
+mod asked;
 mod context;
-mod gather;
+mod evaluate;
 
+pub(crate) use asked::Asked;
 pub(crate) use context::Context;
 use context::Stage;
-use gather::{Ungathered, gather};
+use evaluate::{Unevaluated, evaluate};
 
 /// NGINX is out of memory, or could not register an event.
 const INTERNAL_ERROR: Status = Status(NGX_HTTP_INTERNAL_SERVER_ERROR as ngx_int_t);
@@ -58,16 +59,17 @@ unsafe fn begin(r: *mut ngx_http_request_t) -> Status {
     let Some(conf) = conf.filter(|conf| !conf.limits().is_empty()) else {
         return Status::NGX_DECLINED;
     };
+    let Some(shared) = context::memory() else { return INTERNAL_ERROR };
     // SAFETY: as above.
     unsafe {
-        match gather(r, conf.limits()) {
-            Err(Ungathered::OutOfMemory | Ungathered::Unbound) => INTERNAL_ERROR,
-            Err(Ungathered::Unusable(message)) => {
+        match evaluate(r, conf.limits(), shared) {
+            Err(Unevaluated::OutOfMemory | Unevaluated::Unbound) => INTERNAL_ERROR,
+            Err(Unevaluated::Unusable(message)) => {
                 log!(NGX_LOG_ERR, log_of(r), "{message}");
                 settle(r, conf, undecided(conf))
             }
             Ok([]) => settle(r, conf, decision::Status::Bypassed),
-            Ok(asked) => ask(r, conf, asked),
+            Ok(asked) => charge(r, conf, asked),
         }
     }
 }
@@ -83,48 +85,38 @@ unsafe fn settle(
 ) -> Status {
     // SAFETY: passed on.
     unsafe {
-        let context = Context::create(r, conf, &[], None, monotonic_micros());
+        let context = Context::create(r, conf, &[], monotonic_micros());
         let Some(context) = context else { return INTERNAL_ERROR };
         context.settle(status);
         act(r, context)
     }
 }
 
-/// Asks, and suspends the request unless the outcome is known at once.
+/// Charges the request, and suspends it unless the outcome is known at once.
 ///
 /// # Safety
 /// `r` must be valid, and `asked` be in its pool.
-unsafe fn ask(
+unsafe fn charge(
     r: *mut ngx_http_request_t,
     conf: &'static LocationConf,
     asked: &'static [Asked],
 ) -> Status {
     let now = monotonic_micros();
-    // SAFETY: the request is valid; its connection outlives it, and the nodes outlive both. The
-    // context, and the question in it, stay in the pool of the request, whose cleanup cancels it.
+    // SAFETY: the request is valid, and what is asked is in its pool.
     unsafe {
+        let Some(context) = Context::create(r, conf, asked, now) else { return INTERNAL_ERROR };
         if is_denied(conf, asked, now) {
-            let context = Context::create(r, conf, asked, None, now);
-            let Some(context) = context else { return INTERNAL_ERROR };
             context.decide(Source::Cache);
             return act(r, context);
         }
-        let wake = NonNull::new((*(*r).connection).write);
-        let Some(wake) = wake else { return INTERNAL_ERROR };
-        let main = Module::main_conf(&*r.cast::<ngx::http::Request>());
-        let deployment = main.and_then(|main| conf.deployment(main));
-        let parts = deployment.and_then(|all| all.as_ref().parts(asked, (*r).pool));
-        let Some(parts) = parts else { return INTERNAL_ERROR };
-        let pending = Pending::new(asked, parts, conf.timeout(), wake);
-        let context = Context::create(r, conf, asked, Some(pending), now);
-        let Some(context) = context else { return INTERNAL_ERROR };
         if is_rejected_locally(context, asked) {
             context.decide(Source::Local);
             return act(r, context);
         }
-        let Some(pending) = context.pending() else { return INTERNAL_ERROR };
-        pending.ask(log_of(r));
-        match pending.outcome() {
+        let main = Module::main_conf(&*r.cast::<ngx::http::Request>());
+        let Some(driver) = main.and_then(|main| conf.driver(main)) else { return INTERNAL_ERROR };
+        context.submit(driver);
+        match context.outcome() {
             None => suspend(r),
             Some(_) => resume(r, context),
         }
@@ -135,8 +127,8 @@ unsafe fn ask(
 /// others would not answer, so then all are asked.
 fn is_denied(conf: &LocationConf, asked: &[Asked], now: u64) -> bool {
     let [asked] = asked else { return false };
-    let Some(shared) = context::memory().filter(|_| conf.deny_cache()) else { return false };
-    let verdict = shared.denied(asked, now);
+    let Some(shared) = cache_of(conf, asked) else { return false };
+    let verdict = shared.denied(asked.digest(), now);
     asked.verdict.set(verdict);
     verdict.is_some()
 }
@@ -145,11 +137,17 @@ fn is_denied(conf: &LocationConf, asked: &[Asked], now: u64) -> bool {
 fn remember_denial(context: &Context) {
     if let [asked] = context.asked()
         && let Some(verdict) = asked.verdict.get()
-        && context.conf().deny_cache()
-        && let Some(shared) = context::memory()
+        && let Some(shared) = cache_of(context.conf(), asked)
     {
-        shared.remember_denial(asked, &verdict, context.started());
+        shared.remember_denial(asked.digest(), &verdict, monotonic_micros());
     }
+}
+
+/// Where it is remembered until when a client cannot pass. Not where more than the time of the
+/// rejection would have to be known: a request of more than one unit finds ever more remaining while
+/// it waits.
+fn cache_of(conf: &LocationConf, asked: &Asked) -> Option<Shared> {
+    context::memory().filter(|_| conf.deny_cache() && asked.question.cost == 1)
 }
 
 /// After an outage Redis does not know what has been spent here meanwhile: until that is regained,
@@ -180,7 +178,7 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
     // SAFETY: passed on.
     unsafe {
         match context.stage() {
-            Stage::Asking => match context.pending().and_then(Pending::outcome) {
+            Stage::Asking => match context.outcome() {
                 None => Status::NGX_AGAIN,
                 Some(_) if stop_watching(r) != Status::NGX_OK => INTERNAL_ERROR,
                 Some(outcome) => {
@@ -210,6 +208,7 @@ fn conclude(context: &Context, is_answered: bool) {
             memory.give_back(local);
         }
     };
+    context.take_verdicts();
     if is_answered {
         context.decide(Source::Redis);
         if context.is_rejected() {
@@ -219,8 +218,7 @@ fn conclude(context: &Context, is_answered: bool) {
         return;
     }
     give_back();
-    let asked = context.pending().map_or(&[][..], Pending::asked);
-    match memory.map(|memory| memory.decide(Mode::Outage, asked)) {
+    match memory.map(|memory| memory.decide(Mode::Outage, context.submitted())) {
         Some(Ok(_)) => context.decide(Source::Local),
         _ => context.settle(undecided(conf)),
     }

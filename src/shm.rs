@@ -18,7 +18,7 @@ use ngx::ffi::{
 };
 use ngx::http::HttpModule;
 use rate_limit_core::key;
-use rate_limit_core::metrics::BUCKETS;
+use rate_limit_core::redis::script::Question;
 use rate_limit_core::table::Table;
 
 use crate::Module;
@@ -31,6 +31,7 @@ mod snapshot;
 use denials::Bucket;
 
 pub(crate) use local::Local;
+use record::Histogram;
 pub(crate) use record::{LimitRecord, NodeRecord, View};
 
 /// The size of the zone in bytes, unless `rate_limit_redis_shared_memory` says another.
@@ -40,7 +41,7 @@ pub(crate) const DEFAULT_SIZE: usize = 8 << 20;
 pub(crate) const LEAST_SIZE: usize = 256 << 10;
 
 /// Says that the memory is laid out as this version does it.
-const LAYOUT: u64 = 0x7261_7465_6c69_0004;
+const LAYOUT: u64 = 0x7261_7465_6c69_0005;
 
 /// This part of the memory is for records.
 const RECORDS: usize = 8;
@@ -62,10 +63,10 @@ struct Header {
     changing: AtomicU64,
     /// Local decisions that found no room.
     no_room: AtomicU64,
-    /// How many requests waited for their decision up to each of [`BUCKETS`], and how many longer.
-    waits: [AtomicU64; BUCKETS.len() + 1],
-    /// How long all of them waited together, in µs.
-    waited: AtomicU64,
+    /// How long requests waited for their decision.
+    waits: Histogram,
+    /// How long replies and deadlines waited for a worker.
+    lags: Histogram,
 }
 
 /// The shared memory, mapped.
@@ -177,13 +178,20 @@ impl Shared {
             .unwrap_or_else(|| Box::leak(Box::default()))
     }
 
+    /// What stands for a client, a limit (by its fingerprint) and its quota in this machine's memory.
+    pub(crate) fn digest(&self, limit: u64, question: &Question<'_>) -> u128 {
+        let seed = self.header.seed.load(Ordering::Relaxed);
+        key::memory_digest(seed ^ limit ^ question.quota.fingerprint(), question.key)
+    }
+
+    /// Counts how long a reply or a deadline waited for the worker, in µs.
+    pub(crate) fn count_lag(&self, lag: u64) {
+        self.header.lags.add(lag);
+    }
+
     /// Counts how long a request waited for its decision, in µs.
     pub(crate) fn count_wait(&self, wait: u64) {
-        let bucket = BUCKETS.partition_point(|bound| *bound < wait);
-        if let Some(counter) = self.header.waits.get(bucket) {
-            counter.fetch_add(1, Ordering::Relaxed);
-        }
-        self.header.waited.fetch_add(wait, Ordering::Relaxed);
+        self.header.waits.add(wait);
     }
 
     /// The record of the node of this name in a store; as [`limit`](Self::limit). Two stores may be at

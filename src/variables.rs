@@ -8,7 +8,7 @@ use ngx::ffi::{
     ngx_http_variable_value_t, ngx_int_t, ngx_str_t, ngx_uint_t,
 };
 use ngx::http::HttpModuleLocationConf;
-use rate_limit_core::client;
+use rate_limit_core::client_key;
 use rate_limit_core::decision::{Decision, seconds};
 
 use crate::Module;
@@ -109,7 +109,7 @@ unsafe extern "C" fn get_client(
         let conf = Module::location_conf(&*r.cast::<ngx::http::Request>());
         let prefix = conf.map_or(DEFAULT_IPV6_PREFIX, LocationConf::ipv6_prefix);
         // As $remote_addr of a unix socket.
-        let text = address.map_or("unix:".to_owned(), |address| client::key(address, prefix));
+        let text = address.map_or("unix:".to_owned(), |address| client_key::key(address, prefix));
         set(r, value, Some(text))
     }
 }

@@ -1,46 +1,388 @@
-//! Who a client is, as far as its address tells.
+//! A Redis client without I/O, for limits.
+//!
+//! A [`Client`] is one worker's view of one store: the nodes, the connections to them, and the requests
+//! that wait for a reply. It does nothing on its own. Events go in, each with the time: a request was
+//! [submitted](Client::submit), a connection is [connected](Client::on_connected), bytes were
+//! [received](Client::on_received), the [timer](Client::timer) has expired. Actions come out of
+//! [`poll_action`](Client::poll_action): connect, send, complete a request. Nothing calls back, so
+//! nothing can be re-entered, and the whole client can be simulated.
+//!
+//! Times are in µs of one monotonic clock.
+//!
+//! ```text
+//!   submit ─▶ coalescer ─▶ topology ─▶ node ─▶ connection ─▶ output ─▶ (the server)
+//!                                                                          │
+//!   Action::Complete ◀── request ◀── verdicts, redirections, refunds ◀── on_received
+//! ```
+//!
+//! What may have run is never sent again. Only what provably did not run is: what was not sent, and
+//! what a node refused with NOSCRIPT, MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN or
+//! READONLY.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
 
-/// An address as a key: an IPv4 one whole, an IPv6 one cut to its first `prefix` bits, with the
-/// length of the prefix behind it. An IPv4-mapped one is its IPv4 address.
-///
-/// An IPv6 subscriber has 2^64 addresses or more, and must not have as many budgets.
-pub fn key(address: IpAddr, prefix: u32) -> String {
-    match address.to_canonical() {
-        IpAddr::V4(address) => address.to_string(),
-        IpAddr::V6(address) => {
-            let prefix = prefix.min(128);
-            let mask = u128::MAX.checked_shl(128u32.saturating_sub(prefix)).unwrap_or(0);
-            let network = Ipv6Addr::from_bits(address.to_bits() & mask);
-            format!("{network}/{prefix}")
+use crate::decision::Verdict;
+use crate::metrics::ErrorKind;
+use crate::rate::MILLISECOND;
+use crate::redis::endpoint::Endpoint;
+use crate::redis::script::Scripts;
+
+mod backoff;
+mod breaker;
+mod coalescer;
+mod command;
+mod connection;
+mod deadlines;
+mod handshake;
+mod health;
+mod in_flight;
+mod node;
+mod receive;
+mod refresh;
+mod request;
+mod slab;
+mod submit;
+mod topology;
+mod transport;
+
+pub use command::{Charge, Definition};
+pub use connection::{ConnectionKey, Fault, SILENCE};
+pub use handshake::{Handshake, Step};
+pub use node::{Counts, Node, NodeKey, Target, View};
+pub use request::{Answer, RequestKey, Trouble};
+pub use slab::Key;
+
+use coalescer::Coalescer;
+use command::{Command, CommandKey};
+use connection::Connection;
+use deadlines::Deadlines;
+use node::{Nodes, Settings};
+use refresh::Refresh;
+use request::Request;
+use slab::Slab;
+use topology::Topology;
+
+/// How many requests of a worker may wait for one store; more are refused at once.
+pub const MAX_WAITING: usize = 65_536;
+
+/// A timer that expires so much later than it should shows that the worker was away.
+const LATE: u64 = 5 * MILLISECOND;
+
+/// What a client is made of.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What the servers are.
+    pub kind: Kind,
+    /// The servers that are configured; at least one.
+    pub servers: Vec<Server>,
+    /// The account and database of the servers that run scripts, at any address.
+    pub account: Endpoint,
+    /// The store, as it is shown in a log.
+    pub store: String,
+    /// The name under which connections appear in `CLIENT LIST`; without spaces.
+    pub client_name: String,
+    /// How long connecting may take, from the host name to the end of the handshake, in µs.
+    pub connect_timeout: u64,
+    /// How many connections there are to each node.
+    pub connections: usize,
+    /// So many failures within [`fail_timeout`](Self::fail_timeout) open a node's breaker; 0: never.
+    pub max_fails: usize,
+    /// In µs.
+    pub fail_timeout: u64,
+    /// A command that is not answered within this time, in µs, is a failure of the node. It is the
+    /// longest that any request of the store may wait, whatever the timeout of a single one.
+    pub patience: u64,
+    /// Any number that differs between processes.
+    pub seed: u64,
+}
+
+/// What the servers of a store are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The one server.
+    Single,
+    /// Nodes of a Redis Cluster, which know of each other.
+    Cluster,
+    /// Sentinels, which know the master of this name.
+    Sentinel(String),
+}
+
+/// A server of the configuration.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// Its address, and, of a sentinel, the account.
+    pub endpoint: Endpoint,
+    /// The addresses of its host, if they are known.
+    pub targets: Vec<Target>,
+}
+
+/// What the owner of a client has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Call [`Client::on_turn_end`] when the events of this turn have been dealt with.
+    EndTurn,
+    /// Find the addresses of a host, and call [`Client::on_resolved`].
+    Resolve {
+        /// The connection that needs them.
+        connection: ConnectionKey,
+        /// The host name.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+    /// Connect, and call [`Client::on_connected`] or [`Client::on_lost`].
+    Connect(ConnectionKey, Target),
+    /// Send the [output](Client::output).
+    Send(ConnectionKey),
+    /// Close the connection, or give up connecting or resolving. There may be none.
+    Close(ConnectionKey),
+    /// The request has an [outcome](Client::outcome).
+    Complete(RequestKey),
+    /// Take the [counts](Client::take_counts) of the node.
+    Count(NodeKey),
+    /// The [view](Node::view) of the node has changed.
+    View(NodeKey),
+    /// The node is gone; nothing names it any more.
+    Remove(NodeKey),
+    /// The node is down, for this reason, as far as this client can tell.
+    Down(NodeKey, String),
+    /// The node is up again, as far as this client can tell.
+    Up(NodeKey),
+    /// Something is wrong with a node that is there: worth a line in a log, but not for each request.
+    Complain(NodeKey, String),
+    /// Log a line.
+    Log(Level, String),
+}
+
+/// How important a line of a log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// An administrator should know.
+    Error,
+    /// All is well, but something has changed.
+    Notice,
+}
+
+/// A Redis client. See the [module](self).
+#[derive(Debug)]
+pub struct Client {
+    scripts: Arc<Scripts>,
+    connect_timeout: u64,
+    connections_a_node: usize,
+    patience: u64,
+    random: Random,
+    requests: Slab<Request>,
+    commands: Slab<Command>,
+    connections: Slab<Connection>,
+    nodes: Nodes,
+    topology: Box<dyn Topology>,
+    refresh: Refresh,
+    coalescer: Coalescer,
+    deadlines: Deadlines,
+    /// Commands that were held; some were sent since.
+    held: Vec<CommandKey>,
+    /// Commands that are to be sent again, and when.
+    retries: VecDeque<(CommandKey, u64)>,
+    /// Commands that wait for a refresh of the topology, and what becomes of them without one.
+    parked: Vec<(CommandKey, Trouble)>,
+    /// Connections that have something to be sent at the end of this turn.
+    to_flush: Vec<ConnectionKey>,
+    is_turn_end_due: bool,
+    /// When the owner is to call `on_timer`; the real need may be later.
+    timer: Option<u64>,
+    /// The worker is leaving: connections that are not needed are closed.
+    is_leaving: bool,
+    actions: VecDeque<Action>,
+    /// Of the reply that is being read.
+    verdicts: Vec<Verdict>,
+}
+
+impl Client {
+    /// A client that is not connected. `scripts` are those that the commands run.
+    pub fn new(config: Config, scripts: Arc<Scripts>) -> Self {
+        let topology = topology::of_kind(&config.kind, &config.store);
+        let data_handshake = Handshake::new(&config.account, &config.client_name, scripts.all());
+        let settings = Settings {
+            account: config.account,
+            data_handshake: Rc::new(data_handshake),
+            client_name: config.client_name,
+            max_fails: config.max_fails,
+            fail_timeout: config.fail_timeout,
+        };
+        let mut random = Random(config.seed);
+        let mut client = Self {
+            scripts,
+            connect_timeout: config.connect_timeout,
+            connections_a_node: config.connections,
+            patience: config.patience,
+            refresh: Refresh::new(random.next()),
+            random,
+            requests: Slab::new(),
+            commands: Slab::new(),
+            connections: Slab::new(),
+            nodes: Nodes::new(settings),
+            topology,
+            coalescer: Coalescer::new(),
+            deadlines: Deadlines::default(),
+            held: Vec::new(),
+            retries: VecDeque::new(),
+            parked: Vec::new(),
+            to_flush: Vec::new(),
+            is_turn_end_due: false,
+            timer: None,
+            is_leaving: false,
+            actions: VecDeque::new(),
+            verdicts: Vec::new(),
+        };
+        for Server { endpoint, targets } in config.servers {
+            let role = client.topology.seed_role();
+            let node = client.nodes.add_seed(role, endpoint, targets);
+            client.topology.on_seed(node);
+            client.add_connections(node);
         }
+        client
+    }
+
+    /// Connects, before the first request needs it.
+    pub fn start(&mut self, now: u64) {
+        match self.topology.query() {
+            Some(_) => self.refresh_topology(now),
+            None => self.open_all(now),
+        }
+    }
+
+    /// The worker is leaving: what is not needed any more is closed. Requests are still served.
+    pub fn leave(&mut self) {
+        self.is_leaving = true;
+        let keys: Vec<_> = self.connections.keys().collect();
+        keys.into_iter().for_each(|key| self.close_if_unneeded(key));
+    }
+
+    /// What is to be done next.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When [`on_timer`](Self::on_timer) is to be called, if nothing else happens before.
+    pub fn timer(&self) -> Option<u64> {
+        self.timer
+    }
+
+    /// How many requests were submitted and not released.
+    pub fn waiting(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Whether anything is left of any request: a command, or a reply that is still to come.
+    pub fn is_idle(&self) -> bool {
+        self.requests.len() == 0 && self.commands.len() == 0
+    }
+
+    /// A node.
+    pub fn node(&self, key: NodeKey) -> Option<&Node> {
+        self.nodes.get(key)
+    }
+
+    /// All nodes.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeKey> + '_ {
+        self.nodes.all()
+    }
+
+    /// The node that a connection leads to.
+    pub fn node_of(&self, connection: ConnectionKey) -> Option<NodeKey> {
+        self.connections.get(connection).map(|connection| connection.node)
+    }
+
+    /// Takes what was counted at a node.
+    pub fn take_counts(&mut self, key: NodeKey) -> Option<Counts> {
+        let node = self.nodes.get_mut(key)?;
+        node.is_count_due = false;
+        Some(std::mem::take(&mut node.counts))
+    }
+
+    /// The events of a turn were dealt with: what they led to is sent.
+    pub fn on_turn_end(&mut self, now: u64) {
+        self.is_turn_end_due = false;
+        if let Some(deadline) = self.deadlines.on_turn_end(now) {
+            self.schedule(deadline);
+        }
+        while let Some(connection) = self.to_flush.pop() {
+            if let Some(entry) = self.connections.get_mut(connection) {
+                entry.is_flush_due = false;
+                self.actions.push_back(Action::Send(connection));
+            }
+        }
+    }
+
+    /// The timer has expired. The owner must have read every socket before: a reply that has come is
+    /// not late because it was not read.
+    pub fn on_timer(&mut self, now: u64) {
+        if self.timer.is_some_and(|due| now.saturating_sub(due) >= LATE) {
+            self.excuse_all(now);
+        }
+        self.expire_requests(now);
+        self.release_held(now);
+        self.retry(now);
+        self.check_connections(now);
+        self.probe_nodes(now);
+        self.check_refresh(now);
+        self.timer = self.next_timer();
+    }
+
+    fn next_timer(&self) -> Option<u64> {
+        let connections = self.connections.keys().filter_map(|key| {
+            let connection = self.connections.get(key)?;
+            let blame = connection.overdue_at(self.patience);
+            [connection.timer, blame, connection.silent_at()].into_iter().flatten().min()
+        });
+        let probes = self.nodes.all().filter_map(|key| self.nodes.get(key)?.probe_at);
+        let retry = self.retries.front().map(|(_, at)| *at);
+        let others = [self.deadlines.earliest(), self.held_until(), retry, self.refresh.at()];
+        connections.chain(probes).chain(others.into_iter().flatten()).min()
+    }
+
+    /// Has the timer expire at `at` at the latest.
+    fn schedule(&mut self, at: u64) {
+        self.timer = Some(self.timer.map_or(at, |timer| timer.min(at)));
+    }
+
+    fn end_turn(&mut self) {
+        if !std::mem::replace(&mut self.is_turn_end_due, true) {
+            self.actions.push_back(Action::EndTurn);
+        }
+    }
+
+    /// Changes what is counted at a node.
+    fn count(&mut self, key: NodeKey, change: impl FnOnce(&mut Node)) {
+        if let Some(node) = self.nodes.get_mut(key) {
+            change(node);
+            if !std::mem::replace(&mut node.is_count_due, true) {
+                self.actions.push_back(Action::Count(key));
+            }
+        }
+    }
+
+    fn count_error(&mut self, node: NodeKey, kind: ErrorKind) {
+        self.count(node, |node| node.count_error(kind));
+    }
+
+    fn complain(&mut self, node: NodeKey, what: String) {
+        self.actions.push_back(Action::Complain(node, what));
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Pseudo-random numbers, for jitter.
+#[derive(Debug)]
+struct Random(u64);
 
-    fn cut(address: &str, prefix: u32) -> String {
-        key(address.parse().unwrap(), prefix)
-    }
-
-    #[test]
-    fn ipv4_is_whole() {
-        assert_eq!(cut("192.0.2.1", 64), "192.0.2.1");
-        assert_eq!(cut("::ffff:192.0.2.1", 64), "192.0.2.1");
-    }
-
-    #[test]
-    fn ipv6_is_cut() {
-        let address = "2001:db8:1:2:3:4:5:6";
-        assert_eq!(cut(address, 64), "2001:db8:1:2::/64");
-        assert_eq!(cut(address, 48), "2001:db8:1::/48");
-        assert_eq!(cut(address, 56), "2001:db8:1::/56");
-        assert_eq!(cut(address, 128), "2001:db8:1:2:3:4:5:6/128");
-        assert_eq!(cut(address, 1), "::/1");
-        assert_eq!(cut(address, 0), "::/0");
-        assert_eq!(cut("::1", 64), "::/64");
+impl Random {
+    /// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
     }
 }

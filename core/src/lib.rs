@@ -10,6 +10,7 @@
 
 pub mod algorithm;
 pub mod client;
+pub mod client_key;
 pub mod decision;
 mod draft;
 pub mod key;

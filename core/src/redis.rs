@@ -1,19 +1,13 @@
 //! What a limiter needs of the Redis protocol, without a socket.
 //!
-//! [`link::Link`] is one connection's state as a pure machine: bytes and events in, bytes and
-//! answers out. The commands that ask scripts are packed here, without an allocation; replies are
+//! The commands that ask scripts are packed here, without an allocation; replies are
 //! framed and bounded here, and what a script answers is read in place. The `redis` crate reads URLs,
 //! packs the rest and parses the rest.
 
 pub mod answer;
-pub mod backoff;
-pub mod breaker;
 pub mod cluster;
 pub mod command;
 pub mod endpoint;
-pub mod greeting;
-pub mod link;
-pub mod queue;
 pub mod reply;
 pub mod script;
 pub mod sentinel;

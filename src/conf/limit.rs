@@ -1,10 +1,12 @@
 //! One `rate_limit_redis` line.
 
 use std::cell::OnceCell;
+use std::rc::Rc;
 
 use ngx::ffi::{NGX_LOG_WARN, ngx_http_request_t, ngx_str_t};
 use rate_limit_core::algorithm::leaky_bucket::Undelayed;
 use rate_limit_core::algorithm::{Algorithm, BurstParameter};
+use rate_limit_core::client::Definition;
 use rate_limit_core::key::{self, Head};
 use rate_limit_core::limit::{self, Quota};
 use rate_limit_core::rate::{self, Rate};
@@ -14,7 +16,7 @@ use rate_limit_core::text::log::Escaped;
 use super::Store;
 use super::directive::{Directive, text};
 use super::value::{ComplexValue, Setting};
-use crate::redis::SCRIPTS;
+use crate::client::SCRIPTS;
 use crate::shm::{LimitRecord, Shared};
 
 const DEFAULT_NAME: &str = "default";
@@ -47,11 +49,10 @@ pub(crate) struct Limit {
 struct Bound {
     /// The index of the store among all.
     store: usize,
-    head: Head,
+    /// What its commands have in common.
+    definition: Rc<Definition>,
     /// What stands for it in this machine's memory.
     fingerprint: u64,
-    /// The command, where neither quota nor cost is a variable.
-    command: Option<Prepared>,
 }
 
 /// A variable has a value that cannot be used; the text says which and what would be right.
@@ -143,9 +144,9 @@ impl Limit {
         self.name
     }
 
-    /// The first part of the Redis key, once the store is known.
-    pub(crate) fn head(&self) -> Option<&Head> {
-        self.bound.get().map(|bound| &bound.head)
+    /// What its commands have in common, once its store is known.
+    pub(crate) fn definition(&self) -> Option<&Rc<Definition>> {
+        self.bound.get().map(|bound| &bound.definition)
     }
 
     /// The index of the store that it keeps its counters in, once that is known.
@@ -158,11 +159,6 @@ impl Limit {
         self.bound.get().map_or(0, |bound| bound.fingerprint)
     }
 
-    /// The command that asks it about a client, where that is the same for all clients.
-    pub(crate) fn command(&self) -> Option<&Prepared> {
-        self.bound.get()?.command.as_ref()
-    }
-
     /// Says which store it keeps its counters in, the one of this index.
     pub(super) fn bind(&self, index: usize, store: &Store) -> Result<(), String> {
         let head = Head::new(store.prefix(), self.name).ok_or_else(|| no_name(self.name))?;
@@ -172,7 +168,7 @@ impl Limit {
             let command = known.map(|(quota, cost)| {
                 Prepared::new(&SCRIPTS, &Question { head: &head, key: b"", quota, cost })
             });
-            Bound { store: index, head, fingerprint, command }
+            Bound { store: index, definition: Rc::new(Definition::new(head, command)), fingerprint }
         });
         Ok(())
     }

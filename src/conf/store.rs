@@ -1,17 +1,19 @@
 //! Where the counters are: the block `rate_limit_redis_store`, or a URL that stands for one.
 
 use std::cell::OnceCell;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::rc::Rc;
 
 use ngx::core::Status;
 use ngx::ffi::{ngx_conf_full_name, ngx_conf_t, ngx_msec_t, ngx_parse_url, ngx_str_t, ngx_url_t};
+use rate_limit_core::client::{Config, Kind, Server, Target};
+use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::endpoint::{Address, Endpoint, redacted};
 
 use super::directive::{Directive, text};
-use super::tls::Settings;
-use crate::redis::tls::{self, Tls};
-use crate::redis::{Deployment, SocketAddress};
+use super::tls;
+use crate::client::tls::{Tls, supported};
+use crate::client::{Driver, TlsSettings, target};
 use crate::shm::Shared;
 
 /// The prefix of every Redis key, unless the store has one of its own.
@@ -47,33 +49,18 @@ pub(crate) struct Store {
     connections: usize,
     max_fails: usize,
     fail_timeout: ngx_msec_t,
+    /// Whether requests are sure to need it.
     used: bool,
-    /// This worker's connections, made when they are first needed.
-    deployment: OnceCell<NonNull<Deployment>>,
-}
-
-/// What the servers of a store are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// The one server that decides.
-    Single,
-    /// Nodes of a Redis Cluster, which know of each other.
-    Cluster,
-    /// Sentinels, which know the master of this name.
-    Sentinel(String),
-}
-
-/// A server that was named.
-pub(crate) struct Server {
-    pub(crate) endpoint: Endpoint,
-    /// The addresses of its host; never empty.
-    pub(crate) addresses: Vec<SocketAddress>,
+    /// The longest that any request may wait for it, in ms.
+    longest_timeout: ngx_msec_t,
+    /// This worker's client, made when it is first needed.
+    driver: OnceCell<Box<Driver>>,
 }
 
 impl Store {
     /// The store that a URL stands for.
     pub(super) fn at(cf: &mut ngx_conf_t, url: &str) -> Result<Self, String> {
-        let server = Server::read(cf, url, "rate_limit_redis_pass")?;
+        let server = read_server(cf, url, "rate_limit_redis_pass")?;
         Builder { servers: vec![server], ..Builder::default() }.build(cf, url.to_owned())
     }
 
@@ -102,77 +89,61 @@ impl Store {
         self.used = true;
     }
 
-    /// This worker's connections.
-    pub(super) fn deployment(&'static self, shared: Shared) -> NonNull<Deployment> {
-        *self.deployment.get_or_init(|| Deployment::new(self, shared))
+    /// Requests may wait for it for so many ms.
+    pub(super) fn set_timeout(&mut self, timeout: ngx_msec_t) {
+        self.longest_timeout = self.longest_timeout.max(timeout);
+    }
+
+    /// This worker's client.
+    pub(super) fn driver(&'static self, shared: Shared) -> &'static Driver {
+        self.driver.get_or_init(|| {
+            let (config, reference) = (self.client_config(), self.reference.clone());
+            Driver::new(config, reference, self.tls.clone(), shared)
+        })
     }
 
     /// Closes the connections.
     pub(super) fn disconnect(&mut self) {
-        if let Some(deployment) = self.deployment.take() {
-            // SAFETY: `Deployment::new` made it, and nothing else owns it.
-            drop(unsafe { Box::from_raw(deployment.as_ptr()) });
+        self.driver.take();
+    }
+
+    /// What a client has to know. Its name and its seed are the worker's.
+    fn client_config(&self) -> Config {
+        let micros = |time: ngx_msec_t| (time as u64).saturating_mul(MILLISECOND);
+        Config {
+            kind: self.kind.clone(),
+            servers: self.servers.clone(),
+            account: self.account.clone(),
+            store: self.shown(),
+            client_name: String::new(),
+            connect_timeout: micros(self.connect_timeout),
+            connections: self.connections,
+            max_fails: self.max_fails,
+            fail_timeout: micros(self.fail_timeout),
+            patience: micros(self.longest_timeout),
+            seed: 0,
         }
     }
 }
 
-/// What a deployment needs to know.
-impl Store {
-    pub(crate) fn kind(&self) -> &Kind {
-        &self.kind
-    }
-
-    pub(crate) fn servers(&self) -> &[Server] {
-        &self.servers
-    }
-
-    /// The account to use at a server that decides.
-    pub(crate) fn account(&self) -> &Endpoint {
-        &self.account
-    }
-
-    /// How TLS is spoken to all servers, if it is.
-    pub(crate) fn tls(&self) -> Option<Rc<Tls>> {
-        self.tls.clone()
-    }
-
-    /// How long connecting and greeting may take, in ms.
-    pub(crate) fn connect_timeout(&self) -> ngx_msec_t {
-        self.connect_timeout
-    }
-
-    /// How many connections a worker has to a node.
-    pub(crate) fn connections(&self) -> usize {
-        self.connections
-    }
-
-    /// How many failures within [`fail_timeout`](Self::fail_timeout) open a node's breaker.
-    pub(crate) fn max_fails(&self) -> usize {
-        self.max_fails
-    }
-
-    /// In ms.
-    pub(crate) fn fail_timeout(&self) -> ngx_msec_t {
-        self.fail_timeout
-    }
-}
-
-impl Server {
-    fn read(cf: &mut ngx_conf_t, url: &str, directive: &str) -> Result<Self, String> {
+/// Reads the URL of a server.
+fn read_server(cf: &mut ngx_conf_t, url: &str, directive: &str) -> Result<Server, String> {
         let invalid = |reason: &str| {
             format!("invalid URL \"{}\" in \"{directive}\" directive: {reason}", redacted(url))
         };
         let endpoint: Endpoint = url.parse().map_err(|error| invalid(&format!("{error}")))?;
         if endpoint.tls {
-            tls::supported().map_err(|reason| invalid(&reason))?;
+            supported().map_err(|reason| invalid(&reason))?;
         }
-        let addresses = resolve(cf, &endpoint.address).map_err(|reason| invalid(&reason))?;
-        Ok(Self { endpoint, addresses })
-    }
+        let targets = resolve(cf, &endpoint.address).map_err(|reason| invalid(&reason))?;
+        Ok(Server { endpoint, targets })
 }
 
 /// The addresses of a host. This may block, which is fine while the configuration is read.
-fn resolve(cf: &mut ngx_conf_t, address: &Address) -> Result<Vec<SocketAddress>, String> {
+fn resolve(cf: &mut ngx_conf_t, address: &Address) -> Result<Vec<Target>, String> {
+    if let Address::Unix(path) = address {
+        return Ok(vec![Target::Unix(path.clone())]);
+    }
     // SAFETY: all zeroes is what NGINX itself starts from. The text is copied into the pool of the
     // configuration, because NGINX keeps pointers into it; the addresses it finds lie there too.
     unsafe {
@@ -186,7 +157,7 @@ fn resolve(cf: &mut ngx_conf_t, address: &Address) -> Result<Vec<SocketAddress>,
             });
         }
         let addresses = &*ptr::slice_from_raw_parts(parsed.addrs, parsed.naddrs);
-        Ok(addresses.iter().map(SocketAddress::from_nginx).collect())
+        Ok(addresses.iter().filter_map(|address| target(address, None)).collect())
     }
 }
 
@@ -204,7 +175,7 @@ pub(super) struct Builder {
     connections: Option<usize>,
     max_fails: Option<usize>,
     fail_timeout: Option<ngx_msec_t>,
-    tls: Settings,
+    tls: TlsSettings,
 }
 
 impl Builder {
@@ -214,7 +185,7 @@ impl Builder {
         match name {
             "server" => {
                 let url = line.value()?;
-                let server = Server::read(line.cf(), url, name)?;
+                let server = read_server(line.cf(), url, name)?;
                 self.servers.push(server);
                 Ok(())
             }
@@ -262,7 +233,7 @@ impl Builder {
                 let time = line.time()?;
                 line.once(&mut self.fail_timeout, time)
             }
-            _ if name.starts_with("ssl_") => self.tls.read(line),
+            _ if name.starts_with("ssl_") => tls::read(&mut self.tls, line),
             _ => Err(format!("unknown directive \"{name}\" in \"rate_limit_redis_store\"")),
         }
     }
@@ -292,7 +263,8 @@ impl Builder {
             max_fails: self.max_fails.unwrap_or(DEFAULT_MAX_FAILS),
             fail_timeout: self.fail_timeout.unwrap_or(DEFAULT_FAIL_TIMEOUT),
             used: false,
-            deployment: OnceCell::new(),
+            longest_timeout: 0,
+            driver: OnceCell::new(),
         })
     }
 

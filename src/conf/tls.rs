@@ -1,45 +1,22 @@
-//! How TLS is spoken to a store: the lines `ssl_…` of its block, named as those of `proxy_ssl_…`.
-
-use ngx::ffi::ngx_uint_t;
+//! The lines `ssl_…` of a store, named as those of `proxy_ssl_…`.
 
 use super::directive::{Directive, text};
-use crate::redis::tls;
+use crate::client::TlsSettings;
+use crate::client::tls;
 
-/// What the lines say; `None` where there is none.
-#[derive(Default, PartialEq, Eq)]
-pub(crate) struct Settings {
-    /// The file of the certificates that are trusted, instead of the system's.
-    pub(crate) trusted_certificate: Option<&'static str>,
-    /// Whether the server must prove who it is.
-    pub(crate) verify: Option<bool>,
-    /// The name that its certificate must hold, instead of the host's.
-    pub(crate) name: Option<&'static str>,
-    /// The file of our certificate.
-    pub(crate) certificate: Option<&'static str>,
-    /// The file of its key.
-    pub(crate) certificate_key: Option<&'static str>,
-    /// The file of the certificates that are revoked.
-    pub(crate) crl: Option<&'static str>,
-    /// NGINX's bits for the versions that are spoken.
-    pub(crate) protocols: Option<ngx_uint_t>,
-    /// The ciphers up to TLS 1.2, in OpenSSL's notation.
-    pub(crate) ciphers: Option<&'static str>,
-}
-
-impl Settings {
-    /// Reads one line.
-    pub(super) fn read(&mut self, line: &mut Directive<'_>) -> Result<(), String> {
+/// Reads one line.
+pub(super) fn read(settings: &mut TlsSettings, line: &mut Directive<'_>) -> Result<(), String> {
         tls::supported()?;
         let name = line.name()?;
         let slot = match name {
-            "ssl_verify" => return line.choose(&mut self.verify, &[("on", true), ("off", false)]),
-            "ssl_protocols" => return self.read_protocols(line),
-            "ssl_trusted_certificate" => &mut self.trusted_certificate,
-            "ssl_name" => &mut self.name,
-            "ssl_certificate" => &mut self.certificate,
-            "ssl_certificate_key" => &mut self.certificate_key,
-            "ssl_crl" => &mut self.crl,
-            "ssl_ciphers" => &mut self.ciphers,
+            "ssl_verify" => return line.choose(&mut settings.verify, &[("on", true), ("off", false)]),
+            "ssl_protocols" => return read_protocols(settings, line),
+            "ssl_trusted_certificate" => &mut settings.trusted_certificate,
+            "ssl_name" => &mut settings.name,
+            "ssl_certificate" => &mut settings.certificate,
+            "ssl_certificate_key" => &mut settings.certificate_key,
+            "ssl_crl" => &mut settings.crl,
+            "ssl_ciphers" => &mut settings.ciphers,
             _ => {
                 return Err(format!("unknown directive \"{name}\" in \"rate_limit_redis_store\""));
             }
@@ -51,7 +28,7 @@ impl Settings {
         }
     }
 
-    fn read_protocols(&mut self, line: &mut Directive<'_>) -> Result<(), String> {
+fn read_protocols(settings: &mut TlsSettings, line: &mut Directive<'_>) -> Result<(), String> {
         let mut bits = 0;
         for word in line.arguments() {
             let word = text(word)?;
@@ -66,38 +43,6 @@ impl Settings {
         match bits {
             // There was no argument, to which this objects.
             0 => line.value().map(|_| ()),
-            bits => line.once(&mut self.protocols, bits),
+            bits => line.once(&mut settings.protocols, bits),
         }
     }
-
-    /// Whether there was any line.
-    pub(super) fn is_given(&self) -> bool {
-        *self != Self::default()
-    }
-
-    /// Whether the server must prove who it is.
-    pub(crate) fn verifies(&self) -> bool {
-        self.verify.unwrap_or(true)
-    }
-
-    /// Says which lines do not go together.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        match (self.certificate, self.certificate_key) {
-            (Some(certificate), None) => {
-                return Err(format!(
-                    "no \"ssl_certificate_key\" is defined for certificate \"{certificate}\""
-                ));
-            }
-            (None, Some(key)) => {
-                return Err(format!(
-                    "no \"ssl_certificate\" is defined for certificate key \"{key}\""
-                ));
-            }
-            _ => (),
-        }
-        if self.crl.is_some() && !self.verifies() {
-            return Err("\"ssl_crl\" cannot be checked with \"ssl_verify off\"".to_owned());
-        }
-        Ok(())
-    }
-}

@@ -1,19 +1,23 @@
 //! What is known of a request, for as long as it lives.
 
 use std::cell::Cell;
-use std::ptr;
+use std::ptr::{self, NonNull};
 
 use ngx::ffi::{
     ngx_cycle, ngx_event_t, ngx_http_request_t, ngx_log_t, ngx_msec_t, ngx_pool_cleanup_add,
+    ngx_post_event, ngx_posted_events,
 };
 use ngx::http::{HttpModule, HttpModuleMainConf};
-use rate_limit_core::decision::{Decision, Source, Status, tightest};
+use rate_limit_core::client::{RequestKey, Trouble};
+use rate_limit_core::decision::{Decision, Source, Status, Verdict, tightest};
 use rate_limit_core::rate::MILLISECOND;
 
 use crate::Module;
 use crate::clock::monotonic_micros;
 use crate::conf::LocationConf;
-use crate::redis::{Asked, Pending};
+use crate::client::Driver;
+use crate::event::Timer;
+use super::asked::Asked;
 use crate::shm::{Local, Shared};
 
 /// The context of a request: what it asked, and how it was decided.
@@ -25,8 +29,12 @@ pub(crate) struct Context {
     conf: &'static LocationConf,
     /// What was asked, if there was anything to ask.
     asked: &'static [Asked],
-    /// The questions to Redis, unless it need not be asked.
-    pending: Option<Pending>,
+    /// Where the request waits for Redis, if it does.
+    submission: Cell<Option<Submission>>,
+    /// For its turn.
+    timer: Timer,
+    /// Has the request go on.
+    wake: NonNull<ngx_event_t>,
     /// Whether what was asked has been answered, by whomever.
     answered: Cell<bool>,
     /// What has been spent in this machine's memory.
@@ -35,6 +43,13 @@ pub(crate) struct Context {
     started: u64,
     outcome: Cell<Option<Outcome>>,
     stage: Cell<Stage>,
+}
+
+/// A request at the client of its store.
+#[derive(Clone, Copy)]
+pub(super) struct Submission {
+    driver: &'static Driver,
+    key: RequestKey,
 }
 
 /// How a request was decided, but for what its limits said.
@@ -71,19 +86,23 @@ impl Context {
         r: *mut ngx_http_request_t,
         conf: &'static LocationConf,
         asked: &'static [Asked],
-        pending: Option<Pending>,
         started: u64,
     ) -> Option<&'static Self> {
+        // SAFETY: a valid request has a connection, whose events are valid.
+        let wake = NonNull::new(unsafe { (*(*r).connection).write })?;
         let context = Self {
             conf,
             asked,
-            pending,
+            submission: Cell::new(None),
+            timer: Timer::new(),
+            wake,
             answered: Cell::new(false),
             local: Cell::new(None),
             started,
             outcome: Cell::new(None),
             stage: Cell::new(Stage::Asking),
         };
+        const { assert!(align_of::<Self>() <= align_of::<usize>()) };
         // SAFETY: the request is valid. NGINX allocates the data of a cleanup as large as is
         // asked for, and aligned for any type of its own, which is enough for this one.
         unsafe {
@@ -130,14 +149,63 @@ impl Context {
         self.conf
     }
 
-    /// When the request came, in µs of the monotonic clock.
-    pub(super) fn started(&self) -> u64 {
-        self.started
+    /// Charges the request in Redis.
+    pub(super) fn submit(&self, driver: &'static Driver) {
+        let timeout = (self.conf.timeout() as u64).saturating_mul(MILLISECOND);
+        // SAFETY: the event is that of the client's connection, which lives as long as the request;
+        // the submission is released when the request goes.
+        let submit =
+            |charges: &[_]| unsafe { driver.submit(charges, timeout, self.started, self.wake) };
+        let key = match self.asked {
+            [asked] => submit(&[asked.charge()]),
+            several => submit(&several.iter().map(Asked::charge).collect::<Vec<_>>()),
+        };
+        self.submission.set(Some(Submission { driver, key }));
     }
 
-    /// The questions to Redis, unless it need not be asked.
-    pub(super) fn pending(&self) -> Option<&Pending> {
-        self.pending.as_ref()
+    /// What came of the submission, once that is known.
+    pub(super) fn outcome(&self) -> Option<Result<(), Trouble>> {
+        let Submission { driver, key } = self.submission.get()?;
+        driver.outcome(key)
+    }
+
+    /// Takes over the verdicts that have come from Redis.
+    pub(super) fn take_verdicts(&self) {
+        let Some(Submission { driver, key }) = self.submission.get() else { return };
+        driver.with_answers(key, |answers| {
+            for (asked, answer) in self.asked.iter().zip(answers) {
+                asked.verdict.set(answer.verdict);
+                asked.is_charged.set(answer.is_charged);
+            }
+        });
+    }
+
+    /// The request is not at the client any more. If it does not pass, what it was charged is given
+    /// back.
+    fn release(&self, refund: bool) {
+        let Some(Submission { driver, key }) = self.submission.take() else { return };
+        driver.release(key, refund);
+        if refund {
+            let charged = self.asked.iter().filter(|asked| asked.is_charged.get());
+            charged.for_each(|asked| driver.refund(&asked.charge()));
+        }
+    }
+
+    /// The verdicts are as if nothing had been charged.
+    fn forget_charges(&self) {
+        for asked in self.asked.iter().filter(|asked| asked.is_charged.get()) {
+            let returned = |verdict: Verdict| {
+                verdict.given_back(asked.question.cost, asked.question.quota.limit())
+            };
+            asked.verdict.set(asked.verdict.get().map(returned));
+        }
+    }
+
+    /// Has the request go on in this turn of the event loop.
+    fn wake(&self) {
+        // SAFETY: the event is that of the request's connection, which lives as long as the request;
+        // NGINX takes it from the queue if the connection is closed first.
+        unsafe { ngx_post_event(self.wake.as_ptr(), &raw mut ngx_posted_events) };
     }
 
     /// How the request was decided, once it is.
@@ -178,10 +246,8 @@ impl Context {
     pub(super) unsafe fn delay(&self, delay: u64, log: *mut ngx_log_t) {
         self.stage.set(Stage::Delayed);
         let delay = delay.div_ceil(MILLISECOND) as ngx_msec_t;
-        if let Some(pending) = &self.pending {
-            // SAFETY: the context stays where it is, and its cleanup stops the timer.
-            unsafe { pending.timer().start(delay, Some(on_turn), self, log) };
-        }
+        // SAFETY: the context stays where it is, and its cleanup stops the timer.
+        unsafe { self.timer.start(delay, Some(on_turn), self, log) };
     }
 
     /// Notes what the request has spent in this machine's memory.
@@ -212,20 +278,18 @@ impl Context {
     }
 
     fn write_down(&self, status: Status, source: Source, delay: u64) {
-        if status.is_rejection()
-            && let Some(pending) = &self.pending
-        {
-            pending.give_back();
-            // What others have decided is not about that.
-            if source == Source::Redis {
-                pending.forget_spent();
-            }
-        }
         let wait = match source {
             // It is known, so nothing was waited for.
             Source::Cache => 0,
             _ => monotonic_micros().saturating_sub(self.started),
         };
+        if let (Source::Redis, Some(Submission { driver, key })) = (source, self.submission.get()) {
+            driver.count_wait(key, wait);
+        }
+        self.release(status.is_rejection());
+        if status.is_rejection() && source == Source::Redis {
+            self.forget_charges();
+        }
         let shown = self.tightest();
         self.outcome.set(Some(Outcome { status, source, wait, delay, shown }));
         if let Some(shared) = memory() {
@@ -243,9 +307,6 @@ impl Context {
         if source != Source::Cache {
             shared.count_wait(wait);
         }
-        if let (Source::Redis, Some(pending)) = (source, &self.pending) {
-            pending.count_wait(wait);
-        }
         for asked in self.asked {
             let record = asked.limit.record(shared);
             if self.answered.get() && asked.verdict.get().is_some() {
@@ -255,6 +316,11 @@ impl Context {
                 record.count_request(status);
             }
         }
+    }
+
+    /// All that was asked, answered or not.
+    pub(super) fn submitted(&self) -> &'static [Asked] {
+        self.asked
     }
 
     /// All that was asked and answered.
@@ -301,9 +367,8 @@ unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
     unsafe {
         let context = &*data.cast::<Context>();
         drop(context.local.take());
-        if let Some(pending) = &context.pending {
-            pending.cancel();
-        }
+        context.timer.stop();
+        context.release(false);
     }
 }
 
@@ -312,8 +377,6 @@ unsafe extern "C" fn on_turn(event: *mut ngx_event_t) {
     unsafe {
         let context = &*(*event).data.cast::<Context>();
         context.stage.set(Stage::Due);
-        if let Some(pending) = &context.pending {
-            pending.wake();
-        }
+        context.wake();
     }
 }

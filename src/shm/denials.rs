@@ -9,10 +9,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rate_limit_core::decision::{Retry, Verdict};
-use rate_limit_core::key;
 
 use super::Shared;
-use crate::redis::Asked;
 
 /// For how long Redis is not asked about a client, in µs, even if it cannot pass for longer. So
 /// long it may take until a change in Redis, such as a deleted key, is noticed.
@@ -43,12 +41,11 @@ struct Known {
 }
 
 impl Shared {
-    /// What Redis would say, if it is known that it would reject the request now.
-    pub(crate) fn denied(&self, asked: &Asked, now: u64) -> Option<Verdict> {
+    /// What Redis would say, if it is known that it would reject a request of this digest now.
+    pub(crate) fn denied(&self, digest: u128, now: u64) -> Option<Verdict> {
         if now >= self.header.denied.load(Ordering::Relaxed) {
             return None;
         }
-        let digest = self.denial_digest(asked)?;
         let mut entries = self.bucket(digest)?.iter().filter_map(|denial| denial.read(digest));
         let Known { passes, whole, .. } = entries.find(|known| now < known.until)?;
         Some(Verdict {
@@ -59,11 +56,10 @@ impl Shared {
         })
     }
 
-    /// Remembers that Redis has rejected a request that began at `now`.
-    pub(crate) fn remember_denial(&self, asked: &Asked, verdict: &Verdict, now: u64) {
-        let (Retry::After(retry), Some(digest)) = (verdict.retry, self.denial_digest(asked)) else {
-            return;
-        };
+    /// Remembers that Redis has rejected a request of this digest, as a reply at `now` says. What it
+    /// promises is counted from the reply: Redis has counted from no later than that.
+    pub(crate) fn remember_denial(&self, digest: u128, verdict: &Verdict, now: u64) {
+        let Retry::After(retry) = verdict.retry else { return };
         let passes = now.saturating_add(retry);
         let until = passes.min(now.saturating_add(LONGEST));
         let whole = now.saturating_add(verdict.reset);
@@ -71,16 +67,6 @@ impl Shared {
             denial.write(digest, Known { until, passes, whole });
             self.header.denied.fetch_max(until, Ordering::Relaxed);
         }
-    }
-
-    /// What stands for the client, the limit and its parameters. `None` where more than the time of
-    /// the rejection would have to be known: a request of more than one unit finds ever more
-    /// remaining while it waits.
-    fn denial_digest(&self, asked: &Asked) -> Option<u128> {
-        let question = &asked.question;
-        let seed = self.header.seed.load(Ordering::Relaxed);
-        let parameters = question.quota.fingerprint() ^ asked.limit.fingerprint();
-        (question.cost == 1).then(|| key::memory_digest(seed ^ parameters, question.key))
     }
 
     fn bucket(&self, digest: u128) -> Option<&'static Bucket> {

@@ -7,7 +7,7 @@ use rate_limit_core::local::{self, Answer, Charge, Mode};
 
 use super::Shared;
 use crate::clock::unix_micros;
-use crate::redis::Asked;
+use crate::request::Asked;
 
 /// What a request has spent here of all that it asks.
 pub(crate) struct Local {

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rate_limit_core::client::Counts;
 use rate_limit_core::decision::{Source, Status};
-use rate_limit_core::metrics::{Command, ErrorKind};
+use rate_limit_core::metrics::{BUCKETS, Command, ErrorKind};
 use rate_limit_core::text::metrics;
 
 /// The longest name of a record with its scope, in words; longer ones are cut.
@@ -112,6 +113,13 @@ fn count<T: PartialEq>(all: &[T], counters: &[AtomicU64], value: T) {
     }
 }
 
+/// Adds to each counter what was counted elsewhere.
+fn add_all(counters: &[AtomicU64], counts: &[u32]) {
+    for (counter, count) in counters.iter().zip(counts).filter(|(_, count)| **count > 0) {
+        counter.fetch_add(u64::from(*count), Ordering::Relaxed);
+    }
+}
+
 /// The values of counters.
 pub(super) fn read<const N: usize>(counters: &[AtomicU64; N]) -> [u64; N] {
     counters.each_ref().map(|counter| counter.load(Ordering::Relaxed))
@@ -129,15 +137,41 @@ impl Named for NodeRecord {
     }
 }
 
-impl NodeRecord {
-    /// Counts a command that the node was sent.
-    pub(crate) fn count_command(&self, command: Command) {
-        count(&Command::ALL, &self.commands, command);
+/// How many spans of time there were up to each of [`BUCKETS`], and how many longer.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(super) struct Histogram {
+    buckets: [AtomicU64; BUCKETS.len() + 1],
+    /// All of them together, in µs.
+    sum: AtomicU64,
+}
+
+impl Histogram {
+    /// Adds a span in µs.
+    pub(super) fn add(&self, span: u64) {
+        let bucket = BUCKETS.partition_point(|bound| *bound < span);
+        if let Some(counter) = self.buckets.get(bucket) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+        self.sum.fetch_add(span, Ordering::Relaxed);
     }
 
-    /// Counts what went wrong.
-    pub(crate) fn count_error(&self, kind: ErrorKind) {
-        count(&ErrorKind::ALL, &self.errors, kind);
+    pub(super) fn read(&self) -> metrics::Histogram {
+        metrics::Histogram { buckets: read(&self.buckets), sum: self.sum.load(Ordering::Relaxed) }
+    }
+}
+
+impl NodeRecord {
+    /// Adds what a client has counted.
+    pub(crate) fn add(&self, counts: &Counts) {
+        add_all(&self.commands, &counts.commands);
+        add_all(&self.errors, &counts.errors);
+        if counts.undecided > 0 {
+            self.undecided.fetch_add(counts.undecided.into(), Ordering::Relaxed);
+        }
+        if counts.has_answered {
+            self.on_answered();
+        }
     }
 
     /// Counts a request that it decided, after a wait in µs.
@@ -187,13 +221,8 @@ impl NodeRecord {
         }
     }
 
-    /// Notes a request that the node did not decide.
-    pub(crate) fn undecided(&self) {
-        self.undecided.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Notes that the node has answered.
-    pub(crate) fn answers(&self) {
+    /// The node has answered a command: what it did not decide before is no outage.
+    fn on_answered(&self) {
         if self.undecided.load(Ordering::Relaxed) != 0
             && self.down_since.load(Ordering::Relaxed) == 0
         {

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use rate_limit_core::decision::Source;
-use rate_limit_core::text::metrics::{Memory, Node, Snapshot, Waits};
+use rate_limit_core::text::metrics::{Histogram, Memory, Node, Snapshot};
 
 use super::Shared;
 use super::record::{self, LimitRecord, NodeRecord};
@@ -15,6 +15,7 @@ impl Shared {
             self.locked(|| (record::taken(self.limits), record::taken(self.nodes)));
         Snapshot {
             waits: self.waits(limits),
+            lags: self.header.lags.read(),
             limits: limits.iter().map(LimitRecord::read).collect(),
             nodes: by_name(nodes.iter().map(NodeRecord::read)),
             memory: self.memory(),
@@ -24,11 +25,11 @@ impl Shared {
 
     /// How long requests waited: those of the cache not at all. Such a request has one limit, so it
     /// is one decision.
-    fn waits(&self, limits: &[LimitRecord]) -> Waits {
-        let mut buckets = record::read(&self.header.waits);
-        let [shortest, ..] = &mut buckets;
+    fn waits(&self, limits: &[LimitRecord]) -> Histogram {
+        let mut waits = self.header.waits.read();
+        let [shortest, ..] = &mut waits.buckets;
         *shortest += limits.iter().map(|limit| limit.decisions(Source::Cache)).sum::<u64>();
-        Waits { buckets, waited: self.header.waited.load(Ordering::Relaxed) }
+        waits
     }
 
     fn memory(&self) -> Memory {

@@ -78,13 +78,54 @@ pub enum ProtocolError {
     Unexpected,
 }
 
+/// Finds where replies end. A reply may come in any number of pieces: what was looked at is not
+/// looked at again, except for a line or a string that is not whole yet.
+#[derive(Clone, Debug, Default)]
+pub struct Framer {
+    /// Everything of the reply before this position was found to be whole.
+    position: usize,
+    /// How many elements each open array still lacks, the outermost first.
+    open: [usize; MAX_DEPTH],
+    depth: usize,
+}
+
+impl Framer {
+    /// The length of the first reply in `bytes`, or `None` if it is not all there yet; then the next
+    /// call must start with the same bytes.
+    pub fn next(&mut self, bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
+        loop {
+            let Some((elements, after)) = value(bytes, self.position)? else {
+                return if bytes.len() > MAX_REPLY { Err(ProtocolError::TooLarge) } else { Ok(None) };
+            };
+            self.position = after;
+            if elements > 0 {
+                *self.open.get_mut(self.depth).ok_or(ProtocolError::TooLarge)? = elements;
+                self.depth = self.depth.saturating_add(1);
+            } else if self.complete_value() {
+                let length = std::mem::take(&mut self.position);
+                return if length > MAX_REPLY { Err(ProtocolError::TooLarge) } else { Ok(Some(length)) };
+            }
+        }
+    }
+
+    /// Counts a value, and every array that it completes; whether that was the whole reply.
+    fn complete_value(&mut self) -> bool {
+        while let Some(last) = self.depth.checked_sub(1) {
+            if let Some(lacking) = self.open.get_mut(last) {
+                *lacking = lacking.saturating_sub(1);
+                if *lacking > 0 {
+                    return false;
+                }
+            }
+            self.depth = last;
+        }
+        true
+    }
+}
+
 /// The length of the first reply in `bytes`, or `None` if it is not all there yet.
 pub fn frame(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
-    match end(bytes, 0, 0)? {
-        Some(end) if end > MAX_REPLY => Err(ProtocolError::TooLarge),
-        None if bytes.len() > MAX_REPLY => Err(ProtocolError::TooLarge),
-        end => Ok(end),
-    }
+    Framer::default().next(bytes)
 }
 
 /// Reads one whole `frame`.
@@ -139,8 +180,9 @@ impl RefusalKind {
     }
 }
 
-/// The position after the value that starts at `start`.
-fn end(bytes: &[u8], start: usize, depth: usize) -> Result<Option<usize>, ProtocolError> {
+/// The value that starts at `start`: how many elements follow, if it is an array, and the position
+/// after it, or after the head of the array. `None` if it is not all there yet.
+fn value(bytes: &[u8], start: usize) -> Result<Option<(usize, usize)>, ProtocolError> {
     let Some((&kind, rest)) = bytes.get(start..).and_then(<[u8]>::split_first) else {
         return Ok(None);
     };
@@ -159,30 +201,18 @@ fn end(bytes: &[u8], start: usize, depth: usize) -> Result<Option<usize>, Protoc
     }
     let after = start.saturating_add(length).saturating_add(3);
     match kind {
-        b'+' | b'-' => Ok(Some(after)),
-        b':' => integer(line).map(|_| Some(after)).ok_or(ProtocolError::Garbage),
+        b'+' | b'-' => Ok(Some((0, after))),
+        b':' => integer(line).map(|_| Some((0, after))).ok_or(ProtocolError::Garbage),
         b'$' => {
-            let Some(size) = size(line)? else { return Ok(Some(after)) };
+            let Some(size) = size(line)? else { return Ok(Some((0, after))) };
             let close = after.saturating_add(size);
             match bytes.get(close..close.saturating_add(2)) {
                 None => Ok(None),
-                Some(b"\r\n") => Ok(Some(close.saturating_add(2))),
+                Some(b"\r\n") => Ok(Some((0, close.saturating_add(2)))),
                 Some(_) => Err(ProtocolError::Garbage),
             }
         }
-        _ => {
-            if depth == MAX_DEPTH {
-                return Err(ProtocolError::TooLarge);
-            }
-            let mut position = after;
-            for _ in 0..size(line)?.unwrap_or(0) {
-                match end(bytes, position, depth.saturating_add(1))? {
-                    Some(next) => position = next,
-                    None => return Ok(None),
-                }
-            }
-            Ok(Some(position))
-        }
+        _ => Ok(Some((size(line)?.unwrap_or(0), after))),
     }
 }
 

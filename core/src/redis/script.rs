@@ -30,9 +30,10 @@ pub struct Question<'a> {
 }
 
 /// How a script is named in a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum By {
     /// By its SHA-1: `EVALSHA`.
+    #[default]
     Sha,
     /// By its source: `EVAL`, which also puts it into the cache of a server that has lost it.
     Source,

@@ -25,7 +25,9 @@ pub struct Snapshot {
     /// Every server.
     pub nodes: Vec<Node>,
     /// How long requests waited for their decision.
-    pub waits: Waits,
+    pub waits: Histogram,
+    /// How long replies and deadlines waited for a worker that was busy with other events.
+    pub lags: Histogram,
     /// The memory that the workers share.
     pub memory: Memory,
 }
@@ -76,14 +78,14 @@ impl Node {
     }
 }
 
-/// How long requests waited for their decision.
+/// How many spans of time were how long.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Waits {
-    /// How many waited up to each of [`BUCKETS`] and longer than up to the one before, and how
+pub struct Histogram {
+    /// How many were up to each of [`BUCKETS`] and longer than the one before, and how
     /// many longer than up to the last.
     pub buckets: [u64; BUCKETS.len() + 1],
-    /// How long they waited together, in µs.
-    pub waited: u64,
+    /// All of them together, in µs.
+    pub sum: u64,
 }
 
 /// What the workers share.
@@ -99,7 +101,7 @@ pub struct Memory {
     pub no_room: u64,
 }
 
-impl Waits {
+impl Histogram {
     /// The bounds, as they are written, and how many requests waited no longer.
     fn cumulative(&self) -> impl Iterator<Item = (String, u64)> {
         let bounds = BUCKETS.iter().map(|micros| seconds(*micros));
@@ -187,7 +189,8 @@ mod tests {
                 connecting: next(),
                 is_open: true,
             }],
-            waits: Waits { buckets: std::array::from_fn(|_| next()), waited: 50 },
+            waits: Histogram { buckets: std::array::from_fn(|_| next()), sum: 50 },
+            lags: Histogram { buckets: std::array::from_fn(|_| 2), sum: 70 },
             memory: Memory { used: next(), free: next(), evictions: next(), no_room: next() },
         }
     }
@@ -209,7 +212,7 @@ mod tests {
     fn buckets_add_up() {
         let mut buckets = [0; BUCKETS.len() + 1];
         (buckets[0], buckets[1], buckets[BUCKETS.len()]) = (3, 4, 5);
-        let waits = Waits { buckets, waited: 0 };
+        let waits = Histogram { buckets, sum: 0 };
         let sums: Vec<_> = waits.cumulative().collect();
         assert_eq!(sums.len(), BUCKETS.len() + 1);
         assert_eq!(sums[0], ("0.00005".to_owned(), 3));

@@ -31,11 +31,15 @@ impl Snapshot {
                     });
                 }
             });
-            page.object("decision_seconds", |waits| {
-                waits.object("buckets", |buckets| buckets.all(self.waits.cumulative()));
-                waits.value("sum", seconds(self.waits.waited));
-                waits.value("count", self.waits.count());
-            });
+            for (name, times) in
+                [("decision_seconds", &self.waits), ("worker_lag_seconds", &self.lags)]
+            {
+                page.object(name, |members| {
+                    members.object("buckets", |buckets| buckets.all(times.cumulative()));
+                    members.value("sum", seconds(times.sum));
+                    members.value("count", times.count());
+                });
+            }
             page.object("shared_memory_bytes", |states| states.all(self.memory.bytes()));
             page.value("shared_memory_evictions", self.memory.evictions);
             page.value("shared_memory_no_room", self.memory.no_room);
@@ -128,6 +132,9 @@ mod tests {
             r#""decision_seconds":{"buckets":{"0.00005":39,"0.0001":79,"0.00025":120,"#,
             r#""0.0005":162,"0.001":205,"0.0025":249,"0.005":294,"0.01":340,"0.025":387,"#,
             r#""0.05":435,"0.1":484,"0.25":534,"1":585,"+Inf":637},"sum":0.00005,"count":637},"#,
+            r#""worker_lag_seconds":{"buckets":{"0.00005":2,"0.0001":4,"0.00025":6,"0.0005":8,"#,
+            r#""0.001":10,"0.0025":12,"0.005":14,"0.01":16,"0.025":18,"0.05":20,"0.1":22,"#,
+            r#""0.25":24,"1":26,"+Inf":28},"sum":0.00007,"count":28},"#,
             r#""shared_memory_bytes":{"used":53,"free":54},"#,
             r#""shared_memory_evictions":55,"shared_memory_no_room":56,"#,
             r#""build_info":{"version":"1.2.3","nginx":"1.22.1"}}"#,

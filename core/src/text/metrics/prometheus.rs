@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
-use super::{Snapshot, seconds};
+use super::{Histogram, Snapshot, seconds};
 
 /// What every name starts with.
 const PREFIX: &str = "nginx_rate_limit_redis_";
@@ -13,7 +13,7 @@ impl Snapshot {
         let mut page = Page(String::new());
         self.limits_to(&mut page);
         self.nodes_to(&mut page);
-        self.waits_to(&mut page);
+        self.times_to(&mut page);
         self.memory_to(&mut page);
         page.family("build_info", "gauge", "The versions of the module and of NGINX.");
         page.sample("build_info", &[("version", self.version), ("nginx", self.nginx)], 1);
@@ -76,17 +76,17 @@ impl Snapshot {
         }
     }
 
-    fn waits_to(&self, page: &mut Page) {
-        page.family(
+    fn times_to(&self, page: &mut Page) {
+        page.histogram(
             "decision_seconds",
-            "histogram",
             "How long requests waited for their decision, whoever decided.",
+            &self.waits,
         );
-        for (bound, count) in self.waits.cumulative() {
-            page.sample("decision_seconds_bucket", &[("le", &bound)], count);
-        }
-        page.sample("decision_seconds_sum", &[], seconds(self.waits.waited));
-        page.sample("decision_seconds_count", &[], self.waits.count());
+        page.histogram(
+            "worker_lag_seconds",
+            "How long replies of Redis and deadlines waited for a worker that was busy.",
+            &self.lags,
+        );
     }
 
     fn memory_to(&self, page: &mut Page) {
@@ -117,6 +117,15 @@ impl Page {
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a string cannot fail.
         let _ = write!(self.0, "# HELP {PREFIX}{name} {help}\n# TYPE {PREFIX}{name} {kind}\n");
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, times: &Histogram) {
+        self.family(name, "histogram", help);
+        for (bound, count) in times.cumulative() {
+            self.sample(&format!("{name}_bucket"), &[("le", &bound)], count);
+        }
+        self.sample(&format!("{name}_sum"), &[], seconds(times.sum));
+        self.sample(&format!("{name}_count"), &[], times.count());
     }
 
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
@@ -222,7 +231,7 @@ mod tests {
             assert!(count > 0);
             families.push(name);
         }
-        assert_eq!(families.len(), 12);
+        assert_eq!(families.len(), 13);
     }
 
     #[test]

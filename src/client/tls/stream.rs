@@ -18,7 +18,7 @@ use crate::log::capture::Capture;
 const POOL: usize = 256;
 
 /// TLS on an open connection, from before the handshake until it is closed.
-pub(in crate::redis) struct Stream {
+pub(in crate::client) struct Stream {
     /// What NGINX says of the connection.
     heard: Box<Capture>,
 }
@@ -35,7 +35,7 @@ impl Stream {
     }
 
     /// Goes on with the handshake as far as it can now; whether it is over.
-    pub(in crate::redis) fn handshake(
+    pub(in crate::client) fn handshake(
         &self,
         c: &mut ngx_connection_t,
         peer: &Peer,
@@ -94,19 +94,19 @@ impl Stream {
 
     /// Remembers the session for the next connection to the server. Since TLS 1.3 a server hands
     /// out what it takes to resume one only after the handshake, before whatever else it sends.
-    pub(in crate::redis) fn remember(&self, c: &mut ngx_connection_t, peer: &Peer) {
+    pub(in crate::client) fn remember(&self, c: &mut ngx_connection_t, peer: &Peer) {
         // SAFETY: TLS is spoken on the connection; what is returned is a share of our own.
         let session = NonNull::new(unsafe { ngx_ssl_get_session(c) });
         peer.session.replace(session.map(Session));
     }
 
     /// Why NGINX could not do what it was last asked for.
-    pub(in crate::redis) fn reason(&self) -> String {
+    pub(in crate::client) fn reason(&self) -> String {
         self.heard.take().unwrap_or_else(|| "TLS failed".to_owned())
     }
 
     /// Says goodbye, without waiting for an answer, and frees what NGINX keeps of TLS.
-    pub(in crate::redis) fn close(&self, c: &mut ngx_connection_t) {
+    pub(in crate::client) fn close(&self, c: &mut ngx_connection_t) {
         // SAFETY: the connection is open. Nothing of what is freed is used after this.
         unsafe {
             if !c.ssl.is_null() {

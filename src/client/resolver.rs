@@ -10,7 +10,9 @@ use ngx::ffi::{
     ngx_resolver_ctx_t, ngx_resolver_t, ngx_str_t,
 };
 
-use super::address::SocketAddress;
+use rate_limit_core::client::Target;
+
+use super::address::target;
 
 /// A host name on its way to addresses. It must not move.
 pub(super) struct Resolution {
@@ -19,7 +21,7 @@ pub(super) struct Resolution {
     port: u16,
     context: Cell<Option<NonNull<ngx_resolver_ctx_t>>>,
     /// What was found, once that is known; nothing if there is no such name.
-    found: RefCell<Option<Vec<SocketAddress>>>,
+    found: RefCell<Option<Vec<Target>>>,
     /// What is told of it.
     done: Box<dyn Fn()>,
 }
@@ -68,7 +70,7 @@ impl Resolution {
     }
 
     /// The addresses, if the outcome is known; none if there is no such name.
-    pub(super) fn take(&self) -> Option<Vec<SocketAddress>> {
+    pub(super) fn take(&self) -> Option<Vec<Target>> {
         self.found.take()
     }
 }
@@ -96,7 +98,7 @@ unsafe extern "C" fn on_resolved(context: *mut ngx_resolver_ctx_t) {
                     socklen: address.socklen,
                     name: ngx_str_t::empty(),
                 };
-                found.push(SocketAddress::from_nginx(&address).with_port(resolution.port));
+                found.extend(target(&address, Some(resolution.port)));
             }
         }
         resolution.context.set(None);

@@ -13,7 +13,7 @@ use ngx::ffi::{
     ngx_ssl_create, ngx_ssl_crl, ngx_ssl_t, ngx_ssl_trusted_certificate, ngx_str_t, ngx_uint_t,
 };
 
-use crate::conf::tls::Settings;
+use super::tls_settings::TlsSettings;
 use crate::log::capture::Capture;
 
 mod peer;
@@ -56,7 +56,7 @@ pub(crate) struct Tls {
 
 impl Tls {
     /// Loads what the settings name. It must go before the pool of the configuration does.
-    pub(crate) fn new(cf: &mut ngx_conf_t, settings: &Settings) -> Result<Self, String> {
+    pub(crate) fn new(cf: &mut ngx_conf_t, settings: &TlsSettings) -> Result<Self, String> {
         settings.check()?;
         // SAFETY: the log of the configuration is valid.
         let heard = unsafe { Capture::instead_of(cf.log) };
@@ -70,7 +70,7 @@ impl Tls {
     }
 
     /// The error is the directive that failed.
-    fn load(&self, cf: &mut ngx_conf_t, settings: &Settings) -> Result<(), &'static str> {
+    fn load(&self, cf: &mut ngx_conf_t, settings: &TlsSettings) -> Result<(), &'static str> {
         self.set_ciphers(cf, settings.ciphers).ok_or("ssl_ciphers")?;
         if let (Some(certificate), Some(key)) = (settings.certificate, settings.certificate_key) {
             self.show(cf, certificate, key).ok_or("ssl_certificate")?;

@@ -11,6 +11,8 @@ use ngx::ffi::{
     ngx_peer_connection_t, ngx_post_event, ngx_posted_events, ngx_str_t, ngx_tcp_nodelay,
 };
 
+use rate_limit_core::client::Target;
+
 use super::address::SocketAddress;
 use super::tls::{Peer, Stream};
 
@@ -29,16 +31,17 @@ pub(super) enum Transfer {
 }
 
 impl Socket {
-    /// Starts to connect to `address`. Events call `on_event` with `data` as their connection's
+    /// Starts to connect to `target`. Events call `on_event` with `data` as their connection's
     /// data: the first one that is ready to be written says that the attempt is over.
     ///
     /// `log` must be valid for as long as the socket is.
     pub(super) fn connect(
-        address: &SocketAddress,
+        target: &Target,
         log: *mut ngx_log_t,
         on_event: ngx_event_handler_pt,
         data: *mut c_void,
     ) -> io::Result<Self> {
+        let address = SocketAddress::new(target)?;
         let (sockaddr, length) = address.raw();
         let mut name = ngx_str_t { data: c"redis".as_ptr().cast_mut().cast(), len: 5 };
         // SAFETY: all zeroes is what NGINX starts from. Address and name outlive the call, the
@@ -65,7 +68,7 @@ impl Socket {
             raw.set_idle(1);
             (*raw.read).handler = on_event;
             (*raw.write).handler = on_event;
-            if !address.is_unix() {
+            if matches!(target, Target::Ip(_)) {
                 // If it fails it costs latency, and NGINX has logged it.
                 ngx_tcp_nodelay(raw);
             }
@@ -77,8 +80,13 @@ impl Socket {
         }
     }
 
-    /// What became of the attempt to connect.
-    pub(super) fn connected(&mut self) -> io::Result<()> {
+    /// Whether the attempt to connect is over; its error, if it failed.
+    pub(super) fn is_connected(&mut self) -> io::Result<bool> {
+        // Before the socket can be written it has no error, and is not connected either.
+        // SAFETY: the connection is open, and its events are valid.
+        if unsafe { (*self.raw().write).ready() } == 0 {
+            return Ok(false);
+        }
         let mut error: libc::c_int = 0;
         let mut length = size_of::<libc::c_int>() as libc::socklen_t;
         // SAFETY: the descriptor is open, and the buffers are of the size that is said.
@@ -97,7 +105,7 @@ impl Socket {
         if error != 0 {
             return Err(io::Error::from_raw_os_error(error));
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Goes on with TLS, once it is connected; whether the handshake is over, so that it can be
@@ -152,6 +160,31 @@ impl Socket {
             Ok(count) => Ok(Transfer::Moved(count)),
             Err(_) if count == NGX_AGAIN as isize => Ok(Transfer::Later),
             Err(_) => Err(self.refusal()),
+        }
+    }
+
+    /// Has the next look at the socket be one at the socket itself, not at what events have said of it:
+    /// those of a long turn have not been dealt with yet.
+    pub(super) fn look_again(&mut self) {
+        let raw = self.raw();
+        let mut poll =
+            libc::pollfd { fd: raw.fd, events: libc::POLLIN | libc::POLLOUT, revents: 0 };
+        // SAFETY: there is one structure, and it is valid; with no timeout this returns at once.
+        let count = unsafe { libc::poll(&mut poll, 1, 0) };
+        if count < 1 {
+            return;
+        }
+        let (failed, is) = (libc::POLLERR | libc::POLLHUP, |bits| poll.revents & bits != 0);
+        // SAFETY: the connection is open, and its events are valid. An event that is marked as ready
+        // without need costs one more call of the system.
+        unsafe {
+            if is(libc::POLLIN | failed) {
+                (*raw.read).set_ready(1);
+                (*raw.read).available = -1;
+            }
+            if is(libc::POLLOUT | failed) {
+                (*raw.write).set_ready(1);
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a request asks: its keys, quotas and costs.
+//! What a request is to be charged: its keys, quotas and costs.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,17 +8,18 @@ use rate_limit_core::key;
 use rate_limit_core::redis::script::Question;
 
 use crate::conf::{Limit, Unusable};
-use crate::redis::Asked;
+use super::asked::Asked;
+use crate::shm::Shared;
 
-/// Why there is nothing to ask.
-pub(super) enum Ungathered {
+/// Why a request cannot be charged.
+pub(super) enum Unevaluated {
     OutOfMemory,
-    /// Of a limit without a store nothing can be asked.
+    /// A limit has no store.
     Unbound,
     Unusable(String),
 }
 
-impl From<Unusable> for Ungathered {
+impl From<Unusable> for Unevaluated {
     fn from(Unusable(message): Unusable) -> Self {
         Self::Unusable(message)
     }
@@ -28,31 +29,42 @@ impl From<Unusable> for Ungathered {
 ///
 /// # Safety
 /// `r` must be valid.
-pub(super) unsafe fn gather(
+pub(super) unsafe fn evaluate(
     r: *mut ngx_http_request_t,
     limits: &'static [Rc<Limit>],
-) -> Result<&'static [Asked], Ungathered> {
+    shared: Shared,
+) -> Result<&'static [Asked], Unevaluated> {
+    const { assert!(align_of::<Asked>() <= align_of::<usize>()) };
     // SAFETY: the request is valid. The memory is of its pool, large and aligned enough for all
     // limits, and only what has been written is returned.
     unsafe {
         let size = size_of::<Asked>().saturating_mul(limits.len());
         let first = ngx_palloc((*r).pool, size).cast::<Asked>();
         if first.is_null() {
-            return Err(Ungathered::OutOfMemory);
+            return Err(Unevaluated::OutOfMemory);
         }
         let mut count = 0;
         for limit in limits {
-            let key = limit.key(&mut *r).ok_or(Ungathered::OutOfMemory)?;
+            let key = limit.key(&mut *r).ok_or(Unevaluated::OutOfMemory)?;
             if key.is_empty() {
                 continue;
             }
+            let definition = limit.definition().ok_or(Unevaluated::Unbound)?;
             let question = Question {
-                head: limit.head().ok_or(Ungathered::Unbound)?,
-                key: shortened(r, key).ok_or(Ungathered::OutOfMemory)?,
+                head: definition.head(),
+                key: shortened(r, key).ok_or(Unevaluated::OutOfMemory)?,
                 quota: limit.quota(&mut *r)?,
                 cost: limit.cost(&mut *r)?,
             };
-            first.add(count).write(Asked { limit, question, verdict: Cell::new(None) });
+            let digest = shared.digest(limit.fingerprint(), &question);
+            first.add(count).write(Asked {
+                limit,
+                definition,
+                question,
+                digest: [(digest >> u64::BITS) as u64, digest as u64],
+                verdict: Cell::new(None),
+                is_charged: Cell::new(false),
+            });
             count += 1;
         }
         Ok(std::slice::from_raw_parts(first, count))

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use ngx::ffi::{ngx_conf_t, ngx_connection_t, ngx_uint_t};
 
-use crate::conf::tls::Settings;
+use super::tls_settings::TlsSettings;
 
 const MISSING: &str = "TLS needs an NGINX that is built with SSL (--with-http_ssl_module)";
 
@@ -17,7 +17,7 @@ pub(crate) fn supported() -> Result<(), String> {
 pub(crate) enum Tls {}
 
 impl Tls {
-    pub(crate) fn new(_: &mut ngx_conf_t, _: &Settings) -> Result<Self, String> {
+    pub(crate) fn new(_: &mut ngx_conf_t, _: &TlsSettings) -> Result<Self, String> {
         Err(MISSING.to_owned())
     }
 }

@@ -1,11 +1,11 @@
-//! When to stop asking a server that does not answer.
+//! When to stop sending commands to a server that does not answer.
 
 use std::collections::VecDeque;
 
-/// A circuit breaker: so many failures within a span of time open it, and while it is open nobody
-/// asks. Only a probe in the background closes it. Times are in ms of any monotonic clock.
+/// A circuit breaker: so many failures within a span of time open it, and while it is open no request
+/// is sent. Only a probe in the background closes it. Times are in µs of any monotonic clock.
 #[derive(Clone, Debug)]
-pub struct Breaker {
+pub(super) struct Breaker {
     max_fails: usize,
     fail_timeout: u64,
     /// When the latest failures were, oldest first; at most `max_fails`.
@@ -14,18 +14,18 @@ pub struct Breaker {
 }
 
 impl Breaker {
-    /// A closed breaker that `max_fails` failures within `fail_timeout` ms open; 0: never.
-    pub fn new(max_fails: usize, fail_timeout: u64) -> Self {
+    /// A closed breaker that `max_fails` failures within `fail_timeout` µs open; 0: never.
+    pub(super) fn new(max_fails: usize, fail_timeout: u64) -> Self {
         Self { max_fails, fail_timeout, fails: VecDeque::new(), open: false }
     }
 
-    /// Whether nobody may ask.
-    pub fn is_open(&self) -> bool {
+    /// Whether no request may be sent.
+    pub(super) fn is_open(&self) -> bool {
         self.open
     }
 
     /// Notes a failure, and says whether it opened the breaker.
-    pub fn failed(&mut self, now: u64) -> bool {
+    pub(super) fn failed(&mut self, now: u64) -> bool {
         if self.open || self.max_fails == 0 {
             return false;
         }
@@ -40,7 +40,7 @@ impl Breaker {
     }
 
     /// A probe was answered.
-    pub fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         self.open = false;
         self.fails.clear();
     }

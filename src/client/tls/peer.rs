@@ -31,7 +31,7 @@ impl Peer {
 
     /// Prepares an open connection to it, which has no pool yet. The stream must be closed before
     /// the connection is, and be kept until then.
-    pub(in crate::redis) fn stream(&self, c: &mut ngx_connection_t) -> Stream {
+    pub(in crate::client) fn stream(&self, c: &mut ngx_connection_t) -> Stream {
         Stream::new(c)
     }
 

@@ -1,24 +1,24 @@
-//! What is said to a server before anything is asked of it.
+//! What is sent on a new connection before any other command.
 
 use redis::Cmd;
 
-use super::endpoint::Endpoint;
-use super::reply::{Refusal, RefusalKind, Reply};
-use super::script::Script;
+use crate::redis::endpoint::Endpoint;
+use crate::redis::reply::{Refusal, RefusalKind, Reply};
+use crate::redis::script::Script;
 
 /// The commands that make a fresh connection ready, and what their replies mean.
 ///
 /// `AUTH` and `SELECT` only where the endpoint asks for them; then `CLIENT SETNAME`, so that an
 /// administrator finds the connection in `CLIENT LIST`; then `SCRIPT LOAD` for each script.
 #[derive(Clone, Debug)]
-pub struct Greeting {
+pub struct Handshake {
     bytes: Vec<u8>,
     steps: Vec<Step>,
     /// What must not be repeated in a log.
     secret: Option<String>,
 }
 
-/// One command of a greeting.
+/// One command of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// `AUTH`.
@@ -31,8 +31,8 @@ pub enum Step {
     LoadScript,
 }
 
-impl Greeting {
-    /// The greeting for `endpoint`, under the connection name `name` (no spaces), which loads
+impl Handshake {
+    /// The handshake for `endpoint`, under the connection name `name` (no spaces), which loads
     /// `scripts`.
     pub fn new<'a>(
         endpoint: &Endpoint,
@@ -40,24 +40,24 @@ impl Greeting {
         scripts: impl IntoIterator<Item = &'a Script>,
     ) -> Self {
         let secret = endpoint.password.clone();
-        let mut greeting = Self { bytes: Vec::new(), steps: Vec::new(), secret };
+        let mut handshake = Self { bytes: Vec::new(), steps: Vec::new(), secret };
         if endpoint.user.is_some() || endpoint.password.is_some() {
             let mut auth = redis::cmd("AUTH");
             if let Some(user) = &endpoint.user {
                 auth.arg(user);
             }
             // A user that needs no password takes any.
-            greeting.push(Step::Auth, auth.arg(endpoint.password.as_deref().unwrap_or_default()));
+            handshake.push(Step::Auth, auth.arg(endpoint.password.as_deref().unwrap_or_default()));
         }
         if endpoint.database != 0 {
-            greeting.push(Step::Select, redis::cmd("SELECT").arg(endpoint.database));
+            handshake.push(Step::Select, redis::cmd("SELECT").arg(endpoint.database));
         }
-        greeting.push(Step::SetName, redis::cmd("CLIENT").arg("SETNAME").arg(name));
+        handshake.push(Step::SetName, redis::cmd("CLIENT").arg("SETNAME").arg(name));
         for script in scripts {
             let mut load = redis::cmd("SCRIPT");
-            greeting.push(Step::LoadScript, load.arg("LOAD").arg(script.source()));
+            handshake.push(Step::LoadScript, load.arg("LOAD").arg(script.source()));
         }
-        greeting
+        handshake
     }
 
     /// The packed commands.
@@ -88,6 +88,15 @@ impl Greeting {
 }
 
 impl Step {
+    pub(super) fn command(self) -> &'static str {
+        match self {
+            Self::Auth => "AUTH",
+            Self::Select => "SELECT",
+            Self::SetName => "CLIENT SETNAME",
+            Self::LoadScript => "SCRIPT LOAD",
+        }
+    }
+
     /// Whether the connection can be used after this reply.
     ///
     /// A server that will not be named, or will not load scripts, can still run them by their
@@ -112,21 +121,21 @@ mod tests {
     use crate::redis::reply::parse;
     use crate::redis::script::Scripts;
 
-    fn greeting(url: &str) -> (Vec<Step>, String) {
-        let greeting = Greeting::new(&url.parse().unwrap(), "nginx", Scripts::new().all());
-        (greeting.steps().to_vec(), String::from_utf8(greeting.bytes().to_vec()).unwrap())
+    fn handshake(url: &str) -> (Vec<Step>, String) {
+        let handshake = Handshake::new(&url.parse().unwrap(), "nginx", Scripts::new().all());
+        (handshake.steps().to_vec(), String::from_utf8(handshake.bytes().to_vec()).unwrap())
     }
 
     #[test]
     fn says_what_is_needed() {
         let scripts = Scripts::new().all().count();
-        let (steps, bytes) = greeting("redis://127.0.0.1");
+        let (steps, bytes) = handshake("redis://127.0.0.1");
         assert_eq!(steps.len(), 1 + scripts);
         assert!(bytes.starts_with("*3\r\n$6\r\nCLIENT\r\n$7\r\nSETNAME\r\n$5\r\nnginx\r\n"));
-        let (steps, bytes) = greeting("redis://u:p@127.0.0.1/5");
+        let (steps, bytes) = handshake("redis://u:p@127.0.0.1/5");
         assert_eq!(steps[..3], [Step::Auth, Step::Select, Step::SetName]);
         assert!(bytes.starts_with("*3\r\n$4\r\nAUTH\r\n$1\r\nu\r\n$1\r\np\r\n*2\r\n$6\r\nSELECT"));
-        let (steps, bytes) = greeting("redis://u@127.0.0.1");
+        let (steps, bytes) = handshake("redis://u@127.0.0.1");
         assert_eq!(steps[0], Step::Auth);
         assert!(bytes.starts_with("*3\r\n$4\r\nAUTH\r\n$1\r\nu\r\n$0\r\n\r\n"));
     }
@@ -134,9 +143,9 @@ mod tests {
     #[test]
     fn a_password_is_not_repeated() {
         let endpoint = "redis://:s3cret@127.0.0.1".parse().unwrap();
-        let greeting = Greeting::new(&endpoint, "nginx", Scripts::new().all());
+        let handshake = Handshake::new(&endpoint, "nginx", Scripts::new().all());
         let reply = parse(b"-ERR unknown command 'AUTH' with args: 's3cret'\r\n").unwrap();
-        let refusal = greeting.check(Step::Auth, &reply).unwrap_err();
+        let refusal = handshake.check(Step::Auth, &reply).unwrap_err();
         assert_eq!(refusal.text, "ERR unknown command 'AUTH' with args: '***'");
     }
 

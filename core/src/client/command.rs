@@ -1,0 +1,255 @@
+//! What one command asks a server for, and the requests that wait for its reply.
+
+use std::rc::Rc;
+
+use smallvec::SmallVec;
+
+use super::request::RequestKey;
+use super::slab::{Key, Recycle};
+use crate::decision::Verdict;
+use crate::key::Head;
+use crate::limit::Quota;
+use crate::redis::answer;
+use crate::redis::reply::Found;
+use crate::redis::script::{By, Prepared, Question, Scripts};
+
+/// What follows from a line of the configuration and its store.
+#[derive(Clone, Debug)]
+pub struct Definition {
+    head: Head,
+    /// The command, where all but the client's key is known beforehand.
+    prepared: Option<Prepared>,
+}
+
+impl Definition {
+    /// The limit whose Redis keys start with `head`. There is no other way to a key.
+    pub fn new(head: Head, prepared: Option<Prepared>) -> Self {
+        Self { head, prepared }
+    }
+
+    /// The part of the Redis key that all clients have in common.
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+}
+
+/// What a request is to be charged by one limit.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge<'a> {
+    /// The limit.
+    pub definition: &'a Rc<Definition>,
+    /// The client, as the second part of the Redis key.
+    pub key: &'a [u8],
+    /// What the client may spend.
+    pub quota: Quota,
+    /// What the request spends.
+    pub cost: u64,
+    /// A number that is another for other keys, limits and quotas, as good as always.
+    pub digest: u64,
+}
+
+/// The name of a command.
+pub(super) type CommandKey = Key<Command>;
+
+/// The requests that share a command.
+pub(super) type Members = SmallVec<[Member; 1]>;
+
+/// A command.
+#[derive(Debug, Default)]
+pub(super) struct Command {
+    charges: SmallVec<[Own; 1]>,
+    /// The keys of all charges, one behind the other.
+    keys: SmallVec<[u8; 40]>,
+    /// Who waits for it. Several only where there is one charge: then each is charged once.
+    pub(super) members: Members,
+    /// It gives back what was charged.
+    pub(super) is_refund: bool,
+    /// Of the only charge.
+    pub(super) digest: u64,
+    pub(super) slot: u16,
+    pub(super) stage: Stage,
+    pub(super) by: By,
+    /// An `ASKING` goes before it.
+    pub(super) is_asking: bool,
+    /// How often it was sent on to another node.
+    pub(super) moves: u8,
+    /// It has waited for a refresh of the topology before.
+    pub(super) has_waited: bool,
+    /// While it is held: when it is to be sent in any case.
+    pub(super) send_at: u64,
+    /// The command about the same key that is held until this one is answered.
+    pub(super) follower: Option<CommandKey>,
+}
+
+/// A charge, with what it was borrowed from.
+#[derive(Clone, Debug)]
+struct Own {
+    definition: Rc<Definition>,
+    /// Where its key ends in the keys of the command.
+    key_end: usize,
+    quota: Quota,
+    cost: u64,
+}
+
+/// A request that waits for a command.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member {
+    pub(super) request: RequestKey,
+    /// The index of the command's first charge among all of the request.
+    pub(super) first: usize,
+    /// How long the request may wait, in µs.
+    pub(super) timeout: u64,
+}
+
+/// How far a command has come.
+///
+/// ```text
+///   Unsent ──────▶ InFlight { busy } ──▶ answered or lost
+///    ▲  ▲              │
+///    │  └── Waiting ◀──┘ MOVED, ASK, TRYAGAIN, a new topology
+///   Held (until the command about the same key before it is answered, or a moment has passed)
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It is in the queue of a connection.
+    #[default]
+    Unsent,
+    /// It is to be sent when the one before it is answered.
+    Held,
+    /// It was sent; `busy` if it was for several requests.
+    InFlight { busy: bool },
+    /// It waits until it can be routed.
+    Waiting,
+}
+
+impl Recycle for Command {
+    fn recycle(&mut self) {
+        let mut emptied = Self {
+            charges: std::mem::take(&mut self.charges),
+            keys: std::mem::take(&mut self.keys),
+            members: std::mem::take(&mut self.members),
+            ..Self::default()
+        };
+        emptied.charges.clear();
+        emptied.keys.clear();
+        emptied.members.clear();
+        *self = emptied;
+    }
+}
+
+impl Command {
+    /// Adds a charge.
+    pub(super) fn add(&mut self, charge: &Charge<'_>) {
+        self.keys.extend_from_slice(charge.key);
+        self.charges.push(Own {
+            definition: Rc::clone(charge.definition),
+            key_end: self.keys.len(),
+            quota: charge.quota,
+            cost: charge.cost,
+        });
+        self.digest = charge.digest;
+    }
+
+    /// How many charges there are.
+    pub(super) fn len(&self) -> usize {
+        self.charges.len()
+    }
+
+    /// The charges, in the order in which they were added.
+    pub(super) fn charges(&self) -> impl ExactSizeIterator<Item = Charge<'_>> + Clone {
+        let mut start = 0;
+        self.charges.iter().map(move |own| {
+            let key = self.keys.get(start..own.key_end).unwrap_or_default();
+            start = own.key_end;
+            let Own { definition, quota, cost, .. } = own;
+            Charge { definition, key, quota: *quota, cost: *cost, digest: self.digest }
+        })
+    }
+
+    /// The only charge, if there is one only.
+    pub(super) fn single(&self) -> Option<Charge<'_>> {
+        self.charges().next().filter(|_| self.len() == 1)
+    }
+
+    /// The charges as scripts take them.
+    pub(super) fn questions(&self) -> impl ExactSizeIterator<Item = Question<'_>> + Clone {
+        self.charges().map(question)
+    }
+
+    /// Whether other requests for the same charge may be put into it.
+    pub(super) fn is_shareable(&self) -> bool {
+        !self.is_refund
+            && !self.is_asking
+            && self.single().is_some_and(|charge| charge.quota.algorithm().is_repeatable())
+    }
+
+    /// Whether it is about just this charge.
+    pub(super) fn is_same(&self, charge: &Charge<'_>) -> bool {
+        self.digest == charge.digest
+            && self.single().is_some_and(|own| {
+                Rc::ptr_eq(own.definition, charge.definition)
+                    && own.key == charge.key
+                    && own.quota == charge.quota
+                    && own.cost == charge.cost
+            })
+    }
+
+    /// It was sent.
+    pub(super) fn on_sent(&mut self) {
+        self.stage = Stage::InFlight { busy: self.members.len() > 1 };
+    }
+
+    /// Appends the command to what is sent.
+    pub(super) fn encode(&self, scripts: &Scripts, out: &mut Vec<u8>) {
+        let single = self.single();
+        let times = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
+        match single {
+            _ if self.is_refund => scripts.give_back(out, self.by, self.questions()),
+            Some(charge) if times > 1 => {
+                scripts.ask_times(out, self.by, question(charge), times);
+            }
+            Some(Charge { definition, key, .. })
+                if let (By::Sha, Some(prepared)) = (self.by, &definition.prepared) =>
+            {
+                prepared.ask(out, key);
+            }
+            _ => scripts.ask(out, self.by, self.questions()),
+        }
+    }
+}
+
+impl Command {
+    /// Reads what a script has found: the verdicts on each charge, or on the only charge for each
+    /// member. `false`, and none is read, if the reply is not one to this command.
+    pub(super) fn read(&self, found: Found<'_>, mut add: impl FnMut(Verdict)) -> bool {
+        match self.single() {
+            _ if self.is_refund => true,
+            Some(charge) => {
+                let times = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
+                answer::repeated(found, &question(charge), times, |_, verdict| add(verdict))
+            }
+            None => answer::verdicts(found, self.questions(), |_, verdict| add(verdict)),
+        }
+    }
+
+    /// The command that gives back what this one charges a request.
+    pub(super) fn refund(&self) -> Self {
+        let (charges, keys) = (self.charges.clone(), self.keys.clone());
+        Self { charges, keys, slot: self.slot, is_refund: true, ..Self::default() }
+    }
+
+    /// A command for each charge of this one.
+    pub(super) fn divide(&self) -> Vec<Self> {
+        let single = |charge: Charge<'_>| {
+            let mut part = Self { slot: self.slot, is_refund: self.is_refund, ..Self::default() };
+            part.add(&charge);
+            part
+        };
+        self.charges().map(single).collect()
+    }
+}
+
+fn question(charge: Charge<'_>) -> Question<'_> {
+    let Charge { definition, key, quota, cost, .. } = charge;
+    Question { head: &definition.head, key, quota, cost }
+}

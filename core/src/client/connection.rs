@@ -1,0 +1,439 @@
+//! One connection to one server, as a state machine without a socket. Times are in µs.
+//!
+//! ```text
+//!            resolve               connect                connected             steps done
+//!   Idle ───────────▶ Resolving ───────────▶ Connecting ───────────▶ Handshake ───────────▶ Ready
+//!    ▲ └──────── no host name ─────────────────▶ ▲                       │                    │
+//!    │                                           └─ backoff ── Down ◀── failed, or lost ──────┤
+//!    └───────────────── closed, or lost after a useful life ──────────────────────────────────┘
+//! ```
+
+use std::rc::Rc;
+
+use redis::Value;
+
+use super::backoff::Backoff;
+use super::handshake::{Handshake, Step};
+use super::in_flight::{InFlight, Sent};
+use super::node::NodeKey;
+use super::slab::{Key, Recycle};
+use crate::rate::{MILLISECOND, SECOND};
+use crate::redis::reply::{Framer, ProtocolError, Refusal, Reply};
+use crate::text::log::Escaped;
+
+/// The name of a connection.
+pub type ConnectionKey = Key<Connection>;
+
+/// A server that owes replies and sends nothing for so long is taken for dead.
+pub const SILENCE: u64 = SECOND;
+
+/// A connection that was ready for so long was a good one: when it is lost, the next is tried at
+/// once.
+const USEFUL_LIFE: u64 = SECOND;
+
+/// How many connections in a row may be replaced at once that lived less, if they answered at all.
+const MAX_REPLACEMENTS: u32 = 50;
+
+/// How much is encoded ahead of the socket, in bytes; the rest can still be cancelled.
+const SEND_AHEAD: usize = 64 * 1024;
+
+/// How much is received at once, in bytes.
+const RECEIVE: usize = 16 * 1024;
+
+/// An empty input buffer that is larger is given back.
+const LARGE_INPUT: usize = 4 * RECEIVE;
+
+/// How often in a row the time that the worker was away is taken off before a server that says
+/// nothing is blamed.
+const MAX_EXCUSES: u32 = 4;
+
+/// A connection.
+#[derive(Debug)]
+pub struct Connection {
+    /// Where it leads.
+    pub(super) node: NodeKey,
+    handshake: Rc<Handshake>,
+    pub(super) state: State,
+    /// The last attempt failed, and none has succeeded since.
+    is_down: bool,
+    backoff: Backoff,
+    pub(super) queue: InFlight,
+    output: Vec<u8>,
+    output_sent: usize,
+    input: Vec<u8>,
+    input_start: usize,
+    input_end: usize,
+    framer: Framer,
+    /// When the server was last heard of, or last began to owe a reply.
+    heard: u64,
+    /// What the server has owed since before this time is not held against it.
+    excused: u64,
+    excuses: u32,
+    has_answered: bool,
+    /// How many short-lived connections in a row were replaced at once.
+    replacements: u32,
+    /// A connection came to nothing after its handshake, and no command was answered since.
+    is_distrusted: bool,
+    /// The end of an attempt to connect, or the start of the next one.
+    pub(super) timer: Option<u64>,
+    /// Which of the node's addresses is used.
+    pub(super) address: usize,
+    /// How many addresses were tried in this attempt.
+    pub(super) tried: usize,
+    /// It is to be flushed at the end of this turn.
+    pub(super) is_flush_due: bool,
+    /// What the node counts of it.
+    pub(super) counted: Usable,
+}
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Idle,
+    Resolving,
+    Connecting,
+    Handshake { step: usize },
+    Ready { since: u64 },
+    Down,
+}
+
+/// Of what use a connection is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Usable {
+    /// Commands can be sent.
+    pub(super) is_ready: bool,
+    /// It shows that the server is back: it is ready, and, if that alone came to nothing before, a
+    /// command was answered since.
+    pub(super) is_sound: bool,
+}
+
+/// What a reply turned out to be.
+#[derive(Debug)]
+pub(super) enum Incoming {
+    /// A step of the handshake, not the last.
+    Step,
+    /// The last step of the handshake.
+    Ready,
+    /// A message of a channel.
+    Message,
+    /// The reply to this command, which may have been overdue.
+    Reply(Sent, bool),
+}
+
+/// What to do about a lost connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Connect again at once. What was not sent waits for it.
+    Connect {
+        /// Whether it is the first in a row; the others are not worth a line in a log.
+        is_first: bool,
+    },
+    /// Connect again after this delay.
+    Wait(u64),
+}
+
+/// Why a connection was lost or never made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The system could not connect, or the TLS handshake failed: the reason, as text.
+    #[error("{0}")]
+    Connect(String),
+    /// Neither connected nor ready in time.
+    #[error("timed out while connecting")]
+    ConnectTimeout,
+    /// Reading or writing failed, or the server closed the connection.
+    #[error("{0}")]
+    Closed(String),
+    /// The server owed replies for [`SILENCE`].
+    #[error("no reply for {} ms", SILENCE / MILLISECOND)]
+    Silent,
+    /// The server does not speak the protocol.
+    #[error("{0}")]
+    Protocol(#[from] ProtocolError),
+    /// The server refused a step of the handshake.
+    #[error("{} was refused: \"{}\"", .0.command(), Escaped(.1.text.as_bytes()))]
+    Handshake(Step, Refusal),
+    /// The server answers, but cannot run scripts for now: it is loading, or a replica.
+    #[error("it cannot decide: \"{}\"", Escaped(.0.as_bytes()))]
+    Unfit(String),
+}
+
+impl Fault {
+    /// Whether the server was able to run scripts when the connection was lost.
+    fn is_fit(&self) -> bool {
+        !matches!(self, Self::Unfit(_))
+    }
+}
+
+impl Recycle for Connection {
+    fn recycle(&mut self) {
+        *self = Self::new(self.node, Rc::clone(&self.handshake));
+    }
+}
+
+impl Connection {
+    pub(super) fn new(node: NodeKey, handshake: Rc<Handshake>) -> Self {
+        Self {
+            node,
+            handshake,
+            state: State::Idle,
+            is_down: false,
+            backoff: Backoff::default(),
+            queue: InFlight::default(),
+            output: Vec::new(),
+            output_sent: 0,
+            input: Vec::new(),
+            input_start: 0,
+            input_end: 0,
+            framer: Framer::default(),
+            heard: 0,
+            excused: 0,
+            excuses: 0,
+            has_answered: false,
+            replacements: 0,
+            is_distrusted: false,
+            timer: None,
+            address: 0,
+            tried: 0,
+            is_flush_due: false,
+            counted: Usable::default(),
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.state == State::Idle
+    }
+
+    /// Whether commands can be sent.
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self.state, State::Ready { .. })
+    }
+
+    /// Whether commands can be queued: they can be sent, or soon will be.
+    pub(super) fn accepts(&self) -> bool {
+        !self.is_down
+    }
+
+    pub(super) fn usable(&self) -> Usable {
+        let is_ready = self.is_ready();
+        Usable { is_ready, is_sound: is_ready && !self.is_distrusted }
+    }
+
+    /// Whether nothing waits and no reply is owed.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.queue.is_empty() && self.output.is_empty()
+    }
+}
+
+/// Sending.
+impl Connection {
+    /// The transport is there: the handshake is what is sent first.
+    pub(super) fn on_connected(&mut self) {
+        self.excuses = 0;
+        self.state = State::Handshake { step: 0 };
+        self.has_answered = false;
+        self.output.clear();
+        self.output.extend_from_slice(self.handshake.bytes());
+        self.output_sent = 0;
+        self.input_start = 0;
+        self.input_end = 0;
+        self.framer = Framer::default();
+    }
+
+    /// Whether more commands are to be encoded.
+    pub(super) fn has_room(&self) -> bool {
+        self.is_ready() && self.output.len() < SEND_AHEAD && self.queue.has_unsent()
+    }
+
+    /// Whether what was encoded last is all on its way.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.output.is_empty()
+    }
+
+    /// Commands are about to be sent: if none is in flight, the server begins to owe replies.
+    pub(super) fn begin_batch(&mut self, now: u64) {
+        if !self.queue.is_owed() {
+            self.heard = now;
+        }
+    }
+
+    /// Where commands are encoded.
+    pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.output
+    }
+
+    /// What is left to be sent.
+    pub(super) fn output(&self) -> &[u8] {
+        self.output.get(self.output_sent..).unwrap_or_default()
+    }
+
+    /// `count` bytes of the output were sent.
+    pub(super) fn on_sent(&mut self, count: usize) {
+        self.output_sent = self.output_sent.saturating_add(count);
+        if self.output_sent >= self.output.len() {
+            self.output.clear();
+            self.output_sent = 0;
+        }
+    }
+}
+
+/// Receiving.
+impl Connection {
+    /// Where to put received bytes; never empty.
+    pub(super) fn space(&mut self) -> &mut [u8] {
+        if self.input_start > 0 {
+            self.input.copy_within(self.input_start..self.input_end, 0);
+            self.input_end = self.input_end.saturating_sub(self.input_start);
+            self.input_start = 0;
+        }
+        let wanted = self.input_end.saturating_add(RECEIVE);
+        if self.input.len() < wanted {
+            self.input.resize(wanted, 0);
+        }
+        self.input.get_mut(self.input_end..).unwrap_or_default()
+    }
+
+    /// `count` bytes were put into the [`space`](Self::space). Lends out the input, which must be
+    /// [put back](Self::put_back) when its replies were read.
+    pub(super) fn on_received(&mut self, count: usize, now: u64) -> Vec<u8> {
+        self.input_end = self.input_end.saturating_add(count).min(self.input.len());
+        self.heard = now;
+        self.excuses = 0;
+        std::mem::take(&mut self.input)
+    }
+
+    /// Takes back the input.
+    pub(super) fn put_back(&mut self, mut input: Vec<u8>) {
+        if self.input_start == self.input_end {
+            self.input_start = 0;
+            self.input_end = 0;
+            if input.len() > LARGE_INPUT {
+                input = Vec::new();
+            }
+        }
+        self.input = input;
+    }
+
+    /// The bytes of the next reply, if it is all there.
+    pub(super) fn next_frame<'a>(
+        &mut self,
+        input: &'a [u8],
+    ) -> Result<Option<&'a [u8]>, ProtocolError> {
+        let bytes = input.get(self.input_start..self.input_end).unwrap_or_default();
+        let Some(length) = self.framer.next(bytes)? else { return Ok(None) };
+        self.input_start = self.input_start.saturating_add(length);
+        Ok(bytes.get(..length))
+    }
+
+    /// Finds out what a reply is.
+    pub(super) fn on_reply(&mut self, reply: &Reply<'_>, now: u64) -> Result<Incoming, Fault> {
+        if let State::Handshake { step } = self.state {
+            return self.on_step(step, reply, now);
+        }
+        if is_message(reply) {
+            return Ok(Incoming::Message);
+        }
+        let (sent, was_overdue) = self.queue.next_reply().ok_or(ProtocolError::Unexpected)?;
+        self.has_answered = true;
+        self.is_distrusted = false;
+        Ok(Incoming::Reply(sent, was_overdue))
+    }
+
+    fn on_step(&mut self, step: usize, reply: &Reply<'_>, now: u64) -> Result<Incoming, Fault> {
+        let current = *self.handshake.steps().get(step).ok_or(ProtocolError::Unexpected)?;
+        let checked = self.handshake.check(current, reply);
+        checked.map_err(|refusal| Fault::Handshake(current, refusal))?;
+        let step = step.saturating_add(1);
+        if step < self.handshake.steps().len() {
+            self.state = State::Handshake { step };
+            return Ok(Incoming::Step);
+        }
+        self.state = State::Ready { since: now };
+        self.is_down = false;
+        self.timer = None;
+        self.tried = 0;
+        Ok(Incoming::Ready)
+    }
+}
+
+/// Blame and loss.
+impl Connection {
+    /// The worker was away for a while, and may have missed a reply: until `patience` has passed from
+    /// half of it ago, nothing is held against the server. So often only: a server that is dead is
+    /// found to be so by a busy worker too.
+    pub(super) fn excuse(&mut self, now: u64, patience: u64) {
+        if self.excuses < MAX_EXCUSES {
+            self.excuses = self.excuses.saturating_add(1);
+            self.excused = now.saturating_sub(patience / 2);
+        }
+    }
+
+    /// The end of an attempt to connect, where `longer` is how long it may be extended to because the
+    /// worker was away.
+    pub(super) fn extended(&self, end: u64, longer: u64) -> u64 {
+        if self.excuses < MAX_EXCUSES { longer } else { end }
+    }
+
+    /// When the oldest command in flight, if it is not overdue yet, will be.
+    pub(super) fn overdue_at(&self, patience: u64) -> Option<u64> {
+        let oldest = self.queue.oldest()?;
+        Some(oldest.at.max(self.excused).saturating_add(patience))
+    }
+
+    /// When the server will have to be taken for dead, if it owes a reply.
+    pub(super) fn silent_at(&self) -> Option<u64> {
+        let since = self.heard.max(self.excused);
+        self.queue.is_owed().then(|| since.saturating_add(SILENCE))
+    }
+
+    fn is_silent(&self, now: u64) -> bool {
+        self.silent_at().is_some_and(|at| at <= now)
+    }
+
+    /// The connection is gone, or could not be made. The queue is left to the caller.
+    pub(super) fn on_lost(&mut self, fault: &Fault, now: u64, random: u64) -> Next {
+        self.drop_buffers();
+        let is_hopeless = !fault.is_fit() || *fault == Fault::Silent || self.is_silent(now);
+        let (was_ready, was_useful) = match self.state {
+            State::Ready { since } => (true, now.saturating_sub(since) >= USEFUL_LIFE),
+            _ => (false, false),
+        };
+        if was_useful {
+            self.backoff.succeeded();
+            self.replacements = 0;
+        }
+        self.timer = None;
+        let is_good = was_ready && (was_useful || self.has_answered);
+        if is_good && self.replacements < MAX_REPLACEMENTS && !is_hopeless {
+            let is_first = self.replacements == 0;
+            self.replacements = self.replacements.saturating_add(1);
+            self.state = State::Idle;
+            return Next::Connect { is_first };
+        }
+        self.is_distrusted |= was_ready;
+        self.state = State::Down;
+        self.is_down = true;
+        Next::Wait(self.backoff.failed(random))
+    }
+
+    /// The connection was closed on purpose while it was quiet; the next command opens it again.
+    pub(super) fn on_closed(&mut self) {
+        self.state = State::Idle;
+        self.timer = None;
+        self.drop_buffers();
+    }
+
+    fn drop_buffers(&mut self) {
+        self.output.clear();
+        self.output_sent = 0;
+        self.input_start = 0;
+        self.input_end = 0;
+        self.framer = Framer::default();
+    }
+}
+
+/// Whether a reply is a message of a channel; no reply to a command of ours looks like one.
+fn is_message(reply: &Reply<'_>) -> bool {
+    matches!(reply, Reply::Other(Value::Array(words)) if words.len() == 3
+        && matches!(words.first(), Some(Value::BulkString(kind)) if kind == b"message"))
+}

@@ -1,0 +1,176 @@
+//! Whether a server is up, and whose fault it is if a request was not decided.
+//!
+//! A deadline ends the wait of a request, and says nothing about the server. A failure of the server
+//! is a command that was sent and not answered within the store's patience, which is the longest
+//! timeout of any of its locations. What was never sent is no failure of the server, and the time
+//! for which the worker itself was away is taken off.
+
+use super::connection::{Connection, ConnectionKey, Fault, State};
+use super::in_flight::Owner;
+use super::node::NodeKey;
+use super::{Action, Client};
+use crate::rate::MILLISECOND;
+
+/// Blame.
+impl Client {
+    /// The worker was away: what it may have missed is not held against any server.
+    pub(super) fn excuse_all(&mut self, now: u64) {
+        for key in self.connections.keys().collect::<Vec<_>>() {
+            let Some(connection) = self.connections.get_mut(key) else { continue };
+            connection.excuse(now, self.patience);
+            let is_attempt = !matches!(connection.state, State::Ready { .. } | State::Down);
+            if let Some(end) = connection.timer.filter(|end| is_attempt && *end <= now) {
+                let half = self.connect_timeout / 2;
+                connection.timer = Some(connection.extended(end, now.saturating_add(half)));
+            }
+        }
+    }
+
+    /// Does what the time has come for at each connection.
+    pub(super) fn check_connections(&mut self, now: u64) {
+        for key in self.connections.keys().collect::<Vec<_>>() {
+            self.blame(key, now);
+            let Some(connection) = self.connections.get(key) else { continue };
+            if connection.silent_at().is_some_and(|at| at <= now) {
+                self.on_lost(key, &Fault::Silent, now);
+            } else if connection.timer.is_some_and(|at| at <= now) {
+                self.on_connection_timer(key, now);
+            }
+        }
+    }
+
+    fn on_connection_timer(&mut self, key: ConnectionKey, now: u64) {
+        match self.connections.get(key).map(|connection| connection.state) {
+            Some(State::Down) => self.connect(key, now),
+            Some(_) => self.on_lost(key, &Fault::ConnectTimeout, now),
+            None => {}
+        }
+    }
+
+    /// Counts the commands that a server has not answered for too long as its failures; those of one
+    /// request as one.
+    fn blame(&mut self, key: ConnectionKey, now: u64) {
+        let mut latest = None;
+        while let Some(connection) = self.connections.get_mut(key)
+            && connection.overdue_at(self.patience).is_some_and(|at| at <= now)
+            && let Some(oldest) = connection.queue.oldest()
+        {
+            connection.queue.mark_overdue();
+            let node = connection.node;
+            let Owner::Command(command) = oldest.owner else { continue };
+            let members = self.commands.get(command).map(|command| &command.members);
+            let request = members.and_then(|members| members.first()).map(|it| it.request);
+            if request.is_none() || request != latest {
+                self.on_failure(node, now);
+            }
+            latest = request;
+        }
+    }
+
+    /// A server has failed to answer a command in time.
+    fn on_failure(&mut self, key: NodeKey, now: u64) {
+        let Some(node) = self.nodes.get_mut(key) else { return };
+        if node.breaker.failed(now) {
+            node.is_mute = true;
+            self.actions.push_back(Action::View(key));
+            let patience = self.patience / MILLISECOND;
+            self.on_node_down(key, format!("no answer within {patience} ms"));
+            if self.topology.query().is_some() {
+                self.want_refresh(now);
+            }
+            self.probe(key, now);
+        } else if node.is_available() {
+            self.complain(key, "did not answer in time".to_owned());
+        }
+    }
+
+    /// Ends the connections on which a node owes replies for too long.
+    pub(super) fn check_silence(&mut self, node: NodeKey, now: u64) {
+        for key in self.connections_of(node) {
+            let silent_at = self.connections.get(key).and_then(Connection::silent_at);
+            if silent_at.is_some_and(|at| at <= now) {
+                self.on_lost(key, &Fault::Silent, now);
+            }
+        }
+    }
+}
+
+/// Probes.
+impl Client {
+    /// Sends the probes that are due.
+    pub(super) fn probe_nodes(&mut self, now: u64) {
+        for key in self.nodes.all().collect::<Vec<_>>() {
+            if self.nodes.get(key).and_then(|node| node.probe_at).is_some_and(|at| at <= now) {
+                self.probe(key, now);
+            }
+        }
+    }
+
+    /// Probes a node whose breaker is open, and will do so again after a while.
+    fn probe(&mut self, key: NodeKey, now: u64) {
+        self.check_silence(key, now);
+        let random = self.random.next();
+        let Some(node) = self.nodes.get_mut(key) else { return };
+        if !node.breaker.is_open() {
+            node.probe_at = None;
+            return;
+        }
+        let at = now.saturating_add(node.backoff.failed(random));
+        node.probe_at = Some(at);
+        let is_ready = |key: &&ConnectionKey| {
+            self.connections.get(**key).is_some_and(Connection::is_ready)
+        };
+        if let Some(connection) = node.connections.iter().find(is_ready).copied()
+            && !std::mem::replace(&mut node.is_probed, true)
+        {
+            self.push(connection, Owner::Probe, now);
+        }
+        self.schedule(at);
+    }
+
+    /// A server has replied to a probe. A reply that comes too late for requests closes no breaker.
+    pub(super) fn on_probe_reply(&mut self, key: NodeKey, was_overdue: bool) {
+        let Some(node) = self.nodes.get_mut(key) else { return };
+        node.is_probed = false;
+        if !was_overdue {
+            node.breaker.close();
+            node.probe_at = None;
+            self.actions.push_back(Action::View(key));
+            self.check_recovery(key);
+        }
+    }
+}
+
+/// Up and down.
+impl Client {
+    pub(super) fn on_node_down(&mut self, key: NodeKey, reason: String) {
+        if let Some(node) = self.nodes.get_mut(key)
+            && !std::mem::replace(&mut node.is_down, true)
+        {
+            self.actions.push_back(Action::Down(key, reason));
+        }
+    }
+
+    /// A server has answered a command.
+    pub(super) fn on_answered(&mut self, key: NodeKey) {
+        let Some(node) = self.nodes.get_mut(key) else { return };
+        if std::mem::take(&mut node.is_mute) {
+            node.backoff.succeeded();
+            self.check_recovery(key);
+        }
+        let Some(node) = self.nodes.get_mut(key) else { return };
+        if node.has_undecided {
+            self.count(key, super::Node::count_answered);
+        }
+    }
+
+    /// Says that a node is up, if it is. Another worker may have seen it go down.
+    pub(super) fn check_recovery(&mut self, key: NodeKey) {
+        if let Some(node) = self.nodes.get_mut(key)
+            && node.is_proven()
+        {
+            node.is_down = false;
+            self.actions.push_back(Action::Up(key));
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What waits on a connection: commands to be sent, and commands whose replies have not come.
+//!
+//! Redis answers in order, so the oldest command in flight owns the next reply. Nothing is ever
+//! removed from the middle: the key of a command that was dropped finds nothing any more, and its
+//! entry swallows the reply.
+
+use std::collections::VecDeque;
+
+use super::command::CommandKey;
+
+/// Whose reply it is that comes next, and so what was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// A command about limits.
+    Command(CommandKey),
+    /// Nobody: the next command may be for a slot that the node is importing.
+    Asking,
+    /// The node: any reply shows that it is alive.
+    Probe,
+    /// The topology query of this number.
+    Topology(u32),
+    /// Nobody: a sentinel confirms a subscription, or its end.
+    Subscription,
+}
+
+/// A command in flight.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) owner: Owner,
+    /// When it was handed to the socket, in µs.
+    pub(super) at: u64,
+}
+
+/// A connection's queues.
+#[derive(Debug, Default)]
+pub(super) struct InFlight {
+    unsent: VecDeque<Owner>,
+    sent: VecDeque<Sent>,
+    /// How many of the oldest in flight were found to be overdue.
+    overdue: usize,
+}
+
+impl InFlight {
+    /// How many entries there are, those of dropped commands included.
+    pub(super) fn len(&self) -> usize {
+        self.unsent.len().saturating_add(self.sent.len())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.unsent.is_empty() && self.sent.is_empty()
+    }
+
+    /// Whether a reply is owed.
+    pub(super) fn is_owed(&self) -> bool {
+        !self.sent.is_empty()
+    }
+
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Adds what is to be sent after all that waits already.
+    pub(super) fn push(&mut self, owner: Owner) {
+        self.unsent.push_back(owner);
+    }
+
+    /// Takes what is to be sent next.
+    pub(super) fn next_unsent(&mut self) -> Option<Owner> {
+        self.unsent.pop_front()
+    }
+
+    /// `owner` was sent at `at`.
+    pub(super) fn on_sent(&mut self, owner: Owner, at: u64) {
+        self.sent.push_back(Sent { owner, at });
+    }
+
+    /// Takes the owner of the reply that has come, and whether it was overdue. `None` if no reply was
+    /// owed.
+    pub(super) fn next_reply(&mut self) -> Option<(Sent, bool)> {
+        let sent = self.sent.pop_front()?;
+        let was_overdue = self.overdue > 0;
+        self.overdue = self.overdue.saturating_sub(1);
+        Some((sent, was_overdue))
+    }
+
+    /// The oldest in flight that was not found to be overdue yet.
+    pub(super) fn oldest(&self) -> Option<Sent> {
+        self.sent.get(self.overdue).copied()
+    }
+
+    /// The [`oldest`](Self::oldest) is overdue.
+    pub(super) fn mark_overdue(&mut self) {
+        self.overdue = self.overdue.saturating_add(1).min(self.sent.len());
+    }
+
+    /// Takes one of those in flight: none of their replies will come.
+    pub(super) fn next_lost(&mut self) -> Option<Owner> {
+        self.next_reply().map(|(sent, _)| sent.owner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_come_in_order_and_overdue_is_remembered() {
+        let mut queue = InFlight::default();
+        for number in 0..3 {
+            queue.push(Owner::Topology(number));
+        }
+        let mut at = 10;
+        while let Some(owner) = queue.next_unsent() {
+            queue.on_sent(owner, at);
+            at += 1;
+        }
+        assert_eq!(queue.oldest().map(|sent| sent.at), Some(10));
+        queue.mark_overdue();
+        assert_eq!(queue.oldest().map(|sent| sent.at), Some(11));
+        let mut next = || queue.next_reply().map(|(sent, overdue)| (sent.owner, overdue));
+        assert_eq!(next(), Some((Owner::Topology(0), true)));
+        assert_eq!(next(), Some((Owner::Topology(1), false)));
+        assert_eq!(next(), Some((Owner::Topology(2), false)));
+        assert_eq!(next(), None);
+        assert!(queue.is_empty() && !queue.is_owed());
+    }
+}

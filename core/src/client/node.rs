@@ -1,0 +1,332 @@
+//! A server, as a worker knows it: its connections, and whether commands are sent to it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use super::backoff::Backoff;
+use super::breaker::Breaker;
+use super::connection::{ConnectionKey, Usable};
+use super::handshake::Handshake;
+use super::slab::{Key, Recycle, Slab};
+use crate::metrics::{Command, ErrorKind};
+use crate::redis::endpoint::{Address, Endpoint};
+
+/// The name of a node.
+pub type NodeKey = Key<Node>;
+
+/// An address to connect to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// An IP address and port.
+    Ip(SocketAddr),
+    /// A unix socket.
+    Unix(PathBuf),
+}
+
+/// What a node is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It runs scripts.
+    Data,
+    /// It knows the master.
+    Sentinel,
+}
+
+/// A server.
+#[derive(Debug)]
+pub struct Node {
+    pub(super) role: Role,
+    endpoint: Endpoint,
+    /// The host name that it announces, if it does.
+    pub(super) alias: Option<String>,
+    /// As it is shown.
+    name: String,
+    pub(super) handshake: Rc<Handshake>,
+    /// The addresses of its host that are known.
+    pub(super) targets: Vec<Target>,
+    /// Whether the addresses may be out of date: they were used before, and led nowhere.
+    is_stale: bool,
+    pub(super) connections: Vec<ConnectionKey>,
+    /// How many of them can be used.
+    pub(super) ready: usize,
+    /// How many of them show that the server is there.
+    sound: usize,
+    pub(super) breaker: Breaker,
+    pub(super) backoff: Backoff,
+    /// When the next probe is due, while the breaker is open.
+    pub(super) probe_at: Option<u64>,
+    /// Whether a probe is in flight.
+    pub(super) is_probed: bool,
+    /// It has answered no command since the breaker opened: a reply to a probe is not enough to say
+    /// that it is up again.
+    pub(super) is_mute: bool,
+    /// Whether it is down, as far as this worker can tell.
+    pub(super) is_down: bool,
+    /// Since when it is not part of the topology any more.
+    pub(super) retired_at: Option<u64>,
+    pub(super) counts: Counts,
+    /// Whether requests were not decided by it since it last answered a command.
+    pub(super) has_undecided: bool,
+    /// The owner of the client knows that there are counts.
+    pub(super) is_count_due: bool,
+}
+
+/// What happened at a node since it was last asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Commands that were sent, in the order of [`Command::ALL`].
+    pub commands: [u32; Command::ALL.len()],
+    /// Errors, in the order of [`ErrorKind::ALL`].
+    pub errors: [u32; ErrorKind::ALL.len()],
+    /// Requests that it did not decide.
+    pub undecided: u32,
+    /// Whether it answered a command after that.
+    pub has_answered: bool,
+}
+
+/// What the metrics show of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// How many connections can be used.
+    pub ready: usize,
+    /// How many others there are.
+    pub others: usize,
+    /// Whether no request is sent to it.
+    pub is_open: bool,
+}
+
+impl Recycle for Node {
+    fn recycle(&mut self) {
+        self.connections = Vec::new();
+        self.targets = Vec::new();
+    }
+}
+
+impl Node {
+    fn new(role: Role, endpoint: Endpoint, targets: Vec<Target>, settings: &Settings) -> Self {
+        let handshake = match role {
+            Role::Data => Rc::clone(&settings.data_handshake),
+            Role::Sentinel => Rc::new(Handshake::new(&endpoint, &settings.client_name, [])),
+        };
+        let max_fails = if role == Role::Data { settings.max_fails } else { 0 };
+        Self {
+            role,
+            alias: None,
+            name: endpoint.address.to_string(),
+            is_stale: targets.is_empty(),
+            endpoint,
+            handshake,
+            targets,
+            connections: Vec::new(),
+            ready: 0,
+            sound: 0,
+            breaker: Breaker::new(max_fails, settings.fail_timeout),
+            backoff: Backoff::default(),
+            probe_at: None,
+            is_probed: false,
+            is_mute: false,
+            is_down: false,
+            retired_at: None,
+            counts: Counts::default(),
+            has_undecided: false,
+            is_count_due: false,
+        }
+    }
+
+    /// As it is shown.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The host, by name or address; that of a unix socket is empty.
+    pub fn host(&self) -> &str {
+        match &self.endpoint.address {
+            Address::Tcp(host, _) => host,
+            Address::Unix(_) => "",
+        }
+    }
+
+    /// What the metrics show of it.
+    pub fn view(&self) -> View {
+        let others = self.connections.len().saturating_sub(self.ready);
+        let is_open = self.ready == 0 || self.breaker.is_open();
+        View { ready: self.ready, others, is_open }
+    }
+
+    /// Whether it runs scripts, and is at this host and port.
+    fn is_data_at(&self, host: &str, port: u16) -> bool {
+        self.role == Role::Data
+            && matches!(&self.endpoint.address, Address::Tcp(own, own_port)
+                if *own_port == port && (own == host || self.alias.as_deref() == Some(host)))
+    }
+
+    /// Whether commands can be sent to it.
+    pub(super) fn is_available(&self) -> bool {
+        self.ready > 0 && !self.breaker.is_open()
+    }
+
+    /// Whether it can be said to be up again.
+    pub(super) fn is_proven(&self) -> bool {
+        !self.breaker.is_open() && !self.is_mute && self.sound > 0
+    }
+
+    /// One of its connections is of another use than before.
+    pub(super) fn recount(&mut self, before: Usable, after: Usable) {
+        let recount = |counter: &mut usize, before: bool, after: bool| {
+            *counter = counter.saturating_sub(before.into()).saturating_add(after.into());
+        };
+        recount(&mut self.ready, before.is_ready, after.is_ready);
+        recount(&mut self.sound, before.is_sound, after.is_sound);
+    }
+
+    /// The host and port to be resolved before the next attempt to connect, if there are any: the
+    /// addresses may be out of date, and the host is a name.
+    pub(super) fn to_resolve(&mut self) -> Option<(&str, u16)> {
+        let was_stale = std::mem::replace(&mut self.is_stale, true);
+        match &self.endpoint.address {
+            Address::Tcp(host, port) if was_stale && host.parse::<IpAddr>().is_err() => {
+                Some((host, *port))
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn count_command(&mut self, command: Command) {
+        increment(&mut self.counts.commands, command as usize);
+    }
+
+    pub(super) fn count_error(&mut self, kind: ErrorKind) {
+        increment(&mut self.counts.errors, kind as usize);
+    }
+
+    /// So many requests were not decided by it.
+    pub(super) fn count_undecided(&mut self, requests: usize) {
+        let requests = u32::try_from(requests).unwrap_or(u32::MAX);
+        self.counts.undecided = self.counts.undecided.saturating_add(requests);
+        self.counts.has_answered = false;
+        self.has_undecided = true;
+    }
+
+    /// It has answered a command, after requests that it had not decided.
+    pub(super) fn count_answered(&mut self) {
+        self.counts.has_answered = true;
+        self.has_undecided = false;
+    }
+}
+
+fn increment(counters: &mut [u32], index: usize) {
+    if let Some(counter) = counters.get_mut(index) {
+        *counter = counter.saturating_add(1);
+    }
+}
+
+/// What all nodes of a store have in common.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) account: Endpoint,
+    pub(super) data_handshake: Rc<Handshake>,
+    pub(super) client_name: String,
+    pub(super) max_fails: usize,
+    /// In µs.
+    pub(super) fail_timeout: u64,
+}
+
+/// All nodes of a store.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    settings: Settings,
+    slab: Slab<Node>,
+    /// Those of the configuration first, which stay; then those that were discovered.
+    current: Vec<NodeKey>,
+    seeds: usize,
+    /// Those that are not part of the topology any more.
+    retired: Vec<NodeKey>,
+}
+
+impl Nodes {
+    pub(super) fn new(settings: Settings) -> Self {
+        let (slab, current, retired) = (Slab::new(), Vec::new(), Vec::new());
+        Self { settings, slab, current, seeds: 0, retired }
+    }
+
+    pub(super) fn get(&self, key: NodeKey) -> Option<&Node> {
+        self.slab.get(key)
+    }
+
+    pub(super) fn get_mut(&mut self, key: NodeKey) -> Option<&mut Node> {
+        self.slab.get_mut(key)
+    }
+
+    /// Adds a node of the configuration.
+    pub(super) fn add_seed(&mut self, role: Role, endpoint: Endpoint, targets: Vec<Target>) -> NodeKey {
+        let endpoint = match role {
+            Role::Data => Endpoint { address: endpoint.address, ..self.settings.account.clone() },
+            Role::Sentinel => endpoint,
+        };
+        self.seeds = self.seeds.saturating_add(1);
+        self.add(Node::new(role, endpoint, targets, &self.settings))
+    }
+
+    fn add(&mut self, node: Node) -> NodeKey {
+        let key = self.slab.insert(node);
+        self.current.push(key);
+        key
+    }
+
+    /// The node that runs scripts at this address, which is added if it is new.
+    pub(super) fn find_or_add(&mut self, host: &str, port: u16) -> NodeKey {
+        self.find(host, port).unwrap_or_else(|| {
+            let address = Address::Tcp(host.to_owned(), port);
+            let endpoint = Endpoint { address, ..self.settings.account.clone() };
+            let target = host.parse().map(|ip| Target::Ip(SocketAddr::new(ip, port)));
+            let targets = target.into_iter().collect();
+            self.add(Node::new(Role::Data, endpoint, targets, &self.settings))
+        })
+    }
+
+    pub(super) fn find(&self, host: &str, port: u16) -> Option<NodeKey> {
+        let is_it = |key: &&NodeKey| self.get(**key).is_some_and(|node| node.is_data_at(host, port));
+        self.current.iter().find(is_it).copied()
+    }
+
+    /// All but those that are retired.
+    pub(super) fn current(&self) -> &[NodeKey] {
+        &self.current
+    }
+
+    /// Those of the configuration.
+    pub(super) fn seeds(&self) -> &[NodeKey] {
+        self.current.get(..self.seeds).unwrap_or_default()
+    }
+
+    /// All that have connections.
+    pub(super) fn all(&self) -> impl Iterator<Item = NodeKey> + '_ {
+        self.current.iter().chain(&self.retired).copied()
+    }
+
+    /// Those that are not part of the topology any more.
+    pub(super) fn retired(&self) -> &[NodeKey] {
+        &self.retired
+    }
+
+    /// From now on these are the topology: the others that were discovered are retired.
+    pub(super) fn retire_others(&mut self, masters: &[NodeKey], now: u64) {
+        let (kept, retired) = (self.current.iter().enumerate())
+            .partition::<Vec<_>, _>(|(index, key)| *index < self.seeds || masters.contains(key));
+        let retired: Vec<_> = retired.into_iter().map(|(_, key)| *key).collect();
+        self.current = kept.into_iter().map(|(_, key)| *key).collect();
+        for key in retired {
+            if let Some(node) = self.slab.get_mut(key) {
+                node.retired_at = Some(now);
+            }
+            self.retired.push(key);
+        }
+    }
+
+    /// Removes a retired node.
+    pub(super) fn remove(&mut self, key: NodeKey) {
+        self.retired.retain(|other| *other != key);
+        self.slab.remove(key);
+    }
+}

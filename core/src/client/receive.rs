@@ -1,0 +1,327 @@
+//! Replies, and what follows from them.
+
+use super::command::{Command, CommandKey, Member, Members, Stage};
+use super::connection::{Connection, ConnectionKey, Fault, Incoming};
+use super::in_flight::{Owner, Sent};
+use super::node::NodeKey;
+use super::request::{self, Trouble};
+use super::Client;
+use crate::decision::Verdict;
+use crate::metrics::ErrorKind;
+use crate::rate::MILLISECOND;
+use crate::redis::cluster::Redirect;
+use crate::redis::reply::{self, Found, Refusal, RefusalKind, Reply};
+use crate::redis::script::By;
+use crate::text::log::Escaped;
+
+/// How often a command may be sent on to another node.
+const MAX_MOVES: u8 = 5;
+
+/// How many nodes are known before redirections to others are not followed any more.
+const MAX_NODES: usize = 1_000;
+
+/// How long a command waits that a cluster asks to try again.
+const RETRY_DELAY: u64 = 2 * MILLISECOND;
+
+/// Receiving.
+impl Client {
+    /// Where to put received bytes; empty if there is no such connection.
+    pub fn space(&mut self, key: ConnectionKey) -> &mut [u8] {
+        self.connections.get_mut(key).map_or(&mut [], Connection::space)
+    }
+
+    /// `count` bytes were put into the [`space`](Self::space).
+    pub fn on_received(&mut self, key: ConnectionKey, count: usize, now: u64) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let input = connection.on_received(count, now);
+        let result = self.read_replies(key, &input, now);
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.put_back(input);
+        }
+        match result {
+            Ok(()) => {
+                self.recount(key);
+                self.close_if_unneeded(key);
+            }
+            Err(fault) => self.on_lost(key, &fault, now),
+        }
+    }
+
+    fn read_replies(&mut self, key: ConnectionKey, input: &[u8], now: u64) -> Result<(), Fault> {
+        while let Some(connection) = self.connections.get_mut(key)
+            && let Some(frame) = connection.next_frame(input)?
+        {
+            // Before its owner is taken from the queue: if this fails, the owner is lost with others.
+            let reply = reply::parse(frame)?;
+            match connection.on_reply(&reply, now)? {
+                Incoming::Step => {}
+                Incoming::Ready => self.flush_later(key),
+                Incoming::Message => self.on_message(&reply, now),
+                Incoming::Reply(sent, was_overdue) => {
+                    let node = connection.node;
+                    self.on_reply(sent, was_overdue, reply, node, now)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn on_reply(
+        &mut self,
+        sent: Sent,
+        was_overdue: bool,
+        reply: Reply<'_>,
+        node: NodeKey,
+        now: u64,
+    ) -> Result<(), Fault> {
+        match sent.owner {
+            Owner::Command(key) => {
+                self.check_patience(key, node, now.saturating_sub(sent.at));
+                return self.on_command_reply(key, reply, node, now);
+            }
+            Owner::Probe => self.on_probe_reply(node, was_overdue),
+            Owner::Topology(number) => self.on_query_reply(number, &reply, node, now),
+            Owner::Asking | Owner::Subscription => {}
+        }
+        Ok(())
+    }
+
+    /// A server that answers in time for some requests is too slow for others: that is no failure of
+    /// the server, but of a timeout.
+    fn check_patience(&mut self, key: CommandKey, node: NodeKey, wait: u64) {
+        let Some(command) = self.commands.get(key) else { return };
+        if wait >= self.patience || command.members.iter().all(|member| member.timeout >= wait) {
+            return;
+        }
+        let shortest = command.members.iter().map(|member| member.timeout).min().unwrap_or(0);
+        let (wait, timeout) = (wait.div_ceil(MILLISECOND), shortest / MILLISECOND);
+        self.complain(
+            node,
+            format!("answered after {wait} ms: a timeout of {timeout} ms is too short for it"),
+        );
+    }
+}
+
+/// Replies to commands about limits.
+impl Client {
+    fn on_command_reply(
+        &mut self,
+        key: CommandKey,
+        reply: Reply<'_>,
+        node: NodeKey,
+        now: u64,
+    ) -> Result<(), Fault> {
+        match reply {
+            Reply::Error(refusal) => return self.on_refused(key, &refusal, node, now),
+            Reply::Found(found) => {
+                self.on_answered(node);
+                if !self.read_verdicts(key, found, node, now) {
+                    self.on_misunderstood(key, node, now);
+                }
+            }
+            Reply::Other(_) => self.on_misunderstood(key, node, now),
+        }
+        Ok(())
+    }
+
+    /// Reads the verdicts of a command, which ends with that. `false` if they are not of this command.
+    fn read_verdicts(&mut self, key: CommandKey, found: Found<'_>, node: NodeKey, now: u64) -> bool {
+        let Some(command) = self.commands.get_mut(key) else { return true };
+        let mut verdicts = std::mem::take(&mut self.verdicts);
+        verdicts.clear();
+        let is_understood = command.read(found, |verdict| verdicts.push(verdict));
+        if is_understood && command.is_refund {
+            self.commands.remove(key);
+        } else if is_understood {
+            let (members, count) = (std::mem::take(&mut command.members), command.len());
+            let mut of_members = verdicts.chunks(count);
+            for member in &members {
+                let verdicts = of_members.next().unwrap_or_default();
+                self.on_verdicts(key, *member, verdicts, node, now);
+            }
+            self.end_command(key, members, now);
+        }
+        self.verdicts = verdicts;
+        is_understood
+    }
+
+    fn end_command(&mut self, key: CommandKey, members: Members, now: u64) {
+        let Some(command) = self.commands.get_mut(key) else { return };
+        let follower = command.follower;
+        // Its memory is used again.
+        command.members = members;
+        self.commands.remove(key);
+        if let Some(follower) = follower {
+            self.send_held(follower, now);
+        }
+    }
+
+    /// A command has answered one of its requests.
+    fn on_verdicts(
+        &mut self,
+        key: CommandKey,
+        member: Member,
+        verdicts: &[Verdict],
+        node: NodeKey,
+        now: u64,
+    ) {
+        let Some(request) = self.requests.get_mut(member.request) else { return };
+        let is_charged = verdicts.iter().all(|verdict| verdict.allowed);
+        if request.stage == request::Stage::Released && is_charged {
+            self.refund_command(key, now);
+        } else {
+            request.on_verdicts(member.first, verdicts, node);
+        }
+        self.settle(member, Ok(()));
+    }
+
+    /// Gives back what a command has charged for a request that was rejected meanwhile.
+    fn refund_command(&mut self, key: CommandKey, now: u64) {
+        if let Some(refund) = self.commands.get(key).map(Command::refund) {
+            let refund = self.commands.insert(refund);
+            self.route(refund, now);
+        }
+    }
+
+    /// The reply is not one to the command.
+    fn on_misunderstood(&mut self, key: CommandKey, node: NodeKey, now: u64) {
+        self.count_error(node, ErrorKind::Protocol);
+        self.complain(node, "does not answer as a script of ours would".to_owned());
+        self.fail(key, Trouble::Refused, now);
+    }
+}
+
+/// Refusals. Some prove that the command did not run: then it may be sent again.
+impl Client {
+    fn on_refused(
+        &mut self,
+        key: CommandKey,
+        refusal: &Refusal,
+        node: NodeKey,
+        now: u64,
+    ) -> Result<(), Fault> {
+        let is_cluster = self.topology.has_slots();
+        match refusal.kind {
+            RefusalKind::NoScript if self.send_source(key, node, now) => {}
+            RefusalKind::Moved | RefusalKind::Ask if is_cluster => {
+                self.redirect(key, refusal, node, now);
+            }
+            RefusalKind::TryAgain if is_cluster => self.try_again(key, refusal, node, now),
+            RefusalKind::ClusterDown if is_cluster => {
+                self.complain(node, refused(refusal));
+                self.park(key, Trouble::Refused, now);
+            }
+            RefusalKind::NotReady | RefusalKind::ReadOnly => {
+                self.count_undecided(key, node);
+                self.park(key, Trouble::Refused, now);
+                return Err(Fault::Unfit(refusal.text.clone()));
+            }
+            _ => self.give_up(key, refusal, node, now),
+        }
+        Ok(())
+    }
+
+    /// Sends a command once more, with the script's source, which also puts the script back into the
+    /// server's cache. `false` if that was done already.
+    fn send_source(&mut self, key: CommandKey, node: NodeKey, now: u64) -> bool {
+        let Some(command) = self.commands.get_mut(key) else { return true };
+        let is_first = std::mem::replace(&mut command.by, By::Source) == By::Sha;
+        if is_first {
+            let is_asking = command.is_asking;
+            self.enqueue(key, node, is_asking, now);
+        }
+        is_first
+    }
+
+    /// Sends a command on to the node that was named.
+    fn redirect(&mut self, key: CommandKey, refusal: &Refusal, from: NodeKey, now: u64) {
+        let Some(redirect) = Redirect::parse(&refusal.text).filter(|_| self.may_move(key)) else {
+            return self.give_up(key, refusal, from, now);
+        };
+        let host = match redirect.host.as_str() {
+            "" => self.nodes.get(from).map_or_else(String::new, |node| node.host().to_owned()),
+            host => host.to_owned(),
+        };
+        let known = self.nodes.find(&host, redirect.port);
+        if known.is_none() && self.nodes.current().len() >= MAX_NODES {
+            return self.fail(key, Trouble::Refused, now);
+        }
+        let node = self.find_or_add_node(&host, redirect.port);
+        let is_asking = refusal.kind == RefusalKind::Ask;
+        if !is_asking {
+            self.topology.on_moved(redirect.slot, node);
+            self.want_refresh(now);
+        }
+        self.enqueue(key, node, is_asking, now);
+    }
+
+    /// Some of the keys are at this node, and others are not: each charge of a command is sent on its
+    /// own, after a moment.
+    fn try_again(&mut self, key: CommandKey, refusal: &Refusal, node: NodeKey, now: u64) {
+        let is_several = self.commands.get(key).is_some_and(|command| command.len() > 1);
+        if is_several {
+            self.divide(key, now);
+        } else if self.may_move(key) {
+            self.retry_later(key, now);
+        } else {
+            self.give_up(key, refusal, node, now);
+        }
+    }
+
+    fn divide(&mut self, key: CommandKey, now: u64) {
+        let Some(command) = self.commands.get(key) else { return };
+        let parts = command.divide();
+        let member = command.members.first().copied();
+        for (index, mut part) in parts.into_iter().enumerate() {
+            if let Some(member) = member {
+                self.add_open(member.request);
+                let first = member.first.saturating_add(index);
+                part.members.push(Member { first, ..member });
+            }
+            let part = self.commands.insert(part);
+            self.retry_later(part, now);
+        }
+        self.commands.remove(key);
+        if let Some(member) = member {
+            self.settle(member, Ok(()));
+        }
+    }
+
+    fn retry_later(&mut self, key: CommandKey, now: u64) {
+        if let Some(command) = self.commands.get_mut(key) {
+            command.stage = Stage::Waiting;
+            let at = now.saturating_add(RETRY_DELAY);
+            self.retries.push_back((key, at));
+            self.schedule(at);
+        }
+    }
+
+    /// Sends the commands that were to be tried again.
+    pub(super) fn retry(&mut self, now: u64) {
+        while self.retries.front().is_some_and(|(_, at)| *at <= now) {
+            if let Some((key, _)) = self.retries.pop_front() {
+                self.route(key, now);
+            }
+        }
+    }
+
+    fn may_move(&mut self, key: CommandKey) -> bool {
+        let Some(command) = self.commands.get_mut(key) else { return false };
+        command.moves = command.moves.saturating_add(1);
+        command.moves <= MAX_MOVES
+    }
+
+    /// The command failed, and would fail again.
+    fn give_up(&mut self, key: CommandKey, refusal: &Refusal, node: NodeKey, now: u64) {
+        self.count_error(node, match refusal.kind {
+            RefusalKind::Auth => ErrorKind::Auth,
+            _ => ErrorKind::Script,
+        });
+        self.complain(node, refused(refusal));
+        self.fail(key, Trouble::Refused, now);
+    }
+}
+
+fn refused(refusal: &Refusal) -> String {
+    format!("refused to decide: \"{}\"", Escaped(refusal.text.as_bytes()))
+}

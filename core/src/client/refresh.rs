@@ -1,0 +1,321 @@
+//! Keeping the topology up to date.
+//!
+//! It is queried when a node says that it has changed (MOVED, CLUSTERDOWN, READONLY), when a connection
+//! is lost or a breaker opens, often while a master is missing, and every now and then. One node
+//! after the other is queried until one knows. Commands that have no node wait for that, once.
+
+use super::connection::ConnectionKey;
+use super::in_flight::Owner;
+use super::command::{CommandKey, Stage};
+use super::node::{NodeKey, Role};
+use super::request::Trouble;
+use super::topology::Layout;
+use super::{Action, Client, Level};
+use crate::rate::{MILLISECOND, SECOND};
+use crate::redis::reply::Reply;
+
+/// The topology is queried at most this often.
+const LEAST_INTERVAL: u64 = 100 * MILLISECOND;
+
+/// It is queried this often while a master is missing.
+const URGENT_INTERVAL: u64 = 250 * MILLISECOND;
+
+/// And else this often, give or take a tenth: workers are not to query in step.
+const USUAL_INTERVAL: u64 = 10 * SECOND;
+
+/// How long a retired node may take to answer what it was sent.
+const FAREWELL: u64 = SECOND;
+
+/// The queries for the topology.
+#[derive(Debug)]
+pub(super) struct Refresh {
+    /// Of the latest query: a reply to an earlier one comes too late.
+    number: u32,
+    /// When the latest refresh began.
+    began: Option<u64>,
+    is_under_way: bool,
+    is_wanted: bool,
+    /// Which node is queried first.
+    first: usize,
+    /// How many nodes were queried.
+    tried: usize,
+    /// When the next refresh begins, or the next node is queried.
+    at: Option<u64>,
+}
+
+impl Refresh {
+    pub(super) fn new(random: u64) -> Self {
+        Self {
+            number: 0,
+            began: None,
+            is_under_way: false,
+            is_wanted: false,
+            // Not all workers query the same node.
+            first: random as usize,
+            tried: 0,
+            at: None,
+        }
+    }
+
+    pub(super) fn at(&self) -> Option<u64> {
+        self.at
+    }
+}
+
+/// Waiting for a topology.
+impl Client {
+    /// Keeps a command until the topology was refreshed. If that was done for it before, or there is
+    /// nothing to refresh, it fails.
+    pub(super) fn park(&mut self, key: CommandKey, trouble: Trouble, now: u64) {
+        let can_refresh = self.topology.query().is_some();
+        let Some(command) = self.commands.get_mut(key) else { return };
+        if !can_refresh || std::mem::replace(&mut command.has_waited, true) {
+            return self.fail(key, trouble, now);
+        }
+        command.stage = Stage::Waiting;
+        self.parked.push((key, trouble));
+        self.want_refresh(now);
+    }
+
+    /// Sends the commands that waited for a topology.
+    fn route_parked(&mut self, now: u64) {
+        for (key, _) in std::mem::take(&mut self.parked) {
+            self.route(key, now);
+        }
+    }
+
+    /// There is no new topology for the commands that wait for one.
+    fn fail_parked(&mut self, now: u64) {
+        for (key, trouble) in std::mem::take(&mut self.parked) {
+            self.fail(key, trouble, now);
+        }
+    }
+}
+
+/// Refreshing.
+impl Client {
+    /// The topology may have changed.
+    pub(super) fn want_refresh(&mut self, now: u64) {
+        self.refresh.is_wanted = true;
+        self.refresh_at(now);
+    }
+
+    /// Goes on with the refresh at `at`, or before.
+    fn refresh_at(&mut self, at: u64) {
+        if !self.refresh.is_under_way {
+            self.refresh.at = Some(self.refresh.at.map_or(at, |earlier| earlier.min(at)));
+        }
+        self.schedule(at);
+    }
+
+    fn set_refresh_timer(&mut self, at: u64) {
+        self.refresh.at = Some(at);
+        self.schedule(at);
+    }
+
+    /// Does what the time has come for.
+    pub(super) fn check_refresh(&mut self, now: u64) {
+        self.remove_retired(now);
+        if self.refresh.at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.refresh.at = None;
+        if self.refresh.is_under_way {
+            self.query_next(now);
+        } else if !self.is_leaving || self.refresh.is_wanted {
+            self.refresh_topology(now);
+        }
+    }
+
+    /// Queries the topology, unless that is being done, or was done just now.
+    pub(super) fn refresh_topology(&mut self, now: u64) {
+        self.refresh.is_wanted = true;
+        if self.refresh.is_under_way {
+            return;
+        }
+        let due = self.refresh.began.map_or(now, |began| began.saturating_add(LEAST_INTERVAL));
+        if due > now {
+            // Commands would wait for long.
+            self.fail_parked(now);
+            return self.set_refresh_timer(due);
+        }
+        self.refresh.is_wanted = false;
+        self.refresh.is_under_way = true;
+        self.refresh.began = Some(now);
+        self.refresh.tried = 0;
+        self.query_next(now);
+    }
+
+    /// Queries the next node that can be queried.
+    fn query_next(&mut self, now: u64) {
+        let nodes = match self.topology.seed_role() {
+            Role::Sentinel => self.nodes.seeds().to_vec(),
+            Role::Data => self.nodes.current().to_vec(),
+        };
+        while self.refresh.tried < nodes.len() {
+            let index = self.refresh.first.wrapping_add(self.refresh.tried);
+            let node = index.checked_rem(nodes.len()).and_then(|index| nodes.get(index)).copied();
+            self.refresh.tried = self.refresh.tried.saturating_add(1);
+            self.refresh.number = self.refresh.number.wrapping_add(1);
+            if let Some(connection) = node.and_then(|node| self.connection_for_query(node, now)) {
+                self.push(connection, Owner::Topology(self.refresh.number), now);
+                let patience = now.saturating_add(self.connect_timeout);
+                return self.set_refresh_timer(patience);
+            }
+        }
+        self.refresh.is_under_way = false;
+        self.fail_parked(now);
+        self.set_refresh_timer(now.saturating_add(URGENT_INTERVAL));
+    }
+
+    /// The connection over which a node is queried, if it can be. A node that owes a reply for too
+    /// long is not waited for.
+    fn connection_for_query(&mut self, node: NodeKey, now: u64) -> Option<ConnectionKey> {
+        self.check_silence(node, now);
+        let key = *self.nodes.get(node)?.connections.first()?;
+        self.connections.get(key).filter(|connection| connection.accepts()).map(|_| key)
+    }
+
+    /// A node has replied to the query of this number.
+    pub(super) fn on_query_reply(&mut self, number: u32, reply: &Reply<'_>, key: NodeKey, now: u64) {
+        let Some(node) = self.nodes.get(key) else { return };
+        match self.topology.read(reply, node) {
+            Ok(layout) if self.is_current_query(number) => {
+                self.refresh.is_under_way = false;
+                // The node that knew is queried first the next time; of a cluster the next one, so
+                // that the load is shared.
+                let last = self.refresh.first.wrapping_add(self.refresh.tried);
+                self.refresh.first = match self.topology.has_slots() {
+                    true => last,
+                    false => last.wrapping_sub(1),
+                };
+                self.apply(layout, now);
+                let next = now.saturating_add(self.refresh_interval());
+                self.refresh.at = None;
+                match self.refresh.is_wanted {
+                    true => self.refresh_topology(now),
+                    false => self.set_refresh_timer(next),
+                }
+            }
+            Ok(_) => {}
+            Err(reason) => {
+                self.complain(key, format!("topology query failed: {reason}"));
+                self.on_query_failed(number, now);
+            }
+        }
+    }
+
+    /// No reply to the query of this number will come.
+    pub(super) fn on_query_failed(&mut self, number: u32, now: u64) {
+        if self.is_current_query(number) {
+            self.query_next(now);
+        }
+    }
+
+    fn is_current_query(&self, number: u32) -> bool {
+        self.refresh.is_under_way && self.refresh.number == number
+    }
+
+    /// A channel has a message.
+    pub(super) fn on_message(&mut self, reply: &Reply<'_>, now: u64) {
+        if let Reply::Other(message) = reply
+            && let Some(layout) = self.topology.on_message(message)
+        {
+            self.apply(layout, now);
+        }
+    }
+
+    /// How long a topology is good for.
+    fn refresh_interval(&mut self) -> u64 {
+        let seeds = self.nodes.seeds();
+        let is_missing = |key: &NodeKey| {
+            let is_needed = !seeds.contains(key) || self.topology.is_master(*key);
+            is_needed && self.nodes.get(*key).is_some_and(|node| !node.is_available())
+        };
+        let is_urgent = self.topology.is_incomplete()
+            || !self.nodes.retired().is_empty()
+            || self.nodes.current().iter().any(is_missing);
+        if is_urgent {
+            return URGENT_INTERVAL;
+        }
+        let tenth = USUAL_INTERVAL / 10;
+        let jitter = self.random.next() % tenth.saturating_mul(2);
+        USUAL_INTERVAL.saturating_sub(tenth).saturating_add(jitter)
+    }
+}
+
+/// A new topology.
+impl Client {
+    fn apply(&mut self, layout: Layout, now: u64) {
+        let (masters, line) = self.topology.apply(layout, &mut self.nodes);
+        if let Some((level, line)) = line {
+            self.actions.push_back(Action::Log(level, line));
+        }
+        for master in &masters {
+            self.complete_node(*master);
+        }
+        self.nodes.retire_others(&masters, now);
+        self.rest_seeds(&masters);
+        self.remove_retired(now);
+        masters.into_iter().for_each(|master| self.open_node(master, now));
+        self.route_parked(now);
+    }
+
+    /// The node at this address, which is added if it is new.
+    pub(super) fn find_or_add_node(&mut self, host: &str, port: u16) -> NodeKey {
+        let node = self.nodes.find_or_add(host, port);
+        self.complete_node(node);
+        node
+    }
+
+    /// Gives a new node its connections.
+    fn complete_node(&mut self, key: NodeKey) {
+        if self.nodes.get(key).is_some_and(|node| node.connections.is_empty()) {
+            self.add_connections(key);
+        }
+    }
+
+    /// Closes the connections to nodes of the configuration that are no masters. They may know the
+    /// topology when no other node does, so they stay. Sentinels are kept connected.
+    fn rest_seeds(&mut self, masters: &[NodeKey]) {
+        if self.topology.seed_role() == Role::Sentinel {
+            return;
+        }
+        let resting = self.nodes.seeds().iter().filter(|key| !masters.contains(key));
+        for node in resting.copied().collect::<Vec<_>>() {
+            for key in self.connections_of(node) {
+                let is_unused =
+                    |connection: &super::Connection| connection.is_ready() && connection.is_quiet();
+                if self.connections.get(key).is_some_and(is_unused) {
+                    self.close(key);
+                }
+            }
+        }
+    }
+
+    /// Removes the retired nodes that owe nothing any more, or not for long.
+    fn remove_retired(&mut self, now: u64) {
+        for node in self.nodes.retired().to_vec() {
+            let since = self.nodes.get(node).and_then(|node| node.retired_at).unwrap_or(0);
+            let is_quiet = |key: &ConnectionKey| {
+                self.connections.get(*key).is_none_or(super::Connection::is_quiet)
+            };
+            let is_done = self.connections_of(node).iter().all(is_quiet)
+                || now.saturating_sub(since) >= FAREWELL;
+            if is_done {
+                self.remove_node(node, now);
+            }
+        }
+    }
+
+    fn remove_node(&mut self, node: NodeKey, now: u64) {
+        for key in self.connections_of(node) {
+            self.abandon(key, node, now);
+        }
+        self.nodes.remove(node);
+        self.actions.push_back(Action::Remove(node));
+    }
+}
+
+/// How a line about the topology is logged.
+pub(super) type Line = (Level, String);

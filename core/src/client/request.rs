@@ -1,0 +1,122 @@
+//! A request that waits for its decision.
+
+use smallvec::SmallVec;
+
+use super::node::NodeKey;
+use super::slab::{Key, Recycle};
+use crate::decision::Verdict;
+
+/// The name of a request.
+pub type RequestKey = Key<Request>;
+
+/// Why a request was not decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// The server was known to be down, or no server was known.
+    Down,
+    /// Too many others wait.
+    Overload,
+    /// No reply came in time.
+    Timeout,
+    /// The connection was lost while the command was in flight.
+    Lost,
+    /// The server replied with an error, or with something else than a script's reply.
+    Refused,
+}
+
+/// A request, from its submission until it is released.
+///
+/// ```text
+///   Waiting ──▶ Done ──▶ (released)
+///      │ cancelled or timed out, with commands in flight that are to be refunded
+///      └──────▶ Released ──▶ (removed with the last reply)
+/// ```
+#[derive(Debug, Default)]
+pub struct Request {
+    /// One for each charge, in their order.
+    pub(super) answers: SmallVec<[Answer; 1]>,
+    /// How many of its commands have no outcome.
+    pub(super) open: usize,
+    pub(super) stage: Stage,
+    trouble: Option<Trouble>,
+}
+
+/// What became of one charge of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// What the limit says, if a reply has come.
+    pub verdict: Option<Verdict>,
+    /// Whether it was charged: all charges of its command were allowed.
+    pub is_charged: bool,
+    /// The node that was sent the command, if one was.
+    pub node: Option<NodeKey>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// For its commands.
+    #[default]
+    Waiting,
+    /// The outcome is known.
+    Done,
+    /// Nobody waits for it. What its commands still charge is refunded.
+    Released,
+}
+
+impl Recycle for Request {
+    fn recycle(&mut self) {
+        let mut answers = std::mem::take(&mut self.answers);
+        answers.clear();
+        *self = Self { answers, ..Self::default() };
+    }
+}
+
+impl Request {
+    /// Whether somebody waits for its commands.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.stage == Stage::Waiting
+    }
+
+    /// All its commands are on their way, or have an outcome already: whether that is all of them.
+    pub(super) fn on_dispatched(&mut self) -> bool {
+        self.open = self.open.saturating_sub(1);
+        if self.open == 0 {
+            self.stage = Stage::Done;
+        }
+        self.open == 0
+    }
+
+    /// So many of its charges were sent to `node`.
+    pub(super) fn on_sent(&mut self, first: usize, count: usize, node: NodeKey) {
+        for answer in self.answers.iter_mut().skip(first).take(count) {
+            answer.node = Some(node);
+        }
+    }
+
+    /// The verdicts on its charges from the one at `first` have come from `node`.
+    pub(super) fn on_verdicts(&mut self, first: usize, verdicts: &[Verdict], node: NodeKey) {
+        let is_charged = verdicts.iter().all(|verdict| verdict.allowed);
+        for (answer, verdict) in self.answers.iter_mut().skip(first).zip(verdicts) {
+            *answer = Answer { verdict: Some(*verdict), is_charged, node: Some(node) };
+        }
+    }
+
+    /// Notes why one of its commands has no reply. The first reason is the one to be shown.
+    pub(super) fn on_trouble(&mut self, trouble: Trouble) {
+        self.trouble.get_or_insert(trouble);
+    }
+
+    /// What came of it, once that is known: one limit's rejection is enough, else all must have
+    /// answered.
+    pub(super) fn outcome(&self) -> Option<Result<(), Trouble>> {
+        if self.stage != Stage::Done {
+            return None;
+        }
+        let is_rejected =
+            self.answers.iter().any(|answer| answer.verdict.is_some_and(|it| !it.allowed));
+        Some(match self.trouble {
+            Some(trouble) if !is_rejected => Err(trouble),
+            _ => Ok(()),
+        })
+    }
+}

@@ -1,0 +1,364 @@
+//! From a request to commands, and to the queue of a connection.
+
+use super::coalescer::longest_hold;
+use super::command::{Charge, CommandKey, Member, Stage};
+use super::connection::ConnectionKey;
+use super::in_flight::Owner;
+use super::node::NodeKey;
+use super::request::{self, Answer, Request, RequestKey, Trouble};
+use super::{Action, Client, MAX_WAITING};
+use crate::metrics::ErrorKind;
+use crate::redis::cluster::slot;
+
+/// The interface for requests.
+impl Client {
+    /// Charges a request, all charges at once and all or nothing as far as they can be in one command.
+    /// It waits for at most `timeout` µs from the end of this turn. The [outcome](Self::outcome) may
+    /// be known at once; else an [`Action::Complete`] follows. The request must be
+    /// [released](Self::release) in the end.
+    pub fn submit(&mut self, charges: &[Charge<'_>], timeout: u64, now: u64) -> RequestKey {
+        let is_overload = self.requests.len() >= MAX_WAITING;
+        let key = self.requests.reuse();
+        if let Some(request) = self.requests.get_mut(key) {
+            request.answers.resize(charges.len(), Answer::default());
+            // Until all commands are on their way it has no outcome.
+            request.open = 1;
+        }
+        let mut first = 0;
+        let has_slots = self.topology.has_slots();
+        let is_one_command = |one: &Charge<'_>, other: &Charge<'_>| {
+            !has_slots || key_slot(one) == key_slot(other)
+        };
+        for group in charges.chunk_by(is_one_command) {
+            let member = Member { request: key, first, timeout };
+            first = first.saturating_add(group.len());
+            self.add_open(key);
+            match is_overload {
+                true => self.settle(member, Err(Trouble::Overload)),
+                false => self.dispatch(group, member, now),
+            }
+        }
+        if let Some(request) = self.requests.get_mut(key)
+            && !request.on_dispatched()
+        {
+            self.deadlines.push(key, timeout);
+            self.end_turn();
+        }
+        key
+    }
+
+    /// What came of a request, once that is known.
+    pub fn outcome(&self, key: RequestKey) -> Option<Result<(), Trouble>> {
+        self.requests.get(key)?.outcome()
+    }
+
+    /// What became of each charge of a request, in their order.
+    pub fn answers(&self, key: RequestKey) -> &[Answer] {
+        self.requests.get(key).map_or(&[], |request| &request.answers)
+    }
+
+    /// Forgets a request. What was not sent will not be. What is in flight is charged, unless `refund`
+    /// says that it is to be given back as soon as its reply shows that it was.
+    pub fn release(&mut self, key: RequestKey, refund: bool) {
+        let Some(request) = self.requests.get_mut(key) else { return };
+        if refund && request.open > 0 {
+            request.stage = request::Stage::Released;
+        } else {
+            self.requests.remove(key);
+        }
+        let requests = &self.requests;
+        self.deadlines
+            .forget(|key| requests.get(key).is_some_and(Request::is_waiting));
+    }
+
+    /// Gives back what was charged. Nobody waits for it, and it is sent once.
+    pub fn refund(&mut self, charge: &Charge<'_>, now: u64) {
+        self.refund_all(&[*charge], self.slot_of(charge), now);
+    }
+}
+
+/// Commands.
+impl Client {
+    /// The slot of a charge; 0 where it makes no difference.
+    fn slot_of(&self, charge: &Charge<'_>) -> u16 {
+        match self.topology.has_slots() || self.connections_a_node > 1 {
+            true => key_slot(charge),
+            false => 0,
+        }
+    }
+
+    /// One more command of a request has no outcome.
+    pub(super) fn add_open(&mut self, key: RequestKey) {
+        if let Some(request) = self.requests.get_mut(key) {
+            request.open = request.open.saturating_add(1);
+        }
+    }
+
+    /// Puts charges into a command: into one that others share, or into a new one.
+    fn dispatch(&mut self, charges: &[Charge<'_>], member: Member, now: u64) {
+        let Some(first) = charges.first() else { return };
+        let latest = match charges {
+            [_] => self.coalescer.latest(first.digest).filter(|key| self.is_shared(*key, first)),
+            _ => None,
+        };
+        let stage = latest.and_then(|key| self.commands.get(key)).map(|latest| latest.stage);
+        match (latest, stage) {
+            (Some(latest), Some(Stage::Unsent | Stage::Held)) => self.join(latest, member, now),
+            (Some(latest), Some(Stage::InFlight { busy: true })) => {
+                let held = self.new_command(charges, member);
+                self.hold(held, latest, member, now);
+            }
+            _ => {
+                let command = self.new_command(charges, member);
+                self.route(command, now);
+            }
+        }
+    }
+
+    /// Whether a command is about just this charge, and others may share it or what follows it.
+    fn is_shared(&self, key: CommandKey, charge: &Charge<'_>) -> bool {
+        self.commands.get(key).is_some_and(|command| {
+            command.is_same(charge) && command.is_shareable() && command.follower.is_none()
+        })
+    }
+
+    /// A command for a request.
+    fn new_command(&mut self, charges: &[Charge<'_>], member: Member) -> CommandKey {
+        let slot = charges.first().map_or(0, |first| self.slot_of(first));
+        let key = self.commands.reuse();
+        if let Some(command) = self.commands.get_mut(key) {
+            charges.iter().for_each(|charge| command.add(charge));
+            command.members.push(member);
+            command.slot = slot;
+            if let [charge] = charges {
+                self.coalescer.set_latest(charge.digest, key);
+            }
+        }
+        key
+    }
+
+    /// Lets a request share a command that was not sent yet.
+    fn join(&mut self, key: CommandKey, member: Member, now: u64) {
+        let Some(command) = self.commands.get_mut(key) else { return };
+        command.members.push(member);
+        if command.stage == Stage::Held {
+            self.send_in_time(key, member, now);
+        }
+    }
+
+    /// Keeps a command until the reply to the one before it.
+    fn hold(&mut self, key: CommandKey, before: CommandKey, member: Member, now: u64) {
+        if let Some(before) = self.commands.get_mut(before) {
+            before.follower = Some(key);
+        }
+        if let Some(command) = self.commands.get_mut(key) {
+            command.stage = Stage::Held;
+            command.send_at = u64::MAX;
+        }
+        self.held.push(key);
+        self.send_in_time(key, member, now);
+    }
+
+    /// Has a held command sent in time for a request.
+    fn send_in_time(&mut self, key: CommandKey, member: Member, now: u64) {
+        let at = now.saturating_add(longest_hold(member.timeout));
+        if let Some(command) = self.commands.get_mut(key)
+            && at < command.send_at
+        {
+            command.send_at = at;
+            self.schedule(at);
+        }
+    }
+
+    /// When the first of the held commands is to be sent in any case.
+    pub(super) fn held_until(&self) -> Option<u64> {
+        let held = self.held.iter().filter_map(|key| self.commands.get(*key));
+        held.filter(|command| command.stage == Stage::Held).map(|command| command.send_at).min()
+    }
+
+    /// Sends the commands that were held for long enough.
+    pub(super) fn release_held(&mut self, now: u64) {
+        for key in std::mem::take(&mut self.held) {
+            match self.commands.get(key).map(|command| (command.stage, command.send_at)) {
+                Some((Stage::Held, at)) if at <= now => self.route(key, now),
+                Some((Stage::Held, _)) => self.held.push(key),
+                _ => {}
+            }
+        }
+    }
+
+    /// Sends a command, if it is held.
+    pub(super) fn send_held(&mut self, key: CommandKey, now: u64) {
+        if self.commands.get(key).is_some_and(|command| command.stage == Stage::Held) {
+            self.route(key, now);
+        }
+    }
+
+    /// Gives back what was charged, in one command.
+    pub(super) fn refund_all(&mut self, charges: &[Charge<'_>], slot: u16, now: u64) {
+        let key = self.commands.reuse();
+        if let Some(command) = self.commands.get_mut(key) {
+            charges.iter().for_each(|charge| command.add(charge));
+            command.is_refund = true;
+            command.slot = slot;
+        }
+        self.route(key, now);
+    }
+}
+
+/// Nodes and connections.
+impl Client {
+    /// Sends a command to the node that it belongs to.
+    pub(super) fn route(&mut self, key: CommandKey, now: u64) {
+        let Some(slot) = self.commands.get(key).map(|command| command.slot) else { return };
+        match self.topology.route(slot) {
+            Some(node) => self.enqueue(key, node, false, now),
+            None => self.park(key, Trouble::Down, now),
+        }
+    }
+
+    /// Puts a command into the queue of a connection to `node`, behind an `ASKING` if need be.
+    pub(super) fn enqueue(&mut self, key: CommandKey, node: NodeKey, is_asking: bool, now: u64) {
+        let Some(command) = self.commands.get_mut(key) else { return };
+        command.is_asking = is_asking;
+        command.stage = Stage::Unsent;
+        let slot = command.slot;
+        match self.connection_for(node, slot) {
+            Ok(connection) => self.push(connection, Owner::Command(key), now),
+            Err(trouble) => self.refuse(key, node, trouble, now),
+        }
+    }
+
+    /// The connection for a slot: so the commands about a key stay in order, and in one batch.
+    fn connection_for(&self, node: NodeKey, slot: u16) -> Result<ConnectionKey, Trouble> {
+        let node = self.nodes.get(node).filter(|node| !node.breaker.is_open());
+        let connections = node.map_or(&[][..], |node| &node.connections);
+        let start = usize::from(slot).checked_rem(connections.len()).unwrap_or(0);
+        let (before, from) = connections.split_at(start);
+        let mut trouble = Trouble::Down;
+        for key in from.iter().chain(before) {
+            match self.connections.get(*key) {
+                Some(connection) if !connection.accepts() => {}
+                Some(connection) if connection.queue.len() >= MAX_WAITING => {
+                    trouble = Trouble::Overload;
+                }
+                Some(_) => return Ok(*key),
+                None => {}
+            }
+        }
+        Err(trouble)
+    }
+
+    /// A node takes no command now.
+    fn refuse(&mut self, key: CommandKey, node: NodeKey, trouble: Trouble, now: u64) {
+        if trouble == Trouble::Overload {
+            self.count_error(node, ErrorKind::Overload);
+            self.complain(node, "has too many requests waiting".to_owned());
+        } else {
+            self.count_error(node, ErrorKind::Down);
+        }
+        self.count_undecided(key, node);
+        self.fail(key, trouble, now);
+    }
+
+    /// Adds something to the queue of a connection, and connects if need be.
+    pub(super) fn push(&mut self, key: ConnectionKey, owner: Owner, now: u64) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.queue.push(owner);
+        if connection.is_idle() {
+            self.connect(key, now);
+        } else {
+            self.flush_later(key);
+        }
+    }
+
+    /// Has a connection flushed at the end of this turn, if it can send.
+    pub(super) fn flush_later(&mut self, key: ConnectionKey) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.is_ready() && !std::mem::replace(&mut connection.is_flush_due, true) {
+            self.to_flush.push(key);
+            self.end_turn();
+        }
+    }
+}
+
+/// Outcomes.
+impl Client {
+    /// The requests that wait for a command were not decided by `node`.
+    pub(super) fn count_undecided(&mut self, key: CommandKey, node: NodeKey) {
+        let Some(command) = self.commands.get(key) else { return };
+        let is_waiting = |member: &&Member| self.is_waiting(member.request);
+        let count = command.members.iter().filter(is_waiting).count();
+        if count > 0 {
+            self.count(node, |node| node.count_undecided(count));
+        }
+    }
+
+    /// Whether somebody waits for a request.
+    pub(super) fn is_waiting(&self, key: RequestKey) -> bool {
+        self.requests.get(key).is_some_and(Request::is_waiting)
+    }
+
+    /// No reply to a command will come.
+    pub(super) fn fail(&mut self, key: CommandKey, trouble: Trouble, now: u64) {
+        let Some(command) = self.commands.get_mut(key) else { return };
+        let members = std::mem::take(&mut command.members);
+        let follower = command.follower;
+        self.commands.remove(key);
+        members.into_iter().for_each(|member| self.settle(member, Err(trouble)));
+        if let Some(follower) = follower {
+            self.send_held(follower, now);
+        }
+    }
+
+    /// A command of a request has an outcome; its verdicts are noted already.
+    pub(super) fn settle(&mut self, member: Member, outcome: Result<(), Trouble>) {
+        let Some(request) = self.requests.get_mut(member.request) else { return };
+        request.open = request.open.saturating_sub(1);
+        if let Err(trouble) = outcome {
+            request.on_trouble(trouble);
+        }
+        if request.open > 0 {
+            return;
+        }
+        match request.stage {
+            request::Stage::Waiting => {
+                request.stage = request::Stage::Done;
+                self.actions.push_back(Action::Complete(member.request));
+            }
+            request::Stage::Done => {}
+            request::Stage::Released => self.requests.remove(member.request),
+        }
+    }
+
+    /// Requests whose time is over are not decided.
+    pub(super) fn expire_requests(&mut self, now: u64) {
+        while let Some(key) = self.deadlines.next_expired(now) {
+            if self.is_waiting(key) {
+                self.expire(key);
+            }
+        }
+    }
+
+    fn expire(&mut self, key: RequestKey) {
+        let Some(request) = self.requests.get_mut(key) else { return };
+        request.on_trouble(Trouble::Timeout);
+        request.stage = request::Stage::Done;
+        let mut unanswered: Vec<_> = request
+            .answers
+            .iter()
+            .filter(|answer| answer.verdict.is_none())
+            .filter_map(|answer| answer.node)
+            .collect();
+        unanswered.dedup();
+        for node in unanswered {
+            self.count_error(node, ErrorKind::Timeout);
+            self.count(node, |node| node.count_undecided(1));
+        }
+        self.actions.push_back(Action::Complete(key));
+    }
+}
+
+fn key_slot(charge: &Charge<'_>) -> u16 {
+    slot(charge.definition.head(), charge.key)
+}

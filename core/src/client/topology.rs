@@ -1,0 +1,100 @@
+//! Which node a key's commands go to.
+//!
+//! One file for each kind of deployment. A kind says to which node a slot belongs, how a node is
+//! queried for the topology, and what its reply changes.
+
+use redis::Value;
+
+use super::Kind;
+use super::refresh::Line;
+use super::node::{Node, NodeKey, Nodes, Role};
+use crate::metrics;
+use crate::redis::cluster::Map;
+use crate::redis::reply::Reply;
+
+mod cluster;
+mod sentinel;
+mod single;
+
+/// A kind of deployment.
+pub(super) trait Topology: std::fmt::Debug {
+    /// The role of the nodes of the configuration.
+    fn seed_role(&self) -> Role {
+        Role::Data
+    }
+
+    /// A node of the configuration was added.
+    fn on_seed(&mut self, _node: NodeKey) {}
+
+    /// The node for the keys of a slot, if one is known.
+    fn route(&self, slot: u16) -> Option<NodeKey>;
+
+    /// Whether the keys of a command must be in one slot.
+    fn has_slots(&self) -> bool {
+        false
+    }
+
+    /// How a node is queried for the topology; `None` if it cannot change.
+    fn query(&self) -> Option<Query>;
+
+    /// Reads the reply of `node` to the query.
+    fn read(&self, reply: &Reply<'_>, node: &Node) -> Result<Layout, String>;
+
+    /// Reads a message of a channel.
+    fn on_message(&self, _message: &Value) -> Option<Layout> {
+        None
+    }
+
+    /// Takes over a layout. Answers the masters, and a line for the log if there is one.
+    fn apply(&mut self, layout: Layout, nodes: &mut Nodes) -> (Vec<NodeKey>, Option<Line>);
+
+    /// A node said that the slot belongs to this one.
+    fn on_moved(&mut self, _slot: u16, _node: NodeKey) {}
+
+    /// Whether the node is a master.
+    fn is_master(&self, node: NodeKey) -> bool;
+
+    /// Whether a part of the deployment has no node.
+    fn is_incomplete(&self) -> bool {
+        false
+    }
+}
+
+/// The topology, as a reply or a message describes it.
+#[derive(Debug)]
+pub(super) enum Layout {
+    /// Of a cluster.
+    Slots(Map),
+    /// The host and port of a master.
+    Master(String, u16),
+}
+
+/// The command that queries a node for the topology.
+#[derive(Debug)]
+pub(super) struct Query {
+    /// As it is counted.
+    pub(super) command: metrics::Command,
+    pub(super) words: Vec<String>,
+    /// The channel on which changes are published, if there is one. A connection that is subscribed
+    /// to it takes no other command.
+    pub(super) channel: Option<&'static str>,
+}
+
+/// The kind of deployment that is configured.
+pub(super) fn of_kind(kind: &Kind, store: &str) -> Box<dyn Topology> {
+    match kind {
+        Kind::Single => Box::new(single::Single::default()),
+        Kind::Sentinel(name) => Box::new(sentinel::Sentinel::new(name)),
+        Kind::Cluster => Box::new(cluster::Cluster::new(store)),
+    }
+}
+
+/// What a reply of the wrong kind comes to.
+fn unexpected(reply: &Reply<'_>) -> String {
+    match reply {
+        Reply::Error(refusal) => {
+            format!("\"{}\"", crate::text::log::Escaped(refusal.text.as_bytes()))
+        }
+        _ => "the reply is malformed".to_owned(),
+    }
+}

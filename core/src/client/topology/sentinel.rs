@@ -1,0 +1,70 @@
+//! A master and its replicas, watched by sentinels.
+
+use redis::Value;
+
+use super::{Layout, Query, Topology, unexpected};
+use crate::client::Level;
+use crate::client::refresh::Line;
+use crate::client::node::{Node, NodeKey, Nodes, Role};
+use crate::metrics::Command;
+use crate::redis::reply::Reply;
+use crate::redis::sentinel;
+
+/// The channel on which sentinels publish new masters.
+const CHANNEL: &str = "+switch-master";
+
+/// All keys are at the master that the sentinels name.
+#[derive(Debug)]
+pub(super) struct Sentinel {
+    /// What the sentinels call the master.
+    name: String,
+    master: Option<NodeKey>,
+}
+
+impl Sentinel {
+    pub(super) fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), master: None }
+    }
+}
+
+impl Topology for Sentinel {
+    fn seed_role(&self) -> Role {
+        Role::Sentinel
+    }
+
+    fn route(&self, _slot: u16) -> Option<NodeKey> {
+        self.master
+    }
+
+    fn query(&self) -> Option<Query> {
+        let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &self.name].map(str::to_owned).into();
+        Some(Query { command: Command::Sentinel, words, channel: Some(CHANNEL) })
+    }
+
+    fn read(&self, reply: &Reply<'_>, _node: &Node) -> Result<Layout, String> {
+        let Reply::Other(value) = reply else { return Err(unexpected(reply)) };
+        if *value == Value::Nil {
+            return Err(format!("it knows no master \"{}\"", self.name));
+        }
+        let (host, port) = sentinel::master(value).ok_or("the address of the master is malformed")?;
+        Ok(Layout::Master(host, port))
+    }
+
+    fn on_message(&self, message: &Value) -> Option<Layout> {
+        let (host, port) = sentinel::switched(message, &self.name)?;
+        Some(Layout::Master(host, port))
+    }
+
+    fn apply(&mut self, layout: Layout, nodes: &mut Nodes) -> (Vec<NodeKey>, Option<Line>) {
+        let Layout::Master(host, port) = layout else { return (Vec::new(), None) };
+        let node = nodes.find_or_add(&host, port);
+        let is_new = self.master.replace(node) != Some(node);
+        let name = nodes.get(node).map_or("", Node::name);
+        let line = format!("redis {name} is the master of \"{}\"", self.name);
+        (vec![node], is_new.then_some((Level::Notice, line)))
+    }
+
+    fn is_master(&self, node: NodeKey) -> bool {
+        self.master == Some(node)
+    }
+}

@@ -1,0 +1,38 @@
+//! One server.
+
+use super::{Layout, Query, Topology};
+use crate::client::refresh::Line;
+use crate::client::node::{Node, NodeKey, Nodes};
+use crate::redis::reply::Reply;
+
+/// All keys are at one server.
+#[derive(Debug, Default)]
+pub(super) struct Single {
+    master: Option<NodeKey>,
+}
+
+impl Topology for Single {
+    fn on_seed(&mut self, node: NodeKey) {
+        self.master = Some(node);
+    }
+
+    fn route(&self, _slot: u16) -> Option<NodeKey> {
+        self.master
+    }
+
+    fn query(&self) -> Option<Query> {
+        None
+    }
+
+    fn read(&self, reply: &Reply<'_>, _node: &Node) -> Result<Layout, String> {
+        Err(super::unexpected(reply))
+    }
+
+    fn apply(&mut self, _layout: Layout, _nodes: &mut Nodes) -> (Vec<NodeKey>, Option<Line>) {
+        (self.master.into_iter().collect(), None)
+    }
+
+    fn is_master(&self, node: NodeKey) -> bool {
+        self.master == Some(node)
+    }
+}

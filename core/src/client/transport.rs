@@ -1,0 +1,397 @@
+//! Connections: made, used and lost.
+
+use super::command::{CommandKey, Member};
+use super::connection::{Connection, ConnectionKey, Fault, Next, State};
+use super::in_flight::Owner;
+use super::node::{NodeKey, Role, Target};
+use super::request::Trouble;
+use super::{Action, Client, Level};
+use crate::metrics::{self, ErrorKind};
+use crate::redis::command::pack;
+use crate::redis::reply::RefusalKind;
+use crate::redis::script::By;
+
+/// Connecting.
+impl Client {
+    /// Adds the connections of a node. None is made yet.
+    pub(super) fn add_connections(&mut self, key: NodeKey) {
+        let Some(node) = self.nodes.get_mut(key) else { return };
+        let count = if node.role == Role::Sentinel { 1 } else { self.connections_a_node };
+        for _ in 0..count {
+            let connection = Connection::new(key, node.handshake.clone());
+            node.connections.push(self.connections.insert(connection));
+        }
+        self.actions.push_back(Action::View(key));
+    }
+
+    pub(super) fn open_all(&mut self, now: u64) {
+        for node in self.nodes.current().to_vec() {
+            self.open_node(node, now);
+        }
+    }
+
+    /// Connects to a node, unless it is connected.
+    pub(super) fn open_node(&mut self, node: NodeKey, now: u64) {
+        for key in self.connections_of(node) {
+            if self.connections.get(key).is_some_and(Connection::is_idle) {
+                self.connect(key, now);
+            }
+        }
+    }
+
+    pub(super) fn connections_of(&self, node: NodeKey) -> Vec<ConnectionKey> {
+        self.nodes.get(node).map_or_else(Vec::new, |node| node.connections.clone())
+    }
+
+    /// Starts to connect, if need be by resolving the node's host name first.
+    pub(super) fn connect(&mut self, key: ConnectionKey, now: u64) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let end = now.saturating_add(self.connect_timeout);
+        connection.timer = Some(end);
+        let name = self.nodes.get_mut(connection.node).and_then(|node| {
+            node.to_resolve().map(|(host, port)| (host.to_owned(), port))
+        });
+        self.schedule(end);
+        match name {
+            Some((host, port)) => {
+                self.set_state(key, State::Resolving);
+                self.actions.push_back(Action::Resolve { connection: key, host, port });
+            }
+            None => self.dial(key, now),
+        }
+    }
+
+    /// These are the addresses of the host of a connection's node; none, if it has none or they could
+    /// not be found.
+    pub fn on_resolved(&mut self, key: ConnectionKey, targets: Vec<Target>, now: u64) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.state != State::Resolving {
+            return;
+        }
+        if let Some(node) = self.nodes.get_mut(connection.node)
+            && !targets.is_empty()
+        {
+            node.targets = targets;
+        }
+        self.dial(key, now);
+    }
+
+    /// Connects to one of the addresses that are known.
+    fn dial(&mut self, key: ConnectionKey, now: u64) {
+        let Some(connection) = self.connections.get(key) else { return };
+        let targets = self.nodes.get(connection.node).map_or(&[][..], |node| &node.targets);
+        match targets.get(connection.address).or(targets.first()).cloned() {
+            Some(target) => {
+                self.set_state(key, State::Connecting);
+                self.actions.push_back(Action::Connect(key, target));
+            }
+            None => {
+                let fault = Fault::Connect("its host name cannot be resolved".to_owned());
+                self.on_lost(key, &fault, now);
+            }
+        }
+    }
+
+    /// A connection is made, and secured where TLS is spoken.
+    pub fn on_connected(&mut self, key: ConnectionKey) {
+        if let Some(connection) = self.connections.get_mut(key)
+            && connection.state == State::Connecting
+        {
+            connection.on_connected();
+            self.actions.push_back(Action::Send(key));
+        }
+    }
+
+    fn set_state(&mut self, key: ConnectionKey, state: State) {
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.state = state;
+        }
+    }
+
+    /// The node takes note of what use a connection is now.
+    pub(super) fn recount(&mut self, key: ConnectionKey) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let after = connection.usable();
+        let before = std::mem::replace(&mut connection.counted, after);
+        let node_key = connection.node;
+        if before == after {
+            return;
+        }
+        let Some(node) = self.nodes.get_mut(node_key) else { return };
+        node.recount(before, after);
+        self.actions.push_back(Action::View(node_key));
+        self.check_recovery(node_key);
+    }
+
+    /// Closes a connection that nothing waits for, if the worker is leaving.
+    pub(super) fn close_if_unneeded(&mut self, key: ConnectionKey) {
+        if self.is_leaving && self.connections.get(key).is_some_and(Connection::is_quiet) {
+            self.close(key);
+        }
+    }
+
+    /// Closes a connection that nothing waits for; the next command opens it again.
+    pub(super) fn close(&mut self, key: ConnectionKey) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.on_closed();
+        self.actions.push_back(Action::Close(key));
+        self.recount(key);
+    }
+}
+
+/// Sending.
+impl Client {
+    /// What is to be sent now: what is left of the last batch, else all commands that wait, encoded.
+    /// Empty if there is nothing.
+    pub fn output(&mut self, key: ConnectionKey, now: u64) -> &[u8] {
+        if self.connections.get(key).is_some_and(|connection| connection.is_flushed()) {
+            self.encode_batch(key, now);
+        }
+        self.connections.get(key).map_or(&[], Connection::output)
+    }
+
+    /// `count` bytes of the output were sent.
+    pub fn on_sent(&mut self, key: ConnectionKey, count: usize) {
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.on_sent(count);
+        }
+    }
+
+    fn encode_batch(&mut self, key: ConnectionKey, now: u64) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if !connection.has_room() {
+            return;
+        }
+        connection.begin_batch(now);
+        while let Some(connection) = self.connections.get_mut(key)
+            && connection.has_room()
+            && let Some(owner) = connection.queue.next_unsent()
+        {
+            self.encode(key, owner, now);
+        }
+        if let Some(blame) = self.connections.get(key).and_then(|it| it.overdue_at(self.patience)) {
+            self.schedule(blame);
+        }
+    }
+
+    fn encode(&mut self, key: ConnectionKey, owner: Owner, now: u64) {
+        match owner {
+            Owner::Command(command) => self.encode_command(key, command, now),
+            Owner::Probe => self.encode_words(key, owner, &["PING"], metrics::Command::Ping, now),
+            Owner::Topology(_) => self.encode_query(key, owner, now),
+            Owner::Asking | Owner::Subscription => {}
+        }
+    }
+
+    fn encode_command(&mut self, key: ConnectionKey, command_key: CommandKey, now: u64) {
+        self.drop_gone(command_key);
+        let Some(command) = self.commands.get_mut(command_key) else { return };
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let node = connection.node;
+        if command.is_asking {
+            pack(connection.buffer(), &["ASKING"]);
+            connection.queue.on_sent(Owner::Asking, now);
+        }
+        command.encode(&self.scripts, connection.buffer());
+        connection.queue.on_sent(Owner::Command(command_key), now);
+        let counted = match command.by {
+            By::Sha => metrics::Command::Evalsha,
+            By::Source => metrics::Command::Eval,
+        };
+        let is_asking = command.is_asking;
+        command.on_sent();
+        for member in &command.members {
+            if let Some(request) = self.requests.get_mut(member.request) {
+                request.on_sent(member.first, command.len(), node);
+            }
+        }
+        self.count(node, |node| {
+            node.count_command(counted);
+            if is_asking {
+                node.count_command(metrics::Command::Asking);
+            }
+        });
+    }
+
+    /// Takes the requests for which nobody waits any more out of a command that was not sent. One that
+    /// nobody waits for is dropped.
+    fn drop_gone(&mut self, key: CommandKey) {
+        let Some(command) = self.commands.get(key) else { return };
+        let is_gone = |member: &&Member| !self.is_waiting(member.request);
+        let Some(first) = command.members.iter().find(is_gone).copied() else { return };
+        let Some(command) = self.commands.get_mut(key) else { return };
+        command.members.retain(|member| member.request != first.request);
+        let is_unneeded = command.members.is_empty();
+        self.settle(first, Err(Trouble::Lost));
+        match is_unneeded {
+            true => self.commands.remove(key),
+            false => self.drop_gone(key),
+        }
+    }
+
+    fn encode_words(
+        &mut self,
+        key: ConnectionKey,
+        owner: Owner,
+        words: &[&str],
+        counted: metrics::Command,
+        now: u64,
+    ) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        pack(connection.buffer(), words);
+        connection.queue.on_sent(owner, now);
+        let node = connection.node;
+        self.count(node, |node| node.count_command(counted));
+    }
+
+    fn encode_query(&mut self, key: ConnectionKey, owner: Owner, now: u64) {
+        let Some(query) = self.topology.query() else { return };
+        let words: Vec<_> = query.words.iter().map(String::as_str).collect();
+        if let Some(channel) = query.channel {
+            self.encode_subscription(key, &["UNSUBSCRIBE", channel], now);
+            self.encode_words(key, owner, &words, query.command, now);
+            self.encode_subscription(key, &["SUBSCRIBE", channel], now);
+        } else {
+            self.encode_words(key, owner, &words, query.command, now);
+        }
+    }
+
+    fn encode_subscription(&mut self, key: ConnectionKey, words: &[&str], now: u64) {
+        if let Some(connection) = self.connections.get_mut(key) {
+            pack(connection.buffer(), words);
+            connection.queue.on_sent(Owner::Subscription, now);
+        }
+    }
+}
+
+/// Losing.
+impl Client {
+    /// A connection is gone, or could not be made.
+    pub fn on_lost(&mut self, key: ConnectionKey, fault: &Fault, now: u64) {
+        let random = self.random.next();
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if matches!(connection.state, State::Idle | State::Down) {
+            return;
+        }
+        self.actions.push_back(Action::Close(key));
+        let was_ready = connection.is_ready();
+        if !was_ready && self.try_next_target(key, now) {
+            return;
+        }
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let node = connection.node;
+        let next = connection.on_lost(fault, now, random);
+        self.recount(key);
+        if was_ready && self.topology.query().is_some() {
+            self.want_refresh(now);
+        }
+        self.lose_in_flight(key, node, now);
+        match next {
+            Next::Connect { is_first } => {
+                self.count_error(node, ErrorKind::Lost);
+                if is_first {
+                    let name = self.nodes.get(node).map_or("", super::Node::name);
+                    let line = format!("redis {name}: {fault}, reconnecting");
+                    self.actions.push_back(Action::Log(Level::Notice, line));
+                }
+                self.connect(key, now);
+            }
+            Next::Wait(delay) => self.on_unreachable(key, node, fault, delay, now),
+        }
+    }
+
+    /// Goes on with the next address of the node's host, unless all were tried: a host is not down
+    /// because one of its addresses is.
+    fn try_next_target(&mut self, key: ConnectionKey, now: u64) -> bool {
+        let Some(connection) = self.connections.get_mut(key) else { return false };
+        let count = self.nodes.get(connection.node).map_or(0, |node| node.targets.len());
+        connection.address = connection.address.wrapping_add(1).checked_rem(count).unwrap_or(0);
+        connection.tried = connection.tried.saturating_add(1);
+        if connection.tried >= count {
+            connection.tried = 0;
+            return false;
+        }
+        let end = now.saturating_add(self.connect_timeout);
+        connection.timer = Some(end);
+        self.schedule(end);
+        self.dial(key, now);
+        true
+    }
+
+    /// No attempt to connect is made before `delay` has passed: what was not sent goes elsewhere.
+    fn on_unreachable(
+        &mut self,
+        key: ConnectionKey,
+        node_key: NodeKey,
+        fault: &Fault,
+        delay: u64,
+        now: u64,
+    ) {
+        let at = now.saturating_add(delay);
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.timer = Some(at);
+        }
+        self.schedule(at);
+        self.count_error(node_key, error_kind(fault));
+        if self.nodes.get(node_key).is_some_and(|node| node.ready == 0) {
+            self.on_node_down(node_key, fault.to_string());
+        }
+        self.lose_unsent(key, node_key, now);
+    }
+
+    /// The replies to what is in flight will not come: it may have run.
+    fn lose_in_flight(&mut self, key: ConnectionKey, node: NodeKey, now: u64) {
+        while let Some(owner) = self.connections.get_mut(key).and_then(|it| it.queue.next_lost()) {
+            match owner {
+                Owner::Command(command) => {
+                    self.count_undecided(command, node);
+                    self.fail(command, Trouble::Lost, now);
+                }
+                owner => self.lose_other(owner, node, now),
+            }
+        }
+    }
+
+    fn lose_unsent(&mut self, key: ConnectionKey, node: NodeKey, now: u64) {
+        while let Some(owner) = self.connections.get_mut(key).and_then(|it| it.queue.next_unsent()) {
+            match owner {
+                Owner::Command(command) => {
+                    self.count_undecided(command, node);
+                    self.park(command, Trouble::Lost, now);
+                }
+                owner => self.lose_other(owner, node, now),
+            }
+        }
+    }
+
+    /// Ends the connection of a node that is removed.
+    pub(super) fn abandon(&mut self, key: ConnectionKey, node: NodeKey, now: u64) {
+        self.actions.push_back(Action::Close(key));
+        self.lose_in_flight(key, node, now);
+        self.lose_unsent(key, node, now);
+        self.connections.remove(key);
+    }
+
+    fn lose_other(&mut self, owner: Owner, node: NodeKey, now: u64) {
+        match owner {
+            Owner::Probe => {
+                if let Some(node) = self.nodes.get_mut(node) {
+                    node.is_probed = false;
+                }
+            }
+            Owner::Topology(number) => self.on_query_failed(number, now),
+            Owner::Command(_) | Owner::Asking | Owner::Subscription => {}
+        }
+    }
+}
+
+/// As it is counted that a connection is gone for a while.
+fn error_kind(fault: &Fault) -> ErrorKind {
+    match fault {
+        Fault::Connect(_) | Fault::ConnectTimeout => ErrorKind::Connect,
+        Fault::Closed(_) | Fault::Silent => ErrorKind::Lost,
+        Fault::Protocol(_) => ErrorKind::Protocol,
+        Fault::Handshake(_, refusal) if refusal.kind == RefusalKind::Auth => ErrorKind::Auth,
+        Fault::Handshake(..) | Fault::Unfit(_) => ErrorKind::Unfit,
+    }
+}

@@ -1,0 +1,25 @@
+//! The Redis client on NGINX's own event loop.
+//!
+//! What it does is said in the pure crate, in [`rate_limit_core::client`]; here are the sockets, the
+//! timers, TLS and the resolver that NGINX lends to it.
+
+use std::sync::Arc;
+
+use once_cell::sync::Lazy;
+use rate_limit_core::redis::script::Scripts;
+
+mod address;
+mod driver;
+mod resolver;
+mod socket;
+#[cfg_attr(not(ngx_feature = "ssl"), path = "client/no_tls.rs")]
+pub(crate) mod tls;
+#[cfg_attr(not(ngx_feature = "ssl"), allow(dead_code))]
+mod tls_settings;
+
+pub(crate) use address::target;
+pub(crate) use driver::Driver;
+pub(crate) use tls_settings::TlsSettings;
+
+/// The scripts of the module.
+pub(crate) static SCRIPTS: Lazy<Arc<Scripts>> = Lazy::new(|| Arc::new(Scripts::new()));

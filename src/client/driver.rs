@@ -1,0 +1,669 @@
+//! Lends NGINX's sockets, timers, resolver and events to a client of the pure crate.
+//!
+//! It decides nothing: it hands events to the [`Client`], with the time, and carries out the actions
+//! that come of them. Nothing that it calls calls it back: NGINX's functions only register, post or
+//! move bytes, and requests are resumed by posted events. So no two of its functions are ever on the
+//! stack at once.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ngx::ffi::{
+    NGX_LOG_ALERT, NGX_LOG_DEBUG_ALL, NGX_LOG_ERR, NGX_LOG_NOTICE, ngx_connection_t,
+    ngx_current_msec, ngx_cycle, ngx_event_t, ngx_exiting, ngx_log_t, ngx_msec_t, ngx_pid,
+    ngx_post_event, ngx_posted_events, ngx_random, ngx_timeofday, ngx_worker,
+};
+use ngx::ngx_log_debug;
+use rate_limit_core::client::{
+    Action, Answer, Charge, Client, Config, ConnectionKey, Fault, Level, NodeKey, RequestKey,
+    Target, Trouble,
+};
+use rate_limit_core::rate::MILLISECOND;
+
+use super::SCRIPTS;
+use super::resolver::Resolution;
+use super::socket::{Socket, Transfer};
+use super::tls::{Peer, Tls};
+use crate::clock::monotonic_micros;
+use crate::event::{Posted, Timer};
+use crate::log::log;
+use crate::shm::{NodeRecord, Shared, View};
+
+/// What concerns single requests is logged at most this often, in ms.
+const COMPLAIN_EVERY: u64 = 10_000;
+
+/// One worker's client of one store, driven by NGINX.
+pub(crate) struct Driver {
+    state: RefCell<State>,
+}
+
+struct State {
+    /// Where the driver is, for NGINX's events.
+    driver: NonNull<Driver>,
+    client: Client,
+    shared: Shared,
+    /// The store, as the records of its nodes are told from those of other stores.
+    store: String,
+    tls: Option<Rc<Tls>>,
+    /// By the index of the connection.
+    wires: Vec<Option<Wire>>,
+    /// By the index of the request: the event that resumes it.
+    wakers: Vec<Option<(RequestKey, NonNull<ngx_event_t>)>>,
+    /// By the index of the node.
+    nodes: Vec<Option<KnownNode>>,
+    timer: Timer,
+    /// When the timer expires, in µs.
+    timer_at: Option<u64>,
+    turn_end: Posted,
+    is_leaving: bool,
+    /// How long the addresses of a host may be looked for, in ms.
+    resolve_timeout: ngx_msec_t,
+    /// In which NGINX does not report each attempt to connect.
+    quiet_log: Box<Cell<ngx_log_t>>,
+}
+
+/// What there is of a connection.
+struct Wire {
+    transport: Transport,
+    /// What could not be sent waits for an event.
+    is_blocked: bool,
+    /// Dropped last: the transport's events refer to it.
+    tag: Rc<Tag>,
+}
+
+/// The data of NGINX's events about a connection. It stays where it is, and is only read.
+struct Tag {
+    driver: NonNull<Driver>,
+    key: ConnectionKey,
+    /// Posted when the resolver has found addresses.
+    resolved: Posted,
+}
+
+enum Transport {
+    Nothing,
+    Resolving(Box<Resolution>),
+    Connecting(Socket),
+    Open(Socket),
+}
+
+/// A node, as the other workers see it.
+struct KnownNode {
+    key: NodeKey,
+    record: &'static NodeRecord,
+    /// The server as TLS knows it, where TLS is spoken.
+    peer: Option<Rc<Peer>>,
+}
+
+/// For requests.
+impl Driver {
+    /// A client of the store that `config` describes; nothing is connected yet.
+    pub(crate) fn new(
+        config: Config,
+        reference: String,
+        tls: Option<Rc<Tls>>,
+        shared: Shared,
+    ) -> Box<Self> {
+        // SAFETY: set before any worker runs.
+        let client_name = format!("nginx_rate_limit_redis:{}", unsafe { ngx_pid });
+        let config = Config { client_name, seed: ngx_random().unsigned_abs(), ..config };
+        let state = State {
+            driver: NonNull::dangling(),
+            client: Client::new(config.clone(), Arc::clone(&SCRIPTS)),
+            shared,
+            store: reference,
+            tls,
+            wires: Vec::new(),
+            wakers: Vec::new(),
+            nodes: Vec::new(),
+            timer: Timer::background(),
+            timer_at: None,
+            turn_end: Posted::new(),
+            is_leaving: false,
+            // The other half is left for connecting.
+            resolve_timeout: (config.connect_timeout / 2 / MILLISECOND) as ngx_msec_t,
+            quiet_log: Box::new(Cell::new(quiet_log())),
+        };
+        let driver = Box::new(Self { state: RefCell::new(state) });
+        driver.state.borrow_mut().driver = NonNull::from(&*driver);
+        driver.act(|_| ());
+        driver
+    }
+
+    /// Connects, before the first request needs it.
+    pub(crate) fn start(&self) {
+        self.act(|state| state.client.start(monotonic_micros()));
+    }
+
+    /// Charges a request: see [`Client::submit`]. `wake` is posted when the outcome is known later
+    /// than now.
+    ///
+    /// # Safety
+    /// `wake` must be valid until the request is released.
+    pub(crate) unsafe fn submit(
+        &self,
+        charges: &[Charge<'_>],
+        timeout: u64,
+        now: u64,
+        wake: NonNull<ngx_event_t>,
+    ) -> RequestKey {
+        self.act(|state| {
+            let key = state.client.submit(charges, timeout, now);
+            place(&mut state.wakers, key.index(), (key, wake));
+            key
+        })
+    }
+
+    /// What came of a request, once that is known.
+    pub(crate) fn outcome(&self, key: RequestKey) -> Option<Result<(), Trouble>> {
+        self.state.borrow().client.outcome(key)
+    }
+
+    /// Does something with what became of each charge of a request.
+    pub(crate) fn with_answers<T>(&self, key: RequestKey, act: impl FnOnce(&[Answer]) -> T) -> T {
+        act(self.state.borrow().client.answers(key))
+    }
+
+    /// Counts for each node that decided a request how long that took, in µs.
+    pub(crate) fn count_wait(&self, key: RequestKey, wait: u64) {
+        let state = self.state.borrow();
+        let mut counted = None;
+        for answer in state.client.answers(key) {
+            if answer.verdict.is_some() && answer.node != counted {
+                counted = answer.node;
+                counted.and_then(|node| state.record(node)).into_iter().for_each(|it| it.count_wait(wait));
+            }
+        }
+    }
+
+    /// Forgets a request: see [`Client::release`].
+    pub(crate) fn release(&self, key: RequestKey, refund: bool) {
+        self.act(|state| {
+            if let Some(waker) = state.wakers.get_mut(key.index())
+                && waker.is_some_and(|(other, _)| other == key)
+            {
+                *waker = None;
+            }
+            state.client.release(key, refund);
+        });
+    }
+
+    /// Gives back what was charged: see [`Client::refund`].
+    pub(crate) fn refund(&self, charge: &Charge<'_>) {
+        self.act(|state| state.client.refund(charge, monotonic_micros()));
+    }
+
+    /// Tells the client of an event, and does what comes of it.
+    fn act<T>(&self, event: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state.borrow_mut();
+        let result = event(&mut state);
+        state.carry_out();
+        result
+    }
+}
+
+/// Actions.
+impl State {
+    fn carry_out(&mut self) {
+        // SAFETY: only NGINX writes it, in this thread.
+        if unsafe { ngx_exiting } != 0 && !std::mem::replace(&mut self.is_leaving, true) {
+            self.client.leave();
+        }
+        while let Some(action) = self.client.poll_action() {
+            match action {
+                Action::EndTurn => self.post_turn_end(),
+                Action::Send(key) => self.send(key),
+                Action::Complete(key) => self.wake(key),
+                Action::Count(node) => self.count(node),
+                Action::Resolve { connection, host, port } => self.resolve(connection, &host, port),
+                Action::Connect(key, target) => self.connect(key, &target),
+                Action::Close(key) => self.close(key),
+                Action::View(node) => self.show(node),
+                Action::Remove(node) => self.forget(node),
+                Action::Down(node, reason) => self.log_down(node, &reason),
+                Action::Up(node) => self.log_up(node),
+                Action::Complain(node, what) => self.log_complaint(node, &what),
+                Action::Log(Level::Error, line) => log!(NGX_LOG_ERR, cycle_log(), "{line}"),
+                Action::Log(Level::Notice, line) => log!(NGX_LOG_NOTICE, cycle_log(), "{line}"),
+            }
+        }
+        self.set_timer();
+    }
+
+    fn post_turn_end(&self) {
+        // SAFETY: the driver stays where it is until it is dropped, which cancels the event.
+        unsafe { self.turn_end.post(Some(on_turn_end), self.driver.as_ptr(), cycle_log()) };
+    }
+
+    /// Has the request go on in this turn.
+    fn wake(&self, key: RequestKey) {
+        let waker = self.wakers.get(key.index()).copied().flatten();
+        if let Some((_, event)) = waker.filter(|(other, _)| *other == key) {
+            // SAFETY: the event is that of the client's connection, and is valid until the request is
+            // released, which forgets the waker. NGINX takes it from the queue if the connection is
+            // closed first.
+            unsafe { ngx_post_event(event.as_ptr(), &raw mut ngx_posted_events) };
+        }
+    }
+
+    fn set_timer(&mut self) {
+        // A worker that is leaving waits for requests, and for nothing else.
+        self.timer.set_background(self.client.waiting() == 0);
+        let at = self.client.timer();
+        if self.timer_at == at && self.timer.is_set() == at.is_some() {
+            return;
+        }
+        self.timer_at = at;
+        match at {
+            // SAFETY: as for the end of the turn; dropping it stops the timer.
+            Some(at) => unsafe {
+                self.timer.start(delay_until(at), Some(on_timer), self.driver.as_ptr(), cycle_log());
+            },
+            None => self.timer.stop(),
+        }
+    }
+
+    fn resolve(&mut self, key: ConnectionKey, host: &str, port: u16) {
+        let tag = self.tag(key);
+        let pointer = Rc::as_ptr(&tag);
+        // SAFETY: the tag outlives the resolution, which is dropped before it in the wire.
+        let done = move || unsafe {
+            (*pointer).resolved.post(Some(on_resolved), pointer, cycle_log());
+        };
+        match Resolution::start(host, port, self.resolve_timeout, done) {
+            Some(resolution) => self.wire(tag, Transport::Resolving(resolution)),
+            None => self.client.on_resolved(key, Vec::new(), monotonic_micros()),
+        }
+    }
+
+    fn connect(&mut self, key: ConnectionKey, target: &Target) {
+        let log = self.quiet_log.as_ptr();
+        ngx_log_debug!(log, "rate_limit_redis: connect to {target:?}");
+        let tag = self.tag(key);
+        let data = Rc::as_ptr(&tag).cast_mut().cast();
+        match Socket::connect(target, log, Some(on_socket), data) {
+            Ok(socket) => self.wire(tag, Transport::Connecting(socket)),
+            Err(error) => self.client.on_lost(key, &unconnected(&error), monotonic_micros()),
+        }
+    }
+
+    fn close(&mut self, key: ConnectionKey) {
+        if let Some(wire) = self.wires.get_mut(key.index()) {
+            *wire = None;
+        }
+    }
+
+    fn tag(&self, key: ConnectionKey) -> Rc<Tag> {
+        Rc::new(Tag { driver: self.driver, key, resolved: Posted::new() })
+    }
+
+    /// From now on this is what there is of the connection that the tag names.
+    fn wire(&mut self, tag: Rc<Tag>, transport: Transport) {
+        place(&mut self.wires, tag.key.index(), Wire { transport, is_blocked: false, tag });
+    }
+
+    fn socket(&mut self, key: ConnectionKey) -> Option<&mut Socket> {
+        match &mut self.wires.get_mut(key.index())?.as_mut()?.transport {
+            Transport::Open(socket) => Some(socket),
+            _ => None,
+        }
+    }
+
+    /// Sends all that there is to be sent, as far as the socket takes it.
+    fn send(&mut self, key: ConnectionKey) {
+        let result = self.try_send(key);
+        if let Err(error) = result {
+            self.client.on_lost(key, &closed(error), monotonic_micros());
+        }
+    }
+
+    fn try_send(&mut self, key: ConnectionKey) -> io::Result<()> {
+        let now = monotonic_micros();
+        let Some(Some(wire)) = self.wires.get_mut(key.index()) else { return Ok(()) };
+        let Transport::Open(socket) = &mut wire.transport else { return Ok(()) };
+        wire.is_blocked = false;
+        loop {
+            let bytes = self.client.output(key, now);
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            match socket.send(bytes)? {
+                Transfer::Moved(count) => self.client.on_sent(key, count),
+                Transfer::Later => {
+                    wire.is_blocked = true;
+                    return socket.watch();
+                }
+            }
+        }
+    }
+}
+
+/// Events.
+impl State {
+    /// Something has become possible on a socket.
+    fn on_socket(&mut self, key: ConnectionKey) {
+        if !self.establish(key) {
+            return;
+        }
+        self.receive(key);
+        if self.wires.get(key.index()).is_some_and(|it| it.as_ref().is_some_and(|it| it.is_blocked)) {
+            self.send(key);
+        }
+    }
+
+    /// Goes on with connecting, and with TLS where it is spoken; whether the connection can be used.
+    fn establish(&mut self, key: ConnectionKey) -> bool {
+        let peer = self.peer(key);
+        let Some(Some(wire)) = self.wires.get_mut(key.index()) else { return false };
+        let Transport::Connecting(socket) = &mut wire.transport else {
+            return matches!(wire.transport, Transport::Open(_));
+        };
+        match connected(socket, peer.as_deref()) {
+            Ok(false) => false,
+            Ok(true) => {
+                let transport = std::mem::replace(&mut wire.transport, Transport::Nothing);
+                if let Transport::Connecting(socket) = transport {
+                    wire.transport = Transport::Open(socket);
+                }
+                self.client.on_connected(key);
+                true
+            }
+            Err(fault) => {
+                self.client.on_lost(key, &fault, monotonic_micros());
+                false
+            }
+        }
+    }
+
+    /// Reads all that has come, and hands it to the client.
+    fn receive(&mut self, key: ConnectionKey) {
+        let now = monotonic_micros();
+        let mut has_read = false;
+        while let Some(Some(wire)) = self.wires.get_mut(key.index())
+            && let Transport::Open(socket) = &mut wire.transport
+            && socket.is_readable()
+        {
+            match socket.receive(self.client.space(key)) {
+                Ok(Transfer::Moved(count)) => self.client.on_received(key, count, now),
+                Ok(Transfer::Later) => break,
+                Err(error) => {
+                    self.client.on_lost(key, &closed(error), now);
+                    break;
+                }
+            }
+            has_read = true;
+        }
+        if has_read {
+            self.shared.count_lag(now.saturating_sub(turn_start()));
+            self.remember_session(key);
+            if let Some(Err(error)) = self.socket(key).map(Socket::watch) {
+                self.client.on_lost(key, &closed(error), now);
+            }
+        }
+    }
+
+    /// The timer has expired. What the worker was too busy to read is read first.
+    fn on_timer(&mut self) {
+        if let Some(at) = self.timer_at.take() {
+            self.shared.count_lag(monotonic_micros().saturating_sub(at));
+        }
+        let keys: Vec<_> = self.wires.iter().flatten().map(|wire| wire.tag.key).collect();
+        for key in keys {
+            if let Some(Some(wire)) = self.wires.get_mut(key.index()) {
+                match &mut wire.transport {
+                    Transport::Connecting(socket) | Transport::Open(socket) => socket.look_again(),
+                    _ => {}
+                }
+            }
+            self.on_socket(key);
+        }
+        self.client.on_timer(monotonic_micros());
+    }
+
+    fn on_resolved(&mut self, key: ConnectionKey) {
+        let Some(Some(wire)) = self.wires.get_mut(key.index()) else { return };
+        if let Transport::Resolving(resolution) = &wire.transport
+            && let Some(targets) = resolution.take()
+        {
+            self.client.on_resolved(key, targets, monotonic_micros());
+        }
+    }
+}
+
+/// TLS.
+impl State {
+    /// The server that a connection leads to, where TLS is spoken.
+    fn peer(&mut self, key: ConnectionKey) -> Option<Rc<Peer>> {
+        let tls = self.tls.clone()?;
+        let node = self.client.node_of(key)?;
+        let host = self.client.node(node)?.host().to_owned();
+        let known = self.known(node)?;
+        Some(Rc::clone(known.peer.get_or_insert_with(|| Rc::new(Peer::new(tls, &host)))))
+    }
+
+    /// Has the session remembered, for the next connection to the server.
+    fn remember_session(&mut self, key: ConnectionKey) {
+        if self.tls.is_some()
+            && let Some(peer) = self.peer(key)
+            && let Some(socket) = self.socket(key)
+        {
+            socket.remember(&peer);
+        }
+    }
+}
+
+/// What the workers share about nodes.
+impl State {
+    fn known(&mut self, key: NodeKey) -> Option<&mut KnownNode> {
+        let is_known = self.nodes.get(key.index()).is_some_and(|known| {
+            known.as_ref().is_some_and(|known| known.key == key)
+        });
+        if !is_known {
+            let record = self.shared.node(self.client.node(key)?.name(), &self.store);
+            place(&mut self.nodes, key.index(), KnownNode { key, record, peer: None });
+            self.set_view(key, View::default(), true);
+        }
+        self.nodes.get_mut(key.index())?.as_mut()
+    }
+
+    fn record(&self, key: NodeKey) -> Option<&'static NodeRecord> {
+        let known = self.nodes.get(key.index())?.as_ref()?;
+        (known.key == key).then_some(known.record)
+    }
+
+    fn count(&mut self, key: NodeKey) {
+        if let (Some(counts), Some(known)) = (self.client.take_counts(key), self.known(key)) {
+            known.record.add(&counts);
+        }
+    }
+
+    /// Shows what this worker knows of a node.
+    fn show(&mut self, key: NodeKey) {
+        let Some(view) = self.client.node(key).map(|node| node.view()) else { return };
+        if self.known(key).is_some() {
+            let small = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
+            let view = View {
+                ready: small(view.ready),
+                others: small(view.others),
+                is_open: view.is_open,
+                ..View::default()
+            };
+            // A worker that is leaving closes its connections, which says nothing about the server.
+            self.set_view(key, if self.is_leaving { View::default() } else { view }, false);
+        }
+    }
+
+    fn set_view(&self, key: NodeKey, view: View, is_first: bool) {
+        let view = View { pid: std::process::id(), ..view };
+        if let Some(record) = self.record(key) {
+            // SAFETY: set before any worker runs.
+            record.set_view(unsafe { ngx_worker }, view, is_first);
+        }
+    }
+
+    fn forget(&mut self, key: NodeKey) {
+        self.set_view(key, View::default(), false);
+        if self.record(key).is_some()
+            && let Some(known) = self.nodes.get_mut(key.index())
+        {
+            *known = None;
+        }
+    }
+
+    /// Logs, once for all workers, that a node is down.
+    fn log_down(&mut self, key: NodeKey, reason: &str) {
+        let Some(known) = self.known(key) else { return };
+        let is_new = known.record.goes_down(unix_ms());
+        let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
+        if is_new {
+            log!(NGX_LOG_ERR, cycle_log(), "redis {name} is down: {reason}");
+        }
+    }
+
+    /// Logs, once for all workers, that a node is up again.
+    fn log_up(&mut self, key: NodeKey) {
+        let Some(known) = self.known(key) else { return };
+        let Some((since, undecided)) = known.record.comes_up() else { return };
+        let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
+        let seconds = unix_ms().saturating_sub(since) as f64 / 1_000.0;
+        log!(
+            NGX_LOG_ERR,
+            cycle_log(),
+            "redis {name} is up again after {seconds:.3} s, {undecided} requests were not decided by it"
+        );
+    }
+
+    /// Logs what is wrong with a node that is there, but not for every request.
+    fn log_complaint(&mut self, key: NodeKey, what: &str) {
+        let Some(known) = self.known(key) else { return };
+        let is_due = known.record.may_complain(unix_ms(), COMPLAIN_EVERY);
+        let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
+        if is_due {
+            log!(NGX_LOG_ERR, cycle_log(), "redis {name} {what}");
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        state.timer.stop();
+        state.turn_end.cancel();
+        for known in state.nodes.iter().flatten() {
+            state.set_view(known.key, View::default(), false);
+        }
+    }
+}
+
+impl Drop for Tag {
+    fn drop(&mut self) {
+        self.resolved.cancel();
+    }
+}
+
+/// Puts something at an index, behind as many empty places as it takes.
+fn place<T>(places: &mut Vec<Option<T>>, index: usize, value: T) {
+    if places.len() <= index {
+        places.resize_with(index.saturating_add(1), || None);
+    }
+    if let Some(place) = places.get_mut(index) {
+        *place = Some(value);
+    }
+}
+
+/// Whether a socket is connected, and secured where TLS is spoken.
+fn connected(socket: &mut Socket, peer: Option<&Peer>) -> Result<bool, Fault> {
+    if !socket.is_secured() && !socket.is_connected().map_err(|error| unconnected(&error))? {
+        return Ok(false);
+    }
+    let insecure = |error: io::Error| Fault::Connect(describe(&error));
+    peer.map_or(Ok(true), |peer| socket.secure(peer).map_err(insecure))
+}
+
+fn unconnected(error: &io::Error) -> Fault {
+    Fault::Connect(format!("connect() failed {}", describe(error)))
+}
+
+fn closed(error: io::Error) -> Fault {
+    Fault::Closed(describe(&error))
+}
+
+/// An error of the system as NGINX writes it: `(111: Connection refused)`.
+fn describe(error: &io::Error) -> String {
+    let text = error.to_string();
+    match error.raw_os_error() {
+        Some(number) => {
+            let text = text.split(" (os error").next().unwrap_or_default();
+            format!("({number}: {text})")
+        }
+        None => text,
+    }
+}
+
+/// How long it is until `at`, in µs of the monotonic clock, from the time at which NGINX's timers of
+/// this turn start.
+fn delay_until(at: u64) -> ngx_msec_t {
+    at.div_ceil(MILLISECOND).saturating_sub(turn_start() / MILLISECOND) as ngx_msec_t
+}
+
+/// When this turn of the event loop began, in µs of the monotonic clock.
+fn turn_start() -> u64 {
+    // SAFETY: only NGINX writes it, in this thread.
+    (unsafe { ngx_current_msec } as u64).saturating_mul(MILLISECOND)
+}
+
+/// The time in ms, as NGINX knows it.
+fn unix_ms() -> u64 {
+    let now = ngx_timeofday();
+    now.sec.unsigned_abs().saturating_mul(1_000).saturating_add(now.msec as u64)
+}
+
+fn cycle_log() -> *mut ngx_log_t {
+    // SAFETY: a process that runs modules has a cycle, and a cycle has a log.
+    unsafe { (*ngx_cycle).log }
+}
+
+/// A copy of the cycle's log in which only alerts, and debugging if it is on, are written.
+fn quiet_log() -> ngx_log_t {
+    // SAFETY: see `cycle_log`; the structure holds nothing that a copy could free twice.
+    let mut log = unsafe { std::ptr::read(cycle_log()) };
+    let debug = log.log_level & NGX_LOG_DEBUG_ALL as usize;
+    log.log_level = if debug == 0 { NGX_LOG_ALERT as usize } else { log.log_level };
+    log
+}
+
+/// Tells the driver of a connection's event.
+///
+/// # Safety
+/// `data` must be the tag of a wire that was not dropped.
+unsafe fn on_wire(data: *const Tag, event: impl FnOnce(&mut State, ConnectionKey)) {
+    // SAFETY: the tag is valid, as the caller says, and is only ever read. The driver drops its wires
+    // before it goes, so it is there. The key is copied: the event may end the wire.
+    let (driver, key) = unsafe { ((*data).driver, (*data).key) };
+    // SAFETY: as above.
+    unsafe { driver.as_ref() }.act(|state| event(state, key));
+}
+
+unsafe extern "C" fn on_socket(event: *mut ngx_event_t) {
+    // SAFETY: the data of an event of NGINX's connection is that connection, whose data is the tag of
+    // the wire that the socket belongs to; closing the socket removes its events.
+    unsafe { on_wire((*(*event).data.cast::<ngx_connection_t>()).data.cast(), State::on_socket) };
+}
+
+unsafe extern "C" fn on_resolved(event: *mut ngx_event_t) {
+    // SAFETY: the event is part of the tag that is its data; dropping the tag removes it.
+    unsafe { on_wire((*event).data.cast(), State::on_resolved) };
+}
+
+unsafe extern "C" fn on_timer(event: *mut ngx_event_t) {
+    // SAFETY: the data is the driver, and dropping it stops the timer.
+    unsafe { &*(*event).data.cast::<Driver>() }.act(State::on_timer);
+}
+
+unsafe extern "C" fn on_turn_end(event: *mut ngx_event_t) {
+    // SAFETY: the data is the driver, and dropping it cancels the event.
+    let driver = unsafe { &*(*event).data.cast::<Driver>() };
+    driver.act(|state| state.client.on_turn_end(monotonic_micros()));
+}
