@@ -311,6 +311,7 @@ impl Client {
         while let Some(connection) = self.to_flush.pop() {
             if let Some(entry) = self.connections.get_mut(connection) {
                 entry.is_flush_due = false;
+                self.encode_batch(connection, now);
                 self.actions.push_back(Action::Send(connection));
             }
         }
@@ -319,8 +320,9 @@ impl Client {
     /// The timer has expired. The owner must have read every socket before: a reply that has come is
     /// not late because it was not read.
     pub fn on_timer(&mut self, now: u64) {
-        if self.timer.is_some_and(|due| now.saturating_sub(due) >= LATE) {
-            self.excuse_all(now);
+        let away = self.timer.map_or(0, |due| now.saturating_sub(due));
+        if away >= LATE {
+            self.excuse_all(away, now);
         }
         self.expire_requests(now);
         self.release_held(now);

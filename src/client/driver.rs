@@ -173,21 +173,25 @@ impl Driver {
         for answer in state.client.answers(key) {
             if answer.verdict.is_some() && answer.node != counted {
                 counted = answer.node;
-                counted.and_then(|node| state.record(node)).into_iter().for_each(|it| it.count_wait(wait));
+                counted
+                    .and_then(|node| state.record(node))
+                    .into_iter()
+                    .for_each(|it| it.count_wait(wait));
             }
         }
     }
 
     /// Forgets a request: see [`Client::release`].
     pub(crate) fn release(&self, key: RequestKey, refund: bool) {
-        self.act(|state| {
-            if let Some(waker) = state.wakers.get_mut(key.index())
-                && waker.is_some_and(|(other, _)| other == key)
-            {
-                *waker = None;
-            }
-            state.client.release(key, refund);
-        });
+        let mut state = self.state.borrow_mut();
+        if let Some(waker) = state.wakers.get_mut(key.index())
+            && waker.is_some_and(|(other, _)| other == key)
+        {
+            *waker = None;
+        }
+        // Nothing is to be done about that.
+        state.client.release(key, refund);
+        state.wait_for_requests();
     }
 
     /// Gives back what was charged: see [`Client::refund`].
@@ -232,6 +236,11 @@ impl State {
         self.set_timer();
     }
 
+    /// A worker that is leaving waits for requests, and for nothing else.
+    fn wait_for_requests(&self) {
+        self.timer.set_background(self.client.waiting() == 0);
+    }
+
     fn post_turn_end(&self) {
         // SAFETY: the driver stays where it is until it is dropped, which cancels the event.
         unsafe { self.turn_end.post(Some(on_turn_end), self.driver.as_ptr(), cycle_log()) };
@@ -249,8 +258,7 @@ impl State {
     }
 
     fn set_timer(&mut self) {
-        // A worker that is leaving waits for requests, and for nothing else.
-        self.timer.set_background(self.client.waiting() == 0);
+        self.wait_for_requests();
         let at = self.client.timer();
         if self.timer_at == at && self.timer.is_set() == at.is_some() {
             return;
@@ -259,7 +267,12 @@ impl State {
         match at {
             // SAFETY: as for the end of the turn; dropping it stops the timer.
             Some(at) => unsafe {
-                self.timer.start(delay_until(at), Some(on_timer), self.driver.as_ptr(), cycle_log());
+                self.timer.start(
+                    delay_until(at),
+                    Some(on_timer),
+                    self.driver.as_ptr(),
+                    cycle_log(),
+                );
             },
             None => self.timer.stop(),
         }
@@ -348,7 +361,8 @@ impl State {
             return;
         }
         self.receive(key);
-        if self.wires.get(key.index()).is_some_and(|it| it.as_ref().is_some_and(|it| it.is_blocked)) {
+        if self.wires.get(key.index()).is_some_and(|it| it.as_ref().is_some_and(|it| it.is_blocked))
+        {
             self.send(key);
         }
     }
@@ -361,7 +375,12 @@ impl State {
             return matches!(wire.transport, Transport::Open(_));
         };
         match connected(socket, peer.as_deref()) {
-            Ok(false) => false,
+            Ok(false) => {
+                if socket.is_secured() {
+                    self.client.on_securing(key);
+                }
+                false
+            }
             Ok(true) => {
                 let transport = std::mem::replace(&mut wire.transport, Transport::Nothing);
                 if let Transport::Connecting(socket) = transport {
@@ -457,9 +476,10 @@ impl State {
 /// What the workers share about nodes.
 impl State {
     fn known(&mut self, key: NodeKey) -> Option<&mut KnownNode> {
-        let is_known = self.nodes.get(key.index()).is_some_and(|known| {
-            known.as_ref().is_some_and(|known| known.key == key)
-        });
+        let is_known = self
+            .nodes
+            .get(key.index())
+            .is_some_and(|known| known.as_ref().is_some_and(|known| known.key == key));
         if !is_known {
             let record = self.shared.node(self.client.node(key)?.name(), &self.store);
             place(&mut self.nodes, key.index(), KnownNode { key, record, peer: None });

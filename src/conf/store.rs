@@ -128,15 +128,15 @@ impl Store {
 
 /// Reads the URL of a server.
 fn read_server(cf: &mut ngx_conf_t, url: &str, directive: &str) -> Result<Server, String> {
-        let invalid = |reason: &str| {
-            format!("invalid URL \"{}\" in \"{directive}\" directive: {reason}", redacted(url))
-        };
-        let endpoint: Endpoint = url.parse().map_err(|error| invalid(&format!("{error}")))?;
-        if endpoint.tls {
-            supported().map_err(|reason| invalid(&reason))?;
-        }
-        let targets = resolve(cf, &endpoint.address).map_err(|reason| invalid(&reason))?;
-        Ok(Server { endpoint, targets })
+    let invalid = |reason: &str| {
+        format!("invalid URL \"{}\" in \"{directive}\" directive: {reason}", redacted(url))
+    };
+    let endpoint: Endpoint = url.parse().map_err(|error| invalid(&format!("{error}")))?;
+    if endpoint.tls {
+        supported().map_err(|reason| invalid(&reason))?;
+    }
+    let targets = resolve(cf, &endpoint.address).map_err(|reason| invalid(&reason))?;
+    Ok(Server { endpoint, targets })
 }
 
 /// The addresses of a host. This may block, which is fine while the configuration is read.

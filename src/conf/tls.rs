@@ -6,43 +6,43 @@ use crate::client::tls;
 
 /// Reads one line.
 pub(super) fn read(settings: &mut TlsSettings, line: &mut Directive<'_>) -> Result<(), String> {
-        tls::supported()?;
-        let name = line.name()?;
-        let slot = match name {
-            "ssl_verify" => return line.choose(&mut settings.verify, &[("on", true), ("off", false)]),
-            "ssl_protocols" => return read_protocols(settings, line),
-            "ssl_trusted_certificate" => &mut settings.trusted_certificate,
-            "ssl_name" => &mut settings.name,
-            "ssl_certificate" => &mut settings.certificate,
-            "ssl_certificate_key" => &mut settings.certificate_key,
-            "ssl_crl" => &mut settings.crl,
-            "ssl_ciphers" => &mut settings.ciphers,
-            _ => {
-                return Err(format!("unknown directive \"{name}\" in \"rate_limit_redis_store\""));
-            }
-        };
-        match line.value()? {
-            "" => Err(line.invalid("", "not empty")),
-            value if value.contains('$') => Err(line.invalid(value, "without variables")),
-            value => line.once(slot, value),
+    tls::supported()?;
+    let name = line.name()?;
+    let slot = match name {
+        "ssl_verify" => return line.choose(&mut settings.verify, &[("on", true), ("off", false)]),
+        "ssl_protocols" => return read_protocols(settings, line),
+        "ssl_trusted_certificate" => &mut settings.trusted_certificate,
+        "ssl_name" => &mut settings.name,
+        "ssl_certificate" => &mut settings.certificate,
+        "ssl_certificate_key" => &mut settings.certificate_key,
+        "ssl_crl" => &mut settings.crl,
+        "ssl_ciphers" => &mut settings.ciphers,
+        _ => {
+            return Err(format!("unknown directive \"{name}\" in \"rate_limit_redis_store\""));
         }
+    };
+    match line.value()? {
+        "" => Err(line.invalid("", "not empty")),
+        value if value.contains('$') => Err(line.invalid(value, "without variables")),
+        value => line.once(slot, value),
     }
+}
 
 fn read_protocols(settings: &mut TlsSettings, line: &mut Directive<'_>) -> Result<(), String> {
-        let mut bits = 0;
-        for word in line.arguments() {
-            let word = text(word)?;
-            match tls::PROTOCOLS.iter().find(|(protocol, _)| *protocol == word) {
-                Some((_, bit)) => bits |= bit,
-                None => {
-                    let names = tls::PROTOCOLS.map(|(protocol, _)| format!("\"{protocol}\""));
-                    return Err(line.invalid(word, &format!("any of {}", names.join(", "))));
-                }
+    let mut bits = 0;
+    for word in line.arguments() {
+        let word = text(word)?;
+        match tls::PROTOCOLS.iter().find(|(protocol, _)| *protocol == word) {
+            Some((_, bit)) => bits |= bit,
+            None => {
+                let names = tls::PROTOCOLS.map(|(protocol, _)| format!("\"{protocol}\""));
+                return Err(line.invalid(word, &format!("any of {}", names.join(", "))));
             }
         }
-        match bits {
-            // There was no argument, to which this objects.
-            0 => line.value().map(|_| ()),
-            bits => line.once(&mut settings.protocols, bits),
-        }
     }
+    match bits {
+        // There was no argument, to which this objects.
+        0 => line.value().map(|_| ()),
+        bits => line.once(&mut settings.protocols, bits),
+    }
+}

@@ -12,12 +12,12 @@ use rate_limit_core::client::{RequestKey, Trouble};
 use rate_limit_core::decision::{Decision, Source, Status, Verdict, tightest};
 use rate_limit_core::rate::MILLISECOND;
 
+use super::asked::Asked;
 use crate::Module;
+use crate::client::Driver;
 use crate::clock::monotonic_micros;
 use crate::conf::LocationConf;
-use crate::client::Driver;
 use crate::event::Timer;
-use super::asked::Asked;
 use crate::shm::{Local, Shared};
 
 /// The context of a request: what it asked, and how it was decided.
@@ -181,13 +181,18 @@ impl Context {
     }
 
     /// The request is not at the client any more. If it does not pass, what it was charged is given
-    /// back.
-    fn release(&self, refund: bool) {
+    /// back. If a limit rejected it, that goes for what is still in flight as well; if Redis did not
+    /// answer in time, it is not given even more to do.
+    fn release(&self, status: Status, source: Source) {
         let Some(Submission { driver, key }) = self.submission.take() else { return };
-        driver.release(key, refund);
-        if refund {
+        let is_rejected = status.is_rejection() && source == Source::Redis;
+        driver.release(key, is_rejected);
+        if status.is_rejection() {
             let charged = self.asked.iter().filter(|asked| asked.is_charged.get());
             charged.for_each(|asked| driver.refund(&asked.charge()));
+        }
+        if is_rejected {
+            self.forget_charges();
         }
     }
 
@@ -286,10 +291,7 @@ impl Context {
         if let (Source::Redis, Some(Submission { driver, key })) = (source, self.submission.get()) {
             driver.count_wait(key, wait);
         }
-        self.release(status.is_rejection());
-        if status.is_rejection() && source == Source::Redis {
-            self.forget_charges();
-        }
+        self.release(status, source);
         let shown = self.tightest();
         self.outcome.set(Some(Outcome { status, source, wait, delay, shown }));
         if let Some(shared) = memory() {
@@ -368,7 +370,9 @@ unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
         let context = &*data.cast::<Context>();
         drop(context.local.take());
         context.timer.stop();
-        context.release(false);
+        if let Some(Submission { driver, key }) = context.submission.take() {
+            driver.release(key, false);
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use ngx::ffi::{ngx_http_request_t, ngx_palloc, ngx_str_t};
 use rate_limit_core::key;
 use rate_limit_core::redis::script::Question;
 
-use crate::conf::{Limit, Unusable};
 use super::asked::Asked;
+use crate::conf::{Limit, Unusable};
 use crate::shm::Shared;
 
 /// Why a request cannot be charged.

@@ -296,7 +296,7 @@ fn the_account_of_the_documents_is_enough_for_a_cluster() {
 fn a_cluster_without_the_right_to_its_map() {
     let cluster = ClusterConf::new(2, 0).line(&account("+cluster|slots")).start();
     let nginx = of_cluster(&cluster).start();
-    nginx.wait_for_error_log("does not tell who decides: \"NOPERM");
+    nginx.wait_for_error_log("topology query failed: \"NOPERM");
     assert_eq!(nginx.get("/bucket").decision(), "ERROR_PASSED none");
 }
 

@@ -185,7 +185,7 @@ fn no_map() {
     let cases: [(Vec<u8>, &str); 7] = [
         (error("NOPERM this user has no permissions to run the 'cluster|slots' command"), "NOPERM"),
         (error("ERR This instance has cluster support disabled"), "cluster support disabled"),
-        (array(&[]), "nobody who has slots"),
+        (array(&[]), "no node that has slots"),
         (integer(5), "makes no sense"),
         (b"+OK\r\n".into(), "makes no sense"),
         (cluster_slots(&[(5, 3, &[node()])]), "makes no sense"),

@@ -212,8 +212,8 @@ fn no_master_is_known() {
         (no_master as fn() -> Vec<u8>, "it knows no master \"mymaster\""),
         (|| error("NOAUTH Authentication required."), "NOAUTH"),
         (|| error("ERR unknown command 'SENTINEL'"), "unknown command"),
-        (|| b"+OK\r\n".into(), "makes no sense"),
-        (|| master_addr("127.0.0.1", 0), "makes no sense"),
+        (|| b"+OK\r\n".into(), "malformed"),
+        (|| master_addr("127.0.0.1", 0), "malformed"),
     ];
     for (reply, reason) in cases {
         let sentinel = fake_sentinel(reply);

@@ -124,16 +124,16 @@ pub(super) enum Stage {
 
 impl Recycle for Command {
     fn recycle(&mut self) {
-        let mut emptied = Self {
-            charges: std::mem::take(&mut self.charges),
-            keys: std::mem::take(&mut self.keys),
-            members: std::mem::take(&mut self.members),
-            ..Self::default()
-        };
-        emptied.charges.clear();
-        emptied.keys.clear();
-        emptied.members.clear();
-        *self = emptied;
+        self.charges.clear();
+        self.keys.clear();
+        self.members.clear();
+        self.is_refund = false;
+        self.stage = Stage::Unsent;
+        self.by = By::Sha;
+        self.is_asking = false;
+        self.moves = 0;
+        self.has_waited = false;
+        self.follower = None;
     }
 }
 

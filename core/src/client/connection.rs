@@ -1,11 +1,12 @@
 //! One connection to one server, as a state machine without a socket. Times are in µs.
 //!
 //! ```text
-//!            resolve               connect                connected             steps done
-//!   Idle ───────────▶ Resolving ───────────▶ Connecting ───────────▶ Handshake ───────────▶ Ready
-//!    ▲ └──────── no host name ─────────────────▶ ▲                       │                    │
-//!    │                                           └─ backoff ── Down ◀── failed, or lost ──────┤
-//!    └───────────────── closed, or lost after a useful life ──────────────────────────────────┘
+//!   Idle ──▶ Resolving ──▶ Connecting ──▶ Securing ──▶ Handshake ──▶ Ready
+//!    ▲ │                     ▲ ▲ │            ▲            ▲           │
+//!    │ └──── no host name ───┘ │ └────────────┴─ no TLS ───┘           │
+//!    │                         │                                       │
+//!    │                         └─ backoff ── Down ◀── failed, or lost ─┤
+//!    └────────────────── closed, or lost after a useful life ──────────┘
 //! ```
 
 use std::rc::Rc;
@@ -66,7 +67,7 @@ pub struct Connection {
     framer: Framer,
     /// When the server was last heard of, or last began to owe a reply.
     heard: u64,
-    /// What the server has owed since before this time is not held against it.
+    /// Until then nothing that the server owes is held against it.
     excused: u64,
     excuses: u32,
     has_answered: bool,
@@ -92,6 +93,7 @@ pub(super) enum State {
     Idle,
     Resolving,
     Connecting,
+    Securing,
     Handshake { step: usize },
     Ready { since: u64 },
     Down,
@@ -207,6 +209,11 @@ impl Connection {
     /// Whether commands can be sent.
     pub(super) fn is_ready(&self) -> bool {
         matches!(self.state, State::Ready { .. })
+    }
+
+    /// Whether bytes can be exchanged.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.state, State::Handshake { .. } | State::Ready { .. })
     }
 
     /// Whether commands can be queued: they can be sent, or soon will be.
@@ -358,32 +365,28 @@ impl Connection {
 
 /// Blame and loss.
 impl Connection {
-    /// The worker was away for a while, and may have missed a reply: until `patience` has passed from
-    /// half of it ago, nothing is held against the server. So often only: a server that is dead is
-    /// found to be so by a busy worker too.
-    pub(super) fn excuse(&mut self, now: u64, patience: u64) {
+    /// The worker was away for so long, and perhaps the server with it: that is taken off, up to half of
+    /// the `patience` at a time. So often only: a server that is dead is found to be so by a busy
+    /// worker too.
+    pub(super) fn excuse(&mut self, away: u64, patience: u64, now: u64) {
         if self.excuses < MAX_EXCUSES {
             self.excuses = self.excuses.saturating_add(1);
-            self.excused = now.saturating_sub(patience / 2);
+            self.excused = now.saturating_add(away.min(patience / 2));
+            if let Some(end) = self.timer.filter(|_| self.state != State::Down) {
+                self.timer = Some(end.max(self.excused));
+            }
         }
-    }
-
-    /// The end of an attempt to connect, where `longer` is how long it may be extended to because the
-    /// worker was away.
-    pub(super) fn extended(&self, end: u64, longer: u64) -> u64 {
-        if self.excuses < MAX_EXCUSES { longer } else { end }
     }
 
     /// When the oldest command in flight, if it is not overdue yet, will be.
     pub(super) fn overdue_at(&self, patience: u64) -> Option<u64> {
         let oldest = self.queue.oldest()?;
-        Some(oldest.at.max(self.excused).saturating_add(patience))
+        Some(oldest.at.saturating_add(patience).max(self.excused))
     }
 
     /// When the server will have to be taken for dead, if it owes a reply.
     pub(super) fn silent_at(&self) -> Option<u64> {
-        let since = self.heard.max(self.excused);
-        self.queue.is_owed().then(|| since.saturating_add(SILENCE))
+        self.queue.is_owed().then(|| self.heard.saturating_add(SILENCE).max(self.excused))
     }
 
     fn is_silent(&self, now: u64) -> bool {

@@ -13,15 +13,11 @@ use crate::rate::MILLISECOND;
 
 /// Blame.
 impl Client {
-    /// The worker was away: what it may have missed is not held against any server.
-    pub(super) fn excuse_all(&mut self, now: u64) {
+    /// The worker was away for so long: what it may have missed is not held against any server.
+    pub(super) fn excuse_all(&mut self, away: u64, now: u64) {
         for key in self.connections.keys().collect::<Vec<_>>() {
-            let Some(connection) = self.connections.get_mut(key) else { continue };
-            connection.excuse(now, self.patience);
-            let is_attempt = !matches!(connection.state, State::Ready { .. } | State::Down);
-            if let Some(end) = connection.timer.filter(|end| is_attempt && *end <= now) {
-                let half = self.connect_timeout / 2;
-                connection.timer = Some(connection.extended(end, now.saturating_add(half)));
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.excuse(away, self.patience, now);
             }
         }
     }
@@ -42,6 +38,10 @@ impl Client {
     fn on_connection_timer(&mut self, key: ConnectionKey, now: u64) {
         match self.connections.get(key).map(|connection| connection.state) {
             Some(State::Down) => self.connect(key, now),
+            Some(State::Securing) => {
+                let fault = Fault::Connect("timed out while SSL handshaking".to_owned());
+                self.on_lost(key, &fault, now);
+            }
             Some(_) => self.on_lost(key, &Fault::ConnectTimeout, now),
             None => {}
         }
@@ -117,9 +117,8 @@ impl Client {
         }
         let at = now.saturating_add(node.backoff.failed(random));
         node.probe_at = Some(at);
-        let is_ready = |key: &&ConnectionKey| {
-            self.connections.get(**key).is_some_and(Connection::is_ready)
-        };
+        let is_ready =
+            |key: &&ConnectionKey| self.connections.get(**key).is_some_and(Connection::is_ready);
         if let Some(connection) = node.connections.iter().find(is_ready).copied()
             && !std::mem::replace(&mut node.is_probed, true)
         {

@@ -259,7 +259,12 @@ impl Nodes {
     }
 
     /// Adds a node of the configuration.
-    pub(super) fn add_seed(&mut self, role: Role, endpoint: Endpoint, targets: Vec<Target>) -> NodeKey {
+    pub(super) fn add_seed(
+        &mut self,
+        role: Role,
+        endpoint: Endpoint,
+        targets: Vec<Target>,
+    ) -> NodeKey {
         let endpoint = match role {
             Role::Data => Endpoint { address: endpoint.address, ..self.settings.account.clone() },
             Role::Sentinel => endpoint,
@@ -286,7 +291,8 @@ impl Nodes {
     }
 
     pub(super) fn find(&self, host: &str, port: u16) -> Option<NodeKey> {
-        let is_it = |key: &&NodeKey| self.get(**key).is_some_and(|node| node.is_data_at(host, port));
+        let is_it =
+            |key: &&NodeKey| self.get(**key).is_some_and(|node| node.is_data_at(host, port));
         self.current.iter().find(is_it).copied()
     }
 

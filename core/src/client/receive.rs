@@ -1,11 +1,11 @@
 //! Replies, and what follows from them.
 
-use super::command::{Command, CommandKey, Member, Members, Stage};
+use super::Client;
+use super::command::{Command, CommandKey, Member, Stage};
 use super::connection::{Connection, ConnectionKey, Fault, Incoming};
 use super::in_flight::{Owner, Sent};
 use super::node::NodeKey;
 use super::request::{self, Trouble};
-use super::Client;
 use crate::decision::Verdict;
 use crate::metrics::ErrorKind;
 use crate::rate::MILLISECOND;
@@ -32,7 +32,8 @@ impl Client {
 
     /// `count` bytes were put into the [`space`](Self::space).
     pub fn on_received(&mut self, key: ConnectionKey, count: usize, now: u64) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
+        let open = self.connections.get_mut(key).filter(|connection| connection.is_open());
+        let Some(connection) = open else { return };
         let input = connection.on_received(count, now);
         let result = self.read_replies(key, &input, now);
         if let Some(connection) = self.connections.get_mut(key) {
@@ -77,7 +78,7 @@ impl Client {
         match sent.owner {
             Owner::Command(key) => {
                 self.check_patience(key, node, now.saturating_sub(sent.at));
-                return self.on_command_reply(key, reply, node, now);
+                return self.on_command_reply(key, reply, node, was_overdue, now);
             }
             Owner::Probe => self.on_probe_reply(node, was_overdue),
             Owner::Topology(number) => self.on_query_reply(number, &reply, node, now),
@@ -109,12 +110,15 @@ impl Client {
         key: CommandKey,
         reply: Reply<'_>,
         node: NodeKey,
+        was_overdue: bool,
         now: u64,
     ) -> Result<(), Fault> {
         match reply {
             Reply::Error(refusal) => return self.on_refused(key, &refusal, node, now),
             Reply::Found(found) => {
-                self.on_answered(node);
+                if !was_overdue {
+                    self.on_answered(node);
+                }
                 if !self.read_verdicts(key, found, node, now) {
                     self.on_misunderstood(key, node, now);
                 }
@@ -125,7 +129,13 @@ impl Client {
     }
 
     /// Reads the verdicts of a command, which ends with that. `false` if they are not of this command.
-    fn read_verdicts(&mut self, key: CommandKey, found: Found<'_>, node: NodeKey, now: u64) -> bool {
+    fn read_verdicts(
+        &mut self,
+        key: CommandKey,
+        found: Found<'_>,
+        node: NodeKey,
+        now: u64,
+    ) -> bool {
         let Some(command) = self.commands.get_mut(key) else { return true };
         let mut verdicts = std::mem::take(&mut self.verdicts);
         verdicts.clear();
@@ -133,23 +143,21 @@ impl Client {
         if is_understood && command.is_refund {
             self.commands.remove(key);
         } else if is_understood {
-            let (members, count) = (std::mem::take(&mut command.members), command.len());
-            let mut of_members = verdicts.chunks(count);
-            for member in &members {
-                let verdicts = of_members.next().unwrap_or_default();
-                self.on_verdicts(key, *member, verdicts, node, now);
+            let count = command.len();
+            for (index, verdicts) in verdicts.chunks(count).enumerate() {
+                let members = self.commands.get(key).map(|command| &command.members);
+                if let Some(member) = members.and_then(|members| members.get(index)).copied() {
+                    self.on_verdicts(key, member, verdicts, node, now);
+                }
             }
-            self.end_command(key, members, now);
+            self.end_command(key, now);
         }
         self.verdicts = verdicts;
         is_understood
     }
 
-    fn end_command(&mut self, key: CommandKey, members: Members, now: u64) {
-        let Some(command) = self.commands.get_mut(key) else { return };
-        let follower = command.follower;
-        // Its memory is used again.
-        command.members = members;
+    fn end_command(&mut self, key: CommandKey, now: u64) {
+        let follower = self.commands.get(key).and_then(|command| command.follower);
         self.commands.remove(key);
         if let Some(follower) = follower {
             self.send_held(follower, now);
@@ -255,13 +263,14 @@ impl Client {
         self.enqueue(key, node, is_asking, now);
     }
 
-    /// Some of the keys are at this node, and others are not: each charge of a command is sent on its
-    /// own, after a moment.
+    /// The key is on its way to another node, or some of the keys are: each charge is sent on its own,
+    /// after a moment, for as long as a request waits for it.
     fn try_again(&mut self, key: CommandKey, refusal: &Refusal, node: NodeKey, now: u64) {
-        let is_several = self.commands.get(key).is_some_and(|command| command.len() > 1);
-        if is_several {
+        let Some(command) = self.commands.get(key) else { return };
+        let is_refund = command.is_refund;
+        if command.len() > 1 {
             self.divide(key, now);
-        } else if self.may_move(key) {
+        } else if !is_refund || self.may_move(key) {
             self.retry_later(key, now);
         } else {
             self.give_up(key, refusal, node, now);
@@ -313,10 +322,13 @@ impl Client {
 
     /// The command failed, and would fail again.
     fn give_up(&mut self, key: CommandKey, refusal: &Refusal, node: NodeKey, now: u64) {
-        self.count_error(node, match refusal.kind {
-            RefusalKind::Auth => ErrorKind::Auth,
-            _ => ErrorKind::Script,
-        });
+        self.count_error(
+            node,
+            match refusal.kind {
+                RefusalKind::Auth => ErrorKind::Auth,
+                _ => ErrorKind::Script,
+            },
+        );
         self.complain(node, refused(refusal));
         self.fail(key, Trouble::Refused, now);
     }

@@ -4,9 +4,9 @@
 //! is lost or a breaker opens, often while a master is missing, and every now and then. One node
 //! after the other is queried until one knows. Commands that have no node wait for that, once.
 
+use super::command::{CommandKey, Stage};
 use super::connection::ConnectionKey;
 use super::in_flight::Owner;
-use super::command::{CommandKey, Stage};
 use super::node::{NodeKey, Role};
 use super::request::Trouble;
 use super::topology::Layout;
@@ -177,7 +177,13 @@ impl Client {
     }
 
     /// A node has replied to the query of this number.
-    pub(super) fn on_query_reply(&mut self, number: u32, reply: &Reply<'_>, key: NodeKey, now: u64) {
+    pub(super) fn on_query_reply(
+        &mut self,
+        number: u32,
+        reply: &Reply<'_>,
+        key: NodeKey,
+        now: u64,
+    ) {
         let Some(node) = self.nodes.get(key) else { return };
         match self.topology.read(reply, node) {
             Ok(layout) if self.is_current_query(number) => {

@@ -65,9 +65,10 @@ pub(super) enum Stage {
 
 impl Recycle for Request {
     fn recycle(&mut self) {
-        let mut answers = std::mem::take(&mut self.answers);
-        answers.clear();
-        *self = Self { answers, ..Self::default() };
+        self.answers.clear();
+        self.open = 0;
+        self.stage = Stage::Waiting;
+        self.trouble = None;
     }
 }
 

@@ -64,9 +64,10 @@ impl<T> Slab<T> {
 
     /// The keys of all entries, in the order of their places.
     pub(super) fn keys(&self) -> impl Iterator<Item = Key<T>> {
-        (0..).zip(&self.places).filter(|(_, place)| place.generation % 2 == 1).map(
-            |(index, place)| Key { index, generation: place.generation, marker: PhantomData },
-        )
+        (0..)
+            .zip(&self.places)
+            .filter(|(_, place)| place.generation % 2 == 1)
+            .map(|(index, place)| Key { index, generation: place.generation, marker: PhantomData })
     }
 }
 

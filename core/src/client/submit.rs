@@ -26,15 +26,14 @@ impl Client {
         }
         let mut first = 0;
         let has_slots = self.topology.has_slots();
-        let is_one_command = |one: &Charge<'_>, other: &Charge<'_>| {
-            !has_slots || key_slot(one) == key_slot(other)
-        };
+        let is_one_command =
+            |one: &Charge<'_>, other: &Charge<'_>| !has_slots || key_slot(one) == key_slot(other);
         for group in charges.chunk_by(is_one_command) {
             let member = Member { request: key, first, timeout };
             first = first.saturating_add(group.len());
             self.add_open(key);
             match is_overload {
-                true => self.settle(member, Err(Trouble::Overload)),
+                true => self.turn_away(group, member),
                 false => self.dispatch(group, member, now),
             }
         }
@@ -67,8 +66,7 @@ impl Client {
             self.requests.remove(key);
         }
         let requests = &self.requests;
-        self.deadlines
-            .forget(|key| requests.get(key).is_some_and(Request::is_waiting));
+        self.deadlines.forget(|key| requests.get(key).is_some_and(Request::is_waiting));
     }
 
     /// Gives back what was charged. Nobody waits for it, and it is sent once.
@@ -92,6 +90,21 @@ impl Client {
         if let Some(request) = self.requests.get_mut(key) {
             request.open = request.open.saturating_add(1);
         }
+    }
+
+    /// Too many requests wait: one more is not sent.
+    fn turn_away(&mut self, charges: &[Charge<'_>], member: Member) {
+        let slot = charges.first().map_or(0, |first| self.slot_of(first));
+        if let Some(node) = self.topology.route(slot) {
+            self.count(node, |node| node.count_undecided(1));
+            self.on_overload(node);
+        }
+        self.settle(member, Err(Trouble::Overload));
+    }
+
+    fn on_overload(&mut self, node: NodeKey) {
+        self.count_error(node, ErrorKind::Overload);
+        self.complain(node, "has too many requests waiting".to_owned());
     }
 
     /// Puts charges into a command: into one that others share, or into a new one.
@@ -251,11 +264,9 @@ impl Client {
 
     /// A node takes no command now.
     fn refuse(&mut self, key: CommandKey, node: NodeKey, trouble: Trouble, now: u64) {
-        if trouble == Trouble::Overload {
-            self.count_error(node, ErrorKind::Overload);
-            self.complain(node, "has too many requests waiting".to_owned());
-        } else {
-            self.count_error(node, ErrorKind::Down);
+        match trouble {
+            Trouble::Overload => self.on_overload(node),
+            _ => self.count_error(node, ErrorKind::Down),
         }
         self.count_undecided(key, node);
         self.fail(key, trouble, now);

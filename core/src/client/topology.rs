@@ -6,8 +6,8 @@
 use redis::Value;
 
 use super::Kind;
-use super::refresh::Line;
 use super::node::{Node, NodeKey, Nodes, Role};
+use super::refresh::Line;
 use crate::metrics;
 use crate::redis::cluster::Map;
 use crate::redis::reply::Reply;

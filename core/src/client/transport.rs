@@ -48,9 +48,10 @@ impl Client {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let end = now.saturating_add(self.connect_timeout);
         connection.timer = Some(end);
-        let name = self.nodes.get_mut(connection.node).and_then(|node| {
-            node.to_resolve().map(|(host, port)| (host.to_owned(), port))
-        });
+        let name = self
+            .nodes
+            .get_mut(connection.node)
+            .and_then(|node| node.to_resolve().map(|(host, port)| (host.to_owned(), port)));
         self.schedule(end);
         match name {
             Some((host, port)) => {
@@ -92,10 +93,19 @@ impl Client {
         }
     }
 
+    /// A connection is made, and TLS is about to be spoken on it.
+    pub fn on_securing(&mut self, key: ConnectionKey) {
+        if let Some(connection) = self.connections.get_mut(key)
+            && connection.state == State::Connecting
+        {
+            connection.state = State::Securing;
+        }
+    }
+
     /// A connection is made, and secured where TLS is spoken.
     pub fn on_connected(&mut self, key: ConnectionKey) {
         if let Some(connection) = self.connections.get_mut(key)
-            && connection.state == State::Connecting
+            && matches!(connection.state, State::Connecting | State::Securing)
         {
             connection.on_connected();
             self.actions.push_back(Action::Send(key));
@@ -144,9 +154,7 @@ impl Client {
     /// What is to be sent now: what is left of the last batch, else all commands that wait, encoded.
     /// Empty if there is nothing.
     pub fn output(&mut self, key: ConnectionKey, now: u64) -> &[u8] {
-        if self.connections.get(key).is_some_and(|connection| connection.is_flushed()) {
-            self.encode_batch(key, now);
-        }
+        self.encode_batch(key, now);
         self.connections.get(key).map_or(&[], Connection::output)
     }
 
@@ -157,9 +165,10 @@ impl Client {
         }
     }
 
-    fn encode_batch(&mut self, key: ConnectionKey, now: u64) {
+    /// Encodes the commands that wait, unless some of the last batch are not sent yet.
+    pub(super) fn encode_batch(&mut self, key: ConnectionKey, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        if !connection.has_room() {
+        if !connection.is_flushed() || !connection.has_room() {
             return;
         }
         connection.begin_batch(now);
@@ -353,7 +362,8 @@ impl Client {
     }
 
     fn lose_unsent(&mut self, key: ConnectionKey, node: NodeKey, now: u64) {
-        while let Some(owner) = self.connections.get_mut(key).and_then(|it| it.queue.next_unsent()) {
+        while let Some(owner) = self.connections.get_mut(key).and_then(|it| it.queue.next_unsent())
+        {
             match owner {
                 Owner::Command(command) => {
                     self.count_undecided(command, node);

@@ -95,7 +95,11 @@ impl Framer {
     pub fn next(&mut self, bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
         loop {
             let Some((elements, after)) = value(bytes, self.position)? else {
-                return if bytes.len() > MAX_REPLY { Err(ProtocolError::TooLarge) } else { Ok(None) };
+                return if bytes.len() > MAX_REPLY {
+                    Err(ProtocolError::TooLarge)
+                } else {
+                    Ok(None)
+                };
             };
             self.position = after;
             if elements > 0 {
@@ -103,7 +107,11 @@ impl Framer {
                 self.depth = self.depth.saturating_add(1);
             } else if self.complete_value() {
                 let length = std::mem::take(&mut self.position);
-                return if length > MAX_REPLY { Err(ProtocolError::TooLarge) } else { Ok(Some(length)) };
+                return if length > MAX_REPLY {
+                    Err(ProtocolError::TooLarge)
+                } else {
+                    Ok(Some(length))
+                };
             }
         }
     }

@@ -2,8 +2,8 @@
 
 use super::{Layout, Query, Topology, unexpected};
 use crate::client::Level;
-use crate::client::refresh::Line;
 use crate::client::node::{Node, NodeKey, Nodes};
+use crate::client::refresh::Line;
 use crate::metrics::Command;
 use crate::redis::cluster::{Map, SLOTS};
 use crate::redis::reply::Reply;
@@ -27,7 +27,9 @@ impl Cluster {
     fn set_orphans(&mut self, count: usize) -> Option<Line> {
         let store = &self.store;
         match (std::mem::replace(&mut self.has_orphans, count > 0), count) {
-            (true, 0) => Some((Level::Error, format!("cluster \"{store}\": every slot has a node again"))),
+            (true, 0) => {
+                Some((Level::Error, format!("cluster \"{store}\": every slot has a node again")))
+            }
             (false, 1..) => {
                 Some((Level::Error, format!("cluster \"{store}\": {count} slots have no node")))
             }

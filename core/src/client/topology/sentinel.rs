@@ -4,8 +4,8 @@ use redis::Value;
 
 use super::{Layout, Query, Topology, unexpected};
 use crate::client::Level;
-use crate::client::refresh::Line;
 use crate::client::node::{Node, NodeKey, Nodes, Role};
+use crate::client::refresh::Line;
 use crate::metrics::Command;
 use crate::redis::reply::Reply;
 use crate::redis::sentinel;
@@ -46,7 +46,8 @@ impl Topology for Sentinel {
         if *value == Value::Nil {
             return Err(format!("it knows no master \"{}\"", self.name));
         }
-        let (host, port) = sentinel::master(value).ok_or("the address of the master is malformed")?;
+        let (host, port) =
+            sentinel::master(value).ok_or("the address of the master is malformed")?;
         Ok(Layout::Master(host, port))
     }
 

@@ -1,8 +1,8 @@
 //! One server.
 
 use super::{Layout, Query, Topology};
-use crate::client::refresh::Line;
 use crate::client::node::{Node, NodeKey, Nodes};
+use crate::client::refresh::Line;
 use crate::redis::reply::Reply;
 
 /// All keys are at one server.
