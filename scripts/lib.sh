@@ -48,6 +48,8 @@ test_tools=(
     gtlsclient ngtcp2-client
     openssl openssl
     ip iproute2
+    # The standard library for a client in another language; python3-minimal has no urllib.
+    '/usr/lib/python3.*/urllib/request.py' python3
     shellcheck shellcheck
 )
 bench_tools=(
@@ -88,10 +90,10 @@ install_packages() {
     "${as_root[@]}" bash -euc "$install_as_root" install "$@" >&2
 }
 
-# Installing nginx or redis-server from Debian starts it as a service, and upgrading one restarts it. A policy-rc.d that
-# says 101 forbids both while apt runs; one that an administrator has put there stays, and decides. (needrestart, where
-# it is installed, asks nobody: it is told to only list.) A service that was not there before does not start with the
-# machine either.
+# Installing nginx or redis-server from Debian starts it as a service, and upgrading one restarts it. A
+# policy-rc.d that says 101 forbids both while apt runs; one that an administrator has put there stays, and decides.
+# (needrestart, where it is installed, asks nobody: it is told to only list.) A service that was not there before does
+# not start with the machine either.
 # shellcheck disable=SC2016 # the expansions belong to the shell that runs this
 install_as_root='
     policy=/usr/sbin/policy-rc.d

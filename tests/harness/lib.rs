@@ -38,7 +38,7 @@ mod tls;
 use std::time::{Duration, Instant};
 
 pub use cluster::{Cluster, ClusterConf, Migration, SLOTS, slot};
-pub use conf::Conf;
+pub use conf::{Conf, check_file};
 pub use dns::{Answer, Dns};
 pub use fake::{ALLOWED, Act, Command, Fake};
 pub use http::{Http, Response};

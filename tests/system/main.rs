@@ -35,6 +35,7 @@ mod reload;
 mod replay;
 mod resolver;
 mod satisfy;
+mod scenarios;
 mod scripts;
 mod seen;
 mod sentinel;
