@@ -48,6 +48,8 @@ test_tools=(
     gtlsclient ngtcp2-client
     openssl openssl
     ip iproute2
+    prometheus prometheus
+    promtool prometheus
     # The standard library for a client in another language; python3-minimal has no urllib.
     '/usr/lib/python3.*/urllib/request.py' python3
     shellcheck shellcheck
@@ -90,7 +92,7 @@ install_packages() {
     "${as_root[@]}" bash -euc "$install_as_root" install "$@" >&2
 }
 
-# Installing nginx or redis-server from Debian starts it as a service, and upgrading one restarts it. A
+# Installing nginx, redis-server or prometheus from Debian starts it as a service, and upgrading one restarts it. A
 # policy-rc.d that says 101 forbids both while apt runs; one that an administrator has put there stays, and decides.
 # (needrestart, where it is installed, asks nobody: it is told to only list.) A service that was not there before does
 # not start with the machine either.
@@ -103,7 +105,7 @@ install_as_root='
         chmod 755 $policy
     fi
     new_services=()
-    for service in nginx redis-server; do
+    for service in nginx redis-server prometheus; do
         [[ -e /lib/systemd/system/$service.service ]] || new_services+=("$service")
     done
     export DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=l

@@ -27,6 +27,7 @@ mod link;
 mod load;
 mod local;
 mod metrics;
+mod monitoring;
 mod once;
 mod plain;
 mod recipes;
