@@ -77,6 +77,16 @@ fn the_rules_pass_their_tests() {
 }
 
 #[test]
+fn every_alert_is_described() {
+    let (rules, metrics) = (read("alerts.yml"), read("../docs/metrics.md"));
+    let alerts: Vec<_> = rules.lines().filter_map(|l| l.trim().strip_prefix("- alert: ")).collect();
+    assert!(alerts.len() >= 4, "{alerts:?}");
+    for alert in alerts {
+        assert!(metrics.contains(&format!("\n| `{alert}` |")), "no row on {alert}");
+    }
+}
+
+#[test]
 fn every_metric_is_on_the_page() {
     let redis = Redis::start();
     let nginx = metered(&redis);
