@@ -156,7 +156,7 @@ impl Conf {
 
     /// Starts an nginx of this configuration.
     pub fn start(&self) -> Nginx {
-        for _ in 0..5 {
+        for _ in 0..20 {
             match Nginx::try_start(self.site(), self.workers) {
                 Ok(nginx) => return nginx,
                 Err(log) if log.contains("Address already in use") => (),

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::http::Http;
 use crate::load::run;
 use crate::process::Process;
 use crate::{PATIENCE, port, wait_until};
@@ -80,17 +79,14 @@ impl Prometheus {
         command.stdout(log.try_clone().expect("a second handle")).stderr(log);
         let mut process = Process::spawn(command, libc::SIGKILL).expect("run prometheus");
         let mut ended = false;
+        // Another process may listen on the port: what the log says is this server's own.
         let settled = || {
             ended = process.ended().is_some();
-            ended || self.is_ready()
+            ended || self.log().contains("Server is ready to receive web requests")
         };
         wait_until(PATIENCE, settled, "start of Prometheus");
         self.process = (!ended).then_some(process);
         !ended
-    }
-
-    fn is_ready(&self) -> bool {
-        Http::try_connect(self.addr()).is_ok_and(|mut http| http.get("/-/ready").status == 200)
     }
 }
 
