@@ -56,6 +56,8 @@ test_tools=(
     nghttp nghttp2-client
     h2load nghttp2-client
     gtlsclient ngtcp2-client
+    chromium chromium
+    chromedriver chromium-driver
     openssl openssl
     ip iproute2
     prometheus prometheus

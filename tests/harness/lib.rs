@@ -17,6 +17,7 @@
 
 #![warn(missing_docs)]
 
+mod browser;
 mod cluster;
 mod conf;
 mod dns;
@@ -38,6 +39,7 @@ mod tls;
 
 use std::time::{Duration, Instant};
 
+pub use browser::Browser;
 pub use cluster::{Cluster, ClusterConf, Migration, SLOTS, slot};
 pub use conf::{Conf, check_file};
 pub use dns::{Answer, Dns};
@@ -47,6 +49,7 @@ pub use journal::{Entry, Journal};
 pub use load::{Load, Tally, ab, h2load, hey, run};
 pub use nginx::Nginx;
 pub use port::free as free_port;
+pub use process::Process;
 pub use prometheus::Prometheus;
 pub use proxy::{Mode, Proxy};
 pub use redis::{Redis, servers};
