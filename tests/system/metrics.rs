@@ -473,6 +473,25 @@ fn counters_survive_workers() {
     assert_eq!(requests(&metrics(&nginx), "default", "passed"), 41.0);
 }
 
+/// The connections of all workers are counted, however many there are.
+#[test]
+fn many_workers() {
+    let redis = Redis::start();
+    let conf = |workers| {
+        metered(&redis).workers(workers).server("location / { rate_limit_redis k rate=9r/h; }")
+    };
+    let mut nginx = conf(40).connections(64).start();
+    let node = redis.addr().to_string();
+    let ready = |nginx: &Nginx, number: f64| {
+        let right = || connections(&metrics(nginx), &node, "ready") == number;
+        wait_until(PATIENCE, right, "the right number of connections");
+        assert_eq!(connections(&metrics(nginx), &node, "connecting"), 0.0);
+    };
+    ready(&nginx, 40.0);
+    nginx.reload_with(&conf(3));
+    ready(&nginx, 3.0);
+}
+
 /// With fewer workers, and with another server, nobody who is gone is counted.
 #[test]
 fn connections_of_those_who_are_gone() {
