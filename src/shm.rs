@@ -141,7 +141,6 @@ impl Shared {
                 if block.is_null() {
                     return None;
                 }
-                ptr::write_bytes(block.cast::<u8>(), 0, size);
                 (*raw).data = block;
             }
             let start = (*raw).data.cast::<u8>();
@@ -164,8 +163,13 @@ impl Shared {
                 table: NonNull::new(start.add(table_at).cast())?,
                 table_words: size.checked_sub(table_at)? / size_of::<u64>(),
             };
-            if header.layout.load(Ordering::Relaxed) != LAYOUT {
-                ptr::write_bytes(start, 0, size);
+            let layout = header.layout.load(Ordering::Relaxed);
+            if layout != LAYOUT {
+                // New memory is all zeroes. To write them once more would only make all of it take
+                // room, however little of it will be used.
+                if layout != 0 {
+                    ptr::write_bytes(start, 0, size);
+                }
                 header.seed.store(random_seed(), Ordering::Relaxed);
                 header.layout.store(LAYOUT, Ordering::Relaxed);
             }

@@ -1,6 +1,7 @@
 //! `rate_limit_redis_on_error local`: while Redis cannot decide this machine does, and nobody gets
 //! a burst at either edge.
 
+use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -315,6 +316,34 @@ fn sizes_of_the_memory() {
     for size in ["256k", "262144", "8m", "8M", "64m"] {
         Conf::new().http(&format!("rate_limit_redis_shared_memory {size};")).config_ok();
     }
+}
+
+/// However large the memory is, only what is used of it is taken from the system. NGINX itself keeps 24
+/// bytes for each page.
+#[test]
+fn memory_that_is_not_used_is_not_taken() {
+    const ENOUGH: u64 = 64 << 20;
+    let conf = alone()
+        .http("rate_limit_redis_shared_memory 2000m;")
+        .server("location = /metrics { rate_limit_redis_metrics; }")
+        .server(&location("/", "$arg_k rate=9r/h"));
+    let taken = conf.memory_of_check();
+    assert!(taken < ENOUGH, "{taken} bytes by nginx -t");
+    let nginx = conf.start();
+    assert_eq!(nginx.get("/?k=a").decision(), "PASSED local");
+    assert_eq!(nginx.get("/metrics").status, 200);
+    for pid in nginx.worker_pids().into_iter().chain([nginx.pid()]) {
+        let taken = shared_memory(pid);
+        assert!(taken < ENOUGH, "{taken} bytes by {pid}");
+    }
+}
+
+/// How much of the memory that a process shares with others it has used, in bytes.
+fn shared_memory(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:")).expect("a line");
+    let kb: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    kb * 1024
 }
 
 /// In little memory the client that was not seen for the longest time is forgotten, and no other.
