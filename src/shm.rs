@@ -56,7 +56,7 @@ struct Header {
     layout: AtomicU64,
     /// What the digests of this zone start from: nobody shall know which keys share one.
     seed: AtomicU64,
-    /// The Unix time in µs at which all that was spent locally is regained.
+    /// The monotonic time in µs at which all that was spent locally is regained.
     whole: AtomicU64,
     /// The monotonic time in µs at which all denials have passed.
     denied: AtomicU64,

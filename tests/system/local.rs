@@ -2,10 +2,13 @@
 //! a burst at either edge.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use harness::{Cluster, Conf, Load, Nginx, PATIENCE, Redis, Response, hey, run, slot, wait_until};
+
+use tempfile::NamedTempFile;
 
 use crate::seen::{quota, retry_after, tells_nothing, tokens};
 
@@ -198,6 +201,53 @@ fn who_has_spent_it_locally_gets_no_burst_of_a_redis_that_returns() {
         let response = http.get("/fast?k=a");
         assert_eq!((response.decision(), response.remaining()), ("PASSED redis", Some(left)));
     }
+}
+
+/// A clock that was years ahead in an outage, and is set back, does not make this machine decide beside
+/// Redis for years.
+#[test]
+fn a_clock_that_was_ahead_in_an_outage() {
+    let mut redis = Redis::start();
+    redis.kill9();
+    let file = NamedTempFile::new().expect("a file");
+    let set_clock = |offset: &str| fs::write(file.path(), offset).expect("set the clock");
+    set_clock("+0");
+    // Workers read it as another user.
+    fs::set_permissions(file.path(), fs::Permissions::from_mode(0o644)).expect("a mode");
+    let nginx = local(&redis.url())
+        .env("LD_PRELOAD", &library("libfaketime.so.1"))
+        .env("FAKETIME_TIMESTAMP_FILE", &file.path().display().to_string())
+        .env("FAKETIME_NO_CACHE", "1")
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+        // nginx passes no others on to its workers.
+        .main("env FAKETIME_TIMESTAMP_FILE; env FAKETIME_NO_CACHE;")
+        .main("env FAKETIME_DONT_FAKE_MONOTONIC;")
+        .server(&location("/", "$arg_k rate=20r/s capacity=5"))
+        .start();
+    let mut http = nginx.http();
+    let year = |response: &Response| response.header("Date").map(|date| date[12..16].to_owned());
+    let before = year(&http.get("/?k=b"));
+    set_clock("+2000d");
+    for _ in 0..5 {
+        assert_eq!(http.get("/?k=a").decision(), "PASSED local");
+    }
+    assert_ne!(year(&http.get("/?k=b")), before, "the clock is ahead");
+    set_clock("+0");
+    redis.restart();
+    recovers(&nginx, "/");
+    // All is regained in half of that.
+    sleep(Duration::from_millis(500));
+    for left in [4, 3, 2] {
+        let response = http.get("/?k=a");
+        assert_eq!((response.decision(), response.remaining()), ("PASSED redis", Some(left)));
+    }
+    assert_eq!(year(&http.get("/?k=b")), before, "the clock is right");
+}
+
+/// A library of the system by its file's name.
+fn library(name: &str) -> String {
+    let found = run("find", &["/usr/lib", "-name", name]);
+    found.lines().next().unwrap_or_else(|| panic!("no {name}: scripts/test installs it")).to_owned()
 }
 
 /// Of two limits, the first of which has nothing to say, the other is told of.
