@@ -64,6 +64,7 @@ test_tools=(
     promtool prometheus
     # The standard library for a client in another language; python3-minimal has no urllib.
     '/usr/lib/python3.*/urllib/request.py' python3
+    '/usr/lib/*/faketime/libfaketime.so.1' libfaketime
     shellcheck shellcheck
 )
 # debhelper comes with nginx-dev, and so does the helper that packages modules (dh_nginx).

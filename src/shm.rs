@@ -29,6 +29,7 @@ mod record;
 mod snapshot;
 
 use denials::Bucket;
+use record::PerWorker;
 
 pub(crate) use local::Local;
 pub(crate) use record::{LimitRecord, NodeRecord, View};
@@ -40,13 +41,14 @@ pub(crate) const DEFAULT_SIZE: usize = 8 << 20;
 pub(crate) const LEAST_SIZE: usize = 256 << 10;
 
 /// Says that the memory is laid out as this version does it.
-const LAYOUT: u64 = 0x7261_7465_6c69_0004;
+const LAYOUT: u64 = 0x7261_7465_6c69_0005;
 
-/// This part of the memory is for records.
-const RECORDS: usize = 8;
-
-/// This part of the memory is for denials.
-const DENIALS: usize = 4;
+/// The memory has so many parts, of which so many are for records of limits and nodes, and for
+/// denials.
+const PARTS: usize = 32;
+const FOR_LIMITS: usize = 1;
+const FOR_NODES: usize = 3;
+const FOR_DENIALS: usize = 8;
 
 /// What stands at the start of the memory.
 #[repr(C)]
@@ -54,7 +56,7 @@ struct Header {
     layout: AtomicU64,
     /// What the digests of this zone start from: nobody shall know which keys share one.
     seed: AtomicU64,
-    /// The Unix time in µs at which all that was spent locally is regained.
+    /// The monotonic time in µs at which all that was spent locally is regained.
     whole: AtomicU64,
     /// The monotonic time in µs at which all denials have passed.
     denied: AtomicU64,
@@ -66,6 +68,8 @@ struct Header {
     waits: [AtomicU64; BUCKETS.len() + 1],
     /// How long all of them waited together, in µs.
     waited: AtomicU64,
+    /// The process of each worker; 0 where there never was one.
+    workers: PerWorker,
 }
 
 /// The shared memory, mapped.
@@ -127,9 +131,8 @@ impl Shared {
     unsafe fn open(pool: *mut ngx_slab_pool_t) -> Option<Self> {
         let pool = NonNull::new(pool)?;
         // SAFETY: the pool is valid, and nobody else uses it while zones are mapped. All of its
-        // free pages are taken as one block, once; its size is kept in its first word until the
-        // layout is written there. The parts do not overlap, and all bits of them are valid for
-        // atomics.
+        // free pages are taken as one block, once, up to the end of the pool. The parts do not
+        // overlap, and all bits of them are valid for atomics.
         unsafe {
             let raw = pool.as_ptr();
             if (*raw).data.is_null() {
@@ -138,18 +141,17 @@ impl Shared {
                 if block.is_null() {
                     return None;
                 }
-                ptr::write_bytes(block.cast::<u8>(), 0, size);
                 (*raw).data = block;
             }
             let start = (*raw).data.cast::<u8>();
             let size = (*raw).end.offset_from(start).unsigned_abs();
             let limits_at = size_of::<Header>();
-            let limits = size / RECORDS / 2 / size_of::<LimitRecord>();
+            let limits = size / PARTS * FOR_LIMITS / size_of::<LimitRecord>();
             let nodes_at = limits_at + limits * size_of::<LimitRecord>();
-            let nodes = size / RECORDS / 2 / size_of::<NodeRecord>();
+            let nodes = size / PARTS * FOR_NODES / size_of::<NodeRecord>();
             let records = nodes_at + nodes * size_of::<NodeRecord>();
             let denials_at = records.next_multiple_of(align_of::<Bucket>());
-            let denials = size / DENIALS / size_of::<Bucket>();
+            let denials = size / PARTS * FOR_DENIALS / size_of::<Bucket>();
             let table_at = denials_at + denials * size_of::<Bucket>();
             let header = &*start.cast::<Header>();
             let shared = Self {
@@ -161,8 +163,13 @@ impl Shared {
                 table: NonNull::new(start.add(table_at).cast())?,
                 table_words: size.checked_sub(table_at)? / size_of::<u64>(),
             };
-            if header.layout.load(Ordering::Relaxed) != LAYOUT {
-                ptr::write_bytes(start, 0, size);
+            let layout = header.layout.load(Ordering::Relaxed);
+            if layout != LAYOUT {
+                // New memory is all zeroes. To write them once more would only make all of it take
+                // room, however little of it will be used.
+                if layout != 0 {
+                    ptr::write_bytes(start, 0, size);
+                }
                 header.seed.store(random_seed(), Ordering::Relaxed);
                 header.layout.store(LAYOUT, Ordering::Relaxed);
             }
@@ -175,6 +182,13 @@ impl Shared {
     pub(crate) fn limit(&self, name: &str) -> &'static LimitRecord {
         self.locked(|| record::find(self.limits, name, 0))
             .unwrap_or_else(|| Box::leak(Box::default()))
+    }
+
+    /// Notes which process the worker of this number is.
+    pub(crate) fn set_worker(&self, worker: usize, pid: u32) {
+        if let Some(slot) = self.header.workers.of(worker) {
+            slot.store(pid, Ordering::Relaxed);
+        }
     }
 
     /// Counts how long a request waited for its decision, in µs.

@@ -20,3 +20,4 @@ pub mod rate;
 pub mod redis;
 pub mod table;
 pub mod text;
+pub mod throttle;
