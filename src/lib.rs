@@ -109,7 +109,7 @@ unsafe extern "C" fn init_process(cycle: *mut ngx_cycle_t) -> ngx_int_t {
     unsafe { ngx_time_update() };
     // SAFETY: NGINX passes the cycle that the process will run.
     if let Some(conf) = Module::main_conf(unsafe { &*cycle }) {
-        conf.count_limits();
+        conf.register();
         conf.connect();
     }
     Status::NGX_OK.0

@@ -2,6 +2,7 @@
 
 #[cfg(ngx_feature = "ssl")]
 pub(crate) mod capture;
+mod throttled;
 
 /// Logs to a `*mut ngx_log_t` at a level: `log!(NGX_LOG_ERR, log, "…", …)`.
 macro_rules! log {
@@ -15,6 +16,7 @@ macro_rules! log {
 }
 
 pub(crate) use log;
+pub(crate) use throttled::unusable;
 
 /// Whether `log`, which must be valid, is written at `level`.
 pub(crate) fn is_logged(level: ngx::ffi::ngx_uint_t, log: *mut ngx::ffi::ngx_log_t) -> bool {

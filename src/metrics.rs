@@ -10,8 +10,9 @@ use ngx::ffi::{
     ngx_uint_t,
 };
 use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf, Request};
+use once_cell::sync::Lazy;
 use rate_limit_core::text::fields::Name;
-use rate_limit_core::text::metrics::{Form, HTML, Snapshot};
+use rate_limit_core::text::metrics::{self, Form, HTML, Snapshot};
 
 use crate::Module;
 use crate::answer::set_field;
@@ -22,9 +23,11 @@ static CACHE_CONTROL: Name = Name { text: "Cache-Control", lower: "cache-control
 static CONTENT_SECURITY_POLICY: Name =
     Name { text: "Content-Security-Policy", lower: "content-security-policy" };
 
-/// The page loads nothing, and asks only its own server for the numbers.
-const POLICY: &str = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; \
-                      style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
+static CONTENT_TYPE_OPTIONS: Name =
+    Name { text: "X-Content-Type-Options", lower: "x-content-type-options" };
+
+/// What a browser lets the page do.
+static POLICY: Lazy<String> = Lazy::new(metrics::policy);
 
 /// The handler of a location that is the metrics page.
 pub(crate) unsafe extern "C" fn handle(r: *mut ngx_http_request_t) -> ngx_int_t {
@@ -64,8 +67,10 @@ unsafe fn answer(r: *mut ngx_http_request_t) -> Option<ngx_int_t> {
             Form::Html => HTML.into(),
         };
         set_field(r, &CACHE_CONTROL, "no-store")?;
+        // The name of a limit or server is no markup, whatever a browser makes of it.
+        set_field(r, &CONTENT_TYPE_OPTIONS, "nosniff")?;
         if form == Form::Html {
-            set_field(r, &CONTENT_SECURITY_POLICY, POLICY)?;
+            set_field(r, &CONTENT_SECURITY_POLICY, &POLICY)?;
         }
         send(r, form, &text)
     }

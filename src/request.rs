@@ -8,7 +8,7 @@ use std::ptr;
 
 use ngx::core::Status;
 use ngx::ffi::{
-    NGX_HTTP_INTERNAL_SERVER_ERROR, NGX_LOG_ERR, ngx_handle_read_event, ngx_http_block_reading,
+    NGX_HTTP_INTERNAL_SERVER_ERROR, ngx_handle_read_event, ngx_http_block_reading,
     ngx_http_core_run_phases, ngx_http_request_t, ngx_http_test_reading, ngx_int_t, ngx_log_t,
     ngx_post_event, ngx_posted_events,
 };
@@ -19,7 +19,7 @@ use rate_limit_core::text::log::{Escaped, Excess};
 
 use crate::clock::monotonic_micros;
 use crate::conf::{LocationConf, OnError};
-use crate::log::{is_logged, log};
+use crate::log::{is_logged, log, unusable};
 use crate::shm::Shared;
 use crate::{Module, answer};
 
@@ -65,7 +65,7 @@ unsafe fn begin(r: *mut ngx_http_request_t) -> Status {
         match evaluate(r, conf.limits(), shared) {
             Err(Unevaluated::OutOfMemory | Unevaluated::Unbound) => INTERNAL_ERROR,
             Err(Unevaluated::Unusable(message)) => {
-                log!(NGX_LOG_ERR, log_of(r), "{message}");
+                unusable(log_of(r), &message);
                 settle(r, conf, undecided(conf))
             }
             Ok([]) => settle(r, conf, decision::Status::Bypassed),

@@ -29,6 +29,7 @@ mod record;
 mod snapshot;
 
 use denials::Bucket;
+use record::PerWorker;
 
 pub(crate) use local::Local;
 use record::Histogram;
@@ -43,11 +44,12 @@ pub(crate) const LEAST_SIZE: usize = 256 << 10;
 /// Says that the memory is laid out as this version does it.
 const LAYOUT: u64 = 0x7261_7465_6c69_0005;
 
-/// This part of the memory is for records.
-const RECORDS: usize = 8;
-
-/// This part of the memory is for denials.
-const DENIALS: usize = 4;
+/// The memory has so many parts, of which so many are for records of limits and nodes, and for
+/// denials.
+const PARTS: usize = 32;
+const FOR_LIMITS: usize = 1;
+const FOR_NODES: usize = 3;
+const FOR_DENIALS: usize = 8;
 
 /// What stands at the start of the memory.
 #[repr(C)]
@@ -55,7 +57,7 @@ struct Header {
     layout: AtomicU64,
     /// What the digests of this zone start from: nobody shall know which keys share one.
     seed: AtomicU64,
-    /// The Unix time in µs at which all that was spent locally is regained.
+    /// The monotonic time in µs at which all that was spent locally is regained.
     whole: AtomicU64,
     /// The monotonic time in µs at which all denials have passed.
     denied: AtomicU64,
@@ -67,6 +69,8 @@ struct Header {
     waits: Histogram,
     /// How long replies and deadlines waited for a worker.
     lags: Histogram,
+    /// The process of each worker; 0 where there never was one.
+    workers: PerWorker,
 }
 
 /// The shared memory, mapped.
@@ -128,9 +132,8 @@ impl Shared {
     unsafe fn open(pool: *mut ngx_slab_pool_t) -> Option<Self> {
         let pool = NonNull::new(pool)?;
         // SAFETY: the pool is valid, and nobody else uses it while zones are mapped. All of its
-        // free pages are taken as one block, once; its size is kept in its first word until the
-        // layout is written there. The parts do not overlap, and all bits of them are valid for
-        // atomics.
+        // free pages are taken as one block, once, up to the end of the pool. The parts do not
+        // overlap, and all bits of them are valid for atomics.
         unsafe {
             let raw = pool.as_ptr();
             if (*raw).data.is_null() {
@@ -139,18 +142,17 @@ impl Shared {
                 if block.is_null() {
                     return None;
                 }
-                ptr::write_bytes(block.cast::<u8>(), 0, size);
                 (*raw).data = block;
             }
             let start = (*raw).data.cast::<u8>();
             let size = (*raw).end.offset_from(start).unsigned_abs();
             let limits_at = size_of::<Header>();
-            let limits = size / RECORDS / 2 / size_of::<LimitRecord>();
+            let limits = size / PARTS * FOR_LIMITS / size_of::<LimitRecord>();
             let nodes_at = limits_at + limits * size_of::<LimitRecord>();
-            let nodes = size / RECORDS / 2 / size_of::<NodeRecord>();
+            let nodes = size / PARTS * FOR_NODES / size_of::<NodeRecord>();
             let records = nodes_at + nodes * size_of::<NodeRecord>();
             let denials_at = records.next_multiple_of(align_of::<Bucket>());
-            let denials = size / DENIALS / size_of::<Bucket>();
+            let denials = size / PARTS * FOR_DENIALS / size_of::<Bucket>();
             let table_at = denials_at + denials * size_of::<Bucket>();
             let header = &*start.cast::<Header>();
             let shared = Self {
@@ -162,8 +164,13 @@ impl Shared {
                 table: NonNull::new(start.add(table_at).cast())?,
                 table_words: size.checked_sub(table_at)? / size_of::<u64>(),
             };
-            if header.layout.load(Ordering::Relaxed) != LAYOUT {
-                ptr::write_bytes(start, 0, size);
+            let layout = header.layout.load(Ordering::Relaxed);
+            if layout != LAYOUT {
+                // New memory is all zeroes. To write them once more would only make all of it take
+                // room, however little of it will be used.
+                if layout != 0 {
+                    ptr::write_bytes(start, 0, size);
+                }
                 header.seed.store(random_seed(), Ordering::Relaxed);
                 header.layout.store(LAYOUT, Ordering::Relaxed);
             }
@@ -187,6 +194,13 @@ impl Shared {
     /// Counts how long a reply or a deadline waited for the worker, in µs.
     pub(crate) fn count_lag(&self, lag: u64) {
         self.header.lags.add(lag);
+    }
+
+    /// Notes which process the worker of this number is.
+    pub(crate) fn set_worker(&self, worker: usize, pid: u32) {
+        if let Some(slot) = self.header.workers.of(worker) {
+            slot.store(pid, Ordering::Relaxed);
+        }
     }
 
     /// Counts how long a request waited for its decision, in µs.

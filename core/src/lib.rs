@@ -21,3 +21,4 @@ pub mod rate;
 pub mod redis;
 pub mod table;
 pub mod text;
+pub mod throttle;

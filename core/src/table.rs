@@ -47,11 +47,14 @@ impl Usage {
 
 impl<'a> Table<'a> {
     /// The table that is in this memory, or a new one, if the memory holds none of this layout
-    /// and size.
+    /// and size. Memory that begins with zeroes must be all zeroes: nothing is written to the rest of
+    /// it.
     pub fn open(words: &'a mut [u64]) -> Self {
         let mut memory = Memory::new(words);
-        if !memory.is_formatted() {
-            memory.format(0);
+        match memory.is_formatted() {
+            true => {}
+            false if memory.is_blank() => memory.begin(0),
+            false => memory.format(0),
         }
         Self { memory }
     }
@@ -659,7 +662,8 @@ mod tests {
     /// the step that meets it empties the table.
     #[test]
     fn what_links_wrongly_is_found() {
-        const NIL: u32 = u32::MAX;
+        const NIL: u32 = 0;
+        let to = |block: u32| block + 1;
         let mut words = memory(8);
         let mut table = Table::open(&mut words);
         (0..6).for_each(|number| assert!(table.set(same_head(number), numbers(3))));
@@ -674,22 +678,22 @@ mod tests {
         let remove = |number| Step::Remove(same_head(number));
         let (next, sibling) = (Cell::Next, Cell::Sibling);
         let cases: [(&str, Changes, Step); 13] = [
-            ("siblings in a circle", &[(at(0, sibling), 6)], get(7)),
-            ("a sibling out of the memory", &[(at(0, sibling), 8)], get(7)),
+            ("siblings in a circle", &[(at(0, sibling), to(6))], get(7)),
+            ("a sibling out of the memory", &[(at(0, sibling), to(8))], get(7)),
             (
                 "a sibling that starts no value",
-                &[(at(0, sibling), 7), (at(7, sibling), NIL)],
+                &[(at(0, sibling), to(7)), (at(7, sibling), NIL)],
                 get(7),
             ),
-            ("a chain in a circle", &[(at(7, next), 7)], remove(6)),
-            ("a chain into another value", &[(at(6, next), 2)], get(6)),
+            ("a chain in a circle", &[(at(7, next), to(7))], remove(6)),
+            ("a chain into another value", &[(at(6, next), to(2))], get(6)),
             ("a chain that is too short", &[(at(6, next), NIL)], get(6)),
-            ("too long a value", &[(at(6, Cell::Length), NIL), (at(7, next), 7)], get(6)),
-            ("a wrong order of use", &[(at(3, Cell::Newer), 5)], get(3)),
-            ("another value as the oldest", &[(OLDEST, 5)], set(5, 10)),
+            ("too long a value", &[(at(6, Cell::Length), u32::MAX), (at(7, next), to(7))], get(6)),
+            ("a wrong order of use", &[(at(3, Cell::Newer), to(5))], get(3)),
+            ("another value as the oldest", &[(OLDEST, to(5))], set(5, 10)),
             ("no oldest value", &[(OLDEST, NIL)], set(7, 3)),
-            ("a free block that is none", &[(FREE, 3), (2 * USED, 6)], set(7, 3)),
-            ("an unused block where there is none", &[(UNUSED, 8)], set(7, 3)),
+            ("a free block that is none", &[(FREE, to(3)), (2 * USED, 6)], set(7, 3)),
+            ("an unused block where there is none", &[(UNUSED, to(8))], set(7, 3)),
             ("more values than blocks", &[(2 * ENTRIES, 10)], remove(3)),
         ];
         for (what, changes, step) in cases {

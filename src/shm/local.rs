@@ -3,15 +3,15 @@
 use std::sync::atomic::Ordering;
 
 use rate_limit_core::key;
-use rate_limit_core::local::{self, Answer, Charge, Mode};
+use rate_limit_core::local::{self, Answer, Charge, Charges, Mode};
 
 use super::Shared;
-use crate::clock::unix_micros;
+use crate::clock::{monotonic_micros, unix_micros};
 use crate::request::Asked;
 
 /// What a request has spent here of all that it asks.
 pub(crate) struct Local {
-    charges: Box<[Charge]>,
+    charges: Charges,
 }
 
 /// There is no room to write down what the request would spend.
@@ -20,7 +20,7 @@ pub(crate) struct NoRoom;
 impl Shared {
     /// Whether anything that was spent here may not have been regained yet.
     pub(crate) fn is_remembered(&self) -> bool {
-        unix_micros() < self.header.whole.load(Ordering::Relaxed)
+        monotonic_micros() < self.header.whole.load(Ordering::Relaxed)
     }
 
     /// Decides about a request, and writes the verdicts of the limits that were asked here.
@@ -31,11 +31,13 @@ impl Shared {
             let digest = key::memory_digest(seed ^ asked.limit.fingerprint(), question.key);
             Charge::new(digest, question.quota, question.cost)
         };
-        let mut charges: Box<[Charge]> = asked.iter().map(charge).collect();
+        let mut charges: Charges = asked.iter().map(charge).collect();
         let now = unix_micros();
-        let whole = self.with_table(|table| local::decide(table, now, mode, &mut charges));
+        let reset = self.with_table(|table| local::decide(table, now, mode, &mut charges));
+        // A clock that was far ahead for a while must not make this last for as long.
+        let whole = monotonic_micros().saturating_add(reset);
         self.header.whole.fetch_max(whole, Ordering::Relaxed);
-        for (asked, charge) in asked.iter().zip(&charges) {
+        for (asked, charge) in asked.iter().zip(charges.iter()) {
             match charge.answer() {
                 Answer::Unasked => {}
                 Answer::Verdict(verdict) => asked.verdict.set(Some(verdict)),

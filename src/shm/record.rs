@@ -1,6 +1,6 @@
 //! What is counted for a limit or a node, of all workers together.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rate_limit_core::client::Counts;
 use rate_limit_core::decision::{Source, Status};
@@ -51,11 +51,17 @@ pub(crate) struct NodeRecord {
     decided: AtomicU64,
     /// How long they waited together, in µs.
     waited: AtomicU64,
-    workers: [AtomicU64; WORKERS],
+    /// What each worker knows of it, as [`View::to_word`] writes it.
+    views: PerWorker,
 }
 
-/// How many workers can tell what they know of a node.
-pub(crate) const WORKERS: usize = 32;
+/// How many workers can tell what they know of a node, which is half of the processes that NGINX can
+/// have. The connections of any more are not counted.
+const WORKERS: usize = 512;
+
+/// A number for each worker.
+#[repr(transparent)]
+pub(super) struct PerWorker([AtomicU32; WORKERS]);
 
 /// What a worker knows of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -183,15 +189,19 @@ impl NodeRecord {
     /// Notes what the worker of this number knows of the node. Where a worker has been replaced,
     /// as by a reload, only the newer one is heard.
     pub(crate) fn set_view(&self, worker: usize, view: View, is_first: bool) {
-        let Some(slot) = self.workers.get(worker) else { return };
-        if is_first || View::of_word(slot.load(Ordering::Relaxed)).pid == view.pid {
+        let Some(slot) = self.views.of(worker) else { return };
+        if is_first || View::of_word(slot.load(Ordering::Relaxed), view.pid).is_some() {
             slot.store(view.to_word(), Ordering::Relaxed);
         }
     }
 
-    /// All that was counted, and what the workers that live know of the node.
-    pub(super) fn read(&self) -> metrics::Node {
-        let views = || read(&self.workers).into_iter().map(View::of_word).filter(View::is_living);
+    /// All that was counted, and what the workers that live, by number and process, know of the
+    /// node.
+    pub(super) fn read(&self, living: &[(usize, u32)]) -> metrics::Node {
+        let view = |&(worker, pid): &(usize, u32)| {
+            View::of_word(self.views.of(worker)?.load(Ordering::Relaxed), pid)
+        };
+        let views = || living.iter().filter_map(view);
         metrics::Node {
             name: self.name.text(),
             commands: read(&self.commands),
@@ -260,24 +270,50 @@ pub(super) fn taken<R: Named>(records: &'static [R]) -> &'static [R] {
     records.split_at(count).0
 }
 
-impl View {
-    /// Whether the worker whose view this is still runs.
-    fn is_living(&self) -> bool {
-        // SAFETY: no signal is sent. A process of another user is none of our workers.
-        matches!(i32::try_from(self.pid), Ok(pid @ 1..) if unsafe { libc::kill(pid, 0) } == 0)
+impl PerWorker {
+    /// The number of a worker.
+    pub(super) fn of(&self, worker: usize) -> Option<&AtomicU32> {
+        self.0.get(worker)
     }
 
-    fn to_word(self) -> u64 {
-        let [a, b, c, d] = self.pid.to_ne_bytes();
-        u64::from_ne_bytes([a, b, c, d, self.ready, self.others, self.is_open.into(), 0])
-    }
-
-    fn of_word(word: u64) -> Self {
-        let [a, b, c, d, ready, others, is_open, _] = word.to_ne_bytes();
-        let pid = u32::from_ne_bytes([a, b, c, d]);
-        Self { pid, ready, others, is_open: is_open != 0 }
+    /// Where the numbers are processes: those that still run, by worker.
+    pub(super) fn living(&self) -> Vec<(usize, u32)> {
+        let pids = self.0.iter().map(|pid| pid.load(Ordering::Relaxed));
+        pids.enumerate().filter(|(_, pid)| is_living(*pid)).collect()
     }
 }
+
+impl Default for PerWorker {
+    fn default() -> Self {
+        Self([const { AtomicU32::new(0) }; WORKERS])
+    }
+}
+
+fn is_living(pid: u32) -> bool {
+    // SAFETY: no signal is sent. A process of another user is none of our workers.
+    matches!(i32::try_from(pid), Ok(pid @ 1..) if unsafe { libc::kill(pid, 0) } == 0)
+}
+
+impl View {
+    /// The lower half of the process says whose view it is: enough to tell a worker from the one
+    /// that it has replaced.
+    fn to_word(self) -> u32 {
+        let [low, high, ..] = self.pid.to_le_bytes();
+        let [ready, others] = [self.ready, self.others].map(|count| count.min(LARGEST_COUNT));
+        u32::from_le_bytes([low, high, ready, others | if self.is_open { OPEN } else { 0 }])
+    }
+
+    /// The view of this process, if the word is one of it.
+    fn of_word(word: u32, pid: u32) -> Option<Self> {
+        let [_, _, ready, others] = word.to_le_bytes();
+        let view = Self { pid, ready, others: others & LARGEST_COUNT, is_open: others & OPEN != 0 };
+        (view.to_word() == word).then_some(view)
+    }
+}
+
+/// A worker has at most 64 connections to a node, so there is a bit left in the byte of a count.
+const LARGEST_COUNT: u8 = 0x7f;
+const OPEN: u8 = 0x80;
 
 impl Name {
     fn words(name: &str, scope: u64) -> [u64; NAME_WORDS] {

@@ -6,18 +6,19 @@ use rate_limit_core::decision::Source;
 use rate_limit_core::text::metrics::{Histogram, Memory, Node, Snapshot};
 
 use super::Shared;
-use super::record::{self, LimitRecord, NodeRecord};
+use super::record::{self, LimitRecord};
 
 impl Shared {
     /// What was counted until now; who made the module is left out.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let (limits, nodes) =
             self.locked(|| (record::taken(self.limits), record::taken(self.nodes)));
+        let living = self.header.workers.living();
         Snapshot {
             waits: self.waits(limits),
             lags: self.header.lags.read(),
             limits: limits.iter().map(LimitRecord::read).collect(),
-            nodes: by_name(nodes.iter().map(NodeRecord::read)),
+            nodes: by_name(nodes.iter().map(|node| node.read(&living))),
             memory: self.memory(),
             ..Snapshot::default()
         }

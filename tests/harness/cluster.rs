@@ -491,7 +491,7 @@ mod tests {
         for key in
             ["", "a", "user1000", "{user1000}.x", "x{}y", "{}{a}", "{{a}}", "a{b", "rl:a:{k}"]
         {
-            assert_eq!(slot(key), cluster.ask(0, &["CLUSTER", "KEYSLOT", key]), "{key:?}");
+            assert_eq!(slot(key), cluster.ask::<u16>(0, &["CLUSTER", "KEYSLOT", key]), "{key:?}");
         }
         assert_eq!([0, 5461, SLOTS - 1].map(|slot| cluster.master_of(slot)), [0, 1, 2]);
         assert_eq!([0, 1, 2].map(|master| cluster.replicas_of(master)), [[3], [4], [5]]);

@@ -156,7 +156,7 @@ impl Conf {
 
     /// Starts an nginx of this configuration.
     pub fn start(&self) -> Nginx {
-        for _ in 0..5 {
+        for _ in 0..20 {
             match Nginx::try_start(self.site(), self.workers) {
                 Ok(nginx) => return nginx,
                 Err(log) if log.contains("Address already in use") => (),
@@ -182,6 +182,26 @@ impl Conf {
             "nginx does not like this configuration:\n{}\n{output}",
             self.http_and_server()
         );
+    }
+
+    /// The most memory that `nginx -t` takes at once, in bytes; panics if it finds an error.
+    #[expect(
+        clippy::zombie_processes,
+        reason = "it is waited for, by a call that tells its memory"
+    )]
+    pub fn memory_of_check(&self) -> u64 {
+        let site = self.site();
+        let mut command = site.command();
+        let child = command.args(["-t", "-q", "-e", "stderr"]).spawn().expect("run nginx");
+        let (pid, mut status) = (child.id() as i32, 0);
+        // SAFETY: all zeroes are such a structure. The child is ours, and nobody else waits for it.
+        let usage = unsafe {
+            let mut usage: libc::rusage = std::mem::zeroed();
+            assert_eq!(libc::wait4(pid, &mut status, 0, &mut usage), pid);
+            usage
+        };
+        assert_eq!(status, 0, "nginx -t");
+        usage.ru_maxrss as u64 * 1024
     }
 
     fn http_and_server(&self) -> String {
@@ -270,8 +290,7 @@ impl Site {
 
     /// `nginx`, told where it lives.
     pub fn command(&self) -> Command {
-        let nginx = std::env::var("RATE_LIMIT_NGINX");
-        let mut command = Command::new(nginx.unwrap_or_else(|_| "/usr/sbin/nginx".to_owned()));
+        let mut command = Command::new(nginx());
         command.envs(self.env.iter().cloned());
         command.arg("-p").arg(self.dir.path());
         command.arg("-c").arg(self.path("nginx.conf"));
@@ -300,6 +319,31 @@ impl Site {
         let result = fs::write(&written, content).and_then(|()| fs::rename(&written, &path));
         result.unwrap_or_else(|error| panic!("write {name}: {error}"));
     }
+}
+
+/// Panics unless nginx accepts the file as it stands, on a machine that has no network but itself.
+pub fn check_file(file: &str) {
+    let prefix = world_readable_dir("nginx-");
+    let path = |name: &str| prefix.path().join(name);
+    for directory in ["modules", "logs"] {
+        fs::create_dir(path(directory)).expect("create a directory");
+    }
+    let name = "modules/ngx_http_rate_limit_redis_module.so";
+    std::os::unix::fs::symlink(module(), path(name)).expect("link the module");
+    // The pid file is looked for too: that of the machine's own nginx is left alone.
+    let script = "ip link set lo up && mount -t tmpfs tmpfs /run && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--mount", "sh", "-ec", script, "sh"]);
+    command.args([&nginx(), "-t", "-e", "stderr", "-c", file, "-p"]).arg(prefix.path());
+    let output = command.output().expect("run unshare");
+    let text = String::from_utf8_lossy(&output.stderr);
+    let clean = output.status.success() && !text.contains("[warn]");
+    assert!(clean, "nginx does not like {file}:\n{text}");
+}
+
+/// The path of nginx, by `RATE_LIMIT_NGINX` or where Debian puts it.
+fn nginx() -> String {
+    std::env::var("RATE_LIMIT_NGINX").unwrap_or_else(|_| "/usr/sbin/nginx".to_owned())
 }
 
 /// The path of the module, by `RATE_LIMIT_MODULE` or where a release build puts it.

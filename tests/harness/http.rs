@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 use crate::PATIENCE;
 
@@ -65,6 +66,12 @@ impl Http {
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
         Ok(Self { stream: BufReader::new(stream) })
+    }
+
+    /// Waits so long for what the server sends, instead of [`PATIENCE`].
+    pub fn patience(self, time: Duration) -> Self {
+        self.stream.get_ref().set_read_timeout(Some(time)).expect("set a timeout");
+        self
     }
 
     /// Sends `GET path` and reads the response; the connection can be used again.

@@ -17,6 +17,7 @@
 
 #![warn(missing_docs)]
 
+mod browser;
 mod cluster;
 mod conf;
 mod dns;
@@ -28,6 +29,7 @@ mod netns;
 mod nginx;
 mod port;
 mod process;
+mod prometheus;
 mod proxy;
 mod redis;
 mod remote;
@@ -37,8 +39,9 @@ mod tls;
 
 use std::time::{Duration, Instant};
 
+pub use browser::Browser;
 pub use cluster::{Cluster, ClusterConf, Migration, SLOTS, slot};
-pub use conf::Conf;
+pub use conf::{Conf, check_file};
 pub use dns::{Answer, Dns};
 pub use fake::{ALLOWED, Act, Command, Fake};
 pub use http::{Http, Response};
@@ -46,6 +49,8 @@ pub use journal::{Entry, Journal};
 pub use load::{Load, Tally, ab, h2load, hey, run};
 pub use nginx::Nginx;
 pub use port::free as free_port;
+pub use process::Process;
+pub use prometheus::Prometheus;
 pub use proxy::{Mode, Proxy};
 pub use redis::{Redis, servers};
 pub use remote::Remote;

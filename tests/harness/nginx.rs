@@ -34,13 +34,18 @@ impl Nginx {
         let master = Process::spawn(command, libc::SIGTERM).expect("run nginx");
 
         let mut nginx = Self { site, master, workers, allowed: Vec::new() };
-        let mut ended = false;
+        let mut failed = false;
         let settled = || {
-            ended = nginx.master.ended().is_some();
-            ended || nginx.serves()
+            let serves = nginx.serves();
+            // nginx tries for a while to get a port that is taken; the caller has others.
+            let taken = nginx.error_log().contains("Address already in use");
+            failed = taken || nginx.master.ended().is_some();
+            failed || serves
         };
         wait_until(PATIENCE, settled, "start of nginx");
-        if ended {
+        if failed {
+            // It may not have come to listen to signals.
+            nginx.master.kill();
             // The log is the caller's now, not something to fail for.
             nginx.allowed.push(String::new());
             return Err(nginx.site.read("stderr.log") + &nginx.error_log());

@@ -26,8 +26,8 @@ pub fn free_with_bus() -> u16 {
 fn next(suits: impl Fn(u16) -> bool) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let width = RANGE.end - RANGE.start;
-    // Test processes that run at the same time start apart from each other.
-    let offset = (std::process::id() % u32::from(width / 50)) as u16 * 50;
+    // Test processes that run at the same time start apart from each other, whose ids are close.
+    let offset = (std::process::id().wrapping_mul(7_919) % u32::from(width)) as u16;
     (0..width)
         .map(|_| RANGE.start + NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(offset) % width)
         .find(|port| suits(*port))

@@ -2,6 +2,7 @@
 
 mod history;
 
+mod allocation;
 mod at_once;
 mod cell;
 mod clock;

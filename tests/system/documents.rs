@@ -378,6 +378,29 @@ fn every_directive_is_described() {
 
 /// Every line that a block of a store can have.
 #[test]
+fn the_manual_page_names_everything() {
+    let page = read("docs/ngx_http_rate_limit_redis_module.5");
+    let words: Vec<_> = page.split_whitespace().collect();
+    let conf = read("src/conf.rs");
+    let mut names = quoted(&conf, "command!(\"");
+    names.extend(quoted(&conf, "ngx_string!(\""));
+    assert!(names.contains(&"rate_limit_redis_dry_run"), "{names:?}");
+    for name in &names {
+        assert!(page.contains(&format!("\n.It Ic {name} ")), "the directive {name}");
+    }
+    let described = page.lines().filter(|line| line.starts_with(".It Ic ")).count();
+    assert_eq!(described, names.len(), "there is no such directive");
+
+    let source = read("src/variables.rs");
+    let mut names = quoted(&source, "    (\"");
+    names.extend(quoted(&source, "const CLIENT: &str = \""));
+    assert!(names.contains(&"rate_limit_redis_client"), "{names:?}");
+    for name in &names {
+        assert!(words.contains(&format!("${name}").as_str()), "the variable ${name}");
+    }
+}
+
+#[test]
 fn every_line_of_a_store_is_described() {
     let section = section("docs/directives.md", "rate_limit_redis_store");
     let sources = [read("src/conf/store.rs"), read("src/conf/tls.rs")];

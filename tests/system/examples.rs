@@ -4,7 +4,7 @@ use std::fs;
 
 use harness::{Authority, ClusterConf, Conf, Nginx, Redis, SentinelConf};
 
-fn read(name: &str) -> String {
+pub fn read(name: &str) -> String {
     let path = format!("{}/../nginx-conf/{name}", env!("CARGO_MANIFEST_DIR"));
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("read {path}: {error}"))
 }
@@ -15,24 +15,24 @@ fn account() -> String {
 }
 
 /// The example of this name, with the servers of the test in place of those that it names.
-fn example(name: &str, servers: &[(&str, String)]) -> Conf {
+pub fn example(name: &str, servers: &[(&str, String)]) -> Conf {
     let text = read(&format!("{name}.conf"));
     let (_, http) = text.split_once("\nhttp {\n").expect("a block for http");
     let mut http = http.trim_end().strip_suffix('}').expect("its end").to_owned();
-    let own = [
-        ("listen 8080;", "listen 127.0.0.1:{port} default_server;".to_owned()),
-        ("127.0.0.1:8081", "unix:{prefix}/application.sock".to_owned()),
-    ];
-    for (from, to) in own.iter().chain(servers) {
+    for (from, to) in servers {
         assert!(http.contains(from), "{name} does not name {from}");
         http = http.replace(from, to);
     }
+    http = http
+        .replace("listen 8080;", "listen 127.0.0.1:{port} default_server;")
+        .replace("listen 127.0.0.1:8080;", "listen 127.0.0.1:{port} default_server;")
+        .replace("127.0.0.1:8081", "unix:{prefix}/application.sock");
+    assert!(http.contains("{port}") && !http.contains(":80"), "{name} has ports of its own");
     // The server of the harness steps back behind the example's own.
     Conf::new()
         .server("server_name harness;")
         .http("server_names_hash_bucket_size 64; rate_limit_redis_timeout 5s;")
         .http(&http)
-        .file("redis.password", "change-me\n")
 }
 
 /// A hundred requests a minute, and no complaint.
@@ -75,7 +75,9 @@ fn tls_and_acl() {
     let redis = Redis::start_tls(&authority, &server, &[&account(), "tls-auth-clients yes"]);
     let client = authority.issue("DNS:nginx");
     let files = [
-        ("rediss://redis.internal:6379", format!("rediss://localhost:{}", redis.tls_port())),
+        ("rediss://10.0.0.1:6379", format!("rediss://127.0.0.1:{}", redis.tls_port())),
+        ("redis.internal", "localhost".to_owned()),
+        ("# ssl_", "ssl_".to_owned()),
         ("ca.pem", authority.certificate()),
         ("client.pem", client.certificate.clone()),
         ("client.key", client.key.clone()),

@@ -1,7 +1,7 @@
 //! What the parameters of a limit mean, where it applies, and what it leaves in Redis.
 
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use harness::{Conf, Nginx, PATIENCE, Redis, Response, wait_until};
 
@@ -632,6 +632,30 @@ fn unusable_values() {
         assert_eq!((response.status, retry_after(&response)), (503, 1));
     }
     assert_eq!(redis.calls("evalsha"), 0, "nobody was asked");
+}
+
+/// No client can fill the disk with them. Beyond a bound they are counted, and none is lost.
+#[test]
+fn many_unusable_values() {
+    const REQUESTS: usize = 1_000;
+    let redis = Redis::start();
+    let nginx = Conf::new()
+        .redis(&redis)
+        .http("keepalive_requests 1000000;")
+        .server("rate_limit_redis a rate=9r/d cost=$arg_cost;")
+        .start_connected(&redis);
+    let (mut http, start) = (nginx.http(), Instant::now());
+    nginx.in_one_turn(|| (0..REQUESTS).for_each(|_| http.send("GET", "/?cost=x", &[])));
+    (0..REQUESTS).for_each(|_| assert_eq!(http.read_response().status, 200));
+    let lines = || nginx.logged("invalid cost").len();
+    let counted = |line: &String| {
+        let (before, _) = line.split_once(" more unusable values")?;
+        before.rsplit(' ').next()?.parse::<usize>().ok()
+    };
+    let others = || nginx.logged("more unusable values").iter().filter_map(counted).sum::<usize>();
+    wait_until(PATIENCE, || lines() + others() == REQUESTS, "all of them, by line or by number");
+    let seconds = start.elapsed().as_secs() as usize;
+    assert!(lines() <= 100 * (seconds + 2), "{} lines in {seconds} s", lines());
 }
 
 #[test]

@@ -1,10 +1,14 @@
 //! `rate_limit_redis_on_error local`: while Redis cannot decide this machine does, and nobody gets
 //! a burst at either edge.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use harness::{Cluster, Conf, Load, Nginx, PATIENCE, Redis, Response, hey, run, slot, wait_until};
+
+use tempfile::NamedTempFile;
 
 use crate::seen::{quota, retry_after, tells_nothing, tokens};
 
@@ -199,6 +203,53 @@ fn who_has_spent_it_locally_gets_no_burst_of_a_redis_that_returns() {
     }
 }
 
+/// A clock that was years ahead in an outage, and is set back, does not make this machine decide beside
+/// Redis for years.
+#[test]
+fn a_clock_that_was_ahead_in_an_outage() {
+    let mut redis = Redis::start();
+    redis.kill9();
+    let file = NamedTempFile::new().expect("a file");
+    let set_clock = |offset: &str| fs::write(file.path(), offset).expect("set the clock");
+    set_clock("+0");
+    // Workers read it as another user.
+    fs::set_permissions(file.path(), fs::Permissions::from_mode(0o644)).expect("a mode");
+    let nginx = local(&redis.url())
+        .env("LD_PRELOAD", &library("libfaketime.so.1"))
+        .env("FAKETIME_TIMESTAMP_FILE", &file.path().display().to_string())
+        .env("FAKETIME_NO_CACHE", "1")
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+        // nginx passes no others on to its workers.
+        .main("env FAKETIME_TIMESTAMP_FILE; env FAKETIME_NO_CACHE;")
+        .main("env FAKETIME_DONT_FAKE_MONOTONIC;")
+        .server(&location("/", "$arg_k rate=20r/s capacity=5"))
+        .start();
+    let mut http = nginx.http();
+    let year = |response: &Response| response.header("Date").map(|date| date[12..16].to_owned());
+    let before = year(&http.get("/?k=b"));
+    set_clock("+2000d");
+    for _ in 0..5 {
+        assert_eq!(http.get("/?k=a").decision(), "PASSED local");
+    }
+    assert_ne!(year(&http.get("/?k=b")), before, "the clock is ahead");
+    set_clock("+0");
+    redis.restart();
+    recovers(&nginx, "/");
+    // All is regained in half of that.
+    sleep(Duration::from_millis(500));
+    for left in [4, 3, 2] {
+        let response = http.get("/?k=a");
+        assert_eq!((response.decision(), response.remaining()), ("PASSED redis", Some(left)));
+    }
+    assert_eq!(year(&http.get("/?k=b")), before, "the clock is right");
+}
+
+/// A library of the system by its file's name.
+fn library(name: &str) -> String {
+    let found = run("find", &["/usr/lib", "-name", name]);
+    found.lines().next().unwrap_or_else(|| panic!("no {name}: scripts/test installs it")).to_owned()
+}
+
 /// Of two limits, the first of which has nothing to say, the other is told of.
 #[test]
 fn one_of_two_limits_remembers() {
@@ -315,6 +366,34 @@ fn sizes_of_the_memory() {
     for size in ["256k", "262144", "8m", "8M", "64m"] {
         Conf::new().http(&format!("rate_limit_redis_shared_memory {size};")).config_ok();
     }
+}
+
+/// However large the memory is, only what is used of it is taken from the system. NGINX itself keeps 24
+/// bytes for each page.
+#[test]
+fn memory_that_is_not_used_is_not_taken() {
+    const ENOUGH: u64 = 64 << 20;
+    let conf = alone()
+        .http("rate_limit_redis_shared_memory 2000m;")
+        .server("location = /metrics { rate_limit_redis_metrics; }")
+        .server(&location("/", "$arg_k rate=9r/h"));
+    let taken = conf.memory_of_check();
+    assert!(taken < ENOUGH, "{taken} bytes by nginx -t");
+    let nginx = conf.start();
+    assert_eq!(nginx.get("/?k=a").decision(), "PASSED local");
+    assert_eq!(nginx.get("/metrics").status, 200);
+    for pid in nginx.worker_pids().into_iter().chain([nginx.pid()]) {
+        let taken = shared_memory(pid);
+        assert!(taken < ENOUGH, "{taken} bytes by {pid}");
+    }
+}
+
+/// How much of the memory that a process shares with others it has used, in bytes.
+fn shared_memory(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:")).expect("a line");
+    let kb: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    kb * 1024
 }
 
 /// In little memory the client that was not seen for the longest time is forgotten, and no other.

@@ -473,6 +473,25 @@ fn counters_survive_workers() {
     assert_eq!(requests(&metrics(&nginx), "default", "passed"), 41.0);
 }
 
+/// The connections of all workers are counted, however many there are.
+#[test]
+fn many_workers() {
+    let redis = Redis::start();
+    let conf = |workers| {
+        metered(&redis).workers(workers).server("location / { rate_limit_redis k rate=9r/h; }")
+    };
+    let mut nginx = conf(40).connections(64).start();
+    let node = redis.addr().to_string();
+    let ready = |nginx: &Nginx, number: f64| {
+        let right = || connections(&metrics(nginx), &node, "ready") == number;
+        wait_until(PATIENCE, right, "the right number of connections");
+        assert_eq!(connections(&metrics(nginx), &node, "connecting"), 0.0);
+    };
+    ready(&nginx, 40.0);
+    nginx.reload_with(&conf(3));
+    ready(&nginx, 3.0);
+}
+
 /// With fewer workers, and with another server, nobody who is gone is counted.
 #[test]
 fn connections_of_those_who_are_gone() {
@@ -679,8 +698,6 @@ fn the_page_for_a_browser() {
     let page = nginx.get("/metrics?format=html");
     assert_eq!(page.header("Content-Type"), Some(HTML));
     assert_eq!(page.header("Cache-Control"), Some("no-store"));
-    let policy = page.header("Content-Security-Policy").expect("a policy");
-    assert!(policy.starts_with("default-src 'none'; connect-src 'self'; "), "{policy}");
     assert!(page.text().starts_with("<!DOCTYPE html>\n<html lang=\"en\">"));
     assert!(page.text().contains("?format=json"));
     // NGINX knows what it is, and so compresses it as any other page.
@@ -689,6 +706,40 @@ fn the_page_for_a_browser() {
     assert_eq!(packed.header("Content-Encoding"), Some("gzip"));
     assert_eq!(nginx.get("/metrics").header("Content-Security-Policy"), None);
     assert_eq!(nginx.get("/metrics").header("Content-Type"), Some(TEXT));
+}
+
+/// A browser uses the script and the style of the page, and none that anybody else has put there.
+#[test]
+fn a_browser_is_told_what_the_page_may_do() {
+    let nginx = Conf::new().server("location = /metrics { rate_limit_redis_metrics; }").start();
+    let page = nginx.get("/metrics?format=html");
+    let hash = |element: &str| {
+        let (_, rest) = page.text().split_once(&format!("<{element}>")).expect("an element");
+        let (content, _) = rest.split_once(&format!("</{element}>")).expect("its end");
+        fs::write(nginx.path(element), content).expect("write a file");
+        let file = nginx.path(element).display().to_string();
+        let digest = "openssl dgst -sha256 -binary \"$0\" | openssl base64";
+        format!("'sha256-{}'", run("sh", &["-c", digest, &file]).trim())
+    };
+    let mut expected = vec![
+        "default-src 'none'".to_owned(),
+        "connect-src 'self'".to_owned(),
+        "img-src data:".to_owned(),
+        "base-uri 'none'".to_owned(),
+        "form-action 'none'".to_owned(),
+        "frame-ancestors 'none'".to_owned(),
+        format!("script-src {}", hash("script")),
+        format!("style-src {}", hash("style")),
+    ];
+    let policy = page.header("Content-Security-Policy").expect("a policy");
+    let mut found: Vec<_> = policy.split("; ").collect();
+    found.sort();
+    expected.sort();
+    assert_eq!(found, expected);
+    for form in ["html", "json", "prometheus"] {
+        let page = nginx.get(&format!("/metrics?format={form}"));
+        assert_eq!(page.header("X-Content-Type-Options"), Some("nosniff"), "{form}");
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ const FIRST_DATA: usize = BLOCK - FIRST_HEAD;
 const REST_DATA: usize = BLOCK - REST_HEAD;
 
 /// Tells this layout, in its last byte the version of it.
-const MAGIC: u64 = u64::from_be_bytes(*b"rl-tabl\x01");
+const MAGIC: u64 = u64::from_be_bytes(*b"rl-tabl\x02");
 
 /// The words of the header: that, and the length of the memory tell a table.
 const MAGIC_WORD: usize = 0;
@@ -44,8 +44,9 @@ pub(super) const UNUSED: usize = 5;
 pub(super) const NEWEST: usize = 6;
 pub(super) const OLDEST: usize = 7;
 
-/// A cell that links to nothing.
-const NIL: u32 = u32::MAX;
+/// A cell that links to nothing; any other links to the block of one number less. So all zeroes are
+/// an empty table, but for its header.
+const NIL: u32 = 0;
 
 /// What was read makes no sense.
 #[derive(Debug)]
@@ -56,6 +57,13 @@ pub(super) type Checked<T> = Result<T, Corrupt>;
 /// The number of a block that is within the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block(u32);
+
+impl Block {
+    /// A cell that links to it.
+    fn link(self) -> u32 {
+        self.0.saturating_add(1)
+    }
+}
 
 /// A cell of a block.
 #[derive(Clone, Copy)]
@@ -90,7 +98,7 @@ impl<'a> Memory<'a> {
     pub fn new(words: &'a mut [u64]) -> Self {
         // For each block its words, and half of one for a hash head.
         let blocks = words.len().saturating_sub(HEADER) * 2 / (2 * BLOCK + 1);
-        Self { words, blocks: u32::try_from(blocks).unwrap_or(NIL).min(NIL - 1) }
+        Self { words, blocks: u32::try_from(blocks).unwrap_or(u32::MAX) }
     }
 
     /// How many blocks there are.
@@ -104,15 +112,27 @@ impl<'a> Memory<'a> {
         holds(MAGIC_WORD, MAGIC) && holds(LENGTH_WORD, self.words.len() as u64)
     }
 
+    /// Whether this is memory as the system gives it: all zeroes, for the header is.
+    pub fn is_blank(&self) -> bool {
+        self.words.iter().take(HEADER).all(|word| *word == 0)
+    }
+
     /// Makes it an empty table. Blocks are not touched: pages never used cost no memory.
     pub fn format(&mut self, evictions: u64) {
-        let (length, heads) = (self.words.len() as u64, self.heads());
-        let unused = if self.blocks > 0 { 0 } else { NIL };
-        let Some((header, rest)) = self.words.split_first_chunk_mut::<HEADER>() else { return };
-        if let Some(heads) = rest.get_mut(..heads) {
+        let heads = self.heads();
+        if let Some(heads) = self.words.get_mut(HEADER..).and_then(|rest| rest.get_mut(..heads)) {
             heads.fill(pack(NIL, NIL));
         }
-        *header = [MAGIC, length, pack(NIL, unused), pack(NIL, NIL), 0, 0, evictions, 0];
+        self.begin(evictions);
+    }
+
+    /// Makes it an empty table where no head links to anything.
+    pub fn begin(&mut self, evictions: u64) {
+        let length = self.words.len() as u64;
+        let first = if self.blocks > 0 { Block(0).link() } else { NIL };
+        if let Some(header) = self.words.first_chunk_mut::<HEADER>() {
+            *header = [MAGIC, length, pack(NIL, first), pack(NIL, NIL), 0, 0, evictions, 0];
+        }
     }
 
     pub fn word(&self, at: usize) -> Checked<u64> {
@@ -137,15 +157,15 @@ impl<'a> Memory<'a> {
 
     /// The block that a cell links to.
     pub fn link(&self, at: usize) -> Checked<Option<Block>> {
-        match self.cell(at)? {
-            NIL => Ok(None),
-            number if number < self.blocks => Ok(Some(Block(number))),
-            _ => Err(Corrupt),
+        match self.cell(at)?.checked_sub(1) {
+            None => Ok(None),
+            Some(number) if number < self.blocks => Ok(Some(Block(number))),
+            Some(_) => Err(Corrupt),
         }
     }
 
     pub fn set_link(&mut self, at: usize, to: Option<Block>) -> Checked<()> {
-        self.set_cell(at, to.map_or(NIL, |block| block.0))
+        self.set_cell(at, to.map_or(NIL, Block::link))
     }
 
     /// The cell of the hash head for a key.
@@ -233,6 +253,24 @@ mod tests {
             let blocks = Memory::new(&mut words).blocks as usize;
             assert!(needed(blocks) <= length && length < needed(blocks + 1), "{length}");
         }
+    }
+
+    /// New memory is a table at once; of any other only what would be taken for links is changed.
+    #[test]
+    fn blocks_are_not_touched() {
+        let mut words = vec![0; 1_000];
+        let mut memory = Memory::new(&mut words);
+        assert!(memory.is_blank());
+        memory.begin(0);
+        assert!(memory.is_formatted() && !memory.is_blank());
+        assert!(memory.words[HEADER..].iter().all(|word| *word == 0));
+
+        let mut words = vec![7; 1_000];
+        let mut memory = Memory::new(&mut words);
+        assert!(!memory.is_blank());
+        memory.format(0);
+        let (heads, blocks) = memory.words[HEADER..].split_at(memory.heads());
+        assert!(heads.iter().all(|word| *word == 0) && blocks.iter().all(|word| *word == 7));
     }
 
     #[test]

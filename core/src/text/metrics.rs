@@ -6,9 +6,11 @@ use crate::rate::SECOND;
 
 mod form;
 mod json;
+mod policy;
 mod prometheus;
 
 pub use form::Form;
+pub use policy::policy;
 
 /// The page for a browser. It shows what the JSON at the same address tells.
 pub const HTML: &str = include_str!("metrics.html");

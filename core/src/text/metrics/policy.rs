@@ -1,0 +1,61 @@
+//! What a browser lets the page do.
+
+use sha2::{Digest as _, Sha256};
+
+use super::HTML;
+
+/// The `Content-Security-Policy` of the page for a browser: its own script and style are used as they
+/// stand in it and nothing else, it is sent numbers by nobody but its own server, and no other page
+/// can show it as a part of itself.
+pub fn policy() -> String {
+    let (script, style) = (source("script"), source("style"));
+    format!(
+        "default-src 'none'; connect-src 'self'; script-src {script}; style-src {style}; \
+         img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+}
+
+/// What stands in the only element of this name, as a source of a policy.
+fn source(element: &str) -> String {
+    let content = HTML
+        .split_once(&format!("<{element}>"))
+        .and_then(|(_, rest)| rest.split_once(&format!("</{element}>")))
+        .map_or("", |(content, _)| content);
+    format!("'sha256-{}'", base64(&Sha256::digest(content)))
+}
+
+/// RFC 4648.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digit = |bits: u32| DIGITS.get(bits as usize & 63).copied().map_or('=', char::from);
+    let group = |chunk: &[u8]| {
+        let byte = |at| chunk.get(at).copied().map_or(0, u32::from);
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        let digits = [18, 12, 6, 0].map(|shift| digit(bits >> shift));
+        let filled = chunk.len().saturating_add(1);
+        digits.into_iter().enumerate().map(move |(at, it)| if at < filled { it } else { '=' })
+    };
+    bytes.chunks(3).flat_map(group).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The test vectors of RFC 4648.
+    #[test]
+    fn digits() {
+        let encoded = ["", "f", "fo", "foo", "foob", "fooba", "foobar", "\u{3f}\u{3f}\u{3e}"]
+            .map(|text| base64(text.as_bytes()));
+        let expected = ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy", "Pz8+"];
+        assert_eq!(encoded, expected);
+    }
+
+    #[test]
+    fn only_what_stands_in_the_page_is_allowed() {
+        assert!(!policy().contains("unsafe"));
+        let empty = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='";
+        assert_eq!(source("nothing"), empty);
+        assert!(!policy().contains(empty));
+    }
+}

@@ -1,0 +1,116 @@
+//! scripts/run, as a newcomer starts it.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use harness::{Http, Process, Redis, free_port, wait_until};
+use tempfile::NamedTempFile;
+
+use crate::seen::keys;
+
+/// The module may have to be built first.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// A run of the script, and what it has said so far.
+struct Run {
+    process: Process,
+    output: NamedTempFile,
+}
+
+impl Run {
+    fn start(arguments: &[&str]) -> Self {
+        let output = NamedTempFile::new().expect("a file");
+        let mut command = Command::new(format!("{ROOT}/scripts/run"));
+        command.args(arguments).stdin(Stdio::null());
+        let file = fs::File::options().append(true).open(output.path()).expect("open the file");
+        command.stdout(file.try_clone().expect("a second handle")).stderr(file);
+        Self { process: Process::spawn(command, libc::SIGTERM).expect("run it"), output }
+    }
+
+    fn output(&self) -> String {
+        fs::read_to_string(self.output.path()).expect("read its output")
+    }
+
+    /// Waits for its end: the status, 143 if it was terminated, and all that it has said.
+    fn end(mut self) -> (Option<i32>, String) {
+        let status = self.process.wait(PATIENCE);
+        (status.code(), self.output())
+    }
+}
+
+#[test]
+fn a_bad_value_is_explained() {
+    let cases = [
+        (&["--port", "0"][..], "--port needs a number from 1 to 65535, not '0'"),
+        (&["--port", "65536"], "--port needs a number from 1 to 65535, not '65536'"),
+        (&["--port"], "--port needs a number from 1 to 65535, not ''"),
+        (&["--redis", "http://a"], "--redis needs redis://host[:port], "),
+        (&["--redis", "redis://a; b"], "--redis needs redis://host[:port], "),
+        (&["--redis"], "--redis needs redis://host[:port], "),
+        (&["--redis", "redis://a", "--cluster"], "--cluster and --redis exclude each other"),
+        (&["--port=8080"], "unknown option --port=8080; usage: scripts/run "),
+    ];
+    for (arguments, message) in cases {
+        let (status, output) = Run::start(arguments).end();
+        assert_eq!(status, Some(1), "{arguments:?}");
+        assert!(output.starts_with(&format!("run: {message}")), "{arguments:?}: {output}");
+        assert_eq!(output.lines().count(), 1, "{output}");
+    }
+    let (status, help) = Run::start(&["--help"]).end();
+    assert_eq!(status, Some(0));
+    assert!(help.contains("scripts/run --redis URL") && !help.contains('#'), "{help}");
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("its address").port().to_string();
+    let (status, output) = Run::start(&["--once", "--port", &port]).end();
+    assert_eq!(status, Some(1));
+    assert!(output.contains(&format!("run: port {port} of 127.0.0.1 is taken")), "{output}");
+}
+
+#[test]
+fn once_limits_as_configured() {
+    let (status, output) = Run::start(&["--once"]).end();
+    assert_eq!(status, Some(0), "{output}");
+    assert!(output.contains("limited as configured"), "{output}");
+}
+
+#[test]
+fn a_redis_of_ones_own_keeps_what_it_holds() {
+    let redis = Redis::start();
+    redis.ask::<()>(&["SET", "foreign", "1"]);
+    redis.ask::<()>(&["SET", "rl:api:127.0.0.1", "not ours"]);
+    let addr: SocketAddr = ([127, 0, 0, 1], free_port()).into();
+    let port = addr.port().to_string();
+    let mut run = Run::start(&["--redis", &redis.url(), "--port", &port]);
+    let started = || run.output().contains("Ctrl-C ends") || run.process.ended().is_some();
+    wait_until(PATIENCE, started, "the end of the burst");
+    let output = run.output();
+    assert!(output.contains("limited as configured"), "{output}");
+    assert!(output.contains(&format!("Open http://{addr}/ in a browser")), "{output}");
+
+    let mut http = Http::connect(addr);
+    let page = fs::read_to_string(format!("{ROOT}/nginx-conf/demo/index.html")).expect("the page");
+    assert_eq!(http.get("/").text(), page);
+    let answer = http.get("/demo/gcra?key=me");
+    assert_eq!(answer.header("X-RateLimit-Limit"), Some("11"));
+
+    run.process.signal(libc::SIGTERM);
+    let (status, output) = run.end();
+    assert_eq!(status, Some(143), "{output}");
+    assert!(Http::try_connect(addr).is_err(), "nginx has ended");
+    assert_eq!(redis.ask::<String>(&["GET", "rl:api:127.0.0.1"]), "not ours");
+    let (own, foreign): (Vec<_>, Vec<_>) =
+        keys(&redis).into_iter().partition(|key| key.starts_with("rl:demo."));
+    assert_eq!(foreign, ["foreign", "rl:api:127.0.0.1"]);
+    assert!(own.iter().any(|key| key.ends_with(":demo_gcra:a:me:10r/10s:10")), "{own:?}");
+    for key in own {
+        assert!(redis.ask::<i64>(&["PTTL", &key]) > 0, "{key} stays");
+    }
+}
