@@ -44,6 +44,8 @@ pub struct Charge {
     pub times: u32,
     /// How many of them passed, and so spent the cost. What is given back always passes.
     pub passed: u32,
+    /// What was decided on each, in turn.
+    pub verdicts: Vec<Verdict>,
 }
 
 /// What a script did: its reply has been written.
@@ -147,9 +149,10 @@ impl<'a> Limit<'a> {
         Write { key: self.key.into(), stored: stored(self.algorithm(), state, now, whole_in) }
     }
 
-    fn charge(&self, times: u32, passed: u32) -> Charge {
+    fn charge(&self, passed: u32, verdicts: Vec<Verdict>) -> Charge {
         let Self { key, quota, gives_back, cost } = *self;
-        Charge { key: key.into(), algorithm: quota.algorithm(), gives_back, cost, times, passed }
+        let (algorithm, times) = (quota.algorithm(), verdicts.len() as u32);
+        Charge { key: key.into(), algorithm, gives_back, cost, times, passed, verdicts }
     }
 }
 
@@ -215,15 +218,16 @@ fn single(
     out: &mut Vec<u8>,
 ) -> Result<Effects, WrongType> {
     let before = limit.stored(database, now)?;
-    let (mut after, mut passed) = (before.clone(), 0);
+    let mut after = before.clone();
     let mut verdict = limit.decide(&mut after, now, limit.cost);
-    while verdict.allowed {
-        passed += 1;
-        if passed == times {
-            break;
-        }
+    let mut verdicts = vec![verdict];
+    while verdict.allowed && verdicts.len() < times as usize {
         verdict = limit.decide(&mut after, now, limit.cost);
+        verdicts.push(verdict);
     }
+    let passed = verdicts.iter().filter(|verdict| verdict.allowed).count() as u32;
+    // The others are rejected as well.
+    verdicts.resize(times as usize, verdict);
     if limit.algorithm().stores_itself() {
         resp::array(out, 2);
         resp::integer(out, now as i64);
@@ -237,7 +241,7 @@ fn single(
         resp::bulk(out, &text);
     }
     let writes = if after == before { Vec::new() } else { vec![limit.write(&after, now)] };
-    Ok(Effects { charges: vec![limit.charge(times, passed)], writes })
+    Ok(Effects { charges: vec![limit.charge(passed, verdicts)], writes })
 }
 
 /// As `several.lua`.
@@ -267,8 +271,11 @@ fn several(
             _ => resp::nil(out),
         }
     }
+    let charge = |(limit, verdict): (&Limit<'_>, &Verdict)| {
+        limit.charge(u32::from(pass), vec![*verdict])
+    };
     Ok(Effects {
-        charges: limits.iter().map(|limit| limit.charge(1, u32::from(pass))).collect(),
+        charges: limits.iter().zip(&round.verdicts).map(charge).collect(),
         writes: round.writes.into_values().collect(),
     })
 }
@@ -326,12 +333,13 @@ mod tests {
 
     use super::*;
     use crate::resp::Input;
+    use crate::server::tests::HEAD;
 
     const NOW: u64 = 1_763_683_200_123_456;
 
     fn question(algorithm: Algorithm, rate: &str, limit: u64, cost: u64) -> Question<'static> {
         let quota = Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap();
-        Question { head: b"rl:a:", key: b"k", quota, cost }
+        Question { head: &HEAD, key: b"k", quota, cost }
     }
 
     /// Runs an encoded command and applies what it writes.
