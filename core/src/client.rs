@@ -334,10 +334,11 @@ impl Client {
     }
 
     fn next_timer(&self) -> Option<u64> {
+        let silence = self.silence();
         let connections = self.connections.keys().filter_map(|key| {
             let connection = self.connections.get(key)?;
             let blame = connection.overdue_at(self.patience);
-            [connection.timer, blame, connection.silent_at()].into_iter().flatten().min()
+            [connection.timer, blame, connection.silent_at(silence)].into_iter().flatten().min()
         });
         let probes = self.nodes.all().filter_map(|key| self.nodes.get(key)?.probe_at);
         let retry = self.retries.front().map(|(_, at)| *at);

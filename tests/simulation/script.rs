@@ -271,9 +271,8 @@ fn several(
             _ => resp::nil(out),
         }
     }
-    let charge = |(limit, verdict): (&Limit<'_>, &Verdict)| {
-        limit.charge(u32::from(pass), vec![*verdict])
-    };
+    let charge =
+        |(limit, verdict): (&Limit<'_>, &Verdict)| limit.charge(u32::from(pass), vec![*verdict]);
     Ok(Effects {
         charges: limits.iter().zip(&round.verdicts).map(charge).collect(),
         writes: round.writes.into_values().collect(),

@@ -25,7 +25,8 @@ use crate::text::log::Escaped;
 /// The name of a connection.
 pub type ConnectionKey = Key<Connection>;
 
-/// A server that owes replies and sends nothing for so long is taken for dead.
+/// A server that owes replies and sends nothing for so long, or for the store's patience if that is
+/// longer, is taken for dead.
 pub const SILENCE: u64 = SECOND;
 
 /// A connection that was ready for so long was a good one: when it is lost, the next is tried at
@@ -146,9 +147,9 @@ pub enum Fault {
     /// Reading or writing failed, or the server closed the connection.
     #[error("{0}")]
     Closed(String),
-    /// The server owed replies for [`SILENCE`].
-    #[error("no reply for {} ms", SILENCE / MILLISECOND)]
-    Silent,
+    /// The server owed replies for too long: how long that is, in µs.
+    #[error("no reply for {} ms", .0 / MILLISECOND)]
+    Silent(u64),
     /// The server does not speak the protocol.
     #[error("{0}")]
     Protocol(#[from] ProtocolError),
@@ -158,13 +159,6 @@ pub enum Fault {
     /// The server answers, but cannot run scripts for now: it is loading, or a replica.
     #[error("it cannot decide: \"{}\"", Escaped(.0.as_bytes()))]
     Unfit(String),
-}
-
-impl Fault {
-    /// Whether the server was able to run scripts when the connection was lost.
-    fn is_fit(&self) -> bool {
-        !matches!(self, Self::Unfit(_))
-    }
 }
 
 impl Recycle for Connection {
@@ -385,18 +379,14 @@ impl Connection {
     }
 
     /// When the server will have to be taken for dead, if it owes a reply.
-    pub(super) fn silent_at(&self) -> Option<u64> {
-        self.queue.is_owed().then(|| self.heard.saturating_add(SILENCE).max(self.excused))
-    }
-
-    fn is_silent(&self, now: u64) -> bool {
-        self.silent_at().is_some_and(|at| at <= now)
+    pub(super) fn silent_at(&self, silence: u64) -> Option<u64> {
+        self.queue.is_owed().then(|| self.heard.saturating_add(silence).max(self.excused))
     }
 
     /// The connection is gone, or could not be made. The queue is left to the caller.
     pub(super) fn on_lost(&mut self, fault: &Fault, now: u64, random: u64) -> Next {
         self.drop_buffers();
-        let is_hopeless = !fault.is_fit() || *fault == Fault::Silent || self.is_silent(now);
+        let is_hopeless = matches!(fault, Fault::Unfit(_) | Fault::Silent(_));
         let (was_ready, was_useful) = match self.state {
             State::Ready { since } => (true, now.saturating_sub(since) >= USEFUL_LIFE),
             _ => (false, false),

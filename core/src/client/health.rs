@@ -5,7 +5,7 @@
 //! timeout of any of its locations. What was never sent is no failure of the server, and the time
 //! for which the worker itself was away is taken off.
 
-use super::connection::{Connection, ConnectionKey, Fault, State};
+use super::connection::{Connection, ConnectionKey, Fault, SILENCE, State};
 use super::in_flight::Owner;
 use super::node::NodeKey;
 use super::{Action, Client};
@@ -26,10 +26,9 @@ impl Client {
     pub(super) fn check_connections(&mut self, now: u64) {
         for key in self.connections.keys().collect::<Vec<_>>() {
             self.blame(key, now);
+            self.check_silence_of(key, now);
             let Some(connection) = self.connections.get(key) else { continue };
-            if connection.silent_at().is_some_and(|at| at <= now) {
-                self.on_lost(key, &Fault::Silent, now);
-            } else if connection.timer.is_some_and(|at| at <= now) {
+            if connection.timer.is_some_and(|at| at <= now) {
                 self.on_connection_timer(key, now);
             }
         }
@@ -87,11 +86,21 @@ impl Client {
     /// Ends the connections on which a node owes replies for too long.
     pub(super) fn check_silence(&mut self, node: NodeKey, now: u64) {
         for key in self.connections_of(node) {
-            let silent_at = self.connections.get(key).and_then(Connection::silent_at);
-            if silent_at.is_some_and(|at| at <= now) {
-                self.on_lost(key, &Fault::Silent, now);
-            }
+            self.check_silence_of(key, now);
         }
+    }
+
+    fn check_silence_of(&mut self, key: ConnectionKey, now: u64) {
+        let silence = self.silence();
+        let silent_at = self.connections.get(key).and_then(|it| it.silent_at(silence));
+        if silent_at.is_some_and(|at| at <= now) {
+            self.on_lost(key, &Fault::Silent(silence), now);
+        }
+    }
+
+    /// How long a server may owe replies and send nothing.
+    pub(super) fn silence(&self) -> u64 {
+        SILENCE.max(self.patience)
     }
 }
 

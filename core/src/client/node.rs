@@ -182,7 +182,7 @@ impl Node {
 
     /// The host and port to be resolved before the next attempt to connect, if there are any: the
     /// addresses may be out of date, and the host is a name.
-    pub(super) fn to_resolve(&mut self) -> Option<(&str, u16)> {
+    pub(super) fn next_name(&mut self) -> Option<(&str, u16)> {
         let was_stale = std::mem::replace(&mut self.is_stale, true);
         match &self.endpoint.address {
             Address::Tcp(host, port) if was_stale && host.parse::<IpAddr>().is_err() => {

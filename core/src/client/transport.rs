@@ -51,7 +51,7 @@ impl Client {
         let name = self
             .nodes
             .get_mut(connection.node)
-            .and_then(|node| node.to_resolve().map(|(host, port)| (host.to_owned(), port)));
+            .and_then(|node| node.next_name().map(|(host, port)| (host.to_owned(), port)));
         self.schedule(end);
         match name {
             Some((host, port)) => {
@@ -399,7 +399,7 @@ impl Client {
 fn error_kind(fault: &Fault) -> ErrorKind {
     match fault {
         Fault::Connect(_) | Fault::ConnectTimeout => ErrorKind::Connect,
-        Fault::Closed(_) | Fault::Silent => ErrorKind::Lost,
+        Fault::Closed(_) | Fault::Silent(_) => ErrorKind::Lost,
         Fault::Protocol(_) => ErrorKind::Protocol,
         Fault::Handshake(_, refusal) if refusal.kind == RefusalKind::Auth => ErrorKind::Auth,
         Fault::Handshake(..) | Fault::Unfit(_) => ErrorKind::Unfit,
