@@ -326,12 +326,13 @@ mod tests {
 
     use super::*;
     use crate::resp::Input;
+    use crate::server::tests::HEAD;
 
     const NOW: u64 = 1_763_683_200_123_456;
 
     fn question(algorithm: Algorithm, rate: &str, limit: u64, cost: u64) -> Question<'static> {
         let quota = Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap();
-        Question { head: b"rl:a:", key: b"k", quota, cost }
+        Question { head: &HEAD, key: b"k", quota, cost }
     }
 
     /// Runs an encoded command and applies what it writes.

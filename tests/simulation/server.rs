@@ -426,7 +426,10 @@ fn write_master(out: &mut Vec<u8>, master: Option<SocketAddr>) {
 
 #[cfg(test)]
 pub mod tests {
+    use std::sync::LazyLock;
+
     use rate_limit_core::algorithm::Algorithm;
+    use rate_limit_core::key::Head;
     use rate_limit_core::limit::Quota;
     use rate_limit_core::redis::command::pack;
     use rate_limit_core::redis::script::{By, Question, Scripts};
@@ -435,10 +438,12 @@ pub mod tests {
 
     pub const CLIENT: ConnectionId = 1;
 
+    pub static HEAD: LazyLock<Head> = LazyLock::new(|| Head::new("rl:", "a").unwrap());
+
     /// Three at once, and one more each minute.
     pub fn question(key: &[u8]) -> Question<'_> {
         let quota = Quota::new(Algorithm::Gcra, "1r/m".parse().unwrap(), 3).unwrap();
-        Question { head: b"rl:a:", key, quota, cost: 1 }
+        Question { head: &HEAD, key, quota, cost: 1 }
     }
 
     /// The command that decides a limit for each of these keys.
