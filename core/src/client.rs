@@ -178,6 +178,8 @@ pub struct Client {
     connections: Slab<Connection>,
     nodes: Nodes,
     topology: Box<dyn Topology>,
+    /// Whether the keys of a command must be in one slot.
+    has_slots: bool,
     refresh: Refresh,
     coalescer: Coalescer,
     deadlines: Deadlines,
@@ -223,6 +225,7 @@ impl Client {
             commands: Slab::new(),
             connections: Slab::new(),
             nodes: Nodes::new(settings),
+            has_slots: topology.has_slots(),
             topology,
             coalescer: Coalescer::new(),
             deadlines: Deadlines::default(),

@@ -166,24 +166,13 @@ impl Driver {
         act(self.state.borrow().client.answers(key))
     }
 
-    /// Counts for each node that decided a request how long that took, in µs.
-    pub(crate) fn count_wait(&self, key: RequestKey, wait: u64) {
-        let state = self.state.borrow();
-        let mut counted = None;
-        for answer in state.client.answers(key) {
-            if answer.verdict.is_some() && answer.node != counted {
-                counted = answer.node;
-                counted
-                    .and_then(|node| state.record(node))
-                    .into_iter()
-                    .for_each(|it| it.count_wait(wait));
-            }
-        }
-    }
-
-    /// Forgets a request: see [`Client::release`].
-    pub(crate) fn release(&self, key: RequestKey, refund: bool) {
+    /// Forgets a request: see [`Client::release`]. If Redis has decided it, `wait` is how long that took,
+    /// in µs: it is counted for each node that had a part in it.
+    pub(crate) fn release(&self, key: RequestKey, refund: bool, wait: Option<u64>) {
         let mut state = self.state.borrow_mut();
+        if let Some(wait) = wait {
+            state.count_wait(key, wait);
+        }
         if let Some(waker) = state.wakers.get_mut(key.index())
             && waker.is_some_and(|(other, _)| other == key)
         {
@@ -486,6 +475,17 @@ impl State {
             self.set_view(key, View::default(), true);
         }
         self.nodes.get_mut(key.index())?.as_mut()
+    }
+
+    fn count_wait(&self, key: RequestKey, wait: u64) {
+        let mut counted = None;
+        for answer in self.client.answers(key) {
+            if answer.verdict.is_some() && answer.node != counted {
+                counted = answer.node;
+                let record = counted.and_then(|node| self.record(node));
+                record.into_iter().for_each(|record| record.count_wait(wait));
+            }
+        }
     }
 
     fn record(&self, key: NodeKey) -> Option<&'static NodeRecord> {

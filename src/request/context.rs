@@ -183,10 +183,11 @@ impl Context {
     /// The request is not at the client any more. If it does not pass, what it was charged is given
     /// back. If a limit rejected it, that goes for what is still in flight as well; if Redis did not
     /// answer in time, it is not given even more to do.
-    fn release(&self, status: Status, source: Source) {
+    fn release(&self, status: Status, source: Source, wait: u64) {
         let Some(Submission { driver, key }) = self.submission.take() else { return };
-        let is_rejected = status.is_rejection() && source == Source::Redis;
-        driver.release(key, is_rejected);
+        let is_decided = source == Source::Redis;
+        let is_rejected = status.is_rejection() && is_decided;
+        driver.release(key, is_rejected, is_decided.then_some(wait));
         if status.is_rejection() {
             let charged = self.asked.iter().filter(|asked| asked.is_charged.get());
             charged.for_each(|asked| driver.refund(&asked.charge()));
@@ -288,10 +289,7 @@ impl Context {
             Source::Cache => 0,
             _ => monotonic_micros().saturating_sub(self.started),
         };
-        if let (Source::Redis, Some(Submission { driver, key })) = (source, self.submission.get()) {
-            driver.count_wait(key, wait);
-        }
-        self.release(status, source);
+        self.release(status, source, wait);
         let shown = self.tightest();
         self.outcome.set(Some(Outcome { status, source, wait, delay, shown }));
         if let Some(shared) = memory() {
@@ -371,7 +369,7 @@ unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
         drop(context.local.take());
         context.timer.stop();
         if let Some(Submission { driver, key }) = context.submission.take() {
-            driver.release(key, false);
+            driver.release(key, false, None);
         }
     }
 }

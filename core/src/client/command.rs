@@ -2,8 +2,6 @@
 
 use std::rc::Rc;
 
-use smallvec::SmallVec;
-
 use super::request::RequestKey;
 use super::slab::{Key, Recycle};
 use crate::decision::Verdict;
@@ -51,17 +49,14 @@ pub struct Charge<'a> {
 /// The name of a command.
 pub(super) type CommandKey = Key<Command>;
 
-/// The requests that share a command.
-pub(super) type Members = SmallVec<[Member; 1]>;
-
 /// A command.
 #[derive(Debug, Default)]
 pub(super) struct Command {
-    charges: SmallVec<[Own; 1]>,
+    charges: Vec<Own>,
     /// The keys of all charges, one behind the other.
-    keys: SmallVec<[u8; 40]>,
+    keys: Vec<u8>,
     /// Who waits for it. Several only where there is one charge: then each is charged once.
-    pub(super) members: Members,
+    pub(super) members: Vec<Member>,
     /// It gives back what was charged.
     pub(super) is_refund: bool,
     /// Of the only charge.
@@ -168,7 +163,9 @@ impl Command {
 
     /// The only charge, if there is one only.
     pub(super) fn single(&self) -> Option<Charge<'_>> {
-        self.charges().next().filter(|_| self.len() == 1)
+        let [Own { definition, quota, cost, .. }] = self.charges.as_slice() else { return None };
+        let (quota, cost, digest) = (*quota, *cost, self.digest);
+        Some(Charge { definition, key: &self.keys, quota, cost, digest })
     }
 
     /// The charges as scripts take them.

@@ -159,17 +159,17 @@ impl Client {
         }
     }
 
-    /// A server has answered a command.
+    /// A server has answered a command in time.
     pub(super) fn on_answered(&mut self, key: NodeKey) {
         let Some(node) = self.nodes.get_mut(key) else { return };
+        if !node.is_mute && !node.has_undecided {
+            return;
+        }
         if std::mem::take(&mut node.is_mute) {
             node.backoff.succeeded();
-            self.check_recovery(key);
         }
-        let Some(node) = self.nodes.get_mut(key) else { return };
-        if node.has_undecided {
-            self.count(key, super::Node::count_answered);
-        }
+        self.count(key, super::Node::count_answered);
+        self.check_recovery(key);
     }
 
     /// Says that a node is up, if it is. Another worker may have seen it go down.

@@ -90,6 +90,9 @@ impl Client {
     /// A server that answers in time for some requests is too slow for others: that is no failure of
     /// the server, but of a timeout.
     fn check_patience(&mut self, key: CommandKey, node: NodeKey, wait: u64) {
+        if wait <= self.deadlines.shortest() {
+            return;
+        }
         let Some(command) = self.commands.get(key) else { return };
         if wait >= self.patience || command.members.iter().all(|member| member.timeout >= wait) {
             return;
@@ -208,7 +211,7 @@ impl Client {
         node: NodeKey,
         now: u64,
     ) -> Result<(), Fault> {
-        let is_cluster = self.topology.has_slots();
+        let is_cluster = self.has_slots;
         match refusal.kind {
             RefusalKind::NoScript if self.send_source(key, node, now) => {}
             RefusalKind::Moved | RefusalKind::Ask if is_cluster => {

@@ -191,7 +191,7 @@ impl Client {
                 // The node that knew is queried first the next time; of a cluster the next one, so
                 // that the load is shared.
                 let last = self.refresh.first.wrapping_add(self.refresh.tried);
-                self.refresh.first = match self.topology.has_slots() {
+                self.refresh.first = match self.has_slots {
                     true => last,
                     false => last.wrapping_sub(1),
                 };

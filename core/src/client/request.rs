@@ -1,7 +1,5 @@
 //! A request that waits for its decision.
 
-use smallvec::SmallVec;
-
 use super::node::NodeKey;
 use super::slab::{Key, Recycle};
 use crate::decision::Verdict;
@@ -34,7 +32,7 @@ pub enum Trouble {
 #[derive(Debug, Default)]
 pub struct Request {
     /// One for each charge, in their order.
-    pub(super) answers: SmallVec<[Answer; 1]>,
+    pub(super) answers: Vec<Answer>,
     /// How many of its commands have no outcome.
     pub(super) open: usize,
     pub(super) stage: Stage,

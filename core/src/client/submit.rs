@@ -25,7 +25,7 @@ impl Client {
             request.open = 1;
         }
         let mut first = 0;
-        let has_slots = self.topology.has_slots();
+        let has_slots = self.has_slots;
         let is_one_command =
             |one: &Charge<'_>, other: &Charge<'_>| !has_slots || key_slot(one) == key_slot(other);
         for group in charges.chunk_by(is_one_command) {
@@ -79,7 +79,7 @@ impl Client {
 impl Client {
     /// The slot of a charge; 0 where it makes no difference.
     fn slot_of(&self, charge: &Charge<'_>) -> u16 {
-        match self.topology.has_slots() || self.connections_a_node > 1 {
+        match self.has_slots || self.connections_a_node > 1 {
             true => key_slot(charge),
             false => 0,
         }

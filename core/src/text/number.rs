@@ -1,8 +1,5 @@
 //! Numbers as text, without the machinery of formatting.
 
-/// The most digits that a number has.
-const MAX_DIGITS: usize = 20;
-
 /// Appends a number in decimal.
 pub fn push(out: &mut Vec<u8>, number: u64) {
     // As most are.
@@ -10,18 +7,7 @@ pub fn push(out: &mut Vec<u8>, number: u64) {
         out.push(b'0' + number as u8);
         return;
     }
-    let mut digits = [b'0'; MAX_DIGITS];
-    let mut rest = number;
-    let mut length = 0;
-    for digit in digits.iter_mut().rev() {
-        *digit = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        length += 1;
-        if rest == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(digits.get(MAX_DIGITS - length..).unwrap_or_default());
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 #[cfg(test)]
