@@ -45,6 +45,8 @@ struct Account {
     untold: Vec<Decided>,
     /// What was told last.
     told: Vec<(RequestId, Decided)>,
+    /// Until this execution more than one has led to the same decision.
+    ambiguous: Option<u64>,
     /// The only request, and whether nothing is wrong while it lives.
     owner: Option<(RequestId, bool)>,
     /// Whether the only request was released, and whether with a refund.
@@ -94,7 +96,9 @@ impl Ledger {
             };
             if charge.gives_back {
                 account.refunded += 1;
-                let limit = account.refundable.min(account.spent);
+                // What spends nothing is asked once for several, but given back for each.
+                let spent = if charge.cost == 0 { u64::MAX } else { account.spent };
+                let limit = account.refundable.min(spent);
                 assert!(account.refunded <= limit, "refunded too often: {}", show(&class));
             } else {
                 account.executed += u64::from(charge.times);
@@ -148,24 +152,24 @@ impl Ledger {
         let account = self.accounts.get_mut(class).expect("an account");
         let matches =
             |one: &Decided| one.verdict == verdict && one.spent == answer.is_charged;
-        // The same may have been decided before, for a request that is gone.
-        let order = |position: &usize| {
-            let one = &account.untold[*position];
-            (one.execution, std::cmp::Reverse(one.index))
-        };
-        let found = (0..account.untold.len()).filter(|position| matches(&account.untold[*position]));
-        let Some(position) = found.max_by_key(order) else {
+        let matching: Vec<_> = (0..account.untold.len())
+            .filter(|position| matches(&account.untold[*position]))
+            .collect();
+        let newest = matching.iter().map(|position| account.untold[*position].execution).max();
+        let is_newest = |position: &&usize| Some(account.untold[**position].execution) == newest;
+        let Some(position) = matching.iter().find(is_newest).copied() else {
             panic!("no server has decided so: {answer:?} {} {account:?}", show(class));
         };
+        if !matching.iter().all(|position| is_newest(&position)) {
+            account.ambiguous = newest;
+        }
         if class.2 == 0 {
             // What spends nothing is asked once, for any number of requests.
             return;
         }
         let decided = account.untold.remove(position);
         account.check_turn(request, &decided, class);
-        if account.told.first().is_some_and(|(_, told)| told.execution != decided.execution) {
-            account.told.clear();
-        }
+        account.told.retain(|(_, told)| told.execution == decided.execution);
         account.told.push((request, decided));
     }
 
@@ -191,6 +195,9 @@ impl Ledger {
 impl Account {
     /// Requests that share a command are decided in the order in which they came.
     fn check_turn(&self, request: RequestId, decided: &Decided, class: &Class) {
+        if self.ambiguous >= Some(decided.execution) {
+            return;
+        }
         for (other, told) in &self.told {
             let is_comparable = told.execution == decided.execution
                 && (told.verdict, told.spent) != (decided.verdict, decided.spent);

@@ -98,7 +98,8 @@ impl Simulation {
             episodes.iter().for_each(|episode| eprintln!("{episode:?}"));
         }
         let gap = 1 << rng.u64(9..15);
-        let world = World::new(deployment, episodes, rng.fork());
+        let mut world = World::new(deployment, episodes, rng.fork());
+        world.network.distance = [0, 500, 4_000][rng.usize(0..3)];
         let outside = Outside {
             world,
             ledger: Ledger::default(),
@@ -274,7 +275,7 @@ fn draw_deployment(rng: &mut Rng) -> (Deployment, Config) {
         account,
         store: "test".to_owned(),
         client_name: "worker".to_owned(),
-        connect_timeout: [250, 1_000][rng.usize(0..2)] * MILLISECOND,
+        connect_timeout: [250, 400][rng.usize(0..2)] * MILLISECOND,
         connections: rng.usize(1..3),
         max_fails: rng.usize(1..4),
         fail_timeout: SECOND,

@@ -65,7 +65,7 @@ fn blamed(fault: &Fault, servers: usize, connect_timeout: u64) -> Vec<ServerId> 
         | Fault::Switch { server }
         | Fault::Readdress { server } => vec![*server],
         // The connection is accepted, the handshake goes there, and its replies come back.
-        Fault::Slow { server, micros } if 3 * micros + 20_000 > connect_timeout => vec![*server],
+        Fault::Slow { server, micros } if 3 * micros + 40_000 > connect_timeout => vec![*server],
         Fault::NoNames => (0..servers).collect(),
         Fault::Slow { .. }
         | Fault::Unfit { .. }

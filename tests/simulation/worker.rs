@@ -644,6 +644,7 @@ impl Worker {
         let answers = self.client.answers(key).to_vec();
         for (part, answer) in request.plan.parts.iter().zip(&answers) {
             let class = part.class(self.id);
+            outside.trace(self.id, || format!("request {} {part:?}: {answer:?}", request.plan.id));
             outside.ledger.tell(request.plan.id, &class, answer);
             outside.ledger.release(&class, answer, refund);
         }
