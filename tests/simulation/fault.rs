@@ -117,6 +117,7 @@ fn cluster_fault(deployment: &Deployment, rng: &mut Rng) -> Option<Fault> {
             Fault::Orphan { slots: first..first + rng.u16(1..384) }
         }
         // The first one stays where clients find it.
+        _ if deployment.servers.len() == 1 => return None,
         _ => Fault::Readdress { server: server.max(1) },
     })
 }
