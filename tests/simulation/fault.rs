@@ -44,6 +44,13 @@ pub enum Fault {
     NoNames,
 }
 
+impl Fault {
+    /// Whether every request can be decided in spite of it.
+    pub fn is_harmless(&self) -> bool {
+        matches!(self, Self::FlushScripts { .. } | Self::Move { .. })
+    }
+}
+
 /// A fault, from when to when.
 #[derive(Clone, Debug)]
 pub struct Episode {
