@@ -67,6 +67,10 @@ impl Deployment {
 
     /// Begins to move slots, those with keys first, from one master to another.
     pub fn move_slots(&mut self, from: ServerId, to: ServerId, count: usize, now: u64) {
+        // Another node may have taken the place of one that does not know it yet.
+        if self.is_superseded(from) || self.is_superseded(to) {
+            return;
+        }
         let Kind::Cluster(cluster) = &mut self.kind else { return };
         let owned = |slot: &u16| cluster.truth.owner(*slot) == Some(from);
         let used = self.servers[from].databases[0].keys().map(|key| slot(b"", key));

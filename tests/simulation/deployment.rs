@@ -296,7 +296,7 @@ impl Deployment {
     }
 
     /// Whether another server has taken the place of this one, which may not know it yet.
-    fn is_superseded(&self, server: ServerId) -> bool {
+    pub(crate) fn is_superseded(&self, server: ServerId) -> bool {
         match &self.kind {
             Kind::Single => false,
             Kind::Sentinel(sentinels) => sentinels.master != server,

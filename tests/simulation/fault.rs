@@ -44,6 +44,13 @@ pub enum Fault {
     NoNames,
 }
 
+impl Fault {
+    /// Whether every request can be decided in spite of it.
+    pub fn is_harmless(&self) -> bool {
+        matches!(self, Self::FlushScripts { .. } | Self::Move { .. })
+    }
+}
+
 /// A fault, from when to when.
 #[derive(Clone, Debug)]
 pub struct Episode {
@@ -117,6 +124,7 @@ fn cluster_fault(deployment: &Deployment, rng: &mut Rng) -> Option<Fault> {
             Fault::Orphan { slots: first..first + rng.u16(1..384) }
         }
         // The first one stays where clients find it.
+        _ if deployment.servers.len() == 1 => return None,
         _ => Fault::Readdress { server: server.max(1) },
     })
 }

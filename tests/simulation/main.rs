@@ -18,3 +18,98 @@ mod sentinel;
 mod fault;
 mod network;
 mod world;
+
+mod ledger;
+mod traffic;
+mod watch;
+mod worker;
+
+mod simulation;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// So many steps are run each time.
+const STEPS: u64 = 1_000_000;
+
+/// How many threads run histories.
+const THREADS: usize = 2;
+
+/// Which seeds are run, and for how long.
+#[derive(Clone, Copy)]
+struct Plan {
+    first: u64,
+    /// Ends after so many steps, or after this time.
+    steps: u64,
+    time: Duration,
+    is_traced: bool,
+}
+
+impl Plan {
+    /// As `scripts/simulate` puts it into the environment.
+    fn from_environment() -> Self {
+        let number = |name: &str| {
+            let text = std::env::var(format!("RATE_LIMIT_SIMULATION_{name}")).ok()?;
+            Some(text.parse::<u64>().unwrap_or_else(|_| panic!("{name} must be a number")))
+        };
+        let long = Duration::from_secs(1 << 30);
+        let (first, minutes) = (number("SEED"), number("MINUTES"));
+        let is_traced = number("TRACE").is_some();
+        match minutes {
+            Some(minutes) => Self {
+                first: first.unwrap_or(1),
+                steps: u64::MAX,
+                time: Duration::from_secs(60 * minutes),
+                is_traced,
+            },
+            // One history.
+            None if first.is_some() => {
+                Self { first: first.unwrap_or(1), steps: 1, time: long, is_traced }
+            }
+            None => Self { first: 1, steps: STEPS, time: long, is_traced },
+        }
+    }
+}
+
+/// Runs one seed after the other; each thread takes the next one.
+#[test]
+fn histories() {
+    let plan = Plan::from_environment();
+    let (next, steps, failed) = (AtomicU64::new(plan.first), AtomicU64::new(0), AtomicU64::new(0));
+    let (decided, lost) = (AtomicU64::new(0), AtomicU64::new(0));
+    let started = Instant::now();
+    let threads = if plan.steps == 1 { 1 } else { THREADS };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while failed.load(Ordering::Relaxed) == 0
+                    && steps.load(Ordering::Relaxed) < plan.steps
+                    && started.elapsed() < plan.time
+                {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    match catch_unwind(AssertUnwindSafe(|| simulation::run(seed, plan.is_traced))) {
+                        Ok(report) => {
+                            steps.fetch_add(report.steps, Ordering::Relaxed);
+                            decided.fetch_add(report.decided, Ordering::Relaxed);
+                            lost.fetch_add(report.lost_replies, Ordering::Relaxed);
+                        }
+                        Err(_) => {
+                            eprintln!("To replay it: scripts/simulate --seed {seed}");
+                            failed.store(seed, Ordering::Relaxed);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    println!(
+        "{} histories, {} steps, {} requests decided, {} replies lost, {:?}",
+        next.into_inner() - plan.first,
+        steps.into_inner(),
+        decided.into_inner(),
+        lost.into_inner(),
+        started.elapsed(),
+    );
+    assert_eq!(failed.into_inner(), 0, "the seed of a history that failed");
+}

@@ -57,6 +57,8 @@ pub struct Network {
     blocked: BTreeMap<(ClientId, ServerId), u64>,
     /// How long each server takes beside the usual, in µs.
     slowness: Vec<u64>,
+    /// How far away all servers are, in µs.
+    pub distance: u64,
     rng: Rng,
 }
 
@@ -88,6 +90,7 @@ impl Network {
             opened: 0,
             blocked: BTreeMap::new(),
             slowness: vec![0; servers],
+            distance: 0,
             rng,
         }
     }
@@ -252,9 +255,10 @@ impl Network {
         self.slowness[server] = micros;
     }
 
-    /// How long a packet takes: mostly a tenth of a millisecond, seldom several milliseconds.
+    /// How long a packet takes: mostly a tenth of a millisecond if the server is near, seldom several
+    /// milliseconds.
     fn delay(&mut self, server: Option<ServerId>) -> u64 {
-        let usual = self.rng.u64(40..160);
+        let usual = self.rng.u64(40..160) + self.rng.u64(0..=self.distance);
         let rare = if self.rng.u32(0..100) == 0 { self.rng.u64(0..6_000) } else { 0 };
         let slow = match server.map_or(0, |server| self.slowness[server]) {
             0 => 0,

@@ -131,7 +131,7 @@ impl World {
     pub fn next(&mut self) -> Option<ClientEvent> {
         loop {
             let (at, event) = self.queue.pop()?;
-            self.now = at;
+            self.now = self.now.max(at);
             self.steps += 1;
             let event = self.on(event);
             self.take_effects();
@@ -139,6 +139,11 @@ impl World {
                 return event;
             }
         }
+    }
+
+    /// Nobody gets any time, for so many µs: the machine that all run on is stopped.
+    pub fn pause(&mut self, micros: u64) {
+        self.now += micros;
     }
 
     /// Whether nothing goes wrong any more: all faults are over, and the servers have settled.

@@ -33,9 +33,13 @@ impl Client {
     /// Connects to a node, unless it is connected.
     pub(super) fn open_node(&mut self, node: NodeKey, now: u64) {
         for key in self.connections_of(node) {
-            if self.connections.get(key).is_some_and(Connection::is_idle) {
-                self.connect(key, now);
-            }
+            self.connect_if_idle(key, now);
+        }
+    }
+
+    fn connect_if_idle(&mut self, key: ConnectionKey, now: u64) {
+        if self.connections.get(key).is_some_and(Connection::is_idle) {
+            self.connect(key, now);
         }
     }
 
@@ -303,7 +307,7 @@ impl Client {
                     let line = format!("redis {name}: {fault}, reconnecting");
                     self.actions.push_back(Action::Log(Level::Notice, line));
                 }
-                self.connect(key, now);
+                self.connect_if_idle(key, now);
             }
             Next::Wait(delay) => self.on_unreachable(key, node, fault, delay, now),
         }

@@ -1,0 +1,212 @@
+//! What was submitted, executed, told and refunded, and whether that agrees.
+//!
+//! Charges of one worker that are the same, key and cost, share an account. A key that only one
+//! request has makes the account exact.
+
+use std::collections::{HashMap, VecDeque};
+
+use rate_limit_core::client::Answer;
+use rate_limit_core::decision::Verdict;
+
+use crate::journal::{Execution, Journal};
+use crate::network::{ClientId, ConnectionId};
+
+/// The number of a request; none is used twice.
+pub type RequestId = u64;
+
+/// Charges that are the same: the worker, the key in Redis, and the cost.
+pub type Class = (ClientId, Box<[u8]>, u64);
+
+/// How many decisions are remembered about a charge that spends nothing.
+const FREE: usize = 200;
+
+/// The accounts of all charges.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    accounts: HashMap<Class, Account>,
+    /// The script commands of each connection whose replies have not arrived.
+    owed: HashMap<ConnectionId, VecDeque<Owed>>,
+    /// How many bytes were handed to the client of each connection.
+    delivered: HashMap<ConnectionId, u64>,
+    executions: u64,
+    pub lost_replies: u64,
+}
+
+/// What became of the charges of one class.
+#[derive(Debug, Default)]
+struct Account {
+    submitted: u64,
+    executed: u64,
+    spent: u64,
+    refunded: u64,
+    /// How many may be refunded, as their requests did not pass.
+    refundable: u64,
+    /// What was decided, and not told yet.
+    untold: Vec<Decided>,
+    /// What was told last.
+    told: Vec<(RequestId, Decided)>,
+    /// Until this execution more than one has led to the same decision.
+    ambiguous: Option<u64>,
+    /// The only request, and whether nothing is wrong while it lives.
+    owner: Option<(RequestId, bool)>,
+    /// Whether the only request was released, and whether with a refund.
+    released: Option<bool>,
+}
+
+/// A decision about one request, at a server.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Decided {
+    verdict: Verdict,
+    spent: bool,
+    /// Which execution it was, and which of its requests.
+    execution: u64,
+    index: usize,
+}
+
+#[derive(Debug)]
+struct Owed {
+    reply_ends: u64,
+    classes: Vec<Class>,
+}
+
+impl Ledger {
+    /// A request is submitted with a charge. `owner` if no other request has the key.
+    pub fn submit(&mut self, class: &Class, owner: Option<(RequestId, bool)>) {
+        let account = self.accounts.entry(class.clone()).or_default();
+        account.submitted += 1;
+        account.owner = owner;
+    }
+
+    /// Takes over what the servers have done.
+    pub fn read(&mut self, journal: &mut Journal, worker_of: impl Fn(ConnectionId) -> ClientId) {
+        for execution in journal.executions.drain(..) {
+            let worker = worker_of(execution.connection);
+            self.executions += 1;
+            self.execute(worker, execution);
+        }
+        journal.losses.clear();
+    }
+
+    fn execute(&mut self, worker: ClientId, execution: Execution) {
+        let mut classes = Vec::new();
+        for charge in execution.charges {
+            let class = (worker, charge.key, charge.cost);
+            let Some(account) = self.accounts.get_mut(&class) else {
+                panic!("executed, but never submitted: {}", show(&class));
+            };
+            if charge.gives_back {
+                account.refunded += 1;
+                // What spends nothing is asked once for several, but given back for each.
+                let spent = if charge.cost == 0 { u64::MAX } else { account.spent };
+                let limit = account.refundable.min(spent);
+                assert!(account.refunded <= limit, "refunded too often: {}", show(&class));
+            } else {
+                account.executed += u64::from(charge.times);
+                account.spent += u64::from(charge.passed);
+                let is_once = account.executed <= account.submitted;
+                assert!(is_once, "executed more than once: {}", show(&class));
+                let decided = |(index, verdict)| Decided {
+                    verdict,
+                    spent: index < charge.passed as usize,
+                    execution: self.executions,
+                    index,
+                };
+                account.untold.extend(charge.verdicts.into_iter().enumerate().map(decided));
+                if charge.cost == 0 {
+                    let old = account.untold.len().saturating_sub(FREE);
+                    account.untold.drain(..old);
+                }
+                classes.push(class);
+            }
+        }
+        let owed = Owed { reply_ends: execution.reply_ends, classes };
+        self.owed.entry(execution.connection).or_default().push_back(owed);
+    }
+
+    /// Bytes of a connection were handed to the client, which has read them: the charges whose
+    /// replies were complete, if one request only has them.
+    pub fn deliver(&mut self, connection: ConnectionId, count: usize) -> Vec<(RequestId, Class)> {
+        let delivered = self.delivered.entry(connection).or_default();
+        *delivered += count as u64;
+        let (delivered, mut arrived) = (*delivered, Vec::new());
+        let Some(owed) = self.owed.get_mut(&connection) else { return arrived };
+        while owed.front().is_some_and(|first| first.reply_ends <= delivered)
+            && let Some(first) = owed.pop_front()
+        {
+            let owner = |class: Class| Some((self.accounts.get(&class)?.owner?.0, class));
+            arrived.extend(first.classes.into_iter().filter_map(owner));
+        }
+        arrived
+    }
+
+    /// A connection has ended: the replies that have not arrived never will.
+    pub fn end(&mut self, connection: ConnectionId) {
+        let owed = self.owed.remove(&connection).unwrap_or_default();
+        self.lost_replies += owed.len() as u64;
+        self.delivered.remove(&connection);
+    }
+
+    /// A request gets this answer about a charge.
+    pub fn tell(&mut self, request: RequestId, class: &Class, answer: &Answer) {
+        let Some(verdict) = answer.verdict else { return };
+        let account = self.accounts.get_mut(class).expect("an account");
+        let matches =
+            |one: &Decided| one.verdict == verdict && one.spent == answer.is_charged;
+        let matching: Vec<_> = (0..account.untold.len())
+            .filter(|position| matches(&account.untold[*position]))
+            .collect();
+        let newest = matching.iter().map(|position| account.untold[*position].execution).max();
+        let is_newest = |position: &&usize| Some(account.untold[**position].execution) == newest;
+        let Some(position) = matching.iter().find(is_newest).copied() else {
+            panic!("no server has decided so: {answer:?} {} {account:?}", show(class));
+        };
+        if !matching.iter().all(|position| is_newest(&position)) {
+            account.ambiguous = newest;
+        }
+        if class.2 == 0 {
+            // What spends nothing is asked once, for any number of requests.
+            return;
+        }
+        let decided = account.untold.remove(position);
+        account.check_turn(request, &decided, class);
+        account.told.retain(|(_, told)| told.execution == decided.execution);
+        account.told.push((request, decided));
+    }
+
+    /// A request is released with this answer about a charge.
+    pub fn release(&mut self, class: &Class, answer: &Answer, refund: bool) {
+        let account = self.accounts.get_mut(class).expect("an account");
+        let is_charged = answer.is_charged || answer.verdict.is_none();
+        account.refundable += u64::from(refund && is_charged);
+        account.released = Some(refund);
+    }
+
+    /// At the end: where nothing was wrong, what was to be refunded has been.
+    pub fn close(&self) {
+        for (class, account) in &self.accounts {
+            let Some((request, true)) = account.owner else { continue };
+            let refund = account.released.expect("every request is released");
+            let due = if refund { account.spent } else { 0 };
+            assert_eq!(account.refunded, due, "refunds of request {request}: {}", show(class));
+        }
+    }
+}
+
+impl Account {
+    /// Requests that share a command are decided in the order in which they came.
+    fn check_turn(&self, request: RequestId, decided: &Decided, class: &Class) {
+        if self.ambiguous >= Some(decided.execution) {
+            return;
+        }
+        for (other, told) in &self.told {
+            let is_comparable = told.execution == decided.execution
+                && (told.verdict, told.spent) != (decided.verdict, decided.spent);
+            let is_in_turn = (*other < request) == (told.index < decided.index);
+            assert!(!is_comparable || is_in_turn, "decided out of turn: {} {decided:?} {:?}", show(class), self.told);
+        }
+    }
+}
+
+fn show((worker, key, cost): &Class) -> String {
+    format!("worker {worker}, {} for {cost}", String::from_utf8_lossy(key))
+}

@@ -1,0 +1,152 @@
+//! The requests: their limits, locations, keys and costs, drawn from the seed.
+
+use std::fmt;
+use std::rc::Rc;
+
+use fastrand::Rng;
+use rate_limit_core::algorithm::Algorithm;
+use rate_limit_core::client::{Charge, Definition};
+use rate_limit_core::key::Head;
+use rate_limit_core::limit::Quota;
+use rate_limit_core::rate::{MILLISECOND, Rate, SECOND};
+use rate_limit_core::redis::script::{Prepared, Question, Scripts};
+
+use crate::ledger::{Class, RequestId};
+use crate::network::ClientId;
+
+/// The longest timeout of any location, in µs.
+pub const LONGEST_TIMEOUT: u64 = SECOND;
+
+/// The timeouts of locations, in µs.
+const TIMEOUTS: [u64; 3] = [5 * MILLISECOND, 20 * MILLISECOND, LONGEST_TIMEOUT];
+
+/// Everything that requests are drawn from.
+#[derive(Debug)]
+pub struct Traffic {
+    limits: Vec<Limit>,
+    locations: Vec<Location>,
+    drawn: RequestId,
+}
+
+/// A line of the configuration.
+#[derive(Debug)]
+struct Limit {
+    definition: Rc<Definition>,
+    quotas: Vec<Quota>,
+    costs: Vec<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct Location {
+    limits: Vec<usize>,
+    timeout: u64,
+    /// A request that was not decided does not pass.
+    is_closed: bool,
+}
+
+/// A request.
+#[derive(Debug)]
+pub struct Plan {
+    pub id: RequestId,
+    pub parts: Vec<Part>,
+    pub timeout: u64,
+    pub is_closed: bool,
+    /// No other request has its keys.
+    pub is_alone: bool,
+}
+
+/// What a request is charged by one limit.
+pub struct Part {
+    definition: Rc<Definition>,
+    key: Vec<u8>,
+    quota: Quota,
+    cost: u64,
+}
+
+impl Traffic {
+    pub fn draw(rng: &mut Rng) -> Self {
+        let scripts = Scripts::new();
+        let count = rng.usize(2..9);
+        let limits: Vec<_> = (0..count).map(|index| Limit::draw(index, &scripts, rng)).collect();
+        let locations = (0..rng.usize(3..8))
+            .map(|_| {
+                let count = [1, 1, 1, 2, 3][rng.usize(0..5)];
+                Location {
+                    limits: rng.choose_multiple(0..limits.len(), count),
+                    timeout: TIMEOUTS[rng.usize(0..3)],
+                    is_closed: rng.bool(),
+                }
+            })
+            .collect();
+        Self { limits, locations, drawn: 0 }
+    }
+
+    pub fn next(&mut self, rng: &mut Rng) -> Plan {
+        self.drawn += 1;
+        let Location { limits, timeout, is_closed } =
+            self.locations[rng.usize(0..self.locations.len())].clone();
+        let (name, is_alone) = match rng.u32(0..4) {
+            0 => (format!("hot{}", rng.u32(0..3)), false),
+            1 => (format!("some{}", rng.u32(0..100)), false),
+            _ => (format!("only{}", self.drawn), true),
+        };
+        // With braces all its keys are in one slot of a cluster.
+        let name = if rng.bool() { format!("{{{name}}}") } else { name };
+        let part = |index: usize| self.limits[index].part(name.as_bytes(), rng);
+        let parts = limits.into_iter().map(part).collect();
+        Plan { id: self.drawn, parts, timeout, is_closed, is_alone }
+    }
+}
+
+impl Limit {
+    fn draw(index: usize, scripts: &Scripts, rng: &mut Rng) -> Self {
+        let head = Head::new("rl:", &format!("l{index}")).expect("a name");
+        let is_constant = rng.bool();
+        let algorithm = Algorithm::ALL[rng.usize(0..Algorithm::ALL.len())];
+        let quotas: Vec<_> = (0..if is_constant { 1 } else { 2 })
+            .map(|_| {
+                let (limit, seconds) = (1 << rng.u64(0..11), 1 << rng.u64(0..6));
+                let rate = Rate::new(limit, seconds * SECOND).expect("a rate");
+                Quota::new(algorithm, rate, limit).expect("a quota")
+            })
+            .collect();
+        let costs = if is_constant { vec![rng.u64(1..3)] } else { (0..5).collect() };
+        let prepared = is_constant.then(|| {
+            let question = Question { head: &head, key: b"", quota: quotas[0], cost: costs[0] };
+            Prepared::new(scripts, &question)
+        });
+        Self { definition: Rc::new(Definition::new(head, prepared)), quotas, costs }
+    }
+
+    fn part(&self, key: &[u8], rng: &mut Rng) -> Part {
+        Part {
+            definition: Rc::clone(&self.definition),
+            key: key.to_vec(),
+            quota: self.quotas[rng.usize(0..self.quotas.len())],
+            cost: self.costs[rng.usize(0..self.costs.len())],
+        }
+    }
+}
+
+impl fmt::Debug for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { definition, key, quota, cost } = self;
+        let [head, key] = [&definition.head()[..], key].map(String::from_utf8_lossy);
+        write!(f, "{head}{key} {:?} {} for {cost}", quota.algorithm(), quota.limit())
+    }
+}
+
+impl Part {
+    pub fn charge(&self) -> Charge<'_> {
+        let Self { definition, key, quota, cost } = self;
+        let mut digest = quota.fingerprint();
+        for byte in definition.head().iter().chain(key) {
+            digest = (digest ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        }
+        Charge { definition, key, quota: *quota, cost: *cost, digest }
+    }
+
+    pub fn class(&self, worker: ClientId) -> Class {
+        (worker, [&self.definition.head()[..], &self.key].concat().into(), self.cost)
+    }
+}

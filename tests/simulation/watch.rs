@@ -1,0 +1,108 @@
+//! What the world around a client may expect of it: whom it blames, and how much it does in a second.
+
+use std::net::SocketAddr;
+
+use rate_limit_core::rate::SECOND;
+
+use crate::fault::{Episode, Fault};
+use crate::server::{ServerId, Unfit};
+use crate::world::World;
+
+/// How long after a fault its consequences may show, in µs.
+const AFTERMATH: u64 = 2 * SECOND;
+
+/// How often a connection may be made again in a second.
+const CONNECTS: u64 = 80;
+
+/// How many lines a node may cause in a second.
+const LINES: u64 = 10;
+
+/// When each server may be called down.
+#[derive(Debug)]
+pub struct Blame {
+    faults: Vec<(ServerId, std::ops::Range<u64>)>,
+}
+
+impl Blame {
+    /// `connect_timeout` is how long a connection may take to be ready, in µs.
+    pub fn new(episodes: &[Episode], servers: usize, connect_timeout: u64) -> Self {
+        let mut faults = Vec::new();
+        for Episode { time, fault } in episodes {
+            let time = time.start..time.end + AFTERMATH;
+            for server in blamed(fault, servers, connect_timeout) {
+                faults.push((server, time.clone()));
+            }
+        }
+        Self { faults }
+    }
+
+    /// Panics if a server is called down that nothing is wrong with.
+    pub fn check(&self, name: &str, reason: &str, world: &World) {
+        let server = match name.parse::<SocketAddr>() {
+            Ok(address) => world.deployment.at(address),
+            Err(_) => Some(0),
+        };
+        let Some(server) = server else { return };
+        let now = world.now();
+        let is_excused = |(of, time): &(ServerId, std::ops::Range<u64>)| {
+            *of == server && time.contains(&now)
+        };
+        assert!(self.faults.iter().any(is_excused), "{name} is healthy, but called down: {reason}");
+    }
+}
+
+/// The servers that may be called down because of a fault.
+fn blamed(fault: &Fault, servers: usize, connect_timeout: u64) -> Vec<ServerId> {
+    match fault {
+        Fault::Kill { server, .. }
+        | Fault::Hang { server }
+        | Fault::Partition { server, .. }
+        | Fault::Reset { server }
+        | Fault::Close { server }
+        | Fault::Vanish { server }
+        | Fault::Unfit { server, unfit: Unfit::Loading | Unfit::MasterDown }
+        | Fault::Password { server }
+        | Fault::Switch { server }
+        | Fault::Readdress { server } => vec![*server],
+        // The connection is accepted, the handshake goes there, and its replies come back.
+        Fault::Slow { server, micros } if 3 * micros + 40_000 > connect_timeout => vec![*server],
+        Fault::NoNames => (0..servers).collect(),
+        Fault::Slow { .. }
+        | Fault::Unfit { .. }
+        | Fault::FlushScripts { .. }
+        | Fault::Move { .. }
+        | Fault::Orphan { .. } => Vec::new(),
+    }
+}
+
+/// What one worker has done in this second.
+#[derive(Debug, Default)]
+pub struct Activity {
+    second: u64,
+    connects: u64,
+    lines: u64,
+}
+
+impl Activity {
+    /// A connection is made. There may be `connections` at a time.
+    pub fn connect(&mut self, connections: usize, now: u64) {
+        self.turn_to(now);
+        self.connects += 1;
+        let bound = CONNECTS * connections as u64;
+        assert!(self.connects <= bound, "{} attempts to connect in a second", self.connects);
+    }
+
+    /// A line is logged.
+    pub fn line(&mut self, nodes: usize, line: &str, now: u64) {
+        self.turn_to(now);
+        self.lines += 1;
+        let bound = LINES * (1 + nodes as u64);
+        assert!(self.lines <= bound, "{} lines in a second, the last one: {line}", self.lines);
+    }
+
+    fn turn_to(&mut self, now: u64) {
+        if self.second != now / SECOND {
+            *self = Self { second: now / SECOND, ..Self::default() };
+        }
+    }
+}
