@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use ngx::core::Status;
 use ngx::ffi::{
-    ngx_conf_t, ngx_int_t, ngx_pagesize, ngx_shared_memory_add, ngx_shm_zone_t, ngx_shmtx_lock,
-    ngx_shmtx_unlock, ngx_slab_alloc, ngx_slab_pool_t, ngx_str_t,
+    ngx_conf_t, ngx_cycle, ngx_int_t, ngx_list_part_t, ngx_pagesize, ngx_shared_memory_add,
+    ngx_shm_zone_t, ngx_shmtx_lock, ngx_shmtx_unlock, ngx_slab_alloc, ngx_slab_pool_t, ngx_str_t,
 };
 use ngx::http::HttpModule;
 use rate_limit_core::key;
@@ -125,6 +125,32 @@ unsafe extern "C" fn on_mapped(
 }
 
 impl Shared {
+    /// The memory of the cycle that runs, if it has a zone. Where NGINX runs as one process, without a
+    /// master, older configurations go on after a reload, but their zone is unmapped if its size has
+    /// changed.
+    pub(crate) fn current() -> Option<Self> {
+        let tag = ptr::from_ref(Module::module()).cast_mut().cast();
+        // SAFETY: a process that runs modules has a cycle, whose zones are a list of parts with so many
+        // elements each. The data of ours is what `add_zone` gave.
+        unsafe {
+            let mut part: *const ngx_list_part_t = &raw const (*ngx_cycle).shared_memory.part;
+            while let Some(this) = part.as_ref() {
+                let zones =
+                    std::slice::from_raw_parts(this.elts.cast::<ngx_shm_zone_t>(), this.nelts);
+                if let Some(zone) = zones.iter().find(|zone| zone.tag == tag) {
+                    return (*zone.data.cast::<Cell<Option<Self>>>()).get();
+                }
+                part = this.next;
+            }
+            None
+        }
+    }
+
+    /// A number that another zone does not have.
+    pub(crate) fn identity(&self) -> u64 {
+        self.header.seed.load(Ordering::Relaxed)
+    }
+
     /// The memory of a zone: as it was left by the configuration before, or a new one.
     ///
     /// # Safety

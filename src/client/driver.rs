@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use ngx::ffi::{
     NGX_LOG_ALERT, NGX_LOG_DEBUG_ALL, NGX_LOG_ERR, NGX_LOG_NOTICE, ngx_connection_t,
-    ngx_current_msec, ngx_cycle, ngx_event_t, ngx_exiting, ngx_log_t, ngx_msec_t, ngx_pid,
-    ngx_post_event, ngx_posted_events, ngx_random, ngx_timeofday, ngx_worker,
+    ngx_current_msec, ngx_cycle, ngx_cycle_t, ngx_event_t, ngx_exiting, ngx_log_t, ngx_msec_t,
+    ngx_pid, ngx_post_event, ngx_posted_events, ngx_random, ngx_timeofday, ngx_worker,
 };
 use ngx::ngx_log_debug;
 use rate_limit_core::client::{
@@ -44,7 +44,9 @@ struct State {
     /// Where the driver is, for NGINX's events.
     driver: NonNull<Driver>,
     client: Client,
-    shared: Shared,
+    /// What the workers share, and the cycle whose memory that is.
+    shared: Option<Shared>,
+    cycle: *mut ngx_cycle_t,
     /// The store, as the records of its nodes are told from those of other stores.
     store: String,
     tls: Option<Rc<Tls>>,
@@ -100,19 +102,15 @@ struct KnownNode {
 /// For requests.
 impl Driver {
     /// A client of the store that `config` describes; nothing is connected yet.
-    pub(crate) fn new(
-        config: Config,
-        reference: String,
-        tls: Option<Rc<Tls>>,
-        shared: Shared,
-    ) -> Box<Self> {
+    pub(crate) fn new(config: Config, reference: String, tls: Option<Rc<Tls>>) -> Box<Self> {
         // SAFETY: set before any worker runs.
         let client_name = format!("nginx_rate_limit_redis:{}", unsafe { ngx_pid });
         let config = Config { client_name, seed: ngx_random().unsigned_abs(), ..config };
         let state = State {
             driver: NonNull::dangling(),
             client: Client::new(config.clone(), Arc::clone(&SCRIPTS)),
-            shared,
+            shared: None,
+            cycle: std::ptr::null_mut(),
             store: reference,
             tls,
             wires: Vec::new(),
@@ -170,6 +168,7 @@ impl Driver {
     /// in µs: it is counted for each node that had a part in it.
     pub(crate) fn release(&self, key: RequestKey, refund: bool, wait: Option<u64>) {
         let mut state = self.state.borrow_mut();
+        state.find_memory();
         if let Some(wait) = wait {
             state.count_wait(key, wait);
         }
@@ -191,6 +190,7 @@ impl Driver {
     /// Tells the client of an event, and does what comes of it.
     fn act<T>(&self, event: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.borrow_mut();
+        state.find_memory();
         let result = event(&mut state);
         state.carry_out();
         result
@@ -404,7 +404,7 @@ impl State {
             has_read = true;
         }
         if has_read {
-            self.shared.count_lag(now.saturating_sub(turn_start()));
+            self.count_lag(now.saturating_sub(turn_start()));
             self.remember_session(key);
             if let Some(Err(error)) = self.socket(key).map(Socket::watch) {
                 self.client.on_lost(key, &closed(error), now);
@@ -415,7 +415,7 @@ impl State {
     /// The timer has expired. What the worker was too busy to read is read first.
     fn on_timer(&mut self) {
         if let Some(at) = self.timer_at.take() {
-            self.shared.count_lag(monotonic_micros().saturating_sub(at));
+            self.count_lag(monotonic_micros().saturating_sub(at));
         }
         let keys: Vec<_> = self.wires.iter().flatten().map(|wire| wire.tag.key).collect();
         for key in keys {
@@ -464,13 +464,32 @@ impl State {
 
 /// What the workers share about nodes.
 impl State {
+    /// Looks for the shared memory of the cycle that runs. That of an older one may be unmapped.
+    fn find_memory(&mut self) {
+        // SAFETY: only NGINX writes it, in this thread.
+        let cycle = unsafe { ngx_cycle };
+        if cycle != self.cycle {
+            self.cycle = cycle;
+            self.shared = Shared::current();
+            self.nodes.clear();
+            let nodes: Vec<_> = self.client.nodes().collect();
+            nodes.into_iter().for_each(|node| self.show(node));
+        }
+    }
+
+    fn count_lag(&self, lag: u64) {
+        if let Some(shared) = &self.shared {
+            shared.count_lag(lag);
+        }
+    }
+
     fn known(&mut self, key: NodeKey) -> Option<&mut KnownNode> {
         let is_known = self
             .nodes
             .get(key.index())
             .is_some_and(|known| known.as_ref().is_some_and(|known| known.key == key));
         if !is_known {
-            let record = self.shared.node(self.client.node(key)?.name(), &self.store);
+            let record = self.shared?.node(self.client.node(key)?.name(), &self.store);
             place(&mut self.nodes, key.index(), KnownNode { key, record, peer: None });
             self.set_view(key, View::default(), true);
         }
@@ -571,6 +590,7 @@ impl Drop for Driver {
         let state = self.state.get_mut();
         state.timer.stop();
         state.turn_end.cancel();
+        state.find_memory();
         for known in state.nodes.iter().flatten() {
             state.set_view(known.key, View::default(), false);
         }

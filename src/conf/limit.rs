@@ -1,6 +1,6 @@
 //! One `rate_limit_redis` line.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
 use ngx::ffi::{NGX_LOG_WARN, ngx_http_request_t, ngx_str_t};
@@ -41,8 +41,8 @@ pub(crate) struct Limit {
     written: String,
     /// File and line.
     place: String,
-    /// What is counted for it, once something is.
-    record: OnceCell<&'static LimitRecord>,
+    /// What is counted for it, once something is, and in which zone.
+    record: Cell<Option<(u64, &'static LimitRecord)>>,
 }
 
 /// What follows from the store that a limit keeps its counters in.
@@ -111,7 +111,7 @@ impl Limit {
             bound: OnceCell::new(),
             written,
             place,
-            record: OnceCell::new(),
+            record: Cell::new(None),
         };
         limit.check(directive)?;
         Ok(limit)
@@ -175,7 +175,14 @@ impl Limit {
 
     /// What is counted for it.
     pub(crate) fn record(&self, shared: &Shared) -> &'static LimitRecord {
-        self.record.get_or_init(|| shared.limit(self.name))
+        match self.record.get() {
+            Some((zone, record)) if zone == shared.identity() => record,
+            _ => {
+                let record = shared.limit(self.name);
+                self.record.set(Some((shared.identity(), record)));
+                record
+            }
+        }
     }
 
     /// Of a leaky bucket: which part of the excess is not delayed.

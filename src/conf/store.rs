@@ -14,7 +14,6 @@ use super::directive::{Directive, text};
 use super::tls;
 use crate::client::tls::{Tls, supported};
 use crate::client::{Driver, TlsSettings, target};
-use crate::shm::Shared;
 
 /// The prefix of every Redis key, unless the store has one of its own.
 const DEFAULT_PREFIX: &str = "rl:";
@@ -95,10 +94,10 @@ impl Store {
     }
 
     /// This worker's client.
-    pub(super) fn driver(&'static self, shared: Shared) -> &'static Driver {
+    pub(super) fn driver(&'static self) -> &'static Driver {
         self.driver.get_or_init(|| {
             let (config, reference) = (self.client_config(), self.reference.clone());
-            Driver::new(config, reference, self.tls.clone(), shared)
+            Driver::new(config, reference, self.tls.clone())
         })
     }
 

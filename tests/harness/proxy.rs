@@ -2,9 +2,10 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::redis::Redis;
 
@@ -35,6 +36,8 @@ pub enum Mode {
     Slow(Duration),
     /// Replies come byte by byte.
     Trickle,
+    /// The server is far away: each piece is under way for so long, either way, and others with it.
+    Far(Duration),
 }
 
 #[derive(Default)]
@@ -162,6 +165,7 @@ impl Shared {
 
     fn pump(&self, way: Way, from: &mut TcpStream, to: &mut TcpStream) -> io::Result<()> {
         let mut space = vec![0; 1 << 16];
+        let mut line = None;
         loop {
             let length = from.read(&mut space)?;
             let piece = &space[..length];
@@ -174,6 +178,11 @@ impl Shared {
                     to.write_all(piece)?;
                 }
                 (Mode::Trickle, Way::Replies) => crate::fake::trickle(piece, to)?,
+                (Mode::Far(delay), _) => {
+                    let line = line.get_or_insert_with(|| delay_line(to));
+                    let sent = line.send((Instant::now() + delay, piece.to_vec()));
+                    sent.map_err(|_| io::ErrorKind::BrokenPipe)?;
+                }
                 _ => to.write_all(piece)?,
             }
         }
@@ -187,10 +196,24 @@ impl Shared {
     }
 }
 
+/// Pieces that are under way to `to`, each with the time at which it is there.
+fn delay_line(to: &TcpStream) -> Sender<(Instant, Vec<u8>)> {
+    let (sender, receiver) = channel::<(Instant, Vec<u8>)>();
+    let mut to = to.try_clone().expect("another handle of a socket");
+    std::thread::spawn(move || {
+        for (at, piece) in receiver {
+            std::thread::sleep(at.saturating_duration_since(Instant::now()));
+            if to.write_all(&piece).is_err() {
+                return;
+            }
+        }
+    });
+    sender
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::ErrorKind;
-    use std::time::Instant;
 
     use super::*;
 

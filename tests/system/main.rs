@@ -1,6 +1,7 @@
 //! Tests of the whole system, one module for each feature.
 
 mod algorithms;
+mod blame;
 mod body;
 mod breaker;
 mod busy;
