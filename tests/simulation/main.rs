@@ -54,15 +54,10 @@ impl Plan {
             Some(text.parse::<u64>().unwrap_or_else(|_| panic!("{name} must be a number")))
         };
         let long = Duration::from_secs(1 << 30);
-        let (first, minutes) = (number("SEED"), number("MINUTES"));
+        let (first, seconds) = (number("SEED"), number("SECONDS"));
         let is_traced = number("TRACE").is_some();
-        match minutes {
-            Some(minutes) => Self {
-                first: first.unwrap_or(1),
-                steps: u64::MAX,
-                time: Duration::from_secs(60 * minutes),
-                is_traced,
-            },
+        match seconds.map(Duration::from_secs) {
+            Some(time) => Self { first: first.unwrap_or(1), steps: u64::MAX, time, is_traced },
             // One history.
             None if first.is_some() => {
                 Self { first: first.unwrap_or(1), steps: 1, time: long, is_traced }
