@@ -150,8 +150,7 @@ impl Ledger {
     pub fn tell(&mut self, request: RequestId, class: &Class, answer: &Answer) {
         let Some(verdict) = answer.verdict else { return };
         let account = self.accounts.get_mut(class).expect("an account");
-        let matches =
-            |one: &Decided| one.verdict == verdict && one.spent == answer.is_charged;
+        let matches = |one: &Decided| one.verdict == verdict && one.spent == answer.is_charged;
         let matching: Vec<_> = (0..account.untold.len())
             .filter(|position| matches(&account.untold[*position]))
             .collect();
@@ -202,7 +201,12 @@ impl Account {
             let is_comparable = told.execution == decided.execution
                 && (told.verdict, told.spent) != (decided.verdict, decided.spent);
             let is_in_turn = (*other < request) == (told.index < decided.index);
-            assert!(!is_comparable || is_in_turn, "decided out of turn: {} {decided:?} {:?}", show(class), self.told);
+            assert!(
+                !is_comparable || is_in_turn,
+                "decided out of turn: {} {decided:?} {:?}",
+                show(class),
+                self.told
+            );
         }
     }
 }

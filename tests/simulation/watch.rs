@@ -44,9 +44,8 @@ impl Blame {
         };
         let Some(server) = server else { return };
         let now = world.now();
-        let is_excused = |(of, time): &(ServerId, std::ops::Range<u64>)| {
-            *of == server && time.contains(&now)
-        };
+        let is_excused =
+            |(of, time): &(ServerId, std::ops::Range<u64>)| *of == server && time.contains(&now);
         assert!(self.faults.iter().any(is_excused), "{name} is healthy, but called down: {reason}");
     }
 }
