@@ -44,6 +44,8 @@ mod refresh;
 mod request;
 mod slab;
 mod submit;
+#[cfg(test)]
+mod tests;
 mod topology;
 mod transport;
 

@@ -17,6 +17,9 @@ use crate::slots::{Member, View};
 /// How long the next step of a migration takes, in µs.
 const STEP: std::ops::Range<u64> = 200..3_000;
 
+/// And now and then, as when the key is large.
+const LONG_STEP: std::ops::Range<u64> = 3_000..300_000;
+
 /// What the nodes agree on, or will.
 #[derive(Debug)]
 pub struct Cluster {
@@ -112,7 +115,8 @@ impl Deployment {
             }
         }
         if self.is_migrating() {
-            self.after(now, STEP, Change::Migrate);
+            let step = if self.rng.u32(0..12) == 0 { LONG_STEP } else { STEP };
+            self.after(now, step, Change::Migrate);
         }
     }
 

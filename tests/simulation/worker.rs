@@ -634,6 +634,8 @@ impl Worker {
         request.check_outcome(outcome, outside);
         let answers = self.client.answers(key);
         let is_rejected = answers.iter().any(|it| it.verdict.is_some_and(|it| !it.allowed));
+        let is_whole = is_rejected || answers.iter().all(|answer| answer.verdict.is_some());
+        assert!(outcome.is_err() || is_whole, "request {} was half decided", request.plan.id);
         let is_refused = is_rejected || outcome.is_err() && request.plan.is_closed;
         outside.decided += u64::from(outcome.is_ok());
         self.release(key, is_refused, outside);

@@ -1,0 +1,403 @@
+//! One client and a server that is played by the test. What only shows in the long run is left to the
+//! simulation.
+
+use std::net::SocketAddr;
+
+use super::*;
+use crate::algorithm::Algorithm;
+use crate::key::Head;
+use crate::limit::Quota;
+
+const TIMEOUT: u64 = 100 * MILLISECOND;
+
+/// The reply of a script that found nothing, at any time.
+const FOUND: &str = "$18\r\n1763683200 123456 \r\n";
+
+struct Played {
+    client: Client,
+    now: u64,
+    definition: Rc<Definition>,
+    actions: Vec<Action>,
+}
+
+impl Played {
+    fn new() -> Self {
+        Self::with(|_| ())
+    }
+
+    fn with(change: impl FnOnce(&mut Config)) -> Self {
+        let account: Endpoint = "redis://10.0.0.1:6379".parse().unwrap();
+        let target = Target::Ip(SocketAddr::from(([10, 0, 0, 1], 6_379)));
+        let mut config = Config {
+            kind: Kind::Single,
+            servers: vec![Server { endpoint: account.clone(), targets: vec![target] }],
+            account,
+            store: "test".to_owned(),
+            client_name: "nginx".to_owned(),
+            connect_timeout: 250 * MILLISECOND,
+            connections: 1,
+            max_fails: 3,
+            fail_timeout: 1_000 * MILLISECOND,
+            patience: TIMEOUT,
+            seed: 1,
+        };
+        change(&mut config);
+        let client = Client::new(config, Arc::new(Scripts::new()));
+        let definition = Rc::new(Definition::new(Head::new("rl:", "a").unwrap(), None));
+        Self { client, now: 0, definition, actions: Vec::new() }
+    }
+
+    /// Ends the turn, and takes the actions.
+    fn turn(&mut self) -> Vec<Action> {
+        self.take();
+        if std::mem::take(&mut self.client.is_turn_end_due) {
+            self.client.on_turn_end(self.now);
+        }
+        self.take();
+        std::mem::take(&mut self.actions)
+    }
+
+    fn take(&mut self) {
+        self.actions.extend(std::iter::from_fn(|| self.client.poll_action()));
+    }
+
+    fn submit(&mut self, key: &str) -> RequestKey {
+        let quota = Quota::new(Algorithm::Gcra, "1r/m".parse().unwrap(), 3).unwrap();
+        let key = key.as_bytes();
+        let digest = key.iter().fold(0, |sum, byte| sum * 31 + u64::from(*byte));
+        let charge = Charge { definition: &self.definition, key, quota, cost: 1, digest };
+        self.client.submit(&[charge], TIMEOUT, self.now)
+    }
+
+    fn connection(&self) -> ConnectionKey {
+        self.client.connections.keys().next().unwrap()
+    }
+
+    /// All that is to be sent.
+    fn sent(&mut self) -> String {
+        let (key, mut sent) = (self.connection(), Vec::new());
+        loop {
+            let bytes = self.client.output(key, self.now).to_vec();
+            if bytes.is_empty() {
+                return String::from_utf8(sent).unwrap();
+            }
+            self.client.on_sent(key, bytes.len());
+            sent.extend(bytes);
+        }
+    }
+
+    /// The keys of the limits whose commands are to be sent.
+    fn sent_keys(&mut self) -> String {
+        let sent = self.sent();
+        let keys = sent.split("\r\n").filter_map(|word| word.strip_prefix("rl:a:"));
+        keys.collect::<Vec<_>>().join(" ")
+    }
+
+    /// In pieces of three bytes.
+    fn receive(&mut self, bytes: &str) {
+        let key = self.connection();
+        for piece in bytes.as_bytes().chunks(3) {
+            let space = self.client.space(key);
+            space[..piece.len()].copy_from_slice(piece);
+            self.client.on_received(key, piece.len(), self.now);
+        }
+    }
+
+    fn accept_handshake(&mut self) {
+        let key = self.connection();
+        self.client.on_connected(key);
+        let steps = self.sent().matches("SETNAME").count() + Scripts::new().all().count();
+        self.receive(&"+OK\r\n".repeat(steps));
+    }
+
+    /// A client that is connected.
+    fn ready() -> Self {
+        let mut played = Self::new();
+        played.client.start(0);
+        played.accept_handshake();
+        assert!(played.turn().contains(&Action::Up(played.node())));
+        played
+    }
+
+    fn node(&self) -> NodeKey {
+        self.client.nodes().next().unwrap()
+    }
+
+    fn lose(&mut self) -> Vec<Action> {
+        let key = self.connection();
+        self.client.on_lost(key, &Fault::Closed("closed".to_owned()), self.now);
+        self.turn()
+    }
+
+    /// One command, and its reply.
+    fn exchange(&mut self) {
+        let request = self.submit("any");
+        self.turn();
+        self.sent();
+        self.receive(FOUND);
+        self.client.release(request, false);
+        self.turn();
+    }
+
+    fn wait(&mut self, micros: u64) -> Vec<Action> {
+        self.now += micros;
+        self.client.on_timer(self.now);
+        self.turn()
+    }
+
+    fn is_connecting(actions: &[Action]) -> bool {
+        actions.iter().any(|action| matches!(action, Action::Connect(..)))
+    }
+}
+
+#[test]
+fn commands_wait_for_the_handshake() {
+    let mut played = Played::new();
+    let first = played.submit("a");
+    assert!(Played::is_connecting(&played.turn()));
+    assert_eq!(played.sent(), "");
+    played.accept_handshake();
+    let second = played.submit("b");
+    assert!(played.turn().contains(&Action::Send(played.connection())));
+    assert_eq!(played.sent_keys(), "a b");
+    played.receive(FOUND);
+    assert_eq!(played.client.outcome(first), Some(Ok(())));
+    assert_eq!(played.client.outcome(second), None);
+    played.receive(FOUND);
+    assert_eq!(played.turn(), [first, second].map(Action::Complete));
+}
+
+#[test]
+fn a_good_connection_is_replaced_at_once_and_only_what_was_sent_is_lost() {
+    let mut played = Played::ready();
+    played.exchange();
+    let sent = played.submit("a");
+    played.turn();
+    assert_eq!(played.sent_keys(), "a");
+    let unsent = played.submit("b");
+    assert!(Played::is_connecting(&played.lose()));
+    assert_eq!(played.client.outcome(sent), Some(Err(Trouble::Lost)));
+    assert_eq!(played.client.outcome(unsent), None);
+    played.accept_handshake();
+    played.turn();
+    assert_eq!(played.sent_keys(), "b");
+}
+
+#[test]
+fn a_command_that_was_held_does_not_connect_twice() {
+    let mut played = Played::ready();
+    played.exchange();
+    let _both = [played.submit("a"), played.submit("a")];
+    played.turn();
+    assert_eq!(played.sent_keys(), "a");
+    played.submit("a");
+    let actions = played.lose();
+    let connects = actions.iter().filter(|action| matches!(action, Action::Connect(..)));
+    assert_eq!(connects.count(), 1, "{actions:?}");
+}
+
+#[test]
+fn patience_with_short_lives_ends() {
+    let mut played = Played::ready();
+    let mut replaced = 0;
+    loop {
+        played.exchange();
+        if !Played::is_connecting(&played.lose()) {
+            break;
+        }
+        replaced += 1;
+        played.accept_handshake();
+        played.turn();
+    }
+    assert_eq!(replaced, 50);
+}
+
+#[test]
+fn handshakes_alone_do_not_end_the_backoff() {
+    let mut played = Played::ready();
+    let mut delays = Vec::new();
+    for _ in 0..4 {
+        assert!(!Played::is_connecting(&played.lose()));
+        let delay = played.client.timer().unwrap() - played.now;
+        delays.push(delay);
+        assert!(Played::is_connecting(&played.wait(delay)));
+        played.accept_handshake();
+        played.turn();
+    }
+    assert!(delays.is_sorted() && delays[3] >= 80 * MILLISECOND, "{delays:?}");
+}
+
+#[test]
+fn a_failed_attempt_fails_all_that_wait() {
+    let mut played = Played::new();
+    let first = played.submit("a");
+    played.turn();
+    let actions = played.lose();
+    assert!(actions.contains(&Action::Down(played.node(), "closed".to_owned())));
+    assert_eq!(played.client.outcome(first), Some(Err(Trouble::Lost)));
+    let second = played.submit("b");
+    assert_eq!(played.client.outcome(second), Some(Err(Trouble::Down)));
+    let delay = played.client.timer().unwrap() - played.now;
+    played.wait(delay);
+    played.accept_handshake();
+    assert!(played.turn().contains(&Action::Up(played.node())));
+}
+
+#[test]
+fn a_refused_handshake_is_a_fault() {
+    let mut played = Played::new();
+    played.client.start(0);
+    played.client.on_connected(played.connection());
+    played.receive("-NOAUTH Authentication required.\r\n");
+    let reason = "CLIENT SETNAME was refused: \"NOAUTH Authentication required.\"".to_owned();
+    assert!(played.turn().contains(&Action::Down(played.node(), reason)));
+}
+
+#[test]
+fn silence_ends_a_connection() {
+    let mut played = Played::ready();
+    played.exchange();
+    played.submit("a");
+    played.turn();
+    played.sent();
+    for _ in 0..10 {
+        // The worker is not late.
+        let due = played.client.timer().unwrap().min(SILENCE);
+        if played.wait(due - played.now).contains(&Action::Close(played.connection())) {
+            assert_eq!(played.now, SILENCE);
+            return;
+        }
+    }
+    panic!("still connected");
+}
+
+#[test]
+fn a_reply_to_nothing_is_a_fault() {
+    let mut played = Played::ready();
+    played.receive("+surprise\r\n");
+    assert!(played.turn().contains(&Action::Close(played.connection())));
+}
+
+#[test]
+fn waiting_requests_are_bounded() {
+    let mut played = Played::ready();
+    let requests: Vec<_> =
+        (0..MAX_WAITING).map(|number| played.submit(&number.to_string())).collect();
+    assert!(requests.iter().all(|request| played.client.outcome(*request).is_none()));
+    let refused = played.submit("one more");
+    assert_eq!(played.client.outcome(refused), Some(Err(Trouble::Overload)));
+}
+
+#[test]
+fn a_large_batch_is_sent_in_parts() {
+    let mut played = Played::ready();
+    let _requests: Vec<_> = (0..2_000).map(|number| played.submit(&number.to_string())).collect();
+    played.turn();
+    let (key, mut parts) = (played.connection(), 0);
+    loop {
+        let length = played.client.output(key, 0).len();
+        if length == 0 {
+            break;
+        }
+        assert!(length < 65 * 1_024);
+        parts += 1;
+        // What is left comes first, and nothing is encoded behind it.
+        played.client.on_sent(key, length - 1);
+        assert_eq!(played.client.output(key, 0).len(), 1);
+        played.client.on_sent(key, 1);
+    }
+    assert!(parts > 1);
+}
+
+#[test]
+fn what_is_the_same_is_one_command_and_the_next_is_held() {
+    let mut played = Played::ready();
+    let requests: Vec<_> = (0..4).map(|_| played.submit("a")).collect();
+    played.turn();
+    assert_eq!(played.sent_keys(), "a");
+    let held = played.submit("a");
+    played.turn();
+    assert_eq!(played.sent_keys(), "");
+    played.receive(FOUND);
+    let allowed = requests.iter().map(|request| played.client.answers(*request)[0].is_charged);
+    assert_eq!(allowed.collect::<Vec<_>>(), [true, true, true, false], "in their order");
+    played.turn();
+    assert_eq!(played.sent_keys(), "a");
+    assert_eq!(played.client.outcome(held), None);
+}
+
+#[test]
+fn a_held_command_is_sent_in_time() {
+    let mut played = Played::ready();
+    let _both = [played.submit("a"), played.submit("a")];
+    played.turn();
+    played.sent();
+    played.submit("a");
+    played.turn();
+    played.wait(TIMEOUT / 8);
+    assert_eq!(played.sent_keys(), "a");
+}
+
+#[test]
+fn a_released_request_is_not_sent_and_its_reply_is_swallowed() {
+    let mut played = Played::ready();
+    let (unsent, sent) = (played.submit("a"), played.submit("b"));
+    played.client.release(unsent, false);
+    played.turn();
+    assert_eq!(played.sent_keys(), "b");
+    played.client.release(sent, false);
+    let next = played.submit("c");
+    played.turn();
+    played.sent();
+    played.receive(FOUND);
+    assert_eq!(played.client.outcome(next), None);
+    played.receive(FOUND);
+    assert_eq!(played.client.outcome(next), Some(Ok(())));
+    played.client.release(next, false);
+    assert!(played.client.is_idle());
+}
+
+#[test]
+fn a_request_that_was_rejected_meanwhile_is_refunded_once() {
+    let mut played = Played::ready();
+    let request = played.submit("a");
+    played.turn();
+    played.sent();
+    played.client.release(request, true);
+    played.receive(FOUND);
+    played.turn();
+    let sent = played.sent();
+    assert_eq!((sent.matches("rl:a:a").count(), sent.matches("$2\r\n-1\r\n").count()), (1, 1));
+    played.receive(FOUND);
+    played.turn();
+    assert_eq!(played.sent(), "");
+    assert!(played.client.is_idle());
+}
+
+#[test]
+fn a_deadline_counts_from_the_end_of_the_turn() {
+    let mut played = Played::ready();
+    let request = played.submit("a");
+    played.now += 50 * MILLISECOND;
+    played.turn();
+    played.sent();
+    assert_eq!(played.wait(TIMEOUT - 1), []);
+    assert!(played.wait(1).contains(&Action::Complete(request)));
+    assert_eq!(played.client.outcome(request), Some(Err(Trouble::Timeout)));
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_blamed_but_not_for_the_lag_of_the_worker() {
+    for lag in [0, 150 * MILLISECOND] {
+        let mut played = Played::with(|config| config.max_fails = 1);
+        played.client.start(0);
+        played.accept_handshake();
+        played.turn();
+        played.submit("a");
+        played.turn();
+        played.sent();
+        let actions = played.wait(TIMEOUT + lag);
+        let is_down = actions.iter().any(|action| matches!(action, Action::Down(..)));
+        assert_eq!(is_down, lag == 0, "{actions:?}");
+    }
+}
