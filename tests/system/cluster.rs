@@ -205,9 +205,9 @@ fn what_was_spent_is_given_back() {
 fn resharding_under_load_goes_unnoticed() {
     let cluster = steady(2, 0);
     let conf = limited(&cluster.urls(), "")
-        .server("location /tag { rate_limit_redis $arg_k name=c rate=1r/h capacity=2000;")
+        .server("location /tag { rate_limit_redis $arg_k name=c rate=1r/h capacity=600;")
         .server(
-            "rate_limit_redis $arg_k name=d rate=1r/h capacity=1500; try_files /index.html =404; }",
+            "rate_limit_redis $arg_k name=d rate=1r/h capacity=500; try_files /index.html =404; }",
         );
     let nginx = conf.workers(2).start();
     let tagged = slot("t");
@@ -226,7 +226,8 @@ fn resharding_under_load_goes_unnoticed() {
     let (tally, single) = (load.stop(), single.stop());
     all_decided(&tally);
     assert_eq!(single.of(200), single.total(), "{single:?}");
-    assert_eq!(tally.of(200), 1500, "{tally:?}");
+    // Fewer than come in that time on a slow machine.
+    assert_eq!(tally.of(200), 500, "{tally:?}");
     let spent = 500_000 - left(&nginx, "/many?k={t}");
     assert_eq!(spent, single.total() + 1);
     assert_eq!(told(&nginx), Vec::<String>::new());

@@ -334,9 +334,11 @@ fn sentinels_and_the_master_that_they_name() {
     wait_until(PATIENCE, decided, "decisions by Redis");
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
     assert!(only_over_tls(sentinels.server(sentinels.master())));
+    let old = sentinels.master();
     sentinels.kill9_master();
+    let new = sentinels.wait_for_failover(old);
     wait_until(PATIENCE, decided, "decisions by the new master");
-    assert!(only_over_tls(sentinels.server(sentinels.master())));
+    assert!(only_over_tls(sentinels.server(new)));
 }
 
 #[test]

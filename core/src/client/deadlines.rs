@@ -10,7 +10,6 @@ use super::request::RequestKey;
 /// The deadlines of requests.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
-    /// One for each timeout, the shortest first.
     queues: Vec<Queue>,
     /// Whether deadlines are to be set at the end of the turn.
     has_new: bool,
@@ -33,17 +32,8 @@ impl Deadlines {
         let entry = (request, NOT_SET);
         match self.queues.iter_mut().find(|queue| queue.timeout == timeout) {
             Some(queue) => queue.entries.push_back(entry),
-            None => {
-                let index = self.queues.partition_point(|queue| queue.timeout < timeout);
-                let entries = VecDeque::from([entry]);
-                self.queues.insert(index, Queue { timeout, entries });
-            }
+            None => self.queues.push(Queue { timeout, entries: VecDeque::from([entry]) }),
         }
-    }
-
-    /// The shortest timeout of any request until now.
-    pub(super) fn shortest(&self) -> u64 {
-        self.queues.first().map_or(0, |queue| queue.timeout)
     }
 
     /// The turn ends at `now`: answers the earliest of the deadlines that this sets.

@@ -29,6 +29,8 @@ pub(super) struct Sent {
     pub(super) owner: Owner,
     /// When it was handed to the socket, in µs.
     pub(super) at: u64,
+    /// The shortest timeout of the requests that it was sent for, in µs; 0 if there is none.
+    pub(super) timeout: u32,
 }
 
 /// A connection's queues.
@@ -71,7 +73,13 @@ impl InFlight {
 
     /// `owner` was sent at `at`.
     pub(super) fn on_sent(&mut self, owner: Owner, at: u64) {
-        self.sent.push_back(Sent { owner, at });
+        self.sent.push_back(Sent { owner, at, timeout: 0 });
+    }
+
+    /// A command was sent at `at` for requests whose shortest timeout is `timeout`.
+    pub(super) fn on_command_sent(&mut self, command: CommandKey, at: u64, timeout: u64) {
+        let timeout = u32::try_from(timeout).unwrap_or(u32::MAX);
+        self.sent.push_back(Sent { owner: Owner::Command(command), at, timeout });
     }
 
     /// Takes the owner of the reply that has come, and whether it was overdue. `None` if no reply was

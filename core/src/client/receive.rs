@@ -77,7 +77,7 @@ impl Client {
     ) -> Result<(), Fault> {
         match sent.owner {
             Owner::Command(key) => {
-                self.check_patience(key, node, now.saturating_sub(sent.at));
+                self.check_patience(&sent, node, now);
                 return self.on_command_reply(key, reply, node, was_overdue, now);
             }
             Owner::Probe => self.on_probe_reply(node, was_overdue),
@@ -89,16 +89,12 @@ impl Client {
 
     /// A server that answers in time for some requests is too slow for others: that is no failure of
     /// the server, but of a timeout.
-    fn check_patience(&mut self, key: CommandKey, node: NodeKey, wait: u64) {
-        if wait <= self.deadlines.shortest() {
+    fn check_patience(&mut self, sent: &Sent, node: NodeKey, now: u64) {
+        let wait = now.saturating_sub(sent.at);
+        if wait <= u64::from(sent.timeout) || sent.timeout == 0 || wait >= self.patience {
             return;
         }
-        let Some(command) = self.commands.get(key) else { return };
-        if wait >= self.patience || command.members.iter().all(|member| member.timeout >= wait) {
-            return;
-        }
-        let shortest = command.members.iter().map(|member| member.timeout).min().unwrap_or(0);
-        let (wait, timeout) = (wait.div_ceil(MILLISECOND), shortest / MILLISECOND);
+        let (wait, timeout) = (wait.div_ceil(MILLISECOND), u64::from(sent.timeout) / MILLISECOND);
         self.complain(
             node,
             format!("answered after {wait} ms: a timeout of {timeout} ms is too short for it"),

@@ -1,5 +1,6 @@
 //! A request that waits for its decision.
 
+use super::command::CommandKey;
 use super::node::NodeKey;
 use super::slab::{Key, Recycle};
 use crate::decision::Verdict;
@@ -36,6 +37,8 @@ pub struct Request {
     /// How many of its commands have no outcome.
     pub(super) open: usize,
     pub(super) stage: Stage,
+    /// The latest of its commands.
+    pub(super) command: Option<CommandKey>,
     trouble: Option<Trouble>,
 }
 
@@ -66,6 +69,7 @@ impl Recycle for Request {
         self.answers.clear();
         self.open = 0;
         self.stage = Stage::Waiting;
+        self.command = None;
         self.trouble = None;
     }
 }

@@ -1,7 +1,7 @@
 //! From a request to commands, and to the queue of a connection.
 
 use super::coalescer::longest_hold;
-use super::command::{Charge, CommandKey, Member, Stage};
+use super::command::{Charge, Command, CommandKey, Member, Stage};
 use super::connection::ConnectionKey;
 use super::in_flight::Owner;
 use super::node::NodeKey;
@@ -63,10 +63,23 @@ impl Client {
         if refund && request.open > 0 {
             request.stage = request::Stage::Released;
         } else {
+            let command = request.command;
             self.requests.remove(key);
+            command.into_iter().for_each(|command| self.forget_command(command));
         }
         let requests = &self.requests;
         self.deadlines.forget(|key| requests.get(key).is_some_and(Request::is_waiting));
+    }
+
+    /// Forgets a command in flight for which no other request waits: its reply will be swallowed.
+    fn forget_command(&mut self, key: CommandKey) {
+        let is_unneeded = |command: &Command| {
+            let is_in_flight = matches!(command.stage, Stage::InFlight { .. });
+            is_in_flight && command.members.len() == 1 && command.follower.is_none()
+        };
+        if self.commands.get(key).is_some_and(is_unneeded) {
+            self.commands.remove(key);
+        }
     }
 
     /// Gives back what was charged. Nobody waits for it, and it is sent once.
@@ -143,6 +156,9 @@ impl Client {
             charges.iter().for_each(|charge| command.add(charge));
             command.members.push(member);
             command.slot = slot;
+            if let Some(request) = self.requests.get_mut(member.request) {
+                request.command = Some(key);
+            }
             if let [charge] = charges {
                 self.coalescer.set_latest(charge.digest, key);
             }

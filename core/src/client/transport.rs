@@ -206,7 +206,8 @@ impl Client {
             connection.queue.on_sent(Owner::Asking, now);
         }
         command.encode(&self.scripts, connection.buffer());
-        connection.queue.on_sent(Owner::Command(command_key), now);
+        let timeout = command.members.iter().map(|member| member.timeout).min().unwrap_or(0);
+        connection.queue.on_command_sent(command_key, now, timeout);
         let counted = match command.by {
             By::Sha => metrics::Command::Evalsha,
             By::Source => metrics::Command::Eval,
