@@ -133,9 +133,12 @@ impl Simulation {
             self.outside.alarm(at, Alarm::Requests(id));
         }
         self.outside.alarm(10_000, Alarm::Check);
-        if self.outside.rng.u32(0..3) == 0 {
-            let at = self.outside.rng.u64(0..self.faulty_until);
-            self.outside.alarm(at, Alarm::Pause);
+        // In some histories the machine is stopped, or a worker leaves but its clients stay.
+        for alarm in [Alarm::Pause, Alarm::Quit(0)] {
+            if self.outside.rng.u32(0..3) == 0 {
+                let at = self.outside.rng.u64(0..self.faulty_until);
+                self.outside.alarm(at, alarm);
+            }
         }
     }
 
@@ -177,6 +180,7 @@ impl Simulation {
             Alarm::Writable(worker, id) => self.workers[worker].on_writable(id, outside),
             Alarm::Leave(worker, request) => self.workers[worker].on_left(request, outside),
             Alarm::Requests(worker) => self.request(worker),
+            Alarm::Quit(worker) => self.workers[worker].leave(outside),
             Alarm::Pause => self.pause(),
             Alarm::Check => return self.check(),
         }

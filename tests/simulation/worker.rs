@@ -57,6 +57,8 @@ pub enum Alarm {
     Writable(ClientId, ConnectionId),
     Leave(ClientId, RequestId),
     Requests(ClientId),
+    /// The worker is told to end.
+    Quit(ClientId),
     Pause,
     Check,
 }
@@ -82,6 +84,7 @@ pub struct Worker {
     left: Vec<RequestId>,
     posted: VecDeque<Posted>,
     activity: Activity,
+    is_leaving: bool,
 }
 
 #[derive(Debug)]
@@ -162,6 +165,7 @@ impl Worker {
             left: Vec::new(),
             posted: VecDeque::new(),
             activity: Activity::default(),
+            is_leaving: false,
         }
     }
 
@@ -172,6 +176,7 @@ impl Worker {
 
     /// The process is to end when its requests have.
     pub fn leave(&mut self, outside: &mut Outside) {
+        self.is_leaving = true;
         self.client.leave();
         self.act(outside);
     }
@@ -523,7 +528,10 @@ impl Worker {
 
     fn connect(&mut self, key: ConnectionKey, target: &Target, outside: &mut Outside) {
         let Target::Ip(address) = target else { panic!("{target:?}") };
-        self.activity.connect(self.wires.len().max(key.index() + 1), outside.now());
+        // A worker that leaves connects for the requests that still come, and closes at once.
+        if !self.is_leaving {
+            self.activity.connect(self.wires.len().max(key.index() + 1), outside.now());
+        }
         let id = outside.world.connect(self.id, *address);
         outside.sockets.insert(id, (self.id, key));
         let socket = Socket {

@@ -412,6 +412,7 @@ impl Connection {
     /// The connection was closed on purpose while it was quiet; the next command opens it again.
     pub(super) fn on_closed(&mut self) {
         self.state = State::Idle;
+        self.is_down = false;
         self.timer = None;
         self.drop_buffers();
     }

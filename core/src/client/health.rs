@@ -5,7 +5,7 @@
 //! timeout of any of its locations. What was never sent is no failure of the server, and the time
 //! for which the worker itself was away is taken off.
 
-use super::connection::{Connection, ConnectionKey, Fault, SILENCE, State};
+use super::connection::{ConnectionKey, Fault, SILENCE, State};
 use super::in_flight::Owner;
 use super::node::NodeKey;
 use super::{Action, Client};
@@ -126,9 +126,10 @@ impl Client {
         }
         let at = now.saturating_add(node.backoff.failed(random));
         node.probe_at = Some(at);
-        let is_ready =
-            |key: &&ConnectionKey| self.connections.get(**key).is_some_and(Connection::is_ready);
-        if let Some(connection) = node.connections.iter().find(is_ready).copied()
+        let can_probe = |key: &&ConnectionKey| {
+            self.connections.get(**key).is_some_and(|it| it.is_ready() || it.is_idle())
+        };
+        if let Some(connection) = node.connections.iter().find(can_probe).copied()
             && !std::mem::replace(&mut node.is_probed, true)
         {
             self.push(connection, Owner::Probe, now);

@@ -401,3 +401,21 @@ fn a_server_that_does_not_answer_is_blamed_but_not_for_the_lag_of_the_worker() {
         assert_eq!(is_down, lag == 0, "{actions:?}");
     }
 }
+
+#[test]
+fn a_worker_that_leaves_while_a_server_is_down_connects_for_the_next_request() {
+    let mut played = Played::new();
+    played.client.start(0);
+    played.turn();
+    played.lose();
+    played.client.leave();
+    played.turn();
+    let request = played.submit("a");
+    assert!(Played::is_connecting(&played.turn()));
+    played.accept_handshake();
+    played.turn();
+    assert_eq!(played.sent_keys(), "a");
+    played.receive(FOUND);
+    assert_eq!(played.client.outcome(request), Some(Ok(())));
+    assert!(played.turn().contains(&Action::Close(played.connection())));
+}
