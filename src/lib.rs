@@ -9,7 +9,7 @@ use ngx::core::Status;
 use ngx::ffi::{
     NGX_HTTP_MODULE, NGX_PROCESS_SINGLE, NGX_PROCESS_WORKER, ngx_array_push, ngx_conf_t,
     ngx_cycle_t, ngx_http_handler_pt, ngx_http_module_t, ngx_http_phases_NGX_HTTP_ACCESS_PHASE,
-    ngx_int_t, ngx_module_t, ngx_process, ngx_time_update, ngx_uint_t,
+    ngx_int_t, ngx_module_t, ngx_process, ngx_uint_t,
 };
 use ngx::http::{HttpModule, HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
 
@@ -18,6 +18,7 @@ mod client;
 mod clock;
 mod conf;
 mod event;
+mod fields;
 mod log;
 mod metrics;
 mod request;
@@ -104,9 +105,9 @@ unsafe extern "C" fn init_process(cycle: *mut ngx_cycle_t) -> ngx_int_t {
     if process != NGX_PROCESS_WORKER as usize && process != NGX_PROCESS_SINGLE as usize {
         return Status::NGX_OK.0;
     }
-    // SAFETY: reading a large configuration may have taken longer than connecting may: timers must
-    // not start from before.
-    unsafe { ngx_time_update() };
+    // Reading a large configuration may have taken longer than connecting may: timers must not start
+    // from before.
+    clock::update();
     // SAFETY: NGINX passes the cycle that the process will run.
     if let Some(conf) = Module::main_conf(unsafe { &*cycle }) {
         conf.register();

@@ -15,8 +15,8 @@ use rate_limit_core::text::fields::Name;
 use rate_limit_core::text::metrics::{self, Form, HTML, Snapshot};
 
 use crate::Module;
-use crate::answer::set_field;
 use crate::conf::LocationConf;
+use crate::fields;
 
 static ALLOW: Name = Name { text: "Allow", lower: "allow" };
 static CACHE_CONTROL: Name = Name { text: "Cache-Control", lower: "cache-control" };
@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C" fn handle(r: *mut ngx_http_request_t) -> ngx_int_t 
 /// `r` must be valid.
 unsafe fn refuse(r: *mut ngx_http_request_t) -> Option<ngx_int_t> {
     // SAFETY: passed on.
-    unsafe { set_field(r, &ALLOW, "GET, HEAD")? };
+    unsafe { fields::set(r, &ALLOW, "GET, HEAD")? };
     Some(NGX_HTTP_NOT_ALLOWED as ngx_int_t)
 }
 
@@ -66,11 +66,11 @@ unsafe fn answer(r: *mut ngx_http_request_t) -> Option<ngx_int_t> {
             Form::Json => snapshot(r).json().into(),
             Form::Html => HTML.into(),
         };
-        set_field(r, &CACHE_CONTROL, "no-store")?;
+        fields::set(r, &CACHE_CONTROL, "no-store")?;
         // The name of a limit or server is no markup, whatever a browser makes of it.
-        set_field(r, &CONTENT_TYPE_OPTIONS, "nosniff")?;
+        fields::set(r, &CONTENT_TYPE_OPTIONS, "nosniff")?;
         if form == Form::Html {
-            set_field(r, &CONTENT_SECURITY_POLICY, &POLICY)?;
+            fields::set(r, &CONTENT_SECURITY_POLICY, &POLICY)?;
         }
         send(r, form, &text)
     }

@@ -12,9 +12,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ngx::ffi::{
-    NGX_LOG_ALERT, NGX_LOG_DEBUG_ALL, NGX_LOG_ERR, NGX_LOG_NOTICE, ngx_connection_t,
-    ngx_current_msec, ngx_cycle, ngx_cycle_t, ngx_event_t, ngx_exiting, ngx_log_t, ngx_msec_t,
-    ngx_pid, ngx_post_event, ngx_posted_events, ngx_random, ngx_timeofday, ngx_worker,
+    NGX_LOG_ALERT, NGX_LOG_DEBUG_ALL, NGX_LOG_ERR, NGX_LOG_NOTICE, ngx_connection_t, ngx_cycle,
+    ngx_cycle_t, ngx_event_t, ngx_exiting, ngx_log_t, ngx_msec_t, ngx_pid, ngx_post_event,
+    ngx_posted_events, ngx_random, ngx_worker,
 };
 use ngx::ngx_log_debug;
 use rate_limit_core::client::{
@@ -27,7 +27,7 @@ use super::SCRIPTS;
 use super::resolver::Resolution;
 use super::socket::{Socket, Transfer};
 use super::tls::{Peer, Tls};
-use crate::clock::monotonic_micros;
+use crate::clock::{monotonic_micros, turn_start, turn_start_ms, unix_ms};
 use crate::event::{Posted, Timer};
 use crate::log::log;
 use crate::shm::{NodeRecord, Shared, View};
@@ -645,19 +645,7 @@ fn describe(error: &io::Error) -> String {
 /// How long it is until `at`, in µs of the monotonic clock, from the time at which NGINX's timers of
 /// this turn start.
 fn delay_until(at: u64) -> ngx_msec_t {
-    at.div_ceil(MILLISECOND).saturating_sub(turn_start() / MILLISECOND) as ngx_msec_t
-}
-
-/// When this turn of the event loop began, in µs of the monotonic clock.
-fn turn_start() -> u64 {
-    // SAFETY: only NGINX writes it, in this thread.
-    (unsafe { ngx_current_msec } as u64).saturating_mul(MILLISECOND)
-}
-
-/// The time in ms, as NGINX knows it.
-fn unix_ms() -> u64 {
-    let now = ngx_timeofday();
-    now.sec.unsigned_abs().saturating_mul(1_000).saturating_add(now.msec as u64)
+    at.div_ceil(MILLISECOND).saturating_sub(turn_start_ms()) as ngx_msec_t
 }
 
 fn cycle_log() -> *mut ngx_log_t {

@@ -2,10 +2,11 @@
 
 use std::cell::RefCell;
 
-use ngx::ffi::{NGX_LOG_ERR, ngx_current_msec, ngx_cycle, ngx_event_t, ngx_log_t, ngx_msec_t};
+use ngx::ffi::{NGX_LOG_ERR, ngx_cycle, ngx_event_t, ngx_log_t, ngx_msec_t};
 use rate_limit_core::throttle::{PERIOD, Throttle};
 
 use super::log;
+use crate::clock::turn_start_ms;
 use crate::event::Timer;
 
 thread_local! {
@@ -17,9 +18,7 @@ thread_local! {
 /// Logs that a variable has an unusable value; `log` must be valid. Of more such lines than a worker
 /// may write only the number is logged, once a second.
 pub(crate) fn unusable(log: *mut ngx_log_t, message: &str) {
-    // SAFETY: only NGINX writes it, in this thread.
-    let now = unsafe { ngx_current_msec as u64 };
-    if UNUSABLE.with_borrow_mut(|throttle| throttle.admits(now)) {
+    if UNUSABLE.with_borrow_mut(|throttle| throttle.admits(turn_start_ms())) {
         log!(NGX_LOG_ERR, log, "{message}");
         return;
     }
