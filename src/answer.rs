@@ -1,4 +1,4 @@
-//! What the client is told: header fields on every answer of a limited location, and rejections.
+//! What the client gets: header fields on every answer of a limited location, and rejections.
 
 use std::cell::RefCell;
 use std::ptr;
@@ -17,13 +17,14 @@ use rate_limit_core::text::body;
 use rate_limit_core::text::fields::Fields;
 
 use crate::clock::unix_ms;
+use crate::context::Context;
+use crate::evaluated::Evaluated;
 use crate::fields;
-use crate::request::{Asked, Context};
 
-/// The header filter that stood first before ours.
+/// The next header filter.
 static mut NEXT: ngx_http_output_header_filter_pt = None;
 
-/// Puts our header filter before all others. NGINX makes the chain anew for each configuration.
+/// Installs the header filter. NGINX builds the chain anew for each configuration.
 pub(crate) fn register() {
     // SAFETY: NGINX reads the configuration in one thread, and serves requests in one.
     unsafe {
@@ -49,11 +50,11 @@ unsafe extern "C" fn header_filter(r: *mut ngx_http_request_t) -> ngx_int_t {
 }
 
 thread_local! {
-    /// What is added to an answer, before it is copied for the request.
+    /// The fields of an answer, before they are copied for the request.
     static FIELDS: RefCell<Fields> = const { RefCell::new(Fields::new()) };
 }
 
-/// Adds what the decision says; `None` if NGINX is out of memory.
+/// Adds the fields of the decision; `None` if NGINX is out of memory.
 ///
 /// # Safety
 /// `r` must be valid.
@@ -61,7 +62,7 @@ unsafe fn add_fields(r: *mut ngx_http_request_t, context: &Context) -> Option<()
     let Some(decision) = context.decision() else { return Some(()) };
     let (forms, wait) = (context.conf().forms(), decision.retry_after());
     let now = unix_ms().saturating_mul(MILLISECOND);
-    let all = context.asked().iter().filter_map(Asked::show);
+    let all = context.decided().iter().filter_map(Evaluated::show);
     FIELDS.with_borrow_mut(|added| {
         added.fill(forms, decision.shown.as_ref(), all, now, wait);
         // SAFETY: passed on. The values are copied in one piece into the pool of the request, and
@@ -94,7 +95,7 @@ pub(crate) unsafe fn reject(
         decision::Status::ErrorRejected => conf.error_status(),
         _ => conf.status(),
     };
-    let violated = context.violated().map(|asked| asked.limit.name());
+    let violated = context.violated().map(|limit| limit.limit.name());
     let code = u16::try_from(status).unwrap_or_default();
     // SAFETY: the request is valid. The phase engine ends requests in the same way, and does not
     // touch this one again after NGX_DONE.
@@ -158,7 +159,7 @@ unsafe fn send(
         };
         let mut complex: ngx_http_complex_value_t = std::mem::zeroed();
         complex.value = value;
-        // As NGINX does before it answers with an error: nobody is invited to send a body.
+        // As NGINX does before it answers with an error: no "100 Continue" is sent.
         (*r).set_expect_tested(1);
         // In an error page the status would be that of the error.
         (*r).err_status = status as ngx_uint_t;

@@ -1,6 +1,6 @@
 //! Directives to typed configuration.
 
-use std::cell::Cell;
+use std::cell::OnceCell;
 use std::ffi::{c_char, c_void};
 use std::ptr;
 use std::rc::Rc;
@@ -58,7 +58,7 @@ pub(crate) struct MainConf {
     /// The size of the shared memory in bytes.
     memory_size: Option<usize>,
     /// The shared memory, once it is mapped.
-    shared: Cell<Option<Shared>>,
+    shared: OnceCell<Shared>,
 }
 
 impl MainConf {
@@ -78,7 +78,7 @@ impl MainConf {
     }
 
     /// What the workers of this machine share: in a worker it is always there.
-    pub(crate) fn shared(&self) -> Option<Shared> {
+    pub(crate) fn shared(&self) -> Option<&Shared> {
         self.shared.get()
     }
 

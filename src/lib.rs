@@ -17,6 +17,8 @@ mod answer;
 mod client;
 mod clock;
 mod conf;
+mod context;
+mod evaluated;
 mod event;
 mod fields;
 mod log;

@@ -1,4 +1,4 @@
-//! What is known of the decision and of the client, as variables.
+//! The variables of the module.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use rate_limit_core::decision::{Decision, seconds};
 
 use crate::Module;
 use crate::conf::{DEFAULT_IPV6_PREFIX, LocationConf};
-use crate::request::Context;
+use crate::context::Context;
 
 /// A variable's name and its value; empty where there is none.
 type Variable = (&'static str, fn(&Context, &Decision<'_>) -> Option<String>);
@@ -38,9 +38,9 @@ static VARIABLES: [Variable; 8] = [
 
 const CLIENT: &str = "rate_limit_redis_client";
 
-/// The limits that were violated, or else the one that is shown.
+/// The violated limits, or else the one that is shown.
 fn names(context: &Context, shown: &str) -> String {
-    let violated: Vec<_> = context.violated().map(|asked| asked.limit.name()).collect();
+    let violated: Vec<_> = context.violated().map(|limit| limit.limit.name()).collect();
     if violated.is_empty() { shown.to_owned() } else { violated.join(", ") }
 }
 
@@ -50,7 +50,7 @@ type Get = unsafe extern "C" fn(
     usize,
 ) -> ngx_int_t;
 
-/// Makes the variables known to NGINX.
+/// Registers the variables.
 ///
 /// Safe to call with the context that NGINX passes to a module's preconfiguration.
 pub(crate) fn register(cf: *mut ngx_conf_t) -> Status {

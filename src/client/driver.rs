@@ -16,7 +16,6 @@ use ngx::ffi::{
     ngx_cycle_t, ngx_event_t, ngx_exiting, ngx_log_t, ngx_msec_t, ngx_pid, ngx_post_event,
     ngx_posted_events, ngx_random, ngx_worker,
 };
-use ngx::ngx_log_debug;
 use rate_limit_core::client::{
     Action, Answer, Charge, Client, Config, ConnectionKey, Fault, Level, NodeKey, RequestKey,
     Target, Trouble,
@@ -29,7 +28,7 @@ use super::socket::{Socket, Transfer};
 use super::tls::{Peer, Tls};
 use crate::clock::{monotonic_micros, turn_start, turn_start_ms, unix_ms};
 use crate::event::{Posted, Timer};
-use crate::log::log;
+use crate::log::{debug, log};
 use crate::shm::{NodeRecord, Shared, View};
 
 /// What concerns single requests is logged at most this often, in ms.
@@ -282,7 +281,7 @@ impl State {
 
     fn connect(&mut self, key: ConnectionKey, target: &Target) {
         let log = self.quiet_log.as_ptr();
-        ngx_log_debug!(log, "rate_limit_redis: connect to {target:?}");
+        debug!(log, "connect to {target:?}");
         let tag = self.tag(key);
         let data = Rc::as_ptr(&tag).cast_mut().cast();
         match Socket::connect(target, log, Some(on_socket), data) {
@@ -554,7 +553,7 @@ impl State {
     /// Logs, once for all workers, that a node is down.
     fn log_down(&mut self, key: NodeKey, reason: &str) {
         let Some(known) = self.known(key) else { return };
-        let is_new = known.record.goes_down(unix_ms());
+        let is_new = known.record.mark_down(unix_ms());
         let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
         if is_new {
             log!(NGX_LOG_ERR, cycle_log(), "redis {name} is down: {reason}");
@@ -564,7 +563,7 @@ impl State {
     /// Logs, once for all workers, that a node is up again.
     fn log_up(&mut self, key: NodeKey) {
         let Some(known) = self.known(key) else { return };
-        let Some((since, undecided)) = known.record.comes_up() else { return };
+        let Some((since, undecided)) = known.record.mark_up() else { return };
         let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
         let seconds = unix_ms().saturating_sub(since) as f64 / 1_000.0;
         log!(
@@ -577,7 +576,7 @@ impl State {
     /// Logs what is wrong with a node that is there, but not for every request.
     fn log_complaint(&mut self, key: NodeKey, what: &str) {
         let Some(known) = self.known(key) else { return };
-        let is_due = known.record.may_complain(unix_ms(), COMPLAIN_EVERY);
+        let is_due = known.record.admit_complaint(unix_ms(), COMPLAIN_EVERY);
         let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
         if is_due {
             log!(NGX_LOG_ERR, cycle_log(), "redis {name} {what}");
