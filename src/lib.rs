@@ -18,6 +18,7 @@ mod client;
 mod clock;
 mod conf;
 mod context;
+mod directives;
 mod evaluated;
 mod event;
 mod fields;
@@ -40,7 +41,7 @@ static MODULE_CONTEXT: ngx_http_module_t = ngx_http_module_t {
     create_srv_conf: None,
     merge_srv_conf: None,
     create_loc_conf: Some(Module::create_loc_conf),
-    merge_loc_conf: Some(conf::merge_location),
+    merge_loc_conf: Some(directives::merge_location),
 };
 
 ngx::ngx_modules!(ngx_http_rate_limit_redis_module);
@@ -50,7 +51,7 @@ ngx::ngx_modules!(ngx_http_rate_limit_redis_module);
 #[allow(non_upper_case_globals)]
 pub static mut ngx_http_rate_limit_redis_module: ngx_module_t = ngx_module_t {
     ctx: ptr::addr_of!(MODULE_CONTEXT).cast_mut().cast(),
-    commands: ptr::addr_of!(conf::COMMANDS).cast_mut().cast(),
+    commands: ptr::addr_of!(directives::COMMANDS).cast_mut().cast(),
     type_: NGX_HTTP_MODULE as ngx_uint_t,
     init_process: Some(init_process),
     exit_process: Some(exit_process),
@@ -85,7 +86,7 @@ impl HttpModule for Module {
                 return Status::NGX_ERROR.0;
             }
             *handler = Some(request::access);
-            conf::complete(&mut *cf).0
+            directives::complete(&mut *cf).0
         }
     }
 }

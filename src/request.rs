@@ -62,8 +62,8 @@ unsafe fn begin(r: *mut ngx_http_request_t) -> Status {
     unsafe {
         match evaluate(r, conf.limits(), shared) {
             Err(Unevaluated::OutOfMemory | Unevaluated::Unbound) => INTERNAL_ERROR,
-            Err(Unevaluated::Unusable(message)) => {
-                unusable(log_of(r), &message);
+            Err(Unevaluated::Unusable(error)) => {
+                unusable(log_of(r), &error.to_string());
                 settle(r, conf, undecided(conf))
             }
             Ok([]) => settle(r, conf, decision::Status::Bypassed),

@@ -86,12 +86,12 @@ pub(crate) struct Shared {
 }
 
 /// Adds the zone to the configuration that is being read. Once it is mapped it is in `place`, which
-/// must live as long as the configuration.
+/// must live as long as the configuration. `None` if NGINX cannot add it.
 pub(crate) fn add_zone(
     cf: &mut ngx_conf_t,
     size: usize,
     place: &'static OnceCell<Shared>,
-) -> Result<(), String> {
+) -> Option<()> {
     const NAME: &str = "rate_limit_redis";
     let mut name = ngx_str_t { data: NAME.as_ptr().cast_mut(), len: NAME.len() };
     let tag = ptr::from_ref(Module::module()).cast_mut().cast();
@@ -99,11 +99,11 @@ pub(crate) fn add_zone(
     // configuration.
     unsafe {
         let zone = ngx_shared_memory_add(cf, &mut name, size, tag);
-        let zone = zone.as_mut().ok_or("the shared memory zone cannot be added")?;
+        let zone = zone.as_mut()?;
         zone.init = Some(on_mapped);
         zone.data = ptr::from_ref(place).cast_mut().cast();
     }
-    Ok(())
+    Some(())
 }
 
 unsafe extern "C" fn on_mapped(

@@ -6,7 +6,7 @@ use ngx::ffi::{ngx_http_request_t, ngx_palloc, ngx_str_t};
 use rate_limit_core::key;
 use rate_limit_core::redis::script::Question;
 
-use crate::conf::{Limit, Unusable};
+use crate::conf::{Limit, LimitError};
 use crate::evaluated::Evaluated;
 use crate::shm::Shared;
 
@@ -17,12 +17,12 @@ pub(super) enum Unevaluated {
     /// A limit has no store.
     Unbound,
     /// A variable has a value that cannot be used.
-    Unusable(String),
+    Unusable(LimitError),
 }
 
-impl From<Unusable> for Unevaluated {
-    fn from(Unusable(message): Unusable) -> Self {
-        Self::Unusable(message)
+impl From<LimitError> for Unevaluated {
+    fn from(error: LimitError) -> Self {
+        Self::Unusable(error)
     }
 }
 
