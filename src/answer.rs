@@ -95,7 +95,7 @@ pub(crate) unsafe fn reject(
         decision::Status::ErrorRejected => conf.error_status(),
         _ => conf.status(),
     };
-    let violated = context.violated().map(|limit| limit.limit.name());
+    let violated = context.violated().map(Evaluated::name);
     let code = u16::try_from(status).unwrap_or_default();
     // SAFETY: the request is valid. The phase engine ends requests in the same way, and does not
     // touch this one again after NGX_DONE.
@@ -128,8 +128,8 @@ unsafe fn has_page(r: *mut ngx_http_request_t, status: ngx_int_t) -> bool {
         if CLOSING.contains(&status) {
             return true;
         }
-        // From one error page NGINX goes to another only where they may recur, nor does it go on
-        // redirecting for ever.
+        // From one error page NGINX goes to another only where they may recur, and it redirects
+        // a limited number of times.
         if (*r).error_page() != 0 || (*r).uri_changes() == 0 {
             return false;
         }

@@ -44,6 +44,11 @@ impl Evaluated {
         }
     }
 
+    /// The name of the limit.
+    pub(crate) fn name(&self) -> &'static str {
+        self.limit.name()
+    }
+
     /// As the client takes it.
     pub(crate) fn charge(&self) -> Charge<'static> {
         let Question { key, quota, cost, .. } = self.question;
@@ -74,6 +79,6 @@ impl Evaluated {
     /// The limit and its verdict, as they are shown.
     pub(crate) fn show(&self) -> Option<Shown<'static>> {
         let verdict = self.verdict.get()?;
-        Some(Shown { name: self.limit.name(), quota: self.question.quota, verdict })
+        Some(Shown { name: self.name(), quota: self.question.quota, verdict })
     }
 }

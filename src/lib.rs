@@ -1,7 +1,7 @@
 //! An NGINX module that limits requests across a fleet through Redis, without blocking a worker.
 //!
 //! This crate is the shell: everything that touches NGINX, and all the `unsafe` of the project.
-//! What can be said without NGINX is in the crate `rate_limit_core`.
+//! Everything else is in the crate `rate_limit_core`.
 
 use std::ptr;
 
@@ -101,7 +101,7 @@ unsafe impl HttpModuleLocationConf for Module {
     type LocationConf = LocationConf;
 }
 
-/// A worker starts: it connects before the first request needs it to.
+/// A worker starts, and connects before the first request.
 unsafe extern "C" fn init_process(cycle: *mut ngx_cycle_t) -> ngx_int_t {
     // SAFETY: set by NGINX before it runs any hook of a process.
     let process = unsafe { ngx_process };
@@ -119,7 +119,7 @@ unsafe extern "C" fn init_process(cycle: *mut ngx_cycle_t) -> ngx_int_t {
     Status::NGX_OK.0
 }
 
-/// A worker ends: NGINX reports every socket that is still open then.
+/// A worker exits. NGINX would report sockets that are still open.
 unsafe extern "C" fn exit_process(cycle: *mut ngx_cycle_t) {
     // SAFETY: NGINX passes the cycle that the process ran; no request is handled any more, so
     // nothing else refers to the configuration.

@@ -347,8 +347,8 @@ unsafe fn log_decision(r: *mut ngx_http_request_t, context: &Context, decision: 
     let others: String = context
         .violated()
         .filter(|limit| !ptr::eq(*limit, shown))
-        .map(|limit| format!(", also by limit \"{}\"", limit.limit.name()))
+        .map(|limit| format!(", also by limit \"{}\"", limit.name()))
         .collect();
-    let (name, key) = (shown.limit.name(), Escaped(shown.question.key));
+    let (name, key) = (shown.name(), Escaped(shown.question.key));
     log!(level, log, "{what}, excess: {excess} by limit \"{name}\", key: \"{key}\"{others}");
 }

@@ -16,12 +16,9 @@ use ngx::ffi::{
     ngx_conf_t, ngx_cycle, ngx_int_t, ngx_list_part_t, ngx_pagesize, ngx_shared_memory_add,
     ngx_shm_zone_t, ngx_shmtx_lock, ngx_shmtx_unlock, ngx_slab_alloc, ngx_slab_pool_t, ngx_str_t,
 };
-use ngx::http::HttpModule;
 use rate_limit_core::key;
 use rate_limit_core::redis::script::Question;
 use rate_limit_core::table::Table;
-
-use crate::Module;
 
 mod deny_cache;
 mod local;
@@ -35,17 +32,20 @@ pub(crate) use local::{Local, NoRoom};
 use record::Histogram;
 pub(crate) use record::{LimitRecord, NodeRecord, View};
 
-/// The size of the zone in bytes, unless `rate_limit_redis_shared_memory` says another.
+/// The size of the zone in bytes without `rate_limit_redis_shared_memory`.
 pub(crate) const DEFAULT_SIZE: usize = 8 << 20;
 
 /// The least size of the zone in bytes.
 pub(crate) const LEAST_SIZE: usize = 256 << 10;
 
+/// The name of the zone. Its address is the tag, which no zone of another module has.
+static NAME: [u8; 16] = *b"rate_limit_redis";
+
 /// Marks memory that has the layout of this version.
 const LAYOUT: u64 = 0x7261_7465_6c69_0005;
 
-/// The memory has so many parts, of which so many are for records of limits and nodes, and for the
-/// deny cache.
+/// The memory is divided into parts, and so many of them are for records of limits and
+/// nodes, and for the deny cache.
 const PARTS: usize = 32;
 const FOR_LIMITS: usize = 1;
 const FOR_NODES: usize = 3;
@@ -85,20 +85,18 @@ pub(crate) struct Shared {
     table_words: usize,
 }
 
-/// Adds the zone to the configuration that is being read. Once it is mapped it is in `place`, which
-/// must live as long as the configuration. `None` if NGINX cannot add it.
+/// Adds the zone to the configuration that is being read. Once it is mapped it is in
+/// `place`, which must live as long as the configuration. `None` if NGINX cannot add it.
 pub(crate) fn add_zone(
     cf: &mut ngx_conf_t,
     size: usize,
     place: &'static OnceCell<Shared>,
 ) -> Option<()> {
-    const NAME: &str = "rate_limit_redis";
     let mut name = ngx_str_t { data: NAME.as_ptr().cast_mut(), len: NAME.len() };
-    let tag = ptr::from_ref(Module::module()).cast_mut().cast();
     // SAFETY: NGINX keeps the name, which is static, and the zone, whose data lives as long as the
     // configuration.
     unsafe {
-        let zone = ngx_shared_memory_add(cf, &mut name, size, tag);
+        let zone = ngx_shared_memory_add(cf, &mut name, size, tag());
         let zone = zone.as_mut()?;
         zone.init = Some(on_mapped);
         zone.data = ptr::from_ref(place).cast_mut().cast();
@@ -122,19 +120,17 @@ unsafe extern "C" fn on_mapped(
 }
 
 impl Shared {
-    /// The memory of the cycle that runs, if it has a zone. Where NGINX runs as one process, without a
-    /// master, older configurations go on after a reload, but their zone is unmapped if its size has
-    /// changed.
+    /// The memory of the current cycle, if it has a zone. If NGINX runs without a master process, older
+    /// configurations are still used after a reload, but their zone is unmapped if its size has changed.
     pub(crate) fn current() -> Option<Self> {
-        let tag = ptr::from_ref(Module::module()).cast_mut().cast();
-        // SAFETY: a process that runs modules has a cycle, whose zones are a list of parts with so many
-        // elements each. The data of ours is what `add_zone` gave.
+        // SAFETY: a process that runs modules has a cycle, whose zones are a list of parts of
+        // `nelts` elements. The data of ours is what `add_zone` gave.
         unsafe {
             let mut part: *const ngx_list_part_t = &raw const (*ngx_cycle).shared_memory.part;
             while let Some(this) = part.as_ref() {
                 let zones =
                     std::slice::from_raw_parts(this.elts.cast::<ngx_shm_zone_t>(), this.nelts);
-                if let Some(zone) = zones.iter().find(|zone| zone.tag == tag) {
+                if let Some(zone) = zones.iter().find(|zone| zone.tag == tag()) {
                     return (*zone.data.cast::<OnceCell<Self>>()).get().copied();
                 }
                 part = this.next;
@@ -143,7 +139,7 @@ impl Shared {
         }
     }
 
-    /// A number that another zone does not have.
+    /// Identifies the zone.
     pub(crate) fn identity(&self) -> u64 {
         self.header.seed.load(Ordering::Relaxed)
     }
@@ -270,6 +266,10 @@ impl Shared {
             result
         })
     }
+}
+
+fn tag() -> *mut std::ffi::c_void {
+    NAME.as_ptr().cast_mut().cast()
 }
 
 /// A number that is hard to guess.

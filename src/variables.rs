@@ -14,6 +14,7 @@ use rate_limit_core::decision::{Decision, seconds};
 use crate::Module;
 use crate::conf::{DEFAULT_IPV6_PREFIX, LocationConf};
 use crate::context::Context;
+use crate::evaluated::Evaluated;
 
 /// A variable's name and its value; empty where there is none.
 type Variable = (&'static str, fn(&Context, &Decision<'_>) -> Option<String>);
@@ -40,7 +41,7 @@ const CLIENT: &str = "rate_limit_redis_client";
 
 /// The violated limits, or else the one that is shown.
 fn names(context: &Context, shown: &str) -> String {
-    let violated: Vec<_> = context.violated().map(|limit| limit.limit.name()).collect();
+    let violated: Vec<_> = context.violated().map(Evaluated::name).collect();
     if violated.is_empty() { shown.to_owned() } else { violated.join(", ") }
 }
 
@@ -58,7 +59,7 @@ pub(crate) fn register(cf: *mut ngx_conf_t) -> Status {
         VARIABLES.iter().enumerate().map(|(index, (name, _))| (*name, get as Get, index));
     for (name, get, index) in decision.chain([(CLIENT, get_client as Get, 0)]) {
         let mut name = ngx_str_t { data: name.as_ptr().cast_mut(), len: name.len() };
-        // SAFETY: NGINX copies the name, and reads the rest when a request asks for the variable.
+        // SAFETY: NGINX copies the name, and reads the rest when the variable is used.
         unsafe {
             let flags = NGX_HTTP_VAR_NOCACHEABLE as ngx_uint_t;
             let Some(variable) = ngx_http_add_variable(cf, &mut name, flags).as_mut() else {

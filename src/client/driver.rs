@@ -1,7 +1,7 @@
-//! Lends NGINX's sockets, timers, resolver and events to a client of the pure crate.
+//! Drives a client of the pure crate with NGINX's sockets, timers, resolver and events.
 //!
-//! It decides nothing: it hands events to the [`Client`], with the time, and carries out the actions
-//! that come of them. Nothing that it calls calls it back: NGINX's functions only register, post or
+//! It decides nothing: it passes events to the [`Client`], with the time, and carries out the actions
+//! that follow. Nothing that it calls calls it back: NGINX's functions only register, post or
 //! move bytes, and requests are resumed by posted events. So no two of its functions are ever on the
 //! stack at once.
 
@@ -31,7 +31,7 @@ use crate::event::{Posted, Timer};
 use crate::log::{debug, log};
 use crate::shm::{NodeRecord, Shared, View};
 
-/// What concerns single requests is logged at most this often, in ms.
+/// The shortest time between two complaints about a node in the log, in ms.
 const COMPLAIN_EVERY: u64 = 10_000;
 
 /// One worker's client of one store, driven by NGINX.
@@ -43,10 +43,10 @@ struct State {
     /// Where the driver is, for NGINX's events.
     driver: NonNull<Driver>,
     client: Client,
-    /// What the workers share, and the cycle whose memory that is.
+    /// The shared memory, and the cycle that it belongs to.
     shared: Option<Shared>,
     cycle: *mut ngx_cycle_t,
-    /// The store, as the records of its nodes are told from those of other stores.
+    /// The reference of the store: nodes of the same name in other stores have records of their own.
     store: String,
     tls: Option<Rc<Tls>>,
     /// By the index of the connection.
@@ -60,16 +60,16 @@ struct State {
     timer_at: Option<u64>,
     turn_end: Posted,
     is_leaving: bool,
-    /// How long the addresses of a host may be looked for, in ms.
+    /// How long resolving a host name may take, in ms.
     resolve_timeout: ngx_msec_t,
-    /// In which NGINX does not report each attempt to connect.
+    /// For connections: NGINX's reports of failed attempts are not written to it.
     quiet_log: Box<Cell<ngx_log_t>>,
 }
 
-/// What there is of a connection.
+/// A connection: its transport, and the data of its events.
 struct Wire {
     transport: Transport,
-    /// What could not be sent waits for an event.
+    /// Output waits until the socket is writable.
     is_blocked: bool,
     /// Dropped last: the transport's events refer to it.
     tag: Rc<Tag>,
@@ -90,7 +90,7 @@ enum Transport {
     Open(Socket),
 }
 
-/// A node, as the other workers see it.
+/// A node, and its record in the shared memory.
 struct KnownNode {
     key: NodeKey,
     record: &'static NodeRecord,
@@ -153,18 +153,18 @@ impl Driver {
         })
     }
 
-    /// What came of a request, once that is known.
+    /// The outcome of a request, once there is one.
     pub(crate) fn outcome(&self, key: RequestKey) -> Option<Result<(), Trouble>> {
         self.state.borrow().client.outcome(key)
     }
 
-    /// Does something with what became of each charge of a request.
+    /// Runs `act` with the answer to each charge of a request.
     pub(crate) fn with_answers<T>(&self, key: RequestKey, act: impl FnOnce(&[Answer]) -> T) -> T {
         act(self.state.borrow().client.answers(key))
     }
 
     /// Forgets a request: see [`Client::release`]. If Redis has decided it, `wait` is how long that took,
-    /// in µs: it is counted for each node that had a part in it.
+    /// in µs: it is counted for each node that took part.
     pub(crate) fn release(&self, key: RequestKey, refund: bool, wait: Option<u64>) {
         let mut state = self.state.borrow_mut();
         state.find_memory();
@@ -176,7 +176,7 @@ impl Driver {
         {
             *waker = None;
         }
-        // Nothing is to be done about that.
+        // This leads to no action.
         state.client.release(key, refund);
         state.wait_for_requests();
     }
@@ -186,7 +186,7 @@ impl Driver {
         self.act(|state| state.client.refund(charge, monotonic_micros()));
     }
 
-    /// Tells the client of an event, and does what comes of it.
+    /// Passes an event to the client, and carries out the actions that follow.
     fn act<T>(&self, event: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.borrow_mut();
         state.find_memory();
@@ -224,7 +224,7 @@ impl State {
         self.set_timer();
     }
 
-    /// A worker that is leaving waits for requests, and for nothing else.
+    /// A worker that shuts down waits for requests, and for nothing else.
     fn wait_for_requests(&self) {
         self.timer.set_background(self.client.waiting() == 0);
     }
@@ -234,7 +234,7 @@ impl State {
         unsafe { self.turn_end.post(Some(on_turn_end), self.driver.as_ptr(), cycle_log()) };
     }
 
-    /// Has the request go on in this turn.
+    /// Resumes the request in this turn.
     fn wake(&self, key: RequestKey) {
         let waker = self.wakers.get(key.index()).copied().flatten();
         if let Some((_, event)) = waker.filter(|(other, _)| *other == key) {
@@ -300,7 +300,7 @@ impl State {
         Rc::new(Tag { driver: self.driver, key, resolved: Posted::new() })
     }
 
-    /// From now on this is what there is of the connection that the tag names.
+    /// Sets the transport of the connection of the tag.
     fn wire(&mut self, tag: Rc<Tag>, transport: Transport) {
         place(&mut self.wires, tag.key.index(), Wire { transport, is_blocked: false, tag });
     }
@@ -312,7 +312,7 @@ impl State {
         }
     }
 
-    /// Sends all that there is to be sent, as far as the socket takes it.
+    /// Sends the output of a connection, as far as the socket takes it.
     fn send(&mut self, key: ConnectionKey) {
         let result = self.try_send(key);
         if let Err(error) = result {
@@ -343,7 +343,7 @@ impl State {
 
 /// Events.
 impl State {
-    /// Something has become possible on a socket.
+    /// A socket has become readable or writable.
     fn on_socket(&mut self, key: ConnectionKey) {
         if !self.establish(key) {
             return;
@@ -384,7 +384,7 @@ impl State {
         }
     }
 
-    /// Reads all that has come, and hands it to the client.
+    /// Reads all input, and passes it to the client.
     fn receive(&mut self, key: ConnectionKey) {
         let now = monotonic_micros();
         let mut has_read = false;
@@ -411,7 +411,7 @@ impl State {
         }
     }
 
-    /// The timer has expired. What the worker was too busy to read is read first.
+    /// The timer has expired. Input that the worker was too busy to read is read first.
     fn on_timer(&mut self) {
         if let Some(at) = self.timer_at.take() {
             self.count_lag(monotonic_micros().saturating_sub(at));
@@ -441,7 +441,7 @@ impl State {
 
 /// TLS.
 impl State {
-    /// The server that a connection leads to, where TLS is spoken.
+    /// The server of a connection, if TLS is spoken.
     fn peer(&mut self, key: ConnectionKey) -> Option<Rc<Peer>> {
         let tls = self.tls.clone()?;
         let node = self.client.node_of(key)?;
@@ -450,7 +450,7 @@ impl State {
         Some(Rc::clone(known.peer.get_or_insert_with(|| Rc::new(Peer::new(tls, &host)))))
     }
 
-    /// Has the session remembered, for the next connection to the server.
+    /// Saves the session for the next connection to the server.
     fn remember_session(&mut self, key: ConnectionKey) {
         if self.tls.is_some()
             && let Some(peer) = self.peer(key)
@@ -461,9 +461,9 @@ impl State {
     }
 }
 
-/// What the workers share about nodes.
+/// Nodes in the shared memory.
 impl State {
-    /// Looks for the shared memory of the cycle that runs. That of an older one may be unmapped.
+    /// Looks up the shared memory of the current cycle. That of an older one may be unmapped.
     fn find_memory(&mut self) {
         // SAFETY: only NGINX writes it, in this thread.
         let cycle = unsafe { ngx_cycle };
@@ -517,7 +517,7 @@ impl State {
         }
     }
 
-    /// Shows what this worker knows of a node.
+    /// Publishes this worker's view of a node.
     fn show(&mut self, key: NodeKey) {
         let Some(view) = self.client.node(key).map(|node| node.view()) else { return };
         if self.known(key).is_some() {
@@ -528,7 +528,7 @@ impl State {
                 is_open: view.is_open,
                 ..View::default()
             };
-            // A worker that is leaving closes its connections, which says nothing about the server.
+            // A worker that shuts down closes its connections: that is no sign of a failure.
             self.set_view(key, if self.is_leaving { View::default() } else { view }, false);
         }
     }
@@ -573,7 +573,7 @@ impl State {
         );
     }
 
-    /// Logs what is wrong with a node that is there, but not for every request.
+    /// Logs a complaint about a node that is up, but not for every request.
     fn log_complaint(&mut self, key: NodeKey, what: &str) {
         let Some(known) = self.known(key) else { return };
         let is_due = known.record.admit_complaint(unix_ms(), COMPLAIN_EVERY);
@@ -602,7 +602,7 @@ impl Drop for Tag {
     }
 }
 
-/// Puts something at an index, behind as many empty places as it takes.
+/// Sets the element of an index, and grows the vector to it.
 fn place<T>(places: &mut Vec<Option<T>>, index: usize, value: T) {
     if places.len() <= index {
         places.resize_with(index.saturating_add(1), || None);
@@ -661,12 +661,12 @@ fn quiet_log() -> ngx_log_t {
     log
 }
 
-/// Tells the driver of a connection's event.
+/// Passes an event of a connection to its driver.
 ///
 /// # Safety
 /// `data` must be the tag of a wire that was not dropped.
 unsafe fn on_wire(data: *const Tag, event: impl FnOnce(&mut State, ConnectionKey)) {
-    // SAFETY: the tag is valid, as the caller says, and is only ever read. The driver drops its wires
+    // SAFETY: the caller guarantees that the tag is valid, and it is only ever read. The driver drops its wires
     // before it goes, so it is there. The key is copied: the event may end the wire.
     let (driver, key) = unsafe { ((*data).driver, (*data).key) };
     // SAFETY: as above.

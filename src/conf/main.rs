@@ -72,10 +72,11 @@ impl MainConf {
 impl MainConf {
     /// Adds the shared memory, if there is any limit; `None` if NGINX cannot.
     pub(crate) fn add_zone(&'static self, cf: &mut ngx_conf_t) -> Option<()> {
-        match self.definitions.are_bound() {
-            true => shm::add_zone(cf, self.memory_size.unwrap_or(shm::DEFAULT_SIZE), &self.shared),
-            false => Some(()),
+        if !self.definitions.are_bound() {
+            return Some(());
         }
+        let size = self.memory_size.unwrap_or(shm::DEFAULT_SIZE);
+        shm::add_zone(cf, size, &self.shared)
     }
 
     /// The index of the store of this URL or name.

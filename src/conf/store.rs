@@ -61,7 +61,7 @@ impl Store {
         self.is_used = true;
     }
 
-    /// Lets requests wait for the store for so many ms.
+    /// Lets requests wait for the store for `timeout` ms.
     pub(crate) fn allow_timeout(&mut self, timeout: ngx_msec_t) {
         let timeout = (timeout as u64).saturating_mul(MILLISECOND);
         self.config.patience = self.config.patience.max(timeout);

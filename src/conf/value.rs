@@ -1,4 +1,4 @@
-//! Values that may hold variables.
+//! Values that may contain variables.
 
 use std::ptr::{self, NonNull};
 
@@ -11,12 +11,12 @@ use ngx::ffi::{
 
 use super::error::LimitError;
 
-/// A text of the configuration that may hold variables.
+/// A text of the configuration that may contain variables.
 #[derive(Clone, Copy)]
 pub(crate) enum ComplexValue {
     /// A variable and nothing else, as most are: its value need not be copied.
     Variable(ngx_uint_t),
-    /// Whatever else.
+    /// Anything else.
     Script(NonNull<ngx_http_complex_value_t>),
 }
 
@@ -47,7 +47,7 @@ impl ComplexValue {
         }
     }
 
-    /// Whether it holds no variables.
+    /// Whether it contains no variables.
     pub(crate) fn is_literal(self) -> bool {
         match self {
             Self::Variable(_) => false,
@@ -84,8 +84,8 @@ impl ComplexValue {
     }
 }
 
-/// The name of the variable that is all of `text`. Numbers are no names, but what a regular
-/// expression has captured.
+/// The name of the variable if `text` is one and nothing else. `$1` is not: it is a capture of a
+/// regular expression.
 fn variable(text: &str) -> Option<&str> {
     let name = text.strip_prefix('$')?;
     let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');

@@ -1,4 +1,4 @@
-//! What clients can cause to be logged, as often as they like.
+//! Lines that clients can cause, as often as they like.
 
 use std::cell::RefCell;
 
@@ -11,12 +11,12 @@ use crate::event::Timer;
 
 thread_local! {
     static UNUSABLE: RefCell<Throttle> = const { RefCell::new(Throttle::new()) };
-    /// Until the number of those that were held back is logged.
+    /// Set until the number of suppressed lines is logged.
     static REPORT: Timer = Timer::background();
 }
 
-/// Logs that a variable has an unusable value; `log` must be valid. Of more such lines than a worker
-/// may write only the number is logged, once a second.
+/// Logs that a variable has an unusable value; `log` must be valid. A worker writes only a few such
+/// lines a second, and the number of the others.
 pub(crate) fn unusable(log: *mut ngx_log_t, message: &str) {
     if UNUSABLE.with_borrow_mut(|throttle| throttle.admits(turn_start_ms())) {
         log!(NGX_LOG_ERR, log, "{message}");

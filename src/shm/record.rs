@@ -262,7 +262,7 @@ pub(super) fn find<R: Named>(records: &'static [R], name: &str, scope: u64) -> O
     Some(record)
 }
 
-/// The records that are taken. The caller has the lock; names are for ever.
+/// The records that are taken. The caller has the lock. A record is never freed.
 pub(super) fn taken<R: Named>(records: &'static [R]) -> &'static [R] {
     let count = records.partition_point(|record| read(&record.name().0) != [0; NAME_WORDS]);
     records.split_at(count).0
