@@ -404,7 +404,7 @@ impl State {
         }
         if has_read {
             self.count_lag(now.saturating_sub(turn_start()));
-            self.remember_session(key);
+            self.save_session(key);
             if let Some(Err(error)) = self.socket(key).map(Socket::watch) {
                 self.client.on_lost(key, &closed(error), now);
             }
@@ -420,7 +420,9 @@ impl State {
         for key in keys {
             if let Some(Some(wire)) = self.wires.get_mut(key.index()) {
                 match &mut wire.transport {
-                    Transport::Connecting(socket) | Transport::Open(socket) => socket.look_again(),
+                    Transport::Connecting(socket) | Transport::Open(socket) => {
+                        socket.refresh_events()
+                    }
                     _ => {}
                 }
             }
@@ -451,12 +453,12 @@ impl State {
     }
 
     /// Saves the session for the next connection to the server.
-    fn remember_session(&mut self, key: ConnectionKey) {
+    fn save_session(&mut self, key: ConnectionKey) {
         if self.tls.is_some()
             && let Some(peer) = self.peer(key)
             && let Some(socket) = self.socket(key)
         {
-            socket.remember(&peer);
+            socket.save_session(&peer);
         }
     }
 }
