@@ -2,16 +2,16 @@
 
 mod definition;
 mod error;
+mod http;
 mod limit;
 mod location;
-mod main;
 pub(crate) mod parameter;
 mod store;
 mod value;
 
 pub(crate) use error::LimitError;
+pub(crate) use http::MainConf;
 pub(crate) use limit::{Limit, Parameters};
 pub(crate) use location::{DEFAULT_IPV6_PREFIX, LocationConf, OnError, Pass};
-pub(crate) use main::MainConf;
 pub(crate) use store::Store;
 pub(crate) use value::{ComplexValue, Setting};

@@ -6,8 +6,8 @@ use ngx::ffi::{NGX_LOG_ERR, NGX_LOG_INFO, ngx_int_t, ngx_msec_t, ngx_uint_t};
 use rate_limit_core::text::fields::{Forms, Reset};
 use rate_limit_core::text::{body, metrics};
 
+use super::http::MainConf;
 use super::limit::Limit;
-use super::main::MainConf;
 use crate::client::Driver;
 
 /// The policy for requests that Redis does not decide.
