@@ -256,11 +256,17 @@ unsafe fn act(r: *mut ngx_http_request_t, context: &Context) -> Status {
     let Some(decision) = context.decision() else { return INTERNAL_ERROR };
     // SAFETY: passed on.
     unsafe {
-        let (status, source) = (decision.status.name(), decision.source.name());
-        debug!(log_of(r), "{status}, decided by {source} after {} us", decision.wait);
+        debug!(
+            log_of(r),
+            "{}, source: {}, after {} us",
+            decision.status.name(),
+            decision.source.name(),
+            decision.wait
+        );
         log_decision(r, context, &decision);
         match decision.status {
             decision::Status::Delayed => {
+                debug!(log_of(r), "delay for {} us", decision.delay);
                 context.delay(decision.delay, log_of(r));
                 suspend(r)
             }

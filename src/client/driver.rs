@@ -267,6 +267,7 @@ impl State {
     }
 
     fn resolve(&mut self, key: ConnectionKey, host: &str, port: u16) {
+        debug!(cycle_log(), "connection {}: resolve {host}", key.index());
         let tag = self.tag(key);
         let pointer = Rc::as_ptr(&tag);
         // SAFETY: the tag outlives the resolution, which is dropped before it in the wire.
@@ -280,8 +281,8 @@ impl State {
     }
 
     fn connect(&mut self, key: ConnectionKey, target: &Target) {
+        debug!(cycle_log(), "connection {} to {target:?}", key.index());
         let log = self.quiet_log.as_ptr();
-        debug!(log, "connect to {target:?}");
         let tag = self.tag(key);
         let data = Rc::as_ptr(&tag).cast_mut().cast();
         match Socket::connect(target, log, Some(on_socket), data) {
@@ -291,6 +292,7 @@ impl State {
     }
 
     fn close(&mut self, key: ConnectionKey) {
+        debug!(cycle_log(), "close connection {}", key.index());
         if let Some(wire) = self.wires.get_mut(key.index()) {
             *wire = None;
         }
@@ -355,14 +357,14 @@ impl State {
         }
     }
 
-    /// Goes on with connecting, and with TLS where it is spoken; whether the connection can be used.
+    /// Continues to connect; whether the connection can be used.
     fn establish(&mut self, key: ConnectionKey) -> bool {
         let peer = self.peer(key);
         let Some(Some(wire)) = self.wires.get_mut(key.index()) else { return false };
         let Transport::Connecting(socket) = &mut wire.transport else {
             return matches!(wire.transport, Transport::Open(_));
         };
-        match connected(socket, peer.as_deref()) {
+        match advance(socket, peer.as_deref()) {
             Ok(false) => {
                 if socket.is_secured() {
                     self.client.on_securing(key);
@@ -374,6 +376,7 @@ impl State {
                 if let Transport::Connecting(socket) = transport {
                     wire.transport = Transport::Open(socket);
                 }
+                debug!(cycle_log(), "connection {} is open", key.index());
                 self.client.on_connected(key);
                 true
             }
@@ -614,8 +617,8 @@ fn place<T>(places: &mut Vec<Option<T>>, index: usize, value: T) {
     }
 }
 
-/// Whether a socket is connected, and secured where TLS is spoken.
-fn connected(socket: &mut Socket, peer: Option<&Peer>) -> Result<bool, Fault> {
+/// Continues to connect a socket, and to secure it if TLS is spoken; whether it can be used.
+fn advance(socket: &mut Socket, peer: Option<&Peer>) -> Result<bool, Fault> {
     if !socket.is_secured() && !socket.is_connected().map_err(|error| unconnected(&error))? {
         return Ok(false);
     }
