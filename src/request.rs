@@ -103,7 +103,7 @@ unsafe fn charge(
     let now = monotonic_micros();
     // SAFETY: the request is valid, and the limits are in its pool.
     unsafe {
-        debug!(log_of(r), "charge {} limits", limits.len());
+        debug!(log_of(r), "limits to charge: {}", limits.len());
         let Some(context) = Context::create(r, conf, limits, now) else { return INTERNAL_ERROR };
         if deny(conf, limits, shared, now) {
             context.decide(Source::Cache);
