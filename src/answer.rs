@@ -1,4 +1,4 @@
-//! What the client is told: header fields on every answer of a limited location, and rejections.
+//! What the client gets: header fields on every answer of a limited location, and rejections.
 
 use std::cell::RefCell;
 use std::ptr;
@@ -8,21 +8,23 @@ use ngx::ffi::{
     NGX_HTTP_CLIENT_CLOSED_REQUEST, NGX_HTTP_CLOSE, NGX_HTTP_INTERNAL_SERVER_ERROR,
     NGX_HTTP_REQUEST_TIME_OUT, ngx_http_complex_value_t, ngx_http_err_page_t,
     ngx_http_finalize_request, ngx_http_output_header_filter_pt, ngx_http_request_t,
-    ngx_http_send_response, ngx_http_top_header_filter, ngx_int_t, ngx_list_push, ngx_str_t,
-    ngx_table_elt_t, ngx_timeofday, ngx_uint_t,
+    ngx_http_send_response, ngx_http_top_header_filter, ngx_int_t, ngx_str_t, ngx_uint_t,
 };
 use ngx::http::{HttpModuleLocationConf, NgxHttpCoreModule};
 use rate_limit_core::decision::{self, Decision};
-use rate_limit_core::rate::{MILLISECOND, SECOND};
+use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::text::body;
-use rate_limit_core::text::fields::{Fields, Name};
+use rate_limit_core::text::fields::Fields;
 
-use crate::request::{Asked, Context};
+use crate::clock::unix_ms;
+use crate::context::Context;
+use crate::evaluated::Evaluated;
+use crate::fields;
 
-/// The header filter that stood first before ours.
+/// The next header filter.
 static mut NEXT: ngx_http_output_header_filter_pt = None;
 
-/// Puts our header filter before all others. NGINX makes the chain anew for each configuration.
+/// Installs the header filter. NGINX builds the chain anew for each configuration.
 pub(crate) fn register() {
     // SAFETY: NGINX reads the configuration in one thread, and serves requests in one.
     unsafe {
@@ -48,38 +50,32 @@ unsafe extern "C" fn header_filter(r: *mut ngx_http_request_t) -> ngx_int_t {
 }
 
 thread_local! {
-    /// What is added to an answer, before it is copied for the request.
+    /// The fields of an answer, before they are copied for the request.
     static FIELDS: RefCell<Fields> = const { RefCell::new(Fields::new()) };
 }
 
-/// Adds what the decision says; `None` if NGINX is out of memory.
+/// Adds the fields of the decision; `None` if NGINX is out of memory.
 ///
 /// # Safety
 /// `r` must be valid.
 unsafe fn add_fields(r: *mut ngx_http_request_t, context: &Context) -> Option<()> {
     let Some(decision) = context.decision() else { return Some(()) };
     let (forms, wait) = (context.conf().forms(), decision.retry_after());
-    let all = context.asked().iter().filter_map(Asked::show);
-    FIELDS.with_borrow_mut(|fields| {
-        fields.fill(forms, decision.shown.as_ref(), all, unix_time(), wait);
+    let now = unix_ms().saturating_mul(MILLISECOND);
+    let all = context.decided().iter().filter_map(Evaluated::show);
+    FIELDS.with_borrow_mut(|added| {
+        added.fill(forms, decision.shown.as_ref(), all, now, wait);
         // SAFETY: passed on. The values are copied in one piece into the pool of the request, and
         // lie in it as they lie in the fields.
         unsafe {
-            remove(r, |name| fields.has(name));
-            let text = ngx_str_t::from_bytes((*r).pool, fields.text())?;
-            fields.iter().try_for_each(|(name, value)| {
+            fields::remove(r, |name| added.has(name));
+            let text = ngx_str_t::from_bytes((*r).pool, added.text())?;
+            added.iter().try_for_each(|(name, value)| {
                 let data = text.data.add(value.start);
-                push(r, name, ngx_str_t { data, len: value.len() })
+                fields::push(r, name, ngx_str_t { data, len: value.len() })
             })
         }
     })
-}
-
-/// The time in µs, to the ms, as NGINX knows it.
-fn unix_time() -> u64 {
-    let now = ngx_timeofday();
-    let (seconds, ms) = (now.sec.unsigned_abs(), now.msec as u64);
-    seconds.saturating_mul(SECOND).saturating_add(ms.saturating_mul(MILLISECOND))
 }
 
 /// Ends the request with a rejection. An `error_page` for its status wins over a body of ours.
@@ -99,7 +95,7 @@ pub(crate) unsafe fn reject(
         decision::Status::ErrorRejected => conf.error_status(),
         _ => conf.status(),
     };
-    let violated = context.violated().map(|asked| asked.limit.name());
+    let violated = context.violated().map(Evaluated::name);
     let code = u16::try_from(status).unwrap_or_default();
     // SAFETY: the request is valid. The phase engine ends requests in the same way, and does not
     // touch this one again after NGX_DONE.
@@ -132,8 +128,8 @@ unsafe fn has_page(r: *mut ngx_http_request_t, status: ngx_int_t) -> bool {
         if CLOSING.contains(&status) {
             return true;
         }
-        // From one error page NGINX goes to another only where they may recur, nor does it go on
-        // redirecting for ever.
+        // From one error page NGINX goes to another only where they may recur, and it redirects
+        // a limited number of times.
         if (*r).error_page() != 0 || (*r).uri_changes() == 0 {
             return false;
         }
@@ -163,69 +159,11 @@ unsafe fn send(
         };
         let mut complex: ngx_http_complex_value_t = std::mem::zeroed();
         complex.value = value;
-        // As NGINX does before it answers with an error: nobody is invited to send a body.
+        // As NGINX does before it answers with an error: no "100 Continue" is sent.
         (*r).set_expect_tested(1);
         // In an error page the status would be that of the error.
         (*r).err_status = status as ngx_uint_t;
         let mut kind = ngx_str_t { data: kind.as_ptr().cast_mut(), len: kind.len() };
         ngx_http_send_response(r, status as ngx_uint_t, &mut kind, &mut complex)
     }
-}
-
-/// Sets a header field in place of any of the same name; `None` if NGINX is out of memory.
-///
-/// # Safety
-/// `r` must be valid.
-pub(crate) unsafe fn set_field(
-    r: *mut ngx_http_request_t,
-    name: &'static Name,
-    value: &'static str,
-) -> Option<()> {
-    // SAFETY: passed on.
-    unsafe {
-        remove(r, |other| other.eq_ignore_ascii_case(name.lower.as_bytes()));
-        push(r, name, ngx_str_t { data: value.as_ptr().cast_mut(), len: value.len() })
-    }
-}
-
-/// Removes header fields with such names, which may be an upstream's.
-///
-/// # Safety
-/// `r` must be valid.
-unsafe fn remove(r: *mut ngx_http_request_t, is_such: impl Fn(&[u8]) -> bool) {
-    // SAFETY: the request is valid, and so are the elements of its list of header fields.
-    unsafe {
-        let mut part = &raw mut (*r).headers_out.headers.part;
-        while !part.is_null() {
-            let elements = (*part).elts.cast::<ngx_table_elt_t>();
-            for index in 0..(*part).nelts {
-                let field = elements.add(index);
-                if is_such((*field).key.as_bytes()) {
-                    (*field).hash = 0;
-                }
-            }
-            part = (*part).next;
-        }
-    }
-}
-
-/// Adds a header field; `None` if NGINX is out of memory.
-///
-/// # Safety
-/// `r` must be valid, and `value` live as long.
-unsafe fn push(r: *mut ngx_http_request_t, name: &'static Name, value: ngx_str_t) -> Option<()> {
-    // SAFETY: the request is valid. Names are static.
-    unsafe {
-        let headers = &raw mut (*r).headers_out.headers;
-        let field = ngx_list_push(headers).cast::<ngx_table_elt_t>().as_mut()?;
-        field.hash = 1;
-        field.key = ngx_str_t { data: name.text.as_ptr().cast_mut(), len: name.text.len() };
-        field.value = value;
-        field.lowcase_key = name.lower.as_ptr().cast_mut();
-        #[cfg(nginx_header_next)]
-        {
-            field.next = ptr::null_mut();
-        }
-    }
-    Some(())
 }

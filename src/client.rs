@@ -1,7 +1,7 @@
 //! The Redis client on NGINX's own event loop.
 //!
-//! What it does is said in the pure crate, in [`rate_limit_core::client`]; here are the sockets, the
-//! timers, TLS and the resolver that NGINX lends to it.
+//! Its logic is in the pure crate, in [`rate_limit_core::client`]; here are the sockets, timers, TLS and
+//! the resolver of NGINX.
 
 use std::sync::Arc;
 

@@ -1,4 +1,10 @@
-//! The time, finer than NGINX keeps it.
+//! The time. No other file reads it.
+//!
+//! NGINX reads the clocks once in a turn of the event loop and keeps what it has read, in ms: its
+//! timers start from that, and it costs nothing. What has to be finer is read from the system.
+
+use ngx::ffi::{ngx_current_msec, ngx_time_update, ngx_timeofday};
+use rate_limit_core::rate::MILLISECOND;
 
 /// µs of the monotonic clock, which all processes of a machine share.
 pub(crate) fn monotonic_micros() -> u64 {
@@ -8,6 +14,29 @@ pub(crate) fn monotonic_micros() -> u64 {
 /// µs since the Unix epoch.
 pub(crate) fn unix_micros() -> u64 {
     micros(libc::CLOCK_REALTIME)
+}
+
+/// When this turn of the event loop began, in µs of the monotonic clock, to the ms.
+pub(crate) fn turn_start() -> u64 {
+    turn_start_ms().saturating_mul(MILLISECOND)
+}
+
+/// When this turn of the event loop began, in ms of the monotonic clock.
+pub(crate) fn turn_start_ms() -> u64 {
+    // SAFETY: only NGINX writes it, in this thread.
+    unsafe { ngx_current_msec as u64 }
+}
+
+/// ms since the Unix epoch, at the start of this turn of the event loop.
+pub(crate) fn unix_ms() -> u64 {
+    let now = ngx_timeofday();
+    now.sec.unsigned_abs().saturating_mul(1_000).saturating_add(now.msec as u64)
+}
+
+/// Has NGINX read the clocks now.
+pub(crate) fn update() {
+    // SAFETY: always callable in the one thread of a process.
+    unsafe { ngx_time_update() };
 }
 
 fn micros(clock: libc::clockid_t) -> u64 {

@@ -10,23 +10,23 @@ use ngx::ffi::{
 /// A timer.
 pub(crate) struct Timer {
     event: UnsafeCell<ngx_event_t>,
-    /// Whether a worker that is leaving does not wait for it.
+    /// Whether a worker that shuts down does not wait for it.
     is_background: Cell<bool>,
 }
 
 impl Timer {
-    /// A timer that is not set. A worker that is leaving waits for it, and so for the request that
-    /// it belongs to.
+    /// A timer that is not set. A worker that shuts down waits for it, and so for the request that it
+    /// belongs to.
     pub(crate) fn new() -> Self {
         Self { event: UnsafeCell::new(blank()), is_background: Cell::new(false) }
     }
 
-    /// A timer that is not set, and that does not keep a worker from leaving.
+    /// A timer that is not set, and for which a worker that shuts down does not wait.
     pub(crate) fn background() -> Self {
         Self { is_background: Cell::new(true), ..Self::new() }
     }
 
-    /// Says whether a worker that is leaving does not wait for it, also if it is set.
+    /// Sets whether a worker that shuts down does not wait for it, even if it is set.
     pub(crate) fn set_background(&self, is_background: bool) {
         if self.is_background.replace(is_background) != is_background {
             // SAFETY: only this thread uses the event.
@@ -34,8 +34,8 @@ impl Timer {
         }
     }
 
-    /// Calls `handler` with an event whose data is `owner`, in `delay` ms; not at the time that was
-    /// set before.
+    /// Calls `handler` with an event whose data is `owner`, in `delay` ms. A time that was set before is
+    /// replaced.
     ///
     /// # Safety
     /// The timer must not move or go while it is set, and `owner` and `log` must live as long.
@@ -64,7 +64,7 @@ impl Timer {
         unsafe { (*self.event.get()).timer_set() != 0 }
     }
 
-    /// Makes sure that it is not set.
+    /// Stops it if it is set.
     pub(crate) fn stop(&self) {
         if self.is_set() {
             // SAFETY: only this thread uses the event, and it is set.
@@ -73,17 +73,17 @@ impl Timer {
     }
 }
 
-/// Something to do at the end of this turn of the event loop.
+/// An event to be posted to the end of this turn of the event loop.
 pub(crate) struct Posted(UnsafeCell<ngx_event_t>);
 
 impl Posted {
-    /// Nothing is to be done yet.
+    /// An event that is not posted.
     pub(crate) fn new() -> Self {
         Self(UnsafeCell::new(blank()))
     }
 
     /// Calls `handler` with an event whose data is `owner` at the end of this turn; once, however
-    /// often this is said.
+    /// often it is posted.
     ///
     /// # Safety
     /// It must not move or go while it is posted, and `owner` and `log` must live as long.
@@ -103,7 +103,7 @@ impl Posted {
         }
     }
 
-    /// Makes sure that nothing is to be done.
+    /// Removes it if it is posted.
     pub(crate) fn cancel(&self) {
         let event = self.0.get();
         // SAFETY: only this thread uses the event, and it is removed only if it is posted.

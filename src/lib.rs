@@ -1,7 +1,7 @@
 //! An NGINX module that limits requests across a fleet through Redis, without blocking a worker.
 //!
 //! This crate is the shell: everything that touches NGINX, and all the `unsafe` of the project.
-//! What can be said without NGINX is in the crate `rate_limit_core`.
+//! Everything else is in the crate `rate_limit_core`.
 
 use std::ptr;
 
@@ -9,7 +9,7 @@ use ngx::core::Status;
 use ngx::ffi::{
     NGX_HTTP_MODULE, NGX_PROCESS_SINGLE, NGX_PROCESS_WORKER, ngx_array_push, ngx_conf_t,
     ngx_cycle_t, ngx_http_handler_pt, ngx_http_module_t, ngx_http_phases_NGX_HTTP_ACCESS_PHASE,
-    ngx_int_t, ngx_module_t, ngx_process, ngx_time_update, ngx_uint_t,
+    ngx_int_t, ngx_module_t, ngx_process, ngx_uint_t,
 };
 use ngx::http::{HttpModule, HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
 
@@ -17,7 +17,11 @@ mod answer;
 mod client;
 mod clock;
 mod conf;
+mod context;
+mod directives;
+mod evaluated;
 mod event;
+mod fields;
 mod log;
 mod metrics;
 mod request;
@@ -37,7 +41,7 @@ static MODULE_CONTEXT: ngx_http_module_t = ngx_http_module_t {
     create_srv_conf: None,
     merge_srv_conf: None,
     create_loc_conf: Some(Module::create_loc_conf),
-    merge_loc_conf: Some(conf::merge_location),
+    merge_loc_conf: Some(directives::merge_location),
 };
 
 ngx::ngx_modules!(ngx_http_rate_limit_redis_module);
@@ -47,7 +51,7 @@ ngx::ngx_modules!(ngx_http_rate_limit_redis_module);
 #[allow(non_upper_case_globals)]
 pub static mut ngx_http_rate_limit_redis_module: ngx_module_t = ngx_module_t {
     ctx: ptr::addr_of!(MODULE_CONTEXT).cast_mut().cast(),
-    commands: ptr::addr_of!(conf::COMMANDS).cast_mut().cast(),
+    commands: ptr::addr_of!(directives::COMMANDS).cast_mut().cast(),
     type_: NGX_HTTP_MODULE as ngx_uint_t,
     init_process: Some(init_process),
     exit_process: Some(exit_process),
@@ -82,7 +86,7 @@ impl HttpModule for Module {
                 return Status::NGX_ERROR.0;
             }
             *handler = Some(request::access);
-            conf::complete(&mut *cf).0
+            directives::complete(&mut *cf).0
         }
     }
 }
@@ -97,16 +101,16 @@ unsafe impl HttpModuleLocationConf for Module {
     type LocationConf = LocationConf;
 }
 
-/// A worker starts: it connects before the first request needs it to.
+/// A worker starts, and connects before the first request.
 unsafe extern "C" fn init_process(cycle: *mut ngx_cycle_t) -> ngx_int_t {
     // SAFETY: set by NGINX before it runs any hook of a process.
     let process = unsafe { ngx_process };
     if process != NGX_PROCESS_WORKER as usize && process != NGX_PROCESS_SINGLE as usize {
         return Status::NGX_OK.0;
     }
-    // SAFETY: reading a large configuration may have taken longer than connecting may: timers must
-    // not start from before.
-    unsafe { ngx_time_update() };
+    // Reading a large configuration may have taken longer than connecting may: timers must not start
+    // from before.
+    clock::update();
     // SAFETY: NGINX passes the cycle that the process will run.
     if let Some(conf) = Module::main_conf(unsafe { &*cycle }) {
         conf.register();
@@ -115,7 +119,7 @@ unsafe extern "C" fn init_process(cycle: *mut ngx_cycle_t) -> ngx_int_t {
     Status::NGX_OK.0
 }
 
-/// A worker ends: NGINX reports every socket that is still open then.
+/// A worker exits. NGINX would report sockets that are still open.
 unsafe extern "C" fn exit_process(cycle: *mut ngx_cycle_t) {
     // SAFETY: NGINX passes the cycle that the process ran; no request is handled any more, so
     // nothing else refers to the configuration.

@@ -15,8 +15,27 @@ macro_rules! log {
     }};
 }
 
-pub(crate) use log;
+/// Logs to a `*mut ngx_log_t` for debugging: `debug!(log, "…", …)`. Nothing is compiled where NGINX is
+/// built without `--with-debug`.
+macro_rules! debug {
+    ($log:expr, $($message:tt)+) => {{
+        let log: *mut ngx::ffi::ngx_log_t = $log;
+        if $crate::log::is_debugged(log) {
+            let level = ngx::ffi::NGX_LOG_DEBUG as ngx::ffi::ngx_uint_t;
+            let message = format_args!($($message)+);
+            $crate::log::write(level, log, format_args!("rate_limit_redis: {message}"));
+        }
+    }};
+}
+
 pub(crate) use throttled::unusable;
+pub(crate) use {debug, log};
+
+/// Whether `log`, which must be valid, is written for debugging HTTP.
+pub(crate) fn is_debugged(log: *mut ngx::ffi::ngx_log_t) -> bool {
+    // SAFETY: see `is_logged`.
+    ngx::log::DEBUG && unsafe { (*log).log_level } & ngx::ffi::NGX_LOG_DEBUG_HTTP as usize != 0
+}
 
 /// Whether `log`, which must be valid, is written at `level`.
 pub(crate) fn is_logged(level: ngx::ffi::ngx_uint_t, log: *mut ngx::ffi::ngx_log_t) -> bool {

@@ -15,8 +15,8 @@ use rate_limit_core::text::fields::Name;
 use rate_limit_core::text::metrics::{self, Form, HTML, Snapshot};
 
 use crate::Module;
-use crate::answer::set_field;
 use crate::conf::LocationConf;
+use crate::fields;
 
 static ALLOW: Name = Name { text: "Allow", lower: "allow" };
 static CACHE_CONTROL: Name = Name { text: "Cache-Control", lower: "cache-control" };
@@ -26,10 +26,10 @@ static CONTENT_SECURITY_POLICY: Name =
 static CONTENT_TYPE_OPTIONS: Name =
     Name { text: "X-Content-Type-Options", lower: "x-content-type-options" };
 
-/// What a browser lets the page do.
+/// The content security policy of the HTML page.
 static POLICY: Lazy<String> = Lazy::new(metrics::policy);
 
-/// The handler of a location that is the metrics page.
+/// The content handler of the metrics page.
 pub(crate) unsafe extern "C" fn handle(r: *mut ngx_http_request_t) -> ngx_int_t {
     // SAFETY: NGINX passes a valid request, and runs nothing else of it meanwhile.
     let status = unsafe {
@@ -42,13 +42,13 @@ pub(crate) unsafe extern "C" fn handle(r: *mut ngx_http_request_t) -> ngx_int_t 
     status.unwrap_or(NGX_HTTP_INTERNAL_SERVER_ERROR as ngx_int_t)
 }
 
-/// Says which methods are allowed; `None` if NGINX is out of memory.
+/// Rejects the method, and names those that are allowed; `None` if NGINX is out of memory.
 ///
 /// # Safety
 /// `r` must be valid.
 unsafe fn refuse(r: *mut ngx_http_request_t) -> Option<ngx_int_t> {
     // SAFETY: passed on.
-    unsafe { set_field(r, &ALLOW, "GET, HEAD")? };
+    unsafe { fields::set(r, &ALLOW, "GET, HEAD")? };
     Some(NGX_HTTP_NOT_ALLOWED as ngx_int_t)
 }
 
@@ -66,29 +66,29 @@ unsafe fn answer(r: *mut ngx_http_request_t) -> Option<ngx_int_t> {
             Form::Json => snapshot(r).json().into(),
             Form::Html => HTML.into(),
         };
-        set_field(r, &CACHE_CONTROL, "no-store")?;
-        // The name of a limit or server is no markup, whatever a browser makes of it.
-        set_field(r, &CONTENT_TYPE_OPTIONS, "nosniff")?;
+        fields::set(r, &CACHE_CONTROL, "no-store")?;
+        // The name of a limit or a server must not be taken for markup.
+        fields::set(r, &CONTENT_TYPE_OPTIONS, "nosniff")?;
         if form == Form::Html {
-            set_field(r, &CONTENT_SECURITY_POLICY, &POLICY)?;
+            fields::set(r, &CONTENT_SECURITY_POLICY, &POLICY)?;
         }
         send(r, form, &text)
     }
 }
 
-/// In which form to answer: the one that is configured, else what `?format=` says, else what the
-/// client accepts. The page for a browser asks for its numbers at its own address, so where that
-/// is configured JSON can still be had. `None` if `?format=` names no form.
+/// The form of the page: the configured one, else that of `?format=`, else one that the client
+/// accepts. The HTML page loads its numbers from its own address, so if that is configured JSON is
+/// available too. `None` if `?format=` names no form.
 ///
 /// # Safety
 /// `r` must be valid.
 unsafe fn form(r: *mut ngx_http_request_t, conf: &LocationConf) -> Option<Form> {
     // SAFETY: the request is valid.
-    let asked = unsafe { argument(r, "format") }.map(Form::from_name);
-    match (conf.metrics(), asked) {
+    let requested = unsafe { argument(r, "format") }.map(Form::from_name);
+    match (conf.metrics(), requested) {
         (Some(Form::Html), Some(Some(Form::Json))) => Some(Form::Json),
         (Some(fixed), _) => Some(fixed),
-        (None, Some(asked)) => asked,
+        (None, Some(requested)) => requested,
         // SAFETY: as above.
         (None, None) => Some(Form::accepted(&unsafe { accept(r) })),
     }
@@ -109,7 +109,7 @@ unsafe fn argument<'a>(r: *mut ngx_http_request_t, name: &str) -> Option<&'a [u8
     }
 }
 
-/// What the client accepts: all fields of that name are one list.
+/// The fields `Accept` of the request as one list.
 ///
 /// # Safety
 /// `r` must be valid.
@@ -120,7 +120,7 @@ unsafe fn accept(r: *mut ngx_http_request_t) -> String {
     accept.map(|(_, value)| value.to_string_lossy() + ",").collect()
 }
 
-/// What was counted until now; nothing if nothing is limited.
+/// All counters; empty if there is no limit.
 ///
 /// # Safety
 /// `r` must be valid.

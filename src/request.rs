@@ -1,8 +1,8 @@
-//! The way of a request through the access phase.
+//! The handler of the access phase.
 //!
-//! The limits of the location are asked once for each request of a client. While the answer is on
-//! its way the request is suspended and the worker serves others; when it has come, NGINX runs the
-//! phase again, and the handler finds the context of the request, and in it the outcome.
+//! A request of a client is charged once, by all limits of its location. Until Redis replies the
+//! request is suspended and the worker serves others; then NGINX runs the phase again, and the handler
+//! finds the context of the request, and in it the outcome.
 
 use std::ptr;
 
@@ -13,23 +13,21 @@ use ngx::ffi::{
     ngx_post_event, ngx_posted_events,
 };
 use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf};
+use rate_limit_core::client::Trouble;
 use rate_limit_core::decision::{self, Decision, Source};
 use rate_limit_core::local::Mode;
 use rate_limit_core::text::log::{Escaped, Excess};
 
 use crate::clock::monotonic_micros;
 use crate::conf::{LocationConf, OnError};
-use crate::log::{is_logged, log, unusable};
-use crate::shm::Shared;
+use crate::context::{Context, Stage, memory};
+use crate::evaluated::Evaluated;
+use crate::log::{debug, is_logged, log, unusable};
+use crate::shm::{Local, NoRoom, Shared};
 use crate::{Module, answer};
 
-mod asked;
-mod context;
 mod evaluate;
 
-pub(crate) use asked::Asked;
-pub(crate) use context::Context;
-use context::Stage;
 use evaluate::{Unevaluated, evaluate};
 
 /// NGINX is out of memory, or could not register an event.
@@ -49,7 +47,7 @@ pub(crate) unsafe extern "C" fn access(r: *mut ngx_http_request_t) -> ngx_int_t 
     status.0
 }
 
-/// Asks the limits of the location, if there are any.
+/// Evaluates the limits of the location, if there are any, and charges the request.
 ///
 /// # Safety
 /// `r` must be valid.
@@ -59,22 +57,22 @@ unsafe fn begin(r: *mut ngx_http_request_t) -> Status {
     let Some(conf) = conf.filter(|conf| !conf.limits().is_empty()) else {
         return Status::NGX_DECLINED;
     };
-    let Some(shared) = context::memory() else { return INTERNAL_ERROR };
+    let Some(shared) = memory() else { return INTERNAL_ERROR };
     // SAFETY: as above.
     unsafe {
         match evaluate(r, conf.limits(), shared) {
             Err(Unevaluated::OutOfMemory | Unevaluated::Unbound) => INTERNAL_ERROR,
-            Err(Unevaluated::Unusable(message)) => {
-                unusable(log_of(r), &message);
+            Err(Unevaluated::Unusable(error)) => {
+                unusable(log_of(r), &error.to_string());
                 settle(r, conf, undecided(conf))
             }
             Ok([]) => settle(r, conf, decision::Status::Bypassed),
-            Ok(asked) => charge(r, conf, asked),
+            Ok(limits) => charge(r, conf, limits, shared),
         }
     }
 }
 
-/// Ends the way of a request that has nothing to ask.
+/// Settles a request that no limit decides.
 ///
 /// # Safety
 /// `r` must be valid.
@@ -95,21 +93,23 @@ unsafe fn settle(
 /// Charges the request, and suspends it unless the outcome is known at once.
 ///
 /// # Safety
-/// `r` must be valid, and `asked` be in its pool.
+/// `r` must be valid, and `limits` be in its pool.
 unsafe fn charge(
     r: *mut ngx_http_request_t,
     conf: &'static LocationConf,
-    asked: &'static [Asked],
+    limits: &'static [Evaluated],
+    shared: &Shared,
 ) -> Status {
     let now = monotonic_micros();
-    // SAFETY: the request is valid, and what is asked is in its pool.
+    // SAFETY: the request is valid, and the limits are in its pool.
     unsafe {
-        let Some(context) = Context::create(r, conf, asked, now) else { return INTERNAL_ERROR };
-        if is_denied(conf, asked, now) {
+        debug!(log_of(r), "limits to charge: {}", limits.len());
+        let Some(context) = Context::create(r, conf, limits, now) else { return INTERNAL_ERROR };
+        if deny(conf, limits, shared, now) {
             context.decide(Source::Cache);
             return act(r, context);
         }
-        if is_rejected_locally(context, asked) {
+        if reject_locally(context, shared) {
             context.decide(Source::Local);
             return act(r, context);
         }
@@ -117,60 +117,78 @@ unsafe fn charge(
         let Some(driver) = main.and_then(|main| conf.driver(main)) else { return INTERNAL_ERROR };
         context.submit(driver);
         match context.outcome() {
-            None => suspend(r),
+            None => {
+                debug!(log_of(r), "wait for Redis");
+                suspend(r)
+            }
             Some(_) => resume(r, context),
         }
     }
 }
 
-/// Whether it is known, without asking Redis, that the request cannot pass. Of several limits the
-/// others would not answer, so then all are asked.
-fn is_denied(conf: &LocationConf, asked: &[Asked], now: u64) -> bool {
-    let [asked] = asked else { return false };
-    let Some(shared) = cache_of(conf, asked) else { return false };
-    let verdict = shared.denied(asked.digest(), now);
-    asked.verdict.set(verdict);
+/// Rejects the request if the deny cache holds that it cannot pass. With several limits Redis must
+/// decide: the cache has no verdicts of the others.
+fn deny(conf: &LocationConf, limits: &[Evaluated], shared: &Shared, now: u64) -> bool {
+    let [limit] = limits else { return false };
+    if !is_cacheable(conf, limit) {
+        return false;
+    }
+    let verdict = shared.denied(limit.digest(), now);
+    limit.verdict.set(verdict);
     verdict.is_some()
 }
 
-/// Remembers until when the request cannot pass.
-fn remember_denial(context: &Context) {
-    if let [asked] = context.asked()
-        && let Some(verdict) = asked.verdict.get()
-        && let Some(shared) = cache_of(context.conf(), asked)
+/// Caches until when the request cannot pass.
+fn cache_denial(context: &Context) {
+    if let [limit] = context.decided()
+        && let Some(verdict) = limit.verdict.get()
+        && is_cacheable(context.conf(), limit)
+        && let Some(shared) = memory()
     {
-        shared.remember_denial(asked.digest(), &verdict, monotonic_micros());
+        shared.deny(limit.digest(), &verdict, monotonic_micros());
     }
 }
 
-/// Where it is remembered until when a client cannot pass. Not where more than the time of the
-/// rejection would have to be known: a request of more than one unit finds ever more remaining while
-/// it waits.
-fn cache_of(conf: &LocationConf, asked: &Asked) -> Option<Shared> {
-    context::memory().filter(|_| conf.deny_cache() && asked.question.cost == 1)
+/// Whether a rejection may come from the deny cache. Not where the cost is not 1: such a request finds
+/// ever more remaining while it waits, and the cache only holds times.
+fn is_cacheable(conf: &LocationConf, limit: &Evaluated) -> bool {
+    conf.deny_cache() && limit.question.cost == 1
 }
 
-/// After an outage Redis does not know what has been spent here meanwhile: until that is regained,
-/// a request is charged in both places, here first.
-fn is_rejected_locally(context: &Context, asked: &[Asked]) -> bool {
-    let Some(shared) = local_memory(context.conf()).filter(Shared::is_remembered) else {
+/// Charges the request locally as long as anything that was spent in an outage is not regained: Redis
+/// has no record of it, so both are charged, this machine first. Whether a limit rejects the request.
+fn reject_locally(context: &Context, shared: &Shared) -> bool {
+    if context.conf().on_error() != OnError::Local || !shared.has_local_charges() {
         return false;
-    };
-    let Ok(local) = shared.decide(Mode::Return, asked) else { return false };
-    context.has_spent(local);
-    asked.iter().any(Asked::is_violated)
+    }
+    let Ok(local) = decide_locally(context, shared, Mode::Return) else { return false };
+    context.keep_local(local);
+    context.limits().iter().any(Evaluated::is_violated)
 }
 
-/// Where to decide if Redis cannot; `None` if the location has another policy.
-fn local_memory(conf: &LocationConf) -> Option<Shared> {
+/// Decides the request in the shared memory.
+fn decide_locally(context: &Context, shared: &Shared, mode: Mode) -> Result<Local, NoRoom> {
+    let limits = context.limits();
+    let charges = limits.iter().map(|limit| (limit.limit.fingerprint(), &limit.question));
+    let local = shared.decide(mode, charges)?;
+    for (limit, verdict) in limits.iter().zip(local.verdicts()) {
+        if verdict.is_some() {
+            limit.verdict.set(verdict);
+        }
+    }
+    Ok(local)
+}
+
+/// The memory for local decisions; `None` if the location has another policy.
+fn local_memory(conf: &LocationConf) -> Option<&'static Shared> {
     match conf.on_error() {
-        OnError::Local => context::memory(),
+        OnError::Local => memory(),
         _ => None,
     }
 }
 
-/// Goes on with a request that has been here before. Any event of its connection runs the phase
-/// again, not only the one that is waited for.
+/// Resumes a request that has a context. Any event of its connection runs the phase again, not only
+/// the one that it waits for.
 ///
 /// # Safety
 /// `r` must be valid.
@@ -178,64 +196,77 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
     // SAFETY: passed on.
     unsafe {
         match context.stage() {
-            Stage::Asking => match context.outcome() {
+            Stage::Pending => match context.outcome() {
                 None => Status::NGX_AGAIN,
                 Some(_) if stop_watching(r) != Status::NGX_OK => INTERNAL_ERROR,
                 Some(outcome) => {
-                    conclude(context, outcome.is_ok());
+                    conclude(r, context, outcome);
                     act(r, context)
                 }
             },
             Stage::Delayed => Status::NGX_AGAIN,
             Stage::Due => {
-                context.done();
+                context.finish();
                 let watching = stop_watching(r);
                 if watching == Status::NGX_OK { Status::NGX_DECLINED } else { INTERNAL_ERROR }
             }
-            // Nothing was asked, and after a redirect there may be something to ask.
+            // No limit applied, but after a redirect one may.
             Stage::Done if context.is_bypassed() => begin(r),
             Stage::Done => Status::NGX_DECLINED,
         }
     }
 }
 
-/// Writes down what became of a request that Redis has answered, or has not.
-fn conclude(context: &Context, is_answered: bool) {
+/// Decides a request by the outcome of its submission.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn conclude(r: *mut ngx_http_request_t, context: &Context, outcome: Result<(), Trouble>) {
     let conf = context.conf();
     let memory = local_memory(conf);
     let give_back = || {
-        if let (Some(memory), Some(local)) = (&memory, context.take_spent()) {
+        if let (Some(memory), Some(local)) = (memory, context.take_local()) {
             memory.give_back(local);
         }
     };
     context.take_verdicts();
-    if is_answered {
+    let Err(trouble) = outcome else {
         context.decide(Source::Redis);
         if context.is_rejected() {
             give_back();
-            remember_denial(context);
+            cache_denial(context);
         }
         return;
-    }
+    };
+    // SAFETY: the request is valid.
+    unsafe { debug!(log_of(r), "not decided by Redis: {trouble:?}") };
     give_back();
-    match memory.map(|memory| memory.decide(Mode::Outage, context.submitted())) {
+    match memory.map(|memory| decide_locally(context, memory, Mode::Outage)) {
         Some(Ok(_)) => context.decide(Source::Local),
         _ => context.settle(undecided(conf)),
     }
 }
 
-/// Does what was decided.
+/// Carries out the decision.
 ///
 /// # Safety
 /// `r` must be valid; it may be gone afterwards.
 unsafe fn act(r: *mut ngx_http_request_t, context: &Context) -> Status {
-    context.done();
+    context.finish();
     let Some(decision) = context.decision() else { return INTERNAL_ERROR };
     // SAFETY: passed on.
     unsafe {
+        debug!(
+            log_of(r),
+            "{}, source: {}, after {} us",
+            decision.status.name(),
+            decision.source.name(),
+            decision.wait
+        );
         log_decision(r, context, &decision);
         match decision.status {
             decision::Status::Delayed => {
+                debug!(log_of(r), "delay for {} us", decision.delay);
                 context.delay(decision.delay, log_of(r));
                 suspend(r)
             }
@@ -247,7 +278,7 @@ unsafe fn act(r: *mut ngx_http_request_t, context: &Context) -> Status {
     }
 }
 
-/// What becomes of a request that nobody decides. A dry run rejects nothing, whatever the reason.
+/// The status of a request that no limit decides. A dry run rejects nothing, whatever the reason.
 fn undecided(conf: &LocationConf) -> decision::Status {
     match conf.on_error() {
         OnError::Closed if !conf.dry_run() => decision::Status::ErrorRejected,
@@ -255,7 +286,7 @@ fn undecided(conf: &LocationConf) -> decision::Status {
     }
 }
 
-/// Lets the worker do other things until the outcome is known, or the client is gone.
+/// Suspends the request until it is resumed, or the client leaves.
 ///
 /// # Safety
 /// `r` must be valid.
@@ -274,7 +305,7 @@ unsafe fn suspend(r: *mut ngx_http_request_t) -> Status {
     Status::NGX_AGAIN
 }
 
-/// The client is not watched any more: what follows does that itself.
+/// Stops watching the client: the following phases do that themselves.
 ///
 /// # Safety
 /// `r` must be valid.
@@ -311,19 +342,19 @@ unsafe fn log_decision(r: *mut ngx_http_request_t, context: &Context, decision: 
     if !is_logged(level, log) {
         return;
     }
-    // A delay is told of the limit that delays, which need not be the tightest.
+    // A delay is logged for the limit that delays, which need not be the tightest.
     let shown = match decision.delay {
         0 => context.shown(),
-        _ => context.asked().iter().max_by_key(|asked| asked.delay()),
+        _ => context.decided().iter().max_by_key(|limit| limit.delay()),
     };
     let Some(shown) = shown else { return };
     let Some(verdict) = shown.verdict.get() else { return };
     let excess = Excess::of(&verdict, &shown.question, decision.delay);
     let others: String = context
         .violated()
-        .filter(|asked| !ptr::eq(*asked, shown))
-        .map(|asked| format!(", also by limit \"{}\"", asked.limit.name()))
+        .filter(|limit| !ptr::eq(*limit, shown))
+        .map(|limit| format!(", also by limit \"{}\"", limit.name()))
         .collect();
-    let (name, key) = (shown.limit.name(), Escaped(shown.question.key));
+    let (name, key) = (shown.name(), Escaped(shown.question.key));
     log!(level, log, "{what}, excess: {excess} by limit \"{name}\", key: \"{key}\"{others}");
 }

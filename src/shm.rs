@@ -1,13 +1,13 @@
 //! What the workers of a machine share: a zone of memory that survives reloads.
 //!
 //! ```text
-//! Header | a record for each limit | for each node | denials | the table of local decisions
+//! Header | a record for each limit | for each node | the deny cache | the table of local decisions
 //! ```
 //!
-//! All but the table are atomics, which need no lock. The table, and the taking of a record, are
-//! under the lock of the zone, which NGINX releases if a worker dies with it.
+//! All but the table are atomics, which need no lock. The table is used, and records are taken, under
+//! the lock of the zone, which NGINX releases if a worker dies while it holds it.
 
-use std::cell::Cell;
+use std::cell::OnceCell;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -16,52 +16,52 @@ use ngx::ffi::{
     ngx_conf_t, ngx_cycle, ngx_int_t, ngx_list_part_t, ngx_pagesize, ngx_shared_memory_add,
     ngx_shm_zone_t, ngx_shmtx_lock, ngx_shmtx_unlock, ngx_slab_alloc, ngx_slab_pool_t, ngx_str_t,
 };
-use ngx::http::HttpModule;
 use rate_limit_core::key;
 use rate_limit_core::redis::script::Question;
 use rate_limit_core::table::Table;
 
-use crate::Module;
-
-mod denials;
+mod deny_cache;
 mod local;
 mod record;
 mod snapshot;
 
-use denials::Bucket;
+use deny_cache::Bucket;
 use record::PerWorker;
 
-pub(crate) use local::Local;
+pub(crate) use local::{Local, NoRoom};
 use record::Histogram;
 pub(crate) use record::{LimitRecord, NodeRecord, View};
 
-/// The size of the zone in bytes, unless `rate_limit_redis_shared_memory` says another.
+/// The size of the zone in bytes without `rate_limit_redis_shared_memory`.
 pub(crate) const DEFAULT_SIZE: usize = 8 << 20;
 
 /// The least size of the zone in bytes.
 pub(crate) const LEAST_SIZE: usize = 256 << 10;
 
-/// Says that the memory is laid out as this version does it.
+/// The name of the zone. Its address is the tag, which no zone of another module has.
+static NAME: [u8; 16] = *b"rate_limit_redis";
+
+/// Marks memory that has the layout of this version.
 const LAYOUT: u64 = 0x7261_7465_6c69_0005;
 
-/// The memory has so many parts, of which so many are for records of limits and nodes, and for
-/// denials.
+/// The memory is divided into parts, and so many of them are for records of limits and
+/// nodes, and for the deny cache.
 const PARTS: usize = 32;
 const FOR_LIMITS: usize = 1;
 const FOR_NODES: usize = 3;
-const FOR_DENIALS: usize = 8;
+const FOR_DENY_CACHE: usize = 8;
 
-/// What stands at the start of the memory.
+/// The start of the memory.
 #[repr(C)]
 struct Header {
     layout: AtomicU64,
-    /// What the digests of this zone start from: nobody shall know which keys share one.
+    /// The seed of this zone's digests: it is secret, so that nobody can choose keys that share one.
     seed: AtomicU64,
     /// The monotonic time in µs at which all that was spent locally is regained.
     whole: AtomicU64,
-    /// The monotonic time in µs at which all denials have passed.
-    denied: AtomicU64,
-    /// Whether somebody is changing the table.
+    /// The monotonic time in µs at which all entries of the deny cache have expired.
+    denied_until: AtomicU64,
+    /// Whether a worker is changing the table.
     changing: AtomicU64,
     /// Local decisions that found no room.
     no_room: AtomicU64,
@@ -80,30 +80,28 @@ pub(crate) struct Shared {
     header: &'static Header,
     limits: &'static [LimitRecord],
     nodes: &'static [NodeRecord],
-    denials: &'static [Bucket],
+    deny_cache: &'static [Bucket],
     table: NonNull<u64>,
     table_words: usize,
 }
 
-/// Adds the zone to the configuration that is being read. Once it is mapped it is in `place`, which
-/// must live as long as the configuration.
+/// Adds the zone to the configuration that is being read. Once it is mapped it is in
+/// `place`, which must live as long as the configuration. `None` if NGINX cannot add it.
 pub(crate) fn add_zone(
     cf: &mut ngx_conf_t,
     size: usize,
-    place: &'static Cell<Option<Shared>>,
-) -> Result<(), String> {
-    const NAME: &str = "rate_limit_redis";
+    place: &'static OnceCell<Shared>,
+) -> Option<()> {
     let mut name = ngx_str_t { data: NAME.as_ptr().cast_mut(), len: NAME.len() };
-    let tag = ptr::from_ref(Module::module()).cast_mut().cast();
     // SAFETY: NGINX keeps the name, which is static, and the zone, whose data lives as long as the
     // configuration.
     unsafe {
-        let zone = ngx_shared_memory_add(cf, &mut name, size, tag);
-        let zone = zone.as_mut().ok_or("the shared memory zone cannot be added")?;
+        let zone = ngx_shared_memory_add(cf, &mut name, size, tag());
+        let zone = zone.as_mut()?;
         zone.init = Some(on_mapped);
         zone.data = ptr::from_ref(place).cast_mut().cast();
     }
-    Ok(())
+    Some(())
 }
 
 unsafe extern "C" fn on_mapped(
@@ -113,32 +111,27 @@ unsafe extern "C" fn on_mapped(
     // SAFETY: NGINX passes a mapped zone, at the start of which is its pool. The data is what
     // `add_zone` gave.
     unsafe {
-        let place = &*(*zone).data.cast::<Cell<Option<Shared>>>();
+        let place = &*(*zone).data.cast::<OnceCell<Shared>>();
         match Shared::open((*zone).shm.addr.cast()) {
-            Some(shared) => {
-                place.set(Some(shared));
-                Status::NGX_OK.0
-            }
-            None => Status::NGX_ERROR.0,
+            Some(shared) if place.set(shared).is_ok() => Status::NGX_OK.0,
+            _ => Status::NGX_ERROR.0,
         }
     }
 }
 
 impl Shared {
-    /// The memory of the cycle that runs, if it has a zone. Where NGINX runs as one process, without a
-    /// master, older configurations go on after a reload, but their zone is unmapped if its size has
-    /// changed.
+    /// The memory of the current cycle, if it has a zone. If NGINX runs without a master process, older
+    /// configurations are still used after a reload, but their zone is unmapped if its size has changed.
     pub(crate) fn current() -> Option<Self> {
-        let tag = ptr::from_ref(Module::module()).cast_mut().cast();
-        // SAFETY: a process that runs modules has a cycle, whose zones are a list of parts with so many
-        // elements each. The data of ours is what `add_zone` gave.
+        // SAFETY: a process that runs modules has a cycle, whose zones are a list of parts of
+        // `nelts` elements. The data of ours is what `add_zone` gave.
         unsafe {
             let mut part: *const ngx_list_part_t = &raw const (*ngx_cycle).shared_memory.part;
             while let Some(this) = part.as_ref() {
                 let zones =
                     std::slice::from_raw_parts(this.elts.cast::<ngx_shm_zone_t>(), this.nelts);
-                if let Some(zone) = zones.iter().find(|zone| zone.tag == tag) {
-                    return (*zone.data.cast::<Cell<Option<Self>>>()).get();
+                if let Some(zone) = zones.iter().find(|zone| zone.tag == tag()) {
+                    return (*zone.data.cast::<OnceCell<Self>>()).get().copied();
                 }
                 part = this.next;
             }
@@ -146,7 +139,7 @@ impl Shared {
         }
     }
 
-    /// A number that another zone does not have.
+    /// Identifies the zone.
     pub(crate) fn identity(&self) -> u64 {
         self.header.seed.load(Ordering::Relaxed)
     }
@@ -177,16 +170,16 @@ impl Shared {
             let nodes_at = limits_at + limits * size_of::<LimitRecord>();
             let nodes = size / PARTS * FOR_NODES / size_of::<NodeRecord>();
             let records = nodes_at + nodes * size_of::<NodeRecord>();
-            let denials_at = records.next_multiple_of(align_of::<Bucket>());
-            let denials = size / PARTS * FOR_DENIALS / size_of::<Bucket>();
-            let table_at = denials_at + denials * size_of::<Bucket>();
+            let deny_cache_at = records.next_multiple_of(align_of::<Bucket>());
+            let buckets = size / PARTS * FOR_DENY_CACHE / size_of::<Bucket>();
+            let table_at = deny_cache_at + buckets * size_of::<Bucket>();
             let header = &*start.cast::<Header>();
             let shared = Self {
                 pool,
                 header,
                 limits: std::slice::from_raw_parts(start.add(limits_at).cast(), limits),
                 nodes: std::slice::from_raw_parts(start.add(nodes_at).cast(), nodes),
-                denials: std::slice::from_raw_parts(start.add(denials_at).cast(), denials),
+                deny_cache: std::slice::from_raw_parts(start.add(deny_cache_at).cast(), buckets),
                 table: NonNull::new(start.add(table_at).cast())?,
                 table_words: size.checked_sub(table_at)? / size_of::<u64>(),
             };
@@ -211,7 +204,7 @@ impl Shared {
             .unwrap_or_else(|| Box::leak(Box::default()))
     }
 
-    /// What stands for a client, a limit (by its fingerprint) and its quota in this machine's memory.
+    /// Identifies a client, a limit (by its fingerprint) and its quota in the memory of this machine.
     pub(crate) fn digest(&self, limit: u64, question: &Question<'_>) -> u128 {
         let seed = self.header.seed.load(Ordering::Relaxed);
         key::memory_digest(seed ^ limit ^ question.quota.fingerprint(), question.key)
@@ -222,7 +215,7 @@ impl Shared {
         self.header.lags.add(lag);
     }
 
-    /// Notes which process the worker of this number is.
+    /// Records the process of the worker of this number.
     pub(crate) fn set_worker(&self, worker: usize, pid: u32) {
         if let Some(slot) = self.header.workers.of(worker) {
             slot.store(pid, Ordering::Relaxed);
@@ -242,7 +235,7 @@ impl Shared {
             .unwrap_or_else(|| Box::leak(Box::default()))
     }
 
-    /// Does something that no other worker does meanwhile. It must not panic or wait.
+    /// Runs `act` under the lock of the zone. It must not panic or wait.
     fn locked<T>(&self, act: impl FnOnce() -> T) -> T {
         // SAFETY: the pool is mapped, and its mutex is made by NGINX. It is not held yet: nothing
         // that holds it comes here again.
@@ -254,18 +247,18 @@ impl Shared {
         }
     }
 
-    /// Does something with the table. If a worker has died in the middle of that, the table is
-    /// emptied first: what it holds may be torn.
+    /// Runs `act` with the table, under the lock. If a worker has died while it changed the table, the
+    /// table is emptied first: its content may be torn.
     fn with_table<T>(&self, act: impl FnOnce(&mut Table<'_>) -> T) -> T {
         self.locked(|| {
-            // SAFETY: these words are in the zone, and only who has the lock uses them.
+            // SAFETY: these words are in the zone, and they are only used under the lock.
             let words =
                 unsafe { std::slice::from_raw_parts_mut(self.table.as_ptr(), self.table_words) };
             let mut table = Table::open(words);
             if self.header.changing.swap(1, Ordering::SeqCst) != 0 {
                 table.clear();
             }
-            // Another process is to see this in this order, even if this one dies in between.
+            // Other processes must see the writes in this order, even if this one dies in between.
             fence(Ordering::SeqCst);
             let result = act(&mut table);
             fence(Ordering::SeqCst);
@@ -275,7 +268,11 @@ impl Shared {
     }
 }
 
-/// Any number that is hard to guess.
+fn tag() -> *mut std::ffi::c_void {
+    NAME.as_ptr().cast_mut().cast()
+}
+
+/// A number that is hard to guess.
 fn random_seed() -> u64 {
     let mut seed = [0u8; 8];
     // SAFETY: the buffer is as long as is said. If it fails the seed is zero, which works too.

@@ -1,4 +1,4 @@
-//! What is known of the decision and of the client, as variables.
+//! The variables of the module.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,8 @@ use rate_limit_core::decision::{Decision, seconds};
 
 use crate::Module;
 use crate::conf::{DEFAULT_IPV6_PREFIX, LocationConf};
-use crate::request::Context;
+use crate::context::Context;
+use crate::evaluated::Evaluated;
 
 /// A variable's name and its value; empty where there is none.
 type Variable = (&'static str, fn(&Context, &Decision<'_>) -> Option<String>);
@@ -38,9 +39,9 @@ static VARIABLES: [Variable; 8] = [
 
 const CLIENT: &str = "rate_limit_redis_client";
 
-/// The limits that were violated, or else the one that is shown.
+/// The violated limits, or else the one that is shown.
 fn names(context: &Context, shown: &str) -> String {
-    let violated: Vec<_> = context.violated().map(|asked| asked.limit.name()).collect();
+    let violated: Vec<_> = context.violated().map(Evaluated::name).collect();
     if violated.is_empty() { shown.to_owned() } else { violated.join(", ") }
 }
 
@@ -50,7 +51,7 @@ type Get = unsafe extern "C" fn(
     usize,
 ) -> ngx_int_t;
 
-/// Makes the variables known to NGINX.
+/// Registers the variables.
 ///
 /// Safe to call with the context that NGINX passes to a module's preconfiguration.
 pub(crate) fn register(cf: *mut ngx_conf_t) -> Status {
@@ -58,7 +59,7 @@ pub(crate) fn register(cf: *mut ngx_conf_t) -> Status {
         VARIABLES.iter().enumerate().map(|(index, (name, _))| (*name, get as Get, index));
     for (name, get, index) in decision.chain([(CLIENT, get_client as Get, 0)]) {
         let mut name = ngx_str_t { data: name.as_ptr().cast_mut(), len: name.len() };
-        // SAFETY: NGINX copies the name, and reads the rest when a request asks for the variable.
+        // SAFETY: NGINX copies the name, and reads the rest when the variable is used.
         unsafe {
             let flags = NGX_HTTP_VAR_NOCACHEABLE as ngx_uint_t;
             let Some(variable) = ngx_http_add_variable(cf, &mut name, flags).as_mut() else {

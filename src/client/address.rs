@@ -56,12 +56,12 @@ impl SocketAddress {
         Ok(Self::copy(&raw, length.saturating_add(1)))
     }
 
-    /// The address as the system takes it, and how long it is.
+    /// The address as the system takes it, and its length.
     pub(super) fn raw(&self) -> (*const libc::sockaddr, libc::socklen_t) {
         ((&raw const self.storage).cast(), self.length)
     }
 
-    /// An address of this family, of which so many bytes count.
+    /// Copies an address of any family, of which `length` bytes are used.
     fn copy<T>(address: &T, length: usize) -> Self {
         // SAFETY: all zeroes is an address of no family.
         let mut storage: libc::sockaddr_storage = unsafe { zeroed() };
@@ -75,8 +75,8 @@ impl SocketAddress {
     }
 }
 
-/// The target that an address of NGINX's is, unless it is of another family; `port`, if there is one,
-/// instead of its own.
+/// The target of an address of NGINX, with `port`, if given, instead of its own; `None` for an address
+/// of another family.
 pub(crate) fn target(address: &ngx_addr_t, port: Option<u16>) -> Option<Target> {
     let raw = address.sockaddr.cast::<libc::sockaddr>();
     // SAFETY: NGINX's addresses are as long as their family says, and aligned for it.

@@ -1,7 +1,7 @@
-//! Lends NGINX's sockets, timers, resolver and events to a client of the pure crate.
+//! Drives a client of the pure crate with NGINX's sockets, timers, resolver and events.
 //!
-//! It decides nothing: it hands events to the [`Client`], with the time, and carries out the actions
-//! that come of them. Nothing that it calls calls it back: NGINX's functions only register, post or
+//! It decides nothing: it passes events to the [`Client`], with the time, and carries out the actions
+//! that follow. Nothing that it calls calls it back: NGINX's functions only register, post or
 //! move bytes, and requests are resumed by posted events. So no two of its functions are ever on the
 //! stack at once.
 
@@ -12,11 +12,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ngx::ffi::{
-    NGX_LOG_ALERT, NGX_LOG_DEBUG_ALL, NGX_LOG_ERR, NGX_LOG_NOTICE, ngx_connection_t,
-    ngx_current_msec, ngx_cycle, ngx_cycle_t, ngx_event_t, ngx_exiting, ngx_log_t, ngx_msec_t,
-    ngx_pid, ngx_post_event, ngx_posted_events, ngx_random, ngx_timeofday, ngx_worker,
+    NGX_LOG_ALERT, NGX_LOG_DEBUG_ALL, NGX_LOG_ERR, NGX_LOG_NOTICE, ngx_connection_t, ngx_cycle,
+    ngx_cycle_t, ngx_event_t, ngx_exiting, ngx_log_t, ngx_msec_t, ngx_pid, ngx_post_event,
+    ngx_posted_events, ngx_random, ngx_worker,
 };
-use ngx::ngx_log_debug;
 use rate_limit_core::client::{
     Action, Answer, Charge, Client, Config, ConnectionKey, Fault, Level, NodeKey, RequestKey,
     Target, Trouble,
@@ -27,12 +26,12 @@ use super::SCRIPTS;
 use super::resolver::Resolution;
 use super::socket::{Socket, Transfer};
 use super::tls::{Peer, Tls};
-use crate::clock::monotonic_micros;
+use crate::clock::{monotonic_micros, turn_start, turn_start_ms, unix_ms};
 use crate::event::{Posted, Timer};
-use crate::log::log;
+use crate::log::{debug, log};
 use crate::shm::{NodeRecord, Shared, View};
 
-/// What concerns single requests is logged at most this often, in ms.
+/// The shortest time between two complaints about a node in the log, in ms.
 const COMPLAIN_EVERY: u64 = 10_000;
 
 /// One worker's client of one store, driven by NGINX.
@@ -44,10 +43,10 @@ struct State {
     /// Where the driver is, for NGINX's events.
     driver: NonNull<Driver>,
     client: Client,
-    /// What the workers share, and the cycle whose memory that is.
+    /// The shared memory, and the cycle that it belongs to.
     shared: Option<Shared>,
     cycle: *mut ngx_cycle_t,
-    /// The store, as the records of its nodes are told from those of other stores.
+    /// The reference of the store: nodes of the same name in other stores have records of their own.
     store: String,
     tls: Option<Rc<Tls>>,
     /// By the index of the connection.
@@ -61,16 +60,16 @@ struct State {
     timer_at: Option<u64>,
     turn_end: Posted,
     is_leaving: bool,
-    /// How long the addresses of a host may be looked for, in ms.
+    /// How long resolving a host name may take, in ms.
     resolve_timeout: ngx_msec_t,
-    /// In which NGINX does not report each attempt to connect.
+    /// For connections: NGINX's reports of failed attempts are not written to it.
     quiet_log: Box<Cell<ngx_log_t>>,
 }
 
-/// What there is of a connection.
+/// A connection: its transport, and the data of its events.
 struct Wire {
     transport: Transport,
-    /// What could not be sent waits for an event.
+    /// Output waits until the socket is writable.
     is_blocked: bool,
     /// Dropped last: the transport's events refer to it.
     tag: Rc<Tag>,
@@ -91,7 +90,7 @@ enum Transport {
     Open(Socket),
 }
 
-/// A node, as the other workers see it.
+/// A node, and its record in the shared memory.
 struct KnownNode {
     key: NodeKey,
     record: &'static NodeRecord,
@@ -154,18 +153,18 @@ impl Driver {
         })
     }
 
-    /// What came of a request, once that is known.
+    /// The outcome of a request, once there is one.
     pub(crate) fn outcome(&self, key: RequestKey) -> Option<Result<(), Trouble>> {
         self.state.borrow().client.outcome(key)
     }
 
-    /// Does something with what became of each charge of a request.
+    /// Runs `act` with the answer to each charge of a request.
     pub(crate) fn with_answers<T>(&self, key: RequestKey, act: impl FnOnce(&[Answer]) -> T) -> T {
         act(self.state.borrow().client.answers(key))
     }
 
     /// Forgets a request: see [`Client::release`]. If Redis has decided it, `wait` is how long that took,
-    /// in µs: it is counted for each node that had a part in it.
+    /// in µs: it is counted for each node that took part.
     pub(crate) fn release(&self, key: RequestKey, refund: bool, wait: Option<u64>) {
         let mut state = self.state.borrow_mut();
         state.find_memory();
@@ -177,7 +176,7 @@ impl Driver {
         {
             *waker = None;
         }
-        // Nothing is to be done about that.
+        // This leads to no action.
         state.client.release(key, refund);
         state.wait_for_requests();
     }
@@ -187,7 +186,7 @@ impl Driver {
         self.act(|state| state.client.refund(charge, monotonic_micros()));
     }
 
-    /// Tells the client of an event, and does what comes of it.
+    /// Passes an event to the client, and carries out the actions that follow.
     fn act<T>(&self, event: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.borrow_mut();
         state.find_memory();
@@ -225,7 +224,7 @@ impl State {
         self.set_timer();
     }
 
-    /// A worker that is leaving waits for requests, and for nothing else.
+    /// A worker that shuts down waits for requests, and for nothing else.
     fn wait_for_requests(&self) {
         self.timer.set_background(self.client.waiting() == 0);
     }
@@ -235,7 +234,7 @@ impl State {
         unsafe { self.turn_end.post(Some(on_turn_end), self.driver.as_ptr(), cycle_log()) };
     }
 
-    /// Has the request go on in this turn.
+    /// Resumes the request in this turn.
     fn wake(&self, key: RequestKey) {
         let waker = self.wakers.get(key.index()).copied().flatten();
         if let Some((_, event)) = waker.filter(|(other, _)| *other == key) {
@@ -268,6 +267,7 @@ impl State {
     }
 
     fn resolve(&mut self, key: ConnectionKey, host: &str, port: u16) {
+        debug!(cycle_log(), "connection {}: resolve {host}", key.index());
         let tag = self.tag(key);
         let pointer = Rc::as_ptr(&tag);
         // SAFETY: the tag outlives the resolution, which is dropped before it in the wire.
@@ -281,8 +281,8 @@ impl State {
     }
 
     fn connect(&mut self, key: ConnectionKey, target: &Target) {
+        debug!(cycle_log(), "connection {} to {target:?}", key.index());
         let log = self.quiet_log.as_ptr();
-        ngx_log_debug!(log, "rate_limit_redis: connect to {target:?}");
         let tag = self.tag(key);
         let data = Rc::as_ptr(&tag).cast_mut().cast();
         match Socket::connect(target, log, Some(on_socket), data) {
@@ -292,6 +292,7 @@ impl State {
     }
 
     fn close(&mut self, key: ConnectionKey) {
+        debug!(cycle_log(), "close connection {}", key.index());
         if let Some(wire) = self.wires.get_mut(key.index()) {
             *wire = None;
         }
@@ -301,7 +302,7 @@ impl State {
         Rc::new(Tag { driver: self.driver, key, resolved: Posted::new() })
     }
 
-    /// From now on this is what there is of the connection that the tag names.
+    /// Sets the transport of the connection of the tag.
     fn wire(&mut self, tag: Rc<Tag>, transport: Transport) {
         place(&mut self.wires, tag.key.index(), Wire { transport, is_blocked: false, tag });
     }
@@ -313,7 +314,7 @@ impl State {
         }
     }
 
-    /// Sends all that there is to be sent, as far as the socket takes it.
+    /// Sends the output of a connection, as far as the socket takes it.
     fn send(&mut self, key: ConnectionKey) {
         let result = self.try_send(key);
         if let Err(error) = result {
@@ -344,7 +345,7 @@ impl State {
 
 /// Events.
 impl State {
-    /// Something has become possible on a socket.
+    /// A socket has become readable or writable.
     fn on_socket(&mut self, key: ConnectionKey) {
         if !self.establish(key) {
             return;
@@ -356,14 +357,14 @@ impl State {
         }
     }
 
-    /// Goes on with connecting, and with TLS where it is spoken; whether the connection can be used.
+    /// Continues to connect; whether the connection can be used.
     fn establish(&mut self, key: ConnectionKey) -> bool {
         let peer = self.peer(key);
         let Some(Some(wire)) = self.wires.get_mut(key.index()) else { return false };
         let Transport::Connecting(socket) = &mut wire.transport else {
             return matches!(wire.transport, Transport::Open(_));
         };
-        match connected(socket, peer.as_deref()) {
+        match advance(socket, peer.as_deref()) {
             Ok(false) => {
                 if socket.is_secured() {
                     self.client.on_securing(key);
@@ -375,6 +376,7 @@ impl State {
                 if let Transport::Connecting(socket) = transport {
                     wire.transport = Transport::Open(socket);
                 }
+                debug!(cycle_log(), "connection {} is open", key.index());
                 self.client.on_connected(key);
                 true
             }
@@ -385,7 +387,7 @@ impl State {
         }
     }
 
-    /// Reads all that has come, and hands it to the client.
+    /// Reads all input, and passes it to the client.
     fn receive(&mut self, key: ConnectionKey) {
         let now = monotonic_micros();
         let mut has_read = false;
@@ -405,14 +407,14 @@ impl State {
         }
         if has_read {
             self.count_lag(now.saturating_sub(turn_start()));
-            self.remember_session(key);
+            self.save_session(key);
             if let Some(Err(error)) = self.socket(key).map(Socket::watch) {
                 self.client.on_lost(key, &closed(error), now);
             }
         }
     }
 
-    /// The timer has expired. What the worker was too busy to read is read first.
+    /// The timer has expired. Input that the worker was too busy to read is read first.
     fn on_timer(&mut self) {
         if let Some(at) = self.timer_at.take() {
             self.count_lag(monotonic_micros().saturating_sub(at));
@@ -421,7 +423,9 @@ impl State {
         for key in keys {
             if let Some(Some(wire)) = self.wires.get_mut(key.index()) {
                 match &mut wire.transport {
-                    Transport::Connecting(socket) | Transport::Open(socket) => socket.look_again(),
+                    Transport::Connecting(socket) | Transport::Open(socket) => {
+                        socket.refresh_events()
+                    }
                     _ => {}
                 }
             }
@@ -442,7 +446,7 @@ impl State {
 
 /// TLS.
 impl State {
-    /// The server that a connection leads to, where TLS is spoken.
+    /// The server of a connection, if TLS is spoken.
     fn peer(&mut self, key: ConnectionKey) -> Option<Rc<Peer>> {
         let tls = self.tls.clone()?;
         let node = self.client.node_of(key)?;
@@ -451,20 +455,20 @@ impl State {
         Some(Rc::clone(known.peer.get_or_insert_with(|| Rc::new(Peer::new(tls, &host)))))
     }
 
-    /// Has the session remembered, for the next connection to the server.
-    fn remember_session(&mut self, key: ConnectionKey) {
+    /// Saves the session for the next connection to the server.
+    fn save_session(&mut self, key: ConnectionKey) {
         if self.tls.is_some()
             && let Some(peer) = self.peer(key)
             && let Some(socket) = self.socket(key)
         {
-            socket.remember(&peer);
+            socket.save_session(&peer);
         }
     }
 }
 
-/// What the workers share about nodes.
+/// Nodes in the shared memory.
 impl State {
-    /// Looks for the shared memory of the cycle that runs. That of an older one may be unmapped.
+    /// Looks up the shared memory of the current cycle. That of an older one may be unmapped.
     fn find_memory(&mut self) {
         // SAFETY: only NGINX writes it, in this thread.
         let cycle = unsafe { ngx_cycle };
@@ -518,7 +522,7 @@ impl State {
         }
     }
 
-    /// Shows what this worker knows of a node.
+    /// Publishes this worker's view of a node.
     fn show(&mut self, key: NodeKey) {
         let Some(view) = self.client.node(key).map(|node| node.view()) else { return };
         if self.known(key).is_some() {
@@ -529,7 +533,7 @@ impl State {
                 is_open: view.is_open,
                 ..View::default()
             };
-            // A worker that is leaving closes its connections, which says nothing about the server.
+            // A worker that shuts down closes its connections: that is no sign of a failure.
             self.set_view(key, if self.is_leaving { View::default() } else { view }, false);
         }
     }
@@ -554,7 +558,7 @@ impl State {
     /// Logs, once for all workers, that a node is down.
     fn log_down(&mut self, key: NodeKey, reason: &str) {
         let Some(known) = self.known(key) else { return };
-        let is_new = known.record.goes_down(unix_ms());
+        let is_new = known.record.mark_down(unix_ms());
         let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
         if is_new {
             log!(NGX_LOG_ERR, cycle_log(), "redis {name} is down: {reason}");
@@ -564,7 +568,7 @@ impl State {
     /// Logs, once for all workers, that a node is up again.
     fn log_up(&mut self, key: NodeKey) {
         let Some(known) = self.known(key) else { return };
-        let Some((since, undecided)) = known.record.comes_up() else { return };
+        let Some((since, undecided)) = known.record.mark_up() else { return };
         let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
         let seconds = unix_ms().saturating_sub(since) as f64 / 1_000.0;
         log!(
@@ -574,10 +578,10 @@ impl State {
         );
     }
 
-    /// Logs what is wrong with a node that is there, but not for every request.
+    /// Logs a complaint about a node that is up, but not for every request.
     fn log_complaint(&mut self, key: NodeKey, what: &str) {
         let Some(known) = self.known(key) else { return };
-        let is_due = known.record.may_complain(unix_ms(), COMPLAIN_EVERY);
+        let is_due = known.record.admit_complaint(unix_ms(), COMPLAIN_EVERY);
         let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
         if is_due {
             log!(NGX_LOG_ERR, cycle_log(), "redis {name} {what}");
@@ -603,7 +607,7 @@ impl Drop for Tag {
     }
 }
 
-/// Puts something at an index, behind as many empty places as it takes.
+/// Sets the element of an index, and grows the vector to it.
 fn place<T>(places: &mut Vec<Option<T>>, index: usize, value: T) {
     if places.len() <= index {
         places.resize_with(index.saturating_add(1), || None);
@@ -613,8 +617,8 @@ fn place<T>(places: &mut Vec<Option<T>>, index: usize, value: T) {
     }
 }
 
-/// Whether a socket is connected, and secured where TLS is spoken.
-fn connected(socket: &mut Socket, peer: Option<&Peer>) -> Result<bool, Fault> {
+/// Continues to connect a socket, and to secure it if TLS is spoken; whether it can be used.
+fn advance(socket: &mut Socket, peer: Option<&Peer>) -> Result<bool, Fault> {
     if !socket.is_secured() && !socket.is_connected().map_err(|error| unconnected(&error))? {
         return Ok(false);
     }
@@ -645,19 +649,7 @@ fn describe(error: &io::Error) -> String {
 /// How long it is until `at`, in µs of the monotonic clock, from the time at which NGINX's timers of
 /// this turn start.
 fn delay_until(at: u64) -> ngx_msec_t {
-    at.div_ceil(MILLISECOND).saturating_sub(turn_start() / MILLISECOND) as ngx_msec_t
-}
-
-/// When this turn of the event loop began, in µs of the monotonic clock.
-fn turn_start() -> u64 {
-    // SAFETY: only NGINX writes it, in this thread.
-    (unsafe { ngx_current_msec } as u64).saturating_mul(MILLISECOND)
-}
-
-/// The time in ms, as NGINX knows it.
-fn unix_ms() -> u64 {
-    let now = ngx_timeofday();
-    now.sec.unsigned_abs().saturating_mul(1_000).saturating_add(now.msec as u64)
+    at.div_ceil(MILLISECOND).saturating_sub(turn_start_ms()) as ngx_msec_t
 }
 
 fn cycle_log() -> *mut ngx_log_t {
@@ -674,12 +666,12 @@ fn quiet_log() -> ngx_log_t {
     log
 }
 
-/// Tells the driver of a connection's event.
+/// Passes an event of a connection to its driver.
 ///
 /// # Safety
 /// `data` must be the tag of a wire that was not dropped.
 unsafe fn on_wire(data: *const Tag, event: impl FnOnce(&mut State, ConnectionKey)) {
-    // SAFETY: the tag is valid, as the caller says, and is only ever read. The driver drops its wires
+    // SAFETY: the caller guarantees that the tag is valid, and it is only ever read. The driver drops its wires
     // before it goes, so it is there. The key is copied: the event may end the wire.
     let (driver, key) = unsafe { ((*data).driver, (*data).key) };
     // SAFETY: as above.

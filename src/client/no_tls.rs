@@ -1,4 +1,4 @@
-//! In the place of `tls.rs` where NGINX is built without SSL: nothing of it can ever be made.
+//! In place of `tls.rs` where NGINX is built without SSL: none of its types has a value.
 
 use std::rc::Rc;
 
@@ -41,7 +41,7 @@ impl Stream {
         match *self {}
     }
 
-    pub(super) fn remember(&self, _: &mut ngx_connection_t, _: &Peer) {
+    pub(super) fn save_session(&self, _: &mut ngx_connection_t, _: &Peer) {
         match *self {}
     }
 

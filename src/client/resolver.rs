@@ -14,15 +14,15 @@ use rate_limit_core::client::Target;
 
 use super::address::target;
 
-/// A host name on its way to addresses. It must not move.
+/// A host name that is being resolved. It must not move.
 pub(super) struct Resolution {
     /// NGINX turns it into lower case.
     _name: Vec<u8>,
     port: u16,
     context: Cell<Option<NonNull<ngx_resolver_ctx_t>>>,
-    /// What was found, once that is known; nothing if there is no such name.
+    /// The addresses, once the outcome is known; none if there is no such name.
     found: RefCell<Option<Vec<Target>>>,
-    /// What is told of it.
+    /// Called when the outcome is known.
     done: Box<dyn Fn()>,
 }
 
@@ -46,7 +46,7 @@ impl Resolution {
             done: Box::new(done),
         });
         // SAFETY: the resolver is that of the configuration. What is returned may be -1, for a
-        // resolver without servers, and must not be looked at then. The name and the data stay
+        // resolver without servers, and must not be dereferenced then. The name and the data stay
         // where they are until the context is done, which is when this is dropped at the latest.
         unsafe {
             let context = ngx_resolve_start(resolver, ptr::null_mut());

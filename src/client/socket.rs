@@ -22,17 +22,17 @@ pub(super) struct Socket {
     tls: Option<Stream>,
 }
 
-/// What a read or a write came to.
+/// The outcome of a read or a write.
 pub(super) enum Transfer {
-    /// So many bytes were moved.
+    /// The number of bytes that were moved.
     Moved(usize),
-    /// Nothing can be moved now; an event will say when.
+    /// Nothing can be moved before the next event.
     Later,
 }
 
 impl Socket {
     /// Starts to connect to `target`. Events call `on_event` with `data` as their connection's
-    /// data: the first one that is ready to be written says that the attempt is over.
+    /// data: the first one that is ready to be written ends the attempt.
     ///
     /// `log` must be valid for as long as the socket is.
     pub(super) fn connect(
@@ -64,7 +64,7 @@ impl Socket {
             let mut socket = Self { connection, tls: None };
             let raw = socket.raw();
             raw.data = data;
-            // NGINX tells idle connections when a worker is about to leave.
+            // NGINX sends an event to idle connections when a worker shuts down.
             raw.set_idle(1);
             (*raw.read).handler = on_event;
             (*raw.write).handler = on_event;
@@ -73,7 +73,7 @@ impl Socket {
                 ngx_tcp_nodelay(raw);
             }
             if status == Status::NGX_OK {
-                // Connected at once: not every event method tells that again.
+                // Connected at once: not every event method reports that.
                 ngx_post_event(raw.write, &raw mut ngx_posted_events);
             }
             Ok(socket)
@@ -89,7 +89,7 @@ impl Socket {
         }
         let mut error: libc::c_int = 0;
         let mut length = size_of::<libc::c_int>() as libc::socklen_t;
-        // SAFETY: the descriptor is open, and the buffers are of the size that is said.
+        // SAFETY: the descriptor is open, and the buffers are of the given size.
         let status = unsafe {
             libc::getsockopt(
                 self.raw().fd,
@@ -108,8 +108,7 @@ impl Socket {
         Ok(true)
     }
 
-    /// Goes on with TLS, once it is connected; whether the handshake is over, so that it can be
-    /// used.
+    /// Continues the TLS handshake, once the socket is connected; whether it is complete.
     pub(super) fn secure(&mut self, peer: &Peer) -> io::Result<bool> {
         // SAFETY: see `raw`.
         let connection = unsafe { self.connection.as_mut() };
@@ -117,16 +116,16 @@ impl Socket {
         tls.handshake(connection, peer).map_err(io::Error::other)
     }
 
-    /// Whether TLS is spoken, or about to be.
+    /// Whether the TLS handshake has been started.
     pub(super) fn is_secured(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Has `peer` remember the session, after something was read.
-    pub(super) fn remember(&mut self, peer: &Peer) {
+    /// Saves the session in `peer`, after something was read.
+    pub(super) fn save_session(&mut self, peer: &Peer) {
         if let Some(tls) = &self.tls {
             // SAFETY: see `raw`.
-            tls.remember(unsafe { self.connection.as_mut() }, peer);
+            tls.save_session(unsafe { self.connection.as_mut() }, peer);
         }
     }
 
@@ -140,7 +139,7 @@ impl Socket {
     pub(super) fn receive(&mut self, space: &mut [u8]) -> io::Result<Transfer> {
         let raw = self.raw();
         let Some(receive) = raw.recv else { return Err(io::ErrorKind::NotConnected.into()) };
-        // SAFETY: the connection is open, and the space is as large as is said.
+        // SAFETY: the connection is open, and the space is as large as its slice.
         let count = unsafe { receive(raw, space.as_mut_ptr(), space.len()) };
         match usize::try_from(count) {
             Ok(0) => Err(io::Error::other("the server closed the connection")),
@@ -163,9 +162,9 @@ impl Socket {
         }
     }
 
-    /// Has the next look at the socket be one at the socket itself, not at what events have said of it:
-    /// those of a long turn have not been dealt with yet.
-    pub(super) fn look_again(&mut self) {
+    /// Updates the state of the socket's events from the socket itself: after a long turn the events
+    /// that NGINX has processed are out of date.
+    pub(super) fn refresh_events(&mut self) {
         let raw = self.raw();
         let mut poll =
             libc::pollfd { fd: raw.fd, events: libc::POLLIN | libc::POLLOUT, revents: 0 };
@@ -176,7 +175,7 @@ impl Socket {
         }
         let (failed, is) = (libc::POLLERR | libc::POLLHUP, |bits| poll.revents & bits != 0);
         // SAFETY: the connection is open, and its events are valid. An event that is marked as ready
-        // without need costs one more call of the system.
+        // without need costs one more system call.
         unsafe {
             if is(libc::POLLIN | failed) {
                 (*raw.read).set_ready(1);
@@ -188,7 +187,7 @@ impl Socket {
         }
     }
 
-    /// Makes sure that events come for what cannot be moved now.
+    /// Registers for events as long as nothing more can be moved.
     pub(super) fn watch(&mut self) -> io::Result<()> {
         let raw = self.raw();
         // SAFETY: the events of an open connection are valid.
@@ -207,8 +206,8 @@ impl Socket {
         }
     }
 
-    /// Why the last write failed. A server that refuses to speak TLS with us says why and hangs up,
-    /// perhaps before we have read that.
+    /// Why the last write failed. A server that refuses TLS sends an alert and closes the connection,
+    /// perhaps before the alert has been read.
     fn refusal(&mut self) -> io::Error {
         let error = self.error();
         match self.tls {

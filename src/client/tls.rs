@@ -1,7 +1,7 @@
 //! TLS to a server, by NGINX's own wrappers of OpenSSL.
 //!
-//! Who the server is, is verified by OpenSSL within the handshake: a connection to the wrong one
-//! never comes to be, and it gets no byte of ours but those of the handshake.
+//! OpenSSL verifies the server's certificate within the handshake: a server without a valid one gets
+//! nothing but the handshake.
 
 use std::ptr::{self, NonNull};
 
@@ -36,7 +36,7 @@ const DEFAULT_PROTOCOLS: ngx_uint_t = (NGX_SSL_TLSv1_2 | NGX_SSL_TLSv1_3) as ngx
 
 const DEFAULT_CIPHERS: &str = "DEFAULT";
 
-/// How many certificates may stand between the server's and a trusted one: OpenSSL's own default.
+/// The most certificates between the server's and a trusted one: OpenSSL's own default.
 /// That of `proxy_ssl_verify_depth`, 1, is too few for some public authorities.
 const VERIFY_DEPTH: ngx_int_t = 100;
 
@@ -45,40 +45,40 @@ pub(crate) fn supported() -> Result<(), String> {
     Ok(())
 }
 
-/// How TLS is spoken to the servers of a store.
+/// The TLS context of a store.
 pub(crate) struct Tls {
-    /// Lies in the pool of the configuration.
+    /// In the pool of the configuration.
     context: NonNull<ngx_ssl_t>,
     verifies: bool,
-    /// The name of every server, where that is not its host's.
+    /// The name of every server, if it is not that of the host.
     name: Option<&'static str>,
 }
 
 impl Tls {
-    /// Loads what the settings name. It must go before the pool of the configuration does.
+    /// Loads the files of the settings. It must be dropped before the pool of the configuration.
     pub(crate) fn new(cf: &mut ngx_conf_t, settings: &TlsSettings) -> Result<Self, String> {
         settings.check()?;
         // SAFETY: the log of the configuration is valid.
-        let heard = unsafe { Capture::instead_of(cf.log) };
-        let context = heard.during(|| create(cf, &heard, settings.protocols));
-        let context = context.ok_or_else(|| failed("SSL", &heard))?;
+        let messages = unsafe { Capture::instead_of(cf.log) };
+        let context = messages.during(|| create(cf, &messages, settings.protocols));
+        let context = context.ok_or_else(|| failed("SSL", &messages))?;
         let tls = Self { context, verifies: settings.verifies(), name: settings.name };
-        let loaded = heard.during(|| tls.load(cf, settings));
-        // SAFETY: the context is whole; it outlives what is heard.
+        let loaded = messages.during(|| tls.load(cf, settings));
+        // SAFETY: the context is complete; it outlives the captured log.
         unsafe { (*context.as_ptr()).log = cf.log };
-        loaded.map_err(|directive| failed(directive, &heard)).map(|()| tls)
+        loaded.map_err(|directive| failed(directive, &messages)).map(|()| tls)
     }
 
     /// The error is the directive that failed.
     fn load(&self, cf: &mut ngx_conf_t, settings: &TlsSettings) -> Result<(), &'static str> {
         self.set_ciphers(cf, settings.ciphers).ok_or("ssl_ciphers")?;
         if let (Some(certificate), Some(key)) = (settings.certificate, settings.certificate_key) {
-            self.show(cf, certificate, key).ok_or("ssl_certificate")?;
+            self.set_certificate(cf, certificate, key).ok_or("ssl_certificate")?;
         }
         if self.verifies {
             self.trust(cf, settings.trusted_certificate).ok_or("ssl_trusted_certificate")?;
             if let Some(crl) = settings.crl {
-                self.distrust(cf, crl).ok_or("ssl_crl")?;
+                self.set_crl(cf, crl).ok_or("ssl_crl")?;
             }
         }
         Ok(())
@@ -86,24 +86,24 @@ impl Tls {
 
     fn set_ciphers(&self, cf: &mut ngx_conf_t, ciphers: Option<&str>) -> Option<()> {
         let mut ciphers = c_string(cf, ciphers.unwrap_or(DEFAULT_CIPHERS))?;
-        // SAFETY: the context is whole, and the text ends with a zero.
+        // SAFETY: the context is complete, and the text ends with a zero.
         done(unsafe { ngx_ssl_ciphers(cf, self.context.as_ptr(), &mut ciphers, 0) })
     }
 
-    /// Shows a certificate to servers that ask who we are.
-    fn show(&self, cf: &mut ngx_conf_t, certificate: &str, key: &str) -> Option<()> {
+    /// Sets the certificate for servers that request one.
+    fn set_certificate(&self, cf: &mut ngx_conf_t, certificate: &str, key: &str) -> Option<()> {
         let (mut certificate, mut key) = (c_string(cf, certificate)?, c_string(cf, key)?);
         let (certificate, key, no_passwords) = (&mut certificate, &mut key, ptr::null_mut());
-        // SAFETY: the context is whole. The names end with a zero, and live as long as it does.
+        // SAFETY: the context is complete. The names end with a zero, and live as long as it does.
         done(unsafe {
             ngx_ssl_certificate(cf, self.context.as_ptr(), certificate, key, no_passwords)
         })
     }
 
-    /// Has OpenSSL end the handshake with a server that nobody trusted speaks for.
+    /// Lets OpenSSL end the handshake with a server whose certificate is not trusted.
     fn trust(&self, cf: &mut ngx_conf_t, file: Option<&str>) -> Option<()> {
         let context = self.context.as_ptr();
-        // SAFETY: the context is whole, and the name ends with a zero.
+        // SAFETY: the context is complete, and the name ends with a zero.
         unsafe {
             match file {
                 Some(file) => {
@@ -113,46 +113,46 @@ impl Tls {
                 None if SSL_CTX_set_default_verify_paths((*context).ctx) == 1 => (),
                 None => return None,
             }
-            // Without the callback that NGINX may have set: it lets everybody pass, to be looked
-            // at later.
+            // Without the callback that NGINX may have set: it accepts any certificate, to check it
+            // later.
             SSL_CTX_set_verify((*context).ctx, SSL_VERIFY_PEER as libc::c_int, None);
         }
         Some(())
     }
 
-    /// Takes no certificate that is on a list of revoked ones, or for which there is no list.
-    fn distrust(&self, cf: &mut ngx_conf_t, crl: &str) -> Option<()> {
+    /// Lets OpenSSL refuse a revoked certificate, or one without a list of its issuer.
+    fn set_crl(&self, cf: &mut ngx_conf_t, crl: &str) -> Option<()> {
         let mut crl = c_string(cf, crl)?;
-        // SAFETY: the context is whole, and the name ends with a zero.
+        // SAFETY: the context is complete, and the name ends with a zero.
         done(unsafe { ngx_ssl_crl(cf, self.context.as_ptr(), &mut crl) })
     }
 }
 
 impl Drop for Tls {
     fn drop(&mut self) {
-        // SAFETY: the context is whole. Connections that still use it have a share of it.
+        // SAFETY: the context is complete. Connections that still use it have a share of it.
         unsafe { ngx_ssl_cleanup_ctx(self.context.as_ptr().cast()) };
     }
 }
 
-/// A context that speaks `protocols`, with nothing loaded.
+/// A context for `protocols`, with nothing loaded.
 fn create(
     cf: &mut ngx_conf_t,
-    heard: &Capture,
+    messages: &Capture,
     protocols: Option<ngx_uint_t>,
 ) -> Option<NonNull<ngx_ssl_t>> {
-    // SAFETY: zeroed memory is what NGINX itself starts from, and nobody else refers to it yet.
+    // SAFETY: zeroed memory is what NGINX itself starts from, and nothing else refers to it yet.
     unsafe {
         let context = NonNull::new(ngx_pcalloc(cf.pool, size_of::<ngx_ssl_t>()))?.cast();
         let ssl: *mut ngx_ssl_t = context.as_ptr();
-        (*ssl).log = heard.log();
+        (*ssl).log = messages.log();
         done(ngx_ssl_create(ssl, protocols.unwrap_or(DEFAULT_PROTOCOLS), ptr::null_mut()))?;
         Some(context)
     }
 }
 
-fn failed(directive: &str, heard: &Capture) -> String {
-    let reason = heard.take().unwrap_or_else(|| "out of memory".to_owned());
+fn failed(directive: &str, messages: &Capture) -> String {
+    let reason = messages.take().unwrap_or_else(|| "out of memory".to_owned());
     format!("\"{directive}\": {reason}")
 }
 
@@ -162,7 +162,7 @@ fn done(status: ngx_int_t) -> Option<()> {
 
 /// A copy of `text` in the pool of the configuration, with the zero at its end that OpenSSL wants.
 fn c_string(cf: &mut ngx_conf_t, text: &str) -> Option<ngx_str_t> {
-    // SAFETY: the memory is as large as is said, and nobody else has it.
+    // SAFETY: the memory is large enough, and nothing else refers to it.
     unsafe {
         let data = NonNull::new(ngx_pnalloc(cf.pool, text.len().checked_add(1)?))?.cast::<u8>();
         data.copy_from_nonoverlapping(NonNull::from(text.as_bytes()).cast(), text.len());

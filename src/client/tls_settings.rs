@@ -1,40 +1,40 @@
-//! How TLS is to be spoken to the servers of a store.
+//! The settings of TLS of a store.
 
 use ngx::ffi::ngx_uint_t;
 
-/// What a configuration says; `None` where it says nothing.
+/// The lines `ssl_…` of a store; `None` for one that is not there.
 #[derive(Default, PartialEq, Eq)]
 pub(crate) struct TlsSettings {
     /// The file of the certificates that are trusted, instead of the system's.
     pub(crate) trusted_certificate: Option<&'static str>,
-    /// Whether the server must prove who it is.
+    /// Whether the server's certificate is verified.
     pub(crate) verify: Option<bool>,
-    /// The name that its certificate must hold, instead of the host's.
+    /// The name that the certificate must hold, instead of the host's.
     pub(crate) name: Option<&'static str>,
-    /// The file of our certificate.
+    /// The file of the client certificate.
     pub(crate) certificate: Option<&'static str>,
     /// The file of its key.
     pub(crate) certificate_key: Option<&'static str>,
     /// The file of the certificates that are revoked.
     pub(crate) crl: Option<&'static str>,
-    /// NGINX's bits for the versions that are spoken.
+    /// The versions, as NGINX's bits.
     pub(crate) protocols: Option<ngx_uint_t>,
     /// The ciphers up to TLS 1.2, in OpenSSL's notation.
     pub(crate) ciphers: Option<&'static str>,
 }
 
 impl TlsSettings {
-    /// Whether the configuration says anything.
+    /// Whether there is any line.
     pub(crate) fn is_given(&self) -> bool {
         *self != Self::default()
     }
 
-    /// Whether the server must prove who it is.
+    /// Whether the server's certificate is verified.
     pub(crate) fn verifies(&self) -> bool {
         self.verify.unwrap_or(true)
     }
 
-    /// Says which of them do not go together.
+    /// Refuses lines that exclude each other.
     pub(crate) fn check(&self) -> Result<(), String> {
         match (self.certificate, self.certificate_key) {
             (Some(certificate), None) => {

@@ -1,8 +1,10 @@
-//! What names stand for.
+//! The names of limits.
 
-use super::{Limit, Store};
+use super::error::LimitError;
+use super::limit::Limit;
+use super::store::Store;
 
-/// Every name that is taken, and what was defined under it first.
+/// Every name, and its first definition.
 #[derive(Default)]
 pub(super) struct Definitions(Vec<Definition>);
 
@@ -10,13 +12,13 @@ struct Definition {
     name: &'static str,
     written: String,
     place: String,
-    /// How the store is called, and the place of the limit that was bound to it.
+    /// The reference of the store, and the place of the limit that was bound to it first.
     store: Option<(String, String)>,
 }
 
 impl Definitions {
-    /// Notes what `limit` defines. Lines that share a name must define the same.
-    pub(super) fn add(&mut self, limit: &Limit) -> Result<(), String> {
+    /// Adds the definition of `limit`. Lines that share a name must define the same.
+    pub(super) fn add(&mut self, limit: &Limit) -> Result<(), LimitError> {
         let (name, written) = (limit.name(), limit.written());
         match self.0.iter().find(|definition| definition.name == name) {
             None => {
@@ -25,33 +27,33 @@ impl Definitions {
                 Ok(())
             }
             Some(first) if first.written == written => Ok(()),
-            Some(first) => Err(format!(
-                "the limit \"{name}\" cannot be \"{written}\", as it is already defined as \"{}\" \
-                 in {}; add \"name=\" to give this one a name of its own",
-                first.written, first.place
-            )),
+            Some(first) => Err(LimitError::Redefined {
+                name,
+                written: written.to_owned(),
+                first: first.written.clone(),
+                place: first.place.clone(),
+            }),
         }
     }
 
-    /// Every name that is taken.
+    /// Every name.
     pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().map(|definition| definition.name)
     }
 
-    /// Whether any limit keeps its counters anywhere.
+    /// Whether any limit is bound to a store.
     pub(super) fn are_bound(&self) -> bool {
         self.0.iter().any(|definition| definition.store.is_some())
     }
 
-    /// How the store is called in which the limit of this name keeps its counters, once that is
-    /// known.
+    /// The reference of the store of the limit of this name, once it is bound.
     pub(super) fn store(&self, name: &str) -> Option<&str> {
         let definition = self.0.iter().find(|definition| definition.name == name)?;
         definition.store.as_ref().map(|(reference, _)| reference.as_str())
     }
 
-    /// Notes where `limit` keeps its counters. All of a name must be in one store.
-    pub(super) fn bind(&mut self, limit: &Limit, store: &Store) -> Result<(), String> {
+    /// Binds `limit` to a store. All limits of a name must have one store.
+    pub(super) fn bind(&mut self, limit: &Limit, store: &Store) -> Result<(), LimitError> {
         let (name, place) = (limit.name(), limit.place());
         let Some(definition) = self.0.iter_mut().find(|definition| definition.name == name) else {
             return Ok(());
@@ -59,12 +61,12 @@ impl Definitions {
         let bound = || (store.reference().to_owned(), place.to_owned());
         match definition.store.get_or_insert_with(bound) {
             (reference, _) if reference == store.reference() => Ok(()),
-            (_, first) => Err(format!(
-                "the limit \"{name}\" of {place} has another store, {}, than in {first}; add \
-                 \"name=\" to give it a name of its own, or set \"rate_limit_redis_pass\" at the \
-                 level of the limit",
-                store.shown()
-            )),
+            (_, first) => Err(LimitError::Rebound {
+                name,
+                place: place.to_owned(),
+                store: store.shown().to_owned(),
+                first: first.clone(),
+            }),
         }
     }
 }

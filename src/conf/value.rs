@@ -1,4 +1,4 @@
-//! Values that may hold variables.
+//! Values that may contain variables.
 
 use std::ptr::{self, NonNull};
 
@@ -9,19 +9,21 @@ use ngx::ffi::{
     ngx_http_get_variable_index, ngx_http_request_t, ngx_palloc, ngx_str_t, ngx_uint_t,
 };
 
-/// A text of the configuration that may hold variables.
+use super::error::LimitError;
+
+/// A text of the configuration that may contain variables.
 #[derive(Clone, Copy)]
 pub(crate) enum ComplexValue {
     /// A variable and nothing else, as most are: its value need not be copied.
     Variable(ngx_uint_t),
-    /// Whatever else.
+    /// Anything else.
     Script(NonNull<ngx_http_complex_value_t>),
 }
 
 impl ComplexValue {
     /// Compiles `text`; NGINX has logged the error if there is one.
-    pub(super) fn compile(cf: &mut ngx_conf_t, text: &'static str) -> Result<Self, String> {
-        let invalid = || format!("invalid value \"{text}\" in \"rate_limit_redis\" directive");
+    pub(crate) fn compile(cf: &mut ngx_conf_t, text: &'static str) -> Result<Self, LimitError> {
+        let invalid = || LimitError::Uncompiled(text);
         if let Some(name) = variable(text) {
             let mut name = ngx_str_t { data: name.as_ptr().cast_mut(), len: name.len() };
             // SAFETY: NGINX copies the name.
@@ -33,7 +35,7 @@ impl ComplexValue {
         // does. The text is only read, and is of the same pool.
         unsafe {
             let complex = ngx_palloc(cf.pool, size_of::<ngx_http_complex_value_t>()).cast();
-            let complex = NonNull::new(complex).ok_or("out of memory")?;
+            let complex = NonNull::new(complex).ok_or(LimitError::OutOfMemory)?;
             let mut compile: ngx_http_compile_complex_value_t = std::mem::zeroed();
             compile.cf = ptr::from_mut(cf);
             compile.value = &mut value;
@@ -45,8 +47,8 @@ impl ComplexValue {
         }
     }
 
-    /// Whether it holds no variables.
-    pub(super) fn is_literal(self) -> bool {
+    /// Whether it contains no variables.
+    pub(crate) fn is_literal(self) -> bool {
         match self {
             Self::Variable(_) => false,
             // SAFETY: see `compile`.
@@ -82,8 +84,8 @@ impl ComplexValue {
     }
 }
 
-/// The name of the variable that is all of `text`. Numbers are no names, but what a regular
-/// expression has captured.
+/// The name of the variable if `text` is one and nothing else. `$1` is not: it is a capture of a
+/// regular expression.
 fn variable(text: &str) -> Option<&str> {
     let name = text.strip_prefix('$')?;
     let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
@@ -92,24 +94,24 @@ fn variable(text: &str) -> Option<&str> {
 
 /// A number or the like: a literal that was read once, or a variable that is read for each
 /// request.
-pub(super) enum Setting<T> {
+pub(crate) enum Setting<T> {
     Literal(T),
     Variable(ComplexValue),
 }
 
 impl<T: Copy> Setting<T> {
     /// Reads `text` now if it is a literal.
-    pub(super) fn compile(
+    pub(crate) fn compile(
         cf: &mut ngx_conf_t,
         text: &'static str,
-        read: impl FnOnce(&str) -> Result<T, String>,
-    ) -> Result<Self, String> {
+        read: impl FnOnce(&str) -> Result<T, LimitError>,
+    ) -> Result<Self, LimitError> {
         let value = ComplexValue::compile(cf, text)?;
         if value.is_literal() { read(text).map(Self::Literal) } else { Ok(Self::Variable(value)) }
     }
 
     /// The literal, if it is one.
-    pub(super) fn literal(&self) -> Option<T> {
+    pub(crate) fn literal(&self) -> Option<T> {
         match self {
             Self::Literal(value) => Some(*value),
             Self::Variable(_) => None,
@@ -117,15 +119,15 @@ impl<T: Copy> Setting<T> {
     }
 
     /// The value for a request.
-    pub(super) fn get(
+    pub(crate) fn get(
         &self,
         r: &mut ngx_http_request_t,
-        read: impl FnOnce(&str) -> Result<T, String>,
-    ) -> Result<T, String> {
+        read: impl FnOnce(&str) -> Result<T, LimitError>,
+    ) -> Result<T, LimitError> {
         match self {
             Self::Literal(value) => Ok(*value),
             Self::Variable(value) => {
-                let bytes = value.evaluate(r).ok_or("out of memory")?;
+                let bytes = value.evaluate(r).ok_or(LimitError::OutOfMemory)?;
                 read(&String::from_utf8_lossy(bytes))
             }
         }

@@ -1,19 +1,18 @@
-//! A log that is listened to.
+//! A log that keeps its last message.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ptr;
 
 use ngx::ffi::{NGX_LOG_INFO, ngx_log_t, ngx_uint_t, ngx_use_stderr, u_char};
 
-/// A log that keeps the last message: what NGINX knows about a failure of TLS it tells nobody but
-/// the log.
+/// A log that keeps its last message: NGINX reports the cause of a failure of TLS only in the log.
 pub(crate) struct Capture {
     log: UnsafeCell<ngx_log_t>,
     message: Cell<Option<String>>,
 }
 
 impl Capture {
-    /// A log in the place of `log`, into which nothing goes any more.
+    /// A log in place of `log`, to which nothing is written any more.
     ///
     /// # Safety
     /// `log` must be valid.
@@ -24,17 +23,17 @@ impl Capture {
         log.writer = Some(keep);
         log.next = ptr::null_mut();
         let capture = Box::new(Self { log: UnsafeCell::new(log), message: Cell::new(None) });
-        // SAFETY: nobody else knows the log yet. The message stays where it is, as it is boxed.
+        // SAFETY: nothing else refers to the log yet. The message stays where it is, as it is boxed.
         unsafe { (*capture.log()).wdata = ptr::from_ref(&capture.message).cast_mut().cast() };
         capture
     }
 
-    /// A log before `log`, which still gets what is of its level.
+    /// A log before `log`, to which messages of its level are still written.
     ///
     /// # Safety
     /// `log` must be valid for as long as what is returned is used.
     pub(crate) unsafe fn before(log: *mut ngx_log_t) -> Box<Self> {
-        // SAFETY: as the caller says; nobody else knows the log that is made.
+        // SAFETY: as for `instead_of`; nothing else refers to the log that is made.
         unsafe {
             let capture = Self::instead_of(log);
             (*capture.log()).next = log;
@@ -47,8 +46,7 @@ impl Capture {
         self.log.get()
     }
 
-    /// Does what may fail while the configuration is read. NGINX would otherwise repeat on its
-    /// standard error what it logs then.
+    /// Runs `work` while the configuration is read, without copies of its messages on standard error.
     pub(crate) fn during<T>(&self, work: impl FnOnce() -> T) -> T {
         // SAFETY: a flag that only this thread uses.
         let before = unsafe { ngx_use_stderr };

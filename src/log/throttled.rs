@@ -1,25 +1,24 @@
-//! What clients can cause to be logged, as often as they like.
+//! Lines that clients can cause, as often as they like.
 
 use std::cell::RefCell;
 
-use ngx::ffi::{NGX_LOG_ERR, ngx_current_msec, ngx_cycle, ngx_event_t, ngx_log_t, ngx_msec_t};
+use ngx::ffi::{NGX_LOG_ERR, ngx_cycle, ngx_event_t, ngx_log_t, ngx_msec_t};
 use rate_limit_core::throttle::{PERIOD, Throttle};
 
 use super::log;
+use crate::clock::turn_start_ms;
 use crate::event::Timer;
 
 thread_local! {
     static UNUSABLE: RefCell<Throttle> = const { RefCell::new(Throttle::new()) };
-    /// Until the number of those that were held back is logged.
+    /// Set until the number of suppressed lines is logged.
     static REPORT: Timer = Timer::background();
 }
 
-/// Logs that a variable has an unusable value; `log` must be valid. Of more such lines than a worker
-/// may write only the number is logged, once a second.
+/// Logs that a variable has an unusable value; `log` must be valid. A worker writes only a few such
+/// lines a second, and the number of the others.
 pub(crate) fn unusable(log: *mut ngx_log_t, message: &str) {
-    // SAFETY: only NGINX writes it, in this thread.
-    let now = unsafe { ngx_current_msec as u64 };
-    if UNUSABLE.with_borrow_mut(|throttle| throttle.admits(now)) {
+    if UNUSABLE.with_borrow_mut(|throttle| throttle.admits(turn_start_ms())) {
         log!(NGX_LOG_ERR, log, "{message}");
         return;
     }

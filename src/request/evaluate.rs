@@ -1,27 +1,28 @@
-//! What a request is to be charged: its keys, quotas and costs.
+//! The keys, quotas and costs of a request.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use ngx::ffi::{ngx_http_request_t, ngx_palloc, ngx_str_t};
 use rate_limit_core::key;
 use rate_limit_core::redis::script::Question;
 
-use super::asked::Asked;
-use crate::conf::{Limit, Unusable};
+use crate::conf::{Limit, LimitError};
+use crate::evaluated::Evaluated;
 use crate::shm::Shared;
 
-/// Why a request cannot be charged.
+/// Why the limits of a request cannot be evaluated.
 pub(super) enum Unevaluated {
+    /// NGINX is out of memory.
     OutOfMemory,
     /// A limit has no store.
     Unbound,
-    Unusable(String),
+    /// A variable has a value that cannot be used.
+    Unusable(LimitError),
 }
 
-impl From<Unusable> for Unevaluated {
-    fn from(Unusable(message): Unusable) -> Self {
-        Self::Unusable(message)
+impl From<LimitError> for Unevaluated {
+    fn from(error: LimitError) -> Self {
+        Self::Unusable(error)
     }
 }
 
@@ -32,14 +33,14 @@ impl From<Unusable> for Unevaluated {
 pub(super) unsafe fn evaluate(
     r: *mut ngx_http_request_t,
     limits: &'static [Rc<Limit>],
-    shared: Shared,
-) -> Result<&'static [Asked], Unevaluated> {
-    const { assert!(align_of::<Asked>() <= align_of::<usize>()) };
+    shared: &Shared,
+) -> Result<&'static [Evaluated], Unevaluated> {
+    const { assert!(align_of::<Evaluated>() <= align_of::<usize>()) };
     // SAFETY: the request is valid. The memory is of its pool, large and aligned enough for all
     // limits, and only what has been written is returned.
     unsafe {
-        let size = size_of::<Asked>().saturating_mul(limits.len());
-        let first = ngx_palloc((*r).pool, size).cast::<Asked>();
+        let size = size_of::<Evaluated>().saturating_mul(limits.len());
+        let first = ngx_palloc((*r).pool, size).cast::<Evaluated>();
         if first.is_null() {
             return Err(Unevaluated::OutOfMemory);
         }
@@ -57,14 +58,7 @@ pub(super) unsafe fn evaluate(
                 cost: limit.cost(&mut *r)?,
             };
             let digest = shared.digest(limit.fingerprint(), &question);
-            first.add(count).write(Asked {
-                limit,
-                definition,
-                question,
-                digest: [(digest >> u64::BITS) as u64, digest as u64],
-                verdict: Cell::new(None),
-                is_charged: Cell::new(false),
-            });
+            first.add(count).write(Evaluated::new(limit, definition, question, digest));
             count += 1;
         }
         Ok(std::slice::from_raw_parts(first, count))

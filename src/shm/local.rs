@@ -1,57 +1,67 @@
-//! Decisions of this machine alone, in the shared memory.
+//! Local decisions, in the shared memory.
 
 use std::sync::atomic::Ordering;
 
+use rate_limit_core::decision::Verdict;
 use rate_limit_core::key;
 use rate_limit_core::local::{self, Answer, Charge, Charges, Mode};
+use rate_limit_core::redis::script::Question;
 
 use super::Shared;
 use crate::clock::{monotonic_micros, unix_micros};
-use crate::request::Asked;
 
-/// What a request has spent here of all that it asks.
+/// What a request has spent locally.
 pub(crate) struct Local {
     charges: Charges,
 }
 
-/// There is no room to write down what the request would spend.
+/// The table has no room for the states that the request would leave.
 pub(crate) struct NoRoom;
 
+impl Local {
+    /// The verdict of each limit, in their order; `None` where the limit had nothing to decide.
+    pub(crate) fn verdicts(&self) -> impl Iterator<Item = Option<Verdict>> {
+        self.charges.iter().map(|charge| match charge.answer() {
+            Answer::Verdict(verdict) => Some(verdict),
+            Answer::Unasked | Answer::NoRoom => None,
+        })
+    }
+}
+
 impl Shared {
-    /// Whether anything that was spent here may not have been regained yet.
-    pub(crate) fn is_remembered(&self) -> bool {
+    /// Whether anything that was spent locally may not have been regained yet.
+    pub(crate) fn has_local_charges(&self) -> bool {
         monotonic_micros() < self.header.whole.load(Ordering::Relaxed)
     }
 
-    /// Decides about a request, and writes the verdicts of the limits that were asked here.
-    pub(crate) fn decide(&self, mode: Mode, asked: &[Asked]) -> Result<Local, NoRoom> {
+    /// Decides about a request and charges it, given the fingerprint of each limit and what the limit
+    /// charges.
+    pub(crate) fn decide<'a>(
+        &self,
+        mode: Mode,
+        limits: impl Iterator<Item = (u64, &'a Question<'a>)>,
+    ) -> Result<Local, NoRoom> {
         let seed = self.header.seed.load(Ordering::Relaxed);
-        let charge = |asked: &Asked| {
-            let question = &asked.question;
-            let digest = key::memory_digest(seed ^ asked.limit.fingerprint(), question.key);
+        let charge = |(fingerprint, question): (u64, &Question<'_>)| {
+            let digest = key::memory_digest(seed ^ fingerprint, question.key);
             Charge::new(digest, question.quota, question.cost)
         };
-        let mut charges: Charges = asked.iter().map(charge).collect();
+        let mut charges: Charges = limits.map(charge).collect();
         let now = unix_micros();
         let reset = self.with_table(|table| local::decide(table, now, mode, &mut charges));
         // A clock that was far ahead for a while must not make this last for as long.
         let whole = monotonic_micros().saturating_add(reset);
         self.header.whole.fetch_max(whole, Ordering::Relaxed);
-        for (asked, charge) in asked.iter().zip(charges.iter()) {
-            match charge.answer() {
-                Answer::Unasked => {}
-                Answer::Verdict(verdict) => asked.verdict.set(Some(verdict)),
-                Answer::NoRoom => {
-                    self.header.no_room.fetch_add(1, Ordering::Relaxed);
-                    self.give_back(Local { charges });
-                    return Err(NoRoom);
-                }
-            }
+        let local = Local { charges };
+        if local.charges.iter().any(|charge| charge.answer() == Answer::NoRoom) {
+            self.header.no_room.fetch_add(1, Ordering::Relaxed);
+            self.give_back(local);
+            return Err(NoRoom);
         }
-        Ok(Local { charges })
+        Ok(local)
     }
 
-    /// Gives back what a request has spent here.
+    /// Gives back what a request has spent locally.
     pub(crate) fn give_back(&self, mut local: Local) {
         let now = unix_micros();
         self.with_table(|table| local::give_back(table, now, &mut local.charges));

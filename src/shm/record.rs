@@ -1,4 +1,4 @@
-//! What is counted for a limit or a node, of all workers together.
+//! The counters of a limit or a node, of all workers together.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -10,8 +10,7 @@ use rate_limit_core::text::metrics;
 /// The longest name of a record with its scope, in words; longer ones are cut.
 const NAME_WORDS: usize = 16;
 
-/// The name of a record, and in the last word the scope in which it is one; all zeroes if nobody has
-/// it.
+/// The name of a record, and in the last word the scope of the name; all zeroes if the record is free.
 #[derive(Default)]
 #[repr(transparent)]
 pub(crate) struct Name([AtomicU64; NAME_WORDS]);
@@ -21,7 +20,7 @@ pub(super) trait Named {
     fn name(&self) -> &Name;
 }
 
-/// What is counted for a limit.
+/// The counters of a limit.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct LimitRecord {
@@ -32,7 +31,7 @@ pub(crate) struct LimitRecord {
     sources: [AtomicU64; Source::DECIDING.len()],
 }
 
-/// What is known of a node.
+/// The counters and the state of a node.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct NodeRecord {
@@ -41,7 +40,7 @@ pub(crate) struct NodeRecord {
     down_since: AtomicU64,
     /// Requests that it did not decide since its last answer.
     undecided: AtomicU64,
-    /// The Unix time in ms at which something was last complained of.
+    /// The Unix time in ms of the last complaint in the log.
     complained: AtomicU64,
     /// One for each of [`Command::ALL`].
     commands: [AtomicU64; Command::ALL.len()],
@@ -51,19 +50,19 @@ pub(crate) struct NodeRecord {
     decided: AtomicU64,
     /// How long they waited together, in µs.
     waited: AtomicU64,
-    /// What each worker knows of it, as [`View::to_word`] writes it.
+    /// How each worker sees it, as [`View::to_word`] writes it.
     views: PerWorker,
 }
 
-/// How many workers can tell what they know of a node, which is half of the processes that NGINX can
-/// have. The connections of any more are not counted.
+/// How many workers have a view of a node: half of the processes that NGINX can have. The connections
+/// of any more are not counted.
 const WORKERS: usize = 512;
 
 /// A number for each worker.
 #[repr(transparent)]
 pub(super) struct PerWorker([AtomicU32; WORKERS]);
 
-/// What a worker knows of a node.
+/// How a worker sees a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct View {
     /// The worker's process.
@@ -72,28 +71,28 @@ pub(crate) struct View {
     pub(crate) ready: u8,
     /// How many cannot.
     pub(crate) others: u8,
-    /// Whether it asks the node nothing.
+    /// Whether its breaker is open.
     pub(crate) is_open: bool,
 }
 
 impl LimitRecord {
-    /// Counts a request for which this limit was asked.
+    /// Counts a request that this limit was evaluated for.
     pub(crate) fn count_request(&self, status: Status) {
         count(&Status::COUNTED, &self.results, status);
     }
 
-    /// Counts what this limit said.
+    /// Counts a verdict of this limit.
     pub(crate) fn count_decision(&self, source: Source) {
         count(&Source::DECIDING, &self.sources, source);
     }
 
-    /// How often this limit said something, of this source.
+    /// How many verdicts of this limit came from this source.
     pub(super) fn decisions(&self, source: Source) -> u64 {
         counter(&Source::DECIDING, &self.sources, source)
             .map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
 
-    /// All that was counted.
+    /// All counters.
     pub(super) fn read(&self) -> metrics::Limit {
         metrics::Limit {
             name: self.name.text(),
@@ -119,7 +118,7 @@ fn count<T: PartialEq>(all: &[T], counters: &[AtomicU64], value: T) {
     }
 }
 
-/// Adds to each counter what was counted elsewhere.
+/// Adds to each counter the count of the same index.
 fn add_all(counters: &[AtomicU64], counts: &[u32]) {
     for (counter, count) in counters.iter().zip(counts).filter(|(_, count)| **count > 0) {
         counter.fetch_add(u64::from(*count), Ordering::Relaxed);
@@ -168,7 +167,7 @@ impl Histogram {
 }
 
 impl NodeRecord {
-    /// Adds what a client has counted.
+    /// Adds the counts of a client.
     pub(crate) fn add(&self, counts: &Counts) {
         add_all(&self.commands, &counts.commands);
         add_all(&self.errors, &counts.errors);
@@ -186,8 +185,8 @@ impl NodeRecord {
         self.waited.fetch_add(wait, Ordering::Relaxed);
     }
 
-    /// Notes what the worker of this number knows of the node. Where a worker has been replaced,
-    /// as by a reload, only the newer one is heard.
+    /// Sets the view of the worker of this number. If the worker has been replaced, as by a reload, only
+    /// that of the newer process is kept.
     pub(crate) fn set_view(&self, worker: usize, view: View, is_first: bool) {
         let Some(slot) = self.views.of(worker) else { return };
         if is_first || View::of_word(slot.load(Ordering::Relaxed), view.pid).is_some() {
@@ -195,8 +194,7 @@ impl NodeRecord {
         }
     }
 
-    /// All that was counted, and what the workers that live, by number and process, know of the
-    /// node.
+    /// All counters, and the views of the living workers, by number and process.
     pub(super) fn read(&self, living: &[(usize, u32)]) -> metrics::Node {
         let view = |&(worker, pid): &(usize, u32)| {
             View::of_word(self.views.of(worker)?.load(Ordering::Relaxed), pid)
@@ -214,14 +212,14 @@ impl NodeRecord {
         }
     }
 
-    /// Notes that the node is down since `now`, and says whether that is news.
-    pub(crate) fn goes_down(&self, now: u64) -> bool {
+    /// Marks the node as down since `now`; whether it was not marked before.
+    pub(crate) fn mark_down(&self, now: u64) -> bool {
         self.down_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Notes that the node is up. If that is news, says since when it was down, and how many
-    /// requests it did not decide.
-    pub(crate) fn comes_up(&self) -> Option<(u64, u64)> {
+    /// Marks the node as up. If it was marked as down: since when, and how many requests it did not
+    /// decide.
+    pub(crate) fn mark_up(&self) -> Option<(u64, u64)> {
         if self.down_since.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -231,7 +229,7 @@ impl NodeRecord {
         }
     }
 
-    /// The node has answered a command: what it did not decide before is no outage.
+    /// The node has answered a command: requests that it did not decide before are no outage.
     fn on_answered(&self) {
         if self.undecided.load(Ordering::Relaxed) != 0
             && self.down_since.load(Ordering::Relaxed) == 0
@@ -240,10 +238,10 @@ impl NodeRecord {
         }
     }
 
-    /// Whether nothing was complained of in the `pause` ms before `now`; now it is.
-    pub(crate) fn may_complain(&self, now: u64, pause: u64) -> bool {
+    /// Admits a complaint to the log at `now`, if there was none in the `pause` ms before.
+    pub(crate) fn admit_complaint(&self, now: u64, pause: u64) -> bool {
         let last = self.complained.load(Ordering::Relaxed);
-        // A clock that steps back is no reason to be silent.
+        // A clock that was set back does not suppress complaints.
         (now.abs_diff(last) >= pause)
             && self
                 .complained
@@ -264,7 +262,7 @@ pub(super) fn find<R: Named>(records: &'static [R], name: &str, scope: u64) -> O
     Some(record)
 }
 
-/// The records that are taken. The caller has the lock; names are for ever.
+/// The records that are taken. The caller has the lock. A record is never freed.
 pub(super) fn taken<R: Named>(records: &'static [R]) -> &'static [R] {
     let count = records.partition_point(|record| read(&record.name().0) != [0; NAME_WORDS]);
     records.split_at(count).0
@@ -295,8 +293,8 @@ fn is_living(pid: u32) -> bool {
 }
 
 impl View {
-    /// The lower half of the process says whose view it is: enough to tell a worker from the one
-    /// that it has replaced.
+    /// The lower half of the process ID is enough to distinguish a worker from the one that it has
+    /// replaced.
     fn to_word(self) -> u32 {
         let [low, high, ..] = self.pid.to_le_bytes();
         let [ready, others] = [self.ready, self.others].map(|count| count.min(LARGEST_COUNT));
@@ -329,7 +327,7 @@ impl Name {
         words
     }
 
-    /// The name as text; what is no text in it, as a name that was cut may end, is replaced.
+    /// The name as text; a character that was cut at its end is replaced.
     fn text(&self) -> String {
         let words = read(&self.0).map(u64::to_ne_bytes);
         let bytes = words.split_last().map_or(&[][..], |(_, name)| name.as_flattened());

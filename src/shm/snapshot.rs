@@ -1,4 +1,4 @@
-//! All that is counted, at one moment.
+//! All counters at one moment.
 
 use std::sync::atomic::Ordering;
 
@@ -9,7 +9,7 @@ use super::Shared;
 use super::record::{self, LimitRecord};
 
 impl Shared {
-    /// What was counted until now; who made the module is left out.
+    /// All counters; the versions of the module and of NGINX are left out.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let (limits, nodes) =
             self.locked(|| (record::taken(self.limits), record::taken(self.nodes)));
@@ -24,8 +24,8 @@ impl Shared {
         }
     }
 
-    /// How long requests waited: those of the cache not at all. Such a request has one limit, so it
-    /// is one decision.
+    /// How long requests waited. Those that the deny cache decided did not wait; such a request has one
+    /// limit, so it is one decision.
     fn waits(&self, limits: &[LimitRecord]) -> Histogram {
         let mut waits = self.header.waits.read();
         let [shortest, ..] = &mut waits.buckets;
@@ -48,13 +48,13 @@ impl Shared {
     }
 }
 
-/// What is told of nodes: that of the same name in several stores together.
+/// Nodes by name: those of the same name in several stores are added up.
 fn by_name(nodes: impl Iterator<Item = Node>) -> Vec<Node> {
-    nodes.fold(Vec::new(), |mut told: Vec<Node>, node| {
-        match told.iter_mut().find(|other| other.name == node.name) {
+    nodes.fold(Vec::new(), |mut named: Vec<Node>, node| {
+        match named.iter_mut().find(|other| other.name == node.name) {
             Some(other) => other.add(&node),
-            None => told.push(node),
+            None => named.push(node),
         }
-        told
+        named
     })
 }

@@ -359,7 +359,7 @@ fn section(page: &str, heading: &str) -> String {
 #[test]
 fn every_directive_is_described() {
     let page = "docs/directives.md";
-    let source = read("src/conf.rs");
+    let source = read("src/directives.rs");
     let mut names = quoted(&source, "command!(\"");
     names.extend(quoted(&source, "ngx_string!(\""));
     assert!(names.len() >= 11 && names.contains(&"rate_limit_redis_dry_run"), "{names:?}");
@@ -381,7 +381,7 @@ fn every_directive_is_described() {
 fn the_manual_page_names_everything() {
     let page = read("docs/ngx_http_rate_limit_redis_module.5");
     let words: Vec<_> = page.split_whitespace().collect();
-    let conf = read("src/conf.rs");
+    let conf = read("src/directives.rs");
     let mut names = quoted(&conf, "command!(\"");
     names.extend(quoted(&conf, "ngx_string!(\""));
     assert!(names.contains(&"rate_limit_redis_dry_run"), "{names:?}");
@@ -403,7 +403,7 @@ fn the_manual_page_names_everything() {
 #[test]
 fn every_line_of_a_store_is_described() {
     let section = section("docs/directives.md", "rate_limit_redis_store");
-    let sources = [read("src/conf/store.rs"), read("src/conf/tls.rs")];
+    let sources = [read("src/directives/store.rs"), read("src/directives/tls.rs")];
     let arms = sources.iter().flat_map(|source| source.lines());
     let names: Vec<_> = arms
         .filter_map(|line| line.trim().strip_prefix('"')?.split_once("\" =>"))

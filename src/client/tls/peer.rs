@@ -1,4 +1,4 @@
-//! The server at the other end.
+//! The server of a connection.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_long, c_uchar};
@@ -15,7 +15,7 @@ use ngx::ffi::{
 
 use super::{Stream, Tls};
 
-/// Whom to expect at the other end, and the session to resume there.
+/// The name that the server's certificate must hold, and the session to resume.
 pub(crate) struct Peer {
     pub(super) tls: Rc<Tls>,
     name: String,
@@ -29,17 +29,17 @@ impl Peer {
         Self { tls, name, session: RefCell::default() }
     }
 
-    /// Prepares an open connection to it, which has no pool yet. The stream must be closed before
-    /// the connection is, and be kept until then.
+    /// Prepares an open connection to it, which has no pool yet. The stream must be kept until the
+    /// connection is closed, and be closed before it.
     pub(in crate::client) fn stream(&self, c: &mut ngx_connection_t) -> Stream {
         Stream::new(c)
     }
 
-    /// Tells OpenSSL whom to expect.
+    /// Sets the name for OpenSSL.
     pub(super) fn expect(&self, ssl: *mut SSL) -> Result<(), String> {
         let address = self.name.parse().ok();
         let checked = !self.tls.verifies || self.check(ssl, address);
-        // The extension has no addresses.
+        // The extension is for names, not for addresses.
         let named = address.is_some() || self.name(ssl);
         if checked && named {
             return Ok(());
@@ -49,7 +49,7 @@ impl Peer {
         Err(format!("\"{}\" cannot be the name of a server", self.name))
     }
 
-    /// Has the certificate checked for the name.
+    /// Lets OpenSSL check the certificate for the name.
     fn check(&self, ssl: *mut SSL, address: Option<IpAddr>) -> bool {
         let ip = |bytes: &[c_uchar]| {
             // SAFETY: the connection has parameters, and OpenSSL copies the bytes.
@@ -58,7 +58,7 @@ impl Peer {
         let set = match address {
             Some(IpAddr::V4(address)) => ip(&address.octets()),
             Some(IpAddr::V6(address)) => ip(&address.octets()),
-            // To OpenSSL it would mean that any name will do.
+            // OpenSSL would accept any name.
             None if self.name.is_empty() => 0,
             // SAFETY: as above.
             None => unsafe {
@@ -69,7 +69,7 @@ impl Peer {
         set == 1
     }
 
-    /// Tells the server which of its names is wanted (SNI).
+    /// Sends the name to the server (SNI).
     fn name(&self, ssl: *mut SSL) -> bool {
         let Ok(name) = CString::new(self.name.as_str()) else { return false };
         let control = SSL_CTRL_SET_TLSEXT_HOSTNAME as libc::c_int;

@@ -14,27 +14,27 @@ use ngx::ffi::{
 use super::peer::{Peer, Session};
 use crate::log::capture::Capture;
 
-/// What NGINX needs for TLS on a connection fits into a pool of so many bytes.
+/// The size in bytes of the pool for what NGINX keeps of TLS on a connection.
 const POOL: usize = 256;
 
 /// TLS on an open connection, from before the handshake until it is closed.
 pub(in crate::client) struct Stream {
-    /// What NGINX says of the connection.
-    heard: Box<Capture>,
+    /// NGINX's messages about the connection.
+    messages: Box<Capture>,
 }
 
 impl Stream {
     /// See [`Peer::stream`].
     pub(super) fn new(c: &mut ngx_connection_t) -> Self {
         // SAFETY: the log of an open connection is valid.
-        let heard = unsafe { Capture::before(c.log) };
-        c.log = heard.log();
+        let messages = unsafe { Capture::before(c.log) };
+        c.log = messages.log();
         // SAFETY: the log lives as long as the pool.
         c.pool = unsafe { ngx_create_pool(POOL, c.log) };
-        Self { heard }
+        Self { messages }
     }
 
-    /// Goes on with the handshake as far as it can now; whether it is over.
+    /// Continues the handshake as far as possible; whether it is complete.
     pub(in crate::client) fn handshake(
         &self,
         c: &mut ngx_connection_t,
@@ -47,7 +47,7 @@ impl Stream {
         unsafe {
             let handlers = ((*c.read).handler, (*c.write).handler);
             let status = Status(ngx_ssl_handshake(c));
-            // NGINX has put its own there, which would go on without us.
+            // NGINX has set its own, which would continue without us.
             ((*c.read).handler, (*c.write).handler) = handlers;
             let ssl = (*c.ssl).connection;
             let result = SSL_get_verify_result(ssl);
@@ -55,7 +55,7 @@ impl Stream {
                 _ if peer.tls.verifies && result != c_long::from(X509_V_OK) => {
                     Err(peer.objection(result))
                 }
-                // With anonymous ciphers there is nothing that OpenSSL could have verified.
+                // With anonymous ciphers there is no certificate that OpenSSL could have verified.
                 Status::NGX_OK if peer.tls.verifies && SSL_get_peer_cert_chain(ssl).is_null() => {
                     Err("SSL certificate is missing".to_owned())
                 }
@@ -92,27 +92,27 @@ impl Stream {
         }
     }
 
-    /// Remembers the session for the next connection to the server. Since TLS 1.3 a server hands
-    /// out what it takes to resume one only after the handshake, before whatever else it sends.
-    pub(in crate::client) fn remember(&self, c: &mut ngx_connection_t, peer: &Peer) {
+    /// Saves the session for the next connection to the server. With TLS 1.3 a server sends its tickets
+    /// only after the handshake, before any other data.
+    pub(in crate::client) fn save_session(&self, c: &mut ngx_connection_t, peer: &Peer) {
         // SAFETY: TLS is spoken on the connection; what is returned is a share of our own.
         let session = NonNull::new(unsafe { ngx_ssl_get_session(c) });
         peer.session.replace(session.map(Session));
     }
 
-    /// Why NGINX could not do what it was last asked for.
+    /// Why NGINX's last operation failed.
     pub(in crate::client) fn reason(&self) -> String {
-        self.heard.take().unwrap_or_else(|| "TLS failed".to_owned())
+        self.messages.take().unwrap_or_else(|| "TLS failed".to_owned())
     }
 
-    /// Says goodbye, without waiting for an answer, and frees what NGINX keeps of TLS.
+    /// Sends `close_notify`, without waiting for the server's, and frees what NGINX keeps of TLS.
     pub(in crate::client) fn close(&self, c: &mut ngx_connection_t) {
         // SAFETY: the connection is open. Nothing of what is freed is used after this.
         unsafe {
             if !c.ssl.is_null() {
                 (*c.ssl).set_no_wait_shutdown(1);
                 if ngx_ssl_shutdown(c) == Status::NGX_AGAIN.0 {
-                    // There is no room for a goodbye: on a connection in error none is said.
+                    // The socket takes no more: on a connection in error nothing is sent.
                     c.set_error(1);
                     ngx_ssl_shutdown(c);
                 }

@@ -1,12 +1,13 @@
-//! The lines `ssl_…` of a store, named as those of `proxy_ssl_…`.
+//! The lines `ssl_…` of a store, named as the directives `proxy_ssl_…`.
 
 use super::directive::{Directive, text};
+use super::error::{ConfError, StoreError};
 use crate::client::TlsSettings;
 use crate::client::tls;
 
 /// Reads one line.
-pub(super) fn read(settings: &mut TlsSettings, line: &mut Directive<'_>) -> Result<(), String> {
-    tls::supported()?;
+pub(super) fn read(settings: &mut TlsSettings, line: &mut Directive<'_>) -> Result<(), ConfError> {
+    tls::supported().map_err(StoreError::Tls)?;
     let name = line.name()?;
     let slot = match name {
         "ssl_verify" => return line.choose(&mut settings.verify, &[("on", true), ("off", false)]),
@@ -17,9 +18,7 @@ pub(super) fn read(settings: &mut TlsSettings, line: &mut Directive<'_>) -> Resu
         "ssl_certificate_key" => &mut settings.certificate_key,
         "ssl_crl" => &mut settings.crl,
         "ssl_ciphers" => &mut settings.ciphers,
-        _ => {
-            return Err(format!("unknown directive \"{name}\" in \"rate_limit_redis_store\""));
-        }
+        _ => return Err(StoreError::Unknown(name.to_owned()).into()),
     };
     match line.value()? {
         "" => Err(line.invalid("", "not empty")),
@@ -28,7 +27,7 @@ pub(super) fn read(settings: &mut TlsSettings, line: &mut Directive<'_>) -> Resu
     }
 }
 
-fn read_protocols(settings: &mut TlsSettings, line: &mut Directive<'_>) -> Result<(), String> {
+fn read_protocols(settings: &mut TlsSettings, line: &mut Directive<'_>) -> Result<(), ConfError> {
     let mut bits = 0;
     for word in line.arguments() {
         let word = text(word)?;
@@ -41,7 +40,7 @@ fn read_protocols(settings: &mut TlsSettings, line: &mut Directive<'_>) -> Resul
         }
     }
     match bits {
-        // There was no argument, to which this objects.
+        // There is no argument, which is an error.
         0 => line.value().map(|_| ()),
         bits => line.once(&mut settings.protocols, bits),
     }

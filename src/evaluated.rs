@@ -1,4 +1,4 @@
-//! What a request is charged by one limit, and what came of it.
+//! A limit, evaluated for a request.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,31 +10,53 @@ use rate_limit_core::redis::script::Question;
 
 use crate::conf::Limit;
 
-/// A limit that applies to a request.
-pub(crate) struct Asked {
+/// What a limit charges a request, and its verdict.
+pub(crate) struct Evaluated {
     /// The line of the configuration.
     pub(crate) limit: &'static Limit,
-    pub(super) definition: &'static Rc<Definition>,
+    /// What the commands of the limit have in common.
+    definition: &'static Rc<Definition>,
     /// Key, quota and cost. They lie in the memory of the request and of the configuration.
     pub(crate) question: Question<'static>,
-    /// Stands for key, limit and quota, in this machine's memory: high and low words. NGINX's pools are
-    /// not aligned for a `u128`.
-    pub(super) digest: [u64; 2],
-    /// What the limit says, once that is known.
+    /// High and low words: NGINX's pools are not aligned for a `u128`.
+    digest: [u64; 2],
+    /// The verdict, once there is one.
     pub(crate) verdict: Cell<Option<Verdict>>,
     /// Whether it was charged in Redis.
-    pub(super) is_charged: Cell<bool>,
+    pub(crate) is_charged: Cell<bool>,
 }
 
-impl Asked {
+impl Evaluated {
+    /// `digest` identifies key, limit and quota in the memory of this machine.
+    pub(crate) fn new(
+        limit: &'static Limit,
+        definition: &'static Rc<Definition>,
+        question: Question<'static>,
+        digest: u128,
+    ) -> Self {
+        Self {
+            limit,
+            definition,
+            question,
+            digest: [(digest >> u64::BITS) as u64, digest as u64],
+            verdict: Cell::new(None),
+            is_charged: Cell::new(false),
+        }
+    }
+
+    /// The name of the limit.
+    pub(crate) fn name(&self) -> &'static str {
+        self.limit.name()
+    }
+
     /// As the client takes it.
-    pub(super) fn charge(&self) -> Charge<'static> {
+    pub(crate) fn charge(&self) -> Charge<'static> {
         let Question { key, quota, cost, .. } = self.question;
         Charge { definition: self.definition, key, quota, cost, digest: self.digest() as u64 }
     }
 
-    /// Stands for key, limit and quota, in this machine's memory.
-    pub(super) fn digest(&self) -> u128 {
+    /// Identifies key, limit and quota in the memory of this machine.
+    pub(crate) fn digest(&self) -> u128 {
         let [high, low] = self.digest;
         (u128::from(high) << u64::BITS) | u128::from(low)
     }
@@ -44,7 +66,7 @@ impl Asked {
         self.verdict.get().is_some_and(|verdict| !verdict.allowed)
     }
 
-    /// How long the limit makes an allowed request wait for its turn, in µs.
+    /// How long the limit delays a request that it allows, in µs.
     pub(crate) fn delay(&self) -> u64 {
         match (self.verdict.get(), self.limit.undelayed()) {
             (Some(verdict), Some(undelayed)) => {
@@ -57,6 +79,6 @@ impl Asked {
     /// The limit and its verdict, as they are shown.
     pub(crate) fn show(&self) -> Option<Shown<'static>> {
         let verdict = self.verdict.get()?;
-        Some(Shown { name: self.limit.name(), quota: self.question.quota, verdict })
+        Some(Shown { name: self.name(), quota: self.question.quota, verdict })
     }
 }

@@ -1,4 +1,4 @@
-//! One directive as it is read, and the way from NGINX's callbacks to typed setters.
+//! A directive as it is read, and the step from NGINX's callbacks to typed setters.
 
 use std::ffi::c_char;
 
@@ -7,8 +7,9 @@ use ngx::ffi::{NGX_LOG_EMERG, ngx_conf_t, ngx_msec_t, ngx_parse_size, ngx_parse_
 use ngx::http::HttpModuleMainConf;
 use rate_limit_core::rate;
 
-use super::MainConf;
+use super::error::ConfError;
 use crate::Module;
+use crate::conf::MainConf;
 
 /// A directive of all levels that a setter reads, a function of a `LocationConf` and
 /// a [`Directive`].
@@ -22,7 +23,11 @@ macro_rules! command {
             // SAFETY: NGINX passes its configuration context, and the configuration that
             // create_loc_conf made for the level at which the directive stands.
             unsafe {
-                $crate::conf::directive::run($setter, &mut *cf, &mut *conf.cast::<LocationConf>())
+                $crate::directives::directive::run(
+                    $setter,
+                    &mut *cf,
+                    &mut *conf.cast::<LocationConf>(),
+                )
             }
         }
         ngx_command_t {
@@ -40,19 +45,19 @@ pub(super) use command;
 
 /// Runs a setter and logs its error with file and line.
 pub(super) fn run<T>(
-    setter: impl FnOnce(&mut T, &mut Directive<'_>) -> Result<(), String>,
+    setter: impl FnOnce(&mut T, &mut Directive<'_>) -> Result<(), ConfError>,
     cf: &mut ngx_conf_t,
     conf: &mut T,
 ) -> *mut c_char {
     match setter(conf, &mut Directive { cf }) {
         Ok(()) => NGX_CONF_OK,
-        Err(message) => fail(cf, &message),
+        Err(error) => fail(cf, &error),
     }
 }
 
 /// Logs an error at the place that is being read.
-pub(super) fn fail(cf: &mut ngx_conf_t, message: &str) -> *mut c_char {
-    ngx::ngx_conf_log_error!(NGX_LOG_EMERG, cf, "{message}");
+pub(super) fn fail(cf: &mut ngx_conf_t, error: &ConfError) -> *mut c_char {
+    ngx::ngx_conf_log_error!(NGX_LOG_EMERG, cf, "{error}");
     NGX_CONF_ERROR
 }
 
@@ -68,8 +73,8 @@ impl Directive<'_> {
     }
 
     /// The configuration of `http`.
-    pub(super) fn main(&mut self) -> Result<&'static mut MainConf, String> {
-        Module::main_conf_mut(self.cf).ok_or_else(|| "no main configuration".to_owned())
+    pub(super) fn main(&mut self) -> Result<&'static mut MainConf, ConfError> {
+        main(self.cf)
     }
 
     /// Where it stands: file and line.
@@ -83,8 +88,8 @@ impl Directive<'_> {
     }
 
     /// Its name.
-    pub(super) fn name(&self) -> Result<&'static str, String> {
-        self.words().first().map_or_else(|| Err("empty directive".to_owned()), text)
+    pub(super) fn name(&self) -> Result<&'static str, ConfError> {
+        self.words().first().map_or(Err(ConfError::Empty), text)
     }
 
     /// Its name and all that follows it.
@@ -99,18 +104,18 @@ impl Directive<'_> {
     }
 
     /// The only argument.
-    pub(super) fn value(&self) -> Result<&'static str, String> {
+    pub(super) fn value(&self) -> Result<&'static str, ConfError> {
         match (self.words(), self.arguments().count()) {
             ([_, value], _) => text(value),
-            ([name, ..], count) => {
-                Err(format!("invalid number of arguments in \"{name}\" directive: {count}"))
+            ([directive, ..], count) => {
+                Err(ConfError::Arguments { directive: directive.to_string(), count })
             }
-            ([], _) => Err("empty directive".to_owned()),
+            ([], _) => Err(ConfError::Empty),
         }
     }
 
     /// The only argument, as a number.
-    pub(super) fn number(&self, least: u64, most: u64) -> Result<u64, String> {
+    pub(super) fn number(&self, least: u64, most: u64) -> Result<u64, ConfError> {
         let value = self.value()?;
         match rate::whole(value) {
             Ok(number) if (least..=most).contains(&number) => Ok(number),
@@ -119,7 +124,7 @@ impl Directive<'_> {
     }
 
     /// The only argument, as a time in ms.
-    pub(super) fn time(&self) -> Result<ngx_msec_t, String> {
+    pub(super) fn time(&self) -> Result<ngx_msec_t, ConfError> {
         let value = self.value()?;
         let mut text = ngx_str_t { data: value.as_ptr().cast_mut(), len: value.len() };
         // SAFETY: the text is valid, and only read.
@@ -131,7 +136,7 @@ impl Directive<'_> {
     }
 
     /// The only argument, as a size in bytes.
-    pub(super) fn size(&self, least: usize) -> Result<usize, String> {
+    pub(super) fn size(&self, least: usize) -> Result<usize, ConfError> {
         let value = self.value()?;
         let mut text = ngx_str_t { data: value.as_ptr().cast_mut(), len: value.len() };
         // SAFETY: the text is valid, and only read.
@@ -142,20 +147,22 @@ impl Directive<'_> {
         }
     }
 
-    /// Says that a value is not what it must be.
-    pub(super) fn invalid(&self, value: &str, expected: &str) -> String {
-        let name = self.words().first().map(ToString::to_string).unwrap_or_default();
-        format!("invalid value \"{value}\" in \"{name}\" directive, it must be {expected}")
+    /// The error that a value is not what it must be.
+    pub(super) fn invalid(&self, value: &str, expected: &str) -> ConfError {
+        let (value, expected) = (value.to_owned(), expected.to_owned());
+        ConfError::Invalid { directive: self.shown(), value, expected }
+    }
+
+    /// Its name, for an error.
+    fn shown(&self) -> String {
+        self.words().first().map(ToString::to_string).unwrap_or_default()
     }
 
     /// Sets `slot`, unless this level has set it before.
-    pub(super) fn once<T>(&self, slot: &mut Option<T>, value: T) -> Result<(), String> {
+    pub(super) fn once<T>(&self, slot: &mut Option<T>, value: T) -> Result<(), ConfError> {
         match slot.replace(value) {
             None => Ok(()),
-            Some(_) => {
-                let name = self.words().first().map(ToString::to_string).unwrap_or_default();
-                Err(format!("\"{name}\" directive is duplicate"))
-            }
+            Some(_) => Err(ConfError::Duplicate(self.shown())),
         }
     }
 
@@ -164,7 +171,7 @@ impl Directive<'_> {
         &self,
         slot: &mut Option<T>,
         choices: &[(&str, T)],
-    ) -> Result<(), String> {
+    ) -> Result<(), ConfError> {
         let value = self.value()?;
         match choices.iter().find(|(name, _)| *name == value) {
             Some((_, choice)) => self.once(slot, *choice),
@@ -176,13 +183,18 @@ impl Directive<'_> {
     }
 }
 
-/// A word of the configuration as text. It lives as long as the configuration does, which for all
-/// that reads it is for ever.
-pub(super) fn text(word: &ngx_str_t) -> Result<&'static str, String> {
+/// The configuration of `http`.
+pub(super) fn main(cf: &mut ngx_conf_t) -> Result<&'static mut MainConf, ConfError> {
+    Module::main_conf_mut(cf).ok_or(ConfError::NoConf("main configuration"))
+}
+
+/// A word of the configuration as text. It lives as long as the configuration does, which is longer
+/// than all that refers to it.
+pub(super) fn text(word: &ngx_str_t) -> Result<&'static str, ConfError> {
     let bytes: &'static [u8] = match word.len {
         0 => b"",
         // SAFETY: the words of the configuration lie in the pool of the cycle.
         len => unsafe { std::slice::from_raw_parts(word.data, len) },
     };
-    std::str::from_utf8(bytes).map_err(|_| format!("\"{word}\" is not UTF-8"))
+    std::str::from_utf8(bytes).map_err(|_| ConfError::NotUtf8(word.to_string()))
 }

@@ -1,0 +1,135 @@
+//! The configuration of `http`.
+
+use std::cell::OnceCell;
+use std::rc::Rc;
+
+use ngx::ffi::{ngx_conf_t, ngx_worker};
+
+use super::definition::Definitions;
+use super::error::LimitError;
+use super::limit::Limit;
+use super::store::Store;
+use crate::client::Driver;
+use crate::shm::{self, Shared};
+
+/// The configuration of `http`, and what a worker has of it.
+#[derive(Default)]
+pub(crate) struct MainConf {
+    stores: Vec<Store>,
+    definitions: Definitions,
+    /// The limits of servers that have a `location /`, and the store that is configured there.
+    outside: Vec<(Vec<Rc<Limit>>, usize)>,
+    /// The size of the shared memory in bytes.
+    pub(crate) memory_size: Option<usize>,
+    /// The shared memory, once it is mapped.
+    shared: OnceCell<Shared>,
+}
+
+/// For workers.
+impl MainConf {
+    /// Connects to every store that requests will use.
+    pub(crate) fn connect(&'static self) {
+        for store in self.stores.iter().filter(|store| store.is_used()) {
+            if let Some(driver) = self.driver_of(store) {
+                driver.start();
+            }
+        }
+    }
+
+    /// Closes every connection.
+    pub(crate) fn disconnect(&mut self) {
+        self.stores.iter_mut().for_each(Store::disconnect);
+    }
+
+    /// This worker's client of the store of this index.
+    pub(super) fn driver(&'static self, store: usize) -> Option<&'static Driver> {
+        self.driver_of(self.stores.get(store)?)
+    }
+
+    fn driver_of(&'static self, store: &'static Store) -> Option<&'static Driver> {
+        // Without memory there is no limit.
+        self.shared().map(|_| store.driver())
+    }
+
+    /// The memory that the workers of this machine share: in a worker it is always there.
+    pub(crate) fn shared(&self) -> Option<&Shared> {
+        self.shared.get()
+    }
+
+    /// Registers this worker in the shared memory, and every limit, even if it has no requests yet.
+    pub(crate) fn register(&self) {
+        if let Some(shared) = self.shared() {
+            // SAFETY: set by NGINX before it runs any hook of a process.
+            shared.set_worker(unsafe { ngx_worker }, std::process::id());
+            for name in self.definitions.names() {
+                shared.limit(name);
+            }
+        }
+    }
+}
+
+/// For directives.
+impl MainConf {
+    /// Adds the shared memory, if there is any limit; `None` if NGINX cannot.
+    pub(crate) fn add_zone(&'static self, cf: &mut ngx_conf_t) -> Option<()> {
+        if !self.definitions.are_bound() {
+            return Some(());
+        }
+        let size = self.memory_size.unwrap_or(shm::DEFAULT_SIZE);
+        shm::add_zone(cf, size, &self.shared)
+    }
+
+    /// The index of the store of this URL or name.
+    pub(crate) fn find(&self, reference: &str) -> Option<usize> {
+        self.stores.iter().position(|store| store.reference() == reference)
+    }
+
+    /// Adds a store; its index.
+    pub(crate) fn add_store(&mut self, store: Store) -> usize {
+        let index = self.stores.len();
+        self.stores.push(store);
+        index
+    }
+
+    /// The store of this index.
+    pub(crate) fn store_mut(&mut self, index: usize) -> Option<&mut Store> {
+        self.stores.get_mut(index)
+    }
+
+    /// Adds the name of a limit. Lines that share a name must define the same.
+    pub(crate) fn define(&mut self, limit: &Limit) -> Result<(), LimitError> {
+        self.definitions.add(limit)
+    }
+
+    /// Binds the limits of one level to the store of this index.
+    pub(crate) fn bind(&mut self, limits: &[Rc<Limit>], index: usize) -> Result<(), LimitError> {
+        let store = self.stores.get(index).ok_or(LimitError::NoStore)?;
+        for limit in limits {
+            self.definitions.bind(limit, store)?;
+            limit.bind(index, store)?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the limits of a server to [`bind_outside`](Self::bind_outside).
+    pub(crate) fn add_outside(&mut self, limits: &[Rc<Limit>], index: usize) {
+        self.outside.push((limits.to_vec(), index));
+    }
+
+    /// Binds the limits that only apply outside of any location, after all others: a name belongs to
+    /// one store, and the locations determine which.
+    pub(crate) fn bind_outside(&mut self) -> Result<(), LimitError> {
+        for (limits, configured) in std::mem::take(&mut self.outside) {
+            let mut known = limits.iter().filter_map(|limit| self.definitions.store(limit.name()));
+            let index = known.next().and_then(|store| self.find(store)).unwrap_or(configured);
+            self.bind(&limits, index)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for MainConf {
+    fn drop(&mut self) {
+        self.disconnect();
+    }
+}

@@ -1,0 +1,149 @@
+//! The configuration of a location.
+
+use std::rc::Rc;
+
+use ngx::ffi::{NGX_LOG_ERR, NGX_LOG_INFO, ngx_int_t, ngx_msec_t, ngx_uint_t};
+use rate_limit_core::text::fields::{Forms, Reset};
+use rate_limit_core::text::{body, metrics};
+
+use super::http::MainConf;
+use super::limit::Limit;
+use crate::client::Driver;
+
+/// The policy for requests that Redis does not decide.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum OnError {
+    /// Pass the request.
+    #[default]
+    Open,
+    /// Reject the request.
+    Closed,
+    /// Decide locally, in the shared memory.
+    Local,
+}
+
+/// The configuration of a location, or of the levels above it; `None` where a level sets nothing.
+#[derive(Default)]
+pub(crate) struct LocationConf {
+    /// `Some` and empty for `rate_limit_redis off`.
+    pub(crate) limits: Option<Vec<Rc<Limit>>>,
+    pub(crate) pass: Option<Pass>,
+    pub(crate) timeout: Option<ngx_msec_t>,
+    pub(crate) on_error: Option<OnError>,
+    pub(crate) status: Option<ngx_int_t>,
+    pub(crate) error_status: Option<ngx_int_t>,
+    pub(crate) forms: Option<Forms>,
+    pub(crate) body: Option<body::Form>,
+    pub(crate) dry_run: Option<bool>,
+    pub(crate) log_level: Option<ngx_uint_t>,
+    pub(crate) ipv6_prefix: Option<u32>,
+    pub(crate) deny_cache: Option<bool>,
+    /// The form of the metrics page; `Some(None)` if the client chooses it.
+    pub(crate) metrics: Option<Option<metrics::Form>>,
+}
+
+/// The store of `rate_limit_redis_pass`.
+#[derive(Clone)]
+pub(crate) enum Pass {
+    /// The index of the store among all.
+    Store(usize),
+    /// The name of a block, which may come later in the configuration, and the place of the directive.
+    Named(&'static str, String),
+}
+
+const DEFAULT_TIMEOUT: ngx_msec_t = 20;
+const DEFAULT_FORMS: Forms =
+    Forms { x_ratelimit: Some(Reset::Seconds), ratelimit: false, ietf: false };
+
+/// How much of an IPv6 address stands for a client, in bits.
+pub(crate) const DEFAULT_IPV6_PREFIX: u32 = 64;
+
+impl LocationConf {
+    /// The limits that apply, in the order of the configuration.
+    pub(crate) fn limits(&self) -> &[Rc<Limit>] {
+        self.limits.as_deref().unwrap_or_default()
+    }
+
+    /// This worker's client of the store. Limits of one level have one store.
+    pub(crate) fn driver(&self, main: &'static MainConf) -> Option<&'static Driver> {
+        main.driver(self.limits().first()?.store()?)
+    }
+
+    /// How long a request may wait for its decision, in ms.
+    pub(crate) fn timeout(&self) -> ngx_msec_t {
+        self.timeout.unwrap_or(DEFAULT_TIMEOUT)
+    }
+
+    /// The policy for requests that Redis does not decide.
+    pub(crate) fn on_error(&self) -> OnError {
+        self.on_error.unwrap_or_default()
+    }
+
+    /// The status of a rejection.
+    pub(crate) fn status(&self) -> ngx_int_t {
+        self.status.unwrap_or(429)
+    }
+
+    /// The status of a rejection for want of a decision.
+    pub(crate) fn error_status(&self) -> ngx_int_t {
+        self.error_status.unwrap_or(503)
+    }
+
+    /// The forms of the header fields.
+    pub(crate) fn forms(&self) -> Forms {
+        self.forms.unwrap_or(DEFAULT_FORMS)
+    }
+
+    /// The form of the body of a rejection.
+    pub(crate) fn body(&self) -> body::Form {
+        self.body.unwrap_or_default()
+    }
+
+    /// Whether requests are only counted and logged, not rejected or delayed.
+    pub(crate) fn dry_run(&self) -> bool {
+        self.dry_run.unwrap_or(false)
+    }
+
+    /// Whether the deny cache is used.
+    pub(crate) fn deny_cache(&self) -> bool {
+        self.deny_cache.unwrap_or(true)
+    }
+
+    /// How much of an IPv6 address stands for a client, in bits.
+    pub(crate) fn ipv6_prefix(&self) -> u32 {
+        self.ipv6_prefix.unwrap_or(DEFAULT_IPV6_PREFIX)
+    }
+
+    /// The form of the metrics page, unless the client chooses it.
+    pub(crate) fn metrics(&self) -> Option<metrics::Form> {
+        self.metrics.flatten()
+    }
+
+    /// The level at which rejections are logged.
+    pub(crate) fn log_level(&self) -> ngx_uint_t {
+        self.log_level.unwrap_or(NGX_LOG_ERR as ngx_uint_t)
+    }
+
+    /// The level at which delays are logged: one lower, as with `limit_req`.
+    pub(crate) fn delay_log_level(&self) -> ngx_uint_t {
+        self.log_level().saturating_add(1).min(NGX_LOG_INFO as ngx_uint_t)
+    }
+
+    /// Takes from the level above what this level does not set.
+    pub(crate) fn inherit(&mut self, previous: &Self) {
+        self.limits = self.limits.take().or_else(|| previous.limits.clone());
+        self.pass = self.pass.take().or_else(|| previous.pass.clone());
+        self.timeout = self.timeout.or(previous.timeout);
+        self.on_error = self.on_error.or(previous.on_error);
+        self.status = self.status.or(previous.status);
+        self.error_status = self.error_status.or(previous.error_status);
+        self.forms = self.forms.or(previous.forms);
+        self.body = self.body.or(previous.body);
+        self.dry_run = self.dry_run.or(previous.dry_run);
+        self.log_level = self.log_level.or(previous.log_level);
+        self.ipv6_prefix = self.ipv6_prefix.or(previous.ipv6_prefix);
+        self.deny_cache = self.deny_cache.or(previous.deny_cache);
+        // For the blocks in a location that have no handler of their own, such as `if`.
+        self.metrics = self.metrics.or(previous.metrics);
+    }
+}

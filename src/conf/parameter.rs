@@ -1,0 +1,42 @@
+//! The parameters of a limit, as they are read from the configuration or from a variable.
+
+use rate_limit_core::algorithm::{Algorithm, BurstParameter};
+use rate_limit_core::rate::{self, Rate};
+
+use super::error::LimitError;
+
+/// `rate=`.
+pub(crate) fn rate(text: &str) -> Result<Rate, LimitError> {
+    text.parse::<Rate>().map_err(|error| {
+        let (value, reason) = (text.to_owned(), error.to_string());
+        LimitError::Invalid { parameter: "rate", value, reason }
+    })
+}
+
+/// `burst=` or `capacity=`, as the algorithm has it.
+pub(crate) fn burst(algorithm: Algorithm, text: &str) -> Result<u64, LimitError> {
+    match algorithm.burst_parameter() {
+        BurstParameter::Burst => number("burst", text, 0),
+        _ => number("capacity", text, 1),
+    }
+}
+
+/// `cost=`.
+pub(crate) fn cost(text: &str) -> Result<u64, LimitError> {
+    number("cost", text, 0)
+}
+
+/// `delay=`.
+pub(crate) fn delay(text: &str) -> Result<u64, LimitError> {
+    number("delay", text, 0)
+}
+
+fn number(parameter: &'static str, text: &str, least: u64) -> Result<u64, LimitError> {
+    match rate::whole(text) {
+        Ok(number) if number >= least => Ok(number),
+        _ => {
+            let expected = format!("a number from {least} to {}", rate::MAX_EXACT);
+            Err(LimitError::invalid(parameter, text, &expected))
+        }
+    }
+}

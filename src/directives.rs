@@ -1,0 +1,196 @@
+//! The directives of the module: their table, and what each sets.
+
+use std::ffi::{c_char, c_void};
+use std::ptr;
+
+use ngx::ffi::{
+    NGX_CONF_1MORE, NGX_CONF_BLOCK, NGX_CONF_NOARGS, NGX_CONF_TAKE1, NGX_HTTP_LOC_CONF,
+    NGX_HTTP_LOC_CONF_OFFSET, NGX_HTTP_MAIN_CONF, NGX_HTTP_MAIN_CONF_OFFSET, NGX_HTTP_SRV_CONF,
+    NGX_LOG_ERR, NGX_LOG_INFO, NGX_LOG_NOTICE, NGX_LOG_WARN, ngx_command_t, ngx_conf_t, ngx_int_t,
+    ngx_uint_t,
+};
+use ngx::http::{HttpModuleLocationConf, NgxHttpCoreModule};
+use ngx::ngx_string;
+use rate_limit_core::limit::is_name;
+use rate_limit_core::text::fields::{Forms, Reset};
+use rate_limit_core::text::{body, metrics};
+
+use crate::conf::{LocationConf, MainConf, OnError, Pass};
+use crate::shm;
+
+mod directive;
+mod error;
+mod limit;
+mod merge;
+mod server;
+mod store;
+mod tls;
+
+use directive::{Directive, command};
+use error::ConfError;
+pub(crate) use merge::{complete, merge_location};
+
+const EVERYWHERE: ngx_uint_t =
+    (NGX_HTTP_MAIN_CONF | NGX_HTTP_SRV_CONF | NGX_HTTP_LOC_CONF) as ngx_uint_t;
+const TAKE1: ngx_uint_t = EVERYWHERE | NGX_CONF_TAKE1 as ngx_uint_t;
+const LOCATION: ngx_uint_t = (NGX_HTTP_LOC_CONF | NGX_CONF_NOARGS | NGX_CONF_TAKE1) as ngx_uint_t;
+const ONE_OR_MORE: ngx_uint_t = EVERYWHERE | NGX_CONF_1MORE as ngx_uint_t;
+
+/// Every directive of the module.
+pub(crate) static mut COMMANDS: [ngx_command_t; 16] = [
+    command!("rate_limit_redis", ONE_OR_MORE, limit::add),
+    command!("rate_limit_redis_pass", TAKE1, set_store),
+    command!("rate_limit_redis_timeout", TAKE1, set_timeout),
+    command!("rate_limit_redis_on_error", TAKE1, set_on_error),
+    command!("rate_limit_redis_status", TAKE1, set_status),
+    command!("rate_limit_redis_error_status", TAKE1, set_error_status),
+    command!("rate_limit_redis_headers", ONE_OR_MORE, set_headers),
+    command!("rate_limit_redis_body", TAKE1, set_body),
+    command!("rate_limit_redis_dry_run", TAKE1, set_dry_run),
+    command!("rate_limit_redis_log_level", TAKE1, set_log_level),
+    command!("rate_limit_redis_ipv6_prefix", TAKE1, set_ipv6_prefix),
+    command!("rate_limit_redis_deny_cache", TAKE1, set_deny_cache),
+    command!("rate_limit_redis_metrics", LOCATION, set_metrics),
+    ngx_command_t {
+        name: ngx_string!("rate_limit_redis_shared_memory"),
+        type_: (NGX_HTTP_MAIN_CONF | NGX_CONF_TAKE1) as ngx_uint_t,
+        set: Some(set_shared_memory),
+        conf: NGX_HTTP_MAIN_CONF_OFFSET,
+        offset: 0,
+        post: ptr::null_mut(),
+    },
+    ngx_command_t {
+        name: ngx_string!("rate_limit_redis_store"),
+        type_: (NGX_HTTP_MAIN_CONF | NGX_CONF_BLOCK | NGX_CONF_TAKE1) as ngx_uint_t,
+        set: Some(store::set_block),
+        conf: NGX_HTTP_MAIN_CONF_OFFSET,
+        offset: 0,
+        post: ptr::null_mut(),
+    },
+    ngx_command_t::empty(),
+];
+
+fn set_store(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), ConfError> {
+    let reference = directive.value()?;
+    let pass = match is_name(reference) {
+        true => Pass::Named(reference, directive.place()),
+        // Now, so that errors name this line.
+        false => Pass::Store(store::at(directive.main()?, directive.cf(), reference)?),
+    };
+    directive.once(&mut conf.pass, pass)
+}
+
+fn set_timeout(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), ConfError> {
+    let timeout = directive.time()?;
+    directive.once(&mut conf.timeout, timeout)
+}
+
+fn set_on_error(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), ConfError> {
+    let policies =
+        [("open", OnError::Open), ("closed", OnError::Closed), ("local", OnError::Local)];
+    directive.choose(&mut conf.on_error, &policies)
+}
+
+fn set_status(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), ConfError> {
+    let status = status(directive)?;
+    directive.once(&mut conf.status, status)
+}
+
+fn set_error_status(
+    conf: &mut LocationConf,
+    directive: &mut Directive<'_>,
+) -> Result<(), ConfError> {
+    let status = status(directive)?;
+    directive.once(&mut conf.error_status, status)
+}
+
+fn status(directive: &Directive<'_>) -> Result<ngx_int_t, ConfError> {
+    let value = directive.value()?;
+    match value.parse() {
+        Ok(status @ 400..=599) if value.len() == 3 => Ok(status),
+        _ => Err(directive.invalid(value, "a number between 400 and 599")),
+    }
+}
+
+fn set_headers(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), ConfError> {
+    let mut forms = Forms::default();
+    let names: Vec<_> = directive.arguments().map(directive::text).collect::<Result<_, _>>()?;
+    if names != ["off"] {
+        for name in names {
+            let repeated = match name {
+                "x-ratelimit" => forms.x_ratelimit.replace(Reset::Seconds).is_some(),
+                "x-ratelimit-epoch" => forms.x_ratelimit.replace(Reset::Epoch).is_some(),
+                "ratelimit" => std::mem::replace(&mut forms.ratelimit, true),
+                "ietf" => std::mem::replace(&mut forms.ietf, true),
+                _ => return Err(directive.invalid(name, HEADER_FORMS)),
+            };
+            if repeated {
+                return Err(directive.invalid(name, HEADER_FORMS));
+            }
+        }
+    }
+    directive.once(&mut conf.forms, forms)
+}
+
+const HEADER_FORMS: &str = "\"off\", or any of \"x-ratelimit\" or \"x-ratelimit-epoch\", \
+                            \"ratelimit\" and \"ietf\", each once";
+
+fn set_body(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), ConfError> {
+    let forms =
+        [("html", body::Form::Html), ("json", body::Form::Json), ("problem", body::Form::Problem)];
+    directive.choose(&mut conf.body, &forms)
+}
+
+fn set_dry_run(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), ConfError> {
+    directive.choose(&mut conf.dry_run, &[("on", true), ("off", false)])
+}
+
+fn set_ipv6_prefix(
+    conf: &mut LocationConf,
+    directive: &mut Directive<'_>,
+) -> Result<(), ConfError> {
+    let prefix = directive.number(1, 128)?;
+    directive.once(&mut conf.ipv6_prefix, prefix as u32)
+}
+
+fn set_deny_cache(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), ConfError> {
+    directive.choose(&mut conf.deny_cache, &[("on", true), ("off", false)])
+}
+
+/// Makes the location the metrics page.
+fn set_metrics(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), ConfError> {
+    match directive.arguments().next() {
+        None => directive.once(&mut conf.metrics, None)?,
+        Some(_) => {
+            let forms = metrics::Form::ALL.map(|form| (form.name(), Some(form)));
+            directive.choose(&mut conf.metrics, &forms)?;
+        }
+    }
+    let core = NgxHttpCoreModule::location_conf_mut(directive.cf());
+    core.ok_or(ConfError::NoConf("location"))?.handler = Some(crate::metrics::handle);
+    Ok(())
+}
+
+fn set_log_level(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), ConfError> {
+    let levels = [
+        ("info", NGX_LOG_INFO as ngx_uint_t),
+        ("notice", NGX_LOG_NOTICE as ngx_uint_t),
+        ("warn", NGX_LOG_WARN as ngx_uint_t),
+        ("error", NGX_LOG_ERR as ngx_uint_t),
+    ];
+    directive.choose(&mut conf.log_level, &levels)
+}
+
+unsafe extern "C" fn set_shared_memory(
+    cf: *mut ngx_conf_t,
+    _command: *mut ngx_command_t,
+    conf: *mut c_void,
+) -> *mut c_char {
+    let set = |main: &mut MainConf, directive: &mut Directive<'_>| {
+        let size = directive.size(shm::LEAST_SIZE)?;
+        directive.once(&mut main.memory_size, size)
+    };
+    // SAFETY: NGINX passes its configuration context and the configuration that create_main_conf
+    // made.
+    unsafe { directive::run(set, &mut *cf, &mut *conf.cast::<MainConf>()) }
+}

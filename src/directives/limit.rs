@@ -1,0 +1,195 @@
+//! `rate_limit_redis`.
+
+use std::rc::Rc;
+
+use ngx::ffi::{NGX_LOG_WARN, ngx_str_t};
+use rate_limit_core::algorithm::leaky_bucket::Undelayed;
+use rate_limit_core::algorithm::{Algorithm, BurstParameter};
+use rate_limit_core::limit::is_name;
+
+use super::directive::{Directive, text};
+use super::error::ConfError;
+use crate::conf::{ComplexValue, Limit, LimitError, LocationConf, Parameters, Setting, parameter};
+
+const DEFAULT_NAME: &str = "default";
+
+/// Adds the limit of a line, or none for `off`.
+pub(super) fn add(conf: &mut LocationConf, line: &mut Directive<'_>) -> Result<(), ConfError> {
+    if line.arguments().next().is_some_and(|first| first.as_bytes() == b"off") {
+        if line.arguments().count() > 1 {
+            return Err(LimitError::OffWithParameters.into());
+        }
+        return match conf.limits.replace(Vec::new()) {
+            None => Ok(()),
+            Some(_) => Err(LimitError::OffBesideAnother.into()),
+        };
+    }
+    if conf.limits.as_ref().is_some_and(Vec::is_empty) {
+        return Err(LimitError::OffBesideAnother.into());
+    }
+    let limit = read(line)?;
+    line.main()?.define(&limit)?;
+    conf.limits.get_or_insert_default().push(Rc::new(limit));
+    Ok(())
+}
+
+fn read(line: &mut Directive<'_>) -> Result<Limit, ConfError> {
+    let mut words = line.arguments();
+    let key = words.next().and_then(|word| text(word).ok());
+    let key = key.filter(|key| !key.starts_with("rate=")).ok_or(LimitError::NoKey)?;
+    let words = Words::read(words)?;
+
+    let name = words.name.unwrap_or(DEFAULT_NAME);
+    if !is_name(name) {
+        return Err(LimitError::name(name).into());
+    }
+    let algorithm = words.algorithm()?;
+    let rate = words.rate.ok_or(LimitError::NoRate)?;
+    let burst = words.burst(algorithm)?;
+    let undelayed = words.undelayed(algorithm)?;
+    let place = line.place();
+
+    let cf = line.cf();
+    let limit = Limit::new(Parameters {
+        key: ComplexValue::compile(cf, key)?,
+        name,
+        algorithm,
+        rate: Setting::compile(cf, rate, parameter::rate)?,
+        burst: burst
+            .map(|text| Setting::compile(cf, text, |text| parameter::burst(algorithm, text)))
+            .transpose()?,
+        cost: Setting::compile(cf, words.cost.unwrap_or("1"), parameter::cost)?,
+        undelayed,
+        written: words.written(algorithm),
+        place,
+    })?;
+    if let Some((cost, most)) = limit.excessive_cost() {
+        ngx::ngx_conf_log_error!(
+            NGX_LOG_WARN,
+            cf,
+            "\"cost={cost}\" is above all that the limit \"{name}\" can hold, {most}: every \
+             request will be rejected"
+        );
+    }
+    Ok(limit)
+}
+
+/// The parameters of a line, as they are written.
+#[derive(Default)]
+struct Words {
+    rate: Option<&'static str>,
+    name: Option<&'static str>,
+    algorithm: Option<&'static str>,
+    capacity: Option<&'static str>,
+    burst: Option<&'static str>,
+    refill: Option<&'static str>,
+    cost: Option<&'static str>,
+    delay: Option<&'static str>,
+    nodelay: bool,
+}
+
+impl Words {
+    fn read<'a>(words: impl Iterator<Item = &'a ngx_str_t>) -> Result<Self, ConfError> {
+        let mut read = Self::default();
+        for word in words {
+            let word = text(word)?;
+            let unknown = || LimitError::Unknown(word.to_owned());
+            if word == "nodelay" {
+                if std::mem::replace(&mut read.nodelay, true) {
+                    return Err(LimitError::Duplicate("nodelay".to_owned()).into());
+                }
+                continue;
+            }
+            let (name, value) = word.split_once('=').ok_or_else(unknown)?;
+            let slot = match name {
+                "rate" => &mut read.rate,
+                "name" => &mut read.name,
+                "algorithm" => &mut read.algorithm,
+                "capacity" => &mut read.capacity,
+                "burst" => &mut read.burst,
+                "refill" => &mut read.refill,
+                "cost" => &mut read.cost,
+                "delay" => &mut read.delay,
+                _ => return Err(unknown().into()),
+            };
+            if slot.replace(value).is_some() {
+                return Err(LimitError::Duplicate(format!("{name}=")).into());
+            }
+        }
+        Ok(read)
+    }
+
+    fn algorithm(&self) -> Result<Algorithm, LimitError> {
+        let algorithm = match self.algorithm {
+            None => Algorithm::default(),
+            Some(name) => Algorithm::from_name(name).ok_or_else(|| {
+                let mut known = Algorithm::ALL.map(Algorithm::name).to_vec();
+                known.dedup();
+                LimitError::invalid("algorithm", name, &format!("one of {}", known.join(", ")))
+            })?,
+        };
+        match (algorithm, self.refill) {
+            (_, None) => Ok(algorithm),
+            (Algorithm::TokenBucket, Some("continuous")) => Ok(Algorithm::TokenBucket),
+            (Algorithm::TokenBucket, Some("interval")) => Ok(Algorithm::IntervalBucket),
+            (Algorithm::TokenBucket, Some(other)) => {
+                Err(LimitError::invalid("refill", other, "continuous or interval"))
+            }
+            (_, Some(other)) => Err(foreign("refill", other, algorithm)),
+        }
+    }
+
+    /// The burst parameter that belongs to the algorithm.
+    fn burst(&self, algorithm: Algorithm) -> Result<Option<&'static str>, LimitError> {
+        let own = algorithm.burst_parameter();
+        match (self.capacity, self.burst) {
+            (Some(value), _) if own != BurstParameter::Capacity => {
+                Err(foreign("capacity", value, algorithm))
+            }
+            (_, Some(value)) if own != BurstParameter::Burst => {
+                Err(foreign("burst", value, algorithm))
+            }
+            (capacity, burst) => Ok(capacity.or(burst)),
+        }
+    }
+
+    /// The part of the excess that a leaky bucket does not delay.
+    fn undelayed(&self, algorithm: Algorithm) -> Result<Option<Undelayed>, LimitError> {
+        if algorithm != Algorithm::LeakyBucket {
+            return match (self.delay, self.nodelay) {
+                (None, false) => Ok(None),
+                (Some(value), _) => Err(foreign("delay", value, algorithm)),
+                (None, true) => {
+                    Err(LimitError::Foreign { parameter: "nodelay".to_owned(), algorithm })
+                }
+            };
+        }
+        match (self.delay, self.nodelay) {
+            (None, false) => Ok(Some(Undelayed::UpTo(0))),
+            (None, true) => Ok(Some(Undelayed::All)),
+            (Some(text), false) => Ok(Some(Undelayed::UpTo(parameter::delay(text)?))),
+            (Some(_), true) => Err(LimitError::DelayAndNodelay),
+        }
+    }
+
+    /// What the name stands for, store aside, as it is written.
+    fn written(&self, algorithm: Algorithm) -> String {
+        let mut text = format!("algorithm={}", algorithm.name());
+        for (name, value) in [
+            ("rate", self.rate),
+            ("capacity", self.capacity),
+            ("burst", self.burst),
+            ("refill", self.refill),
+        ] {
+            if let Some(value) = value {
+                text += &format!(" {name}={value}");
+            }
+        }
+        text
+    }
+}
+
+/// The error that `name=value` is not a parameter of the algorithm.
+fn foreign(name: &str, value: &str, algorithm: Algorithm) -> LimitError {
+    LimitError::Foreign { parameter: format!("{name}={value}"), algorithm }
+}

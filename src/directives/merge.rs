@@ -1,0 +1,103 @@
+//! From the directives of all levels to the configuration of each location.
+
+use std::ffi::{c_char, c_void};
+
+use ngx::core::{NGX_CONF_OK, Status};
+use ngx::ffi::{ngx_conf_t, ngx_http_location_queue_t};
+use ngx::http::{HttpModuleLocationConf, NgxHttpCoreModule};
+
+use super::error::ConfError;
+use super::{directive, store};
+use crate::conf::{LimitError, LocationConf, Pass};
+
+/// The store of limits without `rate_limit_redis_pass`.
+const DEFAULT_STORE: &str = "redis://127.0.0.1:6379";
+
+/// Completes the configuration of `http` after all others.
+pub(crate) fn complete(cf: &mut ngx_conf_t) -> Status {
+    match bind_outside(cf) {
+        Ok(()) => Status::NGX_OK,
+        Err(error) => {
+            directive::fail(cf, &error);
+            Status::NGX_ERROR
+        }
+    }
+}
+
+/// Binds the last limits, and adds the shared memory.
+fn bind_outside(cf: &mut ngx_conf_t) -> Result<(), ConfError> {
+    let main = directive::main(cf)?;
+    main.bind_outside()?;
+    main.add_zone(cf).ok_or(ConfError::NoZone)
+}
+
+/// Completes a server's or a location's configuration from the level above it.
+pub(crate) unsafe extern "C" fn merge_location(
+    cf: *mut ngx_conf_t,
+    previous: *mut c_void,
+    conf: *mut c_void,
+) -> *mut c_char {
+    // SAFETY: NGINX passes its configuration context and two configurations that create_loc_conf
+    // made, of different levels.
+    let (cf, previous, conf) =
+        unsafe { (&mut *cf, &*previous.cast::<LocationConf>(), &mut *conf.cast::<LocationConf>()) };
+    conf.inherit(previous);
+    match find_store(cf, conf).and_then(|()| bind_limits(cf, conf)) {
+        Ok(()) => NGX_CONF_OK,
+        Err(error) => directive::fail(cf, &error),
+    }
+}
+
+/// Finds the store of a name: all blocks have been read by now.
+fn find_store(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfError> {
+    let Some(Pass::Named(name, place)) = &conf.pass else { return Ok(()) };
+    let unknown = || ConfError::NoStore { name, place: place.clone() };
+    let index = directive::main(cf)?.find(name).ok_or_else(unknown)?;
+    conf.pass = Some(Pass::Store(index));
+    Ok(())
+}
+
+/// Binds the limits of a location to their store.
+fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfError> {
+    if conf.limits().is_empty() {
+        return Ok(());
+    }
+    let main = directive::main(cf)?;
+    let index = match conf.pass {
+        Some(Pass::Store(index)) => index,
+        _ => store::at(main, cf, DEFAULT_STORE)?,
+    };
+    conf.pass = Some(Pass::Store(index));
+    let store = main.store_mut(index).ok_or(LimitError::NoStore)?;
+    store.allow_timeout(conf.timeout());
+    if only_passes_on(cf) {
+        main.add_outside(conf.limits(), index);
+        return Ok(());
+    }
+    store.mark_used();
+    Ok(main.bind(conf.limits(), index)?)
+}
+
+/// Whether this is the level of a server with a `location /`. Its limits are inherited by locations;
+/// they apply to no request but the few that no location matches: those whose URI does not begin
+/// with a slash, as after `rewrite ^ foo` or `X-Accel-Redirect: foo`.
+fn only_passes_on(cf: &ngx_conf_t) -> bool {
+    let core = NgxHttpCoreModule::location_conf(cf);
+    let Some(core) = core.filter(|core| core.name.len == 0 && !core.locations.is_null()) else {
+        return false;
+    };
+    // SAFETY: until they are sorted, after all modules have merged their configurations, the
+    // locations of a server are a queue of this type, whose head is no element.
+    unsafe {
+        let mut next = (*core.locations).next;
+        while next != core.locations {
+            let location = &*next.cast::<ngx_http_location_queue_t>();
+            if location.inclusive.as_ref().is_some_and(|location| location.name.as_bytes() == b"/")
+            {
+                return true;
+            }
+            next = (*next).next;
+        }
+    }
+    false
+}
