@@ -29,6 +29,7 @@ use crate::rate::MILLISECOND;
 use crate::redis::endpoint::Endpoint;
 use crate::redis::script::Scripts;
 
+mod action;
 mod backoff;
 mod breaker;
 mod coalescer;
@@ -38,6 +39,7 @@ mod deadlines;
 mod handshake;
 mod health;
 mod in_flight;
+mod key;
 mod node;
 mod receive;
 mod refresh;
@@ -49,22 +51,27 @@ mod tests;
 mod topology;
 mod transport;
 
+pub use action::{Action, Level};
 pub use command::{Charge, Definition};
-pub use connection::{ConnectionKey, Fault, SILENCE};
+pub use connection::{Fault, SILENCE};
 pub use handshake::{Handshake, Step};
-pub use node::{Counts, Node, NodeKey, Target, View};
-pub use request::{Answer, RequestKey, Trouble};
-pub use slab::Key;
+pub use key::{ConnectionKey, Key, NodeKey, RequestKey};
+pub use node::{Counts, Node, Target, View};
+pub use request::{Answer, Trouble};
 
 use coalescer::Coalescer;
-use command::{Command, CommandKey};
+use command::Command;
 use connection::Connection;
 use deadlines::Deadlines;
+use key::CommandKey;
 use node::{Nodes, Settings};
 use refresh::Refresh;
 use request::Request;
 use slab::Slab;
 use topology::Topology;
+use topology::cluster::Cluster;
+use topology::sentinel::Sentinel;
+use topology::single::Single;
 
 /// How many requests of a worker may wait for one store; more are refused at once.
 pub const MAX_WAITING: usize = 65_536;
@@ -120,53 +127,6 @@ pub struct Server {
     pub targets: Vec<Target>,
 }
 
-/// What the owner of a client has to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Call [`Client::on_turn_end`] when the events of this turn have been dealt with.
-    EndTurn,
-    /// Find the addresses of a host, and call [`Client::on_resolved`].
-    Resolve {
-        /// The connection that needs them.
-        connection: ConnectionKey,
-        /// The host name.
-        host: String,
-        /// The port.
-        port: u16,
-    },
-    /// Connect, and call [`Client::on_connected`] or [`Client::on_lost`].
-    Connect(ConnectionKey, Target),
-    /// Send the [output](Client::output).
-    Send(ConnectionKey),
-    /// Close the connection, or give up connecting or resolving. There may be none.
-    Close(ConnectionKey),
-    /// The request has an [outcome](Client::outcome).
-    Complete(RequestKey),
-    /// Take the [counts](Client::take_counts) of the node.
-    Count(NodeKey),
-    /// The [view](Node::view) of the node has changed.
-    View(NodeKey),
-    /// The node is gone; nothing names it any more.
-    Remove(NodeKey),
-    /// The node is down, for this reason, as far as this client can tell.
-    Down(NodeKey, String),
-    /// The node is up again, as far as this client can tell.
-    Up(NodeKey),
-    /// Something is wrong with a node that is there: worth a line in a log, but not for each request.
-    Complain(NodeKey, String),
-    /// Log a line.
-    Log(Level, String),
-}
-
-/// How important a line of a log is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// An administrator should know.
-    Error,
-    /// All is well, but something has changed.
-    Notice,
-}
-
 /// A Redis client. See the [module](self).
 #[derive(Debug)]
 pub struct Client {
@@ -175,9 +135,9 @@ pub struct Client {
     connections_a_node: usize,
     patience: u64,
     random: Random,
-    requests: Slab<Request>,
-    commands: Slab<Command>,
-    connections: Slab<Connection>,
+    requests: Slab<key::Requests, Request>,
+    commands: Slab<key::Commands, Command>,
+    connections: Slab<key::Connections, Connection>,
     nodes: Nodes,
     topology: Box<dyn Topology>,
     /// Whether the keys of a command must be in one slot.
@@ -206,7 +166,11 @@ pub struct Client {
 impl Client {
     /// A client that is not connected. `scripts` are those that the commands run.
     pub fn new(config: Config, scripts: Arc<Scripts>) -> Self {
-        let topology = topology::of_kind(&config.kind, &config.store);
+        let topology: Box<dyn Topology> = match &config.kind {
+            Kind::Single => Box::new(Single::default()),
+            Kind::Sentinel(name) => Box::new(Sentinel::new(name)),
+            Kind::Cluster => Box::new(Cluster::new(&config.store)),
+        };
         let data_handshake = Handshake::new(&config.account, &config.client_name, scripts.all());
         let settings = Settings {
             account: config.account,

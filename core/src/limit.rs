@@ -3,11 +3,12 @@
 use crate::algorithm::Algorithm;
 use crate::rate::{Interval, Rate};
 
+pub mod error;
+
+pub use error::{MAX_LOG, QuotaError};
+
 /// The longest name of a limit, in bytes.
 pub const MAX_NAME: usize = 64;
-
-/// The longest log, in entries: see `sliding_log.rs` for what it costs.
-pub const MAX_LOG: u64 = 100_000;
 
 /// Whether `name` may name a limit: 1 to 64 of `A-Z a-z 0-9 _ - .`.
 pub fn is_name(name: &str) -> bool {
@@ -22,23 +23,6 @@ pub struct Quota {
     rate: Rate,
     terms: (u64, u64),
     limit: u64,
-}
-
-/// Why no quota can be made of a rate and a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum QuotaError {
-    /// A limit of nothing.
-    #[error("must be at least 1")]
-    Zero,
-    /// An empty quota would take over a hundred years to become whole.
-    #[error("would take more than a hundred years to refill at this rate")]
-    TooSlow,
-    /// The numbers would leave the range in which Redis counts exactly.
-    #[error("is too large to be counted exactly at this rate")]
-    TooLarge,
-    /// A log of so many entries would take too long to keep.
-    #[error("is more than the {MAX_LOG} entries that a sliding_log may have")]
-    TooLong,
 }
 
 impl Quota {

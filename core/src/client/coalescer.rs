@@ -6,7 +6,7 @@
 //! many requests there are. A held command is sent after a small part of its requests' timeout in
 //! any case: over a long path nobody waits for two round trips.
 
-use super::command::CommandKey;
+use super::key::CommandKey;
 use crate::rate::MILLISECOND;
 
 /// How many keys are remembered.

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use super::request::RequestKey;
-use super::slab::{Key, Recycle};
+use super::key::{CommandKey, RequestKey};
+use super::slab::Recycle;
 use crate::decision::Verdict;
 use crate::key::Head;
 use crate::limit::Quota;
@@ -45,9 +45,6 @@ pub struct Charge<'a> {
     /// A number that is another for other keys, limits and quotas, as good as always.
     pub digest: u64,
 }
-
-/// The name of a command.
-pub(super) type CommandKey = Key<Command>;
 
 /// A command.
 #[derive(Debug, Default)]

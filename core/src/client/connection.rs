@@ -16,14 +16,11 @@ use redis::Value;
 use super::backoff::Backoff;
 use super::handshake::{Handshake, Step};
 use super::in_flight::{InFlight, Sent};
-use super::node::NodeKey;
-use super::slab::{Key, Recycle};
+use super::key::NodeKey;
+use super::slab::Recycle;
 use crate::rate::{MILLISECOND, SECOND};
 use crate::redis::reply::{Framer, ProtocolError, Refusal, Reply};
 use crate::text::log::Escaped;
-
-/// The name of a connection.
-pub type ConnectionKey = Key<Connection>;
 
 /// A server that owes replies and sends nothing for so long, or for the store's patience if that is
 /// longer, is taken for dead.

@@ -3,9 +3,8 @@
 //! All requests with one timeout expire in the order in which they came, and there are few timeouts:
 //! so a queue for each of them does, where a heap would cost more for each request.
 
+use super::key::RequestKey;
 use std::collections::VecDeque;
-
-use super::request::RequestKey;
 
 /// The deadlines of requests.
 #[derive(Debug, Default)]

@@ -5,9 +5,9 @@
 //! timeout of any of its locations. What was never sent is no failure of the server, and the time
 //! for which the worker itself was away is taken off.
 
-use super::connection::{ConnectionKey, Fault, SILENCE, State};
+use super::connection::{Fault, SILENCE, State};
 use super::in_flight::Owner;
-use super::node::NodeKey;
+use super::key::{ConnectionKey, NodeKey};
 use super::{Action, Client};
 use crate::rate::MILLISECOND;
 

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::command::CommandKey;
+use super::key::CommandKey;
 
 /// Whose reply it is that comes next, and so what was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,14 +6,12 @@ use std::rc::Rc;
 
 use super::backoff::Backoff;
 use super::breaker::Breaker;
-use super::connection::{ConnectionKey, Usable};
+use super::connection::Usable;
 use super::handshake::Handshake;
-use super::slab::{Key, Recycle, Slab};
+use super::key::{self, ConnectionKey, NodeKey};
+use super::slab::{Recycle, Slab};
 use crate::metrics::{Command, ErrorKind};
 use crate::redis::endpoint::{Address, Endpoint};
-
-/// The name of a node.
-pub type NodeKey = Key<Node>;
 
 /// An address to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -236,7 +234,7 @@ pub(super) struct Settings {
 #[derive(Debug)]
 pub(super) struct Nodes {
     settings: Settings,
-    slab: Slab<Node>,
+    slab: Slab<key::Nodes, Node>,
     /// Those of the configuration first, which stay; then those that were discovered.
     current: Vec<NodeKey>,
     seeds: usize,

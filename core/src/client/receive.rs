@@ -1,10 +1,10 @@
 //! Replies, and what follows from them.
 
 use super::Client;
-use super::command::{Command, CommandKey, Member, Stage};
-use super::connection::{Connection, ConnectionKey, Fault, Incoming};
+use super::command::{Command, Member, Stage};
+use super::connection::{Connection, Fault, Incoming};
 use super::in_flight::{Owner, Sent};
-use super::node::NodeKey;
+use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::request::{self, Trouble};
 use crate::decision::Verdict;
 use crate::metrics::ErrorKind;

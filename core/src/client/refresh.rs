@@ -4,13 +4,13 @@
 //! is lost or a breaker opens, often while a master is missing, and every now and then. One node
 //! after the other is queried until one knows. Commands that have no node wait for that, once.
 
-use super::command::{CommandKey, Stage};
-use super::connection::ConnectionKey;
+use super::command::Stage;
 use super::in_flight::Owner;
-use super::node::{NodeKey, Role};
+use super::key::{CommandKey, ConnectionKey, NodeKey};
+use super::node::Role;
 use super::request::Trouble;
 use super::topology::Layout;
-use super::{Action, Client, Level};
+use super::{Action, Client};
 use crate::rate::{MILLISECOND, SECOND};
 use crate::redis::reply::Reply;
 
@@ -322,6 +322,3 @@ impl Client {
         self.actions.push_back(Action::Remove(node));
     }
 }
-
-/// How a line about the topology is logged.
-pub(super) type Line = (Level, String);

@@ -1,12 +1,8 @@
 //! A request that waits for its decision.
 
-use super::command::CommandKey;
-use super::node::NodeKey;
-use super::slab::{Key, Recycle};
+use super::key::{CommandKey, NodeKey};
+use super::slab::Recycle;
 use crate::decision::Verdict;
-
-/// The name of a request.
-pub type RequestKey = Key<Request>;
 
 /// Why a request was not decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

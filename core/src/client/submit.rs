@@ -1,11 +1,10 @@
 //! From a request to commands, and to the queue of a connection.
 
 use super::coalescer::longest_hold;
-use super::command::{Charge, Command, CommandKey, Member, Stage};
-use super::connection::ConnectionKey;
+use super::command::{Charge, Command, Member, Stage};
 use super::in_flight::Owner;
-use super::node::NodeKey;
-use super::request::{self, Answer, Request, RequestKey, Trouble};
+use super::key::{CommandKey, ConnectionKey, NodeKey, RequestKey};
+use super::request::{self, Answer, Request, Trouble};
 use super::{Action, Client, MAX_WAITING};
 use crate::metrics::ErrorKind;
 use crate::redis::cluster::slot;

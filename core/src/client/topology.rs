@@ -5,16 +5,16 @@
 
 use redis::Value;
 
-use super::Kind;
-use super::node::{Node, NodeKey, Nodes, Role};
-use super::refresh::Line;
+use super::action::Level;
+use super::key::NodeKey;
+use super::node::{Node, Nodes, Role};
 use crate::metrics;
 use crate::redis::cluster::Map;
 use crate::redis::reply::Reply;
 
-mod cluster;
-mod sentinel;
-mod single;
+pub(super) mod cluster;
+pub(super) mod sentinel;
+pub(super) mod single;
 
 /// A kind of deployment.
 pub(super) trait Topology: std::fmt::Debug {
@@ -60,6 +60,9 @@ pub(super) trait Topology: std::fmt::Debug {
     }
 }
 
+/// A line about the topology for the log.
+pub(super) type Line = (Level, String);
+
 /// The topology, as a reply or a message describes it.
 #[derive(Debug)]
 pub(super) enum Layout {
@@ -78,15 +81,6 @@ pub(super) struct Query {
     /// The channel on which changes are published, if there is one. A connection that is subscribed
     /// to it takes no other command.
     pub(super) channel: Option<&'static str>,
-}
-
-/// The kind of deployment that is configured.
-pub(super) fn of_kind(kind: &Kind, store: &str) -> Box<dyn Topology> {
-    match kind {
-        Kind::Single => Box::new(single::Single::default()),
-        Kind::Sentinel(name) => Box::new(sentinel::Sentinel::new(name)),
-        Kind::Cluster => Box::new(cluster::Cluster::new(store)),
-    }
 }
 
 /// What a reply of the wrong kind comes to.

@@ -1,9 +1,10 @@
 //! Connections: made, used and lost.
 
-use super::command::{CommandKey, Member};
-use super::connection::{Connection, ConnectionKey, Fault, Next, State};
+use super::command::Member;
+use super::connection::{Connection, Fault, Next, State};
 use super::in_flight::Owner;
-use super::node::{NodeKey, Role, Target};
+use super::key::{CommandKey, ConnectionKey, NodeKey};
+use super::node::{Role, Target};
 use super::request::Trouble;
 use super::{Action, Client, Level};
 use crate::metrics::{self, ErrorKind};

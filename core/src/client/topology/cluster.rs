@@ -1,16 +1,16 @@
 //! A Redis Cluster.
 
-use super::{Layout, Query, Topology, unexpected};
-use crate::client::Level;
-use crate::client::node::{Node, NodeKey, Nodes};
-use crate::client::refresh::Line;
+use super::{Layout, Line, Query, Topology, unexpected};
+use crate::client::action::Level;
+use crate::client::key::NodeKey;
+use crate::client::node::{Node, Nodes};
 use crate::metrics::Command;
 use crate::redis::cluster::{Map, SLOTS};
 use crate::redis::reply::Reply;
 
 /// Each slot of keys belongs to one of the masters.
 #[derive(Debug)]
-pub(super) struct Cluster {
+pub(in crate::client) struct Cluster {
     /// As the store is shown.
     store: String,
     owners: Vec<Option<NodeKey>>,
@@ -19,7 +19,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    pub(super) fn new(store: &str) -> Self {
+    pub(in crate::client) fn new(store: &str) -> Self {
         Self { store: store.to_owned(), owners: vec![None; SLOTS], has_orphans: false }
     }
 

@@ -2,10 +2,10 @@
 
 use redis::Value;
 
-use super::{Layout, Query, Topology, unexpected};
-use crate::client::Level;
-use crate::client::node::{Node, NodeKey, Nodes, Role};
-use crate::client::refresh::Line;
+use super::{Layout, Line, Query, Topology, unexpected};
+use crate::client::action::Level;
+use crate::client::key::NodeKey;
+use crate::client::node::{Node, Nodes, Role};
 use crate::metrics::Command;
 use crate::redis::reply::Reply;
 use crate::redis::sentinel;
@@ -15,14 +15,14 @@ const CHANNEL: &str = "+switch-master";
 
 /// All keys are at the master that the sentinels name.
 #[derive(Debug)]
-pub(super) struct Sentinel {
+pub(in crate::client) struct Sentinel {
     /// What the sentinels call the master.
     name: String,
     master: Option<NodeKey>,
 }
 
 impl Sentinel {
-    pub(super) fn new(name: &str) -> Self {
+    pub(in crate::client) fn new(name: &str) -> Self {
         Self { name: name.to_owned(), master: None }
     }
 }

@@ -1,13 +1,13 @@
 //! One server.
 
-use super::{Layout, Query, Topology};
-use crate::client::node::{Node, NodeKey, Nodes};
-use crate::client::refresh::Line;
+use super::{Layout, Line, Query, Topology};
+use crate::client::key::NodeKey;
+use crate::client::node::{Node, Nodes};
 use crate::redis::reply::Reply;
 
 /// All keys are at one server.
 #[derive(Debug, Default)]
-pub(super) struct Single {
+pub(in crate::client) struct Single {
     master: Option<NodeKey>,
 }
 

@@ -1,0 +1,77 @@
+//! The names of entries.
+//!
+//! A key names one entry for ever. When the entry is removed its place is used again, but under
+//! another generation, so that an old key finds nothing. Lists of keys need no clean-up for that
+//! reason: what was cancelled is skipped when its turn comes.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+/// The name of a request.
+pub type RequestKey = Key<Requests>;
+/// The name of a connection.
+pub type ConnectionKey = Key<Connections>;
+/// The name of a node.
+pub type NodeKey = Key<Nodes>;
+/// The name of a command.
+pub(super) type CommandKey = Key<Commands>;
+
+/// The kind of entries that are requests.
+#[derive(Debug)]
+pub enum Requests {}
+/// The kind of entries that are connections.
+#[derive(Debug)]
+pub enum Connections {}
+/// The kind of entries that are nodes.
+#[derive(Debug)]
+pub enum Nodes {}
+/// The kind of entries that are commands.
+#[derive(Debug)]
+pub enum Commands {}
+
+/// The name of an entry of a kind.
+pub struct Key<K> {
+    index: u32,
+    /// Odd.
+    generation: u32,
+    marker: PhantomData<fn() -> K>,
+}
+
+impl<K> Key<K> {
+    /// The key of a place in a generation, which is odd.
+    pub(super) fn new(index: u32, generation: u32) -> Self {
+        Self { index, generation, marker: PhantomData }
+    }
+
+    pub(super) fn generation(self) -> u32 {
+        self.generation
+    }
+
+    /// The place of the entry: different for all that exist at one time.
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+}
+
+// Not derived: that would ask the same of the kind.
+impl<K> Clone for Key<K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for Key<K> {}
+
+impl<K> PartialEq for Key<K> {
+    fn eq(&self, other: &Self) -> bool {
+        (self.index, self.generation) == (other.index, other.generation)
+    }
+}
+
+impl<K> Eq for Key<K> {}
+
+impl<K> fmt::Debug for Key<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.index, self.generation)
+    }
+}
