@@ -203,7 +203,9 @@ impl Simulation {
             let plan = self.traffic.next(&mut self.outside.rng);
             self.workers[worker].on_request(plan, &mut self.outside);
         }
-        let at = self.outside.now() + self.outside.rng.u64(0..2 * self.gap);
+        // Few connections of clients are left of a worker that leaves.
+        let rarity = if self.workers[worker].is_leaving { 20 } else { 1 };
+        let at = self.outside.now() + self.outside.rng.u64(0..2 * self.gap * rarity);
         self.outside.alarm(at, Alarm::Requests(worker));
     }
 

@@ -16,7 +16,7 @@ use rate_limit_core::client::{
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::script::Scripts;
 
-use crate::ledger::{Ledger, RequestId};
+use crate::ledger::{Class, Ledger, RequestId};
 use crate::network::{ClientId, ConnectionId, End};
 use crate::traffic::Plan;
 use crate::watch::{Activity, Blame};
@@ -84,7 +84,7 @@ pub struct Worker {
     left: Vec<RequestId>,
     posted: VecDeque<Posted>,
     activity: Activity,
-    is_leaving: bool,
+    pub is_leaving: bool,
 }
 
 #[derive(Debug)]
@@ -414,8 +414,9 @@ impl Worker {
                 *byte = received;
             }
             self.client.on_received(key, count, now);
+            let arrived = outside.ledger.deliver(id, count);
             self.act(outside);
-            self.check_replies(key, id, count, outside);
+            self.check_replies(key, id, arrived);
         }
     }
 
@@ -424,14 +425,13 @@ impl Worker {
         &mut self,
         key: ConnectionKey,
         id: ConnectionId,
-        count: usize,
-        outside: &mut Outside,
+        arrived: Vec<(RequestId, Class)>,
     ) {
         if self.socket(key, id).is_none() {
-            // It was closed because of what came, and the rest was not read.
+            // It was closed, perhaps because of what came, and the rest was not read.
             return;
         }
-        for (request, class) in outside.ledger.deliver(id, count) {
+        for (request, class) in arrived {
             let Some(request) = self.request(request) else { continue };
             let parts = request.plan.parts.iter();
             for (part, answer) in parts.zip(self.client.answers(request.key)) {
