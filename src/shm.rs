@@ -231,7 +231,7 @@ impl Shared {
     /// one server, and one of them be refused.
     pub(crate) fn node(&self, name: &str, store: &str) -> &'static NodeRecord {
         let scope = key::fingerprint(store.as_bytes());
-        self.locked(|| record::find(self.nodes, name, scope))
+        self.locked(|| record::find_node(self.nodes, name, scope, &self.header.workers))
             .unwrap_or_else(|| Box::leak(Box::default()))
     }
 

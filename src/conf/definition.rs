@@ -1,5 +1,8 @@
 //! The names of limits.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use super::error::LimitError;
 use super::limit::Limit;
 use super::store::Store;
@@ -14,6 +17,8 @@ struct Definition {
     place: String,
     /// The reference of the store, and the place of the limit that was bound to it first.
     store: Option<(String, String)>,
+    /// Whether what it charges may be given back: see [`Definitions::mark_refundable`].
+    is_refundable: Rc<Cell<bool>>,
 }
 
 impl Definitions {
@@ -23,7 +28,8 @@ impl Definitions {
         match self.0.iter().find(|definition| definition.name == name) {
             None => {
                 let (written, place) = (written.to_owned(), limit.place().to_owned());
-                self.0.push(Definition { name, written, place, store: None });
+                let is_refundable = Rc::default();
+                self.0.push(Definition { name, written, place, store: None, is_refundable });
                 Ok(())
             }
             Some(first) if first.written == written => Ok(()),
@@ -50,6 +56,22 @@ impl Definitions {
     pub(super) fn store(&self, name: &str) -> Option<&str> {
         let definition = self.0.iter().find(|definition| definition.name == name)?;
         definition.store.as_ref().map(|(reference, _)| reference.as_str())
+    }
+
+    /// Says that the limit of this name applies together with others that may lie in other slots of a
+    /// cluster: it may be charged, and be given that back when another one rejects the request. A
+    /// rejection in between holds no longer than that takes.
+    pub(super) fn mark_refundable(&self, name: &str) {
+        if let Some(definition) = self.0.iter().find(|definition| definition.name == name) {
+            definition.is_refundable.set(true);
+        }
+    }
+
+    /// Whether what the limit of this name charges may be given back, which is known when all of the
+    /// configuration is read.
+    pub(super) fn refundable(&self, name: &str) -> Rc<Cell<bool>> {
+        let definition = self.0.iter().find(|definition| definition.name == name);
+        definition.map_or_else(Rc::default, |definition| Rc::clone(&definition.is_refundable))
     }
 
     /// Binds `limit` to a store. All limits of a name must have one store.

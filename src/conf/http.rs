@@ -106,7 +106,10 @@ impl MainConf {
         let store = self.stores.get(index).ok_or(LimitError::NoStore)?;
         for limit in limits {
             self.definitions.bind(limit, store)?;
-            limit.bind(index, store)?;
+            if store.is_cluster() && limits.len() > 1 {
+                self.definitions.mark_refundable(limit.name());
+            }
+            limit.bind(index, store, self.definitions.refundable(limit.name()))?;
         }
         Ok(())
     }

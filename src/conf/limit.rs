@@ -54,6 +54,8 @@ struct Bound {
     definition: Rc<Definition>,
     /// Identifies the limit in the memory of this machine.
     fingerprint: u64,
+    /// Whether what it charges may be given back because another limit rejects the request.
+    is_refundable: Rc<Cell<bool>>,
 }
 
 impl Limit {
@@ -110,7 +112,12 @@ impl Limit {
 /// The store of a limit.
 impl Limit {
     /// Binds the limit to the store of this index.
-    pub(super) fn bind(&self, index: usize, store: &Store) -> Result<(), LimitError> {
+    pub(super) fn bind(
+        &self,
+        index: usize,
+        store: &Store,
+        is_refundable: Rc<Cell<bool>>,
+    ) -> Result<(), LimitError> {
         let name = self.name();
         let head = Head::new(store.prefix(), name).ok_or_else(|| LimitError::name(name))?;
         self.bound.get_or_init(|| {
@@ -119,7 +126,8 @@ impl Limit {
             let command = known.map(|(quota, cost)| {
                 Prepared::new(&SCRIPTS, &Question { head: &head, key: b"", quota, cost })
             });
-            Bound { store: index, definition: Rc::new(Definition::new(head, command)), fingerprint }
+            let definition = Rc::new(Definition::new(head, command));
+            Bound { store: index, definition, fingerprint, is_refundable }
         });
         Ok(())
     }
@@ -127,6 +135,11 @@ impl Limit {
     /// The index of the store, once the limit is bound.
     pub(super) fn store(&self) -> Option<usize> {
         self.bound.get().map(|bound| bound.store)
+    }
+
+    /// Whether what it charges may be given back because another limit rejects the request.
+    pub(crate) fn is_refundable(&self) -> bool {
+        self.bound.get().is_some_and(|bound| bound.is_refundable.get())
     }
 
     /// What the commands of the limit have in common, once it is bound.

@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 
 use ngx::ffi::ngx_msec_t;
-use rate_limit_core::client::Config;
+use rate_limit_core::client::{Config, Kind};
 use rate_limit_core::rate::MILLISECOND;
 
 use crate::client::Driver;
@@ -49,6 +49,11 @@ impl Store {
     /// The beginning of every Redis key.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
+    }
+
+    /// Whether it is a Redis Cluster.
+    pub(super) fn is_cluster(&self) -> bool {
+        self.config.kind == Kind::Cluster
     }
 
     /// Whether requests will use it.

@@ -212,6 +212,20 @@ impl NodeRecord {
         }
     }
 
+    /// Whether no living worker has a connection to the node, made or to be made.
+    fn is_unused(&self, living: &[(usize, u32)]) -> bool {
+        let node = self.read(living);
+        node.ready == 0 && node.connecting == 0
+    }
+
+    /// Forgets all that was counted.
+    fn clear(&self) {
+        let states = [&self.down_since, &self.undecided, &self.complained];
+        let counters =
+            self.commands.iter().chain(&self.errors).chain([&self.decided, &self.waited]);
+        counters.chain(states).for_each(|counter| counter.store(0, Ordering::Relaxed));
+    }
+
     /// Marks the node as down since `now`; whether it was not marked before.
     pub(crate) fn mark_down(&self, now: u64) -> bool {
         self.down_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -260,6 +274,24 @@ pub(super) fn find<R: Named>(records: &'static [R], name: &str, scope: u64) -> O
     })?;
     record.name().write(wanted);
     Some(record)
+}
+
+/// The record of the node of this name in this scope. If there is no free one, it takes that of a node
+/// to which no living worker has a connection: in a cluster whose addresses change nodes come and go.
+/// `None` if there is none either. The caller has the lock.
+pub(super) fn find_node(
+    records: &'static [NodeRecord],
+    name: &str,
+    scope: u64,
+    living: &PerWorker,
+) -> Option<&'static NodeRecord> {
+    find(records, name, scope).or_else(|| {
+        let living = living.living();
+        let unused = records.iter().find(|record| record.is_unused(&living))?;
+        unused.clear();
+        unused.name.write(Name::words(name, scope));
+        Some(unused)
+    })
 }
 
 /// The records that are taken. The caller has the lock. A record is never freed.
