@@ -8,7 +8,7 @@ use ngx::ffi::{
     ngx_post_event, ngx_posted_events,
 };
 use ngx::http::{HttpModule, HttpModuleMainConf};
-use rate_limit_core::client::{RequestKey, Trouble};
+use rate_limit_core::client::{Error, RequestKey};
 use rate_limit_core::decision::{Decision, Source, Status, Verdict, tightest};
 use rate_limit_core::rate::MILLISECOND;
 
@@ -165,7 +165,7 @@ impl Context {
     }
 
     /// The outcome of the submission, once there is one.
-    pub(crate) fn outcome(&self) -> Option<Result<(), Trouble>> {
+    pub(crate) fn outcome(&self) -> Option<Result<(), Error>> {
         let Submission { driver, key } = self.submission.get()?;
         driver.outcome(key)
     }

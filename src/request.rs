@@ -13,7 +13,7 @@ use ngx::ffi::{
     ngx_post_event, ngx_posted_events,
 };
 use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf};
-use rate_limit_core::client::Trouble;
+use rate_limit_core::client::Error;
 use rate_limit_core::decision::{self, Decision, Source};
 use rate_limit_core::local::Mode;
 use rate_limit_core::text::log::{Escaped, Excess};
@@ -222,7 +222,7 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
 ///
 /// # Safety
 /// `r` must be valid.
-unsafe fn conclude(r: *mut ngx_http_request_t, context: &Context, outcome: Result<(), Trouble>) {
+unsafe fn conclude(r: *mut ngx_http_request_t, context: &Context, outcome: Result<(), Error>) {
     let conf = context.conf();
     let memory = local_memory(conf);
     let give_back = || {
@@ -231,7 +231,7 @@ unsafe fn conclude(r: *mut ngx_http_request_t, context: &Context, outcome: Resul
         }
     };
     context.take_verdicts();
-    let Err(trouble) = outcome else {
+    let Err(error) = outcome else {
         context.decide(Source::Redis);
         if context.is_rejected() {
             give_back();
@@ -240,7 +240,7 @@ unsafe fn conclude(r: *mut ngx_http_request_t, context: &Context, outcome: Resul
         return;
     };
     // SAFETY: the request is valid.
-    unsafe { debug!(log_of(r), "not decided by Redis: {trouble:?}") };
+    unsafe { debug!(log_of(r), "not decided by Redis: {error:?}") };
     give_back();
     match memory.map(|memory| decide_locally(context, memory, Mode::Outage)) {
         Some(Ok(_)) => context.decide(Source::Local),

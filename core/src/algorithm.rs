@@ -169,7 +169,7 @@ impl Algorithm {
         self == Self::SlidingLog
     }
 
-    /// Whether equal questions at one moment can be asked as one: see `Scripts::ask_times`.
+    /// Whether equal questions at one moment can be asked as one: see `Scripts::encode_repeated`.
     pub fn is_repeatable(self) -> bool {
         !self.stores_itself()
     }

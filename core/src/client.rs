@@ -57,7 +57,7 @@ pub use connection::{Fault, SILENCE};
 pub use handshake::{Handshake, Step};
 pub use key::{ConnectionKey, Key, NodeKey, RequestKey};
 pub use node::{Counts, Node, Target, View};
-pub use request::{Answer, Trouble};
+pub use request::{Answer, Error};
 
 use coalescer::Coalescer;
 use command::Command;
@@ -150,7 +150,7 @@ pub struct Client {
     /// Commands that are to be sent again, and when.
     retries: VecDeque<(CommandKey, u64)>,
     /// Commands that wait for a refresh of the topology, and what becomes of them without one.
-    parked: Vec<(CommandKey, Trouble)>,
+    parked: Vec<(CommandKey, Error)>,
     /// Connections that have something to be sent at the end of this turn.
     to_flush: Vec<ConnectionKey>,
     is_turn_end_due: bool,

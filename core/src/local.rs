@@ -27,9 +27,9 @@ use std::ops::Deref;
 
 use crate::algorithm::State;
 use crate::decision::Verdict;
-use crate::draft::{self, Draft};
 use crate::limit::Quota;
 use crate::table::Table;
+use crate::transaction::{self, Entry};
 
 /// When a decision is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub struct Charge {
 #[derive(Debug)]
 pub struct Charges {
     charges: Box<[Charge]>,
-    drafts: Vec<Option<Draft<u128>>>,
+    entries: Vec<Option<Entry<u128>>>,
 }
 
 /// What a limit says here.
@@ -79,11 +79,11 @@ pub enum Answer {
 /// `now` is the Unix time in µs. Answers in how many µs all of these quotas are whole again: when the
 /// last such time has passed, nothing is asked in [`Mode::Return`].
 pub fn decide(table: &mut Table<'_>, now: u64, mode: Mode, charges: &mut Charges) -> u64 {
-    let Charges { charges, drafts } = charges;
-    drafts.extend(charges.iter().map(|charge| charge.draft(table, now, mode)));
-    let passes = draft::decide(drafts, now, true);
-    let settle = |(charge, draft): (&mut Charge, _)| charge.settle(table, draft, passes);
-    let reset = charges.iter_mut().zip(drafts.drain(..)).map(settle).max();
+    let Charges { charges, entries } = charges;
+    entries.extend(charges.iter().map(|charge| charge.entry(table, now, mode)));
+    let passes = transaction::decide(entries, now, true);
+    let settle = |(charge, entry): (&mut Charge, _)| charge.settle(table, entry, passes);
+    let reset = charges.iter_mut().zip(entries.drain(..)).map(settle).max();
     reset.unwrap_or(0)
 }
 
@@ -100,8 +100,8 @@ pub fn give_back(table: &mut Table<'_>, now: u64, charges: &mut Charges) {
 impl FromIterator<Charge> for Charges {
     fn from_iter<I: IntoIterator<Item = Charge>>(charges: I) -> Self {
         let charges: Box<[_]> = charges.into_iter().collect();
-        let drafts = Vec::with_capacity(charges.len());
-        Self { charges, drafts }
+        let entries = Vec::with_capacity(charges.len());
+        Self { charges, entries }
     }
 }
 
@@ -125,13 +125,13 @@ impl Charge {
     }
 
     /// The limit's part in the decision, if it is to be asked.
-    fn draft(&self, table: &mut Table<'_>, now: u64, mode: Mode) -> Option<Draft<u128>> {
+    fn entry(&self, table: &mut Table<'_>, now: u64, mode: Mode) -> Option<Entry<u128>> {
         let stored = stored(table, self.digest);
         let asked = match mode {
             Mode::Outage => true,
             Mode::Return => stored.is_some() && self.reset(stored.clone(), now) > 0,
         };
-        asked.then(|| Draft::new(self.digest, self.quota, self.cost, stored))
+        asked.then(|| Entry::new(self.digest, self.quota, self.cost, stored))
     }
 
     /// How long the quota takes from now to be whole, in µs.
@@ -141,11 +141,11 @@ impl Charge {
 
     /// Takes note of the decision, and writes down what it has changed. Answers how long the quota
     /// takes from now to be whole, in µs.
-    fn settle(&mut self, table: &mut Table<'_>, draft: Option<Draft<u128>>, passes: bool) -> u64 {
+    fn settle(&mut self, table: &mut Table<'_>, entry: Option<Entry<u128>>, passes: bool) -> u64 {
         (self.answer, self.spent) = (Answer::Unasked, false);
-        let Some(draft) = draft else { return 0 };
-        let Some(verdict) = draft.verdict() else { return 0 };
-        if !store(table, self.digest, draft.change()) {
+        let Some(entry) = entry else { return 0 };
+        let Some(verdict) = entry.verdict() else { return 0 };
+        if !store(table, self.digest, entry.change()) {
             self.answer = Answer::NoRoom;
             return 0;
         }

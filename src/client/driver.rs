@@ -17,8 +17,8 @@ use ngx::ffi::{
     ngx_posted_events, ngx_random, ngx_worker,
 };
 use rate_limit_core::client::{
-    Action, Answer, Charge, Client, Config, ConnectionKey, Fault, Level, NodeKey, RequestKey,
-    Target, Trouble,
+    Action, Answer, Charge, Client, Config, ConnectionKey, Error, Fault, Level, NodeKey,
+    RequestKey, Target,
 };
 use rate_limit_core::rate::MILLISECOND;
 
@@ -154,7 +154,7 @@ impl Driver {
     }
 
     /// The outcome of a request, once there is one.
-    pub(crate) fn outcome(&self, key: RequestKey) -> Option<Result<(), Trouble>> {
+    pub(crate) fn outcome(&self, key: RequestKey) -> Option<Result<(), Error>> {
         self.state.borrow().client.outcome(key)
     }
 

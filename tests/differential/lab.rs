@@ -30,11 +30,11 @@ impl Step {
         Self { now, asked, times: 1, gives_back: false, expire: Vec::new() }
     }
 
-    pub fn ask_times(now: u64, asked: Asked, times: u32) -> Self {
+    pub fn encode_repeated(now: u64, asked: Asked, times: u32) -> Self {
         Self { times, ..Self::ask(now, vec![asked]) }
     }
 
-    pub fn give_back(now: u64, asked: Vec<Asked>) -> Self {
+    pub fn encode_refund(now: u64, asked: Vec<Asked>) -> Self {
         Self { gives_back: true, ..Self::ask(now, asked) }
     }
 }
@@ -160,9 +160,11 @@ impl Lab {
 pub fn words(scripts: &Scripts, by: By, step: &Step) -> Vec<String> {
     let (mut command, questions) = (Vec::new(), step.asked.iter().map(Asked::question));
     match (step.gives_back, step.times) {
-        (true, _) => scripts.give_back(&mut command, by, questions),
-        (false, 1) => scripts.ask(&mut command, by, questions),
-        (false, times) => scripts.ask_times(&mut command, by, step.asked[0].question(), times),
+        (true, _) => scripts.encode_refund(&mut command, by, questions),
+        (false, 1) => scripts.encode_charges(&mut command, by, questions),
+        (false, times) => {
+            scripts.encode_repeated(&mut command, by, step.asked[0].question(), times)
+        }
     }
     let lines = String::from_utf8(command).expect("a text");
     // After the number of words, each is a line, and has its length on the one before.
@@ -212,7 +214,7 @@ fn outcome(step: &Step, (reply, calls, lengths): Answer) -> Outcome {
 pub fn read(step: &Step, value: &Value) -> Vec<Option<Verdict>> {
     let mut frame = Vec::new();
     encode(&mut frame, value);
-    let Ok(Reply::Found(found)) = reply::parse(&frame) else { panic!("no answer: {value:?}") };
+    let Ok(Reply::Script(found)) = reply::parse(&frame) else { panic!("no answer: {value:?}") };
     if step.gives_back {
         let own = |entry| match entry {
             Entry::Integers(integers) => Some(Verdict::from_reply(integers).expect("a verdict")),

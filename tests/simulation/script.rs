@@ -140,7 +140,7 @@ impl<'a> Limit<'a> {
         if !self.gives_back {
             return algorithm.decide(state, now, &self.quota, cost);
         }
-        algorithm.give_back(state, now, &self.quota, cost);
+        algorithm.encode_refund(state, now, &self.quota, cost);
         algorithm.decide(&mut state.clone(), now, &self.quota, 0)
     }
 
@@ -354,7 +354,7 @@ mod tests {
     }
 
     fn verdicts(reply: &[u8], questions: &[Question<'_>]) -> Vec<Verdict> {
-        let Ok(Reply::Found(found)) = reply::parse(reply) else { panic!("{reply:?}") };
+        let Ok(Reply::Script(found)) = reply::parse(reply) else { panic!("{reply:?}") };
         let mut told = Vec::new();
         let questions = questions.iter().copied();
         assert!(answer::verdicts(found, questions, |_, verdict| told.push(verdict)));
@@ -363,7 +363,7 @@ mod tests {
 
     fn ask(questions: &[Question<'_>], database: &mut Database, now: u64) -> Vec<Verdict> {
         let mut bytes = Vec::new();
-        Scripts::new().ask(&mut bytes, By::Sha, questions.iter().copied());
+        Scripts::new().encode_charges(&mut bytes, By::Sha, questions.iter().copied());
         let (reply, charges) = run_encoded(&bytes, database, now);
         let verdicts = verdicts(&reply, questions);
         let pass = verdicts.iter().all(|verdict| verdict.allowed);
@@ -404,7 +404,7 @@ mod tests {
     fn one_limit_is_decided_several_times() {
         let question = question(Algorithm::Gcra, "1r/m", 5, 2);
         let (mut bytes, mut database) = (Vec::new(), Database::default());
-        Scripts::new().ask_times(&mut bytes, By::Sha, question, 4);
+        Scripts::new().encode_repeated(&mut bytes, By::Sha, question, 4);
         let (_, charges) = run_encoded(&bytes, &mut database, NOW);
         assert_eq!((charges[0].times, charges[0].passed, charges[0].cost), (4, 2, 2));
         assert_eq!(ask(&[Question { cost: 0, ..question }], &mut database, NOW)[0].remaining, 1);
@@ -416,7 +416,7 @@ mod tests {
             let question = question(algorithm, "10r/d", 10, 4);
             let (mut bytes, mut database) = (Vec::new(), Database::default());
             ask(&[question], &mut database, NOW);
-            Scripts::new().give_back(&mut bytes, By::Sha, std::iter::once(question));
+            Scripts::new().encode_refund(&mut bytes, By::Sha, std::iter::once(question));
             let (_, charges) = run_encoded(&bytes, &mut database, NOW);
             assert!(charges[0].gives_back && charges[0].cost == 4);
             assert_eq!(ask(&[question], &mut database, NOW)[0].remaining, 6, "{algorithm:?}");
@@ -438,7 +438,7 @@ mod tests {
         ask(&[question(Algorithm::SlidingLog, "1r/m", 1, 1)], &mut database, NOW);
         let mut bytes = Vec::new();
         let other = question(Algorithm::Gcra, "1r/m", 1, 1);
-        Scripts::new().ask(&mut bytes, By::Sha, std::iter::once(other));
+        Scripts::new().encode_charges(&mut bytes, By::Sha, std::iter::once(other));
         let mut input = Input::default();
         input.push(&bytes);
         let (command, mut out) = (input.next().unwrap(), Vec::new());

@@ -450,7 +450,7 @@ pub mod tests {
     pub fn ask(by: By, keys: &[&str]) -> Vec<u8> {
         let mut bytes = Vec::new();
         let questions = keys.iter().map(|key| question(key.as_bytes()));
-        Scripts::new().ask(&mut bytes, by, questions);
+        Scripts::new().encode_charges(&mut bytes, by, questions);
         bytes
     }
 
@@ -534,7 +534,7 @@ pub mod tests {
         assert!(send(&ask(By::Source, &["k"])).starts_with("-READONLY"));
         let mut bytes = Vec::new();
         let costly = Question { cost: 9, ..question(b"k") };
-        Scripts::new().ask(&mut bytes, By::Sha, std::iter::once(costly));
+        Scripts::new().encode_charges(&mut bytes, By::Sha, std::iter::once(costly));
         assert_eq!(send(&bytes), "$13\r\n1763683200 0 \r\n");
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use rate_limit_core::client::{
-    Action, Client, Config, ConnectionKey, Fault, RequestKey, Target, Trouble,
+    Action, Client, Config, ConnectionKey, Error, Fault, RequestKey, Target,
 };
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::script::Scripts;
@@ -675,10 +675,10 @@ impl Worker {
 }
 
 impl Request {
-    fn check_outcome(&self, outcome: Result<(), Trouble>, outside: &Outside) {
-        let Err(trouble) = outcome else { return };
+    fn check_outcome(&self, outcome: Result<(), Error>, outside: &Outside) {
+        let Err(error) = outcome else { return };
         let (id, timeout) = (self.plan.id, self.plan.timeout);
-        if trouble == Trouble::Timeout {
+        if error == Error::Timeout {
             let began = self.began.expect("the end of the turn");
             let is_over = outside.now() >= began + timeout;
             assert!(is_over, "request {id} timed out too early");
@@ -686,9 +686,9 @@ impl Request {
         // A short timeout may end before the reply comes over this network, and any timeout while the
         // machine is stopped.
         let is_short = timeout < 100 * MILLISECOND || outside.pause.end > self.submitted;
-        let is_excused = trouble == Trouble::Timeout && is_short;
+        let is_excused = error == Error::Timeout && is_short;
         let is_strict = outside.is_strict(self.submitted);
-        assert!(is_excused || !is_strict, "request {id} was not decided: {trouble:?}");
+        assert!(is_excused || !is_strict, "request {id} was not decided: {error:?}");
     }
 }
 

@@ -8,7 +8,7 @@ use crate::decision::Verdict;
 use crate::key::Head;
 use crate::limit::Quota;
 use crate::redis::answer;
-use crate::redis::reply::Found;
+use crate::redis::reply::ScriptReply;
 use crate::redis::script::{By, Prepared, Question, Scripts};
 
 /// What follows from a line of the configuration and its store.
@@ -198,16 +198,16 @@ impl Command {
         let single = self.single();
         let times = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
         match single {
-            _ if self.is_refund => scripts.give_back(out, self.by, self.questions()),
+            _ if self.is_refund => scripts.encode_refund(out, self.by, self.questions()),
             Some(charge) if times > 1 => {
-                scripts.ask_times(out, self.by, question(charge), times);
+                scripts.encode_repeated(out, self.by, question(charge), times);
             }
             Some(Charge { definition, key, .. })
                 if let (By::Sha, Some(prepared)) = (self.by, &definition.prepared) =>
             {
-                prepared.ask(out, key);
+                prepared.encode(out, key);
             }
-            _ => scripts.ask(out, self.by, self.questions()),
+            _ => scripts.encode_charges(out, self.by, self.questions()),
         }
     }
 }
@@ -215,7 +215,7 @@ impl Command {
 impl Command {
     /// Reads what a script has found: the verdicts on each charge, or on the only charge for each
     /// member. `false`, and none is read, if the reply is not one to this command.
-    pub(super) fn read(&self, found: Found<'_>, mut add: impl FnMut(Verdict)) -> bool {
+    pub(super) fn read(&self, found: ScriptReply<'_>, mut add: impl FnMut(Verdict)) -> bool {
         match self.single() {
             _ if self.is_refund => true,
             Some(charge) => {

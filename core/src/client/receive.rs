@@ -5,12 +5,12 @@ use super::command::{Command, Member, Stage};
 use super::connection::{Connection, Fault, Incoming};
 use super::in_flight::{Owner, Sent};
 use super::key::{CommandKey, ConnectionKey, NodeKey};
-use super::request::{self, Trouble};
+use super::request::{self, Error};
 use crate::decision::Verdict;
 use crate::metrics::ErrorKind;
 use crate::rate::MILLISECOND;
 use crate::redis::cluster::Redirect;
-use crate::redis::reply::{self, Found, Refusal, RefusalKind, Reply};
+use crate::redis::reply::{self, Refusal, RefusalKind, Reply, ScriptReply};
 use crate::redis::script::By;
 use crate::text::log::Escaped;
 
@@ -114,7 +114,7 @@ impl Client {
     ) -> Result<(), Fault> {
         match reply {
             Reply::Error(refusal) => return self.on_refused(key, &refusal, node, now),
-            Reply::Found(found) => {
+            Reply::Script(found) => {
                 if !was_overdue {
                     self.on_answered(node);
                 }
@@ -131,7 +131,7 @@ impl Client {
     fn read_verdicts(
         &mut self,
         key: CommandKey,
-        found: Found<'_>,
+        found: ScriptReply<'_>,
         node: NodeKey,
         now: u64,
     ) -> bool {
@@ -194,7 +194,7 @@ impl Client {
     fn on_misunderstood(&mut self, key: CommandKey, node: NodeKey, now: u64) {
         self.count_error(node, ErrorKind::Protocol);
         self.complain(node, "does not answer as a script of ours would".to_owned());
-        self.fail(key, Trouble::Refused, now);
+        self.fail(key, Error::Refused, now);
     }
 }
 
@@ -216,11 +216,11 @@ impl Client {
             RefusalKind::TryAgain if is_cluster => self.try_again(key, refusal, node, now),
             RefusalKind::ClusterDown if is_cluster => {
                 self.complain(node, refused(refusal));
-                self.park(key, Trouble::Refused, now);
+                self.park(key, Error::Refused, now);
             }
             RefusalKind::NotReady | RefusalKind::ReadOnly => {
                 self.count_undecided(key, node);
-                self.park(key, Trouble::Refused, now);
+                self.park(key, Error::Refused, now);
                 return Err(Fault::Unfit(refusal.text.clone()));
             }
             _ => self.give_up(key, refusal, node, now),
@@ -251,7 +251,7 @@ impl Client {
         };
         let known = self.nodes.find(&host, redirect.port);
         if known.is_none() && self.nodes.current().len() >= MAX_NODES {
-            return self.fail(key, Trouble::Refused, now);
+            return self.fail(key, Error::Refused, now);
         }
         let node = self.find_or_add_node(&host, redirect.port);
         let is_asking = refusal.kind == RefusalKind::Ask;
@@ -329,7 +329,7 @@ impl Client {
             },
         );
         self.complain(node, refused(refusal));
-        self.fail(key, Trouble::Refused, now);
+        self.fail(key, Error::Refused, now);
     }
 }
 

@@ -8,7 +8,7 @@ use super::command::Stage;
 use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::node::Role;
-use super::request::Trouble;
+use super::request::Error;
 use super::topology::Layout;
 use super::{Action, Client};
 use crate::rate::{MILLISECOND, SECOND};
@@ -66,14 +66,14 @@ impl Refresh {
 impl Client {
     /// Keeps a command until the topology was refreshed. If that was done for it before, or there is
     /// nothing to refresh, it fails.
-    pub(super) fn park(&mut self, key: CommandKey, trouble: Trouble, now: u64) {
+    pub(super) fn park(&mut self, key: CommandKey, error: Error, now: u64) {
         let can_refresh = self.topology.query().is_some();
         let Some(command) = self.commands.get_mut(key) else { return };
         if !can_refresh || std::mem::replace(&mut command.has_waited, true) {
-            return self.fail(key, trouble, now);
+            return self.fail(key, error, now);
         }
         command.stage = Stage::Waiting;
-        self.parked.push((key, trouble));
+        self.parked.push((key, error));
         self.want_refresh(now);
     }
 
@@ -86,8 +86,8 @@ impl Client {
 
     /// There is no new topology for the commands that wait for one.
     fn fail_parked(&mut self, now: u64) {
-        for (key, trouble) in std::mem::take(&mut self.parked) {
-            self.fail(key, trouble, now);
+        for (key, error) in std::mem::take(&mut self.parked) {
+            self.fail(key, error, now);
         }
     }
 }

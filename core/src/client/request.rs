@@ -6,7 +6,7 @@ use crate::decision::Verdict;
 
 /// Why a request was not decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum Error {
     /// The server was known to be down, or no server was known.
     Down,
     /// Too many others wait.
@@ -35,7 +35,7 @@ pub struct Request {
     pub(super) stage: Stage,
     /// The latest of its commands.
     pub(super) command: Option<CommandKey>,
-    trouble: Option<Trouble>,
+    error: Option<Error>,
 }
 
 /// What became of one charge of a request.
@@ -66,7 +66,7 @@ impl Recycle for Request {
         self.open = 0;
         self.stage = Stage::Waiting;
         self.command = None;
-        self.trouble = None;
+        self.error = None;
     }
 }
 
@@ -101,20 +101,20 @@ impl Request {
     }
 
     /// Notes why one of its commands has no reply. The first reason is the one to be shown.
-    pub(super) fn on_trouble(&mut self, trouble: Trouble) {
-        self.trouble.get_or_insert(trouble);
+    pub(super) fn on_error(&mut self, error: Error) {
+        self.error.get_or_insert(error);
     }
 
     /// What came of it, once that is known: one limit's rejection is enough, else all must have
     /// answered.
-    pub(super) fn outcome(&self) -> Option<Result<(), Trouble>> {
+    pub(super) fn outcome(&self) -> Option<Result<(), Error>> {
         if self.stage != Stage::Done {
             return None;
         }
         let is_rejected =
             self.answers.iter().any(|answer| answer.verdict.is_some_and(|it| !it.allowed));
-        Some(match self.trouble {
-            Some(trouble) if !is_rejected => Err(trouble),
+        Some(match self.error {
+            Some(error) if !is_rejected => Err(error),
             _ => Ok(()),
         })
     }

@@ -4,7 +4,7 @@ use super::coalescer::longest_hold;
 use super::command::{Charge, Command, Member, Stage};
 use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey, RequestKey};
-use super::request::{self, Answer, Request, Trouble};
+use super::request::{self, Answer, Error, Request};
 use super::{Action, Client, MAX_WAITING};
 use crate::metrics::ErrorKind;
 use crate::redis::cluster::slot;
@@ -46,7 +46,7 @@ impl Client {
     }
 
     /// What came of a request, once that is known.
-    pub fn outcome(&self, key: RequestKey) -> Option<Result<(), Trouble>> {
+    pub fn outcome(&self, key: RequestKey) -> Option<Result<(), Error>> {
         self.requests.get(key)?.outcome()
     }
 
@@ -111,7 +111,7 @@ impl Client {
             self.count(node, |node| node.count_undecided(1));
             self.on_overload(node);
         }
-        self.settle(member, Err(Trouble::Overload));
+        self.settle(member, Err(Error::Overload));
     }
 
     fn on_overload(&mut self, node: NodeKey) {
@@ -241,7 +241,7 @@ impl Client {
         let Some(slot) = self.commands.get(key).map(|command| command.slot) else { return };
         match self.topology.route(slot) {
             Some(node) => self.enqueue(key, node, false, now),
-            None => self.park(key, Trouble::Down, now),
+            None => self.park(key, Error::Down, now),
         }
     }
 
@@ -253,38 +253,38 @@ impl Client {
         let slot = command.slot;
         match self.connection_for(node, slot) {
             Ok(connection) => self.push(connection, Owner::Command(key), now),
-            Err(trouble) => self.refuse(key, node, trouble, now),
+            Err(error) => self.refuse(key, node, error, now),
         }
     }
 
     /// The connection for a slot: so the commands about a key stay in order, and in one batch.
-    fn connection_for(&self, node: NodeKey, slot: u16) -> Result<ConnectionKey, Trouble> {
+    fn connection_for(&self, node: NodeKey, slot: u16) -> Result<ConnectionKey, Error> {
         let node = self.nodes.get(node).filter(|node| !node.breaker.is_open());
         let connections = node.map_or(&[][..], |node| &node.connections);
         let start = usize::from(slot).checked_rem(connections.len()).unwrap_or(0);
         let (before, from) = connections.split_at(start);
-        let mut trouble = Trouble::Down;
+        let mut error = Error::Down;
         for key in from.iter().chain(before) {
             match self.connections.get(*key) {
                 Some(connection) if !connection.accepts() => {}
                 Some(connection) if connection.queue.len() >= MAX_WAITING => {
-                    trouble = Trouble::Overload;
+                    error = Error::Overload;
                 }
                 Some(_) => return Ok(*key),
                 None => {}
             }
         }
-        Err(trouble)
+        Err(error)
     }
 
     /// A node takes no command now.
-    fn refuse(&mut self, key: CommandKey, node: NodeKey, trouble: Trouble, now: u64) {
-        match trouble {
-            Trouble::Overload => self.on_overload(node),
+    fn refuse(&mut self, key: CommandKey, node: NodeKey, error: Error, now: u64) {
+        match error {
+            Error::Overload => self.on_overload(node),
             _ => self.count_error(node, ErrorKind::Down),
         }
         self.count_undecided(key, node);
-        self.fail(key, trouble, now);
+        self.fail(key, error, now);
     }
 
     /// Adds something to the queue of a connection, and connects if need be.
@@ -326,23 +326,23 @@ impl Client {
     }
 
     /// No reply to a command will come.
-    pub(super) fn fail(&mut self, key: CommandKey, trouble: Trouble, now: u64) {
+    pub(super) fn fail(&mut self, key: CommandKey, error: Error, now: u64) {
         let Some(command) = self.commands.get_mut(key) else { return };
         let members = std::mem::take(&mut command.members);
         let follower = command.follower;
         self.commands.remove(key);
-        members.into_iter().for_each(|member| self.settle(member, Err(trouble)));
+        members.into_iter().for_each(|member| self.settle(member, Err(error)));
         if let Some(follower) = follower {
             self.send_held(follower, now);
         }
     }
 
     /// A command of a request has an outcome; its verdicts are noted already.
-    pub(super) fn settle(&mut self, member: Member, outcome: Result<(), Trouble>) {
+    pub(super) fn settle(&mut self, member: Member, outcome: Result<(), Error>) {
         let Some(request) = self.requests.get_mut(member.request) else { return };
         request.open = request.open.saturating_sub(1);
-        if let Err(trouble) = outcome {
-            request.on_trouble(trouble);
+        if let Err(error) = outcome {
+            request.on_error(error);
         }
         if request.open > 0 {
             return;
@@ -368,7 +368,7 @@ impl Client {
 
     fn expire(&mut self, key: RequestKey) {
         let Some(request) = self.requests.get_mut(key) else { return };
-        request.on_trouble(Trouble::Timeout);
+        request.on_error(Error::Timeout);
         request.stage = request::Stage::Done;
         let mut unanswered: Vec<_> = request
             .answers

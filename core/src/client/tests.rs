@@ -176,7 +176,7 @@ fn a_good_connection_is_replaced_at_once_and_only_what_was_sent_is_lost() {
     assert_eq!(played.sent_keys(), "a");
     let unsent = played.submit("b");
     assert!(Played::is_connecting(&played.lose()));
-    assert_eq!(played.client.outcome(sent), Some(Err(Trouble::Lost)));
+    assert_eq!(played.client.outcome(sent), Some(Err(Error::Lost)));
     assert_eq!(played.client.outcome(unsent), None);
     played.accept_handshake();
     played.turn();
@@ -234,9 +234,9 @@ fn a_failed_attempt_fails_all_that_wait() {
     played.turn();
     let actions = played.lose();
     assert!(actions.contains(&Action::Down(played.node(), "closed".to_owned())));
-    assert_eq!(played.client.outcome(first), Some(Err(Trouble::Lost)));
+    assert_eq!(played.client.outcome(first), Some(Err(Error::Lost)));
     let second = played.submit("b");
-    assert_eq!(played.client.outcome(second), Some(Err(Trouble::Down)));
+    assert_eq!(played.client.outcome(second), Some(Err(Error::Down)));
     let delay = played.client.timer().unwrap() - played.now;
     played.wait(delay);
     played.accept_handshake();
@@ -285,7 +285,7 @@ fn waiting_requests_are_bounded() {
         (0..MAX_WAITING).map(|number| played.submit(&number.to_string())).collect();
     assert!(requests.iter().all(|request| played.client.outcome(*request).is_none()));
     let refused = played.submit("one more");
-    assert_eq!(played.client.outcome(refused), Some(Err(Trouble::Overload)));
+    assert_eq!(played.client.outcome(refused), Some(Err(Error::Overload)));
 }
 
 #[test]
@@ -383,7 +383,7 @@ fn a_deadline_counts_from_the_end_of_the_turn() {
     played.sent();
     assert_eq!(played.wait(TIMEOUT - 1), []);
     assert!(played.wait(1).contains(&Action::Complete(request)));
-    assert_eq!(played.client.outcome(request), Some(Err(Trouble::Timeout)));
+    assert_eq!(played.client.outcome(request), Some(Err(Error::Timeout)));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::connection::{Connection, Fault, Next, State};
 use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::node::{Role, Target};
-use super::request::Trouble;
+use super::request::Error;
 use super::{Action, Client, Level};
 use crate::metrics::{self, ErrorKind};
 use crate::redis::command::pack;
@@ -237,7 +237,7 @@ impl Client {
         let Some(command) = self.commands.get_mut(key) else { return };
         command.members.retain(|member| member.request != first.request);
         let is_unneeded = command.members.is_empty();
-        self.settle(first, Err(Trouble::Lost));
+        self.settle(first, Err(Error::Lost));
         match is_unneeded {
             true => self.commands.remove(key),
             false => self.drop_gone(key),
@@ -360,7 +360,7 @@ impl Client {
             match owner {
                 Owner::Command(command) => {
                     self.count_undecided(command, node);
-                    self.fail(command, Trouble::Lost, now);
+                    self.fail(command, Error::Lost, now);
                 }
                 owner => self.lose_other(owner, node, now),
             }
@@ -373,7 +373,7 @@ impl Client {
             match owner {
                 Owner::Command(command) => {
                     self.count_undecided(command, node);
-                    self.park(command, Trouble::Lost, now);
+                    self.park(command, Error::Lost, now);
                 }
                 owner => self.lose_other(owner, node, now),
             }

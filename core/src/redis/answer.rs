@@ -4,11 +4,11 @@
 //! decides the same; so Redis, which everybody shares, is spared the reckoning. A limit that stores
 //! itself answers for itself.
 
-use super::reply::{Entry, Found};
+use super::reply::{Entry, ScriptReply};
 use super::script::Question;
 use crate::algorithm::State;
 use crate::decision::Verdict;
-use crate::draft::{self, Draft};
+use crate::transaction::{self, Entry as Pending};
 
 /// So many limits are decided without an allocation.
 const FEW: usize = 8;
@@ -16,7 +16,7 @@ const FEW: usize = 8;
 /// Tells the verdict on each of `questions`, which were asked at once and all or nothing. `false`,
 /// and none is told, if this is no answer to them.
 pub fn verdicts<'q>(
-    found: Found<'_>,
+    found: ScriptReply<'_>,
     questions: impl Iterator<Item = Question<'q>> + Clone,
     mut tell: impl FnMut(usize, Verdict),
 ) -> bool {
@@ -28,19 +28,19 @@ pub fn verdicts<'q>(
     if questions.count() != found.clone().count() || !asked.clone().all(is_answered) {
         return false;
     }
-    let mut drafts = asked.clone().map(draft);
-    let mut few: [_; FEW] = std::array::from_fn(|_| drafts.next().flatten());
+    let mut pending = asked.clone().map(pending_entry);
+    let mut few: [_; FEW] = std::array::from_fn(|_| pending.next().flatten());
     let mut many: Vec<_>;
-    let drafts = if asked.clone().nth(FEW).is_none() {
+    let pending = if asked.clone().nth(FEW).is_none() {
         &mut few[..]
     } else {
-        many = asked.clone().map(draft).collect();
+        many = asked.clone().map(pending_entry).collect();
         &mut many[..]
     };
     let others_allow = asked.clone().filter_map(own_verdict).all(|verdict| verdict.allowed);
-    draft::decide(drafts, found.now(), others_allow);
-    for (index, (asked, draft)) in asked.zip(drafts).enumerate() {
-        let decided = draft.as_ref().and_then(Draft::verdict);
+    transaction::decide(pending, found.now(), others_allow);
+    for (index, (asked, entry)) in asked.zip(pending).enumerate() {
+        let decided = entry.as_ref().and_then(Pending::verdict);
         if let Some(verdict) = decided.or_else(|| own_verdict(asked)) {
             tell(index, verdict);
         }
@@ -51,7 +51,7 @@ pub fn verdicts<'q>(
 /// Tells the verdicts on a question that was asked so many times at once, one after the other.
 /// `false`, and none is told, if this is no answer to it. What stores itself is only asked once.
 pub fn repeated(
-    found: Found<'_>,
+    found: ScriptReply<'_>,
     question: &Question<'_>,
     times: u32,
     mut tell: impl FnMut(u32, Verdict),
@@ -103,10 +103,10 @@ fn state((question, entry): Asked<'_, '_>) -> Option<State> {
 }
 
 /// The part of a limit that does not store itself in the decision of all.
-fn draft<'q>(asked: Asked<'q, '_>) -> Option<Draft<Key<'q>>> {
+fn pending_entry<'q>(asked: Asked<'q, '_>) -> Option<Pending<Key<'q>>> {
     let Question { head, key, quota, cost } = asked.0;
     matches!(asked.1, Entry::Stored(_))
-        .then(|| Draft::new(Key { head, key }, quota, cost, state(asked)))
+        .then(|| Pending::new(Key { head, key }, quota, cost, state(asked)))
 }
 
 /// A Redis key in its two parts, which are compared as one.
@@ -164,9 +164,9 @@ mod tests {
     const LOG_ALLOWS: &[u8] = b"*4\r\n:1\r\n:2\r\n:60000000\r\n:0\r\n";
     const LOG_REJECTS: &[u8] = b"*4\r\n:0\r\n:0\r\n:60000000\r\n:5\r\n";
 
-    fn found(answer: &[u8]) -> Found<'_> {
+    fn found(answer: &[u8]) -> ScriptReply<'_> {
         match reply::parse(answer).unwrap() {
-            Reply::Found(found) => found,
+            Reply::Script(found) => found,
             other => panic!("{other:?}"),
         }
     }

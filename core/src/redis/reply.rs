@@ -23,7 +23,7 @@ const MAX_DEPTH: usize = 8;
 #[derive(Debug, PartialEq)]
 pub enum Reply<'a> {
     /// The answer of a script.
-    Found(Found<'a>),
+    Script(ScriptReply<'a>),
     /// A refusal.
     Error(Refusal),
     /// Anything else.
@@ -138,8 +138,8 @@ pub fn frame(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
 
 /// Reads one whole `frame`.
 pub fn parse(frame: &[u8]) -> Result<Reply<'_>, ProtocolError> {
-    if let Some(found) = Found::new(frame) {
-        return Ok(Reply::Found(found));
+    if let Some(found) = ScriptReply::new(frame) {
+        return Ok(Reply::Script(found));
     }
     match redis::parse_redis_value(frame) {
         Ok(Value::ServerError(error)) => Ok(Reply::Error(Refusal {
@@ -255,7 +255,7 @@ fn integer(line: &[u8]) -> Option<i64> {
 /// What a script found, inside a frame: a string about a single limit, which starts with the time,
 /// or an array of the time and then something of each limit. It iterates over the limits.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found<'a> {
+pub struct ScriptReply<'a> {
     now: u64,
     entries: Entries<'a>,
 }
@@ -276,7 +276,7 @@ pub enum Entry<'a> {
     Integers([i64; Verdict::REPLY_LEN]),
 }
 
-impl<'a> Found<'a> {
+impl<'a> ScriptReply<'a> {
     /// What the script found, if `frame` is an answer of ours.
     fn new(frame: &'a [u8]) -> Option<Self> {
         let found = match frame.first()? {
@@ -312,7 +312,7 @@ impl<'a> Found<'a> {
     }
 }
 
-impl<'a> Iterator for Found<'a> {
+impl<'a> Iterator for ScriptReply<'a> {
     type Item = Entry<'a>;
 
     fn next(&mut self) -> Option<Entry<'a>> {
@@ -389,7 +389,7 @@ mod tests {
 
     fn found(frame: &[u8]) -> Option<(u64, Vec<Entry<'_>>)> {
         match parse(frame).unwrap() {
-            Reply::Found(found) => Some((found.now(), found.collect())),
+            Reply::Script(found) => Some((found.now(), found.collect())),
             Reply::Other(_) => None,
             Reply::Error(refusal) => panic!("{refusal:?}"),
         }

@@ -98,7 +98,7 @@ impl Scripts {
     /// Appends the command that asks `questions`, all at once and all or nothing, to `out`.
     ///
     /// What its answer means, [`answer::verdicts`](super::answer::verdicts) tells.
-    pub fn ask<'a>(
+    pub fn encode_charges<'a>(
         &self,
         out: &mut Vec<u8>,
         by: By,
@@ -111,15 +111,15 @@ impl Scripts {
     /// fit. What stores itself can only be asked once.
     ///
     /// What its answer means, [`answer::repeated`](super::answer::repeated) tells.
-    pub fn ask_times(&self, out: &mut Vec<u8>, by: By, question: Question<'_>, times: u32) {
+    pub fn encode_repeated(&self, out: &mut Vec<u8>, by: By, question: Question<'_>, times: u32) {
         self.encode_one(out, by, Sign::Spent, question, times);
     }
 
     /// Appends the command that gives back what `questions` have spent to `out`: of each as much
     /// as is still spent, whatever becomes of the others.
     ///
-    /// Its answer is of the kind that [`ask`](Self::ask) gets, and nobody is rejected.
-    pub fn give_back<'a>(
+    /// Its answer is of the kind that [`encode_charges`](Self::encode_charges) gets, and nobody is rejected.
+    pub fn encode_refund<'a>(
         &self,
         out: &mut Vec<u8>,
         by: By,
@@ -293,13 +293,13 @@ mod tests {
 
     fn words(by: By, questions: &[Question<'_>]) -> Vec<String> {
         let mut out = Vec::new();
-        Scripts::new().ask(&mut out, by, questions.iter().copied());
+        Scripts::new().encode_charges(&mut out, by, questions.iter().copied());
         parse(&out)
     }
 
     fn words_back(questions: &[Question<'_>]) -> Vec<String> {
         let mut out = Vec::new();
-        Scripts::new().give_back(&mut out, By::Sha, questions.iter().copied());
+        Scripts::new().encode_refund(&mut out, By::Sha, questions.iter().copied());
         parse(&out)
     }
 
@@ -326,7 +326,7 @@ mod tests {
             let quota = Quota::new(Algorithm::TokenBucket, rate, limit).unwrap();
             let mut out = Vec::new();
             let question = Question { quota, cost, ..question(b"k", 1) };
-            Scripts::new().ask_times(&mut out, By::Sha, question, times);
+            Scripts::new().encode_repeated(&mut out, By::Sha, question, times);
             parse(&out)[4..].join(" ")
         };
         assert_eq!(arguments("100r/m", 100, 1, 1), "100 600000");

@@ -28,8 +28,8 @@ impl Prepared {
     }
 
     /// Appends the command that asks about the client of this key to `out`: the same that
-    /// [`Scripts::ask`] makes.
-    pub fn ask(&self, out: &mut Vec<u8>, key: &[u8]) {
+    /// [`Scripts::encode_charges`] makes.
+    pub fn encode(&self, out: &mut Vec<u8>, key: &[u8]) {
         out.extend_from_slice(&self.before_key);
         line(out, b'$', self.head.len().saturating_add(key.len()));
         out.extend_from_slice(&self.head);
@@ -58,8 +58,8 @@ mod tests {
             for key in [&b"k"[..], b"", b"a\r\nb", &[b'x'; 300]] {
                 let (mut expected, mut found) = (b"before".to_vec(), b"before".to_vec());
                 let question = Question { key, ..question };
-                scripts.ask(&mut expected, By::Sha, std::iter::once(question));
-                prepared.ask(&mut found, key);
+                scripts.encode_charges(&mut expected, By::Sha, std::iter::once(question));
+                prepared.encode(&mut found, key);
                 assert_eq!(found, expected);
             }
         }

@@ -6,7 +6,7 @@ use crate::limit::Quota;
 
 /// A limit's part in a decision: what is stored under a key, and what would be.
 #[derive(Debug)]
-pub(crate) struct Draft<K> {
+pub(crate) struct Entry<K> {
     key: K,
     quota: Quota,
     cost: u64,
@@ -16,32 +16,32 @@ pub(crate) struct Draft<K> {
 }
 
 /// Decides at `now`. If all limits allow it, all spend; if one rejects it, or some other limit
-/// does not allow it either, none does, and the others answer for what they hold. Drafts may share
+/// does not allow it either, none does, and the others answer for what they hold. Entries may share
 /// a key: the second one sees what the first is about to spend. Answers whether they spend.
 pub(crate) fn decide<K: PartialEq>(
-    drafts: &mut [Option<Draft<K>>],
+    entries: &mut [Option<Entry<K>>],
     now: u64,
     others_allow: bool,
 ) -> bool {
-    each(drafts, |draft, earlier| draft.spend(earlier, now));
-    let passes = others_allow && drafts.iter().flatten().all(Draft::allows);
+    each(entries, |entry, earlier| entry.spend(earlier, now));
+    let passes = others_allow && entries.iter().flatten().all(Entry::allows);
     if !passes {
-        each(drafts, |draft, earlier| draft.spend_nothing(earlier, now));
+        each(entries, |entry, earlier| entry.spend_nothing(earlier, now));
     }
     passes
 }
 
-/// Does something with each draft, given those before it.
-fn each<K>(drafts: &mut [Option<Draft<K>>], act: impl Fn(&mut Draft<K>, &[Option<Draft<K>>])) {
-    for index in 0..drafts.len() {
-        let (earlier, later) = drafts.split_at_mut(index);
-        if let Some(Some(draft)) = later.first_mut() {
-            act(draft, earlier);
+/// Does something with each entry, given those before it.
+fn each<K>(entries: &mut [Option<Entry<K>>], act: impl Fn(&mut Entry<K>, &[Option<Entry<K>>])) {
+    for index in 0..entries.len() {
+        let (earlier, later) = entries.split_at_mut(index);
+        if let Some(Some(entry)) = later.first_mut() {
+            act(entry, earlier);
         }
     }
 }
 
-impl<K: PartialEq> Draft<K> {
+impl<K: PartialEq> Entry<K> {
     /// A limit that is to spend `cost`, where `stored` is what is stored under `key`.
     pub(crate) fn new(key: K, quota: Quota, cost: u64, stored: Option<State>) -> Self {
         Self { key, quota, cost, before: stored, after: None, verdict: None }
