@@ -30,11 +30,11 @@ impl Step {
         Self { now, asked, times: 1, gives_back: false, expire: Vec::new() }
     }
 
-    pub fn encode_repeated(now: u64, asked: Asked, times: u32) -> Self {
+    pub fn ask_times(now: u64, asked: Asked, times: u32) -> Self {
         Self { times, ..Self::ask(now, vec![asked]) }
     }
 
-    pub fn encode_refund(now: u64, asked: Vec<Asked>) -> Self {
+    pub fn give_back(now: u64, asked: Vec<Asked>) -> Self {
         Self { gives_back: true, ..Self::ask(now, asked) }
     }
 }

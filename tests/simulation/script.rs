@@ -140,7 +140,7 @@ impl<'a> Limit<'a> {
         if !self.gives_back {
             return algorithm.decide(state, now, &self.quota, cost);
         }
-        algorithm.encode_refund(state, now, &self.quota, cost);
+        algorithm.give_back(state, now, &self.quota, cost);
         algorithm.decide(&mut state.clone(), now, &self.quota, 0)
     }
 
