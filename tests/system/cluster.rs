@@ -472,3 +472,25 @@ fn without_a_master_process() {
     nginx.quit();
     assert_eq!(told(&nginx), Vec::<String>::new());
 }
+
+/// A rejection that another limit's refund may end is not cached; any other is.
+#[test]
+fn what_a_refund_may_end_is_not_cached() {
+    let cluster = steady(2, 0);
+    let nginx = Conf::new()
+        .http(&format!("rate_limit_redis_store edge {{ server {}; cluster on; }}", cluster.urls()[0]))
+        .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 1s;")
+        .decisions()
+        .server("location /both { rate_limit_redis $arg_k name=shared rate=1r/h;")
+        .server("rate_limit_redis $arg_k name=other rate=1r/h; try_files /index.html =404; }")
+        .server("location /shared { rate_limit_redis $arg_k name=shared rate=1r/h;")
+        .server("try_files /index.html =404; }")
+        .server("location /own { rate_limit_redis $arg_k name=own rate=1r/h; try_files /index.html =404; }")
+        .start();
+    let connected = || nginx.get("/own?k=first").decision().ends_with("redis");
+    wait_until(PATIENCE, connected, "a decision");
+    for (path, cached) in [("/shared?k=a", "REJECTED redis"), ("/own?k=a", "REJECTED cache")] {
+        let said: Vec<_> = (0..3).map(|_| nginx.get(path).decision().to_owned()).collect();
+        assert_eq!(said, ["PASSED redis", "REJECTED redis", cached], "{path}");
+    }
+}

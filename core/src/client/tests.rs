@@ -419,3 +419,35 @@ fn a_worker_that_leaves_while_a_server_is_down_connects_for_the_next_request() {
     assert_eq!(played.client.outcome(request), Some(Ok(())));
     assert!(played.turn().contains(&Action::Close(played.connection())));
 }
+
+/// Five slots of one node are five commands. That none is answered is one failure of the node.
+#[test]
+fn the_commands_of_one_request_are_one_failure() {
+    let mut played = Played::with(|config| {
+        config.kind = Kind::Cluster;
+        config.max_fails = 2;
+    });
+    played.client.start(0);
+    played.accept_handshake();
+    played.turn();
+    assert!(played.sent().contains("SLOTS"));
+    played.receive("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$8\r\n10.0.0.1\r\n:6379\r\n");
+    played.turn();
+    let quota = Quota::new(Algorithm::Gcra, "1r/m".parse().unwrap(), 3).unwrap();
+    let definition = Rc::clone(&played.definition);
+    let charge = |key: &'static [u8]| Charge {
+        definition: &definition,
+        key,
+        quota,
+        cost: 1,
+        digest: u64::from(key[0]),
+    };
+    let charges = [b"a", b"b", b"c", b"d", b"e"].map(|key| charge(key));
+    let is_down = |actions: &[Action]| actions.iter().any(|it| matches!(it, Action::Down(..)));
+    for (round, goes_down) in [false, true].into_iter().enumerate() {
+        played.client.submit(&charges, TIMEOUT, played.now);
+        played.turn();
+        assert_eq!(played.sent_keys(), "a b c d e");
+        assert_eq!(is_down(&played.wait(TIMEOUT)), goes_down, "round {round}");
+    }
+}
