@@ -63,6 +63,7 @@ fn limited(url: &str, max_fails: usize) -> Conf {
          rate_limit_redis_timeout {}ms;",
         TIMEOUT.as_millis()
     ));
+    let conf = conf.server("location /control { try_files /index.html =404; }");
     POLICIES.into_iter().fold(conf, |conf, policy| conf.server(&location(policy)))
 }
 
@@ -84,7 +85,7 @@ fn requests(nginx: &Nginx, number: usize) -> Round {
     let mark = format!("&round={}", new_key());
     let running = AtomicBool::new(true);
     let late = scope(|scope| {
-        let late = scope.spawn(|| lateness(&running));
+        let late = scope.spawn(|| lateness(nginx, &running));
         let client = |policy| {
             let mut http = nginx.http();
             for _ in 0..number {
@@ -111,18 +112,20 @@ fn requests(nginx: &Nginx, number: usize) -> Round {
     Round { journal, late }
 }
 
-/// Requests, and how late this machine was meanwhile.
+/// Requests, and how late this machine and this NGINX were meanwhile.
 struct Round {
     journal: Journal,
     late: Duration,
 }
 
-/// How late somebody who sleeps is woken at worst.
-fn lateness(running: &AtomicBool) -> Duration {
+/// The control: how late, at worst, a client is that sleeps and then requests a location without limit.
+fn lateness(nginx: &Nginx, running: &AtomicBool) -> Duration {
+    let mut http = nginx.http();
     let mut most = Duration::ZERO;
     while running.load(Ordering::SeqCst) {
         let start = Instant::now();
         sleep(TIMEOUT / 4);
+        assert_eq!(http.get("/control").status, 200);
         most = most.max(start.elapsed() - TIMEOUT / 4);
     }
     most
