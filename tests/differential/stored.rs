@@ -22,24 +22,23 @@ fn quota(algorithm: Algorithm) -> Quota {
     Quota::new(algorithm, "3r/s".parse().unwrap(), 5).unwrap()
 }
 
+const KEY: &str = "rl:default:k";
+
 /// Asks for `cost` at `now`.
 fn ask(lab: &mut Lab, now: u64, quota: Quota, cost: u64) -> RedisResult<Verdict> {
-    let step = Step::ask(now, vec![Asked { key: "rl:default:k".to_owned(), quota, cost }]);
+    let step = Step::ask(now, vec![Asked { key: KEY.to_owned(), quota, cost }]);
     lab.try_run(&[step]).map(|outcomes| outcomes[0].verdicts[0].expect("a verdict"))
 }
 
 /// Gives `cost` back at `now`, and asks what there is then.
 fn give_back(lab: &mut Lab, now: u64, quota: Quota, cost: u64) -> RedisResult<Verdict> {
-    lab.try_run(&[Step::give_back(
-        now,
-        vec![Asked { key: "rl:default:k".to_owned(), quota, cost }],
-    )])?;
+    lab.try_run(&[Step::give_back(now, vec![Asked { key: KEY.to_owned(), quota, cost }])])?;
     ask(lab, now, quota, 0)
 }
 
 /// Asks for `cost` where `value` is stored.
 fn ask_of(lab: &mut Lab, value: &[u8], algorithm: Algorithm, cost: u64) -> RedisResult<Verdict> {
-    redis::cmd("SET").arg("k").arg(value).exec(lab.connection()).unwrap();
+    redis::cmd("SET").arg(KEY).arg(value).exec(lab.connection()).unwrap();
     ask(lab, NOW, quota(algorithm), cost)
 }
 
@@ -80,19 +79,19 @@ fn nothing_is_given_back_to_what_is_not_a_state() {
     let whole = |algorithm| Ok(Algorithm::decide(algorithm, &mut None, NOW, &quota(algorithm), 0));
     for algorithm in of_strings() {
         for value in NONSENSE {
-            redis::cmd("SET").arg("k").arg(value).exec(lab.connection()).unwrap();
+            redis::cmd("SET").arg(KEY).arg(value).exec(lab.connection()).unwrap();
             let verdict = give_back(&mut lab, NOW, quota(algorithm), 2);
             assert_eq!(verdict, whole(algorithm), "{algorithm:?} {value:?}");
-            let left: Vec<u8> = redis::cmd("GET").arg("k").query(lab.connection()).unwrap();
+            let left: Vec<u8> = redis::cmd("GET").arg(KEY).query(lab.connection()).unwrap();
             assert_eq!(left, value, "{algorithm:?}");
         }
     }
-    redis::cmd("DEL").arg("k").exec(lab.connection()).unwrap();
-    redis::cmd("RPUSH").arg("k").arg("x").exec(lab.connection()).unwrap();
+    redis::cmd("DEL").arg(KEY).exec(lab.connection()).unwrap();
+    redis::cmd("RPUSH").arg(KEY).arg("x").exec(lab.connection()).unwrap();
     let log = Algorithm::SlidingLog;
     assert_eq!(give_back(&mut lab, NOW, quota(log), 2), whole(log));
     let left: Vec<String> =
-        redis::cmd("LRANGE").arg("k").arg(0).arg(-1).query(lab.connection()).unwrap();
+        redis::cmd("LRANGE").arg(KEY).arg(0).arg(-1).query(lab.connection()).unwrap();
     assert_eq!(left, ["x"]);
 }
 
@@ -107,7 +106,7 @@ fn no_number_gives_more_than_all_or_locks_out_for_longer_than_a_refill() {
                 let verdict = ask_of(&mut lab, &value, algorithm, 0).unwrap();
                 let context = format!("{algorithm:?} {value:?} {verdict:?}");
                 assert!(verdict.remaining <= 5 && verdict.reset <= LONGEST, "{context}");
-                redis::cmd("SET").arg("k").arg(&value).exec(lab.connection()).unwrap();
+                redis::cmd("SET").arg(KEY).arg(&value).exec(lab.connection()).unwrap();
                 let verdict = give_back(&mut lab, NOW, quota(algorithm), 2).unwrap();
                 let context = format!("given back to {algorithm:?} {value:?} {verdict:?}");
                 assert!(verdict.remaining <= 5 && verdict.reset <= LONGEST, "{context}");
@@ -127,7 +126,7 @@ fn what_another_algorithm_left_does_no_harm() {
     for ((left, found), rate) in pairs.flat_map(|pair| rates.map(|rate| (pair, rate))) {
         let of = |algorithm| Quota::new(algorithm, rate.parse().unwrap(), 100_000).unwrap();
         for spent in [1, 42, 30_000, 99_999] {
-            redis::cmd("DEL").arg("k").exec(lab.connection()).unwrap();
+            redis::cmd("DEL").arg(KEY).exec(lab.connection()).unwrap();
             assert!(ask(&mut lab, NOW, of(left), spent).unwrap().allowed);
             let context = format!("{left:?} {found:?} {rate} {spent}");
             let verdict = ask(&mut lab, NOW + 1_000, of(found), 0).unwrap();
@@ -150,7 +149,7 @@ fn a_list_is_no_string_and_a_string_no_list() {
     };
     wrong(ask_of(&mut lab, b"3 3", Algorithm::SlidingLog, 1));
     wrong(give_back(&mut lab, NOW, quota(Algorithm::SlidingLog), 1));
-    redis::cmd("DEL").arg("k").exec(lab.connection()).unwrap();
+    redis::cmd("DEL").arg(KEY).exec(lab.connection()).unwrap();
     assert!(ask(&mut lab, NOW, quota(Algorithm::SlidingLog), 1).unwrap().allowed);
     for algorithm in of_strings() {
         wrong(ask(&mut lab, NOW, quota(algorithm), 1));

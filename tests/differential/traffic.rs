@@ -89,7 +89,7 @@ impl Traffic {
 
     fn client(&mut self, algorithm: Algorithm) -> Client {
         self.keys += 1;
-        Client { key: format!("rl:name:{}", self.keys), quota: quota(&mut self.rng, algorithm) }
+        Client { key: format!("rl:default:{}", self.keys), quota: quota(&mut self.rng, algorithm) }
     }
 
     /// Now and then a client is a new one, or its limit is changed.
