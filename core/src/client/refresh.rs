@@ -169,10 +169,11 @@ impl Client {
     }
 
     /// The connection over which a node is queried, if it can be. A node that owes a reply for too
-    /// long is not waited for.
+    /// long, or whose breaker is open, is not waited for.
     fn connection_for_query(&mut self, node: NodeKey, now: u64) -> Option<ConnectionKey> {
         self.check_silence(node, now);
-        let key = *self.nodes.get(node)?.connections.first()?;
+        let node = self.nodes.get(node).filter(|node| !node.breaker.is_open())?;
+        let key = *node.connections.first()?;
         self.connections.get(key).filter(|connection| connection.accepts()).map(|_| key)
     }
 
