@@ -31,7 +31,7 @@ pub const SILENCE: u64 = SECOND;
 const USEFUL_LIFE: u64 = SECOND;
 
 /// How many connections in a row may be replaced at once that lived less, if they answered at all.
-const MAX_REPLACEMENTS: u32 = 50;
+const MAX_REPLACEMENTS: u32 = 45;
 
 /// How much is encoded ahead of the socket, in bytes; the rest can still be cancelled.
 const SEND_AHEAD: usize = 64 * 1024;

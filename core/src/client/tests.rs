@@ -209,7 +209,7 @@ fn patience_with_short_lives_ends() {
         played.accept_handshake();
         played.turn();
     }
-    assert_eq!(replaced, 50);
+    assert_eq!(replaced, 45);
 }
 
 #[test]
