@@ -83,7 +83,14 @@ impl Client {
 
     /// Gives back what was charged. Nobody waits for it, and it is sent once.
     pub fn refund(&mut self, charge: &Charge<'_>, now: u64) {
-        self.refund_all(&[*charge], self.slot_of(charge), now);
+        let slot = self.slot_of(charge);
+        let key = self.commands.reuse();
+        if let Some(command) = self.commands.get_mut(key) {
+            command.add(charge);
+            command.is_refund = true;
+            command.slot = slot;
+        }
+        self.route(key, now);
     }
 }
 
@@ -220,17 +227,6 @@ impl Client {
         if self.commands.get(key).is_some_and(|command| command.stage == Stage::Held) {
             self.route(key, now);
         }
-    }
-
-    /// Gives back what was charged, in one command.
-    pub(super) fn refund_all(&mut self, charges: &[Charge<'_>], slot: u16, now: u64) {
-        let key = self.commands.reuse();
-        if let Some(command) = self.commands.get_mut(key) {
-            charges.iter().for_each(|charge| command.add(charge));
-            command.is_refund = true;
-            command.slot = slot;
-        }
-        self.route(key, now);
     }
 }
 
