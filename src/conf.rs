@@ -12,6 +12,8 @@ mod value;
 pub(crate) use error::LimitError;
 pub(crate) use http::MainConf;
 pub(crate) use limit::{Limit, Parameters};
-pub(crate) use location::{DEFAULT_IPV6_PREFIX, LocationConf, OnError, Pass};
+pub(crate) use location::{
+    DEFAULT_IPV6_PREFIX, DEFAULT_LOG_RATE, LocationConf, LogLimit, OnError, Pass,
+};
 pub(crate) use store::Store;
 pub(crate) use value::{ComplexValue, Setting};

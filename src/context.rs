@@ -60,6 +60,8 @@ struct Outcome {
     source: Source,
     wait: u64,
     delay: u64,
+    /// See [`Decision::jitter`].
+    jitter: u64,
     /// The tightest limit, if the limits have decided.
     shown: Option<&'static Evaluated>,
 }
@@ -221,8 +223,9 @@ impl Context {
 
     /// The decision, once there is one.
     pub(crate) fn decision(&self) -> Option<Decision<'static>> {
-        let Outcome { status, source, wait, delay, shown } = self.outcome.get()?;
-        Some(Decision { status, source, shown: shown.and_then(Evaluated::show), wait, delay })
+        let Outcome { status, source, wait, delay, jitter, shown } = self.outcome.get()?;
+        let shown = shown.and_then(Evaluated::show);
+        Some(Decision { status, source, shown, wait, delay, jitter })
     }
 
     /// The tightest limit, if the limits have decided.
@@ -295,8 +298,8 @@ impl Context {
             _ => monotonic_micros().saturating_sub(self.started),
         };
         self.release(status, source, wait);
-        let shown = self.tightest();
-        self.outcome.set(Some(Outcome { status, source, wait, delay, shown }));
+        let (jitter, shown) = (self.conf.jitter(), self.tightest());
+        self.outcome.set(Some(Outcome { status, source, wait, delay, jitter, shown }));
         if let Some(shared) = memory() {
             self.count(shared, status, source, wait);
         }

@@ -4,18 +4,19 @@ use std::ffi::{c_char, c_void};
 use std::ptr;
 
 use ngx::ffi::{
-    NGX_CONF_1MORE, NGX_CONF_BLOCK, NGX_CONF_NOARGS, NGX_CONF_TAKE1, NGX_HTTP_LOC_CONF,
-    NGX_HTTP_LOC_CONF_OFFSET, NGX_HTTP_MAIN_CONF, NGX_HTTP_MAIN_CONF_OFFSET, NGX_HTTP_SRV_CONF,
-    NGX_LOG_ERR, NGX_LOG_INFO, NGX_LOG_NOTICE, NGX_LOG_WARN, ngx_command_t, ngx_conf_t, ngx_int_t,
-    ngx_uint_t,
+    NGX_CONF_1MORE, NGX_CONF_BLOCK, NGX_CONF_NOARGS, NGX_CONF_TAKE1, NGX_CONF_TAKE12,
+    NGX_HTTP_LOC_CONF, NGX_HTTP_LOC_CONF_OFFSET, NGX_HTTP_MAIN_CONF, NGX_HTTP_MAIN_CONF_OFFSET,
+    NGX_HTTP_SRV_CONF, NGX_LOG_ERR, NGX_LOG_INFO, NGX_LOG_NOTICE, NGX_LOG_WARN, ngx_command_t,
+    ngx_conf_t, ngx_int_t, ngx_uint_t,
 };
 use ngx::http::{HttpModuleLocationConf, NgxHttpCoreModule};
 use ngx::ngx_string;
 use rate_limit_core::limit::is_name;
+use rate_limit_core::rate;
 use rate_limit_core::text::fields::{Forms, Reset};
 use rate_limit_core::text::{body, metrics};
 
-use crate::conf::{LocationConf, MainConf, OnError, Pass};
+use crate::conf::{DEFAULT_LOG_RATE, LocationConf, LogLimit, MainConf, OnError, Pass};
 use crate::shm;
 
 mod directive;
@@ -33,11 +34,12 @@ pub(crate) use merge::{complete, merge_location};
 const EVERYWHERE: ngx_uint_t =
     (NGX_HTTP_MAIN_CONF | NGX_HTTP_SRV_CONF | NGX_HTTP_LOC_CONF) as ngx_uint_t;
 const TAKE1: ngx_uint_t = EVERYWHERE | NGX_CONF_TAKE1 as ngx_uint_t;
+const TAKE12: ngx_uint_t = EVERYWHERE | NGX_CONF_TAKE12 as ngx_uint_t;
 const LOCATION: ngx_uint_t = (NGX_HTTP_LOC_CONF | NGX_CONF_NOARGS | NGX_CONF_TAKE1) as ngx_uint_t;
 const ONE_OR_MORE: ngx_uint_t = EVERYWHERE | NGX_CONF_1MORE as ngx_uint_t;
 
 /// Every directive of the module.
-pub(crate) static mut COMMANDS: [ngx_command_t; 16] = [
+pub(crate) static mut COMMANDS: [ngx_command_t; 17] = [
     command!("rate_limit_redis", ONE_OR_MORE, limit::add),
     command!("rate_limit_redis_pass", TAKE1, set_store),
     command!("rate_limit_redis_timeout", TAKE1, set_timeout),
@@ -47,7 +49,8 @@ pub(crate) static mut COMMANDS: [ngx_command_t; 16] = [
     command!("rate_limit_redis_headers", ONE_OR_MORE, set_headers),
     command!("rate_limit_redis_body", TAKE1, set_body),
     command!("rate_limit_redis_dry_run", TAKE1, set_dry_run),
-    command!("rate_limit_redis_log_level", TAKE1, set_log_level),
+    command!("rate_limit_redis_log_level", TAKE12, set_log_level),
+    command!("rate_limit_redis_retry_jitter", TAKE1, set_retry_jitter),
     command!("rate_limit_redis_ipv6_prefix", TAKE1, set_ipv6_prefix),
     command!("rate_limit_redis_deny_cache", TAKE1, set_deny_cache),
     command!("rate_limit_redis_metrics", LOCATION, set_metrics),
@@ -83,6 +86,14 @@ fn set_store(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(
 fn set_timeout(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), ConfError> {
     let timeout = directive.time()?;
     directive.once(&mut conf.timeout, timeout)
+}
+
+fn set_retry_jitter(
+    conf: &mut LocationConf,
+    directive: &mut Directive<'_>,
+) -> Result<(), ConfError> {
+    let jitter = directive.time_or_zero()?;
+    directive.once(&mut conf.retry_jitter, jitter)
 }
 
 fn set_on_error(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), ConfError> {
@@ -178,7 +189,23 @@ fn set_log_level(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Resu
         ("warn", NGX_LOG_WARN as ngx_uint_t),
         ("error", NGX_LOG_ERR as ngx_uint_t),
     ];
-    directive.choose(&mut conf.log_level, &levels)
+    let mut words = directive.arguments();
+    let level = words.next().map_or(Err(ConfError::Empty), directive::text)?;
+    let level = directive.choice(level, &levels)?;
+    let rate = match words.next() {
+        Some(word) => log_rate(directive, directive::text(word)?)?,
+        None => DEFAULT_LOG_RATE,
+    };
+    directive.once(&mut conf.log, LogLimit { level, rate })
+}
+
+/// `rate=`: how many lines a worker writes in a second.
+fn log_rate(directive: &Directive<'_>, word: &str) -> Result<u64, ConfError> {
+    let lines = word.strip_prefix("rate=").and_then(|rate| rate.strip_suffix("r/s"));
+    match lines.map(rate::whole) {
+        Some(Ok(lines @ 1..)) => Ok(lines),
+        _ => Err(directive.invalid(word, "\"rate=<n>r/s\" with n from 1, such as rate=1000r/s")),
+    }
 }
 
 unsafe extern "C" fn set_shared_memory(

@@ -28,7 +28,7 @@ macro_rules! debug {
     }};
 }
 
-pub(crate) use throttled::unusable;
+pub(crate) use throttled::{Decided, admits, flush, unusable};
 pub(crate) use {debug, log};
 
 /// Whether `log`, which must be valid, is written for debugging HTTP.

@@ -8,11 +8,11 @@ use std::ptr;
 
 use ngx::core::Status;
 use ngx::ffi::{
-    NGX_HTTP_INTERNAL_SERVER_ERROR, ngx_handle_read_event, ngx_http_block_reading,
+    NGX_HTTP_INTERNAL_SERVER_ERROR, ngx_cycle, ngx_handle_read_event, ngx_http_block_reading,
     ngx_http_core_run_phases, ngx_http_request_t, ngx_http_test_reading, ngx_int_t, ngx_log_t,
     ngx_post_event, ngx_posted_events,
 };
-use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf};
+use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
 use rate_limit_core::client::Error;
 use rate_limit_core::decision::{self, Decision, Source};
 use rate_limit_core::local::Mode;
@@ -22,7 +22,7 @@ use crate::clock::monotonic_micros;
 use crate::conf::{LocationConf, OnError};
 use crate::context::{Context, Stage, memory};
 use crate::evaluated::Evaluated;
-use crate::log::{debug, is_logged, log, unusable};
+use crate::log::{Decided, admits, debug, is_logged, log, unusable};
 use crate::shm::{Local, NoRoom, Shared};
 use crate::{Module, answer};
 
@@ -325,17 +325,33 @@ unsafe fn log_of(r: *mut ngx_http_request_t) -> *mut ngx_log_t {
     unsafe { (*(*r).connection).log }
 }
 
+/// The log of the request's location, which lives as long as the configuration.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn location_log(r: *mut ngx_http_request_t) -> *mut ngx_log_t {
+    // SAFETY: a request has a location, and a location has a log: if no level sets one, the cycle's.
+    unsafe {
+        let core = NgxHttpCoreModule::location_conf(&*r.cast::<ngx::http::Request>());
+        core.map_or((*ngx_cycle).log, |core| core.error_log)
+    }
+}
+
 /// Logs a request that is, or would be, rejected or delayed, as `limit_req` does.
 ///
 /// # Safety
 /// `r` must be valid.
 unsafe fn log_decision(r: *mut ngx_http_request_t, context: &Context, decision: &Decision<'_>) {
     let conf = context.conf();
-    let (level, what) = match decision.status {
-        decision::Status::Rejected => (conf.log_level(), "limiting requests"),
-        decision::Status::RejectedDryRun => (conf.log_level(), "limiting requests, dry run"),
-        decision::Status::Delayed => (conf.delay_log_level(), "delaying request"),
-        decision::Status::DelayedDryRun => (conf.delay_log_level(), "delaying request, dry run"),
+    let (level, what, several) = match decision.status {
+        decision::Status::Rejected => (conf.log_level(), "limiting requests", "rejections"),
+        decision::Status::RejectedDryRun => {
+            (conf.log_level(), "limiting requests, dry run", "dry-run rejections")
+        }
+        decision::Status::Delayed => (conf.delay_log_level(), "delaying request", "delays"),
+        decision::Status::DelayedDryRun => {
+            (conf.delay_log_level(), "delaying request, dry run", "dry-run delays")
+        }
         _ => return,
     };
     // SAFETY: passed on.
@@ -350,6 +366,12 @@ unsafe fn log_decision(r: *mut ngx_http_request_t, context: &Context, decision: 
     };
     let Some(shown) = shown else { return };
     let Some(verdict) = shown.verdict.get() else { return };
+    // SAFETY: passed on.
+    let location_log = unsafe { location_log(r) };
+    let decided = Decided { limit: shown.name(), what: several, level, log: location_log };
+    if !admits(conf.log_rate(), decided) {
+        return;
+    }
     let excess = Excess::of(&verdict, &shown.question, decision.delay);
     let others: String = context
         .violated()

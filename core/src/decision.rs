@@ -51,6 +51,8 @@ pub struct Decision<'a> {
     pub wait: u64,
     /// How long it is to wait before it passes, in µs.
     pub delay: u64,
+    /// How much later than it could pass a rejected request is to be repeated, in µs.
+    pub jitter: u64,
 }
 
 /// A limit that was asked, and what it said.
@@ -64,18 +66,25 @@ pub struct Shown<'a> {
     pub verdict: Verdict,
 }
 
-/// What a request is told to wait, in s, that was rejected because nobody could decide.
-const ERROR_RETRY_AFTER: u64 = 1;
+/// When a request that was rejected without a decision may be repeated, in µs.
+const ERROR_RETRY_AFTER: u64 = SECOND;
 
 impl Decision<'_> {
     /// The seconds for a `Retry-After` field, on a request that was rejected.
     pub fn retry_after(&self) -> Option<u64> {
-        match self.status {
-            Status::Rejected => self.shown.and_then(|shown| shown.verdict.retry_after()),
-            Status::ErrorRejected => Some(ERROR_RETRY_AFTER),
-            _ => None,
-        }
+        let micros = match self.status {
+            Status::Rejected => self.shown?.verdict.retry.after()?,
+            Status::ErrorRejected => ERROR_RETRY_AFTER,
+            _ => return None,
+        };
+        Some(seconds(micros.saturating_add(self.jitter)).max(1))
     }
+}
+
+/// A part of `most`, which `random` chooses.
+pub fn jitter(most: u64, random: u32) -> u64 {
+    let part = ((u128::from(most) + 1) * u128::from(random)) >> u32::BITS;
+    u64::try_from(part).unwrap_or(most)
 }
 
 impl Status {
@@ -200,13 +209,14 @@ impl Verdict {
         };
         [i64::from(self.allowed), number(self.remaining), number(self.reset), retry]
     }
+}
 
-    /// Seconds for a `Retry-After` field: rounded up and at least 1, so that a client that waits
-    /// them out is never early. `None` where a retry can never pass, or none is needed.
-    pub fn retry_after(&self) -> Option<u64> {
-        match self.retry {
-            Retry::After(micros) => Some(seconds(micros).max(1)),
-            Retry::No | Retry::Never => None,
+impl Retry {
+    /// The time until the request passes, in µs, if it has to wait and will pass.
+    pub fn after(self) -> Option<u64> {
+        match self {
+            Self::After(micros) => Some(micros),
+            Self::No | Self::Never => None,
         }
     }
 }
@@ -243,6 +253,7 @@ pub fn tightest(verdicts: impl IntoIterator<Item = (u64, Verdict)>) -> Option<us
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::Algorithm;
 
     fn allowed(remaining: u64) -> Verdict {
         Verdict { allowed: true, remaining, reset: 0, retry: Retry::No }
@@ -276,11 +287,30 @@ mod tests {
 
     #[test]
     fn retry_after_is_never_early_and_never_zero() {
-        assert_eq!(rejected(Retry::After(1)).retry_after(), Some(1));
-        assert_eq!(rejected(Retry::After(1_000_000)).retry_after(), Some(1));
-        assert_eq!(rejected(Retry::After(1_000_001)).retry_after(), Some(2));
-        assert_eq!(rejected(Retry::Never).retry_after(), None);
-        assert_eq!(allowed(1).retry_after(), None);
+        let retry_after = |status, verdict, jitter| {
+            let quota = Quota::new(Algorithm::Gcra, "1r/s".parse().unwrap(), 1).unwrap();
+            let shown = Some(Shown { name: "a", quota, verdict });
+            let source = Source::Redis;
+            Decision { status, source, shown, wait: 0, delay: 0, jitter }.retry_after()
+        };
+        let of = |retry| retry_after(Status::Rejected, rejected(retry), 0);
+        assert_eq!(of(Retry::After(1)), Some(1));
+        assert_eq!(of(Retry::After(1_000_000)), Some(1));
+        assert_eq!(of(Retry::After(1_000_001)), Some(2));
+        assert_eq!(of(Retry::Never), None);
+        assert_eq!(retry_after(Status::Passed, allowed(1), 9_000_000), None);
+        let later = |retry| retry_after(Status::Rejected, rejected(retry), 2_000_000);
+        assert_eq!([later(Retry::After(1)), later(Retry::After(1_000_000))], [Some(3); 2]);
+        assert_eq!(later(Retry::Never), None);
+        assert_eq!(retry_after(Status::ErrorRejected, allowed(1), 1), Some(2));
+    }
+
+    #[test]
+    fn jitter_is_between_nothing_and_the_most() {
+        for most in [0, 1, 999, 3_600_000_000, u64::MAX] {
+            assert_eq!((jitter(most, 0), jitter(most, u32::MAX)), (0, most - most / (1 << 32)));
+        }
+        assert_eq!(jitter(10_000_000, 1 << 31), 5_000_000);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::error::LimitError;
 use super::limit::Limit;
 use super::store::Store;
 use crate::client::Driver;
+use crate::log;
 use crate::shm::{self, Shared};
 
 /// The configuration of `http`, and what a worker has of it.
@@ -36,8 +37,9 @@ impl MainConf {
         }
     }
 
-    /// Closes every connection.
+    /// Closes every connection, and logs what has been held back of lines that refer to this configuration.
     pub(crate) fn disconnect(&mut self) {
+        log::flush();
         self.stores.iter_mut().for_each(Store::disconnect);
     }
 

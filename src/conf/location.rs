@@ -2,7 +2,9 @@
 
 use std::rc::Rc;
 
-use ngx::ffi::{NGX_LOG_ERR, NGX_LOG_INFO, ngx_int_t, ngx_msec_t, ngx_uint_t};
+use ngx::ffi::{NGX_LOG_ERR, NGX_LOG_INFO, ngx_int_t, ngx_msec_t, ngx_random, ngx_uint_t};
+use rate_limit_core::decision::jitter;
+use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::text::fields::{Forms, Reset};
 use rate_limit_core::text::{body, metrics};
 
@@ -35,11 +37,21 @@ pub(crate) struct LocationConf {
     pub(crate) forms: Option<Forms>,
     pub(crate) body: Option<body::Form>,
     pub(crate) dry_run: Option<bool>,
-    pub(crate) log_level: Option<ngx_uint_t>,
+    pub(crate) log: Option<LogLimit>,
+    pub(crate) retry_jitter: Option<ngx_msec_t>,
     pub(crate) ipv6_prefix: Option<u32>,
     pub(crate) deny_cache: Option<bool>,
     /// The form of the metrics page; `Some(None)` if the client chooses it.
     pub(crate) metrics: Option<Option<metrics::Form>>,
+}
+
+/// What is logged of rejections and delays.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogLimit {
+    /// The level of rejections.
+    pub(crate) level: ngx_uint_t,
+    /// How many lines a worker writes in a second.
+    pub(crate) rate: u64,
 }
 
 /// The store of `rate_limit_redis_pass`.
@@ -54,6 +66,9 @@ pub(crate) enum Pass {
 const DEFAULT_TIMEOUT: ngx_msec_t = 20;
 const DEFAULT_FORMS: Forms =
     Forms { x_ratelimit: Some(Reset::Seconds), ratelimit: false, ietf: false };
+
+/// How many lines about rejections and delays a worker writes in a second.
+pub(crate) const DEFAULT_LOG_RATE: u64 = 1_000;
 
 /// How much of an IPv6 address stands for a client, in bits.
 pub(crate) const DEFAULT_IPV6_PREFIX: u32 = 64;
@@ -104,6 +119,18 @@ impl LocationConf {
         self.dry_run.unwrap_or(false)
     }
 
+    /// How much later than it could pass a rejected request is to be repeated, in µs: another time for
+    /// each request.
+    pub(crate) fn jitter(&self) -> u64 {
+        match self.retry_jitter {
+            None | Some(0) => 0,
+            // NGINX's random numbers have 31 bits.
+            Some(most) => {
+                jitter((most as u64).saturating_mul(MILLISECOND), (ngx_random() as u32) << 1)
+            }
+        }
+    }
+
     /// Whether the deny cache is used.
     pub(crate) fn deny_cache(&self) -> bool {
         self.deny_cache.unwrap_or(true)
@@ -121,12 +148,17 @@ impl LocationConf {
 
     /// The level at which rejections are logged.
     pub(crate) fn log_level(&self) -> ngx_uint_t {
-        self.log_level.unwrap_or(NGX_LOG_ERR as ngx_uint_t)
+        self.log.map_or(NGX_LOG_ERR as ngx_uint_t, |log| log.level)
     }
 
     /// The level at which delays are logged: one lower, as with `limit_req`.
     pub(crate) fn delay_log_level(&self) -> ngx_uint_t {
         self.log_level().saturating_add(1).min(NGX_LOG_INFO as ngx_uint_t)
+    }
+
+    /// How many lines about rejections and delays a worker writes in a second.
+    pub(crate) fn log_rate(&self) -> u64 {
+        self.log.map_or(DEFAULT_LOG_RATE, |log| log.rate)
     }
 
     /// Takes from the level above what this level does not set.
@@ -140,7 +172,8 @@ impl LocationConf {
         self.forms = self.forms.or(previous.forms);
         self.body = self.body.or(previous.body);
         self.dry_run = self.dry_run.or(previous.dry_run);
-        self.log_level = self.log_level.or(previous.log_level);
+        self.log = self.log.or(previous.log);
+        self.retry_jitter = self.retry_jitter.or(previous.retry_jitter);
         self.ipv6_prefix = self.ipv6_prefix.or(previous.ipv6_prefix);
         self.deny_cache = self.deny_cache.or(previous.deny_cache);
         // For the blocks in a location that have no handler of their own, such as `if`.

@@ -126,13 +126,14 @@ impl Directive<'_> {
     /// The only argument, as a time in ms.
     pub(super) fn time(&self) -> Result<ngx_msec_t, ConfError> {
         let value = self.value()?;
-        let mut text = ngx_str_t { data: value.as_ptr().cast_mut(), len: value.len() };
-        // SAFETY: the text is valid, and only read.
-        let time = unsafe { ngx_parse_time(&mut text, 0) };
-        match ngx_msec_t::try_from(time) {
-            Ok(time @ 1..) => Ok(time),
-            _ => Err(self.invalid(value, "a time above 0, such as 20ms")),
-        }
+        let time = milliseconds(value).filter(|time| *time > 0);
+        time.ok_or_else(|| self.invalid(value, "a time above 0, such as 20ms"))
+    }
+
+    /// The only argument, as a time in ms that may be 0.
+    pub(super) fn time_or_zero(&self) -> Result<ngx_msec_t, ConfError> {
+        let value = self.value()?;
+        milliseconds(value).ok_or_else(|| self.invalid(value, "a time, such as 10s"))
     }
 
     /// The only argument, as a size in bytes.
@@ -172,15 +173,32 @@ impl Directive<'_> {
         slot: &mut Option<T>,
         choices: &[(&str, T)],
     ) -> Result<(), ConfError> {
-        let value = self.value()?;
+        let choice = self.choice(self.value()?, choices)?;
+        self.once(slot, choice)
+    }
+
+    /// The one of a few named values that `value` names.
+    pub(super) fn choice<T: Copy>(
+        &self,
+        value: &str,
+        choices: &[(&str, T)],
+    ) -> Result<T, ConfError> {
         match choices.iter().find(|(name, _)| *name == value) {
-            Some((_, choice)) => self.once(slot, *choice),
+            Some((_, choice)) => Ok(*choice),
             None => {
                 let names: Vec<_> = choices.iter().map(|(name, _)| format!("\"{name}\"")).collect();
                 Err(self.invalid(value, &names.join(" or ")))
             }
         }
     }
+}
+
+/// A time as NGINX reads it, in ms.
+pub(super) fn milliseconds(value: &str) -> Option<ngx_msec_t> {
+    let mut text = ngx_str_t { data: value.as_ptr().cast_mut(), len: value.len() };
+    // SAFETY: the text is valid, and only read.
+    let time = unsafe { ngx_parse_time(&mut text, 0) };
+    ngx_msec_t::try_from(time).ok()
 }
 
 /// The configuration of `http`.

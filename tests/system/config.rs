@@ -889,8 +889,41 @@ fn log_levels() {
             ("rate_limit_redis_log_level crit;", 1, &["\"crit\"", me, right]),
             ("rate_limit_redis_log_level warning;", 1, &["\"warning\"", me, right]),
             ("rate_limit_redis_log_level Error;", 1, &["\"Error\"", me, right]),
+            ("rate_limit_redis_log_level rate=5r/s;", 1, &["\"rate=5r/s\"", me, right]),
+            (
+                "rate_limit_redis_log_level info rate=5r/s info;",
+                1,
+                &["invalid number of arguments", me],
+            ),
             (
                 "rate_limit_redis_log_level info;\nrate_limit_redis_log_level info;",
+                2,
+                &["duplicate", me],
+            ),
+        ],
+    );
+    let right = "\"rate=<n>r/s\" with n from 1, such as rate=1000r/s";
+    for word in ["rate=0r/s", "rate=5", "rate=5r/m", "rate=-1r/s", "rate=1.5r/s", "rate=", "5r/s"] {
+        let line = format!("rate_limit_redis_log_level warn {word};");
+        check(Location, &line, 1, &[&format!("\"{word}\""), me, right]).unwrap();
+    }
+}
+
+#[test]
+fn retry_jitters() {
+    let me = "\"rate_limit_redis_retry_jitter\"";
+    let right = "a time, such as 10s";
+    for value in ["-1", "soon", "1.5s", "10x", "$arg_a", ""] {
+        let line = format!("rate_limit_redis_retry_jitter '{value}';");
+        check(Location, &line, 1, &[&format!("\"{value}\""), me, right]).unwrap();
+    }
+    refused_at(
+        Location,
+        &[
+            ("rate_limit_redis_retry_jitter;", 1, &["invalid number of arguments", me]),
+            ("rate_limit_redis_retry_jitter 1s 2s;", 1, &["invalid number of arguments", me]),
+            (
+                "rate_limit_redis_retry_jitter 1s;\nrate_limit_redis_retry_jitter 1s;",
                 2,
                 &["duplicate", me],
             ),
@@ -899,7 +932,7 @@ fn log_levels() {
 }
 
 /// Every directive, used as it may be.
-const DIRECTIVES: [&str; 12] = [
+const DIRECTIVES: [&str; 13] = [
     "rate_limit_redis $remote_addr rate=1r/s;",
     "rate_limit_redis off;",
     "rate_limit_redis_pass redis://127.0.0.1;",
@@ -912,6 +945,7 @@ const DIRECTIVES: [&str; 12] = [
     "rate_limit_redis_body problem;",
     "rate_limit_redis_dry_run on;",
     "rate_limit_redis_ipv6_prefix 56;",
+    "rate_limit_redis_retry_jitter 10s;",
 ];
 
 #[test]
@@ -1056,6 +1090,9 @@ fn good_settings() {
         "rate_limit_redis_log_level info;",
         "rate_limit_redis_log_level notice;",
         "rate_limit_redis_log_level error;",
+        "rate_limit_redis_log_level warn rate=1r/s;",
+        "rate_limit_redis_retry_jitter 0;",
+        "rate_limit_redis_retry_jitter 1m;",
     ];
     for snippet in good {
         conf(Location, snippet).config_ok();

@@ -75,7 +75,7 @@ mod tests {
         let verdict = Verdict { allowed: false, remaining: 0, reset: 0, retry };
         let shown =
             (status == Status::Rejected).then_some(Shown { name: "per_ip", quota, verdict });
-        Decision { status, source: Source::Redis, shown, wait: 0, delay: 0 }
+        Decision { status, source: Source::Redis, shown, wait: 0, delay: 0, jitter: 0 }
     }
 
     fn text(form: Form, decision: &Decision<'_>, violated: &[&str]) -> String {

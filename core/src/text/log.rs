@@ -26,6 +26,19 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
+/// Shows a number with a comma between its thousands.
+#[derive(Clone, Copy, Debug)]
+pub struct Grouped(pub u64);
+
+impl fmt::Display for Grouped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0 / 1_000, self.0 % 1_000) {
+            (0, rest) => write!(f, "{rest}"),
+            (thousands, rest) => write!(f, "{},{rest:03}", Self(thousands)),
+        }
+    }
+}
+
 /// By how many units a request is too much, in thousandths, as `limit_req` logs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Excess(u128);
@@ -73,6 +86,12 @@ mod tests {
         assert_eq!(excess(Retry::After(499_000), 0), "0.998");
         assert_eq!(excess(Retry::No, 1_500_000), "3.000");
         assert_eq!(excess(Retry::Never, 0), "7.000");
+    }
+
+    #[test]
+    fn thousands_are_grouped() {
+        let shown = [0, 999, 1_000, 12_345, 1_002_003].map(|number| Grouped(number).to_string());
+        assert_eq!(shown, ["0", "999", "1,000", "12,345", "1,002,003"]);
     }
 
     #[test]
