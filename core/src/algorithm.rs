@@ -6,6 +6,7 @@
 //! A test drives both through the same random histories and demands the same states. To add an
 //! algorithm, add its two files and its lines to the tables below.
 
+mod calendar_window;
 mod fixed_window;
 mod gcra;
 mod interval_bucket;
@@ -15,6 +16,7 @@ mod sliding_log;
 mod sliding_window;
 mod stored;
 mod token_bucket;
+mod window_counter;
 mod words;
 
 use std::collections::VecDeque;
@@ -42,6 +44,8 @@ pub enum Algorithm {
     SlidingLog,
     /// A counter for each aligned period.
     FixedWindow,
+    /// A counter for each month of the calendar: a `fixed_window` at a rate by the month.
+    CalendarWindow,
 }
 
 /// How the configuration gives the most that can be spent at once.
@@ -75,14 +79,18 @@ struct Description {
 /// The two numbers that stand for the rate in an algorithm: see [`Quota::terms`].
 pub(crate) type Terms = (u64, u64);
 
-/// The description of an algorithm from the names of its Lua and its Rust room.
+/// The description of an algorithm from the names of its Lua and its Rust room, and of the Lua that it
+/// ends with, if it has that in common with another one.
 macro_rules! describe {
-    ($name:literal, $burst:ident, $lua:literal, $rust:ident) => {
+    ($name:literal, $burst:ident, $lua:literal, $rust:ident $(, $end:literal)?) => {
         Description {
             name: $name,
             burst: BurstParameter::$burst,
             function: $lua,
-            source: include_str!(concat!("algorithm/", $lua, ".lua")),
+            source: concat!(
+                include_str!(concat!("algorithm/", $lua, ".lua")),
+                $(include_str!(concat!("algorithm/", $end, ".lua")))?
+            ),
             state: $rust::STATE,
             terms: $rust::terms,
             read: $rust::read,
@@ -94,7 +102,7 @@ macro_rules! describe {
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::TokenBucket,
         Self::IntervalBucket,
         Self::Gcra,
@@ -102,6 +110,7 @@ impl Algorithm {
         Self::SlidingWindow,
         Self::SlidingLog,
         Self::FixedWindow,
+        Self::CalendarWindow,
     ];
 
     fn description(self) -> &'static Description {
@@ -122,19 +131,42 @@ impl Algorithm {
                 &const { describe!("sliding_log", None, "sliding_log", sliding_log) }
             }
             Self::FixedWindow => {
-                &const { describe!("fixed_window", None, "fixed_window", fixed_window) }
+                &const { describe!("fixed_window", None, "fixed_window", fixed_window, "window_counter") }
+            }
+            Self::CalendarWindow => {
+                &const {
+                    describe!(
+                        "fixed_window",
+                        None,
+                        "calendar_window",
+                        calendar_window,
+                        "window_counter"
+                    )
+                }
             }
         }
     }
 
-    /// The name in the configuration. The two buckets share one.
+    /// The name in the configuration. The two buckets share one, and the two windows of one counter.
     pub fn name(self) -> &'static str {
         self.description().name
     }
 
-    /// The algorithm that the configuration calls `name`; of the two buckets the continuous one.
+    /// The algorithm that the configuration calls `name`; of the two buckets the continuous one, of
+    /// the two windows that of a fixed period.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
+    }
+
+    /// The algorithm that counts at this rate: of the two windows of one counter the rate says which
+    /// one it is.
+    pub fn at(self, rate: Rate) -> Result<Self, QuotaError> {
+        match (self, rate.is_monthly()) {
+            (Self::FixedWindow | Self::CalendarWindow, true) => Ok(Self::CalendarWindow),
+            (Self::FixedWindow | Self::CalendarWindow, false) => Ok(Self::FixedWindow),
+            (_, true) => Err(QuotaError::Monthly),
+            (other, false) => Ok(other),
+        }
     }
 
     /// How the configuration gives the most that can be spent at once.

@@ -22,3 +22,4 @@ pub mod table;
 pub mod text;
 pub mod throttle;
 mod transaction;
+mod window;

@@ -31,6 +31,7 @@ impl Quota {
         if limit == 0 {
             return Err(QuotaError::Zero);
         }
+        let algorithm = algorithm.at(rate)?;
         let terms = algorithm.terms(rate, limit)?;
         Ok(Self { algorithm, rate, terms, limit })
     }
@@ -101,9 +102,23 @@ mod tests {
             of(Algorithm::TokenBucket, "11r/s", 10),
             of(Algorithm::Gcra, "10r/s", 10),
             of(Algorithm::FixedWindow, "10r/s", 10),
+            of(Algorithm::FixedWindow, "10r/month", 10),
         ];
         let different: std::collections::BTreeSet<_> = all.into_iter().collect();
         assert_eq!(different.len(), all.len());
+    }
+
+    #[test]
+    fn months_are_for_fixed_windows() {
+        for algorithm in Algorithm::ALL {
+            let quota = Quota::new(algorithm, "10r/month".parse().unwrap(), 10);
+            match algorithm.name() {
+                "fixed_window" => assert_eq!(quota.unwrap().algorithm(), Algorithm::CalendarWindow),
+                _ => assert_eq!(quota, Err(QuotaError::Monthly), "{algorithm:?}"),
+            }
+            let quota = Quota::new(algorithm, "10r/4w".parse().unwrap(), 10).unwrap();
+            assert_ne!(quota.algorithm(), Algorithm::CalendarWindow);
+        }
     }
 
     #[test]

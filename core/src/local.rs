@@ -180,6 +180,7 @@ mod tests {
     use crate::algorithm::{Algorithm, BurstParameter};
     use crate::decision::Retry;
     use crate::rate::Rate;
+    use crate::window::Window;
 
     const START: u64 = 1_700_000_000_000_000;
 
@@ -214,7 +215,11 @@ mod tests {
         (algorithms, 1..20_u64, 1_000..1_000_000_u64, 1..40_u64).prop_map(
             |(algorithm, count, period, limit)| {
                 let own = algorithm.burst_parameter() == BurstParameter::None;
-                let rate = Rate::new(count, period).unwrap();
+                let rate = match algorithm {
+                    Algorithm::CalendarWindow => Rate::monthly(count),
+                    _ => Rate::new(count, period),
+                };
+                let rate = rate.unwrap();
                 Quota::new(algorithm, rate, if own { count } else { limit }).unwrap()
             },
         )
@@ -385,6 +390,10 @@ mod tests {
                 Algorithm::SlidingWindow | Algorithm::FixedWindow => {
                     spent > limit * (to / period - from / period + 1)
                 }
+                Algorithm::CalendarWindow => {
+                    let month = |now| Window::month(now).number;
+                    spent > limit * (month(to) - month(from) + 1)
+                }
                 Algorithm::SlidingLog => time < period && spent > limit,
             }
         }
@@ -512,7 +521,7 @@ mod tests {
         let kind = |algorithm: Algorithm| match algorithm {
             Algorithm::TokenBucket | Algorithm::IntervalBucket => 0,
             Algorithm::Gcra | Algorithm::LeakyBucket => 1,
-            Algorithm::SlidingWindow | Algorithm::FixedWindow => 2,
+            Algorithm::SlidingWindow | Algorithm::FixedWindow | Algorithm::CalendarWindow => 2,
             Algorithm::SlidingLog => 3,
         };
         for old in Algorithm::ALL {

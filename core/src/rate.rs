@@ -1,7 +1,10 @@
 //! How much may be spent in how much time.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::str::FromStr;
+
+use crate::window;
 
 /// Microseconds in a millisecond.
 pub const MILLISECOND: u64 = 1_000;
@@ -10,8 +13,10 @@ pub const SECOND: u64 = 1_000_000;
 
 const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
-const DAY: u64 = 24 * HOUR;
-const WEEK: u64 = 7 * DAY;
+/// Microseconds in a day.
+pub(crate) const DAY: u64 = 24 * HOUR;
+/// Microseconds in a week.
+pub(crate) const WEEK: u64 = 7 * DAY;
 
 /// The longest time that anything here may take, in µs: a hundred years. Added to a date of this
 /// century it stays below 2^53, so that Lua's numbers hold it exactly.
@@ -20,12 +25,24 @@ pub const MAX_TIME: u64 = 36_500 * DAY;
 /// Whole numbers up to this one are exact in the doubles that Redis scripts count with.
 pub const MAX_EXACT: u64 = 1 << 53;
 
-/// `count` units of quota per `period`; neither is ever zero.
+/// `count` units of quota per period; neither is ever zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     count: u64,
-    period: u64,
+    period: Period,
 }
+
+/// The time that the count of a rate is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Period {
+    /// So many µs.
+    Time(NonZeroU64),
+    /// A month of the calendar.
+    Month,
+}
+
+/// The longest month.
+const LONGEST_MONTH: u64 = 31 * DAY;
 
 /// Why a text is not a [`Rate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,13 +61,20 @@ pub enum RateError {
 impl Rate {
     /// A rate of `count` per `period` µs.
     pub fn new(count: u64, period: u64) -> Result<Self, RateError> {
-        if count == 0 || period == 0 {
-            return Err(RateError::Zero);
-        }
-        if count > MAX_EXACT || period > MAX_TIME {
+        let period = NonZeroU64::new(period).filter(|_| count > 0).ok_or(RateError::Zero)?;
+        if count > MAX_EXACT || period.get() > MAX_TIME {
             return Err(RateError::TooLarge);
         }
-        Ok(Self { count, period })
+        Ok(Self { count, period: Period::Time(period) })
+    }
+
+    /// A rate of `count` per month of the calendar, in UTC.
+    pub fn monthly(count: u64) -> Result<Self, RateError> {
+        match count {
+            0 => Err(RateError::Zero),
+            1..=MAX_EXACT => Ok(Self { count, period: Period::Month }),
+            _ => Err(RateError::TooLarge),
+        }
     }
 
     /// The n of "n per period".
@@ -58,25 +82,42 @@ impl Rate {
         self.count
     }
 
-    /// The period in µs.
+    /// The period in µs; that of a month is the longest one.
     pub fn period(self) -> u64 {
-        self.period
+        match self.period {
+            Period::Time(micros) => micros.get(),
+            Period::Month => LONGEST_MONTH,
+        }
+    }
+
+    /// The period in µs; that of a month is the one at `now`.
+    pub fn period_at(self, now: u64) -> u64 {
+        if self.is_monthly() { window::length_of_month(now) } else { self.period() }
+    }
+
+    /// Whether the period is a month of the calendar.
+    pub fn is_monthly(self) -> bool {
+        self.period == Period::Month
     }
 
     /// The time that one unit of quota takes to come back.
     pub fn interval(self) -> Interval {
-        let divisor = greatest_common_divisor(self.count, self.period);
-        Interval { period: self.period / divisor, count: self.count / divisor }
+        let (count, period) = (self.count, self.period());
+        let divisor = greatest_common_divisor(count, period);
+        Interval { period: period / divisor, count: count / divisor }
     }
 }
 
 impl FromStr for Rate {
     type Err = RateError;
 
-    /// Reads `10r/s`, `100r/m`, `5r/10s`, `1000r/1d`: the period is one of `s m h d`, or a number
-    /// and one of `ms s m h d w`.
+    /// Reads `10r/s`, `100r/m`, `5r/10s`, `1000r/1d`: the period is one of `s m h d`, a number and one
+    /// of `ms s m h d w`, or `month`.
     fn from_str(text: &str) -> Result<Self, RateError> {
         let (count, period) = text.split_once("r/").ok_or(RateError::Syntax)?;
+        if period == "month" {
+            return Self::monthly(whole(count)?);
+        }
         let digits = period.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = period.split_at_checked(digits).ok_or(RateError::Syntax)?;
         let unit = match unit {
@@ -98,12 +139,16 @@ impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units =
             [(WEEK, "w"), (DAY, "d"), (HOUR, "h"), (MINUTE, "m"), (SECOND, "s"), (1_000, "ms")];
+        let (count, period) = (self.count, self.period());
+        if self.is_monthly() {
+            return write!(f, "{count}r/month");
+        }
         for (unit, name) in units {
-            if self.period.is_multiple_of(unit) {
-                return write!(f, "{}r/{}{name}", self.count, self.period / unit);
+            if period.is_multiple_of(unit) {
+                return write!(f, "{count}r/{}{name}", period / unit);
             }
         }
-        write!(f, "{}r/{}us", self.count, self.period)
+        write!(f, "{count}r/{period}us")
     }
 }
 
@@ -154,7 +199,7 @@ mod tests {
     use super::*;
 
     fn rate(text: &str) -> Result<(u64, u64), RateError> {
-        text.parse::<Rate>().map(|rate| (rate.count, rate.period))
+        text.parse::<Rate>().map(|rate| (rate.count, rate.period()))
     }
 
     #[test]
@@ -167,18 +212,53 @@ mod tests {
         assert_eq!(rate("7r/250ms"), Ok((7, 250_000)));
         assert_eq!(rate("1r/52w"), Ok((1, 52 * 7 * 86_400 * SECOND)));
         assert_eq!(rate("1000000r/s"), Ok((1_000_000, SECOND)));
+        assert_eq!("7r/month".parse(), Rate::monthly(7));
+    }
+
+    #[test]
+    fn a_month_is_as_long_as_it_is() {
+        let rate = Rate::monthly(7).unwrap();
+        assert!(rate.is_monthly() && !Rate::new(7, 31 * DAY).unwrap().is_monthly());
+        // In January and February of 1970.
+        assert_eq!([0, 31 * DAY].map(|now| rate.period_at(now)), [31 * DAY, 28 * DAY]);
+        assert_eq!(Rate::new(7, WEEK).unwrap().period_at(0), WEEK);
     }
 
     #[test]
     fn refuses_what_is_not_a_rate() {
         for text in [
-            "", "r/s", "10", "10r", "10r/", "10/s", "10rs", "10r/x", "10r/w", "10r/ms", "-1r/s",
-            "+1r/s", "1.5r/s", "10r/s ", " 10r/s", "10r/1", "10r/1.5s", "10r/ss", "r/10s", "1r/µs",
+            "",
+            "r/s",
+            "10",
+            "10r",
+            "10r/",
+            "10/s",
+            "10rs",
+            "10r/x",
+            "10r/w",
+            "10r/ms",
+            "-1r/s",
+            "+1r/s",
+            "1.5r/s",
+            "10r/s ",
+            " 10r/s",
+            "10r/1",
+            "10r/1.5s",
+            "10r/ss",
+            "r/10s",
+            "1r/µs",
+            "1r/1month",
+            "1r/2month",
+            "1r/months",
+            "r/month",
+            "1r/Month",
         ] {
             assert_eq!(rate(text), Err(RateError::Syntax), "{text:?}");
         }
         assert_eq!(rate("0r/s"), Err(RateError::Zero));
         assert_eq!(rate("1r/0s"), Err(RateError::Zero));
+        assert_eq!(rate("0r/month"), Err(RateError::Zero));
+        assert_eq!(rate("9007199254740993r/month"), Err(RateError::TooLarge));
         assert_eq!(rate("99999999999999999999r/s"), Err(RateError::TooLarge));
         assert_eq!(rate("1r/99999999d"), Err(RateError::TooLarge));
         assert_eq!(rate("1r/18446744073709551615w"), Err(RateError::TooLarge));
@@ -198,7 +278,7 @@ mod tests {
 
     #[test]
     fn shows_itself_in_the_largest_unit() {
-        for text in ["10r/1s", "5r/90s", "1000r/1d", "7r/250ms", "1r/52w"] {
+        for text in ["10r/1s", "5r/90s", "1000r/1d", "7r/250ms", "1r/52w", "9r/month"] {
             assert_eq!(text.parse::<Rate>().unwrap().to_string(), text);
         }
     }

@@ -166,7 +166,7 @@ impl Limit {
             return Ok(quota);
         }
         let Parameters { algorithm, rate, burst, .. } = &self.parameters;
-        let rate = rate.get(r, parameter::rate)?;
+        let rate = rate.get(r, |text| parameter::rate(*algorithm, text))?;
         let burst = match burst {
             Some(burst) => Some(burst.get(r, |text| parameter::burst(*algorithm, text))?),
             None => None,

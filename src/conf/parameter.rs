@@ -1,16 +1,19 @@
 //! The parameters of a limit, as they are read from the configuration or from a variable.
 
 use rate_limit_core::algorithm::{Algorithm, BurstParameter};
-use rate_limit_core::rate::{self, Rate};
+use rate_limit_core::rate::{self, Rate, RateError};
 
 use super::error::LimitError;
 
-/// `rate=`.
-pub(crate) fn rate(text: &str) -> Result<Rate, LimitError> {
-    text.parse::<Rate>().map_err(|error| {
-        let (value, reason) = (text.to_owned(), error.to_string());
-        LimitError::Invalid { parameter: "rate", value, reason }
-    })
+/// `rate=`, at which the algorithm can count.
+pub(crate) fn rate(algorithm: Algorithm, text: &str) -> Result<Rate, LimitError> {
+    let (parameter, value) = ("rate", || text.to_owned());
+    let rate: Rate = text.parse().map_err(|error: RateError| {
+        let reason = error.to_string();
+        LimitError::Invalid { parameter, value: value(), reason }
+    })?;
+    let counted = algorithm.at(rate).map(|_| rate);
+    counted.map_err(|error| LimitError::Quota { parameter, value: value(), error })
 }
 
 /// `burst=` or `capacity=`, as the algorithm has it.

@@ -54,7 +54,7 @@ fn read(line: &mut Directive<'_>) -> Result<Limit, ConfError> {
         key: ComplexValue::compile(cf, key)?,
         name,
         algorithm,
-        rate: Setting::compile(cf, rate, parameter::rate)?,
+        rate: Setting::compile(cf, rate, |text| parameter::rate(algorithm, text))?,
         burst: burst
             .map(|text| Setting::compile(cf, text, |text| parameter::burst(algorithm, text)))
             .transpose()?,

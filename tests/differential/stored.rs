@@ -9,17 +9,25 @@ use crate::lab::{Asked, Lab, Step};
 
 const NOW: u64 = 1_700_000_000_000_000;
 
-/// The longest that any algorithm takes to become whole: `sliding_window`, two periods.
-const LONGEST: u64 = 2_000_000;
-
 /// The algorithms that keep a string.
 fn of_strings() -> impl Iterator<Item = Algorithm> {
     Algorithm::ALL.into_iter().filter(|algorithm| !algorithm.stores_itself())
 }
 
-/// 5 at most, at 3 a second.
+/// 5 at most, at 3 a second, or a month.
 fn quota(algorithm: Algorithm) -> Quota {
-    Quota::new(algorithm, "3r/s".parse().unwrap(), 5).unwrap()
+    quota_at("3r/s", algorithm, 5)
+}
+
+/// At this rate, unless the algorithm is for months.
+fn quota_at(rate: &str, algorithm: Algorithm, limit: u64) -> Quota {
+    let rate = if algorithm == Algorithm::CalendarWindow { "3r/month" } else { rate };
+    Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap()
+}
+
+/// The longest that any algorithm takes to become whole: `sliding_window`, two periods.
+fn longest(quota: Quota) -> u64 {
+    2 * quota.rate().period()
 }
 
 const KEY: &str = "rl:default:k";
@@ -100,16 +108,17 @@ fn no_number_gives_more_than_all_or_locks_out_for_longer_than_a_refill() {
     let mut lab = Lab::new();
     let (huge, year) = (u64::MAX, NOW + 31_536_000_000_000);
     for algorithm in of_strings() {
+        let longest = longest(quota(algorithm));
         for first in [0, 3, huge, year, NOW] {
             for rest in [&[][..], &[0], &[3], &[3, 3], &[huge], &[huge, 3], &[NOW, huge]] {
                 let value = packed(&[&[first], rest].concat());
                 let verdict = ask_of(&mut lab, &value, algorithm, 0).unwrap();
                 let context = format!("{algorithm:?} {value:?} {verdict:?}");
-                assert!(verdict.remaining <= 5 && verdict.reset <= LONGEST, "{context}");
+                assert!(verdict.remaining <= 5 && verdict.reset <= longest, "{context}");
                 redis::cmd("SET").arg(KEY).arg(&value).exec(lab.connection()).unwrap();
                 let verdict = give_back(&mut lab, NOW, quota(algorithm), 2).unwrap();
                 let context = format!("given back to {algorithm:?} {value:?} {verdict:?}");
-                assert!(verdict.remaining <= 5 && verdict.reset <= LONGEST, "{context}");
+                assert!(verdict.remaining <= 5 && verdict.reset <= longest, "{context}");
             }
         }
     }
@@ -124,14 +133,14 @@ fn what_another_algorithm_left_does_no_harm() {
     let rates = ["3r/s", "7r/10s", "100r/m", "5r/1d"];
     let pairs = of_strings().flat_map(|left| of_strings().map(move |found| (left, found)));
     for ((left, found), rate) in pairs.flat_map(|pair| rates.map(|rate| (pair, rate))) {
-        let of = |algorithm| Quota::new(algorithm, rate.parse().unwrap(), 100_000).unwrap();
+        let of = |algorithm| quota_at(rate, algorithm, 100_000);
         for spent in [1, 42, 30_000, 99_999] {
             redis::cmd("DEL").arg(KEY).exec(lab.connection()).unwrap();
             assert!(ask(&mut lab, NOW, of(left), spent).unwrap().allowed);
             let context = format!("{left:?} {found:?} {rate} {spent}");
             let verdict = ask(&mut lab, NOW + 1_000, of(found), 0).unwrap();
-            let longest = found.decide(&mut None, NOW, &of(found), 100_000).reset.max(LONGEST);
-            let longest = longest.max(2 * of(found).rate().period());
+            let longest = found.decide(&mut None, NOW, &of(found), 100_000).reset;
+            let longest = longest.max(self::longest(of(found)));
             assert!(verdict.remaining <= 100_000, "{context} {verdict:?}");
             assert!(verdict.reset <= longest, "{context} {verdict:?}");
             let whole = ask(&mut lab, NOW + 1_000 + verdict.reset, of(found), 100_000).unwrap();

@@ -20,7 +20,7 @@ const TIMES: std::ops::RangeInclusive<u64> = 1_000_000 * 1_000_000_000..=5_000_0
 const START: u64 = 1_700_000_000 * SECOND;
 
 /// Rates as they are configured, most with an emission interval that is not whole µs.
-const RATES: [&str; 13] = [
+const RATES: [&str; 15] = [
     "1r/s",
     "3r/s",
     "10r/s",
@@ -28,6 +28,8 @@ const RATES: [&str; 13] = [
     "100r/m",
     "1000r/1d",
     "1r/52w",
+    "9r/1w",
+    "100000r/10w",
     "1234567r/1d",
     "999983r/h",
     "1000000r/s",
@@ -162,10 +164,21 @@ impl Traffic {
             (1, _) => verdict.reset.div_ceil(1_000) * 1_000,
             (2, Retry::After(retry)) => retry,
             (3, _) => self.rng.u64(1..3) * period,
-            (4, _) => self.rng.u64(1..3) * period - self.now % period,
+            (4, _) => self.gap_to_the_next_window(asked.quota),
             _ => self.rng.u64(1..4) * period / count,
         };
         (edge + self.rng.u64(0..3)).saturating_sub(1)
+    }
+
+    fn gap_to_the_next_window(&mut self, quota: Quota) -> u64 {
+        let period = quota.rate().period();
+        let full = quota.algorithm().decide(&mut None, self.now, &quota, quota.limit()).reset;
+        let rest = match quota.algorithm() {
+            Algorithm::FixedWindow | Algorithm::CalendarWindow => full,
+            // Its windows are those of a fixed_window.
+            _ => period - self.now % period,
+        };
+        rest + self.rng.u64(0..2) * period
     }
 
     fn another_limit(&mut self, quota: Quota) -> Quota {
@@ -177,7 +190,7 @@ impl Traffic {
 /// Any quota, most of them such as are configured.
 pub fn quota(rng: &mut Rng, algorithm: Algorithm) -> Quota {
     loop {
-        let rate = rate(rng);
+        let rate = rate(rng, algorithm);
         let limit = match rng.u32(0..4) {
             0 => rate.count(),
             1 => rng.u64(1..20),
@@ -189,7 +202,10 @@ pub fn quota(rng: &mut Rng, algorithm: Algorithm) -> Quota {
     }
 }
 
-fn rate(rng: &mut Rng) -> Rate {
+fn rate(rng: &mut Rng, algorithm: Algorithm) -> Rate {
+    if algorithm == Algorithm::CalendarWindow {
+        return Rate::monthly(magnitude(rng, 10_000_000)).expect("a rate");
+    }
     if rng.bool() {
         return RATES[rng.usize(0..RATES.len())].parse().expect("a rate");
     }
@@ -202,9 +218,16 @@ pub fn large_quota(rng: &mut Rng, algorithm: Algorithm) -> Quota {
     let least = if algorithm.is_continuous() { MAX_EXACT } else { MAX_EXACT >> 5 };
     loop {
         let period = magnitude(rng, 1 << 50).next_multiple_of(1_000).min(MAX_TIME);
-        let rate = Rate::new(magnitude(rng, 1 << 24), period).expect("a rate");
+        let rate = match algorithm {
+            Algorithm::CalendarWindow => Rate::monthly(magnitude(rng, 1 << 24)),
+            _ => Rate::new(magnitude(rng, 1 << 24), period),
+        };
+        let rate = rate.expect("a rate");
         let quota = Quota::new(algorithm, rate, magnitude(rng, 1 << 45));
         let is_large = |quota: &Quota| {
+            if algorithm == Algorithm::CalendarWindow {
+                return true;
+            }
             let parts = u128::from(quota.limit()) * u128::from(quota.terms().0);
             parts > u128::from(least)
         };

@@ -88,7 +88,7 @@ pub fn refill(quota: Quota) -> u64 {
         }
         Algorithm::IntervalBucket => quota.limit().div_ceil(count) * period,
         Algorithm::SlidingWindow => 2 * period,
-        Algorithm::SlidingLog | Algorithm::FixedWindow => period,
+        Algorithm::SlidingLog | Algorithm::FixedWindow | Algorithm::CalendarWindow => period,
     }
 }
 
@@ -106,7 +106,11 @@ pub fn quotas_of(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Quot
     (algorithms, magnitude(21), magnitude(45), magnitude(17)).prop_filter_map(
         "no quota of these numbers",
         |(algorithm, count, period, limit)| {
-            let rate = Rate::new(count, period).ok()?;
+            let rate = match algorithm {
+                Algorithm::CalendarWindow => Rate::monthly(count),
+                _ => Rate::new(count, period),
+            };
+            let rate = rate.ok()?;
             Quota::new(algorithm, rate, own_limit(algorithm, rate).unwrap_or(limit)).ok()
         },
     )

@@ -4,6 +4,7 @@ mod history;
 
 mod allocation;
 mod at_once;
+mod calendar;
 mod cell;
 mod clock;
 mod drift;

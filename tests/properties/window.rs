@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use rate_limit_core::algorithm::Algorithm;
 use rate_limit_core::limit::Quota;
 
+use crate::calendar::month;
 use crate::history::{Client, histories, quotas};
 
 /// A request that passed: when, and what it spent.
@@ -35,6 +36,7 @@ pub fn exceeds_in(quota: Quota, from: u64, to: u64, spent: u64) -> bool {
         Algorithm::SlidingWindow | Algorithm::FixedWindow => {
             spent > limit * (to / period - from / period + 1)
         }
+        Algorithm::CalendarWindow => spent > limit * (month(to) - month(from) + 1),
     }
 }
 

@@ -162,6 +162,7 @@ fn quota(algorithm: Algorithm, limit: u64, period: u64, count: u64) -> Quota {
         Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::FixedWindow => {
             Rate::new(limit, period * count)
         }
+        Algorithm::CalendarWindow => Rate::monthly(limit),
         _ => Rate::new(count, period),
     };
     let quota = Quota::new(algorithm, rate.expect("a rate"), limit).expect("a quota");
@@ -380,6 +381,7 @@ mod tests {
                 for (step, cost) in [1, 2, 0, 1, 3, 1, 9, 1, 1].into_iter().enumerate() {
                     let now = NOW + 217_003 * step as u64;
                     let question = question(algorithm, rate, limit, cost);
+                    let algorithm = question.quota.algorithm();
                     let expected = algorithm.decide(&mut state, now, &question.quota, cost);
                     assert_eq!(ask(&[question], &mut database, now), [expected], "{question:?}");
                 }

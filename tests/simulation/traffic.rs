@@ -106,8 +106,11 @@ impl Limit {
         let quotas: Vec<_> = (0..if is_constant { 1 } else { 2 })
             .map(|_| {
                 let (limit, seconds) = (1 << rng.u64(0..11), 1 << rng.u64(0..6));
-                let rate = Rate::new(limit, seconds * SECOND).expect("a rate");
-                Quota::new(algorithm, rate, limit).expect("a quota")
+                let rate = match algorithm {
+                    Algorithm::CalendarWindow => Rate::monthly(limit),
+                    _ => Rate::new(limit, seconds * SECOND),
+                };
+                Quota::new(algorithm, rate.expect("a rate"), limit).expect("a quota")
             })
             .collect();
         let costs = if is_constant { vec![rng.u64(1..3)] } else { (0..5).collect() };

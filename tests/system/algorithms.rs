@@ -1,6 +1,7 @@
 //! Each algorithm, from the request to the key in Redis.
 
 use std::collections::BTreeSet;
+use std::process::Command;
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
@@ -326,6 +327,53 @@ fn n_in_each_period() {
     assert!((20..=20 * windows).contains(&window), "{told}");
     assert!((20 * (periods - 1)..=20 * periods).contains(&log), "{told}");
     assert!((20 * (periods - 1)..=30 + 20 * periods).contains(&interval), "{told}");
+}
+
+/// What `date` makes of a text, as a Unix time.
+fn date(text: &str) -> u64 {
+    let output = Command::new("date").args(["-u", "+%s", "-d", text]).output().expect("date");
+    let seconds = String::from_utf8(output.stdout).expect("text");
+    seconds.trim().parse().unwrap_or_else(|_| panic!("{text}: {output:?}"))
+}
+
+/// When this month began, and when it ends.
+fn month() -> (u64, u64) {
+    let output = Command::new("date").args(["-u", "+%Y-%m-01"]).output().expect("date");
+    let first = String::from_utf8(output.stdout).expect("text");
+    (date(&first), date(&format!("{} +1 month", first.trim())))
+}
+
+#[test]
+fn a_month_ends_with_that_of_the_calendar() {
+    let redis = Redis::start();
+    let nginx = Conf::new()
+        .redis(&redis)
+        .server("rate_limit_redis_headers x-ratelimit ietf;")
+        .server("location / { rate_limit_redis a name=m rate=$arg_rate algorithm=fixed_window; }")
+        .server("location /gcra { rate_limit_redis a name=g rate=$arg_rate algorithm=gcra; }")
+        .start_connected(&redis);
+    let (responses, (begins, ends), now) = loop {
+        let before = month();
+        redis.ask::<()>(&["FLUSHALL"]);
+        let responses = [(); 3].map(|()| nginx.get("/?rate=2r/month"));
+        let now = time(&redis) / 1_000_000;
+        if before == month() {
+            break (responses, before, now);
+        }
+    };
+    assert_eq!(responses.each_ref().map(|response| response.status), [200, 200, 429]);
+    let ttl: u64 = redis.ask(&["PTTL", "rl:m:a"]);
+    let policy = format!("\"m\";q=2;w={}", ends - begins);
+    let rejected = &responses[2];
+    assert_eq!(rejected.header("RateLimit-Policy"), Some(&*policy));
+    let [_, _, reset] = quota(rejected);
+    for rest in [ttl / 1_000, retry_after(rejected), reset] {
+        assert!(rest.abs_diff(ends - now) < 60, "{rest} {rejected:?}");
+    }
+
+    // Of a variable, where the algorithm cannot count it.
+    assert_eq!(nginx.get("/gcra?rate=2r/month").header("X-RateLimit-Limit"), None);
+    nginx.wait_for_error_log("\"rate=2r/month\" in \"rate_limit_redis\" directive");
 }
 
 #[test]

@@ -427,12 +427,29 @@ fn what_an_algorithm_cannot_count() {
                 "rate_limit_redis a rate=1r/36501d algorithm=fixed_window;",
                 &["\"1r/36501d\"", "too large", ME],
             ),
+            (
+                "rate_limit_redis a rate=7r/month;",
+                &["\"rate=7r/month\"", "algorithm=fixed_window only", ME],
+            ),
+            (
+                "rate_limit_redis a rate=7r/month capacity=$arg_a;",
+                &["\"rate=7r/month\"", "algorithm=fixed_window only", ME],
+            ),
+            (
+                "rate_limit_redis a rate=7r/month algorithm=sliding_window;",
+                &["\"rate=7r/month\"", "algorithm=fixed_window only", ME],
+            ),
+            (
+                "rate_limit_redis a rate=7r/2month algorithm=fixed_window;",
+                &["\"7r/2month\"", "a rate is", ME],
+            ),
         ],
     );
     for line in [
         "rate_limit_redis a rate=100000r/s algorithm=sliding_log;",
         "rate_limit_redis a rate=100000r/1w algorithm=sliding_log;",
         "rate_limit_redis a rate=50000000r/1d algorithm=sliding_window;",
+        "rate_limit_redis a rate=7r/month algorithm=fixed_window;",
     ] {
         conf(Location, line).config_ok();
     }

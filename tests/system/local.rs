@@ -69,6 +69,8 @@ fn each_algorithm_gives_the_same_numbers() {
         "rate=12r/d algorithm=sliding_window",
         "rate=12r/d algorithm=sliding_log",
         "rate=12r/d algorithm=fixed_window",
+        "rate=12r/1w algorithm=fixed_window",
+        "rate=12r/month algorithm=fixed_window",
         "rate=6r/d algorithm=leaky_bucket burst=11 nodelay",
     ];
     let locations: String = limits

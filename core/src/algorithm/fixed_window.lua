@@ -1,26 +1,9 @@
--- Fixed window: see fixed_window.rs.
--- State: the number of the period, and what was spent in it.
-local elapsed = now % period
-local current, stepped_back = (now - elapsed) / period, false
-if not window or window < current then
-  spent = 0
-else
-  -- a window of the future is this one, after a clock that stepped back; that is written down even
-  -- if nothing is spent, or else it would go on to be this one
-  spent, stepped_back = math.min(spent, limit), window > current
+-- Fixed window: see fixed_window.rs. What it counts is in window_counter.lua.
+-- Windows of whole weeks begin on Mondays, and a Monday was three days before the epoch.
+local aligned = now
+if period >= 604800000000 and period % 604800000000 == 0 then
+  aligned = now + 259200000000
 end
+local elapsed = aligned % period
+local current, ends = (aligned - elapsed) / period, now - elapsed + period
 
-allowed = cost <= limit - spent
-if not allowed then
-  cost = 0
-elseif cost < 0 then
-  -- no more comes back than was spent
-  cost = math.max(cost, -spent)
-elseif n then
-  cost = cost * math.min(n, math.floor((limit - spent) / cost))
-end
-spent = spent + cost
-if cost ~= 0 or (stepped_back and spent > 0) then
-  window = current
-  expiry = spent > 0 and now - elapsed + period or now
-end

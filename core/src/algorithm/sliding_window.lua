@@ -1,9 +1,14 @@
 -- Sliding window counter: see sliding_window.rs.
 -- State: the number of this window, what was spent in it, and what was spent in the one before.
--- A window is period units of count microseconds.
+-- A window is period units of count microseconds. Those of whole weeks begin on Mondays, and a
+-- Monday was three days before the epoch.
 local units = (now - now % count) / count
-local elapsed = units % period
-local this, rest, stepped_back = (units - elapsed) / period, period - elapsed, false
+local aligned, length = units, period * count
+if length >= 604800000000 and length % 604800000000 == 0 then
+  aligned = units + 259200000000 / count
+end
+local elapsed = aligned % period
+local this, rest, stepped_back = (aligned - elapsed) / period, period - elapsed, false
 local passed = window and this - window
 if not passed or passed > 1 then
   current, previous = 0, 0

@@ -1,7 +1,7 @@
 //! Sliding window counter: the counters of this and the previous window, the previous one weighted
 //! by its overlap.
 //!
-//! A window is a period aligned to the Unix epoch. What a client has spent in the last period is
+//! A window is a period aligned to the Unix epoch, one of whole weeks to a Monday. What a client has spent in the last period is
 //! estimated as what it spent in this window, and of what it spent in the previous one the share
 //! that the last period still covers, rounded down: rounded up, who spends at just the rate would
 //! be kept from the last unit of each window, and with a limit of 1 from half of them all.
@@ -15,6 +15,7 @@ use super::{State, Terms, stored};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{MAX_EXACT, Rate};
+use crate::window::alignment;
 
 /// See [`Algorithm::state`](super::Algorithm::state).
 pub(super) const STATE: &[&str] = &["window", "current", "previous"];
@@ -27,7 +28,7 @@ pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     let mut unit = 1;
     loop {
         let period = rate.period() / unit;
-        if !rate.period().is_multiple_of(unit) {
+        if ![rate.period(), alignment(rate.period())].iter().all(|time| time.is_multiple_of(unit)) {
             return Err(QuotaError::TooLarge);
         }
         if u128::from(limit) * u128::from(period) <= u128::from(MAX_EXACT / 2) {
@@ -44,10 +45,9 @@ pub(super) fn read(bytes: &[u8]) -> Option<State> {
 
 pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {
     let (limit, (period, unit)) = (quota.limit(), quota.terms());
-    let (now, beyond) = (now / unit, now % unit);
-    let (window, elapsed) = (now / period, now % period);
+    let beyond = now % unit;
+    let (window, rest) = window(now, quota);
     let Counters { current, previous, stepped_back } = counters(state.as_ref(), window, limit);
-    let rest = period - elapsed;
 
     let weighted = previous * rest / period;
     let previous = if weighted == 0 { 0 } else { previous };
@@ -83,9 +83,8 @@ pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u
 }
 
 pub(super) fn give_back(state: &mut Option<State>, now: u64, quota: &Quota, amount: u64) {
-    let (limit, (period, unit)) = (quota.limit(), quota.terms());
-    let now = now / unit;
-    let (window, rest) = (now / period, period - now % period);
+    let (limit, (period, _)) = (quota.limit(), quota.terms());
+    let (window, rest) = window(now, quota);
     let Counters { current, previous, stepped_back } = counters(state.as_ref(), window, limit);
     // Where nothing of the previous window counts, it is not kept.
     let counting = |spent| if spent * rest < period { 0 } else { spent };
@@ -98,6 +97,13 @@ pub(super) fn give_back(state: &mut Option<State>, now: u64, quota: &Quota, amou
     if given > 0 || stepped_back && current + previous > 0 {
         *state = Some(State::Window(window, current, previous));
     }
+}
+
+/// The number of the window at `now`, and how much is left of it, in units of time.
+fn window(now: u64, quota: &Quota) -> (u64, u64) {
+    let (period, unit) = quota.terms();
+    let aligned = (now + alignment(period * unit)) / unit;
+    (aligned / period, period - aligned % period)
 }
 
 struct Counters {

@@ -15,6 +15,9 @@ pub enum QuotaError {
     /// The numbers would leave the range in which Redis counts exactly.
     #[error("is too large to be counted exactly at this rate")]
     TooLarge,
+    /// A month of the calendar, of an algorithm that cannot count it.
+    #[error("is by the month of the calendar, which is for algorithm=fixed_window only")]
+    Monthly,
     /// A log of so many entries would take too long to keep.
     #[error("is more than the {MAX_LOG} entries that a sliding_log may have")]
     TooLong,

@@ -112,8 +112,10 @@ impl Fields {
                 self.single(&RATELIMIT, shown, Reset::Seconds, now);
             }
             if forms.ietf {
-                self.list(&POLICY, all.clone(), policy);
-                self.list(&SERVICE_LIMIT, all, |limit, out| service_limit(limit, retry_after, out));
+                self.list(&POLICY, all.clone(), |limit, out| policy(limit, now, out));
+                self.list(&SERVICE_LIMIT, all, |limit, out| {
+                    service_limit(limit, now, retry_after, out);
+                });
             }
         }
         if let Some(seconds) = retry_after {
@@ -174,12 +176,14 @@ fn item(out: &mut Vec<u8>, name: &str, numbers: [(&str, u64); 2]) {
 }
 
 /// An item of `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11): the rate as a quota
-/// and a window of whole seconds. A period of part seconds is scaled, and never to more.
-fn policy(limit: &Shown<'_>, out: &mut Vec<u8>) {
+/// and a window of whole seconds. A period of part seconds is scaled, and never to more; a month is
+/// the present one.
+fn policy(limit: &Shown<'_>, now: u64, out: &mut Vec<u8>) {
     let rate = limit.quota.rate();
-    let window = seconds(rate.period());
-    let quota = u128::from(rate.count()) * u128::from(window) * u128::from(SECOND)
-        / u128::from(rate.period());
+    let period = rate.period_at(now);
+    let window = seconds(period);
+    let quota =
+        u128::from(rate.count()) * u128::from(window) * u128::from(SECOND) / u128::from(period);
     let quota = u64::try_from(quota).unwrap_or(MAX_INTEGER).min(MAX_INTEGER);
     item(out, limit.name, [(";q=", quota), (";w=", window)]);
 }
@@ -189,9 +193,9 @@ fn policy(limit: &Shown<'_>, out: &mut Vec<u8>) {
 /// A server must not invite more than it means to serve, so `t` is stretched until `r / t` is no
 /// more than the rate; and where the answer has a `Retry-After`, which must not be earlier than
 /// `t`, `t` ends there and `r` is cut instead.
-fn service_limit(limit: &Shown<'_>, retry_after: Option<u64>, out: &mut Vec<u8>) {
+fn service_limit(limit: &Shown<'_>, now: u64, retry_after: Option<u64>, out: &mut Vec<u8>) {
     let (rate, verdict) = (limit.quota.rate(), &limit.verdict);
-    let (count, period) = (u128::from(rate.count()), u128::from(rate.period()));
+    let (count, period) = (u128::from(rate.count()), u128::from(rate.period_at(now)));
     let more = match limit.quota.algorithm().is_continuous() {
         true => rate.period().div_ceil(rate.count()).min(verdict.reset),
         false => verdict.reset,
@@ -291,6 +295,17 @@ mod tests {
         assert_eq!(lines(IETF, &limits, Some(3))[1], "RateLimit: \"per_ip\";r=5;t=3");
     }
 
+    /// It is November of 2023.
+    #[test]
+    fn a_month_is_the_present_one() {
+        let limits = [shown(Algorithm::FixedWindow, "3000r/month", 3_000, 3_000, 0)];
+        let expected = [
+            "RateLimit-Policy: \"per_ip\";q=3000;w=2592000",
+            "RateLimit: \"per_ip\";r=3000;t=2592000",
+        ];
+        assert_eq!(lines(IETF, &limits, None), expected);
+    }
+
     #[test]
     fn windows_are_whole_seconds() {
         let policy = |rate| lines(IETF, &[bucket(rate, 1, 1, 0)], None)[0].clone();
@@ -320,7 +335,7 @@ mod tests {
             let verdict =
                 Verdict { allowed: true, remaining: left.min(limit), reset, retry: Retry::No };
             let mut item = Vec::new();
-            service_limit(&Shown { name: "a", quota, verdict }, retry_after, &mut item);
+            service_limit(&Shown { name: "a", quota, verdict }, 0, retry_after, &mut item);
             let item = String::from_utf8(item).unwrap();
             let mut numbers = item.split([';', '=']).filter_map(|part| part.parse::<u128>().ok());
             let (r, t) = (numbers.next().unwrap(), numbers.next().unwrap());
