@@ -329,18 +329,17 @@ fn n_in_each_period() {
     assert!((20 * (periods - 1)..=30 + 20 * periods).contains(&interval), "{told}");
 }
 
-/// What `date` makes of a text, as a Unix time.
-fn date(text: &str) -> u64 {
-    let output = Command::new("date").args(["-u", "+%s", "-d", text]).output().expect("date");
-    let seconds = String::from_utf8(output.stdout).expect("text");
-    seconds.trim().parse().unwrap_or_else(|_| panic!("{text}: {output:?}"))
+/// What `date` prints of a moment, in UTC.
+fn date(moment: &str, format: &str) -> String {
+    let output = Command::new("date").args(["-u", "-d", moment, format]).output().expect("date");
+    String::from_utf8(output.stdout).expect("text").trim().to_owned()
 }
 
 /// When this month began, and when it ends.
 fn month() -> (u64, u64) {
-    let output = Command::new("date").args(["-u", "+%Y-%m-01"]).output().expect("date");
-    let first = String::from_utf8(output.stdout).expect("text");
-    (date(&first), date(&format!("{} +1 month", first.trim())))
+    let first = date("now", "+%Y-%m-01");
+    let time = |moment: &str| date(moment, "+%s").parse().expect("a Unix time");
+    (time(&first), time(&format!("{first} +1 month")))
 }
 
 #[test]
