@@ -7,6 +7,7 @@
 //! algorithm, add its two files and its lines to the tables below.
 
 mod calendar_window;
+mod codec;
 mod fixed_window;
 mod gcra;
 mod interval_bucket;
@@ -14,17 +15,15 @@ pub mod leaky_bucket;
 mod moment;
 mod sliding_log;
 mod sliding_window;
-mod stored;
+mod state;
 mod token_bucket;
 mod window_counter;
-mod words;
 
-use std::collections::VecDeque;
+pub use state::{Extra, State, Stored};
 
-use crate::decision::Verdict;
+use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
-use crate::rate::Rate;
-use moment::Moment;
+use crate::rate::{MAX_EXACT, MAX_TIME, Rate};
 
 /// How a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -71,9 +70,11 @@ struct Description {
     state: &'static [&'static str],
     /// The terms in which it counts: see [`Quota::terms`].
     terms: fn(Rate, u64) -> Result<Terms, QuotaError>,
-    read: fn(&[u8]) -> Option<State>,
-    decide: fn(&mut Option<State>, u64, &Quota, u64) -> Verdict,
-    give_back: fn(&mut Option<State>, u64, &Quota, u64),
+    /// The state of these numbers.
+    read: fn([u64; 3]) -> Option<State>,
+    decide: fn(&mut Stored, u64, &Quota, u64) -> Verdict,
+    charge: fn(&mut Stored, u64, &Quota, u64),
+    give_back: fn(&mut Stored, u64, &Quota, u64, Option<u64>),
 }
 
 /// The two numbers that stand for the rate in an algorithm: see [`Quota::terms`].
@@ -95,6 +96,7 @@ macro_rules! describe {
             terms: $rust::terms,
             read: $rust::read,
             decide: $rust::decide,
+            charge: $rust::charge,
             give_back: $rust::give_back,
         }
     };
@@ -180,10 +182,12 @@ impl Algorithm {
     }
 
     /// The Lua source of its body: of the numbers of the [`state`](Self::state), which are nil if
-    /// nothing is stored, and of `now, cost, limit, period, count, n` it makes `allowed`; and, only
-    /// if there is something to store, `expiry`, the µs at which the quota is whole again, and the
-    /// new state. A cost below zero is given back. With n, which is nil for 1, it spends for as
-    /// many of n requests as fit.
+    /// nothing is stored, `debt`, and `now, cost, limit, period, count, n, since` it makes
+    /// `allowed`, and of `cost` what is spent in all. If there is something to store, it makes
+    /// `changed` true, the new state and debt, and `expiry`, the µs at which the quota is whole
+    /// again; that also where it gets a `block`. A cost below zero is given back. With n, which is
+    /// nil for 1, it spends for as many of n requests as fit; with `since`, which is nil or 0 for
+    /// none, it charges more than there is.
     pub fn source(self) -> &'static str {
         self.description().source
     }
@@ -195,7 +199,7 @@ impl Algorithm {
     }
 
     /// Whether it reads and writes Redis itself, so that nobody can tell what it found. The source
-    /// then is that of the whole function, `(key, now, cost, limit, period)` to
+    /// then is that of the whole function, `(key, now, cost, limit, period, block, since)` to
     /// `allowed, remaining, reset, retry, store`, where the last is a function that writes.
     pub fn stores_itself(self) -> bool {
         self == Self::SlidingLog
@@ -216,23 +220,79 @@ impl Algorithm {
         (self.description().terms)(rate, limit)
     }
 
-    /// The state that is stored as these bytes; `None` for what the script would not take for one.
-    pub fn read(self, bytes: &[u8]) -> Option<State> {
-        (self.description().read)(bytes)
+    /// Fails if a client that has spent `most`, which is more than `limit`, could not be counted.
+    pub(crate) fn check_debt(self, rate: Rate, limit: u64, most: u64) -> Result<(), QuotaError> {
+        match self {
+            Self::SlidingWindow | Self::SlidingLog | Self::FixedWindow | Self::CalendarWindow => {
+                let periods = u128::from(most.div_ceil(limit)).saturating_add(1);
+                if periods * u128::from(rate.period()) > u128::from(MAX_TIME) {
+                    return Err(QuotaError::TooSlow);
+                }
+                // So that a quotient of two of them is exact.
+                if most > MAX_EXACT / 4 { Err(QuotaError::TooLarge) } else { Ok(()) }
+            }
+            _ => self.terms(rate, most).map(drop),
+        }
     }
 
-    /// Decides as the script does. `now` is in µs, at most 2^53; `state` is what an earlier
-    /// decision for the same client left, `None` for a client not seen before.
-    pub fn decide(self, state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {
-        (self.description().decide)(state, now, quota, cost)
+    /// What is stored as these bytes; nothing, for what the script would not take for a state.
+    pub fn read(self, bytes: &[u8]) -> Stored {
+        let Some((numbers, extra)) = codec::bytes::numbers(bytes) else { return Stored::default() };
+        let stored = |state| Stored { state: Some(state), extra };
+        (self.description().read)(numbers).map(stored).unwrap_or_default()
+    }
+
+    /// Decides as the script does. `now` is in µs, at most 2^53; `stored` is what an earlier
+    /// decision for the same client left, nothing for a client not seen before.
+    pub fn decide(self, stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
+        let decide = self.description().decide;
+        let blocked = stored.blocked_for(now, quota);
+        if blocked > 0 && cost > 0 {
+            let retry = decide(&mut stored.clone(), now, quota, cost).retry;
+            let verdict = decide(stored, now, quota, 0);
+            return Verdict { allowed: false, retry, ..verdict }.blocked_for(blocked);
+        }
+        let verdict = decide(stored, now, quota, cost);
+        if quota.block() > 0 && matches!(verdict.retry, Retry::After(_)) {
+            stored.block(now, quota.block());
+            return verdict.blocked_for(quota.block());
+        }
+        verdict.blocked_for(blocked)
+    }
+
+    /// Decides on a request that another limit rejects, as the script does: it spends nothing. Only
+    /// if this limit rejects it too, as `rejects` says, a block may begin.
+    pub(crate) fn decline(
+        self,
+        stored: &mut Stored,
+        now: u64,
+        quota: &Quota,
+        rejects: bool,
+    ) -> Verdict {
+        if rejects && quota.block() > 0 && stored.blocked_for(now, quota) == 0 {
+            stored.block(now, quota.block());
+        }
+        self.decide(stored, now, quota, 0)
     }
 
     /// Gives back `amount` of what was spent, as the script does: as much of it as is still spent,
     /// the rest has come back by itself. The other arguments are those of [`decide`](Self::decide).
     ///
     /// For a client that is alone on its key it is then as if it had never spent it.
-    pub fn give_back(self, state: &mut Option<State>, now: u64, quota: &Quota, amount: u64) {
-        (self.description().give_back)(state, now, quota, amount);
+    pub fn give_back(self, stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
+        (self.description().give_back)(stored, now, quota, amount, None);
+    }
+
+    /// Settles what was charged at `since`: charges `change` more, whatever is left, or gives it
+    /// back if it is below zero. What is charged beyond what there is, the client owes: at most
+    /// [`Quota::max_debt`], the rest is forgiven. In a window that was not that of `since` nothing
+    /// is given back.
+    pub fn settle(self, stored: &mut Stored, now: u64, quota: &Quota, since: u64, change: i64) {
+        let (description, amount) = (self.description(), change.unsigned_abs());
+        match change {
+            0.. => (description.charge)(stored, now, quota, amount),
+            _ => (description.give_back)(stored, now, quota, amount, Some(since)),
+        }
     }
 }
 
@@ -247,25 +307,12 @@ impl BurstParameter {
     }
 }
 
-/// What is kept for one client.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Of the buckets: the tokens, and the moment of the last refill.
-    Bucket(u64, Moment),
-    /// Of gcra: the theoretical arrival time.
-    Arrival(Moment),
-    /// Of the windows: the number of a window, what was spent in it, and in the one before.
-    Window(u64, u64, u64),
-    /// Of the log: when and how much, in order of time.
-    Log(VecDeque<(u64, u64)>),
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::moment::Moment;
     use super::*;
-    use crate::rate::{MAX_EXACT, MAX_TIME};
 
     fn numbers(most: u64) -> impl Strategy<Value = u64> {
         prop_oneof![0..100_u64, 0..=most, most - 1..=most]
@@ -277,6 +324,18 @@ mod tests {
         (algorithms, numbers).prop_filter_map("no quota", |(algorithm, (count, period, limit))| {
             Quota::new(algorithm, Rate::new(count, period).ok()?, limit).ok()
         })
+    }
+
+    fn stored() -> impl Strategy<Value = Stored> {
+        let extra = (numbers(u64::MAX), numbers(u64::MAX), numbers(u64::MAX), numbers(u64::MAX))
+            .prop_map(|(held, held_until, debt, blocked_until)| Extra {
+                held,
+                held_until,
+                debt,
+                blocked_until,
+            });
+        let extra = prop_oneof![Just(Extra::default()), extra];
+        (states(), extra).prop_map(|(state, extra)| Stored { state, extra })
     }
 
     fn states() -> impl Strategy<Value = Option<State>> {
@@ -298,14 +357,19 @@ mod tests {
         #[test]
         fn no_numbers_panic_or_give_more_than_all(
             quota in quotas(),
-            state in states(),
+            stored in stored(),
             now in numbers(MAX_EXACT),
             amount in numbers(u64::MAX),
+            change in any::<i64>(),
+            since in numbers(MAX_EXACT),
         ) {
             let algorithm = quota.algorithm();
-            let decide = |mut state, cost| algorithm.decide(&mut state, now, &quota, cost);
-            prop_assert!(decide(state.clone(), amount).remaining <= quota.limit());
-            let mut given = state;
+            let decide = |mut stored, cost| algorithm.decide(&mut stored, now, &quota, cost);
+            prop_assert!(decide(stored.clone(), amount).remaining <= quota.limit());
+            let mut settled = stored.clone();
+            algorithm.settle(&mut settled, now, &quota, since, change);
+            prop_assert!(decide(settled, 0).remaining <= quota.limit());
+            let mut given = stored;
             algorithm.give_back(&mut given, now, &quota, amount);
             prop_assert!(decide(given, 0).remaining <= quota.limit());
         }

@@ -180,6 +180,20 @@ impl Verdict {
         Self { remaining: self.remaining.saturating_add(cost).min(limit), ..self }
     }
 
+    /// The same of a client that is blocked for `micros` more, if it is.
+    pub(crate) fn blocked_for(self, micros: u64) -> Self {
+        if micros == 0 {
+            return self;
+        }
+        let (remaining, reset) = (0, self.reset.max(micros));
+        let retry = match self.retry {
+            Retry::After(retry) => Retry::After(retry.max(micros)),
+            Retry::No if !self.allowed => Retry::After(micros),
+            retry => retry,
+        };
+        Self { remaining, reset, retry, ..self }
+    }
+
     /// Reads what a script answers for a limit that stores itself: allowed (0 or 1), remaining, µs
     /// until whole again, and µs until a retry passes (-1: never). `None` for numbers that no
     /// script of ours would send.

@@ -23,7 +23,11 @@ pub struct Quota {
     rate: Rate,
     terms: (u64, u64),
     limit: u64,
+    block: u64,
 }
+
+/// A client may owe at most so many times the limit.
+const MAX_DEBT: u64 = 10;
 
 impl Quota {
     /// A quota of `limit` units at `rate`. Fails if the algorithm could not count it exactly.
@@ -33,7 +37,22 @@ impl Quota {
         }
         let algorithm = algorithm.at(rate)?;
         let terms = algorithm.terms(rate, limit)?;
-        Ok(Self { algorithm, rate, terms, limit })
+        Ok(Self { algorithm, rate, terms, limit, block: 0 })
+    }
+
+    /// The same, of which a client that exceeds it is blocked for `block` µs.
+    pub fn with_block(self, block: u64) -> Self {
+        Self { block, ..self }
+    }
+
+    /// Fails if debts of this quota could not be counted exactly.
+    pub fn check_settle(&self) -> Result<(), QuotaError> {
+        let most = self.limit.checked_add(self.max_debt()).ok_or(QuotaError::DebtTooLarge)?;
+        match self.algorithm.check_debt(self.rate, self.limit, most) {
+            Err(QuotaError::TooSlow) => Err(QuotaError::DebtTooSlow),
+            Err(_) => Err(QuotaError::DebtTooLarge),
+            Ok(()) => Ok(()),
+        }
     }
 
     /// Who decides.
@@ -62,13 +81,39 @@ impl Quota {
         self.limit
     }
 
+    /// For how long a client is blocked that exceeds the limit, in µs; 0: not at all.
+    pub fn block(&self) -> u64 {
+        self.block
+    }
+
+    /// The most that a client may owe.
+    pub fn max_debt(&self) -> u64 {
+        self.limit.saturating_mul(MAX_DEBT)
+    }
+
+    /// The most that may be spent of it and not be regained: all that there is, and a debt.
+    pub(crate) fn max_spent(&self) -> u64 {
+        self.limit.saturating_add(self.max_debt())
+    }
+
+    /// What is left where so much is missing of the limit, and what is owed.
+    pub(crate) fn split(&self, missing: u64) -> (u64, u64) {
+        (self.limit.saturating_sub(missing), missing.saturating_sub(self.limit))
+    }
+
+    /// What is missing of the limit, where so much is left and so much is owed.
+    pub(crate) fn missing(&self, left: u64, debt: u64) -> u64 {
+        let missing = self.limit.saturating_sub(left.saturating_sub(debt));
+        missing.saturating_add(debt.saturating_sub(left))
+    }
+
     /// A number that is another for another quota, as good as always.
     pub fn fingerprint(&self) -> u64 {
         let (period, count) = self.terms;
         let mix = |hash: u64, number: u64| {
             (hash ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31)
         };
-        [period, count, self.limit].into_iter().fold(self.algorithm as u64, mix)
+        [period, count, self.limit, self.block].into_iter().fold(self.algorithm as u64, mix)
     }
 }
 
@@ -93,11 +138,13 @@ mod tests {
 
     #[test]
     fn fingerprints_differ() {
-        let of = |algorithm, rate: &str, limit| {
-            Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap().fingerprint()
+        let quota = |algorithm, rate: &str, limit| {
+            Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap()
         };
+        let of = |algorithm, rate, limit| quota(algorithm, rate, limit).fingerprint();
         let all = [
             of(Algorithm::TokenBucket, "10r/s", 10),
+            quota(Algorithm::TokenBucket, "10r/s", 10).with_block(1).fingerprint(),
             of(Algorithm::TokenBucket, "10r/s", 11),
             of(Algorithm::TokenBucket, "11r/s", 10),
             of(Algorithm::Gcra, "10r/s", 10),

@@ -25,7 +25,7 @@
 
 use std::ops::Deref;
 
-use crate::algorithm::State;
+use crate::algorithm::Stored;
 use crate::decision::Verdict;
 use crate::limit::Quota;
 use crate::table::Table;
@@ -129,14 +129,14 @@ impl Charge {
         let stored = stored(table, self.digest);
         let asked = match mode {
             Mode::Outage => true,
-            Mode::Return => stored.is_some() && self.reset(stored.clone(), now) > 0,
+            Mode::Return => stored.state.is_some() && self.reset(stored.clone(), now) > 0,
         };
         asked.then(|| Entry::new(self.digest, self.quota, self.cost, stored))
     }
 
     /// How long the quota takes from now to be whole, in µs.
-    fn reset(&self, mut state: Option<State>, now: u64) -> u64 {
-        self.quota.algorithm().decide(&mut state, now, &self.quota, 0).reset
+    fn reset(&self, mut stored: Stored, now: u64) -> u64 {
+        self.quota.algorithm().decide(&mut stored, now, &self.quota, 0).reset
     }
 
     /// Takes note of the decision, and writes down what it has changed. Answers how long the quota
@@ -154,19 +154,20 @@ impl Charge {
     }
 
     fn give_back(&self, table: &mut Table<'_>, now: u64) {
-        let mut state = stored(table, self.digest);
-        self.quota.algorithm().give_back(&mut state, now, &self.quota, self.cost);
-        store(table, self.digest, state.as_ref());
+        let mut stored = stored(table, self.digest);
+        self.quota.algorithm().give_back(&mut stored, now, &self.quota, self.cost);
+        store(table, self.digest, Some(&stored));
     }
 }
 
-fn stored(table: &mut Table<'_>, digest: u128) -> Option<State> {
-    table.get(digest).and_then(State::from_words)
+fn stored(table: &mut Table<'_>, digest: u128) -> Stored {
+    table.get(digest).map(Stored::from_words).unwrap_or_default()
 }
 
 /// `false` if the state is too long for the table.
-fn store(table: &mut Table<'_>, digest: u128, state: Option<&State>) -> bool {
-    state.is_none_or(|state| table.set(digest, state.to_words()))
+fn store(table: &mut Table<'_>, digest: u128, change: Option<&Stored>) -> bool {
+    let change = change.filter(|stored| stored.state.is_some());
+    change.is_none_or(|stored| table.set(digest, stored.to_words()))
 }
 
 #[cfg(test)]
@@ -227,12 +228,12 @@ mod tests {
 
     /// What the references say and keep.
     #[derive(Clone, Default)]
-    struct Model(BTreeMap<u128, Option<State>>);
+    struct Model(BTreeMap<u128, Stored>);
 
     impl Model {
         fn ask(&mut self, now: u64, (digest, quota, cost): (u128, Quota, u64)) -> Verdict {
-            let state = self.0.entry(digest).or_default();
-            quota.algorithm().decide(state, now, &quota, cost)
+            let stored = self.0.entry(digest).or_default();
+            quota.algorithm().decide(stored, now, &quota, cost)
         }
 
         fn decide(&mut self, now: u64, asked: &[(u128, Quota, u64)]) -> Vec<Verdict> {
@@ -312,7 +313,7 @@ mod tests {
         quota: Quota,
         now: u64,
         table: Table<'a>,
-        redis: Option<State>,
+        redis: Stored,
         passed: Vec<(u64, u64)>,
         until: u64,
     }
@@ -413,7 +414,7 @@ mod tests {
             let mut words = vec![0; 4_000];
             let table = Table::open(&mut words);
             let mut client =
-                Client { quota, now: start, table, redis: None, passed: Vec::new(), until: 0 };
+                Client { quota, now: start, table, redis: Stored::default(), passed: Vec::new(), until: 0 };
             client.live(Mode::Outage, &outage);
             client.live(Mode::Return, &back);
             prop_assert!(!client.exceeds(), "{:?}", client.passed);
@@ -429,7 +430,7 @@ mod tests {
             let mut words = vec![0; 4_000];
             let table = Table::open(&mut words);
             let mut client =
-                Client { quota, now: START, table, redis: None, passed: Vec::new(), until: 0 };
+                Client { quota, now: START, table, redis: Stored::default(), passed: Vec::new(), until: 0 };
             client.live(Mode::Outage, &outage);
             let before = ask(&mut client.table, client.now, Mode::Outage, quota, 0);
             let mut charges = Charges::from_iter([Charge::new(digest(1), quota, cost)]);
@@ -451,7 +452,7 @@ mod tests {
             quota: quota(Algorithm::IntervalBucket, "5r/s", 10),
             now: START,
             table: Table::open(&mut words),
-            redis: None,
+            redis: Stored::default(),
             passed: Vec::new(),
             until: 0,
         };

@@ -1,7 +1,7 @@
 //! Several limits that are asked at once: all of them spend, or none does.
 
-use crate::algorithm::State;
-use crate::decision::Verdict;
+use crate::algorithm::Stored;
+use crate::decision::{Retry, Verdict};
 use crate::limit::Quota;
 
 /// A limit's part in a decision: what is stored under a key, and what would be.
@@ -10,8 +10,8 @@ pub(crate) struct Entry<K> {
     key: K,
     quota: Quota,
     cost: u64,
-    before: Option<State>,
-    after: Option<State>,
+    before: Stored,
+    after: Stored,
     verdict: Option<Verdict>,
 }
 
@@ -43,8 +43,8 @@ fn each<K>(entries: &mut [Option<Entry<K>>], act: impl Fn(&mut Entry<K>, &[Optio
 
 impl<K: PartialEq> Entry<K> {
     /// A limit that is to spend `cost`, where `stored` is what is stored under `key`.
-    pub(crate) fn new(key: K, quota: Quota, cost: u64, stored: Option<State>) -> Self {
-        Self { key, quota, cost, before: stored, after: None, verdict: None }
+    pub(crate) fn new(key: K, quota: Quota, cost: u64, stored: Stored) -> Self {
+        Self { key, quota, cost, before: stored, after: Stored::default(), verdict: None }
     }
 
     /// What the limit says, once that is decided.
@@ -53,8 +53,8 @@ impl<K: PartialEq> Entry<K> {
     }
 
     /// What is to be stored, if that is anything new.
-    pub(crate) fn change(&self) -> Option<&State> {
-        self.after.as_ref().filter(|_| self.after != self.before)
+    pub(crate) fn change(&self) -> Option<&Stored> {
+        (self.after != self.before).then_some(&self.after)
     }
 
     fn allows(&self) -> bool {
@@ -62,21 +62,24 @@ impl<K: PartialEq> Entry<K> {
     }
 
     fn spend(&mut self, earlier: &[Option<Self>], now: u64) {
-        self.verdict = Some(self.ask(earlier, now, self.cost));
+        self.load(earlier);
+        let verdict = self.quota.algorithm().decide(&mut self.after, now, &self.quota, self.cost);
+        self.verdict = Some(verdict);
     }
 
     /// Answers for what the limit holds, and, where it rejects the request, when it would not.
     fn spend_nothing(&mut self, earlier: &[Option<Self>], now: u64) {
-        let unspent = self.ask(earlier, now, 0);
+        self.load(earlier);
         if let Some(Verdict { allowed, retry, .. }) = self.verdict {
+            let (algorithm, rejects) = (self.quota.algorithm(), matches!(retry, Retry::After(_)));
+            let unspent = algorithm.decline(&mut self.after, now, &self.quota, rejects);
             self.verdict = Some(Verdict { allowed, retry, ..unspent });
         }
     }
 
-    /// Asks the limit, given what those before it are about to store.
-    fn ask(&mut self, earlier: &[Option<Self>], now: u64, cost: u64) -> Verdict {
+    /// Starts from what is stored, and what those before it are about to store.
+    fn load(&mut self, earlier: &[Option<Self>]) {
         let sharer = earlier.iter().flatten().rfind(|other| other.key == self.key);
-        self.after = sharer.map_or(&self.before, |sharer| &sharer.after).clone();
-        self.quota.algorithm().decide(&mut self.after, now, &self.quota, cost)
+        self.after.clone_from(sharer.map_or(&self.before, |sharer| &sharer.after));
     }
 }

@@ -33,6 +33,33 @@ impl Window {
     }
 }
 
+/// A row of windows, one behind the other.
+#[derive(Clone, Copy, Debug)]
+pub enum Windows {
+    /// Of so many µs each.
+    Aligned(u64),
+    /// Of a month each.
+    Months,
+}
+
+impl Windows {
+    /// The window that `now` is in.
+    pub fn at(self, now: u64) -> Window {
+        match self {
+            Self::Aligned(period) => Window::aligned(now, period),
+            Self::Months => Window::month(now),
+        }
+    }
+
+    /// The first µs after the window so many after this one.
+    pub fn end_after(self, window: Window, windows: u64) -> u64 {
+        match self {
+            Self::Aligned(period) => window.ends.saturating_add(windows.saturating_mul(period)),
+            Self::Months => begin_of_month(window.number + 1 + windows),
+        }
+    }
+}
+
 /// How long before the Unix epoch a window of `period` µs began, if not at it: windows of whole weeks
 /// begin on Mondays.
 pub fn alignment(period: u64) -> u64 {

@@ -124,7 +124,7 @@ impl Limit {
             let fingerprint = key::fingerprint(&head);
             let known = self.quota.zip(self.parameters.cost.literal());
             let command = known.map(|(quota, cost)| {
-                Prepared::new(&SCRIPTS, &Question { head: &head, key: b"", quota, cost })
+                Prepared::new(&SCRIPTS, &Question::new(&head, b"", quota, cost))
             });
             let definition = Rc::new(Definition::new(head, command));
             Bound { store: index, definition, fingerprint, is_refundable }

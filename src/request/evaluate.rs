@@ -51,12 +51,9 @@ pub(super) unsafe fn evaluate(
                 continue;
             }
             let definition = limit.definition().ok_or(Unevaluated::Unbound)?;
-            let question = Question {
-                head: definition.head(),
-                key: shortened(r, key).ok_or(Unevaluated::OutOfMemory)?,
-                quota: limit.quota(&mut *r)?,
-                cost: limit.cost(&mut *r)?,
-            };
+            let key = shortened(r, key).ok_or(Unevaluated::OutOfMemory)?;
+            let (quota, cost) = (limit.quota(&mut *r)?, limit.cost(&mut *r)?);
+            let question = Question::new(definition.head(), key, quota, cost);
             let digest = shared.digest(limit.fingerprint(), &question);
             first.add(count).write(Evaluated::new(limit, definition, question, digest));
             count += 1;

@@ -262,8 +262,8 @@ fn compare(outcome: &Outcome, expected: &Expected) -> Result<(), &'static str> {
 /// Whether the state that was written is the expected one, as far as one can tell: a log is known
 /// by its length.
 fn is_same(write: &Write, written: &Written) -> bool {
-    let state = || written.algorithm.read(&write.state);
-    written.algorithm.stores_itself() || state() == written.state
+    let stored = || written.algorithm.read(&write.state);
+    written.algorithm.stores_itself() || stored() == written.stored
 }
 
 /// Whether a write is one that Redis takes, or deletes a log. What a state is, [`is_same`] tells.

@@ -53,7 +53,7 @@ pub struct Asked {
 impl Asked {
     fn question(&self) -> Question<'_> {
         let key = self.key.as_bytes().strip_prefix(&**HEAD).expect("a key of the limit");
-        Question { head: &HEAD, key, quota: self.quota, cost: self.cost }
+        Question::new(&HEAD, key, self.quota, self.cost)
     }
 }
 

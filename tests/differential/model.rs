@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rate_limit_core::algorithm::{Algorithm, State};
+use rate_limit_core::algorithm::{Algorithm, State, Stored};
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::limit::Quota;
 
@@ -11,7 +11,7 @@ use crate::lab::{Asked, Kept, Step};
 /// The stored state of every key.
 #[derive(Default)]
 pub struct Model {
-    states: BTreeMap<String, Option<State>>,
+    states: BTreeMap<String, Stored>,
     last: BTreeMap<String, Last>,
 }
 
@@ -40,15 +40,15 @@ pub struct Expected {
 #[derive(Debug)]
 pub struct Written {
     pub algorithm: Algorithm,
-    pub state: Option<State>,
+    pub stored: Stored,
     pub kept: Kept,
 }
 
 impl Model {
     /// Puts a state where no decision has.
-    pub fn store(&mut self, key: &str, state: Option<State>) {
+    pub fn store(&mut self, key: &str, stored: Stored) {
         self.forget(key);
-        self.states.insert(key.to_owned(), state);
+        self.states.insert(key.to_owned(), stored);
     }
 
     /// Whether the key would be gone by now. One whose quota was changed since is left out: how
@@ -114,7 +114,7 @@ impl Model {
             let state = self.states.entry(asked.key.clone()).or_default();
             let mut cost = cost(asked);
             if algorithm.stores_itself() {
-                *state = found.get(&asked.key).cloned().flatten();
+                *state = found.get(&asked.key).cloned().unwrap_or_default();
                 cost = cost.saturating_add(*pending.get(&asked.key).unwrap_or(&0));
             }
             let before = state.clone();
@@ -138,13 +138,13 @@ impl Model {
     }
 
     fn written(&self, key: String, (quota, kept): (Quota, Kept)) -> (String, Written) {
-        let state = self.states.get(&key).cloned().flatten();
-        (key, Written { algorithm: quota.algorithm(), state, kept })
+        let stored = self.states.get(&key).cloned().unwrap_or_default();
+        (key, Written { algorithm: quota.algorithm(), stored, kept })
     }
 
     fn length(&self, key: &str) -> usize {
-        match self.states.get(key) {
-            Some(Some(State::Log(log))) => log.len(),
+        match self.states.get(key).and_then(|stored| stored.state.as_ref()) {
+            Some(State::Log(log)) => log.len(),
             _ => 0,
         }
     }
@@ -159,8 +159,8 @@ impl Model {
 /// How long a state is to be kept: until the quota is whole again, and not only in this millisecond.
 /// Redis keeps a key for the whole millisecond at which it is to go, so the fraction of it may be cut
 /// off.
-fn kept(state: &Option<State>, now: u64, verdict: &Verdict) -> Kept {
-    match state {
+fn kept(stored: &Stored, now: u64, verdict: &Verdict) -> Kept {
+    match &stored.state {
         Some(State::Log(log)) if log.is_empty() => Kept::Gone,
         Some(State::Log(_)) => Kept::For(verdict.reset.div_ceil(1_000)),
         _ => Kept::Until((now + verdict.reset.max(1_000)) / 1_000),

@@ -1,6 +1,6 @@
 //! What may be found under a key, though this algorithm did not write it.
 
-use rate_limit_core::algorithm::Algorithm;
+use rate_limit_core::algorithm::{Algorithm, Stored};
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::limit::Quota;
 use redis::RedisResult;
@@ -73,7 +73,7 @@ fn packed(numbers: &[u64]) -> Vec<u8> {
 fn what_is_not_a_state_is_as_good_as_nothing() {
     let mut lab = Lab::new();
     for algorithm in of_strings() {
-        let fresh = algorithm.decide(&mut None, NOW, &quota(algorithm), 2);
+        let fresh = algorithm.decide(&mut Stored::default(), NOW, &quota(algorithm), 2);
         for value in NONSENSE {
             let verdict = ask_of(&mut lab, value, algorithm, 2);
             assert_eq!(verdict, Ok(fresh), "{algorithm:?} {value:?}");
@@ -84,7 +84,9 @@ fn what_is_not_a_state_is_as_good_as_nothing() {
 #[test]
 fn nothing_is_given_back_to_what_is_not_a_state() {
     let mut lab = Lab::new();
-    let whole = |algorithm| Ok(Algorithm::decide(algorithm, &mut None, NOW, &quota(algorithm), 0));
+    let whole = |algorithm| {
+        Ok(Algorithm::decide(algorithm, &mut Stored::default(), NOW, &quota(algorithm), 0))
+    };
     for algorithm in of_strings() {
         for value in NONSENSE {
             redis::cmd("SET").arg(KEY).arg(value).exec(lab.connection()).unwrap();
@@ -139,7 +141,7 @@ fn what_another_algorithm_left_does_no_harm() {
             assert!(ask(&mut lab, NOW, of(left), spent).unwrap().allowed);
             let context = format!("{left:?} {found:?} {rate} {spent}");
             let verdict = ask(&mut lab, NOW + 1_000, of(found), 0).unwrap();
-            let longest = found.decide(&mut None, NOW, &of(found), 100_000).reset;
+            let longest = found.decide(&mut Stored::default(), NOW, &of(found), 100_000).reset;
             let longest = longest.max(self::longest(of(found)));
             assert!(verdict.remaining <= 100_000, "{context} {verdict:?}");
             assert!(verdict.reset <= longest, "{context} {verdict:?}");

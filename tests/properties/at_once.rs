@@ -26,6 +26,6 @@ proptest! {
             prop_assert_eq!(many.ask(cost).allowed, number < fit, "{} of {}", number, fit);
         }
         prop_assert!(one.ask(fit * cost).allowed);
-        prop_assert_eq!(many.state, one.state);
+        prop_assert_eq!(many.stored, one.stored);
     }
 }

@@ -1,7 +1,7 @@
 //! What is given back is as if it had never been spent, and nobody gets more than that by it.
 
 use proptest::prelude::*;
-use rate_limit_core::algorithm::Algorithm;
+use rate_limit_core::algorithm::{Algorithm, Stored};
 use rate_limit_core::limit::Quota;
 
 use crate::history::{Client, Event, clients, events, histories, quotas, troubled_clients};
@@ -117,7 +117,7 @@ proptest! {
         let (mut asking, mut giving) = (client.clone(), client);
         asking.ask(0);
         giving.give_back(0);
-        prop_assert_eq!(asking.state, giving.state);
+        prop_assert_eq!(asking.stored, giving.stored);
     }
 
     #[test]
@@ -125,12 +125,12 @@ proptest! {
         let amount = amount.of(client.quota.limit());
         let mut new = Client::new(client.quota);
         new.give_back(amount);
-        prop_assert_eq!(new.state, None);
+        prop_assert_eq!(new.stored, Stored::default());
 
         client.now += client.ask_in(0, 0).reset;
-        let before = client.state.clone();
+        let before = client.stored.clone();
         client.give_back(amount);
-        prop_assert_eq!(client.state, before);
+        prop_assert_eq!(client.stored, before);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Random histories of one client.
 
 use proptest::prelude::*;
-use rate_limit_core::algorithm::{Algorithm, BurstParameter, State};
+use rate_limit_core::algorithm::{Algorithm, BurstParameter, Stored};
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::limit::Quota;
 use rate_limit_core::rate::Rate;
@@ -20,21 +20,21 @@ const END: u64 = 5_000_000_000_000_000;
 pub struct Client {
     pub quota: Quota,
     pub now: u64,
-    pub state: Option<State>,
+    pub stored: Stored,
 }
 
 impl Client {
     /// One that has spent nothing.
     pub fn new(quota: Quota) -> Self {
-        Self { quota, now: START, state: None }
+        Self { quota, now: START, stored: Stored::default() }
     }
 
     pub fn ask(&mut self, cost: u64) -> Verdict {
-        self.quota.algorithm().decide(&mut self.state, self.now, &self.quota, cost)
+        self.quota.algorithm().decide(&mut self.stored, self.now, &self.quota, cost)
     }
 
     pub fn give_back(&mut self, amount: u64) {
-        self.quota.algorithm().give_back(&mut self.state, self.now, &self.quota, amount);
+        self.quota.algorithm().give_back(&mut self.stored, self.now, &self.quota, amount);
     }
 
     /// Lets time go by.

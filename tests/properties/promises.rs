@@ -1,6 +1,7 @@
 //! What a verdict promises, holds.
 
 use proptest::prelude::*;
+use rate_limit_core::algorithm::Stored;
 use rate_limit_core::decision::{Retry, Verdict};
 
 use crate::history::{Client, clients, refill, troubled_clients};
@@ -48,12 +49,12 @@ proptest! {
             prop_assert!(client.ask_in(reset - 1, 0).remaining < client.quota.limit());
         }
         let mut old = Client { now: client.now + reset, ..client };
-        let mut new = Client { state: None, ..old.clone() };
+        let mut new = Client { stored: Stored::default(), ..old.clone() };
         let cost = (share * old.quota.limit() as f64) as u64;
         prop_assert_eq!(old.ask(0), new.ask(0));
         prop_assert_eq!(old.ask(cost), new.ask(cost));
         if cost > 0 {
-            prop_assert_eq!(old.state, new.state);
+            prop_assert_eq!(old.stored, new.stored);
         }
     }
 
@@ -62,7 +63,7 @@ proptest! {
         for cost in [0, client.ask_in(0, 0).remaining + 1, client.quota.limit() + 1] {
             let mut asking = client.clone();
             asking.ask(cost);
-            prop_assert_eq!(&asking.state, &client.state);
+            prop_assert_eq!(&asking.stored, &client.stored);
         }
         prop_assert!(client.ask_in(0, 0).allowed);
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rate_limit_core::algorithm::State;
+use rate_limit_core::algorithm;
 
 /// The name of a key.
 pub type Key = Box<[u8]>;
@@ -10,10 +10,10 @@ pub type Key = Box<[u8]>;
 /// What a key holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// A string: three packed numbers.
-    Packed([u8; 24]),
+    /// A string: packed numbers.
+    Packed(Box<[u8]>),
     /// A list: the entries of a sliding log.
-    Log(State),
+    Log(algorithm::Stored),
 }
 
 /// A value, and the Unix time in µs from which on it is gone.
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn a_key_is_gone_when_it_expires() {
         let mut database = Database::default();
-        let stored = Stored { value: Value::Packed([7; 24]), gone_at: 5_000 };
+        let stored = Stored { value: Value::Packed([7; 24].into()), gone_at: 5_000 };
         database.apply(Write { key: b"k".as_slice().into(), stored: Some(stored.clone()) });
         assert_eq!(database.get(b"k", 4_999), Some(&stored.value));
         assert_eq!(database.get(b"k", 5_000), None);

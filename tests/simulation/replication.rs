@@ -56,7 +56,7 @@ mod tests {
         let mut replica = Server::new(1, ([10, 0, 0, 2], 1).into(), Role::Replica { of: 0 });
         let (mut backlog, mut rng) = (Backlog::default(), Rng::with_seed(7));
         for number in 1..=50 {
-            let stored = Stored { value: Value::Packed([number; 24]), gone_at: u64::MAX };
+            let stored = Stored { value: Value::Packed([number; 24].into()), gone_at: u64::MAX };
             let write = Write { key: b"k".as_slice().into(), stored: Some(stored) };
             backlog.push(0, write, u64::from(number) * 1_000, &mut rng);
         }

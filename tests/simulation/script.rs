@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::sync::LazyLock;
 
-use rate_limit_core::algorithm::{Algorithm, State};
+use rate_limit_core::algorithm::{self, Algorithm, State};
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::limit::Quota;
 use rate_limit_core::rate::{MILLISECOND, Rate, SECOND};
@@ -88,34 +88,46 @@ struct Limit<'a> {
     quota: Quota,
     gives_back: bool,
     cost: u64,
+    /// The time of the charge that is settled; 0: this is no settlement.
+    since: u64,
 }
 
 impl<'a> Limit<'a> {
-    /// `KEYS`: one. `ARGV`: limit, period, count, times, cost; those at the end that are 1 may be
-    /// missing.
+    /// `KEYS`: one. `ARGV`: limit, period, count, times, cost, block, since; those at the end that are
+    /// 1, and of the last two 0, may be missing.
     fn single(algorithm: Algorithm, command: &Command<'a>) -> (Self, u32) {
-        assert!((6..=9).contains(&command.len()) && command.number(2) == 1, "{command:?}");
-        let argument = |index| if index < command.len() { command.word(index) } else { b"1" };
-        let [limit, period, count, times] = [4, 5, 6, 7].map(|index| number(argument(index)));
+        assert!((6..=11).contains(&command.len()) && command.number(2) == 1, "{command:?}");
+        let argument = |index| match index {
+            _ if index < command.len() => command.word(index),
+            ..9 => b"1",
+            _ => b"0",
+        };
+        let [limit, period, count, times, block, since] =
+            [4, 5, 6, 7, 9, 10].map(|index| number(argument(index)));
         let (gives_back, cost) = signed(argument(8));
-        let quota = quota(algorithm, limit, period, count);
+        let quota = quota(algorithm, limit, period, count).with_block(block);
         assert!(times == 1 || !gives_back && !algorithm.stores_itself(), "{command:?}");
-        (Self { key: command.word(3), quota, gives_back, cost }, times as u32)
+        assert!(times == 1 || since == 0, "{command:?}");
+        (Self { key: command.word(3), quota, gives_back, cost, since }, times as u32)
     }
 
-    /// `ARGV`, five for each of `KEYS`: algorithm, cost, limit, period, count.
+    /// `ARGV`, five for each of `KEYS`: algorithm, cost, limit, period, count; or for each two more:
+    /// block, since.
     fn several(command: &Command<'a>) -> Vec<Self> {
         let keys = command.number(2) as usize;
-        assert_eq!(command.len(), 3 + 6 * keys, "{command:?}");
+        let width = (command.len() - 3) / keys - 1;
+        assert!(matches!(width, 5 | 7), "{command:?}");
+        assert_eq!(command.len(), 3 + (1 + width) * keys, "{command:?}");
         let limit = |index: usize| {
-            let first = 3 + keys + 5 * index;
+            let first = 3 + keys + width * index;
             let name = command.word(first);
             let is_it = |algorithm: &Algorithm| algorithm.function().as_bytes() == name;
             let algorithm = Algorithm::ALL.into_iter().find(is_it).expect("an algorithm");
             let (gives_back, cost) = signed(command.word(first + 1));
             let [limit, period, count] = [2, 3, 4].map(|offset| command.number(first + offset));
-            let quota = quota(algorithm, limit, period, count);
-            Self { key: command.word(3 + index), quota, gives_back, cost }
+            let more = |offset| if width > 5 { command.number(first + offset) } else { 0 };
+            let quota = quota(algorithm, limit, period, count).with_block(more(5));
+            Self { key: command.word(3 + index), quota, gives_back, cost, since: more(6) }
         };
         (0..keys).map(limit).collect()
     }
@@ -125,32 +137,37 @@ impl<'a> Limit<'a> {
     }
 
     /// What a database holds under its key. A string that is no state is as good as none.
-    fn stored(&self, database: &Database, now: u64) -> Result<Option<State>, WrongType> {
+    fn stored(&self, database: &Database, now: u64) -> Result<algorithm::Stored, WrongType> {
         match (database.get(self.key, now), self.algorithm().stores_itself()) {
-            (None, _) => Ok(None),
+            (None, _) => Ok(algorithm::Stored::default()),
             (Some(Value::Packed(bytes)), false) => Ok(self.algorithm().read(bytes)),
-            (Some(Value::Log(log)), true) => Ok(Some(log.clone())),
+            (Some(Value::Log(log)), true) => Ok(log.clone()),
             _ => Err(WrongType),
         }
     }
 
-    /// Spends `cost` or gives it back. Nothing is rejected that gives back.
-    fn decide(&self, state: &mut Option<State>, now: u64, cost: u64) -> Verdict {
+    /// Spends `cost`, gives it back, or settles it. Nothing is rejected but what is to be spent.
+    fn decide(&self, stored: &mut algorithm::Stored, now: u64, cost: u64) -> Verdict {
         let algorithm = self.algorithm();
-        if !self.gives_back {
-            return algorithm.decide(state, now, &self.quota, cost);
+        match (self.since, self.gives_back) {
+            (0, false) => return algorithm.decide(stored, now, &self.quota, cost),
+            (0, true) => algorithm.give_back(stored, now, &self.quota, cost),
+            (since, is_less) => {
+                let change = i64::try_from(cost).unwrap_or(i64::MAX);
+                let change = if is_less { -change } else { change };
+                algorithm.settle(stored, now, &self.quota, since, change);
+            }
         }
-        algorithm.give_back(state, now, &self.quota, cost);
-        algorithm.decide(&mut state.clone(), now, &self.quota, 0)
+        algorithm.decide(&mut stored.clone(), now, &self.quota, 0)
     }
 
-    fn write(&self, state: &Option<State>, now: u64) -> Write {
-        let whole_in = self.algorithm().decide(&mut state.clone(), now, &self.quota, 0).reset;
-        Write { key: self.key.into(), stored: stored(self.algorithm(), state, now, whole_in) }
+    fn write(&self, found: &algorithm::Stored, now: u64) -> Write {
+        let whole_in = self.algorithm().decide(&mut found.clone(), now, &self.quota, 0).reset;
+        Write { key: self.key.into(), stored: stored(self.algorithm(), found, now, whole_in) }
     }
 
     fn charge(&self, passed: u32, verdicts: Vec<Verdict>) -> Charge {
-        let Self { key, quota, gives_back, cost } = *self;
+        let Self { key, quota, gives_back, cost, .. } = *self;
         let (algorithm, times) = (quota.algorithm(), verdicts.len() as u32);
         Charge { key: key.into(), algorithm, gives_back, cost, times, passed, verdicts }
     }
@@ -180,34 +197,40 @@ fn signed(word: &[u8]) -> (bool, u64) {
 
 /// A state as it is stored. A key is kept for all of the millisecond in which it expires: a string
 /// until its quota is whole again, and for a millisecond at least; a log for as long, rounded up.
-fn stored(algorithm: Algorithm, state: &Option<State>, now: u64, whole_in: u64) -> Option<Stored> {
-    let (value, last) = match state.as_ref()? {
+fn stored(
+    algorithm: Algorithm,
+    found: &algorithm::Stored,
+    now: u64,
+    whole_in: u64,
+) -> Option<Stored> {
+    let (value, last) = match found.state.as_ref()? {
         State::Log(log) if log.is_empty() => return None,
-        log @ State::Log(_) => {
+        State::Log(_) => {
             let last = now / MILLISECOND + whole_in.div_ceil(MILLISECOND);
-            (Value::Log(log.clone()), last)
+            (Value::Log(found.clone()), last)
         }
         state => {
             let last = (now + whole_in.max(MILLISECOND)) / MILLISECOND;
-            (Value::Packed(packed(algorithm, state)), last)
+            (Value::Packed(packed(algorithm, state, found.extra)), last)
         }
     };
     Some(Stored { value, gone_at: (last + 1) * MILLISECOND })
 }
 
-/// As `struct.pack('<LLL', …)` of the scripts.
-fn packed(algorithm: Algorithm, state: &State) -> [u8; 24] {
-    let numbers = match state {
+/// As `struct.pack('<LLL', …)` of the scripts, and, if there is more to say, `'<LLLL'`.
+fn packed(algorithm: Algorithm, state: &State, extra: algorithm::Extra) -> Box<[u8]> {
+    let state = match state {
         State::Bucket(tokens, last) => [*tokens, last.micros, last.part],
         State::Arrival(tat) => [tat.micros, tat.part, 0],
         State::Window(window, current, previous) => [*window, *current, *previous],
         State::Log(_) => panic!("{algorithm:?} keeps no log"),
     };
-    let mut bytes = [0; 24];
-    for (chunk, number) in bytes.chunks_exact_mut(8).zip(numbers) {
-        chunk.copy_from_slice(&number.to_le_bytes());
-    }
-    bytes
+    let algorithm::Extra { held, held_until, debt, blocked_until } = extra;
+    let extra = match [held, held_until, debt, blocked_until] {
+        [0, 0, 0, 0] => Vec::new(),
+        extra => extra.to_vec(),
+    };
+    state.into_iter().chain(extra).flat_map(u64::to_le_bytes).collect()
 }
 
 /// As `single.lua` and `single_own.lua`.
@@ -294,13 +317,13 @@ struct Round<'a> {
 impl<'a> Round<'a> {
     fn decide(
         limits: &[Limit<'a>],
-        found: &[Option<State>],
+        found: &[algorithm::Stored],
         now: u64,
         cost: impl Fn(&Limit<'a>) -> u64,
     ) -> Self {
         let mut round = Self { verdicts: Vec::new(), writes: BTreeMap::new() };
         // What limits of the same key have stored or spent before.
-        let mut states: BTreeMap<&[u8], Option<State>> = BTreeMap::new();
+        let mut states: BTreeMap<&[u8], algorithm::Stored> = BTreeMap::new();
         let mut spent: BTreeMap<&[u8], u64> = BTreeMap::new();
         for (limit, found) in limits.iter().zip(found) {
             let (mut state, mut cost) = (found.clone(), cost(limit));
@@ -339,7 +362,7 @@ mod tests {
 
     fn question(algorithm: Algorithm, rate: &str, limit: u64, cost: u64) -> Question<'static> {
         let quota = Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap();
-        Question { head: &HEAD, key: b"k", quota, cost }
+        Question::new(&HEAD, b"k", quota, cost)
     }
 
     /// Runs an encoded command and applies what it writes.
@@ -377,7 +400,7 @@ mod tests {
     fn one_limit_is_decided_by_its_reference() {
         for algorithm in Algorithm::ALL {
             for (rate, limit) in [("3r/s", 3), ("7r/10s", 7), ("100r/m", 100)] {
-                let (mut database, mut state) = (Database::default(), None);
+                let (mut database, mut state) = (Database::default(), algorithm::Stored::default());
                 for (step, cost) in [1, 2, 0, 1, 3, 1, 9, 1, 1].into_iter().enumerate() {
                     let now = NOW + 217_003 * step as u64;
                     let question = question(algorithm, rate, limit, cost);

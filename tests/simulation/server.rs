@@ -443,7 +443,7 @@ pub mod tests {
     /// Three at once, and one more each minute.
     pub fn question(key: &[u8]) -> Question<'_> {
         let quota = Quota::new(Algorithm::Gcra, "1r/m".parse().unwrap(), 3).unwrap();
-        Question { head: &HEAD, key, quota, cost: 1 }
+        Question::new(&HEAD, key, quota, 1)
     }
 
     /// The command that decides a limit for each of these keys.

@@ -115,7 +115,7 @@ impl Limit {
             .collect();
         let costs = if is_constant { vec![rng.u64(1..3)] } else { (0..5).collect() };
         let prepared = is_constant.then(|| {
-            let question = Question { head: &head, key: b"", quota: quotas[0], cost: costs[0] };
+            let question = Question::new(&head, b"", quotas[0], costs[0]);
             Prepared::new(scripts, &question)
         });
         Self { definition: Rc::new(Definition::new(head, prepared)), quotas, costs }

@@ -14,5 +14,8 @@ local current = math.floor((day + 15) * 4800 / 146097)
 if first_day(current) > day then
   current = current - 1
 end
-local ends = (first_day(current + 1) - 719468) * 86400000000
+local function end_after(windows)
+  return (first_day(current + 1 + windows) - 719468) * 86400000000
+end
+local ends = end_after(0)
 

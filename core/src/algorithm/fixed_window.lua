@@ -6,4 +6,5 @@ if period >= 604800000000 and period % 604800000000 == 0 then
 end
 local elapsed = aligned % period
 local current, ends = (aligned - elapsed) / period, now - elapsed + period
+local end_after
 

@@ -7,25 +7,35 @@
 //! start of the next.
 
 pub(super) use super::window_counter::{STATE, read};
-use super::{State, Terms, window_counter};
+use super::{Stored, Terms, window_counter};
 use crate::decision::Verdict;
 use crate::limit::{Quota, QuotaError};
 use crate::rate::Rate;
-use crate::window::Window;
+use crate::window::Windows;
 
 /// The terms: the period in µs, and nothing else.
 pub(super) fn terms(rate: Rate, _limit: u64) -> Result<Terms, QuotaError> {
     Ok((rate.period(), 1))
 }
 
-pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {
-    window_counter::decide(state, window(now, quota), now, quota.limit(), cost)
+pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
+    window_counter::decide(stored, windows(quota), now, quota, cost)
 }
 
-pub(super) fn give_back(state: &mut Option<State>, now: u64, quota: &Quota, amount: u64) {
-    window_counter::give_back(state, window(now, quota), quota.limit(), amount);
+pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
+    window_counter::charge(stored, windows(quota), now, quota, amount);
 }
 
-fn window(now: u64, quota: &Quota) -> Window {
-    Window::aligned(now, quota.terms().0)
+pub(super) fn give_back(
+    stored: &mut Stored,
+    now: u64,
+    quota: &Quota,
+    amount: u64,
+    since: Option<u64>,
+) {
+    window_counter::give_back(stored, windows(quota), now, quota, amount, since);
+}
+
+fn windows(quota: &Quota) -> Windows {
+    Windows::Aligned(quota.terms().0)
 }

@@ -1,7 +1,7 @@
 -- Generic cell rate algorithm: see gcra.rs.
 -- State: the theoretical arrival time, tat + part / count microseconds.
 -- The emission interval is period / count microseconds. Other times are spans from now: how far
--- the arrival time is ahead, and how far it may be.
+-- the arrival time is ahead, and how far it may be. With a debt it is further ahead.
 local rest, whole, latest, latest_part = 0, period, limit * period, 0
 if count > 1 then
   rest = period % count
@@ -10,7 +10,7 @@ if count > 1 then
   latest = limit * whole + (limit * rest - latest_part) / count
 end
 
-local ahead, changed = 0, false
+local ahead = 0
 if not tat or tat < now then
   part = 0
 else
@@ -18,16 +18,21 @@ else
   if part >= count then
     part = count - 1
   end
-  if ahead > latest or (ahead == latest and part > latest_part) then
+  local furthest, furthest_part = latest, latest_part
+  if debt > 0 then
+    furthest_part = (limit + debt) * rest % count
+    furthest = (limit + debt) * whole + ((limit + debt) * rest - furthest_part) / count
+  end
+  if ahead > furthest or (ahead == furthest and part > furthest_part) then
     -- the clock stepped back, or the limit was lowered: written down even if nothing is spent, or
     -- else it would never pass
-    ahead, part, changed = latest, latest_part, true
+    ahead, part, changed = furthest, furthest_part, true
   end
 end
 
 if n and cost > 0 then
   local parts = (latest - ahead) * count
-  local most = math.floor((parts + latest_part - part) / period)
+  local most = math.max(0, math.floor((parts + latest_part - part) / period))
   if parts + count >= 2^53 then
     -- the product was rounded, which may be one too many or too few
     local function is_beyond(n)
@@ -52,13 +57,25 @@ if cost > 0 or (cost < 0 and (ahead > 0 or part > 0)) then
   if next < 0 then
     -- no more comes back than was spent
     ahead, part, changed = 0, 0, true
-  elseif next > latest or (next == latest and next_part > latest_part) then
-    allowed = false
-  else
+  elseif cost < 0 or next < latest or (next == latest and next_part <= latest_part) then
     ahead, part, changed = next, next_part, true
+  elseif since and since > 0 then
+    local furthest_part = 11 * limit * rest % count
+    local furthest = 11 * limit * whole + (11 * limit * rest - furthest_part) / count
+    debt = math.min(debt + cost, 10 * limit)
+    if next > furthest or (next == furthest and next_part > furthest_part) then
+      next, next_part = furthest, furthest_part
+    end
+    changed = changed or next ~= ahead or next_part ~= part
+    ahead, part = next, next_part
+  else
+    allowed, cost = false, 0
   end
 end
-if changed then
+if changed and (ahead < latest or (ahead == latest and part <= latest_part)) then
+  debt = 0
+end
+if changed or block then
   tat = now + ahead
   expiry = part > 0 and tat + 1 or tat
 end

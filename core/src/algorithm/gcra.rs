@@ -4,12 +4,13 @@
 //! Stored is one theoretical arrival time, TAT: the moment at which all that was spent will have
 //! come back. A request that costs c moves it c emission intervals on, and passes unless that
 //! would take it further than `limit` intervals, the delay variation tolerance and one more, past
-//! the present.
+//! the present. A debt is an arrival time further ahead; stored with it is by how many intervals it
+//! may be.
 //!
 //! Of any window of time t at most `limit + t × rate` passes, with `limit = burst + 1`.
 
 use super::moment::{self, Moment};
-use super::{State, Terms, stored};
+use super::{State, Stored, Terms};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::Rate;
@@ -21,16 +22,15 @@ pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     moment::terms(rate, limit)
 }
 
-pub(super) fn read(bytes: &[u8]) -> Option<State> {
-    let [micros, part, _] = stored::numbers(bytes)?;
+pub(super) fn read([micros, part, _]: [u64; 3]) -> Option<State> {
     Some(State::Arrival(Moment { micros, part }))
 }
 
-pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {
+pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
     let (limit, interval) = (quota.limit(), quota.interval());
-    let Arrival { tat, latest, corrected } = arrival(state.as_ref(), now, quota);
+    let Arrival { tat, latest, corrected } = arrival(stored, now, quota);
     let next = tat.plus(interval, cost);
-    let allowed = next <= latest;
+    let allowed = next <= latest || cost == 0;
     let tat = if allowed { next } else { tat };
     let retry = match allowed {
         true => Retry::No,
@@ -39,7 +39,7 @@ pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u
     };
 
     if allowed && cost > 0 || corrected {
-        *state = Some(State::Arrival(tat));
+        write(stored, now, quota, tat, 0);
     }
     Verdict {
         allowed,
@@ -49,34 +49,63 @@ pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u
     }
 }
 
-pub(super) fn give_back(state: &mut Option<State>, now: u64, quota: &Quota, amount: u64) {
-    let Arrival { tat, corrected, .. } = arrival(state.as_ref(), now, quota);
+pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
+    let interval = quota.interval();
+    let Arrival { tat, corrected, .. } = arrival(stored, now, quota);
+    let furthest = Moment::at(now).plus(interval, quota.max_spent());
+    let later = tat.plus(interval, amount).min(furthest);
+    if later > tat || corrected {
+        write(stored, now, quota, later, amount);
+    }
+}
+
+pub(super) fn give_back(
+    stored: &mut Stored,
+    now: u64,
+    quota: &Quota,
+    amount: u64,
+    _since: Option<u64>,
+) {
+    let Arrival { tat, corrected, .. } = arrival(stored, now, quota);
     let earlier = tat.minus(quota.interval(), amount).max(Moment::at(now));
     if earlier < tat || corrected {
-        *state = Some(State::Arrival(earlier));
+        write(stored, now, quota, earlier, 0);
     }
 }
 
 /// The arrival time at `now`.
 struct Arrival {
     tat: Moment,
-    /// The latest that it may be.
+    /// The latest that it may be for a request to pass.
     latest: Moment,
-    /// What is stored is later. That is written down even if nothing is spent, or else nothing
-    /// would ever pass.
+    /// What is stored is later than it can be. That is written down even if nothing is spent, or
+    /// else nothing would ever pass.
     corrected: bool,
 }
 
-/// Not before now: an idle client saves nothing up. Not after the latest: a clock that stepped
-/// back, or a limit that was lowered, must not lock a client out for longer than a refill.
-fn arrival(state: Option<&State>, now: u64, quota: &Quota) -> Arrival {
-    let interval = quota.interval();
-    let latest = Moment::at(now).plus(interval, quota.limit());
-    let stored = match state {
+/// Not before now: an idle client saves nothing up. Not after the latest, and what is owed: a clock
+/// that stepped back, or a limit that was lowered, must not lock a client out for longer than that
+/// takes to come back.
+fn arrival(stored: &Stored, now: u64, quota: &Quota) -> Arrival {
+    let (interval, present) = (quota.interval(), Moment::at(now));
+    let latest = present.plus(interval, quota.limit());
+    let furthest = present.plus(interval, quota.limit().saturating_add(stored.debt(quota)));
+    let tat = match stored.state {
         Some(State::Arrival(tat)) => tat.clamped(interval),
-        _ => Moment::at(now),
+        _ => present,
     };
-    Arrival { tat: stored.clamp(Moment::at(now), latest), latest, corrected: stored > latest }
+    Arrival { tat: tat.clamp(present, furthest), latest, corrected: tat > furthest }
+}
+
+/// Where the arrival time is too far ahead for a request of any cost to pass, `owed` more units than
+/// before may be the reason.
+fn write(stored: &mut Stored, now: u64, quota: &Quota, tat: Moment, owed: u64) {
+    let latest = Moment::at(now).plus(quota.interval(), quota.limit());
+    let debt = match tat > latest {
+        true => stored.debt(quota).saturating_add(owed).min(quota.max_debt()),
+        false => 0,
+    };
+    stored.write(now, State::Arrival(tat), debt);
 }
 
 /// µs from `from` to `to`, rounded up.

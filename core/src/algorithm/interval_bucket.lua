@@ -1,10 +1,11 @@
 -- Token bucket that is refilled at intervals: see interval_bucket.rs.
 -- State: the tokens, and the time of the last refill in microseconds.
--- count tokens come each period microseconds.
+-- count tokens come each period microseconds. With a debt the bucket is below empty.
 local stepped_back = false
 if not tokens then
   tokens, last = limit, now
 else
+  tokens, debt = tokens - debt, 0
   if last > now then
     -- written down even if nothing is spent, or else the bucket would not refill until the clock
     -- has caught up
@@ -20,18 +21,22 @@ else
   end
 end
 
-allowed = cost <= tokens
+allowed = cost <= 0 or cost <= tokens
 if not allowed then
-  cost = 0
+  cost = since and since > 0 and math.min(cost, tokens + 10 * limit) or 0
 elseif cost < 0 then
   -- no more comes back than is missing
   cost = math.max(cost, tokens - limit)
-elseif n then
+elseif n and cost > 0 then
   cost = cost * math.min(n, math.floor(tokens / cost))
 end
 tokens = tokens - cost
 local missing = limit - tokens
-if cost ~= 0 or (stepped_back and missing > 0) then
+changed = cost ~= 0 or (stepped_back and missing > 0)
+if tokens < 0 then
+  tokens, debt = 0, -tokens
+end
+if changed or block then
   -- -a % b is what is missing from a to a multiple of b
   expiry = last + (missing + -missing % count) / count * period
 end

@@ -3,13 +3,13 @@
 //! The bucket starts with `limit` tokens and gains the n of the rate at each whole period since its
 //! last refill, as far as they fit. This is the bucket of the classic Redis guides.
 //!
-//! Stored are the tokens, and the time of the last refill in µs.
+//! Stored are the tokens, and the time of the last refill in µs. A debt is a bucket below empty.
 //!
 //! Of any window of time t at most `limit + n × (t / period + 1)` passes, the division rounded
 //! down.
 
 use super::moment::Moment;
-use super::{State, Terms, stored};
+use super::{State, Stored, Terms};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{MAX_TIME, Rate};
@@ -26,45 +26,59 @@ pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     Ok((rate.period(), rate.count()))
 }
 
-pub(super) fn read(bytes: &[u8]) -> Option<State> {
-    let [tokens, last, _] = stored::numbers(bytes)?;
+pub(super) fn read([tokens, last, _]: [u64; 3]) -> Option<State> {
     Some(State::Bucket(tokens, Moment::at(last)))
 }
 
-pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {
+pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
     let (limit, (period, count)) = (quota.limit(), quota.terms());
-    let Refilled { held, last, stepped_back } = refill(state.as_ref(), now, quota);
-    let allowed = cost <= held;
-    let tokens = if allowed { held - cost } else { held };
+    let bucket = refill(stored, now, quota);
+    let allowed = cost <= bucket.tokens(quota) || cost == 0;
+    let missing = if allowed { bucket.missing + cost } else { bucket.missing };
 
-    let until = |more: u64| {
-        let refills = more.div_ceil(count);
-        last.saturating_add(refills.saturating_mul(period)).saturating_sub(now)
+    let until = |units: u64| {
+        let refills = units.div_ceil(count);
+        bucket.last.saturating_add(refills.saturating_mul(period)).saturating_sub(now)
     };
-    let reset = if tokens == limit { 0 } else { until(limit - tokens) };
+    let reset = if missing == 0 { 0 } else { until(missing) };
     let retry = match allowed {
         true => Retry::No,
         false if cost > limit => Retry::Never,
-        false => Retry::After(until(cost - tokens)),
+        false => Retry::After(until(missing + cost - limit)),
     };
 
-    if allowed && cost > 0 || stepped_back && reset > 0 {
-        *state = Some(State::Bucket(tokens, Moment::at(last)));
+    if allowed && cost > 0 || bucket.stepped_back && reset > 0 {
+        bucket.write(stored, now, quota, missing);
     }
-    Verdict { allowed, remaining: tokens, reset, retry }
+    Verdict { allowed, remaining: limit.saturating_sub(missing), reset, retry }
 }
 
-pub(super) fn give_back(state: &mut Option<State>, now: u64, quota: &Quota, amount: u64) {
-    let Refilled { held, last, stepped_back } = refill(state.as_ref(), now, quota);
-    let tokens = held.saturating_add(amount).min(quota.limit());
-    if tokens > held || stepped_back && tokens < quota.limit() {
-        *state = Some(State::Bucket(tokens, Moment::at(last)));
+pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
+    let bucket = refill(stored, now, quota);
+    let missing = bucket.missing.saturating_add(amount).min(quota.max_spent());
+    if missing > bucket.missing || bucket.stepped_back && missing > 0 {
+        bucket.write(stored, now, quota, missing);
+    }
+}
+
+pub(super) fn give_back(
+    stored: &mut Stored,
+    now: u64,
+    quota: &Quota,
+    amount: u64,
+    _since: Option<u64>,
+) {
+    let bucket = refill(stored, now, quota);
+    let missing = bucket.missing.saturating_sub(amount);
+    if missing < bucket.missing || bucket.stepped_back && missing > 0 {
+        bucket.write(stored, now, quota, missing);
     }
 }
 
 /// The bucket at `now`.
-struct Refilled {
-    held: u64,
+struct Bucket {
+    /// The tokens that it is short of a full one; more than it can hold, where there is a debt.
+    missing: u64,
     /// Of the last refill, in µs.
     last: u64,
     /// The clock did: that is written down even if nothing is spent, or else the bucket would not
@@ -72,18 +86,34 @@ struct Refilled {
     stepped_back: bool,
 }
 
-fn refill(state: Option<&State>, now: u64, quota: &Quota) -> Refilled {
-    let (limit, (period, count)) = (quota.limit(), quota.terms());
-    let full = Refilled { held: limit, last: now, stepped_back: false };
-    let Some(&State::Bucket(tokens, Moment { micros: last, .. })) = state else { return full };
+impl Bucket {
+    fn tokens(&self, quota: &Quota) -> u64 {
+        quota.limit().saturating_sub(self.missing)
+    }
 
+    fn write(&self, stored: &mut Stored, now: u64, quota: &Quota, missing: u64) {
+        let (tokens, debt) = quota.split(missing);
+        stored.write(now, State::Bucket(tokens, Moment::at(self.last)), debt);
+    }
+}
+
+fn refill(stored: &Stored, now: u64, quota: &Quota) -> Bucket {
+    let (period, count) = quota.terms();
+    let full = Bucket { missing: 0, last: now, stepped_back: false };
+    let Some(State::Bucket(tokens, Moment { micros: last, .. })) = stored.state else {
+        return full;
+    };
+
+    let missing = quota.missing(tokens, stored.debt(quota));
     let Some(elapsed) = now.checked_sub(last) else {
-        return Refilled { held: tokens.min(limit), stepped_back: true, ..full };
+        return Bucket { missing, stepped_back: true, ..full };
     };
     let refills = elapsed / period;
-    let held = tokens.saturating_add(refills.saturating_mul(count));
-    if held >= limit {
-        return full;
+    match missing.saturating_sub(refills.saturating_mul(count)) {
+        0 => full,
+        missing => {
+            let last = last.saturating_add(refills.saturating_mul(period));
+            Bucket { missing, last, stepped_back: false }
+        }
     }
-    Refilled { held, last: last.saturating_add(refills.saturating_mul(period)), ..full }
 }

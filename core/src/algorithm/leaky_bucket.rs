@@ -38,14 +38,14 @@ pub fn delay(verdict: &Verdict, quota: &Quota, cost: u64, undelayed: Undelayed) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::Algorithm;
+    use crate::algorithm::{Algorithm, Stored};
     use crate::decision::Retry;
 
     fn delays(burst: u64, undelayed: Undelayed) -> Vec<Option<u64>> {
         let quota = Quota::new(Algorithm::LeakyBucket, "2r/s".parse().unwrap(), burst + 1).unwrap();
-        let mut state = None;
+        let mut stored = Stored::default();
         let decide = |_| {
-            let verdict = Algorithm::LeakyBucket.decide(&mut state, 1_000_000, &quota, 1);
+            let verdict = Algorithm::LeakyBucket.decide(&mut stored, 1_000_000, &quota, 1);
             verdict.allowed.then(|| delay(&verdict, &quota, 1, undelayed))
         };
         (0..6).map(decide).collect()

@@ -14,7 +14,7 @@
 
 use std::collections::VecDeque;
 
-use super::{State, Terms};
+use super::{State, Stored, Terms};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{MAX_LOG, Quota, QuotaError};
 use crate::rate::Rate;
@@ -28,13 +28,13 @@ pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
 }
 
 /// Nothing: the log is a list, and only the script reads it.
-pub(super) fn read(_bytes: &[u8]) -> Option<State> {
+pub(super) fn read(_numbers: [u64; 3]) -> Option<State> {
     None
 }
 
-pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {
+pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
     let (limit, (period, _)) = (quota.limit(), quota.terms());
-    let (mut log, stepped_back) = match state {
+    let (mut log, stepped_back) = match &stored.state {
         Some(State::Log(log)) => recall(log, now, period),
         _ => (VecDeque::new(), false),
     };
@@ -53,14 +53,25 @@ pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u
     let remaining = if allowed { remaining - cost } else { remaining };
     let reset = log.back().map_or(0, |(time, _)| (time + period).saturating_sub(now));
     if spends || stepped_back {
-        *state = Some(State::Log(log));
+        stored.write(now, State::Log(log), 0);
     }
     Verdict { allowed, remaining, reset, retry }
 }
 
-pub(super) fn give_back(state: &mut Option<State>, now: u64, quota: &Quota, amount: u64) {
+pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
+    let remaining = decide(&mut stored.clone(), now, quota, 0).remaining;
+    decide(stored, now, quota, amount.min(remaining));
+}
+
+pub(super) fn give_back(
+    stored: &mut Stored,
+    now: u64,
+    quota: &Quota,
+    amount: u64,
+    _since: Option<u64>,
+) {
     let (period, _) = quota.terms();
-    let Some(State::Log(log)) = state else { return };
+    let Some(State::Log(log)) = &stored.state else { return };
     let (mut log, stepped_back) = recall(log, now, period);
     let mut left = amount;
     // Off the newest entries; the last of those that stay may keep a part of what it was.
@@ -75,7 +86,7 @@ pub(super) fn give_back(state: &mut Option<State>, now: u64, quota: &Quota, amou
         }
     }
     if left < amount || stepped_back {
-        *state = Some(State::Log(log));
+        stored.write(now, State::Log(log), 0);
     }
 }
 

@@ -6,12 +6,13 @@
 //! that the last period still covers, rounded down: rounded up, who spends at just the rate would
 //! be kept from the last unit of each window, and with a limit of 1 from half of them all.
 //!
-//! Stored are the number of this window and the two counters.
+//! Stored are the number of this window and the two counters. A debt is what was spent in this window
+//! beyond the limit: the next ones begin with as much of it spent as they can take.
 //!
 //! Of any window of one period at most `2 × limit` passes, as it touches two aligned ones; a
 //! client that spends evenly gets exactly the rate.
 
-use super::{State, Terms, stored};
+use super::{State, Stored, Terms};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{MAX_EXACT, Rate};
@@ -38,64 +39,116 @@ pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     }
 }
 
-pub(super) fn read(bytes: &[u8]) -> Option<State> {
-    let [window, current, previous] = stored::numbers(bytes)?;
+pub(super) fn read([window, current, previous]: [u64; 3]) -> Option<State> {
     Some(State::Window(window, current, previous))
 }
 
-pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {
+pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
     let (limit, (period, unit)) = (quota.limit(), quota.terms());
-    let beyond = now % unit;
-    let (window, rest) = window(now, quota);
-    let Counters { current, previous, stepped_back } = counters(state.as_ref(), window, limit);
+    let counters = counters(stored, now, quota);
+    let (rest, beyond) = (counters.rest, now % unit);
 
-    let weighted = previous * rest / period;
-    let previous = if weighted == 0 { 0 } else { previous };
-    let remaining = limit.saturating_sub(current).saturating_sub(weighted);
+    let weighted = counters.previous * rest / period;
+    let previous = if weighted == 0 { 0 } else { counters.previous };
+    let remaining = limit.saturating_sub(counters.current).saturating_sub(weighted);
     let allowed = cost <= remaining;
-    let (current, remaining) =
-        if allowed { (current + cost, remaining - cost) } else { (current, remaining) };
-
-    // The most that may be left of a window for no more than `most` of what was spent in the one
-    // before to count.
-    let left = |spent: u64, most: u64| ((most + 1) * period).div_ceil(spent) - 1;
-    let micros = |units: u64| (units * unit).saturating_sub(beyond);
-    let reset = match (current, previous) {
-        (0, 0) => 0,
-        (0, _) => micros(rest - left(previous, 0)),
-        _ => micros(rest + period - left(current, 0)),
+    let (current, remaining) = match allowed {
+        true => (counters.current + cost, remaining - cost),
+        false => (counters.current, remaining),
     };
+
+    // Until no more than `most` is spent, some of it in the window that began with what was spent
+    // beyond the one before it, and the rest in that one.
+    let until = |most: u64| {
+        let later = current.saturating_sub(most).div_ceil(limit);
+        let spent = |windows: u64| current.saturating_sub(windows * limit);
+        let before = match later {
+            0 => previous,
+            _ => spent(later - 1).min(limit),
+        };
+        let left = left(before, most - spent(later), period);
+        ((rest + later * period - left) * unit).saturating_sub(beyond)
+    };
+    let reset = if current + previous == 0 { 0 } else { until(0) };
     let retry = match allowed {
         true => Retry::No,
         false if cost > limit => Retry::Never,
-        // Later in this window, when less of the previous one counts.
-        false if cost + current <= limit => {
-            Retry::After(micros(rest - left(previous, limit - current - cost)))
-        }
-        // In the next window, of which this one is the previous.
-        false => Retry::After(micros(rest + period - left(current, limit - cost))),
+        false => Retry::After(until(limit - cost)),
     };
 
-    if allowed && cost > 0 || stepped_back && reset > 0 {
-        *state = Some(State::Window(window, current, previous));
+    if allowed && cost > 0 || counters.stepped_back && reset > 0 {
+        counters.write(stored, now, quota, current, previous);
     }
     Verdict { allowed, remaining, reset, retry }
 }
 
-pub(super) fn give_back(state: &mut Option<State>, now: u64, quota: &Quota, amount: u64) {
-    let (limit, (period, _)) = (quota.limit(), quota.terms());
-    let (window, rest) = window(now, quota);
-    let Counters { current, previous, stepped_back } = counters(state.as_ref(), window, limit);
-    // Where nothing of the previous window counts, it is not kept.
-    let counting = |spent| if spent * rest < period { 0 } else { spent };
-    let previous = counting(previous);
+/// The most that may be left of a window for no more than `most` of what was spent in the one
+/// before to count.
+fn left(spent: u64, most: u64, period: u64) -> u64 {
+    match spent {
+        0 => period,
+        _ => (((most + 1) * period).div_ceil(spent) - 1).min(period),
+    }
+}
 
-    // Of this window first, then of the previous one.
-    let given = amount.min(current + previous);
-    let older = given.saturating_sub(current);
-    let (current, previous) = (current + older - given, counting(previous - older));
-    if given > 0 || stepped_back && current + previous > 0 {
-        *state = Some(State::Window(window, current, previous));
+pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
+    let counters = counters(stored, now, quota);
+    let previous = counters.counting(counters.previous, quota);
+    let current = counters.current.saturating_add(amount).min(quota.max_spent());
+    if current > counters.current || counters.stepped_back && current + previous > 0 {
+        counters.write(stored, now, quota, current, previous);
+    }
+}
+
+/// Of this window first, then of the previous one; or only of the one in which it was spent, where
+/// that is known.
+pub(super) fn give_back(
+    stored: &mut Stored,
+    now: u64,
+    quota: &Quota,
+    amount: u64,
+    since: Option<u64>,
+) {
+    let counters = counters(stored, now, quota);
+    let previous = counters.counting(counters.previous, quota);
+
+    let age = since.map(|since| counters.window.saturating_sub(window(since, quota).0));
+    let newer = if age.is_none_or(|age| age == 0) { amount.min(counters.current) } else { 0 };
+    let older = match age {
+        None => (amount - newer).min(previous),
+        Some(1) => amount.min(previous),
+        Some(_) => 0,
+    };
+    let (current, previous) =
+        (counters.current - newer, counters.counting(previous - older, quota));
+    if newer + older > 0 || counters.stepped_back && current + previous > 0 {
+        counters.write(stored, now, quota, current, previous);
+    }
+}
+
+struct Counters {
+    window: u64,
+    /// What is left of the window.
+    rest: u64,
+    /// More than the limit, where there is a debt.
+    current: u64,
+    previous: u64,
+    /// The clock did: that is written down even if nothing is spent, or else the counters would
+    /// go on to be those of the present.
+    stepped_back: bool,
+}
+
+impl Counters {
+    /// What was spent in the previous window, if anything of it counts: else it is not kept.
+    fn counting(&self, spent: u64, quota: &Quota) -> u64 {
+        let (period, _) = quota.terms();
+        if spent * self.rest < period { 0 } else { spent }
+    }
+
+    fn write(&self, stored: &mut Stored, now: u64, quota: &Quota, current: u64, previous: u64) {
+        let (left, debt) = quota.split(current);
+        let current = quota.limit() - left;
+        stored.write(now, State::Window(self.window, current, previous), debt);
     }
 }
 
@@ -106,25 +159,22 @@ fn window(now: u64, quota: &Quota) -> (u64, u64) {
     (aligned / period, period - aligned % period)
 }
 
-struct Counters {
-    current: u64,
-    previous: u64,
-    /// The clock did: that is written down even if nothing is spent, or else the counters would
-    /// go on to be those of the present.
-    stepped_back: bool,
-}
-
-/// What was spent in `window` and in the one before.
-fn counters(state: Option<&State>, window: u64, limit: u64) -> Counters {
-    let none = Counters { current: 0, previous: 0, stepped_back: false };
-    let Some(&State::Window(stored, current, previous)) = state else { return none };
+/// What was spent in this window and in the one before.
+fn counters(stored: &Stored, now: u64, quota: &Quota) -> Counters {
+    let (limit, (window, rest)) = (quota.limit(), window(now, quota));
+    let counters = Counters { window, rest, current: 0, previous: 0, stepped_back: false };
+    let Some(State::Window(begun, current, previous)) = stored.state else { return counters };
     // A limit may have been lowered since.
-    let (current, previous) = (current.min(limit), previous.min(limit));
-    match window.checked_sub(stored) {
+    let (current, previous) =
+        (current.min(limit).saturating_add(stored.debt(quota)), previous.min(limit));
+    match window.checked_sub(begun) {
         // A window of the future is this one, after a clock that stepped back.
-        None => Counters { current, previous, stepped_back: true },
-        Some(0) => Counters { current, previous, ..none },
-        Some(1) => Counters { previous: current, ..none },
-        Some(_) => none,
+        None => Counters { current, previous, stepped_back: true, ..counters },
+        Some(0) => Counters { current, previous, ..counters },
+        Some(over) => {
+            let before = current.saturating_sub((over - 1).saturating_mul(limit));
+            let current = before.saturating_sub(limit);
+            Counters { current, previous: before.min(limit), ..counters }
+        }
     }
 }

@@ -1,6 +1,6 @@
 -- Token bucket with continuous refill: see token_bucket.rs.
 -- State: the whole tokens, and the moment of the last refill, last + part / count microseconds.
--- A token comes each period / count microseconds.
+-- A token comes each period / count microseconds. With a debt the bucket is below empty.
 local rest, whole = 0, period
 if count > 1 then
   rest = period % count
@@ -11,6 +11,7 @@ local stepped_back = false
 if not tokens then
   tokens, last, part = limit, now, 0
 else
+  tokens, debt = tokens - debt, 0
   if part >= count then
     part = count - 1
   end
@@ -22,7 +23,7 @@ else
     local parts = (now - last) * count
     local gained = (parts - part) / period
     gained = gained - gained % 1
-    if parts >= 2^53 and gained <= limit then
+    if parts >= 2^53 and gained <= limit - tokens then
       -- the product was rounded, which may be a token too many or too few
       local function is_due(n)
         return last + n * whole + math.ceil((part + n * rest) / count) <= now
@@ -43,18 +44,22 @@ else
   end
 end
 
-allowed = cost <= tokens
+allowed = cost <= 0 or cost <= tokens
 if not allowed then
-  cost = 0
+  cost = since and since > 0 and math.min(cost, tokens + 10 * limit) or 0
 elseif cost < 0 then
   -- no more comes back than is missing
   cost = math.max(cost, tokens - limit)
-elseif n then
+elseif n and cost > 0 then
   cost = cost * math.min(n, math.floor(tokens / cost))
 end
 tokens = tokens - cost
 local missing = limit - tokens
-if cost ~= 0 or (stepped_back and missing > 0) then
+changed = cost ~= 0 or (stepped_back and missing > 0)
+if tokens < 0 then
+  tokens, debt = 0, -tokens
+end
+if changed or block then
   local parts = part + missing * rest
   -- -a % b is what is missing from a to a multiple of b
   expiry = last + missing * whole + (parts + -parts % count) / count

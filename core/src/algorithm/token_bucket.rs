@@ -5,12 +5,12 @@
 //!
 //! Stored are the whole tokens and the moment of the last refill, the one at which the newest
 //! token came. A refill moves that moment on by whole emission intervals, so what is left over of
-//! the time since is never lost and never rounded.
+//! the time since is never lost and never rounded. A debt is a bucket below empty.
 //!
 //! Of any window of time t at most `limit + t × rate` passes.
 
 use super::moment::{self, Moment};
-use super::{State, Terms, stored};
+use super::{State, Stored, Terms};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::Rate;
@@ -22,42 +22,56 @@ pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     moment::terms(rate, limit)
 }
 
-pub(super) fn read(bytes: &[u8]) -> Option<State> {
-    let [tokens, micros, part] = stored::numbers(bytes)?;
+pub(super) fn read([tokens, micros, part]: [u64; 3]) -> Option<State> {
     Some(State::Bucket(tokens, Moment { micros, part }))
 }
 
-pub(super) fn decide(state: &mut Option<State>, now: u64, quota: &Quota, cost: u64) -> Verdict {
+pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
     let (limit, interval) = (quota.limit(), quota.interval());
-    let Refilled { held, moment, stepped_back } = refill(state.as_ref(), now, quota);
-    let allowed = cost <= held;
-    let tokens = if allowed { held - cost } else { held };
+    let bucket = refill(stored, now, quota);
+    let allowed = cost <= bucket.tokens(quota) || cost == 0;
+    let missing = if allowed { bucket.missing + cost } else { bucket.missing };
 
-    let until = |more: u64| moment.plus(interval, more).ceil().saturating_sub(now);
-    let reset = if tokens == limit { 0 } else { until(limit - tokens) };
+    let until = |units: u64| bucket.moment.plus(interval, units).ceil().saturating_sub(now);
+    let reset = if missing == 0 { 0 } else { until(missing) };
     let retry = match allowed {
         true => Retry::No,
         false if cost > limit => Retry::Never,
-        false => Retry::After(until(cost - tokens)),
+        false => Retry::After(until(missing + cost - limit)),
     };
 
-    if allowed && cost > 0 || stepped_back && reset > 0 {
-        *state = Some(State::Bucket(tokens, moment));
+    if allowed && cost > 0 || bucket.stepped_back && reset > 0 {
+        bucket.write(stored, now, quota, missing);
     }
-    Verdict { allowed, remaining: tokens, reset, retry }
+    Verdict { allowed, remaining: limit.saturating_sub(missing), reset, retry }
 }
 
-pub(super) fn give_back(state: &mut Option<State>, now: u64, quota: &Quota, amount: u64) {
-    let Refilled { held, moment, stepped_back } = refill(state.as_ref(), now, quota);
-    let tokens = held.saturating_add(amount).min(quota.limit());
-    if tokens > held || stepped_back && tokens < quota.limit() {
-        *state = Some(State::Bucket(tokens, moment));
+pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
+    let bucket = refill(stored, now, quota);
+    let missing = bucket.missing.saturating_add(amount).min(quota.max_spent());
+    if missing > bucket.missing || bucket.stepped_back && missing > 0 {
+        bucket.write(stored, now, quota, missing);
+    }
+}
+
+pub(super) fn give_back(
+    stored: &mut Stored,
+    now: u64,
+    quota: &Quota,
+    amount: u64,
+    _since: Option<u64>,
+) {
+    let bucket = refill(stored, now, quota);
+    let missing = bucket.missing.saturating_sub(amount);
+    if missing < bucket.missing || bucket.stepped_back && missing > 0 {
+        bucket.write(stored, now, quota, missing);
     }
 }
 
 /// The bucket at `now`.
-struct Refilled {
-    held: u64,
+struct Bucket {
+    /// The tokens that it is short of a full one; more than it can hold, where there is a debt.
+    missing: u64,
     /// Of the last refill.
     moment: Moment,
     /// The clock did: that is written down even if nothing is spent, or else the bucket would not
@@ -65,19 +79,30 @@ struct Refilled {
     stepped_back: bool,
 }
 
-fn refill(state: Option<&State>, now: u64, quota: &Quota) -> Refilled {
-    let (limit, interval) = (quota.limit(), quota.interval());
-    let full = Refilled { held: limit, moment: Moment::at(now), stepped_back: false };
-    let Some(&State::Bucket(tokens, moment)) = state else { return full };
+impl Bucket {
+    fn tokens(&self, quota: &Quota) -> u64 {
+        quota.limit().saturating_sub(self.missing)
+    }
 
+    fn write(&self, stored: &mut Stored, now: u64, quota: &Quota, missing: u64) {
+        let (tokens, debt) = quota.split(missing);
+        stored.write(now, State::Bucket(tokens, self.moment), debt);
+    }
+}
+
+fn refill(stored: &Stored, now: u64, quota: &Quota) -> Bucket {
+    let interval = quota.interval();
+    let full = Bucket { missing: 0, moment: Moment::at(now), stepped_back: false };
+    let Some(State::Bucket(tokens, moment)) = stored.state else { return full };
+
+    let missing = quota.missing(tokens, stored.debt(quota));
     let moment = moment.clamped(interval);
     if moment > Moment::at(now) {
-        return Refilled { held: tokens.min(limit), stepped_back: true, ..full };
+        return Bucket { missing, stepped_back: true, ..full };
     }
     let gained = moment.intervals_until(Moment::at(now), interval);
-    if tokens.saturating_add(gained) >= limit {
-        return full;
+    match missing.saturating_sub(gained) {
+        0 => full,
+        missing => Bucket { missing, moment: moment.plus(interval, gained), stepped_back: false },
     }
-    let moment = moment.plus(interval, gained);
-    Refilled { held: tokens + gained, moment, stepped_back: false }
 }

@@ -1,68 +1,102 @@
 //! The counter of a window: of a fixed period, or of the calendar.
 //!
-//! Stored are the number of the window and what was spent in it.
+//! Stored are the number of the window and what was spent in it. A debt is what was spent beyond the
+//! limit: the next windows begin with as much of it spent as they can take.
 
-use super::{State, stored};
+use super::{State, Stored};
 use crate::decision::{Retry, Verdict};
-use crate::window::Window;
+use crate::limit::Quota;
+use crate::window::{Window, Windows};
 
 /// See [`Algorithm::state`](super::Algorithm::state).
 pub(super) const STATE: &[&str] = &["window", "spent"];
 
-pub(super) fn read(bytes: &[u8]) -> Option<State> {
-    let [window, spent, _] = stored::numbers(bytes)?;
+pub(super) fn read([window, spent, _]: [u64; 3]) -> Option<State> {
     Some(State::Window(window, spent, 0))
 }
 
-/// `window` is the one at `now`.
 pub(super) fn decide(
-    state: &mut Option<State>,
-    window: Window,
+    stored: &mut Stored,
+    windows: Windows,
     now: u64,
-    limit: u64,
+    quota: &Quota,
     cost: u64,
 ) -> Verdict {
-    let Counter { spent, stepped_back } = counter(state.as_ref(), window, limit);
-    let rest = window.ends.saturating_sub(now);
-    let allowed = cost <= limit - spent;
-    let spent = if allowed { spent + cost } else { spent };
+    let limit = quota.limit();
+    let counter = counter(stored, windows.at(now), quota);
+    let allowed = cost <= limit.saturating_sub(counter.spent) || cost == 0;
+    let spent = if allowed { counter.spent + cost } else { counter.spent };
+
+    // Until no more than `most` is spent.
+    let until = |most: u64| {
+        let more = (spent - most).div_ceil(limit).saturating_sub(1);
+        windows.end_after(counter.window, more).saturating_sub(now)
+    };
+    let reset = if spent == 0 { 0 } else { until(0) };
     let retry = match allowed {
         true => Retry::No,
         false if cost > limit => Retry::Never,
-        false => Retry::After(rest),
+        false => Retry::After(until(limit - cost)),
     };
 
-    let reset = if spent == 0 { 0 } else { rest };
-    if allowed && cost > 0 || stepped_back && reset > 0 {
-        *state = Some(State::Window(window.number, spent, 0));
+    if allowed && cost > 0 || counter.stepped_back && reset > 0 {
+        counter.write(stored, now, quota, spent);
     }
-    Verdict { allowed, remaining: limit - spent, reset, retry }
+    Verdict { allowed, remaining: limit.saturating_sub(spent), reset, retry }
 }
 
-/// Nobody knows in which window it was spent: where that one has ended, what others have spent in
-/// the next is taken for it.
-pub(super) fn give_back(state: &mut Option<State>, window: Window, limit: u64, amount: u64) {
-    let Counter { spent, stepped_back } = counter(state.as_ref(), window, limit);
-    let left = spent.saturating_sub(amount);
-    if left < spent || stepped_back && left > 0 {
-        *state = Some(State::Window(window.number, left, 0));
+pub(super) fn charge(stored: &mut Stored, windows: Windows, now: u64, quota: &Quota, amount: u64) {
+    let counter = counter(stored, windows.at(now), quota);
+    let spent = counter.spent.saturating_add(amount).min(quota.max_spent());
+    if spent > counter.spent || counter.stepped_back && spent > 0 {
+        counter.write(stored, now, quota, spent);
     }
 }
 
-/// What was spent in the present window.
+/// Into the window in which it was spent. Where nobody knows which that was, and it has ended, what
+/// others have spent in the next is taken for it.
+pub(super) fn give_back(
+    stored: &mut Stored,
+    windows: Windows,
+    now: u64,
+    quota: &Quota,
+    amount: u64,
+    since: Option<u64>,
+) {
+    let counter = counter(stored, windows.at(now), quota);
+    let is_over = since.is_some_and(|since| windows.at(since).number < counter.window.number);
+    let amount = if is_over { 0 } else { amount };
+    let spent = counter.spent.saturating_sub(amount);
+    if spent < counter.spent || counter.stepped_back && spent > 0 {
+        counter.write(stored, now, quota, spent);
+    }
+}
+
+/// The counter of the present window.
 struct Counter {
+    window: Window,
+    /// More than the limit, where there is a debt.
     spent: u64,
     /// The clock did: that is written down even if nothing is spent, or else the window would go
     /// on to be this one.
     stepped_back: bool,
 }
 
-fn counter(state: Option<&State>, window: Window, limit: u64) -> Counter {
-    match state {
-        // A window of the future is this one, after a clock that stepped back.
-        Some(&State::Window(stored, spent, _)) if stored >= window.number => {
-            Counter { spent: spent.min(limit), stepped_back: stored > window.number }
-        }
-        _ => Counter { spent: 0, stepped_back: false },
+impl Counter {
+    fn write(&self, stored: &mut Stored, now: u64, quota: &Quota, spent: u64) {
+        let (left, debt) = quota.split(spent);
+        stored.write(now, State::Window(self.window.number, quota.limit() - left, 0), debt);
     }
+}
+
+fn counter(stored: &Stored, window: Window, quota: &Quota) -> Counter {
+    let limit = quota.limit();
+    let Some(State::Window(number, spent, _)) = stored.state else {
+        return Counter { window, spent: 0, stepped_back: false };
+    };
+    // A window of the future is this one, after a clock that stepped back.
+    let over = window.number.saturating_sub(number);
+    let spent = spent.min(limit).saturating_add(stored.debt(quota));
+    let spent = spent.saturating_sub(over.saturating_mul(limit));
+    Counter { window, spent, stepped_back: number > window.number }
 }

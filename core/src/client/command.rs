@@ -245,5 +245,5 @@ impl Command {
 
 fn question(charge: Charge<'_>) -> Question<'_> {
     let Charge { definition, key, quota, cost, .. } = charge;
-    Question { head: &definition.head, key, quota, cost }
+    Question::new(&definition.head, key, quota, cost)
 }

@@ -138,6 +138,7 @@ impl Client {
         let Some(command) = self.commands.get_mut(key) else { return true };
         let mut verdicts = std::mem::take(&mut self.verdicts);
         verdicts.clear();
+        let charged_at = found.now();
         let is_understood = command.read(found, |verdict| verdicts.push(verdict));
         if is_understood && command.is_refund {
             self.commands.remove(key);
@@ -146,7 +147,7 @@ impl Client {
             for (index, verdicts) in verdicts.chunks(count).enumerate() {
                 let members = self.commands.get(key).map(|command| &command.members);
                 if let Some(member) = members.and_then(|members| members.get(index)).copied() {
-                    self.on_verdicts(key, member, verdicts, node, now);
+                    self.on_verdicts(key, member, verdicts, node, charged_at, now);
                 }
             }
             self.end_command(key, now);
@@ -163,13 +164,14 @@ impl Client {
         }
     }
 
-    /// A command has answered one of its requests.
+    /// A command has answered one of its requests, which it charged at `charged_at` of Redis's clock.
     fn on_verdicts(
         &mut self,
         key: CommandKey,
         member: Member,
         verdicts: &[Verdict],
         node: NodeKey,
+        charged_at: u64,
         now: u64,
     ) {
         let Some(request) = self.requests.get_mut(member.request) else { return };
@@ -177,7 +179,7 @@ impl Client {
         if request.stage == request::Stage::Released && is_charged {
             self.refund_command(key, now);
         } else {
-            request.on_verdicts(member.first, verdicts, node);
+            request.on_verdicts(member.first, verdicts, node, charged_at);
         }
         self.settle(member, Ok(()));
     }

@@ -47,6 +47,8 @@ pub struct Answer {
     pub is_charged: bool,
     /// The node that was sent the command, if one was.
     pub node: Option<NodeKey>,
+    /// Redis's time of the charge in µs, if a reply has come.
+    pub now: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,11 +94,17 @@ impl Request {
         }
     }
 
-    /// The verdicts on its charges from the one at `first` have come from `node`.
-    pub(super) fn on_verdicts(&mut self, first: usize, verdicts: &[Verdict], node: NodeKey) {
+    /// The verdicts on its charges from the one at `first` have come from `node`, where it was `now`.
+    pub(super) fn on_verdicts(
+        &mut self,
+        first: usize,
+        verdicts: &[Verdict],
+        node: NodeKey,
+        now: u64,
+    ) {
         let is_charged = verdicts.iter().all(|verdict| verdict.allowed);
         for (answer, verdict) in self.answers.iter_mut().skip(first).zip(verdicts) {
-            *answer = Answer { verdict: Some(*verdict), is_charged, node: Some(node) };
+            *answer = Answer { verdict: Some(*verdict), is_charged, node: Some(node), now };
         }
     }
 

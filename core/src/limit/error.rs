@@ -18,6 +18,12 @@ pub enum QuotaError {
     /// A month of the calendar, of an algorithm that cannot count it.
     #[error("is by the month of the calendar, which is for algorithm=fixed_window only")]
     Monthly,
+    /// A client that owes all it may would take over a hundred years to regain it.
+    #[error("would take more than a hundred years to regain a debt of ten times as much")]
+    DebtTooSlow,
+    /// With debts, the numbers would leave that range.
+    #[error("is too large for a debt of ten times as much to be counted exactly")]
+    DebtTooLarge,
     /// A log of so many entries would take too long to keep.
     #[error("is more than the {MAX_LOG} entries that a sliding_log may have")]
     TooLong,

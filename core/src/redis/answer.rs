@@ -6,7 +6,7 @@
 
 use super::reply::{Entry, ScriptReply};
 use super::script::Question;
-use crate::algorithm::State;
+use crate::algorithm::Stored;
 use crate::decision::Verdict;
 use crate::transaction::{self, Entry as Pending};
 
@@ -64,10 +64,10 @@ pub fn repeated(
         Some(_) if times != 1 => return false,
         Some(verdict) => tell(0, verdict),
         None => {
-            let (mut state, quota) = (state(asked), question.quota);
+            let (mut stored, quota) = (stored(asked), question.quota);
             for index in 0..times {
                 let now = found.now();
-                tell(index, quota.algorithm().decide(&mut state, now, &quota, question.cost));
+                tell(index, quota.algorithm().decide(&mut stored, now, &quota, question.cost));
             }
         }
     }
@@ -94,19 +94,19 @@ fn own_verdict((_, entry): Asked<'_, '_>) -> Option<Verdict> {
     }
 }
 
-/// The state of any other limit.
-fn state((question, entry): Asked<'_, '_>) -> Option<State> {
+/// What was stored of any other limit.
+fn stored((question, entry): Asked<'_, '_>) -> Stored {
     match entry {
-        Entry::Stored(text) => question.quota.algorithm().read(text),
-        Entry::Integers(_) => None,
+        Entry::Stored(bytes) => question.quota.algorithm().read(bytes),
+        Entry::Integers(_) => Stored::default(),
     }
 }
 
 /// The part of a limit that does not store itself in the decision of all.
 fn pending_entry<'q>(asked: Asked<'q, '_>) -> Option<Pending<Key<'q>>> {
-    let Question { head, key, quota, cost } = asked.0;
+    let Question { head, key, quota, cost, .. } = asked.0;
     matches!(asked.1, Entry::Stored(_))
-        .then(|| Pending::new(Key { head, key }, quota, cost, state(asked)))
+        .then(|| Pending::new(Key { head, key }, quota, cost, stored(asked)))
 }
 
 /// A Redis key in its two parts, which are compared as one.
@@ -141,7 +141,7 @@ mod tests {
     /// Three at once, at one a minute.
     fn ask(algorithm: Algorithm, key: &'static [u8], cost: u64) -> Question<'static> {
         let quota = Quota::new(algorithm, "1r/m".parse().unwrap(), 3).unwrap();
-        Question { head: &HEAD, key, quota, cost }
+        Question::new(&HEAD, key, quota, cost)
     }
 
     fn bucket(key: &'static [u8], cost: u64) -> Question<'static> {

@@ -27,6 +27,8 @@ pub struct Question<'a> {
     pub quota: Quota,
     /// What the request spends.
     pub cost: u64,
+    /// Redis's time of the charge that is to be settled; 0: this is no settlement.
+    pub since: u64,
 }
 
 /// How a script is named in a command.
@@ -38,6 +40,11 @@ pub enum By {
     /// By its source: `EVAL`, which also puts it into the cache of a server that has lost it.
     Source,
 }
+
+/// How many arguments there are for each limit, beside its key; and how many more in a command about
+/// blocks or settlements.
+const PLAIN: usize = 5;
+const EXTENDED: usize = 2;
 
 /// The sign of a cost.
 #[derive(Clone, Copy)]
@@ -128,6 +135,21 @@ impl Scripts {
         self.encode(out, by, Sign::GivenBack, questions);
     }
 
+    /// Appends the command that settles what was charged at the time `since` of the question: charges
+    /// its cost whatever is left, or gives it back if it is less than nothing.
+    ///
+    /// Its answer tells nothing.
+    pub fn encode_settlement(
+        &self,
+        out: &mut Vec<u8>,
+        by: By,
+        question: Question<'_>,
+        is_less: bool,
+    ) {
+        let sign = if is_less { Sign::GivenBack } else { Sign::Spent };
+        self.encode_one(out, by, sign, question, 1);
+    }
+
     fn encode<'a>(
         &self,
         out: &mut Vec<u8>,
@@ -140,7 +162,9 @@ impl Scripts {
             return self.encode_one(out, by, sign, question, 1);
         }
         let keys = questions.len();
-        self.several.head(out, by, keys, keys.saturating_mul(5));
+        let is_extended = questions.clone().any(|question| question.extended() != [0; EXTENDED]);
+        let width = if is_extended { PLAIN + EXTENDED } else { PLAIN };
+        self.several.head(out, by, keys, keys.saturating_mul(width));
         for question in questions.clone() {
             question.key(out);
         }
@@ -151,6 +175,9 @@ impl Scripts {
             for value in [question.quota.limit(), period, count] {
                 number(out, ("", value));
             }
+            let extended = question.extended();
+            let extended = if is_extended { &extended[..] } else { &[] };
+            extended.iter().for_each(|value| number(out, ("", *value)));
         }
     }
 
@@ -181,6 +208,7 @@ fn function(algorithm: Algorithm) -> String {
 /// Puts an algorithm in its place.
 fn fill(template: &str, algorithm: Algorithm) -> String {
     template
+        .replace("$decide\n", include_str!("script/decide.lua"))
         .replace("$function", algorithm.function())
         .replace("$state", &algorithm.state().join(", "))
         .replace("$algorithm\n", algorithm.source())
@@ -235,7 +263,12 @@ impl Script {
     }
 }
 
-impl Question<'_> {
+impl<'a> Question<'a> {
+    /// A plain question.
+    pub fn new(head: &'a Head, key: &'a [u8], quota: Quota, cost: u64) -> Self {
+        Self { head, key, quota, cost, since: 0 }
+    }
+
     fn key(&self, out: &mut Vec<u8>) {
         line(out, b'$', self.head.len().saturating_add(self.key.len()));
         out.extend_from_slice(self.head);
@@ -243,16 +276,25 @@ impl Question<'_> {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// The arguments of a script that asks one limit, and how many are needed: of the last three
-    /// those at the end that are 1 are not. Who spends nothing need not ask more than once.
-    fn arguments(&self, sign: Sign, times: u32) -> ([Number; 5], usize) {
+    /// The arguments of a script that asks one limit, and how many are needed: of all but the first
+    /// two those at the end that are 1, or for the extended ones 0, are not. Who spends nothing need
+    /// not ask more than once.
+    fn arguments(&self, sign: Sign, times: u32) -> ([Number; PLAIN + EXTENDED], usize) {
         let (period, count) = self.quota.terms();
         let times = if self.cost == 0 { 1 } else { u64::from(times) };
         let plain = |value| ("", value);
         let [limit, period, count, times] = [self.quota.limit(), period, count, times].map(plain);
-        let arguments = [limit, period, count, times, sign.of(self.cost)];
-        let last = arguments.iter().rposition(|argument| *argument != plain(1)).unwrap_or(0);
-        (arguments, last.max(1).saturating_add(1))
+        let [block, since] = self.extended().map(plain);
+        let arguments = [limit, period, count, times, sign.of(self.cost), block, since];
+        let default = |index| plain(if index < PLAIN { 1 } else { 0 });
+        let last =
+            (2..arguments.len()).rfind(|index| arguments.get(*index) != Some(&default(*index)));
+        (arguments, last.map_or(2, |last| last.saturating_add(1)))
+    }
+
+    /// The arguments that few commands have.
+    fn extended(&self) -> [u64; EXTENDED] {
+        [self.quota.block(), self.since]
     }
 }
 
@@ -288,7 +330,7 @@ mod tests {
     fn question(key: &'static [u8], cost: u64) -> Question<'static> {
         let rate = "100r/m".parse().unwrap();
         let quota = Quota::new(Algorithm::TokenBucket, rate, 100).unwrap();
-        Question { head: &HEAD, key, quota, cost }
+        Question::new(&HEAD, key, quota, cost)
     }
 
     fn words(by: By, questions: &[Question<'_>]) -> Vec<String> {

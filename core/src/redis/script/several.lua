@@ -1,19 +1,23 @@
-
 -- Asks several limits, and spends only if all of them allow it.
--- KEYS: one a limit. ARGV, five a limit: algorithm, cost, limit, period, count.
--- Costs below zero are given back, which is always allowed.
+-- KEYS: one a limit. ARGV, equally many a limit: algorithm, cost, limit, period, count; and, unless
+-- they are 0 for all: block, since.
+-- Costs below zero are given back, which is always allowed; so are costs with since: see single.lua.
 -- Answers the time in microseconds, and for each limit in turn what was stored, if anything was;
 -- of one whose algorithm stores itself: allowed, remaining, reset and retry.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local answers, pending = {now}, {}
+local answers, pending, width = {now}, {}, #ARGV / #KEYS
 
--- Whether limit i lets so much pass. Two limits may share a key: the second one sees what the
--- first is about to spend.
-local function ask(i, cost)
-  local key, a = KEYS[i], (i - 1) * 5
+-- Whether limit i lets so much pass, of what it is asked for. Two limits may share a key: the second
+-- one sees what the first is about to spend.
+local function ask(i, cost, asked)
+  local key, a = KEYS[i], (i - 1) * width
   local name, before = ARGV[a + 1], pending[key]
   local limit, period, count = ARGV[a + 3] + 0, ARGV[a + 4] + 0, ARGV[a + 5] + 0
+  local block, since
+  if width > 5 then
+    block, since = ARGV[a + 6] + 0, ARGV[a + 7] + 0
+  end
   if name == 'sliding_log' then
     -- it reads for itself, and so cannot see what is not written yet: both are spent as one
     cost = cost + (before and before.cost or 0)
@@ -31,7 +35,7 @@ local function ask(i, cost)
   local stored = answers[i + 1]
   if stored == nil then
     stored = redis.call('GET', key)
-    if stored and #stored > 24 then
+    if stored and #stored > 56 then
       -- somebody else's, who knows how long: as good as nothing
       stored = false
     end
@@ -40,22 +44,24 @@ local function ask(i, cost)
   if before then
     stored = before.new
   end
-  local allowed, new, expiry = algorithms[name](stored, now, cost, limit, period, count)
+  local allowed, new, expiry =
+    algorithms[name](stored, now, cost, limit, period, count, block, since, asked)
   if new then
     pending[key] = {new = new, expiry = expiry}
   end
   return allowed
 end
 
-local pass = true
+local pass, allowed = true, {}
 for i = 1, #KEYS do
-  pass = ask(i, ARGV[i * 5 - 3] + 0) and pass
+  allowed[i] = ask(i, ARGV[(i - 1) * width + 2] + 0)
+  pass = pass and allowed[i]
 end
 if not pass then
   -- nothing is spent: all answer for what they hold
   pending = {}
   for i = 1, #KEYS do
-    ask(i, 0)
+    ask(i, 0, allowed[i] and 0 or ARGV[(i - 1) * width + 2] + 0)
   end
 end
 

@@ -1,6 +1,7 @@
--- Asks one limit. KEYS: its key. ARGV: limit, period, count, n, cost; those at the end that are 1
--- may be left out. n requests are decided one after the other: as many pass as fit. A cost below
--- zero is given back.
+-- Asks one limit. KEYS: its key. ARGV: limit, period, count, n, cost, block, since; those at the end
+-- that are 1, and of the last two 0, may be left out. n requests are decided one after the other: as
+-- many pass as fit. A cost below zero is given back. With since it settles what was charged then:
+-- the cost is charged whatever is left.
 -- Answers one string, which takes Redis less than an array would: the seconds and microseconds of
 -- the time, and what was stored, if anything was.
 local call, key, argv, struct = redis.call, KEYS[1], ARGV, struct
@@ -9,20 +10,13 @@ local seconds, micros = time[1], time[2]
 local now = seconds * 1000000 + micros
 local limit, period, count = argv[1] + 0, argv[2] + 0, (argv[3] or 1) + 0
 local n, cost = argv[4], (argv[5] or 1) + 0
-local $state, allowed, expiry
-if stored and #stored == 24 then
-  $state = struct.unpack('<LLL', stored)
-else
-  -- nothing, or somebody else's, who knows how long: as good as nothing
-  stored = ''
-end
-
-$algorithm
-if expiry then
+local block, since, asked = argv[6], argv[7]
+$decide
+if changed then
   if expiry < now + 1000 then
     -- some servers do not store what is to expire in the present millisecond
     expiry = now + 1000
   end
-  call('SET', key, struct.pack('<LLL', $state, 0), 'PXAT', string.format('%d', expiry / 1000))
+  call('SET', key, new, 'PXAT', string.format('%d', expiry / 1000))
 end
 return seconds .. ' ' .. micros .. ' ' .. stored

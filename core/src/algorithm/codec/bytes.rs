@@ -1,21 +1,34 @@
-//! States as they are stored in Redis: three numbers of eight bytes each, the lowest byte first, of
-//! which the last may mean nothing.
+//! The form in Redis: numbers of eight bytes each, the lowest byte first. Three are the state, of
+//! which the last may mean nothing; four more follow if there is anything [`Extra`] to say.
 //!
 //! Redis packs and unpacks them faster than it writes and reads decimal ones. What is found there
 //! may be anybody's: of the right length, any bytes are numbers. A number that is no whole one as a
 //! double of the scripts is above every bound that it is compared with.
 
+use super::super::state::Extra;
+
 /// As `struct.unpack` of the scripts; `None` for what has another length.
-pub(super) fn numbers(bytes: &[u8]) -> Option<[u64; 3]> {
-    let (words, rest) = bytes.as_chunks();
-    let words: [[u8; 8]; 3] = words.try_into().ok()?;
-    rest.is_empty().then(|| words.map(u64::from_le_bytes))
+pub(in super::super) fn numbers(bytes: &[u8]) -> Option<([u64; 3], Extra)> {
+    let (words, []) = bytes.as_chunks() else { return None };
+    let number = |word: &[u8; 8]| u64::from_le_bytes(*word);
+    let (state, extra) = words.split_first_chunk()?;
+    let extra = match extra {
+        [] => Extra::default(),
+        [held, held_until, debt, blocked_until] => Extra {
+            held: number(held),
+            held_until: number(held_until),
+            debt: number(debt),
+            blocked_until: number(blocked_until),
+        },
+        _ => return None,
+    };
+    Some((state.each_ref().map(number), extra))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::moment::Moment;
-    use crate::algorithm::{Algorithm, State};
+    use super::super::super::moment::Moment;
+    use crate::algorithm::{Algorithm, Extra, State, Stored};
 
     #[test]
     fn states() {
@@ -45,9 +58,16 @@ mod tests {
         ] {
             let mut bytes: Vec<u8> =
                 numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-            assert_eq!(algorithm.read(&bytes), state, "{algorithm:?} {numbers:?}");
+            let plain = Stored { state: state.clone(), extra: Extra::default() };
+            assert_eq!(algorithm.read(&bytes), plain, "{algorithm:?} {numbers:?}");
+            bytes.extend([4_u64, 3, 2, 1].iter().flat_map(|number| number.to_le_bytes()));
+            let extra = Extra { held: 4, held_until: 3, debt: 2, blocked_until: 1 };
+            let extended = state.map(|state| Stored { state: Some(state), extra });
+            let extended = extended.unwrap_or_default();
+            assert_eq!(algorithm.read(&bytes), extended, "{algorithm:?} {numbers:?}");
             bytes.push(0);
-            assert_eq!(algorithm.read(&bytes), None, "{algorithm:?} {numbers:?} and a byte");
+            let nothing = Stored::default();
+            assert_eq!(algorithm.read(&bytes), nothing, "{algorithm:?} {numbers:?} and a byte");
         }
     }
 }

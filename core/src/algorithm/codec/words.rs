@@ -1,12 +1,13 @@
-//! States as runs of words, for memory that knows no types.
+//! The form in memory that knows no types: runs of words.
 //!
-//! The first word has the kind of the state in its top byte and a number in the rest, so that a
-//! state with three numbers takes three words.
+//! The first word of a state has its kind in the top byte and a number in the rest, so that a state
+//! with three numbers takes three words. If there is anything [`Extra`] to say, four more go before
+//! it, in the same way.
 
 use std::collections::VecDeque;
 
-use super::State;
-use super::moment::Moment;
+use super::super::moment::Moment;
+use super::super::state::{Extra, State, Stored};
 
 /// Every number of a state is below 2^56, with room for sums of a few of them in a word.
 const NUMBER_BITS: u32 = 56;
@@ -16,16 +17,58 @@ const BUCKET: u64 = 1;
 const ARRIVAL: u64 = 2;
 const WINDOW: u64 = 3;
 const LOG: u64 = 4;
+const EXTRA: u64 = 5;
+
+impl Stored {
+    /// What is stored, as words.
+    pub(crate) fn to_words(&self) -> impl ExactSizeIterator<Item = u64> + Clone {
+        let extra = if self.extra.is_none() { 0 } else { Extra::WORDS };
+        let state = self.state.as_ref().map_or(0, State::words);
+        (0..extra + state).map(move |index| match index.checked_sub(extra) {
+            Some(index) => self.state.as_ref().map_or(0, |state| state.word(index)),
+            None => self.extra.word(index),
+        })
+    }
+
+    /// What these words stand for; nothing, for words that no decision has left.
+    pub(crate) fn from_words(words: impl Iterator<Item = u64>) -> Self {
+        let mut words = words.peekable();
+        let extra = match words.peek().map(|word| word >> NUMBER_BITS) {
+            Some(EXTRA) => Extra::from_words(&mut words),
+            _ => Some(Extra::default()),
+        };
+        let state = extra.and_then(|_| State::from_words(words));
+        state.map_or_else(Self::default, |state| Self {
+            state: Some(state),
+            extra: extra.unwrap_or_default(),
+        })
+    }
+}
+
+impl Extra {
+    const WORDS: usize = 4;
+
+    fn word(&self, index: usize) -> u64 {
+        let numbers = [self.debt, self.held, self.held_until, self.blocked_until];
+        let number = numbers.get(index).copied().unwrap_or_default().min(MAX_NUMBER);
+        if index == 0 { (EXTRA << NUMBER_BITS) | number } else { number }
+    }
+
+    fn from_words(words: &mut impl Iterator<Item = u64>) -> Option<Self> {
+        let mut next = || words.next().map(|word| word & MAX_NUMBER);
+        let (debt, held, held_until) = (next()?, next()?, next()?);
+        Some(Self { held, held_until, debt, blocked_until: next()? })
+    }
+}
 
 impl State {
-    /// The state as words.
-    pub(crate) fn to_words(&self) -> impl ExactSizeIterator<Item = u64> + Clone {
-        let length = match self {
+    /// How many words it takes.
+    fn words(&self) -> usize {
+        match self {
             Self::Arrival(_) => 2,
             Self::Bucket(..) | Self::Window(..) => 3,
             Self::Log(log) => 1 + 2 * log.len(),
-        };
-        (0..length).map(|index| self.word(index))
+        }
     }
 
     fn word(&self, index: usize) -> u64 {
@@ -44,8 +87,7 @@ impl State {
     }
 
     /// The state that these words are; `None` for words that no decision has left.
-    pub(crate) fn from_words(words: impl Iterator<Item = u64>) -> Option<Self> {
-        let mut words = words;
+    fn from_words(mut words: impl Iterator<Item = u64>) -> Option<Self> {
         let first = words.next()?;
         let (kind, number) = (first >> NUMBER_BITS, first & MAX_NUMBER);
         let mut numbers = words.map(|word| (word <= MAX_NUMBER).then_some(word));
@@ -100,19 +142,31 @@ mod tests {
         ]
     }
 
+    fn stored() -> impl Strategy<Value = Stored> {
+        let numbers = (numbers(), numbers(), numbers(), numbers());
+        let extra = numbers.prop_map(|(held, held_until, debt, blocked_until)| Extra {
+            held,
+            held_until,
+            debt,
+            blocked_until,
+        });
+        let extra = prop_oneof![Just(Extra::default()), extra];
+        (states(), extra).prop_map(|(state, extra)| Stored { state: Some(state), extra })
+    }
+
     /// Words of a state that were changed, or just words.
     fn words() -> impl Strategy<Value = Vec<u64>> {
-        let kinds = (0..6_u64, numbers()).prop_map(|(kind, number)| (kind << NUMBER_BITS) | number);
+        let kinds = (0..7_u64, numbers()).prop_map(|(kind, number)| (kind << NUMBER_BITS) | number);
         let word = || prop_oneof![8 => numbers(), 1 => any::<u64>()];
         (kinds, vec(word(), 0..12)).prop_map(|(first, rest)| [vec![first], rest].concat())
     }
 
     proptest! {
         #[test]
-        fn states_survive_the_round_trip(state in states()) {
-            let words = state.to_words();
+        fn what_is_stored_survives_the_round_trip(stored in stored()) {
+            let words = stored.to_words();
             prop_assert_eq!(words.len(), words.clone().count());
-            prop_assert_eq!(State::from_words(words), Some(state));
+            prop_assert_eq!(Stored::from_words(words), stored);
         }
 
         /// Not even where numbers that overflow would.
@@ -125,11 +179,11 @@ mod tests {
             period in 1..1_000_000_u64,
         ) {
             let now = now.min(MAX_EXACT);
-            let state = State::from_words(words.into_iter());
+            let stored = Stored::from_words(words.into_iter());
             for algorithm in Algorithm::ALL {
                 let quota = Quota::new(algorithm, Rate::new(count, period).unwrap(), count).unwrap();
                 for cost in [cost, 0, 1] {
-                    let verdict = algorithm.decide(&mut state.clone(), now, &quota, cost);
+                    let verdict = algorithm.decide(&mut stored.clone(), now, &quota, cost);
                     prop_assert!(verdict.remaining <= quota.limit());
                 }
             }
@@ -140,12 +194,15 @@ mod tests {
     fn cut_or_joined_words_are_no_state() {
         let log = State::Log([(1, 2), (3, 4)].into());
         for state in [State::Bucket(1, Moment::at(2)), State::Window(1, 2, 3), log] {
-            let words: Vec<u64> = state.to_words().collect();
-            let (_, cut) = words.split_last().unwrap();
-            assert_eq!(State::from_words(cut.iter().copied()), None, "{state:?}");
-            let joined = words.iter().copied().chain([1]);
-            assert_eq!(State::from_words(joined), None, "{state:?}");
+            for extra in [Extra::default(), Extra { debt: 1, ..Extra::default() }] {
+                let words = Stored { state: Some(state.clone()), extra };
+                let words: Vec<u64> = words.to_words().collect();
+                let (_, cut) = words.split_last().unwrap();
+                let read = |words: &[u64]| Stored::from_words(words.iter().copied());
+                assert_eq!(read(cut), Stored::default(), "{state:?}");
+                assert_eq!(read(&[&words[..], &[1]].concat()), Stored::default(), "{state:?}");
+            }
         }
-        assert_eq!(State::from_words([].into_iter()), None);
+        assert_eq!(Stored::from_words([].into_iter()), Stored::default());
     }
 }

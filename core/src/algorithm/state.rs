@@ -1,0 +1,87 @@
+//! What is kept for one client.
+
+use std::collections::VecDeque;
+
+use super::moment::Moment;
+use crate::limit::Quota;
+use crate::rate::MAX_TIME;
+
+/// What is kept for one client: the state of the algorithm, and what else is of consequence.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// `None` for a client that has spent nothing.
+    pub state: Option<State>,
+    /// Zeros for most clients.
+    pub extra: Extra,
+}
+
+/// The state of an algorithm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Of the buckets: the tokens, and the moment of the last refill.
+    Bucket(u64, Moment),
+    /// Of gcra: the theoretical arrival time.
+    Arrival(Moment),
+    /// Of the windows: the number of a window, what was spent in it, and in the one before.
+    Window(u64, u64, u64),
+    /// Of the log: when and how much, in order of time.
+    Log(VecDeque<(u64, u64)>),
+}
+
+/// What is kept beside the state of an algorithm. It is stored if and only if one of the numbers
+/// is still of consequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extra {
+    /// The units that machines have set aside.
+    pub held: u64,
+    /// Until when they are, in µs.
+    pub held_until: u64,
+    /// The units that were charged beyond what there was.
+    pub debt: u64,
+    /// Until when the client is blocked, in µs.
+    pub blocked_until: u64,
+}
+
+impl Stored {
+    /// Replaces the state.
+    pub(super) fn write(&mut self, now: u64, state: State, debt: u64) {
+        self.state = Some(state);
+        self.extra = Extra { debt, ..self.extra.at(now) };
+    }
+
+    /// The debt, as far as this quota has one.
+    pub(super) fn debt(&self, quota: &Quota) -> u64 {
+        self.extra.debt.min(quota.max_debt())
+    }
+
+    /// For how long the client is still blocked, in µs. After a clock that stepped back, that is no
+    /// longer than a block of this quota.
+    pub(super) fn blocked_for(&mut self, now: u64, quota: &Quota) -> u64 {
+        let longest = if quota.block() > 0 { quota.block() } else { MAX_TIME };
+        let left = self.extra.blocked_until.saturating_sub(now);
+        if left > longest {
+            self.block(now, longest);
+        }
+        left.min(longest)
+    }
+
+    /// Blocks the client for `time` µs.
+    pub(super) fn block(&mut self, now: u64, time: u64) {
+        self.extra = Extra { blocked_until: now.saturating_add(time), ..self.extra.at(now) };
+    }
+}
+
+impl Extra {
+    /// Whether there is nothing to say.
+    pub(crate) fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What is still of consequence at `now`.
+    fn at(self, now: u64) -> Self {
+        let held = if self.held_until > now { self.held } else { 0 };
+        let held_until = if held > 0 { self.held_until } else { 0 };
+        let blocked_until = if self.blocked_until > now { self.blocked_until } else { 0 };
+        Self { held, held_until, blocked_until, ..self }
+    }
+}
