@@ -1,7 +1,7 @@
 //! Random traffic, with a liking for the edges.
 
 use fastrand::Rng;
-use rate_limit_core::algorithm::Algorithm;
+use rate_limit_core::algorithm::{Algorithm, Stored};
 use rate_limit_core::decision::{Retry, Verdict};
 use rate_limit_core::limit::Quota;
 use rate_limit_core::rate::{MAX_EXACT, MAX_TIME, Rate};
@@ -172,7 +172,8 @@ impl Traffic {
 
     fn gap_to_the_next_window(&mut self, quota: Quota) -> u64 {
         let period = quota.rate().period();
-        let full = quota.algorithm().decide(&mut None, self.now, &quota, quota.limit()).reset;
+        let full =
+            quota.algorithm().decide(&mut Stored::default(), self.now, &quota, quota.limit()).reset;
         let rest = match quota.algorithm() {
             Algorithm::FixedWindow | Algorithm::CalendarWindow => full,
             // Its windows are those of a fixed_window.

@@ -72,7 +72,7 @@ fn weeks_begin_on_mondays() {
 fn window(quota: Quota, now: u64) -> u64 {
     let mut client = Client { now, ..Client::new(quota) };
     client.ask(1);
-    match client.state {
+    match client.stored.state {
         Some(State::Window(number, ..)) => number,
         other => panic!("{other:?}"),
     }
