@@ -11,15 +11,15 @@ use ngx::ffi::{
     ngx_http_send_response, ngx_http_top_header_filter, ngx_int_t, ngx_str_t, ngx_uint_t,
 };
 use ngx::http::{HttpModuleLocationConf, NgxHttpCoreModule};
-use rate_limit_core::decision::{self, Decision};
+use rate_limit_core::decision;
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::text::body;
 use rate_limit_core::text::fields::Fields;
 
 use crate::clock::unix_ms;
-use crate::context::Context;
 use crate::evaluated::Evaluated;
 use crate::fields;
+use crate::report::Report;
 
 /// The next header filter.
 static mut NEXT: ngx_http_output_header_filter_pt = None;
@@ -37,8 +37,8 @@ unsafe extern "C" fn header_filter(r: *mut ngx_http_request_t) -> ngx_int_t {
     // SAFETY: NGINX passes a valid request.
     unsafe {
         if ptr::eq(r, (*r).main)
-            && let Some(context) = Context::find(r)
-            && add_fields(r, context).is_none()
+            && let Some(report) = Report::on(r)
+            && add_fields(r, &report).is_none()
         {
             return Status::NGX_ERROR.0;
         }
@@ -58,11 +58,11 @@ thread_local! {
 ///
 /// # Safety
 /// `r` must be valid.
-unsafe fn add_fields(r: *mut ngx_http_request_t, context: &Context) -> Option<()> {
-    let Some(decision) = context.decision() else { return Some(()) };
-    let (forms, wait) = (context.conf().forms(), decision.retry_after());
+unsafe fn add_fields(r: *mut ngx_http_request_t, report: &Report) -> Option<()> {
+    let decision = &report.decision;
+    let (forms, wait) = (report.conf.forms(), decision.retry_after());
     let now = unix_ms().saturating_mul(MILLISECOND);
-    let all = context.decided().iter().filter_map(Evaluated::show);
+    let all = report.limits().filter_map(Evaluated::show);
     FIELDS.with_borrow_mut(|added| {
         added.fill(forms, decision.shown.as_ref(), all, now, wait);
         // SAFETY: passed on. The values are copied in one piece into the pool of the request, and
@@ -85,22 +85,17 @@ unsafe fn add_fields(r: *mut ngx_http_request_t, context: &Context) -> Option<()
 ///
 /// # Safety
 /// `r` must be valid; it may be gone afterwards.
-pub(crate) unsafe fn reject(
-    r: *mut ngx_http_request_t,
-    context: &Context,
-    decision: &Decision<'_>,
-) -> Status {
-    let conf = context.conf();
+pub(crate) unsafe fn reject(r: *mut ngx_http_request_t, report: &Report) -> Status {
+    let (conf, decision) = (report.conf, &report.decision);
     let status = match decision.status {
         decision::Status::ErrorRejected => conf.error_status(),
         _ => conf.status(),
     };
-    let violated = context.violated().map(Evaluated::name);
     let code = u16::try_from(status).unwrap_or_default();
     // SAFETY: the request is valid. The phase engine ends requests in the same way, and does not
     // touch this one again after NGX_DONE.
     unsafe {
-        let result = match body::rejection(conf.body(), code, decision, violated) {
+        let result = match body::rejection(conf.body(), code, decision, report.violated()) {
             Some((kind, text)) if !has_page(r, status) => send(r, status, kind, &text),
             _ => status,
         };

@@ -11,7 +11,7 @@ mod value;
 
 pub(crate) use error::LimitError;
 pub(crate) use http::MainConf;
-pub(crate) use limit::{Limit, Parameters};
+pub(crate) use limit::{Effect, Limit, Parameters, Phase};
 pub(crate) use location::{
     DEFAULT_IPV6_PREFIX, DEFAULT_LOG_RATE, LocationConf, LogLimit, OnError, Pass,
 };

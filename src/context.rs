@@ -1,6 +1,7 @@
-//! The context of a request.
+//! The context of a request in a phase.
 
 use std::cell::Cell;
+use std::iter;
 use std::ptr::{self, NonNull};
 
 use ngx::ffi::{
@@ -9,24 +10,26 @@ use ngx::ffi::{
 };
 use ngx::http::{HttpModule, HttpModuleMainConf};
 use rate_limit_core::client::{Error, RequestKey};
-use rate_limit_core::decision::{Decision, Source, Status, Verdict, tightest};
+use rate_limit_core::decision::{Decision, Source, Status, Verdict};
 use rate_limit_core::rate::MILLISECOND;
 
 use crate::Module;
 use crate::client::Driver;
 use crate::clock::monotonic_micros;
-use crate::conf::LocationConf;
-use crate::evaluated::Evaluated;
+use crate::conf::{Effect, LocationConf, Phase};
+use crate::evaluated::{Evaluated, tightest};
 use crate::event::Timer;
 use crate::log::debug;
 use crate::shm::{Local, Shared};
 
-/// The limits of a request, and the decision.
+/// The limits of a request that decide in one phase, and their decision.
 ///
 /// It lies in the pool of the request as the data of a cleanup. An internal redirect clears the
 /// table of contexts, but not the cleanups, so there it is found again: this is how a request is
-/// charged once however often it is redirected.
+/// charged once however often it is redirected. The latest refers to those before it.
 pub(crate) struct Context {
+    phase: Phase,
+    previous: Option<&'static Self>,
     conf: &'static LocationConf,
     /// The limits that apply to the request; none if all keys were empty.
     limits: &'static [Evaluated],
@@ -62,13 +65,15 @@ struct Outcome {
     delay: u64,
     /// See [`Decision::jitter`].
     jitter: u64,
-    /// The tightest limit, if the limits have decided.
+    /// The limit to show, if the limits have decided.
     shown: Option<&'static Evaluated>,
 }
 
-/// The stage of a request in the access phase.
+/// The stage of a request in a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
+    /// The phase is to come, when the access checks have passed.
+    Ahead,
     /// It waits for its decision.
     Pending,
     /// It is delayed.
@@ -80,13 +85,14 @@ pub(crate) enum Stage {
 }
 
 impl Context {
-    /// Makes the context of a request whose limits were evaluated at `started`, in µs of the monotonic
-    /// clock. `None` if NGINX is out of memory.
+    /// Makes the context of a request in `phase`, whose limits were evaluated at `started`, in µs of the
+    /// monotonic clock. `None` if NGINX is out of memory.
     ///
     /// # Safety
     /// `r` must be valid. What is returned lives as long as the request does.
     pub(crate) unsafe fn create(
         r: *mut ngx_http_request_t,
+        phase: Phase,
         conf: &'static LocationConf,
         limits: &'static [Evaluated],
         started: u64,
@@ -94,6 +100,9 @@ impl Context {
         // SAFETY: a valid request has a connection, whose events are valid.
         let wake = NonNull::new(unsafe { (*(*r).connection).write })?;
         let context = Self {
+            phase,
+            // SAFETY: passed on.
+            previous: unsafe { Self::find(r) },
             conf,
             limits,
             submission: Cell::new(None),
@@ -118,7 +127,7 @@ impl Context {
         }
     }
 
-    /// The context of the client's request that `r` is a part of.
+    /// The latest context of the client's request that `r` is a part of.
     ///
     /// # Safety
     /// `r` must be valid. What is returned lives as long as the request does.
@@ -145,6 +154,20 @@ impl Context {
             }
             None
         }
+    }
+
+    /// The latest context of the request in `phase`, from this one back.
+    pub(crate) fn of(&'static self, phase: Phase) -> Option<&'static Self> {
+        let mut latest = Some(self);
+        while let Some(context) = latest.filter(|context| context.phase != phase) {
+            latest = context.previous;
+        }
+        latest
+    }
+
+    /// The phase in which its limits decide.
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase
     }
 
     /// The configuration of the location whose limits apply.
@@ -225,17 +248,17 @@ impl Context {
     pub(crate) fn decision(&self) -> Option<Decision<'static>> {
         let Outcome { status, source, wait, delay, jitter, shown } = self.outcome.get()?;
         let shown = shown.and_then(Evaluated::show);
+        // What is done to the request is worse than what would be.
+        let status = match self.judge(Effect::DryRun).0 {
+            Status::Passed => status,
+            would_be => status.worse(would_be),
+        };
         Some(Decision { status, source, shown, wait, delay, jitter })
-    }
-
-    /// The tightest limit, if the limits have decided.
-    pub(crate) fn shown(&self) -> Option<&'static Evaluated> {
-        self.outcome.get()?.shown
     }
 
     /// Whether no limit applied to the request.
     pub(crate) fn is_bypassed(&self) -> bool {
-        self.outcome.get().is_some_and(|outcome| outcome.status == Status::Bypassed)
+        self.outcome.get().is_none_or(|outcome| outcome.status == Status::Bypassed)
     }
 
     /// Whether the request is rejected, or would be without the dry run.
@@ -243,9 +266,20 @@ impl Context {
         self.outcome.get().is_some_and(|outcome| outcome.status.is_rejection())
     }
 
+    /// Whether the request is rejected indeed.
+    pub(crate) fn is_refused(&self) -> bool {
+        let status = self.outcome.get().map(|outcome| outcome.status);
+        matches!(status, Some(Status::Rejected | Status::ErrorRejected))
+    }
+
     /// The stage of the request.
     pub(crate) fn stage(&self) -> Stage {
         self.stage.get()
+    }
+
+    /// The phase is to come.
+    pub(crate) fn expect(&self) {
+        self.stage.set(Stage::Ahead);
     }
 
     /// The request leaves the phase.
@@ -277,12 +311,7 @@ impl Context {
     /// Decides the request by the verdicts of its limits, which come from `source`.
     pub(crate) fn decide(&self, source: Source) {
         self.is_decided.set(true);
-        let allowed = self.violated().next().is_none();
-        let delay = match allowed {
-            true => self.decided().iter().map(Evaluated::delay).max().unwrap_or(0),
-            false => 0,
-        };
-        let status = Status::decided(allowed, delay > 0, self.conf.dry_run());
+        let (status, delay) = self.judge(Effect::Enforced);
         self.set_outcome(status, source, delay);
     }
 
@@ -298,7 +327,8 @@ impl Context {
             _ => monotonic_micros().saturating_sub(self.started),
         };
         self.release(status, source, wait);
-        let (jitter, shown) = (self.conf.jitter(), self.tightest());
+        let shown = self.tightest(Effect::Enforced).or_else(|| self.tightest(Effect::DryRun));
+        let jitter = self.conf.jitter();
         self.outcome.set(Some(Outcome { status, source, wait, delay, jitter, shown }));
         if let Some(shared) = memory() {
             self.count(shared, status, source, wait);
@@ -320,9 +350,20 @@ impl Context {
             if self.is_decided.get() && limit.verdict.get().is_some() {
                 record.count_decision(source);
             }
-            if !self.is_decided.get() || limit.is_violated() || !status.is_rejection() {
+            if let Some(status) = self.status_of(limit, status) {
                 record.count_request(status);
             }
+        }
+    }
+
+    /// What to count for a limit, where `status` is that of the request.
+    fn status_of(&self, limit: &'static Evaluated, status: Status) -> Option<Status> {
+        let has_part = !self.is_decided.get() || limit.is_violated() || !status.is_rejection();
+        match limit.effect() {
+            _ if !has_part => None,
+            Effect::Enforced => Some(status),
+            Effect::DryRun if self.is_decided.get() => Some(judge(iter::once(limit), true).0),
+            Effect::DryRun => Some(Status::ErrorPassed),
         }
     }
 
@@ -336,19 +377,44 @@ impl Context {
         if self.is_decided.get() { self.limits } else { &[] }
     }
 
-    /// The limits that did not allow the request.
-    pub(crate) fn violated(&self) -> impl Iterator<Item = &'static Evaluated> {
-        self.decided().iter().filter(|limit| limit.is_violated())
+    /// The limits that have decided and are enforced, or not.
+    pub(crate) fn group(
+        &self,
+        effect: Effect,
+    ) -> impl Iterator<Item = &'static Evaluated> + Clone + use<> {
+        self.decided().iter().filter(move |limit| limit.effect() == effect)
     }
 
-    /// The tightest of the limits that have a verdict.
-    fn tightest(&self) -> Option<&'static Evaluated> {
-        let mut decided =
-            self.decided().iter().filter_map(|limit| Some((limit, limit.verdict.get()?)));
-        let verdicts = decided.clone().map(|(limit, it)| (limit.question.quota.limit(), it));
-        let index = tightest(verdicts)?;
-        decided.nth(index).map(|(limit, _)| limit)
+    /// The limits that did not allow the request.
+    pub(crate) fn violated(
+        &self,
+        effect: Effect,
+    ) -> impl Iterator<Item = &'static Evaluated> + use<> {
+        self.group(effect).filter(|limit| limit.is_violated())
     }
+
+    /// What these limits do to the request, or would do, and the delay in µs.
+    pub(crate) fn judge(&self, effect: Effect) -> (Status, u64) {
+        judge(self.group(effect), effect == Effect::DryRun || self.conf.dry_run())
+    }
+
+    /// The tightest of these limits that have a verdict.
+    pub(crate) fn tightest(&self, effect: Effect) -> Option<&'static Evaluated> {
+        tightest(self.group(effect))
+    }
+}
+
+/// What limits together do to a request, or would do, and the delay in µs.
+fn judge(
+    limits: impl Iterator<Item = &'static Evaluated> + Clone,
+    is_dry_run: bool,
+) -> (Status, u64) {
+    let allowed = !limits.clone().any(Evaluated::is_violated);
+    let delay = match allowed {
+        true => limits.map(Evaluated::delay).max().unwrap_or(0),
+        false => 0,
+    };
+    (Status::decided(allowed, delay > 0, is_dry_run), delay)
 }
 
 /// The memory that the workers of this machine share.

@@ -5,10 +5,10 @@ use std::rc::Rc;
 
 use rate_limit_core::algorithm::leaky_bucket;
 use rate_limit_core::client::{Charge, Definition};
-use rate_limit_core::decision::{Shown, Verdict};
+use rate_limit_core::decision::{self, Shown, Verdict};
 use rate_limit_core::redis::script::Question;
 
-use crate::conf::Limit;
+use crate::conf::{Effect, Limit};
 
 /// What a limit charges a request, and its verdict.
 pub(crate) struct Evaluated {
@@ -61,6 +61,11 @@ impl Evaluated {
         (u128::from(high) << u64::BITS) | u128::from(low)
     }
 
+    /// What a verdict of the limit does to the request.
+    pub(crate) fn effect(&self) -> Effect {
+        self.limit.effect()
+    }
+
     /// Whether the limit does not allow the request.
     pub(crate) fn is_violated(&self) -> bool {
         self.verdict.get().is_some_and(|verdict| !verdict.allowed)
@@ -81,4 +86,13 @@ impl Evaluated {
         let verdict = self.verdict.get()?;
         Some(Shown { name: self.name(), quota: self.question.quota, verdict })
     }
+}
+
+/// The tightest of these limits that have a verdict.
+pub(crate) fn tightest(
+    limits: impl Iterator<Item = &'static Evaluated> + Clone,
+) -> Option<&'static Evaluated> {
+    let mut decided = limits.filter_map(|limit| Some((limit, limit.verdict.get()?)));
+    let verdicts = decided.clone().map(|(limit, it)| (limit.question.quota.limit(), it));
+    decided.nth(decision::tightest(verdicts)?).map(|(limit, _)| limit)
 }

@@ -9,7 +9,8 @@ use ngx::core::Status;
 use ngx::ffi::{
     NGX_HTTP_MODULE, NGX_PROCESS_SINGLE, NGX_PROCESS_WORKER, ngx_array_push, ngx_conf_t,
     ngx_cycle_t, ngx_http_handler_pt, ngx_http_module_t, ngx_http_phases_NGX_HTTP_ACCESS_PHASE,
-    ngx_int_t, ngx_module_t, ngx_process, ngx_uint_t,
+    ngx_http_phases_NGX_HTTP_PRECONTENT_PHASE, ngx_http_request_t, ngx_int_t, ngx_module_t,
+    ngx_process, ngx_uint_t,
 };
 use ngx::http::{HttpModule, HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
 
@@ -24,6 +25,7 @@ mod event;
 mod fields;
 mod log;
 mod metrics;
+mod report;
 mod request;
 mod shm;
 mod variables;
@@ -71,24 +73,41 @@ impl HttpModule for Module {
 
     unsafe extern "C" fn postconfiguration(cf: *mut ngx_conf_t) -> ngx_int_t {
         answer::register();
-        // SAFETY: NGINX passes a valid configuration context, whose main configuration of the
-        // core module exists before any module's postconfiguration.
+        // SAFETY: NGINX passes a valid configuration context.
         unsafe {
-            let Some(core) = NgxHttpCoreModule::main_conf_mut(&*cf) else {
-                return Status::NGX_ERROR.0;
-            };
-            let Some(phase) = core.phases.get_mut(ngx_http_phases_NGX_HTTP_ACCESS_PHASE as usize)
-            else {
-                return Status::NGX_ERROR.0;
-            };
-            let handler = ngx_array_push(&mut phase.handlers).cast::<ngx_http_handler_pt>();
-            if handler.is_null() {
-                return Status::NGX_ERROR.0;
+            for (phase, handler) in HANDLERS {
+                if add_handler(&*cf, phase as usize, handler).is_none() {
+                    return Status::NGX_ERROR.0;
+                }
             }
-            *handler = Some(request::access);
             directives::complete(&mut *cf).0
         }
     }
+}
+
+type Handler = unsafe extern "C" fn(*mut ngx_http_request_t) -> ngx_int_t;
+
+/// The handlers of phases. Of the handlers of a phase NGINX runs the one that was added last first. Its
+/// own modules add theirs before any that is loaded: so ours come before `try_files` and `mirror`.
+static HANDLERS: [(u32, Handler); 2] = [
+    (ngx_http_phases_NGX_HTTP_ACCESS_PHASE, request::access),
+    (ngx_http_phases_NGX_HTTP_PRECONTENT_PHASE, request::precontent),
+];
+
+/// Adds a handler to a phase; `None` if NGINX is out of memory.
+///
+/// # Safety
+/// `cf` must be valid, and a module's postconfiguration run.
+unsafe fn add_handler(cf: &ngx_conf_t, phase: usize, handler: Handler) -> Option<()> {
+    // SAFETY: the main configuration of the core module, and the handlers of its phases, exist before
+    // any module's postconfiguration.
+    unsafe {
+        let core = NgxHttpCoreModule::main_conf_mut(cf)?;
+        let phase = core.phases.get_mut(phase)?;
+        let place = ngx_array_push(&mut phase.handlers).cast::<ngx_http_handler_pt>();
+        *place.as_mut()? = Some(handler);
+    }
+    Some(())
 }
 
 // SAFETY: the type is the one that create_main_conf makes.

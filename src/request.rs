@@ -1,8 +1,8 @@
-//! The handler of the access phase.
+//! The handlers of the access phase and the precontent phase.
 //!
-//! A request of a client is charged once, by all limits of its location. Until Redis replies the
-//! request is suspended and the worker serves others; then NGINX runs the phase again, and the handler
-//! finds the context of the request, and in it the outcome.
+//! A request of a client is charged once in each phase, by all limits of its location that decide
+//! there. Until Redis replies the request is suspended and the worker serves others; then NGINX runs
+//! the phase again, and the handler finds the context of the request, and in it the outcome.
 
 use std::ptr;
 
@@ -14,15 +14,16 @@ use ngx::ffi::{
 };
 use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
 use rate_limit_core::client::Error;
-use rate_limit_core::decision::{self, Decision, Source};
+use rate_limit_core::decision::{self, Source};
 use rate_limit_core::local::Mode;
 use rate_limit_core::text::log::{Escaped, Excess};
 
 use crate::clock::monotonic_micros;
-use crate::conf::{LocationConf, OnError};
+use crate::conf::{Effect, LocationConf, OnError, Phase};
 use crate::context::{Context, Stage, memory};
 use crate::evaluated::Evaluated;
-use crate::log::{Decided, admits, debug, is_logged, log, unusable};
+use crate::log::{Decided, admits, debug, is_logged, log};
+use crate::report::Report;
 use crate::shm::{Local, NoRoom, Shared};
 use crate::{Module, answer};
 
@@ -37,39 +38,82 @@ const INTERNAL_ERROR: Status = Status(NGX_HTTP_INTERNAL_SERVER_ERROR as ngx_int_
 /// `satisfy any`.
 pub(crate) unsafe extern "C" fn access(r: *mut ngx_http_request_t) -> ngx_int_t {
     // SAFETY: NGINX passes a valid request, and runs nothing else of it meanwhile.
-    let status = unsafe {
-        match Context::find(r) {
-            _ if !ptr::eq(r, (*r).main) => Status::NGX_DECLINED,
-            Some(context) => resume(r, context),
-            None => begin(r),
-        }
-    };
-    status.0
+    unsafe { run(r, Phase::Access).0 }
 }
 
-/// Evaluates the limits of the location, if there are any, and charges the request.
+/// The handler of the precontent phase, which comes when all access checks have passed.
+pub(crate) unsafe extern "C" fn precontent(r: *mut ngx_http_request_t) -> ngx_int_t {
+    // SAFETY: NGINX passes a valid request, and runs nothing else of it meanwhile.
+    unsafe { run(r, Phase::Precontent).0 }
+}
+
+/// Starts or resumes a request in a phase. Subrequests are not limited.
 ///
 /// # Safety
 /// `r` must be valid.
-unsafe fn begin(r: *mut ngx_http_request_t) -> Status {
+unsafe fn run(r: *mut ngx_http_request_t, phase: Phase) -> Status {
+    // SAFETY: passed on.
+    unsafe {
+        if !ptr::eq(r, (*r).main) {
+            return Status::NGX_DECLINED;
+        }
+        let latest = Context::find(r);
+        match latest.and_then(|latest| latest.of(phase)) {
+            // Its error page is not charged in the other phase.
+            _ if latest.is_some_and(Context::is_refused) => Status::NGX_DECLINED,
+            Some(context) => resume(r, context),
+            None => begin(r, phase),
+        }
+    }
+}
+
+/// Evaluates the limits of the location that decide in this phase, if there are any, and charges the
+/// request.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn begin(r: *mut ngx_http_request_t, phase: Phase) -> Status {
     // SAFETY: the request is valid, and configurations live as long as requests.
     let conf = unsafe { Module::location_conf(&*r.cast::<ngx::http::Request>()) };
-    let Some(conf) = conf.filter(|conf| !conf.limits().is_empty()) else {
+    let Some(conf) = conf else { return Status::NGX_DECLINED };
+    // SAFETY: as above.
+    if phase == Phase::Access && unsafe { expect_precontent(r, conf) }.is_none() {
+        return INTERNAL_ERROR;
+    }
+    let limits = conf.limits(phase);
+    if limits.is_empty() {
         return Status::NGX_DECLINED;
-    };
+    }
     let Some(shared) = memory() else { return INTERNAL_ERROR };
     // SAFETY: as above.
     unsafe {
-        match evaluate(r, conf.limits(), shared) {
+        match evaluate(r, limits, shared) {
             Err(Unevaluated::OutOfMemory | Unevaluated::Unbound) => INTERNAL_ERROR,
-            Err(Unevaluated::Unusable(error)) => {
-                unusable(log_of(r), &error.to_string());
-                settle(r, conf, undecided(conf))
-            }
-            Ok([]) => settle(r, conf, decision::Status::Bypassed),
-            Ok(limits) => charge(r, conf, limits, shared),
+            Err(Unevaluated::Unusable(effect)) => settle(r, phase, conf, undecided(conf, effect)),
+            Ok([]) => settle(r, phase, conf, decision::Status::Bypassed),
+            Ok(limits) => charge(r, phase, conf, limits, shared),
         }
     }
+}
+
+/// Makes the context of the precontent phase, if any limits decide there: should the request not pass
+/// the access checks, its error page is not charged for somebody that it only claims to be. `None` if
+/// NGINX is out of memory.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn expect_precontent(r: *mut ngx_http_request_t, conf: &'static LocationConf) -> Option<()> {
+    // SAFETY: passed on.
+    unsafe {
+        let main = Module::main_conf(&*r.cast::<ngx::http::Request>());
+        if main.is_none_or(|main| !main.has_precontent) || is_error_page(r) {
+            return Some(());
+        }
+        if Context::find(r).is_none_or(|latest| latest.of(Phase::Precontent).is_none()) {
+            Context::create(r, Phase::Precontent, conf, &[], monotonic_micros())?.expect();
+        }
+    }
+    Some(())
 }
 
 /// Settles a request that no limit decides.
@@ -78,12 +122,13 @@ unsafe fn begin(r: *mut ngx_http_request_t) -> Status {
 /// `r` must be valid.
 unsafe fn settle(
     r: *mut ngx_http_request_t,
+    phase: Phase,
     conf: &'static LocationConf,
     status: decision::Status,
 ) -> Status {
     // SAFETY: passed on.
     unsafe {
-        let context = Context::create(r, conf, &[], monotonic_micros());
+        let context = Context::create(r, phase, conf, &[], monotonic_micros());
         let Some(context) = context else { return INTERNAL_ERROR };
         context.settle(status);
         act(r, context)
@@ -96,6 +141,7 @@ unsafe fn settle(
 /// `r` must be valid, and `limits` be in its pool.
 unsafe fn charge(
     r: *mut ngx_http_request_t,
+    phase: Phase,
     conf: &'static LocationConf,
     limits: &'static [Evaluated],
     shared: &Shared,
@@ -104,7 +150,9 @@ unsafe fn charge(
     // SAFETY: the request is valid, and the limits are in its pool.
     unsafe {
         debug!(log_of(r), "limits to charge: {}", limits.len());
-        let Some(context) = Context::create(r, conf, limits, now) else { return INTERNAL_ERROR };
+        let Some(context) = Context::create(r, phase, conf, limits, now) else {
+            return INTERNAL_ERROR;
+        };
         if deny(conf, limits, shared, now) {
             context.decide(Source::Cache);
             return act(r, context);
@@ -142,6 +190,7 @@ fn deny(conf: &LocationConf, limits: &[Evaluated], shared: &Shared, now: u64) ->
 fn cache_denial(context: &Context) {
     if let [limit] = context.decided()
         && let Some(verdict) = limit.verdict.get()
+        && !verdict.allowed
         && is_cacheable(context.conf(), limit)
         && let Some(shared) = memory()
     {
@@ -164,7 +213,8 @@ fn reject_locally(context: &Context, shared: &Shared) -> bool {
     }
     let Ok(local) = decide_locally(context, shared, Mode::Return) else { return false };
     context.keep_local(local);
-    context.limits().iter().any(Evaluated::is_violated)
+    let is_violated = |limit: &Evaluated| limit.effect() == Effect::Enforced && limit.is_violated();
+    context.limits().iter().any(is_violated)
 }
 
 /// Decides the request in the shared memory.
@@ -211,11 +261,26 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
                 let watching = stop_watching(r);
                 if watching == Status::NGX_OK { Status::NGX_DECLINED } else { INTERNAL_ERROR }
             }
+            // The error page of a request that did not pass the access checks.
+            Stage::Ahead if is_error_page(r) => Status::NGX_DECLINED,
+            Stage::Ahead => {
+                context.finish();
+                begin(r, context.phase())
+            }
             // No limit applied, but after a redirect one may.
-            Stage::Done if context.is_bypassed() => begin(r),
+            Stage::Done if context.is_bypassed() => begin(r, context.phase()),
             Stage::Done => Status::NGX_DECLINED,
         }
     }
+}
+
+/// Whether the request has been redirected to an error page.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn is_error_page(r: *mut ngx_http_request_t) -> bool {
+    // SAFETY: the request is valid.
+    unsafe { (*r).error_page() != 0 || (*r).err_status != 0 }
 }
 
 /// Decides a request by the outcome of its submission.
@@ -235,8 +300,8 @@ unsafe fn conclude(r: *mut ngx_http_request_t, context: &Context, outcome: Resul
         context.decide(Source::Redis);
         if context.is_rejected() {
             give_back();
-            cache_denial(context);
         }
+        cache_denial(context);
         return;
     };
     // SAFETY: the request is valid.
@@ -244,7 +309,11 @@ unsafe fn conclude(r: *mut ngx_http_request_t, context: &Context, outcome: Resul
     give_back();
     match memory.map(|memory| decide_locally(context, memory, Mode::Outage)) {
         Some(Ok(_)) => context.decide(Source::Local),
-        _ => context.settle(undecided(conf)),
+        _ => {
+            let is_enforced = context.limits().iter().any(|it| it.effect() == Effect::Enforced);
+            let effect = if is_enforced { Effect::Enforced } else { Effect::DryRun };
+            context.settle(undecided(conf, effect));
+        }
     }
 }
 
@@ -264,7 +333,7 @@ unsafe fn act(r: *mut ngx_http_request_t, context: &Context) -> Status {
             decision.source.name(),
             decision.wait
         );
-        log_decision(r, context, &decision);
+        log_decision(r, context);
         match decision.status {
             decision::Status::Delayed => {
                 debug!(log_of(r), "delay for {} us", decision.delay);
@@ -272,17 +341,18 @@ unsafe fn act(r: *mut ngx_http_request_t, context: &Context) -> Status {
                 suspend(r)
             }
             decision::Status::Rejected | decision::Status::ErrorRejected => {
-                answer::reject(r, context, &decision)
+                Report::on(r).map_or(INTERNAL_ERROR, |report| answer::reject(r, &report))
             }
             _ => Status::NGX_DECLINED,
         }
     }
 }
 
-/// The status of a request that no limit decides. A dry run rejects nothing, whatever the reason.
-fn undecided(conf: &LocationConf) -> decision::Status {
-    match conf.on_error() {
-        OnError::Closed if !conf.dry_run() => decision::Status::ErrorRejected,
+/// The status of a request that limits of this effect do not decide. A dry run rejects nothing,
+/// whatever the reason.
+fn undecided(conf: &LocationConf, effect: Effect) -> decision::Status {
+    match (conf.on_error(), effect) {
+        (OnError::Closed, Effect::Enforced) if !conf.dry_run() => decision::Status::ErrorRejected,
         _ => decision::Status::ErrorPassed,
     }
 }
@@ -337,13 +407,25 @@ unsafe fn location_log(r: *mut ngx_http_request_t) -> *mut ngx_log_t {
     }
 }
 
-/// Logs a request that is, or would be, rejected or delayed, as `limit_req` does.
+/// Logs a request that is, or would be, rejected or delayed, as `limit_req` does: one line for the
+/// limits that are enforced, and one for the others.
 ///
 /// # Safety
 /// `r` must be valid.
-unsafe fn log_decision(r: *mut ngx_http_request_t, context: &Context, decision: &Decision<'_>) {
+unsafe fn log_decision(r: *mut ngx_http_request_t, context: &Context) {
+    // SAFETY: passed on.
+    unsafe {
+        log_group(r, context, Effect::Enforced);
+        log_group(r, context, Effect::DryRun);
+    }
+}
+
+/// # Safety
+/// `r` must be valid.
+unsafe fn log_group(r: *mut ngx_http_request_t, context: &Context, effect: Effect) {
     let conf = context.conf();
-    let (level, what, several) = match decision.status {
+    let (status, delay) = context.judge(effect);
+    let (level, what, several) = match status {
         decision::Status::Rejected => (conf.log_level(), "limiting requests", "rejections"),
         decision::Status::RejectedDryRun => {
             (conf.log_level(), "limiting requests, dry run", "dry-run rejections")
@@ -355,26 +437,24 @@ unsafe fn log_decision(r: *mut ngx_http_request_t, context: &Context, decision: 
         _ => return,
     };
     // SAFETY: passed on.
-    let log = unsafe { log_of(r) };
+    let (log, location_log) = unsafe { (log_of(r), location_log(r)) };
     if !is_logged(level, log) {
         return;
     }
     // A delay is logged for the limit that delays, which need not be the tightest.
-    let shown = match decision.delay {
-        0 => context.shown(),
-        _ => context.decided().iter().max_by_key(|limit| limit.delay()),
+    let shown = match delay {
+        0 => context.tightest(effect),
+        _ => context.group(effect).max_by_key(|limit| limit.delay()),
     };
     let Some(shown) = shown else { return };
     let Some(verdict) = shown.verdict.get() else { return };
-    // SAFETY: passed on.
-    let location_log = unsafe { location_log(r) };
     let decided = Decided { limit: shown.name(), what: several, level, log: location_log };
     if !admits(conf.log_rate(), decided) {
         return;
     }
-    let excess = Excess::of(&verdict, &shown.question, decision.delay);
+    let excess = Excess::of(&verdict, &shown.question, delay);
     let others: String = context
-        .violated()
+        .violated(effect)
         .filter(|limit| !ptr::eq(*limit, shown))
         .map(|limit| format!(", also by limit \"{}\"", limit.name()))
         .collect();

@@ -9,40 +9,41 @@ use ngx::ffi::{
 };
 use ngx::http::HttpModuleLocationConf;
 use rate_limit_core::client_key;
-use rate_limit_core::decision::{Decision, seconds};
+use rate_limit_core::decision::seconds;
 
 use crate::Module;
 use crate::conf::{DEFAULT_IPV6_PREFIX, LocationConf};
-use crate::context::Context;
-use crate::evaluated::Evaluated;
+use crate::report::Report;
 
 /// A variable's name and its value; empty where there is none.
-type Variable = (&'static str, fn(&Context, &Decision<'_>) -> Option<String>);
+type Variable = (&'static str, fn(&Report) -> Option<String>);
 
 static VARIABLES: [Variable; 8] = [
-    ("rate_limit_redis_status", |_, decision| Some(decision.status.name().to_owned())),
-    ("rate_limit_redis_name", |context, decision| Some(names(context, decision.shown?.name))),
-    ("rate_limit_redis_limit", |_, decision| Some(decision.shown?.quota.limit().to_string())),
-    ("rate_limit_redis_remaining", |_, decision| {
-        Some(decision.shown?.verdict.remaining.to_string())
-    }),
-    ("rate_limit_redis_reset", |_, decision| {
-        Some(seconds(decision.shown?.verdict.reset).to_string())
-    }),
-    ("rate_limit_redis_retry_after", |_, decision| Some(decision.retry_after()?.to_string())),
-    ("rate_limit_redis_source", |_, decision| Some(decision.source.name().to_owned())),
-    ("rate_limit_redis_time", |_, decision| {
-        let (seconds, micros) = (decision.wait / 1_000_000, decision.wait % 1_000_000);
+    ("rate_limit_redis_status", |it| Some(it.decision.status.name().to_owned())),
+    ("rate_limit_redis_name", names),
+    ("rate_limit_redis_limit", |it| Some(it.decision.shown?.quota.limit().to_string())),
+    ("rate_limit_redis_remaining", |it| Some(it.decision.shown?.verdict.remaining.to_string())),
+    ("rate_limit_redis_reset", |it| Some(seconds(it.decision.shown?.verdict.reset).to_string())),
+    ("rate_limit_redis_retry_after", |it| Some(it.decision.retry_after()?.to_string())),
+    ("rate_limit_redis_source", |it| Some(it.decision.source.name().to_owned())),
+    ("rate_limit_redis_time", |it| {
+        let (seconds, micros) = (it.decision.wait / 1_000_000, it.decision.wait % 1_000_000);
         Some(format!("{seconds}.{micros:06}"))
     }),
 ];
 
 const CLIENT: &str = "rate_limit_redis_client";
 
-/// The violated limits, or else the one that is shown.
-fn names(context: &Context, shown: &str) -> String {
-    let violated: Vec<_> = context.violated().map(Evaluated::name).collect();
-    if violated.is_empty() { shown.to_owned() } else { violated.join(", ") }
+/// The limits that reject the request, or would; else the one that is shown.
+fn names(report: &Report) -> Option<String> {
+    let violated: Vec<_> = match report.decision.status.is_rejection() {
+        true => report.violated().collect(),
+        false => Vec::new(),
+    };
+    match violated.is_empty() {
+        true => Some(report.decision.shown?.name.to_owned()),
+        false => Some(violated.join(", ")),
+    }
 }
 
 type Get = unsafe extern "C" fn(
@@ -79,10 +80,7 @@ unsafe extern "C" fn get(
 ) -> ngx_int_t {
     // SAFETY: NGINX passes a valid request, and a value to be filled in.
     unsafe {
-        let text = Context::find(r).and_then(|context| {
-            let (_, show) = VARIABLES.get(index)?;
-            show(context, &context.decision()?)
-        });
+        let text = Report::on(r).and_then(|report| VARIABLES.get(index)?.1(&report));
         set(r, value, text)
     }
 }

@@ -113,6 +113,21 @@ impl Status {
         }
     }
 
+    /// The worse of two: what is done to the request, before what is not.
+    pub fn worse(self, other: Self) -> Self {
+        let rank = |status| match status {
+            Self::Bypassed => 0,
+            Self::Passed => 1,
+            Self::DelayedDryRun => 2,
+            Self::RejectedDryRun => 3,
+            Self::ErrorPassed => 4,
+            Self::Delayed => 5,
+            Self::Rejected => 6,
+            Self::ErrorRejected => 7,
+        };
+        if rank(other) > rank(self) { other } else { self }
+    }
+
     /// Whether the request does not pass, or would not.
     pub fn is_rejection(self) -> bool {
         matches!(self, Self::Rejected | Self::RejectedDryRun | Self::ErrorRejected)

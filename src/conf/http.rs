@@ -7,7 +7,7 @@ use ngx::ffi::{ngx_conf_t, ngx_worker};
 
 use super::definition::Definitions;
 use super::error::LimitError;
-use super::limit::Limit;
+use super::limit::{Limit, Phase};
 use super::store::Store;
 use crate::client::Driver;
 use crate::log;
@@ -20,6 +20,8 @@ pub(crate) struct MainConf {
     definitions: Definitions,
     /// The limits of servers that have a `location /`, and the store that is configured there.
     outside: Vec<(Vec<Rc<Limit>>, usize)>,
+    /// Whether any limit decides in the precontent phase.
+    pub(crate) has_precontent: bool,
     /// The size of the shared memory in bytes.
     pub(crate) memory_size: Option<usize>,
     /// The shared memory, once it is mapped.
@@ -100,10 +102,11 @@ impl MainConf {
 
     /// Adds the name of a limit. Lines that share a name must define the same.
     pub(crate) fn define(&mut self, limit: &Limit) -> Result<(), LimitError> {
+        self.has_precontent |= limit.phase() == Phase::Precontent;
         self.definitions.add(limit)
     }
 
-    /// Binds the limits of one level to the store of this index.
+    /// Binds limits that decide together to the store of this index.
     pub(crate) fn bind(&mut self, limits: &[Rc<Limit>], index: usize) -> Result<(), LimitError> {
         let store = self.stores.get(index).ok_or(LimitError::NoStore)?;
         for limit in limits {

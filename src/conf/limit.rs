@@ -19,6 +19,30 @@ use super::value::{ComplexValue, Setting};
 use crate::client::SCRIPTS;
 use crate::shm::{LimitRecord, Shared};
 
+/// When a limit decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// In the access phase.
+    #[default]
+    Access,
+    /// In the precontent phase, when all access checks have passed.
+    Precontent,
+}
+
+impl Phase {
+    /// In the order of NGINX.
+    pub(crate) const ALL: [Self; 2] = [Self::Access, Self::Precontent];
+}
+
+/// What the verdict of a limit does to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// It rejects or delays the request.
+    Enforced,
+    /// It is counted, logged and shown.
+    DryRun,
+}
+
 /// A limit as it was configured.
 pub(crate) struct Limit {
     parameters: Parameters,
@@ -40,6 +64,8 @@ pub(crate) struct Parameters {
     pub(crate) cost: Setting<u64>,
     /// Of a leaky bucket: the part of the excess that is not delayed.
     pub(crate) undelayed: Option<Undelayed>,
+    pub(crate) phase: Phase,
+    pub(crate) effect: Effect,
     /// What the name stands for, store aside, as it was written.
     pub(crate) written: String,
     /// File and line.
@@ -84,6 +110,16 @@ impl Limit {
     /// Of a leaky bucket: the part of the excess that is not delayed.
     pub(crate) fn undelayed(&self) -> Option<Undelayed> {
         self.parameters.undelayed
+    }
+
+    /// When it decides.
+    pub(crate) fn phase(&self) -> Phase {
+        self.parameters.phase
+    }
+
+    /// What its verdict does to a request.
+    pub(crate) fn effect(&self) -> Effect {
+        self.parameters.effect
     }
 
     /// What the name stands for, store aside, as it was written.

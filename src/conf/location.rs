@@ -9,7 +9,7 @@ use rate_limit_core::text::fields::{Forms, Reset};
 use rate_limit_core::text::{body, metrics};
 
 use super::http::MainConf;
-use super::limit::Limit;
+use super::limit::{Limit, Phase};
 use crate::client::Driver;
 
 /// The policy for requests that Redis does not decide.
@@ -27,7 +27,7 @@ pub(crate) enum OnError {
 /// The configuration of a location, or of the levels above it; `None` where a level sets nothing.
 #[derive(Default)]
 pub(crate) struct LocationConf {
-    /// `Some` and empty for `rate_limit_redis off`.
+    /// Ordered by phase; `Some` and empty for `rate_limit_redis off`.
     pub(crate) limits: Option<Vec<Rc<Limit>>>,
     pub(crate) pass: Option<Pass>,
     pub(crate) timeout: Option<ngx_msec_t>,
@@ -74,14 +74,25 @@ pub(crate) const DEFAULT_LOG_RATE: u64 = 1_000;
 pub(crate) const DEFAULT_IPV6_PREFIX: u32 = 64;
 
 impl LocationConf {
-    /// The limits that apply, in the order of the configuration.
-    pub(crate) fn limits(&self) -> &[Rc<Limit>] {
-        self.limits.as_deref().unwrap_or_default()
+    /// The limits that decide in `phase`, in the order of the configuration.
+    pub(crate) fn limits(&self, phase: Phase) -> &[Rc<Limit>] {
+        let limits = self.limits.as_deref().unwrap_or_default();
+        let (access, precontent) =
+            limits.split_at(limits.partition_point(|limit| limit.phase() == Phase::Access));
+        match phase {
+            Phase::Access => access,
+            Phase::Precontent => precontent,
+        }
+    }
+
+    /// Whether any limit applies.
+    pub(crate) fn has_limits(&self) -> bool {
+        self.limits.as_ref().is_some_and(|limits| !limits.is_empty())
     }
 
     /// This worker's client of the store. Limits of one level have one store.
     pub(crate) fn driver(&self, main: &'static MainConf) -> Option<&'static Driver> {
-        main.driver(self.limits().first()?.store()?)
+        main.driver(self.limits.as_ref()?.first()?.store()?)
     }
 
     /// How long a request may wait for its decision, in ms.

@@ -9,7 +9,9 @@ use rate_limit_core::limit::is_name;
 
 use super::directive::{Directive, text};
 use super::error::ConfError;
-use crate::conf::{ComplexValue, Limit, LimitError, LocationConf, Parameters, Setting, parameter};
+use crate::conf::{
+    ComplexValue, Effect, Limit, LimitError, LocationConf, Parameters, Phase, Setting, parameter,
+};
 
 const DEFAULT_NAME: &str = "default";
 
@@ -29,7 +31,9 @@ pub(super) fn add(conf: &mut LocationConf, line: &mut Directive<'_>) -> Result<(
     }
     let limit = read(line)?;
     line.main()?.define(&limit)?;
-    conf.limits.get_or_insert_default().push(Rc::new(limit));
+    let limits = conf.limits.get_or_insert_default();
+    let index = limits.partition_point(|other| other.phase() <= limit.phase());
+    limits.insert(index, Rc::new(limit));
     Ok(())
 }
 
@@ -60,6 +64,8 @@ fn read(line: &mut Directive<'_>) -> Result<Limit, ConfError> {
             .transpose()?,
         cost: Setting::compile(cf, words.cost.unwrap_or("1"), parameter::cost)?,
         undelayed,
+        phase: words.phase()?,
+        effect: if words.dry_run { Effect::DryRun } else { Effect::Enforced },
         written: words.written(algorithm),
         place,
     })?;
@@ -85,7 +91,9 @@ struct Words {
     refill: Option<&'static str>,
     cost: Option<&'static str>,
     delay: Option<&'static str>,
+    after: Option<&'static str>,
     nodelay: bool,
+    dry_run: bool,
 }
 
 impl Words {
@@ -94,9 +102,14 @@ impl Words {
         for word in words {
             let word = text(word)?;
             let unknown = || LimitError::Unknown(word.to_owned());
-            if word == "nodelay" {
-                if std::mem::replace(&mut read.nodelay, true) {
-                    return Err(LimitError::Duplicate("nodelay".to_owned()).into());
+            let flag = match word {
+                "nodelay" => Some(&mut read.nodelay),
+                "dry_run" => Some(&mut read.dry_run),
+                _ => None,
+            };
+            if let Some(flag) = flag {
+                if std::mem::replace(flag, true) {
+                    return Err(LimitError::Duplicate(word.to_owned()).into());
                 }
                 continue;
             }
@@ -110,6 +123,7 @@ impl Words {
                 "refill" => &mut read.refill,
                 "cost" => &mut read.cost,
                 "delay" => &mut read.delay,
+                "after" => &mut read.after,
                 _ => return Err(unknown().into()),
             };
             if slot.replace(value).is_some() {
@@ -169,6 +183,14 @@ impl Words {
             (None, true) => Ok(Some(Undelayed::All)),
             (Some(text), false) => Ok(Some(Undelayed::UpTo(parameter::delay(text)?))),
             (Some(_), true) => Err(LimitError::DelayAndNodelay),
+        }
+    }
+
+    fn phase(&self) -> Result<Phase, LimitError> {
+        match self.after {
+            None => Ok(Phase::Access),
+            Some("auth") => Ok(Phase::Precontent),
+            Some(other) => Err(LimitError::invalid("after", other, "auth")),
         }
     }
 

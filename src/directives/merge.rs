@@ -8,7 +8,7 @@ use ngx::http::{HttpModuleLocationConf, NgxHttpCoreModule};
 
 use super::error::ConfError;
 use super::{directive, store};
-use crate::conf::{LimitError, LocationConf, Pass};
+use crate::conf::{LimitError, LocationConf, Pass, Phase};
 
 /// The store of limits without `rate_limit_redis_pass`.
 const DEFAULT_STORE: &str = "redis://127.0.0.1:6379";
@@ -59,7 +59,7 @@ fn find_store(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfEr
 
 /// Binds the limits of a location to their store.
 fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfError> {
-    if conf.limits().is_empty() {
+    if !conf.has_limits() {
         return Ok(());
     }
     let main = directive::main(cf)?;
@@ -70,12 +70,17 @@ fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfE
     conf.pass = Some(Pass::Store(index));
     let store = main.store_mut(index).ok_or(LimitError::NoStore)?;
     store.allow_timeout(conf.timeout());
-    if only_passes_on(cf) {
-        main.add_outside(conf.limits(), index);
-        return Ok(());
+    let is_outside = only_passes_on(cf);
+    if !is_outside {
+        store.mark_used();
     }
-    store.mark_used();
-    Ok(main.bind(conf.limits(), index)?)
+    for limits in Phase::ALL.map(|phase| conf.limits(phase)) {
+        match is_outside {
+            true => main.add_outside(limits, index),
+            false => main.bind(limits, index)?,
+        }
+    }
+    Ok(())
 }
 
 /// Whether this is the level of a server with a `location /`. Its limits are inherited by locations;

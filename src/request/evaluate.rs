@@ -4,10 +4,12 @@ use std::rc::Rc;
 
 use ngx::ffi::{ngx_http_request_t, ngx_palloc, ngx_str_t};
 use rate_limit_core::key;
+use rate_limit_core::limit::Quota;
 use rate_limit_core::redis::script::Question;
 
-use crate::conf::{Limit, LimitError};
+use crate::conf::{Effect, Limit, LimitError};
 use crate::evaluated::Evaluated;
+use crate::log::unusable;
 use crate::shm::Shared;
 
 /// Why the limits of a request cannot be evaluated.
@@ -16,17 +18,12 @@ pub(super) enum Unevaluated {
     OutOfMemory,
     /// A limit has no store.
     Unbound,
-    /// A variable has a value that cannot be used.
-    Unusable(LimitError),
+    /// A variable of a limit of this effect has a value that cannot be used.
+    Unusable(Effect),
 }
 
-impl From<LimitError> for Unevaluated {
-    fn from(error: LimitError) -> Self {
-        Self::Unusable(error)
-    }
-}
-
-/// Evaluates keys and parameters; limits with an empty key are left out.
+/// Evaluates keys and parameters; limits with an empty key are left out. So are those of a dry run with
+/// an unusable value, if any others are left.
 ///
 /// # Safety
 /// `r` must be valid.
@@ -44,7 +41,7 @@ pub(super) unsafe fn evaluate(
         if first.is_null() {
             return Err(Unevaluated::OutOfMemory);
         }
-        let mut count = 0;
+        let (mut count, mut is_unusable) = (0, false);
         for limit in limits {
             let key = limit.key(&mut *r).ok_or(Unevaluated::OutOfMemory)?;
             if key.is_empty() {
@@ -52,14 +49,37 @@ pub(super) unsafe fn evaluate(
             }
             let definition = limit.definition().ok_or(Unevaluated::Unbound)?;
             let key = shortened(r, key).ok_or(Unevaluated::OutOfMemory)?;
-            let (quota, cost) = (limit.quota(&mut *r)?, limit.cost(&mut *r)?);
+            let (quota, cost) = match quota_and_cost(r, limit) {
+                Ok(values) => values,
+                Err(error) => {
+                    unusable((*(*r).connection).log, &error.to_string());
+                    is_unusable = true;
+                    match limit.effect() {
+                        Effect::Enforced => return Err(Unevaluated::Unusable(Effect::Enforced)),
+                        Effect::DryRun => continue,
+                    }
+                }
+            };
             let question = Question::new(definition.head(), key, quota, cost);
             let digest = shared.digest(limit.fingerprint(), &question);
             first.add(count).write(Evaluated::new(limit, definition, question, digest));
             count += 1;
         }
-        Ok(std::slice::from_raw_parts(first, count))
+        match count {
+            0 if is_unusable => Err(Unevaluated::Unusable(Effect::DryRun)),
+            _ => Ok(std::slice::from_raw_parts(first, count)),
+        }
     }
+}
+
+/// # Safety
+/// `r` must be valid.
+unsafe fn quota_and_cost(
+    r: *mut ngx_http_request_t,
+    limit: &Limit,
+) -> Result<(Quota, u64), LimitError> {
+    // SAFETY: the request is valid.
+    unsafe { Ok((limit.quota(&mut *r)?, limit.cost(&mut *r)?)) }
 }
 
 /// The key as it goes to Redis.

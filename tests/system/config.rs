@@ -274,6 +274,27 @@ fn costs() {
 }
 
 #[test]
+fn phases() {
+    let right = "it must be auth";
+    refused(
+        Location,
+        &[
+            ("rate_limit_redis a rate=1r/s after=;", &["after", "\"\"", right, ME]),
+            ("rate_limit_redis a rate=1r/s after=access;", &["after", "\"access\"", right, ME]),
+            ("rate_limit_redis a rate=1r/s after=$arg_a;", &["\"$arg_a\"", right]),
+            ("rate_limit_redis a rate=1r/s after;", &["\"after\"", ME]),
+            (
+                "rate_limit_redis a rate=1r/s after=auth after=auth;",
+                &["duplicate", "\"after=\"", ME],
+            ),
+        ],
+    );
+    // It is no part of a definition.
+    let both = "rate_limit_redis a rate=1r/s;\nrate_limit_redis $remote_user rate=1r/s after=auth;";
+    conf(Location, both).config_ok();
+}
+
+#[test]
 fn refills() {
     let right = "continuous or interval";
     let foreign = |snippet: &str| {

@@ -1,5 +1,6 @@
 //! Tests of the whole system, one module for each feature.
 
+mod after_auth;
 mod algorithms;
 mod blame;
 mod body;

@@ -53,6 +53,27 @@ fn only_known_api_keys_have_a_quota_of_their_own() {
 }
 
 #[test]
+fn an_account_is_limited_when_it_is_authenticated() {
+    const SESSIONS: &str = "server { listen 127.0.0.1:{port2}; \
+                            location = /session { if ($http_x_token = '') { return 401; } \
+                            add_header X-Account $http_x_token; return 204; } \
+                            location / { return 200; } }";
+    let redis = redis();
+    let rates = [("rate=600r/m", "rate=6r/d"), ("rate=100r/m", "rate=2r/d")];
+    let nginx =
+        recipe("auth_request_set $account", &rates, &redis).http(SESSIONS).start_connected(&redis);
+    let status = |token: &str| get(&nginx, "/api", ("X-Token", token)).status;
+    assert_eq!([(); 3].map(|()| status("ann")), [200, 200, 429]);
+    assert_eq!([status(""), status("bob"), status("")], [401, 200, 401]);
+    assert_eq!(
+        get(&nginx, "/api", ("X-Token", "carol")).status,
+        429,
+        "the address has spent its six"
+    );
+    assert_eq!(keys(&redis), ["rl:account:ann", "rl:account:bob", "rl:address:127.0.0.1"]);
+}
+
+#[test]
 fn invented_api_keys_share_the_quota_of_an_address() {
     let redis = redis();
     let rate = [("rate=600r/m", "rate=2r/d")];

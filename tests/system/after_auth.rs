@@ -1,0 +1,357 @@
+//! `after=auth`: limits that decide when all access checks have passed, beside those that decide before.
+
+use std::time::{Duration, Instant};
+
+use harness::{ClusterConf, Conf, MASTER_NAME, Nginx, Redis, Response, SentinelConf, h2load};
+
+use crate::seen::{StartConnected as _, keys, lines, quota, retry_after, tells_nothing, tokens};
+
+/// ann and bob, whose password is pw; and bob with another one.
+const ANN: (&str, &str) = ("Authorization", "Basic YW5uOnB3");
+const BOB: (&str, &str) = ("Authorization", "Basic Ym9iOnB3");
+const WRONG: (&str, &str) = ("Authorization", "Basic Ym9iOndyb25n");
+const USERS: &str = "auth_basic closed; auth_basic_user_file {prefix}/users;";
+const PER_USER: &str = "rate_limit_redis $remote_user name=per_user rate=2r/d after=auth;";
+const PER_ADDRESS: &str = "rate_limit_redis $remote_addr name=per_address rate=5r/d;";
+
+/// A server that shows each decision, and what this test is about.
+fn conf(redis: &Redis, snippet: &str) -> Conf {
+    unconnected(snippet).redis(redis)
+}
+
+fn unconnected(snippet: &str) -> Conf {
+    Conf::new()
+        .decisions()
+        .http(
+            "add_header X-Name \"$rate_limit_redis_name\" always; rate_limit_redis_deny_cache off;",
+        )
+        .file("users", "ann:{PLAIN}pw\nbob:{PLAIN}pw\n")
+        .server(snippet)
+}
+
+fn get(nginx: &Nginx, path: &str, headers: &[(&str, &str)]) -> Response {
+    let mut http = nginx.http();
+    http.send("GET", path, headers);
+    http.read_response()
+}
+
+/// What a user gets so many times.
+fn statuses<const N: usize>(nginx: &Nginx, path: &str, user: (&str, &str)) -> [u16; N] {
+    [(); N].map(|()| get(nginx, path, &[user]).status)
+}
+
+#[test]
+fn each_user_has_a_budget() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, &format!("{USERS} {PER_USER}")).start_connected(&redis);
+    assert_eq!(statuses(&nginx, "/", ANN), [200, 200, 429]);
+    assert_eq!(statuses(&nginx, "/", BOB), [200, 200, 429]);
+    assert_eq!(keys(&redis), ["rl:per_user:ann", "rl:per_user:bob"]);
+    let rejected = get(&nginx, "/", &[ANN]);
+    assert_eq!((rejected.decision(), &quota(&rejected)[..2]), ("REJECTED redis", &[2, 0][..]));
+    assert!(retry_after(&rejected) > 1);
+    let [line, ..] = &nginx.logged("limiting requests")[..] else { panic!("a line") };
+    assert!(line.contains("by limit \"per_user\", key: \"ann\""), "{line}");
+}
+
+#[test]
+fn who_is_not_authenticated_costs_nothing() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, &format!("{USERS} {PER_USER} error_page 403 /index.html;"))
+        .server("location /nobody { deny all; }")
+        .server("location /page { error_page 401 /index.html; }")
+        .server("location /named { error_page 401 = @login; }")
+        .server("location /free { rate_limit_redis off; error_page 401 = @login; }")
+        .server("location @login { auth_basic off; try_files /index.html =404; }")
+        .server("location = /index.html { auth_basic off; }")
+        .start_connected(&redis);
+    for (path, headers, status) in [
+        ("/", &[][..], 401),
+        ("/", &[WRONG], 401),
+        ("/nobody", &[BOB], 403),
+        // The page of an error is not charged either: its key could be anybody's name.
+        ("/page", &[WRONG], 401),
+        ("/named", &[WRONG], 200),
+        ("/free", &[WRONG], 200),
+    ] {
+        let response = get(&nginx, path, headers);
+        assert_eq!((response.status, response.decision()), (status, ""), "{path}");
+        assert!(tells_nothing(&response), "{response:?}");
+    }
+    assert_eq!((redis.calls("evalsha"), keys(&redis).len()), (0, 0));
+    assert_eq!(get(&nginx, "/", &[BOB]).decision(), "PASSED redis");
+}
+
+#[test]
+fn the_location_of_another_error_is_charged() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, "error_page 404 = @app; rate_limit_redis off;")
+        .server("location @app { rate_limit_redis a rate=1r/d after=auth;")
+        .server("  try_files /index.html =404; }")
+        // As one location is often left for another.
+        .server("location /other { error_page 418 = @other; return 418; }")
+        .server("location @other { rate_limit_redis b name=b rate=1r/d after=auth;")
+        .server("  try_files /index.html =404; }")
+        .start_connected(&redis);
+    let statuses = |path| [(); 2].map(|()| nginx.get(path).status);
+    assert_eq!(statuses("/missing"), [200, 429]);
+    assert_eq!(statuses("/other"), [200, 429]);
+}
+
+#[test]
+fn a_variable_of_auth_request() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, PER_ADDRESS)
+        .server(
+            "location /api/ { auth_request /auth; auth_request_set $plan $upstream_http_x_plan;",
+        )
+        .server("  rate_limit_redis $plan name=plan rate=2r/d after=auth; alias {prefix}/html/; }")
+        // A subrequest is not charged, whatever its location has.
+        .server("location = /auth { rate_limit_redis a name=auth rate=1r/d after=auth;")
+        .server("  proxy_pass http://127.0.0.1:{port2}; }")
+        .http(
+            "server { listen 127.0.0.1:{port2}; location / { if ($http_x_key = '') { return 401; }",
+        )
+        .http("  add_header X-Plan $http_x_key; return 204; } }")
+        .start_connected(&redis);
+    let statuses = |key| [(); 3].map(|()| get(&nginx, "/api/", &[("X-Key", key)]).status);
+    assert_eq!(statuses("gold"), [200, 200, 429]);
+    assert_eq!(get(&nginx, "/api/", &[]).status, 401);
+    assert_eq!(redis.calls("evalsha"), 3);
+    assert_eq!(statuses("silver"), [200, 200, 429]);
+    assert_eq!(keys(&redis), ["rl:plan:gold", "rl:plan:silver"]);
+}
+
+#[test]
+fn any_check_satisfies() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, &format!("satisfy any; deny all; {USERS}"))
+        .server("rate_limit_redis $remote_user name=per_user rate=1r/d after=auth;")
+        .start_connected(&redis);
+    assert_eq!(get(&nginx, "/", &[]).status, 401);
+    assert_eq!(statuses(&nginx, "/", BOB), [200, 429]);
+    assert_eq!(keys(&redis), ["rl:per_user:bob"]);
+}
+
+#[test]
+fn both_phases_share_one_set_of_fields() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, &format!("{USERS} {PER_USER} {PER_ADDRESS}"))
+        .server("rate_limit_redis_headers x-ratelimit ietf; rate_limit_redis_body problem;")
+        .http("log_format both '$rate_limit_redis_status $rate_limit_redis_name';")
+        .server("access_log {prefix}/both.log both;")
+        .start_connected(&redis);
+    let first = get(&nginx, "/", &[ANN]);
+    assert_eq!((first.decision(), &quota(&first)[..2]), ("PASSED redis", &[2, 1][..]));
+    let policies = "\"per_address\";q=5;w=86400, \"per_user\";q=2;w=86400";
+    assert_eq!(first.headers("RateLimit-Policy"), [policies]);
+    assert_eq!(redis.calls("evalsha"), 2);
+    assert_eq!(get(&nginx, "/", &[ANN]).status, 200);
+    let third = get(&nginx, "/", &[ANN]);
+    assert_eq!((third.status, third.decision()), (429, "REJECTED redis"));
+    assert_eq!(third.header("X-Name"), Some("per_user"));
+    assert!(third.text().contains("\"violated-policies\":[\"per_user\"]"), "{third:?}");
+    assert_eq!(third.headers("RateLimit-Policy"), [policies]);
+    let [line] = &nginx.logged("limiting requests")[..] else { panic!("one line") };
+    assert!(line.contains("by limit \"per_user\""), "{line}");
+    // What the first phase has spent stays spent.
+    assert_eq!(tokens(&redis, "rl:per_address:127.0.0.1"), Some(2));
+    assert_eq!(get(&nginx, "/", &[BOB]).status, 200);
+    assert_eq!(get(&nginx, "/", &[]).status, 401);
+    let last = get(&nginx, "/", &[BOB]);
+    assert_eq!((last.status, last.header("X-Name")), (429, Some("per_address")));
+    assert_eq!(last.headers("RateLimit-Policy"), ["\"per_address\";q=5;w=86400"]);
+    assert_eq!(tokens(&redis, "rl:per_user:bob"), Some(1), "the second phase was not reached");
+    let expected =
+        ["PASSED per_user", "PASSED per_user", "REJECTED per_user", "PASSED per_address"];
+    assert_eq!(lines(&nginx, "both.log", 6)[..4], expected);
+}
+
+#[test]
+fn the_wait_is_that_of_both() {
+    let redis = Redis::start();
+    let nginx =
+        conf(&redis, "rate_limit_redis a name=a rate=100r/s algorithm=leaky_bucket burst=9;")
+            .server(
+                "rate_limit_redis b name=b rate=5r/s algorithm=leaky_bucket burst=9 after=auth;",
+            )
+            .start_connected(&redis);
+    assert_eq!(nginx.get("/").decision(), "PASSED redis");
+    let start = Instant::now();
+    assert_eq!(nginx.get("/").decision(), "DELAYED redis");
+    assert_eq!(nginx.get("/").status, 200);
+    // The third is due two turns of 200 ms after the first; less what the first took.
+    assert!(start.elapsed() > Duration::from_millis(250), "{:?}", start.elapsed());
+    assert!(!nginx.logged("delaying request, excess: ").is_empty());
+    assert!(nginx.logged("by limit \"b\"").len() >= 2);
+}
+
+#[test]
+fn mirror_comes_later() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, "rate_limit_redis a rate=1r/d after=auth; mirror /copy;")
+        .server("location = /copy { internal; log_subrequest on; access_log {prefix}/copy.log;")
+        .server("  rate_limit_redis c name=c rate=1r/d after=auth; try_files /index.html =404; }")
+        .start_connected(&redis);
+    assert_eq!([(); 3].map(|()| nginx.get("/index.html").status), [200, 429, 429]);
+    nginx.wait_for_access_log(3);
+    assert_eq!(lines(&nginx, "copy.log", 1).len(), 1, "the copy of the request that passed");
+    assert_eq!(keys(&redis), ["rl:default:a"]);
+}
+
+#[test]
+fn try_files_comes_later() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, "location / { rate_limit_redis a rate=1r/d after=auth;")
+        .server("  try_files /missing @found; }")
+        .server("location @found { rate_limit_redis b name=b rate=1r/d after=auth;")
+        .server("  try_files /index.html =404; }")
+        .start_connected(&redis);
+    assert_eq!([(); 3].map(|()| nginx.get("/").status), [200, 429, 429]);
+    assert_eq!((keys(&redis), redis.calls("evalsha")), (vec!["rl:default:a".to_owned()], 3));
+}
+
+#[test]
+fn a_request_is_charged_once_in_each_phase() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, "index index.html; error_page 404 405 /error/;")
+        .server(
+            "rate_limit_redis a name=a rate=9r/d; rate_limit_redis b name=b rate=9r/d after=auth;",
+        )
+        .start_connected(&redis);
+    assert_eq!(nginx.get("/").status, 200);
+    assert_eq!(nginx.get("/missing").status, 404);
+    assert_eq!((tokens(&redis, "rl:a:a"), tokens(&redis, "rl:b:b")), (Some(7), Some(7)));
+    assert_eq!(redis.calls("evalsha"), 4);
+}
+
+#[test]
+fn the_error_page_of_a_rejection_is_not_charged() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, "location / { rate_limit_redis a name=a rate=1r/d; }")
+        .server("error_page 429 = @slow_down; location @slow_down {")
+        .server("  rate_limit_redis b name=b rate=1r/d after=auth; try_files /index.html =404; }")
+        .start_connected(&redis);
+    let responses = [(); 4].map(|()| nginx.get("/"));
+    assert_eq!(
+        responses.map(|it| it.decision().to_owned()),
+        ["PASSED redis", "REJECTED redis", "REJECTED redis", "REJECTED redis"]
+    );
+    assert_eq!(keys(&redis), ["rl:a:a"]);
+}
+
+#[test]
+fn an_empty_key_bypasses_its_phase_alone() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, "rate_limit_redis a name=a rate=9r/d;")
+        .server("rate_limit_redis $arg_b name=b rate=9r/d after=auth;")
+        .server("location /late { rate_limit_redis $arg_b name=b rate=9r/d after=auth; }")
+        .start_connected(&redis);
+    let seen = |path| {
+        let response = nginx.get(path);
+        (response.decision().to_owned(), response.header("X-Name").map(str::to_owned))
+    };
+    assert_eq!(seen("/"), ("PASSED redis".to_owned(), Some("a".to_owned())));
+    assert_eq!(seen("/late").0, "BYPASSED none");
+    assert_eq!(redis.calls("evalsha"), 1);
+    assert_eq!(seen("/late?b=1"), ("PASSED redis".to_owned(), Some("b".to_owned())));
+}
+
+#[test]
+fn inheritance() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, "rate_limit_redis a name=a rate=9r/d;")
+        .server("rate_limit_redis b name=b rate=9r/d after=auth;")
+        .server("location /own { rate_limit_redis c name=c rate=9r/d after=auth; }")
+        .server("location /off { rate_limit_redis off; }")
+        .start_connected(&redis);
+    nginx.get("/own");
+    assert_eq!(keys(&redis), ["rl:c:c"], "a line of a level replaces all of the level before");
+    nginx.get("/off");
+    assert_eq!(keys(&redis).len(), 1);
+    nginx.get("/");
+    assert_eq!(keys(&redis), ["rl:a:a", "rl:b:b", "rl:c:c"]);
+}
+
+#[test]
+fn lines_of_both_phases_may_share_a_name() {
+    let redis = Redis::start();
+    let nginx =
+        conf(&redis, "rate_limit_redis a rate=4r/d; rate_limit_redis a rate=4r/d after=auth;")
+            .start_connected(&redis);
+    assert_eq!([(); 3].map(|()| nginx.get("/").status), [200, 200, 429]);
+    assert_eq!(tokens(&redis, "rl:default:a"), Some(0));
+}
+
+#[test]
+fn several_limits_of_the_phase_are_charged_together() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, "rate_limit_redis a name=wide rate=9r/d after=auth;")
+        .server("rate_limit_redis a name=tight rate=1r/d after=auth;")
+        .start_connected(&redis);
+    assert_eq!([(); 3].map(|()| nginx.get("/").status), [200, 429, 429]);
+    assert_eq!(tokens(&redis, "rl:wide:a"), Some(8), "a rejected request spends nothing");
+    assert_eq!(redis.calls("evalsha"), 3);
+}
+
+#[test]
+fn while_redis_is_away() {
+    let nginx = unconnected("rate_limit_redis_pass redis://127.0.0.1:1;")
+        .server(
+            "rate_limit_redis a name=a rate=9r/d; rate_limit_redis b name=b rate=1r/d after=auth;",
+        )
+        .server("location /local { rate_limit_redis_on_error local; alias {prefix}/html/; }")
+        .server("location /closed { rate_limit_redis_on_error closed; }")
+        .start();
+    assert_eq!(nginx.get("/").decision(), "ERROR_PASSED none");
+    assert_eq!(nginx.get("/closed").decision(), "ERROR_REJECTED none");
+    let local = [(); 2].map(|()| nginx.get("/local/index.html").decision().to_owned());
+    assert_eq!(local, ["PASSED local", "REJECTED local"]);
+}
+
+#[test]
+fn a_cluster_and_sentinels() {
+    let cluster = ClusterConf::new(3, 0).node_timeout(Duration::from_secs(10)).start();
+    let sentinels = SentinelConf::new(1).start();
+    let servers =
+        |urls: &[String]| urls.iter().map(|url| format!("server {url}; ")).collect::<String>();
+    let (nodes, watchers) = (servers(&cluster.urls()), servers(&sentinels.urls()));
+    for store in [format!("{nodes} cluster on;"), format!("{watchers} sentinel {MASTER_NAME};")] {
+        let nginx = unconnected(&format!("{USERS} {PER_USER} {PER_ADDRESS}"))
+            .http(&format!("rate_limit_redis_store edge {{ {store} }}"))
+            .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 5s;")
+            .http("rate_limit_redis_on_error closed;")
+            .start();
+        assert_eq!(statuses(&nginx, "/", ANN), [200, 200, 429]);
+        assert_eq!(get(&nginx, "/", &[]).status, 401);
+        assert_eq!(statuses(&nginx, "/", BOB), [200, 429]);
+    }
+}
+
+#[test]
+fn http2() {
+    let redis = Redis::start();
+    let nginx =
+        conf(&redis, &format!("{USERS} {PER_USER} {PER_ADDRESS}")).http2().start_connected(&redis);
+    let header = format!("{}: {}", ANN.0, ANN.1);
+    let url = nginx.h2_url("/");
+    let seen = h2load(&["-n", "9", "-c", "1", "-m", "9", "-H", &header, &url]);
+    assert_eq!((seen.of(200), seen.total()), (2, 9), "{seen:?}");
+    assert_eq!(tokens(&redis, "rl:per_address:127.0.0.1"), Some(0));
+    assert_eq!(tokens(&redis, "rl:per_user:ann"), Some(0));
+}
+
+#[test]
+fn a_reload_keeps_requests_that_wait() {
+    let redis = Redis::start();
+    let mut nginx =
+        conf(&redis, "rate_limit_redis a rate=2r/s algorithm=leaky_bucket burst=9 after=auth;")
+            .start_connected(&redis);
+    assert_eq!(nginx.get("/").status, 200);
+    let mut waiting = nginx.http();
+    waiting.send("GET", "/", &[]);
+    nginx.wait_for_error_log("delaying request");
+    nginx.reload_signal();
+    let response = waiting.read_response();
+    assert_eq!((response.status, response.decision()), (200, "DELAYED redis"));
+}
