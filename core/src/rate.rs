@@ -29,16 +29,8 @@ pub const MAX_EXACT: u64 = 1 << 53;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     count: u64,
-    period: Period,
-}
-
-/// The time that the count of a rate is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Period {
-    /// So many µs.
-    Time(NonZeroU64),
-    /// A month of the calendar.
-    Month,
+    /// In µs; `None`: a month of the calendar.
+    period: Option<NonZeroU64>,
 }
 
 /// The longest month.
@@ -65,14 +57,14 @@ impl Rate {
         if count > MAX_EXACT || period.get() > MAX_TIME {
             return Err(RateError::TooLarge);
         }
-        Ok(Self { count, period: Period::Time(period) })
+        Ok(Self { count, period: Some(period) })
     }
 
     /// A rate of `count` per month of the calendar, in UTC.
     pub fn monthly(count: u64) -> Result<Self, RateError> {
         match count {
             0 => Err(RateError::Zero),
-            1..=MAX_EXACT => Ok(Self { count, period: Period::Month }),
+            1..=MAX_EXACT => Ok(Self { count, period: None }),
             _ => Err(RateError::TooLarge),
         }
     }
@@ -84,10 +76,7 @@ impl Rate {
 
     /// The period in µs; that of a month is the longest one.
     pub fn period(self) -> u64 {
-        match self.period {
-            Period::Time(micros) => micros.get(),
-            Period::Month => LONGEST_MONTH,
-        }
+        self.period.map_or(LONGEST_MONTH, NonZeroU64::get)
     }
 
     /// The period in µs; that of a month is the one at `now`.
@@ -97,7 +86,7 @@ impl Rate {
 
     /// Whether the period is a month of the calendar.
     pub fn is_monthly(self) -> bool {
-        self.period == Period::Month
+        self.period.is_none()
     }
 
     /// The time that one unit of quota takes to come back.

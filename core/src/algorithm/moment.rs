@@ -38,26 +38,22 @@ impl Moment {
 
     /// The moment `times` emission intervals later.
     pub fn plus(self, interval: Interval, times: u64) -> Self {
-        let count = u128::from(interval.count());
         let parts = u128::from(times) * u128::from(interval.period()) + u128::from(self.part);
-        Self {
-            micros: self.micros.saturating_add(narrow(parts / count)),
-            part: narrow(parts % count),
-        }
+        let (micros, part) = divide(parts, interval.count());
+        Self { micros: self.micros.saturating_add(micros), part }
     }
 
     /// The moment `times` emission intervals earlier, or 0 if there is none.
     pub fn minus(self, interval: Interval, times: u64) -> Self {
-        let count = u128::from(interval.count());
         let span = u128::from(times) * u128::from(interval.period());
-        let parts = self.parts(interval).saturating_sub(span);
-        Self { micros: narrow(parts / count), part: narrow(parts % count) }
+        let (micros, part) = divide(self.parts(interval).saturating_sub(span), interval.count());
+        Self { micros, part }
     }
 
     /// How many whole emission intervals fit between this moment and `later`, 0 if it is past it.
     pub fn intervals_until(self, later: Self, interval: Interval) -> u64 {
         let span = later.parts(interval).saturating_sub(self.parts(interval));
-        narrow(span / u128::from(interval.period()))
+        divide(span, interval.period()).0
     }
 
     /// The moment in parts: µs × count.
@@ -76,8 +72,14 @@ impl Moment {
     }
 }
 
-fn narrow(number: u128) -> u64 {
-    u64::try_from(number).unwrap_or(u64::MAX)
+/// Quotient and remainder. Nearly all fit into 64 bits, of which a division is many times faster.
+fn divide(number: u128, by: u64) -> (u64, u64) {
+    if let Ok(number) = u64::try_from(number) {
+        return (number / by, number % by);
+    }
+    let (number, by) = (number, u128::from(by));
+    let narrow = |number| u64::try_from(number).unwrap_or(u64::MAX);
+    (narrow(number / by), narrow(number % by))
 }
 
 #[cfg(test)]

@@ -16,6 +16,9 @@ pub const MAX_REPLY: usize = 1024 * 1024;
 /// The longest line of a reply, in bytes. The longest that is expected is an error with its text.
 const MAX_LINE: usize = 64 * 1024;
 
+/// No number of ours has more digits, and none of so many overflows.
+const MAX_DIGITS: usize = 18;
+
 /// How deep arrays may nest.
 const MAX_DEPTH: usize = 8;
 
@@ -238,18 +241,30 @@ fn size(line: &[u8]) -> Result<Option<usize>, ProtocolError> {
 }
 
 fn integer(line: &[u8]) -> Option<i64> {
-    let (sign, digits) = match line.split_first()? {
-        (b'-', digits) => (-1, digits),
-        _ => (1, line),
-    };
-    if digits.is_empty() || digits.len() > 18 {
-        // No number of ours has more digits.
-        return None;
+    let (number, rest) = take_integer(line)?;
+    rest.is_empty().then_some(number)
+}
+
+/// The number that `bytes` start with, and what comes after its digits.
+fn take_integer(bytes: &[u8]) -> Option<(i64, &[u8])> {
+    match bytes.strip_prefix(b"-") {
+        Some(digits) => take_digits(digits).map(|(number, rest)| (-number, rest)),
+        None => take_digits(bytes),
     }
-    digits.iter().try_fold(0i64, |number, digit| {
-        let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10)?;
-        number.checked_mul(10)?.checked_add(i64::from(digit).checked_mul(sign)?)
-    })
+}
+
+fn take_digits(bytes: &[u8]) -> Option<(i64, &[u8])> {
+    let (mut number, mut length) = (0, 0);
+    for byte in bytes.iter().take(MAX_DIGITS) {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            break;
+        }
+        number = number * 10 + i64::from(digit);
+        length += 1;
+    }
+    let (digits, rest) = bytes.split_at_checked(length)?;
+    (!digits.is_empty()).then_some((number, rest))
 }
 
 /// What a script found, inside a frame: a string about a single limit, which starts with the time,
@@ -288,11 +303,10 @@ impl<'a> ScriptReply<'a> {
 
     fn one(frame: &'a [u8]) -> Option<Self> {
         let (text, rest) = take_text(frame)?;
-        let mut words = text.splitn(3, |byte| *byte == b' ');
-        let mut number = || u64::try_from(integer(words.next()?)?).ok();
-        let (seconds, micros) = (number()?, number()?);
-        let now = seconds.checked_mul(SECOND)?.checked_add(micros)?;
-        let stored = words.next()?;
+        let (seconds, text) = take_digits(text)?;
+        let (micros, text) = take_digits(text.strip_prefix(b" ")?)?;
+        let now = seconds.checked_mul(SECOND as i64)?.checked_add(micros)?;
+        let (now, stored) = (now.unsigned_abs(), text.strip_prefix(b" ")?);
         rest.is_empty().then_some(Self { now, entries: Entries::One(Some(stored)) })
     }
 
@@ -360,14 +374,8 @@ fn integers(bytes: &[u8]) -> Option<(Entry<'_>, &[u8])> {
 
 /// The number of a line that starts with `kind`, and what comes after the line.
 fn take_number(bytes: &[u8], kind: u8) -> Option<(i64, &[u8])> {
-    let (line, rest) = split_line(bytes.strip_prefix(&[kind])?)?;
-    Some((integer(line)?, rest))
-}
-
-fn split_line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let length = bytes.iter().position(|byte| *byte == b'\r')?;
-    let (line, rest) = bytes.split_at_checked(length)?;
-    Some((line, rest.strip_prefix(b"\r\n")?))
+    let (number, rest) = take_integer(bytes.strip_prefix(&[kind])?)?;
+    Some((number, rest.strip_prefix(b"\r\n")?))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::number;
+use super::number::{self, Digits};
 use crate::decision::{Shown, seconds};
 use crate::rate::SECOND;
 
@@ -62,17 +62,23 @@ const MAX_INTEGER: u64 = 999_999_999_999_999;
 
 /// Fields of an answer: their names, and their values in one piece. Who keeps them to fill them
 /// again saves allocations.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Fields {
     /// Each with the end of its value.
     names: Vec<(&'static Name, usize)>,
     text: Vec<u8>,
+    /// The numbers of the fields before, by their place: the limit of many answers is the same, and
+    /// so is the time of those of one second.
+    digits: [Digits; MAX_NUMBERS],
 }
+
+/// The most fields of one number: three in each of two forms, and `Retry-After`.
+const MAX_NUMBERS: usize = 7;
 
 impl Fields {
     /// No fields.
     pub const fn new() -> Self {
-        Self { names: Vec::new(), text: Vec::new() }
+        Self { names: Vec::new(), text: Vec::new(), digits: [Digits::NONE; MAX_NUMBERS] }
     }
 
     /// Whether one of them has this name, in whichever case.
@@ -137,7 +143,10 @@ impl Fields {
     }
 
     fn number(&mut self, name: &'static Name, value: u64) {
-        number::push(&mut self.text, value);
+        match self.digits.get_mut(self.names.len()) {
+            Some(digits) => digits.push(&mut self.text, value),
+            None => number::push(&mut self.text, value),
+        }
         self.end(name);
     }
 

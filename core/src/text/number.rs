@@ -10,9 +10,48 @@ pub fn push(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
+/// As long as the longest number.
+const LONGEST: usize = 20;
+
+/// A number and its digits, for numbers that often are those of the time before.
+#[derive(Clone, Copy, Debug)]
+pub struct Digits {
+    number: u64,
+    length: usize,
+    digits: [u8; LONGEST],
+}
+
+impl Digits {
+    /// No number yet.
+    pub const NONE: Self = Self { number: 0, length: 0, digits: [0; LONGEST] };
+
+    /// Appends a number in decimal.
+    pub fn push(&mut self, out: &mut Vec<u8>, number: u64) {
+        if self.number != number || self.length == 0 {
+            *self = Self::of(number);
+        }
+        let end = out.len() + self.length;
+        // To copy a fixed length takes a few instructions, and another one a call.
+        out.extend_from_slice(&self.digits);
+        out.truncate(end);
+    }
+
+    fn of(number: u64) -> Self {
+        let mut buffer = itoa::Buffer::new();
+        let text = buffer.format(number).as_bytes();
+        let mut digits = [0; LONGEST];
+        if let Some(places) = digits.get_mut(..text.len()) {
+            places.copy_from_slice(text);
+        }
+        Self { number, length: text.len(), digits }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    use super::Digits;
 
     fn text(number: u64) -> String {
         let mut out = Vec::new();
@@ -31,6 +70,16 @@ mod tests {
         #[test]
         fn as_formatted(number: u64) {
             prop_assert_eq!(text(number), number.to_string());
+        }
+
+        #[test]
+        fn digits_are_those_of_the_number(numbers in proptest::collection::vec(0..3_u64, 0..20), most: u64) {
+            let (mut digits, mut out, mut expected) = (Digits::NONE, Vec::new(), String::new());
+            for number in numbers.into_iter().flat_map(|number| [number, number, most]) {
+                digits.push(&mut out, number);
+                expected += &number.to_string();
+            }
+            prop_assert_eq!(String::from_utf8(out).unwrap(), expected);
         }
     }
 }
