@@ -59,7 +59,10 @@ pub(crate) struct Submission {
 /// The decision, apart from the verdicts.
 #[derive(Clone, Copy)]
 struct Outcome {
+    /// Of the request.
     status: Status,
+    /// The same, or what a dry run would have done to it.
+    shown_status: Status,
     source: Source,
     wait: u64,
     delay: u64,
@@ -165,6 +168,11 @@ impl Context {
         latest
     }
 
+    /// Whether the request has no other context.
+    pub(crate) fn is_only(&self) -> bool {
+        self.previous.is_none()
+    }
+
     /// The phase in which its limits decide.
     pub(crate) fn phase(&self) -> Phase {
         self.phase
@@ -246,14 +254,10 @@ impl Context {
 
     /// The decision, once there is one.
     pub(crate) fn decision(&self) -> Option<Decision<'static>> {
-        let Outcome { status, source, wait, delay, jitter, shown } = self.outcome.get()?;
+        let Outcome { shown_status, source, wait, delay, jitter, shown, .. } =
+            self.outcome.get()?;
         let shown = shown.and_then(Evaluated::show);
-        // What is done to the request is worse than what would be.
-        let status = match self.judge(Effect::DryRun).0 {
-            Status::Passed => status,
-            would_be => status.worse(would_be),
-        };
-        Some(Decision { status, source, shown, wait, delay, jitter })
+        Some(Decision { status: shown_status, source, shown, wait, delay, jitter })
     }
 
     /// Whether no limit applied to the request.
@@ -312,15 +316,21 @@ impl Context {
     pub(crate) fn decide(&self, source: Source) {
         self.is_decided.set(true);
         let (status, delay) = self.judge(Effect::Enforced);
-        self.set_outcome(status, source, delay);
+        // What is done to the request is worse than what would be.
+        let is_dry_run = |limit: &Evaluated| limit.effect() == Effect::DryRun;
+        let shown_status = match self.limits.iter().any(is_dry_run) {
+            true => status.worse(self.judge(Effect::DryRun).0),
+            false => status,
+        };
+        self.set_outcome(status, shown_status, source, delay);
     }
 
     /// Settles a request that no limit decided.
     pub(crate) fn settle(&self, status: Status) {
-        self.set_outcome(status, Source::None, 0);
+        self.set_outcome(status, status, Source::None, 0);
     }
 
-    fn set_outcome(&self, status: Status, source: Source, delay: u64) {
+    fn set_outcome(&self, status: Status, shown_status: Status, source: Source, delay: u64) {
         let wait = match source {
             // The request did not wait.
             Source::Cache => 0,
@@ -329,7 +339,8 @@ impl Context {
         self.release(status, source, wait);
         let shown = self.tightest(Effect::Enforced).or_else(|| self.tightest(Effect::DryRun));
         let jitter = self.conf.jitter();
-        self.outcome.set(Some(Outcome { status, source, wait, delay, jitter, shown }));
+        let outcome = Outcome { status, shown_status, source, wait, delay, jitter, shown };
+        self.outcome.set(Some(outcome));
         if let Some(shared) = memory() {
             self.count(shared, status, source, wait);
         }

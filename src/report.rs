@@ -24,6 +24,10 @@ impl Report {
     pub(crate) unsafe fn on(r: *mut ngx_http_request_t) -> Option<Self> {
         // SAFETY: passed on.
         let latest = unsafe { Context::find(r) }?;
+        if latest.is_only() {
+            let (conf, decision) = (latest.conf(), latest.decision()?);
+            return Some(Self { contexts: [Some(latest), None], conf, decision });
+        }
         let contexts = Phase::ALL.map(|phase| latest.of(phase));
         let decisions = contexts.iter().flatten();
         let decisions = decisions.filter_map(|it| Some((it.conf(), it.decision()?)));

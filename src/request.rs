@@ -333,7 +333,9 @@ unsafe fn act(r: *mut ngx_http_request_t, context: &Context) -> Status {
             decision.source.name(),
             decision.wait
         );
-        log_decision(r, context);
+        if decision.status != decision::Status::Passed {
+            log_decision(r, context);
+        }
         match decision.status {
             decision::Status::Delayed => {
                 debug!(log_of(r), "delay for {} us", decision.delay);
@@ -415,6 +417,10 @@ unsafe fn location_log(r: *mut ngx_http_request_t) -> *mut ngx_log_t {
 unsafe fn log_decision(r: *mut ngx_http_request_t, context: &Context) {
     // SAFETY: passed on.
     unsafe {
+        // Delays are logged one level lower.
+        if !is_logged(context.conf().log_level(), log_of(r)) {
+            return;
+        }
         log_group(r, context, Effect::Enforced);
         log_group(r, context, Effect::DryRun);
     }

@@ -469,16 +469,21 @@ impl State {
 /// Nodes in the shared memory.
 impl State {
     /// Looks up the shared memory of the current cycle. That of an older one may be unmapped.
+    #[inline]
     fn find_memory(&mut self) {
         // SAFETY: only NGINX writes it, in this thread.
         let cycle = unsafe { ngx_cycle };
         if cycle != self.cycle {
-            self.cycle = cycle;
-            self.shared = Shared::current();
-            self.nodes.clear();
-            let nodes: Vec<_> = self.client.nodes().collect();
-            nodes.into_iter().for_each(|node| self.show(node));
+            self.change_memory(cycle);
         }
+    }
+
+    fn change_memory(&mut self, cycle: *mut ngx_cycle_t) {
+        self.cycle = cycle;
+        self.shared = Shared::current();
+        self.nodes.clear();
+        let nodes: Vec<_> = self.client.nodes().collect();
+        nodes.into_iter().for_each(|node| self.show(node));
     }
 
     fn count_lag(&self, lag: u64) {

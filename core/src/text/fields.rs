@@ -75,10 +75,16 @@ pub struct Fields {
 /// The most fields of one number: three in each of two forms, and `Retry-After`.
 const MAX_NUMBERS: usize = 7;
 
+impl Default for Fields {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Fields {
     /// No fields.
     pub const fn new() -> Self {
-        Self { names: Vec::new(), text: Vec::new(), digits: [Digits::NONE; MAX_NUMBERS] }
+        Self { names: Vec::new(), text: Vec::new(), digits: [Digits::ZERO; MAX_NUMBERS] }
     }
 
     /// Whether one of them has this name, in whichever case.

@@ -22,13 +22,13 @@ pub struct Digits {
 }
 
 impl Digits {
-    /// No number yet.
-    pub const NONE: Self = Self { number: 0, length: 0, digits: [0; LONGEST] };
+    /// Zero.
+    pub const ZERO: Self = Self { number: 0, length: 1, digits: [b'0'; LONGEST] };
 
     /// Appends a number in decimal.
     pub fn push(&mut self, out: &mut Vec<u8>, number: u64) {
-        if self.number != number || self.length == 0 {
-            *self = Self::of(number);
+        if self.number != number {
+            self.set(number);
         }
         let end = out.len() + self.length;
         // To copy a fixed length takes a few instructions, and another one a call.
@@ -36,14 +36,14 @@ impl Digits {
         out.truncate(end);
     }
 
-    fn of(number: u64) -> Self {
+    #[inline(never)]
+    fn set(&mut self, number: u64) {
         let mut buffer = itoa::Buffer::new();
         let text = buffer.format(number).as_bytes();
-        let mut digits = [0; LONGEST];
-        if let Some(places) = digits.get_mut(..text.len()) {
+        (self.number, self.length) = (number, text.len());
+        if let Some(places) = self.digits.get_mut(..text.len()) {
             places.copy_from_slice(text);
         }
-        Self { number, length: text.len(), digits }
     }
 }
 
@@ -74,7 +74,7 @@ mod tests {
 
         #[test]
         fn digits_are_those_of_the_number(numbers in proptest::collection::vec(0..3_u64, 0..20), most: u64) {
-            let (mut digits, mut out, mut expected) = (Digits::NONE, Vec::new(), String::new());
+            let (mut digits, mut out, mut expected) = (Digits::ZERO, Vec::new(), String::new());
             for number in numbers.into_iter().flat_map(|number| [number, number, most]) {
                 digits.push(&mut out, number);
                 expected += &number.to_string();
