@@ -52,7 +52,14 @@ impl Evaluated {
     /// As the client takes it.
     pub(crate) fn charge(&self) -> Charge<'static> {
         let Question { key, quota, cost, .. } = self.question;
-        Charge { definition: self.definition, key, quota, cost, digest: self.digest() as u64 }
+        Charge {
+            definition: self.definition,
+            key,
+            quota,
+            cost,
+            dry_run: false,
+            digest: self.digest() as u64,
+        }
     }
 
     /// Identifies key, limit and quota in the memory of this machine.

@@ -220,19 +220,18 @@ impl Algorithm {
         (self.description().terms)(rate, limit)
     }
 
-    /// Fails if a client that has spent `most`, which is more than `limit`, could not be counted.
+    /// Fails if a client that has spent `most`, which is more than `limit`, could not be counted
+    /// exactly, quotients included.
     pub(crate) fn check_debt(self, rate: Rate, limit: u64, most: u64) -> Result<(), QuotaError> {
-        match self {
-            Self::SlidingWindow | Self::SlidingLog | Self::FixedWindow | Self::CalendarWindow => {
-                let periods = u128::from(most.div_ceil(limit)).saturating_add(1);
-                if periods * u128::from(rate.period()) > u128::from(MAX_TIME) {
-                    return Err(QuotaError::TooSlow);
-                }
-                // So that a quotient of two of them is exact.
-                if most > MAX_EXACT / 4 { Err(QuotaError::TooLarge) } else { Ok(()) }
-            }
-            _ => self.terms(rate, most).map(drop),
+        if most > MAX_EXACT / 4 {
+            return Err(QuotaError::TooLarge);
         }
+        if self.is_continuous() || self == Self::IntervalBucket {
+            return self.terms(rate, most).map(drop);
+        }
+        let periods = u128::from(most.div_ceil(limit)).saturating_add(1);
+        let is_too_slow = periods * u128::from(rate.period()) > u128::from(MAX_TIME);
+        if is_too_slow { Err(QuotaError::TooSlow) } else { Ok(()) }
     }
 
     /// What is stored as these bytes; nothing, for what the script would not take for a state.
@@ -254,7 +253,7 @@ impl Algorithm {
         }
         let verdict = decide(stored, now, quota, cost);
         if quota.block() > 0 && matches!(verdict.retry, Retry::After(_)) {
-            stored.block(now, quota.block());
+            self.block(stored, now, quota);
             return verdict.blocked_for(quota.block());
         }
         verdict.blocked_for(blocked)
@@ -262,17 +261,18 @@ impl Algorithm {
 
     /// Decides on a request that another limit rejects, as the script does: it spends nothing. Only
     /// if this limit rejects it too, as `rejects` says, a block may begin.
-    pub(crate) fn decline(
-        self,
-        stored: &mut Stored,
-        now: u64,
-        quota: &Quota,
-        rejects: bool,
-    ) -> Verdict {
+    pub fn decline(self, stored: &mut Stored, now: u64, quota: &Quota, rejects: bool) -> Verdict {
         if rejects && quota.block() > 0 && stored.blocked_for(now, quota) == 0 {
-            stored.block(now, quota.block());
+            self.block(stored, now, quota);
         }
         self.decide(stored, now, quota, 0)
+    }
+
+    /// Begins a block. There need be no state, where what another limit is about to spend of the same
+    /// key is too much: then numbers of the distant past stand for one.
+    fn block(self, stored: &mut Stored, now: u64, quota: &Quota) {
+        stored.state = stored.state.take().or_else(|| (self.description().read)([0; 3]));
+        stored.block(now, quota.block());
     }
 
     /// Gives back `amount` of what was spent, as the script does: as much of it as is still spent,
@@ -280,6 +280,7 @@ impl Algorithm {
     ///
     /// For a client that is alone on its key it is then as if it had never spent it.
     pub fn give_back(self, stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
+        stored.blocked_for(now, quota);
         (self.description().give_back)(stored, now, quota, amount, None);
     }
 
@@ -289,6 +290,7 @@ impl Algorithm {
     /// is given back.
     pub fn settle(self, stored: &mut Stored, now: u64, quota: &Quota, since: u64, change: i64) {
         let (description, amount) = (self.description(), change.unsigned_abs());
+        stored.blocked_for(now, quota);
         match change {
             0.. => (description.charge)(stored, now, quota, amount),
             _ => (description.give_back)(stored, now, quota, amount, Some(since)),
@@ -347,7 +349,8 @@ mod tests {
             (any(), moments()).prop_map(|(tokens, moment)| Some(State::Bucket(tokens, moment))),
             moments().prop_map(|moment| Some(State::Arrival(moment))),
             (any(), any(), any()).prop_map(|(w, c, p)| Some(State::Window(w, c, p))),
-            proptest::collection::vec(entries, 0..9).prop_map(|log| Some(State::Log(log.into()))),
+            (proptest::collection::vec(entries, 0..9), numbers(MAX_EXACT))
+                .prop_map(|(log, since)| Some(State::Log(log.into(), since))),
         ]
     }
 

@@ -52,7 +52,7 @@ mod topology;
 mod transport;
 
 pub use action::{Action, Level};
-pub use command::{Charge, Definition};
+pub use command::{Charge, Definition, Settlement};
 pub use connection::{Fault, SILENCE};
 pub use handshake::{Handshake, Step};
 pub use key::{ConnectionKey, Key, NodeKey, RequestKey};

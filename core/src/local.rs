@@ -47,6 +47,7 @@ pub struct Charge {
     digest: u128,
     quota: Quota,
     cost: u64,
+    dry_run: bool,
     answer: Answer,
     /// Whether it was spent, and not given back.
     spent: bool,
@@ -97,6 +98,21 @@ pub fn give_back(table: &mut Table<'_>, now: u64, charges: &mut Charges) {
     }
 }
 
+/// Settles what the client that `digest` stands for was charged here at `since`: see
+/// [`Algorithm::settle`](crate::algorithm::Algorithm::settle).
+pub fn settle(
+    table: &mut Table<'_>,
+    now: u64,
+    digest: u128,
+    quota: &Quota,
+    since: u64,
+    change: i64,
+) {
+    let mut stored = stored(table, digest);
+    quota.algorithm().settle(&mut stored, now, quota, since, change);
+    store(table, digest, Some(&stored));
+}
+
 impl FromIterator<Charge> for Charges {
     fn from_iter<I: IntoIterator<Item = Charge>>(charges: I) -> Self {
         let charges: Box<[_]> = charges.into_iter().collect();
@@ -116,7 +132,12 @@ impl Deref for Charges {
 impl Charge {
     /// `digest` stands for the limit and the client, and is as good as random.
     pub fn new(digest: u128, quota: Quota, cost: u64) -> Self {
-        Self { digest, quota, cost, answer: Answer::Unasked, spent: false }
+        Self { digest, quota, cost, dry_run: false, answer: Answer::Unasked, spent: false }
+    }
+
+    /// The same of a limit that spends if it allows the request, but lets it pass in any case.
+    pub fn dry_run(self, dry_run: bool) -> Self {
+        Self { dry_run, ..self }
     }
 
     /// What the limit said at the last decision.
@@ -131,7 +152,7 @@ impl Charge {
             Mode::Outage => true,
             Mode::Return => stored.state.is_some() && self.reset(stored.clone(), now) > 0,
         };
-        asked.then(|| Entry::new(self.digest, self.quota, self.cost, stored))
+        asked.then(|| Entry::new(self.digest, self.quota, self.cost, self.dry_run, stored))
     }
 
     /// How long the quota takes from now to be whole, in µs.
@@ -149,7 +170,8 @@ impl Charge {
             self.answer = Answer::NoRoom;
             return 0;
         }
-        (self.answer, self.spent) = (Answer::Verdict(verdict), passes && self.cost > 0);
+        let spent = passes && verdict.allowed && self.cost > 0;
+        (self.answer, self.spent) = (Answer::Verdict(verdict), spent);
         verdict.reset
     }
 

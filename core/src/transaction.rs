@@ -10,21 +10,23 @@ pub(crate) struct Entry<K> {
     key: K,
     quota: Quota,
     cost: u64,
+    dry_run: bool,
     before: Stored,
     after: Stored,
     verdict: Option<Verdict>,
 }
 
 /// Decides at `now`. If all limits allow it, all spend; if one rejects it, or some other limit
-/// does not allow it either, none does, and the others answer for what they hold. Entries may share
-/// a key: the second one sees what the first is about to spend. Answers whether they spend.
+/// does not allow it either, none does, and the others answer for what they hold. A limit of a dry
+/// run rejects nothing: if it does not allow it, it alone spends nothing. Entries may share a key:
+/// the second one sees what the first is about to spend. Answers whether they spend.
 pub(crate) fn decide<K: PartialEq>(
     entries: &mut [Option<Entry<K>>],
     now: u64,
     others_allow: bool,
 ) -> bool {
     each(entries, |entry, earlier| entry.spend(earlier, now));
-    let passes = others_allow && entries.iter().flatten().all(Entry::allows);
+    let passes = others_allow && entries.iter().flatten().all(Entry::lets_pass);
     if !passes {
         each(entries, |entry, earlier| entry.spend_nothing(earlier, now));
     }
@@ -43,8 +45,8 @@ fn each<K>(entries: &mut [Option<Entry<K>>], act: impl Fn(&mut Entry<K>, &[Optio
 
 impl<K: PartialEq> Entry<K> {
     /// A limit that is to spend `cost`, where `stored` is what is stored under `key`.
-    pub(crate) fn new(key: K, quota: Quota, cost: u64, stored: Stored) -> Self {
-        Self { key, quota, cost, before: stored, after: Stored::default(), verdict: None }
+    pub(crate) fn new(key: K, quota: Quota, cost: u64, dry_run: bool, stored: Stored) -> Self {
+        Self { key, quota, cost, dry_run, before: stored, after: Stored::default(), verdict: None }
     }
 
     /// What the limit says, once that is decided.
@@ -57,8 +59,8 @@ impl<K: PartialEq> Entry<K> {
         (self.after != self.before).then_some(&self.after)
     }
 
-    fn allows(&self) -> bool {
-        self.verdict.is_some_and(|verdict| verdict.allowed)
+    fn lets_pass(&self) -> bool {
+        self.dry_run || self.verdict.is_some_and(|verdict| verdict.allowed)
     }
 
     fn spend(&mut self, earlier: &[Option<Self>], now: u64) {

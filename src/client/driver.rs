@@ -208,6 +208,7 @@ impl State {
                 Action::EndTurn => self.post_turn_end(),
                 Action::Send(key) => self.send(key),
                 Action::Complete(key) => self.wake(key),
+                Action::Settled { .. } => (),
                 Action::Count(node) => self.count(node),
                 Action::Resolve { connection, host, port } => self.resolve(connection, &host, port),
                 Action::Connect(key, target) => self.connect(key, &target),

@@ -18,7 +18,15 @@ const BATCH: usize = 500;
 #[test]
 fn one_limit() {
     for algorithm in Algorithm::ALL {
-        agree(&[algorithm], 1..=1, length());
+        agree(&[algorithm], 1..=1, false, length());
+    }
+}
+
+/// With settlements and blocks.
+#[test]
+fn one_extended_limit() {
+    for algorithm in Algorithm::ALL {
+        agree(&[algorithm], 1..=1, true, length());
     }
 }
 
@@ -27,9 +35,11 @@ fn one_limit() {
 fn several_limits() {
     let mut algorithms = Algorithm::ALL.to_vec();
     algorithms.extend([Algorithm::TokenBucket, Algorithm::SlidingLog]);
-    agree(&algorithms, 2..=4, length());
-    for algorithm in Algorithm::ALL {
-        agree(&[algorithm], 2..=3, length() / 10);
+    for is_extended in [false, true] {
+        agree(&algorithms, 2..=4, is_extended, length());
+        for algorithm in Algorithm::ALL {
+            agree(&[algorithm], 2..=3, is_extended, length() / 10);
+        }
     }
 }
 
@@ -121,7 +131,7 @@ impl Story {
     }
 
     fn asked(&self, cost: u64) -> Asked {
-        Asked { key: self.key.clone(), quota: self.quota, cost }
+        Asked::new(self.key.clone(), self.quota, cost)
     }
 
     fn ask(&mut self, cost: u64) -> Retry {
@@ -169,7 +179,7 @@ fn foreign_contents() {
             model.store(KEY, algorithm.read(&bytes));
             let quota = traffic::quota(&mut rng, algorithm);
             let cost = rng.u64(0..=quota.limit());
-            let asked = Asked { key: KEY.to_owned(), quota, cost };
+            let asked = Asked::new(KEY.to_owned(), quota, cost);
             let step = match rng.u32(0..4) {
                 0 => Step::ask(NOW, vec![asked]),
                 1 => Step::ask(NOW, vec![asked.clone(), asked]),
@@ -208,10 +218,15 @@ fn of_strings() -> impl Iterator<Item = Algorithm> {
     Algorithm::ALL.into_iter().filter(|algorithm| !algorithm.stores_itself())
 }
 
-fn agree(algorithms: &[Algorithm], limits: RangeInclusive<usize>, length: usize) {
+fn agree(
+    algorithms: &[Algorithm],
+    limits: RangeInclusive<usize>,
+    is_extended: bool,
+    length: usize,
+) {
     let mut rng = Rng::with_seed(seed());
     let (mut lab, mut model) = (Lab::new(), Model::default());
-    let mut traffic = Traffic::new(rng.fork(), algorithms);
+    let mut traffic = Traffic::new(rng.fork(), algorithms, is_extended);
     for _ in 0..length / BATCH {
         let mut next = |_| {
             let step = traffic.step(rng.usize(limits.clone()), &mut model);
@@ -270,14 +285,16 @@ fn is_same(write: &Write, written: &Written) -> bool {
 fn is_right(write: &Write) -> bool {
     match write.kept {
         Kept::Until(time) => time > 0,
-        Kept::For(time) => time > 0 && is_readable(&write.state),
+        Kept::For(time) => time > 0 && (write.state.is_empty() || is_readable(&write.state)),
         Kept::Gone => write.state.is_empty(),
     }
 }
 
-/// Whether the entry of a log is a few plain numbers.
-fn is_readable(entry: &[u8]) -> bool {
-    entry
+/// Whether an element of a log is a few plain numbers.
+fn is_readable(element: &[u8]) -> bool {
+    element
+        .strip_prefix(b"x ")
+        .unwrap_or(element)
         .split(|byte| *byte == b' ')
         .all(|word| !word.is_empty() && word.iter().all(u8::is_ascii_digit))
 }

@@ -21,13 +21,15 @@ pub struct Step {
     pub times: u32,
     /// Whether the costs are not spent, but given back.
     pub gives_back: bool,
+    /// The time of the charge that is settled with these costs; 0: they are no settlement.
+    pub since: u64,
     /// The keys that expire before the script runs.
     pub expire: Vec<String>,
 }
 
 impl Step {
     pub fn ask(now: u64, asked: Vec<Asked>) -> Self {
-        Self { now, asked, times: 1, gives_back: false, expire: Vec::new() }
+        Self { now, asked, times: 1, gives_back: false, since: 0, expire: Vec::new() }
     }
 
     pub fn ask_times(now: u64, asked: Asked, times: u32) -> Self {
@@ -48,12 +50,17 @@ pub struct Asked {
     pub key: String,
     pub quota: Quota,
     pub cost: u64,
+    pub dry_run: bool,
 }
 
 impl Asked {
+    pub fn new(key: String, quota: Quota, cost: u64) -> Self {
+        Self { key, quota, cost, dry_run: false }
+    }
+
     fn question(&self) -> Question<'_> {
         let key = self.key.as_bytes().strip_prefix(&**HEAD).expect("a key of the limit");
-        Question::new(&HEAD, key, self.quota, self.cost)
+        Question { dry_run: self.dry_run, ..Question::new(&HEAD, key, self.quota, self.cost) }
     }
 }
 
@@ -71,7 +78,7 @@ pub struct Outcome {
 /// What a script wrote to a key.
 #[derive(Debug)]
 pub struct Write {
-    /// The value, or the entry of a log; nothing where it deleted the log.
+    /// The value, or the last element of a log that was written; nothing where it deleted the log.
     pub state: Vec<u8>,
     pub kept: Kept,
 }
@@ -160,6 +167,10 @@ impl Lab {
 pub fn words(scripts: &Scripts, by: By, step: &Step) -> Vec<String> {
     let (mut command, questions) = (Vec::new(), step.asked.iter().map(Asked::question));
     match (step.gives_back, step.times) {
+        (is_less, _) if step.since > 0 => {
+            let question = Question { since: step.since, ..step.asked[0].question() };
+            scripts.encode_settlement(&mut command, by, question, is_less);
+        }
         (true, _) => scripts.encode_refund(&mut command, by, questions),
         (false, 1) => scripts.encode_charges(&mut command, by, questions),
         (false, times) => {
@@ -198,7 +209,11 @@ local function production()
 end
 local reply, lengths = production(), {{}}
 for i, key in ipairs(KEYS) do
-  lengths[i] = real.call('TYPE', key).ok == 'list' and real.call('LLEN', key) or 0
+  lengths[i] = 0
+  if real.call('TYPE', key).ok == 'list' then
+    local heads = string.sub(real.call('LINDEX', key, 0), 1, 1) == 'x' and 1 or 0
+    lengths[i] = real.call('LLEN', key) - heads
+  end
 end
 return {{reply, calls, lengths}}"
     )
@@ -215,7 +230,7 @@ pub fn read(step: &Step, value: &Value) -> Vec<Option<Verdict>> {
     let mut frame = Vec::new();
     encode(&mut frame, value);
     let Ok(Reply::Script(found)) = reply::parse(&frame) else { panic!("no answer: {value:?}") };
-    if step.gives_back {
+    if step.gives_back || step.since > 0 {
         let own = |entry| match entry {
             Entry::Integers(integers) => Some(Verdict::from_reply(integers).expect("a verdict")),
             Entry::Stored(_) => None,
@@ -258,8 +273,8 @@ fn encode(frame: &mut Vec<u8>, value: &Value) {
 
 /// What the calls wrote. They must be one TIME, no more than one GET a limit, and then at most
 /// one SET a key. A log is searched at any time, and written by itself: to correct it after a step
-/// of the clock, all of it; and at the end, what was forgotten or given back, and one entry, if
-/// any is left.
+/// of the clock, all of it; and at the end, what was forgotten or given back, one entry, and what goes
+/// before them, if any is left.
 fn writes(calls: &[Call], now: u64) -> BTreeMap<String, Write> {
     let words: Vec<Vec<&[u8]>> =
         calls.iter().map(|call| call.iter().map(Vec::as_slice).collect()).collect();
@@ -277,15 +292,17 @@ fn writes(calls: &[Call], now: u64) -> BTreeMap<String, Write> {
                 ends = true;
                 rest
             }
-            [[b"DEL", log] | [b"LTRIM", log, _, _], [b"RPUSH", same, _], ..] if log == same => {
-                &calls[1..]
-            }
-            [[b"DEL", log], rest @ ..] => {
+            [[b"DEL" | b"LPOP", log] | [b"LTRIM", log, _, _], rest @ ..] => {
                 note(&mut writes, log, b"", Kept::Gone);
                 rest
             }
-            [[b"RPUSH", log, entry], [b"PEXPIRE", key, ttl], rest @ ..] if log == key => {
-                note(&mut writes, log, entry, Kept::For(number(ttl)));
+            [[b"RPUSH" | b"LPUSH", log, element] | [b"LSET", log, _, element], rest @ ..] => {
+                note(&mut writes, log, element, Kept::Gone);
+                rest
+            }
+            [[b"PEXPIRE", log, ttl], rest @ ..] => {
+                let write = writes.get_mut(text(log)).expect("a change before");
+                write.kept = Kept::For(number(ttl));
                 rest
             }
             _ => panic!("the next of {calls:?}"),

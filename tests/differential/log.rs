@@ -18,7 +18,7 @@ fn quota(algorithm: Algorithm, limit: u64) -> Quota {
 }
 
 fn step(algorithm: Algorithm, limit: u64, now: u64, cost: u64) -> Step {
-    Step::ask(now, vec![Asked { key: KEY.to_owned(), quota: quota(algorithm, limit), cost }])
+    Step::ask(now, vec![Asked::new(KEY.to_owned(), quota(algorithm, limit), cost)])
 }
 
 /// Spends all of the limit, one by one and evenly over the minute before `NOW`.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rate_limit_core::algorithm::{Algorithm, State, Stored};
-use rate_limit_core::decision::Verdict;
+use rate_limit_core::decision::{Retry, Verdict};
 use rate_limit_core::limit::Quota;
 
 use crate::lab::{Asked, Kept, Step};
@@ -52,14 +52,15 @@ impl Model {
     }
 
     /// Whether the key would be gone by now. One whose quota was changed since is left out: how
-    /// long it is kept is no longer how long it takes to become whole.
+    /// long it is kept is no longer how long it takes to become whole. So is one of which a block is
+    /// written: that leaves the state as it is, even if it is as good as none.
     pub fn may_expire(&self, asked: &Asked, now: u64) -> bool {
         let expired = |last: &Last| last.quota == asked.quota && now >= last.expiry;
-        self.last.get(&asked.key).is_some_and(expired)
+        asked.quota.block() == 0 && self.last.get(&asked.key).is_some_and(expired)
     }
 
     /// Decides all or nothing, as `several.lua` does, which for one limit is as `single.lua` does;
-    /// or gives all back. What is asked several times at once is decided one by one.
+    /// or gives all back, or settles. What is asked several times at once is decided one by one.
     ///
     /// A key that expires at this step is still known here: that must make no difference.
     pub fn decide(&mut self, step: &Step) -> Expected {
@@ -75,11 +76,12 @@ impl Model {
 
     fn decide_once(&mut self, step: &Step) -> Expected {
         let before = self.states.clone();
-        let (mut verdicts, mut writes) = self.ask_all(step, |asked| asked.cost);
-        if !verdicts.iter().all(|verdict| verdict.allowed) {
+        let (mut verdicts, mut writes) = self.ask_all(step, None);
+        let mut decided = step.asked.iter().zip(&verdicts);
+        if !decided.all(|(asked, verdict)| asked.dry_run || verdict.allowed) {
             // Nobody spends, and all answer for what they hold.
             self.states = before;
-            let (held, kept) = self.ask_all(step, |_| 0);
+            let (held, kept) = self.ask_all(step, Some(&verdicts));
             writes = kept;
             for (verdict, held) in verdicts.iter_mut().zip(held) {
                 verdict.remaining = held.remaining;
@@ -100,41 +102,60 @@ impl Model {
         }
     }
 
-    /// Asks every limit in turn, for these costs. Beside the verdicts come the keys that are to be
+    /// Asks every limit in turn, for their costs, or for nothing, where the request was rejected with
+    /// the verdicts `first`. Beside the verdicts come the keys that are to be
     /// written, with the quota of the last limit to do so, and for how long: that of a request that spends or
     /// gives back, and one where the state did not fit the time or the limit.
     ///
     /// What writes for itself does not see what those before it are about to spend or give back:
     /// for all that share its key it is as one.
-    fn ask_all(&mut self, step: &Step, cost: impl Fn(&Asked) -> u64) -> (Vec<Verdict>, Writes) {
+    fn ask_all(&mut self, step: &Step, first: Option<&[Verdict]>) -> (Vec<Verdict>, Writes) {
         let (mut writes, mut pending) = (Writes::new(), BTreeMap::new());
         let found = self.states.clone();
-        let ask = |asked: &Asked| {
+        let ask = |(index, asked): (usize, &Asked)| {
             let algorithm = asked.quota.algorithm();
             let state = self.states.entry(asked.key.clone()).or_default();
-            let mut cost = cost(asked);
+            let mut cost = if first.is_some() { 0 } else { asked.cost };
+            let earlier = state.clone();
             if algorithm.stores_itself() {
                 *state = found.get(&asked.key).cloned().unwrap_or_default();
                 cost = cost.saturating_add(*pending.get(&asked.key).unwrap_or(&0));
             }
             let before = state.clone();
-            let verdict = match step.gives_back {
-                false => algorithm.decide(state, step.now, &asked.quota, cost),
-                true => {
-                    algorithm.give_back(state, step.now, &asked.quota, cost);
-                    algorithm.decide(state, step.now, &asked.quota, 0)
+            let (now, quota) = (step.now, &asked.quota);
+            let verdict = match (first, step.since, step.gives_back) {
+                (Some(first), ..) => {
+                    let rejects = matches!(first[index].retry, Retry::After(_));
+                    algorithm.decline(state, now, quota, rejects)
+                }
+                (_, 0, false) => algorithm.decide(state, now, quota, cost),
+                (_, 0, true) => {
+                    algorithm.give_back(state, now, quota, cost);
+                    algorithm.decide(state, now, quota, 0)
+                }
+                (_, since, is_less) => {
+                    let change = cost as i64;
+                    let change = if is_less { -change } else { change };
+                    algorithm.settle(state, now, quota, since, change);
+                    algorithm.decide(state, now, quota, 0)
                 }
             };
             let counts = verdict.allowed && cost > 0;
+            let spends = counts && !step.gives_back && step.since == 0;
+            let is_blocked = state.extra.blocked_until != before.extra.blocked_until;
+            let is_pending = algorithm.stores_itself() && pending.contains_key(&asked.key);
             if counts {
                 pending.insert(asked.key.clone(), cost);
             }
-            if counts && !step.gives_back || *state != before {
+            if is_pending && !counts && !is_blocked {
+                // What one before it is about to spend stays as it is.
+                *state = earlier;
+            } else if spends || *state != before {
                 writes.insert(asked.key.clone(), (asked.quota, kept(state, step.now, &verdict)));
             }
             verdict
         };
-        (step.asked.iter().map(ask).collect(), writes)
+        (step.asked.iter().enumerate().map(ask).collect(), writes)
     }
 
     fn written(&self, key: String, (quota, kept): (Quota, Kept)) -> (String, Written) {
@@ -144,7 +165,7 @@ impl Model {
 
     fn length(&self, key: &str) -> usize {
         match self.states.get(key).and_then(|stored| stored.state.as_ref()) {
-            Some(State::Log(log)) => log.len(),
+            Some(State::Log(log, _)) => log.len(),
             _ => 0,
         }
     }
@@ -161,8 +182,8 @@ impl Model {
 /// off.
 fn kept(stored: &Stored, now: u64, verdict: &Verdict) -> Kept {
     match &stored.state {
-        Some(State::Log(log)) if log.is_empty() => Kept::Gone,
-        Some(State::Log(_)) => Kept::For(verdict.reset.div_ceil(1_000)),
+        Some(State::Log(log, _)) if log.is_empty() && verdict.reset == 0 => Kept::Gone,
+        Some(State::Log(..)) => Kept::For(verdict.reset.div_ceil(1_000)),
         _ => Kept::Until((now + verdict.reset.max(1_000)) / 1_000),
     }
 }

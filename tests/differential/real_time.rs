@@ -14,7 +14,7 @@ use crate::lab::{Asked, Step, read, words};
 /// One unit a `period`, and no more than one.
 fn asked(algorithm: Algorithm, period: &str) -> Asked {
     let quota = quota(algorithm, 1, period);
-    Asked { key: format!("rl:default:{algorithm:?}"), quota, cost: 1 }
+    Asked::new(format!("rl:default:{algorithm:?}"), quota, 1)
 }
 
 /// So many a `period`, unless the algorithm is for months, and no more than so many.
@@ -117,7 +117,7 @@ fn what_is_given_back_in_part_keeps_its_time() {
     let (redis, scripts) = (Redis::start(), Scripts::new());
     for algorithm in Algorithm::ALL {
         let quota = quota(algorithm, 9, "52w");
-        let of = |cost| [Asked { key: format!("rl:default:{algorithm:?}"), quota, cost }];
+        let of = |cost| [Asked::new(format!("rl:default:{algorithm:?}"), quota, cost)];
         ask(&redis, &scripts, By::Source, &of(7));
         let verdict = give_back(&redis, &scripts, &of(3))[0];
         assert_eq!(verdict.remaining, 5, "{algorithm:?}");

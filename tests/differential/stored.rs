@@ -34,13 +34,13 @@ const KEY: &str = "rl:default:k";
 
 /// Asks for `cost` at `now`.
 fn ask(lab: &mut Lab, now: u64, quota: Quota, cost: u64) -> RedisResult<Verdict> {
-    let step = Step::ask(now, vec![Asked { key: KEY.to_owned(), quota, cost }]);
+    let step = Step::ask(now, vec![Asked::new(KEY.to_owned(), quota, cost)]);
     lab.try_run(&[step]).map(|outcomes| outcomes[0].verdicts[0].expect("a verdict"))
 }
 
 /// Gives `cost` back at `now`, and asks what there is then.
 fn give_back(lab: &mut Lab, now: u64, quota: Quota, cost: u64) -> RedisResult<Verdict> {
-    lab.try_run(&[Step::give_back(now, vec![Asked { key: KEY.to_owned(), quota, cost }])])?;
+    lab.try_run(&[Step::give_back(now, vec![Asked::new(KEY.to_owned(), quota, cost)])])?;
     ask(lab, now, quota, 0)
 }
 

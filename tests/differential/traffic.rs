@@ -45,6 +45,8 @@ pub struct Traffic {
     clients: Vec<Client>,
     /// How many keys there have been.
     keys: u64,
+    /// Whether there are settlements, blocks and dry runs.
+    is_extended: bool,
     last: Option<(Asked, Verdict)>,
 }
 
@@ -55,9 +57,11 @@ struct Client {
 }
 
 impl Traffic {
-    /// Traffic of one client for each of `algorithms`.
-    pub fn new(rng: Rng, algorithms: &[Algorithm]) -> Self {
-        let mut traffic = Self { rng, now: START, clients: Vec::new(), keys: 0, last: None };
+    /// Traffic of one client for each of `algorithms`; with settlements, blocks and dry runs, if it
+    /// `is_extended`.
+    pub fn new(rng: Rng, algorithms: &[Algorithm], is_extended: bool) -> Self {
+        let (now, clients) = (START, Vec::new());
+        let mut traffic = Self { rng, now, clients, keys: 0, is_extended, last: None };
         for algorithm in algorithms {
             let client = traffic.client(*algorithm);
             traffic.clients.push(client);
@@ -71,8 +75,9 @@ impl Traffic {
         self.change_clients(model);
         let asked: Vec<Asked> = (0..limits).map(|_| self.asked()).collect();
         let gives_back = self.rng.u32(0..100) < 15;
-        let times = self.times(&asked, gives_back);
-        let step = Step { gives_back, times, ..Step::ask(self.now, asked) };
+        let since = if asked.len() == 1 { self.since() } else { 0 };
+        let times = if since > 0 { 1 } else { self.times(&asked, gives_back) };
+        let step = Step { gives_back, since, times, ..Step::ask(self.now, asked) };
         let expire = self.clients.iter().map(|client| client.key.clone());
         let gone = |key: &String| {
             let mut asked = step.asked.iter().filter(|asked| asked.key == *key).peekable();
@@ -91,7 +96,7 @@ impl Traffic {
 
     fn client(&mut self, algorithm: Algorithm) -> Client {
         self.keys += 1;
-        Client { key: format!("rl:default:{}", self.keys), quota: quota(&mut self.rng, algorithm) }
+        Client { key: format!("rl:default:{}", self.keys), quota: self.quota(algorithm) }
     }
 
     /// Now and then a client is a new one, or its limit is changed.
@@ -103,7 +108,11 @@ impl Traffic {
                 model.forget(&self.clients[index].key);
                 self.clients[index] = self.client(algorithm);
             }
-            1..5 => self.clients[index].quota = quota(&mut self.rng, algorithm),
+            1..5 => self.clients[index].quota = self.quota(algorithm),
+            6..10 if self.is_extended => {
+                let block = if self.rng.bool() { magnitude(&mut self.rng, DAY) } else { 0 };
+                self.clients[index].quota = self.clients[index].quota.with_block(block);
+            }
             5 => self.clients[index].quota = self.another_limit(self.clients[index].quota),
             _ => (),
         }
@@ -112,7 +121,19 @@ impl Traffic {
     fn asked(&mut self) -> Asked {
         let client = &self.clients[self.rng.usize(0..self.clients.len())];
         let (key, quota) = (client.key.clone(), client.quota);
-        Asked { key, quota, cost: self.cost(quota.limit()) }
+        let dry_run = self.is_extended && quota.block() == 0 && self.rng.u32(0..100) < 20;
+        Asked { dry_run, ..Asked::new(key, quota, self.cost(quota.limit())) }
+    }
+
+    /// Now and then something is settled: what was charged a moment ago, or long before.
+    fn since(&mut self) -> u64 {
+        match self.rng.u32(0..100) {
+            _ if !self.is_extended => 0,
+            0..20 => self.now,
+            20..25 => self.now - magnitude(&mut self.rng, self.now / 2),
+            25..30 => self.now - self.rng.u64(0..2 * DAY),
+            _ => 0,
+        }
     }
 
     /// Now and then a limit is asked more than once at a time.
@@ -184,7 +205,22 @@ impl Traffic {
 
     fn another_limit(&mut self, quota: Quota) -> Quota {
         let limit = self.rng.u64(1..=quota.limit() * 2).min(MAX_EXACT);
-        Quota::new(quota.algorithm(), quota.rate(), limit).unwrap_or(quota)
+        let other = Quota::new(quota.algorithm(), quota.rate(), limit);
+        let other = other.ok().filter(|other| self.is_possible(other));
+        other.map_or(quota, |other| other.with_block(quota.block()))
+    }
+
+    fn quota(&mut self, algorithm: Algorithm) -> Quota {
+        loop {
+            let quota = quota(&mut self.rng, algorithm);
+            if self.is_possible(&quota) {
+                return quota;
+            }
+        }
+    }
+
+    fn is_possible(&self, quota: &Quota) -> bool {
+        !self.is_extended || quota.check_settle().is_ok()
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::sync::LazyLock;
 
 use rate_limit_core::algorithm::{self, Algorithm, State};
-use rate_limit_core::decision::Verdict;
+use rate_limit_core::decision::{Retry, Verdict};
 use rate_limit_core::limit::Quota;
 use rate_limit_core::rate::{MILLISECOND, Rate, SECOND};
 use rate_limit_core::redis::script::{Script, Scripts};
@@ -90,13 +90,14 @@ struct Limit<'a> {
     cost: u64,
     /// The time of the charge that is settled; 0: this is no settlement.
     since: u64,
+    dry_run: bool,
 }
 
 impl<'a> Limit<'a> {
-    /// `KEYS`: one. `ARGV`: limit, period, count, times, cost, block, since; those at the end that are
-    /// 1, and of the last two 0, may be missing.
+    /// `KEYS`: one. `ARGV`: limit, period, count, times, cost, block, since, dry_run; those at the end
+    /// that are 1, and of the last three 0, may be missing.
     fn single(algorithm: Algorithm, command: &Command<'a>) -> (Self, u32) {
-        assert!((6..=11).contains(&command.len()) && command.number(2) == 1, "{command:?}");
+        assert!((6..=12).contains(&command.len()) && command.number(2) == 1, "{command:?}");
         let argument = |index| match index {
             _ if index < command.len() => command.word(index),
             ..9 => b"1",
@@ -108,15 +109,16 @@ impl<'a> Limit<'a> {
         let quota = quota(algorithm, limit, period, count).with_block(block);
         assert!(times == 1 || !gives_back && !algorithm.stores_itself(), "{command:?}");
         assert!(times == 1 || since == 0, "{command:?}");
-        (Self { key: command.word(3), quota, gives_back, cost, since }, times as u32)
+        let key = command.word(3);
+        (Self { key, quota, gives_back, cost, since, dry_run: false }, times as u32)
     }
 
-    /// `ARGV`, five for each of `KEYS`: algorithm, cost, limit, period, count; or for each two more:
-    /// block, since.
+    /// `ARGV`, five for each of `KEYS`: algorithm, cost, limit, period, count; or for each three more:
+    /// block, since, dry_run.
     fn several(command: &Command<'a>) -> Vec<Self> {
         let keys = command.number(2) as usize;
         let width = (command.len() - 3) / keys - 1;
-        assert!(matches!(width, 5 | 7), "{command:?}");
+        assert!(matches!(width, 5 | 8), "{command:?}");
         assert_eq!(command.len(), 3 + (1 + width) * keys, "{command:?}");
         let limit = |index: usize| {
             let first = 3 + keys + width * index;
@@ -127,7 +129,8 @@ impl<'a> Limit<'a> {
             let [limit, period, count] = [2, 3, 4].map(|offset| command.number(first + offset));
             let more = |offset| if width > 5 { command.number(first + offset) } else { 0 };
             let quota = quota(algorithm, limit, period, count).with_block(more(5));
-            Self { key: command.word(3 + index), quota, gives_back, cost, since: more(6) }
+            let (key, since, dry_run) = (command.word(3 + index), more(6), more(7) == 1);
+            Self { key, quota, gives_back, cost, since, dry_run }
         };
         (0..keys).map(limit).collect()
     }
@@ -204,8 +207,8 @@ fn stored(
     whole_in: u64,
 ) -> Option<Stored> {
     let (value, last) = match found.state.as_ref()? {
-        State::Log(log) if log.is_empty() => return None,
-        State::Log(_) => {
+        State::Log(log, _) if log.is_empty() && whole_in == 0 => return None,
+        State::Log(..) => {
             let last = now / MILLISECOND + whole_in.div_ceil(MILLISECOND);
             (Value::Log(found.clone()), last)
         }
@@ -223,7 +226,7 @@ fn packed(algorithm: Algorithm, state: &State, extra: algorithm::Extra) -> Box<[
         State::Bucket(tokens, last) => [*tokens, last.micros, last.part],
         State::Arrival(tat) => [tat.micros, tat.part, 0],
         State::Window(window, current, previous) => [*window, *current, *previous],
-        State::Log(_) => panic!("{algorithm:?} keeps no log"),
+        State::Log(..) => panic!("{algorithm:?} keeps no log"),
     };
     let algorithm::Extra { held, held_until, debt, blocked_until } = extra;
     let extra = match [held, held_until, debt, blocked_until] {
@@ -277,10 +280,11 @@ fn several(
 ) -> Result<Effects, WrongType> {
     let found: Vec<_> =
         limits.iter().map(|limit| limit.stored(database, now)).collect::<Result<_, _>>()?;
-    let mut round = Round::decide(limits, &found, now, |limit| limit.cost);
-    let pass = round.verdicts.iter().all(|verdict| verdict.allowed);
+    let mut round = Round::decide(limits, &found, now, None);
+    let mut decided = limits.iter().zip(&round.verdicts);
+    let pass = decided.all(|(limit, verdict)| limit.dry_run || verdict.allowed);
     if !pass {
-        let held = Round::decide(limits, &found, now, |_| 0);
+        let held = Round::decide(limits, &found, now, Some(&round.verdicts));
         for (verdict, held) in round.verdicts.iter_mut().zip(held.verdicts) {
             *verdict = Verdict { allowed: verdict.allowed, retry: verdict.retry, ..held };
         }
@@ -295,8 +299,9 @@ fn several(
             _ => resp::nil(out),
         }
     }
-    let charge =
-        |(limit, verdict): (&Limit<'_>, &Verdict)| limit.charge(u32::from(pass), vec![*verdict]);
+    let charge = |(limit, verdict): (&Limit<'_>, &Verdict)| {
+        limit.charge(u32::from(pass && verdict.allowed), vec![*verdict])
+    };
     Ok(Effects {
         charges: limits.iter().zip(&round.verdicts).map(charge).collect(),
         writes: round.writes.into_values().collect(),
@@ -308,25 +313,27 @@ fn integers(out: &mut Vec<u8>, verdict: Verdict) {
     verdict.to_reply().into_iter().for_each(|value| resp::integer(out, value));
 }
 
-/// What several limits decide in turn, for these costs.
+/// What several limits decide in turn.
 struct Round<'a> {
     verdicts: Vec<Verdict>,
     writes: BTreeMap<&'a [u8], Write>,
 }
 
 impl<'a> Round<'a> {
+    /// If the request was rejected with the verdicts `first`, they spend nothing.
     fn decide(
         limits: &[Limit<'a>],
         found: &[algorithm::Stored],
         now: u64,
-        cost: impl Fn(&Limit<'a>) -> u64,
+        first: Option<&[Verdict]>,
     ) -> Self {
         let mut round = Self { verdicts: Vec::new(), writes: BTreeMap::new() };
         // What limits of the same key have stored or spent before.
         let mut states: BTreeMap<&[u8], algorithm::Stored> = BTreeMap::new();
         let mut spent: BTreeMap<&[u8], u64> = BTreeMap::new();
-        for (limit, found) in limits.iter().zip(found) {
-            let (mut state, mut cost) = (found.clone(), cost(limit));
+        for (index, (limit, found)) in limits.iter().zip(found).enumerate() {
+            let mut state = found.clone();
+            let mut cost = if first.is_some() { 0 } else { limit.cost };
             if limit.algorithm().stores_itself() {
                 // It does not see what is not written yet: both are spent as one.
                 cost = cost.saturating_add(spent.get(limit.key).copied().unwrap_or(0));
@@ -334,7 +341,10 @@ impl<'a> Round<'a> {
                 state.clone_from(sharer);
             }
             let before = state.clone();
-            let verdict = limit.decide(&mut state, now, cost);
+            let verdict = match first.map(|first| matches!(first[index].retry, Retry::After(_))) {
+                None => limit.decide(&mut state, now, cost),
+                Some(rejects) => limit.algorithm().decline(&mut state, now, &limit.quota, rejects),
+            };
             if verdict.allowed && cost > 0 {
                 spent.insert(limit.key, cost);
             }

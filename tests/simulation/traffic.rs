@@ -146,7 +146,7 @@ impl Part {
         for byte in definition.head().iter().chain(key) {
             digest = (digest ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
         }
-        Charge { definition, key, quota: *quota, cost: *cost, digest }
+        Charge { definition, key, quota: *quota, cost: *cost, dry_run: false, digest }
     }
 
     pub fn class(&self, worker: ClientId) -> Class {

@@ -515,6 +515,7 @@ impl Worker {
             Action::Send(key) => self.send(key, outside),
             Action::Close(key) => self.close(key, outside),
             Action::Complete(key) => self.complete(key, outside),
+            Action::Settled { .. } => {}
             Action::Count(node) => drop(self.client.take_counts(node)),
             Action::View(_) | Action::Remove(_) | Action::Up(_) | Action::Complain(..) => {}
             Action::Down(node, reason) => {

@@ -12,14 +12,17 @@ end
 
 local ahead = 0
 if not tat or tat < now then
-  part = 0
+  part, debt = 0, 0
 else
   ahead = tat - now
   if part >= count then
     part = count - 1
   end
   local furthest, furthest_part = latest, latest_part
-  if debt > 0 then
+  if ahead < latest or (ahead == latest and part <= latest_part) then
+    -- it was paid
+    debt = 0
+  elseif debt > 0 then
     furthest_part = (limit + debt) * rest % count
     furthest = (limit + debt) * whole + ((limit + debt) * rest - furthest_part) / count
   end
@@ -30,7 +33,7 @@ else
   end
 end
 
-if n and cost > 0 then
+if n and cost > 0 and not (since and since > 0) then
   local parts = (latest - ahead) * count
   local most = math.max(0, math.floor((parts + latest_part - part) / period))
   if parts + count >= 2^53 then

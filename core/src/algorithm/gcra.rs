@@ -28,7 +28,7 @@ pub(super) fn read([micros, part, _]: [u64; 3]) -> Option<State> {
 
 pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
     let (limit, interval) = (quota.limit(), quota.interval());
-    let Arrival { tat, latest, corrected } = arrival(stored, now, quota);
+    let Arrival { tat, latest, debt, corrected } = arrival(stored, now, quota);
     let next = tat.plus(interval, cost);
     let allowed = next <= latest || cost == 0;
     let tat = if allowed { next } else { tat };
@@ -39,7 +39,7 @@ pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) ->
     };
 
     if allowed && cost > 0 || corrected {
-        write(stored, now, quota, tat, 0);
+        write(stored, now, quota, tat, debt);
     }
     Verdict {
         allowed,
@@ -51,11 +51,11 @@ pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) ->
 
 pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
     let interval = quota.interval();
-    let Arrival { tat, corrected, .. } = arrival(stored, now, quota);
+    let Arrival { tat, debt, corrected, .. } = arrival(stored, now, quota);
     let furthest = Moment::at(now).plus(interval, quota.max_spent());
     let later = tat.plus(interval, amount).min(furthest);
     if later > tat || corrected {
-        write(stored, now, quota, later, amount);
+        write(stored, now, quota, later, debt.saturating_add(amount).min(quota.max_debt()));
     }
 }
 
@@ -66,10 +66,10 @@ pub(super) fn give_back(
     amount: u64,
     _since: Option<u64>,
 ) {
-    let Arrival { tat, corrected, .. } = arrival(stored, now, quota);
+    let Arrival { tat, debt, corrected, .. } = arrival(stored, now, quota);
     let earlier = tat.minus(quota.interval(), amount).max(Moment::at(now));
     if earlier < tat || corrected {
-        write(stored, now, quota, earlier, 0);
+        write(stored, now, quota, earlier, debt);
     }
 }
 
@@ -78,6 +78,8 @@ struct Arrival {
     tat: Moment,
     /// The latest that it may be for a request to pass.
     latest: Moment,
+    /// By how many intervals it may be later than that.
+    debt: u64,
     /// What is stored is later than it can be. That is written down even if nothing is spent, or
     /// else nothing would ever pass.
     corrected: bool,
@@ -89,23 +91,18 @@ struct Arrival {
 fn arrival(stored: &Stored, now: u64, quota: &Quota) -> Arrival {
     let (interval, present) = (quota.interval(), Moment::at(now));
     let latest = present.plus(interval, quota.limit());
-    let furthest = present.plus(interval, quota.limit().saturating_add(stored.debt(quota)));
     let tat = match stored.state {
         Some(State::Arrival(tat)) => tat.clamped(interval),
         _ => present,
     };
-    Arrival { tat: tat.clamp(present, furthest), latest, corrected: tat > furthest }
+    let debt = if tat > latest { stored.debt(quota) } else { 0 };
+    let furthest = present.plus(interval, quota.limit().saturating_add(debt));
+    Arrival { tat: tat.clamp(present, furthest), latest, debt, corrected: tat > furthest }
 }
 
-/// Where the arrival time is too far ahead for a request of any cost to pass, `owed` more units than
-/// before may be the reason.
-fn write(stored: &mut Stored, now: u64, quota: &Quota, tat: Moment, owed: u64) {
+fn write(stored: &mut Stored, now: u64, quota: &Quota, tat: Moment, debt: u64) {
     let latest = Moment::at(now).plus(quota.interval(), quota.limit());
-    let debt = match tat > latest {
-        true => stored.debt(quota).saturating_add(owed).min(quota.max_debt()),
-        false => 0,
-    };
-    stored.write(now, State::Arrival(tat), debt);
+    stored.write(now, State::Arrival(tat), if tat > latest { debt } else { 0 });
 }
 
 /// µs from `from` to `to`, rounded up.

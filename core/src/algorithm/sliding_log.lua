@@ -1,23 +1,27 @@
 -- Sliding log: see sliding_log.rs.
 -- Stored: a list of "<micros> <total> <cost>", in order of time; total counts all that was ever
--- written to this list, the entry included.
+-- written to this list, the entry included. Where there is a debt or a block, there is a head before
+-- them: "x <debt> <since> <blocked until>".
 -- It reads and writes the list itself: it gets the key, and answers what writes to it.
-local function sliding_log(key, now, cost, limit, period)
+local function sliding_log(key, now, cost, limit, period, block, since, asked)
+  local call = redis.call
+  local heads, debt, debt_since, blocked_until = 0, 0, 0, 0
+
   local function entry(index)
-    local text = redis.call('LINDEX', key, index)
+    local text = call('LINDEX', key, index < 0 and index or index + heads)
     if not text then
       return nil
     end
     local time, total, spent = string.match(text, '^(%d+) (%d+) (%d+)$')
     if not time then
-      return false
+      return false, text
     end
     return tonumber(time), tonumber(total), tonumber(spent)
   end
 
-  -- the first of length entries for which reached(time, total) holds
-  local function search(length, reached)
-    local low, high = 0, length
+  -- the first entry for which reached(time, total) holds; one past the last, if there is none
+  local function search(reached)
+    local low, high = 0, call('LLEN', key) - heads
     while low < high do
       local middle = math.floor((low + high) / 2)
       if reached(entry(middle)) then
@@ -29,103 +33,224 @@ local function sliding_log(key, now, cost, limit, period)
     return low
   end
 
-  local function write(time, total, spent)
-    redis.call('RPUSH', key, string.format('%d %d %d', time, total, spent))
-    redis.call('PEXPIRE', key, math.ceil((time + period - now) / 1000))
+  local function push(time, total, spent)
+    call('RPUSH', key, string.format('%d %d %d', time, total, spent))
+  end
+
+  -- keeps only the entries from first on, and those before past; -1 for first is none
+  local function trim(first, past)
+    if first == -1 or first == past then
+      call('DEL', key)
+    elseif first > 0 or past then
+      call('LTRIM', key, first, past and past - 1 or -1)
+    end
+  end
+
+  -- writes a change of the entries, and what goes before them, for as long as any of it counts
+  local function write(change, debt, reset)
+    if heads == 1 then
+      call('LPOP', key)
+    end
+    change()
+    heads = (debt > 0 or blocked_until > now) and 1 or 0
+    if heads == 1 then
+      local blocked = blocked_until > now and blocked_until or 0
+      call('LPUSH', key, string.format('x %d %d %d', debt, debt_since, blocked))
+    end
+    if reset > 0 then
+      call('PEXPIRE', key, math.ceil(reset / 1000))
+    end
   end
 
   -- how many entries are to be forgotten, the first one that is not, and the last one
-  local forgotten, spent, total = 0, 0, 0
+  local forgotten, spent, total, owed = 0, 0, 0, 0
   local first_time, first_total, first_spent = entry(0)
   local last_time
+  if first_time == false then
+    local head, made, blocked = string.match(first_total, '^x (%d+) (%d+) (%d+)$')
+    if head then
+      heads, owed, debt_since, blocked_until = 1, head + 0, made + 0, blocked + 0
+      first_time, first_total, first_spent = entry(0)
+    end
+  end
+
+  -- when all of it is forgotten, and the block is over
+  local function whole_in()
+    local reset = math.max(0, blocked_until - now)
+    if spent > 0 then
+      reset = math.max(reset, last_time + period - now)
+    end
+    if debt > 0 then
+      reset = math.max(reset, debt_since + (math.ceil(debt / limit) + 1) * period - now)
+    end
+    return reset
+  end
+
+  local function remaining()
+    return blocked_until > now and 0 or math.max(0, limit - spent - debt)
+  end
+
+  local is_extended = false
+  local longest = now + (block > 0 and block or 3153600000000000)
+  if blocked_until > longest then
+    blocked_until, is_extended = longest, true
+  end
+  debt = math.min(owed, 10 * limit)
   if first_time then
     last_time, total = entry(-1)
     spent = total - first_total + first_spent
-    if last_time > now then
-      -- The clock stepped back, and nothing would be forgotten until it has caught up: all that
-      -- is in the log counts as spent now. That is written down even if nothing is spent.
-      redis.call('DEL', key)
-      write(now, spent, spent)
-      first_time, first_total, first_spent = now, spent, spent
-      last_time, total = now, spent
-    elseif last_time + period <= now then
-      forgotten, spent, total = -1, 0, 0
-    elseif first_time + period <= now then
-      forgotten = search(redis.call('LLEN', key), function(time)
-        return time + period > now
-      end)
-      first_time, first_total, first_spent = entry(forgotten)
-      spent = total - first_total + first_spent
-    end
   elseif first_time == false then
     -- somebody else's list
     forgotten = -1
   end
+  if (first_time and last_time > now) or (debt > 0 and debt_since > now) then
+    -- The clock stepped back, and nothing would be forgotten until it has caught up: all that is in
+    -- the log counts as spent now. That is written down even if nothing is spent.
+    first_time, first_total, first_spent = now, spent, spent
+    last_time, total, owed, debt_since = now, spent, debt, math.min(debt_since, now)
+    write(function()
+      trim(-1)
+      if spent > 0 then
+        push(now, spent, spent)
+      end
+    end, debt, whole_in())
+  elseif first_time and last_time + period <= now then
+    forgotten, spent, total = -1, 0, 0
+  elseif first_time and first_time + period <= now then
+    forgotten = search(function(time)
+      return time + period > now
+    end)
+    first_time, first_total, first_spent = entry(forgotten)
+    spent = total - first_total + first_spent
+  end
+  -- of the debt a limit is forgotten each period, the first one two periods after it was made
+  local made_before = debt_since
+  local periods = math.max(0, math.floor((now - debt_since) / period) - 1)
+  if debt > 0 and periods > 0 then
+    debt, debt_since = math.max(0, debt - periods * limit), debt_since + periods * period
+  end
 
   if cost < 0 then
-    -- no more comes back than was spent
-    cost = math.max(cost, -spent)
-  end
-  if cost < 0 then
-    -- off the newest entries; the last of those that stay may keep a part of what it was
-    spent, total = spent + cost, total + cost
-    local newest, part, reset = forgotten, 0, 0
-    if spent > 0 then
-      newest = search(redis.call('LLEN', key), function(_, reached)
+    if since > 0 and since + period <= now then
+      -- it has been forgotten
+      cost = 0
+    end
+    -- no more comes back than was spent: of the debt first, then off the newest entries, or, of a
+    -- settlement, off the oldest, so that what was spent since is not forgotten earlier for it
+    local paid = math.min(debt, -cost)
+    local back = math.min(spent, -cost - paid)
+    debt, spent = debt - paid, spent - back
+    local function change()
+      trim(forgotten)
+    end
+    if back > 0 and spent == 0 then
+      change = function()
+        trim(-1)
+      end
+    elseif back > 0 and since > 0 then
+      local needed = first_total - first_spent + back
+      local oldest = search(function(_, reached)
+        return reached > needed
+      end)
+      local time, reached = entry(oldest)
+      change = function()
+        trim(oldest)
+        call('LSET', key, 0, string.format('%d %d %d', time, reached, reached - needed))
+      end
+    elseif back > 0 then
+      total = total - back
+      local newest = search(function(_, reached)
         return reached >= total
       end)
       local time, reached, whole = entry(newest)
-      last_time, part, reset = time, whole - (reached - total), time + period - now
+      last_time = time
+      change = function()
+        trim(forgotten, newest)
+        push(time, total, whole - (reached - total))
+      end
     end
-    return 1, math.max(0, limit - spent), reset, 0, function()
-      if newest > forgotten then
-        redis.call('LTRIM', key, forgotten, newest - 1)
-      else
-        redis.call('DEL', key)
-      end
-      if spent > 0 then
-        write(last_time, total, part)
-      end
+    local reset = whole_in()
+    return 1, remaining(), reset, 0, (paid + back > 0 or is_extended) and function()
+      write(change, debt, reset)
     end
   end
 
-  local remaining = math.max(0, limit - spent)
-  local allowed, retry = 1, 0
-  if cost <= remaining then
-    remaining = remaining - cost
-    spent = spent + cost
-    if cost > 0 then
+  if since > 0 then
+    -- what is more than there is, is owed
+    local more = math.min(cost, math.max(0, limit - spent - debt))
+    local owes = math.min(cost - more, 10 * limit - debt)
+    if debt == 0 then
+      debt_since = now
+    end
+    debt, spent, total = debt + owes, spent + more, total + more
+    if more > 0 then
       last_time = now
     end
-  else
+    local reset = whole_in()
+    return 1, remaining(), reset, 0, (more + owes > 0 or is_extended) and function()
+      write(function()
+        trim(forgotten)
+        if more > 0 then
+          push(now, total, more)
+        end
+      end, debt, reset)
+    end
+  end
+
+  local allowed, retry = 1, 0
+  if cost > math.max(0, limit - spent - debt) then
     allowed = 0
     if cost > limit then
       retry = -1
     else
-      -- until entries worth so much have been forgotten
-      local needed = first_total - first_spent + spent + cost - limit
-      if first_total < needed then
-        first_time = entry(search(redis.call('LLEN', key), function(_, reached)
-          return reached >= needed
-        end))
+      -- until so much has been forgotten, of the entries and of the debt
+      local needed, freed, at = spent + debt + cost - limit, 0, now
+      for portion = 0, math.ceil(debt / limit) do
+        freed = math.min(debt, portion * limit)
+        if portion > 0 then
+          at = debt_since + (portion + 1) * period
+        end
+        if needed - freed <= spent then
+          local time = at
+          if needed > freed then
+            local reached = first_total - first_spent + needed - freed
+            local first = first_time
+            if first_total < reached then
+              first = entry(search(function(_, total)
+                return total >= reached
+              end))
+            end
+            time = math.max(at, first + period)
+          end
+          retry = retry == 0 and time - now or math.min(retry, time - now)
+        end
       end
-      retry = first_time + period - now
     end
   end
 
-  local reset = 0
-  if spent > 0 then
-    reset = last_time + period - now
+  local is_blocked = blocked_until > now
+  local rejects = asked and asked > 0 or not asked and retry > 0
+  if rejects and block > 0 and not is_blocked then
+    blocked_until, is_extended = now + block, true
+  end
+  if blocked_until > now and cost > 0 then
+    allowed, retry = 0, retry == -1 and -1 or math.max(retry, blocked_until - now)
   end
   if allowed == 0 or cost == 0 then
-    return allowed, remaining, reset, retry
-  end
-  return allowed, remaining, reset, retry, function()
-    if forgotten == -1 then
-      redis.call('DEL', key)
-    elseif forgotten > 0 then
-      redis.call('LTRIM', key, forgotten, -1)
+    local reset = whole_in()
+    return allowed, remaining(), reset, retry, is_extended and function()
+      -- the entries and the debt stay as they are
+      debt_since = made_before
+      write(function() end, owed, reset)
     end
-    write(now, total + cost, cost)
+  end
+
+  spent, total, last_time = spent + cost, total + cost, now
+  local reset = whole_in()
+  return allowed, remaining(), reset, retry, function()
+    write(function()
+      trim(forgotten)
+      push(now, total, cost)
+    end, debt, reset)
   end
 end

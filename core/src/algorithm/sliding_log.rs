@@ -9,6 +9,9 @@
 //! search it by halves. A request passes only if the log holds no more than `limit`, so there are
 //! never more than `limit` entries, and those of cost 0 are not written.
 //!
+//! A debt is what would be spent later, `limit` each period, the first of it a period after the debt was
+//! made; but it counts at once. It is kept before the entries of the list, as is a block.
+//!
 //! Of any window of one period at most `limit` passes. This is the exact one, and the one that
 //! takes memory for each request: see docs/algorithms.md for how much.
 
@@ -27,89 +30,168 @@ pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     if limit > MAX_LOG { Err(QuotaError::TooLong) } else { Ok((rate.period(), 1)) }
 }
 
-/// Nothing: the log is a list, and only the script reads it.
+/// An empty log: it is a list, and only the script reads it.
 pub(super) fn read(_numbers: [u64; 3]) -> Option<State> {
-    None
+    Some(State::Log(VecDeque::new(), 0))
 }
 
 pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
-    let (limit, (period, _)) = (quota.limit(), quota.terms());
-    let (mut log, stepped_back) = match &stored.state {
-        Some(State::Log(log)) => recall(log, now, period),
-        _ => (VecDeque::new(), false),
-    };
-    let spent: u64 = log.iter().map(|(_, cost)| cost).sum();
-    let remaining = limit.saturating_sub(spent);
+    let limit = quota.limit();
+    let mut log = recall(stored, now, quota);
+    let remaining = log.remaining(quota);
     let allowed = cost <= remaining;
     let retry = match allowed {
         true => Retry::No,
         false if cost > limit => Retry::Never,
-        false => Retry::After(until(&log, spent + cost - limit, now, period)),
+        false => Retry::After(log.until(log.spent() + log.debt + cost - limit, now, quota)),
     };
     let spends = allowed && cost > 0;
     if spends {
-        log.push_back((now, cost));
+        log.entries.push_back((now, cost));
     }
-    let remaining = if allowed { remaining - cost } else { remaining };
-    let reset = log.back().map_or(0, |(time, _)| (time + period).saturating_sub(now));
-    if spends || stepped_back {
-        stored.write(now, State::Log(log), 0);
+    let verdict =
+        Verdict { allowed, remaining: log.remaining(quota), reset: log.reset(now, quota), retry };
+    if spends || log.stepped_back {
+        log.write(stored, now);
     }
-    Verdict { allowed, remaining, reset, retry }
+    verdict
 }
 
 pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
-    let remaining = decide(&mut stored.clone(), now, quota, 0).remaining;
-    decide(stored, now, quota, amount.min(remaining));
+    let mut log = recall(stored, now, quota);
+    let spends = amount.min(log.remaining(quota));
+    let owes = (amount - spends).min(quota.max_debt() - log.debt);
+    if spends > 0 {
+        log.entries.push_back((now, spends));
+    }
+    if log.debt == 0 {
+        log.since = now;
+    }
+    log.debt += owes;
+    if spends + owes > 0 || log.stepped_back {
+        log.write(stored, now);
+    }
 }
 
+/// Of the debt first, then off the newest entries. What is settled comes off the oldest ones, so that
+/// nothing that was spent since is forgotten earlier for it.
 pub(super) fn give_back(
     stored: &mut Stored,
     now: u64,
     quota: &Quota,
     amount: u64,
-    _since: Option<u64>,
+    since: Option<u64>,
 ) {
     let (period, _) = quota.terms();
-    let Some(State::Log(log)) = &stored.state else { return };
-    let (mut log, stepped_back) = recall(log, now, period);
-    let mut left = amount;
-    // Off the newest entries; the last of those that stay may keep a part of what it was.
+    let mut log = recall(stored, now, quota);
+    let is_forgotten = since.is_some_and(|since| since.saturating_add(period) <= now);
+    let amount = if is_forgotten { 0 } else { amount };
+    let mut left = amount - amount.min(log.debt);
+    log.debt = log.debt.saturating_sub(amount);
+    let next = match since {
+        Some(_) => VecDeque::pop_front,
+        None => VecDeque::pop_back,
+    };
     while left > 0
-        && let Some((_, cost)) = log.back_mut()
+        && let Some((time, cost)) = next(&mut log.entries)
     {
-        let given = left.min(*cost);
-        *cost -= given;
-        left -= given;
-        if *cost == 0 {
-            log.pop_back();
+        let kept = cost.saturating_sub(left);
+        left = left.saturating_sub(cost);
+        match since {
+            _ if kept == 0 => {}
+            Some(_) => log.entries.push_front((time, kept)),
+            None => log.entries.push_back((time, kept)),
         }
     }
-    if left < amount || stepped_back {
-        stored.write(now, State::Log(log), 0);
+    if left < amount || log.stepped_back {
+        log.write(stored, now);
     }
 }
 
-/// What is not to be forgotten of a log, and whether the clock stepped back.
-///
-/// If it did, nothing would be forgotten until it has caught up: all that is in the log counts as
-/// spent now. That is written down even if nothing is spent.
-fn recall(log: &VecDeque<(u64, u64)>, now: u64, period: u64) -> (VecDeque<(u64, u64)>, bool) {
-    if log.back().is_some_and(|(time, _)| *time > now) {
-        let spent = log.iter().map(|(_, cost)| cost).sum();
-        return (VecDeque::from([(now, spent)]), true);
-    }
-    (log.iter().filter(|(time, _)| time + period > now).copied().collect(), false)
+/// What is not to be forgotten yet.
+struct Log {
+    entries: VecDeque<(u64, u64)>,
+    debt: u64,
+    since: u64,
+    /// The clock did. Nothing would be forgotten until it has caught up: all that is in the log counts
+    /// as spent now. That is written down even if nothing is spent.
+    stepped_back: bool,
 }
 
-/// µs until entries worth `needed` have been forgotten.
-fn until(log: &VecDeque<(u64, u64)>, needed: u64, now: u64, period: u64) -> u64 {
-    let mut freed = 0;
-    for (time, cost) in log {
-        freed += cost;
-        if freed >= needed {
-            return (time + period).saturating_sub(now);
-        }
+impl Log {
+    fn spent(&self) -> u64 {
+        self.entries.iter().map(|(_, cost)| cost).sum()
     }
-    period
+
+    fn remaining(&self, quota: &Quota) -> u64 {
+        quota.limit().saturating_sub(self.spent()).saturating_sub(self.debt)
+    }
+
+    /// When so many times the limit of the debt has been forgotten: the first a period after it would
+    /// have been spent, which is a period after it was made.
+    fn debt_forgotten(&self, times: u64, quota: &Quota) -> u64 {
+        let (period, _) = quota.terms();
+        self.since.saturating_add((times + 1).saturating_mul(period))
+    }
+
+    /// µs until all of it has been forgotten.
+    fn reset(&self, now: u64, quota: &Quota) -> u64 {
+        let (period, _) = quota.terms();
+        let entries = self.entries.back().map_or(0, |(time, _)| time + period);
+        let debt = match self.debt.div_ceil(quota.limit()) {
+            0 => 0,
+            times => self.debt_forgotten(times, quota),
+        };
+        entries.max(debt).saturating_sub(now)
+    }
+
+    /// µs until `needed` of it has been forgotten.
+    fn until(&self, needed: u64, now: u64, quota: &Quota) -> u64 {
+        let limit = quota.limit();
+        let times = 0..=self.debt.div_ceil(limit);
+        let at = times.filter_map(|times| {
+            let debt = self.debt.min(times * limit);
+            let entries = self.entries_forgotten(needed.saturating_sub(debt), quota)?;
+            Some(if times > 0 { entries.max(self.debt_forgotten(times, quota)) } else { entries })
+        });
+        at.min().unwrap_or(now).saturating_sub(now)
+    }
+
+    /// When entries worth `needed` have been forgotten; `None` if there are not so many.
+    fn entries_forgotten(&self, needed: u64, quota: &Quota) -> Option<u64> {
+        let (period, _) = quota.terms();
+        let mut freed = 0;
+        if needed == 0 {
+            return Some(0);
+        }
+        self.entries.iter().find_map(|(time, cost)| {
+            freed += cost;
+            (freed >= needed).then_some(time + period)
+        })
+    }
+
+    fn write(self, stored: &mut Stored, now: u64) {
+        let since = if self.debt > 0 { self.since } else { 0 };
+        stored.write(now, State::Log(self.entries, since), self.debt);
+    }
+}
+
+fn recall(stored: &Stored, now: u64, quota: &Quota) -> Log {
+    let (limit, (period, _)) = (quota.limit(), quota.terms());
+    let mut log = Log { entries: VecDeque::new(), debt: 0, since: 0, stepped_back: false };
+    let Some(State::Log(entries, since)) = &stored.state else { return log };
+    (log.debt, log.since) = (stored.debt(quota), *since);
+    let is_later = entries.back().is_some_and(|(time, _)| *time > now);
+    if is_later || log.debt > 0 && log.since > now {
+        let spent = entries.iter().map(|(_, cost)| cost).sum();
+        log.entries.extend((spent > 0).then_some((now, spent)));
+        (log.since, log.stepped_back) = (log.since.min(now), true);
+    } else {
+        log.entries.extend(entries.iter().filter(|(time, _)| time + period > now));
+    }
+    // A limit of the debt each period.
+    let times = (now.saturating_sub(log.since) / period).saturating_sub(1);
+    log.debt = log.debt.saturating_sub(times.saturating_mul(limit));
+    log.since = log.since.saturating_add(times.saturating_mul(period));
+    log
 }

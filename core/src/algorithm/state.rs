@@ -24,8 +24,8 @@ pub enum State {
     Arrival(Moment),
     /// Of the windows: the number of a window, what was spent in it, and in the one before.
     Window(u64, u64, u64),
-    /// Of the log: when and how much, in order of time.
-    Log(VecDeque<(u64, u64)>),
+    /// Of the log: when and how much, in order of time; and since when there is a debt, else 0.
+    Log(VecDeque<(u64, u64)>, u64),
 }
 
 /// What is kept beside the state of an algorithm. It is stored if and only if one of the numbers

@@ -25,6 +25,13 @@ pub enum Action {
     Close(ConnectionKey),
     /// The request has an [outcome](super::Client::outcome).
     Complete(RequestKey),
+    /// A [settlement](super::Client::settle) with this `tag` has ended.
+    Settled {
+        /// That of the settlement.
+        tag: u64,
+        /// Whether it was settled; else it may be lost.
+        is_settled: bool,
+    },
     /// Take the [counts](super::Client::take_counts) of the node.
     Count(NodeKey),
     /// The [view](super::Node::view) of the node has changed.

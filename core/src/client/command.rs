@@ -42,8 +42,33 @@ pub struct Charge<'a> {
     pub quota: Quota,
     /// What the request spends.
     pub cost: u64,
+    /// Whether the limit spends if it allows the request, but lets it pass in any case.
+    pub dry_run: bool,
     /// A number that is another for other keys, limits and quotas, as good as always.
     pub digest: u64,
+}
+
+/// What a charge has really cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// Redis's time of the charge: [`Answer::now`](super::Answer::now).
+    pub since: u64,
+    /// How much more than the charge it has cost; below zero, how much less.
+    pub change: i64,
+    /// Any number that the owner knows it by.
+    pub tag: u64,
+}
+
+/// What a command is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Requests are charged.
+    #[default]
+    Charge,
+    /// What was charged is given back.
+    Refund,
+    /// The only charge is settled; its cost is by how much.
+    Settle(Settlement),
 }
 
 /// A command.
@@ -54,8 +79,7 @@ pub(super) struct Command {
     keys: Vec<u8>,
     /// Who waits for it. Several only where there is one charge: then each is charged once.
     pub(super) members: Vec<Member>,
-    /// It gives back what was charged.
-    pub(super) is_refund: bool,
+    pub(super) purpose: Purpose,
     /// Of the only charge.
     pub(super) digest: u64,
     pub(super) slot: u16,
@@ -81,6 +105,7 @@ struct Own {
     key_end: usize,
     quota: Quota,
     cost: u64,
+    dry_run: bool,
 }
 
 /// A request that waits for a command.
@@ -119,7 +144,7 @@ impl Recycle for Command {
         self.charges.clear();
         self.keys.clear();
         self.members.clear();
-        self.is_refund = false;
+        self.purpose = Purpose::Charge;
         self.stage = Stage::Unsent;
         self.by = By::Sha;
         self.is_asking = false;
@@ -138,6 +163,7 @@ impl Command {
             key_end: self.keys.len(),
             quota: charge.quota,
             cost: charge.cost,
+            dry_run: charge.dry_run,
         });
         self.digest = charge.digest;
     }
@@ -153,16 +179,14 @@ impl Command {
         self.charges.iter().map(move |own| {
             let key = self.keys.get(start..own.key_end).unwrap_or_default();
             start = own.key_end;
-            let Own { definition, quota, cost, .. } = own;
-            Charge { definition, key, quota: *quota, cost: *cost, digest: self.digest }
+            own.charge(key, self.digest)
         })
     }
 
     /// The only charge, if there is one only.
     pub(super) fn single(&self) -> Option<Charge<'_>> {
-        let [Own { definition, quota, cost, .. }] = self.charges.as_slice() else { return None };
-        let (quota, cost, digest) = (*quota, *cost, self.digest);
-        Some(Charge { definition, key: &self.keys, quota, cost, digest })
+        let [own] = self.charges.as_slice() else { return None };
+        Some(own.charge(&self.keys, self.digest))
     }
 
     /// The charges as scripts take them.
@@ -172,7 +196,7 @@ impl Command {
 
     /// Whether other requests for the same charge may be put into it.
     pub(super) fn is_shareable(&self) -> bool {
-        !self.is_refund
+        self.purpose == Purpose::Charge
             && !self.is_asking
             && self.single().is_some_and(|charge| charge.quota.algorithm().is_repeatable())
     }
@@ -185,6 +209,7 @@ impl Command {
                     && own.key == charge.key
                     && own.quota == charge.quota
                     && own.cost == charge.cost
+                    && own.dry_run == charge.dry_run
             })
     }
 
@@ -198,7 +223,15 @@ impl Command {
         let single = self.single();
         let times = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
         match single {
-            _ if self.is_refund => scripts.encode_refund(out, self.by, self.questions()),
+            _ if self.purpose == Purpose::Refund => {
+                scripts.encode_refund(out, self.by, self.questions());
+            }
+            Some(charge)
+                if let Purpose::Settle(Settlement { since, change, .. }) = self.purpose =>
+            {
+                let question = Question { since, ..question(charge) };
+                scripts.encode_settlement(out, self.by, question, change < 0);
+            }
             Some(charge) if times > 1 => {
                 scripts.encode_repeated(out, self.by, question(charge), times);
             }
@@ -217,7 +250,7 @@ impl Command {
     /// member. `false`, and none is read, if the reply is not one to this command.
     pub(super) fn read(&self, found: ScriptReply<'_>, mut add: impl FnMut(Verdict)) -> bool {
         match self.single() {
-            _ if self.is_refund => true,
+            _ if self.purpose != Purpose::Charge => true,
             Some(charge) => {
                 let times = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
                 answer::repeated(found, &question(charge), times, |_, verdict| add(verdict))
@@ -226,16 +259,19 @@ impl Command {
         }
     }
 
-    /// The command that gives back what this one charges a request.
-    pub(super) fn refund(&self) -> Self {
-        let (charges, keys) = (self.charges.clone(), self.keys.clone());
-        Self { charges, keys, slot: self.slot, is_refund: true, ..Self::default() }
+    /// The command that gives back what this one has charged a request that got these verdicts.
+    pub(super) fn refund(&self, verdicts: &[Verdict]) -> Self {
+        let (slot, purpose) = (self.slot, Purpose::Refund);
+        let mut refund = Self { slot, purpose, ..Self::default() };
+        let charged = self.charges().zip(verdicts).filter(|(_, verdict)| verdict.allowed);
+        charged.for_each(|(charge, _)| refund.add(&charge));
+        refund
     }
 
     /// A command for each charge of this one.
     pub(super) fn divide(&self) -> Vec<Self> {
         let single = |charge: Charge<'_>| {
-            let mut part = Self { slot: self.slot, is_refund: self.is_refund, ..Self::default() };
+            let mut part = Self { slot: self.slot, purpose: self.purpose, ..Self::default() };
             part.add(&charge);
             part
         };
@@ -243,7 +279,14 @@ impl Command {
     }
 }
 
+impl Own {
+    fn charge<'a>(&'a self, key: &'a [u8], digest: u64) -> Charge<'a> {
+        let Self { definition, quota, cost, dry_run, .. } = self;
+        Charge { definition, key, quota: *quota, cost: *cost, dry_run: *dry_run, digest }
+    }
+}
+
 fn question(charge: Charge<'_>) -> Question<'_> {
-    let Charge { definition, key, quota, cost, .. } = charge;
-    Question::new(&definition.head, key, quota, cost)
+    let Charge { definition, key, quota, cost, dry_run, .. } = charge;
+    Question { dry_run, ..Question::new(&definition.head, key, quota, cost) }
 }

@@ -1,11 +1,11 @@
 //! Replies, and what follows from them.
 
-use super::Client;
-use super::command::{Command, Member, Stage};
+use super::command::{Member, Purpose, Settlement, Stage};
 use super::connection::{Connection, Fault, Incoming};
 use super::in_flight::{Owner, Sent};
 use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::request::{self, Error};
+use super::{Action, Client};
 use crate::decision::Verdict;
 use crate::metrics::ErrorKind;
 use crate::rate::MILLISECOND;
@@ -140,7 +140,10 @@ impl Client {
         verdicts.clear();
         let charged_at = found.now();
         let is_understood = command.read(found, |verdict| verdicts.push(verdict));
-        if is_understood && command.is_refund {
+        if is_understood && command.purpose != Purpose::Charge {
+            if let Purpose::Settle(Settlement { tag, .. }) = command.purpose {
+                self.actions.push_back(Action::Settled { tag, is_settled: true });
+            }
             self.commands.remove(key);
         } else if is_understood {
             let count = command.len();
@@ -175,18 +178,20 @@ impl Client {
         now: u64,
     ) {
         let Some(request) = self.requests.get_mut(member.request) else { return };
-        let is_charged = verdicts.iter().all(|verdict| verdict.allowed);
-        if request.stage == request::Stage::Released && is_charged {
-            self.refund_command(key, now);
+        if request.stage == request::Stage::Released {
+            if request.passes(member.first, verdicts) {
+                self.refund_command(key, verdicts, now);
+            }
         } else {
             request.on_verdicts(member.first, verdicts, node, charged_at);
         }
-        self.settle(member, Ok(()));
+        self.conclude(member, Ok(()));
     }
 
     /// Gives back what a command has charged for a request that was rejected meanwhile.
-    fn refund_command(&mut self, key: CommandKey, now: u64) {
-        if let Some(refund) = self.commands.get(key).map(Command::refund) {
+    fn refund_command(&mut self, key: CommandKey, verdicts: &[Verdict], now: u64) {
+        let refund = self.commands.get(key).map(|command| command.refund(verdicts));
+        if let Some(refund) = refund.filter(|refund| refund.len() > 0) {
             let refund = self.commands.insert(refund);
             self.route(refund, now);
         }
@@ -268,10 +273,10 @@ impl Client {
     /// after a moment, for as long as a request waits for it.
     fn try_again(&mut self, key: CommandKey, refusal: &Refusal, node: NodeKey, now: u64) {
         let Some(command) = self.commands.get(key) else { return };
-        let is_refund = command.is_refund;
+        let is_charge = command.purpose == Purpose::Charge;
         if command.len() > 1 {
             self.divide(key, now);
-        } else if !is_refund || self.may_move(key) {
+        } else if is_charge || self.may_move(key) {
             self.retry_later(key, now);
         } else {
             self.give_up(key, refusal, node, now);
@@ -293,7 +298,7 @@ impl Client {
         }
         self.commands.remove(key);
         if let Some(member) = member {
-            self.settle(member, Ok(()));
+            self.conclude(member, Ok(()));
         }
     }
 

@@ -43,8 +43,11 @@ pub struct Request {
 pub struct Answer {
     /// What the limit says, if a reply has come.
     pub verdict: Option<Verdict>,
-    /// Whether it was charged: all charges of its command were allowed.
+    /// Whether it was charged: it was allowed, as were all others of its command but those of a
+    /// dry run.
     pub is_charged: bool,
+    /// Whether the request passes whatever the limit says.
+    pub dry_run: bool,
     /// The node that was sent the command, if one was.
     pub node: Option<NodeKey>,
     /// Redis's time of the charge in µs, if a reply has come.
@@ -102,10 +105,17 @@ impl Request {
         node: NodeKey,
         now: u64,
     ) {
-        let is_charged = verdicts.iter().all(|verdict| verdict.allowed);
+        let passes = self.passes(first, verdicts);
         for (answer, verdict) in self.answers.iter_mut().skip(first).zip(verdicts) {
-            *answer = Answer { verdict: Some(*verdict), is_charged, node: Some(node), now };
+            let (verdict, is_charged) = (Some(*verdict), passes && verdict.allowed);
+            *answer = Answer { verdict, is_charged, node: Some(node), now, ..*answer };
         }
+    }
+
+    /// Whether the limits of its charges from the one at `first` let it pass with these verdicts.
+    pub(super) fn passes(&self, first: usize, verdicts: &[Verdict]) -> bool {
+        let mut answers = self.answers.iter().skip(first).zip(verdicts);
+        answers.all(|(answer, verdict)| answer.dry_run || verdict.allowed)
     }
 
     /// Notes why one of its commands has no reply. The first reason is the one to be shown.
@@ -119,8 +129,10 @@ impl Request {
         if self.stage != Stage::Done {
             return None;
         }
-        let is_rejected =
-            self.answers.iter().any(|answer| answer.verdict.is_some_and(|it| !it.allowed));
+        let rejects = |answer: &Answer| {
+            !answer.dry_run && answer.verdict.is_some_and(|verdict| !verdict.allowed)
+        };
+        let is_rejected = self.answers.iter().any(rejects);
         Some(match self.error {
             Some(error) if !is_rejected => Err(error),
             _ => Ok(()),

@@ -1,7 +1,7 @@
 //! From a request to commands, and to the queue of a connection.
 
 use super::coalescer::longest_hold;
-use super::command::{Charge, Command, Member, Stage};
+use super::command::{Charge, Command, Member, Purpose, Settlement, Stage};
 use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey, RequestKey};
 use super::request::{self, Answer, Error, Request};
@@ -19,7 +19,9 @@ impl Client {
         let is_overload = self.requests.len() >= MAX_WAITING;
         let key = self.requests.reuse();
         if let Some(request) = self.requests.get_mut(key) {
-            request.answers.resize(charges.len(), Answer::default());
+            let unanswered =
+                |charge: &Charge<'_>| Answer { dry_run: charge.dry_run, ..Answer::default() };
+            request.answers.extend(charges.iter().map(unanswered));
             // Until all commands are on their way it has no outcome.
             request.open = 1;
         }
@@ -83,11 +85,28 @@ impl Client {
 
     /// Gives back what was charged. Nobody waits for it, and it is sent once.
     pub fn refund(&mut self, charge: &Charge<'_>, now: u64) {
+        self.send_once(charge, Purpose::Refund, now);
+    }
+
+    /// Settles what was charged: charges or gives back the difference to what it has really cost.
+    /// Nobody waits for it, and it is sent once. An [`Action::Settled`] follows.
+    pub fn settle(&mut self, charge: &Charge<'_>, settlement: Settlement, now: u64) {
+        let Settlement { change, tag, .. } = settlement;
+        match change {
+            0 => self.actions.push_back(Action::Settled { tag, is_settled: true }),
+            _ => {
+                let difference = Charge { cost: change.unsigned_abs(), ..*charge };
+                self.send_once(&difference, Purpose::Settle(settlement), now);
+            }
+        }
+    }
+
+    fn send_once(&mut self, charge: &Charge<'_>, purpose: Purpose, now: u64) {
         let slot = self.slot_of(charge);
         let key = self.commands.reuse();
         if let Some(command) = self.commands.get_mut(key) {
             command.add(charge);
-            command.is_refund = true;
+            command.purpose = purpose;
             command.slot = slot;
         }
         self.route(key, now);
@@ -118,7 +137,7 @@ impl Client {
             self.count(node, |node| node.count_undecided(1));
             self.on_overload(node);
         }
-        self.settle(member, Err(Error::Overload));
+        self.conclude(member, Err(Error::Overload));
     }
 
     fn on_overload(&mut self, node: NodeKey) {
@@ -325,16 +344,19 @@ impl Client {
     pub(super) fn fail(&mut self, key: CommandKey, error: Error, now: u64) {
         let Some(command) = self.commands.get_mut(key) else { return };
         let members = std::mem::take(&mut command.members);
-        let follower = command.follower;
+        let (follower, purpose) = (command.follower, command.purpose);
         self.commands.remove(key);
-        members.into_iter().for_each(|member| self.settle(member, Err(error)));
+        if let Purpose::Settle(Settlement { tag, .. }) = purpose {
+            self.actions.push_back(Action::Settled { tag, is_settled: false });
+        }
+        members.into_iter().for_each(|member| self.conclude(member, Err(error)));
         if let Some(follower) = follower {
             self.send_held(follower, now);
         }
     }
 
     /// A command of a request has an outcome; its verdicts are noted already.
-    pub(super) fn settle(&mut self, member: Member, outcome: Result<(), Error>) {
+    pub(super) fn conclude(&mut self, member: Member, outcome: Result<(), Error>) {
         let Some(request) = self.requests.get_mut(member.request) else { return };
         request.open = request.open.saturating_sub(1);
         if let Err(error) = outcome {

@@ -65,7 +65,8 @@ impl Played {
         let quota = Quota::new(Algorithm::Gcra, "1r/m".parse().unwrap(), 3).unwrap();
         let key = key.as_bytes();
         let digest = key.iter().fold(0, |sum, byte| sum * 31 + u64::from(*byte));
-        let charge = Charge { definition: &self.definition, key, quota, cost: 1, digest };
+        let charge =
+            Charge { definition: &self.definition, key, quota, cost: 1, dry_run: false, digest };
         self.client.submit(&[charge], TIMEOUT, self.now)
     }
 
@@ -440,6 +441,7 @@ fn the_commands_of_one_request_are_one_failure() {
         key,
         quota,
         cost: 1,
+        dry_run: false,
         digest: u64::from(key[0]),
     };
     let charges = [b"a", b"b", b"c", b"d", b"e"].map(|key| charge(key));

@@ -237,7 +237,7 @@ impl Client {
         let Some(command) = self.commands.get_mut(key) else { return };
         command.members.retain(|member| member.request != first.request);
         let is_unneeded = command.members.is_empty();
-        self.settle(first, Err(Error::Lost));
+        self.conclude(first, Err(Error::Lost));
         match is_unneeded {
             true => self.commands.remove(key),
             false => self.drop_gone(key),

@@ -37,7 +37,8 @@ pub fn verdicts<'q>(
         many = asked.clone().map(pending_entry).collect();
         &mut many[..]
     };
-    let others_allow = asked.clone().filter_map(own_verdict).all(|verdict| verdict.allowed);
+    let enforced = asked.clone().filter(|(question, _)| !question.dry_run);
+    let others_allow = enforced.filter_map(own_verdict).all(|verdict| verdict.allowed);
     transaction::decide(pending, found.now(), others_allow);
     for (index, (asked, entry)) in asked.zip(pending).enumerate() {
         let decided = entry.as_ref().and_then(Pending::verdict);
@@ -104,9 +105,9 @@ fn stored((question, entry): Asked<'_, '_>) -> Stored {
 
 /// The part of a limit that does not store itself in the decision of all.
 fn pending_entry<'q>(asked: Asked<'q, '_>) -> Option<Pending<Key<'q>>> {
-    let Question { head, key, quota, cost, .. } = asked.0;
+    let Question { head, key, quota, cost, dry_run, .. } = asked.0;
     matches!(asked.1, Entry::Stored(_))
-        .then(|| Pending::new(Key { head, key }, quota, cost, stored(asked)))
+        .then(|| Pending::new(Key { head, key }, quota, cost, dry_run, stored(asked)))
 }
 
 /// A Redis key in its two parts, which are compared as one.

@@ -29,6 +29,8 @@ pub struct Question<'a> {
     pub cost: u64,
     /// Redis's time of the charge that is to be settled; 0: this is no settlement.
     pub since: u64,
+    /// Whether it spends if it allows the request, but lets it pass in any case.
+    pub dry_run: bool,
 }
 
 /// How a script is named in a command.
@@ -41,10 +43,10 @@ pub enum By {
     Source,
 }
 
-/// How many arguments there are for each limit, beside its key; and how many more in a command about
-/// blocks or settlements.
+/// How many arguments there are for each limit, beside its key; and how many more where any of
+/// them is not 0.
 const PLAIN: usize = 5;
-const EXTENDED: usize = 2;
+const EXTENDED: usize = 3;
 
 /// The sign of a cost.
 #[derive(Clone, Copy)]
@@ -175,9 +177,9 @@ impl Scripts {
             for value in [question.quota.limit(), period, count] {
                 number(out, ("", value));
             }
-            let extended = question.extended();
-            let extended = if is_extended { &extended[..] } else { &[] };
-            extended.iter().for_each(|value| number(out, ("", *value)));
+            for value in question.extended().into_iter().filter(|_| is_extended) {
+                number(out, ("", value));
+            }
         }
     }
 
@@ -266,7 +268,7 @@ impl Script {
 impl<'a> Question<'a> {
     /// A plain question.
     pub fn new(head: &'a Head, key: &'a [u8], quota: Quota, cost: u64) -> Self {
-        Self { head, key, quota, cost, since: 0 }
+        Self { head, key, quota, cost, since: 0, dry_run: false }
     }
 
     fn key(&self, out: &mut Vec<u8>) {
@@ -284,8 +286,8 @@ impl<'a> Question<'a> {
         let times = if self.cost == 0 { 1 } else { u64::from(times) };
         let plain = |value| ("", value);
         let [limit, period, count, times] = [self.quota.limit(), period, count, times].map(plain);
-        let [block, since] = self.extended().map(plain);
-        let arguments = [limit, period, count, times, sign.of(self.cost), block, since];
+        let [block, since, dry_run] = self.extended().map(plain);
+        let arguments = [limit, period, count, times, sign.of(self.cost), block, since, dry_run];
         let default = |index| plain(if index < PLAIN { 1 } else { 0 });
         let last =
             (2..arguments.len()).rfind(|index| arguments.get(*index) != Some(&default(*index)));
@@ -294,7 +296,7 @@ impl<'a> Question<'a> {
 
     /// The arguments that few commands have.
     fn extended(&self) -> [u64; EXTENDED] {
-        [self.quota.block(), self.since]
+        [self.quota.block(), self.since, u64::from(self.dry_run)]
     }
 }
 

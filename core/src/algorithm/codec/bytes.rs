@@ -54,7 +54,7 @@ mod tests {
             (SlidingWindow, &[9, 8, 7, 6], None),
             (FixedWindow, &[9, 8, 0], Some(State::Window(9, 8, 0))),
             (FixedWindow, &[], None),
-            (SlidingLog, &[9, 8, 7], None),
+            (SlidingLog, &[9, 8, 7], Some(State::Log([].into(), 0))),
         ] {
             let mut bytes: Vec<u8> =
                 numbers.iter().flat_map(|number| number.to_le_bytes()).collect();

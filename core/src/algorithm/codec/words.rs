@@ -67,7 +67,7 @@ impl State {
         match self {
             Self::Arrival(_) => 2,
             Self::Bucket(..) | Self::Window(..) => 3,
-            Self::Log(log) => 1 + 2 * log.len(),
+            Self::Log(log, _) => 1 + 2 * log.len(),
         }
     }
 
@@ -76,8 +76,10 @@ impl State {
             Self::Bucket(tokens, moment) => (BUCKET, [*tokens, moment.micros, moment.part]),
             Self::Arrival(moment) => (ARRIVAL, [moment.micros, moment.part, 0]),
             Self::Window(window, current, previous) => (WINDOW, [*window, *current, *previous]),
-            Self::Log(log) => {
-                let Some(index) = index.checked_sub(1) else { return LOG << NUMBER_BITS };
+            Self::Log(log, since) => {
+                let Some(index) = index.checked_sub(1) else {
+                    return (LOG << NUMBER_BITS) | *since;
+                };
                 let entry = log.get(index / 2).copied().unwrap_or_default();
                 return if index.is_multiple_of(2) { entry.0 } else { entry.1 };
             }
@@ -96,7 +98,7 @@ impl State {
             BUCKET => Self::Bucket(number, Moment { micros: next()?, part: next()? }),
             ARRIVAL => Self::Arrival(Moment { micros: number, part: next()? }),
             WINDOW => Self::Window(number, next()?, next()?),
-            LOG => Self::Log(entries(&mut numbers)?),
+            LOG => Self::Log(entries(&mut numbers)?, number),
             _ => return None,
         };
         numbers.next().is_none().then_some(state)
@@ -138,7 +140,7 @@ mod tests {
             (numbers(), moments()).prop_map(|(tokens, moment)| State::Bucket(tokens, moment)),
             moments().prop_map(State::Arrival),
             (numbers(), numbers(), numbers()).prop_map(|(n, a, b)| State::Window(n, a, b)),
-            entries.prop_map(|log| State::Log(log.into())),
+            (entries, numbers()).prop_map(|(log, since)| State::Log(log.into(), since)),
         ]
     }
 
@@ -192,7 +194,7 @@ mod tests {
 
     #[test]
     fn cut_or_joined_words_are_no_state() {
-        let log = State::Log([(1, 2), (3, 4)].into());
+        let log = State::Log([(1, 2), (3, 4)].into(), 0);
         for state in [State::Bucket(1, Moment::at(2)), State::Window(1, 2, 3), log] {
             for extra in [Extra::default(), Extra { debt: 1, ..Extra::default() }] {
                 let words = Stored { state: Some(state.clone()), extra };

@@ -40,6 +40,10 @@ if block then
     new = struct.pack('<LLL', $state, 0)
   elseif is_extended then
     changed, new, debt = true, string.sub(stored, 1, 24), owed
+    if stored == '' then
+      -- another limit is about to spend too much of this key
+      new = string.rep('\0', 24)
+    end
   end
   if changed then
     if held_until <= now then

@@ -1,12 +1,14 @@
--- Asks several limits, and spends only if all of them allow it.
+-- Asks several limits, and spends only if all of them allow it, those of a dry run left out: if these
+-- allow it too, they spend, and if not, only the others do.
 -- KEYS: one a limit. ARGV, equally many a limit: algorithm, cost, limit, period, count; and, unless
--- they are 0 for all: block, since.
+-- they are 0 for all: block, since, dry_run.
 -- Costs below zero are given back, which is always allowed; so are costs with since: see single.lua.
 -- Answers the time in microseconds, and for each limit in turn what was stored, if anything was;
 -- of one whose algorithm stores itself: allowed, remaining, reset and retry.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local answers, pending, width = {now}, {}, #ARGV / #KEYS
+local is_extended = width > 5
 
 -- Whether limit i lets so much pass, of what it is asked for. Two limits may share a key: the second
 -- one sees what the first is about to spend.
@@ -15,19 +17,22 @@ local function ask(i, cost, asked)
   local name, before = ARGV[a + 1], pending[key]
   local limit, period, count = ARGV[a + 3] + 0, ARGV[a + 4] + 0, ARGV[a + 5] + 0
   local block, since
-  if width > 5 then
+  if is_extended then
     block, since = ARGV[a + 6] + 0, ARGV[a + 7] + 0
   end
   if name == 'sliding_log' then
     -- it reads for itself, and so cannot see what is not written yet: both are spent as one
-    cost = cost + (before and before.cost or 0)
-    local allowed, remaining, reset, retry, store = sliding_log(key, now, cost, limit, period)
+    local spent = before and before.cost or 0
+    cost = cost + spent
+    local first = answers[i + 1]
+    asked = first and math.max(0, first[4])
+    local allowed, remaining, reset, retry, store =
+      sliding_log(key, now, cost, limit, period, block or 0, since or 0, asked)
     if store then
-      pending[key] = {store = store, cost = cost}
+      pending[key] = {store = store, cost = allowed == 1 and cost or spent}
     end
-    local rejected = answers[i + 1]
-    if rejected and rejected[1] == 0 then
-      allowed, retry = 0, rejected[4]
+    if first and first[1] == 0 then
+      allowed, retry = 0, first[4]
     end
     answers[i + 1] = {allowed, remaining, reset, retry}
     return allowed == 1
@@ -54,8 +59,9 @@ end
 
 local pass, allowed = true, {}
 for i = 1, #KEYS do
-  allowed[i] = ask(i, ARGV[(i - 1) * width + 2] + 0)
-  pass = pass and allowed[i]
+  local a = (i - 1) * width
+  allowed[i] = ask(i, ARGV[a + 2] + 0)
+  pass = pass and (allowed[i] or (is_extended and ARGV[a + 8] == '1'))
 end
 if not pass then
   -- nothing is spent: all answer for what they hold
