@@ -143,7 +143,7 @@ impl Model {
             let counts = verdict.allowed && cost > 0;
             let spends = counts && !step.gives_back && step.since == 0;
             let is_blocked = state.extra.blocked_until != before.extra.blocked_until;
-            let is_pending = algorithm.stores_itself() && pending.contains_key(&asked.key);
+            let is_pending = algorithm.stores_itself() && writes.contains_key(&asked.key);
             if counts {
                 pending.insert(asked.key.clone(), cost);
             }

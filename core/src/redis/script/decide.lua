@@ -30,9 +30,9 @@ end
 
 $algorithm
 if block then
-  if cost < asked * (n or 1) and asked <= limit and since == 0 then
+  if cost < asked * (n or 1) and since == 0 then
     allowed = false
-    if block > 0 and not is_blocked then
+    if block > 0 and asked <= limit and not is_blocked then
       blocked_until, is_extended = now + block, true
     end
   end
