@@ -511,6 +511,61 @@ mod tests {
     }
 
     #[test]
+    fn what_was_decided_here_is_settled_here() {
+        for algorithm in Algorithm::ALL {
+            let mut words = vec![0; 1_000];
+            let table = &mut Table::open(&mut words);
+            let rate = if algorithm == Algorithm::CalendarWindow { "5r/month" } else { "5r/d" };
+            let quota = quota(algorithm, rate, 5);
+            verdict(ask(table, START, Mode::Outage, quota, 3));
+            settle(table, START, digest(1), &quota, START, -2);
+            let left = |table: &mut Table<'_>| verdict(ask(table, START, Mode::Outage, quota, 0));
+            assert_eq!(left(table).remaining, 4, "{algorithm:?}");
+            settle(table, START, digest(1), &quota, START, 6);
+            assert_eq!(left(table).remaining, 0, "{algorithm:?}");
+            settle(table, START, digest(1), &quota, START, -3);
+            assert_eq!(left(table).remaining, 1, "{algorithm:?}");
+        }
+    }
+
+    #[test]
+    fn who_exceeds_a_limit_here_is_blocked_here() {
+        for algorithm in Algorithm::ALL {
+            let mut words = vec![0; 1_000];
+            let table = &mut Table::open(&mut words);
+            let rate = if algorithm == Algorithm::CalendarWindow { "2r/month" } else { "2r/s" };
+            let day = 86_400_000_000;
+            let quota = quota(algorithm, rate, 2).with_block(40 * day);
+            verdict(ask(table, START, Mode::Outage, quota, 2));
+            assert!(!verdict(ask(table, START, Mode::Outage, quota, 1)).allowed);
+            let blocked = verdict(ask(table, START + 39 * day, Mode::Outage, quota, 1));
+            assert!(!blocked.allowed && blocked.retry == Retry::After(day), "{algorithm:?}");
+            assert!(verdict(ask(table, START + 40 * day, Mode::Outage, quota, 1)).allowed);
+        }
+    }
+
+    #[test]
+    fn a_dry_run_rejects_nothing_and_spends_alone() {
+        let mut words = vec![0; 1_000];
+        let table = &mut Table::open(&mut words);
+        let (wide, narrow) =
+            (quota(Algorithm::Gcra, "1r/h", 2), quota(Algorithm::TokenBucket, "1r/h", 1));
+        let mut decide = |wide_cost| {
+            let dry = Charge::new(digest(2), narrow, 1).dry_run(true);
+            let mut charges = Charges::from_iter([Charge::new(digest(1), wide, wide_cost), dry]);
+            super::decide(table, START, Mode::Outage, &mut charges);
+            [0, 1]
+                .map(|index: usize| verdict(charges[index].answer()))
+                .map(|verdict| (verdict.allowed, verdict.remaining))
+        };
+        // The one that is enforced rejects it: neither spends.
+        assert_eq!(decide(3), [(false, 2), (true, 1)]);
+        assert_eq!(decide(1), [(true, 1), (true, 0)]);
+        assert_eq!(decide(1), [(true, 0), (false, 0)]);
+        assert_eq!(decide(1), [(false, 0), (false, 0)]);
+    }
+
+    #[test]
     fn on_return_one_limit_may_be_asked_and_another_not() {
         let (mut words, quota) = (vec![0; 1_000], quota(Algorithm::Gcra, "1r/s", 1));
         let table = &mut Table::open(&mut words);

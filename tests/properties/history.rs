@@ -37,6 +37,11 @@ impl Client {
         self.quota.algorithm().give_back(&mut self.stored, self.now, &self.quota, amount);
     }
 
+    /// Settles what was charged at `since`.
+    pub fn settle(&mut self, since: u64, change: i64) {
+        self.quota.algorithm().settle(&mut self.stored, self.now, &self.quota, since, change);
+    }
+
     /// Lets time go by.
     pub fn wait(&mut self, micros: u64) {
         self.now = self.now.saturating_add(micros).min(END);

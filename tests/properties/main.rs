@@ -4,9 +4,11 @@ mod history;
 
 mod allocation;
 mod at_once;
+mod blocks;
 mod calendar;
 mod cell;
 mod clock;
+mod debts;
 mod drift;
 mod even;
 mod give_back;

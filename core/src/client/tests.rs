@@ -20,6 +20,13 @@ struct Played {
     actions: Vec<Action>,
 }
 
+fn charge<'a>(definition: &'a Rc<Definition>, key: &'a str) -> Charge<'a> {
+    let quota = Quota::new(Algorithm::Gcra, "1r/m".parse().unwrap(), 3).unwrap();
+    let key = key.as_bytes();
+    let digest = key.iter().fold(0, |sum, byte| sum * 31 + u64::from(*byte));
+    Charge { definition, key, quota, cost: 1, dry_run: false, digest }
+}
+
 impl Played {
     fn new() -> Self {
         Self::with(|_| ())
@@ -62,12 +69,14 @@ impl Played {
     }
 
     fn submit(&mut self, key: &str) -> RequestKey {
-        let quota = Quota::new(Algorithm::Gcra, "1r/m".parse().unwrap(), 3).unwrap();
-        let key = key.as_bytes();
-        let digest = key.iter().fold(0, |sum, byte| sum * 31 + u64::from(*byte));
-        let charge =
-            Charge { definition: &self.definition, key, quota, cost: 1, dry_run: false, digest };
-        self.client.submit(&[charge], TIMEOUT, self.now)
+        let definition = Rc::clone(&self.definition);
+        self.client.submit(&[charge(&definition, key)], TIMEOUT, self.now)
+    }
+
+    fn settle(&mut self, change: i64) {
+        let definition = Rc::clone(&self.definition);
+        let settlement = Settlement { since: 1_763_683_200_000_007, change, tag: 5 };
+        self.client.settle(&charge(&definition, "a"), settlement, self.now);
     }
 
     fn connection(&self) -> ConnectionKey {
@@ -373,6 +382,52 @@ fn a_request_that_was_rejected_meanwhile_is_refunded_once() {
     played.turn();
     assert_eq!(played.sent(), "");
     assert!(played.client.is_idle());
+}
+
+#[test]
+fn a_charge_is_settled_once() {
+    for change in [3, -3] {
+        let mut played = Played::ready();
+        played.settle(change);
+        played.turn();
+        let sent = played.sent();
+        assert!(sent.contains(&format!("\r\n{change}\r\n")), "{sent}");
+        assert!(sent.contains("\r\n1763683200000007\r\n"), "{sent}");
+        played.receive(FOUND);
+        assert!(played.turn().contains(&Action::Settled { tag: 5, is_settled: true }));
+        assert!(played.client.is_idle());
+    }
+}
+
+#[test]
+fn what_is_worth_its_charge_is_settled_without_a_command() {
+    let mut played = Played::ready();
+    played.settle(0);
+    assert_eq!(played.turn(), [Action::Settled { tag: 5, is_settled: true }]);
+    assert_eq!(played.sent(), "");
+}
+
+#[test]
+fn a_settlement_whose_reply_is_lost_is_not_sent_again() {
+    let mut played = Played::ready();
+    played.settle(3);
+    played.turn();
+    played.sent();
+    let connection = played.connection();
+    played.client.on_lost(connection, &Fault::Closed("closed".to_owned()), played.now);
+    assert!(played.turn().contains(&Action::Settled { tag: 5, is_settled: false }));
+    assert!(played.client.is_idle());
+}
+
+#[test]
+fn the_answer_tells_when_it_was_charged() {
+    let mut played = Played::ready();
+    let request = played.submit("a");
+    played.turn();
+    played.sent();
+    played.receive(FOUND);
+    let [answer] = played.client.answers(request) else { panic!("one answer") };
+    assert!(answer.is_charged && answer.now > 0, "{answer:?}");
 }
 
 #[test]

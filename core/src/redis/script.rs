@@ -392,6 +392,29 @@ mod tests {
     }
 
     #[test]
+    fn extended_arguments_are_sent_where_one_is_not_0() {
+        let plain = question(b"k1", 1);
+        let blocked = Question { quota: plain.quota.with_block(9), ..plain };
+        assert_eq!(words(By::Sha, &[blocked])[4..].join(" "), "100 600000 1 1 1 9");
+        let dry = Question { dry_run: true, ..question(b"k2", 2) };
+        let expected = "rl:a:k1 rl:a:k2 token_bucket 1 100 600000 1 9 0 0 \
+            token_bucket 2 100 600000 1 0 0 1";
+        assert_eq!(words(By::Sha, &[blocked, dry])[3..].join(" "), expected);
+    }
+
+    #[test]
+    fn a_settlement_has_the_time_of_the_charge() {
+        let settled = |is_less| {
+            let mut out = Vec::new();
+            let question = Question { since: 77, ..question(b"k", 3) };
+            Scripts::new().encode_settlement(&mut out, By::Sha, question, is_less);
+            parse(&out)[3..].join(" ")
+        };
+        assert_eq!(settled(false), "rl:a:k 100 600000 1 1 3 0 77");
+        assert_eq!(settled(true), "rl:a:k 100 600000 1 1 -3 0 77");
+    }
+
+    #[test]
     fn what_is_given_back_is_a_cost_below_zero() {
         let (one, two) = (question(b"k1", 10), question(b"k2", u64::MAX));
         let back_of = |questions: &[Question<'_>]| {
