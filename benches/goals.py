@@ -13,6 +13,8 @@ from servers import HERE, Servers
 
 DISTINCT_KEYS = 100_000
 KNOWN_KEYS = 1_000
+# Half of what the limit of each of them allows.
+CLIENTS, CLIENT_RATE = 1_000, 20
 # The script that the module's are compared with.
 BASELINE = HERE / "baseline.lua"
 
@@ -69,12 +71,13 @@ class Case:
         return results
 
 
-def under_load(path: str, keys: int, connections: int | None = None) -> Callable[[Bench, str, int], Record]:
+def under_load(path: str, keys: int, connections: int | None = None, *, draw: str = "even",
+               rate: int = 0) -> Callable[[Bench, str, int], Record]:
     """wrk asks one variant."""
     def measure(bench: Bench, variant: str, number: int) -> Record:
         asks_redis = variant in ("lua", "module")
         return load.wrk(bench.servers, bench.fleet.nginx[variant], path, keys=keys, seconds=bench.settings.seconds,
-                        connections=connections or bench.settings.connections, seed=number,
+                        connections=connections or bench.settings.connections, seed=number, draw=draw, rate=rate,
                         redis=[bench.fleet.redis] if asks_redis else None)
     return measure
 
@@ -109,6 +112,10 @@ CASES = {
                   lambda bench: bench.fleet.spend("/flood", KNOWN_KEYS)),
     "logged": Case("rejected flood, logged", ("none", "limit_req", "module"), under_load("/logged", KNOWN_KEYS),
                    lambda bench: bench.fleet.spend("/flood", KNOWN_KEYS)),
+    "clients": Case(f"{CLIENTS:,} clients at {CLIENT_RATE} requests a second each", VARIANTS,
+                    under_load("/client", CLIENTS, rate=CLIENTS * CLIENT_RATE)),
+    "zipf": Case(f"Zipf over {DISTINCT_KEYS:,} clients", VARIANTS,
+                 under_load("/free", DISTINCT_KEYS, draw="zipf")),
     "latency": Case("one connection", (*VARIANTS, "redis-benchmark"), latency),
     "redis": Case("Redis alone", ("baseline", "token_bucket", "gcra", "baseline alone", "token_bucket alone"),
                   redis_cpu),

@@ -15,12 +15,15 @@ Record = dict[str, float]
 
 
 def wrk(servers: Servers, nginx: Nginx, path: str, *, keys: int, seconds: int, connections: int, seed: int,
-        redis: list[Redis] | None = None, proxy: Server | None = None, cores: str | None = None) -> Record:
-    """Asks for path?k=KEY as fast as it goes. CPU is in µs for each request that wrk counted."""
+        redis: list[Redis] | None = None, proxy: Server | None = None, cores: str | None = None, draw: str = "even",
+        rate: int = 0) -> Record:
+    """Asks for path?k=KEY as fast as it goes, or at about so many requests a second. CPU is in µs for each request that
+    wrk counted."""
+    gap = connections / rate * 1000 if rate else 0
     stores, proxies = redis or [], [proxy.pid] if proxy else []
     load = ["taskset", "-c", cores or servers.pinning.load, servers.tools["wrk"], "-t1", f"-c{connections}",
             f"-d{seconds}s", "--timeout", "60s", "--latency", "-s", str(HERE / "wrk.lua"),
-            f"http://127.0.0.1:{nginx.port}", "--", path, str(keys), str(seed)]
+            f"http://127.0.0.1:{nginx.port}", "--", path, str(keys), str(seed), draw, str(gap)]
 
     def used() -> tuple[float, ...]:
         of_children = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -5,7 +5,7 @@ from pathlib import Path
 import instructions
 import paper
 import plot
-from goals import BASELINE, CASES, DISTINCT_KEYS, KNOWN_KEYS, Settings
+from goals import BASELINE, CASES, CLIENT_RATE, CLIENTS, DISTINCT_KEYS, KNOWN_KEYS, Settings
 from load import Record
 from machine import Pinning
 from prose import paragraph
@@ -22,7 +22,9 @@ def method(settings: Settings, pinning: Pinning) -> str:
         One NGINX for each way to limit, each with one worker, all up at the same time. `wrk -t1
         -c{settings.connections}` asks each in turn for {settings.seconds} s; rounds: {settings.rounds}, each begun by
         another one. Distinct keys are {DISTINCT_KEYS:,} random ones; the flood is for {KNOWN_KEYS:,} that have spent
-        all. Figures are medians of the rounds; min and max are of the ratio in single rounds. NGINX answers with a
+        all. {CLIENTS:,} clients are asked for at about {CLIENTS * CLIENT_RATE:,} requests a second, with a limit
+        of twice that for each; of the clients of a Zipf distribution the k-th makes requests in proportion to 1 / k.
+        Figures are medians of the rounds; min and max are of the ratio in single rounds. NGINX answers with a
         picture from its memory, its cheapest answer, so that a limiter weighs as much as it can. CPU is what the
         scheduler says that a process has had (`/proc/PID/schedstat`), over the requests that wrk counted.""", f"""
         {pinning.in_words()} Nothing leaves the machine; Redis is asked over TCP.""", f"""
