@@ -200,9 +200,11 @@ fn cache_denial(context: &Context) {
 
 /// Whether a rejection may come from the deny cache. Not where the cost is not 1: such a request finds
 /// ever more remaining while it waits, and the cache only holds times. Nor where a refund may end the
-/// rejection before its time.
+/// rejection before its time: a refund ends no block.
 fn is_cacheable(conf: &LocationConf, limit: &Evaluated) -> bool {
-    conf.deny_cache() && limit.question.cost == 1 && !limit.limit.is_refundable()
+    let question = &limit.question;
+    let is_final = !limit.limit.is_refundable() || question.quota.block() > 0;
+    conf.deny_cache() && question.cost == 1 && is_final
 }
 
 /// Charges the request locally as long as anything that was spent in an outage is not regained: Redis

@@ -23,6 +23,8 @@ pub(crate) enum LimitError {
     Unknown(String),
     #[error("\"delay=\" and \"nodelay\" of the \"rate_limit_redis\" directive exclude each other")]
     DelayAndNodelay,
+    #[error("\"block=\" and \"dry_run\" of the \"rate_limit_redis\" directive exclude each other")]
+    BlockAndDryRun,
     #[error(
         "\"{parameter}\" in \"rate_limit_redis\" directive is no parameter of algorithm={}, which has {}",
         algorithm.name(), own_parameters(*algorithm)

@@ -62,6 +62,8 @@ pub(crate) struct Parameters {
     pub(crate) rate: Setting<Rate>,
     pub(crate) burst: Option<Setting<u64>>,
     pub(crate) cost: Setting<u64>,
+    /// For how long a client is blocked that exceeds the limit, in µs; 0: not at all.
+    pub(crate) block: u64,
     /// Of a leaky bucket: the part of the excess that is not delayed.
     pub(crate) undelayed: Option<Undelayed>,
     pub(crate) phase: Phase,
@@ -223,12 +225,13 @@ impl Parameters {
             BurstParameter::Capacity | BurstParameter::None => burst.unwrap_or(rate.count()),
             BurstParameter::Burst => burst.unwrap_or(0).saturating_add(1),
         };
-        Quota::new(self.algorithm, rate, limit).map_err(|error| {
+        let quota = Quota::new(self.algorithm, rate, limit).map_err(|error| {
             let (parameter, value) = match parameter.name().zip(burst) {
                 Some((name, burst)) => (name, burst.to_string()),
                 None => ("rate", rate.to_string()),
             };
             LimitError::Quota { parameter, value, error }
-        })
+        })?;
+        Ok(quota.with_block(self.block))
     }
 }

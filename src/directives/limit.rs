@@ -6,8 +6,9 @@ use ngx::ffi::{NGX_LOG_WARN, ngx_str_t};
 use rate_limit_core::algorithm::leaky_bucket::Undelayed;
 use rate_limit_core::algorithm::{Algorithm, BurstParameter};
 use rate_limit_core::limit::is_name;
+use rate_limit_core::rate::{MAX_TIME, MILLISECOND};
 
-use super::directive::{Directive, text};
+use super::directive::{Directive, milliseconds, text};
 use super::error::ConfError;
 use crate::conf::{
     ComplexValue, Effect, Limit, LimitError, LocationConf, Parameters, Phase, Setting, parameter,
@@ -63,6 +64,7 @@ fn read(line: &mut Directive<'_>) -> Result<Limit, ConfError> {
             .map(|text| Setting::compile(cf, text, |text| parameter::burst(algorithm, text)))
             .transpose()?,
         cost: Setting::compile(cf, words.cost.unwrap_or("1"), parameter::cost)?,
+        block: words.block()?,
         undelayed,
         phase: words.phase()?,
         effect: if words.dry_run { Effect::DryRun } else { Effect::Enforced },
@@ -92,6 +94,7 @@ struct Words {
     cost: Option<&'static str>,
     delay: Option<&'static str>,
     after: Option<&'static str>,
+    block: Option<&'static str>,
     nodelay: bool,
     dry_run: bool,
 }
@@ -124,6 +127,7 @@ impl Words {
                 "cost" => &mut read.cost,
                 "delay" => &mut read.delay,
                 "after" => &mut read.after,
+                "block" => &mut read.block,
                 _ => return Err(unknown().into()),
             };
             if slot.replace(value).is_some() {
@@ -194,6 +198,20 @@ impl Words {
         }
     }
 
+    /// For how long a client is blocked, in µs.
+    fn block(&self) -> Result<u64, LimitError> {
+        let Some(text) = self.block else { return Ok(0) };
+        if self.dry_run {
+            return Err(LimitError::BlockAndDryRun);
+        }
+        let time = milliseconds(text).map(|time| time as u64).filter(|time| *time > 0);
+        let micros = time.and_then(|time| time.checked_mul(MILLISECOND));
+        let expected = "a time above 0 and up to a hundred years, such as 10m";
+        micros
+            .filter(|micros| *micros <= MAX_TIME)
+            .ok_or_else(|| LimitError::invalid("block", text, expected))
+    }
+
     /// What the name stands for, store aside, as it is written.
     fn written(&self, algorithm: Algorithm) -> String {
         let mut text = format!("algorithm={}", algorithm.name());
@@ -202,6 +220,7 @@ impl Words {
             ("capacity", self.capacity),
             ("burst", self.burst),
             ("refill", self.refill),
+            ("block", self.block),
         ] {
             if let Some(value) = value {
                 text += &format!(" {name}={value}");

@@ -295,6 +295,32 @@ fn phases() {
 }
 
 #[test]
+fn blocks() {
+    let right = "a time above 0 and up to a hundred years, such as 10m";
+    for value in ["0", "0s", "-1s", "soon", "1.5m", "10r/s", "36501d", "$arg_a", ""] {
+        let line = format!("rate_limit_redis a rate=1r/s block={value};");
+        check(Location, &line, 1, &["block", &format!("\"{value}\""), right, ME]).unwrap();
+    }
+    refused(
+        Location,
+        &[
+            ("rate_limit_redis a rate=1r/s block;", &["\"block\"", ME]),
+            ("rate_limit_redis a rate=1r/s block=1s block=1s;", &["duplicate", "\"block=\"", ME]),
+            (
+                "rate_limit_redis a rate=1r/s block=1s dry_run;",
+                &["\"block=\"", "\"dry_run\"", "exclude", ME],
+            ),
+        ],
+    );
+    // It is a part of the definition.
+    let others = "rate_limit_redis a rate=1r/s block=1m;\nrate_limit_redis b rate=1r/s;";
+    check(Location, others, 2, &["\"default\"", "block=1m", "name="]).unwrap();
+    ["1ms", "90", "10m", "1d 12h", "36500d"].iter().for_each(|time| {
+        conf(Location, &format!("rate_limit_redis a rate=1r/s 'block={time}';")).config_ok();
+    });
+}
+
+#[test]
 fn refills() {
     let right = "continuous or interval";
     let foreign = |snippet: &str| {

@@ -3,6 +3,7 @@
 mod after_auth;
 mod algorithms;
 mod blame;
+mod block;
 mod body;
 mod breaker;
 mod busy;
