@@ -47,6 +47,8 @@ pub(crate) struct Context {
     started: u64,
     outcome: Cell<Option<Outcome>>,
     stage: Cell<Stage>,
+    /// Whether the request has ended.
+    has_ended: Cell<bool>,
 }
 
 /// A request at the client of its store.
@@ -116,6 +118,7 @@ impl Context {
             started,
             outcome: Cell::new(None),
             stage: Cell::new(Stage::Pending),
+            has_ended: Cell::new(false),
         };
         const { assert!(align_of::<Self>() <= align_of::<usize>()) };
         // SAFETY: the request is valid. NGINX allocates the data of a cleanup as large as is
@@ -210,6 +213,7 @@ impl Context {
             for (limit, answer) in self.limits.iter().zip(answers) {
                 limit.verdict.set(answer.verdict);
                 limit.is_charged.set(answer.is_charged);
+                limit.charged_at.set(answer.now);
             }
         });
     }
@@ -343,7 +347,20 @@ impl Context {
         self.outcome.set(Some(outcome));
         if let Some(shared) = memory() {
             self.count(shared, status, source, wait);
+            self.reservations().for_each(|limit| limit.limit.reservations(shared).add());
         }
+    }
+
+    /// The limits whose charges are to be settled when the request has ended: those that have allowed it,
+    /// if it passes.
+    pub(crate) fn reservations(&self) -> impl Iterator<Item = &'static Evaluated> + use<> {
+        let limits = if self.is_rejected() { &[] } else { self.decided() };
+        limits.iter().filter(|limit| limit.limit.has_settlements() && limit.allows())
+    }
+
+    /// Whether this is called for the first time.
+    pub(crate) fn is_first_end(&self) -> bool {
+        !self.has_ended.replace(true)
     }
 
     /// Counts the request for each limit that had a part in its decision: a limit that allowed what

@@ -24,6 +24,8 @@ pub(crate) struct Evaluated {
     pub(crate) verdict: Cell<Option<Verdict>>,
     /// Whether it was charged in Redis.
     pub(crate) is_charged: Cell<bool>,
+    /// Redis's time of that.
+    pub(crate) charged_at: Cell<u64>,
 }
 
 impl Evaluated {
@@ -41,6 +43,7 @@ impl Evaluated {
             digest: [(digest >> u64::BITS) as u64, digest as u64],
             verdict: Cell::new(None),
             is_charged: Cell::new(false),
+            charged_at: Cell::new(0),
         }
     }
 
@@ -51,15 +54,9 @@ impl Evaluated {
 
     /// As the client takes it.
     pub(crate) fn charge(&self) -> Charge<'static> {
-        let Question { key, quota, cost, .. } = self.question;
-        Charge {
-            definition: self.definition,
-            key,
-            quota,
-            cost,
-            dry_run: false,
-            digest: self.digest() as u64,
-        }
+        let Question { key, quota, cost, dry_run, .. } = self.question;
+        let (definition, digest) = (self.definition, self.digest() as u64);
+        Charge { definition, key, quota, cost, dry_run, digest }
     }
 
     /// Identifies key, limit and quota in the memory of this machine.
@@ -76,6 +73,11 @@ impl Evaluated {
     /// Whether the limit does not allow the request.
     pub(crate) fn is_violated(&self) -> bool {
         self.verdict.get().is_some_and(|verdict| !verdict.allowed)
+    }
+
+    /// Whether the limit allows the request.
+    pub(crate) fn allows(&self) -> bool {
+        self.verdict.get().is_some_and(|verdict| verdict.allowed)
     }
 
     /// How long the limit delays a request that it allows, in µs.

@@ -9,8 +9,8 @@ use ngx::core::Status;
 use ngx::ffi::{
     NGX_HTTP_MODULE, NGX_PROCESS_SINGLE, NGX_PROCESS_WORKER, ngx_array_push, ngx_conf_t,
     ngx_cycle_t, ngx_http_handler_pt, ngx_http_module_t, ngx_http_phases_NGX_HTTP_ACCESS_PHASE,
-    ngx_http_phases_NGX_HTTP_PRECONTENT_PHASE, ngx_http_request_t, ngx_int_t, ngx_module_t,
-    ngx_process, ngx_uint_t,
+    ngx_http_phases_NGX_HTTP_LOG_PHASE, ngx_http_phases_NGX_HTTP_PRECONTENT_PHASE,
+    ngx_http_request_t, ngx_int_t, ngx_module_t, ngx_process, ngx_uint_t,
 };
 use ngx::http::{HttpModule, HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
 
@@ -27,6 +27,7 @@ mod log;
 mod metrics;
 mod report;
 mod request;
+mod settle;
 mod shm;
 mod variables;
 
@@ -75,7 +76,17 @@ impl HttpModule for Module {
         answer::register();
         // SAFETY: NGINX passes a valid configuration context.
         unsafe {
-            for (phase, handler) in HANDLERS {
+            let Some(main) = Self::main_conf(&*cf) else { return Status::NGX_ERROR.0 };
+            let handlers: [(_, Handler, _); 3] = [
+                (ngx_http_phases_NGX_HTTP_ACCESS_PHASE, request::access, true),
+                (
+                    ngx_http_phases_NGX_HTTP_PRECONTENT_PHASE,
+                    request::precontent,
+                    main.has_precontent,
+                ),
+                (ngx_http_phases_NGX_HTTP_LOG_PHASE, settle::log, main.has_settlements),
+            ];
+            for (phase, handler, _) in handlers.into_iter().filter(|(_, _, is_used)| *is_used) {
                 if add_handler(&*cf, phase as usize, handler).is_none() {
                     return Status::NGX_ERROR.0;
                 }
@@ -87,14 +98,9 @@ impl HttpModule for Module {
 
 type Handler = unsafe extern "C" fn(*mut ngx_http_request_t) -> ngx_int_t;
 
-/// The handlers of phases. Of the handlers of a phase NGINX runs the one that was added last first. Its
-/// own modules add theirs before any that is loaded: so ours come before `try_files` and `mirror`.
-static HANDLERS: [(u32, Handler); 2] = [
-    (ngx_http_phases_NGX_HTTP_ACCESS_PHASE, request::access),
-    (ngx_http_phases_NGX_HTTP_PRECONTENT_PHASE, request::precontent),
-];
-
-/// Adds a handler to a phase; `None` if NGINX is out of memory.
+/// Adds a handler to a phase; `None` if NGINX is out of memory. Of the handlers of a phase NGINX runs the
+/// one that was added last first. Its own modules add theirs before any that is loaded: so ours come
+/// before `try_files` and `mirror`.
 ///
 /// # Safety
 /// `cf` must be valid, and a module's postconfiguration run.
@@ -144,5 +150,6 @@ unsafe extern "C" fn exit_process(cycle: *mut ngx_cycle_t) {
     // nothing else refers to the configuration.
     if let Some(conf) = Module::main_conf_mut(unsafe { &*cycle }) {
         conf.disconnect();
+        conf.give_up();
     }
 }

@@ -310,7 +310,12 @@ unsafe fn conclude(r: *mut ngx_http_request_t, context: &Context, outcome: Resul
     unsafe { debug!(log_of(r), "not decided by Redis: {error:?}") };
     give_back();
     match memory.map(|memory| decide_locally(context, memory, Mode::Outage)) {
-        Some(Ok(_)) => context.decide(Source::Local),
+        Some(Ok(local)) => {
+            context.decide(Source::Local);
+            if !context.is_rejected() {
+                context.keep_local(local);
+            }
+        }
         _ => {
             let is_enforced = context.limits().iter().any(|it| it.effect() == Effect::Enforced);
             let effect = if is_enforced { Effect::Enforced } else { Effect::DryRun };

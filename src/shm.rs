@@ -23,14 +23,17 @@ use rate_limit_core::table::Table;
 mod deny_cache;
 mod local;
 mod record;
+mod reserved;
 mod snapshot;
 
 use deny_cache::Bucket;
 use record::PerWorker;
+use reserved::Reserved;
 
 pub(crate) use local::{Local, NoRoom};
 use record::Histogram;
 pub(crate) use record::{LimitRecord, NodeRecord, View};
+pub(crate) use reserved::Reservations;
 
 /// The size of the zone in bytes without `rate_limit_redis_shared_memory`.
 pub(crate) const DEFAULT_SIZE: usize = 8 << 20;
@@ -42,7 +45,7 @@ pub(crate) const LEAST_SIZE: usize = 256 << 10;
 static NAME: [u8; 16] = *b"rate_limit_redis";
 
 /// Marks memory that has the layout of this version.
-const LAYOUT: u64 = 0x7261_7465_6c69_0005;
+const LAYOUT: u64 = 0x7261_7465_6c69_0006;
 
 /// The memory is divided into parts, and so many of them are for records of limits and
 /// nodes, and for the deny cache.
@@ -71,6 +74,7 @@ struct Header {
     lags: Histogram,
     /// The process of each worker; 0 where there never was one.
     workers: PerWorker,
+    reserved: Reserved,
 }
 
 /// The shared memory, mapped.

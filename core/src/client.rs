@@ -158,6 +158,8 @@ pub struct Client {
     timer: Option<u64>,
     /// The worker is leaving: connections that are not needed are closed.
     is_leaving: bool,
+    /// How many settlements have not ended.
+    settling: usize,
     actions: VecDeque<Action>,
     /// Of the reply that is being read.
     verdicts: Vec<Verdict>,
@@ -202,6 +204,7 @@ impl Client {
             is_turn_end_due: false,
             timer: None,
             is_leaving: false,
+            settling: 0,
             actions: VecDeque::new(),
             verdicts: Vec::new(),
         };
@@ -239,9 +242,9 @@ impl Client {
         self.timer
     }
 
-    /// How many requests were submitted and not released.
+    /// How many requests were submitted and not released, and how many settlements have not ended.
     pub fn waiting(&self) -> usize {
-        self.requests.len()
+        self.requests.len().saturating_add(self.settling)
     }
 
     /// Whether anything is left of any request: a command, or a reply that is still to come.

@@ -107,10 +107,11 @@ pub fn settle(
     quota: &Quota,
     since: u64,
     change: i64,
-) {
+) -> u64 {
     let mut stored = stored(table, digest);
     quota.algorithm().settle(&mut stored, now, quota, since, change);
     store(table, digest, Some(&stored));
+    quota.algorithm().decide(&mut stored, now, quota, 0).reset
 }
 
 impl FromIterator<Charge> for Charges {

@@ -39,6 +39,28 @@ impl Command {
     }
 }
 
+/// What became of a settlement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settlement {
+    /// The difference was charged or given back.
+    Settled,
+    /// It may not have been.
+    Lost,
+}
+
+impl Settlement {
+    /// Every result.
+    pub const ALL: [Self; 2] = [Self::Settled, Self::Lost];
+
+    /// As the label `result`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Settled => "settled",
+            Self::Lost => "lost",
+        }
+    }
+}
+
 /// What goes wrong with a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {

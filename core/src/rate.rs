@@ -168,6 +168,19 @@ impl Interval {
     }
 }
 
+/// Reads a decimal number without sign, perhaps with a fraction, and rounds it up; at most 2^53.
+pub fn rounded_up(text: &str) -> Result<u64, RateError> {
+    let Some((number, fraction)) = text.split_once('.') else { return whole(text) };
+    if fraction.is_empty() || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(RateError::Syntax);
+    }
+    match (whole(number)?, fraction.bytes().all(|byte| byte == b'0')) {
+        (number, true) => Ok(number),
+        (MAX_EXACT.., false) => Err(RateError::TooLarge),
+        (number, false) => Ok(number + 1),
+    }
+}
+
 /// Reads a decimal number without sign, at most 2^53.
 pub fn whole(text: &str) -> Result<u64, RateError> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -189,6 +202,22 @@ mod tests {
 
     fn rate(text: &str) -> Result<(u64, u64), RateError> {
         text.parse::<Rate>().map(|rate| (rate.count, rate.period()))
+    }
+
+    #[test]
+    fn fractions_are_rounded_up() {
+        for (text, number) in
+            [("0", 0), ("37", 37), ("0.000", 0), ("0.003", 1), ("2.000", 2), ("2.001", 3)]
+        {
+            assert_eq!(rounded_up(text), Ok(number), "{text}");
+        }
+        for text in
+            ["", "-", "-1", "+1", "1.", ".5", "1.2.3", "1e3", " 1", "0x1", "1,5", "0.1, 0.2"]
+        {
+            assert_eq!(rounded_up(text), Err(RateError::Syntax), "{text}");
+        }
+        assert_eq!(rounded_up("9007199254740992.0"), Ok(MAX_EXACT));
+        assert_eq!(rounded_up("9007199254740992.1"), Err(RateError::TooLarge));
     }
 
     #[test]

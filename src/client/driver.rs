@@ -18,8 +18,9 @@ use ngx::ffi::{
 };
 use rate_limit_core::client::{
     Action, Answer, Charge, Client, Config, ConnectionKey, Error, Fault, Level, NodeKey,
-    RequestKey, Target,
+    RequestKey, Settlement, Target,
 };
+use rate_limit_core::metrics;
 use rate_limit_core::rate::MILLISECOND;
 
 use super::SCRIPTS;
@@ -29,7 +30,7 @@ use super::tls::{Peer, Tls};
 use crate::clock::{monotonic_micros, turn_start, turn_start_ms, unix_ms};
 use crate::event::{Posted, Timer};
 use crate::log::{debug, log};
-use crate::shm::{NodeRecord, Shared, View};
+use crate::shm::{NodeRecord, Reservations, Shared, View};
 
 /// The shortest time between two complaints about a node in the log, in ms.
 const COMPLAIN_EVERY: u64 = 10_000;
@@ -53,6 +54,8 @@ struct State {
     wires: Vec<Option<Wire>>,
     /// By the index of the request: the event that resumes it.
     wakers: Vec<Option<(RequestKey, NonNull<ngx_event_t>)>>,
+    /// The limits that were settled, by the tag of their settlements.
+    settling: Vec<Reservations>,
     /// By the index of the node.
     nodes: Vec<Option<KnownNode>>,
     timer: Timer,
@@ -114,6 +117,7 @@ impl Driver {
             tls,
             wires: Vec::new(),
             wakers: Vec::new(),
+            settling: Vec::new(),
             nodes: Vec::new(),
             timer: Timer::background(),
             timer_at: None,
@@ -186,6 +190,20 @@ impl Driver {
         self.act(|state| state.client.refund(charge, monotonic_micros()));
     }
 
+    /// Settles what was charged at `since`: see [`Client::settle`]. The end of it is counted.
+    pub(crate) fn settle(
+        &self,
+        charge: &Charge<'_>,
+        since: u64,
+        change: i64,
+        reservations: Reservations,
+    ) {
+        self.act(|state| {
+            let tag = state.tag_of(reservations);
+            state.client.settle(charge, Settlement { since, change, tag }, monotonic_micros());
+        });
+    }
+
     /// Passes an event to the client, and carries out the actions that follow.
     fn act<T>(&self, event: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.borrow_mut();
@@ -208,7 +226,7 @@ impl State {
                 Action::EndTurn => self.post_turn_end(),
                 Action::Send(key) => self.send(key),
                 Action::Complete(key) => self.wake(key),
-                Action::Settled { .. } => (),
+                Action::Settled { tag, is_settled } => self.end_settlement(tag, is_settled),
                 Action::Count(node) => self.count(node),
                 Action::Resolve { connection, host, port } => self.resolve(connection, &host, port),
                 Action::Connect(key, target) => self.connect(key, &target),
@@ -225,7 +243,26 @@ impl State {
         self.set_timer();
     }
 
-    /// A worker that shuts down waits for requests, and for nothing else.
+    /// By what a settlement of a limit is known.
+    fn tag_of(&mut self, reservations: Reservations) -> u64 {
+        let known = self.settling.iter().position(|other| other.is_same(reservations));
+        let index = known.unwrap_or_else(|| {
+            self.settling.push(reservations);
+            self.settling.len().saturating_sub(1)
+        });
+        index as u64
+    }
+
+    fn end_settlement(&self, tag: u64, is_settled: bool) {
+        if let Some(reservations) = self.settling.get(tag as usize) {
+            let result =
+                if is_settled { metrics::Settlement::Settled } else { metrics::Settlement::Lost };
+            debug!(cycle_log(), "settlement: {}", result.name());
+            reservations.end(result);
+        }
+    }
+
+    /// A worker that shuts down waits for requests and settlements, and for nothing else.
     fn wait_for_requests(&self) {
         self.timer.set_background(self.client.waiting() == 0);
     }
@@ -483,6 +520,7 @@ impl State {
         self.cycle = cycle;
         self.shared = Shared::current();
         self.nodes.clear();
+        self.settling.clear();
         let nodes: Vec<_> = self.client.nodes().collect();
         nodes.into_iter().for_each(|node| self.show(node));
     }

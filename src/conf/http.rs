@@ -22,6 +22,8 @@ pub(crate) struct MainConf {
     outside: Vec<(Vec<Rc<Limit>>, usize)>,
     /// Whether any limit decides in the precontent phase.
     pub(crate) has_precontent: bool,
+    /// Whether any limit settles what requests have cost.
+    pub(crate) has_settlements: bool,
     /// The size of the shared memory in bytes.
     pub(crate) memory_size: Option<usize>,
     /// The shared memory, once it is mapped.
@@ -43,6 +45,11 @@ impl MainConf {
     pub(crate) fn disconnect(&mut self) {
         log::flush();
         self.stores.iter_mut().for_each(Store::disconnect);
+    }
+
+    /// Counts what this worker will not settle any more.
+    pub(crate) fn give_up(&self) {
+        self.shared().into_iter().for_each(Shared::give_up);
     }
 
     /// This worker's client of the store of this index.
@@ -68,6 +75,7 @@ impl MainConf {
             for name in self.definitions.names() {
                 shared.limit(name);
             }
+            shared.count_lost();
         }
     }
 }
@@ -103,6 +111,7 @@ impl MainConf {
     /// Adds the name of a limit. Lines that share a name must define the same.
     pub(crate) fn define(&mut self, limit: &Limit) -> Result<(), LimitError> {
         self.has_precontent |= limit.phase() == Phase::Precontent;
+        self.has_settlements |= limit.has_settlements();
         self.definitions.add(limit)
     }
 
@@ -111,7 +120,7 @@ impl MainConf {
         let store = self.stores.get(index).ok_or(LimitError::NoStore)?;
         for limit in limits {
             self.definitions.bind(limit, store)?;
-            if store.is_cluster() && limits.len() > 1 {
+            if limit.has_settlements() || (store.is_cluster() && limits.len() > 1) {
                 self.definitions.mark_refundable(limit.name());
             }
             limit.bind(index, store, self.definitions.refundable(limit.name()))?;

@@ -17,7 +17,7 @@ use super::parameter;
 use super::store::Store;
 use super::value::{ComplexValue, Setting};
 use crate::client::SCRIPTS;
-use crate::shm::{LimitRecord, Shared};
+use crate::shm::{LimitRecord, Reservations, Shared};
 
 /// When a limit decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,6 +52,8 @@ pub(crate) struct Limit {
     bound: OnceCell<Bound>,
     /// The counters of the limit, once they are used, and the zone that they are in.
     record: Cell<Option<(u64, &'static LimitRecord)>>,
+    /// The same of its reservations.
+    reservations: Cell<Option<(u64, Reservations)>>,
 }
 
 /// The line.
@@ -62,6 +64,8 @@ pub(crate) struct Parameters {
     pub(crate) rate: Setting<Rate>,
     pub(crate) burst: Option<Setting<u64>>,
     pub(crate) cost: Setting<u64>,
+    /// What a request has really cost, once that is known.
+    pub(crate) settle: Option<ComplexValue>,
     /// For how long a client is blocked that exceeds the limit, in µs; 0: not at all.
     pub(crate) block: u64,
     /// Of a leaky bucket: the part of the excess that is not delayed.
@@ -95,7 +99,8 @@ impl Limit {
         };
         let known = parameters.rate.literal().zip(burst);
         let quota = known.map(|(rate, burst)| parameters.quota(rate, burst)).transpose()?;
-        Ok(Self { parameters, quota, bound: OnceCell::new(), record: Cell::new(None) })
+        let (record, reservations) = (Cell::new(None), Cell::new(None));
+        Ok(Self { parameters, quota, bound: OnceCell::new(), record, reservations })
     }
 
     /// The cost and the limit, if every request costs more than the limit can hold.
@@ -142,6 +147,21 @@ impl Limit {
                 let record = shared.limit(self.name());
                 self.record.set(Some((shared.identity(), record)));
                 record
+            }
+        }
+    }
+}
+
+/// The reservations of a limit.
+impl Limit {
+    /// Where this worker counts the reservations of the limit.
+    pub(crate) fn reservations(&self, shared: &Shared) -> Reservations {
+        match self.reservations.get() {
+            Some((zone, reservations)) if zone == shared.identity() => reservations,
+            _ => {
+                let reservations = shared.reservations(self.record(shared));
+                self.reservations.set(Some((shared.identity(), reservations)));
+                reservations
             }
         }
     }
@@ -212,6 +232,20 @@ impl Limit {
         self.parameters.quota(rate, burst)
     }
 
+    /// Whether what a request costs is settled when it has ended.
+    pub(crate) fn has_settlements(&self) -> bool {
+        self.parameters.settle.is_some()
+    }
+
+    /// What the request has really cost; `None` if what it was charged stands.
+    pub(crate) fn real_cost(&self, r: &mut ngx_http_request_t) -> Result<Option<u64>, LimitError> {
+        let Some(value) = self.parameters.settle else { return Ok(None) };
+        match value.evaluate(r).ok_or(LimitError::OutOfMemory)? {
+            b"" => Ok(None),
+            bytes => parameter::settle(&String::from_utf8_lossy(bytes)).map(Some),
+        }
+    }
+
     /// What the request spends.
     pub(crate) fn cost(&self, r: &mut ngx_http_request_t) -> Result<u64, LimitError> {
         self.parameters.cost.get(r, parameter::cost)
@@ -225,13 +259,17 @@ impl Parameters {
             BurstParameter::Capacity | BurstParameter::None => burst.unwrap_or(rate.count()),
             BurstParameter::Burst => burst.unwrap_or(0).saturating_add(1),
         };
-        let quota = Quota::new(self.algorithm, rate, limit).map_err(|error| {
+        let in_parameter = |error| {
             let (parameter, value) = match parameter.name().zip(burst) {
                 Some((name, burst)) => (name, burst.to_string()),
                 None => ("rate", rate.to_string()),
             };
             LimitError::Quota { parameter, value, error }
-        })?;
+        };
+        let quota = Quota::new(self.algorithm, rate, limit).map_err(in_parameter)?;
+        if self.settle.is_some() {
+            quota.check_settle().map_err(in_parameter)?;
+        }
         Ok(quota.with_block(self.block))
     }
 }

@@ -29,6 +29,12 @@ pub(crate) fn cost(text: &str) -> Result<u64, LimitError> {
     number("cost", text, 0)
 }
 
+/// `settle=`.
+pub(crate) fn settle(text: &str) -> Result<u64, LimitError> {
+    let expected = format!("a number from 0 to {}, or a fraction", rate::MAX_EXACT);
+    rate::rounded_up(text).map_err(|_| LimitError::invalid("settle", text, &expected))
+}
+
 /// `delay=`.
 pub(crate) fn delay(text: &str) -> Result<u64, LimitError> {
     number("delay", text, 0)

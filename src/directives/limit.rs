@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use ngx::ffi::{NGX_LOG_WARN, ngx_str_t};
+use ngx::ffi::{NGX_LOG_WARN, ngx_conf_t, ngx_str_t};
 use rate_limit_core::algorithm::leaky_bucket::Undelayed;
 use rate_limit_core::algorithm::{Algorithm, BurstParameter};
 use rate_limit_core::limit::is_name;
@@ -64,6 +64,7 @@ fn read(line: &mut Directive<'_>) -> Result<Limit, ConfError> {
             .map(|text| Setting::compile(cf, text, |text| parameter::burst(algorithm, text)))
             .transpose()?,
         cost: Setting::compile(cf, words.cost.unwrap_or("1"), parameter::cost)?,
+        settle: words.settle.map(|text| settle(cf, text)).transpose()?,
         block: words.block()?,
         undelayed,
         phase: words.phase()?,
@@ -95,6 +96,7 @@ struct Words {
     delay: Option<&'static str>,
     after: Option<&'static str>,
     block: Option<&'static str>,
+    settle: Option<&'static str>,
     nodelay: bool,
     dry_run: bool,
 }
@@ -128,6 +130,7 @@ impl Words {
                 "delay" => &mut read.delay,
                 "after" => &mut read.after,
                 "block" => &mut read.block,
+                "settle" => &mut read.settle,
                 _ => return Err(unknown().into()),
             };
             if slot.replace(value).is_some() {
@@ -228,6 +231,15 @@ impl Words {
         }
         text
     }
+}
+
+/// `settle=`. It is evaluated when a request has ended, but a literal is checked now.
+fn settle(cf: &mut ngx_conf_t, text: &'static str) -> Result<ComplexValue, LimitError> {
+    let value = ComplexValue::compile(cf, text)?;
+    if value.is_literal() {
+        parameter::settle(text)?;
+    }
+    Ok(value)
 }
 
 /// The error that `name=value` is not a parameter of the algorithm.

@@ -60,7 +60,9 @@ pub(super) unsafe fn evaluate(
                     }
                 }
             };
-            let question = Question::new(definition.head(), key, quota, cost);
+            let dry_run = limit.effect() == Effect::DryRun;
+            let question =
+                Question { dry_run, ..Question::new(definition.head(), key, quota, cost) };
             let digest = shared.digest(limit.fingerprint(), &question);
             first.add(count).write(Evaluated::new(limit, definition, question, digest));
             count += 1;

@@ -13,6 +13,8 @@ use crate::clock::{monotonic_micros, unix_micros};
 /// What a request has spent locally.
 pub(crate) struct Local {
     charges: Charges,
+    /// The time of the decision, by the clock of local decisions.
+    pub(crate) decided_at: u64,
 }
 
 /// The table has no room for the states that the request would leave.
@@ -44,7 +46,7 @@ impl Shared {
         let seed = self.header.seed.load(Ordering::Relaxed);
         let charge = |(fingerprint, question): (u64, &Question<'_>)| {
             let digest = key::memory_digest(seed ^ fingerprint, question.key);
-            Charge::new(digest, question.quota, question.cost)
+            Charge::new(digest, question.quota, question.cost).dry_run(question.dry_run)
         };
         let mut charges: Charges = limits.map(charge).collect();
         let now = unix_micros();
@@ -52,13 +54,29 @@ impl Shared {
         // A clock that was far ahead for a while must not make this last for as long.
         let whole = monotonic_micros().saturating_add(reset);
         self.header.whole.fetch_max(whole, Ordering::Relaxed);
-        let local = Local { charges };
+        let local = Local { charges, decided_at: now };
         if local.charges.iter().any(|charge| charge.answer() == Answer::NoRoom) {
             self.header.no_room.fetch_add(1, Ordering::Relaxed);
             self.give_back(local);
             return Err(NoRoom);
         }
         Ok(local)
+    }
+
+    /// Settles what a request was charged locally at `since` by the limit of this fingerprint.
+    pub(crate) fn settle(
+        &self,
+        fingerprint: u64,
+        question: &Question<'_>,
+        since: u64,
+        change: i64,
+    ) {
+        let seed = self.header.seed.load(Ordering::Relaxed);
+        let digest = key::memory_digest(seed ^ fingerprint, question.key);
+        let (now, quota) = (unix_micros(), &question.quota);
+        let reset =
+            self.with_table(|table| local::settle(table, now, digest, quota, since, change));
+        self.header.whole.fetch_max(monotonic_micros().saturating_add(reset), Ordering::Relaxed);
     }
 
     /// Gives back what a request has spent locally.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rate_limit_core::client::Counts;
 use rate_limit_core::decision::{Source, Status};
-use rate_limit_core::metrics::{BUCKETS, Command, ErrorKind};
+use rate_limit_core::metrics::{BUCKETS, Command, ErrorKind, Settlement};
 use rate_limit_core::text::metrics;
 
 /// The longest name of a record with its scope, in words; longer ones are cut.
@@ -29,6 +29,8 @@ pub(crate) struct LimitRecord {
     results: [AtomicU64; Status::COUNTED.len()],
     /// One for each of [`Source::DECIDING`].
     sources: [AtomicU64; Source::DECIDING.len()],
+    /// One for each of [`Settlement::ALL`].
+    settlements: [AtomicU64; Settlement::ALL.len()],
 }
 
 /// The counters and the state of a node.
@@ -86,6 +88,13 @@ impl LimitRecord {
         count(&Source::DECIDING, &self.sources, source);
     }
 
+    /// Counts so many settlements of this limit.
+    pub(super) fn count_settlements(&self, result: Settlement, number: u64) {
+        if let Some(counter) = counter(&Settlement::ALL, &self.settlements, result) {
+            counter.fetch_add(number, Ordering::Relaxed);
+        }
+    }
+
     /// How many verdicts of this limit came from this source.
     pub(super) fn decisions(&self, source: Source) -> u64 {
         counter(&Source::DECIDING, &self.sources, source)
@@ -98,6 +107,7 @@ impl LimitRecord {
             name: self.name.text(),
             requests: read(&self.results),
             decisions: read(&self.sources),
+            settlements: read(&self.settlements),
         }
     }
 }
@@ -319,7 +329,7 @@ impl Default for PerWorker {
     }
 }
 
-fn is_living(pid: u32) -> bool {
+pub(super) fn is_living(pid: u32) -> bool {
     // SAFETY: no signal is sent. A process of another user is none of our workers.
     matches!(i32::try_from(pid), Ok(pid @ 1..) if unsafe { libc::kill(pid, 0) } == 0)
 }

@@ -14,6 +14,7 @@ impl Shared {
         let (limits, nodes) =
             self.locked(|| (record::taken(self.limits), record::taken(self.nodes)));
         let living = self.header.workers.living();
+        self.count_lost();
         Snapshot {
             waits: self.waits(limits),
             lags: self.header.lags.read(),

@@ -295,6 +295,44 @@ fn phases() {
 }
 
 #[test]
+fn dry_runs() {
+    refused(
+        Location,
+        &[
+            ("rate_limit_redis a rate=1r/s dry_run dry_run;", &["duplicate", "\"dry_run\"", ME]),
+            ("rate_limit_redis a rate=1r/s dry_run=on;", &["\"dry_run=on\"", ME]),
+        ],
+    );
+    conf(Location, "rate_limit_redis a rate=1r/s;\nrate_limit_redis b rate=1r/s dry_run;")
+        .config_ok();
+}
+
+#[test]
+fn settlements() {
+    let right = "a number from 0 to 9007199254740992, or a fraction";
+    for value in ["-1", "one", "1.", "1e3"] {
+        let line = format!("rate_limit_redis a rate=1r/s settle={value};");
+        check(Location, &line, 1, &["settle", &format!("\"{value}\""), right, ME]).unwrap();
+    }
+    refused(
+        Location,
+        &[
+            ("rate_limit_redis a rate=1r/s settle;", &["\"settle\"", ME]),
+            ("rate_limit_redis a rate=1r/s settle=;", &["settle", right, ME]),
+            ("rate_limit_redis a rate=1r/s settle=1 settle=1;", &["duplicate", "\"settle=\"", ME]),
+            (
+                "rate_limit_redis a rate=1r/52w capacity=50 settle=$status;",
+                &["\"capacity=50\"", "a debt of ten times as much", ME],
+            ),
+        ],
+    );
+    ["$status", "0", "1.5", "${status}0"].iter().for_each(|value| {
+        let line = format!("rate_limit_redis a rate=1r/s settle={value};");
+        conf(Location, &line).config_ok();
+    });
+}
+
+#[test]
 fn blocks() {
     let right = "a time above 0 and up to a hundred years, such as 10m";
     for value in ["0", "0s", "-1s", "soon", "1.5m", "10r/s", "36501d", "$arg_a", ""] {
@@ -537,7 +575,7 @@ fn bodies() {
 }
 
 #[test]
-fn dry_runs() {
+fn dry_runs_of_a_line() {
     let me = "\"rate_limit_redis_dry_run\"";
     let right = "\"on\" or \"off\"";
     refused_at(

@@ -183,13 +183,15 @@ impl Line {
         Some((quota - self.cost) * 1_000_000 / quota)
     }
 
-    /// Those of a text that are checked. Nothing listens that could authenticate a request.
+    /// Those of a text that are checked and shown. Nothing listens that could authenticate a request, and
+    /// a line of a dry run stands beside one that is enforced.
     fn all(text: &str) -> Vec<Self> {
         let lines = text.split("rate_limit_redis $").skip(1);
         let lines = lines.map(|rest| rest.split(';').next().expect("a line"));
         let is_checked =
             |line: &&str| !(text.contains("auth_request /") && line.contains("after="));
-        lines.filter(is_checked).map(Self::new).collect()
+        let is_shown = |line: &&str| is_checked(line) && !line.contains(" dry_run");
+        lines.filter(is_shown).map(Self::new).collect()
     }
 }
 

@@ -3,10 +3,10 @@
 use std::io::Write as _;
 use std::time::Instant;
 
-use harness::{Conf, Nginx, Redis, Response, run};
+use harness::{Conf, Nginx, PATIENCE, Redis, Response, run, wait_until};
 
 use crate::documents::{block, conf, redis};
-use crate::seen::{StartConnected as _, keys, quota, tells_nothing};
+use crate::seen::{StartConnected as _, keys, quota, tells_nothing, tokens};
 
 const RECIPES: &str = "docs/recipes.md";
 
@@ -71,6 +71,70 @@ fn an_account_is_limited_when_it_is_authenticated() {
         "the address has spent its six"
     );
     assert_eq!(keys(&redis), ["rl:account:ann", "rl:account:bob", "rl:address:127.0.0.1"]);
+}
+
+/// An application that answers with the status, the cost and the length that a request names.
+const COSTS: &str = "server { listen 127.0.0.1:{port2}; root {prefix}/html; \
+                     add_header X-Cost $arg_cost always; \
+                     if ($arg_status = 401) { return 401; } if ($arg_status = 500) { return 500; } \
+                     location / { try_files /$arg_file /index.html =404; } }";
+
+/// Sends a request, and waits until a key of the limit holds what `is_right` says.
+#[track_caller]
+fn settles(nginx: &Nginx, redis: &Redis, path: &str, key: &str, is_right: impl Fn(u64) -> bool) {
+    let response = get(nginx, path, ("X-API-Key", "k"));
+    assert_ne!(response.status, 429, "{response:?}");
+    // A bucket that is whole again is soon gone.
+    let limit = response.header("X-RateLimit-Limit").expect("a limit").parse().expect("a number");
+    let settled = || is_right(tokens(redis, key).unwrap_or(limit));
+    wait_until(PATIENCE, settled, &format!("the settlement of {path}"));
+}
+
+#[test]
+fn only_failed_logins_count() {
+    let redis = redis();
+    let nginx = recipe("$failed_login", &[], &redis).http(COSTS).start_connected(&redis);
+    let key = "rl:login:127.0.0.1";
+    (0..8).for_each(|_| settles(&nginx, &redis, "/login", key, |left| left == 5));
+    for left in (0..5).rev() {
+        settles(&nginx, &redis, "/login?status=401", key, |it| it == left);
+    }
+    let blocked = nginx.get("/login");
+    assert_eq!(blocked.status, 429);
+    let seconds = crate::seen::retry_after(&blocked);
+    assert!((840..=900).contains(&seconds), "a quarter of an hour: {seconds}");
+}
+
+#[test]
+fn what_fails_costs_nothing() {
+    let redis = redis();
+    // Nothing is regained in the time of the test.
+    let rate = [("rate=1000r/h", "rate=1000r/52w")];
+    let nginx = recipe("$cost_of_failure", &rate, &redis).http(COSTS).start_connected(&redis);
+    let key = "rl:api:127.0.0.1";
+    settles(&nginx, &redis, "/api", key, |left| left == 999);
+    settles(&nginx, &redis, "/api?status=500", key, |left| left == 999);
+    settles(&nginx, &redis, "/api?status=401", key, |left| left == 998);
+}
+
+#[test]
+fn the_application_knows_the_cost() {
+    let redis = redis();
+    let rate = [("rate=10000r/d", "rate=10000r/52w")];
+    let nginx = recipe("name=units", &rate, &redis).http(COSTS).start_connected(&redis);
+    settles(&nginx, &redis, "/reports?cost=37", "rl:units:k", |left| left == 9_963);
+    settles(&nginx, &redis, "/reports?cost=3", "rl:units:k", |left| left == 9_960);
+}
+
+#[test]
+fn an_answer_costs_what_it_is_long() {
+    let redis = redis();
+    let nginx = recipe("$answer_units", &[], &redis)
+        .http(COSTS)
+        .file("html/long", &"x".repeat(25_000))
+        .start_connected(&redis);
+    settles(&nginx, &redis, "/chat", "rl:answers:k", |left| left == 99);
+    settles(&nginx, &redis, "/chat?file=long", "rl:answers:k", |left| left == 96);
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Replies, and what follows from them.
 
+use super::Client;
 use super::command::{Member, Purpose, Settlement, Stage};
 use super::connection::{Connection, Fault, Incoming};
 use super::in_flight::{Owner, Sent};
 use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::request::{self, Error};
-use super::{Action, Client};
 use crate::decision::Verdict;
 use crate::metrics::ErrorKind;
 use crate::rate::MILLISECOND;
@@ -142,7 +142,7 @@ impl Client {
         let is_understood = command.read(found, |verdict| verdicts.push(verdict));
         if is_understood && command.purpose != Purpose::Charge {
             if let Purpose::Settle(Settlement { tag, .. }) = command.purpose {
-                self.actions.push_back(Action::Settled { tag, is_settled: true });
+                self.end_settlement(tag, true);
             }
             self.commands.remove(key);
         } else if is_understood {

@@ -92,13 +92,19 @@ impl Client {
     /// Nobody waits for it, and it is sent once. An [`Action::Settled`] follows.
     pub fn settle(&mut self, charge: &Charge<'_>, settlement: Settlement, now: u64) {
         let Settlement { change, tag, .. } = settlement;
+        self.settling = self.settling.saturating_add(1);
         match change {
-            0 => self.actions.push_back(Action::Settled { tag, is_settled: true }),
+            0 => self.end_settlement(tag, true),
             _ => {
                 let difference = Charge { cost: change.unsigned_abs(), ..*charge };
                 self.send_once(&difference, Purpose::Settle(settlement), now);
             }
         }
+    }
+
+    pub(super) fn end_settlement(&mut self, tag: u64, is_settled: bool) {
+        self.settling = self.settling.saturating_sub(1);
+        self.actions.push_back(Action::Settled { tag, is_settled });
     }
 
     fn send_once(&mut self, charge: &Charge<'_>, purpose: Purpose, now: u64) {
@@ -347,7 +353,7 @@ impl Client {
         let (follower, purpose) = (command.follower, command.purpose);
         self.commands.remove(key);
         if let Purpose::Settle(Settlement { tag, .. }) = purpose {
-            self.actions.push_back(Action::Settled { tag, is_settled: false });
+            self.end_settlement(tag, false);
         }
         members.into_iter().for_each(|member| self.conclude(member, Err(error)));
         if let Some(follower) = follower {

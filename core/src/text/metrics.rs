@@ -1,7 +1,7 @@
 //! The metrics page: what was counted, in the forms in which it can be asked for.
 
 use crate::decision::{Source, Status};
-use crate::metrics::{BUCKETS, Command, ErrorKind};
+use crate::metrics::{BUCKETS, Command, ErrorKind, Settlement};
 use crate::rate::SECOND;
 
 mod form;
@@ -43,6 +43,8 @@ pub struct Limit {
     pub requests: [u64; Status::COUNTED.len()],
     /// Its verdicts, for each of [`Source::DECIDING`].
     pub decisions: [u64; Source::DECIDING.len()],
+    /// Its settlements, for each of [`Settlement::ALL`].
+    pub settlements: [u64; Settlement::ALL.len()],
 }
 
 /// What is known of a server.
@@ -133,6 +135,11 @@ impl Limit {
     fn sources(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Source::DECIDING.iter().map(|source| source.name()).zip(self.decisions)
     }
+
+    /// The settlements by what became of them.
+    fn settlements(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Settlement::ALL.iter().map(|result| result.name()).zip(self.settlements)
+    }
 }
 
 impl Node {
@@ -174,6 +181,7 @@ mod tests {
         };
         let limit = |name: &str, next: &mut dyn FnMut() -> u64| Limit {
             name: name.to_owned(),
+            settlements: [1_000, 2_000].map(|number| number + name.len() as u64),
             requests: std::array::from_fn(|_| next()),
             decisions: std::array::from_fn(|_| next()),
         };

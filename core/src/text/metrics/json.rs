@@ -14,6 +14,7 @@ impl Snapshot {
                     limits.object(&limit.name, |members| {
                         members.object("requests", |requests| requests.all(limit.results()));
                         members.object("decisions", |decisions| decisions.all(limit.sources()));
+                        members.object("settlements", |results| results.all(limit.settlements()));
                     });
                 }
             });
@@ -122,7 +123,8 @@ mod tests {
         let expected = concat!(
             r#"{"limits":{"default":{"requests":{"passed":1,"delayed":2,"rejected":3,"#,
             r#""delayed_dry_run":4,"rejected_dry_run":5,"error_passed":6,"error_rejected":7},"#,
-            r#""decisions":{"redis":8,"cache":9,"local":10}}},"#,
+            r#""decisions":{"redis":8,"cache":9,"local":10},"#,
+            r#""settlements":{"settled":1007,"lost":2007}}},"#,
             r#""nodes":{"127.0.0.1:6379":{"commands":{"evalsha":21,"eval":22,"asking":23,"#,
             r#""ping":24,"cluster":25,"sentinel":26},"#,
             r#""errors":{"connect":27,"timeout":28,"protocol":29,"auth":30,"script":31,"#,

@@ -39,6 +39,13 @@ impl Snapshot {
                 page.sample("decisions_total", &labels, count);
             }
         }
+        page.family("settlements_total", "counter", "Settlements of a limit, by result.");
+        for limit in &self.limits {
+            for (result, count) in limit.settlements() {
+                let labels = [("name", limit.name.as_str()), ("result", result)];
+                page.sample("settlements_total", &labels, count);
+            }
+        }
     }
 
     fn nodes_to(&self, page: &mut Page) {
@@ -185,6 +192,8 @@ mod tests {
             r#"decisions_total{name="default",source="cache"} 9"#,
             r#"decisions_total{name="default",source="local"} 10"#,
             r#"decisions_total{name="per_ip",source="local"} 20"#,
+            r#"settlements_total{name="default",result="settled"} 1007"#,
+            r#"settlements_total{name="per_ip",result="lost"} 2006"#,
             r#"commands_total{node="127.0.0.1:6379",command="evalsha"} 21"#,
             r#"commands_total{node="127.0.0.1:6379",command="sentinel"} 26"#,
             r#"errors_total{node="127.0.0.1:6379",kind="connect"} 27"#,
@@ -231,7 +240,7 @@ mod tests {
             assert!(count > 0);
             families.push(name);
         }
-        assert_eq!(families.len(), 13);
+        assert_eq!(families.len(), 14);
     }
 
     #[test]

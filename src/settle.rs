@@ -1,0 +1,81 @@
+//! The handler of the log phase: what a request has really cost.
+//!
+//! It runs once for each request, when the response has been sent or given up, so that variables of the
+//! response can be used. The difference to what was charged is charged or given back in the background.
+
+use ngx::core::Status;
+use ngx::ffi::{ngx_http_request_t, ngx_int_t};
+use ngx::http::HttpModuleMainConf;
+use rate_limit_core::metrics::Settlement;
+
+use crate::Module;
+use crate::conf::Phase;
+use crate::context::{Context, memory};
+use crate::evaluated::Evaluated;
+use crate::log::{debug, unusable};
+use crate::shm::{Local, Shared};
+
+/// The handler of the log phase.
+pub(crate) unsafe extern "C" fn log(r: *mut ngx_http_request_t) -> ngx_int_t {
+    // SAFETY: NGINX passes a valid request.
+    unsafe {
+        if std::ptr::eq(r, (*r).main)
+            && let Some(latest) = Context::find(r)
+            && let Some(shared) = memory()
+        {
+            let contexts = Phase::ALL.into_iter().filter_map(|phase| latest.of(phase));
+            contexts.for_each(|context| settle(r, context, shared));
+        }
+    }
+    Status::NGX_OK.0
+}
+
+/// Settles what the limits of a phase have charged.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn settle(r: *mut ngx_http_request_t, context: &Context, shared: &Shared) {
+    if !context.is_first_end() {
+        return;
+    }
+    let local = context.take_local();
+    for limit in context.reservations() {
+        let reservations = limit.limit.reservations(shared);
+        // SAFETY: the request is valid.
+        let (log, cost) = unsafe { ((*(*r).connection).log, limit.limit.real_cost(&mut *r)) };
+        let cost = match cost {
+            Ok(Some(cost)) => cost,
+            Ok(None) => {
+                reservations.stand();
+                continue;
+            }
+            Err(error) => {
+                unusable(log, &error.to_string());
+                reservations.stand();
+                continue;
+            }
+        };
+        debug!(log, "settle limit {}: {cost} instead of {}", limit.name(), limit.question.cost);
+        // Both are up to 2^53.
+        let change = cost as i64 - limit.question.cost as i64;
+        if let Some(since) = local.as_ref().and_then(|local| charged_locally(context, limit, local))
+        {
+            shared.settle(limit.limit.fingerprint(), &limit.question, since, change);
+        }
+        // SAFETY: as above.
+        let main = unsafe { Module::main_conf(&*r.cast::<ngx::http::Request>()) };
+        match main.and_then(|main| context.conf().driver(main)) {
+            Some(driver) if limit.is_charged.get() => {
+                driver.settle(&limit.charge(), limit.charged_at.get(), change, reservations);
+            }
+            _ => reservations.end(Settlement::Settled),
+        }
+    }
+}
+
+/// When the limit was charged locally, if it was.
+fn charged_locally(context: &Context, limit: &Evaluated, local: &Local) -> Option<u64> {
+    let mut verdicts = context.limits().iter().zip(local.verdicts());
+    let (_, verdict) = verdicts.find(|(other, _)| std::ptr::eq(*other, limit))?;
+    verdict.is_some_and(|verdict| verdict.allowed).then_some(local.decided_at)
+}

@@ -1,0 +1,451 @@
+//! `settle=`: what a request has really cost is known when it has ended.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use harness::{ClusterConf, Conf, MASTER_NAME, Nginx, PATIENCE, Redis, Response};
+use harness::{SentinelConf, h2load, run, slot, wait_until};
+
+use crate::seen::{StartConnected as _, retry_after, tokens};
+
+/// An application whose answers the test writes.
+struct Application {
+    requests: Receiver<TcpStream>,
+    port: u16,
+}
+
+impl Application {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let (sender, requests) = channel();
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                if sender.send(stream).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { requests, port }
+    }
+
+    /// The next request, once its header is there.
+    fn request(&self) -> TcpStream {
+        let mut stream = self.requests.recv_timeout(PATIENCE).expect("a request");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let mut header = Vec::new();
+        while !header.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("a header");
+            header.push(byte[0]);
+        }
+        stream
+    }
+}
+
+/// Answers a request of the application.
+fn answer(mut stream: TcpStream, cost: &str) {
+    let text = format!("HTTP/1.1 200 OK\r\nX-Cost: {cost}\r\nContent-Length: 0\r\n\r\n");
+    stream.write_all(text.as_bytes()).expect("an answer");
+}
+
+/// An application that answers with the status and the `X-Cost` that it is asked for.
+const SAYS: &str = "server { listen 127.0.0.1:{port2}; root {prefix}/html; keepalive_timeout 0; \
+                    add_header X-Cost $arg_cost always; \
+                    if ($arg_status = 401) { return 401; } if ($arg_status = 500) { return 500; } \
+                    location / { try_files /index.html =404; } }";
+
+fn conf(redis: &Redis, snippet: &str) -> Conf {
+    unconnected(snippet).redis(redis)
+}
+
+fn unconnected(snippet: &str) -> Conf {
+    Conf::new()
+        .decisions()
+        .http(SAYS)
+        .http("rate_limit_redis_deny_cache off;")
+        .server(snippet)
+        .server(
+            "location = /metrics { rate_limit_redis off; rate_limit_redis_metrics prometheus; }",
+        )
+}
+
+/// A location before the application, and one that shows what is left of the limit.
+fn proxied(limit: &str) -> String {
+    format!(
+        "location / {{ rate_limit_redis {limit} settle=$upstream_http_x_cost; \
+         proxy_pass http://127.0.0.1:{{port2}}; }} \
+         location = /left {{ rate_limit_redis {limit} cost=0; try_files /index.html =404; }}"
+    )
+}
+
+/// How many settlements of a limit had this result.
+fn settlements(nginx: &Nginx, name: &str, result: &str) -> usize {
+    let page = nginx.get("/metrics");
+    let sample = format!("settlements_total{{name=\"{name}\",result=\"{result}\"}} ");
+    let value = page.text().lines().find_map(|line| line.split_once(&sample));
+    let (_, value) = value.unwrap_or_else(|| panic!("no {sample} in {}", page.text()));
+    value.parse().expect("a number")
+}
+
+/// Waits until so many are settled.
+#[track_caller]
+fn wait_for(nginx: &Nginx, name: &str, number: usize) {
+    let settled = || settlements(nginx, name, "settled");
+    wait_until(PATIENCE, || settled() >= number, &format!("{number} settlements of {name}"));
+    assert_eq!(settled(), number);
+}
+
+/// A request, and what is left when it is settled.
+#[track_caller]
+fn left_after(nginx: &Nginx, path: &str) -> u64 {
+    let before = settlements(nginx, "default", "settled");
+    let response = nginx.get(path);
+    assert_ne!(response.status, 429, "{response:?}");
+    wait_for(nginx, "default", before + 1);
+    left(nginx)
+}
+
+#[track_caller]
+fn left(nginx: &Nginx) -> u64 {
+    let response = nginx.get("/left");
+    assert_eq!(response.status, 200, "{response:?}");
+    response.remaining().expect("X-RateLimit-Remaining")
+}
+
+#[test]
+fn only_failed_logins_count() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, "location / { proxy_pass http://127.0.0.1:{port2};")
+        .http("map $status $failed { default 0; ~^4 1; }")
+        .server("  rate_limit_redis $remote_addr name=login rate=5r/d settle=$failed; }")
+        .start_connected(&redis);
+    for number in 1..=20 {
+        assert_eq!(nginx.get("/").status, 200);
+        wait_for(&nginx, "login", number);
+    }
+    for number in 21..=25 {
+        assert_eq!(nginx.get("/?status=401").status, 401);
+        wait_for(&nginx, "login", number);
+    }
+    let locked = nginx.get("/");
+    assert_eq!((locked.status, locked.decision()), (429, "REJECTED redis"));
+    assert!(retry_after(&locked) > 1);
+    // What is rejected is not settled.
+    assert_eq!(settlements(&nginx, "login", "settled"), 25);
+    assert_eq!(settlements(&nginx, "login", "lost"), 0);
+}
+
+#[test]
+fn what_fails_costs_nothing() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, &proxied("a rate=9r/d").replace("$upstream_http_x_cost", "$free"))
+        .http("map $status $free { default ''; ~^5 0; }")
+        .start_connected(&redis);
+    assert_eq!(left_after(&nginx, "/?status=500"), 9);
+    assert_eq!(nginx.get("/").status, 200);
+    assert_eq!(left(&nginx), 8, "the charge stands where the value is empty");
+    assert_eq!(settlements(&nginx, "default", "settled"), 1);
+}
+
+/// Limits of 100, most of which regain nothing worth mentioning in the time of a test.
+const LIMITS: [&str; 7] = [
+    "a rate=100r/d",
+    "a rate=100r/d refill=interval",
+    "a rate=100r/d algorithm=gcra burst=99",
+    "a rate=100r/d algorithm=leaky_bucket burst=99 nodelay",
+    "a rate=100r/52w algorithm=sliding_window",
+    "a rate=100r/d algorithm=sliding_log",
+    "a rate=100r/52w algorithm=fixed_window",
+];
+
+#[test]
+fn the_application_says_what_it_cost() {
+    for limit in LIMITS {
+        let redis = Redis::start();
+        let nginx = conf(&redis, &proxied(limit)).start_connected(&redis);
+        assert_eq!(left_after(&nginx, "/?cost=37"), 63, "{limit}");
+        assert_eq!(left_after(&nginx, "/?cost=0"), 63, "{limit}");
+        assert_eq!(left_after(&nginx, "/?cost=1"), 62, "{limit}");
+        assert_eq!(left_after(&nginx, "/?cost=1.5"), 60, "{limit}");
+        // More than there is: it is owed.
+        assert_eq!(left_after(&nginx, "/?cost=161"), 0, "{limit}");
+        let rejected = nginx.get("/");
+        assert_eq!((rejected.status, rejected.remaining()), (429, Some(0)), "{limit}");
+        assert!(retry_after(&rejected) > 60, "{rejected:?}");
+        assert_eq!(settlements(&nginx, "default", "lost"), 0);
+    }
+}
+
+#[test]
+fn a_debt_is_regained() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, &proxied("a rate=10r/s capacity=1")).start_connected(&redis);
+    let response = nginx.get("/?cost=11");
+    assert_eq!(response.status, 200);
+    wait_for(&nginx, "default", 1);
+    // Ten tokens at ten a second are regained first.
+    let rejected = nginx.get("/");
+    assert_eq!(rejected.status, 429, "{rejected:?}");
+    wait_until(PATIENCE, || nginx.get("/?cost=1").status == 200, "the end of the debt");
+}
+
+#[test]
+fn a_fraction_is_rounded_up() {
+    let redis = Redis::start();
+    let snippet = proxied("a rate=9r/d").replace("$upstream_http_x_cost", "$request_time");
+    let nginx = conf(&redis, &snippet).start_connected(&redis);
+    // A moment is 1, as long as it is not shorter than any; nothing here takes 5 s.
+    assert!((5..=9).contains(&left_after(&nginx, "/")));
+}
+
+#[test]
+fn an_unusable_value_leaves_the_charge() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, &proxied("a rate=9r/d")).start_connected(&redis);
+    let values = ["-1", "much", "1e3", "9007199254740993"];
+    for (index, value) in values.into_iter().enumerate() {
+        assert_eq!(nginx.get(&format!("/?cost={value}")).status, 200);
+        nginx.wait_for_error_log(&format!("invalid settle \"{value}\" in"));
+        assert_eq!(left(&nginx), 8 - index as u64);
+    }
+    assert_eq!(nginx.logged("[error]").len(), values.len());
+    assert_eq!(nginx.get("/").status, 200);
+    assert_eq!(left(&nginx), 4, "nor does an empty one change it");
+    assert_eq!(settlements(&nginx, "default", "settled"), 0);
+}
+
+#[test]
+fn a_question_may_be_charged_in_the_end() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, &proxied("a rate=9r/d").replace(" settle", " cost=0 settle"))
+        .start_connected(&redis);
+    assert_eq!(left_after(&nginx, "/?cost=4"), 5);
+    assert_eq!(left_after(&nginx, "/?cost=7"), 0);
+    assert_eq!(nginx.get("/?cost=1").status, 200, "a request of cost 0 passes in debt");
+}
+
+#[test]
+fn each_limit_settles_for_itself() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, "location / { proxy_pass http://127.0.0.1:{port2};")
+        .server("  rate_limit_redis a name=first rate=100r/d settle=$upstream_http_x_cost;")
+        .server("  rate_limit_redis a name=second rate=100r/d cost=5 settle=0;")
+        .server("  rate_limit_redis a name=third rate=100r/d;")
+        .server("  rate_limit_redis a name=late rate=100r/d after=auth settle=3; }")
+        .start_connected(&redis);
+    assert_eq!(nginx.get("/?cost=7").status, 200);
+    ["first", "second", "late"].iter().for_each(|name| wait_for(&nginx, name, 1));
+    let left = ["first", "third", "late"].map(|name| tokens(&redis, &format!("rl:{name}:a")));
+    assert_eq!(left, [Some(93), Some(99), Some(97)]);
+    assert!(tokens(&redis, "rl:second:a").is_none_or(|tokens| tokens == 100));
+    assert_eq!(settlements(&nginx, "third", "settled"), 0);
+}
+
+#[test]
+fn a_stream_is_settled_when_it_has_ended() {
+    let redis = Redis::start();
+    let application = Application::start();
+    let nginx = conf(&redis, &proxied("a rate=100r/d").replace("{port2}; }", "{application}; }"))
+        .set("application", application.port)
+        .start_connected(&redis);
+    let mut client = nginx.http();
+    client.send("GET", "/", &[]);
+    let mut stream = application.request();
+    let header = "HTTP/1.1 200 OK\r\nX-Cost: 42\r\nContent-Length: 3\r\n\r\n";
+    stream.write_all(header.as_bytes()).expect("a header");
+    for byte in [b"a", b"b"] {
+        stream.write_all(byte).expect("a part of the body");
+        assert_eq!(left(&nginx), 99, "it has not ended");
+    }
+    stream.write_all(b"c").expect("the rest");
+    assert_eq!(client.read_response().text(), "abc");
+    wait_for(&nginx, "default", 1);
+    assert_eq!(left(&nginx), 58);
+}
+
+#[test]
+fn a_client_that_leaves_is_settled() {
+    let redis = Redis::start();
+    let application = Application::start();
+    let snippet = proxied("a rate=100r/d").replace("$upstream_http_x_cost", "$after");
+    let nginx = conf(&redis, &snippet.replace("{port2}; }", "{application}; }"))
+        .set("application", application.port)
+        .http("map $status $after { default ''; 499 11; }")
+        .start_connected(&redis);
+    let mut client = nginx.http();
+    client.send("GET", "/", &[]);
+    let _held = application.request();
+    drop(client);
+    wait_for(&nginx, "default", 1);
+    assert_eq!(left(&nginx), 89);
+}
+
+#[test]
+fn a_timeout_is_settled() {
+    let redis = Redis::start();
+    let application = Application::start();
+    let snippet = proxied("a rate=100r/d").replace("$upstream_http_x_cost", "$after");
+    let nginx = conf(&redis, &snippet.replace("{port2}; }", "{application}; }"))
+        .set("application", application.port)
+        .http("proxy_read_timeout 100ms; map $status $after { default ''; 504 0; }")
+        .start_connected(&redis);
+    assert_eq!(left_after(&nginx, "/"), 100);
+    assert!(nginx.access_log().contains("\" 504 "), "{}", nginx.access_log());
+}
+
+/// Starts a request, and returns the application's side of it.
+fn started(redis: &Redis) -> (Nginx, harness::Http, TcpStream) {
+    let application = Application::start();
+    let nginx = conf(redis, &proxied("a rate=100r/d").replace("{port2}; }", "{application}; }"))
+        .set("application", application.port)
+        .start_connected(redis);
+    let mut client = nginx.http();
+    client.send("GET", "/", &[]);
+    let stream = application.request();
+    (nginx, client, stream)
+}
+
+#[test]
+fn a_worker_that_shuts_down_settles() {
+    let redis = Redis::start();
+    let (mut nginx, mut client, stream) = started(&redis);
+    let old = nginx.reload_signal();
+    answer(stream, "31");
+    assert_eq!(client.read_response().status, 200);
+    wait_for(&nginx, "default", 1);
+    assert_eq!(left(&nginx), 69);
+    // It waits for nothing else.
+    let is_gone = || !std::path::Path::new(&format!("/proc/{}", old[0])).exists();
+    wait_until(PATIENCE, is_gone, "the end of the old worker");
+    assert_eq!(settlements(&nginx, "default", "lost"), 0);
+}
+
+#[test]
+fn what_a_killed_worker_could_not_settle_is_lost() {
+    let redis = Redis::start();
+    let (mut nginx, _client, stream) = started(&redis);
+    nginx.allow_log("exited on signal 9");
+    let worker = nginx.worker_pids()[0];
+    run("kill", &["-KILL", &worker.to_string()]);
+    let is_replaced = || nginx.worker_pids().iter().any(|pid| *pid != worker);
+    wait_until(PATIENCE, is_replaced, "a new worker");
+    drop(stream);
+    wait_until(PATIENCE, || settlements(&nginx, "default", "lost") == 1, "a lost settlement");
+    assert_eq!(settlements(&nginx, "default", "settled"), 0);
+    assert_eq!(left(&nginx), 99);
+}
+
+#[test]
+fn what_redis_does_not_take_is_lost() {
+    let mut redis = Redis::start();
+    let (nginx, mut client, stream) = started(&redis);
+    redis.kill9();
+    answer(stream, "31");
+    assert_eq!(client.read_response().status, 200);
+    wait_until(PATIENCE, || settlements(&nginx, "default", "lost") == 1, "a lost settlement");
+    assert_eq!(settlements(&nginx, "default", "settled"), 0);
+}
+
+#[test]
+fn a_redis_that_hangs_does_not_keep_a_worker() {
+    let mut redis = Redis::start();
+    let (mut nginx, mut client, stream) = started(&redis);
+    redis.stop_signal();
+    let old = nginx.reload_signal();
+    answer(stream, "31");
+    assert_eq!(client.read_response().status, 200);
+    let is_gone = || !std::path::Path::new(&format!("/proc/{}", old[0])).exists();
+    wait_until(PATIENCE, is_gone, "the end of the old worker");
+    assert_eq!(settlements(&nginx, "default", "lost"), 1);
+    redis.cont();
+}
+
+#[test]
+fn a_rejection_in_a_dry_run_is_not_settled() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, &proxied("a rate=2r/d"))
+        .server("rate_limit_redis_dry_run on;")
+        .start_connected(&redis);
+    assert_eq!(left_after(&nginx, "/?cost=2"), 0);
+    let response = nginx.get("/?cost=0");
+    assert_eq!((response.status, response.decision()), (200, "REJECTED_DRY_RUN redis"));
+    assert_eq!(left(&nginx), 0);
+    assert_eq!(settlements(&nginx, "default", "settled"), 1);
+}
+
+#[test]
+fn while_redis_is_away() {
+    for limit in LIMITS {
+        let nginx = unconnected(&proxied(limit))
+            .http("rate_limit_redis_pass redis://127.0.0.1:1; rate_limit_redis_on_error local;")
+            .start();
+        assert_eq!(left_after(&nginx, "/?cost=37"), 63, "{limit}");
+        assert_eq!(left_after(&nginx, "/?cost=0"), 63, "{limit}");
+        assert_eq!(left_after(&nginx, "/?cost=163"), 0, "{limit}");
+        let rejected = nginx.get("/");
+        assert_eq!((rejected.status, rejected.decision()), (429, "REJECTED local"), "{limit}");
+    }
+}
+
+#[test]
+fn a_cluster_and_sentinels() {
+    let cluster = ClusterConf::new(3, 0).node_timeout(std::time::Duration::from_secs(10)).start();
+    let sentinels = SentinelConf::new(1).start();
+    let servers = |urls: Vec<String>| urls.iter().map(|url| format!("server {url}; ")).collect();
+    let [nodes, watchers]: [String; 2] = [cluster.urls(), sentinels.urls()].map(servers);
+    for store in [format!("{nodes} cluster on;"), format!("{watchers} sentinel {MASTER_NAME};")] {
+        let nginx = unconnected("location / { proxy_pass http://127.0.0.1:{port2};")
+            .http(&format!("rate_limit_redis_store edge {{ {store} }}"))
+            .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 5s;")
+            .http("rate_limit_redis_on_error closed; rate_limit_redis_headers ietf;")
+            .server("  rate_limit_redis $arg_a name=a rate=100r/d settle=$upstream_http_x_cost;")
+            .server("  rate_limit_redis $arg_b name=b rate=100r/d settle=0; }")
+            .server("location = /left { rate_limit_redis $arg_a name=a rate=100r/d cost=0;")
+            .server("  rate_limit_redis $arg_b name=b rate=100r/d cost=0;")
+            .server("  try_files /index.html =404; }")
+            .start();
+        let node = |key: &str| cluster.master_of(slot(key));
+        let mut keys = (0..).map(|n| format!("k{n}"));
+        let other = keys.find(|key| node(&format!("rl:b:{key}")) != node("rl:a:a")).expect("a key");
+        assert_eq!(nginx.get(&format!("/?a=a&b={other}&cost=8")).status, 200);
+        wait_for(&nginx, "a", 1);
+        wait_for(&nginx, "b", 1);
+        let left = nginx.get(&format!("/left?a=a&b={other}"));
+        let fields = left.header("RateLimit").expect("RateLimit");
+        assert!(fields.starts_with("\"a\";r=92;") && fields.contains("\"b\";r=100;"), "{fields}");
+    }
+}
+
+#[test]
+fn http2() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, &proxied("a rate=1000r/d")).http2().start_connected(&redis);
+    let seen = h2load(&["-n", "50", "-c", "2", "-m", "10", &nginx.h2_url("/?cost=3")]);
+    assert_eq!((seen.of(200), seen.total()), (50, 50), "{seen:?}");
+    wait_for(&nginx, "default", 50);
+    assert_eq!(left(&nginx), 850);
+}
+
+#[test]
+fn many_at_once_are_settled_once_each() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, &proxied("a rate=100000r/d")).workers(2).start_connected(&redis);
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            let addr = nginx.addr();
+            thread::spawn(move || {
+                let mut http = harness::Http::connect(addr);
+                let is_passed = |it: &Response| it.status == 200;
+                (0..50).map(|n| http.get(&format!("/?cost={}", n % 5))).filter(is_passed).count()
+            })
+        })
+        .collect();
+    let passed: usize = threads.into_iter().map(|it| it.join().expect("a client")).sum();
+    assert_eq!(passed, 400);
+    wait_for(&nginx, "default", 400);
+    // Fifty requests cost 0 + 1 + 2 + 3 + 4, ten times.
+    assert_eq!(left(&nginx), 100_000 - 8 * 100);
+}
