@@ -10,8 +10,10 @@ mod calendar_window;
 mod codec;
 mod fixed_window;
 mod gcra;
+mod hold;
 mod interval_bucket;
 pub mod leaky_bucket;
+mod lease;
 mod moment;
 mod sliding_log;
 mod sliding_window;
@@ -19,6 +21,7 @@ mod state;
 mod token_bucket;
 mod window_counter;
 
+pub use hold::{Hold, Holds};
 pub use state::{Extra, State, Stored};
 
 use crate::decision::{Retry, Verdict};
@@ -244,6 +247,7 @@ impl Algorithm {
     /// Decides as the script does. `now` is in µs, at most 2^53; `stored` is what an earlier
     /// decision for the same client left, nothing for a client not seen before.
     pub fn decide(self, stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
+        stored.extra.holds.correct(now);
         let decide = self.description().decide;
         let blocked = stored.blocked_for(now, quota);
         if blocked > 0 && cost > 0 {
@@ -281,6 +285,7 @@ impl Algorithm {
     /// For a client that is alone on its key it is then as if it had never spent it.
     pub fn give_back(self, stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
         stored.blocked_for(now, quota);
+        stored.extra.holds.correct(now);
         (self.description().give_back)(stored, now, quota, amount, None);
     }
 
@@ -289,6 +294,7 @@ impl Algorithm {
     /// [`Quota::max_debt`], the rest is forgiven. In a window that was not that of `since` nothing
     /// is given back.
     pub fn settle(self, stored: &mut Stored, now: u64, quota: &Quota, since: u64, change: i64) {
+        stored.extra.holds.correct(now);
         let (description, amount) = (self.description(), change.unsigned_abs());
         stored.blocked_for(now, quota);
         match change {
@@ -315,6 +321,7 @@ mod tests {
 
     use super::moment::Moment;
     use super::*;
+    use crate::lease::{Lease, Report};
 
     fn numbers(most: u64) -> impl Strategy<Value = u64> {
         prop_oneof![0..100_u64, 0..=most, most - 1..=most]
@@ -329,10 +336,11 @@ mod tests {
     }
 
     fn stored() -> impl Strategy<Value = Stored> {
-        let extra = (numbers(u64::MAX), numbers(u64::MAX), numbers(u64::MAX), numbers(u64::MAX))
-            .prop_map(|(held, held_until, debt, blocked_until)| Extra {
-                held,
-                held_until,
+        let any = || numbers(u64::MAX);
+        let hold = || (any(), any()).prop_map(|(units, until)| Hold { units, until });
+        let extra =
+            (hold(), hold(), any(), any()).prop_map(|(older, newer, debt, blocked_until)| Extra {
+                holds: Holds { older, newer },
                 debt,
                 blocked_until,
             });
@@ -372,9 +380,16 @@ mod tests {
             let mut settled = stored.clone();
             algorithm.settle(&mut settled, now, &quota, since, change);
             prop_assert!(decide(settled, 0).remaining <= quota.limit());
-            let mut given = stored;
+            let mut given = stored.clone();
             algorithm.give_back(&mut given, now, &quota, amount);
             prop_assert!(decide(given, 0).remaining <= quota.limit());
+            let plain = [amount, since, amount];
+            let report = Report { of: amount, unused: amount, ends: since, plain };
+            let lease = Lease { span: since, want: amount, report };
+            let mut leased = stored;
+            algorithm.report(&mut leased, now, &quota, &report);
+            algorithm.grant(&mut leased, now, &quota, &lease, 0);
+            prop_assert!(decide(leased, 0).remaining <= quota.limit());
         }
     }
 }

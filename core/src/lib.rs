@@ -13,6 +13,7 @@ pub mod client;
 pub mod client_key;
 pub mod decision;
 pub mod key;
+pub mod lease;
 pub mod limit;
 pub mod local;
 pub mod metrics;

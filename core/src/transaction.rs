@@ -2,6 +2,7 @@
 
 use crate::algorithm::Stored;
 use crate::decision::{Retry, Verdict};
+use crate::lease::{Granted, Lease};
 use crate::limit::Quota;
 
 /// A limit's part in a decision: what is stored under a key, and what would be.
@@ -14,6 +15,8 @@ pub(crate) struct Entry<K> {
     before: Stored,
     after: Stored,
     verdict: Option<Verdict>,
+    lease: Lease,
+    granted: Granted,
 }
 
 /// Decides at `now`. If all limits allow it, all spend; if one rejects it, or some other limit
@@ -27,8 +30,9 @@ pub(crate) fn decide<K: PartialEq>(
 ) -> bool {
     each(entries, |entry, earlier| entry.spend(earlier, now));
     let passes = others_allow && entries.iter().flatten().all(Entry::lets_pass);
-    if !passes {
-        each(entries, |entry, earlier| entry.spend_nothing(earlier, now));
+    match passes {
+        true => grant(entries, now),
+        false => each(entries, |entry, earlier| entry.spend_nothing(earlier, now)),
     }
     passes
 }
@@ -43,10 +47,35 @@ fn each<K>(entries: &mut [Option<Entry<K>>], act: impl Fn(&mut Entry<K>, &[Optio
     }
 }
 
+/// Sets units aside for the leases that are wanted, after all that is spent: of entries that share a
+/// key only the last one does.
+fn grant<K: PartialEq>(entries: &mut [Option<Entry<K>>], now: u64) {
+    for index in 0..entries.len() {
+        let (before, later) = entries.split_at_mut(index.saturating_add(1));
+        if let Some(Some(entry)) = before.last_mut()
+            && !later.iter().flatten().any(|other| other.key == entry.key)
+        {
+            entry.grant(now);
+        }
+    }
+}
+
 impl<K: PartialEq> Entry<K> {
     /// A limit that is to spend `cost`, where `stored` is what is stored under `key`.
     pub(crate) fn new(key: K, quota: Quota, cost: u64, dry_run: bool, stored: Stored) -> Self {
-        Self { key, quota, cost, dry_run, before: stored, after: Stored::default(), verdict: None }
+        let (before, after) = (stored, Stored::default());
+        let (lease, granted) = (Lease::NONE, Granted::default());
+        Self { key, quota, cost, dry_run, before, after, verdict: None, lease, granted }
+    }
+
+    /// The same, with something to say of leases.
+    pub(crate) fn with_lease(self, lease: Lease) -> Self {
+        Self { lease, ..self }
+    }
+
+    /// What was set aside, once that is decided.
+    pub(crate) fn granted(&self) -> Granted {
+        self.granted
     }
 
     /// What the limit says, once that is decided.
@@ -64,14 +93,24 @@ impl<K: PartialEq> Entry<K> {
     }
 
     fn spend(&mut self, earlier: &[Option<Self>], now: u64) {
-        self.load(earlier);
+        self.load(earlier, now);
         let verdict = self.quota.algorithm().decide(&mut self.after, now, &self.quota, self.cost);
         self.verdict = Some(verdict);
     }
 
+    fn grant(&mut self, now: u64) {
+        let remaining = match self.verdict {
+            Some(verdict) if verdict.allowed && self.cost > 0 => verdict.remaining,
+            _ => 0,
+        };
+        let (algorithm, returned) = (self.quota.algorithm(), self.granted.returned);
+        let granted = algorithm.grant(&mut self.after, now, &self.quota, &self.lease, remaining);
+        self.granted = Granted { returned, ..granted };
+    }
+
     /// Answers for what the limit holds, and, where it rejects the request, when it would not.
     fn spend_nothing(&mut self, earlier: &[Option<Self>], now: u64) {
-        self.load(earlier);
+        self.load(earlier, now);
         if let Some(Verdict { allowed, retry, .. }) = self.verdict {
             let (algorithm, rejects) = (self.quota.algorithm(), matches!(retry, Retry::After(_)));
             let unspent = algorithm.decline(&mut self.after, now, &self.quota, rejects);
@@ -80,8 +119,11 @@ impl<K: PartialEq> Entry<K> {
     }
 
     /// Starts from what is stored, and what those before it are about to store.
-    fn load(&mut self, earlier: &[Option<Self>]) {
+    fn load(&mut self, earlier: &[Option<Self>], now: u64) {
         let sharer = earlier.iter().flatten().rfind(|other| other.key == self.key);
         self.after.clone_from(sharer.map_or(&self.before, |sharer| &sharer.after));
+        let (algorithm, report) = (self.quota.algorithm(), &self.lease.report);
+        let returned = algorithm.report(&mut self.after, now, &self.quota, report);
+        self.granted = Granted { now, returned, ..Granted::default() };
     }
 }

@@ -3,8 +3,9 @@
 use std::ops::RangeInclusive;
 
 use fastrand::Rng;
-use rate_limit_core::algorithm::Algorithm;
+use rate_limit_core::algorithm::{Algorithm, Holds};
 use rate_limit_core::decision::Retry;
+use rate_limit_core::lease::Granted;
 use rate_limit_core::limit::Quota;
 use rate_limit_core::rate::{MAX_EXACT, Rate};
 
@@ -231,7 +232,7 @@ fn agree(
         let mut next = |_| {
             let step = traffic.step(rng.usize(limits.clone()), &mut model);
             let expected = model.decide(&step);
-            traffic.learn(&step, &expected.verdicts);
+            traffic.learn(&step, &expected.verdicts, &expected.grants);
             (step, expected)
         };
         check(&mut lab, (0..BATCH).map(&mut next).collect());
@@ -257,9 +258,17 @@ fn compare(outcome: &Outcome, expected: &Expected) -> Result<(), &'static str> {
     {
         return Err("the script decides otherwise");
     }
-    let kept = outcome.writes.iter().map(|(key, write)| (key, write.kept));
-    if !kept.eq(expected.writes.iter().map(|(key, written)| (key, written.kept))) {
-        return Err("the script writes other keys, or for another time");
+    let set_aside = outcome.grants.iter().zip(&expected.grants);
+    // Nothing comes back to a key that is gone, and is whole.
+    if set_aside.into_iter().any(|(a, b)| *a != Granted { returned: a.returned, ..*b }) {
+        return Err("the script sets other units aside");
+    }
+    if !outcome.writes.keys().eq(expected.writes.keys()) {
+        return Err("the script writes other keys");
+    }
+    let mut writes = outcome.writes.values().zip(expected.writes.values());
+    if !writes.all(|(write, written)| is_kept(write, written)) {
+        return Err("the script writes for another time");
     }
     let mut writes = outcome.writes.values().zip(expected.writes.values());
     if !writes.all(|(write, written)| is_same(write, written)) {
@@ -272,6 +281,19 @@ fn compare(outcome: &Outcome, expected: &Expected) -> Result<(), &'static str> {
         return Err("the script writes what it should not");
     }
     Ok(())
+}
+
+/// Whether a key is kept for as long as expected. Where units are held it may be kept for somewhat
+/// longer than it takes to become whole.
+fn is_kept(write: &Write, written: &Written) -> bool {
+    match (write.kept, written.kept) {
+        (Kept::Until(time), Kept::Until(least))
+            if written.stored.extra.holds != Holds::default() =>
+        {
+            (least..least + 600_000 + written.period / 500).contains(&time)
+        }
+        (kept, expected) => kept == expected,
+    }
 }
 
 /// Whether the state that was written is the expected one, as far as one can tell: a log is known

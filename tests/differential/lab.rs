@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use harness::Redis;
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::key::Head;
+use rate_limit_core::lease::{Granted, Lease};
 use rate_limit_core::limit::Quota;
 use rate_limit_core::redis::answer;
 use rate_limit_core::redis::reply::{self, Entry, Reply};
@@ -25,11 +26,14 @@ pub struct Step {
     pub since: u64,
     /// The keys that expire before the script runs.
     pub expire: Vec<String>,
+    /// What there is to say of leases, for the first limits.
+    pub leases: Vec<Lease>,
 }
 
 impl Step {
     pub fn ask(now: u64, asked: Vec<Asked>) -> Self {
-        Self { now, asked, times: 1, gives_back: false, since: 0, expire: Vec::new() }
+        let (expire, leases) = (Vec::new(), Vec::new());
+        Self { now, asked, times: 1, gives_back: false, since: 0, expire, leases }
     }
 
     pub fn ask_times(now: u64, asked: Asked, times: u32) -> Self {
@@ -38,6 +42,16 @@ impl Step {
 
     pub fn give_back(now: u64, asked: Vec<Asked>) -> Self {
         Self { gives_back: true, ..Self::ask(now, asked) }
+    }
+
+    /// What there is to say of leases for the limit of this index.
+    pub fn lease(&self, index: usize) -> Lease {
+        self.leases.get(index).copied().unwrap_or_default()
+    }
+
+    fn questions(&self) -> impl ExactSizeIterator<Item = Question<'_>> + Clone {
+        let lease = |(index, question)| Question { lease: self.lease(index), ..question };
+        self.asked.iter().map(Asked::question).enumerate().map(lease)
     }
 }
 
@@ -69,6 +83,8 @@ impl Asked {
 pub struct Outcome {
     /// See [`read`].
     pub verdicts: Vec<Option<Verdict>>,
+    /// What was set aside, beside each verdict.
+    pub grants: Vec<Granted>,
     /// The keys that it wrote.
     pub writes: BTreeMap<String, Write>,
     /// How many entries the log of each limit has then; 0 where there is none.
@@ -165,7 +181,7 @@ impl Lab {
 
 /// The words of the command that asks what `step` asks, of which none has a CRLF in it.
 pub fn words(scripts: &Scripts, by: By, step: &Step) -> Vec<String> {
-    let (mut command, questions) = (Vec::new(), step.asked.iter().map(Asked::question));
+    let (mut command, mut questions) = (Vec::new(), step.questions());
     match (step.gives_back, step.times) {
         (is_less, _) if step.since > 0 => {
             let question = Question { since: step.since, ..step.asked[0].question() };
@@ -174,7 +190,8 @@ pub fn words(scripts: &Scripts, by: By, step: &Step) -> Vec<String> {
         (true, _) => scripts.encode_refund(&mut command, by, questions),
         (false, 1) => scripts.encode_charges(&mut command, by, questions),
         (false, times) => {
-            scripts.encode_repeated(&mut command, by, step.asked[0].question(), times)
+            let question = questions.next().expect("a question");
+            scripts.encode_repeated(&mut command, by, question, times);
         }
     }
     let lines = String::from_utf8(command).expect("a text");
@@ -220,13 +237,19 @@ return {{reply, calls, lengths}}"
 }
 
 fn outcome(step: &Step, (reply, calls, lengths): Answer) -> Outcome {
-    Outcome { verdicts: read(step, &reply), writes: writes(&calls, step.now), lengths }
+    let (verdicts, grants) = read_grants(step, &reply);
+    Outcome { verdicts, grants, writes: writes(&calls, step.now), lengths }
 }
 
 /// What the production code reads in the reply to a step: a verdict for each limit, or for each
 /// time that the only one is asked. Of what was given back only those limits tell anything that
 /// store themselves.
 pub fn read(step: &Step, value: &Value) -> Vec<Option<Verdict>> {
+    read_grants(step, value).0
+}
+
+/// As [`read`], with what was set aside.
+fn read_grants(step: &Step, value: &Value) -> (Vec<Option<Verdict>>, Vec<Granted>) {
     let mut frame = Vec::new();
     encode(&mut frame, value);
     let Ok(Reply::Script(found)) = reply::parse(&frame) else { panic!("no answer: {value:?}") };
@@ -235,22 +258,26 @@ pub fn read(step: &Step, value: &Value) -> Vec<Option<Verdict>> {
             Entry::Integers(integers) => Some(Verdict::from_reply(integers).expect("a verdict")),
             Entry::Stored(_) => None,
         };
-        return found.map(own).collect();
+        return (found.map(own).collect(), Vec::new());
     }
-    let mut verdicts = Vec::new();
-    let questions = step.asked.iter().map(Asked::question);
+    let (mut verdicts, mut grants) = (Vec::new(), Vec::new());
+    let mut note = |index, verdict, granted| {
+        assert_eq!(index, verdicts.len());
+        verdicts.push(Some(verdict));
+        grants.push(granted);
+    };
+    let mut questions = step.questions();
     let is_answer = match step.times {
-        1 => answer::verdicts(found, questions, |index, verdict| {
-            assert_eq!(index, verdicts.len());
-            verdicts.push(Some(verdict));
-        }),
-        times => answer::repeated(found, &step.asked[0].question(), times, |index, verdict| {
-            assert_eq!(index as usize, verdicts.len());
-            verdicts.push(Some(verdict));
-        }),
+        1 => answer::verdicts(found, questions, note),
+        times => {
+            let question = questions.next().expect("a question");
+            answer::repeated(found, &question, times, |index, verdict, granted| {
+                note(index as usize, verdict, granted);
+            })
+        }
     };
     assert!(is_answer, "no answer to {step:?}: {value:?}");
-    verdicts
+    (verdicts, grants)
 }
 
 /// Puts a reply back into the form in which it came.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rate_limit_core::algorithm::{Algorithm, State, Stored};
 use rate_limit_core::decision::{Retry, Verdict};
+use rate_limit_core::lease::{Granted, Lease, Report};
 use rate_limit_core::limit::Quota;
 
 use crate::lab::{Asked, Kept, Step};
@@ -13,6 +14,8 @@ use crate::lab::{Asked, Kept, Step};
 pub struct Model {
     states: BTreeMap<String, Stored>,
     last: BTreeMap<String, Last>,
+    /// How many units of its last lease each limit of a step has given back.
+    returned: Vec<u64>,
 }
 
 /// What is written to which keys: for which quota, and for how long.
@@ -30,6 +33,8 @@ struct Last {
 pub struct Expected {
     /// One for each limit, or for each time that the only one is asked.
     pub verdicts: Vec<Verdict>,
+    /// What should be set aside, beside each verdict.
+    pub grants: Vec<Granted>,
     /// The keys that should be written.
     pub writes: BTreeMap<String, Written>,
     /// How many entries the log of each limit has then.
@@ -40,6 +45,8 @@ pub struct Expected {
 #[derive(Debug)]
 pub struct Written {
     pub algorithm: Algorithm,
+    /// Of its rate, in µs.
+    pub period: u64,
     pub stored: Stored,
     pub kept: Kept,
 }
@@ -64,17 +71,30 @@ impl Model {
     ///
     /// A key that expires at this step is still known here: that must make no difference.
     pub fn decide(&mut self, step: &Step) -> Expected {
-        let mut expected = self.decide_once(step);
-        let again = Step { expire: Vec::new(), ..step.clone() };
-        for _ in 1..step.times {
-            let next = self.decide_once(&again);
+        // The first time has the report of a lease, the last one sets units aside.
+        let lease = step.lease(0);
+        let (wanted, reported) =
+            (Lease { report: Report::default(), ..lease }, Lease { want: 0, ..lease });
+        let first = Step { leases: vec![reported], ..step.clone() };
+        let again = Step { expire: Vec::new(), leases: Vec::new(), ..step.clone() };
+        let last = Step { leases: vec![wanted], ..again.clone() };
+        let mut expected = self.decide_once(if step.times == 1 { step } else { &first });
+        for time in 1..step.times {
+            let is_last = time + 1 == step.times;
+            let next = self.decide_once(if is_last { &last } else { &again });
             expected.verdicts.extend(next.verdicts);
             expected.writes.extend(next.writes);
+            expected.grants.extend(next.grants);
+        }
+        if let (Some(last), true) = (expected.grants.len().checked_sub(1), step.times > 1) {
+            let returned = std::mem::take(&mut expected.grants[0].returned);
+            expected.grants[last].returned = returned;
         }
         expected
     }
 
     fn decide_once(&mut self, step: &Step) -> Expected {
+        let mut grants = Vec::new();
         let before = self.states.clone();
         let (mut verdicts, mut writes) = self.ask_all(step, None);
         let mut decided = step.asked.iter().zip(&verdicts);
@@ -87,6 +107,8 @@ impl Model {
                 verdict.remaining = held.remaining;
                 verdict.reset = held.reset;
             }
+        } else if !step.gives_back {
+            grants = self.grant(step, &verdicts, &mut writes);
         }
         for key in step.expire.iter().filter(|key| !writes.contains_key(*key)) {
             self.forget(key);
@@ -95,8 +117,13 @@ impl Model {
             let last = Last { quota: *quota, expiry: expiry(*kept, step.now) };
             self.last.insert(key.clone(), last);
         }
+        grants.resize(verdicts.len(), Granted { now: step.now, ..Granted::default() });
+        for (granted, returned) in grants.iter_mut().zip(&self.returned) {
+            granted.returned = *returned;
+        }
         Expected {
             verdicts,
+            grants,
             writes: writes.into_iter().map(|(key, write)| self.written(key, write)).collect(),
             lengths: step.asked.iter().map(|asked| self.length(&asked.key)).collect(),
         }
@@ -112,6 +139,7 @@ impl Model {
     fn ask_all(&mut self, step: &Step, first: Option<&[Verdict]>) -> (Vec<Verdict>, Writes) {
         let (mut writes, mut pending) = (Writes::new(), BTreeMap::new());
         let found = self.states.clone();
+        self.returned.clear();
         let ask = |(index, asked): (usize, &Asked)| {
             let algorithm = asked.quota.algorithm();
             let state = self.states.entry(asked.key.clone()).or_default();
@@ -122,6 +150,8 @@ impl Model {
                 cost = cost.saturating_add(*pending.get(&asked.key).unwrap_or(&0));
             }
             let before = state.clone();
+            let report = step.lease(index).report;
+            self.returned.push(algorithm.report(state, step.now, &asked.quota, &report));
             let (now, quota) = (step.now, &asked.quota);
             let verdict = match (first, step.since, step.gives_back) {
                 (Some(first), ..) => {
@@ -158,9 +188,28 @@ impl Model {
         (step.asked.iter().enumerate().map(ask).collect(), writes)
     }
 
+    /// Sets units aside, after all that is spent.
+    fn grant(&mut self, step: &Step, verdicts: &[Verdict], writes: &mut Writes) -> Vec<Granted> {
+        let grant = |(index, (asked, verdict)): (usize, (&Asked, &Verdict))| {
+            let state = self.states.entry(asked.key.clone()).or_default();
+            let (quota, algorithm) = (&asked.quota, asked.quota.algorithm());
+            let is_last = step.asked[index + 1..].iter().all(|other| other.key != asked.key);
+            let may = asked.cost > 0 && verdict.allowed && is_last;
+            let remaining = if may { verdict.remaining } else { 0 };
+            let granted = algorithm.grant(state, step.now, quota, &step.lease(index), remaining);
+            if granted.units > 0 {
+                let verdict = algorithm.decide(&mut state.clone(), step.now, quota, 0);
+                writes.insert(asked.key.clone(), (*quota, kept(state, step.now, &verdict)));
+            }
+            granted
+        };
+        step.asked.iter().zip(verdicts).enumerate().map(grant).collect()
+    }
+
     fn written(&self, key: String, (quota, kept): (Quota, Kept)) -> (String, Written) {
         let stored = self.states.get(&key).cloned().unwrap_or_default();
-        (key, Written { algorithm: quota.algorithm(), stored, kept })
+        let (algorithm, period) = (quota.algorithm(), quota.rate().period());
+        (key, Written { algorithm, period, stored, kept })
     }
 
     fn length(&self, key: &str) -> usize {

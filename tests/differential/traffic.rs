@@ -3,6 +3,7 @@
 use fastrand::Rng;
 use rate_limit_core::algorithm::{Algorithm, Stored};
 use rate_limit_core::decision::{Retry, Verdict};
+use rate_limit_core::lease::{Granted, Holding, Lease, Report};
 use rate_limit_core::limit::Quota;
 use rate_limit_core::rate::{MAX_EXACT, MAX_TIME, Rate};
 
@@ -48,6 +49,8 @@ pub struct Traffic {
     /// Whether there are settlements, blocks and dry runs.
     is_extended: bool,
     last: Option<(Asked, Verdict)>,
+    /// Leases that were not reported, each with its key and quota.
+    leases: Vec<(String, Quota, Lease, Granted)>,
 }
 
 /// A key, and the limit that it is asked for at present.
@@ -60,8 +63,8 @@ impl Traffic {
     /// Traffic of one client for each of `algorithms`; with settlements, blocks and dry runs, if it
     /// `is_extended`.
     pub fn new(rng: Rng, algorithms: &[Algorithm], is_extended: bool) -> Self {
-        let (now, clients) = (START, Vec::new());
-        let mut traffic = Self { rng, now, clients, keys: 0, is_extended, last: None };
+        let (now, clients, leases) = (START, Vec::new(), Vec::new());
+        let mut traffic = Self { rng, now, clients, keys: 0, is_extended, last: None, leases };
         for algorithm in algorithms {
             let client = traffic.client(*algorithm);
             traffic.clients.push(client);
@@ -77,18 +80,30 @@ impl Traffic {
         let gives_back = self.rng.u32(0..100) < 15;
         let since = if asked.len() == 1 { self.since() } else { 0 };
         let times = if since > 0 { 1 } else { self.times(&asked, gives_back) };
-        let step = Step { gives_back, since, times, ..Step::ask(self.now, asked) };
+        let leases = match since == 0 && !gives_back && self.rng.bool() {
+            true => asked.iter().map(|asked| self.lease(asked)).collect(),
+            false => Vec::new(),
+        };
+        let step = Step { gives_back, since, times, leases, ..Step::ask(self.now, asked) };
         let expire = self.clients.iter().map(|client| client.key.clone());
         let gone = |key: &String| {
             let mut asked = step.asked.iter().filter(|asked| asked.key == *key).peekable();
             asked.peek().is_some() && asked.all(|asked| model.may_expire(asked, step.now))
         };
-        let expire = expire.filter(gone).filter(|_| self.rng.bool()).collect();
+        // What a machine reports is not about a key that is gone.
+        let may = step.leases.is_empty();
+        let expire = expire.filter(gone).filter(|_| may && self.rng.bool()).collect();
         Step { expire, ..step }
     }
 
     /// Takes note of what a step was answered, to aim at its edges.
-    pub fn learn(&mut self, step: &Step, verdicts: &[Verdict]) {
+    pub fn learn(&mut self, step: &Step, verdicts: &[Verdict], grants: &[Granted]) {
+        for (index, (asked, granted)) in step.asked.iter().zip(grants).enumerate() {
+            if granted.units > 0 {
+                let lease = step.lease(index);
+                self.leases.push((asked.key.clone(), asked.quota, lease, *granted));
+            }
+        }
         let index = self.rng.usize(0..step.asked.len());
         let verdict = if step.times == 1 { verdicts[index] } else { verdicts[verdicts.len() - 1] };
         self.last = Some((step.asked[index].clone(), verdict));
@@ -134,6 +149,46 @@ impl Traffic {
             25..30 => self.now - self.rng.u64(0..2 * DAY),
             _ => 0,
         }
+    }
+
+    /// Any lease: of a machine that has held one for this key, of one that says nonsense, or of a new one.
+    fn lease(&mut self, asked: &Asked) -> Lease {
+        if !asked.quota.algorithm().has_leases() {
+            return Lease::NONE;
+        }
+        let span = magnitude(&mut self.rng, 60 * SECOND);
+        let want = magnitude(&mut self.rng, asked.quota.limit());
+        let of_key = |lease: &(String, Quota, Lease, Granted)| lease.0 == asked.key;
+        let report = match self.leases.iter().rposition(of_key) {
+            _ if self.rng.u32(0..20) == 0 => self.nonsense(),
+            Some(index) if self.rng.u32(0..8) > 0 => {
+                let (_, quota, lease, granted) = self.leases.swap_remove(index);
+                self.report(&quota, &lease, &granted)
+            }
+            _ => Report::default(),
+        };
+        Lease { span, want, report }
+    }
+
+    /// What became of a lease after some time and some requests.
+    fn report(&mut self, quota: &Quota, lease: &Lease, granted: &Granted) -> Report {
+        let mut holding = Holding::new(lease, granted, 1, 0);
+        let elapsed = self.now.saturating_sub(granted.now).min(lease.span.saturating_sub(1));
+        for _ in 0..self.rng.u32(0..4) {
+            let (cost, now) = (self.rng.u64(0..=holding.units()), self.rng.u64(0..=elapsed));
+            holding.spend(quota, cost, now);
+        }
+        holding.lease(lease.span, elapsed).report
+    }
+
+    fn nonsense(&mut self) -> Report {
+        let number = |rng: &mut Rng| match rng.u32(0..3) {
+            0 => START + rng.u64(0..YEAR),
+            _ => magnitude(rng, MAX_EXACT),
+        };
+        let rng = &mut self.rng;
+        let plain = [number(rng), number(rng), number(rng)];
+        Report { of: number(rng), unused: number(rng), ends: number(rng), plain }
     }
 
     /// Now and then a limit is asked more than once at a time.

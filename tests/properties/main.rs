@@ -13,5 +13,6 @@ mod drift;
 mod even;
 mod give_back;
 mod leaky;
+mod lease;
 mod promises;
 mod window;

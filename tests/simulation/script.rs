@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::sync::LazyLock;
 
-use rate_limit_core::algorithm::{self, Algorithm, State};
+use rate_limit_core::algorithm::{self, Algorithm, Holds, State};
 use rate_limit_core::decision::{Retry, Verdict};
+use rate_limit_core::lease::{Granted, Lease, Report};
 use rate_limit_core::limit::Quota;
 use rate_limit_core::rate::{MILLISECOND, Rate, SECOND};
 use rate_limit_core::redis::script::{Script, Scripts};
@@ -46,6 +47,9 @@ pub struct Charge {
     pub passed: u32,
     /// What was decided on each, in turn.
     pub verdicts: Vec<Verdict>,
+    /// What was said of leases, and what came of it.
+    pub lease: Lease,
+    pub granted: Granted,
 }
 
 /// What a script did: its reply has been written.
@@ -74,8 +78,7 @@ pub fn run(
 ) -> Result<Effects, WrongType> {
     match program {
         Program::Single(algorithm) => {
-            let (limit, times) = Limit::single(algorithm, command);
-            single(&limit, times, database, now, out)
+            single(&Limit::single(algorithm, command), database, now, out)
         }
         Program::Several => several(&Limit::several(command), database, now, out),
     }
@@ -91,12 +94,15 @@ struct Limit<'a> {
     /// The time of the charge that is settled; 0: this is no settlement.
     since: u64,
     dry_run: bool,
+    /// How many requests are decided, where that is said with the leases.
+    times: u32,
+    lease: Lease,
 }
 
 impl<'a> Limit<'a> {
     /// `KEYS`: one. `ARGV`: limit, period, count, times, cost, block, since, dry_run; those at the end
     /// that are 1, and of the last three 0, may be missing.
-    fn single(algorithm: Algorithm, command: &Command<'a>) -> (Self, u32) {
+    fn single(algorithm: Algorithm, command: &Command<'a>) -> Self {
         assert!((6..=12).contains(&command.len()) && command.number(2) == 1, "{command:?}");
         let argument = |index| match index {
             _ if index < command.len() => command.word(index),
@@ -109,16 +115,17 @@ impl<'a> Limit<'a> {
         let quota = quota(algorithm, limit, period, count).with_block(block);
         assert!(times == 1 || !gives_back && !algorithm.stores_itself(), "{command:?}");
         assert!(times == 1 || since == 0, "{command:?}");
-        let key = command.word(3);
-        (Self { key, quota, gives_back, cost, since, dry_run: false }, times as u32)
+        let (key, times, lease) = (command.word(3), times as u32, Lease::NONE);
+        Self { key, quota, gives_back, cost, since, dry_run: false, times, lease }
     }
 
     /// `ARGV`, five for each of `KEYS`: algorithm, cost, limit, period, count; or for each three more:
-    /// block, since, dry_run.
+    /// block, since, dry_run; or nine more: times, hold, want, and of the last lease its units, those
+    /// unused, the end, and the plain state.
     fn several(command: &Command<'a>) -> Vec<Self> {
         let keys = command.number(2) as usize;
         let width = (command.len() - 3) / keys - 1;
-        assert!(matches!(width, 5 | 8), "{command:?}");
+        assert!(matches!(width, 5 | 8 | 17), "{command:?}");
         assert_eq!(command.len(), 3 + (1 + width) * keys, "{command:?}");
         let limit = |index: usize| {
             let first = 3 + keys + width * index;
@@ -129,8 +136,19 @@ impl<'a> Limit<'a> {
             let [limit, period, count] = [2, 3, 4].map(|offset| command.number(first + offset));
             let more = |offset| if width > 5 { command.number(first + offset) } else { 0 };
             let quota = quota(algorithm, limit, period, count).with_block(more(5));
+            let more = |offset| if offset < width { more(offset) } else { 0 };
+            let report = Report {
+                of: more(11),
+                unused: more(12),
+                ends: more(13),
+                plain: [14, 15, 16].map(more),
+            };
+            // What is held for longer than the machine spends it: a sixteenth of that.
+            let lease = Lease { span: more(9) / 17 * 16, want: more(10), report };
             let (key, since, dry_run) = (command.word(3 + index), more(6), more(7) == 1);
-            Self { key, quota, gives_back, cost, since, dry_run }
+            let times = more(8).max(1) as u32;
+            assert!(times == 1 || keys == 1, "{command:?}");
+            Self { key, quota, gives_back, cost, since, dry_run, times, lease }
         };
         (0..keys).map(limit).collect()
     }
@@ -169,10 +187,22 @@ impl<'a> Limit<'a> {
         Write { key: self.key.into(), stored: stored(self.algorithm(), found, now, whole_in) }
     }
 
+    /// Decides all that it is asked for. If one does not pass, the rest does not either.
+    fn decide_all(&self, stored: &mut algorithm::Stored, now: u64, cost: u64) -> Vec<Verdict> {
+        let mut verdict = self.decide(stored, now, cost);
+        let mut verdicts = vec![verdict];
+        while verdict.allowed && verdicts.len() < self.times as usize {
+            verdict = self.decide(stored, now, cost);
+            verdicts.push(verdict);
+        }
+        verdicts.resize(self.times as usize, verdict);
+        verdicts
+    }
+
     fn charge(&self, passed: u32, verdicts: Vec<Verdict>) -> Charge {
-        let Self { key, quota, gives_back, cost, .. } = *self;
-        let (algorithm, times) = (quota.algorithm(), verdicts.len() as u32);
-        Charge { key: key.into(), algorithm, gives_back, cost, times, passed, verdicts }
+        let Self { key, quota, gives_back, cost, times, lease, .. } = *self;
+        let (key, algorithm, granted) = (key.into(), quota.algorithm(), Granted::default());
+        Charge { key, algorithm, gives_back, cost, times, passed, verdicts, lease, granted }
     }
 }
 
@@ -213,14 +243,16 @@ fn stored(
             (Value::Log(found.clone()), last)
         }
         state => {
-            let last = (now + whole_in.max(MILLISECOND)) / MILLISECOND;
+            // What is set aside is not forgotten before its end.
+            let held = found.extra.holds.newer.until.saturating_sub(now);
+            let last = (now + held + whole_in.max(MILLISECOND)) / MILLISECOND;
             (Value::Packed(packed(algorithm, state, found.extra)), last)
         }
     };
     Some(Stored { value, gone_at: (last + 1) * MILLISECOND })
 }
 
-/// As `struct.pack('<LLL', …)` of the scripts, and, if there is more to say, `'<LLLL'`.
+/// As `struct.pack('<LLL', …)` of the scripts, and, if there is more to say, `'<LLLLLL'`.
 fn packed(algorithm: Algorithm, state: &State, extra: algorithm::Extra) -> Box<[u8]> {
     let state = match state {
         State::Bucket(tokens, last) => [*tokens, last.micros, last.part],
@@ -228,9 +260,10 @@ fn packed(algorithm: Algorithm, state: &State, extra: algorithm::Extra) -> Box<[
         State::Window(window, current, previous) => [*window, *current, *previous],
         State::Log(..) => panic!("{algorithm:?} keeps no log"),
     };
-    let algorithm::Extra { held, held_until, debt, blocked_until } = extra;
-    let extra = match [held, held_until, debt, blocked_until] {
-        [0, 0, 0, 0] => Vec::new(),
+    let algorithm::Extra { holds: Holds { older, newer }, debt, blocked_until } = extra;
+    let [older, newer] = [older, newer].map(|hold| [hold.units, hold.until]);
+    let extra = match [older[0], older[1], newer[0], newer[1], debt, blocked_until] {
+        [0, 0, 0, 0, 0, 0] => Vec::new(),
         extra => extra.to_vec(),
     };
     state.into_iter().chain(extra).flat_map(u64::to_le_bytes).collect()
@@ -239,26 +272,18 @@ fn packed(algorithm: Algorithm, state: &State, extra: algorithm::Extra) -> Box<[
 /// As `single.lua` and `single_own.lua`.
 fn single(
     limit: &Limit<'_>,
-    times: u32,
     database: &Database,
     now: u64,
     out: &mut Vec<u8>,
 ) -> Result<Effects, WrongType> {
     let before = limit.stored(database, now)?;
     let mut after = before.clone();
-    let mut verdict = limit.decide(&mut after, now, limit.cost);
-    let mut verdicts = vec![verdict];
-    while verdict.allowed && verdicts.len() < times as usize {
-        verdict = limit.decide(&mut after, now, limit.cost);
-        verdicts.push(verdict);
-    }
-    let passed = verdicts.iter().filter(|verdict| verdict.allowed).count() as u32;
-    // The others are rejected as well.
-    verdicts.resize(times as usize, verdict);
+    let verdicts = limit.decide_all(&mut after, now, limit.cost);
+    let passed = passed(&verdicts);
     if limit.algorithm().stores_itself() {
         resp::array(out, 2);
         resp::integer(out, now as i64);
-        integers(out, verdict);
+        integers(out, verdicts[0]);
     } else {
         let mut text = Vec::with_capacity(48);
         write!(text, "{} {} ", now / SECOND, now % SECOND).expect("memory takes any bytes");
@@ -281,31 +306,47 @@ fn several(
     let found: Vec<_> =
         limits.iter().map(|limit| limit.stored(database, now)).collect::<Result<_, _>>()?;
     let mut round = Round::decide(limits, &found, now, None);
-    let mut decided = limits.iter().zip(&round.verdicts);
-    let pass = decided.all(|(limit, verdict)| limit.dry_run || verdict.allowed);
-    if !pass {
-        let held = Round::decide(limits, &found, now, Some(&round.verdicts));
-        for (verdict, held) in round.verdicts.iter_mut().zip(held.verdicts) {
-            *verdict = Verdict { allowed: verdict.allowed, retry: verdict.retry, ..held };
+    let allows = |(limit, verdicts): (&Limit<'_>, &Vec<Verdict>)| {
+        limit.dry_run || verdicts.iter().all(|verdict| verdict.allowed)
+    };
+    let pass = limits.iter().zip(&round.verdicts).all(allows);
+    let is_repeated = limits[0].times > 1;
+    if pass {
+        round.grant(limits, now);
+    } else if !is_repeated {
+        let first: Vec<Verdict> = round.verdicts.iter().map(|verdicts| verdicts[0]).collect();
+        let held = Round::decide(limits, &found, now, Some(&first));
+        for (verdicts, held) in round.verdicts.iter_mut().zip(held.verdicts) {
+            let Verdict { allowed, retry, .. } = verdicts[0];
+            verdicts[0] = Verdict { allowed, retry, ..held[0] };
         }
-        round.writes = held.writes;
+        round.changed = held.changed;
     }
     resp::array(out, limits.len() + 1);
     resp::integer(out, now as i64);
-    for (limit, verdict) in limits.iter().zip(&round.verdicts) {
+    for (limit, verdicts) in limits.iter().zip(&round.verdicts) {
         match database.get(limit.key, now) {
-            _ if limit.algorithm().stores_itself() => integers(out, *verdict),
+            _ if limit.algorithm().stores_itself() => integers(out, verdicts[0]),
             Some(Value::Packed(bytes)) => resp::bulk(out, bytes),
             _ => resp::nil(out),
         }
     }
-    let charge = |(limit, verdict): (&Limit<'_>, &Verdict)| {
-        limit.charge(u32::from(pass && verdict.allowed), vec![*verdict])
-    };
-    Ok(Effects {
-        charges: limits.iter().zip(&round.verdicts).map(charge).collect(),
-        writes: round.writes.into_values().collect(),
-    })
+    let writes = round.changed.values().map(|(limit, state)| limits[*limit].write(state, now));
+    let writes = writes.collect();
+    let mut charges = Vec::new();
+    for ((limit, verdicts), granted) in limits.iter().zip(round.verdicts).zip(round.granted) {
+        let passed = match is_repeated {
+            true => passed(&verdicts),
+            false => u32::from(pass && verdicts[0].allowed),
+        };
+        charges.push(Charge { granted, ..limit.charge(passed, verdicts) });
+    }
+    Ok(Effects { charges, writes })
+}
+
+/// How many of some requests were allowed.
+fn passed(verdicts: &[Verdict]) -> u32 {
+    verdicts.iter().filter(|verdict| verdict.allowed).count() as u32
 }
 
 fn integers(out: &mut Vec<u8>, verdict: Verdict) {
@@ -315,8 +356,12 @@ fn integers(out: &mut Vec<u8>, verdict: Verdict) {
 
 /// What several limits decide in turn.
 struct Round<'a> {
-    verdicts: Vec<Verdict>,
-    writes: BTreeMap<&'a [u8], Write>,
+    verdicts: Vec<Vec<Verdict>>,
+    /// What is under a key after that, by the last limit that has it.
+    states: BTreeMap<&'a [u8], algorithm::Stored>,
+    /// What is to be written, and for which limit.
+    changed: BTreeMap<&'a [u8], (usize, algorithm::Stored)>,
+    granted: Vec<Granted>,
 }
 
 impl<'a> Round<'a> {
@@ -327,9 +372,13 @@ impl<'a> Round<'a> {
         now: u64,
         first: Option<&[Verdict]>,
     ) -> Self {
-        let mut round = Self { verdicts: Vec::new(), writes: BTreeMap::new() };
-        // What limits of the same key have stored or spent before.
-        let mut states: BTreeMap<&[u8], algorithm::Stored> = BTreeMap::new();
+        let mut round = Self {
+            verdicts: Vec::new(),
+            states: BTreeMap::new(),
+            changed: BTreeMap::new(),
+            granted: Vec::new(),
+        };
+        // What limits of the same key have spent before.
         let mut spent: BTreeMap<&[u8], u64> = BTreeMap::new();
         for (index, (limit, found)) in limits.iter().zip(found).enumerate() {
             let mut state = found.clone();
@@ -337,24 +386,46 @@ impl<'a> Round<'a> {
             if limit.algorithm().stores_itself() {
                 // It does not see what is not written yet: both are spent as one.
                 cost = cost.saturating_add(spent.get(limit.key).copied().unwrap_or(0));
-            } else if let Some(sharer) = states.get(limit.key) {
+            } else if let Some(sharer) = round.states.get(limit.key) {
                 state.clone_from(sharer);
             }
             let before = state.clone();
-            let verdict = match first.map(|first| matches!(first[index].retry, Retry::After(_))) {
-                None => limit.decide(&mut state, now, cost),
-                Some(rejects) => limit.algorithm().decline(&mut state, now, &limit.quota, rejects),
+            let report = &limit.lease.report;
+            let returned = limit.algorithm().report(&mut state, now, &limit.quota, report);
+            let verdicts = match first.map(|first| matches!(first[index].retry, Retry::After(_))) {
+                None => limit.decide_all(&mut state, now, cost),
+                Some(rejects) => {
+                    vec![limit.algorithm().decline(&mut state, now, &limit.quota, rejects)]
+                }
             };
-            if verdict.allowed && cost > 0 {
+            if verdicts[0].allowed && cost > 0 {
                 spent.insert(limit.key, cost);
             }
             if state != before {
-                round.writes.insert(limit.key, limit.write(&state, now));
-                states.insert(limit.key, state);
+                round.changed.insert(limit.key, (index, state.clone()));
             }
-            round.verdicts.push(verdict);
+            round.states.insert(limit.key, state);
+            round.verdicts.push(verdicts);
+            round.granted.push(Granted { now, returned, ..Granted::default() });
         }
         round
+    }
+
+    /// Sets aside what is wanted of what remains.
+    fn grant(&mut self, limits: &[Limit<'a>], now: u64) {
+        for (index, limit) in limits.iter().enumerate().filter(|(_, limit)| limit.cost > 0) {
+            let state = self.states.get_mut(limit.key).expect("a state");
+            let verdict = self.verdicts[index].last().expect("a verdict");
+            let is_last = limits[index + 1..].iter().all(|other| other.key != limit.key);
+            let remaining = if verdict.allowed && is_last { verdict.remaining } else { 0 };
+            let returned = self.granted[index].returned;
+            let granted =
+                limit.algorithm().grant(state, now, &limit.quota, &limit.lease, remaining);
+            if granted.units > 0 {
+                self.changed.insert(limit.key, (index, state.clone()));
+            }
+            self.granted[index] = Granted { returned, ..granted };
+        }
     }
 }
 
@@ -391,7 +462,7 @@ mod tests {
         let Ok(Reply::Script(found)) = reply::parse(reply) else { panic!("{reply:?}") };
         let mut told = Vec::new();
         let questions = questions.iter().copied();
-        assert!(answer::verdicts(found, questions, |_, verdict| told.push(verdict)));
+        assert!(answer::verdicts(found, questions, |_, verdict, _| told.push(verdict)));
         told
     }
 

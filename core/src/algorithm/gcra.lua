@@ -10,7 +10,7 @@ if count > 1 then
   latest = limit * whole + (limit * rest - latest_part) / count
 end
 
-local ahead = 0
+local ahead, least, least_part = 0, 0, 0
 if not tat or tat < now then
   part, debt = 0, 0
 else
@@ -33,9 +33,23 @@ else
   end
 end
 
+if floors then
+  for i = 1, #floors do
+    local at, held = floors[i][1], limit - floors[i][2]
+    least_part = held * rest % count
+    least = at - now + held * whole + (held * rest - least_part) / count
+    if ahead < least or (ahead == least and part < least_part) then
+      ahead, part = least, least_part
+    end
+  end
+  if most == limit then
+    least, least_part = 0, 0
+  end
+end
+
 if n and cost > 0 and not (since and since > 0) then
   local parts = (latest - ahead) * count
-  local most = math.max(0, math.floor((parts + latest_part - part) / period))
+  remaining = math.max(0, math.floor((parts + latest_part - part) / period))
   if parts + count >= 2^53 then
     -- the product was rounded, which may be one too many or too few
     local function is_beyond(n)
@@ -43,23 +57,24 @@ if n and cost > 0 and not (since and since > 0) then
       local next, next_part = ahead + n * whole + math.floor(parts / count), parts % count
       return next > latest or (next == latest and next_part > latest_part)
     end
-    if is_beyond(most) then
-      most = most - 1
-    elseif not is_beyond(most + 1) then
-      most = most + 1
+    if is_beyond(remaining) then
+      remaining = remaining - 1
+    elseif not is_beyond(remaining + 1) then
+      remaining = remaining + 1
     end
   end
-  cost = cost * math.min(n, math.floor(most / cost))
+  cost = cost * math.min(n, math.floor(remaining / cost))
+  remaining = remaining - cost
 end
 
 allowed = true
-if cost > 0 or (cost < 0 and (ahead > 0 or part > 0)) then
+if cost > 0 or (cost < 0 and (ahead > least or (ahead == least and part > least_part))) then
   local parts = part + cost * rest
   local next_part = parts % count
   local next = ahead + cost * whole + (parts - next_part) / count
-  if next < 0 then
+  if next < least or (next == least and next_part < least_part) then
     -- no more comes back than was spent
-    ahead, part, changed = 0, 0, true
+    ahead, part, changed = least, least_part, true
   elseif cost < 0 or next < latest or (next == latest and next_part <= latest_part) then
     ahead, part, changed = next, next_part, true
   elseif since and since > 0 then
@@ -75,7 +90,7 @@ if cost > 0 or (cost < 0 and (ahead > 0 or part > 0)) then
     allowed, cost = false, 0
   end
 end
-if changed and (ahead < latest or (ahead == latest and part <= latest_part)) then
+if (changed or touch) and (ahead < latest or (ahead == latest and part <= latest_part)) then
   debt = 0
 end
 if changed or block then

@@ -32,21 +32,22 @@ pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) ->
     let next = tat.plus(interval, cost);
     let allowed = next <= latest || cost == 0;
     let tat = if allowed { next } else { tat };
+    // Until no more than `most` is held, or comes back after that.
+    let held = |most: u64| {
+        let regained = |at, units| Moment::at(at).plus(interval, units).ceil();
+        stored.extra.holds.until(now, limit, most, regained).saturating_sub(now)
+    };
+    let reset = tat.ceil().saturating_sub(now).max(held(0));
     let retry = match allowed {
         true => Retry::No,
         false if cost > limit => Retry::Never,
-        false => Retry::After(span(latest, next)),
+        false => Retry::After(span(latest, next).max(held(limit - cost))),
     };
 
     if allowed && cost > 0 || corrected {
         write(stored, now, quota, tat, debt);
     }
-    Verdict {
-        allowed,
-        remaining: tat.intervals_until(latest, interval),
-        reset: tat.ceil().saturating_sub(now),
-        retry,
-    }
+    Verdict { allowed, remaining: tat.intervals_until(latest, interval), reset, retry }
 }
 
 pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
@@ -67,10 +68,17 @@ pub(super) fn give_back(
     _since: Option<u64>,
 ) {
     let Arrival { tat, debt, corrected, .. } = arrival(stored, now, quota);
-    let earlier = tat.minus(quota.interval(), amount).max(Moment::at(now));
+    let (interval, held) = (quota.interval(), stored.extra.holds.shared(now).units(quota.limit()));
+    let earlier = tat.minus(interval, amount).max(Moment::at(now).plus(interval, held));
     if earlier < tat || corrected {
         write(stored, now, quota, earlier, debt);
     }
+}
+
+/// Writes the arrival time down as it is at `now`.
+pub(super) fn touch(stored: &mut Stored, now: u64, quota: &Quota) {
+    let Arrival { tat, debt, .. } = arrival(stored, now, quota);
+    write(stored, now, quota, tat, debt);
 }
 
 /// The arrival time at `now`.
@@ -97,7 +105,11 @@ fn arrival(stored: &Stored, now: u64, quota: &Quota) -> Arrival {
     };
     let debt = if tat > latest { stored.debt(quota) } else { 0 };
     let furthest = present.plus(interval, quota.limit().saturating_add(debt));
-    Arrival { tat: tat.clamp(present, furthest), latest, debt, corrected: tat > furthest }
+    let (mut tat, corrected) = (tat.clamp(present, furthest), tat > furthest);
+    stored.extra.holds.each_floor(now, quota.limit(), |at, held| {
+        tat = tat.max(Moment::at(at).plus(interval, held));
+    });
+    Arrival { tat, latest, debt, corrected }
 }
 
 fn write(stored: &mut Stored, now: u64, quota: &Quota, tat: Moment, debt: u64) {

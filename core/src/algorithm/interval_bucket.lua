@@ -9,7 +9,14 @@ else
   if last > now then
     -- written down even if nothing is spent, or else the bucket would not refill until the clock
     -- has caught up
-    last, stepped_back = now, true
+    tokens, last, stepped_back = math.min(tokens, most), now, true
+  elseif floors then
+    for i = 1, #floors do
+      local at, most = floors[i][1], floors[i][2]
+      if tokens + math.floor(math.max(0, at - last) / period) * count >= most then
+        tokens, last = most, at
+      end
+    end
   end
   local elapsed = now - last
   local periods = elapsed - elapsed % period
@@ -26,12 +33,13 @@ if not allowed then
   cost = since and since > 0 and math.min(cost, tokens + 10 * limit) or 0
 elseif cost < 0 then
   -- no more comes back than is missing
-  cost = math.max(cost, tokens - limit)
+  cost = math.max(cost, math.min(0, tokens - most))
 elseif n and cost > 0 then
   cost = cost * math.min(n, math.floor(tokens / cost))
 end
 tokens = tokens - cost
 local missing = limit - tokens
+remaining = tokens
 changed = cost ~= 0 or (stepped_back and missing > 0)
 if tokens < 0 then
   tokens, debt = 0, -tokens

@@ -36,15 +36,18 @@ pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) ->
     let allowed = cost <= bucket.tokens(quota) || cost == 0;
     let missing = if allowed { bucket.missing + cost } else { bucket.missing };
 
-    let until = |units: u64| {
-        let refills = units.div_ceil(count);
-        bucket.last.saturating_add(refills.saturating_mul(period)).saturating_sub(now)
+    // Until no more than `most` is missing.
+    let until = |most: u64| {
+        let regained =
+            |at: u64, units: u64| at.saturating_add(units.div_ceil(count).saturating_mul(period));
+        let held = stored.extra.holds.until(now, limit, most, regained);
+        regained(bucket.last, missing.saturating_sub(most)).max(held).saturating_sub(now)
     };
-    let reset = if missing == 0 { 0 } else { until(missing) };
+    let reset = if missing == 0 { 0 } else { until(0) };
     let retry = match allowed {
         true => Retry::No,
         false if cost > limit => Retry::Never,
-        false => Retry::After(until(missing + cost - limit)),
+        false => Retry::After(until(limit - cost)),
     };
 
     if allowed && cost > 0 || bucket.stepped_back && reset > 0 {
@@ -69,10 +72,17 @@ pub(super) fn give_back(
     _since: Option<u64>,
 ) {
     let bucket = refill(stored, now, quota);
-    let missing = bucket.missing.saturating_sub(amount);
+    let held = stored.extra.holds.shared(now).units(quota.limit());
+    let missing = bucket.missing.saturating_sub(amount).max(held);
     if missing < bucket.missing || bucket.stepped_back && missing > 0 {
         bucket.write(stored, now, quota, missing);
     }
+}
+
+/// Writes the bucket down as it is at `now`.
+pub(super) fn touch(stored: &mut Stored, now: u64, quota: &Quota) {
+    let bucket = refill(stored, now, quota);
+    bucket.write(stored, now, quota, bucket.missing);
 }
 
 /// The bucket at `now`.
@@ -87,6 +97,19 @@ struct Bucket {
 }
 
 impl Bucket {
+    /// Refills the bucket at a moment, as far as so many tokens are missing at least.
+    fn advance(&mut self, at: u64, quota: &Quota, held: u64) {
+        let (period, count) = quota.terms();
+        let refills = at.saturating_sub(self.last) / period;
+        match self.missing.saturating_sub(refills.saturating_mul(count)) {
+            missing if missing > held => {
+                self.missing = missing;
+                self.last = self.last.saturating_add(refills.saturating_mul(period));
+            }
+            _ => (self.missing, self.last) = (held, at),
+        }
+    }
+
     fn tokens(&self, quota: &Quota) -> u64 {
         quota.limit().saturating_sub(self.missing)
     }
@@ -98,22 +121,19 @@ impl Bucket {
 }
 
 fn refill(stored: &Stored, now: u64, quota: &Quota) -> Bucket {
-    let (period, count) = quota.terms();
     let full = Bucket { missing: 0, last: now, stepped_back: false };
     let Some(State::Bucket(tokens, Moment { micros: last, .. })) = stored.state else {
         return full;
     };
 
     let missing = quota.missing(tokens, stored.debt(quota));
-    let Some(elapsed) = now.checked_sub(last) else {
+    let (holds, limit) = (stored.extra.holds, quota.limit());
+    if last > now {
+        let missing = missing.max(holds.shared(now).units(limit));
         return Bucket { missing, stepped_back: true, ..full };
-    };
-    let refills = elapsed / period;
-    match missing.saturating_sub(refills.saturating_mul(count)) {
-        0 => full,
-        missing => {
-            let last = last.saturating_add(refills.saturating_mul(period));
-            Bucket { missing, last, stepped_back: false }
-        }
     }
+    let mut bucket = Bucket { missing, last, stepped_back: false };
+    holds.each_floor(now, limit, |at, held| bucket.advance(at, quota, held));
+    bucket.advance(now, quota, 0);
+    bucket
 }

@@ -24,7 +24,7 @@ else
 end
 
 local weighted = math.floor(previous * rest / period)
-local remaining = math.max(0, limit - current - weighted)
+remaining = math.max(0, limit - current - weighted)
 allowed = cost <= remaining
 if not allowed then
   cost = since and since > 0 and math.min(cost, 11 * limit - current) or 0
@@ -34,7 +34,7 @@ elseif cost < 0 then
   -- that in which it was spent
   local newer, older = current, previous
   if since and since > 0 then
-    local then_aligned = (since - since % count) / count + aligned - units
+    local then_aligned = (since - since % count) / count + (aligned - units)
     local age = this - (then_aligned - then_aligned % period) / period
     newer, older = age <= 0 and current or 0, age == 1 and previous or 0
   end
@@ -45,7 +45,7 @@ elseif cost < 0 then
 elseif n and cost > 0 then
   cost = cost * math.min(n, math.floor(remaining / cost))
 end
-current = current + cost
+current, remaining = current + cost, remaining - cost
 if weighted == 0 then
   previous = 0
 end

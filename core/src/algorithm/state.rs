@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::hold::Holds;
 use super::moment::Moment;
 use crate::limit::Quota;
 use crate::rate::MAX_TIME;
@@ -33,9 +34,7 @@ pub enum State {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extra {
     /// The units that machines have set aside.
-    pub held: u64,
-    /// Until when they are, in µs.
-    pub held_until: u64,
+    pub holds: Holds,
     /// The units that were charged beyond what there was.
     pub debt: u64,
     /// Until when the client is blocked, in µs.
@@ -46,7 +45,8 @@ impl Stored {
     /// Replaces the state.
     pub(super) fn write(&mut self, now: u64, state: State, debt: u64) {
         self.state = Some(state);
-        self.extra = Extra { debt, ..self.extra.at(now) };
+        let blocked_until = self.extra.block_at(now);
+        self.extra = Extra { holds: self.extra.holds.shared(now), debt, blocked_until };
     }
 
     /// The debt, as far as this quota has one.
@@ -67,7 +67,7 @@ impl Stored {
 
     /// Blocks the client for `time` µs.
     pub(super) fn block(&mut self, now: u64, time: u64) {
-        self.extra = Extra { blocked_until: now.saturating_add(time), ..self.extra.at(now) };
+        self.extra.blocked_until = now.saturating_add(time);
     }
 }
 
@@ -77,11 +77,20 @@ impl Extra {
         *self == Self::default()
     }
 
-    /// What is still of consequence at `now`.
-    fn at(self, now: u64) -> Self {
-        let held = if self.held_until > now { self.held } else { 0 };
-        let held_until = if held > 0 { self.held_until } else { 0 };
-        let blocked_until = if self.blocked_until > now { self.blocked_until } else { 0 };
-        Self { held, held_until, blocked_until, ..self }
+    /// Until when the client is blocked, if it still is.
+    fn block_at(&self, now: u64) -> u64 {
+        if self.blocked_until > now { self.blocked_until } else { 0 }
+    }
+}
+
+impl State {
+    /// The numbers that are stored; `None` for the log, which is kept otherwise.
+    pub(crate) fn numbers(&self) -> Option<[u64; 3]> {
+        match *self {
+            Self::Bucket(tokens, Moment { micros, part }) => Some([tokens, micros, part]),
+            Self::Arrival(Moment { micros, part }) => Some([micros, part, 0]),
+            Self::Window(window, current, previous) => Some([window, current, previous]),
+            Self::Log(..) => None,
+        }
     }
 }

@@ -18,8 +18,17 @@ else
   if last > now or (last == now and part > 0) then
     -- written down even if nothing is spent, or else the bucket would not refill until the clock
     -- has caught up
-    tokens, last, part, stepped_back = math.min(tokens, limit), now, 0, true
+    tokens, last, part, stepped_back = math.min(tokens, most), now, 0, true
   else
+    if floors then
+      for i = 1, #floors do
+        local at, most = floors[i][1], floors[i][2]
+        local n = most - tokens
+        if n <= 0 or last + n * whole + math.ceil((part + n * rest) / count) <= at then
+          tokens, last, part = most, at, 0
+        end
+      end
+    end
     local parts = (now - last) * count
     local gained = (parts - part) / period
     gained = gained - gained % 1
@@ -49,12 +58,13 @@ if not allowed then
   cost = since and since > 0 and math.min(cost, tokens + 10 * limit) or 0
 elseif cost < 0 then
   -- no more comes back than is missing
-  cost = math.max(cost, tokens - limit)
+  cost = math.max(cost, math.min(0, tokens - most))
 elseif n and cost > 0 then
   cost = cost * math.min(n, math.floor(tokens / cost))
 end
 tokens = tokens - cost
 local missing = limit - tokens
+remaining = tokens
 changed = cost ~= 0 or (stepped_back and missing > 0)
 if tokens < 0 then
   tokens, debt = 0, -tokens

@@ -13,7 +13,7 @@ use super::moment::{self, Moment};
 use super::{State, Stored, Terms};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
-use crate::rate::Rate;
+use crate::rate::{Interval, Rate};
 
 /// See [`Algorithm::state`](super::Algorithm::state).
 pub(super) const STATE: &[&str] = &["tokens", "last", "part"];
@@ -32,12 +32,18 @@ pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) ->
     let allowed = cost <= bucket.tokens(quota) || cost == 0;
     let missing = if allowed { bucket.missing + cost } else { bucket.missing };
 
-    let until = |units: u64| bucket.moment.plus(interval, units).ceil().saturating_sub(now);
-    let reset = if missing == 0 { 0 } else { until(missing) };
+    // Until no more than `most` is missing.
+    let until = |most: u64| {
+        let regained = |at: Moment, units| at.plus(interval, units).ceil();
+        let held =
+            stored.extra.holds.until(now, limit, most, |at, units| regained(Moment::at(at), units));
+        regained(bucket.moment, missing.saturating_sub(most)).max(held).saturating_sub(now)
+    };
+    let reset = if missing == 0 { 0 } else { until(0) };
     let retry = match allowed {
         true => Retry::No,
         false if cost > limit => Retry::Never,
-        false => Retry::After(until(missing + cost - limit)),
+        false => Retry::After(until(limit - cost)),
     };
 
     if allowed && cost > 0 || bucket.stepped_back && reset > 0 {
@@ -62,10 +68,17 @@ pub(super) fn give_back(
     _since: Option<u64>,
 ) {
     let bucket = refill(stored, now, quota);
-    let missing = bucket.missing.saturating_sub(amount);
+    let held = stored.extra.holds.shared(now).units(quota.limit());
+    let missing = bucket.missing.saturating_sub(amount).max(held);
     if missing < bucket.missing || bucket.stepped_back && missing > 0 {
         bucket.write(stored, now, quota, missing);
     }
+}
+
+/// Writes the bucket down as it is at `now`.
+pub(super) fn touch(stored: &mut Stored, now: u64, quota: &Quota) {
+    let bucket = refill(stored, now, quota);
+    bucket.write(stored, now, quota, bucket.missing);
 }
 
 /// The bucket at `now`.
@@ -80,6 +93,17 @@ struct Bucket {
 }
 
 impl Bucket {
+    /// Refills the bucket at a moment, as far as so many tokens are missing at least.
+    fn advance(&mut self, at: u64, interval: Interval, held: u64) {
+        let gained = self.moment.intervals_until(Moment::at(at), interval);
+        match self.missing.saturating_sub(gained) {
+            missing if missing > held => {
+                (self.missing, self.moment) = (missing, self.moment.plus(interval, gained));
+            }
+            _ => (self.missing, self.moment) = (held, Moment::at(at)),
+        }
+    }
+
     fn tokens(&self, quota: &Quota) -> u64 {
         quota.limit().saturating_sub(self.missing)
     }
@@ -97,12 +121,13 @@ fn refill(stored: &Stored, now: u64, quota: &Quota) -> Bucket {
 
     let missing = quota.missing(tokens, stored.debt(quota));
     let moment = moment.clamped(interval);
+    let (holds, limit) = (stored.extra.holds, quota.limit());
     if moment > Moment::at(now) {
+        let missing = missing.max(holds.shared(now).units(limit));
         return Bucket { missing, stepped_back: true, ..full };
     }
-    let gained = moment.intervals_until(Moment::at(now), interval);
-    match missing.saturating_sub(gained) {
-        0 => full,
-        missing => Bucket { missing, moment: moment.plus(interval, gained), stepped_back: false },
-    }
+    let mut bucket = Bucket { missing, moment, stepped_back: false };
+    holds.each_floor(now, limit, |at, held| bucket.advance(at, interval, held));
+    bucket.advance(now, interval, 0);
+    bucket
 }

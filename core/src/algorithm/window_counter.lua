@@ -27,6 +27,7 @@ elseif n and cost > 0 then
   cost = cost * math.min(n, math.floor((limit - spent) / cost))
 end
 spent = spent + cost
+remaining = limit - spent
 changed = cost ~= 0 or (stepped_back and spent > 0)
 if changed or block then
   window = current

@@ -253,9 +253,9 @@ impl Command {
             _ if self.purpose != Purpose::Charge => true,
             Some(charge) => {
                 let times = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
-                answer::repeated(found, &question(charge), times, |_, verdict| add(verdict))
+                answer::repeated(found, &question(charge), times, |_, verdict, _| add(verdict))
             }
-            None => answer::verdicts(found, self.questions(), |_, verdict| add(verdict)),
+            None => answer::verdicts(found, self.questions(), |_, verdict, _| add(verdict)),
         }
     }
 

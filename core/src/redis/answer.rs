@@ -8,6 +8,7 @@ use super::reply::{Entry, ScriptReply};
 use super::script::Question;
 use crate::algorithm::Stored;
 use crate::decision::Verdict;
+use crate::lease::Granted;
 use crate::transaction::{self, Entry as Pending};
 
 /// So many limits are decided without an allocation.
@@ -18,11 +19,11 @@ const FEW: usize = 8;
 pub fn verdicts<'q>(
     found: ScriptReply<'_>,
     questions: impl Iterator<Item = Question<'q>> + Clone,
-    mut tell: impl FnMut(usize, Verdict),
+    mut tell: impl FnMut(usize, Verdict, Granted),
 ) -> bool {
     let mut first = questions.clone();
     if let (Some(question), None) = (first.next(), first.next()) {
-        return repeated(found, &question, 1, |_, verdict| tell(0, verdict));
+        return repeated(found, &question, 1, |_, verdict, granted| tell(0, verdict, granted));
     }
     let asked = questions.clone().zip(found.clone());
     if questions.count() != found.clone().count() || !asked.clone().all(is_answered) {
@@ -42,8 +43,10 @@ pub fn verdicts<'q>(
     transaction::decide(pending, found.now(), others_allow);
     for (index, (asked, entry)) in asked.zip(pending).enumerate() {
         let decided = entry.as_ref().and_then(Pending::verdict);
+        let none = Granted { now: found.now(), ..Granted::default() };
+        let granted = entry.as_ref().map_or(none, Pending::granted);
         if let Some(verdict) = decided.or_else(|| own_verdict(asked)) {
-            tell(index, verdict);
+            tell(index, verdict, granted);
         }
     }
     true
@@ -55,7 +58,7 @@ pub fn repeated(
     found: ScriptReply<'_>,
     question: &Question<'_>,
     times: u32,
-    mut tell: impl FnMut(u32, Verdict),
+    mut tell: impl FnMut(u32, Verdict, Granted),
 ) -> bool {
     let mut entries = found.clone();
     let (Some(entry), None) = (entries.next(), entries.next()) else { return false };
@@ -63,12 +66,19 @@ pub fn repeated(
     match own_verdict(asked) {
         _ if !is_answered(asked) => return false,
         Some(_) if times != 1 => return false,
-        Some(verdict) => tell(0, verdict),
+        Some(verdict) => tell(0, verdict, Granted { now: found.now(), ..Granted::default() }),
         None => {
-            let (mut stored, quota) = (stored(asked), question.quota);
+            let Question { quota, cost, lease, .. } = *question;
+            let (mut stored, algorithm, now) = (stored(asked), quota.algorithm(), found.now());
+            let returned = algorithm.report(&mut stored, now, &quota, &lease.report);
             for index in 0..times {
-                let now = found.now();
-                tell(index, quota.algorithm().decide(&mut stored, now, &quota, question.cost));
+                let verdict = algorithm.decide(&mut stored, now, &quota, cost);
+                let is_last = index.saturating_add(1) == times;
+                let remaining =
+                    if is_last && verdict.allowed && cost > 0 { verdict.remaining } else { 0 };
+                let granted = algorithm.grant(&mut stored, now, &quota, &lease, remaining);
+                let returned = if is_last { returned } else { 0 };
+                tell(index, verdict, Granted { returned, ..granted });
             }
         }
     }
@@ -105,9 +115,10 @@ fn stored((question, entry): Asked<'_, '_>) -> Stored {
 
 /// The part of a limit that does not store itself in the decision of all.
 fn pending_entry<'q>(asked: Asked<'q, '_>) -> Option<Pending<Key<'q>>> {
-    let Question { head, key, quota, cost, dry_run, .. } = asked.0;
-    matches!(asked.1, Entry::Stored(_))
-        .then(|| Pending::new(Key { head, key }, quota, cost, dry_run, stored(asked)))
+    let Question { head, key, quota, cost, dry_run, lease, .. } = asked.0;
+    matches!(asked.1, Entry::Stored(_)).then(|| {
+        Pending::new(Key { head, key }, quota, cost, dry_run, stored(asked)).with_lease(lease)
+    })
 }
 
 /// A Redis key in its two parts, which are compared as one.
@@ -175,7 +186,7 @@ mod tests {
     /// What is told, or `None` for no answer.
     fn read(entries: &[&[u8]], questions: &[Question<'_>]) -> Option<Vec<Verdict>> {
         let (answer, mut told) = (answer(entries), Vec::new());
-        let is_answer = verdicts(found(&answer), questions.iter().copied(), |index, verdict| {
+        let is_answer = verdicts(found(&answer), questions.iter().copied(), |index, verdict, _| {
             assert_eq!(index, told.len());
             told.push(verdict);
         });
@@ -185,7 +196,7 @@ mod tests {
 
     fn read_repeated(entry: &[u8], question: Question<'_>, times: u32) -> Option<Vec<Verdict>> {
         let (answer, mut told) = (answer(&[entry]), Vec::new());
-        let is_answer = repeated(found(&answer), &question, times, |index, verdict| {
+        let is_answer = repeated(found(&answer), &question, times, |index, verdict, _| {
             assert_eq!(index as usize, told.len());
             told.push(verdict);
         });
@@ -203,10 +214,10 @@ mod tests {
         let text = [b"$37\r\n1763683200 7 ", &ONE_LEFT[5..]].concat();
         let mut told = Vec::new();
         let questions = [bucket(b"k", 1)].into_iter();
-        assert!(verdicts(found(&text), questions.clone(), |_, verdict| told.push(verdict)));
+        assert!(verdicts(found(&text), questions.clone(), |_, verdict, _| told.push(verdict)));
         assert_eq!((remaining(&told), told[0].reset), (vec![(true, 0)], 3 * MINUTE - 7));
-        assert!(!verdicts(found(&text), questions.chain([log(1)]), |_, _| panic!()));
-        assert!(!verdicts(found(&text), [log(1)].into_iter(), |_, _| panic!()));
+        assert!(!verdicts(found(&text), questions.chain([log(1)]), |_, _, _| panic!()));
+        assert!(!verdicts(found(&text), [log(1)].into_iter(), |_, _, _| panic!()));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::algorithm::Algorithm;
 use crate::key::Head;
+use crate::lease::{Lease, Report};
 use crate::limit::Quota;
 use crate::text::number;
 
@@ -31,6 +32,8 @@ pub struct Question<'a> {
     pub since: u64,
     /// Whether it spends if it allows the request, but lets it pass in any case.
     pub dry_run: bool,
+    /// What there is to say of leases.
+    pub lease: Lease,
 }
 
 /// How a script is named in a command.
@@ -43,10 +46,11 @@ pub enum By {
     Source,
 }
 
-/// How many arguments there are for each limit, beside its key; and how many more where any of
-/// them is not 0.
+/// How many arguments there are for each limit, beside its key; how many more where any of them is
+/// not 0; and how many more in a command with leases.
 const PLAIN: usize = 5;
 const EXTENDED: usize = 3;
+const LEASED: usize = 9;
 
 /// The sign of a cost.
 #[derive(Clone, Copy)]
@@ -82,7 +86,9 @@ impl Scripts {
         functions.dedup();
         let table: Vec<_> = names.iter().map(|name| format!("{name} = {name}")).collect();
         let table = format!("local algorithms = {{{}}}\n", table.join(", "));
-        let several = functions.concat() + &table + include_str!("script/several.lua");
+        let several = include_str!("script/several.lua")
+            .replace("$lease\n", include_str!("script/lease.lua"));
+        let several = functions.concat() + &table + &several;
         Self { single: single.into(), several: Script::new(several) }
     }
 
@@ -160,12 +166,29 @@ impl Scripts {
         questions: impl ExactSizeIterator<Item = Question<'a>> + Clone,
     ) {
         let mut first = questions.clone();
-        if let (Some(question), None) = (first.next(), first.next()) {
-            return self.encode_one(out, by, sign, question, 1);
+        match (first.next(), first.next()) {
+            (Some(question), None) => self.encode_one(out, by, sign, question, 1),
+            _ => self.encode_several(out, by, sign, questions, 1),
         }
+    }
+
+    fn encode_several<'a>(
+        &self,
+        out: &mut Vec<u8>,
+        by: By,
+        sign: Sign,
+        questions: impl ExactSizeIterator<Item = Question<'a>> + Clone,
+        times: u32,
+    ) {
         let keys = questions.len();
-        let is_extended = questions.clone().any(|question| question.extended() != [0; EXTENDED]);
-        let width = if is_extended { PLAIN + EXTENDED } else { PLAIN };
+        let is_leased = questions.clone().any(|question| !question.lease.is_none());
+        let is_extended =
+            is_leased || questions.clone().any(|question| question.extended() != [0; EXTENDED]);
+        let width = match (is_extended, is_leased) {
+            (_, true) => PLAIN + EXTENDED + LEASED,
+            (true, false) => PLAIN + EXTENDED,
+            (false, false) => PLAIN,
+        };
         self.several.head(out, by, keys, keys.saturating_mul(width));
         for question in questions.clone() {
             question.key(out);
@@ -180,6 +203,9 @@ impl Scripts {
             for value in question.extended().into_iter().filter(|_| is_extended) {
                 number(out, ("", value));
             }
+            for value in question.leased(times).into_iter().filter(|_| is_leased) {
+                number(out, ("", value));
+            }
         }
     }
 
@@ -191,6 +217,9 @@ impl Scripts {
         question: Question<'_>,
         times: u32,
     ) {
+        if !question.lease.is_none() {
+            return self.encode_several(out, by, sign, std::iter::once(question), times);
+        }
         let Some(script) = self.single(question.quota.algorithm()) else { return };
         let (arguments, kept) = question.arguments(sign, times);
         script.head(out, by, 1, kept);
@@ -268,7 +297,7 @@ impl Script {
 impl<'a> Question<'a> {
     /// A plain question.
     pub fn new(head: &'a Head, key: &'a [u8], quota: Quota, cost: u64) -> Self {
-        Self { head, key, quota, cost, since: 0, dry_run: false }
+        Self { head, key, quota, cost, since: 0, dry_run: false, lease: Lease::NONE }
     }
 
     fn key(&self, out: &mut Vec<u8>) {
@@ -292,6 +321,14 @@ impl<'a> Question<'a> {
         let last =
             (2..arguments.len()).rfind(|index| arguments.get(*index) != Some(&default(*index)));
         (arguments, last.map_or(2, |last| last.saturating_add(1)))
+    }
+
+    /// The arguments about leases.
+    fn leased(&self, times: u32) -> [u64; LEASED] {
+        let Lease { want, report, .. } = self.lease;
+        let Report { of, unused, ends, plain: [first, second, third] } = report;
+        let times = u64::from(times);
+        [times, self.lease.hold(), want, of, unused, ends, first, second, third]
     }
 
     /// The arguments that few commands have.

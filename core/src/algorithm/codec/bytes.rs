@@ -1,10 +1,11 @@
 //! The form in Redis: numbers of eight bytes each, the lowest byte first. Three are the state, of
-//! which the last may mean nothing; four more follow if there is anything [`Extra`] to say.
+//! which the last may mean nothing; six more follow if there is anything [`Extra`] to say.
 //!
 //! Redis packs and unpacks them faster than it writes and reads decimal ones. What is found there
 //! may be anybody's: of the right length, any bytes are numbers. A number that is no whole one as a
 //! double of the scripts is above every bound that it is compared with.
 
+use super::super::hold::{Hold, Holds};
 use super::super::state::Extra;
 
 /// As `struct.unpack` of the scripts; `None` for what has another length.
@@ -14,12 +15,11 @@ pub(in super::super) fn numbers(bytes: &[u8]) -> Option<([u64; 3], Extra)> {
     let (state, extra) = words.split_first_chunk()?;
     let extra = match extra {
         [] => Extra::default(),
-        [held, held_until, debt, blocked_until] => Extra {
-            held: number(held),
-            held_until: number(held_until),
-            debt: number(debt),
-            blocked_until: number(blocked_until),
-        },
+        [older, older_until, newer, newer_until, debt, blocked_until] => {
+            let hold = |units, until| Hold { units: number(units), until: number(until) };
+            let holds = Holds { older: hold(older, older_until), newer: hold(newer, newer_until) };
+            Extra { holds, debt: number(debt), blocked_until: number(blocked_until) }
+        }
         _ => return None,
     };
     Some((state.each_ref().map(number), extra))
@@ -28,7 +28,7 @@ pub(in super::super) fn numbers(bytes: &[u8]) -> Option<([u64; 3], Extra)> {
 #[cfg(test)]
 mod tests {
     use super::super::super::moment::Moment;
-    use crate::algorithm::{Algorithm, Extra, State, Stored};
+    use crate::algorithm::{Algorithm, Extra, Hold, Holds, State, Stored};
 
     #[test]
     fn states() {
@@ -60,8 +60,9 @@ mod tests {
                 numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
             let plain = Stored { state: state.clone(), extra: Extra::default() };
             assert_eq!(algorithm.read(&bytes), plain, "{algorithm:?} {numbers:?}");
-            bytes.extend([4_u64, 3, 2, 1].iter().flat_map(|number| number.to_le_bytes()));
-            let extra = Extra { held: 4, held_until: 3, debt: 2, blocked_until: 1 };
+            bytes.extend([6_u64, 5, 4, 3, 2, 1].iter().flat_map(|number| number.to_le_bytes()));
+            let (older, newer) = (Hold { units: 6, until: 5 }, Hold { units: 4, until: 3 });
+            let extra = Extra { holds: Holds { older, newer }, debt: 2, blocked_until: 1 };
             let extended = state.map(|state| Stored { state: Some(state), extra });
             let extended = extended.unwrap_or_default();
             assert_eq!(algorithm.read(&bytes), extended, "{algorithm:?} {numbers:?}");

@@ -1,11 +1,12 @@
 //! The form in memory that knows no types: runs of words.
 //!
 //! The first word of a state has its kind in the top byte and a number in the rest, so that a state
-//! with three numbers takes three words. If there is anything [`Extra`] to say, four more go before
+//! with three numbers takes three words. If there is anything [`Extra`] to say, six more go before
 //! it, in the same way.
 
 use std::collections::VecDeque;
 
+use super::super::hold::{Hold, Holds};
 use super::super::moment::Moment;
 use super::super::state::{Extra, State, Stored};
 
@@ -46,18 +47,22 @@ impl Stored {
 }
 
 impl Extra {
-    const WORDS: usize = 4;
+    const WORDS: usize = 6;
 
     fn word(&self, index: usize) -> u64 {
-        let numbers = [self.debt, self.held, self.held_until, self.blocked_until];
+        let Holds { older, newer } = self.holds;
+        let numbers =
+            [self.debt, older.units, older.until, newer.units, newer.until, self.blocked_until];
         let number = numbers.get(index).copied().unwrap_or_default().min(MAX_NUMBER);
         if index == 0 { (EXTRA << NUMBER_BITS) | number } else { number }
     }
 
     fn from_words(words: &mut impl Iterator<Item = u64>) -> Option<Self> {
         let mut next = || words.next().map(|word| word & MAX_NUMBER);
-        let (debt, held, held_until) = (next()?, next()?, next()?);
-        Some(Self { held, held_until, debt, blocked_until: next()? })
+        let debt = next()?;
+        let mut hold = || Some(Hold { units: next()?, until: next()? });
+        let holds = Holds { older: hold()?, newer: hold()? };
+        Some(Self { holds, debt, blocked_until: next()? })
     }
 }
 
@@ -145,10 +150,10 @@ mod tests {
     }
 
     fn stored() -> impl Strategy<Value = Stored> {
-        let numbers = (numbers(), numbers(), numbers(), numbers());
-        let extra = numbers.prop_map(|(held, held_until, debt, blocked_until)| Extra {
-            held,
-            held_until,
+        let hold = || (numbers(), numbers()).prop_map(|(units, until)| Hold { units, until });
+        let holds = (hold(), hold()).prop_map(|(older, newer)| Holds { older, newer });
+        let extra = (holds, numbers(), numbers()).prop_map(|(holds, debt, blocked_until)| Extra {
+            holds,
             debt,
             blocked_until,
         });

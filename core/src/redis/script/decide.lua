@@ -1,13 +1,14 @@
 -- Decides one limit: see script.rs. Given are stored, now, cost, limit, period, count, n, and, where
 -- the command has them, block, since and asked. It makes allowed and changed; and, if something is
 -- to be stored, new and expiry.
-local $state, allowed, changed, new, expiry
-local debt, held, held_until, blocked_until, owed, is_blocked, is_extended = 0
+local $state, allowed, changed, new, expiry, remaining
+local debt, most, older, older_until, newer, newer_until, blocked_until = 0, limit
+local floors, owed, is_blocked, is_extended
 if stored and #stored == 24 then
   $state = struct.unpack('<LLL', stored)
-elseif stored and #stored == 56 then
+elseif stored and #stored == 72 then
   $state = struct.unpack('<LLL', stored)
-  held, held_until, debt, blocked_until = struct.unpack('<LLLL', stored, 25)
+  older, older_until, newer, newer_until, debt, blocked_until = struct.unpack('<LLLLLL', stored, 25)
   block = block or 0
 else
   -- nothing, or somebody else's, who knows how long: as good as nothing
@@ -15,12 +16,36 @@ else
 end
 if block then
   block, since, asked = block + 0, (since or 0) + 0, asked or cost
-  held, held_until, blocked_until = held or 0, held_until or 0, blocked_until or 0
+  older, older_until, newer = older or 0, older_until or 0, newer or 0
+  newer_until, blocked_until = newer_until or 0, blocked_until or 0
   owed, debt = debt, math.min(debt, 10 * limit)
   -- after a clock that stepped back no block lasts for longer than one of this limit, or a century
   local longest = now + (block > 0 and block or 3153600000000000)
   if blocked_until > longest then
     blocked_until, is_extended = longest, true
+  end
+  -- nor does a hold, for longer than one that begins now: see hold.rs
+  local latest = now + 128000001 - now % 2
+  if older_until > latest or newer_until > latest then
+    older_until, newer_until = math.min(older_until, latest), math.min(newer_until, latest)
+    is_extended = true
+  end
+  -- at these moments there was no more than so much: at the ends of holds, and now
+  if older > 0 or newer > 0 then
+    local held_older, held_newer = older, newer
+    floors = {}
+    if older > 0 and older_until <= now then
+      floors[1] = {older_until, math.max(0, limit - older - newer)}
+      held_older = 0
+    end
+    if newer > 0 and newer_until <= now then
+      floors[#floors + 1] = {newer_until, math.max(0, limit - held_older - newer)}
+      held_newer = 0
+    end
+    if held_older > 0 or held_newer > 0 then
+      most = math.max(0, limit - held_older - held_newer)
+      floors[#floors + 1] = {now, most}
+    end
   end
   is_blocked = blocked_until > now
   if is_blocked and cost > 0 and since == 0 then
@@ -36,8 +61,22 @@ if block then
       blocked_until, is_extended = now + block, true
     end
   end
-  if changed then
-    new = struct.pack('<LLL', $state, 0)
+  if changed or touch then
+    changed, new = true, struct.pack('<LLL', $state, 0)
+    -- of a hold that lasts others have spent something from now on
+    if older == 0 or older_until <= now then
+      older, older_until = 0, 0
+    else
+      older_until = older_until + 1 - older_until % 2
+    end
+    if newer == 0 or newer_until <= now then
+      newer, newer_until = 0, 0
+    else
+      newer_until = newer_until + 1 - newer_until % 2
+    end
+    if blocked_until <= now then
+      blocked_until = 0
+    end
   elseif is_extended then
     changed, new, debt = true, string.sub(stored, 1, 24), owed
     if stored == '' then
@@ -45,17 +84,14 @@ if block then
       new = string.rep('\0', 24)
     end
   end
-  if changed then
-    if held_until <= now then
-      held, held_until = 0, 0
+  if changed and (older > 0 or newer > 0 or debt > 0 or blocked_until > 0) then
+    new = new .. struct.pack(
+      '<LLLLLL', older, older_until, newer, newer_until, debt, blocked_until)
+    if older > 0 or newer > 0 then
+      -- what is held begins to come back at the end of the hold
+      expiry = expiry + period + math.max(0, older_until - now, newer_until - now)
     end
-    if blocked_until <= now then
-      blocked_until = 0
-    end
-    if held > 0 or debt > 0 or blocked_until > 0 then
-      new = new .. struct.pack('<LLLL', held, held_until, debt, blocked_until)
-      expiry = math.max(expiry, held_until, blocked_until)
-    end
+    expiry = math.max(expiry, blocked_until)
   end
 elseif changed then
   new = struct.pack('<LLL', $state, 0)

@@ -1,6 +1,6 @@
-local function $function(stored, now, cost, limit, period, count, block, since, asked)
-local n
+local function $function(
+  stored, now, cost, limit, period, count, block, since, asked, n, touch)
 $decide
-return allowed, new, expiry
+return allowed, new, expiry, remaining, cost
 end
 

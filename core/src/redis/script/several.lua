@@ -1,14 +1,17 @@
 -- Asks several limits, and spends only if all of them allow it, those of a dry run left out: if these
 -- allow it too, they spend, and if not, only the others do.
--- KEYS: one a limit. ARGV, equally many a limit: algorithm, cost, limit, period, count; and, unless
--- they are 0 for all: block, since, dry_run.
+-- KEYS: one a limit. ARGV, equally many a limit: algorithm, cost, limit, period, count; unless they
+-- are 0 for all: block, since, dry_run; and, if one has something to say of leases: n, span, want, and
+-- of the last lease the units, those unused, the end, and the three numbers of the plain state.
+-- n requests about a single limit are decided one after the other: as many pass as fit.
 -- Costs below zero are given back, which is always allowed; so are costs with since: see single.lua.
 -- Answers the time in microseconds, and for each limit in turn what was stored, if anything was;
 -- of one whose algorithm stores itself: allowed, remaining, reset and retry.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local answers, pending, width = {now}, {}, #ARGV / #KEYS
-local is_extended = width > 5
+local answers, pending, left, last, width = {now}, {}, {}, {}, #ARGV / #KEYS
+local is_extended, is_leased = width > 5, width > 8
+$lease
 
 -- Whether limit i lets so much pass, of what it is asked for. Two limits may share a key: the second
 -- one sees what the first is about to spend.
@@ -16,7 +19,7 @@ local function ask(i, cost, asked)
   local key, a = KEYS[i], (i - 1) * width
   local name, before = ARGV[a + 1], pending[key]
   local limit, period, count = ARGV[a + 3] + 0, ARGV[a + 4] + 0, ARGV[a + 5] + 0
-  local block, since
+  local block, since, n
   if is_extended then
     block, since = ARGV[a + 6] + 0, ARGV[a + 7] + 0
   end
@@ -40,7 +43,7 @@ local function ask(i, cost, asked)
   local stored = answers[i + 1]
   if stored == nil then
     stored = redis.call('GET', key)
-    if stored and #stored > 56 then
+    if stored and #stored > 72 then
       -- somebody else's, who knows how long: as good as nothing
       stored = false
     end
@@ -49,10 +52,28 @@ local function ask(i, cost, asked)
   if before then
     stored = before.new
   end
-  local allowed, new, expiry =
-    algorithms[name](stored, now, cost, limit, period, count, block, since, asked)
+  if is_leased then
+    n = cost > 0 and ARGV[a + 9] + 0
+    local of = ARGV[a + 12] + 0
+    if of > 0 then
+      local expires
+      stored, expires = report(a, stored, of)
+      if expires then
+        pending[key] = {new = stored, expiry = expires}
+      end
+    end
+  end
+  local allowed, new, expiry, remaining, spent =
+    algorithms[name](stored, now, cost, limit, period, count, block, since, asked, n)
   if new then
     pending[key] = {new = new, expiry = expiry}
+  end
+  if n then
+    allowed = spent == cost * n
+    left[i] = allowed and remaining
+  end
+  if is_leased then
+    last[key] = i
   end
   return allowed
 end
@@ -63,7 +84,18 @@ for i = 1, #KEYS do
   allowed[i] = ask(i, ARGV[a + 2] + 0)
   pass = pass and (allowed[i] or (is_extended and ARGV[a + 8] == '1'))
 end
-if not pass then
+if pass then
+  -- what is set aside comes after all that is spent: of limits that share a key only the last does
+  for i = 1, #KEYS do
+    local before = last[KEYS[i]] == i and left[i] and pending[KEYS[i]]
+    if before then
+      local new, expiry = grant((i - 1) * width, before.new, left[i])
+      if new then
+        pending[KEYS[i]] = {new = new, expiry = expiry}
+      end
+    end
+  end
+elseif not is_leased or ARGV[9] == '1' then
   -- nothing is spent: all answer for what they hold
   pending = {}
   for i = 1, #KEYS do

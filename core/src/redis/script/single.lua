@@ -10,7 +10,7 @@ local seconds, micros = time[1], time[2]
 local now = seconds * 1000000 + micros
 local limit, period, count = argv[1] + 0, argv[2] + 0, (argv[3] or 1) + 0
 local n, cost = argv[4], (argv[5] or 1) + 0
-local block, since, asked = argv[6]
+local block, since, asked, touch = argv[6]
 if block then
   since = argv[7]
 end

@@ -1,0 +1,144 @@
+//! Units that machines have set aside, and may spend at any moment: see [`lease`](crate::lease).
+//!
+//! A bucket that has set units aside is not refilled as if they were spent: else they could come back
+//! while a machine still has them, and be spent twice at once. So what is held counts as missing all
+//! the time, and what is spent of it begins to come back when the hold ends, or when the machine
+//! says so.
+//!
+//! A hold begins with a lease, takes the leases that follow for a while, and ends as a whole, after
+//! twice the time of a lease at the latest: so what a machine that died has set aside is not held
+//! for longer, however many others go on. There are two, an older one that takes no leases any more,
+//! and a newer one.
+//!
+//! A hold is named by its end, which is even as long as only the machine that began it has spent
+//! anything. That machine knows all that has happened since, and can tell what there is.
+
+/// Units of which nobody knows whether they are spent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hold {
+    /// How many.
+    pub units: u64,
+    /// When they are given up as spent, in µs.
+    pub until: u64,
+}
+
+/// The holds of a client. Leases join the newer one, which ends after the older one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holds {
+    /// It takes no more leases.
+    pub older: Hold,
+    /// It takes leases that end before it does.
+    pub newer: Hold,
+}
+
+/// No hold lasts longer, in µs: more than twice the longest lease.
+const LONGEST: u64 = 128_000_000;
+
+impl Hold {
+    const NONE: Self = Self { units: 0, until: 0 };
+
+    fn is(self, name: u64) -> bool {
+        self.units > 0 && self.until & !1 == name
+    }
+
+    /// As long as it lasts, and not the secret of a single machine any more.
+    fn shared(self, now: u64) -> Self {
+        match self.units > 0 && self.until > now {
+            true => Self { until: self.until | 1, ..self },
+            false => Self::NONE,
+        }
+    }
+}
+
+impl Holds {
+    /// After a clock that stepped back no hold lasts longer than one that begins now. It loses its
+    /// name then.
+    pub(super) fn correct(&mut self, now: u64) {
+        let latest = now.saturating_add(LONGEST) | 1;
+        for hold in [&mut self.older, &mut self.newer] {
+            hold.until = hold.until.min(latest);
+        }
+    }
+
+    /// The holds that last, after somebody has spent something.
+    pub(super) fn shared(self, now: u64) -> Self {
+        Self { older: self.older.shared(now), newer: self.newer.shared(now) }
+    }
+
+    /// How many units are held in all.
+    pub(super) fn units(self, limit: u64) -> u64 {
+        self.older.units.saturating_add(self.newer.units).min(limit)
+    }
+
+    /// How many units were missing at least at which moments: at the ends of holds, and now.
+    pub(super) fn each_floor(self, now: u64, limit: u64, mut floor: impl FnMut(u64, u64)) {
+        let mut holds = self;
+        if holds.older.units > 0 && holds.older.until <= now {
+            floor(holds.older.until, holds.units(limit));
+            holds.older = Hold::NONE;
+        }
+        if holds.newer.units > 0 && holds.newer.until <= now {
+            floor(holds.newer.until, holds.units(limit));
+            holds.newer = Hold::NONE;
+        }
+        if holds.units(limit) > 0 {
+            floor(now, holds.units(limit));
+        }
+    }
+
+    /// When no more than `most` units are held or come back, where `regained` tells when so many are
+    /// that come back from a moment on. 0 if that is so now.
+    pub(super) fn until(
+        self,
+        now: u64,
+        limit: u64,
+        most: u64,
+        regained: impl Fn(u64, u64) -> u64,
+    ) -> u64 {
+        let newer = Self { older: Hold::NONE, ..self };
+        [(self.older.until, self.units(limit)), (self.newer.until, newer.units(limit))]
+            .into_iter()
+            .filter(|(at, units)| *at > now && *units > most)
+            .map(|(at, units)| regained(at, units.saturating_sub(most)))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Whether nothing was spent since one machine has set so many units aside, but by itself.
+    pub(super) fn are_sole(self, units: u64, name: u64) -> bool {
+        let Self { older, newer } = self;
+        let is_sole =
+            |hold: Hold, other: Hold| hold == Hold { units, until: name } && other.units == 0;
+        is_sole(newer, older) || is_sole(older, newer)
+    }
+
+    /// Ends the hold of so many units, if it still lasts. Whether it did.
+    pub(super) fn release(&mut self, units: u64, name: u64) -> bool {
+        let mut holds = [&mut self.newer, &mut self.older].into_iter();
+        let Some(hold) = holds.find(|hold| hold.is(name)) else { return false };
+        hold.units = hold.units.saturating_sub(units);
+        if hold.units == 0 {
+            *hold = Hold::NONE;
+        }
+        true
+    }
+
+    /// The holds with so many units more, for a lease of at least `span` µs, and the name of the hold.
+    /// `None` if no more hold can begin.
+    pub(super) fn set_aside(self, now: u64, span: u64, units: u64) -> Option<(Self, u64)> {
+        let Self { older, newer } = self;
+        let holds = if newer.units > 0 && now.saturating_add(span) <= newer.until {
+            let units = newer.units.saturating_add(units);
+            Self { older, newer: Hold { units, ..newer } }
+        } else if newer.units > 0 && older.units > 0 {
+            return None;
+        } else {
+            let older = if newer.units > 0 { newer } else { older };
+            let latest = now.saturating_add(span.saturating_mul(2)).max(older.until);
+            let name = latest.saturating_add(2) & !1;
+            let until = if older.units > 0 { name | 1 } else { name };
+            Self { older, newer: Hold { units, until } }
+        };
+        Some((holds, holds.newer.until & !1))
+    }
+}

@@ -1,0 +1,207 @@
+//! Leases: units of a quota that a machine takes ahead of its requests, and spends without Redis.
+//!
+//! A command that charges a request can set more units aside for its machine. Redis counts them as
+//! spent at once, and the machine spends them until the lease ends, and never after that. So nothing
+//! passes that was not charged before, and what is not spent is lost to the client, or given back
+//! with the next command.
+//!
+//! A quota that regains what is spent needs more care: while units are set aside they could be
+//! regained, and be spent twice in a moment. So Redis remembers how many are, and regains no more
+//! than the limit without them: see [`Hold`](crate::algorithm::Hold). In a window nothing is
+//! regained, and a lease ends with its window.
+
+use crate::algorithm::{Extra, Stored};
+use crate::decision::Verdict;
+use crate::limit::Quota;
+
+/// What a command says about leases of one limit and client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lease {
+    /// How long the machine is going to spend the units, in µs.
+    pub span: u64,
+    /// How many units are to be set aside at most; 0: no lease is wanted.
+    pub want: u64,
+    /// What became of the machine's last lease.
+    pub report: Report,
+}
+
+/// What became of a lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// How many units were set aside; 0: there is nothing to report.
+    pub of: u64,
+    /// How many of them were not spent, and never will be.
+    pub unused: u64,
+    /// As in [`Granted`].
+    pub ends: u64,
+    /// The state as it would be without leases, if nobody else has spent anything.
+    pub plain: [u64; 3],
+}
+
+/// What a command has set aside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Granted {
+    /// How many units; 0: there is no lease.
+    pub units: u64,
+    /// How many units of the last lease were given back.
+    pub returned: u64,
+    /// The time of Redis, in µs.
+    pub now: u64,
+    /// Until when Redis remembers the lease, or when its window ends. It also names the hold.
+    pub ends: u64,
+    /// The state after the request, without the units set aside.
+    pub plain: [u64; 3],
+}
+
+/// The share of what remains that a lease may take: one part of so many.
+pub(crate) const SHARE: u64 = 3;
+
+/// Redis remembers a lease for longer than its machine spends it: by one part of so many. So a
+/// machine is never late, even if its clock is that much slower than the clock of Redis.
+const MARGIN: u64 = 16;
+
+impl Lease {
+    /// That of a command without leases.
+    pub const NONE: Self =
+        Self { span: 0, want: 0, report: Report { of: 0, unused: 0, ends: 0, plain: [0; 3] } };
+
+    /// That of a client of whom the machine knows nothing, where leases last `span` µs.
+    pub fn of(span: u64) -> Self {
+        Self { span, ..Self::NONE }
+    }
+
+    /// Whether there is nothing to say.
+    pub fn is_none(&self) -> bool {
+        self.want == 0 && self.report.of == 0
+    }
+
+    /// How long Redis is to remember the lease at least, in µs.
+    pub(crate) fn hold(&self) -> u64 {
+        self.span.saturating_add(self.span / MARGIN)
+    }
+}
+
+/// What a machine keeps for a limit and a client: the lease, and how much of it is in demand. There
+/// is one after each request that Redis has allowed, of which the next lease is as large as the
+/// demand was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// How many units are left.
+    units: u64,
+    /// How many units were set aside.
+    of: u64,
+    ends: u64,
+    /// The times at which the units were set aside: that of Redis, and the monotonic time of the
+    /// machine, which is somewhat earlier.
+    taken: u64,
+    submitted: u64,
+    /// How long they may be spent from then on.
+    span: u64,
+    /// How many units were spent since, with those of the request that asked for the lease.
+    demand: u64,
+    plain: [u64; 3],
+}
+
+impl Holding {
+    /// How many words it takes.
+    pub const WORDS: usize = 10;
+
+    /// What came of a command that has charged `cost` units in all. `submitted` is the monotonic
+    /// time at which it was handed to the client: before Redis has seen it, so that the lease ends
+    /// early rather than late.
+    pub fn new(lease: &Lease, granted: &Granted, cost: u64, submitted: u64) -> Self {
+        let Granted { units, now, ends, plain, .. } = *granted;
+        let Lease { span, .. } = *lease;
+        Self { units, of: units, ends, taken: now, submitted, span, demand: cost, plain }
+    }
+
+    /// What to keep, where something is kept already: whichever has more to spend at the monotonic
+    /// time `now`, and the demand of both. Several commands may be in flight at once.
+    pub fn or(self, other: Self, now: u64) -> Self {
+        let left = |holding: &Self| if holding.has_ended(now) { 0 } else { holding.units };
+        let kept = if left(&other) > left(&self) { other } else { self };
+        Self { demand: self.demand.saturating_add(other.demand), ..kept }
+    }
+
+    /// Spends `cost` units of the lease at the monotonic time `now`, in µs. `None` if there are not
+    /// so many left, or the lease has ended.
+    pub fn spend(&mut self, quota: &Quota, cost: u64, now: u64) -> Option<Verdict> {
+        if self.of == 0 || self.has_ended(now) || cost > self.units {
+            return None;
+        }
+        let algorithm = quota.algorithm();
+        let mut stored = Stored { state: algorithm.state_of(self.plain), extra: Extra::default() };
+        let verdict = algorithm.decide(&mut stored, self.redis_time(now), quota, cost);
+        if !verdict.allowed {
+            return None;
+        }
+        self.plain = stored.state?.numbers()?;
+        self.units = self.units.saturating_sub(cost);
+        self.demand = self.demand.saturating_add(cost);
+        Some(verdict)
+    }
+
+    /// What the next command says at the monotonic time `now`, if leases are to last `span` µs: what
+    /// became of this one, and that another one is wanted which is as large as the demand was, or
+    /// twice that if the lease was spent before it ended. If that is long ago, none is.
+    pub fn lease(&self, span: u64, now: u64) -> Lease {
+        let Self { units: unused, of, ends, demand, plain, .. } = *self;
+        let elapsed = now.saturating_sub(self.submitted);
+        let want = match elapsed {
+            _ if elapsed >= span.saturating_mul(2) => 0,
+            _ if !self.has_ended(now) => demand.saturating_mul(2),
+            _ => demand,
+        };
+        Lease { span, want, report: Report { of, unused, ends, plain } }
+    }
+
+    /// Whether the lease has ended: nothing of it is spent any more.
+    fn has_ended(&self, now: u64) -> bool {
+        let left = match self.of {
+            0 => self.span,
+            _ => self.span.min(self.ends.saturating_sub(self.taken)),
+        };
+        now >= self.submitted.saturating_add(left)
+    }
+
+    /// Whether it is of no use any more at the monotonic time `now`: the lease has ended, Redis does
+    /// not hold its units any more, and the demand is of long ago.
+    pub fn is_over(&self, now: u64) -> bool {
+        let longest = Lease::of(self.span).hold().saturating_mul(2);
+        now.saturating_sub(self.submitted) >= longest
+    }
+
+    /// How many units are left.
+    pub fn units(&self) -> u64 {
+        self.units
+    }
+
+    /// The time of Redis at the monotonic time `now`, or somewhat later: what is spent later than it
+    /// was is regained later.
+    fn redis_time(&self, now: u64) -> u64 {
+        self.taken.saturating_add(now.saturating_sub(self.submitted))
+    }
+
+    /// The holding as words, for memory that knows no types.
+    pub fn to_words(&self) -> [u64; Self::WORDS] {
+        let [first, second, third] = self.plain;
+        [
+            self.units,
+            self.of,
+            self.ends,
+            self.taken,
+            self.submitted,
+            self.span,
+            self.demand,
+            first,
+            second,
+            third,
+        ]
+    }
+
+    /// The holding of these words. Any words are one, and do no harm.
+    pub fn from_words(words: [u64; Self::WORDS]) -> Self {
+        let [units, of, ends, taken, submitted, span, demand, plain @ ..] = words;
+        Self { units, of, ends, taken, submitted, span, demand, plain }
+    }
+}

@@ -1,0 +1,340 @@
+//! Machines with leases let nothing through that one limit would not, and little less.
+//!
+//! A world of machines and a Redis, request by request: commands and replies take their time, some are
+//! lost, and machines die with all that they hold. What passes is noted by the clock of Redis.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use fastrand::Rng;
+use proptest::prelude::*;
+use rate_limit_core::algorithm::{Algorithm, Stored};
+use rate_limit_core::lease::{Granted, Holding, Lease};
+use rate_limit_core::limit::Quota;
+use rate_limit_core::rate::{Rate, SECOND};
+
+use crate::history::START;
+use crate::window::exceeds_in;
+
+/// The algorithms with leases.
+const LEASED: [Algorithm; 5] = [
+    Algorithm::TokenBucket,
+    Algorithm::IntervalBucket,
+    Algorithm::Gcra,
+    Algorithm::FixedWindow,
+    Algorithm::SlidingWindow,
+];
+
+/// What a world is like.
+#[derive(Clone, Debug)]
+struct Plan {
+    quota: Quota,
+    machines: usize,
+    /// How long leases last; 0: there are none.
+    span: u64,
+    /// Requests a second, of all machines.
+    demand: f64,
+    /// The highest cost.
+    cost: u64,
+    /// The longest time that a command or a reply takes, in µs.
+    delay: u64,
+    /// How many of a thousand commands, replies and machines are lost.
+    losses: u32,
+    /// How many of a thousand requests come after a step of the clock of Redis.
+    steps: u32,
+    requests: usize,
+    seed: u64,
+}
+
+struct World {
+    plan: Plan,
+    rng: Rng,
+    /// The true time, and how far the clock of Redis is ahead.
+    now: u64,
+    ahead: i64,
+    redis: Stored,
+    /// A limit without leases that is asked at once, and what it lets through.
+    plain: Stored,
+    plainly: u64,
+    machines: Vec<Machine>,
+    events: BinaryHeap<Reverse<(u64, usize)>>,
+    commands: Vec<Command>,
+    passed: Vec<Passed>,
+    /// How many units were set aside and not spent at the last step of the clock, and since.
+    astray: u64,
+    requested: usize,
+    asked: usize,
+}
+
+#[derive(Clone, Default)]
+struct Machine {
+    holding: Option<Holding>,
+    /// How far its monotonic clock is ahead.
+    ahead: u64,
+}
+
+#[derive(Clone)]
+struct Command {
+    machine: usize,
+    cost: u64,
+    lease: Lease,
+    submitted: u64,
+    /// What Redis has said, once it has.
+    granted: Option<(bool, Granted)>,
+}
+
+/// What has passed: when by the clock of Redis, at what cost, and how many steps of it before.
+#[derive(Clone, Copy, Debug)]
+struct Passed {
+    at: u64,
+    cost: u64,
+    astray: u64,
+    era: usize,
+}
+
+impl World {
+    fn new(plan: Plan) -> Self {
+        let mut rng = Rng::with_seed(plan.seed);
+        let machine = |_| Machine { holding: None, ahead: rng.u64(0..SECOND << 20) };
+        let machines = (0..plan.machines).map(machine).collect();
+        Self {
+            plan,
+            rng,
+            now: START,
+            ahead: 0,
+            redis: Stored::default(),
+            plain: Stored::default(),
+            plainly: 0,
+            machines,
+            events: BinaryHeap::new(),
+            commands: Vec::new(),
+            passed: Vec::new(),
+            astray: 0,
+            requested: 0,
+            asked: 0,
+        }
+    }
+
+    fn clock(&self) -> u64 {
+        self.now.saturating_add_signed(self.ahead)
+    }
+
+    fn chance(&mut self, of_a_thousand: u32) -> bool {
+        self.rng.u32(0..1_000) < of_a_thousand
+    }
+
+    fn run(&mut self) {
+        let mut era = 0;
+        for _ in 0..self.plan.requests {
+            let gap = -(1.0 - self.rng.f64()).ln() * SECOND as f64 / self.plan.demand;
+            let next = self.now + gap as u64;
+            self.deliver(next, era);
+            self.now = next;
+            if self.chance(self.plan.steps) {
+                self.step();
+                era += 1;
+            }
+            self.request(era);
+        }
+        self.deliver(u64::MAX, era);
+    }
+
+    /// The clock of Redis steps, mostly by less than a minute.
+    fn step(&mut self) {
+        let most = if self.rng.bool() { 3 * self.plan.span.max(SECOND) } else { 60 * SECOND };
+        let micros = self.rng.i64(0..most as i64);
+        self.ahead += if self.rng.bool() { micros } else { -micros };
+        let units = |machine: &Machine| machine.holding.map_or(0, |holding| holding.units());
+        let held: u64 = self.machines.iter().map(units).sum();
+        let coming = self.commands.iter().filter_map(|command| command.granted);
+        self.astray += held + coming.map(|(_, granted)| granted.units).sum::<u64>();
+    }
+
+    fn request(&mut self, era: usize) {
+        let (machine, cost) =
+            (self.rng.usize(0..self.machines.len()), self.rng.u64(1..=self.plan.cost));
+        self.requested += 1;
+        let (now, quota) = (self.clock(), self.plan.quota);
+        if quota.algorithm().decide(&mut self.plain, now, &quota, cost).allowed {
+            self.plainly += cost;
+        }
+        let mono = self.now - START + self.machines[machine].ahead;
+        let lost = self.chance(self.plan.losses);
+        let Machine { holding, .. } = &mut self.machines[machine];
+        if lost {
+            // It died, and another one takes its place.
+            *holding = None;
+        }
+        if let Some(holding) = holding
+            && let Some(verdict) = holding.spend(&self.plan.quota, cost, mono)
+        {
+            assert!(verdict.allowed);
+            self.pass(cost, era);
+            return;
+        }
+        let span = self.plan.span;
+        let lease = holding.take().map_or(Lease::of(span), |holding| holding.lease(span, mono));
+        self.asked += 1;
+        self.commands.push(Command { machine, cost, lease, submitted: mono, granted: None });
+        self.send(self.commands.len() - 1);
+    }
+
+    fn pass(&mut self, cost: u64, era: usize) {
+        let (at, astray) = (self.clock(), self.astray);
+        self.passed.push(Passed { at, cost, astray, era });
+    }
+
+    /// A command or a reply is on its way, if it is not lost.
+    fn send(&mut self, command: usize) {
+        if !self.chance(self.plan.losses) {
+            let delay = self.rng.u64(0..=self.plan.delay);
+            self.events.push(Reverse((self.now + delay, command)));
+        }
+    }
+
+    /// Everything arrives that does before `until`.
+    fn deliver(&mut self, until: u64, era: usize) {
+        while let Some(Reverse((at, index))) = self.events.peek().copied()
+            && at < until
+        {
+            self.events.pop();
+            self.now = at;
+            match self.commands[index].granted {
+                None => self.execute(index, era),
+                Some((true, granted)) => {
+                    let Command { machine, cost, lease, submitted, .. } = self.commands[index];
+                    self.commands[index].granted = None;
+                    let machine = &mut self.machines[machine];
+                    let new = Holding::new(&lease, &granted, cost, submitted);
+                    let mono = at - START + machine.ahead;
+                    machine.holding =
+                        machine.holding.map_or(Some(new), |old| Some(new.or(old, mono)));
+                }
+                Some((false, _)) => {}
+            }
+        }
+    }
+
+    fn execute(&mut self, index: usize, era: usize) {
+        let Command { cost, lease, .. } = self.commands[index];
+        let (now, quota, algorithm) = (self.clock(), self.plan.quota, self.plan.quota.algorithm());
+        algorithm.report(&mut self.redis, now, &quota, &lease.report);
+        let verdict = algorithm.decide(&mut self.redis, now, &quota, cost);
+        let mut granted = Granted { now, ..Granted::default() };
+        if verdict.allowed {
+            self.pass(cost, era);
+            granted = algorithm.grant(&mut self.redis, now, &quota, &lease, verdict.remaining);
+        }
+        self.commands[index].granted = Some((verdict.allowed, granted));
+        self.send(index);
+    }
+
+    /// What of it one limit without leases lets through, one request after the other.
+    fn conforming(&self) -> usize {
+        let (quota, mut state) = (self.plan.quota, Stored::default());
+        let passes = |passed: &&Passed| {
+            let now = passed.at;
+            quota.algorithm().decide(&mut state, now, &quota, passed.cost).allowed
+        };
+        self.passed.iter().filter(passes).count()
+    }
+
+    /// Whether more passes in any window than the algorithm says. Steps of the clock begin anew, with
+    /// what machines have then, and what they had at the steps before.
+    fn exceeds(&self) -> bool {
+        (0..self.passed.len()).any(|first| {
+            let Passed { at: from, era, astray, .. } = self.passed[first];
+            let mut spent = 0;
+            self.passed[first..].iter().take_while(|passed| passed.era == era).any(|passed| {
+                spent += passed.cost;
+                exceeds_in(self.plan.quota, from, passed.at, spent - spent.min(astray))
+            })
+        })
+    }
+}
+
+fn plans(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Plan> {
+    let quota = (proptest::sample::select(algorithms), 1..200_u64, 1..20_u64, 1..300_u64);
+    let quota = quota.prop_filter_map("no quota", |(algorithm, count, period, limit)| {
+        let rate = Rate::new(count, period * SECOND / 4).ok()?;
+        let windows = matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow);
+        Quota::new(algorithm, rate, if windows { count } else { limit }).ok()
+    });
+    let world = (1..=16_usize, prop_oneof![10_000..2 * SECOND, Just(SECOND)], 0.1..5.0_f64);
+    let trouble = (1..5_u64, prop_oneof![Just(0), 0..2_000_u64, 0..300_000_u64], 0..60_u32);
+    (quota, world, trouble, any::<u64>()).prop_map(|(quota, world, trouble, seed)| {
+        let (machines, span, load) = world;
+        let (cost, delay, losses) = trouble;
+        let rate = quota.rate().count() as f64 * SECOND as f64 / quota.rate().period() as f64;
+        let demand = rate * load * 2.0 / (1 + cost) as f64;
+        let (steps, requests) = (0, 400);
+        Plan { quota, machines, span, demand, cost, delay, losses, steps, requests, seed }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    /// Whatever is lost, and however long it takes.
+    #[test]
+    fn leases_let_nothing_through_that_one_limit_would_not(plan in plans(&LEASED)) {
+        let mut world = World::new(plan);
+        world.run();
+        prop_assert!(!world.exceeds(), "{:?}", world.passed);
+        // A bucket that is refilled at intervals may be refilled at other moments.
+        if world.plan.quota.algorithm() != Algorithm::IntervalBucket {
+            prop_assert_eq!(world.conforming(), world.passed.len());
+        }
+    }
+
+    /// A step of the clock of Redis adds to what may pass what machines had then.
+    #[test]
+    fn nor_after_a_step_of_the_clock_but_what_is_held(plan in plans(&LEASED), steps in 1..40_u32) {
+        let mut world = World::new(Plan { steps, ..plan });
+        world.run();
+        prop_assert!(!world.exceeds(), "{:?}", world.passed);
+    }
+}
+
+/// What passed, of what would have passed without leases; and commands a request.
+fn measure(plan: Plan) -> (f64, f64) {
+    let mut world = World::new(plan);
+    world.run();
+    let passed: u64 = world.passed.iter().map(|passed| passed.cost).sum();
+    (passed as f64 / world.plainly as f64, world.asked as f64 / world.requested as f64)
+}
+
+fn plan(algorithm: Algorithm, rate: &str, limit: u64, machines: usize, load: f64) -> Plan {
+    let quota = Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap();
+    let rate = quota.rate().count() as f64 * SECOND as f64 / quota.rate().period() as f64;
+    let demand = rate * load;
+    let requests = (60.0 * demand) as usize;
+    let (span, cost, delay, losses, steps, seed) = (SECOND, 1, 500, 0, 0, 7);
+    Plan { quota, machines, span, demand, cost, delay, losses, steps, requests, seed }
+}
+
+#[test]
+fn under_pressure_little_is_lost() {
+    for algorithm in LEASED {
+        for (machines, load) in [(1, 1.5), (2, 1.5), (4, 1.5), (1, 5.0), (2, 5.0), (4, 5.0)] {
+            for (rate, limit) in
+                [("20r/s", 20), ("40r/s", 40), ("100r/s", 100), ("1000r/10s", 1_000)]
+            {
+                let (share, commands) = measure(plan(algorithm, rate, limit, machines, load));
+                println!("{algorithm:?} {rate} {machines} {load}: {share:.4} {commands:.3}");
+            }
+        }
+    }
+}
+
+#[test]
+fn at_half_the_rate_few_requests_are_commands() {
+    for algorithm in LEASED {
+        for machines in [1, 2] {
+            for (rate, limit) in [("40r/s", 40), ("100r/s", 100), ("1000r/10s", 1_000)] {
+                let (share, commands) = measure(plan(algorithm, rate, limit, machines, 0.5));
+                println!("{algorithm:?} {rate} {machines}: {share:.4} {commands:.3}");
+            }
+        }
+    }
+}
