@@ -23,7 +23,6 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::decision::Verdict;
 use crate::metrics::ErrorKind;
 use crate::rate::MILLISECOND;
 use crate::redis::endpoint::Endpoint;
@@ -60,7 +59,7 @@ pub use node::{Counts, Node, Target, View};
 pub use request::{Answer, Error};
 
 use coalescer::Coalescer;
-use command::Command;
+use command::{Command, Decided};
 use connection::Connection;
 use deadlines::Deadlines;
 use key::CommandKey;
@@ -162,7 +161,7 @@ pub struct Client {
     settling: usize,
     actions: VecDeque<Action>,
     /// Of the reply that is being read.
-    verdicts: Vec<Verdict>,
+    decided: Vec<Decided>,
 }
 
 impl Client {
@@ -206,7 +205,7 @@ impl Client {
             is_leaving: false,
             settling: 0,
             actions: VecDeque::new(),
-            verdicts: Vec::new(),
+            decided: Vec::new(),
         };
         for Server { endpoint, targets } in config.servers {
             let role = client.topology.seed_role();

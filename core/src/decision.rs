@@ -29,6 +29,8 @@ pub enum Status {
 pub enum Source {
     /// Redis.
     Redis,
+    /// This machine, out of units that Redis has set aside for it.
+    Lease,
     /// This machine's memory of what Redis has said.
     Cache,
     /// This machine alone, because Redis could not.
@@ -148,12 +150,13 @@ impl Status {
 
 impl Source {
     /// Every source that decides.
-    pub const DECIDING: [Self; 3] = [Self::Redis, Self::Cache, Self::Local];
+    pub const DECIDING: [Self; 4] = [Self::Redis, Self::Lease, Self::Cache, Self::Local];
 
     /// As in `$rate_limit_redis_source`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Redis => "redis",
+            Self::Lease => "lease",
             Self::Cache => "cache",
             Self::Local => "local",
             Self::None => "none",

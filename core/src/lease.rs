@@ -14,6 +14,8 @@ use crate::algorithm::{Extra, Stored};
 use crate::decision::Verdict;
 use crate::limit::Quota;
 
+pub mod table;
+
 /// What a command says about leases of one limit and client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lease {
@@ -156,7 +158,7 @@ impl Holding {
     }
 
     /// Whether the lease has ended: nothing of it is spent any more.
-    fn has_ended(&self, now: u64) -> bool {
+    pub fn has_ended(&self, now: u64) -> bool {
         let left = match self.of {
             0 => self.span,
             _ => self.span.min(self.ends.saturating_sub(self.taken)),
@@ -169,6 +171,11 @@ impl Holding {
     pub fn is_over(&self, now: u64) -> bool {
         let longest = Lease::of(self.span).hold().saturating_mul(2);
         now.saturating_sub(self.submitted) >= longest
+    }
+
+    /// When its command was submitted, by the monotonic clock.
+    pub fn submitted(&self) -> u64 {
+        self.submitted
     }
 
     /// How many units are left.

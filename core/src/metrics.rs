@@ -4,6 +4,31 @@
 pub const BUCKETS: [u64; 13] =
     [50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000];
 
+/// What becomes of the units of leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseUnits {
+    /// A request has spent them.
+    Used,
+    /// They were given back to Redis in time.
+    Returned,
+    /// Their time was over, or they were lost with a command or for want of memory.
+    Lapsed,
+}
+
+impl LeaseUnits {
+    /// Everything that becomes of them.
+    pub const ALL: [Self; 3] = [Self::Used, Self::Returned, Self::Lapsed];
+
+    /// As the label `result`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Used => "used",
+            Self::Returned => "returned",
+            Self::Lapsed => "lapsed",
+        }
+    }
+}
+
 /// What a node is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {

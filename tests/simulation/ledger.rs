@@ -9,6 +9,7 @@ use rate_limit_core::client::Answer;
 use rate_limit_core::decision::Verdict;
 
 use crate::journal::{Execution, Journal};
+use crate::lease::{MACHINES, Machine};
 use crate::network::{ClientId, ConnectionId};
 
 /// The number of a request; none is used twice.
@@ -78,10 +79,17 @@ impl Ledger {
     }
 
     /// Takes over what the servers have done.
-    pub fn read(&mut self, journal: &mut Journal, worker_of: impl Fn(ConnectionId) -> ClientId) {
+    pub fn read(
+        &mut self,
+        journal: &mut Journal,
+        machines: &mut [Machine],
+        worker_of: impl Fn(ConnectionId) -> ClientId,
+    ) {
         for execution in journal.executions.drain(..) {
             let worker = worker_of(execution.connection);
             self.executions += 1;
+            let machine = &mut machines[worker % MACHINES];
+            execution.charges.iter().for_each(|charge| machine.execute(charge, execution.at));
             self.execute(worker, execution);
         }
         journal.losses.clear();

@@ -19,6 +19,7 @@ mod fault;
 mod network;
 mod world;
 
+mod lease;
 mod ledger;
 mod traffic;
 mod watch;
@@ -73,6 +74,7 @@ fn histories() {
     let plan = Plan::from_environment();
     let (next, steps, failed) = (AtomicU64::new(plan.first), AtomicU64::new(0), AtomicU64::new(0));
     let (decided, lost) = (AtomicU64::new(0), AtomicU64::new(0));
+    let hits = AtomicU64::new(0);
     let started = Instant::now();
     let threads = if plan.steps == 1 { 1 } else { THREADS };
     std::thread::scope(|scope| {
@@ -88,6 +90,7 @@ fn histories() {
                             steps.fetch_add(report.steps, Ordering::Relaxed);
                             decided.fetch_add(report.decided, Ordering::Relaxed);
                             lost.fetch_add(report.lost_replies, Ordering::Relaxed);
+                            hits.fetch_add(report.hits, Ordering::Relaxed);
                         }
                         Err(_) => {
                             eprintln!("To replay it: scripts/simulate --seed {seed}");
@@ -99,10 +102,11 @@ fn histories() {
         }
     });
     println!(
-        "{} histories, {} steps, {} requests decided, {} replies lost, {:?}",
+        "{} histories, {} steps, {} requests decided, {} by leases, {} replies lost, {:?}",
         next.into_inner() - plan.first,
         steps.into_inner(),
         decided.into_inner(),
+        hits.into_inner(),
         lost.into_inner(),
         started.elapsed(),
     );

@@ -12,6 +12,7 @@ use rate_limit_core::redis::endpoint::{Address, Endpoint};
 
 use crate::deployment::Deployment;
 use crate::fault;
+use crate::lease::Machine;
 use crate::ledger::Ledger;
 use crate::network::ClientId;
 use crate::sentinel::MASTER_NAME;
@@ -43,6 +44,8 @@ pub struct Report {
     pub steps: u64,
     pub decided: u64,
     pub lost_replies: u64,
+    /// Requests that were decided from leases.
+    pub hits: u64,
 }
 
 /// How far a history has come.
@@ -76,8 +79,9 @@ pub fn run(seed: u64, is_traced: bool) -> Report {
     simulation.begin();
     while simulation.step() {}
     simulation.outside.ledger.close();
-    let Outside { world, ledger, decided, .. } = &simulation.outside;
-    Report { steps: world.steps, decided: *decided, lost_replies: ledger.lost_replies }
+    let Outside { world, ledger, machines, decided, .. } = &simulation.outside;
+    let hits = machines.iter().map(|machine| machine.hits).sum();
+    Report { steps: world.steps, decided: *decided, lost_replies: ledger.lost_replies, hits }
 }
 
 impl Simulation {
@@ -112,6 +116,7 @@ impl Simulation {
         let outside = Outside {
             world,
             ledger: Ledger::default(),
+            machines: std::array::from_fn(|_| Machine::new()),
             blame,
             rng,
             alarms: Vec::new(),
@@ -145,8 +150,8 @@ impl Simulation {
     /// Goes on with the next event; false at the end.
     fn step(&mut self) -> bool {
         let Some(event) = self.outside.world.next() else { return false };
-        let Outside { world, ledger, sockets, .. } = &mut self.outside;
-        ledger.read(&mut world.journal, |connection| sockets[&connection].0);
+        let Outside { world, ledger, machines, sockets, .. } = &mut self.outside;
+        ledger.read(&mut world.journal, machines, |connection| sockets[&connection].0);
         match event {
             ClientEvent::Alarm(token) => {
                 return self.on_alarm(self.outside.alarms[token as usize]);

@@ -7,6 +7,7 @@ use fastrand::Rng;
 use rate_limit_core::algorithm::Algorithm;
 use rate_limit_core::client::{Charge, Definition};
 use rate_limit_core::key::Head;
+use rate_limit_core::lease::Lease;
 use rate_limit_core::limit::Quota;
 use rate_limit_core::rate::{MILLISECOND, Rate, SECOND};
 use rate_limit_core::redis::script::{Prepared, Question, Scripts};
@@ -19,6 +20,9 @@ pub const LONGEST_TIMEOUT: u64 = SECOND;
 
 /// The timeouts of locations, in µs.
 const TIMEOUTS: [u64; 3] = [5 * MILLISECOND, 20 * MILLISECOND, LONGEST_TIMEOUT];
+
+/// How long leases last, in µs: whole sixteenths, as the scripts are told a sixteenth more.
+const SPANS: [u64; 4] = [0, 1 << 16, 1 << 18, 1 << 20];
 
 /// Everything that requests are drawn from.
 #[derive(Debug)]
@@ -42,6 +46,8 @@ struct Location {
     timeout: u64,
     /// A request that was not decided does not pass.
     is_closed: bool,
+    /// How long leases last, in µs; 0: there are none.
+    span: u64,
 }
 
 /// A request.
@@ -51,6 +57,8 @@ pub struct Plan {
     pub parts: Vec<Part>,
     pub timeout: u64,
     pub is_closed: bool,
+    /// How long leases last, in µs; 0: there are none.
+    pub span: u64,
     /// No other request has its keys.
     pub is_alone: bool,
 }
@@ -59,8 +67,8 @@ pub struct Plan {
 pub struct Part {
     definition: Rc<Definition>,
     key: Vec<u8>,
-    quota: Quota,
-    cost: u64,
+    pub quota: Quota,
+    pub cost: u64,
 }
 
 impl Traffic {
@@ -75,6 +83,7 @@ impl Traffic {
                     limits: rng.choose_multiple(0..limits.len(), count),
                     timeout: TIMEOUTS[rng.usize(0..3)],
                     is_closed: rng.bool(),
+                    span: SPANS[rng.usize(0..SPANS.len())],
                 }
             })
             .collect();
@@ -83,9 +92,11 @@ impl Traffic {
 
     pub fn next(&mut self, rng: &mut Rng) -> Plan {
         self.drawn += 1;
-        let Location { limits, timeout, is_closed } =
+        let Location { limits, timeout, is_closed, span } =
             self.locations[rng.usize(0..self.locations.len())].clone();
-        let (name, is_alone) = match rng.u32(0..4) {
+        // Leases are for clients that come again.
+        let most = if span > 0 { 2 } else { 4 };
+        let (name, is_alone) = match rng.u32(0..most) {
             0 => (format!("hot{}", rng.u32(0..3)), false),
             1 => (format!("some{}", rng.u32(0..100)), false),
             _ => (format!("only{}", self.drawn), true),
@@ -94,7 +105,7 @@ impl Traffic {
         let name = if rng.bool() { format!("{{{name}}}") } else { name };
         let part = |index: usize| self.limits[index].part(name.as_bytes(), rng);
         let parts = limits.into_iter().map(part).collect();
-        Plan { id: self.drawn, parts, timeout, is_closed, is_alone }
+        Plan { id: self.drawn, parts, timeout, is_closed, span, is_alone }
     }
 }
 
@@ -140,16 +151,24 @@ impl fmt::Debug for Part {
 }
 
 impl Part {
-    pub fn charge(&self) -> Charge<'_> {
+    pub fn charge(&self, lease: Lease) -> Charge<'_> {
         let Self { definition, key, quota, cost } = self;
-        let mut digest = quota.fingerprint();
-        for byte in definition.head().iter().chain(key) {
-            digest = (digest ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        Charge { definition, key, quota: *quota, cost: *cost, dry_run: false, digest: self.digest(), lease }
+    }
+
+    pub fn digest(&self) -> u64 {
+        let mut digest = self.quota.fingerprint();
+        for byte in self.redis_key() {
+            digest = (digest ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         }
-        Charge { definition, key, quota: *quota, cost: *cost, dry_run: false, digest }
+        digest
     }
 
     pub fn class(&self, worker: ClientId) -> Class {
-        (worker, [&self.definition.head()[..], &self.key].concat().into(), self.cost)
+        (worker, self.redis_key().into(), self.cost)
+    }
+
+    pub fn redis_key(&self) -> Vec<u8> {
+        [&self.definition.head()[..], &self.key].concat()
     }
 }

@@ -13,9 +13,12 @@ use fastrand::Rng;
 use rate_limit_core::client::{
     Action, Client, Config, ConnectionKey, Error, Fault, RequestKey, Target,
 };
+use rate_limit_core::lease::Lease;
+use rate_limit_core::lease::table::Taken;
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::script::Scripts;
 
+use crate::lease::{MACHINES, Machine};
 use crate::ledger::{Class, Ledger, RequestId};
 use crate::network::{ClientId, ConnectionId, End};
 use crate::traffic::Plan;
@@ -33,6 +36,7 @@ const TIMER: u64 = 2 * MILLISECOND;
 pub struct Outside {
     pub world: World,
     pub ledger: Ledger,
+    pub machines: [Machine; MACHINES],
     pub blame: Blame,
     pub rng: Rng,
     /// What is to happen to workers, by the tokens of alarms.
@@ -124,6 +128,8 @@ struct Request {
     began: Option<u64>,
     submitted: u64,
     is_complete: bool,
+    /// The leases that it renews.
+    taken: Vec<Taken>,
 }
 
 impl Outside {
@@ -601,11 +607,19 @@ impl Worker {
 
     fn submit(&mut self, plan: Plan, outside: &mut Outside) {
         let now = outside.now();
+        let machine = &mut outside.machines[self.id % MACHINES];
+        if machine.spend(self.id, &plan, now) {
+            outside.decided += 1;
+            return;
+        }
+        let taken = machine.take(self.id, &plan, now);
         let owner = plan.is_alone.then(|| (plan.id, outside.is_strict(now)));
         for part in &plan.parts {
             outside.ledger.submit(&part.class(self.id), owner);
         }
-        let charges: Vec<_> = plan.parts.iter().map(|part| part.charge()).collect();
+        let parts = plan.parts.iter().zip(&taken);
+        let charges: Vec<_> =
+            parts.map(|(part, taken)| part.charge(taken.lease(plan.span, now))).collect();
         let key = self.client.submit(&charges, plan.timeout, now);
         outside.trace(self.id, || format!("request {} is {key:?}: {plan:?}", plan.id));
         if outside.rng.u32(0..20) == 0 {
@@ -616,7 +630,7 @@ impl Worker {
         if self.requests.len() <= index {
             self.requests.resize_with(index + 1, || None);
         }
-        let request = Request { key, plan, began: None, submitted: now, is_complete: false };
+        let request = Request { key, plan, began: None, submitted: now, is_complete: false, taken };
         assert!(self.requests[index].replace(request).is_none(), "{key:?} is taken");
         self.act(outside);
         if self.client.outcome(key).is_some() {
@@ -659,11 +673,14 @@ impl Worker {
             outside.ledger.tell(request.plan.id, &class, answer);
             outside.ledger.release(&class, answer, refund);
         }
+        let times = (request.submitted, outside.now());
+        let machine = &outside.machines[self.id % MACHINES];
+        machine.renew(self.id, &request.plan, &request.taken, &answers, times);
         self.client.release(key, refund);
         self.act(outside);
         let charged = request.plan.parts.iter().zip(&answers).filter(|(_, it)| it.is_charged);
         for (part, _) in charged.filter(|_| refund) {
-            self.client.refund(&part.charge(), outside.now());
+            self.client.refund(&part.charge(Lease::NONE), outside.now());
             self.act(outside);
         }
     }

@@ -6,6 +6,7 @@ use super::key::{CommandKey, RequestKey};
 use super::slab::Recycle;
 use crate::decision::Verdict;
 use crate::key::Head;
+use crate::lease::{Granted, Lease};
 use crate::limit::Quota;
 use crate::redis::answer;
 use crate::redis::reply::ScriptReply;
@@ -46,6 +47,8 @@ pub struct Charge<'a> {
     pub dry_run: bool,
     /// A number that is another for other keys, limits and quotas, as good as always.
     pub digest: u64,
+    /// What is said about leases.
+    pub lease: Lease,
 }
 
 /// What a charge has really cost.
@@ -80,6 +83,8 @@ pub(super) struct Command {
     /// Who waits for it. Several only where there is one charge: then each is charged once.
     pub(super) members: Vec<Member>,
     pub(super) purpose: Purpose,
+    /// Who has brought what a command for several requests says of a lease, and gets what comes of it.
+    lessee: Option<RequestKey>,
     /// Of the only charge.
     pub(super) digest: u64,
     pub(super) slot: u16,
@@ -106,7 +111,11 @@ struct Own {
     quota: Quota,
     cost: u64,
     dry_run: bool,
+    lease: Lease,
 }
+
+/// What a reply means for one charge.
+pub(super) type Decided = (Verdict, Granted);
 
 /// A request that waits for a command.
 #[derive(Clone, Copy, Debug)]
@@ -144,6 +153,7 @@ impl Recycle for Command {
         self.charges.clear();
         self.keys.clear();
         self.members.clear();
+        self.lessee = None;
         self.purpose = Purpose::Charge;
         self.stage = Stage::Unsent;
         self.by = By::Sha;
@@ -151,6 +161,13 @@ impl Recycle for Command {
         self.moves = 0;
         self.has_waited = false;
         self.follower = None;
+    }
+}
+
+impl Own {
+    fn charge<'a>(&'a self, key: &'a [u8], digest: u64) -> Charge<'a> {
+        let &Self { ref definition, quota, cost, dry_run, lease, .. } = self;
+        Charge { definition, key, quota, cost, dry_run, digest, lease }
     }
 }
 
@@ -164,6 +181,7 @@ impl Command {
             quota: charge.quota,
             cost: charge.cost,
             dry_run: charge.dry_run,
+            lease: charge.lease,
         });
         self.digest = charge.digest;
     }
@@ -201,7 +219,7 @@ impl Command {
             && self.single().is_some_and(|charge| charge.quota.algorithm().is_repeatable())
     }
 
-    /// Whether it is about just this charge.
+    /// Whether it is about just this charge. It can say one thing about a lease only.
     pub(super) fn is_same(&self, charge: &Charge<'_>) -> bool {
         self.digest == charge.digest
             && self.single().is_some_and(|own| {
@@ -210,7 +228,28 @@ impl Command {
                     && own.quota == charge.quota
                     && own.cost == charge.cost
                     && own.dry_run == charge.dry_run
+                    && (own.lease.is_none() || charge.lease.is_none())
             })
+    }
+
+    /// Adds a request that is charged the same.
+    pub(super) fn join(&mut self, member: Member, lease: Lease) {
+        if let ([own], false) = (self.charges.as_mut_slice(), lease.is_none()) {
+            own.lease = lease;
+            self.lessee = Some(member.request);
+        }
+        self.members.push(member);
+    }
+
+    /// A request is gone that shares the command. With it goes what it says of its lease, which the
+    /// machine has as it was again.
+    pub(super) fn leave(&mut self, request: RequestKey) {
+        self.members.retain(|member| member.request != request);
+        if self.lessee == Some(request)
+            && let [own] = self.charges.as_mut_slice()
+        {
+            own.lease = Lease::NONE;
+        }
     }
 
     /// It was sent.
@@ -235,8 +274,9 @@ impl Command {
             Some(charge) if times > 1 => {
                 scripts.encode_repeated(out, self.by, question(charge), times);
             }
-            Some(Charge { definition, key, .. })
-                if let (By::Sha, Some(prepared)) = (self.by, &definition.prepared) =>
+            Some(Charge { definition, key, lease, .. })
+                if let (By::Sha, Some(prepared), true) =
+                    (self.by, &definition.prepared, lease.is_none()) =>
             {
                 prepared.encode(out, key);
             }
@@ -246,25 +286,40 @@ impl Command {
 }
 
 impl Command {
-    /// Reads what a script has found: the verdicts on each charge, or on the only charge for each
-    /// member. `false`, and none is read, if the reply is not one to this command.
-    pub(super) fn read(&self, found: ScriptReply<'_>, mut add: impl FnMut(Verdict)) -> bool {
+    /// Reads what a script has found: what it means for each charge, or, of the only charge, for each
+    /// member. `false`, and nothing is read, if the reply is not one to this command.
+    pub(super) fn read(&self, found: ScriptReply<'_>, decided: &mut Vec<Decided>) -> bool {
+        decided.clear();
+        let mut add = |verdict, granted| decided.push((verdict, granted));
         match self.single() {
             _ if self.purpose != Purpose::Charge => true,
             Some(charge) => {
                 let times = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
-                answer::repeated(found, &question(charge), times, |_, verdict, _| add(verdict))
+                let question = question(charge);
+                let is_read = answer::repeated(found, &question, times, |_, it, of| add(it, of));
+                self.hand_over(decided);
+                is_read
             }
-            None => answer::verdicts(found, self.questions(), |_, verdict, _| add(verdict)),
+            None => answer::verdicts(found, self.questions(), |_, it, granted| add(it, granted)),
         }
     }
 
-    /// The command that gives back what this one has charged a request that got these verdicts.
-    pub(super) fn refund(&self, verdicts: &[Verdict]) -> Self {
+    /// Hands what came of a lease, which is read with the last of the members, to the lessee.
+    fn hand_over(&self, decided: &mut [Decided]) {
+        let lessee = self.members.iter().position(|it| Some(it.request) == self.lessee);
+        if let (Some(lessee), Some((_, last))) = (lessee, decided.last_mut()) {
+            let granted = *last;
+            *last = Granted { now: granted.now, ..Granted::default() };
+            decided.get_mut(lessee).into_iter().for_each(|(_, lessee)| *lessee = granted);
+        }
+    }
+
+    /// The command that gives back what this one has charged a request for which this was decided.
+    pub(super) fn refund(&self, decided: &[Decided]) -> Self {
         let (slot, purpose) = (self.slot, Purpose::Refund);
         let mut refund = Self { slot, purpose, ..Self::default() };
-        let charged = self.charges().zip(verdicts).filter(|(_, verdict)| verdict.allowed);
-        charged.for_each(|(charge, _)| refund.add(&charge));
+        let charged = self.charges().zip(decided).filter(|(_, (verdict, _))| verdict.allowed);
+        charged.for_each(|(charge, _)| refund.add(&Charge { lease: Lease::NONE, ..charge }));
         refund
     }
 
@@ -279,14 +334,7 @@ impl Command {
     }
 }
 
-impl Own {
-    fn charge<'a>(&'a self, key: &'a [u8], digest: u64) -> Charge<'a> {
-        let Self { definition, quota, cost, dry_run, .. } = self;
-        Charge { definition, key, quota: *quota, cost: *cost, dry_run: *dry_run, digest }
-    }
-}
-
 fn question(charge: Charge<'_>) -> Question<'_> {
-    let Charge { definition, key, quota, cost, dry_run, .. } = charge;
-    Question { dry_run, ..Question::new(&definition.head, key, quota, cost) }
+    let Charge { definition, key, quota, cost, dry_run, lease, .. } = charge;
+    Question { dry_run, lease, ..Question::new(&definition.head, key, quota, cost) }
 }

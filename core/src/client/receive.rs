@@ -1,12 +1,11 @@
 //! Replies, and what follows from them.
 
-use super::Client;
-use super::command::{Member, Purpose, Settlement, Stage};
+use super::command::{Decided, Member, Purpose, Settlement, Stage};
 use super::connection::{Connection, Fault, Incoming};
 use super::in_flight::{Owner, Sent};
 use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::request::{self, Error};
-use crate::decision::Verdict;
+use super::Client;
 use crate::metrics::ErrorKind;
 use crate::rate::MILLISECOND;
 use crate::redis::cluster::Redirect;
@@ -136,10 +135,9 @@ impl Client {
         now: u64,
     ) -> bool {
         let Some(command) = self.commands.get_mut(key) else { return true };
-        let mut verdicts = std::mem::take(&mut self.verdicts);
-        verdicts.clear();
         let charged_at = found.now();
-        let is_understood = command.read(found, |verdict| verdicts.push(verdict));
+        let mut decided = std::mem::take(&mut self.decided);
+        let is_understood = command.read(found, &mut decided);
         if is_understood && command.purpose != Purpose::Charge {
             if let Purpose::Settle(Settlement { tag, .. }) = command.purpose {
                 self.end_settlement(tag, true);
@@ -147,15 +145,15 @@ impl Client {
             self.commands.remove(key);
         } else if is_understood {
             let count = command.len();
-            for (index, verdicts) in verdicts.chunks(count).enumerate() {
+            for (index, decided) in decided.chunks(count).enumerate() {
                 let members = self.commands.get(key).map(|command| &command.members);
                 if let Some(member) = members.and_then(|members| members.get(index)).copied() {
-                    self.on_verdicts(key, member, verdicts, node, charged_at, now);
+                    self.on_verdicts(key, member, decided, node, charged_at, now);
                 }
             }
             self.end_command(key, now);
         }
-        self.verdicts = verdicts;
+        self.decided = decided;
         is_understood
     }
 
@@ -172,25 +170,25 @@ impl Client {
         &mut self,
         key: CommandKey,
         member: Member,
-        verdicts: &[Verdict],
+        decided: &[Decided],
         node: NodeKey,
         charged_at: u64,
         now: u64,
     ) {
         let Some(request) = self.requests.get_mut(member.request) else { return };
         if request.stage == request::Stage::Released {
-            if request.passes(member.first, verdicts) {
-                self.refund_command(key, verdicts, now);
+            if request.passes(member.first, decided) {
+                self.refund_command(key, decided, now);
             }
         } else {
-            request.on_verdicts(member.first, verdicts, node, charged_at);
+            request.on_verdicts(member.first, decided, node, charged_at);
         }
         self.conclude(member, Ok(()));
     }
 
     /// Gives back what a command has charged for a request that was rejected meanwhile.
-    fn refund_command(&mut self, key: CommandKey, verdicts: &[Verdict], now: u64) {
-        let refund = self.commands.get(key).map(|command| command.refund(verdicts));
+    fn refund_command(&mut self, key: CommandKey, decided: &[Decided], now: u64) {
+        let refund = self.commands.get(key).map(|command| command.refund(decided));
         if let Some(refund) = refund.filter(|refund| refund.len() > 0) {
             let refund = self.commands.insert(refund);
             self.route(refund, now);

@@ -1,8 +1,10 @@
 //! A request that waits for its decision.
 
+use super::command::Decided;
 use super::key::{CommandKey, NodeKey};
 use super::slab::Recycle;
 use crate::decision::Verdict;
+use crate::lease::Granted;
 
 /// Why a request was not decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +50,8 @@ pub struct Answer {
     pub is_charged: bool,
     /// Whether the request passes whatever the limit says.
     pub dry_run: bool,
+    /// What came of the lease that it wanted.
+    pub granted: Granted,
     /// The node that was sent the command, if one was.
     pub node: Option<NodeKey>,
     /// Redis's time of the charge in µs, if a reply has come.
@@ -101,21 +105,21 @@ impl Request {
     pub(super) fn on_verdicts(
         &mut self,
         first: usize,
-        verdicts: &[Verdict],
+        decided: &[Decided],
         node: NodeKey,
         now: u64,
     ) {
-        let passes = self.passes(first, verdicts);
-        for (answer, verdict) in self.answers.iter_mut().skip(first).zip(verdicts) {
-            let (verdict, is_charged) = (Some(*verdict), passes && verdict.allowed);
-            *answer = Answer { verdict, is_charged, node: Some(node), now, ..*answer };
+        let passes = self.passes(first, decided);
+        for (answer, &(verdict, granted)) in self.answers.iter_mut().skip(first).zip(decided) {
+            let (is_charged, verdict) = (passes && verdict.allowed, Some(verdict));
+            *answer = Answer { verdict, is_charged, granted, node: Some(node), now, ..*answer };
         }
     }
 
     /// Whether the limits of its charges from the one at `first` let it pass with these verdicts.
-    pub(super) fn passes(&self, first: usize, verdicts: &[Verdict]) -> bool {
-        let mut answers = self.answers.iter().skip(first).zip(verdicts);
-        answers.all(|(answer, verdict)| answer.dry_run || verdict.allowed)
+    pub(super) fn passes(&self, first: usize, decided: &[Decided]) -> bool {
+        let mut answers = self.answers.iter().skip(first).zip(decided);
+        answers.all(|(answer, (verdict, _))| answer.dry_run || verdict.allowed)
     }
 
     /// Notes why one of its commands has no reply. The first reason is the one to be shown.

@@ -6,6 +6,7 @@ use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey, RequestKey};
 use super::request::{self, Answer, Error, Request};
 use super::{Action, Client, MAX_WAITING};
+use crate::lease::Lease;
 use crate::metrics::ErrorKind;
 use crate::redis::cluster::slot;
 
@@ -160,7 +161,9 @@ impl Client {
         };
         let stage = latest.and_then(|key| self.commands.get(key)).map(|latest| latest.stage);
         match (latest, stage) {
-            (Some(latest), Some(Stage::Unsent | Stage::Held)) => self.join(latest, member, now),
+            (Some(latest), Some(Stage::Unsent | Stage::Held)) => {
+                self.join(latest, member, first.lease, now);
+            }
             (Some(latest), Some(Stage::InFlight { busy: true })) => {
                 let held = self.new_command(charges, member);
                 self.hold(held, latest, member, now);
@@ -185,7 +188,8 @@ impl Client {
         let key = self.commands.reuse();
         if let Some(command) = self.commands.get_mut(key) {
             charges.iter().for_each(|charge| command.add(charge));
-            command.members.push(member);
+            let lease = charges.first().map_or(Lease::NONE, |first| first.lease);
+            command.join(member, lease);
             command.slot = slot;
             if let Some(request) = self.requests.get_mut(member.request) {
                 request.command = Some(key);
@@ -198,9 +202,9 @@ impl Client {
     }
 
     /// Lets a request share a command that was not sent yet.
-    fn join(&mut self, key: CommandKey, member: Member, now: u64) {
+    fn join(&mut self, key: CommandKey, member: Member, lease: Lease, now: u64) {
         let Some(command) = self.commands.get_mut(key) else { return };
-        command.members.push(member);
+        command.join(member, lease);
         if command.stage == Stage::Held {
             self.send_in_time(key, member, now);
         }

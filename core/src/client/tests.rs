@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use super::*;
 use crate::algorithm::Algorithm;
 use crate::key::Head;
+use crate::lease::Lease;
 use crate::limit::Quota;
 
 const TIMEOUT: u64 = 100 * MILLISECOND;
@@ -24,7 +25,8 @@ fn charge<'a>(definition: &'a Rc<Definition>, key: &'a str) -> Charge<'a> {
     let quota = Quota::new(Algorithm::Gcra, "1r/m".parse().unwrap(), 3).unwrap();
     let key = key.as_bytes();
     let digest = key.iter().fold(0, |sum, byte| sum * 31 + u64::from(*byte));
-    Charge { definition, key, quota, cost: 1, dry_run: false, digest }
+    let lease = Lease::NONE;
+    Charge { definition, key, quota, cost: 1, dry_run: false, digest, lease }
 }
 
 impl Played {
@@ -498,6 +500,7 @@ fn the_commands_of_one_request_are_one_failure() {
         cost: 1,
         dry_run: false,
         digest: u64::from(key[0]),
+        lease: Lease::NONE,
     };
     let charges = [b"a", b"b", b"c", b"d", b"e"].map(|key| charge(key));
     let is_down = |actions: &[Action]| actions.iter().any(|it| matches!(it, Action::Down(..)));

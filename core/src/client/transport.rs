@@ -235,7 +235,7 @@ impl Client {
         let is_gone = |member: &&Member| !self.is_waiting(member.request);
         let Some(first) = command.members.iter().find(is_gone).copied() else { return };
         let Some(command) = self.commands.get_mut(key) else { return };
-        command.members.retain(|member| member.request != first.request);
+        command.leave(first.request);
         let is_unneeded = command.members.is_empty();
         self.conclude(first, Err(Error::Lost));
         match is_unneeded {

@@ -1,7 +1,7 @@
 //! The metrics page: what was counted, in the forms in which it can be asked for.
 
 use crate::decision::{Source, Status};
-use crate::metrics::{BUCKETS, Command, ErrorKind, Settlement};
+use crate::metrics::{BUCKETS, Command, ErrorKind, LeaseUnits, Settlement};
 use crate::rate::SECOND;
 
 mod form;
@@ -43,6 +43,10 @@ pub struct Limit {
     pub requests: [u64; Status::COUNTED.len()],
     /// Its verdicts, for each of [`Source::DECIDING`].
     pub decisions: [u64; Source::DECIDING.len()],
+    /// Units of its leases, for each of [`LeaseUnits::ALL`].
+    pub lease_units: [u64; LeaseUnits::ALL.len()],
+    /// Units that were set aside for its leases.
+    pub lease_units_granted: u64,
     /// Its settlements, for each of [`Settlement::ALL`].
     pub settlements: [u64; Settlement::ALL.len()],
 }
@@ -136,6 +140,16 @@ impl Limit {
         Source::DECIDING.iter().map(|source| source.name()).zip(self.decisions)
     }
 
+    /// The units of its leases of which nothing has become yet.
+    fn lease_units_held(&self) -> u64 {
+        self.lease_units_granted.saturating_sub(self.lease_units.iter().sum())
+    }
+
+    /// The units of its leases by what became of them.
+    fn lease_units(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        LeaseUnits::ALL.iter().map(|result| result.name()).zip(self.lease_units)
+    }
+
     /// The settlements by what became of them.
     fn settlements(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Settlement::ALL.iter().map(|result| result.name()).zip(self.settlements)
@@ -184,6 +198,8 @@ mod tests {
             settlements: [1_000, 2_000].map(|number| number + name.len() as u64),
             requests: std::array::from_fn(|_| next()),
             decisions: std::array::from_fn(|_| next()),
+            lease_units: std::array::from_fn(|_| next()),
+            lease_units_granted: 100 + next(),
         };
         Snapshot {
             version: "1.2.3",

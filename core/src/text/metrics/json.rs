@@ -14,6 +14,8 @@ impl Snapshot {
                     limits.object(&limit.name, |members| {
                         members.object("requests", |requests| requests.all(limit.results()));
                         members.object("decisions", |decisions| decisions.all(limit.sources()));
+                        members.object("lease_units", |units| units.all(limit.lease_units()));
+                        members.value("lease_units_held", limit.lease_units_held());
                         members.object("settlements", |results| results.all(limit.settlements()));
                     });
                 }
@@ -123,22 +125,23 @@ mod tests {
         let expected = concat!(
             r#"{"limits":{"default":{"requests":{"passed":1,"delayed":2,"rejected":3,"#,
             r#""delayed_dry_run":4,"rejected_dry_run":5,"error_passed":6,"error_rejected":7},"#,
-            r#""decisions":{"redis":8,"cache":9,"local":10},"#,
+            r#""decisions":{"redis":8,"lease":9,"cache":10,"local":11},"#,
+            r#""lease_units":{"used":12,"returned":13,"lapsed":14},"lease_units_held":76,"#,
             r#""settlements":{"settled":1007,"lost":2007}}},"#,
-            r#""nodes":{"127.0.0.1:6379":{"commands":{"evalsha":21,"eval":22,"asking":23,"#,
-            r#""ping":24,"cluster":25,"sentinel":26},"#,
-            r#""errors":{"connect":27,"timeout":28,"protocol":29,"auth":30,"script":31,"#,
-            r#""overload":32,"lost":33,"unfit":34,"down":35},"#,
-            r#""connections":{"ready":37,"connecting":38},"breaker_open":1,"#,
-            r#""decision_seconds":{"sum":1.234567,"count":36}}},"#,
-            r#""decision_seconds":{"buckets":{"0.00005":39,"0.0001":79,"0.00025":120,"#,
-            r#""0.0005":162,"0.001":205,"0.0025":249,"0.005":294,"0.01":340,"0.025":387,"#,
-            r#""0.05":435,"0.1":484,"0.25":534,"1":585,"+Inf":637},"sum":0.00005,"count":637},"#,
+            r#""nodes":{"127.0.0.1:6379":{"commands":{"evalsha":31,"eval":32,"asking":33,"#,
+            r#""ping":34,"cluster":35,"sentinel":36},"#,
+            r#""errors":{"connect":37,"timeout":38,"protocol":39,"auth":40,"script":41,"#,
+            r#""overload":42,"lost":43,"unfit":44,"down":45},"#,
+            r#""connections":{"ready":47,"connecting":48},"breaker_open":1,"#,
+            r#""decision_seconds":{"sum":1.234567,"count":46}}},"#,
+            r#""decision_seconds":{"buckets":{"0.00005":49,"0.0001":99,"0.00025":150,"#,
+            r#""0.0005":202,"0.001":255,"0.0025":309,"0.005":364,"0.01":420,"0.025":477,"#,
+            r#""0.05":535,"0.1":594,"0.25":654,"1":715,"+Inf":777},"sum":0.00005,"count":777},"#,
             r#""worker_lag_seconds":{"buckets":{"0.00005":2,"0.0001":4,"0.00025":6,"0.0005":8,"#,
             r#""0.001":10,"0.0025":12,"0.005":14,"0.01":16,"0.025":18,"0.05":20,"0.1":22,"#,
             r#""0.25":24,"1":26,"+Inf":28},"sum":0.00007,"count":28},"#,
-            r#""shared_memory_bytes":{"used":53,"free":54},"#,
-            r#""shared_memory_evictions":55,"shared_memory_no_room":56,"#,
+            r#""shared_memory_bytes":{"used":63,"free":64},"#,
+            r#""shared_memory_evictions":65,"shared_memory_no_room":66,"#,
             r#""build_info":{"version":"1.2.3","nginx":"1.22.1"}}"#,
         );
         assert_eq!(snapshot.json(), expected);

@@ -39,6 +39,18 @@ impl Snapshot {
                 page.sample("decisions_total", &labels, count);
             }
         }
+        page.family("lease_units_total", "counter", "Units of leases, by what became of them.");
+        for limit in &self.limits {
+            for (result, count) in limit.lease_units() {
+                let labels = [("name", limit.name.as_str()), ("result", result)];
+                page.sample("lease_units_total", &labels, count);
+            }
+        }
+        page.family("lease_units_held", "gauge", "Units of leases that this machine has left.");
+        for limit in &self.limits {
+            let held = limit.lease_units_held();
+            page.sample("lease_units_held", &[("name", &limit.name)], held);
+        }
         page.family("settlements_total", "counter", "Settlements of a limit, by result.");
         for limit in &self.limits {
             for (result, count) in limit.settlements() {
@@ -187,31 +199,36 @@ mod tests {
             r#"requests_total{name="default",result="rejected_dry_run"} 5"#,
             r#"requests_total{name="default",result="error_passed"} 6"#,
             r#"requests_total{name="default",result="error_rejected"} 7"#,
-            r#"requests_total{name="per_ip",result="passed"} 11"#,
+            r#"requests_total{name="per_ip",result="passed"} 16"#,
             r#"decisions_total{name="default",source="redis"} 8"#,
-            r#"decisions_total{name="default",source="cache"} 9"#,
-            r#"decisions_total{name="default",source="local"} 10"#,
-            r#"decisions_total{name="per_ip",source="local"} 20"#,
+            r#"decisions_total{name="default",source="lease"} 9"#,
+            r#"decisions_total{name="default",source="cache"} 10"#,
+            r#"decisions_total{name="default",source="local"} 11"#,
+            r#"decisions_total{name="per_ip",source="local"} 26"#,
+            r#"lease_units_total{name="default",result="used"} 12"#,
+            r#"lease_units_total{name="default",result="returned"} 13"#,
+            r#"lease_units_total{name="default",result="lapsed"} 14"#,
+            r#"lease_units_held{name="default"} 76"#,
             r#"settlements_total{name="default",result="settled"} 1007"#,
             r#"settlements_total{name="per_ip",result="lost"} 2006"#,
-            r#"commands_total{node="127.0.0.1:6379",command="evalsha"} 21"#,
-            r#"commands_total{node="127.0.0.1:6379",command="sentinel"} 26"#,
-            r#"errors_total{node="127.0.0.1:6379",kind="connect"} 27"#,
-            r#"errors_total{node="127.0.0.1:6379",kind="down"} 35"#,
-            r#"connections{node="127.0.0.1:6379",state="ready"} 37"#,
-            r#"connections{node="127.0.0.1:6379",state="connecting"} 38"#,
+            r#"commands_total{node="127.0.0.1:6379",command="evalsha"} 31"#,
+            r#"commands_total{node="127.0.0.1:6379",command="sentinel"} 36"#,
+            r#"errors_total{node="127.0.0.1:6379",kind="connect"} 37"#,
+            r#"errors_total{node="127.0.0.1:6379",kind="down"} 45"#,
+            r#"connections{node="127.0.0.1:6379",state="ready"} 47"#,
+            r#"connections{node="127.0.0.1:6379",state="connecting"} 48"#,
             r#"breaker_open{node="127.0.0.1:6379"} 1"#,
             r#"node_decision_seconds_sum{node="127.0.0.1:6379"} 1.234567"#,
-            r#"node_decision_seconds_count{node="127.0.0.1:6379"} 36"#,
-            r#"decision_seconds_bucket{le="0.00005"} 39"#,
-            r#"decision_seconds_bucket{le="1"} 585"#,
-            r#"decision_seconds_bucket{le="+Inf"} 637"#,
+            r#"node_decision_seconds_count{node="127.0.0.1:6379"} 46"#,
+            r#"decision_seconds_bucket{le="0.00005"} 49"#,
+            r#"decision_seconds_bucket{le="1"} 715"#,
+            r#"decision_seconds_bucket{le="+Inf"} 777"#,
             r"decision_seconds_sum 0.00005",
-            r"decision_seconds_count 637",
-            r#"shared_memory_bytes{state="used"} 53"#,
-            r#"shared_memory_bytes{state="free"} 54"#,
-            r"shared_memory_evictions_total 55",
-            r"shared_memory_no_room_total 56",
+            r"decision_seconds_count 777",
+            r#"shared_memory_bytes{state="used"} 63"#,
+            r#"shared_memory_bytes{state="free"} 64"#,
+            r"shared_memory_evictions_total 65",
+            r"shared_memory_no_room_total 66",
             r#"build_info{version="1.2.3",nginx="1.22.1"} 1"#,
         ];
         seen.retain(|line| expected.contains(line));
@@ -240,7 +257,7 @@ mod tests {
             assert!(count > 0);
             families.push(name);
         }
-        assert_eq!(families.len(), 14);
+        assert_eq!(families.len(), 16);
     }
 
     #[test]

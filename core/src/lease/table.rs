@@ -1,0 +1,541 @@
+//! The leases of a machine, in memory that its workers share.
+//!
+//! A table of buckets of a few entries. A digest belongs to one bucket, and may be in any entry of it.
+//! A worker locks an entry while it reads or changes it, which takes less than a microsecond. Nobody
+//! waits for a lock: a worker that does not get it has Redis decide.
+//!
+//! A worker that dies leaves its entry locked, and what is in it may be torn. So the entry is of no
+//! use until another worker finds that the process is gone, and empties it: the units lapse.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Granted, Holding, Lease};
+use crate::decision::Verdict;
+use crate::limit::Quota;
+
+/// Entries in a bucket.
+const WAYS: usize = 4;
+
+/// How often a worker tries to lock an entry: another one has it for a moment only.
+const ATTEMPTS: usize = 16;
+
+/// Entries side by side.
+pub type Bucket = [Entry; WAYS];
+
+/// A place for a lease: two lines of the processor's cache. All zeroes is an empty one.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub struct Entry {
+    /// The process that has locked the entry; 0: none.
+    owner: AtomicU64,
+    /// Stands for the limit, its quota and the client; 0: the entry is empty.
+    digest: [AtomicU64; 2],
+    /// Until when a command is expected to bring a new lease, in µs.
+    taken_until: AtomicU64,
+    /// The limit, as the owner of the table numbers them.
+    limit: AtomicU64,
+    holding: [AtomicU64; Holding::WORDS],
+}
+
+/// A table of leases, as one process uses it.
+#[derive(Clone, Copy, Debug)]
+pub struct Table<'a> {
+    buckets: &'a [Bucket],
+    process: u32,
+    is_living: fn(u32) -> bool,
+}
+
+/// What there is to renew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// Another command renews it, or another worker has it at this moment: it is to be left alone.
+    Busy,
+    /// Nothing is known of the client.
+    Nothing,
+    /// What was held, which no other worker finds any more.
+    Holding(Holding),
+}
+
+impl Taken {
+    /// What a command says at the monotonic time `now`, where leases last `span` µs.
+    pub fn lease(&self, span: u64, now: u64) -> Lease {
+        match self {
+            Self::Holding(holding) => holding.lease(span, now),
+            Self::Nothing | Self::Busy => Lease::NONE,
+        }
+    }
+}
+
+/// What a limit charges a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    /// The limit, as the owner of the table numbers them.
+    pub number: u64,
+    /// Stands for the limit, its quota and the client.
+    pub digest: u128,
+    /// What the request spends.
+    pub cost: u64,
+}
+
+/// What came of a command that has said something about a lease.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// Whether it was sent, and so may have run.
+    pub is_sent: bool,
+    /// Whether it has charged the request.
+    pub is_charged: bool,
+    /// What it has set aside.
+    pub granted: Granted,
+    /// How long leases last, in µs.
+    pub span: u64,
+    /// The monotonic time at which it was submitted.
+    pub submitted: u64,
+}
+
+/// What became of units that were set aside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// How many were set aside for the limit.
+    pub granted: u64,
+    /// How many of the limit went back to Redis.
+    pub returned: u64,
+    /// How many of the limit are lost.
+    pub lapsed: u64,
+    /// Those that are lost with an entry, of any limit.
+    pub evicted: Option<Lapsed>,
+}
+
+/// Units that nobody will use, and their limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lapsed {
+    /// The limit.
+    pub limit: u64,
+    /// At least 1.
+    pub units: u64,
+}
+
+/// An entry while it is locked.
+#[derive(Debug)]
+struct Locked<'a>(&'a Entry);
+
+impl<'a> Table<'a> {
+    /// A table in these buckets, for the process of this number, which is not 0. `is_living` tells
+    /// whether there is a process of a number.
+    pub fn new(buckets: &'a [Bucket], process: u32, is_living: fn(u32) -> bool) -> Self {
+        Self { buckets, process, is_living }
+    }
+
+    /// Spends for a request at the monotonic time `now`, in µs, if each of its limits has a lease with
+    /// enough units left: then each verdict is passed to `act`, with the number of the limit. Limits are
+    /// given by their digests, quotas and costs; those that share a digest cannot both have its lease.
+    pub fn spend<'q>(
+        &self,
+        limits: impl Iterator<Item = (u128, &'q Quota, u64)>,
+        now: u64,
+        act: &mut impl FnMut(usize, Verdict),
+    ) -> bool {
+        self.spend_rest(&mut limits.enumerate(), now, act)
+    }
+
+    /// All entries are locked before the first is changed.
+    fn spend_rest<'q>(
+        &self,
+        limits: &mut impl Iterator<Item = (usize, (u128, &'q Quota, u64))>,
+        now: u64,
+        act: &mut impl FnMut(usize, Verdict),
+    ) -> bool {
+        let Some((index, (digest, quota, cost))) = limits.next() else { return true };
+        let Some(entry) = self.lock(digest) else { return false };
+        let mut holding = entry.holding();
+        let Some(verdict) = holding.spend(quota, cost, now) else { return false };
+        if !self.spend_rest(limits, now, act) {
+            return false;
+        }
+        entry.set(&holding);
+        act(index, verdict);
+        true
+    }
+
+    /// The lease of a digest, locked; `None` if there is none, or another worker has it.
+    fn lock(&self, digest: u128) -> Option<Locked<'a>> {
+        let entry = self.bucket(digest)?.iter().find(|entry| entry.is_of(digest))?;
+        self.lock_entry(entry).filter(|locked| locked.0.is_of(digest))
+    }
+
+    /// Takes out the lease of a digest, for a command that is to renew it until then, in µs.
+    pub fn take(&self, digest: u128, now: u64, until: u64) -> Taken {
+        let is_known = || self.bucket(digest)?.iter().find(|entry| entry.is_of(digest));
+        if is_known().is_none() {
+            return Taken::Nothing;
+        }
+        match self.lock(digest) {
+            Some(locked) if !locked.is_taken(now) => Taken::Holding(locked.take(until)),
+            _ => Taken::Busy,
+        }
+    }
+
+    /// Takes note of what came of a command, for a limit about which it had `taken` the lease out: a new
+    /// lease takes its place, or it goes back if nothing was sent. Answers what became of units.
+    pub fn renew(&self, limit: &Limit, taken: Taken, outcome: &Outcome, now: u64) -> Changes {
+        let before = match taken {
+            Taken::Busy => return Changes::default(),
+            Taken::Nothing => None,
+            Taken::Holding(holding) => Some(holding),
+        };
+        let Outcome { is_sent, is_charged, granted, span, submitted } = *outcome;
+        if let (Some(before), false) = (before, is_sent) {
+            return Changes { evicted: self.put(limit, before, true, now), ..Changes::default() };
+        }
+        let returned = granted.returned;
+        let lapsed = before.map_or(0, |before| before.units()).saturating_sub(returned);
+        let lease = Lease { span, ..Lease::NONE };
+        let holding = is_charged.then(|| Holding::new(&lease, &granted, limit.cost, submitted));
+        let evicted = holding.and_then(|holding| self.put(limit, holding, before.is_some(), now));
+        Changes { granted: granted.units, returned, lapsed, evicted }
+    }
+
+    /// Keeps a lease: beside what others have brought meanwhile, the one with more units. Where there is
+    /// no room, the entry with the fewest units goes. Answers what is lost.
+    fn put(&self, limit: &Limit, holding: Holding, is_renewal: bool, now: u64) -> Option<Lapsed> {
+        let Limit { digest, number, .. } = *limit;
+        let Some(bucket) = self.bucket(digest) else { return Lapsed::of(number, &holding) };
+        let own = bucket.iter().find(|entry| entry.is_of(digest));
+        let locked = match own {
+            Some(entry) => self.lock_entry(entry),
+            None => self.room(bucket, holding.units(), now),
+        };
+        match locked {
+            // It is the one that renews the lease who knows the demand.
+            Some(locked) if !is_renewal && locked.is_taken(now) => Lapsed::of(number, &holding),
+            Some(locked) if own.is_some() => locked.merge(holding, now),
+            Some(locked) => locked.replace(digest, number, &holding),
+            None => Lapsed::of(number, &holding),
+        }
+    }
+
+    /// An entry that may be replaced by one of so many units: a free one, or else the one with the
+    /// fewest units, of which the oldest, unless those are more. What has ended counts as empty.
+    fn room(&self, bucket: &'a Bucket, units: u64, now: u64) -> Option<Locked<'a>> {
+        let left = |holding: &Holding| if holding.has_ended(now) { 0 } else { holding.units() };
+        let value = |locked: &Locked<'_>| {
+            let holding = locked.holding();
+            (left(&holding), holding.submitted())
+        };
+        let entries = bucket.iter().filter_map(|entry| self.lock_entry(entry));
+        let worst = entries.min_by_key(value)?;
+        (left(&worst.holding()) <= units).then_some(worst)
+    }
+
+    fn bucket(&self, digest: u128) -> Option<&'a Bucket> {
+        // The digest as a fraction of all digests, as far along the buckets.
+        let index = (u128::from(digest as u64) * self.buckets.len() as u128) >> u64::BITS;
+        self.buckets.get(index as usize)
+    }
+
+    fn lock_entry(&self, entry: &'a Entry) -> Option<Locked<'a>> {
+        for _ in 0..ATTEMPTS {
+            if entry.change_owner(0, self.process) {
+                return Some(Locked(entry));
+            }
+            std::hint::spin_loop();
+        }
+        let owner = u32::try_from(entry.owner.load(Ordering::Relaxed)).unwrap_or(0);
+        if owner == 0 || (self.is_living)(owner) || !entry.change_owner(owner, self.process) {
+            return None;
+        }
+        entry.clear();
+        Some(Locked(entry))
+    }
+}
+
+impl Entry {
+    fn change_owner(&self, from: u32, to: u32) -> bool {
+        let (from, to) = (from.into(), to.into());
+        self.owner.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    fn is_of(&self, digest: u128) -> bool {
+        let words = [digest as u64, (digest >> u64::BITS) as u64];
+        self.digest.iter().zip(words).all(|(own, word)| own.load(Ordering::Relaxed) == word)
+    }
+
+    fn set_digest(&self, digest: u128) {
+        let words = [digest as u64, (digest >> u64::BITS) as u64];
+        self.digest.iter().zip(words).for_each(|(own, word)| own.store(word, Ordering::Relaxed));
+    }
+
+    fn clear(&self) {
+        self.set_digest(0);
+        self.taken_until.store(0, Ordering::Relaxed);
+        self.set_words([0; Holding::WORDS]);
+    }
+
+    fn set_words(&self, words: [u64; Holding::WORDS]) {
+        self.holding.iter().zip(words).for_each(|(own, word)| own.store(word, Ordering::Relaxed));
+    }
+}
+
+impl Lapsed {
+    fn of(limit: u64, holding: &Holding) -> Option<Self> {
+        let units = holding.units();
+        (units > 0).then_some(Self { limit, units })
+    }
+}
+
+impl Locked<'_> {
+    /// What is held.
+    fn holding(&self) -> Holding {
+        Holding::from_words(self.0.holding.each_ref().map(|word| word.load(Ordering::Relaxed)))
+    }
+
+    /// Changes what is held.
+    fn set(&self, holding: &Holding) {
+        self.0.set_words(holding.to_words());
+    }
+
+    fn is_taken(&self, now: u64) -> bool {
+        now < self.0.taken_until.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, until: u64) -> Holding {
+        let holding = self.holding();
+        self.0.set_words([0; Holding::WORDS]);
+        self.0.taken_until.store(until, Ordering::Relaxed);
+        holding
+    }
+
+    /// Keeps the better one of two, and answers what is lost with the other.
+    fn merge(&self, holding: Holding, now: u64) -> Option<Lapsed> {
+        let before = self.holding();
+        let kept = holding.or(before, now);
+        self.0.taken_until.store(0, Ordering::Relaxed);
+        self.set(&kept);
+        let units = (before.units().saturating_add(holding.units())).saturating_sub(kept.units());
+        (units > 0).then(|| Lapsed { limit: self.limit(), units })
+    }
+
+    /// Keeps this instead, and answers what is lost.
+    fn replace(&self, digest: u128, limit: u64, holding: &Holding) -> Option<Lapsed> {
+        let lapsed = Lapsed::of(self.limit(), &self.holding());
+        self.0.set_digest(digest);
+        self.0.taken_until.store(0, Ordering::Relaxed);
+        self.0.limit.store(limit, Ordering::Relaxed);
+        self.set(holding);
+        lapsed
+    }
+
+    fn limit(&self) -> u64 {
+        self.0.limit.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.0.owner.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::algorithm::Algorithm;
+
+    const SPAN: u64 = 1_000_000;
+    /// By Redis's clock at the start of the monotonic one.
+    const START: u64 = 1_700_000_000_000_000;
+
+    fn buckets(count: usize) -> Vec<Bucket> {
+        std::iter::repeat_with(Bucket::default).take(count).collect()
+    }
+
+    fn table(buckets: &[Bucket]) -> Table<'_> {
+        Table::new(buckets, 1, |_| true)
+    }
+
+    fn quota() -> Quota {
+        Quota::new(Algorithm::TokenBucket, "1000r/s".parse().unwrap(), 1_000).unwrap()
+    }
+
+    /// So many units until [`SPAN`] after `now`.
+    fn holding(units: u64, now: u64) -> Holding {
+        let lease = Lease { span: SPAN, want: units, ..Lease::NONE };
+        let at = START + now;
+        let granted =
+            Granted { units, returned: 0, now: at, ends: at + SPAN, plain: [1_000 - 1, at, 0] };
+        Holding::new(&lease, &granted, 1, now)
+    }
+
+    fn spend(table: &Table<'_>, digest: u128, now: u64) -> bool {
+        table.spend([(digest, &quota(), 1)].into_iter(), now, &mut |_, _| ())
+    }
+
+    fn put(
+        table: &Table<'_>,
+        digest: u128,
+        number: u64,
+        holding: Holding,
+        is_renewal: bool,
+        now: u64,
+    ) -> Option<Lapsed> {
+        table.put(&Limit { number, digest, cost: 1 }, holding, is_renewal, now)
+    }
+
+    /// The limits and the units of all leases that have not ended.
+    fn units(table: &Table<'_>, now: u64) -> Vec<(u64, u64)> {
+        let used = table.buckets.iter().flatten().filter(|entry| !entry.is_of(0));
+        let locked = used.filter_map(|entry| table.lock_entry(entry));
+        let all = locked.map(|locked| (locked.limit(), locked.holding()));
+        let left = all.filter(|(_, holding)| holding.units() > 0 && !holding.has_ended(now));
+        let mut left: Vec<_> = left.map(|(limit, holding)| (limit, holding.units())).collect();
+        left.sort_unstable();
+        left
+    }
+
+    #[test]
+    fn a_lease_is_spent_and_no_more() {
+        let buckets = buckets(8);
+        let table = table(&buckets);
+        assert!(!spend(&table, 7, 0));
+        assert_eq!(put(&table, 7, 3, holding(2, 0), false, 0), None);
+        assert_eq!(units(&table, 0), [(3, 2)]);
+        assert_eq!([1, 2, 3].map(|now| spend(&table, 7, now)), [true, true, false]);
+        assert_eq!(units(&table, 3), []);
+    }
+
+    #[test]
+    fn nothing_is_spent_after_its_end() {
+        let buckets = buckets(1);
+        let table = table(&buckets);
+        put(&table, 7, 3, holding(2, 0), false, 0);
+        assert!(!spend(&table, 7, SPAN) && units(&table, SPAN).is_empty());
+    }
+
+    /// While one command renews a lease, others leave it alone, and know nothing better.
+    #[test]
+    fn a_lease_is_taken_once() {
+        let buckets = buckets(1);
+        let table = table(&buckets);
+        assert_eq!(table.take(7, 0, 10), Taken::Nothing);
+        put(&table, 7, 3, holding(5, 0), false, 0);
+        let Taken::Holding(taken) = table.take(7, 1, 10) else { panic!() };
+        assert_eq!(taken.units(), 5);
+        assert!(!spend(&table, 7, 2));
+        assert_eq!(table.take(7, 2, 12), Taken::Busy);
+        assert_eq!(put(&table, 7, 3, holding(0, 2), false, 2), None);
+        assert!(!spend(&table, 7, 2), "kept what is no renewal");
+        put(&table, 7, 3, holding(4, 3), true, 3);
+        assert_eq!(units(&table, 3), [(3, 4)]);
+        // A command that brings nothing does not keep others from it for ever.
+        assert!(matches!(table.take(7, 4, 10), Taken::Holding(_)));
+        assert!(matches!(table.take(7, 9, 20), Taken::Busy));
+        let Taken::Holding(nothing) = table.take(7, 10, 20) else { panic!() };
+        assert_eq!((nothing.units(), nothing.lease(SPAN, 10)), (0, Lease::of(SPAN)));
+    }
+
+    #[test]
+    fn what_has_fewest_units_goes_where_there_is_no_room() {
+        let buckets = buckets(1);
+        let table = table(&buckets);
+        for digest in 1..=4 {
+            assert_eq!(put(&table, digest, 3, holding(digest as u64 + 1, 0), false, 0), None);
+        }
+        // What would bring less finds no room.
+        assert_eq!(put(&table, 5, 4, holding(0, 1), false, 1), None);
+        let lapsed = Some(Lapsed { limit: 4, units: 1 });
+        assert_eq!(put(&table, 5, 4, holding(1, 1), false, 1), lapsed);
+        assert_eq!(units(&table, 1), [(3, 2), (3, 3), (3, 4), (3, 5)]);
+        let lapsed = put(&table, 5, 4, holding(9, 1), false, 1);
+        assert_eq!(lapsed, Some(Lapsed { limit: 3, units: 2 }));
+        assert_eq!(units(&table, 1), [(3, 3), (3, 4), (3, 5), (4, 9)]);
+        // What is over goes first, whatever it has.
+        let later = SPAN * 3;
+        assert!(put(&table, 6, 4, holding(1, later), false, later).is_some());
+        assert_eq!(units(&table, later), [(4, 1)]);
+    }
+
+    /// A worker dies while it changes an entry: nothing is spent from what it leaves, and another one
+    /// empties the entry as soon as the process is gone.
+    #[test]
+    fn what_a_dead_worker_leaves_is_of_no_use() {
+        static IS_LIVING: AtomicBool = AtomicBool::new(true);
+        let buckets = buckets(1);
+        let dying = Table::new(&buckets, 9, |_| true);
+        let other = Table::new(&buckets, 1, |process| {
+            assert_eq!(process, 9);
+            IS_LIVING.load(Ordering::Relaxed)
+        });
+        put(&dying, 7, 3, holding(5, 0), false, 0);
+        let locked = dying.lock(7).unwrap();
+        let mut torn = holding(100, 0).to_words();
+        torn[Holding::WORDS / 2..].fill(u64::MAX);
+        locked.0.set_words(torn);
+        std::mem::forget(locked);
+
+        assert!(!spend(&other, 7, 1));
+        assert_eq!(other.take(7, 1, 2), Taken::Busy);
+        let lapsed = Some(Lapsed { limit: 3, units: 1 });
+        assert_eq!(put(&other, 7, 3, holding(1, 1), true, 1), lapsed);
+        assert!(!spend(&other, 7, 1), "an entry of a living process was used");
+        IS_LIVING.store(false, Ordering::Relaxed);
+        assert!(!spend(&other, 7, 1));
+        assert_eq!(other.take(7, 1, 2), Taken::Nothing);
+        put(&other, 7, 3, holding(1, 1), false, 1);
+        assert_eq!(units(&other, 1), [(3, 1)]);
+    }
+
+    /// Whatever the memory holds.
+    #[test]
+    fn any_words_are_harmless() {
+        proptest!(|(words: [u64; Holding::WORDS], now: u64, until: u64)| {
+            let buckets = buckets(1);
+            let table = table(&buckets);
+            put(&table, 7, 3, holding(5, 0), false, 0);
+            buckets.iter().flatten().find(|entry| entry.is_of(7)).unwrap().set_words(words);
+            spend(&table, 7, now);
+            units(&table, now);
+            table.take(7, now, until);
+            put(&table, 7, 3, holding(5, now), true, now);
+        });
+    }
+
+    /// Four workers on a few clients. Each unit is spent once, or lapses, or is left.
+    #[test]
+    fn workers_spend_each_unit_once() {
+        const CLIENTS: u64 = 6;
+        const UNITS: u64 = 20_000;
+        let buckets = buckets(1);
+        let (spent, lapsed) = (AtomicU64::new(0), AtomicU64::new(0));
+        let work = |process| {
+            let table = Table::new(&buckets, process, |_| true);
+            let count = |lost: Option<Lapsed>| {
+                lapsed.fetch_add(lost.map_or(0, |lost| lost.units), Ordering::Relaxed);
+            };
+            for client in 1..=CLIENTS {
+                count(put(&table, client.into(), 0, holding(UNITS, 0), true, 0));
+            }
+            for round in 0..UNITS * 2 {
+                let digest = u128::from(round % CLIENTS + 1);
+                if spend(&table, digest, 1) {
+                    spent.fetch_add(1, Ordering::Relaxed);
+                }
+                if round % 8 == 0
+                    && let Taken::Holding(holding) = table.take(digest, 1, 2)
+                {
+                    count(put(&table, digest, 0, holding, true, 1));
+                }
+            }
+        };
+        let work = &work;
+        std::thread::scope(|scope| {
+            (1..=4).for_each(|process| drop(scope.spawn(move || work(process))));
+        });
+        let left: u64 = units(&table(&buckets), 1).iter().map(|(_, units)| units).sum();
+        let spent = spent.into_inner();
+        assert!(spent > 0);
+        assert_eq!(spent + lapsed.into_inner() + left, 4 * CLIENTS * UNITS);
+    }
+}

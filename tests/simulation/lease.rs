@@ -1,0 +1,139 @@
+//! The leases of a machine, which all of its workers share, as the module has them in shared memory; and
+//! what they may spend.
+
+use std::collections::HashMap;
+
+use rate_limit_core::client::Answer;
+use rate_limit_core::lease::Report;
+use rate_limit_core::lease::table::{Bucket, Limit, Outcome, Table, Taken};
+
+use crate::script::Charge;
+use crate::traffic::{Part, Plan};
+
+/// How many machines there are. The workers are on them in turn.
+pub const MACHINES: usize = 2;
+
+/// How many buckets the memory has: so few that leases must go for others.
+const BUCKETS: usize = 16;
+
+/// The memory of a machine, and the account of what was set aside for it.
+#[derive(Debug)]
+pub struct Machine {
+    buckets: Vec<Bucket>,
+    accounts: HashMap<Box<[u8]>, Account>,
+    pub hits: u64,
+}
+
+/// What was set aside of a key.
+#[derive(Debug, Default)]
+struct Account {
+    /// The leases that were not reported: how many units, and the end by Redis's clock.
+    open: Vec<(u64, u64)>,
+    set_aside: u64,
+    given_back: u64,
+    spent: u64,
+    /// When the last lease ends.
+    ends: u64,
+}
+
+impl Machine {
+    pub fn new() -> Self {
+        let buckets = std::iter::repeat_with(Bucket::default).take(BUCKETS).collect();
+        Self { buckets, accounts: HashMap::new(), hits: 0 }
+    }
+
+    fn table(&self, worker: usize) -> Table<'_> {
+        Table::new(&self.buckets, worker as u32 + 1, |_| true)
+    }
+
+    /// Spends for a request that each of its limits has a lease for, if that is so.
+    pub fn spend(&mut self, worker: usize, plan: &Plan, now: u64) -> bool {
+        let parts = plan.parts.iter();
+        let limits = parts.clone().map(|part| (digest(part.digest()), &part.quota, part.cost));
+        let passes = plan.span > 0
+            && self.table(worker).spend(limits, now, &mut |_, verdict| {
+                assert!(verdict.allowed, "a lease rejects request {}", plan.id);
+            });
+        if passes {
+            self.hits += 1;
+            for part in parts {
+                let key = part.redis_key().into();
+                self.accounts.entry(key).or_default().spend(part.cost, now);
+            }
+        }
+        passes
+    }
+
+    /// Takes out the leases of a request that Redis is to decide.
+    pub fn take(&self, worker: usize, plan: &Plan, now: u64) -> Vec<Taken> {
+        let take = |part: &Part| match plan.span > 0
+            && part.quota.algorithm().has_leases()
+            && part.cost > 0
+        {
+            true => self.table(worker).take(digest(part.digest()), now, now + plan.timeout),
+            false => Taken::Busy,
+        };
+        plan.parts.iter().map(take).collect()
+    }
+
+    /// Takes note of what came of that.
+    pub fn renew(
+        &self,
+        worker: usize,
+        plan: &Plan,
+        taken: &[Taken],
+        answers: &[Answer],
+        (submitted, now): (u64, u64),
+    ) {
+        for ((part, taken), answer) in plan.parts.iter().zip(taken).zip(answers) {
+            let limit = Limit { number: 0, digest: digest(part.digest()), cost: part.cost };
+            let outcome = Outcome {
+                is_sent: answer.node.is_some(),
+                is_charged: answer.is_charged,
+                granted: answer.granted,
+                span: plan.span,
+                submitted,
+            };
+            self.table(worker).renew(&limit, *taken, &outcome, now);
+        }
+    }
+
+    /// A server has charged for this machine at `now`.
+    pub fn execute(&mut self, charge: &Charge, now: u64) {
+        let account = self.accounts.entry(charge.key.clone()).or_default();
+        let Report { of, unused, ends, .. } = charge.lease.report;
+        if of > 0 {
+            let open = account.open.iter().position(|lease| *lease == (of, ends));
+            let open =
+                open.unwrap_or_else(|| panic!("reported, but not open: {charge:?} {account:?}"));
+            account.open.swap_remove(open);
+            account.given_back += unused;
+            account.check();
+        }
+        let granted = charge.granted;
+        if granted.units > 0 {
+            account.open.push((granted.units, granted.ends));
+            account.set_aside += granted.units;
+            let span = charge.lease.span.min(granted.ends - granted.now);
+            account.ends = account.ends.max(now + span);
+        }
+    }
+}
+
+impl Account {
+    fn spend(&mut self, cost: u64, now: u64) {
+        self.spent += cost;
+        assert!(now < self.ends, "spent at {now}, after the end of the last lease: {self:?}");
+        self.check();
+    }
+
+    fn check(&self) {
+        let has = self.set_aside - self.given_back;
+        assert!(self.spent <= has, "more is spent than was set aside: {self:?}");
+    }
+}
+
+/// A digest as the table takes it.
+fn digest(digest: u64) -> u128 {
+    u128::from(digest) | u128::from(digest) << 64
+}
