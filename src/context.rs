@@ -11,6 +11,7 @@ use ngx::ffi::{
 use ngx::http::{HttpModule, HttpModuleMainConf};
 use rate_limit_core::client::{Error, RequestKey};
 use rate_limit_core::decision::{Decision, Source, Status, Verdict};
+use rate_limit_core::lease::Lease;
 use rate_limit_core::rate::MILLISECOND;
 
 use crate::Module;
@@ -193,9 +194,11 @@ impl Context {
         // the submission is released when the request goes.
         let submit =
             |charges: &[_]| unsafe { driver.submit(charges, timeout, self.started, self.wake) };
+        let span = self.conf.lease();
+        let charge = |limit: &Evaluated| limit.charge(limit.taken.get().lease(span, self.started));
         let key = match self.limits {
-            [limit] => submit(&[limit.charge()]),
-            several => submit(&several.iter().map(Evaluated::charge).collect::<Vec<_>>()),
+            [limit] => submit(&[charge(limit)]),
+            several => submit(&several.iter().map(charge).collect::<Vec<_>>()),
         };
         self.submission.set(Some(Submission { driver, key }));
     }
@@ -206,16 +209,23 @@ impl Context {
         driver.outcome(key)
     }
 
-    /// Takes over the verdicts of Redis.
-    pub(crate) fn take_verdicts(&self) {
+    /// Takes over the answers of Redis.
+    pub(crate) fn take_answers(&self) {
         let Some(Submission { driver, key }) = self.submission.get() else { return };
         driver.with_answers(key, |answers| {
             for (limit, answer) in self.limits.iter().zip(answers) {
-                limit.verdict.set(answer.verdict);
-                limit.is_charged.set(answer.is_charged);
-                limit.charged_at.set(answer.now);
+                limit.take(answer);
             }
         });
+    }
+
+    /// Takes note of what came of the leases that were to be renewed.
+    pub(crate) fn renew_leases(&self) {
+        if let (Some(shared), 1..) = (memory(), self.conf.lease()) {
+            for limit in self.limits {
+                shared.renew_lease(limit, self.conf.lease(), self.started);
+            }
+        }
     }
 
     /// Releases the request from the client. If it does not pass, its charges are refunded. If a limit
@@ -227,7 +237,7 @@ impl Context {
         let is_rejected = status.is_rejection() && is_decided;
         driver.release(key, is_rejected, is_decided.then_some(wait));
         if status.is_rejection() {
-            self.charged().for_each(|limit| driver.refund(&limit.charge()));
+            self.charged().for_each(|limit| driver.refund(&limit.charge(Lease::NONE)));
         }
         if is_rejected {
             self.forget_charges();
@@ -337,7 +347,7 @@ impl Context {
     fn set_outcome(&self, status: Status, shown_status: Status, source: Source, delay: u64) {
         let wait = match source {
             // The request did not wait.
-            Source::Cache => 0,
+            Source::Lease | Source::Cache => 0,
             _ => monotonic_micros().saturating_sub(self.started),
         };
         self.release(status, source, wait);
@@ -471,6 +481,8 @@ unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
         let context = &*data.cast::<Context>();
         drop(context.local.take());
         context.timer.stop();
+        context.take_answers();
+        context.renew_leases();
         if let Some(Submission { driver, key }) = context.submission.take() {
             let log = context.wake.as_ref().log;
             debug!(log, "released undecided");

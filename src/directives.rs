@@ -16,7 +16,9 @@ use rate_limit_core::rate;
 use rate_limit_core::text::fields::{Forms, Reset};
 use rate_limit_core::text::{body, metrics};
 
-use crate::conf::{DEFAULT_LOG_RATE, LocationConf, LogLimit, MainConf, OnError, Pass};
+use crate::conf::{
+    DEFAULT_LEASE, DEFAULT_LOG_RATE, LocationConf, LogLimit, MainConf, OnError, Pass,
+};
 use crate::shm;
 
 mod directive;
@@ -39,7 +41,7 @@ const LOCATION: ngx_uint_t = (NGX_HTTP_LOC_CONF | NGX_CONF_NOARGS | NGX_CONF_TAK
 const ONE_OR_MORE: ngx_uint_t = EVERYWHERE | NGX_CONF_1MORE as ngx_uint_t;
 
 /// Every directive of the module.
-pub(crate) static mut COMMANDS: [ngx_command_t; 17] = [
+pub(crate) static mut COMMANDS: [ngx_command_t; 18] = [
     command!("rate_limit_redis", ONE_OR_MORE, limit::add),
     command!("rate_limit_redis_pass", TAKE1, set_store),
     command!("rate_limit_redis_timeout", TAKE1, set_timeout),
@@ -53,6 +55,7 @@ pub(crate) static mut COMMANDS: [ngx_command_t; 17] = [
     command!("rate_limit_redis_retry_jitter", TAKE1, set_retry_jitter),
     command!("rate_limit_redis_ipv6_prefix", TAKE1, set_ipv6_prefix),
     command!("rate_limit_redis_deny_cache", TAKE1, set_deny_cache),
+    command!("rate_limit_redis_lease", TAKE1, set_lease),
     command!("rate_limit_redis_metrics", LOCATION, set_metrics),
     ngx_command_t {
         name: ngx_string!("rate_limit_redis_shared_memory"),
@@ -166,6 +169,19 @@ fn set_ipv6_prefix(
 
 fn set_deny_cache(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), ConfError> {
     directive.choose(&mut conf.deny_cache, &[("on", true), ("off", false)])
+}
+
+fn set_lease(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), ConfError> {
+    let expected = "\"off\", \"on\" or a time between 10ms and 1m";
+    let lease = match directive.value()? {
+        "off" => 0,
+        "on" => DEFAULT_LEASE,
+        value => match directive::milliseconds(value) {
+            Some(time @ 10..=60_000) => time,
+            _ => return Err(directive.invalid(value, expected)),
+        },
+    };
+    directive.once(&mut conf.lease, lease)
 }
 
 /// Makes the location the metrics page.

@@ -4,8 +4,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use rate_limit_core::algorithm::leaky_bucket;
-use rate_limit_core::client::{Charge, Definition};
+use rate_limit_core::client::{Answer, Charge, Definition};
 use rate_limit_core::decision::{self, Shown, Verdict};
+use rate_limit_core::lease::table::Taken;
+use rate_limit_core::lease::{Granted, Lease};
 use rate_limit_core::redis::script::Question;
 
 use crate::conf::{Effect, Limit};
@@ -26,6 +28,12 @@ pub(crate) struct Evaluated {
     pub(crate) is_charged: Cell<bool>,
     /// Redis's time of that.
     pub(crate) charged_at: Cell<u64>,
+    /// Whether a command about it was sent.
+    pub(crate) is_sent: Cell<bool>,
+    /// The lease that the command renews.
+    pub(crate) taken: Cell<Taken>,
+    /// What came of that.
+    pub(crate) granted: Cell<Granted>,
 }
 
 impl Evaluated {
@@ -44,6 +52,9 @@ impl Evaluated {
             verdict: Cell::new(None),
             is_charged: Cell::new(false),
             charged_at: Cell::new(0),
+            is_sent: Cell::new(false),
+            taken: Cell::new(Taken::Busy),
+            granted: Cell::new(Granted::default()),
         }
     }
 
@@ -53,10 +64,25 @@ impl Evaluated {
     }
 
     /// As the client takes it.
-    pub(crate) fn charge(&self) -> Charge<'static> {
+    pub(crate) fn charge(&self, lease: Lease) -> Charge<'static> {
         let Question { key, quota, cost, dry_run, .. } = self.question;
         let (definition, digest) = (self.definition, self.digest() as u64);
-        Charge { definition, key, quota, cost, dry_run, digest }
+        Charge { definition, key, quota, cost, dry_run, digest, lease }
+    }
+
+    /// Whether a machine can take units of it ahead. Not where a rejection blocks a client: it is to
+    /// hold for all machines at once.
+    pub(crate) fn has_leases(&self) -> bool {
+        self.limit.has_leases() && self.question.quota.block() == 0
+    }
+
+    /// Takes over the answer of Redis.
+    pub(crate) fn take(&self, answer: &Answer) {
+        self.verdict.set(answer.verdict);
+        self.is_charged.set(answer.is_charged);
+        self.charged_at.set(answer.now);
+        self.is_sent.set(answer.node.is_some());
+        self.granted.set(answer.granted);
     }
 
     /// Identifies key, limit and quota in the memory of this machine.

@@ -16,6 +16,7 @@ use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
 use rate_limit_core::client::Error;
 use rate_limit_core::decision::{self, Source};
 use rate_limit_core::local::Mode;
+use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::text::log::{Escaped, Excess};
 
 use crate::clock::monotonic_micros;
@@ -161,6 +162,10 @@ unsafe fn charge(
             context.decide(Source::Local);
             return act(r, context);
         }
+        if spend_leases(conf, limits, shared, now) {
+            context.decide(Source::Lease);
+            return act(r, context);
+        }
         let main = Module::main_conf(&*r.cast::<ngx::http::Request>());
         let Some(driver) = main.and_then(|main| conf.driver(main)) else { return INTERNAL_ERROR };
         context.submit(driver);
@@ -205,6 +210,23 @@ fn is_cacheable(conf: &LocationConf, limit: &Evaluated) -> bool {
     let question = &limit.question;
     let is_final = !limit.limit.is_refundable() || question.quota.block() > 0;
     conf.deny_cache() && question.cost == 1 && is_final
+}
+
+/// Spends for the request what Redis has set aside for this machine, if that is enough for each of its
+/// limits. Else its leases are taken out, to be renewed by the command for the request.
+fn spend_leases(conf: &LocationConf, limits: &[Evaluated], shared: &Shared, now: u64) -> bool {
+    if conf.lease() == 0 {
+        return false;
+    }
+    if limits.iter().all(Evaluated::has_leases) && shared.spend_leases(limits, now) {
+        return true;
+    }
+    let until = now.saturating_add((conf.timeout() as u64).saturating_mul(MILLISECOND));
+    let renews = |limit: &&Evaluated| limit.has_leases() && limit.question.cost > 0;
+    for limit in limits.iter().filter(renews) {
+        limit.taken.set(shared.take_lease(limit, now, until));
+    }
+    false
 }
 
 /// Charges the request locally as long as anything that was spent in an outage is not regained: Redis
@@ -297,7 +319,8 @@ unsafe fn conclude(r: *mut ngx_http_request_t, context: &Context, outcome: Resul
             memory.give_back(local);
         }
     };
-    context.take_verdicts();
+    context.take_answers();
+    context.renew_leases();
     let Err(error) = outcome else {
         context.decide(Source::Redis);
         if context.is_rejected() {

@@ -1,7 +1,7 @@
 //! What the workers of a machine share: a zone of memory that survives reloads.
 //!
 //! ```text
-//! Header | a record for each limit | for each node | the deny cache | the table of local decisions
+//! Header | a record for each limit | for each node | the deny cache | leases | the table of local decisions
 //! ```
 //!
 //! All but the table are atomics, which need no lock. The table is used, and records are taken, under
@@ -17,10 +17,12 @@ use ngx::ffi::{
     ngx_shm_zone_t, ngx_shmtx_lock, ngx_shmtx_unlock, ngx_slab_alloc, ngx_slab_pool_t, ngx_str_t,
 };
 use rate_limit_core::key;
+use rate_limit_core::lease::table as lease_table;
 use rate_limit_core::redis::script::Question;
 use rate_limit_core::table::Table;
 
 mod deny_cache;
+mod lease;
 mod local;
 mod record;
 mod reserved;
@@ -48,11 +50,12 @@ static NAME: [u8; 16] = *b"rate_limit_redis";
 const LAYOUT: u64 = 0x7261_7465_6c69_0006;
 
 /// The memory is divided into parts, and so many of them are for records of limits and
-/// nodes, and for the deny cache.
+/// nodes, for the deny cache, and for leases.
 const PARTS: usize = 32;
 const FOR_LIMITS: usize = 1;
 const FOR_NODES: usize = 3;
 const FOR_DENY_CACHE: usize = 8;
+const FOR_LEASES: usize = 8;
 
 /// The start of the memory.
 #[repr(C)]
@@ -85,6 +88,7 @@ pub(crate) struct Shared {
     limits: &'static [LimitRecord],
     nodes: &'static [NodeRecord],
     deny_cache: &'static [Bucket],
+    leases: &'static [lease_table::Bucket],
     table: NonNull<u64>,
     table_words: usize,
 }
@@ -176,7 +180,10 @@ impl Shared {
             let records = nodes_at + nodes * size_of::<NodeRecord>();
             let deny_cache_at = records.next_multiple_of(align_of::<Bucket>());
             let buckets = size / PARTS * FOR_DENY_CACHE / size_of::<Bucket>();
-            let table_at = deny_cache_at + buckets * size_of::<Bucket>();
+            let leases_at = (deny_cache_at + buckets * size_of::<Bucket>())
+                .next_multiple_of(align_of::<lease_table::Bucket>());
+            let leases = size / PARTS * FOR_LEASES / size_of::<lease_table::Bucket>();
+            let table_at = leases_at + leases * size_of::<lease_table::Bucket>();
             let header = &*start.cast::<Header>();
             let shared = Self {
                 pool,
@@ -184,6 +191,7 @@ impl Shared {
                 limits: std::slice::from_raw_parts(start.add(limits_at).cast(), limits),
                 nodes: std::slice::from_raw_parts(start.add(nodes_at).cast(), nodes),
                 deny_cache: std::slice::from_raw_parts(start.add(deny_cache_at).cast(), buckets),
+                leases: std::slice::from_raw_parts(start.add(leases_at).cast(), leases),
                 table: NonNull::new(start.add(table_at).cast())?,
                 table_words: size.checked_sub(table_at)? / size_of::<u64>(),
             };

@@ -185,7 +185,7 @@ impl Holding {
 
     /// The time of Redis at the monotonic time `now`, or somewhat later: what is spent later than it
     /// was is regained later.
-    fn redis_time(&self, now: u64) -> u64 {
+    pub fn redis_time(&self, now: u64) -> u64 {
         self.taken.saturating_add(now.saturating_sub(self.submitted))
     }
 

@@ -26,6 +26,8 @@ pub(crate) struct MainConf {
     pub(crate) has_settlements: bool,
     /// The size of the shared memory in bytes.
     pub(crate) memory_size: Option<usize>,
+    /// Whether a notice was logged that leases do not apply to some limit.
+    pub(crate) is_unleased_noted: bool,
     /// The shared memory, once it is mapped.
     shared: OnceCell<Shared>,
 }

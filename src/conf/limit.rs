@@ -114,6 +114,16 @@ impl Limit {
         self.parameters.name
     }
 
+    /// The algorithm.
+    pub(crate) fn algorithm(&self) -> Algorithm {
+        self.parameters.algorithm
+    }
+
+    /// Whether a machine can take units of it ahead.
+    pub(crate) fn has_leases(&self) -> bool {
+        self.algorithm().has_leases()
+    }
+
     /// Of a leaky bucket: the part of the excess that is not delayed.
     pub(crate) fn undelayed(&self) -> Option<Undelayed> {
         self.parameters.undelayed

@@ -3,12 +3,12 @@
 use std::ffi::{c_char, c_void};
 
 use ngx::core::{NGX_CONF_OK, Status};
-use ngx::ffi::{ngx_conf_t, ngx_http_location_queue_t};
+use ngx::ffi::{NGX_LOG_NOTICE, ngx_conf_t, ngx_http_location_queue_t};
 use ngx::http::{HttpModuleLocationConf, NgxHttpCoreModule};
 
 use super::error::ConfError;
 use super::{directive, store};
-use crate::conf::{LimitError, LocationConf, Pass, Phase};
+use crate::conf::{LimitError, LocationConf, MainConf, Pass, Phase};
 
 /// The store of limits without `rate_limit_redis_pass`.
 const DEFAULT_STORE: &str = "redis://127.0.0.1:6379";
@@ -80,7 +80,24 @@ fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfE
             false => main.bind(limits, index)?,
         }
     }
+    note_unleased(cf, main, conf);
     Ok(())
+}
+
+/// Notes, once for a configuration, that leases do not apply to a limit.
+fn note_unleased(cf: &mut ngx_conf_t, main: &mut MainConf, conf: &LocationConf) {
+    let limits = Phase::ALL.into_iter().flat_map(|phase| conf.limits(phase));
+    let mut unleased = limits.filter(|limit| conf.lease() > 0 && !limit.has_leases());
+    let Some(limit) = unleased.next() else { return };
+    if !std::mem::replace(&mut main.is_unleased_noted, true) {
+        let (name, algorithm) = (limit.name(), limit.algorithm().name());
+        ngx::ngx_conf_log_error!(
+            NGX_LOG_NOTICE,
+            cf,
+            "\"rate_limit_redis_lease\" does not apply to limits of the algorithm \"{algorithm}\", \
+             such as \"{name}\""
+        );
+    }
 }
 
 /// Whether this is the level of a server with a `location /`. Its limits are inherited by locations;

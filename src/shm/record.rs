@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rate_limit_core::client::Counts;
 use rate_limit_core::decision::{Source, Status};
-use rate_limit_core::metrics::{BUCKETS, Command, ErrorKind, Settlement};
+use rate_limit_core::metrics::{BUCKETS, Command, ErrorKind, LeaseUnits, Settlement};
 use rate_limit_core::text::metrics;
 
 /// The longest name of a record with its scope, in words; longer ones are cut.
@@ -29,6 +29,10 @@ pub(crate) struct LimitRecord {
     results: [AtomicU64; Status::COUNTED.len()],
     /// One for each of [`Source::DECIDING`].
     sources: [AtomicU64; Source::DECIDING.len()],
+    /// Units of leases, for each of [`LeaseUnits::ALL`].
+    lease_units: [AtomicU64; LeaseUnits::ALL.len()],
+    /// Units that were set aside, whatever has become of them.
+    granted: AtomicU64,
     /// One for each of [`Settlement::ALL`].
     settlements: [AtomicU64; Settlement::ALL.len()],
 }
@@ -88,6 +92,18 @@ impl LimitRecord {
         count(&Source::DECIDING, &self.sources, source);
     }
 
+    /// Counts what becomes of units of a lease.
+    pub(crate) fn count_units(&self, result: LeaseUnits, units: u64) {
+        if let Some(counter) = counter(&LeaseUnits::ALL, &self.lease_units, result) {
+            counter.fetch_add(units, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts units that were set aside for a lease.
+    pub(crate) fn count_granted(&self, units: u64) {
+        self.granted.fetch_add(units, Ordering::Relaxed);
+    }
+
     /// Counts so many settlements of this limit.
     pub(super) fn count_settlements(&self, result: Settlement, number: u64) {
         if let Some(counter) = counter(&Settlement::ALL, &self.settlements, result) {
@@ -107,6 +123,8 @@ impl LimitRecord {
             name: self.name.text(),
             requests: read(&self.results),
             decisions: read(&self.sources),
+            lease_units: read(&self.lease_units),
+            lease_units_granted: self.granted.load(Ordering::Relaxed),
             settlements: read(&self.settlements),
         }
     }
@@ -329,6 +347,7 @@ impl Default for PerWorker {
     }
 }
 
+/// Whether there is such a process.
 pub(super) fn is_living(pid: u32) -> bool {
     // SAFETY: no signal is sent. A process of another user is none of our workers.
     matches!(i32::try_from(pid), Ok(pid @ 1..) if unsafe { libc::kill(pid, 0) } == 0)

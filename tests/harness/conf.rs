@@ -175,6 +175,11 @@ impl Conf {
 
     /// Panics if `nginx -t` finds an error, or something to warn of.
     pub fn config_ok(&self) {
+        self.config_notes();
+    }
+
+    /// What `nginx -t` says; panics if it finds an error, or something to warn of.
+    pub fn config_notes(&self) -> String {
         let (valid, output) = self.site().check();
         let clean = valid && !output.contains("[warn]");
         assert!(
@@ -182,6 +187,7 @@ impl Conf {
             "nginx does not like this configuration:\n{}\n{output}",
             self.http_and_server()
         );
+        output
     }
 
     /// The most memory that `nginx -t` takes at once, in bytes; panics if it finds an error.

@@ -51,7 +51,7 @@ impl Machine {
         let parts = plan.parts.iter();
         let limits = parts.clone().map(|part| (digest(part.digest()), &part.quota, part.cost));
         let passes = plan.span > 0
-            && self.table(worker).spend(limits, now, &mut |_, verdict| {
+            && self.table(worker).spend(limits, now, &mut |_, verdict, _| {
                 assert!(verdict.allowed, "a lease rejects request {}", plan.id);
             });
         if passes {

@@ -153,7 +153,15 @@ impl fmt::Debug for Part {
 impl Part {
     pub fn charge(&self, lease: Lease) -> Charge<'_> {
         let Self { definition, key, quota, cost } = self;
-        Charge { definition, key, quota: *quota, cost: *cost, dry_run: false, digest: self.digest(), lease }
+        Charge {
+            definition,
+            key,
+            quota: *quota,
+            cost: *cost,
+            dry_run: false,
+            digest: self.digest(),
+            lease,
+        }
     }
 
     pub fn digest(&self) -> u64 {

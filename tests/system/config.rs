@@ -1033,8 +1033,50 @@ fn retry_jitters() {
     );
 }
 
+#[test]
+fn leases() {
+    let me = "\"rate_limit_redis_lease\"";
+    let right = "\"off\", \"on\" or a time between 10ms and 1m";
+    for value in ["9ms", "61s", "1h", "0", "-1", "1.5s", "On", "yes", "$arg_a", ""] {
+        let line = format!("rate_limit_redis_lease '{value}';");
+        check(Location, &line, 1, &[&format!("\"{value}\""), me, right]).unwrap();
+    }
+    refused_at(
+        Location,
+        &[
+            ("rate_limit_redis_lease;", 1, &["invalid number of arguments", me]),
+            ("rate_limit_redis_lease on 1s;", 1, &["invalid number of arguments", me]),
+            ("rate_limit_redis_lease on;\nrate_limit_redis_lease off;", 2, &["duplicate", me]),
+        ],
+    );
+}
+
+/// Where leases do not apply a notice says so, once.
+#[test]
+fn limits_without_leases() {
+    let notices = |lease: &str, algorithms: &[&str]| {
+        let line = |(n, algorithm)| {
+            format!(
+                "location /{n} {{ rate_limit_redis a name=n{n} rate=1r/s algorithm={algorithm}; }}"
+            )
+        };
+        let lines: String = algorithms.iter().enumerate().map(line).collect();
+        let output = conf(Server, &lines).http(lease).config_notes();
+        let told =
+            |line: &&str| line.contains("[notice]") && line.contains("rate_limit_redis_lease");
+        output.lines().filter(told).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let on = "rate_limit_redis_lease on;";
+    let leased = ["token_bucket", "gcra", "sliding_window", "fixed_window"];
+    let others = ["gcra", "sliding_log", "leaky_bucket", "sliding_log"];
+    assert_eq!(notices(on, &leased), Vec::<String>::new());
+    assert_eq!(notices("rate_limit_redis_lease off;", &others), Vec::<String>::new());
+    let told = notices(on, &others);
+    assert!(told.len() == 1 && told[0].contains("\"sliding_log\", such as \"n1\""), "{told:?}");
+}
+
 /// Every directive, used as it may be.
-const DIRECTIVES: [&str; 13] = [
+const DIRECTIVES: [&str; 14] = [
     "rate_limit_redis $remote_addr rate=1r/s;",
     "rate_limit_redis off;",
     "rate_limit_redis_pass redis://127.0.0.1;",
@@ -1048,6 +1090,7 @@ const DIRECTIVES: [&str; 13] = [
     "rate_limit_redis_dry_run on;",
     "rate_limit_redis_ipv6_prefix 56;",
     "rate_limit_redis_retry_jitter 10s;",
+    "rate_limit_redis_lease on;",
 ];
 
 #[test]
@@ -1195,6 +1238,9 @@ fn good_settings() {
         "rate_limit_redis_log_level warn rate=1r/s;",
         "rate_limit_redis_retry_jitter 0;",
         "rate_limit_redis_retry_jitter 1m;",
+        "rate_limit_redis_lease off;",
+        "rate_limit_redis_lease 10ms;",
+        "rate_limit_redis_lease 1m;",
     ];
     for snippet in good {
         conf(Location, snippet).config_ok();

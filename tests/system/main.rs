@@ -27,6 +27,7 @@ mod h3;
 mod headers;
 mod jitter;
 mod leaky;
+mod lease;
 mod leave;
 mod limits;
 mod link;

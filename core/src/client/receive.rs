@@ -1,11 +1,11 @@
 //! Replies, and what follows from them.
 
+use super::Client;
 use super::command::{Decided, Member, Purpose, Settlement, Stage};
 use super::connection::{Connection, Fault, Incoming};
 use super::in_flight::{Owner, Sent};
 use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::request::{self, Error};
-use super::Client;
 use crate::metrics::ErrorKind;
 use crate::rate::MILLISECOND;
 use crate::redis::cluster::Redirect;

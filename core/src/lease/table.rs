@@ -126,13 +126,14 @@ impl<'a> Table<'a> {
     }
 
     /// Spends for a request at the monotonic time `now`, in µs, if each of its limits has a lease with
-    /// enough units left: then each verdict is passed to `act`, with the number of the limit. Limits are
+    /// enough units left: then `act` gets, for each limit, its number, its verdict, and the time of Redis
+    /// at which it is charged, in µs. Limits are
     /// given by their digests, quotas and costs; those that share a digest cannot both have its lease.
     pub fn spend<'q>(
         &self,
         limits: impl Iterator<Item = (u128, &'q Quota, u64)>,
         now: u64,
-        act: &mut impl FnMut(usize, Verdict),
+        act: &mut impl FnMut(usize, Verdict, u64),
     ) -> bool {
         self.spend_rest(&mut limits.enumerate(), now, act)
     }
@@ -142,7 +143,7 @@ impl<'a> Table<'a> {
         &self,
         limits: &mut impl Iterator<Item = (usize, (u128, &'q Quota, u64))>,
         now: u64,
-        act: &mut impl FnMut(usize, Verdict),
+        act: &mut impl FnMut(usize, Verdict, u64),
     ) -> bool {
         let Some((index, (digest, quota, cost))) = limits.next() else { return true };
         let Some(entry) = self.lock(digest) else { return false };
@@ -152,7 +153,7 @@ impl<'a> Table<'a> {
             return false;
         }
         entry.set(&holding);
-        act(index, verdict);
+        act(index, verdict, holding.redis_time(now));
         true
     }
 
@@ -370,7 +371,7 @@ mod tests {
     }
 
     fn spend(table: &Table<'_>, digest: u128, now: u64) -> bool {
-        table.spend([(digest, &quota(), 1)].into_iter(), now, &mut |_, _| ())
+        table.spend([(digest, &quota(), 1)].into_iter(), now, &mut |_, _, _| ())
     }
 
     fn put(

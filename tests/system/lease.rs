@@ -1,0 +1,433 @@
+//! `rate_limit_redis_lease`: a machine takes units ahead, and no more passes than without.
+//!
+//! Leases last for a minute here, where not said otherwise, and quotas come back slowly: so what is
+//! seen depends on the number of requests, and not on how fast they are.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use harness::{
+    ClusterConf, Conf, Http, Nginx, PATIENCE, Redis, Response, h2load, slot, wait_until,
+};
+
+use crate::seen::{StartConnected as _, quota};
+
+/// A server with leases of a minute.
+fn leased(redis: &Redis) -> Conf {
+    plain(redis).http("rate_limit_redis_lease 1m;")
+}
+
+/// The same without leases.
+fn plain(redis: &Redis) -> Conf {
+    Conf::new()
+        .redis(redis)
+        .decisions()
+        .workers(2)
+        .http("rate_limit_redis_on_error closed;")
+        .http("rate_limit_redis_log_level info; keepalive_requests 1000000;")
+}
+
+/// A location with these lines.
+fn location(path: &str, lines: &str) -> String {
+    format!("location {path} {{ {lines} try_files /index.html =404; }}")
+}
+
+/// A metric of a limit.
+fn metric(nginx: &Nginx, name: &str, labels: &str) -> u64 {
+    let page = nginx.get("/metrics");
+    let sample = format!("nginx_rate_limit_redis_{name}{{{labels}}} ");
+    let value = page.text().lines().find_map(|line| line.strip_prefix(&sample));
+    value.unwrap_or_else(|| panic!("no {sample}in:\n{}", page.text())).parse().expect("a number")
+}
+
+/// Numbers that look random, the same each time.
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state >> 33
+}
+
+/// Clients of `keys` keys, each of which makes so many requests to machines at random: how many of
+/// them passed, for each key.
+fn flood(machines: &[Nginx], keys: usize, requests: usize) -> Vec<u64> {
+    let passed: Vec<_> = (0..keys).map(|_| AtomicU64::new(0)).collect();
+    thread::scope(|scope| {
+        for client in 0..4_u64 {
+            let passed = &passed;
+            scope.spawn(move || {
+                let mut https: Vec<_> =
+                    machines.iter().map(|nginx| [nginx.http(), nginx.http()]).collect();
+                let mut seed = client;
+                for round in 0..keys * requests / 4 {
+                    // Each client begins elsewhere.
+                    let key = (round + keys / 4 * client as usize) % keys;
+                    let machine = random(&mut seed) as usize % machines.len();
+                    let http = &mut https[machine][random(&mut seed) as usize % 2];
+                    let response = http.get(&format!("/?k={key}"));
+                    assert!([200, 429].contains(&response.status), "{response:?}");
+                    passed[key].fetch_add(u64::from(response.status == 200), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    passed.into_iter().map(AtomicU64::into_inner).collect()
+}
+
+/// Asks for more than a limit of 200 for each of 40 keys: of each at least 99 % pass, and no more than
+/// the limit and what came back at 200 an hour.
+#[track_caller]
+fn holds(machines: &[Nginx], start: Instant) {
+    let passed = flood(machines, 40, 320);
+    let most = 200 + 1 + start.elapsed().as_secs() * 200 / 3_600;
+    let bounds = 198..=most;
+    assert!(passed.iter().all(|passed| bounds.contains(passed)), "{bounds:?}: {passed:?}");
+}
+
+#[test]
+fn no_more_passes_than_without() {
+    for limit in [
+        "rate=200r/h",
+        "rate=200r/1d refill=interval",
+        "rate=200r/h algorithm=gcra burst=199",
+        "rate=200r/1w algorithm=fixed_window",
+        "rate=200r/1w algorithm=sliding_window",
+    ] {
+        let redis = Redis::start();
+        let conf =
+            leased(&redis).server(&location("/", &format!("rate_limit_redis $arg_k {limit};")));
+        let start = Instant::now();
+        let machines = [conf.start_connected(&redis), conf.start()];
+        holds(&machines, start);
+        let calls = redis.calls("evalsha");
+        assert!(calls < 40 * 320 / 2, "{limit}: {calls} commands");
+    }
+}
+
+/// A fleet in which one machine has leases and the other has not.
+#[test]
+fn budgets_are_shared_with_those_without_leases() {
+    let redis = Redis::start();
+    let limit = location("/", "rate_limit_redis $arg_k rate=200r/h;");
+    let start = Instant::now();
+    let machines = [leased(&redis).server(&limit).start(), plain(&redis).server(&limit).start()];
+    holds(&machines, start);
+}
+
+/// Clients that stay below their limit: few of their requests are commands.
+#[test]
+fn most_requests_are_no_commands() {
+    let redis = Redis::start();
+    let conf = leased(&redis)
+        .server(&location("/", "rate_limit_redis $arg_k rate=1r/h capacity=1000;"))
+        .server("location = /metrics { rate_limit_redis_metrics prometheus; }");
+    let machines = [conf.start_connected(&redis), conf.start()];
+    let (keys, requests) = (20, 400);
+    let passed = flood(&machines, keys, requests);
+    assert!(passed.iter().all(|passed| *passed == requests as u64), "{passed:?}");
+    let (calls, all) = (redis.calls("evalsha"), (keys * requests) as u64);
+    assert!(calls * 100 <= all * 15, "{calls} commands for {all} requests");
+
+    let sum = |name: &str, labels: &str| -> u64 {
+        machines
+            .iter()
+            .map(|nginx| metric(nginx, name, &format!("name=\"default\",{labels}")))
+            .sum()
+    };
+    let (hits, asked) =
+        (sum("decisions_total", "source=\"lease\""), sum("decisions_total", "source=\"redis\""));
+    assert_eq!(hits + asked, all);
+    assert_eq!(sum("lease_units_total", "result=\"used\""), hits);
+    assert_eq!(sum("decisions_total", "source=\"local\""), 0);
+    let held = machines.iter().map(|nginx| metric(nginx, "lease_units_held", "name=\"default\""));
+    assert!((1..keys as u64 * 600).contains(&held.sum()), "units of leases that are left");
+}
+
+/// The same requests at the same time, with leases and without.
+#[test]
+fn a_client_of_one_machine_sees_no_leases() {
+    let limits = [
+        "rate=6r/d capacity=1000",
+        "rate=6r/d capacity=1000 refill=interval",
+        "rate=6r/d algorithm=gcra burst=999",
+        "rate=1000r/1w algorithm=sliding_window",
+        "rate=1000r/1w algorithm=fixed_window",
+    ];
+    let locations: String = limits
+        .iter()
+        .enumerate()
+        .map(|(n, limit)| {
+            location(
+                &format!("/{n}"),
+                &format!("rate_limit_redis a name=n{n} {limit} cost=$arg_c;"),
+            )
+        })
+        .chain([location(
+            "/two",
+            "rate_limit_redis a name=n0 rate=6r/d capacity=1000 cost=$arg_c;
+            rate_limit_redis a name=n2 rate=6r/d algorithm=gcra burst=999 cost=$arg_c;",
+        )])
+        .collect();
+    let redis = [Redis::start(), Redis::start()];
+    let fields = "rate_limit_redis_headers x-ratelimit ietf;";
+    let machines = [
+        leased(&redis[0]).http(fields).server(&locations).start_connected(&redis[0]),
+        plain(&redis[1]).http(fields).server(&locations).start_connected(&redis[1]),
+    ];
+    let mut https = machines.each_ref().map(Nginx::http);
+    for path in ["0", "1", "2", "3", "4", "two"] {
+        let mut hits = 0;
+        for round in 0..60 {
+            let cost = [1, 1, 3, 0, 1, 2, 400][round % if round < 50 { 6 } else { 7 }];
+            let seen = https.each_mut().map(|http| http.get(&format!("/{path}?c={cost}")));
+            let told = |response: &Response| {
+                let decision = response.decision().split(' ').next().map(str::to_owned);
+                let remaining: Vec<_> = response
+                    .headers("RateLimit")
+                    .iter()
+                    .map(|field| field.split(";t=").next().map(str::to_owned))
+                    .collect();
+                (decision, quota(response)[..2].to_vec(), remaining)
+            };
+            assert_eq!(told(&seen[0]), told(&seen[1]), "{path}, {round}: cost {cost}");
+            let [with, without] = seen.each_ref().map(|response| quota(response)[2]);
+            assert!(with.abs_diff(without) <= 2, "{path}, {round}: {with} {without}");
+            hits += usize::from(seen[0].decision().ends_with(" lease"));
+        }
+        assert!(hits >= 30, "{path}: {hits} of 60 requests had a lease");
+    }
+}
+
+/// With several limits a request needs a lease of each.
+#[test]
+fn several_limits() {
+    let redis = Redis::start();
+    let nginx = leased(&redis)
+        .server(&location(
+            "/",
+            "rate_limit_redis $arg_a name=a rate=1r/h capacity=1000;
+            rate_limit_redis $arg_b name=b rate=1r/h algorithm=gcra burst=999;",
+        ))
+        .server(&location(
+            "/log",
+            "rate_limit_redis $arg_a name=c rate=1r/h capacity=1000;
+            rate_limit_redis $arg_b name=d rate=1000r/h algorithm=sliding_log;",
+        ))
+        .server(&location(
+            "/small",
+            "rate_limit_redis $arg_a name=a rate=1r/h capacity=1000;
+            rate_limit_redis $arg_b name=e rate=3r/1w algorithm=fixed_window;",
+        ))
+        .start_connected(&redis);
+    let mut http = nginx.http();
+    let mut decisions = |path: &str, times: usize| -> Vec<String> {
+        (0..times).map(|_| http.get(path).decision().to_owned()).collect()
+    };
+    let is_hit = |decision: &&String| *decision == "PASSED lease";
+    let both = decisions("/?a=1&b=1", 60);
+    assert!(both.iter().filter(is_hit).count() >= 40, "{both:?}");
+    // Another client of the second limit has no lease there.
+    assert_eq!(decisions("/?a=1&b=2", 1), ["PASSED redis"]);
+    assert!(decisions("/log?a=1&b=1", 30).iter().all(|decision| decision == "PASSED redis"));
+    // What the second limit rejects is not taken from the first one.
+    let before = quota(&nginx.get("/?a=2&b=3"))[1];
+    let small = decisions("/small?a=2&b=4", 10);
+    let passed = small.iter().filter(|decision| decision.starts_with("PASSED")).count();
+    assert_eq!(passed, 3, "{small:?}");
+    assert_eq!(quota(&nginx.get("/?a=2&b=5"))[1], before - 3 - 1);
+}
+
+/// Leases are spent to their end when Redis is gone, and then the policy applies.
+#[test]
+fn a_redis_that_is_gone() {
+    for (policy, expected) in [
+        ("open", "ERROR_PASSED none"),
+        ("closed", "ERROR_REJECTED none"),
+        ("local", "PASSED local"),
+    ] {
+        let mut redis = Redis::start();
+        let nginx = leased(&redis)
+            .workers(1)
+            .server(&location("/", "rate_limit_redis $arg_k rate=1r/h capacity=1000;"))
+            .server(&format!("rate_limit_redis_on_error {policy};"))
+            .start_connected(&redis);
+        let mut http = nginx.http();
+        let mut decide = || http.get("/?k=a").decision().to_owned();
+        // The one that brings a lease for the last one's demand and more.
+        wait_until(PATIENCE, || decide() == "PASSED lease", "a lease");
+        wait_until(PATIENCE, || decide() == "PASSED redis", "a renewal");
+        redis.kill9();
+        nginx.wait_for_error_log("is down");
+        let decisions: Vec<_> = (0..40).map(|_| decide()).collect();
+        let hits = decisions.iter().take_while(|decision| *decision == "PASSED lease").count();
+        assert!(hits > 0, "{decisions:?}");
+        assert!(decisions[hits..].iter().all(|decision| decision == expected), "{decisions:?}");
+    }
+}
+
+/// Workers are killed and replaced at any moment: what they leave in the shared memory is spent once,
+/// or not at all, and others go on to spend it.
+#[test]
+fn killed_and_replaced_workers() {
+    let redis = Redis::start();
+    let conf = leased(&redis)
+        .server(&location("/", "rate_limit_redis $arg_k rate=500r/h capacity=500;"))
+        .server("location = /metrics { rate_limit_redis_metrics prometheus; }");
+    let start = Instant::now();
+    let mut machines = [conf.start_connected(&redis), conf.start()];
+    machines.iter_mut().for_each(|nginx| nginx.allow_log("exited on signal 9"));
+    let addrs = machines.each_ref().map(Nginx::addr);
+    let keys = 8;
+    let passed: Vec<_> = (0..keys).map(|_| AtomicU64::new(0)).collect();
+    let answered = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..4_u64)
+            .map(|client| {
+                let (passed, answered) = (&passed, &answered);
+                scope.spawn(move || {
+                    let mut seed = client;
+                    let mut http = None;
+                    for round in 0..4_000 {
+                        if round % 50 == 0 {
+                            http = None;
+                        }
+                        let addr = addrs[random(&mut seed) as usize % 2];
+                        let key = random(&mut seed) as usize % keys;
+                        let path = format!("/?k={key}");
+                        let status = try_get(&mut http, addr, &path);
+                        answered.fetch_add(1, Ordering::Relaxed);
+                        passed[key].fetch_add(u64::from(status == Some(200)), Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        let mut rounds = 0;
+        while clients.iter().any(|client| !client.is_finished()) {
+            let before = answered.load(Ordering::Relaxed);
+            let goes_on = || {
+                answered.load(Ordering::Relaxed) > before + 300
+                    || clients.iter().all(|client| client.is_finished())
+            };
+            wait_until(PATIENCE, goes_on, "requests");
+            let nginx = &mut machines[rounds % 2];
+            match rounds % 3 {
+                0 => nginx.reload(),
+                _ => kill_a_worker(nginx),
+            }
+            rounds += 1;
+        }
+        assert!(rounds > 5, "{rounds} rounds");
+    });
+    let passed: Vec<_> = passed.into_iter().map(AtomicU64::into_inner).collect();
+    let most = 500 + 1 + start.elapsed().as_secs() * 500 / 3_600;
+    assert!(passed.iter().all(|passed| *passed <= most), "{most}: {passed:?}");
+    for nginx in &machines {
+        let used = metric(nginx, "lease_units_total", "name=\"default\",result=\"used\"");
+        assert!(used > 0, "no leases");
+        let decide = |key: usize| nginx.get(&format!("/?k=later{key}")).decision().to_owned();
+        wait_until(PATIENCE, || decide(0) == "PASSED lease", "a lease after all that");
+    }
+}
+
+fn try_get(http: &mut Option<Http>, addr: std::net::SocketAddr, path: &str) -> Option<u16> {
+    let mut connection = match http.take() {
+        Some(connection) => connection,
+        None => Http::try_connect(addr).ok()?,
+    };
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    connection.try_send_raw(request.as_bytes()).ok()?;
+    let response = connection.try_read_response().ok()?;
+    if response.header("Connection") != Some("close") {
+        *http = Some(connection);
+    }
+    Some(response.status)
+}
+
+/// Kills a worker, and waits for the one in its place.
+fn kill_a_worker(nginx: &Nginx) {
+    let workers = nginx.worker_pids();
+    let Some(victim) = workers.first() else { return };
+    // SAFETY: the signal goes to a worker of this test's nginx.
+    unsafe { libc::kill(*victim as libc::pid_t, libc::SIGKILL) };
+    let replaced = || {
+        let living = nginx.worker_pids();
+        living.len() == workers.len() && !living.contains(victim)
+    };
+    wait_until(PATIENCE, replaced, "a worker in place of the one that was killed");
+}
+
+/// A lease survives a reload, with the units that are left.
+#[test]
+fn a_reload() {
+    let redis = Redis::start();
+    let mut nginx = leased(&redis)
+        .server(&location("/", "rate_limit_redis $arg_k rate=1r/h capacity=1000;"))
+        .start_connected(&redis);
+    for _ in 0..10 {
+        nginx.get("/?k=a");
+    }
+    wait_until(PATIENCE, || nginx.get("/?k=a").decision() == "PASSED redis", "a renewal");
+    nginx.reload();
+    assert_eq!(nginx.get("/?k=a").decision(), "PASSED lease");
+}
+
+/// What is rehearsed is decided with leases as well.
+#[test]
+fn dry_run() {
+    let redis = Redis::start();
+    let nginx = leased(&redis)
+        .http("rate_limit_redis_dry_run on;")
+        .server(&location("/", "rate_limit_redis $arg_k rate=1r/h capacity=100;"))
+        .start_connected(&redis);
+    let decisions: Vec<_> = (0..120).map(|_| nginx.get("/?k=a").decision().to_owned()).collect();
+    let count = |what: &str| decisions.iter().filter(|decision| decision.starts_with(what)).count();
+    assert_eq!((count("PASSED"), count("REJECTED_DRY_RUN")), (100, 20), "{decisions:?}");
+    assert!(count("PASSED lease") >= 50, "{decisions:?}");
+}
+
+#[test]
+fn http2() {
+    let redis = Redis::start();
+    let nginx = leased(&redis)
+        .http2()
+        .server(&location("/", "rate_limit_redis a rate=1r/h capacity=300;"))
+        .server("location = /metrics { rate_limit_redis_metrics prometheus; }")
+        .start_connected(&redis);
+    let tally = h2load(&["-n", "600", "-c", "4", "-m", "25", &nginx.h2_url("/")]);
+    assert!(tally.of(200) <= 300 && tally.of(200) >= 297, "{tally:?}");
+    assert_eq!(tally.of(200) + tally.of(400), 600, "{tally:?}");
+    assert!(metric(&nginx, "decisions_total", "name=\"default\",source=\"lease\"") > 0);
+}
+
+/// Two limits in different slots of a cluster, of which one rejects.
+#[test]
+fn a_cluster() {
+    let cluster = ClusterConf::new(3, 0).node_timeout(Duration::from_secs(10)).start();
+    let servers: String = cluster.urls().iter().map(|url| format!("server {url}; ")).collect();
+    let nginx = Conf::new()
+        .decisions()
+        .http(&format!("rate_limit_redis_store edge {{ {servers} cluster on; }}"))
+        .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 5s; rate_limit_redis_lease 1m;")
+        .http("rate_limit_redis_on_error closed; rate_limit_redis_log_level info;")
+        .server(&location("/one", "rate_limit_redis $arg_a name=a rate=1r/h capacity=1000;"))
+        .server(&location(
+            "/two",
+            "rate_limit_redis $arg_a name=a rate=1r/h capacity=1000;
+            rate_limit_redis $arg_b name=b rate=1r/h capacity=20;",
+        ))
+        .start();
+    let other = (0..).map(|n| format!("b{n}"));
+    let elsewhere = |key: &String| {
+        cluster.master_of(slot(&format!("rl:b:{key}"))) != cluster.master_of(slot("rl:a:x"))
+    };
+    let b = other.into_iter().find(elsewhere).expect("a key of another node");
+    wait_until(PATIENCE, || nginx.get("/one?a=y").decision().starts_with("PASSED"), "the cluster");
+    let decisions: Vec<_> =
+        (0..60).map(|_| nginx.get(&format!("/two?a=x&b={b}")).decision().to_owned()).collect();
+    let count = |what: &str| decisions.iter().filter(|decision| decision.starts_with(what)).count();
+    assert_eq!((count("PASSED"), count("REJECTED")), (20, 40), "{decisions:?}");
+    assert!(count("PASSED lease") > 0, "{decisions:?}");
+    // What was charged for those that the other limit rejected is given back.
+    let whole = || quota(&nginx.get("/one?a=x"))[1];
+    let first = whole();
+    assert!((970..=979).contains(&first), "{first} left");
+}
