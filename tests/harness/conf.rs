@@ -16,7 +16,7 @@ const MODULE: &str = concat!(
 );
 
 /// How many ports a configuration can name.
-const PORTS: usize = 4;
+pub(crate) const PORTS: usize = 4;
 
 /// A configuration that is being put together, and nginx's opinion of it.
 ///
@@ -122,12 +122,25 @@ impl Conf {
         self
     }
 
-    /// Passes the limits to `redis` by TCP, with a timeout so generous that a busy machine does
-    /// not reach it, and sets `{redis}` to its URL. A test of the time without Redis sets the
-    /// timeout it needs in its `server` block.
+    /// Passes the limits to `redis` by TCP: see [`store`](Self::store).
     pub fn redis(self, redis: &Redis) -> Self {
-        self.set("redis", redis.url())
-            .http("rate_limit_redis_pass {redis};\nrate_limit_redis_timeout 5s;")
+        self.store(redis.url())
+    }
+
+    /// Passes the limits to the server at `url`, with times so generous that a busy machine does not
+    /// reach them, and sets `{redis}` to that URL. A test of the time without Redis sets the timeout it
+    /// needs in its `server` block.
+    pub fn store(self, url: impl ToString) -> Self {
+        self.set("redis", url)
+            .http("rate_limit_redis_store redis { server {redis}; connect_timeout 30s; }")
+            .http("rate_limit_redis_pass redis;\nrate_limit_redis_timeout 5s;")
+    }
+
+    /// Has nginx count its requests, on `{port4}`: see [`Nginx::wait_for_requests`].
+    pub fn status(self) -> Self {
+        self.http(
+            "server { listen 127.0.0.1:{port4}; access_log off; location / { stub_status; } }",
+        )
     }
 
     /// Has each answer tell how it was decided: see [`Response::decision`](crate::Response).

@@ -2,238 +2,159 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use harness::{Act, Conf, Fake, Http, Load, Nginx, PATIENCE, Redis, h2load, wait_until};
+use harness::{Act, Conf, Fake, Nginx, PATIENCE, Redis, h2load, wait_until};
 
-/// Attempts and probes come at least every 0.8 s; the rest is for a busy machine.
-const RECOVERY: Duration = Duration::from_millis(1_300);
+/// How long a request waits for a Redis that does not answer.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Longer than a request is decided in that need not wait, on any machine.
+const NO_WAIT: Duration = Duration::from_secs(1);
 
-/// What a request may wait that need not wait; a request that waits for its timeout waits longer.
-const NO_WAIT: Duration = Duration::from_millis(5);
-
-/// A store with these lines, and the default timeout of 20 ms.
+/// A store with these lines.
 fn limited(url: &str, lines: &str) -> Conf {
     Conf::new()
         .decisions()
         .journal()
         .set("redis", url)
-        .http(&format!("rate_limit_redis_store redis {{ server {{redis}}; {lines} }}"))
+        .http(&format!(
+            "rate_limit_redis_store redis {{ server {{redis}}; connect_timeout 30s; {lines} }}"
+        ))
         .http("rate_limit_redis_pass redis; keepalive_requests 100000;")
+        .http(&format!("rate_limit_redis_timeout {}s;", TIMEOUT.as_secs()))
         .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=500000; }")
-}
-
-/// What is too late, by so much that the machine may be a bit late, too.
-const LATE: Duration = Duration::from_millis(200);
-const TIMEOUT: &str = "rate_limit_redis_timeout 100ms;";
-
-/// A Redis that answers so late that requests have given up, if the key says so.
-fn moody() -> Fake {
-    Fake::answering(|key| match key {
-        "late" => Act::After(LATE, Box::new(Act::Usual)),
-        _ => Act::Usual,
-    })
-}
-
-/// A request that fails. Its late answer has come when this returns: nobody else waits for it.
-#[track_caller]
-fn fail(http: &mut Http) {
-    assert_eq!(http.get("/?k=late").decision(), "ERROR_PASSED none");
-    // It has waited for half of that already.
-    sleep(LATE * 6 / 10);
-}
-
-/// The breaker opens at the last of these failures, each so long after the one before, or not at
-/// all.
-#[track_caller]
-fn opens(lines: &str, failures: &[u64], opens: bool) {
-    let fake = moody();
-    let nginx = limited(&fake.url(), lines).http(TIMEOUT).start();
-    let mut http = nginx.http();
-    assert_eq!(http.get("/?k=a").decision(), "PASSED redis");
-    for pause in failures {
-        assert_eq!(nginx.logged("is down"), Vec::<String>::new(), "{lines} {failures:?}");
-        sleep(Duration::from_millis(*pause));
-        fail(&mut http);
-    }
-    assert_eq!(nginx.logged("is down").len(), usize::from(opens), "{lines} {failures:?}");
-    match opens {
-        true => wait_until(PATIENCE, || fake.count("PING") > 0, "a probe"),
-        false => assert_eq!(fake.count("PING"), 0, "{lines} {failures:?}"),
-    }
-    // On a busy machine an answer may be late that should not.
-    wait_until(RECOVERY, || http.get("/?k=a").decision() == "PASSED redis", "decisions by Redis");
-}
-
-#[test]
-fn opens_after_so_many_failures_within_so_long() {
-    // Three within a second.
-    opens("", &[0, 0], false);
-    opens("", &[0, 0, 0], true);
-    opens("", &[0, 50, 50], true);
-    opens("", &[0, 400, 400], false);
-    opens("", &[0, 400, 400, 0], true);
-    opens("max_fails 3; fail_timeout 10s;", &[0, 500, 500], true);
-    opens("max_fails 3; fail_timeout 200ms;", &[0, 100, 100], false);
-    opens("max_fails 1;", &[0], true);
-    opens("max_fails 1; fail_timeout 1ms;", &[0], true);
-    opens("max_fails 0;", &[0; 10], false);
-}
-
-/// What goes well in between changes nothing: it is the failures within a time that count.
-#[test]
-fn successes_do_not_hide_failures() {
-    let fake = moody();
-    let nginx = limited(&fake.url(), "").http(TIMEOUT).start();
-    let mut http = nginx.http();
-    for _ in 0..3 {
-        assert_eq!(nginx.logged("is down"), Vec::<String>::new());
-        fail(&mut http);
-        http.get("/?k=a");
-    }
-    assert_eq!(nginx.logged("is down").len(), 1);
+        .server("location = /metrics { rate_limit_redis_metrics prometheus; }")
 }
 
 #[track_caller]
-fn recovers(nginx: &Nginx) {
-    wait_until(RECOVERY, || nginx.get("/?k=a").decision() == "PASSED redis", "recovery");
+fn decides(nginx: &Nginx) {
+    assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
+}
+
+/// Waits until the breaker is closed, which is shown where no request is needed.
+#[track_caller]
+fn closes(nginx: &Nginx) {
+    let closed = || {
+        let page = nginx.get("/metrics").text().to_owned();
+        page.lines().any(|line| line.contains("breaker_open{") && line.ends_with(" 0"))
+    };
+    wait_until(PATIENCE, closed, "a closed breaker");
+}
+
+/// Three requests, at the same time, that a stopped Redis does not answer: they open the breaker.
+#[track_caller]
+fn opens(nginx: &Nginx, keys: [&str; 3]) {
+    let mut clients = keys.map(|key| {
+        let mut http = nginx.http();
+        http.send("GET", &format!("/?k={key}"), &[]);
+        http
+    });
+    for http in &mut clients {
+        assert_eq!(http.read_response().decision(), "ERROR_PASSED none");
+    }
+    nginx.wait_for_error_log("is down: no answer within 2000 ms");
 }
 
 #[test]
-fn while_it_is_open_nothing_is_asked_and_nobody_waits() {
+fn while_it_is_open_no_command_is_sent_and_no_request_waits() {
     let mut redis = Redis::start();
     let nginx = limited(&redis.url(), "").start();
-    let mut http = nginx.http();
-    assert_eq!(http.get("/?k=a").decision(), "PASSED redis");
+    decides(&nginx);
     redis.stop_signal();
-    for number in 0..503 {
+    opens(&nginx, ["0", "1", "2"]);
+    let mut http = nginx.http();
+    for number in 3..500 {
         assert_eq!(http.get(&format!("/?k={number}")).decision(), "ERROR_PASSED none");
     }
-    let journal = nginx.wait_for_journal(504).after(1);
+    let journal = nginx.wait_for_journal(501).after(1);
     let waited = journal.0.iter().filter(|entry| entry.wait >= NO_WAIT).count();
-    assert!(waited <= 3 + 5, "{waited} waited");
-    assert!(journal.percentile(95) < NO_WAIT && journal.percentile(50).as_micros() < 1_000);
+    assert_eq!(waited, 3, "requests waited");
     redis.cont();
-    recovers(&nginx);
-    // Those for which it opened were in Redis's hands, and no other.
+    closes(&nginx);
+    decides(&nginx);
+    nginx.wait_for_error_log("is up again");
+    // Those for which it opened were sent, and no other.
     let mut keys: Vec<String> = redis.ask(&["KEYS", "*"]);
     keys.sort();
     assert_eq!(keys, ["rl:default:0", "rl:default:1", "rl:default:2", "rl:default:a"]);
-}
-
-/// A Redis that does so about everything while the switch is on.
-fn switched(act: Act) -> (Fake, Arc<AtomicBool>) {
-    let switch = Arc::new(AtomicBool::new(false));
-    let is_on = Arc::clone(&switch);
-    let fake = Fake::start(move |command| match is_on.load(Ordering::SeqCst) {
-        true if !command.words.is_empty() => act.clone(),
-        _ => Act::Usual,
-    });
-    (fake, switch)
-}
-
-fn late() -> Act {
-    Act::After(LATE, Box::new(Act::Usual))
-}
-
-#[test]
-fn a_probe_closes_it_and_not_a_request() {
-    let (fake, switch) = switched(late());
-    let nginx = limited(&fake.url(), "").http(TIMEOUT).start();
-    let mut http = nginx.http();
-    assert_eq!(http.get("/?k=a").decision(), "PASSED redis");
-    switch.store(true, Ordering::SeqCst);
-    while nginx.logged("is down").is_empty() {
-        assert_eq!(http.get("/?k=a").decision(), "ERROR_PASSED none");
-    }
-    // Those that failed; the fake reads the last of them late.
-    let asked = 1 + 3;
-    wait_until(PATIENCE, || fake.count("EVALSHA") == asked, "the last question");
-    switch.store(false, Ordering::SeqCst);
-    let probes = fake.count("PING");
-    sleep(RECOVERY);
-    assert!(fake.count("PING") > probes);
-    assert_eq!(fake.count("EVALSHA"), asked);
-    // It is closed, though nobody has tried; that it is up again is told once it has decided.
-    assert_eq!(nginx.logged("is up again"), Vec::<String>::new());
-    assert_eq!(http.get("/?k=a").decision(), "PASSED redis");
-    nginx.wait_for_error_log("is up again");
-    let probes = fake.count("PING");
-    sleep(Duration::from_millis(300));
-    assert_eq!(fake.count("PING"), probes, "nobody has to be probed any more");
-}
-
-#[test]
-fn a_slow_redis_is_left_alone_and_probed_ever_more_rarely() {
-    let (fake, switch) = switched(late());
-    let nginx = limited(&fake.url(), "").http(TIMEOUT).start();
-    let mut http = nginx.http();
-    assert_eq!(http.get("/?k=a").decision(), "PASSED redis");
-    switch.store(true, Ordering::SeqCst);
-    let start = Instant::now();
-    let asked = fake.count("EVALSHA");
-    while start.elapsed() < Duration::from_secs(3) {
-        assert_eq!(http.get("/?k=a").decision(), "ERROR_PASSED none");
-        sleep(Duration::from_millis(2));
-    }
-    assert_eq!(fake.count("EVALSHA") - asked, 3);
-    // After 20, 40, 80 ms and so on up to 0.8 s, or down to half of each; and one at a time.
-    let probes = fake.count("PING");
-    assert!((4..=12).contains(&probes), "{probes} probes in three seconds");
-    switch.store(false, Ordering::SeqCst);
-    recovers(&nginx);
     assert_eq!((nginx.logged("is down").len(), nginx.logged("is up again").len()), (1, 1));
-    assert_eq!(nginx.logged("[error]").len(), 3, "{:?}", nginx.logged("[error]"));
 }
 
-/// The machine tells, not each of its workers; and what it counts is of all of them.
+/// `max_fails` and `fail_timeout` of the store, with failures that follow each other.
 #[test]
-fn two_workers_tell_of_it_once() {
+fn opens_as_configured() {
+    for (lines, failures, opens) in [
+        ("max_fails 1;", 1, true),
+        ("max_fails 2; fail_timeout 1h;", 2, true),
+        ("max_fails 2; fail_timeout 1ms;", 2, false),
+        ("max_fails 0;", 2, false),
+    ] {
+        // A reply that does not end, from a server that is never silent.
+        let endless = Act::Trickle(format!("-{}", "x".repeat(10_000)).into());
+        let fake = Fake::answering(move |key| match key {
+            "lost" => endless.clone(),
+            _ => Act::Usual,
+        });
+        let nginx = limited(&fake.url(), lines).server("rate_limit_redis_timeout 100ms;").start();
+        wait_until(PATIENCE, || nginx.get("/?k=a").decision() == "PASSED redis", "a decision");
+        for failure in 1..=failures {
+            assert_eq!(nginx.get("/?k=lost").decision(), "ERROR_PASSED none");
+            if failure < failures {
+                nginx.wait_for_error_log("did not answer in time");
+                assert_eq!(nginx.logged("is down"), Vec::<String>::new(), "{lines}");
+            }
+        }
+        if opens {
+            nginx.wait_for_error_log("is down: no answer within 100 ms");
+        } else {
+            assert_eq!(nginx.logged("is down"), Vec::<String>::new(), "{lines}");
+        }
+    }
+}
+
+/// The machine logs it, not each of its workers, and the numbers are those of all workers.
+#[test]
+fn two_workers_log_an_outage_once() {
     let mut redis = Redis::start();
-    // Under load on a busy machine Redis may be late without a fault.
     let nginx =
-        limited(&redis.url(), "").workers(2).http("rate_limit_redis_timeout 200ms;").start();
-    let load = Load::start(nginx.addr(), "/?k=a", 4);
+        limited(&redis.url(), "").workers(2).http("add_header X-Worker $pid always;").start();
+    let workers = nginx.worker_pids();
+    let mut clients: Vec<_> = workers.iter().map(|pid| client_of(&nginx, *pid)).collect();
     for outage in 1..=2 {
-        sleep(Duration::from_millis(300));
-        redis.stop_signal();
-        sleep(Duration::from_millis(800));
-        redis.cont();
-        let told = || nginx.logged("is up again").len() == outage;
-        wait_until(RECOVERY, told, "the end of the outage");
-        // Both workers have seen it.
-        sleep(RECOVERY);
+        for http in &mut clients {
+            let decided = || http.get("/?k=a").decision() == "PASSED redis";
+            wait_until(PATIENCE, decided, "a decision by each worker");
+        }
+        assert_eq!(nginx.logged("is up again").len(), outage - 1);
+        redis.kill9();
+        for http in &mut clients {
+            for _ in 0..50 {
+                assert_eq!(http.get("/?k=a").decision(), "ERROR_PASSED none");
+            }
+        }
         assert_eq!(nginx.logged("is down").len(), outage);
+        redis.restart();
+        wait_until(
+            PATIENCE,
+            || nginx.logged("is up again").len() == outage,
+            "the end of the outage",
+        );
+        let last = nginx.logged("is up again").pop().expect("a line");
+        assert!(last.contains(" s, 100 requests were not decided"), "{last}");
     }
-    let tally = load.stop();
-    let journal = nginx.wait_for_journal(tally.total() as usize);
-    let undecided = journal.count("ERROR_PASSED");
-    let count = |line: &String| -> usize {
-        let words: Vec<_> = line.split(' ').collect();
-        let at = words.iter().position(|word| *word == "requests").expect("how many requests");
-        words[at - 1].parse().expect("a number")
-    };
-    let told: usize = nginx.logged("is up again").iter().map(count).sum();
-    // The worker that finds out last goes on without Redis for a moment.
-    assert!(told <= undecided && told > undecided / 2, "{told} of {undecided} were told of");
 }
 
-#[test]
-fn one_worker_counts_exactly() {
-    let mut redis = Redis::start();
-    let nginx = limited(&redis.url(), "").start();
-    let mut http = nginx.http();
-    assert_eq!(http.get("/?k=a").decision(), "PASSED redis");
-    redis.stop_signal();
-    for _ in 0..100 {
-        assert_eq!(http.get("/?k=a").decision(), "ERROR_PASSED none");
-    }
-    redis.cont();
-    sleep(RECOVERY);
-    assert_eq!(http.get("/?k=a").decision(), "PASSED redis");
-    let told = nginx.logged("is up again");
-    assert!(told.len() == 1 && told[0].contains(" s, 100 requests were not decided"), "{told:?}");
+/// A connection to this worker.
+fn client_of(nginx: &Nginx, worker: u32) -> harness::Http {
+    let mut found = None;
+    let is_found = || {
+        let mut http = nginx.http();
+        let is_its = http.get("/metrics").header("X-Worker") == Some(&worker.to_string());
+        found = is_its.then_some(http);
+        is_its
+    };
+    wait_until(PATIENCE, is_found, "a connection to each worker");
+    found.expect("a connection")
 }
 
 /// As long as one of several connections can be used, all can be decided.
@@ -268,7 +189,7 @@ fn one_of_two_connections_is_lost() {
         let _ = (0..20).map(|number| http.get(&format!("/?k={number}"))).count();
         fake.received().iter().any(|command| command.connection > 1 && command.key().is_some())
     };
-    wait_until(RECOVERY, asks_again, "two connections again");
+    wait_until(PATIENCE, asks_again, "two connections again");
 }
 
 #[test]
@@ -282,14 +203,16 @@ fn all_connections_have_one_breaker() {
         assert_eq!(http.get(&format!("/?k={number}")).decision(), "PASSED redis");
     }
     redis.stop_signal();
+    opens(&nginx, ["b", "c", "d"]);
     for number in 0..50 {
         assert_eq!(http.get(&format!("/?k={number}")).decision(), "ERROR_PASSED none");
     }
-    let journal = nginx.wait_for_journal(150).after(100);
+    let journal = nginx.wait_for_journal(153).after(100);
     let waited = journal.0.iter().filter(|entry| entry.wait >= NO_WAIT).count();
-    assert!((3..=5).contains(&waited), "{waited} waited");
+    assert_eq!(waited, 3, "requests waited");
     redis.cont();
-    recovers(&nginx);
+    closes(&nginx);
+    decides(&nginx);
 }
 
 /// So many requests wait at most: the others do not.
@@ -300,8 +223,8 @@ fn overload() {
     let mut redis = Redis::start();
     let nginx = limited(&redis.url(), "")
         .http2()
-        .http("rate_limit_redis_timeout 60s; http2_max_concurrent_streams 10000;")
-        .server("rate_limit_redis_on_error closed;")
+        .http("http2_max_concurrent_streams 10000;")
+        .server("rate_limit_redis_on_error closed; rate_limit_redis_timeout 60s;")
         // Of clients of their own: equal questions would be put together, and wait as one.
         .server("location = /own { rate_limit_redis $request_id rate=9r/h name=own;")
         .server("try_files /index.html =404; }")

@@ -9,6 +9,8 @@ use crate::key::Head;
 use crate::lease::Lease;
 use crate::limit::Quota;
 
+mod breaker;
+
 const TIMEOUT: u64 = 100 * MILLISECOND;
 
 /// The reply of a script that found nothing, at any time.
@@ -336,6 +338,17 @@ fn what_is_the_same_is_one_command_and_the_next_is_held() {
     played.turn();
     assert_eq!(played.sent_keys(), "a");
     assert_eq!(played.client.outcome(held), None);
+}
+
+/// A key about which only single requests are in flight is not busy.
+#[test]
+fn single_requests_do_not_wait_for_each_other() {
+    let mut played = Played::ready();
+    for _ in 0..5 {
+        played.submit("a");
+        played.turn();
+        assert_eq!(played.sent_keys(), "a");
+    }
 }
 
 #[test]

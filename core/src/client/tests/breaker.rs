@@ -1,0 +1,169 @@
+//! The breaker of a node over time: what opens it, what happens while it is open, and what closes it.
+
+use super::*;
+
+const SECOND: u64 = 1_000 * MILLISECOND;
+const LATE: u64 = 2 * TIMEOUT;
+
+impl Played {
+    /// A request that the server answers after it has timed out; what the client did until then.
+    fn fail(&mut self) -> Vec<Action> {
+        let request = self.submit("late");
+        let mut actions = self.turn();
+        self.sent();
+        actions.extend(self.wait(TIMEOUT));
+        assert_eq!(self.client.outcome(request), Some(Err(Error::Timeout)));
+        self.client.release(request, false);
+        self.receive(FOUND);
+        actions.extend(self.turn());
+        actions
+    }
+
+    /// A client whose breaker has just opened. The first probe is to be sent.
+    fn open() -> Self {
+        let mut played = Self::ready();
+        let downs: Vec<_> = (0..3).map(|_| is_down(&played.fail())).collect();
+        assert_eq!(downs, [false, false, true]);
+        played
+    }
+
+    fn is_open(&self) -> bool {
+        self.client.nodes.get(self.node()).unwrap().breaker.is_open()
+    }
+
+    fn wait_for_timer(&mut self) -> Vec<Action> {
+        let timer = self.client.timer().unwrap();
+        self.wait(timer - self.now)
+    }
+
+    /// Waits until the next timer; says whether a probe is sent then.
+    fn probes(&mut self) -> bool {
+        self.wait_for_timer();
+        self.sent() == PING
+    }
+}
+
+const PING: &str = "*1\r\n$4\r\nPING\r\n";
+
+fn is_down(actions: &[Action]) -> bool {
+    actions.iter().any(|action| matches!(action, Action::Down(..)))
+}
+
+fn is_up(actions: &[Action]) -> bool {
+    actions.iter().any(|action| matches!(action, Action::Up(..)))
+}
+
+/// The breaker opens at the last of these failures, each so many ms after the one before, or not at all.
+#[track_caller]
+fn opens(max_fails: usize, fail_timeout: u64, failures: &[u64], opens: bool) {
+    let mut played = Played::with(|config| {
+        config.max_fails = max_fails;
+        config.fail_timeout = fail_timeout * MILLISECOND;
+    });
+    played.client.start(0);
+    played.accept_handshake();
+    played.turn();
+    for (number, distance) in failures.iter().enumerate() {
+        // What goes well in between changes nothing.
+        played.exchange();
+        played.wait((distance * MILLISECOND).saturating_sub(TIMEOUT));
+        let goes_down = opens && number + 1 == failures.len();
+        assert_eq!(is_down(&played.fail()), goes_down, "failure {number} of {failures:?}");
+    }
+}
+
+#[test]
+fn so_many_failures_within_so_long_open_it() {
+    opens(3, 1_000, &[100, 100], false);
+    opens(3, 1_000, &[100, 100, 100], true);
+    opens(3, 1_000, &[100, 500, 500], true);
+    opens(3, 1_000, &[100, 500, 501], false);
+    opens(3, 1_000, &[100, 500, 501, 400], true);
+    opens(3, 10_000, &[100, 5_000, 5_000], true);
+    opens(3, 200, &[100, 100, 101], false);
+    opens(1, 0, &[100], true);
+    opens(0, 1_000, &[100; 10], false);
+}
+
+#[test]
+fn while_it_is_open_no_command_is_sent_and_no_request_waits() {
+    let mut played = Played::open();
+    assert!(played.is_open());
+    assert_eq!(played.sent(), PING);
+    for _ in 0..100 {
+        let request = played.submit("a");
+        assert_eq!(played.client.outcome(request), Some(Err(Error::Down)));
+        played.client.release(request, false);
+        played.turn();
+    }
+    assert_eq!(played.sent(), "");
+}
+
+/// The server answers each probe, but too late for requests.
+#[test]
+fn a_slow_server_is_probed_ever_more_rarely_and_by_one_probe_at_a_time() {
+    let mut played = Played::open();
+    let opened = played.now;
+    assert_eq!(played.sent(), PING);
+    let mut probes = vec![played.now];
+    let mut answer_at = played.now + LATE;
+    while played.now < opened + 4 * SECOND {
+        let timer = played.client.timer().unwrap();
+        if answer_at <= timer {
+            played.wait(answer_at - played.now);
+            played.receive("+PONG\r\n");
+            assert!(!is_up(&played.turn()) && played.is_open());
+            answer_at = u64::MAX;
+        } else if played.probes() {
+            assert_eq!(answer_at, u64::MAX, "two probes at a time");
+            probes.push(played.now);
+            answer_at = played.now + LATE;
+        }
+    }
+    let distances: Vec<_> = probes.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let longest = *distances.iter().max().unwrap();
+    // 20, 40, 80 ms and so on up to 500, or down to half of each; and not before the reply.
+    assert!((6..=16).contains(&distances.len()), "{distances:?}");
+    assert!(longest > 250 * MILLISECOND && longest <= LATE + 500 * MILLISECOND, "{distances:?}");
+}
+
+#[test]
+fn a_probe_that_is_answered_in_time_closes_it_and_a_command_shows_that_the_server_is_up() {
+    let mut played = Played::open();
+    assert_eq!(played.sent(), PING);
+    played.wait(TIMEOUT - 1);
+    assert!(played.is_open());
+    played.receive("+PONG\r\n");
+    assert!(!is_up(&played.turn()) && !played.is_open());
+    played.wait(2 * SECOND);
+    assert_eq!(played.sent(), "", "there is nothing to probe");
+    let request = played.submit("a");
+    played.turn();
+    assert_eq!(played.sent_keys(), "a");
+    played.receive(FOUND);
+    assert_eq!(played.client.outcome(request), Some(Ok(())));
+    assert!(is_up(&played.turn()));
+}
+
+/// The server answers nothing any more: the connection is given up, and another one is made.
+#[test]
+fn a_silent_server_is_found_when_it_answers_again() {
+    let mut played = Played::open();
+    played.sent();
+    while !Played::is_connecting(&played.wait_for_timer()) {
+        assert!(played.now < 3 * SECOND, "it is still waited for");
+    }
+    played.accept_handshake();
+    while !played.probes() {
+        assert!(played.now < 5 * SECOND, "it is not probed");
+    }
+    played.receive("+PONG\r\n");
+    played.turn();
+    assert!(!played.is_open());
+    let request = played.submit("a");
+    played.turn();
+    assert_eq!(played.sent_keys(), "a");
+    played.receive(FOUND);
+    assert_eq!(played.client.outcome(request), Some(Ok(())));
+    assert!(is_up(&played.turn()));
+}
