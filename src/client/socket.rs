@@ -6,9 +6,10 @@ use std::ptr::{self, NonNull};
 
 use ngx::core::Status;
 use ngx::ffi::{
-    NGX_AGAIN, ngx_close_connection, ngx_connection_t, ngx_event_connect_peer, ngx_event_get_peer,
-    ngx_event_handler_pt, ngx_handle_read_event, ngx_handle_write_event, ngx_log_t,
-    ngx_peer_connection_t, ngx_post_event, ngx_posted_events, ngx_str_t, ngx_tcp_nodelay,
+    NGX_AGAIN, ngx_close_connection, ngx_connection_log_error_e_NGX_ERROR_INFO, ngx_connection_t,
+    ngx_event_connect_peer, ngx_event_get_peer, ngx_event_handler_pt, ngx_handle_read_event,
+    ngx_handle_write_event, ngx_log_t, ngx_peer_connection_t, ngx_post_event, ngx_posted_events,
+    ngx_str_t, ngx_tcp_nodelay,
 };
 
 use rate_limit_core::client::Target;
@@ -53,6 +54,8 @@ impl Socket {
             peer.name = &mut name;
             peer.get = Some(ngx_event_get_peer);
             peer.log = log;
+            // What fails is logged once for all workers, and why.
+            peer.set_log_error(ngx_connection_log_error_e_NGX_ERROR_INFO);
             let status = Status(ngx_event_connect_peer(&mut peer));
             let error = io::Error::last_os_error();
             let connection = match NonNull::new(peer.connection) {
