@@ -16,7 +16,7 @@ pub const SLOTS: u16 = 16384;
 
 /// After a start a master takes no writes for two seconds, whatever the configuration says; and
 /// then an election may be under way.
-const CLUSTER_PATIENCE: Duration = Duration::from_secs(20);
+const CLUSTER_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A cluster that is being put together.
 #[derive(Clone)]

@@ -367,7 +367,7 @@ mod tests {
     /// Sends `bytes`, and returns what comes back until the end.
     fn send(fake: &Fake, bytes: &str) -> io::Result<String> {
         let mut stream = connect(fake);
-        stream.set_read_timeout(Some(Duration::from_millis(100)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
         stream.write_all(bytes.as_bytes())?;
         let mut text = String::new();
         stream.read_to_string(&mut text).map(|_| text)
@@ -425,7 +425,7 @@ mod tests {
         let moved = |to: &Fake| format!("-MOVED 7 :{}\r\n", to.port());
         let heard = |fake, bytes: String, length| {
             let mut stream = connect(fake);
-            stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
             stream.write_all(bytes.as_bytes()).unwrap();
             let mut text = vec![0; length];
             stream.read_exact(&mut text).unwrap();

@@ -4,11 +4,10 @@ use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::conf::{Conf, Site};
+use crate::conf::{Conf, PORTS, Site};
 use crate::http::{Http, Response};
 use crate::journal::Journal;
-use crate::load::run;
-use crate::process::Process;
+use crate::process::{Process, kill};
 use crate::{PATIENCE, wait_until};
 
 /// What an error log must not hold after a test.
@@ -97,10 +96,24 @@ impl Nginx {
     /// Runs `send` while the only worker is stopped: what it sends arrives in one turn of the event
     /// loop.
     pub fn in_one_turn(&self, send: impl FnOnce()) {
-        let worker = self.worker_pids()[0].to_string();
-        run("kill", &["-STOP", &worker]);
+        let worker = self.worker_pids()[0];
+        kill(worker as i32, libc::SIGSTOP);
+        wait_until(PATIENCE, || state(worker) == Some('T'), "a worker that is stopped");
         send();
-        run("kill", &["-CONT", &worker]);
+        kill(worker as i32, libc::SIGCONT);
+    }
+
+    /// Waits until so many requests are being processed, and so many others have been sent in part. It
+    /// needs [`Conf::status`].
+    pub fn wait_for_requests(&self, processed: usize, in_part: usize) {
+        // The one that asks counts as well.
+        let expected = format!("Reading: {in_part} Writing: {} ", processed + 1);
+        let arrived = || Http::connect(self.status_addr()).get("/").text().contains(&expected);
+        wait_until(PATIENCE, arrived, "requests that nginx processes");
+    }
+
+    fn status_addr(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.site.ports[PORTS - 1]).into()
     }
 
     /// Tells the master to reload its configuration and waits until only new workers serve. The
@@ -279,6 +292,12 @@ fn children(parent: u32) -> Vec<u32> {
 fn parent_of(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+}
+
+/// The state of a process, such as `S` or `T`.
+fn state(pid: u32) -> Option<char> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("State:"))?.trim().chars().next()
 }
 
 /// What a process calls itself.

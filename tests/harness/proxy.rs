@@ -219,7 +219,7 @@ mod tests {
 
     fn connect(proxy: &Proxy) -> TcpStream {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).unwrap();
-        stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
         stream
     }
 

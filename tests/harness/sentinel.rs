@@ -12,7 +12,7 @@ use crate::wait_until;
 pub const MASTER_NAME: &str = "mymaster";
 
 /// A failover may have to be tried again.
-const SENTINEL_PATIENCE: Duration = Duration::from_secs(20);
+const SENTINEL_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How much later than the one before it a sentinel takes a server for dead.
 const STAGGER: Duration = Duration::from_millis(300);

@@ -217,20 +217,20 @@ fn waiting_as_long_as_told_is_enough() {
 #[test]
 fn an_interval_brings_all_of_its_tokens_at_once() {
     let redis = Redis::start();
-    let line = "rate_limit_redis a rate=3r/2s capacity=7 refill=interval";
+    let line = "rate_limit_redis a rate=3r/4s capacity=7 refill=interval";
     let nginx = Conf::new()
         .redis(&redis)
         .server(&format!("location / {{ {line}; }} location /quota {{ {line} cost=0; }}"))
         .start_connected(&redis);
     let start = Instant::now();
     (0..7).for_each(|n| assert_eq!(nginx.get("/").status, 200, "{n}"));
-    assert!(start.elapsed() < Duration::from_secs(2), "this machine is too busy");
+    assert!(start.elapsed() < Duration::from_secs(4), "this machine is too busy");
     let mut seen = BTreeSet::new();
     let full = || seen.insert(remaining(&nginx.get("/quota"))) && seen.contains(&7);
     wait_until(PATIENCE, full, "a full bucket");
     let passed = start.elapsed();
     assert_eq!(Vec::from_iter(seen), [0, 3, 6, 7]);
-    assert!(passed >= Duration::from_millis(5_900), "full after {passed:?}");
+    assert!(passed >= Duration::from_millis(11_900), "full after {passed:?}");
 }
 
 /// Two machines of two workers ask for all they can get, for about so long, at every path, and

@@ -11,7 +11,8 @@ fn limited(url: &str) -> Conf {
     Conf::new()
         .decisions()
         .set("redis", url)
-        .http("rate_limit_redis_pass {redis};\nrate_limit_redis_on_error closed;")
+        .http("rate_limit_redis_store redis { server {redis}; connect_timeout 30s; }")
+        .http("rate_limit_redis_pass redis;\nrate_limit_redis_on_error closed;")
         .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=1000; }")
 }
 
@@ -21,7 +22,7 @@ fn is_not_blamed(nginx: &Nginx) {
     assert!(lines.iter().all(|line| line.contains("is too short")), "{lines:#?}");
 }
 
-/// A compressed download takes the worker for longer than requests may wait: the reply is in the socket
+/// Compressed downloads take the worker for longer than requests may wait: the reply is in the socket
 /// when it looks at its timers.
 #[test]
 fn a_worker_that_compresses() {
@@ -30,25 +31,31 @@ fn a_worker_that_compresses() {
         (0..200_000u32).map(|n| format!("{} ", n.wrapping_mul(2_654_435_761) % 1_000)).collect();
     let redis = Redis::start();
     let nginx = limited(&redis.url())
-        .http("gzip_types text/plain;\ngzip_comp_level 9;")
+        .http("rate_limit_redis_timeout 500ms;\ngzip_types text/plain;\ngzip_comp_level 9;")
         .server(
             "location /big { gzip on; }\nlocation = /metrics { rate_limit_redis_metrics json; }",
         )
         .file("html/big/text.txt", &text)
         .start();
-    let (mut limited, mut first, mut second) = (nginx.http(), nginx.http(), nginx.http());
+    let mut limited = nginx.http();
+    let [mut first, mut second] = [(); 2].map(|()| [(); 12].map(|()| nginx.http()));
+    for http in first.iter_mut().chain(&mut second) {
+        assert_eq!(http.get("/?k=other").decision(), "PASSED redis");
+    }
     assert_eq!(limited.get("/?k=a").decision(), "PASSED redis");
-    let zipped = [("Accept-Encoding", "gzip")];
-    for round in 0..15 {
+    let download =
+        |http: &mut Http| http.send("GET", "/big/text.txt", &[("Accept-Encoding", "gzip")]);
+    for round in 0..2 {
         nginx.in_one_turn(|| {
             limited.send("GET", "/?k=a", &[]);
-            first.send("GET", "/big/text.txt", &zipped);
+            first.iter_mut().for_each(download);
         });
-        // It comes while the worker compresses, and so in the turn after the command was sent.
-        second.send("GET", "/big/text.txt", &zipped);
+        // They come while the worker compresses, and so in the turn after the command was sent.
+        second.iter_mut().for_each(download);
         assert_eq!(limited.read_response().decision(), "PASSED redis", "round {round}");
-        let control = [first.read_response().status, second.read_response().status];
-        assert_eq!(control, [200; 2], "round {round}");
+        for control in first.iter_mut().chain(&mut second) {
+            assert_eq!(control.read_response().status, 200, "round {round}");
+        }
     }
     is_not_blamed(&nginx);
     let page = nginx.get("/metrics").text().to_owned();
@@ -70,12 +77,12 @@ fn long_lags(page: &str) -> u64 {
 #[test]
 fn a_worker_that_was_stopped() {
     let mut redis = Redis::start();
-    let nginx = limited(&redis.url()).http("rate_limit_redis_timeout 500ms;").start();
+    let nginx = limited(&redis.url()).http("rate_limit_redis_timeout 2s;").start();
     let mut clients: Vec<Http> = (0..5).map(|_| nginx.http()).collect();
     for http in &mut clients {
         assert_eq!(http.get("/?k=a").decision(), "PASSED redis");
     }
-    for round in 0..3 {
+    for round in 0..2 {
         redis.stop_signal();
         for (number, http) in clients.iter_mut().enumerate() {
             http.send("GET", &format!("/?k={number}"), &[]);
@@ -83,7 +90,7 @@ fn a_worker_that_was_stopped() {
         sleep(Duration::from_millis(100));
         nginx.in_one_turn(|| {
             redis.cont();
-            sleep(Duration::from_millis(700));
+            sleep(Duration::from_millis(2_500));
         });
         for http in &mut clients {
             assert_eq!(http.read_response().decision(), "PASSED redis", "round {round}");
@@ -97,7 +104,7 @@ fn a_worker_that_was_stopped() {
 #[test]
 fn a_machine_that_was_away() {
     let mut redis = Redis::start();
-    let nginx = limited(&redis.url()).http("rate_limit_redis_timeout 300ms;").start();
+    let nginx = limited(&redis.url()).http("rate_limit_redis_timeout 1s;").start();
     let mut clients: Vec<Http> = (0..5).map(|_| nginx.http()).collect();
     for http in &mut clients {
         assert_eq!(http.get("/?k=a").decision(), "PASSED redis");
@@ -107,7 +114,7 @@ fn a_machine_that_was_away() {
         http.send("GET", &format!("/?k={number}"), &[]);
     }
     sleep(Duration::from_millis(50));
-    nginx.in_one_turn(|| sleep(Duration::from_millis(1_500)));
+    nginx.in_one_turn(|| sleep(Duration::from_secs(3)));
     redis.cont();
     for http in &mut clients {
         // One whose command was not sent before is decided.
@@ -164,8 +171,9 @@ fn a_location_that_is_too_impatient() {
         .start();
     let mut http = nginx.http();
     assert_eq!(http.get("/?k=a").decision(), "PASSED redis");
-    proxy.set(Mode::Far(Duration::from_millis(50)));
-    for round in 0..8 {
+    // Farther than a busy machine may be late.
+    proxy.set(Mode::Far(Duration::from_millis(400)));
+    for round in 0..4 {
         let path = format!("/impatient?k={round}");
         assert_eq!(http.get(&path).decision(), "ERROR_REJECTED none", "round {round}");
         assert_eq!(http.get("/?k=a").decision(), "PASSED redis", "round {round}");
@@ -184,7 +192,7 @@ fn a_cached_rejection_over_a_slow_path() {
         .decisions()
         .set("redis", proxy.url())
         .http("rate_limit_redis_pass {redis};\nrate_limit_redis_timeout 10s;")
-        .server("location / { rate_limit_redis $arg_k algorithm=gcra rate=1r/3s; }")
+        .server("location / { rate_limit_redis $arg_k algorithm=gcra rate=1r/6s; }")
         .start();
     let (mut http, mut other) = (nginx.http(), nginx.http());
     assert_eq!(http.get("/?k=warm").decision(), "PASSED redis");

@@ -57,13 +57,13 @@ fn says_json(response: &Response) {
 
 #[test]
 fn json() {
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     says_json(&spent(&redis, "rate_limit_redis_body json;").get("/"));
 }
 
 #[test]
 fn as_a_problem() {
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let nginx = spent(&redis, "rate_limit_redis_body problem;");
     let response = nginx.get("/");
     says(&response, 429, "application/problem+json", &problem(429, "\"per_ip\""));
@@ -72,11 +72,11 @@ fn as_a_problem() {
 
 #[test]
 fn html() {
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let default = spent(&redis, "").get("/");
     assert_eq!((default.status, default.header("Content-Type")), (429, Some("text/html")));
     assert!(default.text().contains("<h1>429 Too Many Requests</h1>"), "{}", default.text());
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let chosen = spent(&redis, "rate_limit_redis_body html;").get("/");
     assert_eq!((chosen.status, chosen.text()), (429, default.text()));
 }
@@ -84,7 +84,7 @@ fn html() {
 #[test]
 fn what_passes_is_left_alone() {
     for body in ["json", "problem"] {
-        let redis = Redis::start();
+        let redis = Redis::start_with_stopped_clock();
         let nginx = once(&redis, &format!("rate_limit_redis_body {body};")).start_connected(&redis);
         let response = nginx.get("/index.html");
         assert_eq!((response.status, response.text()), (200, "hello\n"));
@@ -93,7 +93,7 @@ fn what_passes_is_left_alone() {
 
 #[test]
 fn of_a_cost_that_can_never_pass() {
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let line = "rate_limit_redis a name=per_ip rate=1r/10s cost=$arg_cost; rate_limit_redis_body";
     let nginx = Conf::new()
         .redis(&redis)
@@ -112,7 +112,7 @@ fn of_a_cost_that_can_never_pass() {
 
 #[test]
 fn of_several_limits() {
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let limits =
         "rate_limit_redis a name=short rate=1r/1h; rate_limit_redis a name=wide rate=9r/1d;
          rate_limit_redis a name=long rate=1r/1d algorithm=gcra;";
@@ -146,7 +146,7 @@ fn expected(body: &str, status: u16) -> (&'static str, String) {
 #[test]
 fn with_other_statuses() {
     for body in BODIES {
-        let redis = Redis::start();
+        let redis = Redis::start_with_stopped_clock();
         let statuses = [400, 401, 403, 404, 405, 413, 418, 451, 494, 500, 503, 504, 599];
         let mut conf = once(&redis, &format!("rate_limit_redis_body {body};"));
         for status in statuses {
@@ -168,7 +168,7 @@ fn with_other_statuses() {
 #[test]
 fn with_statuses_that_close_there_is_none() {
     for (body, status) in BODIES.into_iter().flat_map(|body| [408, 444, 499].map(|s| (body, s))) {
-        let redis = Redis::start();
+        let redis = Redis::start_with_stopped_clock();
         let snippet = format!("rate_limit_redis_body {body}; rate_limit_redis_status {status};");
         let nginx = spent(&redis, &snippet);
         let mut http = nginx.http();
@@ -236,7 +236,7 @@ fn an_error_page_wins() {
             ("rate_limit_redis_status 403; error_page 403 /slow.txt;", 403, "slow down\n"),
         ];
         for (snippet, status, text) in table {
-            let redis = Redis::start();
+            let redis = Redis::start_with_stopped_clock();
             let conf = once(&redis, &format!("rate_limit_redis_body {body}; {snippet}"))
                 .server("location @slow { return 418 named; }");
             let response = spent_of(conf, &redis).get("/");
@@ -244,13 +244,13 @@ fn an_error_page_wins() {
             assert_eq!((quota(&response), retry_after(&response)), ([1, 0, 10], 10));
         }
         // One that leads elsewhere, and one that is inherited.
-        let redis = Redis::start();
+        let redis = Redis::start_with_stopped_clock();
         let snippet = "error_page 429 http://example.com/slow;";
         let nginx = spent(&redis, &format!("rate_limit_redis_body {body}; {snippet}"));
         let response = nginx.get("/");
         assert_eq!(response.status, 302);
         assert_eq!(response.header("Location"), Some("http://example.com/slow"));
-        let redis = Redis::start();
+        let redis = Redis::start_with_stopped_clock();
         let conf = once(&redis, &format!("rate_limit_redis_body {body};"))
             .http("error_page 429 /slow.txt;");
         let response = spent_of(conf, &redis).get("/");
@@ -266,7 +266,7 @@ fn an_error_page_for_another_status_does_not() {
             ("rate_limit_redis_status 403; error_page 429 /slow.txt;", 403),
         ];
         for (snippet, status) in table {
-            let redis = Redis::start();
+            let redis = Redis::start_with_stopped_clock();
             let nginx = spent(&redis, &format!("rate_limit_redis_body {body}; {snippet}"));
             let (kind, text) = expected(body, status);
             says(&nginx.get("/"), status, kind, &text);
@@ -276,7 +276,7 @@ fn an_error_page_for_another_status_does_not() {
 
 #[test]
 fn upstream_errors_are_left_alone() {
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)
         .http("server { listen 127.0.0.1:{port2}; return 429 busy; }")
@@ -291,7 +291,7 @@ fn upstream_errors_are_left_alone() {
 #[test]
 fn of_head() {
     for body in BODIES {
-        let redis = Redis::start();
+        let redis = Redis::start_with_stopped_clock();
         let nginx = spent(&redis, &format!("rate_limit_redis_body {body};"));
         let (kind, text) = expected(body, 429);
         let mut http = nginx.http();
@@ -309,7 +309,7 @@ fn of_head() {
 
 #[test]
 fn in_http_1_0() {
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let nginx = spent(&redis, "rate_limit_redis_body json;");
     let mut http = nginx.http();
     http.send_raw(b"GET / HTTP/1.0\r\n\r\n");
@@ -336,7 +336,7 @@ fn in_http_1_0() {
 
 #[test]
 fn on_a_connection_that_is_kept() {
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let nginx = spent(&redis, "rate_limit_redis_body json;");
     let mut http = nginx.http();
     for _ in 0..3 {
@@ -362,7 +362,7 @@ fn on_a_connection_that_is_kept() {
 
 #[test]
 fn before_a_body_that_comes_late() {
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let nginx = spent(&redis, "rate_limit_redis_body problem;");
     let (kind, text) = expected("problem", 429);
     let mut http = nginx.http();
@@ -380,7 +380,7 @@ fn before_a_body_that_comes_late() {
 #[test]
 fn in_http_2() {
     for body in BODIES {
-        let redis = Redis::start();
+        let redis = Redis::start_with_stopped_clock();
         let conf = once(&redis, &format!("rate_limit_redis_body {body};")).http2();
         let nginx = spent_of(conf.file("long.txt", &"x".repeat(100_000)), &redis);
         let (kind, text) = expected(body, 429);
@@ -410,7 +410,7 @@ fn in_http_2() {
 
 #[test]
 fn inheritance() {
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)
         .http("rate_limit_redis_body json;")
@@ -434,7 +434,7 @@ fn inheritance() {
 #[test]
 fn where_an_error_page_leads_to() {
     // An error page is not replaced by another, so the body is that of the module.
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)
         .server("error_page 404 /page;")
@@ -451,7 +451,7 @@ fn where_an_error_page_leads_to() {
 fn an_error_page_that_nginx_does_not_go_to() {
     // It goes from one error page to another only with recursive_error_pages.
     for (recursive, body) in [("off", JSON), ("on", "slow down\n")] {
-        let redis = Redis::start();
+        let redis = Redis::start_with_stopped_clock();
         let nginx = Conf::new()
             .redis(&redis)
             .server(&format!("recursive_error_pages {recursive};"))
@@ -471,7 +471,7 @@ fn an_error_page_that_nginx_does_not_go_to() {
 #[test]
 fn gzip_may_pack_them() {
     for body in BODIES {
-        let redis = Redis::start();
+        let redis = Redis::start_with_stopped_clock();
         let gzip = "gzip on; gzip_min_length 1;
             gzip_types application/json application/problem+json;";
         // Of errors gzip packs only 403 and 404.
@@ -496,7 +496,7 @@ fn gzip_may_pack_them() {
         assert_eq!(response.header("Content-Encoding"), Some("gzip"));
     }
     // And where it does not, it is not in the way.
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let gzip = "gzip on; gzip_min_length 1; gzip_types application/json;";
     let nginx = spent(&redis, &format!("rate_limit_redis_body json; {gzip}"));
     let mut http = nginx.http();
@@ -506,7 +506,7 @@ fn gzip_may_pack_them() {
 
 #[test]
 fn with_fields_of_the_administrator() {
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let add = "add_header X-Own $rate_limit_redis_name always; charset utf-8; etag on;";
     let response = spent(&redis, &format!("rate_limit_redis_body json; {add}")).get("/");
     assert_eq!(response.header("X-Own"), Some("per_ip"));
@@ -517,7 +517,7 @@ fn with_fields_of_the_administrator() {
 #[test]
 fn nobody_is_invited_to_send_a_body() {
     for body in BODIES {
-        let redis = Redis::start();
+        let redis = Redis::start_with_stopped_clock();
         let nginx = spent_of(once(&redis, &format!("rate_limit_redis_body {body};")), &redis);
         let mut http = nginx.http();
         http.send("POST", "/", &[("Expect", "100-continue"), ("Content-Length", "5")]);

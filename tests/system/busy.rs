@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
-use harness::{Act, Command, Conf, Fake, Http, Nginx, Redis, wait_until};
+use harness::{Act, Command, Conf, Fake, Http, Nginx, PATIENCE, Redis, wait_until};
 
 /// 30 at once, and then none for long.
 fn limited(url: &str) -> Nginx {
     let nginx = Conf::new()
         .decisions()
-        .set("redis", url)
-        .http("rate_limit_redis_pass {redis};\nrate_limit_redis_timeout 5s;")
+        .store(url)
+        .status()
         .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=30 cost=$c; }")
         .http("map $arg_cost $c { '' 1; default $arg_cost; }")
         .start();
@@ -32,7 +32,7 @@ fn send(clients: &mut [Http], path: &str) {
     clients.iter_mut().for_each(|http| http.send("GET", path, &[]));
 }
 
-/// They ask one after the other, each in a turn of its own.
+/// They ask one after the other, mostly in a turn of their own each.
 fn send_in_turns(clients: &mut [Http], path: &str) {
     for http in clients {
         http.send("GET", path, &[]);
@@ -52,6 +52,7 @@ fn who_comes_while_it_is_asked_waits_and_is_asked_with_the_others() {
     let before = redis.calls("evalsha");
     redis.stop_signal();
     nginx.in_one_turn(|| send(&mut first, "/?k=busy"));
+    nginx.wait_for_requests(first.len(), 0);
     // Also in one turn: they share a command, whether it is held until the reply or, on a slow machine,
     // sent before.
     nginx.in_one_turn(|| send(&mut later, "/?k=busy"));
@@ -66,20 +67,6 @@ fn who_comes_while_it_is_asked_waits_and_is_asked_with_the_others() {
     assert_eq!(redis.calls("evalsha") - before, 2);
 }
 
-/// A key about which only single requests are on their way is asked at once.
-#[test]
-fn single_requests_do_not_wait_for_each_other() {
-    let mut redis = Redis::start();
-    let nginx = limited(&redis.url());
-    let mut all = clients(&nginx, 5);
-    let before = redis.calls("evalsha");
-    redis.stop_signal();
-    send_in_turns(&mut all, "/?k=quiet");
-    redis.cont();
-    assert_eq!(decisions(&mut all), ["PASSED redis"; 5]);
-    assert_eq!(redis.calls("evalsha") - before, 5);
-}
-
 #[test]
 fn another_cost_is_another_question() {
     let mut redis = Redis::start();
@@ -87,6 +74,7 @@ fn another_cost_is_another_question() {
     let (mut first, mut others) = (clients(&nginx, 2), clients(&nginx, 3));
     redis.stop_signal();
     nginx.in_one_turn(|| send(&mut first, "/?k=costs"));
+    nginx.wait_for_requests(first.len(), 0);
     for (http, cost) in others.iter_mut().zip([1, 27, 1]) {
         http.send("GET", &format!("/?k=costs&cost={cost}"), &[]);
         sleep(Duration::from_millis(2));
@@ -123,10 +111,11 @@ fn clients_leave() {
         redis.stop_signal();
         nginx.in_one_turn(|| send(&mut all[..6], &path));
         send_in_turns(&mut all[6..], &path);
+        nginx.wait_for_requests(all.len(), 0);
         let (gone, mut stay): (Vec<_>, Vec<_>) =
             all.into_iter().enumerate().partition(|(number, _)| leaves(*number));
         drop(gone);
-        sleep(Duration::from_millis(20));
+        nginx.wait_for_requests(stay.len(), 0);
         redis.cont();
         for (number, http) in &mut stay {
             let said = http.read_response();
@@ -144,7 +133,7 @@ fn fails_once(act: Act) -> Fake {
     let asked = AtomicUsize::new(0);
     Fake::start(move |command: &Command| match command.key() {
         Some("busy") if asked.fetch_add(1, Ordering::Relaxed) == 0 => {
-            Act::After(Duration::from_millis(300), act.clone().into())
+            Act::After(Duration::from_secs(1), act.clone().into())
         }
         _ => Act::Usual,
     })
@@ -158,12 +147,13 @@ fn redis_ends_meanwhile() {
     redis.stop_signal();
     nginx.in_one_turn(|| send(&mut first, "/?k=busy"));
     send_in_turns(&mut later, "/?k=busy");
+    nginx.wait_for_requests(first.len() + later.len(), 0);
     redis.kill9();
     assert_eq!(decisions(&mut first), ["ERROR_PASSED none"; 10]);
     assert_eq!(decisions(&mut later), ["ERROR_PASSED none"; 20]);
     redis.restart();
     let decided = || first[0].get("/?k=busy").decision() == "PASSED redis";
-    wait_until(Duration::from_secs(5), decided, "decisions by Redis");
+    wait_until(PATIENCE, decided, "decisions by Redis");
 }
 
 /// The script is gone: all who were asked are asked once more, by its source.
@@ -173,6 +163,7 @@ fn the_script_is_gone() {
     let nginx = limited(&fake.url());
     let (mut first, mut later) = (clients(&nginx, 10), clients(&nginx, 20));
     nginx.in_one_turn(|| send(&mut first, "/?k=busy"));
+    nginx.wait_for_requests(first.len(), 0);
     nginx.in_one_turn(|| send(&mut later, "/?k=busy"));
     assert_eq!(decisions(&mut first), ["PASSED redis"; 10]);
     assert_eq!(decisions(&mut later), ["PASSED redis"; 20]);
@@ -186,6 +177,7 @@ fn an_error_is_for_those_who_were_asked() {
     nginx.allow_log("for once");
     let (mut first, mut later) = (clients(&nginx, 10), clients(&nginx, 20));
     nginx.in_one_turn(|| send(&mut first, "/?k=busy"));
+    nginx.wait_for_requests(first.len(), 0);
     nginx.in_one_turn(|| send(&mut later, "/?k=busy"));
     assert_eq!(decisions(&mut first), ["ERROR_PASSED none"; 10]);
     assert_eq!(decisions(&mut later), ["PASSED redis"; 20]);
@@ -198,7 +190,7 @@ fn who_waits_times_out() {
     let nginx = Conf::new()
         .decisions()
         .redis(&redis)
-        .server("rate_limit_redis_timeout 200ms;")
+        .server("rate_limit_redis_timeout 1s;")
         .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=30; }")
         .start();
     assert_eq!(nginx.get("/?k=busy").decision(), "PASSED redis");
@@ -211,5 +203,5 @@ fn who_waits_times_out() {
     assert_eq!(decisions(&mut later), ["ERROR_PASSED none"; 3]);
     redis.cont();
     let decided = || first[0].get("/?k=busy").decision() == "PASSED redis";
-    wait_until(Duration::from_secs(5), decided, "decisions by Redis");
+    wait_until(PATIENCE, decided, "decisions by Redis");
 }

@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 
 use harness::{Cluster, ClusterConf, Conf, Load, Nginx, PATIENCE, Tally, slot, wait_until};
 
-/// How long a promotion may go unnoticed.
-const RECOVERY: Duration = Duration::from_secs(1);
+/// Longer than a request is decided in that does not wait for its timeout of 5 s, on any machine.
+const NO_WAIT: Duration = Duration::from_millis(2_500);
 
 fn limited(seeds: &[String], lines: &str) -> Conf {
     let servers: String = seeds.iter().map(|url| format!("server {url};\n")).collect();
     Conf::new()
-        .http(&format!("rate_limit_redis_store edge {{ {servers} cluster on; {lines} }}"))
-        .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 1s;")
+        .http(&format!(
+            "rate_limit_redis_store edge {{ {servers} cluster on; connect_timeout 30s; {lines} }}"
+        ))
+        .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 5s;")
         .http("rate_limit_redis_on_error closed; rate_limit_redis_deny_cache off;")
         .decisions()
         .journal()
@@ -289,34 +291,29 @@ fn a_manual_failover_under_load_goes_unnoticed() {
 fn replaced(gone: impl FnOnce(&mut Cluster)) {
     // Most masters must be there to agree.
     let mut cluster = ClusterConf::new(3, 1)
-        .node_timeout(Duration::from_millis(500))
+        .node_timeout(Duration::from_secs(2))
         .line("cluster-require-full-coverage no")
         .start();
     let nginx = limited(&cluster.urls(), "")
         .workers(2)
-        .server("rate_limit_redis_on_error open; rate_limit_redis_timeout 200ms;")
+        .server("rate_limit_redis_on_error open; rate_limit_redis_timeout 1s;")
         .start();
     let path = |node| format!("/many?k={}", key_at(&cluster, "many", node));
     let (lost, kept) = (path(0), path(1));
     let loads = [&lost, &kept].map(|path| Load::start(nginx.addr(), path, 2));
-    sleep(Duration::from_millis(300));
+    wait_until(PATIENCE, || nginx.journal().count("PASSED") > 100, "decisions");
     gone(&mut cluster);
     let promoted = || cluster.node(3).info("role") == "master";
     wait_until(PATIENCE, promoted, "a promotion");
-    let recovered = || {
-        let before = nginx.journal().0.len();
-        sleep(Duration::from_millis(50));
-        let after = nginx.journal().after(before);
-        after.count("PASSED") == after.0.len() && after.0.len() > 20
-    };
-    wait_until(RECOVERY, recovered, "recovery");
+    let recovered = || nginx.get(&lost).decision() == "PASSED redis";
+    wait_until(PATIENCE, recovered, "recovery");
     for tally in loads.map(Load::stop) {
         assert!(tally.failures.is_empty() && tally.of(200) == tally.total(), "{tally:?}");
     }
     let journal = nginx.journal();
-    // Nobody waits for longer than the timeout, and hardly anybody for that long.
-    let waits = [100, 99].map(|percent| journal.percentile(percent).as_millis());
-    assert!(waits[0] < 260 && waits[1] < 20, "{waits:?}");
+    // Nobody waits for much longer than the timeout, and hardly anybody for that long.
+    let waits = [100, 90].map(|percent| journal.percentile(percent).as_millis());
+    assert!(waits[0] < 2_500 && waits[1] < 500, "{waits:?}");
     let undecided = journal.0.iter().filter(|entry| entry.decision != "PASSED");
     let others = undecided.filter(|entry| entry.uri != lost).count();
     assert_eq!(others, 0, "requests of another master were not decided");
@@ -355,11 +352,11 @@ fn a_slot_without_a_node_hurts_its_own_keys_only() {
     for _ in 0..50 {
         let start = Instant::now();
         assert_eq!(http.get(&format!("/?k={lost}")).decision(), "ERROR_REJECTED none");
-        assert!(start.elapsed() < Duration::from_millis(250), "{:?}", start.elapsed());
+        assert!(start.elapsed() < NO_WAIT, "{:?}", start.elapsed());
     }
     cluster.add_slot(slot, 1);
     let found = || nginx.get(&format!("/?k={lost}")).decision() == "PASSED redis";
-    wait_until(RECOVERY, found, "the slot's new node");
+    wait_until(PATIENCE, found, "the slot's new node");
     nginx.wait_for_error_log("cluster \"edge\": every slot has a node again");
     assert!((2..=3).contains(&told(&nginx).len()), "{:#?}", told(&nginx));
 }
@@ -394,7 +391,7 @@ fn what_is_given_back_where_nothing_is_decided() {
 #[test]
 fn a_client_leaves_between_two_answers() {
     let mut cluster = steady(2, 0);
-    let nginx = limited(&cluster.urls(), "").start();
+    let nginx = limited(&cluster.urls(), "").status().start();
     let (a, b) = (key_at(&cluster, "a", 0), key_at(&cluster, "b", 1));
     let path = format!("/two?a={a}&b={b}");
     assert_eq!(nginx.get(&path).decision(), "PASSED redis");
@@ -402,7 +399,9 @@ fn a_client_leaves_between_two_answers() {
     for _ in 0..20 {
         let mut http = nginx.http();
         http.send("GET", &path, &[]);
-        sleep(Duration::from_millis(2));
+        nginx.wait_for_requests(1, 0);
+        drop(http);
+        nginx.wait_for_requests(0, 0);
     }
     let left_alone = || nginx.access_log().matches("\" 499 ").count() == 20;
     wait_until(PATIENCE, left_alone, "requests that were left");
@@ -442,7 +441,7 @@ fn reload_under_load() {
 #[test]
 fn quit_while_requests_wait() {
     let mut cluster = steady(2, 0);
-    let mut nginx = limited(&cluster.urls(), "").start();
+    let mut nginx = limited(&cluster.urls(), "").status().start();
     let paths = [0, 1].map(|node| format!("/?k={}", key_at(&cluster, "default", node)));
     assert_eq!(paths.each_ref().map(|path| left(&nginx, path)), [9, 9]);
     cluster.stop_signal(1);
@@ -451,13 +450,12 @@ fn quit_while_requests_wait() {
         http.send("GET", path, &[]);
         http
     });
-    sleep(Duration::from_millis(50));
+    assert_eq!(waiting[0].read_response().decision(), "PASSED redis");
+    nginx.wait_for_requests(1, 0);
     nginx.signal(libc::SIGQUIT);
-    sleep(Duration::from_millis(100));
+    nginx.wait_for_error_log("gracefully shutting down");
     cluster.cont(1);
-    for http in &mut waiting {
-        assert_eq!(http.read_response().decision(), "PASSED redis");
-    }
+    assert_eq!(waiting[1].read_response().decision(), "PASSED redis");
     nginx.quit();
     assert_eq!(told(&nginx), Vec::<String>::new());
 }
@@ -478,8 +476,9 @@ fn without_a_master_process() {
 fn what_a_refund_may_end_is_not_cached() {
     let cluster = steady(2, 0);
     let nginx = Conf::new()
-        .http(&format!("rate_limit_redis_store edge {{ server {}; cluster on; }}", cluster.urls()[0]))
-        .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 1s;")
+        .http(&format!("rate_limit_redis_store edge {{ server {}; cluster on;", cluster.urls()[0]))
+        .http("connect_timeout 30s; }")
+        .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 5s;")
         .decisions()
         .server("location /both { rate_limit_redis $arg_k name=shared rate=1r/h;")
         .server("rate_limit_redis $arg_k name=other rate=1r/h; try_files /index.html =404; }")

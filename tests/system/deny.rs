@@ -60,8 +60,8 @@ fn known_of(decisions: &[String]) -> usize {
 fn all_of_many_clients_are_known() {
     let redis = Redis::start();
     let nginx = limited(&redis).start_connected(&redis);
-    let known = known_of(&asked_again(&nginx, 1_000, 1_000));
-    assert!(known >= 995, "{known} of 1000");
+    let known = known_of(&asked_again(&nginx, 1_000, 200));
+    assert!(known >= 198, "{known} of 200");
 }
 
 #[test]
@@ -81,8 +81,8 @@ fn a_key_that_was_deleted_is_noticed() {
     let client = ["a".to_owned()];
     let mut http = nginx.http();
     assert_eq!(ask(&mut http, &client), [PASSED]);
-    assert_eq!(ask(&mut http, &client), [REJECTED]);
     let rejected = Instant::now();
+    assert_eq!(ask(&mut http, &client), [REJECTED]);
     assert_eq!(redis.ask::<u64>(&["DEL", "rl:default:a"]), 1);
     wait_until(PATIENCE, || ask(&mut http, &client) == [PASSED], "the client to pass");
     assert!(rejected.elapsed() > LONGEST / 2, "it was not known");

@@ -6,7 +6,7 @@ use harness::{Conf, Redis, Response};
 
 use crate::seen::{StartConnected as _, keys, quota, retry_after, tells_nothing, tokens};
 
-const AT_ONCE: Duration = Duration::from_secs(2);
+const AT_ONCE: Duration = Duration::from_secs(60);
 
 /// A server that tells how each request was decided.
 fn conf(redis: &Redis) -> Conf {

@@ -10,64 +10,100 @@ fn limited(redis: &Redis, limit: &str) -> Conf {
         .redis(redis)
         .http("rate_limit_redis_log_level info;")
         .server(&format!("location / {{ rate_limit_redis shared {limit}; }}"))
+        .server(&format!("location /cost {{ rate_limit_redis shared {limit} cost=$arg_cost;"))
+        .server("try_files /index.html =404; }")
+        .server(&format!("location /quota {{ rate_limit_redis shared {limit} cost=0;"))
+        .server("try_files /index.html =404; }")
 }
 
-/// Two nginx of two workers each ask for all they can get of one key, for some seconds, and get at
-/// least `share` of it, and no more.
+/// Two nginx of two workers each request all they can get of one key, for some seconds, and get no more
+/// than there is.
 #[track_caller]
-fn holds(limit: &str, capacity: f64, per_second: f64, share: f64) {
+fn holds(limit: &str, capacity: f64, per_second: f64) {
     let redis = Redis::start();
-    let conf = limited(&redis, limit).workers(2);
-    let machines = [conf.start(), conf.start()];
+    let flooded = Flooded::new(&redis, limit, 1);
+    let most = capacity + per_second * flooded.longest.as_secs_f64();
+    let told = format!("{flooded:?}: {most:.1} at most");
+    assert!(flooded.passed as f64 <= most, "too many: {told}");
+    assert!(flooded.passed as f64 >= capacity, "too few: {told}");
+}
 
-    let start = Instant::now();
-    let loads = machines.each_ref().map(|nginx| Load::start(nginx.addr(), "/", 6));
-    sleep(Duration::from_secs(3));
-    let tallies = loads.map(Load::stop);
-    let most = capacity + per_second * start.elapsed().as_secs_f64();
+/// As above. What they have not got is still there: nothing is lost, as the bucket is never full after the
+/// first request, which takes most of it.
+#[track_caller]
+fn holds_exactly(limit: &str, capacity: f64, per_second: f64) {
+    let redis = Redis::start();
+    let flooded = Flooded::new(&redis, limit, 400);
+    let all = (flooded.passed + flooded.remaining) as f64;
+    let [least, most] =
+        [flooded.shortest, flooded.longest].map(|time| capacity + per_second * time.as_secs_f64());
+    assert!(all <= most && all + 1.0 >= least, "{flooded:?}: {least:.1} to {most:.1}");
+}
 
-    let allowed: u64 = tallies.iter().map(|tally| tally.of(200)).sum();
-    let rejected: u64 = tallies.iter().map(|tally| tally.of(429)).sum();
-    let total: u64 = tallies.iter().map(Tally::total).sum();
-    let failures = tallies.iter().any(|tally| !tally.failures.is_empty());
-    assert!(total == allowed + rejected && !failures, "{tallies:?}");
-    assert!(tallies.iter().all(|tally| tally.of(200) > 0), "{tallies:?}");
-    let told = format!("{allowed} of {total} requests passed, {most:.1} should");
-    assert!(allowed as f64 <= most, "too many: {told}");
-    assert!(allowed as f64 >= most * share, "too few: {told}");
+/// What became of a flood after a first request of such a cost.
+#[derive(Debug)]
+struct Flooded {
+    passed: u64,
+    remaining: u64,
+    /// The time in which tokens came back, or less and more than that.
+    shortest: Duration,
+    longest: Duration,
+}
+
+impl Flooded {
+    #[track_caller]
+    fn new(redis: &Redis, limit: &str, first: u64) -> Self {
+        let conf = limited(redis, limit).workers(2);
+        let machines = [conf.start(), conf.start()];
+        let start = Instant::now();
+        assert_eq!(machines[0].get(&format!("/cost?cost={first}")).status, 200);
+        let charged = Instant::now();
+        let loads = machines.each_ref().map(|nginx| Load::start(nginx.addr(), "/", 6));
+        sleep(Duration::from_secs(3));
+        let tallies = loads.map(Load::stop);
+        let shortest = charged.elapsed();
+        let remaining = machines[0].get("/quota").remaining().expect("what remains");
+        let longest = start.elapsed();
+
+        let passed: u64 = tallies.iter().map(|tally| tally.of(200)).sum();
+        let rejected: u64 = tallies.iter().map(|tally| tally.of(429)).sum();
+        let total: u64 = tallies.iter().map(Tally::total).sum();
+        let failures = tallies.iter().any(|tally| !tally.failures.is_empty());
+        assert!(total == passed + rejected && !failures, "{tallies:?}");
+        assert!(tallies.iter().all(|tally| tally.of(200) > 0), "{tallies:?}");
+        Self { passed: first + passed, remaining, shortest, longest }
+    }
 }
 
 #[test]
 fn token_bucket() {
-    holds("rate=100r/s capacity=50", 50.0, 100.0, 0.98);
+    // A bucket that is not full before seconds have passed, however busy the machine is.
+    holds_exactly("rate=100r/s capacity=500", 500.0, 100.0);
 }
 
 #[test]
 fn token_bucket_at_a_high_rate() {
-    // A tenth of a second's worth: a machine that is busy for longer loses some of it.
-    holds("rate=1000r/s capacity=100", 100.0, 1000.0, 0.98);
+    holds("rate=1000r/s capacity=100", 100.0, 1000.0);
 }
 
 #[test]
 fn token_bucket_that_is_small() {
-    // What comes while a busy machine does other things for 10 ms is lost.
-    holds("rate=1000r/s capacity=10", 10.0, 1000.0, 0.5);
+    holds("rate=1000r/s capacity=10", 10.0, 1000.0);
 }
 
 #[test]
 fn gcra() {
-    holds("rate=100r/s algorithm=gcra burst=49", 50.0, 100.0, 0.98);
+    holds_exactly("rate=100r/s algorithm=gcra burst=499", 500.0, 100.0);
 }
 
 #[test]
 fn gcra_at_a_high_rate() {
-    holds("rate=1000r/s algorithm=gcra burst=99", 100.0, 1000.0, 0.98);
+    holds("rate=1000r/s algorithm=gcra burst=99", 100.0, 1000.0);
 }
 
 #[test]
 fn gcra_without_a_burst() {
-    // Each wait for the next request is lost.
-    holds("rate=100r/s algorithm=gcra", 1.0, 100.0, 0.7);
+    holds("rate=100r/s algorithm=gcra", 1.0, 100.0);
 }
 
 /// 200 requests, 20 at once, against a budget of 100.

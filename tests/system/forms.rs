@@ -210,7 +210,7 @@ fn each_and_several() {
         ("ietf ratelimit x-ratelimit-epoch", [1; 8]),
         ("off", [0; 8]),
     ];
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let nginx = with_forms(&redis, &table.map(|(forms, _)| forms)).start_connected(&redis);
     for (n, (forms, expected)) in table.into_iter().enumerate() {
         // Two that pass, and one that does not.
@@ -247,7 +247,7 @@ fn each_and_several() {
 
 #[test]
 fn the_very_text_of_ietf() {
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)
         .server("rate_limit_redis_headers ietf;")
@@ -291,7 +291,7 @@ fn all_limits(redis: &Redis) -> Conf {
 
 #[test]
 fn every_limit_is_listed_whatever_the_answer() {
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let nginx = all_limits(&redis).start_connected(&redis);
     let limits = LIMITS.map(|(_, limit)| limit);
     let mut http = nginx.http();
@@ -317,7 +317,7 @@ fn every_limit_is_listed_whatever_the_answer() {
 
 #[test]
 fn nothing_is_promised_beyond_retry_after() {
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)
         .server("rate_limit_redis_headers ietf;")
@@ -335,7 +335,7 @@ fn nothing_is_promised_beyond_retry_after() {
 
 #[test]
 fn what_is_left_can_be_spent() {
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)
         .server("rate_limit_redis_headers ietf;")
@@ -361,7 +361,7 @@ const UPSTREAM: &str = "server { listen 127.0.0.1:{port2};
 
 #[test]
 fn in_place_of_those_from_upstream() {
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let table = [
         ("x-ratelimit", [1, 1, 1, 2, 1, 1, 2, 2]),
         ("ratelimit", [2, 1, 1, 1, 1, 1, 2, 2]),
@@ -401,7 +401,7 @@ fn in_place_of_those_from_upstream() {
 
 #[test]
 fn straight_from_an_upstream() {
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)
         .http(UPSTREAM)
@@ -419,7 +419,7 @@ const ALL: &str = "rate_limit_redis_headers x-ratelimit ratelimit ietf;";
 
 #[test]
 fn in_every_version_of_http() {
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .http2()
         .redis(&redis)
@@ -450,7 +450,7 @@ fn in_every_version_of_http() {
 
 #[test]
 fn on_every_kind_of_answer() {
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)
         .server(ALL)
@@ -482,7 +482,7 @@ fn on_every_kind_of_answer() {
 
 #[test]
 fn the_location_that_decided_has_its_say() {
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)
         .server("location = /a { rate_limit_redis a name=a rate=9r/d;")
@@ -505,7 +505,7 @@ fn the_location_that_decided_has_its_say() {
 
 #[test]
 fn inheritance() {
-    let redis = Redis::start();
+    let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)
         .http("rate_limit_redis_headers ietf;")

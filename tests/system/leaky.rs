@@ -9,12 +9,13 @@ use harness::{Conf, Http, Nginx, PATIENCE, Redis, Response, h2load, run, wait_un
 
 use crate::seen::{StartConnected as _, keys, lines, quota, retry_after, tells_nothing};
 
-/// What a request may take longer than it is delayed, on a busy machine.
-const SLACK: Duration = Duration::from_millis(600);
+/// What a request may take longer than it is delayed, on a busy machine. So the rates are such that no
+/// turn comes while requests are still being sent.
+const SLACK: Duration = Duration::from_secs(2);
 /// How much earlier than computed a turn may come: nginx's clock ticks once a turn of its loop.
 const EARLY: Duration = Duration::from_millis(30);
 /// Far less than any delay that a test does not wait for.
-const AT_ONCE: Duration = Duration::from_secs(2);
+const AT_ONCE: Duration = Duration::from_secs(60);
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -123,11 +124,11 @@ fn without_a_burst_the_second_is_rejected() {
 #[test]
 fn excess_waits_for_its_turn() {
     let redis = Redis::start();
-    let nginx = leaky(&redis, "rate=4r/s burst=3").start_connected(&redis);
+    let nginx = leaky(&redis, "rate=1r/s burst=3").start_connected(&redis);
     let paths = ["/?k=a&0", "/?k=a&1", "/?k=a&2", "/?k=a&3", "/?k=a&4"];
     let received = together(&nginx, paths);
     let expected =
-        [("PASSED", 0), ("DELAYED", 250), ("DELAYED", 500), ("DELAYED", 750), ("REJECTED", 0)];
+        [("PASSED", 0), ("DELAYED", 1000), ("DELAYED", 2000), ("DELAYED", 3000), ("REJECTED", 0)];
     came(&received, &expected);
     let shown = [0, 1, 2, 3, 4].map(|n: usize| quota(&received[n].response)[..2].to_vec());
     assert_eq!(shown, [[4, 3], [4, 2], [4, 1], [4, 0], [4, 0]]);
@@ -139,28 +140,28 @@ fn excess_waits_for_its_turn() {
     assert_eq!(order, [paths[0], paths[4], paths[1], paths[2], paths[3]], "one after the other");
     for (entry, (least, most)) in logged.iter().zip([(0, 0), (0, 0), (1, 1), (2, 2), (3, 3)]) {
         // It came a little after the first one, whose turn counts.
-        let (least, most) = ((250u64 * least).saturating_sub(150), 250 * most + 600);
-        assert!(entry.time >= ms(least) && entry.time < ms(most), "{logged:#?}");
+        let (least, most) = ((1_000u64 * least).saturating_sub(800), 1_000 * most);
+        assert!(entry.time >= ms(least) && entry.time < ms(most) + SLACK, "{logged:#?}");
     }
 
     // Long after, it starts anew.
-    sleep(ms(300));
+    sleep(ms(1_100));
     assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
 }
 
 #[test]
 fn a_little_excess_waits_a_little() {
     let redis = Redis::start();
-    let nginx = leaky(&redis, "rate=1r/s burst=1").start_connected(&redis);
+    let nginx = leaky(&redis, "rate=1r/4s burst=1").start_connected(&redis);
     assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
-    sleep(ms(600));
+    sleep(ms(2_000));
     let start = Instant::now();
     assert_eq!(nginx.get("/?k=a").decision(), "DELAYED redis");
-    assert!(start.elapsed() < ms(400) + SLACK.min(ms(500)), "{:?}", start.elapsed());
+    assert!(start.elapsed() < ms(2_000) + SLACK, "{:?}", start.elapsed());
     let [line] = &nginx.logged("delaying request")[..] else { panic!("one line") };
     let excess: f64 =
         line.split_once("excess: ").unwrap().1.split(' ').next().unwrap().parse().unwrap();
-    assert!(excess > 0.05 && excess <= 0.4, "{line}");
+    assert!(excess > 0.0 && excess <= 0.5, "{line}");
 }
 
 #[test]
@@ -179,10 +180,10 @@ fn nodelay() {
 #[test]
 fn delay() {
     let redis = Redis::start();
-    let nginx = leaky(&redis, "rate=4r/s burst=4 delay=2").start_connected(&redis);
+    let nginx = leaky(&redis, "rate=1r/s burst=4 delay=2").start_connected(&redis);
     let received = together(&nginx, ["/?k=a"; 6]);
     let passed = [("PASSED", 0); 3];
-    let delayed = [("DELAYED", 250), ("DELAYED", 500), ("REJECTED", 0)];
+    let delayed = [("DELAYED", 1000), ("DELAYED", 2000), ("REJECTED", 0)];
     came(&received, &[passed, delayed].concat());
 }
 
@@ -197,33 +198,33 @@ fn delay_of_the_whole_burst_delays_nothing() {
 #[test]
 fn lines_of_one_name_may_differ_in_delay() {
     let redis = Redis::start();
-    let line = "rate_limit_redis a algorithm=leaky_bucket rate=2r/s burst=5";
+    let line = "rate_limit_redis a algorithm=leaky_bucket rate=1r/s burst=5";
     let nginx = conf(&redis)
         .server(&format!("location / {{ {line}; }} location = /index.html {{ {line} nodelay; }}"))
         .file("html/other", "")
         .start_connected(&redis);
     let received = together(&nginx, ["/index.html", "/index.html", "/other"]);
-    came(&received, &[("PASSED", 0), ("PASSED", 0), ("DELAYED", 1000)]);
+    came(&received, &[("PASSED", 0), ("PASSED", 0), ("DELAYED", 2000)]);
     assert_eq!(keys(&redis), ["rl:default:a"]);
 }
 
 #[test]
 fn costs_wait_for_as_many_turns() {
     let redis = Redis::start();
-    let line = "rate_limit_redis a algorithm=leaky_bucket rate=4r/s burst=3";
+    let line = "rate_limit_redis a algorithm=leaky_bucket rate=1r/s burst=3";
     let nginx = conf(&redis)
         .server(&format!("location / {{ {line} cost=2; }} location /quota {{ {line} cost=0; }}"))
         .file("html/quota", "")
         .start_connected(&redis);
     let received = together(&nginx, ["/", "/", "/", "/quota"]);
-    came(&received, &[("PASSED", 0), ("DELAYED", 500), ("REJECTED", 0), ("PASSED", 0)]);
+    came(&received, &[("PASSED", 0), ("DELAYED", 2000), ("REJECTED", 0), ("PASSED", 0)]);
     assert!(received[3].response.header("Retry-After").is_none());
 }
 
 #[test]
 fn nobody_else_waits() {
     let redis = Redis::start();
-    let nginx = leaky(&redis, "rate=1r/2s burst=3")
+    let nginx = leaky(&redis, "rate=1r/5s burst=3")
         .server("location / { }")
         .server("location /free { rate_limit_redis off; try_files /index.html =404; }")
         .start_connected(&redis);
@@ -231,14 +232,14 @@ fn nobody_else_waits() {
     let start = Instant::now();
     let mut waiting = sent(&nginx, "/?k=a");
     let mut http = nginx.http();
-    for n in 0..30 {
+    for n in 0..15 {
         assert_eq!(http.get("/free").status, 200);
         assert_eq!(http.get(&format!("/?k={n}")).decision(), "PASSED redis");
     }
     let done = start.elapsed();
     assert_eq!(waiting.read_response().decision(), "DELAYED redis");
-    assert!(done < ms(1_500) && start.elapsed() > ms(1_500), "{done:?}, {:?}", start.elapsed());
-    let logged = log(&nginx, 62);
+    assert!(done < ms(4_000) && start.elapsed() > ms(4_000), "{done:?}, {:?}", start.elapsed());
+    let logged = log(&nginx, 32);
     assert!(logged.last().is_some_and(|last| last.decision == "DELAYED"), "{logged:?}");
 }
 
@@ -250,13 +251,13 @@ fn log_levels() {
         format!("location /{level} {{ rate_limit_redis_log_level {level};")
             + "try_files /index.html =404; }"
     };
-    let nginx = leaky(&redis, "rate=5r/s burst=1 name=slow")
+    let nginx = leaky(&redis, "rate=1r/s burst=1 name=slow")
         .server(&levels.iter().map(location).collect::<String>())
         .start_connected(&redis);
     for (level, lower) in levels {
         let path = format!("/{level}?k={level}");
         let received = together(&nginx, [&path; 3]);
-        came(&received, &[("PASSED", 0), ("DELAYED", 200), ("REJECTED", 0)]);
+        came(&received, &[("PASSED", 0), ("DELAYED", 1000), ("REJECTED", 0)]);
         let delaying = nginx.logged("delaying request, excess: ");
         let limiting = nginx.logged("limiting requests, excess: ");
         let of = |lines: Vec<String>| -> String {
@@ -351,14 +352,15 @@ fn a_client_that_leaves_after_part_of_its_body() {
 #[test]
 fn delayed_requests_are_served_before_a_worker_quits() {
     let redis = Redis::start();
-    let mut nginx = leaky(&redis, "rate=2r/s burst=3").start_connected(&redis);
+    let mut nginx = leaky(&redis, "rate=1r/s burst=3").start_connected(&redis);
     let start = Instant::now();
     let mut clients = [(); 3].map(|()| sent(&nginx, "/?k=a"));
+    wait_until(PATIENCE, || nginx.logged("delaying request").len() == 2, "two that are delayed");
     nginx.signal(libc::SIGQUIT);
     for (n, http) in clients.iter_mut().enumerate() {
         let response = http.read_response();
         assert_eq!(response.status, 200, "{response:?}");
-        let due = ms(500 * n as u64);
+        let due = ms(1_000 * n as u64);
         assert!(start.elapsed() + EARLY >= due, "too early: {:?}", start.elapsed());
         assert!(start.elapsed() < due + SLACK, "too late: {:?}", start.elapsed());
     }
@@ -371,6 +373,7 @@ fn delayed_requests_are_served_across_a_reload() {
     let mut nginx = leaky(&redis, "rate=1r/s burst=3").start_connected(&redis);
     let start = Instant::now();
     let mut clients = [(); 2].map(|()| sent(&nginx, "/?k=a"));
+    nginx.wait_for_error_log("delaying request");
     nginx.reload_signal();
     let mut last = sent(&nginx, "/?k=a");
     assert_eq!(nginx.get("/?k=b").decision(), "PASSED redis");
@@ -387,18 +390,18 @@ fn delayed_requests_are_served_across_a_reload() {
 #[test]
 fn http2() {
     let redis = Redis::start();
-    let nginx = leaky(&redis, "rate=4r/s burst=3").http2().start_connected(&redis);
+    let nginx = leaky(&redis, "rate=1r/s burst=3").http2().start_connected(&redis);
     let start = Instant::now();
     let seen = h2load(&["-n", "6", "-c", "1", "-m", "6", &nginx.h2_url("/?k=a")]);
     assert!(seen.failures.is_empty(), "{seen:?}");
     assert_eq!((seen.of(200), seen.of(400)), (4, 2));
-    assert!(start.elapsed() >= ms(720), "{:?}", start.elapsed());
+    assert!(start.elapsed() >= ms(2_900), "{:?}", start.elapsed());
     let logged = log(&nginx, 6);
     let decisions: Vec<_> = logged.iter().map(|entry| entry.decision.as_str()).collect();
     let expected = ["PASSED", "REJECTED", "REJECTED", "DELAYED", "DELAYED", "DELAYED"];
     assert_eq!(decisions, expected, "{logged:#?}");
-    for (entry, due) in logged[3..].iter().zip([250, 500, 750]) {
-        let right = entry.time + ms(100) >= ms(due) && entry.time < ms(due) + SLACK;
+    for (entry, due) in logged[3..].iter().zip([1_000, 2_000, 3_000]) {
+        let right = entry.time + ms(800) >= ms(due) && entry.time < ms(due) + SLACK;
         assert!(right, "not {due} ms: {logged:#?}");
     }
 }
@@ -406,15 +409,15 @@ fn http2() {
 #[test]
 fn http2_streams_do_not_wait_for_each_other() {
     let redis = Redis::start();
-    let nginx = leaky(&redis, "rate=1r/2s burst=3").http2().start_connected(&redis);
+    let nginx = leaky(&redis, "rate=1r/5s burst=3").http2().start_connected(&redis);
     let urls = ["/?k=a&0", "/?k=a&1", "/?k=b&2", "/?k=c&3"].map(|path| nginx.h2_url(path));
     let start = Instant::now();
     run("nghttp", &["-n", &urls[0], &urls[1], &urls[2], &urls[3]]);
-    assert!(start.elapsed() >= ms(1_900), "{:?}", start.elapsed());
+    assert!(start.elapsed() >= ms(4_900), "{:?}", start.elapsed());
     let logged = log(&nginx, 4);
     let last = logged.last().expect("a request");
     assert!(last.decision == "DELAYED" && last.uri.contains("k=a"), "{logged:#?}");
-    let quick = logged[..3].iter().all(|e| e.decision == "PASSED" && e.time < ms(1_500));
+    let quick = logged[..3].iter().all(|e| e.decision == "PASSED" && e.time < ms(4_000));
     assert!(quick, "{logged:#?}");
 }
 
@@ -424,7 +427,7 @@ fn http2_clients_that_leave() {
     let nginx = leaky(&redis, "rate=1r/h burst=9").http2().start_connected(&redis);
     assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
     let url = nginx.h2_url("/?k=a");
-    let arguments = ["-sS", "--http2-prior-knowledge", "--max-time", "0.5", &url];
+    let arguments = ["-sS", "--http2-prior-knowledge", "--max-time", "3", &url];
     let output = Command::new("curl").args(arguments).output().expect("run curl");
     assert_eq!(output.status.code(), Some(28), "curl times out: {output:?}");
     wait_for_499(&nginx, 1);
@@ -434,7 +437,7 @@ fn http2_clients_that_leave() {
 fn a_large_http2_body_that_comes_while_it_is_delayed() {
     let redis = Redis::start();
     let body = "0123456789abcdef".repeat(20_000);
-    let nginx = leaky(&redis, "rate=2r/s burst=3")
+    let nginx = leaky(&redis, "rate=1r/4s burst=3")
         .http2()
         .http("server { listen 127.0.0.1:{port2}; add_header X-Echo yes;")
         .http("access_log off; location / { return 200 $http_x_length; } }")
@@ -446,7 +449,7 @@ fn a_large_http2_body_that_comes_while_it_is_delayed() {
     let data = format!("@{}", nginx.path("body").display());
     let url = nginx.h2_url("/?k=a");
     let arguments =
-        ["-sS", "--max-time", "10", "--http2-prior-knowledge", "--data-binary", &data, &url];
+        ["-sS", "--max-time", "60", "--http2-prior-knowledge", "--data-binary", &data, &url];
     assert_eq!(run("curl", &arguments), body.len().to_string());
     assert_eq!(log(&nginx, 2)[1].decision, "DELAYED");
 }
@@ -459,17 +462,17 @@ fn as_limit_req() {
     let mut conf = conf(&redis).http("limit_req_status 429;");
     for (n, shape) in shapes.iter().enumerate() {
         conf = conf
-            .http(&format!("limit_req_zone $arg_k zone=z{n}:1m rate=4r/s;"))
+            .http(&format!("limit_req_zone $arg_k zone=z{n}:1m rate=1r/s;"))
             .server(&format!("location /theirs{n} {{ try_files /index.html =404;"))
             .server(&format!("limit_req zone=z{n} {shape}; }}"))
             .server(&format!("location /ours{n} {{ try_files /index.html =404; rate_limit_redis"))
-            .server(&format!("$arg_k name=z{n} rate=4r/s algorithm=leaky_bucket {shape}; }}"));
+            .server(&format!("$arg_k name=z{n} rate=1r/s algorithm=leaky_bucket {shape}; }}"));
     }
     let nginx = conf.start_connected(&redis);
     let start = Instant::now();
     let mut clients = Vec::new();
     // A burst, some of what comes back, and a pause after which all has.
-    let times = [0, 0, 0, 0, 0, 0, 600, 600, 600, 2500, 2500];
+    let times = [0, 0, 0, 0, 0, 0, 2_400, 2_400, 2_400, 9_000, 9_000];
     for (n, time) in times.into_iter().enumerate() {
         sleep(ms(time).saturating_sub(start.elapsed()));
         for shape in 0..shapes.len() {
@@ -494,7 +497,7 @@ fn as_limit_req() {
             let what = format!("{parameters:?}, {n}: {theirs:?}, {ours:?}");
             assert_eq!(ours.status, theirs.status, "{what}");
             assert_eq!(ours.decision, theirs.limit_req, "{what}");
-            assert!(ours.time.abs_diff(theirs.time) < ms(200), "{what}");
+            assert!(ours.time.abs_diff(theirs.time) < ms(800), "{what}");
             let kind = ["PASSED", "DELAYED", "REJECTED"].iter().position(|k| *k == ours.decision);
             kinds[kind.expect("a known status")] += 1;
         }
@@ -505,22 +508,22 @@ fn as_limit_req() {
 #[test]
 fn of_two_limits_the_longer_delay_counts() {
     let redis = Redis::start();
-    let nginx = leaky(&redis, "rate=10r/s burst=5 name=fast")
-        .server("rate_limit_redis $arg_k algorithm=leaky_bucket rate=2r/s burst=5 name=slow;")
+    let nginx = leaky(&redis, "rate=5r/s burst=5 name=fast")
+        .server("rate_limit_redis $arg_k algorithm=leaky_bucket rate=1r/s burst=5 name=slow;")
         .start_connected(&redis);
     let received = together(&nginx, ["/?k=a"; 3]);
-    came(&received, &[("PASSED", 0), ("DELAYED", 500), ("DELAYED", 1000)]);
+    came(&received, &[("PASSED", 0), ("DELAYED", 1000), ("DELAYED", 2000)]);
     assert_eq!(nginx.logged("delaying request").len(), 2, "one line for each request");
 }
 
 #[test]
 fn the_delay_is_that_of_the_limit_that_delays() {
     let redis = Redis::start();
-    let nginx = leaky(&redis, "rate=2r/s burst=5 name=leaky")
+    let nginx = leaky(&redis, "rate=1r/s burst=5 name=leaky")
         .server("rate_limit_redis $arg_k rate=2r/d name=bucket;")
         .start_connected(&redis);
     let received = together(&nginx, ["/?k=a"; 3]);
-    came(&received, &[("PASSED", 0), ("DELAYED", 500), ("REJECTED", 0)]);
+    came(&received, &[("PASSED", 0), ("DELAYED", 1000), ("REJECTED", 0)]);
     assert_eq!(quota(&received[1].response)[..2], [2, 0], "the bucket has the least left");
 }
 
@@ -553,7 +556,7 @@ fn with_echo(conf: Conf) -> Conf {
 #[test]
 fn a_body_that_comes_while_it_is_delayed() {
     let redis = Redis::start();
-    let nginx = with_echo(leaky(&redis, "rate=2r/s burst=3")).start_connected(&redis);
+    let nginx = with_echo(leaky(&redis, "rate=1r/2s burst=3")).start_connected(&redis);
     let mut http = nginx.http();
     assert_eq!(http.get("/?k=a").decision(), "PASSED redis");
     let start = Instant::now();
@@ -571,12 +574,12 @@ fn a_body_that_comes_while_it_is_delayed() {
 #[test]
 fn a_body_that_comes_after_the_delay() {
     let redis = Redis::start();
-    let nginx = with_echo(leaky(&redis, "rate=5r/s burst=3")).start_connected(&redis);
+    let nginx = with_echo(leaky(&redis, "rate=1r/s burst=3")).start_connected(&redis);
     let mut http = nginx.http();
     assert_eq!(http.get("/?k=a").decision(), "PASSED redis");
     http.send("POST", "/?k=a", &[("Transfer-Encoding", "chunked")]);
     http.send_raw(b"2\r\nla\r\n");
-    sleep(ms(500));
+    sleep(ms(1_500));
     http.send_raw(b"2\r\nte\r\n0\r\n\r\n");
     let response = http.read_response();
     assert_eq!((response.text(), response.decision()), ("late", "DELAYED redis"));
@@ -586,7 +589,7 @@ fn a_body_that_comes_after_the_delay() {
 #[test]
 fn pipelined_requests() {
     let redis = Redis::start();
-    let nginx = leaky(&redis, "rate=4r/s burst=3").start_connected(&redis);
+    let nginx = leaky(&redis, "rate=1r/s burst=3").start_connected(&redis);
     let mut http = nginx.http();
     http.send_raw("GET /?k=a HTTP/1.1\r\nHost: a\r\n\r\n".repeat(4).as_bytes());
     let start = Instant::now();
@@ -594,17 +597,17 @@ fn pipelined_requests() {
     assert_eq!(decisions, ["PASSED redis", "DELAYED redis", "DELAYED redis", "DELAYED redis"]);
     let took = start.elapsed();
     // Each is read, and asked for, when the one before it is answered.
-    assert!(took + EARLY >= ms(720) && took < ms(750) + SLACK, "{took:?}");
+    assert!(took + 3 * EARLY >= ms(3_000) && took < ms(3_000) + SLACK, "{took:?}");
     assert_eq!(http.get("/?k=b").decision(), "PASSED redis", "in step afterwards");
 }
 
 #[test]
 fn an_internal_redirect_is_not_delayed_again() {
     let redis = Redis::start();
-    let nginx = leaky(&redis, "rate=2r/s burst=3")
+    let nginx = leaky(&redis, "rate=1r/4s burst=3")
         .server("error_page 404 /404.txt;")
         .server("location = /404.txt { rate_limit_redis a algorithm=leaky_bucket name=page")
-        .server("rate=2r/s burst=3; }")
+        .server("rate=1r/4s burst=3; }")
         .file("html/404.txt", "not here\n")
         .start_connected(&redis);
     let mut received = together(&nginx, ["/nothing?k=a", "/nothing?k=a"]);
@@ -612,8 +615,8 @@ fn an_internal_redirect_is_not_delayed_again() {
         assert_eq!((received.response.status, received.response.text()), (404, "not here\n"));
         received.response.status = 200;
     }
-    came(&received, &[("PASSED", 0), ("DELAYED", 500)]);
-    assert!(received[1].after < ms(950), "{:?}", received[1].after);
+    came(&received, &[("PASSED", 0), ("DELAYED", 4000)]);
+    assert!(received[1].after < ms(7_500), "{:?}", received[1].after);
     assert_eq!(keys(&redis), ["rl:default:a"]);
     assert_eq!(redis.calls("evalsha"), 2, "questions to Redis");
     assert_eq!(log(&nginx, 2)[1].decision, "DELAYED", "the variable stays");
@@ -623,20 +626,20 @@ fn an_internal_redirect_is_not_delayed_again() {
 #[test]
 fn an_index_is_delayed_once() {
     let redis = Redis::start();
-    let nginx = leaky(&redis, "rate=2r/s burst=3").start_connected(&redis);
+    let nginx = leaky(&redis, "rate=1r/s burst=3").start_connected(&redis);
     let received = together(&nginx, ["/?k=a", "/?k=a", "/index.html?k=a"]);
-    came(&received, &[("PASSED", 0), ("DELAYED", 500), ("DELAYED", 1000)]);
+    came(&received, &[("PASSED", 0), ("DELAYED", 1000), ("DELAYED", 2000)]);
     assert_eq!(redis.calls("evalsha"), 3);
 }
 
 #[test]
 fn the_limit_that_delays_is_logged() {
     let redis = Redis::start();
-    let nginx = leaky(&redis, "rate=5r/s burst=20 name=slow")
+    let nginx = leaky(&redis, "rate=1r/s burst=20 name=slow")
         .server("rate_limit_redis $arg_k name=tight rate=1000r/h capacity=4;")
         .start_connected(&redis);
     let received = together(&nginx, ["/?k=a"; 2]);
-    came(&received, &[("PASSED", 0), ("DELAYED", 200)]);
+    came(&received, &[("PASSED", 0), ("DELAYED", 1000)]);
     let logged = nginx.logged("delaying request");
     assert!(logged[0].contains("by limit \"slow\""), "{logged:?}");
 }

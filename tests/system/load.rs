@@ -4,13 +4,12 @@ use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use harness::{Act, Conf, Fake, Http, Nginx, Redis, ab, wait_until};
+use harness::{Act, Conf, Fake, Http, Nginx, PATIENCE, Redis, ab, wait_until};
 
 fn limited(url: &str) -> Conf {
     Conf::new()
         .decisions()
-        .set("redis", url)
-        .http("rate_limit_redis_pass {redis};\nrate_limit_redis_timeout 5s;")
+        .store(url)
         .server("location / { rate_limit_redis k$arg_k rate=1000r/s capacity=1000000; }")
 }
 
@@ -94,14 +93,9 @@ fn thousands_wait_and_are_answered() {
     for http in &mut clients {
         assert_eq!(http.read_response().decision(), "ERROR_PASSED none");
     }
-    let took = start.elapsed();
-    assert!((1_900..4_000).contains(&took.as_millis()), "it took {took:?}");
+    assert!(start.elapsed() >= Duration::from_millis(1_900), "{:?}", start.elapsed());
     redis.cont();
-    wait_until(
-        Duration::from_secs(2),
-        || clients[0].get("/").decision() == "PASSED redis",
-        "decisions by Redis",
-    );
+    wait_until(PATIENCE, || clients[0].get("/").decision() == "PASSED redis", "decisions by Redis");
     for http in &mut clients {
         http.send("GET", "/", &[]);
     }
@@ -139,7 +133,7 @@ fn worker_connections_are_exhausted() {
     nginx.wait_for_error_log("is down");
     // Clients in the middle of a request, which NGINX cannot send away to make room.
     let mut held = Vec::new();
-    while nginx.logged("worker_connections are not enough").is_empty() {
+    while nginx.logged("[alert]").is_empty() {
         let mut http = nginx.http();
         http.send_raw(b"GET / HTTP/1.1\r\n");
         held.push(http);
@@ -156,6 +150,13 @@ fn worker_connections_are_exhausted() {
     assert_eq!(answered.expect("an answer").decision(), "ERROR_PASSED none");
     drop(held);
     nginx.wait_for_error_log("is up again");
-    assert_eq!(nginx.get("/").decision(), "PASSED redis");
+    // nginx may not have noticed yet that they are gone.
+    let decided = || {
+        let mut http = nginx.http();
+        let sent = http.try_send_raw(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        let response = sent.and_then(|()| http.try_read_response());
+        response.is_ok_and(|response| response.decision() == "PASSED redis")
+    };
+    wait_until(PATIENCE, decided, "a decision by Redis");
     assert_eq!(nginx.logged("[error]").len(), 2, "{:?}", nginx.logged("[error]"));
 }

@@ -227,7 +227,7 @@ fn requests_are_counted_by_result() {
     let limits = [
         ("/plain", "$arg_k name=plain rate=3r/h;".to_owned()),
         ("/free", "$arg_k name=free rate=1r/h cost=0;".to_owned()),
-        ("/leaky", format!("k name=leaky rate=20r/s {leaky} burst=2;")),
+        ("/leaky", format!("k name=leaky rate=1r/s {leaky} burst=2;")),
         ("/dry", format!("k name=dry rate=3r/h; {dry}")),
         ("/dryleaky", format!("k name=dryleaky rate=1r/h {leaky} burst=1; {dry}")),
         ("/both", format!("k name=wide rate=9r/h; {narrow}")),
@@ -381,18 +381,24 @@ fn errors_are_counted_by_policy() {
 fn a_silent_server() {
     let mut redis = Redis::start();
     let nginx = metered(&redis)
-        .server("rate_limit_redis_timeout 20ms;")
+        .server("rate_limit_redis_timeout 300ms;")
         .server("location / { rate_limit_redis k rate=9r/h; }")
         .start();
     assert_eq!(nginx.get("/").decision(), "PASSED redis");
     redis.stop_signal();
-    (0..5).for_each(|_| drop(nginx.get("/")));
+    let mut undecided = 0.0;
+    while nginx.logged("is down").is_empty() {
+        assert_eq!(nginx.get("/").decision(), "ERROR_PASSED none");
+        undecided += 1.0;
+    }
+    (0..2).for_each(|_| assert_eq!(nginx.get("/").decision(), "ERROR_PASSED none"));
+    undecided += 2.0;
     let node = redis.addr().to_string();
     let samples = metrics(&nginx);
-    assert_eq!(errors(&samples, &node, "timeout"), 3.0);
-    assert_eq!(errors(&samples, &node, "down"), 2.0);
+    let [timeout, down] = ["timeout", "down"].map(|kind| errors(&samples, &node, kind));
+    assert!(timeout >= 3.0 && down >= 2.0 && timeout + down == undecided, "{samples:?}");
     assert_eq!(samples[&format!("breaker_open{{node=\"{node}\"}}")], 1.0);
-    assert_eq!(requests(&samples, "default", "error_passed"), 5.0);
+    assert_eq!(requests(&samples, "default", "error_passed"), undecided);
     redis.cont();
     let back = || nginx.get("/").decision() == "PASSED redis";
     wait_until(PATIENCE, back, "a decision");
@@ -548,14 +554,15 @@ fn connections_of_those_who_were_killed() {
 fn a_worker_that_leaves_slowly() {
     let redis = Redis::start();
     let mut nginx = metered(&redis)
-        .file("html/long", &"x".repeat(300_000))
+        .status()
+        .file("html/long", &"x".repeat(9_000_000))
         .server("location / { rate_limit_redis k rate=9r/h; }")
         .server("location = /long { limit_rate 100k; }")
         .start();
     let node = redis.addr().to_string();
     let mut slow = nginx.http();
     slow.send("GET", "/long", &[]);
-    sleep(Duration::from_millis(100));
+    nginx.wait_for_requests(1, 0);
     let other = Redis::start();
     let text = nginx.read("nginx.conf").replace(&redis.url(), &other.url());
     fs::write(nginx.path("nginx.conf"), text).expect("write a configuration");
@@ -770,9 +777,8 @@ fn a_unix_socket_and_no_master() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .single()
-        .set("redis", redis.unix_url())
+        .store(redis.unix_url())
         .decisions()
-        .http("rate_limit_redis_pass {redis}; rate_limit_redis_timeout 5s;")
         .server("location = /metrics { rate_limit_redis_metrics; }")
         .server("location / { rate_limit_redis k rate=9r/h; }")
         .start();

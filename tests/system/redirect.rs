@@ -6,13 +6,18 @@ use std::time::{Duration, Instant};
 use harness::reply::{Node, array, ask, cluster_slots, error, integer, moved};
 use harness::{Act, Command, Conf, Dns, Fake, Nginx, PATIENCE, wait_until};
 
-const TIMEOUT: Duration = Duration::from_millis(300);
+/// How long a request waits at most; a server that is silent for so long is given up.
+const TIMEOUT: Duration = Duration::from_secs(1);
+/// What a busy machine may add to that.
+const LATE: Duration = Duration::from_secs(2);
 
 fn limited(seeds: &[&Fake]) -> Conf {
     let servers: String = seeds.iter().map(|fake| format!("server {};\n", fake.url())).collect();
     Conf::new()
-        .http(&format!("rate_limit_redis_store edge {{ {servers} cluster on; }}"))
-        .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 300ms;")
+        .http(&format!(
+            "rate_limit_redis_store edge {{ {servers} cluster on; connect_timeout 30s; }}"
+        ))
+        .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 1s;")
         .decisions()
         .journal()
         .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=10; }")
@@ -55,7 +60,7 @@ fn decided(nginx: &Nginx, path: &str) -> String {
     let start = Instant::now();
     let decision = nginx.get(path).decision().to_owned();
     let took = start.elapsed();
-    assert!(took < TIMEOUT + Duration::from_millis(100), "{path} took {took:?}");
+    assert!(took < TIMEOUT + LATE, "{path} took {took:?}");
     decision
 }
 
@@ -115,16 +120,20 @@ fn moved_to_a_node_that_is_not_there() {
 
 #[test]
 fn moved_to_ever_new_nodes() {
-    let port = std::sync::atomic::AtomicU16::new(20_000);
+    // Addresses of this machine, at which nobody listens.
+    let number = std::sync::atomic::AtomicU16::new(0);
     let fakes = nodes(1, move |_, _, _| {
-        let port = port.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Act::Say(moved(1, "127.0.0.1", port))
+        let number = number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Act::Say(moved(1, &format!("127.1.{}.{}", number >> 8, number & 255), 1))
     });
+    let start = Instant::now();
     let nginx = limited(&[&fakes[0]]).start();
     for _ in 0..500 {
         assert_eq!(decided(&nginx, "/?k=a"), "ERROR_PASSED none");
     }
-    assert!(fakes[0].count("CLUSTER") < 50, "{}", fakes[0].count("CLUSTER"));
+    // Every 100 ms at most.
+    let queries = fakes[0].count("CLUSTER") as u128;
+    assert!(queries <= 2 + start.elapsed().as_millis() / 100, "{queries} queries");
 }
 
 #[test]
@@ -175,7 +184,7 @@ fn tried_again_until_the_time_is_over() {
     let nginx = limited(&[&fakes[0]]).start();
     assert_eq!(decided(&nginx, "/?k=a"), "ERROR_PASSED none");
     assert!(asked(&fakes[0]).len() > 10);
-    assert!(asked(&fakes[0]).len() < 200, "{}", asked(&fakes[0]).len());
+    assert!(asked(&fakes[0]).len() < 700, "{}", asked(&fakes[0]).len());
 }
 
 /// What a node says instead of a map, and what is told of it.
@@ -196,6 +205,7 @@ fn no_map() {
             true => Act::Say(answer.clone()),
             false => Act::Usual,
         });
+        let start = Instant::now();
         let nginx = limited(&[&fake]).start();
         for number in 0..100 {
             assert_eq!(decided(&nginx, &format!("/?k={number}")), "ERROR_PASSED none");
@@ -204,7 +214,9 @@ fn no_map() {
         let told = nginx.logged("[error]");
         assert!((1..=2).contains(&told.len()), "{reason}: {told:#?}");
         assert!(told.iter().any(|line| line.contains(reason)), "{reason}: {told:#?}");
-        assert!(fake.count("CLUSTER") < 12, "{}", fake.count("CLUSTER"));
+        // Every 100 ms at most.
+        let queries = fake.count("CLUSTER") as u128;
+        assert!(queries <= 2 + start.elapsed().as_millis() / 100, "{queries} queries");
     }
 }
 

@@ -6,9 +6,13 @@ use std::time::{Duration, Instant};
 
 use harness::{Act, Conf, Fake, Http, Load, Nginx, PATIENCE, Redis, run, wait_until};
 
+/// Longer than a worker needs to leave that waits for nothing, on any machine; a request waits for 5 s.
+const AT_ONCE: Duration = Duration::from_secs(4);
+
 fn limited(redis: &Redis, limit: &str) -> Conf {
     Conf::new()
         .redis(redis)
+        .status()
         .decisions()
         .journal()
         .http("rate_limit_redis_log_level info;")
@@ -36,27 +40,24 @@ fn all_are_connected(nginx: &Nginx, redis: &Redis) {
 #[track_caller]
 fn unnoticed(policy: &str) {
     let redis = Redis::start();
-    let mut nginx = limited(&redis, "rate=100r/s capacity=100")
+    let mut nginx = limited(&redis, "rate=1r/h capacity=500")
         .workers(2)
         .server(&format!("rate_limit_redis_on_error {policy};"))
         .start();
-    let start = Instant::now();
     let load = Load::start(nginx.addr(), "/", 8);
     let reloads = 5;
-    for _ in 0..reloads {
-        sleep(Duration::from_millis(200));
+    for reload in 1..=reloads {
+        // More than have passed; the last ones are rejected.
+        wait_until(PATIENCE, || nginx.journal().0.len() >= reload * 150, "requests");
         nginx.reload();
     }
-    sleep(Duration::from_millis(200));
+    wait_until(PATIENCE, || nginx.journal().count("REJECTED") > 100, "rejections");
     let tally = load.stop();
-    let most = 100.0 + 100.0 * start.elapsed().as_secs_f64();
     assert!(tally.failures.is_empty(), "{tally:?}");
     assert_eq!(tally.of(200) + tally.of(429), tally.total(), "{tally:?}");
-    let allowed = tally.of(200) as f64;
-    assert!(allowed <= most && allowed >= most * 0.9, "{allowed} of {most}");
+    assert_eq!(tally.of(200), 500, "{tally:?}");
     let journal = nginx.wait_for_journal(tally.total() as usize);
-    let decided = journal.count("PASSED") + journal.count("REJECTED");
-    assert!(decided == journal.0.len() && decided > 1_000, "{decided} of {}", journal.0.len());
+    assert_eq!(journal.count("PASSED") + journal.count("REJECTED"), journal.0.len());
     assert!(journal.0.iter().all(|entry| ["redis", "cache"].contains(&entry.source.as_str())));
     all_are_connected(&nginx, &redis);
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
@@ -88,9 +89,8 @@ fn a_reload_without_traffic_replaces_the_connections_at_once() {
     assert_eq!(http.get("/").remaining(), Some(8));
     for _ in 0..3 {
         let before = connected(&redis);
-        let start = Instant::now();
+        // It waits until the old workers have ended, and not for as long as a connection is kept.
         nginx.reload();
-        assert!(start.elapsed() < Duration::from_secs(1), "it took {:?}", start.elapsed());
         all_are_connected(&nginx, &redis);
         assert!(connected(&redis).iter().all(|pid| !before.contains(pid)));
     }
@@ -121,21 +121,21 @@ fn a_new_configuration_takes_effect_and_the_budget_stays() {
 fn a_worker_that_leaves_slowly_holds_no_connection() {
     let redis = Redis::start();
     let mut nginx = limited(&redis, "rate=9r/m")
-        .file("html/long", &"x".repeat(300_000))
+        .file("html/long", &"x".repeat(500_000))
         .server("location = /long { limit_rate 100k; }")
         .start();
     all_are_connected(&nginx, &redis);
     let (mut slow, mut late) = (nginx.http(), nginx.http());
     slow.send("GET", "/long", &[]);
     late.send_raw(b"GET / HTTP/1.1\r\nHost: a\r\n");
-    sleep(Duration::from_millis(100));
+    nginx.wait_for_requests(1, 1);
     let old = nginx.reload_signal();
     all_are_connected(&nginx, &redis);
     // The old worker still has to decide a request, and does so.
     late.send_raw(b"\r\n");
     assert_eq!(late.read_response().decision(), "PASSED redis");
     all_are_connected(&nginx, &redis);
-    assert_eq!(slow.read_response().body.len(), 300_000);
+    assert_eq!(slow.read_response().body.len(), 500_000);
     let gone = || !std::path::Path::new(&format!("/proc/{}", old[0])).exists();
     wait_until(PATIENCE, gone, "the end of the old worker");
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
@@ -147,7 +147,7 @@ fn leaves_at_once(nginx: &mut Nginx) {
     for _ in 0..3 {
         let start = Instant::now();
         nginx.reload();
-        assert!(start.elapsed() < Duration::from_secs(1), "it took {:?}", start.elapsed());
+        assert!(start.elapsed() < AT_ONCE, "it took {:?}", start.elapsed());
         sleep(Duration::from_millis(50));
     }
 }
@@ -193,14 +193,14 @@ fn waiting(nginx: &Nginx, redis: &mut Redis) -> Vec<Http> {
     for http in &mut clients {
         http.send("GET", "/", &[]);
     }
-    sleep(Duration::from_millis(200));
+    nginx.wait_for_requests(clients.len(), 0);
     clients
 }
 
 #[test]
 fn requests_that_wait_are_served_before_a_worker_quits() {
     let mut redis = Redis::start();
-    let mut nginx = limited(&redis, "rate=99r/m").server("rate_limit_redis_timeout 900ms;").start();
+    let mut nginx = limited(&redis, "rate=99r/m").server("rate_limit_redis_timeout 2s;").start();
     let clients = waiting(&nginx, &mut redis);
     nginx.quit();
     for mut http in clients {
@@ -216,15 +216,12 @@ fn requests_that_wait_are_decided_before_a_worker_quits() {
     let mut nginx = limited(&redis, "rate=99r/m").start();
     let clients = waiting(&nginx, &mut redis);
     nginx.signal(libc::SIGQUIT);
-    sleep(Duration::from_millis(200));
+    nginx.wait_for_error_log("gracefully shutting down");
     redis.cont();
-    let start = Instant::now();
     for mut http in clients {
         assert_eq!(http.read_response().decision(), "PASSED redis");
     }
     nginx.quit();
-    // Long before the timeout of five seconds.
-    assert!(start.elapsed() < Duration::from_secs(2), "it took {:?}", start.elapsed());
 }
 
 #[test]
@@ -234,7 +231,7 @@ fn sigterm_waits_for_nobody() {
     let clients = waiting(&nginx, &mut redis);
     let start = Instant::now();
     nginx.terminate();
-    assert!(start.elapsed() < Duration::from_secs(1), "it took {:?}", start.elapsed());
+    assert!(start.elapsed() < AT_ONCE, "it took {:?}", start.elapsed());
     for mut http in clients {
         assert!(http.is_closed());
     }
@@ -249,7 +246,7 @@ fn a_worker_waits_no_longer_than_its_shutdown_timeout() {
     let clients = waiting(&nginx, &mut redis);
     let start = Instant::now();
     nginx.quit();
-    assert!(start.elapsed() < Duration::from_secs(2), "it took {:?}", start.elapsed());
+    assert!(start.elapsed() < AT_ONCE, "it took {:?}", start.elapsed());
     for mut http in clients {
         assert!(http.is_closed());
     }
@@ -266,7 +263,12 @@ fn logs_can_be_reopened() {
     nginx.signal(libc::SIGUSR1);
     wait_until(PATIENCE, || nginx.path("error.log").exists(), "a new log");
     // The worker reopens its log a little later than the master.
-    sleep(Duration::from_millis(100));
+    let worker = nginx.worker_pids()[0];
+    wait_until(
+        PATIENCE,
+        || !has_open(worker, "error.log.1"),
+        "a worker that writes to the new log",
+    );
     redis.kill9();
     nginx.wait_for_error_log("is down");
     redis.restart();
@@ -329,6 +331,13 @@ fn without_a_master_and_with_another_size_of_the_memory() {
     wait_until(PATIENCE, || connected(&redis) == [pid], "another connection");
     nginx.quit();
     wait_until(PATIENCE, || connected(&redis).is_empty(), "the end of the connection");
+}
+
+/// Whether a process has a file of this name open.
+fn has_open(pid: u32, name: &str) -> bool {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).expect("list descriptors");
+    let mut files = descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    files.any(|file| file.ends_with(name))
 }
 
 /// Whether a process has so many bytes of memory that it could share.

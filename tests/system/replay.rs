@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 
 use harness::{ALLOWED, Act, Conf, Fake, Http, Nginx, PATIENCE, Redis, wait_until};
 
+/// Longer than anything takes that does not wait for the timeout of 5 s, on any machine.
+const AT_ONCE: Duration = Duration::from_millis(2_500);
+
 fn limited(url: &str) -> Conf {
     Conf::new()
         .decisions()
         .journal()
-        .set("redis", url)
-        .http("rate_limit_redis_pass {redis};\nrate_limit_redis_timeout 3s;")
+        .store(url)
         .server("location / { rate_limit_redis $arg_k rate=1r/m capacity=10; }")
 }
 
@@ -25,7 +27,7 @@ fn starts_as(
 #[track_caller]
 fn works(nginx: &Nginx) {
     let working = || nginx.get("/?k=good").decision() == "PASSED redis";
-    wait_until(Duration::from_secs(2), working, "decisions by Redis");
+    wait_until(PATIENCE, working, "decisions by Redis");
 }
 
 /// Sends a request for each key at once, and returns how each was decided.
@@ -87,7 +89,7 @@ fn a_request_that_gave_up_is_not_sent_later() {
     let fake = Fake::start(|command| match (command.key(), command.connection) {
         (Some("last"), _) => Act::Close(Vec::new()),
         (None, 1..) if command.name() == "CLIENT" => {
-            Act::After(Duration::from_millis(150), Box::new(Act::Usual))
+            Act::After(Duration::from_secs(1), Box::new(Act::Usual))
         }
         _ => Act::Usual,
     });
@@ -124,7 +126,7 @@ fn a_server_that_never_has_the_script_is_not_asked_for_ever() {
     let nginx = limited(&fake.url()).start();
     let start = Instant::now();
     assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
-    assert!(start.elapsed() < Duration::from_secs(2), "it took {:?}", start.elapsed());
+    assert!(start.elapsed() < AT_ONCE, "it took {:?}", start.elapsed());
     assert_eq!((fake.asked("EVALSHA", "a"), fake.asked("EVAL", "a")), (1, 1));
     assert_eq!(nginx.logged("refused to decide").len(), 1);
 }
@@ -211,7 +213,7 @@ fn garbage() {
         let what = String::from_utf8_lossy(&garbage[..garbage.len().min(30)]).into_owned();
         let start = Instant::now();
         assert_eq!(nginx.get("/?k=bad").decision(), "ERROR_REJECTED none", "{what:?}");
-        assert!(start.elapsed() < Duration::from_secs(1), "{what:?} made it wait");
+        assert!(start.elapsed() < AT_ONCE, "{what:?} made it wait");
         works(&nginx);
         assert_eq!(fake.asked("EVALSHA", "bad"), 1, "{what:?}");
         assert_eq!(nginx.logged("the server").len(), 1, "{what:?}");
@@ -379,7 +381,7 @@ fn refuses_for_a_while(redis: &Redis, refuse: &[&str], error: &str, heal: &[&str
     assert!(told.len() == 1 && told[0].contains(error), "{told:?}");
     redis.ask::<redis::Value>(heal);
     let healed = || nginx.get("/?k=new").remaining() == Some(9);
-    wait_until(Duration::from_secs(1), healed, "a Redis that decides again");
+    wait_until(PATIENCE, healed, "a Redis that decides again");
     assert_eq!(nginx.logged("reconnecting"), Vec::<String>::new());
     nginx
 }
@@ -418,7 +420,7 @@ fn a_redis_that_is_busy() {
         redis::cmd("EVAL").arg("while true do end").arg(0).exec(&mut other).unwrap_err()
     });
     let refused = || nginx.get("/?k=a").decision() == "ERROR_PASSED none";
-    wait_until(Duration::from_secs(2), refused, "a busy Redis");
+    wait_until(PATIENCE, refused, "a busy Redis");
     redis::cmd("SCRIPT").arg("KILL").exec(&mut client).expect("kill the script");
     busy.join().expect("a script that was killed");
     works(&nginx);
@@ -443,11 +445,13 @@ fn a_value_that_is_not_ours_is_replaced() {
     }
 }
 
-/// How many connections are made in two seconds.
-fn connections(fake: &Fake) -> usize {
-    let before = fake.count("");
+/// How many connections are made in about two seconds, and how many may be: attempts after 10 to 20,
+/// 20 to 40 ms and so on, and then every 250 ms at most.
+fn connections(fake: &Fake) -> (usize, usize) {
+    let (before, start) = (fake.count(""), Instant::now());
     sleep(Duration::from_secs(2));
-    fake.count("") - before
+    let made = fake.count("") - before;
+    (made, 6 + start.elapsed().as_millis() as usize / 250)
 }
 
 #[test]
@@ -457,7 +461,7 @@ fn replies_to_nothing_end_the_connection() {
     works(&nginx);
     for count in 2..5 {
         fake.shout(ALLOWED.as_bytes());
-        wait_until(Duration::from_secs(2), || fake.count("") == count, "a new connection");
+        wait_until(PATIENCE, || fake.count("") == count, "a new connection");
         // Not the reply that nobody had asked for.
         assert_eq!(nginx.get("/?k=good").remaining(), Some(9));
     }
@@ -480,13 +484,18 @@ fn replies_before_the_greeting_end_the_connection() {
 #[test]
 fn silence_after_accept() {
     let fake = Fake::start(|_| Act::Ignore);
-    let nginx = limited(&fake.url()).server("rate_limit_redis_timeout 5s;").start();
+    let nginx = Conf::new()
+        .decisions()
+        .http(&format!("rate_limit_redis_pass {};\nrate_limit_redis_timeout 5s;", fake.url()))
+        .server("location / { rate_limit_redis $arg_k rate=1r/m; }")
+        .start();
     let start = Instant::now();
-    // It waits for the greeting, which is given up long before the timeout.
+    // It waits for the handshake, which is given up long before the timeout.
     assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
-    assert!(start.elapsed() < Duration::from_secs(2), "it took {:?}", start.elapsed());
+    assert!(start.elapsed() < AT_ONCE, "it took {:?}", start.elapsed());
     nginx.wait_for_error_log("is down: timed out while connecting");
-    assert!(connections(&fake) <= 15, "a storm of connections");
+    let (made, most) = connections(&fake);
+    assert!(made <= most, "{made} connections");
     assert_eq!(nginx.logged("[error]").len(), 1);
     assert_eq!(fake.asked("EVALSHA", "a"), 0);
 }
@@ -498,10 +507,11 @@ fn connections_that_end_at_once_are_not_made_in_a_storm() {
         let nginx = limited(&fake.url()).start();
         nginx.wait_for_error_log("is down");
         let load = harness::Load::start(nginx.addr(), "/?k=a", 2);
-        let made = connections(&fake);
+        let (made, most) = connections(&fake);
         let tally = load.stop();
-        assert!((1..=15).contains(&made), "{made} connections in 2 s");
-        assert!(tally.of(200) == tally.total() && tally.total() > 1_000, "{tally:?}");
+        assert!((1..=most).contains(&made), "{made} connections");
+        // Those who wait for their timeout are answered once.
+        assert!(tally.of(200) == tally.total() && tally.total() > 20, "{tally:?}");
         assert_eq!(nginx.logged("[error]").len(), 1, "{:?}", nginx.logged("[error]"));
     }
 }
@@ -518,12 +528,12 @@ fn connections_that_end_after_the_greeting_are_not_made_in_a_storm() {
     let nginx = limited(&fake.url()).start();
     nginx.wait_for_error_log("is down");
     let load = harness::Load::start(nginx.addr(), "/?k=a", 2);
-    let made = connections(&fake);
+    let (made, most) = connections(&fake);
     let tally = load.stop();
     assert_eq!(tally.of(200), tally.total(), "{tally:?}");
     let told = nginx.logged("redis 127.0.0.1:").len();
-    assert!((1..=15).contains(&made), "{made} connections in 2 s");
-    assert!(told <= 10, "{told} lines in 2 s");
+    assert!((1..=most).contains(&made), "{made} connections");
+    assert!(told <= most, "{told} lines for {made} connections");
 }
 
 /// Each answer is the last of its connection.
@@ -533,13 +543,12 @@ fn connections_that_end_after_an_answer_are_not_made_in_a_storm() {
     let nginx = limited(&fake.url()).start();
     works(&nginx);
     let load = harness::Load::start(nginx.addr(), "/?k=a", 4);
-    let made = connections(&fake);
+    let (made, most) = connections(&fake);
     let tally = load.stop();
     assert_eq!(tally.of(200), tally.total(), "{tally:?}");
     let told = nginx.logged("redis 127.0.0.1:").len();
-    // The first, 45 that replace one another at once, and then those after 10 to 20, 20 to 40 ms and so
-    // on up to 250 to 500: at most twelve in 2 s.
-    assert!(made <= 60 && told <= 20, "{made} connections, {told} lines in 2 s");
+    // The first, 45 that replace one another at once, and then those with backoff.
+    assert!(made <= 46 + most && told <= 6 + most, "{made} connections, {told} lines");
 }
 
 /// The greeting is answered, and no question ever is.

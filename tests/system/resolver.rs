@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 
 use harness::{Answer, Conf, Dns, Load, Nginx, PATIENCE, Redis, wait_until};
 
-const RECOVERY: Duration = Duration::from_millis(1_500);
+/// How long nginx waits for an answer of a name server.
+const RESOLVER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Longer than anything takes that does not wait for that, on any machine.
+const NO_WAIT: Duration = Duration::from_millis(1_500);
 
 /// A Redis on 127.0.0.1, and another one on 127.0.0.2 at the same port.
 fn two() -> (Redis, Redis) {
@@ -20,9 +23,9 @@ fn two() -> (Redis, Redis) {
 fn limited(dns: &Dns, port: u16) -> Conf {
     Conf::new()
         .set("dns", dns.addr())
-        .http("resolver {dns} ipv6=off; resolver_timeout 1s;")
-        .http(&format!("rate_limit_redis_pass redis://localhost:{port};"))
-        .http("rate_limit_redis_timeout 1s;")
+        .http("resolver {dns} ipv6=off;")
+        .http(&format!("resolver_timeout {}s;", RESOLVER_TIMEOUT.as_secs()))
+        .store(format!("redis://localhost:{port}"))
         .decisions()
         .journal()
         .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=500000; }")
@@ -32,7 +35,7 @@ fn limited(dns: &Dns, port: u16) -> Conf {
 #[track_caller]
 fn decides(nginx: &Nginx) {
     let decision = || nginx.get("/?k=a").decision() == "PASSED redis";
-    wait_until(RECOVERY, decision, "decisions");
+    wait_until(PATIENCE, decision, "decisions");
 }
 
 #[test]
@@ -85,12 +88,12 @@ fn a_silent_name_server_blocks_nobody() {
     while Instant::now() < end {
         let start = Instant::now();
         assert_eq!(http.get("/plain").status, 200);
-        assert!(start.elapsed() < Duration::from_millis(30), "{:?}", start.elapsed());
-        sleep(Duration::from_millis(2));
+        assert!(start.elapsed() < NO_WAIT, "{:?}", start.elapsed());
+        sleep(Duration::from_millis(20));
     }
     let tally = load.stop();
     assert!(tally.failures.is_empty() && tally.of(200) == tally.total(), "{tally:?}");
-    assert!(nginx.journal().percentile(100) < Duration::from_millis(100));
+    assert!(nginx.journal().percentile(100) < NO_WAIT);
     redis.restart();
     decides(&nginx);
 }
@@ -128,6 +131,6 @@ fn quit_and_reload_while_a_name_is_resolved() {
         }
         let start = Instant::now();
         nginx.quit();
-        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        assert!(start.elapsed() < NO_WAIT, "{:?}", start.elapsed());
     }
 }

@@ -14,9 +14,10 @@ const LOCAL: &str = "DNS:localhost,IP:127.0.0.1,IP:::1";
 
 /// Limits by the store `edge`, of which `lines` are the whole block.
 fn limited(lines: &str) -> Conf {
+    let generous = if lines.contains("connect_timeout") { "" } else { "connect_timeout 30s;" };
     Conf::new()
         .decisions()
-        .http(&format!("rate_limit_redis_store edge {{ {lines} }}"))
+        .http(&format!("rate_limit_redis_store edge {{ {lines} {generous} }}"))
         .http("rate_limit_redis_pass edge;\nrate_limit_redis_timeout 5s;")
         .http("rate_limit_redis_log_level info;\nkeepalive_requests 1000000;")
         .server("location / { rate_limit_redis $arg_k rate=1r/m capacity=99; }")
@@ -227,7 +228,7 @@ fn names_and_addresses() {
 fn first_bytes(lines: &str, host: &str) -> (Vec<u8>, Nginx) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let url = server(host, listener.local_addr().unwrap().port());
-    let nginx = limited(&format!("{url} {lines}")).start();
+    let nginx = limited(&format!("{url} {lines} connect_timeout 1s;")).start();
     let (mut stream, _) = listener.accept().unwrap();
     let mut bytes = vec![0; 4096];
     let count = stream.read(&mut bytes).unwrap();
@@ -302,11 +303,11 @@ fn one_side_speaks_tls_and_the_other_does_not() {
         let lines = if url.starts_with("rediss") { trust.as_str() } else { "" };
         // Random bytes of the handshake decide whether Redis takes them for a command.
         for _ in 0..4 {
-            let nginx = limited(&format!("server {url}; {lines}")).start();
+            let nginx = limited(&format!("server {url}; {lines} connect_timeout 250ms;")).start();
             let start = Instant::now();
             assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
             let took = start.elapsed();
-            assert!(took < Duration::from_millis(500), "{url} took {took:?}");
+            assert!(took < Duration::from_millis(2_500), "{url} took {took:?}");
             let told = nginx.logged("[error]");
             assert!(told.len() == 1 && told[0].contains(" is down: "), "{told:?}");
         }
@@ -413,12 +414,13 @@ fn a_session_does_not_outlive_what_was_verified() {
 fn a_server_that_stops_within_the_handshake() {
     let (authority, mut redis) = redis(&[]);
     let lines = format!("{} {}", server("localhost", redis.tls_port()), trust(&authority));
-    let conf = limited(&lines).server("rate_limit_redis_timeout 20ms;");
+    let conf =
+        limited(&format!("{lines} connect_timeout 1s;")).server("rate_limit_redis_timeout 200ms;");
     redis.stop_signal();
     let nginx = conf.start();
     let start = Instant::now();
     assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
-    assert!(start.elapsed() < Duration::from_millis(200), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     nginx.wait_for_error_log("is down: timed out while SSL handshaking");
     redis.cont();
     let recovered = || nginx.get("/?k=a").decision() == "PASSED redis";
@@ -427,15 +429,17 @@ fn a_server_that_stops_within_the_handshake() {
     assert!(told.len() == 2 && told[1].contains(" is up again"), "{told:?}");
     // And once more in the middle of things, with more to send than the socket takes.
     let load = Load::start(nginx.addr(), "/?k=b", 8);
-    sleep(Duration::from_millis(200));
+    let before = redis.calls("evalsha");
+    wait_until(PATIENCE, || redis.calls("evalsha") > before + 50, "decisions by Redis");
     redis.stop_signal();
+    wait_until(PATIENCE, || nginx.logged(" is down: ").len() == 2, "the second outage");
     sleep(Duration::from_millis(1_500));
     redis.cont();
     let recovered = || nginx.get("/?k=c").decision() == "PASSED redis";
     wait_until(PATIENCE, recovered, "decisions by Redis");
     assert_eq!(load.stop().failures, Vec::<String>::new());
     let told = nginx.logged(" is down: ");
-    assert!(told.len() == 2 && told[1].contains("no answer within 20 ms"), "{told:?}");
+    assert!(told.len() == 2 && told[1].contains("no answer within 200 ms"), "{told:?}");
 }
 
 fn descriptors(pid: u32) -> usize {
