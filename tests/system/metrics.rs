@@ -381,7 +381,7 @@ fn errors_are_counted_by_policy() {
 fn a_silent_server() {
     let mut redis = Redis::start();
     let nginx = metered(&redis)
-        .server("rate_limit_redis_timeout 300ms;")
+        .server("rate_limit_redis_timeout 150ms;")
         .server("location / { rate_limit_redis k rate=9r/h; }")
         .start();
     assert_eq!(nginx.get("/").decision(), "PASSED redis");
