@@ -221,10 +221,11 @@ impl Context {
 
     /// Takes note of what came of the leases that were to be renewed.
     pub(crate) fn renew_leases(&self) {
-        if let (Some(shared), 1..) = (memory(), self.conf.lease()) {
-            for limit in self.limits {
-                shared.renew_lease(limit, self.conf.lease(), self.started);
-            }
+        let span = self.conf.lease();
+        if span > 0
+            && let Some(shared) = memory()
+        {
+            self.limits.iter().for_each(|limit| shared.renew_lease(limit, span, self.started));
         }
     }
 

@@ -247,8 +247,11 @@ impl Algorithm {
     /// Decides as the script does. `now` is in µs, at most 2^53; `stored` is what an earlier
     /// decision for the same client left, nothing for a client not seen before.
     pub fn decide(self, stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
-        stored.extra.holds.correct(now);
         let decide = self.description().decide;
+        if quota.block() == 0 && stored.extra.is_none() {
+            return decide(stored, now, quota, cost);
+        }
+        stored.extra.holds.correct(now);
         let blocked = stored.blocked_for(now, quota);
         if blocked > 0 && cost > 0 {
             let retry = decide(&mut stored.clone(), now, quota, cost).retry;

@@ -320,8 +320,10 @@ fn under_pressure_little_is_lost() {
             for (rate, limit) in
                 [("20r/s", 20), ("40r/s", 40), ("100r/s", 100), ("1000r/10s", 1_000)]
             {
-                let (share, commands) = measure(plan(algorithm, rate, limit, machines, load));
-                println!("{algorithm:?} {rate} {machines} {load}: {share:.4} {commands:.3}");
+                let (share, _) = measure(plan(algorithm, rate, limit, machines, load));
+                // What one machine holds when the others need it is missing from a refill at once.
+                let least = if algorithm == Algorithm::IntervalBucket { 0.975 } else { 0.99 };
+                assert!(share >= least, "{algorithm:?} {rate} {machines} {load}: {share:.4}");
             }
         }
     }
@@ -333,7 +335,13 @@ fn at_half_the_rate_few_requests_are_commands() {
         for machines in [1, 2] {
             for (rate, limit) in [("40r/s", 40), ("100r/s", 100), ("1000r/10s", 1_000)] {
                 let (share, commands) = measure(plan(algorithm, rate, limit, machines, 0.5));
-                println!("{algorithm:?} {rate} {machines}: {share:.4} {commands:.3}");
+                // A lease ends with its window, and few units remain of a small limit.
+                let is_bucket = matches!(algorithm, Algorithm::TokenBucket | Algorithm::Gcra);
+                let most = if is_bucket || limit > 40 { 0.15 } else { 0.25 };
+                assert!(
+                    commands <= most && share >= 0.99,
+                    "{algorithm:?} {rate} {machines}: {share:.4} {commands:.3}"
+                );
             }
         }
     }

@@ -51,6 +51,11 @@ impl Hold {
 }
 
 impl Holds {
+    /// Whether nothing is held.
+    fn is_none(self) -> bool {
+        self.older.units == 0 && self.newer.units == 0
+    }
+
     /// After a clock that stepped back no hold lasts longer than one that begins now. It loses its
     /// name then.
     pub(super) fn correct(&mut self, now: u64) {
@@ -72,6 +77,9 @@ impl Holds {
 
     /// How many units were missing at least at which moments: at the ends of holds, and now.
     pub(super) fn each_floor(self, now: u64, limit: u64, mut floor: impl FnMut(u64, u64)) {
+        if self.is_none() {
+            return;
+        }
         let mut holds = self;
         if holds.older.units > 0 && holds.older.until <= now {
             floor(holds.older.until, holds.units(limit));
@@ -95,6 +103,9 @@ impl Holds {
         most: u64,
         regained: impl Fn(u64, u64) -> u64,
     ) -> u64 {
+        if self.is_none() {
+            return 0;
+        }
         let newer = Self { older: Hold::NONE, ..self };
         [(self.older.until, self.units(limit)), (self.newer.until, newer.units(limit))]
             .into_iter()

@@ -61,6 +61,9 @@ impl Algorithm {
         remaining: u64,
     ) -> Granted {
         let none = Granted { now, ..Granted::default() };
+        if lease.want == 0 {
+            return none;
+        }
         let units = lease.want.min(remaining / SHARE);
         let plain = stored.state.as_ref().and_then(State::numbers);
         let (Some(plain), 1.., true) = (plain, units, self.has_leases()) else { return none };

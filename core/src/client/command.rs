@@ -297,7 +297,9 @@ impl Command {
                 let times = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
                 let question = question(charge);
                 let is_read = answer::repeated(found, &question, times, |_, it, of| add(it, of));
-                self.hand_over(decided);
+                if !question.lease.is_none() {
+                    self.hand_over(decided);
+                }
                 is_read
             }
             None => answer::verdicts(found, self.questions(), |_, it, granted| add(it, granted)),
