@@ -5,6 +5,7 @@ import trial
 from servers import Nginx, Redis, Servers
 
 VARIANTS = ("none", "limit_req", "lua", "module")
+LEASE = "rate_limit_redis_lease on;"
 
 
 class Fleet:
@@ -17,6 +18,7 @@ class Fleet:
             "module": servers.module(self.redis, directives=directives, errors="/dev/null error")}
         self.commands = {path: command_of(self.redis, self.nginx["module"], path)
                          for path in ("free", "gcra", "flood")}
+        self.nginx["lease"] = servers.module(self.redis, directives=f"{directives} {LEASE}", errors="/dev/null error")
         for variant in variants:
             if variant == "lua":
                 self.nginx[variant] = servers.nginx(
@@ -28,7 +30,7 @@ class Fleet:
         for variant, nginx in self.nginx.items():
             # The caller's directives may have switched the fields off.
             trial.check(variant, nginx, limits=variant != "none",
-                        fields=variant == "lua" or variant == "module" and not directives)
+                        fields=variant == "lua" or variant in ("module", "lease") and not directives)
 
     def spend(self, path: str, keys: int) -> None:
         """Asks everybody for each key once, so that they know it."""

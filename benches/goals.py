@@ -75,7 +75,7 @@ def under_load(path: str, keys: int, connections: int | None = None, *, draw: st
                rate: int = 0) -> Callable[[Bench, str, int], Record]:
     """wrk asks one variant."""
     def measure(bench: Bench, variant: str, number: int) -> Record:
-        asks_redis = variant in ("lua", "module")
+        asks_redis = variant in ("lua", "module", "lease")
         return load.wrk(bench.servers, bench.fleet.nginx[variant], path, keys=keys, seconds=bench.settings.seconds,
                         connections=connections or bench.settings.connections, seed=number, draw=draw, rate=rate,
                         redis=[bench.fleet.redis] if asks_redis else None)
@@ -112,9 +112,9 @@ CASES = {
                   lambda bench: bench.fleet.spend("/flood", KNOWN_KEYS)),
     "logged": Case("rejected flood, logged", ("none", "limit_req", "module"), under_load("/logged", KNOWN_KEYS),
                    lambda bench: bench.fleet.spend("/flood", KNOWN_KEYS)),
-    "clients": Case(f"{CLIENTS:,} clients at {CLIENT_RATE} requests a second each", VARIANTS,
+    "clients": Case(f"{CLIENTS:,} clients at {CLIENT_RATE} requests a second each", (*VARIANTS, "lease"),
                     under_load("/client", CLIENTS, rate=CLIENTS * CLIENT_RATE)),
-    "zipf": Case(f"Zipf over {DISTINCT_KEYS:,} clients", VARIANTS,
+    "zipf": Case(f"Zipf over {DISTINCT_KEYS:,} clients", (*VARIANTS, "lease"),
                  under_load("/free", DISTINCT_KEYS, draw="zipf")),
     "latency": Case("one connection", (*VARIANTS, "redis-benchmark"), latency),
     "redis": Case("Redis alone", ("baseline", "token_bucket", "gcra", "baseline alone", "token_bucket alone"),

@@ -24,9 +24,10 @@ def method(settings: Settings, pinning: Pinning) -> str:
         another one. Distinct keys are {DISTINCT_KEYS:,} random ones; the flood is for {KNOWN_KEYS:,} that have spent
         all. {CLIENTS:,} clients are asked for at about {CLIENTS * CLIENT_RATE:,} requests a second, with a limit
         of twice that for each; of the clients of a Zipf distribution the k-th makes requests in proportion to 1 / k.
-        Figures are medians of the rounds; min and max are of the ratio in single rounds. NGINX answers with a
-        picture from its memory, its cheapest answer, so that a limiter weighs as much as it can. CPU is what the
-        scheduler says that a process has had (`/proc/PID/schedstat`), over the requests that wrk counted.""", f"""
+        `lease` is the module with `rate_limit_redis_lease on`. Figures are medians of the rounds; min and max are of
+        the ratio in single rounds. NGINX answers with a picture from its memory, its cheapest answer, so that a limiter
+        weighs as much as it can. CPU is what the scheduler says that a process has had (`/proc/PID/schedstat`), over
+        the requests that wrk counted.""", f"""
         {pinning.in_words()} Nothing leaves the machine; Redis is asked over TCP.""", f"""
         The module has its defaults, header fields included, only with a longer timeout and errors that show.
         {directives} Lua asks with the same EVALSHA, over pooled connections, with a small client for any command; it
