@@ -83,9 +83,14 @@ fn proxied(limit: &str) -> String {
 
 /// How many settlements of a limit had this result.
 fn settlements(nginx: &Nginx, name: &str, result: &str) -> usize {
-    let page = nginx.get("/metrics");
     let sample = format!("settlements_total{{name=\"{name}\",result=\"{result}\"}} ");
-    let value = page.text().lines().find_map(|line| line.split_once(&sample));
+    metric(nginx, &sample) as usize
+}
+
+/// The value of a metric.
+fn metric(nginx: &Nginx, sample: &str) -> u64 {
+    let page = nginx.get("/metrics");
+    let value = page.text().lines().find_map(|line| line.split_once(sample));
     let (_, value) = value.unwrap_or_else(|| panic!("no {sample} in {}", page.text()));
     value.parse().expect("a number")
 }
@@ -176,6 +181,25 @@ fn the_application_says_what_it_cost() {
         assert_eq!((rejected.status, rejected.remaining()), (429, Some(0)), "{limit}");
         assert!(retry_after(&rejected) > 60, "{rejected:?}");
         assert_eq!(settlements(&nginx, "default", "lost"), 0);
+    }
+}
+
+/// What a lease has paid for is settled as what was charged by a command.
+#[test]
+fn what_a_lease_has_charged() {
+    for limit in [LIMITS[0], LIMITS[1], LIMITS[2], LIMITS[4], LIMITS[6]] {
+        let redis = Redis::start();
+        let machine = || conf(&redis, &proxied(limit));
+        let nginx = machine().http("rate_limit_redis_lease 1m;").start_connected(&redis);
+        let is_leased = |_: &u64| nginx.get("/?cost=3").decision() == "PASSED lease";
+        let leased = (0..8).filter(is_leased).count();
+        assert!((1..8).contains(&leased), "{limit}: {leased} requests");
+        wait_for(&nginx, "default", 8);
+        let held = metric(&nginx, "lease_units_held{name=\"default\"} ");
+        let other = machine().start();
+        let is_decided = || other.get("/left").decision() == "PASSED redis";
+        wait_until(PATIENCE, is_decided, "a decision on another machine");
+        assert_eq!(left(&other), 100 - 8 * 3 - held, "{limit}");
     }
 }
 
