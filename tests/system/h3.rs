@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use harness::{Conf, Nginx, Redis, free_port, run};
+use harness::{Conf, Nginx, PATIENCE, Redis, free_port, run, wait_until};
 
-use crate::seen::StartConnected;
+use crate::seen::{StartConnected, tokens};
 
 /// Whether NGINX has HTTP/3. One that is new enough must: else these tests would test nothing.
 fn has_http3() -> bool {
@@ -91,6 +91,26 @@ fn a_stream_waits_for_its_turn() {
     statuses.sort_unstable();
     assert_eq!(statuses, ["200", "200", "429"], "{said}");
     http3.nginx.wait_for_error_log("delaying request, excess: ");
+}
+
+/// Limits that block, that decide after the access checks, that only would decide; and one that is
+/// settled when the stream has ended.
+#[test]
+fn limits_of_every_kind() {
+    if !has_http3() {
+        return;
+    }
+    let http3 = Http3::start(
+        "rate_limit_redis all rate=9r/d block=1d; rate_limit_redis all name=dry rate=1r/d dry_run; \
+         rate_limit_redis all name=after rate=100r/d after=auth settle=3;",
+    );
+    let said = http3.ask(10);
+    let mut statuses = values(&said, ":status");
+    statuses.sort_unstable();
+    assert_eq!((&statuses[..9], statuses[9]), (&["200"; 9][..], "429"), "{said}");
+    assert_eq!(values(&said, "retry-after"), ["86400"], "{said}");
+    let left = || tokens(&http3.redis, "rl:after:all");
+    wait_until(PATIENCE, || left() == Some(100 - 9 * 3), "nine settlements");
 }
 
 #[test]
