@@ -32,7 +32,7 @@ enum Effect {
     /// The server is there, but refuses to decide.
     Refusal,
 }
-use crate::seen::tokens;
+use crate::seen::{StartConnected as _, tokens};
 
 use Effect::{Loss, Refusal, Silence};
 
@@ -463,8 +463,7 @@ fn without_a_breaker_all_wait_for_the_timeout() {
     // The longest timeout says how long a silent connection is kept.
     let nginx = limited(&redis.url(), 0)
         .server("location /patient { rate_limit_redis k rate=1r/h; rate_limit_redis_timeout 30s; }")
-        .start();
-    wait_until(PATIENCE, || is_decided_by_redis(&nginx), "decisions before the fault");
+        .start_connected(&redis);
     redis.stop_signal();
     let round = requests(&nginx, 8);
     is_as_the_policies_say("no breaker", &round);
