@@ -28,6 +28,9 @@ fn plain(redis: &Redis) -> Conf {
         .http("rate_limit_redis_log_level info; keepalive_requests 1000000;")
 }
 
+/// The metrics page.
+const METRICS: &str = "location = /metrics { rate_limit_redis_metrics prometheus; }";
+
 /// A location with these lines.
 fn location(path: &str, lines: &str) -> String {
     format!("location {path} {{ {lines} try_files /index.html =404; }}")
@@ -73,14 +76,18 @@ fn flood(machines: &[Nginx], keys: usize, requests: usize) -> Vec<u64> {
     passed.into_iter().map(AtomicU64::into_inner).collect()
 }
 
-/// Asks for more than a limit of 200 for each of 40 keys: of each at least 99 % pass, and no more than
-/// the limit and what came back at 200 an hour.
+/// Asks for more than a limit of 200 for each of 40 keys: of each no more pass than the limit and what
+/// came back at 200 an hour, and of all at least 99 %. Leases that were granted at the same time, to
+/// clients that met at a key, are not all kept.
 #[track_caller]
 fn holds(machines: &[Nginx], start: Instant) {
     let passed = flood(machines, 40, 320);
     let most = 200 + 1 + start.elapsed().as_secs() * 200 / 3_600;
-    let bounds = 198..=most;
-    assert!(passed.iter().all(|passed| bounds.contains(passed)), "{bounds:?}: {passed:?}");
+    assert!(passed.iter().all(|passed| *passed <= most), "{most}: {passed:?}");
+    let lapsed = |nginx| metric(nginx, "lease_units_total", "name=\"default\",result=\"lapsed\"");
+    let lapsed: u64 = machines.iter().map(lapsed).sum();
+    let all: u64 = passed.iter().sum();
+    assert!(all + lapsed >= 40 * 198, "{lapsed} lapsed: {passed:?}");
 }
 
 #[test]
@@ -93,8 +100,9 @@ fn no_more_passes_than_without() {
         "rate=200r/1w algorithm=sliding_window",
     ] {
         let redis = Redis::start();
-        let conf =
-            leased(&redis).server(&location("/", &format!("rate_limit_redis $arg_k {limit};")));
+        let conf = leased(&redis)
+            .server(&location("/", &format!("rate_limit_redis $arg_k {limit};")))
+            .server(METRICS);
         let start = Instant::now();
         let machines = [conf.start_connected(&redis), conf.start()];
         holds(&machines, start);
@@ -107,7 +115,7 @@ fn no_more_passes_than_without() {
 #[test]
 fn budgets_are_shared_with_those_without_leases() {
     let redis = Redis::start();
-    let limit = location("/", "rate_limit_redis $arg_k rate=200r/h;");
+    let limit = location("/", "rate_limit_redis $arg_k rate=200r/h;") + METRICS;
     let start = Instant::now();
     let machines = [leased(&redis).server(&limit).start(), plain(&redis).server(&limit).start()];
     holds(&machines, start);
@@ -119,7 +127,7 @@ fn most_requests_are_no_commands() {
     let redis = Redis::start();
     let conf = leased(&redis)
         .server(&location("/", "rate_limit_redis $arg_k rate=1r/h capacity=1000;"))
-        .server("location = /metrics { rate_limit_redis_metrics prometheus; }");
+        .server(METRICS);
     let machines = [conf.start_connected(&redis), conf.start()];
     let (keys, requests) = (20, 400);
     let passed = flood(&machines, keys, requests);
@@ -271,7 +279,7 @@ fn killed_and_replaced_workers() {
     let redis = Redis::start();
     let conf = leased(&redis)
         .server(&location("/", "rate_limit_redis $arg_k rate=500r/h capacity=500;"))
-        .server("location = /metrics { rate_limit_redis_metrics prometheus; }");
+        .server(METRICS);
     let start = Instant::now();
     let mut machines = [conf.start_connected(&redis), conf.start()];
     machines.iter_mut().for_each(|nginx| nginx.allow_log("exited on signal 9"));
@@ -390,10 +398,16 @@ fn http2() {
     let nginx = leased(&redis)
         .http2()
         .server(&location("/", "rate_limit_redis a rate=1r/h capacity=300;"))
-        .server("location = /metrics { rate_limit_redis_metrics prometheus; }")
+        .server(METRICS)
         .start_connected(&redis);
     let tally = h2load(&["-n", "600", "-c", "4", "-m", "25", &nginx.h2_url("/")]);
-    assert!(tally.of(200) <= 300 && tally.of(200) >= 297, "{tally:?}");
+    // Leases that were granted at the same time are not all kept.
+    let lapsed = metric(&nginx, "lease_units_total", "name=\"default\",result=\"lapsed\"");
+    let held = metric(&nginx, "lease_units_held", "name=\"default\"");
+    assert!(
+        tally.of(200) <= 300 && tally.of(200) + lapsed + held >= 297,
+        "{tally:?}, {lapsed} lapsed, {held} held"
+    );
     assert_eq!(tally.of(200) + tally.of(400), 600, "{tally:?}");
     assert!(metric(&nginx, "decisions_total", "name=\"default\",source=\"lease\"") > 0);
 }
