@@ -175,6 +175,10 @@ impl Command {
     /// Adds a charge.
     pub(super) fn add(&mut self, charge: &Charge<'_>) {
         self.keys.extend_from_slice(charge.key);
+        if self.charges.capacity() == 0 {
+            // Most have only one.
+            self.charges.reserve_exact(1);
+        }
         self.charges.push(Own {
             definition: Rc::clone(charge.definition),
             key_end: self.keys.len(),
@@ -237,6 +241,9 @@ impl Command {
         if let ([own], false) = (self.charges.as_mut_slice(), lease.is_none()) {
             own.lease = lease;
             self.lessee = Some(member.request);
+        }
+        if self.members.capacity() == 0 {
+            self.members.reserve_exact(1);
         }
         self.members.push(member);
     }

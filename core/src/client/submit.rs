@@ -22,6 +22,8 @@ impl Client {
         if let Some(request) = self.requests.get_mut(key) {
             let unanswered =
                 |charge: &Charge<'_>| Answer { dry_run: charge.dry_run, ..Answer::default() };
+            // As many wait as there are requests: nothing is reserved for more charges than there are.
+            request.answers.reserve_exact(charges.len());
             request.answers.extend(charges.iter().map(unanswered));
             // Until all commands are on their way it has no outcome.
             request.open = 1;
