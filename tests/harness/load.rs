@@ -15,6 +15,10 @@ use crate::process::Process;
 /// How long a client program may run.
 const RUN: Duration = Duration::from_secs(60);
 
+/// The pause of a client between two requests: the load is to go on, not to take the processor from
+/// other tests.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// How many requests ended how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -165,6 +169,7 @@ fn client(addr: SocketAddr, path: &str, stop: &AtomicBool) -> Tally {
                 tally.failures.push(error.to_string());
             }
         }
+        std::thread::sleep(PAUSE);
     }
     tally
 }
