@@ -1,10 +1,10 @@
-//! The algorithms: each a room of its own, a Lua script and its Rust reference side by side.
+//! The algorithms: each is a Lua script and its Rust reference, side by side.
 //!
-//! Both are the same function, of what is stored for a client, the time, the quota and the cost, to
-//! what to store; and where a request must not spend after all, back. The script runs inside Redis
-//! and only tells what it found and when; what that means, the verdict, follows from the reference.
-//! A test drives both through the same random histories and demands the same states. To add an
-//! algorithm, add its two files and its lines to the tables below.
+//! Both are the same function: from what is stored for a client, the time, the quota and the cost
+//! to what is to be stored. A negative cost gives back. The script runs in Redis, and replies with
+//! the time and what was stored; the verdict follows from that by the reference. A test drives both
+//! through the same random histories and requires the same states. To add an algorithm, add its two
+//! files and its lines to the tables below.
 
 mod calendar_window;
 mod codec;
@@ -38,7 +38,7 @@ pub enum Algorithm {
     IntervalBucket,
     /// The generic cell rate algorithm, with the numbers of redis-cell's `CL.THROTTLE`.
     Gcra,
-    /// As `limit_req`: what comes too early waits for its turn.
+    /// As `limit_req`: a request that comes too early is delayed.
     LeakyBucket,
     /// The counters of this and the previous window, the previous one weighted by its overlap.
     SlidingWindow,
@@ -57,11 +57,11 @@ pub enum BurstParameter {
     Capacity,
     /// `burst=n`, what can be spent at once beyond the first unit; by default 0.
     Burst,
-    /// Not at all: it is the n of the rate.
+    /// None: it is the n of the rate.
     None,
 }
 
-/// What tells one algorithm from another, its decisions aside.
+/// The properties and functions of an algorithm.
 struct Description {
     /// The name in the configuration.
     name: &'static str,
@@ -83,8 +83,8 @@ struct Description {
 /// The two numbers that stand for the rate in an algorithm: see [`Quota::terms`].
 pub(crate) type Terms = (u64, u64);
 
-/// The description of an algorithm from the names of its Lua and its Rust room, and of the Lua that it
-/// ends with, if it has that in common with another one.
+/// The description of an algorithm, from the names of its Lua file and of its Rust module, and of a
+/// Lua file with an end that it shares with another algorithm.
 macro_rules! describe {
     ($name:literal, $burst:ident, $lua:literal, $rust:ident $(, $end:literal)?) => {
         Description {
@@ -127,7 +127,7 @@ impl Algorithm {
                 &const { describe!("token_bucket", Capacity, "interval_bucket", interval_bucket) }
             }
             Self::Gcra => &const { describe!("gcra", Burst, "gcra", gcra) },
-            // It differs from gcra only in what is made of the verdict.
+            // It differs from gcra only in the delay that follows from the verdict.
             Self::LeakyBucket => &const { describe!("leaky_bucket", Burst, "gcra", gcra) },
             Self::SlidingWindow => {
                 &const { describe!("sliding_window", None, "sliding_window", sliding_window) }
@@ -152,7 +152,8 @@ impl Algorithm {
         }
     }
 
-    /// The name in the configuration. The two buckets share one, and the two windows of one counter.
+    /// The name in the configuration. The two buckets share one, and the two windows of one
+    /// counter.
     pub fn name(self) -> &'static str {
         self.description().name
     }
@@ -163,8 +164,8 @@ impl Algorithm {
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
-    /// The algorithm that counts at this rate: of the two windows of one counter the rate says which
-    /// one it is.
+    /// The algorithm that counts at this rate: a fixed window counts months of the calendar as a
+    /// calendar window.
     pub fn at(self, rate: Rate) -> Result<Self, QuotaError> {
         match (self, rate.is_monthly()) {
             (Self::FixedWindow | Self::CalendarWindow, true) => Ok(Self::CalendarWindow),
@@ -184,13 +185,13 @@ impl Algorithm {
         self.description().function
     }
 
-    /// The Lua source of its body: of the numbers of the [`state`](Self::state), which are nil if
-    /// nothing is stored, `debt`, and `now, cost, limit, period, count, n, since` it makes
-    /// `allowed`, and of `cost` what is spent in all. If there is something to store, it makes
-    /// `changed` true, the new state and debt, and `expiry`, the µs at which the quota is whole
-    /// again; that also where it gets a `block`. A cost below zero is given back. With n, which is
-    /// nil for 1, it spends for as many of n requests as fit; with `since`, which is nil or 0 for
-    /// none, it charges more than there is.
+    /// The Lua source of its body. It reads the numbers of the [`state`](Self::state), nil if
+    /// nothing is stored, `debt`, and `now, cost, limit, period, count, n, since`. It sets
+    /// `allowed`, and `cost` to what is spent in all. If there is something to store, it sets
+    /// `changed`, the new state and debt, and `expiry`, the µs at which the quota is whole again;
+    /// `expiry` also if there is a `block`. A negative cost is given back. With n, which is nil for
+    /// 1, it spends for as many of n requests as fit; with `since`, which is nil or 0 for none, it
+    /// charges more than is left.
     pub fn source(self) -> &'static str {
         self.description().source
     }
@@ -201,14 +202,15 @@ impl Algorithm {
         self.description().state
     }
 
-    /// Whether it reads and writes Redis itself, so that nobody can tell what it found. The source
-    /// then is that of the whole function, `(key, now, cost, limit, period, block, since)` to
-    /// `allowed, remaining, reset, retry, store`, where the last is a function that writes.
+    /// Whether its script reads and writes Redis itself and replies with the verdict, not with what
+    /// was stored. The source is then a whole function, from `(key, now, cost, limit, period,
+    /// block, since)` to `allowed, remaining, reset, retry, store`, where `store` is a function
+    /// that writes.
     pub fn stores_itself(self) -> bool {
         self == Self::SlidingLog
     }
 
-    /// Whether equal questions at one moment can be asked as one: see `Scripts::encode_repeated`.
+    /// Whether one command can charge for several equal requests: see `Scripts::encode_repeated`.
     pub fn is_repeatable(self) -> bool {
         !self.stores_itself()
     }
@@ -223,8 +225,8 @@ impl Algorithm {
         (self.description().terms)(rate, limit)
     }
 
-    /// Fails if a client that has spent `most`, which is more than `limit`, could not be counted
-    /// exactly, quotients included.
+    /// Fails if the numbers of a client that has spent `most`, more than `limit`, are not exact,
+    /// quotients included.
     pub(crate) fn check_debt(self, rate: Rate, limit: u64, most: u64) -> Result<(), QuotaError> {
         if most > MAX_EXACT / 4 {
             return Err(QuotaError::TooLarge);
@@ -237,15 +239,15 @@ impl Algorithm {
         if is_too_slow { Err(QuotaError::TooSlow) } else { Ok(()) }
     }
 
-    /// What is stored as these bytes; nothing, for what the script would not take for a state.
+    /// Reads what is stored. Bytes that the script does not take for a state read as nothing.
     pub fn read(self, bytes: &[u8]) -> Stored {
         let Some((numbers, extra)) = codec::bytes::numbers(bytes) else { return Stored::default() };
         let stored = |state| Stored { state: Some(state), extra };
         (self.description().read)(numbers).map(stored).unwrap_or_default()
     }
 
-    /// Decides as the script does. `now` is in µs, at most 2^53; `stored` is what an earlier
-    /// decision for the same client left, nothing for a client not seen before.
+    /// Decides as the script does. `now` is in µs, at most 2^53; `stored` is what the last decision
+    /// for the client has left, the default for a new client.
     pub fn decide(self, stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
         let decide = self.description().decide;
         if quota.block() == 0 && stored.extra.is_none() {
@@ -266,8 +268,8 @@ impl Algorithm {
         verdict.blocked_for(blocked)
     }
 
-    /// Decides on a request that another limit rejects, as the script does: it spends nothing. Only
-    /// if this limit rejects it too, as `rejects` says, a block may begin.
+    /// Decides on a request that another limit rejects, as the script does: nothing is spent. If
+    /// this limit rejects it too, `rejects` is true, and a block may begin.
     pub fn decline(self, stored: &mut Stored, now: u64, quota: &Quota, rejects: bool) -> Verdict {
         if rejects && quota.block() > 0 && stored.blocked_for(now, quota) == 0 {
             self.block(stored, now, quota);
@@ -275,17 +277,16 @@ impl Algorithm {
         self.decide(stored, now, quota, 0)
     }
 
-    /// Begins a block. There need be no state, where what another limit is about to spend of the same
-    /// key is too much: then numbers of the distant past stand for one.
+    /// Begins a block. There may be no state, if another limit of the transaction spends from the
+    /// same key: then a state of zeros, in the distant past, takes its place.
     fn block(self, stored: &mut Stored, now: u64, quota: &Quota) {
         stored.state = stored.state.take().or_else(|| (self.description().read)([0; 3]));
         stored.block(now, quota.block());
     }
 
-    /// Gives back `amount` of what was spent, as the script does: as much of it as is still spent,
-    /// the rest has come back by itself. The other arguments are those of [`decide`](Self::decide).
-    ///
-    /// For a client that is alone on its key it is then as if it had never spent it.
+    /// Gives back `amount`, or as much of it as is not regained yet, as the script does. The other
+    /// arguments are those of [`decide`](Self::decide). If the client is alone on its key, the
+    /// state is then as if the amount had never been spent.
     pub fn give_back(self, stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
         stored.blocked_for(now, quota);
         stored.extra.holds.correct(now);
@@ -293,9 +294,9 @@ impl Algorithm {
     }
 
     /// Settles what was charged at `since`: charges `change` more, whatever is left, or gives it
-    /// back if it is below zero. What is charged beyond what there is, the client owes: at most
-    /// [`Quota::max_debt`], the rest is forgiven. In a window that was not that of `since` nothing
-    /// is given back.
+    /// back if it is negative. What is charged beyond what is left becomes a debt of at most
+    /// [`Quota::max_debt`]; the rest is dropped. Nothing is given back in a window after that of
+    /// `since`.
     pub fn settle(self, stored: &mut Stored, now: u64, quota: &Quota, since: u64, change: i64) {
         stored.extra.holds.correct(now);
         let (description, amount) = (self.description(), change.unsigned_abs());

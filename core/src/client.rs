@@ -1,11 +1,11 @@
 //! A Redis client without I/O, for limits.
 //!
-//! A [`Client`] is one worker's view of one store: the nodes, the connections to them, and the requests
-//! that wait for a reply. It does nothing on its own. Events go in, each with the time: a request was
-//! [submitted](Client::submit), a connection is [connected](Client::on_connected), bytes were
-//! [received](Client::on_received), the [timer](Client::timer) has expired. Actions come out of
-//! [`poll_action`](Client::poll_action): connect, send, complete a request. Nothing calls back, so
-//! nothing can be re-entered, and the whole client can be simulated.
+//! A [`Client`] is one worker's view of one store: the nodes, the connections to them, and the
+//! requests that wait for a reply. It does nothing on its own. Events go in, each with the time: a
+//! request was [submitted](Client::submit), a connection is [connected](Client::on_connected),
+//! bytes were [received](Client::on_received), the [timer](Client::timer) has expired. Actions come
+//! out of [`poll_action`](Client::poll_action): connect, send, complete a request. Nothing calls
+//! back, so nothing can be re-entered, and the whole client can be simulated.
 //!
 //! Times are in µs of one monotonic clock.
 //!
@@ -75,10 +75,10 @@ use topology::single::Single;
 /// How many requests of a worker may wait for one store; more are refused at once.
 pub const MAX_WAITING: usize = 65_536;
 
-/// A timer that expires so much later than it should shows that the worker was away.
+/// A timer that expires this much too late shows that the worker was away.
 const LATE: u64 = 5 * MILLISECOND;
 
-/// What a client is made of.
+/// The configuration of a client.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// What the servers are.
@@ -95,7 +95,8 @@ pub struct Config {
     pub connect_timeout: u64,
     /// How many connections there are to each node.
     pub connections: usize,
-    /// So many failures within [`fail_timeout`](Self::fail_timeout) open a node's breaker; 0: never.
+    /// So many failures within [`fail_timeout`](Self::fail_timeout) open a node's breaker; 0:
+    /// never.
     pub max_fails: usize,
     /// In µs.
     pub fail_timeout: u64,
@@ -150,7 +151,7 @@ pub struct Client {
     retries: VecDeque<(CommandKey, u64)>,
     /// Commands that wait for a refresh of the topology, and what becomes of them without one.
     parked: Vec<(CommandKey, Error)>,
-    /// Connections that have something to be sent at the end of this turn.
+    /// Connections to be flushed at the end of this turn.
     to_flush: Vec<ConnectionKey>,
     is_turn_end_due: bool,
     /// When the owner is to call `on_timer`; the real need may be later.
@@ -160,7 +161,7 @@ pub struct Client {
     /// How many settlements have not ended.
     settling: usize,
     actions: VecDeque<Action>,
-    /// Of the reply that is being read.
+    /// The verdicts of the reply that is being read.
     decided: Vec<Decided>,
 }
 
@@ -231,7 +232,7 @@ impl Client {
         keys.into_iter().for_each(|key| self.close_if_unneeded(key));
     }
 
-    /// What is to be done next.
+    /// The next action.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -246,7 +247,7 @@ impl Client {
         self.requests.len().saturating_add(self.settling)
     }
 
-    /// Whether anything is left of any request: a command, or a reply that is still to come.
+    /// Whether nothing is left of any request: no command, and no reply that is still to come.
     pub fn is_idle(&self) -> bool {
         self.requests.len() == 0 && self.commands.len() == 0
     }
@@ -273,7 +274,7 @@ impl Client {
         Some(std::mem::take(&mut node.counts))
     }
 
-    /// The events of a turn were dealt with: what they led to is sent.
+    /// The turn ends: what its events have led to is sent.
     pub fn on_turn_end(&mut self, now: u64) {
         self.is_turn_end_due = false;
         if let Some(deadline) = self.deadlines.on_turn_end(now) {
@@ -288,8 +289,8 @@ impl Client {
         }
     }
 
-    /// The timer has expired. The owner must have read every socket before: a reply that has come is
-    /// not late because it was not read.
+    /// The timer has expired. The owner must have read every socket before, so that a reply that
+    /// has come is not counted as late.
     pub fn on_timer(&mut self, now: u64) {
         let away = self.timer.map_or(0, |due| now.saturating_sub(due));
         if away >= LATE {
@@ -317,7 +318,7 @@ impl Client {
         connections.chain(probes).chain(others.into_iter().flatten()).min()
     }
 
-    /// Has the timer expire at `at` at the latest.
+    /// Sets the timer to `at`, unless it expires earlier.
     fn schedule(&mut self, at: u64) {
         self.timer = Some(self.timer.map_or(at, |timer| timer.min(at)));
     }

@@ -1,4 +1,4 @@
-//! Who a client is, as far as its address tells.
+//! The key of a client, made from its address.
 
 use std::net::{IpAddr, Ipv6Addr};
 

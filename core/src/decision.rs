@@ -1,4 +1,4 @@
-//! What a limit says of a request.
+//! Verdicts of limits, and the decision on a request.
 
 use crate::limit::Quota;
 use crate::rate::SECOND;
@@ -16,55 +16,54 @@ pub enum Status {
     DelayedDryRun,
     /// It would have been rejected.
     RejectedDryRun,
-    /// No decision could be had, and the policy let it pass.
+    /// It was not decided, and the policy let it pass.
     ErrorPassed,
-    /// No decision could be had, and the policy rejected it.
+    /// It was not decided, and the policy rejected it.
     ErrorRejected,
     /// Its keys were empty: it was not limited.
     Bypassed,
 }
 
-/// Who decided.
+/// Where a decision was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Redis.
     Redis,
-    /// This machine, out of units that Redis has set aside for it.
+    /// This machine, from units that Redis has set aside for it.
     Lease,
-    /// This machine's memory of what Redis has said.
+    /// The deny cache: Redis has rejected the client before.
     Cache,
-    /// This machine alone, because Redis could not.
+    /// This machine alone, because Redis could not decide.
     Local,
-    /// Nobody: the policy for errors, or an empty key.
+    /// Nowhere: the policy for errors applied, or the key was empty.
     None,
 }
 
-/// How a request was decided. Whatever is told of it, in fields, variables, bodies and logs, is
-/// told from here.
+/// How a request was decided. Header fields, variables, bodies and logs are all written from it.
 #[derive(Clone, Copy, Debug)]
 pub struct Decision<'a> {
     /// What became of the request.
     pub status: Status,
-    /// Who decided.
+    /// Where that was decided.
     pub source: Source,
     /// The limit to show, if any gave a verdict.
     pub shown: Option<Shown<'a>>,
-    /// How long the request waited for this, in µs.
+    /// How long the request waited for the decision, in µs.
     pub wait: u64,
-    /// How long it is to wait before it passes, in µs.
+    /// How long the request is delayed before it passes, in µs.
     pub delay: u64,
-    /// How much later than it could pass a rejected request is to be repeated, in µs.
+    /// The time added to `Retry-After`, in µs.
     pub jitter: u64,
 }
 
-/// A limit that was asked, and what it said.
+/// A limit and its verdict.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a> {
     /// The limit's name.
     pub name: &'a str,
     /// What the client may spend.
     pub quota: Quota,
-    /// What it said.
+    /// Its verdict.
     pub verdict: Verdict,
 }
 
@@ -83,7 +82,7 @@ impl Decision<'_> {
     }
 }
 
-/// A part of `most`, which `random` chooses.
+/// A random part of `most`; `random` is uniformly distributed.
 pub fn jitter(most: u64, random: u32) -> u64 {
     let part = ((u128::from(most) + 1) * u128::from(random)) >> u32::BITS;
     u64::try_from(part).unwrap_or(most)
@@ -115,7 +114,7 @@ impl Status {
         }
     }
 
-    /// The worse of two: what is done to the request, before what is not.
+    /// The worse of two. A status that affects the request is worse than one of a dry run.
     pub fn worse(self, other: Self) -> Self {
         let rank = |status| match status {
             Self::Bypassed => 0,
@@ -135,8 +134,8 @@ impl Status {
         matches!(self, Self::Rejected | Self::RejectedDryRun | Self::ErrorRejected)
     }
 
-    /// The status of a request that was decided, given whether it may pass, whether it has to
-    /// wait for that, and whether this is only a rehearsal.
+    /// The status of a request that was decided: whether it is allowed, whether it is delayed, and
+    /// whether this is a dry run.
     pub fn decided(allowed: bool, delayed: bool, dry_run: bool) -> Self {
         match (allowed, delayed, dry_run) {
             (true, false, _) => Self::Passed,
@@ -164,10 +163,10 @@ impl Source {
     }
 }
 
-/// What one limit says of one request, whoever asked it and wherever the answer came from.
+/// The result of checking one limit for one request, wherever it was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether the request may pass as far as this limit goes.
+    /// Whether this limit allows the request.
     pub allowed: bool,
     /// What the client may still spend at this moment.
     pub remaining: u64,
@@ -177,28 +176,28 @@ pub struct Verdict {
     pub retry: Retry,
 }
 
-/// When to come back.
+/// When the same request could pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// No need to: the request passed.
+    /// It has passed.
     No,
     /// The same request, alone on its key, passes after so many µs; at least 1.
     After(u64),
-    /// The cost is above all that the limit can hold.
+    /// The cost is more than the limit can ever hold.
     Never,
 }
 
 impl Verdict {
-    /// How many integers a script answers for a limit that stores itself: see
+    /// How many integers a script replies for a limit that stores itself: see
     /// [`Verdict::from_reply`].
     pub const REPLY_LEN: usize = 4;
 
-    /// The same after `cost` has been given back to the limit, which can hold `limit`.
+    /// The verdict after `cost` was given back to the limit, which holds at most `limit`.
     pub fn given_back(self, cost: u64, limit: u64) -> Self {
         Self { remaining: self.remaining.saturating_add(cost).min(limit), ..self }
     }
 
-    /// The same of a client that is blocked for `micros` more, if it is.
+    /// The verdict for a client that is blocked for `micros` more; 0: not blocked.
     pub(crate) fn blocked_for(self, micros: u64) -> Self {
         if micros == 0 {
             return self;
@@ -212,9 +211,9 @@ impl Verdict {
         Self { remaining, reset, retry, ..self }
     }
 
-    /// Reads what a script answers for a limit that stores itself: allowed (0 or 1), remaining, µs
-    /// until whole again, and µs until a retry passes (-1: never). `None` for numbers that no
-    /// script of ours would send.
+    /// Reads the reply of a script for a limit that stores itself: allowed (0 or 1), remaining, µs
+    /// until whole again, and µs until a retry passes (-1: never). `None` for numbers that the
+    /// script cannot reply.
     pub fn from_reply(reply: [i64; Self::REPLY_LEN]) -> Option<Self> {
         let [allowed, remaining, reset, retry] = reply;
         let retry = match (allowed, retry) {
@@ -231,7 +230,7 @@ impl Verdict {
         })
     }
 
-    /// The same verdict as the integers that such a script would answer.
+    /// The verdict as the integers that such a script replies.
     pub fn to_reply(self) -> [i64; Self::REPLY_LEN] {
         let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let retry = match self.retry {
@@ -244,7 +243,7 @@ impl Verdict {
 }
 
 impl Retry {
-    /// The time until the request passes, in µs, if it has to wait and will pass.
+    /// The time until the request could pass, in µs; `None` if it has passed or never will.
     pub fn after(self) -> Option<u64> {
         match self {
             Self::After(micros) => Some(micros),
@@ -258,17 +257,16 @@ pub fn seconds(micros: u64) -> u64 {
     micros.div_ceil(SECOND)
 }
 
-/// The verdict to show where several limits were asked: a violated one before any other (of these
-/// the one that takes longest to pass), else the one with the smallest share left. `None` for no
-/// verdicts. The limits and verdicts come in the order of the configuration, and the first of
-/// equals wins.
+/// The index of the verdict to show of several: a rejection before any other (of several, the one
+/// with the longest wait), else the one with the smallest share left. The first of equals wins.
+/// `None` if there are no verdicts.
 pub fn tightest(verdicts: impl IntoIterator<Item = (u64, Verdict)>) -> Option<usize> {
     let wait = |verdict: &Verdict| match verdict.retry {
         Retry::No => 0,
         Retry::After(micros) => micros,
         Retry::Never => u64::MAX,
     };
-    // Of its own limit and the other's verdict: so shares are compared without a division.
+    // Compares the shares, remaining / limit, without a division.
     let product = |limit: u64, verdict: &Verdict| u128::from(verdict.remaining) * u128::from(limit);
     let compare = |(limit, verdict): &(u64, Verdict), (other, its): &(u64, Verdict)| {
         (verdict.allowed.cmp(&its.allowed))

@@ -14,13 +14,13 @@ pub const MAX_KEY: usize = 512;
 
 /// The first part of the Redis key, which all clients of a limit have in common: `<prefix><name>:`.
 ///
-/// There is no other way to make one, and no command without one. So whatever a client sends as its
-/// key, the key in Redis is one of this limit.
+/// Every command takes a `Head`, and [`Head::new`] is the only way to make one. So whatever a
+/// client sends as its key, the key in Redis belongs to this limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head(Vec<u8>);
 
 impl Head {
-    /// The head of the limit of this name; `None` if it is no name.
+    /// The head of the limit of this name; `None` if the name is invalid.
     pub fn new(prefix: &str, name: &str) -> Option<Self> {
         is_name(name).then(|| Self(format!("{prefix}{name}:").into_bytes()))
     }
@@ -34,19 +34,19 @@ impl Deref for Head {
     }
 }
 
-/// What stands for a key over [`MAX_KEY`] bytes, so that what a client sends cannot fill Redis:
-/// `sha1:` and its SHA-1 in hexadecimal. `None` for a key that stands for itself.
+/// The digest that replaces a key over [`MAX_KEY`] bytes: `sha1:` and its SHA-1 in hexadecimal. It
+/// keeps a client from filling Redis with long keys. `None` for a shorter key.
 pub fn digest(key: &[u8]) -> Option<String> {
     (key.len() > MAX_KEY).then(|| format!("sha1:{}", sha1_smol::Sha1::from(key).digest()))
 }
 
-/// What stands for a client's key in this machine's memory. The seed tells limits apart; with a part
-/// of it that nobody knows, nobody can choose keys that share a digest.
+/// The digest of a client's key in this machine's memory. The seed differs for each limit; if a
+/// part of it is secret, a client cannot choose keys that share a digest.
 pub fn memory_digest(seed: u64, key: &[u8]) -> u128 {
     xxh3_128_with_seed(key, seed)
 }
 
-/// What stands for a limit in such a seed: a number made of its `head`.
+/// The part of such a seed that identifies a limit: a hash of its `head`.
 pub fn fingerprint(head: &[u8]) -> u64 {
     xxh3_64(head)
 }

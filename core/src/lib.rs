@@ -1,9 +1,8 @@
 //! Rate limiting, without NGINX.
 //!
-//! Everything here is values in, values out: the algorithms and their Redis scripts, the Redis
-//! protocol as far as a limiter needs it, and the text that a client sees. Time is an argument,
-//! in microseconds; nothing in this crate reads a clock, opens a socket or knows what a request
-//! is. The module crate around it does all of that and nothing else.
+//! The algorithms and their Redis scripts, the Redis client as a state machine, and the text that
+//! clients see. Values go in, values come out, and time is an argument, in microseconds: nothing in
+//! this crate reads a clock, opens a socket or refers to NGINX. The module crate around it does.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -26,11 +26,11 @@ pub struct Quota {
     block: u64,
 }
 
-/// A client may owe at most so many times the limit.
+/// The largest debt of a client, as a multiple of the limit.
 const MAX_DEBT: u64 = 10;
 
 impl Quota {
-    /// A quota of `limit` units at `rate`. Fails if the algorithm could not count it exactly.
+    /// A quota of `limit` units at `rate`. Fails if the algorithm cannot count it exactly.
     pub fn new(algorithm: Algorithm, rate: Rate, limit: u64) -> Result<Self, QuotaError> {
         if limit == 0 {
             return Err(QuotaError::Zero);
@@ -40,12 +40,12 @@ impl Quota {
         Ok(Self { algorithm, rate, terms, limit, block: 0 })
     }
 
-    /// The same, of which a client that exceeds it is blocked for `block` µs.
+    /// The same quota, but a client that exceeds it is blocked for `block` µs.
     pub fn with_block(self, block: u64) -> Self {
         Self { block, ..self }
     }
 
-    /// Fails if debts of this quota could not be counted exactly.
+    /// Fails if debts of this quota cannot be counted exactly.
     pub fn check_settle(&self) -> Result<(), QuotaError> {
         let most = self.limit.checked_add(self.max_debt()).ok_or(QuotaError::DebtTooLarge)?;
         match self.algorithm.check_debt(self.rate, self.limit, most) {
@@ -55,7 +55,7 @@ impl Quota {
         }
     }
 
-    /// Who decides.
+    /// The algorithm that counts it.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
@@ -65,8 +65,8 @@ impl Quota {
         self.rate
     }
 
-    /// The numbers that stand for the rate in the algorithm and its script, which calls them
-    /// `period` and `count`. What they are is the algorithm's affair.
+    /// The two numbers that stand for the rate in the algorithm and its script, which calls them
+    /// `period` and `count`. Each algorithm defines what they mean.
     pub fn terms(&self) -> (u64, u64) {
         self.terms
     }
@@ -81,7 +81,7 @@ impl Quota {
         self.limit
     }
 
-    /// For how long a client is blocked that exceeds the limit, in µs; 0: not at all.
+    /// How long a client that exceeds the limit is blocked, in µs; 0: not at all.
     pub fn block(&self) -> u64 {
         self.block
     }
@@ -91,23 +91,23 @@ impl Quota {
         self.limit.saturating_mul(MAX_DEBT)
     }
 
-    /// The most that may be spent of it and not be regained: all that there is, and a debt.
+    /// The most that can be spent and not yet regained: the limit and the largest debt.
     pub(crate) fn max_spent(&self) -> u64 {
         self.limit.saturating_add(self.max_debt())
     }
 
-    /// What is left where so much is missing of the limit, and what is owed.
+    /// What is left and what is owed, if `missing` units of the limit are missing.
     pub(crate) fn split(&self, missing: u64) -> (u64, u64) {
         (self.limit.saturating_sub(missing), missing.saturating_sub(self.limit))
     }
 
-    /// What is missing of the limit, where so much is left and so much is owed.
+    /// How many units of the limit are missing, given what is left and what is owed.
     pub(crate) fn missing(&self, left: u64, debt: u64) -> u64 {
         let missing = self.limit.saturating_sub(left.saturating_sub(debt));
         missing.saturating_add(debt.saturating_sub(left))
     }
 
-    /// A number that is another for another quota, as good as always.
+    /// A hash of the quota: different quotas have different ones, almost certainly.
     pub fn fingerprint(&self) -> u64 {
         let (period, count) = self.terms;
         let mix = |hash: u64, number: u64| {

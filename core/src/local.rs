@@ -1,27 +1,27 @@
-//! Decisions of this machine alone, for the time in which Redis cannot decide, and the time after.
+//! Local decisions: those of this machine alone, during an outage of Redis and for a while after
+//! it.
 //!
-//! In an **outage** a client spends here what it would have spent in Redis, by the same algorithm,
-//! and starts with a whole quota. On the **return** of Redis, which knows nothing of that, who
-//! spent here is asked here too, until all of it has been regained: until the quota is whole.
-//! What passes then is charged in both places. Who has spent nothing here, or has regained it, is
-//! not asked.
+//! In an **outage** a client is charged locally, by the same algorithm, and starts with a whole
+//! quota. On the **return** of Redis, which does not know of these charges, a client that was
+//! charged locally must pass both locally and in Redis, and is charged in both, until its local
+//! quota is whole again. Any other client is checked in Redis alone.
 //!
-//! So from the start of an outage on one machine lets no more through than one bucket, window or
-//! log of the algorithm would, even if Redis returns with nothing in it:
+//! So from the start of an outage one machine lets no more through than one bucket, window or log
+//! of the algorithm would, even if Redis returns empty:
 //!
 //! - `token_bucket`, `gcra`, `leaky_bucket`: in any time t at most `limit + t × rate`;
 //! - `token_bucket` with intervals of n: from the first request on `limit + n × (t / period + 1)`,
-//!   and in any time one n more, as the refills here and in Redis are not at the same moments;
+//!   and in any time one n more, as local refills and those in Redis are at different moments;
 //! - `sliding_window`, `fixed_window`: in any aligned period at most `limit`;
 //! - `sliding_log`: in any period at most `limit`.
 //!
-//! For all that passes while a client is asked here is charged here; and when its quota is whole
-//! here, nothing of that counts any more, so that what Redis lets through from then on is all there
-//! is. To ask until what was spent in the outage alone would have been regained is not enough: who
-//! goes on to spend as fast as it comes back would find a whole bucket in Redis at the end of that.
+//! While a client is checked locally, all that passes is charged locally. When its local quota is
+//! whole, none of that counts any more, and only what Redis lets through from then on does. It is
+//! not enough to check until the charges of the outage alone are regained: a client that keeps
+//! spending at the rate would then find a whole bucket in Redis.
 //!
-//! The bounds are for a table with room for all clients. Who is evicted starts anew, and so does
-//! everybody with the next outage.
+//! The bounds hold if the table has room for all clients. A client that is evicted starts anew, as
+//! every client does with the next outage.
 
 use std::ops::Deref;
 
@@ -31,17 +31,17 @@ use crate::limit::Quota;
 use crate::table::Table;
 use crate::transaction::{self, Entry};
 
-/// When a decision is made.
+/// Whether Redis is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Redis cannot decide: all limits are asked.
+    /// Redis cannot decide: all limits are checked.
     Outage,
-    /// Redis is to decide: only those limits are asked of which the client has spent something
-    /// here that it has not regained.
+    /// Redis is back: only those limits are checked of which the client has local charges that it
+    /// has not regained.
     Return,
 }
 
-/// What a request is to spend of one limit, and what the limit says.
+/// What a request is to be charged by one limit, and the outcome.
 #[derive(Debug)]
 pub struct Charge {
     digest: u128,
@@ -49,36 +49,36 @@ pub struct Charge {
     cost: u64,
     dry_run: bool,
     answer: Answer,
-    /// Whether it was spent, and not given back.
+    /// Whether it was charged, and not given back.
     spent: bool,
 }
 
-/// What a request is to spend of all its limits. It has the room that a decision takes, so that none
-/// need be found while others wait for the table. Only for the log of a `sliding_log` it must be:
-/// how long that is, is known to the table alone.
+/// What a request is to be charged by all its limits. It holds the memory that a decision needs, so
+/// that none is allocated while others wait for the table. Only the log of a `sliding_log` is
+/// allocated then: its length is known to the table alone.
 #[derive(Debug)]
 pub struct Charges {
     charges: Box<[Charge]>,
     entries: Vec<Option<Entry<u128>>>,
 }
 
-/// What a limit says here.
+/// The outcome for one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is not asked.
+    /// It was not checked.
     Unasked,
-    /// It would let the request pass, but has no room to write that down: nothing of it is spent.
+    /// Its new state does not fit into the table: nothing was charged.
     NoRoom,
-    /// It was asked.
+    /// It was checked.
     Verdict(Verdict),
 }
 
-/// Decides one request. If all limits that are asked allow it, all are charged; if one rejects it,
-/// none is, and the others answer for what they hold. Charges may share a digest: the second one
-/// sees what the first is about to spend.
+/// Decides one request. If all limits that are checked allow it, all are charged. If one rejects
+/// it, none is, and the other verdicts show what their limits hold. Charges may share a digest: the
+/// second one sees what the first one spends.
 ///
-/// `now` is the Unix time in µs. Answers in how many µs all of these quotas are whole again: when the
-/// last such time has passed, nothing is asked in [`Mode::Return`].
+/// `now` is the Unix time in µs. Returns in how many µs all of these quotas are whole again: when
+/// the last such time has passed, nothing is checked in [`Mode::Return`].
 pub fn decide(table: &mut Table<'_>, now: u64, mode: Mode, charges: &mut Charges) -> u64 {
     let Charges { charges, entries } = charges;
     entries.extend(charges.iter().map(|charge| charge.entry(table, now, mode)));
@@ -88,8 +88,8 @@ pub fn decide(table: &mut Table<'_>, now: u64, mode: Mode, charges: &mut Charges
     reset.unwrap_or(0)
 }
 
-/// Gives back what a request has spent here, where Redis rejects it after all, or could not be
-/// asked. What was not spent is left alone.
+/// Gives back what a request was charged locally, if Redis rejects it or does not decide. What was
+/// not charged stays.
 pub fn give_back(table: &mut Table<'_>, now: u64, charges: &mut Charges) {
     for charge in &mut charges.charges {
         if std::mem::take(&mut charge.spent) {
@@ -98,7 +98,7 @@ pub fn give_back(table: &mut Table<'_>, now: u64, charges: &mut Charges) {
     }
 }
 
-/// Settles what the client that `digest` stands for was charged here at `since`: see
+/// Settles what the client of this digest was charged locally at `since`: see
 /// [`Algorithm::settle`](crate::algorithm::Algorithm::settle).
 pub fn settle(
     table: &mut Table<'_>,
@@ -131,29 +131,29 @@ impl Deref for Charges {
 }
 
 impl Charge {
-    /// `digest` stands for the limit and the client, and is as good as random.
+    /// `digest` identifies the limit and the client, and is uniformly distributed.
     pub fn new(digest: u128, quota: Quota, cost: u64) -> Self {
         Self { digest, quota, cost, dry_run: false, answer: Answer::Unasked, spent: false }
     }
 
-    /// The same of a limit that spends if it allows the request, but lets it pass in any case.
+    /// The same charge; in a dry run it rejects nothing, and is charged if its limit allows it.
     pub fn dry_run(self, dry_run: bool) -> Self {
         Self { dry_run, ..self }
     }
 
-    /// What the limit said at the last decision.
+    /// The outcome of the last decision.
     pub fn answer(&self) -> Answer {
         self.answer
     }
 
-    /// The limit's part in the decision, if it is to be asked.
+    /// The limit's entry in the transaction, if it is to be checked.
     fn entry(&self, table: &mut Table<'_>, now: u64, mode: Mode) -> Option<Entry<u128>> {
         let stored = stored(table, self.digest);
-        let asked = match mode {
+        let is_checked = match mode {
             Mode::Outage => true,
             Mode::Return => stored.state.is_some() && self.reset(stored.clone(), now) > 0,
         };
-        asked.then(|| Entry::new(self.digest, self.quota, self.cost, self.dry_run, stored))
+        is_checked.then(|| Entry::new(self.digest, self.quota, self.cost, self.dry_run, stored))
     }
 
     /// How long the quota takes from now to be whole, in µs.
@@ -161,7 +161,7 @@ impl Charge {
         self.quota.algorithm().decide(&mut stored, now, &self.quota, 0).reset
     }
 
-    /// Takes note of the decision, and writes down what it has changed. Answers how long the quota
+    /// Keeps the outcome, and stores what the decision has changed. Returns how long the quota
     /// takes from now to be whole, in µs.
     fn settle(&mut self, table: &mut Table<'_>, entry: Option<Entry<u128>>, passes: bool) -> u64 {
         (self.answer, self.spent) = (Answer::Unasked, false);
@@ -187,7 +187,7 @@ fn stored(table: &mut Table<'_>, digest: u128) -> Stored {
     table.get(digest).map(Stored::from_words).unwrap_or_default()
 }
 
-/// `false` if the state is too long for the table.
+/// Stores a state that has changed. `false` if it is too long for the table.
 fn store(table: &mut Table<'_>, digest: u128, change: Option<&Stored>) -> bool {
     let change = change.filter(|stored| stored.state.is_some());
     change.is_none_or(|stored| table.set(digest, stored.to_words()))
@@ -249,7 +249,7 @@ mod tests {
         )
     }
 
-    /// What the references say and keep.
+    /// The states and verdicts of the references.
     #[derive(Clone, Default)]
     struct Model(BTreeMap<u128, Stored>);
 
@@ -441,7 +441,7 @@ mod tests {
             client.live(Mode::Outage, &outage);
             client.live(Mode::Return, &back);
             prop_assert!(!client.exceeds(), "{:?}", client.passed);
-            // Past the time that is answered there is nothing to ask.
+            // After the time that was returned nothing is checked.
             client.now = client.now.max(client.until);
             let answer = ask(&mut client.table, client.now, Mode::Return, quota, 0);
             prop_assert_eq!(answer, Answer::Unasked);

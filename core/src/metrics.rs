@@ -1,4 +1,4 @@
-//! What is counted, and by which names it is told.
+//! What is counted, and the names of the metrics' labels.
 
 /// The upper bounds of the histogram of how long requests wait for a decision, in µs.
 pub const BUCKETS: [u64; 13] =
@@ -16,7 +16,7 @@ pub enum LeaseUnits {
 }
 
 impl LeaseUnits {
-    /// Everything that becomes of them.
+    /// Every result.
     pub const ALL: [Self; 3] = [Self::Used, Self::Returned, Self::Lapsed];
 
     /// As the label `result`.
@@ -29,20 +29,20 @@ impl LeaseUnits {
     }
 }
 
-/// What a node is asked.
+/// A command that is sent to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// A script, by its SHA-1.
     Evalsha,
     /// A script, by its source.
     Eval,
-    /// The leave to ask a node that does not own the slot yet.
+    /// `ASKING`, before a command for a slot that the node is importing.
     Asking,
-    /// A sign of life.
+    /// A probe.
     Ping,
-    /// The map of a cluster.
+    /// `CLUSTER SLOTS`.
     Cluster,
-    /// The master, of a sentinel.
+    /// `SENTINEL GET-MASTER-ADDR-BY-NAME`.
     Sentinel,
 }
 
@@ -89,13 +89,13 @@ impl Settlement {
 /// What goes wrong with a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// It could not be connected to.
+    /// Connecting failed.
     Connect,
-    /// A request waited in vain.
+    /// A command was not answered in time.
     Timeout,
-    /// It said what makes no sense.
+    /// Its reply was invalid.
     Protocol,
-    /// It does not accept the account, or does not allow it what is needed.
+    /// It does not accept the account, or the account lacks a permission.
     Auth,
     /// A script failed.
     Script,
@@ -105,7 +105,7 @@ pub enum ErrorKind {
     Lost,
     /// It could not decide: it was loading, or a replica.
     Unfit,
-    /// A request did not wait, because the node was known to be down.
+    /// A request was refused at once, because the node was down.
     Down,
 }
 

@@ -1,4 +1,4 @@
-//! How much may be spent in how much time.
+//! Rates: units per period.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -18,8 +18,8 @@ pub(crate) const DAY: u64 = 24 * HOUR;
 /// Microseconds in a week.
 pub(crate) const WEEK: u64 = 7 * DAY;
 
-/// The longest time that anything here may take, in µs: a hundred years. Added to a date of this
-/// century it stays below 2^53, so that Lua's numbers hold it exactly.
+/// The longest time span, in µs: a hundred years. Added to a date of this century it stays below
+/// 2^53, so that Lua's numbers hold it exactly.
 pub const MAX_TIME: u64 = 36_500 * DAY;
 
 /// Whole numbers up to this one are exact in the doubles that Redis scripts count with.
@@ -36,7 +36,7 @@ pub struct Rate {
 /// The longest month.
 const LONGEST_MONTH: u64 = 31 * DAY;
 
-/// Why a text is not a [`Rate`].
+/// Why a text is no [`Rate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RateError {
     /// Not of the form `<n>r/<period>`.
@@ -100,8 +100,8 @@ impl Rate {
 impl FromStr for Rate {
     type Err = RateError;
 
-    /// Reads `10r/s`, `100r/m`, `5r/10s`, `1000r/1d`: the period is one of `s m h d`, a number and one
-    /// of `ms s m h d w`, or `month`.
+    /// Reads `10r/s`, `100r/m`, `5r/10s`, `1000r/1d`: the period is one of `s m h d`, a number and
+    /// one of `ms s m h d w`, or `month`.
     fn from_str(text: &str) -> Result<Self, RateError> {
         let (count, period) = text.split_once("r/").ok_or(RateError::Syntax)?;
         if period == "month" {

@@ -1,8 +1,8 @@
 //! What a limiter needs of the Redis protocol, without a socket.
 //!
-//! The commands that ask scripts are packed here, without an allocation; replies are
-//! framed and bounded here, and what a script answers is read in place. The `redis` crate reads URLs,
-//! packs the rest and parses the rest.
+//! Commands that run scripts are encoded here, without an allocation. Replies are framed and
+//! bounded here, and those of scripts are read in place. The `redis` crate reads URLs, and encodes
+//! and parses everything else.
 
 pub mod answer;
 pub mod cluster;

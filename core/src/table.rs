@@ -1,13 +1,12 @@
 //! A bounded map in flat memory that forgets what was least recently used.
 //!
-//! It lives in memory that processes share, at other addresses in each, so it has numbers of
-//! blocks where another would have pointers. A process may have died in the middle of a change, so
-//! nothing that is read is trusted: every link is checked, every walk ends, and a table in which
-//! something makes no sense is emptied.
+//! It lies in memory that processes share, at a different address in each, so blocks are linked by
+//! numbers, not by pointers. A process may have died in the middle of a change, so nothing that is
+//! read is trusted: every link is checked, every walk ends, and a corrupt table is emptied.
 //!
-//! All blocks are of one size. A value starts in a block of its own and goes on in a chain of
-//! others, so memory never falls to pieces. The values are in the order of their use, and where
-//! blocks are short the least recently used one goes.
+//! All blocks have one size, and a value is a chain of blocks, so memory is never fragmented. The
+//! values are kept in the order of their use. If no block is free, the least recently used value is
+//! evicted.
 
 mod memory;
 
@@ -16,11 +15,11 @@ use memory::{
     USED, blocks_for,
 };
 
-/// No value may take more than this part of all blocks: one client is not to drive out all others.
+/// No value may take more than this part of all blocks, so that one client cannot evict all others.
 const LARGEST_PART: u32 = 4;
 
-/// A map from digests to runs of words. The digests are as good as random: their lower half tells
-/// where to look.
+/// A map from digests to sequences of words. The digests must be uniformly distributed: their lower
+/// half selects the hash head.
 pub struct Table<'a> {
     memory: Memory<'a>,
 }
@@ -34,7 +33,7 @@ pub struct Usage {
     pub used: u64,
     /// All blocks.
     pub blocks: u64,
-    /// Values that had to go for others, since the memory was first formatted.
+    /// Values that were evicted, since the memory was first formatted.
     pub evictions: u64,
 }
 
@@ -46,9 +45,8 @@ impl Usage {
 }
 
 impl<'a> Table<'a> {
-    /// The table that is in this memory, or a new one, if the memory holds none of this layout
-    /// and size. Memory that begins with zeroes must be all zeroes: nothing is written to the rest of
-    /// it.
+    /// The table in this memory, or a new one if the memory holds none of this layout and size.
+    /// Memory that begins with zeroes must be all zeroes: the rest of it is not written.
     pub fn open(words: &'a mut [u64]) -> Self {
         let mut memory = Memory::new(words);
         match memory.is_formatted() {
@@ -59,7 +57,7 @@ impl<'a> Table<'a> {
         Self { memory }
     }
 
-    /// Forgets everything but the count of evictions.
+    /// Removes all values. The count of evictions stays.
     pub fn clear(&mut self) {
         self.memory.format(self.memory.word(EVICTIONS).unwrap_or(0));
     }
@@ -88,8 +86,8 @@ impl<'a> Table<'a> {
         Some(Value { memory: &self.memory, block: first, data, left })
     }
 
-    /// Stores a value, which is then the most recently used; the least recently used go if there
-    /// is no room. `false` if the value is too long: then the table is as before.
+    /// Stores a value, which is then the most recently used; the least recently used are evicted if
+    /// there is no room. `false` if the value is too long: the table does not change then.
     pub fn set(&mut self, key: u128, value: impl ExactSizeIterator<Item = u64> + Clone) -> bool {
         let fits = self.fits(value.len());
         if fits && self.checked(|table| table.store(key, value.clone())).is_none() {
@@ -99,7 +97,7 @@ impl<'a> Table<'a> {
         fits
     }
 
-    /// Forgets the value of `key`. `false` if there is none.
+    /// Removes the value of `key`. `false` if there is none.
     pub fn remove(&mut self, key: u128) -> bool {
         let remove = |table: &mut Self| match table.seek(key)? {
             Some((_, first)) => table.discard(first).map(|()| true),
@@ -108,7 +106,7 @@ impl<'a> Table<'a> {
         self.checked(remove).unwrap_or(false)
     }
 
-    /// Does something, and empties the table if that finds it corrupt.
+    /// Runs `act`, and empties the table if it finds the table corrupt.
     fn checked<T>(&mut self, operation: impl FnOnce(&mut Self) -> Checked<T>) -> Option<T> {
         let result = operation(self);
         if result.is_err() {
@@ -156,8 +154,8 @@ impl<'a> Table<'a> {
         Ok(first)
     }
 
-    /// Writes a value over the one that starts in `first`: into the blocks that it has, and, as
-    /// far as that goes, into new ones. Those that it no longer needs are free then.
+    /// Writes a value over the one that starts in `first`: into its blocks, and into new ones if
+    /// they do not suffice. Blocks that it no longer needs are freed.
     fn write(
         &mut self,
         first: Block,
@@ -226,7 +224,7 @@ impl<'a> Table<'a> {
         Err(Corrupt)
     }
 
-    /// Forgets a value.
+    /// Removes a value.
     fn discard(&mut self, first: Block) -> Checked<()> {
         let (at, _) = self.seek(self.memory.key(first)?)?.ok_or(Corrupt)?;
         let sibling = self.memory.link(self.memory.at(first, Cell::Sibling))?;
@@ -237,8 +235,8 @@ impl<'a> Table<'a> {
         self.count(ENTRIES, -1)
     }
 
-    /// Takes a block into use; if there is none, the least recently used value goes, which must
-    /// not be the one that the block is for.
+    /// Allocates a block; if none is free, evicts the least recently used value, which must not be
+    /// the one that the block is for.
     fn allocate(&mut self, mark: Mark, wants: Option<Block>) -> Checked<Block> {
         let block = match self.unused()? {
             Some(block) => block,
@@ -268,7 +266,7 @@ impl<'a> Table<'a> {
         Ok(block)
     }
 
-    /// Makes a block free, which was a `was`.
+    /// Frees a block, which must have the mark `was`.
     fn release(&mut self, block: Block, was: Mark) -> Checked<()> {
         self.memory.expect(block, was)?;
         let next = self.memory.link(FREE)?;
@@ -306,7 +304,7 @@ impl<'a> Table<'a> {
         self.memory.set_link(NEWEST, Some(first))
     }
 
-    /// Takes a value out of the order of use.
+    /// Removes a value from the order of use.
     fn unlink(&mut self, first: Block) -> Checked<()> {
         let newer = self.memory.link(self.memory.at(first, Cell::Newer))?;
         let older = self.memory.link(self.memory.at(first, Cell::Older))?;
@@ -316,7 +314,7 @@ impl<'a> Table<'a> {
         self.relink(from_older, Some(first), newer)
     }
 
-    /// Changes a link, which must have led where it should.
+    /// Changes a link, which must have led to `from`.
     fn relink(&mut self, at: usize, from: Option<Block>, to: Option<Block>) -> Checked<()> {
         if self.memory.link(at)? != from {
             return Err(Corrupt);

@@ -1,4 +1,4 @@
-//! What a client, or an administrator, is told.
+//! The text that clients and administrators read: header fields, bodies, metrics, log lines.
 
 pub mod body;
 pub mod fields;

@@ -1,11 +1,11 @@
-//! So many lines of a log a second.
+//! A bound on the lines of a log in a second.
 
 use std::collections::BTreeMap;
 
 /// For how long lines are counted together, in ms.
 pub const PERIOD: u64 = 1_000;
 
-/// Bounds how much is logged of what clients do. What is beyond that is counted, for each kind of line.
+/// Bounds the lines that clients can cause. Lines beyond the bound are counted, for each kind.
 #[derive(Clone, Debug)]
 pub struct Throttle<K> {
     /// When the period began, in ms.
@@ -15,13 +15,13 @@ pub struct Throttle<K> {
 }
 
 impl<K: Ord> Throttle<K> {
-    /// One that has held nothing back.
+    /// A throttle that has held nothing back.
     pub const fn new() -> Self {
         Self { began: None, lines: 0, held_back: BTreeMap::new() }
     }
 
-    /// Whether one more line may be written at `now`, in ms, where a period may have `most`. If not, it
-    /// is counted.
+    /// Whether one more line may be written at `now`, in ms, if a period may have `most`. A line
+    /// that may not is counted.
     pub fn admits(&mut self, now: u64, most: u64, kind: K) -> bool {
         if self.began.is_none_or(|began| now.wrapping_sub(began) >= PERIOD) {
             (self.began, self.lines) = (Some(now), 0);

@@ -1,11 +1,11 @@
-//! Several limits that are asked at once: all of them spend, or none does.
+//! Several limits in one transaction: all of them are charged, or none.
 
 use crate::algorithm::Stored;
 use crate::decision::{Retry, Verdict};
 use crate::lease::{Granted, Lease};
 use crate::limit::Quota;
 
-/// A limit's part in a decision: what is stored under a key, and what would be.
+/// A limit in a transaction: what is stored under its key, and what is to be stored.
 #[derive(Debug)]
 pub(crate) struct Entry<K> {
     key: K,
@@ -19,10 +19,10 @@ pub(crate) struct Entry<K> {
     granted: Granted,
 }
 
-/// Decides at `now`. If all limits allow it, all spend; if one rejects it, or some other limit
-/// does not allow it either, none does, and the others answer for what they hold. A limit of a dry
-/// run rejects nothing: if it does not allow it, it alone spends nothing. Entries may share a key:
-/// the second one sees what the first is about to spend. Answers whether they spend.
+/// Decides at `now`, and returns whether the request passes. If all limits allow it, all are
+/// charged. If one rejects it, or `others_allow` is false, none is charged, and each verdict shows
+/// what its limit holds. A limit of a dry run rejects nothing: if it does not allow the request, it
+/// alone is not charged. Entries may share a key: the second one sees what the first one spends.
 pub(crate) fn decide<K: PartialEq>(
     entries: &mut [Option<Entry<K>>],
     now: u64,
@@ -37,7 +37,7 @@ pub(crate) fn decide<K: PartialEq>(
     passes
 }
 
-/// Does something with each entry, given those before it.
+/// Calls `act` with each entry and the entries before it.
 fn each<K>(entries: &mut [Option<Entry<K>>], act: impl Fn(&mut Entry<K>, &[Option<Entry<K>>])) {
     for index in 0..entries.len() {
         let (earlier, later) = entries.split_at_mut(index);
@@ -47,8 +47,8 @@ fn each<K>(entries: &mut [Option<Entry<K>>], act: impl Fn(&mut Entry<K>, &[Optio
     }
 }
 
-/// Sets units aside for the leases that are wanted, after all that is spent: of entries that share a
-/// key only the last one does.
+/// Sets units aside for leases, after all costs are charged. Of entries that share a key only the
+/// last one gets any.
 fn grant<K: PartialEq>(entries: &mut [Option<Entry<K>>], now: u64) {
     for index in 0..entries.len() {
         let (before, later) = entries.split_at_mut(index.saturating_add(1));
@@ -61,29 +61,29 @@ fn grant<K: PartialEq>(entries: &mut [Option<Entry<K>>], now: u64) {
 }
 
 impl<K: PartialEq> Entry<K> {
-    /// A limit that is to spend `cost`, where `stored` is what is stored under `key`.
+    /// A limit to be charged `cost`; `stored` is what is stored under `key`.
     pub(crate) fn new(key: K, quota: Quota, cost: u64, dry_run: bool, stored: Stored) -> Self {
         let (before, after) = (stored, Stored::default());
         let (lease, granted) = (Lease::NONE, Granted::default());
         Self { key, quota, cost, dry_run, before, after, verdict: None, lease, granted }
     }
 
-    /// The same, with something to say of leases.
+    /// The same entry, with a lease to report or to take.
     pub(crate) fn with_lease(self, lease: Lease) -> Self {
         Self { lease, ..self }
     }
 
-    /// What was set aside, once that is decided.
+    /// What was set aside, once the transaction is decided.
     pub(crate) fn granted(&self) -> Granted {
         self.granted
     }
 
-    /// What the limit says, once that is decided.
+    /// The verdict, once the transaction is decided.
     pub(crate) fn verdict(&self) -> Option<Verdict> {
         self.verdict
     }
 
-    /// What is to be stored, if that is anything new.
+    /// What is to be stored, if it has changed.
     pub(crate) fn change(&self) -> Option<&Stored> {
         (self.after != self.before).then_some(&self.after)
     }
@@ -108,7 +108,8 @@ impl<K: PartialEq> Entry<K> {
         self.granted = Granted { returned, ..granted };
     }
 
-    /// Answers for what the limit holds, and, where it rejects the request, when it would not.
+    /// Charges nothing. The verdict then shows what the limit holds, and a rejection keeps its
+    /// retry.
     fn spend_nothing(&mut self, earlier: &[Option<Self>], now: u64) {
         self.load(earlier, now);
         if let Some(Verdict { allowed, retry, .. }) = self.verdict {
@@ -118,7 +119,7 @@ impl<K: PartialEq> Entry<K> {
         }
     }
 
-    /// Starts from what is stored, and what those before it are about to store.
+    /// Starts from what is stored, or from what an earlier entry of the same key is to store.
     fn load(&mut self, earlier: &[Option<Self>], now: u64) {
         let sharer = earlier.iter().flatten().rfind(|other| other.key == self.key);
         self.after.clone_from(sharer.map_or(&self.before, |sharer| &sharer.after));

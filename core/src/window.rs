@@ -9,10 +9,10 @@ const MONDAY: u64 = 3 * DAY;
 /// the leap day is the last day of a year of twelve months.
 const EPOCH: u64 = 719_468;
 
-/// A span of time, one of a row of such.
+/// A window of time, one of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Its number in the row.
+    /// Its number in the sequence.
     pub number: u64,
     /// The first µs after it.
     pub ends: u64,
@@ -33,7 +33,7 @@ impl Window {
     }
 }
 
-/// A row of windows, one behind the other.
+/// A sequence of windows without gaps.
 #[derive(Clone, Copy, Debug)]
 pub enum Windows {
     /// Of so many µs each.
@@ -51,7 +51,7 @@ impl Windows {
         }
     }
 
-    /// The first µs after the window so many after this one.
+    /// The first µs after the window that is `windows` after this one.
     pub fn end_after(self, window: Window, windows: u64) -> u64 {
         match self {
             Self::Aligned(period) => window.ends.saturating_add(windows.saturating_mul(period)),
@@ -60,8 +60,8 @@ impl Windows {
     }
 }
 
-/// How long before the Unix epoch a window of `period` µs began, if not at it: windows of whole weeks
-/// begin on Mondays.
+/// How long before the Unix epoch, in µs, a window of `period` µs began. Windows of whole weeks
+/// begin on Mondays, all others at the epoch.
 pub fn alignment(period: u64) -> u64 {
     if period.is_multiple_of(WEEK) { MONDAY } else { 0 }
 }
@@ -75,7 +75,8 @@ pub fn length_of_month(now: u64) -> u64 {
 /// The number of the month that `now` is in.
 fn month(now: u64) -> u64 {
     let day = now / DAY + EPOCH;
-    // The mean month has 146,097 / 4,800 days. By that half a month later is this one or the next.
+    // The mean month has 146,097 / 4,800 days. Counted with it, half a month later is in this month
+    // or in the next one.
     let month = (day + 15) * 4_800 / 146_097;
     if first_day(month) > day { month - 1 } else { month }
 }

@@ -1,5 +1,4 @@
-//! What is kept for a client, in the two forms in which it is kept: as bytes in Redis, and as words
-//! in memory that knows no types.
+//! The two forms of what is kept for a client: bytes in Redis, and words in untyped memory.
 
 pub(super) mod bytes;
 mod words;

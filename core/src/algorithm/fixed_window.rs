@@ -3,8 +3,8 @@
 //! Periods are aligned to the Unix epoch: minutes to the clock, days to midnight UTC; whole weeks
 //! begin on Mondays. In each of them `limit` units, the n of the rate, can be spent.
 //!
-//! Of any window of one period at most `2 × limit` passes: all at the end of one, and all at the
-//! start of the next.
+//! In any window of one period at most `2 × limit` passes: all at the end of one period, and all at
+//! the start of the next.
 
 pub(super) use super::window_counter::{STATE, read};
 use super::{Stored, Terms, window_counter};

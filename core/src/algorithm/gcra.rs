@@ -1,13 +1,12 @@
 //! The generic cell rate algorithm (ITU-T I.371, as virtual scheduling), with the numbers of
 //! redis-cell's `CL.THROTTLE`.
 //!
-//! Stored is one theoretical arrival time, TAT: the moment at which all that was spent will have
-//! come back. A request that costs c moves it c emission intervals on, and passes unless that
-//! would take it further than `limit` intervals, the delay variation tolerance and one more, past
-//! the present. A debt is an arrival time further ahead; stored with it is by how many intervals it
-//! may be.
+//! The state is one theoretical arrival time, TAT: the moment at which all that was spent is
+//! regained. A request of cost c moves it c emission intervals on. The request passes unless the
+//! TAT would then be more than `limit` intervals (the delay variation tolerance and one more) ahead
+//! of the present. With a debt it is further ahead; the debt is stored with it.
 //!
-//! Of any window of time t at most `limit + t × rate` passes, with `limit = burst + 1`.
+//! In any window of time t at most `limit + t × rate` passes, with `limit = burst + 1`.
 
 use super::moment::{self, Moment};
 use super::{State, Stored, Terms};
@@ -32,7 +31,7 @@ pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) ->
     let next = tat.plus(interval, cost);
     let allowed = next <= latest || cost == 0;
     let tat = if allowed { next } else { tat };
-    // Until no more than `most` is held, or comes back after that.
+    // Until no more than `most` is held, and what is above it is regained.
     let held = |most: u64| {
         let regained = |at, units| Moment::at(at).plus(interval, units).ceil();
         stored.extra.holds.until(now, limit, most, regained).saturating_sub(now)
@@ -75,7 +74,7 @@ pub(super) fn give_back(
     }
 }
 
-/// Writes the arrival time down as it is at `now`.
+/// Stores the arrival time as it is at `now`.
 pub(super) fn touch(stored: &mut Stored, now: u64, quota: &Quota) {
     let Arrival { tat, debt, .. } = arrival(stored, now, quota);
     write(stored, now, quota, tat, debt);
@@ -86,16 +85,16 @@ struct Arrival {
     tat: Moment,
     /// The latest that it may be for a request to pass.
     latest: Moment,
-    /// By how many intervals it may be later than that.
+    /// How many intervals later than that it may be.
     debt: u64,
-    /// What is stored is later than it can be. That is written down even if nothing is spent, or
-    /// else nothing would ever pass.
+    /// The stored time was too late, and is corrected. The correction is stored even if nothing is
+    /// spent: otherwise nothing would pass until the clock has caught up.
     corrected: bool,
 }
 
-/// Not before now: an idle client saves nothing up. Not after the latest, and what is owed: a clock
-/// that stepped back, or a limit that was lowered, must not lock a client out for longer than that
-/// takes to come back.
+/// The arrival time is not before now, as an idle client saves nothing up. It is not after the
+/// latest plus the debt: a clock that stepped back, or a limit that was lowered, locks a client out
+/// for no longer than it takes to regain that.
 fn arrival(stored: &Stored, now: u64, quota: &Quota) -> Arrival {
     let (interval, present) = (quota.interval(), Moment::at(now));
     let latest = present.plus(interval, quota.limit());

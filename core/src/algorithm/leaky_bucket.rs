@@ -1,13 +1,12 @@
-//! Leaky bucket, as NGINX's `limit_req`: what comes too early waits for its turn.
+//! Leaky bucket, as NGINX's `limit_req`: a request that comes too early is delayed.
 //!
-//! It stores and decides as [gcra](super::Algorithm::Gcra) does, and they share a script: what
+//! It stores and decides as [gcra](super::Algorithm::Gcra) does, and they share a script. What
 //! `limit_req` calls excess is how far the theoretical arrival time is ahead of the present, in
-//! emission intervals, and a request is rejected if that is more than `burst`. The difference is
-//! what becomes of a request that passes with some excess: it is delayed until there is none, or
-//! no more than `delay`.
+//! emission intervals, and a request is rejected if that is more than `burst`. Unlike with gcra, a
+//! request that passes with some excess is delayed until there is none, or no more than `delay`.
 //!
-//! Of any window of time t at most `burst + 1 + t × rate` is let in, and without `delay` or
-//! `nodelay` at most `1 + t × rate` is let through.
+//! In any window of time t at most `burst + 1 + t × rate` is accepted, and without `delay` or
+//! `nodelay` at most `1 + t × rate` passes.
 
 use super::moment::Moment;
 use crate::decision::Verdict;
@@ -22,14 +21,14 @@ pub enum Undelayed {
     All,
 }
 
-/// How long a request of `cost` that got this verdict has to wait, in µs.
+/// How long a request of `cost` with this verdict is delayed, in µs.
 pub fn delay(verdict: &Verdict, quota: &Quota, cost: u64, undelayed: Undelayed) -> u64 {
     let Undelayed::UpTo(undelayed) = undelayed else { return 0 };
     if !verdict.allowed || cost == 0 {
         return 0;
     }
-    // The arrival time before this request, less what is not delayed. Both spans are rounded up, so
-    // that the one cancels the other where nothing was spent before.
+    // The arrival time before this request, less the part that is not delayed. Both spans are
+    // rounded up, so that they cancel if nothing was spent before.
     let counted = undelayed.saturating_add(cost).min(quota.limit().saturating_add(cost));
     let span = Moment::at(0).plus(quota.interval(), counted);
     verdict.reset.saturating_sub(span.ceil())
@@ -69,7 +68,7 @@ mod tests {
         let rejected =
             Verdict { allowed: false, remaining: 0, reset: 900_000, retry: Retry::After(500_000) };
         assert_eq!(delay(&rejected, &quota, 1, Undelayed::UpTo(0)), 0);
-        let asked = Verdict { allowed: true, retry: Retry::No, ..rejected };
-        assert_eq!(delay(&asked, &quota, 0, Undelayed::UpTo(0)), 0);
+        let free = Verdict { allowed: true, retry: Retry::No, ..rejected };
+        assert_eq!(delay(&free, &quota, 0, Undelayed::UpTo(0)), 0);
     }
 }

@@ -6,8 +6,8 @@ use crate::rate::{Interval, MAX_EXACT, MAX_TIME, Rate};
 
 /// The terms of algorithms that count in emission intervals: the interval as a fraction.
 ///
-/// The bounds keep every number of the scripts, which count in doubles, exact: the points in time,
-/// limit × emission interval, stay below 2^53 µs, and so do their fractions.
+/// The scripts count in doubles. The bounds keep their numbers exact: limit × emission interval
+/// stays below 2^53 µs, and so do the fractions.
 pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     let interval = rate.interval();
     let scaled = |number: u64| u128::from(limit) * u128::from(number);
@@ -20,8 +20,8 @@ pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     Ok((interval.period(), interval.count()))
 }
 
-/// `micros + part / count` µs, where `count` is that of the [`Interval`] that it is counted with,
-/// and `part < count`. Moments of the same interval compare as the times they stand for.
+/// `micros + part / count` µs, where `count` is that of an [`Interval`], and `part < count`.
+/// Moments of the same interval are ordered by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment {
     /// Whole µs.
@@ -72,7 +72,7 @@ impl Moment {
     }
 }
 
-/// Quotient and remainder. Nearly all fit into 64 bits, of which a division is many times faster.
+/// Quotient and remainder. A division of 64 bits is many times faster, and nearly always enough.
 fn divide(number: u128, by: u64) -> (u64, u64) {
     if let Ok(number) = u64::try_from(number) {
         return (number / by, number % by);

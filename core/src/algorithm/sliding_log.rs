@@ -1,19 +1,19 @@
 //! Sliding log: an exact log of the last period.
 //!
-//! Each request that passes is written down with its time and cost, and forgotten a period later.
-//! What is in the log is what was spent in the last period.
+//! Each request that passes is logged with its time and cost, and removed a period later. The log
+//! holds what was spent in the last period.
 //!
-//! Stored is a list of "time total cost" in order of time, where the total counts all that was
-//! ever written to this log, the entry included. So what was spent between two entries is a
-//! difference, and neither a decision nor the forgetting of a thousand entries walks the log: both
-//! search it by halves. A request passes only if the log holds no more than `limit`, so there are
-//! never more than `limit` entries, and those of cost 0 are not written.
+//! The state is a list of "time total cost" in order of time, where the total counts all that was
+//! ever logged under this key, the entry included. So what was spent between two entries is a
+//! difference, and both a decision and the removal of a thousand entries take a binary search, not
+//! a walk. A request passes only if the log then holds at most `limit`, so it has at most `limit`
+//! entries; those of cost 0 are not logged.
 //!
-//! A debt is what would be spent later, `limit` each period, the first of it a period after the debt was
-//! made; but it counts at once. It is kept before the entries of the list, as is a block.
+//! A debt counts as entries of the future, `limit` in each period, the first a period after the
+//! debt was made; it counts at once. It is stored before the entries of the list, as a block is.
 //!
-//! Of any window of one period at most `limit` passes. This is the exact one, and the one that
-//! takes memory for each request: see docs/algorithms.md for how much.
+//! In any window of one period at most `limit` passes. This algorithm is exact, and takes memory
+//! for each request: see docs/algorithms.md for how much.
 
 use std::collections::VecDeque;
 
@@ -73,8 +73,8 @@ pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) 
     }
 }
 
-/// Of the debt first, then off the newest entries. What is settled comes off the oldest ones, so that
-/// nothing that was spent since is forgotten earlier for it.
+/// Gives back from the debt first, then from the newest entries. A settlement gives back from the
+/// oldest ones, so that what was spent since is not removed any earlier.
 pub(super) fn give_back(
     stored: &mut Stored,
     now: u64,
@@ -108,13 +108,13 @@ pub(super) fn give_back(
     }
 }
 
-/// What is not to be forgotten yet.
+/// What was spent in the last period.
 struct Log {
     entries: VecDeque<(u64, u64)>,
     debt: u64,
     since: u64,
-    /// The clock did. Nothing would be forgotten until it has caught up: all that is in the log counts
-    /// as spent now. That is written down even if nothing is spent.
+    /// The clock stepped back. All entries then count as spent now, and are stored so even if
+    /// nothing is spent: otherwise none would be removed until the clock has caught up.
     stepped_back: bool,
 }
 
@@ -127,14 +127,14 @@ impl Log {
         quota.limit().saturating_sub(self.spent()).saturating_sub(self.debt)
     }
 
-    /// When so many times the limit of the debt has been forgotten: the first a period after it would
-    /// have been spent, which is a period after it was made.
+    /// When so many times the limit of the debt is removed: the first time a period after it counts
+    /// as spent, which is a period after the debt was made.
     fn debt_forgotten(&self, times: u64, quota: &Quota) -> u64 {
         let (period, _) = quota.terms();
         self.since.saturating_add((times + 1).saturating_mul(period))
     }
 
-    /// µs until all of it has been forgotten.
+    /// µs until all of it is removed.
     fn reset(&self, now: u64, quota: &Quota) -> u64 {
         let (period, _) = quota.terms();
         let entries = self.entries.back().map_or(0, |(time, _)| time + period);
@@ -145,7 +145,7 @@ impl Log {
         entries.max(debt).saturating_sub(now)
     }
 
-    /// µs until `needed` of it has been forgotten.
+    /// µs until `needed` of it is removed.
     fn until(&self, needed: u64, now: u64, quota: &Quota) -> u64 {
         let limit = quota.limit();
         let times = 0..=self.debt.div_ceil(limit);
@@ -157,7 +157,7 @@ impl Log {
         at.min().unwrap_or(now).saturating_sub(now)
     }
 
-    /// When entries worth `needed` have been forgotten; `None` if there are not so many.
+    /// When entries worth `needed` are removed; `None` if there are not so many.
     fn entries_forgotten(&self, needed: u64, quota: &Quota) -> Option<u64> {
         let (period, _) = quota.terms();
         let mut freed = 0;

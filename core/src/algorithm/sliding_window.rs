@@ -1,16 +1,17 @@
 //! Sliding window counter: the counters of this and the previous window, the previous one weighted
 //! by its overlap.
 //!
-//! A window is a period aligned to the Unix epoch, one of whole weeks to a Monday. What a client has spent in the last period is
-//! estimated as what it spent in this window, and of what it spent in the previous one the share
-//! that the last period still covers, rounded down: rounded up, who spends at just the rate would
-//! be kept from the last unit of each window, and with a limit of 1 from half of them all.
+//! A window is a period aligned to the Unix epoch, or to a Monday if it has whole weeks. What was
+//! spent in the last period is estimated: all of this window, and of the previous one the share
+//! that the last period still covers, rounded down. If it were rounded up, a client that spends at
+//! exactly the rate would not get the last unit of each window, and with a limit of 1 only half of
+//! all units.
 //!
-//! Stored are the number of this window and the two counters. A debt is what was spent in this window
-//! beyond the limit: the next ones begin with as much of it spent as they can take.
+//! The state is the number of this window and the two counters. A debt is what was spent in this
+//! window beyond the limit: the next windows begin with as much of it as fits.
 //!
-//! Of any window of one period at most `2 × limit` passes, as it touches two aligned ones; a
-//! client that spends evenly gets exactly the rate.
+//! In any window of one period at most `2 × limit` passes, as it touches two aligned ones. A client
+//! that spends evenly gets exactly the rate.
 
 use super::{State, Stored, Terms};
 use crate::decision::{Retry, Verdict};
@@ -57,8 +58,8 @@ pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) ->
         false => (counters.current, remaining),
     };
 
-    // Until no more than `most` is spent, some of it in the window that began with what was spent
-    // beyond the one before it, and the rest in that one.
+    // Until no more than `most` is spent. The debt is spread over the next windows; the last of
+    // them holds the rest.
     let until = |most: u64| {
         let later = current.saturating_sub(most).div_ceil(limit);
         let spent = |windows: u64| current.saturating_sub(windows * limit);
@@ -82,8 +83,8 @@ pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) ->
     Verdict { allowed, remaining, reset, retry }
 }
 
-/// The most that may be left of a window for no more than `most` of what was spent in the one
-/// before to count.
+/// The most that may be left of a window if no more than `most` of what was spent in the previous
+/// one is to count.
 fn left(spent: u64, most: u64, period: u64) -> u64 {
     match spent {
         0 => period,
@@ -100,8 +101,8 @@ pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) 
     }
 }
 
-/// Of this window first, then of the previous one; or only of the one in which it was spent, where
-/// that is known.
+/// Gives back to this window first, then to the previous one; or only to the one in which it was
+/// spent, if that is known.
 pub(super) fn give_back(
     stored: &mut Stored,
     now: u64,
@@ -133,13 +134,13 @@ struct Counters {
     /// More than the limit, where there is a debt.
     current: u64,
     previous: u64,
-    /// The clock did: that is written down even if nothing is spent, or else the counters would
-    /// go on to be those of the present.
+    /// The clock stepped back. The counters are stored even if nothing is spent: otherwise they
+    /// would count as those of the present window until the clock has caught up.
     stepped_back: bool,
 }
 
 impl Counters {
-    /// What was spent in the previous window, if anything of it counts: else it is not kept.
+    /// What was spent in the previous window, if any of it still counts: only then it is kept.
     fn counting(&self, spent: u64, quota: &Quota) -> u64 {
         let (period, _) = quota.terms();
         if spent * self.rest < period { 0 } else { spent }
@@ -164,11 +165,11 @@ fn counters(stored: &Stored, now: u64, quota: &Quota) -> Counters {
     let (limit, (window, rest)) = (quota.limit(), window(now, quota));
     let counters = Counters { window, rest, current: 0, previous: 0, stepped_back: false };
     let Some(State::Window(begun, current, previous)) = stored.state else { return counters };
-    // A limit may have been lowered since.
+    // The limit may have been lowered.
     let (current, previous) =
         (current.min(limit).saturating_add(stored.debt(quota)), previous.min(limit));
     match window.checked_sub(begun) {
-        // A window of the future is this one, after a clock that stepped back.
+        // If the clock has stepped back, a window of the future counts as this one.
         None => Counters { current, previous, stepped_back: true, ..counters },
         Some(0) => Counters { current, previous, ..counters },
         Some(over) => {

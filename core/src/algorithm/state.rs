@@ -7,7 +7,7 @@ use super::moment::Moment;
 use crate::limit::Quota;
 use crate::rate::MAX_TIME;
 
-/// What is kept for one client: the state of the algorithm, and what else is of consequence.
+/// What is kept for one client: the state of the algorithm, and what is kept beside it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stored {
     /// `None` for a client that has spent nothing.
@@ -23,14 +23,14 @@ pub enum State {
     Bucket(u64, Moment),
     /// Of gcra: the theoretical arrival time.
     Arrival(Moment),
-    /// Of the windows: the number of a window, what was spent in it, and in the one before.
+    /// Of the windows: the number of a window, what was spent in it, and in the previous one.
     Window(u64, u64, u64),
     /// Of the log: when and how much, in order of time; and since when there is a debt, else 0.
     Log(VecDeque<(u64, u64)>, u64),
 }
 
-/// What is kept beside the state of an algorithm. It is stored if and only if one of the numbers
-/// is still of consequence.
+/// What is kept beside the state of an algorithm. It is stored only while one of the numbers has an
+/// effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extra {
     /// The units that machines have set aside.
@@ -49,13 +49,13 @@ impl Stored {
         self.extra = Extra { holds: self.extra.holds.shared(now), debt, blocked_until };
     }
 
-    /// The debt, as far as this quota has one.
+    /// The debt, at most that of this quota.
     pub(super) fn debt(&self, quota: &Quota) -> u64 {
         self.extra.debt.min(quota.max_debt())
     }
 
-    /// For how long the client is still blocked, in µs. After a clock that stepped back, that is no
-    /// longer than a block of this quota.
+    /// How long the client is still blocked, in µs. If the clock has stepped back, that is at most
+    /// a block of this quota.
     pub(super) fn blocked_for(&mut self, now: u64, quota: &Quota) -> u64 {
         let longest = if quota.block() > 0 { quota.block() } else { MAX_TIME };
         let left = self.extra.blocked_until.saturating_sub(now);
@@ -72,7 +72,7 @@ impl Stored {
 }
 
 impl Extra {
-    /// Whether there is nothing to say.
+    /// Whether none of the numbers has an effect.
     pub(crate) fn is_none(&self) -> bool {
         *self == Self::default()
     }
@@ -84,7 +84,7 @@ impl Extra {
 }
 
 impl State {
-    /// The numbers that are stored; `None` for the log, which is kept otherwise.
+    /// The numbers that are stored; `None` for the log, which is a list.
     pub(crate) fn numbers(&self) -> Option<[u64; 3]> {
         match *self {
             Self::Bucket(tokens, Moment { micros, part }) => Some([tokens, micros, part]),

@@ -1,7 +1,7 @@
 //! The counter of a window: of a fixed period, or of the calendar.
 //!
-//! Stored are the number of the window and what was spent in it. A debt is what was spent beyond the
-//! limit: the next windows begin with as much of it spent as they can take.
+//! The state is the number of the window and what was spent in it. A debt is what was spent beyond
+//! the limit: the next windows begin with as much of it as fits.
 
 use super::{State, Stored};
 use crate::decision::{Retry, Verdict};
@@ -53,8 +53,8 @@ pub(super) fn charge(stored: &mut Stored, windows: Windows, now: u64, quota: &Qu
     }
 }
 
-/// Into the window in which it was spent. Where nobody knows which that was, and it has ended, what
-/// others have spent in the next is taken for it.
+/// Gives back to the window in which it was spent. If that is not known, it is given back to the
+/// present window.
 pub(super) fn give_back(
     stored: &mut Stored,
     windows: Windows,
@@ -77,8 +77,8 @@ struct Counter {
     window: Window,
     /// More than the limit, where there is a debt.
     spent: u64,
-    /// The clock did: that is written down even if nothing is spent, or else the window would go
-    /// on to be this one.
+    /// The clock stepped back. The counter is stored even if nothing is spent: otherwise it would
+    /// count as that of the present window until the clock has caught up.
     stepped_back: bool,
 }
 
@@ -94,7 +94,7 @@ fn counter(stored: &Stored, window: Window, quota: &Quota) -> Counter {
     let Some(State::Window(number, spent, _)) = stored.state else {
         return Counter { window, spent: 0, stepped_back: false };
     };
-    // A window of the future is this one, after a clock that stepped back.
+    // If the clock has stepped back, a window of the future counts as this one.
     let over = window.number.saturating_sub(number);
     let spent = spent.min(limit).saturating_add(stored.debt(quota));
     let spent = spent.saturating_sub(over.saturating_mul(limit));

@@ -1,12 +1,12 @@
-//! What a client asks of its owner.
+//! The actions of a client, which its owner carries out.
 
 use super::key::{ConnectionKey, NodeKey, RequestKey};
 use super::node::Target;
 
-/// What the owner of a client has to do.
+/// An action for the owner of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Call [`Client::on_turn_end`](super::Client::on_turn_end) when the events of this turn have been dealt with.
+    /// Call [`Client::on_turn_end`](super::Client::on_turn_end) after the events of this turn.
     EndTurn,
     /// Find the addresses of a host, and call [`Client::on_resolved`](super::Client::on_resolved).
     Resolve {
@@ -17,7 +17,8 @@ pub enum Action {
         /// The port.
         port: u16,
     },
-    /// Connect, and call [`Client::on_connected`](super::Client::on_connected) or [`Client::on_lost`](super::Client::on_lost).
+    /// Connect, and call [`Client::on_connected`](super::Client::on_connected) or
+    /// [`Client::on_lost`](super::Client::on_lost).
     Connect(ConnectionKey, Target),
     /// Send the [output](super::Client::output).
     Send(ConnectionKey),
@@ -29,30 +30,30 @@ pub enum Action {
     Settled {
         /// That of the settlement.
         tag: u64,
-        /// Whether it was settled; else it may be lost.
+        /// Whether it was settled; otherwise it may be lost.
         is_settled: bool,
     },
     /// Take the [counts](super::Client::take_counts) of the node.
     Count(NodeKey),
     /// The [view](super::Node::view) of the node has changed.
     View(NodeKey),
-    /// The node is gone; nothing names it any more.
+    /// The node was removed, and its key names nothing any more.
     Remove(NodeKey),
-    /// The node is down, for this reason, as far as this client can tell.
+    /// The client has found the node down, for this reason.
     Down(NodeKey, String),
-    /// The node is up again, as far as this client can tell.
+    /// The client has found the node up again.
     Up(NodeKey),
-    /// Something is wrong with a node that is there: worth a line in a log, but not for each request.
+    /// A fault of a node that is up. It is to be logged, but not for each request.
     Complain(NodeKey, String),
     /// Log a line.
     Log(Level, String),
 }
 
-/// How important a line of a log is.
+/// The level of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// An administrator should know.
+    /// Something is wrong.
     Error,
-    /// All is well, but something has changed.
+    /// Nothing is wrong, but something has changed.
     Notice,
 }

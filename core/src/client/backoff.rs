@@ -1,16 +1,16 @@
-//! When to try again.
+//! The delays between attempts to connect.
 
 use crate::rate::MILLISECOND;
 
 /// The first delay, in µs.
 const FIRST: u64 = 20 * MILLISECOND;
-/// The longest delay, in µs: a Redis that is back is found within a second.
+/// The longest delay, in µs: it takes less than a second to find that Redis is back.
 const LONGEST: u64 = 500 * MILLISECOND;
 /// So many doublings lead from the first delay to the longest.
 const DOUBLINGS: u32 = 5;
 
 /// Exponential backoff with jitter: each failure in a row doubles the delay, and each delay is
-/// drawn from its upper half, so that a fleet does not come back in step.
+/// drawn from its upper half, so that a fleet does not reconnect in step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Backoff {
     failures: u32,

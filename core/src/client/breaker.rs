@@ -1,9 +1,10 @@
-//! When to stop sending commands to a server that does not answer.
+//! The circuit breaker of a server that does not answer.
 
 use std::collections::VecDeque;
 
-/// A circuit breaker: so many failures within a span of time open it, and while it is open no request
-/// is sent. Only a probe in the background closes it. Times are in µs of any monotonic clock.
+/// A circuit breaker: so many failures within a span of time open it, and while it is open no
+/// request is sent. Only a probe in the background closes it. Times are in µs of any monotonic
+/// clock.
 #[derive(Clone, Debug)]
 pub(super) struct Breaker {
     max_fails: usize,
@@ -24,7 +25,7 @@ impl Breaker {
         self.open
     }
 
-    /// Notes a failure, and says whether it opened the breaker.
+    /// Counts a failure. Returns whether it has opened the breaker.
     pub(super) fn failed(&mut self, now: u64) -> bool {
         if self.open || self.max_fails == 0 {
             return false;

@@ -1,10 +1,10 @@
 //! Commands that requests for the same charge can share.
 //!
-//! Requests of one turn that are charged the same for the same key become one command. While a command
-//! for several requests is in flight its key is busy: requests that come meanwhile share the next
-//! command, which is held until that reply. So a busy key takes one command in a round trip, however
-//! many requests there are. A held command is sent after a small part of its requests' timeout in
-//! any case: over a long path nobody waits for two round trips.
+//! Requests of one turn that are charged the same for the same key become one command. While a
+//! command for several requests is in flight its key is busy: requests that come meanwhile share
+//! the next command, which is held until that reply. So a busy key takes one command in a round
+//! trip, however many requests there are. A held command is sent after a small part of its
+//! requests' timeout in any case, so that a long path does not cost a request two round trips.
 
 use super::key::CommandKey;
 use crate::rate::MILLISECOND;
@@ -15,8 +15,8 @@ const PLACES: usize = 1_024;
 /// A command is held for at most this part of a request's timeout.
 const PART_OF_TIMEOUT: u64 = 8;
 
-/// The latest command about each key. A key has one place, which it loses to the next one for that
-/// place: then its requests just share no command.
+/// The latest command about each key. Keys may have the same place, where the latest one replaces
+/// any other: requests for the other key then share no command.
 #[derive(Debug)]
 pub(super) struct Coalescer {
     latest: Box<[Option<CommandKey>]>,
@@ -32,7 +32,7 @@ impl Coalescer {
         self.latest.get(digest as usize % PLACES).copied().flatten()
     }
 
-    /// This is the latest command from now on.
+    /// Makes this the latest command.
     pub(super) fn set_latest(&mut self, digest: u64, command: CommandKey) {
         if let Some(place) = self.latest.get_mut(digest as usize % PLACES) {
             *place = Some(command);

@@ -22,12 +22,12 @@ use crate::rate::{MILLISECOND, SECOND};
 use crate::redis::reply::{Framer, ProtocolError, Refusal, Reply};
 use crate::text::log::Escaped;
 
-/// A server that owes replies and sends nothing for so long, or for the store's patience if that is
-/// longer, is taken for dead.
+/// A server that owes replies and sends nothing for this long, or for the store's patience if that
+/// is longer, is considered dead.
 pub const SILENCE: u64 = SECOND;
 
-/// A connection that was ready for so long was a good one: when it is lost, the next is tried at
-/// once.
+/// A connection that was ready for this long was a good one: when it is lost, the next attempt
+/// starts at once.
 const USEFUL_LIFE: u64 = SECOND;
 
 /// How many connections in a row may be replaced at once that lived less, if they answered at all.
@@ -42,8 +42,8 @@ const RECEIVE: usize = 16 * 1024;
 /// An empty input buffer that is larger is given back.
 const LARGE_INPUT: usize = 4 * RECEIVE;
 
-/// How often in a row the time that the worker was away is taken off before a server that says
-/// nothing is blamed.
+/// How often in a row the time for which the worker was away is taken off before a silent server is
+/// considered dead.
 const MAX_EXCUSES: u32 = 4;
 
 /// A connection.
@@ -63,15 +63,15 @@ pub struct Connection {
     input_start: usize,
     input_end: usize,
     framer: Framer,
-    /// When the server was last heard of, or last began to owe a reply.
-    heard: u64,
-    /// Until then nothing that the server owes is held against it.
+    /// When the server last sent something, or last began to owe a reply.
+    active: u64,
+    /// Until then the server is not considered dead.
     excused: u64,
     excuses: u32,
     has_answered: bool,
     /// How many short-lived connections in a row were replaced at once.
     replacements: u32,
-    /// A connection came to nothing after its handshake, and no command was answered since.
+    /// A connection was lost soon after its handshake, and no command was answered since.
     is_distrusted: bool,
     /// The end of an attempt to connect, or the start of the next one.
     pub(super) timer: Option<u64>,
@@ -81,11 +81,11 @@ pub struct Connection {
     pub(super) tried: usize,
     /// It is to be flushed at the end of this turn.
     pub(super) is_flush_due: bool,
-    /// What the node counts of it.
+    /// Its use, as the node has counted it.
     pub(super) counted: Usable,
 }
 
-/// How far a connection is.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Idle,
@@ -97,17 +97,17 @@ pub(super) enum State {
     Down,
 }
 
-/// Of what use a connection is.
+/// What a connection can be used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usable {
     /// Commands can be sent.
     pub(super) is_ready: bool,
-    /// It shows that the server is back: it is ready, and, if that alone came to nothing before, a
-    /// command was answered since.
+    /// It shows that the server is back: it is ready, and, if an earlier one was lost soon after
+    /// its handshake, a command was answered since.
     pub(super) is_sound: bool,
 }
 
-/// What a reply turned out to be.
+/// A reply and its owner.
 #[derive(Debug)]
 pub(super) enum Incoming {
     /// A step of the handshake, not the last.
@@ -120,7 +120,7 @@ pub(super) enum Incoming {
     Reply(Sent, bool),
 }
 
-/// What to do about a lost connection.
+/// What follows the loss of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Connect again at once. What was not sent waits for it.
@@ -179,7 +179,7 @@ impl Connection {
             input_start: 0,
             input_end: 0,
             framer: Framer::default(),
-            heard: 0,
+            active: 0,
             excused: 0,
             excuses: 0,
             has_answered: false,
@@ -207,7 +207,7 @@ impl Connection {
         matches!(self.state, State::Handshake { .. } | State::Ready { .. })
     }
 
-    /// Whether commands can be queued: they can be sent, or soon will be.
+    /// Whether commands can be queued: they can be sent, or will be soon.
     pub(super) fn accepts(&self) -> bool {
         !self.is_down
     }
@@ -225,7 +225,7 @@ impl Connection {
 
 /// Sending.
 impl Connection {
-    /// The transport is there: the handshake is what is sent first.
+    /// The transport is connected. The handshake is sent first.
     pub(super) fn on_connected(&mut self) {
         self.excuses = 0;
         self.state = State::Handshake { step: 0 };
@@ -243,7 +243,7 @@ impl Connection {
         self.is_ready() && self.output.len() < SEND_AHEAD && self.queue.has_unsent()
     }
 
-    /// Whether what was encoded last is all on its way.
+    /// Whether all that was encoded is sent.
     pub(super) fn is_flushed(&self) -> bool {
         self.output.is_empty()
     }
@@ -251,7 +251,7 @@ impl Connection {
     /// Commands are about to be sent: if none is in flight, the server begins to owe replies.
     pub(super) fn begin_batch(&mut self, now: u64) {
         if !self.queue.is_owed() {
-            self.heard = now;
+            self.active = now;
         }
     }
 
@@ -260,7 +260,7 @@ impl Connection {
         &mut self.output
     }
 
-    /// What is left to be sent.
+    /// The rest of the output.
     pub(super) fn output(&self) -> &[u8] {
         self.output.get(self.output_sent..).unwrap_or_default()
     }
@@ -291,16 +291,16 @@ impl Connection {
         self.input.get_mut(self.input_end..).unwrap_or_default()
     }
 
-    /// `count` bytes were put into the [`space`](Self::space). Lends out the input, which must be
+    /// `count` bytes were put into the [`space`](Self::space). Takes the input out, which must be
     /// [put back](Self::put_back) when its replies were read.
     pub(super) fn on_received(&mut self, count: usize, now: u64) -> Vec<u8> {
         self.input_end = self.input_end.saturating_add(count).min(self.input.len());
-        self.heard = now;
+        self.active = now;
         self.excuses = 0;
         std::mem::take(&mut self.input)
     }
 
-    /// Takes back the input.
+    /// Puts the input back.
     pub(super) fn put_back(&mut self, mut input: Vec<u8>) {
         if self.input_start == self.input_end {
             self.input_start = 0;
@@ -312,7 +312,7 @@ impl Connection {
         self.input = input;
     }
 
-    /// The bytes of the next reply, if it is all there.
+    /// The bytes of the next reply, if it is complete.
     pub(super) fn next_frame<'a>(
         &mut self,
         input: &'a [u8],
@@ -323,7 +323,7 @@ impl Connection {
         Ok(bytes.get(..length))
     }
 
-    /// Finds out what a reply is.
+    /// Finds the owner of a reply.
     pub(super) fn on_reply(&mut self, reply: &Reply<'_>, now: u64) -> Result<Incoming, Fault> {
         if let State::Handshake { step } = self.state {
             return self.on_step(step, reply, now);
@@ -356,9 +356,9 @@ impl Connection {
 
 /// Blame and loss.
 impl Connection {
-    /// The worker was away for so long, and perhaps the server with it: that is taken off, up to half of
-    /// the `patience` at a time. So often only: a server that is dead is found to be so by a busy
-    /// worker too.
+    /// The worker was away for this long, and perhaps the server with it. The time is taken off, up
+    /// to half of the `patience` at a time, and only a few times in a row: a busy worker must find
+    /// a dead server too.
     pub(super) fn excuse(&mut self, away: u64, patience: u64, now: u64) {
         if self.excuses < MAX_EXCUSES {
             self.excuses = self.excuses.saturating_add(1);
@@ -369,15 +369,15 @@ impl Connection {
         }
     }
 
-    /// When the oldest command in flight, if it is not overdue yet, will be.
+    /// When the oldest command in flight that is not overdue will be.
     pub(super) fn overdue_at(&self, patience: u64) -> Option<u64> {
         let oldest = self.queue.oldest()?;
         Some(oldest.at.saturating_add(patience).max(self.excused))
     }
 
-    /// When the server will have to be taken for dead, if it owes a reply.
+    /// When the server will be considered dead, if it owes a reply.
     pub(super) fn silent_at(&self, silence: u64) -> Option<u64> {
-        self.queue.is_owed().then(|| self.heard.saturating_add(silence).max(self.excused))
+        self.queue.is_owed().then(|| self.active.saturating_add(silence).max(self.excused))
     }
 
     /// The connection is gone, or could not be made. The queue is left to the caller.
@@ -406,7 +406,7 @@ impl Connection {
         Next::Wait(self.backoff.failed(random))
     }
 
-    /// The connection was closed on purpose while it was quiet; the next command opens it again.
+    /// The connection was closed on purpose while it was idle; the next command opens it again.
     pub(super) fn on_closed(&mut self) {
         self.state = State::Idle;
         self.is_down = false;
@@ -423,7 +423,7 @@ impl Connection {
     }
 }
 
-/// Whether a reply is a message of a channel; no reply to a command of ours looks like one.
+/// Whether a reply is a message of a channel; no reply to the client's commands looks like one.
 fn is_message(reply: &Reply<'_>) -> bool {
     matches!(reply, Reply::Other(Value::Array(words)) if words.len() == 3
         && matches!(words.first(), Some(Value::BulkString(kind)) if kind == b"message"))

@@ -1,7 +1,7 @@
-//! Until when requests wait.
+//! The deadlines of requests.
 //!
-//! All requests with one timeout expire in the order in which they came, and there are few timeouts:
-//! so a queue for each of them does, where a heap would cost more for each request.
+//! Requests with the same timeout expire in the order in which they came, and there are few
+//! timeouts. So there is a queue for each timeout; a heap would cost more for each request.
 
 use super::key::RequestKey;
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ struct Queue {
 const NOT_SET: u64 = u64::MAX;
 
 impl Deadlines {
-    /// Adds a request. Its time runs from the end of the turn, when what it asks for is sent.
+    /// Adds a request. Its time runs from the end of the turn, when its commands are sent.
     pub(super) fn push(&mut self, request: RequestKey, timeout: u64) {
         self.has_new = true;
         let entry = (request, NOT_SET);
@@ -35,7 +35,7 @@ impl Deadlines {
         }
     }
 
-    /// The turn ends at `now`: answers the earliest of the deadlines that this sets.
+    /// The turn ends at `now`. Sets the deadlines of its requests, and returns the earliest.
     pub(super) fn on_turn_end(&mut self, now: u64) -> Option<u64> {
         if !std::mem::take(&mut self.has_new) {
             return None;
@@ -59,7 +59,7 @@ impl Deadlines {
         })
     }
 
-    /// Forgets those at the front of each queue for which nobody waits.
+    /// Removes the deadlines at the front of each queue whose requests are released.
     pub(super) fn forget(&mut self, is_waiting: impl Fn(RequestKey) -> bool) {
         for queue in &mut self.queues {
             while queue.entries.front().is_some_and(|(request, _)| !is_waiting(*request)) {

@@ -1,4 +1,4 @@
-//! What is sent on a new connection before any other command.
+//! The handshake: the commands that are sent first on a new connection.
 
 use redis::Cmd;
 
@@ -6,15 +6,15 @@ use crate::redis::endpoint::Endpoint;
 use crate::redis::reply::{Refusal, RefusalKind, Reply};
 use crate::redis::script::Script;
 
-/// The commands that make a fresh connection ready, and what their replies mean.
+/// The commands of a handshake, and what their replies mean.
 ///
-/// `AUTH` and `SELECT` only where the endpoint asks for them; then `CLIENT SETNAME`, so that an
-/// administrator finds the connection in `CLIENT LIST`; then `SCRIPT LOAD` for each script.
+/// `AUTH` and `SELECT` if the endpoint has an account or a database; then `CLIENT SETNAME`, so that
+/// an administrator finds the connection in `CLIENT LIST`; then `SCRIPT LOAD` for each script.
 #[derive(Clone, Debug)]
 pub struct Handshake {
     bytes: Vec<u8>,
     steps: Vec<Step>,
-    /// What must not be repeated in a log.
+    /// What must not appear in a log.
     secret: Option<String>,
 }
 
@@ -70,8 +70,8 @@ impl Handshake {
         &self.steps
     }
 
-    /// Whether the connection can be used after this reply to `step`. What is told of a refusal
-    /// does not hold the password, which a server may repeat.
+    /// Whether the connection can be used after this reply to `step`. A server may repeat the
+    /// password in an error: it is removed from the refusal.
     pub fn check(&self, step: Step, reply: &Reply<'_>) -> Result<(), Refusal> {
         step.check(reply).map_err(|refusal| match &self.secret {
             Some(secret) if !secret.is_empty() => {
@@ -99,8 +99,8 @@ impl Step {
 
     /// Whether the connection can be used after this reply.
     ///
-    /// A server that will not be named, or will not load scripts, can still run them by their
-    /// source. One that does not know us, or has not the right database, cannot be used.
+    /// A server that refuses the name or does not load scripts can still run them by their source.
+    /// One that refuses the account or the database cannot be used.
     fn check(self, reply: &Reply<'_>) -> Result<(), Refusal> {
         match (self, reply) {
             (Self::Auth | Self::Select, Reply::Error(refusal)) => Err(refusal.clone()),

@@ -1,6 +1,6 @@
-//! Whether a server is up, and whose fault it is if a request was not decided.
+//! Whether a server is up, and what counts as its failure.
 //!
-//! A deadline ends the wait of a request, and says nothing about the server. A failure of the server
+//! A deadline ends the wait of a request, and is no failure of the server. A failure of the server
 //! is a command that was sent and not answered within the store's patience, which is the longest
 //! timeout of any of its locations. What was never sent is no failure of the server, and the time
 //! for which the worker itself was away is taken off.
@@ -13,7 +13,7 @@ use crate::rate::MILLISECOND;
 
 /// Blame.
 impl Client {
-    /// The worker was away for so long: what it may have missed is not held against any server.
+    /// The worker was away for this long: that time does not count as silence of any server.
     pub(super) fn excuse_all(&mut self, away: u64, now: u64) {
         for key in self.connections.keys().collect::<Vec<_>>() {
             if let Some(connection) = self.connections.get_mut(key) {
@@ -22,7 +22,7 @@ impl Client {
         }
     }
 
-    /// Does what the time has come for at each connection.
+    /// Does what is due at each connection.
     pub(super) fn check_connections(&mut self, now: u64) {
         for key in self.connections.keys().collect::<Vec<_>>() {
             self.blame(key, now);
@@ -46,7 +46,7 @@ impl Client {
         }
     }
 
-    /// Counts the commands that a server has not answered for too long as its failures; those of one
+    /// Counts the commands that a server has not answered in time as its failures; those of one
     /// request as one.
     fn blame(&mut self, key: ConnectionKey, now: u64) {
         let mut latest = None;
@@ -115,7 +115,7 @@ impl Client {
         }
     }
 
-    /// Probes a node whose breaker is open, and will do so again after a while.
+    /// Probes a node whose breaker is open, and sets the time of the next probe.
     fn probe(&mut self, key: NodeKey, now: u64) {
         self.check_silence(key, now);
         let random = self.random.next();
@@ -173,7 +173,7 @@ impl Client {
         self.check_recovery(key);
     }
 
-    /// Says that a node is up, if it is. Another worker may have seen it go down.
+    /// Reports that a node is up, if it is. Another worker may have found it down.
     pub(super) fn check_recovery(&mut self, key: NodeKey) {
         if let Some(node) = self.nodes.get_mut(key)
             && node.is_proven()

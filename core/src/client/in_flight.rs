@@ -1,25 +1,25 @@
-//! What waits on a connection: commands to be sent, and commands whose replies have not come.
+//! The queues of a connection: commands to be sent, and commands in flight.
 //!
 //! Redis answers in order, so the oldest command in flight owns the next reply. Nothing is ever
 //! removed from the middle: the key of a command that was dropped finds nothing any more, and its
-//! entry swallows the reply.
+//! entry consumes the reply.
 
 use std::collections::VecDeque;
 
 use super::key::CommandKey;
 
-/// Whose reply it is that comes next, and so what was sent.
+/// The owner of a reply, and so what was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     /// A command about limits.
     Command(CommandKey),
-    /// Nobody: the next command may be for a slot that the node is importing.
+    /// None: `ASKING`, before a command for a slot that the node is importing.
     Asking,
-    /// The node: any reply shows that it is alive.
+    /// The node: `PING`, a probe. Any reply shows that the server is alive.
     Probe,
     /// The topology query of this number.
     Topology(u32),
-    /// Nobody: a sentinel confirms a subscription, or its end.
+    /// None: a sentinel confirms a subscription, or its end.
     Subscription,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Sent {
 pub(super) struct InFlight {
     unsent: VecDeque<Owner>,
     sent: VecDeque<Sent>,
-    /// How many of the oldest in flight were found to be overdue.
+    /// How many of the oldest in flight are counted as overdue.
     overdue: usize,
 }
 
@@ -61,7 +61,7 @@ impl InFlight {
         !self.unsent.is_empty()
     }
 
-    /// Adds what is to be sent after all that waits already.
+    /// Adds to the end of what is to be sent.
     pub(super) fn push(&mut self, owner: Owner) {
         self.unsent.push_back(owner);
     }
@@ -82,8 +82,8 @@ impl InFlight {
         self.sent.push_back(Sent { owner: Owner::Command(command), at, timeout });
     }
 
-    /// Takes the owner of the reply that has come, and whether it was overdue. `None` if no reply was
-    /// owed.
+    /// Takes the owner of the reply that has come, and whether it was overdue. `None` if no reply
+    /// was owed.
     pub(super) fn next_reply(&mut self) -> Option<(Sent, bool)> {
         let sent = self.sent.pop_front()?;
         let was_overdue = self.overdue > 0;
@@ -91,7 +91,7 @@ impl InFlight {
         Some((sent, was_overdue))
     }
 
-    /// The oldest in flight that was not found to be overdue yet.
+    /// The oldest in flight that is not counted as overdue.
     pub(super) fn oldest(&self) -> Option<Sent> {
         self.sent.get(self.overdue).copied()
     }

@@ -1,8 +1,8 @@
-//! The names of entries.
+//! Generational keys: the names of entries in a slab.
 //!
-//! A key names one entry for ever. When the entry is removed its place is used again, but under
-//! another generation, so that an old key finds nothing. Lists of keys need no clean-up for that
-//! reason: what was cancelled is skipped when its turn comes.
+//! A key never names another entry. When the entry is removed its place is used again, with the
+//! next generation, so that an old key finds nothing. So lists of keys need no clean-up: a key
+//! whose entry is gone is skipped when its turn comes.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -53,7 +53,7 @@ impl<K> Key<K> {
     }
 }
 
-// Not derived: that would ask the same of the kind.
+// Not derived: that would require the same of the kind.
 impl<K> Clone for Key<K> {
     fn clone(&self) -> Self {
         *self

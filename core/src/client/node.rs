@@ -22,7 +22,7 @@ pub enum Target {
     Unix(PathBuf),
 }
 
-/// What a node is there for.
+/// The role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// It runs scripts.
@@ -46,9 +46,9 @@ pub struct Node {
     /// Whether the addresses may be out of date: they were used before, and led nowhere.
     is_stale: bool,
     pub(super) connections: Vec<ConnectionKey>,
-    /// How many of them can be used.
+    /// How many of its connections can be used.
     pub(super) ready: usize,
-    /// How many of them show that the server is there.
+    /// How many of them show that the server is back.
     sound: usize,
     pub(super) breaker: Breaker,
     pub(super) backoff: Backoff,
@@ -56,10 +56,10 @@ pub struct Node {
     pub(super) probe_at: Option<u64>,
     /// Whether a probe is in flight.
     pub(super) is_probed: bool,
-    /// It has answered no command since the breaker opened: a reply to a probe is not enough to say
-    /// that it is up again.
+    /// It has answered no command since the breaker opened. Only such an answer, not a reply to a
+    /// probe, shows that it is up again.
     pub(super) is_mute: bool,
-    /// Whether it is down, as far as this worker can tell.
+    /// Whether this worker has found it down.
     pub(super) is_down: bool,
     /// Since when it is not part of the topology any more.
     pub(super) retired_at: Option<u64>,
@@ -70,7 +70,7 @@ pub struct Node {
     pub(super) is_count_due: bool,
 }
 
-/// What happened at a node since it was last asked for.
+/// What was counted at a node since the counts were last taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Commands that were sent, in the order of [`Command::ALL`].
@@ -79,7 +79,7 @@ pub struct Counts {
     pub errors: [u32; ErrorKind::ALL.len()],
     /// Requests that it did not decide.
     pub undecided: u32,
-    /// Whether it answered a command after that.
+    /// Whether it has answered a command after those.
     pub has_answered: bool,
 }
 
@@ -164,12 +164,12 @@ impl Node {
         self.ready > 0 && !self.breaker.is_open()
     }
 
-    /// Whether it can be said to be up again.
+    /// Whether it is up again.
     pub(super) fn is_proven(&self) -> bool {
         !self.breaker.is_open() && !self.is_mute && self.sound > 0
     }
 
-    /// One of its connections is of another use than before.
+    /// The use of one of its connections has changed.
     pub(super) fn recount(&mut self, before: Usable, after: Usable) {
         let recount = |counter: &mut usize, before: bool, after: bool| {
             *counter = counter.saturating_sub(before.into()).saturating_add(after.into());
@@ -198,7 +198,7 @@ impl Node {
         increment(&mut self.counts.errors, kind as usize);
     }
 
-    /// So many requests were not decided by it.
+    /// `count` requests were not decided by it.
     pub(super) fn count_undecided(&mut self, requests: usize) {
         let requests = u32::try_from(requests).unwrap_or(u32::MAX);
         self.counts.undecided = self.counts.undecided.saturating_add(requests);

@@ -1,8 +1,9 @@
 //! Keeping the topology up to date.
 //!
-//! It is queried when a node says that it has changed (MOVED, CLUSTERDOWN, READONLY), when a connection
-//! is lost or a breaker opens, often while a master is missing, and every now and then. One node
-//! after the other is queried until one knows. Commands that have no node wait for that, once.
+//! It is queried when an error reply shows that it has changed (MOVED, CLUSTERDOWN, READONLY), when
+//! a connection is lost or a breaker opens, often while a master is missing, and at regular
+//! intervals. One node after the other is queried until one replies with a topology. Commands that
+//! have no node wait for that, once.
 
 use super::command::Stage;
 use super::in_flight::Owner;
@@ -20,7 +21,7 @@ const LEAST_INTERVAL: u64 = 100 * MILLISECOND;
 /// It is queried this often while a master is missing.
 const URGENT_INTERVAL: u64 = 250 * MILLISECOND;
 
-/// And else this often, give or take a tenth: workers are not to query in step.
+/// Otherwise it is queried this often, give or take a tenth, so that workers do not query in step.
 const USUAL_INTERVAL: u64 = 10 * SECOND;
 
 /// How long a retired node may take to answer what it was sent.
@@ -29,7 +30,7 @@ const FAREWELL: u64 = SECOND;
 /// The queries for the topology.
 #[derive(Debug)]
 pub(super) struct Refresh {
-    /// Of the latest query: a reply to an earlier one comes too late.
+    /// The number of the latest query. A reply to an earlier one is ignored.
     number: u32,
     /// When the latest refresh began.
     began: Option<u64>,
@@ -64,8 +65,8 @@ impl Refresh {
 
 /// Waiting for a topology.
 impl Client {
-    /// Keeps a command until the topology was refreshed. If that was done for it before, or there is
-    /// nothing to refresh, it fails.
+    /// Keeps a command until the topology was refreshed. If that was done for it before, or there
+    /// is nothing to refresh, it fails.
     pub(super) fn park(&mut self, key: CommandKey, error: Error, now: u64) {
         let can_refresh = self.topology.query().is_some();
         let Some(command) = self.commands.get_mut(key) else { return };
@@ -100,7 +101,7 @@ impl Client {
         self.refresh_at(now);
     }
 
-    /// Goes on with the refresh at `at`, or before.
+    /// Continues the refresh at `at`, or before.
     fn refresh_at(&mut self, at: u64) {
         if !self.refresh.is_under_way {
             self.refresh.at = Some(self.refresh.at.map_or(at, |earlier| earlier.min(at)));
@@ -113,7 +114,7 @@ impl Client {
         self.schedule(at);
     }
 
-    /// Does what the time has come for.
+    /// Does what is due.
     pub(super) fn check_refresh(&mut self, now: u64) {
         self.remove_retired(now);
         if self.refresh.at.is_none_or(|at| at > now) {
@@ -168,8 +169,8 @@ impl Client {
         self.set_refresh_timer(now.saturating_add(URGENT_INTERVAL));
     }
 
-    /// The connection over which a node is queried, if it can be. A node that owes a reply for too
-    /// long, or whose breaker is open, is not waited for.
+    /// The connection over which a node is queried, if it can be: not if it owes a reply for too
+    /// long, or if its breaker is open.
     fn connection_for_query(&mut self, node: NodeKey, now: u64) -> Option<ConnectionKey> {
         self.check_silence(node, now);
         let node = self.nodes.get(node).filter(|node| !node.breaker.is_open())?;
@@ -189,8 +190,8 @@ impl Client {
         match self.topology.read(reply, node) {
             Ok(layout) if self.is_current_query(number) => {
                 self.refresh.is_under_way = false;
-                // The node that knew is queried first the next time; of a cluster the next one, so
-                // that the load is shared.
+                // The node that replied is queried first the next time; in a cluster the one after
+                // it, so that the load is shared.
                 let last = self.refresh.first.wrapping_add(self.refresh.tried);
                 self.refresh.first = match self.has_slots {
                     true => last,
@@ -232,7 +233,7 @@ impl Client {
         }
     }
 
-    /// How long a topology is good for.
+    /// How long a topology is used.
     fn refresh_interval(&mut self) -> u64 {
         let seeds = self.nodes.seeds();
         let is_missing = |key: &NodeKey| {
@@ -300,7 +301,7 @@ impl Client {
         }
     }
 
-    /// Removes the retired nodes that owe nothing any more, or not for long.
+    /// Removes the retired nodes that owe no reply, or are retired for too long.
     fn remove_retired(&mut self, now: u64) {
         for node in self.nodes.retired().to_vec() {
             let since = self.nodes.get(node).and_then(|node| node.retired_at).unwrap_or(0);

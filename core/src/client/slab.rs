@@ -1,4 +1,4 @@
-//! Entries that are named by keys, in places that are used again.
+//! A slab: entries with generational keys, in places that are used again.
 
 use std::marker::PhantomData;
 
@@ -6,7 +6,7 @@ use super::key::Key;
 
 /// An entry whose memory is used again.
 pub(super) trait Recycle {
-    /// Makes the entry as good as new, but keeps the memory that it has on the heap.
+    /// Resets the entry, but keeps its memory on the heap.
     fn recycle(&mut self);
 }
 
@@ -73,7 +73,8 @@ impl<K, T: Recycle> Slab<K, T> {
         Ok(Key::new(index, place.generation))
     }
 
-    /// Adds an entry in the state in which [`Recycle`] leaves it, with the memory of an earlier one.
+    /// Adds an entry in the state in which [`Recycle`] leaves it, with the memory of an earlier
+    /// one.
     pub(super) fn reuse(&mut self) -> Key<K>
     where
         T: Default,

@@ -1,5 +1,4 @@
-//! One client and a server that is played by the test. What only shows in the long run is left to the
-//! simulation.
+//! One client, and a server that is played by the test. Long histories are left to the simulation.
 
 use std::net::SocketAddr;
 
@@ -13,7 +12,7 @@ mod breaker;
 
 const TIMEOUT: u64 = 100 * MILLISECOND;
 
-/// The reply of a script that found nothing, at any time.
+/// The reply of a script that found nothing stored.
 const FOUND: &str = "$18\r\n1763683200 123456 \r\n";
 
 struct Played {
@@ -491,7 +490,7 @@ fn a_worker_that_leaves_while_a_server_is_down_connects_for_the_next_request() {
     assert!(played.turn().contains(&Action::Close(played.connection())));
 }
 
-/// Five slots of one node are five commands. That none is answered is one failure of the node.
+/// Five slots of one node are five commands. If none is answered, that is one failure of the node.
 #[test]
 fn the_commands_of_one_request_are_one_failure() {
     let mut played = Played::with(|config| {

@@ -1,6 +1,6 @@
 //! Which node a key's commands go to.
 //!
-//! One file for each kind of deployment. A kind says to which node a slot belongs, how a node is
+//! One file for each kind of deployment. A kind defines which node a slot belongs to, how a node is
 //! queried for the topology, and what its reply changes.
 
 use redis::Value;
@@ -45,10 +45,10 @@ pub(super) trait Topology: std::fmt::Debug {
         None
     }
 
-    /// Takes over a layout. Answers the masters, and a line for the log if there is one.
+    /// Applies a layout. Returns the masters, and a line for the log if there is one.
     fn apply(&mut self, layout: Layout, nodes: &mut Nodes) -> (Vec<NodeKey>, Option<Line>);
 
-    /// A node said that the slot belongs to this one.
+    /// A redirection (MOVED) names this node as the owner of the slot.
     fn on_moved(&mut self, _slot: u16, _node: NodeKey) {}
 
     /// Whether the node is a master.
@@ -83,7 +83,7 @@ pub(super) struct Query {
     pub(super) channel: Option<&'static str>,
 }
 
-/// What a reply of the wrong kind comes to.
+/// The error for a reply of the wrong kind.
 fn unexpected(reply: &Reply<'_>) -> String {
     match reply {
         Reply::Error(refusal) => {

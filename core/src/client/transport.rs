@@ -67,8 +67,8 @@ impl Client {
         }
     }
 
-    /// These are the addresses of the host of a connection's node; none, if it has none or they could
-    /// not be found.
+    /// The host name of a connection's node was resolved to `targets`; they are empty if that
+    /// failed.
     pub fn on_resolved(&mut self, key: ConnectionKey, targets: Vec<Target>, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.state != State::Resolving {
@@ -98,7 +98,7 @@ impl Client {
         }
     }
 
-    /// A connection is made, and TLS is about to be spoken on it.
+    /// A connection is made, and the TLS handshake begins.
     pub fn on_securing(&mut self, key: ConnectionKey) {
         if let Some(connection) = self.connections.get_mut(key)
             && connection.state == State::Connecting
@@ -107,7 +107,7 @@ impl Client {
         }
     }
 
-    /// A connection is made, and secured where TLS is spoken.
+    /// A connection is made, and its TLS handshake, if any, is complete.
     pub fn on_connected(&mut self, key: ConnectionKey) {
         if let Some(connection) = self.connections.get_mut(key)
             && matches!(connection.state, State::Connecting | State::Securing)
@@ -123,7 +123,7 @@ impl Client {
         }
     }
 
-    /// The node takes note of what use a connection is now.
+    /// Updates the node's count of usable connections.
     pub(super) fn recount(&mut self, key: ConnectionKey) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let after = connection.usable();
@@ -156,7 +156,7 @@ impl Client {
 
 /// Sending.
 impl Client {
-    /// What is to be sent now: what is left of the last batch, else all commands that wait, encoded.
+    /// What is to be sent now: the rest of the last batch, else all commands that wait, encoded.
     /// Empty if there is nothing.
     pub fn output(&mut self, key: ConnectionKey, now: u64) -> &[u8] {
         self.encode_batch(key, now);
@@ -228,8 +228,8 @@ impl Client {
         });
     }
 
-    /// Takes the requests for which nobody waits any more out of a command that was not sent. One that
-    /// nobody waits for is dropped.
+    /// Removes released requests from a command that was not sent. A command without requests is
+    /// dropped.
     fn drop_gone(&mut self, key: CommandKey) {
         let Some(command) = self.commands.get(key) else { return };
         let is_gone = |member: &&Member| !self.is_waiting(member.request);
@@ -281,7 +281,7 @@ impl Client {
 
 /// Losing.
 impl Client {
-    /// A connection is gone, or could not be made.
+    /// A connection was lost, or could not be made.
     pub fn on_lost(&mut self, key: ConnectionKey, fault: &Fault, now: u64) {
         let random = self.random.next();
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -315,8 +315,8 @@ impl Client {
         }
     }
 
-    /// Goes on with the next address of the node's host, unless all were tried: a host is not down
-    /// because one of its addresses is.
+    /// Tries the next address of the node's host, unless all were tried: a host is not down because
+    /// one of its addresses is.
     fn try_next_target(&mut self, key: ConnectionKey, now: u64) -> bool {
         let Some(connection) = self.connections.get_mut(key) else { return false };
         let count = self.nodes.get(connection.node).map_or(0, |node| node.targets.len());
@@ -354,7 +354,7 @@ impl Client {
         self.lose_unsent(key, node_key, now);
     }
 
-    /// The replies to what is in flight will not come: it may have run.
+    /// The commands in flight get no reply. They may have run.
     fn lose_in_flight(&mut self, key: ConnectionKey, node: NodeKey, now: u64) {
         while let Some(owner) = self.connections.get_mut(key).and_then(|it| it.queue.next_lost()) {
             match owner {
@@ -401,7 +401,7 @@ impl Client {
     }
 }
 
-/// As it is counted that a connection is gone for a while.
+/// The error to count for a lost connection.
 fn error_kind(fault: &Fault) -> ErrorKind {
     match fault {
         Fault::Connect(_) | Fault::ConnectTimeout => ErrorKind::Connect,

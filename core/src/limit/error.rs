@@ -1,9 +1,9 @@
-//! Why a limit cannot be counted.
+//! Why a quota is refused.
 
 /// The longest log, in entries: see `sliding_log.rs` for what it costs.
 pub const MAX_LOG: u64 = 100_000;
 
-/// Why no quota can be made of a rate and a limit.
+/// Why a rate and a limit make no quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuotaError {
     /// A limit of nothing.
@@ -15,13 +15,13 @@ pub enum QuotaError {
     /// The numbers would leave the range in which Redis counts exactly.
     #[error("is too large to be counted exactly at this rate")]
     TooLarge,
-    /// A month of the calendar, of an algorithm that cannot count it.
+    /// The algorithm cannot count months of the calendar.
     #[error("is by the month of the calendar, which is for algorithm=fixed_window only")]
     Monthly,
-    /// A client that owes all it may would take over a hundred years to regain it.
+    /// The largest debt would take over a hundred years to regain.
     #[error("would take more than a hundred years to regain a debt of ten times as much")]
     DebtTooSlow,
-    /// With debts, the numbers would leave that range.
+    /// With debts, the numbers would leave the range in which Redis counts exactly.
     #[error("is too large for a debt of ten times as much to be counted exactly")]
     DebtTooLarge,
     /// A log of so many entries would take too long to keep.

@@ -1,8 +1,8 @@
-//! What a script's answer means: verdicts.
+//! From the reply of a script to verdicts.
 //!
-//! A script only tells what it found, and when. What it made of that, the reference knows, as it
-//! decides the same; so Redis, which everybody shares, is spared the reckoning. A limit that stores
-//! itself answers for itself.
+//! A script replies with the time and with what was stored. The reference decides the same from
+//! that, so Redis, which all workers share, need not compute the verdict. Only the script of a
+//! limit that stores itself replies with its verdict.
 
 use super::reply::{Entry, ScriptReply};
 use super::script::Question;
@@ -11,19 +11,19 @@ use crate::decision::Verdict;
 use crate::lease::Granted;
 use crate::transaction::{self, Entry as Pending};
 
-/// So many limits are decided without an allocation.
+/// Up to so many limits are decided without an allocation.
 const FEW: usize = 8;
 
-/// Tells the verdict on each of `questions`, which were asked at once and all or nothing. `false`,
-/// and none is told, if this is no answer to them.
+/// Calls `each` with the index and the verdict of each of `questions`, which are one transaction.
+/// `false`, without any call, if this is no reply to them.
 pub fn verdicts<'q>(
     found: ScriptReply<'_>,
     questions: impl Iterator<Item = Question<'q>> + Clone,
-    mut tell: impl FnMut(usize, Verdict, Granted),
+    mut each: impl FnMut(usize, Verdict, Granted),
 ) -> bool {
     let mut first = questions.clone();
     if let (Some(question), None) = (first.next(), first.next()) {
-        return repeated(found, &question, 1, |_, verdict, granted| tell(0, verdict, granted));
+        return repeated(found, &question, 1, |_, verdict, granted| each(0, verdict, granted));
     }
     let asked = questions.clone().zip(found.clone());
     if questions.count() != found.clone().count() || !asked.clone().all(is_answered) {
@@ -46,19 +46,20 @@ pub fn verdicts<'q>(
         let none = Granted { now: found.now(), ..Granted::default() };
         let granted = entry.as_ref().map_or(none, Pending::granted);
         if let Some(verdict) = decided.or_else(|| own_verdict(asked)) {
-            tell(index, verdict, granted);
+            each(index, verdict, granted);
         }
     }
     true
 }
 
-/// Tells the verdicts on a question that was asked so many times at once, one after the other.
-/// `false`, and none is told, if this is no answer to it. What stores itself is only asked once.
+/// Calls `each` with the verdict of each of `times` equal requests, which one command has charged.
+/// `false`, without any call, if this is no reply to it. For a limit that stores itself `times` is
+/// 1.
 pub fn repeated(
     found: ScriptReply<'_>,
     question: &Question<'_>,
     times: u32,
-    mut tell: impl FnMut(u32, Verdict, Granted),
+    mut each: impl FnMut(u32, Verdict, Granted),
 ) -> bool {
     let mut entries = found.clone();
     let (Some(entry), None) = (entries.next(), entries.next()) else { return false };
@@ -66,7 +67,7 @@ pub fn repeated(
     match own_verdict(asked) {
         _ if !is_answered(asked) => return false,
         Some(_) if times != 1 => return false,
-        Some(verdict) => tell(0, verdict, Granted { now: found.now(), ..Granted::default() }),
+        Some(verdict) => each(0, verdict, Granted { now: found.now(), ..Granted::default() }),
         None => {
             let Question { quota, cost, lease, .. } = *question;
             let (mut stored, algorithm, now) = (stored(asked), quota.algorithm(), found.now());
@@ -78,22 +79,22 @@ pub fn repeated(
                     if is_last && verdict.allowed && cost > 0 { verdict.remaining } else { 0 };
                 let granted = algorithm.grant(&mut stored, now, &quota, &lease, remaining);
                 let returned = if is_last { returned } else { 0 };
-                tell(index, verdict, Granted { returned, ..granted });
+                each(index, verdict, Granted { returned, ..granted });
             }
         }
     }
     true
 }
 
-/// A question, and what was found.
+/// A question, and what the script has replied to it.
 type Asked<'q, 'f> = (Question<'q>, Entry<'f>);
 
-/// Whether what was found is of the kind that answers the question.
+/// Whether the entry is of the kind that belongs to the question.
 fn is_answered((question, entry): Asked<'_, '_>) -> bool {
-    let answers_itself = question.quota.algorithm().stores_itself();
+    let stores_itself = question.quota.algorithm().stores_itself();
     match entry {
-        Entry::Stored(_) => !answers_itself,
-        Entry::Integers(_) => answers_itself && own_verdict((question, entry)).is_some(),
+        Entry::Stored(_) => !stores_itself,
+        Entry::Integers(_) => stores_itself && own_verdict((question, entry)).is_some(),
     }
 }
 
@@ -113,7 +114,7 @@ fn stored((question, entry): Asked<'_, '_>) -> Stored {
     }
 }
 
-/// The part of a limit that does not store itself in the decision of all.
+/// The entry in the transaction of a limit that does not store itself.
 fn pending_entry<'q>(asked: Asked<'q, '_>) -> Option<Pending<Key<'q>>> {
     let Question { head, key, quota, cost, dry_run, lease, .. } = asked.0;
     matches!(asked.1, Entry::Stored(_)).then(|| {
@@ -151,20 +152,20 @@ mod tests {
     static HEAD: LazyLock<Head> = LazyLock::new(|| Head::new("rl:", "a").unwrap());
 
     /// Three at once, at one a minute.
-    fn ask(algorithm: Algorithm, key: &'static [u8], cost: u64) -> Question<'static> {
+    fn question(algorithm: Algorithm, key: &'static [u8], cost: u64) -> Question<'static> {
         let quota = Quota::new(algorithm, "1r/m".parse().unwrap(), 3).unwrap();
         Question::new(&HEAD, key, quota, cost)
     }
 
     fn bucket(key: &'static [u8], cost: u64) -> Question<'static> {
-        ask(Algorithm::TokenBucket, key, cost)
+        question(Algorithm::TokenBucket, key, cost)
     }
 
     fn log(cost: u64) -> Question<'static> {
-        ask(Algorithm::SlidingLog, b"log", cost)
+        question(Algorithm::SlidingLog, b"log", cost)
     }
 
-    /// What a script answers at [`NOW`].
+    /// The reply of a script at [`NOW`].
     fn answer(entries: &[&[u8]]) -> Vec<u8> {
         let head = format!("*{}\r\n:{NOW}\r\n", entries.len() + 1);
         [head.as_bytes(), &entries.concat()].concat()
@@ -183,76 +184,76 @@ mod tests {
         }
     }
 
-    /// What is told, or `None` for no answer.
+    /// The verdicts, or `None` if it is no reply to the questions.
     fn read(entries: &[&[u8]], questions: &[Question<'_>]) -> Option<Vec<Verdict>> {
-        let (answer, mut told) = (answer(entries), Vec::new());
+        let (answer, mut decided) = (answer(entries), Vec::new());
         let is_answer = verdicts(found(&answer), questions.iter().copied(), |index, verdict, _| {
-            assert_eq!(index, told.len());
-            told.push(verdict);
+            assert_eq!(index, decided.len());
+            decided.push(verdict);
         });
-        assert!(is_answer || told.is_empty());
-        is_answer.then_some(told)
+        assert!(is_answer || decided.is_empty());
+        is_answer.then_some(decided)
     }
 
     fn read_repeated(entry: &[u8], question: Question<'_>, times: u32) -> Option<Vec<Verdict>> {
-        let (answer, mut told) = (answer(&[entry]), Vec::new());
+        let (answer, mut decided) = (answer(&[entry]), Vec::new());
         let is_answer = repeated(found(&answer), &question, times, |index, verdict, _| {
-            assert_eq!(index as usize, told.len());
-            told.push(verdict);
+            assert_eq!(index as usize, decided.len());
+            decided.push(verdict);
         });
-        assert!(is_answer || told.is_empty());
-        is_answer.then_some(told)
+        assert!(is_answer || decided.is_empty());
+        is_answer.then_some(decided)
     }
 
-    fn remaining(told: &[Verdict]) -> Vec<(bool, u64)> {
-        told.iter().map(|verdict| (verdict.allowed, verdict.remaining)).collect()
+    fn remaining(decided: &[Verdict]) -> Vec<(bool, u64)> {
+        decided.iter().map(|verdict| (verdict.allowed, verdict.remaining)).collect()
     }
 
-    /// A single limit answers with a string.
+    /// The reply about a single limit is a string.
     #[test]
     fn one_of_a_string() {
         let text = [b"$37\r\n1763683200 7 ", &ONE_LEFT[5..]].concat();
-        let mut told = Vec::new();
+        let mut decided = Vec::new();
         let questions = [bucket(b"k", 1)].into_iter();
-        assert!(verdicts(found(&text), questions.clone(), |_, verdict, _| told.push(verdict)));
-        assert_eq!((remaining(&told), told[0].reset), (vec![(true, 0)], 3 * MINUTE - 7));
+        assert!(verdicts(found(&text), questions.clone(), |_, verdict, _| decided.push(verdict)));
+        assert_eq!((remaining(&decided), decided[0].reset), (vec![(true, 0)], 3 * MINUTE - 7));
         assert!(!verdicts(found(&text), questions.chain([log(1)]), |_, _, _| panic!()));
         assert!(!verdicts(found(&text), [log(1)].into_iter(), |_, _, _| panic!()));
     }
 
     #[test]
     fn one() {
-        let told = read(&[NONE], &[bucket(b"k", 1)]).unwrap();
+        let decided = read(&[NONE], &[bucket(b"k", 1)]).unwrap();
         let passed = Verdict { allowed: true, remaining: 2, reset: MINUTE, retry: Retry::No };
-        assert_eq!(told, [passed]);
-        let told = read(&[ONE_LEFT], &[bucket(b"k", 2)]).unwrap();
+        assert_eq!(decided, [passed]);
+        let decided = read(&[ONE_LEFT], &[bucket(b"k", 2)]).unwrap();
         let retry = Retry::After(MINUTE);
         let rejected = Verdict { allowed: false, remaining: 1, reset: 2 * MINUTE, retry };
-        assert_eq!(told, [rejected]);
-        let told = read(&[LOG_REJECTS], &[log(1)]).unwrap();
+        assert_eq!(decided, [rejected]);
+        let decided = read(&[LOG_REJECTS], &[log(1)]).unwrap();
         let retry = Retry::After(5);
-        assert_eq!(told, [Verdict { allowed: false, remaining: 0, reset: MINUTE, retry }]);
+        assert_eq!(decided, [Verdict { allowed: false, remaining: 0, reset: MINUTE, retry }]);
     }
 
     #[test]
     fn all_or_nothing() {
         let questions = [bucket(b"a", 1), log(1), bucket(b"b", 2)];
-        let told = read(&[NONE, LOG_ALLOWS, NONE], &questions).unwrap();
-        assert_eq!(remaining(&told), [(true, 2), (true, 2), (true, 1)]);
-        let told = read(&[NONE, LOG_ALLOWS, ONE_LEFT], &questions).unwrap();
-        assert_eq!(remaining(&told), [(true, 3), (true, 2), (false, 1)]);
-        let told = read(&[NONE, LOG_REJECTS, NONE], &questions).unwrap();
-        assert_eq!(remaining(&told), [(true, 3), (false, 0), (true, 3)]);
+        let decided = read(&[NONE, LOG_ALLOWS, NONE], &questions).unwrap();
+        assert_eq!(remaining(&decided), [(true, 2), (true, 2), (true, 1)]);
+        let decided = read(&[NONE, LOG_ALLOWS, ONE_LEFT], &questions).unwrap();
+        assert_eq!(remaining(&decided), [(true, 3), (true, 2), (false, 1)]);
+        let decided = read(&[NONE, LOG_REJECTS, NONE], &questions).unwrap();
+        assert_eq!(remaining(&decided), [(true, 3), (false, 0), (true, 3)]);
     }
 
     #[test]
     fn those_of_one_key_spend_together() {
         let longer = Head::new("rl:a:", "k").unwrap();
         let cut = |cost| Question { head: &longer, ..bucket(b"x", cost) };
-        let told = read(&[NONE; 3], &[bucket(b"k:x", 1), bucket(b"l", 1), cut(2)]);
-        assert_eq!(remaining(&told.unwrap()), [(true, 2), (true, 2), (true, 0)]);
-        let told = read(&[NONE; 2], &[bucket(b"k:x", 2), cut(2)]);
-        assert_eq!(remaining(&told.unwrap()), [(true, 3), (false, 3)]);
+        let decided = read(&[NONE; 3], &[bucket(b"k:x", 1), bucket(b"l", 1), cut(2)]);
+        assert_eq!(remaining(&decided.unwrap()), [(true, 2), (true, 2), (true, 0)]);
+        let decided = read(&[NONE; 2], &[bucket(b"k:x", 2), cut(2)]);
+        assert_eq!(remaining(&decided.unwrap()), [(true, 3), (false, 3)]);
     }
 
     /// As many as there are, the first and the last of one key.
@@ -261,22 +262,22 @@ mod tests {
         for others in 0..20 {
             let last = bucket(b"shared", 2);
             let questions: Vec<_> = std::iter::once(bucket(b"shared", 1))
-                .chain(std::iter::repeat_n(ask(Algorithm::Gcra, b"other", 0), others))
+                .chain(std::iter::repeat_n(question(Algorithm::Gcra, b"other", 0), others))
                 .chain([last])
                 .collect();
-            let told = read(&vec![NONE; questions.len()], &questions).unwrap();
-            assert_eq!(told.len(), questions.len());
-            assert_eq!((told[0].remaining, told.last().unwrap().remaining), (2, 0));
+            let decided = read(&vec![NONE; questions.len()], &questions).unwrap();
+            assert_eq!(decided.len(), questions.len());
+            assert_eq!((decided[0].remaining, decided.last().unwrap().remaining), (2, 0));
         }
     }
 
     #[test]
     fn again_and_again() {
-        let told = read_repeated(NONE, bucket(b"k", 1), 5).unwrap();
+        let decided = read_repeated(NONE, bucket(b"k", 1), 5).unwrap();
         let expected = [(true, 2), (true, 1), (true, 0), (false, 0), (false, 0)];
-        assert_eq!(remaining(&told), expected);
-        let told = read_repeated(ONE_LEFT, bucket(b"k", 0), 2).unwrap();
-        assert_eq!(remaining(&told), [(true, 1); 2]);
+        assert_eq!(remaining(&decided), expected);
+        let decided = read_repeated(ONE_LEFT, bucket(b"k", 0), 2).unwrap();
+        assert_eq!(remaining(&decided), [(true, 1); 2]);
         assert_eq!(read_repeated(LOG_ALLOWS, log(1), 1), read(&[LOG_ALLOWS], &[log(1)]));
         assert_eq!(read_repeated(LOG_ALLOWS, log(1), 2), None);
     }
@@ -304,7 +305,7 @@ mod tests {
     /// What the algorithm does not take for a state.
     #[test]
     fn what_is_not_ours_is_as_good_as_nothing() {
-        let told = read(&[b"$18\r\n1 1763683200000000\r\n"], &[bucket(b"k", 1)]).unwrap();
-        assert_eq!(Some(told), read(&[NONE], &[bucket(b"k", 1)]));
+        let decided = read(&[b"$18\r\n1 1763683200000000\r\n"], &[bucket(b"k", 1)]).unwrap();
+        assert_eq!(Some(decided), read(&[NONE], &[bucket(b"k", 1)]));
     }
 }

@@ -1,7 +1,7 @@
 //! Redis Cluster: which of its nodes holds a key.
 //!
-//! A cluster has 16,384 slots, each with one master. A key's slot follows from the key alone; who
-//! owns the slot is told by any node, as an answer to `CLUSTER SLOTS`, or as a redirection.
+//! A cluster has 16,384 slots, each with one master. A key's slot follows from the key alone. The
+//! owner of a slot is known from the reply of any node to `CLUSTER SLOTS`, or from a redirection.
 
 use std::net::IpAddr;
 
@@ -43,15 +43,15 @@ fn joined<'a>(head: &'a [u8], key: &'a [u8]) -> impl Iterator<Item = u8> + 'a {
 /// A master of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Member {
-    /// Where to connect to: an IP address, or, where the cluster tells none, a host name.
+    /// Where to connect to: an IP address, or a host name if the node announces no address.
     pub host: String,
     /// The port.
     pub port: u16,
-    /// The host name that it announces, if it does.
+    /// The host name that it announces, if any.
     pub name: Option<String>,
 }
 
-/// Who owns which slot.
+/// The owner of each slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
     /// The masters that own slots.
@@ -62,14 +62,14 @@ pub struct Map {
 /// The owner of a slot without one.
 const NOBODY: u16 = u16::MAX;
 
-/// The answer to `CLUSTER SLOTS` is not what it should be.
+/// The reply to `CLUSTER SLOTS` is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the answer to CLUSTER SLOTS makes no sense")]
 pub struct NoMap;
 
 impl Map {
-    /// Reads the answer to `CLUSTER SLOTS` of a node that was reached at `host`: a node that does
-    /// not know its own address tells none.
+    /// Reads the reply to `CLUSTER SLOTS` of a node at `host`. `host` stands for nodes that are
+    /// listed without an address.
     pub fn parse(answer: &Value, host: &str) -> Result<Self, NoMap> {
         let mut map = Self { members: Vec::new(), owners: vec![NOBODY; SLOTS] };
         for range in items(answer).ok_or(NoMap)? {
@@ -104,8 +104,8 @@ impl Map {
 
 impl Member {
     /// Reads `[endpoint, port, id, metadata]` of a node. The endpoint is an address or a host name,
-    /// or nothing if the node knows none; the metadata, since Redis 7, hold the other of the two.
-    fn parse(node: &Value, asked: &str) -> Option<Self> {
+    /// or nothing if the node knows none. Since Redis 7 the metadata hold the other of the two.
+    fn parse(node: &Value, queried: &str) -> Option<Self> {
         let [endpoint, port, rest @ ..] = items(node)? else { return None };
         let port = match port {
             Value::Int(port) => u16::try_from(*port).ok().filter(|port| *port > 0)?,
@@ -116,13 +116,13 @@ impl Member {
             let mut pairs = metadata.chunks_exact(2);
             pairs.find(|pair| pair.first().and_then(text) == Some(what))?.get(1).and_then(text)
         };
-        let told = |text: &&str| !text.is_empty() && *text != "?";
-        let endpoint = text(endpoint).filter(told);
+        let is_known = |text: &&str| !text.is_empty() && *text != "?";
+        let endpoint = text(endpoint).filter(is_known);
         let address = endpoint.filter(|text| is_address(text)).or_else(|| described("ip"));
         let name = endpoint.filter(|text| !is_address(text)).or_else(|| described("hostname"));
-        let (address, name) = (address.filter(told), name.filter(told));
+        let (address, name) = (address.filter(is_known), name.filter(is_known));
         Some(Self {
-            host: address.or(name).unwrap_or(asked).to_owned(),
+            host: address.or(name).unwrap_or(queried).to_owned(),
             port,
             name: name.map(str::to_owned),
         })
@@ -134,13 +134,13 @@ impl Member {
     }
 }
 
-/// Where a node sends those who ask it for a slot that it does not serve.
+/// A redirection: a node does not serve the slot of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redirect {
     /// The slot.
     pub slot: u16,
-    /// The host of the node to ask instead; empty if it is not told, and so is most likely that of
-    /// the node that said so.
+    /// The host of the node that does. If it is empty, it is most likely that of the node that has
+    /// replied.
     pub host: String,
     /// Its port.
     pub port: u16,
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_redis() {
-        // As CLUSTER KEYSLOT says.
+        // As CLUSTER KEYSLOT replies.
         assert_eq!(slot(b"", b"123456789"), 12_739);
         assert_eq!(slot(b"1234", b"56789"), 12_739);
         assert_eq!(slot(b"rl:a:", b""), slot(b"rl", b":a:"));

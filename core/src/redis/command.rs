@@ -1,4 +1,4 @@
-//! Commands that are sent now and then.
+//! Commands other than scripts. They are rare.
 
 use redis::Cmd;
 

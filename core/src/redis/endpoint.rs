@@ -1,4 +1,4 @@
-//! Where a Redis is and how to log in to it: a URL, read.
+//! The URL of a Redis server: its address, and the account to use there.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,11 +11,11 @@ use redis::{ConnectionAddr, IntoConnectionInfo};
 pub struct Endpoint {
     /// How to reach it.
     pub address: Address,
-    /// Whether TLS is spoken there.
+    /// Whether it uses TLS.
     pub tls: bool,
-    /// The ACL user, where one is named.
+    /// The ACL user, if any.
     pub user: Option<String>,
-    /// The password, where one is needed.
+    /// The password, if any.
     pub password: Option<String>,
     /// The number of the database.
     pub database: u32,
@@ -30,8 +30,7 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// Why a text does not name an [`Endpoint`]. The text itself is not part of it: it may hold a
-/// password.
+/// Why a text is no [`Endpoint`]. The text itself is left out, as it may hold a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     /// Another scheme, or none.
@@ -40,8 +39,8 @@ pub enum EndpointError {
          TLS, or redis+unix:///path[?db=database]"
     )]
     Scheme,
-    /// A `#`, which would begin a fragment: other clients take `#insecure` for an order not to
-    /// verify.
+    /// A `#`, which begins a fragment. Other clients do not verify the certificate if it is
+    /// `#insecure`.
     #[error("it cannot have a fragment; a \"#\" in a password or path is written %23")]
     Fragment,
     /// No host.
@@ -53,7 +52,7 @@ pub enum EndpointError {
     /// A variable: the URL is read once.
     #[error("it cannot contain variables")]
     Variable,
-    /// The port is none.
+    /// The port is not valid.
     #[error("the port must be a number between 1 and 65535")]
     Port,
     /// The database is no number.
@@ -104,7 +103,7 @@ impl std::str::FromStr for Endpoint {
     }
 }
 
-/// What the parser of the `redis` crate, which does not tell, may object to.
+/// Why the parser of the `redis` crate has refused the URL; it does not report that.
 fn objection(url: &str) -> EndpointError {
     let Some(authority) = url.strip_prefix("redis://") else {
         return match url.split_once('?') {
@@ -125,7 +124,7 @@ fn objection(url: &str) -> EndpointError {
     }
 }
 
-/// `url` as it may be shown: without what may be an account, or hold a password.
+/// `url` for logs: without what may be an account, or hold a password.
 pub fn redacted(url: &str) -> String {
     let (url, query) = match url.split_once('?') {
         Some((url, _)) => (url, "?***"),

@@ -1,9 +1,9 @@
-//! Where a reply ends, and what it says.
+//! Replies: where they end, and what they mean.
 //!
-//! Replies are RESP2: the connection never asks for RESP3. A frame is found and bounded before it
-//! is parsed, so a server can neither make the parser wait for a petabyte nor recurse for ever.
-//! What a script answers is read in place: it costs no allocation, and some 30 ns where the `redis`
-//! crate's parser takes 1.4 µs. Everything else is rare and goes to that parser.
+//! Replies are RESP2: the connection never sends `HELLO 3`. A frame is found and bounded before it
+//! is parsed, so a server can neither make the parser wait for a petabyte nor recurse without end.
+//! The reply of a script is read in place, without an allocation and in some 30 ns, where the
+//! `redis` crate's parser takes 1.4 µs. All other replies are rare, and go to that parser.
 
 use redis::{ServerErrorKind, Value};
 
@@ -16,18 +16,18 @@ pub const MAX_REPLY: usize = 1024 * 1024;
 /// The longest line of a reply, in bytes. The longest that is expected is an error with its text.
 const MAX_LINE: usize = 64 * 1024;
 
-/// No number of ours has more digits, and none of so many overflows.
+/// No expected number has more digits, and no number of so many digits overflows.
 const MAX_DIGITS: usize = 18;
 
 /// How deep arrays may nest.
 const MAX_DEPTH: usize = 8;
 
-/// What a server said.
+/// A reply, parsed.
 #[derive(Debug, PartialEq)]
 pub enum Reply<'a> {
-    /// The answer of a script.
+    /// The reply of a script.
     Script(ScriptReply<'a>),
-    /// A refusal.
+    /// An error.
     Error(Refusal),
     /// Anything else.
     Other(Value),
@@ -45,23 +45,24 @@ pub struct Refusal {
 /// What an error reply means to a limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalKind {
-    /// The script is not cached: it did not run, and can be sent by its source.
+    /// NOSCRIPT: the script is not cached. It did not run, and can be sent as its source.
     NoScript,
-    /// The server is there but not ready for us: loading, without its master, full, or in
-    /// protected mode. The command did not run.
+    /// The server is not ready: loading, without its master, full, or in protected mode. The
+    /// command did not run.
     NotReady,
     /// The server is a replica: nothing was written.
     ReadOnly,
-    /// Another node of the cluster owns the slot: the command did not run.
+    /// MOVED: another node of the cluster owns the slot. The command did not run.
     Moved,
-    /// The slot is on its way to another node, and the key is there already, if it is anywhere:
-    /// the command did not run.
+    /// ASK: the slot is being migrated, and the key is not at this node any more. The command did
+    /// not run.
     Ask,
-    /// The slot is on its way, and so are some of the keys: the command did not run.
+    /// TRYAGAIN: the slot is being migrated, and the keys are at both nodes. The command did not
+    /// run.
     TryAgain,
-    /// Nobody owns the slot, or the cluster is down: the command did not run.
+    /// CLUSTERDOWN: the slot has no owner, or the cluster is down. The command did not run.
     ClusterDown,
-    /// The account is missing, wrong, or not allowed to do this.
+    /// The account is missing or wrong, or lacks a permission.
     Auth,
     /// The command failed.
     Failed,
@@ -76,25 +77,25 @@ pub enum ProtocolError {
     /// Longer than [`MAX_REPLY`] bytes, or nested too deep.
     #[error("the server sent too large a reply")]
     TooLarge,
-    /// A reply that nothing was asked for.
+    /// A reply without a command.
     #[error("the server sent a reply to no command")]
     Unexpected,
 }
 
-/// Finds where replies end. A reply may come in any number of pieces: what was looked at is not
-/// looked at again, except for a line or a string that is not whole yet.
+/// Finds the ends of replies. A reply may come in any number of pieces. Only a line or a string
+/// that was incomplete is scanned again.
 #[derive(Clone, Debug, Default)]
 pub struct Framer {
-    /// Everything of the reply before this position was found to be whole.
+    /// The reply is complete up to this position.
     position: usize,
-    /// How many elements each open array still lacks, the outermost first.
+    /// How many elements each open array lacks, the outermost first.
     open: [usize; MAX_DEPTH],
     depth: usize,
 }
 
 impl Framer {
-    /// The length of the first reply in `bytes`, or `None` if it is not all there yet; then the next
-    /// call must start with the same bytes.
+    /// The length of the first reply in `bytes`, or `None` if it is incomplete; the next call must
+    /// then start with the same bytes.
     pub fn next(&mut self, bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
         loop {
             let Some((elements, after)) = value(bytes, self.position)? else {
@@ -119,7 +120,7 @@ impl Framer {
         }
     }
 
-    /// Counts a value, and every array that it completes; whether that was the whole reply.
+    /// Counts a value, and every array that it completes. Returns whether the reply is complete.
     fn complete_value(&mut self) -> bool {
         while let Some(last) = self.depth.checked_sub(1) {
             if let Some(lacking) = self.open.get_mut(last) {
@@ -134,7 +135,7 @@ impl Framer {
     }
 }
 
-/// The length of the first reply in `bytes`, or `None` if it is not all there yet.
+/// The length of the first reply in `bytes`, or `None` if it is incomplete.
 pub fn frame(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
     Framer::default().next(bytes)
 }
@@ -174,16 +175,16 @@ impl RefusalKind {
         }
     }
 
-    /// What an error means that has no code of its own.
+    /// The meaning of an error with the generic code `ERR`.
     fn of_plain_error(details: &str) -> Self {
         let unknown = details.strip_prefix("unknown command").map(str::to_ascii_uppercase);
         if details.starts_with("max number of clients") {
             Self::NotReady
         } else if unknown.is_some_and(|rest| rest.trim_start().get(1..8) == Some("EVALSHA")) {
-            // Renamed: the source will do.
+            // The command is renamed: the source can be sent instead.
             Self::NoScript
         } else if details.contains(" -READONLY ") {
-            // Before Redis 7 a script's error was wrapped in one about the script.
+            // Before Redis 7 an error within a script was wrapped in one about the script.
             Self::ReadOnly
         } else {
             Self::Failed
@@ -191,8 +192,8 @@ impl RefusalKind {
     }
 }
 
-/// The value that starts at `start`: how many elements follow, if it is an array, and the position
-/// after it, or after the head of the array. `None` if it is not all there yet.
+/// The value at `start`: the number of its elements, if it is an array, and the position after it,
+/// or after the head of the array. `None` if it is incomplete.
 fn value(bytes: &[u8], start: usize) -> Result<Option<(usize, usize)>, ProtocolError> {
     let Some((&kind, rest)) = bytes.get(start..).and_then(<[u8]>::split_first) else {
         return Ok(None);
@@ -267,32 +268,33 @@ fn take_digits(bytes: &[u8]) -> Option<(i64, &[u8])> {
     (!digits.is_empty()).then_some((number, rest))
 }
 
-/// What a script found, inside a frame: a string about a single limit, which starts with the time,
-/// or an array of the time and then something of each limit. It iterates over the limits.
+/// The reply of a script, within a frame. For a single limit it is a string that starts with the
+/// time, else an array of the time and an element for each limit. It is an iterator over the
+/// limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScriptReply<'a> {
     now: u64,
     entries: Entries<'a>,
 }
 
-/// What was not iterated over yet.
+/// The rest of the iteration.
 #[derive(Clone, Debug, PartialEq)]
 enum Entries<'a> {
     One(Option<&'a [u8]>),
     Array(&'a [u8]),
 }
 
-/// What a script found of one limit.
+/// What a script has replied about one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
     /// What was stored; empty if nothing was.
     Stored(&'a [u8]),
-    /// Of a limit that stores itself: the integers that stand for its verdict.
+    /// The verdict of a limit that stores itself, as integers.
     Integers([i64; Verdict::REPLY_LEN]),
 }
 
 impl<'a> ScriptReply<'a> {
-    /// What the script found, if `frame` is an answer of ours.
+    /// Reads `frame`; `None` if it is no reply of the module's scripts.
     fn new(frame: &'a [u8]) -> Option<Self> {
         let found = match frame.first()? {
             b'$' => Self::one(frame)?,

@@ -1,9 +1,9 @@
-//! Redis Sentinel: who is the master.
+//! Redis Sentinel: the address of the master.
 
 use redis::Value;
 
-/// Reads the answer to `SENTINEL GET-MASTER-ADDR-BY-NAME`: host and port. `None` for a master
-/// that the sentinel does not know, or an answer that makes no sense.
+/// Reads the reply to `SENTINEL GET-MASTER-ADDR-BY-NAME`: host and port. `None` for a master that
+/// the sentinel does not know, or an invalid reply.
 pub fn master(answer: &Value) -> Option<(String, u16)> {
     let Value::Array(words) = answer else { return None };
     let [Value::BulkString(host), Value::BulkString(port)] = words.as_slice() else { return None };

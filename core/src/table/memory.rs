@@ -1,9 +1,9 @@
-//! Where a table keeps what in its memory, and checked access to it.
+//! The layout of a table in memory, and checked access to it.
 //!
-//! The memory is words of 64 bits. Its halves of words are cells, which hold links and short
-//! numbers. First comes the header, then a cell for each hash head, then the blocks, all of one
-//! size. A block has a link to the next one of its chain, a mark that tells what it is, and data.
-//! The first block of a value has more links and the key before its data.
+//! The memory consists of words of 64 bits. A half of a word is a cell, which holds a link or a
+//! short number. The header comes first, then a cell for each hash head, then the blocks, all of
+//! one size. A block has a link to the next one of its chain, a mark of its kind, and data. The
+//! first block of a value has more links and the key before its data.
 
 /// Words of the header.
 pub(super) const HEADER: usize = 8;
@@ -24,17 +24,17 @@ const REST_HEAD: usize = 1;
 const FIRST_DATA: usize = BLOCK - FIRST_HEAD;
 const REST_DATA: usize = BLOCK - REST_HEAD;
 
-/// Tells this layout, in its last byte the version of it.
+/// Identifies this layout; the last byte is its version.
 const MAGIC: u64 = u64::from_be_bytes(*b"rl-tabl\x02");
 
-/// The words of the header: that, and the length of the memory tell a table.
+/// The words of the header: the magic number and the length of the memory identify a table.
 const MAGIC_WORD: usize = 0;
 const LENGTH_WORD: usize = 1;
 /// Values in the table.
 pub(super) const ENTRIES: usize = 4;
 /// Blocks in use.
 pub(super) const USED: usize = 5;
-/// Values that had to go for others.
+/// Values that were evicted.
 pub(super) const EVICTIONS: usize = 6;
 
 /// The cells of the header, links: the first free block, and the first that was never used.
@@ -44,17 +44,17 @@ pub(super) const UNUSED: usize = 5;
 pub(super) const NEWEST: usize = 6;
 pub(super) const OLDEST: usize = 7;
 
-/// A cell that links to nothing; any other links to the block of one number less. So all zeroes are
-/// an empty table, but for its header.
+/// A cell that links to nothing; any other cell n links to block n - 1. So zeroes are an empty
+/// table, except for its header.
 const NIL: u32 = 0;
 
-/// What was read makes no sense.
+/// The table is corrupt.
 #[derive(Debug)]
 pub(super) struct Corrupt;
 
 pub(super) type Checked<T> = Result<T, Corrupt>;
 
-/// The number of a block that is within the memory.
+/// The number of a block; the block lies within the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block(u32);
 
@@ -80,7 +80,7 @@ pub(super) enum Cell {
     Older = 5,
 }
 
-/// What a block is. The numbers are such as other data rarely has.
+/// The kind of a block. Other data rarely has these numbers.
 #[derive(Clone, Copy)]
 pub(super) enum Mark {
     Free = 0x4652_4545,
@@ -106,13 +106,13 @@ impl<'a> Memory<'a> {
         self.blocks
     }
 
-    /// Whether this is a table already.
+    /// Whether the memory holds a table.
     pub fn is_formatted(&self) -> bool {
         let holds = |at, expected| self.word(at).is_ok_and(|word| word == expected);
         holds(MAGIC_WORD, MAGIC) && holds(LENGTH_WORD, self.words.len() as u64)
     }
 
-    /// Whether this is memory as the system gives it: all zeroes, for the header is.
+    /// Whether the memory is new. New memory is all zeroes; only the header is read.
     pub fn is_blank(&self) -> bool {
         self.words.iter().take(HEADER).all(|word| *word == 0)
     }
@@ -126,7 +126,7 @@ impl<'a> Memory<'a> {
         self.begin(evictions);
     }
 
-    /// Makes it an empty table where no head links to anything.
+    /// Makes it an empty table; all heads must be zero.
     pub fn begin(&mut self, evictions: u64) {
         let length = self.words.len() as u64;
         let first = if self.blocks > 0 { Block(0).link() } else { NIL };

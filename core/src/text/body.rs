@@ -2,7 +2,7 @@
 
 use crate::decision::{Decision, Status};
 
-/// In which form a rejection is told.
+/// The form of the body of a rejection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
     /// NGINX's own page.
@@ -14,8 +14,8 @@ pub enum Form {
     Problem,
 }
 
-/// The media type and the text of a rejection with HTTP status `status`, of which `violated` are
-/// the limits that rejected it. `None` where NGINX's own page is to be sent.
+/// The media type and the text of a rejection with HTTP status `status`; `violated` are the limits
+/// that rejected the request. `None` if NGINX's own page is to be sent.
 ///
 /// Names of limits need no escaping: see [`is_name`](crate::limit::is_name).
 pub fn rejection<'a>(

@@ -40,7 +40,7 @@ static RETRY_AFTER: Name = name!("Retry-After", "retry-after");
 /// Which forms of fields an answer carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forms {
-    /// `X-RateLimit-*`, and how `X-RateLimit-Reset` is told.
+    /// `X-RateLimit-*`, and the unit of `X-RateLimit-Reset`.
     pub x_ratelimit: Option<Reset>,
     /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`.
     pub ratelimit: bool,
@@ -48,7 +48,7 @@ pub struct Forms {
     pub ietf: bool,
 }
 
-/// How the time is told at which the quota is whole again.
+/// How the time at which the quota is whole again is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reset {
     /// In seconds from now.
@@ -60,15 +60,15 @@ pub enum Reset {
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// Fields of an answer: their names, and their values in one piece. Who keeps them to fill them
-/// again saves allocations.
+/// Fields of an answer: their names, and their values in one piece. Filled again, they need no
+/// allocation.
 #[derive(Clone, Debug)]
 pub struct Fields {
     /// Each with the end of its value.
     names: Vec<(&'static Name, usize)>,
     text: Vec<u8>,
-    /// The numbers of the fields before, by their place: the limit of many answers is the same, and
-    /// so is the time of those of one second.
+    /// The numbers of the previous answer, by their place. Most answers have the same limit, and
+    /// those of one second the same time.
     digits: [Digits; MAX_NUMBERS],
 }
 
@@ -103,9 +103,9 @@ impl Fields {
         self.names.iter().map(move |(name, end)| (*name, std::mem::replace(&mut start, *end)..*end))
     }
 
-    /// What was there is replaced by those that tell a client its quota, of the limit `shown` in
-    /// the single-valued forms, of `all` limits in the list form; and, where it has to wait for so
-    /// many seconds, `Retry-After` (RFC 9110, section 10.2.3). `now` is the Unix time in µs.
+    /// Replaces the fields by those of a decision: the quota of the limit `shown` in the
+    /// single-valued forms, of `all` limits in the list form, and `Retry-After` (RFC 9110, section
+    /// 10.2.3) if there is one, in seconds. `now` is the Unix time in µs.
     pub fn fill<'a>(
         &mut self,
         forms: Forms,
@@ -173,7 +173,7 @@ impl Fields {
         self.end(name);
     }
 
-    /// What was written since the field before is the value of this one.
+    /// Ends a field: its value is what was written since the previous one.
     fn end(&mut self, name: &'static Name) {
         self.names.push((name, self.text.len()));
     }
@@ -190,9 +190,9 @@ fn item(out: &mut Vec<u8>, name: &str, numbers: [(&str, u64); 2]) {
     }
 }
 
-/// An item of `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11): the rate as a quota
-/// and a window of whole seconds. A period of part seconds is scaled, and never to more; a month is
-/// the present one.
+/// An item of `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11): the rate as a quota and
+/// a window of whole seconds. A period that is not whole seconds is scaled, and the quota rounded
+/// down; a month has the length of the present one.
 fn policy(limit: &Shown<'_>, now: u64, out: &mut Vec<u8>) {
     let rate = limit.quota.rate();
     let period = rate.period_at(now);
@@ -305,7 +305,7 @@ mod tests {
         // A window comes back all at once.
         let limits = [shown(Algorithm::FixedWindow, "100r/m", 100, 0, 36_000_000)];
         assert_eq!(lines(IETF, &limits, None)[1], "RateLimit: \"per_ip\";r=0;t=36");
-        // Nothing is promised beyond Retry-After, and no more than the rate gives until then.
+        // `t` ends at Retry-After, and `r` is no more than the rate gives until then.
         let limits = [bucket("100r/m", 100, 90, 6_000_000)];
         assert_eq!(lines(IETF, &limits, Some(3))[1], "RateLimit: \"per_ip\";r=5;t=3");
     }

@@ -1,4 +1,4 @@
-//! What is written to a log.
+//! Text for log lines.
 
 use std::fmt;
 
@@ -8,8 +8,8 @@ use crate::redis::script::Question;
 /// How much of a text is shown, in bytes.
 const SHOWN: usize = 128;
 
-/// Shows bytes that came from outside: control characters, quotes, backslashes and what is not
-/// ASCII as `\xNN`, so that no client can forge a line; cut after 128 bytes.
+/// Shows bytes from outside. Control characters, quotes, backslashes and non-ASCII bytes become
+/// `\xNN`, so that no client can forge a line; the text is cut after 128 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(pub &'a [u8]);
 
@@ -44,8 +44,8 @@ impl fmt::Display for Grouped {
 pub struct Excess(u128);
 
 impl Excess {
-    /// What the request that got this verdict lacks, or what it is delayed for. Where quota comes
-    /// back bit by bit it is the time until the request may pass, in units of the rate.
+    /// What a request with this verdict lacks, or is delayed for. If quota comes back continuously,
+    /// it is the time until the request may pass, in units of the rate.
     pub fn of(verdict: &Verdict, question: &Question<'_>, delay: u64) -> Self {
         let quota = &question.quota;
         let wait = match verdict.retry {

@@ -1,4 +1,4 @@
-//! The metrics page: what was counted, in the forms in which it can be asked for.
+//! The metrics page: all counters, in three forms.
 
 use crate::decision::{Source, Status};
 use crate::metrics::{BUCKETS, Command, ErrorKind, LeaseUnits, Settlement};
@@ -12,7 +12,7 @@ mod prometheus;
 pub use form::Form;
 pub use policy::policy;
 
-/// The page for a browser. It shows what the JSON at the same address tells.
+/// The page for a browser. It shows the JSON of the same address.
 pub const HTML: &str = include_str!("metrics.html");
 
 /// What was counted until now.
@@ -51,16 +51,16 @@ pub struct Limit {
     pub settlements: [u64; Settlement::ALL.len()],
 }
 
-/// What is known of a server.
+/// What was counted for a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
     /// Its address.
     pub name: String,
-    /// What it was sent, for each of [`Command::ALL`].
+    /// Commands that were sent to it, for each of [`Command::ALL`].
     pub commands: [u64; Command::ALL.len()],
-    /// What went wrong, for each of [`ErrorKind::ALL`].
+    /// Errors, for each of [`ErrorKind::ALL`].
     pub errors: [u64; ErrorKind::ALL.len()],
-    /// How many requests it decided, alone or with others.
+    /// How many requests it decided, alone or with other servers.
     pub decided: u64,
     /// How long they waited together, in µs.
     pub waited: u64,
@@ -68,12 +68,12 @@ pub struct Node {
     pub ready: u64,
     /// Connections that cannot.
     pub connecting: u64,
-    /// Whether a worker asks it nothing.
+    /// Whether a worker sends it no requests.
     pub is_open: bool,
 }
 
 impl Node {
-    /// Adds what is known of the same server from elsewhere.
+    /// Adds the counters of the same server in another store.
     pub fn add(&mut self, other: &Self) {
         let sum = |own: &mut u64, other: &u64| *own = own.saturating_add(*other);
         self.commands.iter_mut().zip(&other.commands).for_each(|(own, other)| sum(own, other));
@@ -86,11 +86,10 @@ impl Node {
     }
 }
 
-/// How many spans of time were how long.
+/// A histogram of spans of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
-    /// How many were up to each of [`BUCKETS`] and longer than the one before, and how
-    /// many longer than up to the last.
+    /// How many spans fall into each of [`BUCKETS`], and how many are longer than the last.
     pub buckets: [u64; BUCKETS.len() + 1],
     /// All of them together, in µs.
     pub sum: u64,
@@ -103,9 +102,9 @@ pub struct Memory {
     pub used: u64,
     /// Bytes that are not.
     pub free: u64,
-    /// Clients that had to be forgotten for others.
+    /// Clients that were evicted.
     pub evictions: u64,
-    /// Requests that could not be written down.
+    /// Requests whose state did not fit.
     pub no_room: u64,
 }
 
@@ -135,22 +134,22 @@ impl Limit {
         Status::COUNTED.iter().map(|status| status.name().to_ascii_lowercase()).zip(self.requests)
     }
 
-    /// The decisions by who made them.
+    /// The decisions by their source.
     fn sources(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Source::DECIDING.iter().map(|source| source.name()).zip(self.decisions)
     }
 
-    /// The units of its leases of which nothing has become yet.
+    /// The units of its leases that machines still hold.
     fn lease_units_held(&self) -> u64 {
         self.lease_units_granted.saturating_sub(self.lease_units.iter().sum())
     }
 
-    /// The units of its leases by what became of them.
+    /// The units of its leases by result.
     fn lease_units(&self) -> impl Iterator<Item = (&'static str, u64)> {
         LeaseUnits::ALL.iter().map(|result| result.name()).zip(self.lease_units)
     }
 
-    /// The settlements by what became of them.
+    /// The settlements by result.
     fn settlements(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Settlement::ALL.iter().map(|result| result.name()).zip(self.settlements)
     }
@@ -186,7 +185,7 @@ fn seconds(micros: u64) -> String {
 mod tests {
     use super::*;
 
-    /// A snapshot in which every number is another one.
+    /// A snapshot in which all numbers differ.
     pub(super) fn snapshot() -> Snapshot {
         let mut number = 0;
         let mut next = || {
@@ -248,8 +247,8 @@ mod tests {
         assert_eq!(waits.count(), 12);
     }
 
-    /// The page is whole: it asks nobody else for anything, and puts nothing into its own markup.
-    /// Its one script and its one style can be allowed by their digests.
+    /// The page loads nothing from other hosts, and writes nothing into its own markup. Its one
+    /// script and its one style can be allowed by their digests.
     #[test]
     fn the_page_stands_alone() {
         assert_eq!(HTML.matches("<script").count(), 1);

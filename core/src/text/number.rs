@@ -1,8 +1,8 @@
-//! Numbers as text, without the machinery of formatting.
+//! Numbers as text, without the cost of `std::fmt`.
 
 /// Appends a number in decimal.
 pub fn push(out: &mut Vec<u8>, number: u64) {
-    // As most are.
+    // Most numbers have one digit.
     if number < 10 {
         out.push(b'0' + number as u8);
         return;
@@ -10,10 +10,10 @@ pub fn push(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
-/// As long as the longest number.
+/// The length of the longest number.
 const LONGEST: usize = 20;
 
-/// A number and its digits, for numbers that often are those of the time before.
+/// A number and its digits, for a number that often is the same as the last time.
 #[derive(Clone, Copy, Debug)]
 pub struct Digits {
     number: u64,
@@ -31,7 +31,7 @@ impl Digits {
             self.set(number);
         }
         let end = out.len() + self.length;
-        // To copy a fixed length takes a few instructions, and another one a call.
+        // To copy a fixed length takes a few instructions, any other length a call.
         out.extend_from_slice(&self.digits);
         out.truncate(end);
     }

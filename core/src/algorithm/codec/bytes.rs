@@ -1,9 +1,9 @@
-//! The form in Redis: numbers of eight bytes each, the lowest byte first. Three are the state, of
-//! which the last may mean nothing; six more follow if there is anything [`Extra`] to say.
+//! The form in Redis: numbers of eight bytes each, the lowest byte first. Three are the state, the
+//! last of which may be unused; six more follow if there is an [`Extra`].
 //!
-//! Redis packs and unpacks them faster than it writes and reads decimal ones. What is found there
-//! may be anybody's: of the right length, any bytes are numbers. A number that is no whole one as a
-//! double of the scripts is above every bound that it is compared with.
+//! Redis packs and unpacks them faster than it writes and reads decimal ones. Any bytes of the
+//! right length read as numbers, whoever wrote them. A number that is not exact in the doubles of
+//! the scripts is above every bound that it is compared with.
 
 use super::super::hold::{Hold, Holds};
 use super::super::state::Extra;

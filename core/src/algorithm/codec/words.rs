@@ -1,8 +1,8 @@
-//! The form in memory that knows no types: runs of words.
+//! The form in untyped memory: a sequence of words.
 //!
 //! The first word of a state has its kind in the top byte and a number in the rest, so that a state
-//! with three numbers takes three words. If there is anything [`Extra`] to say, six more go before
-//! it, in the same way.
+//! with three numbers takes three words. If there is an [`Extra`], six more come before it, in the
+//! same way.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,7 @@ impl Stored {
         })
     }
 
-    /// What these words stand for; nothing, for words that no decision has left.
+    /// Reads words; words that no decision can have left read as nothing.
     pub(crate) fn from_words(words: impl Iterator<Item = u64>) -> Self {
         let mut words = words.peekable();
         let extra = match words.peek().map(|word| word >> NUMBER_BITS) {

@@ -1,4 +1,5 @@
-//! The breaker of a node over time: what opens it, what happens while it is open, and what closes it.
+//! The breaker of a node over time: what opens it, what happens while it is open, and what closes
+//! it.
 
 use super::*;
 
@@ -6,7 +7,7 @@ const SECOND: u64 = 1_000 * MILLISECOND;
 const LATE: u64 = 2 * TIMEOUT;
 
 impl Played {
-    /// A request that the server answers after it has timed out; what the client did until then.
+    /// A request that the server answers after it has timed out; returns the actions until then.
     fn fail(&mut self) -> Vec<Action> {
         let request = self.submit("late");
         let mut actions = self.turn();
@@ -36,7 +37,7 @@ impl Played {
         self.wait(timer - self.now)
     }
 
-    /// Waits until the next timer; says whether a probe is sent then.
+    /// Waits until the next timer; returns whether a probe is sent then.
     fn probes(&mut self) -> bool {
         self.wait_for_timer();
         self.sent() == PING
@@ -53,7 +54,8 @@ fn is_up(actions: &[Action]) -> bool {
     actions.iter().any(|action| matches!(action, Action::Up(..)))
 }
 
-/// The breaker opens at the last of these failures, each so many ms after the one before, or not at all.
+/// The breaker opens at the last of these failures, each so many ms after the one before, or not at
+/// all.
 #[track_caller]
 fn opens(max_fails: usize, fail_timeout: u64, failures: &[u64], opens: bool) {
     let mut played = Played::with(|config| {
@@ -145,7 +147,7 @@ fn a_probe_that_is_answered_in_time_closes_it_and_a_command_shows_that_the_serve
     assert!(is_up(&played.turn()));
 }
 
-/// The server answers nothing any more: the connection is given up, and another one is made.
+/// The server is silent: the connection is closed, and another one is made.
 #[test]
 fn a_silent_server_is_found_when_it_answers_again() {
     let mut played = Played::open();

@@ -23,7 +23,7 @@ impl Cluster {
         Self { store: store.to_owned(), owners: vec![None; SLOTS], has_orphans: false }
     }
 
-    /// Notes how many slots have no node. Answers a line for the log when that begins or ends.
+    /// Records how many slots have no node. Returns a line for the log when that begins or ends.
     fn set_orphans(&mut self, count: usize) -> Option<Line> {
         let store = &self.store;
         match (std::mem::replace(&mut self.has_orphans, count > 0), count) {

@@ -13,7 +13,7 @@ use crate::redis::sentinel;
 /// The channel on which sentinels publish new masters.
 const CHANNEL: &str = "+switch-master";
 
-/// All keys are at the master that the sentinels name.
+/// All keys are at the master that the sentinels report.
 #[derive(Debug)]
 pub(in crate::client) struct Sentinel {
     /// What the sentinels call the master.

@@ -1,4 +1,4 @@
-//! In which form a client wants the metrics.
+//! The forms of the metrics page, and the choice among them.
 
 use std::cmp::Reverse;
 
@@ -14,12 +14,12 @@ pub enum Form {
     Html,
 }
 
-/// How well a client is served by a form: its quality in thousandths, how exactly it was named,
+/// How well a form suits a client: its quality in thousandths, how exactly it is named in `Accept`,
 /// and how early.
 type Rank = (u16, u8, Reverse<usize>);
 
 impl Form {
-    /// Every form; of those that a client likes best and the same the first is chosen.
+    /// Every form. Of several that suit a client best, the first is chosen.
     pub const ALL: [Self; 3] = [Self::Prometheus, Self::Json, Self::Html];
 
     /// As an argument, and in `?format=`.
@@ -45,8 +45,8 @@ impl Form {
         }
     }
 
-    /// The media types by which a client may ask for it. What asks for OpenMetrics is Prometheus,
-    /// which understands its older format as well.
+    /// The media types that select it. A client that accepts OpenMetrics is Prometheus, which reads
+    /// its own format as well.
     fn media_types(self) -> &'static [&'static str] {
         match self {
             Self::Prometheus => &["text/plain", "application/openmetrics-text"],
@@ -55,8 +55,8 @@ impl Form {
         }
     }
 
-    /// The form that a client likes best that sent this `Accept` (RFC 9110, section 12.5.1); the
-    /// default one if it likes none.
+    /// The form that suits a client with this `Accept` best (RFC 9110, section 12.5.1); the default
+    /// one if none does.
     pub fn accepted(accept: &str) -> Self {
         let mut best = (Self::default(), None);
         for form in Self::ALL {
@@ -86,7 +86,7 @@ fn rank(media_type: &str, accept: &str) -> Option<Rank> {
     (quality > 0).then_some((quality, exactness, place))
 }
 
-/// How exactly a range names a media type; `None` if it does not hold it.
+/// How exactly a range names a media type; `None` if it does not contain it.
 fn exactness(range: &str, media_type: &str) -> Option<u8> {
     let (kind, _) = media_type.split_once('/')?;
     match range.split_once('/')? {
@@ -97,7 +97,7 @@ fn exactness(range: &str, media_type: &str) -> Option<u8> {
     }
 }
 
-/// The quality among the parameters of a range, in thousandths; `None` if it makes no sense.
+/// The quality among the parameters of a range, in thousandths; `None` if it is invalid.
 fn quality(parameters: &str) -> Option<u16> {
     for parameter in parameters.split(';') {
         if let Some((name, value)) = parameter.trim().split_once('=')
@@ -124,7 +124,7 @@ mod tests {
         for accept in ["", "*/*", "text/*", "text/plain", "TEXT/PLAIN;version=0.0.4", "*/*;q=0.1"] {
             accepts(accept, Form::Prometheus);
         }
-        // Who likes nothing of it gets the default too.
+        // A client that accepts none gets the default too.
         for accept in ["image/png", "text/plain;q=0", "nonsense", ";;;,,,", "/", "text/html;q=2"] {
             accepts(accept, Form::Prometheus);
         }
@@ -161,7 +161,7 @@ mod tests {
         accepts("application/json", Form::Json);
         accepts("application/json, */*;q=0.5", Form::Json);
         accepts("application/*", Form::Prometheus);
-        // All three are liked the same: what is named exactly wins, and what is named first.
+        // All three have the same quality: the most exact name wins, then the first.
         accepts("application/json, */*", Form::Json);
         accepts("*/*, application/json", Form::Json);
         accepts("application/json, text/plain, */*", Form::Json);
@@ -174,7 +174,7 @@ mod tests {
         accepts("text/html ; Q=0.9 , application/json ; q=0.8", Form::Html);
         accepts("text/html;q=0.999, application/json;q=1.0", Form::Json);
         accepts("text/html;level=1;q=0.2, application/json;q=0.3", Form::Json);
-        // The range that names a type most exactly says what it is worth.
+        // The range that names a type most exactly gives its quality.
         accepts("*/*, text/plain;q=0.1, application/openmetrics-text;q=0.1", Form::Json);
         accepts("text/*;q=0.9, text/html;q=0, application/*;q=0.5", Form::Prometheus);
         accepts("*/*;q=0.5, text/*;q=0, application/openmetrics-text;q=0", Form::Json);

@@ -82,7 +82,7 @@ impl Object<'_> {
         object(self.text, fill);
     }
 
-    /// Adds what needs no quotes.
+    /// Adds a value that needs no quotes.
     fn value(&mut self, name: &str, value: impl Display) {
         self.name(name);
         // Writing to a string cannot fail.

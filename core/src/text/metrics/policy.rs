@@ -1,12 +1,11 @@
-//! What a browser lets the page do.
+//! The content security policy of the page for a browser.
 
 use sha2::{Digest as _, Sha256};
 
 use super::HTML;
 
-/// The `Content-Security-Policy` of the page for a browser: its own script and style are used as they
-/// stand in it and nothing else, it is sent numbers by nobody but its own server, and no other page
-/// can show it as a part of itself.
+/// The `Content-Security-Policy` of the page for a browser: it may use its own script and style,
+/// and connect to its own server. No page may embed it.
 pub fn policy() -> String {
     let (script, style) = (source("script"), source("style"));
     format!(
@@ -15,7 +14,7 @@ pub fn policy() -> String {
     )
 }
 
-/// What stands in the only element of this name, as a source of a policy.
+/// The content of the only element of this name, as a source expression of a policy.
 fn source(element: &str) -> String {
     let content = HTML
         .split_once(&format!("<{element}>"))

@@ -24,7 +24,7 @@ impl Snapshot {
         page.family(
             "requests_total",
             "counter",
-            "Requests for which a limit was asked, by result.",
+            "Requests for which a limit was checked, by result.",
         );
         for limit in &self.limits {
             for (result, count) in limit.results() {
@@ -79,7 +79,11 @@ impl Snapshot {
                 page.sample("connections", &[("node", &node.name), ("state", state)], count);
             }
         }
-        page.family("breaker_open", "gauge", "1 if a worker asks a Redis server nothing, else 0.");
+        page.family(
+            "breaker_open",
+            "gauge",
+            "1 if a worker sends a Redis server no requests, else 0.",
+        );
         for node in &self.nodes {
             page.sample("breaker_open", &[("node", &node.name)], u8::from(node.is_open));
         }
@@ -98,7 +102,7 @@ impl Snapshot {
     fn times_to(&self, page: &mut Page) {
         page.histogram(
             "decision_seconds",
-            "How long requests waited for their decision, whoever decided.",
+            "How long requests waited for their decision, whatever its source.",
             &self.waits,
         );
         page.histogram(
@@ -116,7 +120,7 @@ impl Snapshot {
         page.family(
             "shared_memory_evictions_total",
             "counter",
-            "Clients that were forgotten for others, because the shared memory was full.",
+            "Clients that were evicted, because the shared memory was full.",
         );
         page.sample("shared_memory_evictions_total", &[], self.memory.evictions);
         page.family(
