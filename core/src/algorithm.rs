@@ -6,6 +6,7 @@
 //! through the same random histories and requires the same states. To add an algorithm, add its two
 //! files and its lines to the tables below.
 
+mod bucket;
 mod calendar_window;
 mod codec;
 mod fixed_window;

@@ -1,0 +1,132 @@
+//! A token bucket, whichever way it is refilled.
+//!
+//! The state is the whole tokens and the moment of the last refill, the one at which the newest token
+//! came. A debt is a bucket below empty.
+
+use super::moment::Moment;
+use super::{State, Stored};
+use crate::decision::{Retry, Verdict};
+use crate::limit::Quota;
+
+/// How tokens come.
+pub(super) trait Refill: Copy {
+    /// A stored moment, which may be of another rate, as one of this rate.
+    fn moment(self, stored: Moment) -> Moment;
+
+    /// How many tokens come after the refill at `last`, until `at`.
+    fn gained(self, last: Moment, at: u64) -> u64;
+
+    /// The moment at which the last of so many `tokens` comes after the refill at `last`.
+    fn after(self, last: Moment, tokens: u64) -> Moment;
+}
+
+pub(super) fn decide(
+    stored: &mut Stored,
+    refill: impl Refill,
+    now: u64,
+    quota: &Quota,
+    cost: u64,
+) -> Verdict {
+    let limit = quota.limit();
+    let bucket = bucket(stored, refill, now, quota);
+    let allowed = cost <= limit.saturating_sub(bucket.missing) || cost == 0;
+    let missing = if allowed { bucket.missing + cost } else { bucket.missing };
+
+    // Until no more than `most` is missing.
+    let until = |most: u64| {
+        let regained = |last, tokens| refill.after(last, tokens).ceil();
+        let held =
+            stored.extra.holds.until(now, limit, most, |at, units| regained(Moment::at(at), units));
+        regained(bucket.last, missing.saturating_sub(most)).max(held).saturating_sub(now)
+    };
+    let reset = if missing == 0 { 0 } else { until(0) };
+    let retry = match allowed {
+        true => Retry::No,
+        false if cost > limit => Retry::Never,
+        false => Retry::After(until(limit - cost)),
+    };
+
+    if allowed && cost > 0 || bucket.stepped_back && reset > 0 {
+        bucket.write(stored, now, quota, missing);
+    }
+    Verdict { allowed, remaining: limit.saturating_sub(missing), reset, retry }
+}
+
+pub(super) fn charge(
+    stored: &mut Stored,
+    refill: impl Refill,
+    now: u64,
+    quota: &Quota,
+    amount: u64,
+) {
+    let bucket = bucket(stored, refill, now, quota);
+    let missing = bucket.missing.saturating_add(amount).min(quota.max_spent());
+    if missing > bucket.missing || bucket.stepped_back && missing > 0 {
+        bucket.write(stored, now, quota, missing);
+    }
+}
+
+pub(super) fn give_back(
+    stored: &mut Stored,
+    refill: impl Refill,
+    now: u64,
+    quota: &Quota,
+    amount: u64,
+) {
+    let bucket = bucket(stored, refill, now, quota);
+    let held = stored.extra.holds.shared(now).units(quota.limit());
+    let missing = bucket.missing.saturating_sub(amount).max(held);
+    if missing < bucket.missing || bucket.stepped_back && missing > 0 {
+        bucket.write(stored, now, quota, missing);
+    }
+}
+
+/// Stores the bucket as it is at `now`.
+pub(super) fn touch(stored: &mut Stored, refill: impl Refill, now: u64, quota: &Quota) {
+    let bucket = bucket(stored, refill, now, quota);
+    bucket.write(stored, now, quota, bucket.missing);
+}
+
+/// The bucket at `now`.
+struct Bucket {
+    /// The tokens that it is short of a full one; more than it can hold, if there is a debt.
+    missing: u64,
+    /// The moment of the last refill.
+    last: Moment,
+    /// The clock stepped back. The bucket is stored even if nothing is spent: otherwise it would not
+    /// refill until the clock has caught up.
+    stepped_back: bool,
+}
+
+impl Bucket {
+    /// Refills the bucket at `at`, while more than `held` tokens are missing.
+    fn advance(&mut self, refill: impl Refill, at: u64, held: u64) {
+        let gained = refill.gained(self.last, at);
+        (self.missing, self.last) = match self.missing.saturating_sub(gained) {
+            missing if missing > held => (missing, refill.after(self.last, gained)),
+            _ => (held, Moment::at(at)),
+        };
+    }
+
+    fn write(&self, stored: &mut Stored, now: u64, quota: &Quota, missing: u64) {
+        let (tokens, debt) = quota.split(missing);
+        stored.write(now, State::Bucket(tokens, self.last), debt);
+    }
+}
+
+fn bucket(stored: &Stored, refill: impl Refill, now: u64, quota: &Quota) -> Bucket {
+    let full = Bucket { missing: 0, last: Moment::at(now), stepped_back: false };
+    let Some(State::Bucket(tokens, last)) = stored.state else { return full };
+
+    let missing = quota.missing(tokens, stored.debt(quota));
+    let last = refill.moment(last);
+    let (holds, limit) = (stored.extra.holds, quota.limit());
+    if last > Moment::at(now) {
+        let missing = missing.max(holds.shared(now).units(limit));
+        return Bucket { missing, stepped_back: true, ..full };
+    }
+    let mut bucket = Bucket { missing, last, stepped_back: false };
+    holds.each_floor(now, limit, |at, held| bucket.advance(refill, at, held));
+    bucket.advance(refill, now, 0);
+    bucket
+}
