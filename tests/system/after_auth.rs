@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use harness::{ClusterConf, Conf, MASTER_NAME, Nginx, Redis, Response, SentinelConf, h2load};
 
-use crate::seen::{StartConnected as _, keys, lines, quota, retry_after, tells_nothing, tokens};
+use crate::seen::{self, StartConnected as _, keys, lines, quota};
+use crate::seen::{retry_after, tells_nothing, tokens};
 
 /// ann and bob, whose password is pw; and bob with another one.
 const ANN: (&str, &str) = ("Authorization", "Basic YW5uOnB3");
@@ -14,19 +15,12 @@ const USERS: &str = "auth_basic closed; auth_basic_user_file {prefix}/users;";
 const PER_USER: &str = "rate_limit_redis $remote_user name=per_user rate=2r/d after=auth;";
 const PER_ADDRESS: &str = "rate_limit_redis $remote_addr name=per_address rate=5r/d;";
 
-/// A server that shows each decision, and what this test is about.
 fn conf(redis: &Redis, snippet: &str) -> Conf {
     unconnected(snippet).redis(redis)
 }
 
 fn unconnected(snippet: &str) -> Conf {
-    Conf::new()
-        .decisions()
-        .http(
-            "add_header X-Name \"$rate_limit_redis_name\" always; rate_limit_redis_deny_cache off;",
-        )
-        .file("users", "ann:{PLAIN}pw\nbob:{PLAIN}pw\n")
-        .server(snippet)
+    seen::named(snippet).file("users", "ann:{PLAIN}pw\nbob:{PLAIN}pw\n")
 }
 
 fn get(nginx: &Nginx, path: &str, headers: &[(&str, &str)]) -> Response {
@@ -35,7 +29,7 @@ fn get(nginx: &Nginx, path: &str, headers: &[(&str, &str)]) -> Response {
     http.read_response()
 }
 
-/// What a user gets so many times.
+/// The statuses of N requests of a user.
 fn statuses<const N: usize>(nginx: &Nginx, path: &str, user: (&str, &str)) -> [u16; N] {
     [(); N].map(|()| get(nginx, path, &[user]).status)
 }
@@ -55,7 +49,7 @@ fn each_user_has_a_budget() {
 }
 
 #[test]
-fn who_is_not_authenticated_costs_nothing() {
+fn an_unauthenticated_request_costs_nothing() {
     let redis = Redis::start();
     let nginx = conf(&redis, &format!("{USERS} {PER_USER} error_page 403 /index.html;"))
         .server("location /nobody { deny all; }")
@@ -69,7 +63,7 @@ fn who_is_not_authenticated_costs_nothing() {
         ("/", &[][..], 401),
         ("/", &[WRONG], 401),
         ("/nobody", &[BOB], 403),
-        // The page of an error is not charged either: its key could be anybody's name.
+        // The page of an error is not charged either: its key is an unverified name.
         ("/page", &[WRONG], 401),
         ("/named", &[WRONG], 200),
         ("/free", &[WRONG], 200),

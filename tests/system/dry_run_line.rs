@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use harness::{ClusterConf, Conf, Nginx, PATIENCE, Redis, Response, h2load, slot, wait_until};
 
-use crate::seen::{StartConnected as _, quota, retry_after, tokens};
+use crate::seen::{self, StartConnected as _, quota, retry_after, tokens};
 
 const WIDE: &str = "rate_limit_redis a name=wide rate=9r/d;";
 const PLANNED: &str = "rate_limit_redis a name=planned rate=1r/d dry_run;";
@@ -15,15 +15,8 @@ fn conf(redis: &Redis, snippet: &str) -> Conf {
 }
 
 fn unconnected(snippet: &str) -> Conf {
-    Conf::new()
-        .decisions()
-        .http(
-            "add_header X-Name \"$rate_limit_redis_name\" always; rate_limit_redis_deny_cache off;",
-        )
-        .server(snippet)
-        .server(
-            "location = /metrics { rate_limit_redis off; rate_limit_redis_metrics prometheus; }",
-        )
+    let metrics = "rate_limit_redis off; rate_limit_redis_metrics prometheus;";
+    seen::named(snippet).server(&format!("location = /metrics {{ {metrics} }}"))
 }
 
 fn seen(response: &Response) -> (u16, &str, Option<&str>) {
@@ -116,7 +109,7 @@ fn it_never_delays() {
 }
 
 #[test]
-fn the_deny_cache_rejects_nobody_for_it() {
+fn the_deny_cache_rejects_no_request_for_it() {
     let redis = Redis::start();
     let nginx = conf(&redis, PLANNED)
         .server("rate_limit_redis_deny_cache on;")

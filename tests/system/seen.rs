@@ -5,7 +5,7 @@ use harness::{Conf, Nginx, PATIENCE, Redis, Response, wait_until};
 /// A start that waits for the connections to Redis.
 pub trait StartConnected {
     /// Starts nginx and waits until every worker is connected to `redis`. On a busy machine a
-    /// request may otherwise come before that, and in the end be decided by nobody.
+    /// request may otherwise come before that, and not be decided in time.
     fn start_connected(&self, redis: &Redis) -> Nginx;
 }
 
@@ -20,7 +20,14 @@ impl StartConnected for Conf {
     }
 }
 
-/// The fields that tell a client its quota.
+/// A server with these lines that shows each decision, with the limit in `X-Name`. It has no deny
+/// cache, so that Redis decides every request.
+pub fn named(snippet: &str) -> Conf {
+    let name = "add_header X-Name \"$rate_limit_redis_name\" always;";
+    Conf::new().decisions().http(name).http("rate_limit_redis_deny_cache off;").server(snippet)
+}
+
+/// The fields that show a client its quota.
 pub const FIELDS: [&str; 3] = ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"];
 
 /// Limit, remaining and reset; panics unless each field is there exactly once.
@@ -38,7 +45,7 @@ pub fn remaining(response: &Response) -> u64 {
     quota(response)[1]
 }
 
-/// Whether no field tells of a quota, nor when to come back.
+/// Whether there is neither a field with a quota nor `Retry-After`.
 pub fn tells_nothing(response: &Response) -> bool {
     let fields = FIELDS.iter().chain(&["Retry-After"]);
     fields.map(|name| response.headers(name).len()).sum::<usize>() == 0
