@@ -1,4 +1,4 @@
-//! What the client gets: header fields on every answer of a limited location, and rejections.
+//! Header fields on every answer of a limited location, and rejections.
 
 use std::cell::RefCell;
 use std::ptr;
@@ -78,7 +78,8 @@ unsafe fn add_fields(r: *mut ngx_http_request_t, report: &Report) -> Option<()> 
     })
 }
 
-/// Ends the request with a rejection. An `error_page` for its status wins over a body of ours.
+/// Ends the request with a rejection. An `error_page` for its status takes precedence over the
+/// body.
 ///
 /// It is ended here, not by returning the status: `satisfy any` would let another module overrule
 /// a 401 or 403.
@@ -136,7 +137,7 @@ unsafe fn has_page(r: *mut ngx_http_request_t, status: ngx_int_t) -> bool {
     }
 }
 
-/// Sends an answer of ours; what is returned ends the request.
+/// Sends the body; what is returned ends the request.
 ///
 /// # Safety
 /// `r` must be valid.

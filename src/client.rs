@@ -1,7 +1,6 @@
 //! The Redis client on NGINX's own event loop.
 //!
-//! Its logic is in the pure crate, in [`rate_limit_core::client`]; here are the sockets, timers, TLS and
-//! the resolver of NGINX.
+//! Its logic is in [`rate_limit_core::client`]; here are NGINX's sockets, timers, TLS and resolver.
 
 use std::sync::Arc;
 

@@ -15,8 +15,7 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    /// A timer that is not set. A worker that shuts down waits for it, and so for the request that it
-    /// belongs to.
+    /// A timer that is not set. A worker that shuts down waits for it, and so for its request.
     pub(crate) fn new() -> Self {
         Self { event: UnsafeCell::new(blank()), is_background: Cell::new(false) }
     }

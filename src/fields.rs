@@ -19,7 +19,7 @@ pub(crate) unsafe fn set(
     }
 }
 
-/// Removes header fields with such names, which may be an upstream's.
+/// Removes header fields of these names, which an upstream may have sent.
 ///
 /// # Safety
 /// `r` must be valid.

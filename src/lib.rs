@@ -1,7 +1,7 @@
 //! An NGINX module that limits requests across a fleet through Redis, without blocking a worker.
 //!
-//! This crate is the shell: everything that touches NGINX, and all the `unsafe` of the project.
-//! Everything else is in the crate `rate_limit_core`.
+//! This crate has everything that touches NGINX, and all `unsafe` of the project. Everything else
+//! is in the crate `rate_limit_core`.
 
 use std::ptr;
 

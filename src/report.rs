@@ -1,4 +1,4 @@
-//! What a request shows of its decisions: one set of header fields and variables for both phases.
+//! The decisions on a request as one: header fields and variables are the same for both phases.
 
 use ngx::ffi::ngx_http_request_t;
 use rate_limit_core::decision::{Decision, Status};
@@ -9,7 +9,7 @@ use crate::evaluated::{Evaluated, tightest};
 
 /// The decisions on a request, as one.
 pub(crate) struct Report {
-    /// Those that were made, in the order of the phases.
+    /// The decisions, in the order of the phases.
     contexts: [Option<&'static Context>; Phase::ALL.len()],
     /// The configuration of the location whose limits made the worse one.
     pub(crate) conf: &'static LocationConf,

@@ -1,7 +1,8 @@
-//! The handler of the log phase: what a request has really cost.
+//! The handler of the log phase: it settles what a request has really cost.
 //!
-//! It runs once for each request, when the response has been sent or given up, so that variables of the
-//! response can be used. The difference to what was charged is charged or given back in the background.
+//! It runs once for each request, when the response was sent or given up, so that variables of the
+//! response can be used. The difference from the reservation is charged or given back in the
+//! background.
 
 use ngx::core::Status;
 use ngx::ffi::{ngx_http_request_t, ngx_int_t};

@@ -69,7 +69,7 @@ struct Header {
     denied_until: AtomicU64,
     /// Whether a worker is changing the table.
     changing: AtomicU64,
-    /// Local decisions that found no room.
+    /// Local decisions whose states did not fit.
     no_room: AtomicU64,
     /// How long requests waited for their decision.
     waits: Histogram,
@@ -197,8 +197,8 @@ impl Shared {
             };
             let layout = header.layout.load(Ordering::Relaxed);
             if layout != LAYOUT {
-                // New memory is all zeroes. To write them once more would only make all of it take
-                // room, however little of it will be used.
+                // New memory is all zeroes. To write them again would make the system allocate all
+                // of it, however little is used.
                 if layout != 0 {
                     ptr::write_bytes(start, 0, size);
                 }
@@ -209,8 +209,7 @@ impl Shared {
         }
     }
 
-    /// The record of the limit of this name. Where there is no room for one more it is one of this
-    /// worker alone.
+    /// The record of the limit of this name. If no record is free it is one of this worker alone.
     pub(crate) fn limit(&self, name: &str) -> &'static LimitRecord {
         self.locked(|| record::find(self.limits, name, 0))
             .unwrap_or_else(|| Box::leak(Box::default()))
@@ -239,8 +238,8 @@ impl Shared {
         self.header.waits.add(wait);
     }
 
-    /// The record of the node of this name in a store; as [`limit`](Self::limit). Two stores may be at
-    /// one server, and one of them be refused.
+    /// The record of the node of this name in a store; as [`limit`](Self::limit). Two stores may
+    /// use one server, which may refuse one of them.
     pub(crate) fn node(&self, name: &str, store: &str) -> &'static NodeRecord {
         let scope = key::fingerprint(store.as_bytes());
         self.locked(|| record::find_node(self.nodes, name, scope, &self.header.workers))
@@ -287,7 +286,7 @@ fn tag() -> *mut std::ffi::c_void {
 /// A number that is hard to guess.
 fn random_seed() -> u64 {
     let mut seed = [0u8; 8];
-    // SAFETY: the buffer is as long as is said. If it fails the seed is zero, which works too.
+    // SAFETY: the buffer has this length. If the call fails the seed is zero, which works too.
     unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), libc::GRND_NONBLOCK) };
     u64::from_ne_bytes(seed)
 }

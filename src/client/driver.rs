@@ -32,7 +32,7 @@ use crate::event::{Posted, Timer};
 use crate::log::{debug, log};
 use crate::shm::{NodeRecord, Reservations, Shared, View};
 
-/// The shortest time between two complaints about a node in the log, in ms.
+/// The shortest time between two log lines about faults of a node that is up, in ms.
 const COMPLAIN_EVERY: u64 = 10_000;
 
 /// One worker's client of one store, driven by NGINX.
@@ -97,7 +97,7 @@ enum Transport {
 struct KnownNode {
     key: NodeKey,
     record: &'static NodeRecord,
-    /// The server as TLS knows it, where TLS is spoken.
+    /// The TLS name and session of the server, if TLS is used.
     peer: Option<Rc<Peer>>,
 }
 
@@ -243,7 +243,7 @@ impl State {
         self.set_timer();
     }
 
-    /// By what a settlement of a limit is known.
+    /// The tag of a settlement of a limit.
     fn tag_of(&mut self, reservations: Reservations) -> u64 {
         let known = self.settling.iter().position(|other| other.is_same(reservations));
         let index = known.unwrap_or_else(|| {
@@ -484,7 +484,7 @@ impl State {
 
 /// TLS.
 impl State {
-    /// The server of a connection, if TLS is spoken.
+    /// The TLS name and session of a connection's server, if TLS is used.
     fn peer(&mut self, key: ConnectionKey) -> Option<Rc<Peer>> {
         let tls = self.tls.clone()?;
         let node = self.client.node_of(key)?;
@@ -622,7 +622,7 @@ impl State {
         );
     }
 
-    /// Logs a complaint about a node that is up, but not for every request.
+    /// Logs a fault of a node that is up, but not for every request.
     fn log_complaint(&mut self, key: NodeKey, what: &str) {
         let Some(known) = self.known(key) else { return };
         let is_due = known.record.admit_complaint(unix_ms(), COMPLAIN_EVERY);
@@ -661,7 +661,7 @@ fn place<T>(places: &mut Vec<Option<T>>, index: usize, value: T) {
     }
 }
 
-/// Continues to connect a socket, and to secure it if TLS is spoken; whether it can be used.
+/// Continues to connect a socket, and the TLS handshake if there is one; whether it can be used.
 fn advance(socket: &mut Socket, peer: Option<&Peer>) -> Result<bool, Fault> {
     if !socket.is_secured() && !socket.is_connected().map_err(|error| unconnected(&error))? {
         return Ok(false);

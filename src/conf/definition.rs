@@ -58,9 +58,9 @@ impl Definitions {
         definition.store.as_ref().map(|(reference, _)| reference.as_str())
     }
 
-    /// Says that the limit of this name may be given back what it has charged: when a request is settled,
-    /// or when another limit rejects the request, in another slot of a cluster. A rejection in between
-    /// holds no longer than that takes.
+    /// Marks the limit of this name as refundable: its charges may be given back, when a request is
+    /// settled, or when another limit in another slot of a cluster rejects the request. A rejection
+    /// may then end early.
     pub(super) fn mark_refundable(&self, name: &str) {
         if let Some(definition) = self.0.iter().find(|definition| definition.name == name) {
             definition.is_refundable.set(true);

@@ -1,4 +1,4 @@
-//! What can be wrong with a limit.
+//! Errors of a limit.
 
 use rate_limit_core::algorithm::Algorithm;
 use rate_limit_core::limit::QuotaError;
@@ -57,13 +57,13 @@ pub(crate) enum LimitError {
 }
 
 impl LimitError {
-    /// The value of a parameter is not what it must be.
+    /// The value of a parameter is invalid.
     pub(crate) fn invalid(parameter: &'static str, value: &str, expected: &str) -> Self {
         let reason = format!("it must be {expected}");
         Self::Invalid { parameter, value: value.to_owned(), reason }
     }
 
-    /// The name of a limit is none.
+    /// The name of a limit is invalid.
     pub(crate) fn name(name: &str) -> Self {
         Self::invalid("name", name, "1 to 64 of A-Z a-z 0-9 _ - .")
     }

@@ -13,7 +13,7 @@ use crate::client::Driver;
 use crate::log;
 use crate::shm::{self, Shared};
 
-/// The configuration of `http`, and what a worker has of it.
+/// The configuration of `http`, and the worker's objects that belong to it.
 #[derive(Default)]
 pub(crate) struct MainConf {
     stores: Vec<Store>,
@@ -49,7 +49,7 @@ impl MainConf {
         self.stores.iter_mut().for_each(Store::disconnect);
     }
 
-    /// Counts what this worker will not settle any more.
+    /// Counts as lost what this worker has not settled.
     pub(crate) fn give_up(&self) {
         self.shared().into_iter().for_each(Shared::give_up);
     }

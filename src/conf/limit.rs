@@ -66,13 +66,13 @@ pub(crate) struct Parameters {
     pub(crate) cost: Setting<u64>,
     /// What a request has really cost, once that is known.
     pub(crate) settle: Option<ComplexValue>,
-    /// For how long a client is blocked that exceeds the limit, in µs; 0: not at all.
+    /// How long a client that exceeds the limit is blocked, in µs; 0: not at all.
     pub(crate) block: u64,
     /// Of a leaky bucket: the part of the excess that is not delayed.
     pub(crate) undelayed: Option<Undelayed>,
     pub(crate) phase: Phase,
     pub(crate) effect: Effect,
-    /// What the name stands for, store aside, as it was written.
+    /// What the name stands for, apart from the store, as it was written.
     pub(crate) written: String,
     /// File and line.
     pub(crate) place: String,
@@ -139,7 +139,7 @@ impl Limit {
         self.parameters.effect
     }
 
-    /// What the name stands for, store aside, as it was written.
+    /// What the name stands for, apart from the store, as it was written.
     pub(super) fn written(&self) -> &str {
         &self.parameters.written
     }
@@ -221,7 +221,7 @@ impl Limit {
     }
 }
 
-/// What a limit is for a request.
+/// The values of a limit for a request.
 impl Limit {
     /// The key; `None` if NGINX is out of memory.
     pub(crate) fn key<'a>(&self, r: &'a mut ngx_http_request_t) -> Option<&'a [u8]> {

@@ -47,7 +47,7 @@ pub(crate) struct LocationConf {
     pub(crate) metrics: Option<Option<metrics::Form>>,
 }
 
-/// What is logged of rejections and delays.
+/// How rejections and delays are logged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogLimit {
     /// The level of rejections.
@@ -135,8 +135,7 @@ impl LocationConf {
         self.dry_run.unwrap_or(false)
     }
 
-    /// How much later than it could pass a rejected request is to be repeated, in µs: another time for
-    /// each request.
+    /// The random time that is added to `Retry-After`, in µs: a new one for each request.
     pub(crate) fn jitter(&self) -> u64 {
         match self.retry_jitter {
             None | Some(0) => 0,

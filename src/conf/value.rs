@@ -59,8 +59,8 @@ impl ComplexValue {
     /// The value for a request; `None` if NGINX is out of memory.
     pub(crate) fn evaluate(self, r: &mut ngx_http_request_t) -> Option<&[u8]> {
         // SAFETY: the request is valid. The result is in its pool, or in the configuration's for a
-        // literal; or where the variable says, which is in the memory of the request, its
-        // connection or the configuration.
+        // literal. A variable's value lies in the memory of the request, its connection or the
+        // configuration.
         unsafe {
             let (data, len) = match self {
                 Self::Variable(index) => match ngx_http_get_flushed_variable(r, index).as_ref() {

@@ -1,4 +1,4 @@
-//! What can be wrong with a directive.
+//! Errors of the configuration.
 
 use crate::conf::LimitError;
 
@@ -58,7 +58,7 @@ pub(super) enum StoreError {
          \"sentinel\" and the name of the master"
     )]
     SeveralServers,
-    #[error("TLS is spoken to all servers of a store, or to none")]
+    #[error("the servers of a store all use TLS, or none does")]
     PartlyTls,
     #[error("a cluster or a sentinel cannot be at a unix socket")]
     UnixSocket,
@@ -66,11 +66,11 @@ pub(super) enum StoreError {
     DatabaseInUrl,
     #[error("a cluster has only the database 0")]
     DatabaseOfCluster,
-    #[error("the database is given in the URL and again")]
+    #[error("the database is set in the URL and by \"database\"")]
     DatabaseTwice,
     #[error("the servers of a cluster have one account, but their URLs differ in it")]
     Accounts,
-    #[error("user and password are given in the URL and again")]
+    #[error("user and password are set in the URL and by directives")]
     AccountTwice,
     #[error("the value of \"password\" must not be empty")]
     EmptyPassword,
@@ -80,7 +80,7 @@ pub(super) enum StoreError {
     PasswordFile { path: String, error: std::io::Error },
     #[error("there is no password in the first line of \"{0}\"")]
     NoPassword(String),
-    #[error("what is said of TLS is for servers at rediss://, and there is none")]
+    #[error("the \"ssl_\" directives are for servers at rediss://, and there is none")]
     TlsUnused,
     #[error("{0}")]
     Tls(String),

@@ -201,7 +201,7 @@ impl Words {
         }
     }
 
-    /// For how long a client is blocked, in µs.
+    /// How long a client is blocked, in µs.
     fn block(&self) -> Result<u64, LimitError> {
         let Some(text) = self.block else { return Ok(0) };
         if self.dry_run {
@@ -215,7 +215,7 @@ impl Words {
             .ok_or_else(|| LimitError::invalid("block", text, expected))
     }
 
-    /// What the name stands for, store aside, as it is written.
+    /// What the name stands for, apart from the store, as it is written.
     fn written(&self, algorithm: Algorithm) -> String {
         let mut text = format!("algorithm={}", algorithm.name());
         for (name, value) in [

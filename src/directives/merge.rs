@@ -1,4 +1,4 @@
-//! From the directives of all levels to the configuration of each location.
+//! Merges the directives of all levels into the configuration of each location.
 
 use std::ffi::{c_char, c_void};
 
@@ -84,7 +84,7 @@ fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfE
     Ok(())
 }
 
-/// Notes, once for a configuration, that leases do not apply to a limit.
+/// Logs, once for a configuration, that leases do not apply to a limit.
 fn note_unleased(cf: &mut ngx_conf_t, main: &mut MainConf, conf: &LocationConf) {
     let limits = Phase::ALL.into_iter().flat_map(|phase| conf.limits(phase));
     let mut unleased = limits.filter(|limit| conf.lease() > 0 && !limit.has_leases());

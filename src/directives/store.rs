@@ -205,9 +205,9 @@ impl Builder {
             connections: self.connections.unwrap_or(1),
             max_fails: self.max_fails.unwrap_or(DEFAULT_MAX_FAILS),
             fail_timeout: micros(self.fail_timeout.unwrap_or(DEFAULT_FAIL_TIMEOUT)),
-            // As long as the requests of the locations may wait.
+            // Set by the locations: as long as their requests may wait.
             patience: 0,
-            // The worker's.
+            // Set by the worker.
             client_name: String::new(),
             seed: 0,
         };

@@ -1,4 +1,4 @@
-//! Lines that clients can cause, as often as they like.
+//! Log lines that clients can cause, bounded.
 
 use std::cell::RefCell;
 
@@ -13,12 +13,12 @@ use crate::event::Timer;
 /// How many lines about unusable values a worker writes in a second.
 const UNUSABLE_RATE: u64 = 100;
 
-/// The lines that decisions of one kind lead to.
+/// A kind of log line about a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Decided {
     /// The name of the limit.
     pub(crate) limit: &'static str,
-    /// What became of the requests.
+    /// The status of the requests.
     pub(crate) what: &'static str,
     /// The level of the lines.
     pub(crate) level: ngx_uint_t,
@@ -43,8 +43,8 @@ pub(crate) fn unusable(log: *mut ngx_log_t, message: &str) {
     }
 }
 
-/// Whether one more line about a decision is to be written, where a worker writes `rate` of them in a
-/// second. If not, it is counted, and the number is logged within a second.
+/// Whether one more line about a decision may be written, if a worker may write `rate` of them in a
+/// second. A line that may not is counted, and the number is logged within a second.
 pub(crate) fn admits(rate: u64, decided: Decided) -> bool {
     let admits = DECIDED.with_borrow_mut(|it| it.admits(turn_start_ms(), rate, decided));
     if !admits {
@@ -70,8 +70,8 @@ unsafe extern "C" fn report(_event: *mut ngx_event_t) {
     flush();
 }
 
-/// Logs how many lines were held back. It must be called before the configuration goes that they
-/// refer to.
+/// Logs how many lines were held back. It must be called before the configuration that they refer
+/// to is freed.
 pub(crate) fn flush() {
     REPORT.with(Timer::stop);
     for ((), number) in UNUSABLE.with_borrow_mut(Throttle::take_held_back) {

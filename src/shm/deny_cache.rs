@@ -16,9 +16,9 @@ use super::Shared;
 /// Redis, such as a deleted key, takes effect within this time.
 const LONGEST: u64 = 1_000_000;
 
-/// Entries in a bucket. With one entry each, clients of the same bucket would evict one another in
-/// turns, and their requests would go to Redis again and again: a few of a hundred where the table has
-/// room for thousands.
+/// Entries in a bucket. With one entry each, clients of the same bucket would evict each other, and
+/// their requests would go to Redis every time: a few of a hundred clients in a table for
+/// thousands.
 const WAYS: usize = 4;
 
 /// Entries side by side.

@@ -10,18 +10,18 @@ use rate_limit_core::redis::script::Question;
 use super::Shared;
 use crate::clock::{monotonic_micros, unix_micros};
 
-/// What a request has spent locally.
+/// What a request was charged locally.
 pub(crate) struct Local {
     charges: Charges,
     /// The time of the decision, by the clock of local decisions.
     pub(crate) decided_at: u64,
 }
 
-/// The table has no room for the states that the request would leave.
+/// The new states of the limits do not fit into the table.
 pub(crate) struct NoRoom;
 
 impl Local {
-    /// The verdict of each limit, in their order; `None` where the limit had nothing to decide.
+    /// The verdict of each limit, in their order; `None` for a limit that was not checked.
     pub(crate) fn verdicts(&self) -> impl Iterator<Item = Option<Verdict>> {
         self.charges.iter().map(|charge| match charge.answer() {
             Answer::Verdict(verdict) => Some(verdict),
@@ -31,7 +31,7 @@ impl Local {
 }
 
 impl Shared {
-    /// Whether anything that was spent locally may not have been regained yet.
+    /// Whether any local charge may not be regained yet.
     pub(crate) fn has_local_charges(&self) -> bool {
         monotonic_micros() < self.header.whole.load(Ordering::Relaxed)
     }
@@ -51,7 +51,7 @@ impl Shared {
         let mut charges: Charges = limits.map(charge).collect();
         let now = unix_micros();
         let reset = self.with_table(|table| local::decide(table, now, mode, &mut charges));
-        // A clock that was far ahead for a while must not make this last for as long.
+        // On the monotonic clock: a wall clock that was far ahead must not prolong this.
         let whole = monotonic_micros().saturating_add(reset);
         self.header.whole.fetch_max(whole, Ordering::Relaxed);
         let local = Local { charges, decided_at: now };
@@ -79,7 +79,7 @@ impl Shared {
         self.header.whole.fetch_max(monotonic_micros().saturating_add(reset), Ordering::Relaxed);
     }
 
-    /// Gives back what a request has spent locally.
+    /// Gives back what a request was charged locally.
     pub(crate) fn give_back(&self, mut local: Local) {
         let now = unix_micros();
         self.with_table(|table| local::give_back(table, now, &mut local.charges));

@@ -31,7 +31,7 @@ pub(crate) struct LimitRecord {
     sources: [AtomicU64; Source::DECIDING.len()],
     /// Units of leases, for each of [`LeaseUnits::ALL`].
     lease_units: [AtomicU64; LeaseUnits::ALL.len()],
-    /// Units that were set aside, whatever has become of them.
+    /// All units that were set aside.
     granted: AtomicU64,
     /// One for each of [`Settlement::ALL`].
     settlements: [AtomicU64; Settlement::ALL.len()],
@@ -92,7 +92,7 @@ impl LimitRecord {
         count(&Source::DECIDING, &self.sources, source);
     }
 
-    /// Counts what becomes of units of a lease.
+    /// Counts units of a lease by result.
     pub(crate) fn count_units(&self, result: LeaseUnits, units: u64) {
         if let Some(counter) = counter(&LeaseUnits::ALL, &self.lease_units, result) {
             counter.fetch_add(units, Ordering::Relaxed);
@@ -170,7 +170,7 @@ impl Named for NodeRecord {
     }
 }
 
-/// How many spans of time there were up to each of [`BUCKETS`], and how many longer.
+/// A histogram of spans of time: a count for each of [`BUCKETS`], and for longer ones.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Histogram {
@@ -246,7 +246,7 @@ impl NodeRecord {
         node.ready == 0 && node.connecting == 0
     }
 
-    /// Forgets all that was counted.
+    /// Resets all counters.
     fn clear(&self) {
         let states = [&self.down_since, &self.undecided, &self.complained];
         let counters =

@@ -1,4 +1,4 @@
-//! Nodes of a cluster that send clients elsewhere, or say nonsense.
+//! Nodes of a cluster that redirect, or send invalid replies.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -35,7 +35,8 @@ fn all_at(port: u16) -> Act {
     Act::Say(cluster_slots(&[(0, 16_383, &[Node::v7(Some("127.0.0.1"), port, &[])])]))
 }
 
-/// Servers, the first of which has all slots, as all say. About questions the script decides.
+/// Servers, the first of which owns all slots in the map of each. The script answers commands about
+/// limits.
 fn nodes(
     number: usize,
     script: impl Fn(usize, &[u16], &str) -> Act + Send + Sync + 'static,
@@ -65,7 +66,7 @@ fn decided(nginx: &Nginx, path: &str) -> String {
 }
 
 #[test]
-fn moved_to_a_node_that_nobody_knows_of() {
+fn moved_to_a_node_that_is_not_in_the_map() {
     let fakes = nodes(2, |n, ports, _| match n {
         0 => Act::Say(moved(1, "127.0.0.1", ports[1])),
         _ => Act::Usual,
@@ -120,7 +121,7 @@ fn moved_to_a_node_that_is_not_there() {
 
 #[test]
 fn moved_to_ever_new_nodes() {
-    // Addresses of this machine, at which nobody listens.
+    // Addresses of this machine without a server.
     let number = std::sync::atomic::AtomicU16::new(0);
     let fakes = nodes(1, move |_, _, _| {
         let number = number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -187,7 +188,7 @@ fn tried_again_until_the_time_is_over() {
     assert!(asked(&fakes[0]).len() < 700, "{}", asked(&fakes[0]).len());
 }
 
-/// What a node says instead of a map, and what is told of it.
+/// What a node replies instead of a map, and what is logged.
 #[test]
 fn no_map() {
     let node = || Node::v7(Some("127.0.0.1"), 1, &[]);
@@ -195,10 +196,10 @@ fn no_map() {
         (error("NOPERM this user has no permissions to run the 'cluster|slots' command"), "NOPERM"),
         (error("ERR This instance has cluster support disabled"), "cluster support disabled"),
         (array(&[]), "no node that has slots"),
-        (integer(5), "makes no sense"),
-        (b"+OK\r\n".into(), "makes no sense"),
-        (cluster_slots(&[(5, 3, &[node()])]), "makes no sense"),
-        (cluster_slots(&[(0, 16_384, &[node()])]), "makes no sense"),
+        (integer(5), "invalid reply to CLUSTER SLOTS"),
+        (b"+OK\r\n".into(), "invalid reply to CLUSTER SLOTS"),
+        (cluster_slots(&[(5, 3, &[node()])]), "invalid reply to CLUSTER SLOTS"),
+        (cluster_slots(&[(0, 16_384, &[node()])]), "invalid reply to CLUSTER SLOTS"),
     ];
     for (answer, reason) in cases {
         let fake = Fake::start(move |command| match is_slots(command) {
@@ -220,7 +221,7 @@ fn no_map() {
     }
 }
 
-/// One node tells nothing; the other one does.
+/// One node has no map; the other one has.
 #[test]
 fn a_node_that_is_not_a_member_any_more() {
     let fakes = Fake::several(2, |n, ports, command| match (is_slots(command), n) {
@@ -236,9 +237,9 @@ fn a_node_that_is_not_a_member_any_more() {
     assert!(fakes[0].count("EVALSHA") == 0 && fakes[1].count("EVALSHA") == 20);
 }
 
-/// A node that answers nothing to the question who decides is not waited for.
+/// A node that does not answer the topology query is not waited for.
 #[test]
-fn a_node_that_tells_nothing() {
+fn a_node_that_does_not_answer_the_query() {
     let fakes = Fake::several(3, |n, ports, command| match (is_slots(command), n) {
         (true, 2) => all_at(ports[2]),
         (true, _) => Act::Ignore,
@@ -252,7 +253,7 @@ fn a_node_that_tells_nothing() {
     }
 }
 
-/// Nobody answers that question: that is told, once.
+/// No node answers the query: that is logged, once.
 #[test]
 fn nodes_that_tell_nothing() {
     let fake = Fake::start(|command| match is_slots(command) {
@@ -268,8 +269,8 @@ fn nodes_that_tell_nothing() {
     assert!(told.len() == 1 && told[0].contains("is down: no reply for 1000 ms"), "{told:#?}");
 }
 
-/// Redis 6.2 tells no names, and Redis 7 tells names first, if it is told to. A node may not know
-/// its own address.
+/// Redis 6.2 announces no names, and Redis 7 names first, if it is configured to. A node may not
+/// know its own address.
 #[test]
 fn forms_of_a_map() {
     type Form = fn(u16) -> Node;
@@ -321,7 +322,7 @@ fn nodes_that_are_known_by_name_only() {
 }
 
 #[test]
-fn nodes_whose_names_nobody_can_resolve() {
+fn nodes_whose_names_cannot_be_resolved() {
     let fakes = named();
     let nginx = limited(&[&fakes[0]]).start();
     for number in 0..20 {

@@ -31,7 +31,7 @@ fn decides(nginx: &Nginx) {
     assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
 }
 
-/// What `nginx -t` says against a store of these lines.
+/// The error of `nginx -t` about a store of these lines.
 #[track_caller]
 fn refused(lines: &str, parts: &[&str]) {
     let output = with(lines).config_error();
@@ -98,7 +98,7 @@ fn user_password_database_and_prefix() {
 }
 
 #[test]
-fn a_wrong_password_is_told_without_it() {
+fn a_wrong_password_is_logged_without_it() {
     let redis = Redis::start_with(&["requirepass right"]);
     let nginx = with(&format!("server {}; password s3cret;", redis.url())).start();
     nginx.wait_for_error_log("AUTH was refused: \"WRONGPASS");
@@ -146,7 +146,7 @@ fn several_connections_share_the_load() {
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
 }
 
-/// A server that accepts and says nothing: an attempt takes as long as is configured.
+/// A server that accepts and sends nothing: an attempt takes as long as is configured.
 #[test]
 fn connect_timeout() {
     let mut redis = Redis::start();
@@ -195,9 +195,9 @@ fn wrong_lines() {
         (format!("{a} password s3cret s3cret;"), &["\"password\"", "number of arguments"]),
         (format!("{a} password_file nowhere;"), &["/nowhere\"", "\"password_file\"", "No such"]),
         (format!("{a} password_file empty;"), &["no password in the first line of", "/empty\""]),
-        ("server redis://u:s3cret@127.0.0.1:1; user b;".into(), &["in the URL and again"]),
-        ("server redis://:s3cret@127.0.0.1:1; password s3cret;".into(), &["in the URL and again"]),
-        ("server redis://127.0.0.1:1/1; database 2;".into(), &["in the URL and again"]),
+        ("server redis://u:s3cret@127.0.0.1:1; user b;".into(), &["in the URL and by"]),
+        ("server redis://:s3cret@127.0.0.1:1; password s3cret;".into(), &["in the URL and by"]),
+        ("server redis://127.0.0.1:1/1; database 2;".into(), &["in the URL and by"]),
         (format!("{a} database x;"), &["\"x\"", "\"database\"", "a number between 0 and"]),
         (format!("{a} database -1;"), &["\"-1\"", "\"database\"", "a number between 0 and"]),
         (format!("{a} prefix;"), &["\"prefix\"", "number of arguments"]),
@@ -244,7 +244,7 @@ fn wrong_names() {
     }
 }
 
-/// Two stores at one server, of which one is refused: it is told of each, and of neither again and
+/// Two stores at one server, of which one is refused: each is logged, and neither again and
 /// again.
 #[test]
 fn two_stores_at_one_server() {

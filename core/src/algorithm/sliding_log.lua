@@ -100,7 +100,7 @@ local function sliding_log(key, now, cost, limit, period, block, since, asked)
     last_time, total = entry(-1)
     spent = total - first_total + first_spent
   elseif first_time == false then
-    -- somebody else's list
+    -- a list of another format
     forgotten = -1
   end
   if (first_time and last_time > now) or (debt > 0 and debt_since > now) then

@@ -64,7 +64,7 @@ const NOBODY: u16 = u16::MAX;
 
 /// The reply to `CLUSTER SLOTS` is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the answer to CLUSTER SLOTS makes no sense")]
+#[error("invalid reply to CLUSTER SLOTS")]
 pub struct NoMap;
 
 impl Map {
