@@ -1,4 +1,4 @@
-"""Measures the module beside other ways to limit. scripts/bench runs this, and says how."""
+"""Measures the module beside other ways to limit. scripts/bench runs this; its options are there."""
 
 import argparse
 import json
@@ -31,7 +31,7 @@ def main() -> int:
     arguments = parse()
     tools = {name: os.environ.get(name.upper().replace("-", "_")) or name for name in TOOLS}
     tools |= {"module": os.environ["RATE_LIMIT_MODULE"], "lua_modules": os.environ["LUA_MODULES"]}
-    # What was started ends also where this is told to.
+    # What was started also ends if this is terminated.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGHUP, lambda *_: sys.exit(129))
     if arguments.instructions:

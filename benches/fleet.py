@@ -9,7 +9,7 @@ LEASE = "rate_limit_redis_lease on;"
 
 
 class Fleet:
-    """The variants, asked under one path, and the commands that the module sends."""
+    """The variants, requested at one path, and the commands that the module sends."""
 
     def __init__(self, servers: Servers, directives: str, variants: tuple[str, ...] = VARIANTS) -> None:
         self.servers = servers
@@ -33,7 +33,7 @@ class Fleet:
                         fields=variant == "lua" or variant in ("module", "lease") and not directives)
 
     def spend(self, path: str, keys: int) -> None:
-        """Asks everybody for each key once, so that they know it."""
+        """Requests each key once from every server, so that they know it."""
         for nginx in self.nginx.values():
             nginx.get(*(f"{path}?k={key}" for key in range(1, keys + 1)))
 

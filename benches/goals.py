@@ -51,7 +51,7 @@ class Case:
     measure: Callable[[Bench, str, int], Record]
     # Done once before.
     prepare: Callable[[Bench], None] = lambda _: None
-    # What one measurement of one variant takes, beside the duration that was asked for.
+    # What one measurement of one variant takes, beside the duration that was set.
     overhead: float = 0.3
     # Whether it takes the duration at all, or a fixed work.
     timed: bool = True
@@ -73,7 +73,7 @@ class Case:
 
 def under_load(path: str, keys: int, connections: int | None = None, *, draw: str = "even",
                rate: int = 0) -> Callable[[Bench, str, int], Record]:
-    """wrk asks one variant."""
+    """wrk sends requests to one variant."""
     def measure(bench: Bench, variant: str, number: int) -> Record:
         asks_redis = variant in ("lua", "module", "lease")
         return load.wrk(bench.servers, bench.fleet.nginx[variant], path, keys=keys, seconds=bench.settings.seconds,
@@ -83,7 +83,7 @@ def under_load(path: str, keys: int, connections: int | None = None, *, draw: st
 
 
 def latency(bench: Bench, variant: str, number: int) -> Record:
-    """One connection; and Redis alone, asked the same from nginx's core."""
+    """One connection; and Redis alone, with the same command from nginx's core."""
     if variant != "redis-benchmark":
         return under_load("/free", 1, connections=1)(bench, variant, number)
     command = for_key(bench.fleet.commands["free"], "1")

@@ -1,4 +1,4 @@
-"""The machine: its cores and who runs on which, and what the scheduler says that a process has used."""
+"""The machine: its cores and who runs on which, and the CPU time that a process has used."""
 
 import os
 import platform
@@ -19,7 +19,7 @@ class Pinning:
 
     @staticmethod
     def of_this_machine() -> "Pinning":
-        """The worker gets a core of its own, so that nobody takes time from what is measured. Where there are only two,
+        """The worker gets a core of its own, so that nothing takes time from what is measured. Where there are only two,
         Redis and the load share the other: that slows whoever asks Redis, and nobody else, which favours limit_req."""
         cores = sorted(os.sched_getaffinity(0))
         last = len(cores) - 1
@@ -27,10 +27,10 @@ class Pinning:
 
     def in_words(self) -> str:
         if self.nginx == self.redis:
-            return "Nobody has a core of its own."
+            return "No process has a core of its own."
         if self.redis == self.load:
-            return ("The worker has a core of its own; Redis and wrk share the other. Whoever asks Redis is slowed "
-                    "down by that, and `limit_req` is not: the tables tell how busy both were.")
+            return ("The worker has a core of its own; Redis and wrk share the other. What uses Redis is slowed "
+                    "down by that, and `limit_req` is not: the tables show how busy both were.")
         return "The worker, Redis and wrk have a core each."
 
     @staticmethod
@@ -65,7 +65,7 @@ def private_memory(pid: int) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
-    raise RuntimeError("this kernel does not say RssAnon")
+    raise RuntimeError("this kernel does not report RssAnon")
 
 
 def available_memory() -> int:
@@ -77,7 +77,7 @@ def available_memory() -> int:
 
 
 def state(pid: int) -> str:
-    """What a process does, as ps says it: S while it waits for something, T while it is stopped."""
+    """The state of a process, as ps shows it: S while it waits for something, T while it is stopped."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 

@@ -15,7 +15,7 @@ local function encode(...)
     return "*" .. count .. "\r\n" .. concat(words)
 end
 
--- The reply, ngx.null where Redis says nil. For an error `false` and what it says, for a lost connection `nil` and why.
+-- The reply, ngx.null for nil. For an error `false` and its text, for a lost connection `nil` and why.
 local function reply(socket)
     local line, problem = socket:receive()
     if not line then

@@ -20,7 +20,7 @@ def method(settings: Settings, pinning: Pinning) -> str:
     directives = f"Its configuration also has `{settings.directives}`." if settings.directives else ""
     paragraphs = (f"""
         One NGINX for each way to limit, each with one worker, all up at the same time. `wrk -t1
-        -c{settings.connections}` asks each in turn for {settings.seconds} s; rounds: {settings.rounds}, each begun by
+        -c{settings.connections}` loads each in turn for {settings.seconds} s; rounds: {settings.rounds}, each begun by
         another one. Distinct keys are {DISTINCT_KEYS:,} random ones; the flood is for {KNOWN_KEYS:,} that have spent
         all. {CLIENTS:,} clients are asked for at about {CLIENTS * CLIENT_RATE:,} requests a second, with a limit
         of twice that for each; of the clients of a Zipf distribution the k-th makes requests in proportion to 1 / k.
@@ -28,9 +28,9 @@ def method(settings: Settings, pinning: Pinning) -> str:
         the ratio in single rounds. NGINX answers with a picture from its memory, its cheapest answer, so that a limiter
         weighs as much as it can. CPU is what the scheduler says that a process has had (`/proc/PID/schedstat`), over
         the requests that wrk counted.""", f"""
-        {pinning.in_words()} Nothing leaves the machine; Redis is asked over TCP.""", f"""
+        {pinning.in_words()} Nothing leaves the machine; Redis is reached over TCP.""", f"""
         The module has its defaults, header fields included, only with a longer timeout and errors that show.
-        {directives} Lua asks with the same EVALSHA, over pooled connections, with a small client for any command; it
+        {directives} Lua sends the same EVALSHA, over pooled connections, with a small client for any command; it
         makes the verdict from what the script has found, as the module does, and sets the same header fields.""", """
         "Redis alone" is redis-benchmark on random keys: 64 commands in a packet, or, where it says "alone", one, from
         64 connections. `baseline` is the script below. The points of a scale are measured one after the other, not by

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Client:
-    """A connection that asks and waits."""
+    """A connection that sends a command and waits for the reply."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=120)
@@ -58,7 +58,7 @@ def encode(words: list[str]) -> bytes:
 
 
 class Monitor:
-    """Listens to what others tell Redis."""
+    """Reads the commands that others send to Redis (MONITOR)."""
 
     def __init__(self, port: int) -> None:
         self.client = Client(port)

@@ -74,7 +74,7 @@ GOALS = (
 )
 
 
-# Of the machine's cores, how much may work for somebody else while something is measured.
+# How many of the machine's cores other processes may use during a measurement.
 OTHERS = 0.1
 
 
@@ -104,7 +104,7 @@ class Results:
                         for record in records for wrong in wrong_in(f"{name} {point:,}", {"module": record})]
 
     def disturbance(self) -> str:
-        """Whether somebody else used the machine, in words."""
+        """Whether other processes used the machine, in words."""
         records = [record for rounds in self.cases.values() for round_ in rounds for record in round_.values()]
         records += [record for points in self.scales.values() for at_point in points.values() for record in at_point]
         asked = [record["cores_of_others"] for record in records if "cores_of_others" in record]

@@ -20,7 +20,7 @@ CONFIGURATIONS = HERE / "conf"
 
 
 def wait_until(done: Callable[[], bool], what: str, seconds: float = 20) -> None:
-    """Waits until something is so, and says what it was if it does not come."""
+    """Waits until a condition holds; the error names it if it never does."""
     deadline = time.monotonic() + seconds
     while not done():
         if time.monotonic() > deadline:
@@ -29,13 +29,13 @@ def wait_until(done: Callable[[], bool], what: str, seconds: float = 20) -> None
 
 
 def answers(port: int) -> bool:
-    """Whether somebody listens there."""
+    """Whether a server listens there."""
     with socket.socket() as attempt:
         return attempt.connect_ex(("127.0.0.1", port)) == 0
 
 
 def free_port() -> int:
-    """A port that nobody uses, nor the one 10,000 above, which a node of a cluster takes as well. Both are below those
+    """A free port, where the one 10,000 above is free too, which a node of a cluster takes as well. Both are below those
     that the kernel gives to clients."""
     while True:
         port = random.randrange(10000, 22000)
@@ -177,6 +177,6 @@ class Servers:
     def module(self, redis: Redis, **options: object) -> Nginx:
         """An nginx with the module, connected to Redis."""
         nginx = self.nginx("module", **({"store": f"rate_limit_redis_pass {redis.url};"} | options))
-        # Workers connect on their own, and may be asked before.
+        # Workers connect on their own, and requests may come before.
         wait_until(lambda: nginx.get("/free?k=first").status == 200, "the module's first decision")
         return nginx

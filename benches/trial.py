@@ -1,4 +1,4 @@
-"""Whether a variant does what it is measured for: it lets pass, it rejects, and it says so in header fields."""
+"""Whether a variant does what it is measured for: it passes, it rejects, and it sends the header fields."""
 
 from servers import Nginx
 

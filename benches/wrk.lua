@@ -43,7 +43,7 @@ function init(args)
         -- wrk takes whole ms. It calls this for each request, and so only where there is one.
         delay = function() return math.floor(gap + math.random()) end
     end
-    -- What was used to prepare, which is nobody's request. Global, so that done() can ask the thread for it.
+    -- What was used to prepare, which belongs to no request. Global, so that done() can read it from the thread.
     preparation = os.clock()
 end
 

@@ -12,7 +12,7 @@ import urllib.request
 
 
 def seconds_to_wait(url, customer, count=1):
-    """Asks once: 0 says go on, and the mails are charged."""
+    """Checks once: 0 means go on, and the mails are charged."""
     query = urllib.parse.urlencode({"customer": customer, "count": count})
     try:
         with urllib.request.urlopen(f"{url}?{query}", data=b"", timeout=1):

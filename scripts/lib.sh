@@ -126,8 +126,8 @@ as_root() {
 }
 
 # Installing nginx, redis-server or prometheus from Debian starts it as a service, and upgrading one restarts it. A
-# policy-rc.d that says 101 forbids both while apt runs; one that an administrator has put there stays, and decides.
-# (needrestart, where it is installed, asks nobody: it is told to only list.) A service that was not there before does
+# policy-rc.d that returns 101 forbids both while apt runs; one that an administrator has put there stays, and decides.
+# (needrestart, if it is installed, is set to list only, without a prompt.) A service that was not there before does
 # not start with the machine either.
 # shellcheck disable=SC2016 # the expansions belong to the shell that runs this
 install_as_root='

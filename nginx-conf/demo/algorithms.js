@@ -1,7 +1,7 @@
 // What can be configured, and how the quota of each algorithm comes back:
 //   evenly    at the rate;
 //   at once   when the window ends;
-//   unknown   it depends on the past requests: only an answer tells.
+//   unknown   it depends on the past requests: only an answer shows it.
 
 export const ALGORITHMS = {
   token_bucket: {

@@ -122,7 +122,7 @@ export class Panel {
     this.#learn(config, answer);
   }
 
-  // A delayed answer was decided before its delay: it says nothing of the present.
+  // A delayed answer was decided before its delay: it does not show the present state.
   #learn(config, answer) {
     const isCurrent = JSON.stringify(config) === JSON.stringify(this.config);
     if (!isCurrent || answer.limit === null || answer.outcome === "delayed") return;

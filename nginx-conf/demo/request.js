@@ -1,4 +1,4 @@
-// One request to a limited location, and what its answer says.
+// One request to a limited location, and its decision.
 
 const OUTCOMES = { PASSED: "passed", DELAYED: "delayed", REJECTED: "rejected" };
 const SHOWN = ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Retry-After",

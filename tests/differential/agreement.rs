@@ -67,7 +67,7 @@ fn an_edge_of_which_a_double_is_short() {
     check(&mut Lab::new(), story.steps);
 }
 
-/// Likewise for what is asked so often that the last but one just passes, or just does not.
+/// Likewise for repeated requests of which the last but one just passes, or just does not.
 #[test]
 fn edges_of_many_at_once() {
     for quota in [traffic::large_quota, traffic::quota] {
@@ -139,7 +139,7 @@ impl Story {
         self.take(Step::ask(self.now, vec![self.asked(cost)]))
     }
 
-    /// Asks at the last moment at which it is rejected, and at the next one.
+    /// Sends a request at the last moment at which it is rejected, and at the next one.
     fn wait_for(&mut self, cost: u64) {
         if let Retry::After(micros) = self.ask(cost) {
             self.now += micros - 1;
@@ -296,14 +296,14 @@ fn is_kept(write: &Write, written: &Written) -> bool {
     }
 }
 
-/// Whether the state that was written is the expected one, as far as one can tell: a log is known
+/// Whether the state that was written is the expected one, as far as it is visible: a log is known
 /// by its length.
 fn is_same(write: &Write, written: &Written) -> bool {
     let stored = || written.algorithm.read(&write.state);
     written.algorithm.stores_itself() || stored() == written.stored
 }
 
-/// Whether a write is one that Redis takes, or deletes a log. What a state is, [`is_same`] tells.
+/// Whether a write is one that Redis takes, or deletes a log. [`is_same`] compares states.
 fn is_right(write: &Write) -> bool {
     match write.kept {
         Kept::Until(time) => time > 0,

@@ -13,12 +13,12 @@ use rate_limit_core::redis::reply::{self, Entry, Reply};
 use rate_limit_core::redis::script::{By, Question, Scripts};
 use redis::{Connection, ConnectionLike as _, Pipeline, RedisResult, Value};
 
-/// What one script is asked: its limits, at this time.
+/// The input of one script: its limits, and the time.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub now: u64,
     pub asked: Vec<Asked>,
-    /// How often they are asked at once; if more than once, there is only one.
+    /// How many equal requests there are; if more than one, there is only one limit.
     pub times: u32,
     /// Whether the costs are not spent, but given back.
     pub gives_back: bool,
@@ -26,7 +26,7 @@ pub struct Step {
     pub since: u64,
     /// The keys that expire before the script runs.
     pub expire: Vec<String>,
-    /// What there is to say of leases, for the first limits.
+    /// The leases of the first limits.
     pub leases: Vec<Lease>,
 }
 
@@ -44,7 +44,7 @@ impl Step {
         Self { gives_back: true, ..Self::ask(now, asked) }
     }
 
-    /// What there is to say of leases for the limit of this index.
+    /// The lease of the limit of this index.
     pub fn lease(&self, index: usize) -> Lease {
         self.leases.get(index).copied().unwrap_or_default()
     }
@@ -179,7 +179,7 @@ impl Lab {
     }
 }
 
-/// The words of the command that asks what `step` asks, of which none has a CRLF in it.
+/// The words of the command for `step`, none of which contains a CRLF.
 pub fn words(scripts: &Scripts, by: By, step: &Step) -> Vec<String> {
     let (mut command, mut questions) = (Vec::new(), step.questions());
     match (step.gives_back, step.times) {
@@ -199,9 +199,9 @@ pub fn words(scripts: &Scripts, by: By, step: &Step) -> Vec<String> {
     lines.split("\r\n").skip(2).step_by(2).map(str::to_owned).collect()
 }
 
-/// Runs a production script with a `redis` of the test's own: TIME is what the last two arguments
-/// say, and every call is noted, to be answered beside the reply. As the test's time is not that
-/// of Redis, nothing expires by itself.
+/// Runs a production script with a `redis` of the test's own: TIME is given by the last two
+/// arguments, and every call is recorded and returned beside the reply. As the test's time is not
+/// that of Redis, nothing expires by itself.
 fn wrap(source: &str) -> String {
     format!(
         "
@@ -242,8 +242,7 @@ fn outcome(step: &Step, (reply, calls, lengths): Answer) -> Outcome {
 }
 
 /// What the production code reads in the reply to a step: a verdict for each limit, or for each
-/// time that the only one is asked. Of what was given back only those limits tell anything that
-/// store themselves.
+/// request about the only one. Of limits that give back only those that store themselves have one.
 pub fn read(step: &Step, value: &Value) -> Vec<Option<Verdict>> {
     read_grants(step, value).0
 }
@@ -347,7 +346,7 @@ fn note(
     writes.insert(text(key).to_owned(), Write { state: state.to_owned(), kept })
 }
 
-/// What is whole again need not be kept at all, whatever time of the past is told.
+/// The key of a quota that is whole again need not be kept, whatever its expiry in the past.
 fn until(time: u64, now: u64) -> Kept {
     Kept::Until(time.max(now / 1_000 + 1))
 }

@@ -68,7 +68,7 @@ fn a_decision_on_the_longest_log_is_no_stall() {
     let costs = [1, MAX_LOG / 3, MAX_LOG / 2, MAX_LOG];
     time(&mut lab, "rejected", |n| ask(NOW, costs[n % costs.len()]));
     time(&mut lab, "half of the log forgotten", |_| ask(NOW + MINUTE / 2, 1));
-    time(&mut lab, "asked where half of it is to be", |_| ask(NOW + MINUTE / 2, 0));
+    time(&mut lab, "cost 0 where half of it is to be", |_| ask(NOW + MINUTE / 2, 0));
     time(&mut lab, "all of it forgotten", |_| ask(NOW + 2 * MINUTE, 1));
     time(&mut lab, "the clock stepped back", |_| ask(NOW - MINUTE / 2, 0));
     time(&mut lab, "given back", |n| give_back(NOW, costs[n % costs.len()]));

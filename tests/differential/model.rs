@@ -31,7 +31,7 @@ struct Last {
 /// What a script should answer and do.
 #[derive(Debug)]
 pub struct Expected {
-    /// One for each limit, or for each time that the only one is asked.
+    /// One for each limit, or for each request about the only one.
     pub verdicts: Vec<Verdict>,
     /// What should be set aside, beside each verdict.
     pub grants: Vec<Granted>,
@@ -67,7 +67,7 @@ impl Model {
     }
 
     /// Decides all or nothing, as `several.lua` does, which for one limit is as `single.lua` does;
-    /// or gives all back, or settles. What is asked several times at once is decided one by one.
+    /// or gives all back, or settles. Repeated requests are decided one by one.
     ///
     /// A key that expires at this step is still known here: that must make no difference.
     pub fn decide(&mut self, step: &Step) -> Expected {
@@ -99,7 +99,7 @@ impl Model {
         let (mut verdicts, mut writes) = self.ask_all(step, None);
         let mut decided = step.asked.iter().zip(&verdicts);
         if !decided.all(|(asked, verdict)| asked.dry_run || verdict.allowed) {
-            // Nobody spends, and all answer for what they hold.
+            // Nothing is charged, and all verdicts show what the limits hold.
             self.states = before;
             let (held, kept) = self.ask_all(step, Some(&verdicts));
             writes = kept;
@@ -129,7 +129,7 @@ impl Model {
         }
     }
 
-    /// Asks every limit in turn, for their costs, or for nothing, where the request was rejected with
+    /// Checks every limit in turn, with its cost, or with none if the request was rejected with
     /// the verdicts `first`. Beside the verdicts come the keys that are to be
     /// written, with the quota of the last limit to do so, and for how long: that of a request that spends or
     /// gives back, and one where the state did not fit the time or the limit.

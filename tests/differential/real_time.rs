@@ -29,7 +29,7 @@ fn ask(redis: &Redis, scripts: &Scripts, by: By, asked: &[Asked]) -> Vec<Verdict
     verdicts.into_iter().map(|verdict| verdict.expect("a verdict")).collect()
 }
 
-/// Gives back, and asks what there is then.
+/// Gives back, and queries what is left then.
 fn give_back(redis: &Redis, scripts: &Scripts, asked: &[Asked]) -> Vec<Verdict> {
     run(redis, scripts, By::Source, &Step::give_back(0, asked.to_vec()));
     let held: Vec<_> = asked.iter().map(|asked| Asked { cost: 0, ..asked.clone() }).collect();

@@ -32,25 +32,25 @@ fn longest(quota: Quota) -> u64 {
 
 const KEY: &str = "rl:default:k";
 
-/// Asks for `cost` at `now`.
+/// Charges `cost` at `now`.
 fn ask(lab: &mut Lab, now: u64, quota: Quota, cost: u64) -> RedisResult<Verdict> {
     let step = Step::ask(now, vec![Asked::new(KEY.to_owned(), quota, cost)]);
     lab.try_run(&[step]).map(|outcomes| outcomes[0].verdicts[0].expect("a verdict"))
 }
 
-/// Gives `cost` back at `now`, and asks what there is then.
+/// Gives `cost` back at `now`, and queries what is left then.
 fn give_back(lab: &mut Lab, now: u64, quota: Quota, cost: u64) -> RedisResult<Verdict> {
     lab.try_run(&[Step::give_back(now, vec![Asked::new(KEY.to_owned(), quota, cost)])])?;
     ask(lab, now, quota, 0)
 }
 
-/// Asks for `cost` where `value` is stored.
+/// Charges `cost` where `value` is stored.
 fn ask_of(lab: &mut Lab, value: &[u8], algorithm: Algorithm, cost: u64) -> RedisResult<Verdict> {
     redis::cmd("SET").arg(KEY).arg(value).exec(lab.connection()).unwrap();
     ask(lab, NOW, quota(algorithm), cost)
 }
 
-/// What nobody's algorithm writes.
+/// What no algorithm writes.
 const NONSENSE: [&[u8]; 10] = [
     b"",
     b" ",

@@ -53,7 +53,7 @@ pub struct Traffic {
     leases: Vec<(String, Quota, Lease, Granted)>,
 }
 
-/// A key, and the limit that it is asked for at present.
+/// A key, and its limit at present.
 struct Client {
     key: String,
     quota: Quota,
@@ -72,7 +72,7 @@ impl Traffic {
         traffic
     }
 
-    /// The next step, which asks `limits` limits.
+    /// The next step, with `limits` limits.
     pub fn step(&mut self, limits: usize, model: &mut Model) -> Step {
         self.now = self.next_time();
         self.change_clients(model);
@@ -151,7 +151,8 @@ impl Traffic {
         }
     }
 
-    /// Any lease: of a machine that has held one for this key, of one that says nonsense, or of a new one.
+    /// Any lease: of a machine that has held one for this key, of one that reports nonsense, or of
+    /// a new one.
     fn lease(&mut self, asked: &Asked) -> Lease {
         if !asked.quota.algorithm().has_leases() {
             return Lease::NONE;
@@ -191,7 +192,7 @@ impl Traffic {
         Report { of: number(rng), unused: number(rng), ends: number(rng), plain }
     }
 
-    /// Now and then a limit is asked more than once at a time.
+    /// Some requests are repeated.
     fn times(&mut self, asked: &[Asked], gives_back: bool) -> u32 {
         let may = asked.len() == 1 && !asked[0].quota.algorithm().stores_itself() && !gives_back;
         if may && self.rng.u32(0..100) < 20 { magnitude(&mut self.rng, 100) as u32 } else { 1 }

@@ -69,7 +69,7 @@ fn schedule() -> Vec<f64> {
     times
 }
 
-/// Sends the traffic, each request for itself, since some are delayed; says when some passed.
+/// Sends the traffic, each request on its own, as some are delayed; returns when requests passed.
 fn send(nginx: &Nginx, index: usize, start: Instant) -> Vec<f64> {
     let (passed, times) = mpsc::channel();
     thread::scope(|scope| {

@@ -73,7 +73,7 @@ impl Browser {
         self.element_post(selector, "click", &json!({}));
     }
 
-    /// Replaces the content of a field, as somebody who types.
+    /// Replaces the content of a field by typing.
     #[track_caller]
     pub fn fill(&self, selector: &str, text: &str) {
         self.element_post(selector, "clear", &json!({}));
@@ -198,7 +198,7 @@ fn by_css(selector: &str) -> Value {
     json!({ "using": "css selector", "value": selector })
 }
 
-/// Starts chromedriver on a port that it chooses and tells.
+/// Starts chromedriver on a port that it chooses and prints.
 fn start_driver(dir: &TempDir) -> (Process, u16) {
     let log = dir.path().join("driver.log");
     let output = File::create(&log).expect("create a log");

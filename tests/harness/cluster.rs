@@ -53,7 +53,7 @@ impl ClusterConf {
         self
     }
 
-    /// The nodes listen on `::1`, and tell clients so.
+    /// The nodes listen on `::1`, and announce that address.
     pub fn ipv6(mut self) -> Self {
         self.setup.address = Ipv6Addr::LOCALHOST.into();
         self
@@ -218,7 +218,7 @@ impl Cluster {
         self.master_of(slot)
     }
 
-    /// Waits until all nodes that run agree on who is what and serve every slot.
+    /// Waits until all nodes that run agree on the roles of all nodes, and serve every slot.
     pub fn wait_ok(&self) {
         let ok = |n| self.ask::<String>(n, &["CLUSTER", "INFO"]).contains("cluster_state:ok");
         let served = || self.agree() && self.running().all(ok);
@@ -272,10 +272,10 @@ impl Cluster {
         self.finish_migration(migration);
     }
 
-    /// Leaves a slot to nobody. Unless the nodes have `cluster-require-full-coverage no`, they serve
-    /// no other slot any more.
+    /// Removes the owner of a slot. Unless the nodes have `cluster-require-full-coverage no`, they
+    /// serve no other slot any more.
     pub fn drop_slot(&self, slot: u16) {
-        // The owner first, or it would tell the others again.
+        // The owner first, or it would announce itself again.
         let owner = self.master_of(slot);
         for node in [owner].into_iter().chain(self.running().filter(|n| *n != owner)) {
             // A node may have heard of it already.
@@ -285,7 +285,7 @@ impl Cluster {
         wait_until(CLUSTER_PATIENCE, nobody, "a slot without an owner");
     }
 
-    /// Gives a slot that nobody has to a master.
+    /// Gives a slot without an owner to a master.
     pub fn add_slot(&self, slot: u16, master: usize) {
         self.ask::<()>(master, &["CLUSTER", "ADDSLOTS", &slot.to_string()]);
         self.wait_agreed();
@@ -391,7 +391,7 @@ impl Cluster {
         self.running().filter(is_master).collect()
     }
 
-    /// The node that says that it serves `slot`. Where two do, one has been replaced and does not
+    /// The node that claims to serve `slot`. If two do, one has been replaced and does not
     /// know it yet.
     fn find_master(&self, slot: u16) -> Option<usize> {
         let claim = |n| {
@@ -405,7 +405,7 @@ impl Cluster {
         wait_until(CLUSTER_PATIENCE, || self.agree(), "agreement of the nodes");
     }
 
-    /// Whether all nodes that run have the same picture of who is what.
+    /// Whether all nodes that run agree on the roles of all nodes.
     fn agree(&self) -> bool {
         let picture = |n| {
             let mut members = self.members(n);

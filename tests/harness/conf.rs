@@ -26,7 +26,7 @@ pub(crate) const PORTS: usize = 4;
 /// [`set`](Self::set), such as `{redis}`.
 ///
 /// The document root is `{prefix}/html`, in which `index.html` holds `hello`. Mind that `return`
-/// answers before the access phase, in which limits are asked: serve a file, or proxy.
+/// answers before the access phase, in which limits are checked: serve a file, or proxy.
 #[derive(Clone)]
 pub struct Conf {
     pub(crate) workers: usize,
@@ -143,7 +143,8 @@ impl Conf {
         )
     }
 
-    /// Has each answer tell how it was decided: see [`Response::decision`](crate::Response).
+    /// Adds a header field that shows how each request was decided: see
+    /// [`Response::decision`](crate::Response).
     pub fn decisions(self) -> Self {
         self.http(
             "add_header X-Decision \"$rate_limit_redis_status $rate_limit_redis_source\" always;",
@@ -179,7 +180,7 @@ impl Conf {
         panic!("nginx finds no free port");
     }
 
-    /// What `nginx -t` says against this configuration; panics if it is valid.
+    /// The errors of `nginx -t` about this configuration; panics if it is valid.
     pub fn config_error(&self) -> String {
         let (valid, output) = self.site().check();
         assert!(!valid, "nginx accepts this configuration:\n{}", self.http_and_server());
@@ -191,7 +192,7 @@ impl Conf {
         self.config_notes();
     }
 
-    /// What `nginx -t` says; panics if it finds an error, or something to warn of.
+    /// The output of `nginx -t`; panics if it has an error or a warning.
     pub fn config_notes(&self) -> String {
         let (valid, output) = self.site().check();
         let clean = valid && !output.contains("[warn]");
@@ -306,7 +307,7 @@ impl Site {
         self.write("nginx.conf", &conf.text(self));
     }
 
-    /// `nginx`, told where it lives.
+    /// The command `nginx`, with its prefix and configuration.
     pub fn command(&self) -> Command {
         let mut command = Command::new(nginx());
         command.envs(self.env.iter().cloned());
@@ -315,7 +316,7 @@ impl Site {
         command
     }
 
-    /// Whether the configuration is valid, and all that nginx says of it.
+    /// Whether the configuration is valid, and the output of nginx.
     fn check(&self) -> (bool, String) {
         let output = self.command().args(["-t", "-e", "stderr"]).output().expect("run nginx");
         (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())

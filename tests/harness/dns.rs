@@ -19,7 +19,7 @@ pub struct Dns {
 /// What to answer to questions for a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The addresses, each to those who ask for its kind.
+    /// The addresses, each for queries of its type.
     Addresses(Vec<IpAddr>),
     /// There is no such name (`NXDOMAIN`).
     Unknown,
@@ -71,7 +71,7 @@ impl Dns {
         self.zone.lock().unwrap().ttl = seconds;
     }
 
-    /// How often `name` was asked for, for either kind of address.
+    /// How often `name` was queried, for either type of address.
     pub fn queries(&self, name: &str) -> usize {
         let zone = self.zone.lock().unwrap();
         zone.queries.iter().filter(|query| query.eq_ignore_ascii_case(name)).count()
@@ -145,7 +145,7 @@ impl Zone {
     }
 }
 
-/// The name and the type that a message asks for, and the bytes that do.
+/// The name and the type that a message queries, and the bytes of the query.
 fn read_question(message: &[u8]) -> Option<(String, u16, &[u8])> {
     let question = message.get(12..)?;
     let (mut labels, mut at) = (Vec::new(), 0);

@@ -1,4 +1,4 @@
-//! A server in Redis's place that does what the test tells it to.
+//! A server in the place of Redis, which follows a script of the test.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What a Redis would say to a question about a new client: nothing was stored.
+/// The reply of Redis about a new client: nothing is stored.
 pub const ALLOWED: &str = "$13\r\n1763683200 0 \r\n";
 
 /// A server that takes commands as Redis does, and writes them all down. What it does about each
@@ -34,7 +34,8 @@ impl Command {
         self.words.first().map_or(String::new(), |word| word.to_uppercase())
     }
 
-    /// The client's key, after the last colon of the first Redis key, if this asks a limit.
+    /// The client's key, after the last colon of the first Redis key, if this is a command about a
+    /// limit.
     pub fn key(&self) -> Option<&str> {
         let asks = ["EVAL", "EVALSHA"].contains(&self.name().as_str());
         self.words.get(3).filter(|_| asks)?.rsplit(':').next()
@@ -119,7 +120,7 @@ impl Fake {
         listeners.into_iter().enumerate().map(serve).collect()
     }
 
-    /// A server that does as the script says about commands that ask a limit for `key`, and else
+    /// A server that follows the script for commands about the client's key `key`, and else
     /// what a Redis would.
     pub fn answering(script: impl Fn(&str) -> Act + Send + Sync + 'static) -> Self {
         Self::start(move |command| command.key().map_or(Act::Usual, &script))
@@ -145,7 +146,7 @@ impl Fake {
         self.received().iter().filter(|received| received.name() == command).count()
     }
 
-    /// How often `key` was asked about with `command`.
+    /// How often `command` was received for `key`.
     pub fn asked(&self, command: &str, key: &str) -> usize {
         let asks = |c: &&Command| c.name() == command && c.key() == Some(key);
         self.received().iter().filter(asks).count()
@@ -160,7 +161,7 @@ impl Fake {
     /// Sends `bytes`, unasked, on every connection.
     pub fn shout(&self, bytes: &[u8]) {
         for stream in &mut *self.shared.streams.lock().unwrap() {
-            // A connection that is closed hears nothing.
+            // A connection that is closed receives nothing.
             let _ = stream.write_all(bytes);
         }
     }
@@ -256,7 +257,7 @@ enum Then {
     End,
 }
 
-/// Does as the script said.
+/// Carries out an act of the script.
 fn perform(act: Act, usual: &str, stream: &mut TcpStream) -> io::Result<Then> {
     match act {
         Act::Usual => stream.write_all(usual.as_bytes())?,
@@ -309,7 +310,7 @@ fn segments(stream: &TcpStream) -> u32 {
     let mut length = size_of_val(&info) as libc::socklen_t;
     let buffer = info.as_mut_ptr().cast();
     let (fd, level, option) = (stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO);
-    // SAFETY: the descriptor is open, and the buffer as long as is said.
+    // SAFETY: the descriptor is open, and the buffer has this length.
     let status = unsafe { libc::getsockopt(fd, level, option, buffer, &mut length) };
     assert_eq!(status, 0, "{}", io::Error::last_os_error());
     info[38]
@@ -321,7 +322,7 @@ pub(crate) fn reset(stream: &TcpStream) -> io::Result<()> {
     // SAFETY: all zeroes is an address of the family AF_UNSPEC.
     let nowhere: libc::sockaddr = unsafe { std::mem::zeroed() };
     let length = size_of::<libc::sockaddr>() as libc::socklen_t;
-    // SAFETY: the descriptor is open, and the address as long as is said.
+    // SAFETY: the descriptor is open, and the address has this length.
     match unsafe { libc::connect(stream.as_raw_fd(), &nowhere, length) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

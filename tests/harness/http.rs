@@ -1,4 +1,4 @@
-//! An HTTP/1.1 client that sends just what it is told to.
+//! An HTTP/1.1 client that sends exactly what a test gives it.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write as _};
 use std::net::{SocketAddr, TcpStream};

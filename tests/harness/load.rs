@@ -137,7 +137,7 @@ impl Load {
         Self { stop, clients }
     }
 
-    /// Ends the requests and says how they went.
+    /// Ends the requests and returns their results.
     pub fn stop(mut self) -> Tally {
         self.stop.store(true, Ordering::Relaxed);
         let mut tally = Tally::default();

@@ -106,7 +106,7 @@ impl Nginx {
     /// Waits until so many requests are being processed, and so many others have been sent in part. It
     /// needs [`Conf::status`].
     pub fn wait_for_requests(&self, processed: usize, in_part: usize) {
-        // The one that asks counts as well.
+        // The connection of this request counts as well.
         let expected = format!("Reading: {in_part} Writing: {} ", processed + 1);
         let arrived = || Http::connect(self.status_addr()).get("/").text().contains(&expected);
         wait_until(PATIENCE, arrived, "requests that nginx processes");
@@ -178,7 +178,7 @@ impl Nginx {
         self.site.read("access.log")
     }
 
-    /// What nginx wrote down of each request so far, if [`Conf::journal`] asked for it.
+    /// What nginx has logged of each request so far, if [`Conf::journal`] asked for it.
     pub fn journal(&self) -> Journal {
         Journal::read(&self.read("journal.log"))
     }
@@ -238,7 +238,7 @@ impl Nginx {
         self.error_log().lines().filter(bad).map(str::to_owned).collect()
     }
 
-    /// Quits, and says whether that went well.
+    /// Quits, and returns whether that succeeded.
     fn quits(&mut self) -> bool {
         self.master.signal(libc::SIGQUIT);
         let start = std::time::Instant::now();

@@ -12,8 +12,8 @@ const RANGE: Range<u16> = 10_000..32_000;
 /// says otherwise came with Redis 7.)
 const BUS: u16 = 10_000;
 
-/// A port of 127.0.0.1 that nobody listens on, and that is handed out only once by this process.
-/// Another process may still take it: who starts a server must be ready to try again.
+/// A free port of 127.0.0.1, which is handed out only once by this process.
+/// Another process may still take it: starting a server on it must be retried.
 pub fn free() -> u16 {
     next(is_free)
 }

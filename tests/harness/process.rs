@@ -79,7 +79,7 @@ static SPAWNER: LazyLock<Mutex<mpsc::Sender<Job>>> = LazyLock::new(|| {
         for Job { mut command, signal, answer } in queue {
             command.process_group(0);
             die_with_parent(&mut command, signal);
-            // Whoever asked may have gone; dropping the answer is all there is to do then.
+            // The caller may be gone; then the answer is dropped.
             let _ = answer.send(command.spawn());
         }
     });

@@ -68,7 +68,7 @@ impl Prometheus {
         fs::read_to_string(self.dir.path().join("prometheus.log")).unwrap_or_default()
     }
 
-    /// Starts the server and says whether it serves; it does not if the port is taken.
+    /// Starts the server and returns whether it serves; it does not if the port is taken.
     fn try_start(&mut self) -> bool {
         let log = File::create(self.dir.path().join("prometheus.log")).expect("create a log");
         let path = |name: &str| self.dir.path().join(name).display().to_string();
@@ -79,7 +79,7 @@ impl Prometheus {
         command.stdout(log.try_clone().expect("a second handle")).stderr(log);
         let mut process = Process::spawn(command, libc::SIGKILL).expect("run prometheus");
         let mut ended = false;
-        // Another process may listen on the port: what the log says is this server's own.
+        // Another process may listen on the port: the log is this server's own.
         let settled = || {
             ended = process.ended().is_some();
             ended || self.log().contains("Server is ready to receive web requests")

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::redis::Redis;
 
-/// A TCP proxy to a real server, so that a test knows what has run, whatever its client was told.
+/// A TCP proxy to a real server, so that a test knows what has run, whatever its client has
+/// received.
 ///
 /// A node of a cluster can send its clients to a proxy: `CONFIG SET cluster-announce-port`.
 pub struct Proxy {
@@ -223,7 +224,7 @@ mod tests {
         stream
     }
 
-    /// Has a number incremented, and returns what the reply says.
+    /// Increments a number, and returns the reply.
     fn increment(stream: &mut TcpStream) -> io::Result<String> {
         stream.write_all(b"INCR n\r\n")?;
         let mut reply = [0; 4];

@@ -69,7 +69,7 @@ impl Setup {
         }
     }
 
-    /// Whom the test itself logs in as, with which password, if not as everybody.
+    /// The user and password of the test itself, if it does not use the default user.
     pub fn login(&self) -> Option<(&str, &str)> {
         match (self.value("user default"), self.value("requirepass")) {
             (Some(_), _) => Some((HARNESS, HARNESS)),
@@ -108,7 +108,7 @@ impl Redis {
         Self::start_as(Setup::new(lines))
     }
 
-    /// Starts a server whose clock stands still: what it says of times does not depend on how long
+    /// Starts a server whose clock stands still: times in its replies do not depend on how long
     /// a test takes.
     pub fn start_with_stopped_clock() -> Self {
         Self::start_as(Setup { is_clock_stopped: true, ..Setup::new(&[""; 0]) })
@@ -295,7 +295,7 @@ impl Redis {
         fs::write(self.dir.path().join("redis.conf"), conf).expect("write redis.conf");
     }
 
-    /// Starts the server and says whether it serves; it does not if the port is taken.
+    /// Starts the server and returns whether it serves; it does not if the port is taken.
     fn try_start(&mut self) -> bool {
         let log = File::options().append(true).create(true).open(self.dir.path().join("redis.log"));
         let log = log.expect("create redis.log");

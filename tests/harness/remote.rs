@@ -29,7 +29,7 @@ struct Weather {
     deaf: bool,
     /// Whether what comes back vanishes.
     mute: bool,
-    /// Whether a router on the way says that the other machine is not there.
+    /// Whether a router on the way reports that the other machine is unreachable.
     unreachable: bool,
     /// How many packets of a hundred vanish.
     loss: u8,
@@ -55,7 +55,7 @@ impl Remote {
         let (end, running) = io::pipe().expect("a pipe");
         let mut setup = Setup::new(lines);
         setup.address = network.there.into();
-        // It would serve nobody who comes over a network.
+        // It would refuse clients from a network.
         setup.lines.push("protected-mode no".to_owned());
         setup.namespace = Some(network.namespace);
         let carrier = Carrier {
@@ -112,7 +112,7 @@ impl Remote {
         self.change(|weather| *weather = Weather::default());
     }
 
-    /// The machine is switched off: the server is gone, and nobody says so.
+    /// The machine is switched off: the server is gone, and closes no connection.
     pub fn power_off(&mut self) {
         self.cut();
         self.redis.kill9();
@@ -168,7 +168,7 @@ impl Carrier {
         }
     }
 
-    /// Waits until there is something to do; says which ends can be read, and whether this is the end.
+    /// Waits until there is something to do; returns which ends can be read, and whether to stop.
     fn wait(&self, end: &PipeReader) -> [bool; 3] {
         let [here, there] = &self.ends;
         let mut polled = [here.as_raw_fd(), there.as_raw_fd(), end.as_raw_fd()]
@@ -178,7 +178,7 @@ impl Carrier {
         let timeout = next.map_or(-1, |due| {
             due.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000) as libc::c_int
         });
-        // SAFETY: the pointer is to as many structures as is said.
+        // SAFETY: the pointer is to this many structures.
         unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout) };
         polled.map(|polled| polled.revents != 0)
     }
@@ -217,7 +217,7 @@ impl Carrier {
     }
 }
 
-/// What a router says about a packet to a host that is not there, if that is one of IPv4.
+/// The ICMP message of a router about an IPv4 packet to an unreachable host.
 fn host_unreachable(packet: &[u8]) -> Option<Vec<u8>> {
     let header = packet.get(..20).filter(|header| header[0] >> 4 == 4)?;
     // The header, which is as long as it says, and the first eight bytes of the content.

@@ -1,4 +1,4 @@
-//! What Redis Clusters and sentinels say, for a [`Fake`](crate::Fake) to say it.
+//! Replies of Redis Clusters and sentinels, for a [`Fake`](crate::Fake) to send.
 
 /// A string.
 pub fn bulk(text: &str) -> Vec<u8> {
@@ -37,7 +37,7 @@ pub fn ask(slot: u16, host: &str, port: u16) -> Vec<u8> {
     error(&format!("ASK {slot} {host}:{port}"))
 }
 
-/// A node, as `CLUSTER SLOTS` tells of it. Its id is made of the port.
+/// A node in the reply to `CLUSTER SLOTS`. Its id is made of the port.
 #[derive(Clone, Debug)]
 pub struct Node(Vec<u8>);
 
@@ -48,7 +48,7 @@ impl Node {
     }
 
     /// As Redis 7 does, with the fields `ip` or `hostname`, whichever is not the endpoint. There may
-    /// be no endpoint: the client is to stay with the host that it has asked.
+    /// be no endpoint: the client is to use the host that it has queried.
     pub fn v7(endpoint: Option<&str>, port: u16, metadata: &[(&str, &str)]) -> Self {
         let endpoint = endpoint.map_or_else(null, bulk);
         let fields: Vec<_> = metadata.iter().flat_map(|(k, v)| [bulk(k), bulk(v)]).collect();

@@ -64,14 +64,14 @@ impl SentinelConf {
         self
     }
 
-    /// All listen on `::1`, and the sentinels tell clients so.
+    /// All listen on `::1`, and the sentinels report that address.
     pub fn ipv6(mut self) -> Self {
         self.server.address = Ipv6Addr::LOCALHOST.into();
         self.sentinel.address = Ipv6Addr::LOCALHOST.into();
         self
     }
 
-    /// The sentinels tell clients that the master is on `localhost`, not on an address.
+    /// The sentinels report the master as `localhost`, not by an address.
     pub fn hostnames(mut self) -> Self {
         self.hostnames = true;
         self
@@ -208,7 +208,7 @@ impl Sentinels {
         self.sentinels.iter().map(Redis::url).collect()
     }
 
-    /// The server that is the master, as the first sentinel that runs says.
+    /// The server that is the master, as the first sentinel that runs reports.
     pub fn master(&self) -> usize {
         let sentinel = self.sentinels.iter().find(|s| s.runs()).expect("a sentinel that runs");
         self.master_by(sentinel)

@@ -45,7 +45,7 @@ pub struct Identity {
 }
 
 impl Authority {
-    /// An authority that nobody trusts yet.
+    /// A new authority, which is not trusted yet.
     pub fn new() -> Self {
         let authority = Self { dir: world_readable_dir("ca-") };
         fs::write(authority.path("settings"), SETTINGS).expect("write the settings");

@@ -51,7 +51,7 @@ fn a_decision_allocates_nothing_but_logs() {
     let charge = |(algorithm, number): &(Algorithm, u128)| {
         Charge::new(number << 120 | number << 56, of(*algorithm), 1)
     };
-    // What the first has spent the second asks about, and gives back once more.
+    // The second checks what the first has charged, and gives it back.
     for mode in [Mode::Outage, Mode::Return] {
         let mut charges: Charges = limits.iter().map(charge).collect();
         let made = allocations(|| {

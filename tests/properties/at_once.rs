@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::history::{Client, troubled_clients};
 
-/// A client of an algorithm that can be asked several times at once.
+/// A client of an algorithm of which one command can charge several requests.
 fn clients() -> impl Strategy<Value = Client> {
     let own = |client: &Client| client.quota.algorithm().stores_itself();
     troubled_clients().prop_filter("a log keeps every request", move |client| !own(client))

@@ -1,4 +1,4 @@
-//! Who exceeds a limit with a block is rejected until its end, and no longer.
+//! A client that exceeds a limit with a block is rejected until its end, and no longer.
 
 use proptest::prelude::*;
 use rate_limit_core::decision::Retry;

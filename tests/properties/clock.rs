@@ -1,5 +1,5 @@
-//! A clock that steps back, or a limit that is changed, gives nobody more than a full quota, and
-//! locks nobody out for longer than a refill.
+//! A clock that steps back, or a limit that is changed, gives no client more than a full quota, and
+//! locks none out for longer than a refill.
 
 use proptest::prelude::*;
 use rate_limit_core::algorithm::Algorithm;
@@ -17,7 +17,7 @@ fn stumbles() -> impl Strategy<Value = Vec<(u64, Event)>> {
 }
 
 proptest! {
-    /// Other than by the time of the window that it is then, which says how much of the previous
+    /// Except for the time of the window at that moment, which determines how much of the previous
     /// one counts.
     #[test]
     fn a_step_back_gives_nothing(client in clients(), step in 1..3 * YEAR) {
@@ -30,7 +30,7 @@ proptest! {
         prop_assert!(client.ask_in(0, 0).remaining <= before);
     }
 
-    /// However often a client asks meanwhile.
+    /// However many requests a client sends meanwhile.
     #[test]
     fn nothing_locks_anybody_out(mut client in troubled_clients(), asks in 1..20_u64) {
         let refill = refill(client.quota);

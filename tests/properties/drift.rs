@@ -25,7 +25,7 @@ fn returned(quota: Quota, micros: u64) -> u64 {
 }
 
 /// A client that takes all there is, and never lets the quota become whole, gets in a year just
-/// what the rate says.
+/// what the rate gives.
 #[test]
 fn a_year_is_counted_exactly() {
     each_quota(100_000_000, |quota| {
@@ -45,7 +45,7 @@ fn a_year_is_counted_exactly() {
     });
 }
 
-/// A client that comes back just when it is told to, a hundred thousand times, passes each time
+/// A client that comes back exactly after `Retry-After`, a hundred thousand times, passes each time
 /// at the first µs at which it may.
 #[test]
 fn every_retry_is_on_time() {

@@ -1,4 +1,4 @@
-//! Who spends at just the rate is never rejected.
+//! A client that spends at exactly the rate is never rejected.
 
 use proptest::prelude::*;
 use rate_limit_core::algorithm::Algorithm;
@@ -32,7 +32,7 @@ proptest! {
         }
     }
 
-    /// Nor does one that asks too early, and comes back as told, get less than the rate.
+    /// Nor does one that comes too early, and comes back when it may, get less than the rate.
     #[test]
     fn a_patient_client_gets_the_rate(quota in quotas(), start in 0..100_000_000_u64) {
         let (period, count) = (quota.rate().period(), quota.rate().count());

@@ -1,4 +1,4 @@
-//! What is given back is as if it had never been spent, and nobody gets more than that by it.
+//! What is given back is as if it had never been spent, and no client gets more than that by it.
 
 use proptest::prelude::*;
 use rate_limit_core::algorithm::{Algorithm, Stored};
@@ -35,7 +35,7 @@ impl Amount {
 /// What a client spent and was given back at a time.
 type Exchange = (u64, u64, u64);
 
-/// Whether any window spends more than the algorithm says, and what is given back in it.
+/// Whether any window spends more than the algorithm's bound and what is given back in it.
 fn exceeds(quota: Quota, exchanges: &[Exchange]) -> bool {
     (0..exchanges.len()).any(|first| {
         let (mut spent, mut given) = (0, 0);

@@ -47,7 +47,7 @@ impl Client {
         self.now = self.now.saturating_add(micros).min(END);
     }
 
-    /// What a request of this cost would be told, so many µs from now and with none before it.
+    /// The verdict on a request of this cost, so many µs from now and with none before it.
     pub fn ask_in(&self, micros: u64, cost: u64) -> Verdict {
         let now = self.now + micros;
         Self { now, ..self.clone() }.ask(cost)

@@ -65,7 +65,7 @@ proptest! {
         prop_assert!(!is_too_fast(quota, &through), "{through:?}");
     }
 
-    /// Nor is anyone delayed who has nothing to wait for, by however little.
+    /// A request with nothing to wait for is not delayed, by however little.
     #[test]
     fn who_comes_alone_is_not_delayed(quota in quotas(), share in 0.0..=1.0) {
         let cost = (share * quota.limit() as f64) as u64;
@@ -73,7 +73,7 @@ proptest! {
         prop_assert_eq!(delay(&verdict, &quota, cost, Undelayed::UpTo(0)), 0);
     }
 
-    /// Whoever is delayed would, after that delay, have found nothing before it.
+    /// A request that is delayed would, after that delay, have found nothing before it.
     #[test]
     fn a_delay_is_as_long_as_it_takes(quota in quotas(), history in histories()) {
         let mut client = Client::new(quota);

@@ -53,7 +53,7 @@ struct World {
     now: u64,
     ahead: i64,
     redis: Stored,
-    /// A limit without leases that is asked at once, and what it lets through.
+    /// A limit without leases under the same requests, and what it lets through.
     plain: Stored,
     plainly: u64,
     machines: Vec<Machine>,
@@ -79,7 +79,7 @@ struct Command {
     cost: u64,
     lease: Lease,
     submitted: u64,
-    /// What Redis has said, once it has.
+    /// The reply of Redis, once it has come.
     granted: Option<(bool, Granted)>,
 }
 
@@ -239,8 +239,8 @@ impl World {
         self.passed.iter().filter(passes).count()
     }
 
-    /// Whether more passes in any window than the algorithm says. Steps of the clock begin anew, with
-    /// what machines have then, and what they had at the steps before.
+    /// Whether more passes in any window than the algorithm's bound. Steps of the clock begin anew,
+    /// with what machines have then, and what they had at the steps before.
     fn exceeds(&self) -> bool {
         (0..self.passed.len()).any(|first| {
             let Passed { at: from, era, astray, .. } = self.passed[first];

@@ -10,7 +10,7 @@ use crate::history::{Client, histories, quotas};
 /// A request that passed: when, and what it spent.
 type Passed = (u64, u64);
 
-/// Whether any window of `passed` spends more than the algorithm says, in exact numbers.
+/// Whether any window of `passed` spends more than the algorithm's bound, in exact numbers.
 pub fn exceeds(quota: Quota, passed: &[Passed]) -> bool {
     (0..passed.len()).any(|first| {
         let mut spent = 0;

@@ -26,7 +26,7 @@ pub struct Cluster {
     pub truth: Rc<View>,
     /// The slots that are to move; the first one is moving.
     moves: VecDeque<Move>,
-    /// The slots without an owner, and who has their keys.
+    /// The slots without an owner, and the nodes that have their keys.
     orphans: Vec<(u16, ServerId)>,
 }
 
@@ -284,7 +284,10 @@ mod tests {
         assert!(has_state(&sent(&mut deployment, to, &KEYS[..1])));
         replies(&mut deployment, to, &words(&["ASKING"]));
         assert!(sent(&mut deployment, to, &KEYS).starts_with("-TRYAGAIN"));
-        assert!(sent(&mut deployment, to, &KEYS[..1]).starts_with("-MOVED"), "asked only once");
+        assert!(
+            sent(&mut deployment, to, &KEYS[..1]).starts_with("-MOVED"),
+            "ASKING holds for one command"
+        );
         settle(&mut deployment, &mut journal);
         assert!(!deployment.is_migrating());
         assert_eq!(owner(&deployment), Some(to));

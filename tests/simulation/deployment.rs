@@ -145,7 +145,7 @@ impl Deployment {
         }
     }
 
-    /// Makes a change that the deployment has asked for.
+    /// Makes a change that the deployment has scheduled.
     pub fn change(&mut self, change: Change, now: u64, journal: &mut Journal) {
         match change {
             Change::Detect { server, turn } => {

@@ -1,4 +1,4 @@
-//! What was submitted, executed, told and refunded, and whether that agrees.
+//! What was submitted, executed, answered and refunded, and whether that agrees.
 //!
 //! Charges of one worker that are the same, key and cost, share an account. A key that only one
 //! request has makes the account exact.
@@ -42,9 +42,9 @@ struct Account {
     refunded: u64,
     /// How many may be refunded, as their requests did not pass.
     refundable: u64,
-    /// What was decided, and not told yet.
+    /// What was decided, and not answered yet.
     untold: Vec<Decided>,
-    /// What was told last.
+    /// The last answers.
     told: Vec<(RequestId, Decided)>,
     /// Until this execution more than one has led to the same decision.
     ambiguous: Option<u64>,
@@ -104,7 +104,7 @@ impl Ledger {
             };
             if charge.gives_back {
                 account.refunded += 1;
-                // What spends nothing is asked once for several, but given back for each.
+                // A command of cost 0 runs once for several requests, but is refunded for each.
                 let spent = if charge.cost == 0 { u64::MAX } else { account.spent };
                 let limit = account.refundable.min(spent);
                 assert!(account.refunded <= limit, "refunded too often: {}", show(&class));
@@ -171,7 +171,7 @@ impl Ledger {
             account.ambiguous = newest;
         }
         if class.2 == 0 {
-            // What spends nothing is asked once, for any number of requests.
+            // A command of cost 0 runs once, for any number of requests.
             return;
         }
         let decided = account.untold.remove(position);

@@ -40,7 +40,7 @@ pub enum Packet {
 /// How a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Nobody listens at the address.
+    /// The address has no server.
     Refused,
     /// The other side has closed it.
     Closed,
@@ -207,7 +207,7 @@ impl Network {
         (to == Side::Server || !connection.closed).then_some(packet)
     }
 
-    /// A client closes a connection, and hears nothing of it any more. What it has sent may be
+    /// A client closes a connection, and gets no more events of it. What it has sent may be
     /// lost.
     pub fn close(&mut self, id: ConnectionId, now: u64, queue: &mut Queue<Event>) {
         let Some(connection) = self.connections.get_mut(&id) else { return };

@@ -47,7 +47,7 @@ pub struct Charge {
     pub passed: u32,
     /// What was decided on each, in turn.
     pub verdicts: Vec<Verdict>,
-    /// What was said of leases, and what came of it.
+    /// The leases of the command, and what was granted.
     pub lease: Lease,
     pub granted: Granted,
 }
@@ -94,7 +94,7 @@ struct Limit<'a> {
     /// The time of the charge that is settled; 0: this is no settlement.
     since: u64,
     dry_run: bool,
-    /// How many requests are decided, where that is said with the leases.
+    /// How many requests are decided, if that is an argument beside the leases.
     times: u32,
     lease: Lease,
 }
@@ -187,7 +187,7 @@ impl<'a> Limit<'a> {
         Write { key: self.key.into(), stored: stored(self.algorithm(), found, now, whole_in) }
     }
 
-    /// Decides all that it is asked for. If one does not pass, the rest does not either.
+    /// Decides all requests. If one does not pass, the rest does not either.
     fn decide_all(&self, stored: &mut algorithm::Stored, now: u64, cost: u64) -> Vec<Verdict> {
         let mut verdict = self.decide(stored, now, cost);
         let mut verdicts = vec![verdict];
@@ -252,7 +252,7 @@ fn stored(
     Some(Stored { value, gone_at: (last + 1) * MILLISECOND })
 }
 
-/// As `struct.pack('<LLL', …)` of the scripts, and, if there is more to say, `'<LLLLLL'`.
+/// As `struct.pack('<LLL', …)` of the scripts, and, if there is an extra, `'<LLLLLL'`.
 fn packed(algorithm: Algorithm, state: &State, extra: algorithm::Extra) -> Box<[u8]> {
     let state = match state {
         State::Bucket(tokens, last) => [*tokens, last.micros, last.part],

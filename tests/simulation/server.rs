@@ -178,7 +178,7 @@ impl Server {
         self.sessions.insert(connection, turn.session);
     }
 
-    /// Announces a new master to those who have subscribed: the connections, and the message.
+    /// Announces a new master to the subscribers: the connections, and the message.
     pub fn publish(&mut self, message: &str) -> (Vec<ConnectionId>, Vec<u8>) {
         let mut out = Vec::new();
         resp::array(&mut out, 3);

@@ -56,7 +56,7 @@ enum Stage {
     Well(u64),
     /// No more requests come.
     Ending(u64),
-    /// The workers were told to leave.
+    /// The workers are shutting down.
     Leaving(u64),
 }
 

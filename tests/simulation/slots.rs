@@ -138,7 +138,7 @@ pub enum Route {
     Moved(SocketAddr),
     Ask(SocketAddr),
     TryAgain,
-    /// Nobody owns the slot.
+    /// The slot has no owner.
     Unserved,
     /// The cluster is incomplete.
     Down,

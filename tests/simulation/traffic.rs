@@ -21,7 +21,7 @@ pub const LONGEST_TIMEOUT: u64 = SECOND;
 /// The timeouts of locations, in µs.
 const TIMEOUTS: [u64; 3] = [5 * MILLISECOND, 20 * MILLISECOND, LONGEST_TIMEOUT];
 
-/// How long leases last, in µs: whole sixteenths, as the scripts are told a sixteenth more.
+/// How long leases last, in µs: whole sixteenths, as the scripts get a sixteenth more.
 const SPANS: [u64; 4] = [0, 1 << 16, 1 << 18, 1 << 20];
 
 /// Everything that requests are drawn from.

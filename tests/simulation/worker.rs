@@ -61,7 +61,7 @@ pub enum Alarm {
     Writable(ClientId, ConnectionId),
     Leave(ClientId, RequestId),
     Requests(ClientId),
-    /// The worker is told to end.
+    /// The worker shuts down.
     Quit(ClientId),
     Pause,
     Check,

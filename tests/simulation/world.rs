@@ -20,7 +20,7 @@ const WAKING: std::ops::Range<u64> = 10..500;
 /// An event of the world's own.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
-    /// A client's wish for a connection arrives.
+    /// A client's attempt to connect arrives.
     Arrive(ConnectionId),
     /// The first packet on its way to this side of a connection arrives.
     Deliver(ConnectionId, Side),
@@ -141,7 +141,7 @@ impl World {
         }
     }
 
-    /// Nobody gets any time, for so many µs: the machine that all run on is stopped.
+    /// The machine that all run on is stopped, for so many µs.
     pub fn pause(&mut self, micros: u64) {
         self.now += micros;
     }
@@ -198,7 +198,7 @@ impl World {
         let Some(connection) = self.network.get(id) else { return };
         let (client, address) = (connection.client, connection.address);
         let Some(server) = self.deployment.at(address) else {
-            // Nobody has the address: another host refuses, or there is no reply at all.
+            // No server has the address: another host refuses, or there is no reply at all.
             if self.rng.bool() {
                 let refused = Packet::End(End::Refused);
                 self.network.push(id, Side::Client, refused, self.now, &mut self.queue);
@@ -244,7 +244,7 @@ impl World {
         }
     }
 
-    /// A server gets bytes. If it does not know the connection any more, it says so.
+    /// A server gets bytes. If it does not know the connection any more, it resets it.
     fn process(&mut self, id: ConnectionId, server: Option<ServerId>, bytes: &[u8]) {
         let Some(server) = server.filter(|server| self.deployment.servers[*server].has(id)) else {
             let reset = Packet::End(End::Reset);

@@ -49,7 +49,7 @@ fn time(redis: &Redis) -> u64 {
     seconds * 1_000_000 + micros
 }
 
-/// Waits until so much is left of an aligned period, all in seconds, and says how much.
+/// Waits until so much is left of an aligned period, all in seconds; returns how much.
 fn in_a_window(redis: &Redis, period: u64, least: u64) -> u64 {
     loop {
         let rest = period * 1_000_000 - time(redis) % (period * 1_000_000);
@@ -233,7 +233,7 @@ fn an_interval_brings_all_of_its_tokens_at_once() {
     assert!(passed >= Duration::from_millis(11_900), "full after {passed:?}");
 }
 
-/// Two machines of two workers ask for all they can get, for about so long, at every path, and
+/// Two machines of two workers request all they can get, for about so long, at every path, and
 /// get the number that is answered for each.
 fn flood(machines: &[Nginx; 2], paths: &[&str], duration: Duration) -> Vec<u64> {
     let load = |nginx: &Nginx, path: &str| Load::start(nginx.addr(), path, 2);
@@ -247,7 +247,7 @@ fn flood(machines: &[Nginx; 2], paths: &[&str], duration: Duration) -> Vec<u64> 
         }
         tallies.iter().map(|tally| tally.of(200)).sum()
     };
-    // All are told to stop before any is waited for.
+    // All get the signal to stop before any is waited for.
     scope(|scope| {
         let ends: Vec<_> =
             loads.into_iter().map(|pair| scope.spawn(|| pair.map(Load::stop))).collect();
@@ -322,7 +322,7 @@ fn n_in_each_period() {
     let periods = (end - start) / 2_000_000 + 1;
     let [fixed, window, log, interval] = allowed[..] else { panic!("{allowed:?}") };
     let told = format!("{allowed:?} in {windows} windows, {periods} periods");
-    // The first or the last window may have been too short to ask for all of it.
+    // The first or the last window may have been too short to use all of it.
     assert!((20 * (windows - 1)..=20 * windows).contains(&fixed), "{told}");
     assert!((20..=20 * windows).contains(&window), "{told}");
     assert!((20 * (periods - 1)..=20 * periods).contains(&log), "{told}");
@@ -456,7 +456,7 @@ fn a_new_rate_takes_hold_at_the_next_request() {
             "gcra" | "leaky" => assert_eq!(small, (200, 2, 0), "{name}"),
             _ => assert_eq!(small, (429, 2, 0), "{name}: three is more than two"),
         }
-        // Rejections have not spent anything: who is gold again goes on.
+        // Rejections have spent nothing: a client that is gold again continues.
         let after = seen("down", "gold");
         let left = match name {
             "bucket" | "interval" => 0,
@@ -484,7 +484,7 @@ fn several_algorithms_on_one_request_spend_all_or_nothing() {
         .server(&lines)
         .start_connected(&redis);
     in_a_window(&redis, HOUR, 30);
-    // Two of nine, and again; then one of them asks for six.
+    // Two of nine, twice; then one request costs six.
     for left in [7, 5] {
         let response = nginx.get("/?key=a");
         assert_eq!((response.status, remaining(&response)), (200, left));
@@ -499,7 +499,7 @@ fn several_algorithms_on_one_request_spend_all_or_nothing() {
         assert_eq!(quota(&response)[..2], [9, 5], "{name}");
         assert!(dumps() == before, "{name} rejects, and something was spent");
     }
-    assert_eq!(redis.calls("evalsha") - calls, 7, "all are asked at once");
+    assert_eq!(redis.calls("evalsha") - calls, 7, "all are checked by one command");
     assert_eq!(remaining(&nginx.get("/?key=a")), 3);
 }
 

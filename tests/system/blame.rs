@@ -16,7 +16,7 @@ fn limited(url: &str) -> Conf {
         .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=1000; }")
 }
 
-/// Nothing was said about Redis but that a timeout is too short, if it was.
+/// The log has nothing about Redis except that a timeout is too short, if it was.
 fn is_not_blamed(nginx: &Nginx) {
     let lines = nginx.logged("redis 127.0.0.1");
     assert!(lines.iter().all(|line| line.contains("is too short")), "{lines:#?}");
@@ -159,8 +159,8 @@ fn a_busy_key_far_away() {
     is_not_blamed(&nginx);
 }
 
-/// A location is too impatient for its Redis: its own policy applies to it, and the log says so. All others
-/// go on.
+/// A location is too impatient for its Redis: its own policy applies to it, and the log reports
+/// that. All others go on.
 #[test]
 fn a_location_that_is_too_impatient() {
     let redis = Redis::start();

@@ -1,4 +1,4 @@
-//! `block=`: who exceeds a limit is rejected for a while, whatever is regained meanwhile.
+//! `block=`: a client that exceeds a limit is rejected for a while, whatever it regains meanwhile.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -154,7 +154,7 @@ fn of_several_limits_the_one_that_rejects_blocks() {
         .server("rate_limit_redis $arg_k name=tight rate=10r/s capacity=1 block=1h;")
         .start_connected(&redis);
     is_blocked(&exceed(&nginx, "/?k=1"));
-    assert_eq!(nginx.get("/?k=2").status, 200, "nobody is blocked by the wide one");
+    assert_eq!(nginx.get("/?k=2").status, 200, "the wide limit blocks no client");
     sleep(Duration::from_millis(200));
     is_blocked(&nginx.get("/?k=1"));
 }

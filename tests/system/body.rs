@@ -183,7 +183,7 @@ fn with_statuses_that_close_there_is_none() {
 }
 
 #[test]
-fn where_nobody_could_decide() {
+fn a_request_that_was_not_decided() {
     let unavailable = r#"{"error":"Rate limit unavailable","limit":null,"retry_after":1}"#;
     let capacity = "{\"type\":\"https://iana.org/assignments/http-problem-types\
                     #temporary-reduced-capacity\",\"title\":\"";
@@ -394,7 +394,7 @@ fn in_http_2() {
         assert_eq!(response.header("Content-Type"), Some(kind));
 
         // Many in one connection, and with bodies that are not wanted. (curl takes it amiss that
-        // nginx does not, whoever answers.)
+        // nginx does not, whatever module answers.)
         let [short, long] = ["html/slow.txt", "long.txt"].map(|name| nginx.path(name));
         let [short, long] = [&short, &long].map(|path| path.to_str().expect("a path"));
         for data in [&[][..], &["-d", short], &["-d", long]] {
@@ -513,9 +513,9 @@ fn with_fields_of_the_administrator() {
     says_json(&response);
 }
 
-/// As with NGINX's own pages: who waits for leave to send a body gets the rejection.
+/// As with NGINX's own pages: a client that waits for "100 Continue" gets the rejection.
 #[test]
-fn nobody_is_invited_to_send_a_body() {
+fn a_rejection_sends_no_100_continue() {
     for body in BODIES {
         let redis = Redis::start_with_stopped_clock();
         let nginx = spent_of(once(&redis, &format!("rate_limit_redis_body {body};")), &redis);

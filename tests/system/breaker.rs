@@ -225,7 +225,7 @@ fn overload() {
         .http2()
         .http("http2_max_concurrent_streams 10000;")
         .server("rate_limit_redis_on_error closed; rate_limit_redis_timeout 60s;")
-        // Of clients of their own: equal questions would be put together, and wait as one.
+        // Of different clients: equal requests would be coalesced.
         .server("location = /own { rate_limit_redis $request_id rate=9r/h name=own;")
         .server("try_files /index.html =404; }")
         .start();

@@ -1,4 +1,4 @@
-//! A busy key: what asks the same is put together, and nobody notices.
+//! A busy key: equal requests are coalesced, and decided as if each had come alone.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
@@ -32,7 +32,7 @@ fn send(clients: &mut [Http], path: &str) {
     clients.iter_mut().for_each(|http| http.send("GET", path, &[]));
 }
 
-/// They ask one after the other, mostly in a turn of their own each.
+/// They come one after the other, mostly in a turn of their own each.
 fn send_in_turns(clients: &mut [Http], path: &str) {
     for http in clients {
         http.send("GET", path, &[]);
@@ -45,7 +45,7 @@ fn decisions(clients: &mut [Http]) -> Vec<String> {
 }
 
 #[test]
-fn who_comes_while_it_is_asked_waits_and_is_asked_with_the_others() {
+fn requests_that_come_meanwhile_share_the_next_command() {
     let mut redis = Redis::start();
     let nginx = limited(&redis.url());
     let (mut first, mut later) = (clients(&nginx, 10), clients(&nginx, 40));
@@ -86,8 +86,8 @@ fn another_cost_is_another_question() {
     assert_eq!(passed, 2);
 }
 
-/// Whoever leaves, those who stay get their answers: the first, the last, all who are asked, or
-/// all who wait.
+/// Whichever clients leave, the others get their answers: the first, the last, all in flight, or
+/// all that wait.
 #[test]
 fn clients_leave() {
     let mut redis = Redis::start();
@@ -121,7 +121,7 @@ fn clients_leave() {
             let said = http.read_response();
             assert_eq!(said.decision(), "PASSED redis", "round {round}, number {number}");
         }
-        // Who is asked for has been charged, whoever has left since.
+        // Requests in flight are charged, even if their clients have left since.
         let asked = if stay.iter().all(|(number, _)| *number < 6) { 6 } else { 7 };
         let left = nginx.get(&path).remaining().expect("what remains");
         assert!((17..=30 - asked).contains(&left), "round {round}: {left} remain");
@@ -156,7 +156,7 @@ fn redis_ends_meanwhile() {
     wait_until(PATIENCE, decided, "decisions by Redis");
 }
 
-/// The script is gone: all who were asked are asked once more, by its source.
+/// The script is gone: the command is sent again for all its requests, with the source.
 #[test]
 fn the_script_is_gone() {
     let fake = fails_once(Act::line("-NOSCRIPT No matching script."));
@@ -171,7 +171,7 @@ fn the_script_is_gone() {
 }
 
 #[test]
-fn an_error_is_for_those_who_were_asked() {
+fn an_error_is_for_the_requests_of_the_command() {
     let fake = fails_once(Act::line("-ERR for once"));
     let mut nginx = limited(&fake.url());
     nginx.allow_log("for once");
@@ -183,9 +183,9 @@ fn an_error_is_for_those_who_were_asked() {
     assert_eq!(decisions(&mut later), ["PASSED redis"; 20]);
 }
 
-/// Who waits has no more time than others.
+/// A request that waits for the next command has the same timeout as others.
 #[test]
-fn who_waits_times_out() {
+fn a_request_that_waits_times_out() {
     let mut redis = Redis::start();
     let nginx = Conf::new()
         .decisions()

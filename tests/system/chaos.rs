@@ -1,6 +1,6 @@
 //! Whatever happens, in whatever order: what was promised holds, and in the end all is well.
 //!
-//! Random faults befall a Redis, or the nodes of a cluster, while clients ask for all they can get
+//! Random faults befall a Redis, or the nodes of a cluster, while clients request all they can get
 //! and nginx is reloaded. `RATE_LIMIT_SEED` chooses the faults, and `RATE_LIMIT_CHAOS_SECONDS` how
 //! long it goes on.
 //!
@@ -8,7 +8,7 @@
 //!
 //! - of Redis at most C + R × T, and C more each time that Redis forgets everything;
 //! - where this machine decides in between (`local`), at most C + R × T from the first outage on,
-//!   however many follow, and even if Redis forgets everything: the client never stops asking, so
+//!   however many follow, and even if Redis forgets everything: the client never stops, so
 //!   its quota here is never whole again, and it is charged here for whatever Redis lets pass. Before
 //!   that it has got at most C + R × t of Redis. So 2 × C + R × T in all, and C more for each time
 //!   that the client does stop, because the machine is so busy.
@@ -27,7 +27,7 @@ use harness::{
     wait_until,
 };
 
-/// Nobody waits for so long whose timeout is 50 ms, however busy the machine is.
+/// No request with a timeout of 50 ms waits this long, however busy the machine is.
 const HUNG: Duration = Duration::from_secs(10);
 
 const CAPACITY: f64 = 40.0;
@@ -59,7 +59,7 @@ fn limited(store: &str) -> Conf {
     POLICIES.into_iter().fold(conf, |conf, policy| conf.server(&location(policy)))
 }
 
-/// What happened, to be told if it ends badly.
+/// What happened, to be printed if the test fails.
 struct Chronicle {
     seed: u64,
     start: Instant,
@@ -111,7 +111,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// A client that asks again and again.
+/// A client that sends one request after the other.
 fn client(addr: SocketAddr, policy: &str, key: &str, running: &AtomicBool) -> Seen {
     let mut seen = Seen::default();
     let mut kept = None;
@@ -168,7 +168,7 @@ fn is_allowed(policy: &str, end: &str) -> bool {
 fn recovers(nginx: &Nginx, nodes: &[String], what: &str) {
     static CLIENTS: AtomicU64 = AtomicU64::new(0);
     let is_decided = |node: &String| {
-        // The tag says which slot, and so which node.
+        // The tag selects the slot, and so the node.
         let client = CLIENTS.fetch_add(1, Ordering::Relaxed);
         nginx.get(&format!("/closed?k={{{node}}}{client}")).decision() == "PASSED redis"
     };
@@ -176,7 +176,7 @@ fn recovers(nginx: &Nginx, nodes: &[String], what: &str) {
     wait_until(PATIENCE, all, what);
 }
 
-/// Has `befall` cause one fault after the other, while clients ask, and looks whether all is as it
+/// Has `befall` cause one fault after the other, under load, and checks whether all is as it
 /// should be. `nodes` has a tag of a key for each node.
 #[track_caller]
 fn endures(

@@ -6,14 +6,14 @@ use harness::{Conf, Http, Nginx, Redis, run};
 
 use crate::seen::{StartConnected as _, keys, remaining, tokens};
 
-/// A server that tells who the client is, and believes what it says of itself.
+/// A server that shows the client's address, and trusts the one that a client claims.
 fn believing() -> Conf {
     Conf::new()
         .http("add_header X-Client \"$rate_limit_redis_client\" always;")
         .http("set_real_ip_from 127.0.0.1; real_ip_header X-Forwarded-For;")
 }
 
-/// Who the client is that says it comes from `address`.
+/// The key of a client that claims to come from `address`.
 fn client(nginx: &Nginx, path: &str, address: &str) -> String {
     let mut http = nginx.http();
     http.send("GET", path, &[("X-Forwarded-For", address)]);
@@ -204,7 +204,7 @@ fn is_known_before_any_limit_and_in_the_log() {
     let mut http = nginx.http();
     http.send("GET", "/echo", &[("X-Forwarded-For", "2001:db8:1:2::3")]);
     assert_eq!(http.read_response().text(), "2001:db8:1:2::/64");
-    // The same connection, from somebody else.
+    // The same connection, from another client.
     http.send("GET", "/echo", &[("X-Forwarded-For", "2001:db8:1:5::3")]);
     assert_eq!(http.read_response().text(), "2001:db8:1:5::/64");
     let logged = crate::seen::lines(&nginx, "client.log", 2);

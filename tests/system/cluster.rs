@@ -55,7 +55,7 @@ fn all_decided(tally: &Tally) {
     assert_eq!(tally.of(200) + tally.of(429), tally.total(), "{tally:?}");
 }
 
-/// What is told of servers, but for connections that were made again.
+/// The log lines about servers, except for connections that were made again.
 fn told(nginx: &Nginx) -> Vec<String> {
     let lines = nginx.logged("[error]");
     lines.into_iter().filter(|line| !line.contains("limiting requests")).collect()
@@ -244,7 +244,7 @@ fn resharding_that_is_interrupted() {
     assert_eq!(left(&nginx, "/?k={t}old"), 9);
     assert_eq!(left(&nginx, "/two?a={t}old&b={t}old"), 4);
     let migration = cluster.begin_migration(slot("t"), to);
-    // New keys are asked of the new node, old ones of the old node.
+    // New keys go to the new node, old ones to the old node.
     assert_eq!(left(&nginx, "/?k={t}old"), 8);
     assert_eq!(left(&nginx, "/?k={t}new"), 9);
     assert_eq!(left(&nginx, "/?k={t}new"), 8);
@@ -311,7 +311,7 @@ fn replaced(gone: impl FnOnce(&mut Cluster)) {
         assert!(tally.failures.is_empty() && tally.of(200) == tally.total(), "{tally:?}");
     }
     let journal = nginx.journal();
-    // Nobody waits for much longer than the timeout, and hardly anybody for that long.
+    // No request waits for much longer than the timeout, and few for that long.
     let waits = [100, 90].map(|percent| journal.percentile(percent).as_millis());
     assert!(waits[0] < 2_500 && waits[1] < 500, "{waits:?}");
     let undecided = journal.0.iter().filter(|entry| entry.decision != "PASSED");
@@ -437,7 +437,7 @@ fn reload_under_load() {
     assert_eq!(told(&nginx), Vec::<String>::new());
 }
 
-/// A worker that is told to quit still decides what waits.
+/// A worker that shuts down still decides the requests that wait.
 #[test]
 fn quit_while_requests_wait() {
     let mut cluster = steady(2, 0);

@@ -71,7 +71,7 @@ fn of_account(redis: &Redis, database: u32) -> Conf {
     ))
 }
 
-/// All that the module ever asks of a single Redis.
+/// All commands that the module sends to a single Redis.
 #[track_caller]
 fn everything_works(nginx: &Nginx, what: &str) {
     let mut http = nginx.http();
@@ -157,7 +157,7 @@ fn names(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// Without a right just those limits fail that need it, and the log says why.
+/// Without a permission only the limits that need it fail, and the log has the reason.
 #[test]
 fn the_account_of_the_documents_has_nothing_too_much() {
     let all: Vec<_> = LIMITS.iter().map(|(name, _)| *name).collect();
@@ -213,8 +213,8 @@ fn the_account_of_the_documents_has_nothing_too_much() {
     }
 }
 
-/// Whether a line of the log says that Redis refused for want of a right. Of one that a script lacks
-/// each version says it in its own way.
+/// Whether a log line reports that Redis refused for lack of a permission. If a script lacks it,
+/// each version has its own message.
 fn is_of_rights(line: &str) -> bool {
     line.contains("refused to decide: ")
         && ["NOPERM", "can't run this command", "can't access"]

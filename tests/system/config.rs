@@ -1,4 +1,4 @@
-//! What nginx says of a configuration: where the mistake is, what it is, and what would be right.
+//! The errors of a configuration: where the mistake is, what it is, and what would be right.
 
 use std::panic::catch_unwind;
 
@@ -95,7 +95,7 @@ fn keys() {
 
 #[test]
 fn broken_variables() {
-    // nginx says what is wrong, and we in which directive.
+    // nginx reports what is wrong, the module in which directive.
     for (word, part) in [("$", "invalid variable name"), ("${a", "closing bracket")] {
         for snippet in [format!("{word} rate=1r/s"), format!("a rate=1r/s cost={word}")] {
             let output = conf(Location, &format!("rate_limit_redis {snippet};")).config_error();
@@ -781,7 +781,7 @@ fn tls() {
     let block =
         |url: &str, lines: &str| format!("rate_limit_redis_store a {{\nserver {url};\n{lines}\n}}");
     let many = "invalid number of arguments in \"ssl_name\"";
-    // The line, and what is said of it where it stands.
+    // The line, and the error at its place.
     let lines: [(&str, &[&str]); 14] = [
         ("ssl_verify yes;", &["\"yes\"", "\"ssl_verify\"", "\"on\" or \"off\""]),
         ("ssl_verify;", &["invalid number of arguments in \"ssl_verify\""]),
@@ -799,7 +799,7 @@ fn tls() {
         ("ssl_session_reuse on;", &["unknown", "\"ssl_session_reuse\""]),
     ];
     let lines = lines.map(|(line, parts)| (block("rediss://127.0.0.1", line), 3, parts));
-    // And what is said of the whole block, at its end.
+    // And the error of the whole block, at its end.
     let tls = "rediss://127.0.0.1";
     let wholes: [(&str, &str, &[&str]); 11] = [
         (tls, "ssl_certificate a;", &["no \"ssl_certificate_key\"", "certificate \"a\""]),
@@ -840,7 +840,7 @@ fn tls() {
 
 #[test]
 fn a_host_that_cannot_be_resolved() {
-    // No resolver is asked for a label over 63 bytes.
+    // No resolver looks up a label over 63 bytes.
     let host = "h".repeat(64);
     let snippet = format!(
         "rate_limit_redis a rate=1r/s;\nrate_limit_redis_pass redis://:s3cret@{host}:6379/1;"
@@ -1051,7 +1051,7 @@ fn leases() {
     );
 }
 
-/// Where leases do not apply a notice says so, once.
+/// A notice reports, once, that leases do not apply.
 #[test]
 fn limits_without_leases() {
     let notices = |lease: &str, algorithms: &[&str]| {
@@ -1254,7 +1254,7 @@ fn good_wholes() {
     // One definition, in several servers and levels.
     let shared = "rate_limit_redis $remote_addr name=shared rate=9r/s";
     conf(Http, &format!("{shared};\nserver {{ location / {{ {shared} cost=2; }} }}")).config_ok();
-    // One limit of http, which is asked at the store of each server that has one.
+    // One limit of http, which is checked at the store of each server that has one.
     let server = "location / { rate_limit_redis_pass redis://127.0.0.1:1; }";
     conf(Server, server).http(&format!("{shared};")).config_ok();
     // Settings without any limit.

@@ -202,7 +202,7 @@ fn requests_are_sent_and_shown() {
     browser.click("#clear");
     assert_eq!(tally(&browser, "a", 0), [0, 0, 0]);
 
-    // Redis is asked about a rejected client once a second: on a slow machine not only at first.
+    // A rejected client is checked in Redis once a second: on a slow machine not only at first.
     let cached = |answers: usize| {
         browser.click(&of("a", ".buttons button"));
         assert_eq!(tally(&browser, "a", answers), [0, 0, answers]);

@@ -1,4 +1,4 @@
-//! Clients that cannot pass are rejected without asking Redis.
+//! Clients that cannot pass are rejected without a command to Redis.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use harness::{Conf, Http, Nginx, PATIENCE, Redis, wait_until};
 
 use crate::seen::StartConnected as _;
 
-/// For how long Redis is not asked about a client.
+/// How long an entry of the deny cache is used.
 const LONGEST: Duration = Duration::from_secs(1);
 
 const PASSED: &str = "PASSED redis";
@@ -29,8 +29,8 @@ fn ask(http: &mut Http, clients: &[String]) -> Vec<String> {
     clients.iter().map(decision).collect()
 }
 
-/// How requests are decided of the last `number` of so many clients who have just been rejected by
-/// Redis, one after the other. Where that has taken so long that Redis is asked again, it is done
+/// How requests of the last `number` of so many clients are decided that were just rejected by
+/// Redis, one after the other. If that has taken so long that entries have expired, it is done
 /// once more with others.
 fn asked_again(nginx: &Nginx, clients: usize, number: usize) -> Vec<String> {
     let mut http = nginx.http();
@@ -49,7 +49,7 @@ fn asked_again(nginx: &Nginx, clients: usize, number: usize) -> Vec<String> {
     panic!("the machine is too busy");
 }
 
-/// How many requests were rejected without asking Redis.
+/// How many requests were rejected from the deny cache.
 fn known_of(decisions: &[String]) -> usize {
     assert!(decisions.iter().all(|decision| decision == KNOWN || decision == REJECTED));
     decisions.iter().filter(|decision| *decision == KNOWN).count()

@@ -195,7 +195,7 @@ impl Line {
     }
 }
 
-/// A request of somebody who has a key and a password.
+/// A request of a client with a key and a password.
 fn get(nginx: &Nginx, path: &str) -> Response {
     let mut http = nginx.http();
     http.send("GET", path, &[("X-API-Key", "abc"), ("Authorization", "Basic YWJjOmFiYw==")]);
@@ -225,7 +225,7 @@ fn every_limit_limits() {
                 continue;
             }
             limited += 1;
-            // On a busy machine nobody decides the first requests: the connection is yet to come.
+            // On a busy machine the first requests are not decided: there is no connection yet.
             wait_until(PATIENCE, || limit(&get(&nginx, &path)).is_some(), "a decision");
             redis.ask::<()>(&["FLUSHALL"]);
             redis.ask::<()>(&["CONFIG", "RESETSTAT"]);
@@ -255,7 +255,7 @@ fn was_charged(redis: &Redis) -> bool {
 
 /// The first block, which is the first thing that people try.
 #[test]
-fn the_first_example_rejects_and_says_so() {
+fn the_first_example_rejects_as_shown() {
     let redis = redis();
     let block = blocks_of("README.md").swap_remove(0);
     assert!(block.contains("location /rating") && block.contains("rate=100r/m"), "{block}");

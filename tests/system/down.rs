@@ -1,4 +1,4 @@
-//! Redis is away: the policy applies, nobody waits for long, and it heals by itself.
+//! Redis is away: the policy applies, no request waits for long, and Redis is found again.
 
 use std::time::{Duration, Instant};
 
@@ -54,8 +54,8 @@ fn used_connections(redis: &Redis) -> usize {
     clients.iter().filter(used).count()
 }
 
-/// Requests go on while Redis is killed and comes back; says how they were answered. While it is away
-/// they come to `decision`, and nobody waits.
+/// Requests go on while Redis is killed and comes back; returns their decisions. While it is away
+/// each is `decision`, and none waits.
 #[track_caller]
 fn outage(nginx: &Nginx, redis: &mut Redis, decision: &str) -> harness::Tally {
     let load = Load::start(nginx.addr(), "/?k=a", 4);
@@ -73,7 +73,7 @@ fn outage(nginx: &Nginx, redis: &mut Redis, decision: &str) -> harness::Tally {
 
 #[track_caller]
 fn told(nginx: &Nginx, down: usize, up: usize) {
-    // That it is up may be told only when it has lasted for a while.
+    // That it is up may be logged only after a while.
     wait_until(PATIENCE, || nginx.logged("is up again").len() >= up, "up again");
     let lines = nginx.logged(": redis ");
     let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
@@ -104,7 +104,7 @@ fn killed_under_load_and_closed() {
 }
 
 #[test]
-fn each_outage_is_told_once() {
+fn each_outage_is_logged_once() {
     let mut redis = Redis::start();
     let nginx = limited(&redis.url()).start();
     for outages in 1..=3 {
@@ -260,7 +260,7 @@ fn late_replies_never_reach_another_request() {
         for http in waiting.iter_mut() {
             assert_eq!(http.read_response().decision(), "ERROR_PASSED none");
         }
-        // Asked while the replies to the others are still to come.
+        // Sent while the replies to the others are still to come.
         for (number, http) in later.iter_mut().enumerate() {
             let capacity = 2_000 + 100 * round + number;
             http.send("GET", &format!("/own?k=late-{round}-{number}&c={capacity}"), &[]);
@@ -331,7 +331,7 @@ fn the_timeout_is_as_configured() {
 
 /// Redis answers, but too late: that is as good as not at all.
 #[test]
-fn a_slow_redis_is_told_of_without_spam() {
+fn a_slow_redis_is_logged_without_spam() {
     // A reply that takes 10 s, byte by byte.
     let endless = Act::Trickle(format!("-{}", "x".repeat(10_000)).into());
     let fake = Fake::answering(move |_| endless.clone());

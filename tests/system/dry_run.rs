@@ -1,4 +1,4 @@
-//! `rate_limit_redis_dry_run`: all is as always, but nobody is rejected or delayed.
+//! `rate_limit_redis_dry_run`: all is as always, but no request is rejected or delayed.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::seen::{StartConnected as _, keys, quota, retry_after, tells_nothing, 
 
 const AT_ONCE: Duration = Duration::from_secs(60);
 
-/// A server that tells how each request was decided.
+/// A server that shows how each request was decided.
 fn conf(redis: &Redis) -> Conf {
     Conf::new().redis(redis).decisions().http("rate_limit_redis_deny_cache off;")
 }

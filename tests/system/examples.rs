@@ -1,4 +1,4 @@
-//! The configurations of nginx-conf/ do what they say.
+//! The configurations of nginx-conf/ do what their comments promise.
 
 use std::fs;
 

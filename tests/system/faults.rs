@@ -1,5 +1,5 @@
-//! Whatever becomes of Redis: no request hangs, each policy does what it says, nobody waits longer
-//! than the timeout, nobody waits at all once it is known, nothing is asked twice, and it heals.
+//! Whatever happens to Redis: no request hangs, each policy applies, no request waits longer than
+//! the timeout, none waits once Redis is down, no command runs twice, and Redis is found again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ fn limited(url: &str, max_fails: usize) -> Conf {
     POLICIES.into_iter().fold(conf, |conf, policy| conf.server(&location(policy)))
 }
 
-/// A key that nobody has used.
+/// A key that was not used before.
 fn new_key() -> usize {
     static KEYS: AtomicUsize = AtomicUsize::new(0);
     KEYS.fetch_add(1, Ordering::Relaxed)
@@ -97,7 +97,7 @@ fn requests(nginx: &Nginx, number: usize) -> Journal {
     journal
 }
 
-/// Nobody was decided but as the policies say.
+/// Every request was decided as its policy requires.
 #[track_caller]
 fn is_as_the_policies_say(fault: &str, round: &Journal) {
     for entry in &round.0 {
@@ -171,7 +171,7 @@ fn fake(act: impl Fn(&Command) -> Act + Send + Sync + 'static) -> (Fake, Arc<Ato
     (fake, switch)
 }
 
-/// Each client's key was asked about once at most, by each of these commands.
+/// Each of these commands was sent at most once for each client's key.
 #[track_caller]
 fn nothing_was_asked_twice(fault: &str, fake: &Fake) {
     let mut asked = BTreeMap::new();
@@ -277,7 +277,7 @@ fn refusals() {
         "EXECABORT Transaction discarded because of previous errors.",
         "NOTBUSY No scripts in execution right now.",
         "CROSSSLOT Keys in request don't hash to the same slot",
-        // A single Redis has no others to ask.
+        // A single Redis has no other nodes.
         "MOVED 1 127.0.0.1:1",
         "ASK 1 127.0.0.1:1",
         "TRYAGAIN Multiple keys request during rehashing of slot",
@@ -302,7 +302,7 @@ fn refusals() {
     nothing_was_asked_twice("refusals", &fake);
 }
 
-/// Errors that say that the server is of no use now.
+/// Errors of a server that cannot decide now.
 #[test]
 fn refusals_for_everybody() {
     for error in [
@@ -410,7 +410,7 @@ fn wrong_order() {
             _ => act,
         }
     });
-    // Both are to be asked over one connection.
+    // Both are sent over one connection.
     let nginx = limited(&fake.url(), 3)
         .workers(1)
         .server("location = /two { rate_limit_redis $arg_k rate=9r/m name=one;")
@@ -456,11 +456,11 @@ fn a_killed_redis() {
     }
 }
 
-/// As long as it lasts, if no breaker opens: everybody waits, but not for longer than the timeout.
+/// As long as it lasts, if no breaker opens: every request waits, but not longer than its timeout.
 #[test]
 fn without_a_breaker_all_wait_for_the_timeout() {
     let mut redis = Redis::start();
-    // The longest timeout says how long a silent connection is kept.
+    // A silent connection is kept for the longest timeout.
     let nginx = limited(&redis.url(), 0)
         .server("location /patient { rate_limit_redis k rate=1r/h; rate_limit_redis_timeout 30s; }")
         .start_connected(&redis);
@@ -469,7 +469,7 @@ fn without_a_breaker_all_wait_for_the_timeout() {
     is_as_the_policies_say("no breaker", &round);
     is_within("no breaker", TIMEOUT, &round);
     let mut journal = round;
-    // Who has spent all that there is locally is not asked about any more.
+    // A client that has spent all of its local quota is not checked in Redis.
     journal.0.retain(|entry| entry.decision != "REJECTED");
     assert!(journal.percentile(10) >= TIMEOUT - Duration::from_millis(2), "somebody did not wait");
     redis.cont();
@@ -477,7 +477,7 @@ fn without_a_breaker_all_wait_for_the_timeout() {
     assert_eq!(nginx.logged("is down"), Vec::<String>::new());
 }
 
-/// Redis runs what it is asked, and the reply is lost: it is not asked again.
+/// Redis runs a command, and the reply is lost: the command is not sent again.
 #[test]
 fn what_may_have_run_is_not_repeated() {
     let redis = Redis::start();
@@ -506,7 +506,7 @@ fn what_may_have_run_is_not_repeated() {
         }
         assert_eq!(undecided, 30, "{mode:?}");
         match mode {
-            // Who came later found the connection lost, and the one after it lost too.
+            // Later requests found the connection lost, and the next one lost too.
             Mode::CloseAtReply => {
                 let ran = calls() - before;
                 assert!((1..=30).contains(&ran), "{mode:?}: {ran} ran");

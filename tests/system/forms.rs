@@ -1,4 +1,4 @@
-//! The forms of header fields in which a client is told its quota.
+//! The forms of header fields that show a client its quota.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -297,7 +297,7 @@ fn every_limit_is_listed_whatever_the_answer() {
     let mut http = nginx.http();
     let mut seen = [0; 2];
     for n in 0..60 {
-        // Now and then only the state is asked for.
+        // Some requests cost 0, and only query the state.
         let cost = if n % 5 == 0 { 0 } else { 1 + n % 3 };
         let response = http.get(&format!("/?cost={cost}"));
         ietf(&response, &limits);
@@ -370,7 +370,7 @@ fn in_place_of_those_from_upstream() {
         ("off", [2, 1, 1, 2, 1, 1, 2, 2]),
     ];
     let nginx = with_forms(&redis, &table.map(|(forms, _)| forms)).http2().http(UPSTREAM);
-    // Not inherited, so said in a way that is: each location falls through to the upstream.
+    // `proxy_pass` is not inherited, `error_page` is: each location falls through to the upstream.
     let nginx = nginx
         .server("error_page 404 = @up; location @up { proxy_pass http://127.0.0.1:{port2}; }")
         .start_connected(&redis);

@@ -163,7 +163,7 @@ fn a_client_that_leaves_while_its_requests_wait() {
     wait_until(PATIENCE, || logged() == 4, "the end of its requests");
     assert_eq!(statuses(&nginx, 4), tally([("200", 1), ("499", 3)]));
     redis.cont();
-    // Their questions were under way, and what is asked is charged.
+    // Their commands were in flight, so they are charged.
     assert_eq!(remaining(&nginx.get("/")), 95);
 }
 
@@ -298,7 +298,7 @@ fn a_stream_that_is_reset_while_its_request_waits() {
     client.get(7, "last");
     client.wait_for_end(7);
     let log = lines(&nginx, "h2.log", 5);
-    // The cancelled ones were under way: what is asked is charged.
+    // The commands of the cancelled ones were in flight, so they are charged.
     assert_eq!(log[3..], ["200 /?3 97", "200 /?last 95"], "{log:?}");
 }
 
@@ -328,7 +328,7 @@ fn hundreds_of_streams_that_are_reset() {
     client.get(stream, "last");
     client.wait_for_end(stream);
     let log = lines(&nginx, "h2.log", 402);
-    // What was asked is charged, but not who still waited for what was asked before.
+    // Commands in flight are charged, but not requests that waited for the next command.
     let left = log[401].strip_prefix("200 /?last ").and_then(|left| left.parse().ok());
     assert!(left.is_some_and(|left: u64| (9_598..=9_994).contains(&left)), "{}", log[401]);
 }

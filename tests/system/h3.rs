@@ -45,7 +45,7 @@ impl Http3 {
         Self { _keys: keys, redis, nginx, port }
     }
 
-    /// What the client says of so many requests, each in a stream of its own.
+    /// What the client prints about so many requests, each in a stream of its own.
     fn ask(&self, number: usize) -> String {
         let url = format!("https://localhost:{}/", self.port);
         let command = format!(
@@ -76,7 +76,7 @@ fn every_stream_is_limited_for_itself() {
     assert_eq!(values(&said, "x-ratelimit-remaining"), ["2", "1", "0", "0", "0"], "{said}");
     assert_eq!(values(&said, "retry-after"), ["9600"; 2], "{said}");
     assert_eq!(values(&said, "content-type")[3..], ["application/problem+json"; 2], "{said}");
-    // What comes in one turn is asked as one.
+    // Requests of one turn share a command.
     assert!((1..=5).contains(&http3.redis.calls("evalsha")));
 }
 
@@ -120,7 +120,7 @@ fn a_client_that_leaves_is_forgotten() {
     }
     let mut http3 = Http3::start("rate_limit_redis all rate=9r/d; rate_limit_redis_timeout 5s;");
     http3.redis.stop_signal();
-    // It gives up after half a second of silence, and says so to nobody.
+    // It gives up after half a second of silence, without a close.
     let command = format!(
         "gtlsclient -q --timeout=500ms 127.0.0.1 {0} https://localhost:{0}/ || true",
         http3.port

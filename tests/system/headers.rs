@@ -1,4 +1,4 @@
-//! What a client is told, and what the log can tell of it.
+//! The header fields that a client gets, and the variables of the log.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn limited(redis: &Redis) -> Conf {
     Conf::new().redis(redis).server("rate_limit_redis $remote_addr rate=1r/10s capacity=10;")
 }
 
-/// One request has been charged, and the client is told so.
+/// One request was charged, and the header fields show that.
 #[track_caller]
 fn first_of_ten(response: &Response, status: u16) {
     assert_eq!(response.status, status, "{response:?}");
@@ -52,7 +52,7 @@ fn on_304() {
     let nginx = limited(&redis).start_connected(&redis);
     let response =
         get(&nginx, "/index.html", &[("If-Modified-Since", "Fri, 31 Dec 2100 23:59:59 GMT")]);
-    // nginx wants the very date of the file unless told otherwise.
+    // nginx compares with the exact date of the file by default.
     assert_eq!(response.status, 200);
     let date = response.header("Last-Modified").expect("a date").to_owned();
     let response = get(&nginx, "/index.html", &[("If-Modified-Since", &date)]);

@@ -74,7 +74,7 @@ fn it_is_never_part_of_the_decision() {
         .start_connected(&redis);
     let mut http = nginx.http();
     assert_eq!(http.get("/").decision(), "PASSED redis");
-    // The deny cache holds the time of the limit: who comes back after it passes.
+    // The deny cache holds the time of the limit: a client that comes back after it passes.
     let start = Instant::now();
     let mut rejections = 0;
     while http.get("/").status == 429 {

@@ -21,7 +21,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A server that tells how each request was decided, and writes down how long it took.
+/// A server that shows how each request was decided, and logs how long it took.
 fn conf(redis: &Redis) -> Conf {
     let vars = "$request_uri $status $request_time $rate_limit_redis_status $limit_req_status";
     Conf::new()
@@ -275,7 +275,7 @@ fn log_levels() {
             number.split(' ').next().unwrap().parse().expect("a number")
         };
         assert!((0.01..=1.0).contains(&excess(&delaying)), "{delaying}");
-        // limit_req would say one more: it counts the request itself and what is above `burst`.
+        // limit_req would log one more: it counts the request itself and what is above `burst`.
         assert!((0.01..=1.0).contains(&excess(&limiting)), "{limiting}");
     }
     let first = nginx.logged("limiting requests").len() + nginx.logged("delaying request").len();
@@ -545,7 +545,7 @@ fn what_another_limit_rejects_is_not_delayed() {
     assert_eq!(nginx.logged("delaying request").len(), 0);
 }
 
-/// A second server, which answers with what it was told in `X-Body`.
+/// A second server, which answers with the value of `X-Body`.
 fn with_echo(conf: Conf) -> Conf {
     conf.http("server { listen 127.0.0.1:{port2}; add_header X-Echo yes;")
         .http("access_log off; location / { return 200 $http_x_body; } }")
@@ -596,7 +596,7 @@ fn pipelined_requests() {
     let decisions = [(); 4].map(|()| http.read_response().decision().to_owned());
     assert_eq!(decisions, ["PASSED redis", "DELAYED redis", "DELAYED redis", "DELAYED redis"]);
     let took = start.elapsed();
-    // Each is read, and asked for, when the one before it is answered.
+    // Each is read and checked when the one before it is answered.
     assert!(took + 3 * EARLY >= ms(3_000) && took < ms(3_000) + SLACK, "{took:?}");
     assert_eq!(http.get("/?k=b").decision(), "PASSED redis", "in step afterwards");
 }

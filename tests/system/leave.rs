@@ -52,7 +52,7 @@ fn is_noticed_at_once() {
     drop(http);
     wait_for_499(&nginx, 1);
     redis.cont();
-    // The question was under way, and what is asked is charged.
+    // The command was in flight, so the request is charged.
     assert_eq!(remaining(&nginx.get("/?key=a")), 9997);
     assert_eq!(tokens(&redis, "rl:default:a"), Some(9997));
 }
@@ -105,7 +105,7 @@ fn with_more_requests_in_the_pipeline() {
     drop(http);
     wait_for_499(&nginx, 1);
     redis.cont();
-    assert_eq!(remaining(&nginx.get("/?key=b")), 9998, "only the first was asked");
+    assert_eq!(remaining(&nginx.get("/?key=b")), 9998, "only the first was charged");
 }
 
 #[test]
@@ -162,5 +162,5 @@ fn before_redis_has_ever_answered() {
         || !nginx.get("/?key=b").headers("X-RateLimit-Limit").is_empty(),
         "a decision",
     );
-    assert_eq!(tokens(&redis, "rl:default:a"), None, "it was never asked");
+    assert_eq!(tokens(&redis, "rl:default:a"), None, "its command was never sent");
 }

@@ -16,7 +16,7 @@ fn get(nginx: &Nginx, path: &str, headers: &[(&str, &str)]) -> Response {
     http.read_response()
 }
 
-/// A server that tells in `X-Name` which limit it shows.
+/// A server that shows the limit of each decision in `X-Name`.
 fn named(redis: &Redis) -> Conf {
     Conf::new().redis(redis).http("add_header X-Name $rate_limit_redis_name always;")
 }
@@ -278,7 +278,7 @@ fn the_other_directives_are_inherited_too() {
 #[test]
 fn a_store_that_only_a_location_has() {
     let redis = Redis::start();
-    // There is nothing at the default address to connect to, and nobody should try.
+    // There is no server at the default address, and nothing should connect to it.
     let nginx = Conf::new()
         .set("redis", redis.url())
         .http("rate_limit_redis a rate=9r/d; rate_limit_redis_timeout 5s;")
@@ -304,7 +304,7 @@ fn several_limits_all_apply() {
     assert_eq!(seen, expected.map(|(status, name, n)| (status, name.to_owned(), n)));
     assert_eq!(tokens(&redis, "rl:wide:a"), Some(8), "the rejection spent nothing");
     assert_eq!(tokens(&redis, "rl:narrow:a"), Some(0));
-    assert_eq!(redis.calls("evalsha"), 3, "all are asked at once");
+    assert_eq!(redis.calls("evalsha"), 3, "all are checked by one command");
 }
 
 #[test]
@@ -572,7 +572,7 @@ fn rates_from_a_variable() {
     assert!(!nginx.error_log().contains("invalid"), "nor is its rate looked at");
 }
 
-/// What a variable may not be, and what the log says would be right.
+/// Invalid values of variables, and what the log expects instead.
 const UNUSABLE: [(&str, &str, &str); 22] = [
     ("rate", "", "<n>r/<period>"),
     ("rate", "10", "<n>r/<period>"),
@@ -736,7 +736,7 @@ fn rejections_are_logged_at_the_configured_level() {
 }
 
 #[test]
-fn nobody_can_forge_a_line_of_the_log() {
+fn a_client_cannot_forge_a_line_of_the_log() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .redis(&redis)

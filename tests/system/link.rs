@@ -150,7 +150,7 @@ fn one_redis_is_down_and_the_other_is_not_concerned() {
 }
 
 #[test]
-fn a_wrong_password_is_told_once_and_costs_no_time() {
+fn a_wrong_password_is_logged_once_and_costs_no_time() {
     let redis = Redis::start_with(&["requirepass right"]);
     let nginx = limited(&format!("redis://:wr0ng-s3cret@127.0.0.1:{}", redis.port()))
         .debug()
@@ -178,7 +178,7 @@ fn a_wrong_password_is_told_once_and_costs_no_time() {
 }
 
 #[test]
-fn a_password_that_is_missing_is_told() {
+fn a_password_that_is_missing_is_logged() {
     let redis = Redis::start_with(&["requirepass right"]);
     let nginx = limited(&redis.url()).start();
     nginx.wait_for_error_log("NOAUTH");
@@ -198,7 +198,7 @@ fn a_password_that_redis_repeats_is_not_logged() {
 }
 
 #[test]
-fn a_database_that_is_not_there_is_told() {
+fn a_database_that_is_not_there_is_logged() {
     let redis = Redis::start();
     let nginx = limited(&format!("{}/99", redis.url())).start();
     nginx.wait_for_error_log("SELECT was refused: \"ERR DB index is out of range\"");
@@ -206,7 +206,7 @@ fn a_database_that_is_not_there_is_told() {
 }
 
 #[test]
-fn a_redis_that_is_full_is_told() {
+fn a_redis_that_is_full_is_logged() {
     let redis = Redis::start_with(&["maxclients 1"]);
     let held = redis.client();
     let nginx = limited(&redis.url()).start();
@@ -235,7 +235,7 @@ fn a_redis_that_loads_is_waited_for() {
     assert_eq!(fake.count(""), 5);
 }
 
-/// The rule that docs/operations.md gives: all that is ever said to Redis.
+/// The ACL rule of docs/operations.md: it allows all commands that are ever sent.
 #[test]
 fn an_account_with_the_least_rights() {
     let rule = "user limiter on >pw ~rl:* resetchannels -@all \
@@ -262,7 +262,7 @@ fn an_account_that_may_neither_load_scripts_nor_name_itself() {
 }
 
 #[test]
-fn an_account_that_may_not_do_what_is_needed_is_told_of() {
+fn an_account_without_a_permission_is_logged() {
     for missing in ["+evalsha", "+time", "+get", "+set", "~rl:*"] {
         let rights = "~rl:* +script|load +evalsha +eval +time +get +set".replace(missing, "");
         let redis = Redis::start_with(&[&format!("user limiter on >pw -@all {rights}")]);

@@ -34,9 +34,9 @@ fn the_questions_of_one_turn_are_sent_at_once() {
     for http in &mut clients {
         assert_eq!(http.read_response().decision(), "PASSED redis");
     }
-    // What asks the same is asked as one, but for keys that happen to have one place.
+    // Equal requests share a command, except for keys that have the same place in the coalescer.
     let asked = fake.count("EVALSHA") - asked;
-    assert!((10..30).contains(&asked), "{asked} questions");
+    assert!((10..30).contains(&asked), "{asked} commands");
     // One, unless the system happens to cut it in two.
     let sent = fake.segments() - segments;
     assert!(sent <= 2, "sent in {sent} parts");

@@ -1,5 +1,5 @@
-//! `rate_limit_redis_on_error local`: while Redis cannot decide this machine does, and nobody gets
-//! a burst at either edge.
+//! `rate_limit_redis_on_error local`: while Redis cannot decide this machine does, and no client
+//! gets a burst at either edge.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -31,7 +31,7 @@ fn location(path: &str, limit: &str) -> String {
     format!("location {path} {{ rate_limit_redis {limit}; try_files /index.html =404; }}")
 }
 
-/// Waits until Redis decides; the clients that ask are others each time.
+/// Waits until Redis decides; each request is of a new client.
 #[track_caller]
 fn recovers(nginx: &Nginx, path: &str) {
     let mut clients = 0;
@@ -155,7 +155,7 @@ fn at_the_start_of_an_outage_the_quota_is_whole() {
 
 /// Redis has forgotten everything, this machine has not.
 #[test]
-fn who_has_spent_it_locally_gets_no_burst_of_a_redis_that_returns() {
+fn a_client_with_local_charges_gets_no_burst_from_a_redis_that_returns() {
     let mut redis = Redis::start();
     redis.kill9();
     let nginx = local(&redis.url())
@@ -170,7 +170,7 @@ fn who_has_spent_it_locally_gets_no_burst_of_a_redis_that_returns() {
     redis.restart();
     recovers(&nginx, "/slow");
     let spent = Instant::now();
-    // Who has spent nothing here is not asked here.
+    // A client without local charges is checked in Redis alone.
     let response = http.get("/slow?k=c");
     assert_eq!((response.decision(), response.remaining()), ("PASSED redis", Some(4)));
     for _ in 0..5 {
@@ -178,7 +178,7 @@ fn who_has_spent_it_locally_gets_no_burst_of_a_redis_that_returns() {
         assert_eq!(response.decision(), "REJECTED local");
         assert!(retry_after(&response) > 3_590);
     }
-    // Who has spent a part has the rest: charged in both places.
+    // A client that has spent a part has the rest, and is charged in both places.
     for _ in 0..4 {
         assert!(http.get("/slow?k=b").decision().starts_with("PASSED"));
     }
@@ -187,7 +187,7 @@ fn who_has_spent_it_locally_gets_no_burst_of_a_redis_that_returns() {
     assert_eq!(redis.ask::<Option<String>>(&["GET", "rl:slow:a"]), None);
     assert!(spent.elapsed() < PATIENCE);
 
-    // Who has regained it is asked in Redis alone.
+    // A client that has regained its local charges is checked in Redis alone.
     redis.kill9();
     wait_until(PATIENCE, || nginx.logged("is down").len() == 2, "the second outage");
     for _ in 0..3 {
@@ -249,7 +249,7 @@ fn library(name: &str) -> String {
     found.lines().next().unwrap_or_else(|| panic!("no {name}: scripts/test installs it")).to_owned()
 }
 
-/// Of two limits, the first of which has nothing to say, the other is told of.
+/// Of two limits, the first of which has no verdict, the other is shown.
 #[test]
 fn one_of_two_limits_remembers() {
     let mut redis = Redis::start();
@@ -272,7 +272,7 @@ fn one_of_two_limits_remembers() {
     assert!(reset > 3_590 && retry_after(&response) > 3_590, "{response:?}");
 }
 
-/// One client asks for all it can get before, during and after an outage, after which Redis has
+/// One client requests all it can get before, during and after an outage, after which Redis has
 /// forgotten everything.
 #[track_caller]
 fn an_outage_under_load(limit: &str, capacity: f64, per_second: f64, share: f64) {
@@ -396,7 +396,7 @@ fn shared_memory(pid: u32) -> u64 {
 
 /// In little memory the client that was not seen for the longest time is forgotten, and no other.
 #[test]
-fn who_was_not_seen_for_long_is_forgotten_first() {
+fn the_least_recently_used_client_is_evicted() {
     let nginx = alone()
         .http("rate_limit_redis_shared_memory 256k;")
         .server(&location("/", "$arg_k rate=1r/h capacity=1"))
@@ -439,7 +439,7 @@ fn a_log_that_is_too_long_for_the_memory_is_not_decided() {
     assert_eq!(http.get("/?k=b").decision(), "PASSED local");
 }
 
-/// What cannot be asked cannot be asked here either.
+/// A limit with unusable values cannot be decided locally either.
 #[test]
 fn an_unusable_cost() {
     let redis = Redis::start();
@@ -551,7 +551,7 @@ fn a_cluster_that_answers_in_part() {
         assert_eq!(quota(&response)[..2], [3, 0]);
     }
     wait_until(PATIENCE, || left().is_none_or(|left| left == 3), "what was spent is given back");
-    // Who has spent it all here is not asked about there.
+    // A client that has spent its local quota is not checked in Redis.
     assert_eq!(nginx.get(&path).decision(), "REJECTED local");
     assert!(left().is_none_or(|left| left == 3));
 

@@ -1,4 +1,4 @@
-//! The metrics page: what it counts, and how it is asked for.
+//! The metrics page: its counters, and its forms.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -108,7 +108,7 @@ fn parse_json(text: &str) -> BTreeMap<String, String> {
     values
 }
 
-/// Reads one value, and says what comes after it.
+/// Reads one value, and returns what comes after it.
 fn read_value<'a>(
     text: &'a str,
     path: &str,
@@ -281,12 +281,12 @@ fn requests_are_counted_by_result() {
         samples["decision_seconds_sum"],
     );
     assert_eq!(node_sum, sum);
-    // No key is told.
+    // No key is shown.
     let pages = [nginx.get("/metrics"), nginx.get("/metrics?format=json")];
     assert!(pages.iter().all(|page| !page.text().contains("\"a\"")));
 }
 
-/// JSON tells the same numbers.
+/// JSON has the same numbers.
 #[test]
 fn json_is_the_same() {
     let redis = Redis::start();
@@ -325,7 +325,7 @@ fn json_is_the_same() {
     let used = samples["shared_memory_bytes{state=\"used\"}"];
     assert_eq!(number("/shared_memory_bytes/used"), used);
     assert_eq!(values["/build_info/version"], env!("CARGO_PKG_VERSION"));
-    // Nothing is told here that is not told there.
+    // JSON has nothing that Prometheus's format does not have.
     assert_eq!(values.len() + 1, samples.len() + 2, "{values:#?}");
 }
 
@@ -362,7 +362,7 @@ fn errors_are_counted_by_policy() {
     assert_eq!(samples["decision_seconds_count"], 10.0);
     let node = redis.addr().to_string();
     assert_eq!(samples[&format!("node_decision_seconds_count{{node=\"{node}\"}}")], 1.0);
-    // What is rejected here is not asked there.
+    // What the deny cache rejects is not sent to Redis.
     assert_eq!(errors(&samples, &node, "down"), 8.0);
     let refused = || errors(&metrics(&nginx), &node, "connect") >= 1.0;
     wait_until(PATIENCE, refused, "an attempt to connect");
@@ -406,7 +406,7 @@ fn a_silent_server() {
     assert_eq!(samples[&format!("breaker_open{{node=\"{node}\"}}")], 0.0);
 }
 
-/// What a server says that is of no use.
+/// Replies that are of no use.
 #[test]
 fn kinds_of_errors() {
     let fake = Fake::answering(|key| match key {
@@ -498,9 +498,9 @@ fn many_workers() {
     ready(&nginx, 3.0);
 }
 
-/// With fewer workers, and with another server, nobody who is gone is counted.
+/// With fewer workers, and with another server, those that are gone are not counted.
 #[test]
-fn connections_of_those_who_are_gone() {
+fn connections_of_workers_that_are_gone() {
     let (first, second) = (Redis::start(), Redis::start());
     let conf = |redis, workers| {
         metered(redis).workers(workers).server("location / { rate_limit_redis k rate=9r/h; }")
@@ -521,9 +521,9 @@ fn connections_of_those_who_are_gone() {
     ready(&nginx, &first, 0.0);
 }
 
-/// Workers that had no time to say that they leave are not counted either.
+/// Workers that were killed are not counted either.
 #[test]
-fn connections_of_those_who_were_killed() {
+fn connections_of_workers_that_were_killed() {
     let redis = Redis::start();
     let conf = |workers| {
         metered(&redis).workers(workers).server("location / { rate_limit_redis k rate=9r/h; }")
@@ -715,9 +715,9 @@ fn the_page_for_a_browser() {
     assert_eq!(nginx.get("/metrics").header("Content-Type"), Some(TEXT));
 }
 
-/// A browser uses the script and the style of the page, and none that anybody else has put there.
+/// A browser uses the script and the style of the page, and none that was injected.
 #[test]
-fn a_browser_is_told_what_the_page_may_do() {
+fn the_page_has_a_content_security_policy() {
     let nginx = Conf::new().server("location = /metrics { rate_limit_redis_metrics; }").start();
     let page = nginx.get("/metrics?format=html");
     let hash = |element: &str| {

@@ -128,7 +128,7 @@ fn the_dashboard_shows_something() {
     }
 }
 
-/// Grafana shows nothing of panels that share a number, and asks for a source that is not named.
+/// Grafana shows nothing of panels that share a number, and prompts for a source without a name.
 #[test]
 fn the_dashboard_is_whole() {
     let ids = dashboard(".panels[].id");

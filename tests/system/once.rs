@@ -12,7 +12,7 @@ fn limited(redis: &Redis) -> Conf {
     Conf::new().redis(redis).server("rate_limit_redis $remote_addr rate=100r/d;")
 }
 
-/// A second server, which answers with what it was told in `X-Body`.
+/// A second server, which answers with the value of `X-Body`.
 fn with_echo(conf: Conf) -> Conf {
     conf.http("server { listen 127.0.0.1:{port2}; location / { return 200 $http_x_body; } }")
         .server("proxy_set_header X-Body $request_body;")
@@ -21,7 +21,7 @@ fn with_echo(conf: Conf) -> Conf {
 
 const STATE: &str = "rl:default:127.0.0.1";
 
-/// The first request of this client was charged, no other limit was, and the client is told so
+/// The first request of this client was charged, no other limit was, and the fields show that
 /// once.
 #[track_caller]
 fn charged_once(redis: &Redis, response: &Response) {
@@ -262,7 +262,7 @@ fn mirror() {
     charged_once(&redis, &response);
 }
 
-/// Asks a second server whether there is a header field `X-User`.
+/// A subrequest to a second server, which requires a header field `X-User`.
 fn with_auth_request(conf: Conf) -> Conf {
     conf.http("server { listen 127.0.0.1:{port2};")
         .http("if ($http_x_user = '') { return 401; } return 204; }")
@@ -304,7 +304,7 @@ fn a_rejected_request_is_not_authorized() {
     assert_eq!(nginx.get("/index.html").status, 401);
     assert_eq!(nginx.get("/index.html").status, 429);
     let log = nginx.wait_for_access_log(3);
-    assert_eq!(log.matches("/asked").count(), 1, "the second request asked nobody:\n{log}");
+    assert_eq!(log.matches("/asked").count(), 1, "the second request had no subrequest:\n{log}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(900);
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// A run of the script, and what it has said so far.
+/// A run of the script, and its output so far.
 struct Run {
     process: Process,
     output: NamedTempFile,
@@ -35,7 +35,7 @@ impl Run {
         fs::read_to_string(self.output.path()).expect("read its output")
     }
 
-    /// Waits for its end: the status, 143 if it was terminated, and all that it has said.
+    /// Waits for its end: the status, 143 if it was terminated, and all of its output.
     fn end(mut self) -> (Option<i32>, String) {
         let status = self.process.wait(PATIENCE);
         (status.code(), self.output())

@@ -79,7 +79,7 @@ const COSTS: &str = "server { listen 127.0.0.1:{port2}; root {prefix}/html; \
                      if ($arg_status = 401) { return 401; } if ($arg_status = 500) { return 500; } \
                      location / { try_files /$arg_file /index.html =404; } }";
 
-/// Sends a request, and waits until a key of the limit holds what `is_right` says.
+/// Sends a request, and waits until a key of the limit holds what `is_right` accepts.
 #[track_caller]
 fn settles(nginx: &Nginx, redis: &Redis, path: &str, key: &str, is_right: impl Fn(u64) -> bool) {
     let response = get(nginx, path, ("X-API-Key", "k"));
@@ -169,7 +169,7 @@ fn exempt_clients_are_not_limited() {
 }
 
 #[test]
-fn a_trusted_proxy_says_who_the_client_is() {
+fn a_trusted_proxy_sets_the_client() {
     let redis = redis();
     // A slower rate: the key of a fast one is gone soon.
     let trusted = [("192.0.2.0/24", "127.0.0.0/8"), ("100r/m", "100r/d")];
@@ -186,7 +186,7 @@ fn a_trusted_proxy_says_who_the_client_is() {
 }
 
 #[test]
-fn nobody_else_says_who_the_client_is() {
+fn no_other_client_sets_the_client() {
     let redis = redis();
     let nginx = recipe("real_ip_header", &[("100r/m", "100r/d")], &redis)
         .http(APPLICATION)

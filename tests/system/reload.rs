@@ -36,7 +36,7 @@ fn all_are_connected(nginx: &Nginx, redis: &Redis) {
     wait_until(PATIENCE, || connected(redis) == workers, "a connection for each worker, no other");
 }
 
-/// Reloads under load: nobody notices, and the budget is neither lost nor renewed.
+/// Reloads under load: no request fails, and the budget is neither lost nor renewed.
 #[track_caller]
 fn unnoticed(policy: &str) {
     let redis = Redis::start();
@@ -175,7 +175,7 @@ fn workers_leave_while_redis_does_not_greet() {
 }
 
 #[test]
-fn workers_leave_while_redis_owes_replies_that_nobody_waits_for() {
+fn workers_leave_while_redis_owes_replies_to_released_requests() {
     let mut redis = Redis::start();
     let mut nginx = limited(&redis, "rate=9r/m").server("rate_limit_redis_timeout 20ms;").start();
     assert_eq!(nginx.get("/").remaining(), Some(8));
@@ -225,7 +225,7 @@ fn requests_that_wait_are_decided_before_a_worker_quits() {
 }
 
 #[test]
-fn sigterm_waits_for_nobody() {
+fn sigterm_waits_for_no_request() {
     let mut redis = Redis::start();
     let mut nginx = limited(&redis, "rate=99r/m").start();
     let clients = waiting(&nginx, &mut redis);

@@ -65,7 +65,7 @@ fn what_may_have_run_is_never_sent_again() {
 fn what_was_not_sent_waits_for_the_next_connection() {
     let fake = Fake::start(|command| match (command.key(), command.connection) {
         (Some("last"), _) => Act::Close(Vec::new()),
-        // Slow to greet: those who come meanwhile wait.
+        // A slow handshake: requests that come meanwhile wait.
         (None, 1..) if command.name() == "CLIENT" => {
             Act::After(Duration::from_millis(150), Box::new(Act::Usual))
         }
@@ -120,7 +120,7 @@ fn without_the_script_it_is_sent_once_more() {
 }
 
 #[test]
-fn a_server_that_never_has_the_script_is_not_asked_for_ever() {
+fn a_server_that_never_has_the_script_ends_the_retries() {
     let noscript = |_: &str| Act::line("-NOSCRIPT No matching script. Please use EVAL.");
     let fake = Fake::answering(noscript);
     let nginx = limited(&fake.url()).start();
@@ -367,8 +367,8 @@ fn a_key_of_another_type_is_an_error_of_this_key() {
     assert_eq!(redis.ask::<Vec<String>>(&["LRANGE", "rl:default:list", "0", "-1"]), ["x"]);
 }
 
-/// A Redis that cannot decide for a while: each request is told so at once, and it is found again
-/// when it can.
+/// A Redis that cannot decide for a while: each request is refused at once, and Redis is found
+/// again when it can.
 #[track_caller]
 fn refuses_for_a_while(redis: &Redis, refuse: &[&str], error: &str, heal: &[&str]) -> Nginx {
     let nginx = limited(&redis.url()).start();
@@ -462,7 +462,7 @@ fn replies_to_nothing_end_the_connection() {
     for count in 2..5 {
         fake.shout(ALLOWED.as_bytes());
         wait_until(PATIENCE, || fake.count("") == count, "a new connection");
-        // Not the reply that nobody had asked for.
+        // Not the reply without a command.
         assert_eq!(nginx.get("/?k=good").remaining(), Some(9));
     }
     // One line for all that follow each other closely.
@@ -510,7 +510,7 @@ fn connections_that_end_at_once_are_not_made_in_a_storm() {
         let (made, most) = connections(&fake);
         let tally = load.stop();
         assert!((1..=most).contains(&made), "{made} connections");
-        // Those who wait for their timeout are answered once.
+        // Requests that wait for their timeout are answered once.
         assert!(tally.of(200) == tally.total() && tally.total() > 20, "{tally:?}");
         assert_eq!(nginx.logged("[error]").len(), 1, "{:?}", nginx.logged("[error]"));
     }

@@ -18,7 +18,7 @@ fn two() -> (Redis, Redis) {
     (first, second)
 }
 
-/// NGINX reads the configuration before any resolver is asked: the system must know the name. It
+/// NGINX reads the configuration before any resolver runs: the system must know the name. It
 /// does know `localhost`, and so may the resolver, with another address.
 fn limited(dns: &Dns, port: u16) -> Conf {
     Conf::new()
@@ -73,9 +73,9 @@ fn names_that_cannot_be_resolved_keep_their_address() {
     }
 }
 
-/// While the name server says nothing nobody waits who has nothing to do with it.
+/// While the name server is silent only requests that need it wait.
 #[test]
-fn a_silent_name_server_blocks_nobody() {
+fn a_silent_name_server_blocks_no_other_request() {
     let mut redis = Redis::start();
     let dns = Dns::start();
     dns.answer("localhost", Answer::Silence);

@@ -1,4 +1,4 @@
-//! The limiter never satisfies `satisfy any`, and nobody overrules its rejection.
+//! The limiter never satisfies `satisfy any`, and no other module overrules its rejection.
 
 use harness::{Conf, Http, Nginx, Redis, Response};
 
@@ -9,7 +9,7 @@ const CREDENTIALS: (&str, &str) = ("Authorization", "Basic Ym9iOnNlY3JldA==");
 const WRONG: (&str, &str) = ("Authorization", "Basic Ym9iOndyb25n");
 const AUTH_BASIC: &str = "auth_basic closed; auth_basic_user_file {prefix}/users;";
 
-/// A server that is limited to two requests, with more about who may enter.
+/// A server that is limited to two requests, with further access rules.
 fn guarded(redis: &Redis, snippet: &str) -> Conf {
     Conf::new()
         .redis(redis)

@@ -13,7 +13,8 @@ fn scenario(name: &str, redis: &Redis) -> Conf {
     reachable(example(name, &[("redis://127.0.0.1:6379", redis.url())]))
 }
 
-/// Requests may name the address that they come from, and the harness sees who is connected.
+/// Requests may name the address that they come from, and the harness sees which clients are
+/// connected.
 fn reachable(conf: Conf) -> Conf {
     conf.http("set_real_ip_from 127.0.0.1; real_ip_header X-Real-IP;")
         .server("location = /metrics { rate_limit_redis_metrics prometheus; }")
@@ -155,7 +156,7 @@ fn restart(redis: &mut Redis, nginx: &Nginx) -> u64 {
     remaining.expect("it was decided")
 }
 
-/// What docs/operations.md says makes Redis durable.
+/// The lines of docs/operations.md that make Redis durable.
 fn durable() -> Vec<String> {
     let page = read("../docs/operations.md");
     let (_, restarts) = page.split_once("\n**Restarts.**").expect("a paragraph on restarts");
@@ -232,7 +233,7 @@ fn redis_guide() {
     whole(of_endpoint + 30 + more, 100, 50);
 }
 
-/// Tokens come back five at a time, when `Retry-After` says.
+/// Tokens come back five at a time, at the time of `Retry-After`.
 #[test]
 fn redis_guide_refills_at_intervals() {
     let redis = Redis::start();
@@ -355,7 +356,7 @@ fn ask_from_code() {
     let mut redis = Redis::start();
     let nginx = start(&scenario("ask-from-code", &redis), 1);
     let may = |query: &str| request(&mut nginx.http(), "POST", &format!("/may/mail?{query}"), &[]);
-    assert_eq!(may("").status, 400, "nobody is asked for");
+    assert_eq!(may("").status, 400, "no customer is named");
     let since = Instant::now();
     let first = may("customer=acme&count=2");
     assert_eq!((first.status, first.remaining(), first.text()), (204, Some(28), ""));

@@ -132,7 +132,7 @@ fn a_stale_master_is_left_at_once() {
     }
 }
 
-/// A sentinel that says who is the master as long as the test lets it, and tells of changes.
+/// A sentinel that reports the master as long as the test lets it, and announces changes.
 fn fake_sentinel(reply: impl Fn() -> Vec<u8> + Send + Sync + 'static) -> Fake {
     Fake::start(move |command| match command.name().as_str() {
         "SENTINEL" => Act::Say(reply()),
@@ -171,7 +171,7 @@ fn a_master_that_is_announced_is_followed_at_once() {
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
 }
 
-/// Whoever does not hear of changes any more asks again.
+/// A worker that gets no announcements any more queries again.
 #[test]
 fn a_subscription_that_is_lost_is_made_again() {
     let (old, new) = (Fake::start(|_| Act::Usual), Fake::start(|_| Act::Usual));

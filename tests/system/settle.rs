@@ -51,7 +51,7 @@ fn answer(mut stream: TcpStream, cost: &str) {
     stream.write_all(text.as_bytes()).expect("an answer");
 }
 
-/// An application that answers with the status and the `X-Cost` that it is asked for.
+/// An application that answers with the status and the `X-Cost` of the request's arguments.
 const SAYS: &str = "server { listen 127.0.0.1:{port2}; root {prefix}/html; keepalive_timeout 0; \
                     add_header X-Cost $arg_cost always; \
                     if ($arg_status = 401) { return 401; } if ($arg_status = 500) { return 500; } \
@@ -167,7 +167,7 @@ const LIMITS: [&str; 7] = [
 ];
 
 #[test]
-fn the_application_says_what_it_cost() {
+fn the_application_reports_the_cost() {
     for limit in LIMITS {
         let redis = Redis::start();
         let nginx = conf(&redis, &proxied(limit)).start_connected(&redis);

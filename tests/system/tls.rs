@@ -1,4 +1,4 @@
-//! TLS to Redis: who must prove what to whom, and what comes of it if they do not.
+//! TLS to Redis: which certificates are required, and what happens without them.
 
 use std::io::Read as _;
 use std::net::{Ipv4Addr, TcpListener};
@@ -35,7 +35,7 @@ fn introduce(identity: &Identity) -> String {
     format!("ssl_certificate {}; ssl_certificate_key {};", identity.certificate, identity.key)
 }
 
-/// A Redis with a certificate for `LOCAL`, and who has signed it.
+/// A Redis with a certificate for `LOCAL`, and the authority that signed it.
 fn redis(lines: &[&str]) -> (Authority, Redis) {
     let authority = Authority::new();
     let redis = Redis::start_tls(&authority, &authority.issue(LOCAL), lines);
@@ -50,7 +50,7 @@ fn decides(conf: &Conf) -> Nginx {
     nginx
 }
 
-/// Nothing is decided, and it is told once that `reason` is why.
+/// No request is decided, and `reason` is logged once.
 #[track_caller]
 fn refuses(conf: &Conf, reason: &str) -> Nginx {
     let nginx = conf.start();
@@ -101,7 +101,7 @@ fn decides_over_tls() {
 }
 
 #[test]
-fn trusts_the_system_unless_told_otherwise() {
+fn trusts_the_system_by_default() {
     let (authority, redis) = redis(&[]);
     let url = format!("rediss://localhost:{}", redis.tls_port());
     let conf = Conf::new()
@@ -124,7 +124,7 @@ fn a_certificate_of_another_authority() {
 }
 
 #[test]
-fn a_certificate_that_nobody_signed() {
+fn a_self_signed_certificate() {
     let authority = Authority::new();
     let reason = "SSL certificate verify error: (18:self-signed certificate)";
     tells_nothing(&authority.self_signed(LOCAL), "localhost", &trust(&authority), reason);
@@ -137,7 +137,7 @@ fn a_certificate_that_has_expired() {
     tells_nothing(&authority.issue_expired(LOCAL), "localhost", &trust(&authority), reason);
 }
 
-/// Of which OpenSSL finds nothing to say.
+/// Failures for which OpenSSL has no message.
 #[test]
 fn no_certificate_at_all() {
     let recorder = Recorder::start_anonymous();
@@ -179,7 +179,7 @@ fn a_certificate_that_is_revoked() {
 }
 
 #[test]
-fn nothing_is_verified_only_if_that_is_what_is_asked_for() {
+fn nothing_is_verified_only_with_ssl_verify_off() {
     let authority = Authority::new();
     let identity = authority.issue_expired("DNS:redis.internal");
     let recorder = Recorder::start(&identity);
@@ -195,7 +195,7 @@ fn nothing_is_verified_only_if_that_is_what_is_asked_for() {
 }
 
 #[test]
-fn closed_rejects_what_nobody_could_decide() {
+fn closed_rejects_what_was_not_decided() {
     let (_, redis) = redis(&[]);
     let conf = limited(&server("localhost", redis.tls_port()));
     let nginx = conf.server("rate_limit_redis_on_error closed;").start();
@@ -238,7 +238,7 @@ fn first_bytes(lines: &str, host: &str) -> (Vec<u8>, Nginx) {
 }
 
 #[test]
-fn says_which_name_is_wanted_unless_that_is_an_address() {
+fn sends_the_name_unless_it_is_an_address() {
     let holds = |bytes: &[u8], name: &str| bytes.windows(name.len()).any(|w| w == name.as_bytes());
     for (lines, host, name, said) in [
         ("", "localhost", "localhost", true),
@@ -254,7 +254,7 @@ fn says_which_name_is_wanted_unless_that_is_an_address() {
 }
 
 #[test]
-fn a_server_that_wants_to_know_who_we_are() {
+fn a_server_that_requires_a_certificate() {
     let authority = Authority::new();
     let identity = authority.issue(LOCAL);
     for (version, reason) in [("TLSv1.3", "certificate required"), ("TLSv1.2", "handshake failure")]
@@ -291,7 +291,7 @@ fn versions_and_ciphers() {
     refuses(&limited(&format!("{lines} {other}")), "alert handshake failure");
 }
 
-/// Whoever misunderstands whom: nobody waits longer than an attempt to connect may take.
+/// TLS on one side only: no request waits longer than an attempt to connect may take.
 #[test]
 fn one_side_speaks_tls_and_the_other_does_not() {
     let (authority, redis) = redis(&[]);
@@ -369,7 +369,7 @@ fn every_node_of_a_cluster() {
     assert!(told.len() == 1 && told[0].contains(reason), "{told:?}");
 }
 
-/// How many handshakes have resumed a session, as OpenSSL tells, and how many there were.
+/// How many handshakes have resumed a session, as OpenSSL reports, and how many there were.
 fn handshakes(nginx: &Nginx) -> (usize, usize) {
     (nginx.logged("SSL reused session").len(), nginx.logged("SSL: TLSv1.").len())
 }
