@@ -58,8 +58,8 @@ pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) ->
         false => (counters.current, remaining),
     };
 
-    // Until no more than `most` is spent. The debt is spread over the next windows; the last of
-    // them holds the rest.
+    // Until no more than `most` is spent, `later` windows on: what that window begins with, and the
+    // share of the one before it.
     let until = |most: u64| {
         let later = current.saturating_sub(most).div_ceil(limit);
         let spent = |windows: u64| current.saturating_sub(windows * limit);
