@@ -43,6 +43,6 @@ fn micros(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the structure is valid. Reading a clock that every system has does not fail.
     unsafe { libc::clock_gettime(clock, &mut time) };
-    let (seconds, nanos) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
-    seconds.saturating_mul(1_000_000).saturating_add(nanos / 1_000)
+    // Neither is below zero.
+    (time.tv_sec as u64).saturating_mul(1_000_000).saturating_add(time.tv_nsec as u64 / 1_000)
 }

@@ -11,7 +11,7 @@ use ngx::ffi::{
 use ngx::http::{HttpModule, HttpModuleMainConf};
 use rate_limit_core::client::{Error, RequestKey};
 use rate_limit_core::decision::{Decision, Source, Status, Verdict};
-use rate_limit_core::lease::Lease;
+use rate_limit_core::lease::Granted;
 use rate_limit_core::rate::MILLISECOND;
 
 use crate::Module;
@@ -61,14 +61,14 @@ pub(crate) struct Submission {
 
 /// The decision, apart from the verdicts.
 #[derive(Clone, Copy)]
-struct Outcome {
+pub(crate) struct Outcome {
     /// Of the request.
     status: Status,
     /// The same, or what a dry run would have done to it.
-    shown_status: Status,
-    source: Source,
-    wait: u64,
-    delay: u64,
+    pub(crate) shown_status: Status,
+    pub(crate) source: Source,
+    pub(crate) wait: u64,
+    pub(crate) delay: u64,
     /// See [`Decision::jitter`].
     jitter: u64,
     /// The limit to show, if the limits have decided.
@@ -194,8 +194,7 @@ impl Context {
         // the submission is released when the request goes.
         let submit =
             |charges: &[_]| unsafe { driver.submit(charges, timeout, self.started, self.wake) };
-        let span = self.conf.lease();
-        let charge = |limit: &Evaluated| limit.charge(limit.taken.get().lease(span, self.started));
+        let charge = |limit: &Evaluated| limit.charge(limit.lease());
         let key = match self.limits {
             [limit] => submit(&[charge(limit)]),
             several => submit(&several.iter().map(charge).collect::<Vec<_>>()),
@@ -203,8 +202,8 @@ impl Context {
         self.submission.set(Some(Submission { driver, key }));
     }
 
-    /// The outcome of the submission, once there is one.
-    pub(crate) fn outcome(&self) -> Option<Result<(), Error>> {
+    /// What came of the submission, once that is known.
+    pub(crate) fn reply(&self) -> Option<Result<(), Error>> {
         let Submission { driver, key } = self.submission.get()?;
         driver.outcome(key)
     }
@@ -222,11 +221,22 @@ impl Context {
     /// Takes note of what came of the leases that were to be renewed.
     pub(crate) fn renew_leases(&self) {
         let span = self.conf.lease();
-        if span > 0
-            && let Some(shared) = memory()
-        {
-            self.limits.iter().for_each(|limit| shared.renew_lease(limit, span, self.started));
+        if span == 0 {
+            return;
         }
+        let Some(shared) = memory() else { return };
+        for (index, limit) in self.limits.iter().enumerate() {
+            if let Some(renewal) = limit.renewal.take() {
+                let granted = self.granted(index);
+                shared.renew_lease(limit, renewal.taken, granted, span, self.started);
+            }
+        }
+    }
+
+    /// What Redis has set aside for the limit of this index.
+    fn granted(&self, index: usize) -> Granted {
+        let granted = |Submission { driver, key }: Submission| driver.granted(key, index);
+        self.submission.get().map_or(Granted::default(), granted)
     }
 
     /// Releases the request from the client. If it does not pass, its charges are refunded. If a limit
@@ -238,7 +248,7 @@ impl Context {
         let is_rejected = status.is_rejection() && is_decided;
         driver.release(key, is_rejected, is_decided.then_some(wait));
         if status.is_rejection() {
-            self.charged().for_each(|limit| driver.refund(&limit.charge(Lease::NONE)));
+            self.charged().for_each(|limit| driver.refund(&limit.charge(None)));
         }
         if is_rejected {
             self.forget_charges();
@@ -265,6 +275,11 @@ impl Context {
         // SAFETY: the event is that of the request's connection, which lives as long as the request;
         // NGINX takes it from the queue if the connection is closed first.
         unsafe { ngx_post_event(self.wake.as_ptr(), &raw mut ngx_posted_events) };
+    }
+
+    /// The decision apart from the verdicts, once there is one.
+    pub(crate) fn outcome(&self) -> Option<Outcome> {
+        self.outcome.get()
     }
 
     /// The decision, once there is one.

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use rate_limit_core::algorithm::leaky_bucket;
 use rate_limit_core::client::{Answer, Charge, Definition};
 use rate_limit_core::decision::{self, Shown, Verdict};
+use rate_limit_core::lease::Lease;
 use rate_limit_core::lease::table::Taken;
-use rate_limit_core::lease::{Granted, Lease};
 use rate_limit_core::redis::script::Question;
 
 use crate::conf::{Effect, Limit};
@@ -30,10 +30,16 @@ pub(crate) struct Evaluated {
     pub(crate) charged_at: Cell<u64>,
     /// Whether a command about it was sent.
     pub(crate) is_sent: Cell<bool>,
-    /// The lease that the command renews.
-    pub(crate) taken: Cell<Taken>,
-    /// What came of that.
-    pub(crate) granted: Cell<Granted>,
+    /// The lease that the command renews, if it does.
+    pub(crate) renewal: Cell<Option<&'static Renewal>>,
+}
+
+/// A lease that a command renews.
+pub(crate) struct Renewal {
+    /// What there was of it.
+    pub(crate) taken: Taken,
+    /// What the command says, if there is anything to say.
+    pub(crate) lease: Option<Lease>,
 }
 
 impl Evaluated {
@@ -53,8 +59,7 @@ impl Evaluated {
             is_charged: Cell::new(false),
             charged_at: Cell::new(0),
             is_sent: Cell::new(false),
-            taken: Cell::new(Taken::Busy),
-            granted: Cell::new(Granted::default()),
+            renewal: Cell::new(None),
         }
     }
 
@@ -64,7 +69,7 @@ impl Evaluated {
     }
 
     /// As the client takes it.
-    pub(crate) fn charge(&self, lease: Lease) -> Charge<'static> {
+    pub(crate) fn charge(&self, lease: Option<&'static Lease>) -> Charge<'static> {
         let Question { key, quota, cost, dry_run, .. } = self.question;
         let (definition, digest) = (self.definition, self.digest() as u64);
         Charge { definition, key, quota, cost, dry_run, digest, lease }
@@ -76,13 +81,17 @@ impl Evaluated {
         self.limit.has_leases() && self.question.quota.block() == 0
     }
 
+    /// What the command says of its lease.
+    pub(crate) fn lease(&self) -> Option<&'static Lease> {
+        self.renewal.get()?.lease.as_ref()
+    }
+
     /// Takes over the answer of Redis.
     pub(crate) fn take(&self, answer: &Answer) {
         self.verdict.set(answer.verdict);
         self.is_charged.set(answer.is_charged);
         self.charged_at.set(answer.now);
         self.is_sent.set(answer.node.is_some());
-        self.granted.set(answer.granted);
     }
 
     /// Identifies key, limit and quota in the memory of this machine.
@@ -117,9 +126,9 @@ impl Evaluated {
     }
 
     /// The limit and its verdict, as they are shown.
-    pub(crate) fn show(&self) -> Option<Shown<'static>> {
+    pub(crate) fn show(&'static self) -> Option<Shown<'static>> {
         let verdict = self.verdict.get()?;
-        Some(Shown { name: self.name(), quota: self.question.quota, verdict })
+        Some(Shown { name: self.name(), quota: &self.question.quota, verdict })
     }
 }
 

@@ -10,7 +10,7 @@ use ngx::core::Status;
 use ngx::ffi::{
     NGX_HTTP_INTERNAL_SERVER_ERROR, ngx_cycle, ngx_handle_read_event, ngx_http_block_reading,
     ngx_http_core_run_phases, ngx_http_request_t, ngx_http_test_reading, ngx_int_t, ngx_log_t,
-    ngx_post_event, ngx_posted_events,
+    ngx_palloc, ngx_post_event, ngx_posted_events,
 };
 use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
 use rate_limit_core::client::Error;
@@ -22,7 +22,7 @@ use rate_limit_core::text::log::{Escaped, Excess};
 use crate::clock::monotonic_micros;
 use crate::conf::{Effect, LocationConf, OnError, Phase};
 use crate::context::{Context, Stage, memory};
-use crate::evaluated::Evaluated;
+use crate::evaluated::{Evaluated, Renewal};
 use crate::log::{Decided, admits, debug, is_logged, log};
 use crate::report::Report;
 use crate::shm::{Local, NoRoom, Shared};
@@ -162,14 +162,19 @@ unsafe fn charge(
             context.decide(Source::Local);
             return act(r, context);
         }
-        if spend_leases(conf, limits, shared, now) {
-            context.decide(Source::Lease);
-            return act(r, context);
+        if conf.lease() > 0 {
+            if limits.iter().all(Evaluated::has_leases) && shared.spend_leases(limits, now) {
+                context.decide(Source::Lease);
+                return act(r, context);
+            }
+            if take_leases(r, conf, limits, shared, now).is_none() {
+                return INTERNAL_ERROR;
+            }
         }
         let main = Module::main_conf(&*r.cast::<ngx::http::Request>());
         let Some(driver) = main.and_then(|main| conf.driver(main)) else { return INTERNAL_ERROR };
         context.submit(driver);
-        match context.outcome() {
+        match context.reply() {
             None => {
                 debug!(log_of(r), "wait for Redis");
                 suspend(r)
@@ -212,21 +217,35 @@ fn is_cacheable(conf: &LocationConf, limit: &Evaluated) -> bool {
     conf.deny_cache() && question.cost == 1 && is_final
 }
 
-/// Spends for the request what Redis has set aside for this machine, if that is enough for each of its
-/// limits. Else its leases are taken out, to be renewed by the command for the request.
-fn spend_leases(conf: &LocationConf, limits: &[Evaluated], shared: &Shared, now: u64) -> bool {
-    if conf.lease() == 0 {
-        return false;
-    }
-    if limits.iter().all(Evaluated::has_leases) && shared.spend_leases(limits, now) {
-        return true;
-    }
+/// Takes out the leases of the request's limits, to be renewed by the command for the request. `None` if
+/// NGINX is out of memory.
+///
+/// # Safety
+/// `r` must be valid, and `limits` be in its pool.
+unsafe fn take_leases(
+    r: *mut ngx_http_request_t,
+    conf: &LocationConf,
+    limits: &[Evaluated],
+    shared: &Shared,
+    now: u64,
+) -> Option<()> {
+    const { assert!(align_of::<Renewal>() <= align_of::<usize>()) };
     let until = now.saturating_add((conf.timeout() as u64).saturating_mul(MILLISECOND));
     let renews = |limit: &&Evaluated| limit.has_leases() && limit.question.cost > 0;
     for limit in limits.iter().filter(renews) {
-        limit.taken.set(shared.take_lease(limit, now, until));
+        // SAFETY: the request is valid. The memory is of its pool, as that of the limit is, and large
+        // and aligned enough.
+        unsafe {
+            let place = ngx_palloc((*r).pool, size_of::<Renewal>()).cast::<Renewal>();
+            if place.is_null() {
+                return None;
+            }
+            let taken = shared.take_lease(limit, now, until);
+            place.write(Renewal { taken, lease: taken.lease(conf.lease(), now) });
+            limit.renewal.set(Some(&*place));
+        }
     }
-    false
+    Some(())
 }
 
 /// Charges the request locally as long as anything that was spent in an outage is not regained: Redis
@@ -271,7 +290,7 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
     // SAFETY: passed on.
     unsafe {
         match context.stage() {
-            Stage::Pending => match context.outcome() {
+            Stage::Pending => match context.reply() {
                 None => Status::NGX_AGAIN,
                 Some(_) if stop_watching(r) != Status::NGX_OK => INTERNAL_ERROR,
                 Some(outcome) => {
@@ -353,23 +372,23 @@ unsafe fn conclude(r: *mut ngx_http_request_t, context: &Context, outcome: Resul
 /// `r` must be valid; it may be gone afterwards.
 unsafe fn act(r: *mut ngx_http_request_t, context: &Context) -> Status {
     context.finish();
-    let Some(decision) = context.decision() else { return INTERNAL_ERROR };
+    let Some(outcome) = context.outcome() else { return INTERNAL_ERROR };
     // SAFETY: passed on.
     unsafe {
         debug!(
             log_of(r),
             "{}, source: {}, after {} us",
-            decision.status.name(),
-            decision.source.name(),
-            decision.wait
+            outcome.shown_status.name(),
+            outcome.source.name(),
+            outcome.wait
         );
-        if decision.status != decision::Status::Passed {
+        if outcome.shown_status != decision::Status::Passed {
             log_decision(r, context);
         }
-        match decision.status {
+        match outcome.shown_status {
             decision::Status::Delayed => {
-                debug!(log_of(r), "delay for {} us", decision.delay);
-                context.delay(decision.delay, log_of(r));
+                debug!(log_of(r), "delay for {} us", outcome.delay);
+                context.delay(outcome.delay, log_of(r));
                 suspend(r)
             }
             decision::Status::Rejected | decision::Status::ErrorRejected => {

@@ -7,7 +7,6 @@
 use ngx::core::Status;
 use ngx::ffi::{ngx_http_request_t, ngx_int_t};
 use ngx::http::HttpModuleMainConf;
-use rate_limit_core::lease::Lease;
 use rate_limit_core::metrics::Settlement;
 
 use crate::Module;
@@ -68,12 +67,7 @@ unsafe fn settle(r: *mut ngx_http_request_t, context: &Context, shared: &Shared)
         let main = unsafe { Module::main_conf(&*r.cast::<ngx::http::Request>()) };
         match main.and_then(|main| context.conf().driver(main)) {
             Some(driver) if limit.is_charged.get() => {
-                driver.settle(
-                    &limit.charge(Lease::NONE),
-                    limit.charged_at.get(),
-                    change,
-                    reservations,
-                );
+                driver.settle(&limit.charge(None), limit.charged_at.get(), change, reservations);
             }
             _ => reservations.end(Settlement::Settled),
         }

@@ -23,6 +23,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::decision::Verdict;
 use crate::metrics::ErrorKind;
 use crate::rate::MILLISECOND;
 use crate::redis::endpoint::Endpoint;
@@ -44,6 +45,7 @@ mod receive;
 mod refresh;
 mod request;
 mod slab;
+mod sparse;
 mod submit;
 #[cfg(test)]
 mod tests;
@@ -59,7 +61,7 @@ pub use node::{Counts, Node, Target, View};
 pub use request::{Answer, Error};
 
 use coalescer::Coalescer;
-use command::{Command, Decided};
+use command::Command;
 use connection::Connection;
 use deadlines::Deadlines;
 use key::CommandKey;
@@ -162,7 +164,7 @@ pub struct Client {
     settling: usize,
     actions: VecDeque<Action>,
     /// The verdicts of the reply that is being read.
-    decided: Vec<Decided>,
+    verdicts: Vec<Verdict>,
 }
 
 impl Client {
@@ -206,7 +208,7 @@ impl Client {
             is_leaving: false,
             settling: 0,
             actions: VecDeque::new(),
-            decided: Vec::new(),
+            verdicts: Vec::new(),
         };
         for Server { endpoint, targets } in config.servers {
             let role = client.topology.seed_role();

@@ -62,7 +62,7 @@ pub struct Shown<'a> {
     /// The limit's name.
     pub name: &'a str,
     /// What the client may spend.
-    pub quota: Quota,
+    pub quota: &'a Quota,
     /// Its verdict.
     pub verdict: Verdict,
 }
@@ -319,7 +319,7 @@ mod tests {
     fn retry_after_is_never_early_and_never_zero() {
         let retry_after = |status, verdict, jitter| {
             let quota = Quota::new(Algorithm::Gcra, "1r/s".parse().unwrap(), 1).unwrap();
-            let shown = Some(Shown { name: "a", quota, verdict });
+            let shown = Some(Shown { name: "a", quota: &quota, verdict });
             let source = Source::Redis;
             Decision { status, source, shown, wait: 0, delay: 0, jitter }.retry_after()
         };

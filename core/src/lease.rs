@@ -83,6 +83,13 @@ impl Lease {
     }
 }
 
+impl Granted {
+    /// That of a command which has set nothing aside, at this time of Redis.
+    pub fn nothing(now: u64) -> Self {
+        Self { now, ..Self::default() }
+    }
+}
+
 /// What a machine keeps for a limit and a client: the lease, and how much of it is in demand. There
 /// is one after each request that Redis has allowed, of which the next lease is as large as the
 /// demand was.

@@ -125,6 +125,6 @@ impl<K: PartialEq> Entry<K> {
         self.after.clone_from(sharer.map_or(&self.before, |sharer| &sharer.after));
         let (algorithm, report) = (self.quota.algorithm(), &self.lease.report);
         let returned = algorithm.report(&mut self.after, now, &self.quota, report);
-        self.granted = Granted { now, returned, ..Granted::default() };
+        self.granted = Granted { returned, ..Granted::nothing(now) };
     }
 }

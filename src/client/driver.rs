@@ -20,6 +20,7 @@ use rate_limit_core::client::{
     Action, Answer, Charge, Client, Config, ConnectionKey, Error, Fault, Level, NodeKey,
     RequestKey, Settlement, Target,
 };
+use rate_limit_core::lease::Granted;
 use rate_limit_core::metrics;
 use rate_limit_core::rate::MILLISECOND;
 
@@ -165,6 +166,11 @@ impl Driver {
     /// Runs `act` with the answer to each charge of a request.
     pub(crate) fn with_answers<T>(&self, key: RequestKey, act: impl FnOnce(&[Answer]) -> T) -> T {
         act(self.state.borrow().client.answers(key))
+    }
+
+    /// What came of the lease of a charge of a request: see [`Client::granted`].
+    pub(crate) fn granted(&self, key: RequestKey, charge: usize) -> Granted {
+        self.state.borrow().client.granted(key, charge)
     }
 
     /// Forgets a request: see [`Client::release`]. If Redis has decided it, `wait` is how long that took,

@@ -3,6 +3,7 @@
 use std::{io, ptr};
 
 use ngx::ffi::ngx_pid;
+use rate_limit_core::lease::Granted;
 use rate_limit_core::lease::table::{Changes, Limit, Outcome, Table, Taken};
 use rate_limit_core::metrics::LeaseUnits;
 
@@ -33,18 +34,21 @@ impl Shared {
         self.leases().take(limit.digest(), now, until)
     }
 
-    /// Takes note of what came of the command that was to renew the lease of a limit. It was submitted
-    /// at `submitted`, and leases last `span` µs.
-    pub(crate) fn renew_lease(&self, limit: &Evaluated, span: u64, submitted: u64) {
-        let taken = limit.taken.replace(Taken::Busy);
-        if taken == Taken::Busy {
-            return;
-        }
+    /// Takes note of what came of the command that was to renew the lease of a limit, which was `taken`
+    /// out. It was submitted at `submitted`, and leases last `span` µs.
+    pub(crate) fn renew_lease(
+        &self,
+        limit: &Evaluated,
+        taken: Taken,
+        granted: Granted,
+        span: u64,
+        submitted: u64,
+    ) {
         let record = limit.limit.record(self);
         let outcome = Outcome {
             is_sent: limit.is_sent.get(),
             is_charged: limit.is_charged.get(),
-            granted: limit.granted.get(),
+            granted,
             span,
             submitted,
         };

@@ -50,7 +50,10 @@ impl Step {
     }
 
     fn questions(&self) -> impl ExactSizeIterator<Item = Question<'_>> + Clone {
-        let lease = |(index, question)| Question { lease: self.lease(index), ..question };
+        let lease = |(index, question)| {
+            let lease = self.leases.get(index).filter(|lease: &&Lease| !lease.is_none());
+            Question { lease, ..question }
+        };
         self.asked.iter().map(Asked::question).enumerate().map(lease)
     }
 }
@@ -260,10 +263,11 @@ fn read_grants(step: &Step, value: &Value) -> (Vec<Option<Verdict>>, Vec<Granted
         return (found.map(own).collect(), Vec::new());
     }
     let (mut verdicts, mut grants) = (Vec::new(), Vec::new());
-    let mut note = |index, verdict, granted| {
+    let now = found.now();
+    let mut note = |index, verdict, granted: Option<Granted>| {
         assert_eq!(index, verdicts.len());
         verdicts.push(Some(verdict));
-        grants.push(granted);
+        grants.push(granted.unwrap_or(Granted::nothing(now)));
     };
     let mut questions = step.questions();
     let is_answer = match step.times {

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use rate_limit_core::client::Answer;
-use rate_limit_core::lease::Report;
 use rate_limit_core::lease::table::{Bucket, Limit, Outcome, Table, Taken};
+use rate_limit_core::lease::{Granted, Report};
 
 use crate::script::Charge;
 use crate::traffic::{Part, Plan};
@@ -82,15 +82,16 @@ impl Machine {
         worker: usize,
         plan: &Plan,
         taken: &[Taken],
-        answers: &[Answer],
+        (answers, grants): (&[Answer], &[Granted]),
         (submitted, now): (u64, u64),
     ) {
-        for ((part, taken), answer) in plan.parts.iter().zip(taken).zip(answers) {
+        let answers = answers.iter().zip(grants);
+        for ((part, taken), (answer, granted)) in plan.parts.iter().zip(taken).zip(answers) {
             let limit = Limit { number: 0, digest: digest(part.digest()), cost: part.cost };
             let outcome = Outcome {
                 is_sent: answer.node.is_some(),
                 is_charged: answer.is_charged,
-                granted: answer.granted,
+                granted: *granted,
                 span: plan.span,
                 submitted,
             };

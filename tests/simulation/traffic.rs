@@ -151,7 +151,7 @@ impl fmt::Debug for Part {
 }
 
 impl Part {
-    pub fn charge(&self, lease: Lease) -> Charge<'_> {
+    pub fn charge<'a>(&'a self, lease: Option<&'a Lease>) -> Charge<'a> {
         let Self { definition, key, quota, cost } = self;
         Charge {
             definition,

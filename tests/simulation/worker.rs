@@ -13,7 +13,7 @@ use fastrand::Rng;
 use rate_limit_core::client::{
     Action, Client, Config, ConnectionKey, Error, Fault, RequestKey, Target,
 };
-use rate_limit_core::lease::Lease;
+use rate_limit_core::lease::Granted;
 use rate_limit_core::lease::table::Taken;
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::script::Scripts;
@@ -617,9 +617,9 @@ impl Worker {
         for part in &plan.parts {
             outside.ledger.submit(&part.class(self.id), owner);
         }
-        let parts = plan.parts.iter().zip(&taken);
-        let charges: Vec<_> =
-            parts.map(|(part, taken)| part.charge(taken.lease(plan.span, now))).collect();
+        let leases: Vec<_> = taken.iter().map(|taken| taken.lease(plan.span, now)).collect();
+        let parts = plan.parts.iter().zip(&leases);
+        let charges: Vec<_> = parts.map(|(part, lease)| part.charge(lease.as_ref())).collect();
         let key = self.client.submit(&charges, plan.timeout, now);
         outside.trace(self.id, || format!("request {} is {key:?}: {plan:?}", plan.id));
         if outside.rng.u32(0..20) == 0 {
@@ -673,14 +673,16 @@ impl Worker {
             outside.ledger.tell(request.plan.id, &class, answer);
             outside.ledger.release(&class, answer, refund);
         }
+        let grants: Vec<Granted> =
+            (0..answers.len()).map(|index| self.client.granted(key, index)).collect();
         let times = (request.submitted, outside.now());
         let machine = &outside.machines[self.id % MACHINES];
-        machine.renew(self.id, &request.plan, &request.taken, &answers, times);
+        machine.renew(self.id, &request.plan, &request.taken, (&answers, &grants), times);
         self.client.release(key, refund);
         self.act(outside);
         let charged = request.plan.parts.iter().zip(&answers).filter(|(_, it)| it.is_charged);
         for (part, _) in charged.filter(|_| refund) {
-            self.client.refund(&part.charge(Lease::NONE), outside.now());
+            self.client.refund(&part.charge(None), outside.now());
             self.act(outside);
         }
     }

@@ -60,7 +60,7 @@ impl Algorithm {
         lease: &Lease,
         remaining: u64,
     ) -> Granted {
-        let none = Granted { now, ..Granted::default() };
+        let none = Granted::nothing(now);
         if lease.want == 0 {
             return none;
         }

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use super::key::{CommandKey, RequestKey};
 use super::slab::Recycle;
+use super::sparse::Sparse;
 use crate::decision::Verdict;
 use crate::key::Head;
 use crate::lease::{Granted, Lease};
@@ -47,8 +48,8 @@ pub struct Charge<'a> {
     pub dry_run: bool,
     /// A number that is another for other keys, limits and quotas, as good as always.
     pub digest: u64,
-    /// What is said about leases.
-    pub lease: Lease,
+    /// What is said about leases, if anything is.
+    pub lease: Option<&'a Lease>,
 }
 
 /// What a charge has really cost.
@@ -80,10 +81,12 @@ pub(super) struct Command {
     charges: Vec<Own>,
     /// The keys of all charges, one behind the other.
     keys: Vec<u8>,
+    /// What is said about leases.
+    leases: Sparse<Lease>,
     /// Who waits for it. Several only where there is one charge: then each is charged once.
     pub(super) members: Vec<Member>,
     pub(super) purpose: Purpose,
-    /// Who has brought what a command for several requests says of a lease, and gets what comes of it.
+    /// Who has brought the lease of the only charge, and gets what comes of it.
     lessee: Option<RequestKey>,
     /// Of the only charge.
     pub(super) digest: u64,
@@ -111,11 +114,7 @@ struct Own {
     quota: Quota,
     cost: u64,
     dry_run: bool,
-    lease: Lease,
 }
-
-/// What a reply means for one charge.
-pub(super) type Decided = (Verdict, Granted);
 
 /// A request that waits for a command.
 #[derive(Clone, Copy, Debug)]
@@ -152,6 +151,7 @@ impl Recycle for Command {
     fn recycle(&mut self) {
         self.charges.clear();
         self.keys.clear();
+        self.leases.clear();
         self.members.clear();
         self.lessee = None;
         self.purpose = Purpose::Charge;
@@ -165,8 +165,8 @@ impl Recycle for Command {
 }
 
 impl Own {
-    fn charge<'a>(&'a self, key: &'a [u8], digest: u64) -> Charge<'a> {
-        let &Self { ref definition, quota, cost, dry_run, lease, .. } = self;
+    fn charge<'a>(&'a self, key: &'a [u8], digest: u64, lease: Option<&'a Lease>) -> Charge<'a> {
+        let &Self { ref definition, quota, cost, dry_run, .. } = self;
         Charge { definition, key, quota, cost, dry_run, digest, lease }
     }
 }
@@ -174,6 +174,9 @@ impl Own {
 impl Command {
     /// Adds a charge.
     pub(super) fn add(&mut self, charge: &Charge<'_>) {
+        if let Some(lease) = charge.lease {
+            self.leases.set(self.len(), *lease);
+        }
         self.keys.extend_from_slice(charge.key);
         if self.charges.capacity() == 0 {
             // Most have only one.
@@ -185,7 +188,6 @@ impl Command {
             quota: charge.quota,
             cost: charge.cost,
             dry_run: charge.dry_run,
-            lease: charge.lease,
         });
         self.digest = charge.digest;
     }
@@ -198,17 +200,17 @@ impl Command {
     /// The charges, in the order in which they were added.
     pub(super) fn charges(&self) -> impl ExactSizeIterator<Item = Charge<'_>> + Clone {
         let mut start = 0;
-        self.charges.iter().map(move |own| {
+        self.charges.iter().enumerate().map(move |(index, own)| {
             let key = self.keys.get(start..own.key_end).unwrap_or_default();
             start = own.key_end;
-            own.charge(key, self.digest)
+            own.charge(key, self.digest, self.leases.get(index))
         })
     }
 
     /// The only charge, if there is one only.
     pub(super) fn single(&self) -> Option<Charge<'_>> {
         let [own] = self.charges.as_slice() else { return None };
-        Some(own.charge(&self.keys, self.digest))
+        Some(own.charge(&self.keys, self.digest, self.leases.get(0)))
     }
 
     /// The charges as scripts take them.
@@ -237,9 +239,9 @@ impl Command {
     }
 
     /// Adds a request that is charged the same.
-    pub(super) fn join(&mut self, member: Member, lease: Lease) {
-        if let ([own], false) = (self.charges.as_mut_slice(), lease.is_none()) {
-            own.lease = lease;
+    pub(super) fn join(&mut self, member: Member, lease: Option<&Lease>) {
+        if let (Some(lease), 1) = (lease, self.len()) {
+            self.leases.set(0, *lease);
             self.lessee = Some(member.request);
         }
         if self.members.capacity() == 0 {
@@ -252,10 +254,8 @@ impl Command {
     /// machine has as it was again.
     pub(super) fn leave(&mut self, request: RequestKey) {
         self.members.retain(|member| member.request != request);
-        if self.lessee == Some(request)
-            && let [own] = self.charges.as_mut_slice()
-        {
-            own.lease = Lease::NONE;
+        if self.lessee == Some(request) {
+            self.leases.clear();
         }
     }
 
@@ -293,42 +293,47 @@ impl Command {
 }
 
 impl Command {
-    /// Reads what a script has found: what it means for each charge, or, of the only charge, for each
-    /// member. `false`, and nothing is read, if the reply is not one to this command.
-    pub(super) fn read(&self, found: ScriptReply<'_>, decided: &mut Vec<Decided>) -> bool {
-        decided.clear();
-        let mut add = |verdict, granted| decided.push((verdict, granted));
+    /// Reads what a script has found: the verdict on each charge, or, of the only charge, for each
+    /// member. `grant` gets what came of leases, with the request and the index of its charge. `false`,
+    /// and nothing is read, if the reply is not one to this command.
+    pub(super) fn read(
+        &self,
+        found: ScriptReply<'_>,
+        verdicts: &mut Vec<Verdict>,
+        mut grant: impl FnMut(RequestKey, usize, Granted),
+    ) -> bool {
+        verdicts.clear();
+        let mut note = |index: usize, verdict, granted| {
+            verdicts.push(verdict);
+            if let Some(granted) = granted
+                && let Some(lessee) = self.lessee()
+            {
+                grant(lessee.request, lessee.first.saturating_add(index), granted);
+            }
+        };
         match self.single() {
             _ if self.purpose != Purpose::Charge => true,
             Some(charge) => {
                 let times = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
                 let question = question(charge);
-                let is_read = answer::repeated(found, &question, times, |_, it, of| add(it, of));
-                if !question.lease.is_none() {
-                    self.hand_over(decided);
-                }
-                is_read
+                answer::repeated(found, &question, times, |_, verdict, of| note(0, verdict, of))
             }
-            None => answer::verdicts(found, self.questions(), |_, it, granted| add(it, granted)),
+            None => answer::verdicts(found, self.questions(), note),
         }
     }
 
-    /// Hands what came of a lease, which is read with the last of the members, to the lessee.
-    fn hand_over(&self, decided: &mut [Decided]) {
-        let lessee = self.members.iter().position(|it| Some(it.request) == self.lessee);
-        if let (Some(lessee), Some((_, last))) = (lessee, decided.last_mut()) {
-            let granted = *last;
-            *last = Granted { now: granted.now, ..Granted::default() };
-            decided.get_mut(lessee).into_iter().for_each(|(_, lessee)| *lessee = granted);
-        }
+    /// The member that gets what comes of leases.
+    fn lessee(&self) -> Option<&Member> {
+        let lessee = self.members.iter().find(|member| Some(member.request) == self.lessee);
+        lessee.or(self.members.first())
     }
 
-    /// The command that gives back what this one has charged a request for which this was decided.
-    pub(super) fn refund(&self, decided: &[Decided]) -> Self {
+    /// The command that gives back what this one has charged a request with these verdicts.
+    pub(super) fn refund(&self, verdicts: &[Verdict]) -> Self {
         let (slot, purpose) = (self.slot, Purpose::Refund);
         let mut refund = Self { slot, purpose, ..Self::default() };
-        let charged = self.charges().zip(decided).filter(|(_, (verdict, _))| verdict.allowed);
-        charged.for_each(|(charge, _)| refund.add(&Charge { lease: Lease::NONE, ..charge }));
+        let charged = self.charges().zip(verdicts).filter(|(_, verdict)| verdict.allowed);
+        charged.for_each(|(charge, _)| refund.add(&Charge { lease: None, ..charge }));
         refund
     }
 

@@ -1,11 +1,12 @@
 //! Replies, and what follows from them.
 
 use super::Client;
-use super::command::{Decided, Member, Purpose, Settlement, Stage};
+use super::command::{Member, Purpose, Settlement, Stage};
 use super::connection::{Connection, Fault, Incoming};
 use super::in_flight::{Owner, Sent};
 use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::request::{self, Error};
+use crate::decision::Verdict;
 use crate::metrics::ErrorKind;
 use crate::rate::MILLISECOND;
 use crate::redis::cluster::Redirect;
@@ -59,7 +60,7 @@ impl Client {
                 Incoming::Message => self.on_message(&reply, now),
                 Incoming::Reply(sent, was_overdue) => {
                     let node = connection.node;
-                    self.on_reply(sent, was_overdue, reply, node, now)?;
+                    self.on_reply(sent, was_overdue, &reply, node, now)?;
                 }
             }
         }
@@ -70,7 +71,7 @@ impl Client {
         &mut self,
         sent: Sent,
         was_overdue: bool,
-        reply: Reply<'_>,
+        reply: &Reply<'_>,
         node: NodeKey,
         now: u64,
     ) -> Result<(), Fault> {
@@ -80,7 +81,7 @@ impl Client {
                 return self.on_command_reply(key, reply, node, was_overdue, now);
             }
             Owner::Probe => self.on_probe_reply(node, was_overdue),
-            Owner::Topology(number) => self.on_query_reply(number, &reply, node, now),
+            Owner::Topology(number) => self.on_query_reply(number, reply, node, now),
             Owner::Asking | Owner::Subscription => {}
         }
         Ok(())
@@ -106,13 +107,13 @@ impl Client {
     fn on_command_reply(
         &mut self,
         key: CommandKey,
-        reply: Reply<'_>,
+        reply: &Reply<'_>,
         node: NodeKey,
         was_overdue: bool,
         now: u64,
     ) -> Result<(), Fault> {
         match reply {
-            Reply::Error(refusal) => return self.on_refused(key, &refusal, node, now),
+            Reply::Error(refusal) => return self.on_refused(key, refusal, node, now),
             Reply::Script(found) => {
                 if !was_overdue {
                     self.on_answered(node);
@@ -130,35 +131,41 @@ impl Client {
     fn read_verdicts(
         &mut self,
         key: CommandKey,
-        found: ScriptReply<'_>,
+        found: &ScriptReply<'_>,
         node: NodeKey,
         now: u64,
     ) -> bool {
         let Some(command) = self.commands.get_mut(key) else { return true };
         let charged_at = found.now();
-        let mut decided = std::mem::take(&mut self.decided);
-        let is_understood = command.read(found, &mut decided);
+        let mut verdicts = std::mem::take(&mut self.verdicts);
+        let requests = &mut self.requests;
+        let is_understood =
+            command.read(found.clone(), &mut verdicts, |request, charge, granted| {
+                if let Some(request) = requests.get_mut(request) {
+                    request.granted.set(charge, granted);
+                }
+            });
         if is_understood && command.purpose != Purpose::Charge {
             if let Purpose::Settle(Settlement { tag, .. }) = command.purpose {
                 self.end_settlement(tag, true);
             }
             self.commands.remove(key);
         } else if is_understood {
-            let count = command.len();
-            for (index, decided) in decided.chunks(count).enumerate() {
-                let members = self.commands.get(key).map(|command| &command.members);
-                if let Some(member) = members.and_then(|members| members.get(index)).copied() {
-                    self.on_verdicts(key, member, decided, node, charged_at, now);
-                }
+            let (count, members) = (command.len(), std::mem::take(&mut command.members));
+            for (member, verdicts) in members.iter().zip(verdicts.chunks(count)) {
+                self.on_verdicts(key, *member, verdicts, node, charged_at, now);
             }
-            self.end_command(key, now);
+            self.end_command(key, members, now);
         }
-        self.decided = decided;
+        self.verdicts = verdicts;
         is_understood
     }
 
-    fn end_command(&mut self, key: CommandKey, now: u64) {
-        let follower = self.commands.get(key).and_then(|command| command.follower);
+    /// A command is answered, and so are its `members`, whose memory is used again.
+    fn end_command(&mut self, key: CommandKey, members: Vec<Member>, now: u64) {
+        let Some(command) = self.commands.get_mut(key) else { return };
+        command.members = members;
+        let follower = command.follower;
         self.commands.remove(key);
         if let Some(follower) = follower {
             self.send_held(follower, now);
@@ -170,25 +177,25 @@ impl Client {
         &mut self,
         key: CommandKey,
         member: Member,
-        decided: &[Decided],
+        verdicts: &[Verdict],
         node: NodeKey,
         charged_at: u64,
         now: u64,
     ) {
         let Some(request) = self.requests.get_mut(member.request) else { return };
         if request.stage == request::Stage::Released {
-            if request.passes(member.first, decided) {
-                self.refund_command(key, decided, now);
+            if request.passes(member.first, verdicts) {
+                self.refund_command(key, verdicts, now);
             }
         } else {
-            request.on_verdicts(member.first, decided, node, charged_at);
+            request.on_verdicts(member.first, verdicts, node, charged_at);
         }
         self.conclude(member, Ok(()));
     }
 
     /// Gives back what a command has charged for a request that was rejected meanwhile.
-    fn refund_command(&mut self, key: CommandKey, decided: &[Decided], now: u64) {
-        let refund = self.commands.get(key).map(|command| command.refund(decided));
+    fn refund_command(&mut self, key: CommandKey, verdicts: &[Verdict], now: u64) {
+        let refund = self.commands.get(key).map(|command| command.refund(verdicts));
         if let Some(refund) = refund.filter(|refund| refund.len() > 0) {
             let refund = self.commands.insert(refund);
             self.route(refund, now);

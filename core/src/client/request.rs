@@ -1,8 +1,8 @@
 //! A request that waits for its decision.
 
-use super::command::Decided;
 use super::key::{CommandKey, NodeKey};
 use super::slab::Recycle;
+use super::sparse::Sparse;
 use crate::decision::Verdict;
 use crate::lease::Granted;
 
@@ -32,6 +32,8 @@ pub enum Error {
 pub struct Request {
     /// One for each charge, in their order.
     pub(super) answers: Vec<Answer>,
+    /// What was set aside, for charges with leases.
+    pub(super) granted: Sparse<Granted>,
     /// How many of its commands have no outcome.
     pub(super) open: usize,
     pub(super) stage: Stage,
@@ -50,8 +52,6 @@ pub struct Answer {
     pub is_charged: bool,
     /// Whether the request passes whatever the limit says.
     pub dry_run: bool,
-    /// What came of the lease that it wanted.
-    pub granted: Granted,
     /// The node that was sent the command, if one was.
     pub node: Option<NodeKey>,
     /// Redis's time of the charge in µs, if a reply has come.
@@ -72,6 +72,7 @@ pub(super) enum Stage {
 impl Recycle for Request {
     fn recycle(&mut self) {
         self.answers.clear();
+        self.granted.clear();
         self.open = 0;
         self.stage = Stage::Waiting;
         self.command = None;
@@ -85,9 +86,10 @@ impl Request {
         self.stage == Stage::Waiting
     }
 
-    /// All its commands are on their way, or have an outcome already: whether that is all of them.
-    pub(super) fn on_dispatched(&mut self) -> bool {
-        self.open = self.open.saturating_sub(1);
+    /// All its commands are on their way, or have an outcome already; they are so many fewer than the
+    /// charges. Whether all have an outcome.
+    pub(super) fn on_dispatched(&mut self, saved: usize) -> bool {
+        self.open = self.open.saturating_sub(saved).saturating_sub(1);
         if self.open == 0 {
             self.stage = Stage::Done;
         }
@@ -105,21 +107,23 @@ impl Request {
     pub(super) fn on_verdicts(
         &mut self,
         first: usize,
-        decided: &[Decided],
+        verdicts: &[Verdict],
         node: NodeKey,
         now: u64,
     ) {
-        let passes = self.passes(first, decided);
-        for (answer, &(verdict, granted)) in self.answers.iter_mut().skip(first).zip(decided) {
-            let (is_charged, verdict) = (passes && verdict.allowed, Some(verdict));
-            *answer = Answer { verdict, is_charged, granted, node: Some(node), now, ..*answer };
+        let passes = self.passes(first, verdicts);
+        for (answer, verdict) in self.answers.iter_mut().skip(first).zip(verdicts) {
+            answer.verdict = Some(*verdict);
+            answer.is_charged = passes && verdict.allowed;
+            answer.node = Some(node);
+            answer.now = now;
         }
     }
 
     /// Whether the limits of its charges from the one at `first` let it pass with these verdicts.
-    pub(super) fn passes(&self, first: usize, decided: &[Decided]) -> bool {
-        let mut answers = self.answers.iter().skip(first).zip(decided);
-        answers.all(|(answer, (verdict, _))| answer.dry_run || verdict.allowed)
+    pub(super) fn passes(&self, first: usize, verdicts: &[Verdict]) -> bool {
+        let mut answers = self.answers.iter().skip(first).zip(verdicts);
+        answers.all(|(answer, verdict)| answer.dry_run || verdict.allowed)
     }
 
     /// Notes why one of its commands has no reply. The first reason is the one to be shown.

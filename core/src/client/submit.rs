@@ -6,7 +6,7 @@ use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey, RequestKey};
 use super::request::{self, Answer, Error, Request};
 use super::{Action, Client, MAX_WAITING};
-use crate::lease::Lease;
+use crate::lease::{Granted, Lease};
 use crate::metrics::ErrorKind;
 use crate::redis::cluster::slot;
 
@@ -25,24 +25,25 @@ impl Client {
             // As many wait as there are requests: nothing is reserved for more charges than there are.
             request.answers.reserve_exact(charges.len());
             request.answers.extend(charges.iter().map(unanswered));
-            // Until all commands are on their way it has no outcome.
-            request.open = 1;
+            // Until all commands are on their way it has no outcome. They are as many as the charges, or
+            // fewer.
+            request.open = charges.len().saturating_add(1);
         }
-        let mut first = 0;
+        let (mut first, mut saved) = (0, charges.len());
         let has_slots = self.has_slots;
         let is_one_command =
             |one: &Charge<'_>, other: &Charge<'_>| !has_slots || key_slot(one) == key_slot(other);
         for group in charges.chunk_by(is_one_command) {
             let member = Member { request: key, first, timeout };
             first = first.saturating_add(group.len());
-            self.add_open(key);
+            saved = saved.saturating_sub(1);
             match is_overload {
                 true => self.turn_away(group, member),
                 false => self.dispatch(group, member, now),
             }
         }
         if let Some(request) = self.requests.get_mut(key)
-            && !request.on_dispatched()
+            && !request.on_dispatched(saved)
         {
             self.deadlines.push(key, timeout);
             self.end_turn();
@@ -58,6 +59,13 @@ impl Client {
     /// What became of each charge of a request, in their order.
     pub fn answers(&self, key: RequestKey) -> &[Answer] {
         self.requests.get(key).map_or(&[], |request| &request.answers)
+    }
+
+    /// What came of the lease of a charge of a request, if a reply has come.
+    pub fn granted(&self, key: RequestKey, charge: usize) -> Granted {
+        let Some(request) = self.requests.get(key) else { return Granted::default() };
+        let now = request.answers.get(charge).map_or(0, |answer| answer.now);
+        request.granted.get(charge).copied().unwrap_or(Granted::nothing(now))
     }
 
     /// Forgets a request. What was not sent will not be. What is in flight is charged, unless `refund`
@@ -190,8 +198,7 @@ impl Client {
         let key = self.commands.reuse();
         if let Some(command) = self.commands.get_mut(key) {
             charges.iter().for_each(|charge| command.add(charge));
-            let lease = charges.first().map_or(Lease::NONE, |first| first.lease);
-            command.join(member, lease);
+            command.join(member, charges.first().and_then(|first| first.lease));
             command.slot = slot;
             if let Some(request) = self.requests.get_mut(member.request) {
                 request.command = Some(key);
@@ -204,7 +211,7 @@ impl Client {
     }
 
     /// Lets a request share a command that was not sent yet.
-    fn join(&mut self, key: CommandKey, member: Member, lease: Lease, now: u64) {
+    fn join(&mut self, key: CommandKey, member: Member, lease: Option<&Lease>, now: u64) {
         let Some(command) = self.commands.get_mut(key) else { return };
         command.join(member, lease);
         if command.stage == Stage::Held {

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use super::*;
 use crate::algorithm::Algorithm;
 use crate::key::Head;
-use crate::lease::Lease;
 use crate::limit::Quota;
 
 mod breaker;
@@ -26,8 +25,7 @@ fn charge<'a>(definition: &'a Rc<Definition>, key: &'a str) -> Charge<'a> {
     let quota = Quota::new(Algorithm::Gcra, "1r/m".parse().unwrap(), 3).unwrap();
     let key = key.as_bytes();
     let digest = key.iter().fold(0, |sum, byte| sum * 31 + u64::from(*byte));
-    let lease = Lease::NONE;
-    Charge { definition, key, quota, cost: 1, dry_run: false, digest, lease }
+    Charge { definition, key, quota, cost: 1, dry_run: false, digest, lease: None }
 }
 
 impl Played {
@@ -512,7 +510,7 @@ fn the_commands_of_one_request_are_one_failure() {
         cost: 1,
         dry_run: false,
         digest: u64::from(key[0]),
-        lease: Lease::NONE,
+        lease: None,
     };
     let charges = [b"a", b"b", b"c", b"d", b"e"].map(|key| charge(key));
     let is_down = |actions: &[Action]| actions.iter().any(|it| matches!(it, Action::Down(..)));

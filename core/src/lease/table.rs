@@ -57,11 +57,14 @@ pub enum Taken {
 }
 
 impl Taken {
-    /// What a command says at the monotonic time `now`, where leases last `span` µs.
-    pub fn lease(&self, span: u64, now: u64) -> Lease {
+    /// What a command says at the monotonic time `now`, where leases last `span` µs; `None` if there is
+    /// nothing to say.
+    pub fn lease(&self, span: u64, now: u64) -> Option<Lease> {
         match self {
-            Self::Holding(holding) => holding.lease(span, now),
-            Self::Nothing | Self::Busy => Lease::NONE,
+            Self::Holding(holding) => {
+                Some(holding.lease(span, now)).filter(|lease| !lease.is_none())
+            }
+            Self::Nothing | Self::Busy => None,
         }
     }
 }

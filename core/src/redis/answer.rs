@@ -8,18 +8,18 @@ use super::reply::{Entry, ScriptReply};
 use super::script::Question;
 use crate::algorithm::Stored;
 use crate::decision::Verdict;
-use crate::lease::Granted;
+use crate::lease::{Granted, Lease};
 use crate::transaction::{self, Entry as Pending};
 
 /// Up to so many limits are decided without an allocation.
 const FEW: usize = 8;
 
-/// Calls `each` with the index and the verdict of each of `questions`, which are one transaction.
-/// `false`, without any call, if this is no reply to them.
+/// Calls `each` with the index and the verdict of each of `questions`, which are one transaction, and
+/// with what came of its lease, if it has one. `false`, without any call, if this is no reply to them.
 pub fn verdicts<'q>(
     found: ScriptReply<'_>,
     questions: impl Iterator<Item = Question<'q>> + Clone,
-    mut each: impl FnMut(usize, Verdict, Granted),
+    mut each: impl FnMut(usize, Verdict, Option<Granted>),
 ) -> bool {
     let mut first = questions.clone();
     if let (Some(question), None) = (first.next(), first.next()) {
@@ -43,8 +43,7 @@ pub fn verdicts<'q>(
     transaction::decide(pending, found.now(), others_allow);
     for (index, (asked, entry)) in asked.zip(pending).enumerate() {
         let decided = entry.as_ref().and_then(Pending::verdict);
-        let none = Granted { now: found.now(), ..Granted::default() };
-        let granted = entry.as_ref().map_or(none, Pending::granted);
+        let granted = entry.as_ref().filter(|_| asked.0.lease.is_some()).map(Pending::granted);
         if let Some(verdict) = decided.or_else(|| own_verdict(asked)) {
             each(index, verdict, granted);
         }
@@ -52,14 +51,14 @@ pub fn verdicts<'q>(
     true
 }
 
-/// Calls `each` with the verdict of each of `times` equal requests, which one command has charged.
-/// `false`, without any call, if this is no reply to it. For a limit that stores itself `times` is
-/// 1.
+/// Calls `each` with the verdict of each of `times` equal requests, which one command has charged, and,
+/// with the last one, what came of its lease, if it has one. `false`, without any call, if this is no
+/// reply to it. For a limit that stores itself `times` is 1.
 pub fn repeated(
     found: ScriptReply<'_>,
     question: &Question<'_>,
     times: u32,
-    mut each: impl FnMut(u32, Verdict, Granted),
+    mut each: impl FnMut(u32, Verdict, Option<Granted>),
 ) -> bool {
     let mut entries = found.clone();
     let (Some(entry), None) = (entries.next(), entries.next()) else { return false };
@@ -67,19 +66,22 @@ pub fn repeated(
     match own_verdict(asked) {
         _ if !is_answered(asked) => return false,
         Some(_) if times != 1 => return false,
-        Some(verdict) => each(0, verdict, Granted { now: found.now(), ..Granted::default() }),
+        Some(verdict) => each(0, verdict, None),
         None => {
-            let Question { quota, cost, lease, .. } = *question;
+            let Question { quota, cost, lease, .. } = question;
             let (mut stored, algorithm, now) = (stored(asked), quota.algorithm(), found.now());
-            let returned = algorithm.report(&mut stored, now, &quota, &lease.report);
+            let returned =
+                lease.map_or(0, |lease| algorithm.report(&mut stored, now, quota, &lease.report));
             for index in 0..times {
-                let verdict = algorithm.decide(&mut stored, now, &quota, cost);
+                let verdict = algorithm.decide(&mut stored, now, quota, *cost);
                 let is_last = index.saturating_add(1) == times;
-                let remaining =
-                    if is_last && verdict.allowed && cost > 0 { verdict.remaining } else { 0 };
-                let granted = algorithm.grant(&mut stored, now, &quota, &lease, remaining);
-                let returned = if is_last { returned } else { 0 };
-                each(index, verdict, Granted { returned, ..granted });
+                let granted = lease.filter(|_| is_last).map(|lease| {
+                    let remaining =
+                        if verdict.allowed && *cost > 0 { verdict.remaining } else { 0 };
+                    let granted = algorithm.grant(&mut stored, now, quota, lease, remaining);
+                    Granted { returned, ..granted }
+                });
+                each(index, verdict, granted);
             }
         }
     }
@@ -118,7 +120,8 @@ fn stored((question, entry): Asked<'_, '_>) -> Stored {
 fn pending_entry<'q>(asked: Asked<'q, '_>) -> Option<Pending<Key<'q>>> {
     let Question { head, key, quota, cost, dry_run, lease, .. } = asked.0;
     matches!(asked.1, Entry::Stored(_)).then(|| {
-        Pending::new(Key { head, key }, quota, cost, dry_run, stored(asked)).with_lease(lease)
+        let entry = Pending::new(Key { head, key }, quota, cost, dry_run, stored(asked));
+        entry.with_lease(lease.copied().unwrap_or(Lease::NONE))
     })
 }
 

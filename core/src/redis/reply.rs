@@ -303,13 +303,15 @@ impl<'a> ScriptReply<'a> {
         (found.now <= MAX_EXACT).then_some(found)
     }
 
+    /// The length in its first line is right: the frame was found by it.
     fn one(frame: &'a [u8]) -> Option<Self> {
-        let (text, rest) = take_text(frame)?;
+        let line = frame.iter().position(|byte| *byte == b'\n')?;
+        let text = frame.get(line.saturating_add(1)..)?.strip_suffix(b"\r\n")?;
         let (seconds, text) = take_digits(text)?;
         let (micros, text) = take_digits(text.strip_prefix(b" ")?)?;
         let now = seconds.checked_mul(SECOND as i64)?.checked_add(micros)?;
         let (now, stored) = (now.unsigned_abs(), text.strip_prefix(b" ")?);
-        rest.is_empty().then_some(Self { now, entries: Entries::One(Some(stored)) })
+        Some(Self { now, entries: Entries::One(Some(stored)) })
     }
 
     fn several(frame: &'a [u8]) -> Option<Self> {

@@ -32,8 +32,8 @@ pub struct Question<'a> {
     pub since: u64,
     /// Whether it spends if it allows the request, but lets it pass in any case.
     pub dry_run: bool,
-    /// What there is to say of leases.
-    pub lease: Lease,
+    /// What there is to say of leases, if anything is.
+    pub lease: Option<&'a Lease>,
 }
 
 /// How a script is named in a command.
@@ -181,7 +181,7 @@ impl Scripts {
         times: u32,
     ) {
         let keys = questions.len();
-        let is_leased = questions.clone().any(|question| !question.lease.is_none());
+        let is_leased = questions.clone().any(|question| question.lease.is_some());
         let is_extended =
             is_leased || questions.clone().any(|question| question.extended() != [0; EXTENDED]);
         let width = match (is_extended, is_leased) {
@@ -217,7 +217,7 @@ impl Scripts {
         question: Question<'_>,
         times: u32,
     ) {
-        if !question.lease.is_none() {
+        if question.lease.is_some() {
             return self.encode_several(out, by, sign, std::iter::once(question), times);
         }
         let Some(script) = self.single(question.quota.algorithm()) else { return };
@@ -297,7 +297,7 @@ impl Script {
 impl<'a> Question<'a> {
     /// A plain question.
     pub fn new(head: &'a Head, key: &'a [u8], quota: Quota, cost: u64) -> Self {
-        Self { head, key, quota, cost, since: 0, dry_run: false, lease: Lease::NONE }
+        Self { head, key, quota, cost, since: 0, dry_run: false, lease: None }
     }
 
     fn key(&self, out: &mut Vec<u8>) {
@@ -325,10 +325,11 @@ impl<'a> Question<'a> {
 
     /// The arguments about leases.
     fn leased(&self, times: u32) -> [u64; LEASED] {
-        let Lease { want, report, .. } = self.lease;
+        let lease = self.lease.unwrap_or(&Lease::NONE);
+        let Lease { want, report, .. } = *lease;
         let Report { of, unused, ends, plain: [first, second, third] } = report;
         let times = u64::from(times);
-        [times, self.lease.hold(), want, of, unused, ends, first, second, third]
+        [times, lease.hold(), want, of, unused, ends, first, second, third]
     }
 
     /// The arguments that few commands have.

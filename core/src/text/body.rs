@@ -65,16 +65,20 @@ pub fn rejection<'a>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
     use crate::algorithm::Algorithm;
     use crate::decision::{Retry, Shown, Source, Verdict};
     use crate::limit::Quota;
 
+    static QUOTA: LazyLock<Quota> =
+        LazyLock::new(|| Quota::new(Algorithm::Gcra, "1r/s".parse().unwrap(), 1).unwrap());
+
     fn decision(status: Status, retry: Retry) -> Decision<'static> {
-        let quota = Quota::new(Algorithm::Gcra, "1r/s".parse().unwrap(), 1).unwrap();
         let verdict = Verdict { allowed: false, remaining: 0, reset: 0, retry };
-        let shown =
-            (status == Status::Rejected).then_some(Shown { name: "per_ip", quota, verdict });
+        let shown = Shown { name: "per_ip", quota: &QUOTA, verdict };
+        let shown = (status == Status::Rejected).then_some(shown);
         Decision { status, source: Source::Redis, shown, wait: 0, delay: 0, jitter: 0 }
     }
 

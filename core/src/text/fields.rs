@@ -148,6 +148,7 @@ impl Fields {
         }
     }
 
+    #[inline]
     fn number(&mut self, name: &'static Name, value: u64) {
         match self.digits.get_mut(self.names.len()) {
             Some(digits) => digits.push(&mut self.text, value),
@@ -242,7 +243,7 @@ mod tests {
         let quota = Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap();
         Shown {
             name: "per_ip",
-            quota,
+            quota: Box::leak(Box::new(quota)),
             verdict: Verdict { allowed: true, remaining, reset, retry: Retry::No },
         }
     }
@@ -350,7 +351,7 @@ mod tests {
             let verdict =
                 Verdict { allowed: true, remaining: left.min(limit), reset, retry: Retry::No };
             let mut item = Vec::new();
-            service_limit(&Shown { name: "a", quota, verdict }, 0, retry_after, &mut item);
+            service_limit(&Shown { name: "a", quota: &quota, verdict }, 0, retry_after, &mut item);
             let item = String::from_utf8(item).unwrap();
             let mut numbers = item.split([';', '=']).filter_map(|part| part.parse::<u128>().ok());
             let (r, t) = (numbers.next().unwrap(), numbers.next().unwrap());

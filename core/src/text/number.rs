@@ -2,12 +2,12 @@
 
 /// Appends a number in decimal.
 pub fn push(out: &mut Vec<u8>, number: u64) {
-    // Most numbers have one digit.
-    if number < 10 {
-        out.push(b'0' + number as u8);
-        return;
+    // Most numbers are short.
+    match number {
+        0..10 => out.push(b'0' + number as u8),
+        10..100 => out.extend_from_slice(&[b'0' + (number / 10) as u8, b'0' + (number % 10) as u8]),
+        _ => out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
     }
-    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// The length of the longest number.

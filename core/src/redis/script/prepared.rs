@@ -1,26 +1,30 @@
 //! Commands of which all but the client's key is known beforehand.
 
-use super::{By, Question, Scripts, Sign, line, number};
-use crate::key::Head;
+use super::{By, Question, Scripts, Sign, number};
+
+/// The end of a line.
+const END: &[u8] = b"\r\n";
 
 /// The command that asks one limit about any client. What is the same each time is encoded once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prepared {
-    before_key: Vec<u8>,
-    head: Head,
+    /// All before the length of the key.
+    before_length: Vec<u8>,
+    /// The end of that line, and the head of the key.
+    head: Vec<u8>,
     after_key: Vec<u8>,
 }
 
 impl Prepared {
     /// The command that asks `question`, whatever its key is.
     pub fn new(scripts: &Scripts, question: &Question<'_>) -> Self {
-        let mut prepared =
-            Self { before_key: Vec::new(), head: question.head.clone(), after_key: Vec::new() };
+        let head = [END, &question.head[..]].concat();
+        let mut prepared = Self { before_length: Vec::new(), head, after_key: END.to_vec() };
         let (arguments, kept) = question.arguments(Sign::Spent, 1);
         if let Some(script) = scripts.single(question.quota.algorithm()) {
-            script.head(&mut prepared.before_key, By::Sha, 1, kept);
+            script.head(&mut prepared.before_length, By::Sha, 1, kept);
         }
-        prepared.after_key.extend_from_slice(b"\r\n");
+        prepared.before_length.push(b'$');
         for argument in arguments.into_iter().take(kept) {
             number(&mut prepared.after_key, argument);
         }
@@ -30,8 +34,9 @@ impl Prepared {
     /// Appends the command that asks about the client of this key to `out`: the same that
     /// [`Scripts::encode_charges`] makes.
     pub fn encode(&self, out: &mut Vec<u8>, key: &[u8]) {
-        out.extend_from_slice(&self.before_key);
-        line(out, b'$', self.head.len().saturating_add(key.len()));
+        let length = self.head.len().saturating_sub(END.len()).saturating_add(key.len());
+        out.extend_from_slice(&self.before_length);
+        number::push(out, length as u64);
         out.extend_from_slice(&self.head);
         out.extend_from_slice(key);
         out.extend_from_slice(&self.after_key);
