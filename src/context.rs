@@ -219,11 +219,15 @@ impl Context {
     }
 
     /// Takes note of what came of the leases that were to be renewed.
+    #[inline]
     pub(crate) fn renew_leases(&self) {
         let span = self.conf.lease();
-        if span == 0 {
-            return;
+        if span > 0 {
+            self.renew(span);
         }
+    }
+
+    fn renew(&self, span: u64) {
         let Some(shared) = memory() else { return };
         for (index, limit) in self.limits.iter().enumerate() {
             if let Some(renewal) = limit.renewal.take() {

@@ -165,16 +165,12 @@ impl Client {
     /// Puts charges into a command: into one that others share, or into a new one.
     fn dispatch(&mut self, charges: &[Charge<'_>], member: Member, now: u64) {
         let Some(first) = charges.first() else { return };
-        let latest = match charges {
-            [_] => self.coalescer.latest(first.digest).filter(|key| self.is_shared(*key, first)),
-            _ => None,
-        };
-        let stage = latest.and_then(|key| self.commands.get(key)).map(|latest| latest.stage);
-        match (latest, stage) {
-            (Some(latest), Some(Stage::Unsent | Stage::Held)) => {
+        let latest = if charges.len() == 1 { self.latest(first) } else { None };
+        match latest {
+            Some((latest, Stage::Unsent | Stage::Held)) => {
                 self.join(latest, member, first.lease, now);
             }
-            (Some(latest), Some(Stage::InFlight { busy: true })) => {
+            Some((latest, Stage::InFlight { busy: true })) => {
                 let held = self.new_command(charges, member);
                 self.hold(held, latest, member, now);
             }
@@ -185,11 +181,14 @@ impl Client {
         }
     }
 
-    /// Whether a command is about just this charge, and others may share it or what follows it.
-    fn is_shared(&self, key: CommandKey, charge: &Charge<'_>) -> bool {
-        self.commands.get(key).is_some_and(|command| {
-            command.is_same(charge) && command.is_shareable() && command.follower.is_none()
-        })
+    /// The latest command about just this charge, if others may share it or what follows it, and its
+    /// stage.
+    fn latest(&self, charge: &Charge<'_>) -> Option<(CommandKey, Stage)> {
+        let key = self.coalescer.latest(charge.digest)?;
+        let command = self.commands.get(key)?;
+        let is_shared =
+            command.is_same(charge) && command.is_shareable() && command.follower.is_none();
+        is_shared.then_some((key, command.stage))
     }
 
     /// A command for a request.

@@ -47,6 +47,7 @@ impl Prepared {
 mod tests {
     use super::*;
     use crate::algorithm::Algorithm;
+    use crate::key::Head;
     use crate::limit::Quota;
 
     #[test]
