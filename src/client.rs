@@ -2,8 +2,6 @@
 //!
 //! Its logic is in [`rate_limit_core::client`]; here are NGINX's sockets, timers, TLS and resolver.
 
-use std::sync::Arc;
-
 use once_cell::sync::Lazy;
 use rate_limit_core::redis::script::Scripts;
 
@@ -20,5 +18,5 @@ pub(crate) use address::target;
 pub(crate) use driver::Driver;
 pub(crate) use tls_settings::TlsSettings;
 
-/// The scripts of the module.
-pub(crate) static SCRIPTS: Lazy<Arc<Scripts>> = Lazy::new(|| Arc::new(Scripts::new()));
+/// The scripts of the module that do not depend on the configuration.
+pub(crate) static SCRIPTS: Lazy<Scripts> = Lazy::new(Scripts::new);

@@ -23,8 +23,8 @@ use rate_limit_core::client::{
 use rate_limit_core::lease::Granted;
 use rate_limit_core::metrics;
 use rate_limit_core::rate::MILLISECOND;
+use rate_limit_core::redis::script::Scripts;
 
-use super::SCRIPTS;
 use super::resolver::Resolution;
 use super::socket::{Socket, Transfer};
 use super::tls::{Peer, Tls};
@@ -105,13 +105,18 @@ struct KnownNode {
 /// For requests.
 impl Driver {
     /// A client of the store that `config` describes; nothing is connected yet.
-    pub(crate) fn new(config: Config, reference: String, tls: Option<Rc<Tls>>) -> Box<Self> {
+    pub(crate) fn new(
+        config: Config,
+        scripts: Scripts,
+        reference: String,
+        tls: Option<Rc<Tls>>,
+    ) -> Box<Self> {
         // SAFETY: set before any worker runs.
         let client_name = format!("nginx_rate_limit_redis:{}", unsafe { ngx_pid });
         let config = Config { client_name, seed: ngx_random().unsigned_abs(), ..config };
         let state = State {
             driver: NonNull::dangling(),
-            client: Client::new(config.clone(), Arc::clone(&SCRIPTS)),
+            client: Client::new(config.clone(), Arc::new(scripts)),
             shared: None,
             cycle: std::ptr::null_mut(),
             store: reference,

@@ -119,7 +119,10 @@ impl MainConf {
 
     /// Binds limits that decide together to the store of this index.
     pub(crate) fn bind(&mut self, limits: &[Rc<Limit>], index: usize) -> Result<(), LimitError> {
-        let store = self.stores.get(index).ok_or(LimitError::NoStore)?;
+        let store = self.stores.get_mut(index).ok_or(LimitError::NoStore)?;
+        if limits.iter().all(|limit| limit.is_plain()) {
+            store.add_list(limits.iter().map(|limit| limit.algorithm()).collect());
+        }
         for limit in limits {
             self.definitions.bind(limit, store)?;
             if limit.has_settlements() || (store.is_cluster() && limits.len() > 1) {

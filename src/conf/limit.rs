@@ -139,6 +139,11 @@ impl Limit {
         self.parameters.effect
     }
 
+    /// Whether its commands have no more than plain arguments.
+    pub(super) fn is_plain(&self) -> bool {
+        self.effect() == Effect::Enforced && self.parameters.block == 0
+    }
+
     /// What the name stands for, apart from the store, as it was written.
     pub(super) fn written(&self) -> &str {
         &self.parameters.written

@@ -4,11 +4,12 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 
 use ngx::ffi::ngx_msec_t;
+use rate_limit_core::algorithm::Algorithm;
 use rate_limit_core::client::{Config, Kind};
 use rate_limit_core::rate::MILLISECOND;
 
-use crate::client::Driver;
 use crate::client::tls::Tls;
+use crate::client::{Driver, SCRIPTS};
 
 /// A Redis deployment as it was configured, its addresses resolved.
 pub(crate) struct Store {
@@ -21,6 +22,8 @@ pub(crate) struct Store {
     tls: Option<Rc<Tls>>,
     /// Whether requests will use it.
     is_used: bool,
+    /// The algorithms of limits that are charged together.
+    lists: Vec<Vec<Algorithm>>,
     /// This worker's client, made when it is first used.
     driver: OnceCell<Box<Driver>>,
 }
@@ -33,7 +36,8 @@ impl Store {
         config: Config,
         tls: Option<Rc<Tls>>,
     ) -> Self {
-        Self { reference, prefix, config, tls, is_used: false, driver: OnceCell::new() }
+        let (lists, driver) = (Vec::new(), OnceCell::new());
+        Self { reference, prefix, config, tls, is_used: false, lists, driver }
     }
 
     /// The value of `rate_limit_redis_pass`. A URL may hold a password.
@@ -72,11 +76,19 @@ impl Store {
         self.config.patience = self.config.patience.max(timeout);
     }
 
+    /// Has a script of their own for limits of these algorithms, which are charged together.
+    pub(super) fn add_list(&mut self, list: Vec<Algorithm>) {
+        if !self.lists.contains(&list) {
+            self.lists.push(list);
+        }
+    }
+
     /// This worker's client.
     pub(super) fn driver(&'static self) -> &'static Driver {
         self.driver.get_or_init(|| {
             let (config, reference) = (self.config.clone(), self.reference.clone());
-            Driver::new(config, reference, self.tls.clone())
+            let scripts = SCRIPTS.with_lists(self.lists.iter().map(Vec::as_slice));
+            Driver::new(config, scripts, reference, self.tls.clone())
         })
     }
 

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use fastrand::Rng;
+use harness::{Redis, servers};
 use rate_limit_core::algorithm::{Algorithm, Holds};
 use rate_limit_core::decision::Retry;
 use rate_limit_core::lease::Granted;
@@ -40,6 +41,29 @@ fn several_limits() {
         agree(&algorithms, 2..=4, is_extended, length());
         for algorithm in Algorithm::ALL {
             agree(&[algorithm], 2..=3, is_extended, length() / 10);
+        }
+    }
+}
+
+/// Each list has a script of its own. The others meet what it has stored, and it meets what they have.
+#[test]
+fn lists_of_limits() {
+    let algorithms: Vec<_> = of_strings().collect();
+    let mut rng = Rng::with_seed(seed());
+    for (version, binary) in servers() {
+        for is_extended in [false, true, false, true] {
+            let length_of_list = rng.usize(2..=8);
+            let list: Vec<_> =
+                (0..length_of_list).map(|_| algorithms[rng.usize(0..algorithms.len())]).collect();
+            println!("{version}: {list:?}");
+            let redis = Redis::start_binary(&binary, &[]);
+            let mut lab = Lab::with_lists(redis, [&list[..]]);
+            let traffic = Traffic::new(rng.fork(), &list, is_extended);
+            agree_on(&mut lab, traffic, length() / 5, |traffic, model| match rng.bool() {
+                true => traffic.step_of_all(model),
+                false => traffic.step(rng.usize(1..=3), model),
+            });
+            assert!(lab.runs_of_lists() > 0);
         }
     }
 }
@@ -173,7 +197,8 @@ const NOW: u64 = 1_700_000_000_000_000;
 fn foreign_contents() {
     let mut rng = Rng::with_seed(seed());
     for algorithm in of_strings() {
-        let (mut lab, mut model) = (Lab::new(), Model::default());
+        let mut lab = Lab::with_lists(Redis::start(), [&[algorithm; 2][..]]);
+        let mut model = Model::default();
         for _ in 0..length() / 20 {
             let bytes = foreign(&mut rng);
             redis::cmd("SET").arg(KEY).arg(&bytes).exec(lab.connection()).unwrap();
@@ -181,10 +206,12 @@ fn foreign_contents() {
             let quota = traffic::quota(&mut rng, algorithm);
             let cost = rng.u64(0..=quota.limit());
             let asked = Asked::new(KEY.to_owned(), quota, cost);
-            let step = match rng.u32(0..4) {
+            let other = Asked { key: format!("{KEY}2"), ..asked.clone() };
+            let step = match rng.u32(0..5) {
                 0 => Step::ask(NOW, vec![asked]),
                 1 => Step::ask(NOW, vec![asked.clone(), asked]),
-                2 => Step::give_back(NOW, vec![asked]),
+                2 => Step::ask(NOW, vec![asked, other]),
+                3 => Step::give_back(NOW, vec![asked]),
                 _ => Step::ask_times(NOW, asked, rng.u32(1..4)),
             };
             let expected = model.decide(&step);
@@ -226,16 +253,28 @@ fn agree(
     length: usize,
 ) {
     let mut rng = Rng::with_seed(seed());
-    let (mut lab, mut model) = (Lab::new(), Model::default());
-    let mut traffic = Traffic::new(rng.fork(), algorithms, is_extended);
+    let traffic = Traffic::new(rng.fork(), algorithms, is_extended);
+    agree_on(&mut Lab::new(), traffic, length, |traffic, model| {
+        traffic.step(rng.usize(limits.clone()), model)
+    });
+}
+
+/// Checks so many steps, each of which `next` draws.
+fn agree_on(
+    lab: &mut Lab,
+    mut traffic: Traffic,
+    length: usize,
+    mut next: impl FnMut(&mut Traffic, &mut Model) -> Step,
+) {
+    let mut model = Model::default();
     for _ in 0..length / BATCH {
         let mut next = |_| {
-            let step = traffic.step(rng.usize(limits.clone()), &mut model);
+            let step = next(&mut traffic, &mut model);
             let expected = model.decide(&step);
             traffic.learn(&step, &expected.verdicts, &expected.grants);
             (step, expected)
         };
-        check(&mut lab, (0..BATCH).map(&mut next).collect());
+        check(lab, (0..BATCH).map(&mut next).collect());
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
 
 use harness::Redis;
+use rate_limit_core::algorithm::Algorithm;
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::key::Head;
 use rate_limit_core::lease::{Granted, Lease};
@@ -119,6 +120,8 @@ pub struct Lab {
     scripts: Scripts,
     /// The SHA-1 of each script, and that of the same under the test's clock.
     wrapped: HashMap<String, String>,
+    /// How often each script has run.
+    runs: HashMap<String, usize>,
     _redis: Redis,
 }
 
@@ -129,14 +132,27 @@ type Answer = (Value, Vec<Call>, Vec<usize>);
 
 impl Lab {
     pub fn new() -> Self {
-        let redis = Redis::start();
+        Self::start(Redis::start(), Scripts::new())
+    }
+
+    /// A lab that has scripts for these lists of algorithms, in this Redis.
+    pub fn with_lists<'a>(redis: Redis, lists: impl IntoIterator<Item = &'a [Algorithm]>) -> Self {
+        Self::start(redis, Scripts::new().with_lists(lists))
+    }
+
+    fn start(redis: Redis, scripts: Scripts) -> Self {
         let mut connection = redis.client();
-        let scripts = Scripts::new();
         let mut load = |source: String| -> String {
             redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).unwrap()
         };
         let wrapped = scripts.all().map(|s| (s.sha().to_owned(), load(wrap(s.source())))).collect();
-        Self { connection, scripts, wrapped, _redis: redis }
+        Self { connection, scripts, wrapped, runs: HashMap::new(), _redis: redis }
+    }
+
+    /// How often a script for a list of algorithms has run.
+    pub fn runs_of_lists(&self) -> usize {
+        let others: Vec<_> = Scripts::new().all().map(|script| script.sha().to_owned()).collect();
+        self.runs.iter().filter(|(sha, _)| !others.contains(sha)).map(|(_, runs)| runs).sum()
     }
 
     pub fn connection(&mut self) -> &mut Connection {
@@ -173,17 +189,20 @@ impl Lab {
     }
 
     /// The arguments of the production command, for the wrapped script and with the time.
-    fn arguments(&self, step: &Step) -> Vec<String> {
+    fn arguments(&mut self, step: &Step) -> Vec<Vec<u8>> {
         let mut words = words(&self.scripts, By::Sha, step);
-        assert_eq!(words.remove(0), "EVALSHA");
-        words[0] = self.wrapped[&words[0]].clone();
-        words.extend([step.now / 1_000_000, step.now % 1_000_000].map(|n| n.to_string()));
+        assert_eq!(words.remove(0), b"EVALSHA");
+        let sha = text(&words[0]).to_owned();
+        words[0] = self.wrapped[&sha].clone().into_bytes();
+        *self.runs.entry(sha).or_default() += 1;
+        let time = [step.now / 1_000_000, step.now % 1_000_000];
+        words.extend(time.map(|number| number.to_string().into_bytes()));
         words
     }
 }
 
-/// The words of the command for `step`, none of which contains a CRLF.
-pub fn words(scripts: &Scripts, by: By, step: &Step) -> Vec<String> {
+/// The words of the command that asks what `step` asks.
+pub fn words(scripts: &Scripts, by: By, step: &Step) -> Vec<Vec<u8>> {
     let (mut command, mut questions) = (Vec::new(), step.questions());
     match (step.gives_back, step.times) {
         (is_less, _) if step.since > 0 => {
@@ -197,9 +216,8 @@ pub fn words(scripts: &Scripts, by: By, step: &Step) -> Vec<String> {
             scripts.encode_repeated(&mut command, by, question, times);
         }
     }
-    let lines = String::from_utf8(command).expect("a text");
-    // After the number of words, each is a line, and has its length on the one before.
-    lines.split("\r\n").skip(2).step_by(2).map(str::to_owned).collect()
+    let words = redis::parse_redis_value(&command).expect("a command");
+    redis::from_redis_value(words).expect("its words")
 }
 
 /// Runs a production script with a `redis` of the test's own: TIME is given by the last two

@@ -38,7 +38,7 @@ fn give_back(redis: &Redis, scripts: &Scripts, asked: &[Asked]) -> Vec<Verdict> 
 
 fn run(redis: &Redis, scripts: &Scripts, by: By, step: &Step) -> Value {
     let words = words(scripts, by, step);
-    redis.ask(&words.iter().map(String::as_str).collect::<Vec<_>>())
+    redis::Cmd::new().arg(words).query(&mut redis.client()).expect("an answer")
 }
 
 /// Each algorithm on a thread of its own, as this is all waiting.

@@ -74,9 +74,21 @@ impl Traffic {
 
     /// The next step, with `limits` limits.
     pub fn step(&mut self, limits: usize, model: &mut Model) -> Step {
+        let count = self.clients.len();
+        let clients: Vec<_> = (0..limits).map(|_| self.rng.usize(0..count)).collect();
+        self.step_of(&clients, model)
+    }
+
+    /// The next step, which asks for all clients in turn.
+    pub fn step_of_all(&mut self, model: &mut Model) -> Step {
+        let clients: Vec<_> = (0..self.clients.len()).collect();
+        self.step_of(&clients, model)
+    }
+
+    fn step_of(&mut self, clients: &[usize], model: &mut Model) -> Step {
         self.now = self.next_time();
         self.change_clients(model);
-        let asked: Vec<Asked> = (0..limits).map(|_| self.asked()).collect();
+        let asked: Vec<Asked> = clients.iter().map(|client| self.asked(*client)).collect();
         let gives_back = self.rng.u32(0..100) < 15;
         let since = if asked.len() == 1 { self.since() } else { 0 };
         let times = if since > 0 { 1 } else { self.times(&asked, gives_back) };
@@ -133,8 +145,8 @@ impl Traffic {
         }
     }
 
-    fn asked(&mut self) -> Asked {
-        let client = &self.clients[self.rng.usize(0..self.clients.len())];
+    fn asked(&mut self, client: usize) -> Asked {
+        let client = &self.clients[client];
         let (key, quota) = (client.key.clone(), client.quota);
         let dry_run = self.is_extended && quota.block() == 0 && self.rng.u32(0..100) < 20;
         Asked { dry_run, ..Asked::new(key, quota, self.cost(quota.limit())) }

@@ -1,6 +1,6 @@
 //! The scripts of the module, run by the Rust references of the algorithms instead of Lua.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::sync::LazyLock;
 
@@ -15,23 +15,42 @@ use crate::database::{Database, Key, Stored, Value, Write};
 use crate::resp::{self, Command, number};
 
 /// What a script does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Program {
     /// Decides one limit of this algorithm.
     Single(Algorithm),
     /// Decides several limits, all or nothing.
     Several,
+    /// Decides limits of these algorithms, all or nothing.
+    List(Vec<Algorithm>),
 }
 
-/// The scripts that the module loads, each once.
+/// The scripts that the module may load: those of lists for up to three limits.
 pub static PROGRAMS: LazyLock<Vec<(Program, Script)>> = LazyLock::new(|| {
     let scripts = Scripts::new();
     let single = |algorithm| Some((Program::Single(algorithm), scripts.single(algorithm)?.clone()));
     let mut programs: Vec<_> = Algorithm::ALL.into_iter().filter_map(single).collect();
     programs.dedup_by(|(_, one), (_, other)| one == other);
     programs.push((Program::Several, scripts.several().clone()));
+    let list = |list: Vec<_>| {
+        let scripts = scripts.with_lists([&list[..]]);
+        let script = scripts.all().last().expect("a script").clone();
+        (Program::List(list), script)
+    };
+    programs.extend(lists().into_iter().map(list));
     programs
 });
+
+/// All lists of two or three algorithms that have scripts of their own.
+fn lists() -> Vec<Vec<Algorithm>> {
+    let algorithms = Algorithm::ALL.map(|algorithm| [algorithm]);
+    let longer = |lists: &[Vec<Algorithm>]| -> Vec<Vec<Algorithm>> {
+        let last = algorithms.iter().filter(|[last]| !last.stores_itself());
+        last.flat_map(|last| lists.iter().map(move |list| [list, &last[..]].concat())).collect()
+    };
+    let pairs = longer(&longer(&[Vec::new()]));
+    [longer(&pairs), pairs].concat()
+}
 
 /// What became of one limit of a script command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +89,7 @@ pub fn keys<'a>(command: &Command<'a>) -> impl Iterator<Item = &'a [u8]> + use<'
 
 /// Runs a script at `now`, the Unix time of the server in µs. The writes are not applied yet.
 pub fn run(
-    program: Program,
+    program: &Program,
     command: &Command<'_>,
     database: &Database,
     now: u64,
@@ -78,9 +97,10 @@ pub fn run(
 ) -> Result<Effects, WrongType> {
     match program {
         Program::Single(algorithm) => {
-            single(&Limit::single(algorithm, command), database, now, out)
+            single(&Limit::single(*algorithm, command), database, now, out)
         }
-        Program::Several => several(&Limit::several(command), database, now, out),
+        Program::Several => several(&Limit::several(command), database, now, out, several_reply),
+        Program::List(list) => several(&Limit::list(list, command), database, now, out, list_reply),
     }
 }
 
@@ -151,6 +171,27 @@ impl<'a> Limit<'a> {
             Self { key, quota, gives_back, cost, since, dry_run, times, lease }
         };
         (0..keys).map(limit).collect()
+    }
+
+    /// `ARGV`: one string of limit, period, count and cost of each of `KEYS`, eight bytes each.
+    fn list(algorithms: &[Algorithm], command: &Command<'a>) -> Vec<Self> {
+        let keys = algorithms.len();
+        assert!(command.number(2) as usize == keys && command.len() == 4 + keys, "{command:?}");
+        let (arguments, rest) = command.word(3 + keys).as_chunks::<32>();
+        assert!(arguments.len() == keys && rest.is_empty(), "{command:?}");
+        let limit = |((index, algorithm), arguments): ((usize, &Algorithm), &[u8; 32])| {
+            let (numbers, _) = arguments.as_chunks();
+            let [limit, period, count, cost] =
+                [0, 1, 2, 3].map(|index| u64::from_le_bytes(numbers[index]));
+            let quota = quota(*algorithm, limit, period, count);
+            let (key, lease) = (command.word(3 + index), Lease::NONE);
+            let (gives_back, since, dry_run, times) = (false, 0, false, 1);
+            Self { key, quota, gives_back, cost, since, dry_run, times, lease }
+        };
+        let limits: Vec<_> = algorithms.iter().enumerate().zip(arguments).map(limit).collect();
+        let keys: BTreeSet<_> = limits.iter().map(|limit| limit.key).collect();
+        assert_eq!(keys.len(), limits.len(), "{command:?}");
+        limits
     }
 
     fn algorithm(&self) -> Algorithm {
@@ -296,12 +337,16 @@ fn single(
     Ok(Effects { charges: vec![limit.charge(passed, verdicts)], writes })
 }
 
-/// As `several.lua`.
+/// Replies with what is stored, or with verdicts.
+type WriteReply = fn(&[Limit<'_>], &[Vec<Verdict>], &Database, u64, &mut Vec<u8>);
+
+/// As `several.lua`, or as the script of a list, which replies in another form.
 fn several(
     limits: &[Limit<'_>],
     database: &Database,
     now: u64,
     out: &mut Vec<u8>,
+    reply: WriteReply,
 ) -> Result<Effects, WrongType> {
     let found: Vec<_> =
         limits.iter().map(|limit| limit.stored(database, now)).collect::<Result<_, _>>()?;
@@ -322,15 +367,7 @@ fn several(
         }
         round.changed = held.changed;
     }
-    resp::array(out, limits.len() + 1);
-    resp::integer(out, now as i64);
-    for (limit, verdicts) in limits.iter().zip(&round.verdicts) {
-        match database.get(limit.key, now) {
-            _ if limit.algorithm().stores_itself() => integers(out, verdicts[0]),
-            Some(Value::Packed(bytes)) => resp::bulk(out, bytes),
-            _ => resp::nil(out),
-        }
-    }
+    reply(limits, &round.verdicts, database, now, out);
     let writes = round.changed.values().map(|(limit, state)| limits[*limit].write(state, now));
     let writes = writes.collect();
     let mut charges = Vec::new();
@@ -342,6 +379,45 @@ fn several(
         charges.push(Charge { granted, ..limit.charge(passed, verdicts) });
     }
     Ok(Effects { charges, writes })
+}
+
+/// An array of the time and what was stored of each limit, or the verdict of one that stores itself.
+fn several_reply(
+    limits: &[Limit<'_>],
+    verdicts: &[Vec<Verdict>],
+    database: &Database,
+    now: u64,
+    out: &mut Vec<u8>,
+) {
+    resp::array(out, limits.len() + 1);
+    resp::integer(out, now as i64);
+    for (limit, verdicts) in limits.iter().zip(verdicts) {
+        match database.get(limit.key, now) {
+            _ if limit.algorithm().stores_itself() => integers(out, verdicts[0]),
+            Some(Value::Packed(bytes)) => resp::bulk(out, bytes),
+            _ => resp::nil(out),
+        }
+    }
+}
+
+/// One string of the time and what was stored of each limit, after how many numbers that is.
+fn list_reply(
+    limits: &[Limit<'_>],
+    _: &[Vec<Verdict>],
+    database: &Database,
+    now: u64,
+    out: &mut Vec<u8>,
+) {
+    let mut text = format!("{} {}:", now / SECOND, now % SECOND).into_bytes();
+    for limit in limits {
+        let stored: &[u8] = match database.get(limit.key, now) {
+            Some(Value::Packed(bytes)) => bytes,
+            _ => b"",
+        };
+        text.push(b'0' + (stored.len() / size_of::<u64>()) as u8);
+        text.extend_from_slice(stored);
+    }
+    resp::bulk(out, &text);
 }
 
 /// How many of some requests were allowed.
@@ -453,7 +529,7 @@ mod tests {
         let command = input.next().unwrap();
         let sha = command.word(1);
         let (program, _) = PROGRAMS.iter().find(|(_, s)| s.sha().as_bytes() == sha).unwrap();
-        let effects = run(*program, &command, database, now, &mut out).unwrap();
+        let effects = run(program, &command, database, now, &mut out).unwrap();
         effects.writes.into_iter().for_each(|write| database.apply(write));
         (out, effects.charges)
     }
@@ -507,6 +583,26 @@ mod tests {
     }
 
     #[test]
+    fn a_list_spends_all_or_nothing() {
+        let mut database = Database::default();
+        let wide = question(Algorithm::TokenBucket, "100r/m", 100, 3);
+        let narrow = Question { key: b"other", ..question(Algorithm::Gcra, "1r/m", 1, 1) };
+        let scripts =
+            Scripts::new().with_lists([&[Algorithm::TokenBucket, Algorithm::LeakyBucket][..]]);
+        let mut charge = || {
+            let (mut bytes, questions) = (Vec::new(), [wide, narrow]);
+            scripts.encode_charges(&mut bytes, By::Sha, questions.into_iter());
+            let (reply, charges) = run_encoded(&bytes, &mut database, NOW);
+            assert!(reply.starts_with(b"$"), "the reply of a list");
+            let remaining: Vec<_> =
+                verdicts(&reply, &questions).iter().map(|verdict| verdict.remaining).collect();
+            (charges[0].passed, charges[1].passed, remaining)
+        };
+        assert_eq!(charge(), (1, 1, vec![97, 0]));
+        assert_eq!(charge(), (0, 0, vec![97, 0]));
+    }
+
+    #[test]
     fn one_limit_is_decided_several_times() {
         let question = question(Algorithm::Gcra, "1r/m", 5, 2);
         let (mut bytes, mut database) = (Vec::new(), Database::default());
@@ -549,7 +645,7 @@ mod tests {
         input.push(&bytes);
         let (command, mut out) = (input.next().unwrap(), Vec::new());
         let program = Program::Single(Algorithm::Gcra);
-        assert_eq!(run(program, &command, &database, NOW, &mut out).unwrap_err(), WrongType);
+        assert_eq!(run(&program, &command, &database, NOW, &mut out).unwrap_err(), WrongType);
         assert!(out.is_empty());
     }
 }

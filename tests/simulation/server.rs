@@ -316,7 +316,7 @@ impl Server {
         }
         let index = self.find_script(command)?;
         let (start, database) = (turn.out.len(), &mut self.databases[turn.session.database]);
-        let effects = script::run(PROGRAMS[index].0, command, database, now, turn.out).map_err(
+        let effects = script::run(&PROGRAMS[index].0, command, database, now, turn.out).map_err(
             |WrongType| {
                 "WRONGTYPE Operation against a key holding the wrong kind of value".to_owned()
             },

@@ -4,6 +4,7 @@
 //! the requests end, the workers leave, and nothing may be left.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use fastrand::Rng;
 use rate_limit_core::client::{Config, Kind, Server, Target};
@@ -101,10 +102,11 @@ impl Simulation {
         let is_harmless = episodes.iter().all(|episode| episode.fault.is_harmless());
         let blame = Blame::new(&episodes, deployment.servers.len(), config.connect_timeout);
         let traffic = Traffic::draw(&mut rng);
+        let scripts = Arc::new(traffic.scripts());
         let lag = [100, 20_000, 300_000][rng.usize(0..3)];
         let worker = |id| {
             let config = Config { seed: rng.u64(..), ..config.clone() };
-            Worker::new(id, config, lag)
+            Worker::new(id, config, Arc::clone(&scripts), lag)
         };
         let workers = (0..count).map(worker).collect();
         if is_traced {

@@ -90,6 +90,14 @@ impl Traffic {
         Self { limits, locations, drawn: 0 }
     }
 
+    /// The scripts of a worker with these locations.
+    pub fn scripts(&self) -> Scripts {
+        let algorithm = |limit: &usize| self.limits[*limit].quotas[0].algorithm();
+        let list = |location: &Location| location.limits.iter().map(algorithm).collect();
+        let lists: Vec<Vec<_>> = self.locations.iter().map(list).collect();
+        Scripts::new().with_lists(lists.iter().map(Vec::as_slice))
+    }
+
     pub fn next(&mut self, rng: &mut Rng) -> Plan {
         self.drawn += 1;
         let Location { limits, timeout, is_closed, span } =

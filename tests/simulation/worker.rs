@@ -155,10 +155,10 @@ impl Outside {
 
 /// The kernel.
 impl Worker {
-    pub fn new(id: ClientId, config: Config, lag: u64) -> Self {
+    pub fn new(id: ClientId, config: Config, scripts: Arc<Scripts>, lag: u64) -> Self {
         Self {
             id,
-            client: Client::new(config, Arc::new(Scripts::new())),
+            client: Client::new(config, scripts),
             wires: Vec::new(),
             requests: Vec::new(),
             lag,

@@ -4,6 +4,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use harness::{Conf, Load, PATIENCE, Redis, wait_until};
+use rate_limit_core::algorithm::Algorithm;
+use rate_limit_core::redis::script::{Script, Scripts};
 
 use crate::seen::tokens;
 
@@ -46,6 +48,45 @@ fn a_flush_between_two_requests_goes_unnoticed() {
     assert_eq!(redis.calls("eval"), 3);
     assert_eq!(nginx.get("/two").remaining(), Some(6));
     assert_eq!(redis.calls("eval"), 3);
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+}
+
+/// The script that is made for limits of these algorithms.
+fn script_of(list: &[Algorithm]) -> Script {
+    Scripts::new().with_lists([list]).all().last().expect("a script").clone()
+}
+
+fn is_known(redis: &Redis, script: &Script) -> bool {
+    redis.ask::<[u8; 1]>(&["SCRIPT", "EXISTS", script.sha()]) == [1]
+}
+
+#[test]
+fn a_list_of_limits_has_a_script_of_its_own() {
+    use Algorithm::{FixedWindow, Gcra, TokenBucket};
+    let (before, after) = (script_of(&[TokenBucket, Gcra]), script_of(&[Gcra, FixedWindow, Gcra]));
+    let conf = |redis: &Redis, limits: &str| {
+        let location = format!("location / {{ {limits} try_files /index.html =404; }}");
+        Conf::new().redis(redis).decisions().server(&location)
+    };
+    let redis = Redis::start();
+    let limits = "rate_limit_redis $arg_a rate=9r/1w name=a;
+        rate_limit_redis $arg_b rate=1r/1w name=b algorithm=gcra burst=8;";
+    let mut nginx = conf(&redis, limits).start();
+    assert_eq!(nginx.get("/?a=x&b=x").remaining(), Some(8));
+    assert!(is_known(&redis, &before) && !is_known(&redis, &after));
+    let limits = "rate_limit_redis $arg_b rate=1r/1w name=b algorithm=gcra burst=8;
+        rate_limit_redis $arg_a rate=9r/1w name=c algorithm=fixed_window;
+        rate_limit_redis $arg_b rate=1r/1w name=d algorithm=leaky_bucket burst=8 nodelay;";
+    nginx.reload_with(&conf(&redis, limits));
+    assert_eq!(nginx.get("/?a=y&b=x").remaining(), Some(7));
+    assert!(is_known(&redis, &after));
+    // It is the one that runs: it is sent again, and no other is.
+    redis.ask::<()>(&["SCRIPT", "FLUSH"]);
+    assert_eq!(nginx.get("/?a=y&b=x").remaining(), Some(6));
+    assert!(is_known(&redis, &after) && !is_known(&redis, Scripts::new().several()));
+    // Without a key one limit does not apply, and the other two are no list of the configuration.
+    assert_eq!(nginx.get("/?b=x").remaining(), Some(5));
+    assert!(is_known(&redis, Scripts::new().several()));
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
 }
 

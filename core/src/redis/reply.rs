@@ -268,9 +268,9 @@ fn take_digits(bytes: &[u8]) -> Option<(i64, &[u8])> {
     (!digits.is_empty()).then_some((number, rest))
 }
 
-/// The reply of a script, within a frame. For a single limit it is a string that starts with the
-/// time, else an array of the time and an element for each limit. It is an iterator over the
-/// limits.
+/// The reply of a script, within a frame. For a single limit or a list of them it is a string that
+/// starts with the time, else an array of the time and an element for each limit. It is an iterator
+/// over the limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScriptReply<'a> {
     now: u64,
@@ -281,6 +281,7 @@ pub struct ScriptReply<'a> {
 #[derive(Clone, Debug, PartialEq)]
 enum Entries<'a> {
     One(Option<&'a [u8]>),
+    List(&'a [u8]),
     Array(&'a [u8]),
 }
 
@@ -297,29 +298,33 @@ impl<'a> ScriptReply<'a> {
     /// Reads `frame`; `None` if it is no reply of the module's scripts.
     fn new(frame: &'a [u8]) -> Option<Self> {
         let found = match frame.first()? {
-            b'$' => Self::one(frame)?,
-            _ => Self::several(frame)?,
+            b'$' => Self::text(frame)?,
+            _ => Self::array(frame)?,
         };
         (found.now <= MAX_EXACT).then_some(found)
     }
 
     /// The length in its first line is right: the frame was found by it.
-    fn one(frame: &'a [u8]) -> Option<Self> {
+    fn text(frame: &'a [u8]) -> Option<Self> {
         let line = frame.iter().position(|byte| *byte == b'\n')?;
         let text = frame.get(line.saturating_add(1)..)?.strip_suffix(b"\r\n")?;
         let (seconds, text) = take_digits(text)?;
         let (micros, text) = take_digits(text.strip_prefix(b" ")?)?;
         let now = seconds.checked_mul(SECOND as i64)?.checked_add(micros)?;
-        let (now, stored) = (now.unsigned_abs(), text.strip_prefix(b" ")?);
-        Some(Self { now, entries: Entries::One(Some(stored)) })
+        let entries = match text.split_first()? {
+            (b' ', stored) => Entries::One(Some(stored)),
+            (b':', list) => Entries::List(whole_list(list)?),
+            _ => return None,
+        };
+        Some(Self { now: now.unsigned_abs(), entries })
     }
 
-    fn several(frame: &'a [u8]) -> Option<Self> {
+    fn array(frame: &'a [u8]) -> Option<Self> {
         let (count, rest) = take_number(frame, b'*')?;
         let (now, mut rest) = take_number(rest, b':')?;
         let found = Self { now: u64::try_from(now).ok()?, entries: Entries::Array(rest) };
         for _ in 1..count {
-            (_, rest) = take_entry(rest)?;
+            advance(&mut rest, take_entry)?;
         }
         rest.is_empty().then_some(found)
     }
@@ -336,13 +341,36 @@ impl<'a> Iterator for ScriptReply<'a> {
     fn next(&mut self) -> Option<Entry<'a>> {
         match &mut self.entries {
             Entries::One(stored) => stored.take().map(Entry::Stored),
-            Entries::Array(rest) => {
-                let (entry, after) = take_entry(rest)?;
-                *rest = after;
-                Some(entry)
-            }
+            Entries::List(rest) => advance(rest, take_numbers),
+            Entries::Array(rest) => advance(rest, take_entry),
         }
     }
+}
+
+type Take = fn(&[u8]) -> Option<(Entry<'_>, &[u8])>;
+
+/// The next entry.
+fn advance<'a>(rest: &mut &'a [u8], take: Take) -> Option<Entry<'a>> {
+    let (entry, after) = take(rest)?;
+    *rest = after;
+    Some(entry)
+}
+
+/// The list, if it ends with an entry.
+fn whole_list(list: &[u8]) -> Option<&[u8]> {
+    let mut rest = list;
+    while !rest.is_empty() {
+        advance(&mut rest, take_numbers)?;
+    }
+    Some(list)
+}
+
+/// The first entry of the rest of a list: how many numbers there are, one digit, and these.
+fn take_numbers(bytes: &[u8]) -> Option<(Entry<'_>, &[u8])> {
+    let (digit, rest) = bytes.split_first()?;
+    let count = char::from(*digit).to_digit(10)? as usize;
+    let (stored, rest) = rest.split_at_checked(count.saturating_mul(size_of::<u64>()))?;
+    Some((Entry::Stored(stored), rest))
 }
 
 /// The first element of the rest of an array.
@@ -423,6 +451,22 @@ mod tests {
     }
 
     #[test]
+    fn a_list_is_read_in_place() {
+        let text = |list: &str| {
+            let text = format!("1763683200 7:{list}");
+            format!("${}\r\n{text}\r\n", text.len())
+        };
+        let read = |list: &str| Some(found(text(list).as_bytes())?.1.len());
+        let frame = text("01a\r\n4567821234567812345678");
+        let entries = ["", "a\r\n45678", "1234567812345678"].map(|it| Entry::Stored(it.as_bytes()));
+        assert_eq!(found(frame.as_bytes()), Some((1_763_683_200_000_007, entries.to_vec())));
+        assert_eq!((read(""), read("000"), read("112345678")), (Some(0), Some(3), Some(1)));
+        for nonsense in ["x", "-", " 0", "11234567", "1123456789", "012345678"] {
+            assert_eq!(read(nonsense), None, "{nonsense}");
+        }
+    }
+
+    #[test]
     fn what_no_script_finds_is_another_reply() {
         for frame in [
             &b"*0\r\n"[..],
@@ -441,6 +485,7 @@ mod tests {
             b"$0\r\n\r\n",
             b"$3\r\n1 2\r\n",
             b"$5\r\n1 x 3\r\n",
+            b"$5\r\n1 2;0\r\n",
             b"$5\r\n-1 2 \r\n",
             b"$5\r\n1  2 \r\n",
             b"$15\r\n99999999999 0 1\r\n",

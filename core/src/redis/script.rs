@@ -6,8 +6,10 @@ use crate::lease::{Lease, Report};
 use crate::limit::Quota;
 use crate::text::number;
 
+mod list;
 mod prepared;
 
+use list::List;
 pub use prepared::Prepared;
 
 /// A script and the name under which Redis caches it.
@@ -52,6 +54,9 @@ const PLAIN: usize = 5;
 const EXTENDED: usize = 3;
 const LEASED: usize = 9;
 
+/// How many lists of algorithms have scripts of their own: each connection loads them.
+const MAX_LISTS: usize = 16;
+
 /// The sign of a cost.
 #[derive(Clone, Copy)]
 enum Sign {
@@ -68,6 +73,7 @@ type Number = (&'static str, u64);
 pub struct Scripts {
     single: Vec<Script>,
     several: Script,
+    lists: Vec<List>,
 }
 
 impl Scripts {
@@ -89,14 +95,26 @@ impl Scripts {
         let several = include_str!("script/several.lua")
             .replace("$lease\n", include_str!("script/lease.lua"));
         let several = functions.concat() + &table + &several;
-        Self { single: single.into(), several: Script::new(several) }
+        Self { single: single.into(), several: Script::new(several), lists: Vec::new() }
+    }
+
+    /// The same, and scripts for limits of these lists of algorithms: for the first lists, and those
+    /// that can have one.
+    pub fn with_lists<'a>(&self, lists: impl IntoIterator<Item = &'a [Algorithm]>) -> Self {
+        let mut scripts = self.clone();
+        for list in lists.into_iter().filter_map(List::new) {
+            if scripts.lists.len() < MAX_LISTS && !scripts.lists.contains(&list) {
+                scripts.lists.push(list);
+            }
+        }
+        scripts
     }
 
     /// Every script once, to be loaded into a server: two algorithms may share one.
     pub fn all(&self) -> impl Iterator<Item = &Script> {
         let mut scripts: Vec<_> = self.single.iter().collect();
         scripts.dedup();
-        scripts.into_iter().chain([&self.several])
+        scripts.into_iter().chain([&self.several]).chain(self.lists.iter().map(List::script))
     }
 
     /// The script that asks one limit of this algorithm.
@@ -105,7 +123,7 @@ impl Scripts {
         self.single.get(index)
     }
 
-    /// The script that asks several limits.
+    /// The script that asks several limits, of any algorithms.
     pub fn several(&self) -> &Script {
         &self.several
     }
@@ -168,7 +186,22 @@ impl Scripts {
         let mut first = questions.clone();
         match (first.next(), first.next()) {
             (Some(question), None) => self.encode_one(out, by, sign, question, 1),
-            _ => self.encode_several(out, by, sign, questions, 1),
+            _ => match self.list(sign, questions.clone()) {
+                Some(list) => list.encode(out, by, questions),
+                None => self.encode_several(out, by, sign, questions, 1),
+            },
+        }
+    }
+
+    /// The script that is made for these limits, if there is one.
+    fn list<'a>(
+        &self,
+        sign: Sign,
+        questions: impl Iterator<Item = Question<'a>> + Clone,
+    ) -> Option<&List> {
+        match sign {
+            Sign::Spent => self.lists.iter().find(|list| list.takes(questions.clone())),
+            Sign::GivenBack => None,
         }
     }
 
@@ -305,6 +338,17 @@ impl<'a> Question<'a> {
         out.extend_from_slice(self.head);
         out.extend_from_slice(self.key);
         out.extend_from_slice(b"\r\n");
+    }
+
+    /// Whether both have the same Redis key, wherever its two parts meet.
+    fn has_key_of(&self, other: &Self) -> bool {
+        let whole = |question: &Self| question.head.iter().chain(question.key);
+        whole(self).eq(whole(other))
+    }
+
+    /// Whether it needs none of the arguments that few commands have.
+    fn is_plain(&self) -> bool {
+        self.lease.is_none() && self.extended() == [0; EXTENDED]
     }
 
     /// The arguments of a script that asks one limit, and how many are needed: of all but the first

@@ -1,0 +1,41 @@
+-- Charges several limits, if all of them allow it. It is made for a list of algorithms: see list.rs.
+-- KEYS: one a limit, all different. ARGV: one string of the limit, period, count and cost of each limit.
+-- Answers one string: the seconds and microseconds of the time, and for each limit how many numbers
+-- were stored, 0, 3 or 9, and these.
+local call, keys, numbers, struct, format = redis.call, KEYS, ARGV[1], struct, string.format
+local time = call('TIME')
+local seconds, micros = time[1], time[2]
+local now = seconds * 1000000 + micros
+$each
+local stored$i, new$i, expiry$i = call('GET', keys[$i])
+local limit$i, period$i, count$i, cost$i = struct.unpack('<LLLL', numbers, 32 * $i - 31)
+$end
+for _ = 1, 2 do
+  local pass = true
+$each
+  do
+    local stored, cost, limit, period, count = stored$i, cost$i, limit$i, period$i, count$i
+    local n, block, since, asked, touch
+$decide
+    stored$i, new$i, expiry$i, pass = stored, new, expiry, pass and allowed
+  end
+$end
+  if pass then
+    break
+  end
+  -- nothing is spent; a second pass only corrects states that do not fit the time or the limit
+$each
+  cost$i = 0
+$end
+end
+$each
+if new$i then
+  if expiry$i < now + 1000 then
+    -- some servers do not store what is to expire in the present millisecond
+    expiry$i = now + 1000
+  end
+  call('SET', keys[$i], new$i, 'PXAT', format('%d', expiry$i / 1000))
+end
+$end
+return seconds .. ' ' .. micros .. ':'$each
+  .. (stored$i == '' and '0' or #stored$i == 24 and '3' or '9') .. stored$i$end

@@ -1,0 +1,175 @@
+//! Scripts that are made for lists of algorithms. The algorithms stand in the script in their order, so
+//! that Redis neither looks them up nor builds tables: several limits take much less of it than with
+//! the script for any limits.
+
+use super::{By, Question, Script, fill, line};
+use crate::algorithm::Algorithm;
+
+/// How long a list may be: its script has the source of each algorithm in it.
+const MAX_LEN: usize = 8;
+
+/// The bytes of the arguments of a limit.
+const WIDTH: usize = 4 * size_of::<u64>();
+
+/// The script of a list of algorithms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct List {
+    /// The Lua functions of the algorithms.
+    functions: Vec<&'static str>,
+    script: Script,
+}
+
+impl List {
+    /// The script of these algorithms. A single one has another, and what stores itself has none.
+    pub(super) fn new(algorithms: &[Algorithm]) -> Option<Self> {
+        let has_script = (2..=MAX_LEN).contains(&algorithms.len())
+            && !algorithms.iter().any(|algorithm| algorithm.stores_itself());
+        has_script.then(|| Self {
+            functions: algorithms.iter().map(|algorithm| algorithm.function()).collect(),
+            script: Script::new(source(algorithms)),
+        })
+    }
+
+    pub(super) fn script(&self) -> &Script {
+        &self.script
+    }
+
+    /// Whether it can charge these limits: their algorithms are those of the list, none needs more
+    /// than the plain arguments, and no two have the same key.
+    pub(super) fn takes<'a>(&self, questions: impl Iterator<Item = Question<'a>> + Clone) -> bool {
+        let functions = questions.clone().map(|question| question.quota.algorithm().function());
+        functions.eq(self.functions.iter().copied())
+            && questions.clone().all(|question| question.is_plain())
+            && are_distinct(questions)
+    }
+
+    /// Appends the command that charges these limits to `out`.
+    pub(super) fn encode<'a>(
+        &self,
+        out: &mut Vec<u8>,
+        by: By,
+        questions: impl ExactSizeIterator<Item = Question<'a>> + Clone,
+    ) {
+        let keys = questions.len();
+        self.script.head(out, by, keys, 1);
+        questions.clone().for_each(|question| question.key(out));
+        line(out, b'$', keys.saturating_mul(WIDTH));
+        for question in questions {
+            let (period, count) = question.quota.terms();
+            for value in [question.quota.limit(), period, count, question.cost] {
+                out.extend_from_slice(&value.to_le_bytes());
+            }
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// The Lua source for these algorithms: what is between `$each` and `$end` is repeated for each limit,
+/// and `$i` is its number.
+fn source(algorithms: &[Algorithm]) -> String {
+    let mut parts = include_str!("list.lua").split("$each\n");
+    let mut source = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (each, after) = part.split_once("$end\n").unwrap_or((part, ""));
+        for (index, algorithm) in (1_usize..).zip(algorithms) {
+            source += &fill(each, *algorithm).replace("$i", &index.to_string());
+        }
+        source += after;
+    }
+    source
+}
+
+fn are_distinct<'a>(mut questions: impl Iterator<Item = Question<'a>> + Clone) -> bool {
+    std::iter::from_fn(|| questions.next().map(|question| (question, questions.clone())))
+        .all(|(question, mut others)| !others.any(|other| other.has_key_of(&question)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{MAX_LISTS, Scripts};
+    use super::*;
+    use crate::key::Head;
+    use crate::lease::Lease;
+    use crate::limit::Quota;
+
+    const LIST: [Algorithm; 2] = [Algorithm::TokenBucket, Algorithm::LeakyBucket];
+
+    fn question<'a>(head: &'a Head, key: &'a [u8], algorithm: Algorithm) -> Question<'a> {
+        Question::new(head, key, Quota::new(algorithm, "3r/s".parse().unwrap(), 5).unwrap(), 7)
+    }
+
+    /// The name of the script that charges the limits.
+    fn script(scripts: &Scripts, questions: &[Question<'_>]) -> String {
+        let mut out = Vec::new();
+        scripts.encode_charges(&mut out, By::Sha, questions.iter().copied());
+        String::from_utf8_lossy(&out).lines().nth(4).unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_command_has_keys_and_numbers() {
+        let (head, mut out) = (Head::new("rl:", "a").unwrap(), Vec::new());
+        let list = List::new(&LIST).unwrap();
+        let questions = [question(&head, b"k", LIST[0]), question(&head, b"kk", LIST[1])];
+        list.encode(&mut out, By::Sha, questions.into_iter());
+        let numbers = [5_u64, 1_000_000, 3, 7].map(u64::to_le_bytes).concat();
+        let sha = list.script().sha();
+        let mut expected =
+            format!("*6\r\n$7\r\nEVALSHA\r\n$40\r\n{sha}\r\n$1\r\n2\r\n").into_bytes();
+        expected.extend_from_slice(b"$6\r\nrl:a:k\r\n$7\r\nrl:a:kk\r\n$64\r\n");
+        expected.extend([&numbers[..], &numbers, b"\r\n"].concat());
+        assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn plain_limits_of_the_list_with_different_keys_have_its_script() {
+        let scripts = Scripts::new().with_lists([&LIST[..]]);
+        let (head, longer) = (Head::new("rl:", "a").unwrap(), Head::new("rl:a:", "k").unwrap());
+        let [bucket, leaky] = LIST.map(|algorithm| question(&head, b"k:x", algorithm));
+        let leaky = Question { key: b"other", ..leaky };
+        let list = scripts.lists[0].script().sha();
+        assert_eq!(script(&scripts, &[bucket, leaky]), list);
+        let gcra = question(&head, b"other", Algorithm::Gcra);
+        assert_eq!(script(&scripts, &[bucket, gcra]), list);
+        let lease = Lease { span: 1_000, want: 1, ..Lease::NONE };
+        for others in [
+            vec![leaky, bucket],
+            vec![bucket, leaky, leaky],
+            vec![bucket, Question { key: bucket.key, ..leaky }],
+            vec![bucket, Question { head: &longer, key: b"x", ..leaky }],
+            vec![bucket, Question { dry_run: true, ..leaky }],
+            vec![bucket, Question { lease: Some(&lease), ..leaky }],
+            vec![Question { quota: bucket.quota.with_block(1), ..bucket }, leaky],
+        ] {
+            assert_eq!(script(&scripts, &others), scripts.several.sha(), "{others:?}");
+        }
+        let mut refund = Vec::new();
+        scripts.encode_refund(&mut refund, By::Sha, [bucket, leaky].into_iter());
+        assert!(String::from_utf8_lossy(&refund).contains(scripts.several.sha()));
+    }
+
+    #[test]
+    fn a_script_is_whole() {
+        let source = source(&[Algorithm::FixedWindow; 8]);
+        assert!(source.contains("stored8") && !source.contains("stored9"));
+        assert!(!source.contains('$'), "{source}");
+    }
+
+    #[test]
+    fn not_every_list_has_a_script() {
+        assert_eq!(List::new(&LIST[..1]), None);
+        assert_eq!(List::new(&[Algorithm::Gcra, Algorithm::SlidingLog]), None);
+        assert_eq!(List::new(&[Algorithm::Gcra; MAX_LEN + 1]), None);
+        assert!(List::new(&[Algorithm::Gcra; MAX_LEN]).is_some());
+    }
+
+    #[test]
+    fn lists_are_bounded_and_each_is_made_once() {
+        let plain = Scripts::new().all().count();
+        let same = [Algorithm::TokenBucket, Algorithm::Gcra];
+        let scripts = Scripts::new().with_lists([&LIST[..], &same, &LIST]);
+        assert_eq!(scripts.all().count(), plain + 1);
+        let pairs = Algorithm::ALL.map(|one| Algorithm::ALL.map(|other| [one, other]));
+        let scripts = Scripts::new().with_lists(pairs.iter().flatten().map(|pair| &pair[..]));
+        assert_eq!(scripts.all().count(), plain + MAX_LISTS);
+    }
+}
