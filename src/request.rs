@@ -185,13 +185,15 @@ unsafe fn charge(
 }
 
 /// Rejects the request if the deny cache holds that it cannot pass. With several limits Redis must
-/// decide: the cache has no verdicts of the others.
+/// decide: the cache has no verdicts of the others. While this machine has units that Redis has set
+/// aside, and so rejects others, the request is not rejected.
 fn deny(conf: &LocationConf, limits: &[Evaluated], shared: &Shared, now: u64) -> bool {
     let [limit] = limits else { return false };
     if !is_cacheable(conf, limit) {
         return false;
     }
-    let verdict = shared.denied(limit.digest(), now);
+    let has_units = || conf.lease() > 0 && shared.has_units(limit, now);
+    let verdict = shared.denied(limit.digest(), now).filter(|_| !has_units());
     limit.verdict.set(verdict);
     verdict.is_some()
 }

@@ -124,12 +124,37 @@ impl Holding {
         Self { units, of: units, ends, taken: now, submitted, span, demand: cost, plain }
     }
 
-    /// What to keep, where something is kept already: whichever has more to spend at the monotonic
-    /// time `now`, and the demand of both. Several commands may be in flight at once.
-    pub fn or(self, other: Self, now: u64) -> Self {
-        let left = |holding: &Self| if holding.has_ended(now) { 0 } else { holding.units };
-        let kept = if left(&other) > left(&self) { other } else { self };
-        Self { demand: self.demand.saturating_add(other.demand), ..kept }
+    /// Both as one, where commands in flight at once have brought two: what is left of both, until the
+    /// earlier end, and the demand of both.
+    ///
+    /// The later one has found the units of the other one spent, which they would not be without leases.
+    /// A report names one hold only. If Redis has the two in different ones, the older hold lasts until
+    /// it ends, and its units are those that are spent first.
+    pub fn join(self, other: Self, quota: &Quota, now: u64) -> Self {
+        let demand = self.demand.saturating_add(other.demand);
+        let (first, last) = if self.taken > other.taken { (other, self) } else { (self, other) };
+        let is_living = |holding: &Self| holding.of > 0 && !holding.has_ended(now);
+        match (is_living(&first), is_living(&last)) {
+            (true, true) => {
+                let Self { taken, submitted, span, .. } =
+                    if first.end() < last.end() { first } else { last };
+                let of = if first.ends == last.ends { first.of } else { 0 };
+                let (of, units) =
+                    (last.of.saturating_add(of), last.units.saturating_add(first.units));
+                let plain = last.plain_with(first.units, quota, now);
+                Self { units, of, ends: last.ends, taken, submitted, span, demand, plain }
+            }
+            (true, false) => Self { demand, ..first },
+            _ => Self { demand, ..last },
+        }
+    }
+
+    /// The plain state at the monotonic time `now`, with so many units more.
+    fn plain_with(&self, units: u64, quota: &Quota, now: u64) -> [u64; 3] {
+        let algorithm = quota.algorithm();
+        let mut stored = Stored { state: algorithm.state_of(self.plain), extra: Extra::default() };
+        algorithm.give_back(&mut stored, self.redis_time(now), quota, units);
+        stored.state.and_then(|state| state.numbers()).unwrap_or(self.plain)
     }
 
     /// Spends `cost` units of the lease at the monotonic time `now`, in µs. `None` if there are not
@@ -154,30 +179,28 @@ impl Holding {
     /// became of this one, and that another one is wanted which is as large as the demand was, or
     /// twice that if the lease was spent before it ended. If that is long ago, none is.
     pub fn lease(&self, span: u64, now: u64) -> Lease {
-        let Self { units: unused, of, ends, demand, plain, .. } = *self;
+        let Self { units, of, ends, demand, plain, .. } = *self;
         let elapsed = now.saturating_sub(self.submitted);
         let want = match elapsed {
             _ if elapsed >= span.saturating_mul(2) => 0,
             _ if !self.has_ended(now) => demand.saturating_mul(2),
             _ => demand,
         };
-        Lease { span, want, report: Report { of, unused, ends, plain } }
+        Lease { span, want, report: Report { of, unused: units.min(of), ends, plain } }
     }
 
     /// Whether the lease has ended: nothing of it is spent any more.
     pub fn has_ended(&self, now: u64) -> bool {
+        now >= self.end()
+    }
+
+    /// The monotonic time at which the lease ends.
+    fn end(&self) -> u64 {
         let left = match self.of {
             0 => self.span,
             _ => self.span.min(self.ends.saturating_sub(self.taken)),
         };
-        now >= self.submitted.saturating_add(left)
-    }
-
-    /// Whether it is of no use any more at the monotonic time `now`: the lease has ended, Redis does
-    /// not hold its units any more, and the demand is of long ago.
-    pub fn is_over(&self, now: u64) -> bool {
-        let longest = Lease::of(self.span).hold().saturating_mul(2);
-        now.saturating_sub(self.submitted) >= longest
+        self.submitted.saturating_add(left)
     }
 
     /// When its command was submitted, by the monotonic clock.
@@ -185,9 +208,14 @@ impl Holding {
         self.submitted
     }
 
-    /// How many units are left.
+    /// How many units are left, whether or not the lease has ended.
     pub fn units(&self) -> u64 {
         self.units
+    }
+
+    /// How many units can still be spent at the monotonic time `now`.
+    pub fn left(&self, now: u64) -> u64 {
+        if self.has_ended(now) { 0 } else { self.units }
     }
 
     /// The time of Redis at the monotonic time `now`, or somewhat later: what is spent later than it

@@ -6,6 +6,7 @@ use ngx::ffi::ngx_pid;
 use rate_limit_core::lease::Granted;
 use rate_limit_core::lease::table::{Changes, Limit, Outcome, Table, Taken};
 use rate_limit_core::metrics::LeaseUnits;
+use rate_limit_core::redis::script::Question;
 
 use super::{LimitRecord, Shared};
 use crate::clock::monotonic_micros;
@@ -27,6 +28,11 @@ impl Shared {
                 record.count_units(LeaseUnits::Used, limit.question.cost);
             }
         })
+    }
+
+    /// Whether this machine has units of a limit left that Redis has set aside.
+    pub(crate) fn has_units(&self, limit: &Evaluated, now: u64) -> bool {
+        self.leases().holding(limit.digest()).is_some_and(|holding| holding.left(now) > 0)
     }
 
     /// Takes out the lease of a limit, which a command is to renew until then.
@@ -53,7 +59,8 @@ impl Shared {
             submitted,
         };
         let digest = limit.digest();
-        let part = Limit { number: self.number(record), digest, cost: limit.question.cost };
+        let Question { quota, cost, .. } = limit.question;
+        let part = Limit { number: self.number(record), digest, quota, cost };
         let Changes { granted, returned, lapsed, evicted } =
             self.leases().renew(&part, taken, &outcome, monotonic_micros());
         record.count_granted(granted);

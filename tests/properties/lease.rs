@@ -9,7 +9,8 @@ use std::collections::BinaryHeap;
 use fastrand::Rng;
 use proptest::prelude::*;
 use rate_limit_core::algorithm::{Algorithm, Stored};
-use rate_limit_core::lease::{Granted, Holding, Lease};
+use rate_limit_core::lease::table::{Bucket, Limit, Outcome, Table, Taken};
+use rate_limit_core::lease::{Granted, Lease};
 use rate_limit_core::limit::Quota;
 use rate_limit_core::rate::{Rate, SECOND};
 
@@ -66,9 +67,12 @@ struct World {
     asked: usize,
 }
 
-#[derive(Clone, Default)]
+/// The digest of the only client.
+const DIGEST: u128 = 1;
+
+#[derive(Default)]
 struct Machine {
-    holding: Option<Holding>,
+    leases: [Bucket; 1],
     /// How far its monotonic clock is ahead.
     ahead: u64,
 }
@@ -77,10 +81,17 @@ struct Machine {
 struct Command {
     machine: usize,
     cost: u64,
+    taken: Taken,
     lease: Lease,
     submitted: u64,
     /// The reply of Redis, once it has come.
     granted: Option<(bool, Granted)>,
+}
+
+impl Machine {
+    fn leases(&self) -> Table<'_> {
+        Table::new(&self.leases, 1, |_| true)
+    }
 }
 
 /// What has passed: when by the clock of Redis, at what cost, and how many steps of it before.
@@ -95,7 +106,7 @@ struct Passed {
 impl World {
     fn new(plan: Plan) -> Self {
         let mut rng = Rng::with_seed(plan.seed);
-        let machine = |_| Machine { holding: None, ahead: rng.u64(0..SECOND << 20) };
+        let machine = |_| Machine { ahead: rng.u64(0..SECOND << 20), ..Machine::default() };
         let machines = (0..plan.machines).map(machine).collect();
         Self {
             plan,
@@ -144,7 +155,9 @@ impl World {
         let most = if self.rng.bool() { 3 * self.plan.span.max(SECOND) } else { 60 * SECOND };
         let micros = self.rng.i64(0..most as i64);
         self.ahead += if self.rng.bool() { micros } else { -micros };
-        let units = |machine: &Machine| machine.holding.map_or(0, |holding| holding.units());
+        let units = |machine: &Machine| {
+            machine.leases().holding(DIGEST).map_or(0, |holding| holding.units())
+        };
         let held: u64 = self.machines.iter().map(units).sum();
         let coming = self.commands.iter().filter_map(|command| command.granted);
         self.astray += held + coming.map(|(_, granted)| granted.units).sum::<u64>();
@@ -159,23 +172,20 @@ impl World {
             self.plainly += cost;
         }
         let mono = self.now - START + self.machines[machine].ahead;
-        let lost = self.chance(self.plan.losses);
-        let Machine { holding, .. } = &mut self.machines[machine];
-        if lost {
+        if self.chance(self.plan.losses) {
             // It died, and another one takes its place.
-            *holding = None;
+            self.machines[machine].leases = Default::default();
         }
-        if let Some(holding) = holding
-            && let Some(verdict) = holding.spend(&self.plan.quota, cost, mono)
-        {
-            assert!(verdict.allowed);
+        let leases = self.machines[machine].leases();
+        let mut limits = [(DIGEST, &quota, cost)].into_iter();
+        if leases.spend(&mut limits, mono, &mut |_, verdict, _| assert!(verdict.allowed)) {
             self.pass(cost, era);
             return;
         }
-        let span = self.plan.span;
-        let lease = holding.take().map_or(Lease::of(span), |holding| holding.lease(span, mono));
+        let taken = leases.take(DIGEST, mono, mono + self.plan.delay);
+        let lease = taken.lease(self.plan.span, mono).unwrap_or_default();
         self.asked += 1;
-        self.commands.push(Command { machine, cost, lease, submitted: mono, granted: None });
+        self.commands.push(Command { machine, cost, taken, lease, submitted: mono, granted: None });
         self.send(self.commands.len() - 1);
     }
 
@@ -201,18 +211,20 @@ impl World {
             self.now = at;
             match self.commands[index].granted {
                 None => self.execute(index, era),
-                Some((true, granted)) => {
-                    let Command { machine, cost, lease, submitted, .. } = self.commands[index];
-                    self.commands[index].granted = None;
-                    let machine = &mut self.machines[machine];
-                    let new = Holding::new(&lease, &granted, cost, submitted);
-                    let mono = at - START + machine.ahead;
-                    machine.holding =
-                        machine.holding.map_or(Some(new), |old| Some(new.or(old, mono)));
-                }
-                Some((false, _)) => {}
+                Some((is_charged, granted)) => self.renew(index, is_charged, granted),
             }
         }
+    }
+
+    /// A machine takes note of what came of a command.
+    fn renew(&mut self, index: usize, is_charged: bool, granted: Granted) {
+        let (quota, span) = (self.plan.quota, self.plan.span);
+        let Command { machine, cost, taken, submitted, .. } = self.commands[index];
+        self.commands[index].granted = None;
+        let (machine, is_sent) = (&self.machines[machine], true);
+        let limit = Limit { number: 0, digest: DIGEST, quota, cost };
+        let outcome = Outcome { is_sent, is_charged, granted, span, submitted };
+        machine.leases().renew(&limit, taken, &outcome, self.now - START + machine.ahead);
     }
 
     fn execute(&mut self, index: usize, era: usize) {

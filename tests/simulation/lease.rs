@@ -27,8 +27,9 @@ pub struct Machine {
 /// What was set aside of a key.
 #[derive(Debug, Default)]
 struct Account {
-    /// The leases that were not reported: how many units, and the end by Redis's clock.
-    open: Vec<(u64, u64)>,
+    /// The units of leases that were not reported, by the name of the hold or the end of the window.
+    /// Leases that share it may be reported as one.
+    open: HashMap<u64, u64>,
     set_aside: u64,
     given_back: u64,
     spent: u64,
@@ -87,7 +88,8 @@ impl Machine {
     ) {
         let answers = answers.iter().zip(grants);
         for ((part, taken), (answer, granted)) in plan.parts.iter().zip(taken).zip(answers) {
-            let limit = Limit { number: 0, digest: digest(part.digest()), cost: part.cost };
+            let (digest, quota, cost) = (digest(part.digest()), part.quota, part.cost);
+            let limit = Limit { number: 0, digest, quota, cost };
             let outcome = Outcome {
                 is_sent: answer.node.is_some(),
                 is_charged: answer.is_charged,
@@ -104,16 +106,15 @@ impl Machine {
         let account = self.accounts.entry(charge.key.clone()).or_default();
         let Report { of, unused, ends, .. } = charge.lease.report;
         if of > 0 {
-            let open = account.open.iter().position(|lease| *lease == (of, ends));
-            let open =
-                open.unwrap_or_else(|| panic!("reported, but not open: {charge:?} {account:?}"));
-            account.open.swap_remove(open);
+            let open = account.open.entry(ends).or_default();
+            assert!(of <= *open, "reported, but not open: {charge:?} {open}");
+            *open -= of;
             account.given_back += unused;
             account.check();
         }
         let granted = charge.granted;
         if granted.units > 0 {
-            account.open.push((granted.units, granted.ends));
+            *account.open.entry(granted.ends).or_default() += granted.units;
             account.set_aside += granted.units;
             let span = charge.lease.span.min(granted.ends - granted.now);
             account.ends = account.ends.max(now + span);

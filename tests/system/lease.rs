@@ -76,18 +76,14 @@ fn flood(machines: &[Nginx], keys: usize, requests: usize) -> Vec<u64> {
     passed.into_iter().map(AtomicU64::into_inner).collect()
 }
 
-/// Asks for more than a limit of 200 for each of 40 keys: of each no more pass than the limit and what
-/// came back at 200 an hour, and of all at least 99 %. Leases that were granted at the same time, to
-/// clients that met at a key, are not all kept.
+/// Asks for more than a limit of 200 for each of 40 keys: of each at least 99 % pass, and no more than
+/// the limit and what came back at 200 an hour.
 #[track_caller]
 fn holds(machines: &[Nginx], start: Instant) {
     let passed = flood(machines, 40, 320);
     let most = 200 + 1 + start.elapsed().as_secs() * 200 / 3_600;
-    assert!(passed.iter().all(|passed| *passed <= most), "{most}: {passed:?}");
-    let lapsed = |nginx| metric(nginx, "lease_units_total", "name=\"default\",result=\"lapsed\"");
-    let lapsed: u64 = machines.iter().map(lapsed).sum();
-    let all: u64 = passed.iter().sum();
-    assert!(all + lapsed >= 40 * 198, "{lapsed} lapsed: {passed:?}");
+    let bounds = 198..=most;
+    assert!(passed.iter().all(|passed| bounds.contains(passed)), "{bounds:?}: {passed:?}");
 }
 
 #[test]
@@ -401,13 +397,7 @@ fn http2() {
         .server(METRICS)
         .start_connected(&redis);
     let tally = h2load(&["-n", "600", "-c", "4", "-m", "25", &nginx.h2_url("/")]);
-    // Leases that were granted at the same time are not all kept.
-    let lapsed = metric(&nginx, "lease_units_total", "name=\"default\",result=\"lapsed\"");
-    let held = metric(&nginx, "lease_units_held", "name=\"default\"");
-    assert!(
-        tally.of(200) <= 300 && tally.of(200) + lapsed + held >= 297,
-        "{tally:?}, {lapsed} lapsed, {held} held"
-    );
+    assert!((297..=300).contains(&tally.of(200)), "{tally:?}");
     assert_eq!(tally.of(200) + tally.of(400), 600, "{tally:?}");
     assert!(metric(&nginx, "decisions_total", "name=\"default\",source=\"lease\"") > 0);
 }

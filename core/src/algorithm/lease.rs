@@ -70,7 +70,7 @@ impl Algorithm {
 
         let held = stored.extra.holds.set_aside(now, lease.hold(), units);
         let ends = match (self.window_end(now, quota), held) {
-            (Some(end), _) => end.min(now.saturating_add(lease.hold())),
+            (Some(end), _) => end,
             (None, Some((_, ends))) => ends,
             (None, None) => return none,
         };

@@ -76,6 +76,8 @@ pub struct Limit {
     pub number: u64,
     /// Stands for the limit, its quota and the client.
     pub digest: u128,
+    /// What the client may spend.
+    pub quota: Quota,
     /// What the request spends.
     pub cost: u64,
 }
@@ -130,8 +132,8 @@ impl<'a> Table<'a> {
 
     /// Spends for a request at the monotonic time `now`, in µs, if each of its limits has a lease with
     /// enough units left: then `act` gets, for each limit, its number, its verdict, and the time of Redis
-    /// at which it is charged, in µs. Limits are
-    /// given by their digests, quotas and costs; those that share a digest cannot both have its lease.
+    /// at which it is charged, in µs. Limits are given by their digests, quotas and costs; those that
+    /// share a digest cannot both have its lease.
     pub fn spend<'q>(
         &self,
         limits: impl Iterator<Item = (u128, &'q Quota, u64)>,
@@ -150,7 +152,7 @@ impl<'a> Table<'a> {
     ) -> bool {
         let Some((index, (digest, quota, cost))) = limits.next() else { return true };
         let Some(entry) = self.lock(digest) else { return false };
-        let mut holding = entry.holding();
+        let mut holding = entry.0.holding();
         let Some(verdict) = holding.spend(quota, cost, now) else { return false };
         if !self.spend_rest(limits, now, act) {
             return false;
@@ -158,6 +160,11 @@ impl<'a> Table<'a> {
         entry.set(&holding);
         act(index, verdict, holding.redis_time(now));
         true
+    }
+
+    /// What is held of a digest at this moment. Another worker may be about to change it.
+    pub fn holding(&self, digest: u128) -> Option<Holding> {
+        self.bucket(digest)?.iter().find(|entry| entry.is_of(digest)).map(Entry::holding)
     }
 
     /// The lease of a digest, locked; `None` if there is none, or another worker has it.
@@ -198,10 +205,10 @@ impl<'a> Table<'a> {
         Changes { granted: granted.units, returned, lapsed, evicted }
     }
 
-    /// Keeps a lease: beside what others have brought meanwhile, the one with more units. Where there is
-    /// no room, the entry with the fewest units goes. Answers what is lost.
+    /// Keeps a lease, with what others have brought meanwhile. Where there is no room, the entry with the
+    /// fewest units goes. Answers what is lost.
     fn put(&self, limit: &Limit, holding: Holding, is_renewal: bool, now: u64) -> Option<Lapsed> {
-        let Limit { digest, number, .. } = *limit;
+        let Limit { digest, number, ref quota, .. } = *limit;
         let Some(bucket) = self.bucket(digest) else { return Lapsed::of(number, &holding) };
         let own = bucket.iter().find(|entry| entry.is_of(digest));
         let locked = match own {
@@ -211,7 +218,7 @@ impl<'a> Table<'a> {
         match locked {
             // It is the one that renews the lease who knows the demand.
             Some(locked) if !is_renewal && locked.is_taken(now) => Lapsed::of(number, &holding),
-            Some(locked) if own.is_some() => locked.merge(holding, now),
+            Some(locked) if own.is_some() => locked.join(holding, quota, now),
             Some(locked) => locked.replace(digest, number, &holding),
             None => Lapsed::of(number, &holding),
         }
@@ -220,14 +227,13 @@ impl<'a> Table<'a> {
     /// An entry that may be replaced by one of so many units: a free one, or else the one with the
     /// fewest units, of which the oldest, unless those are more. What has ended counts as empty.
     fn room(&self, bucket: &'a Bucket, units: u64, now: u64) -> Option<Locked<'a>> {
-        let left = |holding: &Holding| if holding.has_ended(now) { 0 } else { holding.units() };
         let value = |locked: &Locked<'_>| {
-            let holding = locked.holding();
-            (left(&holding), holding.submitted())
+            let holding = locked.0.holding();
+            (holding.left(now), holding.submitted())
         };
         let entries = bucket.iter().filter_map(|entry| self.lock_entry(entry));
         let worst = entries.min_by_key(value)?;
-        (left(&worst.holding()) <= units).then_some(worst)
+        (worst.0.holding().left(now) <= units).then_some(worst)
     }
 
     fn bucket(&self, digest: u128) -> Option<&'a Bucket> {
@@ -274,6 +280,11 @@ impl Entry {
         self.set_words([0; Holding::WORDS]);
     }
 
+    /// What is held.
+    fn holding(&self) -> Holding {
+        Holding::from_words(self.holding.each_ref().map(|word| word.load(Ordering::Relaxed)))
+    }
+
     fn set_words(&self, words: [u64; Holding::WORDS]) {
         self.holding.iter().zip(words).for_each(|(own, word)| own.store(word, Ordering::Relaxed));
     }
@@ -287,11 +298,6 @@ impl Lapsed {
 }
 
 impl Locked<'_> {
-    /// What is held.
-    fn holding(&self) -> Holding {
-        Holding::from_words(self.0.holding.each_ref().map(|word| word.load(Ordering::Relaxed)))
-    }
-
     /// Changes what is held.
     fn set(&self, holding: &Holding) {
         self.0.set_words(holding.to_words());
@@ -302,16 +308,16 @@ impl Locked<'_> {
     }
 
     fn take(&self, until: u64) -> Holding {
-        let holding = self.holding();
+        let holding = self.0.holding();
         self.0.set_words([0; Holding::WORDS]);
         self.0.taken_until.store(until, Ordering::Relaxed);
         holding
     }
 
-    /// Keeps the better one of two, and answers what is lost with the other.
-    fn merge(&self, holding: Holding, now: u64) -> Option<Lapsed> {
-        let before = self.holding();
-        let kept = holding.or(before, now);
+    /// Keeps both, and answers what is lost with one that has ended.
+    fn join(&self, holding: Holding, quota: &Quota, now: u64) -> Option<Lapsed> {
+        let before = self.0.holding();
+        let kept = holding.join(before, quota, now);
         self.0.taken_until.store(0, Ordering::Relaxed);
         self.set(&kept);
         let units = (before.units().saturating_add(holding.units())).saturating_sub(kept.units());
@@ -320,7 +326,7 @@ impl Locked<'_> {
 
     /// Keeps this instead, and answers what is lost.
     fn replace(&self, digest: u128, limit: u64, holding: &Holding) -> Option<Lapsed> {
-        let lapsed = Lapsed::of(self.limit(), &self.holding());
+        let lapsed = Lapsed::of(self.limit(), &self.0.holding());
         self.0.set_digest(digest);
         self.0.taken_until.store(0, Ordering::Relaxed);
         self.0.limit.store(limit, Ordering::Relaxed);
@@ -346,7 +352,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::algorithm::Algorithm;
+    use crate::algorithm::{Algorithm, Holds, Stored};
 
     const SPAN: u64 = 1_000_000;
     /// By Redis's clock at the start of the monotonic one.
@@ -385,14 +391,14 @@ mod tests {
         is_renewal: bool,
         now: u64,
     ) -> Option<Lapsed> {
-        table.put(&Limit { number, digest, cost: 1 }, holding, is_renewal, now)
+        table.put(&Limit { number, digest, quota: quota(), cost: 1 }, holding, is_renewal, now)
     }
 
     /// The limits and the units of all leases that have not ended.
     fn units(table: &Table<'_>, now: u64) -> Vec<(u64, u64)> {
         let used = table.buckets.iter().flatten().filter(|entry| !entry.is_of(0));
         let locked = used.filter_map(|entry| table.lock_entry(entry));
-        let all = locked.map(|locked| (locked.limit(), locked.holding()));
+        let all = locked.map(|locked| (locked.limit(), locked.0.holding()));
         let left = all.filter(|(_, holding)| holding.units() > 0 && !holding.has_ended(now));
         let mut left: Vec<_> = left.map(|(limit, holding)| (limit, holding.units())).collect();
         left.sort_unstable();
@@ -438,6 +444,40 @@ mod tests {
         assert!(matches!(table.take(7, 9, 20), Taken::Busy));
         let Taken::Holding(nothing) = table.take(7, 10, 20) else { panic!() };
         assert_eq!((nothing.units(), nothing.lease(SPAN, 10)), (0, Lease::of(SPAN)));
+    }
+
+    /// Of two leases that come at the same time all is spent, and each is shown what remains with both.
+    #[test]
+    fn leases_that_overlap_are_joined() {
+        let buckets = buckets(1);
+        let table = table(&buckets);
+        let quota = quota();
+        let mut redis = Stored::default();
+        let mut grant = |now: u64, want| {
+            let lease = Lease { span: SPAN, want, ..Lease::NONE };
+            let at = START + now;
+            let verdict = quota.algorithm().decide(&mut redis, at, &quota, 1);
+            let granted =
+                quota.algorithm().grant(&mut redis, at, &quota, &lease, verdict.remaining);
+            assert_eq!(granted.units, want);
+            Holding::new(&lease, &granted, 1, now)
+        };
+        let (first, last) = (grant(0, 3), grant(1, 2));
+        // The replies come in any order.
+        put(&table, 7, 3, last, false, 2);
+        assert_eq!(put(&table, 7, 3, first, false, 2), None);
+        assert_eq!(units(&table, 2), [(3, 5)]);
+        let mut remaining = Vec::new();
+        while table.spend([(7, &quota, 1)].into_iter(), 2, &mut |_, verdict, _| {
+            remaining.push(verdict.remaining)
+        }) {}
+        assert_eq!(remaining, [997, 996, 995, 994, 993]);
+        // One report ends the hold of both.
+        let Taken::Holding(taken) = table.take(7, 3, 10) else { panic!() };
+        let report = taken.lease(SPAN, 3).report;
+        assert_eq!((report.of, report.unused), (5, 0));
+        quota.algorithm().report(&mut redis, START + 3, &quota, &report);
+        assert_eq!(redis.extra.holds, Holds::default());
     }
 
     #[test]
