@@ -243,7 +243,10 @@ unsafe fn take_leases(
                 return None;
             }
             let taken = shared.take_lease(limit, now, until);
-            place.write(Renewal { taken, lease: taken.lease(conf.lease(), now) });
+            place.write(Renewal {
+                taken,
+                lease: taken.lease(&limit.question.quota, conf.lease(), now),
+            });
             limit.renewal.set(Some(&*place));
         }
     }

@@ -47,7 +47,7 @@ pub(crate) const LEAST_SIZE: usize = 256 << 10;
 static NAME: [u8; 16] = *b"rate_limit_redis";
 
 /// Marks memory that has the layout of this version.
-const LAYOUT: u64 = 0x7261_7465_6c69_0006;
+const LAYOUT: u64 = 0x7261_7465_6c69_0007;
 
 /// The memory is divided into parts, and so many of them are for records of limits and
 /// nodes, for the deny cache, and for leases.
@@ -213,6 +213,13 @@ impl Shared {
     pub(crate) fn limit(&self, name: &str) -> &'static LimitRecord {
         self.locked(|| record::find(self.limits, name, 0))
             .unwrap_or_else(|| Box::leak(Box::default()))
+    }
+
+    /// The number of the record of a limit; none of one that is of this worker alone.
+    fn number(&self, limit: &LimitRecord) -> Option<usize> {
+        let offset = ptr::from_ref(limit).addr().checked_sub(self.limits.as_ptr().addr())?;
+        let number = offset / size_of::<LimitRecord>();
+        (number < self.limits.len()).then_some(number)
     }
 
     /// Identifies a client, a limit (by its fingerprint) and its quota in the memory of this machine.

@@ -390,7 +390,7 @@ mod tests {
             prop_assert!(decide(given, 0).remaining <= quota.limit());
             let plain = [amount, since, amount];
             let report = Report { of: amount, unused: amount, ends: since, plain };
-            let lease = Lease { span: since, want: amount, report };
+            let lease = Lease { span: since, want: amount, share: 1, report };
             let mut leased = stored;
             algorithm.report(&mut leased, now, &quota, &report);
             algorithm.grant(&mut leased, now, &quota, &lease, 0);

@@ -10,19 +10,21 @@
 //! than the limit without them: see [`Hold`](crate::algorithm::Hold). In a window nothing is
 //! regained, and a lease ends with its window.
 
-use crate::algorithm::{Extra, Stored};
+use crate::algorithm::{Algorithm, Extra, Stored};
 use crate::decision::Verdict;
 use crate::limit::Quota;
 
 pub mod table;
 
 /// What a command says about leases of one limit and client.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// How long the machine is going to spend the units, in µs.
     pub span: u64,
     /// How many units are to be set aside at most; 0: no lease is wanted.
     pub want: u64,
+    /// The share of what remains that may be set aside: one part of so many, at least 1.
+    pub share: u64,
     /// What became of the machine's last lease.
     pub report: Report,
 }
@@ -56,7 +58,18 @@ pub struct Granted {
 }
 
 /// The share of what remains that a lease may take: one part of so many.
-pub(crate) const SHARE: u64 = 3;
+const SHARE: u64 = 3;
+
+/// The same for the first lease of a window, which is as large as the demand of a window, and for those
+/// that follow it.
+const FIRST_SHARE: u64 = 2;
+const LATER_SHARE: u64 = 4;
+
+/// The demand in the last window counts for one part of so many in the mean of all.
+const WEIGHT: u64 = 4;
+
+/// The mean is counted in parts of a unit: one of so many.
+const PARTS: u64 = 16;
 
 /// Redis remembers a lease for longer than its machine spends it: by one part of so many. So a
 /// machine is never late, even if its clock is that much slower than the clock of Redis.
@@ -64,20 +77,19 @@ const MARGIN: u64 = 16;
 
 impl Lease {
     /// That of a command without leases.
-    pub const NONE: Self =
-        Self { span: 0, want: 0, report: Report { of: 0, unused: 0, ends: 0, plain: [0; 3] } };
-
-    /// That of a client of whom the machine knows nothing, where leases last `span` µs.
-    pub fn of(span: u64) -> Self {
-        Self { span, ..Self::NONE }
-    }
+    pub const NONE: Self = Self {
+        span: 0,
+        want: 0,
+        share: 1,
+        report: Report { of: 0, unused: 0, ends: 0, plain: [0; 3] },
+    };
 
     /// Whether there is nothing to say.
     pub fn is_none(&self) -> bool {
         self.want == 0 && self.report.of == 0
     }
 
-    /// How long Redis is to remember the lease at least, in µs.
+    /// How long Redis is to remember the lease at least, in µs, unless it ends with a window.
     pub(crate) fn hold(&self) -> u64 {
         self.span.saturating_add(self.span / MARGIN)
     }
@@ -106,22 +118,59 @@ pub struct Holding {
     submitted: u64,
     /// How long they may be spent from then on.
     span: u64,
-    /// How many units were spent since, with those of the request that asked for the lease.
+    /// How many units were spent since, with those of the request that brought the lease; or in this
+    /// window, where it ends with that.
     demand: u64,
+    /// The mean demand of the windows before, in parts of a unit.
+    mean: u64,
     plain: [u64; 3],
+}
+
+impl Default for Lease {
+    fn default() -> Self {
+        Self::NONE
+    }
 }
 
 impl Holding {
     /// How many words it takes.
-    pub const WORDS: usize = 10;
+    pub const WORDS: usize = 11;
 
-    /// What came of a command that has charged `cost` units in all. `submitted` is the monotonic
-    /// time at which it was handed to the client: before Redis has seen it, so that the lease ends
-    /// early rather than late.
-    pub fn new(lease: &Lease, granted: &Granted, cost: u64, submitted: u64) -> Self {
-        let Granted { units, now, ends, plain, .. } = *granted;
-        let Lease { span, .. } = *lease;
-        Self { units, of: units, ends, taken: now, submitted, span, demand: cost, plain }
+    /// What came of a command that has charged `cost` units in all, where leases last `span` µs.
+    /// `submitted` is the monotonic time at which it was handed to the client: before Redis has seen it,
+    /// so that the lease ends early rather than late.
+    pub fn new(quota: &Quota, span: u64, granted: &Granted, cost: u64, submitted: u64) -> Self {
+        let Granted { units, now, plain, .. } = *granted;
+        let ends = match units {
+            0 => quota.algorithm().window_end(None, now, quota).unwrap_or(0),
+            _ => granted.ends,
+        };
+        let (of, taken, demand) = (units, now, cost);
+        Self { units, of, ends, taken, submitted, span, demand, mean: 0, plain }
+    }
+
+    /// The same, with the demand of the time before.
+    pub fn after(self, before: &Self, quota: &Quota) -> Self {
+        match self.counts_windows(quota) {
+            true if self.taken < before.ends => {
+                let demand = self.demand.saturating_add(before.demand);
+                Self { demand, mean: before.mean, ..self }
+            }
+            true => Self { mean: before.mean(), ..self },
+            false => self,
+        }
+    }
+
+    /// Whether leases end with windows rather than after their time, so that it is the demand of a window
+    /// that counts.
+    fn counts_windows(&self, quota: &Quota) -> bool {
+        quota.algorithm().leases_end_with_windows(quota) && quota.rate().period() <= self.span
+    }
+
+    /// The mean demand of a window, with the last one, in parts of a unit.
+    fn mean(&self) -> u64 {
+        let last = self.demand.saturating_mul(PARTS);
+        self.mean.saturating_mul(WEIGHT - 1).saturating_add(last) / WEIGHT
     }
 
     /// Both as one, where commands in flight at once have brought two: what is left of both, until the
@@ -131,7 +180,7 @@ impl Holding {
     /// A report names one hold only. If Redis has the two in different ones, the older hold lasts until
     /// it ends, and its units are those that are spent first.
     pub fn join(self, other: Self, quota: &Quota, now: u64) -> Self {
-        let demand = self.demand.saturating_add(other.demand);
+        let (demand, mean) = (self.demand.saturating_add(other.demand), self.mean.max(other.mean));
         let (first, last) = if self.taken > other.taken { (other, self) } else { (self, other) };
         let is_living = |holding: &Self| holding.of > 0 && !holding.has_ended(now);
         match (is_living(&first), is_living(&last)) {
@@ -142,10 +191,10 @@ impl Holding {
                 let (of, units) =
                     (last.of.saturating_add(of), last.units.saturating_add(first.units));
                 let plain = last.plain_with(first.units, quota, now);
-                Self { units, of, ends: last.ends, taken, submitted, span, demand, plain }
+                Self { units, of, ends: last.ends, taken, submitted, span, demand, mean, plain }
             }
-            (true, false) => Self { demand, ..first },
-            _ => Self { demand, ..last },
+            (true, false) => Self { demand, mean, ..first },
+            _ => Self { demand, mean, ..last },
         }
     }
 
@@ -178,15 +227,39 @@ impl Holding {
     /// What the next command says at the monotonic time `now`, if leases are to last `span` µs: what
     /// became of this one, and that another one is wanted which is as large as the demand was, or
     /// twice that if the lease was spent before it ended. If that is long ago, none is.
-    pub fn lease(&self, span: u64, now: u64) -> Lease {
+    pub fn lease(&self, quota: &Quota, span: u64, now: u64) -> Lease {
         let Self { units, of, ends, demand, plain, .. } = *self;
         let elapsed = now.saturating_sub(self.submitted);
-        let want = match elapsed {
-            _ if elapsed >= span.saturating_mul(2) => 0,
-            _ if !self.has_ended(now) => demand.saturating_mul(2),
-            _ => demand,
+        let (want, share) = match elapsed {
+            _ if elapsed >= span.saturating_mul(2) => (0, SHARE),
+            _ if self.counts_windows(quota) => self.want_in_window(quota, now),
+            _ if !self.has_ended(now) => (demand.saturating_mul(2), SHARE),
+            _ => (demand, SHARE),
         };
-        Lease { span, want, report: Report { of, unused: units.min(of), ends, plain } }
+        Lease { span, want, share, report: Report { of, unused: units.min(of), ends, plain } }
+    }
+
+    /// How many units are wanted where the demand of windows counts, and the share of what remains.
+    ///
+    /// In a new window they are to last until its end: as many as are spent in a window on average, and
+    /// what that varies by. In the same window they are as many as were spent in it until now, or fewer
+    /// near its end. A request that Redis rejects makes the machine forget the average: so under
+    /// pressure leases are small, and little is left of them when the window ends.
+    fn want_in_window(&self, quota: &Quota, now: u64) -> (u64, u64) {
+        let (period, now) = (quota.rate().period(), self.redis_time(now));
+        if now >= self.ends {
+            let rest = period - (now - self.ends) % period;
+            let mean = part(self.mean(), rest, period) / PARTS;
+            let share = match quota.algorithm() {
+                // What the last window has spent is not there yet.
+                Algorithm::SlidingWindow => 1,
+                _ => FIRST_SHARE,
+            };
+            return (mean.saturating_add(mean.saturating_mul(2).isqrt()), share);
+        }
+        let rest = self.ends - now;
+        let elapsed = period.saturating_sub(rest).max(1);
+        (part(self.demand, rest.min(elapsed), elapsed), LATER_SHARE)
     }
 
     /// Whether the lease has ended: nothing of it is spent any more.
@@ -235,6 +308,7 @@ impl Holding {
             self.submitted,
             self.span,
             self.demand,
+            self.mean,
             first,
             second,
             third,
@@ -243,7 +317,12 @@ impl Holding {
 
     /// The holding of these words. Any words are one, and do no harm.
     pub fn from_words(words: [u64; Self::WORDS]) -> Self {
-        let [units, of, ends, taken, submitted, span, demand, plain @ ..] = words;
-        Self { units, of, ends, taken, submitted, span, demand, plain }
+        let [units, of, ends, taken, submitted, span, demand, mean, plain @ ..] = words;
+        Self { units, of, ends, taken, submitted, span, demand, mean, plain }
     }
+}
+
+/// So large a part of `value`, which is at most all of it.
+fn part(value: u64, numerator: u64, denominator: u64) -> u64 {
+    (u128::from(value) * u128::from(numerator) / u128::from(denominator)) as u64
 }

@@ -1,14 +1,13 @@
 //! The leases of this machine, in the shared memory: see [`Table`].
 
-use std::{io, ptr};
-
 use ngx::ffi::ngx_pid;
 use rate_limit_core::lease::Granted;
 use rate_limit_core::lease::table::{Changes, Limit, Outcome, Table, Taken};
 use rate_limit_core::metrics::LeaseUnits;
 use rate_limit_core::redis::script::Question;
 
-use super::{LimitRecord, Shared};
+use super::Shared;
+use super::record::may_be_living;
 use crate::clock::monotonic_micros;
 use crate::evaluated::Evaluated;
 
@@ -60,7 +59,9 @@ impl Shared {
         };
         let digest = limit.digest();
         let Question { quota, cost, .. } = limit.question;
-        let part = Limit { number: self.number(record), digest, quota, cost };
+        // A limit without a number is of this worker alone.
+        let number = self.number(record).map_or(u64::MAX, |number| number as u64);
+        let part = Limit { number, digest, quota, cost };
         let Changes { granted, returned, lapsed, evicted } =
             self.leases().renew(&part, taken, &outcome, monotonic_micros());
         record.count_granted(granted);
@@ -73,24 +74,9 @@ impl Shared {
         }
     }
 
-    /// The number of a limit in the table. A record outside of the memory is of this worker alone, and
-    /// has none.
-    fn number(&self, record: &LimitRecord) -> u64 {
-        let number = self.limits.iter().position(|other| ptr::eq(other, record));
-        number.map_or(u64::MAX, |number| number as u64)
-    }
-
     fn leases(&self) -> Table<'static> {
         // SAFETY: NGINX sets it before it runs any hook of a process.
         let process = unsafe { ngx_pid };
         Table::new(self.leases, u32::try_from(process).unwrap_or(u32::MAX), may_be_living)
     }
-}
-
-/// Whether there may be such a process; it may be one of another user.
-fn may_be_living(process: u32) -> bool {
-    let Ok(process) = i32::try_from(process) else { return true };
-    // SAFETY: no signal is sent.
-    let result = unsafe { libc::kill(process, 0) };
-    result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }

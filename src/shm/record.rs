@@ -1,5 +1,6 @@
 //! The counters of a limit or a node, of all workers together.
 
+use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rate_limit_core::client::Counts;
@@ -347,10 +348,23 @@ impl Default for PerWorker {
     }
 }
 
-/// Whether there is such a process.
+/// Whether there is such a process. One of another user is none of our workers.
 pub(super) fn is_living(pid: u32) -> bool {
-    // SAFETY: no signal is sent. A process of another user is none of our workers.
-    matches!(i32::try_from(pid), Ok(pid @ 1..) if unsafe { libc::kill(pid, 0) } == 0)
+    pid > 0 && probe(pid).is_ok()
+}
+
+/// Whether there may be such a process, of whatever user.
+pub(super) fn may_be_living(pid: u32) -> bool {
+    !matches!(probe(pid), Err(error) if error.raw_os_error() == Some(libc::ESRCH))
+}
+
+fn probe(pid: u32) -> io::Result<()> {
+    let Ok(pid) = i32::try_from(pid) else { return Err(io::ErrorKind::InvalidInput.into()) };
+    // SAFETY: no signal is sent.
+    match unsafe { libc::kill(pid, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 impl View {

@@ -61,8 +61,7 @@ impl Reservations {
 impl Shared {
     /// Where this worker counts the reservations of the limit of this record.
     pub(crate) fn reservations(&self, limit: &'static LimitRecord) -> Reservations {
-        let number = self.limits.iter().position(|other| std::ptr::eq(other, limit));
-        let pair = number.and_then(|number| {
+        let pair = self.number(limit).and_then(|number| {
             let owner = owner(std::process::id(), number);
             let pairs = &self.header.reserved.0;
             let own = pairs.iter().find(|pair| pair.owner.load(Ordering::Relaxed) == owner);

@@ -180,18 +180,19 @@ impl Traffic {
             }
             _ => Report::default(),
         };
-        Lease { span, want, report }
+        let share = self.rng.u64(1..5);
+        Lease { span, want, share, report }
     }
 
     /// What became of a lease after some time and some requests.
     fn report(&mut self, quota: &Quota, lease: &Lease, granted: &Granted) -> Report {
-        let mut holding = Holding::new(lease, granted, 1, 0);
+        let mut holding = Holding::new(quota, lease.span, granted, 1, 0);
         let elapsed = self.now.saturating_sub(granted.now).min(lease.span.saturating_sub(1));
         for _ in 0..self.rng.u32(0..4) {
             let (cost, now) = (self.rng.u64(0..=holding.units()), self.rng.u64(0..=elapsed));
             holding.spend(quota, cost, now);
         }
-        holding.lease(lease.span, elapsed).report
+        holding.lease(quota, lease.span, elapsed).report
     }
 
     fn nonsense(&mut self) -> Report {

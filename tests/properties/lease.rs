@@ -183,7 +183,7 @@ impl World {
             return;
         }
         let taken = leases.take(DIGEST, mono, mono + self.plan.delay);
-        let lease = taken.lease(self.plan.span, mono).unwrap_or_default();
+        let lease = taken.lease(&quota, self.plan.span, mono).unwrap_or_default();
         self.asked += 1;
         self.commands.push(Command { machine, cost, taken, lease, submitted: mono, granted: None });
         self.send(self.commands.len() - 1);
@@ -308,12 +308,18 @@ proptest! {
     }
 }
 
-/// What passed, of what would have passed without leases; and commands a request.
-fn measure(plan: Plan) -> (f64, f64) {
-    let mut world = World::new(plan);
-    world.run();
-    let passed: u64 = world.passed.iter().map(|passed| passed.cost).sum();
-    (passed as f64 / world.plainly as f64, world.asked as f64 / world.requested as f64)
+/// Over a few histories: what passed, of what would have passed without leases; and commands a request.
+fn measure(plan: &Plan) -> (f64, f64) {
+    let (mut passed, mut plainly, mut asked, mut requested) = (0, 0, 0, 0);
+    for seed in 0..4 {
+        let mut world = World::new(Plan { seed, ..plan.clone() });
+        world.run();
+        passed += world.passed.iter().map(|passed| passed.cost).sum::<u64>();
+        plainly += world.plainly;
+        asked += world.asked;
+        requested += world.requested;
+    }
+    (passed as f64 / plainly as f64, asked as f64 / requested as f64)
 }
 
 fn plan(algorithm: Algorithm, rate: &str, limit: u64, machines: usize, load: f64) -> Plan {
@@ -321,7 +327,7 @@ fn plan(algorithm: Algorithm, rate: &str, limit: u64, machines: usize, load: f64
     let rate = quota.rate().count() as f64 * SECOND as f64 / quota.rate().period() as f64;
     let demand = rate * load;
     let requests = (60.0 * demand) as usize;
-    let (span, cost, delay, losses, steps, seed) = (SECOND, 1, 500, 0, 0, 7);
+    let (span, cost, delay, losses, steps, seed) = (SECOND, 1, 500, 0, 0, 0);
     Plan { quota, machines, span, demand, cost, delay, losses, steps, requests, seed }
 }
 
@@ -332,10 +338,8 @@ fn under_pressure_little_is_lost() {
             for (rate, limit) in
                 [("20r/s", 20), ("40r/s", 40), ("100r/s", 100), ("1000r/10s", 1_000)]
             {
-                let (share, _) = measure(plan(algorithm, rate, limit, machines, load));
-                // What one machine holds when the others need it is missing from a refill at once.
-                let least = if algorithm == Algorithm::IntervalBucket { 0.975 } else { 0.99 };
-                assert!(share >= least, "{algorithm:?} {rate} {machines} {load}: {share:.4}");
+                let (share, _) = measure(&plan(algorithm, rate, limit, machines, load));
+                assert!(share >= 0.99, "{algorithm:?} {rate} {machines} {load}: {share:.4}");
             }
         }
     }
@@ -345,11 +349,14 @@ fn under_pressure_little_is_lost() {
 fn at_half_the_rate_few_requests_are_commands() {
     for algorithm in LEASED {
         for machines in [1, 2] {
-            for (rate, limit) in [("40r/s", 40), ("100r/s", 100), ("1000r/10s", 1_000)] {
-                let (share, commands) = measure(plan(algorithm, rate, limit, machines, 0.5));
-                // A lease ends with its window, and few units remain of a small limit.
-                let is_bucket = matches!(algorithm, Algorithm::TokenBucket | Algorithm::Gcra);
-                let most = if is_bucket || limit > 40 { 0.15 } else { 0.25 };
+            for (rate, limit) in
+                [("40r/s", 40), ("60r/s", 60), ("100r/s", 100), ("1000r/10s", 1_000)]
+            {
+                let (share, commands) = measure(&plan(algorithm, rate, limit, machines, 0.5));
+                // At the start of a sliding window half of this small limit is what the last one has
+                // spent, and two machines share the rest.
+                let is_half = algorithm == Algorithm::SlidingWindow && limit == 40 && machines == 2;
+                let most = if is_half { 0.2 } else { 0.15 };
                 assert!(
                     commands <= most && share >= 0.99,
                     "{algorithm:?} {rate} {machines}: {share:.4} {commands:.3}"

@@ -140,12 +140,12 @@ impl<'a> Limit<'a> {
     }
 
     /// `ARGV`, five for each of `KEYS`: algorithm, cost, limit, period, count; or for each three more:
-    /// block, since, dry_run; or nine more: times, hold, want, and of the last lease its units, those
-    /// unused, the end, and the plain state.
+    /// block, since, dry_run; or ten more: times, hold, want, share, and of the last lease its units,
+    /// those unused, the end, and the plain state.
     fn several(command: &Command<'a>) -> Vec<Self> {
         let keys = command.number(2) as usize;
         let width = (command.len() - 3) / keys - 1;
-        assert!(matches!(width, 5 | 8 | 17), "{command:?}");
+        assert!(matches!(width, 5 | 8 | 18), "{command:?}");
         assert_eq!(command.len(), 3 + (1 + width) * keys, "{command:?}");
         let limit = |index: usize| {
             let first = 3 + keys + width * index;
@@ -158,13 +158,18 @@ impl<'a> Limit<'a> {
             let quota = quota(algorithm, limit, period, count).with_block(more(5));
             let more = |offset| if offset < width { more(offset) } else { 0 };
             let report = Report {
-                of: more(11),
-                unused: more(12),
-                ends: more(13),
-                plain: [14, 15, 16].map(more),
+                of: more(12),
+                unused: more(13),
+                ends: more(14),
+                plain: [15, 16, 17].map(more),
             };
             // What is held for longer than the machine spends it: a sixteenth of that.
-            let lease = Lease { span: more(9) / 17 * 16, want: more(10), report };
+            // Where a lease ends with a window Redis is not told its time.
+            let span = match more(9) {
+                0 => u64::MAX,
+                hold => hold / 17 * 16,
+            };
+            let lease = Lease { span, want: more(10), share: more(11).max(1), report };
             let (key, since, dry_run) = (command.word(3 + index), more(6), more(7) == 1);
             let times = more(8).max(1) as u32;
             assert!(times == 1 || keys == 1, "{command:?}");

@@ -617,7 +617,9 @@ impl Worker {
         for part in &plan.parts {
             outside.ledger.submit(&part.class(self.id), owner);
         }
-        let leases: Vec<_> = taken.iter().map(|taken| taken.lease(plan.span, now)).collect();
+        let parts = plan.parts.iter().zip(&taken);
+        let leases: Vec<_> =
+            parts.map(|(part, taken)| taken.lease(&part.quota, plan.span, now)).collect();
         let parts = plan.parts.iter().zip(&leases);
         let charges: Vec<_> = parts.map(|(part, lease)| part.charge(lease.as_ref())).collect();
         let key = self.client.submit(&charges, plan.timeout, now);

@@ -31,10 +31,10 @@ pub struct Holds {
     pub newer: Hold,
 }
 
-/// No hold lasts longer, in µs: more than twice the longest lease.
-const LONGEST: u64 = 128_000_000;
-
 impl Hold {
+    /// No hold lasts longer, in µs: more than twice the longest lease.
+    pub(crate) const LONGEST: u64 = 128_000_000;
+
     const NONE: Self = Self { units: 0, until: 0 };
 
     fn is(self, name: u64) -> bool {
@@ -59,7 +59,7 @@ impl Holds {
     /// After a clock that stepped back no hold lasts longer than one that begins now. It loses its
     /// name then.
     pub(super) fn correct(&mut self, now: u64) {
-        let latest = now.saturating_add(LONGEST) | 1;
+        let latest = now.saturating_add(Hold::LONGEST) | 1;
         for hold in [&mut self.older, &mut self.newer] {
             hold.until = hold.until.min(latest);
         }

@@ -32,6 +32,10 @@ allowed = cost <= 0 or cost <= tokens
 if not allowed then
   cost = since and since > 0 and math.min(cost, tokens + 10 * limit) or 0
 elseif cost < 0 then
+  if since and since > 0 and since < last and limit <= count then
+    -- a refill, which fills the bucket, has brought it back
+    cost = 0
+  end
   -- no more comes back than is missing
   cost = math.max(cost, math.min(0, tokens - most))
 elseif n and cost > 0 then

@@ -41,8 +41,13 @@ pub(super) fn give_back(
     now: u64,
     quota: &Quota,
     amount: u64,
-    _since: Option<u64>,
+    since: Option<u64>,
 ) {
+    let last = bucket::last_refill(stored, portions(quota), now, quota);
+    // A refill that fills the bucket has brought back what was spent before it.
+    let is_over = quota.limit() <= quota.rate().count()
+        && since.is_some_and(|since| Moment::at(since) < last);
+    let amount = if is_over { 0 } else { amount };
     bucket::give_back(stored, portions(quota), now, quota, amount);
 }
 

@@ -1,7 +1,7 @@
 //! What a lease changes in a state: the references of `script/lease.lua`.
 
 use super::{Algorithm, Holds, State, Stored, gcra, interval_bucket, token_bucket};
-use crate::lease::{Granted, Lease, Report, SHARE};
+use crate::lease::{Granted, Lease, Report};
 use crate::limit::Quota;
 use crate::window::Window;
 
@@ -27,7 +27,7 @@ impl Algorithm {
             return 0;
         }
         stored.extra.holds.correct(now);
-        if self.window_end(now, quota).is_some() {
+        if self.leases_end_with_windows(quota) {
             let (before, since) = (stored.clone(), Some(ends.saturating_sub(1).max(1)));
             (self.description().give_back)(stored, now, quota, unused, since);
             return if *stored == before { 0 } else { unused };
@@ -64,32 +64,51 @@ impl Algorithm {
         if lease.want == 0 {
             return none;
         }
-        let units = lease.want.min(remaining / SHARE);
+        let units = lease.want.min(remaining / lease.share.max(1));
         let plain = stored.state.as_ref().and_then(State::numbers);
         let (Some(plain), 1.., true) = (plain, units, self.has_leases()) else { return none };
 
-        let held = stored.extra.holds.set_aside(now, lease.hold(), units);
-        let ends = match (self.window_end(now, quota), held) {
-            (Some(end), _) => end,
-            (None, Some((_, ends))) => ends,
-            (None, None) => return none,
+        let ends = match self.window_end(stored.state.as_ref(), now, quota) {
+            Some(ends) => {
+                self.decide(stored, now, quota, units);
+                ends
+            }
+            None => {
+                let held = stored.extra.holds.set_aside(now, lease.hold(), units);
+                let Some((holds, ends)) = held else { return none };
+                self.decide(stored, now, quota, units);
+                stored.extra.holds = holds;
+                ends
+            }
         };
-        self.decide(stored, now, quota, units);
-        if let (None, Some((holds, _))) = (self.window_end(now, quota), held) {
-            stored.extra.holds = holds;
-        }
         Granted { units, returned: 0, now, ends, plain }
     }
 
-    /// When the window ends, of an algorithm that counts in windows.
-    fn window_end(self, now: u64, quota: &Quota) -> Option<u64> {
+    /// Whether nothing is regained of what is spent but at the end of a window, and then everything: so
+    /// Redis need not remember leases, which end with it. A bucket that is filled by each refill is such.
+    pub(crate) fn leases_end_with_windows(self, quota: &Quota) -> bool {
         match self {
-            Self::FixedWindow | Self::SlidingWindow => {
-                Some(Window::aligned(now, quota.rate().period()).ends)
-            }
-            Self::CalendarWindow => Some(Window::month(now).ends),
-            _ => None,
+            Self::FixedWindow | Self::SlidingWindow | Self::CalendarWindow => true,
+            Self::IntervalBucket => quota.limit() <= quota.rate().count(),
+            _ => false,
         }
+    }
+
+    /// When the window ends in which leases end. That of a bucket begins with the state, or, if there is
+    /// none, at this moment.
+    pub(crate) fn window_end(self, state: Option<&State>, now: u64, quota: &Quota) -> Option<u64> {
+        if !self.leases_end_with_windows(quota) {
+            return None;
+        }
+        let period = quota.rate().period();
+        Some(match (self, state) {
+            (Self::CalendarWindow, _) => Window::month(now).ends,
+            (Self::IntervalBucket, Some(State::Bucket(_, last))) => {
+                last.micros.saturating_add(period)
+            }
+            (Self::IntervalBucket, _) => now.saturating_add(period),
+            _ => Window::aligned(now, period).ends,
+        })
     }
 
     /// Writes the state down as it is at `now`.

@@ -57,12 +57,12 @@ pub enum Taken {
 }
 
 impl Taken {
-    /// What a command says at the monotonic time `now`, where leases last `span` µs; `None` if there is
-    /// nothing to say.
-    pub fn lease(&self, span: u64, now: u64) -> Option<Lease> {
+    /// What a command about this quota says at the monotonic time `now`, where leases last `span` µs;
+    /// `None` if there is nothing to say.
+    pub fn lease(&self, quota: &Quota, span: u64, now: u64) -> Option<Lease> {
         match self {
             Self::Holding(holding) => {
-                Some(holding.lease(span, now)).filter(|lease| !lease.is_none())
+                Some(holding.lease(quota, span, now)).filter(|lease| !lease.is_none())
             }
             Self::Nothing | Self::Busy => None,
         }
@@ -199,8 +199,11 @@ impl<'a> Table<'a> {
         }
         let returned = granted.returned;
         let lapsed = before.map_or(0, |before| before.units()).saturating_sub(returned);
-        let lease = Lease { span, ..Lease::NONE };
-        let holding = is_charged.then(|| Holding::new(&lease, &granted, limit.cost, submitted));
+        let quota = &limit.quota;
+        let holding = is_charged.then(|| {
+            let holding = Holding::new(quota, span, &granted, limit.cost, submitted);
+            before.map_or(holding, |before| holding.after(&before, quota))
+        });
         let evicted = holding.and_then(|holding| self.put(limit, holding, before.is_some(), now));
         Changes { granted: granted.units, returned, lapsed, evicted }
     }
@@ -372,11 +375,10 @@ mod tests {
 
     /// So many units until [`SPAN`] after `now`.
     fn holding(units: u64, now: u64) -> Holding {
-        let lease = Lease { span: SPAN, want: units, ..Lease::NONE };
         let at = START + now;
         let granted =
             Granted { units, returned: 0, now: at, ends: at + SPAN, plain: [1_000 - 1, at, 0] };
-        Holding::new(&lease, &granted, 1, now)
+        Holding::new(&quota(), SPAN, &granted, 1, now)
     }
 
     fn spend(table: &Table<'_>, digest: u128, now: u64) -> bool {
@@ -443,7 +445,7 @@ mod tests {
         assert!(matches!(table.take(7, 4, 10), Taken::Holding(_)));
         assert!(matches!(table.take(7, 9, 20), Taken::Busy));
         let Taken::Holding(nothing) = table.take(7, 10, 20) else { panic!() };
-        assert_eq!((nothing.units(), nothing.lease(SPAN, 10)), (0, Lease::of(SPAN)));
+        assert_eq!((nothing.units(), nothing.lease(&quota(), SPAN, 10).is_none()), (0, true));
     }
 
     /// Of two leases that come at the same time all is spent, and each is shown what remains with both.
@@ -460,7 +462,7 @@ mod tests {
             let granted =
                 quota.algorithm().grant(&mut redis, at, &quota, &lease, verdict.remaining);
             assert_eq!(granted.units, want);
-            Holding::new(&lease, &granted, 1, now)
+            Holding::new(&quota, SPAN, &granted, 1, now)
         };
         let (first, last) = (grant(0, 3), grant(1, 2));
         // The replies come in any order.
@@ -474,7 +476,7 @@ mod tests {
         assert_eq!(remaining, [997, 996, 995, 994, 993]);
         // One report ends the hold of both.
         let Taken::Holding(taken) = table.take(7, 3, 10) else { panic!() };
-        let report = taken.lease(SPAN, 3).report;
+        let report = taken.lease(&quota, SPAN, 3).report;
         assert_eq!((report.of, report.unused), (5, 0));
         quota.algorithm().report(&mut redis, START + 3, &quota, &report);
         assert_eq!(redis.extra.holds, Holds::default());

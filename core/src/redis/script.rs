@@ -1,6 +1,6 @@
 //! The scripts that Redis runs, and the commands that run them.
 
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Hold};
 use crate::key::Head;
 use crate::lease::{Lease, Report};
 use crate::limit::Quota;
@@ -52,7 +52,7 @@ pub enum By {
 /// not 0; and how many more in a command with leases.
 const PLAIN: usize = 5;
 const EXTENDED: usize = 3;
-const LEASED: usize = 9;
+const LEASED: usize = 10;
 
 /// How many lists of algorithms have scripts of their own: each connection loads them.
 const MAX_LISTS: usize = 16;
@@ -93,7 +93,8 @@ impl Scripts {
         let table: Vec<_> = names.iter().map(|name| format!("{name} = {name}")).collect();
         let table = format!("local algorithms = {{{}}}\n", table.join(", "));
         let several = include_str!("script/several.lua")
-            .replace("$lease\n", include_str!("script/lease.lua"));
+            .replace("$lease\n", include_str!("script/lease.lua"))
+            .replace("$longest", &longest_hold());
         let several = functions.concat() + &table + &several;
         Self { single: single.into(), several: Script::new(several), lists: Vec::new() }
     }
@@ -273,9 +274,15 @@ fn function(algorithm: Algorithm) -> String {
 fn fill(template: &str, algorithm: Algorithm) -> String {
     template
         .replace("$decide\n", include_str!("script/decide.lua"))
+        .replace("$longest", &longest_hold())
         .replace("$function", algorithm.function())
         .replace("$state", &algorithm.state().join(", "))
         .replace("$algorithm\n", algorithm.source())
+}
+
+/// How long a hold lasts at most, in µs, with the mark of one that several machines share.
+fn longest_hold() -> String {
+    (Hold::LONGEST + 1).to_string()
 }
 
 impl Sign {
@@ -370,10 +377,14 @@ impl<'a> Question<'a> {
     /// The arguments about leases.
     fn leased(&self, times: u32) -> [u64; LEASED] {
         let lease = self.lease.unwrap_or(&Lease::NONE);
-        let Lease { want, report, .. } = *lease;
+        let Lease { want, share, report, .. } = *lease;
+        let hold = match self.quota.algorithm().leases_end_with_windows(&self.quota) {
+            true => 0,
+            false => lease.hold(),
+        };
         let Report { of, unused, ends, plain: [first, second, third] } = report;
         let times = u64::from(times);
-        [times, lease.hold(), want, of, unused, ends, first, second, third]
+        [times, hold, want, share, of, unused, ends, first, second, third]
     }
 
     /// The arguments that few commands have.

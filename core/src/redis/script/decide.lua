@@ -25,7 +25,7 @@ if block then
     blocked_until, is_extended = longest, true
   end
   -- nor does a hold, for longer than one that begins now: see hold.rs
-  local latest = now + 128000001 - now % 2
+  local latest = now + $longest - now % 2
   if older_until > latest or newer_until > latest then
     older_until, newer_until = math.min(older_until, latest), math.min(newer_until, latest)
     is_extended = true

@@ -7,8 +7,9 @@ local function run(a, stored, cost, since, touch)
   return new, new and expiry
 end
 
+-- Whether leases end with a window: then nothing is held, and the time of a hold is 0.
 local function is_window(a)
-  return string.find(ARGV[a + 1], 'window', 1, true) ~= nil
+  return ARGV[a + 10] == '0'
 end
 
 -- The two holds, the debt and the block of what is stored.
@@ -18,7 +19,7 @@ local function extra(stored)
   end
   local older, older_until, newer, newer_until, debt, blocked_until =
     struct.unpack('<LLLLLL', stored, 25)
-  local latest = now + 128000001 - now % 2
+  local latest = now + $longest - now % 2
   return older, math.min(older_until, latest), newer, math.min(newer_until, latest), debt, blocked_until
 end
 
@@ -29,16 +30,16 @@ end
 -- Takes note of what became of a lease of so many units. Makes what is stored then, and, if that is
 -- anything new, when it expires.
 local function report(a, stored, of)
-  local unused, ends = ARGV[a + 13] + 0, ARGV[a + 14] + 0
+  local unused, ends = ARGV[a + 14] + 0, ARGV[a + 15] + 0
   if is_window(a) then
     local new, expiry = run(a, stored, -unused, math.max(1, ends - 1))
     return new or stored, expiry
   end
   local older, older_until, newer, newer_until, debt, blocked_until = extra(stored)
   local is_newer = newer == of and newer_until == ends and older == 0
-  if ARGV[a + 16] + 0 < now and (is_newer or (older == of and older_until == ends and newer == 0)) then
+  if ARGV[a + 17] + 0 < now and (is_newer or (older == of and older_until == ends and newer == 0)) then
     -- only this machine has spent anything: it knows what there is
-    local plain = struct.pack('<LLL', ARGV[a + 15] + 0, ARGV[a + 16] + 0, ARGV[a + 17] + 0)
+    local plain = struct.pack('<LLL', ARGV[a + 16] + 0, ARGV[a + 17] + 0, ARGV[a + 18] + 0)
     return run(a, with_extra(plain, 0, 0, 0, 0, debt, blocked_until), 0, nil, true)
   end
 
@@ -66,7 +67,8 @@ end
 -- Sets units aside after a request that was allowed, where so many remain. Makes what is stored then,
 -- and when it expires, if any are set aside.
 local function grant(a, stored, remaining)
-  local span, units = ARGV[a + 10] + 0, math.min(ARGV[a + 11] + 0, math.floor(remaining / 3))
+  local span, share = ARGV[a + 10] + 0, math.floor(remaining / ARGV[a + 12])
+  local units = math.min(ARGV[a + 11] + 0, share)
   if units < 1 then
     return
   elseif is_window(a) then

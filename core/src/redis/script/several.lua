@@ -1,8 +1,8 @@
 -- Asks several limits, and spends only if all of them allow it, those of a dry run left out: if these
 -- allow it too, they spend, and if not, only the others do.
 -- KEYS: one a limit. ARGV, equally many a limit: algorithm, cost, limit, period, count; unless they
--- are 0 for all: block, since, dry_run; and, if one has something to say of leases: n, span, want, and
--- of the last lease the units, those unused, the end, and the three numbers of the plain state.
+-- are 0 for all: block, since, dry_run; and, if one has something to say of leases: n, hold, want, share,
+-- and of the last lease the units, those unused, the end, and the three numbers of the plain state.
 -- n requests about a single limit are decided one after the other: as many pass as fit.
 -- Costs below zero are given back, which is always allowed; so are costs with since: see single.lua.
 -- Answers the time in microseconds, and for each limit in turn what was stored, if anything was;
@@ -54,7 +54,7 @@ local function ask(i, cost, asked)
   end
   if is_leased then
     n = cost > 0 and ARGV[a + 9] + 0
-    local of = ARGV[a + 12] + 0
+    local of = ARGV[a + 13] + 0
     if of > 0 then
       local expires
       stored, expires = report(a, stored, of)
