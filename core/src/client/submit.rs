@@ -77,17 +77,19 @@ impl Client {
         } else {
             let command = request.command;
             self.requests.remove(key);
-            command.into_iter().for_each(|command| self.forget_command(command));
+            command.into_iter().for_each(|command| self.forget_command(command, key));
         }
         let requests = &self.requests;
         self.deadlines.forget(|key| requests.get(key).is_some_and(Request::is_waiting));
     }
 
-    /// Forgets a command in flight for which no other request waits: its reply will be swallowed.
-    fn forget_command(&mut self, key: CommandKey) {
+    /// Forgets a command in flight for which no request but this one waits: its reply will be swallowed.
+    fn forget_command(&mut self, key: CommandKey, request: RequestKey) {
         let is_unneeded = |command: &Command| {
             let is_in_flight = matches!(command.stage, Stage::InFlight { .. });
-            is_in_flight && command.members.len() == 1 && command.follower.is_none()
+            // It may have been sent without the request, for others.
+            let is_only = matches!(command.members[..], [ref only] if only.request == request);
+            is_in_flight && is_only && command.follower.is_none()
         };
         if self.commands.get(key).is_some_and(is_unneeded) {
             self.commands.remove(key);
