@@ -5,7 +5,7 @@ use std::iter;
 use std::ptr::{self, NonNull};
 
 use ngx::ffi::{
-    ngx_cycle, ngx_event_t, ngx_http_request_t, ngx_log_t, ngx_msec_t, ngx_pool_cleanup_add,
+    ngx_cycle, ngx_event_t, ngx_http_request_t, ngx_msec_t, ngx_palloc, ngx_pool_cleanup_add,
     ngx_post_event, ngx_posted_events,
 };
 use ngx::http::{HttpModule, HttpModuleMainConf};
@@ -36,8 +36,8 @@ pub(crate) struct Context {
     limits: &'static [Evaluated],
     /// The request at the client of its store, from its submission until it is decided.
     submission: Cell<Option<Submission>>,
-    /// Ends its delay.
-    timer: Timer,
+    /// Ends its delay, if there is one.
+    timer: Cell<Option<&'static Timer>>,
     /// Resumes the request.
     wake: NonNull<ngx_event_t>,
     /// Whether the limits have decided: in Redis, in the deny cache or locally.
@@ -112,7 +112,7 @@ impl Context {
             conf,
             limits,
             submission: Cell::new(None),
-            timer: Timer::new(),
+            timer: Cell::new(None),
             wake,
             is_decided: Cell::new(false),
             local: Cell::new(None),
@@ -325,15 +325,23 @@ impl Context {
         self.stage.set(Stage::Done);
     }
 
-    /// Delays the request by `delay` µs from now.
+    /// Delays the request by `delay` µs from now. `None` if NGINX is out of memory.
     ///
     /// # Safety
-    /// `log` must live as long as the request.
-    pub(crate) unsafe fn delay(&self, delay: u64, log: *mut ngx_log_t) {
-        self.stage.set(Stage::Delayed);
+    /// `r` must be valid, and this a context of it.
+    pub(crate) unsafe fn delay(&self, r: *mut ngx_http_request_t, delay: u64) -> Option<()> {
+        const { assert!(align_of::<Timer>() <= align_of::<usize>()) };
         let delay = delay.div_ceil(MILLISECOND) as ngx_msec_t;
-        // SAFETY: the context stays where it is, and its cleanup stops the timer.
-        unsafe { self.timer.start(delay, Some(on_delay_end), self, log) };
+        // SAFETY: the request is valid, and has a connection and a log. The memory is of its pool, as
+        // that of the context is, and large and aligned enough. The cleanup stops the timer.
+        unsafe {
+            let place = ngx_palloc((*r).pool, size_of::<Timer>()).cast::<Timer>();
+            NonNull::new(place)?.write(Timer::new());
+            (*place).start(delay, Some(on_delay_end), self, (*(*r).connection).log);
+            self.timer.set(Some(&*place));
+        }
+        self.stage.set(Stage::Delayed);
+        Some(())
     }
 
     /// Keeps what the request has spent locally.
@@ -371,13 +379,21 @@ impl Context {
             _ => monotonic_micros().saturating_sub(self.started),
         };
         self.release(status, source, wait);
-        let shown = self.tightest(Effect::Enforced).or_else(|| self.tightest(Effect::DryRun));
+        let shown = self.shown();
         let jitter = self.conf.jitter();
         let outcome = Outcome { status, shown_status, source, wait, delay, jitter, shown };
         self.outcome.set(Some(outcome));
         if let Some(shared) = memory() {
             self.count(shared, status, source, wait);
             self.reservations().for_each(|limit| limit.limit.reservations(shared).add());
+        }
+    }
+
+    /// The limit to show, if any has a verdict.
+    fn shown(&self) -> Option<&'static Evaluated> {
+        match self.decided() {
+            [limit] => limit.verdict.get().map(|_| limit),
+            _ => self.tightest(Effect::Enforced).or_else(|| self.tightest(Effect::DryRun)),
         }
     }
 
@@ -500,7 +516,9 @@ unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
     unsafe {
         let context = &*data.cast::<Context>();
         drop(context.local.take());
-        context.timer.stop();
+        if let Some(timer) = context.timer.get() {
+            timer.stop();
+        }
         context.take_answers();
         context.renew_leases();
         if let Some(Submission { driver, key }) = context.submission.take() {

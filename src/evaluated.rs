@@ -119,7 +119,7 @@ impl Evaluated {
     pub(crate) fn delay(&self) -> u64 {
         match (self.verdict.get(), self.limit.undelayed()) {
             (Some(verdict), Some(undelayed)) => {
-                leaky_bucket::delay(&verdict, &self.question.quota, self.question.cost, undelayed)
+                leaky_bucket::delay(&verdict, self.question.quota, self.question.cost, undelayed)
             }
             _ => 0,
         }
@@ -128,7 +128,7 @@ impl Evaluated {
     /// The limit and its verdict, as they are shown.
     pub(crate) fn show(&'static self) -> Option<Shown<'static>> {
         let verdict = self.verdict.get()?;
-        Some(Shown { name: self.name(), quota: &self.question.quota, verdict })
+        Some(Shown { name: self.name(), quota: self.question.quota, verdict })
     }
 }
 

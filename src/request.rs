@@ -393,8 +393,10 @@ unsafe fn act(r: *mut ngx_http_request_t, context: &Context) -> Status {
         match outcome.shown_status {
             decision::Status::Delayed => {
                 debug!(log_of(r), "delay for {} us", outcome.delay);
-                context.delay(outcome.delay, log_of(r));
-                suspend(r)
+                match context.delay(r, outcome.delay) {
+                    Some(()) => suspend(r),
+                    None => INTERNAL_ERROR,
+                }
             }
             decision::Status::Rejected | decision::Status::ErrorRejected => {
                 Report::on(r).map_or(INTERNAL_ERROR, |report| answer::reject(r, &report))

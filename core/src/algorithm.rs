@@ -269,6 +269,26 @@ impl Algorithm {
         verdict.blocked_for(blocked)
     }
 
+    /// Decides on so many equal requests, one after the other, and calls `each` with their verdicts.
+    pub fn decide_each(
+        self,
+        stored: &mut Stored,
+        now: u64,
+        quota: &Quota,
+        cost: u64,
+        times: u32,
+        mut each: impl FnMut(Verdict),
+    ) {
+        let is_plain = quota.block() == 0 && stored.extra.is_none();
+        match self {
+            // The bucket is refilled once.
+            Self::TokenBucket if is_plain => {
+                token_bucket::decide_each(stored, now, quota, cost, times, each);
+            }
+            _ => (0..times).for_each(|_| each(self.decide(stored, now, quota, cost))),
+        }
+    }
+
     /// Decides on a request that another limit rejects, as the script does: nothing is spent. If
     /// this limit rejects it too, `rejects` is true, and a block may begin.
     pub fn decline(self, stored: &mut Stored, now: u64, quota: &Quota, rejects: bool) -> Verdict {
@@ -382,6 +402,13 @@ mod tests {
             let algorithm = quota.algorithm();
             let decide = |mut stored, cost| algorithm.decide(&mut stored, now, &quota, cost);
             prop_assert!(decide(stored.clone(), amount).remaining <= quota.limit());
+            for times in 1..4 {
+                let (mut one, mut all, mut verdicts) = (stored.clone(), stored.clone(), Vec::new());
+                algorithm.decide_each(&mut all, now, &quota, amount, times, |it| verdicts.push(it));
+                let mut expected = (0..times).map(|_| algorithm.decide(&mut one, now, &quota, amount));
+                prop_assert!(verdicts.into_iter().eq(&mut expected));
+                prop_assert_eq!(one, all);
+            }
             let mut settled = stored.clone();
             algorithm.settle(&mut settled, now, &quota, since, change);
             prop_assert!(decide(settled, 0).remaining <= quota.limit());

@@ -294,6 +294,14 @@ mod tests {
     }
 
     #[test]
+    fn what_is_counted_is_in_the_order_of_the_counters() {
+        assert!(Status::COUNTED.into_iter().map(|it| it as usize).eq(0..Status::COUNTED.len()));
+        assert_eq!(Status::Bypassed as usize, Status::COUNTED.len());
+        assert!(Source::DECIDING.into_iter().map(|it| it as usize).eq(0..Source::DECIDING.len()));
+        assert_eq!(Source::None as usize, Source::DECIDING.len());
+    }
+
+    #[test]
     fn replies_survive_the_round_trip() {
         for reply in [[1, 9, 600_000, 0], [0, 0, 6_000_000, 1], [0, 3, 5, -1], [1, 0, 0, 0]] {
             assert_eq!(Verdict::from_reply(reply).unwrap().to_reply(), reply);

@@ -195,7 +195,7 @@ impl Limit {
         let head = Head::new(store.prefix(), name).ok_or_else(|| LimitError::name(name))?;
         self.bound.get_or_init(|| {
             let fingerprint = key::fingerprint(&head);
-            let known = self.quota.zip(self.parameters.cost.literal());
+            let known = self.quota.as_ref().zip(self.parameters.cost.literal());
             let command = known.map(|(quota, cost)| {
                 Prepared::new(&SCRIPTS, &Question::new(&head, b"", quota, cost))
             });
@@ -233,11 +233,13 @@ impl Limit {
         self.parameters.key.evaluate(r)
     }
 
-    /// What the client may spend.
+    /// What the client may spend, if neither rate nor burst is a variable.
+    pub(crate) fn known_quota(&self) -> Option<&Quota> {
+        self.quota.as_ref()
+    }
+
+    /// What the client may spend, by the variables of the request.
     pub(crate) fn quota(&self, r: &mut ngx_http_request_t) -> Result<Quota, LimitError> {
-        if let Some(quota) = self.quota {
-            return Ok(quota);
-        }
         let Parameters { algorithm, rate, burst, .. } = &self.parameters;
         let rate = rate.get(r, |text| parameter::rate(*algorithm, text))?;
         let burst = match burst {

@@ -1,5 +1,6 @@
 //! The keys, quotas and costs of a request.
 
+use std::ptr::NonNull;
 use std::rc::Rc;
 
 use ngx::ffi::{ngx_http_request_t, ngx_palloc, ngx_str_t};
@@ -78,10 +79,30 @@ pub(super) unsafe fn evaluate(
 /// `r` must be valid.
 unsafe fn quota_and_cost(
     r: *mut ngx_http_request_t,
-    limit: &Limit,
-) -> Result<(Quota, u64), LimitError> {
+    limit: &'static Limit,
+) -> Result<(&'static Quota, u64), LimitError> {
     // SAFETY: the request is valid.
-    unsafe { Ok((limit.quota(&mut *r)?, limit.cost(&mut *r)?)) }
+    unsafe {
+        let quota = match limit.known_quota() {
+            Some(quota) => quota,
+            None => keep(r, limit.quota(&mut *r)?).ok_or(LimitError::OutOfMemory)?,
+        };
+        Ok((quota, limit.cost(&mut *r)?))
+    }
+}
+
+/// Keeps a quota as long as the request lives. `None` if NGINX is out of memory.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn keep(r: *mut ngx_http_request_t, quota: Quota) -> Option<&'static Quota> {
+    const { assert!(align_of::<Quota>() <= align_of::<usize>()) };
+    // SAFETY: the request is valid. The memory is of its pool, large and aligned enough.
+    unsafe {
+        let place = ngx_palloc((*r).pool, size_of::<Quota>()).cast::<Quota>();
+        NonNull::new(place)?.write(quota);
+        Some(&*place)
+    }
 }
 
 /// The key as it goes to Redis.

@@ -16,7 +16,7 @@ impl Shared {
     /// are set then.
     pub(crate) fn spend_leases(&self, limits: &[Evaluated], now: u64) -> bool {
         let parts =
-            limits.iter().map(|limit| (limit.digest(), &limit.question.quota, limit.question.cost));
+            limits.iter().map(|limit| (limit.digest(), limit.question.quota, limit.question.cost));
         self.leases().spend(parts, now, &mut |index, verdict, charged_at| {
             if let Some(limit) = limits.get(index) {
                 limit.verdict.set(Some(verdict));

@@ -46,7 +46,7 @@ impl Shared {
         let seed = self.header.seed.load(Ordering::Relaxed);
         let charge = |(fingerprint, question): (u64, &Question<'_>)| {
             let digest = key::memory_digest(seed ^ fingerprint, question.key);
-            Charge::new(digest, question.quota, question.cost).dry_run(question.dry_run)
+            Charge::new(digest, *question.quota, question.cost).dry_run(question.dry_run)
         };
         let mut charges: Charges = limits.map(charge).collect();
         let now = unix_micros();
@@ -73,7 +73,7 @@ impl Shared {
     ) {
         let seed = self.header.seed.load(Ordering::Relaxed);
         let digest = key::memory_digest(seed ^ fingerprint, question.key);
-        let (now, quota) = (unix_micros(), &question.quota);
+        let (now, quota) = (unix_micros(), question.quota);
         let reset =
             self.with_table(|table| local::settle(table, now, digest, quota, since, change));
         self.header.whole.fetch_max(monotonic_micros().saturating_add(reset), Ordering::Relaxed);

@@ -85,17 +85,17 @@ pub(crate) struct View {
 impl LimitRecord {
     /// Counts a request that this limit was evaluated for.
     pub(crate) fn count_request(&self, status: Status) {
-        count(&Status::COUNTED, &self.results, status);
+        count(&self.results, status as usize);
     }
 
     /// Counts a verdict of this limit.
     pub(crate) fn count_decision(&self, source: Source) {
-        count(&Source::DECIDING, &self.sources, source);
+        count(&self.sources, source as usize);
     }
 
     /// Counts units of a lease by result.
     pub(crate) fn count_units(&self, result: LeaseUnits, units: u64) {
-        if let Some(counter) = counter(&LeaseUnits::ALL, &self.lease_units, result) {
+        if let Some(counter) = self.lease_units.get(result as usize) {
             counter.fetch_add(units, Ordering::Relaxed);
         }
     }
@@ -107,15 +107,14 @@ impl LimitRecord {
 
     /// Counts so many settlements of this limit.
     pub(super) fn count_settlements(&self, result: Settlement, number: u64) {
-        if let Some(counter) = counter(&Settlement::ALL, &self.settlements, result) {
+        if let Some(counter) = self.settlements.get(result as usize) {
             counter.fetch_add(number, Ordering::Relaxed);
         }
     }
 
     /// How many verdicts of this limit came from this source.
     pub(super) fn decisions(&self, source: Source) -> u64 {
-        counter(&Source::DECIDING, &self.sources, source)
-            .map_or(0, |counter| counter.load(Ordering::Relaxed))
+        self.sources.get(source as usize).map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
 
     /// All counters.
@@ -131,18 +130,9 @@ impl LimitRecord {
     }
 }
 
-/// The counter that stands for `value` of `all`.
-fn counter<'a, T: PartialEq>(
-    all: &[T],
-    counters: &'a [AtomicU64],
-    value: T,
-) -> Option<&'a AtomicU64> {
-    all.iter().zip(counters).find(|(other, _)| **other == value).map(|(_, counter)| counter)
-}
-
-/// Adds one to the counter that stands for `value` of `all`.
-fn count<T: PartialEq>(all: &[T], counters: &[AtomicU64], value: T) {
-    if let Some(counter) = counter(all, counters, value) {
+/// Adds one to the counter of this index, if there is one.
+fn count(counters: &[AtomicU64], index: usize) {
+    if let Some(counter) = counters.get(index) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -78,7 +78,7 @@ impl Asked {
 
     fn question(&self) -> Question<'_> {
         let key = self.key.as_bytes().strip_prefix(&**HEAD).expect("a key of the limit");
-        Question { dry_run: self.dry_run, ..Question::new(&HEAD, key, self.quota, self.cost) }
+        Question { dry_run: self.dry_run, ..Question::new(&HEAD, key, &self.quota, self.cost) }
     }
 }
 
@@ -292,8 +292,9 @@ fn read_grants(step: &Step, value: &Value) -> (Vec<Option<Verdict>>, Vec<Granted
         1 => answer::verdicts(found, questions, note),
         times => {
             let question = questions.next().expect("a question");
-            answer::repeated(found, &question, times, |index, verdict, granted| {
-                note(index as usize, verdict, granted);
+            let mut index = 0..;
+            answer::repeated(found, &question, times, |verdict, granted| {
+                note(index.next().expect("an index"), verdict, granted);
             })
         }
     };

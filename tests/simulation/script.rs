@@ -524,7 +524,7 @@ mod tests {
 
     fn question(algorithm: Algorithm, rate: &str, limit: u64, cost: u64) -> Question<'static> {
         let quota = Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap();
-        Question::new(&HEAD, b"k", quota, cost)
+        Question::new(&HEAD, b"k", Box::leak(Box::new(quota)), cost)
     }
 
     /// Runs an encoded command and applies what it writes.

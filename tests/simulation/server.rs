@@ -441,9 +441,11 @@ pub mod tests {
     pub static HEAD: LazyLock<Head> = LazyLock::new(|| Head::new("rl:", "a").unwrap());
 
     /// Three at once, and one more each minute.
+    static QUOTA: LazyLock<Quota> =
+        LazyLock::new(|| Quota::new(Algorithm::Gcra, "1r/m".parse().unwrap(), 3).unwrap());
+
     pub fn question(key: &[u8]) -> Question<'_> {
-        let quota = Quota::new(Algorithm::Gcra, "1r/m".parse().unwrap(), 3).unwrap();
-        Question::new(&HEAD, key, quota, 1)
+        Question::new(&HEAD, key, &QUOTA, 1)
     }
 
     /// The command that decides a limit for each of these keys.

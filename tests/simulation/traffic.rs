@@ -134,7 +134,7 @@ impl Limit {
             .collect();
         let costs = if is_constant { vec![rng.u64(1..3)] } else { (0..5).collect() };
         let prepared = is_constant.then(|| {
-            let question = Question::new(&head, b"", quotas[0], costs[0]);
+            let question = Question::new(&head, b"", &quotas[0], costs[0]);
             Prepared::new(scripts, &question)
         });
         Self { definition: Rc::new(Definition::new(head, prepared)), quotas, costs }
@@ -161,15 +161,7 @@ impl fmt::Debug for Part {
 impl Part {
     pub fn charge<'a>(&'a self, lease: Option<&'a Lease>) -> Charge<'a> {
         let Self { definition, key, quota, cost } = self;
-        Charge {
-            definition,
-            key,
-            quota: *quota,
-            cost: *cost,
-            dry_run: false,
-            digest: self.digest(),
-            lease,
-        }
+        Charge { definition, key, quota, cost: *cost, dry_run: false, digest: self.digest(), lease }
     }
 
     pub fn digest(&self) -> u64 {

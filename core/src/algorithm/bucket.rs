@@ -3,6 +3,7 @@
 //! The state is the whole tokens and the moment of the last refill, the one at which the newest token
 //! came. A debt is a bucket below empty.
 
+use super::hold::Holds;
 use super::moment::Moment;
 use super::{State, Stored};
 use crate::decision::{Retry, Verdict};
@@ -27,29 +28,29 @@ pub(super) fn decide(
     quota: &Quota,
     cost: u64,
 ) -> Verdict {
-    let limit = quota.limit();
-    let bucket = bucket(stored, refill, now, quota);
-    let allowed = cost <= limit.saturating_sub(bucket.missing) || cost == 0;
-    let missing = if allowed { bucket.missing + cost } else { bucket.missing };
+    let mut bucket = bucket(stored, refill, now, quota);
+    let before = bucket.missing;
+    let verdict = bucket.spend(stored.extra.holds, refill, now, quota, cost);
+    bucket.keep(before, stored, now, quota);
+    verdict
+}
 
-    // Until no more than `most` is missing.
-    let until = |most: u64| {
-        let regained = |last, tokens| refill.after(last, tokens).ceil();
-        let held =
-            stored.extra.holds.until(now, limit, most, |at, units| regained(Moment::at(at), units));
-        regained(bucket.last, missing.saturating_sub(most)).max(held).saturating_sub(now)
-    };
-    let reset = if missing == 0 { 0 } else { until(0) };
-    let retry = match allowed {
-        true => Retry::No,
-        false if cost > limit => Retry::Never,
-        false => Retry::After(until(limit - cost)),
-    };
-
-    if allowed && cost > 0 || bucket.stepped_back && reset > 0 {
-        bucket.write(stored, now, quota, missing);
+/// Decides on so many equal requests, one after the other. Nothing is kept beside the state.
+pub(super) fn decide_each(
+    stored: &mut Stored,
+    refill: impl Refill,
+    now: u64,
+    quota: &Quota,
+    cost: u64,
+    times: u32,
+    mut each: impl FnMut(Verdict),
+) {
+    let mut bucket = bucket(stored, refill, now, quota);
+    let before = bucket.missing;
+    for _ in 0..times {
+        each(bucket.spend(Holds::default(), refill, now, quota, cost));
     }
-    Verdict { allowed, remaining: limit.saturating_sub(missing), reset, retry }
+    bucket.keep(before, stored, now, quota);
 }
 
 pub(super) fn charge(
@@ -107,10 +108,50 @@ impl Bucket {
     /// Refills the bucket at `at`, while more than `held` tokens are missing.
     fn advance(&mut self, refill: impl Refill, at: u64, held: u64) {
         let gained = refill.gained(self.last, at);
+        if gained == 0 && self.missing > held {
+            return;
+        }
         (self.missing, self.last) = match self.missing.saturating_sub(gained) {
             missing if missing > held => (missing, refill.after(self.last, gained)),
             _ => (held, Moment::at(at)),
         };
+    }
+
+    /// Decides on a request, and takes what it spends.
+    fn spend(
+        &mut self,
+        holds: Holds,
+        refill: impl Refill,
+        now: u64,
+        quota: &Quota,
+        cost: u64,
+    ) -> Verdict {
+        let limit = quota.limit();
+        let allowed = cost <= limit.saturating_sub(self.missing) || cost == 0;
+        if allowed {
+            self.missing += cost;
+        }
+        let Self { missing, last, .. } = *self;
+        // Until no more than `most` is missing.
+        let until = |most: u64| {
+            let regained = |last, tokens| refill.after(last, tokens).ceil();
+            let held = holds.until(now, limit, most, |at, units| regained(Moment::at(at), units));
+            regained(last, missing.saturating_sub(most)).max(held).saturating_sub(now)
+        };
+        let reset = if missing == 0 { 0 } else { until(0) };
+        let retry = match allowed {
+            true => Retry::No,
+            false if cost > limit => Retry::Never,
+            false => Retry::After(until(limit - cost)),
+        };
+        Verdict { allowed, remaining: limit.saturating_sub(missing), reset, retry }
+    }
+
+    /// Stores the bucket, if any tokens were taken since so many were missing.
+    fn keep(&self, before: u64, stored: &mut Stored, now: u64, quota: &Quota) {
+        if self.missing > before || self.stepped_back && self.missing > 0 {
+            self.write(stored, now, quota, self.missing);
+        }
     }
 
     fn write(&self, stored: &mut Stored, now: u64, quota: &Quota, missing: u64) {

@@ -52,8 +52,9 @@ impl Moment {
 
     /// How many whole emission intervals fit between this moment and `later`, 0 if it is past it.
     pub fn intervals_until(self, later: Self, interval: Interval) -> u64 {
-        let span = later.parts(interval).saturating_sub(self.parts(interval));
-        divide(span, interval.period()).0
+        let Some(micros) = later.micros.checked_sub(self.micros) else { return 0 };
+        let parts = u128::from(micros) * u128::from(interval.count()) + u128::from(later.part);
+        divide(parts.saturating_sub(self.part.into()), interval.period()).0
     }
 
     /// The moment in parts: µs × count.

@@ -45,6 +45,9 @@ impl Stored {
     /// Replaces the state.
     pub(super) fn write(&mut self, now: u64, state: State, debt: u64) {
         self.state = Some(state);
+        if debt == 0 && self.extra.is_none() {
+            return;
+        }
         let blocked_until = self.extra.block_at(now);
         self.extra = Extra { holds: self.extra.holds.shared(now), debt, blocked_until };
     }

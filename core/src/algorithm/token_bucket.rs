@@ -30,6 +30,17 @@ pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) ->
     bucket::decide(stored, quota.interval(), now, quota, cost)
 }
 
+pub(super) fn decide_each(
+    stored: &mut Stored,
+    now: u64,
+    quota: &Quota,
+    cost: u64,
+    times: u32,
+    each: impl FnMut(Verdict),
+) {
+    bucket::decide_each(stored, quota.interval(), now, quota, cost, times, each);
+}
+
 pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
     bucket::charge(stored, quota.interval(), now, quota, amount);
 }

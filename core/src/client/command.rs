@@ -41,7 +41,7 @@ pub struct Charge<'a> {
     /// The client, as the second part of the Redis key.
     pub key: &'a [u8],
     /// What the client may spend.
-    pub quota: Quota,
+    pub quota: &'a Quota,
     /// What the request spends.
     pub cost: u64,
     /// Whether the limit spends if it allows the request, but lets it pass in any case.
@@ -166,7 +166,7 @@ impl Recycle for Command {
 
 impl Own {
     fn charge<'a>(&'a self, key: &'a [u8], digest: u64, lease: Option<&'a Lease>) -> Charge<'a> {
-        let &Self { ref definition, quota, cost, dry_run, .. } = self;
+        let &Self { ref definition, ref quota, cost, dry_run, .. } = self;
         Charge { definition, key, quota, cost, dry_run, digest, lease }
     }
 }
@@ -185,7 +185,7 @@ impl Command {
         self.charges.push(Own {
             definition: Rc::clone(charge.definition),
             key_end: self.keys.len(),
-            quota: charge.quota,
+            quota: *charge.quota,
             cost: charge.cost,
             dry_run: charge.dry_run,
         });
@@ -303,11 +303,8 @@ impl Command {
         mut grant: impl FnMut(RequestKey, usize, Granted),
     ) -> bool {
         verdicts.clear();
-        let mut note = |index: usize, verdict, granted| {
-            verdicts.push(verdict);
-            if let Some(granted) = granted
-                && let Some(lessee) = self.lessee()
-            {
+        let mut grant = |index: usize, granted| {
+            if let Some(lessee) = self.lessee() {
                 grant(lessee.request, lessee.first.saturating_add(index), granted);
             }
         };
@@ -316,9 +313,15 @@ impl Command {
             Some(charge) => {
                 let times = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
                 let question = question(charge);
-                answer::repeated(found, &question, times, |_, verdict, of| note(0, verdict, of))
+                answer::repeated(found, &question, times, |verdict, granted| {
+                    verdicts.push(verdict);
+                    granted.into_iter().for_each(|granted| grant(0, granted));
+                })
             }
-            None => answer::verdicts(found, self.questions(), note),
+            None => answer::verdicts(found, self.questions(), |index, verdict, granted| {
+                verdicts.push(verdict);
+                granted.into_iter().for_each(|granted| grant(index, granted));
+            }),
         }
     }
 

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::num::NonZeroU32;
 
 /// The name of a request.
 pub type RequestKey = Key<Requests>;
@@ -32,19 +33,20 @@ pub enum Commands {}
 /// The name of an entry of a kind.
 pub struct Key<K> {
     index: u32,
-    /// Odd.
-    generation: u32,
+    /// Odd, so that an `Option` of a key takes no more room.
+    generation: NonZeroU32,
     marker: PhantomData<fn() -> K>,
 }
 
 impl<K> Key<K> {
     /// The key of a place in a generation, which is odd.
     pub(super) fn new(index: u32, generation: u32) -> Self {
+        let generation = NonZeroU32::new(generation).unwrap_or(NonZeroU32::MIN);
         Self { index, generation, marker: PhantomData }
     }
 
     pub(super) fn generation(self) -> u32 {
-        self.generation
+        self.generation.get()
     }
 
     /// The place of the entry: different for all that exist at one time.

@@ -1,11 +1,11 @@
 //! Replies, and what follows from them.
 
-use super::Client;
 use super::command::{Member, Purpose, Settlement, Stage};
 use super::connection::{Connection, Fault, Incoming};
 use super::in_flight::{Owner, Sent};
 use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::request::{self, Error};
+use super::{Action, Client};
 use crate::decision::Verdict;
 use crate::metrics::ErrorKind;
 use crate::rate::MILLISECOND;
@@ -183,12 +183,15 @@ impl Client {
         now: u64,
     ) {
         let Some(request) = self.requests.get_mut(member.request) else { return };
-        if request.stage == request::Stage::Released {
-            if request.passes(member.first, verdicts) {
-                self.refund_command(key, verdicts, now);
-            }
-        } else {
+        if request.stage != request::Stage::Released {
             request.on_verdicts(member.first, verdicts, node, charged_at);
+            if request.on_outcome() {
+                self.actions.push_back(Action::Complete(member.request));
+            }
+            return;
+        }
+        if request.passes(member.first, verdicts) {
+            self.refund_command(key, verdicts, now);
         }
         self.conclude(member, Ok(()));
     }

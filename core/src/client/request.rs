@@ -35,7 +35,7 @@ pub struct Request {
     /// What was set aside, for charges with leases.
     pub(super) granted: Sparse<Granted>,
     /// How many of its commands have no outcome.
-    pub(super) open: usize,
+    pub(super) open: u32,
     pub(super) stage: Stage,
     /// The latest of its commands.
     pub(super) command: Option<CommandKey>,
@@ -88,7 +88,7 @@ impl Request {
 
     /// All its commands are on their way, or have an outcome already; they are so many fewer than the
     /// charges. Whether all have an outcome.
-    pub(super) fn on_dispatched(&mut self, saved: usize) -> bool {
+    pub(super) fn on_dispatched(&mut self, saved: u32) -> bool {
         self.open = self.open.saturating_sub(saved).saturating_sub(1);
         if self.open == 0 {
             self.stage = Stage::Done;
@@ -124,6 +124,16 @@ impl Request {
     pub(super) fn passes(&self, first: usize, verdicts: &[Verdict]) -> bool {
         let mut answers = self.answers.iter().skip(first).zip(verdicts);
         answers.all(|(answer, verdict)| answer.dry_run || verdict.allowed)
+    }
+
+    /// One more of its commands has an outcome. Whether it is complete with that, and somebody waits.
+    pub(super) fn on_outcome(&mut self) -> bool {
+        self.open = self.open.saturating_sub(1);
+        let is_complete = self.open == 0 && self.stage == Stage::Waiting;
+        if is_complete {
+            self.stage = Stage::Done;
+        }
+        is_complete
     }
 
     /// Notes why one of its commands has no reply. The first reason is the one to be shown.

@@ -1,21 +1,31 @@
 //! Values for a few of many places; most often there are none.
 
-/// Each value with its place.
-#[derive(Debug, Default)]
-pub(super) struct Sparse<T>(Vec<(usize, T)>);
+/// Each value with its place. Without any it takes one word.
+#[derive(Debug)]
+pub(super) struct Sparse<T>(Option<Box<Vec<(usize, T)>>>);
+
+impl<T> Default for Sparse<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
 
 impl<T> Sparse<T> {
     pub(super) fn get(&self, place: usize) -> Option<&T> {
-        self.0.iter().find(|(other, _)| *other == place).map(|(_, value)| value)
+        let all = self.0.as_ref()?;
+        all.iter().find(|(other, _)| *other == place).map(|(_, value)| value)
     }
 
     /// Sets the value of a place, instead of any that it has.
     pub(super) fn set(&mut self, place: usize, value: T) {
-        self.0.retain(|(other, _)| *other != place);
-        self.0.push((place, value));
+        let all = self.0.get_or_insert_default();
+        all.retain(|(other, _)| *other != place);
+        all.push((place, value));
     }
 
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        if let Some(all) = &mut self.0 {
+            all.clear();
+        }
     }
 }

@@ -19,6 +19,7 @@ impl Client {
     pub fn submit(&mut self, charges: &[Charge<'_>], timeout: u64, now: u64) -> RequestKey {
         let is_overload = self.requests.len() >= MAX_WAITING;
         let key = self.requests.reuse();
+        let most = u32::try_from(charges.len()).unwrap_or(u32::MAX);
         if let Some(request) = self.requests.get_mut(key) {
             let unanswered =
                 |charge: &Charge<'_>| Answer { dry_run: charge.dry_run, ..Answer::default() };
@@ -27,9 +28,9 @@ impl Client {
             request.answers.extend(charges.iter().map(unanswered));
             // Until all commands are on their way it has no outcome. They are as many as the charges, or
             // fewer.
-            request.open = charges.len().saturating_add(1);
+            request.open = most.saturating_add(1);
         }
-        let (mut first, mut saved) = (0, charges.len());
+        let (mut first, mut saved) = (0, most);
         let has_slots = self.has_slots;
         let is_one_command =
             |one: &Charge<'_>, other: &Charge<'_>| !has_slots || key_slot(one) == key_slot(other);
@@ -378,20 +379,13 @@ impl Client {
     /// A command of a request has an outcome; its verdicts are noted already.
     pub(super) fn conclude(&mut self, member: Member, outcome: Result<(), Error>) {
         let Some(request) = self.requests.get_mut(member.request) else { return };
-        request.open = request.open.saturating_sub(1);
         if let Err(error) = outcome {
             request.on_error(error);
         }
-        if request.open > 0 {
-            return;
-        }
-        match request.stage {
-            request::Stage::Waiting => {
-                request.stage = request::Stage::Done;
-                self.actions.push_back(Action::Complete(member.request));
-            }
-            request::Stage::Done => {}
-            request::Stage::Released => self.requests.remove(member.request),
+        if request.on_outcome() {
+            self.actions.push_back(Action::Complete(member.request));
+        } else if request.open == 0 && request.stage == request::Stage::Released {
+            self.requests.remove(member.request);
         }
     }
 

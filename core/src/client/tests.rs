@@ -1,6 +1,7 @@
 //! One client, and a server that is played by the test. Long histories are left to the simulation.
 
 use std::net::SocketAddr;
+use std::sync::LazyLock;
 
 use super::*;
 use crate::algorithm::Algorithm;
@@ -21,11 +22,13 @@ struct Played {
     actions: Vec<Action>,
 }
 
+static QUOTA: LazyLock<Quota> =
+    LazyLock::new(|| Quota::new(Algorithm::Gcra, "1r/m".parse().unwrap(), 3).unwrap());
+
 fn charge<'a>(definition: &'a Rc<Definition>, key: &'a str) -> Charge<'a> {
-    let quota = Quota::new(Algorithm::Gcra, "1r/m".parse().unwrap(), 3).unwrap();
     let key = key.as_bytes();
     let digest = key.iter().fold(0, |sum, byte| sum * 31 + u64::from(*byte));
-    Charge { definition, key, quota, cost: 1, dry_run: false, digest, lease: None }
+    Charge { definition, key, quota: &QUOTA, cost: 1, dry_run: false, digest, lease: None }
 }
 
 impl Played {
@@ -501,12 +504,11 @@ fn the_commands_of_one_request_are_one_failure() {
     assert!(played.sent().contains("SLOTS"));
     played.receive("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$8\r\n10.0.0.1\r\n:6379\r\n");
     played.turn();
-    let quota = Quota::new(Algorithm::Gcra, "1r/m".parse().unwrap(), 3).unwrap();
     let definition = Rc::clone(&played.definition);
     let charge = |key: &'static [u8]| Charge {
         definition: &definition,
         key,
-        quota,
+        quota: &QUOTA,
         cost: 1,
         dry_run: false,
         digest: u64::from(key[0]),

@@ -23,7 +23,7 @@ pub fn verdicts<'q>(
 ) -> bool {
     let mut first = questions.clone();
     if let (Some(question), None) = (first.next(), first.next()) {
-        return repeated(found, &question, 1, |_, verdict, granted| each(0, verdict, granted));
+        return repeated(found, &question, 1, |verdict, granted| each(0, verdict, granted));
     }
     let asked = questions.clone().zip(found.clone());
     if questions.count() != found.clone().count() || !asked.clone().all(is_answered) {
@@ -58,7 +58,7 @@ pub fn repeated(
     found: ScriptReply<'_>,
     question: &Question<'_>,
     times: u32,
-    mut each: impl FnMut(u32, Verdict, Option<Granted>),
+    mut each: impl FnMut(Verdict, Option<Granted>),
 ) -> bool {
     let mut entries = found.clone();
     let (Some(entry), None) = (entries.next(), entries.next()) else { return false };
@@ -66,22 +66,20 @@ pub fn repeated(
     match own_verdict(asked) {
         _ if !is_answered(asked) => return false,
         Some(_) if times != 1 => return false,
-        Some(verdict) => each(0, verdict, None),
+        Some(verdict) => each(verdict, None),
         None => {
             let Question { quota, cost, lease, .. } = question;
             let (mut stored, algorithm, now) = (stored(asked), quota.algorithm(), found.now());
             let returned =
                 lease.map_or(0, |lease| algorithm.report(&mut stored, now, quota, &lease.report));
-            for index in 0..times {
+            let before_last = if lease.is_some() { times.saturating_sub(1) } else { times };
+            let mut note = |verdict| each(verdict, None);
+            algorithm.decide_each(&mut stored, now, quota, *cost, before_last, &mut note);
+            if let Some(lease) = lease {
                 let verdict = algorithm.decide(&mut stored, now, quota, *cost);
-                let is_last = index.saturating_add(1) == times;
-                let granted = lease.filter(|_| is_last).map(|lease| {
-                    let remaining =
-                        if verdict.allowed && *cost > 0 { verdict.remaining } else { 0 };
-                    let granted = algorithm.grant(&mut stored, now, quota, lease, remaining);
-                    Granted { returned, ..granted }
-                });
-                each(index, verdict, granted);
+                let remaining = if verdict.allowed && *cost > 0 { verdict.remaining } else { 0 };
+                let granted = algorithm.grant(&mut stored, now, quota, lease, remaining);
+                each(verdict, Some(Granted { returned, ..granted }));
             }
         }
     }
@@ -120,7 +118,7 @@ fn stored((question, entry): Asked<'_, '_>) -> Stored {
 fn pending_entry<'q>(asked: Asked<'q, '_>) -> Option<Pending<Key<'q>>> {
     let Question { head, key, quota, cost, dry_run, lease, .. } = asked.0;
     matches!(asked.1, Entry::Stored(_)).then(|| {
-        let entry = Pending::new(Key { head, key }, quota, cost, dry_run, stored(asked));
+        let entry = Pending::new(Key { head, key }, *quota, cost, dry_run, stored(asked));
         entry.with_lease(lease.copied().unwrap_or(Lease::NONE))
     })
 }
@@ -155,8 +153,12 @@ mod tests {
     static HEAD: LazyLock<Head> = LazyLock::new(|| Head::new("rl:", "a").unwrap());
 
     /// Three at once, at one a minute.
+    static QUOTAS: LazyLock<[Quota; Algorithm::ALL.len()]> = LazyLock::new(|| {
+        Algorithm::ALL.map(|algorithm| Quota::new(algorithm, "1r/m".parse().unwrap(), 3).unwrap())
+    });
+
     fn question(algorithm: Algorithm, key: &'static [u8], cost: u64) -> Question<'static> {
-        let quota = Quota::new(algorithm, "1r/m".parse().unwrap(), 3).unwrap();
+        let quota = QUOTAS.iter().find(|quota| quota.algorithm() == algorithm).unwrap();
         Question::new(&HEAD, key, quota, cost)
     }
 
@@ -200,8 +202,7 @@ mod tests {
 
     fn read_repeated(entry: &[u8], question: Question<'_>, times: u32) -> Option<Vec<Verdict>> {
         let (answer, mut decided) = (answer(&[entry]), Vec::new());
-        let is_answer = repeated(found(&answer), &question, times, |index, verdict, _| {
-            assert_eq!(index as usize, decided.len());
+        let is_answer = repeated(found(&answer), &question, times, |verdict, _| {
             decided.push(verdict);
         });
         assert!(is_answer || decided.is_empty());

@@ -27,7 +27,7 @@ pub struct Question<'a> {
     /// The Redis key's second part.
     pub key: &'a [u8],
     /// What the client may spend.
-    pub quota: Quota,
+    pub quota: &'a Quota,
     /// What the request spends.
     pub cost: u64,
     /// Redis's time of the charge that is to be settled; 0: this is no settlement.
@@ -336,7 +336,7 @@ impl Script {
 
 impl<'a> Question<'a> {
     /// A plain question.
-    pub fn new(head: &'a Head, key: &'a [u8], quota: Quota, cost: u64) -> Self {
+    pub fn new(head: &'a Head, key: &'a [u8], quota: &'a Quota, cost: u64) -> Self {
         Self { head, key, quota, cost, since: 0, dry_run: false, lease: None }
     }
 
@@ -422,10 +422,12 @@ mod tests {
 
     static HEAD: LazyLock<Head> = LazyLock::new(|| Head::new("rl:", "a").unwrap());
 
+    static QUOTA: LazyLock<Quota> = LazyLock::new(|| {
+        Quota::new(Algorithm::TokenBucket, "100r/m".parse().unwrap(), 100).unwrap()
+    });
+
     fn question(key: &'static [u8], cost: u64) -> Question<'static> {
-        let rate = "100r/m".parse().unwrap();
-        let quota = Quota::new(Algorithm::TokenBucket, rate, 100).unwrap();
-        Question::new(&HEAD, key, quota, cost)
+        Question::new(&HEAD, key, &QUOTA, cost)
     }
 
     fn words(by: By, questions: &[Question<'_>]) -> Vec<String> {
@@ -462,7 +464,7 @@ mod tests {
             let rate = rate.parse().unwrap();
             let quota = Quota::new(Algorithm::TokenBucket, rate, limit).unwrap();
             let mut out = Vec::new();
-            let question = Question { quota, cost, ..question(b"k", 1) };
+            let question = Question { quota: &quota, cost, ..question(b"k", 1) };
             Scripts::new().encode_repeated(&mut out, By::Sha, question, times);
             parse(&out)[4..].join(" ")
         };
@@ -487,7 +489,8 @@ mod tests {
     #[test]
     fn extended_arguments_are_sent_where_one_is_not_0() {
         let plain = question(b"k1", 1);
-        let blocked = Question { quota: plain.quota.with_block(9), ..plain };
+        let quota = plain.quota.with_block(9);
+        let blocked = Question { quota: &quota, ..plain };
         assert_eq!(words(By::Sha, &[blocked])[4..].join(" "), "100 600000 1 1 1 9");
         let dry = Question { dry_run: true, ..question(b"k2", 2) };
         let expected = "rl:a:k1 rl:a:k2 token_bucket 1 100 600000 1 9 0 0 \

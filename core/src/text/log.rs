@@ -78,7 +78,7 @@ mod tests {
     fn excess_is_in_units_of_the_rate() {
         let quota = Quota::new(Algorithm::Gcra, "2r/s".parse().unwrap(), 5).unwrap();
         let head = Head::new("rl:", "a").unwrap();
-        let question = Question::new(&head, b"", quota, 7);
+        let question = Question::new(&head, b"", &quota, 7);
         let excess = |retry, delay| {
             let verdict = Verdict { allowed: false, remaining: 0, reset: 0, retry };
             Excess::of(&verdict, &question, delay).to_string()

@@ -59,7 +59,7 @@ mod tests {
             (Algorithm::SlidingLog, "1r/d", 0),
         ] {
             let quota = Quota::new(algorithm, rate.parse().unwrap(), 100).unwrap();
-            let question = Question::new(&head, b"any", quota, cost);
+            let question = Question::new(&head, b"any", &quota, cost);
             let prepared = Prepared::new(&scripts, &question);
             for key in [&b"k"[..], b"", b"a\r\nb", &[b'x'; 300]] {
                 let (mut expected, mut found) = (b"before".to_vec(), b"before".to_vec());
