@@ -94,8 +94,8 @@ mod tests {
 
     const LIST: [Algorithm; 2] = [Algorithm::TokenBucket, Algorithm::LeakyBucket];
 
-    fn question<'a>(head: &'a Head, key: &'a [u8], algorithm: Algorithm) -> Question<'a> {
-        Question::new(head, key, Quota::new(algorithm, "3r/s".parse().unwrap(), 5).unwrap(), 7)
+    fn quota(algorithm: Algorithm) -> Quota {
+        Quota::new(algorithm, "3r/s".parse().unwrap(), 5).unwrap()
     }
 
     /// The name of the script that charges the limits.
@@ -109,7 +109,9 @@ mod tests {
     fn a_command_has_keys_and_numbers() {
         let (head, mut out) = (Head::new("rl:", "a").unwrap(), Vec::new());
         let list = List::new(&LIST).unwrap();
-        let questions = [question(&head, b"k", LIST[0]), question(&head, b"kk", LIST[1])];
+        let [first, second] = LIST.map(quota);
+        let questions =
+            [Question::new(&head, b"k", &first, 7), Question::new(&head, b"kk", &second, 7)];
         list.encode(&mut out, By::Sha, questions.into_iter());
         let numbers = [5_u64, 1_000_000, 3, 7].map(u64::to_le_bytes).concat();
         let sha = list.script().sha();
@@ -124,13 +126,15 @@ mod tests {
     fn plain_limits_of_the_list_with_different_keys_have_its_script() {
         let scripts = Scripts::new().with_lists([&LIST[..]]);
         let (head, longer) = (Head::new("rl:", "a").unwrap(), Head::new("rl:a:", "k").unwrap());
-        let [bucket, leaky] = LIST.map(|algorithm| question(&head, b"k:x", algorithm));
-        let leaky = Question { key: b"other", ..leaky };
+        let ([first, second], third) = (LIST.map(quota), quota(Algorithm::Gcra));
+        let bucket = Question::new(&head, b"k:x", &first, 7);
+        let leaky = Question::new(&head, b"other", &second, 7);
         let list = scripts.lists[0].script().sha();
         assert_eq!(script(&scripts, &[bucket, leaky]), list);
-        let gcra = question(&head, b"other", Algorithm::Gcra);
+        let gcra = Question { quota: &third, ..leaky };
         assert_eq!(script(&scripts, &[bucket, gcra]), list);
         let lease = Lease { span: 1_000, want: 1, ..Lease::NONE };
+        let blocking = first.with_block(1);
         for others in [
             vec![leaky, bucket],
             vec![bucket, leaky, leaky],
@@ -138,7 +142,7 @@ mod tests {
             vec![bucket, Question { head: &longer, key: b"x", ..leaky }],
             vec![bucket, Question { dry_run: true, ..leaky }],
             vec![bucket, Question { lease: Some(&lease), ..leaky }],
-            vec![Question { quota: bucket.quota.with_block(1), ..bucket }, leaky],
+            vec![Question { quota: &blocking, ..bucket }, leaky],
         ] {
             assert_eq!(script(&scripts, &others), scripts.several.sha(), "{others:?}");
         }
