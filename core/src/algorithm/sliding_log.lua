@@ -130,6 +130,14 @@ local function sliding_log(key, now, cost, limit, period, block, since, asked)
     debt, debt_since = math.max(0, debt - periods * limit), debt_since + periods * period
   end
 
+  -- what writes a change of the block, if there is one: the entries and the debt stay as they are
+  local function only_block(reset)
+    return is_extended and function()
+      debt_since = made_before
+      write(function() end, owed, reset)
+    end
+  end
+
   if cost < 0 then
     if since > 0 and since + period <= now then
       -- it has been forgotten
@@ -170,7 +178,10 @@ local function sliding_log(key, now, cost, limit, period, block, since, asked)
       end
     end
     local reset = whole_in()
-    return 1, remaining(), reset, 0, (paid + back > 0 or is_extended) and function()
+    if paid + back == 0 then
+      return 1, remaining(), reset, 0, only_block(reset)
+    end
+    return 1, remaining(), reset, 0, function()
       write(change, debt, reset)
     end
   end
@@ -187,7 +198,10 @@ local function sliding_log(key, now, cost, limit, period, block, since, asked)
       last_time = now
     end
     local reset = whole_in()
-    return 1, remaining(), reset, 0, (more + owes > 0 or is_extended) and function()
+    if more + owes == 0 then
+      return 1, remaining(), reset, 0, only_block(reset)
+    end
+    return 1, remaining(), reset, 0, function()
       write(function()
         trim(forgotten)
         if more > 0 then
@@ -238,11 +252,7 @@ local function sliding_log(key, now, cost, limit, period, block, since, asked)
   end
   if allowed == 0 or cost == 0 then
     local reset = whole_in()
-    return allowed, remaining(), reset, retry, is_extended and function()
-      -- the entries and the debt stay as they are
-      debt_since = made_before
-      write(function() end, owed, reset)
-    end
+    return allowed, remaining(), reset, retry, only_block(reset)
   end
 
   spent, total, last_time = spent + cost, total + cost, now
