@@ -479,15 +479,13 @@ impl Context {
 }
 
 /// What limits together do to a request, or would do, and the delay in µs.
-fn judge(
-    limits: impl Iterator<Item = &'static Evaluated> + Clone,
-    is_dry_run: bool,
-) -> (Status, u64) {
-    let allowed = !limits.clone().any(Evaluated::is_violated);
-    let delay = match allowed {
-        true => limits.map(Evaluated::delay).max().unwrap_or(0),
-        false => 0,
-    };
+fn judge(limits: impl Iterator<Item = &'static Evaluated>, is_dry_run: bool) -> (Status, u64) {
+    let (mut allowed, mut delay) = (true, 0);
+    for limit in limits {
+        allowed &= !limit.is_violated();
+        delay = limit.delay().max(delay);
+    }
+    let delay = if allowed { delay } else { 0 };
     (Status::decided(allowed, delay > 0, is_dry_run), delay)
 }
 

@@ -117,12 +117,11 @@ impl Evaluated {
 
     /// How long the limit delays a request that it allows, in µs.
     pub(crate) fn delay(&self) -> u64 {
-        match (self.verdict.get(), self.limit.undelayed()) {
-            (Some(verdict), Some(undelayed)) => {
-                leaky_bucket::delay(&verdict, self.question.quota, self.question.cost, undelayed)
-            }
-            _ => 0,
-        }
+        let Some(undelayed) = self.limit.undelayed() else { return 0 };
+        let verdict = self.verdict.get();
+        verdict.map_or(0, |verdict| {
+            leaky_bucket::delay(&verdict, self.question.quota, self.question.cost, undelayed)
+        })
     }
 
     /// The limit and its verdict, as they are shown.

@@ -111,12 +111,19 @@ impl Request {
         node: NodeKey,
         now: u64,
     ) {
-        let passes = self.passes(first, verdicts);
-        for (answer, verdict) in self.answers.iter_mut().skip(first).zip(verdicts) {
+        let note = |answer: &mut Answer, verdict: &Verdict, passes: bool| {
             answer.verdict = Some(*verdict);
             answer.is_charged = passes && verdict.allowed;
             answer.node = Some(node);
             answer.now = now;
+        };
+        // Most commands have one charge.
+        if let ([verdict], Some(answer)) = (verdicts, self.answers.get_mut(first)) {
+            return note(answer, verdict, true);
+        }
+        let passes = self.passes(first, verdicts);
+        for (answer, verdict) in self.answers.iter_mut().skip(first).zip(verdicts) {
+            note(answer, verdict, passes);
         }
     }
 
