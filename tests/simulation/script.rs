@@ -567,7 +567,7 @@ mod tests {
                     let now = NOW + 217_003 * step as u64;
                     let question = question(algorithm, rate, limit, cost);
                     let algorithm = question.quota.algorithm();
-                    let expected = algorithm.decide(&mut state, now, &question.quota, cost);
+                    let expected = algorithm.decide(&mut state, now, question.quota, cost);
                     assert_eq!(ask(&[question], &mut database, now), [expected], "{question:?}");
                 }
             }

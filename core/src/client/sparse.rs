@@ -1,7 +1,11 @@
 //! Values for a few of many places; most often there are none.
 
-/// Each value with its place. Without any it takes one word.
+/// Each value with its place.
 #[derive(Debug)]
+#[expect(
+    clippy::box_collection,
+    reason = "where there are none it takes one word instead of three"
+)]
 pub(super) struct Sparse<T>(Option<Box<Vec<(usize, T)>>>);
 
 impl<T> Default for Sparse<T> {
