@@ -13,6 +13,7 @@ use rate_limit_core::redis::script::{Script, Scripts};
 
 use crate::database::{Database, Key, Stored, Value, Write};
 use crate::resp::{self, Command, number};
+use crate::traffic::LONGEST_SPAN;
 
 /// What a script does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,9 +165,9 @@ impl<'a> Limit<'a> {
                 plain: [15, 16, 17].map(more),
             };
             // What is held for longer than the machine spends it: a sixteenth of that.
-            // Where a lease ends with a window Redis is not told its time.
+            // A command about a lease that ends with a window has no time of it.
             let span = match more(9) {
-                0 => u64::MAX,
+                0 => LONGEST_SPAN,
                 hold => hold / 17 * 16,
             };
             let lease = Lease { span, want: more(10), share: more(11).max(1), report };

@@ -22,7 +22,10 @@ pub const LONGEST_TIMEOUT: u64 = SECOND;
 const TIMEOUTS: [u64; 3] = [5 * MILLISECOND, 20 * MILLISECOND, LONGEST_TIMEOUT];
 
 /// How long leases last, in µs: whole sixteenths, as the scripts get a sixteenth more.
-const SPANS: [u64; 4] = [0, 1 << 16, 1 << 18, 1 << 20];
+const SPANS: [u64; 4] = [0, 1 << 16, 1 << 18, LONGEST_SPAN];
+
+/// How long the longest ones last.
+pub const LONGEST_SPAN: u64 = 1 << 20;
 
 /// Everything that requests are drawn from.
 #[derive(Debug)]
