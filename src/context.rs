@@ -123,7 +123,7 @@ impl Context {
         };
         const { assert!(align_of::<Self>() <= align_of::<usize>()) };
         // SAFETY: the request is valid. NGINX allocates the data of a cleanup as large as is
-        // asked for, and aligned for any type of its own, which is enough for this one.
+        // requested, and aligned for any type of its own, which is enough for this one.
         unsafe {
             let cleanup = ngx_pool_cleanup_add((*r).pool, size_of::<Self>()).as_mut()?;
             let place = cleanup.data.cast::<Self>();
@@ -262,9 +262,8 @@ impl Context {
     /// Makes the verdicts as if nothing had been charged.
     fn forget_charges(&self) {
         for limit in self.charged() {
-            let returned = |verdict: Verdict| {
-                verdict.given_back(limit.question.cost, limit.question.quota.limit())
-            };
+            let returned =
+                |verdict: Verdict| verdict.given_back(limit.check.cost, limit.check.quota.limit());
             limit.verdict.set(limit.verdict.get().map(returned));
         }
     }

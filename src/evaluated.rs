@@ -8,7 +8,7 @@ use rate_limit_core::client::{Answer, Charge, Definition};
 use rate_limit_core::decision::{self, Shown, Verdict};
 use rate_limit_core::lease::Lease;
 use rate_limit_core::lease::table::Taken;
-use rate_limit_core::redis::script::Question;
+use rate_limit_core::redis::script::Check;
 
 use crate::conf::{Effect, Limit};
 
@@ -19,7 +19,7 @@ pub(crate) struct Evaluated {
     /// What the commands of the limit have in common.
     definition: &'static Rc<Definition>,
     /// Key, quota and cost. They lie in the memory of the request and of the configuration.
-    pub(crate) question: Question<'static>,
+    pub(crate) check: Check<'static>,
     /// High and low words: NGINX's pools are not aligned for a `u128`.
     digest: [u64; 2],
     /// The verdict, once there is one.
@@ -38,7 +38,7 @@ pub(crate) struct Evaluated {
 pub(crate) struct Renewal {
     /// What there was of it.
     pub(crate) taken: Taken,
-    /// What the command says, if there is anything to say.
+    /// The lease arguments of the command, if it has any.
     pub(crate) lease: Option<Lease>,
 }
 
@@ -47,13 +47,13 @@ impl Evaluated {
     pub(crate) fn new(
         limit: &'static Limit,
         definition: &'static Rc<Definition>,
-        question: Question<'static>,
+        check: Check<'static>,
         digest: u128,
     ) -> Self {
         Self {
             limit,
             definition,
-            question,
+            check,
             digest: [(digest >> u64::BITS) as u64, digest as u64],
             verdict: Cell::new(None),
             is_charged: Cell::new(false),
@@ -70,7 +70,7 @@ impl Evaluated {
 
     /// As the client takes it.
     pub(crate) fn charge(&self, lease: Option<&'static Lease>) -> Charge<'static> {
-        let Question { key, quota, cost, dry_run, .. } = self.question;
+        let Check { key, quota, cost, dry_run, .. } = self.check;
         let (definition, digest) = (self.definition, self.digest() as u64);
         Charge { definition, key, quota, cost, dry_run, digest, lease }
     }
@@ -78,10 +78,10 @@ impl Evaluated {
     /// Whether a machine can take units of it ahead. Not where a rejection blocks a client: it is to
     /// hold for all machines at once.
     pub(crate) fn has_leases(&self) -> bool {
-        self.limit.has_leases() && self.question.quota.block() == 0
+        self.limit.has_leases() && self.check.quota.block() == 0
     }
 
-    /// What the command says of its lease.
+    /// The lease arguments of the command.
     pub(crate) fn lease(&self) -> Option<&'static Lease> {
         self.renewal.get()?.lease.as_ref()
     }
@@ -120,14 +120,14 @@ impl Evaluated {
         let Some(undelayed) = self.limit.undelayed() else { return 0 };
         let verdict = self.verdict.get();
         verdict.map_or(0, |verdict| {
-            leaky_bucket::delay(&verdict, self.question.quota, self.question.cost, undelayed)
+            leaky_bucket::delay(&verdict, self.check.quota, self.check.cost, undelayed)
         })
     }
 
     /// The limit and its verdict, as they are shown.
     pub(crate) fn show(&'static self) -> Option<Shown<'static>> {
         let verdict = self.verdict.get()?;
-        Some(Shown { name: self.name(), quota: self.question.quota, verdict })
+        Some(Shown { name: self.name(), quota: self.check.quota, verdict })
     }
 }
 
@@ -136,6 +136,6 @@ pub(crate) fn tightest(
     limits: impl Iterator<Item = &'static Evaluated> + Clone,
 ) -> Option<&'static Evaluated> {
     let mut decided = limits.filter_map(|limit| Some((limit, limit.verdict.get()?)));
-    let verdicts = decided.clone().map(|(limit, it)| (limit.question.quota.limit(), it));
+    let verdicts = decided.clone().map(|(limit, it)| (limit.check.quota.limit(), it));
     decided.nth(decision::tightest(verdicts)?).map(|(limit, _)| limit)
 }

@@ -98,7 +98,7 @@ unsafe fn begin(r: *mut ngx_http_request_t, phase: Phase) -> Status {
 }
 
 /// Makes the context of the precontent phase, if any limits decide there: should the request not pass
-/// the access checks, its error page is not charged for somebody that it only claims to be. `None` if
+/// the access checks, its error page is not charged under an unverified name. `None` if
 /// NGINX is out of memory.
 ///
 /// # Safety
@@ -214,9 +214,9 @@ fn cache_denial(context: &Context) {
 /// ever more remaining while it waits, and the cache only holds times. Nor where a refund may end the
 /// rejection before its time: a refund ends no block.
 fn is_cacheable(conf: &LocationConf, limit: &Evaluated) -> bool {
-    let question = &limit.question;
-    let is_final = !limit.limit.is_refundable() || question.quota.block() > 0;
-    conf.deny_cache() && question.cost == 1 && is_final
+    let check = &limit.check;
+    let is_final = !limit.limit.is_refundable() || check.quota.block() > 0;
+    conf.deny_cache() && check.cost == 1 && is_final
 }
 
 /// Takes out the leases of the request's limits, to be renewed by the command for the request. `None` if
@@ -233,7 +233,7 @@ unsafe fn take_leases(
 ) -> Option<()> {
     const { assert!(align_of::<Renewal>() <= align_of::<usize>()) };
     let until = now.saturating_add((conf.timeout() as u64).saturating_mul(MILLISECOND));
-    let renews = |limit: &&Evaluated| limit.has_leases() && limit.question.cost > 0;
+    let renews = |limit: &&Evaluated| limit.has_leases() && limit.check.cost > 0;
     for limit in limits.iter().filter(renews) {
         // SAFETY: the request is valid. The memory is of its pool, as that of the limit is, and large
         // and aligned enough.
@@ -243,10 +243,8 @@ unsafe fn take_leases(
                 return None;
             }
             let taken = shared.take_lease(limit, now, until);
-            place.write(Renewal {
-                taken,
-                lease: taken.lease(&limit.question.quota, conf.lease(), now),
-            });
+            place
+                .write(Renewal { taken, lease: taken.lease(limit.check.quota, conf.lease(), now) });
             limit.renewal.set(Some(&*place));
         }
     }
@@ -268,7 +266,7 @@ fn reject_locally(context: &Context, shared: &Shared) -> bool {
 /// Decides the request in the shared memory.
 fn decide_locally(context: &Context, shared: &Shared, mode: Mode) -> Result<Local, NoRoom> {
     let limits = context.limits();
-    let charges = limits.iter().map(|limit| (limit.limit.fingerprint(), &limit.question));
+    let charges = limits.iter().map(|limit| (limit.limit.fingerprint(), &limit.check));
     let local = shared.decide(mode, charges)?;
     for (limit, verdict) in limits.iter().zip(local.verdicts()) {
         if verdict.is_some() {
@@ -514,12 +512,12 @@ unsafe fn log_group(r: *mut ngx_http_request_t, context: &Context, effect: Effec
     if !admits(conf.log_rate(), decided) {
         return;
     }
-    let excess = Excess::of(&verdict, &shown.question, delay);
+    let excess = Excess::of(&verdict, &shown.check, delay);
     let others: String = context
         .violated(effect)
         .filter(|limit| !ptr::eq(*limit, shown))
         .map(|limit| format!(", also by limit \"{}\"", limit.name()))
         .collect();
-    let (name, key) = (shown.name(), Escaped(shown.question.key));
+    let (name, key) = (shown.name(), Escaped(shown.check.key));
     log!(level, log, "{what}, excess: {excess} by limit \"{name}\", key: \"{key}\"{others}");
 }

@@ -56,12 +56,12 @@ unsafe fn settle(r: *mut ngx_http_request_t, context: &Context, shared: &Shared)
                 continue;
             }
         };
-        debug!(log, "settle limit {}: {cost} instead of {}", limit.name(), limit.question.cost);
+        debug!(log, "settle limit {}: {cost} instead of {}", limit.name(), limit.check.cost);
         // Both are up to 2^53.
-        let change = cost as i64 - limit.question.cost as i64;
+        let change = cost as i64 - limit.check.cost as i64;
         if let Some(since) = local.as_ref().and_then(|local| charged_locally(context, limit, local))
         {
-            shared.settle(limit.limit.fingerprint(), &limit.question, since, change);
+            shared.settle(limit.limit.fingerprint(), &limit.check, since, change);
         }
         // SAFETY: as above.
         let main = unsafe { Module::main_conf(&*r.cast::<ngx::http::Request>()) };

@@ -18,7 +18,7 @@ use ngx::ffi::{
 };
 use rate_limit_core::key;
 use rate_limit_core::lease::table as lease_table;
-use rate_limit_core::redis::script::Question;
+use rate_limit_core::redis::script::Check;
 use rate_limit_core::table::Table;
 
 mod deny_cache;
@@ -223,9 +223,9 @@ impl Shared {
     }
 
     /// Identifies a client, a limit (by its fingerprint) and its quota in the memory of this machine.
-    pub(crate) fn digest(&self, limit: u64, question: &Question<'_>) -> u128 {
+    pub(crate) fn digest(&self, limit: u64, check: &Check<'_>) -> u128 {
         let seed = self.header.seed.load(Ordering::Relaxed);
-        key::memory_digest(seed ^ limit ^ question.quota.fingerprint(), question.key)
+        key::memory_digest(seed ^ limit ^ check.quota.fingerprint(), check.key)
     }
 
     /// Counts how long a reply or a deadline waited for the worker, in µs.

@@ -16,7 +16,7 @@ use crate::limit::Quota;
 
 pub mod table;
 
-/// What a command says about leases of one limit and client.
+/// The lease arguments of a command, for one limit and client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// How long the machine is going to spend the units, in µs.
@@ -38,7 +38,7 @@ pub struct Report {
     pub unused: u64,
     /// As in [`Granted`].
     pub ends: u64,
-    /// The state as it would be without leases, if nobody else has spent anything.
+    /// The state as it would be without leases, if no other machine has spent anything.
     pub plain: [u64; 3],
 }
 
@@ -224,7 +224,8 @@ impl Holding {
         Some(verdict)
     }
 
-    /// What the next command says at the monotonic time `now`, if leases are to last `span` µs: what
+    /// The lease arguments of the next command at the monotonic time `now`, if leases are to last `span`
+    /// µs: what
     /// became of this one, and that another one is wanted which is as large as the demand was, or
     /// twice that if the lease was spent before it ended. If that is long ago, none is.
     pub fn lease(&self, quota: &Quota, span: u64, now: u64) -> Lease {

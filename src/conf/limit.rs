@@ -10,7 +10,7 @@ use rate_limit_core::client::Definition;
 use rate_limit_core::key::{self, Head};
 use rate_limit_core::limit::Quota;
 use rate_limit_core::rate::Rate;
-use rate_limit_core::redis::script::{Prepared, Question};
+use rate_limit_core::redis::script::{Check, Prepared};
 
 use super::error::LimitError;
 use super::parameter;
@@ -196,9 +196,8 @@ impl Limit {
         self.bound.get_or_init(|| {
             let fingerprint = key::fingerprint(&head);
             let known = self.quota.as_ref().zip(self.parameters.cost.literal());
-            let command = known.map(|(quota, cost)| {
-                Prepared::new(&SCRIPTS, &Question::new(&head, b"", quota, cost))
-            });
+            let command = known
+                .map(|(quota, cost)| Prepared::new(&SCRIPTS, &Check::new(&head, b"", quota, cost)));
             let definition = Rc::new(Definition::new(head, command));
             Bound { store: index, definition, fingerprint, is_refundable }
         });

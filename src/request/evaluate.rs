@@ -6,7 +6,7 @@ use std::rc::Rc;
 use ngx::ffi::{ngx_http_request_t, ngx_palloc, ngx_str_t};
 use rate_limit_core::key;
 use rate_limit_core::limit::Quota;
-use rate_limit_core::redis::script::Question;
+use rate_limit_core::redis::script::Check;
 
 use crate::conf::{Effect, Limit, LimitError};
 use crate::evaluated::Evaluated;
@@ -62,10 +62,9 @@ pub(super) unsafe fn evaluate(
                 }
             };
             let dry_run = limit.effect() == Effect::DryRun;
-            let question =
-                Question { dry_run, ..Question::new(definition.head(), key, quota, cost) };
-            let digest = shared.digest(limit.fingerprint(), &question);
-            first.add(count).write(Evaluated::new(limit, definition, question, digest));
+            let check = Check { dry_run, ..Check::new(definition.head(), key, quota, cost) };
+            let digest = shared.digest(limit.fingerprint(), &check);
+            first.add(count).write(Evaluated::new(limit, definition, check, digest));
             count += 1;
         }
         match count {

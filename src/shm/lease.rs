@@ -4,7 +4,7 @@ use ngx::ffi::ngx_pid;
 use rate_limit_core::lease::Granted;
 use rate_limit_core::lease::table::{Changes, Limit, Outcome, Table, Taken};
 use rate_limit_core::metrics::LeaseUnits;
-use rate_limit_core::redis::script::Question;
+use rate_limit_core::redis::script::Check;
 
 use super::Shared;
 use super::record::may_be_living;
@@ -16,7 +16,7 @@ impl Shared {
     /// are set then.
     pub(crate) fn spend_leases(&self, limits: &[Evaluated], now: u64) -> bool {
         let parts =
-            limits.iter().map(|limit| (limit.digest(), limit.question.quota, limit.question.cost));
+            limits.iter().map(|limit| (limit.digest(), limit.check.quota, limit.check.cost));
         self.leases().spend(parts, now, &mut |index, verdict, charged_at| {
             if let Some(limit) = limits.get(index) {
                 limit.verdict.set(Some(verdict));
@@ -24,7 +24,7 @@ impl Shared {
                 limit.is_charged.set(true);
                 limit.charged_at.set(charged_at);
                 let record = limit.limit.record(self);
-                record.count_units(LeaseUnits::Used, limit.question.cost);
+                record.count_units(LeaseUnits::Used, limit.check.cost);
             }
         })
     }
@@ -58,10 +58,10 @@ impl Shared {
             submitted,
         };
         let digest = limit.digest();
-        let Question { quota, cost, .. } = limit.question;
+        let Check { quota, cost, .. } = limit.check;
         // A limit without a number is of this worker alone.
         let number = self.number(record).map_or(u64::MAX, |number| number as u64);
-        let part = Limit { number, digest, quota, cost };
+        let part = Limit { number, digest, quota: *quota, cost };
         let Changes { granted, returned, lapsed, evicted } =
             self.leases().renew(&part, taken, &outcome, monotonic_micros());
         record.count_granted(granted);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::key;
 use rate_limit_core::local::{self, Answer, Charge, Charges, Mode};
-use rate_limit_core::redis::script::Question;
+use rate_limit_core::redis::script::Check;
 
 use super::Shared;
 use crate::clock::{monotonic_micros, unix_micros};
@@ -41,12 +41,12 @@ impl Shared {
     pub(crate) fn decide<'a>(
         &self,
         mode: Mode,
-        limits: impl Iterator<Item = (u64, &'a Question<'a>)>,
+        limits: impl Iterator<Item = (u64, &'a Check<'a>)>,
     ) -> Result<Local, NoRoom> {
         let seed = self.header.seed.load(Ordering::Relaxed);
-        let charge = |(fingerprint, question): (u64, &Question<'_>)| {
-            let digest = key::memory_digest(seed ^ fingerprint, question.key);
-            Charge::new(digest, *question.quota, question.cost).dry_run(question.dry_run)
+        let charge = |(fingerprint, check): (u64, &Check<'_>)| {
+            let digest = key::memory_digest(seed ^ fingerprint, check.key);
+            Charge::new(digest, *check.quota, check.cost).dry_run(check.dry_run)
         };
         let mut charges: Charges = limits.map(charge).collect();
         let now = unix_micros();
@@ -64,16 +64,10 @@ impl Shared {
     }
 
     /// Settles what a request was charged locally at `since` by the limit of this fingerprint.
-    pub(crate) fn settle(
-        &self,
-        fingerprint: u64,
-        question: &Question<'_>,
-        since: u64,
-        change: i64,
-    ) {
+    pub(crate) fn settle(&self, fingerprint: u64, check: &Check<'_>, since: u64, change: i64) {
         let seed = self.header.seed.load(Ordering::Relaxed);
-        let digest = key::memory_digest(seed ^ fingerprint, question.key);
-        let (now, quota) = (unix_micros(), question.quota);
+        let digest = key::memory_digest(seed ^ fingerprint, check.key);
+        let (now, quota) = (unix_micros(), check.quota);
         let reset =
             self.with_table(|table| local::settle(table, now, digest, quota, since, change));
         self.header.whole.fetch_max(monotonic_micros().saturating_add(reset), Ordering::Relaxed);

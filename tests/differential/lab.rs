@@ -11,7 +11,7 @@ use rate_limit_core::lease::{Granted, Lease};
 use rate_limit_core::limit::Quota;
 use rate_limit_core::redis::answer;
 use rate_limit_core::redis::reply::{self, Entry, Reply};
-use rate_limit_core::redis::script::{By, Question, Scripts};
+use rate_limit_core::redis::script::{By, Check, Scripts};
 use redis::{Connection, ConnectionLike as _, Pipeline, RedisResult, Value};
 
 /// The input of one script: its limits, and the time.
@@ -50,12 +50,12 @@ impl Step {
         self.leases.get(index).copied().unwrap_or_default()
     }
 
-    fn questions(&self) -> impl ExactSizeIterator<Item = Question<'_>> + Clone {
-        let lease = |(index, question)| {
+    fn checks(&self) -> impl ExactSizeIterator<Item = Check<'_>> + Clone {
+        let lease = |(index, check)| {
             let lease = self.leases.get(index).filter(|lease: &&Lease| !lease.is_none());
-            Question { lease, ..question }
+            Check { lease, ..check }
         };
-        self.asked.iter().map(Asked::question).enumerate().map(lease)
+        self.asked.iter().map(Asked::check).enumerate().map(lease)
     }
 }
 
@@ -76,9 +76,9 @@ impl Asked {
         Self { key, quota, cost, dry_run: false }
     }
 
-    fn question(&self) -> Question<'_> {
+    fn check(&self) -> Check<'_> {
         let key = self.key.as_bytes().strip_prefix(&**HEAD).expect("a key of the limit");
-        Question { dry_run: self.dry_run, ..Question::new(&HEAD, key, &self.quota, self.cost) }
+        Check { dry_run: self.dry_run, ..Check::new(&HEAD, key, &self.quota, self.cost) }
     }
 }
 
@@ -203,17 +203,17 @@ impl Lab {
 
 /// The words of the command that asks what `step` asks.
 pub fn words(scripts: &Scripts, by: By, step: &Step) -> Vec<Vec<u8>> {
-    let (mut command, mut questions) = (Vec::new(), step.questions());
+    let (mut command, mut checks) = (Vec::new(), step.checks());
     match (step.gives_back, step.times) {
         (is_less, _) if step.since > 0 => {
-            let question = Question { since: step.since, ..step.asked[0].question() };
-            scripts.encode_settlement(&mut command, by, question, is_less);
+            let check = Check { since: step.since, ..step.asked[0].check() };
+            scripts.encode_settlement(&mut command, by, check, is_less);
         }
-        (true, _) => scripts.encode_refund(&mut command, by, questions),
-        (false, 1) => scripts.encode_charges(&mut command, by, questions),
+        (true, _) => scripts.encode_refund(&mut command, by, checks),
+        (false, 1) => scripts.encode_charges(&mut command, by, checks),
         (false, times) => {
-            let question = questions.next().expect("a question");
-            scripts.encode_repeated(&mut command, by, question, times);
+            let check = checks.next().expect("a check");
+            scripts.encode_repeated(&mut command, by, check, times);
         }
     }
     let words = redis::parse_redis_value(&command).expect("a command");
@@ -287,13 +287,13 @@ fn read_grants(step: &Step, value: &Value) -> (Vec<Option<Verdict>>, Vec<Granted
         verdicts.push(Some(verdict));
         grants.push(granted.unwrap_or(Granted::nothing(now)));
     };
-    let mut questions = step.questions();
+    let mut checks = step.checks();
     let is_answer = match step.times {
-        1 => answer::verdicts(found, questions, note),
+        1 => answer::verdicts(found, checks, note),
         times => {
-            let question = questions.next().expect("a question");
+            let check = checks.next().expect("a check");
             let mut index = 0..;
-            answer::repeated(found, &question, times, |verdict, granted| {
+            answer::repeated(found, &check, times, |verdict, granted| {
                 note(index.next().expect("an index"), verdict, granted);
             })
         }

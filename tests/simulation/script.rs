@@ -515,7 +515,7 @@ impl<'a> Round<'a> {
 mod tests {
     use rate_limit_core::redis::answer;
     use rate_limit_core::redis::reply::{self, Reply};
-    use rate_limit_core::redis::script::{By, Question};
+    use rate_limit_core::redis::script::{By, Check};
 
     use super::*;
     use crate::resp::Input;
@@ -523,9 +523,9 @@ mod tests {
 
     const NOW: u64 = 1_763_683_200_123_456;
 
-    fn question(algorithm: Algorithm, rate: &str, limit: u64, cost: u64) -> Question<'static> {
+    fn check(algorithm: Algorithm, rate: &str, limit: u64, cost: u64) -> Check<'static> {
         let quota = Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap();
-        Question::new(&HEAD, b"k", Box::leak(Box::new(quota)), cost)
+        Check::new(&HEAD, b"k", Box::leak(Box::new(quota)), cost)
     }
 
     /// Runs an encoded command and applies what it writes.
@@ -540,19 +540,19 @@ mod tests {
         (out, effects.charges)
     }
 
-    fn verdicts(reply: &[u8], questions: &[Question<'_>]) -> Vec<Verdict> {
+    fn verdicts(reply: &[u8], checks: &[Check<'_>]) -> Vec<Verdict> {
         let Ok(Reply::Script(found)) = reply::parse(reply) else { panic!("{reply:?}") };
         let mut told = Vec::new();
-        let questions = questions.iter().copied();
-        assert!(answer::verdicts(found, questions, |_, verdict, _| told.push(verdict)));
+        let checks = checks.iter().copied();
+        assert!(answer::verdicts(found, checks, |_, verdict, _| told.push(verdict)));
         told
     }
 
-    fn ask(questions: &[Question<'_>], database: &mut Database, now: u64) -> Vec<Verdict> {
+    fn ask(checks: &[Check<'_>], database: &mut Database, now: u64) -> Vec<Verdict> {
         let mut bytes = Vec::new();
-        Scripts::new().encode_charges(&mut bytes, By::Sha, questions.iter().copied());
+        Scripts::new().encode_charges(&mut bytes, By::Sha, checks.iter().copied());
         let (reply, charges) = run_encoded(&bytes, database, now);
-        let verdicts = verdicts(&reply, questions);
+        let verdicts = verdicts(&reply, checks);
         let pass = verdicts.iter().all(|verdict| verdict.allowed);
         assert!(charges.iter().all(|charge| (charge.passed == 1) == pass));
         verdicts
@@ -566,10 +566,10 @@ mod tests {
                 let (mut database, mut state) = (Database::default(), algorithm::Stored::default());
                 for (step, cost) in [1, 2, 0, 1, 3, 1, 9, 1, 1].into_iter().enumerate() {
                     let now = NOW + 217_003 * step as u64;
-                    let question = question(algorithm, rate, limit, cost);
-                    let algorithm = question.quota.algorithm();
-                    let expected = algorithm.decide(&mut state, now, question.quota, cost);
-                    assert_eq!(ask(&[question], &mut database, now), [expected], "{question:?}");
+                    let check = check(algorithm, rate, limit, cost);
+                    let algorithm = check.quota.algorithm();
+                    let expected = algorithm.decide(&mut state, now, check.quota, cost);
+                    assert_eq!(ask(&[check], &mut database, now), [expected], "{check:?}");
                 }
             }
         }
@@ -578,11 +578,10 @@ mod tests {
     #[test]
     fn several_limits_spend_all_or_nothing() {
         let mut database = Database::default();
-        let wide = question(Algorithm::SlidingLog, "100r/m", 100, 1);
-        let narrow = Question { key: b"other", ..question(Algorithm::TokenBucket, "1r/m", 2, 1) };
+        let wide = check(Algorithm::SlidingLog, "100r/m", 100, 1);
+        let narrow = Check { key: b"other", ..check(Algorithm::TokenBucket, "1r/m", 2, 1) };
         let remaining = |verdicts: Vec<Verdict>| verdicts.iter().map(|v| v.remaining).collect();
-        let mut ask =
-            |questions: &[_]| -> Vec<u64> { remaining(ask(questions, &mut database, NOW)) };
+        let mut ask = |checks: &[_]| -> Vec<u64> { remaining(ask(checks, &mut database, NOW)) };
         assert_eq!(ask(&[wide, narrow]), [99, 1]);
         assert_eq!(ask(&[wide, narrow, narrow]), [99, 1, 1]);
         assert_eq!(ask(&[narrow, wide]), [0, 98]);
@@ -591,17 +590,17 @@ mod tests {
     #[test]
     fn a_list_spends_all_or_nothing() {
         let mut database = Database::default();
-        let wide = question(Algorithm::TokenBucket, "100r/m", 100, 3);
-        let narrow = Question { key: b"other", ..question(Algorithm::Gcra, "1r/m", 1, 1) };
+        let wide = check(Algorithm::TokenBucket, "100r/m", 100, 3);
+        let narrow = Check { key: b"other", ..check(Algorithm::Gcra, "1r/m", 1, 1) };
         let scripts =
             Scripts::new().with_lists([&[Algorithm::TokenBucket, Algorithm::LeakyBucket][..]]);
         let mut charge = || {
-            let (mut bytes, questions) = (Vec::new(), [wide, narrow]);
-            scripts.encode_charges(&mut bytes, By::Sha, questions.into_iter());
+            let (mut bytes, checks) = (Vec::new(), [wide, narrow]);
+            scripts.encode_charges(&mut bytes, By::Sha, checks.into_iter());
             let (reply, charges) = run_encoded(&bytes, &mut database, NOW);
             assert!(reply.starts_with(b"$"), "the reply of a list");
             let remaining: Vec<_> =
-                verdicts(&reply, &questions).iter().map(|verdict| verdict.remaining).collect();
+                verdicts(&reply, &checks).iter().map(|verdict| verdict.remaining).collect();
             (charges[0].passed, charges[1].passed, remaining)
         };
         assert_eq!(charge(), (1, 1, vec![97, 0]));
@@ -610,32 +609,32 @@ mod tests {
 
     #[test]
     fn one_limit_is_decided_several_times() {
-        let question = question(Algorithm::Gcra, "1r/m", 5, 2);
+        let check = check(Algorithm::Gcra, "1r/m", 5, 2);
         let (mut bytes, mut database) = (Vec::new(), Database::default());
-        Scripts::new().encode_repeated(&mut bytes, By::Sha, question, 4);
+        Scripts::new().encode_repeated(&mut bytes, By::Sha, check, 4);
         let (_, charges) = run_encoded(&bytes, &mut database, NOW);
         assert_eq!((charges[0].times, charges[0].passed, charges[0].cost), (4, 2, 2));
-        assert_eq!(ask(&[Question { cost: 0, ..question }], &mut database, NOW)[0].remaining, 1);
+        assert_eq!(ask(&[Check { cost: 0, ..check }], &mut database, NOW)[0].remaining, 1);
     }
 
     #[test]
     fn what_is_given_back_can_be_spent_again() {
         for algorithm in Algorithm::ALL {
-            let question = question(algorithm, "10r/d", 10, 4);
+            let check = check(algorithm, "10r/d", 10, 4);
             let (mut bytes, mut database) = (Vec::new(), Database::default());
-            ask(&[question], &mut database, NOW);
-            Scripts::new().encode_refund(&mut bytes, By::Sha, std::iter::once(question));
+            ask(&[check], &mut database, NOW);
+            Scripts::new().encode_refund(&mut bytes, By::Sha, std::iter::once(check));
             let (_, charges) = run_encoded(&bytes, &mut database, NOW);
             assert!(charges[0].gives_back && charges[0].cost == 4);
-            assert_eq!(ask(&[question], &mut database, NOW)[0].remaining, 6, "{algorithm:?}");
+            assert_eq!(ask(&[check], &mut database, NOW)[0].remaining, 6, "{algorithm:?}");
         }
     }
 
     #[test]
     fn a_state_is_kept_until_the_quota_is_whole() {
-        let question = question(Algorithm::TokenBucket, "1r/s", 2, 2);
+        let check = check(Algorithm::TokenBucket, "1r/s", 2, 2);
         let mut database = Database::default();
-        ask(&[question], &mut database, NOW);
+        ask(&[check], &mut database, NOW);
         let kept = |now| database.get(b"rl:a:k", now).is_some();
         assert!(kept(NOW + 2_000_000) && !kept(NOW + 2_001_000));
     }
@@ -643,9 +642,9 @@ mod tests {
     #[test]
     fn a_value_of_another_type_fails_the_script() {
         let mut database = Database::default();
-        ask(&[question(Algorithm::SlidingLog, "1r/m", 1, 1)], &mut database, NOW);
+        ask(&[check(Algorithm::SlidingLog, "1r/m", 1, 1)], &mut database, NOW);
         let mut bytes = Vec::new();
-        let other = question(Algorithm::Gcra, "1r/m", 1, 1);
+        let other = check(Algorithm::Gcra, "1r/m", 1, 1);
         Scripts::new().encode_charges(&mut bytes, By::Sha, std::iter::once(other));
         let mut input = Input::default();
         input.push(&bytes);

@@ -432,7 +432,7 @@ pub mod tests {
     use rate_limit_core::key::Head;
     use rate_limit_core::limit::Quota;
     use rate_limit_core::redis::command::pack;
-    use rate_limit_core::redis::script::{By, Question, Scripts};
+    use rate_limit_core::redis::script::{By, Check, Scripts};
 
     use super::*;
 
@@ -444,15 +444,15 @@ pub mod tests {
     static QUOTA: LazyLock<Quota> =
         LazyLock::new(|| Quota::new(Algorithm::Gcra, "1r/m".parse().unwrap(), 3).unwrap());
 
-    pub fn question(key: &[u8]) -> Question<'_> {
-        Question::new(&HEAD, key, &QUOTA, 1)
+    pub fn check(key: &[u8]) -> Check<'_> {
+        Check::new(&HEAD, key, &QUOTA, 1)
     }
 
     /// The command that decides a limit for each of these keys.
     pub fn ask(by: By, keys: &[&str]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let questions = keys.iter().map(|key| question(key.as_bytes()));
-        Scripts::new().encode_charges(&mut bytes, by, questions);
+        let checks = keys.iter().map(|key| check(key.as_bytes()));
+        Scripts::new().encode_charges(&mut bytes, by, checks);
         bytes
     }
 
@@ -535,7 +535,7 @@ pub mod tests {
         let mut send = connected(replica);
         assert!(send(&ask(By::Source, &["k"])).starts_with("-READONLY"));
         let mut bytes = Vec::new();
-        let costly = Question { cost: 9, ..question(b"k") };
+        let costly = Check { cost: 9, ..check(b"k") };
         Scripts::new().encode_charges(&mut bytes, By::Sha, std::iter::once(costly));
         assert_eq!(send(&bytes), "$13\r\n1763683200 0 \r\n");
     }

@@ -10,7 +10,7 @@ use rate_limit_core::key::Head;
 use rate_limit_core::lease::Lease;
 use rate_limit_core::limit::Quota;
 use rate_limit_core::rate::{MILLISECOND, Rate, SECOND};
-use rate_limit_core::redis::script::{Prepared, Question, Scripts};
+use rate_limit_core::redis::script::{Check, Prepared, Scripts};
 
 use crate::ledger::{Class, RequestId};
 use crate::network::ClientId;
@@ -137,8 +137,8 @@ impl Limit {
             .collect();
         let costs = if is_constant { vec![rng.u64(1..3)] } else { (0..5).collect() };
         let prepared = is_constant.then(|| {
-            let question = Question::new(&head, b"", &quotas[0], costs[0]);
-            Prepared::new(scripts, &question)
+            let check = Check::new(&head, b"", &quotas[0], costs[0]);
+            Prepared::new(scripts, &check)
         });
         Self { definition: Rc::new(Definition::new(head, prepared)), quotas, costs }
     }

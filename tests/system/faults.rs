@@ -252,7 +252,7 @@ fn what_is_no_answer() {
     let nginx = limited(&fake.url(), 0).start();
     let set = |on| switch.store(on, Ordering::SeqCst);
     endures("strange replies", Refusal, &nginx, || set(true), || set(false));
-    assert_eq!(nginx.logged("does not answer as a script of ours would").len(), 1);
+    assert_eq!(nginx.logged("sent an invalid reply to a script").len(), 1);
     nothing_was_asked_twice("strange replies", &fake);
 }
 

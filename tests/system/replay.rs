@@ -257,7 +257,7 @@ fn answers_to_another_question() {
             assert_eq!(http.get("/?k=good").decision(), "PASSED redis", "{answer:?}");
         }
         assert_eq!(fake.count(""), connections, "{answer:?}");
-        let told = nginx.logged("does not answer as a script of ours would");
+        let told = nginx.logged("sent an invalid reply to a script");
         assert_eq!(told.len(), 1, "{answer:?}: {told:?}");
     }
 }

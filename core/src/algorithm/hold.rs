@@ -3,7 +3,7 @@
 //! A bucket that has set units aside is not refilled as if they were spent: else they could come back
 //! while a machine still has them, and be spent twice at once. So what is held counts as missing all
 //! the time, and what is spent of it begins to come back when the hold ends, or when the machine
-//! says so.
+//! reports them.
 //!
 //! A hold begins with a lease, takes the leases that follow for a while, and ends as a whole, after
 //! twice the time of a lease at the latest: so what a machine that died has set aside is not held
@@ -11,9 +11,9 @@
 //! and a newer one.
 //!
 //! A hold is named by its end, which is even as long as only the machine that began it has spent
-//! anything. That machine knows all that has happened since, and can tell what there is.
+//! anything. That machine knows all that has happened since, and computes the state.
 
-/// Units of which nobody knows whether they are spent.
+/// Units that may be spent or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hold {
     /// How many.
@@ -65,7 +65,7 @@ impl Holds {
         }
     }
 
-    /// The holds that last, after somebody has spent something.
+    /// The holds that last, after another machine has spent something.
     pub(super) fn shared(self, now: u64) -> Self {
         Self { older: self.older.shared(now), newer: self.newer.shared(now) }
     }
@@ -94,7 +94,7 @@ impl Holds {
         }
     }
 
-    /// When no more than `most` units are held or come back, where `regained` tells when so many are
+    /// When no more than `most` units are held or come back, where `regained` returns when so many are
     /// that come back from a moment on. 0 if that is so now.
     pub(super) fn until(
         self,

@@ -3,7 +3,7 @@
 -- written to this list, the entry included. Where there is a debt or a block, there is a head before
 -- them: "x <debt> <since> <blocked until>".
 -- It reads and writes the list itself: it gets the key, and answers what writes to it.
-local function sliding_log(key, now, cost, limit, period, block, since, asked)
+local function sliding_log(key, now, cost, limit, period, block, since, requested)
   local call = redis.call
   local heads, debt, debt_since, blocked_until = 0, 0, 0, 0
 
@@ -243,7 +243,7 @@ local function sliding_log(key, now, cost, limit, period, block, since, asked)
   end
 
   local is_blocked = blocked_until > now
-  local rejects = asked and asked > 0 or not asked and retry > 0
+  local rejects = requested and requested > 0 or not requested and retry > 0
   if rejects and block > 0 and not is_blocked then
     blocked_until, is_extended = now + block, true
   end

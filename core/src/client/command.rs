@@ -11,7 +11,7 @@ use crate::lease::{Granted, Lease};
 use crate::limit::Quota;
 use crate::redis::answer;
 use crate::redis::reply::ScriptReply;
-use crate::redis::script::{By, Prepared, Question, Scripts};
+use crate::redis::script::{By, Check, Prepared, Scripts};
 
 /// What follows from a line of the configuration and its store.
 #[derive(Clone, Debug)]
@@ -214,8 +214,8 @@ impl Command {
     }
 
     /// The charges as scripts take them.
-    pub(super) fn questions(&self) -> impl ExactSizeIterator<Item = Question<'_>> + Clone {
-        self.charges().map(question)
+    pub(super) fn checks(&self) -> impl ExactSizeIterator<Item = Check<'_>> + Clone {
+        self.charges().map(check)
     }
 
     /// Whether other requests for the same charge may be put into it.
@@ -250,7 +250,7 @@ impl Command {
         self.members.push(member);
     }
 
-    /// A request is gone that shares the command. With it goes what it says of its lease, which the
+    /// A request is gone that shares the command. With it goes the report of its lease, which the
     /// machine has as it was again.
     pub(super) fn leave(&mut self, request: RequestKey) {
         self.members.retain(|member| member.request != request);
@@ -270,16 +270,16 @@ impl Command {
         let times = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
         match single {
             _ if self.purpose == Purpose::Refund => {
-                scripts.encode_refund(out, self.by, self.questions());
+                scripts.encode_refund(out, self.by, self.checks());
             }
             Some(charge)
                 if let Purpose::Settle(Settlement { since, change, .. }) = self.purpose =>
             {
-                let question = Question { since, ..question(charge) };
-                scripts.encode_settlement(out, self.by, question, change < 0);
+                let check = Check { since, ..check(charge) };
+                scripts.encode_settlement(out, self.by, check, change < 0);
             }
             Some(charge) if times > 1 => {
-                scripts.encode_repeated(out, self.by, question(charge), times);
+                scripts.encode_repeated(out, self.by, check(charge), times);
             }
             Some(Charge { definition, key, lease, .. })
                 if let (By::Sha, Some(prepared), true) =
@@ -287,7 +287,7 @@ impl Command {
             {
                 prepared.encode(out, key);
             }
-            _ => scripts.encode_charges(out, self.by, self.questions()),
+            _ => scripts.encode_charges(out, self.by, self.checks()),
         }
     }
 }
@@ -312,13 +312,13 @@ impl Command {
             _ if self.purpose != Purpose::Charge => true,
             Some(charge) => {
                 let times = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
-                let question = question(charge);
-                answer::repeated(found, &question, times, |verdict, granted| {
+                let check = check(charge);
+                answer::repeated(found, &check, times, |verdict, granted| {
                     verdicts.push(verdict);
                     granted.into_iter().for_each(|granted| grant(0, granted));
                 })
             }
-            None => answer::verdicts(found, self.questions(), |index, verdict, granted| {
+            None => answer::verdicts(found, self.checks(), |index, verdict, granted| {
                 verdicts.push(verdict);
                 granted.into_iter().for_each(|granted| grant(index, granted));
             }),
@@ -351,7 +351,7 @@ impl Command {
     }
 }
 
-fn question(charge: Charge<'_>) -> Question<'_> {
+fn check(charge: Charge<'_>) -> Check<'_> {
     let Charge { definition, key, quota, cost, dry_run, lease, .. } = charge;
-    Question { dry_run, lease, ..Question::new(&definition.head, key, quota, cost) }
+    Check { dry_run, lease, ..Check::new(&definition.head, key, quota, cost) }
 }

@@ -208,7 +208,7 @@ impl Client {
     /// The reply is not one to the command.
     fn on_misunderstood(&mut self, key: CommandKey, node: NodeKey, now: u64) {
         self.count_error(node, ErrorKind::Protocol);
-        self.complain(node, "does not answer as a script of ours would".to_owned());
+        self.complain(node, "sent an invalid reply to a script".to_owned());
         self.fail(key, Error::Refused, now);
     }
 }

@@ -45,12 +45,12 @@ pub struct Request {
 /// What became of one charge of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// What the limit says, if a reply has come.
+    /// The verdict, once a reply has come.
     pub verdict: Option<Verdict>,
     /// Whether it was charged: it was allowed, as were all others of its command but those of a
     /// dry run.
     pub is_charged: bool,
-    /// Whether the request passes whatever the limit says.
+    /// Whether the request passes whatever the limit decides.
     pub dry_run: bool,
     /// The node that was sent the command, if one was.
     pub node: Option<NodeKey>,
@@ -65,7 +65,7 @@ pub(super) enum Stage {
     Waiting,
     /// The outcome is known.
     Done,
-    /// Nobody waits for it. What its commands still charge is refunded.
+    /// The request is released. What its commands still charge is refunded.
     Released,
 }
 
@@ -81,7 +81,7 @@ impl Recycle for Request {
 }
 
 impl Request {
-    /// Whether somebody waits for its commands.
+    /// Whether it waits for its commands.
     pub(super) fn is_waiting(&self) -> bool {
         self.stage == Stage::Waiting
     }
@@ -133,7 +133,7 @@ impl Request {
         answers.all(|(answer, verdict)| answer.dry_run || verdict.allowed)
     }
 
-    /// One more of its commands has an outcome. Whether it is complete with that, and somebody waits.
+    /// One more of its commands has an outcome. Whether it is complete with that, and not released.
     pub(super) fn on_outcome(&mut self) -> bool {
         self.open = self.open.saturating_sub(1);
         let is_complete = self.open == 0 && self.stage == Stage::Waiting;

@@ -97,13 +97,13 @@ impl Client {
         }
     }
 
-    /// Gives back what was charged. Nobody waits for it, and it is sent once.
+    /// Gives back what was charged. No request waits for it, and it is sent once.
     pub fn refund(&mut self, charge: &Charge<'_>, now: u64) {
         self.send_once(charge, Purpose::Refund, now);
     }
 
     /// Settles what was charged: charges or gives back the difference to what it has really cost.
-    /// Nobody waits for it, and it is sent once. An [`Action::Settled`] follows.
+    /// No request waits for it, and it is sent once. An [`Action::Settled`] follows.
     pub fn settle(&mut self, charge: &Charge<'_>, settlement: Settlement, now: u64) {
         let Settlement { change, tag, .. } = settlement;
         self.settling = self.settling.saturating_add(1);
@@ -356,7 +356,7 @@ impl Client {
         }
     }
 
-    /// Whether somebody waits for a request.
+    /// Whether a request waits for its commands.
     pub(super) fn is_waiting(&self, key: RequestKey) -> bool {
         self.requests.get(key).is_some_and(Request::is_waiting)
     }

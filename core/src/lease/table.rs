@@ -1,7 +1,7 @@
 //! The leases of a machine, in memory that its workers share.
 //!
 //! A table of buckets of a few entries. A digest belongs to one bucket, and may be in any entry of it.
-//! A worker locks an entry while it reads or changes it, which takes less than a microsecond. Nobody
+//! A worker locks an entry while it reads or changes it, which takes less than a microsecond. No worker
 //! waits for a lock: a worker that does not get it has Redis decide.
 //!
 //! A worker that dies leaves its entry locked, and what is in it may be torn. So the entry is of no
@@ -57,7 +57,7 @@ pub enum Taken {
 }
 
 impl Taken {
-    /// What a command about this quota says at the monotonic time `now`, where leases last `span` µs;
+    /// The lease arguments of a command about this quota at the monotonic time `now`, where leases last `span` µs;
     /// `None` if there is nothing to say.
     pub fn lease(&self, quota: &Quota, span: u64, now: u64) -> Option<Lease> {
         match self {
@@ -110,7 +110,7 @@ pub struct Changes {
     pub evicted: Option<Lapsed>,
 }
 
-/// Units that nobody will use, and their limit.
+/// Units that lapse, and their limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lapsed {
     /// The limit.
@@ -124,7 +124,7 @@ pub struct Lapsed {
 struct Locked<'a>(&'a Entry);
 
 impl<'a> Table<'a> {
-    /// A table in these buckets, for the process of this number, which is not 0. `is_living` tells
+    /// A table in these buckets, for the process of this number, which is not 0. `is_living` returns
     /// whether there is a process of a number.
     pub fn new(buckets: &'a [Bucket], process: u32, is_living: fn(u32) -> bool) -> Self {
         Self { buckets, process, is_living }

@@ -5,7 +5,7 @@
 //! limit that stores itself replies with its verdict.
 
 use super::reply::{Entry, ScriptReply};
-use super::script::Question;
+use super::script::Check;
 use crate::algorithm::Stored;
 use crate::decision::Verdict;
 use crate::lease::{Granted, Lease};
@@ -14,19 +14,19 @@ use crate::transaction::{self, Entry as Pending};
 /// Up to so many limits are decided without an allocation.
 const FEW: usize = 8;
 
-/// Calls `each` with the index and the verdict of each of `questions`, which are one transaction, and
+/// Calls `each` with the index and the verdict of each of `checks`, which are one transaction, and
 /// with what came of its lease, if it has one. `false`, without any call, if this is no reply to them.
 pub fn verdicts<'q>(
     found: ScriptReply<'_>,
-    questions: impl Iterator<Item = Question<'q>> + Clone,
+    checks: impl Iterator<Item = Check<'q>> + Clone,
     mut each: impl FnMut(usize, Verdict, Option<Granted>),
 ) -> bool {
-    let mut first = questions.clone();
-    if let (Some(question), None) = (first.next(), first.next()) {
-        return repeated(found, &question, 1, |verdict, granted| each(0, verdict, granted));
+    let mut first = checks.clone();
+    if let (Some(check), None) = (first.next(), first.next()) {
+        return repeated(found, &check, 1, |verdict, granted| each(0, verdict, granted));
     }
-    let asked = questions.clone().zip(found.clone());
-    if questions.count() != found.clone().count() || !asked.clone().all(is_answered) {
+    let asked = checks.clone().zip(found.clone());
+    if checks.count() != found.clone().count() || !asked.clone().all(is_answered) {
         return false;
     }
     let mut pending = asked.clone().map(pending_entry);
@@ -38,7 +38,7 @@ pub fn verdicts<'q>(
         many = asked.clone().map(pending_entry).collect();
         &mut many[..]
     };
-    let enforced = asked.clone().filter(|(question, _)| !question.dry_run);
+    let enforced = asked.clone().filter(|(check, _)| !check.dry_run);
     let others_allow = enforced.filter_map(own_verdict).all(|verdict| verdict.allowed);
     transaction::decide(pending, found.now(), others_allow);
     for (index, (asked, entry)) in asked.zip(pending).enumerate() {
@@ -56,19 +56,19 @@ pub fn verdicts<'q>(
 /// reply to it. For a limit that stores itself `times` is 1.
 pub fn repeated(
     found: ScriptReply<'_>,
-    question: &Question<'_>,
+    check: &Check<'_>,
     times: u32,
     mut each: impl FnMut(Verdict, Option<Granted>),
 ) -> bool {
     let mut entries = found.clone();
     let (Some(entry), None) = (entries.next(), entries.next()) else { return false };
-    let asked = (*question, entry);
+    let asked = (*check, entry);
     match own_verdict(asked) {
         _ if !is_answered(asked) => return false,
         Some(_) if times != 1 => return false,
         Some(verdict) => each(verdict, None),
         None => {
-            let Question { quota, cost, lease, .. } = question;
+            let Check { quota, cost, lease, .. } = check;
             let (mut stored, algorithm, now) = (stored(asked), quota.algorithm(), found.now());
             let returned =
                 lease.map_or(0, |lease| algorithm.report(&mut stored, now, quota, &lease.report));
@@ -86,15 +86,15 @@ pub fn repeated(
     true
 }
 
-/// A question, and what the script has replied to it.
-type Asked<'q, 'f> = (Question<'q>, Entry<'f>);
+/// A check, and what the script has replied to it.
+type Asked<'q, 'f> = (Check<'q>, Entry<'f>);
 
-/// Whether the entry is of the kind that belongs to the question.
-fn is_answered((question, entry): Asked<'_, '_>) -> bool {
-    let stores_itself = question.quota.algorithm().stores_itself();
+/// Whether the entry is of the kind that belongs to the check.
+fn is_answered((check, entry): Asked<'_, '_>) -> bool {
+    let stores_itself = check.quota.algorithm().stores_itself();
     match entry {
         Entry::Stored(_) => !stores_itself,
-        Entry::Integers(_) => stores_itself && own_verdict((question, entry)).is_some(),
+        Entry::Integers(_) => stores_itself && own_verdict((check, entry)).is_some(),
     }
 }
 
@@ -107,16 +107,16 @@ fn own_verdict((_, entry): Asked<'_, '_>) -> Option<Verdict> {
 }
 
 /// What was stored of any other limit.
-fn stored((question, entry): Asked<'_, '_>) -> Stored {
+fn stored((check, entry): Asked<'_, '_>) -> Stored {
     match entry {
-        Entry::Stored(bytes) => question.quota.algorithm().read(bytes),
+        Entry::Stored(bytes) => check.quota.algorithm().read(bytes),
         Entry::Integers(_) => Stored::default(),
     }
 }
 
 /// The entry in the transaction of a limit that does not store itself.
 fn pending_entry<'q>(asked: Asked<'q, '_>) -> Option<Pending<Key<'q>>> {
-    let Question { head, key, quota, cost, dry_run, lease, .. } = asked.0;
+    let Check { head, key, quota, cost, dry_run, lease, .. } = asked.0;
     matches!(asked.1, Entry::Stored(_)).then(|| {
         let entry = Pending::new(Key { head, key }, *quota, cost, dry_run, stored(asked));
         entry.with_lease(lease.copied().unwrap_or(Lease::NONE))
@@ -157,17 +157,17 @@ mod tests {
         Algorithm::ALL.map(|algorithm| Quota::new(algorithm, "1r/m".parse().unwrap(), 3).unwrap())
     });
 
-    fn question(algorithm: Algorithm, key: &'static [u8], cost: u64) -> Question<'static> {
+    fn check(algorithm: Algorithm, key: &'static [u8], cost: u64) -> Check<'static> {
         let quota = QUOTAS.iter().find(|quota| quota.algorithm() == algorithm).unwrap();
-        Question::new(&HEAD, key, quota, cost)
+        Check::new(&HEAD, key, quota, cost)
     }
 
-    fn bucket(key: &'static [u8], cost: u64) -> Question<'static> {
-        question(Algorithm::TokenBucket, key, cost)
+    fn bucket(key: &'static [u8], cost: u64) -> Check<'static> {
+        check(Algorithm::TokenBucket, key, cost)
     }
 
-    fn log(cost: u64) -> Question<'static> {
-        question(Algorithm::SlidingLog, b"log", cost)
+    fn log(cost: u64) -> Check<'static> {
+        check(Algorithm::SlidingLog, b"log", cost)
     }
 
     /// The reply of a script at [`NOW`].
@@ -189,10 +189,10 @@ mod tests {
         }
     }
 
-    /// The verdicts, or `None` if it is no reply to the questions.
-    fn read(entries: &[&[u8]], questions: &[Question<'_>]) -> Option<Vec<Verdict>> {
+    /// The verdicts, or `None` if it is no reply to the checks.
+    fn read(entries: &[&[u8]], checks: &[Check<'_>]) -> Option<Vec<Verdict>> {
         let (answer, mut decided) = (answer(entries), Vec::new());
-        let is_answer = verdicts(found(&answer), questions.iter().copied(), |index, verdict, _| {
+        let is_answer = verdicts(found(&answer), checks.iter().copied(), |index, verdict, _| {
             assert_eq!(index, decided.len());
             decided.push(verdict);
         });
@@ -200,9 +200,9 @@ mod tests {
         is_answer.then_some(decided)
     }
 
-    fn read_repeated(entry: &[u8], question: Question<'_>, times: u32) -> Option<Vec<Verdict>> {
+    fn read_repeated(entry: &[u8], check: Check<'_>, times: u32) -> Option<Vec<Verdict>> {
         let (answer, mut decided) = (answer(&[entry]), Vec::new());
-        let is_answer = repeated(found(&answer), &question, times, |verdict, _| {
+        let is_answer = repeated(found(&answer), &check, times, |verdict, _| {
             decided.push(verdict);
         });
         assert!(is_answer || decided.is_empty());
@@ -218,10 +218,10 @@ mod tests {
     fn one_of_a_string() {
         let text = [b"$37\r\n1763683200 7 ", &ONE_LEFT[5..]].concat();
         let mut decided = Vec::new();
-        let questions = [bucket(b"k", 1)].into_iter();
-        assert!(verdicts(found(&text), questions.clone(), |_, verdict, _| decided.push(verdict)));
+        let checks = [bucket(b"k", 1)].into_iter();
+        assert!(verdicts(found(&text), checks.clone(), |_, verdict, _| decided.push(verdict)));
         assert_eq!((remaining(&decided), decided[0].reset), (vec![(true, 0)], 3 * MINUTE - 7));
-        assert!(!verdicts(found(&text), questions.chain([log(1)]), |_, _, _| panic!()));
+        assert!(!verdicts(found(&text), checks.chain([log(1)]), |_, _, _| panic!()));
         assert!(!verdicts(found(&text), [log(1)].into_iter(), |_, _, _| panic!()));
     }
 
@@ -241,19 +241,19 @@ mod tests {
 
     #[test]
     fn all_or_nothing() {
-        let questions = [bucket(b"a", 1), log(1), bucket(b"b", 2)];
-        let decided = read(&[NONE, LOG_ALLOWS, NONE], &questions).unwrap();
+        let checks = [bucket(b"a", 1), log(1), bucket(b"b", 2)];
+        let decided = read(&[NONE, LOG_ALLOWS, NONE], &checks).unwrap();
         assert_eq!(remaining(&decided), [(true, 2), (true, 2), (true, 1)]);
-        let decided = read(&[NONE, LOG_ALLOWS, ONE_LEFT], &questions).unwrap();
+        let decided = read(&[NONE, LOG_ALLOWS, ONE_LEFT], &checks).unwrap();
         assert_eq!(remaining(&decided), [(true, 3), (true, 2), (false, 1)]);
-        let decided = read(&[NONE, LOG_REJECTS, NONE], &questions).unwrap();
+        let decided = read(&[NONE, LOG_REJECTS, NONE], &checks).unwrap();
         assert_eq!(remaining(&decided), [(true, 3), (false, 0), (true, 3)]);
     }
 
     #[test]
     fn those_of_one_key_spend_together() {
         let longer = Head::new("rl:a:", "k").unwrap();
-        let cut = |cost| Question { head: &longer, ..bucket(b"x", cost) };
+        let cut = |cost| Check { head: &longer, ..bucket(b"x", cost) };
         let decided = read(&[NONE; 3], &[bucket(b"k:x", 1), bucket(b"l", 1), cut(2)]);
         assert_eq!(remaining(&decided.unwrap()), [(true, 2), (true, 2), (true, 0)]);
         let decided = read(&[NONE; 2], &[bucket(b"k:x", 2), cut(2)]);
@@ -265,12 +265,12 @@ mod tests {
     fn many() {
         for others in 0..20 {
             let last = bucket(b"shared", 2);
-            let questions: Vec<_> = std::iter::once(bucket(b"shared", 1))
-                .chain(std::iter::repeat_n(question(Algorithm::Gcra, b"other", 0), others))
+            let checks: Vec<_> = std::iter::once(bucket(b"shared", 1))
+                .chain(std::iter::repeat_n(check(Algorithm::Gcra, b"other", 0), others))
                 .chain([last])
                 .collect();
-            let decided = read(&vec![NONE; questions.len()], &questions).unwrap();
-            assert_eq!(decided.len(), questions.len());
+            let decided = read(&vec![NONE; checks.len()], &checks).unwrap();
+            assert_eq!(decided.len(), checks.len());
             assert_eq!((decided[0].remaining, decided.last().unwrap().remaining), (2, 0));
         }
     }
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn no_answer() {
         let nonsense = b"*4\r\n:2\r\n:2\r\n:60000000\r\n:0\r\n";
-        for (entries, question) in [
+        for (entries, check) in [
             (&[][..], bucket(b"k", 1)),
             (&[NONE, NONE], bucket(b"k", 1)),
             (&[LOG_ALLOWS], bucket(b"k", 1)),
@@ -297,9 +297,9 @@ mod tests {
             (&[ONE_LEFT], log(1)),
             (&[&nonsense[..]], log(1)),
         ] {
-            assert_eq!(read(entries, &[question]), None, "{entries:?}");
+            assert_eq!(read(entries, &[check]), None, "{entries:?}");
             if let [entry] = entries {
-                assert_eq!(read_repeated(entry, question, 1), None, "{entries:?}");
+                assert_eq!(read_repeated(entry, check, 1), None, "{entries:?}");
             }
         }
         assert_eq!(read(&[NONE], &[bucket(b"a", 1), bucket(b"b", 1)]), None);

@@ -19,9 +19,9 @@ pub struct Script {
     sha: String,
 }
 
-/// One limit of one request, as the script is asked about it.
+/// One limit of one request, as input of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Question<'a> {
+pub struct Check<'a> {
     /// The Redis key's first part.
     pub head: &'a Head,
     /// The Redis key's second part.
@@ -34,7 +34,7 @@ pub struct Question<'a> {
     pub since: u64,
     /// Whether it spends if it allows the request, but lets it pass in any case.
     pub dry_run: bool,
-    /// What there is to say of leases, if anything is.
+    /// The lease, if the machine takes or reports one.
     pub lease: Option<&'a Lease>,
 }
 
@@ -118,63 +118,57 @@ impl Scripts {
         scripts.into_iter().chain([&self.several]).chain(self.lists.iter().map(List::script))
     }
 
-    /// The script that asks one limit of this algorithm.
+    /// The script that checks one limit of this algorithm.
     pub fn single(&self, algorithm: Algorithm) -> Option<&Script> {
         let index = Algorithm::ALL.iter().position(|other| *other == algorithm)?;
         self.single.get(index)
     }
 
-    /// The script that asks several limits, of any algorithms.
+    /// The script that checks several limits, of any algorithms.
     pub fn several(&self) -> &Script {
         &self.several
     }
 
-    /// Appends the command that asks `questions`, all at once and all or nothing, to `out`.
+    /// Appends the command for `checks` to `out`: all are charged, or none.
     ///
-    /// What its answer means, [`answer::verdicts`](super::answer::verdicts) tells.
+    /// [`answer::verdicts`](super::answer::verdicts) reads its reply.
     pub fn encode_charges<'a>(
         &self,
         out: &mut Vec<u8>,
         by: By,
-        questions: impl ExactSizeIterator<Item = Question<'a>> + Clone,
+        checks: impl ExactSizeIterator<Item = Check<'a>> + Clone,
     ) {
-        self.encode(out, by, Sign::Spent, questions);
+        self.encode(out, by, Sign::Spent, checks);
     }
 
-    /// Appends the command that asks `question` so many times at once to `out`: as many pass as
-    /// fit. What stores itself can only be asked once.
+    /// Appends the command for so many equal requests to `out`: as many pass as fit. A limit that stores
+    /// itself is checked once.
     ///
-    /// What its answer means, [`answer::repeated`](super::answer::repeated) tells.
-    pub fn encode_repeated(&self, out: &mut Vec<u8>, by: By, question: Question<'_>, times: u32) {
-        self.encode_one(out, by, Sign::Spent, question, times);
+    /// [`answer::repeated`](super::answer::repeated) reads its reply.
+    pub fn encode_repeated(&self, out: &mut Vec<u8>, by: By, check: Check<'_>, times: u32) {
+        self.encode_one(out, by, Sign::Spent, check, times);
     }
 
-    /// Appends the command that gives back what `questions` have spent to `out`: of each as much
+    /// Appends the command that gives back what `checks` have spent to `out`: of each as much
     /// as is still spent, whatever becomes of the others.
     ///
-    /// Its answer is of the kind that [`encode_charges`](Self::encode_charges) gets, and nobody is rejected.
+    /// Its reply is of the kind that [`encode_charges`](Self::encode_charges) gets, and rejects nothing.
     pub fn encode_refund<'a>(
         &self,
         out: &mut Vec<u8>,
         by: By,
-        questions: impl ExactSizeIterator<Item = Question<'a>> + Clone,
+        checks: impl ExactSizeIterator<Item = Check<'a>> + Clone,
     ) {
-        self.encode(out, by, Sign::GivenBack, questions);
+        self.encode(out, by, Sign::GivenBack, checks);
     }
 
-    /// Appends the command that settles what was charged at the time `since` of the question: charges
+    /// Appends the command that settles what was charged at the time `since` of the check: charges
     /// its cost whatever is left, or gives it back if it is less than nothing.
     ///
-    /// Its answer tells nothing.
-    pub fn encode_settlement(
-        &self,
-        out: &mut Vec<u8>,
-        by: By,
-        question: Question<'_>,
-        is_less: bool,
-    ) {
+    /// Its reply is ignored.
+    pub fn encode_settlement(&self, out: &mut Vec<u8>, by: By, check: Check<'_>, is_less: bool) {
         let sign = if is_less { Sign::GivenBack } else { Sign::Spent };
-        self.encode_one(out, by, sign, question, 1);
+        self.encode_one(out, by, sign, check, 1);
     }
 
     fn encode<'a>(
@@ -182,14 +176,14 @@ impl Scripts {
         out: &mut Vec<u8>,
         by: By,
         sign: Sign,
-        questions: impl ExactSizeIterator<Item = Question<'a>> + Clone,
+        checks: impl ExactSizeIterator<Item = Check<'a>> + Clone,
     ) {
-        let mut first = questions.clone();
+        let mut first = checks.clone();
         match (first.next(), first.next()) {
-            (Some(question), None) => self.encode_one(out, by, sign, question, 1),
-            _ => match self.list(sign, questions.clone()) {
-                Some(list) => list.encode(out, by, questions),
-                None => self.encode_several(out, by, sign, questions, 1),
+            (Some(check), None) => self.encode_one(out, by, sign, check, 1),
+            _ => match self.list(sign, checks.clone()) {
+                Some(list) => list.encode(out, by, checks),
+                None => self.encode_several(out, by, sign, checks, 1),
             },
         }
     }
@@ -198,10 +192,10 @@ impl Scripts {
     fn list<'a>(
         &self,
         sign: Sign,
-        questions: impl Iterator<Item = Question<'a>> + Clone,
+        checks: impl Iterator<Item = Check<'a>> + Clone,
     ) -> Option<&List> {
         match sign {
-            Sign::Spent => self.lists.iter().find(|list| list.takes(questions.clone())),
+            Sign::Spent => self.lists.iter().find(|list| list.takes(checks.clone())),
             Sign::GivenBack => None,
         }
     }
@@ -211,53 +205,46 @@ impl Scripts {
         out: &mut Vec<u8>,
         by: By,
         sign: Sign,
-        questions: impl ExactSizeIterator<Item = Question<'a>> + Clone,
+        checks: impl ExactSizeIterator<Item = Check<'a>> + Clone,
         times: u32,
     ) {
-        let keys = questions.len();
-        let is_leased = questions.clone().any(|question| question.lease.is_some());
+        let keys = checks.len();
+        let is_leased = checks.clone().any(|check| check.lease.is_some());
         let is_extended =
-            is_leased || questions.clone().any(|question| question.extended() != [0; EXTENDED]);
+            is_leased || checks.clone().any(|check| check.extended() != [0; EXTENDED]);
         let width = match (is_extended, is_leased) {
             (_, true) => PLAIN + EXTENDED + LEASED,
             (true, false) => PLAIN + EXTENDED,
             (false, false) => PLAIN,
         };
         self.several.head(out, by, keys, keys.saturating_mul(width));
-        for question in questions.clone() {
-            question.key(out);
+        for check in checks.clone() {
+            check.key(out);
         }
-        for question in questions {
-            let (period, count) = question.quota.terms();
-            bulk(out, question.quota.algorithm().function().as_bytes());
-            number(out, sign.of(question.cost));
-            for value in [question.quota.limit(), period, count] {
+        for check in checks {
+            let (period, count) = check.quota.terms();
+            bulk(out, check.quota.algorithm().function().as_bytes());
+            number(out, sign.of(check.cost));
+            for value in [check.quota.limit(), period, count] {
                 number(out, ("", value));
             }
-            for value in question.extended().into_iter().filter(|_| is_extended) {
+            for value in check.extended().into_iter().filter(|_| is_extended) {
                 number(out, ("", value));
             }
-            for value in question.leased(times).into_iter().filter(|_| is_leased) {
+            for value in check.leased(times).into_iter().filter(|_| is_leased) {
                 number(out, ("", value));
             }
         }
     }
 
-    fn encode_one(
-        &self,
-        out: &mut Vec<u8>,
-        by: By,
-        sign: Sign,
-        question: Question<'_>,
-        times: u32,
-    ) {
-        if question.lease.is_some() {
-            return self.encode_several(out, by, sign, std::iter::once(question), times);
+    fn encode_one(&self, out: &mut Vec<u8>, by: By, sign: Sign, check: Check<'_>, times: u32) {
+        if check.lease.is_some() {
+            return self.encode_several(out, by, sign, std::iter::once(check), times);
         }
-        let Some(script) = self.single(question.quota.algorithm()) else { return };
-        let (arguments, kept) = question.arguments(sign, times);
+        let Some(script) = self.single(check.quota.algorithm()) else { return };
+        let (arguments, kept) = check.arguments(sign, times);
         script.head(out, by, 1, kept);
-        question.key(out);
+        check.key(out);
         arguments.into_iter().take(kept).for_each(|value| number(out, value));
     }
 }
@@ -334,8 +321,8 @@ impl Script {
     }
 }
 
-impl<'a> Question<'a> {
-    /// A plain question.
+impl<'a> Check<'a> {
+    /// A plain check.
     pub fn new(head: &'a Head, key: &'a [u8], quota: &'a Quota, cost: u64) -> Self {
         Self { head, key, quota, cost, since: 0, dry_run: false, lease: None }
     }
@@ -349,7 +336,7 @@ impl<'a> Question<'a> {
 
     /// Whether both have the same Redis key, wherever its two parts meet.
     fn has_key_of(&self, other: &Self) -> bool {
-        let whole = |question: &Self| question.head.iter().chain(question.key);
+        let whole = |check: &Self| check.head.iter().chain(check.key);
         whole(self).eq(whole(other))
     }
 
@@ -358,9 +345,9 @@ impl<'a> Question<'a> {
         self.lease.is_none() && self.extended() == [0; EXTENDED]
     }
 
-    /// The arguments of a script that asks one limit, and how many are needed: of all but the first
-    /// two those at the end that are 1, or for the extended ones 0, are not. Who spends nothing need
-    /// not ask more than once.
+    /// The arguments of a script that checks one limit, and how many are needed: of all but the first
+    /// two those at the end that are 1, or for the extended ones 0, are not. Equal requests of cost 0 are
+    /// sent as one.
     fn arguments(&self, sign: Sign, times: u32) -> ([Number; PLAIN + EXTENDED], usize) {
         let (period, count) = self.quota.terms();
         let times = if self.cost == 0 { 1 } else { u64::from(times) };
@@ -378,7 +365,7 @@ impl<'a> Question<'a> {
     fn leased(&self, times: u32) -> [u64; LEASED] {
         let lease = self.lease.unwrap_or(&Lease::NONE);
         let Lease { want, share, report, .. } = *lease;
-        let hold = match self.quota.algorithm().leases_end_with_windows(&self.quota) {
+        let hold = match self.quota.algorithm().leases_end_with_windows(self.quota) {
             true => 0,
             false => lease.hold(),
         };
@@ -407,7 +394,7 @@ fn number(out: &mut Vec<u8>, (sign, value): Number) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The line that tells how long what follows is.
+/// The line before a bulk string or an array, with its length.
 fn line(out: &mut Vec<u8>, kind: u8, length: usize) {
     out.push(kind);
     number::push(out, length as u64);
@@ -426,19 +413,19 @@ mod tests {
         Quota::new(Algorithm::TokenBucket, "100r/m".parse().unwrap(), 100).unwrap()
     });
 
-    fn question(key: &'static [u8], cost: u64) -> Question<'static> {
-        Question::new(&HEAD, key, &QUOTA, cost)
+    fn check(key: &'static [u8], cost: u64) -> Check<'static> {
+        Check::new(&HEAD, key, &QUOTA, cost)
     }
 
-    fn words(by: By, questions: &[Question<'_>]) -> Vec<String> {
+    fn words(by: By, checks: &[Check<'_>]) -> Vec<String> {
         let mut out = Vec::new();
-        Scripts::new().encode_charges(&mut out, by, questions.iter().copied());
+        Scripts::new().encode_charges(&mut out, by, checks.iter().copied());
         parse(&out)
     }
 
-    fn words_back(questions: &[Question<'_>]) -> Vec<String> {
+    fn words_back(checks: &[Check<'_>]) -> Vec<String> {
         let mut out = Vec::new();
-        Scripts::new().encode_refund(&mut out, By::Sha, questions.iter().copied());
+        Scripts::new().encode_refund(&mut out, By::Sha, checks.iter().copied());
         parse(&out)
     }
 
@@ -453,7 +440,7 @@ mod tests {
 
     #[test]
     fn one_question() {
-        let words = words(By::Sha, &[question(b"\r\nx", 10)]);
+        let words = words(By::Sha, &[check(b"\r\nx", 10)]);
         let sha = Scripts::new().single[0].sha().to_owned();
         assert_eq!(words, ["EVALSHA", &sha, "1", "rl:a:\r\nx", "100", "600000", "1", "1", "10"]);
     }
@@ -464,8 +451,8 @@ mod tests {
             let rate = rate.parse().unwrap();
             let quota = Quota::new(Algorithm::TokenBucket, rate, limit).unwrap();
             let mut out = Vec::new();
-            let question = Question { quota: &quota, cost, ..question(b"k", 1) };
-            Scripts::new().encode_repeated(&mut out, By::Sha, question, times);
+            let check = Check { quota: &quota, cost, ..check(b"k", 1) };
+            Scripts::new().encode_repeated(&mut out, By::Sha, check, times);
             parse(&out)[4..].join(" ")
         };
         assert_eq!(arguments("100r/m", 100, 1, 1), "100 600000");
@@ -481,18 +468,18 @@ mod tests {
 
     #[test]
     fn several_questions() {
-        let words = words(By::Sha, &[question(b"k1", 0), question(b"k2", 9)]);
+        let words = words(By::Sha, &[check(b"k1", 0), check(b"k2", 9)]);
         let expected = "2 rl:a:k1 rl:a:k2 token_bucket 0 100 600000 1 token_bucket 9 100 600000 1";
         assert_eq!(words[2..].join(" "), expected);
     }
 
     #[test]
     fn extended_arguments_are_sent_where_one_is_not_0() {
-        let plain = question(b"k1", 1);
+        let plain = check(b"k1", 1);
         let quota = plain.quota.with_block(9);
-        let blocked = Question { quota: &quota, ..plain };
+        let blocked = Check { quota: &quota, ..plain };
         assert_eq!(words(By::Sha, &[blocked])[4..].join(" "), "100 600000 1 1 1 9");
-        let dry = Question { dry_run: true, ..question(b"k2", 2) };
+        let dry = Check { dry_run: true, ..check(b"k2", 2) };
         let expected = "rl:a:k1 rl:a:k2 token_bucket 1 100 600000 1 9 0 0 \
             token_bucket 2 100 600000 1 0 0 1";
         assert_eq!(words(By::Sha, &[blocked, dry])[3..].join(" "), expected);
@@ -502,8 +489,8 @@ mod tests {
     fn a_settlement_has_the_time_of_the_charge() {
         let settled = |is_less| {
             let mut out = Vec::new();
-            let question = Question { since: 77, ..question(b"k", 3) };
-            Scripts::new().encode_settlement(&mut out, By::Sha, question, is_less);
+            let check = Check { since: 77, ..check(b"k", 3) };
+            Scripts::new().encode_settlement(&mut out, By::Sha, check, is_less);
             parse(&out)[3..].join(" ")
         };
         assert_eq!(settled(false), "rl:a:k 100 600000 1 1 3 0 77");
@@ -512,15 +499,15 @@ mod tests {
 
     #[test]
     fn what_is_given_back_is_a_cost_below_zero() {
-        let (one, two) = (question(b"k1", 10), question(b"k2", u64::MAX));
-        let back_of = |questions: &[Question<'_>]| {
-            let (asked, back) = (words(By::Sha, questions), words_back(questions));
+        let (one, two) = (check(b"k1", 10), check(b"k2", u64::MAX));
+        let back_of = |checks: &[Check<'_>]| {
+            let (asked, back) = (words(By::Sha, checks), words_back(checks));
             // The same script, of as many keys.
             assert_eq!(asked[..3], back[..3]);
             back[3..].join(" ")
         };
         assert_eq!(back_of(&[one]), "rl:a:k1 100 600000 1 1 -10");
-        assert_eq!(back_of(&[question(b"k1", 1)]), "rl:a:k1 100 600000 1 1 -1");
+        assert_eq!(back_of(&[check(b"k1", 1)]), "rl:a:k1 100 600000 1 1 -1");
         let expected = "rl:a:k1 rl:a:k2 token_bucket -10 100 600000 1 \
             token_bucket -18446744073709551615 100 600000 1";
         assert_eq!(back_of(&[one, two]), expected);
@@ -538,7 +525,7 @@ mod tests {
 
     #[test]
     fn by_source() {
-        let words = words(By::Source, &[question(b"k", 1)]);
+        let words = words(By::Source, &[check(b"k", 1)]);
         assert_eq!(words[0], "EVAL");
         assert!(words[1].contains("-- Token bucket") && words[1].contains("'PXAT'"));
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::decision::{Retry, Verdict};
-use crate::redis::script::Question;
+use crate::redis::script::Check;
 
 /// How much of a text is shown, in bytes.
 const SHOWN: usize = 128;
@@ -46,13 +46,13 @@ pub struct Excess(u128);
 impl Excess {
     /// What a request with this verdict lacks, or is delayed for. If quota comes back continuously,
     /// it is the time until the request may pass, in units of the rate.
-    pub fn of(verdict: &Verdict, question: &Question<'_>, delay: u64) -> Self {
-        let quota = &question.quota;
+    pub fn of(verdict: &Verdict, check: &Check<'_>, delay: u64) -> Self {
+        let quota = &check.quota;
         let wait = match verdict.retry {
             Retry::No => delay,
             Retry::After(micros) if quota.algorithm().is_continuous() => micros,
             Retry::After(_) | Retry::Never => {
-                let lacking = question.cost.saturating_sub(verdict.remaining);
+                let lacking = check.cost.saturating_sub(verdict.remaining);
                 return Self(u128::from(lacking) * 1_000);
             }
         };
@@ -78,10 +78,10 @@ mod tests {
     fn excess_is_in_units_of_the_rate() {
         let quota = Quota::new(Algorithm::Gcra, "2r/s".parse().unwrap(), 5).unwrap();
         let head = Head::new("rl:", "a").unwrap();
-        let question = Question::new(&head, b"", &quota, 7);
+        let check = Check::new(&head, b"", &quota, 7);
         let excess = |retry, delay| {
             let verdict = Verdict { allowed: false, remaining: 0, reset: 0, retry };
-            Excess::of(&verdict, &question, delay).to_string()
+            Excess::of(&verdict, &check, delay).to_string()
         };
         assert_eq!(excess(Retry::After(499_000), 0), "0.998");
         assert_eq!(excess(Retry::No, 1_500_000), "3.000");

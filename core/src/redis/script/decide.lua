@@ -1,5 +1,5 @@
 -- Decides one limit: see script.rs. Given are stored, now, cost, limit, period, count, n, and, where
--- the command has them, block, since and asked. It makes allowed and changed; and, if something is
+-- the command has them, block, since and requested. It makes allowed and changed; and, if something is
 -- to be stored, new and expiry.
 local $state, allowed, changed, new, expiry, remaining
 local debt, most, older, older_until, newer, newer_until, blocked_until = 0, limit
@@ -11,11 +11,11 @@ elseif stored and #stored == 72 then
   older, older_until, newer, newer_until, debt, blocked_until = struct.unpack('<LLLLLL', stored, 25)
   block = block or 0
 else
-  -- nothing, or somebody else's, who knows how long: as good as nothing
+  -- nothing, or a value of another format, of any length: as if nothing is stored
   stored = ''
 end
 if block then
-  block, since, asked = block + 0, (since or 0) + 0, asked or cost
+  block, since, requested = block + 0, (since or 0) + 0, requested or cost
   older, older_until, newer = older or 0, older_until or 0, newer or 0
   newer_until, blocked_until = newer_until or 0, blocked_until or 0
   owed, debt = debt, math.min(debt, 10 * limit)
@@ -55,9 +55,9 @@ end
 
 $algorithm
 if block then
-  if cost < asked * (n or 1) and since == 0 then
+  if cost < requested * (n or 1) and since == 0 then
     allowed = false
-    if block > 0 and asked <= limit and not is_blocked then
+    if block > 0 and requested <= limit and not is_blocked then
       blocked_until, is_extended = now + block, true
     end
   end

@@ -1,5 +1,5 @@
 local function $function(
-  stored, now, cost, limit, period, count, block, since, asked, n, touch)
+  stored, now, cost, limit, period, count, block, since, requested, n, touch)
 $decide
 return allowed, new, expiry, remaining, cost
 end

@@ -15,7 +15,7 @@ for _ = 1, 2 do
 $each
   do
     local stored, cost, limit, period, count = stored$i, cost$i, limit$i, period$i, count$i
-    local n, block, since, asked, touch
+    local n, block, since, requested, touch
 $decide
     stored$i, new$i, expiry$i, pass = stored, new, expiry, pass and allowed
   end

@@ -2,7 +2,7 @@
 //! that Redis neither looks them up nor builds tables: several limits take much less of it than with
 //! the script for any limits.
 
-use super::{By, Question, Script, fill, line};
+use super::{By, Check, Script, fill, line};
 use crate::algorithm::Algorithm;
 
 /// How long a list may be: its script has the source of each algorithm in it.
@@ -36,11 +36,11 @@ impl List {
 
     /// Whether it can charge these limits: their algorithms are those of the list, none needs more
     /// than the plain arguments, and no two have the same key.
-    pub(super) fn takes<'a>(&self, questions: impl Iterator<Item = Question<'a>> + Clone) -> bool {
-        let functions = questions.clone().map(|question| question.quota.algorithm().function());
+    pub(super) fn takes<'a>(&self, checks: impl Iterator<Item = Check<'a>> + Clone) -> bool {
+        let functions = checks.clone().map(|check| check.quota.algorithm().function());
         functions.eq(self.functions.iter().copied())
-            && questions.clone().all(|question| question.is_plain())
-            && are_distinct(questions)
+            && checks.clone().all(|check| check.is_plain())
+            && are_distinct(checks)
     }
 
     /// Appends the command that charges these limits to `out`.
@@ -48,15 +48,15 @@ impl List {
         &self,
         out: &mut Vec<u8>,
         by: By,
-        questions: impl ExactSizeIterator<Item = Question<'a>> + Clone,
+        checks: impl ExactSizeIterator<Item = Check<'a>> + Clone,
     ) {
-        let keys = questions.len();
+        let keys = checks.len();
         self.script.head(out, by, keys, 1);
-        questions.clone().for_each(|question| question.key(out));
+        checks.clone().for_each(|check| check.key(out));
         line(out, b'$', keys.saturating_mul(WIDTH));
-        for question in questions {
-            let (period, count) = question.quota.terms();
-            for value in [question.quota.limit(), period, count, question.cost] {
+        for check in checks {
+            let (period, count) = check.quota.terms();
+            for value in [check.quota.limit(), period, count, check.cost] {
                 out.extend_from_slice(&value.to_le_bytes());
             }
         }
@@ -79,9 +79,9 @@ fn source(algorithms: &[Algorithm]) -> String {
     source
 }
 
-fn are_distinct<'a>(mut questions: impl Iterator<Item = Question<'a>> + Clone) -> bool {
-    std::iter::from_fn(|| questions.next().map(|question| (question, questions.clone())))
-        .all(|(question, mut others)| !others.any(|other| other.has_key_of(&question)))
+fn are_distinct<'a>(mut checks: impl Iterator<Item = Check<'a>> + Clone) -> bool {
+    std::iter::from_fn(|| checks.next().map(|check| (check, checks.clone())))
+        .all(|(check, mut others)| !others.any(|other| other.has_key_of(&check)))
 }
 
 #[cfg(test)]
@@ -99,9 +99,9 @@ mod tests {
     }
 
     /// The name of the script that charges the limits.
-    fn script(scripts: &Scripts, questions: &[Question<'_>]) -> String {
+    fn script(scripts: &Scripts, checks: &[Check<'_>]) -> String {
         let mut out = Vec::new();
-        scripts.encode_charges(&mut out, By::Sha, questions.iter().copied());
+        scripts.encode_charges(&mut out, By::Sha, checks.iter().copied());
         String::from_utf8_lossy(&out).lines().nth(4).unwrap().to_owned()
     }
 
@@ -110,9 +110,8 @@ mod tests {
         let (head, mut out) = (Head::new("rl:", "a").unwrap(), Vec::new());
         let list = List::new(&LIST).unwrap();
         let [first, second] = LIST.map(quota);
-        let questions =
-            [Question::new(&head, b"k", &first, 7), Question::new(&head, b"kk", &second, 7)];
-        list.encode(&mut out, By::Sha, questions.into_iter());
+        let checks = [Check::new(&head, b"k", &first, 7), Check::new(&head, b"kk", &second, 7)];
+        list.encode(&mut out, By::Sha, checks.into_iter());
         let numbers = [5_u64, 1_000_000, 3, 7].map(u64::to_le_bytes).concat();
         let sha = list.script().sha();
         let mut expected =
@@ -127,22 +126,22 @@ mod tests {
         let scripts = Scripts::new().with_lists([&LIST[..]]);
         let (head, longer) = (Head::new("rl:", "a").unwrap(), Head::new("rl:a:", "k").unwrap());
         let ([first, second], third) = (LIST.map(quota), quota(Algorithm::Gcra));
-        let bucket = Question::new(&head, b"k:x", &first, 7);
-        let leaky = Question::new(&head, b"other", &second, 7);
+        let bucket = Check::new(&head, b"k:x", &first, 7);
+        let leaky = Check::new(&head, b"other", &second, 7);
         let list = scripts.lists[0].script().sha();
         assert_eq!(script(&scripts, &[bucket, leaky]), list);
-        let gcra = Question { quota: &third, ..leaky };
+        let gcra = Check { quota: &third, ..leaky };
         assert_eq!(script(&scripts, &[bucket, gcra]), list);
         let lease = Lease { span: 1_000, want: 1, ..Lease::NONE };
         let blocking = first.with_block(1);
         for others in [
             vec![leaky, bucket],
             vec![bucket, leaky, leaky],
-            vec![bucket, Question { key: bucket.key, ..leaky }],
-            vec![bucket, Question { head: &longer, key: b"x", ..leaky }],
-            vec![bucket, Question { dry_run: true, ..leaky }],
-            vec![bucket, Question { lease: Some(&lease), ..leaky }],
-            vec![Question { quota: &blocking, ..bucket }, leaky],
+            vec![bucket, Check { key: bucket.key, ..leaky }],
+            vec![bucket, Check { head: &longer, key: b"x", ..leaky }],
+            vec![bucket, Check { dry_run: true, ..leaky }],
+            vec![bucket, Check { lease: Some(&lease), ..leaky }],
+            vec![Check { quota: &blocking, ..bucket }, leaky],
         ] {
             assert_eq!(script(&scripts, &others), scripts.several.sha(), "{others:?}");
         }

@@ -1,6 +1,6 @@
 //! Commands of which all but the client's key is known beforehand.
 
-use super::{By, Question, Scripts, Sign, number};
+use super::{By, Check, Scripts, Sign, number};
 
 /// The end of a line.
 const END: &[u8] = b"\r\n";
@@ -16,12 +16,12 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// The command that asks `question`, whatever its key is.
-    pub fn new(scripts: &Scripts, question: &Question<'_>) -> Self {
-        let head = [END, &question.head[..]].concat();
+    /// The command for `check`, whatever its key is.
+    pub fn new(scripts: &Scripts, check: &Check<'_>) -> Self {
+        let head = [END, &check.head[..]].concat();
         let mut prepared = Self { before_length: Vec::new(), head, after_key: END.to_vec() };
-        let (arguments, kept) = question.arguments(Sign::Spent, 1);
-        if let Some(script) = scripts.single(question.quota.algorithm()) {
+        let (arguments, kept) = check.arguments(Sign::Spent, 1);
+        if let Some(script) = scripts.single(check.quota.algorithm()) {
             script.head(&mut prepared.before_length, By::Sha, 1, kept);
         }
         prepared.before_length.push(b'$');
@@ -59,12 +59,12 @@ mod tests {
             (Algorithm::SlidingLog, "1r/d", 0),
         ] {
             let quota = Quota::new(algorithm, rate.parse().unwrap(), 100).unwrap();
-            let question = Question::new(&head, b"any", &quota, cost);
-            let prepared = Prepared::new(&scripts, &question);
+            let check = Check::new(&head, b"any", &quota, cost);
+            let prepared = Prepared::new(&scripts, &check);
             for key in [&b"k"[..], b"", b"a\r\nb", &[b'x'; 300]] {
                 let (mut expected, mut found) = (b"before".to_vec(), b"before".to_vec());
-                let question = Question { key, ..question };
-                scripts.encode_charges(&mut expected, By::Sha, std::iter::once(question));
+                let check = Check { key, ..check };
+                scripts.encode_charges(&mut expected, By::Sha, std::iter::once(check));
                 prepared.encode(&mut found, key);
                 assert_eq!(found, expected);
             }

@@ -1,4 +1,4 @@
--- Asks several limits, and spends only if all of them allow it, those of a dry run left out: if these
+-- Checks several limits, and spends only if all of them allow it, those of a dry run left out: if these
 -- allow it too, they spend, and if not, only the others do.
 -- KEYS: one a limit. ARGV, equally many a limit: algorithm, cost, limit, period, count; unless they
 -- are 0 for all: block, since, dry_run; and, if one has something to say of leases: n, hold, want, share,
@@ -13,9 +13,9 @@ local answers, pending, left, last, width = {now}, {}, {}, {}, #ARGV / #KEYS
 local is_extended, is_leased = width > 5, width > 8
 $lease
 
--- Whether limit i lets so much pass, of what it is asked for. Two limits may share a key: the second
+-- Whether limit i allows this cost, of the one that is requested. Two limits may share a key: the second
 -- one sees what the first is about to spend.
-local function ask(i, cost, asked)
+local function check(i, cost, requested)
   local key, a = KEYS[i], (i - 1) * width
   local name, before = ARGV[a + 1], pending[key]
   local limit, period, count = ARGV[a + 3] + 0, ARGV[a + 4] + 0, ARGV[a + 5] + 0
@@ -28,9 +28,9 @@ local function ask(i, cost, asked)
     local spent = before and before.cost or 0
     cost = cost + spent
     local first = answers[i + 1]
-    asked = first and math.max(0, first[4])
+    requested = first and math.max(0, first[4])
     local allowed, remaining, reset, retry, store =
-      sliding_log(key, now, cost, limit, period, block or 0, since or 0, asked)
+      sliding_log(key, now, cost, limit, period, block or 0, since or 0, requested)
     if store then
       pending[key] = {store = store, cost = allowed == 1 and cost or spent}
     end
@@ -44,7 +44,7 @@ local function ask(i, cost, asked)
   if stored == nil then
     stored = redis.call('GET', key)
     if stored and #stored > 72 then
-      -- somebody else's, who knows how long: as good as nothing
+      -- a value of another format, of any length: as if nothing is stored
       stored = false
     end
     answers[i + 1] = stored
@@ -64,7 +64,7 @@ local function ask(i, cost, asked)
     end
   end
   local allowed, new, expiry, remaining, spent =
-    algorithms[name](stored, now, cost, limit, period, count, block, since, asked, n)
+    algorithms[name](stored, now, cost, limit, period, count, block, since, requested, n)
   if new then
     pending[key] = {new = new, expiry = expiry}
   end
@@ -81,7 +81,7 @@ end
 local pass, allowed = true, {}
 for i = 1, #KEYS do
   local a = (i - 1) * width
-  allowed[i] = ask(i, ARGV[a + 2] + 0)
+  allowed[i] = check(i, ARGV[a + 2] + 0)
   pass = pass and (allowed[i] or (is_extended and ARGV[a + 8] == '1'))
 end
 if pass then
@@ -99,7 +99,7 @@ elseif not is_leased or ARGV[9] == '1' then
   -- nothing is spent: all answer for what they hold
   pending = {}
   for i = 1, #KEYS do
-    ask(i, 0, allowed[i] and 0 or ARGV[(i - 1) * width + 2] + 0)
+    check(i, 0, allowed[i] and 0 or ARGV[(i - 1) * width + 2] + 0)
   end
 end
 

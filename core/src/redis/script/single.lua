@@ -1,4 +1,4 @@
--- Asks one limit. KEYS: its key. ARGV: limit, period, count, n, cost; and block, since, dry_run. Those
+-- Checks one limit. KEYS: its key. ARGV: limit, period, count, n, cost; and block, since, dry_run. Those
 -- at the end that are 1, and of the last three 0, may be left out. n requests are decided one after
 -- the other: as many pass as fit. A cost below zero is given back. With since it settles what was
 -- charged then: the cost is charged whatever is left. dry_run makes no difference here.
@@ -10,7 +10,7 @@ local seconds, micros = time[1], time[2]
 local now = seconds * 1000000 + micros
 local limit, period, count = argv[1] + 0, argv[2] + 0, (argv[3] or 1) + 0
 local n, cost = argv[4], (argv[5] or 1) + 0
-local block, since, asked, touch = argv[6]
+local block, since, requested, touch = argv[6]
 if block then
   since = argv[7]
 end

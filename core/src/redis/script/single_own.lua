@@ -1,6 +1,6 @@
 $algorithm
 
--- Asks one limit whose algorithm stores itself. KEYS and ARGV are those of single.lua; n is 1.
+-- Checks one limit whose algorithm stores itself. KEYS and ARGV are those of single.lua; n is 1.
 -- Answers the time in microseconds, and: allowed, remaining, reset and retry, the last two in
 -- microseconds.
 local time = redis.call('TIME')
