@@ -228,8 +228,9 @@ fn resharding_under_load_goes_unnoticed() {
     let (tally, single) = (load.stop(), single.stop());
     all_decided(&tally);
     assert_eq!(single.of(200), single.total(), "{single:?}");
-    // Fewer than come in that time on a slow machine.
-    assert_eq!(tally.of(200), 500, "{tally:?}");
+    // What a slow machine has left of the quota.
+    let rest = (0_u64..).take_while(|_| nginx.get("/tag?k={t}1").status == 200).count() as u64;
+    assert_eq!(tally.of(200) + rest, 500, "{tally:?}");
     let spent = 500_000 - left(&nginx, "/many?k={t}");
     assert_eq!(spent, single.total() + 1);
     assert_eq!(told(&nginx), Vec::<String>::new());

@@ -14,7 +14,7 @@ use harness::{
 use crate::seen::{StartConnected as _, quota};
 
 /// A server with leases of a minute.
-fn leased(redis: &Redis) -> Conf {
+pub(crate) fn leased(redis: &Redis) -> Conf {
     plain(redis).http("rate_limit_redis_lease 1m;")
 }
 
@@ -29,10 +29,10 @@ fn plain(redis: &Redis) -> Conf {
 }
 
 /// The metrics page.
-const METRICS: &str = "location = /metrics { rate_limit_redis_metrics prometheus; }";
+pub(crate) const METRICS: &str = "location = /metrics { rate_limit_redis_metrics prometheus; }";
 
 /// A location with these lines.
-fn location(path: &str, lines: &str) -> String {
+pub(crate) fn location(path: &str, lines: &str) -> String {
     format!("location {path} {{ {lines} try_files /index.html =404; }}")
 }
 
@@ -45,14 +45,14 @@ fn metric(nginx: &Nginx, name: &str, labels: &str) -> u64 {
 }
 
 /// Numbers that look random, the same each time.
-fn random(state: &mut u64) -> u64 {
+pub(crate) fn random(state: &mut u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *state >> 33
 }
 
 /// Clients of `keys` keys, each of which makes so many requests to machines at random: how many of
 /// them passed, for each key.
-fn flood(machines: &[Nginx], keys: usize, requests: usize) -> Vec<u64> {
+pub(crate) fn flood(machines: &[Nginx], keys: usize, requests: usize) -> Vec<u64> {
     let passed: Vec<_> = (0..keys).map(|_| AtomicU64::new(0)).collect();
     thread::scope(|scope| {
         for client in 0..4_u64 {
@@ -137,9 +137,9 @@ fn most_requests_are_no_commands() {
             .map(|nginx| metric(nginx, name, &format!("name=\"default\",{labels}")))
             .sum()
     };
-    let (hits, asked) =
+    let (hits, commands) =
         (sum("decisions_total", "source=\"lease\""), sum("decisions_total", "source=\"redis\""));
-    assert_eq!(hits + asked, all);
+    assert_eq!(hits + commands, all);
     assert_eq!(sum("lease_units_total", "result=\"used\""), hits);
     assert_eq!(sum("decisions_total", "source=\"local\""), 0);
     let held = machines.iter().map(|nginx| metric(nginx, "lease_units_held", "name=\"default\""));
@@ -278,37 +278,56 @@ fn killed_and_replaced_workers() {
         .server(METRICS);
     let start = Instant::now();
     let mut machines = [conf.start_connected(&redis), conf.start()];
+    let (passed, _) = flood_while_workers_die(&mut machines, 8, 4_000, 300);
+    let most = 500 + 1 + start.elapsed().as_secs() * 500 / 3_600;
+    assert!(passed.iter().all(|passed| *passed <= most), "{most}: {passed:?}");
+    for nginx in &machines {
+        let used = metric(nginx, "lease_units_total", "name=\"default\",result=\"used\"");
+        assert!(used > 0, "no leases");
+        let decide = |key: usize| nginx.get(&format!("/?k=later{key}")).decision().to_owned();
+        wait_until(PATIENCE, || decide(0) == "PASSED lease", "a lease after all that");
+    }
+}
+
+/// Requests of random keys, so many of each of four clients, while a worker is killed, or nginx
+/// reloaded, after each `pause` of them: how many passed for each key, and how many had no response.
+pub(crate) fn flood_while_workers_die(
+    machines: &mut [Nginx; 2],
+    keys: usize,
+    requests: usize,
+    pause: u64,
+) -> (Vec<u64>, u64) {
     machines.iter_mut().for_each(|nginx| nginx.allow_log("exited on signal 9"));
     let addrs = machines.each_ref().map(Nginx::addr);
-    let keys = 8;
     let passed: Vec<_> = (0..keys).map(|_| AtomicU64::new(0)).collect();
-    let answered = AtomicU64::new(0);
+    let (sent, lost) = (AtomicU64::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
         let clients: Vec<_> = (0..4_u64)
             .map(|client| {
-                let (passed, answered) = (&passed, &answered);
+                let (passed, sent, lost) = (&passed, &sent, &lost);
                 scope.spawn(move || {
                     let mut seed = client;
-                    let mut http = None;
-                    for round in 0..4_000 {
+                    let mut https = [None, None];
+                    for round in 0..requests {
                         if round % 50 == 0 {
-                            http = None;
+                            https = [None, None];
                         }
-                        let addr = addrs[random(&mut seed) as usize % 2];
+                        let machine = random(&mut seed) as usize % 2;
                         let key = random(&mut seed) as usize % keys;
                         let path = format!("/?k={key}");
-                        let status = try_get(&mut http, addr, &path);
-                        answered.fetch_add(1, Ordering::Relaxed);
+                        let status = try_get(&mut https[machine], addrs[machine], &path);
+                        sent.fetch_add(1, Ordering::Relaxed);
                         passed[key].fetch_add(u64::from(status == Some(200)), Ordering::Relaxed);
+                        lost.fetch_add(u64::from(status.is_none()), Ordering::Relaxed);
                     }
                 })
             })
             .collect();
         let mut rounds = 0;
         while clients.iter().any(|client| !client.is_finished()) {
-            let before = answered.load(Ordering::Relaxed);
+            let before = sent.load(Ordering::Relaxed);
             let goes_on = || {
-                answered.load(Ordering::Relaxed) > before + 300
+                sent.load(Ordering::Relaxed) > before + pause
                     || clients.iter().all(|client| client.is_finished())
             };
             wait_until(PATIENCE, goes_on, "requests");
@@ -321,15 +340,7 @@ fn killed_and_replaced_workers() {
         }
         assert!(rounds > 5, "{rounds} rounds");
     });
-    let passed: Vec<_> = passed.into_iter().map(AtomicU64::into_inner).collect();
-    let most = 500 + 1 + start.elapsed().as_secs() * 500 / 3_600;
-    assert!(passed.iter().all(|passed| *passed <= most), "{most}: {passed:?}");
-    for nginx in &machines {
-        let used = metric(nginx, "lease_units_total", "name=\"default\",result=\"used\"");
-        assert!(used > 0, "no leases");
-        let decide = |key: usize| nginx.get(&format!("/?k=later{key}")).decision().to_owned();
-        wait_until(PATIENCE, || decide(0) == "PASSED lease", "a lease after all that");
-    }
+    (passed.into_iter().map(AtomicU64::into_inner).collect(), lost.into_inner())
 }
 
 fn try_get(http: &mut Option<Http>, addr: std::net::SocketAddr, path: &str) -> Option<u16> {

@@ -28,6 +28,7 @@ mod headers;
 mod jitter;
 mod leaky;
 mod lease;
+mod lease_fleet;
 mod leave;
 mod limits;
 mod link;
