@@ -58,7 +58,7 @@ pub(super) enum StoreError {
          \"sentinel\" and the name of the master"
     )]
     SeveralServers,
-    #[error("the servers of a store all use TLS, or none does")]
+    #[error("TLS is used for all servers of a store, or for none")]
     PartlyTls,
     #[error("a cluster or a sentinel cannot be at a unix socket")]
     UnixSocket,
@@ -80,7 +80,7 @@ pub(super) enum StoreError {
     PasswordFile { path: String, error: std::io::Error },
     #[error("there is no password in the first line of \"{0}\"")]
     NoPassword(String),
-    #[error("the \"ssl_\" directives are for servers at rediss://, and there is none")]
+    #[error("the \"ssl_\" directives set up TLS, and no server is at rediss://")]
     TlsUnused,
     #[error("{0}")]
     Tls(String),
