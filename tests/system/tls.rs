@@ -439,7 +439,10 @@ fn a_server_that_stops_within_the_handshake() {
     wait_until(PATIENCE, recovered, "decisions by Redis");
     assert_eq!(load.stop().failures, Vec::<String>::new());
     let told = nginx.logged(" is down: ");
-    assert!(told.len() == 2 && told[1].contains("no answer within 200 ms"), "{told:?}");
+    // By the requests that it keeps waiting; or, if the worker is so busy that their waits are its own, by
+    // the silence of the connection.
+    let reasons = ["no answer within 200 ms", "no reply for 1000 ms"];
+    assert!(told.len() == 2 && reasons.iter().any(|it| told[1].contains(it)), "{told:?}");
 }
 
 fn descriptors(pid: u32) -> usize {
