@@ -63,7 +63,7 @@ fn lists_of_limits() {
                 true => traffic.step_of_all(model),
                 false => traffic.step(rng.usize(1..=3), model),
             });
-            assert!(lab.runs_of_lists() > 0);
+            assert!(lab.runs_of_lists() > 0, "no step had the script of the list");
         }
     }
 }

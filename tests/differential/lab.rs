@@ -76,6 +76,11 @@ impl Asked {
         Self { key, quota, cost, dry_run: false }
     }
 
+    /// Takes away the block and the dry run.
+    pub fn make_plain(&mut self) {
+        (self.quota, self.dry_run) = (self.quota.with_block(0), false);
+    }
+
     fn check(&self) -> Check<'_> {
         let key = self.key.as_bytes().strip_prefix(&**HEAD).expect("a key of the limit");
         Check { dry_run: self.dry_run, ..Check::new(&HEAD, key, &self.quota, self.cost) }

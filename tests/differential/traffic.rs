@@ -76,23 +76,29 @@ impl Traffic {
     pub fn step(&mut self, limits: usize, model: &mut Model) -> Step {
         let count = self.clients.len();
         let clients: Vec<_> = (0..limits).map(|_| self.rng.usize(0..count)).collect();
-        self.step_of(&clients, model)
+        self.step_of(&clients, false, model)
     }
 
-    /// The next step, which asks for all clients in turn.
+    /// The next step, which asks for all clients in turn: every other time plainly, so that it is one
+    /// for the script of the list.
     pub fn step_of_all(&mut self, model: &mut Model) -> Step {
         let clients: Vec<_> = (0..self.clients.len()).collect();
-        self.step_of(&clients, model)
+        let is_plain = self.rng.bool();
+        self.step_of(&clients, is_plain, model)
     }
 
-    fn step_of(&mut self, clients: &[usize], model: &mut Model) -> Step {
+    /// A step that `is_plain` charges, with neither blocks nor dry runs nor leases.
+    fn step_of(&mut self, clients: &[usize], is_plain: bool, model: &mut Model) -> Step {
         self.now = self.next_time();
         self.change_clients(model);
-        let asked: Vec<Asked> = clients.iter().map(|client| self.asked(*client)).collect();
-        let gives_back = self.rng.u32(0..100) < 15;
+        let mut asked: Vec<Asked> = clients.iter().map(|client| self.asked(*client)).collect();
+        if is_plain {
+            asked.iter_mut().for_each(Asked::make_plain);
+        }
+        let gives_back = !is_plain && self.rng.u32(0..100) < 15;
         let since = if asked.len() == 1 { self.since() } else { 0 };
         let times = if since > 0 { 1 } else { self.times(&asked, gives_back) };
-        let leases = match since == 0 && !gives_back && self.rng.bool() {
+        let leases = match !is_plain && since == 0 && !gives_back && self.rng.bool() {
             true => asked.iter().map(|asked| self.lease(asked)).collect(),
             false => Vec::new(),
         };

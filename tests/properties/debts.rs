@@ -176,3 +176,16 @@ fn a_window_begins_with_what_is_owed() {
     let remaining = |minutes: u64| client.ask_in(minutes * 60_000_000, 0).remaining;
     assert_eq!([0, 1, 2, 3].map(remaining), [0, 0, 2, 5]);
 }
+
+/// What is charged later is not regained with what was owed before.
+#[test]
+fn a_debt_of_a_log_that_grows_is_regained_later() {
+    let quota = Quota::new(Algorithm::SlidingLog, "5r/m".parse().unwrap(), 5).unwrap();
+    let mut client = Client::new(quota);
+    client.settle(client.now, 6);
+    client.wait(110_000_000);
+    assert!(client.ask(4).allowed);
+    client.settle(client.now, 3);
+    let remaining = |seconds: u64| client.ask_in(seconds * 1_000_000, 0).remaining;
+    assert_eq!([0, 59, 60, 119, 120].map(remaining), [0, 0, 1, 1, 5]);
+}

@@ -123,7 +123,7 @@ local function sliding_log(key, now, cost, limit, period, block, since, requeste
     first_time, first_total, first_spent = entry(forgotten)
     spent = total - first_total + first_spent
   end
-  -- of the debt a limit is forgotten each period, the first one two periods after it was made
+  -- of the debt a limit is forgotten each period, the first one two periods after it last grew
   local made_before = debt_since
   local periods = math.max(0, math.floor((now - debt_since) / period) - 1)
   if debt > 0 and periods > 0 then
@@ -190,7 +190,7 @@ local function sliding_log(key, now, cost, limit, period, block, since, requeste
     -- what is more than there is, is owed
     local more = math.min(cost, math.max(0, limit - spent - debt))
     local owes = math.min(cost - more, 10 * limit - debt)
-    if debt == 0 then
+    if owes > 0 then
       debt_since = now
     end
     debt, spent, total = debt + owes, spent + more, total + more

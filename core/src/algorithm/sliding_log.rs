@@ -10,7 +10,8 @@
 //! entries; those of cost 0 are not logged.
 //!
 //! A debt counts as entries of the future, `limit` in each period, the first a period after the
-//! debt was made; it counts at once. It is stored before the entries of the list, as a block is.
+//! debt was made or last grew: until then the log may be full of entries. It counts at once. It is
+//! stored before the entries of the list, as a block is.
 //!
 //! In any window of one period at most `limit` passes. This algorithm is exact, and takes memory
 //! for each request: see docs/algorithms.md for how much.
@@ -64,7 +65,7 @@ pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) 
     if spends > 0 {
         log.entries.push_back((now, spends));
     }
-    if log.debt == 0 {
+    if owes > 0 {
         log.since = now;
     }
     log.debt += owes;
@@ -128,7 +129,7 @@ impl Log {
     }
 
     /// When so many times the limit of the debt is removed: the first time a period after it counts
-    /// as spent, which is a period after the debt was made.
+    /// as spent, which is a period after the debt last grew.
     fn debt_forgotten(&self, times: u64, quota: &Quota) -> u64 {
         let (period, _) = quota.terms();
         self.since.saturating_add((times + 1).saturating_mul(period))
