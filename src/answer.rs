@@ -37,8 +37,8 @@ unsafe extern "C" fn header_filter(r: *mut ngx_http_request_t) -> ngx_int_t {
     // SAFETY: NGINX passes a valid request.
     unsafe {
         if ptr::eq(r, (*r).main)
-            && let Some(report) = Report::on(r)
-            && add_fields(r, &report).is_none()
+            && let Some(report) = &Report::on(r)
+            && add_fields(r, report).is_none()
         {
             return Status::NGX_ERROR.0;
         }

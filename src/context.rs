@@ -9,7 +9,7 @@ use ngx::ffi::{
     ngx_post_event, ngx_posted_events,
 };
 use ngx::http::{HttpModule, HttpModuleMainConf};
-use rate_limit_core::client::{Error, RequestKey};
+use rate_limit_core::client::{Answer, Error, RequestKey};
 use rate_limit_core::decision::{Decision, Source, Status, Verdict};
 use rate_limit_core::lease::Granted;
 use rate_limit_core::rate::MILLISECOND;
@@ -187,35 +187,37 @@ impl Context {
         self.conf
     }
 
-    /// Charges the request in Redis.
-    pub(crate) fn submit(&self, driver: &'static Driver) {
+    /// Charges the request in Redis. Whether it waits for the outcome.
+    pub(crate) fn submit(&self, driver: &'static Driver) -> bool {
         let timeout = (self.conf.timeout() as u64).saturating_mul(MILLISECOND);
         // SAFETY: the event is that of the client's connection, which lives as long as the request;
         // the submission is released when the request goes.
         let submit =
             |charges: &[_]| unsafe { driver.submit(charges, timeout, self.started, self.wake) };
         let charge = |limit: &Evaluated| limit.charge(limit.lease());
-        let key = match self.limits {
+        let (key, waits) = match self.limits {
             [limit] => submit(&[charge(limit)]),
             several => submit(&several.iter().map(charge).collect::<Vec<_>>()),
         };
         self.submission.set(Some(Submission { driver, key }));
+        waits
     }
 
-    /// What came of the submission, once that is known.
-    pub(crate) fn reply(&self) -> Option<Result<(), Error>> {
+    /// What came of the submission, once that is known; the answers of Redis are taken over then.
+    pub(crate) fn take_reply(&self) -> Option<Result<(), Error>> {
         let Submission { driver, key } = self.submission.get()?;
-        driver.outcome(key)
+        driver.reply(key, |answers| self.take(answers))
     }
 
-    /// Takes over the answers of Redis.
-    pub(crate) fn take_answers(&self) {
-        let Some(Submission { driver, key }) = self.submission.get() else { return };
-        driver.with_answers(key, |answers| {
-            for (limit, answer) in self.limits.iter().zip(answers) {
-                limit.take(answer);
-            }
-        });
+    /// Takes over the answers of Redis that have come.
+    fn take_answers(&self) {
+        if let Some(Submission { driver, key }) = self.submission.get() {
+            driver.with_answers(key, |answers| self.take(answers));
+        }
+    }
+
+    fn take(&self, answers: &[Answer]) {
+        self.limits.iter().zip(answers).for_each(|(limit, answer)| limit.take(answer));
     }
 
     /// Takes note of what came of the leases that were to be renewed.

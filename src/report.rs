@@ -24,10 +24,16 @@ impl Report {
     pub(crate) unsafe fn on(r: *mut ngx_http_request_t) -> Option<Self> {
         // SAFETY: passed on.
         let latest = unsafe { Context::find(r) }?;
-        if latest.is_only() {
-            let (conf, decision) = (latest.conf(), latest.decision()?);
-            return Some(Self { contexts: [Some(latest), None], conf, decision });
+        if !latest.is_only() {
+            return Self::of_all(latest);
         }
+        let (conf, decision) = (latest.conf(), latest.decision()?);
+        Some(Self { contexts: [Some(latest), None], conf, decision })
+    }
+
+    /// The report on the latest context and those before it.
+    #[inline(never)]
+    fn of_all(latest: &'static Context) -> Option<Self> {
         let contexts = Phase::ALL.map(|phase| latest.of(phase));
         let decisions = contexts.iter().flatten();
         let decisions = decisions.filter_map(|it| Some((it.conf(), it.decision()?)));

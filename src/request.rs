@@ -173,14 +173,11 @@ unsafe fn charge(
         }
         let main = Module::main_conf(&*r.cast::<ngx::http::Request>());
         let Some(driver) = main.and_then(|main| conf.driver(main)) else { return INTERNAL_ERROR };
-        context.submit(driver);
-        match context.reply() {
-            None => {
-                debug!(log_of(r), "wait for Redis");
-                suspend(r)
-            }
-            Some(_) => resume(r, context),
+        if !context.submit(driver) {
+            return resume(r, context);
         }
+        debug!(log_of(r), "wait for Redis");
+        suspend(r)
     }
 }
 
@@ -201,8 +198,8 @@ fn deny(conf: &LocationConf, limits: &[Evaluated], shared: &Shared, now: u64) ->
 /// Caches until when the request cannot pass.
 fn cache_denial(context: &Context) {
     if let [limit] = context.decided()
+        && limit.is_violated()
         && let Some(verdict) = limit.verdict.get()
-        && !verdict.allowed
         && is_cacheable(context.conf(), limit)
         && let Some(shared) = memory()
     {
@@ -293,7 +290,7 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
     // SAFETY: passed on.
     unsafe {
         match context.stage() {
-            Stage::Pending => match context.reply() {
+            Stage::Pending => match context.take_reply() {
                 None => Status::NGX_AGAIN,
                 Some(_) if stop_watching(r) != Status::NGX_OK => INTERNAL_ERROR,
                 Some(outcome) => {
@@ -341,7 +338,6 @@ unsafe fn conclude(r: *mut ngx_http_request_t, context: &Context, outcome: Resul
             memory.give_back(local);
         }
     };
-    context.take_answers();
     context.renew_leases();
     let Err(error) = outcome else {
         context.decide(Source::Redis);

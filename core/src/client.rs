@@ -234,6 +234,11 @@ impl Client {
         keys.into_iter().for_each(|key| self.close_if_unneeded(key));
     }
 
+    /// Whether there is an action to be carried out.
+    pub fn has_actions(&self) -> bool {
+        !self.actions.is_empty()
+    }
+
     /// The next action.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
@@ -304,6 +309,7 @@ impl Client {
         self.check_connections(now);
         self.probe_nodes(now);
         self.check_refresh(now);
+        self.forget_deadlines();
         self.timer = self.next_timer();
     }
 
@@ -325,8 +331,11 @@ impl Client {
         self.timer = Some(self.timer.map_or(at, |timer| timer.min(at)));
     }
 
+    /// Has [`on_turn_end`](Self::on_turn_end) called.
     fn end_turn(&mut self) {
         if !std::mem::replace(&mut self.is_turn_end_due, true) {
+            // Once a turn is often enough, and before there are new ones.
+            self.forget_deadlines();
             self.actions.push_back(Action::EndTurn);
         }
     }

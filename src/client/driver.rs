@@ -144,8 +144,8 @@ impl Driver {
         self.act(|state| state.client.start(monotonic_micros()));
     }
 
-    /// Charges a request: see [`Client::submit`]. `wake` is posted when the outcome is known later
-    /// than now.
+    /// Charges a request: see [`Client::submit`]. Returns whether it waits, too: then `wake` is posted
+    /// when the outcome is known.
     ///
     /// # Safety
     /// `wake` must be valid until the request is released.
@@ -155,22 +155,29 @@ impl Driver {
         timeout: u64,
         now: u64,
         wake: NonNull<ngx_event_t>,
-    ) -> RequestKey {
+    ) -> (RequestKey, bool) {
         self.act(|state| {
             let key = state.client.submit(charges, timeout, now);
             place(&mut state.wakers, key.index(), (key, wake));
-            key
+            (key, state.client.outcome(key).is_none())
         })
     }
 
-    /// The outcome of a request, once there is one.
-    pub(crate) fn outcome(&self, key: RequestKey) -> Option<Result<(), Error>> {
-        self.state.borrow().client.outcome(key)
+    /// The outcome of a request, once there is one; then `act` runs with the answer to each charge.
+    pub(crate) fn reply(
+        &self,
+        key: RequestKey,
+        act: impl FnOnce(&[Answer]),
+    ) -> Option<Result<(), Error>> {
+        let state = self.state.borrow();
+        let outcome = state.client.outcome(key)?;
+        act(state.client.answers(key));
+        Some(outcome)
     }
 
-    /// Runs `act` with the answer to each charge of a request.
-    pub(crate) fn with_answers<T>(&self, key: RequestKey, act: impl FnOnce(&[Answer]) -> T) -> T {
-        act(self.state.borrow().client.answers(key))
+    /// Runs `act` with the answer to each charge of a request, as far as they have come.
+    pub(crate) fn with_answers(&self, key: RequestKey, act: impl FnOnce(&[Answer])) {
+        act(self.state.borrow().client.answers(key));
     }
 
     /// What came of the lease of a charge of a request: see [`Client::granted`].
@@ -227,11 +234,30 @@ impl Driver {
 
 /// Actions.
 impl State {
+    /// Carries out what follows from an event. Most submissions lead to nothing.
+    #[inline]
     fn carry_out(&mut self) {
         // SAFETY: only NGINX writes it, in this thread.
-        if unsafe { ngx_exiting } != 0 && !std::mem::replace(&mut self.is_leaving, true) {
-            self.client.leave();
+        if unsafe { ngx_exiting } != 0 && !self.is_leaving {
+            self.leave();
         }
+        if self.client.has_actions() {
+            self.carry_out_actions();
+        }
+        self.wait_for_requests();
+        let at = self.client.timer();
+        if self.timer_at != at {
+            self.set_timer(at);
+        }
+    }
+
+    fn leave(&mut self) {
+        self.is_leaving = true;
+        self.client.leave();
+    }
+
+    #[inline(never)]
+    fn carry_out_actions(&mut self) {
         while let Some(action) = self.client.poll_action() {
             match action {
                 Action::EndTurn => self.post_turn_end(),
@@ -251,7 +277,6 @@ impl State {
                 Action::Log(Level::Notice, line) => log!(NGX_LOG_NOTICE, cycle_log(), "{line}"),
             }
         }
-        self.set_timer();
     }
 
     /// The tag of a settlement of a limit.
@@ -294,12 +319,7 @@ impl State {
         }
     }
 
-    fn set_timer(&mut self) {
-        self.wait_for_requests();
-        let at = self.client.timer();
-        if self.timer_at == at && self.timer.is_set() == at.is_some() {
-            return;
-        }
+    fn set_timer(&mut self, at: Option<u64>) {
         self.timer_at = at;
         match at {
             // SAFETY: as for the end of the turn; dropping it stops the timer.

@@ -131,20 +131,22 @@ impl Bucket {
         if allowed {
             self.missing += cost;
         }
-        let Self { missing, last, .. } = *self;
-        // Until no more than `most` is missing.
-        let until = |most: u64| {
-            let regained = |last, tokens| refill.after(last, tokens).ceil();
-            let held = holds.until(now, limit, most, |at, units| regained(Moment::at(at), units));
-            regained(last, missing.saturating_sub(most)).max(held).saturating_sub(now)
-        };
-        let reset = if missing == 0 { 0 } else { until(0) };
+        let reset = if self.missing == 0 { 0 } else { self.until(0, holds, refill, now, limit) };
         let retry = match allowed {
             true => Retry::No,
             false if cost > limit => Retry::Never,
-            false => Retry::After(until(limit - cost)),
+            false => Retry::After(self.until(limit - cost, holds, refill, now, limit)),
         };
-        Verdict { allowed, remaining: limit.saturating_sub(missing), reset, retry }
+        Verdict { allowed, remaining: limit.saturating_sub(self.missing), reset, retry }
+    }
+
+    /// µs until no more than `most` tokens are missing.
+    #[inline]
+    fn until(&self, most: u64, holds: Holds, refill: impl Refill, now: u64, limit: u64) -> u64 {
+        let regained = |last, tokens| refill.after(last, tokens).ceil();
+        let held = holds.until(now, limit, most, |at, units| regained(Moment::at(at), units));
+        let missing = self.missing.saturating_sub(most);
+        regained(self.last, missing).max(held).saturating_sub(now)
     }
 
     /// Stores the bucket, if any tokens were taken since so many were missing.

@@ -75,10 +75,15 @@ impl Moment {
 
 /// Quotient and remainder. A division of 64 bits is many times faster, and nearly always enough.
 fn divide(number: u128, by: u64) -> (u64, u64) {
-    if let Ok(number) = u64::try_from(number) {
-        return (number / by, number % by);
+    match u64::try_from(number) {
+        Ok(number) => (number / by, number % by),
+        Err(_) => divide_long(number, by),
     }
-    let (number, by) = (number, u128::from(by));
+}
+
+#[cold]
+fn divide_long(number: u128, by: u64) -> (u64, u64) {
+    let by = u128::from(by);
     let narrow = |number| u64::try_from(number).unwrap_or(u64::MAX);
     (narrow(number / by), narrow(number % by))
 }

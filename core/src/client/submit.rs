@@ -31,10 +31,10 @@ impl Client {
             request.open = most.saturating_add(1);
         }
         let (mut first, mut saved) = (0, most);
-        let has_slots = self.has_slots;
-        let is_one_command =
-            |one: &Charge<'_>, other: &Charge<'_>| !has_slots || key_slot(one) == key_slot(other);
-        for group in charges.chunk_by(is_one_command) {
+        let mut left = charges;
+        while !left.is_empty() {
+            let (group, others) = self.split_command(left);
+            left = others;
             let member = Member { request: key, first, timeout };
             first = first.saturating_add(group.len());
             saved = saved.saturating_sub(1);
@@ -50,6 +50,19 @@ impl Client {
             self.end_turn();
         }
         key
+    }
+
+    /// The first of these charges, which can be in one command, and the others.
+    fn split_command<'a, 'b>(
+        &self,
+        charges: &'a [Charge<'b>],
+    ) -> (&'a [Charge<'b>], &'a [Charge<'b>]) {
+        if !self.has_slots || charges.len() == 1 {
+            return (charges, &[]);
+        }
+        let slot = charges.first().map(key_slot);
+        let is_other = |charge: &Charge<'_>| Some(key_slot(charge)) != slot;
+        charges.split_at(charges.iter().position(is_other).unwrap_or(charges.len()))
     }
 
     /// What came of a request, once that is known.
@@ -80,8 +93,6 @@ impl Client {
             self.requests.remove(key);
             command.into_iter().for_each(|command| self.forget_command(command, key));
         }
-        let requests = &self.requests;
-        self.deadlines.forget(|key| requests.get(key).is_some_and(Request::is_waiting));
     }
 
     /// Forgets a command in flight for which no request but this one waits: its reply will be swallowed.
@@ -387,6 +398,12 @@ impl Client {
         } else if request.open == 0 && request.stage == request::Stage::Released {
             self.requests.remove(member.request);
         }
+    }
+
+    /// Forgets the deadlines of requests that are decided, as far as none before them waits.
+    pub(super) fn forget_deadlines(&mut self) {
+        let requests = &self.requests;
+        self.deadlines.forget(|key| requests.get(key).is_some_and(Request::is_waiting));
     }
 
     /// Requests whose time is over are not decided.
