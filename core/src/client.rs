@@ -354,8 +354,8 @@ impl Client {
         self.count(node, |node| node.count_error(kind));
     }
 
-    fn complain(&mut self, node: NodeKey, what: String) {
-        self.actions.push_back(Action::Complain(node, what));
+    fn warn(&mut self, node: NodeKey, what: String) {
+        self.actions.push_back(Action::Warn(node, what));
     }
 }
 

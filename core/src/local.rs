@@ -66,7 +66,7 @@ pub struct Charges {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// It was not checked.
-    Unasked,
+    Unchecked,
     /// Its new state does not fit into the table: nothing was charged.
     NoRoom,
     /// It was checked.
@@ -133,7 +133,7 @@ impl Deref for Charges {
 impl Charge {
     /// `digest` identifies the limit and the client, and is uniformly distributed.
     pub fn new(digest: u128, quota: Quota, cost: u64) -> Self {
-        Self { digest, quota, cost, dry_run: false, answer: Answer::Unasked, spent: false }
+        Self { digest, quota, cost, dry_run: false, answer: Answer::Unchecked, spent: false }
     }
 
     /// The same charge; in a dry run it rejects nothing, and is charged if its limit allows it.
@@ -164,7 +164,7 @@ impl Charge {
     /// Keeps the outcome, and stores what the decision has changed. Returns how long the quota
     /// takes from now to be whole, in µs.
     fn settle(&mut self, table: &mut Table<'_>, entry: Option<Entry<u128>>, passes: bool) -> u64 {
-        (self.answer, self.spent) = (Answer::Unasked, false);
+        (self.answer, self.spent) = (Answer::Unchecked, false);
         let Some(entry) = entry else { return 0 };
         let Some(verdict) = entry.verdict() else { return 0 };
         if !store(table, self.digest, entry.change()) {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     /// Decides for a single limit.
-    fn ask(table: &mut Table<'_>, now: u64, mode: Mode, quota: Quota, cost: u64) -> Answer {
+    fn request(table: &mut Table<'_>, now: u64, mode: Mode, quota: Quota, cost: u64) -> Answer {
         let mut charges = Charges::from_iter([Charge::new(digest(1), quota, cost)]);
         decide(table, now, mode, &mut charges);
         charges[0].answer()
@@ -254,19 +254,20 @@ mod tests {
     struct Model(BTreeMap<u128, Stored>);
 
     impl Model {
-        fn ask(&mut self, now: u64, (digest, quota, cost): (u128, Quota, u64)) -> Verdict {
+        fn request(&mut self, now: u64, (digest, quota, cost): (u128, Quota, u64)) -> Verdict {
             let stored = self.0.entry(digest).or_default();
             quota.algorithm().decide(stored, now, &quota, cost)
         }
 
-        fn decide(&mut self, now: u64, asked: &[(u128, Quota, u64)]) -> Vec<Verdict> {
+        fn decide(&mut self, now: u64, charged: &[(u128, Quota, u64)]) -> Vec<Verdict> {
             let before = self.clone();
-            let spent: Vec<Verdict> = asked.iter().map(|one| self.ask(now, *one)).collect();
+            let spent: Vec<Verdict> = charged.iter().map(|one| self.request(now, *one)).collect();
             if spent.iter().all(|verdict| verdict.allowed) {
                 return spent;
             }
             *self = before;
-            let held = asked.iter().map(|(digest, quota, _)| self.ask(now, (*digest, *quota, 0)));
+            let held =
+                charged.iter().map(|(digest, quota, _)| self.request(now, (*digest, *quota, 0)));
             let held: Vec<Verdict> = held.collect();
             let merge = |(spent, held): (&Verdict, Verdict)| Verdict {
                 allowed: spent.allowed,
@@ -303,11 +304,11 @@ mod tests {
                     let cost = (share * limits[limit].limit() as f64).ceil() as u64;
                     (digest(limit as u8), limits[limit], cost)
                 };
-                let asked: Vec<_> = shares.iter().map(charge).collect();
+                let charged: Vec<_> = shares.iter().map(charge).collect();
                 let mut charges: Charges =
-                    asked.iter().map(|&(digest, quota, cost)| Charge::new(digest, quota, cost)).collect();
+                    charged.iter().map(|&(digest, quota, cost)| Charge::new(digest, quota, cost)).collect();
                 let reset = decide(&mut table, now, Mode::Outage, &mut charges);
-                let expected = model.decide(now, &asked);
+                let expected = model.decide(now, &charged);
                 prop_assert_eq!(reset, expected.iter().map(|verdict| verdict.reset).max().unwrap());
                 let answers: Vec<Verdict> =
                     charges.iter().map(|charge| verdict(charge.answer())).collect();
@@ -350,25 +351,25 @@ mod tests {
                     Some(share) => (share * self.quota.limit() as f64).ceil() as u64,
                     None => self.remaining(mode),
                 };
-                if self.ask(mode, cost) {
+                if self.request(mode, cost) {
                     self.passed.push((self.now, cost));
                 }
             }
         }
 
         fn remaining(&mut self, mode: Mode) -> u64 {
-            let local = match ask(&mut self.table, self.now, mode, self.quota, 0) {
+            let local = match request(&mut self.table, self.now, mode, self.quota, 0) {
                 Answer::Verdict(verdict) => verdict.remaining,
                 _ => u64::MAX,
             };
             match mode {
                 Mode::Outage => local,
-                Mode::Return => local.min(self.ask_redis(0).remaining),
+                Mode::Return => local.min(self.charge_redis(0).remaining),
             }
         }
 
         /// As the module does.
-        fn ask(&mut self, mode: Mode, cost: u64) -> bool {
+        fn request(&mut self, mode: Mode, cost: u64) -> bool {
             let mut charges = Charges::from_iter([Charge::new(digest(1), self.quota, cost)]);
             if mode == Mode::Outage || self.now < self.until {
                 let reset = decide(&mut self.table, self.now, mode, &mut charges);
@@ -377,14 +378,14 @@ mod tests {
             if rejects(&charges[0]) {
                 return false;
             }
-            let passes = mode == Mode::Outage || self.ask_redis(cost).allowed;
+            let passes = mode == Mode::Outage || self.charge_redis(cost).allowed;
             if !passes {
                 give_back(&mut self.table, self.now, &mut charges);
             }
             passes
         }
 
-        fn ask_redis(&mut self, cost: u64) -> Verdict {
+        fn charge_redis(&mut self, cost: u64) -> Verdict {
             self.quota.algorithm().decide(&mut self.redis, self.now, &self.quota, cost)
         }
 
@@ -443,8 +444,8 @@ mod tests {
             prop_assert!(!client.exceeds(), "{:?}", client.passed);
             // After the time that was returned nothing is checked.
             client.now = client.now.max(client.until);
-            let answer = ask(&mut client.table, client.now, Mode::Return, quota, 0);
-            prop_assert_eq!(answer, Answer::Unasked);
+            let answer = request(&mut client.table, client.now, Mode::Return, quota, 0);
+            prop_assert_eq!(answer, Answer::Unchecked);
         }
 
         /// And what is given back is as if it had never been spent here.
@@ -455,13 +456,13 @@ mod tests {
             let mut client =
                 Client { quota, now: START, table, redis: Stored::default(), passed: Vec::new(), until: 0 };
             client.live(Mode::Outage, &outage);
-            let before = ask(&mut client.table, client.now, Mode::Outage, quota, 0);
+            let before = request(&mut client.table, client.now, Mode::Outage, quota, 0);
             let mut charges = Charges::from_iter([Charge::new(digest(1), quota, cost)]);
             decide(&mut client.table, client.now, Mode::Return, &mut charges);
             // Twice is as good as once.
             give_back(&mut client.table, client.now, &mut charges);
             give_back(&mut client.table, client.now, &mut charges);
-            let after = ask(&mut client.table, client.now, Mode::Outage, quota, 0);
+            let after = request(&mut client.table, client.now, Mode::Outage, quota, 0);
             prop_assert_eq!(after, before);
         }
     }
@@ -481,7 +482,7 @@ mod tests {
         };
         let mut pass = |after: u64, mode, cost| {
             client.now = START + after * 1_000;
-            assert!(client.ask(mode, cost), "{after} ms");
+            assert!(client.request(mode, cost), "{after} ms");
         };
         pass(0, Mode::Outage, 1);
         let costs = [8, 1, 9, 5];
@@ -494,21 +495,21 @@ mod tests {
     }
 
     #[test]
-    fn on_return_only_those_are_asked_who_have_something_to_regain() {
+    fn on_return_only_clients_with_something_to_regain_are_checked() {
         let (mut words, quota) = (vec![0; 1_000], quota(Algorithm::TokenBucket, "1r/s", 2));
         let table = &mut Table::open(&mut words);
         let second = 1_000_000;
 
-        assert_eq!(ask(table, START, Mode::Return, quota, 1), Answer::Unasked);
+        assert_eq!(request(table, START, Mode::Return, quota, 1), Answer::Unchecked);
         assert_eq!(table.usage().entries, 0);
 
-        assert_eq!(verdict(ask(table, START, Mode::Outage, quota, 1)).remaining, 1);
-        assert_eq!(verdict(ask(table, START, Mode::Return, quota, 1)).remaining, 0);
-        let rejected = verdict(ask(table, START, Mode::Return, quota, 1));
+        assert_eq!(verdict(request(table, START, Mode::Outage, quota, 1)).remaining, 1);
+        assert_eq!(verdict(request(table, START, Mode::Return, quota, 1)).remaining, 0);
+        let rejected = verdict(request(table, START, Mode::Return, quota, 1));
         assert_eq!(rejected.retry, Retry::After(second));
-        let last = verdict(ask(table, START + 2 * second - 1, Mode::Return, quota, 0));
+        let last = verdict(request(table, START + 2 * second - 1, Mode::Return, quota, 0));
         assert_eq!((last.remaining, last.reset), (1, 1));
-        assert_eq!(ask(table, START + 2 * second, Mode::Return, quota, 1), Answer::Unasked);
+        assert_eq!(request(table, START + 2 * second, Mode::Return, quota, 1), Answer::Unchecked);
     }
 
     #[test]
@@ -518,9 +519,10 @@ mod tests {
             let table = &mut Table::open(&mut words);
             let rate = if algorithm == Algorithm::CalendarWindow { "5r/month" } else { "5r/d" };
             let quota = quota(algorithm, rate, 5);
-            verdict(ask(table, START, Mode::Outage, quota, 3));
+            verdict(request(table, START, Mode::Outage, quota, 3));
             settle(table, START, digest(1), &quota, START, -2);
-            let left = |table: &mut Table<'_>| verdict(ask(table, START, Mode::Outage, quota, 0));
+            let left =
+                |table: &mut Table<'_>| verdict(request(table, START, Mode::Outage, quota, 0));
             assert_eq!(left(table).remaining, 4, "{algorithm:?}");
             settle(table, START, digest(1), &quota, START, 6);
             assert_eq!(left(table).remaining, 0, "{algorithm:?}");
@@ -537,11 +539,11 @@ mod tests {
             let rate = if algorithm == Algorithm::CalendarWindow { "2r/month" } else { "2r/s" };
             let day = 86_400_000_000;
             let quota = quota(algorithm, rate, 2).with_block(40 * day);
-            verdict(ask(table, START, Mode::Outage, quota, 2));
-            assert!(!verdict(ask(table, START, Mode::Outage, quota, 1)).allowed);
-            let blocked = verdict(ask(table, START + 39 * day, Mode::Outage, quota, 1));
+            verdict(request(table, START, Mode::Outage, quota, 2));
+            assert!(!verdict(request(table, START, Mode::Outage, quota, 1)).allowed);
+            let blocked = verdict(request(table, START + 39 * day, Mode::Outage, quota, 1));
             assert!(!blocked.allowed && blocked.retry == Retry::After(day), "{algorithm:?}");
-            assert!(verdict(ask(table, START + 40 * day, Mode::Outage, quota, 1)).allowed);
+            assert!(verdict(request(table, START + 40 * day, Mode::Outage, quota, 1)).allowed);
         }
     }
 
@@ -567,19 +569,19 @@ mod tests {
     }
 
     #[test]
-    fn on_return_one_limit_may_be_asked_and_another_not() {
+    fn on_return_one_limit_may_be_checked_and_another_not() {
         let (mut words, quota) = (vec![0; 1_000], quota(Algorithm::Gcra, "1r/s", 1));
         let table = &mut Table::open(&mut words);
-        verdict(ask(table, START, Mode::Outage, quota, 1));
+        verdict(request(table, START, Mode::Outage, quota, 1));
 
         let charge = |number| Charge::new(digest(number), quota, 1);
         let mut charges = Charges::from_iter([2, 1].map(charge));
         decide(table, START, Mode::Return, &mut charges);
-        assert_eq!(charges[0].answer(), Answer::Unasked);
+        assert_eq!(charges[0].answer(), Answer::Unchecked);
         assert!(rejects(&charges[1]));
         // What was not spent is not given back.
         give_back(table, START, &mut charges);
-        assert!(!verdict(ask(table, START, Mode::Outage, quota, 1)).allowed);
+        assert!(!verdict(request(table, START, Mode::Outage, quota, 1)).allowed);
         assert_eq!(table.usage().entries, 1);
     }
 
@@ -589,8 +591,8 @@ mod tests {
         let table = &mut Table::open(&mut words);
         for algorithm in Algorithm::ALL {
             let quota = quota(algorithm, "2r/s", 2);
-            assert!(verdict(ask(table, START, Mode::Outage, quota, 0)).allowed);
-            assert!(!verdict(ask(table, START, Mode::Outage, quota, 3)).allowed);
+            assert!(verdict(request(table, START, Mode::Outage, quota, 0)).allowed);
+            assert!(!verdict(request(table, START, Mode::Outage, quota, 3)).allowed);
         }
         assert_eq!(table.usage().entries, 0);
     }
@@ -608,11 +610,11 @@ mod tests {
                 let mut words = vec![0; 1_000];
                 let table = &mut Table::open(&mut words);
                 let (old, new) = (quota(old, "2r/s", 2), quota(new, "2r/s", 2));
-                assert!(verdict(ask(table, START, Mode::Outage, old, 2)).allowed);
-                assert_eq!(ask(table, START, Mode::Return, new, 1), Answer::Unasked);
-                let first = verdict(ask(table, START, Mode::Outage, new, 1));
+                assert!(verdict(request(table, START, Mode::Outage, old, 2)).allowed);
+                assert_eq!(request(table, START, Mode::Return, new, 1), Answer::Unchecked);
+                let first = verdict(request(table, START, Mode::Outage, new, 1));
                 assert_eq!((first.allowed, first.remaining), (true, 1), "{old:?} {new:?}");
-                let second = verdict(ask(table, START, Mode::Outage, new, 1));
+                let second = verdict(request(table, START, Mode::Outage, new, 1));
                 assert_eq!((second.allowed, second.remaining), (true, 0), "{old:?} {new:?}");
             }
         }

@@ -438,7 +438,7 @@ mod tests {
         Reopen,
     }
 
-    /// Digests, of which some fall under the same hash head, or even share the half that tells it.
+    /// Digests, of which some fall under the same hash head, or even share the half that identifies it.
     fn keys() -> impl Strategy<Value = u128> {
         (0..12_u64, 0..3_u64).prop_map(|(low, high)| {
             let low = low.wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -7,8 +7,8 @@ const size = byId("size");
 const burstSize = () => (size.reportValidity() ? size.valueAsNumber : 0);
 
 const panels = [
-  new Panel("a", { algorithm: "token_bucket", n: 10, per: "10s", burst: 10, key: "visitor", cost: 1 }, tell, burstSize),
-  new Panel("b", { algorithm: "leaky_bucket", n: 10, per: "10s", burst: 4, key: "visitor", cost: 1 }, tell, burstSize),
+  new Panel("a", { algorithm: "token_bucket", n: 10, per: "10s", burst: 10, key: "visitor", cost: 1 }, report, burstSize),
+  new Panel("b", { algorithm: "leaky_bucket", n: 10, per: "10s", burst: 4, key: "visitor", cost: 1 }, report, burstSize),
 ];
 byId("panels").append(...panels.map((panel) => panel.root));
 
@@ -21,7 +21,7 @@ function describe({ name, answers }) {
 }
 
 // One sentence a side when all its answers are there, not one a request.
-function tell(...sent) {
+function report(...sent) {
   const sentences = [];
   sent.forEach(async (promise, index) => {
     const result = await promise;
@@ -32,7 +32,7 @@ function tell(...sent) {
 }
 
 function sendToBoth(number) {
-  if (panels.every((panel) => panel.isValid())) tell(...panels.map((panel) => panel.send(number)));
+  if (panels.every((panel) => panel.isValid())) report(...panels.map((panel) => panel.send(number)));
 }
 
 byId("traffic").addEventListener("submit", (event) => {

@@ -34,7 +34,7 @@ use crate::log::{debug, log};
 use crate::shm::{NodeRecord, Reservations, Shared, View};
 
 /// The shortest time between two log lines about faults of a node that is up, in ms.
-const COMPLAIN_EVERY: u64 = 10_000;
+const WARN_EVERY: u64 = 10_000;
 
 /// One worker's client of one store, driven by NGINX.
 pub(crate) struct Driver {
@@ -272,7 +272,7 @@ impl State {
                 Action::Remove(node) => self.forget(node),
                 Action::Down(node, reason) => self.log_down(node, &reason),
                 Action::Up(node) => self.log_up(node),
-                Action::Complain(node, what) => self.log_complaint(node, &what),
+                Action::Warn(node, what) => self.log_warning(node, &what),
                 Action::Log(Level::Error, line) => log!(NGX_LOG_ERR, cycle_log(), "{line}"),
                 Action::Log(Level::Notice, line) => log!(NGX_LOG_NOTICE, cycle_log(), "{line}"),
             }
@@ -387,7 +387,7 @@ impl State {
     fn send(&mut self, key: ConnectionKey) {
         let result = self.try_send(key);
         if let Err(error) = result {
-            self.client.on_lost(key, &closed(error), monotonic_micros());
+            self.client.on_lost(key, &closed("send()", &error), monotonic_micros());
         }
     }
 
@@ -468,7 +468,7 @@ impl State {
                 Ok(Transfer::Moved(count)) => self.client.on_received(key, count, now),
                 Ok(Transfer::Later) => break,
                 Err(error) => {
-                    self.client.on_lost(key, &closed(error), now);
+                    self.client.on_lost(key, &closed("recv()", &error), now);
                     break;
                 }
             }
@@ -478,7 +478,8 @@ impl State {
             self.count_lag(now.saturating_sub(turn_start()));
             self.save_session(key);
             if let Some(Err(error)) = self.socket(key).map(Socket::watch) {
-                self.client.on_lost(key, &closed(error), now);
+                let fault = closed("ngx_handle_read_event()", &error);
+                self.client.on_lost(key, &fault, now);
             }
         }
     }
@@ -654,9 +655,9 @@ impl State {
     }
 
     /// Logs a fault of a node that is up, but not for every request.
-    fn log_complaint(&mut self, key: NodeKey, what: &str) {
+    fn log_warning(&mut self, key: NodeKey, what: &str) {
         let Some(known) = self.known(key) else { return };
-        let is_due = known.record.admit_complaint(unix_ms(), COMPLAIN_EVERY);
+        let is_due = known.record.admit_warning(unix_ms(), WARN_EVERY);
         let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
         if is_due {
             log!(NGX_LOG_ERR, cycle_log(), "redis {name} {what}");
@@ -705,8 +706,13 @@ fn unconnected(error: &io::Error) -> Fault {
     Fault::Connect(format!("connect() failed {}", describe(error)))
 }
 
-fn closed(error: io::Error) -> Fault {
-    Fault::Closed(describe(&error))
+/// What a connection was lost by: the failed call, or an end that is no error of the system.
+fn closed(call: &str, error: &io::Error) -> Fault {
+    let text = describe(error);
+    Fault::Closed(match error.raw_os_error() {
+        Some(_) => format!("{call} failed {text}"),
+        None => text,
+    })
 }
 
 /// An error of the system as NGINX writes it: `(111: Connection refused)`.

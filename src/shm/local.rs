@@ -25,7 +25,7 @@ impl Local {
     pub(crate) fn verdicts(&self) -> impl Iterator<Item = Option<Verdict>> {
         self.charges.iter().map(|charge| match charge.answer() {
             Answer::Verdict(verdict) => Some(verdict),
-            Answer::Unasked | Answer::NoRoom => None,
+            Answer::Unchecked | Answer::NoRoom => None,
         })
     }
 }

@@ -272,7 +272,7 @@ impl NodeRecord {
     }
 
     /// Admits a complaint to the log at `now`, if there was none in the `pause` ms before.
-    pub(crate) fn admit_complaint(&self, now: u64, pause: u64) -> bool {
+    pub(crate) fn admit_warning(&self, now: u64, pause: u64) -> bool {
         let last = self.complained.load(Ordering::Relaxed);
         // A clock that was set back does not suppress complaints.
         (now.abs_diff(last) >= pause)

@@ -10,7 +10,7 @@ use rate_limit_core::lease::Granted;
 use rate_limit_core::limit::Quota;
 use rate_limit_core::rate::{MAX_EXACT, Rate};
 
-use crate::lab::{Asked, Kept, Lab, Outcome, Step, Write};
+use crate::lab::{Charge, Kept, Lab, Outcome, Step, Write};
 use crate::model::{Expected, Model, Written};
 use crate::traffic::{self, Traffic, magnitude};
 
@@ -72,7 +72,7 @@ fn lists_of_limits() {
 /// µs at which something comes back is where it would show.
 #[test]
 fn edges_of_large_numbers() {
-    tell(Algorithm::ALL, traffic::large_quota, |rng, story| {
+    check_stories(Algorithm::ALL, traffic::large_quota, |rng, story| {
         let limit = story.quota.limit();
         if rng.bool() {
             story.give_back(rng.u64(1..=limit / 8 + 1));
@@ -95,20 +95,20 @@ fn an_edge_of_which_a_double_is_short() {
 #[test]
 fn edges_of_many_at_once() {
     for quota in [traffic::large_quota, traffic::quota] {
-        tell(of_strings(), quota, |rng, story| {
+        check_stories(of_strings(), quota, |rng, story| {
             let limit = story.quota.limit();
             let times = magnitude(rng, limit.min(1_000));
             let cost = rng.u64(1..=limit / times);
-            if let Retry::After(micros) = story.ask(cost * times) {
+            if let Retry::After(micros) = story.charge(cost * times) {
                 story.now += micros - rng.u64(0..=1);
             }
-            story.ask_times(cost, times as u32 + 1);
+            story.charge_times(cost, times as u32 + 1);
         });
     }
 }
 
 /// Checks stories of a client, each on a quota of its own and with another end.
-fn tell(
+fn check_stories(
     algorithms: impl IntoIterator<Item = Algorithm>,
     quota: fn(&mut Rng, Algorithm) -> Quota,
     end: impl Fn(&mut Rng, &mut Story),
@@ -147,38 +147,38 @@ impl Story {
         let (model, steps) = (Model::default(), Vec::new());
         // Early enough for what is to come.
         let mut story = Self { key, quota, now: NOW - NOW / 3, model, steps };
-        story.ask(quota.limit());
-        if let Retry::After(micros) = story.ask(1) {
+        story.charge(quota.limit());
+        if let Retry::After(micros) = story.charge(1) {
             story.now += micros;
-            story.ask(1);
+            story.charge(1);
         }
         story
     }
 
-    fn asked(&self, cost: u64) -> Asked {
-        Asked::new(self.key.clone(), self.quota, cost)
+    fn charge_of(&self, cost: u64) -> Charge {
+        Charge::new(self.key.clone(), self.quota, cost)
     }
 
-    fn ask(&mut self, cost: u64) -> Retry {
-        self.take(Step::ask(self.now, vec![self.asked(cost)]))
+    fn charge(&mut self, cost: u64) -> Retry {
+        self.take(Step::charge(self.now, vec![self.charge_of(cost)]))
     }
 
     /// Sends a request at the last moment at which it is rejected, and at the next one.
     fn wait_for(&mut self, cost: u64) {
-        if let Retry::After(micros) = self.ask(cost) {
+        if let Retry::After(micros) = self.charge(cost) {
             self.now += micros - 1;
-            assert_eq!(self.ask(cost), Retry::After(1));
+            assert_eq!(self.charge(cost), Retry::After(1));
             self.now += 1;
-            assert_eq!(self.ask(cost), Retry::No);
+            assert_eq!(self.charge(cost), Retry::No);
         }
     }
 
-    fn ask_times(&mut self, cost: u64, times: u32) {
-        self.take(Step::ask_times(self.now, self.asked(cost), times));
+    fn charge_times(&mut self, cost: u64, times: u32) {
+        self.take(Step::charge_times(self.now, self.charge_of(cost), times));
     }
 
     fn give_back(&mut self, amount: u64) {
-        self.take(Step::give_back(self.now, vec![self.asked(amount)]));
+        self.take(Step::give_back(self.now, vec![self.charge_of(amount)]));
     }
 
     fn take(&mut self, step: Step) -> Retry {
@@ -205,14 +205,14 @@ fn foreign_contents() {
             model.store(KEY, algorithm.read(&bytes));
             let quota = traffic::quota(&mut rng, algorithm);
             let cost = rng.u64(0..=quota.limit());
-            let asked = Asked::new(KEY.to_owned(), quota, cost);
-            let other = Asked { key: format!("{KEY}2"), ..asked.clone() };
+            let charge = Charge::new(KEY.to_owned(), quota, cost);
+            let other = Charge { key: format!("{KEY}2"), ..charge.clone() };
             let step = match rng.u32(0..5) {
-                0 => Step::ask(NOW, vec![asked]),
-                1 => Step::ask(NOW, vec![asked.clone(), asked]),
-                2 => Step::ask(NOW, vec![asked, other]),
-                3 => Step::give_back(NOW, vec![asked]),
-                _ => Step::ask_times(NOW, asked, rng.u32(1..4)),
+                0 => Step::charge(NOW, vec![charge]),
+                1 => Step::charge(NOW, vec![charge.clone(), charge]),
+                2 => Step::charge(NOW, vec![charge, other]),
+                3 => Step::give_back(NOW, vec![charge]),
+                _ => Step::charge_times(NOW, charge, rng.u32(1..4)),
             };
             let expected = model.decide(&step);
             check(&mut lab, vec![(step, expected)]);
@@ -291,9 +291,9 @@ fn check(lab: &mut Lab, history: Vec<(Step, Expected)>) {
 }
 
 fn compare(outcome: &Outcome, expected: &Expected) -> Result<(), &'static str> {
-    let told = outcome.verdicts.iter().zip(&expected.verdicts);
+    let read = outcome.verdicts.iter().zip(&expected.verdicts);
     if outcome.verdicts.len() != expected.verdicts.len()
-        || told.filter_map(|(told, verdict)| Some((told.as_ref()?, verdict))).any(|(a, b)| a != b)
+        || read.filter_map(|(read, verdict)| Some((read.as_ref()?, verdict))).any(|(a, b)| a != b)
     {
         return Err("the script decides otherwise");
     }

@@ -18,7 +18,7 @@ use redis::{Connection, ConnectionLike as _, Pipeline, RedisResult, Value};
 #[derive(Clone, Debug)]
 pub struct Step {
     pub now: u64,
-    pub asked: Vec<Asked>,
+    pub charges: Vec<Charge>,
     /// How many equal requests there are; if more than one, there is only one limit.
     pub times: u32,
     /// Whether the costs are not spent, but given back.
@@ -32,17 +32,17 @@ pub struct Step {
 }
 
 impl Step {
-    pub fn ask(now: u64, asked: Vec<Asked>) -> Self {
+    pub fn charge(now: u64, charges: Vec<Charge>) -> Self {
         let (expire, leases) = (Vec::new(), Vec::new());
-        Self { now, asked, times: 1, gives_back: false, since: 0, expire, leases }
+        Self { now, charges, times: 1, gives_back: false, since: 0, expire, leases }
     }
 
-    pub fn ask_times(now: u64, asked: Asked, times: u32) -> Self {
-        Self { times, ..Self::ask(now, vec![asked]) }
+    pub fn charge_times(now: u64, charge: Charge, times: u32) -> Self {
+        Self { times, ..Self::charge(now, vec![charge]) }
     }
 
-    pub fn give_back(now: u64, asked: Vec<Asked>) -> Self {
-        Self { gives_back: true, ..Self::ask(now, asked) }
+    pub fn give_back(now: u64, charges: Vec<Charge>) -> Self {
+        Self { gives_back: true, ..Self::charge(now, charges) }
     }
 
     /// The lease of the limit of this index.
@@ -55,7 +55,7 @@ impl Step {
             let lease = self.leases.get(index).filter(|lease: &&Lease| !lease.is_none());
             Check { lease, ..check }
         };
-        self.asked.iter().map(Asked::check).enumerate().map(lease)
+        self.charges.iter().map(Charge::check).enumerate().map(lease)
     }
 }
 
@@ -64,14 +64,14 @@ static HEAD: LazyLock<Head> = LazyLock::new(|| Head::new("rl:", "default").expec
 
 /// One limit of a step.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct Charge {
     pub key: String,
     pub quota: Quota,
     pub cost: u64,
     pub dry_run: bool,
 }
 
-impl Asked {
+impl Charge {
     pub fn new(key: String, quota: Quota, cost: u64) -> Self {
         Self { key, quota, cost, dry_run: false }
     }
@@ -211,7 +211,7 @@ pub fn words(scripts: &Scripts, by: By, step: &Step) -> Vec<Vec<u8>> {
     let (mut command, mut checks) = (Vec::new(), step.checks());
     match (step.gives_back, step.times) {
         (is_less, _) if step.since > 0 => {
-            let check = Check { since: step.since, ..step.asked[0].check() };
+            let check = Check { since: step.since, ..step.charges[0].check() };
             scripts.encode_settlement(&mut command, by, check, is_less);
         }
         (true, _) => scripts.encode_refund(&mut command, by, checks),

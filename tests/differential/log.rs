@@ -5,7 +5,7 @@ use rate_limit_core::algorithm::Algorithm;
 use rate_limit_core::limit::{MAX_LOG, Quota};
 use redis::{RedisResult, Value};
 
-use crate::lab::{Asked, Lab, Step};
+use crate::lab::{Charge, Lab, Step};
 
 /// Of a client as it may be found in the field.
 const KEY: &str = "rl:default:203.0.113.195";
@@ -18,7 +18,7 @@ fn quota(algorithm: Algorithm, limit: u64) -> Quota {
 }
 
 fn step(algorithm: Algorithm, limit: u64, now: u64, cost: u64) -> Step {
-    Step::ask(now, vec![Asked::new(KEY.to_owned(), quota(algorithm, limit), cost)])
+    Step::charge(now, vec![Charge::new(KEY.to_owned(), quota(algorithm, limit), cost)])
 }
 
 /// Spends all of the limit, one by one and evenly over the minute before `NOW`.
@@ -58,19 +58,19 @@ fn a_decision_on_the_longest_log_is_no_stall() {
     command(&mut lab, &["COPY", KEY, "full"]).expect("a copy");
 
     let interval = MINUTE / MAX_LOG;
-    let ask = |now, cost| step(Algorithm::SlidingLog, MAX_LOG, now, cost);
-    let give_back = |now, cost| Step { gives_back: true, ..ask(now, cost) };
+    let charge = |now, cost| step(Algorithm::SlidingLog, MAX_LOG, now, cost);
+    let give_back = |now, cost| Step { gives_back: true, ..charge(now, cost) };
     let mut now = NOW;
     time(&mut lab, "one forgotten and one written", |_| {
         now += interval;
-        ask(now, 1)
+        charge(now, 1)
     });
     let costs = [1, MAX_LOG / 3, MAX_LOG / 2, MAX_LOG];
-    time(&mut lab, "rejected", |n| ask(NOW, costs[n % costs.len()]));
-    time(&mut lab, "half of the log forgotten", |_| ask(NOW + MINUTE / 2, 1));
-    time(&mut lab, "cost 0 where half of it is to be", |_| ask(NOW + MINUTE / 2, 0));
-    time(&mut lab, "all of it forgotten", |_| ask(NOW + 2 * MINUTE, 1));
-    time(&mut lab, "the clock stepped back", |_| ask(NOW - MINUTE / 2, 0));
+    time(&mut lab, "rejected", |n| charge(NOW, costs[n % costs.len()]));
+    time(&mut lab, "half of the log forgotten", |_| charge(NOW + MINUTE / 2, 1));
+    time(&mut lab, "cost 0 where half of it is to be", |_| charge(NOW + MINUTE / 2, 0));
+    time(&mut lab, "all of it forgotten", |_| charge(NOW + 2 * MINUTE, 1));
+    time(&mut lab, "the clock stepped back", |_| charge(NOW - MINUTE / 2, 0));
     time(&mut lab, "given back", |n| give_back(NOW, costs[n % costs.len()]));
 }
 

@@ -7,7 +7,7 @@ use rate_limit_core::decision::{Retry, Verdict};
 use rate_limit_core::lease::{Granted, Lease, Report};
 use rate_limit_core::limit::Quota;
 
-use crate::lab::{Asked, Kept, Step};
+use crate::lab::{Charge, Kept, Step};
 
 /// The stored state of every key.
 #[derive(Default)]
@@ -61,9 +61,9 @@ impl Model {
     /// Whether the key would be gone by now. One whose quota was changed since is left out: how
     /// long it is kept is no longer how long it takes to become whole. So is one of which a block is
     /// written: that leaves the state as it is, even if it is as good as none.
-    pub fn may_expire(&self, asked: &Asked, now: u64) -> bool {
-        let expired = |last: &Last| last.quota == asked.quota && now >= last.expiry;
-        asked.quota.block() == 0 && self.last.get(&asked.key).is_some_and(expired)
+    pub fn may_expire(&self, charge: &Charge, now: u64) -> bool {
+        let expired = |last: &Last| last.quota == charge.quota && now >= last.expiry;
+        charge.quota.block() == 0 && self.last.get(&charge.key).is_some_and(expired)
     }
 
     /// Decides all or nothing, as `several.lua` does, which for one limit is as `single.lua` does;
@@ -96,12 +96,12 @@ impl Model {
     fn decide_once(&mut self, step: &Step) -> Expected {
         let mut grants = Vec::new();
         let before = self.states.clone();
-        let (mut verdicts, mut writes) = self.ask_all(step, None);
-        let mut decided = step.asked.iter().zip(&verdicts);
-        if !decided.all(|(asked, verdict)| asked.dry_run || verdict.allowed) {
+        let (mut verdicts, mut writes) = self.charge_all(step, None);
+        let mut decided = step.charges.iter().zip(&verdicts);
+        if !decided.all(|(charge, verdict)| charge.dry_run || verdict.allowed) {
             // Nothing is charged, and all verdicts show what the limits hold.
             self.states = before;
-            let (held, kept) = self.ask_all(step, Some(&verdicts));
+            let (held, kept) = self.charge_all(step, Some(&verdicts));
             writes = kept;
             for (verdict, held) in verdicts.iter_mut().zip(held) {
                 verdict.remaining = held.remaining;
@@ -125,7 +125,7 @@ impl Model {
             verdicts,
             grants,
             writes: writes.into_iter().map(|(key, write)| self.written(key, write)).collect(),
-            lengths: step.asked.iter().map(|asked| self.length(&asked.key)).collect(),
+            lengths: step.charges.iter().map(|charge| self.length(&charge.key)).collect(),
         }
     }
 
@@ -136,23 +136,23 @@ impl Model {
     ///
     /// What writes for itself does not see what those before it are about to spend or give back:
     /// for all that share its key it is as one.
-    fn ask_all(&mut self, step: &Step, first: Option<&[Verdict]>) -> (Vec<Verdict>, Writes) {
+    fn charge_all(&mut self, step: &Step, first: Option<&[Verdict]>) -> (Vec<Verdict>, Writes) {
         let (mut writes, mut pending) = (Writes::new(), BTreeMap::new());
         let found = self.states.clone();
         self.returned.clear();
-        let ask = |(index, asked): (usize, &Asked)| {
-            let algorithm = asked.quota.algorithm();
-            let state = self.states.entry(asked.key.clone()).or_default();
-            let mut cost = if first.is_some() { 0 } else { asked.cost };
+        let decide = |(index, charge): (usize, &Charge)| {
+            let algorithm = charge.quota.algorithm();
+            let state = self.states.entry(charge.key.clone()).or_default();
+            let mut cost = if first.is_some() { 0 } else { charge.cost };
             let earlier = state.clone();
             if algorithm.stores_itself() {
-                *state = found.get(&asked.key).cloned().unwrap_or_default();
-                cost = cost.saturating_add(*pending.get(&asked.key).unwrap_or(&0));
+                *state = found.get(&charge.key).cloned().unwrap_or_default();
+                cost = cost.saturating_add(*pending.get(&charge.key).unwrap_or(&0));
             }
             let before = state.clone();
             let report = step.lease(index).report;
-            self.returned.push(algorithm.report(state, step.now, &asked.quota, &report));
-            let (now, quota) = (step.now, &asked.quota);
+            self.returned.push(algorithm.report(state, step.now, &charge.quota, &report));
+            let (now, quota) = (step.now, &charge.quota);
             let verdict = match (first, step.since, step.gives_back) {
                 (Some(first), ..) => {
                     let rejects = matches!(first[index].retry, Retry::After(_));
@@ -173,37 +173,37 @@ impl Model {
             let counts = verdict.allowed && cost > 0;
             let spends = counts && !step.gives_back && step.since == 0;
             let is_blocked = state.extra.blocked_until != before.extra.blocked_until;
-            let is_pending = algorithm.stores_itself() && writes.contains_key(&asked.key);
+            let is_pending = algorithm.stores_itself() && writes.contains_key(&charge.key);
             if counts {
-                pending.insert(asked.key.clone(), cost);
+                pending.insert(charge.key.clone(), cost);
             }
             if is_pending && !counts && !is_blocked {
                 // What one before it is about to spend stays as it is.
                 *state = earlier;
             } else if spends || *state != before {
-                writes.insert(asked.key.clone(), (asked.quota, kept(state, step.now, &verdict)));
+                writes.insert(charge.key.clone(), (charge.quota, kept(state, step.now, &verdict)));
             }
             verdict
         };
-        (step.asked.iter().enumerate().map(ask).collect(), writes)
+        (step.charges.iter().enumerate().map(decide).collect(), writes)
     }
 
     /// Sets units aside, after all that is spent.
     fn grant(&mut self, step: &Step, verdicts: &[Verdict], writes: &mut Writes) -> Vec<Granted> {
-        let grant = |(index, (asked, verdict)): (usize, (&Asked, &Verdict))| {
-            let state = self.states.entry(asked.key.clone()).or_default();
-            let (quota, algorithm) = (&asked.quota, asked.quota.algorithm());
-            let is_last = step.asked[index + 1..].iter().all(|other| other.key != asked.key);
-            let may = asked.cost > 0 && verdict.allowed && is_last;
+        let grant = |(index, (charge, verdict)): (usize, (&Charge, &Verdict))| {
+            let state = self.states.entry(charge.key.clone()).or_default();
+            let (quota, algorithm) = (&charge.quota, charge.quota.algorithm());
+            let is_last = step.charges[index + 1..].iter().all(|other| other.key != charge.key);
+            let may = charge.cost > 0 && verdict.allowed && is_last;
             let remaining = if may { verdict.remaining } else { 0 };
             let granted = algorithm.grant(state, step.now, quota, &step.lease(index), remaining);
             if granted.units > 0 {
                 let verdict = algorithm.decide(&mut state.clone(), step.now, quota, 0);
-                writes.insert(asked.key.clone(), (*quota, kept(state, step.now, &verdict)));
+                writes.insert(charge.key.clone(), (*quota, kept(state, step.now, &verdict)));
             }
             granted
         };
-        step.asked.iter().zip(verdicts).enumerate().map(grant).collect()
+        step.charges.iter().zip(verdicts).enumerate().map(grant).collect()
     }
 
     fn written(&self, key: String, (quota, kept): (Quota, Kept)) -> (String, Written) {

@@ -9,12 +9,12 @@ use rate_limit_core::limit::Quota;
 use rate_limit_core::redis::script::{By, Scripts};
 use redis::Value;
 
-use crate::lab::{Asked, Step, read, words};
+use crate::lab::{Charge, Step, read, words};
 
 /// One unit a `period`, and no more than one.
-fn asked(algorithm: Algorithm, period: &str) -> Asked {
+fn charge_by(algorithm: Algorithm, period: &str) -> Charge {
     let quota = quota(algorithm, 1, period);
-    Asked::new(format!("rl:default:{algorithm:?}"), quota, 1)
+    Charge::new(format!("rl:default:{algorithm:?}"), quota, 1)
 }
 
 /// So many a `period`, unless the algorithm is for months, and no more than so many.
@@ -23,17 +23,17 @@ fn quota(algorithm: Algorithm, count: u64, period: &str) -> Quota {
     Quota::new(algorithm, format!("{count}r/{period}").parse().unwrap(), count).unwrap()
 }
 
-fn ask(redis: &Redis, scripts: &Scripts, by: By, asked: &[Asked]) -> Vec<Verdict> {
-    let step = Step::ask(0, asked.to_vec());
+fn charge(redis: &Redis, scripts: &Scripts, by: By, charges: &[Charge]) -> Vec<Verdict> {
+    let step = Step::charge(0, charges.to_vec());
     let verdicts = read(&step, &run(redis, scripts, by, &step));
     verdicts.into_iter().map(|verdict| verdict.expect("a verdict")).collect()
 }
 
 /// Gives back, and queries what is left then.
-fn give_back(redis: &Redis, scripts: &Scripts, asked: &[Asked]) -> Vec<Verdict> {
-    run(redis, scripts, By::Source, &Step::give_back(0, asked.to_vec()));
-    let held: Vec<_> = asked.iter().map(|asked| Asked { cost: 0, ..asked.clone() }).collect();
-    ask(redis, scripts, By::Source, &held)
+fn give_back(redis: &Redis, scripts: &Scripts, charges: &[Charge]) -> Vec<Verdict> {
+    run(redis, scripts, By::Source, &Step::give_back(0, charges.to_vec()));
+    let held: Vec<_> = charges.iter().map(|charge| Charge { cost: 0, ..charge.clone() }).collect();
+    charge(redis, scripts, By::Source, &held)
 }
 
 fn run(redis: &Redis, scripts: &Scripts, by: By, step: &Step) -> Value {
@@ -56,58 +56,58 @@ fn a_client_that_waits_is_served_and_one_that_is_gone_is_forgotten() {
 }
 
 fn wait_and_be_served(redis: &Redis, scripts: &Scripts, algorithm: Algorithm) {
-    let asked = [asked(algorithm, "500ms")];
+    let charges = [charge_by(algorithm, "500ms")];
     // No later than at the end of the next window it is rejected, and the server knows the script.
-    let mut verdict = ask(redis, scripts, By::Source, &asked)[0];
+    let mut verdict = charge(redis, scripts, By::Source, &charges)[0];
     assert!(verdict.allowed, "{algorithm:?} {verdict:?}");
     while verdict.allowed {
-        verdict = ask(redis, scripts, By::Sha, &asked)[0];
+        verdict = charge(redis, scripts, By::Sha, &charges)[0];
     }
     let Retry::After(retry) = verdict.retry else { panic!("{algorithm:?} {verdict:?}") };
-    let ttl: i64 = redis.ask(&["PTTL", &asked[0].key]);
+    let ttl: i64 = redis.command(&["PTTL", &charges[0].key]);
     assert!((1..=1_000).contains(&retry.div_ceil(1_000)), "{algorithm:?} {verdict:?}");
     assert!((1..=1_000).contains(&ttl), "{algorithm:?} {ttl}");
 
     std::thread::sleep(Duration::from_micros(retry));
-    let verdict = ask(redis, scripts, By::Sha, &asked)[0];
+    let verdict = charge(redis, scripts, By::Sha, &charges)[0];
     assert!(verdict.allowed, "{algorithm:?} {verdict:?}");
     std::thread::sleep(Duration::from_micros(verdict.reset) + Duration::from_millis(2));
-    assert_eq!(redis.ask::<i64>(&["EXISTS", &asked[0].key]), 0, "{algorithm:?}");
+    assert_eq!(redis.command::<i64>(&["EXISTS", &charges[0].key]), 0, "{algorithm:?}");
 }
 
 #[test]
 fn several_limits_spend_all_or_nothing() {
     let (redis, scripts) = (Redis::start(), Scripts::new());
-    let asked = Algorithm::ALL.map(|algorithm| asked(algorithm, "52w"));
+    let charges = Algorithm::ALL.map(|algorithm| charge_by(algorithm, "52w"));
     let passed = |verdict: &Verdict| verdict.allowed && verdict.remaining == 0;
-    assert!(ask(&redis, &scripts, By::Source, &asked).iter().all(passed));
-    assert_eq!(redis.ask::<usize>(&["DBSIZE"]), asked.len());
+    assert!(charge(&redis, &scripts, By::Source, &charges).iter().all(passed));
+    assert_eq!(redis.command::<usize>(&["DBSIZE"]), charges.len());
 
-    redis.ask::<()>(&["DEL", &asked[1].key]);
-    let verdicts = ask(&redis, &scripts, By::Sha, &asked);
+    redis.command::<()>(&["DEL", &charges[1].key]);
+    let verdicts = charge(&redis, &scripts, By::Sha, &charges);
     assert!(!verdicts[0].allowed && verdicts[1].allowed, "{verdicts:?}");
     assert_eq!(verdicts[1].remaining, 1);
-    assert_eq!(redis.ask::<i64>(&["EXISTS", &asked[1].key]), 0);
+    assert_eq!(redis.command::<i64>(&["EXISTS", &charges[1].key]), 0);
 }
 
 /// One by one, and all at once.
 #[test]
 fn what_is_given_back_is_as_never_spent() {
     let (redis, scripts) = (Redis::start(), Scripts::new());
-    let asked = Algorithm::ALL.map(|algorithm| asked(algorithm, "52w"));
+    let charges = Algorithm::ALL.map(|algorithm| charge_by(algorithm, "52w"));
     let whole = Verdict { allowed: true, remaining: 1, reset: 0, retry: Retry::No };
-    for several in asked.chunks(1).chain([&asked[..]]) {
+    for several in charges.chunks(1).chain([&charges[..]]) {
         for _ in 0..2 {
-            let spent = ask(&redis, &scripts, By::Source, several);
+            let spent = charge(&redis, &scripts, By::Source, several);
             assert!(spent.iter().all(|verdict| verdict.allowed), "{several:?} {spent:?}");
             let given_back = give_back(&redis, &scripts, several);
             assert_eq!(given_back, vec![whole; several.len()], "{several:?}");
         }
         std::thread::sleep(Duration::from_millis(3));
-        let left = several.iter().map(|asked| redis.ask::<i64>(&["EXISTS", &asked.key]));
+        let left = several.iter().map(|charge| redis.command::<i64>(&["EXISTS", &charge.key]));
         assert_eq!(left.sum::<i64>(), 0, "{several:?}");
         give_back(&redis, &scripts, several);
-        assert_eq!(redis.ask::<usize>(&["DBSIZE"]), 0, "{several:?}");
+        assert_eq!(redis.command::<usize>(&["DBSIZE"]), 0, "{several:?}");
     }
 }
 
@@ -117,11 +117,11 @@ fn what_is_given_back_in_part_keeps_its_time() {
     let (redis, scripts) = (Redis::start(), Scripts::new());
     for algorithm in Algorithm::ALL {
         let quota = quota(algorithm, 9, "52w");
-        let of = |cost| [Asked::new(format!("rl:default:{algorithm:?}"), quota, cost)];
-        ask(&redis, &scripts, By::Source, &of(7));
+        let of = |cost| [Charge::new(format!("rl:default:{algorithm:?}"), quota, cost)];
+        charge(&redis, &scripts, By::Source, &of(7));
         let verdict = give_back(&redis, &scripts, &of(3))[0];
         assert_eq!(verdict.remaining, 5, "{algorithm:?}");
-        let ttl: u64 = redis.ask(&["PTTL", &of(0)[0].key]);
+        let ttl: u64 = redis.command(&["PTTL", &of(0)[0].key]);
         // The server keeps the end in whole ms, rounded up, and PTTL counts from the ms that has begun.
         let whole = verdict.reset.div_ceil(1_000) + 1;
         assert!(

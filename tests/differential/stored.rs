@@ -5,7 +5,7 @@ use rate_limit_core::decision::Verdict;
 use rate_limit_core::limit::Quota;
 use redis::RedisResult;
 
-use crate::lab::{Asked, Lab, Step};
+use crate::lab::{Charge, Lab, Step};
 
 const NOW: u64 = 1_700_000_000_000_000;
 
@@ -33,21 +33,21 @@ fn longest(quota: Quota) -> u64 {
 const KEY: &str = "rl:default:k";
 
 /// Charges `cost` at `now`.
-fn ask(lab: &mut Lab, now: u64, quota: Quota, cost: u64) -> RedisResult<Verdict> {
-    let step = Step::ask(now, vec![Asked::new(KEY.to_owned(), quota, cost)]);
+fn charge(lab: &mut Lab, now: u64, quota: Quota, cost: u64) -> RedisResult<Verdict> {
+    let step = Step::charge(now, vec![Charge::new(KEY.to_owned(), quota, cost)]);
     lab.try_run(&[step]).map(|outcomes| outcomes[0].verdicts[0].expect("a verdict"))
 }
 
 /// Gives `cost` back at `now`, and queries what is left then.
 fn give_back(lab: &mut Lab, now: u64, quota: Quota, cost: u64) -> RedisResult<Verdict> {
-    lab.try_run(&[Step::give_back(now, vec![Asked::new(KEY.to_owned(), quota, cost)])])?;
-    ask(lab, now, quota, 0)
+    lab.try_run(&[Step::give_back(now, vec![Charge::new(KEY.to_owned(), quota, cost)])])?;
+    charge(lab, now, quota, 0)
 }
 
 /// Charges `cost` where `value` is stored.
-fn ask_of(lab: &mut Lab, value: &[u8], algorithm: Algorithm, cost: u64) -> RedisResult<Verdict> {
+fn charge_of(lab: &mut Lab, value: &[u8], algorithm: Algorithm, cost: u64) -> RedisResult<Verdict> {
     redis::cmd("SET").arg(KEY).arg(value).exec(lab.connection()).unwrap();
-    ask(lab, NOW, quota(algorithm), cost)
+    charge(lab, NOW, quota(algorithm), cost)
 }
 
 /// What no algorithm writes.
@@ -75,7 +75,7 @@ fn what_is_not_a_state_is_as_good_as_nothing() {
     for algorithm in of_strings() {
         let fresh = algorithm.decide(&mut Stored::default(), NOW, &quota(algorithm), 2);
         for value in NONSENSE {
-            let verdict = ask_of(&mut lab, value, algorithm, 2);
+            let verdict = charge_of(&mut lab, value, algorithm, 2);
             assert_eq!(verdict, Ok(fresh), "{algorithm:?} {value:?}");
         }
     }
@@ -114,7 +114,7 @@ fn no_number_gives_more_than_all_or_locks_out_for_longer_than_a_refill() {
         for first in [0, 3, huge, year, NOW] {
             for rest in [&[][..], &[0], &[3], &[3, 3], &[huge], &[huge, 3], &[NOW, huge]] {
                 let value = packed(&[&[first], rest].concat());
-                let verdict = ask_of(&mut lab, &value, algorithm, 0).unwrap();
+                let verdict = charge_of(&mut lab, &value, algorithm, 0).unwrap();
                 let context = format!("{algorithm:?} {value:?} {verdict:?}");
                 assert!(verdict.remaining <= 5 && verdict.reset <= longest, "{context}");
                 redis::cmd("SET").arg(KEY).arg(&value).exec(lab.connection()).unwrap();
@@ -138,14 +138,14 @@ fn what_another_algorithm_left_does_no_harm() {
         let of = |algorithm| quota_at(rate, algorithm, 100_000);
         for spent in [1, 42, 30_000, 99_999] {
             redis::cmd("DEL").arg(KEY).exec(lab.connection()).unwrap();
-            assert!(ask(&mut lab, NOW, of(left), spent).unwrap().allowed);
+            assert!(charge(&mut lab, NOW, of(left), spent).unwrap().allowed);
             let context = format!("{left:?} {found:?} {rate} {spent}");
-            let verdict = ask(&mut lab, NOW + 1_000, of(found), 0).unwrap();
+            let verdict = charge(&mut lab, NOW + 1_000, of(found), 0).unwrap();
             let longest = found.decide(&mut Stored::default(), NOW, &of(found), 100_000).reset;
             let longest = longest.max(self::longest(of(found)));
             assert!(verdict.remaining <= 100_000, "{context} {verdict:?}");
             assert!(verdict.reset <= longest, "{context} {verdict:?}");
-            let whole = ask(&mut lab, NOW + 1_000 + verdict.reset, of(found), 100_000).unwrap();
+            let whole = charge(&mut lab, NOW + 1_000 + verdict.reset, of(found), 100_000).unwrap();
             assert!(whole.allowed, "{context} {whole:?}");
         }
     }
@@ -158,15 +158,15 @@ fn a_list_is_no_string_and_a_string_no_list() {
         let error = answer.unwrap_err().to_string();
         assert!(error.contains("WRONGTYPE"), "{error}");
     };
-    wrong(ask_of(&mut lab, b"3 3", Algorithm::SlidingLog, 1));
+    wrong(charge_of(&mut lab, b"3 3", Algorithm::SlidingLog, 1));
     wrong(give_back(&mut lab, NOW, quota(Algorithm::SlidingLog), 1));
     redis::cmd("DEL").arg(KEY).exec(lab.connection()).unwrap();
-    assert!(ask(&mut lab, NOW, quota(Algorithm::SlidingLog), 1).unwrap().allowed);
+    assert!(charge(&mut lab, NOW, quota(Algorithm::SlidingLog), 1).unwrap().allowed);
     for algorithm in of_strings() {
-        wrong(ask(&mut lab, NOW, quota(algorithm), 1));
+        wrong(charge(&mut lab, NOW, quota(algorithm), 1));
         wrong(give_back(&mut lab, NOW, quota(algorithm), 1));
     }
     // The log is as it was.
-    let verdict = ask(&mut lab, NOW, quota(Algorithm::SlidingLog), 0).unwrap();
+    let verdict = charge(&mut lab, NOW, quota(Algorithm::SlidingLog), 0).unwrap();
     assert_eq!(verdict.remaining, 4);
 }

@@ -7,7 +7,7 @@ use rate_limit_core::lease::{Granted, Holding, Lease, Report};
 use rate_limit_core::limit::Quota;
 use rate_limit_core::rate::{MAX_EXACT, MAX_TIME, Rate};
 
-use crate::lab::{Asked, Step};
+use crate::lab::{Charge, Step};
 use crate::model::Model;
 
 const SECOND: u64 = 1_000_000;
@@ -48,7 +48,7 @@ pub struct Traffic {
     keys: u64,
     /// Whether there are settlements, blocks and dry runs.
     is_extended: bool,
-    last: Option<(Asked, Verdict)>,
+    last: Option<(Charge, Verdict)>,
     /// Leases that were not reported, each with its key and quota.
     leases: Vec<(String, Quota, Lease, Granted)>,
 }
@@ -91,22 +91,22 @@ impl Traffic {
     fn step_of(&mut self, clients: &[usize], is_plain: bool, model: &mut Model) -> Step {
         self.now = self.next_time();
         self.change_clients(model);
-        let mut asked: Vec<Asked> = clients.iter().map(|client| self.asked(*client)).collect();
+        let mut charges: Vec<Charge> = clients.iter().map(|client| self.charge(*client)).collect();
         if is_plain {
-            asked.iter_mut().for_each(Asked::make_plain);
+            charges.iter_mut().for_each(Charge::make_plain);
         }
         let gives_back = !is_plain && self.rng.u32(0..100) < 15;
-        let since = if asked.len() == 1 { self.since() } else { 0 };
-        let times = if since > 0 { 1 } else { self.times(&asked, gives_back) };
+        let since = if charges.len() == 1 { self.since() } else { 0 };
+        let times = if since > 0 { 1 } else { self.times(&charges, gives_back) };
         let leases = match !is_plain && since == 0 && !gives_back && self.rng.bool() {
-            true => asked.iter().map(|asked| self.lease(asked)).collect(),
+            true => charges.iter().map(|charge| self.lease(charge)).collect(),
             false => Vec::new(),
         };
-        let step = Step { gives_back, since, times, leases, ..Step::ask(self.now, asked) };
+        let step = Step { gives_back, since, times, leases, ..Step::charge(self.now, charges) };
         let expire = self.clients.iter().map(|client| client.key.clone());
         let gone = |key: &String| {
-            let mut asked = step.asked.iter().filter(|asked| asked.key == *key).peekable();
-            asked.peek().is_some() && asked.all(|asked| model.may_expire(asked, step.now))
+            let mut charges = step.charges.iter().filter(|charge| charge.key == *key).peekable();
+            charges.peek().is_some() && charges.all(|charge| model.may_expire(charge, step.now))
         };
         // What a machine reports is not about a key that is gone.
         let may = step.leases.is_empty();
@@ -116,15 +116,15 @@ impl Traffic {
 
     /// Takes note of what a step was answered, to aim at its edges.
     pub fn learn(&mut self, step: &Step, verdicts: &[Verdict], grants: &[Granted]) {
-        for (index, (asked, granted)) in step.asked.iter().zip(grants).enumerate() {
+        for (index, (charge, granted)) in step.charges.iter().zip(grants).enumerate() {
             if granted.units > 0 {
                 let lease = step.lease(index);
-                self.leases.push((asked.key.clone(), asked.quota, lease, *granted));
+                self.leases.push((charge.key.clone(), charge.quota, lease, *granted));
             }
         }
-        let index = self.rng.usize(0..step.asked.len());
+        let index = self.rng.usize(0..step.charges.len());
         let verdict = if step.times == 1 { verdicts[index] } else { verdicts[verdicts.len() - 1] };
-        self.last = Some((step.asked[index].clone(), verdict));
+        self.last = Some((step.charges[index].clone(), verdict));
     }
 
     fn client(&mut self, algorithm: Algorithm) -> Client {
@@ -151,11 +151,11 @@ impl Traffic {
         }
     }
 
-    fn asked(&mut self, client: usize) -> Asked {
+    fn charge(&mut self, client: usize) -> Charge {
         let client = &self.clients[client];
         let (key, quota) = (client.key.clone(), client.quota);
         let dry_run = self.is_extended && quota.block() == 0 && self.rng.u32(0..100) < 20;
-        Asked { dry_run, ..Asked::new(key, quota, self.cost(quota.limit())) }
+        Charge { dry_run, ..Charge::new(key, quota, self.cost(quota.limit())) }
     }
 
     /// Now and then something is settled: what was charged a moment ago, or long before.
@@ -171,13 +171,13 @@ impl Traffic {
 
     /// Any lease: of a machine that has held one for this key, of one that reports nonsense, or of
     /// a new one.
-    fn lease(&mut self, asked: &Asked) -> Lease {
-        if !asked.quota.algorithm().has_leases() {
+    fn lease(&mut self, charge: &Charge) -> Lease {
+        if !charge.quota.algorithm().has_leases() {
             return Lease::NONE;
         }
         let span = magnitude(&mut self.rng, 60 * SECOND);
-        let want = magnitude(&mut self.rng, asked.quota.limit());
-        let of_key = |lease: &(String, Quota, Lease, Granted)| lease.0 == asked.key;
+        let want = magnitude(&mut self.rng, charge.quota.limit());
+        let of_key = |lease: &(String, Quota, Lease, Granted)| lease.0 == charge.key;
         let report = match self.leases.iter().rposition(of_key) {
             _ if self.rng.u32(0..20) == 0 => self.nonsense(),
             Some(index) if self.rng.u32(0..8) > 0 => {
@@ -212,8 +212,9 @@ impl Traffic {
     }
 
     /// Some requests are repeated.
-    fn times(&mut self, asked: &[Asked], gives_back: bool) -> u32 {
-        let may = asked.len() == 1 && !asked[0].quota.algorithm().stores_itself() && !gives_back;
+    fn times(&mut self, charges: &[Charge], gives_back: bool) -> u32 {
+        let may =
+            charges.len() == 1 && !charges[0].quota.algorithm().stores_itself() && !gives_back;
         if may && self.rng.u32(0..100) < 20 { magnitude(&mut self.rng, 100) as u32 } else { 1 }
     }
 
@@ -253,14 +254,14 @@ impl Traffic {
 
     /// A gap to just before, at, or just after a moment at which something changes.
     fn gap_to_an_edge(&mut self) -> u64 {
-        let Some((asked, verdict)) = &self.last else { return 0 };
-        let (period, count) = (asked.quota.rate().period(), asked.quota.rate().count());
+        let Some((charge, verdict)) = &self.last else { return 0 };
+        let (period, count) = (charge.quota.rate().period(), charge.quota.rate().count());
         let edge = match (self.rng.u32(0..6), verdict.retry) {
             (0, _) => verdict.reset,
             (1, _) => verdict.reset.div_ceil(1_000) * 1_000,
             (2, Retry::After(retry)) => retry,
             (3, _) => self.rng.u64(1..3) * period,
-            (4, _) => self.gap_to_the_next_window(asked.quota),
+            (4, _) => self.gap_to_the_next_window(charge.quota),
             _ => self.rng.u64(1..4) * period / count,
         };
         (edge + self.rng.u64(0..3)).saturating_sub(1)

@@ -207,11 +207,11 @@ fn start_driver(dir: &TempDir) -> (Process, u16) {
     command.stdout(output.try_clone().expect("a second handle")).stderr(output);
     let driver = Process::spawn(command, libc::SIGKILL).expect("run chromedriver");
     let mut port = None;
-    let told = || {
+    let is_known = || {
         port = port_of(&fs::read_to_string(&log).expect("read a log"));
         port.is_some()
     };
-    wait_until(PATIENCE, told, "the port of chromedriver");
+    wait_until(PATIENCE, is_known, "the port of chromedriver");
     (driver, port.expect("a port"))
 }
 

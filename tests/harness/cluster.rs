@@ -101,7 +101,7 @@ impl ClusterConf {
             *line = line.replace("{n}", &n.to_string());
         }
         let redis = Redis::start_as(setup);
-        let id = redis.ask(&["CLUSTER", "MYID"]);
+        let id = redis.command(&["CLUSTER", "MYID"]);
         Node { redis, id }
     }
 }
@@ -152,13 +152,13 @@ impl Cluster {
 
     /// Sends one command to a node and returns its answer.
     #[track_caller]
-    pub fn ask<T: FromRedisValue>(&self, n: usize, words: &[&str]) -> T {
-        self.nodes[n].redis.ask(words)
+    pub fn command<T: FromRedisValue>(&self, n: usize, words: &[&str]) -> T {
+        self.nodes[n].redis.command(words)
     }
 
     /// The same for a command that the node may refuse, with a redirection for example.
-    pub fn try_ask<T: FromRedisValue>(&self, n: usize, words: &[&str]) -> RedisResult<T> {
-        self.nodes[n].redis.try_ask(words)
+    pub fn try_command<T: FromRedisValue>(&self, n: usize, words: &[&str]) -> RedisResult<T> {
+        self.nodes[n].redis.try_command(words)
     }
 
     /// How often `command`, in lower case, was called on a node since it started.
@@ -203,7 +203,7 @@ impl Cluster {
     /// Makes a replica the master, in agreement with the present one, and waits until all know.
     pub fn failover(&self, replica: usize) {
         self.wait_in_sync(replica);
-        self.ask::<()>(replica, &["CLUSTER", "FAILOVER"]);
+        self.command::<()>(replica, &["CLUSTER", "FAILOVER"]);
         let done = || self.members(replica).iter().any(|m| m.myself && m.master.is_empty());
         wait_until(CLUSTER_PATIENCE, done, "failover");
         self.wait_ok();
@@ -220,7 +220,7 @@ impl Cluster {
 
     /// Waits until all nodes that run agree on the roles of all nodes, and serve every slot.
     pub fn wait_ok(&self) {
-        let ok = |n| self.ask::<String>(n, &["CLUSTER", "INFO"]).contains("cluster_state:ok");
+        let ok = |n| self.command::<String>(n, &["CLUSTER", "INFO"]).contains("cluster_state:ok");
         let served = || self.agree() && self.running().all(ok);
         wait_until(CLUSTER_PATIENCE, served, "cluster_state:ok on every node");
     }
@@ -238,7 +238,7 @@ impl Cluster {
     pub fn migrate_keys(&self, migration: Migration, number: usize) -> usize {
         let Migration { slot, from, to } = migration;
         let words = ["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), &number.to_string()];
-        let keys: Vec<String> = self.ask(from, &words);
+        let keys: Vec<String> = self.command(from, &words);
         if keys.is_empty() {
             return 0;
         }
@@ -250,7 +250,7 @@ impl Cluster {
         }
         words.push("KEYS");
         words.extend(keys.iter().map(String::as_str));
-        self.ask::<()>(from, &words);
+        self.command::<()>(from, &words);
         keys.len()
     }
 
@@ -279,7 +279,7 @@ impl Cluster {
         let owner = self.master_of(slot);
         for node in [owner].into_iter().chain(self.running().filter(|n| *n != owner)) {
             // A node may have heard of it already.
-            let _ = self.try_ask::<()>(node, &["CLUSTER", "DELSLOTS", &slot.to_string()]);
+            let _ = self.try_command::<()>(node, &["CLUSTER", "DELSLOTS", &slot.to_string()]);
         }
         let nobody = || self.agree() && self.find_master(slot).is_none();
         wait_until(CLUSTER_PATIENCE, nobody, "a slot without an owner");
@@ -287,7 +287,7 @@ impl Cluster {
 
     /// Gives a slot without an owner to a master.
     pub fn add_slot(&self, slot: u16, master: usize) {
-        self.ask::<()>(master, &["CLUSTER", "ADDSLOTS", &slot.to_string()]);
+        self.command::<()>(master, &["CLUSTER", "ADDSLOTS", &slot.to_string()]);
         self.wait_agreed();
     }
 
@@ -314,7 +314,7 @@ impl Cluster {
     pub fn remove_node(&mut self, n: usize) {
         self.kill9(n);
         for node in self.running() {
-            self.ask::<()>(node, &["CLUSTER", "FORGET", self.id(n)]);
+            self.command::<()>(node, &["CLUSTER", "FORGET", self.id(n)]);
         }
         self.wait_agreed();
     }
@@ -325,7 +325,7 @@ impl Cluster {
         let count = self.nodes.len();
         for n in 0..count {
             let epoch = (n + 1).to_string();
-            self.ask::<()>(n, &["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
+            self.command::<()>(n, &["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
             (0..n).for_each(|other| self.meet(n, other));
         }
         let masters = self.conf.masters;
@@ -333,7 +333,7 @@ impl Cluster {
             let share = |n| n * usize::from(SLOTS) / masters;
             let slots: Vec<_> = (share(n)..share(n + 1)).map(|slot| slot.to_string()).collect();
             let words = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str));
-            self.ask::<()>(n, &words.collect::<Vec<_>>());
+            self.command::<()>(n, &words.collect::<Vec<_>>());
         }
         let joined = || self.agree() && self.members(0).len() == count;
         wait_until(CLUSTER_PATIENCE, joined, "the nodes to join");
@@ -341,11 +341,11 @@ impl Cluster {
 
     fn meet(&self, n: usize, other: usize) {
         let (host, port) = self.host_and_port(other);
-        self.ask::<()>(n, &["CLUSTER", "MEET", &host, &port]);
+        self.command::<()>(n, &["CLUSTER", "MEET", &host, &port]);
     }
 
     fn replicate(&self, n: usize, master: usize) {
-        self.ask::<()>(n, &["CLUSTER", "REPLICATE", self.id(master)]);
+        self.command::<()>(n, &["CLUSTER", "REPLICATE", self.id(master)]);
         self.wait_in_sync(n);
     }
 
@@ -357,9 +357,9 @@ impl Cluster {
     /// Waits until every node tells clients of every replica. It does not as long as the replica has
     /// replicated nothing.
     fn wait_listed(&self) {
-        (0..self.conf.masters).for_each(|master| self.ask(master, &["FLUSHALL"]));
+        (0..self.conf.masters).for_each(|master| self.command(master, &["FLUSHALL"]));
         let listed = |n| {
-            let ranges: Vec<Vec<redis::Value>> = self.ask(n, &["CLUSTER", "SLOTS"]);
+            let ranges: Vec<Vec<redis::Value>> = self.command(n, &["CLUSTER", "SLOTS"]);
             // The first and the last slot, the master, and the replicas.
             ranges.iter().map(|range| range.len() - 3).sum::<usize>() == self.conf.replicas
         };
@@ -369,7 +369,7 @@ impl Cluster {
 
     fn set_slot(&self, n: usize, slot: u16, words: &[&str]) {
         let slot = slot.to_string();
-        self.ask::<()>(n, &[&["CLUSTER", "SETSLOT", &slot], words].concat());
+        self.command::<()>(n, &[&["CLUSTER", "SETSLOT", &slot], words].concat());
     }
 
     fn host_and_port(&self, n: usize) -> (String, String) {
@@ -419,7 +419,7 @@ impl Cluster {
 
     /// The members of the cluster, as a node sees them.
     fn members(&self, n: usize) -> Vec<Member> {
-        let text: String = self.ask(n, &["CLUSTER", "NODES"]);
+        let text: String = self.command(n, &["CLUSTER", "NODES"]);
         text.lines().map(Member::parse).collect()
     }
 }
@@ -480,7 +480,7 @@ mod tests {
     /// The first two words of the error that a node answers with.
     #[track_caller]
     fn refusal(cluster: &Cluster, n: usize, words: &[&str]) -> String {
-        let error = cluster.try_ask::<String>(n, words).unwrap_err();
+        let error = cluster.try_command::<String>(n, words).unwrap_err();
         let (code, detail) = (error.code().unwrap(), error.detail().unwrap_or_default());
         format!("{code} {}", detail.split(' ').next().unwrap())
     }
@@ -491,7 +491,11 @@ mod tests {
         for key in
             ["", "a", "user1000", "{user1000}.x", "x{}y", "{}{a}", "{{a}}", "a{b", "rl:a:{k}"]
         {
-            assert_eq!(slot(key), cluster.ask::<u16>(0, &["CLUSTER", "KEYSLOT", key]), "{key:?}");
+            assert_eq!(
+                slot(key),
+                cluster.command::<u16>(0, &["CLUSTER", "KEYSLOT", key]),
+                "{key:?}"
+            );
         }
         assert_eq!([0, 5461, SLOTS - 1].map(|slot| cluster.master_of(slot)), [0, 1, 2]);
         assert_eq!([0, 1, 2].map(|master| cluster.replicas_of(master)), [[3], [4], [5]]);
@@ -500,7 +504,7 @@ mod tests {
         let (from, to) = (cluster.master_of(here), 0);
         assert_ne!(from, to);
         for key in ["{a}1", "{a}2"] {
-            cluster.ask::<()>(from, &["SET", key, "1"]);
+            cluster.command::<()>(from, &["SET", key, "1"]);
         }
         assert_eq!(cluster.calls(from, "set"), 2);
         assert_eq!(refusal(&cluster, to, &["GET", "{a}1"]), format!("MOVED {here}"));
@@ -509,7 +513,7 @@ mod tests {
         assert_eq!([1, 9, 9].map(|number| cluster.migrate_keys(migration, number)), [1, 1, 0]);
         cluster.finish_migration(migration);
         assert_eq!(cluster.master_of(here), to);
-        assert_eq!(cluster.ask::<u32>(to, &["GET", "{a}2"]), 1);
+        assert_eq!(cluster.command::<u32>(to, &["GET", "{a}2"]), 1);
 
         cluster.failover(3);
         assert_eq!((cluster.master_of(0), cluster.replicas_of(3)), (3, vec![0]));
@@ -540,24 +544,24 @@ mod tests {
     }
 
     #[test]
-    fn tells_clients_host_names_and_keeps_strangers_out() {
+    fn clients_get_host_names_and_strangers_are_kept_out() {
         let cluster = ClusterConf::new(2, 1)
             .ipv6()
             .hostnames("node{n}.test")
             .line("user default off")
             .line("user limiter on >secret ~rl:* +@all")
             .start();
-        let slots: Vec<redis::Value> = cluster.ask(1, &["CLUSTER", "SLOTS"]);
+        let slots: Vec<redis::Value> = cluster.command(1, &["CLUSTER", "SLOTS"]);
         let text = format!("{slots:?}");
-        for told in ["node0.test", "node1.test", "node2.test", "\"::1\""] {
-            assert!(text.contains(told), "no {told} in {text}");
+        for name in ["node0.test", "node1.test", "node2.test", "\"::1\""] {
+            assert!(text.contains(name), "no {name} in {text}");
         }
         assert!(cluster.url(0).starts_with("redis://[::1]:"));
         let stranger = redis::Client::open(cluster.node(0).unix_url()).unwrap();
         let error = redis::cmd("PING").exec(&mut stranger.get_connection().unwrap()).unwrap_err();
         assert_eq!(error.code(), Some("NOAUTH"));
-        cluster.ask::<()>(cluster.master_of(slot("k")), &["SET", "k", "1"]);
+        cluster.command::<()>(cluster.master_of(slot("k")), &["SET", "k", "1"]);
         cluster.move_slot(slot("k"), 1 - cluster.master_of(slot("k")));
-        assert_eq!(cluster.ask::<u32>(cluster.master_of(slot("k")), &["GET", "k"]), 1);
+        assert_eq!(cluster.command::<u32>(cluster.master_of(slot("k")), &["GET", "k"]), 1);
     }
 }

@@ -90,7 +90,7 @@ impl Drop for Dns {
         }
         if std::thread::panicking() {
             let zone = self.zone.lock().unwrap();
-            eprintln!("--- names: {:?}\n--- asked for: {:?}", zone.answers, zone.queries);
+            eprintln!("--- names: {:?}\n--- queries: {:?}", zone.answers, zone.queries);
         }
     }
 }
@@ -199,10 +199,10 @@ mod tests {
         assert_eq!(nginx.get("/none.test").status, 502);
         assert_eq!(nginx.get("/broken.test").status, 502);
         assert_eq!(nginx.get("/silent.test").status, 502);
-        for told in
+        for line in
             ["none.test could not be resolved (3: ", "broken.test could not be resolved (2: "]
         {
-            assert_eq!(nginx.logged(told).len(), 1, "{told}");
+            assert_eq!(nginx.logged(line).len(), 1, "{line}");
         }
         assert_eq!(nginx.logged("silent.test could not be resolved (110: ").len(), 1);
     }

@@ -37,8 +37,8 @@ impl Command {
     /// The client's key, after the last colon of the first Redis key, if this is a command about a
     /// limit.
     pub fn key(&self) -> Option<&str> {
-        let asks = ["EVAL", "EVALSHA"].contains(&self.name().as_str());
-        self.words.get(3).filter(|_| asks)?.rsplit(':').next()
+        let is_script = ["EVAL", "EVALSHA"].contains(&self.name().as_str());
+        self.words.get(3).filter(|_| is_script)?.rsplit(':').next()
     }
 }
 
@@ -48,7 +48,7 @@ pub enum Act {
     /// What a Redis would: accept, `+OK`, or [`ALLOWED`].
     Usual,
     /// Send these bytes.
-    Say(Vec<u8>),
+    Reply(Vec<u8>),
     /// Send these bytes one by one.
     Trickle(Vec<u8>),
     /// Send these bytes and close the connection.
@@ -70,7 +70,7 @@ pub enum Act {
 impl Act {
     /// Sends `text`, with a line end.
     pub fn line(text: &str) -> Self {
-        Self::Say(format!("{text}\r\n").into())
+        Self::Reply(format!("{text}\r\n").into())
     }
 }
 
@@ -147,9 +147,9 @@ impl Fake {
     }
 
     /// How often `command` was received for `key`.
-    pub fn asked(&self, command: &str, key: &str) -> usize {
-        let asks = |c: &&Command| c.name() == command && c.key() == Some(key);
-        self.received().iter().filter(asks).count()
+    pub fn times(&self, command: &str, key: &str) -> usize {
+        let is_same = |c: &&Command| c.name() == command && c.key() == Some(key);
+        self.received().iter().filter(is_same).count()
     }
 
     /// How many segments with data have come, on all connections. Unlike a read, a segment is
@@ -158,7 +158,7 @@ impl Fake {
         self.shared.streams.lock().unwrap().iter().map(|stream| u64::from(segments(stream))).sum()
     }
 
-    /// Sends `bytes`, unasked, on every connection.
+    /// Sends `bytes`, without a command, on every connection.
     pub fn shout(&self, bytes: &[u8]) {
         for stream in &mut *self.shared.streams.lock().unwrap() {
             // A connection that is closed receives nothing.
@@ -261,7 +261,7 @@ enum Then {
 fn perform(act: Act, usual: &str, stream: &mut TcpStream) -> io::Result<Then> {
     match act {
         Act::Usual => stream.write_all(usual.as_bytes())?,
-        Act::Say(bytes) => stream.write_all(&bytes)?,
+        Act::Reply(bytes) => stream.write_all(&bytes)?,
         Act::Ignore => (),
         Act::Trickle(bytes) => trickle(&bytes, stream)?,
         Act::Close(bytes) => {
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn acts_as_it_is_told_to() {
+    fn acts_as_its_script_says() {
         const ASK: &str = "*4\r\n$7\r\nevalsha\r\n$3\r\nsha\r\n$1\r\n1\r\n$6\r\nrl:a:k\r\n";
         let fake = Fake::start(|command| match (command.connection, command.key()) {
             (0, _) => Act::Ignore,
@@ -400,7 +400,7 @@ mod tests {
         assert_eq!(text, ALLOWED.as_bytes()[..7]);
         assert!(start.elapsed() > Duration::from_millis(10));
 
-        assert_eq!((fake.count(""), fake.count("PING"), fake.asked("EVALSHA", "k")), (4, 1, 4));
+        assert_eq!((fake.count(""), fake.count("PING"), fake.times("EVALSHA", "k")), (4, 1, 4));
         let received = fake.received();
         let words = &received.last().unwrap().words;
         assert_eq!(words, &["evalsha", "sha", "1", "rl:a:k"]);
@@ -420,11 +420,11 @@ mod tests {
             (0, 0) if command.name() == "PING" => Act::AfterNext(Box::new(Act::line("+pong"))),
             (0, 1) => Act::Hush(ALLOWED[..6].into()),
             (0, 2) => Act::Endless,
-            _ => Act::Say(reply::moved(7, "", ports[1 - n])),
+            _ => Act::Reply(reply::moved(7, "", ports[1 - n])),
         });
         let [first, second] = &fakes[..] else { panic!() };
         let moved = |to: &Fake| format!("-MOVED 7 :{}\r\n", to.port());
-        let heard = |fake, bytes: String, length| {
+        let replies = |fake, bytes: String, length| {
             let mut stream = connect(fake);
             stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
             stream.write_all(bytes.as_bytes()).unwrap();
@@ -434,14 +434,14 @@ mod tests {
         };
         let expected = moved(second) + "+pong\r\n";
         let get = PING.replace("ping", "nope");
-        assert_eq!(heard(first, PING.to_owned() + &get, expected.len()).1, expected);
-        let (mut stream, text) = heard(first, PING.repeat(2), 6);
+        assert_eq!(replies(first, PING.to_owned() + &get, expected.len()).1, expected);
+        let (mut stream, text) = replies(first, PING.repeat(2), 6);
         assert_eq!(text, ALLOWED[..6]);
         assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
-        let (_, text) = heard(first, PING.to_owned(), 1 << 22);
+        let (_, text) = replies(first, PING.to_owned(), 1 << 22);
         assert!(text.starts_with("$9223372036854775807\r\nx") && text.ends_with("x"));
         let expected = moved(first);
-        assert_eq!(heard(second, PING.to_owned(), expected.len()).1, expected);
+        assert_eq!(replies(second, PING.to_owned(), expected.len()).1, expected);
         assert_eq!((first.count("PING"), second.count("PING")), (4, 1));
     }
 }

@@ -251,7 +251,7 @@ impl Nginx {
         true
     }
 
-    fn tell(&self) {
+    fn print_logs(&self) {
         let conf = fs::read_to_string(self.site.path("nginx.conf")).unwrap_or_default();
         let (errors, requests) = (self.error_log(), self.access_log());
         eprintln!("--- nginx.conf\n{conf}");
@@ -263,13 +263,13 @@ impl Nginx {
 impl Drop for Nginx {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.tell();
+            self.print_logs();
             return;
         }
         let quits = self.quits();
         let bad = self.bad_lines();
         if !quits || !bad.is_empty() {
-            self.tell();
+            self.print_logs();
             assert!(quits, "nginx does not quit within {PATIENCE:?}");
             panic!("the error log of nginx holds:\n{}", bad.join("\n"));
         }

@@ -215,7 +215,7 @@ impl Redis {
 
     /// How often `command`, in lower case, was called since the server started.
     pub fn calls(&self, command: &str) -> u64 {
-        let stats = self.ask::<String>(&["INFO", "commandstats"]);
+        let stats = self.command::<String>(&["INFO", "commandstats"]);
         let prefix = format!("cmdstat_{command}:calls=");
         let calls = stats.lines().find_map(|line| line.strip_prefix(&prefix)?.split(',').next());
         calls.map_or(0, |calls| calls.parse().expect("a number of calls"))
@@ -224,26 +224,27 @@ impl Redis {
     /// One field of `INFO`, such as `role`; empty if there is none.
     pub fn info(&self, field: &str) -> String {
         // Sentinels close all connections to a server that gets another role.
-        let info = self.try_ask(&["INFO"]).unwrap_or_else(|_| self.ask::<String>(&["INFO"]));
+        let info =
+            self.try_command(&["INFO"]).unwrap_or_else(|_| self.command::<String>(&["INFO"]));
         let value = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         value.unwrap_or_default().to_owned()
     }
 
     /// The lines of `CLIENT LIST`, without the connections of the test itself.
     pub fn clients(&self) -> Vec<String> {
-        let list = self.ask::<String>(&["CLIENT", "LIST"]);
+        let list = self.command::<String>(&["CLIENT", "LIST"]);
         list.lines().filter(|line| !line.contains("name=harness")).map(str::to_owned).collect()
     }
 
     /// Sends one command and returns its answer.
     #[track_caller]
-    pub fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
-        self.try_ask(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    pub fn command<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        self.try_command(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
     /// The same for a command that the server may refuse.
-    pub fn try_ask<T: FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
-        assert!(!self.stopped, "a stopped server is asked: {words:?}");
+    pub fn try_command<T: FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
+        assert!(!self.stopped, "a command for a stopped server: {words:?}");
         let mut command = redis::Cmd::new();
         command.arg(words);
         command.query(&mut self.connect()?)
@@ -372,7 +373,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_the_server_that_was_asked_for() {
+    fn is_the_server_of_this_name() {
         for (version, binary) in servers() {
             let redis = Redis::start_binary(binary, &["requirepass secret"]);
             let (field, number) = match version.strip_prefix("valkey-") {
@@ -380,7 +381,7 @@ mod tests {
                 None => ("redis_version", version.as_str()),
             };
             assert!([redis.info(field).as_str(), "default"].contains(&number), "{version}");
-            assert_eq!(redis.ask::<u32>(&["INCR", "n"]), 1);
+            assert_eq!(redis.command::<u32>(&["INCR", "n"]), 1);
         }
     }
 }

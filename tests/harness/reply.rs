@@ -33,7 +33,7 @@ pub fn moved(slot: u16, host: &str, port: u16) -> Vec<u8> {
 }
 
 /// Another node has this key of a slot that is being moved.
-pub fn ask(slot: u16, host: &str, port: u16) -> Vec<u8> {
+pub fn ask_redirect(slot: u16, host: &str, port: u16) -> Vec<u8> {
     error(&format!("ASK {slot} {host}:{port}"))
 }
 
@@ -105,7 +105,7 @@ mod tests {
     fn read<T: redis::FromRedisValue>(reply: &[u8]) -> redis::RedisResult<T> {
         let reply = reply.to_vec();
         let fake = Fake::start(move |command| match command.name().as_str() {
-            "GET" => Act::Say(reply.clone()),
+            "GET" => Act::Reply(reply.clone()),
             _ => Act::Usual,
         });
         let mut connection = redis::Client::open(fake.url()).unwrap().get_connection().unwrap();
@@ -135,7 +135,7 @@ mod tests {
             error.redirect_node().map(|(addr, slot)| (addr.to_owned(), slot))
         };
         assert_eq!(redirect(moved(7, "::1", 7000)), Some(("::1:7000".into(), 7)));
-        assert_eq!(redirect(ask(8, "", 7001)), Some((":7001".into(), 8)));
+        assert_eq!(redirect(ask_redirect(8, "", 7001)), Some((":7001".into(), 8)));
 
         assert_eq!(read(&master_addr("::1", 7000)), Ok(("::1".to_owned(), 7000)));
         assert_eq!(read::<Option<String>>(&no_master()), Ok(None));

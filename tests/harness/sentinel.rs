@@ -163,7 +163,7 @@ fn hurry(sentinel: &Redis) {
         [("INFO", "300"), ("PING", "300"), ("ASK", "100"), ("PUBLISH", "500")]
     {
         let what = format!("{what}-PERIOD");
-        let _ = sentinel.try_ask::<()>(&["SENTINEL", "DEBUG", &what, milliseconds]);
+        let _ = sentinel.try_command::<()>(&["SENTINEL", "DEBUG", &what, milliseconds]);
     }
 }
 
@@ -230,7 +230,7 @@ impl Sentinels {
             let replaced = self.master() != old;
             if !replaced {
                 // Refused while one is under way. One is given up if no replica seems fit.
-                let _ = sentinel.try_ask::<()>(&["SENTINEL", "FAILOVER", MASTER_NAME]);
+                let _ = sentinel.try_command::<()>(&["SENTINEL", "FAILOVER", MASTER_NAME]);
             }
             replaced
         };
@@ -250,8 +250,8 @@ impl Sentinels {
     /// sentinels. They will not leave it at that.
     pub fn demote(&self, n: usize, new_master: usize) {
         let (host, port) = self.conf.host_and_port(&self.servers[new_master]);
-        self.servers[new_master].ask::<()>(&["REPLICAOF", "NO", "ONE"]);
-        self.servers[n].ask::<()>(&["REPLICAOF", &host, &port.to_string()]);
+        self.servers[new_master].command::<()>(&["REPLICAOF", "NO", "ONE"]);
+        self.servers[n].command::<()>(&["REPLICAOF", &host, &port.to_string()]);
     }
 
     /// Waits until all sentinels that run agree on the master and know all others, and all servers
@@ -270,7 +270,7 @@ impl Sentinels {
 
     fn master_by(&self, sentinel: &Redis) -> usize {
         let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME];
-        let (_, port): (String, u16) = sentinel.ask(&words);
+        let (_, port): (String, u16) = sentinel.command(&words);
         let of_port = |server: &Redis| server.peer_addr().port() == port;
         self.servers.iter().position(of_port).expect("a server of this test")
     }
@@ -279,7 +279,7 @@ impl Sentinels {
     /// in the master.
     fn knows_all(&self, sentinel: &Redis) -> bool {
         let master: std::collections::HashMap<String, String> =
-            sentinel.ask(&["SENTINEL", "MASTER", MASTER_NAME]);
+            sentinel.command(&["SENTINEL", "MASTER", MASTER_NAME]);
         master["flags"] == "master"
             && master["num-slaves"] == self.conf.replicas.to_string()
             && master["num-other-sentinels"] == (self.conf.sentinels - 1).to_string()
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(sentinels.server(0).info("role"), "master");
         sentinels.wait_settled();
         assert_eq!(sentinels.server(0).info("role"), "slave");
-        let error = sentinels.server(0).try_ask::<()>(&["SET", "a", "1"]).unwrap_err();
+        let error = sentinels.server(0).try_command::<()>(&["SET", "a", "1"]).unwrap_err();
         assert_eq!(error.code(), Some("READONLY"));
     }
 
@@ -326,7 +326,7 @@ mod tests {
             .sentinel_line("requirepass guarded")
             .start();
         let addr: (String, u16) =
-            sentinels.sentinel(2).ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME]);
+            sentinels.sentinel(2).command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME]);
         assert_eq!(addr, ("localhost".to_owned(), sentinels.server(0).port()));
         let stranger = redis::Client::open(sentinels.sentinel(0).unix_url()).unwrap();
         let error = redis::cmd("PING").exec(&mut stranger.get_connection().unwrap()).unwrap_err();

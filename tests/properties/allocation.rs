@@ -58,8 +58,8 @@ fn a_decision_allocates_nothing_but_logs() {
             local::decide(&mut table, NOW, mode, &mut charges);
         });
         assert_eq!(made, 0, "{mode:?}");
-        let asked = charges.iter().filter(|charge| charge.answer() != Answer::Unasked);
-        assert_eq!(asked.count(), limits.len(), "{mode:?}");
+        let checked = charges.iter().filter(|charge| charge.answer() != Answer::Unchecked);
+        assert_eq!(checked.count(), limits.len(), "{mode:?}");
         if mode == Mode::Return {
             assert_eq!(allocations(|| local::give_back(&mut table, NOW, &mut charges)), 0);
         }

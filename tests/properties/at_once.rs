@@ -20,12 +20,12 @@ proptest! {
     #[test]
     fn many_are_as_one(client in clients(), share in shares(), times in 1..50_u64) {
         let cost = (share * client.quota.limit() as f64).ceil() as u64;
-        let fit = client.ask_in(0, 0).remaining.checked_div(cost).unwrap_or(times).min(times);
+        let fit = client.request_in(0, 0).remaining.checked_div(cost).unwrap_or(times).min(times);
         let (mut many, mut one) = (client.clone(), client);
         for number in 0..times {
-            prop_assert_eq!(many.ask(cost).allowed, number < fit, "{} of {}", number, fit);
+            prop_assert_eq!(many.request(cost).allowed, number < fit, "{} of {}", number, fit);
         }
-        prop_assert!(one.ask(fit * cost).allowed);
+        prop_assert!(one.request(fit * cost).allowed);
         prop_assert_eq!(many.stored, one.stored);
     }
 }

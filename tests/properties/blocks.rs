@@ -11,8 +11,8 @@ fn blocked() -> impl Strategy<Value = (Client, u64)> {
     let blocks = prop_oneof![1..1_000_u64, 1..86_400_000_000_u64, 1..YEAR];
     (troubled_clients(), blocks).prop_map(|(mut client, block)| {
         client.quota = client.quota.with_block(block);
-        client.ask(client.ask_in(0, 0).remaining);
-        assert!(matches!(client.ask(1).retry, Retry::After(_)));
+        client.request(client.request_in(0, 0).remaining);
+        assert!(matches!(client.request(1).retry, Retry::After(_)));
         (client, block)
     })
 }
@@ -22,7 +22,7 @@ proptest! {
     fn nothing_passes_in_a_block((client, block) in blocked(), share in 0.0..1.2, at in 0.0..1.0) {
         let micros = (at * block as f64) as u64;
         let cost = 1 + (share * client.quota.limit() as f64) as u64;
-        let verdict = client.ask_in(micros, cost);
+        let verdict = client.request_in(micros, cost);
         prop_assert!(!verdict.allowed && verdict.remaining == 0, "{:?}", verdict);
         prop_assert!(verdict.reset >= block - micros);
         match verdict.retry {
@@ -30,7 +30,7 @@ proptest! {
             Retry::After(retry) => prop_assert!(retry >= block - micros),
             Retry::No => prop_assert!(false),
         }
-        prop_assert!(client.ask_in(micros, 0).allowed);
+        prop_assert!(client.request_in(micros, 0).allowed);
     }
 
     /// However often a client tries, gets back or is settled meanwhile.
@@ -45,48 +45,48 @@ proptest! {
         shares.sort_by(f64::total_cmp);
         for (share, (_, event)) in shares.into_iter().zip(&attempts) {
             client.now = begun + (share * (block - 1) as f64) as u64;
-            let verdict = client.ask(event.cost(client.quota));
+            let verdict = client.request(event.cost(client.quota));
             prop_assert!(!verdict.allowed || event.cost(client.quota) == 0);
             if client.quota.check_settle().is_ok() {
                 client.settle(client.now, change);
             }
         }
         client.now = begun + block - 1;
-        prop_assert!(!client.ask_in(0, 1).allowed);
-        let verdict = client.ask_in(1, 0);
+        prop_assert!(!client.request_in(0, 1).allowed);
+        let verdict = client.request_in(1, 0);
         let alike = Client { quota: client.quota.with_block(0), ..client.clone() };
-        prop_assert_eq!(verdict, alike.ask_in(1, 0));
+        prop_assert_eq!(verdict, alike.request_in(1, 0));
     }
 
     #[test]
-    fn who_waits_as_told_passes((client, _) in blocked(), share in 0.0..1.0) {
+    fn who_waits_for_the_retry_passes((client, _) in blocked(), share in 0.0..1.0) {
         let cost = 1 + (share * (client.quota.limit() - 1) as f64) as u64;
-        let Retry::After(micros) = client.ask_in(0, cost).retry else { panic!("no retry") };
-        prop_assert!(client.ask_in(micros, cost).allowed);
-        prop_assert!(!client.ask_in(micros - 1, cost).allowed);
+        let Retry::After(micros) = client.request_in(0, cost).retry else { panic!("no retry") };
+        prop_assert!(client.request_in(micros, cost).allowed);
+        prop_assert!(!client.request_in(micros - 1, cost).allowed);
     }
 
     /// A cost that can never pass is no attempt.
     #[test]
-    fn who_asks_for_more_than_all_is_not_blocked(
+    fn a_request_beyond_the_limit_is_not_blocked(
         client in troubled_clients(),
         block in 1..YEAR,
         more in 1..1_000_u64,
     ) {
         let mut client = Client { quota: client.quota.with_block(block), ..client };
-        let before = client.ask_in(0, 0);
-        prop_assert_eq!(client.ask(client.quota.limit() + more).retry, Retry::Never);
-        prop_assert_eq!(client.ask_in(0, 0), before);
+        let before = client.request_in(0, 0);
+        prop_assert_eq!(client.request(client.quota.limit() + more).retry, Retry::Never);
+        prop_assert_eq!(client.request_in(0, 0), before);
     }
 
     #[test]
     fn no_block_is_longer_after_a_clock_that_stepped_back((client, block) in blocked(), step in 0..YEAR) {
         let mut client = client;
         client.now -= step;
-        let verdict = client.ask(0);
+        let verdict = client.request(0);
         prop_assert!(verdict.reset >= 1 && verdict.remaining == 0);
         let end = Client { now: client.now + block, ..client.clone() };
         let alike = Client { quota: client.quota.with_block(0), ..end.clone() };
-        prop_assert_eq!(end.ask_in(0, 0), alike.ask_in(0, 0));
+        prop_assert_eq!(end.request_in(0, 0), alike.request_in(0, 0));
     }
 }

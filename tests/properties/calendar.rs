@@ -32,7 +32,7 @@ pub fn month(now: u64) -> u64 {
 fn spent(rate: &str, now: u64) -> Client {
     let quota = Quota::new(Algorithm::FixedWindow, rate.parse().unwrap(), 3).unwrap();
     let mut client = Client { now, ..Client::new(quota) };
-    assert!(client.ask(3).allowed);
+    assert!(client.request(3).allowed);
     client
 }
 
@@ -44,10 +44,10 @@ fn a_month_is_one_budget() {
         let days = (begins..ends).step_by(DAY as usize);
         for now in days.flat_map(|day| [day, day + 1, day + DAY - 1]) {
             let client = spent("3r/month", now);
-            let verdict = client.ask_in(0, 1);
+            let verdict = client.request_in(0, 1);
             assert_eq!((verdict.retry, verdict.reset), (Retry::After(ends - now), ends - now));
-            assert_eq!(client.ask_in(ends - now - 1, 1).retry, Retry::After(1));
-            assert_eq!(client.ask_in(ends - now, 0).remaining, 3);
+            assert_eq!(client.request_in(ends - now - 1, 1).retry, Retry::After(1));
+            assert_eq!(client.request_in(ends - now, 0).remaining, 3);
         }
     }
 }
@@ -71,7 +71,7 @@ fn weeks_begin_on_mondays() {
 /// The number of the window that `now` is in.
 fn window(quota: Quota, now: u64) -> u64 {
     let mut client = Client { now, ..Client::new(quota) };
-    client.ask(1);
+    client.request(1);
     match client.stored.state {
         Some(State::Window(number, ..)) => number,
         other => panic!("{other:?}"),

@@ -44,6 +44,6 @@ fn answers_as_redis_cell() {
             ms => Retry::After(ms.unsigned_abs() * 1_000),
         };
         let expected = Verdict { allowed, remaining, reset: reset * 1_000, retry };
-        assert_eq!(client.ask(cost), expected, "row {index}");
+        assert_eq!(client.request(cost), expected, "row {index}");
     }
 }

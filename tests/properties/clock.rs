@@ -21,26 +21,26 @@ proptest! {
     /// one counts.
     #[test]
     fn a_step_back_gives_nothing(client in clients(), step in 1..3 * YEAR) {
-        let before = client.ask_in(0, 0).remaining;
+        let before = client.request_in(0, 0).remaining;
         let step = match client.quota.algorithm() {
             Algorithm::SlidingWindow => step.next_multiple_of(client.quota.rate().period()),
             _ => step,
         };
         let client = Client { now: client.now - step, ..client };
-        prop_assert!(client.ask_in(0, 0).remaining <= before);
+        prop_assert!(client.request_in(0, 0).remaining <= before);
     }
 
     /// However many requests a client sends meanwhile.
     #[test]
-    fn nothing_locks_anybody_out(mut client in troubled_clients(), asks in 1..20_u64) {
+    fn nothing_locks_anybody_out(mut client in troubled_clients(), requests in 1..20_u64) {
         let refill = refill(client.quota);
         let whole = client.now + refill;
-        for _ in 0..asks {
-            prop_assert!(!client.ask(client.quota.limit() + 1).allowed);
-            client.now += refill / asks;
+        for _ in 0..requests {
+            prop_assert!(!client.request(client.quota.limit() + 1).allowed);
+            client.now += refill / requests;
         }
         client.now = whole;
-        prop_assert!(client.ask(client.quota.limit()).allowed);
+        prop_assert!(client.request(client.quota.limit()).allowed);
     }
 
     #[test]
@@ -53,7 +53,7 @@ proptest! {
         for event in history {
             client.wait(event.gap(client.quota));
             let cost = event.cost(client.quota);
-            if client.ask(cost).allowed {
+            if client.request(cost).allowed {
                 passed.push((client.now, cost));
             }
         }
@@ -72,8 +72,8 @@ proptest! {
             }
             client.now -= step;
             client.wait(event.gap(quota));
-            let all = client.ask(0).remaining;
-            prop_assert!(client.ask(all).allowed);
+            let all = client.request(0).remaining;
+            prop_assert!(client.request(all).allowed);
             passed.push((client.now, all));
         }
         prop_assert!(!exceeds(quota, &passed), "{passed:?}");

@@ -19,7 +19,7 @@ fn solvent() -> impl Strategy<Value = Client> {
 /// A client that owes something, perhaps all it may.
 fn debtors() -> impl Strategy<Value = Client> {
     (solvent(), 0.0..12.0, events()).prop_map(|(mut client, share, later)| {
-        let remaining = client.ask_in(0, 0).remaining;
+        let remaining = client.request_in(0, 0).remaining;
         let change = (share * client.quota.limit() as f64) as u64;
         client.settle(client.now, (remaining + change) as i64);
         client.wait(later.gap(client.quota));
@@ -39,36 +39,36 @@ fn exceeds_total(quota: Quota, from: u64, to: u64, spent: u64) -> bool {
 proptest! {
     #[test]
     fn what_is_charged_is_missing(mut client in solvent(), share in 0.0..20.0) {
-        let before = client.ask_in(0, 0).remaining;
+        let before = client.request_in(0, 0).remaining;
         let change = (share * client.quota.limit() as f64) as u64;
         client.settle(client.now, change as i64);
-        prop_assert_eq!(client.ask_in(0, 0).remaining, before.saturating_sub(change));
+        prop_assert_eq!(client.request_in(0, 0).remaining, before.saturating_sub(change));
     }
 
     #[test]
-    fn who_owes_waits_as_told(mut client in debtors(), share in 0.0..1.0) {
+    fn a_debtor_passes_after_the_retry(mut client in debtors(), share in 0.0..1.0) {
         let limit = client.quota.limit();
         let cost = 1 + (share * (limit - 1) as f64) as u64;
-        if let Retry::After(micros) = client.ask(cost).retry {
+        if let Retry::After(micros) = client.request(cost).retry {
             prop_assert!(micros <= MOST * refill(client.quota));
-            prop_assert!(client.ask_in(micros, cost).allowed);
-            let early = client.ask_in(micros - 1, cost);
+            prop_assert!(client.request_in(micros, cost).allowed);
+            let early = client.request_in(micros - 1, cost);
             prop_assert_eq!((early.allowed, early.retry), (false, Retry::After(1)));
         }
-        prop_assert!(client.ask_in(0, 0).allowed);
+        prop_assert!(client.request_in(0, 0).allowed);
     }
 
     #[test]
     fn what_was_owed_is_forgotten_when_all_is_paid(client in debtors(), share in 0.0..=1.0) {
-        let reset = client.ask_in(0, 0).reset;
+        let reset = client.request_in(0, 0).reset;
         prop_assert!(reset <= (MOST + 1) * refill(client.quota));
         if reset > 0 {
-            prop_assert!(client.ask_in(reset - 1, 0).remaining < client.quota.limit());
+            prop_assert!(client.request_in(reset - 1, 0).remaining < client.quota.limit());
         }
         let mut old = Client { now: client.now + reset, ..client };
         let mut new = Client { stored: Default::default(), ..old.clone() };
         let cost = (share * old.quota.limit() as f64) as u64;
-        prop_assert_eq!(old.ask(cost), new.ask(cost));
+        prop_assert_eq!(old.request(cost), new.request(cost));
     }
 
     /// Whenever a request passes, all that was settled before has been regained.
@@ -87,7 +87,7 @@ proptest! {
                 may_owe -= change;
                 client.settle(client.now, change as i64);
                 spent += change;
-            } else if client.ask(cost).allowed && cost > 0 {
+            } else if client.request(cost).allowed && cost > 0 {
                 spent += cost;
                 prop_assert!(!exceeds_total(quota, START, client.now, spent), "{:?}", client);
             }
@@ -101,13 +101,13 @@ proptest! {
         shares in (0.0..=1.0, 0.0..=1.0),
     ) {
         let mut exact = reserved.clone();
-        let held = reserved.ask(0).remaining;
-        exact.ask(0);
+        let held = reserved.request(0).remaining;
+        exact.request(0);
         let reservation = (shares.0 * held as f64) as u64;
         let used = (shares.1 * reservation as f64) as u64;
-        prop_assert!(reserved.ask(reservation).allowed && exact.ask(used).allowed);
+        prop_assert!(reserved.request(reservation).allowed && exact.request(used).allowed);
         reserved.settle(reserved.now, -((reservation - used) as i64));
-        prop_assert_eq!(reserved.ask_in(0, 0).remaining, exact.ask_in(0, 0).remaining);
+        prop_assert_eq!(reserved.request_in(0, 0).remaining, exact.request_in(0, 0).remaining);
     }
 
     /// Later it is never worth more than that.
@@ -119,11 +119,11 @@ proptest! {
         history in histories(),
     ) {
         let mut reserved = reserved;
-        let held = reserved.ask(0).remaining;
+        let held = reserved.request(0).remaining;
         let mut exact = reserved.clone();
         let reservation = (shares.0 * held as f64) as u64;
         let used = (shares.1 * reservation as f64) as u64;
-        prop_assert!(reserved.ask(reservation).allowed && exact.ask(used).allowed);
+        prop_assert!(reserved.request(reservation).allowed && exact.request(used).allowed);
         let since = reserved.now;
         reserved.wait(delay.gap(reserved.quota));
         reserved.settle(since, -((reservation - used) as i64));
@@ -131,7 +131,7 @@ proptest! {
         let mut gap = 0;
         for event in history.into_iter().take(20) {
             gap += event.gap(reserved.quota);
-            let (left, most) = (reserved.ask_in(gap, 0).remaining, exact.ask_in(gap, 0).remaining);
+            let (left, most) = (reserved.request_in(gap, 0).remaining, exact.request_in(gap, 0).remaining);
             prop_assert!(left <= most, "{} {}", left, most);
         }
     }
@@ -146,10 +146,10 @@ proptest! {
         };
         let since = client.now;
         client.now += later * period;
-        client.ask(client.ask_in(0, 0).remaining);
-        let before = client.ask_in(0, 0);
+        client.request(client.request_in(0, 0).remaining);
+        let before = client.request_in(0, 0);
         client.settle(since, -(client.quota.limit() as i64));
-        prop_assert_eq!(client.ask_in(0, 0), before);
+        prop_assert_eq!(client.request_in(0, 0), before);
     }
 
     #[test]
@@ -161,7 +161,7 @@ proptest! {
             client.settle(client.now, i64::from(change));
         }
         client.settle(client.now, i64::MAX);
-        let retry = client.ask_in(0, 1).retry;
+        let retry = client.request_in(0, 1).retry;
         let Retry::After(micros) = retry else { panic!("{retry:?}") };
         prop_assert!(micros <= MOST * refill(client.quota));
     }
@@ -173,7 +173,7 @@ fn a_window_begins_with_what_is_owed() {
     let mut client = Client::new(quota);
     client.now = client.now.next_multiple_of(60_000_000);
     client.settle(client.now, 13);
-    let remaining = |minutes: u64| client.ask_in(minutes * 60_000_000, 0).remaining;
+    let remaining = |minutes: u64| client.request_in(minutes * 60_000_000, 0).remaining;
     assert_eq!([0, 1, 2, 3].map(remaining), [0, 0, 2, 5]);
 }
 
@@ -184,8 +184,8 @@ fn a_debt_of_a_log_that_grows_is_regained_later() {
     let mut client = Client::new(quota);
     client.settle(client.now, 6);
     client.wait(110_000_000);
-    assert!(client.ask(4).allowed);
+    assert!(client.request(4).allowed);
     client.settle(client.now, 3);
-    let remaining = |seconds: u64| client.ask_in(seconds * 1_000_000, 0).remaining;
+    let remaining = |seconds: u64| client.request_in(seconds * 1_000_000, 0).remaining;
     assert_eq!([0, 59, 60, 119, 120].map(remaining), [0, 0, 1, 1, 5]);
 }

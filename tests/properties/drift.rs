@@ -35,8 +35,8 @@ fn a_year_is_counted_exactly() {
         // Some ten thousand requests, however fast the quota comes back.
         let longest = refill(quota).min(2 * YEAR / 10_000);
         while client.now < end {
-            let all = client.ask(0).remaining;
-            assert!(client.ask(all).allowed);
+            let all = client.request(0).remaining;
+            assert!(client.request(all).allowed);
             spent += all;
             let expected = quota.limit() + returned(quota, client.now - START);
             assert_eq!(spent, expected, "{quota:?} after {} µs", client.now - START);
@@ -52,11 +52,11 @@ fn every_retry_is_on_time() {
     // With a limit of one the quota would be whole each time, and time that goes by then is lost.
     each_quota(2, |quota| {
         let mut client = Client::new(quota);
-        assert!(client.ask(2).allowed);
+        assert!(client.request(2).allowed);
         for number in 1..=100_000_u32 {
-            if let Retry::After(micros) = client.ask(1).retry {
+            if let Retry::After(micros) = client.request(1).retry {
                 client.now += micros;
-                assert!(client.ask(1).allowed);
+                assert!(client.request(1).allowed);
             }
             let exact = u128::from(number) * u128::from(quota.rate().period());
             let due = START + exact.div_ceil(u128::from(quota.rate().count())) as u64;

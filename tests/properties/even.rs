@@ -27,7 +27,7 @@ proptest! {
         let mut client = Client::new(quota);
         for number in 0..3 * count {
             client.now = start + (number * period).div_ceil(count);
-            let verdict = client.ask(1);
+            let verdict = client.request(1);
             prop_assert!(verdict.allowed, "{number} {client:?} {verdict:?}");
         }
     }
@@ -41,7 +41,7 @@ proptest! {
         let (begin, rounds) = (client.now, 4);
         let mut spent = 0;
         while client.now < begin + rounds * period {
-            match client.ask(1).retry {
+            match client.request(1).retry {
                 Retry::After(micros) => client.now += micros,
                 _ => spent += 1,
             }

@@ -63,19 +63,19 @@ proptest! {
         history in histories(),
     ) {
         let mut once = never.clone();
-        let held = never.ask(0).remaining;
+        let held = never.request(0).remaining;
         let cost = cost.of(held).min(held);
-        prop_assert!(once.ask(cost).allowed);
+        prop_assert!(once.request(cost).allowed);
         let delay = delay.map_or(0, |event| event.gap(never.quota));
         never.wait(delay);
         once.wait(delay);
         once.give_back(cost);
         for event in history {
             let (gap, cost) = (event.gap(never.quota), event.cost(never.quota));
-            prop_assert_eq!(once.ask_in(0, cost), never.ask_in(0, cost), "{:?} {:?}", once, never);
+            prop_assert_eq!(once.request_in(0, cost), never.request_in(0, cost), "{:?} {:?}", once, never);
             never.wait(gap);
             once.wait(gap);
-            prop_assert_eq!(once.ask(cost), never.ask(cost), "{:?} {:?}", once, never);
+            prop_assert_eq!(once.request(cost), never.request(cost), "{:?} {:?}", once, never);
         }
     }
 
@@ -83,10 +83,10 @@ proptest! {
     /// it was spent in the previous window and counts no longer in full.
     #[test]
     fn no_more_comes_back_than_is_given(mut client in clients(), amount in amounts()) {
-        let (limit, before) = (client.quota.limit(), client.ask_in(0, 0));
+        let (limit, before) = (client.quota.limit(), client.request_in(0, 0));
         let amount = amount.of(limit);
         client.give_back(amount);
-        let after = client.ask_in(0, 0);
+        let after = client.request_in(0, 0);
         let all = before.remaining.saturating_add(amount).min(limit);
         match client.quota.algorithm() {
             Algorithm::SlidingWindow => {
@@ -95,17 +95,17 @@ proptest! {
             _ => prop_assert_eq!(after.remaining, all),
         }
         prop_assert!(after.reset <= before.reset);
-        prop_assert!(client.ask_in(0, after.remaining).allowed);
-        prop_assert!(!client.ask_in(0, after.remaining + 1).allowed);
+        prop_assert!(client.request_in(0, after.remaining).allowed);
+        prop_assert!(!client.request_in(0, after.remaining + 1).allowed);
     }
 
     /// Nor if the clock stepped back or the limit was changed.
     #[test]
     fn nor_in_trouble(mut client in troubled_clients(), amount in amounts()) {
-        let (limit, before) = (client.quota.limit(), client.ask(0));
+        let (limit, before) = (client.quota.limit(), client.request(0));
         let amount = amount.of(limit);
         client.give_back(amount);
-        let after = client.ask_in(0, 0);
+        let after = client.request_in(0, 0);
         let all = before.remaining.saturating_add(amount).min(limit);
         prop_assert!((before.remaining..=all).contains(&after.remaining));
         prop_assert!(after.reset <= before.reset);
@@ -113,9 +113,9 @@ proptest! {
 
     /// The clock that stepped back, and the limit that was lowered, are put right as by a request.
     #[test]
-    fn who_gives_back_nothing_is_as_who_asks(client in troubled_clients()) {
+    fn to_give_back_nothing_is_to_charge_nothing(client in troubled_clients()) {
         let (mut asking, mut giving) = (client.clone(), client);
-        asking.ask(0);
+        asking.request(0);
         giving.give_back(0);
         prop_assert_eq!(asking.stored, giving.stored);
     }
@@ -127,7 +127,7 @@ proptest! {
         new.give_back(amount);
         prop_assert_eq!(new.stored, Stored::default());
 
-        client.now += client.ask_in(0, 0).reset;
+        client.now += client.request_in(0, 0).reset;
         let before = client.stored.clone();
         client.give_back(amount);
         prop_assert_eq!(client.stored, before);
@@ -143,11 +143,11 @@ proptest! {
         let mut exchanges = Vec::new();
         for (event, gives_back) in history {
             client.wait(event.gap(quota));
-            let cost = if greedy { client.ask_in(0, 0).remaining } else { event.cost(quota) };
+            let cost = if greedy { client.request_in(0, 0).remaining } else { event.cost(quota) };
             if gives_back {
                 client.give_back(event.cost(quota));
                 exchanges.push((client.now, 0, event.cost(quota)));
-            } else if client.ask(cost).allowed {
+            } else if client.request(cost).allowed {
                 exchanges.push((client.now, cost, 0));
             }
         }

@@ -29,7 +29,7 @@ impl Client {
         Self { quota, now: START, stored: Stored::default() }
     }
 
-    pub fn ask(&mut self, cost: u64) -> Verdict {
+    pub fn request(&mut self, cost: u64) -> Verdict {
         self.quota.algorithm().decide(&mut self.stored, self.now, &self.quota, cost)
     }
 
@@ -48,16 +48,16 @@ impl Client {
     }
 
     /// The verdict on a request of this cost, so many µs from now and with none before it.
-    pub fn ask_in(&self, micros: u64, cost: u64) -> Verdict {
+    pub fn request_in(&self, micros: u64, cost: u64) -> Verdict {
         let now = self.now + micros;
-        Self { now, ..self.clone() }.ask(cost)
+        Self { now, ..self.clone() }.request(cost)
     }
 
     /// Lives through a history of monotonic time.
     pub fn live(&mut self, history: &[Event]) {
         for event in history {
             self.wait(event.gap(self.quota));
-            self.ask(event.cost(self.quota));
+            self.request(event.cost(self.quota));
         }
     }
 }

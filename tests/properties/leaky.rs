@@ -18,7 +18,7 @@ fn through(quota: Quota, history: &[Event], cost: impl Fn(&Event) -> u64) -> Vec
     for event in history {
         client.wait(event.gap(quota));
         let cost = cost(event);
-        let verdict = client.ask(cost);
+        let verdict = client.request(cost);
         if verdict.allowed && cost > 0 {
             through.push((client.now + delay(&verdict, &quota, cost, Undelayed::UpTo(0)), cost));
         }
@@ -69,7 +69,7 @@ proptest! {
     #[test]
     fn who_comes_alone_is_not_delayed(quota in quotas(), share in 0.0..=1.0) {
         let cost = (share * quota.limit() as f64) as u64;
-        let verdict = Client::new(quota).ask(cost);
+        let verdict = Client::new(quota).request(cost);
         prop_assert_eq!(delay(&verdict, &quota, cost, Undelayed::UpTo(0)), 0);
     }
 
@@ -78,8 +78,8 @@ proptest! {
     fn a_delay_is_as_long_as_it_takes(quota in quotas(), history in histories()) {
         let mut client = Client::new(quota);
         client.live(&history);
-        let before = client.ask_in(0, 0).reset;
-        let verdict = client.ask(1);
+        let before = client.request_in(0, 0).reset;
+        let verdict = client.request(1);
         if verdict.allowed {
             let delay = delay(&verdict, &quota, 1, Undelayed::UpTo(0));
             prop_assert!((before.saturating_sub(1)..=before).contains(&delay), "{delay} {before}");

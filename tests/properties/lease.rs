@@ -64,7 +64,7 @@ struct World {
     /// How many units were set aside and not spent at the last step of the clock, and since.
     astray: u64,
     requested: usize,
-    asked: usize,
+    sent: usize,
 }
 
 /// The digest of the only client.
@@ -122,7 +122,7 @@ impl World {
             passed: Vec::new(),
             astray: 0,
             requested: 0,
-            asked: 0,
+            sent: 0,
         }
     }
 
@@ -184,7 +184,7 @@ impl World {
         }
         let taken = leases.take(DIGEST, mono, mono + self.plan.delay);
         let lease = taken.lease(&quota, self.plan.span, mono).unwrap_or_default();
-        self.asked += 1;
+        self.sent += 1;
         self.commands.push(Command { machine, cost, taken, lease, submitted: mono, granted: None });
         self.send(self.commands.len() - 1);
     }
@@ -310,16 +310,16 @@ proptest! {
 
 /// Over a few histories: what passed, of what would have passed without leases; and commands a request.
 fn measure(plan: &Plan) -> (f64, f64) {
-    let (mut passed, mut plainly, mut asked, mut requested) = (0, 0, 0, 0);
+    let (mut passed, mut plainly, mut commands, mut requested) = (0, 0, 0, 0);
     for seed in 0..4 {
         let mut world = World::new(Plan { seed, ..plan.clone() });
         world.run();
         passed += world.passed.iter().map(|passed| passed.cost).sum::<u64>();
         plainly += world.plainly;
-        asked += world.asked;
+        commands += world.sent;
         requested += world.requested;
     }
-    (passed as f64 / plainly as f64, asked as f64 / requested as f64)
+    (passed as f64 / plainly as f64, commands as f64 / requested as f64)
 }
 
 fn plan(algorithm: Algorithm, rate: &str, limit: u64, machines: usize, load: f64) -> Plan {

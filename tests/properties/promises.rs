@@ -9,26 +9,26 @@ use crate::history::{Client, clients, refill, troubled_clients};
 proptest! {
     #[test]
     fn remaining_can_be_spent_and_no_more(client in troubled_clients()) {
-        let remaining = client.ask_in(0, 0).remaining;
+        let remaining = client.request_in(0, 0).remaining;
         prop_assert!(remaining <= client.quota.limit());
-        prop_assert!(client.ask_in(0, remaining).allowed);
-        prop_assert!(!client.ask_in(0, remaining + 1).allowed);
-        prop_assert_eq!(client.ask_in(0, remaining).remaining, 0);
+        prop_assert!(client.request_in(0, remaining).allowed);
+        prop_assert!(!client.request_in(0, remaining + 1).allowed);
+        prop_assert_eq!(client.request_in(0, remaining).remaining, 0);
     }
 
     #[test]
-    fn who_waits_as_told_passes_and_who_is_earlier_does_not(
+    fn who_waits_for_the_retry_passes_and_who_is_earlier_does_not(
         mut client in troubled_clients(),
         share in 0.0..1.0,
     ) {
         let limit = client.quota.limit();
         let cost = 1 + (share * (limit - 1) as f64) as u64;
-        match client.ask(cost).retry {
+        match client.request(cost).retry {
             Retry::No => (),
             Retry::After(micros) => {
                 prop_assert!((1..=refill(client.quota)).contains(&micros));
-                prop_assert!(client.ask_in(micros, cost).allowed);
-                let early = client.ask_in(micros - 1, cost);
+                prop_assert!(client.request_in(micros, cost).allowed);
+                let early = client.request_in(micros - 1, cost);
                 prop_assert_eq!((early.allowed, early.retry), (false, Retry::After(1)));
             }
             Retry::Never => prop_assert!(false, "{cost} of {limit} can pass"),
@@ -36,23 +36,23 @@ proptest! {
     }
 
     #[test]
-    fn what_can_never_pass_is_told_so(client in troubled_clients(), more in 1..=u64::from(u32::MAX)) {
-        let verdict = client.ask_in(0, client.quota.limit() + more);
+    fn a_cost_beyond_the_limit_never_passes(client in troubled_clients(), more in 1..=u64::from(u32::MAX)) {
+        let verdict = client.request_in(0, client.quota.limit() + more);
         prop_assert_eq!((verdict.allowed, verdict.retry), (false, Retry::Never));
     }
 
     #[test]
     fn reset_is_when_all_is_as_new(mut client in troubled_clients(), share in 0.0..=1.0) {
-        let reset = client.ask(0).reset;
+        let reset = client.request(0).reset;
         prop_assert!(reset <= refill(client.quota));
         if reset > 0 {
-            prop_assert!(client.ask_in(reset - 1, 0).remaining < client.quota.limit());
+            prop_assert!(client.request_in(reset - 1, 0).remaining < client.quota.limit());
         }
         let mut old = Client { now: client.now + reset, ..client };
         let mut new = Client { stored: Stored::default(), ..old.clone() };
         let cost = (share * old.quota.limit() as f64) as u64;
-        prop_assert_eq!(old.ask(0), new.ask(0));
-        prop_assert_eq!(old.ask(cost), new.ask(cost));
+        prop_assert_eq!(old.request(0), new.request(0));
+        prop_assert_eq!(old.request(cost), new.request(cost));
         if cost > 0 {
             prop_assert_eq!(old.stored, new.stored);
         }
@@ -60,17 +60,17 @@ proptest! {
 
     #[test]
     fn who_spends_nothing_changes_nothing(client in clients()) {
-        for cost in [0, client.ask_in(0, 0).remaining + 1, client.quota.limit() + 1] {
+        for cost in [0, client.request_in(0, 0).remaining + 1, client.quota.limit() + 1] {
             let mut asking = client.clone();
-            asking.ask(cost);
+            asking.request(cost);
             prop_assert_eq!(&asking.stored, &client.stored);
         }
-        prop_assert!(client.ask_in(0, 0).allowed);
+        prop_assert!(client.request_in(0, 0).allowed);
     }
 
     #[test]
     fn verdicts_survive_the_wire(client in clients(), share in 0.0..1.2) {
-        let verdict = client.ask_in(0, (share * client.quota.limit() as f64) as u64);
+        let verdict = client.request_in(0, (share * client.quota.limit() as f64) as u64);
         prop_assert_eq!(Verdict::from_reply(verdict.to_reply()), Some(verdict));
     }
 }

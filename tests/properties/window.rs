@@ -48,7 +48,7 @@ proptest! {
         for event in history {
             client.wait(event.gap(quota));
             let cost = event.cost(quota);
-            if client.ask(cost).allowed {
+            if client.request(cost).allowed {
                 passed.push((client.now, cost));
             }
         }
@@ -62,8 +62,8 @@ proptest! {
         let mut passed = Vec::new();
         for event in history {
             client.wait(event.gap(quota));
-            let all = client.ask(0).remaining;
-            prop_assert!(client.ask(all).allowed);
+            let all = client.request(0).remaining;
+            prop_assert!(client.request(all).allowed);
             passed.push((client.now, all));
         }
         prop_assert!(!exceeds(quota, &passed), "{passed:?}");

@@ -246,7 +246,7 @@ mod tests {
 
     use super::*;
     use crate::deployment::tests::{has_state, replies, settle};
-    use crate::server::tests::{ask, words};
+    use crate::server::tests::{charge, words};
 
     fn deployment() -> Deployment {
         Deployment::cluster(2, 1, true, Rng::with_seed(7))
@@ -266,7 +266,7 @@ mod tests {
         let [from, to] = [1, 0];
         assert_eq!(owner(&deployment), Some(from));
         let sent = |deployment: &mut Deployment, server, keys: &[&str]| {
-            replies(deployment, server, &ask(By::Source, keys))
+            replies(deployment, server, &charge(By::Source, keys))
         };
         sent(&mut deployment, from, &KEYS);
         assert!(sent(&mut deployment, to, &KEYS).starts_with("-MOVED 15495 10.0.0.2:7000"));
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn a_replica_takes_over_in_the_midst_of_a_move() {
         let (mut deployment, mut journal) = (deployment(), Journal::default());
-        replies(&mut deployment, 1, &ask(By::Source, &KEYS));
+        replies(&mut deployment, 1, &charge(By::Source, &KEYS));
         deployment.move_slots(1, 0, 1, 0);
         deployment.migrate(50_000);
         deployment.migrate(50_000);
@@ -307,9 +307,9 @@ mod tests {
         assert_eq!(deployment.servers[3].role, Role::Master);
         assert!(!deployment.is_migrating());
         assert_eq!(owner(&deployment), Some(0));
-        let reply = replies(&mut deployment, 0, &ask(By::Source, &KEYS));
+        let reply = replies(&mut deployment, 0, &charge(By::Source, &KEYS));
         assert_eq!(reply.matches("$24").count(), 2, "{reply}");
-        let reply = replies(&mut deployment, 2, &ask(By::Source, &["{b}"]));
+        let reply = replies(&mut deployment, 2, &charge(By::Source, &["{b}"]));
         assert!(reply.starts_with("-MOVED 3300 10.0.0.1:7000"), "{reply}");
     }
 
@@ -318,11 +318,11 @@ mod tests {
         let (mut deployment, mut journal) = (deployment(), Journal::default());
         deployment.take_slots(0..100, 0);
         settle(&mut deployment, &mut journal);
-        let reply = replies(&mut deployment, 1, &ask(By::Source, &KEYS));
+        let reply = replies(&mut deployment, 1, &charge(By::Source, &KEYS));
         assert!(reply.starts_with("-CLUSTERDOWN"), "{reply}");
         deployment.return_slots(0);
         settle(&mut deployment, &mut journal);
-        assert!(replies(&mut deployment, 1, &ask(By::Source, &KEYS)).starts_with('*'));
+        assert!(replies(&mut deployment, 1, &charge(By::Source, &KEYS)).starts_with('*'));
     }
 
     #[test]
@@ -332,7 +332,7 @@ mod tests {
         deployment.set_address(1, address, 0);
         settle(&mut deployment, &mut journal);
         assert_eq!(deployment.at(address), Some(1));
-        let reply = replies(&mut deployment, 0, &ask(By::Source, &KEYS));
+        let reply = replies(&mut deployment, 0, &charge(By::Source, &KEYS));
         assert!(reply.starts_with("-MOVED 15495 10.1.0.2:7000"), "{reply}");
         assert!(replies(&mut deployment, 0, &words(&["CLUSTER", "SLOTS"])).contains("10.1.0.2"));
     }

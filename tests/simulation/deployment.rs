@@ -381,7 +381,7 @@ pub mod tests {
     use rate_limit_core::redis::script::By;
 
     use super::*;
-    use crate::server::tests::{CLIENT, ask, words};
+    use crate::server::tests::{CLIENT, charge, words};
 
     /// Makes all changes that are due, until nothing more is to happen but what waits for a server.
     pub fn settle(deployment: &mut Deployment, journal: &mut Journal) {
@@ -415,13 +415,13 @@ pub mod tests {
         let mut journal = Journal::default();
         for keeps_data in [true, false] {
             let mut deployment = Deployment::single(None, Rng::with_seed(1));
-            replies(&mut deployment, 0, &ask(By::Source, &["k"]));
+            replies(&mut deployment, 0, &charge(By::Source, &["k"]));
             assert_eq!(deployment.kill(0, 0), [CLIENT]);
             assert!(!deployment.is_up());
             deployment.restart(0, keeps_data, 0, &mut journal);
             assert!(deployment.is_up());
-            assert!(replies(&mut deployment, 0, &ask(By::Sha, &["k"])).contains("NOSCRIPT"));
-            let reply = replies(&mut deployment, 0, &ask(By::Source, &["k"]));
+            assert!(replies(&mut deployment, 0, &charge(By::Sha, &["k"])).contains("NOSCRIPT"));
+            let reply = replies(&mut deployment, 0, &charge(By::Source, &["k"]));
             assert_eq!(has_state(&reply), keeps_data);
         }
         let [loss] = &journal.losses[..] else { panic!("{journal:?}") };

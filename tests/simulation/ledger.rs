@@ -43,9 +43,9 @@ struct Account {
     /// How many may be refunded, as their requests did not pass.
     refundable: u64,
     /// What was decided, and not answered yet.
-    untold: Vec<Decided>,
+    pending: Vec<Decided>,
     /// The last answers.
-    told: Vec<(RequestId, Decided)>,
+    answered: Vec<(RequestId, Decided)>,
     /// Until this execution more than one has led to the same decision.
     ambiguous: Option<u64>,
     /// The only request, and whether nothing is wrong while it lives.
@@ -119,10 +119,10 @@ impl Ledger {
                     execution: self.executions,
                     index,
                 };
-                account.untold.extend(charge.verdicts.into_iter().enumerate().map(decided));
+                account.pending.extend(charge.verdicts.into_iter().enumerate().map(decided));
                 if charge.cost == 0 {
-                    let old = account.untold.len().saturating_sub(FREE);
-                    account.untold.drain(..old);
+                    let old = account.pending.len().saturating_sub(FREE);
+                    account.pending.drain(..old);
                 }
                 classes.push(class);
             }
@@ -155,15 +155,15 @@ impl Ledger {
     }
 
     /// A request gets this answer about a charge.
-    pub fn tell(&mut self, request: RequestId, class: &Class, answer: &Answer) {
+    pub fn on_answer(&mut self, request: RequestId, class: &Class, answer: &Answer) {
         let Some(verdict) = answer.verdict else { return };
         let account = self.accounts.get_mut(class).expect("an account");
         let matches = |one: &Decided| one.verdict == verdict && one.spent == answer.is_charged;
-        let matching: Vec<_> = (0..account.untold.len())
-            .filter(|position| matches(&account.untold[*position]))
+        let matching: Vec<_> = (0..account.pending.len())
+            .filter(|position| matches(&account.pending[*position]))
             .collect();
-        let newest = matching.iter().map(|position| account.untold[*position].execution).max();
-        let is_newest = |position: &&usize| Some(account.untold[**position].execution) == newest;
+        let newest = matching.iter().map(|position| account.pending[*position].execution).max();
+        let is_newest = |position: &&usize| Some(account.pending[**position].execution) == newest;
         let Some(position) = matching.iter().find(is_newest).copied() else {
             panic!("no server has decided so: {answer:?} {} {account:?}", show(class));
         };
@@ -174,10 +174,10 @@ impl Ledger {
             // A command of cost 0 runs once, for any number of requests.
             return;
         }
-        let decided = account.untold.remove(position);
+        let decided = account.pending.remove(position);
         account.check_turn(request, &decided, class);
-        account.told.retain(|(_, told)| told.execution == decided.execution);
-        account.told.push((request, decided));
+        account.answered.retain(|(_, answered)| answered.execution == decided.execution);
+        account.answered.push((request, decided));
     }
 
     /// A request is released with this answer about a charge.
@@ -205,15 +205,15 @@ impl Account {
         if self.ambiguous >= Some(decided.execution) {
             return;
         }
-        for (other, told) in &self.told {
-            let is_comparable = told.execution == decided.execution
-                && (told.verdict, told.spent) != (decided.verdict, decided.spent);
-            let is_in_turn = (*other < request) == (told.index < decided.index);
+        for (other, answered) in &self.answered {
+            let is_comparable = answered.execution == decided.execution
+                && (answered.verdict, answered.spent) != (decided.verdict, decided.spent);
+            let is_in_turn = (*other < request) == (answered.index < decided.index);
             assert!(
                 !is_comparable || is_in_turn,
                 "decided out of turn: {} {decided:?} {:?}",
                 show(class),
-                self.told
+                self.answered
             );
         }
     }

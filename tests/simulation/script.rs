@@ -542,13 +542,13 @@ mod tests {
 
     fn verdicts(reply: &[u8], checks: &[Check<'_>]) -> Vec<Verdict> {
         let Ok(Reply::Script(found)) = reply::parse(reply) else { panic!("{reply:?}") };
-        let mut told = Vec::new();
+        let mut verdicts = Vec::new();
         let checks = checks.iter().copied();
-        assert!(answer::verdicts(found, checks, |_, verdict, _| told.push(verdict)));
-        told
+        assert!(answer::verdicts(found, checks, |_, verdict, _| verdicts.push(verdict)));
+        verdicts
     }
 
-    fn ask(checks: &[Check<'_>], database: &mut Database, now: u64) -> Vec<Verdict> {
+    fn charge(checks: &[Check<'_>], database: &mut Database, now: u64) -> Vec<Verdict> {
         let mut bytes = Vec::new();
         Scripts::new().encode_charges(&mut bytes, By::Sha, checks.iter().copied());
         let (reply, charges) = run_encoded(&bytes, database, now);
@@ -569,7 +569,7 @@ mod tests {
                     let check = check(algorithm, rate, limit, cost);
                     let algorithm = check.quota.algorithm();
                     let expected = algorithm.decide(&mut state, now, check.quota, cost);
-                    assert_eq!(ask(&[check], &mut database, now), [expected], "{check:?}");
+                    assert_eq!(charge(&[check], &mut database, now), [expected], "{check:?}");
                 }
             }
         }
@@ -581,10 +581,11 @@ mod tests {
         let wide = check(Algorithm::SlidingLog, "100r/m", 100, 1);
         let narrow = Check { key: b"other", ..check(Algorithm::TokenBucket, "1r/m", 2, 1) };
         let remaining = |verdicts: Vec<Verdict>| verdicts.iter().map(|v| v.remaining).collect();
-        let mut ask = |checks: &[_]| -> Vec<u64> { remaining(ask(checks, &mut database, NOW)) };
-        assert_eq!(ask(&[wide, narrow]), [99, 1]);
-        assert_eq!(ask(&[wide, narrow, narrow]), [99, 1, 1]);
-        assert_eq!(ask(&[narrow, wide]), [0, 98]);
+        let mut charge =
+            |checks: &[_]| -> Vec<u64> { remaining(charge(checks, &mut database, NOW)) };
+        assert_eq!(charge(&[wide, narrow]), [99, 1]);
+        assert_eq!(charge(&[wide, narrow, narrow]), [99, 1, 1]);
+        assert_eq!(charge(&[narrow, wide]), [0, 98]);
     }
 
     #[test]
@@ -614,7 +615,7 @@ mod tests {
         Scripts::new().encode_repeated(&mut bytes, By::Sha, check, 4);
         let (_, charges) = run_encoded(&bytes, &mut database, NOW);
         assert_eq!((charges[0].times, charges[0].passed, charges[0].cost), (4, 2, 2));
-        assert_eq!(ask(&[Check { cost: 0, ..check }], &mut database, NOW)[0].remaining, 1);
+        assert_eq!(charge(&[Check { cost: 0, ..check }], &mut database, NOW)[0].remaining, 1);
     }
 
     #[test]
@@ -622,11 +623,11 @@ mod tests {
         for algorithm in Algorithm::ALL {
             let check = check(algorithm, "10r/d", 10, 4);
             let (mut bytes, mut database) = (Vec::new(), Database::default());
-            ask(&[check], &mut database, NOW);
+            charge(&[check], &mut database, NOW);
             Scripts::new().encode_refund(&mut bytes, By::Sha, std::iter::once(check));
             let (_, charges) = run_encoded(&bytes, &mut database, NOW);
             assert!(charges[0].gives_back && charges[0].cost == 4);
-            assert_eq!(ask(&[check], &mut database, NOW)[0].remaining, 6, "{algorithm:?}");
+            assert_eq!(charge(&[check], &mut database, NOW)[0].remaining, 6, "{algorithm:?}");
         }
     }
 
@@ -634,7 +635,7 @@ mod tests {
     fn a_state_is_kept_until_the_quota_is_whole() {
         let check = check(Algorithm::TokenBucket, "1r/s", 2, 2);
         let mut database = Database::default();
-        ask(&[check], &mut database, NOW);
+        charge(&[check], &mut database, NOW);
         let kept = |now| database.get(b"rl:a:k", now).is_some();
         assert!(kept(NOW + 2_000_000) && !kept(NOW + 2_001_000));
     }
@@ -642,7 +643,7 @@ mod tests {
     #[test]
     fn a_value_of_another_type_fails_the_script() {
         let mut database = Database::default();
-        ask(&[check(Algorithm::SlidingLog, "1r/m", 1, 1)], &mut database, NOW);
+        charge(&[check(Algorithm::SlidingLog, "1r/m", 1, 1)], &mut database, NOW);
         let mut bytes = Vec::new();
         let other = check(Algorithm::Gcra, "1r/m", 1, 1);
         Scripts::new().encode_charges(&mut bytes, By::Sha, std::iter::once(other));

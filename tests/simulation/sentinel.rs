@@ -75,7 +75,7 @@ mod tests {
     use super::*;
     use crate::deployment::tests::{replies, settle};
     use crate::journal::Cause;
-    use crate::server::tests::{ask, words};
+    use crate::server::tests::{charge, words};
 
     const MASTER: ServerId = 3;
 
@@ -107,7 +107,7 @@ mod tests {
             settle(&mut deployment, &mut journal);
             assert_eq!(deployment.servers[MASTER].role, Role::Replica { of: master });
             assert!(
-                replies(&mut deployment, MASTER, &ask(By::Source, &["k"])).contains("READONLY")
+                replies(&mut deployment, MASTER, &charge(By::Source, &["k"])).contains("READONLY")
             );
         }
     }
@@ -116,7 +116,7 @@ mod tests {
     fn the_last_writes_may_be_lost() {
         let losses = (0..50).filter(|seed| {
             let (mut deployment, mut journal) = (deployment(*seed), Journal::default());
-            replies(&mut deployment, MASTER, &ask(By::Source, &["k"]));
+            replies(&mut deployment, MASTER, &charge(By::Source, &["k"]));
             deployment.isolate(MASTER, 10_000);
             settle(&mut deployment, &mut journal);
             journal.losses.iter().any(|loss| loss.cause == Cause::Promotion)
@@ -129,7 +129,7 @@ mod tests {
         let (mut deployment, mut journal) = (deployment(1), Journal::default());
         deployment.isolate(MASTER, 0);
         settle(&mut deployment, &mut journal);
-        replies(&mut deployment, MASTER, &ask(By::Source, &["k"]));
+        replies(&mut deployment, MASTER, &charge(By::Source, &["k"]));
         deployment.join(MASTER, 0);
         settle(&mut deployment, &mut journal);
         assert_eq!(journal.losses.last().map(|loss| loss.cause), Some(Cause::Demotion));

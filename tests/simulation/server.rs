@@ -449,7 +449,7 @@ pub mod tests {
     }
 
     /// The command that decides a limit for each of these keys.
-    pub fn ask(by: By, keys: &[&str]) -> Vec<u8> {
+    pub fn charge(by: By, keys: &[&str]) -> Vec<u8> {
         let mut bytes = Vec::new();
         let checks = keys.iter().map(|key| check(key.as_bytes()));
         Scripts::new().encode_charges(&mut bytes, by, checks);
@@ -489,22 +489,23 @@ pub mod tests {
         assert_eq!(send(&words(&["SELECT", "5"])), "+OK\r\n");
         assert!(send(&words(&["SELECT", "16"])).starts_with("-ERR DB index"));
         assert_eq!(send(&words(&["CLIENT", "SETNAME", "nginx"])), "+OK\r\n");
-        assert!(send(&ask(By::Sha, &["k"])).starts_with("-NOSCRIPT"));
+        assert!(send(&charge(By::Sha, &["k"])).starts_with("-NOSCRIPT"));
         let scripts = Scripts::new();
         let script = scripts.single(Algorithm::Gcra).unwrap();
         let loaded = send(&words(&["SCRIPT", "LOAD", script.source()]));
         assert_eq!(loaded, format!("$40\r\n{}\r\n", script.sha()));
-        assert_eq!(send(&ask(By::Sha, &["k"])), "$13\r\n1763683200 0 \r\n");
-        assert!(send(&ask(By::Sha, &["k"])).starts_with("$37\r\n1763683200 0 "));
-        assert!(send(&ask(By::Sha, &["a", "b"])).starts_with("-NOSCRIPT"));
-        let several = send(&ask(By::Source, &["a", "b"]));
+        assert_eq!(send(&charge(By::Sha, &["k"])), "$13\r\n1763683200 0 \r\n");
+        assert!(send(&charge(By::Sha, &["k"])).starts_with("$37\r\n1763683200 0 "));
+        assert!(send(&charge(By::Sha, &["a", "b"])).starts_with("-NOSCRIPT"));
+        let several = send(&charge(By::Source, &["a", "b"]));
         assert_eq!(several, "*3\r\n:1763683200000000\r\n$-1\r\n$-1\r\n");
-        assert_eq!(send(&ask(By::Sha, &["a", "b"])).matches("$24").count(), 2);
+        assert_eq!(send(&charge(By::Sha, &["a", "b"])).matches("$24").count(), 2);
     }
 
     #[test]
     fn replies_do_not_depend_on_where_bytes_are_cut() {
-        let bytes = [ask(By::Source, &["k"]), words(&["PING"]), ask(By::Sha, &["k"])].concat();
+        let bytes =
+            [charge(By::Source, &["k"]), words(&["PING"]), charge(By::Sha, &["k"])].concat();
         let whole = connected(server())(&bytes);
         assert!(whole.contains("+PONG\r\n"));
         for cut in (0..bytes.len()).step_by(7) {
@@ -517,7 +518,7 @@ pub mod tests {
     fn executions_are_noted() {
         let (mut server, mut journal, mut out) = (server(), Journal::default(), Vec::new());
         server.accept(CLIENT);
-        let bytes = [words(&["SELECT", "3"]), ask(By::Source, &["a", "b"])].concat();
+        let bytes = [words(&["SELECT", "3"]), charge(By::Source, &["a", "b"])].concat();
         server.receive(CLIENT, &bytes, 77, &mut journal, &mut out);
         let [execution] = &journal.executions[..] else { panic!("{journal:?}") };
         assert_eq!((execution.at, execution.server), (77, 0));
@@ -533,7 +534,7 @@ pub mod tests {
         let mut replica = server();
         replica.role = Role::Replica { of: 1 };
         let mut send = connected(replica);
-        assert!(send(&ask(By::Source, &["k"])).starts_with("-READONLY"));
+        assert!(send(&charge(By::Source, &["k"])).starts_with("-READONLY"));
         let mut bytes = Vec::new();
         let costly = Check { cost: 9, ..check(b"k") };
         Scripts::new().encode_charges(&mut bytes, By::Sha, std::iter::once(costly));
@@ -551,7 +552,7 @@ pub mod tests {
             let mut server = server();
             server.unfit = Some(unfit);
             let mut send = connected(server);
-            assert!(send(&ask(By::Source, &["k"])).starts_with(error));
+            assert!(send(&charge(By::Source, &["k"])).starts_with(error));
             assert_eq!(send(&words(&["PING"])).starts_with('-'), unfit == Unfit::Loading);
         }
     }

@@ -523,7 +523,7 @@ impl Worker {
             Action::Complete(key) => self.complete(key, outside),
             Action::Settled { .. } => {}
             Action::Count(node) => drop(self.client.take_counts(node)),
-            Action::View(_) | Action::Remove(_) | Action::Up(_) | Action::Complain(..) => {}
+            Action::View(_) | Action::Remove(_) | Action::Up(_) | Action::Warn(..) => {}
             Action::Down(node, reason) => {
                 let name = self.client.node(node).map_or("", |node| node.name()).to_owned();
                 outside.blame.check(&name, &reason, &outside.world);
@@ -672,7 +672,7 @@ impl Worker {
         for (part, answer) in request.plan.parts.iter().zip(&answers) {
             let class = part.class(self.id);
             outside.trace(self.id, || format!("request {} {part:?}: {answer:?}", request.plan.id));
-            outside.ledger.tell(request.plan.id, &class, answer);
+            outside.ledger.on_answer(request.plan.id, &class, answer);
             outside.ledger.release(&class, answer, refund);
         }
         let grants: Vec<Granted> =

@@ -373,7 +373,7 @@ mod tests {
 
     use super::*;
     use crate::fault;
-    use crate::server::tests::{ask, words};
+    use crate::server::tests::{charge, words};
 
     fn address() -> SocketAddr {
         ([10, 0, 0, 1], 6_379).into()
@@ -411,7 +411,8 @@ mod tests {
 
     #[test]
     fn bytes_arrive_in_order_whatever_the_seed() {
-        let bytes = [words(&["PING"]), ask(By::Source, &["k"]), ask(By::Sha, &["k"])].concat();
+        let bytes =
+            [words(&["PING"]), charge(By::Source, &["k"]), charge(By::Sha, &["k"])].concat();
         let mut pieces = std::collections::BTreeSet::new();
         for seed in 0..100 {
             let mut world = world(seed, Vec::new());
@@ -432,13 +433,13 @@ mod tests {
             let episodes = fault::draw(&deployment, 1, 30, 5_000_000, &mut rng);
             let mut world = World::new(deployment, episodes, rng);
             (0..100).for_each(|number| world.alarm(number * 50_000, number));
-            let (mut history, mut bytes) = (Vec::new(), ask(By::Source, &["k"]));
+            let (mut history, mut bytes) = (Vec::new(), charge(By::Source, &["k"]));
             while let Some(event) = world.next() {
                 match &event {
                     ClientEvent::Alarm(_) => drop(world.connect(0, ([10, 0, 0, 1], 7_000).into())),
                     ClientEvent::Connected(connection) => world.send(*connection, &bytes),
                     ClientEvent::Received(connection, _) => world.close(*connection),
-                    _ => bytes = ask(By::Source, &["l"]),
+                    _ => bytes = charge(By::Source, &["l"]),
                 }
                 history.push((world.now(), event));
             }
@@ -480,7 +481,9 @@ mod tests {
             let mut received = 0;
             while let Some(event) = world.next() {
                 match event {
-                    ClientEvent::Connected(_) => world.send(connection, &ask(By::Source, &["k"])),
+                    ClientEvent::Connected(_) => {
+                        world.send(connection, &charge(By::Source, &["k"]))
+                    }
                     ClientEvent::Received(_, bytes) => received += bytes.len() as u64,
                     _ => {}
                 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use harness::{ClusterConf, Conf, MASTER_NAME, Nginx, Redis, Response, SentinelConf, h2load};
 
 use crate::seen::{self, StartConnected as _, keys, lines, quota};
-use crate::seen::{retry_after, tells_nothing, tokens};
+use crate::seen::{retry_after, shows_nothing, tokens};
 
 /// ann and bob, whose password is pw; and bob with another one.
 const ANN: (&str, &str) = ("Authorization", "Basic YW5uOnB3");
@@ -70,7 +70,7 @@ fn an_unauthenticated_request_costs_nothing() {
     ] {
         let response = get(&nginx, path, headers);
         assert_eq!((response.status, response.decision()), (status, ""), "{path}");
-        assert!(tells_nothing(&response), "{response:?}");
+        assert!(shows_nothing(&response), "{response:?}");
     }
     assert_eq!((redis.calls("evalsha"), keys(&redis).len()), (0, 0));
     assert_eq!(get(&nginx, "/", &[BOB]).decision(), "PASSED redis");

@@ -45,7 +45,7 @@ fn get(nginx: &Nginx, path: &str, headers: &[(&str, &str)]) -> Response {
 
 /// The time of Redis, in µs.
 fn time(redis: &Redis) -> u64 {
-    let [seconds, micros] = redis.ask::<Vec<u64>>(&["TIME"])[..] else { panic!("no time") };
+    let [seconds, micros] = redis.command::<Vec<u64>>(&["TIME"])[..] else { panic!("no time") };
     seconds * 1_000_000 + micros
 }
 
@@ -62,11 +62,11 @@ fn in_a_window(redis: &Redis, period: u64, least: u64) -> u64 {
 
 /// What is stored under a key.
 fn stored(redis: &Redis, key: &str) -> Option<Vec<u8>> {
-    redis.ask(&["DUMP", key])
+    redis.command(&["DUMP", key])
 }
 
 #[test]
-fn the_numbers_that_they_tell() {
+fn the_numbers_in_their_fields() {
     let redis = Redis::start();
     let nginx = all(&redis, "3r/1h").start_connected(&redis);
     for (name, _) in ALGORITHMS {
@@ -84,7 +84,8 @@ fn the_numbers_that_they_tell() {
             // In the next window, when a part of one does not count any more.
             _ => ([rest, rest + HOUR / 2, rest + 2 * HOUR / 3], rest),
         };
-        let near = |told: u64, expected: u64| (told..=told + passed + 1).contains(&(expected + 1));
+        let near =
+            |shown: u64, expected: u64| (shown..=shown + passed + 1).contains(&(expected + 1));
         for (n, response) in answers.iter().enumerate() {
             let spent = n.min(2);
             let [limit, left, reset] = quota(response);
@@ -107,12 +108,12 @@ fn every_key_has_its_type_and_a_time_to_live() {
     for (name, _) in ALGORITHMS {
         for n in 0..4 {
             let response = nginx.get(&format!("/{name}"));
-            let left = redis.ask::<i64>(&["PTTL", &format!("rl:{name}:a")]);
+            let left = redis.command::<i64>(&["PTTL", &format!("rl:{name}:a")]);
             // A rejection does not write.
             let spent = quota(&response)[2] as i64 * 1_000;
             assert!((spent - 30_000..=spent).contains(&left), "{name}, {n}: {left} of {spent} ms");
         }
-        let kind = redis.ask::<String>(&["TYPE", &format!("rl:{name}:a")]);
+        let kind = redis.command::<String>(&["TYPE", &format!("rl:{name}:a")]);
         assert_eq!(kind, if name == "log" { "list" } else { "string" }, "{name}");
     }
     let mut expected = ALGORITHMS.map(|(name, _)| format!("rl:{name}:a"));
@@ -135,7 +136,7 @@ fn a_quota_endpoint_spends_nothing() {
     for (name, _) in ALGORITHMS {
         in_a_window(&redis, HOUR, 30);
         let (path, key) = (format!("/{name}"), format!("rl:{name}:a"));
-        let ask = || {
+        let numbers = || {
             let before = stored(&redis, &key);
             let [first, second] = [(); 2].map(|()| nginx.get(&format!("{path}/quota")));
             assert_eq!([first.status, second.status], [200; 2], "{name}");
@@ -144,14 +145,14 @@ fn a_quota_endpoint_spends_nothing() {
             assert_eq!(stored(&redis, &key), before, "{name}");
             quota(&first)
         };
-        assert_eq!(ask(), [3, 3, 0], "{name}: a client not seen before");
+        assert_eq!(numbers(), [3, 3, 0], "{name}: a client not seen before");
         assert_eq!(stored(&redis, &key), None, "{name}");
         for left in [2, 1, 0] {
             assert_eq!(remaining(&nginx.get(&path)), left, "{name}");
-            assert_eq!(ask()[1], left, "{name}");
+            assert_eq!(numbers()[1], left, "{name}");
         }
         assert_eq!(nginx.get(&path).status, 429, "{name}");
-        assert_eq!(ask()[1], 0, "{name}");
+        assert_eq!(numbers()[1], 0, "{name}");
     }
 }
 
@@ -176,7 +177,7 @@ fn a_cost_that_can_never_pass() {
 }
 
 #[test]
-fn waiting_as_long_as_told_is_enough() {
+fn waiting_for_the_retry_is_enough() {
     let redis = Redis::start();
     let limits = [
         "rate=3r/2s refill=interval",
@@ -299,7 +300,7 @@ fn two_machines_share_a_budget_exactly() {
     in_a_window(&redis, 24 * HOUR, 30);
     let paths = ["/log", "/fixed", "/window", "/interval", "/leaky"];
     assert_eq!(flood(&two, &paths, Duration::from_secs(2)), [40; 5]);
-    assert_eq!(redis.ask::<u64>(&["LLEN", "rl:log:a"]), 40);
+    assert_eq!(redis.command::<u64>(&["LLEN", "rl:log:a"]), 40);
 }
 
 #[test]
@@ -321,12 +322,12 @@ fn n_in_each_period() {
     let windows = end / 2_000_000 - start / 2_000_000 + 1;
     let periods = (end - start) / 2_000_000 + 1;
     let [fixed, window, log, interval] = allowed[..] else { panic!("{allowed:?}") };
-    let told = format!("{allowed:?} in {windows} windows, {periods} periods");
+    let summary = format!("{allowed:?} in {windows} windows, {periods} periods");
     // The first or the last window may have been too short to use all of it.
-    assert!((20 * (windows - 1)..=20 * windows).contains(&fixed), "{told}");
-    assert!((20..=20 * windows).contains(&window), "{told}");
-    assert!((20 * (periods - 1)..=20 * periods).contains(&log), "{told}");
-    assert!((20 * (periods - 1)..=30 + 20 * periods).contains(&interval), "{told}");
+    assert!((20 * (windows - 1)..=20 * windows).contains(&fixed), "{summary}");
+    assert!((20..=20 * windows).contains(&window), "{summary}");
+    assert!((20 * (periods - 1)..=20 * periods).contains(&log), "{summary}");
+    assert!((20 * (periods - 1)..=30 + 20 * periods).contains(&interval), "{summary}");
 }
 
 /// What `date` prints of a moment, in UTC.
@@ -353,7 +354,7 @@ fn a_month_ends_with_that_of_the_calendar() {
         .start_connected(&redis);
     let (responses, (begins, ends), now) = loop {
         let before = month();
-        redis.ask::<()>(&["FLUSHALL"]);
+        redis.command::<()>(&["FLUSHALL"]);
         let responses = [(); 3].map(|()| nginx.get("/?rate=2r/month"));
         let now = time(&redis) / 1_000_000;
         if before == month() {
@@ -361,7 +362,7 @@ fn a_month_ends_with_that_of_the_calendar() {
         }
     };
     assert_eq!(responses.each_ref().map(|response| response.status), [200, 200, 429]);
-    let ttl: u64 = redis.ask(&["PTTL", "rl:m:a"]);
+    let ttl: u64 = redis.command(&["PTTL", "rl:m:a"]);
     let policy = format!("\"m\";q=2;w={}", ends - begins);
     let rejected = &responses[2];
     assert_eq!(rejected.header("RateLimit-Policy"), Some(&*policy));
@@ -388,7 +389,7 @@ fn a_log_never_holds_more_than_n() {
         let load = scope.spawn(|| hey(&["-n", "6000", "-c", "20", &nginx.url("/")]));
         let mut longest = 0;
         while !load.is_finished() {
-            longest = longest.max(redis.ask::<u64>(&["LLEN", "rl:default:a"]));
+            longest = longest.max(redis.command::<u64>(&["LLEN", "rl:default:a"]));
         }
         let tally = load.join().expect("hey");
         assert!(tally.failures.is_empty() && tally.of(429) > 0, "{tally:?}");
@@ -527,8 +528,8 @@ fn all_that_are_violated_are_named() {
     assert_eq!(lines(&nginx, "names.log", 2)[1], "429 [b, c, d]");
     let logged = nginx.logged("limiting requests");
     let [line] = &logged[..] else { panic!("{logged:?}") };
-    let told = "by limit \"c\", key: \"a\", also by limit \"b\", also by limit \"d\", client: ";
-    assert!(line.contains(told), "{line}");
+    let text = "by limit \"c\", key: \"a\", also by limit \"b\", also by limit \"d\", client: ";
+    assert!(line.contains(text), "{line}");
     assert!(!line.contains("wide"), "{line}");
 }
 
@@ -543,8 +544,8 @@ fn a_key_of_another_type_is_an_error() {
         for (name, _) in ALGORITHMS {
             let key = &format!("rl:{name}:a");
             match name {
-                "log" => redis.ask::<String>(&["SET", key, "1 2 3"]),
-                _ => redis.ask::<String>(&["HMSET", key, "a", "b"]),
+                "log" => redis.command::<String>(&["SET", key, "1 2 3"]),
+                _ => redis.command::<String>(&["HMSET", key, "a", "b"]),
             };
             for _ in 0..2 {
                 let response = nginx.get(&format!("/{name}"));
@@ -559,7 +560,7 @@ fn a_key_of_another_type_is_an_error() {
         let [line] = &logged[..] else { panic!("not one line: {logged:#?}") };
         assert!(line.contains("[error]") && line.contains("WRONGTYPE"), "{line}");
         // The connection is none the worse, and a key that is mended is decided again.
-        redis.ask::<i64>(&["DEL", "rl:log:a", "rl:bucket:a"]);
+        redis.command::<i64>(&["DEL", "rl:log:a", "rl:bucket:a"]);
         let good = ["/log", "/bucket"].map(|path| nginx.get(path));
         assert_eq!(good.map(|response| (response.status, remaining(&response))), [(200, 2); 2]);
     }
@@ -573,8 +574,8 @@ fn a_key_that_holds_nonsense_is_a_new_client() {
         in_a_window(&redis, HOUR, 30);
         let key = &format!("rl:{name}:a");
         match name {
-            "log" => drop(redis.ask::<i64>(&["RPUSH", key, "nonsense"])),
-            _ => drop(redis.ask::<String>(&["SET", key, "nonsense"])),
+            "log" => drop(redis.command::<i64>(&["RPUSH", key, "nonsense"])),
+            _ => drop(redis.command::<String>(&["SET", key, "nonsense"])),
         }
         let seen =
             [(); 4].map(|()| nginx.get(&format!("/{name}"))).map(|r| (r.status, remaining(&r)));

@@ -62,7 +62,7 @@ fn what_is_regained_does_not_end_it() {
         let again = nginx.get("/");
         is_blocked(&again);
         assert_eq!(again.decision(), "REJECTED redis", "{limit}");
-        let millis = redis.ask::<i64>(&["PTTL", "rl:default:a"]);
+        let millis = redis.command::<i64>(&["PTTL", "rl:default:a"]);
         assert!(
             (3_500_000..=3_610_000).contains(&millis),
             "{limit}: the key lives for {millis} ms"
@@ -91,11 +91,11 @@ fn it_ends_and_later_attempts_do_not_prolong_it() {
 fn it_ends_with_the_key() {
     let redis = Redis::start();
     let nginx = conf(&redis, "rate_limit_redis a rate=10r/s capacity=1 block=1h;")
-        .server("location /asks { rate_limit_redis_deny_cache off; alias {prefix}/html/; }")
+        .server("location /uncached { rate_limit_redis_deny_cache off; alias {prefix}/html/; }")
         .start_connected(&redis);
     is_blocked(&exceed(&nginx, "/"));
-    redis.ask::<u64>(&["DEL", "rl:default:a"]);
-    assert_eq!(nginx.get("/asks/index.html").decision(), "PASSED redis");
+    redis.command::<u64>(&["DEL", "rl:default:a"]);
+    assert_eq!(nginx.get("/uncached/index.html").decision(), "PASSED redis");
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn spent_of(conf: Conf, redis: &Redis) -> Nginx {
 
 /// A rejection with this body and the length of it.
 #[track_caller]
-fn says(response: &Response, status: u16, kind: &str, body: &str) {
+fn has_body(response: &Response, status: u16, kind: &str, body: &str) {
     assert_eq!((response.status, response.text()), (status, body), "{response:?}");
     assert_eq!(response.header("Content-Type"), Some(kind));
     assert_eq!(response.header("Content-Length"), Some(&*body.len().to_string()));
@@ -51,7 +51,7 @@ fn says(response: &Response, status: u16, kind: &str, body: &str) {
 
 #[track_caller]
 fn says_json(response: &Response) {
-    says(response, 429, "application/json", JSON);
+    has_body(response, 429, "application/json", JSON);
     assert_eq!((quota(response), retry_after(response)), ([1, 0, 10], 10));
 }
 
@@ -66,7 +66,7 @@ fn as_a_problem() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = spent(&redis, "rate_limit_redis_body problem;");
     let response = nginx.get("/");
-    says(&response, 429, "application/problem+json", &problem(429, "\"per_ip\""));
+    has_body(&response, 429, "application/problem+json", &problem(429, "\"per_ip\""));
     assert_eq!((quota(&response), retry_after(&response)), ([1, 0, 10], 10));
 }
 
@@ -105,7 +105,7 @@ fn of_a_cost_that_can_never_pass() {
         ("/p?cost=2", "application/problem+json", &problem(429, "\"per_ip\"")),
     ] {
         let response = nginx.get(path);
-        says(&response, 429, kind, body);
+        has_body(&response, 429, kind, body);
         assert_eq!(response.header("Retry-After"), None);
     }
 }
@@ -128,9 +128,9 @@ fn of_several_limits() {
     assert!((86_390..=86_400).contains(&wait), "{wait}: the longest wait");
     let body =
         format!("{{\"error\":\"Rate limit exceeded\",\"limit\":\"long\",\"retry_after\":{wait}}}");
-    says(&response, 429, "application/json", &body);
+    has_body(&response, 429, "application/json", &body);
     let body = problem(429, "\"short\",\"long\"");
-    says(&nginx.get("/p"), 429, "application/problem+json", &body);
+    has_body(&nginx.get("/p"), 429, "application/problem+json", &body);
 }
 
 const BODIES: [&str; 2] = ["json", "problem"];
@@ -159,7 +159,7 @@ fn with_other_statuses() {
         for status in statuses {
             let (kind, text) = expected(body, status);
             let response = nginx.get(&format!("/{status}"));
-            says(&response, status, kind, &text);
+            has_body(&response, status, kind, &text);
             assert_eq!(retry_after(&response), 10, "{status}");
         }
     }
@@ -204,7 +204,7 @@ fn a_request_that_was_not_decided() {
         .start();
     for (path, status) in [("/json", 503), ("/json/500", 500), ("/other", 503)] {
         let response = nginx.get(path);
-        says(&response, status, "application/json", unavailable);
+        has_body(&response, status, "application/json", unavailable);
         assert_eq!(retry_after(&response), 1);
     }
     for (path, status) in [("/problem", 503), ("/problem/500", 500)] {
@@ -214,7 +214,7 @@ fn a_request_that_was_not_decided() {
         let rest = format!("\",\"status\":{status},\"violated-policies\":[]}}");
         assert!(text.ends_with(&rest), "{text}");
         assert!(!text.contains("quota"), "{text}");
-        says(&response, status, "application/problem+json", &text);
+        has_body(&response, status, "application/problem+json", &text);
         assert_eq!(retry_after(&response), 1);
     }
     let response = nginx.get("/paged");
@@ -269,7 +269,7 @@ fn an_error_page_for_another_status_does_not() {
             let redis = Redis::start_with_stopped_clock();
             let nginx = spent(&redis, &format!("rate_limit_redis_body {body}; {snippet}"));
             let (kind, text) = expected(body, status);
-            says(&nginx.get("/"), status, kind, &text);
+            has_body(&nginx.get("/"), status, kind, &text);
         }
     }
 }
@@ -302,7 +302,7 @@ fn of_head() {
             assert_eq!(length, Some(&*text.len().to_string()), "{response:?}");
             assert_eq!(retry_after(&response), 10);
             // Were there a body, this would not be read as a response.
-            says(&http.get("/"), 429, kind, &text);
+            has_body(&http.get("/"), 429, kind, &text);
         }
     }
 }
@@ -370,10 +370,10 @@ fn before_a_body_that_comes_late() {
     for part in [0, 1, 5_000, body.len()] {
         http.send("POST", "/", &[("Content-Length", &body.len().to_string())]);
         http.send_raw(&body.as_bytes()[..part]);
-        says(&http.read_response(), 429, kind, &text);
+        has_body(&http.read_response(), 429, kind, &text);
         http.send_raw(&body.as_bytes()[part..]);
         // The rest of the body is not taken for a request.
-        says(&http.get("/"), 429, kind, &text);
+        has_body(&http.get("/"), 429, kind, &text);
     }
 }
 
@@ -386,7 +386,7 @@ fn in_http_2() {
         let (kind, text) = expected(body, 429);
         let url = nginx.h2_url("/");
         let response = curl_h2(&[&url]);
-        says(&response, 429, kind, &text);
+        has_body(&response, 429, kind, &text);
         assert_eq!((quota(&response), retry_after(&response)), ([1, 0, 10], 10));
         let response = curl_h2(&["-I", &url]);
         assert_eq!((response.status, response.text()), (429, ""));
@@ -488,7 +488,7 @@ fn gzip_may_pack_them() {
             assert_ne!(response.body, text.as_bytes());
             assert_eq!(retry_after(&response), 10);
         }
-        says(&http.get("/"), 403, kind, &text);
+        has_body(&http.get("/"), 403, kind, &text);
         let unpacked = run("curl", &["-sS", "--max-time", "10", "--compressed", &nginx.url("/")]);
         assert_eq!(unpacked, text);
         let response = curl_h2(&["--compressed", &nginx.h2_url("/")]);

@@ -52,7 +52,7 @@ fn opens(nginx: &Nginx, keys: [&str; 3]) {
     for http in &mut clients {
         assert_eq!(http.read_response().decision(), "ERROR_PASSED none");
     }
-    nginx.wait_for_error_log("is down: no answer within 2000 ms");
+    nginx.wait_for_error_log("is down: no reply within 2000 ms");
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn while_it_is_open_no_command_is_sent_and_no_request_waits() {
     decides(&nginx);
     nginx.wait_for_error_log("is up again");
     // Those for which it opened were sent, and no other.
-    let mut keys: Vec<String> = redis.ask(&["KEYS", "*"]);
+    let mut keys: Vec<String> = redis.command(&["KEYS", "*"]);
     keys.sort();
     assert_eq!(keys, ["rl:default:0", "rl:default:1", "rl:default:2", "rl:default:a"]);
     assert_eq!((nginx.logged("is down").len(), nginx.logged("is up again").len()), (1, 1));
@@ -100,12 +100,12 @@ fn opens_as_configured() {
         for failure in 1..=failures {
             assert_eq!(nginx.get("/?k=lost").decision(), "ERROR_PASSED none");
             if failure < failures {
-                nginx.wait_for_error_log("did not answer in time");
+                nginx.wait_for_error_log("did not reply in time");
                 assert_eq!(nginx.logged("is down"), Vec::<String>::new(), "{lines}");
             }
         }
         if opens {
-            nginx.wait_for_error_log("is down: no answer within 100 ms");
+            nginx.wait_for_error_log("is down: no reply within 100 ms");
         } else {
             assert_eq!(nginx.logged("is down"), Vec::<String>::new(), "{lines}");
         }

@@ -122,17 +122,17 @@ fn clients_leave() {
             assert_eq!(said.decision(), "PASSED redis", "round {round}, number {number}");
         }
         // Requests in flight are charged, even if their clients have left since.
-        let asked = if stay.iter().all(|(number, _)| *number < 6) { 6 } else { 7 };
+        let commands = if stay.iter().all(|(number, _)| *number < 6) { 6 } else { 7 };
         let left = nginx.get(&path).remaining().expect("what remains");
-        assert!((17..=30 - asked).contains(&left), "round {round}: {left} remain");
+        assert!((17..=30 - commands).contains(&left), "round {round}: {left} remain");
     }
 }
 
 /// A server that does so about the first command for the key `busy`, and late.
 fn fails_once(act: Act) -> Fake {
-    let asked = AtomicUsize::new(0);
+    let commands = AtomicUsize::new(0);
     Fake::start(move |command: &Command| match command.key() {
-        Some("busy") if asked.fetch_add(1, Ordering::Relaxed) == 0 => {
+        Some("busy") if commands.fetch_add(1, Ordering::Relaxed) == 0 => {
             Act::After(Duration::from_secs(1), act.clone().into())
         }
         _ => Act::Usual,
@@ -167,7 +167,7 @@ fn the_script_is_gone() {
     nginx.in_one_turn(|| send(&mut later, "/?k=busy"));
     assert_eq!(decisions(&mut first), ["PASSED redis"; 10]);
     assert_eq!(decisions(&mut later), ["PASSED redis"; 20]);
-    assert_eq!((fake.asked("EVALSHA", "busy"), fake.asked("EVAL", "busy")), (2, 1));
+    assert_eq!((fake.times("EVALSHA", "busy"), fake.times("EVAL", "busy")), (2, 1));
 }
 
 #[test]

@@ -226,10 +226,10 @@ fn endures(
             "local" => (by_redis + by_local, (2.0 + f64::from(seen.pauses)) * CAPACITY + refilled),
             _ => (by_redis, (1.0 + losses) * CAPACITY + refilled),
         };
-        let told = format!("{policy} {key}: {passed} of at most {most:.1}: {:?}", seen.ends);
-        assert!(passed <= most + 1.0, "too many: {told}");
-        assert!(by_redis > CAPACITY, "hardly any: {told}");
-        println!("{told}");
+        let summary = format!("{policy} {key}: {passed} of at most {most:.1}: {:?}", seen.ends);
+        assert!(passed <= most + 1.0, "too many: {summary}");
+        assert!(by_redis > CAPACITY, "hardly any: {summary}");
+        println!("{summary}");
     }
     assert_eq!(nginx.worker_pids().len(), WORKERS);
     let strange: Vec<_> =
@@ -286,9 +286,9 @@ fn one_redis() {
         }
         let mut say = |what: &str, begin: &[&str], end: &[&str]| {
             chronicle.note(what);
-            redis.ask::<()>(begin);
+            redis.command::<()>(begin);
             last(rng, nginx, &chronicle);
-            redis.ask::<()>(end);
+            redis.command::<()>(end);
         };
         let nothing = ["PING"];
         match fault {
@@ -306,7 +306,7 @@ fn one_redis() {
             10 => {
                 chronicle.note("connections are killed");
                 for _ in 0..rng.u8(1..30) {
-                    redis.ask::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+                    redis.command::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
                     sleep(Duration::from_millis(rng.u64(0..30)));
                 }
             }
@@ -376,11 +376,11 @@ fn a_cluster() {
             }
             3 => {
                 chronicle.note(&format!("{node} has no scripts"));
-                cluster.ask::<()>(node, &["SCRIPT", "FLUSH"]);
+                cluster.command::<()>(node, &["SCRIPT", "FLUSH"]);
             }
             4 => {
                 chronicle.note(&format!("connections to {node} are killed"));
-                cluster.ask::<()>(node, &["CLIENT", "KILL", "TYPE", "normal"]);
+                cluster.command::<()>(node, &["CLIENT", "KILL", "TYPE", "normal"]);
             }
             _ => {
                 chronicle.note("reload");

@@ -56,7 +56,7 @@ fn all_decided(tally: &Tally) {
 }
 
 /// The log lines about servers, except for connections that were made again.
-fn told(nginx: &Nginx) -> Vec<String> {
+fn errors(nginx: &Nginx) -> Vec<String> {
     let lines = nginx.logged("[error]");
     lines.into_iter().filter(|line| !line.contains("limiting requests")).collect()
 }
@@ -79,9 +79,9 @@ fn keys_of_all_slots_are_counted() {
     assert_eq!(passed.len(), keys);
     assert!(passed.values().all(|number| *number == 10), "{passed:?}");
     for node in 0..3 {
-        assert!(cluster.ask::<usize>(node, &["DBSIZE"]) > keys / 6, "no keys on node {node}");
+        assert!(cluster.command::<usize>(node, &["DBSIZE"]) > keys / 6, "no keys on node {node}");
     }
-    assert_eq!(told(&nginx), Vec::<String>::new());
+    assert_eq!(errors(&nginx), Vec::<String>::new());
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn any_seed_is_enough() {
             assert_eq!(http.get(&format!("/?k={number}-{key}")).decision(), "PASSED redis");
         }
         let expected = usize::from(seeds.len() > 1);
-        assert!(told(&nginx).len() <= 2 * expected, "{:?}", told(&nginx));
+        assert!(errors(&nginx).len() <= 2 * expected, "{:?}", errors(&nginx));
     }
 }
 
@@ -138,7 +138,7 @@ fn an_account() {
     for key in 0..20 {
         assert_eq!(nginx.get(&format!("/?k={key}")).decision(), "PASSED redis");
     }
-    assert_eq!(told(&nginx), Vec::<String>::new());
+    assert_eq!(errors(&nginx), Vec::<String>::new());
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn ipv6() {
     // A redirection with an IPv6 address in it.
     cluster.move_slot(slot(&format!("rl:default:{}", key[0])), 1);
     assert_eq!(left(&nginx, &format!("/?k={}", key[0])), 8);
-    assert_eq!(told(&nginx), Vec::<String>::new());
+    assert_eq!(errors(&nginx), Vec::<String>::new());
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn host_names() {
         cluster.move_slot(slot(&format!("rl:default:{key}")), 1 - node);
         assert_eq!(left(&nginx, &format!("/?k={key}")), 8);
     }
-    assert_eq!(told(&nginx), Vec::<String>::new());
+    assert_eq!(errors(&nginx), Vec::<String>::new());
 }
 
 #[test]
@@ -175,9 +175,9 @@ fn a_script_cache_that_is_flushed_goes_unnoticed() {
     let key = key_at(&cluster, "default", 1);
     for remaining in (5..10).rev() {
         assert_eq!(left(&nginx, &format!("/?k={key}")), remaining);
-        cluster.ask::<()>(1, &["SCRIPT", "FLUSH"]);
+        cluster.command::<()>(1, &["SCRIPT", "FLUSH"]);
     }
-    assert_eq!(told(&nginx), Vec::<String>::new());
+    assert_eq!(errors(&nginx), Vec::<String>::new());
 }
 
 /// Keys of two limits on different nodes: what was spent is given back, exactly.
@@ -199,7 +199,7 @@ fn what_was_spent_is_given_back() {
     let journal = nginx.wait_for_journal(200);
     assert_eq!(journal.count("REJECTED"), 195);
     wait_until(PATIENCE, || left(&nginx, &format!("/a?a={a}")) == 995, "all to be given back");
-    assert_eq!(told(&nginx), Vec::<String>::new());
+    assert_eq!(errors(&nginx), Vec::<String>::new());
 }
 
 /// A slot goes to and fro under load, with the keys of two limits in it.
@@ -233,7 +233,7 @@ fn resharding_under_load_goes_unnoticed() {
     assert_eq!(tally.of(200) + rest, 500, "{tally:?}");
     let spent = 500_000 - left(&nginx, "/many?k={t}");
     assert_eq!(spent, single.total() + 1);
-    assert_eq!(told(&nginx), Vec::<String>::new());
+    assert_eq!(errors(&nginx), Vec::<String>::new());
 }
 
 /// Resharding stops in the middle: keys that are still there, keys that have gone, new keys.
@@ -265,7 +265,7 @@ fn resharding_that_is_interrupted() {
     cluster.finish_migration(migration);
     assert_eq!(left(&nginx, "/?k={t}old"), 6);
     assert_eq!(left(&nginx, "/two?a={t}old&b={t}old"), 1);
-    assert_eq!(told(&nginx), Vec::<String>::new());
+    assert_eq!(errors(&nginx), Vec::<String>::new());
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn a_manual_failover_under_load_goes_unnoticed() {
     for tally in loads.map(Load::stop) {
         assert!(tally.failures.is_empty() && tally.of(200) == tally.total(), "{tally:?}");
     }
-    assert_eq!(told(&nginx), Vec::<String>::new());
+    assert_eq!(errors(&nginx), Vec::<String>::new());
 }
 
 /// A master is gone, one way or the other, and its replica takes its place.
@@ -318,10 +318,10 @@ fn replaced(gone: impl FnOnce(&mut Cluster)) {
     let undecided = journal.0.iter().filter(|entry| entry.decision != "PASSED");
     let others = undecided.filter(|entry| entry.uri != lost).count();
     assert_eq!(others, 0, "requests of another master were not decided");
-    let told = told(&nginx);
+    let errors = errors(&nginx);
     let address = cluster.node(0).addr().to_string();
-    assert!((1..=6).contains(&told.len()), "{told:#?}");
-    assert!(told.iter().all(|line| line.contains(&address)), "{told:#?}");
+    assert!((1..=6).contains(&errors.len()), "{errors:#?}");
+    assert!(errors.iter().all(|line| line.contains(&address)), "{errors:#?}");
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn a_slot_without_a_node_hurts_its_own_keys_only() {
     let found = || nginx.get(&format!("/?k={lost}")).decision() == "PASSED redis";
     wait_until(PATIENCE, found, "the slot's new node");
     nginx.wait_for_error_log("cluster \"edge\": every slot has a node again");
-    assert!((2..=3).contains(&told(&nginx).len()), "{:#?}", told(&nginx));
+    assert!((2..=3).contains(&errors(&nginx).len()), "{:#?}", errors(&nginx));
 }
 
 /// The other node of a request's two limits is away: what was spent is given back if the request is
@@ -409,7 +409,7 @@ fn a_client_leaves_between_two_answers() {
     cluster.cont(1);
     let decided = || nginx.get(&format!("/?k={b}")).decision() == "PASSED redis";
     wait_until(PATIENCE, decided, "decisions");
-    assert_eq!(told(&nginx), Vec::<String>::new());
+    assert_eq!(errors(&nginx), Vec::<String>::new());
 }
 
 #[test]
@@ -435,7 +435,7 @@ fn reload_under_load() {
         clients.iter().filter(|line| line.contains("name=nginx_rate_limit_redis:")).count()
     };
     wait_until(PATIENCE, || [0, 1].map(ours) == [4, 4], "two connections of two workers");
-    assert_eq!(told(&nginx), Vec::<String>::new());
+    assert_eq!(errors(&nginx), Vec::<String>::new());
 }
 
 /// A worker that shuts down still decides the requests that wait.
@@ -458,7 +458,7 @@ fn quit_while_requests_wait() {
     cluster.cont(1);
     assert_eq!(waiting[1].read_response().decision(), "PASSED redis");
     nginx.quit();
-    assert_eq!(told(&nginx), Vec::<String>::new());
+    assert_eq!(errors(&nginx), Vec::<String>::new());
 }
 
 #[test]
@@ -469,7 +469,7 @@ fn without_a_master_process() {
         assert_eq!(nginx.get(&format!("/?k={key}")).decision(), "PASSED redis");
     }
     nginx.quit();
-    assert_eq!(told(&nginx), Vec::<String>::new());
+    assert_eq!(errors(&nginx), Vec::<String>::new());
 }
 
 /// A rejection that another limit's refund may end is not cached; any other is.

@@ -111,8 +111,8 @@ fn each_version() {
         let redis = Redis::start_binary(&binary, &[]);
         let nginx = of(&redis).start();
         everything_works(&nginx, &version);
-        redis.ask::<()>(&["SCRIPT", "FLUSH"]);
-        redis.ask::<()>(&["FLUSHALL"]);
+        redis.command::<()>(&["SCRIPT", "FLUSH"]);
+        redis.command::<()>(&["FLUSHALL"]);
         everything_works(&nginx, &format!("{version}, flushed"));
         assert_eq!(nginx.logged("[error]"), Vec::<String>::new(), "{version}");
         drop(nginx);
@@ -128,13 +128,13 @@ fn fails_and_is_back(mut redis: Redis, version: &str) {
     redis.restart();
     wait_until(RECOVERY, decides, version);
     // A replica, of a master that is not there.
-    redis.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+    redis.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
     assert_eq!(nginx.get("/bucket").decision(), "ERROR_REJECTED none", "{version}");
-    redis.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
+    redis.command::<()>(&["REPLICAOF", "NO", "ONE"]);
     wait_until(RECOVERY, decides, version);
-    redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    redis.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     assert_eq!(nginx.get("/bucket").decision(), "ERROR_REJECTED none", "{version}");
-    redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    redis.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     assert!(decides(), "{version}");
     assert!(nginx.logged("OOM").len() == 1, "{version}: {:?}", nginx.logged("[error]"));
 }
@@ -145,10 +145,10 @@ fn the_account_of_the_documents_is_enough() {
         let redis = Redis::start_binary(binary, &[&account("")]);
         let nginx = of_account(&redis, 3).start();
         everything_works(&nginx, &version);
-        redis.ask::<()>(&["SCRIPT", "FLUSH"]);
+        redis.command::<()>(&["SCRIPT", "FLUSH"]);
         assert_eq!(nginx.get("/all").decision(), "REJECTED redis", "{version}");
         assert_eq!(nginx.logged("[error]"), Vec::<String>::new(), "{version}");
-        let denied = redis.ask::<Vec<redis::Value>>(&["ACL", "LOG"]);
+        let denied = redis.command::<Vec<redis::Value>>(&["ACL", "LOG"]);
         assert!(denied.is_empty(), "{version}: {denied:?}");
     }
 }
@@ -203,11 +203,14 @@ fn the_account_of_the_documents_has_nothing_too_much() {
     }
     for (right, failing, _, nginx, failed) in &sites {
         assert_eq!(failed, failing, "without {right}");
-        let told = nginx.logged("[error]");
+        let errors = nginx.logged("[error]");
         match failing.is_empty() {
-            true => assert_eq!(told, Vec::<String>::new(), "without {right}"),
+            true => assert_eq!(errors, Vec::<String>::new(), "without {right}"),
             false => {
-                assert!(told.len() == 1 && is_of_rights(&told[0]), "without {right}: {told:?}")
+                assert!(
+                    errors.len() == 1 && is_of_rights(&errors[0]),
+                    "without {right}: {errors:?}"
+                )
             }
         }
     }
@@ -229,10 +232,10 @@ fn rights_for_what_is_rare() {
     let redis = Redis::start_with(&[&account("+eval")]);
     let nginx = of_account(&redis, 0).start();
     assert_eq!(nginx.get("/bucket").decision(), "PASSED redis");
-    redis.ask::<()>(&["SCRIPT", "FLUSH"]);
+    redis.command::<()>(&["SCRIPT", "FLUSH"]);
     assert_eq!(nginx.get("/bucket").decision(), "ERROR_PASSED none");
-    let told = nginx.logged("[error]");
-    assert!(told.len() == 1 && told[0].contains("NOPERM"), "{told:?}");
+    let errors = nginx.logged("[error]");
+    assert!(errors.len() == 1 && errors[0].contains("NOPERM"), "{errors:?}");
 
     // A database.
     let redis = Redis::start_with(&[&account("+select")]);
@@ -286,7 +289,7 @@ fn the_account_of_the_documents_is_enough_for_a_cluster() {
         assert_eq!(nginx.get("/bucket").decision(), "REJECTED redis", "{version}");
         assert_eq!(nginx.logged("[error]"), Vec::<String>::new(), "{version}");
         for node in 0..2 {
-            let denied = cluster.ask::<Vec<redis::Value>>(node, &["ACL", "LOG"]);
+            let denied = cluster.command::<Vec<redis::Value>>(node, &["ACL", "LOG"]);
             assert!(denied.is_empty(), "{version}: {denied:?}");
         }
     }
@@ -319,8 +322,8 @@ fn renamed_commands() {
     for _ in 0..3 {
         assert_eq!(nginx.get("/bucket").decision(), "ERROR_PASSED none");
     }
-    let told = nginx.logged("[error]");
-    assert!(told.len() == 1 && told[0].contains("ERR unknown command 'EVAL'"), "{told:?}");
+    let errors = nginx.logged("[error]");
+    assert!(errors.len() == 1 && errors[0].contains("ERR unknown command 'EVAL'"), "{errors:?}");
 }
 
 /// Redis forgets clients when it needs room, and that is all.
@@ -337,7 +340,7 @@ fn memory_that_is_full() {
         let mut http = nginx.http();
         assert_eq!(http.get("/?k=a").decision(), "PASSED redis");
         let used: u64 = redis.info("used_memory").parse().expect("a number of bytes");
-        redis.ask::<()>(&["CONFIG", "SET", "maxmemory", &(used + 200_000).to_string()]);
+        redis.command::<()>(&["CONFIG", "SET", "maxmemory", &(used + 200_000).to_string()]);
         for number in 0..4_000 {
             let response = http.get(&format!("/?k={number}"));
             assert_eq!(
@@ -357,14 +360,14 @@ fn memory_that_is_full_and_nothing_may_go() {
     let redis = Redis::start_with(&["maxmemory-policy noeviction"]);
     let nginx = of(&redis).http("rate_limit_redis_on_error local;").start();
     assert_eq!(nginx.get("/bucket").decision(), "PASSED redis");
-    redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    redis.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     for _ in 0..3 {
         assert_eq!(nginx.get("/bucket").decision(), "PASSED local");
         assert_eq!(nginx.get("/log").decision(), "PASSED local");
     }
-    let told = nginx.logged("[error]");
-    assert!(told.len() == 1 && told[0].contains("refused to decide: \"OOM"), "{told:?}");
-    redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    let errors = nginx.logged("[error]");
+    assert!(errors.len() == 1 && errors[0].contains("refused to decide: \"OOM"), "{errors:?}");
+    redis.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     // What was spent here meanwhile counts.
     let response = nginx.get("/bucket");
     assert_eq!((response.decision(), response.remaining()), ("PASSED redis", Some(10)));
@@ -377,16 +380,16 @@ fn protected_mode() {
         return;
     }
     let remote = Remote::start();
-    remote.redis().ask::<()>(&["CONFIG", "SET", "protected-mode", "yes"]);
+    remote.redis().command::<()>(&["CONFIG", "SET", "protected-mode", "yes"]);
     let nginx = limited(&format!("rate_limit_redis_pass {};", remote.url())).start();
     nginx.wait_for_error_log("is down");
     assert_eq!(nginx.get("/bucket").decision(), "ERROR_PASSED none");
-    let told = nginx.logged("[error]");
+    let errors = nginx.logged("[error]");
     assert!(
-        told.len() == 1 && told[0].contains("DENIED Redis is running in protected mode"),
-        "{told:?}"
+        errors.len() == 1 && errors[0].contains("DENIED Redis is running in protected mode"),
+        "{errors:?}"
     );
-    remote.redis().ask::<()>(&["CONFIG", "SET", "protected-mode", "no"]);
+    remote.redis().command::<()>(&["CONFIG", "SET", "protected-mode", "no"]);
     let decides = || nginx.get("/bucket").decision() == "PASSED redis";
     wait_until(RECOVERY, decides, "decisions");
     wait_until(PATIENCE, || nginx.logged("is up again").len() == 1, "up again");

@@ -55,7 +55,7 @@ fn check(at: At, snippet: &str, line: usize, parts: &[&str]) -> Result<(), Strin
     }
     match missing.is_empty() {
         true => Ok(()),
-        false => Err(format!("{snippet}\n  is told: {}\n  without: {missing:?}", output.trim())),
+        false => Err(format!("{snippet}\n  is lines: {}\n  without: {missing:?}", output.trim())),
     }
 }
 
@@ -870,12 +870,12 @@ fn a_password_is_never_shown() {
         "redis://127.0.0.1/x?password=s3cret",
         "redis://127.0.0.1:99999?password=s3cret",
     ];
-    let told = |url: &&str| {
+    let lines = |url: &&str| {
         let snippet = format!("rate_limit_redis a rate=1r/s; rate_limit_redis_pass {url};");
         let output = conf(Location, &snippet).config_error();
         (output.contains("s3cret") || !output.contains("/snippet.conf:1")).then_some(output)
     };
-    let failures: Vec<_> = urls.iter().filter_map(told).collect();
+    let failures: Vec<_> = urls.iter().filter_map(lines).collect();
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
@@ -1062,17 +1062,17 @@ fn limits_without_leases() {
         };
         let lines: String = algorithms.iter().enumerate().map(line).collect();
         let output = conf(Server, &lines).http(lease).config_notes();
-        let told =
+        let lines =
             |line: &&str| line.contains("[notice]") && line.contains("rate_limit_redis_lease");
-        output.lines().filter(told).map(str::to_owned).collect::<Vec<_>>()
+        output.lines().filter(lines).map(str::to_owned).collect::<Vec<_>>()
     };
     let on = "rate_limit_redis_lease on;";
     let leased = ["token_bucket", "gcra", "sliding_window", "fixed_window"];
     let others = ["gcra", "sliding_log", "leaky_bucket", "sliding_log"];
     assert_eq!(notices(on, &leased), Vec::<String>::new());
     assert_eq!(notices("rate_limit_redis_lease off;", &others), Vec::<String>::new());
-    let told = notices(on, &others);
-    assert!(told.len() == 1 && told[0].contains("\"sliding_log\", such as \"n1\""), "{told:?}");
+    let lines = notices(on, &others);
+    assert!(lines.len() == 1 && lines[0].contains("\"sliding_log\", such as \"n1\""), "{lines:?}");
 }
 
 /// Every directive, used as it may be.
@@ -1101,8 +1101,8 @@ fn places() {
     for at in [Main, If, ServerIf, LimitExcept, Upstream] {
         for directive in DIRECTIVES {
             let name = directive.split_once(' ').map_or("", |(name, _)| name);
-            let told = format!("\"{name}\" directive is not allowed here");
-            check(at, directive, 1, &[&told]).unwrap_or_else(|why| panic!("{at:?}: {why}"));
+            let lines = format!("\"{name}\" directive is not allowed here");
+            check(at, directive, 1, &[&lines]).unwrap_or_else(|why| panic!("{at:?}: {why}"));
         }
     }
 }
@@ -1129,8 +1129,8 @@ fn metrics_pages() {
         ],
     );
     for at in [Main, Http, Server, If, ServerIf, LimitExcept, Upstream] {
-        let told = format!("{me} directive is not allowed here");
-        check(at, "rate_limit_redis_metrics;", 1, &[&told])
+        let lines = format!("{me} directive is not allowed here");
+        check(at, "rate_limit_redis_metrics;", 1, &[&lines])
             .unwrap_or_else(|why| panic!("{at:?}: {why}"));
     }
 }

@@ -177,7 +177,7 @@ fn requests_are_sent_and_shown() {
 
     browser.click(&of("a", "button.burst"));
     assert_eq!(tally(&browser, "a", 21), [10, 0, 11]);
-    assert_eq!(tally(&browser, "b", 0), [0, 0, 0], "only one side was asked");
+    assert_eq!(tally(&browser, "b", 0), [0, 0, 0], "only one side got requests");
 
     browser.click("#traffic button");
     assert_eq!(tally(&browser, "a", 22), [10, 0, 12]);
@@ -331,7 +331,7 @@ fn the_level_rises_by_itself() {
 }
 
 #[test]
-fn it_says_that_this_machine_decides_while_redis_is_away() {
+fn it_shows_that_this_machine_decides_while_redis_is_away() {
     let mut redis = Redis::start();
     let mut nginx = demo(&redis).start_connected(&redis);
     nginx.allow_log("redis");

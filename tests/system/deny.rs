@@ -24,7 +24,7 @@ fn limited(redis: &Redis) -> Conf {
 }
 
 /// How requests of these clients are decided.
-fn ask(http: &mut Http, clients: &[String]) -> Vec<String> {
+fn request(http: &mut Http, clients: &[String]) -> Vec<String> {
     let decision = |client: &String| http.get(&format!("/?k={client}")).decision().to_owned();
     clients.iter().map(decision).collect()
 }
@@ -36,12 +36,12 @@ fn asked_again(nginx: &Nginx, clients: usize, number: usize) -> Vec<String> {
     let mut http = nginx.http();
     for attempt in 0..30 {
         let clients: Vec<_> = (0..clients).map(|client| format!("{attempt}-{client}")).collect();
-        assert!(ask(&mut http, &clients).iter().all(|decision| decision == PASSED));
+        assert!(request(&mut http, &clients).iter().all(|decision| decision == PASSED));
         let (first, last) = clients.split_at(clients.len() - number);
-        assert!(ask(&mut http, first).iter().all(|decision| decision == REJECTED));
+        assert!(request(&mut http, first).iter().all(|decision| decision == REJECTED));
         let begin = Instant::now();
-        assert!(ask(&mut http, last).iter().all(|decision| decision == REJECTED));
-        let decisions = ask(&mut http, last);
+        assert!(request(&mut http, last).iter().all(|decision| decision == REJECTED));
+        let decisions = request(&mut http, last);
         if begin.elapsed() < LONGEST {
             return decisions;
         }
@@ -80,11 +80,11 @@ fn a_key_that_was_deleted_is_noticed() {
     let nginx = limited(&redis).start_connected(&redis);
     let client = ["a".to_owned()];
     let mut http = nginx.http();
-    assert_eq!(ask(&mut http, &client), [PASSED]);
+    assert_eq!(request(&mut http, &client), [PASSED]);
     let rejected = Instant::now();
-    assert_eq!(ask(&mut http, &client), [REJECTED]);
-    assert_eq!(redis.ask::<u64>(&["DEL", "rl:default:a"]), 1);
-    wait_until(PATIENCE, || ask(&mut http, &client) == [PASSED], "the client to pass");
+    assert_eq!(request(&mut http, &client), [REJECTED]);
+    assert_eq!(redis.command::<u64>(&["DEL", "rl:default:a"]), 1);
+    wait_until(PATIENCE, || request(&mut http, &client) == [PASSED], "the client to pass");
     assert!(rejected.elapsed() > LONGEST / 2, "it was not known");
 }
 
@@ -95,7 +95,7 @@ fn they_are_counted() {
     let nginx = limited(&redis)
         .server("location = /metrics { rate_limit_redis_metrics prometheus; }")
         .start_connected(&redis);
-    let decisions = ask(&mut nginx.http(), &["a", "a", "b", "a", "a"].map(str::to_owned));
+    let decisions = request(&mut nginx.http(), &["a", "a", "b", "a", "a"].map(str::to_owned));
     let known = known_of(&decisions[3..]);
     let page = nginx.get("/metrics").text().to_owned();
     for line in [

@@ -227,8 +227,8 @@ fn every_limit_limits() {
             limited += 1;
             // On a busy machine the first requests are not decided: there is no connection yet.
             wait_until(PATIENCE, || limit(&get(&nginx, &path)).is_some(), "a decision");
-            redis.ask::<()>(&["FLUSHALL"]);
-            redis.ask::<()>(&["CONFIG", "RESETSTAT"]);
+            redis.command::<()>(&["FLUSHALL"]);
+            redis.command::<()>(&["CONFIG", "RESETSTAT"]);
             let response = get(&nginx, &path);
             let what = format!("{path} of\n{block}\n{response:?}");
             let statuses: &[u16] = match text.contains("auth_request /") {
@@ -248,8 +248,8 @@ fn every_limit_limits() {
 
 /// Whether any database holds a key, or has held one since the last `CONFIG RESETSTAT`: that of a fast rate is gone soon.
 fn was_charged(redis: &Redis) -> bool {
-    let keyspace = redis.ask::<String>(&["INFO", "keyspace"]);
-    let stats = redis.ask::<String>(&["INFO", "stats"]);
+    let keyspace = redis.command::<String>(&["INFO", "keyspace"]);
+    let stats = redis.command::<String>(&["INFO", "stats"]);
     keyspace.contains(":keys=") || !stats.contains("\nexpired_keys:0\r")
 }
 
@@ -322,7 +322,7 @@ fn the_access_control_is_enough() {
     let redis = Redis::start();
     let mut words = vec!["ACL", "SETUSER", "limiter", "on", ">password"];
     words.extend(&rule);
-    redis.ask::<()>(&words);
+    redis.command::<()>(&words);
     let algorithms = [
         "token_bucket",
         "token_bucket refill=interval",
@@ -349,7 +349,7 @@ fn the_access_control_is_enough() {
             assert!(response.decision().ends_with(" redis"), "{algorithm}: {response:?}");
         }
     }
-    let denied = redis.ask::<Vec<redis::Value>>(&["ACL", "LOG"]);
+    let denied = redis.command::<Vec<redis::Value>>(&["ACL", "LOG"]);
     assert!(denied.is_empty(), "{denied:?}");
 }
 

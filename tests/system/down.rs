@@ -72,7 +72,7 @@ fn outage(nginx: &Nginx, redis: &mut Redis, decision: &str) -> harness::Tally {
 }
 
 #[track_caller]
-fn told(nginx: &Nginx, down: usize, up: usize) {
+fn outages_are_logged(nginx: &Nginx, down: usize, up: usize) {
     // That it is up may be logged only after a while.
     wait_until(PATIENCE, || nginx.logged("is up again").len() >= up, "up again");
     let lines = nginx.logged(": redis ");
@@ -90,7 +90,7 @@ fn killed_under_load_and_open() {
     let nginx = limited(&redis.url()).workers(2).server("rate_limit_redis_on_error open;").start();
     let tally = outage(&nginx, &mut redis, "ERROR_PASSED none");
     assert_eq!(tally.of(200), tally.total(), "{tally:?}");
-    told(&nginx, 1, 1);
+    outages_are_logged(&nginx, 1, 1);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn killed_under_load_and_closed() {
         limited(&redis.url()).workers(2).server("rate_limit_redis_on_error closed;").start();
     let tally = outage(&nginx, &mut redis, "ERROR_REJECTED none");
     assert_eq!(tally.of(200) + tally.of(503), tally.total(), "{tally:?}");
-    told(&nginx, 1, 1);
+    outages_are_logged(&nginx, 1, 1);
 }
 
 #[test]
@@ -111,10 +111,10 @@ fn each_outage_is_logged_once() {
         recovers(&nginx);
         redis.kill9();
         nobody_waits(&nginx, "ERROR_PASSED none");
-        told(&nginx, outages, outages - 1);
+        outages_are_logged(&nginx, outages, outages - 1);
         redis.restart();
         recovers(&nginx);
-        told(&nginx, outages, outages);
+        outages_are_logged(&nginx, outages, outages);
     }
     let up = &nginx.logged("is up again")[0];
     assert!(up.contains("requests were not decided"), "{up}");
@@ -151,7 +151,7 @@ fn comes_later(url: &str, mut redis: Redis) {
     redis.restart();
     recovers(&nginx);
     // Once for both workers.
-    told(&nginx, 1, 1);
+    outages_are_logged(&nginx, 1, 1);
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn never_there_at_the_start_on_a_unix_socket() {
 }
 
 #[test]
-fn says_why() {
+fn the_reason_is_logged() {
     let redis = Redis::start();
     let url = redis.url();
     drop(redis);
@@ -179,8 +179,8 @@ fn says_why() {
         let nginx = limited(url).start();
         nginx.wait_for_error_log("is down");
         assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
-        let told = nginx.logged("[error]");
-        assert!(told.len() == 1 && told[0].contains(reason), "{told:?}");
+        let errors = nginx.logged("[error]");
+        assert!(errors.len() == 1 && errors[0].contains(reason), "{errors:?}");
     }
 }
 
@@ -219,7 +219,11 @@ fn a_stopped_redis_costs_the_default_timeout_and_then_nothing() {
     let waited = |entry: &&harness::Entry| entry.wait >= Duration::from_millis(19);
     let three = || nginx.journal().after(before).0.iter().filter(waited).count() >= 3;
     wait_until(PATIENCE, three, "three that waited");
-    assert!(nginx.logged("is down").last().unwrap().contains("no answer within 20 ms"));
+    // By the requests that it keeps waiting; or, if the worker is so busy that their waits are its own, by
+    // the silence of the connection.
+    let (reasons, errors) =
+        (["no reply within 20 ms", "no reply for 1000 ms"], nginx.logged("is down"));
+    assert!(reasons.iter().any(|it| errors[errors.len() - 1].contains(it)), "{errors:?}");
 
     // Attempts to connect are accepted by the system, and come to nothing.
     let start = Instant::now();
@@ -345,9 +349,9 @@ fn a_slow_redis_is_logged_without_spam() {
             nginx.wait_for_error_log("is down");
         }
         assert_eq!(nginx.logged("is down").len(), down);
-        let told = nginx.logged("[error]");
-        assert!(told.len() <= 2, "{told:?}");
-        assert!(told[0].contains("redis 127.0.0.1:"), "{told:?}");
+        let errors = nginx.logged("[error]");
+        assert!(errors.len() <= 2, "{errors:?}");
+        assert!(errors[0].contains("redis 127.0.0.1:"), "{errors:?}");
     }
     assert_eq!(fake.count(""), 2);
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Conf, Redis, Response};
 
-use crate::seen::{StartConnected as _, keys, quota, retry_after, tells_nothing, tokens};
+use crate::seen::{StartConnected as _, keys, quota, retry_after, shows_nothing, tokens};
 
 const AT_ONCE: Duration = Duration::from_secs(60);
 
@@ -28,7 +28,7 @@ fn rejects_nobody() {
         .start_connected(&redis);
     let first = nginx.get("/");
     assert_eq!((seen(&first), quota(&first)), ((200, "PASSED redis"), [1, 0, 86_400]));
-    let state = redis.ask::<Vec<u8>>(&["GET", "rl:default:127.0.0.1"]);
+    let state = redis.command::<Vec<u8>>(&["GET", "rl:default:127.0.0.1"]);
     for _ in 0..3 {
         let response = nginx.get("/");
         assert_eq!(seen(&response), (200, "REJECTED_DRY_RUN redis"));
@@ -39,7 +39,7 @@ fn rejects_nobody() {
         assert!(response.header("Retry-After").is_none(), "{response:?}");
         assert_eq!(response.header("X-Retry"), Some("<>"));
     }
-    let now = redis.ask::<Vec<u8>>(&["GET", "rl:default:127.0.0.1"]);
+    let now = redis.command::<Vec<u8>>(&["GET", "rl:default:127.0.0.1"]);
     assert_eq!(now, state, "what would be rejected spends nothing");
     let logged = nginx.logged("limiting requests");
     assert_eq!(logged.len(), 3, "{logged:#?}");
@@ -161,7 +161,7 @@ fn rejects_nobody_while_redis_is_down() {
     for _ in 0..3 {
         let response = nginx.get("/dry");
         assert_eq!((seen(&response), response.text()), ((200, "ERROR_PASSED none"), "dry"));
-        assert!(tells_nothing(&response), "{response:?}");
+        assert!(shows_nothing(&response), "{response:?}");
         assert_eq!(seen(&nginx.get("/")), (503, "ERROR_REJECTED none"), "without a dry run");
     }
 }
@@ -177,10 +177,13 @@ fn rejects_nobody_for_a_value_that_is_unusable() {
         .start_connected(&redis);
     let response = nginx.get("/dry?cost=much");
     assert_eq!(seen(&response), (200, "ERROR_PASSED none"));
-    assert!(tells_nothing(&response), "{response:?}");
+    assert!(shows_nothing(&response), "{response:?}");
     assert_eq!(seen(&nginx.get("/?cost=much")), (503, "ERROR_REJECTED none"));
     let errors = nginx.logged("[error]");
-    assert!(errors.len() == 2 && errors[0].contains("much"), "an error is still told: {errors:?}");
+    assert!(
+        errors.len() == 2 && errors[0].contains("much"),
+        "an error is still logged: {errors:?}"
+    );
     assert_eq!(seen(&nginx.get("/dry?cost=1")), (200, "PASSED redis"));
 }
 

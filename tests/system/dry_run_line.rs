@@ -173,7 +173,7 @@ fn on_a_cluster() {
     // What the line would spend of another client, it gets back when the other one rejects.
     assert_eq!(get(&other).status, 429);
     let key = format!("rl:planned:{other}");
-    let is_given_back = || cluster.ask::<u64>(node(&key), &["EXISTS", &key]) == 0;
+    let is_given_back = || cluster.command::<u64>(node(&key), &["EXISTS", &key]) == 0;
     wait_until(PATIENCE, is_given_back, "the end of what was given back");
 }
 

@@ -23,9 +23,9 @@ fn holds(limit: &str, capacity: f64, per_second: f64) {
     let redis = Redis::start();
     let flooded = Flooded::new(&redis, limit, 1);
     let most = capacity + per_second * flooded.longest.as_secs_f64();
-    let told = format!("{flooded:?}: {most:.1} at most");
-    assert!(flooded.passed as f64 <= most, "too many: {told}");
-    assert!(flooded.passed as f64 >= capacity, "too few: {told}");
+    let summary = format!("{flooded:?}: {most:.1} at most");
+    assert!(flooded.passed as f64 <= most, "too many: {summary}");
+    assert!(flooded.passed as f64 >= capacity, "too few: {summary}");
 }
 
 /// As above. What they have not got is still there: nothing is lost, as the bucket is never full after the

@@ -173,15 +173,15 @@ fn fake(act: impl Fn(&Command) -> Act + Send + Sync + 'static) -> (Fake, Arc<Ato
 
 /// Each of these commands was sent at most once for each client's key.
 #[track_caller]
-fn nothing_was_asked_twice(fault: &str, fake: &Fake) {
-    let mut asked = BTreeMap::new();
+fn nothing_was_sent_twice(fault: &str, fake: &Fake) {
+    let mut sent = BTreeMap::new();
     for command in fake.received() {
         if let Some(key) = command.key().filter(|key| *key != "c") {
-            *asked.entry((command.name(), key.to_owned())).or_insert(0) += 1;
+            *sent.entry((command.name(), key.to_owned())).or_insert(0) += 1;
         }
     }
-    let twice: Vec<_> = asked.iter().filter(|(_, times)| **times > 1).collect();
-    assert!(twice.is_empty(), "{fault}: asked twice: {twice:?}");
+    let twice: Vec<_> = sent.iter().filter(|(_, times)| **times > 1).collect();
+    assert!(twice.is_empty(), "{fault}: sent twice: {twice:?}");
 }
 
 #[track_caller]
@@ -194,7 +194,7 @@ fn endures_fake(
     let nginx = limited(&fake.url(), 3).start();
     let set = |on| switch.store(on, Ordering::SeqCst);
     endures(fault, effect, &nginx, || set(true), || set(false));
-    nothing_was_asked_twice(fault, &fake);
+    nothing_was_sent_twice(fault, &fake);
 }
 
 /// Does so about every question, and else what a Redis would.
@@ -224,14 +224,14 @@ fn what_is_no_reply() {
         ("a number that overflows", b":99999999999999999999999\r\n"),
         ("deep arrays", &b"*1\r\n".repeat(1_000)),
     ] {
-        endures_answer(fault, Loss, Act::Say(bytes.into()));
+        endures_answer(fault, Loss, Act::Reply(bytes.into()));
     }
 }
 
 #[test]
 fn what_is_no_answer() {
     let (fake, switch) = fake(|command| match command.key().and_then(|key| key.parse().ok()) {
-        Some::<usize>(key) => Act::Say(STRANGE[key % STRANGE.len()].into()),
+        Some::<usize>(key) => Act::Reply(STRANGE[key % STRANGE.len()].into()),
         None if command.key().is_some() => Act::line("+OK"),
         None => Act::Usual,
     });
@@ -253,7 +253,7 @@ fn what_is_no_answer() {
     let set = |on| switch.store(on, Ordering::SeqCst);
     endures("strange replies", Refusal, &nginx, || set(true), || set(false));
     assert_eq!(nginx.logged("sent an invalid reply to a script").len(), 1);
-    nothing_was_asked_twice("strange replies", &fake);
+    nothing_was_sent_twice("strange replies", &fake);
 }
 
 /// Errors that concern a question, not the server.
@@ -299,7 +299,7 @@ fn refusals() {
     endures("refusals", Refusal, &nginx, || set(true), || set(false));
     assert_eq!(nginx.logged("refused to decide").len(), 1);
     assert_eq!(fake.count(""), 2, "each worker keeps its connection");
-    nothing_was_asked_twice("refusals", &fake);
+    nothing_was_sent_twice("refusals", &fake);
 }
 
 /// Errors of a server that cannot decide now.
@@ -361,7 +361,7 @@ fn bad_greetings() {
         ("loading", "-LOADING Redis is loading the dataset in memory\r\n"),
         ("no account", "-NOAUTH Authentication required.\r\n"),
     ] {
-        let act = Act::Say(reply.into());
+        let act = Act::Reply(reply.into());
         // The connection that there is has to go for another greeting.
         endures_fake(fault, Loss, move |command| match command.key() {
             Some(_) => Act::Reset,
@@ -376,7 +376,7 @@ fn bad_greetings() {
 #[test]
 fn surplus_replies() {
     let (fake, switch) = fake(|command| match command.key() {
-        Some(_) => Act::Say(ALLOWED.repeat(3).into()),
+        Some(_) => Act::Reply(ALLOWED.repeat(3).into()),
         None => Act::Usual,
     });
     let nginx = limited(&fake.url(), 3).server("rate_limit_redis_timeout 5s;").start();
@@ -390,7 +390,7 @@ fn surplus_replies() {
     switch.store(false, Ordering::SeqCst);
     recovers("surplus replies", &nginx);
     assert_eq!(nginx.worker_pids(), workers);
-    nothing_was_asked_twice("surplus replies", &fake);
+    nothing_was_sent_twice("surplus replies", &fake);
 }
 
 /// Replies of another shape than their question's are known for what they are.
@@ -404,7 +404,7 @@ fn wrong_order() {
             (_, Some("2")) => two,
             _ => ALLOWED,
         };
-        let act = Act::Say(answer.into());
+        let act = Act::Reply(answer.into());
         match command.key() {
             Some("swap") => Act::AfterNext(Box::new(act)),
             _ => act,
@@ -423,8 +423,8 @@ fn wrong_order() {
     for (first, second) in [("/one", "/two"), ("/two", "/one")] {
         let (mut early, mut late) = (nginx.http(), nginx.http());
         early.send("GET", &format!("{first}?k=swap"), &[]);
-        let asked = || fake.received().iter().any(|command| command.key() == Some("swap"));
-        wait_until(PATIENCE, asked, "the first question");
+        let is_sent = || fake.received().iter().any(|command| command.key() == Some("swap"));
+        wait_until(PATIENCE, is_sent, "the first command");
         late.send("GET", &format!("{second}?k=other"), &[]);
         for http in [&mut early, &mut late] {
             assert_eq!(http.read_response().decision(), "ERROR_REJECTED none");
@@ -518,7 +518,7 @@ fn what_may_have_run_is_not_repeated() {
         recovers(&format!("{mode:?}"), &nginx);
         let twice = |key: &String| tokens(&redis, key) != Some(QUOTA as u64 - 1);
         let twice: Vec<String> =
-            redis.ask::<Vec<String>>(&["KEYS", "*"]).into_iter().filter(twice).collect();
+            redis.command::<Vec<String>>(&["KEYS", "*"]).into_iter().filter(twice).collect();
         assert!(twice.is_empty(), "{mode:?}: charged twice: {twice:?}");
     }
 }
@@ -538,7 +538,7 @@ fn what_may_have_run_is_not_repeated_though_it_could_be() {
         let key = format!("lost-{lost}");
         assert_eq!(nginx.get(&format!("/closed?k={key}")).decision(), "ERROR_REJECTED none");
         assert!(is_decided_by_redis(&nginx), "the connection is replaced at once");
-        assert_eq!((fake.asked("EVALSHA", &key), fake.asked("EVAL", &key)), (1, 0));
+        assert_eq!((fake.times("EVALSHA", &key), fake.times("EVAL", &key)), (1, 0));
     }
     assert_eq!(nginx.logged("is down"), Vec::<String>::new());
 }

@@ -229,13 +229,13 @@ fn each_and_several() {
                 assert_eq!(quota(&response), [2, remaining, reset], "{forms}");
             }
             if expected[3] == 1 {
-                let told = RATELIMIT.map(|name| number(&response, name));
-                assert_eq!(told, [2, remaining, reset], "{forms}");
+                let shown = RATELIMIT.map(|name| number(&response, name));
+                assert_eq!(shown, [2, remaining, reset], "{forms}");
             }
             if forms.contains("ietf") {
                 let limit = (&*format!("n{n}"), 1, 10, (1, 10_000));
-                let told = ietf(&response, &[limit])[0];
-                assert_eq!(told.0, remaining as i64, "{forms}");
+                let shown = ietf(&response, &[limit])[0];
+                assert_eq!(shown.0, remaining as i64, "{forms}");
             }
             match status {
                 429 => assert_eq!(retry_after(&response), 10, "{forms}"),
@@ -255,9 +255,9 @@ fn the_very_text_of_ietf() {
         .server("rate_limit_redis a name=day.x-1 rate=1000r/1d algorithm=gcra;")
         .start_connected(&redis);
     let response = nginx.get("/?cost=4");
-    let told = IETF.map(|name| response.header(name).unwrap_or_default());
+    let shown = IETF.map(|name| response.header(name).unwrap_or_default());
     assert_eq!(
-        told,
+        shown,
         [
             "\"per_ip\";q=1;w=10, \"day.x-1\";q=1000;w=86400",
             "\"per_ip\";r=6;t=60, \"day.x-1\";r=0;t=87"
@@ -382,10 +382,10 @@ fn in_place_of_those_from_upstream() {
             assert_eq!(counts(response), expected, "{forms}");
             assert_eq!(response.header("X-RateLimit-Used"), Some("77"), "{forms}");
             let ours = |names: [&str; 3], count| {
-                let told = names.map(|name| response.headers(name).first().copied());
+                let shown = names.map(|name| response.headers(name).first().copied());
                 match count {
-                    1 => assert_eq!(told[..2], [Some("2"), Some(["0", "1"][remaining])]),
-                    _ => assert_eq!(told, [Some("77"); 3], "{forms}: not ours"),
+                    1 => assert_eq!(shown[..2], [Some("2"), Some(["0", "1"][remaining])]),
+                    _ => assert_eq!(shown, [Some("77"); 3], "{forms}: not ours"),
                 }
             };
             ours(FIELDS, expected[0]);
@@ -463,7 +463,7 @@ fn on_every_kind_of_answer() {
         .start_connected(&redis);
     let mut http = nginx.http();
     let date = http.get("/same.txt").header("Last-Modified").expect("a date").to_owned();
-    redis.ask::<i64>(&["DEL", "rl:default:/same.txt"]);
+    redis.command::<i64>(&["DEL", "rl:default:/same.txt"]);
     http.send("GET", "/same.txt", &[("If-Modified-Since", &date)]);
     let mut answers = vec![(http.read_response(), 304)];
     answers.push((http.get("/none"), 404));
@@ -532,7 +532,7 @@ fn inheritance() {
 }
 
 #[test]
-fn nothing_is_told_where_nothing_was_decided() {
+fn no_fields_where_nothing_was_decided() {
     let nginx = Conf::new()
         .http("rate_limit_redis_pass redis://127.0.0.1:1;")
         .server(ALL)

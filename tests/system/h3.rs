@@ -46,7 +46,7 @@ impl Http3 {
     }
 
     /// What the client prints about so many requests, each in a stream of its own.
-    fn ask(&self, number: usize) -> String {
+    fn request(&self, number: usize) -> String {
         let url = format!("https://localhost:{}/", self.port);
         let command = format!(
             "gtlsclient --exit-on-all-streams-close --no-quic-dump --no-http-dump -n {number} \
@@ -71,7 +71,7 @@ fn every_stream_is_limited_for_itself() {
     }
     let limit = "rate_limit_redis all rate=9r/d capacity=3; rate_limit_redis_body problem;";
     let http3 = Http3::start(limit);
-    let said = http3.ask(5);
+    let said = http3.request(5);
     assert_eq!(values(&said, ":status"), ["200", "200", "200", "429", "429"], "{said}");
     assert_eq!(values(&said, "x-ratelimit-remaining"), ["2", "1", "0", "0", "0"], "{said}");
     assert_eq!(values(&said, "retry-after"), ["9600"; 2], "{said}");
@@ -86,7 +86,7 @@ fn a_stream_waits_for_its_turn() {
         return;
     }
     let http3 = Http3::start("rate_limit_redis all algorithm=leaky_bucket rate=4r/s burst=1;");
-    let said = http3.ask(3);
+    let said = http3.request(3);
     let mut statuses = values(&said, ":status");
     statuses.sort_unstable();
     assert_eq!(statuses, ["200", "200", "429"], "{said}");
@@ -104,7 +104,7 @@ fn limits_of_every_kind() {
         "rate_limit_redis all rate=9r/d block=1d; rate_limit_redis all name=dry rate=1r/d dry_run; \
          rate_limit_redis all name=after rate=100r/d after=auth settle=3;",
     );
-    let said = http3.ask(10);
+    let said = http3.request(10);
     let mut statuses = values(&said, ":status");
     statuses.sort_unstable();
     assert_eq!((&statuses[..9], statuses[9]), (&["200"; 9][..], "429"), "{said}");
@@ -127,6 +127,6 @@ fn a_client_that_leaves_is_forgotten() {
     );
     run("sh", &["-c", &command]);
     http3.redis.cont();
-    let said = http3.ask(1);
+    let said = http3.request(1);
     assert_eq!(values(&said, ":status"), ["200"], "{said}");
 }

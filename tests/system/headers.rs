@@ -6,7 +6,7 @@ use std::time::Duration;
 use harness::{Conf, Nginx, Redis, Response};
 
 use crate::seen::{
-    FIELDS, StartConnected as _, lines, quota, remaining, retry_after, tells_nothing,
+    FIELDS, StartConnected as _, lines, quota, remaining, retry_after, shows_nothing,
 };
 
 /// A server that limits to ten requests, one of which comes back every 10 s.
@@ -165,8 +165,8 @@ fn not_where_nothing_limits() {
         .server("location / { rate_limit_redis $arg_key rate=1r/d; }")
         .server("location = /index.html { rate_limit_redis off; }")
         .start_connected(&redis);
-    assert!(tells_nothing(&nginx.get("/index.html")), "limits are off");
-    assert!(tells_nothing(&nginx.get("/nothing")), "an empty key");
+    assert!(shows_nothing(&nginx.get("/index.html")), "limits are off");
+    assert!(shows_nothing(&nginx.get("/nothing")), "an empty key");
     assert_eq!(quota(&nginx.get("/nothing?key=a")), [1, 0, 86_400]);
 }
 
@@ -198,7 +198,7 @@ fn from_upstream_where_ours_are_off() {
 }
 
 #[test]
-fn an_upstream_may_ask_for_patience() {
+fn an_upstream_may_send_a_retry_after() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = limited(&redis)
         .http("server { listen 127.0.0.1:{port2}; add_header Retry-After 77 always;")
@@ -218,7 +218,7 @@ fn off() {
         .server("rate_limit_redis $remote_addr rate=1r/10s; rate_limit_redis_headers off;")
         .start_connected(&redis);
     let response = nginx.get("/");
-    assert_eq!((response.status, tells_nothing(&response)), (200, true));
+    assert_eq!((response.status, shows_nothing(&response)), (200, true));
     let response = nginx.get("/");
     assert_eq!((response.status, FIELDS.map(|name| response.header(name))), (429, [None; 3]));
     assert_eq!(retry_after(&response), 10, "is on every rejection");
@@ -231,7 +231,7 @@ fn off_in_one_location_and_on_in_another() {
         .server("rate_limit_redis_headers off;")
         .server("location /a { } location /b { rate_limit_redis_headers x-ratelimit; }")
         .start_connected(&redis);
-    assert!(tells_nothing(&nginx.get("/a")));
+    assert!(shows_nothing(&nginx.get("/a")));
     assert_eq!(quota(&nginx.get("/b")), [10, 8, 20]);
 }
 
@@ -324,7 +324,7 @@ fn seconds_are_rounded_up() {
 }
 
 #[test]
-fn waiting_as_long_as_told_is_enough() {
+fn waiting_for_the_retry_is_enough() {
     let redis = Redis::start();
     let limits = [
         "rate=1r/s",
@@ -485,7 +485,7 @@ fn without_a_decision() {
         .server("rate_limit_redis $remote_addr rate=9r/d;")
         .start();
     let response = nginx.get("/");
-    assert_eq!((response.status, tells_nothing(&response)), (200, true));
+    assert_eq!((response.status, shows_nothing(&response)), (200, true));
 }
 
 #[test]

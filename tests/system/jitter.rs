@@ -51,17 +51,17 @@ fn a_random_part_is_added() {
         .redis(&redis)
         .server("rate_limit_redis a rate=1r/d; rate_limit_redis_retry_jitter 1h;")
         .server("rate_limit_redis_headers x-ratelimit ietf;")
-        .server("location /asks { rate_limit_redis_deny_cache off; }")
+        .server("location /uncached { rate_limit_redis_deny_cache off; }")
         .start_connected(&redis);
     assert_eq!(nginx.get("/").decision(), "PASSED redis");
     let first = nginx.get("/");
     let [limit, remaining, reset] = quota(&first);
     assert_eq!((limit, remaining), (1, 0));
     assert!((DAY - 60..=DAY).contains(&reset), "the time that the limit itself needs: {reset}");
-    for path in ["/", "/asks"] {
+    for path in ["/", "/uncached"] {
         spread(&rejected(&nginx, path, 64), DAY);
     }
-    let sources = ["/", "/asks"].map(|path| nginx.get(path).decision().to_owned());
+    let sources = ["/", "/uncached"].map(|path| nginx.get(path).decision().to_owned());
     assert_eq!(sources, ["REJECTED cache", "REJECTED redis"]);
 }
 
@@ -100,7 +100,7 @@ fn what_closed_rejects() {
 }
 
 #[test]
-fn a_request_that_can_never_pass_is_not_told_to_come_back() {
+fn a_request_that_can_never_pass_has_no_retry_after() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .redis(&redis)
@@ -135,7 +135,7 @@ fn an_error_page_of_several_requests_at_once() {
         .server("location @slow_down { return 503 \"$rate_limit_redis_retry_after\"; }")
         .start_connected(&redis);
     assert_eq!(nginx.get("/").status, 200);
-    let told: BTreeSet<_> = (0..32)
+    let shown: BTreeSet<_> = (0..32)
         .map(|_| {
             let response = nginx.get("/");
             assert_eq!(response.status, 503);
@@ -144,5 +144,5 @@ fn an_error_page_of_several_requests_at_once() {
             seconds
         })
         .collect();
-    assert!(told.len() > 1, "{told:?}");
+    assert!(shown.len() > 1, "{shown:?}");
 }

@@ -7,7 +7,7 @@ use std::{fs, thread};
 
 use harness::{Conf, Http, Nginx, PATIENCE, Redis, Response, h2load, run, wait_until};
 
-use crate::seen::{StartConnected as _, keys, lines, quota, retry_after, tells_nothing};
+use crate::seen::{StartConnected as _, keys, lines, quota, retry_after, shows_nothing};
 
 /// What a request may take longer than it is delayed, on a busy machine. So the rates are such that no
 /// turn comes while requests are still being sent.
@@ -117,7 +117,7 @@ fn without_a_burst_the_second_is_rejected() {
     assert_eq!([quota(&first), quota(&second)], [[1, 0, 3600]; 2]);
     assert!((3_590..=3_600).contains(&retry_after(&second)), "{second:?}");
     assert_eq!(nginx.get("/?k=b").status, 200, "another client");
-    assert!(tells_nothing(&nginx.get("/")), "no key");
+    assert!(shows_nothing(&nginx.get("/")), "no key");
     assert_eq!(keys(&redis), ["rl:default:a", "rl:default:b"]);
 }
 
@@ -534,7 +534,7 @@ fn what_another_limit_rejects_is_not_delayed() {
         .server("rate_limit_redis $arg_k rate=1r/d name=day;")
         .start_connected(&redis);
     assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
-    let state = || redis.ask::<Vec<u8>>(&["GET", "rl:leaky:a"]);
+    let state = || redis.command::<Vec<u8>>(&["GET", "rl:leaky:a"]);
     let before = state();
     let start = Instant::now();
     let response = nginx.get("/?k=a");

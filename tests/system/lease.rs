@@ -183,7 +183,7 @@ fn a_client_of_one_machine_sees_no_leases() {
         for round in 0..60 {
             let cost = [1, 1, 3, 0, 1, 2, 400][round % if round < 50 { 6 } else { 7 }];
             let seen = https.each_mut().map(|http| http.get(&format!("/{path}?c={cost}")));
-            let told = |response: &Response| {
+            let shown = |response: &Response| {
                 let decision = response.decision().split(' ').next().map(str::to_owned);
                 let remaining: Vec<_> = response
                     .headers("RateLimit")
@@ -192,7 +192,7 @@ fn a_client_of_one_machine_sees_no_leases() {
                     .collect();
                 (decision, quota(response)[..2].to_vec(), remaining)
             };
-            assert_eq!(told(&seen[0]), told(&seen[1]), "{path}, {round}: cost {cost}");
+            assert_eq!(shown(&seen[0]), shown(&seen[1]), "{path}, {round}: cost {cost}");
             let [with, without] = seen.each_ref().map(|response| quota(response)[2]);
             assert!(with.abs_diff(without) <= 2, "{path}, {round}: {with} {without}");
             hits += usize::from(seen[0].decision().ends_with(" lease"));

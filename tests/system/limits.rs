@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use harness::{Conf, Nginx, PATIENCE, Redis, Response, wait_until};
 
 use crate::seen::{
-    StartConnected as _, keys, quota, remaining, retry_after, tells_nothing, tokens,
+    StartConnected as _, keys, quota, remaining, retry_after, shows_nothing, tokens,
 };
 
 /// `GET path` with header fields, over a connection of its own.
@@ -115,13 +115,13 @@ fn a_quota_endpoint_spends_nothing() {
     assert_eq!(quota(&nginx.get("/quota?key=a")), [2, 2, 0], "a client not seen before");
     assert_eq!(keys(&redis), [""; 0], "which leaves no trace");
     assert_eq!(nginx.get("/?key=a").status, 200);
-    let state = redis.ask::<Vec<u8>>(&["GET", "rl:default:a"]);
+    let state = redis.command::<Vec<u8>>(&["GET", "rl:default:a"]);
     for _ in 0..3 {
         let response = nginx.get("/quota?key=a");
         assert_eq!((response.status, quota(&response)), (200, [2, 1, 10]));
     }
     assert_eq!(nginx.get("/?key=a").status, 200);
-    assert_ne!(redis.ask::<Vec<u8>>(&["GET", "rl:default:a"]), state);
+    assert_ne!(redis.command::<Vec<u8>>(&["GET", "rl:default:a"]), state);
     let response = nginx.get("/quota?key=a");
     assert_eq!((response.status, quota(&response)), (200, [2, 0, 20]), "nothing is left");
     assert!(response.header("Retry-After").is_none());
@@ -327,7 +327,7 @@ fn the_tightest_is_shown() {
     assert_eq!(seen("a=x&b=x&ca=7&cb=1"), shows(429, "a", 10, 6), "a is violated");
     assert_eq!(seen("a=&b=x&ca=0&cb=0"), shows(200, "b", 4, 3), "a has an empty key");
     assert_eq!(seen("a=x&b=&ca=0&cb=0"), shows(200, "a", 10, 6), "b has an empty key");
-    assert!(tells_nothing(&nginx.get("/?ca=0&cb=0")), "both keys are empty");
+    assert!(shows_nothing(&nginx.get("/?ca=0&cb=0")), "both keys are empty");
 }
 
 #[test]
@@ -385,11 +385,11 @@ fn an_empty_key_is_not_limited() {
         .start_connected(&redis);
     for _ in 0..3 {
         let response = nginx.get("/");
-        assert_eq!((response.status, tells_nothing(&response)), (200, true));
+        assert_eq!((response.status, shows_nothing(&response)), (200, true));
         let response = get(&nginx, "/", &[("X-Key", "")]);
-        assert_eq!((response.status, tells_nothing(&response)), (200, true));
+        assert_eq!((response.status, shows_nothing(&response)), (200, true));
     }
-    assert_eq!((redis.calls("evalsha"), redis.calls("eval")), (0, 0), "nobody was asked");
+    assert_eq!((redis.calls("evalsha"), redis.calls("eval")), (0, 0), "no command was sent");
     assert_eq!(remaining(&get(&nginx, "/", &[("X-Key", "a")])), 0);
 }
 
@@ -442,7 +442,7 @@ fn keys_may_be_any_bytes() {
         assert_eq!(remaining(&nginx.get(path)), 2, "{path}");
         assert_eq!(remaining(&nginx.get(path)), 1, "{path}, the second time");
     }
-    let mut found = redis.ask::<Vec<Vec<u8>>>(&["KEYS", "*"]);
+    let mut found = redis.command::<Vec<Vec<u8>>>(&["KEYS", "*"]);
     found.sort();
     let expected: [&[u8]; 4] = [
         b"rl:default:/\x01",
@@ -473,7 +473,7 @@ fn long_keys_are_digested() {
         .server("rate_limit_redis $http_x_key rate=9r/d;")
         .start_connected(&redis);
     let digest =
-        |key: &str| redis.ask::<String>(&["EVAL", "return redis.sha1hex(ARGV[1])", "0", key]);
+        |key: &str| redis.command::<String>(&["EVAL", "return redis.sha1hex(ARGV[1])", "0", key]);
     let mut expected = vec![format!("rl:default:{}", "k".repeat(512))];
     for length in [512, 513, 1000, 100_000] {
         let key = "k".repeat(length);
@@ -502,14 +502,14 @@ fn every_key_has_a_time_to_live() {
             assert_eq!(nginx.get(path).status, 404);
         }
         for name in ["b", "g", "b2", "g2"] {
-            let left = redis.ask::<i64>(&["PTTL", &format!("rl:{name}:a")]);
+            let left = redis.command::<i64>(&["PTTL", &format!("rl:{name}:a")]);
             let refill = spent * 10_000;
             assert!((refill - 9_000..=refill).contains(&left), "{name}: {left} of {refill} ms");
         }
     }
     assert_eq!(keys(&redis).len(), 4);
     assert_eq!(nginx.get("/bucket").status, 429);
-    let left = redis.ask::<i64>(&["PTTL", "rl:b:a"]);
+    let left = redis.command::<i64>(&["PTTL", "rl:b:a"]);
     assert!((1..=50_000).contains(&left), "after a rejection: {left} ms");
 }
 
@@ -568,7 +568,7 @@ fn rates_from_a_variable() {
     let seen = ["/", "/b", "/g"].map(|path| [limit(path, "gold"), limit(path, "iron")]);
     assert_eq!(seen, [[5, 2], [7, 3], [8, 4]]);
     assert_eq!(quota(&nginx.get("/text?n=6&unit=m")), [6, 5, 10]);
-    assert!(tells_nothing(&nginx.get("/")), "a client without a key is not limited");
+    assert!(shows_nothing(&nginx.get("/")), "a client without a key is not limited");
     assert!(!nginx.error_log().contains("invalid"), "nor is its rate looked at");
 }
 
@@ -617,7 +617,7 @@ fn unusable_values() {
     let mut logged = 0;
     for (parameter, value, right) in UNUSABLE {
         let response = get(&nginx, &format!("/{parameter}"), &[("X-Value", value)]);
-        assert_eq!((response.status, tells_nothing(&response)), (404, true), "{parameter}={value}");
+        assert_eq!((response.status, shows_nothing(&response)), (404, true), "{parameter}={value}");
         let log = nginx.error_log();
         let lines: Vec<_> = log.lines().filter(|line| line.contains("rate_limit_redis")).collect();
         logged += 1;
@@ -631,7 +631,7 @@ fn unusable_values() {
         let response = get(&nginx, path, &[("X-Value", "x")]);
         assert_eq!((response.status, retry_after(&response)), (503, 1));
     }
-    assert_eq!(redis.calls("evalsha"), 0, "nobody was asked");
+    assert_eq!(redis.calls("evalsha"), 0, "no command was sent");
 }
 
 /// No client can fill the disk with them. Beyond a bound they are counted, and none is lost.
@@ -666,7 +666,7 @@ fn an_unusable_value_of_one_limit_spends_nothing_of_the_others() {
         .server("rate_limit_redis a name=a rate=9r/d;")
         .server("rate_limit_redis a name=b rate=9r/d cost=$arg_cost;")
         .start_connected(&redis);
-    assert!(tells_nothing(&nginx.get("/?cost=x")));
+    assert!(shows_nothing(&nginx.get("/?cost=x")));
     assert_eq!(keys(&redis), [""; 0]);
     assert_eq!(remaining(&nginx.get("/?cost=1")), 8);
 }
@@ -679,7 +679,7 @@ fn a_quota_that_cannot_be_counted_is_unusable() {
         .server("rate_limit_redis a rate=$arg_rate capacity=$arg_capacity;")
         .start_connected(&redis);
     let response = nginx.get("/?rate=1r/52w&capacity=101");
-    assert_eq!((response.status, tells_nothing(&response)), (200, true));
+    assert_eq!((response.status, shows_nothing(&response)), (200, true));
     nginx.wait_for_error_log("a hundred years");
     let log = nginx.error_log();
     let line = log.lines().find(|line| line.contains("hundred years")).expect("a line");
@@ -853,7 +853,7 @@ fn outside_of_any_location() {
     outside_is_limited(&nginx, &redis, "rl:");
     drop(nginx);
 
-    redis.ask::<()>(&["FLUSHALL"]);
+    redis.command::<()>(&["FLUSHALL"]);
     let block = "rate_limit_redis_store own { server {redis}; prefix own:; }";
     let nginx = conf.http(block).http("rate_limit_redis_pass own;").start();
     outside_is_limited(&nginx, &redis, "own:");

@@ -81,7 +81,7 @@ fn user_password_and_database() {
     decides(&nginx);
     assert_eq!(fields(&redis, "user="), ["li:mit"]);
     assert_eq!(fields(&redis, "db="), ["5"]);
-    let keyspace: String = redis.ask(&["INFO", "keyspace"]);
+    let keyspace: String = redis.command(&["INFO", "keyspace"]);
     assert!(keyspace.contains("db5:keys=1") && !keyspace.contains("db0"), "{keyspace}");
 }
 
@@ -89,7 +89,7 @@ fn user_password_and_database() {
 fn unix_socket_and_database() {
     let redis = Redis::start();
     decides(&limited(&format!("{}?db=3", redis.unix_url())).start());
-    let keyspace: String = redis.ask(&["INFO", "keyspace"]);
+    let keyspace: String = redis.command(&["INFO", "keyspace"]);
     assert!(keyspace.contains("db3:keys=1") && !keyspace.contains("db0"), "{keyspace}");
 }
 
@@ -125,8 +125,8 @@ fn a_redis_for_each_location() {
     for path in ["/a", "/b"] {
         assert_eq!(nginx.get(path).decision(), "PASSED redis");
     }
-    assert_eq!(first.ask::<Vec<String>>(&["KEYS", "*"]), ["rl:a:a"]);
-    assert_eq!(second.ask::<Vec<String>>(&["KEYS", "*"]), ["rl:b:b"]);
+    assert_eq!(first.command::<Vec<String>>(&["KEYS", "*"]), ["rl:a:a"]);
+    assert_eq!(second.command::<Vec<String>>(&["KEYS", "*"]), ["rl:b:b"]);
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn a_wrong_password_is_logged_once_and_costs_no_time() {
     assert_eq!(nginx.logged("[error]").len(), 1, "{:?}", nginx.logged("[error]"));
     assert!(nginx.logged("[error]")[0].contains("AUTH was refused: \"WRONGPASS"));
 
-    redis.ask::<()>(&["ACL", "SETUSER", "default", ">wr0ng-s3cret"]);
+    redis.command::<()>(&["ACL", "SETUSER", "default", ">wr0ng-s3cret"]);
     recovers(&nginx);
     nginx.wait_for_error_log("is up again");
     for log in ["error.log", "access.log", "stderr.log"] {
@@ -183,7 +183,7 @@ fn a_password_that_is_missing_is_logged() {
     let nginx = limited(&redis.url()).start();
     nginx.wait_for_error_log("NOAUTH");
     assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
-    redis.ask::<()>(&["ACL", "SETUSER", "default", "nopass"]);
+    redis.command::<()>(&["ACL", "SETUSER", "default", "nopass"]);
     recovers(&nginx);
 }
 
@@ -210,12 +210,12 @@ fn a_redis_that_is_full_is_logged() {
     let redis = Redis::start();
     let held = redis.client();
     // Not from the start: Redis may not have noticed yet that the connection of the harness is closed.
-    redis.ask::<()>(&["CONFIG", "SET", "maxclients", "1"]);
+    redis.command::<()>(&["CONFIG", "SET", "maxclients", "1"]);
     let nginx = limited(&redis.url()).start();
     nginx.wait_for_error_log("is down");
     assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
-    let told = nginx.logged("is down");
-    assert!(told.len() == 1 && told[0].contains("max number of clients reached"), "{told:?}");
+    let errors = nginx.logged("is down");
+    assert!(errors.len() == 1 && errors[0].contains("max number of clients reached"), "{errors:?}");
     drop(held);
     recovers(&nginx);
 }
@@ -246,9 +246,9 @@ fn an_account_with_the_least_rights() {
     let nginx = limited(&format!("redis://limiter:pw@127.0.0.1:{}/2", redis.port())).start();
     decides(&nginx);
     assert_eq!(fields(&redis, "user="), ["limiter"]);
-    redis.ask::<()>(&["SCRIPT", "FLUSH"]);
+    redis.command::<()>(&["SCRIPT", "FLUSH"]);
     assert_eq!(nginx.get("/?k=a").remaining(), Some(6));
-    let denied = redis.ask::<Vec<redis::Value>>(&["ACL", "LOG"]);
+    let denied = redis.command::<Vec<redis::Value>>(&["ACL", "LOG"]);
     assert!(denied.is_empty(), "{denied:?}");
 }
 
@@ -272,8 +272,11 @@ fn an_account_without_a_permission_is_logged() {
         for _ in 0..3 {
             assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none", "without {missing}");
         }
-        let told = nginx.logged("[error]");
-        assert!(told.len() == 1 && told[0].contains("refused to decide"), "{missing}: {told:?}");
+        let errors = nginx.logged("[error]");
+        assert!(
+            errors.len() == 1 && errors[0].contains("refused to decide"),
+            "{missing}: {errors:?}"
+        );
     }
 }
 
@@ -286,7 +289,7 @@ fn a_connection_that_redis_closes_is_replaced_at_once() {
         // A connection that did not last might be replaced with some hesitation.
         sleep(Duration::from_millis(1_200));
         let before = fields(&redis, "id=");
-        redis.ask::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+        redis.command::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
         assert_eq!(nginx.get("/?k=a").remaining(), Some(left));
         assert_ne!(fields(&redis, "id="), before);
     }
@@ -311,7 +314,7 @@ fn connections_that_were_lost_leave_nothing_behind() {
     works();
     let before = sockets();
     for _ in 0..12 {
-        redis.ask::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+        redis.command::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
         works();
     }
     assert_eq!(sockets(), before);

@@ -25,7 +25,7 @@ fn the_questions_of_one_turn_are_sent_at_once() {
     for http in &mut clients {
         assert_eq!(http.get("/").decision(), "PASSED redis");
     }
-    let (asked, segments) = (fake.count("EVALSHA"), fake.segments());
+    let (commands, segments) = (fake.count("EVALSHA"), fake.segments());
     nginx.in_one_turn(|| {
         for (number, http) in clients.iter_mut().enumerate() {
             http.send("GET", &format!("/?k={}", number % 10), &[]);
@@ -35,8 +35,8 @@ fn the_questions_of_one_turn_are_sent_at_once() {
         assert_eq!(http.read_response().decision(), "PASSED redis");
     }
     // Equal requests share a command, except for keys that have the same place in the coalescer.
-    let asked = fake.count("EVALSHA") - asked;
-    assert!((10..30).contains(&asked), "{asked} commands");
+    let commands = fake.count("EVALSHA") - commands;
+    assert!((10..30).contains(&commands), "{commands} commands");
     // One, unless the system happens to cut it in two.
     let sent = fake.segments() - segments;
     assert!(sent <= 2, "sent in {sent} parts");

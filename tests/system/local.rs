@@ -10,7 +10,7 @@ use harness::{Cluster, Conf, Load, Nginx, PATIENCE, Redis, Response, hey, run, s
 
 use tempfile::NamedTempFile;
 
-use crate::seen::{quota, retry_after, tells_nothing, tokens};
+use crate::seen::{quota, retry_after, shows_nothing, tokens};
 
 /// A server that decides locally if need be.
 fn local(url: &str) -> Conf {
@@ -75,12 +75,12 @@ fn each_algorithm_gives_the_same_numbers() {
         .enumerate()
         .map(|(n, limit)| location(&format!("/{n}"), &format!("a name={n} {limit} cost=$arg_c")))
         .collect();
-    let asked = local(&redis.url()).server(&locations).start();
+    let fleet = local(&redis.url()).server(&locations).start();
     let alone = alone().server(&locations).start();
     for (n, limit) in limits.iter().enumerate() {
         for cost in [0, 1, 1, 3, 0, 12, 13, 4, 5, 3, 1, 0, 12] {
             let path = format!("/{n}?c={cost}");
-            let [of_redis, of_local] = [&asked, &alone].map(|nginx| nginx.get(&path));
+            let [of_redis, of_local] = [&fleet, &alone].map(|nginx| nginx.get(&path));
             let status =
                 |response: &Response| response.decision().split(' ').next().map(str::to_owned);
             assert_eq!(status(&of_redis), status(&of_local), "{limit}, cost {cost}");
@@ -184,7 +184,7 @@ fn a_client_with_local_charges_gets_no_burst_from_a_redis_that_returns() {
     }
     assert_eq!(http.get("/slow?k=b").decision(), "REJECTED local");
     // Nothing is charged in Redis for what was rejected here.
-    assert_eq!(redis.ask::<Option<String>>(&["GET", "rl:slow:a"]), None);
+    assert_eq!(redis.command::<Option<String>>(&["GET", "rl:slow:a"]), None);
     assert!(spent.elapsed() < PATIENCE);
 
     // A client that has regained its local charges is checked in Redis alone.
@@ -303,11 +303,11 @@ fn an_outage_under_load(limit: &str, capacity: f64, per_second: f64, share: f64)
     };
     let (by_redis, by_local) = (passed("redis"), passed("local"));
     let most = capacity + per_second * seconds;
-    let told =
+    let summary =
         format!("{limit}: {by_redis} by Redis, {by_local} locally, {most:.1} in all at most");
     let all = (by_redis + by_local) as f64;
-    assert!(all <= most + 1.0, "too many: {told}");
-    assert!(all >= share * most && by_redis > 0 && by_local > 0, "too few: {told}");
+    assert!(all <= most + 1.0, "too many: {summary}");
+    assert!(all >= share * most && by_redis > 0 && by_local > 0, "too few: {summary}");
 }
 
 #[test]
@@ -434,7 +434,7 @@ fn a_log_that_is_too_long_for_the_memory_is_not_decided() {
     for _ in 0..10 {
         let response = http.get("/?k=a");
         assert_eq!((response.status, response.decision()), (200, "ERROR_PASSED none"));
-        assert!(tells_nothing(&response), "{response:?}");
+        assert!(shows_nothing(&response), "{response:?}");
     }
     assert_eq!(http.get("/?k=b").decision(), "PASSED local");
 }
@@ -541,7 +541,7 @@ fn a_cluster_that_answers_in_part() {
     let mut early = [(); 3].map(|()| send());
     wait_until(PATIENCE, || left() == Some(0), "the charges of the node that answers");
     // It forgets them, so that it lets pass what this machine will not.
-    cluster.ask::<()>(0, &["DEL", &format!("rl:a:{a}")]);
+    cluster.command::<()>(0, &["DEL", &format!("rl:a:{a}")]);
     let mut late = [(); 2].map(|()| send());
     for (http, left) in early.iter_mut().zip([2, 1, 0]) {
         let response = http.read_response();

@@ -263,8 +263,8 @@ fn requests_are_counted_by_result() {
     // What one limit rejects counts there, and not at the limit that allowed it.
     assert_eq!(results("wide"), counts(&[("passed", 1.0)]));
     assert_eq!(results("narrow"), counts(&[("passed", 1.0), ("rejected", 2.0)]));
-    let asked = 6 + 4 + 3 + 5 + 3 + 3;
-    assert_eq!(samples["decision_seconds_count"], f64::from(asked));
+    let decided_requests = 6 + 4 + 3 + 5 + 3 + 3;
+    assert_eq!(samples["decision_seconds_count"], f64::from(decided_requests));
     assert!(samples["decision_seconds_sum"] > 0.0);
     for (name, number) in [("plain", 6.0), ("wide", 3.0), ("narrow", 3.0)] {
         assert_eq!(decisions(&samples, name, "redis"), number);
@@ -272,10 +272,10 @@ fn requests_are_counted_by_result() {
     }
     let node = redis.addr();
     let evalsha = samples[&format!("commands_total{{node=\"{node}\",command=\"evalsha\"}}")];
-    assert_eq!(evalsha, f64::from(asked));
+    assert_eq!(evalsha, f64::from(decided_requests));
     assert_eq!(evalsha, redis.calls("evalsha") as f64);
     let decided = samples[&format!("node_decision_seconds_count{{node=\"{node}\"}}")];
-    assert_eq!(decided, f64::from(asked));
+    assert_eq!(decided, f64::from(decided_requests));
     let (node_sum, sum) = (
         samples[&format!("node_decision_seconds_sum{{node=\"{node}\"}}")],
         samples["decision_seconds_sum"],
@@ -413,7 +413,7 @@ fn kinds_of_errors() {
         "script" => Act::line("-ERR user_script:1: something is wrong"),
         "auth" => Act::line("-NOPERM this user has no permissions to run the 'evalsha' command"),
         "protocol" => Act::line("+OK"),
-        _ => Act::Say(ALLOWED.into()),
+        _ => Act::Reply(ALLOWED.into()),
     });
     let nginx = Conf::new()
         .set("redis", fake.url())
@@ -605,7 +605,7 @@ fn local_decisions_fill_the_memory() {
 }
 
 /// Sends a request and returns the answer.
-fn ask(nginx: &Nginx, method: &str, path: &str, headers: &[(&str, &str)]) -> Response {
+fn request(nginx: &Nginx, method: &str, path: &str, headers: &[(&str, &str)]) -> Response {
     let mut http = nginx.http();
     http.send(method, path, headers);
     http.read_response()
@@ -627,7 +627,7 @@ fn only_get_and_head() {
     // The connection goes on after that.
     assert_eq!(http.get("/metrics?format=json").status, 200);
     for method in ["PUT", "DELETE", "OPTIONS", "PATCH", "PROPFIND", "ODD"] {
-        assert_eq!(ask(&nginx, method, "/metrics", &[]).status, 405, "{method}");
+        assert_eq!(request(&nginx, method, "/metrics", &[]).status, 405, "{method}");
     }
     // A body that comes with a GET is read and forgotten.
     http.send("GET", "/metrics", &[("Content-Length", "3")]);
@@ -647,7 +647,7 @@ fn the_client_chooses_the_form() {
     let nginx = metered(&redis).server("location / { rate_limit_redis k rate=9r/h; }").start();
     let of = |path: &str, accept: &[&str]| {
         let headers: Vec<_> = accept.iter().map(|accept| ("accept", *accept)).collect();
-        let response = ask(&nginx, "GET", path, &headers);
+        let response = request(&nginx, "GET", path, &headers);
         assert_eq!(response.status, 200, "{path} {accept:?}");
         response.header("Content-Type").expect("a type").to_owned()
     };
@@ -684,7 +684,7 @@ fn the_administrator_chooses_the_form() {
         for query in ["", "?format=prometheus", "?format=html", "?format=xml", "?a=b"] {
             let path = format!("{path}{query}");
             for accept in ["*/*", "text/html", "application/json", "text/plain"] {
-                let response = ask(&nginx, "GET", &path, &[("Accept", accept)]);
+                let response = request(&nginx, "GET", &path, &[("Accept", accept)]);
                 assert_eq!(response.status, 200, "{path} {accept}");
                 assert_eq!(response.header("Content-Type"), Some(expected), "{path} {accept}");
             }
@@ -709,7 +709,7 @@ fn the_page_for_a_browser() {
     assert!(page.text().contains("?format=json"));
     // NGINX knows what it is, and so compresses it as any other page.
     let headers = [("Accept-Encoding", "gzip")];
-    let packed = ask(&nginx, "GET", "/metrics?format=html", &headers);
+    let packed = request(&nginx, "GET", "/metrics?format=html", &headers);
     assert_eq!(packed.header("Content-Encoding"), Some("gzip"));
     assert_eq!(nginx.get("/metrics").header("Content-Security-Policy"), None);
     assert_eq!(nginx.get("/metrics").header("Content-Type"), Some(TEXT));

@@ -267,7 +267,7 @@ fn with_auth_request(conf: Conf) -> Conf {
     conf.http("server { listen 127.0.0.1:{port2};")
         .http("if ($http_x_user = '') { return 401; } return 204; }")
         .server("location / { auth_request /auth; }")
-        .server("location = /auth { internal; proxy_pass http://127.0.0.1:{port2}/asked;")
+        .server("location = /auth { internal; proxy_pass http://127.0.0.1:{port2}/subrequest;")
         .server("rate_limit_redis $remote_addr name=auth rate=1r/d; }")
 }
 
@@ -304,7 +304,11 @@ fn a_rejected_request_is_not_authorized() {
     assert_eq!(nginx.get("/index.html").status, 401);
     assert_eq!(nginx.get("/index.html").status, 429);
     let log = nginx.wait_for_access_log(3);
-    assert_eq!(log.matches("/asked").count(), 1, "the second request had no subrequest:\n{log}");
+    assert_eq!(
+        log.matches("/subrequest").count(),
+        1,
+        "the second request had no subrequest:\n{log}"
+    );
 }
 
 #[test]

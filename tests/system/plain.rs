@@ -145,14 +145,14 @@ fn counts_what_load_generators_get() {
 fn redis_comes_and_goes() {
     let mut redis = Redis::start_with(&["requirepass secret", "user bob on >pw ~* +@all"]);
     assert!(redis.url().ends_with(&redis.port().to_string()));
-    redis.ask::<()>(&["SET", "a", "1"]);
-    assert_eq!(redis.ask::<i64>(&["GET", "a"]), 1);
+    redis.command::<()>(&["SET", "a", "1"]);
+    assert_eq!(redis.command::<i64>(&["GET", "a"]), 1);
     assert_eq!((redis.calls("get"), redis.calls("eval")), (1, 0));
     assert_eq!(redis.clients(), Vec::<String>::new());
 
     redis.restart();
-    assert_eq!(redis.ask::<Option<i64>>(&["GET", "a"]), None);
-    assert_eq!(redis.ask::<Vec<String>>(&["ACL", "USERS"]), ["bob", "default"]);
+    assert_eq!(redis.command::<Option<i64>>(&["GET", "a"]), None);
+    assert_eq!(redis.command::<Vec<String>>(&["ACL", "USERS"]), ["bob", "default"]);
 
     let mut client = redis.client();
     redis.stop_signal();

@@ -84,8 +84,8 @@ fn once_limits_as_configured() {
 #[test]
 fn a_redis_of_ones_own_keeps_what_it_holds() {
     let redis = Redis::start();
-    redis.ask::<()>(&["SET", "foreign", "1"]);
-    redis.ask::<()>(&["SET", "rl:api:127.0.0.1", "not ours"]);
+    redis.command::<()>(&["SET", "foreign", "1"]);
+    redis.command::<()>(&["SET", "rl:api:127.0.0.1", "not ours"]);
     let addr: SocketAddr = ([127, 0, 0, 1], free_port()).into();
     let port = addr.port().to_string();
     let mut run = Run::start(&["--redis", &redis.url(), "--port", &port]);
@@ -105,12 +105,12 @@ fn a_redis_of_ones_own_keeps_what_it_holds() {
     let (status, output) = run.end();
     assert_eq!(status, Some(143), "{output}");
     assert!(Http::try_connect(addr).is_err(), "nginx has ended");
-    assert_eq!(redis.ask::<String>(&["GET", "rl:api:127.0.0.1"]), "not ours");
+    assert_eq!(redis.command::<String>(&["GET", "rl:api:127.0.0.1"]), "not ours");
     let (own, foreign): (Vec<_>, Vec<_>) =
         keys(&redis).into_iter().partition(|key| key.starts_with("rl:demo."));
     assert_eq!(foreign, ["foreign", "rl:api:127.0.0.1"]);
     assert!(own.iter().any(|key| key.ends_with(":demo_gcra:a:me:10r/10s:10")), "{own:?}");
     for key in own {
-        assert!(redis.ask::<i64>(&["PTTL", &key]) > 0, "{key} stays");
+        assert!(redis.command::<i64>(&["PTTL", &key]) > 0, "{key} stays");
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use harness::{Conf, Nginx, PATIENCE, Redis, Response, run, wait_until};
 
 use crate::documents::{block, conf, redis};
-use crate::seen::{StartConnected as _, keys, quota, tells_nothing, tokens};
+use crate::seen::{StartConnected as _, keys, quota, shows_nothing, tokens};
 
 const RECIPES: &str = "docs/recipes.md";
 
@@ -159,7 +159,7 @@ fn exempt_clients_are_not_limited() {
             let response = get(&nginx, "/", ("X-Real-IP", exempt));
             assert_eq!(response.status, 200, "{exempt}: {response:?}");
             assert!(response.decision().starts_with("BYPASSED "), "{exempt}: {response:?}");
-            assert!(tells_nothing(&response), "{exempt}: {response:?}");
+            assert!(shows_nothing(&response), "{exempt}: {response:?}");
         }
     }
     for limited in ["127.0.0.1", "192.0.2.11", "2001:db9::1"] {
@@ -176,11 +176,11 @@ fn a_trusted_proxy_sets_the_client() {
     let nginx =
         recipe("real_ip_header", &trusted, &redis).http(APPLICATION).start_connected(&redis);
     for forwarded in ["203.0.113.9", "198.51.100.1, 203.0.113.9", "203.0.113.9, 127.0.0.5"] {
-        redis.ask::<()>(&["FLUSHALL"]);
+        redis.command::<()>(&["FLUSHALL"]);
         assert_eq!(get(&nginx, "/", ("X-Forwarded-For", forwarded)).status, 200);
         assert_eq!(keys(&redis), ["rl:default:203.0.113.9"], "{forwarded}");
     }
-    redis.ask::<()>(&["FLUSHALL"]);
+    redis.command::<()>(&["FLUSHALL"]);
     assert_eq!(get(&nginx, "/", ("X-Forwarded-For", "2001:db9:1:2::3")).status, 200);
     assert_eq!(keys(&redis), ["rl:default:2001:db9:1:2::/64"]);
 }

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use harness::reply::{Node, array, ask, cluster_slots, error, integer, moved};
+use harness::reply::{Node, array, ask_redirect, cluster_slots, error, integer, moved};
 use harness::{Act, Command, Conf, Dns, Fake, Nginx, PATIENCE, wait_until};
 
 /// How long a request waits at most; a server that is silent for so long is given up.
@@ -32,7 +32,7 @@ fn is_slots(command: &Command) -> bool {
 
 /// One node has all slots.
 fn all_at(port: u16) -> Act {
-    Act::Say(cluster_slots(&[(0, 16_383, &[Node::v7(Some("127.0.0.1"), port, &[])])]))
+    Act::Reply(cluster_slots(&[(0, 16_383, &[Node::v7(Some("127.0.0.1"), port, &[])])]))
 }
 
 /// Servers, the first of which owns all slots in the map of each. The script answers commands about
@@ -49,10 +49,10 @@ fn nodes(
 }
 
 /// The commands that a server got, but for those of the greeting.
-fn asked(fake: &Fake) -> Vec<String> {
+fn commands(fake: &Fake) -> Vec<String> {
     let names = fake.received().iter().map(Command::name).collect::<Vec<_>>();
-    let asks = |name: &String| ["EVAL", "EVALSHA", "ASKING"].contains(&name.as_str());
-    names.into_iter().filter(asks).collect()
+    let is_of_a_limit = |name: &String| ["EVAL", "EVALSHA", "ASKING"].contains(&name.as_str());
+    names.into_iter().filter(is_of_a_limit).collect()
 }
 
 /// How a request is decided, and that it is not hung.
@@ -68,7 +68,7 @@ fn decided(nginx: &Nginx, path: &str) -> String {
 #[test]
 fn moved_to_a_node_that_is_not_in_the_map() {
     let fakes = nodes(2, |n, ports, _| match n {
-        0 => Act::Say(moved(1, "127.0.0.1", ports[1])),
+        0 => Act::Reply(moved(1, "127.0.0.1", ports[1])),
         _ => Act::Usual,
     });
     let nginx = limited(&[&fakes[0]]).start();
@@ -82,7 +82,7 @@ fn moved_to_a_node_that_is_not_in_the_map() {
 fn moved_to_a_port_of_the_same_host() {
     for host in ["", "?"] {
         let fakes = nodes(2, move |n, ports, _| match n {
-            0 => Act::Say(moved(1, host, ports[1])),
+            0 => Act::Reply(moved(1, host, ports[1])),
             _ => Act::Usual,
         });
         let nginx = limited(&[&fakes[0]]).start();
@@ -92,31 +92,31 @@ fn moved_to_a_port_of_the_same_host() {
 
 #[test]
 fn moved_in_a_circle() {
-    let fakes = nodes(2, |n, ports, _| Act::Say(moved(1, "127.0.0.1", ports[1 - n])));
+    let fakes = nodes(2, |n, ports, _| Act::Reply(moved(1, "127.0.0.1", ports[1 - n])));
     let nginx = limited(&[&fakes[0]]).start();
     for _ in 0..20 {
         assert_eq!(decided(&nginx, "/?k=a"), "ERROR_PASSED none");
     }
-    let asked = asked(&fakes[0]).len() + asked(&fakes[1]).len();
-    assert!((20..=20 * 6).contains(&asked), "{asked} commands");
-    let told = nginx.logged("[error]");
-    assert!((1..=2).contains(&told.len()), "{told:#?}");
+    let count = commands(&fakes[0]).len() + commands(&fakes[1]).len();
+    assert!((20..=20 * 6).contains(&count), "{count} commands");
+    let errors = nginx.logged("[error]");
+    assert!((1..=2).contains(&errors.len()), "{errors:#?}");
 }
 
 #[test]
 fn moved_to_a_node_that_is_not_there() {
     let port = harness::free_port();
-    let fakes = nodes(1, move |_, _, _| Act::Say(moved(1, "127.0.0.1", port)));
+    let fakes = nodes(1, move |_, _, _| Act::Reply(moved(1, "127.0.0.1", port)));
     let nginx = limited(&[&fakes[0]]).start();
     for _ in 0..20 {
         assert_eq!(decided(&nginx, "/?k=a"), "ERROR_PASSED none");
     }
-    let told = nginx.logged("[error]");
+    let errors = nginx.logged("[error]");
     assert!(
-        told.iter().any(|line| line.contains(&format!("127.0.0.1:{port} is down"))),
-        "{told:#?}"
+        errors.iter().any(|line| line.contains(&format!("127.0.0.1:{port} is down"))),
+        "{errors:#?}"
     );
-    assert!(told.len() <= 4, "{told:#?}");
+    assert!(errors.len() <= 4, "{errors:#?}");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn moved_to_ever_new_nodes() {
     let number = std::sync::atomic::AtomicU16::new(0);
     let fakes = nodes(1, move |_, _, _| {
         let number = number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Act::Say(moved(1, &format!("127.1.{}.{}", number >> 8, number & 255), 1))
+        Act::Reply(moved(1, &format!("127.1.{}.{}", number >> 8, number & 255), 1))
     });
     let start = Instant::now();
     let nginx = limited(&[&fakes[0]]).start();
@@ -140,52 +140,52 @@ fn moved_to_ever_new_nodes() {
 #[test]
 fn sent_to_nonsense() {
     for text in ["MOVED", "MOVED 1", "MOVED x 127.0.0.1:1", "MOVED 1 127.0.0.1", "ASK 99999 a:1"] {
-        let fakes = nodes(1, move |_, _, _| Act::Say(error(text)));
+        let fakes = nodes(1, move |_, _, _| Act::Reply(error(text)));
         let nginx = limited(&[&fakes[0]]).start();
         assert_eq!(decided(&nginx, "/?k=a"), "ERROR_PASSED none");
-        let told = nginx.logged("[error]");
-        assert!(told.len() == 1 && told[0].contains(text), "{told:#?}");
+        let errors = nginx.logged("[error]");
+        assert!(errors.len() == 1 && errors[0].contains(text), "{errors:#?}");
     }
 }
 
 #[test]
-fn asked_and_then_moved() {
+fn ask_and_then_moved() {
     // The second one has got the slot meanwhile, from the third.
     let fakes = nodes(3, |n, ports, _| match n {
-        0 => Act::Say(ask(1, "127.0.0.1", ports[1])),
-        1 => Act::Say(moved(1, "127.0.0.1", ports[2])),
+        0 => Act::Reply(ask_redirect(1, "127.0.0.1", ports[1])),
+        1 => Act::Reply(moved(1, "127.0.0.1", ports[2])),
         _ => Act::Usual,
     });
     let nginx = limited(&[&fakes[0]]).start();
     assert_eq!(decided(&nginx, "/?k=a"), "PASSED redis");
-    assert_eq!(asked(&fakes[1]), ["ASKING", "EVALSHA"]);
-    assert_eq!(asked(&fakes[2]), ["EVALSHA"]);
+    assert_eq!(commands(&fakes[1]), ["ASKING", "EVALSHA"]);
+    assert_eq!(commands(&fakes[2]), ["EVALSHA"]);
 }
 
 /// Each command that follows ASK needs an ASKING of its own, also that with the script's source.
 #[test]
-fn asked_of_a_node_without_the_script() {
+fn ask_to_a_node_without_the_script() {
     let fakes = Fake::several(2, |n, ports, command| match command.name().as_str() {
         "CLUSTER" => all_at(ports[0]),
-        "EVALSHA" if n == 0 => Act::Say(ask(1, "127.0.0.1", ports[1])),
-        "EVALSHA" => Act::Say(error("NOSCRIPT No matching script.")),
+        "EVALSHA" if n == 0 => Act::Reply(ask_redirect(1, "127.0.0.1", ports[1])),
+        "EVALSHA" => Act::Reply(error("NOSCRIPT No matching script.")),
         _ => Act::Usual,
     });
     let nginx = limited(&[&fakes[0]]).start();
     for _ in 0..2 {
         assert_eq!(decided(&nginx, "/?k=a"), "PASSED redis");
     }
-    assert_eq!(asked(&fakes[1]), ["ASKING", "EVALSHA", "ASKING", "EVAL"].repeat(2));
-    assert_eq!(asked(&fakes[0]).len(), 2);
+    assert_eq!(commands(&fakes[1]), ["ASKING", "EVALSHA", "ASKING", "EVAL"].repeat(2));
+    assert_eq!(commands(&fakes[0]).len(), 2);
 }
 
 #[test]
 fn tried_again_until_the_time_is_over() {
-    let fakes = nodes(1, |_, _, _| Act::Say(error("TRYAGAIN Multiple keys request")));
+    let fakes = nodes(1, |_, _, _| Act::Reply(error("TRYAGAIN Multiple keys request")));
     let nginx = limited(&[&fakes[0]]).start();
     assert_eq!(decided(&nginx, "/?k=a"), "ERROR_PASSED none");
-    assert!(asked(&fakes[0]).len() > 10);
-    assert!(asked(&fakes[0]).len() < 700, "{}", asked(&fakes[0]).len());
+    assert!(commands(&fakes[0]).len() > 10);
+    assert!(commands(&fakes[0]).len() < 700, "{}", commands(&fakes[0]).len());
 }
 
 /// What a node replies instead of a map, and what is logged.
@@ -203,7 +203,7 @@ fn no_map() {
     ];
     for (answer, reason) in cases {
         let fake = Fake::start(move |command| match is_slots(command) {
-            true => Act::Say(answer.clone()),
+            true => Act::Reply(answer.clone()),
             false => Act::Usual,
         });
         let start = Instant::now();
@@ -212,9 +212,9 @@ fn no_map() {
             assert_eq!(decided(&nginx, &format!("/?k={number}")), "ERROR_PASSED none");
         }
         sleep(Duration::from_millis(500));
-        let told = nginx.logged("[error]");
-        assert!((1..=2).contains(&told.len()), "{reason}: {told:#?}");
-        assert!(told.iter().any(|line| line.contains(reason)), "{reason}: {told:#?}");
+        let errors = nginx.logged("[error]");
+        assert!((1..=2).contains(&errors.len()), "{reason}: {errors:#?}");
+        assert!(errors.iter().any(|line| line.contains(reason)), "{reason}: {errors:#?}");
         // Every 100 ms at most.
         let queries = fake.count("CLUSTER") as u128;
         assert!(queries <= 2 + start.elapsed().as_millis() / 100, "{queries} queries");
@@ -225,7 +225,7 @@ fn no_map() {
 #[test]
 fn a_node_that_is_not_a_member_any_more() {
     let fakes = Fake::several(2, |n, ports, command| match (is_slots(command), n) {
-        (true, 0) => Act::Say(array(&[])),
+        (true, 0) => Act::Reply(array(&[])),
         (true, _) => all_at(ports[1]),
         _ => Act::Usual,
     });
@@ -255,7 +255,7 @@ fn a_node_that_does_not_answer_the_query() {
 
 /// No node answers the query: that is logged, once.
 #[test]
-fn nodes_that_tell_nothing() {
+fn nodes_that_reply_nothing() {
     let fake = Fake::start(|command| match is_slots(command) {
         true => Act::Ignore,
         false => Act::Usual,
@@ -265,8 +265,11 @@ fn nodes_that_tell_nothing() {
     while Instant::now() < end {
         assert_eq!(decided(&nginx, "/?k=a"), "ERROR_PASSED none");
     }
-    let told = nginx.logged("[error]");
-    assert!(told.len() == 1 && told[0].contains("is down: no reply for 1000 ms"), "{told:#?}");
+    let errors = nginx.logged("[error]");
+    assert!(
+        errors.len() == 1 && errors[0].contains("is down: no reply for 1000 ms"),
+        "{errors:#?}"
+    );
 }
 
 /// Redis 6.2 announces no names, and Redis 7 names first, if it is configured to. A node may not
@@ -283,7 +286,7 @@ fn forms_of_a_map() {
     ];
     for form in forms {
         let fakes = Fake::several(2, move |_, ports, command| match is_slots(command) {
-            true => Act::Say(cluster_slots(&[
+            true => Act::Reply(cluster_slots(&[
                 (0, 8_191, &[form(ports[0])]),
                 (8_192, 16_383, &[form(ports[1])]),
             ])),
@@ -300,7 +303,7 @@ fn forms_of_a_map() {
 /// The nodes of the script, which know each other by name only.
 fn named() -> Vec<Fake> {
     Fake::several(2, |_, ports, command| match is_slots(command) {
-        true => Act::Say(cluster_slots(&[
+        true => Act::Reply(cluster_slots(&[
             (0, 8_191, &[Node::v6("a.test", ports[0])]),
             (8_192, 16_383, &[Node::v6("B.test", ports[1])]),
         ])),
@@ -328,8 +331,8 @@ fn nodes_whose_names_cannot_be_resolved() {
     for number in 0..20 {
         assert_eq!(decided(&nginx, &format!("/?k={number}")), "ERROR_PASSED none");
     }
-    let told = nginx.logged("is down: its host name cannot be resolved");
-    assert_eq!(told.len(), 2, "{told:#?}");
+    let errors = nginx.logged("is down: its host name cannot be resolved");
+    assert_eq!(errors.len(), 2, "{errors:#?}");
 }
 
 /// A request of two limits: one node rejects, the other gives back, whatever it is.
@@ -339,12 +342,12 @@ fn given_back_while_a_slot_moves() {
     const REJECTED: &[u8] = b"$37\r\n1763683200 0 \
         \0\0\0\0\0\0\0\0\0\xe0\xa1~\x0fD\x06\0\0\0\0\0\0\0\0\0\r\n";
     let fakes = nodes(2, |n, ports, key| match (n, key) {
-        (_, "b") => Act::Say(REJECTED.into()),
-        (0, _) => Act::Say(ask(1, "127.0.0.1", ports[1])),
+        (_, "b") => Act::Reply(REJECTED.into()),
+        (0, _) => Act::Reply(ask_redirect(1, "127.0.0.1", ports[1])),
         _ => Act::Usual,
     });
     let nginx = limited(&[&fakes[0]]).start();
     assert_eq!(decided(&nginx, "/two?a=a&b=b"), "REJECTED redis");
-    let given = || asked(&fakes[1]) == ["ASKING", "EVALSHA"].repeat(2);
+    let given = || commands(&fakes[1]) == ["ASKING", "EVALSHA"].repeat(2);
     wait_until(PATIENCE, given, "what was spent to be given back");
 }

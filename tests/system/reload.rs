@@ -61,7 +61,7 @@ fn unnoticed(policy: &str) {
     assert!(journal.0.iter().all(|entry| ["redis", "cache"].contains(&entry.source.as_str())));
     all_are_connected(&nginx, &redis);
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
-    let made: String = redis.ask(&["INFO", "stats"]);
+    let made: String = redis.command(&["INFO", "stats"]);
     let made = made.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
     // One for each worker that ever was, a few for those that were leaving with a request at
     // hand, and those of this test.
@@ -327,7 +327,7 @@ fn without_a_master_and_with_another_size_of_the_memory() {
         is_shared(pid, 2 << 20) && !is_shared(pid, 1 << 20)
     };
     wait_until(PATIENCE, replaced, "the other memory");
-    redis.ask::<u64>(&["CLIENT", "KILL", "TYPE", "normal"]);
+    redis.command::<u64>(&["CLIENT", "KILL", "TYPE", "normal"]);
     wait_until(PATIENCE, || connected(&redis) == [pid], "another connection");
     nginx.quit();
     wait_until(PATIENCE, || connected(&redis).is_empty(), "the end of the connection");

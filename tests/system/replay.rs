@@ -53,10 +53,10 @@ fn what_may_have_run_is_never_sent_again() {
             let keys = keys(&format!("lost-{round}-"), 10);
             for (key, decision) in keys.iter().zip(ask_all(&nginx, &keys)) {
                 assert_eq!(decision, "ERROR_PASSED none");
-                assert!(fake.asked("EVALSHA", key) <= 1, "{key} was asked again");
-                assert_eq!(fake.asked("EVAL", key), 0, "{key} was asked again");
+                assert!(fake.times("EVALSHA", key) <= 1, "{key} was sent again");
+                assert_eq!(fake.times("EVAL", key), 0, "{key} was sent again");
             }
-            assert_eq!(fake.asked("EVALSHA", &keys[0]), 1);
+            assert_eq!(fake.times("EVALSHA", &keys[0]), 1);
         }
     }
 }
@@ -77,9 +77,9 @@ fn what_was_not_sent_waits_for_the_next_connection() {
     let keys = keys("next-", 10);
     for (key, decision) in keys.iter().zip(ask_all(&nginx, &keys)) {
         assert_eq!(decision, "PASSED redis");
-        assert_eq!(fake.asked("EVALSHA", key), 1);
+        assert_eq!(fake.times("EVALSHA", key), 1);
     }
-    assert_eq!(fake.asked("EVALSHA", "last"), 1);
+    assert_eq!(fake.times("EVALSHA", "last"), 1);
     assert_eq!(fake.count(""), 2);
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
 }
@@ -100,7 +100,7 @@ fn a_request_that_gave_up_is_not_sent_later() {
     assert!(ask_all(&nginx, &keys).iter().all(|decision| decision == "ERROR_PASSED none"));
     works(&nginx);
     for key in keys {
-        assert_eq!(fake.asked("EVALSHA", &key), 0);
+        assert_eq!(fake.times("EVALSHA", &key), 0);
     }
 }
 
@@ -114,7 +114,7 @@ fn without_the_script_it_is_sent_once_more() {
     let keys = keys("a", 20);
     for (key, decision) in keys.iter().zip(ask_all(&nginx, &keys)) {
         assert_eq!(decision, "PASSED redis");
-        assert_eq!((fake.asked("EVALSHA", key), fake.asked("EVAL", key)), (1, 1));
+        assert_eq!((fake.times("EVALSHA", key), fake.times("EVAL", key)), (1, 1));
     }
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
 }
@@ -127,7 +127,7 @@ fn a_server_that_never_has_the_script_ends_the_retries() {
     let start = Instant::now();
     assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
     assert!(start.elapsed() < AT_ONCE, "it took {:?}", start.elapsed());
-    assert_eq!((fake.asked("EVALSHA", "a"), fake.asked("EVAL", "a")), (1, 1));
+    assert_eq!((fake.times("EVALSHA", "a"), fake.times("EVAL", "a")), (1, 1));
     assert_eq!(nginx.logged("refused to decide").len(), 1);
 }
 
@@ -142,7 +142,7 @@ fn a_script_that_may_have_run_is_not_sent_again_either() {
     works(&nginx);
     assert_eq!(nginx.get("/?k=lost").decision(), "ERROR_PASSED none");
     works(&nginx);
-    assert_eq!((fake.asked("EVALSHA", "lost"), fake.asked("EVAL", "lost")), (1, 1));
+    assert_eq!((fake.times("EVALSHA", "lost"), fake.times("EVAL", "lost")), (1, 1));
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn replies_may_come_byte_by_byte() {
     let keys: Vec<_> = ["a", "new", "b"].map(str::to_owned).into();
     assert_eq!(ask_all(&nginx, &keys), ["PASSED redis"; 3]);
     assert_eq!(nginx.get("/?k=a").remaining(), Some(9));
-    assert_eq!(fake.asked("EVAL", "new"), 1);
+    assert_eq!(fake.times("EVAL", "new"), 1);
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
 }
 
@@ -173,7 +173,7 @@ fn half_a_reply_is_no_reply() {
         let nginx = limited(&fake.url()).start();
         works(&nginx);
         assert_eq!(nginx.get("/?k=half").decision(), "ERROR_PASSED none");
-        assert_eq!(fake.asked("EVALSHA", "half"), 1);
+        assert_eq!(fake.times("EVALSHA", "half"), 1);
         // The rest of it is not taken from the next connection.
         assert_eq!(nginx.get("/?k=good").remaining(), Some(9));
     }
@@ -207,7 +207,7 @@ fn garbage() {
         &huge_array,
     ] {
         let sent = garbage.to_vec();
-        let fake = Fake::answering(starts_as("bad", move || Act::Say(sent.clone())));
+        let fake = Fake::answering(starts_as("bad", move || Act::Reply(sent.clone())));
         let nginx = limited(&fake.url()).server("rate_limit_redis_on_error closed;").start();
         works(&nginx);
         let what = String::from_utf8_lossy(&garbage[..garbage.len().min(30)]).into_owned();
@@ -215,7 +215,7 @@ fn garbage() {
         assert_eq!(nginx.get("/?k=bad").decision(), "ERROR_REJECTED none", "{what:?}");
         assert!(start.elapsed() < AT_ONCE, "{what:?} made it wait");
         works(&nginx);
-        assert_eq!(fake.asked("EVALSHA", "bad"), 1, "{what:?}");
+        assert_eq!(fake.times("EVALSHA", "bad"), 1, "{what:?}");
         assert_eq!(nginx.logged("the server").len(), 1, "{what:?}");
     }
 }
@@ -257,8 +257,8 @@ fn answers_to_another_question() {
             assert_eq!(http.get("/?k=good").decision(), "PASSED redis", "{answer:?}");
         }
         assert_eq!(fake.count(""), connections, "{answer:?}");
-        let told = nginx.logged("sent an invalid reply to a script");
-        assert_eq!(told.len(), 1, "{answer:?}: {told:?}");
+        let errors = nginx.logged("sent an invalid reply to a script");
+        assert_eq!(errors.len(), 1, "{answer:?}: {errors:?}");
     }
 }
 
@@ -292,11 +292,11 @@ fn errors() {
         assert_eq!((closed.status, closed.decision()), (503, "ERROR_REJECTED none"), "{error}");
         works(&nginx);
         for key in keys {
-            assert_eq!(fake.asked("EVALSHA", &key), 1, "{error}");
-            assert_eq!(fake.asked("EVAL", &key), 0, "{error}");
+            assert_eq!(fake.times("EVALSHA", &key), 1, "{error}");
+            assert_eq!(fake.times("EVAL", &key), 0, "{error}");
         }
-        let told = nginx.logged("[error]");
-        assert!(told.len() == 1 && told[0].contains(error), "{error}: {told:?}");
+        let errors = nginx.logged("[error]");
+        assert!(errors.len() == 1 && errors[0].contains(error), "{error}: {errors:?}");
     }
 }
 
@@ -315,11 +315,11 @@ fn errors_of_a_server_that_is_not_fit() {
         let keys = keys("bad", 50);
         assert_eq!(ask_all(&nginx, &keys), ["ERROR_REJECTED none"; 50], "{error}");
         for key in keys {
-            assert!(fake.asked("EVALSHA", &key) <= 1, "{error}");
-            assert_eq!(fake.asked("EVAL", &key), 0, "{error}");
+            assert!(fake.times("EVALSHA", &key) <= 1, "{error}");
+            assert_eq!(fake.times("EVAL", &key), 0, "{error}");
         }
-        let told = nginx.logged("is down");
-        assert!(told.len() == 1 && told[0].contains(error), "{error}: {told:?}");
+        let errors = nginx.logged("is down");
+        assert!(errors.len() == 1 && errors[0].contains(error), "{error}: {errors:?}");
         wait_until(
             PATIENCE,
             || nginx.get("/?k=good").decision() == "PASSED redis",
@@ -357,14 +357,14 @@ fn a_long_error_is_cut() {
 fn a_key_of_another_type_is_an_error_of_this_key() {
     let redis = Redis::start();
     let nginx = limited(&redis.url()).start();
-    redis.ask::<()>(&["LPUSH", "rl:default:list", "x"]);
+    redis.command::<()>(&["LPUSH", "rl:default:list", "x"]);
     for _ in 0..5 {
         assert_eq!(nginx.get("/?k=list").decision(), "ERROR_PASSED none");
     }
     assert_eq!(nginx.get("/?k=good").remaining(), Some(9));
-    let told = nginx.logged("[error]");
-    assert!(told.len() == 1 && told[0].contains("WRONGTYPE"), "{told:?}");
-    assert_eq!(redis.ask::<Vec<String>>(&["LRANGE", "rl:default:list", "0", "-1"]), ["x"]);
+    let errors = nginx.logged("[error]");
+    assert!(errors.len() == 1 && errors[0].contains("WRONGTYPE"), "{errors:?}");
+    assert_eq!(redis.command::<Vec<String>>(&["LRANGE", "rl:default:list", "0", "-1"]), ["x"]);
 }
 
 /// A Redis that cannot decide for a while: each request is refused at once, and Redis is found
@@ -373,13 +373,13 @@ fn a_key_of_another_type_is_an_error_of_this_key() {
 fn refuses_for_a_while(redis: &Redis, refuse: &[&str], error: &str, heal: &[&str]) -> Nginx {
     let nginx = limited(&redis.url()).start();
     works(&nginx);
-    redis.ask::<redis::Value>(refuse);
+    redis.command::<redis::Value>(refuse);
     for number in 0..5 {
         assert_eq!(nginx.get(&format!("/?k={number}")).decision(), "ERROR_PASSED none");
     }
-    let told = nginx.logged("[error]");
-    assert!(told.len() == 1 && told[0].contains(error), "{told:?}");
-    redis.ask::<redis::Value>(heal);
+    let errors = nginx.logged("[error]");
+    assert!(errors.len() == 1 && errors[0].contains(error), "{errors:?}");
+    redis.command::<redis::Value>(heal);
     let healed = || nginx.get("/?k=new").remaining() == Some(9);
     wait_until(PATIENCE, healed, "a Redis that decides again");
     assert_eq!(nginx.logged("reconnecting"), Vec::<String>::new());
@@ -424,8 +424,8 @@ fn a_redis_that_is_busy() {
     redis::cmd("SCRIPT").arg("KILL").exec(&mut client).expect("kill the script");
     busy.join().expect("a script that was killed");
     works(&nginx);
-    let told = nginx.logged("[error]");
-    assert!(told.len() == 1 && told[0].contains("BUSY"), "{told:?}");
+    let errors = nginx.logged("[error]");
+    assert!(errors.len() == 1 && errors[0].contains("BUSY"), "{errors:?}");
 }
 
 #[test]
@@ -435,7 +435,7 @@ fn a_value_that_is_not_ours_is_replaced() {
     // More than the answer of a Redis may have.
     let long = "1".repeat(2_000_000);
     for value in ["", "x", "-5 0", "1e9 1", "999999999999999999999 1", "5", "1 2 3 4", &long] {
-        redis.ask::<()>(&["SET", "rl:default:k", value]);
+        redis.command::<()>(&["SET", "rl:default:k", value]);
         let response = nginx.get("/?k=k");
         assert_eq!(
             (response.decision(), response.remaining()),
@@ -473,7 +473,7 @@ fn replies_to_nothing_end_the_connection() {
 #[test]
 fn replies_before_the_greeting_end_the_connection() {
     let fake = Fake::start(|command| match command.name().as_str() {
-        "" => Act::Say("+hello\r\n".repeat(20).into()),
+        "" => Act::Reply("+hello\r\n".repeat(20).into()),
         _ => Act::Usual,
     });
     let nginx = limited(&fake.url()).start();
@@ -497,7 +497,7 @@ fn silence_after_accept() {
     let (made, most) = connections(&fake);
     assert!(made <= most, "{made} connections");
     assert_eq!(nginx.logged("[error]").len(), 1);
-    assert_eq!(fake.asked("EVALSHA", "a"), 0);
+    assert_eq!(fake.times("EVALSHA", "a"), 0);
 }
 
 #[test]
@@ -531,9 +531,9 @@ fn connections_that_end_after_the_greeting_are_not_made_in_a_storm() {
     let (made, most) = connections(&fake);
     let tally = load.stop();
     assert_eq!(tally.of(200), tally.total(), "{tally:?}");
-    let told = nginx.logged("redis 127.0.0.1:").len();
+    let errors = nginx.logged("redis 127.0.0.1:").len();
     assert!((1..=most).contains(&made), "{made} connections");
-    assert!(told <= most, "{told} lines for {made} connections");
+    assert!(errors <= most, "{errors} lines for {made} connections");
 }
 
 /// Each answer is the last of its connection.
@@ -546,9 +546,9 @@ fn connections_that_end_after_an_answer_are_not_made_in_a_storm() {
     let (made, most) = connections(&fake);
     let tally = load.stop();
     assert_eq!(tally.of(200), tally.total(), "{tally:?}");
-    let told = nginx.logged("redis 127.0.0.1:").len();
+    let errors = nginx.logged("redis 127.0.0.1:").len();
     // The first, 45 that replace one another at once, and then those with backoff.
-    assert!(made <= 46 + most && told <= 6 + most, "{made} connections, {told} lines");
+    assert!(made <= 46 + most && errors <= 6 + most, "{made} connections, {errors} lines");
 }
 
 /// The greeting is answered, and no question ever is.
@@ -560,6 +560,6 @@ fn a_server_that_answers_nothing_but_the_greeting_is_down() {
     sleep(Duration::from_secs(5));
     let tally = load.stop();
     assert_eq!(tally.of(200), tally.total(), "{tally:?}");
-    let told = nginx.logged("redis 127.0.0.1:");
-    assert!(told.len() <= 6, "{told:#?}");
+    let errors = nginx.logged("redis 127.0.0.1:");
+    assert!(errors.len() <= 6, "{errors:#?}");
 }

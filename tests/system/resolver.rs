@@ -67,7 +67,7 @@ fn names_that_cannot_be_resolved_keep_their_address() {
         }
         // A good connection that is lost.
         sleep(Duration::from_millis(1_100));
-        let _ = redis.try_ask::<i32>(&["CLIENT", "KILL", "TYPE", "normal"]);
+        let _ = redis.try_command::<i32>(&["CLIENT", "KILL", "TYPE", "normal"]);
         decides(&nginx);
         assert!(dns.queries("localhost") > 0, "{answer:?}");
     }
@@ -108,7 +108,7 @@ fn the_first_of_two_addresses_is_dead() {
     first.kill9();
     decides(&nginx);
     for _ in 0..3 {
-        second.ask::<i32>(&["CLIENT", "KILL", "TYPE", "normal"]);
+        second.command::<i32>(&["CLIENT", "KILL", "TYPE", "normal"]);
         decides(&nginx);
     }
     assert!(second.calls("evalsha") > 0);

@@ -2,7 +2,7 @@
 
 use harness::{Conf, Http, Nginx, Redis, Response};
 
-use crate::seen::{StartConnected as _, remaining, retry_after, tells_nothing};
+use crate::seen::{StartConnected as _, remaining, retry_after, shows_nothing};
 
 /// bob, whose password is secret.
 const CREDENTIALS: (&str, &str) = ("Authorization", "Basic Ym9iOnNlY3JldA==");
@@ -130,7 +130,7 @@ fn passing_without_a_decision_does_not_satisfy() {
         .server("rate_limit_redis $remote_addr rate=2r/d; satisfy any; deny all;")
         .start();
     let response = get(&nginx, &[]);
-    assert_eq!((response.status, tells_nothing(&response)), (403, true));
+    assert_eq!((response.status, shows_nothing(&response)), (403, true));
 }
 
 #[test]

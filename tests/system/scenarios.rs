@@ -145,7 +145,7 @@ fn rating_worker() {
 /// As `systemctl restart redis-server` does, until nginx is connected again; what is left then,
 /// after one more request.
 fn restart(redis: &mut Redis, nginx: &Nginx) -> u64 {
-    redis.try_ask::<()>(&["SHUTDOWN"]).expect_err("it closes the connection");
+    redis.try_command::<()>(&["SHUTDOWN"]).expect_err("it closes the connection");
     redis.restart();
     let mut remaining = None;
     let decided = || {
@@ -352,7 +352,7 @@ fn api_gateway() {
 }
 
 #[test]
-fn ask_from_code() {
+fn requests_from_code() {
     let mut redis = Redis::start();
     let nginx = start(&scenario("ask-from-code", &redis), 1);
     let may = |query: &str| request(&mut nginx.http(), "POST", &format!("/may/mail?{query}"), &[]);
@@ -370,7 +370,7 @@ fn ask_from_code() {
 
 /// The client in Python draws on the same budget, and waits until there is enough.
 #[test]
-fn ask_from_code_in_python() {
+fn requests_from_code_in_python() {
     let redis = Redis::start();
     let nginx = start(&scenario("ask-from-code", &redis), 1);
     let client = format!("{}/../nginx-conf/ask-from-code.py", env!("CARGO_MANIFEST_DIR"));

@@ -39,7 +39,7 @@ fn a_flush_between_two_requests_goes_unnoticed() {
         .start();
     for (path, remaining) in [("/", BUDGET), ("/two", 9)] {
         assert_eq!(nginx.get(path).remaining(), Some(remaining - 1));
-        redis.ask::<()>(&["SCRIPT", "FLUSH"]);
+        redis.command::<()>(&["SCRIPT", "FLUSH"]);
         let response = nginx.get(path);
         assert_eq!(response.decision(), "PASSED redis");
         assert_eq!(response.remaining(), Some(remaining - 2));
@@ -57,7 +57,7 @@ fn script_of(list: &[Algorithm]) -> Script {
 }
 
 fn is_known(redis: &Redis, script: &Script) -> bool {
-    redis.ask::<[u8; 1]>(&["SCRIPT", "EXISTS", script.sha()]) == [1]
+    redis.command::<[u8; 1]>(&["SCRIPT", "EXISTS", script.sha()]) == [1]
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_list_of_limits_has_a_script_of_its_own() {
     assert_eq!(nginx.get("/?a=y&b=x").remaining(), Some(7));
     assert!(is_known(&redis, &after));
     // It is the one that runs: it is sent again, and no other is.
-    redis.ask::<()>(&["SCRIPT", "FLUSH"]);
+    redis.command::<()>(&["SCRIPT", "FLUSH"]);
     assert_eq!(nginx.get("/?a=y&b=x").remaining(), Some(6));
     assert!(is_known(&redis, &after) && !is_known(&redis, Scripts::new().several()));
     // Without a key one limit does not apply, and the other two are no list of the configuration.

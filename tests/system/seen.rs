@@ -46,7 +46,7 @@ pub fn remaining(response: &Response) -> u64 {
 }
 
 /// Whether there is neither a field with a quota nor `Retry-After`.
-pub fn tells_nothing(response: &Response) -> bool {
+pub fn shows_nothing(response: &Response) -> bool {
     let fields = FIELDS.iter().chain(&["Retry-After"]);
     fields.map(|name| response.headers(name).len()).sum::<usize>() == 0
 }
@@ -62,14 +62,14 @@ pub fn retry_after(response: &Response) -> u64 {
 
 /// The tokens in a token bucket; `None` for a client that has spent nothing.
 pub fn tokens(redis: &Redis, key: &str) -> Option<u64> {
-    let state = redis.ask::<Option<Vec<u8>>>(&["GET", key])?;
+    let state = redis.command::<Option<Vec<u8>>>(&["GET", key])?;
     let tokens = state.first_chunk().unwrap_or_else(|| panic!("{key} is {state:?}"));
     Some(u64::from_le_bytes(*tokens))
 }
 
 /// Every key in Redis.
 pub fn keys(redis: &Redis) -> Vec<String> {
-    let mut keys = redis.ask::<Vec<String>>(&["KEYS", "*"]);
+    let mut keys = redis.command::<Vec<String>>(&["KEYS", "*"]);
     keys.sort();
     keys
 }

@@ -75,8 +75,10 @@ fn the_master_is_found_and_a_failover_is_followed() {
 
     // A sentinel's connection is lost: another failover is noticed nevertheless.
     for sentinel in 0..3 {
-        let _ = sentinels.sentinel(sentinel).try_ask::<i32>(&["CLIENT", "KILL", "TYPE", "normal"]);
-        let _ = sentinels.sentinel(sentinel).try_ask::<i32>(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        let _ =
+            sentinels.sentinel(sentinel).try_command::<i32>(&["CLIENT", "KILL", "TYPE", "normal"]);
+        let _ =
+            sentinels.sentinel(sentinel).try_command::<i32>(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
     decided(&nginx);
 
@@ -103,8 +105,8 @@ fn a_master_that_is_killed_under_load_is_replaced() {
     assert!(tally.failures.is_empty() && tally.of(200) == tally.total(), "{tally:?}");
     let most = nginx.journal().percentile(100);
     assert!(most < NO_WAIT, "{most:?}");
-    let told = nginx.logged("[error]");
-    assert!((1..=8).contains(&told.len()), "{told:#?}");
+    let errors = nginx.logged("[error]");
+    assert!((1..=8).contains(&errors.len()), "{errors:#?}");
 }
 
 /// The master becomes a replica behind the back of the sentinels: it answers READONLY, and is left.
@@ -135,10 +137,10 @@ fn a_stale_master_is_left_at_once() {
 /// A sentinel that reports the master as long as the test lets it, and announces changes.
 fn fake_sentinel(reply: impl Fn() -> Vec<u8> + Send + Sync + 'static) -> Fake {
     Fake::start(move |command| match command.name().as_str() {
-        "SENTINEL" => Act::Say(reply()),
+        "SENTINEL" => Act::Reply(reply()),
         name @ ("SUBSCRIBE" | "UNSUBSCRIBE") => {
             let kind = name.to_lowercase();
-            Act::Say(harness::reply::array(&[
+            Act::Reply(harness::reply::array(&[
                 harness::reply::bulk(&kind),
                 harness::reply::bulk("+switch-master"),
                 harness::reply::integer(1),
@@ -211,9 +213,9 @@ fn no_master_is_known() {
             assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
             assert!(start.elapsed() < NO_WAIT, "{:?}", start.elapsed());
         }
-        let told = nginx.logged("[error]");
-        assert!(told.len() == 1 && told[0].contains(reason), "{reason}: {told:#?}");
-        assert!(told[0].contains(&format!("redis 127.0.0.1:{}", sentinel.port())), "{told:#?}");
+        let errors = nginx.logged("[error]");
+        assert!(errors.len() == 1 && errors[0].contains(reason), "{reason}: {errors:#?}");
+        assert!(errors[0].contains(&format!("redis 127.0.0.1:{}", sentinel.port())), "{errors:#?}");
     }
 }
 
@@ -224,7 +226,7 @@ fn all_sentinels_are_down() {
     for _ in 0..50 {
         assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
     }
-    let told = nginx.logged("is down: connect() failed (111: Connection refused)");
-    assert_eq!(told.len(), 2, "{told:#?}");
+    let errors = nginx.logged("is down: connect() failed (111: Connection refused)");
+    assert_eq!(errors.len(), 2, "{errors:#?}");
     assert_eq!(nginx.logged("[error]").len(), 2);
 }

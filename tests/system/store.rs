@@ -113,7 +113,7 @@ fn a_password_file_is_read_again_on_reload() {
         .file("redis.password", "first\r\nanother line\n");
     let mut nginx = conf.start();
     decides(&nginx);
-    redis.ask::<()>(&["ACL", "SETUSER", "default", "<first"]);
+    redis.command::<()>(&["ACL", "SETUSER", "default", "<first"]);
     std::fs::write(nginx.path("redis.password"), "second").expect("write the password");
     nginx.reload();
     decides(&nginx);
@@ -138,7 +138,7 @@ fn several_connections_share_the_load() {
     wait_until(PATIENCE, || clients(&redis).len() == 6, "three connections of each new worker");
     // A connection that lived for a second is made again at once.
     sleep(Duration::from_millis(1_100));
-    redis.ask::<i32>(&["CLIENT", "KILL", "TYPE", "normal"]);
+    redis.command::<i32>(&["CLIENT", "KILL", "TYPE", "normal"]);
     wait_until(PATIENCE, || clients(&redis).len() == 6, "all connections again");
     for key in 0..60 {
         assert_eq!(nginx.get(&format!("/?k={key}")).remaining(), Some(8));
@@ -261,7 +261,7 @@ fn two_stores_at_one_server() {
         decides(&nginx);
         assert_eq!(nginx.get("/wrong?k=a").decision(), "ERROR_PASSED none");
         sleep(Duration::from_millis(50));
-        redis.ask::<()>(&["FLUSHALL"]);
+        redis.command::<()>(&["FLUSHALL"]);
     }
     assert_eq!(nginx.logged("is down").len(), 1, "{:#?}", nginx.logged("[error]"));
     assert_eq!(nginx.logged("is up again"), Vec::<String>::new());

@@ -60,22 +60,22 @@ fn refuses(conf: &Conf, reason: &str) -> Nginx {
     }
     // Some attempts later.
     sleep(Duration::from_millis(500));
-    let told = nginx.logged("[error]");
+    let errors = nginx.logged("[error]");
     assert!(
-        told.len() == 1 && told[0].contains(" is down: ") && told[0].contains(reason),
-        "{told:?}"
+        errors.len() == 1 && errors[0].contains(" is down: ") && errors[0].contains(reason),
+        "{errors:?}"
     );
     nginx
 }
 
 /// A server that shows `identity` gets no byte over TLS.
 #[track_caller]
-fn tells_nothing(identity: &Identity, url: &str, lines: &str, reason: &str) {
-    tells_it_nothing(&Recorder::start(identity), url, lines, reason);
+fn shows_nothing(identity: &Identity, url: &str, lines: &str, reason: &str) {
+    sends_it_nothing(&Recorder::start(identity), url, lines, reason);
 }
 
 #[track_caller]
-fn tells_it_nothing(recorder: &Recorder, url: &str, lines: &str, reason: &str) {
+fn sends_it_nothing(recorder: &Recorder, url: &str, lines: &str, reason: &str) {
     let url = format!("server rediss://user:secret@{url}:{};", recorder.port());
     refuses(&limited(&format!("{url} {lines}")), reason);
     assert_eq!(recorder.record(), "");
@@ -120,21 +120,21 @@ fn trusts_the_system_by_default() {
 fn a_certificate_of_another_authority() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let reason = "SSL certificate verify error: (20:unable to get local issuer certificate)";
-    tells_nothing(&theirs.issue(LOCAL), "localhost", &trust(&ours), reason);
+    shows_nothing(&theirs.issue(LOCAL), "localhost", &trust(&ours), reason);
 }
 
 #[test]
 fn a_self_signed_certificate() {
     let authority = Authority::new();
     let reason = "SSL certificate verify error: (18:self-signed certificate)";
-    tells_nothing(&authority.self_signed(LOCAL), "localhost", &trust(&authority), reason);
+    shows_nothing(&authority.self_signed(LOCAL), "localhost", &trust(&authority), reason);
 }
 
 #[test]
 fn a_certificate_that_has_expired() {
     let authority = Authority::new();
     let reason = "SSL certificate verify error: (10:certificate has expired)";
-    tells_nothing(&authority.issue_expired(LOCAL), "localhost", &trust(&authority), reason);
+    shows_nothing(&authority.issue_expired(LOCAL), "localhost", &trust(&authority), reason);
 }
 
 /// Failures for which OpenSSL has no message.
@@ -142,7 +142,7 @@ fn a_certificate_that_has_expired() {
 fn no_certificate_at_all() {
     let recorder = Recorder::start_anonymous();
     let ciphers = "ssl_ciphers aNULL:@SECLEVEL=0;";
-    tells_it_nothing(&recorder, "localhost", ciphers, "SSL certificate is missing");
+    sends_it_nothing(&recorder, "localhost", ciphers, "SSL certificate is missing");
     let url = format!("server rediss://user:secret@localhost:{};", recorder.port());
     let _nginx = limited(&format!("{url} {ciphers} ssl_verify off;")).start();
     wait_until(PATIENCE, || recorder.record().contains("secret"), "the password");
@@ -162,7 +162,7 @@ fn a_certificate_of_another_name() {
         ("127.0.0.1", "ssl_name 127.0.0.3;", "127.0.0.3"),
     ] {
         let reason = format!("SSL certificate does not match \"{name}\"");
-        tells_nothing(&identity, url, &format!("{trust} {more}"), &reason);
+        shows_nothing(&identity, url, &format!("{trust} {more}"), &reason);
     }
 }
 
@@ -173,7 +173,7 @@ fn a_certificate_that_is_revoked() {
     authority.revoke(&bad);
     let lines = format!("{} ssl_crl {};", trust(&authority), authority.revoked());
     let reason = "SSL certificate verify error: (23:certificate revoked)";
-    tells_nothing(&bad, "localhost", &lines, reason);
+    shows_nothing(&bad, "localhost", &lines, reason);
     let redis = Redis::start_tls(&authority, &good, &[]);
     decides(&limited(&format!("{} {lines}", server("localhost", redis.tls_port()))));
 }
@@ -308,8 +308,8 @@ fn one_side_speaks_tls_and_the_other_does_not() {
             assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
             let took = start.elapsed();
             assert!(took < Duration::from_millis(2_500), "{url} took {took:?}");
-            let told = nginx.logged("[error]");
-            assert!(told.len() == 1 && told[0].contains(" is down: "), "{told:?}");
+            let errors = nginx.logged("[error]");
+            assert!(errors.len() == 1 && errors[0].contains(" is down: "), "{errors:?}");
         }
     }
     assert_eq!(redis.calls("evalsha"), 0);
@@ -349,7 +349,7 @@ fn every_node_of_a_cluster() {
     let cluster = ClusterConf::new(3, 0).secured(&authority, &identity).start();
     let seed = server("127.0.0.1", cluster.node(0).tls_port());
     let lines = format!("{seed} cluster on; {}", trust(&authority));
-    let asks_all = |nginx: &Nginx| {
+    let is_decided_by_all = |nginx: &Nginx| {
         let mut http = nginx.http();
         // The first may come before the slots are known.
         wait_until(PATIENCE, || http.get("/?k=a").decision() == "PASSED redis", "a decision");
@@ -358,15 +358,15 @@ fn every_node_of_a_cluster() {
         }
         assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
     };
-    asks_all(&limited(&lines).start());
+    is_decided_by_all(&limited(&lines).start());
     let nginx = limited(&format!("{lines} ssl_name redis.internal;")).start();
-    asks_all(&nginx);
+    is_decided_by_all(&nginx);
     assert!((0..3).all(|node| only_over_tls(cluster.node(node))));
     let nginx = limited(&format!("{lines} ssl_name redis.example;")).start();
     assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
-    let told = nginx.logged("[error]");
+    let errors = nginx.logged("[error]");
     let reason = "SSL certificate does not match \"redis.example\"";
-    assert!(told.len() == 1 && told[0].contains(reason), "{told:?}");
+    assert!(errors.len() == 1 && errors[0].contains(reason), "{errors:?}");
 }
 
 /// How many handshakes have resumed a session, as OpenSSL reports, and how many there were.
@@ -389,7 +389,7 @@ fn the_next_connection_resumes_the_session() {
         // Each session that is resumed gives way to the next.
         for number in 1..4 {
             sleep(Duration::from_millis(1_200));
-            redis.ask::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+            redis.command::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
             assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
             assert_eq!(handshakes(&nginx), (number, number + 1), "{version}");
         }
@@ -404,8 +404,8 @@ fn a_session_does_not_outlive_what_was_verified() {
     assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
     let stranger = Authority::new();
     let Identity { certificate, key } = stranger.issue(LOCAL);
-    redis.ask::<()>(&["CONFIG", "SET", "tls-cert-file", &certificate, "tls-key-file", &key]);
-    redis.ask::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+    redis.command::<()>(&["CONFIG", "SET", "tls-cert-file", &certificate, "tls-key-file", &key]);
+    redis.command::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
     nginx.wait_for_error_log("is down: SSL certificate verify error");
     assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
 }
@@ -425,8 +425,8 @@ fn a_server_that_stops_within_the_handshake() {
     redis.cont();
     let recovered = || nginx.get("/?k=a").decision() == "PASSED redis";
     wait_until(PATIENCE, recovered, "decisions by Redis");
-    let told = nginx.logged("redis localhost");
-    assert!(told.len() == 2 && told[1].contains(" is up again"), "{told:?}");
+    let errors = nginx.logged("redis localhost");
+    assert!(errors.len() == 2 && errors[1].contains(" is up again"), "{errors:?}");
     // And once more in the middle of things, with more to send than the socket takes.
     let load = Load::start(nginx.addr(), "/?k=b", 8);
     let before = redis.calls("evalsha");
@@ -438,11 +438,11 @@ fn a_server_that_stops_within_the_handshake() {
     let recovered = || nginx.get("/?k=c").decision() == "PASSED redis";
     wait_until(PATIENCE, recovered, "decisions by Redis");
     assert_eq!(load.stop().failures, Vec::<String>::new());
-    let told = nginx.logged(" is down: ");
+    let errors = nginx.logged(" is down: ");
     // By the requests that it keeps waiting; or, if the worker is so busy that their waits are its own, by
     // the silence of the connection.
-    let reasons = ["no answer within 200 ms", "no reply for 1000 ms"];
-    assert!(told.len() == 2 && reasons.iter().any(|it| told[1].contains(it)), "{told:?}");
+    let reasons = ["no reply within 200 ms", "no reply for 1000 ms"];
+    assert!(errors.len() == 2 && reasons.iter().any(|it| errors[1].contains(it)), "{errors:?}");
 }
 
 fn descriptors(pid: u32) -> usize {
@@ -473,7 +473,7 @@ fn connections_that_were_lost_leave_nothing_behind() {
     let mut http = nginx.http();
     let mut reconnect = |times: usize| {
         for _ in 0..times {
-            redis.ask::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+            redis.command::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
             for store in 0..STORES {
                 // One that was sent as the connection was lost is not decided.
                 let decided = || http.get(&format!("/{store}")).decision().ends_with(" redis");

@@ -44,7 +44,7 @@ pub enum Action {
     /// The client has found the node up again.
     Up(NodeKey),
     /// A fault of a node that is up. It is to be logged, but not for each request.
-    Complain(NodeKey, String),
+    Warn(NodeKey, String),
     /// Log a line.
     Log(Level, String),
 }

@@ -1,4 +1,4 @@
-//! What one command asks a server for, and the requests that wait for its reply.
+//! What one command charges, and the requests that wait for its reply.
 
 use std::rc::Rc;
 

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_needed() {
+    fn an_error_names_what_is_needed() {
         let scripts = Scripts::new().all().count();
         let (steps, bytes) = handshake("redis://127.0.0.1");
         assert_eq!(steps.len(), 1 + scripts);

@@ -73,13 +73,13 @@ impl Client {
             node.is_mute = true;
             self.actions.push_back(Action::View(key));
             let patience = self.patience / MILLISECOND;
-            self.on_node_down(key, format!("no answer within {patience} ms"));
+            self.on_node_down(key, format!("no reply within {patience} ms"));
             if self.topology.query().is_some() {
                 self.want_refresh(now);
             }
             self.probe(key, now);
         } else if node.is_available() {
-            self.complain(key, "did not answer in time".to_owned());
+            self.warn(key, "did not reply in time".to_owned());
         }
     }
 

@@ -20,7 +20,7 @@ const MAX_MOVES: u8 = 5;
 /// How many nodes are known before redirections to others are not followed any more.
 const MAX_NODES: usize = 1_000;
 
-/// How long a command waits that a cluster asks to try again.
+/// How long a command waits after TRYAGAIN.
 const RETRY_DELAY: u64 = 2 * MILLISECOND;
 
 /// Receiving.
@@ -95,7 +95,7 @@ impl Client {
             return;
         }
         let (wait, timeout) = (wait.div_ceil(MILLISECOND), u64::from(sent.timeout) / MILLISECOND);
-        self.complain(
+        self.warn(
             node,
             format!("answered after {wait} ms: a timeout of {timeout} ms is too short for it"),
         );
@@ -208,7 +208,7 @@ impl Client {
     /// The reply is not one to the command.
     fn on_misunderstood(&mut self, key: CommandKey, node: NodeKey, now: u64) {
         self.count_error(node, ErrorKind::Protocol);
-        self.complain(node, "sent an invalid reply to a script".to_owned());
+        self.warn(node, "sent an invalid reply to a script".to_owned());
         self.fail(key, Error::Refused, now);
     }
 }
@@ -230,7 +230,7 @@ impl Client {
             }
             RefusalKind::TryAgain if is_cluster => self.try_again(key, refusal, node, now),
             RefusalKind::ClusterDown if is_cluster => {
-                self.complain(node, refused(refusal));
+                self.warn(node, refused(refusal));
                 self.park(key, Error::Refused, now);
             }
             RefusalKind::NotReady | RefusalKind::ReadOnly => {
@@ -343,7 +343,7 @@ impl Client {
                 _ => ErrorKind::Script,
             },
         );
-        self.complain(node, refused(refusal));
+        self.warn(node, refused(refusal));
         self.fail(key, Error::Refused, now);
     }
 }

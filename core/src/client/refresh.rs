@@ -207,7 +207,7 @@ impl Client {
             }
             Ok(_) => {}
             Err(reason) => {
-                self.complain(key, format!("topology query failed: {reason}"));
+                self.warn(key, format!("topology query failed: {reason}"));
                 self.on_query_failed(number, now);
             }
         }

@@ -173,7 +173,7 @@ impl Client {
 
     fn on_overload(&mut self, node: NodeKey) {
         self.count_error(node, ErrorKind::Overload);
-        self.complain(node, "has too many requests waiting".to_owned());
+        self.warn(node, "has too many requests waiting".to_owned());
     }
 
     /// Puts charges into a command: into one that others share, or into a new one.

@@ -435,7 +435,7 @@ fn a_settlement_whose_reply_is_lost_is_not_sent_again() {
 }
 
 #[test]
-fn the_answer_tells_when_it_was_charged() {
+fn an_answer_has_the_time_of_the_charge() {
     let mut played = Played::ready();
     let request = played.submit("a");
     played.turn();

@@ -25,26 +25,26 @@ pub fn verdicts<'q>(
     if let (Some(check), None) = (first.next(), first.next()) {
         return repeated(found, &check, 1, |verdict, granted| each(0, verdict, granted));
     }
-    let asked = checks.clone().zip(found.clone());
-    if checks.count() != found.clone().count() || !asked.clone().all(is_answered) {
+    let answered = checks.clone().zip(found.clone());
+    if checks.count() != found.clone().count() || !answered.clone().all(is_answered) {
         return false;
     }
-    let mut pending = asked.clone().map(pending_entry);
+    let mut pending = answered.clone().map(pending_entry);
     let mut few: [_; FEW] = std::array::from_fn(|_| pending.next().flatten());
     let mut many: Vec<_>;
-    let pending = if asked.clone().nth(FEW).is_none() {
+    let pending = if answered.clone().nth(FEW).is_none() {
         &mut few[..]
     } else {
-        many = asked.clone().map(pending_entry).collect();
+        many = answered.clone().map(pending_entry).collect();
         &mut many[..]
     };
-    let enforced = asked.clone().filter(|(check, _)| !check.dry_run);
+    let enforced = answered.clone().filter(|(check, _)| !check.dry_run);
     let others_allow = enforced.filter_map(own_verdict).all(|verdict| verdict.allowed);
     transaction::decide(pending, found.now(), others_allow);
-    for (index, (asked, entry)) in asked.zip(pending).enumerate() {
+    for (index, (answered, entry)) in answered.zip(pending).enumerate() {
         let decided = entry.as_ref().and_then(Pending::verdict);
-        let granted = entry.as_ref().filter(|_| asked.0.lease.is_some()).map(Pending::granted);
-        if let Some(verdict) = decided.or_else(|| own_verdict(asked)) {
+        let granted = entry.as_ref().filter(|_| answered.0.lease.is_some()).map(Pending::granted);
+        if let Some(verdict) = decided.or_else(|| own_verdict(answered)) {
             each(index, verdict, granted);
         }
     }
@@ -62,14 +62,14 @@ pub fn repeated(
 ) -> bool {
     let mut entries = found.clone();
     let (Some(entry), None) = (entries.next(), entries.next()) else { return false };
-    let asked = (*check, entry);
-    match own_verdict(asked) {
-        _ if !is_answered(asked) => return false,
+    let answered = (*check, entry);
+    match own_verdict(answered) {
+        _ if !is_answered(answered) => return false,
         Some(_) if times != 1 => return false,
         Some(verdict) => each(verdict, None),
         None => {
             let Check { quota, cost, lease, .. } = check;
-            let (mut stored, algorithm, now) = (stored(asked), quota.algorithm(), found.now());
+            let (mut stored, algorithm, now) = (stored(answered), quota.algorithm(), found.now());
             let returned =
                 lease.map_or(0, |lease| algorithm.report(&mut stored, now, quota, &lease.report));
             let before_last = if lease.is_some() { times.saturating_sub(1) } else { times };
@@ -87,10 +87,10 @@ pub fn repeated(
 }
 
 /// A check, and what the script has replied to it.
-type Asked<'q, 'f> = (Check<'q>, Entry<'f>);
+type Answered<'q, 'f> = (Check<'q>, Entry<'f>);
 
 /// Whether the entry is of the kind that belongs to the check.
-fn is_answered((check, entry): Asked<'_, '_>) -> bool {
+fn is_answered((check, entry): Answered<'_, '_>) -> bool {
     let stores_itself = check.quota.algorithm().stores_itself();
     match entry {
         Entry::Stored(_) => !stores_itself,
@@ -99,7 +99,7 @@ fn is_answered((check, entry): Asked<'_, '_>) -> bool {
 }
 
 /// The verdict of a limit that stores itself.
-fn own_verdict((_, entry): Asked<'_, '_>) -> Option<Verdict> {
+fn own_verdict((_, entry): Answered<'_, '_>) -> Option<Verdict> {
     match entry {
         Entry::Stored(_) => None,
         Entry::Integers(integers) => Verdict::from_reply(integers),
@@ -107,7 +107,7 @@ fn own_verdict((_, entry): Asked<'_, '_>) -> Option<Verdict> {
 }
 
 /// What was stored of any other limit.
-fn stored((check, entry): Asked<'_, '_>) -> Stored {
+fn stored((check, entry): Answered<'_, '_>) -> Stored {
     match entry {
         Entry::Stored(bytes) => check.quota.algorithm().read(bytes),
         Entry::Integers(_) => Stored::default(),
@@ -115,10 +115,10 @@ fn stored((check, entry): Asked<'_, '_>) -> Stored {
 }
 
 /// The entry in the transaction of a limit that does not store itself.
-fn pending_entry<'q>(asked: Asked<'q, '_>) -> Option<Pending<Key<'q>>> {
-    let Check { head, key, quota, cost, dry_run, lease, .. } = asked.0;
-    matches!(asked.1, Entry::Stored(_)).then(|| {
-        let entry = Pending::new(Key { head, key }, *quota, cost, dry_run, stored(asked));
+fn pending_entry<'q>(answered: Answered<'q, '_>) -> Option<Pending<Key<'q>>> {
+    let Check { head, key, quota, cost, dry_run, lease, .. } = answered.0;
+    matches!(answered.1, Entry::Stored(_)).then(|| {
+        let entry = Pending::new(Key { head, key }, *quota, cost, dry_run, stored(answered));
         entry.with_lease(lease.copied().unwrap_or(Lease::NONE))
     })
 }

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_do_not_tell_the_password() {
+    fn errors_do_not_show_the_password() {
         assert_eq!(read("127.0.0.1:6379"), Err(EndpointError::Scheme));
         assert_eq!(read("http://:secret@127.0.0.1"), Err(EndpointError::Scheme));
         for url in [

@@ -501,9 +501,9 @@ mod tests {
     fn what_is_given_back_is_a_cost_below_zero() {
         let (one, two) = (check(b"k1", 10), check(b"k2", u64::MAX));
         let back_of = |checks: &[Check<'_>]| {
-            let (asked, back) = (words(By::Sha, checks), words_back(checks));
+            let (charge, back) = (words(By::Sha, checks), words_back(checks));
             // The same script, of as many keys.
-            assert_eq!(asked[..3], back[..3]);
+            assert_eq!(charge[..3], back[..3]);
             back[3..].join(" ")
         };
         assert_eq!(back_of(&[one]), "rl:a:k1 100 600000 1 1 -10");

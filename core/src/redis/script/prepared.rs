@@ -5,7 +5,7 @@ use super::{By, Check, Scripts, Sign, number};
 /// The end of a line.
 const END: &[u8] = b"\r\n";
 
-/// The command that asks one limit about any client. What is the same each time is encoded once.
+/// The command that charges any client of one limit. What is the same each time is encoded once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prepared {
     /// All before the length of the key.
@@ -31,7 +31,7 @@ impl Prepared {
         prepared
     }
 
-    /// Appends the command that asks about the client of this key to `out`: the same that
+    /// Appends the command that charges the client of this key to `out`: the same that
     /// [`Scripts::encode_charges`] makes.
     pub fn encode(&self, out: &mut Vec<u8>, key: &[u8]) {
         let length = self.head.len().saturating_sub(END.len()).saturating_add(key.len());
