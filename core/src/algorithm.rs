@@ -388,7 +388,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4_000))]
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 4_000 }))]
 
         #[test]
         fn no_numbers_panic_or_give_more_than_all(
