@@ -91,6 +91,20 @@ fn the_master_is_found_and_a_failover_is_followed() {
     assert!(start.elapsed() < NO_WAIT, "{:?}", start.elapsed());
 }
 
+/// A worker is connected to one of the sentinels. Nothing is wrong with the others.
+#[test]
+fn no_breaker_is_open_for_a_sentinel() {
+    let sentinels = Sentinels::start(1);
+    let metrics = "location = /metrics { rate_limit_redis_metrics; }";
+    let nginx = limited(&sentinels.urls(), "").server(metrics).start();
+    decides(&nginx);
+    let response = nginx.get("/metrics");
+    let page = response.text();
+    let breakers: Vec<_> = page.lines().filter(|line| line.contains("breaker_open{")).collect();
+    assert_eq!(breakers.len(), 4, "three sentinels and the master: {page}");
+    assert!(breakers.iter().all(|line| line.ends_with(" 0")), "{breakers:#?}");
+}
+
 #[test]
 fn a_master_that_is_killed_under_load_is_replaced() {
     let mut sentinels = Sentinels::start(1);

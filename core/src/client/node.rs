@@ -148,7 +148,8 @@ impl Node {
     /// What the metrics show of it.
     pub fn view(&self) -> View {
         let others = self.connections.len().saturating_sub(self.ready);
-        let is_open = self.ready == 0 || self.breaker.is_open();
+        // No request is ever sent to a sentinel, and a worker is connected to one of them.
+        let is_open = self.role == Role::Data && !self.is_available();
         View { ready: self.ready, others, is_open }
     }
 
