@@ -235,7 +235,6 @@ impl Driver {
 /// Actions.
 impl State {
     /// Carries out what follows from an event. Most submissions lead to nothing.
-    #[inline]
     fn carry_out(&mut self) {
         // SAFETY: only NGINX writes it, in this thread.
         if unsafe { ngx_exiting } != 0 && !self.is_leaving {
@@ -256,7 +255,6 @@ impl State {
         self.client.leave();
     }
 
-    #[inline(never)]
     fn carry_out_actions(&mut self) {
         while let Some(action) = self.client.poll_action() {
             match action {

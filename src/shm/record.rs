@@ -47,8 +47,8 @@ pub(crate) struct NodeRecord {
     down_since: AtomicU64,
     /// Requests that it did not decide since its last answer.
     undecided: AtomicU64,
-    /// The Unix time in ms of the last complaint in the log.
-    complained: AtomicU64,
+    /// The Unix time in ms of the last warning in the log.
+    warned: AtomicU64,
     /// One for each of [`Command::ALL`].
     commands: [AtomicU64; Command::ALL.len()],
     /// One for each of [`ErrorKind::ALL`].
@@ -239,7 +239,7 @@ impl NodeRecord {
 
     /// Resets all counters.
     fn clear(&self) {
-        let states = [&self.down_since, &self.undecided, &self.complained];
+        let states = [&self.down_since, &self.undecided, &self.warned];
         let counters =
             self.commands.iter().chain(&self.errors).chain([&self.decided, &self.waited]);
         counters.chain(states).for_each(|counter| counter.store(0, Ordering::Relaxed));
@@ -271,15 +271,12 @@ impl NodeRecord {
         }
     }
 
-    /// Admits a complaint to the log at `now`, if there was none in the `pause` ms before.
+    /// Admits a warning to the log at `now`, if there was none in the `pause` ms before.
     pub(crate) fn admit_warning(&self, now: u64, pause: u64) -> bool {
-        let last = self.complained.load(Ordering::Relaxed);
-        // A clock that was set back does not suppress complaints.
+        let last = self.warned.load(Ordering::Relaxed);
+        // A clock that was set back does not suppress warnings.
         (now.abs_diff(last) >= pause)
-            && self
-                .complained
-                .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
+            && self.warned.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 

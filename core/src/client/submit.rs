@@ -52,7 +52,8 @@ impl Client {
         key
     }
 
-    /// The first of these charges, which can be in one command, and the others.
+    /// The first of these charges, which can be in one command, and the others. Most requests have one
+    /// charge, and nothing is compared for it.
     fn split_command<'a, 'b>(
         &self,
         charges: &'a [Charge<'b>],
