@@ -1,6 +1,7 @@
 //! A Redis server.
 
 use std::fs::{self, File};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -128,14 +129,8 @@ impl Redis {
     }
 
     pub(crate) fn start_as(setup: Setup) -> Self {
-        let mut redis = Self {
-            dir: world_readable_dir("redis-"),
-            setup,
-            port: 0,
-            tls_port: 0,
-            process: None,
-            stopped: false,
-        };
+        let mut redis =
+            Self { dir: server_dir(), setup, port: 0, tls_port: 0, process: None, stopped: false };
         for _ in 0..10 {
             redis.port = redis.setup.port();
             redis.tls_port = redis.setup.port();
@@ -360,12 +355,20 @@ impl Drop for Redis {
 
 /// A temp directory that workers of nginx may enter, which run as another user.
 pub(crate) fn world_readable_dir(prefix: &str) -> TempDir {
+    temp_dir_in(std::env::temp_dir(), prefix).expect("create a temp directory")
+}
+
+/// The directory of a server: in memory, if there is a file system for that. Sentinels and the nodes
+/// of a cluster stand still while what they know is written to the disk, for seconds if that is busy.
+fn server_dir() -> TempDir {
+    const PREFIX: &str = "redis-";
+    temp_dir_in("/dev/shm", PREFIX).unwrap_or_else(|_| world_readable_dir(PREFIX))
+}
+
+fn temp_dir_in(parent: impl AsRef<Path>, prefix: &str) -> io::Result<TempDir> {
     use std::os::unix::fs::PermissionsExt as _;
-    tempfile::Builder::new()
-        .prefix(prefix)
-        .permissions(fs::Permissions::from_mode(0o755))
-        .tempdir()
-        .expect("create a temp directory")
+    let permissions = fs::Permissions::from_mode(0o755);
+    tempfile::Builder::new().prefix(prefix).permissions(permissions).tempdir_in(parent)
 }
 
 #[cfg(test)]

@@ -168,7 +168,7 @@ impl Ledger {
             panic!("no server has decided so: {answer:?} {} {account:?}", show(class));
         };
         if !matching.iter().all(|position| is_newest(&position)) {
-            account.ambiguous = newest;
+            account.ambiguous = account.ambiguous.max(newest);
         }
         if class.2 == 0 {
             // A command of cost 0 runs once, for any number of requests.

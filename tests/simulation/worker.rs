@@ -624,9 +624,15 @@ impl Worker {
         let charges: Vec<_> = parts.map(|(part, lease)| part.charge(lease.as_ref())).collect();
         let key = self.client.submit(&charges, plan.timeout, now);
         outside.trace(self.id, || format!("request {} is {key:?}: {plan:?}", plan.id));
-        if outside.rng.u32(0..20) == 0 {
-            let at = now + outside.rng.u64(0..plan.timeout);
-            outside.alarm(at, Alarm::Leave(self.id, plan.id));
+        match outside.rng.u32(0..40) {
+            // As a stream of HTTP/2 that is reset in the same read.
+            0 => self.left.push(plan.id),
+            1 => {
+                // As likely within 10 µs as within 10 ms to 100 ms: before it is sent, or in flight.
+                let delay = (plan.timeout as f64).powf(outside.rng.f64());
+                outside.alarm(now + delay as u64, Alarm::Leave(self.id, plan.id));
+            }
+            _ => {}
         }
         let index = key.index();
         if self.requests.len() <= index {

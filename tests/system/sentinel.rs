@@ -166,9 +166,14 @@ fn fake_sentinel(reply: impl Fn() -> Vec<u8> + Send + Sync + 'static) -> Fake {
 
 #[test]
 fn a_master_that_is_announced_is_followed_at_once() {
-    let (old, new) = (Fake::start(|_| Act::Usual), Fake::start(|_| Act::Usual));
+    let old = Fake::start(|_| Act::Usual);
+    let new = std::sync::Arc::new(Fake::start(|_| Act::Usual));
     let port = old.port();
-    let sentinel = fake_sentinel(move || master_addr("127.0.0.1", port));
+    // A query does not lead to the new master, nor away from it once it is followed.
+    let sentinel = fake_sentinel({
+        let new = new.clone();
+        move || master_addr("127.0.0.1", if new.count("") > 0 { new.port() } else { port })
+    });
     let nginx = limited(&[sentinel.url()], "").start();
     decides(&nginx);
     let subscribed = || sentinel.count("SUBSCRIBE") > 0;

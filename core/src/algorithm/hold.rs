@@ -110,7 +110,8 @@ impl Holds {
         [(self.older.until, self.units(limit)), (self.newer.until, newer.units(limit))]
             .into_iter()
             .filter(|(at, units)| *at > now && *units > most)
-            .map(|(at, units)| regained(at, units.saturating_sub(most)))
+            // A hold's mark does not move its end: what is decided twice is decided the same.
+            .map(|(at, units)| regained(at | 1, units.saturating_sub(most)))
             .max()
             .unwrap_or(0)
     }
