@@ -569,7 +569,7 @@ impl State {
         if !is_known {
             let record = self.shared?.node(self.client.node(key)?.name(), &self.store);
             place(&mut self.nodes, key.index(), KnownNode { key, record, peer: None });
-            self.set_view(key, View::default(), true);
+            self.set_view(key, View { is_known: true, ..View::default() }, true);
         }
         self.nodes.get_mut(key.index())?.as_mut()
     }
@@ -602,8 +602,9 @@ impl State {
         if self.known(key).is_some() {
             let small = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
             let view = View {
+                is_known: true,
                 ready: small(view.ready),
-                others: small(view.others),
+                connecting: small(view.connecting),
                 is_open: view.is_open,
                 ..View::default()
             };

@@ -74,10 +74,12 @@ pub(super) struct PerWorker([AtomicU32; WORKERS]);
 pub(crate) struct View {
     /// The worker's process.
     pub(crate) pid: u32,
+    /// Whether the node is one of its store.
+    pub(crate) is_known: bool,
     /// How many of its connections can be used.
     pub(crate) ready: u8,
-    /// How many cannot.
-    pub(crate) others: u8,
+    /// How many are being made.
+    pub(crate) connecting: u8,
     /// Whether its breaker is open.
     pub(crate) is_open: bool,
 }
@@ -215,10 +217,7 @@ impl NodeRecord {
 
     /// All counters, and the views of the living workers, by number and process.
     pub(super) fn read(&self, living: &[(usize, u32)]) -> metrics::Node {
-        let view = |&(worker, pid): &(usize, u32)| {
-            View::of_word(self.views.of(worker)?.load(Ordering::Relaxed), pid)
-        };
-        let views = || living.iter().filter_map(view);
+        let views = || self.views_of(living);
         metrics::Node {
             name: self.name.text(),
             commands: read(&self.commands),
@@ -226,15 +225,21 @@ impl NodeRecord {
             decided: self.decided.load(Ordering::Relaxed),
             waited: self.waited.load(Ordering::Relaxed),
             ready: views().map(|view| u64::from(view.ready)).sum(),
-            connecting: views().map(|view| u64::from(view.others)).sum(),
+            connecting: views().map(|view| u64::from(view.connecting)).sum(),
             is_open: views().any(|view| view.is_open),
         }
     }
 
-    /// Whether no living worker has a connection to the node, made or to be made.
+    /// Whether no living worker knows the node.
     fn is_unused(&self, living: &[(usize, u32)]) -> bool {
-        let node = self.read(living);
-        node.ready == 0 && node.connecting == 0
+        !self.views_of(living).any(|view| view.is_known)
+    }
+
+    /// The views of these workers, by number and process.
+    fn views_of(&self, workers: &[(usize, u32)]) -> impl Iterator<Item = View> + Clone {
+        workers.iter().filter_map(|&(worker, pid)| {
+            View::of_word(self.views.of(worker)?.load(Ordering::Relaxed), pid)
+        })
     }
 
     /// Resets all counters.
@@ -293,7 +298,7 @@ pub(super) fn find<R: Named>(records: &'static [R], name: &str, scope: u64) -> O
 }
 
 /// The record of the node of this name in this scope. If there is no free one, it takes that of a node
-/// to which no living worker has a connection: in a cluster whose addresses change nodes come and go.
+/// that no living worker knows: in a cluster whose addresses change nodes come and go.
 /// `None` if there is none either. The caller has the lock.
 pub(super) fn find_node(
     records: &'static [NodeRecord],
@@ -359,21 +364,25 @@ impl View {
     /// replaced.
     fn to_word(self) -> u32 {
         let [low, high, ..] = self.pid.to_le_bytes();
-        let [ready, others] = [self.ready, self.others].map(|count| count.min(LARGEST_COUNT));
-        u32::from_le_bytes([low, high, ready, others | if self.is_open { OPEN } else { 0 }])
+        let with = |count: u8, flag| count.min(LARGEST_COUNT) | if flag { FLAG } else { 0 };
+        let [ready, connecting] =
+            [with(self.ready, self.is_known), with(self.connecting, self.is_open)];
+        u32::from_le_bytes([low, high, ready, connecting])
     }
 
     /// The view of this process, if the word is one of it.
     fn of_word(word: u32, pid: u32) -> Option<Self> {
-        let [_, _, ready, others] = word.to_le_bytes();
-        let view = Self { pid, ready, others: others & LARGEST_COUNT, is_open: others & OPEN != 0 };
+        let [_, _, ready, connecting] = word.to_le_bytes();
+        let [is_known, is_open] = [ready, connecting].map(|byte| byte & FLAG != 0);
+        let [ready, connecting] = [ready, connecting].map(|byte| byte & LARGEST_COUNT);
+        let view = Self { pid, is_known, ready, connecting, is_open };
         (view.to_word() == word).then_some(view)
     }
 }
 
 /// A worker has at most 64 connections to a node, so there is a bit left in the byte of a count.
 const LARGEST_COUNT: u8 = 0x7f;
-const OPEN: u8 = 0x80;
+const FLAG: u8 = 0x80;
 
 impl Name {
     fn words(name: &str, scope: u64) -> [u64; NAME_WORDS] {

@@ -61,6 +61,27 @@ fn errors(nginx: &Nginx) -> Vec<String> {
     lines.into_iter().filter(|line| !line.contains("limiting requests")).collect()
 }
 
+/// Replicas get no requests and no connections: that is no failure of theirs.
+#[test]
+fn replicas_of_the_configuration_are_not_in_use() {
+    let cluster = steady(1, 1);
+    let metrics = "location = /metrics { rate_limit_redis_metrics; }";
+    let nginx = limited(&cluster.urls(), "").server(metrics).start();
+    assert_eq!(left(&nginx, "/?k=a"), 9);
+    let shows = |node: usize, expected: [u8; 3]| {
+        let page = nginx.get("/metrics");
+        let node = cluster.node(node).addr();
+        let lines = [
+            format!("connections{{node=\"{node}\",state=\"ready\"}} {}", expected[0]),
+            format!("connections{{node=\"{node}\",state=\"connecting\"}} {}", expected[1]),
+            format!("breaker_open{{node=\"{node}\"}} {}", expected[2]),
+        ];
+        lines.iter().all(|line| page.text().contains(line))
+    };
+    wait_until(PATIENCE, || shows(0, [1, 0, 0]), "the master in use");
+    wait_until(PATIENCE, || shows(1, [0, 0, 0]), "the replica not in use");
+}
+
 #[test]
 fn keys_of_all_slots_are_counted() {
     let cluster = steady(3, 0);

@@ -100,6 +100,8 @@ pub(super) enum State {
 /// What a connection can be used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usable {
+    /// It is made, or being made, or will be after a pause.
+    pub(super) is_wanted: bool,
     /// Commands can be sent.
     pub(super) is_ready: bool,
     /// It shows that the server is back: it is ready, and, if an earlier one was lost soon after
@@ -214,7 +216,8 @@ impl Connection {
 
     pub(super) fn usable(&self) -> Usable {
         let is_ready = self.is_ready();
-        Usable { is_ready, is_sound: is_ready && !self.is_distrusted }
+        let is_sound = is_ready && !self.is_distrusted;
+        Usable { is_wanted: !self.is_idle(), is_ready, is_sound }
     }
 
     /// Whether nothing waits and no reply is owed.

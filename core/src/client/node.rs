@@ -46,7 +46,9 @@ pub struct Node {
     /// Whether the addresses may be out of date: they were used before, and led nowhere.
     is_stale: bool,
     pub(super) connections: Vec<ConnectionKey>,
-    /// How many of its connections can be used.
+    /// How many of its connections are made, or being made.
+    wanted: usize,
+    /// How many of them can be used.
     pub(super) ready: usize,
     /// How many of them show that the server is back.
     sound: usize,
@@ -88,8 +90,8 @@ pub struct Counts {
 pub struct View {
     /// How many connections can be used.
     pub ready: usize,
-    /// How many others there are.
-    pub others: usize,
+    /// How many are being made.
+    pub connecting: usize,
     /// Whether no request is sent to it.
     pub is_open: bool,
 }
@@ -117,6 +119,7 @@ impl Node {
             handshake,
             targets,
             connections: Vec::new(),
+            wanted: 0,
             ready: 0,
             sound: 0,
             breaker: Breaker::new(max_fails, settings.fail_timeout),
@@ -147,10 +150,11 @@ impl Node {
 
     /// What the metrics show of it.
     pub fn view(&self) -> View {
-        let others = self.connections.len().saturating_sub(self.ready);
-        // No request is ever sent to a sentinel, and a worker is connected to one of them.
-        let is_open = self.role == Role::Data && !self.is_available();
-        View { ready: self.ready, others, is_open }
+        // A worker has no connection to nodes of the configuration that are no masters, and sends no
+        // request to a sentinel.
+        let is_cut_off = self.wanted > 0 && self.ready == 0;
+        let is_open = self.role == Role::Data && (is_cut_off || self.breaker.is_open());
+        View { ready: self.ready, connecting: self.wanted.saturating_sub(self.ready), is_open }
     }
 
     /// Whether it runs scripts, and is at this host and port.
@@ -175,6 +179,7 @@ impl Node {
         let recount = |counter: &mut usize, before: bool, after: bool| {
             *counter = counter.saturating_sub(before.into()).saturating_add(after.into());
         };
+        recount(&mut self.wanted, before.is_wanted, after.is_wanted);
         recount(&mut self.ready, before.is_ready, after.is_ready);
         recount(&mut self.sound, before.is_sound, after.is_sound);
     }

@@ -121,9 +121,10 @@ impl Client {
         if let Some(connection) = self.connections.get_mut(key) {
             connection.state = state;
         }
+        self.recount(key);
     }
 
-    /// Updates the node's count of usable connections.
+    /// Updates the node's counts of connections.
     pub(super) fn recount(&mut self, key: ConnectionKey) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let after = connection.usable();
