@@ -215,7 +215,8 @@ impl<'a> Table<'a> {
         let Some(bucket) = self.bucket(digest) else { return Lapsed::of(number, &holding) };
         let own = bucket.iter().find(|entry| entry.is_of(digest));
         let locked = match own {
-            Some(entry) => self.lock_entry(entry),
+            // Until it is locked another client's lease may take its place.
+            Some(entry) => self.lock_entry(entry).filter(|locked| locked.0.is_of(digest)),
             None => self.room(bucket, holding.units(), now),
         };
         match locked {
@@ -552,26 +553,34 @@ mod tests {
     #[test]
     fn workers_spend_each_unit_once() {
         const CLIENTS: u64 = 6;
-        const UNITS: u64 = 20_000;
+        const UNITS: u64 = 10;
+        const ROUNDS: u64 = 40_000;
         let buckets = buckets(1);
-        let (spent, lapsed) = (AtomicU64::new(0), AtomicU64::new(0));
+        // By client: the units of one are never another's.
+        let counters = || [const { AtomicU64::new(0) }; CLIENTS as usize];
+        let (granted, spent, lapsed) = (counters(), counters(), counters());
+        let count = |counters: &[AtomicU64], client: u64, units| {
+            counters[client as usize].fetch_add(units, Ordering::Relaxed);
+        };
         let work = |process| {
             let table = Table::new(&buckets, process, |_| true);
-            let count = |lost: Option<Lapsed>| {
-                lapsed.fetch_add(lost.map_or(0, |lost| lost.units), Ordering::Relaxed);
-            };
-            for client in 1..=CLIENTS {
-                count(put(&table, client.into(), 0, holding(UNITS, 0), true, 0));
-            }
-            for round in 0..UNITS * 2 {
-                let digest = u128::from(round % CLIENTS + 1);
+            for round in 0..ROUNDS {
+                let client = round % CLIENTS;
+                let digest = u128::from(client) + 1;
                 if spend(&table, digest, 1) {
-                    spent.fetch_add(1, Ordering::Relaxed);
+                    count(&spent, client, 1);
                 }
-                if round % 8 == 0
-                    && let Taken::Holding(holding) = table.take(digest, 1, 2)
-                {
-                    count(put(&table, digest, 0, holding, true, 1));
+                let renewed = match table.take(digest, 1, 2) {
+                    Taken::Holding(holding) => holding,
+                    Taken::Nothing => {
+                        count(&granted, client, UNITS);
+                        holding(UNITS, 0)
+                    }
+                    Taken::Busy => continue,
+                };
+                std::thread::yield_now();
+                if let Some(lost) = put(&table, digest, client, renewed, true, 1) {
+                    count(&lapsed, lost.limit, lost.units);
                 }
             }
         };
@@ -579,9 +588,13 @@ mod tests {
         std::thread::scope(|scope| {
             (1..=4).for_each(|process| drop(scope.spawn(move || work(process))));
         });
-        let left: u64 = units(&table(&buckets), 1).iter().map(|(_, units)| units).sum();
-        let spent = spent.into_inner();
-        assert!(spent > 0);
-        assert_eq!(spent + lapsed.into_inner() + left, 4 * CLIENTS * UNITS);
+        let left = units(&table(&buckets), 1);
+        for client in 0..CLIENTS {
+            let of = |counters: &[AtomicU64]| counters[client as usize].load(Ordering::Relaxed);
+            let own = left.iter().filter(|(limit, _)| *limit == client);
+            let left: u64 = own.map(|(_, units)| units).sum();
+            assert_eq!(of(&spent) + of(&lapsed) + left, of(&granted), "client {client}");
+        }
+        assert!(spent.iter().any(|spent| spent.load(Ordering::Relaxed) > 0));
     }
 }
