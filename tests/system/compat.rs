@@ -43,7 +43,13 @@ fn limited(pass: &str) -> Conf {
         .server(&format!("location /all {{ {all} try_files /index.html =404; }}"))
         .server("location /two { rate_limit_redis $arg_a name=a rate=9r/d capacity=9;")
         .server("rate_limit_redis $arg_b name=b rate=2r/d algorithm=sliding_log;")
-        .server("try_files /index.html =404; }");
+        .server("try_files /index.html =404; }")
+        .server("location /blocked { try_files /index.html =404;")
+        .server("rate_limit_redis a name=blocked rate=1r/d algorithm=sliding_log block=1d; }")
+        .server("location /more { try_files /index.html =404;")
+        .server("rate_limit_redis a name=more rate=5r/d algorithm=sliding_log cost=0 settle=9; }")
+        .server("location /less { try_files /index.html =404;")
+        .server("rate_limit_redis a name=less rate=5r/d algorithm=sliding_log cost=3 settle=1; }");
     LIMITS.iter().fold(conf, |conf, limit| {
         let location =
             format!("location /{} {{ {} try_files /index.html =404; }}", limit.0, line(limit));
@@ -96,6 +102,13 @@ fn everything_works(nginx: &Nginx, what: &str) {
     assert_eq!(http.get("/two?a=x&b=z").remaining(), Some(1), "{what}");
 }
 
+/// A log has a block, or a debt that grows, before its entries, and one of these is made smaller.
+fn changes_logs(nginx: &Nginx) {
+    for path in ["/blocked", "/blocked", "/more", "/more", "/less"] {
+        nginx.get(path);
+    }
+}
+
 /// What was spent in a log of four seconds is forgotten bit by bit.
 #[track_caller]
 fn forgets(nginx: &Nginx, what: &str) {
@@ -145,6 +158,9 @@ fn the_account_of_the_documents_is_enough() {
         let redis = Redis::start_binary(binary, &[&account("")]);
         let nginx = of_account(&redis, 3).start();
         everything_works(&nginx, &version);
+        changes_logs(&nginx);
+        let calls = || ["lpush", "lpop", "lset"].map(|command| redis.calls(command));
+        wait_until(PATIENCE, || calls() == [3, 1, 1], "a block, a debt twice, and a smaller cost");
         redis.command::<()>(&["SCRIPT", "FLUSH"]);
         assert_eq!(nginx.get("/all").decision(), "REJECTED redis", "{version}");
         assert_eq!(nginx.logged("[error]"), Vec::<String>::new(), "{version}");
@@ -242,6 +258,16 @@ fn rights_for_what_is_rare() {
     let nginx = of_account(&redis, 1).start();
     nginx.wait_for_error_log("is down: SELECT was refused: \"NOPERM");
     assert_eq!(nginx.get("/bucket").decision(), "ERROR_PASSED none");
+
+    // What logs have before their entries, and one of these that is made smaller.
+    for right in ["+lpush", "+lpop", "+lset"] {
+        let redis = Redis::start_with(&[&account(right)]);
+        let nginx = of_account(&redis, 0).start();
+        changes_logs(&nginx);
+        nginx.wait_for_error_log("refused to decide: ");
+        let errors = nginx.logged("[error]");
+        assert!(errors.len() == 1 && is_of_rights(&errors[0]), "without {right}: {errors:?}");
+    }
 
     // A name.
     let redis = Redis::start_with(&[&account("+client|setname")]);

@@ -330,6 +330,7 @@ fn the_access_control_is_enough() {
         "leaky_bucket",
         "sliding_window",
         "sliding_log",
+        "sliding_log block=1d",
         "fixed_window",
     ];
     let mut conf = Conf::new().decisions().http("rate_limit_redis_timeout 5s;").http(&format!(
