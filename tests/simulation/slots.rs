@@ -202,7 +202,7 @@ mod tests {
         let Ok(Reply::Other(value)) = reply::parse(view.reply()) else { panic!("no map") };
         let map = Map::parse(&value, "").unwrap();
         assert_eq!(map.members.len(), 2);
-        assert!(map.members[1].is_at("10.0.0.1", 7_000));
+        assert_eq!((map.members[1].host.as_str(), map.members[1].port), ("10.0.0.1", 7_000));
         assert_eq!([0, 1, 7].map(|slot| map.owner(slot)), [Some(0), Some(1), None]);
     }
 

@@ -342,6 +342,17 @@ fn sentinels_and_the_master_that_they_name() {
     assert!(only_over_tls(sentinels.server(new)));
 }
 
+#[track_caller]
+fn is_decided_by_all(nginx: &Nginx) {
+    let mut http = nginx.http();
+    // The first may come before the slots are known.
+    wait_until(PATIENCE, || http.get("/?k=a").decision() == "PASSED redis", "a decision");
+    for key in 0..100 {
+        assert_eq!(http.get(&format!("/?k=b{key}")).decision(), "PASSED redis");
+    }
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+}
+
 #[test]
 fn every_node_of_a_cluster() {
     let authority = Authority::new();
@@ -349,15 +360,6 @@ fn every_node_of_a_cluster() {
     let cluster = ClusterConf::new(3, 0).secured(&authority, &identity).start();
     let seed = server("127.0.0.1", cluster.node(0).tls_port());
     let lines = format!("{seed} cluster on; {}", trust(&authority));
-    let is_decided_by_all = |nginx: &Nginx| {
-        let mut http = nginx.http();
-        // The first may come before the slots are known.
-        wait_until(PATIENCE, || http.get("/?k=a").decision() == "PASSED redis", "a decision");
-        for key in 0..100 {
-            assert_eq!(http.get(&format!("/?k=b{key}")).decision(), "PASSED redis");
-        }
-        assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
-    };
     is_decided_by_all(&limited(&lines).start());
     let nginx = limited(&format!("{lines} ssl_name redis.internal;")).start();
     is_decided_by_all(&nginx);
@@ -367,6 +369,21 @@ fn every_node_of_a_cluster() {
     let errors = nginx.logged("[error]");
     let reason = "SSL certificate does not match \"redis.example\"";
     assert!(errors.len() == 1 && errors[0].contains(reason), "{errors:?}");
+}
+
+/// The nodes announce names, which the certificates hold, and not the addresses. The names cannot be
+/// resolved here: then the announced addresses are used, and the names are verified.
+#[test]
+fn a_cluster_whose_certificates_hold_only_names() {
+    let authority = Authority::new();
+    let names = ["localhost", "node0.test", "node1.test", "node2.test"];
+    let identity = authority.issue(&names.map(|name| format!("DNS:{name}")).join(","));
+    let conf = ClusterConf::new(3, 0).secured(&authority, &identity);
+    let cluster = conf.hostnames("node{n}.test").start();
+    let seed = server("localhost", cluster.node(0).tls_port());
+    let nginx = limited(&format!("{seed} cluster on; {}", trust(&authority))).start();
+    is_decided_by_all(&nginx);
+    assert!((0..3).all(|node| only_over_tls(cluster.node(node))));
 }
 
 /// How many handshakes have resumed a session, as OpenSSL reports, and how many there were.

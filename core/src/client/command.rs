@@ -250,13 +250,18 @@ impl Command {
         self.members.push(member);
     }
 
-    /// A request is gone that shares the command. With it goes the report of its lease, which the
-    /// machine has as it was again.
-    pub(super) fn leave(&mut self, request: RequestKey) {
-        self.members.retain(|member| member.request != request);
-        if self.lessee == Some(request) {
+    /// Takes out the requests that share the command and are gone. With one goes the report of its
+    /// lease, which the machine has as it was again.
+    pub(super) fn take_gone(&mut self, is_gone: impl Fn(RequestKey) -> bool) -> Vec<Member> {
+        if self.lessee.is_some_and(&is_gone) {
             self.leases.clear();
         }
+        self.members.extract_if(.., |member| is_gone(member.request)).collect()
+    }
+
+    /// Whether one more request needs more memory.
+    pub(super) fn is_full(&self) -> bool {
+        self.members.len() == self.members.capacity()
     }
 
     /// It was sent.

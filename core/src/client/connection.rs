@@ -71,7 +71,7 @@ pub struct Connection {
     has_answered: bool,
     /// How many short-lived connections in a row were replaced at once.
     replacements: u32,
-    /// A connection was lost soon after its handshake, and no command was answered since.
+    /// A connection was lost soon after its handshake, and nothing was answered since.
     is_distrusted: bool,
     /// The end of an attempt to connect, or the start of the next one.
     pub(super) timer: Option<u64>,
@@ -363,7 +363,8 @@ impl Connection {
     /// to half of the `patience` at a time, and only a few times in a row: a busy worker must find
     /// a dead server too.
     pub(super) fn excuse(&mut self, away: u64, patience: u64, now: u64) {
-        if self.excuses < MAX_EXCUSES {
+        let is_awaited = self.queue.is_owed() || self.timer.is_some();
+        if is_awaited && self.excuses < MAX_EXCUSES {
             self.excuses = self.excuses.saturating_add(1);
             self.excused = now.saturating_add(away.min(patience / 2));
             if let Some(end) = self.timer.filter(|_| self.state != State::Down) {

@@ -49,7 +49,6 @@ impl Client {
     /// Counts the commands that a server has not answered in time as its failures; those of one
     /// request as one.
     fn blame(&mut self, key: ConnectionKey, now: u64) {
-        let mut latest = None;
         while let Some(connection) = self.connections.get_mut(key)
             && connection.overdue_at(self.patience).is_some_and(|at| at <= now)
             && let Some(oldest) = connection.queue.oldest()
@@ -59,10 +58,11 @@ impl Client {
             let Owner::Command(command) = oldest.owner else { continue };
             let members = self.commands.get(command).map(|command| &command.members);
             let request = members.and_then(|members| members.first()).map(|it| it.request);
-            if request.is_none() || request != latest {
+            let Some(known) = self.nodes.get_mut(node) else { continue };
+            let blamed_by = std::mem::replace(&mut known.blamed_by, request);
+            if request.is_none() || request != blamed_by {
                 self.on_failure(node, now);
             }
-            latest = request;
         }
     }
 

@@ -8,7 +8,7 @@ use super::backoff::Backoff;
 use super::breaker::Breaker;
 use super::connection::Usable;
 use super::handshake::Handshake;
-use super::key::{self, ConnectionKey, NodeKey};
+use super::key::{self, ConnectionKey, NodeKey, RequestKey};
 use super::slab::{Recycle, Slab};
 use crate::metrics::{Command, ErrorKind};
 use crate::redis::endpoint::{Address, Endpoint};
@@ -37,12 +37,14 @@ pub struct Node {
     pub(super) role: Role,
     endpoint: Endpoint,
     /// The host name that it announces, if it does.
-    pub(super) alias: Option<String>,
+    alias: Option<String>,
     /// As it is shown.
     name: String,
     pub(super) handshake: Rc<Handshake>,
     /// The addresses of its host that are known.
     pub(super) targets: Vec<Target>,
+    /// The address that it announces beside its name, for when that cannot be resolved.
+    announced: Option<Target>,
     /// Whether the addresses may be out of date: they were used before, and led nowhere.
     is_stale: bool,
     pub(super) connections: Vec<ConnectionKey>,
@@ -63,6 +65,8 @@ pub struct Node {
     pub(super) is_mute: bool,
     /// Whether this worker has found it down.
     pub(super) is_down: bool,
+    /// The latest request whose commands it has not answered in time.
+    pub(super) blamed_by: Option<RequestKey>,
     /// Since when it is not part of the topology any more.
     pub(super) retired_at: Option<u64>,
     pub(super) counts: Counts,
@@ -118,6 +122,7 @@ impl Node {
             endpoint,
             handshake,
             targets,
+            announced: None,
             connections: Vec::new(),
             wanted: 0,
             ready: 0,
@@ -128,6 +133,7 @@ impl Node {
             is_probed: false,
             is_mute: false,
             is_down: false,
+            blamed_by: None,
             retired_at: None,
             counts: Counts::default(),
             has_undecided: false,
@@ -155,6 +161,20 @@ impl Node {
         let is_cut_off = self.wanted > 0 && self.ready == 0;
         let is_open = self.role == Role::Data && (is_cut_off || self.breaker.is_open());
         View { ready: self.ready, connecting: self.wanted.saturating_sub(self.ready), is_open }
+    }
+
+    /// It announces another name, or an address beside its name.
+    pub(super) fn on_announced(&mut self, name: Option<&str>, address: Option<IpAddr>) {
+        self.alias = name.map(str::to_owned);
+        self.announced = match (&self.endpoint.address, address) {
+            (Address::Tcp(_, port), Some(ip)) => Some(Target::Ip(SocketAddr::new(ip, *port))),
+            _ => None,
+        };
+    }
+
+    /// Where to connect to: to the address of this index, if there are as many.
+    pub(super) fn target(&self, index: usize) -> Option<&Target> {
+        self.targets.get(index).or(self.targets.first()).or(self.announced.as_ref())
     }
 
     /// Whether it runs scripts, and is at this host and port.
@@ -283,9 +303,10 @@ impl Nodes {
         key
     }
 
-    /// The node that runs scripts at this address, which is added if it is new.
+    /// The node that runs scripts at this address, which is added if it is new. One that was retired is
+    /// part of the topology again.
     pub(super) fn find_or_add(&mut self, host: &str, port: u16) -> NodeKey {
-        self.find(host, port).unwrap_or_else(|| {
+        self.find(host, port).or_else(|| self.revive(host, port)).unwrap_or_else(|| {
             let address = Address::Tcp(host.to_owned(), port);
             let endpoint = Endpoint { address, ..self.settings.account.clone() };
             let target = host.parse().map(|ip| Target::Ip(SocketAddr::new(ip, port)));
@@ -295,9 +316,30 @@ impl Nodes {
     }
 
     pub(super) fn find(&self, host: &str, port: u16) -> Option<NodeKey> {
+        self.find_among(&self.current, host, port)
+    }
+
+    fn find_among(&self, nodes: &[NodeKey], host: &str, port: u16) -> Option<NodeKey> {
         let is_it =
             |key: &&NodeKey| self.get(**key).is_some_and(|node| node.is_data_at(host, port));
-        self.current.iter().find(is_it).copied()
+        nodes.iter().find(is_it).copied()
+    }
+
+    fn revive(&mut self, host: &str, port: u16) -> Option<NodeKey> {
+        let key = self.find_among(&self.retired, host, port)?;
+        self.retired.retain(|other| *other != key);
+        self.current.push(key);
+        self.get_mut(key)?.retired_at = None;
+        Some(key)
+    }
+
+    /// Names that nodes have announced beside their addresses may be those of others now.
+    pub(super) fn forget_aliases(&mut self) {
+        for key in &self.current {
+            if let Some(node) = self.slab.get_mut(*key) {
+                node.alias = None;
+            }
+        }
     }
 
     /// All but those that are retired.

@@ -77,7 +77,7 @@ impl Client {
     ) -> Result<(), Fault> {
         match sent.owner {
             Owner::Command(key) => {
-                self.check_patience(&sent, node, now);
+                self.check_patience(key, &sent, node, now);
                 return self.on_command_reply(key, reply, node, was_overdue, now);
             }
             Owner::Probe => self.on_probe_reply(node, was_overdue),
@@ -88,10 +88,15 @@ impl Client {
     }
 
     /// A server that answers in time for some requests is too slow for others: that is no failure of
-    /// the server, but of a timeout.
-    fn check_patience(&mut self, sent: &Sent, node: NodeKey, now: u64) {
+    /// the server, but of a timeout. If a request still waits, the reply came in time, and the worker was
+    /// late to read it.
+    fn check_patience(&mut self, key: CommandKey, sent: &Sent, node: NodeKey, now: u64) {
         let wait = now.saturating_sub(sent.at);
         if wait <= u64::from(sent.timeout) || sent.timeout == 0 || wait >= self.patience {
+            return;
+        }
+        let members = self.commands.get(key).map_or(&[][..], |command| &command.members);
+        if members.iter().any(|member| self.is_waiting(member.request)) {
             return;
         }
         let (wait, timeout) = (wait.div_ceil(MILLISECOND), u64::from(sent.timeout) / MILLISECOND);
@@ -231,6 +236,7 @@ impl Client {
             RefusalKind::TryAgain if is_cluster => self.try_again(key, refusal, node, now),
             RefusalKind::ClusterDown if is_cluster => {
                 self.warn(node, refused(refusal));
+                self.want_refresh(now);
                 self.park(key, Error::Refused, now);
             }
             RefusalKind::NotReady | RefusalKind::ReadOnly => {
@@ -255,9 +261,15 @@ impl Client {
         is_first
     }
 
-    /// Sends a command on to the node that was named.
+    /// Sends a command on to the node that was named. The owner of a slot is news even if the command was
+    /// dropped meanwhile.
     fn redirect(&mut self, key: CommandKey, refusal: &Refusal, from: NodeKey, now: u64) {
-        let Some(redirect) = Redirect::parse(&refusal.text).filter(|_| self.may_move(key)) else {
+        let is_asking = refusal.kind == RefusalKind::Ask;
+        let is_gone = self.commands.get(key).is_none();
+        if is_gone && is_asking {
+            return;
+        }
+        let Some(redirect) = Redirect::parse(&refusal.text) else {
             return self.give_up(key, refusal, from, now);
         };
         let host = match redirect.host.as_str() {
@@ -266,15 +278,18 @@ impl Client {
         };
         let known = self.nodes.find(&host, redirect.port);
         if known.is_none() && self.nodes.current().len() >= MAX_NODES {
-            return self.fail(key, Error::Refused, now);
+            return self.give_up(key, refusal, from, now);
         }
         let node = self.find_or_add_node(&host, redirect.port);
-        let is_asking = refusal.kind == RefusalKind::Ask;
         if !is_asking {
             self.topology.on_moved(redirect.slot, node);
             self.want_refresh(now);
         }
-        self.enqueue(key, node, is_asking, now);
+        match self.may_move(key) {
+            true => self.enqueue(key, node, is_asking, now),
+            false if is_gone => {}
+            false => self.give_up(key, refusal, from, now),
+        }
     }
 
     /// The key is on its way to another node, or some of the keys are: each charge is sent on its own,

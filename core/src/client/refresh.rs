@@ -74,8 +74,24 @@ impl Client {
             return self.fail(key, error, now);
         }
         command.stage = Stage::Waiting;
+        if self.parked.len() == self.parked.capacity() {
+            self.drop_unneeded();
+        }
         self.parked.push((key, error));
         self.want_refresh(now);
+    }
+
+    /// Drops the commands that wait for a topology, and for which no request waits any more.
+    fn drop_unneeded(&mut self) {
+        let mut parked = std::mem::take(&mut self.parked);
+        parked.retain(|(key, _)| {
+            let is_unneeded = self.drop_gone(*key);
+            if is_unneeded {
+                self.commands.remove(*key);
+            }
+            !is_unneeded
+        });
+        self.parked = parked;
     }
 
     /// Sends the commands that waited for a topology.
@@ -190,14 +206,16 @@ impl Client {
         match self.topology.read(reply, node) {
             Ok(layout) if self.is_current_query(number) => {
                 self.refresh.is_under_way = false;
-                // The node that replied is queried first the next time; in a cluster the one after
-                // it, so that the load is shared.
+                // The node that replied is queried first the next time. It is the one after it in a
+                // cluster, so that the load is shared, and if what it knows leads nowhere: a sentinel
+                // that the others do not reach may not have heard of the new master.
                 let last = self.refresh.first.wrapping_add(self.refresh.tried);
-                self.refresh.first = match self.has_slots {
-                    true => last,
-                    false => last.wrapping_sub(1),
-                };
+                let before = self.topology.route(0);
                 self.apply(layout, now);
+                let master = self.topology.route(0).filter(|_| !self.has_slots);
+                let is_available = |key| self.nodes.get(key).is_some_and(super::Node::is_available);
+                let is_useful = master.is_some_and(|key| before != master || is_available(key));
+                self.refresh.first = if is_useful { last.wrapping_sub(1) } else { last };
                 let next = now.saturating_add(self.refresh_interval());
                 self.refresh.at = None;
                 match self.refresh.is_wanted {

@@ -15,7 +15,7 @@ pub enum Error {
     Overload,
     /// No reply came in time.
     Timeout,
-    /// The connection was lost while the command was in flight.
+    /// The connection was lost, or could not be made.
     Lost,
     /// The server replied with an error, or with something else than a script's reply.
     Refused,
@@ -37,7 +37,7 @@ pub struct Request {
     /// How many of its commands have no outcome.
     pub(super) open: u32,
     pub(super) stage: Stage,
-    /// The latest of its commands.
+    /// Its command, if it has only one.
     pub(super) command: Option<CommandKey>,
     error: Option<Error>,
 }
@@ -86,10 +86,13 @@ impl Request {
         self.stage == Stage::Waiting
     }
 
-    /// All its commands are on their way, or have an outcome already; they are so many fewer than the
-    /// charges. Whether all have an outcome.
-    pub(super) fn on_dispatched(&mut self, saved: u32) -> bool {
+    /// All its commands are on their way, or have an outcome already; they are `saved` fewer than its
+    /// `charges`. Whether all have an outcome.
+    pub(super) fn on_dispatched(&mut self, charges: u32, saved: u32) -> bool {
         self.open = self.open.saturating_sub(saved).saturating_sub(1);
+        if charges.saturating_sub(saved) > 1 {
+            self.command = None;
+        }
         if self.open == 0 {
             self.stage = Stage::Done;
         }

@@ -44,7 +44,7 @@ impl Client {
             }
         }
         if let Some(request) = self.requests.get_mut(key)
-            && !request.on_dispatched(saved)
+            && !request.on_dispatched(most, saved)
         {
             self.deadlines.push(key, timeout);
             self.end_turn();
@@ -226,6 +226,10 @@ impl Client {
 
     /// Lets a request share a command that was not sent yet.
     fn join(&mut self, key: CommandKey, member: Member, lease: Option<&Lease>, now: u64) {
+        if self.commands.get(key).is_some_and(Command::is_full) {
+            // Many may have come and gone while it waits for a connection.
+            self.drop_gone(key);
+        }
         let Some(command) = self.commands.get_mut(key) else { return };
         command.join(member, lease);
         if command.stage == Stage::Held {
@@ -420,13 +424,12 @@ impl Client {
         let Some(request) = self.requests.get_mut(key) else { return };
         request.on_error(Error::Timeout);
         request.stage = request::Stage::Done;
-        let mut unanswered: Vec<_> = request
-            .answers
-            .iter()
-            .filter(|answer| answer.verdict.is_none())
-            .filter_map(|answer| answer.node)
-            .collect();
-        unanswered.dedup();
+        let mut unanswered = Vec::new();
+        for answer in request.answers.iter().filter(|answer| answer.verdict.is_none()) {
+            if let Some(node) = answer.node.filter(|node| !unanswered.contains(node)) {
+                unanswered.push(node);
+            }
+        }
         for node in unanswered {
             self.count_error(node, ErrorKind::Timeout);
             self.count(node, |node| node.count_undecided(1));

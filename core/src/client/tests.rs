@@ -7,6 +7,7 @@ use super::*;
 use crate::algorithm::Algorithm;
 use crate::key::Head;
 use crate::limit::Quota;
+use crate::redis::cluster::slot;
 
 mod breaker;
 
@@ -17,6 +18,8 @@ const FOUND: &str = "$18\r\n1763683200 123456 \r\n";
 
 struct Played {
     client: Client,
+    /// Which of the connections is played.
+    at: usize,
     now: u64,
     definition: Rc<Definition>,
     actions: Vec<Action>,
@@ -55,7 +58,7 @@ impl Played {
         change(&mut config);
         let client = Client::new(config, Arc::new(Scripts::new()));
         let definition = Rc::new(Definition::new(Head::new("rl:", "a").unwrap(), None));
-        Self { client, now: 0, definition, actions: Vec::new() }
+        Self { client, at: 0, now: 0, definition, actions: Vec::new() }
     }
 
     /// Ends the turn, and takes the actions.
@@ -84,7 +87,7 @@ impl Played {
     }
 
     fn connection(&self) -> ConnectionKey {
-        self.client.connections.keys().next().unwrap()
+        self.client.connections.keys().nth(self.at).unwrap()
     }
 
     /// All that is to be sent.
@@ -120,7 +123,9 @@ impl Played {
     fn accept_handshake(&mut self) {
         let key = self.connection();
         self.client.on_connected(key);
-        let steps = self.sent().matches("SETNAME").count() + Scripts::new().all().count();
+        let sent = self.sent();
+        let steps: usize =
+            ["\r\nSETNAME\r\n", "\r\nLOAD\r\n"].iter().map(|it| sent.matches(it).count()).sum();
         self.receive(&"+OK\r\n".repeat(steps));
     }
 
@@ -491,12 +496,11 @@ fn a_worker_that_leaves_while_a_server_is_down_connects_for_the_next_request() {
     assert!(played.turn().contains(&Action::Close(played.connection())));
 }
 
-/// Five slots of one node are five commands. If none is answered, that is one failure of the node.
-#[test]
-fn the_commands_of_one_request_are_one_failure() {
+/// A node of a cluster with all slots.
+fn cluster(change: impl FnOnce(&mut Config)) -> Played {
     let mut played = Played::with(|config| {
         config.kind = Kind::Cluster;
-        config.max_fails = 2;
+        change(config);
     });
     played.client.start(0);
     played.accept_handshake();
@@ -504,22 +508,173 @@ fn the_commands_of_one_request_are_one_failure() {
     assert!(played.sent().contains("SLOTS"));
     played.receive("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$8\r\n10.0.0.1\r\n:6379\r\n");
     played.turn();
+    for connection in 1..played.client.connections.keys().count() {
+        played.at = connection;
+        played.accept_handshake();
+        played.turn();
+    }
+    played.at = 0;
+    played
+}
+
+/// A request whose limits have keys in these slots.
+fn submit_all(played: &mut Played, keys: &[&'static str]) -> RequestKey {
     let definition = Rc::clone(&played.definition);
-    let charge = |key: &'static [u8]| Charge {
-        definition: &definition,
-        key,
-        quota: &QUOTA,
-        cost: 1,
-        dry_run: false,
-        digest: u64::from(key[0]),
-        lease: None,
-    };
-    let charges = [b"a", b"b", b"c", b"d", b"e"].map(|key| charge(key));
-    let is_down = |actions: &[Action]| actions.iter().any(|it| matches!(it, Action::Down(..)));
+    let charges: Vec<_> = keys.iter().map(|key| charge(&definition, key)).collect();
+    played.client.submit(&charges, TIMEOUT, played.now)
+}
+
+fn is_down(actions: &[Action]) -> bool {
+    actions.iter().any(|action| matches!(action, Action::Down(..)))
+}
+
+/// Five slots of one node are five commands. If none is answered, that is one failure of the node.
+#[test]
+fn the_commands_of_one_request_are_one_failure() {
+    let mut played = cluster(|config| config.max_fails = 2);
     for (round, goes_down) in [false, true].into_iter().enumerate() {
-        played.client.submit(&charges, TIMEOUT, played.now);
+        submit_all(&mut played, &["a", "b", "c", "d", "e"]);
         played.turn();
         assert_eq!(played.sent_keys(), "a b c d e");
         assert_eq!(is_down(&played.wait(TIMEOUT)), goes_down, "round {round}");
     }
+}
+
+#[test]
+fn the_commands_of_a_request_that_has_gone_are_one_failure() {
+    let mut played = cluster(|config| {
+        config.max_fails = 2;
+        config.patience = 3 * TIMEOUT;
+    });
+    let request = submit_all(&mut played, &["a", "b", "c"]);
+    played.turn();
+    assert_eq!(played.sent_keys(), "a b c");
+    assert!(played.wait(TIMEOUT).contains(&Action::Complete(request)));
+    played.client.release(request, false);
+    assert!(!is_down(&played.wait(2 * TIMEOUT)));
+}
+
+#[test]
+fn the_commands_of_one_request_on_several_connections_are_one_failure() {
+    let mut played = cluster(|config| {
+        config.max_fails = 2;
+        config.connections = 3;
+    });
+    submit_all(&mut played, &["a", "b", "c", "d", "e", "f", "g", "h", "i"]);
+    played.turn();
+    for connection in 0..3 {
+        played.at = connection;
+        assert_ne!(played.sent_keys(), "", "connection {connection}");
+    }
+    assert!(!is_down(&played.wait(TIMEOUT)));
+}
+
+#[test]
+fn a_redirection_is_news_though_the_request_has_gone() {
+    let mut played = cluster(|_| ());
+    let request = played.submit("a");
+    played.turn();
+    let slot = slot(b"rl:a:", b"a");
+    assert_eq!(played.sent_keys(), "a");
+    played.client.release(request, false);
+    played.receive(&format!("-MOVED {slot} 10.0.0.2:6379\r\n"));
+    let is_warning = |action: &Action| matches!(action, Action::Warn(..));
+    assert!(!played.turn().iter().any(is_warning));
+    let owner = played.client.topology.route(slot).and_then(|key| played.client.node(key));
+    assert_eq!(owner.map(Node::name), Some("10.0.0.2:6379"));
+}
+
+#[test]
+fn a_node_that_was_retired_is_used_again() {
+    let mut played = cluster(|_| ());
+    let other = played.client.find_or_add_node("10.0.0.2", 6_379);
+    let seed = played.node();
+    played.client.nodes.retire_others(&[seed], 0);
+    assert_eq!(played.client.nodes.retired(), [other]);
+    assert_eq!(played.client.find_or_add_node("10.0.0.2", 6_379), other);
+    assert!(played.client.nodes.retired().is_empty());
+    played.client.check_refresh(10_000 * MILLISECOND);
+    assert!(played.client.node(other).is_some());
+}
+
+/// Requests for one key share a command, and leave before the connection is made.
+#[test]
+fn requests_that_have_gone_are_not_kept() {
+    let mut played = Played::new();
+    for _ in 0..10_000 {
+        let request = played.submit("a");
+        played.turn();
+        played.client.release(request, false);
+    }
+    let members = played
+        .client
+        .commands
+        .keys()
+        .map(|key| played.client.commands.get(key).map_or(0, |command| command.members.len()));
+    assert!(members.sum::<usize>() <= 4);
+}
+
+/// The time for which a worker does not read is no fault of a timeout.
+#[test]
+fn a_timeout_is_too_short_only_if_the_reply_came_too_late() {
+    for is_read_in_time in [true, false] {
+        let mut played = Played::with(|config| config.patience = 10 * TIMEOUT);
+        played.client.start(0);
+        played.accept_handshake();
+        let request = played.submit("a");
+        played.turn();
+        played.sent();
+        played.now += 2 * TIMEOUT;
+        if !is_read_in_time {
+            played.client.on_timer(played.now);
+        }
+        played.receive(FOUND);
+        let actions = played.turn();
+        let has_warned = actions.iter().any(|action| matches!(action, Action::Warn(..)));
+        assert_eq!(has_warned, !is_read_in_time, "{actions:?}");
+        assert_eq!(played.client.outcome(request).map(|it| it.is_ok()), Some(is_read_in_time));
+    }
+}
+
+/// The one that was queried first does not hear of the new master.
+#[test]
+fn a_sentinel_that_knows_only_a_dead_master_is_not_queried_for_ever() {
+    let address = |host: u8| Target::Ip(SocketAddr::from(([10, 0, 0, host], 26_379)));
+    let mut played = Played::with(|config| {
+        config.kind = Kind::Sentinel("m".to_owned());
+        let server = |host: u8| Server {
+            endpoint: format!("redis://10.0.0.{host}:26379").parse().unwrap(),
+            targets: vec![address(host)],
+        };
+        config.servers = vec![server(1), server(2)];
+    });
+    played.client.start(0);
+    let mut queried = Vec::new();
+    for _ in 0..40 {
+        for action in played.turn() {
+            let Action::Connect(key, target) = action else { continue };
+            played.at = played.client.connections.keys().position(|other| other == key).unwrap();
+            if ![1, 2].map(address).contains(&target) {
+                played.lose();
+                continue;
+            }
+            played.client.on_connected(key);
+            played.sent();
+            played.receive("+OK\r\n");
+        }
+        played.turn();
+        for connection in 0..played.client.connections.keys().count() {
+            played.at = connection;
+            if played.sent().contains("GET-MASTER") {
+                queried.push(connection);
+                played.receive("*3\r\n$11\r\nunsubscribe\r\n$1\r\nx\r\n:0\r\n");
+                played.receive("*2\r\n$8\r\n10.0.0.9\r\n$4\r\n6379\r\n");
+                played.receive("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n");
+            }
+        }
+        let due = played.client.timer().map_or(played.now, |at| at.max(played.now));
+        played.now = due;
+        played.client.on_timer(due);
+    }
+    assert!(queried.contains(&0) && queried.contains(&1), "{queried:?}");
 }

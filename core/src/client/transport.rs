@@ -1,11 +1,10 @@
 //! Connections: made, used and lost.
 
-use super::command::Member;
 use super::connection::{Connection, Fault, Next, State};
 use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::node::{Role, Target};
-use super::request::Error;
+use super::request::{Error, Request};
 use super::{Action, Client, Level};
 use crate::metrics::{self, ErrorKind};
 use crate::redis::command::pack;
@@ -85,8 +84,8 @@ impl Client {
     /// Connects to one of the addresses that are known.
     fn dial(&mut self, key: ConnectionKey, now: u64) {
         let Some(connection) = self.connections.get(key) else { return };
-        let targets = self.nodes.get(connection.node).map_or(&[][..], |node| &node.targets);
-        match targets.get(connection.address).or(targets.first()).cloned() {
+        let node = self.nodes.get(connection.node);
+        match node.and_then(|node| node.target(connection.address)).cloned() {
             Some(target) => {
                 self.set_state(key, State::Connecting);
                 self.actions.push_back(Action::Connect(key, target));
@@ -199,7 +198,9 @@ impl Client {
     }
 
     fn encode_command(&mut self, key: ConnectionKey, command_key: CommandKey, now: u64) {
-        self.drop_gone(command_key);
+        if self.drop_gone(command_key) {
+            return self.commands.remove(command_key);
+        }
         let Some(command) = self.commands.get_mut(command_key) else { return };
         let Some(connection) = self.connections.get_mut(key) else { return };
         let node = connection.node;
@@ -229,20 +230,15 @@ impl Client {
         });
     }
 
-    /// Removes released requests from a command that was not sent. A command without requests is
-    /// dropped.
-    fn drop_gone(&mut self, key: CommandKey) {
-        let Some(command) = self.commands.get(key) else { return };
-        let is_gone = |member: &&Member| !self.is_waiting(member.request);
-        let Some(first) = command.members.iter().find(is_gone).copied() else { return };
-        let Some(command) = self.commands.get_mut(key) else { return };
-        command.leave(first.request);
-        let is_unneeded = command.members.is_empty();
-        self.conclude(first, Err(Error::Lost));
-        match is_unneeded {
-            true => self.commands.remove(key),
-            false => self.drop_gone(key),
-        }
+    /// Removes released requests from a command that was not sent. Whether none is left.
+    pub(super) fn drop_gone(&mut self, key: CommandKey) -> bool {
+        let requests = &self.requests;
+        let is_gone = |request| !requests.get(request).is_some_and(Request::is_waiting);
+        let Some(command) = self.commands.get_mut(key) else { return true };
+        let gone = command.take_gone(is_gone);
+        let is_unneeded = !gone.is_empty() && command.members.is_empty();
+        gone.into_iter().for_each(|member| self.conclude(member, Err(Error::Lost)));
+        is_unneeded
     }
 
     fn encode_words(

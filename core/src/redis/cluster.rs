@@ -43,12 +43,14 @@ fn joined<'a>(head: &'a [u8], key: &'a [u8]) -> impl Iterator<Item = u8> + 'a {
 /// A master of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Member {
-    /// Where to connect to: an IP address, or a host name if the node announces no address.
+    /// Where to connect to: the IP address or the host name that it announces.
     pub host: String,
     /// The port.
     pub port: u16,
-    /// The host name that it announces, if any.
+    /// If that is an address, the host name that it announces as well, if any.
     pub name: Option<String>,
+    /// If that is a name, the address that it announces as well, if any.
+    pub address: Option<IpAddr>,
 }
 
 /// The owner of each slot.
@@ -103,8 +105,9 @@ impl Map {
 }
 
 impl Member {
-    /// Reads `[endpoint, port, id, metadata]` of a node. The endpoint is an address or a host name,
-    /// or nothing if the node knows none. Since Redis 7 the metadata hold the other of the two.
+    /// Reads `[endpoint, port, id, metadata]` of a node. The endpoint is an address, a host name, `?`
+    /// for a host name that is not known, or nothing: then it is that of the node that was queried,
+    /// whatever else is announced. Since Redis 7 the metadata hold the other of address and name.
     fn parse(node: &Value, queried: &str) -> Option<Self> {
         let [endpoint, port, rest @ ..] = items(node)? else { return None };
         let port = match port {
@@ -116,21 +119,16 @@ impl Member {
             let mut pairs = metadata.chunks_exact(2);
             pairs.find(|pair| pair.first().and_then(text) == Some(what))?.get(1).and_then(text)
         };
-        let is_known = |text: &&str| !text.is_empty() && *text != "?";
-        let endpoint = text(endpoint).filter(is_known);
-        let address = endpoint.filter(|text| is_address(text)).or_else(|| described("ip"));
-        let name = endpoint.filter(|text| !is_address(text)).or_else(|| described("hostname"));
-        let (address, name) = (address.filter(is_known), name.filter(is_known));
-        Some(Self {
-            host: address.or(name).unwrap_or(queried).to_owned(),
-            port,
-            name: name.map(str::to_owned),
-        })
-    }
-
-    /// Whether this is the node that a redirection names.
-    pub fn is_at(&self, host: &str, port: u16) -> bool {
-        self.port == port && (self.host == host || self.name.as_deref() == Some(host))
+        let address = described("ip").and_then(|text| text.parse::<IpAddr>().ok());
+        let host = match text(endpoint).unwrap_or_default() {
+            "" => queried.to_owned(),
+            "?" => address.map_or_else(|| queried.to_owned(), |address| address.to_string()),
+            endpoint => endpoint.to_owned(),
+        };
+        let is_address = host.parse::<IpAddr>().is_ok();
+        let name = described("hostname").filter(|name| is_address && !name.is_empty());
+        let name = name.map(str::to_owned);
+        Some(Self { host, port, name, address: address.filter(|_| !is_address) })
     }
 }
 
@@ -178,10 +176,6 @@ fn index(value: &Value) -> Option<usize> {
         Value::Int(number) => usize::try_from(*number).ok(),
         _ => None,
     }
-}
-
-fn is_address(text: &str) -> bool {
-    text.parse::<IpAddr>().is_ok()
 }
 
 #[cfg(test)]
@@ -234,7 +228,7 @@ mod tests {
         assert_eq!(owners, [Some(0), Some(0), Some(1), Some(1), None, Some(0), Some(0)]);
         assert_eq!(map.owner(16_384), None);
         assert_eq!(map.orphans(), 1);
-        assert!(map.members[1].is_at("::1", 7001) && !map.members[1].is_at("::1", 7000));
+        assert_eq!((map.members[1].host.as_str(), map.members[1].port), ("::1", 7001));
     }
 
     #[test]
@@ -242,21 +236,25 @@ mod tests {
         let metadata = |name: &str, value: &str| Value::Array(vec![bulk(name), bulk(value)]);
         let node = |endpoint, metadata| {
             let member = member(vec![endpoint, Value::Int(7000), bulk("id"), metadata]);
-            (member.host, member.name)
+            (member.host, member.name, member.address.map(|address| address.to_string()))
         };
-        let name = Some("a.example".to_owned());
         let none = || Value::Array(Vec::new());
-        assert_eq!(node(bulk("10.0.0.2"), none()), ("10.0.0.2".into(), None));
-        let named = metadata("hostname", "a.example");
-        assert_eq!(node(bulk("10.0.0.2"), named), ("10.0.0.2".into(), name.clone()));
-        let addressed = metadata("ip", "10.0.0.2");
-        assert_eq!(node(bulk("a.example"), addressed), ("10.0.0.2".into(), name.clone()));
-        assert_eq!(node(bulk("a.example"), none()), ("a.example".into(), name));
+        let [name, address] = ["a.example", "10.0.0.2"].map(|text| Some(text.to_owned()));
+        assert_eq!(node(bulk("10.0.0.2"), none()), ("10.0.0.2".into(), None, None));
+        let named = || metadata("hostname", "a.example");
+        assert_eq!(node(bulk("10.0.0.2"), named()), ("10.0.0.2".into(), name, None));
+        let addressed = || metadata("ip", "10.0.0.2");
+        assert_eq!(node(bulk("a.example"), addressed()), ("a.example".into(), None, address));
+        assert_eq!(node(bulk("a.example"), none()), ("a.example".into(), None, None));
         for unknown in [Value::Nil, bulk(""), bulk("?")] {
-            assert_eq!(node(unknown, none()), ("10.0.0.1".into(), None));
+            assert_eq!(node(unknown, none()), ("10.0.0.1".into(), None, None));
         }
-        assert_eq!(node(bulk("?"), metadata("ip", "10.0.0.3")), ("10.0.0.3".into(), None));
-        assert_eq!(node(bulk("10.0.0.2"), metadata("hostname", "")), ("10.0.0.2".into(), None));
+        for unknown in [Value::Nil, bulk("")] {
+            assert_eq!(node(unknown, addressed()), ("10.0.0.1".into(), None, None));
+        }
+        assert_eq!(node(bulk("?"), addressed()), ("10.0.0.2".into(), None, None));
+        let unnamed = metadata("hostname", "");
+        assert_eq!(node(bulk("10.0.0.2"), unnamed), ("10.0.0.2".into(), None, None));
     }
 
     #[test]

@@ -68,11 +68,13 @@ impl Topology for Cluster {
         let Layout::Slots(map) = layout else { return (Vec::new(), None) };
         let mut masters = Vec::with_capacity(map.members.len());
         for member in &map.members {
-            let key = nodes.find_or_add(&member.host, member.port);
-            if let Some(node) = nodes.get_mut(key) {
-                node.alias.clone_from(&member.name);
+            masters.push(nodes.find_or_add(&member.host, member.port));
+        }
+        nodes.forget_aliases();
+        for (member, key) in map.members.iter().zip(&masters) {
+            if let Some(node) = nodes.get_mut(*key) {
+                node.on_announced(member.name.as_deref(), member.address);
             }
-            masters.push(key);
         }
         for (slot, owner) in (0..).zip(&mut self.owners) {
             *owner = map.owner(slot).and_then(|index| masters.get(index).copied());
