@@ -52,9 +52,9 @@ def calculate(distinct: Round, latency: Round, redis: Round, bytes_per_key: floa
         **Network.** A command is {sent} bytes, to which each packet adds some 70: to each master
         {master * (sent + 70) * 8 / 1e6:,.0f} Mbit/s.""", f"""
         **One hot key** lives on one master, which answers {master:,.0f} commands a second, however many masters there
-        are. Merging lowers their number only for requests that meet in one worker. While the key is rejected, each
-        machine asks for it once a second: that is {NGINX_NODES:,} commands, {NGINX_NODES / master * 100:.1f} % of what
-        the master may do.""")
+        are. Coalescing lowers their number only for requests that meet in one worker. While the key is rejected, each
+        machine sends a command about it once a second: that is {NGINX_NODES:,} commands,
+        {NGINX_NODES / master * 100:.1f} % of what the master may do.""")
     configure = f"""
         What to configure: `maxclients` above {connections * 1.25:,.0f} at each Redis, with as many file descriptors;
         `connections 1`; Redis's `io-threads`, as reading and writing are in the {alone - piped:.2f} µs that a command

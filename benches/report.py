@@ -22,7 +22,7 @@ def method(settings: Settings, pinning: Pinning) -> str:
         One NGINX for each way to limit, each with one worker, all up at the same time. `wrk -t1
         -c{settings.connections}` loads each in turn for {settings.seconds} s; rounds: {settings.rounds}, each begun by
         another one. Distinct keys are {DISTINCT_KEYS:,} random ones; the flood is for {KNOWN_KEYS:,} that have spent
-        all. {CLIENTS:,} clients are asked for at about {CLIENTS * CLIENT_RATE:,} requests a second, with a limit
+        all. {CLIENTS:,} clients send about {CLIENTS * CLIENT_RATE:,} requests a second in all, with a limit
         of twice that for each; of the clients of a Zipf distribution the k-th makes requests in proportion to 1 / k.
         `lease` is the module with `rate_limit_redis_lease on`. Figures are medians of the rounds; min and max are of
         the ratio in single rounds. NGINX answers with a picture from its memory, its cheapest answer, so that a limiter
@@ -51,7 +51,7 @@ def write(directory: Path, results: Results) -> str:
         parts += ["## Goals", "", goals_table(cases), ""]
     if set(COMPARED) <= cases.keys():
         (directory / "cpu.svg").write_text(comparison(cases))
-        parts += ["![CPU of a request, by who limits](cpu.svg)", ""]
+        parts += ["![CPU of a request, by limiter](cpu.svg)", ""]
     parts += ["## Method", "", method(settings, results.pinning), ""]
     for name, rounds in cases.items():
         parts += [f"## {sentence(CASES[name].title)}", "", records_table(median_round(rounds), "variant"), ""]

@@ -225,9 +225,8 @@ impl Holding {
     }
 
     /// The lease arguments of the next command at the monotonic time `now`, if leases are to last `span`
-    /// µs: what
-    /// became of this one, and that another one is wanted which is as large as the demand was, or
-    /// twice that if the lease was spent before it ended. If that is long ago, none is.
+    /// µs: what became of this one, and that another one is wanted which is as large as the demand was,
+    /// or twice that if the lease was spent before it ended. If that is long ago, none is.
     pub fn lease(&self, quota: &Quota, span: u64, now: u64) -> Lease {
         let Self { units, of, ends, demand, plain, .. } = *self;
         let elapsed = now.saturating_sub(self.submitted);

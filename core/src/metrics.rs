@@ -1,6 +1,7 @@
 //! What is counted, and the names of the metrics' labels.
 
-/// The upper bounds of the histogram of how long requests wait for a decision, in µs.
+/// The upper bounds of both histograms, in µs: how long requests wait for a decision, and how
+/// long replies and deadlines wait for the worker.
 pub const BUCKETS: [u64; 13] =
     [50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000];
 

@@ -18,7 +18,7 @@ pub const SLOTS: u16 = 16384;
 /// then an election may be under way.
 const CLUSTER_PATIENCE: Duration = Duration::from_secs(60);
 
-/// A cluster that is being put together.
+/// A cluster that is being configured.
 #[derive(Clone)]
 pub struct ClusterConf {
     masters: usize,

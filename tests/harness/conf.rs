@@ -18,7 +18,7 @@ const MODULE: &str = concat!(
 /// How many ports a configuration can name.
 pub(crate) const PORTS: usize = 4;
 
-/// A configuration that is being put together, and nginx's opinion of it.
+/// A configuration that is being made, and nginx's opinion of it.
 ///
 /// The snippets may hold placeholders: `{port}` (that of the server block made of
 /// [`server`](Self::server)), `{port2}` to `{port4}` for more servers, `{h2}` (the port that

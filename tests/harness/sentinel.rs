@@ -17,7 +17,7 @@ const SENTINEL_PATIENCE: Duration = Duration::from_secs(60);
 /// How much later than the one before it a sentinel takes a server for dead.
 const STAGGER: Duration = Duration::from_millis(300);
 
-/// Servers and sentinels that are being put together.
+/// Servers and sentinels that are being configured.
 #[derive(Clone)]
 pub struct SentinelConf {
     replicas: usize,

@@ -68,7 +68,7 @@ fn requests_that_come_meanwhile_share_the_next_command() {
 }
 
 #[test]
-fn another_cost_is_another_question() {
+fn different_costs_are_not_coalesced() {
     let mut redis = Redis::start();
     let nginx = limited(&redis.url());
     let (mut first, mut others) = (clients(&nginx, 2), clients(&nginx, 3));

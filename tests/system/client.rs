@@ -7,7 +7,7 @@ use harness::{Conf, Http, Nginx, Redis, run};
 use crate::seen::{StartConnected as _, keys, remaining, tokens};
 
 /// A server that shows the client's address, and trusts the one that a client claims.
-fn believing() -> Conf {
+fn with_realip() -> Conf {
     Conf::new()
         .http("add_header X-Client \"$rate_limit_redis_client\" always;")
         .http("set_real_ip_from 127.0.0.1; real_ip_header X-Forwarded-For;")
@@ -26,7 +26,7 @@ fn on_v6(nginx: &Nginx) -> Http {
 
 #[test]
 fn addresses() {
-    let nginx = believing().start();
+    let nginx = with_realip().start();
     let table = [
         ("192.0.2.1", "192.0.2.1"),
         ("254.255.255.255", "254.255.255.255"),
@@ -59,7 +59,7 @@ fn prefixes() {
         )
     };
     let all = [1, 47, 48, 56, 63, 64, 65, 127, 128];
-    let nginx = believing().server(&all.map(location).concat()).start();
+    let nginx = with_realip().server(&all.map(location).concat()).start();
     let address = "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff";
     let table = [
         (1, "::/1"),
@@ -83,7 +83,7 @@ fn prefixes() {
 
 #[test]
 fn inheritance() {
-    let nginx = believing()
+    let nginx = with_realip()
         .http("rate_limit_redis_ipv6_prefix 32;")
         .server("location /a { rate_limit_redis_ipv6_prefix 48;")
         .server("  location /a/a { } location /a/b { rate_limit_redis_ipv6_prefix 56; } }")
@@ -102,7 +102,7 @@ fn inheritance() {
 
 #[test]
 fn sockets_of_every_family() {
-    let nginx = believing()
+    let nginx = with_realip()
         .server("listen [::1]:{port}; listen unix:{prefix}/client.sock;")
         .server("location = /port2 { return 200 {port2}; }")
         .http("server { listen [::]:{port2} ipv6only=off; set_real_ip_from ::/0; }")
@@ -121,9 +121,9 @@ fn sockets_of_every_family() {
 }
 
 #[test]
-fn a_unix_socket_that_is_believed() {
+fn a_trusted_unix_socket() {
     let redis = Redis::start();
-    let nginx = believing()
+    let nginx = with_realip()
         .redis(&redis)
         .server("listen unix:{prefix}/client.sock; set_real_ip_from unix:;")
         .server("real_ip_header X-Forwarded-For;")
@@ -144,7 +144,7 @@ fn a_unix_socket_that_is_believed() {
 #[test]
 fn as_a_key() {
     let redis = Redis::start();
-    let nginx = believing()
+    let nginx = with_realip()
         .redis(&redis)
         .server("rate_limit_redis $rate_limit_redis_client rate=3r/d;")
         .server("location /56 { rate_limit_redis_ipv6_prefix 56; }")
@@ -196,7 +196,7 @@ fn realip_of_a_location() {
 
 #[test]
 fn is_known_before_any_limit_and_in_the_log() {
-    let nginx = believing()
+    let nginx = with_realip()
         .http("log_format client '$rate_limit_redis_client';")
         .server("access_log {prefix}/client.log client;")
         .server("location /echo { return 200 $rate_limit_redis_client; }")

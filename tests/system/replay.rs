@@ -222,7 +222,7 @@ fn garbage() {
 
 /// RESP2, but no decision: the connection is as good as before.
 #[test]
-fn answers_to_another_question() {
+fn replies_that_are_no_verdict() {
     for answer in [
         "+OK",
         ":1",

@@ -354,7 +354,7 @@ fn api_gateway() {
 #[test]
 fn requests_from_code() {
     let mut redis = Redis::start();
-    let nginx = start(&scenario("ask-from-code", &redis), 1);
+    let nginx = start(&scenario("check-from-code", &redis), 1);
     let may = |query: &str| request(&mut nginx.http(), "POST", &format!("/may/mail?{query}"), &[]);
     assert_eq!(may("").status, 400, "no customer is named");
     let since = Instant::now();
@@ -372,8 +372,8 @@ fn requests_from_code() {
 #[test]
 fn requests_from_code_in_python() {
     let redis = Redis::start();
-    let nginx = start(&scenario("ask-from-code", &redis), 1);
-    let client = format!("{}/../nginx-conf/ask-from-code.py", env!("CARGO_MANIFEST_DIR"));
+    let nginx = start(&scenario("check-from-code", &redis), 1);
+    let client = format!("{}/../nginx-conf/check-from-code.py", env!("CARGO_MANIFEST_DIR"));
     let url = nginx.url("/may/mail");
     let python = |arguments: &[&str]| {
         run("env", &[&["no_proxy=*", "python3", &client, &url], arguments].concat())

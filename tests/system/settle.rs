@@ -242,7 +242,7 @@ fn an_unusable_value_leaves_the_charge() {
 }
 
 #[test]
-fn a_question_may_be_charged_in_the_end() {
+fn cost_0_can_be_settled() {
     let redis = Redis::start();
     let nginx = conf(&redis, &proxied("a rate=9r/d").replace(" settle", " cost=0 settle"))
         .start_connected(&redis);

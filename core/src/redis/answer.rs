@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn again_and_again() {
+    fn repeated_requests() {
         let decided = read_repeated(NONE, bucket(b"k", 1), 5).unwrap();
         let expected = [(true, 2), (true, 1), (true, 0), (false, 0), (false, 0)];
         assert_eq!(remaining(&decided), expected);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn no_answer() {
+    fn invalid_replies() {
         let nonsense = b"*4\r\n:2\r\n:2\r\n:60000000\r\n:0\r\n";
         for (entries, check) in [
             (&[][..], bucket(b"k", 1)),

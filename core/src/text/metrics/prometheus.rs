@@ -32,7 +32,7 @@ impl Snapshot {
                 page.sample("requests_total", &labels, count);
             }
         }
-        page.family("decisions_total", "counter", "Verdicts of a limit, by who decided.");
+        page.family("decisions_total", "counter", "Verdicts of a limit, by source.");
         for limit in &self.limits {
             for (source, count) in limit.sources() {
                 let labels = [("name", limit.name.as_str()), ("source", source)];

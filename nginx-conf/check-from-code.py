@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Waits until a mail to a customer may be sent: ask-from-code.py URL CUSTOMER [COUNT]
+"""Waits until a mail to a customer may be sent: check-from-code.py URL CUSTOMER [COUNT]
 
-    ask-from-code.py http://127.0.0.1:8080/may/mail acme && send-the-mail
+    check-from-code.py http://127.0.0.1:8080/may/mail acme && send-the-mail
 """
 
 import sys
