@@ -75,6 +75,10 @@ const PARTS: u64 = 16;
 /// machine is never late, even if its clock is that much slower than the clock of Redis.
 const MARGIN: u64 = 16;
 
+/// What ends with a window cannot be remembered for longer: its machine spends it for less long, by one
+/// part of so many. NTP changes the rate of a clock by half of that at most.
+const WINDOW_MARGIN: u64 = 1_024;
+
 impl Lease {
     /// That of a command without leases.
     pub const NONE: Self = Self {
@@ -269,9 +273,10 @@ impl Holding {
 
     /// The monotonic time at which the lease ends.
     fn end(&self) -> u64 {
+        let whole = self.ends.saturating_sub(self.taken);
         let left = match self.of {
             0 => self.span,
-            _ => self.span.min(self.ends.saturating_sub(self.taken)),
+            _ => self.span.min(whole - whole / WINDOW_MARGIN),
         };
         self.submitted.saturating_add(left)
     }

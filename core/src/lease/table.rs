@@ -408,6 +408,17 @@ mod tests {
         left
     }
 
+    /// Its machine's clock may be slower than that of Redis, by one part of a thousand.
+    #[test]
+    fn a_lease_ends_before_its_window() {
+        let window = 60_000_000;
+        let (now, ends, plain) = (START, START + window, [0; 3]);
+        let granted = Granted { units: 5, returned: 0, now, ends, plain };
+        let holding = Holding::new(&quota(), window, &granted, 1, 0);
+        assert!(!holding.has_ended(window - window / 1_000));
+        assert!(holding.has_ended(window - window / 1_100));
+    }
+
     #[test]
     fn a_lease_is_spent_and_no_more() {
         let buckets = buckets(8);
