@@ -510,8 +510,8 @@ const CLEAN_UP: unsafe extern "C" fn(*mut std::ffi::c_void) = clean_up;
 /// The request ends, perhaps while it waits.
 unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
     // SAFETY: the data is the context, which NGINX drops with the pool after this. The log of the event
-    // is that of the connection, which outlives the request. Requests are freed by NGINX, never by a
-    // function of a driver.
+    // is that of the connection, which outlives the request. Requests are freed by NGINX, never
+    // while a driver borrows its state.
     unsafe {
         let context = &*data.cast::<Context>();
         drop(context.local.take());
