@@ -79,7 +79,9 @@ pub(crate) struct Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// The phase is to come, when the access checks have passed.
-    Ahead,
+    Ahead(Ahead),
+    /// It has left the phase, or one before, by an error.
+    Failed,
     /// It waits for its decision.
     Pending,
     /// It is delayed.
@@ -88,6 +90,15 @@ pub(crate) enum Stage {
     Due,
     /// It has left the phase.
     Done,
+}
+
+/// What a request shows of error pages before the access checks, so that another one can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ahead {
+    /// Of the error page that it has been redirected to: NGINX's mark, and the status.
+    pub(crate) error_page: (bool, usize),
+    /// Whether another one may leave these as they are.
+    pub(crate) hides_errors: bool,
 }
 
 impl Context {
@@ -316,9 +327,19 @@ impl Context {
         self.stage.get()
     }
 
+    /// Whether the request has left the phase.
+    pub(crate) fn has_left(&self) -> bool {
+        matches!(self.stage(), Stage::Done | Stage::Failed)
+    }
+
     /// The phase is to come.
-    pub(crate) fn expect(&self) {
-        self.stage.set(Stage::Ahead);
+    pub(crate) fn expect(&self, ahead: Ahead) {
+        self.stage.set(Stage::Ahead(ahead));
+    }
+
+    /// The request will not come to the phase.
+    pub(crate) fn fail(&self) {
+        self.stage.set(Stage::Failed);
     }
 
     /// The request leaves the phase.
@@ -510,8 +531,8 @@ const CLEAN_UP: unsafe extern "C" fn(*mut std::ffi::c_void) = clean_up;
 /// The request ends, perhaps while it waits.
 unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
     // SAFETY: the data is the context, which NGINX drops with the pool after this. The log of the event
-    // is that of the connection, which outlives the request. Requests are freed by NGINX, never by a
-    // function of a driver.
+    // is that of the connection, which outlives the request. Requests are freed by NGINX, never
+    // while a driver borrows its state.
     unsafe {
         let context = &*data.cast::<Context>();
         drop(context.local.take());

@@ -9,8 +9,8 @@ use std::ptr;
 use ngx::core::Status;
 use ngx::ffi::{
     NGX_HTTP_INTERNAL_SERVER_ERROR, ngx_cycle, ngx_handle_read_event, ngx_http_block_reading,
-    ngx_http_core_run_phases, ngx_http_request_t, ngx_http_test_reading, ngx_int_t, ngx_log_t,
-    ngx_palloc, ngx_post_event, ngx_posted_events,
+    ngx_http_core_run_phases, ngx_http_err_page_t, ngx_http_request_t, ngx_http_test_reading,
+    ngx_int_t, ngx_log_t, ngx_palloc, ngx_post_event, ngx_posted_events,
 };
 use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
 use rate_limit_core::client::Error;
@@ -21,7 +21,7 @@ use rate_limit_core::text::log::{Escaped, Excess};
 
 use crate::clock::monotonic_micros;
 use crate::conf::{Effect, LocationConf, OnError, Phase};
-use crate::context::{Context, Stage, memory};
+use crate::context::{Ahead, Context, Stage, memory};
 use crate::evaluated::{Evaluated, Renewal};
 use crate::log::{Decided, admits, debug, is_logged, log};
 use crate::report::Report;
@@ -59,9 +59,16 @@ unsafe fn run(r: *mut ngx_http_request_t, phase: Phase) -> Status {
             return Status::NGX_DECLINED;
         }
         let latest = Context::find(r);
-        match latest.and_then(|latest| latest.of(phase)) {
-            // Its error page is not charged in the other phase.
-            _ if latest.is_some_and(Context::is_refused) => Status::NGX_DECLINED,
+        // Its error page is not charged in the other phase.
+        if latest.is_some_and(Context::is_refused) {
+            return Status::NGX_DECLINED;
+        }
+        let context = latest.and_then(|latest| latest.of(phase));
+        let begins = context.is_none_or(Context::has_left);
+        if phase == Phase::Access && begins && expect_precontent(r).is_none() {
+            return INTERNAL_ERROR;
+        }
+        match context {
             Some(context) => resume(r, context),
             None => begin(r, phase),
         }
@@ -77,10 +84,6 @@ unsafe fn begin(r: *mut ngx_http_request_t, phase: Phase) -> Status {
     // SAFETY: the request is valid, and configurations live as long as requests.
     let conf = unsafe { Module::location_conf(&*r.cast::<ngx::http::Request>()) };
     let Some(conf) = conf else { return Status::NGX_DECLINED };
-    // SAFETY: as above.
-    if phase == Phase::Access && unsafe { expect_precontent(r, conf) }.is_none() {
-        return INTERNAL_ERROR;
-    }
     let limits = conf.limits(phase);
     if limits.is_empty() {
         return Status::NGX_DECLINED;
@@ -101,20 +104,43 @@ unsafe fn begin(r: *mut ngx_http_request_t, phase: Phase) -> Status {
 /// the access checks, its error page is not charged under an unverified name. `None` if
 /// NGINX is out of memory.
 ///
+/// It runs whenever the access phase begins.
+///
 /// # Safety
 /// `r` must be valid.
-unsafe fn expect_precontent(r: *mut ngx_http_request_t, conf: &'static LocationConf) -> Option<()> {
-    // SAFETY: passed on.
+unsafe fn expect_precontent(r: *mut ngx_http_request_t) -> Option<()> {
+    // SAFETY: passed on, and configurations live as long as requests.
     unsafe {
-        let main = Module::main_conf(&*r.cast::<ngx::http::Request>());
-        if main.is_none_or(|main| !main.has_precontent) || is_error_page(r) {
+        let request = &*r.cast::<ngx::http::Request>();
+        if Module::main_conf(request).is_none_or(|main| !main.has_precontent) {
             return Some(());
         }
-        if Context::find(r).is_none_or(|latest| latest.of(Phase::Precontent).is_none()) {
-            Context::create(r, Phase::Precontent, conf, &[], monotonic_micros())?.expect();
+        match Context::find(r).and_then(|latest| latest.of(Phase::Precontent)) {
+            Some(context) => expect_again(r, context),
+            None => {
+                let Some(conf) = Module::location_conf(request) else { return Some(()) };
+                let now = monotonic_micros();
+                Context::create(r, Phase::Precontent, conf, &[], now)?.expect(ahead(r));
+            }
         }
     }
     Some(())
+}
+
+/// The access phase begins again. If the precontent phase is still to come, the request has left the
+/// access phase without passing it: for an error page, or, which is no failure, by a redirect of another
+/// module.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn expect_again(r: *mut ngx_http_request_t, context: &Context) {
+    let Stage::Ahead(before) = context.stage() else { return };
+    // SAFETY: passed on.
+    let now = unsafe { ahead(r) };
+    match before.hides_errors || before.error_page != now.error_page {
+        true => context.fail(),
+        false => context.expect(now),
+    }
 }
 
 /// Settles a request that no limit decides.
@@ -305,8 +331,8 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
                 if watching == Status::NGX_OK { Status::NGX_DECLINED } else { INTERNAL_ERROR }
             }
             // The error page of a request that did not pass the access checks.
-            Stage::Ahead if is_error_page(r) => Status::NGX_DECLINED,
-            Stage::Ahead => {
+            Stage::Failed => Status::NGX_DECLINED,
+            Stage::Ahead(_) => {
                 context.finish();
                 begin(r, context.phase())
             }
@@ -317,13 +343,33 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
     }
 }
 
-/// Whether the request has been redirected to an error page.
+/// What the request shows of error pages.
 ///
 /// # Safety
 /// `r` must be valid.
-unsafe fn is_error_page(r: *mut ngx_http_request_t) -> bool {
+unsafe fn ahead(r: *mut ngx_http_request_t) -> Ahead {
     // SAFETY: the request is valid.
-    unsafe { (*r).error_page() != 0 || (*r).err_status != 0 }
+    unsafe {
+        Ahead {
+            error_page: ((*r).error_page() != 0, (*r).err_status),
+            hides_errors: hides_errors(r),
+        }
+    }
+}
+
+/// Whether an error page of the request's location may not show: `error_page … =` leaves no status, and
+/// `recursive_error_pages on` no mark.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn hides_errors(r: *mut ngx_http_request_t) -> bool {
+    // SAFETY: the request is valid, and has a location, whose error pages are an array, if there are any.
+    unsafe {
+        let core = NgxHttpCoreModule::location_conf(&*r.cast::<ngx::http::Request>());
+        let Some(core) = core.filter(|core| core.recursive_error_pages != 0) else { return false };
+        let Some(pages) = core.error_pages.as_ref() else { return false };
+        pages.as_slice::<ngx_http_err_page_t>().iter().any(|page| page.overwrite == 0)
+    }
 }
 
 /// Decides a request by the outcome of its submission.

@@ -1,9 +1,10 @@
 //! Drives a client of the pure crate with NGINX's sockets, timers, resolver and events.
 //!
 //! It decides nothing: it passes events to the [`Client`], with the time, and carries out the actions
-//! that follow. Nothing that it calls calls it back: NGINX's functions only register, post or
-//! move bytes, and requests are resumed by posted events. So no two of its functions are ever on the
-//! stack at once.
+//! that follow. Requests are resumed by posted events, and most of NGINX's functions only register,
+//! post or move bytes. But one that needs a free connection closes others first if there are few, and
+//! ends their requests, which settle here. So what opens a socket is called without the state borrowed:
+//! see [`Dial`].
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -92,6 +93,12 @@ enum Transport {
     Resolving(Box<Resolution>),
     Connecting(Socket),
     Open(Socket),
+}
+
+/// A transport that is to be started, for the connection of a tag. NGINX may call the driver meanwhile.
+enum Dial {
+    Resolve { tag: Rc<Tag>, host: String, port: u16, timeout: ngx_msec_t },
+    Connect { tag: Rc<Tag>, target: Target, log: *mut ngx_log_t },
 }
 
 /// A node, and its record in the shared memory.
@@ -224,30 +231,58 @@ impl Driver {
 
     /// Passes an event to the client, and carries out the actions that follow.
     fn act<T>(&self, event: impl FnOnce(&mut State) -> T) -> T {
+        let (result, mut dial) = self.borrow_and_act(event);
+        while let Some(next) = dial {
+            dial = self.dial(next);
+        }
+        result
+    }
+
+    /// Does the same up to the next transport that is to be started.
+    fn borrow_and_act<T>(&self, event: impl FnOnce(&mut State) -> T) -> (T, Option<Dial>) {
         let mut state = self.state.borrow_mut();
         state.find_memory();
         let result = event(&mut state);
-        state.carry_out();
-        result
+        (result, state.carry_out())
+    }
+
+    /// Starts a transport, and carries out the actions that follow up to the next one.
+    fn dial(&self, dial: Dial) -> Option<Dial> {
+        match dial {
+            Dial::Resolve { tag, host, port, timeout } => {
+                let pointer = Rc::as_ptr(&tag);
+                // SAFETY: the tag outlives the resolution: here, and in the wire, which drops it last.
+                let done = move || unsafe {
+                    (*pointer).resolved.post(Some(on_resolved), pointer, cycle_log());
+                };
+                let resolution = Resolution::start(&host, port, timeout, done);
+                self.borrow_and_act(|state| state.on_resolution(&tag, resolution)).1
+            }
+            Dial::Connect { tag, target, log } => {
+                let data = Rc::as_ptr(&tag).cast_mut().cast();
+                let socket = Socket::connect(&target, log, Some(on_socket), data);
+                self.borrow_and_act(|state| state.on_dialed(&tag, socket)).1
+            }
+        }
     }
 }
 
 /// Actions.
 impl State {
-    /// Carries out what follows from an event. Most submissions lead to nothing.
-    fn carry_out(&mut self) {
+    /// Carries out what follows from an event, up to the next transport that is to be started. Most
+    /// submissions lead to nothing.
+    fn carry_out(&mut self) -> Option<Dial> {
         // SAFETY: only NGINX writes it, in this thread.
         if unsafe { ngx_exiting } != 0 && !self.is_leaving {
             self.leave();
         }
-        if self.client.has_actions() {
-            self.carry_out_actions();
-        }
+        let dial = if self.client.has_actions() { self.carry_out_actions() } else { None };
         self.wait_for_requests();
         let at = self.client.timer();
         if self.timer_at != at {
             self.set_timer(at);
         }
+        dial
     }
 
     fn leave(&mut self) {
@@ -255,7 +290,7 @@ impl State {
         self.client.leave();
     }
 
-    fn carry_out_actions(&mut self) {
+    fn carry_out_actions(&mut self) -> Option<Dial> {
         while let Some(action) = self.client.poll_action() {
             match action {
                 Action::EndTurn => self.post_turn_end(),
@@ -263,8 +298,10 @@ impl State {
                 Action::Complete(key) => self.wake(key),
                 Action::Settled { tag, is_settled } => self.end_settlement(tag, is_settled),
                 Action::Count(node) => self.count(node),
-                Action::Resolve { connection, host, port } => self.resolve(connection, &host, port),
-                Action::Connect(key, target) => self.connect(key, &target),
+                Action::Resolve { connection, host, port } => {
+                    return Some(self.resolve(connection, host, port));
+                }
+                Action::Connect(key, target) => return Some(self.connect(key, target)),
                 Action::Close(key) => self.close(key),
                 Action::View(node) => self.show(node),
                 Action::Remove(node) => self.forget(node),
@@ -275,6 +312,7 @@ impl State {
                 Action::Log(Level::Notice, line) => log!(NGX_LOG_NOTICE, cycle_log(), "{line}"),
             }
         }
+        None
     }
 
     /// The tag of a settlement of a limit.
@@ -333,29 +371,14 @@ impl State {
         }
     }
 
-    fn resolve(&mut self, key: ConnectionKey, host: &str, port: u16) {
+    fn resolve(&mut self, key: ConnectionKey, host: String, port: u16) -> Dial {
         debug!(cycle_log(), "connection {}: resolve {host}", key.index());
-        let tag = self.tag(key);
-        let pointer = Rc::as_ptr(&tag);
-        // SAFETY: the tag outlives the resolution, which is dropped before it in the wire.
-        let done = move || unsafe {
-            (*pointer).resolved.post(Some(on_resolved), pointer, cycle_log());
-        };
-        match Resolution::start(host, port, self.resolve_timeout, done) {
-            Some(resolution) => self.wire(tag, Transport::Resolving(resolution)),
-            None => self.client.on_resolved(key, Vec::new(), monotonic_micros()),
-        }
+        Dial::Resolve { tag: self.wire(key), host, port, timeout: self.resolve_timeout }
     }
 
-    fn connect(&mut self, key: ConnectionKey, target: &Target) {
+    fn connect(&mut self, key: ConnectionKey, target: Target) -> Dial {
         debug!(cycle_log(), "connection {} to {target:?}", key.index());
-        let log = self.quiet_log.as_ptr();
-        let tag = self.tag(key);
-        let data = Rc::as_ptr(&tag).cast_mut().cast();
-        match Socket::connect(target, log, Some(on_socket), data) {
-            Ok(socket) => self.wire(tag, Transport::Connecting(socket)),
-            Err(error) => self.client.on_lost(key, &unconnected(&error), monotonic_micros()),
-        }
+        Dial::Connect { tag: self.wire(key), target, log: self.quiet_log.as_ptr() }
     }
 
     fn close(&mut self, key: ConnectionKey) {
@@ -365,13 +388,18 @@ impl State {
         }
     }
 
-    fn tag(&self, key: ConnectionKey) -> Rc<Tag> {
-        Rc::new(Tag { driver: self.driver, key, resolved: Posted::new() })
+    /// Replaces the wire of a connection by one without a transport; returns its tag.
+    fn wire(&mut self, key: ConnectionKey) -> Rc<Tag> {
+        let tag = Rc::new(Tag { driver: self.driver, key, resolved: Posted::new() });
+        let wire = Wire { transport: Transport::Nothing, is_blocked: false, tag: Rc::clone(&tag) };
+        place(&mut self.wires, key.index(), wire);
+        tag
     }
 
-    /// Sets the transport of the connection of the tag.
-    fn wire(&mut self, tag: Rc<Tag>, transport: Transport) {
-        place(&mut self.wires, tag.key.index(), Wire { transport, is_blocked: false, tag });
+    /// The wire of a tag, unless it was closed or replaced.
+    fn wire_of(&mut self, tag: &Rc<Tag>) -> Option<&mut Wire> {
+        let wire = self.wires.get_mut(tag.key.index())?.as_mut();
+        wire.filter(|wire| Rc::ptr_eq(&wire.tag, tag))
     }
 
     fn socket(&mut self, key: ConnectionKey) -> Option<&mut Socket> {
@@ -412,6 +440,24 @@ impl State {
 
 /// Events.
 impl State {
+    /// A host name is being resolved, unless there is no resolver.
+    fn on_resolution(&mut self, tag: &Rc<Tag>, resolution: Option<Box<Resolution>>) {
+        let Some(wire) = self.wire_of(tag) else { return };
+        match resolution {
+            Some(resolution) => wire.transport = Transport::Resolving(resolution),
+            None => self.client.on_resolved(tag.key, Vec::new(), monotonic_micros()),
+        }
+    }
+
+    /// A socket is being connected, or has failed at once.
+    fn on_dialed(&mut self, tag: &Rc<Tag>, socket: io::Result<Socket>) {
+        let Some(wire) = self.wire_of(tag) else { return };
+        match socket {
+            Ok(socket) => wire.transport = Transport::Connecting(socket),
+            Err(error) => self.client.on_lost(tag.key, &unconnected(&error), monotonic_micros()),
+        }
+    }
+
     /// A socket has become readable or writable.
     fn on_socket(&mut self, key: ConnectionKey) {
         if !self.establish(key) {

@@ -6,7 +6,8 @@ use std::rc::Rc;
 
 use ngx::core::{NGX_CONF_OK, Status};
 use ngx::ffi::{
-    ngx_command_t, ngx_conf_full_name, ngx_conf_parse, ngx_conf_t, ngx_msec_t, ngx_str_t,
+    ngx_command_t, ngx_conf_full_name, ngx_conf_include, ngx_conf_parse, ngx_conf_t, ngx_msec_t,
+    ngx_str_t,
 };
 use rate_limit_core::client::{Config, Kind, Server};
 use rate_limit_core::limit::is_name;
@@ -83,8 +84,28 @@ unsafe extern "C" fn read_line(
     _command: *mut ngx_command_t,
     builder: *mut c_void,
 ) -> *mut c_char {
-    // SAFETY: NGINX passes its configuration context, and the builder of `set_block`.
-    unsafe { directive::run(Builder::read, &mut *cf, &mut *builder.cast::<Builder>()) }
+    // SAFETY: NGINX passes its configuration context, and the builder of `set_block`. Nothing refers to
+    // the builder while the lines of another file are passed to this function. `include` uses neither
+    // a command nor a configuration, and has its argument.
+    unsafe {
+        let cf = &mut *cf;
+        let is_include = is_include(&Directive { cf });
+        match is_include {
+            Ok(true) => ngx_conf_include(cf, ptr::null_mut(), ptr::null_mut()),
+            Ok(false) => directive::run(Builder::read, cf, &mut *builder.cast::<Builder>()),
+            Err(error) => directive::fail(cf, &error),
+        }
+    }
+}
+
+/// Whether a line is NGINX's `include`, with its argument: in a block that has a function of its own
+/// NGINX leaves that to the function.
+fn is_include(line: &Directive<'_>) -> Result<bool, ConfError> {
+    let is_include = line.name()? == "include";
+    if is_include {
+        line.value()?;
+    }
+    Ok(is_include)
 }
 
 /// Adds the store of a block.

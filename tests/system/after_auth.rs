@@ -77,6 +77,35 @@ fn an_unauthenticated_request_costs_nothing() {
 }
 
 #[test]
+fn an_error_page_costs_nothing_whatever_its_form() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, &format!("{USERS} {PER_USER} recursive_error_pages on;"))
+        .server("location /named { error_page 401 = @login; }")
+        .server("location /page { error_page 401 = /index.html; }")
+        .server(&format!("location /both {{ {PER_ADDRESS} {PER_USER} error_page 401 = @login; }}"))
+        .server("location /again { error_page 401 /missing; }")
+        .server("location = /missing { auth_basic off; error_page 404 = @login; }")
+        .server("location @login { auth_basic off; try_files /index.html =404; }")
+        .server("location = /index.html { auth_basic off; }")
+        // What is left for another location before the access checks is charged there.
+        .server("location /other { error_page 418 = @other; return 418; }")
+        .server("location @other { rate_limit_redis b name=b rate=1r/d after=auth;")
+        .server("  auth_basic off; try_files /index.html =404; }")
+        .server("location /closed { error_page 418 @closed; return 418; }")
+        .server("location @closed { error_page 401 = @login; }")
+        .start_connected(&redis);
+    for (path, decision) in
+        [("/named", ""), ("/page", ""), ("/both", "PASSED redis"), ("/again", ""), ("/closed", "")]
+    {
+        let response = get(&nginx, path, &[WRONG]);
+        assert_eq!((response.status, response.decision()), (200, decision), "{path}");
+    }
+    assert_eq!(keys(&redis), ["rl:per_address:127.0.0.1"]);
+    assert_eq!([(); 2].map(|()| nginx.get("/other").status), [200, 429]);
+    assert_eq!(statuses(&nginx, "/named", BOB), [404, 404, 429]);
+}
+
+#[test]
 fn the_location_of_another_error_is_charged() {
     let redis = Redis::start();
     let nginx = conf(&redis, "error_page 404 = @app; rate_limit_redis off;")

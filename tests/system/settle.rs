@@ -387,6 +387,51 @@ fn a_redis_that_hangs_does_not_keep_a_worker() {
     redis.cont();
 }
 
+/// NGINX closes lingering connections when it needs one and has no more: then a request ends, and
+/// settles, in the middle of connecting to Redis.
+#[test]
+fn a_request_ends_while_its_worker_connects() {
+    let redis = Redis::start();
+    let mut nginx = conf(&redis, "rate_limit_redis a rate=100r/d settle=$arg_cost;")
+        .server("lingering_close always; lingering_time 60s; lingering_timeout 60s;")
+        .server("location = /left { rate_limit_redis a rate=100r/d cost=0;")
+        .server("  try_files /index.html =404; }")
+        .connections(30)
+        .status()
+        .start_connected(&redis);
+    nginx.allow_log("worker_connections are not enough");
+    let worker = nginx.worker_pids();
+    let begin = || {
+        let mut client = nginx.http();
+        // There may be no connection for it.
+        client.try_send_raw(b"GET /?cost=5 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n").ok();
+        client
+    };
+    let mut lingering = [(); 3].map(|()| begin());
+    nginx.wait_for_requests(0, lingering.len());
+    let mut others = Vec::new();
+    let is_full = || {
+        others.push(begin());
+        nginx.error_log().contains("worker_connections are not enough\n")
+    };
+    wait_until(PATIENCE, is_full, "a worker without a free connection");
+    for client in &mut lingering {
+        client.send_raw(b"\r\n");
+        assert_eq!(client.read_response().status, 200);
+    }
+    redis.command::<u64>(&["CLIENT", "KILL", "TYPE", "normal"]);
+    let has_ended = || nginx.access_log().contains("/?cost=5 HTTP/1.1\" 200 ");
+    wait_until(PATIENCE, has_ended, "the end of a request");
+    let named = |client: &String| client.contains("name=nginx_rate_limit_redis:");
+    let is_connected = || redis.clients().iter().any(named);
+    wait_until(PATIENCE, is_connected, "another connection to Redis");
+    assert_eq!(nginx.worker_pids(), worker, "the worker has survived");
+    drop((lingering, others));
+    wait_for(&nginx, "default", 3);
+    assert_eq!(left(&nginx), 85);
+    assert_eq!(settlements(&nginx, "default", "lost"), 0);
+}
+
 #[test]
 fn a_rejection_in_a_dry_run_is_not_settled() {
     let redis = Redis::start();

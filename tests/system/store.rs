@@ -98,6 +98,27 @@ fn user_password_database_and_prefix() {
 }
 
 #[test]
+fn lines_of_another_file() {
+    let redis = Redis::start_with(&["requirepass s3cret"]);
+    let lines = format!("server {}; include {{prefix}}/secrets/*.conf;", redis.url());
+    let nginx = with(&lines)
+        .file("secrets/password.conf", "password s3cret;")
+        .file("secrets/prefix.conf", "prefix my:;")
+        .start();
+    decides(&nginx);
+    assert_eq!(keys(&redis, "0"), ["my:default:a"]);
+}
+
+#[test]
+fn a_mistake_in_another_file_is_reported_there() {
+    let conf = |lines| with(lines).file("lines.conf", "cluster on;\npasword s3cret;");
+    let output = conf("include {prefix}/lines.conf;").config_error();
+    assert!(output.contains("\"pasword\"") && output.contains("lines.conf:2"), "{output}");
+    let output = conf("include one two;").config_error();
+    assert!(output.contains("\"include\""), "{output}");
+}
+
+#[test]
 fn a_wrong_password_is_logged_without_it() {
     let redis = Redis::start_with(&["requirepass right"]);
     let nginx = with(&format!("server {}; password s3cret;", redis.url())).start();
