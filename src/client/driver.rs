@@ -621,12 +621,14 @@ impl State {
     }
 
     fn count_wait(&self, key: RequestKey, wait: u64) {
-        let mut counted = None;
-        for answer in self.client.answers(key) {
-            if answer.verdict.is_some() && answer.node != counted {
-                counted = answer.node;
-                let record = counted.and_then(|node| self.record(node));
-                record.into_iter().for_each(|record| record.count_wait(wait));
+        let decided = |answer: &&Answer| answer.verdict.is_some();
+        let mut answers = self.client.answers(key).iter().filter(decided);
+        while let Some(answer) = answers.next_back() {
+            // A node that has decided several limits is counted once.
+            if let Some(node) = answer.node
+                && answers.clone().all(|other| other.node != answer.node)
+            {
+                self.record(node).into_iter().for_each(|record| record.count_wait(wait));
             }
         }
     }
