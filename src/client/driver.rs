@@ -65,6 +65,8 @@ struct State {
     timer_at: Option<u64>,
     turn_end: Posted,
     is_leaving: bool,
+    /// The transport that is to be started next, when the state is not borrowed any more.
+    dial: Option<Dial>,
     /// How long resolving a host name may take, in ms.
     resolve_timeout: ngx_msec_t,
     /// For connections: NGINX's reports of failed attempts are not written to it.
@@ -136,6 +138,7 @@ impl Driver {
             timer_at: None,
             turn_end: Posted::new(),
             is_leaving: false,
+            dial: None,
             // The other half is left for connecting.
             resolve_timeout: (config.connect_timeout / 2 / MILLISECOND) as ngx_msec_t,
             quiet_log: Box::new(Cell::new(quiet_log())),
@@ -231,39 +234,51 @@ impl Driver {
 
     /// Passes an event to the client, and carries out the actions that follow.
     fn act<T>(&self, event: impl FnOnce(&mut State) -> T) -> T {
-        let (result, mut dial) = self.borrow_and_act(event);
-        while let Some(next) = dial {
-            dial = self.dial(next);
+        let mut state = self.state.borrow_mut();
+        state.find_memory();
+        let result = event(&mut state);
+        state.carry_out();
+        let dials = state.dial.is_some();
+        drop(state);
+        if dials {
+            self.dial();
         }
         result
     }
 
-    /// Does the same up to the next transport that is to be started.
-    fn borrow_and_act<T>(&self, event: impl FnOnce(&mut State) -> T) -> (T, Option<Dial>) {
-        let mut state = self.state.borrow_mut();
-        state.find_memory();
-        let result = event(&mut state);
-        (result, state.carry_out())
-    }
-
-    /// Starts a transport, and carries out the actions that follow up to the next one.
-    fn dial(&self, dial: Dial) -> Option<Dial> {
-        match dial {
-            Dial::Resolve { tag, host, port, timeout } => {
-                let pointer = Rc::as_ptr(&tag);
-                // SAFETY: the tag outlives the resolution: here, and in the wire, which drops it last.
-                let done = move || unsafe {
-                    (*pointer).resolved.post(Some(on_resolved), pointer, cycle_log());
-                };
-                let resolution = Resolution::start(&host, port, timeout, done);
-                self.borrow_and_act(|state| state.on_resolution(&tag, resolution)).1
-            }
-            Dial::Connect { tag, target, log } => {
-                let data = Rc::as_ptr(&tag).cast_mut().cast();
-                let socket = Socket::connect(&target, log, Some(on_socket), data);
-                self.borrow_and_act(|state| state.on_dialed(&tag, socket)).1
+    /// Starts the transport that is to be started, and those that follow.
+    #[cold]
+    fn dial(&self) {
+        while let Some(dial) = self.next_dial() {
+            match dial {
+                Dial::Resolve { tag, host, port, timeout } => {
+                    let pointer = Rc::as_ptr(&tag);
+                    // SAFETY: the tag outlives the resolution: here, and in the wire, which drops it last.
+                    let done = move || unsafe {
+                        (*pointer).resolved.post(Some(on_resolved), pointer, cycle_log());
+                    };
+                    let resolution = Resolution::start(&host, port, timeout, done);
+                    self.after_dial(|state| state.on_resolution(&tag, resolution));
+                }
+                Dial::Connect { tag, target, log } => {
+                    let data = Rc::as_ptr(&tag).cast_mut().cast();
+                    let socket = Socket::connect(&target, log, Some(on_socket), data);
+                    self.after_dial(|state| state.on_dialed(&tag, socket));
+                }
             }
         }
+    }
+
+    fn next_dial(&self) -> Option<Dial> {
+        self.state.borrow_mut().dial.take()
+    }
+
+    /// Carries out the actions that follow, up to the next transport that is to be started.
+    fn after_dial(&self, event: impl FnOnce(&mut State)) {
+        let mut state = self.state.borrow_mut();
+        state.find_memory();
+        event(&mut state);
+        state.carry_out();
     }
 }
 
@@ -271,18 +286,19 @@ impl Driver {
 impl State {
     /// Carries out what follows from an event, up to the next transport that is to be started. Most
     /// submissions lead to nothing.
-    fn carry_out(&mut self) -> Option<Dial> {
+    fn carry_out(&mut self) {
         // SAFETY: only NGINX writes it, in this thread.
         if unsafe { ngx_exiting } != 0 && !self.is_leaving {
             self.leave();
         }
-        let dial = if self.client.has_actions() { self.carry_out_actions() } else { None };
+        if self.client.has_actions() {
+            self.carry_out_actions();
+        }
         self.wait_for_requests();
         let at = self.client.timer();
         if self.timer_at != at {
             self.set_timer(at);
         }
-        dial
     }
 
     fn leave(&mut self) {
@@ -290,18 +306,18 @@ impl State {
         self.client.leave();
     }
 
-    fn carry_out_actions(&mut self) -> Option<Dial> {
-        while let Some(action) = self.client.poll_action() {
+    fn carry_out_actions(&mut self) {
+        while self.dial.is_none()
+            && let Some(action) = self.client.poll_action()
+        {
             match action {
                 Action::EndTurn => self.post_turn_end(),
                 Action::Send(key) => self.send(key),
                 Action::Complete(key) => self.wake(key),
                 Action::Settled { tag, is_settled } => self.end_settlement(tag, is_settled),
                 Action::Count(node) => self.count(node),
-                Action::Resolve { connection, host, port } => {
-                    return Some(self.resolve(connection, host, port));
-                }
-                Action::Connect(key, target) => return Some(self.connect(key, target)),
+                Action::Resolve { connection, host, port } => self.resolve(connection, host, port),
+                Action::Connect(key, target) => self.connect(key, target),
                 Action::Close(key) => self.close(key),
                 Action::View(node) => self.show(node),
                 Action::Remove(node) => self.forget(node),
@@ -312,7 +328,6 @@ impl State {
                 Action::Log(Level::Notice, line) => log!(NGX_LOG_NOTICE, cycle_log(), "{line}"),
             }
         }
-        None
     }
 
     /// The tag of a settlement of a limit.
@@ -371,14 +386,16 @@ impl State {
         }
     }
 
-    fn resolve(&mut self, key: ConnectionKey, host: String, port: u16) -> Dial {
+    fn resolve(&mut self, key: ConnectionKey, host: String, port: u16) {
         debug!(cycle_log(), "connection {}: resolve {host}", key.index());
-        Dial::Resolve { tag: self.wire(key), host, port, timeout: self.resolve_timeout }
+        let (tag, timeout) = (self.wire(key), self.resolve_timeout);
+        self.dial = Some(Dial::Resolve { tag, host, port, timeout });
     }
 
-    fn connect(&mut self, key: ConnectionKey, target: Target) -> Dial {
+    fn connect(&mut self, key: ConnectionKey, target: Target) {
         debug!(cycle_log(), "connection {} to {target:?}", key.index());
-        Dial::Connect { tag: self.wire(key), target, log: self.quiet_log.as_ptr() }
+        let (tag, log) = (self.wire(key), self.quiet_log.as_ptr());
+        self.dial = Some(Dial::Connect { tag, target, log });
     }
 
     fn close(&mut self, key: ConnectionKey) {
@@ -621,14 +638,15 @@ impl State {
     }
 
     fn count_wait(&self, key: RequestKey, wait: u64) {
-        let decided = |answer: &&Answer| answer.verdict.is_some();
-        let mut answers = self.client.answers(key).iter().filter(decided);
-        while let Some(answer) = answers.next_back() {
+        let answers = self.client.answers(key);
+        for (index, answer) in answers.iter().enumerate() {
             // A node that has decided several limits is counted once.
-            if let Some(node) = answer.node
-                && answers.clone().all(|other| other.node != answer.node)
+            let is_same = |other: &Answer| other.verdict.is_some() && other.node == answer.node;
+            if answer.verdict.is_some()
+                && !answers.iter().take(index).any(is_same)
+                && let Some(record) = answer.node.and_then(|node| self.record(node))
             {
-                self.record(node).into_iter().for_each(|record| record.count_wait(wait));
+                record.count_wait(wait);
             }
         }
     }
