@@ -80,7 +80,8 @@ pub(crate) struct Outcome {
 pub(crate) enum Stage {
     /// The phase is to come, when the access checks have passed.
     Ahead(Ahead),
-    /// It has left the phase, or one before, by an error.
+    /// It has left the phase, or one before, by an error. So it is until another stage is reached, so that
+    /// no error on the way there leaves a request that waits for nothing.
     Failed,
     /// It waits for its decision.
     Pending,
@@ -129,7 +130,7 @@ impl Context {
             local: Cell::new(None),
             started,
             outcome: Cell::new(None),
-            stage: Cell::new(Stage::Pending),
+            stage: Cell::new(Stage::Failed),
             has_ended: Cell::new(false),
         };
         const { assert!(align_of::<Self>() <= align_of::<usize>()) };
@@ -211,6 +212,7 @@ impl Context {
             several => submit(&several.iter().map(charge).collect::<Vec<_>>()),
         };
         self.submission.set(Some(Submission { driver, key }));
+        self.stage.set(Stage::Pending);
         waits
     }
 

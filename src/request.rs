@@ -330,7 +330,8 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
                 let watching = stop_watching(r);
                 if watching == Status::NGX_OK { Status::NGX_DECLINED } else { INTERNAL_ERROR }
             }
-            // The error page of a request that did not pass the access checks.
+            // The error page of a request that did not pass the access checks, or of one that could not
+            // be charged.
             Stage::Failed => Status::NGX_DECLINED,
             Stage::Ahead(_) => {
                 context.finish();

@@ -3,12 +3,15 @@
 //! Leases last for a minute here, where not said otherwise, and quotas come back slowly: so what is
 //! seen depends on the number of requests, and not on how fast they are.
 
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use harness::{
-    ClusterConf, Conf, Http, Nginx, PATIENCE, Redis, Response, h2load, slot, wait_until,
+    ClusterConf, Conf, Http, Nginx, PATIENCE, Redis, Response, h2load, run, slot, wait_until,
 };
 
 use crate::seen::{StartConnected as _, quota};
@@ -445,4 +448,38 @@ fn a_cluster() {
     let whole = || quota(&nginx.get("/one?a=x"))[1];
     let first = whole();
     assert!((970..=979).contains(&first), "{first} left");
+}
+
+/// Memory that is refused ends a request, also while its leases are taken out, and also if its error page
+/// has limits.
+#[test]
+fn a_request_without_memory_ends() {
+    let redis = Redis::start();
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/harness/scarce_memory.c");
+    run("cc", &["-shared", "-fPIC", "-O2", "-o", &path("scarce.so"), source]);
+    let file = File::create(path("number")).expect("a file");
+    let refuse = |number: i32| file.write_all_at(&number.to_ne_bytes(), 0).expect("a number");
+    refuse(0);
+    let limits: String =
+        (0..64).map(|n| format!("rate_limit_redis a name=limit{n} rate=1000r/d; ")).collect();
+    let mut nginx = Conf::new()
+        .redis(&redis)
+        .http("rate_limit_redis_lease 1m;")
+        .server(&format!("error_page 500 /index.html; {limits}"))
+        .env("LD_PRELOAD", &path("scarce.so"))
+        .env("SCARCE_MEMORY", &path("number"))
+        .start_connected(&redis);
+    nginx.allow_log("posix_memalign");
+    for number in 0..24_i32 {
+        let mut client = nginx.http();
+        refuse(number);
+        client.send("GET", "/", &[]);
+        let error = client.try_read_response().err();
+        let kind = error.map(|error| error.kind());
+        assert_ne!(kind, Some(ErrorKind::WouldBlock), "block {number}");
+    }
+    refuse(0);
+    assert!(!nginx.logged("posix_memalign").is_empty());
 }
