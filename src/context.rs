@@ -97,7 +97,7 @@ pub(crate) enum Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ahead {
     /// Of the error page that it has been redirected to: NGINX's mark, and the status.
-    pub(crate) error_page: (bool, usize),
+    pub(crate) error_page: (bool, u16),
     /// Whether another one may leave these as they are.
     pub(crate) hides_errors: bool,
 }

@@ -77,8 +77,9 @@ impl HttpModule for Module {
         // SAFETY: NGINX passes a valid configuration context.
         unsafe {
             let Some(main) = Self::main_conf(&*cf) else { return Status::NGX_ERROR.0 };
+            let access = if main.has_precontent { request::access_first } else { request::access };
             let handlers: [(_, Handler, _); 3] = [
-                (ngx_http_phases_NGX_HTTP_ACCESS_PHASE, request::access, true),
+                (ngx_http_phases_NGX_HTTP_ACCESS_PHASE, access, true),
                 (
                     ngx_http_phases_NGX_HTTP_PRECONTENT_PHASE,
                     request::precontent,

@@ -42,6 +42,17 @@ pub(crate) unsafe extern "C" fn access(r: *mut ngx_http_request_t) -> ngx_int_t 
     unsafe { run(r, Phase::Access).0 }
 }
 
+/// The same where limits decide in the precontent phase as well.
+pub(crate) unsafe extern "C" fn access_first(r: *mut ngx_http_request_t) -> ngx_int_t {
+    // SAFETY: as above.
+    unsafe {
+        match expect_precontent(r) {
+            Some(()) => run(r, Phase::Access).0,
+            None => INTERNAL_ERROR.0,
+        }
+    }
+}
+
 /// The handler of the precontent phase, which comes when all access checks have passed.
 pub(crate) unsafe extern "C" fn precontent(r: *mut ngx_http_request_t) -> ngx_int_t {
     // SAFETY: NGINX passes a valid request, and runs nothing else of it meanwhile.
@@ -63,12 +74,7 @@ unsafe fn run(r: *mut ngx_http_request_t, phase: Phase) -> Status {
         if latest.is_some_and(Context::is_refused) {
             return Status::NGX_DECLINED;
         }
-        let context = latest.and_then(|latest| latest.of(phase));
-        let begins = context.is_none_or(Context::has_left);
-        if phase == Phase::Access && begins && expect_precontent(r).is_none() {
-            return INTERNAL_ERROR;
-        }
-        match context {
+        match latest.and_then(|latest| latest.of(phase)) {
             Some(context) => resume(r, context),
             None => begin(r, phase),
         }
@@ -100,25 +106,26 @@ unsafe fn begin(r: *mut ngx_http_request_t, phase: Phase) -> Status {
     }
 }
 
-/// Makes the context of the precontent phase, if any limits decide there: should the request not pass
-/// the access checks, its error page is not charged under an unverified name. `None` if
-/// NGINX is out of memory.
-///
-/// It runs whenever the access phase begins.
+/// Makes the context of the precontent phase when the access phase begins: should the request not pass
+/// the access checks, its error page is not charged under an unverified name. `None` if NGINX is out
+/// of memory.
 ///
 /// # Safety
 /// `r` must be valid.
 unsafe fn expect_precontent(r: *mut ngx_http_request_t) -> Option<()> {
     // SAFETY: passed on, and configurations live as long as requests.
     unsafe {
-        let request = &*r.cast::<ngx::http::Request>();
-        if Module::main_conf(request).is_none_or(|main| !main.has_precontent) {
+        let latest = Context::find(r);
+        let of = |phase| latest.and_then(|latest| latest.of(phase));
+        let is_resumed = of(Phase::Access).is_some_and(|context| !context.has_left());
+        if !ptr::eq(r, (*r).main) || is_resumed || latest.is_some_and(Context::is_refused) {
             return Some(());
         }
-        match Context::find(r).and_then(|latest| latest.of(Phase::Precontent)) {
+        match of(Phase::Precontent) {
             Some(context) => expect_again(r, context),
             None => {
-                let Some(conf) = Module::location_conf(request) else { return Some(()) };
+                let conf = Module::location_conf(&*r.cast::<ngx::http::Request>());
+                let Some(conf) = conf else { return Some(()) };
                 let now = monotonic_micros();
                 Context::create(r, Phase::Precontent, conf, &[], now)?.expect(ahead(r));
             }
@@ -351,10 +358,8 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
 unsafe fn ahead(r: *mut ngx_http_request_t) -> Ahead {
     // SAFETY: the request is valid.
     unsafe {
-        Ahead {
-            error_page: ((*r).error_page() != 0, (*r).err_status),
-            hides_errors: hides_errors(r),
-        }
+        let status = u16::try_from((*r).err_status).unwrap_or(u16::MAX);
+        Ahead { error_page: ((*r).error_page() != 0, status), hides_errors: hides_errors(r) }
     }
 }
 

@@ -226,11 +226,13 @@ impl Client {
 
     /// Lets a request share a command that was not sent yet.
     fn join(&mut self, key: CommandKey, member: Member, lease: Option<&Lease>, now: u64) {
-        if self.commands.get(key).is_some_and(Command::is_full) {
+        let Some(mut command) = self.commands.get_mut(key) else { return };
+        if command.is_full() {
             // Many may have come and gone while it waits for a connection.
             self.drop_gone(key);
+            let Some(same) = self.commands.get_mut(key) else { return };
+            command = same;
         }
-        let Some(command) = self.commands.get_mut(key) else { return };
         command.join(member, lease);
         if command.stage == Stage::Held {
             self.send_in_time(key, member, now);
