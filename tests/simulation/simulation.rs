@@ -278,7 +278,11 @@ fn draw_deployment(rng: &mut Rng) -> (Deployment, Config) {
         2 => {
             let (sentinels, replicas) = (rng.usize(1..4), rng.usize(1..3));
             let kind = Kind::Sentinel(MASTER_NAME.to_owned());
-            (Deployment::sentinel(sentinels, replicas, rng.fork()), kind)
+            let deployment = Deployment::sentinel(sentinels, replicas, rng.fork());
+            match sentinels > 1 && rng.bool() {
+                true => (deployment.with_deaf_sentinel(rng.usize(0..sentinels)), kind),
+                false => (deployment, kind),
+            }
         }
         _ => {
             let (masters, replicas) = (rng.usize(1..4), rng.usize(0..2));
