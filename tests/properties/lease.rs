@@ -61,7 +61,7 @@ struct World {
     events: BinaryHeap<Reverse<(u64, usize)>>,
     commands: Vec<Command>,
     passed: Vec<Passed>,
-    /// How many units were set aside and not spent at the last step of the clock, and since.
+    /// How many units were set aside and not spent at the steps of the clock.
     astray: u64,
     requested: usize,
     sent: usize,
@@ -159,8 +159,16 @@ impl World {
             machine.leases().holding(DIGEST).map_or(0, |holding| holding.units())
         };
         let held: u64 = self.machines.iter().map(units).sum();
-        let coming = self.commands.iter().filter_map(|command| command.granted);
-        self.astray += held + coming.map(|(_, granted)| granted.units).sum::<u64>();
+        // What is on its way, to be reported by a command or granted by a reply, is held as well.
+        let under_way = |Reverse((_, index)): &Reverse<(u64, usize)>| {
+            let Command { taken, granted, .. } = &self.commands[*index];
+            match (granted, taken) {
+                (Some((_, granted)), _) => granted.units,
+                (None, Taken::Holding(holding)) => holding.units(),
+                (None, _) => 0,
+            }
+        };
+        self.astray += held + self.events.iter().map(under_way).sum::<u64>();
     }
 
     fn request(&mut self, era: usize) {
