@@ -525,8 +525,10 @@ impl Worker {
             Action::Count(node) => drop(self.client.take_counts(node)),
             Action::View(_) | Action::Remove(_) | Action::Up(_) | Action::Warn(..) => {}
             Action::Down(node, reason) => {
-                let name = self.client.node(node).map_or("", |node| node.name()).to_owned();
-                outside.blame.check(&name, &reason, &outside.world);
+                // One that was retired may be gone already.
+                if let Some(node) = self.client.node(node) {
+                    outside.blame.check(node.name(), &reason, &outside.world);
+                }
                 self.activity.line(self.client.nodes().count(), &reason, now);
             }
             Action::Log(_, line) => self.activity.line(self.client.nodes().count(), &line, now),
