@@ -3,8 +3,8 @@
 //! Both are the same function: from what is stored for a client, the time, the quota and the cost
 //! to what is to be stored. A negative cost gives back. The script runs in Redis, and replies with
 //! the time and what was stored; the verdict follows from that by the reference. A test drives both
-//! through the same random histories and requires the same states. To add an algorithm, add its two
-//! files and its lines to the tables below.
+//! through the same random histories and requires the same states. To add an algorithm, add its name
+//! in `limit.rs`, its two files, and its row in the table below.
 
 mod bucket;
 mod calendar_window;
@@ -16,6 +16,7 @@ mod interval_bucket;
 pub mod leaky_bucket;
 mod lease;
 mod moment;
+mod quota;
 mod sliding_log;
 mod sliding_window;
 mod state;
@@ -26,30 +27,8 @@ pub use hold::{Hold, Holds};
 pub use state::{Extra, State, Stored};
 
 use crate::decision::{Retry, Verdict};
-use crate::limit::{Quota, QuotaError};
-use crate::rate::{MAX_EXACT, MAX_TIME, Rate};
-
-/// How a limit counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Algorithm {
-    /// A bucket that starts full and refills continuously.
-    #[default]
-    TokenBucket,
-    /// A bucket that starts full and gets n tokens at each whole period since its last refill.
-    IntervalBucket,
-    /// The generic cell rate algorithm, with the numbers of redis-cell's `CL.THROTTLE`.
-    Gcra,
-    /// As `limit_req`: a request that comes too early is delayed.
-    LeakyBucket,
-    /// The counters of this and the previous window, the previous one weighted by its overlap.
-    SlidingWindow,
-    /// An exact log of the last period.
-    SlidingLog,
-    /// A counter for each aligned period.
-    FixedWindow,
-    /// A counter for each month of the calendar: a `fixed_window` at a rate by the month.
-    CalendarWindow,
-}
+use crate::limit::{Algorithm, Quota, QuotaError};
+use crate::rate::Rate;
 
 /// How the configuration gives the most that can be spent at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,18 +86,6 @@ macro_rules! describe {
 }
 
 impl Algorithm {
-    /// Every algorithm.
-    pub const ALL: [Self; 8] = [
-        Self::TokenBucket,
-        Self::IntervalBucket,
-        Self::Gcra,
-        Self::LeakyBucket,
-        Self::SlidingWindow,
-        Self::SlidingLog,
-        Self::FixedWindow,
-        Self::CalendarWindow,
-    ];
-
     fn description(self) -> &'static Description {
         match self {
             Self::TokenBucket => {
@@ -165,17 +132,6 @@ impl Algorithm {
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
-    /// The algorithm that counts at this rate: a fixed window counts months of the calendar as a
-    /// calendar window.
-    pub fn at(self, rate: Rate) -> Result<Self, QuotaError> {
-        match (self, rate.is_monthly()) {
-            (Self::FixedWindow | Self::CalendarWindow, true) => Ok(Self::CalendarWindow),
-            (Self::FixedWindow | Self::CalendarWindow, false) => Ok(Self::FixedWindow),
-            (_, true) => Err(QuotaError::Monthly),
-            (other, false) => Ok(other),
-        }
-    }
-
     /// How the configuration gives the most that can be spent at once.
     pub fn burst_parameter(self) -> BurstParameter {
         self.description().burst
@@ -219,25 +175,6 @@ impl Algorithm {
     /// Whether quota comes back bit by bit, rather than at the end of a window.
     pub fn is_continuous(self) -> bool {
         matches!(self, Self::TokenBucket | Self::Gcra | Self::LeakyBucket)
-    }
-
-    /// The numbers that stand for the rate: see [`Quota::terms`].
-    pub(crate) fn terms(self, rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
-        (self.description().terms)(rate, limit)
-    }
-
-    /// Fails if the numbers of a client that has spent `most`, more than `limit`, are not exact,
-    /// quotients included.
-    pub(crate) fn check_debt(self, rate: Rate, limit: u64, most: u64) -> Result<(), QuotaError> {
-        if most > MAX_EXACT / 4 {
-            return Err(QuotaError::TooLarge);
-        }
-        if self.is_continuous() || self == Self::IntervalBucket {
-            return self.terms(rate, most).map(drop);
-        }
-        let periods = u128::from(most.div_ceil(limit)).saturating_add(1);
-        let is_too_slow = periods * u128::from(rate.period()) > u128::from(MAX_TIME);
-        if is_too_slow { Err(QuotaError::TooSlow) } else { Ok(()) }
     }
 
     /// Reads what is stored. Bytes that the script does not take for a state read as nothing.
@@ -347,6 +284,7 @@ mod tests {
     use super::moment::Moment;
     use super::*;
     use crate::lease::{Lease, Report};
+    use crate::rate::{MAX_EXACT, MAX_TIME};
 
     fn numbers(most: u64) -> impl Strategy<Value = u64> {
         prop_oneof![0..100_u64, 0..=most, most - 1..=most]

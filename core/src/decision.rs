@@ -283,7 +283,7 @@ pub fn tightest(verdicts: impl IntoIterator<Item = (u64, Verdict)>) -> Option<us
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::Algorithm;
+    use crate::limit::Algorithm;
 
     fn allowed(remaining: u64) -> Verdict {
         Verdict { allowed: true, remaining, reset: 0, retry: Retry::No }

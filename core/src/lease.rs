@@ -10,9 +10,9 @@
 //! than the limit without them: see [`Hold`](crate::algorithm::Hold). In a window nothing is
 //! regained, and a lease ends with its window.
 
-use crate::algorithm::{Algorithm, Extra, Stored};
+use crate::algorithm::{Extra, Stored};
 use crate::decision::Verdict;
-use crate::limit::Quota;
+use crate::limit::{Algorithm, Quota};
 
 pub mod table;
 

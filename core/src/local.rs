@@ -99,7 +99,7 @@ pub fn give_back(table: &mut Table<'_>, now: u64, charges: &mut Charges) {
 }
 
 /// Settles what the client of this digest was charged locally at `since`: see
-/// [`Algorithm::settle`](crate::algorithm::Algorithm::settle).
+/// [`Algorithm::settle`](crate::limit::Algorithm::settle).
 pub fn settle(
     table: &mut Table<'_>,
     now: u64,
@@ -201,8 +201,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::algorithm::{Algorithm, BurstParameter};
+    use crate::algorithm::BurstParameter;
     use crate::decision::Retry;
+    use crate::limit::Algorithm;
     use crate::rate::Rate;
     use crate::window::Window;
 

@@ -4,8 +4,6 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::str::FromStr;
 
-use crate::window;
-
 /// Microseconds in a millisecond.
 pub const MILLISECOND: u64 = 1_000;
 /// Microseconds in a second.
@@ -77,11 +75,6 @@ impl Rate {
     /// The period in µs; that of a month is the longest one.
     pub fn period(self) -> u64 {
         self.period.map_or(LONGEST_MONTH, NonZeroU64::get)
-    }
-
-    /// The period in µs; that of a month is the one at `now`.
-    pub fn period_at(self, now: u64) -> u64 {
-        if self.is_monthly() { window::length_of_month(now) } else { self.period() }
     }
 
     /// Whether the period is a month of the calendar.
@@ -234,12 +227,9 @@ mod tests {
     }
 
     #[test]
-    fn a_month_is_as_long_as_it_is() {
-        let rate = Rate::monthly(7).unwrap();
-        assert!(rate.is_monthly() && !Rate::new(7, 31 * DAY).unwrap().is_monthly());
-        // In January and February of 1970.
-        assert_eq!([0, 31 * DAY].map(|now| rate.period_at(now)), [31 * DAY, 28 * DAY]);
-        assert_eq!(Rate::new(7, WEEK).unwrap().period_at(0), WEEK);
+    fn a_month_is_no_number_of_days() {
+        assert!(Rate::monthly(7).unwrap().is_monthly());
+        assert!(!Rate::new(7, 31 * DAY).unwrap().is_monthly());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The windows of the calendar, in UTC: aligned periods, weeks and months.
 
-use crate::rate::{DAY, WEEK};
+use crate::rate::{DAY, Rate, WEEK};
 
 /// From a Monday to the Unix epoch, which was a Thursday, in µs.
 const MONDAY: u64 = 3 * DAY;
@@ -66,8 +66,15 @@ pub fn alignment(period: u64) -> u64 {
     if period.is_multiple_of(WEEK) { MONDAY } else { 0 }
 }
 
+impl Rate {
+    /// The period in µs; that of a month is the one at `now`.
+    pub fn period_at(self, now: u64) -> u64 {
+        if self.is_monthly() { length_of_month(now) } else { self.period() }
+    }
+}
+
 /// The length of the month that `now` is in, in µs.
-pub fn length_of_month(now: u64) -> u64 {
+fn length_of_month(now: u64) -> u64 {
     let number = month(now);
     begin_of_month(number + 1) - begin_of_month(number)
 }
@@ -120,6 +127,14 @@ mod tests {
             (begins, number) = (ends, number + 1);
         }
         assert!(begins < MAX_EXACT && MAX_EXACT < begins + 366 * DAY);
+    }
+
+    #[test]
+    fn a_month_is_as_long_as_it_is() {
+        let rate = Rate::monthly(7).unwrap();
+        // In January and February of 1970.
+        assert_eq!([0, 31 * DAY].map(|now| rate.period_at(now)), [31 * DAY, 28 * DAY]);
+        assert_eq!(Rate::new(7, WEEK).unwrap().period_at(0), WEEK);
     }
 
     #[test]

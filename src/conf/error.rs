@@ -1,7 +1,6 @@
 //! Errors of a limit.
 
-use rate_limit_core::algorithm::Algorithm;
-use rate_limit_core::limit::QuotaError;
+use rate_limit_core::limit::{Algorithm, QuotaError};
 use rate_limit_core::text::log::Escaped;
 
 /// Why a `rate_limit_redis` line is refused, or the value of a variable in it.

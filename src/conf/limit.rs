@@ -4,11 +4,11 @@ use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
 use ngx::ffi::ngx_http_request_t;
+use rate_limit_core::algorithm::BurstParameter;
 use rate_limit_core::algorithm::leaky_bucket::Undelayed;
-use rate_limit_core::algorithm::{Algorithm, BurstParameter};
 use rate_limit_core::client::Definition;
 use rate_limit_core::key::{self, Head};
-use rate_limit_core::limit::Quota;
+use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::Rate;
 use rate_limit_core::redis::script::{Check, Prepared};
 

@@ -1,6 +1,7 @@
 //! The parameters of a limit, as they are read from the configuration or from a variable.
 
-use rate_limit_core::algorithm::{Algorithm, BurstParameter};
+use rate_limit_core::algorithm::BurstParameter;
+use rate_limit_core::limit::Algorithm;
 use rate_limit_core::rate::{self, Rate, RateError};
 
 use super::error::LimitError;

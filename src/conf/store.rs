@@ -4,8 +4,8 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 
 use ngx::ffi::ngx_msec_t;
-use rate_limit_core::algorithm::Algorithm;
 use rate_limit_core::client::{Config, Kind};
+use rate_limit_core::limit::Algorithm;
 use rate_limit_core::rate::MILLISECOND;
 
 use crate::client::tls::Tls;

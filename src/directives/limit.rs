@@ -3,9 +3,9 @@
 use std::rc::Rc;
 
 use ngx::ffi::{NGX_LOG_WARN, ngx_conf_t, ngx_str_t};
+use rate_limit_core::algorithm::BurstParameter;
 use rate_limit_core::algorithm::leaky_bucket::Undelayed;
-use rate_limit_core::algorithm::{Algorithm, BurstParameter};
-use rate_limit_core::limit::is_name;
+use rate_limit_core::limit::{Algorithm, is_name};
 use rate_limit_core::rate::{MAX_TIME, MILLISECOND};
 
 use super::directive::{Directive, milliseconds, text};

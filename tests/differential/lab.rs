@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
 
 use harness::Redis;
-use rate_limit_core::algorithm::Algorithm;
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::key::Head;
 use rate_limit_core::lease::{Granted, Lease};
-use rate_limit_core::limit::Quota;
+use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::redis::answer;
 use rate_limit_core::redis::reply::{self, Entry, Reply};
 use rate_limit_core::redis::script::{By, Check, Scripts};

@@ -1,8 +1,7 @@
 //! What a log, which keeps more than a few numbers for a client, costs Redis.
 
 use fastrand::Rng;
-use rate_limit_core::algorithm::Algorithm;
-use rate_limit_core::limit::{MAX_LOG, Quota};
+use rate_limit_core::limit::{Algorithm, MAX_LOG, Quota};
 use redis::{RedisResult, Value};
 
 use crate::lab::{Charge, Lab, Step};

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use rate_limit_core::algorithm::{Algorithm, State, Stored};
+use rate_limit_core::algorithm::{State, Stored};
 use rate_limit_core::decision::{Retry, Verdict};
 use rate_limit_core::lease::{Granted, Lease, Report};
-use rate_limit_core::limit::Quota;
+use rate_limit_core::limit::{Algorithm, Quota};
 
 use crate::lab::{Charge, Kept, Step};
 

@@ -1,8 +1,8 @@
 //! What may be found under a key, though this algorithm did not write it.
 
-use rate_limit_core::algorithm::{Algorithm, Stored};
+use rate_limit_core::algorithm::Stored;
 use rate_limit_core::decision::Verdict;
-use rate_limit_core::limit::Quota;
+use rate_limit_core::limit::{Algorithm, Quota};
 use redis::RedisResult;
 
 use crate::lab::{Charge, Lab, Step};

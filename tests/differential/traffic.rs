@@ -1,10 +1,10 @@
 //! Random traffic, with a liking for the edges.
 
 use fastrand::Rng;
-use rate_limit_core::algorithm::{Algorithm, Stored};
+use rate_limit_core::algorithm::Stored;
 use rate_limit_core::decision::{Retry, Verdict};
 use rate_limit_core::lease::{Granted, Holding, Lease, Report};
-use rate_limit_core::limit::Quota;
+use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::{MAX_EXACT, MAX_TIME, Rate};
 
 use crate::lab::{Charge, Step};

@@ -4,8 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::hint::black_box;
 
-use rate_limit_core::algorithm::Algorithm;
-use rate_limit_core::limit::Quota;
+use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::local::{self, Answer, Charge, Charges, Mode};
 use rate_limit_core::table::Table;
 

@@ -2,9 +2,9 @@
 
 use std::sync::LazyLock;
 
-use rate_limit_core::algorithm::{Algorithm, State};
+use rate_limit_core::algorithm::State;
 use rate_limit_core::decision::Retry;
-use rate_limit_core::limit::Quota;
+use rate_limit_core::limit::{Algorithm, Quota};
 
 use crate::history::Client;
 

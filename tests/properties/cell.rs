@@ -1,9 +1,8 @@
 //! `gcra` has the numbers of redis-cell: the table of its own test, of at most 5 at once and one a
 //! second.
 
-use rate_limit_core::algorithm::Algorithm;
 use rate_limit_core::decision::{Retry, Verdict};
-use rate_limit_core::limit::Quota;
+use rate_limit_core::limit::{Algorithm, Quota};
 
 use crate::history::{Client, START};
 

@@ -2,7 +2,7 @@
 //! locks none out for longer than a refill.
 
 use proptest::prelude::*;
-use rate_limit_core::algorithm::Algorithm;
+use rate_limit_core::limit::Algorithm;
 
 use crate::history::{
     Client, Event, YEAR, changed_clients, clients, events, histories, quotas, refill,

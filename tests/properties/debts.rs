@@ -1,9 +1,8 @@
 //! What was charged beyond what there was is owed, and paid before anything passes.
 
 use proptest::prelude::*;
-use rate_limit_core::algorithm::Algorithm;
 use rate_limit_core::decision::Retry;
-use rate_limit_core::limit::Quota;
+use rate_limit_core::limit::{Algorithm, Quota};
 
 use crate::history::{Client, START, clients, events, histories, quotas, refill};
 use crate::window::exceeds_in;

@@ -1,9 +1,8 @@
 //! No history, however long, adds up a rounding error.
 
 use fastrand::Rng;
-use rate_limit_core::algorithm::Algorithm;
 use rate_limit_core::decision::Retry;
-use rate_limit_core::limit::Quota;
+use rate_limit_core::limit::{Algorithm, Quota};
 
 use crate::history::{Client, START, YEAR, refill};
 

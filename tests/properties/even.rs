@@ -1,9 +1,8 @@
 //! A client that spends at exactly the rate is never rejected.
 
 use proptest::prelude::*;
-use rate_limit_core::algorithm::Algorithm;
 use rate_limit_core::decision::Retry;
-use rate_limit_core::limit::Quota;
+use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::Rate;
 
 use crate::history::{Client, START};

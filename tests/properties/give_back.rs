@@ -1,8 +1,8 @@
 //! What is given back is as if it had never been spent, and no client gets more than that by it.
 
 use proptest::prelude::*;
-use rate_limit_core::algorithm::{Algorithm, Stored};
-use rate_limit_core::limit::Quota;
+use rate_limit_core::algorithm::Stored;
+use rate_limit_core::limit::{Algorithm, Quota};
 
 use crate::history::{Client, Event, clients, events, histories, quotas, troubled_clients};
 use crate::window::exceeds_in;

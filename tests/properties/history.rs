@@ -1,9 +1,9 @@
 //! Random histories of one client.
 
 use proptest::prelude::*;
-use rate_limit_core::algorithm::{Algorithm, BurstParameter, Stored};
+use rate_limit_core::algorithm::{BurstParameter, Stored};
 use rate_limit_core::decision::Verdict;
-use rate_limit_core::limit::Quota;
+use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::Rate;
 
 /// When every history starts.

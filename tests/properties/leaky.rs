@@ -1,9 +1,8 @@
 //! `leaky_bucket` lets requests through evenly, and in their order.
 
 use proptest::prelude::*;
-use rate_limit_core::algorithm::Algorithm;
 use rate_limit_core::algorithm::leaky_bucket::{Undelayed, delay};
-use rate_limit_core::limit::Quota;
+use rate_limit_core::limit::{Algorithm, Quota};
 
 use crate::history::{Client, Event, histories, quotas_of};
 

@@ -8,10 +8,10 @@ use std::collections::BinaryHeap;
 
 use fastrand::Rng;
 use proptest::prelude::*;
-use rate_limit_core::algorithm::{Algorithm, Stored};
+use rate_limit_core::algorithm::Stored;
 use rate_limit_core::lease::table::{Bucket, Limit, Outcome, Table, Taken};
 use rate_limit_core::lease::{Granted, Lease};
-use rate_limit_core::limit::Quota;
+use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::{Rate, SECOND};
 
 use crate::history::START;

@@ -1,8 +1,7 @@
 //! No window of time lets through more than the algorithm's bound.
 
 use proptest::prelude::*;
-use rate_limit_core::algorithm::Algorithm;
-use rate_limit_core::limit::Quota;
+use rate_limit_core::limit::{Algorithm, Quota};
 
 use crate::calendar::month;
 use crate::history::{Client, histories, quotas};

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::sync::LazyLock;
 
-use rate_limit_core::algorithm::{self, Algorithm, Holds, State};
+use rate_limit_core::algorithm::{self, Holds, State};
 use rate_limit_core::decision::{Retry, Verdict};
 use rate_limit_core::lease::{Granted, Lease, Report};
-use rate_limit_core::limit::Quota;
+use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::{MILLISECOND, Rate, SECOND};
 use rate_limit_core::redis::script::{Script, Scripts};
 

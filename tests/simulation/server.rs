@@ -428,9 +428,8 @@ fn write_master(out: &mut Vec<u8>, master: Option<SocketAddr>) {
 pub mod tests {
     use std::sync::LazyLock;
 
-    use rate_limit_core::algorithm::Algorithm;
     use rate_limit_core::key::Head;
-    use rate_limit_core::limit::Quota;
+    use rate_limit_core::limit::{Algorithm, Quota};
     use rate_limit_core::redis::command::pack;
     use rate_limit_core::redis::script::{By, Check, Scripts};
 

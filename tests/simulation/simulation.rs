@@ -279,7 +279,7 @@ fn draw_deployment(rng: &mut Rng) -> (Deployment, Config) {
             let (sentinels, replicas) = (rng.usize(1..4), rng.usize(1..3));
             let kind = Kind::Sentinel(MASTER_NAME.to_owned());
             let deployment = Deployment::sentinel(sentinels, replicas, rng.fork());
-            match sentinels > 1 && rng.bool() {
+            match sentinels > 1 && rng.u32(0..4) > 0 {
                 true => (deployment.with_deaf_sentinel(rng.usize(0..sentinels)), kind),
                 false => (deployment, kind),
             }

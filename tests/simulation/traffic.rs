@@ -4,11 +4,10 @@ use std::fmt;
 use std::rc::Rc;
 
 use fastrand::Rng;
-use rate_limit_core::algorithm::Algorithm;
 use rate_limit_core::client::{Charge, Definition};
 use rate_limit_core::key::Head;
 use rate_limit_core::lease::Lease;
-use rate_limit_core::limit::Quota;
+use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::{MILLISECOND, Rate, SECOND};
 use rate_limit_core::redis::script::{Check, Prepared, Scripts};
 

@@ -37,8 +37,9 @@ pub fn delay(verdict: &Verdict, quota: &Quota, cost: u64, undelayed: Undelayed) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Algorithm, Stored};
+    use crate::algorithm::Stored;
     use crate::decision::Retry;
+    use crate::limit::Algorithm;
 
     fn delays(burst: u64, undelayed: Undelayed) -> Vec<Option<u64>> {
         let quota = Quota::new(Algorithm::LeakyBucket, "2r/s".parse().unwrap(), burst + 1).unwrap();

@@ -141,10 +141,9 @@ mod tests {
     use std::sync::LazyLock;
 
     use super::*;
-    use crate::algorithm::Algorithm;
     use crate::decision::Retry;
     use crate::key::Head;
-    use crate::limit::Quota;
+    use crate::limit::{Algorithm, Quota};
     use crate::redis::reply::{self, Reply};
 
     const NOW: u64 = 1_763_683_200_000_000;

@@ -1,9 +1,9 @@
 //! The scripts that Redis runs, and the commands that run them.
 
-use crate::algorithm::{Algorithm, Hold};
+use crate::algorithm::Hold;
 use crate::key::Head;
 use crate::lease::{Lease, Report};
-use crate::limit::Quota;
+use crate::limit::{Algorithm, Quota};
 use crate::text::number;
 
 mod list;

@@ -68,9 +68,8 @@ mod tests {
     use std::sync::LazyLock;
 
     use super::*;
-    use crate::algorithm::Algorithm;
     use crate::decision::{Retry, Shown, Source, Verdict};
-    use crate::limit::Quota;
+    use crate::limit::{Algorithm, Quota};
 
     static QUOTA: LazyLock<Quota> =
         LazyLock::new(|| Quota::new(Algorithm::Gcra, "1r/s".parse().unwrap(), 1).unwrap());

@@ -228,9 +228,8 @@ fn service_limit(limit: &Shown<'_>, now: u64, retry_after: Option<u64>, out: &mu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::Algorithm;
     use crate::decision::{Retry, Verdict};
-    use crate::limit::Quota;
+    use crate::limit::{Algorithm, Quota};
     use proptest::prelude::*;
 
     fn shown(

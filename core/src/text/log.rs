@@ -70,9 +70,8 @@ impl fmt::Display for Excess {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::Algorithm;
     use crate::key::Head;
-    use crate::limit::Quota;
+    use crate::limit::{Algorithm, Quota};
 
     #[test]
     fn excess_is_in_units_of_the_rate() {

@@ -28,7 +28,8 @@ pub(in super::super) fn numbers(bytes: &[u8]) -> Option<([u64; 3], Extra)> {
 #[cfg(test)]
 mod tests {
     use super::super::super::moment::Moment;
-    use crate::algorithm::{Algorithm, Extra, Hold, Holds, State, Stored};
+    use crate::algorithm::{Extra, Hold, Holds, State, Stored};
+    use crate::limit::Algorithm;
 
     #[test]
     fn states() {

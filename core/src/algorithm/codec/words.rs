@@ -130,8 +130,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::algorithm::Algorithm;
-    use crate::limit::Quota;
+    use crate::limit::{Algorithm, Quota};
     use crate::rate::{MAX_EXACT, Rate};
 
     fn numbers() -> impl Strategy<Value = u64> {

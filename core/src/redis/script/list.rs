@@ -3,7 +3,7 @@
 //! the script for any limits.
 
 use super::{By, Check, Script, fill, line};
-use crate::algorithm::Algorithm;
+use crate::limit::Algorithm;
 
 /// How long a list may be: its script has the source of each algorithm in it.
 const MAX_LEN: usize = 8;

@@ -46,9 +46,8 @@ impl Prepared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::Algorithm;
     use crate::key::Head;
-    use crate::limit::Quota;
+    use crate::limit::{Algorithm, Quota};
 
     #[test]
     fn as_it_is_encoded_each_time() {

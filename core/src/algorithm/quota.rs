@@ -1,0 +1,106 @@
+//! Which quotas an algorithm can count exactly.
+
+use super::Terms;
+use crate::limit::{Algorithm, Quota, QuotaError};
+use crate::rate::{MAX_EXACT, MAX_TIME, Rate};
+
+impl Quota {
+    /// A quota of `limit` units at `rate`. Fails if the algorithm cannot count it exactly.
+    pub fn new(algorithm: Algorithm, rate: Rate, limit: u64) -> Result<Self, QuotaError> {
+        if limit == 0 {
+            return Err(QuotaError::Zero);
+        }
+        let algorithm = algorithm.at(rate)?;
+        let terms = algorithm.terms(rate, limit)?;
+        Ok(Self::from_terms(algorithm, rate, terms, limit))
+    }
+
+    /// Fails if debts of this quota cannot be counted exactly.
+    pub fn check_settle(&self) -> Result<(), QuotaError> {
+        let most = self.limit().checked_add(self.max_debt()).ok_or(QuotaError::DebtTooLarge)?;
+        match self.algorithm().check_debt(self.rate(), self.limit(), most) {
+            Err(QuotaError::TooSlow) => Err(QuotaError::DebtTooSlow),
+            Err(_) => Err(QuotaError::DebtTooLarge),
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+impl Algorithm {
+    /// The algorithm that counts at this rate: a fixed window counts months of the calendar as a
+    /// calendar window.
+    pub fn at(self, rate: Rate) -> Result<Self, QuotaError> {
+        match (self, rate.is_monthly()) {
+            (Self::FixedWindow | Self::CalendarWindow, true) => Ok(Self::CalendarWindow),
+            (Self::FixedWindow | Self::CalendarWindow, false) => Ok(Self::FixedWindow),
+            (_, true) => Err(QuotaError::Monthly),
+            (other, false) => Ok(other),
+        }
+    }
+
+    /// The numbers that stand for the rate: see [`Quota::terms`].
+    fn terms(self, rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
+        (self.description().terms)(rate, limit)
+    }
+
+    /// Fails if the numbers of a client that has spent `most`, more than `limit`, are not exact,
+    /// quotients included.
+    fn check_debt(self, rate: Rate, limit: u64, most: u64) -> Result<(), QuotaError> {
+        if most > MAX_EXACT / 4 {
+            return Err(QuotaError::TooLarge);
+        }
+        if self.is_continuous() || self == Self::IntervalBucket {
+            return self.terms(rate, most).map(drop);
+        }
+        let periods = u128::from(most.div_ceil(limit)).saturating_add(1);
+        let is_too_slow = periods * u128::from(rate.period()) > u128::from(MAX_TIME);
+        if is_too_slow { Err(QuotaError::TooSlow) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quota(rate: &str, limit: u64) -> Result<(), QuotaError> {
+        try_quota(Algorithm::TokenBucket, rate, limit)
+    }
+
+    fn try_quota(algorithm: Algorithm, rate: &str, limit: u64) -> Result<(), QuotaError> {
+        Quota::new(algorithm, rate.parse().unwrap(), limit).map(|_| ())
+    }
+
+    #[test]
+    fn months_are_for_fixed_windows() {
+        for algorithm in Algorithm::ALL {
+            let quota = Quota::new(algorithm, "10r/month".parse().unwrap(), 10);
+            match algorithm.name() {
+                "fixed_window" => assert_eq!(quota.unwrap().algorithm(), Algorithm::CalendarWindow),
+                _ => assert_eq!(quota, Err(QuotaError::Monthly), "{algorithm:?}"),
+            }
+            let quota = Quota::new(algorithm, "10r/4w".parse().unwrap(), 10).unwrap();
+            assert_ne!(quota.algorithm(), Algorithm::CalendarWindow);
+        }
+    }
+
+    #[test]
+    fn bounds() {
+        assert_eq!(quota("1r/365d", 100), Ok(()));
+        assert_eq!(quota("1r/365d", 101), Err(QuotaError::TooSlow));
+        assert_eq!(quota("1000000r/s", 1_000_000), Ok(()));
+        assert_eq!(quota("1234567r/1d", 1_234_567), Ok(()));
+        assert_eq!(quota("10r/s", 0), Err(QuotaError::Zero));
+        assert_eq!(quota("999999937r/s", 999_999_937), Err(QuotaError::TooLarge));
+        assert_eq!(try_quota(Algorithm::SlidingLog, "100000r/s", 100_000), Ok(()));
+        assert_eq!(
+            try_quota(Algorithm::SlidingLog, "100001r/s", 100_001),
+            Err(QuotaError::TooLong)
+        );
+        assert_eq!(try_quota(Algorithm::SlidingWindow, "50000000r/d", 50_000_000), Ok(()));
+        assert_eq!(
+            try_quota(Algorithm::SlidingWindow, "90000000000000r/d", 90_000_000_000_000),
+            Err(QuotaError::TooLarge)
+        );
+        assert_eq!(try_quota(Algorithm::IntervalBucket, "1r/365d", 101), Err(QuotaError::TooSlow));
+    }
+}
