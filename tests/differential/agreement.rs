@@ -4,10 +4,10 @@ use std::ops::RangeInclusive;
 
 use fastrand::Rng;
 use harness::{Redis, servers};
-use rate_limit_core::algorithm::{Algorithm, Holds};
+use rate_limit_core::algorithm::Holds;
 use rate_limit_core::decision::Retry;
-use rate_limit_core::lease::Granted;
-use rate_limit_core::limit::Quota;
+use rate_limit_core::lease::{Granted, Lease};
+use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::{MAX_EXACT, Rate};
 
 use crate::lab::{Charge, Kept, Lab, Outcome, Step, Write};
@@ -89,6 +89,20 @@ fn an_edge_of_which_a_double_is_short() {
     let mut story = Story::begin(KEY.to_owned(), quota);
     story.wait_for(1_564_979_245);
     check(&mut Lab::new(), story.steps);
+}
+
+/// The sum of two times of the year 2114 is more than a double holds exactly: a key with a lease would go 1 µs
+/// too early.
+#[test]
+fn times_of_which_the_sum_is_rounded() {
+    let rate = Rate::new(311, 1).unwrap();
+    let quota = Quota::new(Algorithm::TokenBucket, rate, 256_410_258).unwrap();
+    let charge = Charge { key: KEY.to_owned(), quota, cost: 1, dry_run: false };
+    let lease = Lease { span: 17_209_893, want: 6_872, share: 4, ..Lease::NONE };
+    let charged = Step::charge(4_572_183_374_663_953, vec![charge]);
+    let step = Step { leases: vec![lease], ..charged };
+    let expected = Model::default().decide(&step);
+    check(&mut Lab::new(), vec![(step, expected)]);
 }
 
 /// Likewise for repeated requests of which the last but one just passes, or just does not.

@@ -90,6 +90,6 @@ local function grant(a, stored, remaining)
   local new, expiry = run(a, stored, units)
   local _, _, _, _, debt, blocked_until = extra(new)
   new = with_extra(new, older, older_until, newer, newer_until, debt, blocked_until)
-  -- it begins to come back at the end of the hold
-  return new, expiry + ARGV[a + 4] + newer_until - now
+  -- it begins to come back at the end of the hold; the sum of two times may be more than a double holds
+  return new, expiry + ARGV[a + 4] + (newer_until - now)
 end
