@@ -104,7 +104,7 @@ pub enum ErrorKind {
     Overload,
     /// A connection was lost.
     Lost,
-    /// It could not decide: it was loading, or a replica.
+    /// It could not decide: it was loading, or a replica, or its cluster was down.
     Unfit,
     /// A request was refused at once, because the node was down.
     Down,

@@ -234,16 +234,21 @@ impl Driver {
 
     /// Passes an event to the client, and carries out the actions that follow.
     fn act<T>(&self, event: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = self.state.borrow_mut();
-        state.find_memory();
-        let result = event(&mut state);
-        state.carry_out();
-        let dials = state.dial.is_some();
-        drop(state);
+        let (result, dials) = self.handle(event);
         if dials {
             self.dial();
         }
         result
+    }
+
+    /// Passes an event to the client, and carries out the actions that follow, up to the next transport
+    /// that is to be started. Returns whether there is one.
+    fn handle<T>(&self, event: impl FnOnce(&mut State) -> T) -> (T, bool) {
+        let mut state = self.state.borrow_mut();
+        state.find_memory();
+        let result = event(&mut state);
+        state.carry_out();
+        (result, state.dial.is_some())
     }
 
     /// Starts the transport that is to be started, and those that follow.
@@ -258,12 +263,12 @@ impl Driver {
                         (*pointer).resolved.post(Some(on_resolved), pointer, cycle_log());
                     };
                     let resolution = Resolution::start(&host, port, timeout, done);
-                    self.after_dial(|state| state.on_resolution(&tag, resolution));
+                    self.handle(|state| state.on_resolution(&tag, resolution));
                 }
                 Dial::Connect { tag, target, log } => {
                     let data = Rc::as_ptr(&tag).cast_mut().cast();
                     let socket = Socket::connect(&target, log, Some(on_socket), data);
-                    self.after_dial(|state| state.on_dialed(&tag, socket));
+                    self.handle(|state| state.on_dialed(&tag, socket));
                 }
             }
         }
@@ -271,14 +276,6 @@ impl Driver {
 
     fn next_dial(&self) -> Option<Dial> {
         self.state.borrow_mut().dial.take()
-    }
-
-    /// Carries out the actions that follow, up to the next transport that is to be started.
-    fn after_dial(&self, event: impl FnOnce(&mut State)) {
-        let mut state = self.state.borrow_mut();
-        state.find_memory();
-        event(&mut state);
-        state.carry_out();
     }
 }
 
@@ -399,9 +396,8 @@ impl State {
     }
 
     fn close(&mut self, key: ConnectionKey) {
-        debug!(cycle_log(), "close connection {}", key.index());
-        if let Some(wire) = self.wires.get_mut(key.index()) {
-            *wire = None;
+        if self.wires.get_mut(key.index()).and_then(Option::take).is_some() {
+            debug!(cycle_log(), "close connection {}", key.index());
         }
     }
 
@@ -428,10 +424,29 @@ impl State {
 
     /// Sends the output of a connection, as far as the socket takes it.
     fn send(&mut self, key: ConnectionKey) {
-        let result = self.try_send(key);
-        if let Err(error) = result {
-            self.client.on_lost(key, &closed("send()", &error), monotonic_micros());
+        if let Err(error) = self.try_send(key) {
+            self.on_send_failed(key, &error);
         }
+    }
+
+    /// A server that closes a connection may have said why: that is read first.
+    #[cold]
+    fn on_send_failed(&mut self, key: ConnectionKey, error: &io::Error) {
+        if let Some(socket) = self.socket(key) {
+            socket.refresh_events();
+        }
+        self.receive(key);
+        if self.client.is_open(key) {
+            self.lose(key, &closed("send()", error));
+        }
+    }
+
+    /// Reports that a connection is lost. What its socket would report next is not the client's
+    /// business any more: it may connect anew under the same key.
+    #[cold]
+    fn lose(&mut self, key: ConnectionKey, fault: &Fault) {
+        self.close(key);
+        self.client.on_lost(key, fault, monotonic_micros());
     }
 
     fn try_send(&mut self, key: ConnectionKey) -> io::Result<()> {
@@ -471,7 +486,7 @@ impl State {
         let Some(wire) = self.wire_of(tag) else { return };
         match socket {
             Ok(socket) => wire.transport = Transport::Connecting(socket),
-            Err(error) => self.client.on_lost(tag.key, &unconnected(&error), monotonic_micros()),
+            Err(error) => self.lose(tag.key, &unconnected(&error)),
         }
     }
 
@@ -511,7 +526,7 @@ impl State {
                 true
             }
             Err(fault) => {
-                self.client.on_lost(key, &fault, monotonic_micros());
+                self.lose(key, &fault);
                 false
             }
         }
@@ -520,17 +535,18 @@ impl State {
     /// Reads all input, and passes it to the client.
     fn receive(&mut self, key: ConnectionKey) {
         let now = monotonic_micros();
-        let mut has_read = false;
-        while let Some(Some(wire)) = self.wires.get_mut(key.index())
+        let (mut has_read, mut is_open) = (false, true);
+        while is_open
+            && let Some(Some(wire)) = self.wires.get_mut(key.index())
             && let Transport::Open(socket) = &mut wire.transport
             && socket.is_readable()
         {
             match socket.receive(self.client.space(key)) {
-                Ok(Transfer::Moved(count)) => self.client.on_received(key, count, now),
+                Ok(Transfer::Moved(count)) => is_open = self.client.on_received(key, count, now),
                 Ok(Transfer::Later) => break,
                 Err(error) => {
-                    self.client.on_lost(key, &closed("recv()", &error), now);
-                    break;
+                    self.lose(key, &closed("recv()", &error));
+                    is_open = false;
                 }
             }
             has_read = true;
@@ -538,9 +554,8 @@ impl State {
         if has_read {
             self.count_lag(now.saturating_sub(turn_start()));
             self.save_session(key);
-            if let Some(Err(error)) = self.socket(key).map(Socket::watch) {
-                let fault = closed("ngx_handle_read_event()", &error);
-                self.client.on_lost(key, &fault, now);
+            if is_open && let Some(Err(error)) = self.socket(key).map(Socket::watch) {
+                self.lose(key, &closed("ngx_handle_read_event()", &error));
             }
         }
     }
@@ -760,7 +775,7 @@ fn place<T>(places: &mut Vec<Option<T>>, index: usize, value: T) {
 
 /// Continues to connect a socket, and the TLS handshake if there is one; whether it can be used.
 fn advance(socket: &mut Socket, peer: Option<&Peer>) -> Result<bool, Fault> {
-    if !socket.is_secured() && !socket.is_connected().map_err(|error| unconnected(&error))? {
+    if !socket.is_secured() && !socket.test_connect().map_err(|error| unconnected(&error))? {
         return Ok(false);
     }
     let insecure = |error: io::Error| Fault::Connect(describe(&error));

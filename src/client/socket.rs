@@ -83,8 +83,8 @@ impl Socket {
         }
     }
 
-    /// Whether the attempt to connect is over; its error, if it failed.
-    pub(super) fn is_connected(&mut self) -> io::Result<bool> {
+    /// Takes the result of the attempt to connect, if it is over; its error, if it failed.
+    pub(super) fn test_connect(&mut self) -> io::Result<bool> {
         // Before the socket can be written it has no error, and is not connected either.
         // SAFETY: the connection is open, and its events are valid.
         if unsafe { (*self.raw().write).ready() } == 0 {
@@ -161,7 +161,7 @@ impl Socket {
         match usize::try_from(count) {
             Ok(count) => Ok(Transfer::Moved(count)),
             Err(_) if count == NGX_AGAIN as isize => Ok(Transfer::Later),
-            Err(_) => Err(self.refusal()),
+            Err(_) => Err(self.error()),
         }
     }
 
@@ -206,16 +206,6 @@ impl Socket {
         match &self.tls {
             Some(tls) => io::Error::other(tls.reason()),
             None => io::Error::last_os_error(),
-        }
-    }
-
-    /// Why the last write failed. A server that refuses TLS sends an alert and closes the connection,
-    /// perhaps before the alert has been read.
-    fn refusal(&mut self) -> io::Error {
-        let error = self.error();
-        match self.tls {
-            Some(_) => self.receive(&mut [0; 64]).err().unwrap_or(error),
-            None => error,
         }
     }
 

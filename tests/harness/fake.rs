@@ -165,6 +165,14 @@ impl Fake {
             let _ = stream.write_all(bytes);
         }
     }
+
+    /// Closes every connection.
+    pub fn hang_up(&self) {
+        for stream in self.shared.streams.lock().unwrap().drain(..) {
+            // One that is closed already cannot be shut down.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
 }
 
 fn listen() -> (TcpListener, u16) {
@@ -304,7 +312,7 @@ pub(crate) fn trickle(bytes: &[u8], stream: &mut TcpStream) -> io::Result<()> {
 }
 
 /// How many segments with data a connection has received.
-fn segments(stream: &TcpStream) -> u32 {
+pub(crate) fn segments(stream: &TcpStream) -> u32 {
     // Linux's `struct tcp_info`, to and with its `tcpi_data_segs_in`.
     let mut info = [0u32; 39];
     let mut length = size_of_val(&info) as libc::socklen_t;
@@ -359,16 +367,22 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::reply;
+    use crate::{PATIENCE, reply};
+
+    /// How long to wait for what is not to come.
+    const SHORT: Duration = Duration::from_secs(1);
 
     fn connect(fake: &Fake) -> TcpStream {
-        TcpStream::connect((Ipv4Addr::LOCALHOST, fake.port())).unwrap()
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, fake.port())).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
     }
 
-    /// Sends `bytes`, and returns what comes back until the end.
-    fn send(fake: &Fake, bytes: &str) -> io::Result<String> {
+    /// Sends `bytes`, and returns what comes back until the end, or an error if that takes longer than
+    /// `patience`.
+    fn send(fake: &Fake, bytes: &str, patience: Duration) -> io::Result<String> {
         let mut stream = connect(fake);
-        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.set_read_timeout(Some(patience))?;
         stream.write_all(bytes.as_bytes())?;
         let mut text = String::new();
         stream.read_to_string(&mut text).map(|_| text)
@@ -386,19 +400,19 @@ mod tests {
             _ => Act::Usual,
         });
         let kind = |result: io::Result<String>| result.unwrap_err().kind();
-        assert_eq!(kind(send(&fake, ASK)), ErrorKind::WouldBlock);
-        assert_eq!(send(&fake, ASK).unwrap(), "bye");
-        assert_eq!(kind(send(&fake, ASK)), ErrorKind::ConnectionReset);
+        assert_eq!(kind(send(&fake, ASK, SHORT)), ErrorKind::WouldBlock);
+        assert_eq!(send(&fake, ASK, PATIENCE).unwrap(), "bye");
+        assert_eq!(kind(send(&fake, ASK, PATIENCE)), ErrorKind::ConnectionReset);
         let mut stream = connect(&fake);
         stream.set_nodelay(true).unwrap();
+        let start = Instant::now();
         stream.write_all(format!("*1\r\n$4\r\nping\r\n{ASK}").as_bytes()).unwrap();
         let mut text = [0; 7];
         stream.read_exact(&mut text).unwrap();
         assert_eq!(&text, b"+pong\r\n");
-        let start = Instant::now();
         stream.read_exact(&mut text).unwrap();
         assert_eq!(text, ALLOWED.as_bytes()[..7]);
-        assert!(start.elapsed() > Duration::from_millis(10));
+        assert!(start.elapsed() >= Duration::from_millis(20));
 
         assert_eq!((fake.count(""), fake.count("PING"), fake.times("EVALSHA", "k")), (4, 1, 4));
         let received = fake.received();
@@ -426,7 +440,6 @@ mod tests {
         let moved = |to: &Fake| format!("-MOVED 7 :{}\r\n", to.port());
         let replies = |fake, bytes: String, length| {
             let mut stream = connect(fake);
-            stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
             stream.write_all(bytes.as_bytes()).unwrap();
             let mut text = vec![0; length];
             stream.read_exact(&mut text).unwrap();
@@ -437,6 +450,7 @@ mod tests {
         assert_eq!(replies(first, PING.to_owned() + &get, expected.len()).1, expected);
         let (mut stream, text) = replies(first, PING.repeat(2), 6);
         assert_eq!(text, ALLOWED[..6]);
+        stream.set_read_timeout(Some(SHORT)).unwrap();
         assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
         let (_, text) = replies(first, PING.to_owned(), 1 << 22);
         assert!(text.starts_with("$9223372036854775807\r\nx") && text.ends_with("x"));

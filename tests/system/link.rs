@@ -1,9 +1,13 @@
 //! The life of a connection to Redis: made, introduced, kept, and made again.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use harness::{Act, Conf, Fake, Nginx, PATIENCE, Redis, wait_until};
+use harness::{Act, Conf, Fake, Library, Nginx, PATIENCE, Redis, wait_until};
+
+use crate::seen::{StartConnected as _, wait_for_connections};
 
 fn limited(url: &str) -> Conf {
     Conf::new()
@@ -122,6 +126,9 @@ fn a_redis_for_each_location() {
         .server("location = /b { rate_limit_redis b rate=9r/m name=b; try_files /index.html =404;")
         .server("rate_limit_redis_pass {second}; }")
         .start();
+    for redis in [&first, &second] {
+        wait_for_connections(redis, 1);
+    }
     for path in ["/a", "/b"] {
         assert_eq!(nginx.get(path).decision(), "PASSED redis");
     }
@@ -142,7 +149,7 @@ fn one_redis_is_down_and_the_other_is_not_concerned() {
         .server("rate_limit_redis_pass {first}; }")
         .server("location = /b { rate_limit_redis b rate=9r/m name=b; try_files /index.html =404;")
         .server("rate_limit_redis_pass {second}; }")
-        .start();
+        .start_connected(&second);
     for _ in 0..3 {
         assert_eq!(nginx.get("/a").decision(), "ERROR_PASSED none");
         assert_eq!(nginx.get("/b").decision(), "PASSED redis");
@@ -220,21 +227,46 @@ fn a_redis_that_is_full_is_logged() {
     recovers(&nginx);
 }
 
+/// What Redis says before it closes a connection is read, also if it closes while the worker sends.
+#[test]
+fn a_redis_that_is_full_is_logged_by_a_worker_that_sends() {
+    let library = Library::compile("slow_send");
+    let redis = Redis::start();
+    let _held = redis.client();
+    redis.command::<()>(&["CONFIG", "SET", "maxclients", "1"]);
+    let nginx = limited(&redis.url()).env("LD_PRELOAD", library.path()).start();
+    nginx.wait_for_error_log("is down");
+    let errors = nginx.logged("is down");
+    assert!(errors.len() == 1 && errors[0].contains("max number of clients reached"), "{errors:?}");
+}
+
 #[test]
 fn a_redis_that_loads_is_waited_for() {
-    let fake = Fake::start(|command| match command.connection {
-        0..4 if !command.words.is_empty() => {
-            Act::line("-LOADING Redis is loading the dataset in memory")
+    let loads = Arc::new(AtomicBool::new(true));
+    // How many connections were made meanwhile: nothing on them is answered otherwise.
+    let refused = Arc::new(AtomicUsize::new(0));
+    let fake = Fake::start({
+        let (loads, refused) = (Arc::clone(&loads), Arc::clone(&refused));
+        move |command| match command.words.is_empty() {
+            true if loads.load(Ordering::SeqCst) => {
+                refused.store(command.connection + 1, Ordering::SeqCst);
+                Act::Usual
+            }
+            false if command.connection < refused.load(Ordering::SeqCst) => {
+                Act::line("-LOADING Redis is loading the dataset in memory")
+            }
+            _ => Act::Usual,
         }
-        _ => Act::Usual,
     });
     let nginx = limited(&fake.url()).start();
     nginx.wait_for_error_log("LOADING");
     assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+    wait_until(PATIENCE, || fake.count("") >= 4, "several attempts");
+    loads.store(false, Ordering::SeqCst);
     recovers(&nginx);
     nginx.wait_for_error_log("is up again");
     assert_eq!(nginx.logged("[error]").len(), 2);
-    assert_eq!(fake.count(""), 5);
+    assert_eq!(fake.count(""), refused.load(Ordering::SeqCst) + 1);
 }
 
 /// The ACL rule of docs/operations.md: it allows all commands that are ever sent.
@@ -322,10 +354,30 @@ fn connections_that_were_lost_leave_nothing_behind() {
 
 #[test]
 fn redis_may_close_idle_connections() {
-    let redis = Redis::start_with(&["timeout 1"]);
+    // Long enough for a connection that a busy worker finds ready late to have had a useful life of a second.
+    let redis = Redis::start_with(&["timeout 3"]);
     let nginx = limited(&redis.url()).start();
     nginx.wait_for_error_log("reconnecting");
+    // The next one is not to be closed between two requests.
+    redis.command::<()>(&["CONFIG", "SET", "timeout", "0"]);
     decides(&nginx);
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+}
+
+/// What a connection brings after nonsense, such as its end, is not taken for the new one's.
+#[test]
+fn nonsense_before_the_end_of_a_connection_costs_but_that_connection() {
+    let fake = Fake::start(|_| Act::Usual);
+    let nginx = limited(&fake.url()).start();
+    let decided = || nginx.get("/?k=a").decision() == "PASSED redis";
+    wait_until(PATIENCE, decided, "decisions by Redis");
+    nginx.in_one_turn(|| {
+        fake.shout(b"nonsense\r\n");
+        fake.hang_up();
+    });
+    nginx.wait_for_error_log("reconnecting");
+    wait_until(PATIENCE, decided, "decisions by Redis again");
+    assert_eq!(fake.count(""), 2);
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
 }
 

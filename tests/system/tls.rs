@@ -103,10 +103,9 @@ fn decides_over_tls() {
 #[test]
 fn trusts_the_system_by_default() {
     let (authority, redis) = redis(&[]);
-    let url = format!("rediss://localhost:{}", redis.tls_port());
     let conf = Conf::new()
         .decisions()
-        .http(&format!("rate_limit_redis_pass {url};\nrate_limit_redis_timeout 5s;"))
+        .store(format!("rediss://localhost:{}", redis.tls_port()))
         .server("location / { rate_limit_redis $arg_k rate=1r/m capacity=99; }");
     decides(&conf.clone().env("SSL_CERT_FILE", &authority.certificate()));
     refuses(&conf, "certificate");
@@ -353,11 +352,16 @@ fn is_decided_by_all(nginx: &Nginx) {
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
 }
 
+/// Three nodes that speak TLS. One that takes longer than this to answer another does not join.
+fn cluster_conf(authority: &Authority, identity: &Identity) -> ClusterConf {
+    ClusterConf::new(3, 0).secured(authority, identity).node_timeout(Duration::from_secs(10))
+}
+
 #[test]
 fn every_node_of_a_cluster() {
     let authority = Authority::new();
     let identity = authority.issue("DNS:redis.internal,IP:127.0.0.1");
-    let cluster = ClusterConf::new(3, 0).secured(&authority, &identity).start();
+    let cluster = cluster_conf(&authority, &identity).start();
     let seed = server("127.0.0.1", cluster.node(0).tls_port());
     let lines = format!("{seed} cluster on; {}", trust(&authority));
     is_decided_by_all(&limited(&lines).start());
@@ -378,8 +382,7 @@ fn a_cluster_whose_certificates_hold_only_names() {
     let authority = Authority::new();
     let names = ["localhost", "node0.test", "node1.test", "node2.test"];
     let identity = authority.issue(&names.map(|name| format!("DNS:{name}")).join(","));
-    let conf = ClusterConf::new(3, 0).secured(&authority, &identity);
-    let cluster = conf.hostnames("node{n}.test").start();
+    let cluster = cluster_conf(&authority, &identity).hostnames("node{n}.test").start();
     let seed = server("localhost", cluster.node(0).tls_port());
     let nginx = limited(&format!("{seed} cluster on; {}", trust(&authority))).start();
     is_decided_by_all(&nginx);
@@ -431,19 +434,23 @@ fn a_session_does_not_outlive_what_was_verified() {
 fn a_server_that_stops_within_the_handshake() {
     let (authority, mut redis) = redis(&[]);
     let lines = format!("{} {}", server("localhost", redis.tls_port()), trust(&authority));
+    // Longer than a busy machine keeps a request waiting, and shorter than the connection may be silent.
     let conf =
-        limited(&format!("{lines} connect_timeout 1s;")).server("rate_limit_redis_timeout 200ms;");
+        limited(&format!("{lines} connect_timeout 1s;")).server("rate_limit_redis_timeout 700ms;");
     redis.stop_signal();
     let nginx = conf.start();
     let start = Instant::now();
     assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     nginx.wait_for_error_log("is down: timed out while SSL handshaking");
     redis.cont();
     let recovered = || nginx.get("/?k=a").decision() == "PASSED redis";
     wait_until(PATIENCE, recovered, "decisions by Redis");
     let errors = nginx.logged("redis localhost");
-    assert!(errors.len() == 2 && errors[1].contains(" is up again"), "{errors:?}");
+    let of = |text: &str| errors.iter().filter(|line| line.contains(text)).count();
+    // A busy machine may have been late once more.
+    assert_eq!((of(" is down: "), of(" is up again")), (1, 1), "{errors:?}");
+    assert!(errors[0].contains(" is down: "), "{errors:?}");
     // And once more in the middle of things, with more to send than the socket takes.
     let load = Load::start(nginx.addr(), "/?k=b", 8);
     let before = redis.calls("evalsha");
@@ -458,7 +465,7 @@ fn a_server_that_stops_within_the_handshake() {
     let errors = nginx.logged(" is down: ");
     // By the requests that it keeps waiting; or, if the worker is so busy that their waits are its own, by
     // the silence of the connection.
-    let reasons = ["no reply within 200 ms", "no reply for 1000 ms"];
+    let reasons = ["no reply within 700 ms", "no reply for 1000 ms"];
     assert!(errors.len() == 2 && reasons.iter().any(|it| errors[1].contains(it)), "{errors:?}");
 }
 
@@ -481,8 +488,11 @@ fn connections_that_were_lost_leave_nothing_behind() {
     let mut conf = limited(&format!("{url} {}", trust(&authority)));
     for store in 0..STORES {
         conf = conf
-            .http(&format!("rate_limit_redis_store s{store} {{ {url} {} }}", trust(&authority)))
-            .server(&format!("location = /{store} {{ rate_limit_redis k rate=1r/m name=n{store};"))
+            .http(&format!(
+                "rate_limit_redis_store s{store} {{ {url} {} connect_timeout 30s; }}",
+                trust(&authority)
+            ))
+            .server(&format!("location = /{store} {{ rate_limit_redis k rate=1r/d name=n{store};"))
             .server(&format!("rate_limit_redis_pass s{store}; try_files /index.html =404; }}"));
     }
     let nginx = conf.start();
@@ -491,9 +501,11 @@ fn connections_that_were_lost_leave_nothing_behind() {
     let mut reconnect = |times: usize| {
         for _ in 0..times {
             redis.command::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
-            for store in 0..STORES {
+            // Last those that are rejected: a response that passes has a file open for a moment.
+            let paths = (0..STORES).map(|store| format!("/{store}"));
+            for path in std::iter::once("/?k=a".to_owned()).chain(paths) {
                 // One that was sent as the connection was lost is not decided.
-                let decided = || http.get(&format!("/{store}")).decision().ends_with(" redis");
+                let decided = || http.get(&path).decision().ends_with(" redis");
                 wait_until(PATIENCE, decided, "decisions by Redis");
             }
         }
@@ -538,7 +550,9 @@ fn reloads_under_load() {
     let tally = load.stop();
     assert_eq!(tally.failures, Vec::<String>::new());
     assert!(tally.total() > 100, "{tally:?}");
-    assert_eq!(descriptors(master), before);
+    // The master closes those to a worker a moment after it has ended.
+    let closed = || descriptors(master) <= before;
+    wait_until(PATIENCE, closed, "as many descriptors as before");
     wait_until(PATIENCE, || redis.clients().len() == 2, "one connection for each worker");
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
 }

@@ -30,10 +30,11 @@ impl Client {
         self.connections.get_mut(key).map_or(&mut [], Connection::space)
     }
 
-    /// `count` bytes were put into the [`space`](Self::space).
-    pub fn on_received(&mut self, key: ConnectionKey, count: usize, now: u64) {
+    /// `count` bytes were put into the [`space`](Self::space). Returns false if they cost the
+    /// connection: more of it is of no use.
+    pub fn on_received(&mut self, key: ConnectionKey, count: usize, now: u64) -> bool {
         let open = self.connections.get_mut(key).filter(|connection| connection.is_open());
-        let Some(connection) = open else { return };
+        let Some(connection) = open else { return false };
         let input = connection.on_received(count, now);
         let result = self.read_replies(key, &input, now);
         if let Some(connection) = self.connections.get_mut(key) {
@@ -43,8 +44,12 @@ impl Client {
             Ok(()) => {
                 self.recount(key);
                 self.close_if_unneeded(key);
+                true
             }
-            Err(fault) => self.on_lost(key, &fault, now),
+            Err(fault) => {
+                self.on_lost(key, &fault, now);
+                false
+            }
         }
     }
 
@@ -234,11 +239,7 @@ impl Client {
                 self.redirect(key, refusal, node, now);
             }
             RefusalKind::TryAgain if is_cluster => self.try_again(key, refusal, node, now),
-            RefusalKind::ClusterDown if is_cluster => {
-                self.warn(node, refused(refusal));
-                self.want_refresh(now);
-                self.park(key, Error::Refused, now);
-            }
+            RefusalKind::ClusterDown if is_cluster => self.on_cluster_down(key, refusal, node, now),
             RefusalKind::NotReady | RefusalKind::ReadOnly => {
                 self.count_undecided(key, node);
                 self.park(key, Error::Refused, now);
@@ -285,11 +286,20 @@ impl Client {
             self.topology.on_moved(redirect.slot, node);
             self.want_refresh(now);
         }
-        match self.may_move(key) {
+        match self.count_move(key) {
             true => self.enqueue(key, node, is_asking, now),
             false if is_gone => {}
             false => self.give_up(key, refusal, from, now),
         }
+    }
+
+    /// The slot has no master, as this node sees it. A new topology is wanted even if the command was dropped
+    /// meanwhile.
+    fn on_cluster_down(&mut self, key: CommandKey, refusal: &Refusal, node: NodeKey, now: u64) {
+        self.count_error(node, ErrorKind::Unfit);
+        self.warn(node, refused(refusal));
+        self.want_refresh(now);
+        self.park(key, Error::Refused, now);
     }
 
     /// The key is on its way to another node, or some of the keys are: each charge is sent on its own,
@@ -299,7 +309,7 @@ impl Client {
         let is_charge = command.purpose == Purpose::Charge;
         if command.len() > 1 {
             self.divide(key, now);
-        } else if is_charge || self.may_move(key) {
+        } else if is_charge || self.count_move(key) {
             self.retry_later(key, now);
         } else {
             self.give_up(key, refusal, node, now);
@@ -343,7 +353,8 @@ impl Client {
         }
     }
 
-    fn may_move(&mut self, key: CommandKey) -> bool {
+    /// Counts that a command is sent on once more. `false` if that was done too often.
+    fn count_move(&mut self, key: CommandKey) -> bool {
         let Some(command) = self.commands.get_mut(key) else { return false };
         command.moves = command.moves.saturating_add(1);
         command.moves <= MAX_MOVES

@@ -25,7 +25,7 @@ const URGENT_INTERVAL: u64 = 250 * MILLISECOND;
 const USUAL_INTERVAL: u64 = 10 * SECOND;
 
 /// How long a retired node may take to answer what it was sent.
-const FAREWELL: u64 = SECOND;
+const RETIREMENT: u64 = SECOND;
 
 /// The queries for the topology.
 #[derive(Debug)]
@@ -281,7 +281,7 @@ impl Client {
             self.complete_node(*master);
         }
         self.nodes.retire_others(&masters, now);
-        self.rest_seeds(&masters);
+        self.close_unneeded_seeds(&masters);
         self.remove_retired(now);
         masters.into_iter().for_each(|master| self.open_node(master, now));
         self.route_parked(now);
@@ -303,12 +303,12 @@ impl Client {
 
     /// Closes the connections to nodes of the configuration that are no masters. They may know the
     /// topology when no other node does, so they stay. Sentinels are kept connected.
-    fn rest_seeds(&mut self, masters: &[NodeKey]) {
+    fn close_unneeded_seeds(&mut self, masters: &[NodeKey]) {
         if self.topology.seed_role() == Role::Sentinel {
             return;
         }
-        let resting = self.nodes.seeds().iter().filter(|key| !masters.contains(key));
-        for node in resting.copied().collect::<Vec<_>>() {
+        let unneeded = self.nodes.seeds().iter().filter(|key| !masters.contains(key));
+        for node in unneeded.copied().collect::<Vec<_>>() {
             for key in self.connections_of(node) {
                 let is_unused =
                     |connection: &super::Connection| connection.is_ready() && connection.is_quiet();
@@ -327,7 +327,7 @@ impl Client {
                 self.connections.get(*key).is_none_or(super::Connection::is_quiet)
             };
             let is_done = self.connections_of(node).iter().all(is_quiet)
-                || now.saturating_sub(since) >= FAREWELL;
+                || now.saturating_sub(since) >= RETIREMENT;
             if is_done {
                 self.remove_node(node, now);
             }

@@ -4,9 +4,8 @@ use std::net::SocketAddr;
 use std::sync::LazyLock;
 
 use super::*;
-use crate::algorithm::Algorithm;
 use crate::key::Head;
-use crate::limit::Quota;
+use crate::limit::{Algorithm, Quota};
 use crate::redis::cluster::slot;
 
 mod breaker;
@@ -582,6 +581,26 @@ fn a_redirection_is_news_though_the_request_has_gone() {
     assert!(!played.turn().iter().any(is_warning));
     let owner = played.client.topology.route(slot).and_then(|key| played.client.node(key));
     assert_eq!(owner.map(Node::name), Some("10.0.0.2:6379"));
+}
+
+#[test]
+fn a_slot_without_a_master_is_an_error_and_a_reason_to_query_the_topology() {
+    for has_gone in [false, true] {
+        let mut played = cluster(|_| ());
+        // The topology was queried just now, which is done only so often.
+        played.wait(200 * MILLISECOND);
+        let request = played.submit("a");
+        played.turn();
+        assert_eq!(played.sent_keys(), "a");
+        if has_gone {
+            played.client.release(request, false);
+        }
+        played.receive("-CLUSTERDOWN Hash slot not served\r\n");
+        played.wait(0);
+        let counts = played.client.take_counts(played.node()).unwrap();
+        assert_eq!(counts.errors[ErrorKind::Unfit as usize], 1);
+        assert!(played.sent().contains("SLOTS"), "{has_gone}");
+    }
 }
 
 #[test]

@@ -116,6 +116,11 @@ impl Client {
         }
     }
 
+    /// Whether bytes can be exchanged over a connection.
+    pub fn is_open(&self, key: ConnectionKey) -> bool {
+        self.connections.get(key).is_some_and(Connection::is_open)
+    }
+
     fn set_state(&mut self, key: ConnectionKey, state: State) {
         if let Some(connection) = self.connections.get_mut(key) {
             connection.state = state;
