@@ -16,7 +16,7 @@ use rate_limit_core::rate::MILLISECOND;
 
 use crate::Module;
 use crate::client::Driver;
-use crate::clock::monotonic_micros;
+use crate::clock::{monotonic_micros, turn_start};
 use crate::conf::{Effect, LocationConf, Phase};
 use crate::evaluated::{Evaluated, tightest};
 use crate::event::Timer;
@@ -355,7 +355,9 @@ impl Context {
     /// `r` must be valid, and this a context of it.
     pub(crate) unsafe fn delay(&self, r: *mut ngx_http_request_t, delay: u64) -> Option<()> {
         const { assert!(align_of::<Timer>() <= align_of::<usize>()) };
-        let delay = delay.div_ceil(MILLISECOND) as ngx_msec_t;
+        // NGINX's timers begin with the turn, and this turn may have begun before Redis decided.
+        let late = monotonic_micros().saturating_sub(turn_start());
+        let delay = delay.saturating_add(late).div_ceil(MILLISECOND) as ngx_msec_t;
         // SAFETY: the request is valid, and has a connection and a log. The memory is of its pool, as
         // that of the context is, and large and aligned enough. The cleanup stops the timer.
         unsafe {
