@@ -74,3 +74,11 @@ def paths_of(load: str, number: int) -> list[str]:
     """The requests of a load's n-th volley. No two of distinct keys are for the same."""
     path, keys, _ = LOADS[load]
     return [f"{path}?k={(number * WIDTH + i) % keys + 1000000}" for i in range(WIDTH)]
+
+
+def commands_of(load: str, volleys: int) -> int:
+    """How many commands Redis runs for so many volleys. The first, which finds no script there, is sent twice."""
+    # Requests of one volley for the same key share a command. A key of the flood passes, is rejected, and then its
+    # rejection is cached.
+    each = {"distinct": WIDTH * volleys, "hot": volleys, "flood": 2 * WIDTH}
+    return each[load] + 1
