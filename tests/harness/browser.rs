@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -13,7 +14,24 @@ use crate::process::Process;
 use crate::wait_until;
 
 /// How long anything may take: a browser on a busy machine is slow.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Held by the browsers that run: more at once are too much for a small machine.
+static TURNS: [Mutex<()>; 4] = [const { Mutex::new(()) }; 4];
+
+/// Waits for a turn. A test that failed has ended its browser, too.
+fn turn() -> MutexGuard<'static, ()> {
+    loop {
+        for turn in &TURNS {
+            match turn.try_lock() {
+                Ok(turn) => return turn,
+                Err(TryLockError::Poisoned(turn)) => return turn.into_inner(),
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
 
 /// The key under which WebDriver names an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
@@ -25,15 +43,18 @@ pub struct Browser {
     driver: Process,
     // Removed when the browser has ended.
     profile: TempDir,
+    // Released last.
+    _turn: MutexGuard<'static, ()>,
 }
 
 impl Browser {
-    /// Starts Chromium.
+    /// Starts Chromium, once fewer than four other browsers of these tests run.
     pub fn start() -> Self {
+        let turn = turn();
         let profile = TempDir::with_prefix("chromium-").expect("a directory");
         let (driver, port) = start_driver(&profile);
         let addr = (Ipv4Addr::LOCALHOST, port).into();
-        let mut browser = Self { addr, session: String::new(), driver, profile };
+        let mut browser = Self { addr, session: String::new(), driver, profile, _turn: turn };
         let session = browser.command("POST", "/session", &browser.capabilities());
         let id = session["sessionId"].as_str().expect("the id of a session");
         browser.session = format!("/session/{id}");

@@ -172,7 +172,7 @@ mod tests {
         Conf::new()
             .plain()
             .set("dns", dns.addr())
-            .http("resolver {dns};\nresolver_timeout 200ms;")
+            .http("resolver {dns};\nresolver_timeout 3s;")
             .server("location = / { return 200 $server_addr; }")
             .server("location ~ ^/(.+)$ { proxy_pass http://$1:{port}/; }")
             .server("listen 127.0.0.2:{port}; listen [::1]:{port};")
@@ -182,6 +182,7 @@ mod tests {
     #[test]
     fn leads_nginx_to_hosts() {
         let dns = Dns::start();
+        dns.ttl(5);
         dns.set("four.test", &["127.0.0.1"]);
         dns.set("six.test", &["::1"]);
         dns.answer("silent.test", Answer::Silence);

@@ -5,11 +5,12 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::LazyLock;
+use std::sync::Arc;
 
 use redis::{Client, Connection, ConnectionInfo, FromRedisValue, IntoConnectionInfo as _};
 use tempfile::TempDir;
 
+use crate::library::Library;
 use crate::netns::Namespace;
 use crate::process::Process;
 use crate::tls::{Authority, Identity};
@@ -22,8 +23,8 @@ pub(crate) struct Setup {
     pub binary: PathBuf,
     /// Words after the name of the configuration.
     pub arguments: Vec<String>,
-    /// Whether no time passes for it.
-    pub is_clock_stopped: bool,
+    /// What is preloaded into it.
+    pub library: Option<Arc<Library>>,
     /// The address on which it listens.
     pub address: IpAddr,
     /// The machine on which it runs, if not on this one.
@@ -37,7 +38,7 @@ impl Setup {
         Self {
             binary: default_binary(),
             arguments: Vec::new(),
-            is_clock_stopped: false,
+            library: None,
             address: Ipv4Addr::LOCALHOST.into(),
             namespace: None,
             lines: lines.iter().map(|line| line.as_ref().to_owned()).collect(),
@@ -112,7 +113,8 @@ impl Redis {
     /// Starts a server whose clock stands still: times in its replies do not depend on how long
     /// a test takes.
     pub fn start_with_stopped_clock() -> Self {
-        Self::start_as(Setup { is_clock_stopped: true, ..Setup::new(&[""; 0]) })
+        let library = Some(Arc::new(Library::compile("stopped_clock")));
+        Self::start_as(Setup { library, ..Setup::new(&[""; 0]) })
     }
 
     /// Starts a server that also speaks TLS, and asks nobody for a certificate unless the lines say
@@ -301,8 +303,8 @@ impl Redis {
         if let Some(namespace) = &self.setup.namespace {
             namespace.enter(&mut command);
         }
-        if self.setup.is_clock_stopped {
-            command.env("LD_PRELOAD", &STOPPED_CLOCK.1);
+        if let Some(library) = &self.setup.library {
+            command.env("LD_PRELOAD", library.path());
         }
         command.stderr(log.try_clone().expect("a second handle")).stdout(log);
         let mut process = Process::spawn(command, libc::SIGKILL)
@@ -320,16 +322,6 @@ impl Redis {
         serves
     }
 }
-
-/// The library that stops a server's clock.
-static STOPPED_CLOCK: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| {
-    let directory = world_readable_dir("clock-");
-    let library = directory.path().join("stopped_clock.so");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/harness/stopped_clock.c");
-    let path = library.to_str().expect("a path");
-    crate::load::run("cc", &["-shared", "-fPIC", "-O2", "-o", path, source]);
-    (directory, library)
-});
 
 /// The servers that scripts/test has found, of other versions and makes too: what they call
 /// themselves, such as `7.0.15` or `valkey-8.1.1`, and the programs. Just the one that tests use if

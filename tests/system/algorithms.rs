@@ -5,9 +5,11 @@ use std::process::Command;
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use harness::{Conf, Load, Nginx, PATIENCE, Redis, Response, Tally, hey, wait_until};
+use harness::{Conf, Load, Nginx, PATIENCE, Redis, Response, Tally, wait_until};
 
-use crate::seen::{StartConnected as _, keys, lines, quota, remaining, retry_after};
+use crate::seen::{
+    StartConnected as _, keys, lines, quota, remaining, retry_after, wait_for_connections,
+};
 
 /// Every algorithm, with the parameters by which it passes three at once, or as many as the
 /// burst.
@@ -50,7 +52,7 @@ fn time(redis: &Redis) -> u64 {
 }
 
 /// Waits until so much is left of an aligned period, all in seconds; returns how much.
-fn in_a_window(redis: &Redis, period: u64, least: u64) -> u64 {
+pub fn in_a_window(redis: &Redis, period: u64, least: u64) -> u64 {
     loop {
         let rest = period * 1_000_000 - time(redis) % (period * 1_000_000);
         if rest >= least * 1_000_000 {
@@ -106,6 +108,7 @@ fn every_key_has_its_type_and_a_time_to_live() {
     let redis = Redis::start();
     let nginx = all(&redis, "3r/1h").start_connected(&redis);
     for (name, _) in ALGORITHMS {
+        in_a_window(&redis, HOUR, 30);
         for n in 0..4 {
             let response = nginx.get(&format!("/{name}"));
             let left = redis.command::<i64>(&["PTTL", &format!("rl:{name}:a")]);
@@ -166,6 +169,7 @@ fn a_cost_that_can_never_pass() {
     let conf = Conf::new().redis(&redis).server(&ALGORITHMS.map(line).concat());
     let nginx = conf.start_connected(&redis);
     for (name, _) in ALGORITHMS {
+        in_a_window(&redis, HOUR, 30);
         let response = nginx.get(&format!("/{name}?cost=4"));
         assert_eq!((response.status, quota(&response)), (429, [3, 3, 0]), "{name}");
         assert_eq!(response.header("Retry-After"), None, "{name}");
@@ -277,9 +281,7 @@ trait StartAmongOthers {
 impl StartAmongOthers for Conf {
     fn start_connected_to(&self, redis: &Redis, workers: usize) -> Nginx {
         let nginx = self.start();
-        let named = |client: &String| client.contains("name=nginx_rate_limit_redis:");
-        let connected = || redis.clients().into_iter().filter(named).count() == workers;
-        wait_until(PATIENCE, connected, "connections of the workers to Redis");
+        wait_for_connections(redis, workers);
         nginx
     }
 }
@@ -297,9 +299,14 @@ fn two_machines_share_a_budget_exactly() {
             ("leaky", "rate=10r/1d algorithm=leaky_bucket burst=39 nodelay"),
         ],
     );
-    in_a_window(&redis, 24 * HOUR, 30);
+    in_a_window(&redis, 24 * HOUR, 60);
     let paths = ["/log", "/fixed", "/window", "/interval", "/leaky"];
-    assert_eq!(flood(&two, &paths, Duration::from_secs(2)), [40; 5]);
+    let mut passed = flood(&two, &paths, Duration::from_secs(2));
+    // A busy machine has not spent all of it by then.
+    for (path, passed) in paths.iter().zip(&mut passed) {
+        *passed += (0_u64..).take_while(|_| two[0].get(path).status == 200).count() as u64;
+    }
+    assert_eq!(passed, [40; 5]);
     assert_eq!(redis.command::<u64>(&["LLEN", "rl:log:a"]), 40);
 }
 
@@ -323,8 +330,8 @@ fn n_in_each_period() {
     let periods = (end - start) / 2_000_000 + 1;
     let [fixed, window, log, interval] = allowed[..] else { panic!("{allowed:?}") };
     let summary = format!("{allowed:?} in {windows} windows, {periods} periods");
-    // The first or the last window may have been too short to use all of it.
-    assert!((20 * (windows - 1)..=20 * windows).contains(&fixed), "{summary}");
+    // The first and the last window may have been too short to use all of them.
+    assert!((20 * (windows - 2)..=20 * windows).contains(&fixed), "{summary}");
     assert!((20..=20 * windows).contains(&window), "{summary}");
     assert!((20 * (periods - 1)..=20 * periods).contains(&log), "{summary}");
     assert!((20 * (periods - 1)..=30 + 20 * periods).contains(&interval), "{summary}");
@@ -383,19 +390,18 @@ fn a_log_never_holds_more_than_n() {
         .redis(&redis)
         .workers(2)
         .server("rate_limit_redis_log_level info;")
-        .server("location / { rate_limit_redis a rate=25r/s algorithm=sliding_log; }")
+        .server("location / { rate_limit_redis a rate=25r/3s algorithm=sliding_log; }")
         .start_connected(&redis);
-    let longest = std::thread::scope(|scope| {
-        let load = scope.spawn(|| hey(&["-n", "6000", "-c", "20", &nginx.url("/")]));
-        let mut longest = 0;
-        while !load.is_finished() {
-            longest = longest.max(redis.command::<u64>(&["LLEN", "rl:default:a"]));
-        }
-        let tally = load.join().expect("hey");
-        assert!(tally.failures.is_empty() && tally.of(429) > 0, "{tally:?}");
-        assert_eq!(tally.of(200) + tally.of(429), 6000, "{tally:?}");
-        longest
-    });
+    let (start, load) = (Instant::now(), Load::start(nginx.addr(), "/index.html", 8));
+    let mut longest = 0;
+    // Old entries make room for new ones twice.
+    while start.elapsed() < Duration::from_secs(8) {
+        longest = longest.max(redis.command::<u64>(&["LLEN", "rl:default:a"]));
+        sleep(Duration::from_millis(1));
+    }
+    let tally = load.stop();
+    assert!(tally.failures.is_empty() && tally.of(200) > 25, "{tally:?}");
+    assert!(tally.of(429) > 0 && tally.of(200) + tally.of(429) == tally.total(), "{tally:?}");
     assert_eq!(longest, 25);
     wait_until(PATIENCE, || keys(&redis).is_empty(), "the end of the log");
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use harness::{Conf, Http, Mode, Nginx, Proxy, Redis};
 
+use crate::seen::StartConnected as _;
+
 /// Without a decision there is a 503.
 fn limited(url: &str) -> Conf {
     Conf::new()
@@ -36,7 +38,7 @@ fn a_worker_that_compresses() {
             "location /big { gzip on; }\nlocation = /metrics { rate_limit_redis_metrics json; }",
         )
         .file("html/big/text.txt", &text)
-        .start();
+        .start_connected(&redis);
     let mut limited = nginx.http();
     let [mut first, mut second] = [(); 2].map(|()| [(); 12].map(|()| nginx.http()));
     for http in first.iter_mut().chain(&mut second) {
@@ -45,7 +47,10 @@ fn a_worker_that_compresses() {
     assert_eq!(limited.get("/?k=a").decision(), "PASSED redis");
     let download =
         |http: &mut Http| http.send("GET", "/big/text.txt", &[("Accept-Encoding", "gzip")]);
-    for round in 0..2 {
+    let lags = || long_lags(nginx.get("/metrics").text());
+    // Twice, and again if on a busy machine nothing had to wait for the worker.
+    let is_needed = |round: &u32| *round < 2 || (*round < 20 && lags() == 0);
+    for round in (0..).take_while(is_needed) {
         nginx.in_one_turn(|| {
             limited.send("GET", "/?k=a", &[]);
             first.iter_mut().for_each(download);
@@ -58,8 +63,7 @@ fn a_worker_that_compresses() {
         }
     }
     is_not_blamed(&nginx);
-    let page = nginx.get("/metrics").text().to_owned();
-    assert!(long_lags(&page) > 0, "the lag is measured: {page}");
+    assert!(lags() > 0, "the lag is measured: {}", nginx.get("/metrics").text());
 }
 
 /// How often something waited for the worker for more than 10 ms.
@@ -77,7 +81,7 @@ fn long_lags(page: &str) -> u64 {
 #[test]
 fn a_worker_that_was_stopped() {
     let mut redis = Redis::start();
-    let nginx = limited(&redis.url()).http("rate_limit_redis_timeout 2s;").start();
+    let nginx = limited(&redis.url()).http("rate_limit_redis_timeout 4s;").start_connected(&redis);
     let mut clients: Vec<Http> = (0..5).map(|_| nginx.http()).collect();
     for http in &mut clients {
         assert_eq!(http.get("/?k=a").decision(), "PASSED redis");
@@ -90,7 +94,7 @@ fn a_worker_that_was_stopped() {
         sleep(Duration::from_millis(100));
         nginx.in_one_turn(|| {
             redis.cont();
-            sleep(Duration::from_millis(2_500));
+            sleep(Duration::from_millis(4_500));
         });
         for http in &mut clients {
             assert_eq!(http.read_response().decision(), "PASSED redis", "round {round}");
@@ -104,7 +108,7 @@ fn a_worker_that_was_stopped() {
 #[test]
 fn a_machine_that_was_away() {
     let mut redis = Redis::start();
-    let nginx = limited(&redis.url()).http("rate_limit_redis_timeout 1s;").start();
+    let nginx = limited(&redis.url()).http("rate_limit_redis_timeout 4s;").start_connected(&redis);
     let mut clients: Vec<Http> = (0..5).map(|_| nginx.http()).collect();
     for http in &mut clients {
         assert_eq!(http.get("/?k=a").decision(), "PASSED redis");
@@ -114,7 +118,7 @@ fn a_machine_that_was_away() {
         http.send("GET", &format!("/?k={number}"), &[]);
     }
     sleep(Duration::from_millis(50));
-    nginx.in_one_turn(|| sleep(Duration::from_secs(3)));
+    nginx.in_one_turn(|| sleep(Duration::from_secs(10)));
     redis.cont();
     for http in &mut clients {
         // One whose command was not sent before is decided.
@@ -133,13 +137,13 @@ fn a_machine_that_was_away() {
 fn a_busy_key_far_away() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
-    let nginx = limited(&proxy.url()).http("rate_limit_redis_timeout 4s;").start();
+    let nginx = limited(&proxy.url()).http("rate_limit_redis_timeout 10s;").start();
     let mut clients: Vec<Http> = (0..60).map(|_| nginx.http()).collect();
     for http in &mut clients {
         assert_eq!(http.get("/?k=other").decision(), "PASSED redis");
     }
-    // 2.4 s there and back: twice is more than the timeout.
-    proxy.set(Mode::Far(Duration::from_millis(1_200)));
+    // 6 s there and back: twice is more than the timeout.
+    proxy.set(Mode::Far(Duration::from_secs(3)));
     // In one turn, so that the key is busy.
     let (together, later) = clients.split_at_mut(10);
     nginx.in_one_turn(|| together.iter_mut().for_each(|http| http.send("GET", "/?k=busy", &[])));
@@ -190,21 +194,26 @@ fn a_cached_rejection_over_a_slow_path() {
     let proxy = Proxy::to(&redis);
     let nginx = Conf::new()
         .decisions()
-        .set("redis", proxy.url())
-        .http("rate_limit_redis_pass {redis};\nrate_limit_redis_timeout 10s;")
+        .store(proxy.url())
+        .server("rate_limit_redis_timeout 10s;")
         .server("location / { rate_limit_redis $arg_k algorithm=gcra rate=1r/6s; }")
-        .start();
+        .start_connected(&redis);
     let (mut http, mut other) = (nginx.http(), nginx.http());
     assert_eq!(http.get("/?k=warm").decision(), "PASSED redis");
     proxy.set(Mode::Far(Duration::from_secs(1)));
-    assert_eq!(http.get("/?k=a").decision(), "PASSED redis");
-    assert_eq!(http.get("/?k=a").decision(), "REJECTED redis");
-    let rejected = other.get("/?k=a");
-    assert_eq!(rejected.decision(), "REJECTED cache");
+    // A rejection is cached for a second: on a busy machine the other client may come too late for that.
+    let mut reject = |number: u32| {
+        let path = format!("/?k={number}");
+        assert_eq!(http.get(&path).decision(), "PASSED redis");
+        assert_eq!(http.get(&path).decision(), "REJECTED redis");
+        let rejected = other.get(&path);
+        (rejected.decision() == "REJECTED cache").then_some((path, rejected))
+    };
+    let (path, rejected) = (0..10).find_map(&mut reject).expect("a rejection from the cache");
     let wait: u64 =
         rejected.header("Retry-After").and_then(|text| text.parse().ok()).expect("seconds");
     // The path of the next command takes a second as well: that is not what passing depends on.
     proxy.set(Mode::Pass);
     sleep(Duration::from_secs(wait));
-    assert_eq!(other.get("/?k=a").decision(), "PASSED redis", "after {wait} s");
+    assert_eq!(other.get(&path).decision(), "PASSED redis", "after {wait} s");
 }

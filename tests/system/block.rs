@@ -186,7 +186,7 @@ fn a_cluster_and_sentinels() {
     for store in [format!("{nodes} cluster on;"), format!("{watchers} sentinel {MASTER_NAME};")] {
         let nginx = Conf::new()
             .decisions()
-            .http(&format!("rate_limit_redis_store edge {{ {store} }}"))
+            .http(&format!("rate_limit_redis_store edge {{ {store} connect_timeout 30s; }}"))
             .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 5s;")
             .http("rate_limit_redis_on_error closed;")
             .server("rate_limit_redis $arg_a name=a rate=9r/s block=1h;")

@@ -1,10 +1,13 @@
 //! A busy key: equal requests are coalesced, and decided as if each had come alone.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
 use harness::{Act, Command, Conf, Fake, Http, Nginx, PATIENCE, Redis, wait_until};
+
+use crate::seen::StartConnected as _;
 
 /// 30 at once, and then none for long.
 fn limited(url: &str) -> Nginx {
@@ -128,15 +131,29 @@ fn clients_leave() {
     }
 }
 
-/// A server that does so about the first command for the key `busy`, and late.
-fn fails_once(act: Act) -> Fake {
-    let commands = AtomicUsize::new(0);
-    Fake::start(move |command: &Command| match command.key() {
+/// A server that does so about the first command for the key `busy`, once it is told to.
+fn fails_once(act: Act) -> (Fake, Arc<AtomicBool>) {
+    let (commands, is_told) = (AtomicUsize::new(0), Arc::new(AtomicBool::new(false)));
+    let told = Arc::clone(&is_told);
+    let fake = Fake::start(move |command: &Command| match command.key() {
         Some("busy") if commands.fetch_add(1, Ordering::Relaxed) == 0 => {
-            Act::After(Duration::from_secs(1), act.clone().into())
+            wait_until(PATIENCE, || told.load(Ordering::Relaxed), "the test");
+            act.clone()
         }
         _ => Act::Usual,
-    })
+    });
+    (fake, is_told)
+}
+
+/// Ten requests, and twenty that come before the reply to them: how they are decided.
+fn decided_meanwhile(nginx: &Nginx, is_told: &AtomicBool) -> (Vec<String>, Vec<String>) {
+    let (mut first, mut later) = (clients(nginx, 10), clients(nginx, 20));
+    nginx.in_one_turn(|| send(&mut first, "/?k=busy"));
+    nginx.wait_for_requests(first.len(), 0);
+    nginx.in_one_turn(|| send(&mut later, "/?k=busy"));
+    nginx.wait_for_requests(first.len() + later.len(), 0);
+    is_told.store(true, Ordering::Relaxed);
+    (decisions(&mut first), decisions(&mut later))
 }
 
 #[test]
@@ -159,28 +176,22 @@ fn redis_ends_meanwhile() {
 /// The script is gone: the command is sent again for all its requests, with the source.
 #[test]
 fn the_script_is_gone() {
-    let fake = fails_once(Act::line("-NOSCRIPT No matching script."));
+    let (fake, is_told) = fails_once(Act::line("-NOSCRIPT No matching script."));
     let nginx = limited(&fake.url());
-    let (mut first, mut later) = (clients(&nginx, 10), clients(&nginx, 20));
-    nginx.in_one_turn(|| send(&mut first, "/?k=busy"));
-    nginx.wait_for_requests(first.len(), 0);
-    nginx.in_one_turn(|| send(&mut later, "/?k=busy"));
-    assert_eq!(decisions(&mut first), ["PASSED redis"; 10]);
-    assert_eq!(decisions(&mut later), ["PASSED redis"; 20]);
+    let (first, later) = decided_meanwhile(&nginx, &is_told);
+    assert_eq!(first, ["PASSED redis"; 10]);
+    assert_eq!(later, ["PASSED redis"; 20]);
     assert_eq!((fake.times("EVALSHA", "busy"), fake.times("EVAL", "busy")), (2, 1));
 }
 
 #[test]
 fn an_error_is_for_the_requests_of_the_command() {
-    let fake = fails_once(Act::line("-ERR for once"));
+    let (fake, is_told) = fails_once(Act::line("-ERR for once"));
     let mut nginx = limited(&fake.url());
     nginx.allow_log("for once");
-    let (mut first, mut later) = (clients(&nginx, 10), clients(&nginx, 20));
-    nginx.in_one_turn(|| send(&mut first, "/?k=busy"));
-    nginx.wait_for_requests(first.len(), 0);
-    nginx.in_one_turn(|| send(&mut later, "/?k=busy"));
-    assert_eq!(decisions(&mut first), ["ERROR_PASSED none"; 10]);
-    assert_eq!(decisions(&mut later), ["PASSED redis"; 20]);
+    let (first, later) = decided_meanwhile(&nginx, &is_told);
+    assert_eq!(first, ["ERROR_PASSED none"; 10]);
+    assert_eq!(later, ["PASSED redis"; 20]);
 }
 
 /// A request that waits for the next command has the same timeout as others.
@@ -192,7 +203,7 @@ fn a_request_that_waits_times_out() {
         .redis(&redis)
         .server("rate_limit_redis_timeout 1s;")
         .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=30; }")
-        .start();
+        .start_connected(&redis);
     assert_eq!(nginx.get("/?k=busy").decision(), "PASSED redis");
     let (mut first, mut later) = (clients(&nginx, 2), clients(&nginx, 3));
     redis.stop_signal();

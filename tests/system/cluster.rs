@@ -32,7 +32,22 @@ fn limited(seeds: &[String], lines: &str) -> Conf {
 
 /// A cluster that does not take a node for dead because the machine is busy.
 fn steady(masters: usize, replicas: usize) -> Cluster {
-    ClusterConf::new(masters, replicas).node_timeout(Duration::from_secs(10)).start()
+    steady_conf(masters, replicas).start()
+}
+
+fn steady_conf(masters: usize, replicas: usize) -> ClusterConf {
+    ClusterConf::new(masters, replicas).node_timeout(Duration::from_secs(10))
+}
+
+/// Two masters, of which one may be away for as long as a test takes: the other one serves its slots on.
+fn forbearing() -> Cluster {
+    ClusterConf::new(2, 0).node_timeout(Duration::from_secs(120)).start()
+}
+
+/// How many connections nginx has to a node.
+fn connections_to(cluster: &Cluster, node: usize) -> usize {
+    let clients = cluster.node(node).clients();
+    clients.iter().filter(|line| line.contains("name=nginx_rate_limit_redis:")).count()
 }
 
 /// A key of the limit `name` whose slot is one of those of the node.
@@ -136,11 +151,7 @@ fn any_seed_is_enough() {
 fn connections() {
     let cluster = steady(2, 1);
     let nginx = limited(&cluster.urls(), "").workers(2).start();
-    let ours = |node: usize| {
-        let clients = cluster.node(node).clients();
-        clients.iter().filter(|line| line.contains("name=nginx_rate_limit_redis:")).count()
-    };
-    let as_expected = || [0, 1, 2].map(ours) == [2, 2, 0];
+    let as_expected = || [0, 1, 2].map(|node| connections_to(&cluster, node)) == [2, 2, 0];
     wait_until(PATIENCE, as_expected, "two connections to each master");
     let mut http = nginx.http();
     for key in 0..50 {
@@ -152,7 +163,7 @@ fn connections() {
 
 #[test]
 fn an_account() {
-    let cluster = ClusterConf::new(2, 0)
+    let cluster = steady_conf(2, 0)
         .line("user default off")
         .line("user limiter on >secret ~rl:* +@all")
         .start();
@@ -165,7 +176,7 @@ fn an_account() {
 
 #[test]
 fn ipv6() {
-    let cluster = ClusterConf::new(2, 0).ipv6().start();
+    let cluster = steady_conf(2, 0).ipv6().start();
     let nginx = limited(&cluster.urls()[..1], "").start();
     let key = (0..2).map(|node| key_at(&cluster, "default", node)).collect::<Vec<_>>();
     for key in &key {
@@ -179,7 +190,7 @@ fn ipv6() {
 
 #[test]
 fn host_names() {
-    let cluster = ClusterConf::new(2, 0).hostnames("node{n}.test").start();
+    let cluster = steady_conf(2, 0).hostnames("node{n}.test").start();
     let nginx = limited(&cluster.urls()[..1], "").start();
     for node in 0..2 {
         let key = key_at(&cluster, "default", node);
@@ -292,7 +303,19 @@ fn resharding_that_is_interrupted() {
 
 #[test]
 fn a_manual_failover_under_load_goes_unnoticed() {
+    assert!((0..5).any(|_| manual_failover_goes_unnoticed()), "the nodes lose slots each time");
+}
+
+/// False if a node itself had lost slots. On a busy machine one may hear that another is a master now, and
+/// after that, over its other link, that it is a replica: then the slots have no node until it hears again.
+#[track_caller]
+fn manual_failover_goes_unnoticed() -> bool {
     let cluster = steady(2, 2);
+    let losses = || {
+        let of = |node| cluster.node(node).log().matches("Cluster state changed: fail").count();
+        (0..4).map(of).sum::<usize>()
+    };
+    let before = losses();
     let nginx = limited(&cluster.urls(), "").workers(2).start();
     let keys = [0, 1].map(|node| key_at(&cluster, "many", node));
     let loads = keys.each_ref().map(|key| Load::start(nginx.addr(), &format!("/many?k={key}"), 4));
@@ -303,10 +326,15 @@ fn a_manual_failover_under_load_goes_unnoticed() {
             cluster.failover(cluster.replicas_of(master)[0]);
         }
     }
-    for tally in loads.map(Load::stop) {
+    let tallies = loads.map(Load::stop);
+    if losses() > before {
+        return false;
+    }
+    for tally in tallies {
         assert!(tally.failures.is_empty() && tally.of(200) == tally.total(), "{tally:?}");
     }
     assert_eq!(errors(&nginx), Vec::<String>::new());
+    true
 }
 
 /// A master is gone, one way or the other, and its replica takes its place.
@@ -323,6 +351,9 @@ fn replaced(gone: impl FnOnce(&mut Cluster)) {
         .start();
     let path = |node| format!("/many?k={}", key_at(&cluster, "many", node));
     let (lost, kept) = (path(0), path(1));
+    // A request that came before would wait for the connection, and perhaps for too long.
+    let connected = || [0, 1, 2].map(|node| connections_to(&cluster, node)) == [2, 2, 2];
+    wait_until(PATIENCE, connected, "connections of both workers to all masters");
     let loads = [&lost, &kept].map(|path| Load::start(nginx.addr(), path, 2));
     wait_until(PATIENCE, || nginx.journal().count("PASSED") > 100, "decisions");
     gone(&mut cluster);
@@ -358,10 +389,7 @@ fn a_master_hangs() {
 
 #[test]
 fn a_slot_without_a_node_hurts_its_own_keys_only() {
-    let cluster = ClusterConf::new(2, 0)
-        .node_timeout(Duration::from_secs(10))
-        .line("cluster-require-full-coverage no")
-        .start();
+    let cluster = steady_conf(2, 0).line("cluster-require-full-coverage no").start();
     let nginx = limited(&cluster.urls(), "").start();
     let (lost, kept) = (key_at(&cluster, "default", 0), key_at(&cluster, "default", 1));
     let slot = slot(&format!("rl:default:{lost}"));
@@ -388,7 +416,7 @@ fn a_slot_without_a_node_hurts_its_own_keys_only() {
 /// rejected for it, and not if it passes.
 #[test]
 fn what_is_given_back_where_nothing_is_decided() {
-    let mut cluster = steady(2, 0);
+    let mut cluster = forbearing();
     let nginx = limited(&cluster.urls(), "")
         .server("location /open { rate_limit_redis_on_error open;")
         .server("rate_limit_redis $arg_a name=a rate=1r/h capacity=1000;")
@@ -413,8 +441,9 @@ fn what_is_given_back_where_nothing_is_decided() {
 /// The client leaves while one node has answered, and the other one has not.
 #[test]
 fn a_client_leaves_between_two_answers() {
-    let mut cluster = steady(2, 0);
-    let nginx = limited(&cluster.urls(), "").status().start();
+    let mut cluster = forbearing();
+    let nginx =
+        limited(&cluster.urls(), "").server("rate_limit_redis_timeout 60s;").status().start();
     let (a, b) = (key_at(&cluster, "a", 0), key_at(&cluster, "b", 1));
     let path = format!("/two?a={a}&b={b}");
     assert_eq!(nginx.get(&path).decision(), "PASSED redis");
@@ -452,11 +481,8 @@ fn reload_under_load() {
     let spent: u64 =
         keys.iter().map(|key| 500_000 - left(&nginx, &format!("/many?k={key}")) - 1).sum();
     assert_eq!(spent, total);
-    let ours = |node: usize| {
-        let clients = cluster.node(node).clients();
-        clients.iter().filter(|line| line.contains("name=nginx_rate_limit_redis:")).count()
-    };
-    wait_until(PATIENCE, || [0, 1].map(ours) == [4, 4], "two connections of two workers");
+    let as_expected = || [0, 1].map(|node| connections_to(&cluster, node)) == [4, 4];
+    wait_until(PATIENCE, as_expected, "two connections of two workers");
     assert_eq!(errors(&nginx), Vec::<String>::new());
 }
 
@@ -464,7 +490,8 @@ fn reload_under_load() {
 #[test]
 fn quit_while_requests_wait() {
     let mut cluster = steady(2, 0);
-    let mut nginx = limited(&cluster.urls(), "").status().start();
+    let mut nginx =
+        limited(&cluster.urls(), "").server("rate_limit_redis_timeout 60s;").status().start();
     let paths = [0, 1].map(|node| format!("/?k={}", key_at(&cluster, "default", node)));
     assert_eq!(paths.each_ref().map(|path| left(&nginx, path)), [9, 9]);
     cluster.stop_signal(1);
@@ -511,8 +538,17 @@ fn what_a_refund_may_end_is_not_cached() {
         .start();
     let connected = || nginx.get("/own?k=first").decision().ends_with("redis");
     wait_until(PATIENCE, connected, "a decision");
-    for (path, cached) in [("/shared?k=a", "REJECTED redis"), ("/own?k=a", "REJECTED cache")] {
-        let said: Vec<_> = (0..3).map(|_| nginx.get(path).decision().to_owned()).collect();
-        assert_eq!(said, ["PASSED redis", "REJECTED redis", cached], "{path}");
+    for path in ["/shared?k=a", "/own?k=a"] {
+        let said = [(); 2].map(|()| nginx.get(path).decision().to_owned());
+        assert_eq!(said, ["PASSED redis", "REJECTED redis"], "{path}");
+    }
+    // Redis is asked once a second in any case: on a slow machine not only at first.
+    for (path, cached) in [("/shared?k=a", false), ("/own?k=a", true)] {
+        let is_cached = |_| match nginx.get(path).decision() {
+            "REJECTED redis" => false,
+            "REJECTED cache" => true,
+            other => panic!("{path}: {other}"),
+        };
+        assert_eq!((0..100).any(is_cached), cached, "{path}");
     }
 }

@@ -4,19 +4,20 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use harness::{
     Cluster, ClusterConf, Conf, Nginx, PATIENCE, Redis, Remote, servers, slot, wait_until,
 };
 
-use rate_limit_core::algorithm::Algorithm;
+use rate_limit_core::limit::Algorithm;
 use rate_limit_core::redis::script::Scripts;
 
 use crate::seen::{keys, quota};
 
-/// Attempts come at least every 0.8 s; the rest is for a busy machine.
-const RECOVERY: Duration = Duration::from_millis(1_300);
+/// Attempts come at least every half second; the rest is for a busy machine. It is far from the
+/// `connect_timeout`.
+const RECOVERY: Duration = Duration::from_secs(10);
 
 /// A limit of each kind, and one of which something has to be forgotten after seconds.
 const LIMITS: [(&str, &str); 8] = [
@@ -24,20 +25,21 @@ const LIMITS: [(&str, &str); 8] = [
     ("interval", "rate=6r/d capacity=12 refill=interval"),
     ("gcra", "rate=6r/d algorithm=gcra burst=11"),
     ("leaky", "rate=6r/d algorithm=leaky_bucket burst=11 nodelay"),
-    ("window", "rate=12r/d algorithm=sliding_window"),
-    ("fixed", "rate=12r/d algorithm=fixed_window"),
+    ("window", "rate=12r/52w algorithm=sliding_window"),
+    ("fixed", "rate=12r/52w algorithm=fixed_window"),
     ("log", "rate=12r/d algorithm=sliding_log"),
     ("short", "rate=12r/4s algorithm=sliding_log"),
 ];
 
 /// A location for each limit, `/all` for all of them but the short one, and `/two`, whose limits are
 /// of clients of their own.
-fn limited(pass: &str) -> Conf {
+fn limited(store: &str) -> Conf {
     let line = |(name, limit): &(&str, &str)| format!("rate_limit_redis a name={name} {limit};");
     let all: String = LIMITS[..7].iter().map(line).collect();
     let conf = Conf::new()
         .decisions()
-        .http(pass)
+        .http(&format!("rate_limit_redis_store s {{ {store} connect_timeout 30s; }}"))
+        .http("rate_limit_redis_pass s;")
         .http("rate_limit_redis_timeout 5s; rate_limit_redis_log_level info;")
         .http("rate_limit_redis_deny_cache off;")
         .server(&format!("location /all {{ {all} try_files /index.html =404; }}"))
@@ -58,7 +60,7 @@ fn limited(pass: &str) -> Conf {
 }
 
 fn of(redis: &Redis) -> Conf {
-    limited(&format!("rate_limit_redis_pass {};", redis.url()))
+    limited(&format!("server {};", redis.url()))
 }
 
 /// The account of the documents, without one of its rights, if any is named.
@@ -72,9 +74,7 @@ fn account(without: &str) -> String {
 
 fn of_account(redis: &Redis, database: u32) -> Conf {
     let (store, url) = ("user limiter; password change-me;", redis.url());
-    limited(&format!(
-        "rate_limit_redis_store s {{ server {url}; {store} database {database}; }} rate_limit_redis_pass s;"
-    ))
+    limited(&format!("server {url}; {store} database {database};"))
 }
 
 /// All commands that the module sends to a single Redis.
@@ -197,6 +197,7 @@ fn the_account_of_the_documents_has_nothing_too_much() {
         ("+ping", names(&[])),
         ("+select", names(&[])),
     ];
+    let start = Instant::now();
     let mut sites: Vec<_> = table
         .into_iter()
         .map(|(right, failing)| {
@@ -205,26 +206,39 @@ fn the_account_of_the_documents_has_nothing_too_much() {
             (right, failing, redis, nginx, BTreeSet::new())
         })
         .collect();
-    for pause in [0, 2_400, 2_400] {
+    // The short one needs all its commands only later, when some of its entries are old and others are not. On
+    // a slow machine all may be old at once: where something is still to fail it is tried again.
+    for round in 0..10 {
+        let (names, pause) = if round == 0 { (&all[..], 0) } else { (&["short"][..], 2_400) };
+        let is_due = |failing: &_, failed: &_| round < 3 || failing != failed;
+        if !sites.iter().any(|(_, failing, .., failed)| is_due(failing, failed)) {
+            break;
+        }
         sleep(Duration::from_millis(pause));
-        for (right, _, _, nginx, failed) in &mut sites {
-            for (name, _) in LIMITS {
+        for (right, failing, _, nginx, failed) in &mut sites {
+            if !is_due(failing, failed) {
+                continue;
+            }
+            for name in names {
                 match nginx.get(&format!("/{name}")).decision() {
                     "PASSED redis" => {}
-                    "ERROR_PASSED none" => drop(failed.insert(name.to_owned())),
+                    "ERROR_PASSED none" => drop(failed.insert((*name).to_owned())),
                     other => panic!("without {right}: {name} is {other}"),
                 }
             }
         }
     }
+    // One line each ten seconds.
+    let most = 1 + start.elapsed().as_secs() as usize / 10;
     for (right, failing, _, nginx, failed) in &sites {
         assert_eq!(failed, failing, "without {right}");
         let errors = nginx.logged("[error]");
         match failing.is_empty() {
             true => assert_eq!(errors, Vec::<String>::new(), "without {right}"),
             false => {
+                let is_expected = (1..=most).contains(&errors.len());
                 assert!(
-                    errors.len() == 1 && is_of_rights(&errors[0]),
+                    is_expected && errors.iter().all(|line| is_of_rights(line)),
                     "without {right}: {errors:?}"
                 )
             }
@@ -287,18 +301,20 @@ fn rights_for_what_is_rare() {
     wait_until(RECOVERY, || nginx.get("/bucket").decision() == "PASSED redis", "recovery");
 }
 
+/// A cluster that does not take a node for dead because the machine is busy.
+fn steady() -> ClusterConf {
+    ClusterConf::new(2, 0).node_timeout(Duration::from_secs(10))
+}
+
 fn of_cluster(cluster: &Cluster) -> Conf {
     let servers: String = cluster.urls().iter().map(|url| format!("server {url};")).collect();
-    limited(&format!(
-        "rate_limit_redis_store s {{ {servers} cluster on; user limiter; password change-me; }}
-         rate_limit_redis_pass s;"
-    ))
+    limited(&format!("{servers} cluster on; user limiter; password change-me;"))
 }
 
 #[test]
 fn the_account_of_the_documents_is_enough_for_a_cluster() {
     for (version, binary) in servers() {
-        let cluster = ClusterConf::new(2, 0).binary(binary).line(&account("")).start();
+        let cluster = steady().binary(binary).line(&account("")).start();
         let nginx = of_cluster(&cluster).start();
         everything_works(&nginx, &version);
         // A slot on its way: its key is there already.
@@ -323,7 +339,7 @@ fn the_account_of_the_documents_is_enough_for_a_cluster() {
 
 #[test]
 fn a_cluster_without_the_right_to_its_map() {
-    let cluster = ClusterConf::new(2, 0).line(&account("+cluster|slots")).start();
+    let cluster = steady().line(&account("+cluster|slots")).start();
     let nginx = of_cluster(&cluster).start();
     nginx.wait_for_error_log("topology query failed: \"NOPERM");
     assert_eq!(nginx.get("/bucket").decision(), "ERROR_PASSED none");
@@ -407,7 +423,7 @@ fn protected_mode() {
     }
     let remote = Remote::start();
     remote.redis().command::<()>(&["CONFIG", "SET", "protected-mode", "yes"]);
-    let nginx = limited(&format!("rate_limit_redis_pass {};", remote.url())).start();
+    let nginx = limited(&format!("server {};", remote.url())).start();
     nginx.wait_for_error_log("is down");
     assert_eq!(nginx.get("/bucket").decision(), "ERROR_PASSED none");
     let errors = nginx.logged("[error]");
@@ -428,14 +444,19 @@ fn the_shortest_states() {
     let source = scripts.single(Algorithm::TokenBucket).expect("the script").source();
     for (version, binary) in servers() {
         let redis = Redis::start_binary(&binary, &[]);
-        let mut questions = redis::pipe();
-        for _ in 0..300 {
-            // One at once, and each 200 µs.
-            questions.cmd("EVAL").arg(source).arg(1).arg("k").arg(1).arg(200);
-        }
-        let found: Vec<Vec<u8>> = questions.query(&mut redis.client()).expect("answers");
-        // Where nothing was stored the answer ends with the time.
-        let nothing = found.iter().filter(|found| found.ends_with(b" ")).count();
+        let nothing = |run: i32| {
+            let mut questions = redis::pipe();
+            for _ in 0..300 {
+                // One at once, and each 200 µs.
+                let key = format!("k{run}");
+                questions.cmd("EVAL").arg(source).arg(1).arg(key).arg(1).arg(200);
+            }
+            let found: Vec<Vec<u8>> = questions.query(&mut redis.client()).expect("answers");
+            // Where nothing was stored the answer ends with the time.
+            found.iter().filter(|found| found.ends_with(b" ")).count()
+        };
+        // A busy machine gives some states the time to be whole again.
+        let nothing = (0..10).map(nothing).min().expect("a run");
         assert!((1..30).contains(&nothing), "{version}: nothing found {nothing} times of 300");
     }
 }

@@ -209,21 +209,27 @@ fn a_stopped_redis_costs_the_default_timeout_and_then_nothing() {
         .http("rate_limit_redis_pass {redis}; keepalive_requests 1000000;")
         .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=500000; }")
         .start();
-    recovers(&nginx);
+    // On a busy machine even this Redis may be down for a while.
+    let is_known_up = || {
+        let decision = nginx.get("/?k=a").decision() == "PASSED redis";
+        decision && nginx.logged("is down").len() == nginx.logged("is up again").len()
+    };
+    wait_until(PATIENCE, is_known_up, "recovery");
+    let known = nginx.logged("is down").len();
     redis.stop_signal();
-    let before = nginx.journal().0.len();
     let mut http = nginx.http();
-    while nginx.logged("is down").is_empty() {
+    while nginx.logged("is down").len() == known {
         assert_eq!(http.get("/?k=b").decision(), "ERROR_PASSED none");
     }
-    let waited = |entry: &&harness::Entry| entry.wait >= Duration::from_millis(19);
-    let three = || nginx.journal().after(before).0.iter().filter(waited).count() >= 3;
-    wait_until(PATIENCE, three, "three that waited");
-    // By the requests that it keeps waiting; or, if the worker is so busy that their waits are its own, by
+    // By three requests that it keeps waiting; or, if the worker is so busy that their waits are its own, by
     // the silence of the connection.
-    let (reasons, errors) =
-        (["no reply within 20 ms", "no reply for 1000 ms"], nginx.logged("is down"));
-    assert!(reasons.iter().any(|it| errors[errors.len() - 1].contains(it)), "{errors:?}");
+    let errors = nginx.logged("is down");
+    let reason = &errors[errors.len() - 1];
+    let needed = if reason.contains("no reply within 20 ms") { 3 } else { 1 };
+    assert!(needed == 3 || reason.contains("no reply for 1000 ms"), "{errors:?}");
+    let waited = |entry: &&harness::Entry| entry.wait >= Duration::from_millis(19);
+    let enough = || nginx.journal().0.iter().filter(waited).count() >= needed;
+    wait_until(PATIENCE, enough, "requests that waited");
 
     // Attempts to connect are accepted by the system, and come to nothing.
     let start = Instant::now();
@@ -254,7 +260,13 @@ fn late_replies_never_reach_another_request() {
         .start();
     recovers(&nginx);
     let mut clients: Vec<_> = (0..20).map(|_| nginx.http()).collect();
-    for round in 0..8 {
+    // On a busy machine it may be too late for the others, too: then it takes more rounds.
+    let (start, mut decided) = (Instant::now(), 0);
+    for round in 0.. {
+        if round >= 8 && decided > 40 {
+            break;
+        }
+        assert!(start.elapsed() < PATIENCE, "hardly any was decided");
         redis.stop_signal();
         let (waiting, later) = clients.split_at_mut(10);
         for (number, http) in waiting.iter_mut().enumerate() {
@@ -272,17 +284,14 @@ fn late_replies_never_reach_another_request() {
         redis.cont();
         for (number, http) in later.iter_mut().enumerate() {
             let response = http.read_response();
-            // On a busy machine it may be too late for them, too.
             if response.decision() == "PASSED redis" {
+                decided += 1;
                 assert_eq!(response.remaining(), Some((2_000 + 100 * round + number - 1) as u64));
             } else {
                 assert_eq!(response.decision(), "ERROR_PASSED none");
             }
         }
     }
-    let journal = nginx.journal();
-    let late = journal.0.iter().filter(|entry| entry.uri.contains("late")).cloned().collect();
-    assert!(Journal(late).count("PASSED") > 40, "hardly any was decided");
     assert_eq!(nginx.logged("is down"), Vec::<String>::new());
 }
 
@@ -336,22 +345,44 @@ fn the_timeout_is_as_configured() {
 /// Redis answers, but too late: that is as good as not at all.
 #[test]
 fn a_slow_redis_is_logged_without_spam() {
+    for (conf, down) in [(limited as fn(&str) -> Conf, 1), (patient, 0)] {
+        assert!((0..5).any(|_| is_logged_without_spam(conf, down)), "it falls silent each time");
+    }
+}
+
+/// False if the fake itself stood still for so long that its connection was given up.
+#[track_caller]
+fn is_logged_without_spam(conf: fn(&str) -> Conf, down: usize) -> bool {
     // A reply that takes 10 s, byte by byte.
     let endless = Act::Trickle(format!("-{}", "x".repeat(10_000)).into());
     let fake = Fake::answering(move |_| endless.clone());
-    for (conf, down) in [(limited(&fake.url()), 1), (patient(&fake.url()), 0)] {
-        let nginx = conf.server("rate_limit_redis_timeout 20ms;").start();
-        let mut http = nginx.http();
-        for number in 0..20 {
-            assert_eq!(http.get(&format!("/?k={number}")).decision(), "ERROR_PASSED none");
-        }
-        if down > 0 {
-            nginx.wait_for_error_log("is down");
-        }
-        assert_eq!(nginx.logged("is down").len(), down);
-        let errors = nginx.logged("[error]");
-        assert!(errors.len() <= 2, "{errors:?}");
-        assert!(errors[0].contains("redis 127.0.0.1:"), "{errors:?}");
+    let start = Instant::now();
+    let nginx = conf(&fake.url()).server("rate_limit_redis_timeout 20ms;").start();
+    let mut http = nginx.http();
+    let mut numbers = 0..;
+    let mut send = || {
+        let path = format!("/?k={}", numbers.next().expect("a number"));
+        assert_eq!(http.get(&path).decision(), "ERROR_PASSED none");
+    };
+    // What is sent before there is a connection is no failure of the server.
+    let line = if down > 0 { "is down" } else { "[error]" };
+    let is_logged = || {
+        send();
+        !nginx.logged(line).is_empty()
+    };
+    wait_until(PATIENCE, is_logged, "a line of the log");
+    (0..20).for_each(|_| send());
+    let (errors, connections) = (nginx.logged("[error]"), fake.count(""));
+    let took = start.elapsed();
+    // Where the breaker is open, no line tells of it.
+    let was_lost = connections > 1 && took >= Duration::from_secs(1);
+    if was_lost || !nginx.logged("no reply for 1000 ms").is_empty() {
+        return false;
     }
-    assert_eq!(fake.count(""), 2);
+    let downs = errors.iter().filter(|line| line.contains("is down")).count();
+    assert_eq!((downs, connections), (down, 1), "{errors:?}");
+    // One more each ten seconds.
+    assert!(errors.len() <= 2 + took.as_secs() as usize / 10, "{errors:?}");
+    assert!(errors[0].contains("redis 127.0.0.1:"), "{errors:?}");
+    true
 }

@@ -158,7 +158,9 @@ fn on_a_cluster() {
     let cluster = ClusterConf::new(3, 0).node_timeout(Duration::from_secs(10)).start();
     let servers: String = cluster.urls().iter().map(|url| format!("server {url}; ")).collect();
     let nginx = unconnected("rate_limit_redis $arg_a name=planned rate=1r/d dry_run;")
-        .http(&format!("rate_limit_redis_store edge {{ {servers} cluster on; }}"))
+        .http(&format!(
+            "rate_limit_redis_store edge {{ {servers} cluster on; connect_timeout 30s; }}"
+        ))
         .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 5s;")
         .http("rate_limit_redis_on_error closed;")
         .server("rate_limit_redis $arg_b name=tight rate=3r/d;")

@@ -15,9 +15,14 @@ use harness::{
 /// Longer than a Redis that is well needs, on a busy machine.
 const TIMEOUT: Duration = Duration::from_millis(300);
 
-/// More than a busy machine adds to that. The simulation measures to the µs how long requests wait, and
-/// how soon all is well again; here it is shown that they do not wait for something else.
-const LATE: Duration = Duration::from_secs(1);
+/// More than a busy machine adds to that, and less than the timeouts of tests that are patient. The
+/// simulation measures to the µs how long requests wait, and how soon all is well again; here it is shown
+/// that they do not wait for something else.
+const LATE: Duration = Duration::from_secs(3);
+
+/// Later than a worker reads that stands still when the timeout ends, and sooner than a server is taken
+/// for dead that sends nothing.
+const TOO_LATE: Duration = Duration::from_millis(900);
 
 /// What a client may spend locally.
 const QUOTA: usize = 10;
@@ -38,8 +43,25 @@ use Effect::{Loss, Refusal, Silence};
 
 const POLICIES: [&str; 3] = ["open", "closed", "local"];
 
-/// A location for each policy; how many failures open the breaker is up to the test.
+/// A location for each policy; how many failures open the breaker is up to the test. An attempt to
+/// connect that the fault keeps waiting is given up soon, so that all is well soon after the fault.
 fn limited(url: &str, max_fails: usize) -> Conf {
+    limited_within(url, max_fails, TIMEOUT, Duration::from_secs(1))
+}
+
+/// The same with times so generous that a busy machine does not reach them.
+fn patient(url: &str, max_fails: usize) -> Conf {
+    limited_within(url, max_fails, Duration::from_secs(5), Duration::from_secs(30))
+}
+
+/// The same with requests that do not wait for long, though their connection may be silent for longer:
+/// it is kept for the longest timeout. No breaker opens.
+fn kept(url: &str) -> Conf {
+    limited_within(url, 0, TIMEOUT, Duration::from_secs(30))
+        .server("location /patient { rate_limit_redis k rate=1r/h; rate_limit_redis_timeout 30s; }")
+}
+
+fn limited_within(url: &str, max_fails: usize, timeout: Duration, connect: Duration) -> Conf {
     let location = |policy| {
         format!(
             "location /{policy} {{ rate_limit_redis $arg_k rate=1r/h capacity={QUOTA} \
@@ -47,11 +69,14 @@ fn limited(url: &str, max_fails: usize) -> Conf {
         )
     };
     let conf = Conf::new().workers(2).decisions().journal().set("redis", url).http(&format!(
-        "rate_limit_redis_store redis {{ server {{redis}}; max_fails {max_fails}; connect_timeout 1s; }}
+        "rate_limit_redis_store redis {{
+             server {{redis}}; max_fails {max_fails}; connect_timeout {}ms;
+         }}
          rate_limit_redis_pass redis;
          rate_limit_redis_log_level info;
          rate_limit_redis_timeout {}ms;",
-        TIMEOUT.as_millis()
+        connect.as_millis(),
+        timeout.as_millis()
     ));
     POLICIES.into_iter().fold(conf, |conf, policy| conf.server(&location(policy)))
 }
@@ -121,7 +146,7 @@ fn is_within(fault: &str, timeout: Duration, round: &Journal) {
 #[track_caller]
 fn nobody_waits(fault: &str, round: &Journal) {
     let half = round.percentile(50);
-    assert!(half < TIMEOUT / 2, "{fault}: waited {half:?}");
+    assert!(half < TIMEOUT - Duration::from_millis(20), "{fault}: waited {half:?}");
     is_within(fault, TIMEOUT, round);
 }
 
@@ -249,7 +274,7 @@ fn what_is_no_answer() {
         "*4\r\n:7\r\n:2\r\n:3\r\n:4\r\n",
         "*1\r\n*4\r\n:1\r\n:2\r\n:3\r\n:4\r\n",
     ];
-    let nginx = limited(&fake.url(), 0).start();
+    let nginx = patient(&fake.url(), 0).start();
     let set = |on| switch.store(on, Ordering::SeqCst);
     endures("strange replies", Refusal, &nginx, || set(true), || set(false));
     assert_eq!(nginx.logged("sent an invalid reply to a script").len(), 1);
@@ -294,7 +319,7 @@ fn refusals() {
         }
         None => Act::Usual,
     });
-    let nginx = limited(&fake.url(), 0).start();
+    let nginx = patient(&fake.url(), 0).start();
     let set = |on| switch.store(on, Ordering::SeqCst);
     endures("refusals", Refusal, &nginx, || set(true), || set(false));
     assert_eq!(nginx.logged("refused to decide").len(), 1);
@@ -324,7 +349,7 @@ fn silence() {
     let byte_by_byte = format!("-ERR {}\r\n", "slow".repeat(300)).into();
     endures_answer("one byte a millisecond", Silence, Act::Trickle(byte_by_byte));
     endures_fake("not a word to anything", Silence, |_| Act::Hush(Vec::new()));
-    let late = Act::After(2 * TIMEOUT, Box::new(Act::Usual));
+    let late = Act::After(TOO_LATE, Box::new(Act::Usual));
     endures_fake("all too late", Silence, move |command| match command.words.is_empty() {
         true => Act::Usual,
         false => late.clone(),
@@ -335,7 +360,7 @@ fn silence() {
 #[test]
 fn one_byte_at_a_time_in_time() {
     let fake = Fake::answering(|_| Act::Trickle(ALLOWED.into()));
-    let nginx = limited(&fake.url(), 3).server("rate_limit_redis_timeout 5s;").start();
+    let nginx = patient(&fake.url(), 3).start();
     for _ in 0..5 {
         assert!(is_decided_by_redis(&nginx));
     }
@@ -379,7 +404,7 @@ fn surplus_replies() {
         Some(_) => Act::Reply(ALLOWED.repeat(3).into()),
         None => Act::Usual,
     });
-    let nginx = limited(&fake.url(), 3).server("rate_limit_redis_timeout 5s;").start();
+    let nginx = patient(&fake.url(), 3).start();
     let workers = nginx.worker_pids();
     assert!(is_decided_by_redis(&nginx));
     switch.store(true, Ordering::SeqCst);
@@ -411,14 +436,13 @@ fn wrong_order() {
         }
     });
     // Both are sent over one connection.
-    let nginx = limited(&fake.url(), 3)
+    let nginx = patient(&fake.url(), 3)
         .workers(1)
         .server("location = /two { rate_limit_redis $arg_k rate=9r/m name=one;")
-        .server("rate_limit_redis $arg_k rate=9r/m name=two; try_files /index.html =404;")
-        .server("rate_limit_redis_on_error closed; rate_limit_redis_timeout 5s; }")
+        .server("rate_limit_redis $arg_k rate=9r/m name=two;")
+        .server("rate_limit_redis_on_error closed; try_files /index.html =404; }")
         .server("location = /one { rate_limit_redis $arg_k rate=9r/m name=three;")
-        .server("rate_limit_redis_on_error closed; rate_limit_redis_timeout 5s;")
-        .server("try_files /index.html =404; }")
+        .server("rate_limit_redis_on_error closed; try_files /index.html =404; }")
         .start();
     for (first, second) in [("/one", "/two"), ("/two", "/one")] {
         let (mut early, mut late) = (nginx.http(), nginx.http());
@@ -460,10 +484,7 @@ fn a_killed_redis() {
 #[test]
 fn without_a_breaker_all_wait_for_the_timeout() {
     let mut redis = Redis::start();
-    // A silent connection is kept for the longest timeout.
-    let nginx = limited(&redis.url(), 0)
-        .server("location /patient { rate_limit_redis k rate=1r/h; rate_limit_redis_timeout 30s; }")
-        .start_connected(&redis);
+    let nginx = kept(&redis.url()).start_connected(&redis);
     redis.stop_signal();
     let round = requests(&nginx, 8);
     is_as_the_policies_say("no breaker", &round);
@@ -481,9 +502,9 @@ fn without_a_breaker_all_wait_for_the_timeout() {
 #[test]
 fn what_may_have_run_is_not_repeated() {
     let redis = Redis::start();
-    for mode in [Mode::DropReplies, Mode::CloseAtReply, Mode::Slow(2 * TIMEOUT)] {
+    for mode in [Mode::DropReplies, Mode::CloseAtReply, Mode::Slow(TOO_LATE)] {
         let proxy = Proxy::to(&redis);
-        let nginx = limited(&proxy.url(), 0).workers(1).start();
+        let nginx = kept(&proxy.url()).workers(1).start();
         wait_until(PATIENCE, || is_decided_by_redis(&nginx), "decisions before the fault");
         let calls = || redis.calls("evalsha") + redis.calls("eval");
         let before = calls();
@@ -532,7 +553,7 @@ fn what_may_have_run_is_not_repeated_though_it_could_be() {
         let lost = key.strip_prefix("lost-").and_then(|number| number.parse::<usize>().ok());
         lost.map_or(Act::Usual, |number| losses[number].clone())
     });
-    let nginx = limited(&fake.url(), 3).workers(1).server("rate_limit_redis_timeout 5s;").start();
+    let nginx = patient(&fake.url(), 3).workers(1).start();
     for lost in 0..number {
         assert!(is_decided_by_redis(&nginx));
         let key = format!("lost-{lost}");
@@ -559,7 +580,8 @@ fn a_network_that_is_gone() {
     let faults: [(_, Begin<'_>); 3] = [
         ("cut", Box::new(|| remote.cut())),
         ("replies are lost", Box::new(|| remote.cut_replies())),
-        ("too far away", Box::new(|| remote.delay(TIMEOUT))),
+        // Each way.
+        ("too far away", Box::new(|| remote.delay(TOO_LATE / 2))),
     ];
     for (fault, begin) in faults {
         let nginx = limited(&remote.url(), 3).start();

@@ -74,7 +74,10 @@ fn every_stream_is_limited_for_itself() {
     let said = http3.request(5);
     assert_eq!(values(&said, ":status"), ["200", "200", "200", "429", "429"], "{said}");
     assert_eq!(values(&said, "x-ratelimit-remaining"), ["2", "1", "0", "0", "0"], "{said}");
-    assert_eq!(values(&said, "retry-after"), ["9600"; 2], "{said}");
+    let waits: Vec<u64> =
+        values(&said, "retry-after").iter().map(|value| value.parse().expect("seconds")).collect();
+    // A slow machine counts from the first request a little later.
+    assert!(waits.len() == 2 && waits.iter().all(|wait| (9_590..=9_600).contains(wait)), "{said}");
     assert_eq!(values(&said, "content-type")[3..], ["application/problem+json"; 2], "{said}");
     // Requests of one turn share a command.
     assert!((1..=5).contains(&http3.redis.calls("evalsha")));
@@ -85,7 +88,7 @@ fn a_stream_waits_for_its_turn() {
     if !has_http3() {
         return;
     }
-    let http3 = Http3::start("rate_limit_redis all algorithm=leaky_bucket rate=4r/s burst=1;");
+    let http3 = Http3::start("rate_limit_redis all algorithm=leaky_bucket rate=1r/2s burst=1;");
     let said = http3.request(3);
     let mut statuses = values(&said, ":status");
     statuses.sort_unstable();

@@ -593,6 +593,7 @@ fn the_time_is_that_of_the_wait() {
         .http("log_format time '$rate_limit_redis_time $rate_limit_redis_status';")
         .server("access_log {prefix}/time.log time;")
         .server("location /short { rate_limit_redis_timeout 100ms; }")
+        .status()
         .start_connected(&redis);
     assert_eq!(nginx.get("/index.html").status, 200);
     let seconds = |number: usize| {
@@ -605,6 +606,7 @@ fn the_time_is_that_of_the_wait() {
     redis.stop_signal();
     let mut http = nginx.http();
     http.send("GET", "/index.html", &[]);
+    nginx.wait_for_requests(1, 0);
     sleep(Duration::from_secs(2));
     redis.cont();
     assert_eq!(http.read_response().status, 200);

@@ -3,18 +3,22 @@
 //! Leases last for a minute here, where not said otherwise, and quotas come back slowly: so what is
 //! seen depends on the number of requests, and not on how fast they are.
 
-use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt as _;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use harness::{
-    ClusterConf, Conf, Http, Nginx, PATIENCE, Redis, Response, h2load, run, slot, wait_until,
+    ClusterConf, Conf, Http, Library, Nginx, PATIENCE, Redis, Response, h2load, slot, wait_until,
 };
 
+use tempfile::NamedTempFile;
+
 use crate::seen::{StartConnected as _, quota};
+
+/// How long they last.
+const LEASE: Duration = Duration::from_secs(60);
 
 /// A server with leases of a minute.
 pub(crate) fn leased(redis: &Redis) -> Conf {
@@ -79,14 +83,31 @@ pub(crate) fn flood(machines: &[Nginx], keys: usize, requests: usize) -> Vec<u64
     passed.into_iter().map(AtomicU64::into_inner).collect()
 }
 
+/// How many units of leases were lost because they have ended, as they do on a machine that needs a minute
+/// for the requests.
+pub(crate) fn ended(machines: &[Nginx], start: Instant) -> u64 {
+    let lapsed = |nginx| metric(nginx, "lease_units_total", "name=\"default\",result=\"lapsed\"");
+    if start.elapsed() < LEASE { 0 } else { machines.iter().map(lapsed).sum() }
+}
+
+/// At most 15 % of so many requests were commands, and two more for each key, machine and minute: what is
+/// left when a lease ends is renewed.
+#[track_caller]
+pub(crate) fn few_are_commands(calls: u64, all: u64, keys: usize, start: Instant) {
+    let renewals = 2 * 2 * keys as u64 * (start.elapsed().as_secs() / LEASE.as_secs());
+    assert!(calls * 100 <= all * 15 + renewals * 100, "{calls} commands for {all} requests");
+}
+
 /// Asks for more than a limit of 200 for each of 40 keys: of each at least 99 % pass, and no more than
 /// the limit and what came back at 200 an hour.
 #[track_caller]
 fn holds(machines: &[Nginx], start: Instant) {
     let passed = flood(machines, 40, 320);
     let most = 200 + 1 + start.elapsed().as_secs() * 200 / 3_600;
-    let bounds = 198..=most;
+    let lost = ended(machines, start);
+    let bounds = 198_u64.saturating_sub(lost)..=most;
     assert!(passed.iter().all(|passed| bounds.contains(passed)), "{bounds:?}: {passed:?}");
+    assert!(passed.iter().sum::<u64>() + lost >= 40 * 198, "{lost} lost: {passed:?}");
 }
 
 #[test]
@@ -127,12 +148,13 @@ fn most_requests_are_no_commands() {
     let conf = leased(&redis)
         .server(&location("/", "rate_limit_redis $arg_k rate=1r/h capacity=1000;"))
         .server(METRICS);
+    let start = Instant::now();
     let machines = [conf.start_connected(&redis), conf.start()];
     let (keys, requests) = (20, 400);
     let passed = flood(&machines, keys, requests);
     assert!(passed.iter().all(|passed| *passed == requests as u64), "{passed:?}");
     let (calls, all) = (redis.calls("evalsha"), (keys * requests) as u64);
-    assert!(calls * 100 <= all * 15, "{calls} commands for {all} requests");
+    few_are_commands(calls, all, keys, start);
 
     let sum = |name: &str, labels: &str| -> u64 {
         machines
@@ -292,8 +314,9 @@ fn killed_and_replaced_workers() {
     }
 }
 
-/// Requests of random keys, so many of each of four clients, while a worker is killed, or nginx
-/// reloaded, after each `pause` of them: how many passed for each key, and how many had no response.
+/// Requests of random keys, so many of each of four clients, or more on a slow machine, while a worker is
+/// killed, or nginx reloaded, after each `pause` of them: how many passed for each key, and how many had no
+/// response.
 pub(crate) fn flood_while_workers_die(
     machines: &mut [Nginx; 2],
     keys: usize,
@@ -304,14 +327,17 @@ pub(crate) fn flood_while_workers_die(
     let addrs = machines.each_ref().map(Nginx::addr);
     let passed: Vec<_> = (0..keys).map(|_| AtomicU64::new(0)).collect();
     let (sent, lost) = (AtomicU64::new(0), AtomicU64::new(0));
+    let rounds = AtomicUsize::new(0);
     thread::scope(|scope| {
         let clients: Vec<_> = (0..4_u64)
             .map(|client| {
-                let (passed, sent, lost) = (&passed, &sent, &lost);
+                let (passed, sent, lost, rounds) = (&passed, &sent, &lost, &rounds);
+                let is_needed =
+                    move |round| round < requests || rounds.load(Ordering::Relaxed) <= 5;
                 scope.spawn(move || {
                     let mut seed = client;
                     let mut https = [None, None];
-                    for round in 0..requests {
+                    for round in (0..).take_while(|round| is_needed(*round)) {
                         if round % 50 == 0 {
                             https = [None, None];
                         }
@@ -326,7 +352,6 @@ pub(crate) fn flood_while_workers_die(
                 })
             })
             .collect();
-        let mut rounds = 0;
         while clients.iter().any(|client| !client.is_finished()) {
             let before = sent.load(Ordering::Relaxed);
             let goes_on = || {
@@ -334,14 +359,14 @@ pub(crate) fn flood_while_workers_die(
                     || clients.iter().all(|client| client.is_finished())
             };
             wait_until(PATIENCE, goes_on, "requests");
-            let nginx = &mut machines[rounds % 2];
-            match rounds % 3 {
+            let round = rounds.load(Ordering::Relaxed);
+            let nginx = &mut machines[round % 2];
+            match round % 3 {
                 0 => nginx.reload(),
                 _ => kill_a_worker(nginx),
             }
-            rounds += 1;
+            rounds.store(round + 1, Ordering::Relaxed);
         }
-        assert!(rounds > 5, "{rounds} rounds");
     });
     (passed.into_iter().map(AtomicU64::into_inner).collect(), lost.into_inner())
 }
@@ -423,7 +448,9 @@ fn a_cluster() {
     let servers: String = cluster.urls().iter().map(|url| format!("server {url}; ")).collect();
     let nginx = Conf::new()
         .decisions()
-        .http(&format!("rate_limit_redis_store edge {{ {servers} cluster on; }}"))
+        .http(&format!(
+            "rate_limit_redis_store edge {{ {servers} cluster on; connect_timeout 30s; }}"
+        ))
         .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 5s; rate_limit_redis_lease 1m;")
         .http("rate_limit_redis_on_error closed; rate_limit_redis_log_level info;")
         .server(&location("/one", "rate_limit_redis $arg_a name=a rate=1r/h capacity=1000;"))
@@ -455,12 +482,11 @@ fn a_cluster() {
 #[test]
 fn a_request_without_memory_ends() {
     let redis = Redis::start();
-    let directory = tempfile::tempdir().expect("a directory");
-    let path = |name: &str| directory.path().join(name).display().to_string();
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/harness/scarce_memory.c");
-    run("cc", &["-shared", "-fPIC", "-O2", "-o", &path("scarce.so"), source]);
-    let file = File::create(path("number")).expect("a file");
-    let refuse = |number: i32| file.write_all_at(&number.to_ne_bytes(), 0).expect("a number");
+    let library = Library::compile("scarce_memory");
+    let file = NamedTempFile::new().expect("a file");
+    let path = file.path().to_str().expect("a path");
+    let write = |number: i32| file.as_file().write_all_at(&number.to_ne_bytes(), 0);
+    let refuse = |number: i32| write(number).expect("a number");
     refuse(0);
     let limits: String =
         (0..64).map(|n| format!("rate_limit_redis a name=limit{n} rate=1000r/d; ")).collect();
@@ -468,8 +494,8 @@ fn a_request_without_memory_ends() {
         .redis(&redis)
         .http("rate_limit_redis_lease 1m;")
         .server(&format!("error_page 500 /index.html; {limits}"))
-        .env("LD_PRELOAD", &path("scarce.so"))
-        .env("SCARCE_MEMORY", &path("number"))
+        .env("LD_PRELOAD", library.path())
+        .env("SCARCE_MEMORY", path)
         .start_connected(&redis);
     nginx.allow_log("posix_memalign");
     for number in 0..24_i32 {

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use harness::{Act, Conf, Fake, Http, Nginx, PATIENCE, Redis, ab, wait_until};
 
+use crate::seen::StartConnected as _;
+
 fn limited(url: &str) -> Conf {
     Conf::new()
         .decisions()
@@ -28,15 +30,15 @@ fn the_questions_of_one_turn_are_sent_at_once() {
     let (commands, segments) = (fake.count("EVALSHA"), fake.segments());
     nginx.in_one_turn(|| {
         for (number, http) in clients.iter_mut().enumerate() {
-            http.send("GET", &format!("/?k={}", number % 10), &[]);
+            http.send("GET", &format!("/?k={}", number / 10), &[]);
         }
     });
     for http in &mut clients {
         assert_eq!(http.read_response().decision(), "PASSED redis");
     }
-    // Equal requests share a command, except for keys that have the same place in the coalescer.
-    let commands = fake.count("EVALSHA") - commands;
-    assert!((10..30).contains(&commands), "{commands} commands");
+    // Equal requests share a command. One key comes after the other, as two that have the same place in
+    // the coalescer take it from each other.
+    assert_eq!(fake.count("EVALSHA") - commands, 10);
     // One, unless the system happens to cut it in two.
     let sent = fake.segments() - segments;
     assert!(sent <= 2, "sent in {sent} parts");
@@ -82,7 +84,8 @@ fn memory_does_not_grow_while_redis_is_away() {
 #[test]
 fn thousands_wait_and_are_answered() {
     let mut redis = Redis::start();
-    let nginx = limited(&redis.url()).server("rate_limit_redis_timeout 2s;").start();
+    let nginx =
+        limited(&redis.url()).server("rate_limit_redis_timeout 2s;").start_connected(&redis);
     let mut clients = clients(&nginx, 2_000);
     assert_eq!(clients[0].get("/").decision(), "PASSED redis");
     redis.stop_signal();
@@ -133,9 +136,10 @@ fn worker_connections_are_exhausted() {
     nginx.wait_for_error_log("is down");
     // Clients in the middle of a request, which NGINX cannot send away to make room.
     let mut held = Vec::new();
-    while nginx.logged("[alert]").is_empty() {
+    // At the first alert one of them may just be sent away.
+    while nginx.logged("[alert]").len() < 5 {
         let mut http = nginx.http();
-        http.send_raw(b"GET / HTTP/1.1\r\n");
+        let _ = http.try_send_raw(b"GET / HTTP/1.1\r\n");
         held.push(http);
         sleep(Duration::from_millis(5));
     }

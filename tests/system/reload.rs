@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use harness::{Act, Conf, Fake, Http, Load, Nginx, PATIENCE, Redis, run, wait_until};
 
-/// Longer than a worker needs to leave that waits for nothing, on any machine; a request waits for 5 s.
-const AT_ONCE: Duration = Duration::from_secs(4);
+/// Longer than a worker needs to leave that waits for nothing, on any machine.
+const AT_ONCE: Duration = Duration::from_secs(20);
+/// Far longer than that.
+const LONG: &str = "rate_limit_redis_timeout 60s;";
 
 fn limited(redis: &Redis, limit: &str) -> Conf {
     Conf::new()
@@ -59,9 +61,10 @@ fn unnoticed(policy: &str) {
     let journal = nginx.wait_for_journal(tally.total() as usize);
     assert_eq!(journal.count("PASSED") + journal.count("REJECTED"), journal.0.len());
     assert!(journal.0.iter().all(|entry| ["redis", "cache"].contains(&entry.source.as_str())));
+    // Before this test looks at the connections, which takes some.
+    let made: String = redis.command(&["INFO", "stats"]);
     all_are_connected(&nginx, &redis);
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
-    let made: String = redis.command(&["INFO", "stats"]);
     let made = made.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
     // One for each worker that ever was, a few for those that were leaving with a request at
     // hand, and those of this test.
@@ -82,7 +85,7 @@ fn reload_under_load_and_closed() {
 #[test]
 fn a_reload_without_traffic_replaces_the_connections_at_once() {
     let redis = Redis::start();
-    let mut nginx = limited(&redis, "rate=9r/m").workers(2).start();
+    let mut nginx = limited(&redis, "rate=9r/d").workers(2).start();
     all_are_connected(&nginx, &redis);
     // A client that keeps its connection does not keep the worker.
     let mut http = nginx.http();
@@ -102,14 +105,14 @@ fn a_reload_without_traffic_replaces_the_connections_at_once() {
 #[test]
 fn a_new_configuration_takes_effect_and_the_budget_stays() {
     let (redis, other) = (Redis::start(), Redis::start());
-    let mut nginx = limited(&redis, "rate=9r/m").start();
+    let mut nginx = limited(&redis, "rate=9r/d").start();
     assert_eq!(nginx.get("/").remaining(), Some(8));
-    nginx.reload_with(&limited(&redis, "rate=5r/m"));
+    nginx.reload_with(&limited(&redis, "rate=5r/d"));
     assert_eq!(nginx.get("/").header("X-RateLimit-Limit"), Some("5"));
-    nginx.reload_with(&limited(&redis, "rate=9r/m cost=2"));
+    nginx.reload_with(&limited(&redis, "rate=9r/d cost=2"));
     let left = nginx.get("/").remaining();
     assert!(left.is_some_and(|left| left < 5), "{left:?}");
-    nginx.reload_with(&limited(&other, "rate=9r/m"));
+    nginx.reload_with(&limited(&other, "rate=9r/d"));
     assert_eq!(nginx.get("/").remaining(), Some(8));
     wait_until(PATIENCE, || connected(&redis).is_empty(), "the end of the old connection");
     all_are_connected(&nginx, &other);
@@ -120,7 +123,7 @@ fn a_new_configuration_takes_effect_and_the_budget_stays() {
 #[test]
 fn a_worker_that_leaves_slowly_holds_no_connection() {
     let redis = Redis::start();
-    let mut nginx = limited(&redis, "rate=9r/m")
+    let mut nginx = limited(&redis, "rate=9r/d")
         .file("html/long", &"x".repeat(500_000))
         .server("location = /long { limit_rate 100k; }")
         .start();
@@ -155,7 +158,7 @@ fn leaves_at_once(nginx: &mut Nginx) {
 #[test]
 fn workers_leave_while_redis_is_away() {
     let mut redis = Redis::start();
-    let mut nginx = limited(&redis, "rate=9r/m").workers(2).start();
+    let mut nginx = limited(&redis, "rate=9r/d").workers(2).start();
     redis.kill9();
     nginx.wait_for_error_log("is down");
     leaves_at_once(&mut nginx);
@@ -167,7 +170,7 @@ fn workers_leave_while_redis_does_not_greet() {
     let mut nginx = Conf::new()
         .set("redis", fake.url())
         .http("rate_limit_redis_pass {redis};")
-        .server("location / { rate_limit_redis k rate=9r/m; }")
+        .server("location / { rate_limit_redis k rate=9r/d; }")
         .start();
     leaves_at_once(&mut nginx);
     sleep(Duration::from_millis(300));
@@ -177,7 +180,11 @@ fn workers_leave_while_redis_does_not_greet() {
 #[test]
 fn workers_leave_while_redis_owes_replies_to_released_requests() {
     let mut redis = Redis::start();
-    let mut nginx = limited(&redis, "rate=9r/m").server("rate_limit_redis_timeout 20ms;").start();
+    // The connection is not given up for its silence before the longest of all timeouts.
+    let mut nginx = limited(&redis, "rate=1r/h capacity=100000")
+        .server("rate_limit_redis_timeout 20ms;")
+        .server(&format!("location /patient {{ rate_limit_redis k rate=9r/d name=p; {LONG} }}"))
+        .start();
     let is_decided = || nginx.get("/").decision() == "PASSED redis";
     wait_until(PATIENCE, is_decided, "a decision by Redis");
     redis.stop_signal();
@@ -201,7 +208,7 @@ fn waiting(nginx: &Nginx, redis: &mut Redis) -> Vec<Http> {
 #[test]
 fn requests_that_wait_are_served_before_a_worker_quits() {
     let mut redis = Redis::start();
-    let mut nginx = limited(&redis, "rate=99r/m").server("rate_limit_redis_timeout 2s;").start();
+    let mut nginx = limited(&redis, "rate=99r/m").server("rate_limit_redis_timeout 5s;").start();
     let clients = waiting(&nginx, &mut redis);
     nginx.quit();
     for mut http in clients {
@@ -214,7 +221,7 @@ fn requests_that_wait_are_served_before_a_worker_quits() {
 #[test]
 fn requests_that_wait_are_decided_before_a_worker_quits() {
     let mut redis = Redis::start();
-    let mut nginx = limited(&redis, "rate=99r/m").start();
+    let mut nginx = limited(&redis, "rate=99r/m").server(LONG).start();
     let clients = waiting(&nginx, &mut redis);
     nginx.signal(libc::SIGQUIT);
     nginx.wait_for_error_log("gracefully shutting down");
@@ -228,7 +235,7 @@ fn requests_that_wait_are_decided_before_a_worker_quits() {
 #[test]
 fn sigterm_waits_for_no_request() {
     let mut redis = Redis::start();
-    let mut nginx = limited(&redis, "rate=99r/m").start();
+    let mut nginx = limited(&redis, "rate=99r/m").server(LONG).start();
     let clients = waiting(&nginx, &mut redis);
     let start = Instant::now();
     nginx.terminate();
@@ -243,7 +250,8 @@ fn sigterm_waits_for_no_request() {
 #[test]
 fn a_worker_waits_no_longer_than_its_shutdown_timeout() {
     let mut redis = Redis::start();
-    let mut nginx = limited(&redis, "rate=99r/m").main("worker_shutdown_timeout 300ms;").start();
+    let mut nginx =
+        limited(&redis, "rate=99r/m").server(LONG).main("worker_shutdown_timeout 300ms;").start();
     let clients = waiting(&nginx, &mut redis);
     let start = Instant::now();
     nginx.quit();
@@ -257,7 +265,7 @@ fn a_worker_waits_no_longer_than_its_shutdown_timeout() {
 #[test]
 fn logs_can_be_reopened() {
     let mut redis = Redis::start();
-    let nginx = limited(&redis, "rate=9r/m");
+    let nginx = limited(&redis, "rate=9r/d");
     let mut nginx = nginx.start();
     assert_eq!(nginx.get("/").decision(), "PASSED redis");
     fs::rename(nginx.path("error.log"), nginx.path("error.log.1")).expect("rename the log");
@@ -281,7 +289,7 @@ fn logs_can_be_reopened() {
 #[test]
 fn a_worker_that_was_killed_is_replaced() {
     let redis = Redis::start();
-    let mut nginx = limited(&redis, "rate=9r/m").workers(2).start();
+    let mut nginx = limited(&redis, "rate=9r/d").workers(2).start();
     nginx.allow_log("exited on signal 9");
     all_are_connected(&nginx, &redis);
     assert_eq!(nginx.get("/").remaining(), Some(8));
@@ -296,13 +304,17 @@ fn a_worker_that_was_killed_is_replaced() {
 #[test]
 fn without_a_master() {
     let redis = Redis::start();
-    let mut nginx = limited(&redis, "rate=9r/m").single().start();
+    let mut nginx = limited(&redis, "rate=9r/d").single().start();
     let pid = nginx.pid();
     wait_until(PATIENCE, || connected(&redis) == [pid], "the connection");
     assert_eq!(nginx.get("/").remaining(), Some(8));
     // NGINX itself serves nothing sensible after a reload without a master, but it lives on.
     nginx.signal(libc::SIGHUP);
-    nginx.wait_for_error_log("reconfiguring");
+    let is_reloading = || {
+        nginx.wake();
+        nginx.error_log().contains("reconfiguring")
+    };
+    wait_until(PATIENCE, is_reloading, "a reload");
     sleep(Duration::from_millis(200));
     assert_eq!(connected(&redis), [pid]);
     nginx.quit();
@@ -314,7 +326,7 @@ fn without_a_master() {
 fn without_a_master_and_with_another_size_of_the_memory() {
     let redis = Redis::start();
     let mut nginx =
-        limited(&redis, "rate=9r/m").http("rate_limit_redis_shared_memory 1m;").single().start();
+        limited(&redis, "rate=9r/d").http("rate_limit_redis_shared_memory 1m;").single().start();
     let pid = nginx.pid();
     wait_until(PATIENCE, || connected(&redis) == [pid], "the connection");
     assert!(is_shared(pid, 1 << 20));
@@ -322,9 +334,7 @@ fn without_a_master_and_with_another_size_of_the_memory() {
     fs::write(nginx.path("nginx.conf"), conf).expect("write a configuration");
     nginx.signal(libc::SIGHUP);
     let replaced = || {
-        // NGINX looks at its signals after an event: one that comes right before it waits for the
-        // next is seen with that.
-        drop(Http::try_connect(nginx.addr()));
+        nginx.wake();
         is_shared(pid, 2 << 20) && !is_shared(pid, 1 << 20)
     };
     wait_until(PATIENCE, replaced, "the other memory");

@@ -114,7 +114,7 @@ fn the_first_of_two_addresses_is_dead() {
     assert!(second.calls("evalsha") > 0);
 }
 
-/// A worker leaves while a name is being resolved.
+/// A worker leaves while a name is being resolved. That may take half of the time for connecting, 15 s.
 #[test]
 fn quit_and_reload_while_a_name_is_resolved() {
     for single in [false, true] {
@@ -131,6 +131,6 @@ fn quit_and_reload_while_a_name_is_resolved() {
         }
         let start = Instant::now();
         nginx.quit();
-        assert!(start.elapsed() < NO_WAIT, "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     }
 }

@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use harness::{Conf, Load, PATIENCE, Redis, wait_until};
-use rate_limit_core::algorithm::Algorithm;
+use rate_limit_core::limit::Algorithm;
 use rate_limit_core::redis::script::{Script, Scripts};
 
 use crate::seen::tokens;
@@ -34,8 +34,8 @@ fn are_loaded_before_they_are_needed() {
 fn a_flush_between_two_requests_goes_unnoticed() {
     let redis = Redis::start();
     let nginx = limited(&redis)
-        .server("location /two { rate_limit_redis a rate=9r/m name=a; try_files /index.html =404;")
-        .server("rate_limit_redis b rate=9r/m name=b algorithm=gcra burst=8; }")
+        .server("location /two { rate_limit_redis a rate=9r/d name=a; try_files /index.html =404;")
+        .server("rate_limit_redis b rate=9r/d name=b algorithm=gcra burst=8; }")
         .start();
     for (path, remaining) in [("/", BUDGET), ("/two", 9)] {
         assert_eq!(nginx.get(path).remaining(), Some(remaining - 1));

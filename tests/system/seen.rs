@@ -12,12 +12,21 @@ pub trait StartConnected {
 impl StartConnected for Conf {
     fn start_connected(&self, redis: &Redis) -> Nginx {
         let nginx = self.start();
-        let workers = nginx.worker_pids().len();
-        let named = |client: &String| client.contains("name=nginx_rate_limit_redis:");
-        let connected = || redis.clients().into_iter().filter(named).count();
-        wait_until(PATIENCE, || connected() == workers, "connections of the workers to Redis");
+        wait_for_connections(redis, nginx.worker_pids().len());
         nginx
     }
+}
+
+/// Waits until workers have so many connections to Redis, and Redis has the last command of each handshake:
+/// scripts are loaded after the connection has its name.
+pub fn wait_for_connections(redis: &Redis, connections: usize) {
+    let is_ready = |client: &String| {
+        client.contains("name=nginx_rate_limit_redis:")
+            && client.contains(" qbuf=0 ")
+            && !client.contains(" cmd=client")
+    };
+    let connected = || redis.clients().into_iter().filter(is_ready).count() == connections;
+    wait_until(PATIENCE, connected, "connections of the workers to Redis");
 }
 
 /// A server with these lines that shows each decision, with the limit in `X-Name`. It has no deny

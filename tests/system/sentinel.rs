@@ -86,9 +86,10 @@ fn the_master_is_found_and_a_failover_is_followed() {
     (0..3).for_each(|sentinel| sentinels.sentinel_mut(sentinel).kill9());
     sleep(Duration::from_millis(300));
     decided(&nginx);
+    // Far less than the time for connecting, 30 s.
     let start = Instant::now();
     nginx.quit();
-    assert!(start.elapsed() < NO_WAIT, "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
 }
 
 /// A worker is connected to one of the sentinels. Nothing is wrong with the others.
@@ -136,12 +137,13 @@ fn a_stale_master_is_left_at_once() {
     let nginx = limited(&urls, "user limiter; password secret;").start();
     decides(&nginx);
     decided(&nginx);
+    let before = nginx.journal().0.len();
     sentinels.demote(0, 1);
     assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
     nginx.wait_for_error_log("it cannot decide: \"READONLY");
     let followed = || nginx.get("/?k=a").decision() == "PASSED redis";
     wait_until(PATIENCE, followed, "decisions again");
-    let most = nginx.journal().percentile(100);
+    let most = nginx.journal().after(before).percentile(100);
     assert!(most < NO_WAIT, "{most:?}");
     for secret in ["secret", "guarded"] {
         assert_eq!(nginx.logged(secret), Vec::<String>::new());

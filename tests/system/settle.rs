@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
+use std::time::Duration;
 
 use harness::{ClusterConf, Conf, MASTER_NAME, Nginx, PATIENCE, Redis, Response};
 use harness::{SentinelConf, h2load, run, slot, wait_until};
@@ -206,11 +207,11 @@ fn what_a_lease_has_charged() {
 #[test]
 fn a_debt_is_regained() {
     let redis = Redis::start();
-    let nginx = conf(&redis, &proxied("a rate=10r/s capacity=1")).start_connected(&redis);
+    let nginx = conf(&redis, &proxied("a rate=2r/s capacity=1")).start_connected(&redis);
     let response = nginx.get("/?cost=11");
     assert_eq!(response.status, 200);
     wait_for(&nginx, "default", 1);
-    // Ten tokens at ten a second are regained first.
+    // Ten tokens at two a second are regained first.
     let rejected = nginx.get("/");
     assert_eq!(rejected.status, 429, "{rejected:?}");
     wait_until(PATIENCE, || nginx.get("/?cost=1").status == 200, "the end of the debt");
@@ -461,13 +462,13 @@ fn while_redis_is_away() {
 
 #[test]
 fn a_cluster_and_sentinels() {
-    let cluster = ClusterConf::new(3, 0).node_timeout(std::time::Duration::from_secs(10)).start();
-    let sentinels = SentinelConf::new(1).start();
+    let cluster = ClusterConf::new(3, 0).node_timeout(Duration::from_secs(10)).start();
+    let sentinels = SentinelConf::new(1).down_after(Duration::from_secs(10)).start();
     let servers = |urls: Vec<String>| urls.iter().map(|url| format!("server {url}; ")).collect();
     let [nodes, watchers]: [String; 2] = [cluster.urls(), sentinels.urls()].map(servers);
     for store in [format!("{nodes} cluster on;"), format!("{watchers} sentinel {MASTER_NAME};")] {
         let nginx = unconnected("location / { proxy_pass http://127.0.0.1:{port2};")
-            .http(&format!("rate_limit_redis_store edge {{ {store} }}"))
+            .http(&format!("rate_limit_redis_store edge {{ {store} connect_timeout 30s; }}"))
             .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 5s;")
             .http("rate_limit_redis_on_error closed; rate_limit_redis_headers ietf;")
             .server("  rate_limit_redis $arg_a name=a rate=100r/d settle=$upstream_http_x_cost;")
@@ -501,7 +502,7 @@ fn http2() {
 #[test]
 fn many_at_once_are_settled_once_each() {
     let redis = Redis::start();
-    let nginx = conf(&redis, &proxied("a rate=100000r/d")).workers(2).start_connected(&redis);
+    let nginx = conf(&redis, &proxied("a rate=100000r/52w")).workers(2).start_connected(&redis);
     let threads: Vec<_> = (0..8)
         .map(|_| {
             let addr = nginx.addr();

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use harness::{Conf, Nginx, PATIENCE, Redis, wait_until};
 
+use crate::seen::wait_for_connections;
+
 /// An nginx whose limits are kept in a store of these lines.
 fn with(lines: &str) -> Conf {
     let generous = if lines.contains("connect_timeout") { "" } else { "connect_timeout 30s;" };
@@ -51,7 +53,7 @@ fn several_stores_each_for_its_location() {
         .http("rate_limit_redis_timeout 5s;")
         // The name is used before it is defined.
         .http("rate_limit_redis_pass one;")
-        .http("rate_limit_redis_store one { server {first}; prefix one:; }")
+        .http("rate_limit_redis_store one { server {first}; prefix one:; connect_timeout 30s; }")
         .server(
             "location = /1 { rate_limit_redis k rate=9r/h name=a; try_files /index.html =404; }",
         )
@@ -61,8 +63,10 @@ fn several_stores_each_for_its_location() {
             "location = /3 { rate_limit_redis_pass {second}; rate_limit_redis k rate=9r/h name=c;",
         )
         .server("try_files /index.html =404; }")
-        .server("}\nrate_limit_redis_store two { server {second}; }\nserver {")
+        .server("}\nrate_limit_redis_store two { server {second}; connect_timeout 30s; }\nserver {")
         .start();
+    // One of a store, and one of the URL, whose time for connecting cannot be set.
+    wait_for_connections(&second, 2);
     for path in ["/1", "/2", "/3"] {
         assert_eq!(nginx.get(path).decision(), "PASSED redis", "{path}");
     }
@@ -70,7 +74,12 @@ fn several_stores_each_for_its_location() {
     let mut second_keys = keys(&second, "0");
     second_keys.sort();
     assert_eq!(second_keys, ["rl:b:k", "rl:c:k"]);
-    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+    // On a busy machine the first attempt to connect to the URL may have taken too long.
+    let late = ["down: timed out while connecting", "up again"]
+        .map(|what| format!("redis {} is {what}", second.addr()));
+    let mut errors = nginx.logged("[error]");
+    errors.retain(|line| !late.iter().any(|late| line.contains(late)));
+    assert_eq!(errors, Vec::<String>::new());
 }
 
 #[test]
@@ -145,26 +154,39 @@ fn a_password_file_is_read_again_on_reload() {
 fn several_connections_share_the_load() {
     let redis = Redis::start();
     let mut nginx = with(&format!("server {}; connections 3;", redis.url())).workers(2).start();
-    wait_until(PATIENCE, || clients(&redis).len() == 6, "three connections a worker");
-    for pid in nginx.worker_pids() {
-        let of_worker = |line: &&String| line.contains(&format!("nginx_rate_limit_redis:{pid} "));
-        assert_eq!(clients(&redis).iter().filter(of_worker).count(), 3);
-    }
+    three_of_each_worker(&nginx, &redis);
     for key in 0..60 {
         assert_eq!(nginx.get(&format!("/?k={key}")).decision(), "PASSED redis");
     }
     let used = clients(&redis).iter().filter(|line| line.contains("cmd=evalsha")).count();
     assert!(used >= 3, "{used} connections were used");
     nginx.reload();
-    wait_until(PATIENCE, || clients(&redis).len() == 6, "three connections of each new worker");
-    // A connection that lived for a second is made again at once.
-    sleep(Duration::from_millis(1_100));
+    three_of_each_worker(&nginx, &redis);
+    // A connection that could be used for a second is made again at once.
+    sleep(Duration::from_secs(3));
     redis.command::<i32>(&["CLIENT", "KILL", "TYPE", "normal"]);
-    wait_until(PATIENCE, || clients(&redis).len() == 6, "all connections again");
+    three_of_each_worker(&nginx, &redis);
     for key in 0..60 {
         assert_eq!(nginx.get(&format!("/?k={key}")).remaining(), Some(8));
     }
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+}
+
+/// Waits until each worker has three connections, and nobody else has any.
+#[track_caller]
+fn three_of_each_worker(nginx: &Nginx, redis: &Redis) {
+    let mut expected: Vec<u32> = nginx.worker_pids().into_iter().flat_map(|pid| [pid; 3]).collect();
+    expected.sort_unstable();
+    let connected = || {
+        let pid = |line: &String| {
+            let name = line.split("name=nginx_rate_limit_redis:").nth(1)?;
+            name.split(' ').next()?.parse().ok()
+        };
+        let mut pids: Vec<u32> = clients(redis).iter().filter_map(pid).collect();
+        pids.sort_unstable();
+        pids == expected
+    };
+    wait_until(PATIENCE, connected, "three connections of each worker");
 }
 
 /// A server that accepts and sends nothing: an attempt takes as long as is configured.
@@ -172,13 +194,16 @@ fn several_connections_share_the_load() {
 fn connect_timeout() {
     let mut redis = Redis::start();
     redis.stop_signal();
-    // A request may come a little after the attempt has begun; and it waits no more than 5 s.
-    for (timeout, least, most) in [(100, 0, 1_500), (2_500, 1_500, 4_500)] {
-        let nginx = with(&format!("server {}; connect_timeout {timeout}ms;", redis.url())).start();
+    for timeout in [100, 2_500].map(Duration::from_millis) {
+        let line = format!("server {}; connect_timeout {}ms;", redis.url(), timeout.as_millis());
+        let conf = with(&line).server("rate_limit_redis_timeout 60s;");
+        let before = Instant::now();
+        let nginx = conf.start();
         let start = Instant::now();
         assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
-        let took = start.elapsed().as_millis();
-        assert!((least..most).contains(&took), "{took} of {timeout} ms");
+        // It waits for the first attempt, which began before it came.
+        assert!(before.elapsed() >= timeout, "{:?} of {timeout:?}", before.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
         nginx.wait_for_error_log("is down: timed out while connecting");
     }
     redis.cont();
@@ -271,7 +296,10 @@ fn wrong_names() {
 fn two_stores_at_one_server() {
     let redis = Redis::start();
     let nginx = with(&format!("server {};", redis.url()))
-        .http(&format!("rate_limit_redis_store wrong {{ server {}; database 99; }}", redis.url()))
+        .http(&format!(
+            "rate_limit_redis_store wrong {{ server {}; database 99; connect_timeout 30s; }}",
+            redis.url()
+        ))
         .server("location /wrong { rate_limit_redis $arg_k name=wrong rate=1r/h;")
         .server("rate_limit_redis_pass wrong; try_files /index.html =404; }")
         .server("location = /metrics { rate_limit_redis_metrics; }")
