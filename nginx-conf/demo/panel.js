@@ -91,21 +91,23 @@ export class Panel {
     write(this.#find(".burst-name"), name === "capacity" ? "Capacity" : "Burst");
   }
 
-  // Sends so many requests at once; the promise is of their answers.
+  // Sends so many requests at once; the promise is of their answers, or of none if they were cleared meanwhile.
   async send(number) {
     if (!this.isValid()) return { name: this.name, answers: [] };
     const { config } = this;
+    const tally = this.#tally;
     const answers = await Promise.all(Array.from({ length: number }, () => this.#sendOne(config)));
-    return { name: this.name, answers };
+    return { name: this.name, answers: tally === this.#tally ? answers : [] };
   }
 
   async #sendOne(config) {
     const item = element("li");
     this.#keep(".strip", item);
+    const tally = this.#tally;
     const answer = await send(this.side, config);
     item.className = answer.outcome;
     this.#learn(config, answer);
-    this.#show(answer);
+    if (tally === this.#tally) this.#show(answer);
     return answer;
   }
 

@@ -320,6 +320,25 @@ fn a_delay_is_shown_as_one() {
     assert_quiet(&browser);
 }
 
+/// Requests that are still delayed when the page is cleared are not shown after it.
+#[test]
+fn what_was_cleared_does_not_come_back() {
+    let redis = Redis::start();
+    let nginx = demo(&redis).start_connected(&redis);
+    let browser = visit(&nginx);
+    browser.click(&of("b", "button.burst"));
+    tally(&browser, "b", 16);
+    clear(&browser);
+    let lines = || nginx.read("decisions.log").lines().count();
+    harness::wait_until(harness::PATIENCE, || lines() == 20, "the end of all requests");
+    browser.click(&of("b", ".buttons button"));
+    assert_eq!(tally(&browser, "b", 1).iter().sum::<usize>(), 1);
+    browser.wait_for("summary.textContent.startsWith('Configuration B: ')");
+    let rows = of("b", "tbody tr");
+    assert_eq!(browser.run(&format!("return document.querySelectorAll({rows:?}).length")), 1);
+    assert_quiet(&browser);
+}
+
 #[test]
 fn the_level_rises_by_itself() {
     let redis = Redis::start();
