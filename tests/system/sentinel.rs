@@ -1,5 +1,7 @@
 //! Sentinel: the master is found by its name, and followed.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -169,12 +171,19 @@ fn fake_sentinel(reply: impl Fn() -> Vec<u8> + Send + Sync + 'static) -> Fake {
 #[test]
 fn a_master_that_is_announced_is_followed_at_once() {
     let old = Fake::start(|_| Act::Usual);
-    let new = std::sync::Arc::new(Fake::start(|_| Act::Usual));
+    let new = Arc::new(Fake::start(|_| Act::Usual));
+    let is_announced = Arc::new(AtomicBool::new(false));
     let port = old.port();
-    // A query does not lead to the new master, nor away from it once it is followed.
+    // A query does not lead to the new master, as it is not answered before that is followed.
     let sentinel = fake_sentinel({
-        let new = new.clone();
-        move || master_addr("127.0.0.1", if new.count("") > 0 { new.port() } else { port })
+        let (new, is_announced) = (new.clone(), is_announced.clone());
+        move || {
+            if !is_announced.load(Ordering::Relaxed) {
+                return master_addr("127.0.0.1", port);
+            }
+            wait_until(PATIENCE, || new.count("") > 0, "a connection to the new master");
+            master_addr("127.0.0.1", new.port())
+        }
     });
     let nginx = limited(&[sentinel.url()], "").start();
     decides(&nginx);
@@ -186,6 +195,7 @@ fn a_master_that_is_announced_is_followed_at_once() {
     decided(&nginx);
     assert_eq!(new.count("EVALSHA"), 0);
     let at = ("127.0.0.1", port);
+    is_announced.store(true, Ordering::Relaxed);
     sentinel.shout(&switch_master(MASTER_NAME, at, ("127.0.0.1", new.port())));
     wait_until(PATIENCE, || new.count("") == 1, "a connection to the new master");
     let before = old.count("EVALSHA");
@@ -198,17 +208,17 @@ fn a_master_that_is_announced_is_followed_at_once() {
 #[test]
 fn a_subscription_that_is_lost_is_made_again() {
     let (old, new) = (Fake::start(|_| Act::Usual), Fake::start(|_| Act::Usual));
-    let now = std::sync::Arc::new(std::sync::atomic::AtomicU16::new(old.port()));
+    let now = Arc::new(AtomicU16::new(old.port()));
     let sentinel = fake_sentinel({
         let now = now.clone();
-        move || master_addr("127.0.0.1", now.load(std::sync::atomic::Ordering::Relaxed))
+        move || master_addr("127.0.0.1", now.load(Ordering::Relaxed))
     });
     let nginx = limited(&[sentinel.url()], "").start();
     decides(&nginx);
     // A connection that lived for a second is made again at once.
     sleep(Duration::from_millis(1_100));
     let before = sentinel.count("SUBSCRIBE");
-    now.store(new.port(), std::sync::atomic::Ordering::Relaxed);
+    now.store(new.port(), Ordering::Relaxed);
     // Nonsense ends the connection.
     sentinel.shout(b"?\r\n");
     wait_until(PATIENCE, || sentinel.count("SUBSCRIBE") > before, "another subscription");
