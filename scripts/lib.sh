@@ -112,7 +112,8 @@ need() {
 install_packages() {
     command -v apt-get >/dev/null || die "please install, by your system's means: $*"
     say "installing $*"
-    as_root bash -euc "$install_as_root" install "$@" >&2
+    # apt does not wait for its lists: of two scripts at once, the second one waits here.
+    as_root flock --close /run/lock/rate_limit_redis.install bash -euc "$install_as_root" install "$@" >&2
 }
 
 # as_root COMMAND...
@@ -143,7 +144,7 @@ install_as_root='
     done
     export DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=l
     apt-get update
-    apt-get install -y --no-install-recommends "$@"
+    apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"
     for service in "${new_services[@]}"; do
         if [[ -e /lib/systemd/system/$service.service ]] && command -v systemctl >/dev/null; then
             systemctl disable "$service"
