@@ -6,6 +6,8 @@ from servers import Nginx, Redis, Servers
 
 VARIANTS = ("none", "limit_req", "lua", "module")
 LEASE = "rate_limit_redis_lease on;"
+# Header fields of the size of those that the module adds to a rejection, but constant.
+FIELDS = " ".join(f"add_header {name} {value} always;" for name, value in trial.FLOOD[2].items())
 
 
 class Fleet:
@@ -19,6 +21,7 @@ class Fleet:
         self.commands = {path: command_of(self.redis, self.nginx["module"], path)
                          for path in ("free", "gcra", "flood")}
         self.nginx["lease"] = servers.module(self.redis, directives=f"{directives} {LEASE}", errors="/dev/null error")
+        self.nginx["fields"] = servers.nginx("limit_req", directives=FIELDS, errors="/dev/null error")
         for variant in variants:
             if variant == "lua":
                 self.nginx[variant] = servers.nginx(

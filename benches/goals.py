@@ -108,7 +108,7 @@ def redis_cpu(bench: Bench, variant: str, _number: int) -> Record:
 CASES = {
     "distinct": Case("distinct keys", VARIANTS, under_load("/free", DISTINCT_KEYS)),
     "hot": Case("one hot key", VARIANTS, under_load("/free", 1)),
-    "flood": Case("rejected flood", VARIANTS, under_load("/flood", KNOWN_KEYS),
+    "flood": Case("rejected flood", (*VARIANTS, "fields"), under_load("/flood", KNOWN_KEYS),
                   lambda bench: bench.fleet.spend("/flood", KNOWN_KEYS)),
     "logged": Case("rejected flood, logged", ("none", "limit_req", "module"), under_load("/logged", KNOWN_KEYS),
                    lambda bench: bench.fleet.spend("/flood", KNOWN_KEYS)),

@@ -62,8 +62,7 @@ def total(servers: Servers, variant: str, load: str, volleys: int) -> tuple[int,
     commands = redis.client.scripts_run()
     servers.stop(nginx, redis)
     # The file may be there before they are.
-    wait_until(lambda: figure_in(out), "callgrind's figures")
-    return figure_in(out), commands
+    return wait_until(lambda: figure_in(out), "callgrind's figures"), commands
 
 
 def figure_in(out: Path) -> int | None:

@@ -24,7 +24,8 @@ def method(settings: Settings, pinning: Pinning) -> str:
         another one. Distinct keys are {DISTINCT_KEYS:,} random ones; the flood is for {KNOWN_KEYS:,} that have spent
         all. {CLIENTS:,} clients send about {CLIENTS * CLIENT_RATE:,} requests a second in all, with a limit
         of twice that for each; of the clients of a Zipf distribution the k-th makes requests in proportion to 1 / k.
-        `lease` is the module with `rate_limit_redis_lease on`. Figures are medians of the rounds; min and max are of
+        `lease` is the module with `rate_limit_redis_lease on`; `fields` is `limit_req` with four lines `add_header` that
+        send what the module sends with a rejection. Figures are medians of the rounds; min and max are of
         the ratio in single rounds. NGINX answers with a picture from its memory, its cheapest answer, so that a limiter
         weighs as much as it can. CPU is what the scheduler says that a process has had (`/proc/PID/schedstat`), over
         the requests that wrk counted.""", f"""

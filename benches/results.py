@@ -58,6 +58,8 @@ GOALS = (
     Goal("hot", "one hot key: commands to Redis per request", 0.1, True,
          lambda round_: round_["module"]["scripts_per_request"]),
     Goal("flood", "rejected flood: throughput, over `limit_req`", 0.98, False, ratio("rps", "limit_req")),
+    Goal("flood", "rejected flood: throughput, over `limit_req` with four constant fields", 0.98, False,
+         ratio("rps", "fields")),
     Goal("clients", "1,000 clients with leases: commands to Redis per request", 0.15, True,
          lambda round_: round_["lease"]["scripts_per_request"]),
     Goal("clients", "1,000 clients with leases: CPU of the worker per request beyond `limit_req`, µs", 0.4, True,

@@ -9,7 +9,7 @@ import tempfile
 import time
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
-from typing import Callable
+from typing import Callable, TypeVar
 
 import machine
 import resp
@@ -18,14 +18,17 @@ from machine import Pinning
 HERE = Path(__file__).parent
 CONFIGURATIONS = HERE / "conf"
 
+T = TypeVar("T")
 
-def wait_until(done: Callable[[], bool], what: str, seconds: float = 20) -> None:
-    """Waits until a condition holds; the error names it if it never does."""
+
+def wait_until(result: Callable[[], T], what: str, seconds: float = 20) -> T:
+    """Waits until a result is true, and returns it; the error names it if it never is."""
     deadline = time.monotonic() + seconds
-    while not done():
+    while not (value := result()):
         if time.monotonic() > deadline:
             raise RuntimeError(f"waited {seconds:g} s in vain for {what}")
         time.sleep(0.01)
+    return value
 
 
 def answers(port: int) -> bool:
