@@ -3,7 +3,7 @@
 //! NGINX reads the clocks once in a turn of the event loop and keeps what it has read, in ms: its
 //! timers start from that, and it costs nothing. What has to be finer is read from the system.
 
-use ngx::ffi::{ngx_current_msec, ngx_time_update, ngx_timeofday};
+use ngx::ffi::{ngx_current_msec, ngx_msec_t, ngx_time_update, ngx_timeofday};
 use rate_limit_core::rate::MILLISECOND;
 
 /// µs of the monotonic clock, which all processes of a machine share.
@@ -25,6 +25,12 @@ pub(crate) fn turn_start() -> u64 {
 pub(crate) fn turn_start_ms() -> u64 {
     // SAFETY: only NGINX writes it, in this thread.
     unsafe { ngx_current_msec as u64 }
+}
+
+/// What a timer that is started now has to be set to, so that it ends at `at`, in µs of the monotonic
+/// clock: NGINX counts from the start of the turn.
+pub(crate) fn time_until(at: u64) -> ngx_msec_t {
+    at.div_ceil(MILLISECOND).saturating_sub(turn_start_ms()) as ngx_msec_t
 }
 
 /// ms since the Unix epoch, at the start of this turn of the event loop.

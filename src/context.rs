@@ -5,8 +5,8 @@ use std::iter;
 use std::ptr::{self, NonNull};
 
 use ngx::ffi::{
-    ngx_cycle, ngx_event_t, ngx_http_request_t, ngx_msec_t, ngx_palloc, ngx_pool_cleanup_add,
-    ngx_post_event, ngx_posted_events,
+    ngx_cycle, ngx_event_t, ngx_http_request_t, ngx_palloc, ngx_pool_cleanup_add, ngx_post_event,
+    ngx_posted_events,
 };
 use ngx::http::{HttpModule, HttpModuleMainConf};
 use rate_limit_core::client::{Answer, Error, RequestKey};
@@ -16,7 +16,7 @@ use rate_limit_core::rate::MILLISECOND;
 
 use crate::Module;
 use crate::client::Driver;
-use crate::clock::{monotonic_micros, turn_start};
+use crate::clock::{monotonic_micros, time_until};
 use crate::conf::{Effect, LocationConf, Phase};
 use crate::evaluated::{Evaluated, tightest};
 use crate::event::Timer;
@@ -355,15 +355,13 @@ impl Context {
     /// `r` must be valid, and this a context of it.
     pub(crate) unsafe fn delay(&self, r: *mut ngx_http_request_t, delay: u64) -> Option<()> {
         const { assert!(align_of::<Timer>() <= align_of::<usize>()) };
-        // NGINX's timers begin with the turn, and this turn may have begun before Redis decided.
-        let late = monotonic_micros().saturating_sub(turn_start());
-        let delay = delay.saturating_add(late).div_ceil(MILLISECOND) as ngx_msec_t;
+        let end = monotonic_micros().saturating_add(delay);
         // SAFETY: the request is valid, and has a connection and a log. The memory is of its pool, as
         // that of the context is, and large and aligned enough. The cleanup stops the timer.
         unsafe {
             let place = ngx_palloc((*r).pool, size_of::<Timer>()).cast::<Timer>();
             NonNull::new(place)?.write(Timer::new());
-            (*place).start(delay, Some(on_delay_end), self, (*(*r).connection).log);
+            (*place).start(time_until(end), Some(on_delay_end), self, (*(*r).connection).log);
             self.timer.set(Some(&*place));
         }
         self.stage.set(Stage::Delayed);

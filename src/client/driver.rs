@@ -29,7 +29,7 @@ use rate_limit_core::redis::script::Scripts;
 use super::resolver::Resolution;
 use super::socket::{Socket, Transfer};
 use super::tls::{Peer, Tls};
-use crate::clock::{monotonic_micros, turn_start, turn_start_ms, unix_ms};
+use crate::clock::{monotonic_micros, time_until, turn_start, unix_ms};
 use crate::event::{Posted, Timer};
 use crate::log::{debug, log};
 use crate::shm::{NodeRecord, Reservations, Shared, View};
@@ -372,12 +372,7 @@ impl State {
         match at {
             // SAFETY: as for the end of the turn; dropping it stops the timer.
             Some(at) => unsafe {
-                self.timer.start(
-                    delay_until(at),
-                    Some(on_timer),
-                    self.driver.as_ptr(),
-                    cycle_log(),
-                );
+                self.timer.start(time_until(at), Some(on_timer), self.driver.as_ptr(), cycle_log());
             },
             None => self.timer.stop(),
         }
@@ -805,12 +800,6 @@ fn describe(error: &io::Error) -> String {
         }
         None => text,
     }
-}
-
-/// How long it is until `at`, in µs of the monotonic clock, from the time at which NGINX's timers of
-/// this turn start.
-fn delay_until(at: u64) -> ngx_msec_t {
-    at.div_ceil(MILLISECOND).saturating_sub(turn_start_ms()) as ngx_msec_t
 }
 
 fn cycle_log() -> *mut ngx_log_t {

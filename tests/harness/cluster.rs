@@ -40,6 +40,11 @@ impl ClusterConf {
         Self { masters, replicas, setup, node_timeout: Duration::from_secs(1) }
     }
 
+    /// One that does not take a node for dead because the machine is busy: a node must be silent for 10 s.
+    pub fn steady(masters: usize, replicas: usize) -> Self {
+        Self::new(masters, replicas).node_timeout(Duration::from_secs(10))
+    }
+
     /// Adds a line to the configuration of every node. In it `{n}` is the number of the node, and
     /// the rest is as with [`Redis::start_with`].
     pub fn line(mut self, line: &str) -> Self {

@@ -24,7 +24,7 @@ pub(crate) struct Setup {
     /// Words after the name of the configuration.
     pub arguments: Vec<String>,
     /// What is preloaded into it.
-    pub library: Option<Arc<Library>>,
+    pub preload: Option<Arc<Library>>,
     /// The address on which it listens.
     pub address: IpAddr,
     /// The machine on which it runs, if not on this one.
@@ -38,7 +38,7 @@ impl Setup {
         Self {
             binary: default_binary(),
             arguments: Vec::new(),
-            library: None,
+            preload: None,
             address: Ipv4Addr::LOCALHOST.into(),
             namespace: None,
             lines: lines.iter().map(|line| line.as_ref().to_owned()).collect(),
@@ -113,8 +113,8 @@ impl Redis {
     /// Starts a server whose clock stands still: times in its replies do not depend on how long
     /// a test takes.
     pub fn start_with_stopped_clock() -> Self {
-        let library = Some(Arc::new(Library::compile("stopped_clock")));
-        Self::start_as(Setup { library, ..Setup::new(&[""; 0]) })
+        let preload = Some(Arc::new(Library::compile("stopped_clock")));
+        Self::start_as(Setup { preload, ..Setup::new(&[""; 0]) })
     }
 
     /// Starts a server that also speaks TLS, and asks nobody for a certificate unless the lines say
@@ -303,7 +303,7 @@ impl Redis {
         if let Some(namespace) = &self.setup.namespace {
             namespace.enter(&mut command);
         }
-        if let Some(library) = &self.setup.library {
+        if let Some(library) = &self.setup.preload {
             command.env("LD_PRELOAD", library.path());
         }
         command.stderr(log.try_clone().expect("a second handle")).stdout(log);

@@ -335,7 +335,7 @@ fn while_redis_is_away() {
 
 #[test]
 fn a_cluster_and_sentinels() {
-    let cluster = ClusterConf::new(3, 0).node_timeout(Duration::from_secs(10)).start();
+    let cluster = ClusterConf::steady(3, 0).start();
     let sentinels = SentinelConf::new(1).down_after(Duration::from_secs(10)).start();
     let servers =
         |urls: &[String]| urls.iter().map(|url| format!("server {url}; ")).collect::<String>();

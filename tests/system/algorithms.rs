@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use harness::{Conf, Load, Nginx, PATIENCE, Redis, Response, Tally, wait_until};
 
 use crate::seen::{
-    StartConnected as _, keys, lines, quota, remaining, retry_after, wait_for_connections,
+    StartConnected as _, in_a_window, keys, lines, quota, remaining, retry_after, time,
+    wait_for_connections,
 };
 
 /// Every algorithm, with the parameters by which it passes three at once, or as many as the
@@ -43,23 +44,6 @@ fn get(nginx: &Nginx, path: &str, headers: &[(&str, &str)]) -> Response {
     let mut http = nginx.http();
     http.send("GET", path, headers);
     http.read_response()
-}
-
-/// The time of Redis, in µs.
-fn time(redis: &Redis) -> u64 {
-    let [seconds, micros] = redis.command::<Vec<u64>>(&["TIME"])[..] else { panic!("no time") };
-    seconds * 1_000_000 + micros
-}
-
-/// Waits until so much is left of an aligned period, all in seconds; returns how much.
-pub fn in_a_window(redis: &Redis, period: u64, least: u64) -> u64 {
-    loop {
-        let rest = period * 1_000_000 - time(redis) % (period * 1_000_000);
-        if rest >= least * 1_000_000 {
-            return rest.div_ceil(1_000_000);
-        }
-        sleep(Duration::from_micros(rest));
-    }
 }
 
 /// What is stored under a key.

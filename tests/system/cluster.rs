@@ -30,15 +30,6 @@ fn limited(seeds: &[String], lines: &str) -> Conf {
         )
 }
 
-/// A cluster that does not take a node for dead because the machine is busy.
-fn steady(masters: usize, replicas: usize) -> Cluster {
-    steady_conf(masters, replicas).start()
-}
-
-fn steady_conf(masters: usize, replicas: usize) -> ClusterConf {
-    ClusterConf::new(masters, replicas).node_timeout(Duration::from_secs(10))
-}
-
 /// Two masters, of which one may be away for as long as a test takes: the other one serves its slots on.
 fn forbearing() -> Cluster {
     ClusterConf::new(2, 0).node_timeout(Duration::from_secs(120)).start()
@@ -79,7 +70,7 @@ fn errors(nginx: &Nginx) -> Vec<String> {
 /// Replicas get no requests and no connections: that is no failure of theirs.
 #[test]
 fn replicas_of_the_configuration_are_not_in_use() {
-    let cluster = steady(1, 1);
+    let cluster = ClusterConf::steady(1, 1).start();
     let metrics = "location = /metrics { rate_limit_redis_metrics; }";
     let nginx = limited(&cluster.urls(), "").server(metrics).start();
     assert_eq!(left(&nginx, "/?k=a"), 9);
@@ -99,7 +90,7 @@ fn replicas_of_the_configuration_are_not_in_use() {
 
 #[test]
 fn keys_of_all_slots_are_counted() {
-    let cluster = steady(3, 0);
+    let cluster = ClusterConf::steady(3, 0).start();
     let nginx = limited(&cluster.urls(), "").workers(2).start();
     let keys = 150;
     let client = || {
@@ -122,7 +113,7 @@ fn keys_of_all_slots_are_counted() {
 
 #[test]
 fn any_seed_is_enough() {
-    let mut cluster = steady(2, 2);
+    let mut cluster = ClusterConf::steady(2, 2).start();
     let urls = cluster.urls();
     cluster.kill9(2);
     let dead = urls[2].clone();
@@ -149,7 +140,7 @@ fn any_seed_is_enough() {
 /// One connection of each worker to each master, and none to a replica.
 #[test]
 fn connections() {
-    let cluster = steady(2, 1);
+    let cluster = ClusterConf::steady(2, 1).start();
     let nginx = limited(&cluster.urls(), "").workers(2).start();
     let as_expected = || [0, 1, 2].map(|node| connections_to(&cluster, node)) == [2, 2, 0];
     wait_until(PATIENCE, as_expected, "two connections to each master");
@@ -163,7 +154,7 @@ fn connections() {
 
 #[test]
 fn an_account() {
-    let cluster = steady_conf(2, 0)
+    let cluster = ClusterConf::steady(2, 0)
         .line("user default off")
         .line("user limiter on >secret ~rl:* +@all")
         .start();
@@ -176,7 +167,7 @@ fn an_account() {
 
 #[test]
 fn ipv6() {
-    let cluster = steady_conf(2, 0).ipv6().start();
+    let cluster = ClusterConf::steady(2, 0).ipv6().start();
     let nginx = limited(&cluster.urls()[..1], "").start();
     let key = (0..2).map(|node| key_at(&cluster, "default", node)).collect::<Vec<_>>();
     for key in &key {
@@ -190,7 +181,7 @@ fn ipv6() {
 
 #[test]
 fn host_names() {
-    let cluster = steady_conf(2, 0).hostnames("node{n}.test").start();
+    let cluster = ClusterConf::steady(2, 0).hostnames("node{n}.test").start();
     let nginx = limited(&cluster.urls()[..1], "").start();
     for node in 0..2 {
         let key = key_at(&cluster, "default", node);
@@ -203,7 +194,7 @@ fn host_names() {
 
 #[test]
 fn a_script_cache_that_is_flushed_goes_unnoticed() {
-    let cluster = steady(2, 0);
+    let cluster = ClusterConf::steady(2, 0).start();
     let nginx = limited(&cluster.urls(), "").start();
     let key = key_at(&cluster, "default", 1);
     for remaining in (5..10).rev() {
@@ -216,7 +207,7 @@ fn a_script_cache_that_is_flushed_goes_unnoticed() {
 /// Keys of two limits on different nodes: what was spent is given back, exactly.
 #[test]
 fn what_was_spent_is_given_back() {
-    let cluster = steady(3, 0);
+    let cluster = ClusterConf::steady(3, 0).start();
     let nginx = limited(&cluster.urls(), "").workers(2).start();
     let (a, b) = (key_at(&cluster, "a", 0), key_at(&cluster, "b", 1));
     let path = format!("/two?a={a}&b={b}");
@@ -238,7 +229,7 @@ fn what_was_spent_is_given_back() {
 /// A slot goes to and fro under load, with the keys of two limits in it.
 #[test]
 fn resharding_under_load_goes_unnoticed() {
-    let cluster = steady(2, 0);
+    let cluster = ClusterConf::steady(2, 0).start();
     let conf = limited(&cluster.urls(), "")
         .server("location /tag { rate_limit_redis $arg_k name=c rate=1r/h capacity=600;")
         .server(
@@ -272,7 +263,7 @@ fn resharding_under_load_goes_unnoticed() {
 /// Resharding stops in the middle: keys that are still there, keys that have gone, new keys.
 #[test]
 fn resharding_that_is_interrupted() {
-    let cluster = steady(2, 0);
+    let cluster = ClusterConf::steady(2, 0).start();
     let nginx = limited(&cluster.urls(), "").start();
     let to = 1 - cluster.master_of(slot("t"));
     assert_eq!(left(&nginx, "/?k={t}old"), 9);
@@ -310,7 +301,7 @@ fn a_manual_failover_under_load_goes_unnoticed() {
 /// after that, over its other link, that it is a replica: then the slots have no node until it hears again.
 #[track_caller]
 fn manual_failover_goes_unnoticed() -> bool {
-    let cluster = steady(2, 2);
+    let cluster = ClusterConf::steady(2, 2).start();
     let losses = || {
         let of = |node| cluster.node(node).log().matches("Cluster state changed: fail").count();
         (0..4).map(of).sum::<usize>()
@@ -389,7 +380,7 @@ fn a_master_hangs() {
 
 #[test]
 fn a_slot_without_a_node_hurts_its_own_keys_only() {
-    let cluster = steady_conf(2, 0).line("cluster-require-full-coverage no").start();
+    let cluster = ClusterConf::steady(2, 0).line("cluster-require-full-coverage no").start();
     let nginx = limited(&cluster.urls(), "").start();
     let (lost, kept) = (key_at(&cluster, "default", 0), key_at(&cluster, "default", 1));
     let slot = slot(&format!("rl:default:{lost}"));
@@ -465,7 +456,7 @@ fn a_client_leaves_between_two_answers() {
 
 #[test]
 fn reload_under_load() {
-    let cluster = steady(2, 0);
+    let cluster = ClusterConf::steady(2, 0).start();
     let mut nginx = limited(&cluster.urls(), "connections 2;").workers(2).start();
     let keys = [0, 1].map(|node| key_at(&cluster, "many", node));
     let loads = keys.each_ref().map(|key| Load::start(nginx.addr(), &format!("/many?k={key}"), 4));
@@ -489,7 +480,7 @@ fn reload_under_load() {
 /// A worker that shuts down still decides the requests that wait.
 #[test]
 fn quit_while_requests_wait() {
-    let mut cluster = steady(2, 0);
+    let mut cluster = ClusterConf::steady(2, 0).start();
     let mut nginx =
         limited(&cluster.urls(), "").server("rate_limit_redis_timeout 60s;").status().start();
     let paths = [0, 1].map(|node| format!("/?k={}", key_at(&cluster, "default", node)));
@@ -512,7 +503,7 @@ fn quit_while_requests_wait() {
 
 #[test]
 fn without_a_master_process() {
-    let cluster = steady(2, 0);
+    let cluster = ClusterConf::steady(2, 0).start();
     let mut nginx = limited(&cluster.urls(), "").single().start();
     for key in 0..20 {
         assert_eq!(nginx.get(&format!("/?k={key}")).decision(), "PASSED redis");
@@ -524,7 +515,7 @@ fn without_a_master_process() {
 /// A rejection that another limit's refund may end is not cached; any other is.
 #[test]
 fn what_a_refund_may_end_is_not_cached() {
-    let cluster = steady(2, 0);
+    let cluster = ClusterConf::steady(2, 0).start();
     let nginx = Conf::new()
         .http(&format!("rate_limit_redis_store edge {{ server {}; cluster on;", cluster.urls()[0]))
         .http("connect_timeout 30s; }")

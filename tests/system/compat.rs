@@ -301,11 +301,6 @@ fn rights_for_what_is_rare() {
     wait_until(RECOVERY, || nginx.get("/bucket").decision() == "PASSED redis", "recovery");
 }
 
-/// A cluster that does not take a node for dead because the machine is busy.
-fn steady() -> ClusterConf {
-    ClusterConf::new(2, 0).node_timeout(Duration::from_secs(10))
-}
-
 fn of_cluster(cluster: &Cluster) -> Conf {
     let servers: String = cluster.urls().iter().map(|url| format!("server {url};")).collect();
     limited(&format!("{servers} cluster on; user limiter; password change-me;"))
@@ -314,7 +309,7 @@ fn of_cluster(cluster: &Cluster) -> Conf {
 #[test]
 fn the_account_of_the_documents_is_enough_for_a_cluster() {
     for (version, binary) in servers() {
-        let cluster = steady().binary(binary).line(&account("")).start();
+        let cluster = ClusterConf::steady(2, 0).binary(binary).line(&account("")).start();
         let nginx = of_cluster(&cluster).start();
         everything_works(&nginx, &version);
         // A slot on its way: its key is there already.
@@ -339,7 +334,7 @@ fn the_account_of_the_documents_is_enough_for_a_cluster() {
 
 #[test]
 fn a_cluster_without_the_right_to_its_map() {
-    let cluster = steady().line(&account("+cluster|slots")).start();
+    let cluster = ClusterConf::steady(2, 0).line(&account("+cluster|slots")).start();
     let nginx = of_cluster(&cluster).start();
     nginx.wait_for_error_log("topology query failed: \"NOPERM");
     assert_eq!(nginx.get("/bucket").decision(), "ERROR_PASSED none");

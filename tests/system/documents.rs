@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use harness::{Conf, Nginx, PATIENCE, Redis, Response, wait_until};
 
-use crate::algorithms::in_a_window;
-use crate::seen::StartConnected as _;
+use crate::seen::{StartConnected as _, in_a_window};
 
 /// Where nothing listens.
 const CLOSED: &str = "127.0.0.1:1";

@@ -1,7 +1,5 @@
 //! The parameter `dry_run`: a line that decides and is shown, beside others that reject.
 
-use std::time::Duration;
-
 use harness::{ClusterConf, Conf, Nginx, PATIENCE, Redis, Response, h2load, slot, wait_until};
 
 use crate::seen::{self, StartConnected as _, quota, retry_after, tokens};
@@ -155,7 +153,7 @@ fn while_redis_is_away() {
 
 #[test]
 fn on_a_cluster() {
-    let cluster = ClusterConf::new(3, 0).node_timeout(Duration::from_secs(10)).start();
+    let cluster = ClusterConf::steady(3, 0).start();
     let servers: String = cluster.urls().iter().map(|url| format!("server {url}; ")).collect();
     let nginx = unconnected("rate_limit_redis $arg_a name=planned rate=1r/d dry_run;")
         .http(&format!(

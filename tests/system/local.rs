@@ -12,8 +12,7 @@ use harness::{
 
 use tempfile::NamedTempFile;
 
-use crate::algorithms::in_a_window;
-use crate::seen::{lines, quota, retry_after, shows_nothing, tokens};
+use crate::seen::{in_a_window, lines, quota, retry_after, shows_nothing, tokens};
 
 /// A server that decides locally if need be.
 fn local(url: &str) -> Conf {
@@ -551,10 +550,7 @@ fn workers_are_killed_in_the_middle_of_it() {
 #[test]
 fn a_cluster_that_answers_in_part() {
     // The others go on, even if they take the node that does not answer for dead.
-    let mut cluster = ClusterConf::new(3, 0)
-        .node_timeout(Duration::from_secs(10))
-        .line("cluster-require-full-coverage no")
-        .start();
+    let mut cluster = ClusterConf::steady(3, 0).line("cluster-require-full-coverage no").start();
     let servers: String = cluster.urls().iter().map(|url| format!("server {url};")).collect();
     let key_of = |name: &str, node: usize| {
         let of_node = |key: &String| cluster.master_of(slot(&format!("rl:{name}:{key}"))) == node;

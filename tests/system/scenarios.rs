@@ -70,7 +70,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 #[test]
 fn rating_edge() {
     // No node is to be taken for dead because the machine is busy.
-    let mut cluster = ClusterConf::new(3, 0).node_timeout(Duration::from_secs(10)).start();
+    let mut cluster = ClusterConf::steady(3, 0).start();
     let seeds = [1, 2, 3].map(|n| format!("redis://10.0.0.{n}:6379"));
     let seeds: Vec<_> = seeds.iter().map(String::as_str).zip(cluster.urls()).collect();
     let conf = reachable(example("rating-edge", &seeds));

@@ -1,5 +1,8 @@
 //! What a client sees of its quota, and what Redis holds of it.
 
+use std::thread::sleep;
+use std::time::Duration;
+
 use harness::{Conf, Nginx, PATIENCE, Redis, Response, wait_until};
 
 /// A start that waits for the connections to Redis.
@@ -27,6 +30,23 @@ pub fn wait_for_connections(redis: &Redis, connections: usize) {
     };
     let connected = || redis.clients().into_iter().filter(is_ready).count() == connections;
     wait_until(PATIENCE, connected, "connections of the workers to Redis");
+}
+
+/// The time of Redis, in µs.
+pub fn time(redis: &Redis) -> u64 {
+    let [seconds, micros] = redis.command::<Vec<u64>>(&["TIME"])[..] else { panic!("no time") };
+    seconds * 1_000_000 + micros
+}
+
+/// Waits until so much is left of an aligned period, all in seconds; returns how much.
+pub fn in_a_window(redis: &Redis, period: u64, least: u64) -> u64 {
+    loop {
+        let rest = period * 1_000_000 - time(redis) % (period * 1_000_000);
+        if rest >= least * 1_000_000 {
+            return rest.div_ceil(1_000_000);
+        }
+        sleep(Duration::from_micros(rest));
+    }
 }
 
 /// A server with these lines that shows each decision, with the limit in `X-Name`. It has no deny

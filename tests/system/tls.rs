@@ -352,9 +352,9 @@ fn is_decided_by_all(nginx: &Nginx) {
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
 }
 
-/// Three nodes that speak TLS. One that takes longer than this to answer another does not join.
+/// Three nodes that speak TLS.
 fn cluster_conf(authority: &Authority, identity: &Identity) -> ClusterConf {
-    ClusterConf::new(3, 0).secured(authority, identity).node_timeout(Duration::from_secs(10))
+    ClusterConf::steady(3, 0).secured(authority, identity)
 }
 
 #[test]
