@@ -377,9 +377,9 @@ mod tests {
 
     /// So many units until [`SPAN`] after `now`.
     fn holding(units: u64, now: u64) -> Holding {
-        let at = START + now;
-        let granted =
-            Granted { units, returned: 0, now: at, ends: at + SPAN, plain: [1_000 - 1, at, 0] };
+        let at = START.saturating_add(now);
+        let ends = at.saturating_add(SPAN);
+        let granted = Granted { units, returned: 0, now: at, ends, plain: [1_000 - 1, at, 0] };
         Holding::new(&quota(), SPAN, &granted, 1, now)
     }
 
