@@ -189,6 +189,11 @@ impl Node {
         self.ready > 0 && !self.breaker.is_open()
     }
 
+    /// Whether commands can be sent to it, and it is not known to refuse them.
+    pub(super) fn serves(&self) -> bool {
+        self.is_available() && !self.is_down
+    }
+
     /// Whether it is up again.
     pub(super) fn is_proven(&self) -> bool {
         !self.breaker.is_open() && !self.is_mute && self.sound > 0

@@ -2,8 +2,8 @@
 //!
 //! It is queried when an error reply shows that it has changed (MOVED, CLUSTERDOWN, READONLY), when
 //! a connection is lost or a breaker opens, often while a master is missing, and at regular
-//! intervals. One node after the other is queried until one replies with a topology. Commands that
-//! have no node wait for that, once.
+//! intervals. One node after the other is queried until a reply settles the topology, which most often
+//! is the first one. Commands that have no node wait for that, once.
 
 use super::command::Stage;
 use super::in_flight::Owner;
@@ -180,6 +180,9 @@ impl Client {
                 return self.set_refresh_timer(patience);
             }
         }
+        if let Some(layout) = self.topology.conclude() {
+            return self.end_round(layout, now);
+        }
         self.refresh.is_under_way = false;
         self.fail_parked(now);
         self.set_refresh_timer(now.saturating_add(URGENT_INTERVAL));
@@ -205,22 +208,11 @@ impl Client {
         let Some(node) = self.nodes.get(key) else { return };
         match self.topology.read(reply, node) {
             Ok(layout) if self.is_current_query(number) => {
-                self.refresh.is_under_way = false;
-                // The node that replied is queried first the next time. It is the one after it in a
-                // cluster, so that the load is shared, and if what it knows leads nowhere: a sentinel
-                // that the others do not reach may not have heard of the new master.
-                let last = self.refresh.first.wrapping_add(self.refresh.tried);
-                let before = self.topology.route(0);
-                self.apply(layout, now);
-                let master = self.topology.route(0).filter(|_| !self.has_slots);
-                let is_available = |key| self.nodes.get(key).is_some_and(super::Node::is_available);
-                let is_useful = master.is_some_and(|key| before != master || is_available(key));
-                self.refresh.first = if is_useful { last.wrapping_sub(1) } else { last };
-                let next = now.saturating_add(self.refresh_interval());
-                self.refresh.at = None;
-                match self.refresh.is_wanted {
-                    true => self.refresh_topology(now),
-                    false => self.set_refresh_timer(next),
+                let master = self.topology.route(0).and_then(|key| self.nodes.get(key));
+                let serves = master.is_some_and(super::Node::serves);
+                match self.topology.weigh(layout, serves) {
+                    Some(layout) => self.end_round(layout, now),
+                    None => self.query_next(now),
                 }
             }
             Ok(_) => {}
@@ -228,6 +220,22 @@ impl Client {
                 self.warn(key, format!("topology query failed: {reason}"));
                 self.on_query_failed(number, now);
             }
+        }
+    }
+
+    /// The nodes that were queried have replied with this layout.
+    fn end_round(&mut self, layout: Layout, now: u64) {
+        self.refresh.is_under_way = false;
+        // The node that replied is queried first the next time, in a cluster the one after it, so that
+        // the load is shared.
+        let next = self.refresh.first.wrapping_add(self.refresh.tried);
+        self.refresh.first = if self.has_slots { next } else { next.wrapping_sub(1) };
+        self.apply(layout, now);
+        let at = now.saturating_add(self.refresh_interval());
+        self.refresh.at = None;
+        match self.refresh.is_wanted {
+            true => self.refresh_topology(now),
+            false => self.set_refresh_timer(at),
         }
     }
 

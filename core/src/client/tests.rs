@@ -9,6 +9,7 @@ use crate::limit::{Algorithm, Quota};
 use crate::redis::cluster::slot;
 
 mod breaker;
+mod sentinel;
 
 const TIMEOUT: u64 = 100 * MILLISECOND;
 
@@ -653,47 +654,4 @@ fn a_timeout_is_too_short_only_if_the_reply_came_too_late() {
         assert_eq!(has_warned, !is_read_in_time, "{actions:?}");
         assert_eq!(played.client.outcome(request).map(|it| it.is_ok()), Some(is_read_in_time));
     }
-}
-
-/// The one that was queried first does not hear of the new master.
-#[test]
-fn a_sentinel_that_knows_only_a_dead_master_is_not_queried_for_ever() {
-    let address = |host: u8| Target::Ip(SocketAddr::from(([10, 0, 0, host], 26_379)));
-    let mut played = Played::with(|config| {
-        config.kind = Kind::Sentinel("m".to_owned());
-        let server = |host: u8| Server {
-            endpoint: format!("redis://10.0.0.{host}:26379").parse().unwrap(),
-            targets: vec![address(host)],
-        };
-        config.servers = vec![server(1), server(2)];
-    });
-    played.client.start(0);
-    let mut queried = Vec::new();
-    for _ in 0..40 {
-        for action in played.turn() {
-            let Action::Connect(key, target) = action else { continue };
-            played.at = played.client.connections.keys().position(|other| other == key).unwrap();
-            if ![1, 2].map(address).contains(&target) {
-                played.lose();
-                continue;
-            }
-            played.client.on_connected(key);
-            played.sent();
-            played.receive("+OK\r\n");
-        }
-        played.turn();
-        for connection in 0..played.client.connections.keys().count() {
-            played.at = connection;
-            if played.sent().contains("GET-MASTER") {
-                queried.push(connection);
-                played.receive("*3\r\n$11\r\nunsubscribe\r\n$1\r\nx\r\n:0\r\n");
-                played.receive("*2\r\n$8\r\n10.0.0.9\r\n$4\r\n6379\r\n");
-                played.receive("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n");
-            }
-        }
-        let due = played.client.timer().map_or(played.now, |at| at.max(played.now));
-        played.now = due;
-        played.client.on_timer(due);
-    }
-    assert!(queried.contains(&0) && queried.contains(&1), "{queried:?}");
 }

@@ -40,6 +40,17 @@ pub(super) trait Topology: std::fmt::Debug {
     /// Reads the reply of `node` to the query.
     fn read(&self, reply: &Reply<'_>, node: &Node) -> Result<Layout, String>;
 
+    /// Weighs a reply: the layout to apply, or `None` if the next node is to be queried. `serves` is
+    /// whether the present master does.
+    fn weigh(&mut self, layout: Layout, _serves: bool) -> Option<Layout> {
+        Some(layout)
+    }
+
+    /// Every node was queried, and no reply alone was enough: the layout to apply, if there is one.
+    fn conclude(&mut self) -> Option<Layout> {
+        None
+    }
+
     /// Reads a message of a channel.
     fn on_message(&self, _message: &Value) -> Option<Layout> {
         None

@@ -19,11 +19,33 @@ pub(in crate::client) struct Sentinel {
     /// What the sentinels call the master.
     name: String,
     master: Option<NodeKey>,
+    /// Where the master is.
+    present: Option<Place>,
+    /// Where the master before it is.
+    former: Option<Place>,
+    reports: Reports,
+}
+
+/// A host and a port.
+type Place = (String, u16);
+
+/// How many sentinels have reported in this round that the master has not changed, though it does not
+/// serve, or that the former one still is the master: they may not have heard of a failover.
+#[derive(Debug, Default)]
+struct Reports {
+    present: usize,
+    former: usize,
 }
 
 impl Sentinel {
     pub(in crate::client) fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), master: None }
+        Self {
+            name: name.to_owned(),
+            master: None,
+            present: None,
+            former: None,
+            reports: Reports::default(),
+        }
     }
 }
 
@@ -51,6 +73,30 @@ impl Topology for Sentinel {
         Ok(Layout::Master(host, port))
     }
 
+    /// Any other master is news, and believed at once: most sentinels may not have heard of it yet.
+    fn weigh(&mut self, layout: Layout, serves: bool) -> Option<Layout> {
+        let Layout::Master(host, port) = layout else { return None };
+        let reported = Some((host, port));
+        if reported == self.former {
+            self.reports.former = self.reports.former.saturating_add(1);
+        } else if reported == self.present && !serves {
+            self.reports.present = self.reports.present.saturating_add(1);
+        } else {
+            self.reports = Reports::default();
+            return master_at(reported);
+        }
+        None
+    }
+
+    fn conclude(&mut self) -> Option<Layout> {
+        let Reports { present, former } = std::mem::take(&mut self.reports);
+        match (present, former) {
+            (0, 0) => None,
+            _ if former >= present => master_at(self.former.clone()),
+            _ => master_at(self.present.clone()),
+        }
+    }
+
     fn on_message(&self, message: &Value) -> Option<Layout> {
         let (host, port) = sentinel::switched(message, &self.name)?;
         Some(Layout::Master(host, port))
@@ -60,6 +106,10 @@ impl Topology for Sentinel {
         let Layout::Master(host, port) = layout else { return (Vec::new(), None) };
         let node = nodes.find_or_add(&host, port);
         let is_new = self.master.replace(node) != Some(node);
+        if is_new {
+            self.former = self.present.replace((host, port));
+            self.reports = Reports::default();
+        }
         let name = nodes.get(node).map_or("", Node::name);
         let line = format!("redis {name} is the master of \"{}\"", self.name);
         (vec![node], is_new.then_some((Level::Notice, line)))
@@ -68,4 +118,8 @@ impl Topology for Sentinel {
     fn is_master(&self, node: NodeKey) -> bool {
         self.master == Some(node)
     }
+}
+
+fn master_at(place: Option<Place>) -> Option<Layout> {
+    place.map(|(host, port)| Layout::Master(host, port))
 }
