@@ -36,6 +36,8 @@ impl Client {
 
     fn on_connection_timer(&mut self, key: ConnectionKey, now: u64) {
         match self.connections.get(key).map(|connection| connection.state) {
+            // The next command connects.
+            Some(State::Down) if self.is_leaving => self.close(key),
             Some(State::Down) => self.connect(key, now),
             Some(State::Securing) => {
                 let fault = Fault::Connect("timed out while SSL handshaking".to_owned());
@@ -106,12 +108,25 @@ impl Client {
 
 /// Probes.
 impl Client {
-    /// Sends the probes that are due.
+    /// Sends the probes that are due. A worker that is leaving sends them with the next request.
     pub(super) fn probe_nodes(&mut self, now: u64) {
         for key in self.nodes.all().collect::<Vec<_>>() {
-            if self.nodes.get(key).and_then(|node| node.probe_at).is_some_and(|at| at <= now) {
-                self.probe(key, now);
+            let Some(node) = self.nodes.get_mut(key) else { continue };
+            if node.probe_at.is_none_or(|at| at > now) {
+                continue;
             }
+            match self.is_leaving {
+                true => node.probe_at = None,
+                false => self.probe(key, now),
+            }
+        }
+    }
+
+    /// A node has taken no command. A worker that is leaving probes it then.
+    pub(super) fn probe_refused(&mut self, key: NodeKey, now: u64) {
+        let is_due = |node: &super::Node| node.breaker.is_open() && node.probe_at.is_none();
+        if self.is_leaving && self.nodes.get(key).is_some_and(is_due) {
+            self.probe(key, now);
         }
     }
 

@@ -335,7 +335,10 @@ impl Client {
     fn refuse(&mut self, key: CommandKey, node: NodeKey, error: Error, now: u64) {
         match error {
             Error::Overload => self.on_overload(node),
-            _ => self.count_error(node, ErrorKind::Down),
+            _ => {
+                self.count_error(node, ErrorKind::Down);
+                self.probe_refused(node, now);
+            }
         }
         self.count_undecided(key, node);
         self.fail(key, error, now);

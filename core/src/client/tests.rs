@@ -496,6 +496,24 @@ fn a_worker_that_leaves_while_a_server_is_down_connects_for_the_next_request() {
     assert!(played.turn().contains(&Action::Close(played.connection())));
 }
 
+#[test]
+fn a_worker_that_is_leaving_does_not_connect_without_a_request() {
+    let mut played = Played::new();
+    played.client.start(0);
+    played.turn();
+    played.lose();
+    played.client.leave();
+    played.turn();
+    for _ in 0..2 {
+        played.submit("a");
+        assert!(Played::is_connecting(&played.turn()));
+        played.lose();
+        for _ in 0..10 {
+            assert!(!Played::is_connecting(&played.wait(1_000 * MILLISECOND)));
+        }
+    }
+}
+
 /// A node of a cluster with all slots.
 fn cluster(change: impl FnOnce(&mut Config)) -> Played {
     let mut played = Played::with(|config| {

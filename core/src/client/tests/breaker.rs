@@ -147,6 +147,28 @@ fn a_probe_that_is_answered_in_time_closes_it_and_a_command_shows_that_the_serve
     assert!(is_up(&played.turn()));
 }
 
+#[test]
+fn a_worker_that_is_leaving_probes_with_its_requests() {
+    let mut played = Played::open();
+    assert_eq!(played.sent(), PING);
+    played.lose();
+    played.client.leave();
+    played.turn();
+    for _ in 0..10 {
+        assert!(!Played::is_connecting(&played.wait(SECOND)));
+    }
+    assert!(played.is_open());
+    let request = played.submit("a");
+    assert_eq!(played.client.outcome(request), Some(Err(Error::Down)));
+    assert!(Played::is_connecting(&played.turn()));
+    played.accept_handshake();
+    played.turn();
+    assert_eq!(played.sent(), PING);
+    played.receive("+PONG\r\n");
+    assert!(played.turn().contains(&Action::Close(played.connection())));
+    assert!(!played.is_open());
+}
+
 /// The server is silent: the connection is closed, and another one is made.
 #[test]
 fn a_silent_server_is_found_when_it_answers_again() {
