@@ -227,6 +227,43 @@ fn a_subscription_that_is_lost_is_made_again() {
     assert_eq!(new.count("EVALSHA"), 20);
 }
 
+/// While the new master does not serve, all sentinels are queried.
+#[test]
+fn a_sentinel_that_has_not_heard_of_a_failover_does_not_lead_back() {
+    /// A server that closes each connection while it is down.
+    fn master(is_down: &Arc<AtomicBool>) -> Fake {
+        let is_down = is_down.clone();
+        Fake::start(move |_| match is_down.load(Ordering::Relaxed) {
+            true => Act::Close(Vec::new()),
+            false => Act::Usual,
+        })
+    }
+    for deaf in 0..3 {
+        let [is_old_down, is_new_down] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let (old, new) = (master(&is_old_down), master(&is_new_down));
+        let sentinels = [0, 1, 2].map(|number| {
+            let (is_over, [old, new]) = (is_old_down.clone(), [old.port(), new.port()]);
+            let hears = move || number != deaf && is_over.load(Ordering::Relaxed);
+            fake_sentinel(move || master_addr("127.0.0.1", if hears() { new } else { old }))
+        });
+        let nginx = limited(&sentinels.each_ref().map(Fake::url), "").start();
+        decides(&nginx);
+        is_old_down.store(true, Ordering::Relaxed);
+        old.hang_up();
+        wait_until(PATIENCE, || new.count("") > 0, "a connection to the new master");
+        decides(&nginx);
+
+        is_new_down.store(true, Ordering::Relaxed);
+        let (connections, queries) = (old.count(""), sentinels[deaf].count("SENTINEL"));
+        new.hang_up();
+        let queried = || sentinels[deaf].count("SENTINEL") > queries + 2;
+        wait_until(PATIENCE, queried, "queries");
+        is_new_down.store(false, Ordering::Relaxed);
+        decides(&nginx);
+        assert_eq!(old.count(""), connections, "sentinel {deaf} has led back");
+    }
+}
+
 #[test]
 fn no_master_is_known() {
     let cases = [
