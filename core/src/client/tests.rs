@@ -138,6 +138,17 @@ impl Played {
         played
     }
 
+    /// A client that is leaving, and whose server is down.
+    fn leaving() -> Self {
+        let mut played = Self::new();
+        played.client.start(0);
+        played.turn();
+        played.lose();
+        played.client.leave();
+        played.turn();
+        played
+    }
+
     fn node(&self) -> NodeKey {
         self.client.nodes().next().unwrap()
     }
@@ -480,12 +491,7 @@ fn a_server_that_does_not_answer_is_blamed_but_not_for_the_lag_of_the_worker() {
 
 #[test]
 fn a_worker_that_leaves_while_a_server_is_down_connects_for_the_next_request() {
-    let mut played = Played::new();
-    played.client.start(0);
-    played.turn();
-    played.lose();
-    played.client.leave();
-    played.turn();
+    let mut played = Played::leaving();
     let request = played.submit("a");
     assert!(Played::is_connecting(&played.turn()));
     played.accept_handshake();
@@ -497,13 +503,8 @@ fn a_worker_that_leaves_while_a_server_is_down_connects_for_the_next_request() {
 }
 
 #[test]
-fn a_worker_that_is_leaving_does_not_connect_without_a_request() {
-    let mut played = Played::new();
-    played.client.start(0);
-    played.turn();
-    played.lose();
-    played.client.leave();
-    played.turn();
+fn a_worker_that_leaves_while_a_server_is_down_does_not_connect_without_a_request() {
+    let mut played = Played::leaving();
     for _ in 0..2 {
         played.submit("a");
         assert!(Played::is_connecting(&played.turn()));

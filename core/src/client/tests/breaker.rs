@@ -148,7 +148,7 @@ fn a_probe_that_is_answered_in_time_closes_it_and_a_command_shows_that_the_serve
 }
 
 #[test]
-fn a_worker_that_is_leaving_probes_with_its_requests() {
+fn a_worker_that_leaves_while_it_is_open_probes_with_its_requests() {
     let mut played = Played::open();
     assert_eq!(played.sent(), PING);
     played.lose();
