@@ -93,7 +93,7 @@ pub(crate) enum Stage {
     Done,
 }
 
-/// What a request shows of error pages before the access checks, so that another one can be told.
+/// What a request shows of error pages before the access checks, so that another one is noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ahead {
     /// Of the error page that it has been redirected to: NGINX's mark, and the status.

@@ -30,7 +30,7 @@ use crate::{Module, answer};
 
 mod evaluate;
 
-use evaluate::{Unevaluated, evaluate};
+use evaluate::{Unevaluated, count_undecided, evaluate};
 
 /// NGINX is out of memory, or could not register an event.
 const INTERNAL_ERROR: Status = Status(NGX_HTTP_INTERNAL_SERVER_ERROR as ngx_int_t);
@@ -99,7 +99,12 @@ unsafe fn begin(r: *mut ngx_http_request_t, phase: Phase) -> Status {
     unsafe {
         match evaluate(r, limits, shared) {
             Err(Unevaluated::OutOfMemory | Unevaluated::Unbound) => INTERNAL_ERROR,
-            Err(Unevaluated::Unusable(effect)) => settle(r, phase, conf, undecided(conf, effect)),
+            Err(Unevaluated::Unusable(effect)) => {
+                let status = undecided(conf, effect);
+                shared.count_wait(0);
+                count_undecided(r, limits, &[], status, shared);
+                settle(r, phase, conf, status)
+            }
             Ok([]) => settle(r, phase, conf, decision::Status::Bypassed),
             Ok(limits) => charge(r, phase, conf, limits, shared),
         }

@@ -1,9 +1,10 @@
 //! The keys, quotas and costs of a request.
 
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::rc::Rc;
 
 use ngx::ffi::{ngx_http_request_t, ngx_palloc, ngx_str_t};
+use rate_limit_core::decision::Status;
 use rate_limit_core::key;
 use rate_limit_core::limit::Quota;
 use rate_limit_core::redis::script::Check;
@@ -67,9 +68,38 @@ pub(super) unsafe fn evaluate(
             first.add(count).write(Evaluated::new(limit, definition, check, digest));
             count += 1;
         }
-        match count {
-            0 if is_unusable => Err(Unevaluated::Unusable(Effect::DryRun)),
-            _ => Ok(std::slice::from_raw_parts(first, count)),
+        let evaluated = std::slice::from_raw_parts(first, count);
+        if is_unusable && evaluated.is_empty() {
+            return Err(Unevaluated::Unusable(Effect::DryRun));
+        }
+        if is_unusable {
+            count_undecided(r, limits, evaluated, Status::ErrorPassed, shared);
+        }
+        Ok(evaluated)
+    }
+}
+
+/// Counts a request for the limits that apply to it and are not among those evaluated: what they say
+/// will not be known. `status` is what becomes of the request; a dry run lets it pass.
+///
+/// # Safety
+/// `r` must be valid.
+pub(super) unsafe fn count_undecided(
+    r: *mut ngx_http_request_t,
+    limits: &'static [Rc<Limit>],
+    evaluated: &[Evaluated],
+    status: Status,
+    shared: &Shared,
+) {
+    let is_evaluated = |limit: &Limit| evaluated.iter().any(|it| ptr::eq(it.limit, limit));
+    for limit in limits.iter().filter(|limit| !is_evaluated(limit)) {
+        // SAFETY: the request is valid.
+        let applies = unsafe { limit.key(&mut *r).is_some_and(|key| !key.is_empty()) };
+        if applies {
+            limit.record(shared).count_request(match limit.effect() {
+                Effect::Enforced => status,
+                Effect::DryRun => Status::ErrorPassed,
+            });
         }
     }
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use harness::{ALLOWED, Act, Conf, Fake, Http, Nginx, PATIENCE, Redis, Response, run, wait_until};
 
+use crate::seen::StartConnected as _;
+
 /// Every counter and gauge, by its name without the prefix, and its labels as they stand there.
 type Samples = BTreeMap<String, f64>;
 
@@ -441,12 +443,55 @@ fn kinds_of_errors() {
     assert_eq!(requests(&samples, "default", "error_passed"), 6.0);
 }
 
+/// A password that is missing, and one that the server has no use for.
 #[test]
 fn a_wrong_password() {
-    let redis = Redis::start_with(&["requirepass secret"]);
-    let nginx = metered(&redis).server("location / { rate_limit_redis k rate=9r/h; }").start();
-    nginx.wait_for_error_log("is down");
-    assert!(errors(&metrics(&nginx), &redis.addr().to_string(), "auth") >= 1.0);
+    let (closed, open) = (Redis::start_with(&["requirepass secret"]), Redis::start());
+    let of = |redis: &Redis, account: &str| format!("redis://{account}{}", redis.addr());
+    for (redis, account) in [(&closed, ""), (&open, ":secret@")] {
+        let nginx = Conf::new()
+            .store(of(redis, account))
+            .server("location = /metrics { rate_limit_redis_metrics; }")
+            .server("location / { rate_limit_redis k rate=9r/h; }")
+            .start();
+        nginx.wait_for_error_log("is down");
+        let node = redis.addr().to_string();
+        let errors_of = |kind| errors(&metrics(&nginx), &node, kind);
+        assert!(errors_of("auth") >= 1.0, "{account}");
+        assert_eq!(errors_of("unfit"), 0.0, "{account}");
+    }
+}
+
+/// So is a request that a limit cannot decide, for want of a usable value, by each limit that applies to
+/// it.
+#[test]
+fn unusable_values_are_counted_by_policy() {
+    let redis = Redis::start();
+    let nginx = metered(&redis)
+        .server("location / { rate_limit_redis k name=first rate=100r/h;")
+        .server("rate_limit_redis k name=cost rate=100r/h cost=$arg_cost;")
+        .server("rate_limit_redis k name=planned rate=100r/h cost=$arg_planned dry_run;")
+        .server("rate_limit_redis $arg_none name=none rate=100r/h;")
+        .server(&page("/open", ""))
+        .server(&page("/closed", "rate_limit_redis_on_error closed;"))
+        .server("}")
+        .start_connected(&redis);
+    for (path, decision) in [
+        ("/open?cost=x&planned=1", "ERROR_PASSED none"),
+        ("/closed?cost=x&planned=1", "ERROR_REJECTED none"),
+        ("/closed?cost=x&planned=x", "ERROR_REJECTED none"),
+        ("/closed?cost=1&planned=x", "PASSED redis"),
+    ] {
+        assert_eq!(nginx.get(path).decision(), decision, "{path}");
+    }
+    let samples = metrics(&nginx);
+    let results = ["passed", "error_passed", "error_rejected"];
+    let of = |name| results.map(|result| requests(&samples, name, result));
+    assert_eq!(of("first"), [1.0, 1.0, 2.0]);
+    assert_eq!(of("cost"), [1.0, 1.0, 2.0]);
+    assert_eq!(of("planned"), [0.0, 4.0, 0.0], "a dry run rejects nothing");
+    assert_eq!(of("none"), [0.0; 3], "a limit without a key does not apply");
+    assert_eq!(samples["decision_seconds_count"], 4.0);
 }
 
 /// The counters are of all workers, whichever answers, and survive them.

@@ -1,6 +1,7 @@
 //! Connections: made, used and lost.
 
 use super::connection::{Connection, Fault, Next, State};
+use super::handshake::Step;
 use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::node::{Role, Target};
@@ -409,7 +410,11 @@ fn error_kind(fault: &Fault) -> ErrorKind {
         Fault::Connect(_) | Fault::ConnectTimeout => ErrorKind::Connect,
         Fault::Closed(_) | Fault::Silent(_) => ErrorKind::Lost,
         Fault::Protocol(_) => ErrorKind::Protocol,
-        Fault::Handshake(_, refusal) if refusal.kind == RefusalKind::Auth => ErrorKind::Auth,
-        Fault::Handshake(..) | Fault::Unfit(_) => ErrorKind::Unfit,
+        Fault::Handshake(step, refusal) => match (step, refusal.kind) {
+            // A password where the server has none is refused with the code of any failure.
+            (_, RefusalKind::Auth) | (Step::Auth, RefusalKind::Failed) => ErrorKind::Auth,
+            _ => ErrorKind::Unfit,
+        },
+        Fault::Unfit(_) => ErrorKind::Unfit,
     }
 }
