@@ -283,7 +283,7 @@ impl Cluster {
         // The owner first, or it would announce itself again.
         let owner = self.master_of(slot);
         for node in [owner].into_iter().chain(self.running().filter(|n| *n != owner)) {
-            // A node may have heard of it already.
+            // A node may know it already.
             let _ = self.try_command::<()>(node, &["CLUSTER", "DELSLOTS", &slot.to_string()]);
         }
         let nobody = || self.agree() && self.find_master(slot).is_none();
@@ -325,7 +325,7 @@ impl Cluster {
     }
 
     /// Has the nodes meet, and the masters share the slots. Every node meets every other: that is
-    /// quicker than to wait until they hear of each other.
+    /// quicker than to wait until they know each other.
     fn join(&self) {
         let count = self.nodes.len();
         for n in 0..count {

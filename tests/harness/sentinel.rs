@@ -157,7 +157,7 @@ impl SentinelConf {
 /// Has a sentinel do in a fraction of a second what it takes its time for, up to ten. (One before
 /// Redis 7 cannot be hurried.) Not too small a fraction: while a master is down, replicas are looked
 /// at once a second, and what is older than five pings makes a replica unfit to be promoted; and a
-/// promotion that a sentinel does not hear of within four times PUBLISH, it undoes.
+/// promotion that a sentinel does not see within four times PUBLISH, it undoes.
 fn hurry(sentinel: &Redis) {
     for (what, milliseconds) in
         [("INFO", "300"), ("PING", "300"), ("ASK", "100"), ("PUBLISH", "500")]

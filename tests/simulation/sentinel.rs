@@ -15,8 +15,8 @@ pub const MASTER_NAME: &str = "limits";
 #[derive(Debug)]
 pub struct Sentinels {
     pub master: ServerId,
-    /// One that the others do not reach: it hears of no failover.
-    deaf: Option<ServerId>,
+    /// One that the others do not reach: it misses failovers.
+    stale: Option<ServerId>,
 }
 
 impl Deployment {
@@ -32,16 +32,16 @@ impl Deployment {
         let mut servers: Vec<_> = (0..sentinels).map(sentinel).collect();
         servers.push((master, Role::Master));
         servers.extend((1..=replicas).map(replica));
-        let kind = Kind::Sentinel(Sentinels { master: sentinels, deaf: None });
+        let kind = Kind::Sentinel(Sentinels { master: sentinels, stale: None });
         let mut deployment = Self::new(kind, servers, rng);
         deployment.servers.iter_mut().for_each(|server| server.replicates = true);
         deployment
     }
 
-    /// One of the sentinels hears of no failover.
-    pub fn with_deaf_sentinel(mut self, deaf: ServerId) -> Self {
+    /// One of the sentinels misses failovers.
+    pub fn with_stale_sentinel(mut self, stale: ServerId) -> Self {
         if let Kind::Sentinel(sentinels) = &mut self.kind {
-            sentinels.deaf = Some(deaf);
+            sentinels.stale = Some(stale);
         }
         self
     }
@@ -49,11 +49,11 @@ impl Deployment {
     /// The sentinels have agreed on a new master: they learn it one after the other, and so do the
     /// servers.
     pub(crate) fn set_master(&mut self, new: ServerId, now: u64) {
-        let Kind::Sentinel(Sentinels { master, deaf }) = &mut self.kind else { return };
+        let Kind::Sentinel(Sentinels { master, stale }) = &mut self.kind else { return };
         *master = new;
-        let deaf = *deaf;
-        let hearing = (0..self.servers.len()).filter(|server| Some(*server) != deaf);
-        hearing.for_each(|server| self.inform_later(server, now));
+        let stale = *stale;
+        let others = (0..self.servers.len()).filter(|server| Some(*server) != stale);
+        others.for_each(|server| self.inform_later(server, now));
     }
 
     /// The newest master becomes known to a sentinel, which announces it, or to the server that was

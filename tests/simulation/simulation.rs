@@ -280,7 +280,7 @@ fn draw_deployment(rng: &mut Rng) -> (Deployment, Config) {
             let kind = Kind::Sentinel(MASTER_NAME.to_owned());
             let deployment = Deployment::sentinel(sentinels, replicas, rng.fork());
             match sentinels > 1 && rng.u32(0..4) > 0 {
-                true => (deployment.with_deaf_sentinel(rng.usize(0..sentinels)), kind),
+                true => (deployment.with_stale_sentinel(rng.usize(0..sentinels)), kind),
                 false => (deployment, kind),
             }
         }

@@ -297,8 +297,8 @@ fn a_manual_failover_under_load_goes_unnoticed() {
     assert!((0..5).any(|_| manual_failover_goes_unnoticed()), "the nodes lose slots each time");
 }
 
-/// False if a node itself had lost slots. On a busy machine one may hear that another is a master now, and
-/// after that, over its other link, that it is a replica: then the slots have no node until it hears again.
+/// False if a node itself had lost slots. On a busy machine one may learn that another is a master now, and
+/// after that, over its other link, that it is a replica: then the slots have no node until it learns again.
 #[track_caller]
 fn manual_failover_goes_unnoticed() -> bool {
     let cluster = ClusterConf::steady(2, 2).start();

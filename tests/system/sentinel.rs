@@ -229,7 +229,7 @@ fn a_subscription_that_is_lost_is_made_again() {
 
 /// While the new master does not serve, all sentinels are queried.
 #[test]
-fn a_sentinel_that_has_not_heard_of_a_failover_does_not_lead_back() {
+fn a_sentinel_that_has_missed_a_failover_does_not_lead_back() {
     /// A server that closes each connection while it is down.
     fn master(is_down: &Arc<AtomicBool>) -> Fake {
         let is_down = is_down.clone();
@@ -238,13 +238,13 @@ fn a_sentinel_that_has_not_heard_of_a_failover_does_not_lead_back() {
             false => Act::Usual,
         })
     }
-    for deaf in 0..3 {
+    for stale in 0..3 {
         let [is_old_down, is_new_down] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let (old, new) = (master(&is_old_down), master(&is_new_down));
         let sentinels = [0, 1, 2].map(|number| {
             let (is_over, [old, new]) = (is_old_down.clone(), [old.port(), new.port()]);
-            let hears = move || number != deaf && is_over.load(Ordering::Relaxed);
-            fake_sentinel(move || master_addr("127.0.0.1", if hears() { new } else { old }))
+            let knows = move || number != stale && is_over.load(Ordering::Relaxed);
+            fake_sentinel(move || master_addr("127.0.0.1", if knows() { new } else { old }))
         });
         let nginx = limited(&sentinels.each_ref().map(Fake::url), "").start();
         decides(&nginx);
@@ -254,13 +254,13 @@ fn a_sentinel_that_has_not_heard_of_a_failover_does_not_lead_back() {
         decides(&nginx);
 
         is_new_down.store(true, Ordering::Relaxed);
-        let (connections, queries) = (old.count(""), sentinels[deaf].count("SENTINEL"));
+        let (connections, queries) = (old.count(""), sentinels[stale].count("SENTINEL"));
         new.hang_up();
-        let queried = || sentinels[deaf].count("SENTINEL") > queries + 2;
+        let queried = || sentinels[stale].count("SENTINEL") > queries + 2;
         wait_until(PATIENCE, queried, "queries");
         is_new_down.store(false, Ordering::Relaxed);
         decides(&nginx);
-        assert_eq!(old.count(""), connections, "sentinel {deaf} has led back");
+        assert_eq!(old.count(""), connections, "sentinel {stale} has led back");
     }
 }
 

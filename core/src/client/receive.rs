@@ -262,7 +262,7 @@ impl Client {
         is_first
     }
 
-    /// Sends a command on to the node that was named. The owner of a slot is news even if the command was
+    /// Sends a command on to the node that was named. The owner of a slot is noted even if the command was
     /// dropped meanwhile.
     fn redirect(&mut self, key: CommandKey, refusal: &Refusal, from: NodeKey, now: u64) {
         let is_asking = refusal.kind == RefusalKind::Ask;

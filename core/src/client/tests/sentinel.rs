@@ -77,7 +77,7 @@ impl Played {
     }
 }
 
-/// The one that is queried first does not hear of the new master.
+/// The one that is queried first does not know of the new master.
 #[test]
 fn all_are_queried_while_the_master_is_dead() {
     let queried = sentinels().refresh(40, [9; 3]);
@@ -85,33 +85,33 @@ fn all_are_queried_while_the_master_is_dead() {
 }
 
 #[test]
-fn one_that_has_not_heard_of_a_failover_is_not_believed() {
-    for deaf in 0..3 {
+fn one_that_has_missed_a_failover_is_not_believed() {
+    for stale in 0..3 {
         let mut played = sentinels();
         played.refresh(10, [8; 3]);
         assert_eq!(played.master(), "10.0.0.8");
-        played.announce((deaf + 1) % 3, 8, 9);
+        played.announce((stale + 1) % 3, 8, 9);
         let mut reported = [9; 3];
-        reported[deaf] = 8;
+        reported[stale] = 8;
         let mut queried = Vec::new();
         for _ in 0..40 {
             assert_eq!(played.master(), "10.0.0.9", "{queried:?}");
             queried.extend(played.refresh(1, reported));
         }
-        assert!(queried.contains(&deaf), "{queried:?}");
+        assert!(queried.contains(&stale), "{queried:?}");
     }
 }
 
-/// What it reports may be news for once.
+/// What it reports may be true for once.
 #[test]
-fn one_that_has_not_heard_of_two_failovers_misleads_once_at_most() {
-    for deaf in 0..3 {
+fn one_that_has_missed_two_failovers_misleads_once_at_most() {
+    for stale in 0..3 {
         let mut played = sentinels();
         played.refresh(10, [7; 3]);
-        played.announce((deaf + 1) % 3, 7, 8);
-        played.announce((deaf + 1) % 3, 8, 9);
+        played.announce((stale + 1) % 3, 7, 8);
+        played.announce((stale + 1) % 3, 8, 9);
         let mut reported = [9; 3];
-        reported[deaf] = 7;
+        reported[stale] = 7;
         let mut masters = vec![played.master().to_owned()];
         for _ in 0..80 {
             played.refresh(1, reported);
@@ -124,7 +124,7 @@ fn one_that_has_not_heard_of_two_failovers_misleads_once_at_most() {
 }
 
 #[test]
-fn a_new_master_is_used_at_once_though_only_one_has_heard_of_it() {
+fn a_new_master_is_used_at_once_though_only_one_knows_it() {
     let mut played = sentinels();
     played.refresh(10, [8; 3]);
     let mut rounds = 0;
@@ -135,7 +135,7 @@ fn a_new_master_is_used_at_once_though_only_one_has_heard_of_it() {
     }
 }
 
-/// The announcement was missed, and one has not heard of it.
+/// The announcement was missed, and one sentinel has missed the failover.
 #[test]
 fn a_former_master_is_the_master_again_if_most_report_it() {
     let mut played = sentinels();

@@ -30,7 +30,7 @@ pub(in crate::client) struct Sentinel {
 type Place = (String, u16);
 
 /// How many sentinels have reported in this round that the master has not changed, though it does not
-/// serve, or that the former one still is the master: they may not have heard of a failover.
+/// serve, or that the former one still is the master: they may have missed a failover.
 #[derive(Debug, Default)]
 struct Reports {
     present: usize,
@@ -73,7 +73,7 @@ impl Topology for Sentinel {
         Ok(Layout::Master(host, port))
     }
 
-    /// Any other master is news, and believed at once: most sentinels may not have heard of it yet.
+    /// Any other master is new, and used at once: most sentinels may not know of it yet.
     fn weigh(&mut self, layout: Layout, serves: bool) -> Option<Layout> {
         let Layout::Master(host, port) = layout else { return None };
         let reported = Some((host, port));
