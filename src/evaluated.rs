@@ -75,10 +75,9 @@ impl Evaluated {
         Charge { definition, key, quota, cost, dry_run, digest, lease }
     }
 
-    /// Whether a machine can take units of it ahead. Not where a rejection blocks a client: it is to
-    /// hold for all machines at once.
+    /// Whether a machine can take units of it ahead.
     pub(crate) fn has_leases(&self) -> bool {
-        self.limit.has_leases() && self.check.quota.block() == 0
+        self.limit.has_leases()
     }
 
     /// The lease arguments of the command.

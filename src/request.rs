@@ -254,8 +254,9 @@ fn is_cacheable(conf: &LocationConf, limit: &Evaluated) -> bool {
     conf.deny_cache() && check.cost == 1 && is_final
 }
 
-/// Takes out the leases of the request's limits, to be renewed by the command for the request. `None` if
-/// NGINX is out of memory.
+/// Takes out the leases of the request's limits, to be renewed by the command for the request, or only
+/// reported where a limit without leases keeps the location from spending them. `None` if NGINX is out
+/// of memory.
 ///
 /// # Safety
 /// `r` must be valid, and `limits` be in its pool.
@@ -268,8 +269,8 @@ unsafe fn take_leases(
 ) -> Option<()> {
     const { assert!(align_of::<Renewal>() <= align_of::<usize>()) };
     let until = now.saturating_add((conf.timeout() as u64).saturating_mul(MILLISECOND));
-    let renews = |limit: &&Evaluated| limit.has_leases() && limit.check.cost > 0;
-    for limit in limits.iter().filter(renews) {
+    let spends = limits.iter().all(Evaluated::has_leases);
+    for limit in limits.iter().filter(|limit| limit.has_leases()) {
         // SAFETY: the request is valid. The memory is of its pool, as that of the limit is, and large
         // and aligned enough.
         unsafe {
@@ -278,8 +279,11 @@ unsafe fn take_leases(
                 return None;
             }
             let taken = shared.take_lease(limit, now, until);
-            place
-                .write(Renewal { taken, lease: taken.lease(limit.check.quota, conf.lease(), now) });
+            let lease = match spends {
+                true => taken.lease(limit.check.quota, conf.lease(), now),
+                false => taken.report(limit.check.quota, conf.lease(), now),
+            };
+            place.write(Renewal { taken, lease });
             limit.renewal.set(Some(&*place));
         }
     }

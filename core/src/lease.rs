@@ -153,9 +153,10 @@ impl Holding {
         Self { units, of, ends, taken, submitted, span, demand, mean: 0, plain }
     }
 
-    /// The same, with the demand of the time before.
+    /// The same, with the demand of the time before. A command of cost 0 leaves that as it was.
     pub fn after(self, before: &Self, quota: &Quota) -> Self {
         match self.counts_windows(quota) {
+            _ if self.demand == 0 => Self { units: 0, of: 0, plain: self.plain, ..*before },
             true if self.taken < before.ends => {
                 let demand = self.demand.saturating_add(before.demand);
                 Self { demand, mean: before.mean, ..self }
@@ -271,6 +272,11 @@ impl Holding {
         now >= self.end()
     }
 
+    /// Whether a lease has ended that was not reported.
+    pub fn is_left_over(&self, now: u64) -> bool {
+        self.of > 0 && self.has_ended(now)
+    }
+
     /// The monotonic time at which the lease ends.
     fn end(&self) -> u64 {
         let whole = self.ends.saturating_sub(self.taken);
@@ -298,7 +304,7 @@ impl Holding {
 
     /// The time of Redis at the monotonic time `now`, or somewhat later: what is spent later than it
     /// was is regained later.
-    pub fn redis_time(&self, now: u64) -> u64 {
+    fn redis_time(&self, now: u64) -> u64 {
         self.taken.saturating_add(now.saturating_sub(self.submitted))
     }
 

@@ -17,8 +17,17 @@ struct Definition {
     place: String,
     /// The reference of the store, and the place of the limit that was bound to it first.
     store: Option<(String, String)>,
-    /// Whether what it charges may be given back: see [`Definitions::mark_refundable`].
-    is_refundable: Rc<Cell<bool>>,
+    corrections: Rc<Corrections>,
+}
+
+/// What changes the budgets of a limit besides its charges. It is known when all of the configuration is
+/// read.
+#[derive(Default)]
+pub(super) struct Corrections {
+    /// Whether a line of the limit has `settle`.
+    pub(super) has_settlements: Cell<bool>,
+    /// Whether charges are given back when another limit, in another slot of a cluster, rejects the request.
+    pub(super) has_refunds: Cell<bool>,
 }
 
 impl Definitions {
@@ -28,8 +37,8 @@ impl Definitions {
         match self.0.iter().find(|definition| definition.name == name) {
             None => {
                 let (written, place) = (written.to_owned(), limit.place().to_owned());
-                let is_refundable = Rc::default();
-                self.0.push(Definition { name, written, place, store: None, is_refundable });
+                let corrections = Rc::default();
+                self.0.push(Definition { name, written, place, store: None, corrections });
                 Ok(())
             }
             Some(first) if first.written == written => Ok(()),
@@ -58,20 +67,10 @@ impl Definitions {
         definition.store.as_ref().map(|(reference, _)| reference.as_str())
     }
 
-    /// Marks the limit of this name as refundable: its charges may be given back, when a request is
-    /// settled, or when another limit in another slot of a cluster rejects the request. A rejection
-    /// may then end early.
-    pub(super) fn mark_refundable(&self, name: &str) {
-        if let Some(definition) = self.0.iter().find(|definition| definition.name == name) {
-            definition.is_refundable.set(true);
-        }
-    }
-
-    /// Whether what the limit of this name charges may be given back, which is known when all of the
-    /// configuration is read.
-    pub(super) fn refundable(&self, name: &str) -> Rc<Cell<bool>> {
+    /// The corrections of the limit of this name.
+    pub(super) fn corrections(&self, name: &str) -> Rc<Corrections> {
         let definition = self.0.iter().find(|definition| definition.name == name);
-        definition.map_or_else(Rc::default, |definition| Rc::clone(&definition.is_refundable))
+        definition.map_or_else(Rc::default, |definition| Rc::clone(&definition.corrections))
     }
 
     /// Binds `limit` to a store. All limits of a name must have one store.

@@ -125,10 +125,14 @@ impl MainConf {
         }
         for limit in limits {
             self.definitions.bind(limit, store)?;
-            if limit.has_settlements() || (store.is_cluster() && limits.len() > 1) {
-                self.definitions.mark_refundable(limit.name());
+            let corrections = self.definitions.corrections(limit.name());
+            if limit.has_settlements() {
+                corrections.has_settlements.set(true);
             }
-            limit.bind(index, store, self.definitions.refundable(limit.name()))?;
+            if store.is_cluster() && limits.len() > 1 {
+                corrections.has_refunds.set(true);
+            }
+            limit.bind(index, store, corrections)?;
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::Rate;
 use rate_limit_core::redis::script::{Check, Prepared};
 
+use super::definition::Corrections;
 use super::error::LimitError;
 use super::parameter;
 use super::store::Store;
@@ -86,8 +87,7 @@ struct Bound {
     definition: Rc<Definition>,
     /// Identifies the limit in the memory of this machine.
     fingerprint: u64,
-    /// Whether what it charges may be given back because another limit rejects the request.
-    is_refundable: Rc<Cell<bool>>,
+    corrections: Rc<Corrections>,
 }
 
 impl Limit {
@@ -119,9 +119,10 @@ impl Limit {
         self.parameters.algorithm
     }
 
-    /// Whether a machine can take units of it ahead.
+    /// Whether a machine can take units of it ahead. Not where a rejection blocks a client, nor where a
+    /// settlement may leave it in debt: that is to hold for all machines at once.
     pub(crate) fn has_leases(&self) -> bool {
-        self.algorithm().has_leases()
+        self.algorithm().has_leases() && self.parameters.block == 0 && !self.is_settled()
     }
 
     /// Of a leaky bucket: the part of the excess that is not delayed.
@@ -189,7 +190,7 @@ impl Limit {
         &self,
         index: usize,
         store: &Store,
-        is_refundable: Rc<Cell<bool>>,
+        corrections: Rc<Corrections>,
     ) -> Result<(), LimitError> {
         let name = self.name();
         let head = Head::new(store.prefix(), name).ok_or_else(|| LimitError::name(name))?;
@@ -199,7 +200,7 @@ impl Limit {
             let command = known
                 .map(|(quota, cost)| Prepared::new(&SCRIPTS, &Check::new(&head, b"", quota, cost)));
             let definition = Rc::new(Definition::new(head, command));
-            Bound { store: index, definition, fingerprint, is_refundable }
+            Bound { store: index, definition, fingerprint, corrections }
         });
         Ok(())
     }
@@ -209,9 +210,18 @@ impl Limit {
         self.bound.get().map(|bound| bound.store)
     }
 
-    /// Whether what it charges may be given back because another limit rejects the request.
+    /// Whether what it charges may be given back, so that a rejection may end early.
     pub(crate) fn is_refundable(&self) -> bool {
-        self.bound.get().is_some_and(|bound| bound.is_refundable.get())
+        self.is_settled() || self.corrections().is_some_and(|it| it.has_refunds.get())
+    }
+
+    /// Whether what any line of the limit charges is settled when requests have ended.
+    fn is_settled(&self) -> bool {
+        self.corrections().is_some_and(|it| it.has_settlements.get())
+    }
+
+    fn corrections(&self) -> Option<&Corrections> {
+        self.bound.get().map(|bound| &*bound.corrections)
     }
 
     /// What the commands of the limit have in common, once it is bound.

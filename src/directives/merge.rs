@@ -87,7 +87,7 @@ fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfE
 /// Logs, once for a configuration, that leases do not apply to a limit.
 fn note_unleased(cf: &mut ngx_conf_t, main: &mut MainConf, conf: &LocationConf) {
     let limits = Phase::ALL.into_iter().flat_map(|phase| conf.limits(phase));
-    let mut unleased = limits.filter(|limit| conf.lease() > 0 && !limit.has_leases());
+    let mut unleased = limits.filter(|limit| conf.lease() > 0 && !limit.algorithm().has_leases());
     let Some(limit) = unleased.next() else { return };
     if !std::mem::replace(&mut main.is_unleased_noted, true) {
         let (name, algorithm) = (limit.name(), limit.algorithm().name());

@@ -17,12 +17,9 @@ impl Shared {
     pub(crate) fn spend_leases(&self, limits: &[Evaluated], now: u64) -> bool {
         let parts =
             limits.iter().map(|limit| (limit.digest(), limit.check.quota, limit.check.cost));
-        self.leases().spend(parts, now, &mut |index, verdict, charged_at| {
+        self.leases().spend(parts, now, &mut |index, verdict| {
             if let Some(limit) = limits.get(index) {
                 limit.verdict.set(Some(verdict));
-                // What is set aside is charged in Redis already.
-                limit.is_charged.set(true);
-                limit.charged_at.set(charged_at);
                 let record = limit.limit.record(self);
                 record.count_units(LeaseUnits::Used, limit.check.cost);
             }
@@ -36,7 +33,7 @@ impl Shared {
 
     /// Takes out the lease of a limit, which a command is to renew until then.
     pub(crate) fn take_lease(&self, limit: &Evaluated, now: u64, until: u64) -> Taken {
-        self.leases().take(limit.digest(), now, until)
+        self.leases().take(limit.digest(), limit.check.cost, now, until)
     }
 
     /// Takes note of what came of the command that was to renew the lease of a limit, which was `taken`

@@ -52,7 +52,7 @@ impl Machine {
         let parts = plan.parts.iter();
         let limits = parts.clone().map(|part| (digest(part.digest()), &part.quota, part.cost));
         let passes = plan.span > 0
-            && self.table(worker).spend(limits, now, &mut |_, verdict, _| {
+            && self.table(worker).spend(limits, now, &mut |_, verdict| {
                 assert!(verdict.allowed, "a lease rejects request {}", plan.id);
             });
         if passes {
@@ -67,11 +67,11 @@ impl Machine {
 
     /// Takes out the leases of a request that Redis is to decide.
     pub fn take(&self, worker: usize, plan: &Plan, now: u64) -> Vec<Taken> {
-        let take = |part: &Part| match plan.span > 0
-            && part.quota.algorithm().has_leases()
-            && part.cost > 0
-        {
-            true => self.table(worker).take(digest(part.digest()), now, now + plan.timeout),
+        let take = |part: &Part| match plan.span > 0 && part.has_leases() {
+            true => {
+                let until = now + plan.timeout;
+                self.table(worker).take(digest(part.digest()), part.cost, now, until)
+            }
             false => Taken::Busy,
         };
         plan.parts.iter().map(take).collect()

@@ -166,6 +166,10 @@ impl Part {
         Charge { definition, key, quota, cost: *cost, dry_run: false, digest: self.digest(), lease }
     }
 
+    pub fn has_leases(&self) -> bool {
+        self.quota.algorithm().has_leases()
+    }
+
     pub fn digest(&self) -> u64 {
         let mut digest = self.quota.fingerprint();
         for byte in self.redis_key() {

@@ -21,7 +21,7 @@ use rate_limit_core::redis::script::Scripts;
 use crate::lease::{MACHINES, Machine};
 use crate::ledger::{Class, Ledger, RequestId};
 use crate::network::{ClientId, ConnectionId, End};
-use crate::traffic::Plan;
+use crate::traffic::{Part, Plan};
 use crate::watch::{Activity, Blame};
 use crate::world::World;
 
@@ -620,8 +620,12 @@ impl Worker {
             outside.ledger.submit(&part.class(self.id), owner);
         }
         let parts = plan.parts.iter().zip(&taken);
-        let leases: Vec<_> =
-            parts.map(|(part, taken)| taken.lease(&part.quota, plan.span, now)).collect();
+        let spends = plan.parts.iter().all(Part::has_leases);
+        let lease = |(part, taken): (&Part, &Taken)| match spends {
+            true => taken.lease(&part.quota, plan.span, now),
+            false => taken.report(&part.quota, plan.span, now),
+        };
+        let leases: Vec<_> = parts.map(lease).collect();
         let parts = plan.parts.iter().zip(&leases);
         let charges: Vec<_> = parts.map(|(part, lease)| part.charge(lease.as_ref())).collect();
         let key = self.client.submit(&charges, plan.timeout, now);

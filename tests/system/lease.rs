@@ -265,6 +265,76 @@ fn several_limits() {
     assert_eq!(quota(&nginx.get("/?a=2&b=5"))[1], before - 3 - 1);
 }
 
+/// Where a limit has no leases, none is taken for those beside it: they could not be spent.
+#[test]
+fn a_limit_without_leases_takes_none_for_others() {
+    let redis = Redis::start();
+    let others = [
+        "rate_limit_redis $arg_b name=d rate=1000r/h algorithm=sliding_log;",
+        "rate_limit_redis $arg_b name=e rate=1000r/h block=1m;",
+    ];
+    for (number, other) in others.into_iter().enumerate() {
+        let line = format!("rate_limit_redis {number} name=a rate=1r/h capacity=1000 cost=$arg_c;");
+        let server = location("/", &format!("{line} {other}")) + &location("/left", &line);
+        let machine = || leased(&redis).server(METRICS).server(&server);
+        let nginx = machine().start_connected(&redis);
+        for _ in 0..10 {
+            assert_eq!(nginx.get("/?b=1&c=1").decision(), "PASSED redis");
+        }
+        assert_eq!(metric(&nginx, "lease_units_held", "name=\"a\""), 0);
+        assert_eq!(quota(&machine().start().get("/left?c=0"))[1], 990, "{other}");
+    }
+}
+
+/// A lease that has ended is reported by a request of cost 0, too.
+#[test]
+fn a_quota_endpoint_sees_what_a_lease_has_left() {
+    for limit in ["capacity=1000", "algorithm=gcra burst=999", "capacity=1000 refill=interval"] {
+        let redis = Redis::start();
+        let line = |cost: &str| format!("rate_limit_redis a rate=1r/h {limit} cost={cost};");
+        let nginx = plain(&redis)
+            .http("rate_limit_redis_lease 50ms;")
+            .server(&(location("/", &line("1")) + &location("/left", &line("0"))))
+            .start_connected(&redis);
+        let mut http = nginx.http();
+        let mut spent = 0;
+        for _ in 0..3 {
+            let is_leased = |http: &mut Http| http.get("/").decision() == "PASSED lease";
+            while {
+                spent += 1;
+                !is_leased(&mut http)
+            } {}
+            // The lease has units left, and ends. The next one is larger.
+            thread::sleep(Duration::from_millis(70));
+            assert_eq!(quota(&http.get("/left"))[1], 1_000 - spent, "{limit}");
+        }
+    }
+}
+
+/// What a lease has left comes back, even when its hold has ended, but for what may be regained since.
+#[test]
+fn a_client_that_changes_machines_loses_little() {
+    for limit in ["capacity=1000", "algorithm=gcra burst=999"] {
+        let redis = Redis::start();
+        let line = format!("rate_limit_redis a rate=1r/h {limit};");
+        let machines = [(); 2].map(|()| {
+            let conf = plain(&redis).http("rate_limit_redis_lease 50ms;");
+            conf.server(&location("/", &line)).start()
+        });
+        let mut https = machines.each_ref().map(Nginx::http);
+        let mut remaining = 1_000;
+        for burst in 0..16 {
+            for _ in 0..12 {
+                remaining = quota(&https[burst % 2].get("/"))[1];
+            }
+            // The hold of the burst's last lease ends.
+            thread::sleep(Duration::from_millis(130));
+        }
+        // Of each lease one unit is lost, and what the last ones have left is still to come back.
+        assert!(remaining >= 1_000 - 16 * 12 - 16 - 2 * 36, "{limit}: {remaining}");
+    }
+}
+
 /// Leases are spent to their end when Redis is gone, and then the policy applies.
 #[test]
 fn a_redis_that_is_gone() {

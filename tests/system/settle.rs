@@ -185,22 +185,26 @@ fn the_application_reports_the_cost() {
     }
 }
 
-/// What a lease has paid for is settled as what was charged by a command.
+/// What may leave a client in debt is not taken ahead, by whichever line of the limit.
 #[test]
-fn what_a_lease_has_charged() {
+fn a_debt_holds_where_there_are_leases() {
     for limit in [LIMITS[0], LIMITS[1], LIMITS[2], LIMITS[4], LIMITS[6]] {
         let redis = Redis::start();
-        let machine = || conf(&redis, &proxied(limit));
-        let nginx = machine().http("rate_limit_redis_lease 1m;").start_connected(&redis);
-        let is_leased = |_: &u64| nginx.get("/?cost=3").decision() == "PASSED lease";
-        let leased = (0..8).filter(is_leased).count();
-        assert!((1..8).contains(&leased), "{limit}: {leased} requests");
-        wait_for(&nginx, "default", 8);
-        let held = metric(&nginx, "lease_units_held{name=\"default\"} ");
-        let other = machine().start();
-        let is_decided = || other.get("/left").decision() == "PASSED redis";
-        wait_until(PATIENCE, is_decided, "a decision on another machine");
-        assert_eq!(left(&other), 100 - 8 * 3 - held, "{limit}");
+        let plain = format!(
+            "location = /plain {{ rate_limit_redis {limit}; try_files /index.html =404; }}"
+        );
+        let nginx = conf(&redis, &proxied(limit))
+            .http("rate_limit_redis_lease 1m;")
+            .server(&plain)
+            .start_connected(&redis);
+        for number in 1..=8 {
+            assert_eq!(nginx.get("/plain").decision(), "PASSED redis", "{limit}");
+            assert_eq!(left_after(&nginx, "/?cost=3"), 100 - 4 * number, "{limit}");
+        }
+        assert_eq!(left_after(&nginx, "/?cost=100"), 0, "{limit}");
+        for path in ["/", "/plain"] {
+            assert_eq!(nginx.get(path).decision(), "REJECTED redis", "{limit}");
+        }
     }
 }
 

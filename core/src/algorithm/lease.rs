@@ -3,6 +3,7 @@
 use super::{Algorithm, Holds, State, Stored, gcra, interval_bucket, token_bucket};
 use crate::lease::{Granted, Lease, Report};
 use crate::limit::Quota;
+use crate::rate::MAX_EXACT;
 use crate::window::Window;
 
 impl Algorithm {
@@ -16,11 +17,12 @@ impl Algorithm {
         (self.description().read)(numbers)
     }
 
-    /// Takes note of what became of a lease, and answers how many units come back: none, if Redis has
-    /// given them up.
+    /// Takes note of what became of a lease, and answers how many units come back.
     ///
     /// The machine that alone has spent anything knows what there is now, and that is what is there
-    /// from now on. Else what was held is counted as spent now, but for the units that were not.
+    /// from now on. Else what was held is counted as spent now, but for the units that were not. If the
+    /// hold has ended, what it held was counted as spent then, and may have been regained since: of the
+    /// units that were not spent, as many as cannot have come back.
     pub fn report(self, stored: &mut Stored, now: u64, quota: &Quota, report: &Report) -> u64 {
         let Report { of, unused, ends, plain } = *report;
         if of == 0 || !self.has_leases() {
@@ -40,14 +42,33 @@ impl Algorithm {
             return unused;
         }
         let mut holds = stored.extra.holds.shared(now);
-        if !holds.release(of, ends) {
+        let is_held = holds.release(of, ends);
+        let regained = match (is_held, &stored.state) {
+            (true, _) => 0,
+            (false, Some(_)) => self.regained(quota, ends, now),
+            (false, None) => u64::MAX,
+        };
+        let back = unused.saturating_sub(regained);
+        if !is_held && back == 0 {
             return 0;
         }
         // Until now all of it was held.
         self.touch(stored, now, quota);
         stored.extra.holds = holds;
-        (self.description().give_back)(stored, now, quota, unused, None);
-        unused
+        (self.description().give_back)(stored, now, quota, back, None);
+        back
+    }
+
+    /// How many units a bucket regains at most from one moment to another. As good as all, if it takes
+    /// numbers that Lua does not compute exactly, or if the clock has stepped back.
+    fn regained(self, quota: &Quota, from: u64, to: u64) -> u64 {
+        let (period, count) = quota.terms();
+        let Some(elapsed) = to.checked_sub(from) else { return u64::MAX };
+        match (self, elapsed.checked_mul(count)) {
+            (Self::IntervalBucket, _) => (elapsed / period).saturating_add(1).saturating_mul(count),
+            (_, Some(parts)) if parts < MAX_EXACT => (parts / period).saturating_add(1),
+            _ => u64::MAX,
+        }
     }
 
     /// Sets units aside after a request that was allowed and has spent something, where so many
@@ -119,5 +140,45 @@ impl Algorithm {
             Self::Gcra => gcra::touch(stored, now, quota),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rate::SECOND;
+
+    const START: u64 = 1_700_000_000 * SECOND;
+
+    /// Of 5 units that are not spent, so many come back at these times after the end of the hold.
+    fn come_back(algorithm: Algorithm, rate: &str, limit: u64) -> [u64; 6] {
+        let quota = Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap();
+        let mut stored = Stored::default();
+        algorithm.decide(&mut stored, START, &quota, 1);
+        let lease = Lease { span: SECOND, want: 5, ..Lease::NONE };
+        let granted = algorithm.grant(&mut stored, START, &quota, &lease, 8);
+        assert_eq!(granted.units, 5);
+        // Another machine's request.
+        algorithm.decide(&mut stored, START + 1, &quota, 1);
+        let Granted { ends, plain, .. } = granted;
+        let report = Report { of: 5, unused: 5, ends, plain };
+        [0, 1, SECOND - 1, SECOND, 3 * SECOND, 5 * SECOND].map(|late| {
+            let mut stored = stored.clone();
+            let remaining = |stored: &Stored| {
+                algorithm.decide(&mut stored.clone(), ends + late, &quota, 0).remaining
+            };
+            let before = remaining(&stored);
+            let back = algorithm.report(&mut stored, ends + late, &quota, &report);
+            assert_eq!(remaining(&stored) - before, back, "{algorithm:?} {late}");
+            back
+        })
+    }
+
+    #[test]
+    fn what_is_left_of_a_hold_comes_back_but_for_what_may_be_regained() {
+        assert_eq!(come_back(Algorithm::TokenBucket, "1r/s", 9), [5, 4, 4, 3, 1, 0]);
+        assert_eq!(come_back(Algorithm::Gcra, "1r/s", 9), [5, 4, 4, 3, 1, 0]);
+        assert_eq!(come_back(Algorithm::IntervalBucket, "2r/s", 9), [5, 3, 3, 1, 0, 0]);
+        assert_eq!(come_back(Algorithm::IntervalBucket, "1r/h", 9), [5, 4, 4, 4, 4, 4]);
     }
 }

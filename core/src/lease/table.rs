@@ -48,7 +48,8 @@ pub struct Table<'a> {
 /// What there is to renew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// Another command renews it, or another worker has it at this moment: it is to be left alone.
+    /// Another command renews it, or another worker has it at this moment, or the command has nothing to
+    /// say of it: it is to be left alone.
     Busy,
     /// Nothing is known of the client.
     Nothing,
@@ -66,6 +67,12 @@ impl Taken {
             }
             Self::Nothing | Self::Busy => None,
         }
+    }
+
+    /// The same without taking anything: what became of the last lease, if there was one.
+    pub fn report(&self, quota: &Quota, span: u64, now: u64) -> Option<Lease> {
+        let lease = Lease { want: 0, ..self.lease(quota, span, now)? };
+        (!lease.is_none()).then_some(lease)
     }
 }
 
@@ -131,14 +138,13 @@ impl<'a> Table<'a> {
     }
 
     /// Spends for a request at the monotonic time `now`, in µs, if each of its limits has a lease with
-    /// enough units left: then `act` gets, for each limit, its number, its verdict, and the time of Redis
-    /// at which it is charged, in µs. Limits are given by their digests, quotas and costs; those that
-    /// share a digest cannot both have its lease.
+    /// enough units left: then `act` gets, for each limit, its number and its verdict. Limits are given by
+    /// their digests, quotas and costs; those that share a digest cannot both have its lease.
     pub fn spend<'q>(
         &self,
         limits: impl Iterator<Item = (u128, &'q Quota, u64)>,
         now: u64,
-        act: &mut impl FnMut(usize, Verdict, u64),
+        act: &mut impl FnMut(usize, Verdict),
     ) -> bool {
         self.spend_rest(&mut limits.enumerate(), now, act)
     }
@@ -148,7 +154,7 @@ impl<'a> Table<'a> {
         &self,
         limits: &mut impl Iterator<Item = (usize, (u128, &'q Quota, u64))>,
         now: u64,
-        act: &mut impl FnMut(usize, Verdict, u64),
+        act: &mut impl FnMut(usize, Verdict),
     ) -> bool {
         let Some((index, (digest, quota, cost))) = limits.next() else { return true };
         let Some(entry) = self.lock(digest) else { return false };
@@ -158,7 +164,7 @@ impl<'a> Table<'a> {
             return false;
         }
         entry.set(&holding);
-        act(index, verdict, holding.redis_time(now));
+        act(index, verdict);
         true
     }
 
@@ -173,14 +179,18 @@ impl<'a> Table<'a> {
         self.lock_entry(entry).filter(|locked| locked.0.is_of(digest))
     }
 
-    /// Takes out the lease of a digest, for a command that is to renew it until then, in µs.
-    pub fn take(&self, digest: u128, now: u64, until: u64) -> Taken {
+    /// Takes out the lease of a digest, for a command that charges `cost` and is to renew it until then, in
+    /// µs. A command of cost 0 takes no units: it only reports what has ended.
+    pub fn take(&self, digest: u128, cost: u64, now: u64, until: u64) -> Taken {
         let is_known = || self.bucket(digest)?.iter().find(|entry| entry.is_of(digest));
-        if is_known().is_none() {
+        if cost > 0 && is_known().is_none() {
             return Taken::Nothing;
         }
+        let has_use = |locked: &Locked<'_>| cost > 0 || locked.0.holding().is_left_over(now);
         match self.lock(digest) {
-            Some(locked) if !locked.is_taken(now) => Taken::Holding(locked.take(until)),
+            Some(locked) if !locked.is_taken(now) && has_use(&locked) => {
+                Taken::Holding(locked.take(until))
+            }
             _ => Taken::Busy,
         }
     }
@@ -384,7 +394,7 @@ mod tests {
     }
 
     fn spend(table: &Table<'_>, digest: u128, now: u64) -> bool {
-        table.spend([(digest, &quota(), 1)].into_iter(), now, &mut |_, _, _| ())
+        table.spend([(digest, &quota(), 1)].into_iter(), now, &mut |_, _| ())
     }
 
     fn put(
@@ -444,21 +454,44 @@ mod tests {
     fn a_lease_is_taken_once() {
         let buckets = buckets(1);
         let table = table(&buckets);
-        assert_eq!(table.take(7, 0, 10), Taken::Nothing);
+        assert_eq!(table.take(7, 1, 0, 10), Taken::Nothing);
         put(&table, 7, 3, holding(5, 0), false, 0);
-        let Taken::Holding(taken) = table.take(7, 1, 10) else { panic!() };
+        let Taken::Holding(taken) = table.take(7, 1, 1, 10) else { panic!() };
         assert_eq!(taken.units(), 5);
         assert!(!spend(&table, 7, 2));
-        assert_eq!(table.take(7, 2, 12), Taken::Busy);
+        assert_eq!(table.take(7, 1, 2, 12), Taken::Busy);
         assert_eq!(put(&table, 7, 3, holding(0, 2), false, 2), None);
         assert!(!spend(&table, 7, 2), "kept what is no renewal");
         put(&table, 7, 3, holding(4, 3), true, 3);
         assert_eq!(units(&table, 3), [(3, 4)]);
         // A command that brings nothing does not keep others from it for ever.
-        assert!(matches!(table.take(7, 4, 10), Taken::Holding(_)));
-        assert!(matches!(table.take(7, 9, 20), Taken::Busy));
-        let Taken::Holding(nothing) = table.take(7, 10, 20) else { panic!() };
+        assert!(matches!(table.take(7, 1, 4, 10), Taken::Holding(_)));
+        assert!(matches!(table.take(7, 1, 9, 20), Taken::Busy));
+        let Taken::Holding(nothing) = table.take(7, 1, 10, 20) else { panic!() };
         assert_eq!((nothing.units(), nothing.lease(&quota(), SPAN, 10).is_none()), (0, true));
+    }
+
+    /// It reports a lease that has ended, and leaves the demand as it was.
+    #[test]
+    fn a_command_of_cost_0() {
+        let (buckets, end) = (buckets(1), SPAN);
+        let table = table(&buckets);
+        put(&table, 7, 0, holding(5, 0), false, 0);
+        assert!(spend(&table, 7, 1));
+        assert_eq!(table.take(7, 0, 1, 10), Taken::Busy, "it lasts");
+        assert_eq!(table.take(8, 0, 1, 10), Taken::Busy, "there is none");
+        let taken = table.take(7, 0, end, end + 10);
+        let lease = taken.report(&quota(), SPAN, end).unwrap();
+        assert_eq!((lease.want, lease.report.of, lease.report.unused), (0, 5, 4));
+        let granted = Granted { returned: 4, ..Granted::nothing(START + end) };
+        let (is_sent, is_charged, span, submitted) = (true, true, SPAN, end);
+        let outcome = Outcome { is_sent, is_charged, granted, span, submitted };
+        let limit = Limit { number: 0, digest: 7, quota: quota(), cost: 0 };
+        let changes = table.renew(&limit, taken, &outcome, end);
+        assert_eq!(changes, Changes { returned: 4, ..Changes::default() });
+        assert_eq!(table.take(7, 0, end, end + 10), Taken::Busy, "all is reported");
+        let Taken::Holding(holding) = table.take(7, 1, end, end + 10) else { panic!() };
+        assert_eq!(holding.lease(&quota(), SPAN, end).want, 2);
     }
 
     /// Of two leases that come at the same time all is spent, and each is shown what remains with both.
@@ -483,12 +516,12 @@ mod tests {
         assert_eq!(put(&table, 7, 3, first, false, 2), None);
         assert_eq!(units(&table, 2), [(3, 5)]);
         let mut remaining = Vec::new();
-        while table.spend([(7, &quota, 1)].into_iter(), 2, &mut |_, verdict, _| {
+        while table.spend([(7, &quota, 1)].into_iter(), 2, &mut |_, verdict| {
             remaining.push(verdict.remaining)
         }) {}
         assert_eq!(remaining, [997, 996, 995, 994, 993]);
         // One report ends the hold of both.
-        let Taken::Holding(taken) = table.take(7, 3, 10) else { panic!() };
+        let Taken::Holding(taken) = table.take(7, 1, 3, 10) else { panic!() };
         let report = taken.lease(&quota, SPAN, 3).report;
         assert_eq!((report.of, report.unused), (5, 0));
         quota.algorithm().report(&mut redis, START + 3, &quota, &report);
@@ -535,13 +568,13 @@ mod tests {
         std::mem::forget(locked);
 
         assert!(!spend(&other, 7, 1));
-        assert_eq!(other.take(7, 1, 2), Taken::Busy);
+        assert_eq!(other.take(7, 1, 1, 2), Taken::Busy);
         let lapsed = Some(Lapsed { limit: 3, units: 1 });
         assert_eq!(put(&other, 7, 3, holding(1, 1), true, 1), lapsed);
         assert!(!spend(&other, 7, 1), "an entry of a living process was used");
         IS_LIVING.store(false, Ordering::Relaxed);
         assert!(!spend(&other, 7, 1));
-        assert_eq!(other.take(7, 1, 2), Taken::Nothing);
+        assert_eq!(other.take(7, 1, 1, 2), Taken::Nothing);
         put(&other, 7, 3, holding(1, 1), false, 1);
         assert_eq!(units(&other, 1), [(3, 1)]);
     }
@@ -556,7 +589,7 @@ mod tests {
             buckets.iter().flatten().find(|entry| entry.is_of(7)).unwrap().set_words(words);
             spend(&table, 7, now);
             units(&table, now);
-            table.take(7, now, until);
+            table.take(7, 1, now, until);
             put(&table, 7, 3, holding(5, now), true, now);
         });
     }
@@ -582,7 +615,7 @@ mod tests {
                 if spend(&table, digest, 1) {
                     count(&spent, client, 1);
                 }
-                let renewed = match table.take(digest, 1, 2) {
+                let renewed = match table.take(digest, 1, 1, 2) {
                     Taken::Holding(holding) => holding,
                     Taken::Nothing => {
                         count(&granted, client, UNITS);

@@ -27,6 +27,19 @@ local function with_extra(stored, ...)
   return string.sub(stored, 1, 24) .. struct.pack('<LLLLLL', ...)
 end
 
+-- How many units a bucket regains at most from a moment until now. As good as all, if it takes numbers
+-- that are not exact, or if the clock has stepped back.
+local function regained(a, from)
+  local period, count, elapsed = ARGV[a + 4] + 0, ARGV[a + 5] + 0, now - from
+  if elapsed < 0 then
+    return math.huge
+  elseif ARGV[a + 1] == 'interval_bucket' then
+    return ((elapsed - elapsed % period) / period + 1) * count
+  end
+  local parts = elapsed * count
+  return parts < 2^53 and (parts - parts % period) / period + 1 or math.huge
+end
+
 -- Takes note of what became of a lease of so many units. Makes what is stored then, and, if that is
 -- anything new, when it expires.
 local function report(a, stored, of)
@@ -48,7 +61,13 @@ local function report(a, stored, of)
   end
   is_newer = is_held(newer, newer_until)
   if not is_newer and not is_held(older, older_until) then
-    return stored
+    -- the hold has ended: what it held was counted as spent then, and may have been regained since
+    unused = unused - regained(a, ends)
+    if not stored or unused <= 0 then
+      return stored
+    end
+    local new, expiry = run(a, run(a, stored, 0, nil, true), -unused, nil, true)
+    return new, new ~= stored and expiry
   end
   -- until now all of it was held
   local new = run(a, stored, 0, nil, true)
