@@ -1,5 +1,6 @@
 //! `rate_limit_redis`.
 
+use std::iter;
 use std::rc::Rc;
 
 use ngx::ffi::{NGX_LOG_WARN, ngx_conf_t, ngx_str_t};
@@ -40,8 +41,8 @@ pub(super) fn add(conf: &mut LocationConf, line: &mut Directive<'_>) -> Result<(
 
 fn read(line: &mut Directive<'_>) -> Result<Limit, ConfError> {
     let mut words = line.arguments();
-    let key = words.next().and_then(|word| text(word).ok());
-    let key = key.filter(|key| !key.starts_with("rate=")).ok_or(LimitError::NoKey)?;
+    let key = words.next().filter(|word| !is_parameter(word));
+    let key = key.and_then(|key| text(key).ok()).ok_or(LimitError::NoKey)?;
     let words = Words::read(words)?;
 
     let name = words.name.unwrap_or(DEFAULT_NAME);
@@ -81,6 +82,13 @@ fn read(line: &mut Directive<'_>) -> Result<Limit, ConfError> {
         );
     }
     Ok(limit)
+}
+
+/// Whether the word in the place of the key is a parameter, so that the key is forgotten. Any but the rate
+/// may be a key if it has a variable.
+fn is_parameter(word: &ngx_str_t) -> bool {
+    let bytes = word.as_bytes();
+    bytes.starts_with(b"rate=") || !bytes.contains(&b'$') && Words::read(iter::once(word)).is_ok()
 }
 
 /// The parameters of a line, as they are written.

@@ -89,8 +89,14 @@ fn keys() {
             ("rate_limit_redis rate=1r/s;", &["key", ME]),
             ("rate_limit_redis rate=1r/s $remote_addr;", &["key", ME]),
             ("rate_limit_redis rate=1r/s name=a;", &["key", ME]),
+            ("rate_limit_redis name=login rate=5r/m;", &["key", ME]),
+            ("rate_limit_redis algorithm=gcra rate=5r/m;", &["key", ME]),
+            ("rate_limit_redis dry_run rate=5r/m;", &["key", ME]),
         ],
     );
+    for key in ["name=$arg_name", "a=b", "name"] {
+        conf(Location, &format!("rate_limit_redis {key} rate=5r/m;")).config_ok();
+    }
 }
 
 #[test]
