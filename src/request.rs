@@ -82,7 +82,8 @@ unsafe fn run(r: *mut ngx_http_request_t, phase: Phase) -> Status {
 }
 
 /// Evaluates the limits of the location that decide in this phase, if there are any, and charges the
-/// request.
+/// request. Not for the error page of a filter: NGINX has no way to wait there, and would close the
+/// connection.
 ///
 /// # Safety
 /// `r` must be valid.
@@ -91,7 +92,8 @@ unsafe fn begin(r: *mut ngx_http_request_t, phase: Phase) -> Status {
     let conf = unsafe { Module::location_conf(&*r.cast::<ngx::http::Request>()) };
     let Some(conf) = conf else { return Status::NGX_DECLINED };
     let limits = conf.limits(phase);
-    if limits.is_empty() {
+    // SAFETY: the request is valid.
+    if limits.is_empty() || unsafe { (*r).filter_finalize() != 0 } {
         return Status::NGX_DECLINED;
     }
     let Some(shared) = memory() else { return INTERNAL_ERROR };

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use harness::{Conf, Redis, Response};
 
-use crate::seen::{StartConnected as _, keys, quota, remaining, retry_after, tokens};
+use crate::seen::{StartConnected as _, keys, quota, remaining, retry_after};
+use crate::seen::{shows_nothing, tokens};
 
 /// A server that limits, so slowly that nothing comes back while a test runs.
 fn limited(redis: &Redis) -> Conf {
@@ -148,6 +149,29 @@ fn error_page_of_a_location_without_limits() {
     let response = nginx.get("/nothing");
     assert_eq!((response.status, response.text()), (404, "not here\n"));
     charged_once(&redis, &response);
+}
+
+/// NGINX finds that a precondition fails when it sends the header: it cannot wait then.
+#[test]
+fn error_page_of_a_filter() {
+    let redis = Redis::start();
+    let nginx = Conf::new()
+        .redis(&redis)
+        .server("error_page 412 /412.txt;")
+        .server("location = /412.txt { rate_limit_redis $remote_addr rate=100r/d;")
+        .server("  rate_limit_redis $remote_addr name=later rate=100r/d after=auth; }")
+        .file("html/page.txt", "page\n")
+        .file("html/412.txt", "other\n")
+        .start_connected(&redis);
+    for _ in 0..2 {
+        // NGINX closes the connection after the response.
+        let mut http = nginx.http();
+        http.send("GET", "/page.txt", &[("If-Match", "\"x\"")]);
+        let response = http.read_response();
+        assert_eq!((response.status, response.text()), (412, "other\n"));
+        assert!(shows_nothing(&response), "{response:?}");
+    }
+    assert_eq!(redis.calls("evalsha"), 0);
 }
 
 #[test]
