@@ -59,7 +59,7 @@ fn find_store(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfEr
 
 /// Binds the limits of a location to their store.
 fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfError> {
-    if !conf.has_limits() {
+    if !conf.has_limits() || is_if_of_server(cf) {
         return Ok(());
     }
     let main = directive::main(cf)?;
@@ -98,6 +98,12 @@ fn note_unleased(cf: &mut ngx_conf_t, main: &mut MainConf, conf: &LocationConf) 
              such as \"{name}\""
         );
     }
+}
+
+/// Whether this is an `if` of a server, in whose level no request ever is.
+fn is_if_of_server(cf: &ngx_conf_t) -> bool {
+    let core = NgxHttpCoreModule::location_conf(cf);
+    core.is_some_and(|core| core.name.len == 0 && core.noname() != 0)
 }
 
 /// Whether this is the level of a server with a `location /`. Its limits are inherited by locations;

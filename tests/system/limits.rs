@@ -283,6 +283,7 @@ fn a_store_that_only_a_location_has() {
         .set("redis", redis.url())
         .http("rate_limit_redis a rate=9r/d; rate_limit_redis_timeout 5s;")
         .http("rate_limit_redis_store own { server {redis}; connect_timeout 30s; }")
+        .server("if ($arg_server) { set $unused 1; }")
         .server("location / { rate_limit_redis_pass own; }")
         .start_connected(&redis);
     assert_eq!(remaining(&nginx.get("/")), 8);
