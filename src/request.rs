@@ -143,17 +143,20 @@ unsafe fn expect_precontent(r: *mut ngx_http_request_t) -> Option<()> {
 
 /// The access phase begins again. If the precontent phase is still to come, the request has left the
 /// access phase without passing it: for an error page, or, which is no failure, by a redirect of another
-/// module.
+/// module. If it has passed the phase without a limit, another location may have one.
 ///
 /// # Safety
 /// `r` must be valid.
 unsafe fn expect_again(r: *mut ngx_http_request_t, context: &Context) {
-    let Stage::Ahead(before) = context.stage() else { return };
     // SAFETY: passed on.
     let now = unsafe { ahead(r) };
-    match before.hides_errors || before.error_page != now.error_page {
-        true => context.fail(),
-        false => context.expect(now),
+    match context.stage() {
+        Stage::Ahead(before) if before.hides_errors || before.error_page != now.error_page => {
+            context.fail();
+        }
+        Stage::Ahead(_) => context.expect(now),
+        Stage::Done if context.is_bypassed() => context.expect(now),
+        _ => {}
     }
 }
 

@@ -105,6 +105,30 @@ fn an_error_page_costs_nothing_whatever_its_form() {
     assert_eq!(statuses(&nginx, "/named", BOB), [404, 404, 429]);
 }
 
+/// Also if the request has passed another location, in which no limit applied, before.
+#[test]
+fn an_error_page_costs_nothing_after_a_redirect() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, PER_USER)
+        .server("location / { rate_limit_redis off; try_files $uri @app; }")
+        .server("location /no_key { rate_limit_redis $arg_none name=none rate=1r/d after=auth;")
+        .server("  try_files $uri @app; }")
+        .server("location /error { rate_limit_redis off; error_page 404 = @app; }")
+        .server(&format!("location @app {{ {USERS} error_page 401 /login.html;"))
+        .server("  try_files /index.html =404; }")
+        .server("location = /login.html { }")
+        .file("html/login.html", "login")
+        .start_connected(&redis);
+    for path in ["/some", "/no_key", "/error"] {
+        for _ in 0..3 {
+            let response = get(&nginx, path, &[WRONG]);
+            assert_eq!((response.status, shows_nothing(&response)), (401, true), "{path}");
+        }
+    }
+    assert_eq!(keys(&redis), [""; 0]);
+    assert_eq!(statuses(&nginx, "/some", BOB), [200, 200, 429]);
+}
+
 #[test]
 fn the_location_of_another_error_is_charged() {
     let redis = Redis::start();
