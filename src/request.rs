@@ -260,7 +260,7 @@ fn is_cacheable(conf: &LocationConf, limit: &Evaluated) -> bool {
 }
 
 /// Takes out the leases of the request's limits, to be renewed by the command for the request, or only
-/// reported where a limit without leases keeps the location from spending them. `None` if NGINX is out
+/// reported where another limit has none, so that they could not be spent. `None` if NGINX is out
 /// of memory.
 ///
 /// # Safety
@@ -274,7 +274,11 @@ unsafe fn take_leases(
 ) -> Option<()> {
     const { assert!(align_of::<Renewal>() <= align_of::<usize>()) };
     let until = now.saturating_add((conf.timeout() as u64).saturating_mul(MILLISECOND));
-    let spends = limits.iter().all(Evaluated::has_leases);
+    // A command of cost 0 brings no lease.
+    let may_spend = |limit: &Evaluated| {
+        limit.has_leases() && (limit.check.cost > 0 || shared.has_lease(limit, now))
+    };
+    let spends = limits.iter().all(may_spend);
     for limit in limits.iter().filter(|limit| limit.has_leases()) {
         // SAFETY: the request is valid. The memory is of its pool, as that of the limit is, and large
         // and aligned enough.

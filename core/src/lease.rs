@@ -187,8 +187,7 @@ impl Holding {
     pub fn join(self, other: Self, quota: &Quota, now: u64) -> Self {
         let (demand, mean) = (self.demand.saturating_add(other.demand), self.mean.max(other.mean));
         let (first, last) = if self.taken > other.taken { (other, self) } else { (self, other) };
-        let is_living = |holding: &Self| holding.of > 0 && !holding.has_ended(now);
-        match (is_living(&first), is_living(&last)) {
+        match (first.is_living(now), last.is_living(now)) {
             (true, true) => {
                 let Self { taken, submitted, span, .. } =
                     if first.end() < last.end() { first } else { last };
@@ -214,7 +213,7 @@ impl Holding {
     /// Spends `cost` units of the lease at the monotonic time `now`, in µs. `None` if there are not
     /// so many left, or the lease has ended.
     pub fn spend(&mut self, quota: &Quota, cost: u64, now: u64) -> Option<Verdict> {
-        if self.of == 0 || self.has_ended(now) || cost > self.units {
+        if !self.is_living(now) || cost > self.units {
             return None;
         }
         let algorithm = quota.algorithm();
@@ -270,6 +269,11 @@ impl Holding {
     /// Whether the lease has ended: nothing of it is spent any more.
     pub fn has_ended(&self, now: u64) -> bool {
         now >= self.end()
+    }
+
+    /// Whether there is a lease that has not ended, though it may be spent.
+    pub fn is_living(&self, now: u64) -> bool {
+        self.of > 0 && !self.has_ended(now)
     }
 
     /// Whether a lease has ended that was not reported.

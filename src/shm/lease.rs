@@ -31,6 +31,11 @@ impl Shared {
         self.leases().holding(limit.digest()).is_some_and(|holding| holding.left(now) > 0)
     }
 
+    /// Whether this machine has a lease of a limit, be it spent or not.
+    pub(crate) fn has_lease(&self, limit: &Evaluated, now: u64) -> bool {
+        self.leases().holding(limit.digest()).is_some_and(|holding| holding.is_living(now))
+    }
+
     /// Takes out the lease of a limit, which a command is to renew until then.
     pub(crate) fn take_lease(&self, limit: &Evaluated, now: u64, until: u64) -> Taken {
         self.leases().take(limit.digest(), limit.check.cost, now, until)

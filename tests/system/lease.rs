@@ -272,6 +272,7 @@ fn a_limit_without_leases_takes_none_for_others() {
     let others = [
         "rate_limit_redis $arg_b name=d rate=1000r/h algorithm=sliding_log;",
         "rate_limit_redis $arg_b name=e rate=1000r/h block=1m;",
+        "rate_limit_redis $arg_b name=f rate=1000r/h cost=0;",
     ];
     for (number, other) in others.into_iter().enumerate() {
         let line = format!("rate_limit_redis {number} name=a rate=1r/h capacity=1000 cost=$arg_c;");

@@ -43,12 +43,17 @@ pub(super) fn give_back(
     amount: u64,
     since: Option<u64>,
 ) {
-    let last = bucket::last_refill(stored, portions(quota), now, quota);
+    let last = last_refill(stored, now, quota);
     // A refill that fills the bucket has brought back what was spent before it.
     let is_over = quota.limit() <= quota.rate().count()
         && since.is_some_and(|since| Moment::at(since) < last);
     let amount = if is_over { 0 } else { amount };
     bucket::give_back(stored, portions(quota), now, quota, amount);
+}
+
+/// The moment of the last refill, or a later one at which the bucket was full.
+pub(super) fn last_refill(stored: &Stored, now: u64, quota: &Quota) -> Moment {
+    bucket::last_refill(stored, portions(quota), now, quota)
 }
 
 pub(super) fn touch(stored: &mut Stored, now: u64, quota: &Quota) {

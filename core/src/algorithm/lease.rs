@@ -45,7 +45,7 @@ impl Algorithm {
         let is_held = holds.release(of, ends);
         let regained = match (is_held, &stored.state) {
             (true, _) => 0,
-            (false, Some(_)) => self.regained(quota, ends, now),
+            (false, Some(_)) => self.regained(stored, now, quota, ends),
             (false, None) => u64::MAX,
         };
         let back = unused.saturating_sub(regained);
@@ -59,14 +59,21 @@ impl Algorithm {
         back
     }
 
-    /// How many units a bucket regains at most from one moment to another. As good as all, if it takes
+    /// How many units a bucket may have regained since the end of a hold. As good as all, if it takes
     /// numbers that Lua does not compute exactly, or if the clock has stepped back.
-    fn regained(self, quota: &Quota, from: u64, to: u64) -> u64 {
+    fn regained(self, stored: &Stored, now: u64, quota: &Quota, ends: u64) -> u64 {
         let (period, count) = quota.terms();
-        let Some(elapsed) = to.checked_sub(from) else { return u64::MAX };
-        match (self, elapsed.checked_mul(count)) {
-            (Self::IntervalBucket, _) => (elapsed / period).saturating_add(1).saturating_mul(count),
-            (_, Some(parts)) if parts < MAX_EXACT => (parts / period).saturating_add(1),
+        let Some(elapsed) = now.checked_sub(ends) else { return u64::MAX };
+        if self == Self::IntervalBucket {
+            let last = interval_bucket::last_refill(stored, now, quota).micros;
+            // A shared hold lasts a µs longer. Refills are a period apart at least, and the last one may
+            // have been before the moment that is stored.
+            let after = last.saturating_sub(ends | 1);
+            let refills = if after > 0 { (after / period).saturating_add(1) } else { 0 };
+            return refills.saturating_mul(count);
+        }
+        match elapsed.checked_mul(count) {
+            Some(parts) if parts < MAX_EXACT => (parts / period).saturating_add(1),
             _ => u64::MAX,
         }
     }
@@ -178,7 +185,7 @@ mod tests {
     fn what_is_left_of_a_hold_comes_back_but_for_what_may_be_regained() {
         assert_eq!(come_back(Algorithm::TokenBucket, "1r/s", 9), [5, 4, 4, 3, 1, 0]);
         assert_eq!(come_back(Algorithm::Gcra, "1r/s", 9), [5, 4, 4, 3, 1, 0]);
-        assert_eq!(come_back(Algorithm::IntervalBucket, "2r/s", 9), [5, 3, 3, 1, 0, 0]);
-        assert_eq!(come_back(Algorithm::IntervalBucket, "1r/h", 9), [5, 4, 4, 4, 4, 4]);
+        assert_eq!(come_back(Algorithm::IntervalBucket, "2r/s", 9), [5, 5, 5, 5, 0, 0]);
+        assert_eq!(come_back(Algorithm::IntervalBucket, "1r/h", 9), [5, 5, 5, 5, 5, 5]);
     }
 }

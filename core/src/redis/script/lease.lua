@@ -27,14 +27,18 @@ local function with_extra(stored, ...)
   return string.sub(stored, 1, 24) .. struct.pack('<LLLLLL', ...)
 end
 
--- How many units a bucket regains at most from a moment until now. As good as all, if it takes numbers
--- that are not exact, or if the clock has stepped back.
-local function regained(a, from)
-  local period, count, elapsed = ARGV[a + 4] + 0, ARGV[a + 5] + 0, now - from
+-- How many units a bucket, which is written down as it is now, may have regained since the end of a hold. As
+-- good as all, if it takes numbers that are not exact, or if the clock has stepped back.
+local function regained(a, touched, ends)
+  local period, count, elapsed = ARGV[a + 4] + 0, ARGV[a + 5] + 0, now - ends
   if elapsed < 0 then
     return math.huge
   elseif ARGV[a + 1] == 'interval_bucket' then
-    return ((elapsed - elapsed % period) / period + 1) * count
+    -- a shared hold lasts a µs longer; refills are a period apart at least, and the last one may have
+    -- been before the moment that is stored
+    local _, last = struct.unpack('<LL', touched)
+    local after = last - (ends + 1 - ends % 2)
+    return after > 0 and ((after - after % period) / period + 1) * count or 0
   end
   local parts = elapsed * count
   return parts < 2^53 and (parts - parts % period) / period + 1 or math.huge
@@ -62,11 +66,12 @@ local function report(a, stored, of)
   is_newer = is_held(newer, newer_until)
   if not is_newer and not is_held(older, older_until) then
     -- the hold has ended: what it held was counted as spent then, and may have been regained since
-    unused = unused - regained(a, ends)
-    if not stored or unused <= 0 then
+    local touched = stored and run(a, stored, 0, nil, true)
+    unused = stored and unused - regained(a, touched, ends) or 0
+    if unused <= 0 then
       return stored
     end
-    local new, expiry = run(a, run(a, stored, 0, nil, true), -unused, nil, true)
+    local new, expiry = run(a, touched, -unused, nil, true)
     return new, new ~= stored and expiry
   end
   -- until now all of it was held
