@@ -373,6 +373,24 @@ impl Context {
         self.local.set(Some(local));
     }
 
+    /// Where the request was charged locally as well, Redis has no record of what was spent in the outage:
+    /// of both verdicts the stricter one counts.
+    pub(crate) fn join_local(&self) {
+        let Some(local) = self.local.take() else { return };
+        let enforced = |limit: &&Evaluated| limit.effect() == Effect::Enforced;
+        let is_rejected = self.limits.iter().filter(enforced).any(Evaluated::is_violated);
+        for (limit, verdict) in self.limits.iter().zip(local.verdicts()) {
+            // What a rejected request was charged locally is given back.
+            let (cost, most) = (limit.check.cost, limit.check.quota.limit());
+            let verdict =
+                verdict.map(|it| if is_rejected { it.given_back(cost, most) } else { it });
+            let joined =
+                limit.verdict.get().zip(verdict).map(|(redis, local)| redis.stricter(local));
+            limit.verdict.set(joined.or(limit.verdict.get()));
+        }
+        self.local.set(Some(local));
+    }
+
     /// Takes what the request has spent locally.
     pub(crate) fn take_local(&self) -> Option<Local> {
         self.local.take()

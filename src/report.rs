@@ -39,10 +39,14 @@ impl Report {
         let decisions = decisions.filter_map(|it| Some((it.conf(), it.decision()?)));
         let (conf, decision) = decisions.reduce(worse)?;
         let mut report = Self { contexts, conf, decision };
-        if report.contexts.iter().flatten().count() > 1
-            && report.decision.status != Status::Rejected
-        {
-            report.decision.shown = report.tightest().and_then(Evaluated::show);
+        match report.decision.status {
+            Status::Rejected => {}
+            // No limit has decided that.
+            Status::ErrorRejected => report.contexts = [None; Phase::ALL.len()],
+            _ if report.contexts.iter().flatten().count() > 1 => {
+                report.decision.shown = report.tightest().and_then(Evaluated::show);
+            }
+            _ => {}
         }
         Some(report)
     }

@@ -410,6 +410,9 @@ unsafe fn conclude(r: *mut ngx_http_request_t, context: &Context, outcome: Resul
     };
     context.renew_leases();
     let Err(error) = outcome else {
+        if memory.is_some() {
+            context.join_local();
+        }
         context.decide(Source::Redis);
         if context.is_rejected() {
             give_back();

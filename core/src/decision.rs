@@ -177,7 +177,7 @@ pub struct Verdict {
 }
 
 /// When the same request could pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Retry {
     /// It has passed.
     No,
@@ -195,6 +195,16 @@ impl Verdict {
     /// The verdict after `cost` was given back to the limit, which holds at most `limit`.
     pub fn given_back(self, cost: u64, limit: u64) -> Self {
         Self { remaining: self.remaining.saturating_add(cost).min(limit), ..self }
+    }
+
+    /// What both verdicts allow, each of a state of its own.
+    pub fn stricter(self, other: Self) -> Self {
+        Self {
+            allowed: self.allowed && other.allowed,
+            remaining: self.remaining.min(other.remaining),
+            reset: self.reset.max(other.reset),
+            retry: self.retry.max(other.retry),
+        }
     }
 
     /// The verdict for a client that is blocked for `micros` more; 0: not blocked.

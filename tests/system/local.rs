@@ -157,6 +157,32 @@ fn at_the_start_of_an_outage_the_quota_is_whole() {
     assert_eq!(http.get("/?k=a").decision(), "REJECTED local");
 }
 
+/// A request is delayed by what this machine has let through, too.
+#[test]
+fn a_leaky_bucket_that_redis_does_not_know_of() {
+    let mut redis = Redis::start();
+    redis.kill9();
+    let nginx = local(&redis.url())
+        .server("rate_limit_redis_log_level error;")
+        .server(&location("/", "a rate=1r/m burst=20 algorithm=leaky_bucket"))
+        .server(&location("/other", "$arg_k rate=9r/m name=other"))
+        .start();
+    let delayed = || nginx.logged("delaying request");
+    let mut clients = [(); 4].map(|()| nginx.http());
+    for client in &mut clients[..3] {
+        client.send("GET", "/", &[]);
+    }
+    wait_until(PATIENCE, || delayed().len() == 2, "two delays");
+    redis.restart();
+    recovers(&nginx, "/other");
+    clients[3].send("GET", "/", &[]);
+    wait_until(PATIENCE, || delayed().len() == 3, "a third delay");
+    let line = &delayed()[2];
+    let excess = line.split_once("excess: ").and_then(|(_, rest)| rest.split_once(' '));
+    let excess: f64 = excess.and_then(|(excess, _)| excess.parse().ok()).expect("an excess");
+    assert!((1.0..=3.0).contains(&excess), "{line}");
+}
+
 /// Redis has forgotten everything, this machine has not.
 #[test]
 fn a_client_with_local_charges_gets_no_burst_from_a_redis_that_returns() {
@@ -165,6 +191,7 @@ fn a_client_with_local_charges_gets_no_burst_from_a_redis_that_returns() {
     redis.kill9();
     let nginx = local(&redis.url())
         .server(&location("/slow", "$arg_k rate=1r/h capacity=5 name=slow"))
+        .server(&location("/left", "$arg_k rate=1r/h capacity=5 name=slow cost=0"))
         .server(&location("/fast", "$arg_k rate=1r/s capacity=3 name=fast"))
         .start();
     let mut http = nginx.http();
@@ -183,11 +210,14 @@ fn a_client_with_local_charges_gets_no_burst_from_a_redis_that_returns() {
         assert_eq!(response.decision(), "REJECTED local");
         assert!(retry_after(&response) > 3_590);
     }
-    // A client that has spent a part has the rest, and is charged in both places.
-    for _ in 0..4 {
-        assert!(http.get("/slow?k=b").decision().starts_with("PASSED"));
+    // A client that has spent a part has the rest, which it is shown, and is charged in both places.
+    for left in (0..4).rev() {
+        assert_eq!(http.get("/left?k=b").remaining(), Some(left + 1));
+        let response = http.get("/slow?k=b");
+        assert_eq!((response.decision(), response.remaining()), ("PASSED redis", Some(left)));
     }
     assert_eq!(http.get("/slow?k=b").decision(), "REJECTED local");
+    assert_eq!(http.get("/left?k=b").remaining(), Some(0));
     // Nothing is charged in Redis for what was rejected here.
     assert_eq!(redis.command::<Option<String>>(&["GET", "rl:slow:a"]), None);
     assert!(spent.elapsed() < PATIENCE);

@@ -204,7 +204,8 @@ fn policy(limit: &Shown<'_>, now: u64, out: &mut Vec<u8>) {
     item(out, limit.name, [(";q=", quota), (";w=", window)]);
 }
 
-/// An item of `RateLimit` (same draft): what remains, and the time until there is more.
+/// An item of `RateLimit` (same draft): what remains, and the time until there is more, or where quota
+/// does not come back continuously, until it is whole.
 ///
 /// A server must not invite more than it means to serve, so `t` is stretched until `r / t` is no
 /// more than the rate; and where the answer has a `Retry-After`, which must not be earlier than
@@ -213,7 +214,13 @@ fn service_limit(limit: &Shown<'_>, now: u64, retry_after: Option<u64>, out: &mu
     let (rate, verdict) = (limit.quota.rate(), &limit.verdict);
     let (count, period) = (u128::from(rate.count()), u128::from(rate.period_at(now)));
     let more = match limit.quota.algorithm().is_continuous() {
-        true => rate.period().div_ceil(rate.count()).min(verdict.reset),
+        true => {
+            let interval = rate.period().div_ceil(rate.count());
+            // A debt is regained first, and a block ends.
+            let rest = limit.quota.limit().saturating_sub(verdict.remaining).saturating_sub(1);
+            let owed = verdict.reset.saturating_sub(rest.saturating_mul(interval));
+            interval.max(owed).min(verdict.reset)
+        }
         false => verdict.reset,
     };
     let spend = (u128::from(verdict.remaining) * period).div_ceil(count);

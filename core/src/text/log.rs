@@ -45,12 +45,15 @@ pub struct Excess(u128);
 
 impl Excess {
     /// What a request with this verdict lacks, or is delayed for. If quota comes back continuously,
-    /// it is the time until the request may pass, in units of the rate.
+    /// it is the time until the request may pass, in units of the rate; but not with a block, which
+    /// lasts whatever comes back.
     pub fn of(verdict: &Verdict, check: &Check<'_>, delay: u64) -> Self {
         let quota = &check.quota;
         let wait = match verdict.retry {
             Retry::No => delay,
-            Retry::After(micros) if quota.algorithm().is_continuous() => micros,
+            Retry::After(micros) if quota.algorithm().is_continuous() && quota.block() == 0 => {
+                micros
+            }
             Retry::After(_) | Retry::Never => {
                 let lacking = check.cost.saturating_sub(verdict.remaining);
                 return Self(u128::from(lacking) * 1_000);
@@ -85,6 +88,10 @@ mod tests {
         assert_eq!(excess(Retry::After(499_000), 0), "0.998");
         assert_eq!(excess(Retry::No, 1_500_000), "3.000");
         assert_eq!(excess(Retry::Never, 0), "7.000");
+        let check = Check { quota: &quota.with_block(3_600_000_000), cost: 2, ..check };
+        let retry = Retry::After(3_600_000_000);
+        let verdict = Verdict { allowed: false, remaining: 0, reset: 3_600_000_000, retry };
+        assert_eq!(Excess::of(&verdict, &check, 0).to_string(), "2.000");
     }
 
     #[test]
