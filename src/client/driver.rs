@@ -499,12 +499,17 @@ impl State {
 
     /// Continues to connect; whether the connection can be used.
     fn establish(&mut self, key: ConnectionKey) -> bool {
-        let peer = self.peer(key);
+        let (peer, is_plain) = (self.peer(key), self.tls.is_none());
         let Some(Some(wire)) = self.wires.get_mut(key.index()) else { return false };
         let Transport::Connecting(socket) = &mut wire.transport else {
             return matches!(wire.transport, Transport::Open(_));
         };
-        match advance(socket, peer.as_deref()) {
+        let progress = match peer {
+            // Without a name to verify nothing is sent.
+            None if !is_plain => Err(Fault::Connect("the server is not known any more".to_owned())),
+            peer => advance(socket, peer.as_deref()),
+        };
+        match progress {
             Ok(false) => {
                 if socket.is_secured() {
                     self.client.on_securing(key);

@@ -378,6 +378,24 @@ fn a_master_hangs() {
     replaced(|cluster| cluster.stop_signal(0));
 }
 
+/// The log says what is missing.
+#[test]
+fn a_store_that_does_not_know_of_its_cluster() {
+    let cluster = ClusterConf::steady(2, 0).start();
+    let nginx = Conf::new()
+        .decisions()
+        .set("redis", cluster.url(0))
+        .http("rate_limit_redis_pass {redis}; rate_limit_redis_timeout 5s;")
+        .server("location / { rate_limit_redis $arg_k rate=9r/d; try_files /index.html =404; }")
+        .start();
+    let [own, other] = [0, 1].map(|node| key_at(&cluster, "default", node));
+    let decides = || nginx.get(&format!("/?k={own}")).decision() == "PASSED redis";
+    wait_until(PATIENCE, decides, "a decision");
+    assert_eq!(nginx.get(&format!("/?k={other}")).decision(), "ERROR_PASSED none");
+    let [line] = &nginx.logged("refused to decide")[..] else { panic!("one line") };
+    assert!(line.contains("MOVED") && line.contains("needs \"cluster on\""), "{line}");
+}
+
 #[test]
 fn a_slot_without_a_node_hurts_its_own_keys_only() {
     let cluster = ClusterConf::steady(2, 0).line("cluster-require-full-coverage no").start();

@@ -172,9 +172,16 @@ impl Node {
         };
     }
 
-    /// Where to connect to: to the address of this index, if there are as many.
+    /// Where to connect to: to the addresses of its host in turn, and to the one that it announces, if that
+    /// is another.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = &Target> {
+        let announced = self.announced.iter().filter(|it| !self.targets.contains(it));
+        self.targets.iter().chain(announced)
+    }
+
+    /// The address of this index, if there are as many.
     pub(super) fn target(&self, index: usize) -> Option<&Target> {
-        self.targets.get(index).or(self.targets.first()).or(self.announced.as_ref())
+        self.addresses().nth(index).or(self.addresses().next())
     }
 
     /// Whether it runs scripts, and is at this host and port.

@@ -369,7 +369,11 @@ impl Client {
                 _ => ErrorKind::Script,
             },
         );
-        self.warn(node, refused(refusal));
+        let mut line = refused(refusal);
+        if refusal.kind == RefusalKind::Moved && !self.has_slots {
+            line.push_str(": it is a node of a cluster, which needs \"cluster on\" in its store");
+        }
+        self.warn(node, line);
         self.fail(key, Error::Refused, now);
     }
 }

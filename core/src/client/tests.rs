@@ -8,6 +8,7 @@ use crate::key::Head;
 use crate::limit::{Algorithm, Quota};
 use crate::redis::cluster::slot;
 
+mod addresses;
 mod breaker;
 mod sentinel;
 

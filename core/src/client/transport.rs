@@ -296,6 +296,10 @@ impl Client {
         if !was_ready && self.try_next_target(key, now) {
             return;
         }
+        // Another server of this host may be fit.
+        if was_ready && matches!(fault, Fault::Unfit(_)) {
+            self.turn_address(key);
+        }
         let Some(connection) = self.connections.get_mut(key) else { return };
         let node = connection.node;
         let next = connection.on_lost(fault, now, random);
@@ -321,9 +325,8 @@ impl Client {
     /// Tries the next address of the node's host, unless all were tried: a host is not down because
     /// one of its addresses is.
     fn try_next_target(&mut self, key: ConnectionKey, now: u64) -> bool {
+        let count = self.turn_address(key);
         let Some(connection) = self.connections.get_mut(key) else { return false };
-        let count = self.nodes.get(connection.node).map_or(0, |node| node.targets.len());
-        connection.address = connection.address.wrapping_add(1).checked_rem(count).unwrap_or(0);
         connection.tried = connection.tried.saturating_add(1);
         if connection.tried >= count {
             connection.tried = 0;
@@ -334,6 +337,14 @@ impl Client {
         self.schedule(end);
         self.dial(key, now);
         true
+    }
+
+    /// The next attempt is to connect to the next address of the node's host. Returns how many there are.
+    fn turn_address(&mut self, key: ConnectionKey) -> usize {
+        let Some(connection) = self.connections.get_mut(key) else { return 0 };
+        let count = self.nodes.get(connection.node).map_or(0, |node| node.addresses().count());
+        connection.address = connection.address.wrapping_add(1).checked_rem(count).unwrap_or(0);
+        count
     }
 
     /// No attempt to connect is made before `delay` has passed: what was not sent goes elsewhere.

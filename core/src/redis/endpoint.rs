@@ -43,6 +43,12 @@ pub enum EndpointError {
     /// `#insecure`.
     #[error("it cannot have a fragment; a \"#\" in a password or path is written %23")]
     Fragment,
+    /// A parameter that would be ignored, or a password that is cut there.
+    #[error(
+        "it cannot have such a parameter: the database is written redis://host/3, or \
+         redis+unix:///path?db=3, and a \"?\" in a password %3F"
+    )]
+    Parameter,
     /// No host.
     #[error("the host is missing")]
     Host,
@@ -79,6 +85,9 @@ impl std::str::FromStr for Endpoint {
         if url.contains('#') {
             return Err(EndpointError::Fragment);
         }
+        if !url.split_once('?').is_none_or(|(path, query)| has_meaning(path, query)) {
+            return Err(EndpointError::Parameter);
+        }
         let info = url.into_connection_info().map_err(|_| objection(url))?;
         let address = match info.addr() {
             ConnectionAddr::Tcp(host, _) if host.contains('$') => {
@@ -101,6 +110,15 @@ impl std::str::FromStr for Endpoint {
             database: u32::try_from(settings.db()).map_err(|_| EndpointError::Database)?,
         })
     }
+}
+
+/// Whether the `redis` crate reads all parameters of this query: it ignores others.
+fn has_meaning(path: &str, query: &str) -> bool {
+    let is_known = |parameter: &str| {
+        let name = parameter.split('=').next();
+        name.is_some_and(|name| ["db", "user", "pass"].contains(&name))
+    };
+    path.starts_with("redis+unix://") && query.split('&').all(is_known)
 }
 
 /// Why the parser of the `redis` crate has refused the URL; it does not report that.
@@ -127,6 +145,10 @@ fn objection(url: &str) -> EndpointError {
 /// `url` for logs: without what may be an account, or hold a password.
 pub fn redacted(url: &str) -> String {
     let (url, query) = match url.split_once('?') {
+        // The first one may be in the password.
+        Some((url, rest)) if rest.contains('@') => {
+            return url.split_once("://").map_or("***".to_owned(), |(it, _)| format!("{it}://***"));
+        }
         Some((url, _)) => (url, "?***"),
         None => (url, ""),
     };
@@ -220,6 +242,13 @@ mod tests {
             ("rediss://127.0.0.1#insecure", EndpointError::Fragment),
             ("redis://:pass#word@127.0.0.1", EndpointError::Fragment),
             ("redis+unix:///s#x", EndpointError::Fragment),
+            ("redis://127.0.0.1?db=3", EndpointError::Parameter),
+            ("redis://127.0.0.1/3?db=4", EndpointError::Parameter),
+            ("redis://127.0.0.1/?tls=true", EndpointError::Parameter),
+            ("redis://u:p?ss@127.0.0.1", EndpointError::Parameter),
+            ("rediss://127.0.0.1?timeout=5", EndpointError::Parameter),
+            ("redis+unix:///s?database=3", EndpointError::Parameter),
+            ("redis+unix:///s?db=3&timeout=5", EndpointError::Parameter),
         ] {
             assert_eq!(read(url), Err(error), "{url}");
         }
@@ -245,6 +274,9 @@ mod tests {
         assert_eq!(redacted("redis://u:p@ss@host/secret"), "redis://***@host/secret");
         assert_eq!(redacted("u:p@host"), "***");
         assert_eq!(redacted("redis+unix:///s?pass=secret&db=1"), "redis+unix:///s?***");
+        assert_eq!(redacted("redis+unix:///s?pass=sec@ret"), "redis+unix://***");
+        assert_eq!(redacted("redis://u:sec?ret@host"), "redis://***");
+        assert_eq!(redacted("u:sec?ret@host"), "***");
         assert_eq!(redacted("redis://host"), "redis://host");
         assert!(!format!("{:?}", read("redis://:secret@127.0.0.1").unwrap()).contains("secret"));
     }

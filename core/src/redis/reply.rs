@@ -10,8 +10,9 @@ use redis::{ServerErrorKind, Value};
 use crate::decision::Verdict;
 use crate::rate::{MAX_EXACT, SECOND};
 
-/// The longest reply, in bytes. The longest that is expected is the map of a large cluster.
-pub const MAX_REPLY: usize = 1024 * 1024;
+/// The longest reply, in bytes. The longest that is expected is the map of a cluster: some 300 bytes for each
+/// range of slots, of which there may be 16,384.
+pub const MAX_REPLY: usize = 16 * 1024 * 1024;
 
 /// The longest line of a reply, in bytes. The longest that is expected is an error with its text.
 const MAX_LINE: usize = 64 * 1024;
@@ -145,7 +146,9 @@ pub fn parse(frame: &[u8]) -> Result<Reply<'_>, ProtocolError> {
     if let Some(found) = ScriptReply::new(frame) {
         return Ok(Reply::Script(found));
     }
-    match redis::parse_redis_value(frame) {
+    // The text of an error may hold words of the command, and be cut within a character.
+    let text = (frame.first() == Some(&b'-')).then(|| String::from_utf8_lossy(frame));
+    match redis::parse_redis_value(text.as_ref().map_or(frame, |text| text.as_bytes())) {
         Ok(Value::ServerError(error)) => Ok(Reply::Error(Refusal {
             kind: RefusalKind::of(error.kind(), error.code(), error.details()),
             text: match error.details() {
@@ -551,7 +554,7 @@ mod tests {
             (b":99999999999999999999\r\n", Garbage),
             (b"*9223372036854775807\r\n", Garbage),
             (b"*999999999999999999\r\n", TooLarge),
-            (b"$2000000\r\n", TooLarge),
+            (b"$20000000\r\n", TooLarge),
             (b"$-2\r\n", Garbage),
             (b"$1\r\nabc", Garbage),
             (b"+a\rb", Garbage),
@@ -567,6 +570,9 @@ mod tests {
     fn refusals() {
         let kind = |line: &[u8]| refusal(line).kind;
         assert_eq!(kind(b"-NOSCRIPT No matching script.\r\n"), RefusalKind::NoScript);
+        let unknown =
+            b"-ERR unknown command 'EVALSHA', with args beginning with: '1' 'rl:a:\xff\r\n";
+        assert_eq!(kind(unknown), RefusalKind::NoScript);
         assert_eq!(kind(b"-LOADING Redis is loading\r\n"), RefusalKind::NotReady);
         assert_eq!(kind(b"-MASTERDOWN Link is down\r\n"), RefusalKind::NotReady);
         assert_eq!(kind(b"-DENIED Redis is running in protected mode\r\n"), RefusalKind::NotReady);

@@ -16,25 +16,28 @@ pub(in crate::client) struct Cluster {
     owners: Vec<Option<NodeKey>>,
     /// Whether some slots have no node.
     has_orphans: bool,
+    /// How many nodes in a row have reported since that every slot has one. They may disagree.
+    complete: usize,
 }
 
 impl Cluster {
     pub(in crate::client) fn new(store: &str) -> Self {
-        Self { store: store.to_owned(), owners: vec![None; SLOTS], has_orphans: false }
+        Self { store: store.to_owned(), owners: vec![None; SLOTS], has_orphans: false, complete: 0 }
     }
 
-    /// Records how many slots have no node. Returns a line for the log when that begins or ends.
-    fn set_orphans(&mut self, count: usize) -> Option<Line> {
-        let store = &self.store;
-        match (std::mem::replace(&mut self.has_orphans, count > 0), count) {
-            (true, 0) => {
-                Some((Level::Error, format!("cluster \"{store}\": every slot has a node again")))
+    /// Records how many slots have no node, as one of so many masters reports. Returns a line for the log
+    /// when that begins, and when all masters report that it has ended.
+    fn set_orphans(&mut self, count: usize, masters: usize) -> Option<Line> {
+        self.complete = if count > 0 { 0 } else { self.complete.saturating_add(1) };
+        let text = match count {
+            1.. if !self.has_orphans => format!("{count} slots have no node"),
+            0 if self.has_orphans && self.complete >= masters => {
+                "every slot has a node again".to_owned()
             }
-            (false, 1..) => {
-                Some((Level::Error, format!("cluster \"{store}\": {count} slots have no node")))
-            }
-            _ => None,
-        }
+            _ => return None,
+        };
+        self.has_orphans = count > 0;
+        Some((Level::Error, format!("cluster \"{}\": {text}", self.store)))
     }
 }
 
@@ -79,7 +82,7 @@ impl Topology for Cluster {
         for (slot, owner) in (0..).zip(&mut self.owners) {
             *owner = map.owner(slot).and_then(|index| masters.get(index).copied());
         }
-        let line = self.set_orphans(map.orphans());
+        let line = self.set_orphans(map.orphans(), map.members.len());
         (masters, line)
     }
 
@@ -95,5 +98,25 @@ impl Topology for Cluster {
 
     fn is_incomplete(&self) -> bool {
         self.has_orphans
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One of three nodes has dropped a slot, which the others have not noticed.
+    #[test]
+    fn a_slot_has_a_node_again_when_all_masters_say_so() {
+        let mut cluster = Cluster::new("edge");
+        let mut lines = |counts: &[usize]| -> Vec<String> {
+            let lines = counts.iter().filter_map(|count| cluster.set_orphans(*count, 3));
+            lines.map(|(_, line)| line).collect()
+        };
+        assert_eq!(lines(&[0, 0, 0, 0]), [""; 0]);
+        assert_eq!(lines(&[0, 1, 0, 0, 1, 0, 0, 1]), ["cluster \"edge\": 1 slots have no node"]);
+        assert_eq!(lines(&[0, 0]), [""; 0]);
+        assert_eq!(lines(&[0, 0]), ["cluster \"edge\": every slot has a node again"]);
+        assert!(!cluster.is_incomplete());
     }
 }
