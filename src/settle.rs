@@ -51,7 +51,7 @@ unsafe fn settle(r: *mut ngx_http_request_t, context: &Context, shared: &Shared)
                 continue;
             }
             Err(error) => {
-                unusable(log, &error.to_string());
+                unusable(log, &error, limit.name());
                 reservations.stand();
                 continue;
             }

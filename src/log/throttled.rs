@@ -8,6 +8,7 @@ use rate_limit_core::throttle::{PERIOD, Throttle};
 
 use super::log;
 use crate::clock::turn_start_ms;
+use crate::conf::LimitError;
 use crate::event::Timer;
 
 /// How many lines about unusable values a worker writes in a second.
@@ -35,9 +36,9 @@ thread_local! {
 
 /// Logs that a variable has an unusable value; `log` must be valid. A worker writes only a few such
 /// lines a second, and the number of the others.
-pub(crate) fn unusable(log: *mut ngx_log_t, message: &str) {
+pub(crate) fn unusable(log: *mut ngx_log_t, error: &LimitError, limit: &str) {
     if UNUSABLE.with_borrow_mut(|it| it.admits(turn_start_ms(), UNUSABLE_RATE, ())) {
-        log!(NGX_LOG_ERR, log, "{message}");
+        log!(NGX_LOG_ERR, log, "{error}, limit \"{limit}\"");
     } else {
         report_later();
     }

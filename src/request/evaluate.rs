@@ -54,7 +54,7 @@ pub(super) unsafe fn evaluate(
             let (quota, cost) = match quota_and_cost(r, limit) {
                 Ok(values) => values,
                 Err(error) => {
-                    unusable((*(*r).connection).log, &error.to_string());
+                    unusable((*(*r).connection).log, &error, limit.name());
                     is_unusable = true;
                     match limit.effect() {
                         Effect::Enforced => return Err(Unevaluated::Unusable(Effect::Enforced)),

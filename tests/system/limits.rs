@@ -623,7 +623,9 @@ fn unusable_values() {
         logged += 1;
         assert_eq!(lines.len(), logged, "one line for {parameter}={value}:\n{log}");
         let line = lines[logged - 1];
-        for part in ["[error]", parameter, &format!("\"{value}\""), right, "client: 127.0.0.1"] {
+        for part in
+            ["[error]", parameter, &format!("\"{value}\""), right, "limit \"", "client: 127.0.0.1"]
+        {
             assert!(line.contains(part), "{part} is not in {line}");
         }
     }

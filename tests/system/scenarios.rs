@@ -371,6 +371,13 @@ fn requests_from_code() {
     is_quota(2 + passed, 30, 30, MINUTE, since);
     assert!((1..=2).contains(&retry_after(&rejection)), "{rejection:?}");
     assert_eq!(keys(&redis), ["rl:mail:acme"]);
+    for count in ["0", "-5", "1.5", "abc", "1234567890"] {
+        assert_eq!(may(&format!("customer=hooli&count={count}")).status, 400, "{count}");
+    }
+    for count in [31, 500, 999_999_999] {
+        let response = may(&format!("customer=hooli&count={count}"));
+        assert_eq!((response.status, response.header("Retry-After")), (429, None), "{count}");
+    }
     redis.kill9();
     assert_eq!(may("customer=initech").status, 503);
 }
