@@ -1,6 +1,7 @@
 //! What the world around a client may expect of it: whom it blames, and how much it does in a second.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 
 use rate_limit_core::rate::SECOND;
 
@@ -20,7 +21,7 @@ const LINES: u64 = 10;
 /// When each server may be called down.
 #[derive(Debug)]
 pub struct Blame {
-    faults: Vec<(ServerId, std::ops::Range<u64>)>,
+    faults: Vec<(ServerId, Range<u64>)>,
 }
 
 impl Blame {
@@ -36,20 +37,28 @@ impl Blame {
         Self { faults }
     }
 
-    /// Panics if a server is called down that nothing is wrong with. The worker was away for so long in all,
-    /// in µs: it blames no server for that time, and so finds a fault later.
-    pub fn check(&self, name: &str, reason: &str, world: &World, away: u64) {
+    /// Panics if a server is called down that nothing is wrong with. The worker was away at these times, until
+    /// then and for so long, in µs: it blames no server for that, and so finds a fault later.
+    pub fn check(&self, name: &str, reason: &str, world: &World, away: &[(u64, u64)]) {
         let server = match name.parse::<SocketAddr>() {
             Ok(address) => world.deployment.at(address),
             Err(_) => Some(0),
         };
         let Some(server) = server else { return };
         let now = world.now();
-        let is_excused = |(of, time): &(ServerId, std::ops::Range<u64>)| {
-            *of == server && (time.start..time.end + away).contains(&now)
+        let is_excused = |(of, time): &(ServerId, Range<u64>)| {
+            *of == server && (time.start..end_after(time, away)).contains(&now)
         };
         assert!(self.faults.iter().any(is_excused), "{name} is healthy, but called down: {reason}");
     }
+}
+
+/// When the consequences of a fault end for a worker that was away meanwhile.
+fn end_after(time: &Range<u64>, away: &[(u64, u64)]) -> u64 {
+    away.iter().fold(time.end, |end, (until, late)| match (time.start..end).contains(until) {
+        true => end + late,
+        false => end,
+    })
 }
 
 /// The servers that may be called down because of a fault.

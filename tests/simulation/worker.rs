@@ -83,8 +83,8 @@ pub struct Worker {
     /// What the last turn began with, if turns have followed one another since.
     busy_since: u64,
     timer: Option<u64>,
-    /// How late timers were in all, in µs.
-    away: u64,
+    /// When timers were late, and by how much, in µs.
+    away: Vec<(u64, u64)>,
     timers: u64,
     arrived: Vec<Plan>,
     left: Vec<RequestId>,
@@ -168,7 +168,7 @@ impl Worker {
             is_turn_due: false,
             busy_since: 0,
             timer: None,
-            away: 0,
+            away: Vec::new(),
             timers: 0,
             arrived: Vec::new(),
             left: Vec::new(),
@@ -299,7 +299,7 @@ impl Worker {
         }
         if let Some(at) = self.timer.filter(|at| ceil(*at) <= now) {
             self.timer = None;
-            self.away += now - ceil(at);
+            self.away.push((now, now - ceil(at)));
             // What the worker was too busy to read is read first.
             self.on_sockets(outside);
             self.client.on_timer(now);
@@ -531,7 +531,7 @@ impl Worker {
             Action::Down(node, reason) => {
                 // One that was retired may be gone already.
                 if let Some(node) = self.client.node(node) {
-                    outside.blame.check(node.name(), &reason, &outside.world, self.away);
+                    outside.blame.check(node.name(), &reason, &outside.world, &self.away);
                 }
                 self.activity.line(self.client.nodes().count(), &reason, now);
             }
