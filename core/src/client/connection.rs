@@ -19,7 +19,7 @@ use super::in_flight::{InFlight, Sent};
 use super::key::NodeKey;
 use super::slab::Recycle;
 use crate::rate::{MILLISECOND, SECOND};
-use crate::redis::reply::{Framer, ProtocolError, Refusal, Reply};
+use crate::redis::reply::{Framer, MAX_MAP, MAX_REPLY, ProtocolError, Refusal, Reply};
 use crate::text::log::Escaped;
 
 /// A server that owes replies and sends nothing for this long, or for the store's patience if that
@@ -321,7 +321,11 @@ impl Connection {
         input: &'a [u8],
     ) -> Result<Option<&'a [u8]>, ProtocolError> {
         let bytes = input.get(self.input_start..self.input_end).unwrap_or_default();
-        let Some(length) = self.framer.next(bytes)? else { return Ok(None) };
+        let most = match bytes.len() > MAX_REPLY && self.queue.owes_topology() {
+            true => MAX_MAP,
+            false => MAX_REPLY,
+        };
+        let Some(length) = self.framer.next(bytes, most)? else { return Ok(None) };
         self.input_start = self.input_start.saturating_add(length);
         Ok(bytes.get(..length))
     }

@@ -10,9 +10,12 @@ use redis::{ServerErrorKind, Value};
 use crate::decision::Verdict;
 use crate::rate::{MAX_EXACT, SECOND};
 
-/// The longest reply, in bytes. The longest that is expected is the map of a cluster: some 300 bytes for each
-/// range of slots, of which there may be 16,384.
-pub const MAX_REPLY: usize = 16 * 1024 * 1024;
+/// The longest reply, in bytes, but for the map of a cluster.
+pub const MAX_REPLY: usize = 1024 * 1024;
+
+/// The longest map of a cluster, in bytes: it has some 300 for each range of slots, of which there may be
+/// 16,384.
+pub const MAX_MAP: usize = 16 * 1024 * 1024;
 
 /// The longest line of a reply, in bytes. The longest that is expected is an error with its text.
 const MAX_LINE: usize = 64 * 1024;
@@ -75,7 +78,7 @@ pub enum ProtocolError {
     /// Not RESP2.
     #[error("the server does not speak RESP2")]
     Garbage,
-    /// Longer than [`MAX_REPLY`] bytes, or nested too deep.
+    /// Longer than [`MAX_REPLY`] or [`MAX_MAP`] bytes, or nested too deep.
     #[error("the server sent too large a reply")]
     TooLarge,
     /// A reply without a command.
@@ -95,16 +98,12 @@ pub struct Framer {
 }
 
 impl Framer {
-    /// The length of the first reply in `bytes`, or `None` if it is incomplete; the next call must
-    /// then start with the same bytes.
-    pub fn next(&mut self, bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
+    /// The length of the first reply in `bytes`, which has so many at `most`, or `None` if it is incomplete;
+    /// the next call must then start with the same bytes.
+    pub fn next(&mut self, bytes: &[u8], most: usize) -> Result<Option<usize>, ProtocolError> {
         loop {
             let Some((elements, after)) = value(bytes, self.position)? else {
-                return if bytes.len() > MAX_REPLY {
-                    Err(ProtocolError::TooLarge)
-                } else {
-                    Ok(None)
-                };
+                return if bytes.len() > most { Err(ProtocolError::TooLarge) } else { Ok(None) };
             };
             self.position = after;
             if elements > 0 {
@@ -112,11 +111,7 @@ impl Framer {
                 self.depth = self.depth.saturating_add(1);
             } else if self.complete_value() {
                 let length = std::mem::take(&mut self.position);
-                return if length > MAX_REPLY {
-                    Err(ProtocolError::TooLarge)
-                } else {
-                    Ok(Some(length))
-                };
+                return if length > most { Err(ProtocolError::TooLarge) } else { Ok(Some(length)) };
             }
         }
     }
@@ -138,7 +133,7 @@ impl Framer {
 
 /// The length of the first reply in `bytes`, or `None` if it is incomplete.
 pub fn frame(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
-    Framer::default().next(bytes)
+    Framer::default().next(bytes, MAX_REPLY)
 }
 
 /// Reads one whole `frame`.
@@ -554,7 +549,7 @@ mod tests {
             (b":99999999999999999999\r\n", Garbage),
             (b"*9223372036854775807\r\n", Garbage),
             (b"*999999999999999999\r\n", TooLarge),
-            (b"$20000000\r\n", TooLarge),
+            (b"$2000000\r\n", TooLarge),
             (b"$-2\r\n", Garbage),
             (b"$1\r\nabc", Garbage),
             (b"+a\rb", Garbage),

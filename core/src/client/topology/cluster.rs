@@ -107,7 +107,7 @@ mod tests {
 
     /// One of three nodes has dropped a slot, which the others have not noticed.
     #[test]
-    fn a_slot_has_a_node_again_when_all_masters_say_so() {
+    fn a_slot_has_a_node_again_when_all_masters_report_it() {
         let mut cluster = Cluster::new("edge");
         let mut lines = |counts: &[usize]| -> Vec<String> {
             let lines = counts.iter().filter_map(|count| cluster.set_orphans(*count, 3));
