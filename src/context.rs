@@ -380,10 +380,15 @@ impl Context {
         let enforced = |limit: &&Evaluated| limit.effect() == Effect::Enforced;
         let is_rejected = self.limits.iter().filter(enforced).any(Evaluated::is_violated);
         for (limit, verdict) in self.limits.iter().zip(local.verdicts()) {
-            // What a rejected request was charged locally is given back.
+            // What a rejected request was charged locally is given back. Where Redis has charged it, so is
+            // that, and the joined verdict is corrected then.
             let (cost, most) = (limit.check.cost, limit.check.quota.limit());
-            let verdict =
-                verdict.map(|it| if is_rejected { it.given_back(cost, most) } else { it });
+            let returns = is_rejected && !limit.is_charged.get();
+            let held = |it: Verdict| match returns && it.allowed {
+                true => it.given_back(cost, most),
+                false => it,
+            };
+            let verdict = verdict.map(held);
             let joined =
                 limit.verdict.get().zip(verdict).map(|(redis, local)| redis.stricter(local));
             limit.verdict.set(joined.or(limit.verdict.get()));
@@ -443,7 +448,8 @@ impl Context {
     /// if it passes.
     pub(crate) fn reservations(&self) -> impl Iterator<Item = &'static Evaluated> + use<> {
         let limits = if self.is_rejected() { &[] } else { self.decided() };
-        limits.iter().filter(|limit| limit.limit.has_settlements() && limit.allows())
+        let is_charged = |limit: &&Evaluated| limit.allows() || limit.is_charged.get();
+        limits.iter().filter(|limit| limit.limit.has_settlements()).filter(is_charged)
     }
 
     /// Whether this is called for the first time.

@@ -207,6 +207,7 @@ unsafe fn charge(
         }
         if conf.lease() > 0 {
             if limits.iter().all(Evaluated::has_leases) && shared.spend_leases(limits, now) {
+                context.join_local();
                 context.decide(Source::Lease);
                 return act(r, context);
             }

@@ -79,8 +79,8 @@ pub(super) unsafe fn evaluate(
     }
 }
 
-/// Counts a request for the limits that apply to it and are not among those evaluated: what they say
-/// will not be known. `status` is what becomes of the request; a dry run lets it pass.
+/// Counts a request for the limits that apply to it and are not among those evaluated: they will have no
+/// verdict. `status` is what becomes of the request; a dry run lets it pass.
 ///
 /// # Safety
 /// `r` must be valid.

@@ -192,6 +192,10 @@ fn a_client_with_local_charges_gets_no_burst_from_a_redis_that_returns() {
     let nginx = local(&redis.url())
         .server(&location("/slow", "$arg_k rate=1r/h capacity=5 name=slow"))
         .server(&location("/left", "$arg_k rate=1r/h capacity=5 name=slow cost=0"))
+        .server(
+            &location("/leased", "$arg_k rate=1r/h capacity=99 name=leased")
+                .replace("rate_limit_redis ", "rate_limit_redis_lease 1m; rate_limit_redis "),
+        )
         .server(&location("/fast", "$arg_k rate=1r/s capacity=3 name=fast"))
         .start();
     let mut http = nginx.http();
@@ -199,6 +203,9 @@ fn a_client_with_local_charges_gets_no_burst_from_a_redis_that_returns() {
         assert_eq!(http.get("/slow?k=a").decision(), "PASSED local");
     }
     assert_eq!(http.get("/slow?k=b").decision(), "PASSED local");
+    for _ in 0..9 {
+        assert_eq!(http.get("/leased?k=a").decision(), "PASSED local");
+    }
     redis.restart();
     recovers(&nginx, "/slow");
     let spent = Instant::now();
@@ -218,6 +225,13 @@ fn a_client_with_local_charges_gets_no_burst_from_a_redis_that_returns() {
     }
     assert_eq!(http.get("/slow?k=b").decision(), "REJECTED local");
     assert_eq!(http.get("/left?k=b").remaining(), Some(0));
+    // So it is where leases decide.
+    let leased = (60..90).rev().filter(|left| {
+        let response = http.get("/leased?k=a");
+        assert_eq!(response.remaining(), Some(*left), "{response:?}");
+        response.decision() == "PASSED lease"
+    });
+    assert!(leased.count() > 10);
     // Nothing is charged in Redis for what was rejected here.
     assert_eq!(redis.command::<Option<String>>(&["GET", "rl:slow:a"]), None);
     assert!(spent.elapsed() < PATIENCE);

@@ -48,8 +48,8 @@ pub struct Table<'a> {
 /// What there is to renew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// Another command renews it, or another worker has it at this moment, or the command has nothing to
-    /// say of it: it is to be left alone.
+    /// Another command renews it, or another worker has it at this moment, or the command does not report
+    /// it: it is to be left alone.
     Busy,
     /// Nothing is known of the client.
     Nothing,

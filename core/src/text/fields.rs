@@ -216,9 +216,14 @@ fn service_limit(limit: &Shown<'_>, now: u64, retry_after: Option<u64>, out: &mu
     let more = match limit.quota.algorithm().is_continuous() {
         true => {
             let interval = rate.period().div_ceil(rate.count());
-            // A debt is regained first, and a block ends.
-            let rest = limit.quota.limit().saturating_sub(verdict.remaining).saturating_sub(1);
-            let owed = verdict.reset.saturating_sub(rest.saturating_mul(interval));
+            // A debt is regained first, and a block ends. Nothing remains of either.
+            let owed = match verdict.remaining {
+                0 => {
+                    let rest = limit.quota.limit().saturating_sub(1).saturating_mul(interval);
+                    verdict.reset.saturating_sub(rest)
+                }
+                _ => 0,
+            };
             interval.max(owed).min(verdict.reset)
         }
         false => verdict.reset,
@@ -297,6 +302,17 @@ mod tests {
         assert_eq!(lines(forms, &limits, None)[2], "X-RateLimit-Reset: 1700000002");
         assert_eq!(lines(Forms::default(), &limits, None), [""; 0]);
         assert_eq!(lines(Forms::default(), &limits, Some(7)), ["Retry-After: 7"]);
+    }
+
+    /// With a debt or a block nothing remains until it is over. What other machines hold comes back later,
+    /// while there is quota.
+    #[test]
+    fn there_is_more_when_a_debt_or_a_block_is_over() {
+        let line = |remaining, reset| lines(IETF, &[bucket("1r/s", 10, remaining, reset)], None);
+        let item = |r, t| format!("RateLimit: \"per_ip\";r={r};t={t}");
+        assert_eq!(line(0, 10_000_000)[1], item(0, 1));
+        assert_eq!(line(0, 40_000_000)[1], item(0, 31), "a debt of 30");
+        assert_eq!(line(3, 40_000_000)[1], item(3, 3), "a hold");
     }
 
     #[test]
