@@ -375,6 +375,7 @@ impl Context {
 
     /// Where the request was charged locally as well, Redis has no record of what was spent in the outage:
     /// of both verdicts the stricter one counts.
+    #[inline(never)]
     pub(crate) fn join_local(&self) {
         let Some(local) = self.local.take() else { return };
         let enforced = |limit: &&Evaluated| limit.effect() == Effect::Enforced;
@@ -448,8 +449,8 @@ impl Context {
     /// if it passes.
     pub(crate) fn reservations(&self) -> impl Iterator<Item = &'static Evaluated> + use<> {
         let limits = if self.is_rejected() { &[] } else { self.decided() };
-        let is_charged = |limit: &&Evaluated| limit.allows() || limit.is_charged.get();
-        limits.iter().filter(|limit| limit.limit.has_settlements()).filter(is_charged)
+        let is_charged = |limit: &Evaluated| limit.allows() || limit.is_charged.get();
+        limits.iter().filter(move |limit| limit.limit.has_settlements() && is_charged(limit))
     }
 
     /// Whether this is called for the first time.

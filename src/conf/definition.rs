@@ -1,10 +1,9 @@
 //! The names of limits.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use super::error::LimitError;
-use super::limit::Limit;
+use super::limit::{Corrections, Limit};
 use super::store::Store;
 
 /// Every name, and its first definition.
@@ -18,16 +17,6 @@ struct Definition {
     /// The reference of the store, and the place of the limit that was bound to it first.
     store: Option<(String, String)>,
     corrections: Rc<Corrections>,
-}
-
-/// What changes the budgets of a limit besides its charges. It is known when all of the configuration is
-/// read.
-#[derive(Default)]
-pub(super) struct Corrections {
-    /// Whether a line of the limit has `settle`.
-    pub(super) has_settlements: Cell<bool>,
-    /// Whether charges are given back when another limit, in another slot of a cluster, rejects the request.
-    pub(super) has_refunds: Cell<bool>,
 }
 
 impl Definitions {

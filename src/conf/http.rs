@@ -129,8 +129,8 @@ impl MainConf {
             if limit.has_settlements() {
                 corrections.has_settlements.set(true);
             }
-            if store.is_cluster() && limits.len() > 1 {
-                corrections.has_refunds.set(true);
+            if limit.has_settlements() || (store.is_cluster() && limits.len() > 1) {
+                corrections.is_refundable.set(true);
             }
             limit.bind(index, store, corrections)?;
         }

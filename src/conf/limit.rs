@@ -12,7 +12,6 @@ use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::Rate;
 use rate_limit_core::redis::script::{Check, Prepared};
 
-use super::definition::Corrections;
 use super::error::LimitError;
 use super::parameter;
 use super::store::Store;
@@ -88,6 +87,17 @@ struct Bound {
     /// Identifies the limit in the memory of this machine.
     fingerprint: u64,
     corrections: Rc<Corrections>,
+}
+
+/// What changes the budgets of a limit besides its charges. It is known when all of the configuration is
+/// read.
+#[derive(Default)]
+pub(super) struct Corrections {
+    /// Whether a line of the limit has `settle`.
+    pub(super) has_settlements: Cell<bool>,
+    /// Whether charges may be given back: by a settlement, or because another limit, in another slot of a
+    /// cluster, rejects the request.
+    pub(super) is_refundable: Cell<bool>,
 }
 
 impl Limit {
@@ -212,7 +222,7 @@ impl Limit {
 
     /// Whether what it charges may be given back, so that a rejection may end early.
     pub(crate) fn is_refundable(&self) -> bool {
-        self.is_settled() || self.corrections().is_some_and(|it| it.has_refunds.get())
+        self.corrections().is_some_and(|it| it.is_refundable.get())
     }
 
     /// Whether what any line of the limit charges is settled when requests have ended.

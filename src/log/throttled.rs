@@ -1,6 +1,7 @@
 //! Log lines that clients can cause, bounded.
 
 use std::cell::RefCell;
+use std::fmt::Display;
 
 use ngx::ffi::{NGX_LOG_ERR, ngx_cycle, ngx_event_t, ngx_log_t, ngx_msec_t, ngx_uint_t};
 use rate_limit_core::text::log::Grouped;
@@ -8,7 +9,6 @@ use rate_limit_core::throttle::{PERIOD, Throttle};
 
 use super::log;
 use crate::clock::turn_start_ms;
-use crate::conf::LimitError;
 use crate::event::Timer;
 
 /// How many lines about unusable values a worker writes in a second.
@@ -36,7 +36,7 @@ thread_local! {
 
 /// Logs that a variable has an unusable value; `log` must be valid. A worker writes only a few such
 /// lines a second, and the number of the others.
-pub(crate) fn unusable(log: *mut ngx_log_t, error: &LimitError, limit: &str) {
+pub(crate) fn unusable(log: *mut ngx_log_t, error: &dyn Display, limit: &str) {
     if UNUSABLE.with_borrow_mut(|it| it.admits(turn_start_ms(), UNUSABLE_RATE, ())) {
         log!(NGX_LOG_ERR, log, "{error}, limit \"{limit}\"");
     } else {

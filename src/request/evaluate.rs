@@ -84,6 +84,7 @@ pub(super) unsafe fn evaluate(
 ///
 /// # Safety
 /// `r` must be valid.
+#[cold]
 pub(super) unsafe fn count_undecided(
     r: *mut ngx_http_request_t,
     limits: &'static [Rc<Limit>],

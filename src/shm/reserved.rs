@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rate_limit_core::metrics::Settlement;
 
 use super::Shared;
-use super::record::{LimitRecord, is_living};
+use super::record::{LimitRecord, may_be_living};
 
 /// How many pairs of a worker and a limit there is room for. Reservations of any more are not known to be
 /// lost.
@@ -42,7 +42,9 @@ impl Reservations {
     /// A reservation stands as it is.
     pub(crate) fn stand(self) {
         if let Some(pair) = self.pair {
-            pair.reservations.fetch_sub(1, Ordering::Relaxed);
+            // Another worker may have counted it as lost.
+            let less = |count: u64| count.checked_sub(1);
+            pair.reservations.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).ok();
         }
     }
 
@@ -72,7 +74,7 @@ impl Shared {
 
     /// Counts what workers that are gone have not settled.
     pub(crate) fn count_lost(&self) {
-        self.lose(|process| !is_living(process));
+        self.lose(|process| !may_be_living(process));
     }
 
     /// Counts what this worker will not settle any more.
