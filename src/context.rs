@@ -260,13 +260,14 @@ impl Context {
 
     /// Releases the request from the client. If it does not pass, its charges are refunded. If a limit
     /// rejected it, so are those still in flight; if Redis did not reply in time, they are not, as that
-    /// would only add to its load.
+    /// would only add to its load. Reservations are in any case, as they are not settled then.
     fn release(&self, status: Status, source: Source, wait: u64) {
         let Some(Submission { driver, key }) = self.submission.take() else { return };
         let is_decided = source == Source::Redis;
         let is_rejected = status.is_rejection() && is_decided;
-        driver.release(key, is_rejected, is_decided.then_some(wait));
-        if status.is_rejection() {
+        let is_unsettled = !is_decided && self.has_settlements();
+        driver.release(key, is_rejected || is_unsettled, is_decided.then_some(wait));
+        if status.is_rejection() || is_unsettled {
             self.charged().for_each(|limit| driver.refund(&limit.charge(None)));
         }
         if is_rejected {
@@ -453,6 +454,12 @@ impl Context {
         limits.iter().filter(move |limit| limit.limit.has_settlements() && is_charged(limit))
     }
 
+    /// Whether what a limit charges is a reservation: without a decision it is not settled, so that it must
+    /// not stand.
+    fn has_settlements(&self) -> bool {
+        self.limits.iter().any(|limit| limit.limit.has_settlements())
+    }
+
     /// Whether this is called for the first time.
     pub(crate) fn is_first_end(&self) -> bool {
         !self.has_ended.replace(true)
@@ -571,7 +578,11 @@ unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
         if let Some(Submission { driver, key }) = context.submission.take() {
             let log = context.wake.as_ref().log;
             debug!(log, "released undecided");
-            driver.release(key, false, None);
+            let is_unsettled = context.has_settlements();
+            driver.release(key, is_unsettled, None);
+            if is_unsettled {
+                context.charged().for_each(|limit| driver.refund(&limit.charge(None)));
+            }
         }
     }
 }

@@ -185,6 +185,32 @@ fn the_application_reports_the_cost() {
     }
 }
 
+/// A reservation that Redis makes too late is not settled, and does not stand.
+#[test]
+fn a_request_without_a_decision_costs_nothing() {
+    let mut redis = Redis::start();
+    let nginx = conf(&redis, &proxied("a rate=100r/d"))
+        .server("rate_limit_redis_timeout 100ms;")
+        .start_connected(&redis);
+    // A later command finds what was charged.
+    let is_whole = || nginx.get("/left").remaining() == Some(100);
+    redis.stop_signal();
+    assert_eq!(nginx.get("/").decision(), "ERROR_PASSED none");
+    redis.cont();
+    wait_until(PATIENCE, is_whole, "the refund of a late charge");
+    let calls = redis.calls("evalsha");
+    assert!(calls >= 3, "a charge, a refund, and what is left: {calls}");
+    redis.stop_signal();
+    let mut http = nginx.http();
+    http.send("GET", "/", &[]);
+    drop(http);
+    wait_until(PATIENCE, || nginx.access_log().contains(" 499 "), "the end of the request");
+    redis.cont();
+    wait_until(PATIENCE, is_whole, "the refund of a client that left");
+    assert!(redis.calls("evalsha") >= calls + 3);
+    assert_eq!(settlements(&nginx, "default", "settled"), 0);
+}
+
 /// What may leave a client in debt is not taken ahead, by whichever line of the limit.
 #[test]
 fn a_debt_holds_where_there_are_leases() {
