@@ -462,8 +462,8 @@ fn a_wrong_password() {
     }
 }
 
-/// So is a request that a limit cannot decide, for want of a usable value, by each limit that applies to
-/// it.
+/// A request that one limit cannot decide, for want of a usable value, is counted by each limit that
+/// applies to it.
 #[test]
 fn unusable_values_are_counted_by_policy() {
     let redis = Redis::start();

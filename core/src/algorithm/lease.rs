@@ -21,8 +21,8 @@ impl Algorithm {
     ///
     /// The machine that alone has spent anything knows what there is now, and that is what is there
     /// from now on. Else what was held is counted as spent now, but for the units that were not. If the
-    /// hold has ended, what it held was counted as spent then, and may have been regained since: of the
-    /// units that were not spent, as many as cannot have come back.
+    /// hold has ended, what it held was counted as spent then: of the units that were not, only those
+    /// come back that cannot have been regained since.
     pub fn report(self, stored: &mut Stored, now: u64, quota: &Quota, report: &Report) -> u64 {
         let Report { of, unused, ends, plain } = *report;
         if of == 0 || !self.has_leases() {

@@ -537,6 +537,25 @@ fn cluster(change: impl FnOnce(&mut Config)) -> Played {
     played
 }
 
+/// Each slot is a range of its own: a map may be longer than any other reply.
+#[test]
+fn the_map_of_a_large_cluster() {
+    let mut played = Played::with(|config| config.kind = Kind::Cluster);
+    played.client.start(0);
+    played.accept_handshake();
+    played.turn();
+    assert!(played.sent().contains("SLOTS"));
+    let node = format!("*3\r\n$8\r\n10.0.0.1\r\n:6379\r\n$40\r\n{}\r\n", "f".repeat(40));
+    let range = |slot| format!("*3\r\n:{slot}\r\n:{slot}\r\n{node}");
+    let map = format!("*16384\r\n{}", (0..16_384).map(range).collect::<String>());
+    assert!(map.len() > crate::redis::reply::MAX_REPLY);
+    played.receive(&map);
+    played.turn();
+    played.submit("a");
+    played.turn();
+    assert_eq!(played.sent_keys(), "a");
+}
+
 /// A request whose limits have keys in these slots.
 fn submit_all(played: &mut Played, keys: &[&'static str]) -> RequestKey {
     let definition = Rc::clone(&played.definition);
