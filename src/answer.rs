@@ -17,7 +17,6 @@ use rate_limit_core::text::body;
 use rate_limit_core::text::fields::Fields;
 
 use crate::clock::unix_ms;
-use crate::evaluated::Evaluated;
 use crate::fields;
 use crate::report::Report;
 
@@ -59,12 +58,10 @@ thread_local! {
 /// # Safety
 /// `r` must be valid.
 unsafe fn add_fields(r: *mut ngx_http_request_t, report: &Report) -> Option<()> {
-    let decision = &report.decision;
-    let (forms, wait) = (report.conf.forms(), decision.retry_after());
+    let (forms, wait) = (report.conf.forms(), report.decision.retry_after());
     let now = unix_ms().saturating_mul(MILLISECOND);
-    let all = report.limits().filter_map(Evaluated::show);
     FIELDS.with_borrow_mut(|added| {
-        added.fill(forms, decision.shown.as_ref(), all, now, wait);
+        added.fill(forms, report.shown().as_ref(), report.all(), now, wait);
         // SAFETY: passed on. The values are copied in one piece into the pool of the request, and
         // lie in it as they lie in the fields.
         unsafe {

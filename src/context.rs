@@ -16,7 +16,7 @@ use rate_limit_core::rate::MILLISECOND;
 
 use crate::Module;
 use crate::client::Driver;
-use crate::clock::{monotonic_micros, time_until};
+use crate::clock::{monotonic_micros, time_until, turn_start};
 use crate::conf::{Effect, LocationConf, Phase};
 use crate::evaluated::{Evaluated, tightest};
 use crate::event::Timer;
@@ -307,6 +307,12 @@ impl Context {
             self.outcome.get()?;
         let shown = shown.and_then(Evaluated::show);
         Some(Decision { status: shown_status, source, shown, wait, delay, jitter })
+    }
+
+    /// How long before this turn of the event loop the decision was made, in µs, once there is one.
+    pub(crate) fn age(&self) -> Option<u64> {
+        let decided = self.started.saturating_add(self.outcome.get()?.wait);
+        Some(turn_start().saturating_sub(decided))
     }
 
     /// Whether no limit applied to the request.

@@ -1,7 +1,7 @@
 //! The decisions on a request as one: header fields and variables are the same for both phases.
 
 use ngx::ffi::ngx_http_request_t;
-use rate_limit_core::decision::{Decision, Status};
+use rate_limit_core::decision::{Decision, Shown, Status};
 
 use crate::conf::{Effect, LocationConf, Phase};
 use crate::context::Context;
@@ -52,8 +52,23 @@ impl Report {
     }
 
     /// The limits that have decided.
-    pub(crate) fn limits(&self) -> impl Iterator<Item = &'static Evaluated> + Clone + use<'_> {
+    fn limits(&self) -> impl Iterator<Item = &'static Evaluated> + Clone + use<'_> {
         self.contexts.iter().flatten().flat_map(|context| context.decided())
+    }
+
+    /// The limit of the single-valued fields, as it is now.
+    pub(crate) fn shown(&self) -> Option<Shown<'static>> {
+        Some(self.decision.shown?.after(self.age()))
+    }
+
+    /// All limits that have decided, as they are now.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Shown<'static>> + Clone + use<'_> {
+        self.limits().filter_map(|limit| Some(limit.show()?.after(self.age())))
+    }
+
+    /// How long ago the latest of the decisions was made, in µs.
+    fn age(&self) -> u64 {
+        self.contexts.iter().flatten().filter_map(|context| context.age()).min().unwrap_or(0)
     }
 
     /// The names of the limits that rejected the request, or would have.

@@ -23,7 +23,7 @@ static VARIABLES: [Variable; 8] = [
     ("rate_limit_redis_name", names),
     ("rate_limit_redis_limit", |it| Some(it.decision.shown?.quota.limit().to_string())),
     ("rate_limit_redis_remaining", |it| Some(it.decision.shown?.verdict.remaining.to_string())),
-    ("rate_limit_redis_reset", |it| Some(seconds(it.decision.shown?.verdict.reset).to_string())),
+    ("rate_limit_redis_reset", |it| Some(seconds(it.shown()?.verdict.reset).to_string())),
     ("rate_limit_redis_retry_after", |it| Some(it.decision.retry_after()?.to_string())),
     ("rate_limit_redis_source", |it| Some(it.decision.source.name().to_owned())),
     ("rate_limit_redis_time", |it| {

@@ -245,6 +245,24 @@ fn each_and_several() {
     }
 }
 
+/// The second request is delayed for 2 s, and its quota is whole again 4 s after its decision.
+#[test]
+fn the_reset_counts_from_the_response() {
+    let redis = Redis::start_with_stopped_clock();
+    let nginx = Conf::new()
+        .redis(&redis)
+        .server("rate_limit_redis_headers x-ratelimit-epoch ratelimit ietf;")
+        .server("rate_limit_redis a rate=1r/2s algorithm=leaky_bucket burst=3;")
+        .server("add_header X-Reset $rate_limit_redis_reset always;")
+        .start_connected(&redis);
+    nginx.get("/");
+    let response = nginx.get("/");
+    let after = unix_time();
+    assert!(number(&response, "RateLimit-Reset") <= 2, "{response:?}");
+    assert!(number(&response, "X-Reset") <= 2, "{response:?}");
+    assert!(number(&response, "X-RateLimit-Reset") <= after + 3, "{response:?}, {after}");
+}
+
 #[test]
 fn the_very_text_of_ietf() {
     let redis = Redis::start_with_stopped_clock();
