@@ -303,9 +303,13 @@ unsafe fn take_leases(
 /// Charges the request locally as long as anything that was spent in an outage is not regained: Redis
 /// has no record of it, so both are charged, this machine first. Whether a limit rejects the request.
 fn reject_locally(context: &Context, shared: &Shared) -> bool {
-    if context.conf().on_error() != OnError::Local || !shared.has_local_charges() {
-        return false;
-    }
+    let is_local = context.conf().on_error() == OnError::Local;
+    is_local && shared.has_local_charges() && charge_locally(context, shared)
+}
+
+/// Charges the request locally beside Redis. Whether a limit rejects it.
+#[inline(never)]
+fn charge_locally(context: &Context, shared: &Shared) -> bool {
     let Ok(local) = decide_locally(context, shared, Mode::Return) else { return false };
     context.keep_local(local);
     let is_violated = |limit: &Evaluated| limit.effect() == Effect::Enforced && limit.is_violated();

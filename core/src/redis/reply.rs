@@ -138,9 +138,14 @@ pub fn frame(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
 
 /// Reads one whole `frame`.
 pub fn parse(frame: &[u8]) -> Result<Reply<'_>, ProtocolError> {
-    if let Some(found) = ScriptReply::new(frame) {
-        return Ok(Reply::Script(found));
+    match ScriptReply::new(frame) {
+        Some(found) => Ok(Reply::Script(found)),
+        None => parse_other(frame),
     }
+}
+
+#[cold]
+fn parse_other(frame: &[u8]) -> Result<Reply<'_>, ProtocolError> {
     // The text of an error may hold words of the command, and be cut within a character.
     let text = (frame.first() == Some(&b'-')).then(|| String::from_utf8_lossy(frame));
     match redis::parse_redis_value(text.as_ref().map_or(frame, |text| text.as_bytes())) {
