@@ -168,7 +168,7 @@ impl Algorithm {
     }
 
     /// Whether one command can charge for several equal requests: see `Scripts::encode_repeated`.
-    pub fn is_repeatable(self) -> bool {
+    pub(crate) fn is_repeatable(self) -> bool {
         !self.stores_itself()
     }
 
@@ -207,7 +207,7 @@ impl Algorithm {
     }
 
     /// Decides on so many equal requests, one after the other, and calls `each` with their verdicts.
-    pub fn decide_each(
+    pub(crate) fn decide_each(
         self,
         stored: &mut Stored,
         now: u64,

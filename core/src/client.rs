@@ -54,8 +54,8 @@ mod transport;
 
 pub use action::{Action, Level};
 pub use command::{Charge, Definition, Settlement};
-pub use connection::{Fault, SILENCE};
-pub use handshake::{Handshake, Step};
+pub use connection::Fault;
+pub use handshake::Step;
 pub use key::{ConnectionKey, Key, NodeKey, RequestKey};
 pub use node::{Counts, Node, Target, View};
 pub use request::{Answer, Error};
@@ -63,7 +63,10 @@ pub use request::{Answer, Error};
 use coalescer::Coalescer;
 use command::Command;
 use connection::Connection;
+#[cfg(test)]
+use connection::SILENCE;
 use deadlines::Deadlines;
+use handshake::Handshake;
 use key::CommandKey;
 use node::{Nodes, Settings};
 use refresh::Refresh;
@@ -75,7 +78,7 @@ use topology::sentinel::Sentinel;
 use topology::single::Single;
 
 /// How many requests of a worker may wait for one store; more are refused at once.
-pub const MAX_WAITING: usize = 65_536;
+const MAX_WAITING: usize = 65_536;
 
 /// A timer that expires this much too late shows that the worker was away.
 const LATE: u64 = 5 * MILLISECOND;

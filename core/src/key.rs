@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
 use crate::limit::is_name;
 
 /// A client key longer than this many bytes is replaced by a digest of it.
-pub const MAX_KEY: usize = 512;
+const MAX_KEY: usize = 512;
 
 /// The first part of the Redis key, which all clients of a limit have in common: `<prefix><name>:`.
 ///

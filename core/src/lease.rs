@@ -130,15 +130,9 @@ pub struct Holding {
     plain: [u64; 3],
 }
 
-impl Default for Lease {
-    fn default() -> Self {
-        Self::NONE
-    }
-}
-
 impl Holding {
     /// How many words it takes.
-    pub const WORDS: usize = 11;
+    const WORDS: usize = 11;
 
     /// What came of a command that has charged `cost` units in all, where leases last `span` µs.
     /// `submitted` is the monotonic time at which it was handed to the client: before Redis has seen it,
@@ -277,7 +271,7 @@ impl Holding {
     }
 
     /// Whether a lease has ended that was not reported.
-    pub fn is_left_over(&self, now: u64) -> bool {
+    fn is_left_over(&self, now: u64) -> bool {
         self.of > 0 && self.has_ended(now)
     }
 
@@ -292,7 +286,7 @@ impl Holding {
     }
 
     /// When its command was submitted, by the monotonic clock.
-    pub fn submitted(&self) -> u64 {
+    fn submitted(&self) -> u64 {
         self.submitted
     }
 
@@ -313,7 +307,7 @@ impl Holding {
     }
 
     /// The holding as words, for memory that knows no types.
-    pub fn to_words(&self) -> [u64; Self::WORDS] {
+    fn to_words(self) -> [u64; Self::WORDS] {
         let [first, second, third] = self.plain;
         [
             self.units,
@@ -331,7 +325,7 @@ impl Holding {
     }
 
     /// The holding of these words. Any words are one, and do no harm.
-    pub fn from_words(words: [u64; Self::WORDS]) -> Self {
+    fn from_words(words: [u64; Self::WORDS]) -> Self {
         let [units, of, ends, taken, submitted, span, demand, mean, plain @ ..] = words;
         Self { units, of, ends, taken, submitted, span, demand, mean, plain }
     }

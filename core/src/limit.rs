@@ -2,12 +2,12 @@
 
 use crate::rate::{Interval, Rate};
 
-pub mod error;
+mod error;
 
 pub use error::{MAX_LOG, QuotaError};
 
 /// The longest name of a limit, in bytes.
-pub const MAX_NAME: usize = 64;
+const MAX_NAME: usize = 64;
 
 /// Whether `name` may name a limit: 1 to 64 of `A-Z a-z 0-9 _ - .`.
 pub fn is_name(name: &str) -> bool {

@@ -73,7 +73,7 @@ impl<'a> Table<'a> {
     }
 
     /// Whether a value of so many words may be stored.
-    pub fn fits(&self, length: usize) -> bool {
+    fn fits(&self, length: usize) -> bool {
         let blocks = self.memory.blocks();
         let largest = (blocks / LARGEST_PART).max(1).min(blocks);
         blocks_for(length) <= largest as usize
@@ -97,16 +97,7 @@ impl<'a> Table<'a> {
         fits
     }
 
-    /// Removes the value of `key`. `false` if there is none.
-    pub fn remove(&mut self, key: u128) -> bool {
-        let remove = |table: &mut Self| match table.seek(key)? {
-            Some((_, first)) => table.discard(first).map(|()| true),
-            None => Ok(false),
-        };
-        self.checked(remove).unwrap_or(false)
-    }
-
-    /// Runs `act`, and empties the table if it finds the table corrupt.
+    /// Runs `operation`, and empties the table if it finds the table corrupt.
     fn checked<T>(&mut self, operation: impl FnOnce(&mut Self) -> Checked<T>) -> Option<T> {
         let result = operation(self);
         if result.is_err() {
@@ -432,7 +423,6 @@ mod tests {
     enum Step {
         Get(u128),
         Set(u128, Vec<u64>),
-        Remove(u128),
         Clear,
         /// Another process maps the memory.
         Reopen,
@@ -458,7 +448,6 @@ mod tests {
         let step = prop_oneof![
             30 => keys().prop_map(Step::Get),
             30 => (keys(), values()).prop_map(|(key, value)| Step::Set(key, value)),
-            10 => keys().prop_map(Step::Remove),
             1 => Just(Step::Clear),
             2 => Just(Step::Reopen),
         ];
@@ -497,7 +486,6 @@ mod tests {
         match step {
             Step::Get(key) => drop(get(table, key)),
             Step::Set(key, value) => drop(table.set(key, value.into_iter())),
-            Step::Remove(key) => drop(table.remove(key)),
             Step::Clear => table.clear(),
             Step::Reopen => (),
         }
@@ -533,7 +521,6 @@ mod tests {
                         prop_assert_eq!(stored, table.fits(value.len()));
                         prop_assert_eq!(stored, model.set(key, value));
                     }
-                    Step::Remove(key) => prop_assert_eq!(table.remove(key), model.remove(key)),
                     Step::Clear => {
                         table.clear();
                         model = Model { evictions: model.evictions, ..Model::new(model.blocks as u64) };
@@ -614,7 +601,7 @@ mod tests {
         for length in 0..memory(1).len() {
             let mut words = vec![0; length];
             let mut table = Table::open(&mut words);
-            assert!(!table.set(1, [1].into_iter()) && !table.remove(1));
+            assert!(!table.set(1, [1].into_iter()));
             assert!(table.get(1).is_none());
             assert_eq!(table.usage(), Usage::default());
         }
@@ -673,7 +660,6 @@ mod tests {
 
         let get = |number| Step::Get(same_head(number));
         let set = |number, length| Step::Set(same_head(number), numbers(length).collect());
-        let remove = |number| Step::Remove(same_head(number));
         let (next, sibling) = (Cell::Next, Cell::Sibling);
         let cases: [(&str, Changes, Step); 13] = [
             ("siblings in a circle", &[(at(0, sibling), to(6))], get(7)),
@@ -683,7 +669,7 @@ mod tests {
                 &[(at(0, sibling), to(7)), (at(7, sibling), NIL)],
                 get(7),
             ),
-            ("a chain in a circle", &[(at(7, next), to(7))], remove(6)),
+            ("a chain in a circle", &[(at(7, next), to(7))], set(6, 3)),
             ("a chain into another value", &[(at(6, next), to(2))], get(6)),
             ("a chain that is too short", &[(at(6, next), NIL)], get(6)),
             ("too long a value", &[(at(6, Cell::Length), u32::MAX), (at(7, next), to(7))], get(6)),
@@ -692,7 +678,7 @@ mod tests {
             ("no oldest value", &[(OLDEST, NIL)], set(7, 3)),
             ("a free block that is none", &[(FREE, to(3)), (2 * USED, 6)], set(7, 3)),
             ("an unused block where there is none", &[(UNUSED, to(8))], set(7, 3)),
-            ("more values than blocks", &[(2 * ENTRIES, 10)], remove(3)),
+            ("more values than blocks", &[(2 * ENTRIES, 10)], set(7, 3)),
         ];
         for (what, changes, step) in cases {
             words.clone_from(&full);

@@ -46,7 +46,7 @@ impl Step {
 
     /// The lease of the limit of this index.
     pub fn lease(&self, index: usize) -> Lease {
-        self.leases.get(index).copied().unwrap_or_default()
+        self.leases.get(index).copied().unwrap_or(Lease::NONE)
     }
 
     fn checks(&self) -> impl ExactSizeIterator<Item = Check<'_>> + Clone {

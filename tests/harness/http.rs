@@ -134,11 +134,6 @@ impl Http {
         }
     }
 
-    /// Tells the server that nothing more will be sent, while still reading.
-    pub fn shutdown_write(&mut self) {
-        self.stream.get_ref().shutdown(std::net::Shutdown::Write).expect("shut down");
-    }
-
     fn try_read(&mut self, content: bool) -> io::Result<Response> {
         let status_line = self.read_line()?;
         let status = status_line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5));

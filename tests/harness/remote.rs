@@ -72,11 +72,6 @@ impl Remote {
         &self.redis
     }
 
-    /// A server that is to be killed, stopped, or restarted.
-    pub fn redis_mut(&mut self) -> &mut Redis {
-        &mut self.redis
-    }
-
     /// `redis://address:port`.
     pub fn url(&self) -> String {
         self.redis.url()

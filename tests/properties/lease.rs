@@ -204,7 +204,7 @@ impl World {
             return;
         }
         let taken = leases.take(DIGEST, cost, mono, mono + self.plan.delay);
-        let lease = taken.lease(&quota, self.plan.span, mono).unwrap_or_default();
+        let lease = taken.lease(&quota, self.plan.span, mono).unwrap_or(Lease::NONE);
         self.sent += 1;
         self.commands.push(Command { machine, cost, taken, lease, submitted: mono, granted: None });
         self.send(self.commands.len() - 1);

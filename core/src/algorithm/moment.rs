@@ -1,7 +1,7 @@
 //! Exact points in time that are multiples of an emission interval.
 
 use super::Terms;
-use crate::limit::error::QuotaError;
+use crate::limit::QuotaError;
 use crate::rate::{Interval, MAX_EXACT, MAX_TIME, Rate};
 
 /// The terms of algorithms that count in emission intervals: the interval as a fraction.

@@ -24,7 +24,7 @@ use crate::text::log::Escaped;
 
 /// A server that owes replies and sends nothing for this long, or for the store's patience if that
 /// is longer, is considered dead.
-pub const SILENCE: u64 = SECOND;
+pub(super) const SILENCE: u64 = SECOND;
 
 /// A connection that was ready for this long was a good one: when it is lost, the next attempt
 /// starts at once.

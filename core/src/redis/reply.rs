@@ -11,11 +11,11 @@ use crate::decision::Verdict;
 use crate::rate::{MAX_EXACT, SECOND};
 
 /// The longest reply, in bytes, but for the map of a cluster.
-pub const MAX_REPLY: usize = 1024 * 1024;
+pub(crate) const MAX_REPLY: usize = 1024 * 1024;
 
 /// The longest map of a cluster, in bytes: it has some 300 for each range of slots, of which there may be
 /// 16,384.
-pub const MAX_MAP: usize = 16 * 1024 * 1024;
+pub(crate) const MAX_MAP: usize = 16 * 1024 * 1024;
 
 /// The longest line of a reply, in bytes. The longest that is expected is an error with its text.
 const MAX_LINE: usize = 64 * 1024;
