@@ -5,7 +5,7 @@ use std::iter;
 use std::ptr::{self, NonNull};
 
 use ngx::ffi::{
-    ngx_cycle, ngx_event_t, ngx_http_request_t, ngx_palloc, ngx_pool_cleanup_add, ngx_post_event,
+    ngx_cycle, ngx_event_t, ngx_http_request_t, ngx_pool_cleanup_add, ngx_post_event,
     ngx_posted_events,
 };
 use ngx::http::{HttpModule, HttpModuleMainConf};
@@ -21,6 +21,7 @@ use crate::conf::{Effect, LocationConf, Phase};
 use crate::evaluated::{Evaluated, tightest};
 use crate::event::Timer;
 use crate::log::debug;
+use crate::pool::keep;
 use crate::shm::{Local, Shared};
 
 /// The limits of a request that decide in one phase, and their decision.
@@ -265,7 +266,7 @@ impl Context {
         let Some(Submission { driver, key }) = self.submission.take() else { return };
         let is_decided = source == Source::Redis;
         let is_rejected = status.is_rejection() && is_decided;
-        let is_unsettled = !is_decided && self.has_settlements();
+        let is_unsettled = !is_decided && self.has_reservations();
         driver.release(key, is_rejected || is_unsettled, is_decided.then_some(wait));
         if status.is_rejection() || is_unsettled {
             self.charged().for_each(|limit| driver.refund(&limit.charge(None)));
@@ -361,15 +362,13 @@ impl Context {
     /// # Safety
     /// `r` must be valid, and this a context of it.
     pub(crate) unsafe fn delay(&self, r: *mut ngx_http_request_t, delay: u64) -> Option<()> {
-        const { assert!(align_of::<Timer>() <= align_of::<usize>()) };
         let end = monotonic_micros().saturating_add(delay);
-        // SAFETY: the request is valid, and has a connection and a log. The memory is of its pool, as
-        // that of the context is, and large and aligned enough. The cleanup stops the timer.
+        // SAFETY: the request is valid, and has a connection and a log. The timer stays in its pool, as
+        // the context does, whose cleanup stops it.
         unsafe {
-            let place = ngx_palloc((*r).pool, size_of::<Timer>()).cast::<Timer>();
-            NonNull::new(place)?.write(Timer::new());
-            (*place).start(time_until(end), Some(on_delay_end), self, (*(*r).connection).log);
-            self.timer.set(Some(&*place));
+            let timer = keep(r, Timer::new())?;
+            timer.start(time_until(end), Some(on_delay_end), self, (*(*r).connection).log);
+            self.timer.set(Some(timer));
         }
         self.stage.set(Stage::Delayed);
         Some(())
@@ -457,13 +456,12 @@ impl Context {
     pub(crate) fn reservations(&self) -> impl Iterator<Item = &'static Evaluated> + use<> {
         let limits = if self.is_rejected() { &[] } else { self.decided() };
         let is_charged = |limit: &Evaluated| limit.allows() || limit.is_charged.get();
-        limits.iter().filter(move |limit| limit.limit.has_settlements() && is_charged(limit))
+        limits.iter().filter(move |limit| limit.limit.settles() && is_charged(limit))
     }
 
-    /// Whether what a limit charges is a reservation: without a decision it is not settled, so that it must
-    /// not stand.
-    fn has_settlements(&self) -> bool {
-        self.limits.iter().any(|limit| limit.limit.has_settlements())
+    /// Whether any limit has `settle`: without a decision its charge must be given back.
+    fn has_reservations(&self) -> bool {
+        self.limits.iter().any(|limit| limit.limit.settles())
     }
 
     /// Whether this is called for the first time.
@@ -570,9 +568,9 @@ const CLEAN_UP: unsafe extern "C" fn(*mut std::ffi::c_void) = clean_up;
 
 /// The request ends, perhaps while it waits.
 unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
-    // SAFETY: the data is the context, which NGINX drops with the pool after this. The log of the event
-    // is that of the connection, which outlives the request. Requests are freed by NGINX, never
-    // while a driver borrows its state.
+    // SAFETY: the data is the context, whose memory NGINX frees after this, without dropping it. The log
+    // of the event is that of the connection, which outlives the request. Requests are freed by NGINX,
+    // never while a driver borrows its state.
     unsafe {
         let context = &*data.cast::<Context>();
         drop(context.local.take());
@@ -581,14 +579,9 @@ unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
         }
         context.take_answers();
         context.renew_leases();
-        if let Some(Submission { driver, key }) = context.submission.take() {
-            let log = context.wake.as_ref().log;
-            debug!(log, "released undecided");
-            let is_unsettled = context.has_settlements();
-            driver.release(key, is_unsettled, None);
-            if is_unsettled {
-                context.charged().for_each(|limit| driver.refund(&limit.charge(None)));
-            }
+        if context.submission.get().is_some() {
+            debug!(context.wake.as_ref().log, "released undecided");
+            context.release(Status::ErrorPassed, Source::None, 0);
         }
     }
 }

@@ -81,7 +81,7 @@ fn set_store(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(
     let pass = match is_name(reference) {
         true => Pass::Named(reference, directive.place()),
         // Now, so that errors name this line.
-        false => Pass::Store(store::at(directive.main()?, directive.cf(), reference)?),
+        false => Pass::Store(store::at(directive.main()?, directive.cf, reference)?),
     };
     directive.once(&mut conf.pass, pass)
 }
@@ -193,7 +193,7 @@ fn set_metrics(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result
             directive.choose(&mut conf.metrics, &forms)?;
         }
     }
-    let core = NgxHttpCoreModule::location_conf_mut(directive.cf());
+    let core = NgxHttpCoreModule::location_conf_mut(directive.cf);
     core.ok_or(ConfError::NoConf("location"))?.handler = Some(crate::metrics::handle);
     Ok(())
 }

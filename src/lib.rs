@@ -25,6 +25,7 @@ mod event;
 mod fields;
 mod log;
 mod metrics;
+mod pool;
 mod report;
 mod request;
 mod settle;

@@ -31,6 +31,12 @@ macro_rules! debug {
 pub(crate) use throttled::{Decided, admits, flush, unusable};
 pub(crate) use {debug, log};
 
+/// The log of the cycle.
+pub(crate) fn cycle_log() -> *mut ngx::ffi::ngx_log_t {
+    // SAFETY: a process that runs modules has a cycle, and a cycle has a log.
+    unsafe { (*ngx::ffi::ngx_cycle).log }
+}
+
 /// Whether `log`, which must be valid, is written for debugging HTTP.
 pub(crate) fn is_debugged(log: *mut ngx::ffi::ngx_log_t) -> bool {
     // SAFETY: see `is_logged`.

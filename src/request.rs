@@ -8,29 +8,33 @@ use std::ptr;
 
 use ngx::core::Status;
 use ngx::ffi::{
-    NGX_HTTP_INTERNAL_SERVER_ERROR, ngx_cycle, ngx_handle_read_event, ngx_http_block_reading,
-    ngx_http_core_run_phases, ngx_http_err_page_t, ngx_http_request_t, ngx_http_test_reading,
-    ngx_int_t, ngx_log_t, ngx_palloc, ngx_post_event, ngx_posted_events,
+    NGX_HTTP_INTERNAL_SERVER_ERROR, ngx_handle_read_event, ngx_http_block_reading,
+    ngx_http_core_run_phases, ngx_http_request_t, ngx_http_test_reading, ngx_int_t, ngx_log_t,
+    ngx_post_event, ngx_posted_events,
 };
-use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
+use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf};
 use rate_limit_core::client::Error;
 use rate_limit_core::decision::{self, Source};
 use rate_limit_core::local::Mode;
 use rate_limit_core::rate::MILLISECOND;
-use rate_limit_core::text::log::{Escaped, Excess};
 
 use crate::clock::monotonic_micros;
 use crate::conf::{Effect, LocationConf, OnError, Phase};
-use crate::context::{Ahead, Context, Stage, memory};
+use crate::context::{Context, Stage, memory};
 use crate::evaluated::{Evaluated, Renewal};
-use crate::log::{Decided, admits, debug, is_logged, log};
+use crate::log::debug;
+use crate::pool::keep;
 use crate::report::Report;
 use crate::shm::{Local, NoRoom, Shared};
 use crate::{Module, answer};
 
+mod error_page;
 mod evaluate;
+mod log;
 
+use error_page::expect_precontent;
 use evaluate::{Unevaluated, count_undecided, evaluate};
+use log::log_decision;
 
 /// NGINX is out of memory, or could not register an event.
 const INTERNAL_ERROR: Status = Status(NGX_HTTP_INTERNAL_SERVER_ERROR as ngx_int_t);
@@ -110,53 +114,6 @@ unsafe fn begin(r: *mut ngx_http_request_t, phase: Phase) -> Status {
             Ok([]) => settle(r, phase, conf, decision::Status::Bypassed),
             Ok(limits) => charge(r, phase, conf, limits, shared),
         }
-    }
-}
-
-/// Makes the context of the precontent phase when the access phase begins: should the request not pass
-/// the access checks, its error page is not charged under an unverified name. `None` if NGINX is out
-/// of memory.
-///
-/// # Safety
-/// `r` must be valid.
-unsafe fn expect_precontent(r: *mut ngx_http_request_t) -> Option<()> {
-    // SAFETY: passed on, and configurations live as long as requests.
-    unsafe {
-        let latest = Context::find(r);
-        let of = |phase| latest.and_then(|latest| latest.of(phase));
-        let is_resumed = of(Phase::Access).is_some_and(|context| !context.has_left());
-        if !ptr::eq(r, (*r).main) || is_resumed || latest.is_some_and(Context::is_refused) {
-            return Some(());
-        }
-        match of(Phase::Precontent) {
-            Some(context) => expect_again(r, context),
-            None => {
-                let conf = Module::location_conf(&*r.cast::<ngx::http::Request>());
-                let Some(conf) = conf else { return Some(()) };
-                let now = monotonic_micros();
-                Context::create(r, Phase::Precontent, conf, &[], now)?.expect(ahead(r));
-            }
-        }
-    }
-    Some(())
-}
-
-/// The access phase begins again. If the precontent phase is still to come, the request has left the
-/// access phase without passing it: for an error page, or, which is no failure, by a redirect of another
-/// module. If it has passed the phase without a limit, another location may have one.
-///
-/// # Safety
-/// `r` must be valid.
-unsafe fn expect_again(r: *mut ngx_http_request_t, context: &Context) {
-    // SAFETY: passed on.
-    let now = unsafe { ahead(r) };
-    match context.stage() {
-        Stage::Ahead(before) if before.hides_errors || before.error_page != now.error_page => {
-            context.fail();
-        }
-        Stage::Ahead(_) => context.expect(now),
-        Stage::Done if context.is_bypassed() => context.expect(now),
-        _ => {}
     }
 }
 
@@ -273,7 +230,6 @@ unsafe fn take_leases(
     shared: &Shared,
     now: u64,
 ) -> Option<()> {
-    const { assert!(align_of::<Renewal>() <= align_of::<usize>()) };
     let until = now.saturating_add((conf.timeout() as u64).saturating_mul(MILLISECOND));
     // A command of cost 0 brings no lease.
     let may_spend = |limit: &Evaluated| {
@@ -281,21 +237,13 @@ unsafe fn take_leases(
     };
     let spends = limits.iter().all(may_spend);
     for limit in limits.iter().filter(|limit| limit.has_leases()) {
-        // SAFETY: the request is valid. The memory is of its pool, as that of the limit is, and large
-        // and aligned enough.
-        unsafe {
-            let place = ngx_palloc((*r).pool, size_of::<Renewal>()).cast::<Renewal>();
-            if place.is_null() {
-                return None;
-            }
-            let taken = shared.take_lease(limit, now, until);
-            let lease = match spends {
-                true => taken.lease(limit.check.quota, conf.lease(), now),
-                false => taken.report(limit.check.quota, conf.lease(), now),
-            };
-            place.write(Renewal { taken, lease });
-            limit.renewal.set(Some(&*place));
-        }
+        let taken = shared.take_lease(limit, now, until);
+        let lease = match spends {
+            true => taken.lease(limit.check.quota, conf.lease(), now),
+            false => taken.report(limit.check.quota, conf.lease(), now),
+        };
+        // SAFETY: the request is valid, and the limit is in its pool.
+        limit.renewal.set(Some(unsafe { keep(r, Renewal { taken, lease })? }));
     }
     Some(())
 }
@@ -371,33 +319,6 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
             Stage::Done if context.is_bypassed() => begin(r, context.phase()),
             Stage::Done => Status::NGX_DECLINED,
         }
-    }
-}
-
-/// What the request shows of error pages.
-///
-/// # Safety
-/// `r` must be valid.
-unsafe fn ahead(r: *mut ngx_http_request_t) -> Ahead {
-    // SAFETY: the request is valid.
-    unsafe {
-        let status = u16::try_from((*r).err_status).unwrap_or(u16::MAX);
-        Ahead { error_page: ((*r).error_page() != 0, status), hides_errors: hides_errors(r) }
-    }
-}
-
-/// Whether an error page of the request's location may not show: `error_page … =` leaves no status, and
-/// `recursive_error_pages on` no mark.
-///
-/// # Safety
-/// `r` must be valid.
-unsafe fn hides_errors(r: *mut ngx_http_request_t) -> bool {
-    // SAFETY: the request is valid, and has a location, whose error pages are an array, if there are any.
-    unsafe {
-        let core = NgxHttpCoreModule::location_conf(&*r.cast::<ngx::http::Request>());
-        let Some(core) = core.filter(|core| core.recursive_error_pages != 0) else { return false };
-        let Some(pages) = core.error_pages.as_ref() else { return false };
-        pages.as_slice::<ngx_http_err_page_t>().iter().any(|page| page.overwrite == 0)
     }
 }
 
@@ -523,75 +444,4 @@ unsafe fn stop_watching(r: *mut ngx_http_request_t) -> Status {
 unsafe fn log_of(r: *mut ngx_http_request_t) -> *mut ngx_log_t {
     // SAFETY: a request has a connection, and a connection has a log.
     unsafe { (*(*r).connection).log }
-}
-
-/// The log of the request's location, which lives as long as the configuration.
-///
-/// # Safety
-/// `r` must be valid.
-unsafe fn location_log(r: *mut ngx_http_request_t) -> *mut ngx_log_t {
-    // SAFETY: a request has a location, and a location has a log: if no level sets one, the cycle's.
-    unsafe {
-        let core = NgxHttpCoreModule::location_conf(&*r.cast::<ngx::http::Request>());
-        core.map_or((*ngx_cycle).log, |core| core.error_log)
-    }
-}
-
-/// Logs a request that is, or would be, rejected or delayed, as `limit_req` does: one line for the
-/// limits that are enforced, and one for the others.
-///
-/// # Safety
-/// `r` must be valid.
-unsafe fn log_decision(r: *mut ngx_http_request_t, context: &Context) {
-    // SAFETY: passed on.
-    unsafe {
-        // Delays are logged one level lower.
-        if !is_logged(context.conf().log_level(), log_of(r)) {
-            return;
-        }
-        log_group(r, context, Effect::Enforced);
-        log_group(r, context, Effect::DryRun);
-    }
-}
-
-/// # Safety
-/// `r` must be valid.
-unsafe fn log_group(r: *mut ngx_http_request_t, context: &Context, effect: Effect) {
-    let conf = context.conf();
-    let (status, delay) = context.judge(effect);
-    let (level, what, several) = match status {
-        decision::Status::Rejected => (conf.log_level(), "limiting requests", "rejections"),
-        decision::Status::RejectedDryRun => {
-            (conf.log_level(), "limiting requests, dry run", "dry-run rejections")
-        }
-        decision::Status::Delayed => (conf.delay_log_level(), "delaying request", "delays"),
-        decision::Status::DelayedDryRun => {
-            (conf.delay_log_level(), "delaying request, dry run", "dry-run delays")
-        }
-        _ => return,
-    };
-    // SAFETY: passed on.
-    let (log, location_log) = unsafe { (log_of(r), location_log(r)) };
-    if !is_logged(level, log) {
-        return;
-    }
-    // A delay is logged for the limit that delays, which need not be the tightest.
-    let shown = match delay {
-        0 => context.tightest(effect),
-        _ => context.group(effect).max_by_key(|limit| limit.delay()),
-    };
-    let Some(shown) = shown else { return };
-    let Some(verdict) = shown.verdict.get() else { return };
-    let decided = Decided { limit: shown.name(), what: several, level, log: location_log };
-    if !admits(conf.log_rate(), decided) {
-        return;
-    }
-    let excess = Excess::of(&verdict, &shown.check, delay);
-    let others: String = context
-        .violated(effect)
-        .filter(|limit| !ptr::eq(*limit, shown))
-        .map(|limit| format!(", also by limit \"{}\"", limit.name()))
-        .collect();
-    let (name, key) = (shown.name(), Escaped(shown.check.key));
-    log!(level, log, "{what}, excess: {excess} by limit \"{name}\", key: \"{key}\"{others}");
 }

@@ -24,18 +24,21 @@ use rate_limit_core::table::Table;
 mod deny_cache;
 mod lease;
 mod local;
+mod process;
 mod record;
 mod reserved;
 mod snapshot;
+mod view;
 
 use deny_cache::Bucket;
-use record::PerWorker;
+use process::PerWorker;
+use record::Histogram;
 use reserved::Reserved;
 
 pub(crate) use local::{Local, NoRoom};
-use record::Histogram;
-pub(crate) use record::{LimitRecord, NodeRecord, View};
+pub(crate) use record::{LimitRecord, NodeRecord};
 pub(crate) use reserved::Reservations;
+pub(crate) use view::View;
 
 /// The size of the zone in bytes without `rate_limit_redis_shared_memory`.
 pub(crate) const DEFAULT_SIZE: usize = 8 << 20;
@@ -158,54 +161,22 @@ impl Shared {
     /// `pool` must be that of a zone that stays mapped.
     unsafe fn open(pool: *mut ngx_slab_pool_t) -> Option<Self> {
         let pool = NonNull::new(pool)?;
-        // SAFETY: the pool is valid, and nobody else uses it while zones are mapped. All of its
-        // free pages are taken as one block, once, up to the end of the pool. The parts do not
-        // overlap, and all bits of them are valid for atomics.
+        // SAFETY: the pool is valid, and nobody else uses it while zones are mapped. The header and the
+        // parts lie in its block one after the other, and all bits of them are valid for atomics.
         unsafe {
-            let raw = pool.as_ptr();
-            if (*raw).data.is_null() {
-                let size = (*raw).pfree.checked_mul(ngx_pagesize)?;
-                let block = ngx_slab_alloc(raw, size);
-                if block.is_null() {
-                    return None;
-                }
-                (*raw).data = block;
-            }
-            let start = (*raw).data.cast::<u8>();
-            let size = (*raw).end.offset_from(start).unsigned_abs();
-            let limits_at = size_of::<Header>();
-            let limits = size / PARTS * FOR_LIMITS / size_of::<LimitRecord>();
-            let nodes_at = limits_at + limits * size_of::<LimitRecord>();
-            let nodes = size / PARTS * FOR_NODES / size_of::<NodeRecord>();
-            let records = nodes_at + nodes * size_of::<NodeRecord>();
-            let deny_cache_at = records.next_multiple_of(align_of::<Bucket>());
-            let buckets = size / PARTS * FOR_DENY_CACHE / size_of::<Bucket>();
-            let leases_at = (deny_cache_at + buckets * size_of::<Bucket>())
-                .next_multiple_of(align_of::<lease_table::Bucket>());
-            let leases = size / PARTS * FOR_LEASES / size_of::<lease_table::Bucket>();
-            let table_at = leases_at + leases * size_of::<lease_table::Bucket>();
-            let header = &*start.cast::<Header>();
-            let shared = Self {
+            let (start, size) = block(pool)?;
+            format(start, size);
+            let mut at = size_of::<Header>();
+            Some(Self {
                 pool,
-                header,
-                limits: std::slice::from_raw_parts(start.add(limits_at).cast(), limits),
-                nodes: std::slice::from_raw_parts(start.add(nodes_at).cast(), nodes),
-                deny_cache: std::slice::from_raw_parts(start.add(deny_cache_at).cast(), buckets),
-                leases: std::slice::from_raw_parts(start.add(leases_at).cast(), leases),
-                table: NonNull::new(start.add(table_at).cast())?,
-                table_words: size.checked_sub(table_at)? / size_of::<u64>(),
-            };
-            let layout = header.layout.load(Ordering::Relaxed);
-            if layout != LAYOUT {
-                // New memory is all zeroes. To write them again would make the system allocate all
-                // of it, however little is used.
-                if layout != 0 {
-                    ptr::write_bytes(start, 0, size);
-                }
-                header.seed.store(random_seed(), Ordering::Relaxed);
-                header.layout.store(LAYOUT, Ordering::Relaxed);
-            }
-            Some(shared)
+                header: &*start.cast::<Header>(),
+                limits: part(start, size, &mut at, FOR_LIMITS),
+                nodes: part(start, size, &mut at, FOR_NODES),
+                deny_cache: part(start, size, &mut at, FOR_DENY_CACHE),
+                leases: part(start, size, &mut at, FOR_LEASES),
+                table: NonNull::new(start.add(at).cast())?,
+                table_words: size.checked_sub(at)? / size_of::<u64>(),
+            })
         }
     }
 
@@ -284,6 +255,60 @@ impl Shared {
             result
         })
     }
+}
+
+/// All free memory of a zone as one block, up to the end of the zone: where it starts and its size. It is
+/// allocated once, and found again after a reload.
+///
+/// # Safety
+/// `pool` must be valid, and used by nobody else.
+unsafe fn block(pool: NonNull<ngx_slab_pool_t>) -> Option<(*mut u8, usize)> {
+    // SAFETY: as above.
+    unsafe {
+        let pool = pool.as_ptr();
+        if (*pool).data.is_null() {
+            (*pool).data = ngx_slab_alloc(pool, (*pool).pfree.checked_mul(ngx_pagesize)?);
+        }
+        let start = NonNull::new((*pool).data)?.as_ptr().cast::<u8>();
+        Some((start, (*pool).end.offset_from(start).unsigned_abs()))
+    }
+}
+
+/// Empties memory that has not the layout of this version.
+///
+/// # Safety
+/// `start` must be that of a block of this size, which nobody else uses.
+unsafe fn format(start: *mut u8, size: usize) {
+    // SAFETY: as above. A block of the least size is larger than the header.
+    unsafe {
+        let header = &*start.cast::<Header>();
+        let layout = header.layout.load(Ordering::Relaxed);
+        if layout == LAYOUT {
+            return;
+        }
+        // New memory is all zeroes. To write them again would make the system allocate all of it,
+        // however little is used.
+        if layout != 0 {
+            ptr::write_bytes(start, 0, size);
+        }
+        header.seed.store(random_seed(), Ordering::Relaxed);
+        header.layout.store(LAYOUT, Ordering::Relaxed);
+    }
+}
+
+/// The next part of a block: the first place from `at` on that is aligned for `T`, and as many as fit into
+/// `share` of [`PARTS`] of the block. `at` is moved behind it.
+///
+/// # Safety
+/// `start` must be that of a block of this size, which is aligned for a page. The shares of all parts must be
+/// less than [`PARTS`] together, and any bits be a valid `T`.
+unsafe fn part<T>(start: *mut u8, size: usize, at: &mut usize, share: usize) -> &'static [T] {
+    let (first, number) =
+        (at.next_multiple_of(align_of::<T>()), size / PARTS * share / size_of::<T>());
+    *at = first + number * size_of::<T>();
+    // SAFETY: as above: the part begins where the one before has ended, and is aligned, as the block is. The
+    // rest of the block is far more than what alignment takes.
+    unsafe { std::slice::from_raw_parts(start.add(first).cast(), number) }
 }
 
 fn tag() -> *mut std::ffi::c_void {

@@ -1,6 +1,6 @@
 //! The variables of the module.
 
-use std::net::IpAddr;
+use std::net::Ipv6Addr;
 
 use ngx::core::Status;
 use ngx::ffi::{
@@ -91,25 +91,19 @@ unsafe extern "C" fn get_client(
     _index: usize,
 ) -> ngx_int_t {
     // SAFETY: NGINX passes a valid request, whose connection has an address of the family that it
-    // names, and a value to be filled in.
+    // names, with a text that lives as long as the request, and a value to be filled in.
     unsafe {
-        let address = (*(*r).connection).sockaddr;
-        let address = match libc::c_int::from((*address).sa_family) {
-            libc::AF_INET => {
-                let address = &*address.cast::<libc::sockaddr_in>();
-                Some(IpAddr::from(address.sin_addr.s_addr.to_ne_bytes()))
-            }
-            libc::AF_INET6 => {
-                let address = &*address.cast::<libc::sockaddr_in6>();
-                Some(IpAddr::from(address.sin6_addr.s6_addr))
-            }
-            _ => None,
-        };
+        let connection = (*r).connection;
+        let address = (*connection).sockaddr;
+        // As $remote_addr.
+        if libc::c_int::from((*address).sa_family) != libc::AF_INET6 {
+            fill(value, (*connection).addr_text);
+            return Status::NGX_OK.0;
+        }
+        let address = Ipv6Addr::from((*address.cast::<libc::sockaddr_in6>()).sin6_addr.s6_addr);
         let conf = Module::location_conf(&*r.cast::<ngx::http::Request>());
         let prefix = conf.map_or(DEFAULT_IPV6_PREFIX, LocationConf::ipv6_prefix);
-        // As $remote_addr of a unix socket.
-        let text = address.map_or("unix:".to_owned(), |address| client_key::key(address, prefix));
-        set(r, value, Some(text))
+        set(r, value, Some(client_key::key(address, prefix)))
     }
 }
 
@@ -131,11 +125,22 @@ unsafe fn set(
         let Some(copy) = ngx_str_t::from_bytes((*r).pool, text.as_bytes()) else {
             return Status::NGX_ERROR.0;
         };
-        (*value).data = copy.data;
-        (*value).set_len(copy.len as u32);
+        fill(value, copy);
+    }
+    Status::NGX_OK.0
+}
+
+/// Makes `text` the value of a variable.
+///
+/// # Safety
+/// `value` must be valid, and `text` live as long as it.
+unsafe fn fill(value: *mut ngx_http_variable_value_t, text: ngx_str_t) {
+    // SAFETY: the value is valid.
+    unsafe {
+        (*value).data = text.data;
+        (*value).set_len(text.len as u32);
         (*value).set_valid(1);
         (*value).set_no_cacheable(0);
         (*value).set_not_found(0);
     }
-    Status::NGX_OK.0
 }

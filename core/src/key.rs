@@ -46,6 +46,11 @@ pub fn memory_digest(seed: u64, key: &[u8]) -> u128 {
     xxh3_128_with_seed(key, seed)
 }
 
+/// The place of a digest among so many: as far along them as the digest is along all digests.
+pub fn place(digest: u128, places: usize) -> usize {
+    ((u128::from(digest as u64) * places as u128) >> u64::BITS) as usize
+}
+
 /// The part of such a seed that identifies a limit: a hash of its `head`.
 pub fn fingerprint(head: &[u8]) -> u64 {
     xxh3_64(head)

@@ -88,7 +88,7 @@ impl Lease {
         report: Report { of: 0, unused: 0, ends: 0, plain: [0; 3] },
     };
 
-    /// Whether there is nothing to say.
+    /// Whether nothing is wanted and nothing is reported.
     pub fn is_none(&self) -> bool {
         self.want == 0 && self.report.of == 0
     }
@@ -107,8 +107,7 @@ impl Granted {
 }
 
 /// What a machine keeps for a limit and a client: the lease, and how much of it is in demand. There
-/// is one after each request that Redis has allowed, of which the next lease is as large as the
-/// demand was.
+/// is one after each request that Redis has allowed; the next lease is as large as its demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holding {
     /// How many units are left.

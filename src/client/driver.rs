@@ -13,9 +13,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ngx::ffi::{
-    NGX_LOG_ALERT, NGX_LOG_DEBUG_ALL, NGX_LOG_ERR, NGX_LOG_NOTICE, ngx_connection_t, ngx_cycle,
-    ngx_cycle_t, ngx_event_t, ngx_exiting, ngx_log_t, ngx_msec_t, ngx_pid, ngx_post_event,
-    ngx_posted_events, ngx_random, ngx_worker,
+    NGX_LOG_ALERT, NGX_LOG_DEBUG_ALL, NGX_LOG_ERR, NGX_LOG_NOTICE, ngx_connection_t, ngx_cycle_t,
+    ngx_event_t, ngx_exiting, ngx_log_t, ngx_msec_t, ngx_pid, ngx_post_event, ngx_posted_events,
+    ngx_random,
 };
 use rate_limit_core::client::{
     Action, Answer, Charge, Client, Config, ConnectionKey, Error, Fault, Level, NodeKey,
@@ -29,10 +29,12 @@ use rate_limit_core::redis::script::Scripts;
 use super::resolver::Resolution;
 use super::socket::{Socket, Transfer};
 use super::tls::{Peer, Tls};
-use crate::clock::{monotonic_micros, time_until, turn_start, unix_ms};
+use crate::clock::{monotonic_micros, time_until, turn_start};
 use crate::event::{Posted, Timer};
-use crate::log::{debug, log};
+use crate::log::{cycle_log, debug, log};
 use crate::shm::{NodeRecord, Reservations, Shared, View};
+
+mod nodes;
 
 /// The shortest time between two log lines about faults of a node that is up, in ms.
 const WARN_EVERY: u64 = 10_000;
@@ -511,7 +513,7 @@ impl State {
         };
         match progress {
             Ok(false) => {
-                if socket.is_secured() {
+                if socket.has_tls() {
                     self.client.on_securing(key);
                 }
                 false
@@ -612,139 +614,6 @@ impl State {
     }
 }
 
-/// Nodes in the shared memory.
-impl State {
-    /// Looks up the shared memory of the current cycle. That of an older one may be unmapped.
-    #[inline]
-    fn find_memory(&mut self) {
-        // SAFETY: only NGINX writes it, in this thread.
-        let cycle = unsafe { ngx_cycle };
-        if cycle != self.cycle {
-            self.change_memory(cycle);
-        }
-    }
-
-    fn change_memory(&mut self, cycle: *mut ngx_cycle_t) {
-        self.cycle = cycle;
-        self.shared = Shared::current();
-        self.nodes.clear();
-        self.settling.clear();
-        let nodes: Vec<_> = self.client.nodes().collect();
-        nodes.into_iter().for_each(|node| self.show(node));
-    }
-
-    fn count_lag(&self, lag: u64) {
-        if let Some(shared) = &self.shared {
-            shared.count_lag(lag);
-        }
-    }
-
-    fn known(&mut self, key: NodeKey) -> Option<&mut KnownNode> {
-        let is_known = self
-            .nodes
-            .get(key.index())
-            .is_some_and(|known| known.as_ref().is_some_and(|known| known.key == key));
-        if !is_known {
-            let record = self.shared?.node(self.client.node(key)?.name(), &self.store);
-            place(&mut self.nodes, key.index(), KnownNode { key, record, peer: None });
-            self.set_view(key, View { is_known: true, ..View::default() }, true);
-        }
-        self.nodes.get_mut(key.index())?.as_mut()
-    }
-
-    fn count_wait(&self, key: RequestKey, wait: u64) {
-        let answers = self.client.answers(key);
-        for (index, answer) in answers.iter().enumerate() {
-            // A node that has decided several limits is counted once.
-            let is_same = |other: &Answer| other.verdict.is_some() && other.node == answer.node;
-            if answer.verdict.is_some()
-                && !answers.iter().take(index).any(is_same)
-                && let Some(record) = answer.node.and_then(|node| self.record(node))
-            {
-                record.count_wait(wait);
-            }
-        }
-    }
-
-    fn record(&self, key: NodeKey) -> Option<&'static NodeRecord> {
-        let known = self.nodes.get(key.index())?.as_ref()?;
-        (known.key == key).then_some(known.record)
-    }
-
-    fn count(&mut self, key: NodeKey) {
-        if let (Some(counts), Some(known)) = (self.client.take_counts(key), self.known(key)) {
-            known.record.add(&counts);
-        }
-    }
-
-    /// Publishes this worker's view of a node.
-    fn show(&mut self, key: NodeKey) {
-        let Some(view) = self.client.node(key).map(|node| node.view()) else { return };
-        if self.known(key).is_some() {
-            let small = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
-            let view = View {
-                is_known: true,
-                ready: small(view.ready),
-                connecting: small(view.connecting),
-                is_open: view.is_open,
-                ..View::default()
-            };
-            // A worker that shuts down closes its connections: that is no sign of a failure.
-            self.set_view(key, if self.is_leaving { View::default() } else { view }, false);
-        }
-    }
-
-    fn set_view(&self, key: NodeKey, view: View, is_first: bool) {
-        let view = View { pid: std::process::id(), ..view };
-        if let Some(record) = self.record(key) {
-            // SAFETY: set before any worker runs.
-            record.set_view(unsafe { ngx_worker }, view, is_first);
-        }
-    }
-
-    fn forget(&mut self, key: NodeKey) {
-        self.set_view(key, View::default(), false);
-        if self.record(key).is_some()
-            && let Some(known) = self.nodes.get_mut(key.index())
-        {
-            *known = None;
-        }
-    }
-
-    /// Logs, once for all workers, that a node is down.
-    fn log_down(&mut self, key: NodeKey, reason: &str) {
-        let Some(known) = self.known(key) else { return };
-        let is_new = known.record.mark_down(unix_ms());
-        let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
-        if is_new {
-            log!(NGX_LOG_ERR, cycle_log(), "redis {name} is down: {reason}");
-        }
-    }
-
-    /// Logs, once for all workers, that a node is up again.
-    fn log_up(&mut self, key: NodeKey) {
-        let Some(known) = self.known(key) else { return };
-        let Some((since, undecided)) = known.record.mark_up() else { return };
-        let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
-        let seconds = unix_ms().saturating_sub(since) as f64 / 1_000.0;
-        log!(
-            NGX_LOG_ERR,
-            cycle_log(),
-            "redis {name} is up again after {seconds:.3} s, {undecided} requests were not decided by it"
-        );
-    }
-
-    /// Logs a fault of a node that is up, but not for every request.
-    fn log_warning(&mut self, key: NodeKey, what: &str) {
-        let Some(known) = self.known(key) else { return };
-        let is_due = known.record.admit_warning(unix_ms(), WARN_EVERY);
-        let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
-        if is_due {
-            log!(NGX_LOG_ERR, cycle_log(), "redis {name} {what}");
-        }
-    }
-}
-
 impl Drop for Driver {
     fn drop(&mut self) {
         let state = self.state.get_mut();
@@ -775,7 +644,7 @@ fn place<T>(places: &mut Vec<Option<T>>, index: usize, value: T) {
 
 /// Continues to connect a socket, and the TLS handshake if there is one; whether it can be used.
 fn advance(socket: &mut Socket, peer: Option<&Peer>) -> Result<bool, Fault> {
-    if !socket.is_secured() && !socket.test_connect().map_err(|error| unconnected(&error))? {
+    if !socket.has_tls() && !socket.test_connect().map_err(|error| unconnected(&error))? {
         return Ok(false);
     }
     let insecure = |error: io::Error| Fault::Connect(describe(&error));
@@ -805,11 +674,6 @@ fn describe(error: &io::Error) -> String {
         }
         None => text,
     }
-}
-
-fn cycle_log() -> *mut ngx_log_t {
-    // SAFETY: a process that runs modules has a cycle, and a cycle has a log.
-    unsafe { (*ngx_cycle).log }
 }
 
 /// A copy of the cycle's log in which only alerts, and debugging if it is on, are written.

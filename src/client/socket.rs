@@ -120,7 +120,7 @@ impl Socket {
     }
 
     /// Whether the TLS handshake has been started.
-    pub(super) fn is_secured(&self) -> bool {
+    pub(super) fn has_tls(&self) -> bool {
         self.tls.is_some()
     }
 

@@ -74,6 +74,9 @@ fn own_parameters(algorithm: Algorithm) -> &'static str {
         Algorithm::TokenBucket | Algorithm::IntervalBucket => "\"capacity=\" and \"refill=\"",
         Algorithm::Gcra => "\"burst=\"",
         Algorithm::LeakyBucket => "\"burst=\", \"delay=\" and \"nodelay\"",
-        _ => "none of its own",
+        Algorithm::SlidingWindow
+        | Algorithm::SlidingLog
+        | Algorithm::FixedWindow
+        | Algorithm::CalendarWindow => "none of its own",
     }
 }

@@ -113,7 +113,7 @@ impl MainConf {
     /// Adds the name of a limit. Lines that share a name must define the same.
     pub(crate) fn define(&mut self, limit: &Limit) -> Result<(), LimitError> {
         self.has_precontent |= limit.phase() == Phase::Precontent;
-        self.has_settlements |= limit.has_settlements();
+        self.has_settlements |= limit.settles();
         self.definitions.add(limit)
     }
 
@@ -126,10 +126,10 @@ impl MainConf {
         for limit in limits {
             self.definitions.bind(limit, store)?;
             let corrections = self.definitions.corrections(limit.name());
-            if limit.has_settlements() {
-                corrections.has_settlements.set(true);
+            if limit.settles() {
+                corrections.is_settled.set(true);
             }
-            if limit.has_settlements() || (store.is_cluster() && limits.len() > 1) {
+            if limit.settles() || (store.is_cluster() && limits.len() > 1) {
                 corrections.is_refundable.set(true);
             }
             limit.bind(index, store, corrections)?;

@@ -94,7 +94,7 @@ struct Bound {
 #[derive(Default)]
 pub(super) struct Corrections {
     /// Whether a line of the limit has `settle`.
-    pub(super) has_settlements: Cell<bool>,
+    pub(super) is_settled: Cell<bool>,
     /// Whether charges may be given back: by a settlement, or because another limit, in another slot of a
     /// cluster, rejects the request.
     pub(super) is_refundable: Cell<bool>,
@@ -167,29 +167,12 @@ impl Limit {
 
     /// The counters of the limit.
     pub(crate) fn record(&self, shared: &Shared) -> &'static LimitRecord {
-        match self.record.get() {
-            Some((zone, record)) if zone == shared.identity() => record,
-            _ => {
-                let record = shared.limit(self.name());
-                self.record.set(Some((shared.identity(), record)));
-                record
-            }
-        }
+        of_zone(&self.record, shared, || shared.limit(self.name()))
     }
-}
 
-/// The reservations of a limit.
-impl Limit {
     /// Where this worker counts the reservations of the limit.
     pub(crate) fn reservations(&self, shared: &Shared) -> Reservations {
-        match self.reservations.get() {
-            Some((zone, reservations)) if zone == shared.identity() => reservations,
-            _ => {
-                let reservations = shared.reservations(self.record(shared));
-                self.reservations.set(Some((shared.identity(), reservations)));
-                reservations
-            }
-        }
+        of_zone(&self.reservations, shared, || shared.reservations(self.record(shared)))
     }
 }
 
@@ -227,7 +210,7 @@ impl Limit {
 
     /// Whether what any line of the limit charges is settled when requests have ended.
     fn is_settled(&self) -> bool {
-        self.corrections().is_some_and(|it| it.has_settlements.get())
+        self.corrections().is_some_and(|it| it.is_settled.get())
     }
 
     fn corrections(&self) -> Option<&Corrections> {
@@ -268,8 +251,8 @@ impl Limit {
         self.parameters.quota(rate, burst)
     }
 
-    /// Whether what a request costs is settled when it has ended.
-    pub(crate) fn has_settlements(&self) -> bool {
+    /// Whether what this line charges is settled when the request has ended.
+    pub(crate) fn settles(&self) -> bool {
         self.parameters.settle.is_some()
     }
 
@@ -285,6 +268,18 @@ impl Limit {
     /// What the request spends.
     pub(crate) fn cost(&self, r: &mut ngx_http_request_t) -> Result<u64, LimitError> {
         self.parameters.cost.get(r, parameter::cost)
+    }
+}
+
+/// What is kept of the zone that is mapped: made when the zone is another one than before.
+fn of_zone<T: Copy>(kept: &Cell<Option<(u64, T)>>, shared: &Shared, make: impl FnOnce() -> T) -> T {
+    match kept.get() {
+        Some((zone, value)) if zone == shared.identity() => value,
+        _ => {
+            let value = make();
+            kept.set(Some((shared.identity(), value)));
+            value
+        }
     }
 }
 

@@ -67,11 +67,6 @@ pub(super) struct Directive<'a> {
 }
 
 impl Directive<'_> {
-    /// NGINX's own context.
-    pub(super) fn cf(&mut self) -> &mut ngx_conf_t {
-        self.cf
-    }
-
     /// The configuration of `http`.
     pub(super) fn main(&mut self) -> Result<&'static mut MainConf, ConfError> {
         main(self.cf)

@@ -55,7 +55,7 @@ fn read(line: &mut Directive<'_>) -> Result<Limit, ConfError> {
     let undelayed = words.undelayed(algorithm)?;
     let place = line.place();
 
-    let cf = line.cf();
+    let cf = &mut *line.cf;
     let limit = Limit::new(Parameters {
         key: ComplexValue::compile(cf, key)?,
         name,

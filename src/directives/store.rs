@@ -150,7 +150,7 @@ impl Builder {
         match name {
             "server" => {
                 let url = line.value()?;
-                let server = server::read(line.cf(), url, name)?;
+                let server = server::read(line.cf, url, name)?;
                 self.servers.push(server);
                 Ok(())
             }
@@ -322,7 +322,7 @@ fn read_name(line: &Directive<'_>) -> Result<&'static str, ConfError> {
 /// Reads a password from the first line of a file. The path is relative to the configuration.
 fn read_password(line: &mut Directive<'_>) -> Result<String, ConfError> {
     let value = line.value()?;
-    let cf = line.cf();
+    let cf = &mut *line.cf;
     let mut path = ngx_str_t { data: value.as_ptr().cast_mut(), len: value.len() };
     // SAFETY: the text is only read; NGINX puts the full path into the pool of the configuration.
     if unsafe { ngx_conf_full_name(cf.cycle, &mut path, 1) } != Status::NGX_OK.0 {

@@ -3,11 +3,11 @@
 use std::cell::RefCell;
 use std::fmt::Display;
 
-use ngx::ffi::{NGX_LOG_ERR, ngx_cycle, ngx_event_t, ngx_log_t, ngx_msec_t, ngx_uint_t};
+use ngx::ffi::{NGX_LOG_ERR, ngx_event_t, ngx_log_t, ngx_msec_t, ngx_uint_t};
 use rate_limit_core::text::log::Grouped;
 use rate_limit_core::throttle::{PERIOD, Throttle};
 
-use super::log;
+use super::{cycle_log, log};
 use crate::clock::turn_start_ms;
 use crate::event::Timer;
 
@@ -57,11 +57,11 @@ pub(crate) fn admits(rate: u64, decided: Decided) -> bool {
 fn report_later() {
     REPORT.with(|timer| {
         if !timer.is_set() {
-            // SAFETY: the timer lives as long as the thread, which is the worker's only one. So does
-            // its log: that of the cycle.
+            // SAFETY: the timer lives as long as the thread, which is the worker's only one, and NGINX
+            // takes the cycle's log as that of a timer.
             unsafe {
                 let owner = std::ptr::null::<()>();
-                timer.start(PERIOD as ngx_msec_t, Some(report), owner, (*ngx_cycle).log);
+                timer.start(PERIOD as ngx_msec_t, Some(report), owner, cycle_log());
             }
         }
     });
@@ -76,11 +76,9 @@ unsafe extern "C" fn report(_event: *mut ngx_event_t) {
 pub(crate) fn flush() {
     REPORT.with(Timer::stop);
     for ((), number) in UNUSABLE.with_borrow_mut(Throttle::take_held_back) {
-        // SAFETY: a worker has a cycle, and a cycle has a log.
-        let log = unsafe { (*ngx_cycle).log };
         log!(
             NGX_LOG_ERR,
-            log,
+            cycle_log(),
             "rate_limit_redis: {number} more unusable values in the last second"
         );
     }

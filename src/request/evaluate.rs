@@ -1,6 +1,6 @@
 //! The keys, quotas and costs of a request.
 
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::rc::Rc;
 
 use ngx::ffi::{ngx_http_request_t, ngx_palloc, ngx_str_t};
@@ -12,6 +12,7 @@ use rate_limit_core::redis::script::Check;
 use crate::conf::{Effect, Limit, LimitError};
 use crate::evaluated::Evaluated;
 use crate::log::unusable;
+use crate::pool::keep;
 use crate::shm::Shared;
 
 /// Why the limits of a request cannot be evaluated.
@@ -118,20 +119,6 @@ unsafe fn quota_and_cost(
             None => keep(r, limit.quota(&mut *r)?).ok_or(LimitError::OutOfMemory)?,
         };
         Ok((quota, limit.cost(&mut *r)?))
-    }
-}
-
-/// Keeps a quota as long as the request lives. `None` if NGINX is out of memory.
-///
-/// # Safety
-/// `r` must be valid.
-unsafe fn keep(r: *mut ngx_http_request_t, quota: Quota) -> Option<&'static Quota> {
-    const { assert!(align_of::<Quota>() <= align_of::<usize>()) };
-    // SAFETY: the request is valid. The memory is of its pool, large and aligned enough.
-    unsafe {
-        let place = ngx_palloc((*r).pool, size_of::<Quota>()).cast::<Quota>();
-        NonNull::new(place)?.write(quota);
-        Some(&*place)
     }
 }
 

@@ -9,6 +9,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rate_limit_core::decision::{Retry, Verdict};
+use rate_limit_core::key;
 
 use super::Shared;
 
@@ -70,9 +71,7 @@ impl Shared {
     }
 
     fn bucket(&self, digest: u128) -> Option<&'static Bucket> {
-        // The digest as a fraction of all digests, as far along the buckets.
-        let index = (u128::from(digest as u64) * self.deny_cache.len() as u128) >> u64::BITS;
-        self.deny_cache.get(index as usize)
+        self.deny_cache.get(key::place(digest, self.deny_cache.len()))
     }
 }
 

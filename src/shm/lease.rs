@@ -7,7 +7,7 @@ use rate_limit_core::metrics::LeaseUnits;
 use rate_limit_core::redis::script::Check;
 
 use super::Shared;
-use super::record::may_be_living;
+use super::process::may_be_living;
 use crate::clock::monotonic_micros;
 use crate::evaluated::Evaluated;
 

@@ -1,12 +1,14 @@
 //! The counters of a limit or a node, of all workers together.
 
-use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rate_limit_core::client::Counts;
 use rate_limit_core::decision::{Source, Status};
 use rate_limit_core::metrics::{BUCKETS, Command, ErrorKind, LeaseUnits, Settlement};
 use rate_limit_core::text::metrics;
+
+use super::process::PerWorker;
+use super::view::View;
 
 /// The longest name of a record with its scope, in words; longer ones are cut.
 const NAME_WORDS: usize = 16;
@@ -61,45 +63,20 @@ pub(crate) struct NodeRecord {
     views: PerWorker,
 }
 
-/// How many workers have a view of a node: half of the processes that NGINX can have. The connections
-/// of any more are not counted.
-const WORKERS: usize = 512;
-
-/// A number for each worker.
-#[repr(transparent)]
-pub(super) struct PerWorker([AtomicU32; WORKERS]);
-
-/// How a worker sees a node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct View {
-    /// The worker's process.
-    pub(crate) pid: u32,
-    /// Whether the node is one of its store.
-    pub(crate) is_known: bool,
-    /// How many of its connections can be used.
-    pub(crate) ready: u8,
-    /// How many are being made.
-    pub(crate) connecting: u8,
-    /// Whether its breaker is open.
-    pub(crate) is_open: bool,
-}
-
 impl LimitRecord {
     /// Counts a request that this limit was evaluated for.
     pub(crate) fn count_request(&self, status: Status) {
-        count(&self.results, status as usize);
+        add(&self.results, status as usize, 1);
     }
 
     /// Counts a verdict of this limit.
     pub(crate) fn count_decision(&self, source: Source) {
-        count(&self.sources, source as usize);
+        add(&self.sources, source as usize, 1);
     }
 
     /// Counts units of a lease by result.
     pub(crate) fn count_units(&self, result: LeaseUnits, units: u64) {
-        if let Some(counter) = self.lease_units.get(result as usize) {
-            counter.fetch_add(units, Ordering::Relaxed);
-        }
+        add(&self.lease_units, result as usize, units);
     }
 
     /// Counts units that were set aside for a lease.
@@ -109,9 +86,7 @@ impl LimitRecord {
 
     /// Counts so many settlements of this limit.
     pub(super) fn count_settlements(&self, result: Settlement, number: u64) {
-        if let Some(counter) = self.settlements.get(result as usize) {
-            counter.fetch_add(number, Ordering::Relaxed);
-        }
+        add(&self.settlements, result as usize, number);
     }
 
     /// How many verdicts of this limit came from this source.
@@ -132,10 +107,10 @@ impl LimitRecord {
     }
 }
 
-/// Adds one to the counter of this index, if there is one.
-fn count(counters: &[AtomicU64], index: usize) {
+/// Adds to the counter of this index, if there is one.
+fn add(counters: &[AtomicU64], index: usize, number: u64) {
     if let Some(counter) = counters.get(index) {
-        counter.fetch_add(1, Ordering::Relaxed);
+        counter.fetch_add(number, Ordering::Relaxed);
     }
 }
 
@@ -176,9 +151,7 @@ impl Histogram {
     /// Adds a span in µs.
     pub(super) fn add(&self, span: u64) {
         let bucket = BUCKETS.partition_point(|bound| *bound < span);
-        if let Some(counter) = self.buckets.get(bucket) {
-            counter.fetch_add(1, Ordering::Relaxed);
-        }
+        add(&self.buckets, bucket, 1);
         self.sum.fetch_add(span, Ordering::Relaxed);
     }
 
@@ -320,69 +293,6 @@ pub(super) fn taken<R: Named>(records: &'static [R]) -> &'static [R] {
     let count = records.partition_point(|record| read(&record.name().0) != [0; NAME_WORDS]);
     records.split_at(count).0
 }
-
-impl PerWorker {
-    /// The number of a worker.
-    pub(super) fn of(&self, worker: usize) -> Option<&AtomicU32> {
-        self.0.get(worker)
-    }
-
-    /// Where the numbers are processes: those that still run, by worker.
-    pub(super) fn living(&self) -> Vec<(usize, u32)> {
-        let pids = self.0.iter().map(|pid| pid.load(Ordering::Relaxed));
-        pids.enumerate().filter(|(_, pid)| is_living(*pid)).collect()
-    }
-}
-
-impl Default for PerWorker {
-    fn default() -> Self {
-        Self([const { AtomicU32::new(0) }; WORKERS])
-    }
-}
-
-/// Whether there is such a process. One of another user is none of our workers.
-pub(super) fn is_living(pid: u32) -> bool {
-    pid > 0 && probe(pid).is_ok()
-}
-
-/// Whether there may be such a process, of whatever user.
-pub(super) fn may_be_living(pid: u32) -> bool {
-    !matches!(probe(pid), Err(error) if error.raw_os_error() == Some(libc::ESRCH))
-}
-
-fn probe(pid: u32) -> io::Result<()> {
-    let Ok(pid) = i32::try_from(pid) else { return Err(io::ErrorKind::InvalidInput.into()) };
-    // SAFETY: no signal is sent.
-    match unsafe { libc::kill(pid, 0) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-impl View {
-    /// The lower half of the process ID is enough to distinguish a worker from the one that it has
-    /// replaced.
-    fn to_word(self) -> u32 {
-        let [low, high, ..] = self.pid.to_le_bytes();
-        let with = |count: u8, flag| count.min(LARGEST_COUNT) | if flag { FLAG } else { 0 };
-        let [ready, connecting] =
-            [with(self.ready, self.is_known), with(self.connecting, self.is_open)];
-        u32::from_le_bytes([low, high, ready, connecting])
-    }
-
-    /// The view of this process, if the word is one of it.
-    fn of_word(word: u32, pid: u32) -> Option<Self> {
-        let [_, _, ready, connecting] = word.to_le_bytes();
-        let [is_known, is_open] = [ready, connecting].map(|byte| byte & FLAG != 0);
-        let [ready, connecting] = [ready, connecting].map(|byte| byte & LARGEST_COUNT);
-        let view = Self { pid, is_known, ready, connecting, is_open };
-        (view.to_word() == word).then_some(view)
-    }
-}
-
-/// A worker has at most 64 connections to a node, so there is a bit left in the byte of a count.
-const LARGEST_COUNT: u8 = 0x7f;
-const FLAG: u8 = 0x80;
 
 impl Name {
     fn words(name: &str, scope: u64) -> [u64; NAME_WORDS] {

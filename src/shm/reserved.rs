@@ -1,4 +1,4 @@
-//! Reservations that are not settled yet, of each worker: what a worker that is gone can settle no more is
+//! Reservations that are not settled yet, of each worker: those of a worker that is gone are counted as
 //! lost.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rate_limit_core::metrics::Settlement;
 
 use super::Shared;
-use super::record::{LimitRecord, may_be_living};
+use super::process::may_be_living;
+use super::record::LimitRecord;
 
 /// How many pairs of a worker and a limit there is room for. Reservations of any more are not known to be
 /// lost.
@@ -32,26 +33,30 @@ pub(crate) struct Reservations {
 }
 
 impl Reservations {
-    /// A request is charged what it may really not cost.
+    /// Counts a reservation.
     pub(crate) fn add(self) {
         if let Some(pair) = self.pair {
             pair.reservations.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// A reservation stands as it is.
+    /// A reservation stays as it was charged.
     pub(crate) fn stand(self) {
+        self.remove();
+    }
+
+    /// A reservation has ended with this result.
+    pub(crate) fn end(self, result: Settlement) {
+        self.remove();
+        self.limit.count_settlements(result, 1);
+    }
+
+    fn remove(self) {
         if let Some(pair) = self.pair {
             // Another worker may have counted it as lost.
             let less = |count: u64| count.checked_sub(1);
             pair.reservations.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).ok();
         }
-    }
-
-    /// A reservation is settled, or may not be.
-    pub(crate) fn end(self, result: Settlement) {
-        self.stand();
-        self.limit.count_settlements(result, 1);
     }
 
     /// Whether these are of the same limit.

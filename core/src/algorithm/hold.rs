@@ -10,8 +10,9 @@
 //! for longer, however many others go on. There are two, an older one that takes no leases any more,
 //! and a newer one.
 //!
-//! A hold is named by its end, which is even as long as only the machine that began it has spent
-//! anything. That machine knows all that has happened since, and computes the state.
+//! A hold is named by its end: an even number while only the machine that began it has spent anything,
+//! an odd one afterwards. While it is even that machine knows all that has happened since, and computes
+//! the state.
 
 /// Units that may be spent or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -17,7 +17,7 @@ impl Algorithm {
         (self.description().read)(numbers)
     }
 
-    /// Takes note of what became of a lease, and answers how many units come back.
+    /// Takes note of what became of a lease, and returns how many units come back.
     ///
     /// The machine that alone has spent anything knows what there is now, and that is what is there
     /// from now on. Else what was held is counted as spent now, but for the units that were not. If the

@@ -46,7 +46,7 @@ pub struct Charge<'a> {
     pub cost: u64,
     /// Whether the limit spends if it allows the request, but lets it pass in any case.
     pub dry_run: bool,
-    /// A number that is another for other keys, limits and quotas, as good as always.
+    /// A hash of the key, the limit and the quota.
     pub digest: u64,
     /// What is said about leases, if anything is.
     pub lease: Option<&'a Lease>,

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Granted, Holding, Lease};
 use crate::decision::Verdict;
+use crate::key;
 use crate::limit::Quota;
 
 /// Entries in a bucket.
@@ -251,9 +252,7 @@ impl<'a> Table<'a> {
     }
 
     fn bucket(&self, digest: u128) -> Option<&'a Bucket> {
-        // The digest as a fraction of all digests, as far along the buckets.
-        let index = (u128::from(digest as u64) * self.buckets.len() as u128) >> u64::BITS;
-        self.buckets.get(index as usize)
+        self.buckets.get(key::place(digest, self.buckets.len()))
     }
 
     fn lock_entry(&self, entry: &'a Entry) -> Option<Locked<'a>> {
@@ -328,7 +327,7 @@ impl Locked<'_> {
         holding
     }
 
-    /// Keeps both, and answers what is lost with one that has ended.
+    /// Keeps both, and returns what is lost with one that has ended.
     fn join(&self, holding: Holding, quota: &Quota, now: u64) -> Option<Lapsed> {
         let before = self.0.holding();
         let kept = holding.join(before, quota, now);
@@ -338,7 +337,7 @@ impl Locked<'_> {
         (units > 0).then(|| Lapsed { limit: self.limit(), units })
     }
 
-    /// Keeps this instead, and answers what is lost.
+    /// Keeps this instead, and returns what is lost.
     fn replace(&self, digest: u128, limit: u64, holding: &Holding) -> Option<Lapsed> {
         let lapsed = Lapsed::of(self.limit(), &self.0.holding());
         self.0.set_digest(digest);

@@ -5,6 +5,8 @@
 //! one size. A block has a link to the next one of its chain, a mark of its kind, and data. The
 //! first block of a value has more links and the key before its data.
 
+use crate::key::place;
+
 /// Words of the header.
 pub(super) const HEADER: usize = 8;
 
@@ -170,8 +172,7 @@ impl<'a> Memory<'a> {
 
     /// The cell of the hash head for a key.
     pub fn head(&self, key: u128) -> usize {
-        let share = u128::from(key as u64) * u128::from(self.blocks);
-        2 * HEADER + (share >> u64::BITS) as usize
+        2 * HEADER + place(key, self.blocks as usize)
     }
 
     /// A cell of a block.
