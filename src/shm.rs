@@ -36,7 +36,7 @@ use record::Histogram;
 use reserved::Reserved;
 
 pub(crate) use local::{Local, NoRoom};
-pub(crate) use record::{LimitRecord, NodeRecord};
+pub(crate) use record::{LimitRecord, NodeEntry, NodeRecord};
 pub(crate) use reserved::Reservations;
 pub(crate) use view::View;
 
@@ -180,10 +180,20 @@ impl Shared {
         }
     }
 
-    /// The record of the limit of this name. If no record is free it is one of this worker alone.
+    /// The record of the limit of this name. If no record is free it is one of this worker alone, which
+    /// lives as long as the worker does.
     pub(crate) fn limit(&self, name: &str) -> &'static LimitRecord {
+        self.find_limit(name).unwrap_or_else(|| Box::leak(Box::default()))
+    }
+
+    fn find_limit(&self, name: &str) -> Option<&'static LimitRecord> {
         self.locked(|| record::find(self.limits, name, 0))
-            .unwrap_or_else(|| Box::leak(Box::default()))
+    }
+
+    /// Takes records for the limits of these names, so that their counters are shown from the start, and
+    /// returns those for which none is free.
+    pub(crate) fn register<'a>(&self, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+        names.filter(|name| self.find_limit(name).is_none()).collect()
     }
 
     /// The number of the record of a limit; none of one that is of this worker alone.
@@ -216,12 +226,12 @@ impl Shared {
         self.header.waits.add(wait);
     }
 
-    /// The record of the node of this name in a store; as [`limit`](Self::limit). Two stores may
-    /// use one server, which may refuse one of them.
-    pub(crate) fn node(&self, name: &str, store: &str) -> &'static NodeRecord {
+    /// The record of the node of this name in a store. Two stores may use one server, which may refuse
+    /// one of them.
+    pub(crate) fn node(&self, name: &str, store: &str) -> NodeEntry {
         let scope = key::fingerprint(store.as_bytes());
         self.locked(|| record::find_node(self.nodes, name, scope, &self.header.workers))
-            .unwrap_or_else(|| Box::leak(Box::default()))
+            .map_or_else(|| NodeEntry::Own(Box::default()), NodeEntry::Shared)
     }
 
     /// Runs `act` under the lock of the zone. It must not panic or wait.

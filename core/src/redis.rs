@@ -8,6 +8,7 @@ pub mod answer;
 pub mod cluster;
 pub mod command;
 pub mod endpoint;
+mod host;
 pub mod reply;
 pub mod script;
 pub mod sentinel;

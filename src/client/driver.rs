@@ -32,7 +32,7 @@ use super::tls::{Peer, Tls};
 use crate::clock::{monotonic_micros, time_until, turn_start};
 use crate::event::{Posted, Timer};
 use crate::log::{cycle_log, debug, log};
-use crate::shm::{NodeRecord, Reservations, Shared, View};
+use crate::shm::{NodeEntry, Reservations, Shared, View};
 
 mod nodes;
 
@@ -108,7 +108,7 @@ enum Dial {
 /// A node, and its record in the shared memory.
 struct KnownNode {
     key: NodeKey,
-    record: &'static NodeRecord,
+    record: NodeEntry,
     /// The TLS name and session of the server, if TLS is used.
     peer: Option<Rc<Peer>>,
 }

@@ -3,14 +3,14 @@
 use std::cell::OnceCell;
 use std::rc::Rc;
 
-use ngx::ffi::{ngx_conf_t, ngx_worker};
+use ngx::ffi::{NGX_LOG_WARN, ngx_conf_t, ngx_worker};
 
 use super::definition::Definitions;
 use super::error::LimitError;
 use super::limit::{Limit, Phase};
 use super::store::Store;
 use crate::client::Driver;
-use crate::log;
+use crate::log::{self, cycle_log, log};
 use crate::shm::{self, Shared};
 
 /// The configuration of `http`, and the worker's objects that belong to it.
@@ -73,9 +73,17 @@ impl MainConf {
     pub(crate) fn register(&self) {
         if let Some(shared) = self.shared() {
             // SAFETY: set by NGINX before it runs any hook of a process.
-            shared.set_worker(unsafe { ngx_worker }, std::process::id());
-            for name in self.definitions.names() {
-                shared.limit(name);
+            let worker = unsafe { ngx_worker };
+            shared.set_worker(worker, std::process::id());
+            let missing = shared.register(self.definitions.names());
+            if let Some(name) = missing.first().filter(|_| worker == 0) {
+                log!(
+                    NGX_LOG_WARN,
+                    cycle_log(),
+                    "{} limits, such as \"{name}\", are not in the metrics: \
+                     \"rate_limit_redis_shared_memory\" has no room for more, with those of before",
+                    missing.len()
+                );
             }
             shared.count_lost();
         }

@@ -1,5 +1,6 @@
 //! The counters of a limit or a node, of all workers together.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rate_limit_core::client::Counts;
@@ -38,6 +39,12 @@ pub(crate) struct LimitRecord {
     granted: AtomicU64,
     /// One for each of [`Settlement::ALL`].
     settlements: [AtomicU64; Settlement::ALL.len()],
+}
+
+/// The record of a node: one of the zone, or where the zone has none left, one of this worker alone.
+pub(crate) enum NodeEntry {
+    Shared(&'static NodeRecord),
+    Own(Box<NodeRecord>),
 }
 
 /// The counters and the state of a node.
@@ -124,6 +131,17 @@ fn add_all(counters: &[AtomicU64], counts: &[u32]) {
 /// The values of counters.
 pub(super) fn read<const N: usize>(counters: &[AtomicU64; N]) -> [u64; N] {
     counters.each_ref().map(|counter| counter.load(Ordering::Relaxed))
+}
+
+impl Deref for NodeEntry {
+    type Target = NodeRecord;
+
+    fn deref(&self) -> &NodeRecord {
+        match self {
+            Self::Shared(record) => record,
+            Self::Own(record) => record,
+        }
+    }
 }
 
 impl Named for LimitRecord {

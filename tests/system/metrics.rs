@@ -659,6 +659,22 @@ fn local_decisions_fill_the_memory() {
     assert_eq!(after["shared_memory_no_room_total"], 0.0);
 }
 
+#[test]
+fn a_limit_without_a_record_is_logged() {
+    let redis = Redis::start();
+    let limit = |n| format!("location /{n} {{ rate_limit_redis a name=n{n} rate=9r/h; }}");
+    let nginx = metered(&redis)
+        .http("rate_limit_redis_shared_memory 256k;")
+        .server(&(0..40).map(limit).collect::<String>())
+        .start_connected(&redis);
+    assert_eq!(nginx.get("/39").header("X-RateLimit-Remaining"), Some("8"));
+    let samples = metrics(&nginx);
+    let is_shown =
+        |n| samples.contains_key(&format!("requests_total{{name=\"n{n}\",result=\"passed\"}}"));
+    assert!(is_shown(0) && !is_shown(39), "{samples:?}");
+    assert_eq!(nginx.logged("limits, such as \"n").len(), 1, "{}", nginx.error_log());
+}
+
 /// Sends a request and returns the answer.
 fn request(nginx: &Nginx, method: &str, path: &str, headers: &[(&str, &str)]) -> Response {
     let mut http = nginx.http();

@@ -9,16 +9,13 @@ use super::{Action, Client};
 use crate::decision::Verdict;
 use crate::metrics::ErrorKind;
 use crate::rate::MILLISECOND;
-use crate::redis::cluster::Redirect;
+use crate::redis::cluster::{MAX_NODES, Redirect};
 use crate::redis::reply::{self, Refusal, RefusalKind, Reply, ScriptReply};
 use crate::redis::script::By;
 use crate::text::log::Escaped;
 
 /// How often a command may be sent on to another node.
 const MAX_MOVES: u8 = 5;
-
-/// How many nodes are known before redirections to others are not followed any more.
-const MAX_NODES: usize = 1_000;
 
 /// How long a command waits after TRYAGAIN.
 const RETRY_DELAY: u64 = 2 * MILLISECOND;
@@ -362,13 +359,8 @@ impl Client {
 
     /// The command failed, and would fail again.
     fn give_up(&mut self, key: CommandKey, refusal: &Refusal, node: NodeKey, now: u64) {
-        self.count_error(
-            node,
-            match refusal.kind {
-                RefusalKind::Auth => ErrorKind::Auth,
-                _ => ErrorKind::Script,
-            },
-        );
+        let is_auth = refusal.kind == RefusalKind::Auth;
+        self.count_error(node, if is_auth { ErrorKind::Auth } else { ErrorKind::Script });
         let mut line = refused(refusal);
         if refusal.kind == RefusalKind::Moved && !self.has_slots {
             line.push_str(": it is a node of a cluster, which needs \"cluster on\" in its store");

@@ -12,8 +12,9 @@ use super::node::Role;
 use super::request::Error;
 use super::topology::Layout;
 use super::{Action, Client};
+use crate::metrics::ErrorKind;
 use crate::rate::{MILLISECOND, SECOND};
-use crate::redis::reply::Reply;
+use crate::redis::reply::{RefusalKind, Reply};
 
 /// The topology is queried at most this often.
 const LEAST_INTERVAL: u64 = 100 * MILLISECOND;
@@ -217,6 +218,9 @@ impl Client {
             }
             Ok(_) => {}
             Err(reason) => {
+                let is_auth =
+                    matches!(reply, Reply::Error(refusal) if refusal.kind == RefusalKind::Auth);
+                self.count_error(key, if is_auth { ErrorKind::Auth } else { ErrorKind::Unfit });
                 self.warn(key, format!("topology query failed: {reason}"));
                 self.on_query_failed(number, now);
             }

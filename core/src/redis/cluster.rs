@@ -3,13 +3,20 @@
 //! A cluster has 16,384 slots, each with one master. A key's slot follows from the key alone. The
 //! owner of a slot is known from the reply of any node to `CLUSTER SLOTS`, or from a redirection.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use crc16::{State, XMODEM};
 use redis::Value;
 
+use super::host::is_host;
+
 /// How many slots a cluster has.
 pub const SLOTS: usize = 16_384;
+
+/// The most nodes that a cluster should have, by the Redis Cluster specification.
+pub const MAX_NODES: usize = 1_000;
 
 /// The slot of the key `head` + `key`: the CRC16 of its hash tag, or of all of it.
 ///
@@ -64,22 +71,37 @@ pub struct Map {
 /// The owner of a slot without one.
 const NOBODY: u16 = u16::MAX;
 
-/// The reply to `CLUSTER SLOTS` is invalid.
+/// Why the reply to `CLUSTER SLOTS` is no map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid reply to CLUSTER SLOTS")]
-pub struct NoMap;
+pub enum NoMap {
+    /// It is malformed.
+    #[error("invalid reply to CLUSTER SLOTS")]
+    Invalid,
+    /// It names more than [`MAX_NODES`] masters, or more ranges than there are slots.
+    #[error("too many nodes or ranges in the reply to CLUSTER SLOTS")]
+    TooLarge,
+}
 
 impl Map {
     /// Reads the reply to `CLUSTER SLOTS` of a node at `host`. `host` stands for nodes that are
     /// listed without an address.
     pub fn parse(answer: &Value, host: &str) -> Result<Self, NoMap> {
+        let ranges = items(answer).ok_or(NoMap::Invalid)?;
+        if ranges.len() > SLOTS {
+            return Err(NoMap::TooLarge);
+        }
         let mut map = Self { members: Vec::new(), owners: vec![NOBODY; SLOTS] };
-        for range in items(answer).ok_or(NoMap)? {
-            let [first, last, master, ..] = items(range).ok_or(NoMap)? else { return Err(NoMap) };
-            let (first, last) = (index(first).ok_or(NoMap)?, index(last).ok_or(NoMap)?);
-            let member = Member::parse(master, host).ok_or(NoMap)?;
-            let owner = map.add(member)?;
-            map.owners.get_mut(first..=last).ok_or(NoMap)?.fill(owner);
+        let mut numbers = HashMap::new();
+        for range in ranges {
+            let (slots, member) = Member::of_range(range, host).ok_or(NoMap::Invalid)?;
+            let owner = *numbers.entry(member).or_insert_with_key(|member| {
+                map.members.push(member.clone());
+                map.members.len().saturating_sub(1) as u16
+            });
+            if map.members.len() > MAX_NODES {
+                return Err(NoMap::TooLarge);
+            }
+            map.owners.get_mut(slots).ok_or(NoMap::Invalid)?.fill(owner);
         }
         Ok(map)
     }
@@ -94,17 +116,15 @@ impl Map {
     pub fn orphans(&self) -> usize {
         self.owners.iter().filter(|owner| **owner == NOBODY).count()
     }
-
-    fn add(&mut self, member: Member) -> Result<u16, NoMap> {
-        let index = self.members.iter().position(|known| *known == member).unwrap_or_else(|| {
-            self.members.push(member);
-            self.members.len().saturating_sub(1)
-        });
-        u16::try_from(index).ok().filter(|index| *index != NOBODY).ok_or(NoMap)
-    }
 }
 
 impl Member {
+    /// Reads `[first, last, master, ...]`: a range of slots and its owner.
+    fn of_range(range: &Value, queried: &str) -> Option<(RangeInclusive<usize>, Self)> {
+        let [first, last, master, ..] = items(range)? else { return None };
+        Some((index(first)?..=index(last)?, Self::parse(master, queried)?))
+    }
+
     /// Reads `[endpoint, port, id, metadata]` of a node. The endpoint is an address, a host name, `?`
     /// for a host name that is not known, or nothing: then it is that of the node that was queried,
     /// whatever else is announced. Since Redis 7 the metadata hold the other of address and name.
@@ -123,10 +143,10 @@ impl Member {
         let host = match text(endpoint).unwrap_or_default() {
             "" => queried.to_owned(),
             "?" => address.map_or_else(|| queried.to_owned(), |address| address.to_string()),
-            endpoint => endpoint.to_owned(),
+            endpoint => Some(endpoint).filter(|it| is_host(it))?.to_owned(),
         };
         let is_address = host.parse::<IpAddr>().is_ok();
-        let name = described("hostname").filter(|name| is_address && !name.is_empty());
+        let name = described("hostname").filter(|name| is_address && is_host(name));
         let name = name.map(str::to_owned);
         Some(Self { host, port, name, address: address.filter(|_| !is_address) })
     }
@@ -152,6 +172,9 @@ impl Redirect {
         let (host, port) = words.next()?.rsplit_once(':')?;
         let port = port.parse().ok().filter(|port| *port > 0)?;
         let host = if host == "?" { "" } else { host.trim_matches(['[', ']']) };
+        if !host.is_empty() && !is_host(host) {
+            return None;
+        }
         Some(Self { slot, host: host.to_owned(), port })
     }
 }
@@ -260,7 +283,7 @@ mod tests {
     #[test]
     fn nonsense_is_no_map() {
         let node = |port| vec![bulk("10.0.0.2"), Value::Int(port), bulk("id")];
-        assert_eq!(Map::parse(&bulk("?"), ""), Err(NoMap));
+        assert_eq!(Map::parse(&bulk("?"), ""), Err(NoMap::Invalid));
         for range in [
             range(-1, 5, node(1)),
             range(0, 16_384, node(1)),
@@ -268,11 +291,23 @@ mod tests {
             range(0, 5, node(0)),
             range(0, 5, node(65_536)),
             range(0, 5, vec![]),
+            range(0, 5, vec![bulk("10.0.0.2\n"), Value::Int(1), bulk("id")]),
             Value::Array(vec![Value::Int(0), Value::Int(1)]),
             bulk("range"),
         ] {
-            assert_eq!(map(vec![range.clone()]), Err(NoMap), "{range:?}");
+            assert_eq!(map(vec![range.clone()]), Err(NoMap::Invalid), "{range:?}");
         }
+    }
+
+    #[test]
+    fn too_large_a_map_is_none() {
+        let node = |port| vec![bulk("10.0.0.2"), Value::Int(port), bulk("id")];
+        let of = |number| map((1..=number).map(|port| range(0, 0, node(port))).collect());
+        assert_eq!(of(1_000).unwrap().members.len(), 1_000);
+        assert_eq!(of(1_001), Err(NoMap::TooLarge));
+        let ranges = |number| map(vec![range(0, 0, node(1)); number]);
+        assert!(ranges(SLOTS).is_ok());
+        assert_eq!(ranges(SLOTS + 1), Err(NoMap::TooLarge));
     }
 
     #[test]
@@ -286,9 +321,15 @@ mod tests {
         assert_eq!(redirect("MOVED 5 :7000"), Some((5, String::new(), 7_000)));
         assert_eq!(redirect("MOVED 5 ?:7000"), Some((5, String::new(), 7_000)));
         assert_eq!(redirect("MOVED 5 a.example:7000"), Some((5, "a.example".into(), 7_000)));
-        for bad in
-            ["MOVED", "MOVED 5", "MOVED 16384 h:1", "MOVED 5 h", "MOVED 5 h:0", "MOVED x h:1"]
-        {
+        for bad in [
+            "MOVED",
+            "MOVED 5",
+            "MOVED 16384 h:1",
+            "MOVED 5 h",
+            "MOVED 5 h:0",
+            "MOVED x h:1",
+            "MOVED 5 h\x1b:1",
+        ] {
             assert_eq!(redirect(bad), None, "{bad}");
         }
     }

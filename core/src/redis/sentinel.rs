@@ -2,6 +2,8 @@
 
 use redis::Value;
 
+use super::host::is_host;
+
 /// Reads the reply to `SENTINEL GET-MASTER-ADDR-BY-NAME`: host and port. `None` for a master that
 /// the sentinel does not know, or an invalid reply.
 pub fn master(answer: &Value) -> Option<(String, u16)> {
@@ -25,7 +27,7 @@ pub fn switched(message: &Value, name: &str) -> Option<(String, u16)> {
 
 fn address(host: &str, port: &str) -> Option<(String, u16)> {
     let port = port.parse().ok().filter(|port| *port > 0)?;
-    (!host.is_empty()).then(|| (host.to_owned(), port))
+    is_host(host).then(|| (host.to_owned(), port))
 }
 
 #[cfg(test)]
@@ -40,9 +42,14 @@ mod tests {
     fn masters() {
         let found = Some(("10.0.0.1".to_owned(), 6_379));
         assert_eq!(master(&words(&["10.0.0.1", "6379"])), found);
-        for unknown in
-            [Value::Nil, words(&[]), words(&["h"]), words(&["h", "0"]), words(&["", "1"])]
-        {
+        for unknown in [
+            Value::Nil,
+            words(&[]),
+            words(&["h"]),
+            words(&["h", "0"]),
+            words(&["", "1"]),
+            words(&["h\n", "1"]),
+        ] {
             assert_eq!(master(&unknown), None, "{unknown:?}");
         }
         let message = |payload| words(&["message", "+switch-master", payload]);

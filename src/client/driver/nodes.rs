@@ -61,9 +61,9 @@ impl State {
         }
     }
 
-    fn record(&self, key: NodeKey) -> Option<&'static NodeRecord> {
+    fn record(&self, key: NodeKey) -> Option<&NodeRecord> {
         let known = self.nodes.get(key.index())?.as_ref()?;
-        (known.key == key).then_some(known.record)
+        (known.key == key).then_some(&known.record)
     }
 
     pub(super) fn count(&mut self, key: NodeKey) {

@@ -77,6 +77,23 @@ impl Played {
     }
 }
 
+#[test]
+fn one_that_does_not_know_the_master_counts_as_an_error() {
+    for (reply, kind) in [("*-1", ErrorKind::Unfit), ("-NOPERM no", ErrorKind::Auth)] {
+        let mut played = sentinels();
+        played.connect();
+        let is_queried = |sentinel: &usize| {
+            played.at = *sentinel;
+            played.sent().contains("GET-MASTER")
+        };
+        (0..SENTINELS.len()).find(is_queried).expect("a query");
+        played.receive("*3\r\n$11\r\nunsubscribe\r\n$1\r\nx\r\n:0\r\n");
+        played.receive(&format!("{reply}\r\n"));
+        let node = played.client.connections.get(played.connection()).unwrap().node;
+        assert_eq!(played.client.take_counts(node).unwrap().errors[kind as usize], 1, "{reply}");
+    }
+}
+
 /// The one that is queried first does not know of the new master.
 #[test]
 fn all_are_queried_while_the_master_is_dead() {
