@@ -178,7 +178,7 @@ impl Client {
             Kind::Sentinel(name) => Box::new(Sentinel::new(name)),
             Kind::Cluster => Box::new(Cluster::new(&config.store)),
         };
-        let data_handshake = Handshake::new(&config.account, &config.client_name, scripts.all());
+        let data_handshake = Handshake::new(&config.account, &config.client_name, scripts.loaded());
         let settings = Settings {
             account: config.account,
             data_handshake: Rc::new(data_handshake),

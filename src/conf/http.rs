@@ -19,7 +19,7 @@ pub(crate) struct MainConf {
     stores: Vec<Store>,
     definitions: Definitions,
     /// The limits of servers that have a `location /`, and the store that is configured there.
-    outside: Vec<(Vec<Rc<Limit>>, usize)>,
+    outside: Vec<(Vec<Rc<Limit>>, usize, bool)>,
     /// Whether any limit decides in the precontent phase.
     pub(crate) has_precontent: bool,
     /// Whether any limit settles what requests have cost.
@@ -125,12 +125,15 @@ impl MainConf {
         self.definitions.add(limit)
     }
 
-    /// Binds limits that decide together to the store of this index.
-    pub(crate) fn bind(&mut self, limits: &[Rc<Limit>], index: usize) -> Result<(), LimitError> {
+    /// Binds limits that decide together, with or without leases, to the store of this index.
+    pub(crate) fn bind(
+        &mut self,
+        limits: &[Rc<Limit>],
+        index: usize,
+        has_leases: bool,
+    ) -> Result<(), LimitError> {
         let store = self.stores.get_mut(index).ok_or(LimitError::NoStore)?;
-        if limits.iter().all(|limit| limit.is_plain()) {
-            store.add_list(limits.iter().map(|limit| limit.algorithm()).collect());
-        }
+        store.add_limits(limits, has_leases);
         for limit in limits {
             self.definitions.bind(limit, store)?;
             let corrections = self.definitions.corrections(limit.name());
@@ -146,17 +149,17 @@ impl MainConf {
     }
 
     /// Leaves the limits of a server to [`bind_outside`](Self::bind_outside).
-    pub(crate) fn add_outside(&mut self, limits: &[Rc<Limit>], index: usize) {
-        self.outside.push((limits.to_vec(), index));
+    pub(crate) fn add_outside(&mut self, limits: &[Rc<Limit>], index: usize, has_leases: bool) {
+        self.outside.push((limits.to_vec(), index, has_leases));
     }
 
     /// Binds the limits that only apply outside of any location, after all others: a name belongs to
     /// one store, and the locations determine which.
     pub(crate) fn bind_outside(&mut self) -> Result<(), LimitError> {
-        for (limits, configured) in std::mem::take(&mut self.outside) {
+        for (limits, configured, has_leases) in std::mem::take(&mut self.outside) {
             let mut known = limits.iter().filter_map(|limit| self.definitions.store(limit.name()));
             let index = known.next().and_then(|store| self.find(store)).unwrap_or(configured);
-            self.bind(&limits, index)?;
+            self.bind(&limits, index, has_leases)?;
         }
         Ok(())
     }

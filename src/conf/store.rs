@@ -8,6 +8,7 @@ use rate_limit_core::client::{Config, Kind};
 use rate_limit_core::limit::Algorithm;
 use rate_limit_core::rate::MILLISECOND;
 
+use super::limit::Limit;
 use crate::client::tls::Tls;
 use crate::client::{Driver, SCRIPTS};
 
@@ -22,7 +23,11 @@ pub(crate) struct Store {
     tls: Option<Rc<Tls>>,
     /// Whether requests will use it.
     is_used: bool,
-    /// The algorithms of limits that are charged together.
+    /// The algorithms of its limits.
+    algorithms: Vec<Algorithm>,
+    /// Whether any command may be about several limits, or about leases.
+    has_several: bool,
+    /// The algorithms of limits that are charged together and have a script of their own.
     lists: Vec<Vec<Algorithm>>,
     /// This worker's client, made when it is first used.
     driver: OnceCell<Box<Driver>>,
@@ -36,8 +41,17 @@ impl Store {
         config: Config,
         tls: Option<Rc<Tls>>,
     ) -> Self {
-        let (lists, driver) = (Vec::new(), OnceCell::new());
-        Self { reference, prefix, config, tls, is_used: false, lists, driver }
+        Self {
+            reference,
+            prefix,
+            config,
+            tls,
+            is_used: false,
+            algorithms: Vec::new(),
+            has_several: false,
+            lists: Vec::new(),
+            driver: OnceCell::new(),
+        }
     }
 
     /// The value of `rate_limit_redis_pass`. A URL may hold a password.
@@ -76,9 +90,12 @@ impl Store {
         self.config.patience = self.config.patience.max(timeout);
     }
 
-    /// Has a script of their own for limits of these algorithms, which are charged together.
-    pub(super) fn add_list(&mut self, list: Vec<Algorithm>) {
-        if !self.lists.contains(&list) {
+    /// Has the scripts for limits that are charged together, with or without leases.
+    pub(super) fn add_limits(&mut self, limits: &[Rc<Limit>], has_leases: bool) {
+        let list: Vec<_> = limits.iter().map(|limit| limit.algorithm()).collect();
+        self.algorithms.extend(&list);
+        self.has_several |= list.len() > 1 || (has_leases && !list.is_empty());
+        if limits.iter().all(|limit| limit.is_plain()) && !self.lists.contains(&list) {
             self.lists.push(list);
         }
     }
@@ -87,7 +104,8 @@ impl Store {
     pub(super) fn driver(&'static self) -> &'static Driver {
         self.driver.get_or_init(|| {
             let (config, reference) = (self.config.clone(), self.reference.clone());
-            let scripts = SCRIPTS.with_lists(self.lists.iter().map(Vec::as_slice));
+            let lists = self.lists.iter().map(Vec::as_slice);
+            let scripts = SCRIPTS.loading(&self.algorithms, self.has_several).with_lists(lists);
             Driver::new(config, scripts, reference, self.tls.clone())
         })
     }

@@ -74,10 +74,11 @@ fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfE
     if !is_outside {
         store.mark_used();
     }
+    let has_leases = conf.lease() > 0;
     for limits in Phase::ALL.map(|phase| conf.limits(phase)) {
         match is_outside {
-            true => main.add_outside(limits, index),
-            false => main.bind(limits, index)?,
+            true => main.add_outside(limits, index, has_leases),
+            false => main.bind(limits, index, has_leases)?,
         }
     }
     note_unleased(cf, main, conf);

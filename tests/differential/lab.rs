@@ -149,13 +149,15 @@ impl Lab {
         let mut load = |source: String| -> String {
             redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).unwrap()
         };
-        let wrapped = scripts.all().map(|s| (s.sha().to_owned(), load(wrap(s.source())))).collect();
+        let wrapped =
+            scripts.loaded().map(|s| (s.sha().to_owned(), load(wrap(s.source())))).collect();
         Self { connection, scripts, wrapped, runs: HashMap::new(), _redis: redis }
     }
 
     /// How often a script for a list of algorithms has run.
     pub fn runs_of_lists(&self) -> usize {
-        let others: Vec<_> = Scripts::new().all().map(|script| script.sha().to_owned()).collect();
+        let others: Vec<_> =
+            Scripts::new().loaded().map(|script| script.sha().to_owned()).collect();
         self.runs.iter().filter(|(sha, _)| !others.contains(sha)).map(|(_, runs)| runs).sum()
     }
 

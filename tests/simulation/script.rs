@@ -35,7 +35,7 @@ pub static PROGRAMS: LazyLock<Vec<(Program, Script)>> = LazyLock::new(|| {
     programs.push((Program::Several, scripts.several().clone()));
     let list = |list: Vec<_>| {
         let scripts = scripts.with_lists([&list[..]]);
-        let script = scripts.all().last().expect("a script").clone();
+        let script = scripts.loaded().last().expect("a script").clone();
         (Program::List(list), script)
     };
     programs.extend(lists().into_iter().map(list));

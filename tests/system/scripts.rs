@@ -7,6 +7,7 @@ use harness::{Conf, Load, PATIENCE, Redis, wait_until};
 use rate_limit_core::limit::Algorithm;
 use rate_limit_core::redis::script::{Script, Scripts};
 
+use crate::seen::StartConnected as _;
 use crate::seen::tokens;
 
 const BUDGET: u64 = 500_000;
@@ -51,9 +52,25 @@ fn a_flush_between_two_requests_goes_unnoticed() {
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
 }
 
+#[test]
+fn only_what_limits_can_need_is_loaded() {
+    let loaded = |limits: &str| {
+        let redis = Redis::start();
+        let nginx = Conf::new().redis(&redis).server(limits).start_connected(&redis);
+        assert_eq!(nginx.get("/").headers("X-RateLimit-Limit").len(), 1);
+        redis.calls("script|load")
+    };
+    let (one, lease) = ("rate_limit_redis a rate=9r/h;", "rate_limit_redis_lease on;");
+    let other = "rate_limit_redis b rate=9r/h name=b algorithm=gcra;";
+    assert_eq!(loaded(one), 1);
+    assert_eq!(loaded(&format!("{one} {lease}")), 2, "the one for several limits has leases");
+    // Each alone, if the other's key is empty; the list; and any other part of it.
+    assert_eq!(loaded(&format!("{one} {other}")), 4);
+}
+
 /// The script that is made for limits of these algorithms.
 fn script_of(list: &[Algorithm]) -> Script {
-    Scripts::new().with_lists([list]).all().last().expect("a script").clone()
+    Scripts::new().with_lists([list]).loaded().last().expect("a script").clone()
 }
 
 fn is_known(redis: &Redis, script: &Script) -> bool {

@@ -126,13 +126,13 @@ mod tests {
     use crate::redis::script::Scripts;
 
     fn handshake(url: &str) -> (Vec<Step>, String) {
-        let handshake = Handshake::new(&url.parse().unwrap(), "nginx", Scripts::new().all());
+        let handshake = Handshake::new(&url.parse().unwrap(), "nginx", Scripts::new().loaded());
         (handshake.steps().to_vec(), String::from_utf8(handshake.bytes().to_vec()).unwrap())
     }
 
     #[test]
     fn an_error_names_what_is_needed() {
-        let scripts = Scripts::new().all().count();
+        let scripts = Scripts::new().loaded().count();
         let (steps, bytes) = handshake("redis://127.0.0.1");
         assert_eq!(steps.len(), 1 + scripts);
         assert!(bytes.starts_with("*3\r\n$6\r\nCLIENT\r\n$7\r\nSETNAME\r\n$5\r\nnginx\r\n"));
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn a_password_is_not_repeated() {
         let endpoint = "redis://:s3cret@127.0.0.1".parse().unwrap();
-        let handshake = Handshake::new(&endpoint, "nginx", Scripts::new().all());
+        let handshake = Handshake::new(&endpoint, "nginx", Scripts::new().loaded());
         let shown =
             |line: &[u8]| handshake.check(Step::Auth, &parse(line).unwrap()).unwrap_err().text;
         assert_eq!(shown(b"-ERR not 's3cret'\r\n"), "ERR not '***'");

@@ -74,6 +74,8 @@ pub struct Scripts {
     single: Vec<Script>,
     several: Script,
     lists: Vec<List>,
+    /// The algorithms whose scripts are loaded, and whether the one for several limits is.
+    loaded: (Vec<Algorithm>, bool),
 }
 
 impl Scripts {
@@ -96,7 +98,15 @@ impl Scripts {
             .replace("$lease\n", include_str!("script/lease.lua"))
             .replace("$longest", &longest_hold());
         let several = functions.concat() + &table + &several;
-        Self { single: single.into(), several: Script::new(several), lists: Vec::new() }
+        let loaded = (Algorithm::ALL.into(), true);
+        Self { single: single.into(), several: Script::new(several), lists: Vec::new(), loaded }
+    }
+
+    /// The same, of which connections load only those for one limit of these algorithms and, if
+    /// `several`, the one for several limits: a server takes as long for them as for a hundred decisions.
+    /// A command with one that the server does not have is sent again, with the source.
+    pub fn loading(&self, algorithms: &[Algorithm], several: bool) -> Self {
+        Self { loaded: (algorithms.into(), several), ..self.clone() }
     }
 
     /// The same, and scripts for limits of these lists of algorithms: for the first lists, and those
@@ -111,11 +121,14 @@ impl Scripts {
         scripts
     }
 
-    /// Every script once, to be loaded into a server: two algorithms may share one.
-    pub fn all(&self) -> impl Iterator<Item = &Script> {
-        let mut scripts: Vec<_> = self.single.iter().collect();
+    /// The scripts that connections load into a server, each once: two algorithms may share one.
+    pub fn loaded(&self) -> impl Iterator<Item = &Script> {
+        let (algorithms, several) = &self.loaded;
+        let used = Algorithm::ALL.iter().filter(|algorithm| algorithms.contains(algorithm));
+        let mut scripts: Vec<_> = used.filter_map(|algorithm| self.single(*algorithm)).collect();
         scripts.dedup();
-        scripts.into_iter().chain([&self.several]).chain(self.lists.iter().map(List::script))
+        let several = several.then_some(&self.several);
+        scripts.into_iter().chain(several).chain(self.lists.iter().map(List::script))
     }
 
     /// The script that checks one limit of this algorithm.
@@ -516,8 +529,8 @@ mod tests {
     #[test]
     fn none_is_loaded_twice() {
         let scripts = Scripts::new();
-        let names: std::collections::BTreeSet<_> = scripts.all().map(Script::sha).collect();
-        assert_eq!(names.len(), scripts.all().count());
+        let names: std::collections::BTreeSet<_> = scripts.loaded().map(Script::sha).collect();
+        assert_eq!(names.len(), scripts.loaded().count());
         let shas =
             [Algorithm::Gcra, Algorithm::LeakyBucket].map(|a| scripts.single(a).unwrap().sha());
         assert_eq!(shas[0], shas[1]);
