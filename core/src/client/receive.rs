@@ -236,7 +236,7 @@ impl Client {
                 self.redirect(key, refusal, node, now);
             }
             RefusalKind::TryAgain if is_cluster => self.try_again(key, refusal, node, now),
-            RefusalKind::ClusterDown if is_cluster => self.on_cluster_down(key, refusal, node, now),
+            RefusalKind::ClusterDown if is_cluster => self.on_no_owner(key, refusal, node, now),
             RefusalKind::NotReady | RefusalKind::ReadOnly => {
                 self.count_undecided(key, node);
                 self.park(key, Error::Refused, now);
@@ -270,9 +270,11 @@ impl Client {
         let Some(redirect) = Redirect::parse(&refusal.text) else {
             return self.give_up(key, refusal, from, now);
         };
-        let host = match redirect.host.as_str() {
-            "" => self.nodes.get(from).map_or_else(String::new, |node| node.host().to_owned()),
-            host => host.to_owned(),
+        let host = match redirect.host.as_deref() {
+            Some("") => self.nodes.get(from).map_or_else(String::new, |it| it.host().to_owned()),
+            Some(host) => host.to_owned(),
+            None if is_asking => return self.try_again(key, refusal, from, now),
+            None => return self.on_no_owner(key, refusal, from, now),
         };
         let known = self.nodes.find(&host, redirect.port);
         if known.is_none() && self.nodes.current().len() >= MAX_NODES {
@@ -290,9 +292,9 @@ impl Client {
         }
     }
 
-    /// The slot has no master, as this node sees it. A new topology is wanted even if the command was dropped
-    /// meanwhile.
-    fn on_cluster_down(&mut self, key: CommandKey, refusal: &Refusal, node: NodeKey, now: u64) {
+    /// The slot has no master that this node could name. A new topology is wanted even if the command was
+    /// dropped meanwhile.
+    fn on_no_owner(&mut self, key: CommandKey, refusal: &Refusal, node: NodeKey, now: u64) {
         self.count_error(node, ErrorKind::Unfit);
         self.warn(node, refused(refusal));
         self.want_refresh(now);

@@ -625,7 +625,8 @@ fn a_redirection_is_news_though_the_request_has_gone() {
 
 #[test]
 fn a_slot_without_a_master_is_an_error_and_a_reason_to_query_the_topology() {
-    for has_gone in [false, true] {
+    let replies = ["-CLUSTERDOWN Hash slot not served\r\n", "-MOVED 1 ?:7000\r\n"];
+    for (has_gone, reply) in replies.into_iter().flat_map(|it| [(false, it), (true, it)]) {
         let mut played = cluster(|_| ());
         // The topology was queried just now, which is done only so often.
         played.wait(200 * MILLISECOND);
@@ -635,12 +636,23 @@ fn a_slot_without_a_master_is_an_error_and_a_reason_to_query_the_topology() {
         if has_gone {
             played.client.release(request, false);
         }
-        played.receive("-CLUSTERDOWN Hash slot not served\r\n");
+        played.receive(reply);
         played.wait(0);
         let counts = played.client.take_counts(played.node()).unwrap();
         assert_eq!(counts.errors[ErrorKind::Unfit as usize], 1);
-        assert!(played.sent().contains("SLOTS"), "{has_gone}");
+        assert!(played.sent().contains("SLOTS"), "{has_gone} {reply}");
     }
+}
+
+#[test]
+fn a_command_whose_next_node_has_no_name_is_sent_again() {
+    let mut played = cluster(|_| ());
+    played.submit("a");
+    played.turn();
+    assert_eq!(played.sent_keys(), "a");
+    played.receive("-ASK 1 ?:7000\r\n");
+    played.wait(3 * MILLISECOND);
+    assert_eq!(played.sent_keys(), "a");
 }
 
 #[test]

@@ -94,6 +94,8 @@ impl Map {
         let mut numbers = HashMap::new();
         for range in ranges {
             let (slots, member) = Member::of_range(range, host).ok_or(NoMap::Invalid)?;
+            let owned = map.owners.get_mut(slots).ok_or(NoMap::Invalid)?;
+            let Some(member) = member else { continue };
             let owner = *numbers.entry(member).or_insert_with_key(|member| {
                 map.members.push(member.clone());
                 map.members.len().saturating_sub(1) as u16
@@ -101,7 +103,7 @@ impl Map {
             if map.members.len() > MAX_NODES {
                 return Err(NoMap::TooLarge);
             }
-            map.owners.get_mut(slots).ok_or(NoMap::Invalid)?.fill(owner);
+            owned.fill(owner);
         }
         Ok(map)
     }
@@ -119,10 +121,15 @@ impl Map {
 }
 
 impl Member {
-    /// Reads `[first, last, master, ...]`: a range of slots and its owner.
-    fn of_range(range: &Value, queried: &str) -> Option<(RangeInclusive<usize>, Self)> {
+    /// Reads `[first, last, master, ...]`: a range of slots and its owner. There is none if the cluster has
+    /// lost the address of the master, as when an empty node has taken it: then its port is 0.
+    fn of_range(range: &Value, queried: &str) -> Option<(RangeInclusive<usize>, Option<Self>)> {
         let [first, last, master, ..] = items(range)? else { return None };
-        Some((index(first)?..=index(last)?, Self::parse(master, queried)?))
+        let slots = index(first)?..=index(last)?;
+        match items(master)? {
+            [_, Value::Int(0), ..] => Some((slots, None)),
+            _ => Some((slots, Some(Self::parse(master, queried)?))),
+        }
     }
 
     /// Reads `[endpoint, port, id, metadata]` of a node. The endpoint is an address, a host name, `?`
@@ -158,8 +165,8 @@ pub struct Redirect {
     /// The slot.
     pub slot: u16,
     /// The host of the node that does. If it is empty, it is most likely that of the node that has
-    /// replied.
-    pub host: String,
+    /// replied; `None` if the node that has replied does not know the name.
+    pub host: Option<String>,
     /// Its port.
     pub port: u16,
 }
@@ -171,11 +178,12 @@ impl Redirect {
         let slot = words.next()?.parse().ok().filter(|slot| usize::from(*slot) < SLOTS)?;
         let (host, port) = words.next()?.rsplit_once(':')?;
         let port = port.parse().ok().filter(|port| *port > 0)?;
-        let host = if host == "?" { "" } else { host.trim_matches(['[', ']']) };
-        if !host.is_empty() && !is_host(host) {
-            return None;
-        }
-        Some(Self { slot, host: host.to_owned(), port })
+        let host = match host.trim_matches(['[', ']']) {
+            "?" => None,
+            host if host.is_empty() || is_host(host) => Some(host.to_owned()),
+            _ => return None,
+        };
+        Some(Self { slot, host, port })
     }
 }
 
@@ -288,7 +296,8 @@ mod tests {
             range(-1, 5, node(1)),
             range(0, 16_384, node(1)),
             range(9, 5, node(1)),
-            range(0, 5, node(0)),
+            range(0, 16_384, node(0)),
+            range(0, 5, node(-1)),
             range(0, 5, node(65_536)),
             range(0, 5, vec![]),
             range(0, 5, vec![bulk("10.0.0.2\n"), Value::Int(1), bulk("id")]),
@@ -297,6 +306,16 @@ mod tests {
         ] {
             assert_eq!(map(vec![range.clone()]), Err(NoMap::Invalid), "{range:?}");
         }
+    }
+
+    /// As Redis and Valkey list the slots of a master whose address an empty node has taken.
+    #[test]
+    fn a_master_without_an_address_owns_nothing() {
+        let lost = vec![bulk(""), Value::Int(0), bulk("id"), Value::Array(Vec::new())];
+        let found = vec![bulk("10.0.0.2"), Value::Int(7000), bulk("id")];
+        let map = map(vec![range(0, 99, lost), range(100, 16_383, found)]).unwrap();
+        assert_eq!((map.owner(0), map.owner(100)), (None, Some(0)));
+        assert_eq!((map.orphans(), map.members.len()), (100, 1));
     }
 
     #[test]
@@ -313,14 +332,14 @@ mod tests {
     #[test]
     fn redirections() {
         let redirect = |text| Redirect::parse(text).map(|r| (r.slot, r.host, r.port));
-        let found = Some((3_999, "127.0.0.1".to_owned(), 6_381));
-        assert_eq!(redirect("MOVED 3999 127.0.0.1:6381"), found);
-        assert_eq!(redirect("ASK 3999 127.0.0.1:6381"), found);
-        assert_eq!(redirect("MOVED 5 ::1:7000"), Some((5, "::1".into(), 7_000)));
-        assert_eq!(redirect("MOVED 5 [::1]:7000"), Some((5, "::1".into(), 7_000)));
-        assert_eq!(redirect("MOVED 5 :7000"), Some((5, String::new(), 7_000)));
-        assert_eq!(redirect("MOVED 5 ?:7000"), Some((5, String::new(), 7_000)));
-        assert_eq!(redirect("MOVED 5 a.example:7000"), Some((5, "a.example".into(), 7_000)));
+        let to = |slot, host: &str, port| Some((slot, Some(host.to_owned()), port));
+        assert_eq!(redirect("MOVED 3999 127.0.0.1:6381"), to(3_999, "127.0.0.1", 6_381));
+        assert_eq!(redirect("ASK 3999 127.0.0.1:6381"), to(3_999, "127.0.0.1", 6_381));
+        assert_eq!(redirect("MOVED 5 ::1:7000"), to(5, "::1", 7_000));
+        assert_eq!(redirect("MOVED 5 [::1]:7000"), to(5, "::1", 7_000));
+        assert_eq!(redirect("MOVED 5 :7000"), to(5, "", 7_000));
+        assert_eq!(redirect("MOVED 5 a.example:7000"), to(5, "a.example", 7_000));
+        assert_eq!(redirect("MOVED 5 ?:7000"), Some((5, None, 7_000)));
         for bad in [
             "MOVED",
             "MOVED 5",

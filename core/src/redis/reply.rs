@@ -64,7 +64,7 @@ pub enum RefusalKind {
     /// TRYAGAIN: the slot is being migrated, and the keys are at both nodes. The command did not
     /// run.
     TryAgain,
-    /// CLUSTERDOWN: the slot has no owner, or the cluster is down. The command did not run.
+    /// CLUSTERDOWN: the slot has no owner, or the cluster is down. Nothing was written.
     ClusterDown,
     /// The account is missing or wrong, or lacks a permission.
     Auth,
@@ -186,6 +186,10 @@ impl RefusalKind {
         } else if unknown.is_some_and(|rest| rest.trim_start().get(1..8) == Some("EVALSHA")) {
             // The command is renamed: the source can be sent instead.
             Self::NoScript
+        } else if details.contains("while the cluster is down") {
+            // A master that its cluster has lost, with cluster-allow-reads-when-down. It refuses the first
+            // write, so none was done.
+            Self::ClusterDown
         } else if details.contains(" -READONLY ") {
             // Before Redis 7 an error within a script was wrapped in one about the script.
             Self::ReadOnly
@@ -586,6 +590,9 @@ mod tests {
         assert_eq!(kind(b"-ASK 1 127.0.0.1:1\r\n"), RefusalKind::Ask);
         assert_eq!(kind(b"-TRYAGAIN later\r\n"), RefusalKind::TryAgain);
         assert_eq!(kind(b"-CLUSTERDOWN no\r\n"), RefusalKind::ClusterDown);
+        let of_script = "-ERR Error running script (call to f_1): @user_script:1: Lua script attempted to \
+            execute a write command while the cluster is down and readonly\r\n";
+        assert_eq!(kind(of_script.as_bytes()), RefusalKind::ClusterDown);
         for renamed in ["`EVALSHA`, with", "'EVALSHA', with", "'evalsha'"] {
             let line = format!("-ERR unknown command {renamed}\r\n");
             assert_eq!(kind(line.as_bytes()), RefusalKind::NoScript);

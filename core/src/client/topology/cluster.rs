@@ -57,12 +57,13 @@ impl Topology for Cluster {
 
     fn read(&self, reply: &Reply<'_>, node: &Node) -> Result<Layout, String> {
         match reply {
-            Reply::Other(redis::Value::Array(ranges)) if ranges.is_empty() => {
-                Err("it knows no node that has slots".to_owned())
-            }
-            Reply::Other(value) => {
-                Map::parse(value, node.host()).map(Layout::Slots).map_err(|error| error.to_string())
-            }
+            Reply::Other(value) => match Map::parse(value, node.host()) {
+                Ok(map) if map.members.is_empty() => {
+                    Err("it knows no node that has slots".to_owned())
+                }
+                Ok(map) => Ok(Layout::Slots(map)),
+                Err(error) => Err(error.to_string()),
+            },
             _ => Err(unexpected(reply)),
         }
     }
