@@ -34,7 +34,7 @@ impl Deref for Head {
     }
 }
 
-/// The digest that replaces a key over [`MAX_KEY`] bytes: `sha1:` and its SHA-1 in hexadecimal. It
+/// The digest that replaces a key over 512 bytes: `sha1:` and its SHA-1 in hexadecimal. It
 /// keeps a client from filling Redis with long keys. `None` for a shorter key.
 pub fn digest(key: &[u8]) -> Option<String> {
     (key.len() > MAX_KEY).then(|| format!("sha1:{}", sha1_smol::Sha1::from(key).digest()))

@@ -78,7 +78,7 @@ pub enum ProtocolError {
     /// Not RESP2.
     #[error("the server does not speak RESP2")]
     Garbage,
-    /// Longer than [`MAX_REPLY`] or [`MAX_MAP`] bytes, or nested too deep.
+    /// Longer than such a reply may be, or nested too deep.
     #[error("the server sent too large a reply")]
     TooLarge,
     /// A reply without a command.
