@@ -178,6 +178,7 @@ impl Client {
     /// A server has answered a command in time.
     pub(super) fn on_answered(&mut self, key: NodeKey) {
         let Some(node) = self.nodes.get_mut(key) else { return };
+        node.is_cut_off = false;
         if !node.is_mute && !node.has_undecided {
             return;
         }

@@ -63,6 +63,9 @@ pub struct Node {
     /// It has answered no command since the breaker opened. Only such an answer, not a reply to a
     /// probe, shows that it is up again.
     pub(super) is_mute: bool,
+    /// It has no master for a slot (CLUSTERDOWN), and has decided nothing since. It may be a master that
+    /// its cluster has replaced, and that does not know it.
+    pub(super) is_cut_off: bool,
     /// Whether this worker has found it down.
     pub(super) is_down: bool,
     /// The latest request whose commands it has not answered in time.
@@ -132,6 +135,7 @@ impl Node {
             probe_at: None,
             is_probed: false,
             is_mute: false,
+            is_cut_off: false,
             is_down: false,
             blamed_by: None,
             retired_at: None,

@@ -297,6 +297,9 @@ impl Client {
     fn on_no_owner(&mut self, key: CommandKey, refusal: &Refusal, node: NodeKey, now: u64) {
         self.count_error(node, ErrorKind::Unfit);
         self.warn(node, refused(refusal));
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.is_cut_off = refusal.kind == RefusalKind::ClusterDown;
+        }
         self.want_refresh(now);
         self.park(key, Error::Refused, now);
     }

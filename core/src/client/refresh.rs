@@ -166,16 +166,11 @@ impl Client {
 
     /// Queries the next node that can be queried.
     fn query_next(&mut self, now: u64) {
-        let nodes = match self.topology.seed_role() {
-            Role::Sentinel => self.nodes.seeds().to_vec(),
-            Role::Data => self.nodes.current().to_vec(),
-        };
-        while self.refresh.tried < nodes.len() {
-            let index = self.refresh.first.wrapping_add(self.refresh.tried);
-            let node = index.checked_rem(nodes.len()).and_then(|index| nodes.get(index)).copied();
+        let nodes = self.nodes_to_query();
+        while let Some(node) = nodes.get(self.refresh.tried) {
             self.refresh.tried = self.refresh.tried.saturating_add(1);
             self.refresh.number = self.refresh.number.wrapping_add(1);
-            if let Some(connection) = node.and_then(|node| self.connection_for_query(node, now)) {
+            if let Some(connection) = self.connection_for_query(*node, now) {
                 self.push(connection, Owner::Topology(self.refresh.number), now);
                 let patience = now.saturating_add(self.connect_timeout);
                 return self.set_refresh_timer(patience);
@@ -187,6 +182,19 @@ impl Client {
         self.refresh.is_under_way = false;
         self.fail_parked(now);
         self.set_refresh_timer(now.saturating_add(URGENT_INTERVAL));
+    }
+
+    /// The nodes in the order in which they are queried: in turn, and at last those that the cluster has cut
+    /// off, which go on to list themselves as the masters of their slots.
+    fn nodes_to_query(&self) -> Vec<NodeKey> {
+        let mut nodes = match self.topology.seed_role() {
+            Role::Sentinel => self.nodes.seeds().to_vec(),
+            Role::Data => self.nodes.current().to_vec(),
+        };
+        let first = self.refresh.first.checked_rem(nodes.len()).unwrap_or(0);
+        nodes.rotate_left(first);
+        nodes.sort_by_key(|node| self.nodes.get(*node).is_some_and(|node| node.is_cut_off));
+        nodes
     }
 
     /// The connection over which a node is queried, if it can be: not if it owes a reply for too

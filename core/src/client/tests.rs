@@ -1,5 +1,6 @@
 //! One client, and a server that is played by the test. Long histories are left to the simulation.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::LazyLock;
 
@@ -642,6 +643,51 @@ fn a_slot_without_a_master_is_an_error_and_a_reason_to_query_the_topology() {
         assert_eq!(counts.errors[ErrorKind::Unfit as usize], 1);
         assert!(played.sent().contains("SLOTS"), "{has_gone} {reply}");
     }
+}
+
+/// It goes on to list itself.
+#[test]
+fn a_node_that_its_cluster_has_cut_off_is_queried_last() {
+    const MAP: &str = "*2\r\n*3\r\n:0\r\n:8191\r\n*2\r\n$8\r\n10.0.0.1\r\n:6379\r\n\
+                       *3\r\n:8192\r\n:16383\r\n*2\r\n$8\r\n10.0.0.2\r\n:6379\r\n";
+    impl Played {
+        /// Lets time pass until one of two nodes is queried for the topology; which one.
+        fn wait_for_query(&mut self) -> usize {
+            self.wait(11_000 * MILLISECOND);
+            let is_queried = |at: &usize| {
+                self.at = *at;
+                self.sent().contains("SLOTS")
+            };
+            let queried = (0..2).find(is_queried).expect("a query");
+            self.receive(MAP);
+            self.turn();
+            queried
+        }
+    }
+    let mut played = cluster(|_| ());
+    played.wait_for_query();
+    played.at = 1;
+    played.accept_handshake();
+    played.turn();
+    let queried: BTreeSet<_> = [(); 4].map(|()| played.wait_for_query()).into();
+    assert_eq!(queried, [0, 1].into());
+
+    let key =
+        ["a", "b", "c", "d", "e"].into_iter().find(|key| slot(b"rl:a:", key.as_bytes()) < 8_192);
+    let key = key.expect("a key of the first node");
+    let submit = |played: &mut Played| {
+        played.submit(key);
+        played.turn();
+        played.at = 0;
+        assert_eq!(played.sent_keys(), key);
+    };
+    submit(&mut played);
+    played.receive("-CLUSTERDOWN Hash slot not served\r\n");
+    assert_eq!([(); 4].map(|()| played.wait_for_query()), [1; 4]);
+    submit(&mut played);
+    played.receive(FOUND);
+    let queried: BTreeSet<_> = [(); 4].map(|()| played.wait_for_query()).into();
+    assert_eq!(queried, [0, 1].into());
 }
 
 #[test]
