@@ -14,9 +14,17 @@ struct Definition {
     name: &'static str,
     written: String,
     place: String,
-    /// The reference of the store, and the place of the limit that was bound to it first.
-    store: Option<(String, String)>,
+    store: Option<Binding>,
     corrections: Rc<Corrections>,
+}
+
+/// The store of a name, and the limit that was bound to it first.
+struct Binding {
+    reference: String,
+    /// The reference without the password.
+    shown: String,
+    /// The place of the limit.
+    place: String,
 }
 
 impl Definitions {
@@ -53,7 +61,7 @@ impl Definitions {
     /// The reference of the store of the limit of this name, once it is bound.
     pub(super) fn store(&self, name: &str) -> Option<&str> {
         let definition = self.0.iter().find(|definition| definition.name == name)?;
-        definition.store.as_ref().map(|(reference, _)| reference.as_str())
+        definition.store.as_ref().map(|store| store.reference.as_str())
     }
 
     /// The corrections of the limit of this name.
@@ -68,15 +76,21 @@ impl Definitions {
         let Some(definition) = self.0.iter_mut().find(|definition| definition.name == name) else {
             return Ok(());
         };
-        let bound = || (store.reference().to_owned(), place.to_owned());
-        match definition.store.get_or_insert_with(bound) {
-            (reference, _) if reference == store.reference() => Ok(()),
-            (_, first) => Err(LimitError::Rebound {
-                name,
-                place: place.to_owned(),
-                store: store.shown().to_owned(),
-                first: first.clone(),
-            }),
+        let bound = || Binding {
+            reference: store.reference().to_owned(),
+            shown: store.shown().to_owned(),
+            place: place.to_owned(),
+        };
+        let first = definition.store.get_or_insert_with(bound);
+        if first.reference == store.reference() {
+            return Ok(());
         }
+        Err(LimitError::Rebound {
+            name,
+            place: place.to_owned(),
+            store: store.shown().to_owned(),
+            other: first.shown.clone(),
+            first: first.place.clone(),
+        })
     }
 }

@@ -45,10 +45,10 @@ pub(crate) enum LimitError {
     )]
     Redefined { name: &'static str, written: String, first: String, place: String },
     #[error(
-        "the limit \"{name}\" of {place} has another store, {store}, than in {first}; add \"name=\" \
+        "the limit \"{name}\" of {place} has another store, {store}, than {other} in {first}; add \"name=\" \
          to give it a name of its own, or set \"rate_limit_redis_pass\" at the level of the limit"
     )]
-    Rebound { name: &'static str, place: String, store: String, first: String },
+    Rebound { name: &'static str, place: String, store: String, other: String, first: String },
     #[error("no such store")]
     NoStore,
     #[error("out of memory")]

@@ -139,7 +139,10 @@ impl Directive<'_> {
         let size = unsafe { ngx_parse_size(&mut text) };
         match usize::try_from(size) {
             Ok(size) if size >= least => Ok(size),
-            _ => Err(self.invalid(value, &format!("a size of at least {}k", least >> 10))),
+            _ => {
+                Err(self
+                    .invalid(value, &format!("a size of at least {}k, such as 8m", least >> 10)))
+            }
         }
     }
 

@@ -180,6 +180,9 @@ impl Builder {
             }
             "prefix" => {
                 let prefix = line.value()?;
+                if prefix.contains('$') {
+                    return Err(line.invalid(prefix, "a text without variables"));
+                }
                 line.once(&mut self.prefix, prefix)
             }
             "connect_timeout" => {
@@ -331,7 +334,8 @@ fn read_password(line: &mut Directive<'_>) -> Result<String, ConfError> {
     let path = text(&path)?;
     let content = std::fs::read_to_string(path)
         .map_err(|error| StoreError::PasswordFile { path: path.to_owned(), error })?;
-    match content.lines().next() {
+    // Some editors begin a file with a byte order mark.
+    match content.trim_start_matches('\u{feff}').lines().next() {
         Some(password) if !password.is_empty() => Ok(password.to_owned()),
         _ => Err(StoreError::NoPassword(path.to_owned()).into()),
     }

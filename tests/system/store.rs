@@ -144,7 +144,7 @@ fn a_password_file_is_read_again_on_reload() {
     let mut nginx = conf.start();
     decides(&nginx);
     redis.command::<()>(&["ACL", "SETUSER", "default", "<first"]);
-    std::fs::write(nginx.path("redis.password"), "second").expect("write the password");
+    std::fs::write(nginx.path("redis.password"), "\u{feff}second").expect("write the password");
     nginx.reload();
     decides(&nginx);
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
@@ -247,6 +247,7 @@ fn wrong_lines() {
         (format!("{a} database x;"), &["\"x\"", "\"database\"", "a number between 0 and"]),
         (format!("{a} database -1;"), &["\"-1\"", "\"database\"", "a number between 0 and"]),
         (format!("{a} prefix;"), &["\"prefix\"", "number of arguments"]),
+        (format!("{a} prefix rl:$host;"), &["\"rl:$host\"", "\"prefix\"", "without variables"]),
         (format!("{a} prefix a prefix b;"), &["\"prefix\"", "number of arguments"]),
         (format!("{a} connect_timeout 0;"), &["\"0\"", "\"connect_timeout\"", "above 0"]),
         (format!("{a} connect_timeout soon;"), &["\"soon\"", "\"connect_timeout\"", "above 0"]),
