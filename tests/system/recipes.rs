@@ -1,6 +1,7 @@
 //! The recipes of docs/recipes.md, and some pairs of docs/coming-from.md, with the traffic that they are for.
 
 use std::io::Write as _;
+use std::net::TcpListener;
 use std::time::Instant;
 
 use harness::{Conf, Nginx, PATIENCE, Redis, Response, run, wait_until};
@@ -79,6 +80,10 @@ const COSTS: &str = "server { listen 127.0.0.1:{port2}; root {prefix}/html; \
                      if ($arg_status = 401) { return 401; } if ($arg_status = 500) { return 500; } \
                      location / { try_files /$arg_file /index.html =404; } }";
 
+/// An application that knows one password.
+const LOGINS: &str = "server { listen 127.0.0.1:{port2}; \
+                      location / { if ($args != right) { return 401; } return 200; } }";
+
 /// Sends a request, and waits until a key of the limit holds what `is_right` accepts.
 #[track_caller]
 fn settles(nginx: &Nginx, redis: &Redis, path: &str, key: &str, is_right: impl Fn(u64) -> bool) {
@@ -90,19 +95,57 @@ fn settles(nginx: &Nginx, redis: &Redis, path: &str, key: &str, is_right: impl F
     wait_until(PATIENCE, settled, &format!("the settlement of {path}"));
 }
 
+/// Waits until so many failed logins are left.
+#[track_caller]
+fn wait_for_logins(redis: &Redis, left: u64) {
+    // A bucket that is whole again is soon gone.
+    let is_left = || tokens(redis, "rl:login:127.0.0.1").unwrap_or(5) == left;
+    wait_until(PATIENCE, is_left, &format!("{left} logins that may fail"));
+}
+
+#[track_caller]
+fn is_blocked(response: &Response) {
+    assert_eq!(response.status, 429);
+    let seconds = crate::seen::retry_after(response);
+    assert!((840..=900).contains(&seconds), "a quarter of an hour: {seconds}");
+}
+
 #[test]
 fn only_failed_logins_count() {
     let redis = redis();
-    let nginx = recipe("$failed_login", &[], &redis).http(COSTS).start_connected(&redis);
-    let key = "rl:login:127.0.0.1";
-    (0..8).for_each(|_| settles(&nginx, &redis, "/login", key, |left| left == 5));
-    for left in (0..5).rev() {
-        settles(&nginx, &redis, "/login?status=401", key, |it| it == left);
+    let nginx = recipe("$failed_login", &[], &redis).http(LOGINS).start_connected(&redis);
+    let login = |password: &str| nginx.http().post(&format!("/login?{password}"), b"");
+    for _ in 0..8 {
+        assert_eq!(login("right").status, 200);
+        wait_for_logins(&redis, 5);
     }
-    let blocked = nginx.get("/login");
-    assert_eq!(blocked.status, 429);
-    let seconds = crate::seen::retry_after(&blocked);
-    assert!((840..=900).contains(&seconds), "a quarter of an hour: {seconds}");
+    // The form itself is not limited.
+    assert!(shows_nothing(&nginx.get("/login?wrong")));
+    for left in (0..5).rev() {
+        assert_eq!(login("wrong").status, 401);
+        wait_for_logins(&redis, left);
+    }
+    is_blocked(&login("right"));
+}
+
+/// The application has the password as well if its client does not wait for the response.
+#[test]
+fn logins_whose_clients_leave_have_failed() {
+    let redis = redis();
+    let application = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = application.local_addr().expect("an address").to_string();
+    let nginx = recipe("$failed_login", &[("127.0.0.1:{port2}", &address)], &redis);
+    let nginx = nginx.start_connected(&redis);
+    for left in (0..5).rev() {
+        let mut http = nginx.http();
+        http.send("POST", "/login", &[("Content-Length", "0")]);
+        let attempt = application.accept().expect("an attempt");
+        drop(http);
+        wait_for_logins(&redis, left);
+        nginx.wait_for_access_log(5 - left as usize);
+        drop(attempt);
+    }
+    is_blocked(&nginx.http().post("/login", b""));
 }
 
 #[test]
