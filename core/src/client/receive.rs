@@ -270,13 +270,18 @@ impl Client {
         let Some(redirect) = Redirect::parse(&refusal.text) else {
             return self.give_up(key, refusal, from, now);
         };
-        let host = match redirect.host.as_deref() {
-            Some("") => self.nodes.get(from).map_or_else(String::new, |it| it.host().to_owned()),
-            Some(host) => host.to_owned(),
-            None if is_asking => return self.try_again(key, refusal, from, now),
-            None => return self.on_no_owner(key, refusal, from, now),
+        let host = match redirect.host.as_str() {
+            "" => self.nodes.get(from).map_or_else(String::new, |node| node.host().to_owned()),
+            host => host.to_owned(),
         };
         let known = self.nodes.find(&host, redirect.port);
+        if redirect.host.is_empty() && known == Some(from) {
+            // It is at another host, whose name the node does not know.
+            return match is_asking {
+                true => self.try_again(key, refusal, from, now),
+                false => self.on_no_owner(key, refusal, from, now),
+            };
+        }
         if known.is_none() && self.nodes.current().len() >= MAX_NODES {
             return self.give_up(key, refusal, from, now);
         }

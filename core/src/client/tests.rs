@@ -626,7 +626,7 @@ fn a_redirection_is_news_though_the_request_has_gone() {
 
 #[test]
 fn a_slot_without_a_master_is_an_error_and_a_reason_to_query_the_topology() {
-    let replies = ["-CLUSTERDOWN Hash slot not served\r\n", "-MOVED 1 ?:7000\r\n"];
+    let replies = ["-CLUSTERDOWN Hash slot not served\r\n", "-MOVED 1 ?:6379\r\n"];
     for (has_gone, reply) in replies.into_iter().flat_map(|it| [(false, it), (true, it)]) {
         let mut played = cluster(|_| ());
         // The topology was queried just now, which is done only so often.
@@ -696,7 +696,7 @@ fn a_command_whose_next_node_has_no_name_is_sent_again() {
     played.submit("a");
     played.turn();
     assert_eq!(played.sent_keys(), "a");
-    played.receive("-ASK 1 ?:7000\r\n");
+    played.receive("-ASK 1 ?:6379\r\n");
     played.wait(3 * MILLISECOND);
     assert_eq!(played.sent_keys(), "a");
 }

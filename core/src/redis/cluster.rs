@@ -165,8 +165,8 @@ pub struct Redirect {
     /// The slot.
     pub slot: u16,
     /// The host of the node that does. If it is empty, it is most likely that of the node that has
-    /// replied; `None` if the node that has replied does not know the name.
-    pub host: Option<String>,
+    /// replied.
+    pub host: String,
     /// Its port.
     pub port: u16,
 }
@@ -178,12 +178,9 @@ impl Redirect {
         let slot = words.next()?.parse().ok().filter(|slot| usize::from(*slot) < SLOTS)?;
         let (host, port) = words.next()?.rsplit_once(':')?;
         let port = port.parse().ok().filter(|port| *port > 0)?;
-        let host = match host.trim_matches(['[', ']']) {
-            "?" => None,
-            host if host.is_empty() || is_host(host) => Some(host.to_owned()),
-            _ => return None,
-        };
-        Some(Self { slot, host, port })
+        let host = if host == "?" { "" } else { host.trim_matches(['[', ']']) };
+        let is_usable = host.is_empty() || is_host(host);
+        is_usable.then(|| Self { slot, host: host.to_owned(), port })
     }
 }
 
@@ -332,14 +329,14 @@ mod tests {
     #[test]
     fn redirections() {
         let redirect = |text| Redirect::parse(text).map(|r| (r.slot, r.host, r.port));
-        let to = |slot, host: &str, port| Some((slot, Some(host.to_owned()), port));
+        let to = |slot, host: &str, port| Some((slot, host.to_owned(), port));
         assert_eq!(redirect("MOVED 3999 127.0.0.1:6381"), to(3_999, "127.0.0.1", 6_381));
         assert_eq!(redirect("ASK 3999 127.0.0.1:6381"), to(3_999, "127.0.0.1", 6_381));
         assert_eq!(redirect("MOVED 5 ::1:7000"), to(5, "::1", 7_000));
         assert_eq!(redirect("MOVED 5 [::1]:7000"), to(5, "::1", 7_000));
         assert_eq!(redirect("MOVED 5 :7000"), to(5, "", 7_000));
         assert_eq!(redirect("MOVED 5 a.example:7000"), to(5, "a.example", 7_000));
-        assert_eq!(redirect("MOVED 5 ?:7000"), Some((5, None, 7_000)));
+        assert_eq!(redirect("MOVED 5 ?:7000"), to(5, "", 7_000));
         for bad in [
             "MOVED",
             "MOVED 5",
