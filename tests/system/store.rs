@@ -212,7 +212,7 @@ fn connect_timeout() {
 #[test]
 fn wrong_lines() {
     let a = "server redis://127.0.0.1:1;";
-    let cases: [(String, &[&str]); 40] = [
+    let cases: [(String, &[&str]); 41] = [
         (String::new(), &["there must be a \"server\"", "redis://127.0.0.1:6379"]),
         ("server;".into(), &["\"server\"", "number of arguments"]),
         ("server 127.0.0.1:1;".into(), &["\"127.0.0.1:1\"", "\"server\"", "redis://"]),

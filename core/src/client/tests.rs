@@ -645,25 +645,28 @@ fn a_slot_without_a_master_is_an_error_and_a_reason_to_query_the_topology() {
     }
 }
 
+/// Two masters, each of half of the slots.
+const HALVES: &str = "*2\r\n*3\r\n:0\r\n:8191\r\n*2\r\n$8\r\n10.0.0.1\r\n:6379\r\n\
+                   *3\r\n:8192\r\n:16383\r\n*2\r\n$8\r\n10.0.0.2\r\n:6379\r\n";
+
+impl Played {
+    /// Lets time pass until one of two nodes is queried for the topology; which one.
+    fn wait_for_query(&mut self) -> usize {
+        self.wait(11_000 * MILLISECOND);
+        let is_queried = |at: &usize| {
+            self.at = *at;
+            self.sent().contains("SLOTS")
+        };
+        let queried = (0..2).find(is_queried).expect("a query");
+        self.receive(HALVES);
+        self.turn();
+        queried
+    }
+}
+
 /// It goes on to list itself.
 #[test]
 fn a_node_that_its_cluster_has_cut_off_is_queried_last() {
-    const MAP: &str = "*2\r\n*3\r\n:0\r\n:8191\r\n*2\r\n$8\r\n10.0.0.1\r\n:6379\r\n\
-                       *3\r\n:8192\r\n:16383\r\n*2\r\n$8\r\n10.0.0.2\r\n:6379\r\n";
-    impl Played {
-        /// Lets time pass until one of two nodes is queried for the topology; which one.
-        fn wait_for_query(&mut self) -> usize {
-            self.wait(11_000 * MILLISECOND);
-            let is_queried = |at: &usize| {
-                self.at = *at;
-                self.sent().contains("SLOTS")
-            };
-            let queried = (0..2).find(is_queried).expect("a query");
-            self.receive(MAP);
-            self.turn();
-            queried
-        }
-    }
     let mut played = cluster(|_| ());
     played.wait_for_query();
     played.at = 1;
