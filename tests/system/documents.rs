@@ -219,10 +219,12 @@ impl Line {
     }
 }
 
-/// A request of a client with a key and a password.
-fn get(nginx: &Nginx, path: &str) -> Response {
+/// A request of a client with a key and a password. Where a method matters, it is POST.
+fn request(nginx: &Nginx, block: &str, path: &str) -> Response {
+    let method = if block.contains("map $request_method") { "POST" } else { "GET" };
+    let account = ("Authorization", "Basic YWJjOmFiYw==");
     let mut http = nginx.http();
-    http.send("GET", path, &[("X-API-Key", "abc"), ("Authorization", "Basic YWJjOmFiYw==")]);
+    http.send(method, path, &[("X-API-Key", "abc"), account, ("Content-Length", "0")]);
     http.read_response()
 }
 
@@ -245,15 +247,15 @@ fn every_limit_limits() {
                 response.header("X-RateLimit-Limit").map(|value| value.parse::<u64>().unwrap())
             };
             if lines.is_empty() || text.contains("rate_limit_redis off") {
-                assert_eq!(limit(&get(&nginx, &path)), None, "{path} of\n{block}");
+                assert_eq!(limit(&request(&nginx, &block, &path)), None, "{path} of\n{block}");
                 continue;
             }
             limited += 1;
             // On a busy machine the first requests are not decided: there is no connection yet.
-            wait_until(PATIENCE, || limit(&get(&nginx, &path)).is_some(), "a decision");
+            wait_until(PATIENCE, || limit(&request(&nginx, &block, &path)).is_some(), "a decision");
             redis.command::<()>(&["FLUSHALL"]);
             redis.command::<()>(&["CONFIG", "RESETSTAT"]);
-            let response = get(&nginx, &path);
+            let response = request(&nginx, &block, &path);
             let what = format!("{path} of\n{block}\n{response:?}");
             let statuses: &[u16] = match text.contains("auth_request /") {
                 true => &[500],
