@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use rate_limit_core::algorithm::leaky_bucket;
-use rate_limit_core::client::{Answer, Charge, Definition};
+use rate_limit_core::client::{Answer, Charge, Template};
 use rate_limit_core::decision::{self, Shown, Verdict};
 use rate_limit_core::lease::Lease;
 use rate_limit_core::lease::table::Taken;
@@ -17,7 +17,7 @@ pub(crate) struct Evaluated {
     /// The line of the configuration.
     pub(crate) limit: &'static Limit,
     /// What the commands of the limit have in common.
-    definition: &'static Rc<Definition>,
+    template: &'static Rc<Template>,
     /// Key, quota and cost. They lie in the memory of the request and of the configuration.
     pub(crate) check: Check<'static>,
     /// High and low words: NGINX's pools are not aligned for a `u128`.
@@ -46,13 +46,13 @@ impl Evaluated {
     /// `digest` identifies key, limit and quota in the memory of this machine.
     pub(crate) fn new(
         limit: &'static Limit,
-        definition: &'static Rc<Definition>,
+        template: &'static Rc<Template>,
         check: Check<'static>,
         digest: u128,
     ) -> Self {
         Self {
             limit,
-            definition,
+            template,
             check,
             digest: [(digest >> u64::BITS) as u64, digest as u64],
             verdict: Cell::new(None),
@@ -71,8 +71,8 @@ impl Evaluated {
     /// As the client takes it.
     pub(crate) fn charge(&self, lease: Option<&'static Lease>) -> Charge<'static> {
         let Check { key, quota, cost, dry_run, .. } = self.check;
-        let (definition, digest) = (self.definition, self.digest() as u64);
-        Charge { definition, key, quota, cost, dry_run, digest, lease }
+        let (template, digest) = (self.template, self.digest() as u64);
+        Charge { template, key, quota, cost, dry_run, digest, lease }
     }
 
     /// Whether a machine can take units of it ahead.

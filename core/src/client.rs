@@ -53,7 +53,7 @@ mod topology;
 mod transport;
 
 pub use action::{Action, Level};
-pub use command::{Charge, Definition, Settlement};
+pub use command::{Charge, Settlement, Template};
 pub use connection::Fault;
 pub use handshake::Step;
 pub use key::{ConnectionKey, Key, NodeKey, RequestKey};

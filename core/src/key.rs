@@ -34,6 +34,27 @@ impl Deref for Head {
     }
 }
 
+/// A Redis key in its two parts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RedisKey<'a> {
+    pub(crate) head: &'a [u8],
+    pub(crate) key: &'a [u8],
+}
+
+impl<'a> RedisKey<'a> {
+    /// The bytes of the whole key.
+    pub(crate) fn bytes(self) -> impl Iterator<Item = u8> + 'a {
+        self.head.iter().chain(self.key).copied()
+    }
+}
+
+impl PartialEq for RedisKey<'_> {
+    /// Wherever the two parts meet.
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes().eq(other.bytes())
+    }
+}
+
 /// The digest that replaces a key over 512 bytes: `sha1:` and its SHA-1 in hexadecimal. It
 /// keeps a client from filling Redis with long keys. `None` for a shorter key.
 pub fn digest(key: &[u8]) -> Option<String> {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use ngx::ffi::ngx_http_request_t;
 use rate_limit_core::algorithm::BurstParameter;
 use rate_limit_core::algorithm::leaky_bucket::Undelayed;
-use rate_limit_core::client::Definition;
+use rate_limit_core::client::Template;
 use rate_limit_core::key::{self, Head};
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::Rate;
@@ -83,7 +83,7 @@ struct Bound {
     /// The index of the store.
     store: usize,
     /// What its commands have in common.
-    definition: Rc<Definition>,
+    template: Rc<Template>,
     /// Identifies the limit in the memory of this machine.
     fingerprint: u64,
     corrections: Rc<Corrections>,
@@ -192,8 +192,8 @@ impl Limit {
             let known = self.quota.as_ref().zip(self.parameters.cost.literal());
             let command = known
                 .map(|(quota, cost)| Prepared::new(&SCRIPTS, &Check::new(&head, b"", quota, cost)));
-            let definition = Rc::new(Definition::new(head, command));
-            Bound { store: index, definition, fingerprint, corrections }
+            let template = Rc::new(Template::new(head, command));
+            Bound { store: index, template, fingerprint, corrections }
         });
         Ok(())
     }
@@ -218,8 +218,8 @@ impl Limit {
     }
 
     /// What the commands of the limit have in common, once it is bound.
-    pub(crate) fn definition(&self) -> Option<&Rc<Definition>> {
-        self.bound.get().map(|bound| &bound.definition)
+    pub(crate) fn template(&self) -> Option<&Rc<Template>> {
+        self.bound.get().map(|bound| &bound.template)
     }
 
     /// Identifies the limit in the memory of this machine.

@@ -50,7 +50,7 @@ pub(super) unsafe fn evaluate(
             if key.is_empty() {
                 continue;
             }
-            let definition = limit.definition().ok_or(Unevaluated::Unbound)?;
+            let template = limit.template().ok_or(Unevaluated::Unbound)?;
             let key = shortened(r, key).ok_or(Unevaluated::OutOfMemory)?;
             let (quota, cost) = match quota_and_cost(r, limit) {
                 Ok(values) => values,
@@ -64,9 +64,9 @@ pub(super) unsafe fn evaluate(
                 }
             };
             let dry_run = limit.effect() == Effect::DryRun;
-            let check = Check { dry_run, ..Check::new(definition.head(), key, quota, cost) };
+            let check = Check { dry_run, ..Check::new(template.head(), key, quota, cost) };
             let digest = shared.digest(limit.fingerprint(), &check);
-            first.add(count).write(Evaluated::new(limit, definition, check, digest));
+            first.add(count).write(Evaluated::new(limit, template, check, digest));
             count += 1;
         }
         let evaluated = std::slice::from_raw_parts(first, count);

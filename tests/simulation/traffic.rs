@@ -4,7 +4,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use fastrand::Rng;
-use rate_limit_core::client::{Charge, Definition};
+use rate_limit_core::client::{Charge, Template};
 use rate_limit_core::key::Head;
 use rate_limit_core::lease::Lease;
 use rate_limit_core::limit::{Algorithm, Quota};
@@ -37,7 +37,7 @@ pub struct Traffic {
 /// A line of the configuration.
 #[derive(Debug)]
 struct Limit {
-    definition: Rc<Definition>,
+    template: Rc<Template>,
     quotas: Vec<Quota>,
     costs: Vec<u64>,
 }
@@ -67,7 +67,7 @@ pub struct Plan {
 
 /// What a request is charged by one limit.
 pub struct Part {
-    definition: Rc<Definition>,
+    template: Rc<Template>,
     key: Vec<u8>,
     pub quota: Quota,
     pub cost: u64,
@@ -139,12 +139,12 @@ impl Limit {
             let check = Check::new(&head, b"", &quotas[0], costs[0]);
             Prepared::new(scripts, &check)
         });
-        Self { definition: Rc::new(Definition::new(head, prepared)), quotas, costs }
+        Self { template: Rc::new(Template::new(head, prepared)), quotas, costs }
     }
 
     fn part(&self, key: &[u8], rng: &mut Rng) -> Part {
         Part {
-            definition: Rc::clone(&self.definition),
+            template: Rc::clone(&self.template),
             key: key.to_vec(),
             quota: self.quotas[rng.usize(0..self.quotas.len())],
             cost: self.costs[rng.usize(0..self.costs.len())],
@@ -154,16 +154,16 @@ impl Limit {
 
 impl fmt::Debug for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { definition, key, quota, cost } = self;
-        let [head, key] = [&definition.head()[..], key].map(String::from_utf8_lossy);
+        let Self { template, key, quota, cost } = self;
+        let [head, key] = [&template.head()[..], key].map(String::from_utf8_lossy);
         write!(f, "{head}{key} {:?} {} for {cost}", quota.algorithm(), quota.limit())
     }
 }
 
 impl Part {
     pub fn charge<'a>(&'a self, lease: Option<&'a Lease>) -> Charge<'a> {
-        let Self { definition, key, quota, cost } = self;
-        Charge { definition, key, quota, cost: *cost, dry_run: false, digest: self.digest(), lease }
+        let Self { template, key, quota, cost } = self;
+        Charge { template, key, quota, cost: *cost, dry_run: false, digest: self.digest(), lease }
     }
 
     pub fn has_leases(&self) -> bool {
@@ -183,6 +183,6 @@ impl Part {
     }
 
     pub fn redis_key(&self) -> Vec<u8> {
-        [&self.definition.head()[..], &self.key].concat()
+        [&self.template.head()[..], &self.key].concat()
     }
 }

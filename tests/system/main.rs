@@ -51,6 +51,5 @@ mod scripts;
 mod seen;
 mod sentinel;
 mod settle;
-mod smoke;
 mod store;
 mod tls;

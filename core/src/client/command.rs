@@ -13,15 +13,15 @@ use crate::redis::answer;
 use crate::redis::reply::ScriptReply;
 use crate::redis::script::{By, Check, Prepared, Scripts};
 
-/// What follows from a line of the configuration and its store.
+/// What the commands of a line of the configuration have in common.
 #[derive(Clone, Debug)]
-pub struct Definition {
+pub struct Template {
     head: Head,
     /// The command, where all but the client's key is known beforehand.
     prepared: Option<Prepared>,
 }
 
-impl Definition {
+impl Template {
     /// The limit whose Redis keys start with `head`. There is no other way to a key.
     pub fn new(head: Head, prepared: Option<Prepared>) -> Self {
         Self { head, prepared }
@@ -37,7 +37,7 @@ impl Definition {
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
     /// The limit.
-    pub definition: &'a Rc<Definition>,
+    pub template: &'a Rc<Template>,
     /// The client, as the second part of the Redis key.
     pub key: &'a [u8],
     /// What the client may spend.
@@ -108,7 +108,7 @@ pub(super) struct Command {
 /// A charge, with what it was borrowed from.
 #[derive(Clone, Debug)]
 struct Own {
-    definition: Rc<Definition>,
+    template: Rc<Template>,
     /// Where its key ends in the keys of the command.
     key_end: usize,
     quota: Quota,
@@ -166,8 +166,8 @@ impl Recycle for Command {
 
 impl Own {
     fn charge<'a>(&'a self, key: &'a [u8], digest: u64, lease: Option<&'a Lease>) -> Charge<'a> {
-        let &Self { ref definition, ref quota, cost, dry_run, .. } = self;
-        Charge { definition, key, quota, cost, dry_run, digest, lease }
+        let &Self { ref template, ref quota, cost, dry_run, .. } = self;
+        Charge { template, key, quota, cost, dry_run, digest, lease }
     }
 }
 
@@ -183,7 +183,7 @@ impl Command {
             self.charges.reserve_exact(1);
         }
         self.charges.push(Own {
-            definition: Rc::clone(charge.definition),
+            template: Rc::clone(charge.template),
             key_end: self.keys.len(),
             quota: *charge.quota,
             cost: charge.cost,
@@ -229,7 +229,7 @@ impl Command {
     pub(super) fn is_same(&self, charge: &Charge<'_>) -> bool {
         self.digest == charge.digest
             && self.single().is_some_and(|own| {
-                Rc::ptr_eq(own.definition, charge.definition)
+                Rc::ptr_eq(own.template, charge.template)
                     && own.key == charge.key
                     && own.quota == charge.quota
                     && own.cost == charge.cost
@@ -286,9 +286,9 @@ impl Command {
             Some(charge) if times > 1 => {
                 scripts.encode_repeated(out, self.by, check(charge), times);
             }
-            Some(Charge { definition, key, lease, .. })
+            Some(Charge { template, key, lease, .. })
                 if let (By::Sha, Some(prepared), true) =
-                    (self.by, &definition.prepared, lease.is_none()) =>
+                    (self.by, &template.prepared, lease.is_none()) =>
             {
                 prepared.encode(out, key);
             }
@@ -357,6 +357,6 @@ impl Command {
 }
 
 fn check(charge: Charge<'_>) -> Check<'_> {
-    let Charge { definition, key, quota, cost, dry_run, lease, .. } = charge;
-    Check { dry_run, lease, ..Check::new(&definition.head, key, quota, cost) }
+    let Charge { template, key, quota, cost, dry_run, lease, .. } = charge;
+    Check { dry_run, lease, ..Check::new(&template.head, key, quota, cost) }
 }

@@ -444,5 +444,5 @@ impl Client {
 }
 
 fn key_slot(charge: &Charge<'_>) -> u16 {
-    slot(charge.definition.head(), charge.key)
+    slot(charge.template.head(), charge.key)
 }

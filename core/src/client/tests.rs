@@ -23,17 +23,17 @@ struct Played {
     /// Which of the connections is played.
     at: usize,
     now: u64,
-    definition: Rc<Definition>,
+    template: Rc<Template>,
     actions: Vec<Action>,
 }
 
 static QUOTA: LazyLock<Quota> =
     LazyLock::new(|| Quota::new(Algorithm::Gcra, "1r/m".parse().unwrap(), 3).unwrap());
 
-fn charge<'a>(definition: &'a Rc<Definition>, key: &'a str) -> Charge<'a> {
+fn charge<'a>(template: &'a Rc<Template>, key: &'a str) -> Charge<'a> {
     let key = key.as_bytes();
     let digest = key.iter().fold(0, |sum, byte| sum * 31 + u64::from(*byte));
-    Charge { definition, key, quota: &QUOTA, cost: 1, dry_run: false, digest, lease: None }
+    Charge { template, key, quota: &QUOTA, cost: 1, dry_run: false, digest, lease: None }
 }
 
 impl Played {
@@ -59,8 +59,8 @@ impl Played {
         };
         change(&mut config);
         let client = Client::new(config, Arc::new(Scripts::new()));
-        let definition = Rc::new(Definition::new(Head::new("rl:", "a").unwrap(), None));
-        Self { client, at: 0, now: 0, definition, actions: Vec::new() }
+        let template = Rc::new(Template::new(Head::new("rl:", "a").unwrap(), None));
+        Self { client, at: 0, now: 0, template, actions: Vec::new() }
     }
 
     /// Ends the turn, and takes the actions.
@@ -78,14 +78,14 @@ impl Played {
     }
 
     fn submit(&mut self, key: &str) -> RequestKey {
-        let definition = Rc::clone(&self.definition);
-        self.client.submit(&[charge(&definition, key)], TIMEOUT, self.now)
+        let template = Rc::clone(&self.template);
+        self.client.submit(&[charge(&template, key)], TIMEOUT, self.now)
     }
 
     fn settle(&mut self, change: i64) {
-        let definition = Rc::clone(&self.definition);
+        let template = Rc::clone(&self.template);
         let settlement = Settlement { since: 1_763_683_200_000_007, change, tag: 5 };
-        self.client.settle(&charge(&definition, "a"), settlement, self.now);
+        self.client.settle(&charge(&template, "a"), settlement, self.now);
     }
 
     fn connection(&self) -> ConnectionKey {
@@ -559,8 +559,8 @@ fn the_map_of_a_large_cluster() {
 
 /// A request whose limits have keys in these slots.
 fn submit_all(played: &mut Played, keys: &[&'static str]) -> RequestKey {
-    let definition = Rc::clone(&played.definition);
-    let charges: Vec<_> = keys.iter().map(|key| charge(&definition, key)).collect();
+    let template = Rc::clone(&played.template);
+    let charges: Vec<_> = keys.iter().map(|key| charge(&template, key)).collect();
     played.client.submit(&charges, TIMEOUT, played.now)
 }
 

@@ -8,6 +8,7 @@ use super::reply::{Entry, ScriptReply};
 use super::script::Check;
 use crate::algorithm::Stored;
 use crate::decision::Verdict;
+use crate::key::RedisKey;
 use crate::lease::{Granted, Lease};
 use crate::transaction::{self, Entry as Pending};
 
@@ -115,25 +116,12 @@ fn stored((check, entry): Answered<'_, '_>) -> Stored {
 }
 
 /// The entry in the transaction of a limit that does not store itself.
-fn pending_entry<'q>(answered: Answered<'q, '_>) -> Option<Pending<Key<'q>>> {
+fn pending_entry<'q>(answered: Answered<'q, '_>) -> Option<Pending<RedisKey<'q>>> {
     let Check { head, key, quota, cost, dry_run, lease, .. } = answered.0;
     matches!(answered.1, Entry::Stored(_)).then(|| {
-        let entry = Pending::new(Key { head, key }, *quota, cost, dry_run, stored(answered));
+        let entry = Pending::new(RedisKey { head, key }, *quota, cost, dry_run, stored(answered));
         entry.with_lease(lease.copied().unwrap_or(Lease::NONE))
     })
-}
-
-/// A Redis key in its two parts, which are compared as one.
-struct Key<'q> {
-    head: &'q [u8],
-    key: &'q [u8],
-}
-
-impl PartialEq for Key<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        let joined = |key: &Self| key.head.iter().chain(key.key);
-        joined(self).eq(joined(other))
-    }
 }
 
 #[cfg(test)]

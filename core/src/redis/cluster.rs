@@ -11,6 +11,7 @@ use crc16::{State, XMODEM};
 use redis::Value;
 
 use super::host::is_host;
+use crate::key::RedisKey;
 
 /// How many slots a cluster has.
 pub const SLOTS: usize = 16_384;
@@ -23,13 +24,14 @@ pub const MAX_NODES: usize = 1_000;
 /// Source: the Redis Cluster specification.
 pub fn slot(head: &[u8], key: &[u8]) -> u16 {
     let mut crc = State::<XMODEM>::new();
-    match tag(head, key) {
+    let whole = RedisKey { head, key };
+    match tag(whole) {
         None => {
             crc.update(head);
             crc.update(key);
         }
         Some((start, length)) => {
-            joined(head, key).skip(start).take(length).for_each(|byte| crc.update(&[byte]));
+            whole.bytes().skip(start).take(length).for_each(|byte| crc.update(&[byte]));
         }
     }
     crc.get() % SLOTS as u16
@@ -37,14 +39,10 @@ pub fn slot(head: &[u8], key: &[u8]) -> u16 {
 
 /// Where the hash tag starts and how long it is: what stands between the first `{` and the next
 /// `}`, unless that is nothing.
-fn tag(head: &[u8], key: &[u8]) -> Option<(usize, usize)> {
-    let start = joined(head, key).position(|byte| byte == b'{')?.saturating_add(1);
-    let length = joined(head, key).skip(start).position(|byte| byte == b'}')?;
+fn tag(key: RedisKey<'_>) -> Option<(usize, usize)> {
+    let start = key.bytes().position(|byte| byte == b'{')?.saturating_add(1);
+    let length = key.bytes().skip(start).position(|byte| byte == b'}')?;
     (length > 0).then_some((start, length))
-}
-
-fn joined<'a>(head: &'a [u8], key: &'a [u8]) -> impl Iterator<Item = u8> + 'a {
-    head.iter().chain(key).copied()
 }
 
 /// A master of a cluster.

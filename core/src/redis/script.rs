@@ -1,7 +1,7 @@
 //! The scripts that Redis runs, and the commands that run them.
 
 use crate::algorithm::Hold;
-use crate::key::Head;
+use crate::key::{Head, RedisKey};
 use crate::lease::{Lease, Report};
 use crate::limit::{Algorithm, Quota};
 use crate::text::number;
@@ -347,10 +347,8 @@ impl<'a> Check<'a> {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Whether both have the same Redis key, wherever its two parts meet.
-    fn has_key_of(&self, other: &Self) -> bool {
-        let whole = |check: &Self| check.head.iter().chain(check.key);
-        whole(self).eq(whole(other))
+    fn redis_key(&self) -> RedisKey<'a> {
+        RedisKey { head: self.head, key: self.key }
     }
 
     /// Whether it needs none of the arguments that few commands have.

@@ -81,7 +81,7 @@ fn source(algorithms: &[Algorithm]) -> String {
 
 fn are_distinct<'a>(mut checks: impl Iterator<Item = Check<'a>> + Clone) -> bool {
     std::iter::from_fn(|| checks.next().map(|check| (check, checks.clone())))
-        .all(|(check, mut others)| !others.any(|other| other.has_key_of(&check)))
+        .all(|(check, mut others)| !others.any(|other| other.redis_key() == check.redis_key()))
 }
 
 #[cfg(test)]
