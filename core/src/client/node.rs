@@ -236,6 +236,11 @@ impl Node {
         increment(&mut self.counts.commands, command as usize);
     }
 
+    /// Whether all but one of its connections can be used.
+    pub(super) fn lacks_one(&self) -> bool {
+        self.ready.saturating_add(1) == self.connections.len()
+    }
+
     pub(super) fn count_error(&mut self, kind: ErrorKind) {
         increment(&mut self.counts.errors, kind as usize);
     }

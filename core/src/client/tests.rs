@@ -610,6 +610,17 @@ fn the_commands_of_one_request_on_several_connections_are_one_failure() {
 }
 
 #[test]
+fn connections_that_are_lost_together_are_one_line() {
+    let mut played = cluster(|config| config.connections = 3);
+    let is_line = |action: &Action| matches!(action, Action::Log(Level::Notice, _));
+    let lines = [0, 1, 2].map(|connection| {
+        played.at = connection;
+        played.lose().iter().filter(|action| is_line(action)).count()
+    });
+    assert_eq!(lines, [1, 0, 0]);
+}
+
+#[test]
 fn a_redirection_is_news_though_the_request_has_gone() {
     let mut played = cluster(|_| ());
     let request = played.submit("a");

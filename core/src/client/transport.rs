@@ -311,9 +311,10 @@ impl Client {
         match next {
             Next::Connect { is_first } => {
                 self.count_error(node, ErrorKind::Lost);
-                if is_first {
-                    let name = self.nodes.get(node).map_or("", super::Node::name);
-                    let line = format!("redis {name}: {fault}, reconnecting");
+                // Of those that are lost together the first one is logged.
+                let node = self.nodes.get(node).filter(|node| node.lacks_one());
+                if let Some(node) = node.filter(|_| is_first) {
+                    let line = format!("redis {}: {fault}, reconnecting", node.name());
                     self.actions.push_back(Action::Log(Level::Notice, line));
                 }
                 self.connect_if_idle(key, now);
