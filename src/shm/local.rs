@@ -43,17 +43,14 @@ impl Shared {
         mode: Mode,
         limits: impl Iterator<Item = (u64, &'a Check<'a>)>,
     ) -> Result<Local, NoRoom> {
-        let seed = self.header.seed.load(Ordering::Relaxed);
         let charge = |(fingerprint, check): (u64, &Check<'_>)| {
-            let digest = key::memory_digest(seed ^ fingerprint, check.key);
+            let digest = self.local_digest(fingerprint, check.key);
             Charge::new(digest, *check.quota, check.cost).dry_run(check.dry_run)
         };
         let mut charges: Charges = limits.map(charge).collect();
         let now = unix_micros();
         let reset = self.with_table(|table| local::decide(table, now, mode, &mut charges));
-        // On the monotonic clock: a wall clock that was far ahead must not prolong this.
-        let whole = monotonic_micros().saturating_add(reset);
-        self.header.whole.fetch_max(whole, Ordering::Relaxed);
+        self.regains_in(reset);
         let local = Local { charges, decided_at: now };
         if local.charges.iter().any(|charge| charge.answer() == Answer::NoRoom) {
             self.header.no_room.fetch_add(1, Ordering::Relaxed);
@@ -65,17 +62,30 @@ impl Shared {
 
     /// Settles what a request was charged locally at `since` by the limit of this fingerprint.
     pub(crate) fn settle(&self, fingerprint: u64, check: &Check<'_>, since: u64, change: i64) {
-        let seed = self.header.seed.load(Ordering::Relaxed);
-        let digest = key::memory_digest(seed ^ fingerprint, check.key);
+        let digest = self.local_digest(fingerprint, check.key);
         let (now, quota) = (unix_micros(), check.quota);
         let reset =
             self.with_table(|table| local::settle(table, now, digest, quota, since, change));
-        self.header.whole.fetch_max(monotonic_micros().saturating_add(reset), Ordering::Relaxed);
+        self.regains_in(reset);
     }
 
     /// Gives back what a request was charged locally.
     pub(crate) fn give_back(&self, mut local: Local) {
         let now = unix_micros();
         self.with_table(|table| local::give_back(table, now, &mut local.charges));
+    }
+
+    /// Identifies a client and a limit in the table. The quota is no part of it: a client keeps its state
+    /// when the rate changes, as it does in Redis.
+    fn local_digest(&self, fingerprint: u64, key: &[u8]) -> u128 {
+        let seed = self.header.seed.load(Ordering::Relaxed);
+        key::memory_digest(seed ^ fingerprint, key)
+    }
+
+    /// Something was spent that is regained in so many µs. On the monotonic clock: a wall clock that was
+    /// far ahead must not prolong this.
+    fn regains_in(&self, reset: u64) {
+        let whole = monotonic_micros().saturating_add(reset);
+        self.header.whole.fetch_max(whole, Ordering::Relaxed);
     }
 }
