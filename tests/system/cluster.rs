@@ -373,6 +373,26 @@ fn a_master_dies() {
     replaced(|cluster| cluster.kill9(0));
 }
 
+/// The others list its slots without an address, as an empty node has taken that.
+#[test]
+fn a_master_is_replaced_by_an_empty_node() {
+    let cluster = ClusterConf::new(3, 0)
+        .node_timeout(Duration::from_secs(1))
+        .line("cluster-require-full-coverage no")
+        .start();
+    let paths = [0, 1, 2].map(|node| format!("/many?k={}", key_at(&cluster, "many", node)));
+    cluster.command::<()>(0, &["CLUSTER", "RESET", "HARD"]);
+    let is_lost = |n| cluster.command::<String>(n, &["CLUSTER", "NODES"]).contains("noaddr");
+    wait_until(PATIENCE, || is_lost(1) && is_lost(2), "the loss of its address");
+    let nginx = limited(&cluster.urls(), "").start();
+    for path in &paths[1..] {
+        let decides = || nginx.get(path).decision() == "PASSED redis";
+        wait_until(PATIENCE, decides, "a decision by another master");
+    }
+    assert_ne!(nginx.get(&paths[0]).decision(), "PASSED redis");
+    nginx.wait_for_error_log("slots have no node");
+}
+
 #[test]
 fn a_master_hangs() {
     replaced(|cluster| cluster.stop_signal(0));
