@@ -176,7 +176,7 @@ impl Client {
                 return self.set_refresh_timer(patience);
             }
         }
-        if let Some(layout) = self.topology.conclude() {
+        if let Some(layout) = self.topology.conclude(self.master_serves()) {
             return self.end_round(layout, now);
         }
         self.refresh.is_under_way = false;
@@ -217,9 +217,7 @@ impl Client {
         let Some(node) = self.nodes.get(key) else { return };
         match self.topology.read(reply, node) {
             Ok(layout) if self.is_current_query(number) => {
-                let master = self.topology.route(0).and_then(|key| self.nodes.get(key));
-                let serves = master.is_some_and(super::Node::serves);
-                match self.topology.weigh(layout, serves) {
+                match self.topology.weigh(layout, self.master_serves()) {
                     Some(layout) => self.end_round(layout, now),
                     None => self.query_next(now),
                 }
@@ -233,6 +231,12 @@ impl Client {
                 self.on_query_failed(number, now);
             }
         }
+    }
+
+    /// Whether the master serves, where there is but one.
+    fn master_serves(&self) -> bool {
+        let master = self.topology.route(0).and_then(|key| self.nodes.get(key));
+        master.is_some_and(super::Node::serves)
     }
 
     /// The nodes that were queried have replied with this layout.

@@ -47,7 +47,8 @@ pub(super) trait Topology: std::fmt::Debug {
     }
 
     /// Every node was queried, and no reply alone was enough: the layout to apply, if there is one.
-    fn conclude(&mut self) -> Option<Layout> {
+    /// `serves` as above.
+    fn conclude(&mut self, _serves: bool) -> Option<Layout> {
         None
     }
 

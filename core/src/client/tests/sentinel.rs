@@ -1,8 +1,14 @@
-//! Three sentinels, and masters that no connection reaches.
+//! Three sentinels, and masters, of which only the [`REACHABLE`] ones accept connections.
 
 use super::*;
 
 const SENTINELS: [u8; 3] = [1, 2, 3];
+
+/// The last bytes of their addresses.
+const REACHABLE: [u8; 2] = [5, 6];
+
+/// In place of the last byte: the sentinel closes the connection.
+const NO_REPLY: u8 = 0;
 
 fn sentinels() -> Played {
     let mut played = Played::with(|config| {
@@ -33,6 +39,10 @@ impl Played {
                 self.at = sentinel;
                 if self.sent().contains("GET-MASTER") {
                     queried.push(sentinel);
+                    if host == NO_REPLY {
+                        self.lose();
+                        continue;
+                    }
                     self.receive("*3\r\n$11\r\nunsubscribe\r\n$1\r\nx\r\n:0\r\n");
                     self.receive(&format!("*2\r\n$8\r\n10.0.0.{host}\r\n$4\r\n6379\r\n"));
                     self.receive("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n");
@@ -45,7 +55,7 @@ impl Played {
         queried
     }
 
-    /// Connects to sentinels, and to nothing else.
+    /// Connects to sentinels, and to masters that can be reached.
     fn connect(&mut self) {
         for action in self.turn() {
             let Action::Connect(key, target) = action else { continue };
@@ -54,7 +64,12 @@ impl Played {
             let Some(connection) = position else { continue };
             self.at = connection;
             if !SENTINELS.map(address).contains(&target) {
-                self.lose();
+                match target {
+                    Target::Ip(SocketAddr::V4(it)) if REACHABLE.contains(&it.ip().octets()[3]) => {
+                        self.accept_handshake();
+                    }
+                    _ => drop(self.lose()),
+                }
                 continue;
             }
             self.client.on_connected(key);
@@ -117,6 +132,20 @@ fn one_that_has_missed_a_failover_is_not_believed() {
         }
         assert!(queried.contains(&stale), "{queried:?}");
     }
+}
+
+/// The others are lost.
+#[test]
+fn the_last_one_does_not_lead_away_from_a_master_that_serves() {
+    let [old, new] = REACHABLE;
+    let mut played = sentinels();
+    played.refresh(10, [old; 3]);
+    played.refresh(10, [new; 3]);
+    let queried = played.refresh(20, [NO_REPLY, NO_REPLY, old]);
+    assert!(queried.contains(&2) && played.master() == "10.0.0.6", "{queried:?}");
+    // Most of them do.
+    played.refresh(20, [NO_REPLY, old, old]);
+    assert_eq!(played.master(), "10.0.0.5");
 }
 
 /// What it reports may be true for once.

@@ -18,6 +18,8 @@ const CHANNEL: &str = "+switch-master";
 pub(in crate::client) struct Sentinel {
     /// What the sentinels call the master.
     name: String,
+    /// How many sentinels the configuration names.
+    sentinels: usize,
     master: Option<NodeKey>,
     /// Where the master is.
     present: Option<Place>,
@@ -41,6 +43,7 @@ impl Sentinel {
     pub(in crate::client) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
+            sentinels: 0,
             master: None,
             present: None,
             former: None,
@@ -52,6 +55,10 @@ impl Sentinel {
 impl Topology for Sentinel {
     fn seed_role(&self) -> Role {
         Role::Sentinel
+    }
+
+    fn on_seed(&mut self, _node: NodeKey) {
+        self.sentinels = self.sentinels.saturating_add(1);
     }
 
     fn route(&self, _slot: u16) -> Option<NodeKey> {
@@ -88,10 +95,15 @@ impl Topology for Sentinel {
         None
     }
 
-    fn conclude(&mut self) -> Option<Layout> {
+    /// While the present master serves, only most of all sentinels lead back to the former one: those that
+    /// can be reached may have missed the failover.
+    fn conclude(&mut self, serves: bool) -> Option<Layout> {
         let Reports { present, former } = std::mem::take(&mut self.reports);
         match (present, former) {
             (0, 0) => None,
+            _ if serves && former.saturating_mul(2) <= self.sentinels => {
+                master_at(self.present.clone())
+            }
             _ if former >= present => master_at(self.former.clone()),
             _ => master_at(self.present.clone()),
         }
