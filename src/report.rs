@@ -66,8 +66,12 @@ impl Report {
         self.limits().filter_map(|limit| Some(limit.show()?.after(self.age())))
     }
 
-    /// How long ago the latest of the decisions was made, in µs.
+    /// How long ago the latest of the decisions was made, in µs. A rejection was made just now, however
+    /// long its error page took, or else its `Retry-After` would be later than the reset.
     fn age(&self) -> u64 {
+        if self.decision.status == Status::Rejected {
+            return 0;
+        }
         self.contexts.iter().flatten().filter_map(|context| context.age()).min().unwrap_or(0)
     }
 

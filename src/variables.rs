@@ -1,7 +1,5 @@
 //! The variables of the module.
 
-use std::net::Ipv6Addr;
-
 use ngx::core::Status;
 use ngx::ffi::{
     NGX_HTTP_VAR_NOCACHEABLE, ngx_conf_t, ngx_http_add_variable, ngx_http_request_t,
@@ -33,6 +31,9 @@ static VARIABLES: [Variable; 8] = [
 ];
 
 const CLIENT: &str = "rate_limit_redis_client";
+
+/// The key of every client of a unix socket.
+static UNIX: [u8; 5] = *b"unix:";
 
 /// The limits that reject the request, or would; else the one that is shown.
 fn names(report: &Report) -> Option<String> {
@@ -95,15 +96,18 @@ unsafe extern "C" fn get_client(
     unsafe {
         let connection = (*r).connection;
         let address = (*connection).sockaddr;
-        // As $remote_addr.
-        if libc::c_int::from((*address).sa_family) != libc::AF_INET6 {
-            fill(value, (*connection).addr_text);
-            return Status::NGX_OK.0;
+        match libc::c_int::from((*address).sa_family) {
+            libc::AF_INET => fill(value, (*connection).addr_text),
+            libc::AF_INET6 => {
+                let address = (*address.cast::<libc::sockaddr_in6>()).sin6_addr.s6_addr;
+                let conf = Module::location_conf(&*r.cast::<ngx::http::Request>());
+                let prefix = conf.map_or(DEFAULT_IPV6_PREFIX, LocationConf::ipv6_prefix);
+                return set(r, value, Some(client_key::key(address.into(), prefix)));
+            }
+            // A client of a unix socket may choose the path that is its address.
+            _ => fill(value, ngx_str_t { data: UNIX.as_ptr().cast_mut(), len: UNIX.len() }),
         }
-        let address = Ipv6Addr::from((*address.cast::<libc::sockaddr_in6>()).sin6_addr.s6_addr);
-        let conf = Module::location_conf(&*r.cast::<ngx::http::Request>());
-        let prefix = conf.map_or(DEFAULT_IPV6_PREFIX, LocationConf::ipv6_prefix);
-        set(r, value, Some(client_key::key(address, prefix)))
+        Status::NGX_OK.0
     }
 }
 

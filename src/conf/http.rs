@@ -80,9 +80,9 @@ impl MainConf {
                 log!(
                     NGX_LOG_WARN,
                     cycle_log(),
-                    "{} limits, such as \"{name}\", are not in the metrics: \
-                     \"rate_limit_redis_shared_memory\" has no room for more, with those of before",
-                    missing.len()
+                    "the limit \"{name}\" and {} more are not in the metrics: \
+                     \"rate_limit_redis_shared_memory\" has no room for them beside those of before",
+                    missing.len().saturating_sub(1)
                 );
             }
             shared.count_lost();

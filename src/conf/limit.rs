@@ -129,6 +129,11 @@ impl Limit {
         self.parameters.algorithm
     }
 
+    /// The algorithm that counts, as far as it is known: windows of a month have one of their own.
+    pub(super) fn known_algorithm(&self) -> Algorithm {
+        self.quota.map_or(self.algorithm(), |quota| quota.algorithm())
+    }
+
     /// Whether a machine can take units of it ahead. Not where a rejection blocks a client, nor where a
     /// settlement may leave it in debt: that is to hold for all machines at once.
     pub(crate) fn has_leases(&self) -> bool {

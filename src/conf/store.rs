@@ -92,8 +92,15 @@ impl Store {
 
     /// Has the scripts for limits that are charged together, with or without leases.
     pub(super) fn add_limits(&mut self, limits: &[Rc<Limit>], has_leases: bool) {
-        let list: Vec<_> = limits.iter().map(|limit| limit.algorithm()).collect();
+        let list: Vec<_> = limits.iter().map(|limit| limit.known_algorithm()).collect();
         self.algorithms.extend(&list);
+        // Should a variable rate be one of a month.
+        let may_be_monthly = |limit: &Rc<Limit>| {
+            limit.known_quota().is_none() && limit.algorithm() == Algorithm::FixedWindow
+        };
+        if limits.iter().any(may_be_monthly) {
+            self.algorithms.push(Algorithm::CalendarWindow);
+        }
         self.has_several |= list.len() > 1 || (has_leases && !list.is_empty());
         if limits.iter().all(|limit| limit.is_plain()) && !self.lists.contains(&list) {
             self.lists.push(list);

@@ -256,11 +256,16 @@ fn the_reset_counts_from_the_response() {
         .server("add_header X-Reset $rate_limit_redis_reset always;")
         .start_connected(&redis);
     nginx.get("/");
+    let before = unix_time();
     let response = nginx.get("/");
     let after = unix_time();
-    assert!(number(&response, "RateLimit-Reset") <= 2, "{response:?}");
-    assert!(number(&response, "X-Reset") <= 2, "{response:?}");
-    assert!(number(&response, "X-RateLimit-Reset") <= after + 3, "{response:?}, {after}");
+    let moment = number(&response, "X-RateLimit-Reset");
+    assert!((before + 4..=after + 3).contains(&moment), "{before}, {response:?}, {after}");
+    // On a slow machine it comes later.
+    let least = moment.saturating_sub(after + 1);
+    for name in ["RateLimit-Reset", "X-Reset"] {
+        assert!((least..=2).contains(&number(&response, name)), "{response:?}, {after}");
+    }
 }
 
 #[test]

@@ -58,11 +58,14 @@ fn only_what_limits_can_need_is_loaded() {
         let redis = Redis::start();
         let nginx = Conf::new().redis(&redis).server(limits).start_connected(&redis);
         assert_eq!(nginx.get("/").headers("X-RateLimit-Limit").len(), 1);
+        assert_eq!(redis.calls("eval"), 0, "{limits}");
         redis.calls("script|load")
     };
     let (one, lease) = ("rate_limit_redis a rate=9r/h;", "rate_limit_redis_lease on;");
     let other = "rate_limit_redis b rate=9r/h name=b algorithm=gcra;";
+    let month = "rate_limit_redis a rate=9r/month algorithm=fixed_window;";
     assert_eq!(loaded(one), 1);
+    assert_eq!(loaded(month), 1);
     assert_eq!(loaded(&format!("{one} {lease}")), 2, "the one for several limits has leases");
     // Each alone, if the other's key is empty; the list; and any other part of it.
     assert_eq!(loaded(&format!("{one} {other}")), 4);

@@ -39,7 +39,9 @@ pub(super) struct Refresh {
     is_wanted: bool,
     /// Which node is queried first.
     first: usize,
-    /// How many nodes were queried.
+    /// The nodes of this round, in the order in which they are queried.
+    nodes: Vec<NodeKey>,
+    /// How many of them were.
     tried: usize,
     /// When the next refresh begins, or the next node is queried.
     at: Option<u64>,
@@ -54,6 +56,7 @@ impl Refresh {
             is_wanted: false,
             // Not all workers query the same node.
             first: random as usize,
+            nodes: Vec::new(),
             tried: 0,
             at: None,
         }
@@ -161,16 +164,16 @@ impl Client {
         self.refresh.is_under_way = true;
         self.refresh.began = Some(now);
         self.refresh.tried = 0;
+        self.refresh.nodes = self.nodes_to_query();
         self.query_next(now);
     }
 
     /// Queries the next node that can be queried.
     fn query_next(&mut self, now: u64) {
-        let nodes = self.nodes_to_query();
-        while let Some(node) = nodes.get(self.refresh.tried) {
+        while let Some(node) = self.refresh.nodes.get(self.refresh.tried).copied() {
             self.refresh.tried = self.refresh.tried.saturating_add(1);
             self.refresh.number = self.refresh.number.wrapping_add(1);
-            if let Some(connection) = self.connection_for_query(*node, now) {
+            if let Some(connection) = self.connection_for_query(node, now) {
                 self.push(connection, Owner::Topology(self.refresh.number), now);
                 let patience = now.saturating_add(self.connect_timeout);
                 return self.set_refresh_timer(patience);

@@ -660,48 +660,80 @@ fn a_slot_without_a_master_is_an_error_and_a_reason_to_query_the_topology() {
 const HALVES: &str = "*2\r\n*3\r\n:0\r\n:8191\r\n*2\r\n$8\r\n10.0.0.1\r\n:6379\r\n\
                    *3\r\n:8192\r\n:16383\r\n*2\r\n$8\r\n10.0.0.2\r\n:6379\r\n";
 
+/// Both are connected. And a key of the first one.
+fn halves() -> (Played, &'static str) {
+    let mut played = cluster(|_| ());
+    played.wait_for_query();
+    played.at = 1;
+    played.accept_handshake();
+    played.turn();
+    let is_first = |key: &&str| slot(b"rl:a:", key.as_bytes()) < 8_192;
+    (played, ["a", "b", "c", "d", "e"].into_iter().find(is_first).expect("a key"))
+}
+
 impl Played {
-    /// Lets time pass until one of two nodes is queried for the topology; which one.
-    fn wait_for_query(&mut self) -> usize {
-        self.wait(11_000 * MILLISECOND);
-        let is_queried = |at: &usize| {
+    /// Which of two nodes is queried for the topology now.
+    fn queried(&mut self) -> Option<usize> {
+        (0..2).find(|at| {
             self.at = *at;
             self.sent().contains("SLOTS")
-        };
-        let queried = (0..2).find(is_queried).expect("a query");
+        })
+    }
+
+    /// Lets time pass until one of two nodes is queried, and has replied; which one.
+    fn wait_for_query(&mut self) -> usize {
+        self.wait(11_000 * MILLISECOND);
+        let queried = self.queried().expect("a query");
         self.receive(HALVES);
         self.turn();
         queried
+    }
+
+    fn submit_to_first(&mut self, key: &str) -> RequestKey {
+        let request = self.submit(key);
+        self.turn();
+        self.at = 0;
+        assert_eq!(self.sent_keys(), key);
+        request
     }
 }
 
 /// It goes on to list itself.
 #[test]
 fn a_node_that_its_cluster_has_cut_off_is_queried_last() {
-    let mut played = cluster(|_| ());
-    played.wait_for_query();
-    played.at = 1;
-    played.accept_handshake();
-    played.turn();
-    let queried: BTreeSet<_> = [(); 4].map(|()| played.wait_for_query()).into();
-    assert_eq!(queried, [0, 1].into());
-
-    let key =
-        ["a", "b", "c", "d", "e"].into_iter().find(|key| slot(b"rl:a:", key.as_bytes()) < 8_192);
-    let key = key.expect("a key of the first node");
-    let submit = |played: &mut Played| {
-        played.submit(key);
-        played.turn();
-        played.at = 0;
-        assert_eq!(played.sent_keys(), key);
+    let (mut played, key) = halves();
+    let both = |played: &mut Played| {
+        let queried: BTreeSet<_> = [(); 4].map(|()| played.wait_for_query()).into();
+        assert_eq!(queried, [0, 1].into());
     };
-    submit(&mut played);
+    both(&mut played);
+    played.submit_to_first(key);
     played.receive("-CLUSTERDOWN Hash slot not served\r\n");
     assert_eq!([(); 4].map(|()| played.wait_for_query()), [1; 4]);
-    submit(&mut played);
+    played.submit_to_first(key);
     played.receive(FOUND);
-    let queried: BTreeSet<_> = [(); 4].map(|()| played.wait_for_query()).into();
-    assert_eq!(queried, [0, 1].into());
+    both(&mut played);
+}
+
+/// What the first one replies to a command does not change the order.
+#[test]
+fn each_node_is_queried_once_in_a_round() {
+    let (mut played, key) = halves();
+    while played.wait_for_query() != 1 {}
+    // The first one is next. It is queried while it owes a reply.
+    loop {
+        let request = played.submit_to_first(key);
+        played.wait(20 * MILLISECOND);
+        if played.queried() == Some(0) {
+            break;
+        }
+        played.at = 0;
+        played.receive(FOUND);
+        played.client.release(request, false);
+    }
+    played.receive("-CLUSTERDOWN Hash slot not served\r\n-ERR no\r\n");
+    played.turn();
+    assert_eq!(played.queried(), Some(1));
 }
 
 #[test]
