@@ -47,10 +47,25 @@ pub struct Identity {
 impl Authority {
     /// A new authority, which is not trusted yet.
     pub fn new() -> Self {
+        let authority = Self::unsigned();
+        authority.request("ca", &["-x509", "-days", "2", "-out", &authority.certificate()]);
+        authority
+    }
+
+    /// An authority whose certificate this one has signed.
+    pub fn subordinate(&self) -> Self {
+        let authority = Self::unsigned();
+        let (name, request) = (format!("/CN={}", unused_name()), authority.path("ca.csr"));
+        let may_sign = "basicConstraints=critical,CA:TRUE";
+        authority.request("ca", &["-subj", &name, "-addext", may_sign, "-out", &request]);
+        self.ca(&["-notext", "-in", &request, "-out", &authority.certificate()]);
+        authority
+    }
+
+    fn unsigned() -> Self {
         let authority = Self { dir: world_readable_dir("ca-") };
         fs::write(authority.path("settings"), SETTINGS).expect("write the settings");
         fs::write(authority.path("index"), "").expect("write an index");
-        authority.request("ca", &["-x509", "-days", "2", "-out", &authority.certificate()]);
         authority
     }
 

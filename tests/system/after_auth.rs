@@ -234,6 +234,24 @@ fn the_wait_is_that_of_both() {
     assert!(nginx.logged("by limit \"b\"").len() >= 2);
 }
 
+/// The earlier one may be long ago when the later one is made.
+#[test]
+fn the_reset_counts_from_the_later_decision() {
+    let redis = Redis::start_with_stopped_clock();
+    let nginx =
+        conf(&redis, "rate_limit_redis a name=a rate=1r/3s algorithm=leaky_bucket burst=9;")
+            .server("rate_limit_redis $arg_k name=b rate=1r/100s after=auth;")
+            .start_connected(&redis);
+    for (client, decision) in [("1", "PASSED redis"), ("2", "DELAYED redis")] {
+        let response = nginx.get(&format!("/?k={client}"));
+        assert_eq!((response.status, response.decision()), (200, decision));
+        // By the clock of Redis a token takes 100 s. The first decision is 3 s ago, the second just made.
+        let [limit, remaining, reset] = quota(&response);
+        assert_eq!((limit, remaining), (1, 0));
+        assert!((98..=100).contains(&reset), "{response:?}");
+    }
+}
+
 #[test]
 fn mirror_comes_later() {
     let redis = Redis::start();

@@ -226,6 +226,30 @@ fn what_was_spent_is_given_back() {
     assert_eq!(errors(&nginx), Vec::<String>::new());
 }
 
+/// A limit that allowed what another one rejects is shown as if the request had not been charged. A
+/// rejection would show no more of it than can be used until the retry.
+#[test]
+fn what_is_given_back_is_shown() {
+    let cluster = ClusterConf::steady(3, 0).start();
+    let lines = "rate_limit_redis_dry_run on; rate_limit_redis_headers ietf;";
+    let nginx = limited(&cluster.urls(), "").http(lines).start();
+    let path = format!("/two?a={}&b={}", key_at(&cluster, "a", 0), key_at(&cluster, "b", 1));
+    let shown = || {
+        let response = nginx.get(&path);
+        let field = response.header("RateLimit").expect("RateLimit");
+        let numbers = field.split(";r=").skip(1).filter_map(|rest| rest.split(';').next());
+        let left: Vec<_> = numbers.map(str::to_owned).collect();
+        (response.decision().to_owned(), left.join(" "))
+    };
+    for number in 1..=5 {
+        let left = format!("{} {}", 1_000 - number, 5 - number);
+        assert_eq!(shown(), ("PASSED redis".to_owned(), left));
+    }
+    for _ in 0..3 {
+        assert_eq!(shown(), ("REJECTED_DRY_RUN redis".to_owned(), "995 0".to_owned()));
+    }
+}
+
 /// A slot goes to and fro under load, with the keys of two limits in it.
 #[test]
 fn resharding_under_load_goes_unnoticed() {

@@ -276,6 +276,17 @@ fn the_other_directives_are_inherited_too() {
 }
 
 #[test]
+fn the_status_for_want_of_a_decision_is_inherited() {
+    let nginx = Conf::new()
+        .http("rate_limit_redis_pass redis://127.0.0.1:1; rate_limit_redis_on_error closed;")
+        .http("rate_limit_redis_error_status 509;")
+        .server("rate_limit_redis a rate=1r/d;")
+        .server("location /a { } location /b { rate_limit_redis_error_status 510; }")
+        .start();
+    assert_eq!(["/", "/a", "/b"].map(|path| nginx.get(path).status), [509, 509, 510]);
+}
+
+#[test]
 fn a_store_that_only_a_location_has() {
     let redis = Redis::start();
     // There is no server at the default address, and nothing should connect to it.

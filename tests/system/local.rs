@@ -502,9 +502,13 @@ fn the_least_recently_used_client_is_evicted() {
 /// No client may take more than its part of the memory.
 #[test]
 fn a_log_that_is_too_long_for_the_memory_is_not_decided() {
+    let log = "$arg_k name=log rate=50000r/d algorithm=sliding_log";
+    let bucket = "$arg_k name=bucket rate=9r/d";
     let nginx = alone()
         .http("rate_limit_redis_shared_memory 256k;")
-        .server(&location("/", "$arg_k rate=50000r/d algorithm=sliding_log"))
+        .server(&location("/", log))
+        .server(&location("/two", &format!("{bucket}; rate_limit_redis {log}")))
+        .server(&location("/left", &format!("{bucket} cost=0")))
         .start();
     let mut http = nginx.http();
     let mut passed = 0;
@@ -518,6 +522,11 @@ fn a_log_that_is_too_long_for_the_memory_is_not_decided() {
         assert_eq!((response.status, response.decision()), (200, "ERROR_PASSED none"));
         assert!(shows_nothing(&response), "{response:?}");
     }
+    // Nor is a request of which one limit has no room, and the others are not charged.
+    for _ in 0..3 {
+        assert_eq!(http.get("/two?k=a").decision(), "ERROR_PASSED none");
+    }
+    assert_eq!(http.get("/left?k=a").remaining(), Some(9));
     assert_eq!(http.get("/?k=b").decision(), "PASSED local");
 }
 
@@ -645,4 +654,57 @@ fn a_cluster_that_answers_in_part() {
     let response = nginx.get(&format!("/?a={another}&b={b_of_other}"));
     assert_eq!(response.decision(), "PASSED redis");
     cluster.cont(1);
+}
+
+/// What other machines have spent is no reason to spend what this one has left.
+#[test]
+fn what_redis_rejects_is_given_back_here() {
+    let mut redis = Redis::start_with_stopped_clock();
+    redis.kill9();
+    let limit = "$arg_k rate=1r/h capacity=5";
+    let nginx = local(&redis.url())
+        .http("rate_limit_redis_deny_cache off;")
+        .server(&location("/", limit))
+        .server(&location("/others", &format!("{limit}; rate_limit_redis_on_error open")))
+        .start();
+    let mut http = nginx.http();
+    assert_eq!(http.get("/?k=a").decision(), "PASSED local");
+    redis.restart();
+    recovers(&nginx, "/");
+    for _ in 0..5 {
+        assert_eq!(http.get("/others?k=a").decision(), "PASSED redis");
+    }
+    for _ in 0..9 {
+        assert_eq!(http.get("/?k=a").decision(), "REJECTED redis");
+    }
+    assert_eq!(redis.command::<u64>(&["DEL", "rl:default:a"]), 1);
+    for left in (0..4).rev() {
+        let response = http.get("/?k=a");
+        assert_eq!((response.decision(), response.remaining()), ("PASSED redis", Some(left)));
+    }
+    assert_eq!(http.get("/?k=a").decision(), "REJECTED local");
+}
+
+/// A limit that only this machine remembers, and that is not enforced, does not keep a request from
+/// Redis: the others charge it there.
+#[test]
+fn a_dry_run_that_remembers_keeps_nothing_from_redis() {
+    let mut redis = Redis::start_with_stopped_clock();
+    redis.kill9();
+    let planned = "rate_limit_redis $arg_k name=planned rate=1r/h dry_run";
+    let nginx = local(&redis.url())
+        .server(&location("/", &format!("$arg_k name=wide rate=9r/h; {planned}")))
+        .server(&location("/other", "$arg_k name=other rate=1r/h"))
+        .start();
+    let mut http = nginx.http();
+    let decisions = [(); 2].map(|()| http.get("/?k=a").decision().to_owned());
+    assert_eq!(decisions, ["PASSED local", "REJECTED_DRY_RUN local"]);
+    redis.restart();
+    recovers(&nginx, "/other");
+    for left in [6, 5] {
+        let response = http.get("/?k=a");
+        assert_eq!(response.decision(), "REJECTED_DRY_RUN redis");
+        assert_eq!((response.status, response.remaining()), (200, Some(left)));
+    }
+    assert_eq!(tokens(&redis, "rl:wide:a"), Some(7));
 }

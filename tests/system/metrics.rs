@@ -675,6 +675,40 @@ fn a_limit_without_a_record_is_logged() {
     assert_eq!(nginx.logged("more are not in the metrics").len(), 1, "{}", nginx.error_log());
 }
 
+/// A node that comes when there is no room for more takes the record of one that is gone, and nothing of
+/// what was counted and noted there.
+#[test]
+fn a_node_begins_with_nothing() {
+    let redis = Redis::start();
+    let small = |conf: Conf| {
+        conf.http("rate_limit_redis_shared_memory 256k;")
+            .server("location = /metrics { rate_limit_redis_metrics; }")
+    };
+    let absent = |n| {
+        let limit = format!("rate_limit_redis a name=n{n} rate=9r/h;");
+        page(&format!("/{n}"), &format!("{limit} rate_limit_redis_pass redis://127.0.0.1:{n};"))
+    };
+    let mut nginx = small(Conf::new()).server(&(1..=16).map(absent).collect::<String>()).start();
+    let errors = |nginx: &Nginx, node: &str| -> Vec<f64> {
+        let name = format!("errors_total{{node=\"{node}\"");
+        let samples = metrics(nginx).into_iter().filter(|(sample, _)| sample.starts_with(&name));
+        samples.map(|(_, value)| value).collect()
+    };
+    let is_counted = || errors(&nginx, "127.0.0.1:1").iter().sum::<f64>() > 0.0;
+    wait_until(PATIENCE, is_counted, "errors of a node that is not there");
+    assert!(errors(&nginx, "127.0.0.1:16").is_empty(), "there is no room for all");
+    // So that no worker knows the first of them any more.
+    nginx.reload_with(&small(Conf::new()).server(&absent(2)));
+    let limit = page("/", "rate_limit_redis a rate=9r/h;");
+    nginx.reload_with(&small(Conf::new().redis(&redis)).server(&limit));
+    let node = format!("127.0.0.1:{}", redis.port());
+    let ready = format!("connections{{node=\"{node}\",state=\"ready\"}}");
+    wait_until(PATIENCE, || metrics(&nginx).get(&ready) == Some(&1.0), "a connection");
+    assert!(errors(&nginx, &node).iter().all(|count| *count == 0.0), "{:?}", metrics(&nginx));
+    assert_eq!(nginx.get("/").header("X-RateLimit-Remaining"), Some("8"));
+    assert!(!nginx.error_log().contains("is up again"), "{}", nginx.error_log());
+}
+
 /// Sends a request and returns the answer.
 fn request(nginx: &Nginx, method: &str, path: &str, headers: &[(&str, &str)]) -> Response {
     let mut http = nginx.http();

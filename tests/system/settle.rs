@@ -259,7 +259,7 @@ fn a_fraction_is_rounded_up() {
 #[test]
 fn an_unusable_value_leaves_the_charge() {
     let redis = Redis::start();
-    let nginx = conf(&redis, &proxied("a rate=9r/d")).start_connected(&redis);
+    let mut nginx = conf(&redis, &proxied("a rate=9r/d")).start_connected(&redis);
     let values = ["-1", "much", "1e3", "9007199254740993"];
     for (index, value) in values.into_iter().enumerate() {
         assert_eq!(nginx.get(&format!("/?cost={value}")).status, 200);
@@ -270,6 +270,11 @@ fn an_unusable_value_leaves_the_charge() {
     assert_eq!(nginx.get("/").status, 200);
     assert_eq!(left(&nginx), 4, "nor does an empty one change it");
     assert_eq!(settlements(&nginx, "default", "settled"), 0);
+    // It is no settlement that the worker has failed to make.
+    let old = nginx.reload_signal();
+    let is_gone = || !std::path::Path::new(&format!("/proc/{}", old[0])).exists();
+    wait_until(PATIENCE, is_gone, "the end of the old worker");
+    assert_eq!(settlements(&nginx, "default", "lost"), 0);
 }
 
 #[test]
@@ -474,6 +479,23 @@ fn a_rejection_in_a_dry_run_is_not_settled() {
     assert_eq!((response.status, response.decision()), (200, "REJECTED_DRY_RUN redis"));
     assert_eq!(left(&nginx), 0);
     assert_eq!(settlements(&nginx, "default", "settled"), 1);
+}
+
+/// What another limit rejects was not charged, or is given back.
+#[test]
+fn what_another_limit_rejects_is_not_settled() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, "location / { rate_limit_redis a name=wide rate=9r/d settle=3;")
+        .server("  rate_limit_redis a name=tight rate=1r/d; try_files /index.html =404; }")
+        .server("location /dry { rate_limit_redis a name=wide rate=9r/d settle=3;")
+        .server("  rate_limit_redis a name=tight rate=1r/d;")
+        .server("  rate_limit_redis_dry_run on; try_files /index.html =404; }")
+        .start_connected(&redis);
+    let statuses = ["/", "/", "/dry"].map(|path| nginx.get(path).status);
+    assert_eq!(statuses, [200, 429, 200]);
+    nginx.wait_for_access_log(3);
+    wait_for(&nginx, "wide", 1);
+    assert_eq!(tokens(&redis, "rl:wide:a"), Some(6));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! TLS to Redis: which certificates are required, and what happens without them.
 
+use std::fs;
 use std::io::Read as _;
 use std::net::{Ipv4Addr, TcpListener};
 use std::thread::sleep;
@@ -113,6 +114,23 @@ fn trusts_the_system_by_default() {
     let stranger = Authority::new();
     let other = limited(&format!("{} {}", server("localhost", redis.tls_port()), trust(&stranger)));
     refuses(&other.env("SSL_CERT_FILE", &authority.certificate()), "certificate");
+}
+
+/// Between the certificates of a server and of a public authority there may be several others.
+#[test]
+fn a_certificate_of_a_subordinate_authority() {
+    let root = Authority::new();
+    let middle = root.subordinate();
+    let lowest = middle.subordinate();
+    let identity = lowest.issue(LOCAL);
+    let chain = [&identity.certificate, &lowest.certificate(), &middle.certificate()];
+    let chain = chain.map(|file| fs::read_to_string(file).expect("a certificate")).concat();
+    fs::write(&identity.certificate, chain).expect("write the chain");
+    let redis = Redis::start_tls(&root, &identity, &[]);
+    let url = server("localhost", redis.tls_port());
+    decides(&limited(&format!("{url} {}", trust(&root))));
+    let stranger = Authority::new();
+    refuses(&limited(&format!("{url} {}", trust(&stranger))), "certificate");
 }
 
 #[test]

@@ -44,3 +44,16 @@ impl Coalescer {
 pub(super) fn longest_hold(timeout: u64) -> u64 {
     (timeout / PART_OF_TIMEOUT).min(50 * MILLISECOND)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_held_for_a_moment_only() {
+        for (timeout, hold) in [(0, 0), (20, 2_500), (400, 50_000), (401, 50_000), (5_000, 50_000)]
+        {
+            assert_eq!(longest_hold(timeout * MILLISECOND), hold, "{timeout} ms");
+        }
+    }
+}

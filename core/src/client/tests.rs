@@ -295,8 +295,10 @@ fn silence_ends_a_connection() {
     for _ in 0..10 {
         // The worker is not late.
         let due = played.client.timer().unwrap().min(SILENCE);
-        if played.wait(due - played.now).contains(&Action::Close(played.connection())) {
+        let actions = played.wait(due - played.now);
+        if actions.contains(&Action::Close(played.connection())) {
             assert_eq!(played.now, SILENCE);
+            assert!(!Played::is_connecting(&actions), "it would not answer the next one either");
             return;
         }
     }
@@ -489,6 +491,19 @@ fn a_server_that_does_not_answer_is_blamed_but_not_for_the_lag_of_the_worker() {
         let is_down = actions.iter().any(|action| matches!(action, Action::Down(..)));
         assert_eq!(is_down, lag == 0, "{actions:?}");
     }
+}
+
+/// However long a worker was away, it soon finds a server that does not answer.
+#[test]
+fn a_worker_that_was_away_waits_for_half_of_the_patience() {
+    let mut played = Played::ready();
+    played.exchange();
+    played.submit("a");
+    played.turn();
+    played.sent();
+    let has_warned = |actions: &[Action]| actions.iter().any(|it| matches!(it, Action::Warn(..)));
+    assert!(!has_warned(&played.wait(5 * TIMEOUT)));
+    assert!(has_warned(&played.wait(TIMEOUT / 2)));
 }
 
 #[test]
@@ -797,4 +812,60 @@ fn a_timeout_is_too_short_only_if_the_reply_came_too_late() {
         assert_eq!(has_warned, !is_read_in_time, "{actions:?}");
         assert_eq!(played.client.outcome(request).map(|it| it.is_ok()), Some(is_read_in_time));
     }
+}
+
+/// What a server answers too late for any request is no fault of a timeout.
+#[test]
+fn a_timeout_is_not_too_short_for_a_server_that_is_too_slow() {
+    let mut played = Played::ready();
+    played.submit("a");
+    played.turn();
+    played.sent();
+    let mut actions = played.wait(2 * TIMEOUT);
+    played.receive(FOUND);
+    actions.extend(played.turn());
+    let is_blamed =
+        |action: &Action| matches!(action, Action::Warn(_, what) if what.contains("too short"));
+    assert!(!actions.iter().any(is_blamed), "{actions:?}");
+}
+
+#[test]
+fn either_connection_takes_the_place_of_the_other() {
+    for lost in 0..2 {
+        let mut played = Played::with(|config| config.connections = 2);
+        played.client.start(0);
+        for connection in 0..2 {
+            played.at = connection;
+            played.accept_handshake();
+            played.turn();
+        }
+        played.at = lost;
+        played.lose();
+        let keys = ["a", "b", "c", "d"];
+        let slots: BTreeSet<_> = keys.map(|key| slot(b"rl:a:", key.as_bytes()) % 2).into();
+        assert_eq!(slots.len(), 2, "keys of both");
+        let _requests = keys.map(|key| played.submit(key));
+        played.turn();
+        played.at = 1 - lost;
+        assert_eq!(played.sent_keys(), "a b c d");
+    }
+}
+
+/// A node that has stopped to answer may have been replaced: others know.
+#[test]
+fn a_breaker_that_opens_is_a_reason_to_query_the_topology() {
+    let (mut played, _) = halves();
+    played.wait_for_query();
+    let numbers = (0..).map(|number: u32| number.to_string());
+    let there = numbers.filter(|key| slot(b"rl:a:", key.as_bytes()) >= 8_192);
+    for key in there.take(3) {
+        played.submit(&key);
+    }
+    played.turn();
+    played.at = 1;
+    assert_eq!(played.sent_keys().split(' ').count(), 3);
+    played.wait(TIMEOUT);
+    played.wait(TIMEOUT);
+    played.at = 0;
+    assert!(played.sent().contains("SLOTS"));
 }

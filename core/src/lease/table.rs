@@ -448,6 +448,41 @@ mod tests {
         assert!(!spend(&table, 7, SPAN) && units(&table, SPAN).is_empty());
     }
 
+    /// Commands that were in flight at once have brought them. What is left of both is spent until the
+    /// first one ends, and the report is about the last one.
+    #[test]
+    fn of_two_leases() {
+        let (buckets, later) = (buckets(1), SPAN / 2);
+        let table = table(&buckets);
+        put(&table, 7, 3, holding(3, 0), false, 0);
+        put(&table, 7, 3, holding(4, later), false, later);
+        assert_eq!(units(&table, SPAN - SPAN / 500), [(3, 7)]);
+        assert!(!spend(&table, 7, SPAN) && units(&table, SPAN).is_empty());
+        let Taken::Holding(taken) = table.take(7, 1, SPAN, SPAN + 10) else { panic!() };
+        let report = taken.lease(&quota(), SPAN, SPAN).report;
+        assert_eq!((report.of, report.unused, report.ends), (4, 4, START + later + SPAN));
+    }
+
+    /// Of those without units the oldest gives way: else no more clients would be known.
+    #[test]
+    fn there_is_room_for_another_client_without_units() {
+        let buckets = buckets(1);
+        let table = table(&buckets);
+        let all = 1..=WAYS as u64 + 1;
+        for now in all.clone() {
+            assert_eq!(put(&table, now.into(), 3, holding(0, now), false, now), None);
+        }
+        let known = all.filter(|digest| table.holding((*digest).into()).is_some());
+        assert_eq!(known.collect::<Vec<_>>(), [2, 3, 4, 5]);
+    }
+
+    /// A client that comes rarely gets no lease with its first request.
+    #[test]
+    fn what_was_in_demand_long_ago_is_not_taken_again() {
+        let want = |now| holding(5, 0).lease(&quota(), SPAN, now).want;
+        assert_eq!([SPAN - SPAN / 500, SPAN, 2 * SPAN - 1, 2 * SPAN].map(want), [2, 1, 1, 0]);
+    }
+
     /// While one command renews a lease, others leave it alone, and know nothing better.
     #[test]
     fn a_lease_is_taken_once() {
@@ -461,6 +496,13 @@ mod tests {
         assert_eq!(table.take(7, 1, 2, 12), Taken::Busy);
         assert_eq!(put(&table, 7, 3, holding(0, 2), false, 2), None);
         assert!(!spend(&table, 7, 2), "kept what is no renewal");
+        let lapsed = Some(Lapsed { limit: 3, units: 2 });
+        assert_eq!(put(&table, 7, 3, holding(2, 2), false, 2), lapsed);
+        assert_eq!(
+            table.take(7, 1, 2, 12),
+            Taken::Busy,
+            "it is taken until its command is answered"
+        );
         put(&table, 7, 3, holding(4, 3), true, 3);
         assert_eq!(units(&table, 3), [(3, 4)]);
         // A command that brings nothing does not keep others from it for ever.

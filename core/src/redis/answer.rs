@@ -238,6 +238,13 @@ mod tests {
     }
 
     #[test]
+    fn a_dry_run_keeps_nothing_from_the_others() {
+        let planned = Check { dry_run: true, ..log(1) };
+        let decided = read(&[NONE, LOG_REJECTS], &[bucket(b"a", 1), planned]).unwrap();
+        assert_eq!(remaining(&decided), [(true, 2), (false, 0)]);
+    }
+
+    #[test]
     fn those_of_one_key_spend_together() {
         let longer = Head::new("rl:a:", "k").unwrap();
         let cut = |cost| Check { head: &longer, ..bucket(b"x", cost) };
