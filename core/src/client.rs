@@ -63,8 +63,6 @@ pub use request::{Answer, Error};
 use coalescer::Coalescer;
 use command::Command;
 use connection::Connection;
-#[cfg(test)]
-use connection::SILENCE;
 use deadlines::Deadlines;
 use handshake::Handshake;
 use key::CommandKey;

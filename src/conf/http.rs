@@ -80,9 +80,9 @@ impl MainConf {
                 log!(
                     NGX_LOG_WARN,
                     cycle_log(),
-                    "the limit \"{name}\" and {} more are not in the metrics: \
-                     \"rate_limit_redis_shared_memory\" has no room for them beside those of before",
-                    missing.len().saturating_sub(1)
+                    "limits that are not in the metrics, as \"rate_limit_redis_shared_memory\" has no \
+                     room for more: {}, such as \"{name}\"",
+                    missing.len()
                 );
             }
             shared.count_lost();

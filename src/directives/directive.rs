@@ -140,8 +140,8 @@ impl Directive<'_> {
         match usize::try_from(size) {
             Ok(size) if size >= least => Ok(size),
             _ => {
-                Err(self
-                    .invalid(value, &format!("a size of at least {}k, such as 8m", least >> 10)))
+                let expected = format!("a size of at least {}k, such as 8m", least >> 10);
+                Err(self.invalid(value, &expected))
             }
         }
     }

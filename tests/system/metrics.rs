@@ -672,7 +672,12 @@ fn a_limit_without_a_record_is_logged() {
     let is_shown =
         |n| samples.contains_key(&format!("requests_total{{name=\"n{n}\",result=\"passed\"}}"));
     assert!(is_shown(0) && !is_shown(39), "{samples:?}");
-    assert_eq!(nginx.logged("more are not in the metrics").len(), 1, "{}", nginx.error_log());
+    assert_eq!(
+        nginx.logged("room for more: 10, such as \"n30\"").len(),
+        1,
+        "{}",
+        nginx.error_log()
+    );
 }
 
 /// A node that comes when there is no room for more takes the record of one that is gone, and nothing of

@@ -303,7 +303,7 @@ impl Client {
         self.count_error(node, ErrorKind::Unfit);
         self.warn(node, refused(refusal));
         if let Some(node) = self.nodes.get_mut(node) {
-            node.is_cut_off = refusal.kind == RefusalKind::ClusterDown;
+            node.is_cut_off |= refusal.kind == RefusalKind::ClusterDown;
         }
         self.want_refresh(now);
         self.park(key, Error::Refused, now);

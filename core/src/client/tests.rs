@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::LazyLock;
 
+use super::connection::SILENCE;
 use super::*;
 use crate::key::Head;
 use crate::limit::{Algorithm, Quota};

@@ -103,7 +103,7 @@ impl Scripts {
     }
 
     /// The same, of which connections load only those for one limit of these algorithms and, if
-    /// `several`, the one for several limits: a server takes as long for them as for a hundred decisions.
+    /// `several`, the one for several limits: a server has to read and hash them for each connection.
     /// A command with one that the server does not have is sent again, with the source.
     pub fn loading(&self, algorithms: &[Algorithm], several: bool) -> Self {
         Self { loaded: (algorithms.into(), several), ..self.clone() }
