@@ -81,8 +81,8 @@ pub(crate) struct Outcome {
 pub(crate) enum Stage {
     /// The phase is to come, when the access checks have passed.
     Ahead(Ahead),
-    /// It has left the phase, or one before, by an error. So it is until another stage is reached, so that
-    /// no error on the way there leaves a request that waits for nothing.
+    /// It has left the phase, or one before, by an error. A context begins in this stage: an error before
+    /// the next stage leaves no request that waits for nothing.
     Failed,
     /// It waits for its decision.
     Pending,
@@ -200,7 +200,7 @@ impl Context {
         self.conf
     }
 
-    /// Charges the request in Redis. Whether it waits for the outcome.
+    /// Charges the request in Redis. Returns whether it waits for the outcome.
     pub(crate) fn submit(&self, driver: &'static Driver) -> bool {
         let timeout = (self.conf.timeout() as u64).saturating_mul(MILLISECOND);
         // SAFETY: the event is that of the client's connection, which lives as long as the request;
@@ -259,9 +259,9 @@ impl Context {
         self.submission.get().map_or(Granted::default(), granted)
     }
 
-    /// Releases the request from the client. If it does not pass, its charges are refunded. If a limit
-    /// rejected it, so are those still in flight; if Redis did not reply in time, they are not, as that
-    /// would only add to its load. Reservations are in any case, as they are not settled then.
+    /// Releases the request from the client. If it does not pass, its charges are refunded, also those
+    /// still in flight if a limit rejected it, or if a limit has `settle`. If Redis did not reply in time,
+    /// other charges in flight are not: that would only add to its load.
     fn release(&self, status: Status, source: Source, wait: u64) {
         let Some(Submission { driver, key }) = self.submission.take() else { return };
         let is_decided = source == Source::Redis;
@@ -326,7 +326,7 @@ impl Context {
         self.outcome.get().is_some_and(|outcome| outcome.status.is_rejection())
     }
 
-    /// Whether the request is rejected indeed.
+    /// Whether the request is rejected, and not only in a dry run.
     pub(crate) fn is_refused(&self) -> bool {
         let status = self.outcome.get().map(|outcome| outcome.status);
         matches!(status, Some(Status::Rejected | Status::ErrorRejected))
@@ -412,7 +412,7 @@ impl Context {
     pub(crate) fn decide(&self, source: Source) {
         self.is_decided.set(true);
         let (status, delay) = self.judge(Effect::Enforced);
-        // What is done to the request is worse than what would be.
+        // A status that affects the request is worse than one of a dry run.
         let is_dry_run = |limit: &Evaluated| limit.effect() == Effect::DryRun;
         let shown_status = match self.limits.iter().any(is_dry_run) {
             true => status.worse(self.judge(Effect::DryRun).0),
@@ -421,8 +421,8 @@ impl Context {
         self.set_outcome(status, shown_status, source, delay);
     }
 
-    /// Settles a request that no limit decided.
-    pub(crate) fn settle(&self, status: Status) {
+    /// Ends a request that no limit decided.
+    pub(crate) fn end_undecided(&self, status: Status) {
         self.set_outcome(status, status, Source::None, 0);
     }
 

@@ -109,19 +109,19 @@ unsafe fn begin(r: *mut ngx_http_request_t, phase: Phase) -> Status {
                 let status = undecided(conf, effect);
                 shared.count_wait(0);
                 count_undecided(r, limits, &[], status, shared);
-                settle(r, phase, conf, status)
+                end_undecided(r, phase, conf, status)
             }
-            Ok([]) => settle(r, phase, conf, decision::Status::Bypassed),
+            Ok([]) => end_undecided(r, phase, conf, decision::Status::Bypassed),
             Ok(limits) => charge(r, phase, conf, limits, shared),
         }
     }
 }
 
-/// Settles a request that no limit decides.
+/// Ends a request that no limit decides.
 ///
 /// # Safety
 /// `r` must be valid.
-unsafe fn settle(
+unsafe fn end_undecided(
     r: *mut ngx_http_request_t,
     phase: Phase,
     conf: &'static LocationConf,
@@ -131,7 +131,7 @@ unsafe fn settle(
     unsafe {
         let context = Context::create(r, phase, conf, &[], monotonic_micros());
         let Some(context) = context else { return INTERNAL_ERROR };
-        context.settle(status);
+        context.end_undecided(status);
         act(r, context)
     }
 }
@@ -217,9 +217,9 @@ fn is_cacheable(conf: &LocationConf, limit: &Evaluated) -> bool {
     conf.deny_cache() && check.cost == 1 && is_final
 }
 
-/// Takes out the leases of the request's limits, to be renewed by the command for the request, or only
-/// reported where another limit has none, so that they could not be spent. `None` if NGINX is out
-/// of memory.
+/// Takes the leases of the request's limits out of the table. If every limit can have a lease, the
+/// command for the request renews them; otherwise it only reports them, as they could not be spent.
+/// `None` if NGINX is out of memory.
 ///
 /// # Safety
 /// `r` must be valid, and `limits` be in its pool.
@@ -249,13 +249,13 @@ unsafe fn take_leases(
 }
 
 /// Charges the request locally as long as anything that was spent in an outage is not regained: Redis
-/// has no record of it, so both are charged, this machine first. Whether a limit rejects the request.
+/// has no record of it, so both are charged, this machine first. Returns whether a limit rejects the request.
 fn reject_locally(context: &Context, shared: &Shared) -> bool {
     let is_local = context.conf().on_error() == OnError::Local;
     is_local && shared.has_local_charges() && charge_locally(context, shared)
 }
 
-/// Charges the request locally beside Redis. Whether a limit rejects it.
+/// Charges the request locally beside Redis. Returns whether a limit rejects it.
 #[inline(never)]
 fn charge_locally(context: &Context, shared: &Shared) -> bool {
     let Ok(local) = decide_locally(context, shared, Mode::Return) else { return false };
@@ -359,7 +359,7 @@ unsafe fn conclude(r: *mut ngx_http_request_t, context: &Context, outcome: Resul
         _ => {
             let is_enforced = context.limits().iter().any(|it| it.effect() == Effect::Enforced);
             let effect = if is_enforced { Effect::Enforced } else { Effect::DryRun };
-            context.settle(undecided(conf, effect));
+            context.end_undecided(undecided(conf, effect));
         }
     }
 }

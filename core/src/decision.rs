@@ -205,7 +205,7 @@ impl Verdict {
         Self { remaining: self.remaining.saturating_add(cost).min(limit), ..self }
     }
 
-    /// What both verdicts allow, each of a state of its own.
+    /// The stricter of two verdicts in each value; each follows from a state of its own.
     pub fn stricter(self, other: Self) -> Self {
         Self {
             allowed: self.allowed && other.allowed,

@@ -83,8 +83,8 @@ pub fn decide(table: &mut Table<'_>, now: u64, mode: Mode, charges: &mut Charges
     let Charges { charges, entries } = charges;
     entries.extend(charges.iter().map(|charge| charge.entry(table, now, mode)));
     let passes = transaction::decide(entries, now, true);
-    let settle = |(charge, entry): (&mut Charge, _)| charge.settle(table, entry, passes);
-    let reset = charges.iter_mut().zip(entries.drain(..)).map(settle).max();
+    let store = |(charge, entry): (&mut Charge, _)| charge.store(table, entry, passes);
+    let reset = charges.iter_mut().zip(entries.drain(..)).map(store).max();
     reset.unwrap_or(0)
 }
 
@@ -163,7 +163,7 @@ impl Charge {
 
     /// Keeps the outcome, and stores what the decision has changed. Returns how long the quota
     /// takes from now to be whole, in µs.
-    fn settle(&mut self, table: &mut Table<'_>, entry: Option<Entry<u128>>, passes: bool) -> u64 {
+    fn store(&mut self, table: &mut Table<'_>, entry: Option<Entry<u128>>, passes: bool) -> u64 {
         (self.answer, self.spent) = (Answer::Unchecked, false);
         let Some(entry) = entry else { return 0 };
         let Some(verdict) = entry.verdict() else { return 0 };

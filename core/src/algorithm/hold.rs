@@ -125,7 +125,7 @@ impl Holds {
         is_sole(newer, older) || is_sole(older, newer)
     }
 
-    /// Ends the hold of so many units, if it still lasts. Whether it did.
+    /// Ends the hold of so many units, if it still lasts. Returns whether it did.
     pub(super) fn release(&mut self, units: u64, name: u64) -> bool {
         let mut holds = [&mut self.newer, &mut self.older].into_iter();
         let Some(hold) = holds.find(|hold| hold.is(name)) else { return false };

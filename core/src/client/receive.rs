@@ -27,8 +27,8 @@ impl Client {
         self.connections.get_mut(key).map_or(&mut [], Connection::space)
     }
 
-    /// `count` bytes were put into the [`space`](Self::space). Returns false if they cost the
-    /// connection: more of it is of no use.
+    /// `count` bytes were put into the [`space`](Self::space). Returns false if the
+    /// connection was lost because of them: nothing more is to be read from it.
     pub fn on_received(&mut self, key: ConnectionKey, count: usize, now: u64) -> bool {
         let open = self.connections.get_mut(key).filter(|connection| connection.is_open());
         let Some(connection) = open else { return false };
@@ -276,7 +276,7 @@ impl Client {
         };
         let known = self.nodes.find(&host, redirect.port);
         if redirect.host.is_empty() && known == Some(from) {
-            // It is at another host, whose name the node does not know.
+            // The node names its own address, as it does not know the other node's host.
             return match is_asking {
                 true => self.try_again(key, refusal, from, now),
                 false => self.on_no_owner(key, refusal, from, now),

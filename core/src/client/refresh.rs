@@ -2,8 +2,8 @@
 //!
 //! It is queried when an error reply shows that it has changed (MOVED, CLUSTERDOWN, READONLY), when
 //! a connection is lost or a breaker opens, often while a master is missing, and at regular
-//! intervals. One node after the other is queried until a reply settles the topology, which most often
-//! is the first one. Commands that have no node wait for that, once.
+//! intervals. One node after the other is queried until a reply contains the topology, most often
+//! the first one. Commands that have no node wait for that, once.
 
 use super::command::Stage;
 use super::in_flight::Owner;

@@ -87,7 +87,7 @@ impl Request {
     }
 
     /// All its commands are on their way, or have an outcome already; they are `saved` fewer than its
-    /// `charges`. Whether all have an outcome.
+    /// `charges`. Returns whether all have an outcome.
     pub(super) fn on_dispatched(&mut self, charges: u32, saved: u32) -> bool {
         self.open = self.open.saturating_sub(saved).saturating_sub(1);
         if charges.saturating_sub(saved) > 1 {
@@ -136,7 +136,7 @@ impl Request {
         answers.all(|(answer, verdict)| answer.dry_run || verdict.allowed)
     }
 
-    /// One more of its commands has an outcome. Whether it is complete with that, and not released.
+    /// One more of its commands has an outcome. Returns whether it is complete with that, and not released.
     pub(super) fn on_outcome(&mut self) -> bool {
         self.open = self.open.saturating_sub(1);
         let is_complete = self.open == 0 && self.stage == Stage::Waiting;

@@ -23,7 +23,7 @@ impl Client {
         if let Some(request) = self.requests.get_mut(key) {
             let unanswered =
                 |charge: &Charge<'_>| Answer { dry_run: charge.dry_run, ..Answer::default() };
-            // As many wait as there are requests: nothing is reserved for more charges than there are.
+            // Many requests may wait: there is room for one answer to each charge, and no more.
             request.answers.reserve_exact(charges.len());
             request.answers.extend(charges.iter().map(unanswered));
             // Until all commands are on their way it has no outcome. They are as many as the charges, or
@@ -96,7 +96,7 @@ impl Client {
         }
     }
 
-    /// Forgets a command in flight for which no request but this one waits: its reply will be swallowed.
+    /// Forgets a command in flight for which no request but this one waits: its reply will be discarded.
     fn forget_command(&mut self, key: CommandKey, request: RequestKey) {
         let is_unneeded = |command: &Command| {
             let is_in_flight = matches!(command.stage, Stage::InFlight { .. });

@@ -637,7 +637,7 @@ fn connections_that_are_lost_together_are_one_line() {
 }
 
 #[test]
-fn a_redirection_is_news_though_the_request_has_gone() {
+fn a_redirection_counts_though_the_request_has_gone() {
     let mut played = cluster(|_| ());
     let request = played.submit("a");
     played.turn();

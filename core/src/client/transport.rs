@@ -236,7 +236,7 @@ impl Client {
         });
     }
 
-    /// Removes released requests from a command that was not sent. Whether none is left.
+    /// Removes released requests from a command that was not sent. Returns whether none is left.
     pub(super) fn drop_gone(&mut self, key: CommandKey) -> bool {
         let requests = &self.requests;
         let is_gone = |request| !requests.get(request).is_some_and(Request::is_waiting);
@@ -311,7 +311,7 @@ impl Client {
         match next {
             Next::Connect { is_first } => {
                 self.count_error(node, ErrorKind::Lost);
-                // Of those that are lost together the first one is logged.
+                // If several connections of a node are lost together, only the first loss is logged.
                 let node = self.nodes.get(node).filter(|node| node.lacks_one());
                 if let Some(node) = node.filter(|_| is_first) {
                     let line = format!("redis {}: {fault}, reconnecting", node.name());

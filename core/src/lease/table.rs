@@ -231,7 +231,7 @@ impl<'a> Table<'a> {
             None => self.room(bucket, holding.units(), now),
         };
         match locked {
-            // It is the one that renews the lease who knows the demand.
+            // The command that renews a lease has the size for the client's demand.
             Some(locked) if !is_renewal && locked.is_taken(now) => Lapsed::of(number, &holding),
             Some(locked) if own.is_some() => locked.join(holding, quota, now),
             Some(locked) => locked.replace(digest, number, &holding),

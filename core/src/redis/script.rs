@@ -356,9 +356,9 @@ impl<'a> Check<'a> {
         self.lease.is_none() && self.extended() == [0; EXTENDED]
     }
 
-    /// The arguments of a script that checks one limit, and how many are needed: of all but the first
-    /// two those at the end that are 1, or for the extended ones 0, are not. Equal requests of cost 0 are
-    /// sent as one.
+    /// The arguments of a script that checks one limit, and how many are sent: at least the first two.
+    /// Those at the end that are 1, or 0 in case of the extended ones, are left out. Equal requests of
+    /// cost 0 are sent as one.
     fn arguments(&self, sign: Sign, times: u32) -> ([Number; PLAIN + EXTENDED], usize) {
         let (period, count) = self.quota.terms();
         let times = if self.cost == 0 { 1 } else { u64::from(times) };
