@@ -587,9 +587,9 @@ unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
 }
 
 unsafe extern "C" fn on_delay_end(event: *mut ngx_event_t) {
-    // SAFETY: `delay` set the data, and the timer is stopped before the context goes.
+    // SAFETY: `delay` set the owner, and the timer is stopped before the context goes.
     unsafe {
-        let context = &*(*event).data.cast::<Context>();
+        let context = &*Timer::owner::<Context>(event);
         context.stage.set(Stage::Due);
         context.wake();
     }

@@ -1,23 +1,40 @@
 //! NGINX's timers and posted events.
 
 use std::cell::{Cell, UnsafeCell};
+use std::ffi::c_void;
+use std::ptr;
 
 use ngx::ffi::{
-    ngx_add_timer, ngx_del_timer, ngx_delete_posted_event, ngx_event_handler_pt, ngx_event_t,
-    ngx_log_t, ngx_msec_t, ngx_post_event, ngx_posted_events,
+    ngx_add_timer, ngx_connection_t, ngx_del_timer, ngx_delete_posted_event, ngx_event_handler_pt,
+    ngx_event_t, ngx_log_t, ngx_msec_t, ngx_post_event, ngx_posted_events, ngx_socket_t,
 };
 
 /// A timer.
 pub(crate) struct Timer {
     event: UnsafeCell<ngx_event_t>,
+    data: UnsafeCell<TimerData>,
     /// Whether a worker that shuts down does not wait for it.
     is_background: Cell<bool>,
 }
 
+/// The data of a timer's event. With debug logging NGINX reads it as a connection, of which it logs the
+/// socket.
+#[repr(C)]
+struct TimerData {
+    owner: *const c_void,
+    unused: [*const c_void; 2],
+    socket: ngx_socket_t,
+}
+
+const _: () =
+    assert!(std::mem::offset_of!(TimerData, socket) == std::mem::offset_of!(ngx_connection_t, fd));
+
 impl Timer {
     /// A timer that is not set. A worker that shuts down waits for it, and so for its request.
     pub(crate) fn new() -> Self {
-        Self { event: UnsafeCell::new(blank()), is_background: Cell::new(false) }
+        let data = TimerData { owner: ptr::null(), unused: [ptr::null(); 2], socket: -1 };
+        let (event, data) = (UnsafeCell::new(blank()), UnsafeCell::new(data));
+        Self { event, data, is_background: Cell::new(false) }
     }
 
     /// A timer that is not set, and for which a worker that shuts down does not wait.
@@ -33,8 +50,8 @@ impl Timer {
         }
     }
 
-    /// Calls `handler` with an event whose data is `owner`, in `delay` ms. A time that was set before is
-    /// replaced.
+    /// Calls `handler` with an event of this [`owner`](Self::owner), in `delay` ms. A time that was set
+    /// before is replaced.
     ///
     /// # Safety
     /// The timer must not move or go while it is set, and `owner` and `log` must live as long.
@@ -46,15 +63,25 @@ impl Timer {
         log: *mut ngx_log_t,
     ) {
         self.stop();
-        let event = self.event.get();
-        // SAFETY: only this thread uses the event, and it stays where it is.
+        let (event, data) = (self.event.get(), self.data.get());
+        // SAFETY: only this thread uses the event and its data, and both stay where they are.
         unsafe {
+            (*data).owner = owner.cast();
             (*event).handler = handler;
-            (*event).data = owner.cast_mut().cast();
+            (*event).data = data.cast();
             (*event).log = log;
             (*event).set_cancelable(self.is_background.get().into());
             ngx_add_timer(event, delay);
         }
+    }
+
+    /// The owner that was given to [`start`](Self::start).
+    ///
+    /// # Safety
+    /// `event` must be that of a timer that has just expired.
+    pub(crate) unsafe fn owner<T>(event: *const ngx_event_t) -> *const T {
+        // SAFETY: the data of such an event is what `start` has set.
+        unsafe { (*(*event).data.cast::<TimerData>()).owner.cast() }
     }
 
     /// Whether it is set.

@@ -709,8 +709,8 @@ unsafe extern "C" fn on_resolved(event: *mut ngx_event_t) {
 }
 
 unsafe extern "C" fn on_timer(event: *mut ngx_event_t) {
-    // SAFETY: the data is the driver, and dropping it stops the timer.
-    unsafe { &*(*event).data.cast::<Driver>() }.act(State::on_timer);
+    // SAFETY: the owner is the driver, and dropping it stops the timer.
+    unsafe { &*Timer::owner::<Driver>(event) }.act(State::on_timer);
 }
 
 unsafe extern "C" fn on_turn_end(event: *mut ngx_event_t) {

@@ -60,8 +60,8 @@ fn report_later() {
             // SAFETY: the timer lives as long as the thread, which is the worker's only one, and NGINX
             // takes the cycle's log as that of a timer.
             unsafe {
-                let owner = std::ptr::null::<()>();
-                timer.start(PERIOD as ngx_msec_t, Some(report), owner, cycle_log());
+                let nobody = std::ptr::null::<()>();
+                timer.start(PERIOD as ngx_msec_t, Some(report), nobody, cycle_log());
             }
         }
     });

@@ -59,6 +59,22 @@ fn a_flood_is_counted() {
     assert!(seconds > 0 && rejected() <= 10 * (2 * seconds + 1), "{log}");
 }
 
+/// NGINX logs each timer that expires, with what it takes for the socket of its data.
+#[test]
+fn what_was_held_back_is_logged_with_debug_lines_too() {
+    let redis = Redis::start();
+    let nginx = Conf::new()
+        .debug()
+        .redis(&redis)
+        .server("rate_limit_redis a name=per_ip rate=1r/d;")
+        .server("rate_limit_redis_log_level warn rate=10r/s;")
+        .start_connected(&redis);
+    let workers = nginx.worker_pids();
+    flood(&nginx, "/", 200);
+    wait_until(PATIENCE, || sum(&nginx.error_log(), MORE) > 0, "the number of the lines held back");
+    assert_eq!(nginx.worker_pids(), workers, "the workers");
+}
+
 #[test]
 fn each_limit_has_its_own_number() {
     let redis = Redis::start();
