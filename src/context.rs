@@ -266,13 +266,16 @@ impl Context {
         let Some(Submission { driver, key }) = self.submission.take() else { return };
         let is_decided = source == Source::Redis;
         let is_rejected = status.is_rejection() && is_decided;
-        let is_unsettled = !is_decided && self.has_reservations();
-        driver.release(key, is_rejected || is_unsettled, is_decided.then_some(wait));
+        let has_reservations = self.has_reservations();
+        driver.release(key, is_rejected || has_reservations, is_decided.then_some(wait));
+        let is_unsettled = !is_decided && has_reservations;
         if status.is_rejection() || is_unsettled {
             self.charged().for_each(|limit| driver.refund(&limit.charge(None)));
-        }
-        if is_rejected {
-            self.forget_charges();
+            if is_rejected {
+                self.forget_charges();
+            }
+            // So that nothing of it is settled when the request ends.
+            self.charged().for_each(|limit| limit.is_charged.set(false));
         }
     }
 
@@ -496,7 +499,9 @@ impl Context {
         match limit.effect() {
             _ if !has_part => None,
             Effect::Enforced => Some(status),
-            Effect::DryRun if self.is_decided.get() => Some(judge(iter::once(limit), true).0),
+            Effect::DryRun if self.is_decided.get() && limit.verdict.get().is_some() => {
+                Some(judge(iter::once(limit), true).0)
+            }
             Effect::DryRun => Some(Status::ErrorPassed),
         }
     }

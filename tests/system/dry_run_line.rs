@@ -185,3 +185,33 @@ fn http2() {
     assert_eq!((seen.of(200), seen.total()), (9, 20), "{seen:?}");
     assert_eq!(nginx.logged("limiting requests, dry run").len(), 19);
 }
+
+/// The line's node does not answer: the other lines decide.
+#[test]
+fn on_a_cluster_whose_node_does_not_answer() {
+    let mut cluster = ClusterConf::steady(3, 0).line("cluster-require-full-coverage no").start();
+    let servers: String = cluster.urls().iter().map(|url| format!("server {url}; ")).collect();
+    let nginx = unconnected("rate_limit_redis $arg_a name=planned rate=1r/d dry_run;")
+        .http(&format!(
+            "rate_limit_redis_store edge {{ {servers} cluster on; connect_timeout 30s; }}"
+        ))
+        .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 500ms;")
+        .http("rate_limit_redis_on_error closed;")
+        .server("rate_limit_redis $arg_b name=tight rate=9r/d;")
+        .start();
+    let node = |key: &str| cluster.master_of(slot(key));
+    let mut keys = (0..).map(|number| format!("k{number}"));
+    let key = keys
+        .find(|key| node(&format!("rl:planned:{key}")) != node("rl:tight:b"))
+        .expect("a key of another node");
+    let get = |key: &str| nginx.get(&format!("/?a={key}&b=b"));
+    wait_until(PATIENCE, || get("").decision() == "PASSED redis", "the cluster");
+    let planned = node(&format!("rl:planned:{key}"));
+    cluster.stop_signal(planned);
+    let before = counted(&nginx, "planned", "error_passed");
+    let left = quota(&get(""))[1];
+    let response = get(&key);
+    assert_eq!(seen(&response), (200, "PASSED redis", Some("tight")));
+    assert_eq!(quota(&response)[..2], [9, left - 1]);
+    assert_eq!(counted(&nginx, "planned", "error_passed"), before + 1);
+}

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use harness::{ClusterConf, Conf, MASTER_NAME, Nginx, PATIENCE, Redis, Response};
+use harness::{Cluster, ClusterConf, Conf, MASTER_NAME, Nginx, PATIENCE, Redis, Response};
 use harness::{SentinelConf, h2load, run, slot, wait_until};
 
 use crate::seen::{StartConnected as _, retry_after, tokens};
@@ -510,6 +510,38 @@ fn while_redis_is_away() {
         let rejected = nginx.get("/");
         assert_eq!((rejected.status, rejected.decision()), (429, "REJECTED local"), "{limit}");
     }
+}
+
+/// One node charges a request, the other does not answer, and this machine decides: what the first has
+/// charged is given back, and nothing of it is settled there.
+#[test]
+fn a_cluster_that_answers_in_part() {
+    let mut cluster = ClusterConf::steady(3, 0).line("cluster-require-full-coverage no").start();
+    let servers: String = cluster.urls().iter().map(|url| format!("server {url}; ")).collect();
+    let nginx = unconnected("location / { proxy_pass http://127.0.0.1:{port2};")
+        .http(&format!("rate_limit_redis_store edge {{ {servers} cluster on;"))
+        .http("connect_timeout 30s; }\nrate_limit_redis_pass edge; rate_limit_redis_timeout 500ms;")
+        .http("rate_limit_redis_on_error local;")
+        .server("  rate_limit_redis $arg_a name=a rate=100r/d cost=5 settle=$upstream_http_x_cost;")
+        .server("  rate_limit_redis $arg_b name=b rate=100r/d; }")
+        .start();
+    let node = |key: &str| cluster.master_of(slot(key));
+    let mut keys = (0..).map(|n| format!("k{n}"));
+    let other = keys.find(|key| node(&format!("rl:b:{key}")) != node("rl:a:a")).expect("a key");
+    let (of_a, of_b) = (node("rl:a:a"), node(&format!("rl:b:{other}")));
+    let left = |cluster: &Cluster| tokens(cluster.node(of_a), "rl:a:a");
+    let decided = || nginx.get("/?a=a&cost=30").decision() == "PASSED redis";
+    wait_until(PATIENCE, decided, "the cluster");
+    wait_for(&nginx, "a", 1);
+    wait_until(PATIENCE, || left(&cluster) == Some(70), "the settlement");
+    cluster.stop_signal(of_b);
+    assert_eq!(nginx.get(&format!("/?a=a&b={other}&cost=1")).decision(), "PASSED local");
+    wait_for(&nginx, "a", 2);
+    wait_until(PATIENCE, || left(&cluster) == Some(70), "the refund");
+    // Another one is settled after whatever the first one has sent.
+    assert_eq!(nginx.get("/?a=a&cost=6").status, 200);
+    wait_for(&nginx, "a", 3);
+    wait_until(PATIENCE, || left(&cluster) == Some(64), "what only the second request has cost");
 }
 
 #[test]

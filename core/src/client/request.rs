@@ -152,7 +152,7 @@ impl Request {
     }
 
     /// What came of it, once that is known: one limit's rejection is enough, else all must have
-    /// answered.
+    /// answered that are not of a dry run, if there are any.
     pub(super) fn outcome(&self) -> Option<Result<(), Error>> {
         if self.stage != Stage::Done {
             return None;
@@ -161,8 +161,10 @@ impl Request {
             !answer.dry_run && answer.verdict.is_some_and(|verdict| !verdict.allowed)
         };
         let is_rejected = self.answers.iter().any(rejects);
+        let is_dry_run = self.answers.iter().all(|answer| answer.dry_run);
+        let lacks = |answer: &Answer| answer.verdict.is_none() && (!answer.dry_run || is_dry_run);
         Some(match self.error {
-            Some(error) if !is_rejected => Err(error),
+            Some(error) if !is_rejected && self.answers.iter().any(lacks) => Err(error),
             _ => Ok(()),
         })
     }

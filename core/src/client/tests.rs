@@ -580,6 +580,28 @@ fn submit_all(played: &mut Played, keys: &[&'static str]) -> RequestKey {
     played.client.submit(&charges, TIMEOUT, played.now)
 }
 
+/// Limits of a dry run need not answer, if there are others.
+#[test]
+fn a_limit_of_a_dry_run_without_a_reply_fails_no_request() {
+    for (dry_runs, replies, expected) in [
+        ([false, true], FOUND, Ok(())),
+        ([false, true], "", Err(Error::Timeout)),
+        ([true, false], FOUND, Err(Error::Timeout)),
+        ([true, true], FOUND, Err(Error::Timeout)),
+    ] {
+        let mut played = cluster(|_| ());
+        let template = Rc::clone(&played.template);
+        let [mut one, mut other] = ["a", "b"].map(|key| charge(&template, key));
+        [one.dry_run, other.dry_run] = dry_runs;
+        let request = played.client.submit(&[one, other], TIMEOUT, played.now);
+        played.turn();
+        assert_eq!(played.sent_keys(), "a b");
+        played.receive(replies);
+        assert!(played.wait(TIMEOUT).contains(&Action::Complete(request)));
+        assert_eq!(played.client.outcome(request), Some(expected), "{dry_runs:?}, {replies:?}");
+    }
+}
+
 fn is_down(actions: &[Action]) -> bool {
     actions.iter().any(|action| matches!(action, Action::Down(..)))
 }
