@@ -9,7 +9,7 @@ use ngx::ffi::{
     NGX_AGAIN, ngx_close_connection, ngx_connection_log_error_e_NGX_ERROR_INFO, ngx_connection_t,
     ngx_event_connect_peer, ngx_event_get_peer, ngx_event_handler_pt, ngx_handle_read_event,
     ngx_handle_write_event, ngx_log_t, ngx_peer_connection_t, ngx_post_event, ngx_posted_events,
-    ngx_str_t, ngx_tcp_nodelay,
+    ngx_socket_t, ngx_str_t, ngx_tcp_nodelay,
 };
 
 use rate_limit_core::client::Target;
@@ -74,6 +74,7 @@ impl Socket {
             if matches!(target, Target::Ip(_)) {
                 // If it fails it costs latency, and NGINX has logged it.
                 ngx_tcp_nodelay(raw);
+                keep_alive(raw.fd);
             }
             if status == Status::NGX_OK {
                 // Connected at once: not every event method reports that.
@@ -212,6 +213,24 @@ impl Socket {
     fn raw(&mut self) -> &mut ngx_connection_t {
         // SAFETY: the connection is open as long as `self` lives, and only its events refer to it.
         unsafe { self.connection.as_mut() }
+    }
+}
+
+/// Has the system probe an idle connection. A firewall or a load balancer that drops idle connections
+/// silently is thus noticed before a request is, and mostly does not drop this one. If it fails
+/// there are no probes, and requests notice it.
+fn keep_alive(fd: ngx_socket_t) {
+    // In seconds: some firewalls wait for no more than a few minutes.
+    const OPTIONS: [(libc::c_int, libc::c_int, libc::c_int); 4] = [
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 60),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 10),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+    ];
+    for (level, option, value) in OPTIONS {
+        let length = size_of_val(&value) as libc::socklen_t;
+        // SAFETY: the value has the type of these options, and is only read.
+        unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), length) };
     }
 }
 

@@ -30,6 +30,29 @@ fn fields(redis: &Redis, label: &str) -> Vec<String> {
     fields
 }
 
+/// The timers of the open connections to this port, as the kernel numbers them.
+fn timers(port: u16) -> Vec<String> {
+    let sockets = std::fs::read_to_string("/proc/net/tcp").expect("the list of sockets");
+    let of_port = |line: &str| {
+        let [_, _, remote, state, _, timer] = line.split_whitespace().collect::<Vec<_>>()[..6]
+        else {
+            return None;
+        };
+        let is_open = remote.ends_with(&format!(":{port:04X}")) && state == "01";
+        is_open.then(|| timer.split(':').next().unwrap_or_default().to_owned())
+    };
+    sockets.lines().skip(1).filter_map(of_port).collect()
+}
+
+/// An idle connection is probed by the system: a firewall that drops it is noticed before a request is.
+#[test]
+fn an_idle_connection_is_kept_alive() {
+    let redis = Redis::start();
+    let _nginx = limited(&redis.url()).start_connected(&redis);
+    // That of keepalive.
+    wait_until(PATIENCE, || timers(redis.port()) == ["02"], "the timer of an idle connection");
+}
+
 #[track_caller]
 fn decides(nginx: &Nginx) {
     let response = nginx.get("/?k=a");
