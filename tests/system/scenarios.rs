@@ -199,15 +199,20 @@ fn violated(rejection: &Response) -> &str {
     rest.split('"').next().expect("its end")
 }
 
+/// redis-guide.conf behind a proxy on this machine, with more that is replaced.
+fn redis_guide_with(redis: &Redis, replaced: &[(&str, String)]) -> Conf {
+    let own = [("redis://127.0.0.1:6379", redis.url()), ("192.0.2.0/24", "127.0.0.1".to_owned())];
+    reachable(example("redis-guide", &[&own[..], replaced].concat()))
+}
+
 #[test]
 fn redis_guide() {
     let redis = Redis::start();
     // Slower, so that nothing comes back in the time that a slow machine takes.
-    let replaced = [("redis://127.0.0.1:6379", redis.url()), ("r/10s", "r/10m".to_owned())];
-    let nginx = start(&reachable(example("redis-guide", &replaced)), 1);
+    let nginx = start(&redis_guide_with(&redis, &[("r/10s", "r/10m".to_owned())]), 1);
     let mut http = nginx.http();
     let mut call = |path: &str, user: &str, address: &str| {
-        request(&mut http, "GET", path, &[("X-User", user), ("X-Real-IP", address)])
+        request(&mut http, "GET", path, &[("X-User", user), ("X-Forwarded-For", address)])
     };
     let since = Instant::now();
     let whole = |passed, capacity, back| is_quota(passed, capacity, back, 10 * MINUTE, since);
@@ -241,9 +246,8 @@ fn redis_guide() {
 #[test]
 fn redis_guide_refills_at_intervals() {
     let redis = Redis::start();
-    let servers =
-        [("redis://127.0.0.1:6379", redis.url()), ("rate=5r/10s", "rate=5r/5s".to_owned())];
-    let nginx = start(&reachable(example("redis-guide", &servers)), 1);
+    let refills = ("rate=5r/10s", "rate=5r/5s".to_owned());
+    let nginx = start(&redis_guide_with(&redis, &[refills]), 1);
     let mut http = nginx.http();
     let mut send = || request(&mut http, "GET", "/api/orders", &[("X-User", "alice")]);
     let (passed, rejection) = until_rejected(&mut send);
@@ -256,14 +260,14 @@ fn redis_guide_refills_at_intervals() {
 #[test]
 fn redis_guide_without_redis() {
     let mut redis = Redis::start();
-    let nginx = start(&scenario("redis-guide", &redis), 1);
+    let nginx = start(&redis_guide_with(&redis, &[]), 1);
     let mut http = nginx.http();
     let since = Instant::now();
     let (passed, rejection) = until_rejected(|| request(&mut http, "POST", "/login", &[]));
     assert_eq!(violated(&rejection), "login");
     is_quota(passed, 5, 1, MINUTE, since);
     redis.kill9();
-    let stranger = [("X-Real-IP", "192.0.2.1")];
+    let stranger = [("X-Forwarded-For", "192.0.2.1")];
     let login = request(&mut http, "POST", "/login", &stranger);
     assert_eq!((login.status, retry_after(&login)), (503, 1), "{login:?}");
     assert_eq!(get(&nginx, "/api/orders", &stranger).status, 200);
