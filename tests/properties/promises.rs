@@ -2,11 +2,51 @@
 
 use proptest::prelude::*;
 use rate_limit_core::algorithm::Stored;
-use rate_limit_core::decision::{Retry, Verdict};
+use rate_limit_core::decision::{Retry, Shown, Verdict, seconds};
+use rate_limit_core::rate::SECOND;
+use rate_limit_core::text::fields::{Fields, Forms};
 
 use crate::history::{Client, clients, refill, troubled_clients};
 
+/// The `t` of the `RateLimit` field.
+fn until_more(client: &Client, verdict: Verdict) -> u64 {
+    let shown = Shown { name: "a", quota: &client.quota, verdict };
+    let (forms, mut fields) = (Forms { ietf: true, ..Forms::default() }, Fields::new());
+    fields.fill(forms, Some(&shown), std::iter::once(shown), client.now, None);
+    let text = std::str::from_utf8(fields.text()).unwrap();
+    text.rsplit(";t=").next().unwrap().parse().unwrap()
+}
+
 proptest! {
+    #[test]
+    fn there_is_more_when_the_field_says_so(
+        mut client in troubled_clients(),
+        share in 0.0..1.2,
+        debt in prop_oneof![Just(0.0), 0.0..3.0],
+        block in prop_oneof![Just(0), 1..100_000_000_u64],
+    ) {
+        let limit = client.quota.limit();
+        if client.quota.check_settle().is_ok() {
+            client.settle(client.now, (debt * limit as f64) as i64);
+        }
+        client.quota = client.quota.with_block(block);
+        let verdict = client.request(1 + (share * (limit - 1) as f64) as u64);
+        let t = until_more(&client, verdict);
+        if verdict.remaining == 0 {
+            prop_assert!(client.request_in(t * SECOND, 0).remaining > 0, "{verdict:?} {t}");
+        }
+    }
+
+    #[test]
+    fn more_comes_no_later_than_a_single_unit(client in troubled_clients()) {
+        let (mut client, rate) = (client.clone(), client.quota.rate());
+        let verdict = client.request(1);
+        if let Retry::After(micros) = verdict.retry && client.quota.algorithm().is_continuous() {
+            let interval = rate.period().div_ceil(rate.count());
+            prop_assert!(until_more(&client, verdict) <= seconds(micros.max(interval)));
+        }
+    }
+
     #[test]
     fn remaining_can_be_spent_and_no_more(client in troubled_clients()) {
         let remaining = client.request_in(0, 0).remaining;

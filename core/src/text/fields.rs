@@ -216,15 +216,8 @@ fn service_limit(limit: &Shown<'_>, now: u64, retry_after: Option<u64>, out: &mu
     let more = match limit.quota.algorithm().is_continuous() {
         true => {
             let interval = rate.period().div_ceil(rate.count());
-            // A debt is regained first, and a block ends. Nothing remains of either.
-            let owed = match verdict.remaining {
-                0 => {
-                    let rest = limit.quota.limit().saturating_sub(1).saturating_mul(interval);
-                    verdict.reset.saturating_sub(rest)
-                }
-                _ => 0,
-            };
-            interval.max(owed).min(verdict.reset)
+            let wait = if verdict.remaining == 0 { until_first(limit) } else { 0 };
+            interval.max(wait).min(verdict.reset)
         }
         false => verdict.reset,
     };
@@ -237,11 +230,35 @@ fn service_limit(limit: &Shown<'_>, now: u64, retry_after: Option<u64>, out: &mu
     item(out, limit.name, [(";r=", remaining), (";t=", wait.min(MAX_INTEGER))]);
 }
 
+/// µs until a unit comes back to a limit of which nothing remains, and to which quota comes back
+/// continuously. A debt is regained first.
+///
+/// The others come after it, at the rate, until all are back: so it follows from the reset. That is too
+/// early if a block lasts for longer, and too late if units that machines hold are the last to come. A
+/// rejected request tells more: it cannot pass before a unit is back and no block is left. A limit with
+/// a block is blocked once it rejects, so this is its time; of any other limit it is the latest one.
+///
+/// A request that passes tells no more. While others hold units, what is said to the one that takes the
+/// last unit may be too late, and what is said to one of cost 0 during a block is too early.
+fn until_first(limit: &Shown<'_>) -> u64 {
+    let (quota, verdict) = (limit.quota, &limit.verdict);
+    let latest = verdict.retry.after().unwrap_or(verdict.reset);
+    if quota.block() > 0 && !verdict.allowed {
+        return latest;
+    }
+    let others = u128::from(quota.limit().saturating_sub(1));
+    let span = others * u128::from(quota.rate().period()) / u128::from(quota.rate().count());
+    let owed = verdict.reset.saturating_sub(u64::try_from(span).unwrap_or(u64::MAX));
+    owed.min(latest)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::Stored;
     use crate::decision::{Retry, Verdict};
     use crate::limit::{Algorithm, Quota};
+    use crate::rate::Rate;
     use proptest::prelude::*;
 
     fn shown(
@@ -315,6 +332,59 @@ mod tests {
         assert_eq!(line(3, 40_000_000)[1], item(3, 3), "a hold");
     }
 
+    /// `r` and `t` of the only limit.
+    fn r_and_t(quota: &Quota, verdict: Verdict) -> (u64, u64) {
+        let mut item = Vec::new();
+        service_limit(&Shown { name: "a", quota, verdict }, 0, None, &mut item);
+        let item = String::from_utf8(item).unwrap();
+        let mut numbers = item.split([';', '=']).filter_map(|part| part.parse().ok());
+        (numbers.next().unwrap(), numbers.next().unwrap())
+    }
+
+    /// `t` of the request that takes the last unit, of one that is rejected, and of one a minute later,
+    /// with a block of so many minutes.
+    fn until_more(algorithm: Algorithm, rate: &str, block: u64) -> [u64; 3] {
+        let (rate, mut stored) = (rate.parse::<Rate>().unwrap(), Stored::default());
+        let quota = Quota::new(algorithm, rate, rate.count()).unwrap();
+        let quota = quota.with_block(block * 60 * SECOND);
+        let requests = [(9, rate.count()), (9, 1), (10, 1)];
+        requests.map(|(minute, cost)| {
+            let now = minute * 60 * SECOND;
+            let (r, t) = r_and_t(&quota, algorithm.decide(&mut stored, now, &quota, cost));
+            assert_eq!(r, 0);
+            t
+        })
+    }
+
+    /// The quota may be whole before that or long after, and the first unit may come later.
+    #[test]
+    fn there_is_more_when_the_block_of_a_rejected_request_is_over() {
+        for algorithm in [Algorithm::TokenBucket, Algorithm::Gcra] {
+            assert_eq!(until_more(algorithm, "5r/m", 15), [12, 900, 840]);
+            assert_eq!(until_more(algorithm, "1000r/d", 60), [87, 3600, 3540]);
+            assert_eq!(until_more(algorithm, "100r/m", 10), [1, 600, 540]);
+            assert_eq!(until_more(algorithm, "1r/h", 5), [3600, 3600, 3540]);
+        }
+    }
+
+    #[test]
+    fn there_is_more_when_a_rejected_request_could_pass() {
+        let quota = Quota::new(Algorithm::TokenBucket, "1000r/m".parse().unwrap(), 1_000).unwrap();
+        let retry = Retry::After(60_000);
+        let held = Verdict { allowed: false, remaining: 0, reset: 145 * SECOND, retry };
+        assert_eq!(r_and_t(&quota, held), (0, 1));
+        // One that costs more waits for longer.
+        let costly = Verdict { reset: 60 * SECOND, retry: Retry::After(30 * SECOND), ..held };
+        assert_eq!(r_and_t(&quota, costly), (0, 1));
+    }
+
+    /// Of which many units come in a µs.
+    #[test]
+    fn there_is_more_when_the_debt_of_a_fast_rate_is_over() {
+        let shown = bucket("125000000r/s", 1_250_000_000, 0, 40 * SECOND);
+        assert_eq!(r_and_t(shown.quota, shown.verdict), (0, 31));
+    }
+
     #[test]
     fn list_form() {
         let limits = [bucket("100r/m", 100, 40, 36_000_000), bucket("2r/s", 5, 0, 2_400_000)];
@@ -367,11 +437,17 @@ mod tests {
             left in 0..10_000u64,
             reset in 0..10_000_000_000u64,
             retry_after in prop::option::of(1..1_000u64),
+            retry in prop_oneof![
+                Just(Retry::No),
+                Just(Retry::Never),
+                (1..10_000_000_000u64).prop_map(Retry::After),
+            ],
+            block in 0..2u64,
         ) {
-            let rate = crate::rate::Rate::new(count, period).unwrap();
-            let quota = Quota::new(Algorithm::TokenBucket, rate, limit).unwrap();
-            let verdict =
-                Verdict { allowed: true, remaining: left.min(limit), reset, retry: Retry::No };
+            let rate = Rate::new(count, period).unwrap();
+            let quota = Quota::new(Algorithm::TokenBucket, rate, limit).unwrap().with_block(block);
+            let (allowed, remaining) = (retry == Retry::No, left.min(limit));
+            let verdict = Verdict { allowed, remaining, reset, retry };
             let mut item = Vec::new();
             service_limit(&Shown { name: "a", quota: &quota, verdict }, 0, retry_after, &mut item);
             let item = String::from_utf8(item).unwrap();
