@@ -158,6 +158,10 @@ pub enum Fault {
     /// The server answers, but cannot run scripts for now: it is loading, or a replica.
     #[error("it cannot decide: \"{}\"", Escaped(.0.as_bytes()))]
     Unfit(String),
+    /// The server names its own address as that of another one (MOVED): behind the address is not the
+    /// server that was meant, or not only that one.
+    #[error("the node redirects to itself")]
+    Misplaced,
 }
 
 impl Recycle for Connection {

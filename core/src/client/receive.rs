@@ -233,7 +233,7 @@ impl Client {
         match refusal.kind {
             RefusalKind::NoScript if self.send_source(key, node, now) => {}
             RefusalKind::Moved | RefusalKind::Ask if is_cluster => {
-                self.redirect(key, refusal, node, now);
+                return self.redirect(key, refusal, node, now);
             }
             RefusalKind::TryAgain if is_cluster => self.try_again(key, refusal, node, now),
             RefusalKind::ClusterDown if is_cluster => self.on_no_owner(key, refusal, node, now),
@@ -261,39 +261,75 @@ impl Client {
 
     /// Sends a command on to the node that was named. The owner of a slot is noted even if the command was
     /// dropped meanwhile.
-    fn redirect(&mut self, key: CommandKey, refusal: &Refusal, from: NodeKey, now: u64) {
+    fn redirect(
+        &mut self,
+        key: CommandKey,
+        refusal: &Refusal,
+        from: NodeKey,
+        now: u64,
+    ) -> Result<(), Fault> {
         let is_asking = refusal.kind == RefusalKind::Ask;
-        let is_gone = self.commands.get(key).is_none();
-        if is_gone && is_asking {
-            return;
+        if is_asking && self.commands.get(key).is_none() {
+            return Ok(());
         }
-        let Some(redirect) = Redirect::parse(&refusal.text) else {
-            return self.give_up(key, refusal, from, now);
-        };
-        let host = match redirect.host.as_str() {
-            "" => self.nodes.get(from).map_or_else(String::new, |node| node.host().to_owned()),
-            host => host.to_owned(),
-        };
-        let known = self.nodes.find(&host, redirect.port);
-        if redirect.host.is_empty() && known == Some(from) {
-            // The node names its own address, as it does not know the other node's host.
-            return match is_asking {
+        match Redirect::parse(&refusal.text) {
+            Some(redirect) if self.is_unnamed(&redirect, from) => match is_asking {
                 true => self.try_again(key, refusal, from, now),
                 false => self.on_no_owner(key, refusal, from, now),
-            };
+            },
+            Some(redirect) if self.has_room_for(&redirect, from) => {
+                return self.follow(key, refusal, &redirect, from, now);
+            }
+            _ => self.give_up(key, refusal, from, now),
         }
-        if known.is_none() && self.nodes.current().len() >= MAX_NODES {
-            return self.give_up(key, refusal, from, now);
+        Ok(())
+    }
+
+    /// Whether `from` names its own address, as it does not know the other node's host.
+    fn is_unnamed(&self, redirect: &Redirect, from: NodeKey) -> bool {
+        redirect.host.is_empty()
+            && self.nodes.find(&self.host(redirect, from), redirect.port) == Some(from)
+    }
+
+    /// Whether the node that is named is known, or may be added.
+    fn has_room_for(&self, redirect: &Redirect, from: NodeKey) -> bool {
+        self.nodes.current().len() < MAX_NODES
+            || self.nodes.find(&self.host(redirect, from), redirect.port).is_some()
+    }
+
+    /// The host that is named; without a name it is that of `from`.
+    fn host(&self, redirect: &Redirect, from: NodeKey) -> String {
+        match redirect.host.as_str() {
+            "" => self.nodes.get(from).map_or_else(String::new, |node| node.host().to_owned()),
+            host => host.to_owned(),
         }
-        let node = self.find_or_add_node(&host, redirect.port);
+    }
+
+    /// Sends a command on. If a node names itself as the owner (MOVED), another server is behind its address:
+    /// the command waits for a new connection.
+    fn follow(
+        &mut self,
+        key: CommandKey,
+        refusal: &Refusal,
+        redirect: &Redirect,
+        from: NodeKey,
+        now: u64,
+    ) -> Result<(), Fault> {
+        let is_asking = refusal.kind == RefusalKind::Ask;
+        let node = self.find_or_add_node(&self.host(redirect, from), redirect.port);
         if !is_asking {
             self.topology.on_moved(redirect.slot, node);
             self.want_refresh(now);
         }
+        let is_gone = self.commands.get(key).is_none();
         match self.count_move(key) {
             true => self.enqueue(key, node, is_asking, now),
             false if is_gone => {}
             false => self.give_up(key, refusal, from, now),
+        }
+        match node == from && !is_asking {
+            true => Err(Fault::Misplaced),
+            false => Ok(()),
         }
     }
 

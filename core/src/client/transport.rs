@@ -297,7 +297,7 @@ impl Client {
             return;
         }
         // Another server of this host may be fit.
-        if was_ready && matches!(fault, Fault::Unfit(_)) {
+        if was_ready && matches!(fault, Fault::Unfit(_) | Fault::Misplaced) {
             self.turn_address(key);
         }
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -427,6 +427,6 @@ fn error_kind(fault: &Fault) -> ErrorKind {
             (_, RefusalKind::Auth) | (Step::Auth, RefusalKind::Failed) => ErrorKind::Auth,
             _ => ErrorKind::Unfit,
         },
-        Fault::Unfit(_) => ErrorKind::Unfit,
+        Fault::Unfit(_) | Fault::Misplaced => ErrorKind::Unfit,
     }
 }

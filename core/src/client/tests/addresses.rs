@@ -64,3 +64,77 @@ fn the_announced_address_is_tried_beside_the_others() {
     played.client.nodes.get_mut(node).unwrap().on_announced(None, Some([10, 0, 0, 1].into()));
     assert_eq!([(); 3].map(|()| played.refuse()), [(); 3].map(|()| address(1)));
 }
+
+/// The only node of a cluster, which announces its host name.
+fn named() -> Played {
+    let mut played = Played::with(|config| {
+        config.kind = Kind::Cluster;
+        config.servers[0].endpoint = "redis://node-a:6379".parse().unwrap();
+    });
+    played.client.start(0);
+    played.accept_handshake();
+    played.turn();
+    assert!(played.sent().contains("SLOTS"));
+    played.receive("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$6\r\nnode-a\r\n:6379\r\n");
+    played.turn();
+    played
+}
+
+impl Played {
+    /// The node of a command names itself as its owner, and its host is resolved anew.
+    fn misplace(&mut self, resolved: Target) -> Vec<Action> {
+        assert_eq!(self.sent_keys(), "a");
+        self.receive(&format!("-MOVED {} node-a:6379\r\n", slot(b"rl:a:", b"a")));
+        let actions = self.turn();
+        let key = self.connection();
+        self.client.on_resolved(key, vec![resolved], self.now);
+        self.accept_handshake();
+        self.turn();
+        actions
+    }
+}
+
+/// The addresses of two nodes were swapped.
+#[test]
+fn a_node_that_redirects_to_itself_is_resolved_anew_and_the_command_waits_for_that() {
+    let mut played = named();
+    let request = played.submit("a");
+    played.turn();
+    let actions = played.misplace(address(2));
+    let resolve = |it: &Action| matches!(it, Action::Resolve { host, .. } if host == "node-a");
+    assert!(actions.iter().any(resolve), "{actions:?}");
+    let line = "redis node-a:6379: the node redirects to itself, reconnecting".to_owned();
+    assert!(actions.contains(&Action::Log(Level::Notice, line)), "{actions:?}");
+    assert_eq!(played.client.outcome(request), None);
+    assert_eq!(played.sent_keys(), "a");
+    played.receive(FOUND);
+    assert_eq!(played.client.outcome(request), Some(Ok(())));
+}
+
+#[test]
+fn a_node_that_always_redirects_to_itself_is_given_up() {
+    let mut played = named();
+    let request = played.submit("a");
+    played.turn();
+    for _ in 0..6 {
+        assert_eq!(played.client.outcome(request), None);
+        played.misplace(address(1));
+    }
+    assert_eq!(played.client.outcome(request), Some(Err(Error::Refused)));
+}
+
+/// Several servers have one name.
+#[test]
+fn another_server_of_a_host_that_redirects_to_itself_is_tried() {
+    let mut played = named();
+    let node = played.node();
+    played.client.nodes.get_mut(node).unwrap().targets = vec![address(1), address(2)];
+    played.submit("a");
+    played.turn();
+    assert_eq!(played.sent_keys(), "a");
+    played.receive("-MOVED 1 node-a:6379\r\n");
+    played.turn();
+    let key = played.connection();
+    played.client.on_resolved(key, vec![address(1), address(2)], played.now);
+    assert_eq!(played.dialed(), [address(2)]);
+}
