@@ -14,7 +14,7 @@ use crate::metrics::{Command, ErrorKind};
 use crate::redis::endpoint::{Address, Endpoint};
 
 /// An address to connect to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
     /// An IP address and port.
     Ip(SocketAddr),

@@ -68,8 +68,9 @@ impl Client {
     }
 
     /// The host name of a connection's node was resolved to `targets`; they are empty if that
-    /// failed.
-    pub fn on_resolved(&mut self, key: ConnectionKey, targets: Vec<Target>, now: u64) {
+    /// failed. Their order may differ each time, and several connections try them in turn: they are
+    /// sorted.
+    pub fn on_resolved(&mut self, key: ConnectionKey, mut targets: Vec<Target>, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.state != State::Resolving {
             return;
@@ -77,6 +78,8 @@ impl Client {
         if let Some(node) = self.nodes.get_mut(connection.node)
             && !targets.is_empty()
         {
+            targets.sort_unstable();
+            targets.dedup();
             node.targets = targets;
         }
         self.dial(key, now);

@@ -138,3 +138,43 @@ fn another_server_of_a_host_that_redirects_to_itself_is_tried() {
     played.client.on_resolved(key, vec![address(1), address(2)], played.now);
     assert_eq!(played.dialed(), [address(2)]);
 }
+
+/// A resolver's answers have no order. The first address is that of a replica.
+#[test]
+fn addresses_are_tried_in_turn_in_whatever_order_they_are_resolved() {
+    for resolved in [[1, 2, 3], [2, 3, 1], [3, 1, 2]] {
+        let mut played = named();
+        let (node, key) = (played.node(), played.connection());
+        played.client.nodes.get_mut(node).unwrap().targets = [1, 2, 3].map(address).into();
+        played.submit("a");
+        played.turn();
+        played.sent();
+        played.receive("-READONLY You can't write against a read only replica.\r\n");
+        let is_resolve = |it: &Action| matches!(it, Action::Resolve { .. });
+        while !played.turn().iter().any(is_resolve) {
+            played.now = played.client.timer().unwrap();
+            played.client.on_timer(played.now);
+        }
+        let targets = resolved.iter().chain(&resolved).copied().map(address).collect();
+        played.client.on_resolved(key, targets, played.now);
+        assert_eq!(played.next_dialed(), address(2), "{resolved:?}");
+        assert_eq!([(); 2].map(|()| played.refuse()), [3, 1].map(address), "{resolved:?}");
+    }
+}
+
+#[test]
+fn each_address_is_tried_while_another_connection_resolves_the_host() {
+    let mut played = Played::with(|config| {
+        config.servers[0].endpoint = "redis://redis:6379".parse().unwrap();
+        config.servers[0].targets = Vec::new();
+        config.connections = 2;
+    });
+    played.client.start(0);
+    let [first, second] = [0, 1].map(|at| played.client.connections.keys().nth(at).unwrap());
+    played.client.on_resolved(first, [1, 2].map(address).into(), 0);
+    played.take();
+    assert_eq!(played.dialed(), [address(1)]);
+    played.client.on_resolved(second, [2, 1].map(address).into(), 0);
+    played.turn();
+    assert_eq!(played.refuse(), address(2));
+}
