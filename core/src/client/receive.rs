@@ -50,7 +50,10 @@ impl Client {
         }
     }
 
+    /// Reads the replies that are complete. If one shows that the server is unfit, those behind it still
+    /// decide.
     fn read_replies(&mut self, key: ConnectionKey, input: &[u8], now: u64) -> Result<(), Fault> {
+        let mut fitness = Ok(());
         while let Some(connection) = self.connections.get_mut(key)
             && let Some(frame) = connection.next_frame(input)?
         {
@@ -62,11 +65,11 @@ impl Client {
                 Incoming::Message => self.on_message(&reply, now),
                 Incoming::Reply(sent, was_overdue) => {
                     let node = connection.node;
-                    self.on_reply(sent, was_overdue, &reply, node, now)?;
+                    fitness = fitness.and(self.on_reply(sent, was_overdue, &reply, node, now));
                 }
             }
         }
-        Ok(())
+        fitness
     }
 
     fn on_reply(

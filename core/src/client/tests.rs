@@ -123,6 +123,12 @@ impl Played {
         }
     }
 
+    fn receive_at_once(&mut self, bytes: &str) {
+        let key = self.connection();
+        self.client.space(key)[..bytes.len()].copy_from_slice(bytes.as_bytes());
+        self.client.on_received(key, bytes.len(), self.now);
+    }
+
     fn accept_handshake(&mut self) {
         let key = self.connection();
         self.client.on_connected(key);
@@ -530,6 +536,22 @@ fn a_worker_that_leaves_while_a_server_is_down_does_not_connect_without_a_reques
         for _ in 0..10 {
             assert!(!Played::is_connecting(&played.wait(1_000 * MILLISECOND)));
         }
+    }
+}
+
+/// They were received before the connection is ended for it.
+#[test]
+fn replies_behind_the_one_of_an_unfit_server_count() {
+    for refusal in ["-LOADING dataset\r\n", "-READONLY replica\r\n"] {
+        let mut played = Played::ready();
+        let requests = ["a", "b", "c", "d"].map(|key| played.submit(key));
+        played.turn();
+        assert_eq!(played.sent_keys(), "a b c d");
+        played.receive_at_once(&format!("{refusal}{FOUND}{refusal}"));
+        assert!(is_down(&played.turn()));
+        let outcomes = requests.map(|request| played.client.outcome(request).unwrap());
+        let refused = Err(Error::Refused);
+        assert_eq!(outcomes, [refused, Ok(()), refused, Err(Error::Lost)], "{refusal}");
     }
 }
 

@@ -112,6 +112,22 @@ fn a_node_that_redirects_to_itself_is_resolved_anew_and_the_command_waits_for_th
 }
 
 #[test]
+fn all_that_a_node_redirects_to_itself_waits_for_the_new_connection() {
+    let mut played = named();
+    let requests = ["a", "b"].map(|key| played.submit(key));
+    played.turn();
+    assert_eq!(played.sent_keys(), "a b");
+    played.receive_at_once(&"-MOVED 1 node-a:6379\r\n".repeat(2));
+    played.turn();
+    let key = played.connection();
+    played.client.on_resolved(key, vec![address(2)], played.now);
+    played.accept_handshake();
+    played.turn();
+    assert_eq!(played.sent_keys(), "a b");
+    assert_eq!(requests.map(|request| played.client.outcome(request)), [None, None]);
+}
+
+#[test]
 fn a_node_that_always_redirects_to_itself_is_given_up() {
     let mut played = named();
     let request = played.submit("a");
