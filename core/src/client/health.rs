@@ -86,7 +86,7 @@ impl Client {
     }
 
     /// Ends the connections on which a node owes replies for too long.
-    pub(super) fn check_silence(&mut self, node: NodeKey, now: u64) {
+    fn check_silence(&mut self, node: NodeKey, now: u64) {
         for key in self.connections_of(node) {
             self.check_silence_of(key, now);
         }

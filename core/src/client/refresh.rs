@@ -201,12 +201,14 @@ impl Client {
     }
 
     /// The connection over which a node is queried, if it can be: not if it owes a reply for too
-    /// long, or if its breaker is open.
-    fn connection_for_query(&mut self, node: NodeKey, now: u64) -> Option<ConnectionKey> {
-        self.check_silence(node, now);
+    /// long, or if its breaker is open. That it is silent is for the timer to say: until then the reply may
+    /// lie unread.
+    fn connection_for_query(&self, node: NodeKey, now: u64) -> Option<ConnectionKey> {
         let node = self.nodes.get(node).filter(|node| !node.breaker.is_open())?;
         let key = *node.connections.first()?;
-        self.connections.get(key).filter(|connection| connection.accepts()).map(|_| key)
+        let connection = self.connections.get(key).filter(|connection| connection.accepts())?;
+        let is_silent = connection.silent_at(self.silence()).is_some_and(|at| at <= now);
+        (!is_silent).then_some(key)
     }
 
     /// A node has replied to the query of this number.

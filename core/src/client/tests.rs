@@ -796,6 +796,30 @@ fn each_node_is_queried_once_in_a_round() {
     assert_eq!(played.queried(), Some(1));
 }
 
+/// The whole machine stood still, and the socket of the first one is read before that of the second one.
+#[test]
+fn a_node_whose_reply_is_not_read_yet_is_not_silent() {
+    let (mut played, _) = halves();
+    while played.wait_for_query() != 1 {}
+    let numbers = (0..).map(|number: u32| number.to_string());
+    let key = { numbers }.find(|key| slot(b"rl:a:", key.as_bytes()) >= 8_192).unwrap();
+    played.wait(11_000 * MILLISECOND);
+    assert_eq!(played.queried(), Some(0));
+    let request = played.submit(&key);
+    played.turn();
+    played.at = 1;
+    assert_eq!(played.sent_keys(), key);
+    let second = played.connection();
+    played.now += 2 * SILENCE;
+    played.at = 0;
+    played.receive("-ERR no\r\n");
+    assert!(!played.turn().contains(&Action::Close(second)));
+    played.at = 1;
+    assert!(!played.sent().contains("SLOTS"));
+    played.receive(FOUND);
+    assert_eq!(played.client.outcome(request), Some(Ok(())));
+}
+
 #[test]
 fn a_command_whose_next_node_has_no_name_is_sent_again() {
     let mut played = cluster(|_| ());
