@@ -150,7 +150,7 @@ pub struct Client {
     deadlines: Deadlines,
     /// Commands that were held; some were sent since.
     held: Vec<CommandKey>,
-    /// Commands that are to be sent again, and when.
+    /// Commands that are to be sent again, and when; the first one first.
     retries: VecDeque<(CommandKey, u64)>,
     /// Commands that wait for a refresh of the topology, and what becomes of them without one.
     parked: Vec<(CommandKey, Error)>,

@@ -97,6 +97,8 @@ pub(super) struct Command {
     pub(super) is_asking: bool,
     /// How often it was sent on to another node.
     pub(super) moves: u8,
+    /// How often it was to be tried again after a moment.
+    pub(super) retries: u8,
     /// It has waited for a refresh of the topology before.
     pub(super) has_waited: bool,
     /// While it is held: when it is to be sent in any case.
@@ -159,6 +161,7 @@ impl Recycle for Command {
         self.by = By::Sha;
         self.is_asking = false;
         self.moves = 0;
+        self.retries = 0;
         self.has_waited = false;
         self.follower = None;
     }

@@ -17,8 +17,14 @@ use crate::text::log::Escaped;
 /// How often a command may be sent on to another node.
 const MAX_MOVES: u8 = 5;
 
-/// How long a command waits after TRYAGAIN.
+/// How long a command waits after TRYAGAIN, or an ASK that names no node; twice as long each time.
 const RETRY_DELAY: u64 = 2 * MILLISECOND;
+
+/// It waits no longer than this.
+const MAX_RETRY_DELAY: u64 = 50 * MILLISECOND;
+
+/// So many doublings lead from the first delay to the longest.
+const RETRY_DOUBLINGS: u8 = 5;
 
 /// Receiving.
 impl Client {
@@ -384,8 +390,11 @@ impl Client {
     fn retry_later(&mut self, key: CommandKey, now: u64) {
         if let Some(command) = self.commands.get_mut(key) {
             command.stage = Stage::Waiting;
-            let at = now.saturating_add(RETRY_DELAY);
-            self.retries.push_back((key, at));
+            let delay = (RETRY_DELAY << command.retries.min(RETRY_DOUBLINGS)).min(MAX_RETRY_DELAY);
+            command.retries = command.retries.saturating_add(1);
+            let at = now.saturating_add(delay);
+            let index = self.retries.partition_point(|(_, other)| *other <= at);
+            self.retries.insert(index, (key, at));
             self.schedule(at);
         }
     }

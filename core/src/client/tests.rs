@@ -832,6 +832,50 @@ fn a_command_whose_next_node_has_no_name_is_sent_again() {
 }
 
 #[test]
+fn a_command_is_tried_again_ever_more_rarely() {
+    let mut played = cluster(|_| ());
+    let template = Rc::clone(&played.template);
+    played.client.submit(&[charge(&template, "a")], 1_000 * MILLISECOND, 0);
+    played.turn();
+    assert_eq!(played.sent_keys(), "a");
+    let mut delays = Vec::new();
+    for _ in 0..7 {
+        played.receive("-ASK 1 ?:6379\r\n");
+        let began = played.now;
+        delays.push(loop {
+            played.wait(MILLISECOND);
+            let sent = played.sent_keys();
+            if sent == "a" {
+                break (played.now - began) / MILLISECOND;
+            }
+        });
+    }
+    assert_eq!(delays, [2, 4, 8, 16, 32, 50, 50]);
+}
+
+#[test]
+fn a_command_that_is_tried_again_soon_does_not_wait_for_another() {
+    let mut played = cluster(|_| ());
+    played.submit("a");
+    played.turn();
+    for delay in [2, 4] {
+        assert_eq!(played.sent_keys(), "a");
+        played.receive("-TRYAGAIN no\r\n");
+        played.wait(delay * MILLISECOND);
+    }
+    assert_eq!(played.sent_keys(), "a");
+    played.receive("-TRYAGAIN no\r\n");
+    played.submit("b");
+    played.turn();
+    assert_eq!(played.sent_keys(), "b");
+    played.receive("-TRYAGAIN no\r\n");
+    played.wait(2 * MILLISECOND);
+    assert_eq!(played.sent_keys(), "b");
+    played.wait(6 * MILLISECOND);
+    assert_eq!(played.sent_keys(), "a");
+}
+
+#[test]
 fn a_node_that_was_retired_is_used_again() {
     let mut played = cluster(|_| ());
     let other = played.client.find_or_add_node("10.0.0.2", 6_379);
