@@ -731,7 +731,22 @@ fn halves() -> (Played, &'static str) {
     (played, ["a", "b", "c", "d", "e"].into_iter().find(is_first).expect("a key"))
 }
 
+/// The first and the last slot of each range, and the last byte of its master's address.
+fn map(ranges: &[(u16, u16, u8)]) -> String {
+    let range = |&(first, last, host): &(u16, u16, u8)| {
+        format!("*3\r\n:{first}\r\n:{last}\r\n*2\r\n$8\r\n10.0.0.{host}\r\n:6379\r\n")
+    };
+    let count = ranges.len();
+    format!("*{count}\r\n{}", ranges.iter().map(range).collect::<String>())
+}
+
 impl Played {
+    /// The name of the node that has a slot; empty if there is none.
+    fn owner(&self, slot: u16) -> &str {
+        let owner = self.client.topology.route(slot).and_then(|key| self.client.node(key));
+        owner.map_or("", Node::name)
+    }
+
     /// Which of two nodes is queried for the topology now.
     fn queried(&mut self) -> Option<usize> {
         (0..2).find(|at| {
@@ -773,6 +788,66 @@ fn a_node_that_its_cluster_has_cut_off_is_queried_last() {
     played.submit_to_first(key);
     played.receive(FOUND);
     both(&mut played);
+}
+
+/// It has just joined, and knows itself only.
+#[test]
+fn a_map_that_lacks_slots_does_not_count_beside_a_whole_one() {
+    let (mut played, _) = halves();
+    while played.wait_for_query() != 1 {}
+    played.wait(11_000 * MILLISECOND);
+    assert_eq!(played.queried(), Some(0));
+    played.receive(&map(&[(0, 8_191, 1)]));
+    played.turn();
+    assert_eq!(played.owner(16_383), "10.0.0.2:6379");
+    assert_eq!(played.queried(), Some(1));
+    played.receive(HALVES);
+    played.turn();
+    assert_eq!(played.owner(16_383), "10.0.0.2:6379");
+    assert!(played.client.nodes.retired().is_empty());
+}
+
+#[test]
+fn the_map_that_lacks_the_fewest_slots_counts_if_there_is_no_whole_one() {
+    let maps = [map(&[(0, 8_191, 1)]), map(&[(0, 8_191, 1), (8_192, 16_382, 3)])];
+    for order in [[0, 1], [1, 0]] {
+        let (mut played, _) = halves();
+        played.wait(11_000 * MILLISECOND);
+        let mut actions = Vec::new();
+        for number in order {
+            assert_eq!(played.owner(16_383), "10.0.0.2:6379");
+            played.queried().expect("a query");
+            played.receive(&maps[number]);
+            actions = played.turn();
+        }
+        assert_eq!([8_192, 16_383].map(|slot| played.owner(slot)), ["10.0.0.3:6379", ""]);
+        let line = "cluster \"test\": 1 slots have no node".to_owned();
+        assert!(actions.contains(&Action::Log(Level::Error, line)), "{actions:?}");
+    }
+}
+
+#[test]
+fn the_map_of_a_node_counts_if_no_other_replies() {
+    let (mut played, _) = halves();
+    while played.wait_for_query() != 1 {}
+    played.wait(11_000 * MILLISECOND);
+    assert_eq!(played.queried(), Some(0));
+    played.receive(&map(&[(0, 8_191, 1)]));
+    played.turn();
+    played.at = 1;
+    played.lose();
+    assert_eq!([0, 16_383].map(|slot| played.owner(slot)), ["10.0.0.1:6379", ""]);
+}
+
+#[test]
+fn the_map_of_the_only_node_counts_at_once() {
+    let mut played = Played::with(|config| config.kind = Kind::Cluster);
+    played.client.start(0);
+    played.accept_handshake();
+    played.turn();
+    assert!(played.sent().contains("SLOTS"));
+    played.receive(&map(&[(0, 16_382, 1)]));
+    assert_eq!([16_382, 16_383].map(|slot| played.owner(slot)), ["10.0.0.1:6379", ""]);
 }
 
 /// What the first one replies to a command does not change the order.

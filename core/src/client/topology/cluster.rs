@@ -16,13 +16,21 @@ pub(in crate::client) struct Cluster {
     owners: Vec<Option<NodeKey>>,
     /// Whether some slots have no node.
     has_orphans: bool,
-    /// How many nodes in a row have reported since that every slot has one. They may disagree.
+    /// How many maps in a row that were applied since have a node for every slot. Masters may disagree.
     complete: usize,
+    /// The best map of this round of queries, of those without a node for every slot.
+    partial: Option<Map>,
 }
 
 impl Cluster {
     pub(in crate::client) fn new(store: &str) -> Self {
-        Self { store: store.to_owned(), owners: vec![None; SLOTS], has_orphans: false, complete: 0 }
+        Self {
+            store: store.to_owned(),
+            owners: vec![None; SLOTS],
+            has_orphans: false,
+            complete: 0,
+            partial: None,
+        }
     }
 
     /// Records how many slots have no node, as one of so many masters reports. Returns a line for the log
@@ -66,6 +74,25 @@ impl Topology for Cluster {
             },
             _ => Err(unexpected(reply)),
         }
+    }
+
+    /// A node that has just joined does not know all masters: a map that lacks slots counts only if no node
+    /// has a whole one.
+    fn weigh(&mut self, layout: Layout, _serves: bool) -> Option<Layout> {
+        let Layout::Slots(map) = layout else { return None };
+        let orphans = map.orphans();
+        if orphans == 0 {
+            self.partial = None;
+            return Some(Layout::Slots(map));
+        }
+        if self.partial.as_ref().is_none_or(|best| orphans < best.orphans()) {
+            self.partial = Some(map);
+        }
+        None
+    }
+
+    fn conclude(&mut self, _serves: bool) -> Option<Layout> {
+        self.partial.take().map(Layout::Slots)
     }
 
     fn apply(&mut self, layout: Layout, nodes: &mut Nodes) -> (Vec<NodeKey>, Option<Line>) {
