@@ -14,7 +14,7 @@ use crate::metrics::{Command, ErrorKind};
 use crate::redis::endpoint::{Address, Endpoint};
 
 /// An address to connect to.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// An IP address and port.
     Ip(SocketAddr),
@@ -174,6 +174,12 @@ impl Node {
             (Address::Tcp(_, port), Some(ip)) => Some(Target::Ip(SocketAddr::new(ip, *port))),
             _ => None,
         };
+    }
+
+    /// Whether its host name was resolved to these addresses, in any order.
+    pub(super) fn has_targets(&self, targets: &[Target]) -> bool {
+        self.targets.len() == targets.len()
+            && targets.iter().all(|target| self.targets.contains(target))
     }
 
     /// Where to connect to: to the addresses of its host in turn, and to the one that it announces, if that

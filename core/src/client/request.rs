@@ -94,7 +94,7 @@ impl Request {
             self.command = None;
         }
         if self.open == 0 {
-            self.stage = Stage::Done;
+            self.finish();
         }
         self.open == 0
     }
@@ -141,9 +141,20 @@ impl Request {
         self.open = self.open.saturating_sub(1);
         let is_complete = self.open == 0 && self.stage == Stage::Waiting;
         if is_complete {
-            self.stage = Stage::Done;
+            self.finish();
         }
         is_complete
+    }
+
+    /// It waits no longer. What failed does not matter if all limits have a verdict but those of a dry
+    /// run, and if there are others.
+    pub(super) fn finish(&mut self) {
+        self.stage = Stage::Done;
+        let is_dry_run = || self.answers.iter().all(|answer| answer.dry_run);
+        let lacks = |answer: &Answer| answer.verdict.is_none() && !answer.dry_run;
+        if self.error.is_some() && !self.answers.iter().any(lacks) && !is_dry_run() {
+            self.error = None;
+        }
     }
 
     /// Notes why one of its commands has no reply. The first reason is the one to be shown.
@@ -152,7 +163,7 @@ impl Request {
     }
 
     /// What came of it, once that is known: one limit's rejection is enough, else all must have
-    /// answered that are not of a dry run, if there are any.
+    /// answered.
     pub(super) fn outcome(&self) -> Option<Result<(), Error>> {
         if self.stage != Stage::Done {
             return None;
@@ -161,10 +172,8 @@ impl Request {
             !answer.dry_run && answer.verdict.is_some_and(|verdict| !verdict.allowed)
         };
         let is_rejected = self.answers.iter().any(rejects);
-        let is_dry_run = self.answers.iter().all(|answer| answer.dry_run);
-        let lacks = |answer: &Answer| answer.verdict.is_none() && (!answer.dry_run || is_dry_run);
         Some(match self.error {
-            Some(error) if !is_rejected && self.answers.iter().any(lacks) => Err(error),
+            Some(error) if !is_rejected => Err(error),
             _ => Ok(()),
         })
     }

@@ -428,7 +428,7 @@ impl Client {
     fn expire(&mut self, key: RequestKey) {
         let Some(request) = self.requests.get_mut(key) else { return };
         request.on_error(Error::Timeout);
-        request.stage = request::Stage::Done;
+        request.finish();
         let mut unanswered = Vec::new();
         for answer in request.answers.iter().filter(|answer| answer.verdict.is_none()) {
             if let Some(node) = answer.node.filter(|node| !unanswered.contains(node)) {

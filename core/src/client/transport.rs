@@ -68,18 +68,17 @@ impl Client {
     }
 
     /// The host name of a connection's node was resolved to `targets`; they are empty if that
-    /// failed. Their order may differ each time, and several connections try them in turn: they are
-    /// sorted.
-    pub fn on_resolved(&mut self, key: ConnectionKey, mut targets: Vec<Target>, now: u64) {
+    /// failed. Their order may differ each time, but connections try them in turn: the same ones keep
+    /// the order that they have.
+    pub fn on_resolved(&mut self, key: ConnectionKey, targets: Vec<Target>, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.state != State::Resolving {
             return;
         }
         if let Some(node) = self.nodes.get_mut(connection.node)
             && !targets.is_empty()
+            && !node.has_targets(&targets)
         {
-            targets.sort_unstable();
-            targets.dedup();
             node.targets = targets;
         }
         self.dial(key, now);

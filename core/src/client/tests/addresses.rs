@@ -171,8 +171,7 @@ fn addresses_are_tried_in_turn_in_whatever_order_they_are_resolved() {
             played.now = played.client.timer().unwrap();
             played.client.on_timer(played.now);
         }
-        let targets = resolved.iter().chain(&resolved).copied().map(address).collect();
-        played.client.on_resolved(key, targets, played.now);
+        played.client.on_resolved(key, resolved.map(address).into(), played.now);
         assert_eq!(played.next_dialed(), address(2), "{resolved:?}");
         assert_eq!([(); 2].map(|()| played.refuse()), [3, 1].map(address), "{resolved:?}");
     }
