@@ -162,9 +162,18 @@ need_rust() {
         die "Rust $have is too old: $wanted or later is needed, see https://rustup.rs"
 }
 
-# The sources of the installed NGINX, configured for nginx-sys.
+# The sources that nginx-dev has.
+distribution_sources=/usr/share/nginx/src
+
+# The sources of the installed NGINX, configured for nginx-sys. Another one may be first in the PATH.
 prepare_nginx() {
-    configure_nginx /usr/share/nginx/src "$(nginx -V 2>&1)"
+    local own other
+    check_nginx_version
+    configure_nginx "$distribution_sources" "$(nginx -V 2>&1)"
+    own=$(signature_of_sources "$NGINX_SOURCE_DIR")
+    other=$(signature_of_binary "$(command -v nginx)")
+    [[ -z $other || $other == "$own" ]] ||
+        die_of_other_nginx "have the signature $own" "has the signature $other"
 }
 
 # The same for the NGINX of Debian 13, which is not installed.
@@ -187,7 +196,7 @@ prepare_nginx_of_debian_13() {
 # have the same signature and the same structures. Exports where it is for nginx-sys.
 configure_nginx() {
     local sources=$1 identity=$2 version tree
-    version=$(sed -n 's/^#define NGINX_VERSION *"\(.*\)"$/\1/p' "$sources/src/core/nginx.h")
+    version=$(version_of_sources "$sources")
     tree=$root/build/nginx-$version
     mkdir -p "$root/build"
     (
@@ -209,6 +218,60 @@ configure_nginx() {
         fi
     ) 9>"$root/build/.lock"
     export NGINX_SOURCE_DIR=$tree NGINX_BUILD_DIR=$tree/objs
+}
+
+# Ends where the nginx in the PATH, if there is one, is of another version than the sources that nginx-dev has, or would
+# have if it were installed.
+check_nginx_version() {
+    local own other
+    command -v nginx >/dev/null || return 0
+    if [[ -e $distribution_sources/configure ]]; then
+        own=$(version_of_sources "$distribution_sources")
+    else
+        own=$(apt-cache show --no-all-versions nginx-dev 2>/dev/null | sed -n 's/^Version: \([0-9.]*\).*/\1/p') || true
+    fi
+    other=$(version_of_nginx)
+    [[ -z $own || $other == "nginx/$own" ]] || die_of_other_nginx "are of nginx/$own" "is $other"
+}
+
+# die_of_other_nginx SOURCES NGINX: says what the sources of the distribution and the nginx in the PATH are, and how to
+# build for the latter.
+die_of_other_nginx() {
+    local nginx sources
+    nginx=$(command -v nginx)
+    sources=/path/to/$(version_of_nginx | tr / -)
+    die "the nginx in the PATH is not the one of the distribution:
+    $nginx $2
+    the sources of nginx-dev $1
+NGINX loads only a module that was built for its version and flags. To build one for $nginx, with its sources:
+
+    cd $sources
+    ./configure $(nginx -V 2>&1 | sed -n 's/^configure arguments: *//p')
+    cd $root
+    NGINX_SOURCE_DIR=$sources NGINX_BUILD_DIR=$sources/objs cargo build --release
+
+To build for the nginx of the distribution, put its directory first in the PATH."
+}
+
+# version_of_nginx: such as nginx/1.22.1.
+version_of_nginx() {
+    nginx -v 2>&1 | sed -n 's/.* version: \([^ ]*\).*/\1/p'
+}
+
+version_of_sources() {
+    sed -n 's/^#define NGINX_VERSION *"\(.*\)"$/\1/p' "$1/src/core/nginx.h"
+}
+
+# signature_of_sources TREE: the signature of a configured NGINX, which a module must have as well.
+signature_of_sources() {
+    (cd "$1" && cc -E -P -Iobjs -Isrc/{core,event,os/unix} -) <<<$'#include <ngx_config.h>
+#include <ngx_core.h>
+NGX_MODULE_SIGNATURE' | tail -n1 | tr -d '" '
+}
+
+# signature_of_binary NGINX: its signature; nothing if it is a script.
+signature_of_binary() {
+    grep -aoEm1 '[0-9]+,[0-9]+,[0-9]+,[01]{30,}' "$1" || true
 }
 
 # Servers of other versions and makes than the installed one, each as build/redis/VERSION/redis-server.

@@ -1,7 +1,8 @@
-//! scripts/run, as a newcomer starts it.
+//! scripts/run and scripts/build, as a newcomer starts them.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(900);
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// A run of the script, and its output so far.
+/// A run of a script, and its output so far.
 struct Run {
     process: Process,
     output: NamedTempFile,
@@ -23,9 +24,14 @@ struct Run {
 
 impl Run {
     fn start(arguments: &[&str]) -> Self {
-        let output = NamedTempFile::new().expect("a file");
         let mut command = Command::new(format!("{ROOT}/scripts/run"));
-        command.args(arguments).stdin(Stdio::null());
+        command.args(arguments);
+        Self::of(command)
+    }
+
+    fn of(mut command: Command) -> Self {
+        let output = NamedTempFile::new().expect("a file");
+        command.stdin(Stdio::null());
         let file = fs::File::options().append(true).open(output.path()).expect("open the file");
         command.stdout(file.try_clone().expect("a second handle")).stderr(file);
         Self { process: Process::spawn(command, libc::SIGTERM).expect("run it"), output }
@@ -39,6 +45,43 @@ impl Run {
     fn end(mut self) -> (Option<i32>, String) {
         let status = self.process.wait(PATIENCE);
         (status.code(), self.output())
+    }
+}
+
+/// A module that is built from the sources of the distribution loads into no other NGINX.
+#[test]
+fn another_nginx_in_the_path_is_explained() {
+    let says = |version: &str| {
+        format!("echo 'nginx version: {version}' >&2; echo 'configure arguments: --with=a' >&2")
+    };
+    // The one of the distribution, but for its flags.
+    let signature = "# 8,4,8,1111111111111111111111111111111111\nexec /usr/sbin/nginx \"$@\"";
+    for (script, parts) in [
+        (says("nginx/1.99.1"), ["is nginx/1.99.1\n", "./configure --with=a\n"]),
+        (
+            says("nginx/1.99.1 (own)"),
+            ["are of nginx/1.", "NGINX_BUILD_DIR=/path/to/nginx-1.99.1/objs"],
+        ),
+        (
+            says("openresty/1.99.1.1"),
+            ["is openresty/1.99.1.1\n", "cd /path/to/openresty-1.99.1.1\n"],
+        ),
+        (signature.to_owned(), ["has the signature 8,4,8,1111", "have the signature 8,4,8,0"]),
+    ] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let nginx = directory.path().join("nginx");
+        fs::write(&nginx, format!("#!/bin/sh\n{script}\n")).expect("write a script");
+        fs::set_permissions(&nginx, Permissions::from_mode(0o755)).expect("make it executable");
+        let path = std::env::var("PATH").expect("a path");
+        let mut command = Command::new(format!("{ROOT}/scripts/build"));
+        command.env("PATH", format!("{}:{path}", directory.path().display()));
+        let (status, output) = Run::of(command).end();
+        assert_eq!(status, Some(1), "{output}");
+        let build = "NGINX_SOURCE_DIR=/path/to/";
+        for part in [&parts[..], &[build, "cargo build --release\n"]].concat() {
+            assert!(output.contains(part), "{part} is not in {output}");
+        }
+        assert!(!output.contains("building the module"), "{output}");
     }
 }
 
