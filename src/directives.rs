@@ -121,10 +121,13 @@ fn set_error_status(
 fn status(directive: &Directive<'_>) -> Result<ngx_int_t, ConfError> {
     let value = directive.value()?;
     match value.parse() {
-        Ok(status @ 400..=599) if value.len() == 3 => Ok(status),
-        _ => Err(directive.invalid(value, "a number between 400 and 599")),
+        Ok(status @ (400..=493 | 498..=599)) if value.len() == 3 => Ok(status),
+        _ => Err(directive.invalid(value, STATUSES)),
     }
 }
+
+/// NGINX has 494 to 497 for errors of its own, for which it answers 400.
+const STATUSES: &str = "a number between 400 and 599, but not 494 to 497";
 
 fn set_headers(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), ConfError> {
     let mut forms = Forms::default();

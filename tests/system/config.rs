@@ -937,11 +937,12 @@ fn policies_for_errors() {
 
 #[test]
 fn statuses() {
-    let right = "a number between 400 and 599";
+    let right = "a number between 400 and 599, but not 494 to 497";
     for name in ["rate_limit_redis_status", "rate_limit_redis_error_status"] {
         let me = &format!("\"{name}\"");
         let invalid = ["399", "600", "200", "abc", "42", "4290", "-429", "+42", "0429", "429a"];
-        for value in invalid.into_iter().chain(["$arg_a", "4e2", ""]) {
+        let of_nginx = ["494", "495", "496", "497"];
+        for value in invalid.into_iter().chain(["$arg_a", "4e2", ""]).chain(of_nginx) {
             let parts = [&format!("\"{value}\""), me, right];
             check(Location, &format!("{name} '{value}';"), 1, &parts).unwrap();
         }
@@ -1226,6 +1227,8 @@ fn good_settings() {
         "rate_limit_redis_timeout 1m;",
         "rate_limit_redis_on_error open;",
         "rate_limit_redis_status 400;",
+        "rate_limit_redis_status 493;",
+        "rate_limit_redis_status 498;",
         "rate_limit_redis_status 599;",
         "rate_limit_redis_error_status 400;",
         "rate_limit_redis_error_status 599;",
