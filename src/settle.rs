@@ -57,7 +57,7 @@ unsafe fn settle(r: *mut ngx_http_request_t, context: &Context, shared: &Shared)
             }
         };
         debug!(log, "settle limit {}: {cost} instead of {}", limit.name(), limit.check.cost);
-        // Both are up to 2^53.
+        // Both are up to 2^54.
         let change = cost as i64 - limit.check.cost as i64;
         if let Some(since) = local.as_ref().and_then(|local| charged_locally(context, limit, local))
         {

@@ -23,6 +23,9 @@ pub const MAX_TIME: u64 = 36_500 * DAY;
 /// Whole numbers up to this one are exact in the doubles that Redis scripts count with.
 pub const MAX_EXACT: u64 = 1 << 53;
 
+/// A number above [`MAX_EXACT`], whichever it was: more than any quota can hold, and exact in a double, too.
+pub const SATURATED: u64 = 2 * MAX_EXACT;
+
 /// `count` units of quota per period; neither is ever zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
@@ -161,16 +164,25 @@ impl Interval {
     }
 }
 
-/// Reads a decimal number without sign, perhaps with a fraction, and rounds it up; at most 2^53.
+/// Reads a decimal number without sign, perhaps with a fraction, and rounds it up; above 2^53 it is
+/// [`SATURATED`].
 pub fn rounded_up(text: &str) -> Result<u64, RateError> {
-    let Some((number, fraction)) = text.split_once('.') else { return whole(text) };
+    let Some((number, fraction)) = text.split_once('.') else { return saturated(text) };
     if fraction.is_empty() || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(RateError::Syntax);
     }
-    match (whole(number)?, fraction.bytes().all(|byte| byte == b'0')) {
+    match (saturated(number)?, fraction.bytes().all(|byte| byte == b'0')) {
         (number, true) => Ok(number),
-        (MAX_EXACT.., false) => Err(RateError::TooLarge),
+        (MAX_EXACT.., false) => Ok(SATURATED),
         (number, false) => Ok(number + 1),
+    }
+}
+
+/// Reads a decimal number without sign; above 2^53 it is [`SATURATED`].
+pub fn saturated(text: &str) -> Result<u64, RateError> {
+    match whole(text) {
+        Err(RateError::TooLarge) => Ok(SATURATED),
+        read => read,
     }
 }
 
@@ -209,8 +221,27 @@ mod tests {
         {
             assert_eq!(rounded_up(text), Err(RateError::Syntax), "{text}");
         }
+        assert_eq!(rounded_up("9007199254740991.1"), Ok(MAX_EXACT));
         assert_eq!(rounded_up("9007199254740992.0"), Ok(MAX_EXACT));
-        assert_eq!(rounded_up("9007199254740992.1"), Err(RateError::TooLarge));
+        for text in ["9007199254740992.1", "9007199254740993", "9007199254740993.0"] {
+            assert_eq!(rounded_up(text), Ok(SATURATED), "{text}");
+        }
+    }
+
+    #[test]
+    fn digits_saturate() {
+        let zeros = "0".repeat(100);
+        assert_eq!(saturated("9007199254740992"), Ok(MAX_EXACT));
+        assert_eq!(saturated(&format!("{zeros}7")), Ok(7));
+        for text in
+            ["9007199254740993", "18446744073709551616", &format!("1{zeros}"), &"9".repeat(100)]
+        {
+            assert_eq!(saturated(text), Ok(SATURATED), "{text}");
+            assert_eq!(whole(text), Err(RateError::TooLarge), "{text}");
+        }
+        for text in ["", "-1", "+1", "1 ", "1e30", "99999999999999999999x", "٣"] {
+            assert_eq!(saturated(text), Err(RateError::Syntax), "{text}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use rate_limit_core::algorithm::leaky_bucket::Undelayed;
 use rate_limit_core::client::Template;
 use rate_limit_core::key::{self, Head};
 use rate_limit_core::limit::{Algorithm, Quota};
-use rate_limit_core::rate::Rate;
+use rate_limit_core::rate::{Rate, saturated};
 use rate_limit_core::redis::script::{Check, Prepared};
 
 use super::error::LimitError;
@@ -250,7 +250,9 @@ impl Limit {
         let Parameters { algorithm, rate, burst, .. } = &self.parameters;
         let rate = rate.get(r, |text| parameter::rate(*algorithm, text))?;
         let burst = match burst {
-            Some(burst) => Some(burst.get(r, |text| parameter::burst(*algorithm, text))?),
+            Some(burst) => {
+                Some(burst.get(r, |text| parameter::burst(*algorithm, text, saturated))?)
+            }
             None => None,
         };
         self.parameters.quota(rate, burst)
@@ -272,7 +274,7 @@ impl Limit {
 
     /// What the request spends.
     pub(crate) fn cost(&self, r: &mut ngx_http_request_t) -> Result<u64, LimitError> {
-        self.parameters.cost.get(r, parameter::cost)
+        self.parameters.cost.get(r, |text| parameter::cost(text, saturated))
     }
 }
 

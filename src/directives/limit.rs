@@ -7,7 +7,7 @@ use ngx::ffi::{NGX_LOG_WARN, ngx_conf_t, ngx_str_t};
 use rate_limit_core::algorithm::BurstParameter;
 use rate_limit_core::algorithm::leaky_bucket::Undelayed;
 use rate_limit_core::limit::{Algorithm, is_name};
-use rate_limit_core::rate::{MAX_TIME, MILLISECOND};
+use rate_limit_core::rate::{MAX_TIME, MILLISECOND, whole};
 
 use super::directive::{Directive, milliseconds, text};
 use super::error::ConfError;
@@ -62,9 +62,9 @@ fn read(line: &mut Directive<'_>) -> Result<Limit, ConfError> {
         algorithm,
         rate: Setting::compile(cf, rate, |text| parameter::rate(algorithm, text))?,
         burst: burst
-            .map(|text| Setting::compile(cf, text, |text| parameter::burst(algorithm, text)))
+            .map(|text| Setting::compile(cf, text, |text| parameter::burst(algorithm, text, whole)))
             .transpose()?,
-        cost: Setting::compile(cf, words.cost.unwrap_or("1"), parameter::cost)?,
+        cost: Setting::compile(cf, words.cost.unwrap_or("1"), |text| parameter::cost(text, whole))?,
         settle: words.settle.map(|text| settle(cf, text)).transpose()?,
         block: words.block()?,
         undelayed,

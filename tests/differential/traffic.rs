@@ -5,7 +5,7 @@ use rate_limit_core::algorithm::Stored;
 use rate_limit_core::decision::{Retry, Verdict};
 use rate_limit_core::lease::{Granted, Holding, Lease, Report};
 use rate_limit_core::limit::{Algorithm, Quota};
-use rate_limit_core::rate::{MAX_EXACT, MAX_TIME, Rate};
+use rate_limit_core::rate::{MAX_EXACT, MAX_TIME, Rate, SATURATED};
 
 use crate::lab::{Charge, Step};
 use crate::model::Model;
@@ -228,7 +228,8 @@ impl Traffic {
             75..82 => remaining,
             82..87 => (remaining + 1).min(MAX_EXACT),
             87..92 => limit,
-            92..97 => (limit + 1).min(MAX_EXACT),
+            92..96 => (limit + 1).min(MAX_EXACT),
+            96 => SATURATED,
             _ => magnitude(&mut self.rng, MAX_EXACT),
         }
     }

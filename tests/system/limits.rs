@@ -151,11 +151,15 @@ fn a_cost_that_can_never_pass() {
         .server("location /gcra { rate_limit_redis a rate=5r/d algorithm=gcra burst=1")
         .server("cost=$arg_cost name=g; }")
         .start_connected(&redis);
+    let digits = ["9007199254740992", "9007199254740993", "18446744073709551616", &"9".repeat(100)];
     for (path, limit) in [("/", 5), ("/gcra", 2)] {
-        let response = nginx.get(&format!("{path}?cost={}", limit + 1));
-        assert_eq!((response.status, quota(&response)), (429, [limit, limit, 0]));
-        assert!(response.header("Retry-After").is_none(), "{response:?}");
-        assert_eq!(keys(&redis), [""; 0]);
+        let more = (limit + 1).to_string();
+        for cost in [&more].into_iter().map(String::as_str).chain(digits) {
+            let response = nginx.get(&format!("{path}?cost={cost}"));
+            assert_eq!((response.status, quota(&response)), (429, [limit, limit, 0]), "{cost}");
+            assert!(response.header("Retry-After").is_none(), "{response:?}");
+            assert_eq!(keys(&redis), [""; 0]);
+        }
     }
     nginx.wait_for_error_log("excess: 1.000 by limit \"default\", key: \"a\"");
     assert_eq!(remaining(&nginx.get("/?cost=5")), 0, "just all that it holds");
@@ -584,7 +588,7 @@ fn rates_from_a_variable() {
 }
 
 /// Invalid values of variables, and what the log expects instead.
-const UNUSABLE: [(&str, &str, &str); 22] = [
+const UNUSABLE: [(&str, &str, &str); 21] = [
     ("rate", "", "<n>r/<period>"),
     ("rate", "10", "<n>r/<period>"),
     ("rate", "ten per second", "<n>r/<period>"),
@@ -599,14 +603,13 @@ const UNUSABLE: [(&str, &str, &str); 22] = [
     ("capacity", "0", "a number from 1 to"),
     ("capacity", "-1", "a number from 1 to"),
     ("capacity", "1.5", "a number from 1 to"),
-    ("capacity", "99999999999999999999", "a number from 1 to"),
     ("burst", "", "a number from 0 to"),
     ("burst", "-1", "a number from 0 to"),
     ("burst", "1e3", "a number from 0 to"),
     ("cost", "", "a number from 0 to"),
     ("cost", "-1", "a number from 0 to"),
     ("cost", "0x1", "a number from 0 to"),
-    ("cost", "99999999999999999999", "a number from 0 to"),
+    ("cost", "9007199254740993x", "a number from 0 to"),
 ];
 
 #[test]

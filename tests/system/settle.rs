@@ -9,7 +9,7 @@ use std::time::Duration;
 use harness::{Cluster, ClusterConf, Conf, MASTER_NAME, Nginx, PATIENCE, Redis, Response};
 use harness::{SentinelConf, h2load, run, slot, wait_until};
 
-use crate::seen::{StartConnected as _, retry_after, tokens};
+use crate::seen::{StartConnected as _, quota, retry_after, tokens};
 
 /// An application whose answers the test writes.
 struct Application {
@@ -260,7 +260,7 @@ fn a_fraction_is_rounded_up() {
 fn an_unusable_value_leaves_the_charge() {
     let redis = Redis::start();
     let mut nginx = conf(&redis, &proxied("a rate=9r/d")).start_connected(&redis);
-    let values = ["-1", "much", "1e3", "9007199254740993"];
+    let values = ["-1", "much", "1e3", "9007199254740993x"];
     for (index, value) in values.into_iter().enumerate() {
         assert_eq!(nginx.get(&format!("/?cost={value}")).status, 200);
         nginx.wait_for_error_log(&format!("invalid settle \"{value}\" in"));
@@ -275,6 +275,26 @@ fn an_unusable_value_leaves_the_charge() {
     let is_gone = || !std::path::Path::new(&format!("/proc/{}", old[0])).exists();
     wait_until(PATIENCE, is_gone, "the end of the old worker");
     assert_eq!(settlements(&nginx, "default", "lost"), 0);
+}
+
+/// However many digits it has, a request owes no more than can be owed: ten times the limit.
+#[test]
+fn more_than_can_be_owed() {
+    let redis = Redis::start_with_stopped_clock();
+    let nginx = conf(&redis, &proxied("$arg_k rate=9r/9s")).start_connected(&redis);
+    let (zeros, nines) = ("0".repeat(100), "9".repeat(100));
+    let values =
+        ["100", "9007199254740993", &format!("1{zeros}"), &nines, "18446744073709551615.5"];
+    for (number, value) in values.into_iter().enumerate() {
+        assert_eq!(nginx.get(&format!("/?k={number}&cost={value}")).status, 200);
+        wait_for(&nginx, "default", number + 1);
+    }
+    let left = |number: usize| quota(&nginx.get(&format!("/left?k={number}")));
+    (0..values.len()).for_each(|number| assert_eq!(left(number), [9, 0, 99], "{}", values[number]));
+    assert_eq!(nginx.get(&format!("/?k=5&cost={zeros}2.5")).status, 200);
+    wait_for(&nginx, "default", 6);
+    assert_eq!(left(5), [9, 6, 3]);
+    assert_eq!(nginx.logged("[error]"), [""; 0]);
 }
 
 #[test]

@@ -10,6 +10,9 @@ impl Quota {
         if limit == 0 {
             return Err(QuotaError::Zero);
         }
+        if limit > MAX_EXACT {
+            return Err(QuotaError::TooLarge);
+        }
         let algorithm = algorithm.at(rate)?;
         let terms = algorithm.terms(rate, limit)?;
         Ok(Self::from_terms(algorithm, rate, terms, limit))
@@ -60,10 +63,26 @@ impl Algorithm {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Stored;
     use super::*;
+    use crate::decision::Retry;
+    use crate::rate::SATURATED;
 
     fn quota(rate: &str, limit: u64) -> Result<(), QuotaError> {
         try_quota(Algorithm::TokenBucket, rate, limit)
+    }
+
+    #[test]
+    fn no_quota_holds_a_saturated_cost() {
+        for algorithm in Algorithm::ALL {
+            for (rate, limit) in [("3r/d", 3), ("9007199254740992r/d", MAX_EXACT)] {
+                let quota = Quota::new(algorithm, rate.parse().unwrap(), limit);
+                let Ok(quota) = quota else { continue };
+                let verdict =
+                    quota.algorithm().decide(&mut Stored::default(), 1, &quota, SATURATED);
+                assert_eq!(verdict.retry, Retry::Never, "{algorithm:?} {limit}");
+            }
+        }
     }
 
     fn try_quota(algorithm: Algorithm, rate: &str, limit: u64) -> Result<(), QuotaError> {
@@ -102,5 +121,8 @@ mod tests {
             Err(QuotaError::TooLarge)
         );
         assert_eq!(try_quota(Algorithm::IntervalBucket, "1r/365d", 101), Err(QuotaError::TooSlow));
+        let most = |limit| try_quota(Algorithm::IntervalBucket, "9007199254740992r/s", limit);
+        assert_eq!(most(MAX_EXACT), Ok(()));
+        assert_eq!(most(MAX_EXACT + 1), Err(QuotaError::TooLarge));
     }
 }
