@@ -5,10 +5,11 @@ use std::ptr;
 
 use ngx::core::Status;
 use ngx::ffi::{
-    NGX_HTTP_CLIENT_CLOSED_REQUEST, NGX_HTTP_CLOSE, NGX_HTTP_INTERNAL_SERVER_ERROR,
-    NGX_HTTP_REQUEST_TIME_OUT, ngx_http_complex_value_t, ngx_http_err_page_t,
-    ngx_http_finalize_request, ngx_http_output_header_filter_pt, ngx_http_request_t,
-    ngx_http_send_response, ngx_http_top_header_filter, ngx_int_t, ngx_str_t, ngx_uint_t,
+    NGX_HTTP_BAD_REQUEST, NGX_HTTP_CLIENT_CLOSED_REQUEST, NGX_HTTP_CLOSE,
+    NGX_HTTP_INTERNAL_SERVER_ERROR, NGX_HTTP_REQUEST_TIME_OUT, ngx_http_complex_value_t,
+    ngx_http_err_page_t, ngx_http_finalize_request, ngx_http_output_header_filter_pt,
+    ngx_http_request_t, ngx_http_send_response, ngx_http_top_header_filter, ngx_int_t, ngx_str_t,
+    ngx_uint_t,
 };
 use ngx::http::{HttpModuleLocationConf, NgxHttpCoreModule};
 use rate_limit_core::decision;
@@ -86,6 +87,7 @@ unsafe fn add_fields(r: *mut ngx_http_request_t, report: &Report) -> Option<()> 
 pub(crate) unsafe fn reject(r: *mut ngx_http_request_t, report: &Report) -> Status {
     let (conf, decision) = (report.conf, &report.decision);
     let status = match decision.status {
+        decision::Status::ErrorRejected if decision.is_invalid => NGX_HTTP_BAD_REQUEST as ngx_int_t,
         decision::Status::ErrorRejected => conf.error_status(),
         _ => conf.status(),
     };

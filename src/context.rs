@@ -74,6 +74,8 @@ pub(crate) struct Outcome {
     jitter: u64,
     /// The limit to show, if the limits have decided.
     shown: Option<&'static Evaluated>,
+    /// See [`Decision::is_invalid`].
+    is_invalid: bool,
 }
 
 /// The stage of a request in a phase.
@@ -307,10 +309,10 @@ impl Context {
 
     /// The decision, once there is one.
     pub(crate) fn decision(&self) -> Option<Decision<'static>> {
-        let Outcome { shown_status, source, wait, delay, jitter, shown, .. } =
+        let Outcome { shown_status, source, wait, delay, jitter, shown, is_invalid, .. } =
             self.outcome.get()?;
         let shown = shown.and_then(Evaluated::show);
-        Some(Decision { status: shown_status, source, shown, wait, delay, jitter })
+        Some(Decision { status: shown_status, source, shown, wait, delay, jitter, is_invalid })
     }
 
     /// How long before this turn of the event loop the decision was made, in µs, once there is one.
@@ -429,6 +431,13 @@ impl Context {
         self.set_outcome(status, status, Source::None, 0);
     }
 
+    /// Ends a request that no limit could decide, as a value of it is unusable.
+    pub(crate) fn end_invalid(&self, status: Status) {
+        self.end_undecided(status);
+        let outcome = self.outcome.get();
+        self.outcome.set(outcome.map(|outcome| Outcome { is_invalid: true, ..outcome }));
+    }
+
     fn set_outcome(&self, status: Status, shown_status: Status, source: Source, delay: u64) {
         let wait = match source {
             // The request did not wait.
@@ -438,7 +447,9 @@ impl Context {
         self.release(status, source, wait);
         let shown = self.shown();
         let jitter = self.conf.jitter();
-        let outcome = Outcome { status, shown_status, source, wait, delay, jitter, shown };
+        let is_invalid = false;
+        let outcome =
+            Outcome { status, shown_status, source, wait, delay, jitter, shown, is_invalid };
         self.outcome.set(Some(outcome));
         if let Some(shared) = memory() {
             self.count(shared, status, source, wait);

@@ -17,7 +17,7 @@ use rate_limit_core::text::fields::{Forms, Reset};
 use rate_limit_core::text::{body, metrics};
 
 use crate::conf::{
-    DEFAULT_LEASE, DEFAULT_LOG_RATE, LocationConf, LogLimit, MainConf, OnError, Pass,
+    DEFAULT_LEASE, DEFAULT_LOG_RATE, LocationConf, LogLimit, MainConf, OnError, OnInvalid, Pass,
 };
 use crate::shm;
 
@@ -41,11 +41,12 @@ const LOCATION: ngx_uint_t = (NGX_HTTP_LOC_CONF | NGX_CONF_NOARGS | NGX_CONF_TAK
 const ONE_OR_MORE: ngx_uint_t = EVERYWHERE | NGX_CONF_1MORE as ngx_uint_t;
 
 /// Every directive of the module.
-pub(crate) static mut COMMANDS: [ngx_command_t; 18] = [
+pub(crate) static mut COMMANDS: [ngx_command_t; 19] = [
     command!("rate_limit_redis", ONE_OR_MORE, limit::add),
     command!("rate_limit_redis_pass", TAKE1, set_store),
     command!("rate_limit_redis_timeout", TAKE1, set_timeout),
     command!("rate_limit_redis_on_error", TAKE1, set_on_error),
+    command!("rate_limit_redis_on_invalid", TAKE1, set_on_invalid),
     command!("rate_limit_redis_status", TAKE1, set_status),
     command!("rate_limit_redis_error_status", TAKE1, set_error_status),
     command!("rate_limit_redis_headers", ONE_OR_MORE, set_headers),
@@ -103,6 +104,11 @@ fn set_on_error(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Resul
     let policies =
         [("open", OnError::Open), ("closed", OnError::Closed), ("local", OnError::Local)];
     directive.choose(&mut conf.on_error, &policies)
+}
+
+fn set_on_invalid(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), ConfError> {
+    let policies = [("reject", OnInvalid::Reject), ("pass", OnInvalid::Pass)];
+    directive.choose(&mut conf.on_invalid, &policies)
 }
 
 fn set_status(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), ConfError> {

@@ -19,7 +19,7 @@ use rate_limit_core::local::Mode;
 use rate_limit_core::rate::MILLISECOND;
 
 use crate::clock::monotonic_micros;
-use crate::conf::{Effect, LocationConf, OnError, Phase};
+use crate::conf::{Effect, LocationConf, OnError, OnInvalid, Phase};
 use crate::context::{Context, Stage, memory};
 use crate::evaluated::{Evaluated, Renewal};
 use crate::log::debug;
@@ -106,32 +106,35 @@ unsafe fn begin(r: *mut ngx_http_request_t, phase: Phase) -> Status {
         match evaluate(r, limits, shared) {
             Err(Unevaluated::OutOfMemory | Unevaluated::Unbound) => INTERNAL_ERROR,
             Err(Unevaluated::Unusable(effect)) => {
-                let status = undecided(conf, effect);
+                let status = undecided(conf, effect, conf.on_invalid() == OnInvalid::Reject);
                 shared.count_wait(0);
                 count_undecided(r, limits, &[], status, shared);
-                end_undecided(r, phase, conf, status)
+                end_uncharged(r, phase, conf, |context| context.end_invalid(status))
             }
-            Ok([]) => end_undecided(r, phase, conf, decision::Status::Bypassed),
+            Ok([]) => {
+                let bypass = |context: &Context| context.end_undecided(decision::Status::Bypassed);
+                end_uncharged(r, phase, conf, bypass)
+            }
             Ok(limits) => charge(r, phase, conf, limits, shared),
         }
     }
 }
 
-/// Ends a request that no limit decides.
+/// Ends a request that is charged by no limit.
 ///
 /// # Safety
 /// `r` must be valid.
-unsafe fn end_undecided(
+unsafe fn end_uncharged(
     r: *mut ngx_http_request_t,
     phase: Phase,
     conf: &'static LocationConf,
-    status: decision::Status,
+    end: impl FnOnce(&Context),
 ) -> Status {
     // SAFETY: passed on.
     unsafe {
         let context = Context::create(r, phase, conf, &[], monotonic_micros());
         let Some(context) = context else { return INTERNAL_ERROR };
-        context.end_undecided(status);
+        end(context);
         act(r, context)
     }
 }
@@ -359,7 +362,8 @@ unsafe fn conclude(r: *mut ngx_http_request_t, context: &Context, outcome: Resul
         _ => {
             let is_enforced = context.limits().iter().any(|it| it.effect() == Effect::Enforced);
             let effect = if is_enforced { Effect::Enforced } else { Effect::DryRun };
-            context.end_undecided(undecided(conf, effect));
+            let rejects = conf.on_error() == OnError::Closed;
+            context.end_undecided(undecided(conf, effect, rejects));
         }
     }
 }
@@ -399,12 +403,12 @@ unsafe fn act(r: *mut ngx_http_request_t, context: &Context) -> Status {
     }
 }
 
-/// The status of a request that limits of this effect do not decide. A dry run rejects nothing,
-/// whatever the reason.
-fn undecided(conf: &LocationConf, effect: Effect) -> decision::Status {
-    match (conf.on_error(), effect) {
-        (OnError::Closed, Effect::Enforced) if !conf.dry_run() => decision::Status::ErrorRejected,
-        _ => decision::Status::ErrorPassed,
+/// The status of a request that limits of this effect do not decide, where the policy for that rejects it
+/// or not. A dry run rejects nothing, whatever the reason.
+fn undecided(conf: &LocationConf, effect: Effect, rejects: bool) -> decision::Status {
+    match effect {
+        Effect::Enforced if rejects && !conf.dry_run() => decision::Status::ErrorRejected,
+        Effect::Enforced | Effect::DryRun => decision::Status::ErrorPassed,
     }
 }
 

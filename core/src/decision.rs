@@ -54,6 +54,8 @@ pub struct Decision<'a> {
     pub delay: u64,
     /// The time added to `Retry-After`, in µs.
     pub jitter: u64,
+    /// Whether it could not be decided because a rate, capacity, burst or cost of the request is unusable.
+    pub is_invalid: bool,
 }
 
 /// A limit and its verdict.
@@ -79,11 +81,11 @@ impl Shown<'_> {
 }
 
 impl Decision<'_> {
-    /// The seconds for a `Retry-After` field, on a request that was rejected.
+    /// The seconds for a `Retry-After` field, on a request that was rejected and may pass later.
     pub fn retry_after(&self) -> Option<u64> {
         let micros = match self.status {
             Status::Rejected => self.shown?.verdict.retry.after()?,
-            Status::ErrorRejected => ERROR_RETRY_AFTER,
+            Status::ErrorRejected if !self.is_invalid => ERROR_RETRY_AFTER,
             _ => return None,
         };
         Some(seconds(micros.saturating_add(self.jitter)).max(1))
@@ -346,8 +348,8 @@ mod tests {
         let retry_after = |status, verdict, jitter| {
             let quota = Quota::new(Algorithm::Gcra, "1r/s".parse().unwrap(), 1).unwrap();
             let shown = Some(Shown { name: "a", quota: &quota, verdict });
-            let source = Source::Redis;
-            Decision { status, source, shown, wait: 0, delay: 0, jitter }.retry_after()
+            let (source, is_invalid) = (Source::Redis, false);
+            Decision { status, source, shown, wait: 0, delay: 0, jitter, is_invalid }.retry_after()
         };
         let of = |retry| retry_after(Status::Rejected, rejected(retry), 0);
         assert_eq!(of(Retry::After(1)), Some(1));

@@ -24,6 +24,16 @@ pub(crate) enum OnError {
     Local,
 }
 
+/// The policy for requests with a rate, capacity, burst or cost that is unusable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum OnInvalid {
+    /// Reject the request.
+    #[default]
+    Reject,
+    /// Pass the request.
+    Pass,
+}
+
 /// The configuration of a location, or of the levels above it; `None` where a level sets nothing.
 #[derive(Default)]
 pub(crate) struct LocationConf {
@@ -32,6 +42,7 @@ pub(crate) struct LocationConf {
     pub(crate) pass: Option<Pass>,
     pub(crate) timeout: Option<ngx_msec_t>,
     pub(crate) on_error: Option<OnError>,
+    pub(crate) on_invalid: Option<OnInvalid>,
     pub(crate) status: Option<ngx_int_t>,
     pub(crate) error_status: Option<ngx_int_t>,
     pub(crate) forms: Option<Forms>,
@@ -108,6 +119,11 @@ impl LocationConf {
     /// The policy for requests that Redis does not decide.
     pub(crate) fn on_error(&self) -> OnError {
         self.on_error.unwrap_or_default()
+    }
+
+    /// The policy for requests with a value that is unusable.
+    pub(crate) fn on_invalid(&self) -> OnInvalid {
+        self.on_invalid.unwrap_or_default()
     }
 
     /// The status of a rejection.
@@ -187,6 +203,7 @@ impl LocationConf {
         self.pass = self.pass.take().or_else(|| previous.pass.clone());
         self.timeout = self.timeout.or(previous.timeout);
         self.on_error = self.on_error.or(previous.on_error);
+        self.on_invalid = self.on_invalid.or(previous.on_invalid);
         self.status = self.status.or(previous.status);
         self.error_status = self.error_status.or(previous.error_status);
         self.forms = self.forms.or(previous.forms);

@@ -54,6 +54,7 @@ pub(super) unsafe fn evaluate(
             let key = shortened(r, key).ok_or(Unevaluated::OutOfMemory)?;
             let (quota, cost) = match quota_and_cost(r, limit) {
                 Ok(values) => values,
+                Err(LimitError::OutOfMemory) => return Err(Unevaluated::OutOfMemory),
                 Err(error) => {
                     unusable((*(*r).connection).log, &error, limit.name());
                     is_unusable = true;

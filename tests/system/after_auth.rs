@@ -379,18 +379,18 @@ fn while_redis_is_away() {
 #[test]
 fn no_limit_is_named_where_the_later_phase_is_undecided() {
     let redis = Redis::start();
-    let nginx = conf(&redis, "rate_limit_redis_on_error closed; rate_limit_redis a rate=9r/d;")
+    let nginx = conf(&redis, "rate_limit_redis a rate=9r/d;")
         .server("rate_limit_redis a name=planned rate=1r/d dry_run;")
         .server("rate_limit_redis a name=later rate=$arg_rate after=auth;")
         .server("add_header X-Name \"<$rate_limit_redis_name>\" always;")
         .server("location /json { rate_limit_redis_body json; }")
         .server("location /problem { rate_limit_redis_body problem; }")
         .start_connected(&redis);
-    let json = r#"{"error":"Rate limit unavailable","limit":null,"retry_after":1}"#;
-    for (path, body) in [("/json", json), ("/problem", r#""violated-policies":[]"#)] {
+    let json = r#"{"error":"Invalid request","limit":null,"retry_after":null}"#;
+    let problem = r#"{"type":"about:blank","title":"Bad Request","status":400}"#;
+    for (path, body) in [("/json", json), ("/problem", problem)] {
         let response = nginx.get(&format!("{path}?rate=much"));
-        assert_eq!(response.status, 503, "{response:?}");
-        assert!(response.text().contains(body), "{response:?}");
+        assert_eq!((response.status, response.text()), (400, body), "{response:?}");
         assert_eq!(response.header("X-Name"), Some("<>"));
         assert_eq!(response.header("X-RateLimit-Limit"), None);
     }

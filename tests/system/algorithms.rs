@@ -582,7 +582,7 @@ fn a_log_that_would_be_too_long_is_an_error() {
         .server("location / { rate_limit_redis a rate=${arg_n}r/1d algorithm=sliding_log; }")
         .start_connected(&redis);
     assert_eq!(nginx.get("/?n=100000").decision(), "PASSED redis");
-    assert_eq!(nginx.get("/?n=100001").decision(), "ERROR_PASSED none");
+    assert_eq!(nginx.get("/?n=100001").decision(), "ERROR_REJECTED none");
     let logged = nginx.logged("100000 entries");
     let [line] = &logged[..] else { panic!("{logged:?}") };
     assert!(line.contains("[error]") && line.contains("100001r/"), "{line}");

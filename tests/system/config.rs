@@ -940,6 +940,28 @@ fn policies_for_errors() {
 }
 
 #[test]
+fn policies_for_invalid_values() {
+    let me = "\"rate_limit_redis_on_invalid\"";
+    let right = "\"reject\" or \"pass\"";
+    for value in ["", "Reject", "open", "closed", "off", "400", "$arg_a"] {
+        let line = format!("rate_limit_redis_on_invalid '{value}';");
+        check(Location, &line, 1, &[&format!("\"{value}\""), me, right]).unwrap();
+    }
+    refused_at(
+        Location,
+        &[
+            ("rate_limit_redis_on_invalid;", 1, &["invalid number of arguments", me]),
+            ("rate_limit_redis_on_invalid reject pass;", 1, &["invalid number of arguments", me]),
+            (
+                "rate_limit_redis_on_invalid pass;\nrate_limit_redis_on_invalid reject;",
+                2,
+                &["duplicate", me],
+            ),
+        ],
+    );
+}
+
+#[test]
 fn statuses() {
     let right = "a number between 400 and 599, but not 494 to 497";
     for name in ["rate_limit_redis_status", "rate_limit_redis_error_status"] {
@@ -1087,12 +1109,13 @@ fn limits_without_leases() {
 }
 
 /// Every directive, used as it may be.
-const DIRECTIVES: [&str; 14] = [
+const DIRECTIVES: [&str; 15] = [
     "rate_limit_redis $remote_addr rate=1r/s;",
     "rate_limit_redis off;",
     "rate_limit_redis_pass redis://127.0.0.1;",
     "rate_limit_redis_timeout 20ms;",
     "rate_limit_redis_on_error closed;",
+    "rate_limit_redis_on_invalid pass;",
     "rate_limit_redis_status 429;",
     "rate_limit_redis_error_status 503;",
     "rate_limit_redis_headers off;",
@@ -1230,6 +1253,7 @@ fn good_settings() {
         "rate_limit_redis_timeout 1s;",
         "rate_limit_redis_timeout 1m;",
         "rate_limit_redis_on_error open;",
+        "rate_limit_redis_on_invalid reject;",
         "rate_limit_redis_status 400;",
         "rate_limit_redis_status 493;",
         "rate_limit_redis_status 498;",

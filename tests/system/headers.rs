@@ -549,9 +549,8 @@ fn variables() {
         .server("location / { }")
         .start_connected(&redis);
     let paths = ["/ok", "/ok", "/ok", "/empty", "/gone", "/shut", "/bad", "/never?cost=9", "/no"];
-    let mut http = nginx.http();
-    let statuses = paths.map(|path| http.get(path).status);
-    assert_eq!(statuses, [404, 404, 429, 404, 404, 503, 404, 429, 404]);
+    let statuses = paths.map(|path| nginx.get(path).status);
+    assert_eq!(statuses, [404, 404, 429, 404, 404, 503, 400, 429, 404]);
     let log = lines(&nginx, "limits.log", paths.len());
     let (unlimited, limited) = log.split_last().expect("lines");
     let limited: Vec<_> = limited.iter().map(|line| without_time(line)).collect();
@@ -562,7 +561,7 @@ fn variables() {
         "/empty:BYPASSED,,,,,,none",
         "/gone:ERROR_PASSED,,,,,,none",
         "/shut:ERROR_REJECTED,,,,,1,none",
-        "/bad:ERROR_PASSED,,,,,,none",
+        "/bad:ERROR_REJECTED,,,,,,none",
         "/never:REJECTED,n,1,1,0,,redis",
     ];
     assert_eq!(limited, expected);

@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Conf, Nginx, PATIENCE, Redis, Response, wait_until};
 
-use crate::seen::{
-    StartConnected as _, keys, quota, remaining, retry_after, shows_nothing, tokens,
-};
+use crate::seen::{StartConnected as _, keys, quota, remaining, shows_nothing, tokens};
 
 /// `GET path` with header fields, over a connection of its own.
 fn get(nginx: &Nginx, path: &str, headers: &[(&str, &str)]) -> Response {
@@ -623,29 +621,18 @@ fn unusable_values() {
         .server("location /burst { rate_limit_redis a name=c rate=1r/s algorithm=gcra")
         .server("burst=$http_x_value; }")
         .server("location /cost { rate_limit_redis a name=d rate=1r/s cost=$http_x_value; }")
-        .server("location /closed/ { rate_limit_redis_on_error closed;")
-        .server("location /closed/rate { rate_limit_redis a name=a rate=$http_x_value; }")
-        .server("location /closed/cost { rate_limit_redis a name=d rate=1r/s")
-        .server("cost=$http_x_value; } }")
         .start_connected(&redis);
     let mut logged = 0;
     for (parameter, value, right) in UNUSABLE {
         let response = get(&nginx, &format!("/{parameter}"), &[("X-Value", value)]);
-        assert_eq!((response.status, shows_nothing(&response)), (404, true), "{parameter}={value}");
-        let log = nginx.error_log();
-        let lines: Vec<_> = log.lines().filter(|line| line.contains("rate_limit_redis")).collect();
+        assert_eq!((response.status, shows_nothing(&response)), (400, true), "{parameter}={value}");
+        let lines = nginx.logged("[error]");
         logged += 1;
-        assert_eq!(lines.len(), logged, "one line for {parameter}={value}:\n{log}");
-        let line = lines[logged - 1];
-        for part in
-            ["[error]", parameter, &format!("\"{value}\""), right, "limit \"", "client: 127.0.0.1"]
-        {
+        assert_eq!(lines.len(), logged, "one line for {parameter}={value}:\n{lines:?}");
+        let line = &lines[logged - 1];
+        for part in [parameter, &format!("\"{value}\""), right, "limit \"", "client: 127.0.0.1"] {
             assert!(line.contains(part), "{part} is not in {line}");
         }
-    }
-    for path in ["/closed/rate", "/closed/cost"] {
-        let response = get(&nginx, path, &[("X-Value", "x")]);
-        assert_eq!((response.status, retry_after(&response)), (503, 1));
     }
     assert_eq!(redis.calls("evalsha"), 0, "no command was sent");
 }
@@ -657,7 +644,7 @@ fn many_unusable_values() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .redis(&redis)
-        .http("keepalive_requests 1000000;")
+        .http("keepalive_requests 1000000; rate_limit_redis_on_invalid pass;")
         .server("rate_limit_redis a rate=9r/d cost=$arg_cost;")
         .start_connected(&redis);
     let (mut http, start) = (nginx.http(), Instant::now());
@@ -681,9 +668,13 @@ fn an_unusable_value_of_one_limit_spends_nothing_of_the_others() {
         .redis(&redis)
         .server("rate_limit_redis a name=a rate=9r/d;")
         .server("rate_limit_redis a name=b rate=9r/d cost=$arg_cost;")
+        .server("location /pass { rate_limit_redis_on_invalid pass; }")
         .start_connected(&redis);
-    assert!(shows_nothing(&nginx.get("/?cost=x")));
-    assert_eq!(keys(&redis), [""; 0]);
+    for (path, status) in [("/?cost=x", 400), ("/pass?cost=x", 404)] {
+        let response = nginx.get(path);
+        assert_eq!((response.status, shows_nothing(&response)), (status, true));
+        assert_eq!(keys(&redis), [""; 0]);
+    }
     assert_eq!(remaining(&nginx.get("/?cost=1")), 8);
 }
 
@@ -694,13 +685,17 @@ fn a_quota_that_cannot_be_counted_is_unusable() {
         .redis(&redis)
         .server("rate_limit_redis a rate=$arg_rate capacity=$arg_capacity;")
         .start_connected(&redis);
-    let response = nginx.get("/?rate=1r/52w&capacity=101");
-    assert_eq!((response.status, shows_nothing(&response)), (200, true));
-    nginx.wait_for_error_log("a hundred years");
-    let log = nginx.error_log();
-    let line = log.lines().find(|line| line.contains("hundred years")).expect("a line");
-    for part in ["[error]", "capacity=101", "rate_limit_redis"] {
-        assert!(line.contains(part), "{part} is not in {line}");
+    for (query, parts) in [
+        ("rate=1r/52w&capacity=101", ["capacity=101", "hundred years"]),
+        ("rate=1r/s&capacity=9007199254740993", ["capacity=", "too large"]),
+    ] {
+        let response = nginx.get(&format!("/?{query}"));
+        assert_eq!((response.status, shows_nothing(&response)), (400, true));
+        let lines = nginx.logged(parts[1]);
+        let [line] = &lines[..] else { panic!("{lines:?}") };
+        for part in ["[error]", "rate_limit_redis", parts[0]] {
+            assert!(line.contains(part), "{part} is not in {line}");
+        }
     }
 }
 
@@ -762,7 +757,7 @@ fn a_client_cannot_forge_a_line_of_the_log() {
     let forged = "%0d%0a%1b%5b31mforged%22%2c%20%5c";
     let path = format!("/a{forged}%ff");
     assert_eq!([(); 2].map(|()| nginx.get(&path).status), [404, 429]);
-    assert_eq!(nginx.get(&format!("/value{forged}")).status, 404);
+    assert_eq!(nginx.get(&format!("/value{forged}")).status, 400);
     nginx.wait_for_error_log("invalid rate");
     let log = nginx.error_log();
     let line = rejection(&log);
@@ -781,7 +776,7 @@ fn an_unusable_value_that_is_no_text_is_logged_too() {
         .redis(&redis)
         .server("log_not_found off; rate_limit_redis a rate=$uri;")
         .start_connected(&redis);
-    assert_eq!(nginx.get("/value%ff").status, 404);
+    assert_eq!(nginx.get("/value%ff").status, 400);
     nginx.wait_for_error_log("invalid rate");
     assert!(nginx.error_log().contains("invalid rate \"/value"), "{}", nginx.error_log());
 }

@@ -539,7 +539,7 @@ fn an_unusable_cost() {
         let nginx = conf.server(&limit).start();
         for _ in 0..12 {
             let response = nginx.get("/?c=abc");
-            assert_eq!((response.status, response.decision()), (200, "ERROR_PASSED none"));
+            assert_eq!((response.status, response.decision()), (400, "ERROR_REJECTED none"));
         }
         assert_eq!(nginx.get("/?c=1").remaining(), Some(8));
     }

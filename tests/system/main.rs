@@ -25,6 +25,7 @@ mod forms;
 mod h2;
 mod h3;
 mod headers;
+mod invalid;
 mod jitter;
 mod leaky;
 mod lease;

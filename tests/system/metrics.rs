@@ -473,14 +473,17 @@ fn unusable_values_are_counted_by_policy() {
         .server("rate_limit_redis k name=planned rate=100r/h cost=$arg_planned dry_run;")
         .server("rate_limit_redis $arg_none name=none rate=100r/h;")
         .server(&page("/open", ""))
-        .server(&page("/closed", "rate_limit_redis_on_error closed;"))
+        .server(&page(
+            "/pass",
+            "rate_limit_redis_on_error closed; rate_limit_redis_on_invalid pass;",
+        ))
         .server("}")
         .start_connected(&redis);
     for (path, decision) in [
-        ("/open?cost=x&planned=1", "ERROR_PASSED none"),
-        ("/closed?cost=x&planned=1", "ERROR_REJECTED none"),
-        ("/closed?cost=x&planned=x", "ERROR_REJECTED none"),
-        ("/closed?cost=1&planned=x", "PASSED redis"),
+        ("/pass?cost=x&planned=1", "ERROR_PASSED none"),
+        ("/open?cost=x&planned=1", "ERROR_REJECTED none"),
+        ("/open?cost=x&planned=x", "ERROR_REJECTED none"),
+        ("/open?cost=1&planned=x", "PASSED redis"),
     ] {
         assert_eq!(nginx.get(path).decision(), decision, "{path}");
     }

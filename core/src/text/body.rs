@@ -24,11 +24,11 @@ pub fn rejection<'a>(
     decision: &Decision<'_>,
     violated: impl Iterator<Item = &'a str>,
 ) -> Option<(&'static str, String)> {
-    let undecided = decision.status == Status::ErrorRejected;
+    let reason = Reason::of(decision);
     match form {
         Form::Html => None,
         Form::Json => {
-            let error = if undecided { "Rate limit unavailable" } else { "Rate limit exceeded" };
+            let error = reason.error();
             let limit = decision.shown.map_or("null".into(), |shown| format!("\"{}\"", shown.name));
             let retry_after =
                 decision.retry_after().map_or("null".into(), |seconds| seconds.to_string());
@@ -40,25 +40,64 @@ pub fn rejection<'a>(
             ))
         }
         Form::Problem => {
-            let (kind, title) = match undecided {
-                false => (
-                    "quota-exceeded",
-                    "Request cannot be satisfied as assigned quota has been exceeded",
-                ),
-                true => (
-                    "temporary-reduced-capacity",
-                    "Request cannot be satisfied due to temporary server capacity constraints",
-                ),
-            };
+            let (kind, title) = reason.problem();
             let violated: Vec<_> = violated.map(|name| format!("\"{name}\"")).collect();
+            // It belongs to the problem types of rate limits.
+            let policies = match reason {
+                Reason::Invalid => String::new(),
+                _ => format!(",\"violated-policies\":[{}]", violated.join(",")),
+            };
             Some((
                 "application/problem+json",
                 format!(
-                    "{{\"type\":\"https://iana.org/assignments/http-problem-types#{kind}\",\
-                     \"title\":\"{title}\",\"status\":{status},\"violated-policies\":[{}]}}",
-                    violated.join(",")
+                    "{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{status}{policies}}}"
                 ),
             ))
+        }
+    }
+}
+
+/// Why a request was rejected.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    /// Its cost is more than a limit has left.
+    Exceeded,
+    /// Redis did not decide.
+    Unavailable,
+    /// A rate, capacity, burst or cost of it is unusable.
+    Invalid,
+}
+
+impl Reason {
+    fn of(decision: &Decision<'_>) -> Self {
+        match (decision.status, decision.is_invalid) {
+            (Status::ErrorRejected, true) => Self::Invalid,
+            (Status::ErrorRejected, false) => Self::Unavailable,
+            _ => Self::Exceeded,
+        }
+    }
+
+    fn error(self) -> &'static str {
+        match self {
+            Self::Exceeded => "Rate limit exceeded",
+            Self::Unavailable => "Rate limit unavailable",
+            Self::Invalid => "Invalid request",
+        }
+    }
+
+    /// The type of the problem and its title.
+    fn problem(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Exceeded => (
+                "https://iana.org/assignments/http-problem-types#quota-exceeded",
+                "Request cannot be satisfied as assigned quota has been exceeded",
+            ),
+            Self::Unavailable => (
+                "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+                "Request cannot be satisfied due to temporary server capacity constraints",
+            ),
+            // No more than the status says.
+            Self::Invalid => ("about:blank", "Bad Request"),
         }
     }
 }
@@ -78,7 +117,12 @@ mod tests {
         let verdict = Verdict { allowed: false, remaining: 0, reset: 0, retry };
         let shown = Shown { name: "per_ip", quota: &QUOTA, verdict };
         let shown = (status == Status::Rejected).then_some(shown);
-        Decision { status, source: Source::Redis, shown, wait: 0, delay: 0, jitter: 0 }
+        let (source, is_invalid) = (Source::Redis, false);
+        Decision { status, source, shown, wait: 0, delay: 0, jitter: 0, is_invalid }
+    }
+
+    fn invalid() -> Decision<'static> {
+        Decision { is_invalid: true, ..decision(Status::ErrorRejected, Retry::No) }
     }
 
     fn text(form: Form, decision: &Decision<'_>, violated: &[&str]) -> String {
@@ -100,6 +144,10 @@ mod tests {
             text(Form::Json, &decision(Status::ErrorRejected, Retry::No), &[]),
             r#"{"error":"Rate limit unavailable","limit":null,"retry_after":1}"#
         );
+        assert_eq!(
+            text(Form::Json, &invalid(), &[]),
+            r#"{"error":"Invalid request","limit":null,"retry_after":null}"#
+        );
         assert_eq!(rejection(Form::Html, 429, &rejected, [].into_iter()), None);
     }
 
@@ -114,5 +162,7 @@ mod tests {
         let undecided = text(Form::Problem, &decision(Status::ErrorRejected, Retry::No), &[]);
         assert!(undecided.contains("#temporary-reduced-capacity"));
         assert!(undecided.ends_with(r#""violated-policies":[]}"#));
+        let (_, body) = rejection(Form::Problem, 400, &invalid(), [].into_iter()).unwrap();
+        assert_eq!(body, r#"{"type":"about:blank","title":"Bad Request","status":400}"#);
     }
 }
