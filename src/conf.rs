@@ -17,4 +17,4 @@ pub(crate) use location::{
     OnInvalid, Pass,
 };
 pub(crate) use store::Store;
-pub(crate) use value::{ComplexValue, Setting};
+pub(crate) use value::{ComplexValue, Setting, has_variable, variable};

@@ -89,7 +89,15 @@ fn set_store(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(
 
 fn set_timeout(conf: &mut LocationConf, directive: &mut Directive<'_>) -> Result<(), ConfError> {
     let timeout = directive.time()?;
-    directive.once(&mut conf.timeout, timeout)
+    directive.once(&mut conf.timeout, timeout)?;
+    if timeout > 1_000 {
+        let (value, seconds) = (directive.value()?, timeout as f64 / 1_000.0);
+        directive.warn(&format!(
+            "\"rate_limit_redis_timeout {value}\" lets a request wait {seconds} s for its decision, and a \
+             number without a unit is one of seconds"
+        ));
+    }
+    Ok(())
 }
 
 fn set_retry_jitter(

@@ -119,6 +119,16 @@ impl Limit {
         (cost > limit).then_some((cost, limit))
     }
 
+    /// The delay and the burst, if every request of the burst passes before the delay begins.
+    pub(crate) fn excessive_delay(&self) -> Option<(u64, u64)> {
+        let Some(Undelayed::UpTo(delay)) = self.parameters.undelayed else { return None };
+        let burst = match &self.parameters.burst {
+            Some(burst) => burst.literal()?,
+            None => 0,
+        };
+        (delay > burst).then_some((delay, burst))
+    }
+
     /// The name that identifies the limit.
     pub(crate) fn name(&self) -> &'static str {
         self.parameters.name

@@ -84,12 +84,27 @@ impl ComplexValue {
     }
 }
 
-/// The name of the variable if `text` is one and nothing else. `$1` is not: it is a capture of a
-/// regular expression.
-fn variable(text: &str) -> Option<&str> {
+/// The name of the variable if `text` is one and nothing else, `$name` or `${name}`. `$1` is not: it is a
+/// capture of a regular expression.
+pub(crate) fn variable(text: &str) -> Option<&str> {
     let name = text.strip_prefix('$')?;
-    let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    (is_name && name.starts_with(|first: char| !first.is_ascii_digit())).then_some(name)
+    let braced = name.strip_prefix('{').and_then(|name| name.strip_suffix('}'));
+    let name = braced.unwrap_or(name);
+    let starts = name.starts_with(|first: char| !first.is_ascii_digit());
+    (starts && name.chars().all(is_of_name)).then_some(name)
+}
+
+/// Whether `text` contains the variable of this name.
+pub(crate) fn has_variable(text: &str, name: &str) -> bool {
+    text.split('$').skip(1).any(|rest| {
+        let rest = rest.strip_prefix('{').unwrap_or(rest);
+        let other = rest.split(|character| !is_of_name(character)).next();
+        other.is_some_and(|other| other.eq_ignore_ascii_case(name))
+    })
+}
+
+fn is_of_name(character: char) -> bool {
+    character.is_ascii_alphanumeric() || character == '_'
 }
 
 /// A number or the like: a literal that was read once, or a variable that is read for each

@@ -3,7 +3,9 @@
 use std::ffi::c_char;
 
 use ngx::core::{NGX_CONF_ERROR, NGX_CONF_OK};
-use ngx::ffi::{NGX_LOG_EMERG, ngx_conf_t, ngx_msec_t, ngx_parse_size, ngx_parse_time, ngx_str_t};
+use ngx::ffi::{
+    NGX_LOG_EMERG, NGX_LOG_WARN, ngx_conf_t, ngx_msec_t, ngx_parse_size, ngx_parse_time, ngx_str_t,
+};
 use ngx::http::HttpModuleMainConf;
 use rate_limit_core::rate;
 
@@ -144,6 +146,11 @@ impl Directive<'_> {
                 Err(self.invalid(value, &expected))
             }
         }
+    }
+
+    /// Logs a warning with file and line.
+    pub(super) fn warn(&mut self, message: &str) {
+        ngx::ngx_conf_log_error!(NGX_LOG_WARN, self.cf, "{message}");
     }
 
     /// The error that a value is not what it must be.

@@ -3,7 +3,7 @@
 use std::iter;
 use std::rc::Rc;
 
-use ngx::ffi::{NGX_LOG_WARN, ngx_conf_t, ngx_str_t};
+use ngx::ffi::{ngx_conf_t, ngx_str_t};
 use rate_limit_core::algorithm::BurstParameter;
 use rate_limit_core::algorithm::leaky_bucket::Undelayed;
 use rate_limit_core::limit::{Algorithm, is_name};
@@ -14,6 +14,8 @@ use super::error::ConfError;
 use crate::conf::{
     ComplexValue, Effect, Limit, LimitError, LocationConf, Parameters, Phase, Setting, parameter,
 };
+
+mod doubts;
 
 const DEFAULT_NAME: &str = "default";
 
@@ -73,14 +75,7 @@ fn read(line: &mut Directive<'_>) -> Result<Limit, ConfError> {
         written: words.written(algorithm),
         place,
     })?;
-    if let Some((cost, most)) = limit.excessive_cost() {
-        ngx::ngx_conf_log_error!(
-            NGX_LOG_WARN,
-            cf,
-            "\"cost={cost}\" is above all that the limit \"{name}\" can hold, {most}: every \
-             request will be rejected"
-        );
-    }
+    doubts::warn(line, key, &words, &limit);
     Ok(limit)
 }
 

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use ngx::core::{NGX_CONF_OK, Status};
 use ngx::ffi::{
-    ngx_command_t, ngx_conf_full_name, ngx_conf_include, ngx_conf_parse, ngx_conf_t, ngx_msec_t,
-    ngx_str_t,
+    NGX_LOG_WARN, ngx_command_t, ngx_conf_full_name, ngx_conf_include, ngx_conf_parse, ngx_conf_t,
+    ngx_msec_t, ngx_str_t,
 };
 use rate_limit_core::client::{Config, Kind, Server};
 use rate_limit_core::limit::is_name;
@@ -20,6 +20,7 @@ use super::{server, tls};
 use crate::client::TlsSettings;
 use crate::client::tls::Tls;
 use crate::conf::{MainConf, Store};
+use crate::log::log;
 
 /// The prefix of every Redis key, unless the store has one of its own.
 const DEFAULT_PREFIX: &str = "rl:";
@@ -31,6 +32,9 @@ const DEFAULT_MAX_FAILS: usize = 3;
 
 /// In ms.
 const DEFAULT_FAIL_TIMEOUT: ngx_msec_t = 1_000;
+
+/// The default port of Redis.
+const REDIS_PORT: u16 = 6379;
 
 /// The most connections a worker may have to a node: more would only make its batches smaller.
 const MAX_CONNECTIONS: u64 = 64;
@@ -130,6 +134,8 @@ fn add_block(
 #[derive(Default)]
 struct Builder {
     servers: Vec<Server>,
+    /// Where the lines of the servers are: file and number.
+    places: Vec<String>,
     cluster: Option<bool>,
     sentinel: Option<&'static str>,
     user: Option<&'static str>,
@@ -152,6 +158,7 @@ impl Builder {
                 let url = line.value()?;
                 let server = server::read(line.cf, url, name)?;
                 self.servers.push(server);
+                self.places.push(line.place());
                 Ok(())
             }
             "cluster" => line.choose(&mut self.cluster, &[("on", true), ("off", false)]),
@@ -219,6 +226,9 @@ impl Builder {
         self.check(&kind)?;
         let account = self.account(&kind)?;
         let tls = self.tls(cf)?;
+        if matches!(kind, Kind::Sentinel(_)) {
+            self.warn_of_ports(cf);
+        }
         let micros = |time: ngx_msec_t| (time as u64).saturating_mul(MILLISECOND);
         let config = Config {
             kind,
@@ -279,6 +289,20 @@ impl Builder {
             return Err(StoreError::DatabaseOfCluster);
         }
         Ok(())
+    }
+
+    /// Warns of each sentinel at the default port of Redis.
+    fn warn_of_ports(&self, cf: &ngx_conf_t) {
+        for (server, place) in self.servers.iter().zip(&self.places) {
+            if let address @ Address::Tcp(_, REDIS_PORT) = &server.endpoint.address {
+                log!(
+                    NGX_LOG_WARN,
+                    cf.log,
+                    "the sentinel {address} is at the default port of Redis, not of a sentinel \
+                     (26379) in {place}"
+                );
+            }
+        }
     }
 
     /// The settings of TLS, if the servers are at `rediss://`.

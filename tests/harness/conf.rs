@@ -182,7 +182,7 @@ impl Conf {
 
     /// The errors of `nginx -t` about this configuration; panics if it is valid.
     pub fn config_error(&self) -> String {
-        let (valid, output) = self.site().check();
+        let (valid, output) = self.check();
         assert!(!valid, "nginx accepts this configuration:\n{}", self.http_and_server());
         output
     }
@@ -194,7 +194,7 @@ impl Conf {
 
     /// The output of `nginx -t`; panics if it has an error or a warning.
     pub fn config_notes(&self) -> String {
-        let (valid, output) = self.site().check();
+        let (valid, output) = self.check();
         let clean = valid && !output.contains("[warn]");
         assert!(
             clean,
@@ -202,6 +202,11 @@ impl Conf {
             self.http_and_server()
         );
         output
+    }
+
+    /// Whether `nginx -t` accepts this configuration, and its output.
+    pub fn check(&self) -> (bool, String) {
+        self.site().check()
     }
 
     /// The most memory that `nginx -t` takes at once, in bytes; panics if it finds an error.

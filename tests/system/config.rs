@@ -1,4 +1,4 @@
-//! The errors of a configuration: where the mistake is, what it is, and what would be right.
+//! The errors and warnings of a configuration: where the mistake is, what it is, and what would be right.
 
 use std::panic::catch_unwind;
 
@@ -73,6 +73,28 @@ fn refused_at(at: At, table: &[(&str, usize, &[&str])]) {
     let results = table.iter().map(|(snippet, line, parts)| check(at, snippet, *line, parts));
     let failures: Vec<_> = results.filter_map(Result::err).collect();
     assert!(failures.is_empty(), "{} of {}:\n{}", failures.len(), table.len(), failures.join("\n"));
+}
+
+/// Checks that nginx accepts `snippet`, and warns of each of these lines once, with each of the parts; of no
+/// other line.
+#[track_caller]
+fn warned_at(at: At, snippet: &str, lines: &[(usize, &[&str])]) {
+    let (valid, output) = conf(at, snippet).check();
+    let warnings: Vec<_> = output.lines().filter(|line| line.contains("[warn]")).collect();
+    assert!(valid && warnings.len() == lines.len(), "{snippet}\n  is {output}");
+    for (number, parts) in lines {
+        let place = format!("/snippet.conf:{number}");
+        let is_of = |line: &&&str| line.ends_with(&place);
+        let has_all = |line: &&str| parts.iter().all(|part| line.contains(part));
+        let found: Vec<_> = warnings.iter().filter(is_of).copied().collect();
+        assert!(found.len() == 1 && found.iter().all(has_all), "{snippet}: {parts:?}\n{output}");
+    }
+}
+
+/// Checks a table of snippets of one line.
+#[track_caller]
+fn warned(at: At, table: &[(&str, &[&str])]) {
+    table.iter().for_each(|(snippet, parts)| warned_at(at, snippet, &[(1, parts)]));
 }
 
 const RATE: &str = "<n>r/<period>";
@@ -1108,6 +1130,149 @@ fn limits_without_leases() {
     assert!(lines.len() == 1 && lines[0].contains("\"sliding_log\", such as \"n1\""), "{lines:?}");
 }
 
+/// A user name is what the client says until it is verified.
+#[test]
+fn unverified_users() {
+    let parts: &[&str] = &["\"$remote_user\"", "\"after=auth\""];
+    for line in [
+        "$remote_user rate=1r/s",
+        "${remote_user} rate=1r/s",
+        "$Remote_User rate=1r/s",
+        "\"$host ${remote_user}x\" rate=1r/s",
+        "$host rate=$remote_user",
+        "$host rate=${remote_user}r/s",
+        "$host rate=1r/s capacity=$remote_user",
+        "$host rate=1r/s cost=$remote_user",
+        "$host rate=1r/s settle=$remote_user",
+        "$remote_user rate=1r/s dry_run",
+    ] {
+        warned(Location, &[(&format!("rate_limit_redis {line};"), parts)]);
+    }
+    for line in [
+        "$remote_user rate=1r/s after=auth",
+        "$remote_user after=auth rate=${remote_user}r/s cost=$remote_user",
+        "$remote_user_agent rate=1r/s",
+        "\"$remote_addr remote_user\" rate=1r/s",
+        "x-remote_user rate=1r/s",
+    ] {
+        let line = format!("set $remote_user_agent a; rate_limit_redis {line};");
+        conf(Location, &line).config_ok();
+    }
+    // Each line for itself, wherever it is inherited.
+    let lines = "rate_limit_redis $remote_user rate=1r/s;
+        rate_limit_redis $remote_user rate=1r/s after=auth;
+        rate_limit_redis $host name=b rate=1r/s cost=$remote_user;
+        location /a { location /a/b { } }
+        location /c { rate_limit_redis $remote_user rate=1r/s; }";
+    warned_at(Server, lines, &[(1, parts), (3, parts), (5, parts)]);
+}
+
+#[test]
+fn numbers_that_clients_choose() {
+    for parameter in ["rate", "capacity", "cost"] {
+        for variable in
+            ["$arg_a", "${arg_a}", "$http_x_cost", "$cookie_a", "$HTTP_A", "$http_content_length"]
+        {
+            let word = format!("{parameter}={variable}");
+            let rate = if parameter == "rate" { "" } else { "rate=1r/s" };
+            let line = format!("rate_limit_redis $host {rate} {word};");
+            warned(Location, &[(&line, &[&format!("\"{word}\""), "the client", "\"map\""])]);
+        }
+    }
+    let burst = "rate_limit_redis $host rate=1r/s algorithm=gcra burst=$arg_a;";
+    warned(Location, &[(burst, &["\"burst=$arg_a\"", "\"map\""])]);
+    let length = "rate_limit_redis $host rate=1r/s capacity=$content_length;";
+    warned(Location, &[(length, &["\"capacity=$content_length\"", "\"map\""])]);
+    for line in [
+        "$arg_a rate=1r/s cost=$content_length",
+        "$http_x_api_key rate=1r/s settle=$upstream_http_x_cost",
+        "$host rate=1r/s settle=$arg_a",
+        "$host rate=$tier capacity=$upstream_http_a cost=$cost",
+        "$host rate=1r/s cost=1$arg_a",
+    ] {
+        let maps = "map $arg_a $cost { default 1; } map $http_a $tier { default 1r/s; }";
+        let location = format!("location / {{ rate_limit_redis {line}; }}");
+        conf(Server, &location).http(maps).config_ok();
+    }
+}
+
+#[test]
+fn keys_that_lack_their_dollar() {
+    let of = |key: &str| format!("rate_limit_redis {key} rate=1r/s;");
+    for key in [
+        "remote_addr",
+        "binary_remote_addr",
+        "http_x_api_key",
+        "arg_user",
+        "rate_limit_redis_client",
+        "tenant",
+    ] {
+        let snippet = format!("set $tenant a;\n{}", of(key));
+        let parts: &[&str] = &[&format!("\"{key}\""), &format!("\"${key}\"")];
+        warned_at(Location, &snippet, &[(2, parts)]);
+    }
+    for key in ["everyone", "remote_addr:", "remote", "a", "Remote_Addr", "remote_addr$uri", "''"] {
+        conf(Location, &of(key)).config_ok();
+    }
+}
+
+#[test]
+fn keys_that_clients_choose_anew() {
+    let part: &[&str] = &["\"$http_x_forwarded_for\"", "the client", "\"set_real_ip_from\""];
+    for key in ["$http_x_forwarded_for", "${http_x_forwarded_for}", "$uri:$HTTP_X_Forwarded_For"] {
+        warned(Location, &[(&format!("rate_limit_redis {key} rate=1r/s;"), part)]);
+    }
+    let good = "rate_limit_redis $http_x_forwarded_for_a rate=1r/s settle=$http_x_forwarded_for;";
+    conf(Location, good).config_ok();
+}
+
+#[test]
+fn delays_above_the_burst() {
+    let of = |words: &str| format!("rate_limit_redis a rate=1r/s algorithm=leaky_bucket {words};");
+    warned(Location, &[(&of("burst=5 delay=6"), &["\"delay=6\"", "\"burst=5\"", "\"nodelay\""])]);
+    warned(Location, &[(&of("delay=1"), &["\"delay=1\"", "\"burst=0\""])]);
+    for good in ["burst=5 delay=5", "burst=5 nodelay", "delay=0", "burst=$msec delay=9"] {
+        conf(Location, &of(good)).config_ok();
+    }
+}
+
+#[test]
+fn long_timeouts() {
+    for (value, seconds) in
+        [("100", " 100 s "), ("2", " 2 s "), ("1001ms", " 1.001 s "), ("1m", " 60 s ")]
+    {
+        let line = format!("rate_limit_redis_timeout {value};");
+        let quoted = format!("\"rate_limit_redis_timeout {value}\"");
+        warned(Location, &[(&line, &[&quoted, seconds])]);
+    }
+    let inherited = "rate_limit_redis_timeout 2s;\nlocation / { rate_limit_redis a rate=1r/s; }";
+    warned_at(Server, inherited, &[(1, &[" 2 s "])]);
+}
+
+#[test]
+fn sentinels_at_the_port_of_redis() {
+    let snippet = "rate_limit_redis_store edge {
+        server redis://127.0.0.1;
+        server redis://127.0.0.2:26379;
+        server redis://:secret@127.0.0.3:6379;
+        sentinel mymaster;
+    }";
+    let part = |address| [address, "sentinel", "26379"];
+    let (one, other) = (part("127.0.0.1:6379"), part("127.0.0.3:6379"));
+    warned_at(Http, snippet, &[(2, &one), (4, &other)]);
+    for kind in ["", "cluster on;"] {
+        let good = format!("rate_limit_redis_store a {{ server redis://127.0.0.1; {kind} }}");
+        conf(Http, &good).config_ok();
+    }
+}
+
+/// However much is wrong with it.
+#[test]
+fn a_line_is_warned_of_once() {
+    let line = "rate_limit_redis $remote_user$http_x_forwarded_for rate=1r/s cost=2;";
+    warned(Location, &[(line, &["$remote_user", "$http_x_forwarded_for", "\"cost=2\""])]);
+}
+
 /// Every directive, used as it may be.
 const DIRECTIVES: [&str; 15] = [
     "rate_limit_redis $remote_addr rate=1r/s;",
@@ -1195,8 +1360,8 @@ fn good_limits() {
         "rate_limit_redis $remote_addr rate=10r/s algorithm=gcra burst=49;",
         "rate_limit_redis $remote_addr rate=1r/s cost=0;",
         "rate_limit_redis $remote_addr rate=10r/s cost=10;",
-        "rate_limit_redis $remote_addr rate=$arg_rate capacity=$arg_capacity cost=$arg_cost;",
-        "rate_limit_redis $remote_addr rate=${arg_n}r/s algorithm=gcra burst=$arg_burst;",
+        "set $x 1; rate_limit_redis $remote_addr rate=${x}r/s capacity=$x cost=$x;",
+        "rate_limit_redis $remote_addr rate=${arg_n}r/s algorithm=gcra burst=$msec;",
         "rate_limit_redis $remote_addr rate=10r/s refill=continuous;",
         "rate_limit_redis $remote_addr rate=10r/s refill=interval;",
         "rate_limit_redis $remote_addr rate=10r/s capacity=50 refill=interval;",
@@ -1206,11 +1371,11 @@ fn good_limits() {
         "rate_limit_redis $remote_addr rate=10r/s algorithm=leaky_bucket burst=5 delay=0;",
         "rate_limit_redis $remote_addr rate=10r/s algorithm=leaky_bucket burst=5 delay=3;",
         "rate_limit_redis $remote_addr rate=10r/s algorithm=leaky_bucket burst=5 nodelay;",
-        "rate_limit_redis $remote_addr rate=10r/s algorithm=leaky_bucket burst=$arg_a cost=$arg_b;",
+        "rate_limit_redis $remote_addr rate=10r/s algorithm=leaky_bucket burst=$pid cost=$msec;",
         "rate_limit_redis $remote_addr rate=10r/s algorithm=sliding_window;",
         "rate_limit_redis $remote_addr rate=10r/s algorithm=sliding_log cost=2;",
         "rate_limit_redis $remote_addr rate=10r/s algorithm=fixed_window name=w;",
-        "rate_limit_redis $remote_addr rate=$arg_a algorithm=sliding_log;",
+        "rate_limit_redis $remote_addr rate=$hostname algorithm=sliding_log;",
         "rate_limit_redis $rate_limit_redis_client rate=10r/s;",
         // What may differ under one name.
         "rate_limit_redis a rate=1r/s algorithm=leaky_bucket burst=5 nodelay;
@@ -1251,7 +1416,7 @@ fn good_settings() {
     let good = [
         "rate_limit_redis_timeout 1ms;",
         "rate_limit_redis_timeout 1s;",
-        "rate_limit_redis_timeout 1m;",
+        "rate_limit_redis_timeout 1000ms;",
         "rate_limit_redis_on_error open;",
         "rate_limit_redis_on_invalid reject;",
         "rate_limit_redis_status 400;",

@@ -99,7 +99,25 @@ pub fn conf(block: &str, redis: &Redis) -> Conf {
         let pass = |to: &str| format!("rate_limit_redis_pass {to};");
         text = text.replace(&pass(url), &pass(&format!("url{n}")));
     }
-    conf_as_shown(&text, redis).http(&of_test(&stores, redis))
+    let generous = match names_store(&text) {
+        true => Conf::new().http("rate_limit_redis_timeout 5s;"),
+        false => Conf::new().redis(redis),
+    };
+    placed(&text, redis, generous).http(&of_test(&stores, redis))
+}
+
+/// A block where it belongs, with its own times or those by default.
+fn conf_as_shown(block: &str, redis: &Redis) -> Conf {
+    let conf = match names_store(block) {
+        true => Conf::new(),
+        false => Conf::new().http(&format!("rate_limit_redis_pass {};", redis.url())),
+    };
+    placed(block, redis, conf)
+}
+
+/// Whether a block names the store at the level of `http`.
+fn names_store(block: &str) -> bool {
+    block.contains("\nhttp {\n") || block.starts_with("rate_limit_redis_pass")
 }
 
 /// A text with the servers of the test in place of those that it names.
@@ -111,20 +129,15 @@ fn of_test(text: &str, redis: &Redis) -> String {
         .replace("listen 8080;", "listen 127.0.0.1:{port} default_server;")
 }
 
-/// The same with the times of the block, or with those by default.
-fn conf_as_shown(block: &str, redis: &Redis) -> Conf {
+/// Puts a block where it belongs in a configuration.
+fn placed(block: &str, redis: &Redis, conf: Conf) -> Conf {
     let text = of_test(block, redis);
     assert!(!text.contains("listen 8"), "a port that is not the test's:\n{text}");
     // The server of the harness steps back behind the block's own.
-    let conf = Conf::new()
+    let conf = conf
         .file("users", "abc:{PLAIN}abc\n")
         .server("server_name harness;")
         .http("server_names_hash_bucket_size 64;");
-    let names_one = text.contains("\nhttp {\n") || text.starts_with("rate_limit_redis_pass");
-    let conf = match names_one {
-        true => conf.http("rate_limit_redis_timeout 5s;"),
-        false => conf.redis(redis),
-    };
     let first: Vec<_> = text
         .lines()
         .filter(|line| !line.starts_with([' ', '}', '#']))
