@@ -272,7 +272,10 @@ impl Context {
         driver.release(key, is_rejected || has_reservations, is_decided.then_some(wait));
         let is_unsettled = !is_decided && has_reservations;
         if status.is_rejection() || is_unsettled {
-            self.charged().for_each(|limit| driver.refund(&limit.charge(None)));
+            for limit in self.charged() {
+                let since = limit.regained_from(limit.check.cost);
+                driver.refund(&limit.charge(None), since);
+            }
             if is_rejected {
                 self.forget_charges();
             }

@@ -93,6 +93,13 @@ impl Evaluated {
         self.is_sent.set(answer.node.is_some());
     }
 
+    /// Since when so much of its charge in Redis can have been regained, by Redis's clock.
+    pub(crate) fn regained_from(&self, amount: u64) -> u64 {
+        let (quota, charged_at) = (self.check.quota, self.charged_at.get());
+        let regained = |it| quota.algorithm().regained_from(quota, charged_at, &it, amount);
+        self.verdict.get().map_or(charged_at, regained)
+    }
+
     /// Identifies key, limit and quota in the memory of this machine.
     pub(crate) fn digest(&self) -> u128 {
         let [high, low] = self.digest;

@@ -12,9 +12,8 @@ use rate_limit_core::metrics::Settlement;
 use crate::Module;
 use crate::conf::Phase;
 use crate::context::{Context, memory};
-use crate::evaluated::Evaluated;
 use crate::log::{debug, unusable};
-use crate::shm::{Local, Shared};
+use crate::shm::Shared;
 
 /// The handler of the log phase.
 pub(crate) unsafe extern "C" fn log(r: *mut ngx_http_request_t) -> ngx_int_t {
@@ -59,24 +58,19 @@ unsafe fn settle(r: *mut ngx_http_request_t, context: &Context, shared: &Shared)
         debug!(log, "settle limit {}: {cost} instead of {}", limit.name(), limit.check.cost);
         // Both are up to 2^54.
         let change = cost as i64 - limit.check.cost as i64;
-        if let Some(since) = local.as_ref().and_then(|local| charged_locally(context, limit, local))
+        if let Some(local) = &local
+            && let Some(index) = context.limits().iter().position(|it| std::ptr::eq(it, limit))
         {
-            shared.settle(limit.limit.fingerprint(), &limit.check, since, change);
+            shared.settle(local, index, change);
         }
         // SAFETY: as above.
         let main = unsafe { Module::main_conf(&*r.cast::<ngx::http::Request>()) };
         match main.and_then(|main| context.conf().driver(main)) {
             Some(driver) if limit.is_charged.get() => {
-                driver.settle(&limit.charge(None), limit.charged_at.get(), change, reservations);
+                let since = limit.regained_from(change.unsigned_abs());
+                driver.settle(&limit.charge(None), since, change, reservations);
             }
             _ => reservations.end(Settlement::Settled),
         }
     }
-}
-
-/// When the limit was charged locally, if it was.
-fn charged_locally(context: &Context, limit: &Evaluated, local: &Local) -> Option<u64> {
-    let mut verdicts = context.limits().iter().zip(local.verdicts());
-    let (_, verdict) = verdicts.find(|(other, _)| std::ptr::eq(*other, limit))?;
-    verdict.is_some_and(|verdict| verdict.allowed).then_some(local.decided_at)
 }

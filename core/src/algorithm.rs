@@ -58,6 +58,13 @@ struct Description {
     decide: fn(&mut Stored, u64, &Quota, u64) -> Verdict,
     charge: fn(&mut Stored, u64, &Quota, u64),
     give_back: fn(&mut Stored, u64, &Quota, u64, Option<u64>),
+    /// See [`Algorithm::regained_from`].
+    regained_from: fn(&Quota, u64, &Verdict, u64) -> u64,
+}
+
+/// In windows what is charged counts in the window of its time.
+fn at_the_charge(_quota: &Quota, charged_at: u64, _verdict: &Verdict, _amount: u64) -> u64 {
+    charged_at
 }
 
 /// The two numbers that stand for the rate in an algorithm: see [`Quota::terms`].
@@ -81,6 +88,7 @@ macro_rules! describe {
             decide: $rust::decide,
             charge: $rust::charge,
             give_back: $rust::give_back,
+            regained_from: $rust::regained_from,
         }
     };
 }
@@ -242,27 +250,59 @@ impl Algorithm {
         stored.block(now, quota.block());
     }
 
-    /// Gives back `amount`, or as much of it as is not regained yet, as the script does. The other
-    /// arguments are those of [`decide`](Self::decide). If the client is alone on its key, the
-    /// state is then as if the amount had never been spent.
-    pub fn give_back(self, stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
-        stored.blocked_for(now, quota);
-        stored.extra.holds.correct(now);
-        (self.description().give_back)(stored, now, quota, amount, None);
+    /// Gives back `amount` of what was charged, or as much of it as cannot have been regained since, as the
+    /// script does. `since` is that of [`regained_from`](Self::regained_from); the other arguments are
+    /// those of [`decide`](Self::decide). If the client is alone on its key, the state is then as if the
+    /// amount had never been spent. If others have spent from it, no more passes than if it had not.
+    pub fn give_back(
+        self,
+        stored: &mut Stored,
+        now: u64,
+        quota: &Quota,
+        amount: u64,
+        since: u64,
+    ) {
+        self.add_back(stored, now, quota, amount, Some(since));
     }
 
-    /// Settles what was charged at `since`: charges `change` more, whatever is left, or gives it
-    /// back if it is negative. What is charged beyond what is left becomes a debt of at most
-    /// [`Quota::max_debt`]; the rest is dropped. Nothing is given back in a window after that of
-    /// `since`.
-    pub fn settle(self, stored: &mut Stored, now: u64, quota: &Quota, since: u64, change: i64) {
-        stored.extra.holds.correct(now);
-        let (description, amount) = (self.description(), change.unsigned_abs());
+    /// Gives back `amount`, or as much of it as is missing; nothing of it can have been regained before.
+    pub(crate) fn add_back(
+        self,
+        stored: &mut Stored,
+        now: u64,
+        quota: &Quota,
+        amount: u64,
+        since: Option<u64>,
+    ) {
         stored.blocked_for(now, quota);
-        match change {
-            0.. => (description.charge)(stored, now, quota, amount),
-            _ => (description.give_back)(stored, now, quota, amount, Some(since)),
+        stored.extra.holds.correct(now);
+        (self.description().give_back)(stored, now, quota, amount, since);
+    }
+
+    /// The moment from which on `amount` of a charge can have been regained, which was made at
+    /// `charged_at` with this verdict. In windows, and in a log, that is the charge itself: it counts
+    /// until its window ends. In a bucket, and with gcra, it is when the quota would have been whole
+    /// without that amount: until then it is missing, whatever others spend.
+    pub fn regained_from(
+        self,
+        quota: &Quota,
+        charged_at: u64,
+        verdict: &Verdict,
+        amount: u64,
+    ) -> u64 {
+        (self.description().regained_from)(quota, charged_at, verdict, amount)
+    }
+
+    /// Settles what was charged, with the `since` of [`give_back`](Self::give_back): charges `change` more,
+    /// whatever is left, or gives it back if it is negative. What is charged beyond what is left becomes a
+    /// debt of at most [`Quota::max_debt`]; the rest is dropped.
+    pub fn settle(self, stored: &mut Stored, now: u64, quota: &Quota, since: u64, change: i64) {
+        if change < 0 {
+            return self.give_back(stored, now, quota, change.unsigned_abs(), since);
         }
+        stored.extra.holds.correct(now);
+        stored.blocked_for(now, quota);
+        (self.description().charge)(stored, now, quota, change.unsigned_abs());
     }
 }
 
@@ -351,7 +391,7 @@ mod tests {
             algorithm.settle(&mut settled, now, &quota, since, change);
             prop_assert!(decide(settled, 0).remaining <= quota.limit());
             let mut given = stored.clone();
-            algorithm.give_back(&mut given, now, &quota, amount);
+            algorithm.give_back(&mut given, now, &quota, amount, since);
             prop_assert!(decide(given, 0).remaining <= quota.limit());
             let plain = [amount, since, amount];
             let report = Report { of: amount, unused: amount, ends: since, plain };

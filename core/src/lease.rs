@@ -199,7 +199,7 @@ impl Holding {
     fn plain_with(&self, units: u64, quota: &Quota, now: u64) -> [u64; 3] {
         let algorithm = quota.algorithm();
         let mut stored = Stored { state: algorithm.state_of(self.plain), extra: Extra::default() };
-        algorithm.give_back(&mut stored, self.redis_time(now), quota, units);
+        algorithm.add_back(&mut stored, self.redis_time(now), quota, units, None);
         stored.state.and_then(|state| state.numbers()).unwrap_or(self.plain)
     }
 

@@ -49,8 +49,8 @@ pub struct Charge {
     cost: u64,
     dry_run: bool,
     answer: Answer,
-    /// Whether it was charged, and not given back.
-    spent: bool,
+    /// When it was charged, if it was and was not given back.
+    charged_at: Option<u64>,
 }
 
 /// What a request is to be charged by all its limits. It holds the memory that a decision needs, so
@@ -83,7 +83,7 @@ pub fn decide(table: &mut Table<'_>, now: u64, mode: Mode, charges: &mut Charges
     let Charges { charges, entries } = charges;
     entries.extend(charges.iter().map(|charge| charge.entry(table, now, mode)));
     let passes = transaction::decide(entries, now, true);
-    let store = |(charge, entry): (&mut Charge, _)| charge.store(table, entry, passes);
+    let store = |(charge, entry): (&mut Charge, _)| charge.store(table, now, entry, passes);
     let reset = charges.iter_mut().zip(entries.drain(..)).map(store).max();
     reset.unwrap_or(0)
 }
@@ -92,26 +92,21 @@ pub fn decide(table: &mut Table<'_>, now: u64, mode: Mode, charges: &mut Charges
 /// not charged stays.
 pub fn give_back(table: &mut Table<'_>, now: u64, charges: &mut Charges) {
     for charge in &mut charges.charges {
-        if std::mem::take(&mut charge.spent) {
-            charge.give_back(table, now);
+        if let Some(charged_at) = charge.charged_at.take() {
+            charge.give_back(table, now, charged_at);
         }
     }
 }
 
-/// Settles what the client of this digest was charged locally at `since`: see
-/// [`Algorithm::settle`](crate::limit::Algorithm::settle).
-pub fn settle(
-    table: &mut Table<'_>,
-    now: u64,
-    digest: u128,
-    quota: &Quota,
-    since: u64,
-    change: i64,
-) -> u64 {
-    let mut stored = stored(table, digest);
-    quota.algorithm().settle(&mut stored, now, quota, since, change);
-    store(table, digest, Some(&stored));
-    quota.algorithm().decide(&mut stored, now, quota, 0).reset
+/// Settles what a request was charged locally: see [`Algorithm::settle`](crate::limit::Algorithm::settle).
+/// Returns in how many µs the quota is whole again; `None` for what was not charged.
+pub fn settle(table: &mut Table<'_>, now: u64, charge: &Charge, change: i64) -> Option<u64> {
+    let since = charge.regained_from(charge.charged_at?, change.unsigned_abs());
+    let mut stored = stored(table, charge.digest);
+    let (quota, algorithm) = (&charge.quota, charge.quota.algorithm());
+    algorithm.settle(&mut stored, now, quota, since, change);
+    store(table, charge.digest, Some(&stored));
+    Some(algorithm.decide(&mut stored, now, quota, 0).reset)
 }
 
 impl FromIterator<Charge> for Charges {
@@ -133,7 +128,8 @@ impl Deref for Charges {
 impl Charge {
     /// `digest` identifies the limit and the client, and is uniformly distributed.
     pub fn new(digest: u128, quota: Quota, cost: u64) -> Self {
-        Self { digest, quota, cost, dry_run: false, answer: Answer::Unchecked, spent: false }
+        let answer = Answer::Unchecked;
+        Self { digest, quota, cost, dry_run: false, answer, charged_at: None }
     }
 
     /// The same charge; in a dry run it rejects nothing, and is charged if its limit allows it.
@@ -163,23 +159,39 @@ impl Charge {
 
     /// Keeps the outcome, and stores what the decision has changed. Returns how long the quota
     /// takes from now to be whole, in µs.
-    fn store(&mut self, table: &mut Table<'_>, entry: Option<Entry<u128>>, passes: bool) -> u64 {
-        (self.answer, self.spent) = (Answer::Unchecked, false);
+    fn store(
+        &mut self,
+        table: &mut Table<'_>,
+        now: u64,
+        entry: Option<Entry<u128>>,
+        passes: bool,
+    ) -> u64 {
+        (self.answer, self.charged_at) = (Answer::Unchecked, None);
         let Some(entry) = entry else { return 0 };
         let Some(verdict) = entry.verdict() else { return 0 };
         if !store(table, self.digest, entry.change()) {
             self.answer = Answer::NoRoom;
             return 0;
         }
-        let spent = passes && verdict.allowed && self.cost > 0;
-        (self.answer, self.spent) = (Answer::Verdict(verdict), spent);
+        self.answer = Answer::Verdict(verdict);
+        self.charged_at = (passes && verdict.allowed).then_some(now);
         verdict.reset
     }
 
-    fn give_back(&self, table: &mut Table<'_>, now: u64) {
+    fn give_back(&self, table: &mut Table<'_>, now: u64, charged_at: u64) {
+        if self.cost == 0 {
+            return;
+        }
         let mut stored = stored(table, self.digest);
-        self.quota.algorithm().give_back(&mut stored, now, &self.quota, self.cost);
+        let since = self.regained_from(charged_at, self.cost);
+        self.quota.algorithm().give_back(&mut stored, now, &self.quota, self.cost, since);
         store(table, self.digest, Some(&stored));
+    }
+
+    /// See [`Algorithm::regained_from`](crate::limit::Algorithm::regained_from).
+    fn regained_from(&self, charged_at: u64, amount: u64) -> u64 {
+        let Answer::Verdict(verdict) = self.answer else { return charged_at };
+        self.quota.algorithm().regained_from(&self.quota, charged_at, &verdict, amount)
     }
 }
 
@@ -520,15 +532,14 @@ mod tests {
             let table = &mut Table::open(&mut words);
             let rate = if algorithm == Algorithm::CalendarWindow { "5r/month" } else { "5r/d" };
             let quota = quota(algorithm, rate, 5);
-            verdict(request(table, START, Mode::Outage, quota, 3));
-            settle(table, START, digest(1), &quota, START, -2);
-            let left =
-                |table: &mut Table<'_>| verdict(request(table, START, Mode::Outage, quota, 0));
-            assert_eq!(left(table).remaining, 4, "{algorithm:?}");
-            settle(table, START, digest(1), &quota, START, 6);
-            assert_eq!(left(table).remaining, 0, "{algorithm:?}");
-            settle(table, START, digest(1), &quota, START, -3);
-            assert_eq!(left(table).remaining, 1, "{algorithm:?}");
+            let charge = Charge::new(digest(1), quota, 3);
+            let mut charges = Charges::from_iter([charge]);
+            decide(table, START, Mode::Outage, &mut charges);
+            let mut settled = |change| {
+                settle(table, START, &charges[0], change).unwrap();
+                verdict(request(table, START, Mode::Outage, quota, 0)).remaining
+            };
+            assert_eq!([-2, 6, -3].map(&mut settled), [4, 0, 1], "{algorithm:?}");
         }
     }
 

@@ -216,8 +216,8 @@ impl Driver {
     }
 
     /// Gives back what was charged: see [`Client::refund`].
-    pub(crate) fn refund(&self, charge: &Charge<'_>) {
-        self.act(|state| state.client.refund(charge, monotonic_micros()));
+    pub(crate) fn refund(&self, charge: &Charge<'_>, since: u64) {
+        self.act(|state| state.client.refund(charge, since, monotonic_micros()));
     }
 
     /// Settles what was charged at `since`: see [`Client::settle`]. The end of it is counted.

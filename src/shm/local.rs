@@ -13,8 +13,6 @@ use crate::clock::{monotonic_micros, unix_micros};
 /// What a request was charged locally.
 pub(crate) struct Local {
     charges: Charges,
-    /// The time of the decision, by the clock of local decisions.
-    pub(crate) decided_at: u64,
 }
 
 /// The new states of the limits do not fit into the table.
@@ -51,7 +49,7 @@ impl Shared {
         let now = unix_micros();
         let reset = self.with_table(|table| local::decide(table, now, mode, &mut charges));
         self.regains_in(reset);
-        let local = Local { charges, decided_at: now };
+        let local = Local { charges };
         if local.charges.iter().any(|charge| charge.answer() == Answer::NoRoom) {
             self.header.no_room.fetch_add(1, Ordering::Relaxed);
             self.give_back(local);
@@ -60,13 +58,13 @@ impl Shared {
         Ok(local)
     }
 
-    /// Settles what a request was charged locally at `since` by the limit of this fingerprint.
-    pub(crate) fn settle(&self, fingerprint: u64, check: &Check<'_>, since: u64, change: i64) {
-        let digest = self.local_digest(fingerprint, check.key);
-        let (now, quota) = (unix_micros(), check.quota);
-        let reset =
-            self.with_table(|table| local::settle(table, now, digest, quota, since, change));
-        self.regains_in(reset);
+    /// Settles what the limit of this index has charged a request locally, if it has.
+    pub(crate) fn settle(&self, local: &Local, index: usize, change: i64) {
+        let Some(charge) = local.charges.get(index) else { return };
+        let now = unix_micros();
+        if let Some(reset) = self.with_table(|table| local::settle(table, now, charge, change)) {
+            self.regains_in(reset);
+        }
     }
 
     /// Gives back what a request was charged locally.

@@ -192,7 +192,7 @@ impl Story {
     }
 
     fn give_back(&mut self, amount: u64) {
-        self.take(Step::give_back(self.now, vec![self.charge_of(amount)]));
+        self.take(Step::give_back(self.now, self.charge_of(amount), self.now));
     }
 
     fn take(&mut self, step: Step) -> Retry {
@@ -225,7 +225,7 @@ fn foreign_contents() {
                 0 => Step::charge(NOW, vec![charge]),
                 1 => Step::charge(NOW, vec![charge.clone(), charge]),
                 2 => Step::charge(NOW, vec![charge, other]),
-                3 => Step::give_back(NOW, vec![charge]),
+                3 => Step::give_back(NOW, charge, NOW - 1),
                 _ => Step::charge_times(NOW, charge, rng.u32(1..4)),
             };
             let expected = model.decide(&step);

@@ -20,9 +20,9 @@ pub struct Step {
     pub charges: Vec<Charge>,
     /// How many equal requests there are; if more than one, there is only one limit.
     pub times: u32,
-    /// Whether the costs are not spent, but given back.
+    /// Whether the cost is not spent, but given back.
     pub gives_back: bool,
-    /// The time of the charge that is settled with these costs; 0: they are no settlement.
+    /// Since when the charge that is corrected by this cost can have been regained; 0: none is corrected.
     pub since: u64,
     /// The keys that expire before the script runs.
     pub expire: Vec<String>,
@@ -40,8 +40,8 @@ impl Step {
         Self { times, ..Self::charge(now, vec![charge]) }
     }
 
-    pub fn give_back(now: u64, charges: Vec<Charge>) -> Self {
-        Self { gives_back: true, ..Self::charge(now, charges) }
+    pub fn give_back(now: u64, charge: Charge, since: u64) -> Self {
+        Self { gives_back: true, since, ..Self::charge(now, vec![charge]) }
     }
 
     /// The lease of the limit of this index.
@@ -210,14 +210,13 @@ impl Lab {
 /// The words of the command that asks what `step` asks.
 pub fn words(scripts: &Scripts, by: By, step: &Step) -> Vec<Vec<u8>> {
     let (mut command, mut checks) = (Vec::new(), step.checks());
-    match (step.gives_back, step.times) {
-        (is_less, _) if step.since > 0 => {
+    match step.times {
+        _ if step.since > 0 => {
             let check = Check { since: step.since, ..step.charges[0].check() };
-            scripts.encode_settlement(&mut command, by, check, is_less);
+            scripts.encode_correction(&mut command, by, check, step.gives_back);
         }
-        (true, _) => scripts.encode_refund(&mut command, by, checks),
-        (false, 1) => scripts.encode_charges(&mut command, by, checks),
-        (false, times) => {
+        1 => scripts.encode_charges(&mut command, by, checks),
+        times => {
             let check = checks.next().expect("a check");
             scripts.encode_repeated(&mut command, by, check, times);
         }
@@ -279,7 +278,7 @@ fn read_grants(step: &Step, value: &Value) -> (Vec<Option<Verdict>>, Vec<Granted
     let mut frame = Vec::new();
     encode(&mut frame, value);
     let Ok(Reply::Script(found)) = reply::parse(&frame) else { panic!("no answer: {value:?}") };
-    if step.gives_back || step.since > 0 {
+    if step.since > 0 {
         let own = |entry| match entry {
             Entry::Integers(integers) => Some(Verdict::from_reply(integers).expect("a verdict")),
             Entry::Stored(_) => None,

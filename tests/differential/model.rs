@@ -158,11 +158,7 @@ impl Model {
                     let rejects = matches!(first[index].retry, Retry::After(_));
                     algorithm.decline(state, now, quota, rejects)
                 }
-                (_, 0, false) => algorithm.decide(state, now, quota, cost),
-                (_, 0, true) => {
-                    algorithm.give_back(state, now, quota, cost);
-                    algorithm.decide(state, now, quota, 0)
-                }
+                (_, 0, _) => algorithm.decide(state, now, quota, cost),
                 (_, since, is_less) => {
                     let change = cost as i64;
                     let change = if is_less { -change } else { change };
@@ -171,7 +167,7 @@ impl Model {
                 }
             };
             let counts = verdict.allowed && cost > 0;
-            let spends = counts && !step.gives_back && step.since == 0;
+            let spends = counts && step.since == 0;
             let is_blocked = state.extra.blocked_until != before.extra.blocked_until;
             let is_pending = algorithm.stores_itself() && writes.contains_key(&charge.key);
             if counts {

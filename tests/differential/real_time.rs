@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use harness::{PATIENCE, Redis};
 use rate_limit_core::decision::{Retry, Verdict};
 use rate_limit_core::limit::{Algorithm, Quota};
+use rate_limit_core::rate::MAX_EXACT;
 use rate_limit_core::redis::script::{By, Scripts};
 use redis::Value;
 
@@ -30,7 +31,9 @@ fn charge(redis: &Redis, scripts: &Scripts, by: By, charges: &[Charge]) -> Vec<V
 
 /// Gives back, and queries what is left then.
 fn give_back(redis: &Redis, scripts: &Scripts, charges: &[Charge]) -> Vec<Verdict> {
-    run(redis, scripts, By::Source, &Step::give_back(0, charges.to_vec()));
+    for charge in charges {
+        run(redis, scripts, By::Source, &Step::give_back(0, charge.clone(), MAX_EXACT));
+    }
     let held: Vec<_> = charges.iter().map(|charge| Charge { cost: 0, ..charge.clone() }).collect();
     charge(redis, scripts, By::Source, &held)
 }

@@ -40,7 +40,7 @@ fn charge(lab: &mut Lab, now: u64, quota: Quota, cost: u64) -> RedisResult<Verdi
 
 /// Gives `cost` back at `now`, and queries what is left then.
 fn give_back(lab: &mut Lab, now: u64, quota: Quota, cost: u64) -> RedisResult<Verdict> {
-    lab.try_run(&[Step::give_back(now, vec![Charge::new(KEY.to_owned(), quota, cost)])])?;
+    lab.try_run(&[Step::give_back(now, Charge::new(KEY.to_owned(), quota, cost), now)])?;
     charge(lab, now, quota, 0)
 }
 

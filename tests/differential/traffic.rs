@@ -95,10 +95,13 @@ impl Traffic {
         if is_plain {
             charges.iter_mut().for_each(Charge::make_plain);
         }
-        let gives_back = !is_plain && self.rng.u32(0..100) < 15;
-        let since = if charges.len() == 1 { self.since() } else { 0 };
-        let times = if since > 0 { 1 } else { self.times(&charges, gives_back) };
-        let leases = match !is_plain && since == 0 && !gives_back && self.rng.bool() {
+        let since = match &charges[..] {
+            [charge] if !is_plain => self.since(charge.quota.rate().period()),
+            _ => 0,
+        };
+        let gives_back = since > 0 && (!self.is_extended || self.rng.bool());
+        let times = if since > 0 { 1 } else { self.times(&charges) };
+        let leases = match !is_plain && since == 0 && self.rng.bool() {
             true => charges.iter().map(|charge| self.lease(charge)).collect(),
             false => Vec::new(),
         };
@@ -158,13 +161,15 @@ impl Traffic {
         Charge { dry_run, ..Charge::new(key, quota, self.cost(quota.limit())) }
     }
 
-    /// Now and then something is settled: what was charged a moment ago, or long before.
-    fn since(&mut self) -> u64 {
+    /// Now and then a charge is corrected: since when it can have been regained, which is now, a moment ago,
+    /// long ago, or only later. Else 0.
+    fn since(&mut self, period: u64) -> u64 {
         match self.rng.u32(0..100) {
-            _ if !self.is_extended => 0,
-            0..20 => self.now,
-            20..25 => self.now - magnitude(&mut self.rng, self.now / 2),
-            25..30 => self.now - self.rng.u64(0..2 * DAY),
+            0..10 => self.now,
+            10..20 => self.now - magnitude(&mut self.rng, period.min(self.now / 2)),
+            20..25 => self.now + magnitude(&mut self.rng, period),
+            25..28 => self.now - magnitude(&mut self.rng, self.now / 2),
+            28..31 => self.now - self.rng.u64(0..2 * DAY),
             _ => 0,
         }
     }
@@ -212,9 +217,8 @@ impl Traffic {
     }
 
     /// Some requests are repeated.
-    fn times(&mut self, charges: &[Charge], gives_back: bool) -> u32 {
-        let may =
-            charges.len() == 1 && !charges[0].quota.algorithm().stores_itself() && !gives_back;
+    fn times(&mut self, charges: &[Charge]) -> u32 {
+        let may = charges.len() == 1 && !charges[0].quota.algorithm().stores_itself();
         if may && self.rng.u32(0..100) < 20 { magnitude(&mut self.rng, 100) as u32 } else { 1 }
     }
 

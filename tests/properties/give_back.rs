@@ -47,6 +47,16 @@ fn exceeds(quota: Quota, exchanges: &[Exchange]) -> bool {
     })
 }
 
+/// Whether all that is regained from `since` on is still missing at `now`. A window forgets a charge as a whole.
+fn is_missing_until(quota: Quota, now: u64, since: u64) -> bool {
+    match quota.algorithm() {
+        Algorithm::TokenBucket | Algorithm::IntervalBucket | Algorithm::Gcra
+        | Algorithm::LeakyBucket => now + 2 <= since,
+        Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::FixedWindow
+        | Algorithm::CalendarWindow => true,
+    }
+}
+
 /// Events, some of which give back what others would spend.
 fn exchanges() -> impl Strategy<Value = Vec<(Event, bool)>> {
     proptest::collection::vec((events(), proptest::bool::weighted(0.3)), 0..150)
@@ -65,11 +75,13 @@ proptest! {
         let mut once = never.clone();
         let held = never.request(0).remaining;
         let cost = cost.of(held).min(held);
-        prop_assert!(once.request(cost).allowed);
+        let verdict = once.request(cost);
+        prop_assert!(verdict.allowed);
+        let since = once.regained_from(&verdict, cost);
         let delay = delay.map_or(0, |event| event.gap(never.quota));
         never.wait(delay);
         once.wait(delay);
-        once.give_back(cost);
+        once.give_back(cost, since);
         for event in history {
             let (gap, cost) = (event.gap(never.quota), event.cost(never.quota));
             prop_assert_eq!(once.request_in(0, cost), never.request_in(0, cost), "{:?} {:?}", once, never);
@@ -79,13 +91,63 @@ proptest! {
         }
     }
 
+    /// Whatever others have spent of the same key meanwhile: no more passes than if the charge had not been
+    /// made, and just as much where the quota cannot have become whole in between.
+    #[test]
+    fn what_was_given_back_takes_nothing_from_what_others_have_spent(
+        client in clients(),
+        cost in amounts(),
+        between in proptest::collection::vec(events(), 0..16),
+        delay in events(),
+        after in proptest::collection::vec(events(), 0..20),
+    ) {
+        let (quota, mut once, mut never) = (client.quota, client.clone(), client);
+        let held = once.request_in(0, 0).remaining;
+        let cost = cost.of(held).min(held);
+        let verdict = once.request(cost);
+        let since = once.regained_from(&verdict, cost);
+        let mut passed = Vec::new();
+        let mut request = |once: &mut Client, event: Event, is_exact: bool, rounding: u64| {
+            once.wait(event.gap(quota));
+            never.now = once.now + rounding;
+            let cost = event.cost(quota);
+            let verdict = once.request(cost);
+            if verdict.allowed {
+                passed.push((once.now, cost, 0));
+            }
+            if is_exact {
+                prop_assert_eq!(verdict, never.request(cost), "{:?} {:?}", once, never);
+            } else if verdict.allowed {
+                let is_allowed = never.request(cost).allowed;
+                // It refills at other moments if it was full in between.
+                let has_moved = quota.algorithm() == Algorithm::IntervalBucket;
+                prop_assert!(is_allowed || has_moved, "{:?} {:?}", once, never);
+            }
+            Ok(())
+        };
+        for event in between {
+            request(&mut once, event, false, 0)?;
+        }
+        once.wait(delay.gap(quota));
+        once.give_back(cost, since);
+        let is_exact = is_missing_until(quota, once.now, since);
+        // The verdict, from which it is known since when, is in whole µs.
+        let rounding = if is_exact { 0 } else { 2 };
+        for event in after {
+            request(&mut once, event, is_exact, rounding)?;
+        }
+        if quota.algorithm() == Algorithm::IntervalBucket {
+            prop_assert!(!exceeds(quota, &passed), "{passed:?}");
+        }
+    }
+
     /// As much as is given back can be spent, as far as it fits. In `sliding_window` less, where
     /// it was spent in the previous window and counts no longer in full.
     #[test]
     fn no_more_comes_back_than_is_given(mut client in clients(), amount in amounts()) {
         let (limit, before) = (client.quota.limit(), client.request_in(0, 0));
         let amount = amount.of(limit);
-        client.give_back(amount);
+        client.give_back(amount, client.now);
         let after = client.request_in(0, 0);
         let all = before.remaining.saturating_add(amount).min(limit);
         match client.quota.algorithm() {
@@ -104,7 +166,7 @@ proptest! {
     fn nor_in_trouble(mut client in troubled_clients(), amount in amounts()) {
         let (limit, before) = (client.quota.limit(), client.request(0));
         let amount = amount.of(limit);
-        client.give_back(amount);
+        client.give_back(amount, client.now);
         let after = client.request_in(0, 0);
         let all = before.remaining.saturating_add(amount).min(limit);
         prop_assert!((before.remaining..=all).contains(&after.remaining));
@@ -116,7 +178,7 @@ proptest! {
     fn to_give_back_nothing_is_to_charge_nothing(client in troubled_clients()) {
         let (mut asking, mut giving) = (client.clone(), client);
         asking.request(0);
-        giving.give_back(0);
+        giving.give_back(0, giving.now);
         prop_assert_eq!(asking.stored, giving.stored);
     }
 
@@ -124,12 +186,12 @@ proptest! {
     fn who_has_spent_nothing_gets_nothing(mut client in clients(), amount in amounts()) {
         let amount = amount.of(client.quota.limit());
         let mut new = Client::new(client.quota);
-        new.give_back(amount);
+        new.give_back(amount, new.now);
         prop_assert_eq!(new.stored, Stored::default());
 
         client.now += client.request_in(0, 0).reset;
         let before = client.stored.clone();
-        client.give_back(amount);
+        client.give_back(amount, client.now);
         prop_assert_eq!(client.stored, before);
     }
 
@@ -145,7 +207,7 @@ proptest! {
             client.wait(event.gap(quota));
             let cost = if greedy { client.request_in(0, 0).remaining } else { event.cost(quota) };
             if gives_back {
-                client.give_back(event.cost(quota));
+                client.give_back(event.cost(quota), client.now);
                 exchanges.push((client.now, 0, event.cost(quota)));
             } else if client.request(cost).allowed {
                 exchanges.push((client.now, cost, 0));

@@ -33,8 +33,15 @@ impl Client {
         self.quota.algorithm().decide(&mut self.stored, self.now, &self.quota, cost)
     }
 
-    pub fn give_back(&mut self, amount: u64) {
-        self.quota.algorithm().give_back(&mut self.stored, self.now, &self.quota, amount);
+    /// Gives back what can have been regained since `since`.
+    pub fn give_back(&mut self, amount: u64, since: u64) {
+        let (quota, now) = (&self.quota, self.now);
+        quota.algorithm().give_back(&mut self.stored, now, quota, amount, since);
+    }
+
+    /// Since when a charge of this cost and verdict, made now, can have been regained.
+    pub fn regained_from(&self, verdict: &Verdict, cost: u64) -> u64 {
+        self.quota.algorithm().regained_from(&self.quota, self.now, verdict, cost)
     }
 
     /// Settles what was charged at `since`.

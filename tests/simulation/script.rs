@@ -218,8 +218,7 @@ impl<'a> Limit<'a> {
     fn decide(&self, stored: &mut algorithm::Stored, now: u64, cost: u64) -> Verdict {
         let algorithm = self.algorithm();
         match (self.since, self.gives_back) {
-            (0, false) => return algorithm.decide(stored, now, &self.quota, cost),
-            (0, true) => algorithm.give_back(stored, now, &self.quota, cost),
+            (0, _) => return algorithm.decide(stored, now, &self.quota, cost),
             (since, is_less) => {
                 let change = i64::try_from(cost).unwrap_or(i64::MAX);
                 let change = if is_less { -change } else { change };
@@ -624,7 +623,8 @@ mod tests {
             let check = check(algorithm, "10r/d", 10, 4);
             let (mut bytes, mut database) = (Vec::new(), Database::default());
             charge(&[check], &mut database, NOW);
-            Scripts::new().encode_refund(&mut bytes, By::Sha, std::iter::once(check));
+            let correction = Check { since: NOW, ..check };
+            Scripts::new().encode_correction(&mut bytes, By::Sha, correction, true);
             let (_, charges) = run_encoded(&bytes, &mut database, NOW);
             assert!(charges[0].gives_back && charges[0].cost == 4);
             assert_eq!(charge(&[check], &mut database, NOW)[0].remaining, 6, "{algorithm:?}");

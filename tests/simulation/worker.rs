@@ -699,8 +699,11 @@ impl Worker {
         self.client.release(key, refund);
         self.act(outside);
         let charged = request.plan.parts.iter().zip(&answers).filter(|(_, it)| it.is_charged);
-        for (part, _) in charged.filter(|_| refund) {
-            self.client.refund(&part.charge(None), outside.now());
+        for (part, answer) in charged.filter(|_| refund) {
+            let (charge, verdict) = (part.charge(None), answer.verdict.expect("a verdict"));
+            let (quota, cost) = (charge.quota, charge.cost);
+            let since = quota.algorithm().regained_from(quota, answer.now, &verdict, cost);
+            self.client.refund(&charge, since, outside.now());
             self.act(outside);
         }
     }

@@ -19,6 +19,10 @@ pub(super) trait Refill: Copy {
 
     /// The moment at which the last of so many `tokens` comes after the refill at `last`.
     fn after(self, last: Moment, tokens: u64) -> Moment;
+
+    /// Gives `amount` tokens back at `now`, but for those that may have been regained since an earlier
+    /// moment.
+    fn give_back_late(self, bucket: &mut Bucket, amount: u64, since: u64, now: u64);
 }
 
 pub(super) fn decide(
@@ -73,12 +77,23 @@ pub(super) fn give_back(
     now: u64,
     quota: &Quota,
     amount: u64,
+    since: Option<u64>,
 ) {
-    let bucket = bucket(stored, refill, now, quota);
+    let before = bucket(stored, refill, now, quota);
     let held = stored.extra.holds.shared(now).units(quota.limit());
-    let missing = bucket.missing.saturating_sub(amount).max(held);
-    if missing < bucket.missing || bucket.stepped_back && missing > 0 {
-        bucket.write(stored, now, quota, missing);
+    let mut after = before;
+    match since {
+        _ if before.missing <= held => {}
+        Some(since) if since < now => {
+            // A charge is not more than that.
+            refill.give_back_late(&mut after, amount.min(quota.limit()), since, now);
+            after.withhold(refill, now, held);
+        }
+        _ => after.missing = before.missing.saturating_sub(amount),
+    }
+    after.missing = after.missing.max(held);
+    if after != before || before.stepped_back && after.missing > 0 {
+        after.write(stored, now, quota, after.missing);
     }
 }
 
@@ -94,11 +109,12 @@ pub(super) fn touch(stored: &mut Stored, refill: impl Refill, now: u64, quota: &
 }
 
 /// The bucket at `now`.
-struct Bucket {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Bucket {
     /// The tokens that it is short of a full one; more than it can hold, if there is a debt.
-    missing: u64,
+    pub(super) missing: u64,
     /// The moment of the last refill.
-    last: Moment,
+    pub(super) last: Moment,
     /// The clock stepped back. The bucket is stored even if nothing is spent: otherwise it would not
     /// refill until the clock has caught up.
     stepped_back: bool,
@@ -115,6 +131,14 @@ impl Bucket {
             missing if missing > held => (missing, refill.after(self.last, gained)),
             _ => (held, Moment::at(at)),
         };
+    }
+
+    /// Refills the bucket no further than to what machines have set aside.
+    fn withhold(&mut self, refill: impl Refill, now: u64, held: u64) {
+        let beyond = self.missing.saturating_sub(held);
+        if held > 0 && refill.after(self.last, beyond).ceil() <= now {
+            (self.missing, self.last) = (held, Moment::at(now));
+        }
     }
 
     /// Decides on a request, and takes what it spends.

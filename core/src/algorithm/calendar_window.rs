@@ -3,6 +3,7 @@
 //! It is [`fixed_window`](super::fixed_window) for a period that is no fixed time. In each month
 //! `limit` units, the n of the rate, can be spent.
 
+pub(super) use super::at_the_charge as regained_from;
 pub(super) use super::window_counter::{STATE, read};
 use super::{Stored, Terms, window_counter};
 use crate::decision::Verdict;

@@ -6,6 +6,7 @@
 //! In any window of one period at most `2 × limit` passes: all at the end of one period, and all at
 //! the start of the next.
 
+pub(super) use super::at_the_charge as regained_from;
 pub(super) use super::window_counter::{STATE, read};
 use super::{Stored, Terms, window_counter};
 use crate::decision::Verdict;

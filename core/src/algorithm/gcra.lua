@@ -67,12 +67,15 @@ if n and cost > 0 and not (since and since > 0) then
   remaining = remaining - cost
 end
 
+local late = cost < 0 and since and since > 0 and math.max(0, now - since) or 0
 allowed = true
 if cost > 0 or (cost < 0 and (ahead > least or (ahead == least and part > least_part))) then
   local parts = part + cost * rest
   local next_part = parts % count
-  local next = ahead + cost * whole + (parts - next_part) / count
-  if next < least or (next == least and next_part < least_part) then
+  local next = ahead + cost * whole + (parts - next_part) / count + late
+  if cost < 0 and (next > ahead or (next == ahead and next_part >= part)) then
+    -- all of it may have been regained since
+  elseif next < least or (next == least and next_part < least_part) then
     -- no more comes back than was spent
     ahead, part, changed = least, least_part, true
   elseif cost < 0 or next < latest or (next == latest and next_part <= latest_part) then

@@ -59,16 +59,22 @@ pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) 
     }
 }
 
+/// See [`moment::regained_from`].
+pub(super) use super::moment::regained_from;
+
+/// Moves the arrival time back, but not for the time that it would have stood still since.
 pub(super) fn give_back(
     stored: &mut Stored,
     now: u64,
     quota: &Quota,
     amount: u64,
-    _since: Option<u64>,
+    since: Option<u64>,
 ) {
     let Arrival { tat, debt, corrected, .. } = arrival(stored, now, quota);
     let (interval, held) = (quota.interval(), stored.extra.holds.shared(now).units(quota.limit()));
-    let earlier = tat.minus(interval, amount).max(Moment::at(now).plus(interval, held));
+    let late = since.map_or(0, |since| now.saturating_sub(since));
+    let earlier = tat.minus(interval, amount).later(late).min(tat);
+    let earlier = earlier.max(Moment::at(now).plus(interval, held));
     if earlier < tat || corrected {
         write(stored, now, quota, earlier, debt);
     }

@@ -32,12 +32,22 @@ allowed = cost <= 0 or cost <= tokens
 if not allowed then
   cost = since and since > 0 and math.min(cost, tokens + 10 * limit) or 0
 elseif cost < 0 then
-  if since and since > 0 and since < last and limit <= count then
-    -- a refill, which fills the bucket, has brought it back
-    cost = 0
+  local is_late = since and since > 0 and since < now
+  if is_late then
+    cost = math.max(cost, -limit)
+  end
+  if is_late and since < last then
+    -- refills may have brought it back: they are a period apart at least, and the last one may have been
+    -- before the moment that is stored
+    local elapsed = last - since
+    cost = math.min(0, cost + ((elapsed - elapsed % period) / period + 1) * count)
   end
   -- no more comes back than is missing
   cost = math.max(cost, math.min(0, tokens - most))
+  if is_late and cost < 0 then
+    -- the bucket may have been full: the next refill comes a period after the next request
+    last = now
+  end
 elseif n and cost > 0 then
   cost = cost * math.min(n, math.floor(tokens / cost))
 end

@@ -5,7 +5,7 @@
 //!
 //! In any window of time t at most `limit + n × (t / period + 1)` passes, the division rounded down.
 
-use super::bucket::{self, Refill};
+use super::bucket::{self, Bucket, Refill};
 use super::moment::Moment;
 use super::{State, Stored, Terms};
 use crate::decision::Verdict;
@@ -43,12 +43,24 @@ pub(super) fn give_back(
     amount: u64,
     since: Option<u64>,
 ) {
-    let last = last_refill(stored, now, quota);
-    // A refill that fills the bucket has brought back what was spent before it.
-    let is_over = quota.limit() <= quota.rate().count()
-        && since.is_some_and(|since| Moment::at(since) < last);
-    let amount = if is_over { 0 } else { amount };
-    bucket::give_back(stored, portions(quota), now, quota, amount);
+    bucket::give_back(stored, portions(quota), now, quota, amount, since);
+}
+
+/// When the bucket would have been full without `amount` of what was charged at `charged_at` with this
+/// verdict.
+pub(super) fn regained_from(
+    quota: &Quota,
+    charged_at: u64,
+    verdict: &Verdict,
+    amount: u64,
+) -> u64 {
+    let Portions { period, count } = portions(quota);
+    let missing = quota.limit().saturating_sub(verdict.remaining);
+    let time = |tokens: u64| tokens.div_ceil(count).saturating_mul(period);
+    // The reset counts units that machines have set aside, which are not missing for longer.
+    let whole_in = verdict.reset.min(time(missing));
+    let sooner = time(missing) - time(missing.saturating_sub(amount));
+    charged_at.saturating_add(whole_in.saturating_sub(sooner))
 }
 
 /// The moment of the last refill, or a later one at which the bucket was full.
@@ -85,5 +97,20 @@ impl Refill for Portions {
     fn after(self, last: Moment, tokens: u64) -> Moment {
         let time = tokens.div_ceil(self.count).saturating_mul(self.period);
         Moment::at(last.micros.saturating_add(time))
+    }
+
+    /// What refills may have brought back does not come back. They are a period apart at least, and the
+    /// last one may have been before the moment that is stored. If the bucket was full in between, the next
+    /// refill comes a period after the next request.
+    fn give_back_late(self, bucket: &mut Bucket, amount: u64, since: u64, now: u64) {
+        let refills = match bucket.last.micros.saturating_sub(since) {
+            0 => 0,
+            elapsed => (elapsed / self.period).saturating_add(1),
+        };
+        let amount = amount.saturating_sub(refills.saturating_mul(self.count));
+        if amount > 0 {
+            bucket.missing = bucket.missing.saturating_sub(amount);
+            bucket.last = Moment::at(now);
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! Exact points in time that are multiples of an emission interval.
 
 use super::Terms;
-use crate::limit::QuotaError;
+use crate::decision::Verdict;
+use crate::limit::{Quota, QuotaError};
 use crate::rate::{Interval, MAX_EXACT, MAX_TIME, Rate};
 
 /// The terms of algorithms that count in emission intervals: the interval as a fraction.
@@ -18,6 +19,21 @@ pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
         return Err(QuotaError::TooSlow);
     }
     Ok((interval.period(), interval.count()))
+}
+
+/// When the quota would have been whole without `amount` of what was charged at `charged_at` with this
+/// verdict. Until then nothing of that can have been lost; from then on it is regained.
+pub(super) fn regained_from(
+    quota: &Quota,
+    charged_at: u64,
+    verdict: &Verdict,
+    amount: u64,
+) -> u64 {
+    let (interval, missing) = (quota.interval(), quota.limit().saturating_sub(verdict.remaining));
+    // The reset counts units that machines have set aside, which are not missing for longer.
+    let whole_in = verdict.reset.min(Moment::at(0).plus(interval, missing).ceil());
+    let whole = Moment::at(charged_at.saturating_add(whole_in));
+    whole.minus(interval, amount).ceil().max(charged_at)
 }
 
 /// `micros + part / count` µs, where `count` is that of an [`Interval`], and `part < count`.
@@ -48,6 +64,11 @@ impl Moment {
         let span = u128::from(times) * u128::from(interval.period());
         let (micros, part) = divide(self.parts(interval).saturating_sub(span), interval.count());
         Self { micros, part }
+    }
+
+    /// The moment so many µs later.
+    pub fn later(self, micros: u64) -> Self {
+        Self { micros: self.micros.saturating_add(micros), ..self }
     }
 
     /// How many whole emission intervals fit between this moment and `later`, 0 if it is past it.

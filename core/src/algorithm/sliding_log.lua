@@ -138,47 +138,68 @@ local function sliding_log(key, now, cost, limit, period, block, since, requeste
     end
   end
 
-  if cost < 0 then
-    if since > 0 and since + period <= now then
-      -- it has been forgotten
-      cost = 0
-    end
-    -- no more comes back than was spent: of the debt first, then off the newest entries, or, of a
-    -- settlement, off the oldest, so that what was spent since is not forgotten earlier for it
-    local paid = math.min(debt, -cost)
-    local back = math.min(spent, -cost - paid)
-    debt, spent = debt - paid, spent - back
-    local function change()
-      trim(forgotten)
-    end
-    if back > 0 and spent == 0 then
-      change = function()
-        trim(-1)
+  -- takes so much off the entries of the time since, or of those before it: how much, and what writes that
+  local function take_off(amount)
+    local base, count = first_total - first_spent, call('LLEN', key) - heads
+    local past = math.max(forgotten, search(function(time)
+      return time > since
+    end))
+    if count - past > 16 then
+      -- off the oldest entries, which costs less: what is left is removed later
+      local back = math.min(amount, spent)
+      if back == spent then
+        return back, function()
+          trim(-1)
+        end
       end
-    elseif back > 0 and since > 0 then
-      local needed = first_total - first_spent + back
       local oldest = search(function(_, reached)
-        return reached > needed
+        return reached > base + back
       end)
       local time, reached = entry(oldest)
-      change = function()
+      return back, function()
         trim(oldest)
-        call('LSET', key, 0, string.format('%d %d %d', time, reached, reached - needed))
-      end
-    elseif back > 0 then
-      total = total - back
-      local newest = search(function(_, reached)
-        return reached >= total
-      end)
-      local time, reached, whole = entry(newest)
-      last_time = time
-      change = function()
-        trim(forgotten, newest)
-        push(time, total, whole - (reached - total))
+        call('LSET', key, 0, string.format('%d %d %d', time, reached, reached - base - back))
       end
     end
+
+    -- the totals of later entries are written anew
+    local later, reached = {}, total
+    for index = past, count - 1 do
+      later[#later + 1] = {entry(index)}
+    end
+    if later[1] then
+      reached = later[1][2] - later[1][3]
+    end
+    local back = math.min(amount, reached - base)
+    local left = reached - back
+    local newest, time, cost = forgotten, nil, nil
+    if left > base then
+      newest = search(function(_, reached)
+        return reached >= left
+      end)
+      time, reached, cost = entry(newest)
+      last_time = later[1] and last_time or time
+    end
+    return back, function()
+      trim(forgotten, newest)
+      if left > base then
+        push(time, left, cost - (reached - left))
+      end
+      for _, one in ipairs(later) do
+        push(one[1], one[2] - back, one[3])
+      end
+    end
+  end
+
+  if cost < 0 then
+    since = since > 0 and since or now
+    local back, change = 0, nil
+    if spent > 0 and since + period > now then
+      back, change = take_off(-cost)
+    end
+    spent = spent - back
     local reset = whole_in()
-    if paid + back == 0 then
+    if back == 0 then
       return 1, remaining(), reset, 0, only_block(reset)
     end
     return 1, remaining(), reset, 0, function()

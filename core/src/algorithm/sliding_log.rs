@@ -18,6 +18,7 @@
 
 use std::collections::VecDeque;
 
+pub(super) use super::at_the_charge as regained_from;
 use super::{State, Stored, Terms};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{MAX_LOG, Quota, QuotaError};
@@ -74,8 +75,13 @@ pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) 
     }
 }
 
-/// Gives back from the debt first, then from the newest entries. A settlement gives back from the
-/// oldest ones, so that what was spent since is not removed any earlier.
+/// So many entries may be later than those that are given back: their totals are written anew.
+const MAX_LATER: usize = 16;
+
+/// Gives back from the entries of that time, or from those before it. If many entries are later, it is the
+/// oldest ones, which costs less: what is left is then removed later, and no more passes.
+///
+/// A debt stays: what was charged is an entry.
 pub(super) fn give_back(
     stored: &mut Stored,
     now: u64,
@@ -85,26 +91,10 @@ pub(super) fn give_back(
 ) {
     let (period, _) = quota.terms();
     let mut log = recall(stored, now, quota);
-    let is_forgotten = since.is_some_and(|since| since.saturating_add(period) <= now);
+    let since = since.unwrap_or(now);
+    let is_forgotten = since.saturating_add(period) <= now;
     let amount = if is_forgotten { 0 } else { amount };
-    let mut left = amount - amount.min(log.debt);
-    log.debt = log.debt.saturating_sub(amount);
-    let next = match since {
-        Some(_) => VecDeque::pop_front,
-        None => VecDeque::pop_back,
-    };
-    while left > 0
-        && let Some((time, cost)) = next(&mut log.entries)
-    {
-        let kept = cost.saturating_sub(left);
-        left = left.saturating_sub(cost);
-        match since {
-            _ if kept == 0 => {}
-            Some(_) => log.entries.push_front((time, kept)),
-            None => log.entries.push_back((time, kept)),
-        }
-    }
-    if left < amount || log.stepped_back {
+    if log.remove(since, amount) || log.stepped_back {
         log.write(stored, now);
     }
 }
@@ -126,6 +116,21 @@ impl Log {
 
     fn remaining(&self, quota: &Quota) -> u64 {
         quota.limit().saturating_sub(self.spent()).saturating_sub(self.debt)
+    }
+
+    /// Removes as much of the entries that are not later than `since`. Returns whether any was removed.
+    fn remove(&mut self, since: u64, amount: u64) -> bool {
+        let later = self.entries.iter().rev().take_while(|(time, _)| *time > since).count();
+        let removed = match later {
+            0..=MAX_LATER => {
+                let kept = self.entries.split_off(self.entries.len() - later);
+                let removed = remove(&mut self.entries, amount, VecDeque::pop_back, VecDeque::push_back);
+                self.entries.extend(kept);
+                removed
+            }
+            _ => remove(&mut self.entries, amount, VecDeque::pop_front, VecDeque::push_front),
+        };
+        removed > 0
     }
 
     /// When so many times the limit of the debt is removed: the first time a period after it counts
@@ -175,6 +180,27 @@ impl Log {
         let since = if self.debt > 0 { self.since } else { 0 };
         stored.write(now, State::Log(self.entries, since), self.debt);
     }
+}
+
+type Entries = VecDeque<(u64, u64)>;
+
+/// Removes as much from one end, and returns how much that was.
+fn remove(
+    entries: &mut Entries,
+    amount: u64,
+    pop: fn(&mut Entries) -> Option<(u64, u64)>,
+    push: fn(&mut Entries, (u64, u64)),
+) -> u64 {
+    let mut left = amount;
+    while left > 0
+        && let Some((time, cost)) = pop(entries)
+    {
+        if cost > left {
+            push(entries, (time, cost - left));
+        }
+        left = left.saturating_sub(cost);
+    }
+    amount - left
 }
 
 fn recall(stored: &Stored, now: u64, quota: &Quota) -> Log {

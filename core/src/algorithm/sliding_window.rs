@@ -13,6 +13,7 @@
 //! In any window of one period at most `2 × limit` passes, as it touches two aligned ones. A client
 //! that spends evenly gets exactly the rate.
 
+pub(super) use super::at_the_charge as regained_from;
 use super::{State, Stored, Terms};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};

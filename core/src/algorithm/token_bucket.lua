@@ -7,7 +7,7 @@ if count > 1 then
   whole = (period - rest) / count
 end
 
-local stepped_back = false
+local stepped_back, moved = false
 if not tokens then
   tokens, last, part = limit, now, 0
 else
@@ -56,6 +56,25 @@ end
 allowed = cost <= 0 or cost <= tokens
 if not allowed then
   cost = since and since > 0 and math.min(cost, tokens + 10 * limit) or 0
+elseif cost < 0 and since and since > 0 and since < now and tokens < most then
+  -- nothing that may have been regained since comes back: the next tokens are due sooner, less that time
+  cost = math.max(cost, -limit)
+  local parts = part + cost * rest
+  local earlier_part = parts % count
+  local earlier = last + cost * whole + (parts - earlier_part) / count
+  if earlier < 0 then
+    earlier, earlier_part = 0, 0
+  end
+  earlier = earlier + (now - since)
+  if earlier < last or (earlier == last and earlier_part < part) then
+    last, part, moved = earlier, earlier_part, true
+  end
+  local n = most - tokens
+  if most < limit and last + n * whole + math.ceil((part + n * rest) / count) <= now then
+    -- no further than to what machines have set aside
+    tokens, last, part, moved = most, now, 0, true
+  end
+  cost = 0
 elseif cost < 0 then
   -- no more comes back than is missing
   cost = math.max(cost, math.min(0, tokens - most))
@@ -65,7 +84,7 @@ end
 tokens = tokens - cost
 local missing = limit - tokens
 remaining = tokens
-changed = cost ~= 0 or (stepped_back and missing > 0)
+changed = cost ~= 0 or moved or (stepped_back and missing > 0)
 if tokens < 0 then
   tokens, debt = 0, -tokens
 end

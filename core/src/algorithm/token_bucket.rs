@@ -8,7 +8,8 @@
 //!
 //! In any window of time t at most `limit + t × rate` passes.
 
-use super::bucket::{self, Refill};
+use super::bucket::{self, Bucket, Refill};
+pub(super) use super::moment::regained_from;
 use super::moment::{self, Moment};
 use super::{State, Stored, Terms};
 use crate::decision::Verdict;
@@ -50,9 +51,9 @@ pub(super) fn give_back(
     now: u64,
     quota: &Quota,
     amount: u64,
-    _since: Option<u64>,
+    since: Option<u64>,
 ) {
-    bucket::give_back(stored, quota.interval(), now, quota, amount);
+    bucket::give_back(stored, quota.interval(), now, quota, amount, since);
 }
 
 pub(super) fn touch(stored: &mut Stored, now: u64, quota: &Quota) {
@@ -71,5 +72,12 @@ impl Refill for Interval {
 
     fn after(self, last: Moment, tokens: u64) -> Moment {
         last.plus(self, tokens)
+    }
+
+    /// The last refill was as much earlier, so that the next tokens are due as much sooner, less the time
+    /// since.
+    fn give_back_late(self, bucket: &mut Bucket, amount: u64, since: u64, now: u64) {
+        let late = now.saturating_sub(since);
+        bucket.last = bucket.last.minus(self, amount).later(late).min(bucket.last);
     }
 }

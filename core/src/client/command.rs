@@ -55,7 +55,8 @@ pub struct Charge<'a> {
 /// What a charge has really cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settlement {
-    /// Redis's time of the charge: [`Answer::now`](super::Answer::now).
+    /// Since when the difference can have been regained, by Redis's clock: see
+    /// [`Algorithm::regained_from`](crate::limit::Algorithm::regained_from).
     pub since: u64,
     /// How much more than the charge it has cost; below zero, how much less.
     pub change: i64,
@@ -69,10 +70,21 @@ pub(super) enum Purpose {
     /// Requests are charged.
     #[default]
     Charge,
-    /// What was charged is given back.
-    Refund,
+    /// The only charge is given back; since then it can have been regained.
+    Refund(u64),
     /// The only charge is settled; its cost is by how much.
     Settle(Settlement),
+}
+
+impl Purpose {
+    /// Since when the charge that is corrected can have been regained, and whether its cost is given back.
+    fn correction(self) -> Option<(u64, bool)> {
+        match self {
+            Self::Charge => None,
+            Self::Refund(since) => Some((since, true)),
+            Self::Settle(Settlement { since, change, .. }) => Some((since, change < 0)),
+        }
+    }
 }
 
 /// A command.
@@ -277,14 +289,9 @@ impl Command {
         let single = self.single();
         let times = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
         match single {
-            _ if self.purpose == Purpose::Refund => {
-                scripts.encode_refund(out, self.by, self.checks());
-            }
-            Some(charge)
-                if let Purpose::Settle(Settlement { since, change, .. }) = self.purpose =>
-            {
+            Some(charge) if let Some((since, is_less)) = self.purpose.correction() => {
                 let check = Check { since, ..check(charge) };
-                scripts.encode_settlement(out, self.by, check, change < 0);
+                scripts.encode_correction(out, self.by, check, is_less);
             }
             Some(charge) if times > 1 => {
                 scripts.encode_repeated(out, self.by, check(charge), times);
@@ -339,13 +346,19 @@ impl Command {
         lessee.or(self.members.first())
     }
 
-    /// The command that gives back what this one has charged a request with these verdicts.
-    pub(super) fn refund(&self, verdicts: &[Verdict]) -> Self {
-        let (slot, purpose) = (self.slot, Purpose::Refund);
-        let mut refund = Self { slot, purpose, ..Self::default() };
-        let charged = self.charges().zip(verdicts).filter(|(_, verdict)| verdict.allowed);
-        charged.for_each(|(charge, _)| refund.add(&Charge { lease: None, ..charge }));
-        refund
+    /// The commands that give back what this one has charged a request with these verdicts, at `charged_at`
+    /// of Redis's clock.
+    pub(super) fn refunds(&self, verdicts: &[Verdict], charged_at: u64) -> Vec<Self> {
+        let refund = |(charge, verdict): (Charge<'_>, &Verdict)| {
+            let (quota, cost) = (charge.quota, charge.cost);
+            let since = quota.algorithm().regained_from(quota, charged_at, verdict, cost);
+            let purpose = Purpose::Refund(since);
+            let mut refund = Self { slot: self.slot, purpose, ..Self::default() };
+            refund.add(&Charge { lease: None, ..charge });
+            refund
+        };
+        let charged = self.charges().zip(verdicts);
+        charged.filter(|(charge, it)| it.allowed && charge.cost > 0).map(refund).collect()
     }
 
     /// A command for each charge of this one.

@@ -207,15 +207,21 @@ impl Client {
             return;
         }
         if request.passes(member.first, verdicts) {
-            self.refund_command(key, verdicts, now);
+            self.refund_command(key, verdicts, charged_at, now);
         }
         self.conclude(member, Ok(()));
     }
 
     /// Gives back what a command has charged for a request that was rejected meanwhile.
-    fn refund_command(&mut self, key: CommandKey, verdicts: &[Verdict], now: u64) {
-        let refund = self.commands.get(key).map(|command| command.refund(verdicts));
-        if let Some(refund) = refund.filter(|refund| refund.len() > 0) {
+    fn refund_command(
+        &mut self,
+        key: CommandKey,
+        verdicts: &[Verdict],
+        charged_at: u64,
+        now: u64,
+    ) {
+        let Some(command) = self.commands.get(key) else { return };
+        for refund in command.refunds(verdicts, charged_at) {
             let refund = self.commands.insert(refund);
             self.route(refund, now);
         }

@@ -109,9 +109,13 @@ impl Client {
         }
     }
 
-    /// Gives back what was charged. No request waits for it, and it is sent once.
-    pub fn refund(&mut self, charge: &Charge<'_>, now: u64) {
-        self.send_once(charge, Purpose::Refund, now);
+    /// Gives back what was charged, which can have been regained since `since`: see
+    /// [`Algorithm::regained_from`](crate::limit::Algorithm::regained_from). No request waits for it, and it
+    /// is sent once.
+    pub fn refund(&mut self, charge: &Charge<'_>, since: u64, now: u64) {
+        if charge.cost > 0 {
+            self.send_once(charge, Purpose::Refund(since), now);
+        }
     }
 
     /// Settles what was charged: charges or gives back the difference to what it has really cost.

@@ -30,7 +30,8 @@ pub struct Check<'a> {
     pub quota: &'a Quota,
     /// What the request spends.
     pub cost: u64,
-    /// Redis's time of the charge that is to be settled; 0: this is no settlement.
+    /// Where a charge is corrected: since when that can have been regained, by Redis's clock. See
+    /// [`Algorithm::regained_from`]. 0: this is no correction.
     pub since: u64,
     /// Whether it spends if it allows the request, but lets it pass in any case.
     pub dry_run: bool,
@@ -151,7 +152,14 @@ impl Scripts {
         by: By,
         checks: impl ExactSizeIterator<Item = Check<'a>> + Clone,
     ) {
-        self.encode(out, by, Sign::Spent, checks);
+        let mut first = checks.clone();
+        match (first.next(), first.next()) {
+            (Some(check), None) => self.encode_one(out, by, Sign::Spent, check, 1),
+            _ => match self.lists.iter().find(|list| list.takes(checks.clone())) {
+                Some(list) => list.encode(out, by, checks),
+                None => self.encode_several(out, by, checks, 1),
+            },
+        }
     }
 
     /// Appends the command for so many equal requests to `out`: as many pass as fit. A limit that stores
@@ -162,62 +170,19 @@ impl Scripts {
         self.encode_one(out, by, Sign::Spent, check, times);
     }
 
-    /// Appends the command that gives back what `checks` have spent to `out`: of each as much
-    /// as is still spent, whatever becomes of the others.
-    ///
-    /// Its reply is of the kind that [`encode_charges`](Self::encode_charges) gets, and rejects nothing.
-    pub fn encode_refund<'a>(
-        &self,
-        out: &mut Vec<u8>,
-        by: By,
-        checks: impl ExactSizeIterator<Item = Check<'a>> + Clone,
-    ) {
-        self.encode(out, by, Sign::GivenBack, checks);
-    }
-
-    /// Appends the command that settles what was charged at the time `since` of the check: charges
-    /// its cost whatever is left, or gives it back if it is less than nothing.
+    /// Appends the command that corrects a charge, with the `since` of the check: charges its cost whatever
+    /// is left, or gives it back if it is less than nothing.
     ///
     /// Its reply is ignored.
-    pub fn encode_settlement(&self, out: &mut Vec<u8>, by: By, check: Check<'_>, is_less: bool) {
+    pub fn encode_correction(&self, out: &mut Vec<u8>, by: By, check: Check<'_>, is_less: bool) {
         let sign = if is_less { Sign::GivenBack } else { Sign::Spent };
         self.encode_one(out, by, sign, check, 1);
-    }
-
-    fn encode<'a>(
-        &self,
-        out: &mut Vec<u8>,
-        by: By,
-        sign: Sign,
-        checks: impl ExactSizeIterator<Item = Check<'a>> + Clone,
-    ) {
-        let mut first = checks.clone();
-        match (first.next(), first.next()) {
-            (Some(check), None) => self.encode_one(out, by, sign, check, 1),
-            _ => match self.list(sign, checks.clone()) {
-                Some(list) => list.encode(out, by, checks),
-                None => self.encode_several(out, by, sign, checks, 1),
-            },
-        }
-    }
-
-    /// The script that is made for these limits, if there is one.
-    fn list<'a>(
-        &self,
-        sign: Sign,
-        checks: impl Iterator<Item = Check<'a>> + Clone,
-    ) -> Option<&List> {
-        match sign {
-            Sign::Spent => self.lists.iter().find(|list| list.takes(checks.clone())),
-            Sign::GivenBack => None,
-        }
     }
 
     fn encode_several<'a>(
         &self,
         out: &mut Vec<u8>,
         by: By,
-        sign: Sign,
         checks: impl ExactSizeIterator<Item = Check<'a>> + Clone,
         times: u32,
     ) {
@@ -237,7 +202,7 @@ impl Scripts {
         for check in checks {
             let (period, count) = check.quota.terms();
             bulk(out, check.quota.algorithm().function().as_bytes());
-            number(out, sign.of(check.cost));
+            number(out, Sign::Spent.of(check.cost));
             for value in [check.quota.limit(), period, count] {
                 number(out, ("", value));
             }
@@ -252,7 +217,7 @@ impl Scripts {
 
     fn encode_one(&self, out: &mut Vec<u8>, by: By, sign: Sign, check: Check<'_>, times: u32) {
         if check.lease.is_some() {
-            return self.encode_several(out, by, sign, std::iter::once(check), times);
+            return self.encode_several(out, by, std::iter::once(check), times);
         }
         let Some(script) = self.single(check.quota.algorithm()) else { return };
         let (arguments, kept) = check.arguments(sign, times);
@@ -434,12 +399,6 @@ mod tests {
         parse(&out)
     }
 
-    fn words_back(checks: &[Check<'_>]) -> Vec<String> {
-        let mut out = Vec::new();
-        Scripts::new().encode_refund(&mut out, By::Sha, checks.iter().copied());
-        parse(&out)
-    }
-
     fn parse(command: &[u8]) -> Vec<String> {
         match ::redis::parse_redis_value(command).unwrap() {
             ::redis::Value::Array(words) => {
@@ -501,27 +460,11 @@ mod tests {
         let settled = |is_less| {
             let mut out = Vec::new();
             let check = Check { since: 77, ..check(b"k", 3) };
-            Scripts::new().encode_settlement(&mut out, By::Sha, check, is_less);
+            Scripts::new().encode_correction(&mut out, By::Sha, check, is_less);
             parse(&out)[3..].join(" ")
         };
         assert_eq!(settled(false), "rl:a:k 100 600000 1 1 3 0 77");
         assert_eq!(settled(true), "rl:a:k 100 600000 1 1 -3 0 77");
-    }
-
-    #[test]
-    fn what_is_given_back_is_a_cost_below_zero() {
-        let (one, two) = (check(b"k1", 10), check(b"k2", u64::MAX));
-        let back_of = |checks: &[Check<'_>]| {
-            let (charge, back) = (words(By::Sha, checks), words_back(checks));
-            // The same script, of as many keys.
-            assert_eq!(charge[..3], back[..3]);
-            back[3..].join(" ")
-        };
-        assert_eq!(back_of(&[one]), "rl:a:k1 100 600000 1 1 -10");
-        assert_eq!(back_of(&[check(b"k1", 1)]), "rl:a:k1 100 600000 1 1 -1");
-        let expected = "rl:a:k1 rl:a:k2 token_bucket -10 100 600000 1 \
-            token_bucket -18446744073709551615 100 600000 1";
-        assert_eq!(back_of(&[one, two]), expected);
     }
 
     #[test]

@@ -4,7 +4,6 @@
 -- are 0 for all: block, since, dry_run; and, if one has something to say of leases: n, hold, want, share,
 -- and of the last lease the units, those unused, the end, and the three numbers of the plain state.
 -- n requests about a single limit are decided one after the other: as many pass as fit.
--- Costs below zero are given back, which is always allowed; so are costs with since: see single.lua.
 -- Answers the time in microseconds, and for each limit in turn what was stored, if anything was;
 -- of one whose algorithm stores itself: allowed, remaining, reset and retry.
 local time = redis.call('TIME')

@@ -1,7 +1,7 @@
 -- Checks one limit. KEYS: its key. ARGV: limit, period, count, n, cost; and block, since, dry_run. Those
 -- at the end that are 1, and of the last three 0, may be left out. n requests are decided one after
--- the other: as many pass as fit. A cost below zero is given back. With since it settles what was
--- charged then: the cost is charged whatever is left. dry_run makes no difference here.
+-- the other: as many pass as fit. With since it corrects a charge, which can have been regained since then: the
+-- cost is charged whatever is left, or, if it is below zero, given back. dry_run makes no difference here.
 -- Answers one string, which takes Redis less than an array would: the seconds and microseconds of
 -- the time, and what was stored, if anything was.
 local call, key, argv, struct = redis.call, KEYS[1], ARGV, struct
