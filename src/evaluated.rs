@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use rate_limit_core::algorithm::leaky_bucket;
 use rate_limit_core::client::{Answer, Charge, Template};
-use rate_limit_core::decision::{self, Shown, Verdict};
+use rate_limit_core::decision::{self, Charged, Shown, Verdict};
 use rate_limit_core::lease::Lease;
 use rate_limit_core::lease::table::Taken;
 use rate_limit_core::redis::script::Check;
@@ -26,8 +26,8 @@ pub(crate) struct Evaluated {
     pub(crate) verdict: Cell<Option<Verdict>>,
     /// Whether it was charged in Redis.
     pub(crate) is_charged: Cell<bool>,
-    /// Redis's time of that.
-    pub(crate) charged_at: Cell<u64>,
+    /// That charge.
+    charged: Cell<Charged>,
     /// Whether a command about it was sent.
     pub(crate) is_sent: Cell<bool>,
     /// The lease that the command renews, if it does.
@@ -57,7 +57,7 @@ impl Evaluated {
             digest: [(digest >> u64::BITS) as u64, digest as u64],
             verdict: Cell::new(None),
             is_charged: Cell::new(false),
-            charged_at: Cell::new(0),
+            charged: Cell::new(Charged::default()),
             is_sent: Cell::new(false),
             renewal: Cell::new(None),
         }
@@ -89,15 +89,16 @@ impl Evaluated {
     pub(crate) fn take(&self, answer: &Answer) {
         self.verdict.set(answer.verdict);
         self.is_charged.set(answer.is_charged);
-        self.charged_at.set(answer.now);
+        if let Some(verdict) = &answer.verdict {
+            self.charged.set(Charged::new(answer.now, verdict));
+        }
         self.is_sent.set(answer.node.is_some());
     }
 
     /// Since when so much of its charge in Redis can have been regained, by Redis's clock.
     pub(crate) fn regained_from(&self, amount: u64) -> u64 {
-        let (quota, charged_at) = (self.check.quota, self.charged_at.get());
-        let regained = |it| quota.algorithm().regained_from(quota, charged_at, &it, amount);
-        self.verdict.get().map_or(charged_at, regained)
+        let quota = self.check.quota;
+        quota.algorithm().regained_from(quota, self.charged.get(), amount)
     }
 
     /// Identifies key, limit and quota in the memory of this machine.

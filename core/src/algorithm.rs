@@ -26,7 +26,7 @@ mod window_counter;
 pub use hold::{Hold, Holds};
 pub use state::{Extra, State, Stored};
 
-use crate::decision::{Retry, Verdict};
+use crate::decision::{Charged, Retry, Verdict};
 use crate::limit::{Algorithm, Quota, QuotaError};
 use crate::rate::Rate;
 
@@ -59,12 +59,12 @@ struct Description {
     charge: fn(&mut Stored, u64, &Quota, u64),
     give_back: fn(&mut Stored, u64, &Quota, u64, Option<u64>),
     /// See [`Algorithm::regained_from`].
-    regained_from: fn(&Quota, u64, &Verdict, u64) -> u64,
+    regained_from: fn(&Quota, Charged, u64) -> u64,
 }
 
 /// In windows what is charged counts in the window of its time.
-fn at_the_charge(_quota: &Quota, charged_at: u64, _verdict: &Verdict, _amount: u64) -> u64 {
-    charged_at
+fn at_the_charge(_quota: &Quota, charged: Charged, _amount: u64) -> u64 {
+    charged.at
 }
 
 /// The two numbers that stand for the rate in an algorithm: see [`Quota::terms`].
@@ -254,14 +254,7 @@ impl Algorithm {
     /// script does. `since` is that of [`regained_from`](Self::regained_from); the other arguments are
     /// those of [`decide`](Self::decide). If the client is alone on its key, the state is then as if the
     /// amount had never been spent. If others have spent from it, no more passes than if it had not.
-    pub fn give_back(
-        self,
-        stored: &mut Stored,
-        now: u64,
-        quota: &Quota,
-        amount: u64,
-        since: u64,
-    ) {
+    pub fn give_back(self, stored: &mut Stored, now: u64, quota: &Quota, amount: u64, since: u64) {
         self.add_back(stored, now, quota, amount, Some(since));
     }
 
@@ -279,18 +272,11 @@ impl Algorithm {
         (self.description().give_back)(stored, now, quota, amount, since);
     }
 
-    /// The moment from which on `amount` of a charge can have been regained, which was made at
-    /// `charged_at` with this verdict. In windows, and in a log, that is the charge itself: it counts
-    /// until its window ends. In a bucket, and with gcra, it is when the quota would have been whole
-    /// without that amount: until then it is missing, whatever others spend.
-    pub fn regained_from(
-        self,
-        quota: &Quota,
-        charged_at: u64,
-        verdict: &Verdict,
-        amount: u64,
-    ) -> u64 {
-        (self.description().regained_from)(quota, charged_at, verdict, amount)
+    /// The moment from which on `amount` of a charge can have been regained. In windows, and in a log, that is
+    /// the charge itself: it counts until its window ends. In a bucket, and with gcra, it is when the quota
+    /// would have been whole without that amount: until then it is missing, whatever others spend.
+    pub fn regained_from(self, quota: &Quota, charged: Charged, amount: u64) -> u64 {
+        (self.description().regained_from)(quota, charged, amount)
     }
 
     /// Settles what was charged, with the `since` of [`give_back`](Self::give_back): charges `change` more,

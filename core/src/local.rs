@@ -26,7 +26,7 @@
 use std::ops::Deref;
 
 use crate::algorithm::Stored;
-use crate::decision::Verdict;
+use crate::decision::{Charged, Verdict};
 use crate::limit::Quota;
 use crate::table::Table;
 use crate::transaction::{self, Entry};
@@ -49,8 +49,8 @@ pub struct Charge {
     cost: u64,
     dry_run: bool,
     answer: Answer,
-    /// When it was charged, if it was and was not given back.
-    charged_at: Option<u64>,
+    /// If it was charged, and not given back.
+    charged: Option<Charged>,
 }
 
 /// What a request is to be charged by all its limits. It holds the memory that a decision needs, so
@@ -92,8 +92,8 @@ pub fn decide(table: &mut Table<'_>, now: u64, mode: Mode, charges: &mut Charges
 /// not charged stays.
 pub fn give_back(table: &mut Table<'_>, now: u64, charges: &mut Charges) {
     for charge in &mut charges.charges {
-        if let Some(charged_at) = charge.charged_at.take() {
-            charge.give_back(table, now, charged_at);
+        if let Some(charged) = charge.charged.take() {
+            charge.give_back(table, now, charged);
         }
     }
 }
@@ -101,9 +101,9 @@ pub fn give_back(table: &mut Table<'_>, now: u64, charges: &mut Charges) {
 /// Settles what a request was charged locally: see [`Algorithm::settle`](crate::limit::Algorithm::settle).
 /// Returns in how many µs the quota is whole again; `None` for what was not charged.
 pub fn settle(table: &mut Table<'_>, now: u64, charge: &Charge, change: i64) -> Option<u64> {
-    let since = charge.regained_from(charge.charged_at?, change.unsigned_abs());
     let mut stored = stored(table, charge.digest);
     let (quota, algorithm) = (&charge.quota, charge.quota.algorithm());
+    let since = algorithm.regained_from(quota, charge.charged?, change.unsigned_abs());
     algorithm.settle(&mut stored, now, quota, since, change);
     store(table, charge.digest, Some(&stored));
     Some(algorithm.decide(&mut stored, now, quota, 0).reset)
@@ -129,7 +129,7 @@ impl Charge {
     /// `digest` identifies the limit and the client, and is uniformly distributed.
     pub fn new(digest: u128, quota: Quota, cost: u64) -> Self {
         let answer = Answer::Unchecked;
-        Self { digest, quota, cost, dry_run: false, answer, charged_at: None }
+        Self { digest, quota, cost, dry_run: false, answer, charged: None }
     }
 
     /// The same charge; in a dry run it rejects nothing, and is charged if its limit allows it.
@@ -166,7 +166,7 @@ impl Charge {
         entry: Option<Entry<u128>>,
         passes: bool,
     ) -> u64 {
-        (self.answer, self.charged_at) = (Answer::Unchecked, None);
+        (self.answer, self.charged) = (Answer::Unchecked, None);
         let Some(entry) = entry else { return 0 };
         let Some(verdict) = entry.verdict() else { return 0 };
         if !store(table, self.digest, entry.change()) {
@@ -174,24 +174,19 @@ impl Charge {
             return 0;
         }
         self.answer = Answer::Verdict(verdict);
-        self.charged_at = (passes && verdict.allowed).then_some(now);
+        self.charged = (passes && verdict.allowed).then(|| Charged::new(now, &verdict));
         verdict.reset
     }
 
-    fn give_back(&self, table: &mut Table<'_>, now: u64, charged_at: u64) {
+    fn give_back(&self, table: &mut Table<'_>, now: u64, charged: Charged) {
         if self.cost == 0 {
             return;
         }
+        let (quota, algorithm) = (&self.quota, self.quota.algorithm());
         let mut stored = stored(table, self.digest);
-        let since = self.regained_from(charged_at, self.cost);
-        self.quota.algorithm().give_back(&mut stored, now, &self.quota, self.cost, since);
+        let since = algorithm.regained_from(quota, charged, self.cost);
+        algorithm.give_back(&mut stored, now, quota, self.cost, since);
         store(table, self.digest, Some(&stored));
-    }
-
-    /// See [`Algorithm::regained_from`](crate::limit::Algorithm::regained_from).
-    fn regained_from(&self, charged_at: u64, amount: u64) -> u64 {
-        let Answer::Verdict(verdict) = self.answer else { return charged_at };
-        self.quota.algorithm().regained_from(&self.quota, charged_at, &verdict, amount)
     }
 }
 
@@ -338,11 +333,15 @@ mod tests {
         cost: Option<f64>,
     }
 
-    fn events() -> impl Strategy<Value = Vec<Event>> {
+    fn one_event() -> impl Strategy<Value = Event> {
         let few = (0..4_u32).prop_map(f64::from);
         let intervals = prop_oneof![Just(0.0), few, 0.0..2.0, 0.0..40.0];
         let event = (intervals, prop::option::of(0.0..1.1));
-        vec(event.prop_map(|(intervals, cost)| Event { intervals, cost }), 0..60)
+        event.prop_map(|(intervals, cost)| Event { intervals, cost })
+    }
+
+    fn events() -> impl Strategy<Value = Vec<Event>> {
+        vec(one_event(), 0..60)
     }
 
     /// A client of this machine, and what of its requests passed: when, and what they spent.
@@ -477,6 +476,44 @@ mod tests {
             give_back(&mut client.table, client.now, &mut charges);
             let after = request(&mut client.table, client.now, Mode::Outage, quota, 0);
             prop_assert_eq!(after, before);
+        }
+    }
+
+    /// A client of two tables, of which the second one is also charged beside a Redis that then does not decide.
+    /// Some requests are settled.
+    fn lives_alike(quota: Quota, history: &[(Event, Option<f64>)]) {
+        let (mut words, mut now) = ([vec![0; 4_000], vec![0; 4_000]], START);
+        let [alone, beside] = &mut words;
+        let (mut alone, mut beside) = (Table::open(alone), Table::open(beside));
+        let (interval, limit) =
+            (quota.rate().period() as f64 / quota.rate().count() as f64, quota.limit() as f64);
+        for (event, settles) in history {
+            now += (event.intervals * interval).round() as u64;
+            let cost = (event.cost.unwrap_or(0.0) * limit).ceil() as u64;
+            let charges = || Charges::from_iter([Charge::new(digest(1), quota, cost)]);
+            let (mut once, mut twice) = (charges(), charges());
+            decide(&mut alone, now, Mode::Outage, &mut once);
+            decide(&mut beside, now, Mode::Return, &mut twice);
+            if !rejects(&twice[0]) {
+                give_back(&mut beside, now, &mut twice);
+                decide(&mut beside, now, Mode::Outage, &mut twice);
+            }
+            assert_eq!(once[0].answer(), twice[0].answer());
+            if let Some(share) = settles {
+                let change = (share * limit) as i64 - cost as i64;
+                settle(&mut alone, now, &once[0], change);
+                settle(&mut beside, now, &twice[0], change);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_redis_does_not_decide_is_charged_here_once(
+            quota in quotas(),
+            history in vec((one_event(), prop::option::weighted(0.3, 0.0..3.0)), 0..60),
+        ) {
+            lives_alike(quota, &history);
         }
     }
 

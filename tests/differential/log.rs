@@ -71,7 +71,9 @@ fn a_decision_on_the_longest_log_is_no_stall() {
     time(&mut lab, "all of it forgotten", |_| charge(NOW + 2 * MINUTE, 1));
     time(&mut lab, "the clock stepped back", |_| charge(NOW - MINUTE / 2, 0));
     time(&mut lab, "given back", |n| give_back(NOW, costs[n % costs.len()]));
-    time(&mut lab, "given back, many are later", |n| give_back(NOW - MINUTE / 2, costs[n % costs.len()]));
+    time(&mut lab, "given back, many are later", |n| {
+        give_back(NOW - MINUTE / 2, costs[n % costs.len()])
+    });
 }
 
 /// Takes the time of some steps, each on a full log.

@@ -27,6 +27,8 @@ pub enum Mode {
     Pass,
     /// Nothing passes, either way, until the mode changes; then it does.
     Stall,
+    /// Commands pass, and replies wait until the mode changes; then they pass.
+    HoldReplies,
     /// Commands pass, and replies are thrown away.
     DropReplies,
     /// Commands pass, and at the reply the connection is closed instead.
@@ -170,7 +172,7 @@ impl Shared {
         loop {
             let length = from.read(&mut space)?;
             let piece = &space[..length];
-            match (self.mode(), way) {
+            match (self.mode(way), way) {
                 _ if piece.is_empty() => return Ok(()),
                 (Mode::DropReplies, Way::Replies) => (),
                 (Mode::CloseAtReply, Way::Replies) => return Ok(()),
@@ -190,8 +192,13 @@ impl Shared {
     }
 
     /// What to do, once it is to do anything.
-    fn mode(&self) -> Mode {
-        let stalls = |state: &mut State| state.mode == Mode::Stall && !state.stopping;
+    fn mode(&self, way: Way) -> Mode {
+        let stalls = |state: &mut State| match state.mode {
+            _ if state.stopping => false,
+            Mode::Stall => true,
+            Mode::HoldReplies => way == Way::Replies,
+            _ => false,
+        };
         let state = self.state.lock().unwrap();
         self.changed.wait_while(state, stalls).unwrap().mode
     }

@@ -3,9 +3,11 @@
 use std::fs::{self, File};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::{Client, Connection, ConnectionInfo, FromRedisValue, IntoConnectionInfo as _};
 use tempfile::TempDir;
@@ -115,6 +117,22 @@ impl Redis {
     pub fn start_with_stopped_clock() -> Self {
         let preload = Some(Arc::new(Library::compile("stopped_clock")));
         Self::start_as(Setup { preload, ..Setup::new(&[""; 0]) })
+    }
+
+    /// Moves the clock of a server that has a stopped one.
+    pub fn advance_clock(&self, by: Duration) {
+        let path = self.clock();
+        let moved = fs::read(&path).expect("the clock");
+        let moved = i64::from_ne_bytes(moved.try_into().expect("a number of µs"));
+        let moved = moved + i64::try_from(by.as_micros()).expect("a number of µs");
+        // In its place, as the server has mapped it.
+        let clock = fs::OpenOptions::new().write(true).open(&path).expect("the clock");
+        clock.write_all_at(&moved.to_ne_bytes(), 0).expect("a write to the clock");
+    }
+
+    /// How far a stopped clock was moved, in µs.
+    fn clock(&self) -> PathBuf {
+        self.dir.path().join("clock")
     }
 
     /// Starts a server that also speaks TLS, and asks nobody for a certificate unless the lines say
@@ -304,7 +322,8 @@ impl Redis {
             namespace.enter(&mut command);
         }
         if let Some(library) = &self.setup.preload {
-            command.env("LD_PRELOAD", library.path());
+            fs::write(self.clock(), 0_i64.to_ne_bytes()).expect("a clock");
+            command.env("LD_PRELOAD", library.path()).env("STOPPED_CLOCK", self.clock());
         }
         command.stderr(log.try_clone().expect("a second handle")).stdout(log);
         let mut process = Process::spawn(command, libc::SIGKILL)

@@ -50,9 +50,13 @@ fn exceeds(quota: Quota, exchanges: &[Exchange]) -> bool {
 /// Whether all that is regained from `since` on is still missing at `now`. A window forgets a charge as a whole.
 fn is_missing_until(quota: Quota, now: u64, since: u64) -> bool {
     match quota.algorithm() {
-        Algorithm::TokenBucket | Algorithm::IntervalBucket | Algorithm::Gcra
+        Algorithm::TokenBucket
+        | Algorithm::IntervalBucket
+        | Algorithm::Gcra
         | Algorithm::LeakyBucket => now + 2 <= since,
-        Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::FixedWindow
+        Algorithm::SlidingWindow
+        | Algorithm::SlidingLog
+        | Algorithm::FixedWindow
         | Algorithm::CalendarWindow => true,
     }
 }

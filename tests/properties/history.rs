@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use rate_limit_core::algorithm::{BurstParameter, Stored};
-use rate_limit_core::decision::Verdict;
+use rate_limit_core::decision::{Charged, Verdict};
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::Rate;
 
@@ -41,7 +41,7 @@ impl Client {
 
     /// Since when a charge of this cost and verdict, made now, can have been regained.
     pub fn regained_from(&self, verdict: &Verdict, cost: u64) -> u64 {
-        self.quota.algorithm().regained_from(&self.quota, self.now, verdict, cost)
+        self.quota.algorithm().regained_from(&self.quota, Charged::new(self.now, verdict), cost)
     }
 
     /// Settles what was charged at `since`.

@@ -13,6 +13,7 @@ use fastrand::Rng;
 use rate_limit_core::client::{
     Action, Client, Config, ConnectionKey, Error, Fault, RequestKey, Target,
 };
+use rate_limit_core::decision::Charged;
 use rate_limit_core::lease::Granted;
 use rate_limit_core::lease::table::Taken;
 use rate_limit_core::rate::MILLISECOND;
@@ -702,7 +703,8 @@ impl Worker {
         for (part, answer) in charged.filter(|_| refund) {
             let (charge, verdict) = (part.charge(None), answer.verdict.expect("a verdict"));
             let (quota, cost) = (charge.quota, charge.cost);
-            let since = quota.algorithm().regained_from(quota, answer.now, &verdict, cost);
+            let charged = Charged::new(answer.now, &verdict);
+            let since = quota.algorithm().regained_from(quota, charged, cost);
             self.client.refund(&charge, since, outside.now());
             self.act(outside);
         }

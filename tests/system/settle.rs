@@ -6,10 +6,12 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use harness::{Cluster, ClusterConf, Conf, MASTER_NAME, Nginx, PATIENCE, Redis, Response};
+use harness::{
+    Cluster, ClusterConf, Conf, MASTER_NAME, Mode, Nginx, PATIENCE, Proxy, Redis, Response,
+};
 use harness::{SentinelConf, h2load, run, slot, wait_until};
 
-use crate::seen::{StartConnected as _, quota, retry_after, tokens};
+use crate::seen::{StartConnected as _, quota, retry_after, time, tokens, wait_for_connections};
 
 /// An application whose answers the test writes.
 struct Application {
@@ -209,6 +211,73 @@ fn a_request_without_a_decision_costs_nothing() {
     wait_until(PATIENCE, is_whole, "the refund of a client that left");
     assert!(redis.calls("evalsha") >= calls + 3);
     assert_eq!(settlements(&nginx, "default", "settled"), 0);
+}
+
+/// A reservation that Redis has made in time, and whose reply comes late, to a client that shares its key with
+/// others.
+struct LateReply {
+    redis: Redis,
+    proxy: Proxy,
+    /// The NGINX that waits for the reply.
+    nginx: Nginx,
+    /// The others.
+    other: Nginx,
+}
+
+impl LateReply {
+    /// Redis has charged it `before` the end of a window of ten seconds.
+    fn of(algorithm: &str, before: Duration) -> Self {
+        let redis = Redis::start_with_stopped_clock();
+        let proxy = Proxy::to(&redis);
+        let limit = proxied(&format!("a rate=2r/10s algorithm={algorithm}"));
+        let other = conf(&redis, &limit).start_connected(&redis);
+        let nginx = unconnected(&limit)
+            .http(&format!("rate_limit_redis_pass {};", proxy.url()))
+            .server("rate_limit_redis_timeout 100ms;")
+            .start();
+        wait_for_connections(&redis, other.worker_pids().len() + nginx.worker_pids().len());
+        let left = 10_000_000 - time(&redis) % 10_000_000;
+        redis.advance_clock(Duration::from_micros(left) + Duration::from_secs(10) - before);
+        proxy.set(Mode::HoldReplies);
+        assert_eq!(nginx.get("/").decision(), "ERROR_PASSED none");
+        wait_until(PATIENCE, || redis.calls("evalsha") == 1, "the charge");
+        Self { redis, proxy, nginx, other }
+    }
+
+    /// The reply comes, and what it has charged is given back.
+    fn comes(&self) {
+        let calls = self.redis.calls("evalsha");
+        self.proxy.set(Mode::Pass);
+        wait_until(PATIENCE, || self.redis.calls("evalsha") > calls, "the refund");
+        assert_eq!(settlements(&self.nginx, "default", "settled"), 0);
+    }
+
+    fn request(&self) -> u16 {
+        self.other.get("/").status
+    }
+}
+
+#[test]
+fn nothing_is_given_back_to_a_later_window() {
+    for algorithm in ["fixed_window", "sliding_window"] {
+        let late = LateReply::of(algorithm, Duration::from_millis(10));
+        late.redis.advance_clock(Duration::from_secs(9));
+        assert_eq!([late.request(), late.request()], [200, 200], "{algorithm}");
+        late.comes();
+        assert_eq!(late.request(), 429, "{algorithm}");
+    }
+}
+
+#[test]
+fn what_others_have_spent_since_is_not_given_back() {
+    let late = LateReply::of("sliding_log", Duration::from_secs(5));
+    late.redis.advance_clock(Duration::from_millis(5));
+    assert_eq!(late.request(), 200);
+    late.comes();
+    assert_eq!([late.request(), late.request()], [200, 429]);
+    // Of the last ten seconds are the two that have passed.
+    late.redis.advance_clock(Duration::from_millis(9_998));
+    assert_eq!(late.request(), 429);
 }
 
 /// What may leave a client in debt is not taken ahead, by whichever line of the limit.

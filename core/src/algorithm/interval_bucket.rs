@@ -8,7 +8,7 @@
 use super::bucket::{self, Bucket, Refill};
 use super::moment::Moment;
 use super::{State, Stored, Terms};
-use crate::decision::Verdict;
+use crate::decision::{Charged, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{MAX_TIME, Rate};
 
@@ -46,21 +46,15 @@ pub(super) fn give_back(
     bucket::give_back(stored, portions(quota), now, quota, amount, since);
 }
 
-/// When the bucket would have been full without `amount` of what was charged at `charged_at` with this
-/// verdict.
-pub(super) fn regained_from(
-    quota: &Quota,
-    charged_at: u64,
-    verdict: &Verdict,
-    amount: u64,
-) -> u64 {
+/// When the bucket would have been full without `amount` of a charge.
+pub(super) fn regained_from(quota: &Quota, charged: Charged, amount: u64) -> u64 {
     let Portions { period, count } = portions(quota);
-    let missing = quota.limit().saturating_sub(verdict.remaining);
+    let missing = quota.limit().saturating_sub(charged.remaining);
     let time = |tokens: u64| tokens.div_ceil(count).saturating_mul(period);
     // The reset counts units that machines have set aside, which are not missing for longer.
-    let whole_in = verdict.reset.min(time(missing));
+    let whole_in = charged.reset.min(time(missing));
     let sooner = time(missing) - time(missing.saturating_sub(amount));
-    charged_at.saturating_add(whole_in.saturating_sub(sooner))
+    charged.at.saturating_add(whole_in.saturating_sub(sooner))
 }
 
 /// The moment of the last refill, or a later one at which the bucket was full.

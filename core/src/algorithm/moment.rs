@@ -1,7 +1,7 @@
 //! Exact points in time that are multiples of an emission interval.
 
 use super::Terms;
-use crate::decision::Verdict;
+use crate::decision::Charged;
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{Interval, MAX_EXACT, MAX_TIME, Rate};
 
@@ -21,19 +21,14 @@ pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     Ok((interval.period(), interval.count()))
 }
 
-/// When the quota would have been whole without `amount` of what was charged at `charged_at` with this
-/// verdict. Until then nothing of that can have been lost; from then on it is regained.
-pub(super) fn regained_from(
-    quota: &Quota,
-    charged_at: u64,
-    verdict: &Verdict,
-    amount: u64,
-) -> u64 {
-    let (interval, missing) = (quota.interval(), quota.limit().saturating_sub(verdict.remaining));
+/// When the quota would have been whole without `amount` of a charge. Until then nothing of that can have been
+/// lost; from then on it is regained.
+pub(super) fn regained_from(quota: &Quota, charged: Charged, amount: u64) -> u64 {
+    let (interval, missing) = (quota.interval(), quota.limit().saturating_sub(charged.remaining));
     // The reset counts units that machines have set aside, which are not missing for longer.
-    let whole_in = verdict.reset.min(Moment::at(0).plus(interval, missing).ceil());
-    let whole = Moment::at(charged_at.saturating_add(whole_in));
-    whole.minus(interval, amount).ceil().max(charged_at)
+    let whole_in = charged.reset.min(Moment::at(0).plus(interval, missing).ceil());
+    let whole = Moment::at(charged.at.saturating_add(whole_in));
+    whole.minus(interval, amount).ceil().max(charged.at)
 }
 
 /// `micros + part / count` µs, where `count` is that of an [`Interval`], and `part < count`.

@@ -124,7 +124,8 @@ impl Log {
         let removed = match later {
             0..=MAX_LATER => {
                 let kept = self.entries.split_off(self.entries.len() - later);
-                let removed = remove(&mut self.entries, amount, VecDeque::pop_back, VecDeque::push_back);
+                let removed =
+                    remove(&mut self.entries, amount, VecDeque::pop_back, VecDeque::push_back);
                 self.entries.extend(kept);
                 removed
             }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::key::{CommandKey, RequestKey};
 use super::slab::Recycle;
 use super::sparse::Sparse;
-use crate::decision::Verdict;
+use crate::decision::{Charged, Verdict};
 use crate::key::Head;
 use crate::lease::{Granted, Lease};
 use crate::limit::Quota;
@@ -351,7 +351,8 @@ impl Command {
     pub(super) fn refunds(&self, verdicts: &[Verdict], charged_at: u64) -> Vec<Self> {
         let refund = |(charge, verdict): (Charge<'_>, &Verdict)| {
             let (quota, cost) = (charge.quota, charge.cost);
-            let since = quota.algorithm().regained_from(quota, charged_at, verdict, cost);
+            let since =
+                quota.algorithm().regained_from(quota, Charged::new(charged_at, verdict), cost);
             let purpose = Purpose::Refund(since);
             let mut refund = Self { slot: self.slot, purpose, ..Self::default() };
             refund.add(&Charge { lease: None, ..charge });

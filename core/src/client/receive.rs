@@ -213,13 +213,7 @@ impl Client {
     }
 
     /// Gives back what a command has charged for a request that was rejected meanwhile.
-    fn refund_command(
-        &mut self,
-        key: CommandKey,
-        verdicts: &[Verdict],
-        charged_at: u64,
-        now: u64,
-    ) {
+    fn refund_command(&mut self, key: CommandKey, verdicts: &[Verdict], charged_at: u64, now: u64) {
         let Some(command) = self.commands.get(key) else { return };
         for refund in command.refunds(verdicts, charged_at) {
             let refund = self.commands.insert(refund);

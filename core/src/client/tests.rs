@@ -420,6 +420,8 @@ fn a_request_that_was_rejected_meanwhile_is_refunded_once() {
     played.turn();
     let sent = played.sent();
     assert_eq!((sent.matches("rl:a:a").count(), sent.matches("$2\r\n-1\r\n").count()), (1, 1));
+    // Since the moment of the charge, as the bucket was full before.
+    assert!(sent.contains("\r\n1763683200123456\r\n"), "{sent}");
     played.receive(FOUND);
     played.turn();
     assert_eq!(played.sent(), "");
