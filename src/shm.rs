@@ -38,7 +38,7 @@ use reserved::Reserved;
 pub(crate) use local::{Local, NoRoom};
 pub(crate) use record::{LimitRecord, NodeEntry, NodeRecord};
 pub(crate) use reserved::Reservations;
-pub(crate) use view::View;
+pub(crate) use view::{NodeState, View};
 
 /// The size of the zone in bytes without `rate_limit_redis_shared_memory`.
 pub(crate) const DEFAULT_SIZE: usize = 8 << 20;
@@ -50,7 +50,7 @@ pub(crate) const LEAST_SIZE: usize = 256 << 10;
 static NAME: [u8; 16] = *b"rate_limit_redis";
 
 /// Marks memory that has the layout of this version.
-const LAYOUT: u64 = 0x7261_7465_6c69_0007;
+const LAYOUT: u64 = 0x7261_7465_6c69_0008;
 
 /// The memory is divided into parts, and so many of them are for records of limits and
 /// nodes, for the deny cache, and for leases.

@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use crate::decision::Verdict;
 use crate::metrics::ErrorKind;
-use crate::rate::MILLISECOND;
+use crate::rate::{MILLISECOND, SECOND};
 use crate::redis::endpoint::Endpoint;
 use crate::redis::script::Scripts;
 
@@ -78,6 +78,9 @@ use topology::single::Single;
 /// How many requests of a worker may wait for one store; more are refused at once.
 const MAX_WAITING: usize = 65_536;
 
+/// A node that does not answer for longer has failed, unless the store's `fail_timeout` is longer.
+const MAX_PATIENCE: u64 = SECOND;
+
 /// A timer that expires this much too late shows that the worker was away.
 const LATE: u64 = 5 * MILLISECOND;
 
@@ -104,7 +107,9 @@ pub struct Config {
     /// In µs.
     pub fail_timeout: u64,
     /// A command that is not answered within this time, in µs, is a failure of the node. It is the
-    /// longest that any request of the store may wait, whatever the timeout of a single one.
+    /// longest that any request of the store may wait, whatever the timeout of a single one; but at
+    /// most a second, or [`fail_timeout`](Self::fail_timeout) if that is longer, so that the long
+    /// timeout of one location does not hold up the requests of all others.
     pub patience: u64,
     /// Any number that differs between processes.
     pub seed: u64,
@@ -136,7 +141,10 @@ pub struct Client {
     scripts: Arc<Scripts>,
     connect_timeout: u64,
     connections_a_node: usize,
+    /// After so long without a reply a command is a failure of the node.
     patience: u64,
+    /// The longest that any request may wait.
+    longest_timeout: u64,
     random: Random,
     requests: Slab<key::Requests, Request>,
     commands: Slab<key::Commands, Command>,
@@ -189,7 +197,8 @@ impl Client {
             scripts,
             connect_timeout: config.connect_timeout,
             connections_a_node: config.connections,
-            patience: config.patience,
+            patience: config.patience.min(MAX_PATIENCE.max(config.fail_timeout)),
+            longest_timeout: config.patience,
             refresh: Refresh::new(random.next()),
             random,
             requests: Slab::new(),
@@ -315,11 +324,10 @@ impl Client {
     }
 
     fn next_timer(&self) -> Option<u64> {
-        let silence = self.silence();
         let connections = self.connections.keys().filter_map(|key| {
             let connection = self.connections.get(key)?;
             let blame = connection.overdue_at(self.patience);
-            [connection.timer, blame, connection.silent_at(silence)].into_iter().flatten().min()
+            [connection.timer, blame, self.silent_at(connection)].into_iter().flatten().min()
         });
         let probes = self.nodes.all().filter_map(|key| self.nodes.get(key)?.probe_at);
         let retry = self.retries.front().map(|(_, at)| *at);

@@ -322,6 +322,8 @@ impl State {
                 Action::Remove(node) => self.forget(node),
                 Action::Down(node, reason) => self.log_down(node, &reason),
                 Action::Up(node) => self.log_up(node),
+                Action::Slow(node, patience) => self.log_slow(node, patience),
+                Action::Prompt(node) => self.log_prompt(node),
                 Action::Warn(node, what) => self.log_warning(node, &what),
                 Action::Log(Level::Error, line) => log!(NGX_LOG_ERR, cycle_log(), "{line}"),
                 Action::Log(Level::Notice, line) => log!(NGX_LOG_NOTICE, cycle_log(), "{line}"),

@@ -9,7 +9,7 @@ use rate_limit_core::metrics::{BUCKETS, Command, ErrorKind, LeaseUnits, Settleme
 use rate_limit_core::text::metrics;
 
 use super::process::PerWorker;
-use super::view::View;
+use super::view::{NodeState, View};
 
 /// The longest name of a record with its scope, in words; longer ones are cut.
 const NAME_WORDS: usize = 16;
@@ -54,6 +54,8 @@ pub(crate) struct NodeRecord {
     name: Name,
     /// The Unix time in ms since which it is down; 0 if it is not.
     down_since: AtomicU64,
+    /// The Unix time in ms since which it is slow, and a log line says so; else 0.
+    slow_since: AtomicU64,
     /// Requests that it did not decide since its last answer.
     undecided: AtomicU64,
     /// The Unix time in ms of the last warning in the log.
@@ -217,13 +219,14 @@ impl NodeRecord {
             waited: self.waited.load(Ordering::Relaxed),
             ready: views().map(|view| u64::from(view.ready)).sum(),
             connecting: views().map(|view| u64::from(view.connecting)).sum(),
-            is_open: views().any(|view| view.is_open),
+            is_open: views().any(|view| view.state == NodeState::Open),
+            is_slow: views().any(|view| view.state == NodeState::Slow),
         }
     }
 
     /// Whether no living worker knows the node.
     fn is_unused(&self, living: &[(usize, u32)]) -> bool {
-        !self.views_of(living).any(|view| view.is_known)
+        !self.views_of(living).any(|view| view.state != NodeState::Unknown)
     }
 
     /// The views of these workers, by number and process.
@@ -235,14 +238,28 @@ impl NodeRecord {
 
     /// Resets all counters.
     fn clear(&self) {
-        let states = [&self.down_since, &self.undecided, &self.warned];
+        let states = [&self.down_since, &self.slow_since, &self.undecided, &self.warned];
         let counters =
             self.commands.iter().chain(&self.errors).chain([&self.decided, &self.waited]);
         counters.chain(states).for_each(|counter| counter.store(0, Ordering::Relaxed));
     }
 
+    /// Marks the node as slow since `now`; whether that is to be logged: it was not marked before, and
+    /// there was no warning in the `pause` ms before.
+    pub(crate) fn mark_slow(&self, now: u64, pause: u64) -> bool {
+        self.slow_since.load(Ordering::Relaxed) == 0
+            && self.admit_warning(now, pause)
+            && self.slow_since.swap(now, Ordering::Relaxed) == 0
+    }
+
+    /// Marks the node as slow no more; since when it was marked, if it was.
+    pub(crate) fn mark_prompt(&self) -> Option<u64> {
+        Some(self.slow_since.swap(0, Ordering::Relaxed)).filter(|since| *since != 0)
+    }
+
     /// Marks the node as down since `now`; whether it was not marked before.
     pub(crate) fn mark_down(&self, now: u64) -> bool {
+        self.slow_since.store(0, Ordering::Relaxed);
         self.down_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 

@@ -5,14 +5,26 @@
 pub(crate) struct View {
     /// The worker's process.
     pub(crate) pid: u32,
-    /// Whether the node is one of its store.
-    pub(crate) is_known: bool,
+    /// What the node is to the worker.
+    pub(crate) state: NodeState,
     /// How many of its connections can be used.
     pub(crate) ready: u8,
     /// How many are being made.
     pub(crate) connecting: u8,
-    /// Whether its breaker is open.
-    pub(crate) is_open: bool,
+}
+
+/// What a node is to a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum NodeState {
+    /// None of its store.
+    #[default]
+    Unknown,
+    /// It is sent requests.
+    Up,
+    /// It is sent requests, but owes replies for too long.
+    Slow,
+    /// It is sent no requests.
+    Open,
 }
 
 impl View {
@@ -21,21 +33,32 @@ impl View {
     pub(super) fn to_word(self) -> u32 {
         let [low, high, ..] = self.pid.to_le_bytes();
         let with = |count: u8, flag| count.min(LARGEST_COUNT) | if flag { FLAG } else { 0 };
-        let [ready, connecting] =
-            [with(self.ready, self.is_known), with(self.connecting, self.is_open)];
+        let (first, second) = match self.state {
+            NodeState::Unknown => (false, false),
+            NodeState::Up => (true, false),
+            NodeState::Slow => (false, true),
+            NodeState::Open => (true, true),
+        };
+        let [ready, connecting] = [with(self.ready, first), with(self.connecting, second)];
         u32::from_le_bytes([low, high, ready, connecting])
     }
 
     /// The view of this process, if the word is one of it.
     pub(super) fn of_word(word: u32, pid: u32) -> Option<Self> {
         let [_, _, ready, connecting] = word.to_le_bytes();
-        let [is_known, is_open] = [ready, connecting].map(|byte| byte & FLAG != 0);
+        let state = match (ready & FLAG != 0, connecting & FLAG != 0) {
+            (false, false) => NodeState::Unknown,
+            (true, false) => NodeState::Up,
+            (false, true) => NodeState::Slow,
+            (true, true) => NodeState::Open,
+        };
         let [ready, connecting] = [ready, connecting].map(|byte| byte & LARGEST_COUNT);
-        let view = Self { pid, is_known, ready, connecting, is_open };
+        let view = Self { pid, state, ready, connecting };
         (view.to_word() == word).then_some(view)
     }
 }
 
-/// A worker has at most 64 connections to a node, so there is a bit left in the byte of a count.
+/// A worker has at most 64 connections to a node, so there is a bit left in the byte of a count: the
+/// state has two.
 const LARGEST_COUNT: u8 = 0x7f;
 const FLAG: u8 = 0x80;

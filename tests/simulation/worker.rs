@@ -536,6 +536,7 @@ impl Worker {
                 }
                 self.activity.line(self.client.nodes().count(), &reason, now);
             }
+            Action::Slow(..) | Action::Prompt(_) => {}
             Action::Log(_, line) => self.activity.line(self.client.nodes().count(), &line, now),
         }
     }

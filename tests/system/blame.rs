@@ -13,7 +13,7 @@ fn limited(url: &str) -> Conf {
     Conf::new()
         .decisions()
         .set("redis", url)
-        .http("rate_limit_redis_store redis { server {redis}; connect_timeout 30s; }")
+        .http("rate_limit_redis_store redis { server {redis}; connect_timeout 30s; fail_timeout 10s; }")
         .http("rate_limit_redis_pass redis;\nrate_limit_redis_on_error closed;")
         .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=1000; }")
 }

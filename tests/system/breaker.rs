@@ -67,7 +67,7 @@ fn opens(nginx: &Nginx, redis: &mut Redis, keys: [&str; 3]) {
 #[test]
 fn while_it_is_open_no_command_is_sent_and_no_request_waits() {
     let mut redis = Redis::start();
-    let nginx = limited(&redis.url(), "").start_connected(&redis);
+    let nginx = limited(&redis.url(), "fail_timeout 2s;").start_connected(&redis);
     decides(&nginx);
     opens(&nginx, &mut redis, ["0", "1", "2"]);
     let mut http = nginx.http();
@@ -101,7 +101,7 @@ fn opens_as_configured() {
         for failure in 1..=failures {
             assert_eq!(nginx.get("/?k=lost").decision(), "ERROR_PASSED none");
             if failure < failures {
-                nginx.wait_for_error_log("did not reply in time");
+                nginx.wait_for_error_log("is slow: no reply within 100 ms");
                 assert_eq!(nginx.logged("is down"), Vec::<String>::new(), "{lines}");
             }
         }
@@ -125,11 +125,61 @@ fn without_failure(lines: &str) -> (Fake, Nginx) {
         let nginx = limited(&fake.url(), lines).server("rate_limit_redis_timeout 100ms;").start();
         wait_until(PATIENCE, || nginx.get("/?k=a").decision() == "PASSED redis", "a decision");
         // On a busy machine it may have been late, which counts as a failure.
-        if ["did not reply in time", "is down"].iter().all(|text| nginx.logged(text).is_empty()) {
+        if ["is slow", "is down"].iter().all(|text| nginx.logged(text).is_empty()) {
             return (fake, nginx);
         }
     }
     panic!("it never replies in time");
+}
+
+/// A location whose requests may wait for 100 s does not make others wait for a Redis that hangs. Its own
+/// requests wait, and are decided.
+#[test]
+fn one_location_with_a_long_timeout() {
+    let mut redis = Redis::start();
+    let nginx = limited(&redis.url(), "")
+        .server("location /long { rate_limit_redis $arg_k rate=1r/h capacity=500000;")
+        .server("rate_limit_redis_timeout 100s; }")
+        .start_connected(&redis);
+    let states = || {
+        let page = nginx.get("/metrics").text().to_owned();
+        ["node_slow{", "breaker_open{"].map(|name| {
+            let line = page.lines().find(|line| line.contains(name)).expect("a sample");
+            line.ends_with(" 1")
+        })
+    };
+    let (mut patient, mut others) = (nginx.http(), ["b", "c", "d"].map(|_| nginx.http()));
+    decides(&nginx);
+    redis.stop_signal();
+    patient.send("GET", "/long?k=a", &[]);
+    nginx.wait_for_error_log("is slow: no reply within 1000 ms");
+    assert_eq!(states(), [true, false]);
+    redis.cont();
+    assert_eq!(patient.read_response().decision(), "PASSED redis");
+    nginx.wait_for_error_log("is no longer slow, after ");
+    assert_eq!(states(), [false, false]);
+    for http in &mut others {
+        assert_eq!(http.get("/accepted").status, 204);
+    }
+    redis.stop_signal();
+    patient.send("GET", "/long?k=a", &[]);
+    nginx.in_one_turn(|| {
+        for (number, http) in others.iter_mut().enumerate() {
+            http.send("GET", &format!("/?k={number}"), &[]);
+        }
+    });
+    nginx.wait_for_error_log("is down: no reply within 1000 ms");
+    assert_eq!(states(), [false, true]);
+    for http in &mut others {
+        assert_eq!(http.read_response().decision(), "ERROR_PASSED none");
+        assert_eq!(http.get("/?k=e").decision(), "ERROR_PASSED none");
+    }
+    let journal = nginx.wait_for_journal(11);
+    let waits: Vec<_> = journal.0.iter().filter(|it| it.uri == "/?k=e").map(|it| it.wait).collect();
+    assert!(waits.len() == 3 && waits.iter().all(|wait| *wait < NO_WAIT), "{waits:?}");
+    redis.cont();
+    assert_eq!(patient.read_response().decision(), "PASSED redis");
+    closes(&nginx);
 }
 
 /// The machine logs it, not each of its workers, and the numbers are those of all workers.
@@ -215,7 +265,7 @@ fn one_of_two_connections_is_lost() {
 #[test]
 fn all_connections_have_one_breaker() {
     let mut redis = Redis::start();
-    let nginx = limited(&redis.url(), "connections 2;").start();
+    let nginx = limited(&redis.url(), "connections 2; fail_timeout 2s;").start();
     wait_for_connections(&redis, 2);
     let mut http = nginx.http();
     for number in 0..100 {
@@ -239,7 +289,7 @@ fn overload() {
     const ALL: usize = 70_000;
     const WAITING: usize = 65_536;
     let mut redis = Redis::start();
-    let nginx = limited(&redis.url(), "")
+    let nginx = limited(&redis.url(), "fail_timeout 60s;")
         .http2()
         .http("http2_max_concurrent_streams 10000;")
         .server("rate_limit_redis_on_error closed; rate_limit_redis_timeout 60s;")

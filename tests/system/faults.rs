@@ -46,22 +46,29 @@ const POLICIES: [&str; 3] = ["open", "closed", "local"];
 /// A location for each policy; how many failures open the breaker is up to the test. An attempt to
 /// connect that the fault keeps waiting is given up soon, so that all is well soon after the fault.
 fn limited(url: &str, max_fails: usize) -> Conf {
-    limited_within(url, max_fails, TIMEOUT, Duration::from_secs(1))
+    limited_within(url, max_fails, TIMEOUT, Duration::from_secs(1), Duration::from_secs(1))
 }
 
 /// The same with times so generous that a busy machine does not reach them.
 fn patient(url: &str, max_fails: usize) -> Conf {
-    limited_within(url, max_fails, Duration::from_secs(5), Duration::from_secs(30))
+    let timeout = Duration::from_secs(5);
+    limited_within(url, max_fails, timeout, Duration::from_secs(30), timeout)
 }
 
 /// The same with requests that do not wait for long, though their connection may be silent for longer:
-/// it is kept for the longest timeout. No breaker opens.
+/// it is kept for the longest timeout, as `fail_timeout` is as long. No breaker opens.
 fn kept(url: &str) -> Conf {
-    limited_within(url, 0, TIMEOUT, Duration::from_secs(30))
+    limited_within(url, 0, TIMEOUT, Duration::from_secs(30), Duration::from_secs(30))
         .server("location /patient { rate_limit_redis k rate=1r/h; rate_limit_redis_timeout 30s; }")
 }
 
-fn limited_within(url: &str, max_fails: usize, timeout: Duration, connect: Duration) -> Conf {
+fn limited_within(
+    url: &str,
+    max_fails: usize,
+    timeout: Duration,
+    connect: Duration,
+    fail_timeout: Duration,
+) -> Conf {
     let location = |policy| {
         format!(
             "location /{policy} {{ rate_limit_redis $arg_k rate=1r/h capacity={QUOTA} \
@@ -70,11 +77,12 @@ fn limited_within(url: &str, max_fails: usize, timeout: Duration, connect: Durat
     };
     let conf = Conf::new().workers(2).decisions().journal().set("redis", url).http(&format!(
         "rate_limit_redis_store redis {{
-             server {{redis}}; max_fails {max_fails}; connect_timeout {}ms;
+             server {{redis}}; max_fails {max_fails}; fail_timeout {}ms; connect_timeout {}ms;
          }}
          rate_limit_redis_pass redis;
          rate_limit_redis_log_level info;
          rate_limit_redis_timeout {}ms;",
+        fail_timeout.as_millis(),
         connect.as_millis(),
         timeout.as_millis()
     ));

@@ -43,6 +43,10 @@ pub enum Action {
     Down(NodeKey, String),
     /// The client has found the node up again.
     Up(NodeKey),
+    /// The node is up, but has not answered a command for so long, in µs.
+    Slow(NodeKey, u64),
+    /// The node owes no reply for so long any more.
+    Prompt(NodeKey),
     /// A fault of a node that is up. It is to be logged, but not for each request.
     Warn(NodeKey, String),
     /// Log a line.

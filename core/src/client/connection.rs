@@ -23,7 +23,7 @@ use crate::redis::reply::{Framer, MAX_MAP, MAX_REPLY, ProtocolError, Refusal, Re
 use crate::text::log::Escaped;
 
 /// A server that owes replies and sends nothing for this long, or for the store's patience if that
-/// is longer, is considered dead.
+/// is longer, is considered dead, unless a request has a longer timeout and still waits.
 pub(super) const SILENCE: u64 = SECOND;
 
 /// A connection that was ready for this long was a good one: when it is lost, the next attempt
@@ -65,6 +65,8 @@ pub struct Connection {
     framer: Framer,
     /// When the server last sent something, or last began to owe a reply.
     active: u64,
+    /// Until then a request may wait for a reply.
+    awaited: u64,
     /// Until then the server is not considered dead.
     excused: u64,
     excuses: u32,
@@ -186,6 +188,7 @@ impl Connection {
             input_end: 0,
             framer: Framer::default(),
             active: 0,
+            awaited: 0,
             excused: 0,
             excuses: 0,
             has_answered: false,
@@ -235,6 +238,7 @@ impl Connection {
     /// The transport is connected. The handshake is sent first.
     pub(super) fn on_connected(&mut self) {
         self.excuses = 0;
+        self.awaited = 0;
         self.state = State::Handshake { step: 0 };
         self.has_answered = false;
         self.output.clear();
@@ -260,6 +264,11 @@ impl Connection {
         if !self.queue.is_owed() {
             self.active = now;
         }
+    }
+
+    /// Requests wait for a reply until then.
+    pub(super) fn await_until(&mut self, deadline: u64) {
+        self.awaited = self.awaited.max(deadline);
     }
 
     /// Where commands are encoded.
@@ -387,7 +396,13 @@ impl Connection {
         Some(oldest.at.saturating_add(patience).max(self.excused))
     }
 
-    /// When the server will be considered dead, if it owes a reply.
+    /// For how long the server may owe a reply and send nothing: for the `usual` time, and as long as
+    /// a request waits for it, for which that is at most the `longest`.
+    pub(super) fn silence(&self, usual: u64, longest: u64) -> u64 {
+        self.awaited.saturating_sub(self.active).min(longest).max(usual)
+    }
+
+    /// When the server will be considered dead after so long a silence, if it owes a reply.
     pub(super) fn silent_at(&self, silence: u64) -> Option<u64> {
         self.queue.is_owed().then(|| self.active.saturating_add(silence).max(self.excused))
     }

@@ -2,10 +2,11 @@
 //!
 //! A deadline ends the wait of a request, and is no failure of the server. A failure of the server
 //! is a command that was sent and not answered within the store's patience, which is the longest
-//! timeout of any of its locations. What was never sent is no failure of the server, and the time
-//! for which the worker itself was away is taken off.
+//! timeout of any of its locations, within bounds. What was never sent is no failure of the server,
+//! and the time for which the worker itself was away is taken off. While a server owes a reply for
+//! longer, it is slow.
 
-use super::connection::{Fault, SILENCE, State};
+use super::connection::{Connection, Fault, SILENCE, State};
 use super::in_flight::Owner;
 use super::key::{ConnectionKey, NodeKey};
 use super::{Action, Client};
@@ -81,7 +82,31 @@ impl Client {
             }
             self.probe(key, now);
         } else if node.is_available() {
-            self.warn(key, "did not reply in time".to_owned());
+            self.on_slow(key);
+        }
+    }
+
+    /// A server that is up owes a reply for longer than the patience.
+    fn on_slow(&mut self, key: NodeKey) {
+        let Some(node) = self.nodes.get_mut(key) else { return };
+        if !std::mem::replace(&mut node.is_slow, true) {
+            self.actions.push_back(Action::View(key));
+        }
+        self.actions.push_back(Action::Slow(key, self.patience));
+    }
+
+    /// A server has sent an overdue reply, or none will come any more.
+    pub(super) fn check_slowness(&mut self, key: NodeKey) {
+        let is_overdue = |key: &ConnectionKey| {
+            self.connections.get(*key).is_some_and(|connection| connection.queue.is_overdue())
+        };
+        let Some(node) = self.nodes.get(key).filter(|node| node.is_slow) else { return };
+        if node.connections.iter().any(is_overdue) {
+            return;
+        }
+        if let Some(node) = self.nodes.get_mut(key) {
+            node.is_slow = false;
+            self.actions.extend([Action::View(key), Action::Prompt(key)]);
         }
     }
 
@@ -93,16 +118,21 @@ impl Client {
     }
 
     fn check_silence_of(&mut self, key: ConnectionKey, now: u64) {
-        let silence = self.silence();
-        let silent_at = self.connections.get(key).and_then(|it| it.silent_at(silence));
-        if silent_at.is_some_and(|at| at <= now) {
-            self.on_lost(key, &Fault::Silent(silence), now);
+        let Some(connection) = self.connections.get(key) else { return };
+        if self.silent_at(connection).is_some_and(|at| at <= now) {
+            let fault = Fault::Silent(self.silence(connection));
+            self.on_lost(key, &fault, now);
         }
     }
 
-    /// How long a server may owe replies and send nothing.
-    pub(super) fn silence(&self) -> u64 {
-        SILENCE.max(self.patience)
+    /// When the server of a connection will be considered dead, if it owes a reply.
+    pub(super) fn silent_at(&self, connection: &Connection) -> Option<u64> {
+        connection.silent_at(self.silence(connection))
+    }
+
+    /// How long the server of a connection may owe replies and send nothing.
+    fn silence(&self, connection: &Connection) -> u64 {
+        connection.silence(SILENCE.max(self.patience), self.longest_timeout)
     }
 }
 

@@ -106,6 +106,11 @@ impl InFlight {
         self.overdue = self.overdue.saturating_add(1).min(self.sent.len());
     }
 
+    /// Whether the next reply is overdue.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.overdue > 0
+    }
+
     /// Takes one of those in flight: none of their replies will come.
     pub(super) fn next_lost(&mut self) -> Option<Owner> {
         self.next_reply().map(|(sent, _)| sent.owner)

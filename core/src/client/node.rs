@@ -68,6 +68,8 @@ pub struct Node {
     pub(super) is_cut_off: bool,
     /// Whether this worker has found it down.
     pub(super) is_down: bool,
+    /// Whether it owes a reply for longer than the patience.
+    pub(super) is_slow: bool,
     /// The latest request whose commands it has not answered in time.
     pub(super) blamed_by: Option<RequestKey>,
     /// Since when it is not part of the topology any more.
@@ -101,6 +103,8 @@ pub struct View {
     pub connecting: usize,
     /// Whether no request is sent to it.
     pub is_open: bool,
+    /// Whether it owes replies for too long, though requests are sent to it.
+    pub is_slow: bool,
 }
 
 impl Recycle for Node {
@@ -137,6 +141,7 @@ impl Node {
             is_mute: false,
             is_cut_off: false,
             is_down: false,
+            is_slow: false,
             blamed_by: None,
             retired_at: None,
             counts: Counts::default(),
@@ -164,7 +169,8 @@ impl Node {
         // request to a sentinel.
         let is_cut_off = self.wanted > 0 && self.ready == 0;
         let is_open = self.role == Role::Data && (is_cut_off || self.breaker.is_open());
-        View { ready: self.ready, connecting: self.wanted.saturating_sub(self.ready), is_open }
+        let connecting = self.wanted.saturating_sub(self.ready);
+        View { ready: self.ready, connecting, is_open, is_slow: self.is_slow && !is_open }
     }
 
     /// It announces another name, or an address beside its name.

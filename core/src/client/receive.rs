@@ -86,6 +86,9 @@ impl Client {
         node: NodeKey,
         now: u64,
     ) -> Result<(), Fault> {
+        if was_overdue {
+            self.check_slowness(node);
+        }
         match sent.owner {
             Owner::Command(key) => {
                 self.check_patience(key, &sent, node, now);

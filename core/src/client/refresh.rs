@@ -207,7 +207,7 @@ impl Client {
         let node = self.nodes.get(node).filter(|node| !node.breaker.is_open())?;
         let key = *node.connections.first()?;
         let connection = self.connections.get(key).filter(|connection| connection.accepts())?;
-        let is_silent = connection.silent_at(self.silence()).is_some_and(|at| at <= now);
+        let is_silent = self.silent_at(connection).is_some_and(|at| at <= now);
         (!is_silent).then_some(key)
     }
 

@@ -510,9 +510,9 @@ fn a_worker_that_was_away_waits_for_half_of_the_patience() {
     played.submit("a");
     played.turn();
     played.sent();
-    let has_warned = |actions: &[Action]| actions.iter().any(|it| matches!(it, Action::Warn(..)));
-    assert!(!has_warned(&played.wait(5 * TIMEOUT)));
-    assert!(has_warned(&played.wait(TIMEOUT / 2)));
+    let is_slow = |actions: &[Action]| actions.iter().any(|it| matches!(it, Action::Slow(..)));
+    assert!(!is_slow(&played.wait(5 * TIMEOUT)));
+    assert!(is_slow(&played.wait(TIMEOUT / 2)));
 }
 
 #[test]

@@ -217,8 +217,10 @@ impl Client {
             connection.queue.on_sent(Owner::Asking, now);
         }
         command.encode(&self.scripts, connection.buffer());
-        let timeout = command.members.iter().map(|member| member.timeout).min().unwrap_or(0);
-        connection.queue.on_command_sent(command_key, now, timeout);
+        let timeouts = command.members.iter().map(|member| member.timeout);
+        let shortest = timeouts.clone().min().unwrap_or(0);
+        connection.queue.on_command_sent(command_key, now, shortest);
+        connection.await_until(now.saturating_add(timeouts.max().unwrap_or(0)));
         let counted = match command.by {
             By::Sha => metrics::Command::Evalsha,
             By::Source => metrics::Command::Eval,
@@ -310,6 +312,7 @@ impl Client {
             self.want_refresh(now);
         }
         self.lose_in_flight(key, node, now);
+        self.check_slowness(node);
         match next {
             Next::Connect { is_first } => {
                 self.count_error(node, ErrorKind::Lost);
@@ -403,6 +406,7 @@ impl Client {
         self.lose_in_flight(key, node, now);
         self.lose_unsent(key, node, now);
         self.connections.remove(key);
+        self.check_slowness(node);
     }
 
     fn lose_other(&mut self, owner: Owner, node: NodeKey, now: u64) {

@@ -70,6 +70,8 @@ pub struct Node {
     pub connecting: u64,
     /// Whether a worker sends it no requests.
     pub is_open: bool,
+    /// Whether it owes replies to a worker for too long, which sends it requests.
+    pub is_slow: bool,
 }
 
 impl Node {
@@ -83,6 +85,7 @@ impl Node {
         sum(&mut self.ready, &other.ready);
         sum(&mut self.connecting, &other.connecting);
         self.is_open |= other.is_open;
+        self.is_slow |= other.is_slow;
     }
 }
 
@@ -213,6 +216,7 @@ mod tests {
                 ready: next(),
                 connecting: next(),
                 is_open: true,
+                is_slow: true,
             }],
             waits: Histogram { buckets: std::array::from_fn(|_| next()), sum: 50 },
             lags: Histogram { buckets: std::array::from_fn(|_| 2), sum: 70 },

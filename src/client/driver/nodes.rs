@@ -1,12 +1,13 @@
 //! The nodes of a store in the shared memory: their counters, and how this worker sees them.
 
 use ngx::ffi::{NGX_LOG_ERR, ngx_cycle, ngx_cycle_t, ngx_worker};
-use rate_limit_core::client::{Answer, NodeKey, RequestKey};
+use rate_limit_core::client::{self, Answer, NodeKey, RequestKey};
+use rate_limit_core::rate::MILLISECOND;
 
 use super::{KnownNode, State, WARN_EVERY, place};
 use crate::clock::unix_ms;
 use crate::log::{cycle_log, log};
-use crate::shm::{NodeRecord, Shared, View};
+use crate::shm::{NodeRecord, NodeState, Shared, View};
 
 impl State {
     /// Looks up the shared memory of the current cycle. That of an older one may be unmapped.
@@ -42,7 +43,7 @@ impl State {
         if !is_known {
             let record = self.shared?.node(self.client.node(key)?.name(), &self.store);
             place(&mut self.nodes, key.index(), KnownNode { key, record, peer: None });
-            self.set_view(key, View { is_known: true, ..View::default() }, true);
+            self.set_view(key, View { state: NodeState::Up, ..View::default() }, true);
         }
         self.nodes.get_mut(key.index())?.as_mut()
     }
@@ -78,10 +79,13 @@ impl State {
         if self.known(key).is_some() {
             let small = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
             let view = View {
-                is_known: true,
+                state: match view {
+                    client::View { is_open: true, .. } => NodeState::Open,
+                    client::View { is_slow: true, .. } => NodeState::Slow,
+                    client::View { .. } => NodeState::Up,
+                },
                 ready: small(view.ready),
                 connecting: small(view.connecting),
-                is_open: view.is_open,
                 ..View::default()
             };
             // A worker that shuts down closes its connections: that is no sign of a failure.
@@ -127,6 +131,27 @@ impl State {
             cycle_log(),
             "redis {name} is up again after {seconds:.3} s, {undecided} requests were not decided by it"
         );
+    }
+
+    /// Logs, once for all workers, that a node is slow, but not for every reply that takes long.
+    pub(super) fn log_slow(&mut self, key: NodeKey, patience: u64) {
+        let Some(known) = self.known(key) else { return };
+        let is_new = known.record.mark_slow(unix_ms(), WARN_EVERY);
+        let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
+        if is_new {
+            let patience = patience / MILLISECOND;
+            log!(NGX_LOG_ERR, cycle_log(), "redis {name} is slow: no reply within {patience} ms");
+        }
+    }
+
+    /// Logs that a node is slow no more, if it was logged that it is.
+    pub(super) fn log_prompt(&mut self, key: NodeKey) {
+        let Some(since) = self.known(key).and_then(|known| known.record.mark_prompt()) else {
+            return;
+        };
+        let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
+        let seconds = unix_ms().saturating_sub(since) as f64 / 1_000.0;
+        log!(NGX_LOG_ERR, cycle_log(), "redis {name} is no longer slow, after {seconds:.3} s");
     }
 
     /// Logs a fault of a node that is up, but not for every request.

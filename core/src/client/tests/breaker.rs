@@ -28,8 +28,36 @@ impl Played {
         played
     }
 
+    /// A client of a store in which some requests may wait for 100 s.
+    fn patient(fail_timeout: u64) -> Self {
+        let mut played = Self::with(|config| {
+            config.patience = 100 * SECOND;
+            config.fail_timeout = fail_timeout;
+        });
+        played.client.start(0);
+        played.accept_handshake();
+        played.turn();
+        played
+    }
+
+    fn submit_patiently(&mut self, key: &str, timeout: u64) -> RequestKey {
+        let template = Rc::clone(&self.template);
+        self.client.submit(&[charge(&template, key)], timeout, self.now)
+    }
+
     fn is_open(&self) -> bool {
         self.client.nodes.get(self.node()).unwrap().breaker.is_open()
+    }
+
+    /// Lets the time pass, and the timer expire whenever it is due; returns the actions.
+    fn pass(&mut self, micros: u64) -> Vec<Action> {
+        let end = self.now + micros;
+        let mut actions = Vec::new();
+        while self.client.timer().is_some_and(|timer| timer <= end) {
+            actions.extend(self.wait_for_timer());
+        }
+        self.now = end;
+        actions
     }
 
     fn wait_for_timer(&mut self) -> Vec<Action> {
@@ -190,4 +218,67 @@ fn a_silent_server_is_found_when_it_answers_again() {
     played.receive(FOUND);
     assert_eq!(played.client.outcome(request), Some(Ok(())));
     assert!(is_up(&played.turn()));
+}
+
+/// The long timeout of one location is no reason for others to wait for a server that hangs.
+#[test]
+fn the_patience_is_bounded() {
+    for (fail_timeout, patience) in [(100 * MILLISECOND, SECOND), (3 * SECOND, 3 * SECOND)] {
+        let mut played = Played::patient(fail_timeout);
+        let _ = ["a", "b", "c"].map(|key| played.submit(key));
+        played.turn();
+        assert_eq!(played.sent_keys(), "a b c");
+        assert!(!is_down(&played.pass(patience - 1)));
+        assert!(is_down(&played.pass(1)), "{patience}");
+        let request = played.submit("d");
+        assert_eq!(played.client.outcome(request), Some(Err(Error::Down)));
+    }
+}
+
+/// A request that may wait for long gets its reply, and until then the server is slow.
+#[test]
+fn a_server_that_owes_a_reply_for_longer_than_the_patience_is_slow() {
+    let mut played = Played::patient(SECOND);
+    let is_slow = |played: &Played| played.client.node(played.node()).unwrap().view().is_slow;
+    let request = played.submit_patiently("a", 100 * SECOND);
+    played.turn();
+    assert_eq!(played.sent_keys(), "a");
+    assert!(!played.pass(SECOND - 1).contains(&Action::Slow(played.node(), SECOND)));
+    let actions = played.pass(1);
+    assert!(actions.contains(&Action::Slow(played.node(), SECOND)), "{actions:?}");
+    assert!(actions.contains(&Action::View(played.node())) && is_slow(&played));
+    for _ in 0..97 {
+        assert_eq!(played.pass(SECOND), []);
+    }
+    played.receive(FOUND);
+    let actions = played.turn();
+    assert_eq!(played.client.outcome(request), Some(Ok(())));
+    assert!(actions.contains(&Action::Prompt(played.node())) && !is_slow(&played), "{actions:?}");
+}
+
+/// Nobody waits for its reply any more, however long others might.
+#[test]
+fn a_silent_server_for_which_no_request_waits_is_lost_after_a_second() {
+    let mut played = Played::patient(SECOND);
+    played.submit("a");
+    played.turn();
+    played.sent();
+    assert!(!played.pass(SECOND - 1).contains(&Action::Close(played.connection())));
+    let actions = played.pass(1);
+    assert!(actions.contains(&Action::Close(played.connection())), "{actions:?}");
+    assert!(actions.contains(&Action::Prompt(played.node())), "{actions:?}");
+    assert!(is_down(&actions));
+}
+
+/// However many requests follow each other.
+#[test]
+fn a_silent_server_is_lost_after_the_longest_timeout() {
+    let mut played = Played::patient(SECOND);
+    for second in 0..100 {
+        assert!(!played.client.connections.get(played.connection()).unwrap().is_idle());
+        played.submit_patiently(&second.to_string(), 100 * SECOND);
+        played.turn();
+        played.sent();
+        assert_eq!(is_down(&played.pass(SECOND)), second == 99, "second {second}");
+    }
 }

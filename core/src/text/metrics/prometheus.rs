@@ -88,6 +88,14 @@ impl Snapshot {
             page.sample("breaker_open", &[("node", &node.name)], u8::from(node.is_open));
         }
         page.family(
+            "node_slow",
+            "gauge",
+            "1 if a Redis server owes replies to a worker for too long, else 0.",
+        );
+        for node in &self.nodes {
+            page.sample("node_slow", &[("node", &node.name)], u8::from(node.is_slow));
+        }
+        page.family(
             "node_decision_seconds",
             "summary",
             "How long requests waited that a Redis server decided.",
@@ -222,6 +230,7 @@ mod tests {
             r#"connections{node="127.0.0.1:6379",state="ready"} 47"#,
             r#"connections{node="127.0.0.1:6379",state="connecting"} 48"#,
             r#"breaker_open{node="127.0.0.1:6379"} 1"#,
+            r#"node_slow{node="127.0.0.1:6379"} 1"#,
             r#"node_decision_seconds_sum{node="127.0.0.1:6379"} 1.234567"#,
             r#"node_decision_seconds_count{node="127.0.0.1:6379"} 46"#,
             r#"decision_seconds_bucket{le="0.00005"} 49"#,
@@ -261,7 +270,7 @@ mod tests {
             assert!(count > 0);
             families.push(name);
         }
-        assert_eq!(families.len(), 16);
+        assert_eq!(families.len(), 17);
     }
 
     #[test]
