@@ -25,8 +25,12 @@ use crate::world::{ClientEvent, World};
 /// How soon all must be well at the start.
 const START: u64 = 100 * MILLISECOND;
 
-/// How soon all must be well again after the last fault.
+/// How soon all must be well again after the last fault, if the workers are connected by then.
 const RECOVERY: u64 = SECOND;
+
+/// How soon they must be: what does not pass by itself is tried rarely, and a server that has accepted a
+/// connection is waited for.
+const RECONNECTION: u64 = 10 * SECOND;
 
 /// How long it is watched that all is well.
 const WELL: u64 = SECOND;
@@ -53,6 +57,8 @@ pub struct Report {
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     Faulty,
+    /// The last fault was over at this time.
+    Recovering(u64),
     /// All is well at this time.
     Well(u64),
     /// No more requests come.
@@ -228,11 +234,18 @@ impl Simulation {
         let now = self.outside.now();
         match self.stage {
             Stage::Faulty if now > self.faulty_until && self.outside.world.is_calm() => {
-                self.outside.strict_from.get_or_insert(now + RECOVERY);
-                self.stage = Stage::Well(now);
+                self.stage = Stage::Recovering(now);
             }
             Stage::Faulty => assert!(now < LATEST, "the servers do not settle"),
-            Stage::Well(since) if now >= since + RECOVERY + WELL => {
+            Stage::Recovering(since)
+                if now >= since + RECONNECTION
+                    || (now >= since + RECOVERY
+                        && self.workers.iter().all(Worker::is_connected)) =>
+            {
+                self.outside.strict_from.get_or_insert(now);
+                self.stage = Stage::Well(now);
+            }
+            Stage::Well(since) if now >= since + WELL => {
                 self.stage = Stage::Ending(now);
             }
             Stage::Ending(since) if now >= since + END => {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use rate_limit_core::client::{
-    Action, Client, Config, ConnectionKey, Error, Fault, RequestKey, Target,
+    Action, Client, Config, ConnectionKey, Error, Fault, Node, RequestKey, Target, View,
 };
 use rate_limit_core::decision::Charged;
 use rate_limit_core::lease::Granted;
@@ -709,6 +709,13 @@ impl Worker {
             self.client.refund(&charge, since, outside.now());
             self.act(outside);
         }
+    }
+
+    /// Whether it has all the connections that it wants.
+    pub fn is_connected(&self) -> bool {
+        let view = |key| self.client.node(key).map(Node::view);
+        let is_connected = |view: View| view.connecting == 0 && !view.is_open;
+        self.is_leaving || self.client.nodes().filter_map(view).all(is_connected)
     }
 
     /// At the end nothing is left of any request.

@@ -7,8 +7,11 @@ use harness::{Conf, Http, Nginx, PATIENCE, Redis, wait_until};
 use crate::seen::{StartConnected as _, remaining, tokens};
 
 fn conf(redis: &Redis) -> Conf {
+    // However long Redis is silent, requests wait for it.
     Conf::new()
-        .redis(redis)
+        .set("redis", redis.url())
+        .http("rate_limit_redis_store redis { server {redis}; connect_timeout 30s;")
+        .http("fail_timeout 5m; }\nrate_limit_redis_pass redis;")
         .status()
         .server("rate_limit_redis $arg_key rate=10000r/52w; rate_limit_redis_timeout 5m;")
 }

@@ -574,3 +574,37 @@ fn reloads_under_load() {
     wait_until(PATIENCE, || redis.clients().len() == 2, "one connection for each worker");
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
 }
+
+/// The clients of a fleet start at once, and so many handshakes take Redis longer than `connect_timeout`.
+/// Connections that it has accepted are waited for: given up, they would be work for it all the same.
+#[test]
+fn many_clients_that_connect_at_once() {
+    const WORKERS: usize = 4;
+    const CONNECTIONS: usize = 64;
+    let (authority, mut redis) = redis(&[]);
+    let lines = format!(
+        "{} {} connections {CONNECTIONS}; connect_timeout 50ms;",
+        server("127.0.0.1", redis.tls_port()),
+        trust(&authority)
+    );
+    let made = |redis: &Redis| -> usize {
+        redis.info("total_connections_received").parse().expect("a number")
+    };
+    let before = made(&redis);
+    let nginx = limited(&lines)
+        .workers(WORKERS)
+        .server("location = /metrics { rate_limit_redis_metrics prometheus; }")
+        .start();
+    let ready = format!("state=\"ready\"}} {}", WORKERS * CONNECTIONS);
+    let are_ready = || nginx.get("/metrics").text().contains(&ready);
+    // Some for the harness.
+    let most = WORKERS * CONNECTIONS * 13 / 10 + 8;
+    wait_until(PATIENCE, are_ready, "all connections");
+    let first = made(&redis) - before;
+    assert!(first <= most, "{first} connections at the start");
+    redis.kill9();
+    redis.restart();
+    wait_until(PATIENCE, are_ready, "all connections again");
+    let second = made(&redis);
+    assert!(second <= most, "{second} connections after a restart");
+}

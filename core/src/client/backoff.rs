@@ -1,13 +1,21 @@
 //! The delays between attempts to connect.
 
-use crate::rate::MILLISECOND;
+use crate::rate::{MILLISECOND, SECOND};
 
-/// The first delay, in µs.
-const FIRST: u64 = 20 * MILLISECOND;
-/// The longest delay, in µs: it takes less than a second to find that Redis is back.
-const LONGEST: u64 = 500 * MILLISECOND;
-/// So many doublings lead from the first delay to the longest.
-const DOUBLINGS: u32 = 5;
+/// More doublings lead beyond the longest delay.
+const DOUBLINGS: u32 = 10;
+
+/// How soon an attempt is worth while after one that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// An attempt that fails costs the server nothing: it takes less than a second to find that
+    /// Redis is back.
+    Soon,
+    /// The server takes part in an attempt that fails.
+    Later,
+    /// The cause does not pass by itself.
+    Rarely,
+}
 
 /// Exponential backoff with jitter: each failure in a row doubles the delay, and each delay is
 /// drawn from its upper half, so that a fleet does not reconnect in step.
@@ -16,13 +24,25 @@ pub(super) struct Backoff {
     failures: u32,
 }
 
+impl Pace {
+    /// The first delay and the longest, in µs.
+    fn delays(self) -> (u64, u64) {
+        match self {
+            Self::Soon => (20 * MILLISECOND, 500 * MILLISECOND),
+            Self::Later => (20 * MILLISECOND, 2 * SECOND),
+            Self::Rarely => (SECOND, 8 * SECOND),
+        }
+    }
+}
+
 impl Backoff {
     /// The delay before the next attempt, in µs, after one more failure. `random` is any number
     /// that differs between processes.
-    pub(super) fn failed(&mut self, random: u64) -> u64 {
+    pub(super) fn failed(&mut self, pace: Pace, random: u64) -> u64 {
+        let (first, longest) = pace.delays();
         let doublings = self.failures.min(DOUBLINGS);
         self.failures = self.failures.saturating_add(1);
-        let ceiling = (FIRST << doublings).min(LONGEST);
+        let ceiling = (first << doublings).min(longest);
         let half = ceiling / 2;
         half.saturating_add(random % half.saturating_add(1))
     }
@@ -39,14 +59,20 @@ mod tests {
 
     #[test]
     fn doubles_up_to_a_ceiling_and_starts_over() {
-        let mut backoff = Backoff::default();
-        let delays: Vec<_> = (0..9).map(|_| backoff.failed(0)).collect();
-        let expected = [10, 20, 40, 80, 160, 250, 250, 250, 250].map(|ms| ms * MILLISECOND);
-        assert_eq!(delays, expected);
-        let mut backoff = Backoff::default();
-        let delays: Vec<_> = (0..90).map(|i| backoff.failed(u64::MAX - i)).collect();
-        assert!(delays.iter().all(|delay| (10 * MILLISECOND..=LONGEST).contains(delay)));
-        backoff.succeeded();
-        assert!(backoff.failed(10) <= FIRST);
+        for (pace, expected) in [
+            (Pace::Soon, [10, 20, 40, 80, 160, 250, 250, 250, 250]),
+            (Pace::Later, [10, 20, 40, 80, 160, 320, 640, 1_000, 1_000]),
+            (Pace::Rarely, [500, 1_000, 2_000, 4_000, 4_000, 4_000, 4_000, 4_000, 4_000]),
+        ] {
+            let (first, longest) = pace.delays();
+            let mut backoff = Backoff::default();
+            let delays = [(); 9].map(|()| backoff.failed(pace, 0));
+            assert_eq!(delays, expected.map(|ms| ms * MILLISECOND));
+            let mut backoff = Backoff::default();
+            let delays: Vec<_> = (0..90).map(|i| backoff.failed(pace, u64::MAX - i)).collect();
+            assert!(delays.iter().all(|delay| (first / 2..=longest).contains(delay)));
+            backoff.succeeded();
+            assert!(backoff.failed(pace, 10) <= first);
+        }
     }
 }

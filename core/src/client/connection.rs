@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use redis::Value;
 
-use super::backoff::Backoff;
+use super::backoff::{Backoff, Pace};
 use super::handshake::{Handshake, Step};
 use super::in_flight::{InFlight, Sent};
 use super::key::NodeKey;
@@ -32,6 +32,15 @@ const USEFUL_LIFE: u64 = SECOND;
 
 /// How many connections in a row may be replaced at once that lived less, if they answered at all.
 const MAX_REPLACEMENTS: u32 = 45;
+
+/// How long connecting may take at most, in µs, where the server accepts no connection.
+const LONGEST_CONNECT: u64 = 2 * SECOND;
+
+/// More doublings lead beyond that.
+const CONNECT_DOUBLINGS: u32 = 11;
+
+/// How long a server that has accepted a connection may take longer than others wait for it, in µs.
+pub(super) const PATIENCE_WHEN_ACCEPTED: u64 = 8 * SECOND;
 
 /// How much is encoded ahead of the socket, in bytes; the rest can still be cancelled.
 const SEND_AHEAD: usize = 64 * 1024;
@@ -53,8 +62,12 @@ pub struct Connection {
     pub(super) node: NodeKey,
     handshake: Rc<Handshake>,
     pub(super) state: State,
-    /// The last attempt failed, and none has succeeded since.
+    /// The last attempt failed or is late, and none has succeeded since.
     is_down: bool,
+    /// The attempt takes longer than it may, and is waited for nevertheless.
+    is_late: bool,
+    /// How many attempts in a row have timed out.
+    timeouts: u32,
     backoff: Backoff,
     pub(super) queue: InFlight,
     output: Vec<u8>,
@@ -145,6 +158,9 @@ pub enum Fault {
     /// Neither connected nor ready in time.
     #[error("timed out while connecting")]
     ConnectTimeout,
+    /// The TLS handshake was not complete in time.
+    #[error("timed out while SSL handshaking")]
+    SecureTimeout,
     /// Reading or writing failed, or the server closed the connection.
     #[error("{0}")]
     Closed(String),
@@ -179,6 +195,8 @@ impl Connection {
             handshake,
             state: State::Idle,
             is_down: false,
+            is_late: false,
+            timeouts: 0,
             backoff: Backoff::default(),
             queue: InFlight::default(),
             output: Vec::new(),
@@ -230,6 +248,37 @@ impl Connection {
     /// Whether nothing waits and no reply is owed.
     pub(super) fn is_quiet(&self) -> bool {
         self.queue.is_empty() && self.output.is_empty()
+    }
+}
+
+/// Connecting.
+impl Connection {
+    /// An attempt begins at `now`. Returns when it ends unless the server has accepted it: after the
+    /// `usual` time, and twice as long after each attempt in a row that has timed out.
+    pub(super) fn begin_attempt(&mut self, usual: u64, now: u64) -> u64 {
+        let doublings = self.timeouts.min(CONNECT_DOUBLINGS);
+        let most = usual.saturating_mul(1 << doublings).min(LONGEST_CONNECT.max(usual));
+        let end = now.saturating_add(most);
+        self.is_late = false;
+        self.timer = Some(end);
+        end
+    }
+
+    /// The attempt takes longer than it may. Returns whether it was in time before: then it is waited
+    /// for once more, but by no command.
+    pub(super) fn on_late(&mut self) -> bool {
+        self.is_down = true;
+        !std::mem::replace(&mut self.is_late, true)
+    }
+
+    /// When to try again after this fault.
+    fn pace(&self, fault: &Fault) -> Pace {
+        match (self.state, fault) {
+            (State::Resolving | State::Connecting, _)
+            | (_, Fault::ConnectTimeout | Fault::SecureTimeout | Fault::Silent(_)) => Pace::Soon,
+            (_, Fault::Handshake(_, refusal)) if !refusal.is_passing() => Pace::Rarely,
+            _ => Pace::Later,
+        }
     }
 }
 
@@ -368,6 +417,7 @@ impl Connection {
         }
         self.state = State::Ready { since: now };
         self.is_down = false;
+        self.timeouts = 0;
         self.timer = None;
         self.tried = 0;
         Ok(Incoming::Ready)
@@ -411,6 +461,9 @@ impl Connection {
     pub(super) fn on_lost(&mut self, fault: &Fault, now: u64, random: u64) -> Next {
         self.drop_buffers();
         let is_hopeless = matches!(fault, Fault::Unfit(_) | Fault::Silent(_));
+        if matches!(fault, Fault::ConnectTimeout | Fault::SecureTimeout) {
+            self.timeouts = self.timeouts.saturating_add(1);
+        }
         let (was_ready, was_useful) = match self.state {
             State::Ready { since } => (true, now.saturating_sub(since) >= USEFUL_LIFE),
             _ => (false, false),
@@ -428,9 +481,10 @@ impl Connection {
             return Next::Connect { is_first };
         }
         self.is_distrusted |= was_ready;
+        let pace = self.pace(fault);
         self.state = State::Down;
         self.is_down = true;
-        Next::Wait(self.backoff.failed(random))
+        Next::Wait(self.backoff.failed(pace, random))
     }
 
     /// The connection was closed on purpose while it was idle; the next command opens it again.

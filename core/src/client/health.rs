@@ -6,6 +6,7 @@
 //! and the time for which the worker itself was away is taken off. While a server owes a reply for
 //! longer, it is slow.
 
+use super::backoff::Pace;
 use super::connection::{Connection, Fault, SILENCE, State};
 use super::in_flight::Owner;
 use super::key::{ConnectionKey, NodeKey};
@@ -40,12 +41,12 @@ impl Client {
             // The next command connects.
             Some(State::Down) if self.is_leaving => self.close(key),
             Some(State::Down) => self.connect(key, now),
-            Some(State::Securing) => {
-                let fault = Fault::Connect("timed out while SSL handshaking".to_owned());
-                self.on_lost(key, &fault, now);
+            Some(State::Resolving | State::Connecting) => {
+                self.on_lost(key, &Fault::ConnectTimeout, now);
             }
-            Some(_) => self.on_lost(key, &Fault::ConnectTimeout, now),
-            None => {}
+            Some(State::Securing) => self.on_late(key, &Fault::SecureTimeout, now),
+            Some(State::Handshake { .. }) => self.on_late(key, &Fault::ConnectTimeout, now),
+            Some(State::Idle | State::Ready { .. }) | None => {}
         }
     }
 
@@ -169,7 +170,7 @@ impl Client {
             node.probe_at = None;
             return;
         }
-        let at = now.saturating_add(node.backoff.failed(random));
+        let at = now.saturating_add(node.backoff.failed(Pace::Soon, random));
         node.probe_at = Some(at);
         let can_probe = |key: &&ConnectionKey| {
             self.connections.get(**key).is_some_and(|it| it.is_ready() || it.is_idle())

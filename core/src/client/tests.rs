@@ -11,6 +11,7 @@ use crate::limit::{Algorithm, Quota};
 use crate::redis::cluster::slot;
 
 mod addresses;
+mod attempts;
 mod breaker;
 mod sentinel;
 
@@ -27,6 +28,8 @@ struct Played {
     template: Rc<Template>,
     actions: Vec<Action>,
 }
+
+static SCRIPTS: LazyLock<Arc<Scripts>> = LazyLock::new(|| Arc::new(Scripts::new()));
 
 static QUOTA: LazyLock<Quota> =
     LazyLock::new(|| Quota::new(Algorithm::Gcra, "1r/m".parse().unwrap(), 3).unwrap());
@@ -59,7 +62,7 @@ impl Played {
             seed: 1,
         };
         change(&mut config);
-        let client = Client::new(config, Arc::new(Scripts::new()));
+        let client = Client::new(config, Arc::clone(&SCRIPTS));
         let template = Rc::new(Template::new(Head::new("rl:", "a").unwrap(), None));
         Self { client, at: 0, now: 0, template, actions: Vec::new() }
     }
@@ -132,6 +135,10 @@ impl Played {
     fn accept_handshake(&mut self) {
         let key = self.connection();
         self.client.on_connected(key);
+        self.answer_handshake();
+    }
+
+    fn answer_handshake(&mut self) {
         let sent = self.sent();
         let steps: usize =
             ["\r\nSETNAME\r\n", "\r\nLOAD\r\n"].iter().map(|it| sent.matches(it).count()).sum();

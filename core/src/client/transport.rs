@@ -1,6 +1,6 @@
 //! Connections: made, used and lost.
 
-use super::connection::{Connection, Fault, Next, State};
+use super::connection::{Connection, Fault, Next, PATIENCE_WHEN_ACCEPTED, State};
 use super::handshake::Step;
 use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey};
@@ -51,8 +51,7 @@ impl Client {
     /// Starts to connect, if need be by resolving the node's host name first.
     pub(super) fn connect(&mut self, key: ConnectionKey, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        let end = now.saturating_add(self.connect_timeout);
-        connection.timer = Some(end);
+        let end = connection.begin_attempt(self.connect_timeout, now);
         let name = self
             .nodes
             .get_mut(connection.node)
@@ -338,8 +337,7 @@ impl Client {
             connection.tried = 0;
             return false;
         }
-        let end = now.saturating_add(self.connect_timeout);
-        connection.timer = Some(end);
+        let end = connection.begin_attempt(self.connect_timeout, now);
         self.schedule(end);
         self.dial(key, now);
         true
@@ -347,13 +345,32 @@ impl Client {
 
     /// The next attempt is to connect to the next address of the node's host. Returns how many there are.
     fn turn_address(&mut self, key: ConnectionKey) -> usize {
+        let count = self.count_addresses(key);
         let Some(connection) = self.connections.get_mut(key) else { return 0 };
-        let count = self.nodes.get(connection.node).map_or(0, |node| node.addresses().count());
         connection.address = connection.address.wrapping_add(1).checked_rem(count).unwrap_or(0);
         count
     }
 
-    /// No attempt to connect is made before `delay` has passed: what was not sent goes elsewhere.
+    fn count_addresses(&self, key: ConnectionKey) -> usize {
+        let node = self.connections.get(key).and_then(|it| self.nodes.get(it.node));
+        node.map_or(0, |node| node.addresses().count())
+    }
+
+    /// A server has accepted a connection, and takes long. If it has another address, that is tried. Else
+    /// it is waited for: where many clients connect at once, a new attempt would go to the end of the
+    /// server's queue, and the old one would be work for it nevertheless.
+    pub(super) fn on_late(&mut self, key: ConnectionKey, fault: &Fault, now: u64) {
+        let addresses = self.count_addresses(key);
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let is_last = connection.tried.saturating_add(1) >= addresses;
+        if self.is_leaving || !is_last || !connection.on_late() {
+            return self.on_lost(key, fault, now);
+        }
+        let node = connection.node;
+        self.on_unreachable(key, node, fault, PATIENCE_WHEN_ACCEPTED, now);
+    }
+
+    /// No other attempt to connect is made before `delay` has passed: what was not sent goes elsewhere.
     fn on_unreachable(
         &mut self,
         key: ConnectionKey,
@@ -425,7 +442,7 @@ impl Client {
 /// The error to count for a lost connection.
 fn error_kind(fault: &Fault) -> ErrorKind {
     match fault {
-        Fault::Connect(_) | Fault::ConnectTimeout => ErrorKind::Connect,
+        Fault::Connect(_) | Fault::ConnectTimeout | Fault::SecureTimeout => ErrorKind::Connect,
         Fault::Closed(_) | Fault::Silent(_) => ErrorKind::Lost,
         Fault::Protocol(_) => ErrorKind::Protocol,
         Fault::Handshake(step, refusal) => match (step, refusal.kind) {

@@ -161,6 +161,14 @@ fn parse_other(frame: &[u8]) -> Result<Reply<'_>, ProtocolError> {
     }
 }
 
+impl Refusal {
+    /// Whether the cause passes without a change of the server's configuration.
+    pub fn is_passing(&self) -> bool {
+        let codes = ["LOADING", "MASTERDOWN", "BUSY"];
+        codes.contains(&self.text.split(' ').next().unwrap_or_default())
+    }
+}
+
 impl RefusalKind {
     fn of(kind: Option<ServerErrorKind>, code: &str, details: Option<&str>) -> Self {
         match (kind, code) {
