@@ -268,6 +268,9 @@ impl Server {
             ("SCRIPT", Role::Master | Role::Replica { .. }) if command.is(1, "LOAD") => {
                 self.load_script(command, turn);
             }
+            ("SCRIPT", Role::Master | Role::Replica { .. }) if command.is(1, "EXISTS") => {
+                self.find_scripts(command, turn.out);
+            }
             ("CLUSTER", _) if command.is(1, "SLOTS") => match &self.member {
                 Some(member) => turn.out.extend_from_slice(member.view.reply()),
                 None => return Err("ERR This instance has cluster support disabled".to_owned()),
@@ -288,6 +291,16 @@ impl Server {
         turn.session.database = database;
         resp::simple(turn.out, "OK");
         Ok(())
+    }
+
+    fn find_scripts(&self, command: &Command<'_>, out: &mut Vec<u8>) {
+        resp::array(out, command.len() - 2);
+        for index in 2..command.len() {
+            let sha = command.word(index);
+            let found = PROGRAMS.iter().position(|(_, script)| script.sha().as_bytes() == sha);
+            let found = found.is_some_and(|index| self.cached[index]);
+            out.extend_from_slice(format!(":{}\r\n", u8::from(found)).as_bytes());
+        }
     }
 
     fn load_script(&mut self, command: &Command<'_>, turn: &mut Turn<'_>) {
@@ -491,7 +504,9 @@ pub mod tests {
         assert!(send(&charge(By::Sha, &["k"])).starts_with("-NOSCRIPT"));
         let scripts = Scripts::new();
         let script = scripts.single(Algorithm::Gcra).unwrap();
+        assert_eq!(send(&words(&["SCRIPT", "EXISTS", script.sha()])), "*1\r\n:0\r\n");
         let loaded = send(&words(&["SCRIPT", "LOAD", script.source()]));
+        assert_eq!(send(&words(&["SCRIPT", "EXISTS", "0", script.sha()])), "*2\r\n:0\r\n:1\r\n");
         assert_eq!(loaded, format!("$40\r\n{}\r\n", script.sha()));
         assert_eq!(send(&charge(By::Sha, &["k"])), "$13\r\n1763683200 0 \r\n");
         assert!(send(&charge(By::Sha, &["k"])).starts_with("$37\r\n1763683200 0 "));

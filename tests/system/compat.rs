@@ -190,6 +190,7 @@ fn the_account_of_the_documents_has_nothing_too_much() {
         ("+ltrim", names(&["short"])),
         ("~rl:*", names(&all)),
         // They can be done without.
+        ("+script|exists", names(&[])),
         ("+script|load", names(&[])),
         ("+client|setname", names(&[])),
         ("+asking", names(&[])),

@@ -296,7 +296,7 @@ fn a_redis_that_loads_is_waited_for() {
 #[test]
 fn an_account_with_the_least_rights() {
     let rule = "user limiter on >pw ~rl:* resetchannels -@all \
-        +select +client|setname +script|load +evalsha +eval +time +get +set";
+        +select +client|setname +script|exists +script|load +evalsha +eval +time +get +set";
     let redis = Redis::start_with(&[rule]);
     let nginx = limited(&format!("redis://limiter:pw@127.0.0.1:{}/2", redis.port())).start();
     decides(&nginx);
@@ -316,6 +316,44 @@ fn an_account_that_may_neither_load_scripts_nor_name_itself() {
     // The first EVALSHA met no script.
     assert_eq!((redis.calls("eval"), redis.calls("evalsha")), (1, 2));
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
+}
+
+/// A proxy may end a connection with a command that it does not know.
+#[test]
+fn what_a_server_hangs_up_at_is_left_out() {
+    let fake = Fake::start(|command| match command.name().as_str() {
+        "CLIENT" | "SCRIPT" => Act::Close(Vec::new()),
+        _ => Act::Usual,
+    });
+    let nginx = limited(&fake.url()).start();
+    let is_decided = || nginx.get("/?k=a").decision() == "PASSED redis";
+    for _ in 0..2 {
+        wait_until(PATIENCE, is_decided, "a decision");
+        fake.hang_up();
+    }
+    wait_until(PATIENCE, is_decided, "a decision over another connection");
+    // EXISTS and LOAD.
+    assert_eq!((fake.count("CLIENT"), fake.count("SCRIPT")), (1, 2));
+    let lines = nginx.logged("does not accept");
+    let all = "does not accept CLIENT SETNAME, SCRIPT EXISTS, SCRIPT LOAD: it is done without";
+    assert!(lines.len() == 1 && lines[0].contains(all), "{lines:?}");
+}
+
+#[test]
+fn what_an_account_may_not_do_is_left_out() {
+    let rule = "user limiter on >pw ~rl:* resetchannels -@all +evalsha +eval +time +get +set";
+    let redis = Redis::start_with(&[rule]);
+    let nginx = limited(&format!("redis://limiter:pw@127.0.0.1:{}", redis.port())).start();
+    decides(&nginx);
+    let denied = || -> Vec<Vec<redis::Value>> { redis.command(&["ACL", "LOG"]) };
+    let first = denied();
+    assert_eq!(first.len(), 3, "CLIENT SETNAME, SCRIPT EXISTS and SCRIPT LOAD: {first:?}");
+    redis.command::<()>(&["ACL", "LOG", "RESET"]);
+    redis.command::<i64>(&["CLIENT", "KILL", "USER", "limiter"]);
+    let is_decided = || nginx.get("/?k=a").decision() == "PASSED redis";
+    wait_until(PATIENCE, is_decided, "a decision over another connection");
+    assert_eq!(denied(), Vec::<Vec<redis::Value>>::new());
+    assert_eq!(nginx.logged("does not accept").len(), 1);
 }
 
 #[test]

@@ -122,7 +122,9 @@ fn without_the_script_it_is_sent_once_more() {
     let keys = keys("a", 20);
     for (key, decision) in keys.iter().zip(ask_all(&nginx, &keys)) {
         assert_eq!(decision, "PASSED redis");
-        assert_eq!((fake.times("EVALSHA", key), fake.times("EVAL", key)), (1, 1));
+        assert_eq!(fake.times("EVAL", key), 1);
+        // Behind a command with the source it is worth another attempt without.
+        assert!((1..=2).contains(&fake.times("EVALSHA", key)));
     }
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
 }

@@ -105,6 +105,8 @@ pub(super) struct Command {
     pub(super) slot: u16,
     pub(super) stage: Stage,
     pub(super) by: By,
+    /// A server has lacked its script.
+    pub(super) lacked_script: bool,
     /// An `ASKING` goes before it.
     pub(super) is_asking: bool,
     /// How often it was sent on to another node.
@@ -171,6 +173,7 @@ impl Recycle for Command {
         self.purpose = Purpose::Charge;
         self.stage = Stage::Unsent;
         self.by = By::Sha;
+        self.lacked_script = false;
         self.is_asking = false;
         self.moves = 0;
         self.retries = 0;

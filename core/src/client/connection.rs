@@ -9,17 +9,18 @@
 //!    └────────────────── closed, or lost after a useful life ──────────┘
 //! ```
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use redis::Value;
 
 use super::backoff::{Backoff, Pace};
-use super::handshake::{Handshake, Step};
+use super::handshake::{Abilities, Handshake, Step};
 use super::in_flight::{InFlight, Sent};
 use super::key::NodeKey;
 use super::slab::Recycle;
 use crate::rate::{MILLISECOND, SECOND};
-use crate::redis::reply::{Framer, MAX_MAP, MAX_REPLY, ProtocolError, Refusal, Reply};
+use crate::redis::reply::{self, Framer, MAX_MAP, MAX_REPLY, ProtocolError, Refusal, Reply};
 use crate::text::log::Escaped;
 
 /// A server that owes replies and sends nothing for this long, or for the store's patience if that
@@ -61,6 +62,12 @@ pub struct Connection {
     /// Where it leads.
     pub(super) node: NodeKey,
     handshake: Rc<Handshake>,
+    /// The steps of the handshake that are not answered yet.
+    steps: VecDeque<Step>,
+    /// Whether one was answered.
+    is_greeted: bool,
+    /// Which steps the server accepts, as far as was known when it was connected.
+    abilities: Abilities,
     pub(super) state: State,
     /// The last attempt failed or is late, and none has succeeded since.
     is_down: bool,
@@ -107,7 +114,7 @@ pub(super) enum State {
     Resolving,
     Connecting,
     Securing,
-    Handshake { step: usize },
+    Handshake,
     Ready { since: u64 },
     Down,
 }
@@ -127,10 +134,8 @@ pub(super) struct Usable {
 /// A reply and its owner.
 #[derive(Debug)]
 pub(super) enum Incoming {
-    /// A step of the handshake, not the last.
-    Step,
-    /// The last step of the handshake.
-    Ready,
+    /// A step of the handshake is answered, and whether it was the last.
+    Step(Step, bool),
     /// A message of a channel.
     Message,
     /// The reply to this command, which may have been overdue.
@@ -193,6 +198,9 @@ impl Connection {
         Self {
             node,
             handshake,
+            steps: VecDeque::new(),
+            is_greeted: false,
+            abilities: Abilities::default(),
             state: State::Idle,
             is_down: false,
             is_late: false,
@@ -231,7 +239,7 @@ impl Connection {
 
     /// Whether bytes can be exchanged.
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.state, State::Handshake { .. } | State::Ready { .. })
+        matches!(self.state, State::Handshake | State::Ready { .. })
     }
 
     /// Whether commands can be queued: they can be sent, or will be soon.
@@ -284,14 +292,16 @@ impl Connection {
 
 /// Sending.
 impl Connection {
-    /// The transport is connected. The handshake is sent first.
-    pub(super) fn on_connected(&mut self) {
+    /// The transport to a server with these abilities is connected. The handshake is sent first.
+    pub(super) fn on_connected(&mut self, abilities: Abilities) {
+        self.abilities = abilities;
+        self.is_greeted = false;
         self.excuses = 0;
         self.awaited = 0;
-        self.state = State::Handshake { step: 0 };
+        self.state = State::Handshake;
         self.has_answered = false;
         self.output.clear();
-        self.output.extend_from_slice(self.handshake.bytes());
+        self.steps = self.handshake.begin(&abilities, &mut self.output);
         self.output_sent = 0;
         self.input_start = 0;
         self.input_end = 0;
@@ -392,10 +402,19 @@ impl Connection {
         Ok(bytes.get(..length))
     }
 
+    /// Parses a frame.
+    pub(super) fn parse<'a>(&self, frame: &'a [u8]) -> Result<Reply<'a>, ProtocolError> {
+        match self.state {
+            // The reply to SCRIPT EXISTS looks like one of a script.
+            State::Handshake => reply::parse_other(frame),
+            _ => reply::parse(frame),
+        }
+    }
+
     /// Finds the owner of a reply.
     pub(super) fn on_reply(&mut self, reply: &Reply<'_>, now: u64) -> Result<Incoming, Fault> {
-        if let State::Handshake { step } = self.state {
-            return self.on_step(step, reply, now);
+        if self.state == State::Handshake {
+            return self.on_step(reply, now);
         }
         if is_message(reply) {
             return Ok(Incoming::Message);
@@ -406,21 +425,26 @@ impl Connection {
         Ok(Incoming::Reply(sent, was_overdue))
     }
 
-    fn on_step(&mut self, step: usize, reply: &Reply<'_>, now: u64) -> Result<Incoming, Fault> {
-        let current = *self.handshake.steps().get(step).ok_or(ProtocolError::Unexpected)?;
-        let checked = self.handshake.check(current, reply);
-        checked.map_err(|refusal| Fault::Handshake(current, refusal))?;
-        let step = step.saturating_add(1);
-        if step < self.handshake.steps().len() {
-            self.state = State::Handshake { step };
-            return Ok(Incoming::Step);
+    fn on_step(&mut self, reply: &Reply<'_>, now: u64) -> Result<Incoming, Fault> {
+        let step = self.steps.pop_front().ok_or(ProtocolError::Unexpected)?;
+        self.is_greeted = true;
+        let next = self.handshake.on_reply(step, reply, &self.abilities, &mut self.output);
+        self.steps.extend(next.map_err(|refusal| Fault::Handshake(step, refusal))?);
+        if !self.steps.is_empty() {
+            return Ok(Incoming::Step(step, false));
         }
         self.state = State::Ready { since: now };
         self.is_down = false;
         self.timeouts = 0;
         self.timer = None;
         self.tried = 0;
-        Ok(Incoming::Ready)
+        Ok(Incoming::Step(step, true))
+    }
+
+    /// The step of the handshake that is to be answered next, if one was answered before.
+    pub(super) fn unanswered_step(&self) -> Option<Step> {
+        let is_it = self.is_greeted && self.state == State::Handshake;
+        self.steps.front().copied().filter(|_| is_it)
     }
 }
 

@@ -1,6 +1,8 @@
 //! The handshake: the commands that are sent first on a new connection.
 
-use redis::Cmd;
+use std::collections::VecDeque;
+
+use redis::Value;
 
 use crate::redis::endpoint::Endpoint;
 use crate::redis::reply::{Refusal, RefusalKind, Reply};
@@ -9,14 +11,28 @@ use crate::redis::script::Script;
 /// Where a server begins to repeat arguments, of which long ones are cut.
 const ARGUMENTS: &str = ", with args";
 
+/// How many bytes of scripts a connection loads at most. A command with one that the server does not have
+/// is sent again, with the source.
+const MAX_LOADED: usize = 39 * 1024;
+
+/// `PING`, packed.
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+
 /// The commands of a handshake, and what their replies mean.
 ///
 /// `AUTH` and `SELECT` if the endpoint has an account or a database; then `CLIENT SETNAME`, so that
-/// an administrator finds the connection in `CLIENT LIST`; then `SCRIPT LOAD` for each script.
+/// an administrator finds the connection in `CLIENT LIST`; then `SCRIPT EXISTS`, and `SCRIPT LOAD` for
+/// each script that the server does not have. What a server does not understand is left out: see
+/// [`Abilities`]. As long as that is not known, and if nothing else is left, a `PING` comes first: a
+/// server that answers it, and then ends the connection, does so because of what follows.
 #[derive(Clone, Debug)]
 pub struct Handshake {
-    bytes: Vec<u8>,
-    steps: Vec<Step>,
+    /// The commands of an account and a database.
+    login: Vec<(Step, Vec<u8>)>,
+    set_name: Vec<u8>,
+    find_scripts: Vec<u8>,
+    /// The commands that load the scripts, the shortest first.
+    loads: Vec<Vec<u8>>,
     /// What must not appear in a log.
     secret: Option<String>,
 }
@@ -30,8 +46,31 @@ pub enum Step {
     Select,
     /// `CLIENT SETNAME`.
     SetName,
+    /// `SCRIPT EXISTS`.
+    FindScripts,
     /// `SCRIPT LOAD`.
     LoadScript,
+    /// `PING`.
+    Ping,
+}
+
+/// What a server has made of a step that it can do without.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Ability {
+    #[default]
+    Unknown,
+    /// It has accepted the step.
+    Proven,
+    /// It has refused the step, or ended the first connection with it.
+    Missing,
+}
+
+/// The steps that a server can do without, and what it has made of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Abilities {
+    set_name: Ability,
+    find_scripts: Ability,
+    load_scripts: Ability,
 }
 
 impl Handshake {
@@ -42,53 +81,112 @@ impl Handshake {
         name: &str,
         scripts: impl IntoIterator<Item = &'a Script>,
     ) -> Self {
-        let secret = endpoint.password.clone();
-        let mut handshake = Self { bytes: Vec::new(), steps: Vec::new(), secret };
-        if endpoint.user.is_some() || endpoint.password.is_some() {
-            let mut auth = redis::cmd("AUTH");
-            if let Some(user) = &endpoint.user {
-                auth.arg(user);
+        let mut scripts: Vec<_> = scripts.into_iter().collect();
+        scripts.sort_by_key(|script| script.source().len());
+        let shas: Vec<_> = scripts.iter().map(|script| script.sha()).collect();
+        let load = |script: &&Script| {
+            redis::cmd("SCRIPT").arg("LOAD").arg(script.source()).get_packed_command()
+        };
+        Self {
+            login: login(endpoint),
+            set_name: redis::cmd("CLIENT").arg("SETNAME").arg(name).get_packed_command(),
+            find_scripts: redis::cmd("SCRIPT").arg("EXISTS").arg(shas).get_packed_command(),
+            loads: scripts.iter().map(load).collect(),
+            secret: endpoint.password.clone(),
+        }
+    }
+
+    /// Appends the commands that a server with these abilities is sent first to `out`. Returns them in the
+    /// order in which they are answered.
+    pub(super) fn begin(&self, abilities: &Abilities, out: &mut Vec<u8>) -> VecDeque<Step> {
+        let mut steps = VecDeque::new();
+        let mut push = |step, bytes: &[u8]| {
+            out.extend_from_slice(bytes);
+            steps.push_back(step);
+        };
+        for (step, bytes) in &self.login {
+            push(*step, bytes);
+        }
+        if self.login.is_empty() && !abilities.are_proven(!self.loads.is_empty()) {
+            push(Step::Ping, PING);
+        }
+        if abilities.may(Step::SetName) {
+            push(Step::SetName, &self.set_name);
+        }
+        if abilities.may(Step::FindScripts) && !self.loads.is_empty() {
+            push(Step::FindScripts, &self.find_scripts);
+        } else {
+            steps.extend(self.load(abilities, &[], out));
+        }
+        steps
+    }
+
+    /// Appends the commands that load the scripts which a server does not have to `out`: `found` is what
+    /// it has replied of each. Returns them in the order in which they are answered.
+    fn load(&self, abilities: &Abilities, found: &[Value], out: &mut Vec<u8>) -> Vec<Step> {
+        if !abilities.may(Step::LoadScript) {
+            return Vec::new();
+        }
+        let (mut steps, mut room) = (Vec::new(), MAX_LOADED);
+        for (index, load) in self.loads.iter().enumerate() {
+            if found.get(index) == Some(&Value::Int(1)) || load.len() > room {
+                continue;
             }
-            // A user that needs no password takes any.
-            handshake.push(Step::Auth, auth.arg(endpoint.password.as_deref().unwrap_or_default()));
+            room = room.saturating_sub(load.len());
+            out.extend_from_slice(load);
+            steps.push(Step::LoadScript);
         }
-        if endpoint.database != 0 {
-            handshake.push(Step::Select, redis::cmd("SELECT").arg(endpoint.database));
-        }
-        handshake.push(Step::SetName, redis::cmd("CLIENT").arg("SETNAME").arg(name));
-        for script in scripts {
-            let mut load = redis::cmd("SCRIPT");
-            handshake.push(Step::LoadScript, load.arg("LOAD").arg(script.source()));
-        }
-        handshake
+        steps
     }
 
-    /// The packed commands.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+    /// Whether the connection can be used after this reply to `step`, and which steps follow, whose
+    /// commands are appended to `out`. A server may repeat the password in an error, or its beginning:
+    /// that is removed from the refusal.
+    pub(super) fn on_reply(
+        &self,
+        step: Step,
+        reply: &Reply<'_>,
+        abilities: &Abilities,
+        out: &mut Vec<u8>,
+    ) -> Result<Vec<Step>, Refusal> {
+        step.check(reply).map_err(|refusal| self.without_secret(refusal))?;
+        Ok(match (step, reply) {
+            (Step::FindScripts, Reply::Other(Value::Array(found))) => {
+                self.load(abilities, found, out)
+            }
+            (Step::FindScripts, _) => self.load(abilities, &[], out),
+            _ => Vec::new(),
+        })
     }
 
-    /// The commands, in the order in which they are answered.
-    pub fn steps(&self) -> &[Step] {
-        &self.steps
-    }
-
-    /// Whether the connection can be used after this reply to `step`. A server may repeat the
-    /// password in an error, or its beginning: that is removed from the refusal.
-    pub fn check(&self, step: Step, reply: &Reply<'_>) -> Result<(), Refusal> {
-        step.check(reply).map_err(|refusal| match &self.secret {
+    fn without_secret(&self, refusal: Refusal) -> Refusal {
+        match &self.secret {
             Some(secret) if !secret.is_empty() => {
                 let text = refusal.text.split(ARGUMENTS).next().unwrap_or_default();
                 Refusal { text: text.replace(secret.as_str(), "***"), ..refusal }
             }
             _ => refusal,
-        })
+        }
     }
+}
 
-    fn push(&mut self, step: Step, command: &Cmd) {
-        command.write_packed_command(&mut self.bytes);
-        self.steps.push(step);
+/// The commands for the account and the database of an endpoint.
+fn login(endpoint: &Endpoint) -> Vec<(Step, Vec<u8>)> {
+    let mut login = Vec::new();
+    if endpoint.user.is_some() || endpoint.password.is_some() {
+        let mut auth = redis::cmd("AUTH");
+        if let Some(user) = &endpoint.user {
+            auth.arg(user);
+        }
+        // A user that needs no password takes any.
+        auth.arg(endpoint.password.as_deref().unwrap_or_default());
+        login.push((Step::Auth, auth.get_packed_command()));
     }
+    if endpoint.database != 0 {
+        let select = redis::cmd("SELECT").arg(endpoint.database).get_packed_command();
+        login.push((Step::Select, select));
+    }
+    login
 }
 
 impl Step {
@@ -97,7 +195,9 @@ impl Step {
             Self::Auth => "AUTH",
             Self::Select => "SELECT",
             Self::SetName => "CLIENT SETNAME",
+            Self::FindScripts => "SCRIPT EXISTS",
             Self::LoadScript => "SCRIPT LOAD",
+            Self::Ping => "PING",
         }
     }
 
@@ -119,37 +219,131 @@ impl Step {
     }
 }
 
+impl Abilities {
+    fn of(&mut self, step: Step) -> Option<&mut Ability> {
+        match step {
+            Step::SetName => Some(&mut self.set_name),
+            Step::FindScripts => Some(&mut self.find_scripts),
+            Step::LoadScript => Some(&mut self.load_scripts),
+            Step::Auth | Step::Select | Step::Ping => None,
+        }
+    }
+
+    /// Whether a step is worth while.
+    fn may(mut self, step: Step) -> bool {
+        self.of(step).is_none_or(|ability| *ability != Ability::Missing)
+    }
+
+    /// The server has replied to a step.
+    pub(super) fn on_reply(&mut self, step: Step, reply: &Reply<'_>) {
+        let Some(ability) = self.of(step) else { return };
+        match reply {
+            Reply::Error(refusal) if refusal.is_passing() => {}
+            Reply::Error(_) => *ability = Ability::Missing,
+            Reply::Script(_) | Reply::Other(_) => *ability = Ability::Proven,
+        }
+    }
+
+    /// The server has answered a step, and ended the connection instead of a reply to this one. A proxy
+    /// does so with commands that it does not know.
+    pub(super) fn on_closed(&mut self, step: Step) {
+        if let Some(ability) = self.of(step).filter(|ability| **ability == Ability::Unknown) {
+            *ability = Ability::Missing;
+        }
+    }
+
+    /// Whether the server is known to accept the name, or to find scripts if there are any: that is the
+    /// first step then.
+    fn are_proven(&self, has_scripts: bool) -> bool {
+        match self.set_name {
+            Ability::Proven => !has_scripts || self.find_scripts != Ability::Unknown,
+            Ability::Unknown => false,
+            Ability::Missing => has_scripts && self.find_scripts == Ability::Proven,
+        }
+    }
+
+    /// The commands that are left out.
+    pub(super) fn missing(self) -> Vec<&'static str> {
+        let steps = [Step::SetName, Step::FindScripts, Step::LoadScript];
+        steps.into_iter().filter(|step| !self.may(*step)).map(Step::command).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redis::reply::parse;
+    use crate::limit::Algorithm;
+    use crate::redis::reply::parse_other;
     use crate::redis::script::Scripts;
+
+    fn begin(handshake: &Handshake, abilities: &Abilities) -> (Vec<Step>, String) {
+        let mut out = Vec::new();
+        let steps = handshake.begin(abilities, &mut out);
+        (steps.into(), String::from_utf8(out).unwrap())
+    }
 
     fn handshake(url: &str) -> (Vec<Step>, String) {
         let handshake = Handshake::new(&url.parse().unwrap(), "nginx", Scripts::new().loaded());
-        (handshake.steps().to_vec(), String::from_utf8(handshake.bytes().to_vec()).unwrap())
+        begin(&handshake, &Abilities::default())
+    }
+
+    /// The steps that follow this reply to `SCRIPT EXISTS`, and how many bytes they take.
+    fn follow(handshake: &Handshake, reply: &str) -> (usize, usize) {
+        let (reply, mut out) = (parse_other(reply.as_bytes()).unwrap(), Vec::new());
+        let abilities = Abilities::default();
+        let steps = handshake.on_reply(Step::FindScripts, &reply, &abilities, &mut out).unwrap();
+        assert!(steps.iter().all(|step| *step == Step::LoadScript));
+        assert_eq!(
+            steps.len(),
+            String::from_utf8(out.clone()).unwrap().matches("LOAD\r\n").count()
+        );
+        (steps.len(), out.len())
     }
 
     #[test]
-    fn an_error_names_what_is_needed() {
-        let scripts = Scripts::new().loaded().count();
+    fn an_endpoint_names_what_is_needed() {
         let (steps, bytes) = handshake("redis://127.0.0.1");
-        assert_eq!(steps.len(), 1 + scripts);
-        assert!(bytes.starts_with("*3\r\n$6\r\nCLIENT\r\n$7\r\nSETNAME\r\n$5\r\nnginx\r\n"));
+        assert_eq!(steps, [Step::Ping, Step::SetName, Step::FindScripts]);
+        assert!(bytes.contains("*3\r\n$6\r\nCLIENT\r\n$7\r\nSETNAME\r\n$5\r\nnginx\r\n"));
         let (steps, bytes) = handshake("redis://u:p@127.0.0.1/5");
-        assert_eq!(steps[..3], [Step::Auth, Step::Select, Step::SetName]);
+        assert_eq!(steps, [Step::Auth, Step::Select, Step::SetName, Step::FindScripts]);
         assert!(bytes.starts_with("*3\r\n$4\r\nAUTH\r\n$1\r\nu\r\n$1\r\np\r\n*2\r\n$6\r\nSELECT"));
         let (steps, bytes) = handshake("redis://u@127.0.0.1");
         assert_eq!(steps[0], Step::Auth);
         assert!(bytes.starts_with("*3\r\n$4\r\nAUTH\r\n$1\r\nu\r\n$0\r\n\r\n"));
     }
 
+    /// Five algorithms, several limits at once, and a list of two.
+    #[test]
+    fn it_is_small() {
+        use Algorithm::{FixedWindow, Gcra, SlidingLog, SlidingWindow, TokenBucket};
+        let all = [TokenBucket, Gcra, SlidingWindow, SlidingLog, FixedWindow];
+        let scripts = Scripts::new().loading(&all, true).with_lists([&[TokenBucket, Gcra][..]]);
+        let endpoint = "redis://u:p@127.0.0.1/5".parse().unwrap();
+        let handshake = Handshake::new(&endpoint, "nginx_rate_limit_redis:12345", scripts.loaded());
+        let (_, bytes) = begin(&handshake, &Abilities::default());
+        assert!(bytes.len() < 1_024, "{} bytes", bytes.len());
+        let count = scripts.loaded().count();
+        let known = |number: usize| {
+            let found = (0..count).map(|index| format!(":{}\r\n", u8::from(index < number)));
+            format!("*{count}\r\n{}", found.collect::<String>())
+        };
+        assert_eq!(follow(&handshake, &known(count)), (0, 0));
+        assert_eq!(follow(&handshake, &known(count - 2)).0, 1, "the longest does not fit");
+        for reply in [known(0), "+OK\r\n".to_owned(), "-NOPERM no\r\n".to_owned()] {
+            let (steps, length) = follow(&handshake, &reply);
+            assert!(steps >= 4 && bytes.len() + length <= 40 * 1_024, "{steps} take {length}");
+        }
+    }
+
     #[test]
     fn a_password_is_not_repeated() {
         let endpoint = "redis://:s3cret@127.0.0.1".parse().unwrap();
         let handshake = Handshake::new(&endpoint, "nginx", Scripts::new().loaded());
-        let shown =
-            |line: &[u8]| handshake.check(Step::Auth, &parse(line).unwrap()).unwrap_err().text;
+        let shown = |line: &[u8]| {
+            let (reply, abilities) = (parse_other(line).unwrap(), Abilities::default());
+            handshake.on_reply(Step::Auth, &reply, &abilities, &mut Vec::new()).unwrap_err().text
+        };
         assert_eq!(shown(b"-ERR not 's3cret'\r\n"), "ERR not '***'");
         let unknown = b"-ERR unknown command 'AUTH', with args beginning with: 's3c\r\n";
         assert_eq!(shown(unknown), "ERR unknown command 'AUTH'");
@@ -157,14 +351,61 @@ mod tests {
 
     #[test]
     fn knows_which_refusals_matter() {
-        let check = |step: Step, reply: &[u8]| step.check(&parse(reply).unwrap()).is_ok();
+        let check = |step: Step, reply: &[u8]| step.check(&parse_other(reply).unwrap()).is_ok();
         assert!(check(Step::Auth, b"+OK\r\n"));
         assert!(!check(Step::Auth, b"-WRONGPASS invalid username-password pair\r\n"));
         assert!(!check(Step::Auth, b"-ERR AUTH called without any password configured\r\n"));
         assert!(!check(Step::Select, b"-ERR DB index is out of range\r\n"));
         assert!(check(Step::SetName, b"-ERR unknown command 'CLIENT'\r\n"));
         assert!(!check(Step::SetName, b"-NOAUTH Authentication required.\r\n"));
+        assert!(check(Step::FindScripts, b"-NOPERM no permissions to run 'script|exists'\r\n"));
         assert!(check(Step::LoadScript, b"-NOPERM no permissions to run 'script|load'\r\n"));
         assert!(!check(Step::LoadScript, b"-LOADING Redis is loading the dataset\r\n"));
+    }
+
+    #[test]
+    fn what_is_refused_is_left_out() {
+        let endpoint = "redis://127.0.0.1".parse().unwrap();
+        let scripts = Scripts::new().loading(&[Algorithm::Gcra], false);
+        let handshake = Handshake::new(&endpoint, "nginx", scripts.loaded());
+        let mut abilities = Abilities::default();
+        let mut steps_after = |step, reply: &[u8]| {
+            abilities.on_reply(step, &parse_other(reply).unwrap());
+            begin(&handshake, &abilities).0
+        };
+        let unchanged = steps_after(Step::FindScripts, b"-BUSY Redis is busy running a script\r\n");
+        assert_eq!(unchanged, [Step::Ping, Step::SetName, Step::FindScripts]);
+        let steps = steps_after(Step::FindScripts, b"-NOPERM no permissions\r\n");
+        assert_eq!(steps, [Step::Ping, Step::SetName, Step::LoadScript]);
+        let steps = steps_after(Step::SetName, b"-ERR unknown command 'CLIENT'\r\n");
+        assert_eq!(steps, [Step::Ping, Step::LoadScript]);
+        assert_eq!(steps_after(Step::LoadScript, b"-NOPERM no permissions\r\n"), [Step::Ping]);
+        assert_eq!(abilities.missing(), ["CLIENT SETNAME", "SCRIPT EXISTS", "SCRIPT LOAD"]);
+    }
+
+    #[test]
+    fn what_is_proven_needs_no_ping() {
+        let endpoint = "redis://127.0.0.1".parse().unwrap();
+        let scripts = Scripts::new().loading(&[Algorithm::Gcra], false);
+        let handshake = Handshake::new(&endpoint, "nginx", scripts.loaded());
+        let sentinel = Handshake::new(&endpoint, "nginx", []);
+        let mut abilities = Abilities::default();
+        abilities.on_reply(Step::SetName, &parse_other(b"+OK\r\n").unwrap());
+        assert_eq!(begin(&sentinel, &abilities).0, [Step::SetName]);
+        abilities.on_reply(Step::FindScripts, &parse_other(b"*1\r\n:1\r\n").unwrap());
+        assert_eq!(begin(&handshake, &abilities).0, [Step::SetName, Step::FindScripts]);
+        // The reply of one script is as good as that of many.
+        assert_eq!(follow(&handshake, "*1\r\n:1\r\n"), (0, 0));
+        assert_eq!(follow(&handshake, "*1\r\n:0\r\n").0, 1);
+    }
+
+    #[test]
+    fn what_a_server_hangs_up_at_is_left_out_unless_it_has_accepted_it_before() {
+        let mut abilities = Abilities::default();
+        abilities.on_closed(Step::SetName);
+        abilities.on_reply(Step::FindScripts, &parse_other(b"*1\r\n:1\r\n").unwrap());
+        abilities.on_closed(Step::FindScripts);
+        abilities.on_closed(Step::Ping);
+        assert_eq!(abilities.missing(), ["CLIENT SETNAME"]);
     }
 }

@@ -45,7 +45,7 @@ impl Client {
                 self.on_lost(key, &Fault::ConnectTimeout, now);
             }
             Some(State::Securing) => self.on_late(key, &Fault::SecureTimeout, now),
-            Some(State::Handshake { .. }) => self.on_late(key, &Fault::ConnectTimeout, now),
+            Some(State::Handshake) => self.on_late(key, &Fault::ConnectTimeout, now),
             Some(State::Idle | State::Ready { .. }) | None => {}
         }
     }

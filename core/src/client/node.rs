@@ -7,8 +7,8 @@ use std::rc::Rc;
 use super::backoff::Backoff;
 use super::breaker::Breaker;
 use super::connection::Usable;
-use super::handshake::Handshake;
-use super::key::{self, ConnectionKey, NodeKey, RequestKey};
+use super::handshake::{Abilities, Handshake};
+use super::key::{self, CommandKey, ConnectionKey, NodeKey, RequestKey};
 use super::slab::{Recycle, Slab};
 use crate::metrics::{Command, ErrorKind};
 use crate::redis::endpoint::{Address, Endpoint};
@@ -41,6 +41,12 @@ pub struct Node {
     /// As it is shown.
     name: String,
     pub(super) handshake: Rc<Handshake>,
+    /// Which steps of the handshake it accepts.
+    pub(super) abilities: Abilities,
+    /// How many that it does not accept were logged.
+    pub(super) logged_missing: usize,
+    /// The latest command that was sent to it with the source of a script.
+    pub(super) source: Option<CommandKey>,
     /// The addresses of its host that are known.
     pub(super) targets: Vec<Target>,
     /// The address that it announces beside its name, for when that cannot be resolved.
@@ -128,6 +134,9 @@ impl Node {
             is_stale: targets.is_empty(),
             endpoint,
             handshake,
+            abilities: Abilities::default(),
+            logged_missing: 0,
+            source: None,
             targets,
             announced: None,
             connections: Vec::new(),

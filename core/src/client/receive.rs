@@ -2,15 +2,16 @@
 
 use super::command::{Member, Purpose, Settlement, Stage};
 use super::connection::{Connection, Fault, Incoming};
+use super::handshake::Step;
 use super::in_flight::{Owner, Sent};
 use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::request::{self, Error};
-use super::{Action, Client};
+use super::{Action, Client, Level};
 use crate::decision::Verdict;
 use crate::metrics::ErrorKind;
 use crate::rate::MILLISECOND;
 use crate::redis::cluster::{MAX_NODES, Redirect};
-use crate::redis::reply::{self, Refusal, RefusalKind, Reply, ScriptReply};
+use crate::redis::reply::{Refusal, RefusalKind, Reply, ScriptReply};
 use crate::redis::script::By;
 use crate::text::log::Escaped;
 
@@ -64,10 +65,9 @@ impl Client {
             && let Some(frame) = connection.next_frame(input)?
         {
             // Before its owner is taken from the queue: if this fails, the owner is lost with others.
-            let reply = reply::parse(frame)?;
+            let reply = connection.parse(frame)?;
             match connection.on_reply(&reply, now)? {
-                Incoming::Step => {}
-                Incoming::Ready => self.flush_later(key),
+                Incoming::Step(step, is_last) => self.on_step(key, step, is_last, &reply),
                 Incoming::Message => self.on_message(&reply, now),
                 Incoming::Reply(sent, was_overdue) => {
                     let node = connection.node;
@@ -76,6 +76,33 @@ impl Client {
             }
         }
         fitness
+    }
+
+    /// A step of the handshake is answered, which may have been the last.
+    #[cold]
+    fn on_step(&mut self, key: ConnectionKey, step: Step, is_last: bool, reply: &Reply<'_>) {
+        let Some(node_key) = self.node_of(key) else { return };
+        if let Some(node) = self.nodes.get_mut(node_key) {
+            node.abilities.on_reply(step, reply);
+        }
+        if is_last {
+            self.log_missing(node_key);
+            self.flush_later(key);
+        } else if self.connections.get(key).is_some_and(|connection| !connection.is_flushed()) {
+            self.actions.push_back(Action::Send(key));
+        }
+    }
+
+    /// Logs, once, what is left out of the handshakes with a node.
+    fn log_missing(&mut self, key: NodeKey) {
+        let Some(node) = self.nodes.get_mut(key) else { return };
+        let missing = node.abilities.missing();
+        let logged = std::mem::replace(&mut node.logged_missing, missing.len());
+        if missing.len() > logged {
+            let (name, missing) = (node.name(), missing.join(", "));
+            let line = format!("redis {name} does not accept {missing}: it is done without");
+            self.actions.push_back(Action::Log(Level::Notice, line));
+        }
     }
 
     fn on_reply(
@@ -260,15 +287,32 @@ impl Client {
     }
 
     /// Sends a command once more, with the script's source, which also puts the script back into the
-    /// server's cache. `false` if that was done already.
+    /// server's cache: what was in flight behind the first such command is sent once more as it was.
+    /// `false` if the source was sent already.
     fn send_source(&mut self, key: CommandKey, node: NodeKey, now: u64) -> bool {
+        let is_source_sent = self.is_source_sent(node);
         let Some(command) = self.commands.get_mut(key) else { return true };
-        let is_first = std::mem::replace(&mut command.by, By::Source) == By::Sha;
-        if is_first {
-            let is_asking = command.is_asking;
-            self.enqueue(key, node, is_asking, now);
+        let is_asking = command.is_asking;
+        let is_first = !std::mem::replace(&mut command.lacked_script, true);
+        match command.by {
+            By::Source => return false,
+            // The server has the script by then, unless it is another one.
+            By::Sha if is_first && is_source_sent => {}
+            By::Sha => {
+                command.by = By::Source;
+                if let Some(node) = self.nodes.get_mut(node) {
+                    node.source = Some(key);
+                }
+            }
         }
-        is_first
+        self.enqueue(key, node, is_asking, now);
+        true
+    }
+
+    /// Whether a node is being sent the source of a script.
+    fn is_source_sent(&self, node: NodeKey) -> bool {
+        let source = self.nodes.get(node).and_then(|node| node.source);
+        source.is_some_and(|command| self.commands.get(command).is_some())
     }
 
     /// Sends a command on to the node that was named. The owner of a slot is noted even if the command was

@@ -140,9 +140,16 @@ impl Played {
 
     fn answer_handshake(&mut self) {
         let sent = self.sent();
-        let steps: usize =
-            ["\r\nSETNAME\r\n", "\r\nLOAD\r\n"].iter().map(|it| sent.matches(it).count()).sum();
-        self.receive(&"+OK\r\n".repeat(steps));
+        let is_sha =
+            |word: &&str| word.len() == 40 && word.bytes().all(|it| it.is_ascii_hexdigit());
+        let shas = sent.split("\r\n").filter(is_sha).count();
+        // It has all scripts.
+        let replies = sent.split("\r\n").filter_map(|word| match word {
+            "AUTH" | "SELECT" | "SETNAME" | "PING" => Some("+OK\r\n".to_owned()),
+            "EXISTS" => Some(format!("*{shas}\r\n{}", ":1\r\n".repeat(shas))),
+            _ => None,
+        });
+        self.receive(&replies.collect::<String>());
     }
 
     /// A client that is connected.
@@ -295,7 +302,7 @@ fn a_refused_handshake_is_a_fault() {
     played.client.start(0);
     played.client.on_connected(played.connection());
     played.receive("-NOAUTH Authentication required.\r\n");
-    let reason = "CLIENT SETNAME was refused: \"NOAUTH Authentication required.\"".to_owned();
+    let reason = "PING was refused: \"NOAUTH Authentication required.\"".to_owned();
     assert!(played.turn().contains(&Action::Down(played.node(), reason)));
 }
 
@@ -372,6 +379,26 @@ fn what_is_the_same_is_one_command_and_the_next_is_held() {
     played.turn();
     assert_eq!(played.sent_keys(), "a");
     assert_eq!(played.client.outcome(held), None);
+}
+
+/// What is in flight behind a command whose script is missing is sent again without the source.
+#[test]
+fn the_source_of_a_script_is_sent_once() {
+    let mut played = Played::ready();
+    let requests = ["a", "b", "c"].map(|key| played.submit(key));
+    played.turn();
+    assert_eq!(played.sent_keys(), "a b c");
+    played.receive_at_once(&"-NOSCRIPT No matching script.\r\n".repeat(3));
+    played.turn();
+    let sent = played.sent();
+    let counts = ["\r\nEVAL\r\n", "\r\nEVALSHA\r\n"].map(|name| sent.matches(name).count());
+    assert_eq!(counts, [1, 2]);
+    // It may have been another script.
+    played.receive_at_once(&format!("{FOUND}{FOUND}-NOSCRIPT No matching script.\r\n"));
+    played.turn();
+    assert!(played.sent().contains("\r\nEVAL\r\n"));
+    played.receive(FOUND);
+    assert_eq!(requests.map(|request| played.client.outcome(request)), [Some(Ok(())); 3]);
 }
 
 /// A key about which only single requests are in flight is not busy.

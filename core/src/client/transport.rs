@@ -113,7 +113,8 @@ impl Client {
         if let Some(connection) = self.connections.get_mut(key)
             && matches!(connection.state, State::Connecting | State::Securing)
         {
-            connection.on_connected();
+            let node = self.nodes.get(connection.node);
+            connection.on_connected(node.map(|node| node.abilities).unwrap_or_default());
             self.actions.push_back(Action::Send(key));
         }
     }
@@ -289,6 +290,7 @@ impl Client {
 impl Client {
     /// A connection was lost, or could not be made.
     pub fn on_lost(&mut self, key: ConnectionKey, fault: &Fault, now: u64) {
+        self.note_hang_up(key, fault);
         let random = self.random.next();
         let Some(connection) = self.connections.get_mut(key) else { return };
         if matches!(connection.state, State::Idle | State::Down) {
@@ -324,6 +326,16 @@ impl Client {
                 self.connect_if_idle(key, now);
             }
             Next::Wait(delay) => self.on_unreachable(key, node, fault, delay, now),
+        }
+    }
+
+    /// Notes the step of the handshake instead of whose reply a server has closed the connection.
+    fn note_hang_up(&mut self, key: ConnectionKey, fault: &Fault) {
+        if let Some(connection) = self.connections.get(key)
+            && let (Some(step), Fault::Closed(_)) = (connection.unanswered_step(), fault)
+            && let Some(node) = self.nodes.get_mut(connection.node)
+        {
+            node.abilities.on_closed(step);
         }
     }
 

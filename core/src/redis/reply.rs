@@ -144,8 +144,9 @@ pub fn parse(frame: &[u8]) -> Result<Reply<'_>, ProtocolError> {
     }
 }
 
+/// Reads one whole `frame`, which is no reply of a script, though it may look like one.
 #[cold]
-fn parse_other(frame: &[u8]) -> Result<Reply<'_>, ProtocolError> {
+pub fn parse_other(frame: &[u8]) -> Result<Reply<'_>, ProtocolError> {
     // The text of an error may hold words of the command, and be cut within a character.
     let text = (frame.first() == Some(&b'-')).then(|| String::from_utf8_lossy(frame));
     match redis::parse_redis_value(text.as_ref().map_or(frame, |text| text.as_bytes())) {

@@ -7,9 +7,11 @@ use crate::limit::{Algorithm, Quota};
 use crate::text::number;
 
 mod list;
+mod minify;
 mod prepared;
 
 use list::List;
+use minify::minify;
 pub use prepared::Prepared;
 
 /// A script and the name under which Redis caches it.
@@ -266,8 +268,10 @@ impl Default for Scripts {
 }
 
 impl Script {
-    /// A script of this Lua source.
+    /// A script of this Lua source, without its comments and indentation: each server is sent it, and
+    /// hashes it.
     pub fn new(source: String) -> Self {
+        let source = minify(&source);
         let sha = sha1_smol::Sha1::from(&source).digest().to_string();
         Self { source, sha }
     }
@@ -481,6 +485,7 @@ mod tests {
     fn by_source() {
         let words = words(By::Source, &[check(b"k", 1)]);
         assert_eq!(words[0], "EVAL");
-        assert!(words[1].contains("-- Token bucket") && words[1].contains("'PXAT'"));
+        assert_eq!(words[1], Scripts::new().single(Algorithm::TokenBucket).unwrap().source());
+        assert!(words[1].contains("'PXAT'") && !words[1].contains("-- "));
     }
 }

@@ -72,9 +72,7 @@ impl Played {
                 }
                 continue;
             }
-            self.client.on_connected(key);
-            self.sent();
-            self.receive("+OK\r\n");
+            self.accept_handshake();
         }
         self.turn();
     }
