@@ -2,8 +2,11 @@
 //!
 //! It is queried when an error reply shows that it has changed (MOVED, CLUSTERDOWN, READONLY), when
 //! a connection is lost or a breaker opens, often while a master is missing, and at regular
-//! intervals. One node after the other is queried until a reply contains the topology, most often
-//! the first one. Commands that have no node wait for that, once.
+//! intervals. In a round one node after the other is queried until a reply contains the topology, most
+//! often the first one. Commands that have no node wait for that, once.
+//!
+//! Rounds that lead to nothing follow each other ever more rarely, down to two queries a second: what is
+//! wrong may last, and all workers of a fleet query the same nodes.
 
 use super::command::Stage;
 use super::in_flight::Owner;
@@ -16,11 +19,24 @@ use crate::metrics::ErrorKind;
 use crate::rate::{MILLISECOND, SECOND};
 use crate::redis::reply::{RefusalKind, Reply};
 
-/// The topology is queried at most this often.
+/// The topology is queried at most this often; twice as rarely after each round in a row that led to
+/// nothing.
 const LEAST_INTERVAL: u64 = 100 * MILLISECOND;
 
-/// It is queried this often while a master is missing.
+/// So many doublings lead beyond the longest interval.
+const DOUBLINGS: u32 = 6;
+
+/// The longest interval, for each query of the round before, give or take a quarter.
+const LONGEST_INTERVAL: u64 = 670 * MILLISECOND;
+
+/// It is queried this often while a master is missing, unless rounds are to be rarer.
 const URGENT_INTERVAL: u64 = 250 * MILLISECOND;
+
+/// How long a node may take for the map of a large cluster, unless connecting may take longer.
+const LEAST_PATIENCE: u64 = SECOND;
+
+/// How many nodes of a cluster are queried in a round. The next round goes on with the others.
+const MOST_QUERIES: usize = 5;
 
 /// Otherwise it is queried this often, give or take a tenth, so that workers do not query in step.
 const USUAL_INTERVAL: u64 = 10 * SECOND;
@@ -31,10 +47,17 @@ const RETIREMENT: u64 = SECOND;
 /// The queries for the topology.
 #[derive(Debug)]
 pub(super) struct Refresh {
-    /// The number of the latest query. A reply to an earlier one is ignored.
+    /// The number of the latest query.
     number: u32,
-    /// When the latest refresh began.
-    began: Option<u64>,
+    /// The number of the first query that may still be answered: of the replies to those before it, one was
+    /// applied.
+    oldest: u32,
+    /// How many queries this round, or the last one, has taken.
+    queries: usize,
+    /// How many rounds in a row have led to nothing.
+    fruitless: u32,
+    /// When the next refresh may begin.
+    free_at: u64,
     is_under_way: bool,
     is_wanted: bool,
     /// Which node is queried first.
@@ -51,7 +74,10 @@ impl Refresh {
     pub(super) fn new(random: u64) -> Self {
         Self {
             number: 0,
-            began: None,
+            oldest: 1,
+            queries: 0,
+            fruitless: 0,
+            free_at: 0,
             is_under_way: false,
             is_wanted: false,
             // Not all workers query the same node.
@@ -64,6 +90,24 @@ impl Refresh {
 
     pub(super) fn at(&self) -> Option<u64> {
         self.at
+    }
+
+    /// A round has ended. Sets when the next one may begin.
+    fn end_round(&mut self, is_fruitless: bool, random: u64, now: u64) {
+        self.is_under_way = false;
+        self.fruitless = if is_fruitless { self.fruitless.saturating_add(1) } else { 0 };
+        self.free_at = now.saturating_add(self.interval(random));
+    }
+
+    /// The least time between the last round and the next one.
+    fn interval(&self, random: u64) -> u64 {
+        if self.fruitless == 0 {
+            return LEAST_INTERVAL;
+        }
+        let longest = LONGEST_INTERVAL.saturating_mul(self.queries.max(1) as u64);
+        let interval = (LEAST_INTERVAL << self.fruitless.min(DOUBLINGS)).min(longest);
+        let jitter = random % (interval / 2).saturating_add(1);
+        interval.saturating_sub(interval / 4).saturating_add(jitter)
     }
 }
 
@@ -142,6 +186,7 @@ impl Client {
         }
         self.refresh.at = None;
         if self.refresh.is_under_way {
+            // Should the reply come after all, it counts.
             self.query_next(now);
         } else if !self.is_leaving || self.refresh.is_wanted {
             self.refresh_topology(now);
@@ -154,15 +199,14 @@ impl Client {
         if self.refresh.is_under_way {
             return;
         }
-        let due = self.refresh.began.map_or(now, |began| began.saturating_add(LEAST_INTERVAL));
-        if due > now {
+        if self.refresh.free_at > now {
             // Commands would wait for long.
             self.fail_parked(now);
-            return self.set_refresh_timer(due);
+            return self.set_refresh_timer(self.refresh.free_at);
         }
         self.refresh.is_wanted = false;
         self.refresh.is_under_way = true;
-        self.refresh.began = Some(now);
+        self.refresh.queries = 0;
         self.refresh.tried = 0;
         self.refresh.nodes = self.nodes_to_query();
         self.query_next(now);
@@ -170,21 +214,39 @@ impl Client {
 
     /// Queries the next node that can be queried.
     fn query_next(&mut self, now: u64) {
-        while let Some(node) = self.refresh.nodes.get(self.refresh.tried).copied() {
+        let most = if self.has_slots { MOST_QUERIES } else { usize::MAX };
+        while self.refresh.queries < most
+            && let Some(node) = self.refresh.nodes.get(self.refresh.tried).copied()
+        {
             self.refresh.tried = self.refresh.tried.saturating_add(1);
             self.refresh.number = self.refresh.number.wrapping_add(1);
             if let Some(connection) = self.connection_for_query(node, now) {
+                self.refresh.queries = self.refresh.queries.saturating_add(1);
                 self.push(connection, Owner::Topology(self.refresh.number), now);
-                let patience = now.saturating_add(self.connect_timeout);
-                return self.set_refresh_timer(patience);
+                return self.set_refresh_timer(now.saturating_add(self.query_patience()));
             }
         }
         if let Some(layout) = self.topology.conclude(self.master_serves()) {
             return self.end_round(layout, now);
         }
-        self.refresh.is_under_way = false;
+        let random = self.random.next();
+        self.refresh.end_round(true, random, now);
+        self.turn_nodes();
         self.fail_parked(now);
-        self.set_refresh_timer(now.saturating_add(URGENT_INTERVAL));
+        let urgent = now.saturating_add(URGENT_INTERVAL);
+        self.set_refresh_timer(urgent.max(self.refresh.free_at));
+    }
+
+    /// How long a node may take to reply to a query.
+    fn query_patience(&self) -> u64 {
+        LEAST_PATIENCE.max(self.connect_timeout)
+    }
+
+    /// The next round begins with another node. The sentinel that has replied is queried first the next
+    /// time, in a cluster the node after it, so that the load is shared.
+    fn turn_nodes(&mut self) {
+        let next = self.refresh.first.wrapping_add(self.refresh.tried);
+        self.refresh.first = if self.has_slots { next } else { next.wrapping_sub(1) };
     }
 
     /// The nodes in the order in which they are queried: in turn, and at last those that the cluster has cut
@@ -221,10 +283,12 @@ impl Client {
     ) {
         let Some(node) = self.nodes.get(key) else { return };
         match self.topology.read(reply, node) {
-            Ok(layout) if self.is_current_query(number) => {
+            Ok(layout) if number >= self.refresh.oldest => {
                 match self.topology.weigh(layout, self.master_serves()) {
                     Some(layout) => self.end_round(layout, now),
-                    None => self.query_next(now),
+                    None if self.refresh.is_under_way => self.on_query_failed(number, now),
+                    // It is too late to be compared with others.
+                    None => drop(self.topology.conclude(self.master_serves())),
                 }
             }
             Ok(_) => {}
@@ -246,13 +310,13 @@ impl Client {
 
     /// The nodes that were queried have replied with this layout.
     fn end_round(&mut self, layout: Layout, now: u64) {
-        self.refresh.is_under_way = false;
-        // The node that replied is queried first the next time, in a cluster the one after it, so that
-        // the load is shared.
-        let next = self.refresh.first.wrapping_add(self.refresh.tried);
-        self.refresh.first = if self.has_slots { next } else { next.wrapping_sub(1) };
-        self.apply(layout, now);
-        let at = now.saturating_add(self.refresh_interval());
+        self.refresh.oldest = self.refresh.number.wrapping_add(1);
+        self.turn_nodes();
+        let has_changed = self.apply(layout, now);
+        let is_fruitless = self.is_urgent() && !has_changed;
+        let random = self.random.next();
+        self.refresh.end_round(is_fruitless, random, now);
+        let at = now.saturating_add(self.refresh_interval()).max(self.refresh.free_at);
         self.refresh.at = None;
         match self.refresh.is_wanted {
             true => self.refresh_topology(now),
@@ -282,27 +346,34 @@ impl Client {
 
     /// How long a topology is used.
     fn refresh_interval(&mut self) -> u64 {
-        let seeds = self.nodes.seeds();
-        let is_missing = |key: &NodeKey| {
-            let is_needed = !seeds.contains(key) || self.topology.is_master(*key);
-            is_needed && self.nodes.get(*key).is_some_and(|node| !node.is_available())
-        };
-        let is_urgent = self.topology.is_incomplete()
-            || !self.nodes.retired().is_empty()
-            || self.nodes.current().iter().any(is_missing);
-        if is_urgent {
+        if self.is_urgent() {
             return URGENT_INTERVAL;
         }
         let tenth = USUAL_INTERVAL / 10;
         let jitter = self.random.next() % tenth.saturating_mul(2);
         USUAL_INTERVAL.saturating_sub(tenth).saturating_add(jitter)
     }
+
+    /// Whether something is missing in the topology.
+    fn is_urgent(&self) -> bool {
+        let seeds = self.nodes.seeds();
+        let is_missing = |key: &NodeKey| {
+            let is_needed = !seeds.contains(key) || self.topology.is_master(*key);
+            is_needed && self.nodes.get(*key).is_some_and(|node| !node.is_available())
+        };
+        self.topology.is_incomplete()
+            || !self.nodes.retired().is_empty()
+            || self.nodes.current().iter().any(is_missing)
+    }
 }
 
 /// A new topology.
 impl Client {
-    fn apply(&mut self, layout: Layout, now: u64) {
+    /// Applies a layout. Returns whether that has changed something of note.
+    fn apply(&mut self, layout: Layout, now: u64) -> bool {
+        let before = self.nodes.current().to_vec();
         let (masters, line) = self.topology.apply(layout, &mut self.nodes);
+        let is_news = line.is_some();
         if let Some((level, line)) = line {
             self.actions.push_back(Action::Log(level, line));
         }
@@ -314,6 +385,7 @@ impl Client {
         self.remove_retired(now);
         masters.into_iter().for_each(|master| self.open_node(master, now));
         self.route_parked(now);
+        is_news || before != self.nodes.current()
     }
 
     /// The node at this address, which is added if it is new.

@@ -13,6 +13,7 @@ use crate::redis::cluster::slot;
 mod addresses;
 mod attempts;
 mod breaker;
+mod rounds;
 mod sentinel;
 
 const TIMEOUT: u64 = 100 * MILLISECOND;

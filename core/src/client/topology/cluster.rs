@@ -14,8 +14,8 @@ pub(in crate::client) struct Cluster {
     /// As the store is shown.
     store: String,
     owners: Vec<Option<NodeKey>>,
-    /// Whether some slots have no node.
-    has_orphans: bool,
+    /// How many slots have no node.
+    orphans: usize,
     /// How many maps in a row that were applied since have a node for every slot. Masters may disagree.
     complete: usize,
     /// The best map of this round of queries, of those without a node for every slot.
@@ -27,7 +27,7 @@ impl Cluster {
         Self {
             store: store.to_owned(),
             owners: vec![None; SLOTS],
-            has_orphans: false,
+            orphans: 0,
             complete: 0,
             partial: None,
         }
@@ -38,13 +38,13 @@ impl Cluster {
     fn set_orphans(&mut self, count: usize, masters: usize) -> Option<Line> {
         self.complete = if count > 0 { 0 } else { self.complete.saturating_add(1) };
         let text = match count {
-            1.. if !self.has_orphans => format!("{count} slots have no node"),
-            0 if self.has_orphans && self.complete >= masters => {
+            1.. if self.orphans == 0 => format!("{count} slots have no node"),
+            0 if self.orphans > 0 && self.complete >= masters => {
                 "every slot has a node again".to_owned()
             }
             _ => return None,
         };
-        self.has_orphans = count > 0;
+        self.orphans = count;
         Some((Level::Error, format!("cluster \"{}\": {text}", self.store)))
     }
 }
@@ -77,11 +77,11 @@ impl Topology for Cluster {
     }
 
     /// A node that has just joined does not know all masters: a map that lacks slots counts only if no node
-    /// has a whole one.
+    /// of the round has a whole one, or if it lacks no more of them than the last one.
     fn weigh(&mut self, layout: Layout, _serves: bool) -> Option<Layout> {
         let Layout::Slots(map) = layout else { return None };
         let orphans = map.orphans();
-        if orphans == 0 {
+        if orphans <= self.orphans {
             self.partial = None;
             return Some(Layout::Slots(map));
         }
@@ -125,7 +125,7 @@ impl Topology for Cluster {
     }
 
     fn is_incomplete(&self) -> bool {
-        self.has_orphans
+        self.orphans > 0
     }
 }
 
