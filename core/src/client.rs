@@ -172,6 +172,8 @@ pub struct Client {
     /// How many settlements have not ended.
     settling: usize,
     actions: VecDeque<Action>,
+    /// Where bytes are received, on any connection on which no part of a reply has come.
+    input: Vec<u8>,
     /// The verdicts of the reply that is being read.
     verdicts: Vec<Verdict>,
 }
@@ -218,6 +220,7 @@ impl Client {
             is_leaving: false,
             settling: 0,
             actions: VecDeque::new(),
+            input: Vec::new(),
             verdicts: Vec::new(),
         };
         for Server { endpoint, targets } in config.servers {

@@ -352,39 +352,45 @@ impl Connection {
 
 /// Receiving.
 impl Connection {
-    /// Where to put received bytes; never empty.
-    pub(super) fn space(&mut self) -> &mut [u8] {
+    /// Where to put received bytes; never empty. It is behind the part of a reply that has come, or in the
+    /// `shared` buffer of all connections.
+    pub(super) fn space<'a>(&'a mut self, shared: &'a mut Vec<u8>) -> &'a mut [u8] {
         if self.input_start > 0 {
             self.input.copy_within(self.input_start..self.input_end, 0);
             self.input_end = self.input_end.saturating_sub(self.input_start);
             self.input_start = 0;
         }
+        let input = if self.input.is_empty() { shared } else { &mut self.input };
         let wanted = self.input_end.saturating_add(RECEIVE);
-        if self.input.len() < wanted {
-            self.input.resize(wanted, 0);
+        if input.len() < wanted {
+            input.resize(wanted, 0);
         }
-        self.input.get_mut(self.input_end..).unwrap_or_default()
+        input.get_mut(self.input_end..).unwrap_or_default()
     }
 
     /// `count` bytes were put into the [`space`](Self::space). Takes the input out, which must be
     /// [put back](Self::put_back) when its replies were read.
-    pub(super) fn on_received(&mut self, count: usize, now: u64) -> Vec<u8> {
+    pub(super) fn on_received(&mut self, count: usize, shared: &mut Vec<u8>, now: u64) -> Vec<u8> {
+        if self.input.is_empty() {
+            std::mem::swap(&mut self.input, shared);
+        }
         self.input_end = self.input_end.saturating_add(count).min(self.input.len());
         self.active = now;
         self.excuses = 0;
         std::mem::take(&mut self.input)
     }
 
-    /// Puts the input back.
-    pub(super) fn put_back(&mut self, mut input: Vec<u8>) {
-        if self.input_start == self.input_end {
-            self.input_start = 0;
-            self.input_end = 0;
-            if input.len() > LARGE_INPUT {
-                input = Vec::new();
-            }
+    /// Puts the input back. The connection keeps it only if there is a part of a reply in it.
+    pub(super) fn put_back(&mut self, input: Vec<u8>, shared: &mut Vec<u8>) {
+        if self.input_start < self.input_end {
+            self.input = input;
+            return;
         }
-        self.input = input;
+        self.input_start = 0;
+        self.input_end = 0;
+        if input.len() <= LARGE_INPUT {
+            *shared = input;
+        }
     }
 
     /// The bytes of the next reply, if it is complete.
@@ -522,6 +528,7 @@ impl Connection {
     fn drop_buffers(&mut self) {
         self.output.clear();
         self.output_sent = 0;
+        self.input = Vec::new();
         self.input_start = 0;
         self.input_end = 0;
         self.framer = Framer::default();
@@ -532,4 +539,28 @@ impl Connection {
 fn is_message(reply: &Reply<'_>) -> bool {
     matches!(reply, Reply::Other(Value::Array(words)) if words.len() == 3
         && matches!(words.first(), Some(Value::BulkString(kind)) if kind == b"message"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_only_a_part_of_a_reply() {
+        let handshake = Handshake::new(&"redis://localhost".parse().unwrap(), "nginx", []);
+        let mut connection = Connection::new(NodeKey::new(0, 1), Rc::new(handshake));
+        let mut shared = Vec::new();
+        let mut receive = |bytes: &[u8]| {
+            connection.space(&mut shared)[..bytes.len()].copy_from_slice(bytes);
+            let input = connection.on_received(bytes.len(), &mut shared, 0);
+            let frame = connection.next_frame(&input).unwrap().map(<[u8]>::to_vec);
+            connection.put_back(input, &mut shared);
+            (frame, connection.input.len(), shared.len())
+        };
+        assert_eq!(receive(b"+ONE\r\n"), (Some(b"+ONE\r\n".to_vec()), 0, RECEIVE));
+        assert_eq!(receive(b"+T"), (None, RECEIVE, 0));
+        let (frame, own, shared) = receive(b"WO\r\n");
+        assert_eq!((frame, own), (Some(b"+TWO\r\n".to_vec()), 0));
+        assert!(shared >= RECEIVE);
+    }
 }

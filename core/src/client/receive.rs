@@ -1,7 +1,7 @@
 //! Replies, and what follows from them.
 
 use super::command::{Member, Purpose, Settlement, Stage};
-use super::connection::{Connection, Fault, Incoming};
+use super::connection::{Fault, Incoming};
 use super::handshake::Step;
 use super::in_flight::{Owner, Sent};
 use super::key::{CommandKey, ConnectionKey, NodeKey};
@@ -31,7 +31,8 @@ const RETRY_DOUBLINGS: u8 = 5;
 impl Client {
     /// Where to put received bytes; empty if there is no such connection.
     pub fn space(&mut self, key: ConnectionKey) -> &mut [u8] {
-        self.connections.get_mut(key).map_or(&mut [], Connection::space)
+        let Self { connections, input, .. } = self;
+        connections.get_mut(key).map_or(&mut [], |connection| connection.space(input))
     }
 
     /// `count` bytes were put into the [`space`](Self::space). Returns false if the
@@ -39,10 +40,10 @@ impl Client {
     pub fn on_received(&mut self, key: ConnectionKey, count: usize, now: u64) -> bool {
         let open = self.connections.get_mut(key).filter(|connection| connection.is_open());
         let Some(connection) = open else { return false };
-        let input = connection.on_received(count, now);
+        let input = connection.on_received(count, &mut self.input, now);
         let result = self.read_replies(key, &input, now);
         if let Some(connection) = self.connections.get_mut(key) {
-            connection.put_back(input);
+            connection.put_back(input, &mut self.input);
         }
         match result {
             Ok(()) => {
