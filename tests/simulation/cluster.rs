@@ -43,7 +43,10 @@ impl Deployment {
     /// second one of each, and so on.
     pub fn cluster(masters: usize, replicas: usize, needs_all_slots: bool, rng: Rng) -> Self {
         let count = masters * (1 + replicas);
-        let address = |id: usize| SocketAddr::from(([10, 0, 0, id as u8 + 1], 7_000));
+        let address = |id: usize| {
+            let [third, fourth] = (id as u16 + 1).to_be_bytes();
+            SocketAddr::from(([10, 0, third, fourth], 7_000))
+        };
         let role = |id| match id < masters {
             true => Role::Master,
             false => Role::Replica { of: id % masters },

@@ -1,5 +1,6 @@
 //! A deterministic simulation: servers, a network and a clock, all of which follow from a seed.
 
+mod cost;
 mod queue;
 mod resp;
 
@@ -26,6 +27,8 @@ mod watch;
 mod worker;
 
 mod simulation;
+
+mod fleet;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -26,6 +26,12 @@ impl Input {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// The same. If nothing is left of what was received, its memory is given back: a server may have many
+    /// connections.
+    pub fn without_memory(self) -> Self {
+        if self.start == self.bytes.len() { Self::default() } else { self }
+    }
+
     /// Takes the next command if all of it has arrived. Panics on what is no command: the client
     /// sends nothing else.
     pub fn next(&mut self) -> Option<Command<'_>> {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use rate_limit_core::redis::cluster::slot;
 
+use crate::cost;
 use crate::database::{Database, Write};
 use crate::journal::{Execution, Journal};
 use crate::network::ConnectionId;
@@ -24,6 +25,12 @@ const SWITCH_MASTER: &[u8] = b"+switch-master";
 /// As many as Redis has unless it is configured otherwise.
 const DATABASES: usize = 16;
 
+/// As many as Redis takes unless it is configured otherwise.
+const MAX_CLIENTS: usize = 10_000;
+
+/// What one is told that is not taken.
+pub const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
+
 /// A Redis server or a sentinel.
 #[derive(Debug)]
 pub struct Server {
@@ -39,6 +46,10 @@ pub struct Server {
     pub unfit: Option<Unfit>,
     /// How far its clock is ahead of the simulation's, in µs.
     pub skew: i64,
+    /// How many clients it takes.
+    pub max_clients: usize,
+    /// What it has done since this was last taken.
+    pub work: Work,
     /// Whether its writes are to be replicated.
     pub replicates: bool,
     pub databases: Vec<Database>,
@@ -46,6 +57,17 @@ pub struct Server {
     cached: Vec<bool>,
     sessions: BTreeMap<ConnectionId, Session>,
     writes: Vec<(usize, Write)>,
+}
+
+/// What a server has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// How long it took, in ns of the server's core.
+    pub time: u64,
+    /// How many queries for the topology were answered.
+    pub queries: u64,
+    /// How many commands were executed that run a script.
+    pub scripts: u64,
 }
 
 /// What the operating system makes of the server.
@@ -114,6 +136,8 @@ impl Server {
             password: None,
             unfit: None,
             skew: 0,
+            max_clients: MAX_CLIENTS,
+            work: Work::default(),
             replicates: false,
             databases: vec![Database::default(); DATABASES],
             cached: vec![false; PROGRAMS.len()],
@@ -127,9 +151,25 @@ impl Server {
         (EPOCH + now).saturating_add_signed(self.skew)
     }
 
-    pub fn accept(&mut self, connection: ConnectionId) {
-        let authenticated = self.password.is_none();
-        self.sessions.insert(connection, Session { authenticated, ..Session::default() });
+    /// Accepts a connection, unless there are too many.
+    pub fn accept(&mut self, connection: ConnectionId) -> bool {
+        let is_taken = self.sessions.len() < self.max_clients;
+        self.work.time += if is_taken { cost::ACCEPT } else { cost::REFUSE };
+        if is_taken {
+            let authenticated = self.password.is_none();
+            self.sessions.insert(connection, Session { authenticated, ..Session::default() });
+        }
+        is_taken
+    }
+
+    /// How many connections are open at the server.
+    pub fn connections(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Takes what the server has done.
+    pub fn take_work(&mut self) -> Work {
+        std::mem::take(&mut self.work)
     }
 
     /// Whether the connection is open at the server.
@@ -166,6 +206,7 @@ impl Server {
     ) {
         let Some(session) = self.sessions.get_mut(&connection) else { return };
         let session = std::mem::take(session);
+        self.work.time += cost::received(bytes.len());
         let mut turn = Turn { now, connection, session, journal, out };
         let mut input = std::mem::take(&mut turn.session.input);
         input.push(bytes);
@@ -174,7 +215,7 @@ impl Server {
             self.execute(&command, &mut turn);
             turn.session.sent += (turn.out.len() - start) as u64;
         }
-        turn.session.input = input;
+        turn.session.input = input.without_memory();
         self.sessions.insert(connection, turn.session);
     }
 
@@ -204,8 +245,11 @@ impl Server {
         let asking = std::mem::replace(&mut turn.session.asking, command.is(0, "ASKING"));
         let is_script = command.is(0, "EVALSHA") || command.is(0, "EVAL");
         if is_script && !self.is_sentinel() {
+            self.work.scripts += 1;
+            self.work.time += cost::SCRIPT;
             return self.run_script(command, asking, turn);
         }
+        self.work.time += cost::COMMAND;
         match self.control(command, turn) {
             Ok(()) => {}
             Err(error) => resp::error(turn.out, &error),
@@ -262,6 +306,7 @@ impl Server {
             ("UNSUBSCRIBE", _) => subscribe(command, turn, false),
             ("SENTINEL", Role::Sentinel { name, master }) => {
                 assert!(command.is(1, "GET-MASTER-ADDR-BY-NAME"), "{command:?}");
+                self.work.queries += 1;
                 write_master(turn.out, (command.word(2) == name.as_bytes()).then_some(*master));
             }
             ("SELECT", Role::Master | Role::Replica { .. }) => self.select(command, turn)?,
@@ -272,7 +317,11 @@ impl Server {
                 self.find_scripts(command, turn.out);
             }
             ("CLUSTER", _) if command.is(1, "SLOTS") => match &self.member {
-                Some(member) => turn.out.extend_from_slice(member.view.reply()),
+                Some(member) => {
+                    self.work.queries += 1;
+                    self.work.time += cost::map(member.view.ranges());
+                    turn.out.extend_from_slice(member.view.reply());
+                }
                 None => return Err("ERR This instance has cluster support disabled".to_owned()),
             },
             _ => return Err(format!("ERR unknown command '{name}', with args beginning with: ")),
@@ -305,8 +354,15 @@ impl Server {
 
     fn load_script(&mut self, command: &Command<'_>, turn: &mut Turn<'_>) {
         let index = index_of_source(command.word(2));
-        self.cached[index] = true;
+        self.cache(index);
         resp::bulk(turn.out, PROGRAMS[index].1.sha().as_bytes());
+    }
+
+    /// Puts a script into the cache.
+    fn cache(&mut self, index: usize) {
+        if !std::mem::replace(&mut self.cached[index], true) {
+            self.work.time += cost::compiled(PROGRAMS[index].1.source().len());
+        }
     }
 
     /// In the order in which Redis looks for reasons not to execute a command.
@@ -383,7 +439,7 @@ impl Server {
     fn find_script(&mut self, command: &Command<'_>) -> Result<usize, String> {
         if command.is(0, "EVAL") {
             let index = index_of_source(command.word(1));
-            self.cached[index] = true;
+            self.cache(index);
             return Ok(index);
         }
         let is_it = |sha: &str| sha.as_bytes() == command.word(1);

@@ -11,7 +11,7 @@ use crate::resp;
 use crate::server::ServerId;
 
 /// The owner of a slot without one.
-const NOBODY: u8 = u8::MAX;
+const NOBODY: u16 = u16::MAX;
 
 /// A state of the whole cluster. Nodes share the newest one that has reached them.
 #[derive(Clone, Debug)]
@@ -19,9 +19,9 @@ pub struct View {
     addresses: Vec<SocketAddr>,
     /// The master of each node that is a replica.
     masters: Vec<Option<ServerId>>,
-    owners: Vec<u8>,
+    owners: Vec<u16>,
     /// The reply to `CLUSTER SLOTS`.
-    reply: OnceCell<Vec<u8>>,
+    reply: OnceCell<(usize, Vec<u8>)>,
 }
 
 impl View {
@@ -49,7 +49,7 @@ impl View {
     }
 
     pub fn set_owner(&mut self, slot: u16, owner: Option<ServerId>) {
-        self.owners[usize::from(slot)] = owner.map_or(NOBODY, |owner| owner as u8);
+        self.owners[usize::from(slot)] = owner.map_or(NOBODY, |owner| owner as u16);
         self.reply.take();
     }
 
@@ -66,7 +66,7 @@ impl View {
     /// Gives all slots of one node to another, which becomes its master.
     pub fn fail_over(&mut self, from: ServerId, to: ServerId) {
         for owner in self.owners.iter_mut().filter(|owner| usize::from(**owner) == from) {
-            *owner = to as u8;
+            *owner = to as u16;
         }
         for master in self.masters.iter_mut().filter(|master| **master == Some(from)) {
             *master = Some(to);
@@ -78,14 +78,23 @@ impl View {
 
     /// The reply to `CLUSTER SLOTS`.
     pub fn reply(&self) -> &[u8] {
+        &self.described().1
+    }
+
+    /// How many ranges of slots that reply has.
+    pub fn ranges(&self) -> usize {
+        self.described().0
+    }
+
+    fn described(&self) -> &(usize, Vec<u8>) {
         self.reply.get_or_init(|| {
             let runs = self.runs();
-            let mut out = Vec::new();
-            resp::array(&mut out, runs.len());
+            let (count, mut out) = (runs.len(), Vec::new());
+            resp::array(&mut out, count);
             for (first, last, owner) in runs {
                 self.write_run(&mut out, first, last, owner);
             }
-            out
+            (count, out)
         })
     }
 
@@ -107,7 +116,7 @@ impl View {
 
     /// The first and last slot of each run that one node owns.
     fn runs(&self) -> Vec<(usize, usize, ServerId)> {
-        let mut runs: Vec<(usize, usize, u8)> = Vec::new();
+        let mut runs: Vec<(usize, usize, u16)> = Vec::new();
         for (slot, owner) in self.owners.iter().copied().enumerate() {
             match runs.last_mut() {
                 Some((_, last, of)) if *of == owner => *last = slot,

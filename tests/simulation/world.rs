@@ -12,7 +12,7 @@ use crate::fault::{Episode, Fault};
 use crate::journal::Journal;
 use crate::network::{ClientId, ConnectionId, End, Network, Packet, Side};
 use crate::queue::Queue;
-use crate::server::{Process, ServerId};
+use crate::server::{Process, ServerId, TOO_MANY};
 
 /// How long a process that was stopped takes to go on with each connection, in µs.
 const WAKING: std::ops::Range<u64> = 10..500;
@@ -212,11 +212,21 @@ impl World {
             Process::Dead => Packet::End(End::Refused),
             _ => {
                 self.network.accept(id, server);
-                self.deployment.servers[server].accept(id);
                 Packet::Accepted
             }
         };
-        self.network.push(id, Side::Client, packet, self.now, &mut self.queue);
+        self.network.push(id, Side::Client, packet.clone(), self.now, &mut self.queue);
+        if packet == Packet::Accepted && !self.deployment.servers[server].accept(id) {
+            let refusal = Packet::Bytes(TOO_MANY.to_vec());
+            self.network.push(id, Side::Client, refusal, self.now, &mut self.queue);
+            self.network.push(
+                id,
+                Side::Client,
+                Packet::End(End::Closed),
+                self.now,
+                &mut self.queue,
+            );
+        }
     }
 
     fn deliver_to_client(&mut self, id: ConnectionId) -> Option<ClientEvent> {

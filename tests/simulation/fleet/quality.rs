@@ -1,0 +1,159 @@
+//! What a fleet may cost its servers, and how soon it is well again: whatever happens, work that is thrown away is
+//! bounded, and there is no state from which the fleet does not return by itself.
+
+use std::ops::Range;
+
+use super::record::{Sample, most_in_a_second, sum};
+use super::*;
+
+/// So many workers of one server, which starts with them.
+fn shape(deployment: DeploymentKind, workers: usize) -> Shape {
+    Shape {
+        workers,
+        deployment,
+        nodes: if deployment == DeploymentKind::Cluster { 8 } else { 1 },
+        has_tls: false,
+        rate: 2_000.0 / workers as f64,
+        load: 0.7,
+        start: 100 * MILLISECOND,
+        seed: 1,
+    }
+}
+
+/// Seconds, as a time.
+fn at(seconds: f64) -> u64 {
+    (seconds * SECOND as f64) as u64
+}
+
+/// Which share of the requests of a span of time was not decided.
+fn undecided(fleet: &Fleet, seconds: Range<f64>) -> f64 {
+    let samples = fleet.record().during(at(seconds.start)..at(seconds.end));
+    let requests = sum(samples, |sample| sample.requests);
+    sum(samples, |sample| sample.undecided) as f64 / requests.max(1) as f64
+}
+
+/// The most that happens in any second of a span of time, for each worker.
+fn most(fleet: &Fleet, seconds: Range<f64>, what: impl Fn(&Sample) -> u64) -> f64 {
+    let samples = fleet.record().during(at(seconds.start)..at(seconds.end));
+    most_in_a_second(samples, what) as f64 / fleet.shape.workers as f64
+}
+
+/// How much happens in a span of time, for each worker.
+fn total(fleet: &Fleet, seconds: Range<f64>, what: impl Fn(&Sample) -> u64) -> f64 {
+    let samples = fleet.record().during(at(seconds.start)..at(seconds.end));
+    sum(samples, what) as f64 / fleet.shape.workers as f64
+}
+
+/// Runs a fleet from a time on until all workers are connected, and returns how long that takes, in seconds. Panics
+/// if it takes longer than `most`.
+fn seconds_until_ready(fleet: &mut Fleet, since: f64, most: f64) -> f64 {
+    let all = fleet.shape.workers * fleet.shape.nodes;
+    for tenth in 1..=(most * 10.0).ceil() as u64 {
+        fleet.run(at(since) + tenth * record::SPAN);
+        if fleet.ready() >= all {
+            return tenth as f64 / 10.0;
+        }
+    }
+    panic!("{} of {all} are ready after {most} s", fleet.ready())
+}
+
+/// How long a handshake takes the server, in seconds.
+fn handshake(has_tls: bool) -> f64 {
+    // What the client sends beside is small.
+    let nanos = cost::ACCEPT + 40_000 + if has_tls { cost::TLS } else { 0 };
+    nanos as f64 / 1e9
+}
+
+/// All workers of one server connect at once, as it starts, and again when it restarts.
+fn connect_at_once(workers: usize, has_tls: bool) {
+    let shape = Shape { has_tls, load: 0.0, ..shape(DeploymentKind::Single, workers) };
+    let mut fleet = Fleet::new(shape);
+    let longest = 2.0 * workers as f64 * handshake(has_tls) + 1.0;
+    seconds_until_ready(&mut fleet, 0.0, longest);
+    fleet.run(at(10.0));
+    let made = total(&fleet, 0.0..10.0, |sample| sample.accepted);
+    assert!(made <= 1.3, "{made} connections for each worker at the start");
+    fleet.schedule(at(10.0) + 1, Step::Kill(0));
+    fleet.schedule(at(11.0) + 1, Step::Restart(0));
+    fleet.run(at(11.0));
+    seconds_until_ready(&mut fleet, 11.0, longest);
+    fleet.run(at(20.0));
+    let made = total(&fleet, 11.0..20.0, |sample| sample.accepted);
+    assert!(made <= 1.3, "{made} connections for each worker after the restart");
+}
+
+#[test]
+fn the_same_seed_is_the_same_fleet() {
+    let samples = |seed| {
+        let mut fleet = Fleet::new(Shape { seed, ..shape(DeploymentKind::Cluster, 40) });
+        fleet.schedule(at(1.0), Step::Kill(0));
+        fleet.run(at(5.0));
+        std::mem::take(&mut fleet.record.samples)
+    };
+    assert_eq!(samples(1), samples(1));
+    assert_ne!(samples(1), samples(2));
+}
+
+#[test]
+fn nothing_is_wrong_with_a_fleet_that_is_left_alone() {
+    for deployment in [DeploymentKind::Single, DeploymentKind::Sentinel, DeploymentKind::Cluster] {
+        let mut fleet = Fleet::new(shape(deployment, 200));
+        fleet.run(at(15.0));
+        assert_eq!(fleet.ready() % 200, 0);
+        assert_eq!(undecided(&fleet, 1.0..14.0), 0.0, "{deployment:?}");
+        assert_eq!(total(&fleet, 1.0..15.0, |sample| sample.attempts + sample.lines), 0.0);
+        let busy = fleet.record().samples.iter().map(|sample| sample.busy);
+        let busy = busy.skip(20).fold(0.0, f64::max);
+        assert!((0.6..0.8).contains(&busy), "{deployment:?}: {busy}");
+    }
+}
+
+#[test]
+fn workers_connect_at_once() {
+    connect_at_once(1_024, false);
+}
+
+/// Machine by machine, all workers are replaced.
+#[test]
+fn a_reload_costs_as_many_connections_as_there_are() {
+    for has_tls in [false, true] {
+        let shape = Shape { has_tls, load: 0.5, ..shape(DeploymentKind::Cluster, 320) };
+        let mut fleet = Fleet::new(shape);
+        for machine in 0..40 {
+            let workers = machine * 8..(machine + 1) * 8;
+            fleet.schedule(at(10.0 + machine as f64 / 10.0) + 1, Step::Reload(workers));
+        }
+        fleet.run(at(20.0));
+        let made = total(&fleet, 10.0..20.0, |sample| sample.accepted) / 8.0;
+        assert!(made <= 1.3, "{made} connections for each");
+        let share = undecided(&fleet, 10.0..19.0);
+        assert!(share <= 0.01, "{share} were not decided");
+    }
+}
+
+/// A server is too slow for a while: what it could not do then does not keep it busy later.
+fn slow_down(has_tls: bool) {
+    let mut fleet = Fleet::new(Shape { has_tls, ..shape(DeploymentKind::Single, 400) });
+    fleet.schedule(at(10.0), Step::Slow(0, 5.0));
+    fleet.schedule(at(20.0), Step::Slow(0, 1.0));
+    fleet.run(at(45.0));
+    let later = undecided(&fleet, 30.0..44.0);
+    assert!(later <= 0.01, "{later} were not decided later");
+    let made = most(&fleet, 10.0..45.0, |sample| sample.accepted);
+    assert!(made <= 4.0, "{made} connections of each worker in a second");
+}
+
+#[test]
+fn a_server_that_was_slow_is_well_soon() {
+    slow_down(false);
+}
+
+/// A server takes only half of the workers: the others do not disturb them.
+#[test]
+fn workers_that_are_refused_do_no_harm() {
+    let mut fleet = Fleet::new(shape(DeploymentKind::Single, 400));
+    fleet.schedule(0, Step::MaxClients(0, 200));
+    fleet.run(at(20.0));
+    let share = undecided(&fleet, 10.0..19.0);
+    assert!(share <= 0.51, "{share} were not decided");
+}

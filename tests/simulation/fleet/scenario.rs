@@ -1,0 +1,175 @@
+//! What happens to a fleet that is drawn, one after the other: it starts, a server restarts, a master fails over,
+//! slots lose their owners, and NGINX is reloaded machine by machine.
+
+use rate_limit_core::rate::{MILLISECOND, SECOND};
+
+use super::drawing::draw;
+use super::record::{Sample, most_in_a_second, sum};
+use super::{DeploymentKind, Fleet, Shape, Step};
+
+/// How long a server is away that restarts, in µs.
+const RESTART: u64 = SECOND;
+
+/// How long slots have no owner, in µs.
+const HOLE: u64 = 10 * SECOND;
+
+/// Over which time all machines reload, in µs.
+const RELOAD: u64 = 30 * SECOND;
+
+/// How long it is watched what follows, in µs.
+const AFTERMATH: u64 = 20 * SECOND;
+
+/// How many requests a second are simulated for each server.
+const SIMULATED: f64 = 40.0;
+
+/// Which share of its core requests take of each server.
+const LOAD: f64 = 0.7;
+
+/// One thing that happens, and what follows.
+#[derive(Clone, Copy, Debug)]
+pub struct Phase {
+    pub event: Event,
+    pub start: u64,
+    pub end: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    Start,
+    Restart,
+    Failover,
+    Hole,
+    Reload,
+}
+
+impl Event {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Restart => "restart",
+            Self::Failover => "failover",
+            Self::Hole => "hole",
+            Self::Reload => "reload",
+        }
+    }
+
+    fn length(self) -> u64 {
+        match self {
+            Self::Hole => HOLE + AFTERMATH,
+            Self::Reload => RELOAD + AFTERMATH,
+            Self::Start | Self::Restart | Self::Failover => AFTERMATH,
+        }
+    }
+
+    fn can_happen(self, deployment: DeploymentKind) -> bool {
+        match self {
+            Self::Failover => deployment != DeploymentKind::Single,
+            Self::Hole => deployment == DeploymentKind::Cluster,
+            Self::Start | Self::Restart | Self::Reload => true,
+        }
+    }
+}
+
+/// The phases of a fleet of this shape.
+fn phases(shape: &Shape) -> Vec<Phase> {
+    let mut start = 0;
+    let all = [Event::Start, Event::Restart, Event::Failover, Event::Hole, Event::Reload];
+    let phase = |event: Event| {
+        let phase = Phase { event, start, end: start + event.length() };
+        start = phase.end;
+        phase
+    };
+    all.into_iter().filter(|event| event.can_happen(shape.deployment)).map(phase).collect()
+}
+
+/// Has all of that happen. There are so many workers on each machine.
+fn schedule(fleet: &mut Fleet, phases: &[Phase], on_each: usize) {
+    let masters = fleet.masters();
+    for phase in phases {
+        // After the last sample of the phase before.
+        let start = phase.start + 1;
+        match phase.event {
+            Event::Start => {}
+            Event::Restart => {
+                fleet.schedule(start, Step::Kill(masters[0]));
+                fleet.schedule(start + RESTART, Step::Restart(masters[0]));
+            }
+            Event::Failover => {
+                let master = masters[masters.len() - 1];
+                fleet.schedule(start, Step::Kill(master));
+                fleet.schedule(start + AFTERMATH / 2, Step::Restart(master));
+            }
+            Event::Hole => {
+                fleet.schedule(start, Step::TakeSlots);
+                fleet.schedule(start + HOLE, Step::ReturnSlots);
+            }
+            Event::Reload => {
+                let workers = fleet.shape.workers;
+                let machines = workers.div_ceil(on_each);
+                for machine in 0..machines {
+                    let at = start + RELOAD * machine as u64 / machines as u64;
+                    let (first, end) = (machine * on_each, (machine + 1) * on_each);
+                    fleet.schedule(at, Step::Reload(first..end.min(workers)));
+                }
+            }
+        }
+    }
+}
+
+/// A line about a phase.
+fn describe(fleet: &Fleet, phase: &Phase) -> String {
+    let samples = fleet.record().during(phase.start..phase.end);
+    let most = |what: fn(&Sample) -> u64| most_in_a_second(samples, what);
+    let undecided = sum(samples, |sample| sample.undecided) as f64;
+    let requests = sum(samples, |sample| sample.requests).max(1) as f64;
+    let last = samples.iter().rposition(|sample| sample.undecided * 100 > sample.requests);
+    let busiest = samples.iter().map(|sample| sample.busiest).fold(0.0, f64::max);
+    format!(
+        "{:<8} {:>6.2} % undecided, under 1 % after {:>4.1} s; {:>8} attempts to connect, {:>7} in a second; \
+         {:>8} accepted, {:>7} refused; {:>6} queries in a second; busiest core {:>3.0} %; {:>7} open",
+        phase.event.name(),
+        100.0 * undecided / requests,
+        last.map_or(0.0, |index| (index + 1) as f64 / 10.0),
+        sum(samples, |sample| sample.attempts),
+        most(|sample| sample.attempts),
+        sum(samples, |sample| sample.accepted),
+        sum(samples, |sample| sample.refused),
+        most(|sample| sample.queries),
+        100.0 * busiest,
+        samples.last().map_or(0, |sample| sample.open),
+    )
+}
+
+/// The fleet that `scripts/simulate --fleet` describes in the environment.
+#[test]
+#[ignore = "scripts/simulate --fleet runs it"]
+fn drawn() {
+    let variable = |name: &str| std::env::var(format!("RATE_LIMIT_FLEET_{name}"));
+    let number = |name: &str| {
+        let number = variable(name).ok().and_then(|text| text.parse().ok());
+        number.filter(|number| *number > 0).unwrap_or_else(|| panic!("{name} is above 0"))
+    };
+    let [machines, on_each, nodes]: [usize; 3] = ["MACHINES", "WORKERS", "NODES"].map(number);
+    let workers = machines * on_each;
+    let shape = Shape {
+        workers,
+        deployment: if nodes > 1 { DeploymentKind::Cluster } else { DeploymentKind::Single },
+        nodes,
+        has_tls: variable("TLS").is_ok(),
+        rate: SIMULATED * nodes as f64 / workers as f64,
+        load: LOAD,
+        start: 100 * MILLISECOND,
+        seed: 1,
+    };
+    let phases = phases(&shape);
+    let mut fleet = Fleet::new(shape);
+    schedule(&mut fleet, &phases, on_each);
+    for phase in &phases {
+        fleet.run(phase.end);
+        println!("{}", describe(&fleet, phase));
+    }
+    let title = format!("{machines} machines of {on_each} workers, {nodes} Redis servers");
+    let drawing = draw(&title, &fleet.record().samples, &phases);
+    let path = variable("OUTPUT").expect("a path for the drawing");
+    std::fs::write(path, drawing).expect("the drawing is written");
+}
