@@ -111,6 +111,10 @@ impl Deployment {
             first.started = true;
             if begins {
                 self.mark(step, true);
+                // It may have joined only now.
+                if self.rng.u32(0..4) == 0 {
+                    self.servers[step.to].flush_scripts();
+                }
             } else if let Some(key) = self.key_in(step.from, step.slot) {
                 self.move_key(key, step, now);
             } else {

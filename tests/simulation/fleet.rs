@@ -14,7 +14,7 @@ mod traffic;
 mod worker;
 
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -49,6 +49,9 @@ const DETECTION: u64 = 2 * SECOND;
 /// How many servers the configuration of a worker names at most.
 const SEEDS: usize = 3;
 
+/// The address of a server that is gone.
+const LOST_SEED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 9, 9, 9)), 7_000);
+
 /// What a fleet is like.
 #[derive(Clone, Debug)]
 pub struct Shape {
@@ -63,6 +66,12 @@ pub struct Shape {
     pub load: f64,
     /// Within which time the workers start, in µs.
     pub start: u64,
+    /// How long a packet takes, in µs.
+    pub latency: u64,
+    /// How long a request waits, in µs.
+    pub timeout: u64,
+    /// Whether the configuration names a server that is gone.
+    pub has_lost_seed: bool,
     pub seed: u64,
 }
 
@@ -79,6 +88,8 @@ pub enum Step {
     Kill(ServerId),
     /// A server that was killed starts again.
     Restart(ServerId),
+    /// The replica of a server takes its place, on request.
+    Switch(ServerId),
     /// A server takes so many times as long for everything.
     Slow(ServerId, f64),
     /// A server takes so many clients.
@@ -136,14 +147,14 @@ impl Fleet {
         let machine = |_: &_| Machine { processor: Processor::new(), listening: VecDeque::new() };
         let places = deployment.servers.iter().map(|server| (server.address, server.id));
         let mut fleet = Self {
-            traffic: Traffic::new(&scripts, shape.nodes),
-            config: config(&deployment, kind),
+            traffic: Traffic::new(&scripts, shape.nodes, shape.timeout),
+            config: config(&deployment, kind, &shape),
             scripts: Arc::new(scripts),
             places: places.collect(),
             machines: deployment.servers.iter().map(machine).collect(),
             deployment,
             journal: Journal::default(),
-            network: Network::new(),
+            network: Network::new(shape.latency),
             workers: Vec::new(),
             requests: vec![0; shape.workers],
             record: Record::default(),
@@ -283,6 +294,7 @@ impl Fleet {
             Step::Restart(server) => {
                 self.deployment.restart(server, true, now, &mut self.journal);
             }
+            Step::Switch(server) => self.deployment.switch(server, now, &mut self.journal),
             Step::Slow(server, slowness) => self.machines[server].processor.slowness = slowness,
             Step::MaxClients(server, most) => self.deployment.servers[server].max_clients = most,
             Step::TakeSlots => {
@@ -407,7 +419,7 @@ impl Fleet {
 }
 
 /// What the workers are configured for.
-fn config(deployment: &Deployment, kind: Kind) -> Config {
+fn config(deployment: &Deployment, kind: Kind, shape: &Shape) -> Config {
     let is_seed = |id: &ServerId| match kind {
         Kind::Sentinel(_) => !deployment.data_servers().contains(id),
         _ => *id < SEEDS,
@@ -419,13 +431,15 @@ fn config(deployment: &Deployment, kind: Kind) -> Config {
         password: None,
         database: 0,
     };
-    let server = |id: ServerId| {
-        let address = deployment.servers[id].address;
+    let server = |address: SocketAddr| {
         let endpoint = endpoint(address.ip().to_string(), address.port());
         Server { endpoint, targets: vec![Target::Ip(address)] }
     };
+    let lost = shape.has_lost_seed.then_some(LOST_SEED);
+    let seeds = (0..deployment.servers.len()).filter(is_seed);
+    let seeds = lost.into_iter().chain(seeds.map(|id| deployment.servers[id].address));
     Config {
-        servers: (0..deployment.servers.len()).filter(is_seed).map(server).collect(),
+        servers: seeds.map(server).collect(),
         kind,
         account: endpoint(String::new(), 0),
         store: "fleet".to_owned(),
@@ -434,7 +448,7 @@ fn config(deployment: &Deployment, kind: Kind) -> Config {
         connections: 1,
         max_fails: 3,
         fail_timeout: SECOND,
-        patience: 20 * MILLISECOND,
+        patience: shape.timeout,
         seed: 0,
     }
 }

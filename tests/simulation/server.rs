@@ -110,6 +110,8 @@ struct Session {
     authenticated: bool,
     database: usize,
     asking: bool,
+    /// The slot of the last command after `ASKING`, if its script was missing.
+    lacks_script: Option<u16>,
     channels: BTreeSet<Vec<u8>>,
     /// How many bytes the server has sent.
     sent: u64,
@@ -379,11 +381,17 @@ impl Server {
         turn: &mut Turn<'_>,
     ) -> Result<(), String> {
         let now = self.time(turn.now);
+        self.check_asking(command, asking, &turn.session);
         self.route(command, asking, now)?;
         if let Some(unfit) = self.unfit {
             return Err(unfit.error().to_owned());
         }
-        let index = self.find_script(command)?;
+        let found = self.find_script(command);
+        if asking {
+            let slot = script::keys(command).next().map(|key| slot(b"", key));
+            turn.session.lacks_script = slot.filter(|_| found.is_err());
+        }
+        let index = found?;
         let (start, database) = (turn.out.len(), &mut self.databases[turn.session.database]);
         let effects = script::run(&PROGRAMS[index].0, command, database, now, turn.out).map_err(
             |WrongType| {
@@ -409,6 +417,16 @@ impl Server {
             reply_ends: turn.session.sent + (turn.out.len() - start) as u64,
         });
         Ok(())
+    }
+
+    /// A command that was sent with `ASKING` needs that again when it is sent with its source.
+    fn check_asking(&self, command: &Command<'_>, asking: bool, session: &Session) {
+        let Some(member) = self.member.as_ref().filter(|_| command.is(0, "EVAL") && !asking) else {
+            return;
+        };
+        let slot = script::keys(command).next().map(|key| slot(b"", key));
+        let is_imported = slot.is_some_and(|slot| member.importing.contains(&slot));
+        assert!(!is_imported || session.lacks_script != slot, "sent without ASKING: {command:?}");
     }
 
     /// Whether the keys of a command are served here, if this is a node of a cluster.

@@ -11,8 +11,7 @@ use crate::network::{ConnectionId, End};
 use crate::queue::Queue;
 use crate::server::ServerId;
 
-/// How long a packet takes, in µs; and up to how much longer on some connections.
-const LATENCY: u64 = 100;
+/// How much longer than others a packet takes on some connections, in µs.
 const SPREAD: u64 = 64;
 
 /// The index of a worker in its fleet.
@@ -72,14 +71,16 @@ pub struct Socket {
 #[derive(Debug)]
 pub struct Network {
     pub now: u64,
+    /// How long a packet takes, in µs.
+    latency: u64,
     pub sockets: HashMap<ConnectionId, Socket>,
     opened: ConnectionId,
     queue: Queue<Event>,
 }
 
 impl Network {
-    pub fn new() -> Self {
-        Self { now: 0, sockets: HashMap::new(), opened: 0, queue: Queue::new() }
+    pub fn new(latency: u64) -> Self {
+        Self { now: 0, latency, sockets: HashMap::new(), opened: 0, queue: Queue::new() }
     }
 
     pub fn at(&mut self, time: u64, event: Event) {
@@ -111,12 +112,12 @@ impl Network {
 
     /// A worker sends something.
     pub fn send(&mut self, id: ConnectionId, packet: Packet) {
-        self.at(self.now + latency(id), Event::ToServer(id, packet));
+        self.at(self.now + self.latency + id % SPREAD, Event::ToServer(id, packet));
     }
 
     /// A server sends something at `time`.
     pub fn reply(&mut self, id: ConnectionId, packet: Packet, time: u64) {
-        self.at(time + latency(id), Event::ToWorker(id, packet));
+        self.at(time + self.latency + id % SPREAD, Event::ToWorker(id, packet));
     }
 
     /// A worker closes a connection, and gets nothing more of it.
@@ -134,8 +135,4 @@ impl Network {
             self.reply(id, Packet::End(end), self.now);
         }
     }
-}
-
-fn latency(id: ConnectionId) -> u64 {
-    LATENCY + id % SPREAD
 }

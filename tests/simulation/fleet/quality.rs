@@ -16,6 +16,9 @@ fn shape(deployment: DeploymentKind, workers: usize) -> Shape {
         rate: 2_000.0 / workers as f64,
         load: 0.7,
         start: 100 * MILLISECOND,
+        latency: 100,
+        timeout: 20 * MILLISECOND,
+        has_lost_seed: false,
         seed: 1,
     }
 }
@@ -102,6 +105,8 @@ fn nothing_is_wrong_with_a_fleet_that_is_left_alone() {
         assert_eq!(fleet.ready() % 200, 0);
         assert_eq!(undecided(&fleet, 1.0..14.0), 0.0, "{deployment:?}");
         assert_eq!(total(&fleet, 1.0..15.0, |sample| sample.attempts + sample.lines), 0.0);
+        let queries = most(&fleet, 1.0..15.0, |sample| sample.queries);
+        assert!(queries <= 1.5, "{deployment:?}: {queries} queries of each worker in a second");
         let busy = fleet.record().samples.iter().map(|sample| sample.busy);
         let busy = busy.skip(20).fold(0.0, f64::max);
         assert!((0.6..0.8).contains(&busy), "{deployment:?}: {busy}");
@@ -156,4 +161,21 @@ fn workers_that_are_refused_do_no_harm() {
     fleet.run(at(20.0));
     let share = undecided(&fleet, 10.0..19.0);
     assert!(share <= 0.51, "{share} were not decided");
+}
+
+/// A replica takes the place of its master, which is shut down then: what was not sent yet goes to the new master.
+#[test]
+fn a_planned_failover_loses_nothing_that_was_not_sent() {
+    let calm = shape(DeploymentKind::Cluster, 200);
+    let rate = 4.0 * calm.rate;
+    let (latency, timeout) = (2 * MILLISECOND, SECOND);
+    let mut fleet = Fleet::new(Shape { latency, timeout, rate, load: 0.1, ..calm });
+    for (second, master) in (3..7).zip(0..) {
+        let start = f64::from(second);
+        fleet.schedule(at(start), Step::Switch(master));
+        fleet.schedule(at(start + 0.2), Step::Kill(master));
+    }
+    fleet.run(at(9.0));
+    let samples = fleet.record().during(at(0.0)..at(9.0));
+    assert_eq!(sum(samples, |sample| sample.unsent), 0);
 }

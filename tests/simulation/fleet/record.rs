@@ -12,6 +12,8 @@ pub struct Sample {
     /// among them.
     pub requests: u64,
     pub undecided: u64,
+    /// Requests that failed with their connections although their commands had not been sent.
+    pub unsent: u64,
     /// Attempts to connect, by the workers.
     pub attempts: u64,
     /// Connections that servers have accepted, and refused as there were too many.

@@ -159,6 +159,9 @@ fn drawn() {
         rate: SIMULATED * nodes as f64 / workers as f64,
         load: LOAD,
         start: 100 * MILLISECOND,
+        latency: 100,
+        timeout: 20 * MILLISECOND,
+        has_lost_seed: false,
         seed: 1,
     };
     let phases = phases(&shape);

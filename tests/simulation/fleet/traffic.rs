@@ -6,7 +6,7 @@ use std::rc::Rc;
 use rate_limit_core::client::Template;
 use rate_limit_core::key::Head;
 use rate_limit_core::limit::{Algorithm, Quota};
-use rate_limit_core::rate::{MILLISECOND, Rate, SECOND};
+use rate_limit_core::rate::{Rate, SECOND};
 use rate_limit_core::redis::cluster::slot;
 use rate_limit_core::redis::script::{Check, Prepared, Scripts};
 
@@ -32,7 +32,7 @@ pub struct Key {
 
 impl Traffic {
     /// Keys for so many nodes, which share the slots evenly.
-    pub fn new(scripts: &Scripts, nodes: usize) -> Self {
+    pub fn new(scripts: &Scripts, nodes: usize, timeout: u64) -> Self {
         let head = Head::new("rl:", "fleet").expect("a name");
         let rate = Rate::new(1_000_000, SECOND).expect("a rate");
         let quota = Quota::new(Algorithm::TokenBucket, rate, 1_000_000).expect("a quota");
@@ -48,6 +48,6 @@ impl Traffic {
             keys.entry(node).or_insert(Key { name, digest: number, slot, is_served: true });
         }
         let template = Rc::new(Template::new(head, Some(prepared)));
-        Self { template, quota, timeout: 20 * MILLISECOND, keys: keys.into_values().collect() }
+        Self { template, quota, timeout, keys: keys.into_values().collect() }
     }
 }

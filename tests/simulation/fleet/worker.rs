@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use rate_limit_core::client::{
-    Action, Charge, Client, Config, ConnectionKey, Fault, Level, RequestKey, Target,
+    Action, Charge, Client, Config, ConnectionKey, Error, Fault, Level, RequestKey, Target,
 };
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::script::Scripts;
@@ -201,6 +201,9 @@ impl Worker {
         let index = self.requests.iter().position(|request| request.key == key);
         let request = self.requests.swap_remove(index.expect("a request"));
         let outcome = self.client.outcome(key).expect("an outcome");
+        let answers = self.client.answers(key);
+        let is_unsent = outcome == Err(Error::Lost) && answers.iter().all(|it| it.node.is_none());
+        outside.record.now.unsent += u64::from(is_unsent);
         outside.record.on_request(request.submitted, outcome.is_ok(), request.is_served);
         self.client.release(key, false);
     }
