@@ -111,12 +111,12 @@ impl Deployment {
             first.started = true;
             if begins {
                 self.mark(step, true);
-                // It may have joined only now.
-                if self.rng.u32(0..4) == 0 {
-                    self.servers[step.to].flush_scripts();
-                }
             } else if let Some(key) = self.key_in(step.from, step.slot) {
                 self.move_key(key, step, now);
+                // The target may have joined only now, and know no script.
+                if self.rng.bool() {
+                    self.servers[step.to].flush_scripts();
+                }
             } else {
                 self.finish_first_move(now);
             }

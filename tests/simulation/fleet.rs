@@ -90,6 +90,8 @@ pub enum Step {
     Restart(ServerId),
     /// The replica of a server takes its place, on request.
     Switch(ServerId),
+    /// Slots move from one master to another: so many, those with keys first.
+    Move(ServerId, ServerId, usize),
     /// A server takes so many times as long for everything.
     Slow(ServerId, f64),
     /// A server takes so many clients.
@@ -295,6 +297,7 @@ impl Fleet {
                 self.deployment.restart(server, true, now, &mut self.journal);
             }
             Step::Switch(server) => self.deployment.switch(server, now, &mut self.journal),
+            Step::Move(from, to, count) => self.deployment.move_slots(from, to, count, now),
             Step::Slow(server, slowness) => self.machines[server].processor.slowness = slowness,
             Step::MaxClients(server, most) => self.deployment.servers[server].max_clients = most,
             Step::TakeSlots => {

@@ -179,3 +179,18 @@ fn a_planned_failover_loses_nothing_that_was_not_sent() {
     let samples = fleet.record().during(at(0.0)..at(9.0));
     assert_eq!(sum(samples, |sample| sample.unsent), 0);
 }
+
+/// The slots of keys that are used all the time move, to nodes that may know no script.
+#[test]
+fn slots_move_unnoticed() {
+    let calm = shape(DeploymentKind::Cluster, 100);
+    let mut fleet = Fleet::new(Shape { rate: 2.0 * calm.rate, load: 0.1, ..calm });
+    for number in 0..40 {
+        let (one, other) = (number % 4, 4 + number % 4);
+        let (from, to) = if number % 8 < 4 { (one, other) } else { (other, one) };
+        fleet.schedule(at(1.0 + number as f64 / 10.0), Step::Move(from, to, 1));
+    }
+    fleet.run(at(6.0));
+    let share = undecided(&fleet, 1.0..5.9);
+    assert!(share <= 0.001, "{share} were not decided");
+}
