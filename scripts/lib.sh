@@ -65,6 +65,7 @@ test_tools=(
     # The standard library for a client in another language; python3-minimal has no urllib.
     '/usr/lib/python3.*/urllib/request.py' python3
     '/usr/lib/*/faketime/libfaketime.so.1' libfaketime
+    /usr/lib/nginx/modules/ngx_http_lua_module.so libnginx-mod-http-lua
     shellcheck shellcheck
 )
 # debhelper comes with nginx-dev, and so does the helper that packages modules (dh_nginx).

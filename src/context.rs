@@ -86,6 +86,8 @@ pub(crate) enum Stage {
     /// It has left the phase, or one before, by an error. A context begins in this stage: an error before
     /// the next stage leaves no request that waits for nothing.
     Failed,
+    /// It has left one before, perhaps by a failed access check of this status.
+    Unclear(u16),
     /// It waits for its decision.
     Pending,
     /// It is delayed.
@@ -96,13 +98,15 @@ pub(crate) enum Stage {
     Done,
 }
 
-/// What a request shows of error pages before the access checks, so that another one is noticed.
+/// What a request shows of error pages when its access phase begins: see `request/error_page.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ahead {
-    /// Of the error page that it has been redirected to: NGINX's mark, and the status.
-    pub(crate) error_page: (bool, u16),
-    /// Whether another one may leave these as they are.
-    pub(crate) hides_errors: bool,
+    /// NGINX's mark of an error page after which there is no other one.
+    pub(crate) is_last: bool,
+    /// The status that an error page has left, 0 if none has.
+    pub(crate) status: u16,
+    /// The status of an access check whose error page would change neither.
+    pub(crate) untraceable: Option<u16>,
 }
 
 impl Context {
@@ -347,7 +351,7 @@ impl Context {
 
     /// Whether the request has left the phase.
     pub(crate) fn has_left(&self) -> bool {
-        matches!(self.stage(), Stage::Done | Stage::Failed)
+        matches!(self.stage(), Stage::Done | Stage::Failed | Stage::Unclear(_))
     }
 
     /// The phase is to come.
@@ -358,6 +362,11 @@ impl Context {
     /// The request will not come to the phase.
     pub(crate) fn fail(&self) {
         self.stage.set(Stage::Failed);
+    }
+
+    /// The request may have failed an access check of this status: it is handled as one that has.
+    pub(crate) fn doubt(&self, status: u16) {
+        self.stage.set(Stage::Unclear(status));
     }
 
     /// The request leaves the phase.

@@ -32,7 +32,7 @@ mod error_page;
 mod evaluate;
 mod log;
 
-use error_page::expect_precontent;
+use error_page::{expect_precontent, warn_of};
 use evaluate::{Unevaluated, count_undecided, evaluate};
 use log::log_decision;
 
@@ -314,6 +314,10 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
             // The error page of a request that did not pass the access checks, or of one that could not
             // be charged.
             Stage::Failed => Status::NGX_DECLINED,
+            Stage::Unclear(status) => {
+                warn_of(r, status);
+                Status::NGX_DECLINED
+            }
             Stage::Ahead(_) => {
                 context.finish();
                 begin(r, context.phase())

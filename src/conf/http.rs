@@ -1,6 +1,6 @@
 //! The configuration of `http`.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
 use ngx::ffi::{NGX_LOG_WARN, ngx_conf_t, ngx_worker};
@@ -28,6 +28,8 @@ pub(crate) struct MainConf {
     pub(crate) memory_size: Option<usize>,
     /// Whether a notice was logged that leases do not apply to some limit.
     pub(crate) is_unleased_noted: bool,
+    /// Whether a warning was logged that limits may have been skipped: see `request/error_page.rs`.
+    pub(crate) is_unclear_noted: Cell<bool>,
     /// The shared memory, once it is mapped.
     shared: OnceCell<Shared>,
 }

@@ -1,19 +1,40 @@
 //! Error pages of requests that did not pass the access checks: limits of the precontent phase are not
-//! charged for them.
+//! charged for them, as the user's name is unverified.
+//!
+//! NGINX does not say why the access phase of a request begins again. If the precontent phase has not come
+//! in between, an access check has failed, and this is its error page; or another module has redirected the
+//! request, which is no failure. An error page leaves a trace: with `recursive_error_pages off` a mark,
+//! after which there is no other one, and else a status, which `error_page … =` may change, or remove.
 
 use std::ptr;
 
-use ngx::ffi::{ngx_http_err_page_t, ngx_http_request_t};
-use ngx::http::{HttpModuleLocationConf, NgxHttpCoreModule};
+use ngx::ffi::{
+    NGX_LOG_WARN, ngx_http_core_loc_conf_t, ngx_http_err_page_t, ngx_http_request_t, ngx_int_t,
+};
+use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
 
+use super::log_of;
 use crate::Module;
 use crate::clock::monotonic_micros;
 use crate::conf::Phase;
 use crate::context::{Ahead, Context, Stage};
+use crate::log::log;
 
-/// Makes the context of the precontent phase when the access phase begins: should the request not pass
-/// the access checks, its error page is not charged under an unverified name. `None` if NGINX is out
-/// of memory.
+/// The statuses of access checks that fail: 407 is that of a proxy, and 500 of a check that has no result.
+const FAILED_CHECKS: [ngx_int_t; 4] = [401, 403, 407, 500];
+
+/// Why the access phase begins again.
+enum Redirect {
+    /// To the error page of a failed access check.
+    ErrorPage,
+    /// To such a page, of this status, or by a module.
+    Unclear(u16),
+    /// By a module.
+    Other,
+}
+
+/// Makes the context of the precontent phase when the access phase begins, if an error page may follow.
+/// `None` if NGINX is out of memory.
 ///
 /// # Safety
 /// `r` must be valid.
@@ -27,34 +48,50 @@ pub(super) unsafe fn expect_precontent(r: *mut ngx_http_request_t) -> Option<()>
             return Some(());
         }
         match of(Phase::Precontent) {
-            Some(context) => expect_again(r, context),
-            None => {
+            Some(context) => expect_again(context, ahead(r)),
+            None if may_see_error_page(r) => {
                 let conf = Module::location_conf(&*r.cast::<ngx::http::Request>());
                 let Some(conf) = conf else { return Some(()) };
                 let now = monotonic_micros();
                 Context::create(r, Phase::Precontent, conf, &[], now)?.expect(ahead(r));
             }
+            None => {}
         }
     }
     Some(())
 }
 
-/// The access phase begins again. If the precontent phase is still to come, the request has left the
-/// access phase without passing it: for an error page, or, which is no failure, by a redirect of another
-/// module. If it has passed the phase without a limit, another location may have one.
+/// Whether an error in this location leads to an error page.
 ///
 /// # Safety
 /// `r` must be valid.
-unsafe fn expect_again(r: *mut ngx_http_request_t, context: &Context) {
+unsafe fn may_see_error_page(r: *mut ngx_http_request_t) -> bool {
     // SAFETY: passed on.
-    let now = unsafe { ahead(r) };
+    unsafe {
+        (*r).error_page() == 0 && location(r).is_some_and(|core| !error_pages(core).is_empty())
+    }
+}
+
+/// The access phase begins again. If the request has passed the precontent phase without a limit, another
+/// location may have one.
+fn expect_again(context: &Context, now: Ahead) {
     match context.stage() {
-        Stage::Ahead(before) if before.hides_errors || before.error_page != now.error_page => {
-            context.fail();
-        }
-        Stage::Ahead(_) => context.expect(now),
+        Stage::Ahead(before) => match redirect(before, now) {
+            Redirect::ErrorPage => context.fail(),
+            Redirect::Unclear(status) => context.doubt(status),
+            Redirect::Other => context.expect(now),
+        },
         Stage::Done if context.is_bypassed() => context.expect(now),
         _ => {}
+    }
+}
+
+fn redirect(before: Ahead, now: Ahead) -> Redirect {
+    match before.untraceable {
+        _ if before.is_last => Redirect::Other,
+        _ if now.is_last || before.status != now.status => Redirect::ErrorPage,
+        Some(status) => Redirect::Unclear(status),
+        None => Redirect::Other,
     }
 }
 
@@ -65,22 +102,70 @@ unsafe fn expect_again(r: *mut ngx_http_request_t, context: &Context) {
 unsafe fn ahead(r: *mut ngx_http_request_t) -> Ahead {
     // SAFETY: the request is valid.
     unsafe {
-        let status = u16::try_from((*r).err_status).unwrap_or(u16::MAX);
-        Ahead { error_page: ((*r).error_page() != 0, status), hides_errors: hides_errors(r) }
+        let status = (*r).err_status as ngx_int_t;
+        let untraceable = untraceable(r, status).map(|page| narrow(page.status));
+        Ahead { is_last: (*r).error_page() != 0, status: narrow(status), untraceable }
     }
 }
 
-/// Whether an error page of the request's location may not show: `error_page … =` leaves no status, and
-/// `recursive_error_pages on` no mark.
+/// The error page of an access check that leaves this status, and no mark.
 ///
 /// # Safety
 /// `r` must be valid.
-unsafe fn hides_errors(r: *mut ngx_http_request_t) -> bool {
-    // SAFETY: the request is valid, and has a location, whose error pages are an array, if there are any.
-    unsafe {
-        let core = NgxHttpCoreModule::location_conf(&*r.cast::<ngx::http::Request>());
-        let Some(core) = core.filter(|core| core.recursive_error_pages != 0) else { return false };
-        let Some(pages) = core.error_pages.as_ref() else { return false };
-        pages.as_slice::<ngx_http_err_page_t>().iter().any(|page| page.overwrite == 0)
+unsafe fn untraceable(
+    r: *mut ngx_http_request_t,
+    status: ngx_int_t,
+) -> Option<&'static ngx_http_err_page_t> {
+    // SAFETY: passed on.
+    let core = unsafe { location(r) }.filter(|core| core.recursive_error_pages != 0)?;
+    let left = |page: &ngx_http_err_page_t| match page.overwrite {
+        ..0 => page.status,
+        overwrite => overwrite,
+    };
+    let is_untraceable =
+        |page: &&ngx_http_err_page_t| FAILED_CHECKS.contains(&page.status) && left(page) == status;
+    error_pages(core).iter().find(is_untraceable)
+}
+
+fn error_pages(core: &ngx_http_core_loc_conf_t) -> &[ngx_http_err_page_t] {
+    // SAFETY: if a location has error pages, they are the elements of this array.
+    unsafe { core.error_pages.as_ref().map_or(&[], |pages| pages.as_slice()) }
+}
+
+/// The location of the request, as NGINX has it.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn location(r: *mut ngx_http_request_t) -> Option<&'static ngx_http_core_loc_conf_t> {
+    // SAFETY: the request is valid, and configurations live as long as requests.
+    NgxHttpCoreModule::location_conf(unsafe { &*r.cast::<ngx::http::Request>() })
+}
+
+fn narrow(status: ngx_int_t) -> u16 {
+    u16::try_from(status).unwrap_or(u16::MAX)
+}
+
+/// Logs, once in a worker, that limits of the location do not apply as the page of this status may be why
+/// the request has come to it.
+///
+/// # Safety
+/// `r` must be valid.
+pub(super) unsafe fn warn_of(r: *mut ngx_http_request_t, status: u16) {
+    // SAFETY: the request is valid, and configurations live as long as requests.
+    let (conf, main) = unsafe {
+        let request = &*r.cast::<ngx::http::Request>();
+        (Module::location_conf(request), Module::main_conf(request))
+    };
+    let is_limited = conf.is_some_and(|conf| !conf.limits(Phase::Precontent).is_empty());
+    if is_limited && main.is_some_and(|main| !main.is_unclear_noted.replace(true)) {
+        // SAFETY: passed on.
+        let log = unsafe { log_of(r) };
+        log!(
+            NGX_LOG_WARN,
+            log,
+            "limits with \"after=auth\" are skipped: the request was redirected in the access phase by a \
+             module, or by a failed check, whose \"error_page {status}\" leaves no trace with \
+             \"recursive_error_pages on\""
+        );
     }
 }

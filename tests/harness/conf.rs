@@ -15,6 +15,9 @@ const MODULE: &str = concat!(
     "/../target/release/libngx_http_rate_limit_redis_module.so"
 );
 
+/// Where the distribution's nginx has its modules.
+const DISTRIBUTION: &str = "/usr/lib/nginx/modules";
+
 /// How many ports a configuration can name.
 pub(crate) const PORTS: usize = 4;
 
@@ -35,6 +38,8 @@ pub struct Conf {
     module: bool,
     http2: bool,
     log_level: &'static str,
+    modules: String,
+    events: String,
     main: String,
     http: String,
     server: String,
@@ -53,6 +58,8 @@ impl Conf {
             module: true,
             http2: false,
             log_level: "info",
+            modules: String::new(),
+            events: String::new(),
             main: String::new(),
             http: String::new(),
             server: String::new(),
@@ -95,6 +102,18 @@ impl Conf {
     /// Writes the error log at level `debug`.
     pub fn debug(mut self) -> Self {
         self.log_level = "debug";
+        self
+    }
+
+    /// Loads another module of the distribution's nginx, before this one.
+    pub fn load(mut self, name: &str) -> Self {
+        append(&mut self.modules, &format!("load_module {DISTRIBUTION}/{name}.so;"));
+        self
+    }
+
+    /// Adds to the `events` block.
+    pub fn events(mut self, snippet: &str) -> Self {
+        append(&mut self.events, snippet);
         self
     }
 
@@ -244,16 +263,17 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)";
     fn text(&self, site: &Site) -> String {
         let load = if self.module { format!("load_module {};", module()) } else { String::new() };
         let listen_h2 = if self.http2 { "listen 127.0.0.1:{h2} http2;" } else { "" };
-        let Self { workers, connections, log_level, main, http, server, .. } = self;
+        let Self { workers, connections, log_level, modules, events, main, http, server, .. } =
+            self;
         let master = if self.master { "on" } else { "off" };
         let template = format!(
-            "{load}
+            "{modules}{load}
 daemon off;
 master_process {master};
 worker_processes {workers};
 pid {{prefix}}/nginx.pid;
 error_log {{prefix}}/error.log {log_level};
-events {{ worker_connections {connections}; }}
+events {{ worker_connections {connections}; {events} }}
 {main}
 http {{
 access_log {{prefix}}/access.log;
@@ -368,6 +388,17 @@ pub fn check_file(file: &str) {
 /// The path of nginx, by `RATE_LIMIT_NGINX` or where Debian puts it.
 fn nginx() -> String {
     std::env::var("RATE_LIMIT_NGINX").unwrap_or_else(|_| "/usr/sbin/nginx".to_owned())
+}
+
+/// Whether nginx was configured with this option.
+pub fn is_configured(option: &str) -> bool {
+    let output = Command::new(nginx()).arg("-V").output().expect("nginx -V");
+    String::from_utf8_lossy(&output.stderr).split_ascii_whitespace().any(|word| word == option)
+}
+
+/// Whether this is the nginx for which the distribution has other modules.
+pub fn is_of_distribution() -> bool {
+    is_configured(&format!("--modules-path={DISTRIBUTION}"))
 }
 
 /// The path of the module, by `RATE_LIMIT_MODULE` or where a release build puts it.

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{ClusterConf, Conf, MASTER_NAME, Nginx, Redis, Response, SentinelConf, h2load};
+use harness::{ClusterConf, Conf, MASTER_NAME, Nginx, Redis, Response, SentinelConf};
+use harness::{h2load, is_of_distribution};
 
 use crate::seen::{self, StartConnected as _, keys, lines, quota};
 use crate::seen::{retry_after, shows_nothing, tokens};
@@ -127,6 +128,68 @@ fn an_error_page_costs_nothing_after_a_redirect() {
     }
     assert_eq!(keys(&redis), [""; 0]);
     assert_eq!(statuses(&nginx, "/some", BOB), [200, 200, 429]);
+}
+
+#[test]
+fn an_error_page_costs_nothing_behind_one_of_the_same_status() {
+    let redis = Redis::start();
+    let nginx = conf(&redis, &format!("{USERS} {PER_USER} recursive_error_pages on;"))
+        .server("error_page 404 =200 /index.html; error_page 401 =200 /login.html;")
+        .server("location /assets/ { auth_basic off; return 404; }")
+        .server("location = /login.html { internal; auth_basic off; }")
+        .server("location /again { auth_basic off; error_page 401 /closed; return 401; }")
+        .server("location /closed { error_page 401 /login.html; }")
+        .file("html/login.html", "login")
+        .start_connected(&redis);
+    for (path, status) in [("/assets/a", 200), ("/login.html", 200), ("/again", 401)] {
+        let response = get(&nginx, path, &[WRONG]);
+        let seen = (response.status, response.text(), response.decision());
+        assert_eq!(seen, (status, "login", ""), "{path}");
+    }
+    assert_eq!(keys(&redis), [""; 0]);
+    assert_eq!(statuses(&nginx, "/assets/a", BOB), [200, 200, 429]);
+}
+
+/// A module may redirect a request in the access phase too, which is no failed check.
+#[test]
+fn the_location_to_which_a_module_redirects_is_charged() {
+    if !is_of_distribution() {
+        return;
+    }
+    let redis = Redis::start();
+    let mut server = String::new();
+    for (path, rest) in [
+        ("last", "error_page 404 = @missing;"),
+        ("recursive", "error_page 404 = @missing; recursive_error_pages on;"),
+        ("status", "error_page 401 =200 @missing; recursive_error_pages on;"),
+        ("unclear", "error_page 401 403 = @missing; recursive_error_pages on;"),
+    ] {
+        server += &format!(
+            "location = /{path} {{ {rest} access_by_lua_block {{ ngx.exec('/', ngx.var.args) }} }}"
+        );
+    }
+    let nginx = conf(&redis, &server)
+        .load("ndk_http_module")
+        .load("ngx_http_lua_module")
+        .server("location = / { rate_limit_redis $arg_key rate=1r/d after=auth;")
+        .server("  try_files /index.html =404; }")
+        .server("location /behind { error_page 404 /last?$args; return 404; }")
+        .server("location @missing { return 404; }")
+        .start_connected(&redis);
+    let statuses = |path: &str| {
+        let path = format!("{path}?key={path}");
+        [(); 2].map(|()| nginx.get(&path).status)
+    };
+    for path in ["/last", "/recursive", "/status"] {
+        assert_eq!(statuses(path), [200, 429], "{path}");
+    }
+    assert_eq!(statuses("/behind"), [404, 429]);
+    assert_eq!(nginx.logged("are skipped"), [""; 0]);
+    assert_eq!(statuses("/unclear"), [200, 200]);
+    let [line] = &nginx.logged("limits with \"after=auth\" are skipped")[..] else {
+        panic!("one line")
+    };
+    assert!(line.contains("[warn]") && line.contains("\"error_page 401\""), "{line}");
 }
 
 #[test]

@@ -74,6 +74,27 @@ fn an_account_is_limited_when_it_is_authenticated() {
     assert_eq!(keys(&redis), ["rl:account:ann", "rl:account:bob", "rl:address:127.0.0.1"]);
 }
 
+#[test]
+fn only_a_verified_user_is_charged() {
+    let redis = redis();
+    let nginx = recipe("$verified_client", &[("1000r/m", "1000r/d")], &redis)
+        .http("server { listen 127.0.0.1:{port2}; location / { return 200; } }")
+        .http("set_real_ip_from 127.0.0.1;")
+        .start_connected(&redis);
+    let status = |path: &str, address: &str, login: &str| {
+        let mut http = nginx.http();
+        http.send("GET", path, &[("X-Real-IP", address), ("Authorization", login)]);
+        http.read_response().status
+    };
+    let (right, wrong) = ("Basic YWJjOmFiYw==", "Basic YWJjOndyb25n");
+    assert_eq!(status("/api", "10.1.2.3", wrong), 200);
+    assert_eq!(status("/api", "192.0.2.1", wrong), 401);
+    assert_eq!(status("/login", "192.0.2.1", wrong), 200);
+    assert_eq!(keys(&redis), ["rl:verified:address:10.1.2.3"]);
+    assert_eq!(status("/api", "192.0.2.1", right), 200);
+    assert_eq!(tokens(&redis, "rl:verified:user:abc"), Some(999));
+}
+
 /// An application that answers with the status, the cost and the length that a request names.
 const COSTS: &str = "server { listen 127.0.0.1:{port2}; root {prefix}/html; \
                      add_header X-Cost $arg_cost always; \
