@@ -40,6 +40,7 @@ mod handshake;
 mod health;
 mod in_flight;
 mod key;
+mod leaving;
 mod node;
 mod receive;
 mod refresh;
@@ -66,6 +67,7 @@ use connection::Connection;
 use deadlines::Deadlines;
 use handshake::Handshake;
 use key::CommandKey;
+use leaving::Grace;
 use node::{Nodes, Settings};
 use refresh::Refresh;
 use request::Request;
@@ -169,8 +171,12 @@ pub struct Client {
     timer: Option<u64>,
     /// The worker is leaving: connections that are not needed are closed.
     is_leaving: bool,
+    /// Until when settlements keep a worker that is leaving.
+    grace: Grace,
     /// How many settlements have not ended.
     settling: usize,
+    /// How many requests were released while replies to their commands are still to come.
+    released: usize,
     actions: VecDeque<Action>,
     /// Where bytes are received, on any connection on which no part of a reply has come.
     input: Vec<u8>,
@@ -218,7 +224,9 @@ impl Client {
             is_turn_end_due: false,
             timer: None,
             is_leaving: false,
+            grace: Grace::default(),
             settling: 0,
+            released: 0,
             actions: VecDeque::new(),
             input: Vec::new(),
             verdicts: Vec::new(),
@@ -240,13 +248,6 @@ impl Client {
         }
     }
 
-    /// The worker is leaving: what is not needed any more is closed. Requests are still served.
-    pub fn leave(&mut self) {
-        self.is_leaving = true;
-        let keys: Vec<_> = self.connections.keys().collect();
-        keys.into_iter().for_each(|key| self.close_if_unneeded(key));
-    }
-
     /// Whether there is an action to be carried out.
     pub fn has_actions(&self) -> bool {
         !self.actions.is_empty()
@@ -260,11 +261,6 @@ impl Client {
     /// When [`on_timer`](Self::on_timer) is to be called, if nothing else happens before.
     pub fn timer(&self) -> Option<u64> {
         self.timer
-    }
-
-    /// How many requests were submitted and not released, and how many settlements have not ended.
-    pub fn waiting(&self) -> usize {
-        self.requests.len().saturating_add(self.settling)
     }
 
     /// Whether nothing is left of any request: no command, and no reply that is still to come.
@@ -323,6 +319,7 @@ impl Client {
         self.probe_nodes(now);
         self.check_refresh(now);
         self.forget_deadlines();
+        self.grace.on_timer(now);
         self.timer = self.next_timer();
     }
 
@@ -334,7 +331,8 @@ impl Client {
         });
         let probes = self.nodes.all().filter_map(|key| self.nodes.get(key)?.probe_at);
         let retry = self.retries.front().map(|(_, at)| *at);
-        let others = [self.deadlines.earliest(), self.held_until(), retry, self.refresh.at()];
+        let (refresh, grace) = (self.refresh.at(), self.grace.end());
+        let others = [self.deadlines.earliest(), self.held_until(), retry, refresh, grace];
         connections.chain(probes).chain(others.into_iter().flatten()).min()
     }
 

@@ -13,9 +13,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ngx::ffi::{
-    NGX_LOG_ALERT, NGX_LOG_DEBUG_ALL, NGX_LOG_ERR, NGX_LOG_NOTICE, ngx_connection_t, ngx_cycle_t,
-    ngx_event_t, ngx_exiting, ngx_log_t, ngx_msec_t, ngx_pid, ngx_post_event, ngx_posted_events,
-    ngx_random,
+    NGX_LOG_ALERT, NGX_LOG_DEBUG_ALL, NGX_LOG_ERR, NGX_LOG_NOTICE, ngx_connection_t,
+    ngx_core_conf_t, ngx_core_module, ngx_cycle, ngx_cycle_t, ngx_event_t, ngx_exiting, ngx_log_t,
+    ngx_msec_t, ngx_pid, ngx_post_event, ngx_posted_events, ngx_random,
 };
 use rate_limit_core::client::{
     Action, Answer, Charge, Client, Config, ConnectionKey, Error, Fault, Level, NodeKey,
@@ -302,7 +302,10 @@ impl State {
 
     fn leave(&mut self) {
         self.is_leaving = true;
-        self.client.leave();
+        let (now, timeout) = (monotonic_micros(), shutdown_timeout());
+        debug!(cycle_log(), "leave, shutdown timeout: {timeout} us");
+        let limit = (timeout > 0).then(|| now.saturating_add(timeout));
+        self.client.leave(limit, now);
     }
 
     fn carry_out_actions(&mut self) {
@@ -350,9 +353,9 @@ impl State {
         }
     }
 
-    /// A worker that shuts down waits for requests and settlements, and for nothing else.
+    /// A worker that shuts down waits for what the client waits for, and for nothing else.
     fn wait_for_requests(&self) {
-        self.timer.set_background(self.client.waiting() == 0);
+        self.timer.set_background(!self.client.keeps_worker());
     }
 
     fn post_turn_end(&self) {
@@ -676,6 +679,16 @@ fn describe(error: &io::Error) -> String {
         }
         None => text,
     }
+}
+
+/// How long a worker may take to shut down, in µs: `worker_shutdown_timeout`; 0 if there is no limit.
+fn shutdown_timeout() -> u64 {
+    // SAFETY: a worker has a cycle, which has a configuration of the core module, at the module's index.
+    let timeout = unsafe {
+        let core = *(*ngx_cycle).conf_ctx.add(ngx_core_module.index);
+        (*core.cast::<ngx_core_conf_t>()).shutdown_timeout
+    };
+    (timeout as u64).saturating_mul(MILLISECOND)
 }
 
 /// A copy of the cycle's log in which only alerts, and debugging if it is on, are written.

@@ -187,7 +187,7 @@ impl Worker {
     /// The process is to end when its requests have.
     pub fn leave(&mut self, outside: &mut Outside) {
         self.is_leaving = true;
-        self.client.leave();
+        self.client.leave(None, outside.now());
         self.act(outside);
     }
 
@@ -721,7 +721,7 @@ impl Worker {
     /// At the end nothing is left of any request.
     pub fn check_idle(&self) {
         assert!(self.requests.iter().flatten().next().is_none(), "{:?}", self.requests);
-        assert!(self.client.is_idle(), "something is left");
+        assert!(self.client.is_idle() && !self.client.keeps_worker(), "something is left");
     }
 }
 

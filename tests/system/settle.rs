@@ -447,10 +447,16 @@ fn a_timeout_is_settled() {
 
 /// Starts a request, and returns the application's side of it.
 fn started(redis: &Redis) -> (Nginx, harness::Http, TcpStream) {
+    started_with(redis, |conf| conf)
+}
+
+fn started_with(
+    redis: &Redis,
+    change: impl FnOnce(Conf) -> Conf,
+) -> (Nginx, harness::Http, TcpStream) {
     let application = Application::start();
-    let nginx = conf(redis, &proxied("a rate=100r/d").replace("{port2}; }", "{application}; }"))
-        .set("application", application.port)
-        .start_connected(redis);
+    let conf = conf(redis, &proxied("a rate=100r/d").replace("{port2}; }", "{application}; }"));
+    let nginx = change(conf).set("application", application.port).start_connected(redis);
     let mut client = nginx.http();
     client.send("GET", "/", &[]);
     let stream = application.request();
@@ -498,18 +504,27 @@ fn what_redis_does_not_take_is_lost() {
     assert_eq!(settlements(&nginx, "default", "settled"), 0);
 }
 
+/// Whatever the longest timeout of a request is, nobody waits for a settlement.
 #[test]
 fn a_redis_that_hangs_does_not_keep_a_worker() {
-    let mut redis = Redis::start();
-    let (mut nginx, mut client, stream) = started(&redis);
-    redis.stop_signal();
-    let old = nginx.reload_signal();
-    answer(stream, "31");
-    assert_eq!(client.read_response().status, 200);
-    let is_gone = || !std::path::Path::new(&format!("/proc/{}", old[0])).exists();
-    wait_until(PATIENCE, is_gone, "the end of the old worker");
-    assert_eq!(settlements(&nginx, "default", "lost"), 1);
-    redis.cont();
+    for (limit, timeout) in [("", " 0 us"), ("worker_shutdown_timeout 300ms;", " 300000 us")] {
+        let mut redis = Redis::start();
+        let (mut nginx, mut client, stream) = started_with(&redis, |conf| {
+            conf.server("rate_limit_redis_timeout 5m;").main(limit).debug()
+        });
+        redis.stop_signal();
+        answer(stream, "31");
+        assert_eq!(client.read_response().status, 200);
+        nginx.wait_for_error_log("settle limit");
+        let old = nginx.reload_signal()[0];
+        let is_gone = || !std::path::Path::new(&format!("/proc/{old}")).exists();
+        wait_until(PATIENCE, is_gone, "the end of the old worker");
+        assert_eq!(settlements(&nginx, "default", "lost"), 1);
+        let limits = nginx.logged("leave, shutdown timeout: ");
+        assert!(limits.iter().all(|line| line.ends_with(timeout)), "{limits:?}");
+        assert_eq!(limits.len(), 1);
+        redis.cont();
+    }
 }
 
 /// NGINX closes lingering connections when it needs one and has no more: then a request ends, and

@@ -89,6 +89,7 @@ impl Client {
         let Some(request) = self.requests.get_mut(key) else { return };
         if refund && request.open > 0 {
             request.stage = request::Stage::Released;
+            self.released = self.released.saturating_add(1);
         } else {
             let command = request.command;
             self.requests.remove(key);
@@ -123,6 +124,7 @@ impl Client {
     pub fn settle(&mut self, charge: &Charge<'_>, settlement: Settlement, now: u64) {
         let Settlement { change, tag, .. } = settlement;
         self.settling = self.settling.saturating_add(1);
+        self.extend_grace(now);
         match change {
             0 => self.end_settlement(tag, true),
             _ => {
@@ -411,6 +413,7 @@ impl Client {
             self.actions.push_back(Action::Complete(member.request));
         } else if request.open == 0 && request.stage == request::Stage::Released {
             self.requests.remove(member.request);
+            self.released = self.released.saturating_sub(1);
         }
     }
 

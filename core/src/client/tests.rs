@@ -168,7 +168,7 @@ impl Played {
         played.client.start(0);
         played.turn();
         played.lose();
-        played.client.leave();
+        played.client.leave(None, played.now);
         played.turn();
         played
     }
@@ -574,6 +574,90 @@ fn a_worker_that_leaves_while_a_server_is_down_does_not_connect_without_a_reques
             assert!(!Played::is_connecting(&played.wait(1_000 * MILLISECOND)));
         }
     }
+}
+
+/// A client that is connected, and would wait for replies for long.
+fn patient() -> Played {
+    let mut played = Played::with(|config| config.patience = 15_000 * MILLISECOND);
+    played.client.start(0);
+    played.accept_handshake();
+    played.turn();
+    played
+}
+
+fn leave(played: &mut Played, limit: Option<u64>) {
+    played.client.leave(limit.map(|limit| played.now + limit), played.now);
+    played.turn();
+}
+
+/// For how long settlements still keep the worker: until the timer has expired.
+fn kept(played: &mut Played) -> u64 {
+    let start = played.now;
+    while played.client.keeps_worker() {
+        let timer = played.client.timer().expect("a timer");
+        played.wait(timer - played.now);
+    }
+    played.now - start
+}
+
+#[test]
+fn settlements_keep_a_worker_that_leaves_for_a_moment() {
+    for (limit, expected) in [(None, 1_000), (Some(5_000), 1_000), (Some(300), 300)] {
+        let mut played = patient();
+        played.settle(3);
+        played.turn();
+        assert!(played.sent().contains("rl:a:a"));
+        assert!(played.client.keeps_worker());
+        played.wait(2_000 * MILLISECOND);
+        assert!(played.client.keeps_worker(), "it is not leaving yet");
+        leave(&mut played, limit.map(|limit| limit * MILLISECOND));
+        assert_eq!(kept(&mut played), expected * MILLISECOND);
+        // A later one has a moment of its own, up to the limit.
+        played.now += 100 * MILLISECOND;
+        played.settle(3);
+        played.turn();
+        let left = limit.map_or(u64::MAX, |limit| limit.saturating_sub(expected + 100));
+        assert_eq!(kept(&mut played), left.min(1_000) * MILLISECOND);
+        // What Redis still answers counts.
+        played.sent();
+        played.receive(&FOUND.repeat(2));
+        let settled = Action::Settled { tag: 5, is_settled: true };
+        assert_eq!(played.turn().iter().filter(|action| **action == settled).count(), 2);
+    }
+}
+
+#[test]
+fn a_worker_that_leaves_is_kept_no_longer_than_its_settlements_take() {
+    let mut played = patient();
+    played.settle(3);
+    let request = played.submit("b");
+    played.turn();
+    played.sent();
+    played.client.release(request, true);
+    leave(&mut played, None);
+    assert!(played.client.keeps_worker());
+    played.receive(FOUND);
+    assert!(played.client.keeps_worker(), "there may be something to refund");
+    played.receive(FOUND);
+    assert!(!played.client.keeps_worker());
+}
+
+#[test]
+fn a_worker_that_leaves_serves_what_waits() {
+    let mut played = patient();
+    let template = Rc::clone(&played.template);
+    let patience = 15_000 * MILLISECOND;
+    let request = played.client.submit(&[charge(&template, "a")], patience, played.now);
+    played.settle(3);
+    played.turn();
+    played.sent();
+    leave(&mut played, Some(300 * MILLISECOND));
+    played.wait(10_000 * MILLISECOND);
+    assert!(played.client.keeps_worker());
+    played.receive(FOUND);
+    assert_eq!(played.client.outcome(request), Some(Ok(())));
+    played.client.release(request, false);
+    assert!(!played.client.keeps_worker());
 }
 
 /// They were received before the connection is ended for it.

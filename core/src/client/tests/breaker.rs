@@ -180,7 +180,7 @@ fn a_worker_that_leaves_while_it_is_open_probes_with_its_requests() {
     let mut played = Played::open();
     assert_eq!(played.sent(), PING);
     played.lose();
-    played.client.leave();
+    played.client.leave(None, played.now);
     played.turn();
     for _ in 0..10 {
         assert!(!Played::is_connecting(&played.wait(SECOND)));
