@@ -8,9 +8,9 @@ use std::ptr;
 
 use ngx::core::Status;
 use ngx::ffi::{
-    NGX_HTTP_INTERNAL_SERVER_ERROR, ngx_handle_read_event, ngx_http_block_reading,
-    ngx_http_core_run_phases, ngx_http_request_t, ngx_http_test_reading, ngx_int_t, ngx_log_t,
-    ngx_post_event, ngx_posted_events,
+    NGX_HTTP_INTERNAL_SERVER_ERROR, ngx_handle_read_event, ngx_handle_write_event,
+    ngx_http_block_reading, ngx_http_core_run_phases, ngx_http_request_t, ngx_http_test_reading,
+    ngx_int_t, ngx_log_t, ngx_post_event, ngx_posted_events,
 };
 use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf};
 use rate_limit_core::client::Error;
@@ -298,14 +298,14 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
     unsafe {
         match context.stage() {
             Stage::Pending => match context.take_reply() {
-                None => Status::NGX_AGAIN,
+                None => keep_waiting(r),
                 Some(_) if stop_watching(r) != Status::NGX_OK => INTERNAL_ERROR,
                 Some(outcome) => {
                     conclude(r, context, outcome);
                     act(r, context)
                 }
             },
-            Stage::Delayed => Status::NGX_AGAIN,
+            Stage::Delayed => keep_waiting(r),
             Stage::Due => {
                 context.finish();
                 let watching = stop_watching(r);
@@ -433,6 +433,19 @@ unsafe fn suspend(r: *mut ngx_http_request_t) -> Status {
         (*r).write_event_handler = Some(ngx_http_core_run_phases);
     }
     Status::NGX_AGAIN
+}
+
+/// Lets a suspended request wait on. If the response before it has filled the socket, the write event is
+/// still registered, and select and poll would report it in each turn.
+///
+/// # Safety
+/// `r` must be valid.
+unsafe fn keep_waiting(r: *mut ngx_http_request_t) -> Status {
+    // SAFETY: the request and its connection are valid; limit_req does the same.
+    match Status(unsafe { ngx_handle_write_event((*(*r).connection).write, 0) }) {
+        Status::NGX_OK => Status::NGX_AGAIN,
+        _ => INTERNAL_ERROR,
+    }
 }
 
 /// Stops watching the client: the following phases do that themselves.

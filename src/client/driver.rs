@@ -502,6 +502,11 @@ impl State {
         {
             self.send(key);
         }
+        if self.client.is_open(key)
+            && let Some(Err(error)) = self.socket(key).map(Socket::watch)
+        {
+            self.lose(key, &closed("ngx_handle_read_event()", &error));
+        }
     }
 
     /// Continues to connect; whether the connection can be used.
@@ -561,9 +566,6 @@ impl State {
         if has_read {
             self.count_lag(now.saturating_sub(turn_start()));
             self.save_session(key);
-            if is_open && let Some(Err(error)) = self.socket(key).map(Socket::watch) {
-                self.lose(key, &closed("ngx_handle_read_event()", &error));
-            }
         }
     }
 

@@ -191,7 +191,8 @@ impl Socket {
         }
     }
 
-    /// Registers for events as long as nothing more can be moved.
+    /// Registers for the events that are needed before more can be moved, and for no others: select and poll
+    /// would report a socket that can be written to in each turn.
     pub(super) fn watch(&mut self) -> io::Result<()> {
         let raw = self.raw();
         // SAFETY: the events of an open connection are valid.

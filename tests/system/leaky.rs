@@ -9,7 +9,8 @@ use harness::{
     Conf, Http, Library, Mode, Nginx, PATIENCE, Proxy, Redis, Response, h2load, run, wait_until,
 };
 
-use crate::seen::{StartConnected as _, keys, lines, quota, retry_after, shows_nothing};
+use crate::seen::shows_nothing;
+use crate::seen::{StartConnected as _, has_event_method, keys, lines, quota, retry_after};
 
 /// What a request may take longer than it is delayed, on a busy machine. So the rates are such that no
 /// turn comes while requests are still being sent.
@@ -636,6 +637,57 @@ fn pipelined_requests() {
     // Each is read and checked when the one before it is answered.
     assert!(took + 3 * EARLY >= ms(3_000) && took < ms(3_000) + SLACK, "{took:?}");
     assert_eq!(http.get("/?k=b").decision(), "PASSED redis", "in step afterwards");
+}
+
+/// The response before has filled the socket. Then NGINX waits until the socket can be written to, which
+/// these event methods report for as long as it can.
+#[test]
+fn a_worker_sleeps_while_a_pipelined_request_waits() {
+    for method in ["poll", "select"].into_iter().filter(|method| has_event_method(method)) {
+        let mut redis = Redis::start_with_stopped_clock();
+        let nginx = leaky(&redis, "rate=1r/s burst=9")
+            .server("location = /large { rate_limit_redis off; }")
+            .server("location /redis { rate_limit_redis k name=redis rate=9r/d;")
+            .server("  rate_limit_redis_timeout 1s; try_files /index.html =404; }")
+            .server("location /patient { rate_limit_redis k name=redis rate=9r/d;")
+            .server("  rate_limit_redis_timeout 5m; try_files /index.html =404; }")
+            .events(&format!("use {method};"))
+            .connections(512)
+            .file("html/large", &"x".repeat(12 << 20))
+            .debug()
+            .start_connected(&redis);
+        assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
+        // The second of two requests has been read, and waits.
+        let waiting = |path: &str, mark: &str| {
+            let [before, blocked] = [mark, "writev() not ready"].map(|it| nginx.logged(it).len());
+            let mut http = nginx.http();
+            let requests =
+                ["/large", path].map(|path| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+            http.send_raw(requests.concat().as_bytes());
+            let is_blocked = || nginx.logged("writev() not ready").len() > blocked;
+            wait_until(PATIENCE, is_blocked, "a response that fills the socket");
+            assert_eq!(http.read_response().body.len(), 12 << 20);
+            wait_until(PATIENCE, || nginx.logged(mark).len() > before, mark);
+            http
+        };
+        let slept = |mark: &str| {
+            let log = nginx.error_log();
+            let turns = log.rsplit(mark).next().expect("the rest").matches("worker cycle").count();
+            assert!(turns < 100, "{turns} turns after {mark:?} with {method}");
+        };
+        let mut delayed = waiting("/?k=a", "delay for ");
+        assert_eq!(delayed.read_response().decision(), "DELAYED redis");
+        slept("delay for ");
+        redis.stop_signal();
+        drop(waiting("/patient", "wait for Redis"));
+        let has_left = || nginx.read("leaky.log").contains("/patient 499 ");
+        wait_until(PATIENCE, has_left, "the end of a request whose client has left");
+        slept("wait for Redis");
+        let mut undecided = waiting("/redis", "wait for Redis");
+        assert_eq!(undecided.read_response().decision(), "ERROR_PASSED none");
+        slept("wait for Redis");
+        redis.cont();
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Act, Conf, Fake, Library, Nginx, PATIENCE, Redis, wait_until};
 
-use crate::seen::{StartConnected as _, wait_for_connections};
+use crate::seen::{StartConnected as _, has_event_method, wait_for_connections};
 
 fn limited(url: &str) -> Conf {
     Conf::new()
@@ -51,6 +51,26 @@ fn an_idle_connection_is_kept_alive() {
     let _nginx = limited(&redis.url()).start_connected(&redis);
     // That of keepalive.
     wait_until(PATIENCE, || timers(redis.port()) == ["02"], "the timer of an idle connection");
+}
+
+/// A socket that can be written to is reported by these event methods for as long as it is watched.
+#[test]
+fn a_worker_sleeps_while_redis_does_not_greet() {
+    for method in ["poll", "select"].into_iter().filter(|method| has_event_method(method)) {
+        let fake = Fake::start(|_| Act::Ignore);
+        let nginx = limited(&fake.url())
+            .server("rate_limit_redis_timeout 1s;")
+            .events(&format!("use {method};"))
+            .connections(512)
+            .debug()
+            .start();
+        nginx.wait_for_error_log(" is open");
+        assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+        let log = nginx.error_log();
+        let turns =
+            log.rsplit(" is open").next().expect("the rest").matches("worker cycle").count();
+        assert!(turns < 100, "{turns} turns with {method}");
+    }
 }
 
 #[track_caller]

@@ -3,7 +3,8 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use harness::{Conf, Nginx, PATIENCE, Redis, Response, wait_until};
+use harness::{Conf, Nginx, PATIENCE, Redis, Response};
+use harness::{is_configured, is_of_distribution, wait_until};
 
 /// A start that waits for the connections to Redis.
 pub trait StartConnected {
@@ -110,4 +111,11 @@ pub fn lines(nginx: &Nginx, name: &str, number: usize) -> Vec<String> {
     let written = || nginx.read(name).matches('\n').count() >= number;
     wait_until(PATIENCE, written, &format!("{number} lines in {name}"));
     nginx.read(name).lines().map(str::to_owned).collect()
+}
+
+/// Whether NGINX has this event method. One that was built for tests must: else nothing would be tested.
+pub fn has_event_method(name: &str) -> bool {
+    let has = is_configured(&format!("--with-{name}_module"));
+    assert!(has || is_of_distribution(), "an nginx without {name}");
+    has
 }
