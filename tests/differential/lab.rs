@@ -350,7 +350,7 @@ fn writes(calls: &[Call], now: u64) -> BTreeMap<String, Write> {
                 note(&mut writes, log, b"", Kept::Gone);
                 rest
             }
-            [[b"RPUSH" | b"LPUSH", log, element] | [b"LSET", log, _, element], rest @ ..] => {
+            [[b"RPUSH" | b"LPUSH", log, element], rest @ ..] => {
                 note(&mut writes, log, element, Kept::Gone);
                 rest
             }

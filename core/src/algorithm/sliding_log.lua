@@ -158,7 +158,8 @@ local function sliding_log(key, now, cost, limit, period, block, since, requeste
       local time, reached = entry(oldest)
       return back, function()
         trim(oldest)
-        call('LSET', key, 0, string.format('%d %d %d', time, reached, reached - base - back))
+        call('LPOP', key)
+        call('LPUSH', key, string.format('%d %d %d', time, reached, reached - base - back))
       end
     end
 
