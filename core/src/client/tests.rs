@@ -578,7 +578,10 @@ fn a_worker_that_leaves_while_a_server_is_down_does_not_connect_without_a_reques
 
 /// A client that is connected, and would wait for replies for long.
 fn patient() -> Played {
-    let mut played = Played::with(|config| config.patience = 15_000 * MILLISECOND);
+    let mut played = Played::with(|config| {
+        config.patience = 15_000 * MILLISECOND;
+        config.fail_timeout = 15_000 * MILLISECOND;
+    });
     played.client.start(0);
     played.accept_handshake();
     played.turn();
