@@ -10,7 +10,7 @@ use ngx::ffi::{
 };
 use ngx::http::{HttpModule, HttpModuleMainConf};
 use rate_limit_core::client::{Answer, Error, RequestKey};
-use rate_limit_core::decision::{Decision, Source, Status, Verdict};
+use rate_limit_core::decision::{Decision, Source, Status};
 use rate_limit_core::lease::Granted;
 use rate_limit_core::rate::MILLISECOND;
 
@@ -206,6 +206,11 @@ impl Context {
         self.conf
     }
 
+    /// When its limits were evaluated, in µs of the monotonic clock.
+    pub(crate) fn started(&self) -> u64 {
+        self.started
+    }
+
     /// Charges the request in Redis. Returns whether it waits for the outcome.
     pub(crate) fn submit(&self, driver: &'static Driver) -> bool {
         let timeout = (self.conf.timeout() as u64).saturating_mul(MILLISECOND);
@@ -270,30 +275,42 @@ impl Context {
     /// other charges in flight are not: that would only add to its load.
     fn release(&self, status: Status, source: Source, wait: u64) {
         let Some(Submission { driver, key }) = self.submission.take() else { return };
+        self.end_denials();
         let is_decided = source == Source::Redis;
         let is_rejected = status.is_rejection() && is_decided;
         let has_reservations = self.has_reservations();
         driver.release(key, is_rejected || has_reservations, is_decided.then_some(wait));
         let is_unsettled = !is_decided && has_reservations;
         if status.is_rejection() || is_unsettled {
-            for limit in self.charged() {
-                let since = limit.regained_from(limit.check.cost);
-                driver.refund(&limit.charge(None), since);
-            }
-            if is_rejected {
-                self.forget_charges();
-            }
-            // So that nothing of it is settled when the request ends.
-            self.charged().for_each(|limit| limit.is_charged.set(false));
+            self.charged().for_each(|limit| refund(driver, limit));
         }
     }
 
-    /// Makes the verdicts as if nothing had been charged.
-    fn forget_charges(&self) {
-        for limit in self.charged() {
-            let returned =
-                |verdict: Verdict| verdict.given_back(limit.check.cost, limit.check.quota.limit());
-            limit.verdict.set(limit.verdict.get().map(returned));
+    /// Gives back what Redis has charged the request, if a limit rejects it. The verdicts are then those
+    /// without these charges.
+    pub(crate) fn give_back_if_rejected(&self) {
+        let Some(Submission { driver, key }) = self.submission.get() else { return };
+        if !self.is_violated() {
+            return;
+        }
+        for (index, limit) in self.limits.iter().enumerate().filter(|(_, it)| it.is_charged.get()) {
+            refund(driver, limit);
+            limit.verdict.set(driver.unspent(key, index).or(limit.verdict.get()));
+        }
+    }
+
+    /// Whether an enforced limit does not allow the request.
+    pub(crate) fn is_violated(&self) -> bool {
+        let is_violated = |it: &Evaluated| it.effect() == Effect::Enforced && it.is_violated();
+        self.limits.iter().any(is_violated)
+    }
+
+    /// Ends what the deny cache holds for other quotas of its clients: Redis may have changed their states.
+    fn end_denials(&self) {
+        for limit in self.limits.iter().filter(|limit| limit.limit.known_quota().is_none()) {
+            if let Some(shared) = memory() {
+                shared.end_denials_of_others(limit, monotonic_micros());
+            }
         }
     }
 
@@ -397,27 +414,22 @@ impl Context {
     }
 
     /// Where the request was charged locally as well, Redis has no record of what was spent in the outage:
-    /// of both verdicts the stricter one counts.
+    /// of both verdicts the stricter one counts. What a rejected request was charged locally is given back.
     #[inline(never)]
-    pub(crate) fn join_local(&self) {
-        let Some(local) = self.local.take() else { return };
-        let enforced = |limit: &&Evaluated| limit.effect() == Effect::Enforced;
-        let is_rejected = self.limits.iter().filter(enforced).any(Evaluated::is_violated);
-        for (limit, verdict) in self.limits.iter().zip(local.verdicts()) {
-            // What a rejected request was charged locally is given back. Where Redis has charged it, so is
-            // that, and the joined verdict is corrected then.
-            let (cost, most) = (limit.check.cost, limit.check.quota.limit());
-            let returns = is_rejected && !limit.is_charged.get();
-            let held = |it: Verdict| match returns && it.allowed {
-                true => it.given_back(cost, most),
-                false => it,
-            };
-            let verdict = verdict.map(held);
-            let joined =
-                limit.verdict.get().zip(verdict).map(|(redis, local)| redis.stricter(local));
-            limit.verdict.set(joined.or(limit.verdict.get()));
+    pub(crate) fn join_local(&self, shared: &Shared) {
+        let Some(mut local) = self.local.take() else { return };
+        let is_rejected = self.is_violated();
+        if is_rejected {
+            shared.give_back(&mut local);
         }
-        self.local.set(Some(local));
+        for (limit, local) in self.limits.iter().zip(local.verdicts()) {
+            let redis = limit.verdict.get();
+            let joined = redis.zip(local).map(|(redis, local)| redis.stricter(local));
+            limit.verdict.set(joined.or(redis));
+        }
+        if !is_rejected {
+            self.local.set(Some(local));
+        }
     }
 
     /// Takes what the request has spent locally.
@@ -564,6 +576,13 @@ impl Context {
     pub(crate) fn tightest(&self, effect: Effect) -> Option<&'static Evaluated> {
         tightest(self.group(effect))
     }
+}
+
+/// Gives back what a limit has charged in Redis.
+fn refund(driver: &Driver, limit: &Evaluated) {
+    driver.refund(&limit.charge(None), limit.regained_from(limit.check.cost));
+    // So that nothing of it is settled when the request ends.
+    limit.is_charged.set(false);
 }
 
 /// What limits together do to a request, or would do, and the delay in µs.

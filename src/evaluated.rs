@@ -6,6 +6,7 @@ use std::rc::Rc;
 use rate_limit_core::algorithm::leaky_bucket;
 use rate_limit_core::client::{Answer, Charge, Template};
 use rate_limit_core::decision::{self, Charged, Shown, Verdict};
+use rate_limit_core::deny_cache;
 use rate_limit_core::lease::Lease;
 use rate_limit_core::lease::table::Taken;
 use rate_limit_core::redis::script::Check;
@@ -105,6 +106,17 @@ impl Evaluated {
     pub(crate) fn digest(&self) -> u128 {
         let [high, low] = self.digest;
         (u128::from(high) << u64::BITS) | u128::from(low)
+    }
+
+    /// Identifies key and limit in the memory of this machine, whatever the quota is.
+    pub(crate) fn client(&self) -> u128 {
+        self.digest() ^ u128::from(self.check.quota.fingerprint())
+    }
+
+    /// Whether a rejection may come from the deny cache.
+    pub(crate) fn is_cacheable(&self) -> bool {
+        let Check { quota, cost, .. } = self.check;
+        deny_cache::is_cacheable(quota, cost, self.limit.is_refundable())
     }
 
     /// What a verdict of the limit does to the request.

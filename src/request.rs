@@ -15,6 +15,7 @@ use ngx::ffi::{
 use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf};
 use rate_limit_core::client::Error;
 use rate_limit_core::decision::{self, Source};
+use rate_limit_core::deny_cache::Denial;
 use rate_limit_core::local::Mode;
 use rate_limit_core::rate::MILLISECOND;
 
@@ -167,7 +168,7 @@ unsafe fn charge(
         }
         if conf.lease() > 0 {
             if limits.iter().all(Evaluated::has_leases) && shared.spend_leases(limits, now) {
-                context.join_local();
+                context.join_local(shared);
                 context.decide(Source::Lease);
                 return act(r, context);
             }
@@ -190,34 +191,28 @@ unsafe fn charge(
 /// aside, and so rejects others, the request is not rejected.
 fn deny(conf: &LocationConf, limits: &[Evaluated], shared: &Shared, now: u64) -> bool {
     let [limit] = limits else { return false };
-    if !is_cacheable(conf, limit) {
+    if !conf.deny_cache() || !limit.is_cacheable() {
         return false;
     }
     let has_units = || conf.lease() > 0 && shared.has_units(limit, now);
-    let verdict = shared.denied(limit.digest(), now).filter(|_| !has_units());
+    let verdict = shared.denied(limit, now).filter(|_| !has_units());
     limit.verdict.set(verdict);
     verdict.is_some()
 }
 
-/// Caches until when the request cannot pass.
+/// Caches that Redis has rejected the request.
 fn cache_denial(context: &Context) {
     if let [limit] = context.decided()
+        && context.conf().deny_cache()
         && limit.is_violated()
+        && limit.is_cacheable()
         && let Some(verdict) = limit.verdict.get()
-        && is_cacheable(context.conf(), limit)
+        && let (quota, submitted) = (limit.check.quota, context.started())
+        && let Some(denial) = Denial::new(&verdict, quota, submitted, monotonic_micros())
         && let Some(shared) = memory()
     {
-        shared.deny(limit.digest(), &verdict, monotonic_micros());
+        shared.deny(limit, denial);
     }
-}
-
-/// Whether a rejection may come from the deny cache. Not where the cost is not 1: such a request finds
-/// ever more remaining while it waits, and the cache only holds times. Nor where a refund may end the
-/// rejection before its time: a refund ends no block.
-fn is_cacheable(conf: &LocationConf, limit: &Evaluated) -> bool {
-    let check = &limit.check;
-    let is_final = !limit.limit.is_refundable() || check.quota.block() > 0;
-    conf.deny_cache() && check.cost == 1 && is_final
 }
 
 /// Takes the leases of the request's limits out of the table. If every limit can have a lease, the
@@ -263,8 +258,7 @@ fn reject_locally(context: &Context, shared: &Shared) -> bool {
 fn charge_locally(context: &Context, shared: &Shared) -> bool {
     let Ok(local) = decide_locally(context, shared, Mode::Return) else { return false };
     context.keep_local(local);
-    let is_violated = |limit: &Evaluated| limit.effect() == Effect::Enforced && limit.is_violated();
-    context.limits().iter().any(is_violated)
+    context.is_violated()
 }
 
 /// Decides the request in the shared memory.
@@ -336,26 +330,21 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
 unsafe fn conclude(r: *mut ngx_http_request_t, context: &Context, outcome: Result<(), Error>) {
     let conf = context.conf();
     let memory = local_memory(conf);
-    let give_back = || {
-        if let (Some(memory), Some(local)) = (memory, context.take_local()) {
-            memory.give_back(local);
-        }
-    };
     context.renew_leases();
     let Err(error) = outcome else {
-        if memory.is_some() {
-            context.join_local();
+        context.give_back_if_rejected();
+        if let Some(memory) = memory {
+            context.join_local(memory);
         }
         context.decide(Source::Redis);
-        if context.is_rejected() {
-            give_back();
-        }
         cache_denial(context);
         return;
     };
     // SAFETY: the request is valid.
     unsafe { debug!(log_of(r), "not decided by Redis: {error:?}") };
-    give_back();
+    if let (Some(memory), Some(mut local)) = (memory, context.take_local()) {
+        memory.give_back(&mut local);
+    }
     match memory.map(|memory| decide_locally(context, memory, Mode::Outage)) {
         Some(Ok(local)) => {
             context.decide(Source::Local);

@@ -203,10 +203,11 @@ impl Shared {
         (number < self.limits.len()).then_some(number)
     }
 
-    /// Identifies a client, a limit (by its fingerprint) and its quota in the memory of this machine.
+    /// Identifies a client, a limit (by its fingerprint) and its quota in the memory of this machine. Less
+    /// the quota it is what [`Evaluated::client`](crate::evaluated::Evaluated::client) gives.
     pub(crate) fn digest(&self, limit: u64, check: &Check<'_>) -> u128 {
         let seed = self.header.seed.load(Ordering::Relaxed);
-        key::memory_digest(seed ^ limit ^ check.quota.fingerprint(), check.key)
+        key::memory_digest(seed ^ limit, check.key) ^ u128::from(check.quota.fingerprint())
     }
 
     /// Counts how long a reply or a deadline waited for the worker, in µs.

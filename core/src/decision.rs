@@ -178,6 +178,9 @@ impl Source {
 pub struct Verdict {
     /// Whether this limit allows the request.
     pub allowed: bool,
+    /// µs for which the client is blocked at least, whatever it regains; 0: it is not. Of a block of more
+    /// than an hour only that much.
+    pub blocked: u32,
     /// What the client may still spend at this moment.
     pub remaining: u64,
     /// µs until the quota is whole again, if nothing more is spent.
@@ -220,15 +223,11 @@ impl Verdict {
     /// [`Verdict::from_reply`].
     pub const REPLY_LEN: usize = 4;
 
-    /// The verdict after `cost` was given back to the limit, which holds at most `limit`.
-    pub fn given_back(self, cost: u64, limit: u64) -> Self {
-        Self { remaining: self.remaining.saturating_add(cost).min(limit), ..self }
-    }
-
     /// The stricter of two verdicts in each value; each follows from a state of its own.
     pub fn stricter(self, other: Self) -> Self {
         Self {
             allowed: self.allowed && other.allowed,
+            blocked: self.blocked.max(other.blocked),
             remaining: self.remaining.min(other.remaining),
             reset: self.reset.max(other.reset),
             retry: self.retry.max(other.retry),
@@ -241,28 +240,31 @@ impl Verdict {
             return self;
         }
         let (remaining, reset) = (0, self.reset.max(micros));
+        let blocked = u32::try_from(micros).unwrap_or(u32::MAX);
         let retry = match self.retry {
             Retry::After(retry) => Retry::After(retry.max(micros)),
             Retry::No if !self.allowed => Retry::After(micros),
             retry => retry,
         };
-        Self { remaining, reset, retry, ..self }
+        Self { blocked, remaining, reset, retry, ..self }
     }
 
-    /// Reads the reply of a script for a limit that stores itself: allowed (0 or 1), remaining, µs
-    /// until whole again, and µs until a retry passes (-1: never). `None` for numbers that the
-    /// script cannot reply.
+    /// Reads the reply of a script for a limit that stores itself: allowed (0 or 1), remaining (below
+    /// zero: nothing, and for how many µs the client is blocked), µs until whole again, and µs until a
+    /// retry passes (-1: never), or, if it is allowed, until whole again without this request. `None` for
+    /// numbers that the script cannot reply.
     pub fn from_reply(reply: [i64; Self::REPLY_LEN]) -> Option<Self> {
         let [allowed, remaining, reset, retry] = reply;
         let retry = match (allowed, retry) {
-            (1, 0) => Retry::No,
+            (1, 0..) => Retry::No,
             (0, -1) => Retry::Never,
             (0, 1..) => Retry::After(retry.unsigned_abs()),
             _ => return None,
         };
         Some(Self {
             allowed: allowed == 1,
-            remaining: u64::try_from(remaining).ok()?,
+            blocked: u32::try_from(remaining.min(0).unsigned_abs()).unwrap_or(u32::MAX),
+            remaining: u64::try_from(remaining).unwrap_or(0),
             reset: u64::try_from(reset).ok()?,
             retry,
         })
@@ -276,7 +278,11 @@ impl Verdict {
             Retry::After(micros) => number(micros),
             Retry::Never => -1,
         };
-        [i64::from(self.allowed), number(self.remaining), number(self.reset), retry]
+        let remaining = match self.blocked {
+            0 => number(self.remaining),
+            blocked => -i64::from(blocked),
+        };
+        [i64::from(self.allowed), remaining, number(self.reset), retry]
     }
 }
 
@@ -324,11 +330,11 @@ mod tests {
     use crate::limit::Algorithm;
 
     fn allowed(remaining: u64) -> Verdict {
-        Verdict { allowed: true, remaining, reset: 0, retry: Retry::No }
+        Verdict { allowed: true, blocked: 0, remaining, reset: 0, retry: Retry::No }
     }
 
     fn rejected(retry: Retry) -> Verdict {
-        Verdict { allowed: false, remaining: 0, reset: 0, retry }
+        Verdict { allowed: false, blocked: 0, remaining: 0, reset: 0, retry }
     }
 
     #[test]
@@ -344,19 +350,16 @@ mod tests {
         for reply in [[1, 9, 600_000, 0], [0, 0, 6_000_000, 1], [0, 3, 5, -1], [1, 0, 0, 0]] {
             assert_eq!(Verdict::from_reply(reply).unwrap().to_reply(), reply);
         }
+        let blocked = |micros: i64| {
+            let verdict = Verdict::from_reply([0, -micros, micros, micros]).unwrap();
+            (verdict.remaining, verdict.blocked)
+        };
+        assert_eq!((blocked(1), blocked(i64::MAX)), ((0, 1), (0, u32::MAX)));
     }
 
     #[test]
     fn nonsense_is_no_verdict() {
-        for reply in [
-            [2, 0, 0, 0],
-            [1, -1, 0, 0],
-            [1, 0, -1, 0],
-            [0, 0, 0, 0],
-            [1, 0, 0, 5],
-            [1, 0, 0, -1],
-            [0, 0, 0, -2],
-        ] {
+        for reply in [[2, 0, 0, 0], [1, 0, -1, 0], [0, 0, 0, 0], [1, 0, 0, -1], [0, 0, 0, -2]] {
             assert_eq!(Verdict::from_reply(reply), None, "{reply:?}");
         }
     }

@@ -11,6 +11,7 @@ pub mod algorithm;
 pub mod client;
 pub mod client_key;
 pub mod decision;
+pub mod deny_cache;
 pub mod key;
 pub mod lease;
 pub mod limit;

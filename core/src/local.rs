@@ -89,13 +89,14 @@ pub fn decide(table: &mut Table<'_>, now: u64, mode: Mode, charges: &mut Charges
 }
 
 /// Gives back what a request was charged locally, if Redis rejects it or does not decide. What was
-/// not charged stays.
+/// not charged stays. The answers then show what the limits hold without it.
 pub fn give_back(table: &mut Table<'_>, now: u64, charges: &mut Charges) {
     for charge in &mut charges.charges {
         if let Some(charged) = charge.charged.take() {
             charge.give_back(table, now, charged);
         }
     }
+    charges.charges.iter_mut().for_each(|charge| charge.look(table, now));
 }
 
 /// Settles what a request was charged locally: see [`Algorithm::settle`](crate::limit::Algorithm::settle).
@@ -176,6 +177,15 @@ impl Charge {
         self.answer = Answer::Verdict(verdict);
         self.charged = (passes && verdict.allowed).then(|| Charged::new(now, &verdict));
         verdict.reset
+    }
+
+    /// Shows what the limit holds now, if it was checked.
+    fn look(&mut self, table: &mut Table<'_>, now: u64) {
+        if let Answer::Verdict(Verdict { allowed, retry, .. }) = self.answer {
+            let (mut stored, algorithm) = (stored(table, self.digest), self.quota.algorithm());
+            let held = algorithm.decide(&mut stored, now, &self.quota, 0);
+            self.answer = Answer::Verdict(Verdict { allowed, retry, ..held });
+        }
     }
 
     fn give_back(&self, table: &mut Table<'_>, now: u64, charged: Charged) {
@@ -277,12 +287,17 @@ mod tests {
             let held =
                 charged.iter().map(|(digest, quota, _)| self.request(now, (*digest, *quota, 0)));
             let held: Vec<Verdict> = held.collect();
-            let merge = |(spent, held): (&Verdict, Verdict)| Verdict {
-                allowed: spent.allowed,
-                retry: spent.retry,
-                ..held
+            let merge = |((spent, held), (digest, quota, _)): ((&Verdict, Verdict), &_)| {
+                // What those of one key spend together.
+                let sharers = charged.iter().filter(|(other, ..)| other == digest);
+                let cost = sharers.map(|(_, _, cost)| cost).sum();
+                let retry = match spent.allowed {
+                    true => Retry::No,
+                    false => self.clone().request(now, (*digest, *quota, cost)).retry,
+                };
+                Verdict { allowed: spent.allowed, retry, ..held }
             };
-            spent.iter().zip(held).map(merge).collect()
+            spent.iter().zip(held).zip(charged).map(merge).collect()
         }
     }
 
@@ -474,6 +489,9 @@ mod tests {
             // Twice is as good as once.
             give_back(&mut client.table, client.now, &mut charges);
             give_back(&mut client.table, client.now, &mut charges);
+            if let (Answer::Verdict(shown), Answer::Verdict(held)) = (charges[0].answer(), before) {
+                prop_assert_eq!((shown.remaining, shown.reset), (held.remaining, held.reset));
+            }
             let after = request(&mut client.table, client.now, Mode::Outage, quota, 0);
             prop_assert_eq!(after, before);
         }

@@ -32,9 +32,47 @@ pub(crate) fn decide<K: PartialEq>(
     let passes = others_allow && entries.iter().flatten().all(Entry::lets_pass);
     match passes {
         true => grant(entries, now),
-        false => each(entries, |entry, earlier| entry.spend_nothing(earlier, now)),
+        false => {
+            each(entries, |entry, earlier| entry.spend_nothing(earlier, now));
+            correct_retries(entries, now);
+        }
     }
     passes
+}
+
+/// Of entries that share a key, all that are enforced must be able to spend at once: a rejection of
+/// one of them is until then.
+fn correct_retries<K: PartialEq>(entries: &mut [Option<Entry<K>>], now: u64) {
+    for index in 0..entries.len() {
+        if let Some(Some(entry)) = entries.get(index)
+            && let Some(retry) = entry.shared_retry(entries, now)
+            && let Some(Some(entry)) = entries.get_mut(index)
+        {
+            entry.verdict = entry.verdict.map(|verdict| Verdict { retry, ..verdict });
+        }
+    }
+}
+
+/// How much must be left for costs to be spent one after the other, more than `left`, which is too
+/// little; `None` if that is more than `limit`. A cost of a dry run is not spent if it does not fit.
+fn needed(
+    costs: impl Iterator<Item = (u64, bool)> + Clone,
+    mut left: u64,
+    limit: u64,
+) -> Option<u64> {
+    while left <= limit {
+        let mut rest = left;
+        let missing = costs.clone().find_map(|(cost, dry_run)| {
+            let missing = cost.saturating_sub(rest);
+            rest = if missing == 0 { rest.saturating_sub(cost) } else { rest };
+            (missing > 0 && !dry_run).then_some(missing)
+        });
+        match missing {
+            None => return Some(left),
+            Some(missing) => left = left.saturating_add(missing),
+        }
+    }
+    None
 }
 
 /// Calls `act` with each entry and the entries before it.
@@ -117,6 +155,24 @@ impl<K: PartialEq> Entry<K> {
             let unspent = algorithm.decline(&mut self.after, now, &self.quota, rejects);
             self.verdict = Some(Verdict { allowed, retry, ..unspent });
         }
+    }
+
+    /// When a request could pass that this limit rejects, if others of `entries` share its key.
+    fn shared_retry(&self, entries: &[Option<Self>], now: u64) -> Option<Retry> {
+        let rejection = self.verdict.filter(|verdict| !verdict.allowed && !self.dry_run)?;
+        let sharers = entries.iter().flatten().filter(|other| other.key == self.key);
+        if sharers.clone().count() == 1 {
+            return None;
+        }
+        let mut stored = sharers.clone().last()?.after.clone();
+        let (quota, algorithm) = (&self.quota, self.quota.algorithm());
+        let costs = sharers.map(|other| (other.cost, other.dry_run));
+        let retry = match needed(costs, rejection.remaining, quota.limit()) {
+            Some(cost) => algorithm.decide(&mut stored, now, quota, cost).retry,
+            None => Retry::Never,
+        };
+        // If their quotas differ, so may what is left for each; and a later one may report a lease.
+        (retry != Retry::No).then_some(retry)
     }
 
     /// Starts from what is stored, or from what an earlier entry of the same key is to store.

@@ -21,6 +21,7 @@ use rate_limit_core::client::{
     Action, Answer, Charge, Client, Config, ConnectionKey, Error, Fault, Level, NodeKey,
     RequestKey, Settlement, Target,
 };
+use rate_limit_core::decision::Verdict;
 use rate_limit_core::lease::Granted;
 use rate_limit_core::metrics;
 use rate_limit_core::rate::MILLISECOND;
@@ -190,6 +191,11 @@ impl Driver {
     /// Runs `act` with the answer to each charge of a request, as far as they have come.
     pub(crate) fn with_answers(&self, key: RequestKey, act: impl FnOnce(&[Answer])) {
         act(self.state.borrow().client.answers(key));
+    }
+
+    /// The verdict on a charge of a request if it is given back: see [`Client::unspent`].
+    pub(crate) fn unspent(&self, key: RequestKey, charge: usize) -> Option<Verdict> {
+        self.state.borrow().client.unspent(key, charge)
     }
 
     /// What came of the lease of a charge of a request: see [`Client::granted`].

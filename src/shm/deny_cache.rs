@@ -8,14 +8,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rate_limit_core::decision::{Retry, Verdict};
+use rate_limit_core::decision::Verdict;
+use rate_limit_core::deny_cache::Denial;
 use rate_limit_core::key;
 
 use super::Shared;
-
-/// The longest that an entry is used, in µs, even if the client cannot pass for longer: a change in
-/// Redis, such as a deleted key, takes effect within this time.
-const LONGEST: u64 = 1_000_000;
+use crate::evaluated::Evaluated;
 
 /// Entries in a bucket. With one entry each, clients of the same bucket would evict each other, and
 /// their requests would go to Redis every time: a few of a hundred clients in a table for
@@ -28,88 +26,85 @@ pub(super) type Bucket = [Entry; WAYS];
 /// An entry, as large as a line of the processor's cache.
 #[derive(Default)]
 #[repr(C, align(64))]
-pub(super) struct Entry([AtomicU64; 5]);
-
-/// A denial, in µs of the monotonic clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Denial {
-    /// When the entry expires.
-    until: u64,
-    /// When the client can pass.
-    passes: u64,
-    /// When the quota is whole.
-    whole: u64,
-}
+pub(super) struct Entry([AtomicU64; 6]);
 
 impl Shared {
-    /// The verdict of a request of this digest, if the cache holds that it cannot pass at `now`.
-    pub(crate) fn denied(&self, digest: u128, now: u64) -> Option<Verdict> {
+    /// The verdict on a request, if the cache holds that it is rejected at `now`, in µs of the monotonic
+    /// clock.
+    pub(crate) fn denied(&self, limit: &Evaluated, now: u64) -> Option<Verdict> {
         if now >= self.header.denied_until.load(Ordering::Relaxed) {
             return None;
         }
-        let mut entries = self.bucket(digest)?.iter().filter_map(|entry| entry.read(digest));
-        let Denial { passes, whole, .. } = entries.find(|denial| now < denial.until)?;
-        Some(Verdict {
-            allowed: false,
-            remaining: 0,
-            reset: whole.saturating_sub(now),
-            retry: Retry::After(passes.saturating_sub(now).max(1)),
-        })
+        let (quota, client) = (limit.check.quota.fingerprint(), limit.client());
+        let mut denials = self.bucket(client)?.iter().filter_map(|entry| entry.read(client));
+        denials.find_map(|denial| denial.verdict(now).filter(|_| denial.quota == quota))
     }
 
-    /// Caches that Redis has rejected a request of this digest in a reply received at `now`. Its times
-    /// are counted from then: Redis has counted from no later than that.
-    pub(crate) fn deny(&self, digest: u128, verdict: &Verdict, now: u64) {
-        let Retry::After(retry) = verdict.retry else { return };
-        let passes = now.saturating_add(retry);
-        let until = passes.min(now.saturating_add(LONGEST));
-        let whole = now.saturating_add(verdict.reset);
-        if let Some(entry) = self.bucket(digest).and_then(|bucket| place(bucket, digest)) {
-            entry.write(digest, Denial { until, passes, whole });
-            self.header.denied_until.fetch_max(until, Ordering::Relaxed);
+    /// Caches a denial of the client, in place of any other.
+    pub(crate) fn deny(&self, limit: &Evaluated, denial: Denial) {
+        let client = limit.client();
+        if let Some(entry) = self.bucket(client).and_then(|bucket| place(bucket, client)) {
+            entry.write(client, denial);
+            self.header.denied_until.fetch_max(denial.until, Ordering::Relaxed);
         }
     }
 
-    fn bucket(&self, digest: u128) -> Option<&'static Bucket> {
-        self.deny_cache.get(key::place(digest, self.deny_cache.len()))
+    /// Ends denials of the client for other quotas than that of the request.
+    pub(crate) fn end_denials_of_others(&self, limit: &Evaluated, now: u64) {
+        if now >= self.header.denied_until.load(Ordering::Relaxed) {
+            return;
+        }
+        let (quota, client) = (limit.check.quota.fingerprint(), limit.client());
+        let other = |entry: &&Entry| entry.read(client).is_some_and(|it| it.quota != quota);
+        self.bucket(client).into_iter().flatten().filter(other).for_each(Entry::clear);
+    }
+
+    fn bucket(&self, client: u128) -> Option<&'static Bucket> {
+        self.deny_cache.get(key::place(client, self.deny_cache.len()))
     }
 }
 
-/// The entry for a digest: its own if there is one, else the one that expires first, which is an
+/// The entry for a client: its own if there is one, else the one that expires first, which is an
 /// expired one if there is any.
-fn place(bucket: &Bucket, digest: u128) -> Option<&Entry> {
-    let own = bucket.iter().find(|entry| entry.read(digest).is_some());
+fn place(bucket: &Bucket, client: u128) -> Option<&Entry> {
+    let own = bucket.iter().find(|entry| entry.read(client).is_some());
     own.or_else(|| bucket.iter().min_by_key(|entry| entry.until()))
 }
 
 impl Entry {
     /// When the entry expires, whatever its digest is.
     fn until(&self) -> u64 {
-        let [_, _, until, _, _] = &self.0;
+        let [_, _, until, ..] = &self.0;
         until.load(Ordering::Relaxed)
     }
 
-    fn read(&self, digest: u128) -> Option<Denial> {
-        let [low, high, until, passes, whole] =
+    fn read(&self, client: u128) -> Option<Denial> {
+        let [low, high, until, quota, passes, whole] =
             self.0.each_ref().map(|word| word.load(Ordering::Relaxed));
-        let denial = Denial { until, passes, whole };
-        (denial.combined(digest) == [low, high]).then_some(denial)
+        let denial = Denial { quota, until, passes, whole };
+        (combined(client, denial) == [low, high]).then_some(denial)
     }
 
-    fn write(&self, digest: u128, denial: Denial) {
-        let [low, high] = denial.combined(digest);
-        let words = [low, high, denial.until, denial.passes, denial.whole];
+    fn write(&self, client: u128, denial: Denial) {
+        let [low, high] = combined(client, denial);
+        let Denial { quota, until, passes, whole } = denial;
+        self.set([low, high, until, quota, passes, whole]);
+    }
+
+    fn clear(&self) {
+        self.set([0; 6]);
+    }
+
+    fn set(&self, words: [u64; 6]) {
         self.0.iter().zip(words).for_each(|(to, from)| to.store(from, Ordering::Relaxed));
     }
 }
 
-impl Denial {
-    /// The digest, combined with all words of the denial.
-    fn combined(self, digest: u128) -> [u64; 2] {
-        let Self { until, passes, whole } = self;
-        [
-            digest as u64 ^ until ^ passes.rotate_left(21) ^ whole.rotate_left(42),
-            (digest >> 64) as u64 ^ until.rotate_left(32) ^ passes ^ whole.rotate_left(11),
-        ]
-    }
+/// The digest of a client, combined with all words of a denial.
+fn combined(client: u128, denial: Denial) -> [u64; 2] {
+    let Denial { quota, until, passes, whole } = denial;
+    [
+        client as u64 ^ until ^ passes.rotate_left(21) ^ whole.rotate_left(42) ^ quota,
+        (client >> 64) as u64 ^ until.rotate_left(32) ^ passes ^ whole.rotate_left(11) ^ quota,
+    ]
 }

@@ -49,10 +49,10 @@ impl Shared {
         let now = unix_micros();
         let reset = self.with_table(|table| local::decide(table, now, mode, &mut charges));
         self.regains_in(reset);
-        let local = Local { charges };
+        let mut local = Local { charges };
         if local.charges.iter().any(|charge| charge.answer() == Answer::NoRoom) {
             self.header.no_room.fetch_add(1, Ordering::Relaxed);
-            self.give_back(local);
+            self.give_back(&mut local);
             return Err(NoRoom);
         }
         Ok(local)
@@ -67,8 +67,8 @@ impl Shared {
         }
     }
 
-    /// Gives back what a request was charged locally.
-    pub(crate) fn give_back(&self, mut local: Local) {
+    /// Gives back what a request was charged locally. Its verdicts then show what the limits hold without it.
+    pub(crate) fn give_back(&self, local: &mut Local) {
         let now = unix_micros();
         self.with_table(|table| local::give_back(table, now, &mut local.charges));
     }

@@ -311,6 +311,10 @@ fn compare(outcome: &Outcome, expected: &Expected) -> Result<(), &'static str> {
     {
         return Err("the script decides otherwise");
     }
+    let mut unspent = expected.unspent.iter().zip(&outcome.unspent);
+    if unspent.any(|(expected, read)| expected.allowed && expected != read) {
+        return Err("what is given back leaves another verdict");
+    }
     let set_aside = outcome.grants.iter().zip(&expected.grants);
     // Nothing comes back to a key that is gone, and is whole.
     if set_aside.into_iter().any(|(a, b)| *a != Granted { returned: a.returned, ..*b }) {

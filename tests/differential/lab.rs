@@ -97,6 +97,8 @@ pub struct Outcome {
     pub writes: BTreeMap<String, Write>,
     /// How many entries the log of each limit has then; 0 where there is none.
     pub lengths: Vec<usize>,
+    /// The verdict of each limit, of the last of repeated requests, if what it charges is given back.
+    pub unspent: Vec<Verdict>,
 }
 
 /// What a script wrote to a key.
@@ -264,7 +266,8 @@ return {{reply, calls, lengths}}"
 
 fn outcome(step: &Step, (reply, calls, lengths): Answer) -> Outcome {
     let (verdicts, grants) = read_grants(step, &reply);
-    Outcome { verdicts, grants, writes: writes(&calls, step.now), lengths }
+    let unspent = read_unspent(step, &reply);
+    Outcome { verdicts, grants, writes: writes(&calls, step.now), lengths, unspent }
 }
 
 /// What the production code reads in the reply to a step: a verdict for each limit, or for each
@@ -305,6 +308,18 @@ fn read_grants(step: &Step, value: &Value) -> (Vec<Option<Verdict>>, Vec<Granted
     };
     assert!(is_answer, "no answer to {step:?}: {value:?}");
     (verdicts, grants)
+}
+
+/// What the production code reads in the reply to a step that is given back.
+fn read_unspent(step: &Step, value: &Value) -> Vec<Verdict> {
+    let (mut frame, mut verdicts) = (Vec::new(), Vec::new());
+    encode(&mut frame, value);
+    let Ok(Reply::Script(found)) = reply::parse(&frame) else { panic!("no answer: {value:?}") };
+    answer::unspent(found, step.checks(), step.times - 1, |index, verdict| {
+        assert_eq!(index, verdicts.len());
+        verdicts.push(verdict);
+    });
+    verdicts
 }
 
 /// Puts a reply back into the form in which it came.

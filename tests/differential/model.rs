@@ -39,6 +39,9 @@ pub struct Expected {
     pub writes: BTreeMap<String, Written>,
     /// How many entries the log of each limit has then.
     pub lengths: Vec<usize>,
+    /// The verdict of each limit, of the last of repeated requests, if what it is charged is given back; none
+    /// for a step that does not pass, or does something else.
+    pub unspent: Vec<Verdict>,
 }
 
 /// What should be written to a key.
@@ -83,6 +86,7 @@ impl Model {
             let is_last = time + 1 == step.times;
             let next = self.decide_once(if is_last { &last } else { &again });
             expected.verdicts.extend(next.verdicts);
+            expected.unspent = next.unspent;
             expected.writes.extend(next.writes);
             expected.grants.extend(next.grants);
         }
@@ -98,14 +102,29 @@ impl Model {
         let before = self.states.clone();
         let (mut verdicts, mut writes) = self.charge_all(step, None);
         let mut decided = step.charges.iter().zip(&verdicts);
-        if !decided.all(|(charge, verdict)| charge.dry_run || verdict.allowed) {
+        let passes = decided.all(|(charge, verdict)| charge.dry_run || verdict.allowed);
+        let is_plain = step.leases.is_empty() && !step.gives_back && step.since == 0;
+        let unspent = |(charge, verdict): (&Charge, &Verdict)| {
+            let mut stored = before.get(&charge.key).cloned().unwrap_or_default();
+            let (algorithm, quota) = (charge.quota.algorithm(), &charge.quota);
+            let Verdict { allowed, retry, .. } = *verdict;
+            Verdict { allowed, retry, ..algorithm.decide(&mut stored, step.now, quota, 0) }
+        };
+        let charged = step.charges.iter().zip(&verdicts).filter(|_| passes && is_plain);
+        let unspent = charged.map(unspent).collect();
+        if !passes {
             // Nothing is charged, and all verdicts show what the limits hold.
             self.states = before;
             let (held, kept) = self.charge_all(step, Some(&verdicts));
             writes = kept;
             for (verdict, held) in verdicts.iter_mut().zip(held) {
-                verdict.remaining = held.remaining;
-                verdict.reset = held.reset;
+                *verdict = Verdict { allowed: verdict.allowed, retry: verdict.retry, ..held };
+            }
+            let retries: Vec<_> = (0..verdicts.len())
+                .map(|index| self.shared_retry(step, index, &verdicts))
+                .collect();
+            for (verdict, retry) in verdicts.iter_mut().zip(retries) {
+                verdict.retry = retry.unwrap_or(verdict.retry);
             }
         } else if !step.gives_back {
             grants = self.grant(step, &verdicts, &mut writes);
@@ -126,6 +145,7 @@ impl Model {
             grants,
             writes: writes.into_iter().map(|(key, write)| self.written(key, write)).collect(),
             lengths: step.charges.iter().map(|charge| self.length(&charge.key)).collect(),
+            unspent,
         }
     }
 
@@ -200,6 +220,38 @@ impl Model {
             granted
         };
         step.charges.iter().zip(verdicts).enumerate().map(grant).collect()
+    }
+
+    /// When a request could pass that the limit of this index rejects, if others share its key: when so much
+    /// is left that all of them can spend. That is the sum of some of their costs.
+    fn shared_retry(&self, step: &Step, index: usize, verdicts: &[Verdict]) -> Option<Retry> {
+        let (charge, verdict) = (&step.charges[index], &verdicts[index]);
+        let sharers: Vec<_> = step.charges.iter().filter(|other| other.key == charge.key).collect();
+        if verdict.allowed || charge.dry_run || sharers.len() == 1 {
+            return None;
+        }
+        let passes = |left: &u64| {
+            let mut left = *left;
+            sharers.iter().all(|sharer| match left.checked_sub(sharer.cost) {
+                None => sharer.dry_run,
+                Some(rest) => {
+                    left = rest;
+                    true
+                }
+            })
+        };
+        let sum = |chosen: usize| {
+            let chosen = sharers.iter().enumerate().filter(|(index, _)| chosen >> index & 1 == 1);
+            chosen.fold(0_u64, |sum, (_, sharer)| sum.saturating_add(sharer.cost))
+        };
+        let sums = (0..1 << sharers.len()).map(sum).filter(|sum| *sum > verdict.remaining);
+        let needed = sums.filter(|sum| *sum <= charge.quota.limit()).filter(passes).min();
+        let mut state = self.states.get(&charge.key).cloned().unwrap_or_default();
+        let mut decide =
+            |cost| charge.quota.algorithm().decide(&mut state, step.now, &charge.quota, cost).retry;
+        let retry = needed.map_or(Retry::Never, &mut decide);
+        // What a later limit reports of its lease may be enough.
+        (retry != Retry::No).then_some(retry)
     }
 
     fn written(&self, key: String, (quota, kept): (Quota, Kept)) -> (String, Written) {

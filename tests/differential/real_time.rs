@@ -113,7 +113,7 @@ fn several_limits_spend_all_or_nothing() {
 fn what_is_given_back_is_as_never_spent() {
     let (redis, scripts) = (Redis::start(), Scripts::new());
     let charges = Algorithm::ALL.map(|algorithm| charge_by(algorithm, "52w"));
-    let whole = Verdict { allowed: true, remaining: 1, reset: 0, retry: Retry::No };
+    let whole = Verdict { allowed: true, blocked: 0, remaining: 1, reset: 0, retry: Retry::No };
     for several in charges.chunks(1).chain([&charges[..]]) {
         for _ in 0..2 {
             let spent = charge(&redis, &scripts, By::Source, several);

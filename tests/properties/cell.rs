@@ -42,7 +42,7 @@ fn answers_as_redis_cell() {
             0 => Retry::No,
             ms => Retry::After(ms.unsigned_abs() * 1_000),
         };
-        let expected = Verdict { allowed, remaining, reset: reset * 1_000, retry };
+        let expected = Verdict { allowed, blocked: 0, remaining, reset: reset * 1_000, retry };
         assert_eq!(client.request(cost), expected, "row {index}");
     }
 }

@@ -9,6 +9,7 @@ mod calendar;
 mod cell;
 mod clock;
 mod debts;
+mod deny;
 mod drift;
 mod even;
 mod give_back;

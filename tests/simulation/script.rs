@@ -329,7 +329,7 @@ fn single(
     if limit.algorithm().stores_itself() {
         resp::array(out, 2);
         resp::integer(out, now as i64);
-        integers(out, verdicts[0]);
+        integers(out, limit, &before, now, verdicts[0]);
     } else {
         let mut text = Vec::with_capacity(48);
         write!(text, "{} {} ", now / SECOND, now % SECOND).expect("memory takes any bytes");
@@ -398,7 +398,10 @@ fn several_reply(
     resp::integer(out, now as i64);
     for (limit, verdicts) in limits.iter().zip(verdicts) {
         match database.get(limit.key, now) {
-            _ if limit.algorithm().stores_itself() => integers(out, verdicts[0]),
+            _ if limit.algorithm().stores_itself() => {
+                let before = limit.stored(database, now).unwrap_or_default();
+                integers(out, limit, &before, now, verdicts[0]);
+            }
             Some(Value::Packed(bytes)) => resp::bulk(out, bytes),
             _ => resp::nil(out),
         }
@@ -430,9 +433,19 @@ fn passed(verdicts: &[Verdict]) -> u32 {
     verdicts.iter().filter(|verdict| verdict.allowed).count() as u32
 }
 
-fn integers(out: &mut Vec<u8>, verdict: Verdict) {
+/// As `sliding_log.lua` answers: if it is allowed, with the reset without it.
+fn integers(
+    out: &mut Vec<u8>,
+    limit: &Limit<'_>,
+    before: &algorithm::Stored,
+    now: u64,
+    verdict: Verdict,
+) {
+    let unspent = limit.algorithm().decide(&mut before.clone(), now, &limit.quota, 0);
+    let [allowed, remaining, reset, retry] = verdict.to_reply();
+    let last = if verdict.allowed { unspent.reset as i64 } else { retry };
     resp::array(out, Verdict::REPLY_LEN);
-    verdict.to_reply().into_iter().for_each(|value| resp::integer(out, value));
+    [allowed, remaining, reset, last].into_iter().for_each(|value| resp::integer(out, value));
 }
 
 /// What several limits decide in turn.

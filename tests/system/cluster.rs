@@ -24,6 +24,10 @@ fn limited(seeds: &[String], lines: &str) -> Conf {
         .server("try_files /index.html =404; }")
         .server("location /a { rate_limit_redis $arg_a name=a rate=1r/h capacity=1000 cost=0;")
         .server("try_files /index.html =404; }")
+        .server("location /window { rate_limit_redis $arg_w name=w rate=9r/h cost=9")
+        .server("algorithm=sliding_window;")
+        .server("rate_limit_redis $arg_b name=b rate=1r/h capacity=5;")
+        .server("try_files /index.html =404; }")
         .server("location /two { rate_limit_redis $arg_a name=a rate=1r/h capacity=1000;")
         .server(
             "rate_limit_redis $arg_b name=b rate=1r/h capacity=5; try_files /index.html =404; }",
@@ -248,6 +252,12 @@ fn what_is_given_back_is_shown() {
     for _ in 0..3 {
         assert_eq!(shown(), ("REJECTED_DRY_RUN redis".to_owned(), "995 0".to_owned()));
     }
+    // A window that keeps no charge is whole: a client would wait an hour because of the rate alone.
+    let path = format!("/window?w={}&b={}", key_at(&cluster, "w", 0), key_at(&cluster, "b", 1));
+    let response = nginx.get(&path);
+    assert_eq!(response.decision(), "REJECTED_DRY_RUN redis");
+    let field = response.header("RateLimit").expect("RateLimit");
+    assert!(field.starts_with("\"w\";r=9;t=3600, "), "{field}");
 }
 
 /// A slot goes to and fro under load, with the keys of two limits in it.

@@ -1,5 +1,6 @@
 //! Clients that cannot pass are rejected without a command to Redis.
 
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use harness::{Conf, Http, Nginx, PATIENCE, Redis, wait_until};
@@ -86,6 +87,41 @@ fn a_key_that_was_deleted_is_noticed() {
     assert_eq!(redis.command::<u64>(&["DEL", "rl:default:a"]), 1);
     wait_until(PATIENCE, || request(&mut http, &client) == [PASSED], "the client to pass");
     assert!(rejected.elapsed() > LONGEST / 2, "it was not known");
+}
+
+/// The rejection after the end of a block begins another one, which only Redis can, though the client could
+/// not pass yet for an hour.
+#[test]
+fn a_block_ends_what_is_known() {
+    let redis = Redis::start();
+    let nginx = Conf::new()
+        .redis(&redis)
+        .decisions()
+        .server("rate_limit_redis a rate=1r/h block=1ms;")
+        .start_connected(&redis);
+    let decide = || {
+        sleep(Duration::from_millis(2));
+        nginx.get("/").decision().to_owned()
+    };
+    assert_eq!([(); 4].map(|()| decide()), [PASSED, REJECTED, REJECTED, REJECTED]);
+}
+
+/// A request with another rate leaves a state that the first rate would not have: here a window of days, in
+/// which nothing of the present hour is spent.
+#[test]
+fn another_rate_of_a_client_ends_what_is_known() {
+    let redis = Redis::start_with_stopped_clock();
+    for cache in ["on", "off"] {
+        let nginx = Conf::new()
+            .redis(&redis)
+            .decisions()
+            .server("rate_limit_redis $arg_k rate=$arg_r algorithm=fixed_window;")
+            .server(&format!("rate_limit_redis_deny_cache {cache};"))
+            .start_connected(&redis);
+        let decide = |rate| nginx.get(&format!("/?k={cache}&r={rate}")).decision().to_owned();
+        let decisions = ["1r/h", "1r/h", "2r/d", "1r/h"].map(decide);
+        assert_eq!(decisions, [PASSED, REJECTED, PASSED, PASSED], "{cache}");
+    }
 }
 
 /// They did not wait, and are counted where the others are.

@@ -371,6 +371,34 @@ fn a_name_twice_at_one_level_is_charged_twice() {
     assert_eq!(tokens(&redis, "rl:default:a"), Some(1), "the rejection spent nothing");
 }
 
+/// A rejection is until all lines of one budget can spend at once.
+#[test]
+fn lines_of_one_budget_pass_together_or_never() {
+    let redis = Redis::start_with_stopped_clock();
+    for (name, algorithm) in
+        [("bucket", "token_bucket"), ("gcra", "gcra burst=2"), ("log", "sliding_log")]
+    {
+        let line = |cost| {
+            format!(
+                "rate_limit_redis {name} name={name} rate=3r/d algorithm={algorithm} cost={cost};"
+            )
+        };
+        let nginx = Conf::new()
+            .redis(&redis)
+            .server(&format!("location /never {{ {} {} }}", line(2), line(2)))
+            .server(&format!("location / {{ {} {} }}", line(1), line(2)))
+            .start_connected(&redis);
+        let seen = |path| {
+            let response = nginx.get(path);
+            (response.status, response.header("Retry-After").map(str::to_owned))
+        };
+        assert_eq!(seen("/never"), (429, None), "{name}");
+        assert_eq!(seen("/"), (200, None), "{name}");
+        // The first line alone could pass in a third of a day, but for the log.
+        assert_eq!(seen("/"), (429, Some("86400".to_owned())), "{name}");
+    }
+}
+
 #[test]
 fn a_shared_name_is_a_shared_budget() {
     let redis = Redis::start();
@@ -582,6 +610,21 @@ fn rates_from_a_variable() {
     assert_eq!(quota(&nginx.get("/text?n=6&unit=m")), [6, 5, 10]);
     assert!(shows_nothing(&nginx.get("/")), "a client without a key is not limited");
     assert!(!nginx.error_log().contains("invalid"), "nor is its rate looked at");
+}
+
+/// What was spent at the slow rate is gone when the fast one would have regained it.
+#[test]
+fn a_key_expires_at_the_rate_of_its_last_write() {
+    let redis = Redis::start_with_stopped_clock();
+    let nginx = Conf::new()
+        .redis(&redis)
+        .server("rate_limit_redis a rate=$arg_rate capacity=2;")
+        .start_connected(&redis);
+    let expires = |rate| {
+        assert_eq!(nginx.get(&format!("/?rate={rate}")).status, 200);
+        redis.command::<i64>(&["PTTL", "rl:default:a"])
+    };
+    assert_eq!(["1r/h", "10r/s"].map(expires), [3_600_000, 200]);
 }
 
 /// Invalid values of variables, and what the log expects instead.

@@ -685,6 +685,30 @@ fn what_redis_rejects_is_given_back_here() {
     assert_eq!(http.get("/?k=a").decision(), "REJECTED local");
 }
 
+/// The reset of a rejection does not count what is given back.
+#[test]
+fn what_is_given_back_here_is_not_shown() {
+    let mut redis = Redis::start_with_stopped_clock();
+    redis.kill9();
+    let limit = |cost| format!("$arg_k rate=1r/h capacity=5 cost={cost}");
+    let nginx = local(&redis.url())
+        .http("rate_limit_redis_deny_cache off;")
+        .server(&location("/", &limit("$arg_c")))
+        .server(&location("/others", &format!("{}; rate_limit_redis_on_error open", limit("4"))))
+        .start();
+    let mut http = nginx.http();
+    assert_eq!(http.get("/?k=a&c=3").decision(), "PASSED local");
+    redis.restart();
+    recovers(&nginx, "/others");
+    assert_eq!(http.get("/others?k=a").decision(), "PASSED redis");
+    for _ in 0..3 {
+        // With this request this machine would have nothing left, and five hours to regain it.
+        let response = http.get("/?k=a&c=2");
+        assert_eq!(response.decision(), "REJECTED redis");
+        assert_eq!(quota(&response), [5, 1, 4 * 3_600]);
+    }
+}
+
 /// A limit that only this machine remembers, and that is not enforced, does not keep a request from
 /// Redis: the others charge it there.
 #[test]

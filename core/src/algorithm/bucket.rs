@@ -161,7 +161,7 @@ impl Bucket {
             false if cost > limit => Retry::Never,
             false => Retry::After(self.until(limit - cost, holds, refill, now, limit)),
         };
-        Verdict { allowed, remaining: limit.saturating_sub(self.missing), reset, retry }
+        Verdict { allowed, blocked: 0, remaining: limit.saturating_sub(self.missing), reset, retry }
     }
 
     /// µs until no more than `most` tokens are missing.

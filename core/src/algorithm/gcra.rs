@@ -46,7 +46,7 @@ pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) ->
     if allowed && cost > 0 || corrected {
         write(stored, now, quota, tat, debt);
     }
-    Verdict { allowed, remaining: tat.intervals_until(latest, interval), reset, retry }
+    Verdict { allowed, blocked: 0, remaining: tat.intervals_until(latest, interval), reset, retry }
 }
 
 pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {

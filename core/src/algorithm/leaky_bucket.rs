@@ -66,8 +66,13 @@ mod tests {
     #[test]
     fn what_takes_no_turn_is_not_delayed() {
         let quota = Quota::new(Algorithm::LeakyBucket, "2r/s".parse().unwrap(), 1).unwrap();
-        let rejected =
-            Verdict { allowed: false, remaining: 0, reset: 900_000, retry: Retry::After(500_000) };
+        let rejected = Verdict {
+            allowed: false,
+            blocked: 0,
+            remaining: 0,
+            reset: 900_000,
+            retry: Retry::After(500_000),
+        };
         assert_eq!(delay(&rejected, &quota, 1, Undelayed::UpTo(0)), 0);
         let free = Verdict { allowed: true, retry: Retry::No, ..rejected };
         assert_eq!(delay(&free, &quota, 0, Undelayed::UpTo(0)), 0);

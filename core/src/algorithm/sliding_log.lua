@@ -2,7 +2,8 @@
 -- Stored: a list of "<micros> <total> <cost>", in order of time; total counts all that was ever
 -- written to this list, the entry included. Where there is a debt or a block, there is a head before
 -- them: "x <debt> <since> <blocked until>".
--- It reads and writes the list itself: it gets the key, and answers what writes to it.
+-- It reads and writes the list itself: it gets the key, and answers what writes to it. Of a request that
+-- is allowed it answers, instead of the retry, the reset without it.
 local function sliding_log(key, now, cost, limit, period, block, since, requested)
   local call = redis.call
   local heads, debt, debt_since, blocked_until = 0, 0, 0, 0
@@ -86,8 +87,9 @@ local function sliding_log(key, now, cost, limit, period, block, since, requeste
     return reset
   end
 
+  -- below zero for a client that is blocked, and for so long
   local function remaining()
-    return blocked_until > now and 0 or math.max(0, limit - spent - debt)
+    return blocked_until > now and now - blocked_until or math.max(0, limit - spent - debt)
   end
 
   local is_extended = false
@@ -272,14 +274,17 @@ local function sliding_log(key, now, cost, limit, period, block, since, requeste
   if blocked_until > now and cost > 0 then
     allowed, retry = 0, retry == -1 and -1 or math.max(retry, blocked_until - now)
   end
-  if allowed == 0 or cost == 0 then
-    local reset = whole_in()
-    return allowed, remaining(), reset, retry, only_block(reset)
+  local before = whole_in()
+  if allowed == 0 then
+    return allowed, remaining(), before, retry, only_block(before)
+  end
+  if cost == 0 then
+    return allowed, remaining(), before, before, only_block(before)
   end
 
   spent, total, last_time = spent + cost, total + cost, now
   local reset = whole_in()
-  return allowed, remaining(), reset, retry, function()
+  return allowed, remaining(), reset, before, function()
     write(function()
       trim(forgotten)
       push(now, total, cost)

@@ -51,8 +51,13 @@ pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) ->
     if spends {
         log.entries.push_back((now, cost));
     }
-    let verdict =
-        Verdict { allowed, remaining: log.remaining(quota), reset: log.reset(now, quota), retry };
+    let verdict = Verdict {
+        allowed,
+        blocked: 0,
+        remaining: log.remaining(quota),
+        reset: log.reset(now, quota),
+        retry,
+    };
     if spends || log.stepped_back {
         log.write(stored, now);
     }

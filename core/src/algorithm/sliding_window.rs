@@ -81,7 +81,7 @@ pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) ->
     if allowed && cost > 0 || counters.stepped_back && reset > 0 {
         counters.write(stored, now, quota, current, previous);
     }
-    Verdict { allowed, remaining, reset, retry }
+    Verdict { allowed, blocked: 0, remaining, reset, retry }
 }
 
 /// The most that may be left of a window if no more than `most` of what was spent in the previous

@@ -42,7 +42,7 @@ pub(super) fn decide(
     if allowed && cost > 0 || counter.stepped_back && reset > 0 {
         counter.write(stored, now, quota, spent);
     }
-    Verdict { allowed, remaining: limit.saturating_sub(spent), reset, retry }
+    Verdict { allowed, blocked: 0, remaining: limit.saturating_sub(spent), reset, retry }
 }
 
 pub(super) fn charge(stored: &mut Stored, windows: Windows, now: u64, quota: &Quota, amount: u64) {

@@ -343,6 +343,18 @@ impl Command {
         }
     }
 
+    /// As [`read`](Self::read), the verdicts for a member without what the command has charged it. So many
+    /// members come before it.
+    pub(super) fn read_unspent(
+        &self,
+        found: ScriptReply<'_>,
+        earlier: usize,
+        each: impl FnMut(usize, Verdict),
+    ) {
+        let earlier = u32::try_from(earlier).unwrap_or(u32::MAX);
+        answer::unspent(found, self.checks(), earlier, each);
+    }
+
     /// The member that gets what comes of leases.
     fn lessee(&self) -> Option<&Member> {
         let lessee = self.members.iter().find(|member| Some(member.request) == self.lessee);

@@ -182,6 +182,9 @@ impl Client {
         node: NodeKey,
         now: u64,
     ) -> bool {
+        if self.has_slots {
+            self.note_unspent(key, found);
+        }
         let Some(command) = self.commands.get_mut(key) else { return true };
         let charged_at = found.now();
         let mut verdicts = std::mem::take(&mut self.verdicts);
@@ -189,7 +192,7 @@ impl Client {
         let is_understood =
             command.read(found.clone(), &mut verdicts, |request, charge, granted| {
                 if let Some(request) = requests.get_mut(request) {
-                    request.granted.set(charge, granted);
+                    request.rare.update(charge, |rare| rare.granted = Some(granted));
                 }
             });
         if is_understood && command.purpose != Purpose::Charge {
@@ -206,6 +209,25 @@ impl Client {
         }
         self.verdicts = verdicts;
         is_understood
+    }
+
+    /// Keeps what the limits of a command hold without its charges, for requests that have others: these may
+    /// reject them.
+    fn note_unspent(&mut self, key: CommandKey, found: &ScriptReply<'_>) {
+        let Some(command) = self.commands.get(key) else { return };
+        if command.purpose != Purpose::Charge {
+            return;
+        }
+        for (earlier, member) in command.members.iter().enumerate() {
+            if let Some(request) = self.requests.get_mut(member.request)
+                && request.answers.len() > command.len()
+            {
+                command.read_unspent(found.clone(), earlier, |index, verdict| {
+                    let charge = member.first.saturating_add(index);
+                    request.rare.update(charge, |rare| rare.unspent = Some(verdict));
+                });
+            }
+        }
     }
 
     /// A command is answered, and so are its `members`, whose memory is used again.

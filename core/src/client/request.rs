@@ -32,8 +32,7 @@ pub enum Error {
 pub struct Request {
     /// One for each charge, in their order.
     pub(super) answers: Vec<Answer>,
-    /// What was set aside, for charges with leases.
-    pub(super) granted: Sparse<Granted>,
+    pub(super) rare: Sparse<Rare>,
     /// How many of its commands have no outcome.
     pub(super) open: u32,
     pub(super) stage: Stage,
@@ -58,6 +57,15 @@ pub struct Answer {
     pub now: u64,
 }
 
+/// What few charges have beside their answer.
+#[derive(Debug, Default)]
+pub(super) struct Rare {
+    /// What was set aside, for a charge with a lease.
+    pub(super) granted: Option<Granted>,
+    /// The verdict without the charge, which is given back if another command of the request rejects it.
+    pub(super) unspent: Option<Verdict>,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
     /// For its commands.
@@ -72,7 +80,7 @@ pub(super) enum Stage {
 impl Recycle for Request {
     fn recycle(&mut self) {
         self.answers.clear();
-        self.granted.clear();
+        self.rare.clear();
         self.open = 0;
         self.stage = Stage::Waiting;
         self.command = None;

@@ -27,6 +27,18 @@ impl<T> Sparse<T> {
         all.push((place, value));
     }
 
+    /// Changes the value of a place, from the default if it has none.
+    pub(super) fn update(&mut self, place: usize, change: impl FnOnce(&mut T))
+    where
+        T: Default,
+    {
+        let all = self.0.get_or_insert_default();
+        let index = all.iter().position(|(other, _)| *other == place);
+        let mut value = index.map_or_else(T::default, |index| all.swap_remove(index).1);
+        change(&mut value);
+        all.push((place, value));
+    }
+
     pub(super) fn clear(&mut self) {
         if let Some(all) = &mut self.0 {
             all.clear();

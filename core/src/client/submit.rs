@@ -6,6 +6,7 @@ use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey, RequestKey};
 use super::request::{self, Answer, Error, Request};
 use super::{Action, Client, MAX_WAITING};
+use crate::decision::Verdict;
 use crate::lease::{Granted, Lease};
 use crate::metrics::ErrorKind;
 use crate::redis::cluster::slot;
@@ -80,7 +81,13 @@ impl Client {
     pub fn granted(&self, key: RequestKey, charge: usize) -> Granted {
         let Some(request) = self.requests.get(key) else { return Granted::default() };
         let now = request.answers.get(charge).map_or(0, |answer| answer.now);
-        request.granted.get(charge).copied().unwrap_or(Granted::nothing(now))
+        let granted = request.rare.get(charge).and_then(|rare| rare.granted);
+        granted.unwrap_or(Granted::nothing(now))
+    }
+
+    /// The verdict on a charge of a request if it is given back, as another command rejects the request.
+    pub fn unspent(&self, key: RequestKey, charge: usize) -> Option<Verdict> {
+        self.requests.get(key)?.rare.get(charge)?.unspent
     }
 
     /// Forgets a request. What was not sent will not be. What is in flight is charged, unless `refund`

@@ -726,6 +726,23 @@ fn submit_all(played: &mut Played, keys: &[&'static str]) -> RequestKey {
     played.client.submit(&charges, TIMEOUT, played.now)
 }
 
+/// Where another slot may reject a request. The second one shares the commands of the first.
+#[test]
+fn what_a_limit_holds_without_a_charge_is_known() {
+    let mut played = cluster(|_| ());
+    let requests = [(); 2].map(|()| submit_all(&mut played, &["a", "b"]));
+    played.turn();
+    assert_eq!(played.sent_keys(), "a b");
+    played.receive(FOUND);
+    let held = requests.map(|request| {
+        let charged = played.client.answers(request)[0].verdict.unwrap();
+        let unspent = played.client.unspent(request, 0).unwrap();
+        [charged, unspent].map(|verdict| (verdict.remaining, verdict.reset / MILLISECOND))
+    });
+    assert_eq!(held, [[(2, 60_000), (3, 0)], [(1, 120_000), (2, 60_000)]]);
+    assert_eq!(requests.map(|request| played.client.unspent(request, 1)), [None; 2]);
+}
+
 /// Limits of a dry run need not answer, if there are others.
 #[test]
 fn a_limit_of_a_dry_run_without_a_reply_fails_no_request() {

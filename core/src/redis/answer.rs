@@ -26,10 +26,70 @@ pub fn verdicts<'q>(
     if let (Some(check), None) = (first.next(), first.next()) {
         return repeated(found, &check, 1, |verdict, granted| each(0, verdict, granted));
     }
-    let answered = checks.clone().zip(found.clone());
-    if checks.count() != found.clone().count() || !answered.clone().all(is_answered) {
+    if !are_answered(&found, checks.clone()) {
         return false;
     }
+    let (now, answered) = (found.now(), checks.zip(found));
+    let enforced = answered.clone().filter(|(check, _)| !check.dry_run);
+    let others_allow = enforced.filter_map(own_verdict).all(|verdict| verdict.allowed);
+    decide(answered, now, others_allow, |index, answered, entry| {
+        let decided = entry.and_then(Pending::verdict);
+        let granted = entry.filter(|_| answered.0.lease.is_some()).map(Pending::granted);
+        if let Some(verdict) = decided.or_else(|| own_verdict(answered)) {
+            each(index, verdict, granted);
+        }
+    });
+    true
+}
+
+/// Calls `each` with the index of each of `checks`, which are one transaction that has charged all of them,
+/// and its verdict without these charges, which are given back. A single check may have been charged by one
+/// command for several requests, one after the other: `earlier` is how many of them came before. Nothing is
+/// called if this is no reply to them.
+pub fn unspent<'q>(
+    found: ScriptReply<'_>,
+    checks: impl Iterator<Item = Check<'q>> + Clone,
+    earlier: u32,
+    mut each: impl FnMut(usize, Verdict),
+) {
+    if !are_answered(&found, checks.clone()) {
+        return;
+    }
+    let (now, answered) = (found.now(), checks.zip(found));
+    let mut first = answered.clone();
+    if let (Some(only), None) = (first.next(), first.next())
+        && let (Check { quota, cost, .. }, Entry::Stored(_)) = only
+    {
+        let (mut stored, algorithm) = (stored(only), quota.algorithm());
+        algorithm.decide_each(&mut stored, now, quota, cost, earlier, |_| {});
+        return each(0, algorithm.decide(&mut stored, now, quota, 0));
+    }
+    let all = answered.clone();
+    decide(answered, now, false, |index, answered, entry| {
+        let own = || own_unspent(answered, all.clone().take(index.saturating_add(1)));
+        if let Some(verdict) = entry.map_or_else(own, Pending::verdict) {
+            each(index, verdict);
+        }
+    });
+}
+
+/// Whether the entries are those that belong to the checks.
+fn are_answered<'q>(
+    found: &ScriptReply<'_>,
+    checks: impl Iterator<Item = Check<'q>> + Clone,
+) -> bool {
+    let mut answered = checks.clone().zip(found.clone());
+    checks.count() == found.clone().count() && answered.all(is_answered)
+}
+
+/// Decides on all limits that do not store themselves as one transaction, and calls `each` with the index
+/// of each limit, and with its entry if it has one.
+fn decide<'q, 'f>(
+    answered: impl Iterator<Item = Answered<'q, 'f>> + Clone,
+    now: u64,
+    others_allow: bool,
+    mut each: impl FnMut(usize, Answered<'q, 'f>, Option<&Pending<RedisKey<'q>>>),
+) {
     let mut pending = answered.clone().map(pending_entry);
     let mut few: [_; FEW] = std::array::from_fn(|_| pending.next().flatten());
     let mut many: Vec<_>;
@@ -39,17 +99,10 @@ pub fn verdicts<'q>(
         many = answered.clone().map(pending_entry).collect();
         &mut many[..]
     };
-    let enforced = answered.clone().filter(|(check, _)| !check.dry_run);
-    let others_allow = enforced.filter_map(own_verdict).all(|verdict| verdict.allowed);
-    transaction::decide(pending, found.now(), others_allow);
+    transaction::decide(pending, now, others_allow);
     for (index, (answered, entry)) in answered.zip(pending).enumerate() {
-        let decided = entry.as_ref().and_then(Pending::verdict);
-        let granted = entry.as_ref().filter(|_| answered.0.lease.is_some()).map(Pending::granted);
-        if let Some(verdict) = decided.or_else(|| own_verdict(answered)) {
-            each(index, verdict, granted);
-        }
+        each(index, answered, entry.as_ref());
     }
-    true
 }
 
 /// Calls `each` with the verdict of each of `times` equal requests, which one command has charged, and,
@@ -107,6 +160,26 @@ fn own_verdict((_, entry): Answered<'_, '_>) -> Option<Verdict> {
     }
 }
 
+/// The same without what was spent by it and those before it that share its key, which are in `until`.
+fn own_unspent<'q, 'f>(
+    answered: Answered<'q, 'f>,
+    until: impl Iterator<Item = Answered<'q, 'f>>,
+) -> Option<Verdict> {
+    let Entry::Integers([.., reset]) = answered.1 else { return None };
+    let verdict = own_verdict(answered)?;
+    let is_sharer = |other: &Answered<'_, '_>| redis_key(&other.0) == redis_key(&answered.0);
+    let has_spent = |it: &Answered<'_, '_>| own_verdict(*it).is_some_and(|it| it.allowed);
+    let spent = until.filter(is_sharer).filter(has_spent);
+    let spent = spent.fold(0, |sum: u64, (other, _)| sum.saturating_add(other.cost));
+    let (remaining, reset) =
+        (verdict.remaining.saturating_add(spent), u64::try_from(reset).unwrap_or(0));
+    Some(Verdict { remaining, reset, ..verdict })
+}
+
+fn redis_key<'q>(check: &Check<'q>) -> RedisKey<'q> {
+    RedisKey { head: check.head, key: check.key }
+}
+
 /// What was stored of any other limit.
 fn stored((check, entry): Answered<'_, '_>) -> Stored {
     match entry {
@@ -117,9 +190,9 @@ fn stored((check, entry): Answered<'_, '_>) -> Stored {
 
 /// The entry in the transaction of a limit that does not store itself.
 fn pending_entry<'q>(answered: Answered<'q, '_>) -> Option<Pending<RedisKey<'q>>> {
-    let Check { head, key, quota, cost, dry_run, lease, .. } = answered.0;
+    let Check { quota, cost, dry_run, lease, .. } = answered.0;
     matches!(answered.1, Entry::Stored(_)).then(|| {
-        let entry = Pending::new(RedisKey { head, key }, *quota, cost, dry_run, stored(answered));
+        let entry = Pending::new(redis_key(&answered.0), *quota, cost, dry_run, stored(answered));
         entry.with_lease(lease.copied().unwrap_or(Lease::NONE))
     })
 }
@@ -215,15 +288,20 @@ mod tests {
     #[test]
     fn one() {
         let decided = read(&[NONE], &[bucket(b"k", 1)]).unwrap();
-        let passed = Verdict { allowed: true, remaining: 2, reset: MINUTE, retry: Retry::No };
+        let passed =
+            Verdict { allowed: true, blocked: 0, remaining: 2, reset: MINUTE, retry: Retry::No };
         assert_eq!(decided, [passed]);
         let decided = read(&[ONE_LEFT], &[bucket(b"k", 2)]).unwrap();
         let retry = Retry::After(MINUTE);
-        let rejected = Verdict { allowed: false, remaining: 1, reset: 2 * MINUTE, retry };
+        let rejected =
+            Verdict { allowed: false, blocked: 0, remaining: 1, reset: 2 * MINUTE, retry };
         assert_eq!(decided, [rejected]);
         let decided = read(&[LOG_REJECTS], &[log(1)]).unwrap();
         let retry = Retry::After(5);
-        assert_eq!(decided, [Verdict { allowed: false, remaining: 0, reset: MINUTE, retry }]);
+        assert_eq!(
+            decided,
+            [Verdict { allowed: false, blocked: 0, remaining: 0, reset: MINUTE, retry }]
+        );
     }
 
     #[test]
@@ -242,6 +320,45 @@ mod tests {
         let planned = Check { dry_run: true, ..log(1) };
         let decided = read(&[NONE, LOG_REJECTS], &[bucket(b"a", 1), planned]).unwrap();
         assert_eq!(remaining(&decided), [(true, 2), (false, 0)]);
+    }
+
+    /// The second one of a key cannot pass before both can.
+    #[test]
+    fn those_of_one_key_pass_together_or_never() {
+        let retries = |stored, costs: [u64; 2]| {
+            let decided = read(&[stored; 2], &costs.map(|cost| bucket(b"k", cost))).unwrap();
+            decided.iter().map(|verdict| verdict.retry).collect::<Vec<_>>()
+        };
+        assert_eq!(retries(NONE, [2, 2]), [Retry::No, Retry::Never]);
+        assert_eq!(retries(ONE_LEFT, [1, 1]), [Retry::No, Retry::After(MINUTE)]);
+        // The first one alone could pass earlier.
+        assert_eq!(retries(ONE_LEFT, [2, 1]), [Retry::After(2 * MINUTE), Retry::No]);
+        let dry_run = Check { dry_run: true, ..bucket(b"k", 2) };
+        let decided = read(&[ONE_LEFT; 2], &[dry_run, bucket(b"k", 2)]).unwrap();
+        assert_eq!(decided[1].retry, Retry::Never, "the dry run spends before it");
+        let decided = read(&[ONE_LEFT; 2], &[bucket(b"k", 2), dry_run]).unwrap();
+        assert_eq!(decided[0].retry, Retry::After(MINUTE));
+    }
+
+    #[test]
+    fn what_is_given_back_is_as_never_spent() {
+        let unspent = |entries: &[&[u8]], checks: &[Check<'_>], earlier| {
+            let (answer, mut verdicts) = (answer(entries), Vec::new());
+            super::unspent(found(&answer), checks.iter().copied(), earlier, |index, verdict| {
+                assert_eq!(index, verdicts.len());
+                verdicts.push((verdict.allowed, verdict.remaining, verdict.reset));
+            });
+            verdicts
+        };
+        assert_eq!(unspent(&[NONE], &[bucket(b"k", 2)], 0), [(true, 3, 0)]);
+        assert_eq!(unspent(&[NONE], &[bucket(b"k", 1)], 2), [(true, 1, 2 * MINUTE)]);
+        assert_eq!(unspent(&[ONE_LEFT], &[bucket(b"k", 1)], 0), [(true, 1, 2 * MINUTE)]);
+        let first = b"*4\r\n:1\r\n:1\r\n:60000000\r\n:7\r\n";
+        assert_eq!(unspent(&[first], &[log(1)], 0), [(true, 2, 7)]);
+        let [first, second] = [LOG_ALLOWS, b"*4\r\n:1\r\n:0\r\n:60000000\r\n:0\r\n"];
+        let both = unspent(&[first, NONE, second], &[log(1), bucket(b"k", 3), log(2)], 0);
+        assert_eq!(both, [(true, 3, 0); 3]);
+        assert!(unspent(&[NONE], &[log(1)], 0).is_empty());
     }
 
     #[test]

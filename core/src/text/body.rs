@@ -114,7 +114,7 @@ mod tests {
         LazyLock::new(|| Quota::new(Algorithm::Gcra, "1r/s".parse().unwrap(), 1).unwrap());
 
     fn decision(status: Status, retry: Retry) -> Decision<'static> {
-        let verdict = Verdict { allowed: false, remaining: 0, reset: 0, retry };
+        let verdict = Verdict { allowed: false, blocked: 0, remaining: 0, reset: 0, retry };
         let shown = Shown { name: "per_ip", quota: &QUOTA, verdict };
         let shown = (status == Status::Rejected).then_some(shown);
         let (source, is_invalid) = (Source::Redis, false);

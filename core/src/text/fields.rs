@@ -272,7 +272,7 @@ mod tests {
         Shown {
             name: "per_ip",
             quota: Box::leak(Box::new(quota)),
-            verdict: Verdict { allowed: true, remaining, reset, retry: Retry::No },
+            verdict: Verdict { allowed: true, blocked: 0, remaining, reset, retry: Retry::No },
         }
     }
 
@@ -371,7 +371,7 @@ mod tests {
     fn there_is_more_when_a_rejected_request_could_pass() {
         let quota = Quota::new(Algorithm::TokenBucket, "1000r/m".parse().unwrap(), 1_000).unwrap();
         let retry = Retry::After(60_000);
-        let held = Verdict { allowed: false, remaining: 0, reset: 145 * SECOND, retry };
+        let held = Verdict { allowed: false, blocked: 0, remaining: 0, reset: 145 * SECOND, retry };
         assert_eq!(r_and_t(&quota, held), (0, 1));
         // One that costs more waits for longer.
         let costly = Verdict { reset: 60 * SECOND, retry: Retry::After(30 * SECOND), ..held };
@@ -447,7 +447,7 @@ mod tests {
             let rate = Rate::new(count, period).unwrap();
             let quota = Quota::new(Algorithm::TokenBucket, rate, limit).unwrap().with_block(block);
             let (allowed, remaining) = (retry == Retry::No, left.min(limit));
-            let verdict = Verdict { allowed, remaining, reset, retry };
+            let verdict = Verdict { allowed, blocked: 0, remaining, reset, retry };
             let mut item = Vec::new();
             service_limit(&Shown { name: "a", quota: &quota, verdict }, 0, retry_after, &mut item);
             let item = String::from_utf8(item).unwrap();

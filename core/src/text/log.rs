@@ -82,7 +82,7 @@ mod tests {
         let head = Head::new("rl:", "a").unwrap();
         let check = Check::new(&head, b"", &quota, 7);
         let excess = |retry, delay| {
-            let verdict = Verdict { allowed: false, remaining: 0, reset: 0, retry };
+            let verdict = Verdict { allowed: false, blocked: 0, remaining: 0, reset: 0, retry };
             Excess::of(&verdict, &check, delay).to_string()
         };
         assert_eq!(excess(Retry::After(499_000), 0), "0.998");
@@ -90,7 +90,8 @@ mod tests {
         assert_eq!(excess(Retry::Never, 0), "7.000");
         let check = Check { quota: &quota.with_block(3_600_000_000), cost: 2, ..check };
         let retry = Retry::After(3_600_000_000);
-        let verdict = Verdict { allowed: false, remaining: 0, reset: 3_600_000_000, retry };
+        let verdict =
+            Verdict { allowed: false, blocked: 0, remaining: 0, reset: 3_600_000_000, retry };
         assert_eq!(Excess::of(&verdict, &check, 0).to_string(), "2.000");
     }
 

@@ -5,12 +5,35 @@
 -- and of the last lease the units, those unused, the end, and the three numbers of the plain state.
 -- n requests about a single limit are decided one after the other: as many pass as fit.
 -- Answers the time in microseconds, and for each limit in turn what was stored, if anything was;
--- of one whose algorithm stores itself: allowed, remaining, reset and retry.
+-- of one whose algorithm stores itself: allowed, remaining, reset and retry, as single_own.lua does.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local answers, pending, left, last, width = {now}, {}, {}, {}, #ARGV / #KEYS
 local is_extended, is_leased = width > 5, width > 8
 $lease
+
+-- How much of a key must be left for all limits that share it to spend at once, more than left, which is
+-- too little; nil if no other limit shares it. A dry run does not spend what does not fit.
+local function needed(key, left, limit)
+  local sharers, missing
+  repeat
+    local rest = left
+    sharers, missing = 0, nil
+    for i = 1, #KEYS do
+      if KEYS[i] == key then
+        local cost = ARGV[(i - 1) * width + 2] + 0
+        sharers = sharers + 1
+        if cost <= rest then
+          rest = rest - cost
+        elseif not (is_extended and ARGV[(i - 1) * width + 8] == '1') then
+          missing = missing or cost - rest
+        end
+      end
+    end
+    left = left + (missing or 0)
+  until not missing or left > limit
+  return sharers > 1 and left or nil
+end
 
 -- Whether limit i allows this cost, of the one that is requested. Two limits may share a key: the second
 -- one sees what the first is about to spend.
@@ -27,14 +50,21 @@ local function check(i, cost, requested)
     local spent = before and before.cost or 0
     cost = cost + spent
     local first = answers[i + 1]
-    requested = first and math.max(0, first[4])
+    local is_rejected = first and first[1] == 0
+    requested = first and (is_rejected and math.max(0, first[4]) or 0)
+    if is_rejected and not (is_extended and ARGV[a + 8] == '1') then
+      local shared = needed(key, math.max(0, first[2]), limit)
+      if shared and shared > first[2] then
+        cost = shared
+      end
+    end
     local allowed, remaining, reset, retry, store =
       sliding_log(key, now, cost, limit, period, block or 0, since or 0, requested)
     if store then
       pending[key] = {store = store, cost = allowed == 1 and cost or spent}
     end
-    if first and first[1] == 0 then
-      allowed, retry = 0, first[4]
+    if is_rejected then
+      allowed, retry = 0, allowed == 0 and retry or first[4]
     end
     answers[i + 1] = {allowed, remaining, reset, retry}
     return allowed == 1

@@ -2,7 +2,7 @@ $algorithm
 
 -- Checks one limit whose algorithm stores itself. KEYS and ARGV are those of single.lua; n is 1.
 -- Answers the time in microseconds, and: allowed, remaining, reset and retry, the last two in
--- microseconds.
+-- microseconds; if it is allowed the last one is the reset without this request.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local allowed, remaining, reset, retry, store = $function(
