@@ -240,6 +240,10 @@ impl Model {
                 }
             })
         };
+        // What a later limit reports of its lease may be enough.
+        if passes(&verdict.remaining) {
+            return None;
+        }
         let sum = |chosen: usize| {
             let chosen = sharers.iter().enumerate().filter(|(index, _)| chosen >> index & 1 == 1);
             chosen.fold(0_u64, |sum, (_, sharer)| sum.saturating_add(sharer.cost))
@@ -249,9 +253,7 @@ impl Model {
         let mut state = self.states.get(&charge.key).cloned().unwrap_or_default();
         let mut decide =
             |cost| charge.quota.algorithm().decide(&mut state, step.now, &charge.quota, cost).retry;
-        let retry = needed.map_or(Retry::Never, &mut decide);
-        // What a later limit reports of its lease may be enough.
-        (retry != Retry::No).then_some(retry)
+        Some(needed.map_or(Retry::Never, &mut decide)).filter(|retry| *retry != Retry::No)
     }
 
     fn written(&self, key: String, (quota, kept): (Quota, Kept)) -> (String, Written) {
