@@ -178,8 +178,8 @@ impl Source {
 pub struct Verdict {
     /// Whether this limit allows the request.
     pub allowed: bool,
-    /// µs for which the client is blocked at least, whatever it regains; 0: it is not. Of a block of more
-    /// than an hour only that much.
+    /// µs for which the client is sure to be blocked, whatever it regains; 0 if it is not known to be. Of a
+    /// block of more than an hour only that much.
     pub blocked: u32,
     /// What the client may still spend at this moment.
     pub remaining: u64,

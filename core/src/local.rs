@@ -288,7 +288,7 @@ mod tests {
                 charged.iter().map(|(digest, quota, _)| self.request(now, (*digest, *quota, 0)));
             let held: Vec<Verdict> = held.collect();
             let merge = |((spent, held), (digest, quota, _)): ((&Verdict, Verdict), &_)| {
-                // What those of one key spend together.
+                // Charges of one key are spent together.
                 let sharers = charged.iter().filter(|(other, ..)| other == digest);
                 let cost = sharers.map(|(_, _, cost)| cost).sum();
                 let retry = match spent.allowed {

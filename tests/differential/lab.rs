@@ -310,7 +310,7 @@ fn read_grants(step: &Step, value: &Value) -> (Vec<Option<Verdict>>, Vec<Granted
     (verdicts, grants)
 }
 
-/// What the production code reads in the reply to a step that is given back.
+/// The verdicts that the production code reads in the reply to a step whose charges are given back.
 fn read_unspent(step: &Step, value: &Value) -> Vec<Verdict> {
     let (mut frame, mut verdicts) = (Vec::new(), Vec::new());
     encode(&mut frame, value);

@@ -240,7 +240,7 @@ impl Model {
                 }
             })
         };
-        // What a later limit reports of its lease may be enough.
+        // A later limit may report enough of its lease.
         if passes(&verdict.remaining) {
             return None;
         }

@@ -61,7 +61,7 @@ impl World {
             algorithm.settle(&mut self.stored, self.now, &quota, self.now, change);
         }
         self.now += back;
-        // As the module does.
+        // A reply to a request of another quota ends the denial.
         self.denials[machine] =
             self.denials[machine].filter(|denial| denial.quota == quota.fingerprint());
         if is_cached && let Some(new) = Denial::new(&verdict, &quota, submitted, self.now) {

@@ -433,7 +433,7 @@ fn passed(verdicts: &[Verdict]) -> u32 {
     verdicts.iter().filter(|verdict| verdict.allowed).count() as u32
 }
 
-/// As `sliding_log.lua` answers: if it is allowed, with the reset without it.
+/// Appends the verdict of `sliding_log.lua`: if the request is allowed, with the reset without it.
 fn integers(
     out: &mut Vec<u8>,
     limit: &Limit<'_>,

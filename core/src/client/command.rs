@@ -343,8 +343,8 @@ impl Command {
         }
     }
 
-    /// As [`read`](Self::read), the verdicts for a member without what the command has charged it. So many
-    /// members come before it.
+    /// Reads the verdicts for a member without what the command has charged it. So many members come before
+    /// it.
     pub(super) fn read_unspent(
         &self,
         found: ScriptReply<'_>,

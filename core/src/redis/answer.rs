@@ -160,7 +160,8 @@ fn own_verdict((_, entry): Answered<'_, '_>) -> Option<Verdict> {
     }
 }
 
-/// The same without what was spent by it and those before it that share its key, which are in `until`.
+/// The verdict of such a limit without what was spent by it and by those before it that share its key, which
+/// are in `until`.
 fn own_unspent<'q, 'f>(
     answered: Answered<'q, 'f>,
     until: impl Iterator<Item = Answered<'q, 'f>>,
