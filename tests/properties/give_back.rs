@@ -220,3 +220,16 @@ proptest! {
         prop_assert!(!exceeds(quota, &exchanges), "{exchanges:?}");
     }
 }
+
+/// A refill has brought half of it back, and the rest is given back.
+#[test]
+fn a_refill_brings_back_no_more_than_itself() {
+    let rate = "5r/10s".parse().expect("a rate");
+    let quota = Quota::new(Algorithm::IntervalBucket, rate, 10).expect("a quota");
+    let mut client = Client::new(quota);
+    let verdict = client.request(10);
+    let since = client.regained_from(&verdict, 10);
+    client.wait(12_000_000);
+    client.give_back(10, since);
+    assert_eq!(client.request_in(0, 0).remaining, 10);
+}

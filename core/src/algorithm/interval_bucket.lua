@@ -37,10 +37,9 @@ elseif cost < 0 then
     cost = math.max(cost, -limit)
   end
   if is_late and since < last then
-    -- refills may have brought it back: they are a period apart at least, and the last one may have been
-    -- before the moment that is stored
+    -- refills may have brought it back: they are a period apart at least
     local elapsed = last - since
-    cost = math.min(0, cost + ((elapsed - elapsed % period) / period + 1) * count)
+    cost = math.min(0, cost + (elapsed + -elapsed % period) / period * count)
   end
   -- no more comes back than is missing
   cost = math.max(cost, math.min(0, tokens - most))

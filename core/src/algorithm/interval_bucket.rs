@@ -93,14 +93,10 @@ impl Refill for Portions {
         Moment::at(last.micros.saturating_add(time))
     }
 
-    /// What refills may have brought back does not come back. They are a period apart at least, and the
-    /// last one may have been before the moment that is stored. If the bucket was full in between, the next
-    /// refill comes a period after the next request.
+    /// What refills may have brought back does not come back. They are a period apart at least. If the
+    /// bucket was full in between, the next refill comes a period after the next request.
     fn give_back_late(self, bucket: &mut Bucket, amount: u64, since: u64, now: u64) {
-        let refills = match bucket.last.micros.saturating_sub(since) {
-            0 => 0,
-            elapsed => (elapsed / self.period).saturating_add(1),
-        };
+        let refills = bucket.last.micros.saturating_sub(since).div_ceil(self.period);
         let amount = amount.saturating_sub(refills.saturating_mul(self.count));
         if amount > 0 {
             bucket.missing = bucket.missing.saturating_sub(amount);
