@@ -15,8 +15,8 @@ use crate::decision::{Retry, Verdict};
 use crate::limit::Quota;
 use crate::rate::SECOND;
 
-/// The longest that a denial is used, in µs, even if the client cannot pass for longer: a change in
-/// Redis, such as a deleted key, takes effect within this time.
+/// The longest that a denial is used after the reply, in µs, even if the client cannot pass for longer: a
+/// change in Redis, such as a deleted key, takes effect within this time.
 const LONGEST: u64 = SECOND;
 
 /// Whether rejections of requests of this cost are cached; `is_refundable`: what the limit charges may
@@ -48,7 +48,7 @@ impl Denial {
     pub fn new(verdict: &Verdict, quota: &Quota, submitted: u64, now: u64) -> Option<Self> {
         let Retry::After(retry) = verdict.retry else { return None };
         let lasts = if quota.block() > 0 { verdict.blocked.into() } else { retry };
-        let until = submitted.saturating_add(lasts.min(LONGEST));
+        let until = submitted.saturating_add(lasts).min(now.saturating_add(LONGEST));
         let (passes, whole) = (now.saturating_add(retry), now.saturating_add(verdict.reset));
         (now < until).then_some(Self { quota: quota.fingerprint(), until, passes, whole })
     }
@@ -62,5 +62,26 @@ impl Denial {
             reset: self.whole.saturating_sub(now),
             retry: Retry::After(self.passes.saturating_sub(now).max(1)),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::Algorithm;
+
+    const START: u64 = 1_000 * SECOND;
+
+    /// A path of a second does not use up the time for which the denial is used.
+    #[test]
+    fn is_used_for_a_second_after_the_reply_however_long_that_took() {
+        let quota = Quota::new(Algorithm::Gcra, "1r/6s".parse().unwrap(), 1).unwrap();
+        let (retry, reset) = (Retry::After(5 * SECOND), 5 * SECOND);
+        let verdict = Verdict { allowed: false, blocked: 0, remaining: 0, reset, retry };
+        let denial = |replied| Denial::new(&verdict, &quota, START, START + replied);
+        let until = |replied| denial(replied).map(|denial| denial.until - START);
+        assert_eq!(until(SECOND), Some(2 * SECOND));
+        assert_eq!(until(4 * SECOND + SECOND / 2), Some(5 * SECOND), "Redis may let it pass then");
+        assert_eq!(until(5 * SECOND), None);
     }
 }
