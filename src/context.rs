@@ -43,6 +43,8 @@ pub(crate) struct Context {
     wake: NonNull<ngx_event_t>,
     /// Whether the limits have decided: in Redis, in the deny cache or locally.
     is_decided: Cell<bool>,
+    /// Whether the submission is the second one.
+    is_second: Cell<bool>,
     /// What the request has spent locally.
     local: Cell<Option<Local>>,
     /// When the limits were evaluated, in µs of the monotonic clock.
@@ -134,6 +136,7 @@ impl Context {
             timer: Cell::new(None),
             wake,
             is_decided: Cell::new(false),
+            is_second: Cell::new(false),
             local: Cell::new(None),
             started,
             outcome: Cell::new(None),
@@ -211,13 +214,13 @@ impl Context {
         self.started
     }
 
-    /// Charges the request in Redis. Returns whether it waits for the outcome.
-    pub(crate) fn submit(&self, driver: &'static Driver) -> bool {
-        let timeout = (self.conf.timeout() as u64).saturating_mul(MILLISECOND);
+    /// Charges the request in Redis at `now`, in µs of the monotonic clock. Returns whether it waits for the
+    /// outcome.
+    pub(crate) fn submit(&self, driver: &'static Driver, now: u64) -> bool {
+        let timeout = self.deadline().saturating_sub(now);
         // SAFETY: the event is that of the client's connection, which lives as long as the request;
         // the submission is released when the request goes.
-        let submit =
-            |charges: &[_]| unsafe { driver.submit(charges, timeout, self.started, self.wake) };
+        let submit = |charges: &[_]| unsafe { driver.submit(charges, timeout, now, self.wake) };
         let charge = |limit: &Evaluated| limit.charge(limit.lease());
         let (key, waits) = match self.limits {
             [limit] => submit(&[charge(limit)]),
@@ -228,10 +231,40 @@ impl Context {
         waits
     }
 
-    /// What came of the submission, once that is known; the answers of Redis are taken over then.
+    /// Until when the request may wait for its decision, in µs of the monotonic clock.
+    fn deadline(&self) -> u64 {
+        self.started.saturating_add((self.conf.timeout() as u64).saturating_mul(MILLISECOND))
+    }
+
+    /// What came of the submission, once that is known; the answers of Redis are taken over then. Where the second
+    /// one is not decided, the first decision stands.
     pub(crate) fn take_reply(&self) -> Option<Result<(), Error>> {
         let Submission { driver, key } = self.submission.get()?;
-        driver.reply(key, |answers| self.take(answers))
+        let outcome = driver.outcome(key)?;
+        self.take_answers();
+        Some(if self.is_second.get() { Ok(()) } else { outcome })
+    }
+
+    /// Whether Redis has rejected the request, and charged nothing of it, where each limit can have a lease.
+    pub(crate) fn is_rejected_beside_leases(&self) -> bool {
+        let can_spend = |limit: &Evaluated| limit.has_leases() && !limit.is_charged.get();
+        self.conf.lease() > 0 && self.is_violated() && self.limits.iter().all(can_spend)
+    }
+
+    /// Whether the request is to be charged once more at `now`, as units lie in leases of this machine by then, or
+    /// a command in flight may bring some. The first submission ends with that. There are two at most.
+    pub(crate) fn charges_again(&self, shared: &Shared, now: u64) -> bool {
+        let is_helped = |limit: &Evaluated| {
+            limit.is_violated() && (shared.has_units(limit, now) || shared.awaits_units(limit, now))
+        };
+        if self.is_second.get() || now >= self.deadline() || !self.limits.iter().any(is_helped) {
+            return false;
+        }
+        self.is_second.set(true);
+        if let Some(Submission { driver, key }) = self.submission.take() {
+            driver.release(key, false, None);
+        }
+        true
     }
 
     /// Takes over the answers of Redis that have come.
@@ -242,7 +275,11 @@ impl Context {
     }
 
     fn take(&self, answers: &[Answer]) {
-        self.limits.iter().zip(answers).for_each(|(limit, answer)| limit.take(answer));
+        for (limit, answer) in self.limits.iter().zip(answers) {
+            let first = limit.verdict.get().filter(|_| self.is_second.get());
+            limit.take(answer);
+            limit.verdict.set(answer.verdict.or(first));
+        }
     }
 
     /// Takes note of what came of the leases that were to be renewed.
@@ -465,7 +502,7 @@ impl Context {
     fn set_outcome(&self, status: Status, shown_status: Status, source: Source, delay: u64) {
         let wait = match source {
             // The request did not wait.
-            Source::Lease | Source::Cache => 0,
+            Source::Lease | Source::Cache if self.submission.get().is_none() => 0,
             _ => monotonic_micros().saturating_sub(self.started),
         };
         self.release(status, source, wait);

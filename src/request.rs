@@ -166,24 +166,43 @@ unsafe fn charge(
             context.decide(Source::Local);
             return act(r, context);
         }
-        if conf.lease() > 0 {
-            if limits.iter().all(Evaluated::has_leases) && shared.spend_leases(limits, now) {
-                context.join_local(shared);
-                context.decide(Source::Lease);
-                return act(r, context);
-            }
-            if take_leases(r, conf, limits, shared, now).is_none() {
-                return INTERNAL_ERROR;
-            }
+        let is_leased = conf.lease() > 0 && limits.iter().all(Evaluated::has_leases);
+        if is_leased && shared.spend_leases(limits, now) {
+            context.join_local(shared);
+            context.decide(Source::Lease);
+            return act(r, context);
         }
-        let main = Module::main_conf(&*r.cast::<ngx::http::Request>());
-        let Some(driver) = main.and_then(|main| conf.driver(main)) else { return INTERNAL_ERROR };
-        if !context.submit(driver) {
-            return resume(r, context);
+        match submit(r, context, shared, now) {
+            Some(true) => {
+                debug!(log_of(r), "wait for Redis");
+                suspend(r)
+            }
+            Some(false) => resume(r, context),
+            None => INTERNAL_ERROR,
         }
-        debug!(log_of(r), "wait for Redis");
-        suspend(r)
     }
+}
+
+/// Submits the request to the client of Redis; the command also renews leases. Returns whether the request
+/// waits for the outcome; `None` if NGINX is out of memory.
+///
+/// # Safety
+/// `r` must be valid, and the limits be in its pool.
+unsafe fn submit(
+    r: *mut ngx_http_request_t,
+    context: &Context,
+    shared: &Shared,
+    now: u64,
+) -> Option<bool> {
+    let conf = context.conf();
+    // SAFETY: the request is valid, and the limits are in its pool.
+    let main = unsafe {
+        if conf.lease() > 0 {
+            take_leases(r, conf, context.limits(), shared, now)?;
+        }
+        Module::main_conf(&*r.cast::<ngx::http::Request>())
+    };
+    Some(context.submit(conf.driver(main?)?, now))
 }
 
 /// Rejects the request if the deny cache holds that it cannot pass. With several limits Redis must
@@ -293,11 +312,7 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
         match context.stage() {
             Stage::Pending => match context.take_reply() {
                 None => keep_waiting(r),
-                Some(_) if stop_watching(r) != Status::NGX_OK => INTERNAL_ERROR,
-                Some(outcome) => {
-                    conclude(r, context, outcome);
-                    act(r, context)
-                }
+                Some(outcome) => on_reply(r, context, outcome),
             },
             Stage::Delayed => keep_waiting(r),
             Stage::Due => {
@@ -323,6 +338,46 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
     }
 }
 
+/// Acts on the outcome of the submission. Where Redis has rejected the request, units that it counts as spent may
+/// lie in a lease which another command has brought meanwhile, or is bringing: the request spends them, or is
+/// charged once more, by a command that gives them back.
+///
+/// # Safety
+/// `r` must be valid, and the limits be in its pool.
+unsafe fn on_reply(
+    r: *mut ngx_http_request_t,
+    context: &Context,
+    outcome: Result<(), Error>,
+) -> Status {
+    context.renew_leases();
+    let now = monotonic_micros();
+    let lessor = memory().filter(|_| outcome.is_ok() && context.is_rejected_beside_leases());
+    let spends = lessor.is_some_and(|shared| shared.spend_leases(context.limits(), now));
+    // SAFETY: passed on.
+    unsafe {
+        if let (false, Some(shared)) = (spends, lessor)
+            && context.charges_again(shared, now)
+        {
+            debug!(log_of(r), "charge once more");
+            return match submit(r, context, shared, now) {
+                Some(true) => keep_waiting(r),
+                Some(false) => resume(r, context),
+                None => INTERNAL_ERROR,
+            };
+        }
+        if stop_watching(r) != Status::NGX_OK {
+            return INTERNAL_ERROR;
+        }
+        if let (true, Some(shared)) = (spends, lessor) {
+            context.join_local(shared);
+            context.decide(Source::Lease);
+        } else {
+            conclude(r, context, outcome);
+        }
+        act(r, context)
+    }
+}
+
 /// Decides a request by the outcome of its submission.
 ///
 /// # Safety
@@ -330,7 +385,6 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
 unsafe fn conclude(r: *mut ngx_http_request_t, context: &Context, outcome: Result<(), Error>) {
     let conf = context.conf();
     let memory = local_memory(conf);
-    context.renew_leases();
     let Err(error) = outcome else {
         context.give_back_if_rejected();
         if let Some(memory) = memory {

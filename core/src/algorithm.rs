@@ -199,7 +199,7 @@ impl Algorithm {
         if quota.block() == 0 && stored.extra.is_none() {
             return decide(stored, now, quota, cost);
         }
-        stored.extra.holds.correct(now);
+        stored.extra.holds.correct(now, quota);
         let blocked = stored.blocked_for(now, quota);
         if blocked > 0 && cost > 0 {
             let retry = decide(&mut stored.clone(), now, quota, cost).retry;
@@ -268,7 +268,7 @@ impl Algorithm {
         since: Option<u64>,
     ) {
         stored.blocked_for(now, quota);
-        stored.extra.holds.correct(now);
+        stored.extra.holds.correct(now, quota);
         (self.description().give_back)(stored, now, quota, amount, since);
     }
 
@@ -286,7 +286,7 @@ impl Algorithm {
         if change < 0 {
             return self.give_back(stored, now, quota, change.unsigned_abs(), since);
         }
-        stored.extra.holds.correct(now);
+        stored.extra.holds.correct(now, quota);
         stored.blocked_for(now, quota);
         (self.description().charge)(stored, now, quota, change.unsigned_abs());
     }
@@ -381,7 +381,7 @@ mod tests {
             prop_assert!(decide(given, 0).remaining <= quota.limit());
             let plain = [amount, since, amount];
             let report = Report { of: amount, unused: amount, ends: since, plain };
-            let lease = Lease { span: since, want: amount, share: 1, report };
+            let lease = Lease { span: since, want: amount, keep: since, report };
             let mut leased = stored;
             algorithm.report(&mut leased, now, &quota, &report);
             algorithm.grant(&mut leased, now, &quota, &lease, 0);

@@ -9,6 +9,26 @@
 //! regained, and be spent twice in a moment. So Redis remembers how many are, and regains no more
 //! than the limit without them: see [`Hold`](crate::algorithm::Hold). In a window nothing is
 //! regained, and a lease ends with its window.
+//!
+//! # How large a lease is
+//!
+//! Units that lie with one machine while the client turns to another one are missing there. Three
+//! bounds keep that small:
+//!
+//! - The demand. A machine wants as many units as the client has spent there in the last time of a
+//!   lease, without the request that brings the lease: the next time is likely to need as many. A
+//!   client that makes less than one request in that time gets none. Half as many more where the last lease
+//!   was spent before its end: the demand may be growing.
+//! - What Redis keeps: a third of a bucket, and in a window a third of what the limit allows for the rest of it.
+//!   So a client always gets what it would get from a bucket of a third of the capacity: that one, too,
+//!   regains at the rate, loses what is spent, and is never fuller than Redis's bucket after leases. A lease
+//!   takes a quarter of what is above that, and half if no other machine holds any, so that there is some for
+//!   each. In a sliding window the last window counts, so that little remains of a limit that is in use:
+//!   there Redis keeps nothing more.
+//! - Rejections. A lease is at most a two-hundredth of what the client was allowed on the machine since
+//!   a request of it was rejected there. When a client has reached its limit, only what machines hold
+//!   at that moment is missing, and that is half a percent of what has passed since then. So also a client
+//!   for which the first two bounds do not suffice, as one that comes in bursts, loses little.
 
 use crate::algorithm::{Extra, Stored};
 use crate::decision::Verdict;
@@ -23,8 +43,8 @@ pub struct Lease {
     pub span: u64,
     /// How many units are to be set aside at most; 0: no lease is wanted.
     pub want: u64,
-    /// The share of what remains that may be set aside: one part of so many, at least 1.
-    pub share: u64,
+    /// How many units are to remain for the other machines at least.
+    pub keep: u64,
     /// What became of the machine's last lease.
     pub report: Report,
 }
@@ -57,19 +77,17 @@ pub struct Granted {
     pub plain: [u64; 3],
 }
 
-/// The share of what remains that a lease may take: one part of so many.
-const SHARE: u64 = 3;
+/// Redis keeps one part of so many.
+const KEPT: u64 = 3;
 
-/// The same for the first lease of a window, which is as large as the demand of a window, and for those
-/// that follow it.
-const FIRST_SHARE: u64 = 2;
-const LATER_SHARE: u64 = 4;
+/// Redis keeps so many units of a window at least: what is left of a lease is lost with the window.
+const KEPT_OF_WINDOW: u64 = 4;
 
-/// The demand in the last window counts for one part of so many in the mean of all.
-const WEIGHT: u64 = 4;
+/// So many units must have been allowed since the last rejection for each unit of a lease.
+const CALM: u64 = 200;
 
-/// The mean is counted in parts of a unit: one of so many.
-const PARTS: u64 = 16;
+/// The demand is counted in parts of a unit: one of so many.
+const PARTS: u64 = 256;
 
 /// Redis remembers a lease for longer than its machine spends it: by one part of so many. So a
 /// machine is never late, even if its clock is that much slower than the clock of Redis.
@@ -84,7 +102,7 @@ impl Lease {
     pub const NONE: Self = Self {
         span: 0,
         want: 0,
-        share: 1,
+        keep: 0,
         report: Report { of: 0, unused: 0, ends: 0, plain: [0; 3] },
     };
 
@@ -93,7 +111,7 @@ impl Lease {
         self.want == 0 && self.report.of == 0
     }
 
-    /// How long Redis is to remember the lease at least, in µs, unless it ends with a window.
+    /// How long Redis is to remember the lease of a bucket at least, in µs.
     pub(crate) fn hold(&self) -> u64 {
         self.span.saturating_add(self.span / MARGIN)
     }
@@ -106,8 +124,8 @@ impl Granted {
     }
 }
 
-/// What a machine keeps for a limit and a client: the lease, and how much of it is in demand. There
-/// is one after each request that Redis has allowed; the next lease is as large as its demand.
+/// What a machine keeps for a limit and a client: the lease, how much is in demand, and for how long
+/// nothing was rejected. There is one after each request that Redis has decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holding {
     /// How many units are left.
@@ -119,19 +137,35 @@ pub struct Holding {
     /// machine, which is somewhat earlier.
     taken: u64,
     submitted: u64,
-    /// How long they may be spent from then on.
-    span: u64,
-    /// How many units were spent since, with those of the request that brought the lease; or in this
-    /// window, where it ends with that.
+    /// How long they may be spent from then on; 0: nothing is known.
+    span: u32,
+    /// How many units the client was allowed until `submitted` since the last rejection; as many as can be
+    /// counted: there was none.
+    calm: u32,
+    /// How many units were spent since, with those of the request that brought the lease.
+    spent: u64,
+    /// How many were spent in a time of `span` before that, on average, in parts of a unit.
     demand: u64,
-    /// The mean demand of the windows before, in parts of a unit.
-    mean: u64,
     plain: [u64; 3],
 }
 
 impl Holding {
     /// How many words it takes.
     const WORDS: usize = 11;
+
+    /// One of which nothing is known.
+    const UNKNOWN: Self = Self {
+        units: 0,
+        of: 0,
+        ends: 0,
+        taken: 0,
+        submitted: 0,
+        span: 0,
+        calm: u32::MAX,
+        spent: 0,
+        demand: 0,
+        plain: [0; 3],
+    };
 
     /// What came of a command that has charged `cost` units in all, where leases last `span` µs.
     /// `submitted` is the monotonic time at which it was handed to the client: before Redis has seen it,
@@ -142,33 +176,42 @@ impl Holding {
             0 => quota.algorithm().window_end(None, now, quota).unwrap_or(0),
             _ => granted.ends,
         };
-        let (of, taken, demand) = (units, now, cost);
-        Self { units, of, ends, taken, submitted, span, demand, mean: 0, plain }
+        let (of, taken, spent, span) = (units, now, cost, narrow(span));
+        Self { units, of, ends, taken, submitted, span, spent, plain, ..Self::UNKNOWN }
     }
 
-    /// The same, with the demand of the time before. A command of cost 0 leaves that as it was.
-    pub fn after(self, before: &Self, quota: &Quota) -> Self {
-        match self.counts_windows(quota) {
-            _ if self.demand == 0 => Self { units: 0, of: 0, plain: self.plain, ..*before },
-            true if self.taken < before.ends => {
-                let demand = self.demand.saturating_add(before.demand);
-                Self { demand, mean: before.mean, ..self }
-            }
-            true => Self { mean: before.mean(), ..self },
-            false => self,
+    /// The same, with what was known before. A command of cost 0 leaves that as it was.
+    pub fn after(self, before: &Self) -> Self {
+        match self.spent {
+            0 => before.reported(),
+            _ => Self { demand: before.demand(self.submitted), calm: before.calm(), ..self },
         }
     }
 
-    /// Whether leases end with windows rather than after their time, so that it is the demand of a window
-    /// that counts.
-    fn counts_windows(&self, quota: &Quota) -> bool {
-        quota.algorithm().leases_end_with_windows(quota) && quota.rate().period() <= self.span
+    /// What remains after a command that was to renew the lease, and has charged nothing.
+    pub fn reported(&self) -> Self {
+        Self { units: 0, of: 0, ..*self }
     }
 
-    /// The mean demand of a window, with the last one, in parts of a unit.
-    fn mean(&self) -> u64 {
-        let last = self.demand.saturating_mul(PARTS);
-        self.mean.saturating_mul(WEIGHT - 1).saturating_add(last) / WEIGHT
+    /// The same, of a command for a request that the limit has rejected.
+    pub fn after_rejection(self, before: &Self) -> Self {
+        Self { demand: before.demand(self.submitted), calm: 0, ..self }
+    }
+
+    /// How many units were spent in a time of `span` until the monotonic time `now`, in parts of a unit. What
+    /// was spent before the lease counts less and less.
+    fn demand(&self, now: u64) -> u64 {
+        let (elapsed, span) = (now.saturating_sub(self.submitted), u64::from(self.span));
+        let spent = self.spent.saturating_mul(PARTS);
+        match span.saturating_sub(elapsed) {
+            0 => part(spent, span, elapsed.max(1)),
+            rest => part(self.demand, rest, span).saturating_add(spent),
+        }
+    }
+
+    /// How many units were allowed since the last rejection, as far as that can be counted.
+    fn calm(&self) -> u32 {
+        self.calm.saturating_add(narrow(self.spent))
     }
 
     /// Both as one, where commands in flight at once have brought two: what is left of both, until the
@@ -178,8 +221,15 @@ impl Holding {
     /// A report names one hold only. If Redis has the two in different ones, the older hold lasts until
     /// it ends, and its units are those that are spent first.
     pub fn join(self, other: Self, quota: &Quota, now: u64) -> Self {
-        let (demand, mean) = (self.demand.saturating_add(other.demand), self.mean.max(other.mean));
+        let calm = self.calm.min(other.calm);
+        match (self.span, other.span) {
+            (0, _) => return Self { calm, ..other },
+            (_, 0) => return Self { calm, ..self },
+            _ => {}
+        }
         let (first, last) = if self.taken > other.taken { (other, self) } else { (self, other) };
+        let spent = self.spent.saturating_add(other.spent);
+        let demand = self.demand.max(other.demand);
         match (first.is_living(now), last.is_living(now)) {
             (true, true) => {
                 let Self { taken, submitted, span, .. } =
@@ -188,11 +238,28 @@ impl Holding {
                 let (of, units) =
                     (last.of.saturating_add(of), last.units.saturating_add(first.units));
                 let plain = last.plain_with(first.units, quota, now);
-                Self { units, of, ends: last.ends, taken, submitted, span, demand, mean, plain }
+                let ends = last.ends;
+                Self { units, of, ends, taken, submitted, span, calm, spent, demand, plain }
             }
-            (true, false) => Self { demand, mean, ..first },
-            _ => Self { demand, mean, ..last },
+            (true, false) => Self { calm, spent, demand, ..first },
+            _ => Self { calm, spent, demand, ..last },
         }
+    }
+
+    /// What is left of it while a command renews it.
+    fn taken(&self, now: u64) -> Self {
+        let brings_units = self.of > 0 || self.want(self.span.into(), now) > 0;
+        Self { demand: brings_units.into(), ..Self::UNKNOWN }
+    }
+
+    /// Whether a command renews it that gives units back, or may bring some.
+    fn awaits_units(&self) -> bool {
+        self.span == 0 && self.demand > 0
+    }
+
+    /// The same, of a client that had a request rejected.
+    fn pressed(self) -> Self {
+        Self { calm: 0, ..self }
     }
 
     /// The plain state at the monotonic time `now`, with so many units more.
@@ -217,46 +284,40 @@ impl Holding {
         }
         self.plain = stored.state?.numbers()?;
         self.units = self.units.saturating_sub(cost);
-        self.demand = self.demand.saturating_add(cost);
+        self.spent = self.spent.saturating_add(cost);
         Some(verdict)
     }
 
     /// The lease arguments of the next command at the monotonic time `now`, if leases are to last `span`
-    /// µs: what became of this one, and that another one is wanted which is as large as the demand was,
-    /// or twice that if the lease was spent before it ended. If that is long ago, none is.
+    /// µs: what became of this one, and how large another one may be.
     pub fn lease(&self, quota: &Quota, span: u64, now: u64) -> Lease {
-        let Self { units, of, ends, demand, plain, .. } = *self;
-        let elapsed = now.saturating_sub(self.submitted);
-        let (want, share) = match elapsed {
-            _ if elapsed >= span.saturating_mul(2) => (0, SHARE),
-            _ if self.counts_windows(quota) => self.want_in_window(quota, now),
-            _ if !self.has_ended(now) => (demand.saturating_mul(2), SHARE),
-            _ => (demand, SHARE),
-        };
-        Lease { span, want, share, report: Report { of, unused: units.min(of), ends, plain } }
+        let Self { units, of, ends, plain, .. } = *self;
+        let report = Report { of, unused: units.min(of), ends, plain };
+        let rest = self.rest_of_window(quota, self.redis_time(now));
+        let want = self.want(rest.map_or(span, |rest| rest.min(span)), now);
+        Lease { span, want, keep: keep(quota, rest), report }
     }
 
-    /// How many units are wanted where the demand of windows counts, and the share of what remains.
-    ///
-    /// In a new window they are to last until its end: as many as are spent in a window on average, and
-    /// what that varies by. In the same window they are as many as were spent in it until now, or fewer
-    /// near its end. A request that Redis rejects makes the machine forget the average: so under
-    /// pressure leases are small, and little is left of them when the window ends.
-    fn want_in_window(&self, quota: &Quota, now: u64) -> (u64, u64) {
-        let (period, now) = (quota.rate().period(), self.redis_time(now));
-        if now >= self.ends {
-            let rest = period - (now - self.ends) % period;
-            let mean = part(self.mean(), rest, period) / PARTS;
-            let share = match quota.algorithm() {
-                // What the last window has spent is not there yet.
-                Algorithm::SlidingWindow => 1,
-                _ => FIRST_SHARE,
-            };
-            return (mean.saturating_add(mean.saturating_mul(2).isqrt()), share);
+    /// How many units are wanted at the monotonic time `now`, for `time` µs.
+    fn want(&self, time: u64, now: u64) -> u64 {
+        let demand = part(self.demand(now), time, u64::from(self.span).max(1)) / PARTS;
+        let grows = self.is_living(now) && self.units == 0;
+        let demand = if grows { demand.saturating_add(demand.div_ceil(2)) } else { demand };
+        match self.calm() {
+            u32::MAX => demand,
+            calm => demand.min(u64::from(calm) / CALM),
         }
-        let rest = self.ends - now;
-        let elapsed = period.saturating_sub(rest).max(1);
-        (part(self.demand, rest.min(elapsed), elapsed), LATER_SHARE)
+    }
+
+    /// How long the window that leases end with lasts at the time `now` of Redis, if they do.
+    fn rest_of_window(&self, quota: &Quota, now: u64) -> Option<u64> {
+        let (algorithm, period) = (quota.algorithm(), quota.rate().period());
+        let ends = match algorithm.window_end(None, now, quota)? {
+            // One of a bucket begins with a request.
+            _ if algorithm == Algorithm::IntervalBucket && now < self.ends => self.ends,
+            ends => ends,
+        };
+        Some(ends.saturating_sub(now).min(period))
     }
 
     /// Whether the lease has ended: nothing of it is spent any more.
@@ -278,8 +339,8 @@ impl Holding {
     fn end(&self) -> u64 {
         let whole = self.ends.saturating_sub(self.taken);
         let left = match self.of {
-            0 => self.span,
-            _ => self.span.min(whole - whole / WINDOW_MARGIN),
+            0 => self.span.into(),
+            _ => u64::from(self.span).min(whole - whole / WINDOW_MARGIN),
         };
         self.submitted.saturating_add(left)
     }
@@ -314,9 +375,9 @@ impl Holding {
             self.ends,
             self.taken,
             self.submitted,
-            self.span,
+            u64::from(self.span) | u64::from(self.calm) << u32::BITS,
+            self.spent,
             self.demand,
-            self.mean,
             first,
             second,
             third,
@@ -325,12 +386,29 @@ impl Holding {
 
     /// The holding of these words. Any words are one, and do no harm.
     fn from_words(words: [u64; Self::WORDS]) -> Self {
-        let [units, of, ends, taken, submitted, span, demand, mean, plain @ ..] = words;
-        Self { units, of, ends, taken, submitted, span, demand, mean, plain }
+        let [units, of, ends, taken, submitted, span, spent, demand, plain @ ..] = words;
+        let (span, calm) = (span as u32, (span >> u32::BITS) as u32);
+        Self { units, of, ends, taken, submitted, span, calm, spent, demand, plain }
     }
 }
 
-/// So large a part of `value`, which is at most all of it.
+/// How many units Redis is to keep, where so much is left of a window that leases end with.
+fn keep(quota: &Quota, rest: Option<u64>) -> u64 {
+    let kept = quota.limit().div_ceil(KEPT);
+    match (quota.algorithm(), rest) {
+        // What the last window has spent is not there yet.
+        (Algorithm::SlidingWindow, _) => 0,
+        (_, Some(rest)) => part(kept, rest, quota.rate().period()).max(KEPT_OF_WINDOW),
+        (_, None) => kept,
+    }
+}
+
+/// So large a part of `value`.
 fn part(value: u64, numerator: u64, denominator: u64) -> u64 {
-    (u128::from(value) * u128::from(numerator) / u128::from(denominator)) as u64
+    let part = u128::from(value) * u128::from(numerator) / u128::from(denominator);
+    u64::try_from(part).unwrap_or(u64::MAX)
+}
+
+fn narrow(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }

@@ -176,16 +176,9 @@ impl Driver {
         })
     }
 
-    /// The outcome of a request, once there is one; then `act` runs with the answer to each charge.
-    pub(crate) fn reply(
-        &self,
-        key: RequestKey,
-        act: impl FnOnce(&[Answer]),
-    ) -> Option<Result<(), Error>> {
-        let state = self.state.borrow();
-        let outcome = state.client.outcome(key)?;
-        act(state.client.answers(key));
-        Some(outcome)
+    /// The outcome of a request, once there is one.
+    pub(crate) fn outcome(&self, key: RequestKey) -> Option<Result<(), Error>> {
+        self.state.borrow().client.outcome(key)
     }
 
     /// Runs `act` with the answer to each charge of a request, as far as they have come.

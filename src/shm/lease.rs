@@ -31,6 +31,11 @@ impl Shared {
         self.leases().holding(limit.digest()).is_some_and(|holding| holding.left(now) > 0)
     }
 
+    /// Whether a command in flight gives units of a limit back, or may bring some.
+    pub(crate) fn awaits_units(&self, limit: &Evaluated, now: u64) -> bool {
+        self.leases().awaits_units(limit.digest(), now)
+    }
+
     /// Whether this machine has a lease of a limit, be it spent or not.
     pub(crate) fn has_lease(&self, limit: &Evaluated, now: u64) -> bool {
         self.leases().holding(limit.digest()).is_some_and(|holding| holding.is_living(now))
@@ -55,6 +60,7 @@ impl Shared {
         let outcome = Outcome {
             is_sent: limit.is_sent.get(),
             is_charged: limit.is_charged.get(),
+            is_rejected: limit.is_violated(),
             granted,
             span,
             submitted,

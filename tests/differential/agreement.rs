@@ -98,7 +98,7 @@ fn times_of_which_the_sum_is_rounded() {
     let rate = Rate::new(311, 1).unwrap();
     let quota = Quota::new(Algorithm::TokenBucket, rate, 256_410_258).unwrap();
     let charge = Charge { key: KEY.to_owned(), quota, cost: 1, dry_run: false };
-    let lease = Lease { span: 17_209_893, want: 6_872, share: 4, ..Lease::NONE };
+    let lease = Lease { span: 17_209_893, want: 6_872, ..Lease::NONE };
     let charged = Step::charge(4_572_183_374_663_953, vec![charge]);
     let step = Step { leases: vec![lease], ..charged };
     let expected = Model::default().decide(&step);
@@ -347,7 +347,7 @@ fn is_kept(write: &Write, written: &Written) -> bool {
         (Kept::Until(time), Kept::Until(least))
             if written.stored.extra.holds != Holds::default() =>
         {
-            (least..least + 600_000 + written.period / 500).contains(&time)
+            (least..least + 600_000 + written.refill / 333).contains(&time)
         }
         (kept, expected) => kept == expected,
     }

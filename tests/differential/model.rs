@@ -48,8 +48,8 @@ pub struct Expected {
 #[derive(Debug)]
 pub struct Written {
     pub algorithm: Algorithm,
-    /// Of its rate, in µs.
-    pub period: u64,
+    /// How long the quota of a bucket takes to come back, at most, in µs.
+    pub refill: u64,
     pub stored: Stored,
     pub kept: Kept,
 }
@@ -258,8 +258,9 @@ impl Model {
 
     fn written(&self, key: String, (quota, kept): (Quota, Kept)) -> (String, Written) {
         let stored = self.states.get(&key).cloned().unwrap_or_default();
-        let (algorithm, period) = (quota.algorithm(), quota.rate().period());
-        (key, Written { algorithm, period, stored, kept })
+        let (period, count) = quota.terms();
+        let refill = quota.limit().div_ceil(count).saturating_mul(period);
+        (key, Written { algorithm: quota.algorithm(), refill, stored, kept })
     }
 
     fn length(&self, key: &str) -> usize {

@@ -191,14 +191,16 @@ impl Traffic {
             }
             _ => Report::default(),
         };
-        let share = self.rng.u64(1..5);
-        Lease { span, want, share, report }
+        let keep = magnitude(&mut self.rng, charge.quota.limit());
+        Lease { span, want, keep, report }
     }
 
-    /// What became of a lease after some time and some requests.
+    /// What became of a lease after some time and some requests. The clock of the machine may be ahead.
     fn report(&mut self, quota: &Quota, lease: &Lease, granted: &Granted) -> Report {
         let mut holding = Holding::new(quota, lease.span, granted, 1, 0);
-        let elapsed = self.now.saturating_sub(granted.now).min(lease.span.saturating_sub(1));
+        let ahead = if self.rng.bool() { magnitude(&mut self.rng, lease.span) } else { 0 };
+        let elapsed = self.now.saturating_sub(granted.now).saturating_add(ahead);
+        let elapsed = elapsed.min(lease.span.saturating_sub(1));
         for _ in 0..self.rng.u32(0..4) {
             let (cost, now) = (self.rng.u64(0..=holding.units()), self.rng.u64(0..=elapsed));
             holding.spend(quota, cost, now);

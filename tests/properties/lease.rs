@@ -35,8 +35,10 @@ struct Plan {
     span: u64,
     /// Requests a second, of all machines.
     demand: f64,
-    /// How many requests come at once, to one machine.
+    /// How many requests come one after the other, to one machine.
     burst: usize,
+    /// Whether those of a burst come at the same time.
+    at_once: bool,
     /// The highest cost.
     cost: u64,
     /// The longest time that a command or a reply takes, in µs.
@@ -59,6 +61,8 @@ struct World {
     /// A limit without leases under the same requests, and what it lets through.
     plain: Stored,
     plainly: u64,
+    /// The least that remained of it.
+    least: u64,
     machines: Vec<Machine>,
     /// The one that has the requests of the present burst.
     machine: usize,
@@ -88,6 +92,8 @@ struct Command {
     taken: Taken,
     lease: Lease,
     submitted: u64,
+    /// Whether it charges a request once more that Redis has rejected.
+    is_second: bool,
     /// The reply of Redis, once it has come.
     granted: Option<(bool, Granted)>,
 }
@@ -120,6 +126,7 @@ impl World {
             redis: Stored::default(),
             plain: Stored::default(),
             plainly: 0,
+            least: u64::MAX,
             machines,
             machine: 0,
             events: BinaryHeap::new(),
@@ -154,11 +161,11 @@ impl World {
         self.deliver(u64::MAX, era);
     }
 
-    /// The time before a request. In a burst a request comes when the one before has been answered.
+    /// The time before a request. In a burst it comes when the one before has been answered, or at once.
     fn gap(&mut self, request: usize) -> u64 {
-        let Plan { burst, demand, delay, .. } = self.plan;
+        let Plan { burst, at_once, demand, delay, .. } = self.plan;
         if !request.is_multiple_of(burst) {
-            return 2 * delay + 1;
+            return if at_once { 0 } else { 2 * delay + 1 };
         }
         self.machine = self.rng.usize(0..self.machines.len());
         (-(1.0 - self.rng.f64()).ln() * (SECOND * burst as u64) as f64 / demand) as u64
@@ -189,24 +196,43 @@ impl World {
         let (machine, cost) = (self.machine, self.rng.u64(1..=self.plan.cost));
         self.requested += 1;
         let (now, quota) = (self.clock(), self.plan.quota);
-        if quota.algorithm().decide(&mut self.plain, now, &quota, cost).allowed {
-            self.plainly += cost;
-        }
-        let mono = self.now - START + self.machines[machine].ahead;
+        let verdict = quota.algorithm().decide(&mut self.plain, now, &quota, cost);
+        self.plainly += if verdict.allowed { cost } else { 0 };
+        self.least = self.least.min(if verdict.allowed { verdict.remaining } else { 0 });
         if self.chance(self.plan.losses) {
             // It died, and another one takes its place.
             self.machines[machine].leases = Default::default();
         }
-        let leases = self.machines[machine].leases();
-        let mut limits = [(DIGEST, &quota, cost)].into_iter();
-        if leases.spend(&mut limits, mono, &mut |_, verdict| assert!(verdict.allowed)) {
-            self.pass(cost, era);
-            return;
+        if !self.spend(machine, cost, era) {
+            self.submit(machine, cost, false);
         }
-        let taken = leases.take(DIGEST, cost, mono, mono + self.plan.delay);
-        let lease = taken.lease(&quota, self.plan.span, mono).unwrap_or(Lease::NONE);
+    }
+
+    /// The monotonic time of a machine.
+    fn mono(&self, machine: usize) -> u64 {
+        self.now - START + self.machines[machine].ahead
+    }
+
+    /// Whether a request is spent from a lease of its machine.
+    fn spend(&mut self, machine: usize, cost: u64, era: usize) -> bool {
+        let (quota, mono) = (self.plan.quota, self.mono(machine));
+        let mut limits = [(DIGEST, &quota, cost)].into_iter();
+        let leases = self.machines[machine].leases();
+        let spends = leases.spend(&mut limits, mono, &mut |_, verdict| assert!(verdict.allowed));
+        if spends {
+            self.pass(cost, era);
+        }
+        spends
+    }
+
+    fn submit(&mut self, machine: usize, cost: u64, is_second: bool) {
+        let (quota, submitted) = (self.plan.quota, self.mono(machine));
+        let leases = self.machines[machine].leases();
+        let taken = leases.take(DIGEST, cost, submitted, submitted + self.plan.delay);
+        let lease = taken.lease(&quota, self.plan.span, submitted).unwrap_or(Lease::NONE);
         self.sent += 1;
-        self.commands.push(Command { machine, cost, taken, lease, submitted: mono, granted: None });
+        let granted = None;
+        self.commands.push(Command { machine, cost, taken, lease, submitted, is_second, granted });
         self.send(self.commands.len() - 1);
     }
 
@@ -232,8 +258,27 @@ impl World {
             self.now = at;
             match self.commands[index].granted {
                 None => self.execute(index, era),
-                Some((is_charged, granted)) => self.renew(index, is_charged, granted),
+                Some((is_charged, granted)) => {
+                    self.renew(index, is_charged, granted);
+                    if !is_charged {
+                        self.retry(index, era);
+                    }
+                }
             }
+        }
+    }
+
+    /// A request that Redis has rejected is spent from a lease that has come meanwhile, or charged once more if
+    /// its machine has units, or awaits some.
+    fn retry(&mut self, index: usize, era: usize) {
+        let Command { machine, cost, is_second, .. } = self.commands[index];
+        if self.spend(machine, cost, era) || is_second {
+            return;
+        }
+        let (leases, mono) = (self.machines[machine].leases(), self.mono(machine));
+        let has_units = leases.holding(DIGEST).is_some_and(|holding| holding.left(mono) > 0);
+        if has_units || leases.awaits_units(DIGEST, mono) {
+            self.submit(machine, cost, true);
         }
     }
 
@@ -244,7 +289,8 @@ impl World {
         self.commands[index].granted = None;
         let (machine, is_sent) = (&self.machines[machine], true);
         let limit = Limit { number: 0, digest: DIGEST, quota, cost };
-        let outcome = Outcome { is_sent, is_charged, granted, span, submitted };
+        let is_rejected = !is_charged;
+        let outcome = Outcome { is_sent, is_charged, is_rejected, granted, span, submitted };
         machine.leases().renew(&limit, taken, &outcome, self.now - START + machine.ahead);
     }
 
@@ -301,8 +347,21 @@ fn plans(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Plan> {
         let (cost, delay, losses) = trouble;
         let rate = quota.rate().count() as f64 * SECOND as f64 / quota.rate().period() as f64;
         let demand = rate * load * 2.0 / (1 + cost) as f64;
-        let (steps, requests) = (0, 400);
-        Plan { quota, machines, span, demand, burst, cost, delay, losses, steps, requests, seed }
+        let (steps, requests, at_once) = (0, 400, seed % 4 == 0);
+        Plan {
+            quota,
+            machines,
+            span,
+            demand,
+            burst,
+            at_once,
+            cost,
+            delay,
+            losses,
+            steps,
+            requests,
+            seed,
+        }
     })
 }
 
@@ -330,10 +389,19 @@ proptest! {
     }
 }
 
-/// Over a few histories: what passed, of what would have passed without leases; and commands a request.
-fn measure(plan: &Plan) -> (f64, f64) {
+/// What came of some histories.
+#[derive(Default)]
+struct Measured {
+    /// How much passed, of what would have passed without leases.
+    share: f64,
+    /// Commands a request.
+    commands: f64,
+}
+
+/// Over so many histories.
+fn measure(plan: &Plan, histories: u64) -> Measured {
     let (mut passed, mut plainly, mut commands, mut requested) = (0, 0, 0, 0);
-    for seed in 0..4 {
+    for seed in 0..histories {
         let mut world = World::new(Plan { seed, ..plan.clone() });
         world.run();
         passed += world.passed.iter().map(|passed| passed.cost).sum::<u64>();
@@ -341,28 +409,117 @@ fn measure(plan: &Plan) -> (f64, f64) {
         commands += world.sent;
         requested += world.requested;
     }
-    (passed as f64 / plainly as f64, commands as f64 / requested as f64)
+    Measured { share: passed as f64 / plainly as f64, commands: commands as f64 / requested as f64 }
 }
 
+/// A client that makes `load` times as many requests as it may, for a minute.
 fn plan(algorithm: Algorithm, rate: &str, limit: u64, machines: usize, load: f64) -> Plan {
     let quota = Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap();
     let rate = quota.rate().count() as f64 * SECOND as f64 / quota.rate().period() as f64;
     let demand = rate * load;
     let requests = (60.0 * demand) as usize;
-    let (span, burst, cost, delay, losses, steps, seed) = (SECOND, 1, 1, 500, 0, 0, 0);
-    Plan { quota, machines, span, demand, burst, cost, delay, losses, steps, requests, seed }
+    let (span, burst, at_once, cost, delay) = (SECOND, 1, false, 1, 500);
+    let (losses, steps, seed) = (0, 0, 0);
+    Plan {
+        quota,
+        machines,
+        span,
+        demand,
+        burst,
+        at_once,
+        cost,
+        delay,
+        losses,
+        steps,
+        requests,
+        seed,
+    }
 }
 
+/// Rates and limits, the latter of the algorithms that have one beside the rate as well.
+const RATES: [(&str, u64); 9] = [
+    ("60r/m", 60),
+    ("5r/10s", 5),
+    ("20r/s", 20),
+    ("40r/s", 40),
+    ("100r/s", 100),
+    ("1000r/h", 1_000),
+    ("10r/s", 100),
+    ("1r/s", 10),
+    ("10r/s", 3),
+];
+
+/// Each algorithm with each rate.
+fn limits() -> impl Iterator<Item = (Algorithm, &'static str, u64)> {
+    LEASED.into_iter().flat_map(|algorithm| {
+        let is_window = matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow);
+        let fits = move |(rate, limit): &(&str, u64)| {
+            let rate: Rate = rate.parse().unwrap();
+            !is_window || rate.count() == *limit
+        };
+        RATES.into_iter().filter(fits).map(move |(rate, limit)| (algorithm, rate, limit))
+    })
+}
+
+/// Where each request comes to another machine; and where those of a burst come to the same one, and the next
+/// burst to another.
 #[test]
-fn under_pressure_little_is_lost() {
-    for algorithm in LEASED {
-        for (machines, load) in [(1, 1.5), (2, 1.5), (4, 1.5), (1, 5.0), (2, 5.0), (4, 5.0)] {
-            for (rate, limit) in
-                [("20r/s", 20), ("40r/s", 40), ("100r/s", 100), ("1000r/10s", 1_000)]
-            {
-                let (share, _) = measure(&plan(algorithm, rate, limit, machines, load));
-                assert!(share >= 0.99, "{algorithm:?} {rate} {machines} {load}: {share:.4}");
+fn nearly_all_passes_that_would_without_leases() {
+    for (algorithm, rate, limit) in limits() {
+        for load in [0.5, 0.85, 0.95, 1.0, 1.1, 1.5, 2.0, 5.0] {
+            for (machines, burst, span, least) in [
+                (1, 1, SECOND, 0.99),
+                (2, 1, 60 * SECOND, 0.99),
+                (3, 1, SECOND, 0.99),
+                (4, 1, SECOND, 0.99),
+                (4, 12, 10_000, 0.985),
+            ] {
+                let plan = plan(algorithm, rate, limit, machines, load);
+                let share = measure(&Plan { span, burst, requests: 3_000, ..plan }, 1).share;
+                let case = format!("{algorithm:?} {rate} {limit} {machines} {burst} {load}");
+                assert!(share >= least, "{case}: {share:.4}");
             }
+        }
+    }
+}
+
+/// Some of its requests are decided at once, in an order of their own: so a few units are to remain without leases.
+#[test]
+fn a_client_of_one_machine_is_never_rejected_below_its_limit() {
+    let mut histories = 0;
+    for (algorithm, rate, limit) in limits() {
+        for (load, delay, span) in [
+            (0.5, 500, SECOND),
+            (0.8, 500, SECOND),
+            (0.9, 500, 60 * SECOND),
+            (0.8, 20_000, SECOND),
+            (0.9, 20_000, 60 * SECOND),
+        ] {
+            for seed in 0..4 {
+                let plan = plan(algorithm, rate, limit, 1, load);
+                let mut world = World::new(Plan { delay, span, seed, requests: 500, ..plan });
+                world.run();
+                if world.least >= 2 + delay / 5_000 {
+                    histories += 1;
+                    let case = format!("{algorithm:?} {rate} {limit} {load} {delay} {span} {seed}");
+                    assert_eq!(world.passed.len(), world.requested, "{case}");
+                }
+            }
+        }
+    }
+    assert!(histories >= 100, "{histories}");
+}
+
+/// Bursts of all that a client may, at the same time: units that the first command sets aside reject the last ones,
+/// which spend them when they have come.
+#[test]
+fn a_burst_of_the_whole_limit_passes() {
+    for algorithm in LEASED {
+        for machines in [1, 2] {
+            let sparse = plan(algorithm, "60r/s", 60, machines, 0.05);
+            let (burst, at_once, span) = (60, true, 60 * SECOND);
+            let share = measure(&Plan { burst, at_once, span, requests: 3_000, ..sparse }, 2).share;
+            assert!(share >= 0.99, "{algorithm:?} {machines}: {share:.4}");
         }
     }
 }
@@ -370,26 +527,35 @@ fn under_pressure_little_is_lost() {
 #[test]
 fn at_half_the_rate_few_requests_are_commands() {
     for algorithm in LEASED {
-        for machines in [1, 2] {
-            for (rate, limit) in
-                [("40r/s", 40), ("60r/s", 60), ("100r/s", 100), ("1000r/10s", 1_000)]
-            {
-                let (share, commands) = measure(&plan(algorithm, rate, limit, machines, 0.5));
-                // At the start of a sliding window half of this small limit is what the last one has
-                // spent, and two machines share the rest.
-                let is_half = algorithm == Algorithm::SlidingWindow && limit == 40 && machines == 2;
-                let most = if is_half { 0.2 } else { 0.15 };
-                assert!(
-                    commands <= most && share >= 0.99,
-                    "{algorithm:?} {rate} {machines}: {share:.4} {commands:.3}"
-                );
-            }
+        let is_bucket = matches!(algorithm, Algorithm::TokenBucket | Algorithm::Gcra);
+        for (rate, limit, machines, of_bucket, of_window) in [
+            ("40r/s", 40, 1, 0.1, 0.25),
+            ("40r/s", 40, 2, 0.25, 0.35),
+            ("100r/s", 100, 1, 0.05, 0.12),
+            ("100r/s", 100, 2, 0.11, 0.15),
+            ("1000r/10s", 1_000, 1, 0.035, 0.035),
+            ("1000r/10s", 1_000, 2, 0.06, 0.06),
+        ] {
+            let Measured { share, commands } =
+                measure(&plan(algorithm, rate, limit, machines, 0.5), 4);
+            let most = if is_bucket { of_bucket } else { of_window };
+            let case = format!("{algorithm:?} {rate} {machines}");
+            assert!(commands <= most && share == 1.0, "{case}: {share:.4} {commands:.3}");
         }
     }
 }
 
+/// A client that comes rarely gets no lease: it would be lost before the next request.
+#[test]
+fn who_comes_rarely_has_no_leases() {
+    for algorithm in LEASED {
+        let Measured { share, commands } = measure(&plan(algorithm, "60r/m", 60, 4, 0.25), 4);
+        assert!(share == 1.0 && commands >= 0.99, "{algorithm:?}: {share:.4} {commands:.3}");
+    }
+}
+
 /// A client that comes in bursts, to one machine or another, leaves units there that it does not need. They
-/// come back when it returns, but for one of each lease: it may have been regained since.
+/// come back when it returns.
 #[test]
 fn what_a_burst_leaves_on_a_machine_comes_back() {
     for algorithm in LEASED {
@@ -401,8 +567,59 @@ fn what_a_burst_leaves_on_a_machine_comes_back() {
             };
             let whole = plan(algorithm, rate, 1_000, machines, 1.0);
             let bursts = Plan { demand: 4.0, burst: 12, requests: 2_000, ..whole };
-            let (share, _) = measure(&bursts);
-            assert!(share >= 1.0 - 1.0 / 12.0, "{algorithm:?} {machines}: {share:.4}");
+            let share = measure(&bursts, 4).share;
+            assert!(share >= 0.99, "{algorithm:?} {machines}: {share:.4}");
         }
+    }
+}
+
+/// Requests one after the other, of which a fifth that reaches Redis takes long on the way: what the machine shows
+/// is what remains without leases, but for what is regained on the way.
+#[test]
+fn a_slow_command_takes_nothing() {
+    const SLOW: u64 = 5_000;
+    for algorithm in LEASED {
+        let quota = Quota::new(algorithm, "1000r/s".parse().unwrap(), 1_000).unwrap();
+        let machine = Machine { ahead: 7 * SECOND, ..Machine::default() };
+        let (mut redis, mut plain) = (Stored::default(), Stored::default());
+        let mut rng = Rng::with_seed(5);
+        let (mut now, mut hits) = (START, 0);
+        for request in 0..4_000 {
+            now += rng.u64(100..2_000);
+            let mono = now - START + machine.ahead;
+            let mut shown = None;
+            let limits = [(DIGEST, &quota, 1)].into_iter();
+            if machine.leases().spend(limits, mono, &mut |_, verdict| shown = Some(verdict)) {
+                hits += 1;
+            } else {
+                let taken = machine.leases().take(DIGEST, 1, mono, mono + SECOND);
+                let lease = taken.lease(&quota, SECOND, mono).unwrap_or(Lease::NONE);
+                now += if rng.u32(0..5) == 0 { SLOW } else { 50 };
+                algorithm.report(&mut redis, now, &quota, &lease.report);
+                let verdict = algorithm.decide(&mut redis, now, &quota, 1);
+                let granted = algorithm.grant(&mut redis, now, &quota, &lease, verdict.remaining);
+                now += 50;
+                let (is_charged, is_sent, span, submitted) = (true, true, SECOND, mono);
+                let is_rejected = false;
+                let outcome =
+                    Outcome { is_sent, is_charged, is_rejected, granted, span, submitted };
+                let limit = Limit { number: 0, digest: DIGEST, quota, cost: 1 };
+                machine.leases().renew(&limit, taken, &outcome, now - START + machine.ahead);
+                shown = Some(verdict);
+            }
+            let without = algorithm.decide(&mut plain, now, &quota, 1);
+            let shown = shown.expect("a verdict").remaining;
+            // As much as a command's way there and back may regain, and what the machine's clock is ahead.
+            let regained = 2 * (SLOW + 100) * 1_000 / SECOND;
+            let is_near = shown.abs_diff(without.remaining) <= regained;
+            // A window may have begun meanwhile.
+            let is_edge = shown.max(without.remaining) >= 990;
+            assert!(
+                is_near || is_edge,
+                "{algorithm:?}, {request}: {shown} instead of {}",
+                without.remaining
+            );
+        }
+        assert!(hits >= 3_000, "{algorithm:?}: {hits}");
     }
 }

@@ -93,6 +93,7 @@ impl Machine {
             let outcome = Outcome {
                 is_sent: answer.node.is_some(),
                 is_charged: answer.is_charged,
+                is_rejected: answer.verdict.is_some_and(|verdict| !verdict.allowed),
                 granted: *granted,
                 span: plan.span,
                 submitted,

@@ -141,7 +141,7 @@ impl<'a> Limit<'a> {
     }
 
     /// `ARGV`, five for each of `KEYS`: algorithm, cost, limit, period, count; or for each three more:
-    /// block, since, dry_run; or ten more: times, hold, want, share, and of the last lease its units,
+    /// block, since, dry_run; or ten more: times, hold, want, keep, and of the last lease its units,
     /// those unused, the end, and the plain state.
     fn several(command: &Command<'a>) -> Vec<Self> {
         let keys = command.number(2) as usize;
@@ -170,7 +170,7 @@ impl<'a> Limit<'a> {
                 0 => LONGEST_SPAN,
                 hold => hold / 17 * 16,
             };
-            let lease = Lease { span, want: more(10), share: more(11).max(1), report };
+            let lease = Lease { span, want: more(10), keep: more(11), report };
             let (key, since, dry_run) = (command.word(3 + index), more(6), more(7) == 1);
             let times = more(8).max(1) as u32;
             assert!(times == 1 || keys == 1, "{command:?}");

@@ -10,7 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use harness::{
-    ClusterConf, Conf, Http, Library, Nginx, PATIENCE, Redis, Response, h2load, slot, wait_until,
+    ClusterConf, Conf, Http, Library, Mode, Nginx, PATIENCE, Proxy, Redis, Response, h2load, slot,
+    wait_until,
 };
 
 use tempfile::NamedTempFile;
@@ -25,11 +26,18 @@ pub(crate) fn leased(redis: &Redis) -> Conf {
     plain(redis).http("rate_limit_redis_lease 1m;")
 }
 
-/// The same without leases.
+/// The same, where Redis has this URL.
+fn leased_at(url: &str) -> Conf {
+    common(Conf::new().store(url)).http("rate_limit_redis_lease 1m;")
+}
+
+/// A server without leases.
 fn plain(redis: &Redis) -> Conf {
-    Conf::new()
-        .redis(redis)
-        .decisions()
+    common(Conf::new().redis(redis))
+}
+
+fn common(conf: Conf) -> Conf {
+    conf.decisions()
         .workers(2)
         .http("rate_limit_redis_on_error closed;")
         .http("rate_limit_redis_log_level info; keepalive_requests 1000000;")
@@ -309,6 +317,43 @@ fn a_quota_endpoint_sees_what_a_lease_has_left() {
             // The lease has units left, and ends. The next one is larger.
             thread::sleep(Duration::from_millis(70));
             assert_eq!(quota(&http.get("/left"))[1], 1_000 - spent, "{limit}");
+        }
+    }
+}
+
+/// Redis counts the units of a lease as spent while the reply that brings them is under way: who is rejected because
+/// of them is charged once more.
+#[test]
+fn units_under_way_reject_nobody() {
+    for limit in ["rate=1r/h capacity=100", "rate=1r/h algorithm=gcra burst=99"] {
+        let redis = Redis::start();
+        let proxy = Proxy::to(&redis);
+        let nginx = leased_at(&proxy.url())
+            .workers(1)
+            .server("rate_limit_redis_timeout 10s;")
+            .server(&location("/", &format!("rate_limit_redis $arg_k {limit} cost=$arg_c;")))
+            .start_connected(&redis);
+        // Redis knows the scripts then.
+        assert_eq!(nginx.get("/?k=warm&c=1").decision(), "PASSED redis");
+        assert_eq!(nginx.get("/?k=warm&c=1").decision(), "PASSED redis");
+        for key in 0..8 {
+            let path = |cost: u32| format!("/?k={key}&c={cost}");
+            let [mut first, mut second] = [nginx.http(), nginx.http()];
+            assert_eq!(first.get(&path(8)).decision(), "PASSED redis");
+            proxy.set(Mode::HoldReplies);
+            let calls = redis.calls("evalsha");
+            // It brings a lease of 8 units.
+            first.send("GET", &path(8), &[]);
+            wait_until(PATIENCE, || redis.calls("evalsha") == calls + 1, "a command");
+            second.send("GET", &path(80), &[]);
+            wait_until(PATIENCE, || redis.calls("evalsha") == calls + 2, "another one");
+            proxy.set(Mode::Pass);
+            assert_eq!(first.read_response().decision(), "PASSED redis");
+            assert_eq!(second.read_response().decision(), "PASSED redis", "{limit}");
+            assert_eq!(redis.calls("evalsha"), calls + 3);
+            // Nothing more passes than that.
+            assert_eq!(first.get(&path(5)).decision(), "REJECTED redis");
+            assert_eq!(quota(&first.get(&path(4)))[1], 0);
         }
     }
 }

@@ -136,6 +136,5 @@ fn keys_on_their_way_to_another_node() {
     // All are found by MOVED.
     clients.request(40);
     cluster.failover(cluster.replicas_of(to)[0]);
-    clients.request(40);
     clients.exhaust();
 }

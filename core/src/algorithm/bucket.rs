@@ -97,11 +97,6 @@ pub(super) fn give_back(
     }
 }
 
-/// The moment of the last refill.
-pub(super) fn last_refill(stored: &Stored, refill: impl Refill, now: u64, quota: &Quota) -> Moment {
-    bucket(stored, refill, now, quota).last
-}
-
 /// Stores the bucket as it is at `now`.
 pub(super) fn touch(stored: &mut Stored, refill: impl Refill, now: u64, quota: &Quota) {
     let bucket = bucket(stored, refill, now, quota);

@@ -5,14 +5,21 @@
 //! the time, and what is spent of it begins to come back when the hold ends, or when the machine
 //! reports them.
 //!
-//! A hold begins with a lease, takes the leases that follow for a while, and ends as a whole, after
-//! twice the time of a lease at the latest: so what a machine that died has set aside is not held
-//! for longer, however many others go on. There are two, an older one that takes no leases any more,
-//! and a newer one.
+//! A hold begins with a lease, takes the leases that follow for a while, and ends as a whole: so what a
+//! machine that died has set aside is not held for ever, however many others go on. There are two, an
+//! older one that takes no leases any more, and a newer one.
+//!
+//! A hold lasts for as long as what is missing of the bucket takes to come back, and at most for twice that; or
+//! once or twice for as long as a lease, if that is longer. A machine that reports a lease while it is held gets
+//! back all that it has not spent. Afterwards some of it may have been regained, and is lost. So a hold ends when
+//! without it there would be no key any more.
 //!
 //! A hold is named by its end: an even number while only the machine that began it has spent anything,
 //! an odd one afterwards. While it is even that machine knows all that has happened since, and computes
 //! the state.
+
+use crate::limit::Quota;
+use crate::rate::DAY;
 
 /// Units that may be spent or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,10 +40,24 @@ pub struct Holds {
 }
 
 impl Hold {
-    /// No hold lasts longer, in µs: more than twice the longest lease.
-    pub(crate) const LONGEST: u64 = 128_000_000;
+    /// Where the whole quota comes back soon no hold lasts longer, in µs: more than twice the longest lease.
+    pub(crate) const SHORT: u64 = 128_000_000;
+
+    /// A hold begins for so long at most, in µs: 30 days.
+    pub(crate) const LONG: u64 = 30 * DAY;
 
     const NONE: Self = Self { units: 0, until: 0 };
+
+    /// How long so many units of a bucket take to come back, in µs, or somewhat longer.
+    pub(super) fn refill(units: u64, quota: &Quota) -> u64 {
+        let (period, count) = quota.terms();
+        units.div_ceil(count).saturating_mul(period).min(Self::LONG)
+    }
+
+    /// No hold of this quota lasts longer, in µs.
+    fn longest(quota: &Quota) -> u64 {
+        Self::refill(quota.limit(), quota).saturating_mul(2).saturating_add(2).max(Self::SHORT)
+    }
 
     fn is(self, name: u64) -> bool {
         self.units > 0 && self.until & !1 == name
@@ -59,8 +80,8 @@ impl Holds {
 
     /// After a clock that stepped back no hold lasts longer than one that begins now. It loses its
     /// name then.
-    pub(super) fn correct(&mut self, now: u64) {
-        let latest = now.saturating_add(Hold::LONGEST) | 1;
+    pub(super) fn correct(&mut self, now: u64, quota: &Quota) {
+        let latest = now.saturating_add(Hold::longest(quota)) | 1;
         for hold in [&mut self.older, &mut self.newer] {
             hold.until = hold.until.min(latest);
         }

@@ -57,11 +57,6 @@ pub(super) fn regained_from(quota: &Quota, charged: Charged, amount: u64) -> u64
     charged.at.saturating_add(whole_in.saturating_sub(sooner))
 }
 
-/// The moment of the last refill, or a later one at which the bucket was full.
-pub(super) fn last_refill(stored: &Stored, now: u64, quota: &Quota) -> Moment {
-    bucket::last_refill(stored, portions(quota), now, quota)
-}
-
 pub(super) fn touch(stored: &mut Stored, now: u64, quota: &Quota) {
     bucket::touch(stored, portions(quota), now, quota);
 }

@@ -1,9 +1,8 @@
 //! What a lease changes in a state: the references of `script/lease.lua`.
 
-use super::{Algorithm, Holds, State, Stored, gcra, interval_bucket, token_bucket};
+use super::{Algorithm, Hold, Holds, State, Stored, gcra, interval_bucket, token_bucket};
 use crate::lease::{Granted, Lease, Report};
 use crate::limit::Quota;
-use crate::rate::MAX_EXACT;
 use crate::window::Window;
 
 impl Algorithm {
@@ -28,58 +27,62 @@ impl Algorithm {
         if of == 0 || !self.has_leases() {
             return 0;
         }
-        stored.extra.holds.correct(now);
+        stored.extra.holds.correct(now, quota);
         if self.leases_end_with_windows(quota) {
             let (before, since) = (stored.clone(), Some(ends.saturating_sub(1).max(1)));
             (self.description().give_back)(stored, now, quota, unused, since);
             return if *stored == before { 0 } else { unused };
         }
-        let [_, is_past, _] = plain.map(|number| number < now);
-        if stored.extra.holds.are_sole(of, ends) && is_past {
-            stored.state = self.state_of(plain);
+        if stored.extra.holds.are_sole(of, ends)
+            && let Some((state, debt)) = self.computed(plain, now, quota)
+        {
+            stored.state = Some(state);
             stored.extra.holds = Holds::default();
+            stored.extra.debt = stored.extra.debt.saturating_add(debt);
             self.touch(stored, now, quota);
             return unused;
         }
         let mut holds = stored.extra.holds.shared(now);
-        let is_held = holds.release(of, ends);
-        let regained = match (is_held, &stored.state) {
-            (true, _) => 0,
-            (false, Some(_)) => self.regained(stored, now, quota, ends),
-            (false, None) => u64::MAX,
-        };
-        let back = unused.saturating_sub(regained);
-        if !is_held && back == 0 {
+        if holds.release(of, ends) {
+            // Until now all of it was held.
+            self.touch(stored, now, quota);
+            stored.extra.holds = holds;
+            (self.description().give_back)(stored, now, quota, unused, None);
+            return unused;
+        }
+        if ends > now {
             return 0;
         }
-        // Until now all of it was held.
-        self.touch(stored, now, quota);
-        stored.extra.holds = holds;
-        (self.description().give_back)(stored, now, quota, back, None);
-        back
+        let remaining = |mut stored: Stored| self.decide(&mut stored, now, quota, 0).remaining;
+        let before = remaining(stored.clone());
+        // A shared hold lasts a µs longer.
+        (self.description().give_back)(stored, now, quota, unused, Some(ends | 1));
+        remaining(stored.clone()).saturating_sub(before)
     }
 
-    /// How many units a bucket may have regained since the end of a hold. As good as all, if it takes
-    /// numbers that Lua does not compute exactly, or if the clock has stepped back.
-    fn regained(self, stored: &Stored, now: u64, quota: &Quota, ends: u64) -> u64 {
+    /// The state that a machine has computed, at `now`, and a debt. Its clock is ahead of Redis's by the time that
+    /// its command has taken, and so may be the last refill, if this command has taken less.
+    ///
+    /// A token bucket was the same some periods before, with the tokens less that have come since; there may be
+    /// less than none before it is refilled until now. Nothing is known of refills at intervals that are still to
+    /// come, or if the clock has stepped back so far that the bucket would be short of a period's tokens.
+    fn computed(self, plain: [u64; 3], now: u64, quota: &Quota) -> Option<(State, u64)> {
+        let [tokens, last, part] = plain;
+        let Some(ahead) = last.checked_sub(now) else { return Some((self.state_of(plain)?, 0)) };
+        if self != Self::TokenBucket {
+            return None;
+        }
         let (period, count) = quota.terms();
-        let Some(elapsed) = now.checked_sub(ends) else { return u64::MAX };
-        if self == Self::IntervalBucket {
-            let last = interval_bucket::last_refill(stored, now, quota).micros;
-            // A shared hold lasts a µs longer. Refills are a period apart at least, and the last one may
-            // have been before the moment that is stored.
-            let after = last.saturating_sub(ends | 1);
-            let refills = if after > 0 { (after / period).saturating_add(1) } else { 0 };
-            return refills.saturating_mul(count);
-        }
-        match elapsed.checked_mul(count) {
-            Some(parts) if parts < MAX_EXACT => (parts / period).saturating_add(1),
-            _ => u64::MAX,
-        }
+        let periods = ahead / period + 1;
+        let last = last.checked_sub(periods.checked_mul(period)?)?;
+        let gained = periods.checked_mul(count)?;
+        let debt = gained.saturating_sub(tokens);
+        let state = self.state_of([tokens.saturating_sub(gained), last, part])?;
+        (debt <= count).then_some((state, debt))
     }
 
     /// Sets units aside after a request that was allowed and has spent something, where so many
-    /// remain.
+    /// remain: a quarter of what Redis need not keep, or half where no other machine holds any of a bucket.
     pub fn grant(
         self,
         stored: &mut Stored,
@@ -92,7 +95,10 @@ impl Algorithm {
         if lease.want == 0 {
             return none;
         }
-        let units = lease.want.min(remaining / lease.share.max(1));
+        let is_first =
+            !self.leases_end_with_windows(quota) && stored.extra.holds == Holds::default();
+        let surplus = remaining.saturating_sub(lease.keep);
+        let units = lease.want.min(surplus / if is_first { 2 } else { 4 });
         let plain = stored.state.as_ref().and_then(State::numbers);
         let (Some(plain), 1.., true) = (plain, units, self.has_leases()) else { return none };
 
@@ -102,7 +108,9 @@ impl Algorithm {
                 ends
             }
             None => {
-                let held = stored.extra.holds.set_aside(now, lease.hold(), units);
+                let missing = quota.limit().saturating_sub(remaining).saturating_add(units);
+                let hold = lease.hold().max(Hold::refill(missing, quota));
+                let held = stored.extra.holds.set_aside(now, hold, units);
                 let Some((holds, ends)) = held else { return none };
                 self.decide(stored, now, quota, units);
                 stored.extra.holds = holds;
@@ -163,7 +171,7 @@ mod tests {
         let mut stored = Stored::default();
         algorithm.decide(&mut stored, START, &quota, 1);
         let lease = Lease { span: SECOND, want: 5, ..Lease::NONE };
-        let granted = algorithm.grant(&mut stored, START, &quota, &lease, 8);
+        let granted = algorithm.grant(&mut stored, START, &quota, &lease, 10);
         assert_eq!(granted.units, 5);
         // Another machine's request.
         algorithm.decide(&mut stored, START + 1, &quota, 1);
@@ -183,9 +191,9 @@ mod tests {
 
     #[test]
     fn what_is_left_of_a_hold_comes_back_but_for_what_may_be_regained() {
-        assert_eq!(come_back(Algorithm::TokenBucket, "1r/s", 9), [5, 4, 4, 3, 1, 0]);
-        assert_eq!(come_back(Algorithm::Gcra, "1r/s", 9), [5, 4, 4, 3, 1, 0]);
-        assert_eq!(come_back(Algorithm::IntervalBucket, "2r/s", 9), [5, 5, 5, 5, 0, 0]);
-        assert_eq!(come_back(Algorithm::IntervalBucket, "1r/h", 9), [5, 5, 5, 5, 5, 5]);
+        assert_eq!(come_back(Algorithm::TokenBucket, "1r/s", 11), [5, 5, 5, 5, 3, 1]);
+        assert_eq!(come_back(Algorithm::Gcra, "1r/s", 11), [5, 5, 5, 5, 3, 1]);
+        assert_eq!(come_back(Algorithm::IntervalBucket, "2r/s", 11), [5, 5, 5, 5, 1, 0]);
+        assert_eq!(come_back(Algorithm::IntervalBucket, "1r/h", 11), [5, 5, 5, 5, 5, 5]);
     }
 }

@@ -97,6 +97,8 @@ pub struct Outcome {
     pub is_sent: bool,
     /// Whether it has charged the request.
     pub is_charged: bool,
+    /// Whether the limit has rejected the request.
+    pub is_rejected: bool,
     /// What it has set aside.
     pub granted: Granted,
     /// How long leases last, in µs.
@@ -174,6 +176,13 @@ impl<'a> Table<'a> {
         self.bucket(digest)?.iter().find(|entry| entry.is_of(digest)).map(Entry::holding)
     }
 
+    /// Whether a command is in flight at the monotonic time `now` that gives units of a digest back, or may bring
+    /// some.
+    pub fn awaits_units(&self, digest: u128, now: u64) -> bool {
+        let entry = self.bucket(digest).and_then(|it| it.iter().find(|entry| entry.is_of(digest)));
+        entry.is_some_and(|entry| entry.is_taken(now) && entry.holding().awaits_units())
+    }
+
     /// The lease of a digest, locked; `None` if there is none, or another worker has it.
     fn lock(&self, digest: u128) -> Option<Locked<'a>> {
         let entry = self.bucket(digest)?.iter().find(|entry| entry.is_of(digest))?;
@@ -190,7 +199,7 @@ impl<'a> Table<'a> {
         let has_use = |locked: &Locked<'_>| cost > 0 || locked.0.holding().is_left_over(now);
         match self.lock(digest) {
             Some(locked) if !locked.is_taken(now) && has_use(&locked) => {
-                Taken::Holding(locked.take(until))
+                Taken::Holding(locked.take(now, until))
             }
             _ => Taken::Busy,
         }
@@ -199,24 +208,38 @@ impl<'a> Table<'a> {
     /// Takes note of what came of a command, for a limit about which it had `taken` the lease out: a new
     /// lease takes its place, or it goes back if nothing was sent. Answers what became of units.
     pub fn renew(&self, limit: &Limit, taken: Taken, outcome: &Outcome, now: u64) -> Changes {
-        let before = match taken {
+        let Outcome { is_sent, is_charged, is_rejected, granted, span, submitted } = *outcome;
+        let (before, is_renewal) = match taken {
+            Taken::Busy if is_rejected => return self.press(limit.digest),
             Taken::Busy => return Changes::default(),
-            Taken::Nothing => None,
-            Taken::Holding(holding) => Some(holding),
+            Taken::Nothing => (Holding::UNKNOWN, false),
+            Taken::Holding(holding) => (holding, true),
         };
-        let Outcome { is_sent, is_charged, granted, span, submitted } = *outcome;
-        if let (Some(before), false) = (before, is_sent) {
-            return Changes { evicted: self.put(limit, before, true, now), ..Changes::default() };
+        let put = |holding| self.put(limit, holding, is_renewal, now);
+        if is_renewal && !is_sent {
+            return Changes { evicted: put(before), ..Changes::default() };
         }
         let returned = granted.returned;
-        let lapsed = before.map_or(0, |before| before.units()).saturating_sub(returned);
-        let quota = &limit.quota;
-        let holding = is_charged.then(|| {
-            let holding = Holding::new(quota, span, &granted, limit.cost, submitted);
-            before.map_or(holding, |before| holding.after(&before, quota))
-        });
-        let evicted = holding.and_then(|holding| self.put(limit, holding, before.is_some(), now));
+        let lapsed = before.units().saturating_sub(returned);
+        let holding = |cost| Holding::new(&limit.quota, span, &granted, cost, submitted);
+        let evicted = if is_charged {
+            put(holding(limit.cost).after(&before))
+        } else if is_rejected {
+            put(holding(0).after_rejection(&before))
+        } else if is_renewal {
+            put(before.reported())
+        } else {
+            None
+        };
         Changes { granted: granted.units, returned, lapsed, evicted }
+    }
+
+    /// The client of a digest had a request rejected.
+    fn press(&self, digest: u128) -> Changes {
+        if let Some(entry) = self.lock(digest) {
+            entry.set(&entry.0.holding().pressed());
+        }
+        Changes::default()
     }
 
     /// Keeps a lease, with what others have brought meanwhile. Where there is no room, the entry with the
@@ -287,6 +310,10 @@ impl Entry {
         self.digest.iter().zip(words).for_each(|(own, word)| own.store(word, Ordering::Relaxed));
     }
 
+    fn is_taken(&self, now: u64) -> bool {
+        now < self.taken_until.load(Ordering::Relaxed)
+    }
+
     fn clear(&self) {
         self.set_digest(0);
         self.taken_until.store(0, Ordering::Relaxed);
@@ -317,12 +344,12 @@ impl Locked<'_> {
     }
 
     fn is_taken(&self, now: u64) -> bool {
-        now < self.0.taken_until.load(Ordering::Relaxed)
+        self.0.is_taken(now)
     }
 
-    fn take(&self, until: u64) -> Holding {
+    fn take(&self, now: u64, until: u64) -> Holding {
         let holding = self.0.holding();
-        self.0.set_words([0; Holding::WORDS]);
+        self.set(&holding.taken(now));
         self.0.taken_until.store(until, Ordering::Relaxed);
         holding
     }
@@ -476,11 +503,63 @@ mod tests {
         assert_eq!(known.collect::<Vec<_>>(), [2, 3, 4, 5]);
     }
 
-    /// A client that comes rarely gets no lease with its first request.
+    /// The demand is that of the last time of a lease: what was spent before counts less and less.
     #[test]
-    fn what_was_in_demand_long_ago_is_not_taken_again() {
-        let want = |now| holding(5, 0).lease(&quota(), SPAN, now).want;
-        assert_eq!([SPAN - SPAN / 500, SPAN, 2 * SPAN - 1, 2 * SPAN].map(want), [2, 1, 1, 0]);
+    fn what_was_in_demand_is_taken_again() {
+        let buckets = buckets(1);
+        let table = table(&buckets);
+        put(&table, 7, 3, holding(9, 0), false, 0);
+        (0..7).for_each(|_| assert!(spend(&table, 7, 1)));
+        let want = |now| table.holding(7).unwrap().lease(&quota(), SPAN, now).want;
+        assert_eq!([2, SPAN, 2 * SPAN, 8 * SPAN, 9 * SPAN].map(want), [8, 8, 4, 1, 0]);
+        let Taken::Holding(taken) = table.take(7, 1, SPAN, SPAN + 10) else { panic!() };
+        put(&table, 7, 3, holding(0, SPAN).after(&taken), true, SPAN);
+        let want = |now| table.holding(7).unwrap().lease(&quota(), SPAN, now).want;
+        assert_eq!([0, SPAN / 2, SPAN].map(|late| want(SPAN + late)), [9, 5, 1]);
+    }
+
+    /// After a rejection leases begin with small ones, also if it comes while another command renews the lease.
+    #[test]
+    fn a_rejection_makes_leases_small() {
+        let buckets = buckets(1);
+        let table = table(&buckets);
+        let limit = Limit { number: 0, digest: 7, quota: quota(), cost: 1 };
+        let outcome = |is_charged, submitted, units| Outcome {
+            is_sent: true,
+            is_charged,
+            is_rejected: !is_charged,
+            granted: Granted { units, ends: START + submitted + SPAN, ..Granted::nothing(START) },
+            span: SPAN,
+            submitted,
+        };
+        let want = |now| table.holding(7).unwrap().lease(&quota(), SPAN, now).want;
+        let charge = |times| {
+            for _ in 0..times {
+                let taken = table.take(7, 1, 1, 10);
+                table.renew(&limit, taken, &outcome(true, 1, 0), 1);
+            }
+        };
+        charge(300);
+        assert_eq!(want(1), 300);
+        let taken = table.take(7, 1, 1, 10);
+        table.renew(&limit, taken, &outcome(false, 1, 0), 1);
+        assert_eq!(want(1), 0);
+        charge(399);
+        assert_eq!(want(1), 1);
+        charge(1);
+        assert_eq!(want(1), 2);
+        let taken = table.take(7, 1, 1, 10);
+        let other = table.take(7, 1, 1, 10);
+        assert_eq!(other, Taken::Busy);
+        table.renew(&limit, other, &outcome(false, 1, 0), 1);
+        table.renew(&limit, taken, &outcome(true, 1, 0), 1);
+        assert_eq!(want(1), 0);
+        // One that neither charges nor rejects, as where another limit rejects the request, changes nothing.
+        let taken = table.take(7, 1, 1, 10);
+        let none = Outcome { is_rejected: false, ..outcome(false, 1, 0) };
+        table.renew(&limit, taken, &none, 1);
+        charge(199);
+        assert_eq!(want(1), 1);
     }
 
     /// While one command renews a lease, others leave it alone, and know nothing better.
@@ -526,7 +605,8 @@ mod tests {
         assert_eq!((lease.want, lease.report.of, lease.report.unused), (0, 5, 4));
         let granted = Granted { returned: 4, ..Granted::nothing(START + end) };
         let (is_sent, is_charged, span, submitted) = (true, true, SPAN, end);
-        let outcome = Outcome { is_sent, is_charged, granted, span, submitted };
+        let is_rejected = false;
+        let outcome = Outcome { is_sent, is_charged, is_rejected, granted, span, submitted };
         let limit = Limit { number: 0, digest: 7, quota: quota(), cost: 0 };
         let changes = table.renew(&limit, taken, &outcome, end);
         assert_eq!(changes, Changes { returned: 4, ..Changes::default() });

@@ -99,7 +99,8 @@ impl Scripts {
         let table = format!("local algorithms = {{{}}}\n", table.join(", "));
         let several = include_str!("script/several.lua")
             .replace("$lease\n", include_str!("script/lease.lua"))
-            .replace("$longest", &longest_hold());
+            .replace("$longest", &longest_hold())
+            .replace("$long", &Hold::LONG.to_string());
         let several = functions.concat() + &table + &several;
         let loaded = (Algorithm::ALL.into(), true);
         Self { single: single.into(), several: Script::new(several), lists: Vec::new(), loaded }
@@ -247,9 +248,10 @@ fn fill(template: &str, algorithm: Algorithm) -> String {
         .replace("$algorithm\n", algorithm.source())
 }
 
-/// How long a hold lasts at most, in µs, with the mark of one that several machines share.
+/// How long a hold of a quota lasts at most, in µs, with the mark of one that several machines share.
 fn longest_hold() -> String {
-    (Hold::LONGEST + 1).to_string()
+    let all = "((limit - 1) - (limit - 1) % count) / count + 1";
+    format!("math.max({}, 2 * math.min({}, ({all}) * period) + 3)", Hold::SHORT + 1, Hold::LONG)
 }
 
 impl Sign {
@@ -344,14 +346,14 @@ impl<'a> Check<'a> {
     /// The arguments about leases.
     fn leased(&self, times: u32) -> [u64; LEASED] {
         let lease = self.lease.unwrap_or(&Lease::NONE);
-        let Lease { want, share, report, .. } = *lease;
+        let Lease { want, keep, report, .. } = *lease;
         let hold = match self.quota.algorithm().leases_end_with_windows(self.quota) {
             true => 0,
             false => lease.hold(),
         };
         let Report { of, unused, ends, plain: [first, second, third] } = report;
         let times = u64::from(times);
-        [times, hold, want, share, of, unused, ends, first, second, third]
+        [times, hold, want, keep, of, unused, ends, first, second, third]
     }
 
     /// The arguments that few commands have.

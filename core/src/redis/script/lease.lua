@@ -13,35 +13,19 @@ local function is_window(a)
 end
 
 -- The two holds, the debt and the block of what is stored.
-local function extra(stored)
+local function extra(a, stored)
   if not stored or #stored ~= 72 then
     return 0, 0, 0, 0, 0, 0
   end
   local older, older_until, newer, newer_until, debt, blocked_until =
     struct.unpack('<LLLLLL', stored, 25)
+  local limit, period, count = ARGV[a + 3] + 0, ARGV[a + 4] + 0, ARGV[a + 5] + 0
   local latest = now + $longest - now % 2
   return older, math.min(older_until, latest), newer, math.min(newer_until, latest), debt, blocked_until
 end
 
 local function with_extra(stored, ...)
   return string.sub(stored, 1, 24) .. struct.pack('<LLLLLL', ...)
-end
-
--- How many units a bucket, which is written down as it is now, may have regained since the end of a hold. As
--- good as all, if it takes numbers that are not exact, or if the clock has stepped back.
-local function regained(a, touched, ends)
-  local period, count, elapsed = ARGV[a + 4] + 0, ARGV[a + 5] + 0, now - ends
-  if elapsed < 0 then
-    return math.huge
-  elseif ARGV[a + 1] == 'interval_bucket' then
-    -- a shared hold lasts a µs longer; refills are a period apart at least, and the last one may have
-    -- been before the moment that is stored
-    local _, last = struct.unpack('<LL', touched)
-    local after = last - (ends + 1 - ends % 2)
-    return after > 0 and ((after - after % period) / period + 1) * count or 0
-  end
-  local parts = elapsed * count
-  return parts < 2^53 and (parts - parts % period) / period + 1 or math.huge
 end
 
 -- Takes note of what became of a lease of so many units. Makes what is stored then, and, if that is
@@ -52,12 +36,23 @@ local function report(a, stored, of)
     local new, expiry = run(a, stored, -unused, math.max(1, ends - 1))
     return new or stored, expiry
   end
-  local older, older_until, newer, newer_until, debt, blocked_until = extra(stored)
+  local older, older_until, newer, newer_until, debt, blocked_until = extra(a, stored)
   local is_newer = newer == of and newer_until == ends and older == 0
-  if ARGV[a + 17] + 0 < now and (is_newer or (older == of and older_until == ends and newer == 0)) then
+  if is_newer or (older == of and older_until == ends and newer == 0) then
     -- only this machine has spent anything: it knows what there is
-    local plain = struct.pack('<LLL', ARGV[a + 16] + 0, ARGV[a + 17] + 0, ARGV[a + 18] + 0)
-    return run(a, with_extra(plain, 0, 0, 0, 0, debt, blocked_until), 0, nil, true)
+    local tokens, last, count = ARGV[a + 16] + 0, ARGV[a + 17] + 0, ARGV[a + 5] + 0
+    if last >= now and ARGV[a + 1] == 'token_bucket' then
+      -- its clock is ahead: the bucket was the same some periods before, with the tokens less that have
+      -- come since
+      local period, ahead = ARGV[a + 4] + 0, last - now
+      local periods = (ahead - ahead % period) / period + 1
+      last, tokens = last - periods * period, tokens - periods * count
+    end
+    if last >= 0 and last < now and tokens >= -count then
+      local plain = struct.pack('<LLL', math.max(0, tokens), last, ARGV[a + 18] + 0)
+      debt = debt + math.max(0, -tokens)
+      return run(a, with_extra(plain, 0, 0, 0, 0, debt, blocked_until), 0, nil, true)
+    end
   end
 
   local function is_held(units, till)
@@ -65,18 +60,17 @@ local function report(a, stored, of)
   end
   is_newer = is_held(newer, newer_until)
   if not is_newer and not is_held(older, older_until) then
-    -- the hold has ended: what it held was counted as spent then, and may have been regained since
-    local touched = stored and run(a, stored, 0, nil, true)
-    unused = stored and unused - regained(a, touched, ends) or 0
-    if unused <= 0 then
-      return stored
+    -- the hold has ended: what it held was counted as spent then, and may have been regained since. A
+    -- shared one lasted a microsecond longer
+    local new, expiry
+    if ends <= now then
+      new, expiry = run(a, stored, -unused, ends + 1 - ends % 2)
     end
-    local new, expiry = run(a, touched, -unused, nil, true)
-    return new, new ~= stored and expiry
+    return new or stored, expiry
   end
   -- until now all of it was held
   local new = run(a, stored, 0, nil, true)
-  older, older_until, newer, newer_until, debt, blocked_until = extra(new)
+  older, older_until, newer, newer_until, debt, blocked_until = extra(a, new)
   if is_newer then
     newer = math.max(0, newer - of)
     newer_until = newer > 0 and newer_until or 0
@@ -91,15 +85,21 @@ end
 -- Sets units aside after a request that was allowed, where so many remain. Makes what is stored then,
 -- and when it expires, if any are set aside.
 local function grant(a, stored, remaining)
-  local span, share = ARGV[a + 10] + 0, math.floor(remaining / ARGV[a + 12])
-  local units = math.min(ARGV[a + 11] + 0, share)
+  local older, older_until, newer, newer_until = extra(a, stored)
+  local is_first = not is_window(a) and older == 0 and newer == 0
+  local surplus, parts = math.max(0, remaining - ARGV[a + 12]), is_first and 2 or 4
+  local units = math.min(ARGV[a + 11] + 0, (surplus - surplus % parts) / parts)
   if units < 1 then
     return
   elseif is_window(a) then
     return run(a, stored, units)
   end
-  local older, older_until, newer, newer_until = extra(stored)
-  if newer > 0 and now + span <= newer_until then
+  -- it lasts for as long as what is missing takes to come back: -a % b is what is missing from a to a multiple of b
+  local missing, count = ARGV[a + 3] - remaining + units, ARGV[a + 5] + 0
+  local hold = (missing + -missing % count) / count * ARGV[a + 4]
+  hold = math.max(ARGV[a + 10] + 0, math.min($long, hold))
+  local held_until = math.max(older_until, newer_until)
+  if newer > 0 and now + hold <= newer_until then
     newer = newer + units
   elseif newer > 0 and older > 0 then
     return
@@ -107,13 +107,16 @@ local function grant(a, stored, remaining)
     if newer > 0 then
       older, older_until = newer, newer_until
     end
-    newer_until = math.max(now + 2 * span, older_until) + 2
+    newer_until = math.max(now + 2 * hold, older_until) + 2
     newer_until = newer_until - newer_until % 2 + (older > 0 and 1 or 0)
     newer = units
   end
   local new, expiry = run(a, stored, units)
-  local _, _, _, _, debt, blocked_until = extra(new)
+  local _, _, _, _, debt, blocked_until = extra(a, new)
   new = with_extra(new, older, older_until, newer, newer_until, debt, blocked_until)
   -- it begins to come back at the end of the hold; the sum of two times may be more than a double holds
-  return new, expiry + ARGV[a + 4] + (newer_until - now)
+  if held_until == 0 then
+    expiry, held_until = expiry + ARGV[a + 4], now
+  end
+  return new, expiry + (newer_until - held_until)
 end
