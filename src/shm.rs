@@ -50,7 +50,7 @@ pub(crate) const LEAST_SIZE: usize = 256 << 10;
 static NAME: [u8; 16] = *b"rate_limit_redis";
 
 /// Marks memory that has the layout of this version.
-const LAYOUT: u64 = 0x7261_7465_6c69_0008;
+const LAYOUT: u64 = 0x7261_7465_6c69_0009;
 
 /// The memory is divided into parts, and so many of them are for records of limits and
 /// nodes, for the deny cache, and for leases.

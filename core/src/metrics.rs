@@ -65,6 +65,62 @@ impl Command {
     }
 }
 
+/// What became of an attempt to connect to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttemptResult {
+    /// The node has answered the handshake: commands can be sent.
+    Ready,
+    /// The node could not be reached, or the TLS handshake has failed.
+    Refused,
+    /// It was neither ready nor refused in time.
+    Timeout,
+    /// The node has accepted the connection and then refused the handshake, or closed the connection.
+    Rejected,
+}
+
+impl AttemptResult {
+    /// Every result.
+    pub const ALL: [Self; 4] = [Self::Ready, Self::Refused, Self::Timeout, Self::Rejected];
+
+    /// As the label `result`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Refused => "refused",
+            Self::Timeout => "timeout",
+            Self::Rejected => "rejected",
+        }
+    }
+}
+
+/// What became of a query for the topology.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueryResult {
+    /// The reply has changed the topology in use.
+    Used,
+    /// The reply came in time, and changed nothing.
+    Unchanged,
+    /// The reply came after the patience, or after that of another node, and changed nothing.
+    Late,
+    /// The reply is an error or not usable, or there is none.
+    Failed,
+}
+
+impl QueryResult {
+    /// Every result.
+    pub const ALL: [Self; 4] = [Self::Used, Self::Unchanged, Self::Late, Self::Failed];
+
+    /// As the label `result`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Used => "used",
+            Self::Unchanged => "unchanged",
+            Self::Late => "late",
+            Self::Failed => "failed",
+        }
+    }
+}
+
 /// What became of a settlement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settlement {

@@ -317,6 +317,8 @@ impl State {
                 Action::Complete(key) => self.wake(key),
                 Action::Settled { tag, is_settled } => self.end_settlement(tag, is_settled),
                 Action::Count(node) => self.count(node),
+                Action::Attempted(node, result) => self.count_attempt(node, result),
+                Action::Queried(node, result) => self.count_query(node, result),
                 Action::Resolve { connection, host, port } => self.resolve(connection, host, port),
                 Action::Connect(key, target) => self.connect(key, target),
                 Action::Close(key) => self.close(key),

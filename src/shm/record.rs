@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rate_limit_core::client::Counts;
 use rate_limit_core::decision::{Source, Status};
-use rate_limit_core::metrics::{BUCKETS, Command, ErrorKind, LeaseUnits, Settlement};
+use rate_limit_core::metrics::{
+    AttemptResult, BUCKETS, Command, ErrorKind, LeaseUnits, QueryResult, Settlement,
+};
 use rate_limit_core::text::metrics;
 
 use super::process::PerWorker;
@@ -64,6 +66,10 @@ pub(crate) struct NodeRecord {
     commands: [AtomicU64; Command::ALL.len()],
     /// One for each of [`ErrorKind::ALL`].
     errors: [AtomicU64; ErrorKind::ALL.len()],
+    /// One for each of [`AttemptResult::ALL`].
+    attempts: [AtomicU64; AttemptResult::ALL.len()],
+    /// One for each of [`QueryResult::ALL`].
+    queries: [AtomicU64; QueryResult::ALL.len()],
     /// Requests that it decided.
     decided: AtomicU64,
     /// How long they waited together, in µs.
@@ -193,6 +199,16 @@ impl NodeRecord {
         }
     }
 
+    /// Counts an attempt to connect to it.
+    pub(crate) fn count_attempt(&self, result: AttemptResult) {
+        add(&self.attempts, result as usize, 1);
+    }
+
+    /// Counts a query for the topology.
+    pub(crate) fn count_query(&self, result: QueryResult) {
+        add(&self.queries, result as usize, 1);
+    }
+
     /// Counts a request that it decided, after a wait in µs.
     pub(crate) fn count_wait(&self, wait: u64) {
         self.decided.fetch_add(1, Ordering::Relaxed);
@@ -215,6 +231,8 @@ impl NodeRecord {
             name: self.name.text(),
             commands: read(&self.commands),
             errors: read(&self.errors),
+            attempts: read(&self.attempts),
+            queries: read(&self.queries),
             decided: self.decided.load(Ordering::Relaxed),
             waited: self.waited.load(Ordering::Relaxed),
             ready: views().map(|view| u64::from(view.ready)).sum(),
@@ -239,8 +257,8 @@ impl NodeRecord {
     /// Resets all counters.
     fn clear(&self) {
         let states = [&self.down_since, &self.slow_since, &self.undecided, &self.warned];
-        let counters =
-            self.commands.iter().chain(&self.errors).chain([&self.decided, &self.waited]);
+        let counters = self.commands.iter().chain(&self.errors).chain(&self.attempts);
+        let counters = counters.chain(&self.queries).chain([&self.decided, &self.waited]);
         counters.chain(states).for_each(|counter| counter.store(0, Ordering::Relaxed));
     }
 

@@ -526,7 +526,7 @@ impl Worker {
             Action::Send(key) => self.send(key, outside),
             Action::Close(key) => self.close(key, outside),
             Action::Complete(key) => self.complete(key, outside),
-            Action::Settled { .. } => {}
+            Action::Settled { .. } | Action::Attempted(..) | Action::Queried(..) => {}
             Action::Count(node) => drop(self.client.take_counts(node)),
             Action::View(_) | Action::Remove(_) | Action::Up(_) | Action::Warn(..) => {}
             Action::Down(node, reason) => {

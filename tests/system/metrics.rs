@@ -2,8 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use harness::reply::{Node, cluster_slots, error};
 use harness::{ALLOWED, Act, Conf, Fake, Http, Nginx, PATIENCE, Redis, Response, run, wait_until};
 
 use crate::seen::StartConnected as _;
@@ -165,6 +170,36 @@ fn connections(samples: &Samples, node: &str, state: &str) -> f64 {
     samples[&format!("connections{{node=\"{node}\",state=\"{state}\"}}")]
 }
 
+/// What `family` has counted for a server, for each of `results`.
+fn by_result<const N: usize>(
+    nginx: &Nginx,
+    family: &str,
+    node: &str,
+    results: [&str; N],
+) -> [f64; N] {
+    let samples = metrics(nginx);
+    results.map(|result| samples[&format!("{family}{{node=\"{node}\",result=\"{result}\"}}")])
+}
+
+/// The attempts to connect to a server: those that ended ready, refused, with a timeout, rejected.
+fn attempts(nginx: &Nginx, node: &str) -> [f64; 4] {
+    let results = ["ready", "refused", "timeout", "rejected"];
+    by_result(nginx, "connection_attempts_total", node, results)
+}
+
+/// The topology queries of a server: those that were used, unchanged, late, failed.
+fn queries(nginx: &Nginx, node: &str) -> [f64; 4] {
+    by_result(nginx, "topology_queries_total", node, ["used", "unchanged", "late", "failed"])
+}
+
+/// Whether each result was counted so often at least, and no other one was.
+fn reaches(counts: [f64; 4], least: [f64; 4]) -> bool {
+    counts
+        .into_iter()
+        .zip(least)
+        .all(|(count, least)| count >= least && (least > 0.0 || count == 0.0))
+}
+
 /// The results of a limit that are not zero.
 fn results(samples: &Samples, name: &str) -> Vec<(String, f64)> {
     let prefix = format!("requests_total{{name=\"{name}\",result=\"");
@@ -315,6 +350,14 @@ fn json_is_the_same() {
         ("commands/evalsha", format!("commands_total{{node=\"{node}\",command=\"evalsha\"}}")),
         ("errors/timeout", format!("errors_total{{node=\"{node}\",kind=\"timeout\"}}")),
         ("connections/ready", format!("connections{{node=\"{node}\",state=\"ready\"}}")),
+        (
+            "connection_attempts/ready",
+            format!("connection_attempts_total{{node=\"{node}\",result=\"ready\"}}"),
+        ),
+        (
+            "topology_queries/used",
+            format!("topology_queries_total{{node=\"{node}\",result=\"used\"}}"),
+        ),
         ("breaker_open", format!("breaker_open{{node=\"{node}\"}}")),
         ("decision_seconds/sum", format!("node_decision_seconds_sum{{node=\"{node}\"}}")),
     ] {
@@ -374,6 +417,87 @@ fn errors_are_counted_by_policy() {
     let samples = metrics(&nginx);
     assert_eq!(samples[&format!("breaker_open{{node=\"{node}\"}}")], 0.0);
     assert_eq!(connections(&samples, &node, "ready"), 1.0);
+}
+
+/// A server that accepts no connection, because its queue is full.
+struct Full {
+    addr: SocketAddr,
+    _listener: TcpListener,
+    _waiting: Vec<TcpStream>,
+}
+
+impl Full {
+    fn start() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind to a port");
+        let addr = listener.local_addr().expect("the address of a listener");
+        // SAFETY: the socket is open.
+        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+        let connect = || TcpStream::connect_timeout(&addr, Duration::from_millis(300)).ok();
+        let waiting = std::iter::from_fn(connect).collect();
+        Self { addr, _listener: listener, _waiting: waiting }
+    }
+}
+
+/// Each attempt to connect is counted by what became of it, across workers and reloads.
+#[test]
+fn attempts_to_connect_are_counted_by_result() {
+    let mut redis = Redis::start();
+    let mut nginx =
+        metered(&redis).workers(2).server("location / { rate_limit_redis k rate=9r/h; }").start();
+    let node = redis.addr().to_string();
+    wait_until(PATIENCE, || attempts(&nginx, &node) == [2.0, 0.0, 0.0, 0.0], "two connections");
+    nginx.reload();
+    wait_until(PATIENCE, || attempts(&nginx, &node) == [4.0, 0.0, 0.0, 0.0], "two more");
+    redis.kill9();
+    let refused = || reaches(attempts(&nginx, &node), [4.0, 2.0, 0.0, 0.0]);
+    wait_until(PATIENCE, refused, "attempts that are refused");
+
+    let closed = Redis::start_with(&["requirepass secret"]);
+    let full = Full::start();
+    let nginx = Conf::new()
+        .http(&format!("rate_limit_redis_store closed {{ server {}; }}", closed.url()))
+        .http(&format!("rate_limit_redis_store full {{ server redis://{};", full.addr))
+        .http("connect_timeout 50ms; }")
+        .server("location = /metrics { rate_limit_redis_metrics; }")
+        .server(&page("/closed", "rate_limit_redis a rate=9r/h; rate_limit_redis_pass closed;"))
+        .server(&page("/full", "rate_limit_redis a name=b rate=9r/h; rate_limit_redis_pass full;"))
+        .start();
+    for (addr, result) in [(closed.addr(), 3), (full.addr, 2)] {
+        let node = addr.to_string();
+        let counted = || attempts(&nginx, &node)[result] >= 2.0;
+        wait_until(PATIENCE, counted, "two attempts with this result");
+        let counts = attempts(&nginx, &node);
+        assert_eq!(counts.iter().sum::<f64>(), counts[result], "{node}: {counts:?}");
+    }
+}
+
+/// Each query for the topology is counted by what became of it.
+#[test]
+fn topology_queries_are_counted_by_result() {
+    let is_broken = Arc::new(AtomicBool::new(false));
+    let has_failed = Arc::clone(&is_broken);
+    let mut fakes = Fake::several(1, move |_, ports, command| match command.name().as_str() {
+        "CLUSTER" if has_failed.load(Ordering::Relaxed) => Act::Reply(error("ERR no")),
+        "CLUSTER" => Act::Reply(cluster_slots(&[(0, 16_383, &[Node::v6("127.0.0.1", ports[0])])])),
+        _ => Act::Usual,
+    });
+    let fake = fakes.remove(0);
+    let nginx = Conf::new()
+        .http(&format!("rate_limit_redis_store edge {{ server {}; cluster on;", fake.url()))
+        .http("connect_timeout 30s; } rate_limit_redis_pass edge;")
+        .server("location = /metrics { rate_limit_redis_metrics; }")
+        .server("location / { rate_limit_redis k rate=9r/h; }")
+        .start();
+    let node = format!("127.0.0.1:{}", fake.port());
+    wait_until(PATIENCE, || queries(&nginx, &node) == [1.0, 0.0, 0.0, 0.0], "a query");
+    // The worker queries the topology when it has lost a connection.
+    fake.hang_up();
+    let unchanged = || reaches(queries(&nginx, &node), [1.0, 1.0, 0.0, 0.0]);
+    wait_until(PATIENCE, unchanged, "a query that changes nothing");
+    is_broken.store(true, Ordering::Relaxed);
+    fake.hang_up();
+    let failed = || reaches(queries(&nginx, &node), [1.0, 1.0, 0.0, 1.0]);
+    wait_until(PATIENCE, failed, "a query that fails");
 }
 
 /// A server that does not answer opens the breaker, while its connection stays.

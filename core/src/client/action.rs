@@ -2,6 +2,7 @@
 
 use super::key::{ConnectionKey, NodeKey, RequestKey};
 use super::node::Target;
+use crate::metrics::{AttemptResult, QueryResult};
 
 /// An action for the owner of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +36,10 @@ pub enum Action {
     },
     /// Take the [counts](super::Client::take_counts) of the node.
     Count(NodeKey),
+    /// An attempt to connect to the node has ended: count it.
+    Attempted(NodeKey, AttemptResult),
+    /// A query of the node for the topology has ended: count it.
+    Queried(NodeKey, QueryResult),
     /// The [view](super::Node::view) of the node has changed.
     View(NodeKey),
     /// The node was removed, and its key names nothing any more.

@@ -8,7 +8,7 @@ use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::request::{self, Error};
 use super::{Action, Client, Level};
 use crate::decision::Verdict;
-use crate::metrics::ErrorKind;
+use crate::metrics::{AttemptResult, ErrorKind};
 use crate::rate::MILLISECOND;
 use crate::redis::cluster::{MAX_NODES, Redirect};
 use crate::redis::reply::{Refusal, RefusalKind, Reply, ScriptReply};
@@ -87,6 +87,7 @@ impl Client {
             node.abilities.on_reply(step, reply);
         }
         if is_last {
+            self.actions.push_back(Action::Attempted(node_key, AttemptResult::Ready));
             self.log_missing(node_key);
             self.flush_later(key);
         } else if self.connections.get(key).is_some_and(|connection| !connection.is_flushed()) {
@@ -123,7 +124,10 @@ impl Client {
                 return self.on_command_reply(key, reply, node, was_overdue, now);
             }
             Owner::Probe => self.on_probe_reply(node, was_overdue),
-            Owner::Topology(number) => self.on_query_reply(number, reply, node, now),
+            Owner::Topology(number) => {
+                let result = self.on_query_reply(number, sent.at, reply, node, now);
+                self.actions.push_back(Action::Queried(node, result));
+            }
             Owner::Asking | Owner::Subscription => {}
         }
         Ok(())

@@ -15,7 +15,7 @@ use super::node::Role;
 use super::request::Error;
 use super::topology::Layout;
 use super::{Action, Client};
-use crate::metrics::ErrorKind;
+use crate::metrics::{ErrorKind, QueryResult};
 use crate::rate::{MILLISECOND, SECOND};
 use crate::redis::reply::{RefusalKind, Reply};
 
@@ -273,15 +273,17 @@ impl Client {
         (!is_silent).then_some(key)
     }
 
-    /// A node has replied to the query of this number.
+    /// A node has replied to the query of this number, which was sent at `sent`.
     pub(super) fn on_query_reply(
         &mut self,
         number: u32,
+        sent: u64,
         reply: &Reply<'_>,
         key: NodeKey,
         now: u64,
-    ) {
-        let Some(node) = self.nodes.get(key) else { return };
+    ) -> QueryResult {
+        let Some(node) = self.nodes.get(key) else { return QueryResult::Failed };
+        let changes = self.topology.changes();
         match self.topology.read(reply, node) {
             Ok(layout) if number >= self.refresh.oldest => {
                 match self.topology.weigh(layout, self.master_serves()) {
@@ -290,14 +292,20 @@ impl Client {
                     // It is too late to be compared with others.
                     None => drop(self.topology.conclude(self.master_serves())),
                 }
+                match now.saturating_sub(sent) > self.query_patience() {
+                    _ if self.topology.changes() != changes => QueryResult::Used,
+                    true => QueryResult::Late,
+                    false => QueryResult::Unchanged,
+                }
             }
-            Ok(_) => {}
+            Ok(_) => QueryResult::Late,
             Err(reason) => {
                 let is_auth =
                     matches!(reply, Reply::Error(refusal) if refusal.kind == RefusalKind::Auth);
                 self.count_error(key, if is_auth { ErrorKind::Auth } else { ErrorKind::Unfit });
                 self.warn(key, format!("topology query failed: {reason}"));
                 self.on_query_failed(number, now);
+                QueryResult::Failed
             }
         }
     }

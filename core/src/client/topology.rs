@@ -60,6 +60,11 @@ pub(super) trait Topology: std::fmt::Debug {
     /// Applies a layout. Returns the masters, and a line for the log if there is one.
     fn apply(&mut self, layout: Layout, nodes: &mut Nodes) -> (Vec<NodeKey>, Option<Line>);
 
+    /// How many layouts have changed where keys are.
+    fn changes(&self) -> u32 {
+        0
+    }
+
     /// A redirection (MOVED) names this node as the owner of the slot.
     fn on_moved(&mut self, _slot: u16, _node: NodeKey) {}
 

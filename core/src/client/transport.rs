@@ -7,7 +7,7 @@ use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::node::{Role, Target};
 use super::request::{Error, Request};
 use super::{Action, Client, Level};
-use crate::metrics::{self, ErrorKind};
+use crate::metrics::{self, AttemptResult, ErrorKind, QueryResult};
 use crate::redis::command::pack;
 use crate::redis::reply::RefusalKind;
 use crate::redis::script::By;
@@ -297,16 +297,18 @@ impl Client {
             return;
         }
         self.actions.push_back(Action::Close(key));
-        let was_ready = connection.is_ready();
-        if !was_ready && self.try_next_target(key, now) {
-            return;
+        let (node, was_ready) = (connection.node, connection.is_ready());
+        if !was_ready {
+            self.actions.push_back(Action::Attempted(node, attempt_result(fault)));
+            if self.try_next_target(key, now) {
+                return;
+            }
         }
         // Another server of this host may be fit.
         if was_ready && matches!(fault, Fault::Unfit(_) | Fault::Misplaced) {
             self.turn_address(key);
         }
         let Some(connection) = self.connections.get_mut(key) else { return };
-        let node = connection.node;
         let next = connection.on_lost(fault, now, random);
         self.recount(key);
         if was_ready && self.topology.query().is_some() {
@@ -445,9 +447,26 @@ impl Client {
                     node.is_probed = false;
                 }
             }
-            Owner::Topology(number) => self.on_query_failed(number, now),
+            Owner::Topology(number) => {
+                self.actions.push_back(Action::Queried(node, QueryResult::Failed));
+                self.on_query_failed(number, now);
+            }
             Owner::Command(_) | Owner::Asking | Owner::Subscription => {}
         }
+    }
+}
+
+/// The result to count for an attempt that has failed.
+fn attempt_result(fault: &Fault) -> AttemptResult {
+    match fault {
+        Fault::Connect(_) => AttemptResult::Refused,
+        Fault::ConnectTimeout | Fault::SecureTimeout => AttemptResult::Timeout,
+        Fault::Closed(_)
+        | Fault::Silent(_)
+        | Fault::Protocol(_)
+        | Fault::Handshake(..)
+        | Fault::Unfit(_)
+        | Fault::Misplaced => AttemptResult::Rejected,
     }
 }
 

@@ -1,7 +1,9 @@
 //! The metrics page: all counters, in three forms.
 
 use crate::decision::{Source, Status};
-use crate::metrics::{BUCKETS, Command, ErrorKind, LeaseUnits, Settlement};
+use crate::metrics::{
+    AttemptResult, BUCKETS, Command, ErrorKind, LeaseUnits, QueryResult, Settlement,
+};
 use crate::rate::SECOND;
 
 mod form;
@@ -60,6 +62,10 @@ pub struct Node {
     pub commands: [u64; Command::ALL.len()],
     /// Errors, for each of [`ErrorKind::ALL`].
     pub errors: [u64; ErrorKind::ALL.len()],
+    /// Attempts to connect to it, for each of [`AttemptResult::ALL`].
+    pub attempts: [u64; AttemptResult::ALL.len()],
+    /// Queries for the topology, for each of [`QueryResult::ALL`].
+    pub queries: [u64; QueryResult::ALL.len()],
     /// How many requests it decided, alone or with other servers.
     pub decided: u64,
     /// How long they waited together, in µs.
@@ -80,6 +86,8 @@ impl Node {
         let sum = |own: &mut u64, other: &u64| *own = own.saturating_add(*other);
         self.commands.iter_mut().zip(&other.commands).for_each(|(own, other)| sum(own, other));
         self.errors.iter_mut().zip(&other.errors).for_each(|(own, other)| sum(own, other));
+        self.attempts.iter_mut().zip(&other.attempts).for_each(|(own, other)| sum(own, other));
+        self.queries.iter_mut().zip(&other.queries).for_each(|(own, other)| sum(own, other));
         sum(&mut self.decided, &other.decided);
         sum(&mut self.waited, &other.waited);
         sum(&mut self.ready, &other.ready);
@@ -167,6 +175,14 @@ impl Node {
         ErrorKind::ALL.iter().map(|kind| kind.name()).zip(self.errors)
     }
 
+    fn attempts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        AttemptResult::ALL.iter().map(|result| result.name()).zip(self.attempts)
+    }
+
+    fn queries(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        QueryResult::ALL.iter().map(|result| result.name()).zip(self.queries)
+    }
+
     fn connections(&self) -> [(&'static str, u64); 2] {
         [("ready", self.ready), ("connecting", self.connecting)]
     }
@@ -211,6 +227,8 @@ mod tests {
                 name: "127.0.0.1:6379".to_owned(),
                 commands: std::array::from_fn(|_| next()),
                 errors: std::array::from_fn(|_| next()),
+                attempts: std::array::from_fn(|index| 3_000 + index as u64),
+                queries: std::array::from_fn(|index| 4_000 + index as u64),
                 decided: next(),
                 waited: 1_234_567,
                 ready: next(),

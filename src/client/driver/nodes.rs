@@ -2,6 +2,7 @@
 
 use ngx::ffi::{NGX_LOG_ERR, ngx_cycle, ngx_cycle_t, ngx_worker};
 use rate_limit_core::client::{self, Answer, NodeKey, RequestKey};
+use rate_limit_core::metrics::{AttemptResult, QueryResult};
 use rate_limit_core::rate::MILLISECOND;
 
 use super::{KnownNode, State, WARN_EVERY, place};
@@ -70,6 +71,18 @@ impl State {
     pub(super) fn count(&mut self, key: NodeKey) {
         if let (Some(counts), Some(known)) = (self.client.take_counts(key), self.known(key)) {
             known.record.add(&counts);
+        }
+    }
+
+    pub(super) fn count_attempt(&mut self, key: NodeKey, result: AttemptResult) {
+        if let Some(known) = self.known(key) {
+            known.record.count_attempt(result);
+        }
+    }
+
+    pub(super) fn count_query(&mut self, key: NodeKey, result: QueryResult) {
+        if let Some(known) = self.known(key) {
+            known.record.count_query(result);
         }
     }
 

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::*;
+use crate::metrics::AttemptResult;
 
 const FIRST: u64 = 250 * MILLISECOND;
 
@@ -109,6 +110,70 @@ fn a_server_that_accepts_nothing_gets_more_time() {
     played.lose();
     played.next();
     assert_eq!(played.next().0, FIRST);
+}
+
+/// The results of the attempts that have ended.
+fn results(actions: &[Action]) -> Vec<AttemptResult> {
+    let result = |action: &Action| match action {
+        Action::Attempted(_, result) => Some(*result),
+        _ => None,
+    };
+    actions.iter().filter_map(result).collect()
+}
+
+/// Each attempt is counted once: when the server is ready, or the attempt is given up.
+#[test]
+fn attempts_are_counted_by_result() {
+    type Event = fn(&mut Played) -> Vec<Action>;
+    let refused: Event = |played| {
+        let fault = Fault::Connect("connection refused".to_owned());
+        played.client.on_lost(played.connection(), &fault, played.now);
+        played.turn()
+    };
+    let accepted: Event = |played| {
+        played.client.on_connected(played.connection());
+        played.turn()
+    };
+    let ready: Event = |played| {
+        played.answer_handshake();
+        played.turn()
+    };
+    let rejected: Event = |played| {
+        played.refuse_handshake("-ERR max number of clients reached\r\n");
+        played.turn()
+    };
+    let (lost, timer): (Event, Event) = (Played::lose, |played| played.next().1);
+    let leaves: Event = |played| {
+        played.client.leave(None, played.now);
+        played.turn()
+    };
+    use AttemptResult::{Ready, Refused, Rejected, Timeout};
+    let cases: [(&[Event], &[AttemptResult]); 8] = [
+        (&[accepted, ready], &[Ready]),
+        (&[refused], &[Refused]),
+        (&[timer], &[Timeout]),
+        (&[rejected], &[Rejected]),
+        (&[accepted, lost], &[Rejected]),
+        (&[accepted, timer], &[]),
+        (&[accepted, timer, timer, timer, accepted, ready, lost], &[Timeout, Ready]),
+        (&[accepted, timer, ready, leaves], &[Ready]),
+    ];
+    for (index, (events, expected)) in cases.into_iter().enumerate() {
+        let mut played = Played::connecting();
+        let actions: Vec<_> = events.iter().flat_map(|event| event(&mut played)).collect();
+        assert_eq!(results(&actions), expected, "case {index}: {actions:?}");
+    }
+}
+
+/// Each address that is tried counts.
+#[test]
+fn attempts_of_all_addresses_are_counted() {
+    let targets = [1, 2].map(|host| Target::Ip(SocketAddr::from(([10, 0, 0, host], 6_379))));
+    let mut played = Played::with(|config| config.servers[0].targets = targets.to_vec());
+    played.client.start(0);
+    played.turn();
+    let actions = [played.lose(), played.next().1].concat();
+    assert_eq!(results(&actions), [AttemptResult::Rejected, AttemptResult::Timeout]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The rounds of topology queries: how long a node may take, and how soon they follow each other.
 
 use super::*;
+use crate::metrics::QueryResult;
 
 const SECOND: u64 = 1_000 * MILLISECOND;
 
@@ -111,4 +112,52 @@ fn a_hole_that_is_filled_is_found_within_a_second() {
         played.serve(&map(None), FOUND);
     }
     assert!(played.now <= filled + SECOND, "{} µs", played.now - filled);
+}
+
+/// Each query is counted once, when its reply comes or will not come any more.
+#[test]
+fn queries_are_counted_by_result() {
+    let results = |actions: &[Action]| -> Vec<QueryResult> {
+        let result = |action: &Action| match action {
+            Action::Queried(_, result) => Some(*result),
+            _ => None,
+        };
+        actions.iter().filter_map(result).collect()
+    };
+    let mut played = Played::with(|config| {
+        config.kind = Kind::Cluster;
+        // A server that owes a reply for less is not considered dead.
+        config.patience = 5 * SECOND;
+        config.fail_timeout = 5 * SECOND;
+    });
+    played.client.start(0);
+    played.accept_handshake();
+    played.turn();
+    // What becomes of the next query of the first node, which replies after so long, or is lost.
+    let mut reply = |after: u64, reply: Option<&str>| {
+        let mut actions = Vec::new();
+        while !played.sent().contains("SLOTS") {
+            let span = played.client.timer().unwrap().saturating_sub(played.now);
+            actions.extend(played.wait(span));
+        }
+        if after > 0 {
+            actions.extend(played.wait(after));
+        }
+        match reply {
+            Some(reply) => played.receive_at_once(reply),
+            None => actions.extend(played.lose()),
+        }
+        actions.extend(played.turn());
+        results(&actions)
+    };
+    let (whole, hole) = (map(None), map(Some(0)));
+    assert_eq!(reply(0, Some(&hole)), [QueryResult::Used]);
+    assert_eq!(reply(SECOND / 2, Some(&hole)), [QueryResult::Unchanged]);
+    assert_eq!(
+        reply(0, Some("-ERR This instance has cluster support disabled\r\n")),
+        [QueryResult::Failed]
+    );
+    assert_eq!(reply(2 * SECOND, Some(&hole)), [QueryResult::Late]);
+    assert_eq!(reply(2 * SECOND, Some(&whole)), [QueryResult::Used]);
+    assert_eq!(reply(0, None), [QueryResult::Failed]);
 }

@@ -14,6 +14,8 @@ pub(in crate::client) struct Cluster {
     /// As the store is shown.
     store: String,
     owners: Vec<Option<NodeKey>>,
+    /// How many maps have changed an owner.
+    changes: u32,
     /// How many slots have no node.
     orphans: usize,
     /// How many maps in a row that were applied since have a node for every slot. Masters may disagree.
@@ -27,6 +29,7 @@ impl Cluster {
         Self {
             store: store.to_owned(),
             owners: vec![None; SLOTS],
+            changes: 0,
             orphans: 0,
             complete: 0,
             partial: None,
@@ -107,11 +110,19 @@ impl Topology for Cluster {
                 node.on_announced(member.name.as_deref(), member.address);
             }
         }
+        let mut has_changed = false;
         for (slot, owner) in (0..).zip(&mut self.owners) {
+            let before = *owner;
             *owner = map.owner(slot).and_then(|index| masters.get(index).copied());
+            has_changed |= *owner != before;
         }
+        self.changes = self.changes.wrapping_add(has_changed.into());
         let line = self.set_orphans(map.orphans(), map.members.len());
         (masters, line)
+    }
+
+    fn changes(&self) -> u32 {
+        self.changes
     }
 
     fn on_moved(&mut self, slot: u16, node: NodeKey) {

@@ -26,6 +26,8 @@ pub(in crate::client) struct Sentinel {
     /// Where the master before it is.
     former: Option<Place>,
     reports: Reports,
+    /// How often the master has changed.
+    changes: u32,
 }
 
 /// A host and a port.
@@ -48,6 +50,7 @@ impl Sentinel {
             present: None,
             former: None,
             reports: Reports::default(),
+            changes: 0,
         }
     }
 }
@@ -121,10 +124,15 @@ impl Topology for Sentinel {
         if is_new {
             self.former = self.present.replace((host, port));
             self.reports = Reports::default();
+            self.changes = self.changes.wrapping_add(1);
         }
         let name = nodes.get(node).map_or("", Node::name);
         let line = format!("redis {name} is the master of \"{}\"", self.name);
         (vec![node], is_new.then_some((Level::Notice, line)))
+    }
+
+    fn changes(&self) -> u32 {
+        self.changes
     }
 
     fn is_master(&self, node: NodeKey) -> bool {

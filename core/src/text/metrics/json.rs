@@ -26,6 +26,8 @@ impl Snapshot {
                         members.object("commands", |commands| commands.all(node.commands()));
                         members.object("errors", |errors| errors.all(node.errors()));
                         members.object("connections", |states| states.all(node.connections()));
+                        members.object("connection_attempts", |it| it.all(node.attempts()));
+                        members.object("topology_queries", |it| it.all(node.queries()));
                         members.value("breaker_open", u8::from(node.is_open));
                         members.value("node_slow", u8::from(node.is_slow));
                         members.object("decision_seconds", |waits| {
@@ -133,7 +135,10 @@ mod tests {
             r#""ping":34,"cluster":35,"sentinel":36},"#,
             r#""errors":{"connect":37,"timeout":38,"protocol":39,"auth":40,"script":41,"#,
             r#""overload":42,"lost":43,"unfit":44,"down":45},"#,
-            r#""connections":{"ready":47,"connecting":48},"breaker_open":1,"node_slow":1,"#,
+            r#""connections":{"ready":47,"connecting":48},"#,
+            r#""connection_attempts":{"ready":3000,"refused":3001,"timeout":3002,"#,
+            r#""rejected":3003},"topology_queries":{"used":4000,"unchanged":4001,"late":4002,"#,
+            r#""failed":4003},"breaker_open":1,"node_slow":1,"#,
             r#""decision_seconds":{"sum":1.234567,"count":46}}},"#,
             r#""decision_seconds":{"buckets":{"0.00005":49,"0.0001":99,"0.00025":150,"#,
             r#""0.0005":202,"0.001":255,"0.0025":309,"0.005":364,"0.01":420,"0.025":477,"#,

@@ -80,6 +80,28 @@ impl Snapshot {
             }
         }
         page.family(
+            "connection_attempts_total",
+            "counter",
+            "Attempts of the workers to connect to a Redis server, by result.",
+        );
+        for node in &self.nodes {
+            for (result, count) in node.attempts() {
+                let labels = [("node", node.name.as_str()), ("result", result)];
+                page.sample("connection_attempts_total", &labels, count);
+            }
+        }
+        page.family(
+            "topology_queries_total",
+            "counter",
+            "Queries of the workers for the topology to a Redis server, by result.",
+        );
+        for node in &self.nodes {
+            for (result, count) in node.queries() {
+                let labels = [("node", node.name.as_str()), ("result", result)];
+                page.sample("topology_queries_total", &labels, count);
+            }
+        }
+        page.family(
             "breaker_open",
             "gauge",
             "1 if a worker sends a Redis server no requests, else 0.",
@@ -229,6 +251,10 @@ mod tests {
             r#"errors_total{node="127.0.0.1:6379",kind="down"} 45"#,
             r#"connections{node="127.0.0.1:6379",state="ready"} 47"#,
             r#"connections{node="127.0.0.1:6379",state="connecting"} 48"#,
+            r#"connection_attempts_total{node="127.0.0.1:6379",result="ready"} 3000"#,
+            r#"connection_attempts_total{node="127.0.0.1:6379",result="rejected"} 3003"#,
+            r#"topology_queries_total{node="127.0.0.1:6379",result="used"} 4000"#,
+            r#"topology_queries_total{node="127.0.0.1:6379",result="failed"} 4003"#,
             r#"breaker_open{node="127.0.0.1:6379"} 1"#,
             r#"node_slow{node="127.0.0.1:6379"} 1"#,
             r#"node_decision_seconds_sum{node="127.0.0.1:6379"} 1.234567"#,
@@ -270,7 +296,7 @@ mod tests {
             assert!(count > 0);
             families.push(name);
         }
-        assert_eq!(families.len(), 17);
+        assert_eq!(families.len(), 19);
     }
 
     #[test]
