@@ -1,6 +1,7 @@
 //! The keys of a server, and until when they are kept.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use rate_limit_core::algorithm;
 
@@ -12,9 +13,12 @@ pub type Key = Box<[u8]>;
 pub enum Value {
     /// A string: packed numbers.
     Packed(Box<[u8]>),
-    /// A list: the entries of a sliding log.
-    Log(algorithm::Stored),
+    /// A list: the entries of a sliding log, and as its script has written them, if it runs.
+    Log(algorithm::Stored, List),
 }
+
+/// The entries of a list.
+pub type List = Rc<Vec<Vec<u8>>>;
 
 /// A value, and the Unix time in µs from which on it is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,10 +41,14 @@ pub struct Database {
 }
 
 impl Database {
-    /// The value of a key that is not gone at `now`, a Unix time in µs.
+    /// What is kept under a key that is not gone at `now`, a Unix time in µs.
+    pub fn stored(&self, key: &[u8], now: u64) -> Option<&Stored> {
+        self.entries.get(key).filter(|stored| stored.gone_at > now)
+    }
+
+    /// The value of such a key.
     pub fn get(&self, key: &[u8], now: u64) -> Option<&Value> {
-        let is_there = |stored: &&Stored| stored.gone_at > now;
-        self.entries.get(key).filter(is_there).map(|stored| &stored.value)
+        self.stored(key, now).map(|stored| &stored.value)
     }
 
     pub fn apply(&mut self, write: Write) {

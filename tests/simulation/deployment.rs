@@ -75,6 +75,12 @@ impl Deployment {
         deployment
     }
 
+    /// The same deployment, whose servers run scripts in Lua.
+    pub fn with_lua(mut self) -> Self {
+        self.servers.iter_mut().for_each(|server| server.runs_lua = true);
+        self
+    }
+
     /// The same deployment, with a password for the servers that have databases.
     pub fn with_password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());

@@ -5,6 +5,7 @@ mod queue;
 mod resp;
 
 mod database;
+mod lua;
 mod script;
 
 mod journal;

@@ -1,4 +1,4 @@
-//! The scripts of the module, run by the Rust references of the algorithms instead of Lua.
+//! The scripts of the module, run by the Rust references of the algorithms.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::{MILLISECOND, Rate, SECOND};
 use rate_limit_core::redis::script::{Script, Scripts};
 
-use crate::database::{Database, Key, Stored, Value, Write};
+use crate::database::{Database, Key, List, Stored, Value, Write};
 use crate::resp::{self, Command, number};
 use crate::traffic::LONGEST_SPAN;
 
@@ -103,6 +103,36 @@ pub fn run(
         Program::Several => several(&Limit::several(command), database, now, out, several_reply),
         Program::List(list) => several(&Limit::list(list, command), database, now, out, list_reply),
     }
+}
+
+/// Whether a script that runs at `now` keeps what it has stored under a key as long as its reference does; or,
+/// as its sums of holds are rough, until the client's quota is whole again, and no longer than twice as long and
+/// a period.
+pub fn is_kept(
+    program: &Program,
+    command: &Command<'_>,
+    now: u64,
+    key: &[u8],
+    stored: &Stored,
+    reference: &Stored,
+) -> bool {
+    let bytes = match &stored.value {
+        _ if stored.gone_at == reference.gone_at => return true,
+        Value::Packed(bytes) => bytes,
+        Value::Log(..) => return false,
+    };
+    let limits = match program {
+        Program::Single(algorithm) => vec![Limit::single(*algorithm, command)],
+        Program::Several => Limit::several(command),
+        Program::List(list) => Limit::list(list, command),
+    };
+    let is_kept = |limit: &Limit<'_>| {
+        let mut state = limit.algorithm().read(bytes);
+        let at_end = limit.algorithm().decide(&mut state, stored.gone_at, &limit.quota, 0);
+        let longest = 2 * (reference.gone_at - now) + limit.quota.rate().period();
+        at_end.reset == 0 && stored.gone_at - now <= longest
+    };
+    limits.iter().filter(|limit| limit.key == key).any(is_kept)
 }
 
 /// One limit, as the arguments of a script give it.
@@ -209,7 +239,7 @@ impl<'a> Limit<'a> {
         match (database.get(self.key, now), self.algorithm().stores_itself()) {
             (None, _) => Ok(algorithm::Stored::default()),
             (Some(Value::Packed(bytes)), false) => Ok(self.algorithm().read(bytes)),
-            (Some(Value::Log(log)), true) => Ok(log.clone()),
+            (Some(Value::Log(log, _)), true) => Ok(log.clone()),
             _ => Err(WrongType),
         }
     }
@@ -286,7 +316,7 @@ fn stored(
         State::Log(log, _) if log.is_empty() && whole_in == 0 => return None,
         State::Log(..) => {
             let last = now / MILLISECOND + whole_in.div_ceil(MILLISECOND);
-            (Value::Log(found.clone()), last)
+            (Value::Log(found.clone(), List::default()), last)
         }
         state => {
             // What is set aside is not forgotten before its end.
@@ -433,7 +463,8 @@ fn passed(verdicts: &[Verdict]) -> u32 {
     verdicts.iter().filter(|verdict| verdict.allowed).count() as u32
 }
 
-/// Appends the verdict of `sliding_log.lua`: if the request is allowed, with the reset without it.
+/// Appends the verdict of `sliding_log.lua`: if the request is allowed, with the reset without it; if it is
+/// none, but corrects a charge, with 0.
 fn integers(
     out: &mut Vec<u8>,
     limit: &Limit<'_>,
@@ -443,7 +474,11 @@ fn integers(
 ) {
     let unspent = limit.algorithm().decide(&mut before.clone(), now, &limit.quota, 0);
     let [allowed, remaining, reset, retry] = verdict.to_reply();
-    let last = if verdict.allowed { unspent.reset as i64 } else { retry };
+    let last = match verdict.allowed {
+        _ if limit.gives_back || limit.since > 0 => 0,
+        true => unspent.reset as i64,
+        false => retry,
+    };
     resp::array(out, Verdict::REPLY_LEN);
     [allowed, remaining, reset, last].into_iter().for_each(|value| resp::integer(out, value));
 }

@@ -8,6 +8,7 @@ use rate_limit_core::redis::cluster::slot;
 use crate::cost;
 use crate::database::{Database, Write};
 use crate::journal::{Execution, Journal};
+use crate::lua;
 use crate::network::ConnectionId;
 use crate::resp::{self, Command, Input};
 use crate::script::{self, PROGRAMS, WrongType};
@@ -50,6 +51,8 @@ pub struct Server {
     pub max_clients: usize,
     /// What it has done since this was last taken.
     pub work: Work,
+    /// Whether it runs scripts in Lua, beside the references.
+    pub runs_lua: bool,
     /// Whether its writes are to be replicated.
     pub replicates: bool,
     pub databases: Vec<Database>,
@@ -140,6 +143,7 @@ impl Server {
             skew: 0,
             max_clients: MAX_CLIENTS,
             work: Work::default(),
+            runs_lua: false,
             replicates: false,
             databases: vec![Database::default(); DATABASES],
             cached: vec![false; PROGRAMS.len()],
@@ -393,11 +397,11 @@ impl Server {
         }
         let index = found?;
         let (start, database) = (turn.out.len(), &mut self.databases[turn.session.database]);
-        let effects = script::run(&PROGRAMS[index].0, command, database, now, turn.out).map_err(
-            |WrongType| {
-                "WRONGTYPE Operation against a key holding the wrong kind of value".to_owned()
-            },
-        )?;
+        let mut result = script::run(&PROGRAMS[index].0, command, database, now, turn.out);
+        if self.runs_lua {
+            lua::check(index, command, database, now, &mut result, &turn.out[start..]);
+        }
+        let effects = result.map_err(|WrongType| lua::WRONG_TYPE.to_owned())?;
         if !effects.writes.is_empty() && self.role != Role::Master {
             turn.out.truncate(start);
             return Err("READONLY You can't write against a read only replica.".to_owned());
@@ -549,7 +553,9 @@ pub mod tests {
     }
 
     fn server() -> Server {
-        Server::new(0, ([10, 0, 0, 1], 6_379).into(), Role::Master)
+        let mut server = Server::new(0, ([10, 0, 0, 1], 6_379).into(), Role::Master);
+        server.runs_lua = true;
+        server
     }
 
     /// What a server replies, as text.

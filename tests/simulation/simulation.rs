@@ -303,6 +303,7 @@ fn draw_deployment(rng: &mut Rng) -> (Deployment, Config) {
         }
     };
     let has_password = rng.bool();
+    let deployment = deployment.with_lua();
     let deployment = match has_password {
         true => deployment.with_password(PASSWORD),
         false => deployment,
