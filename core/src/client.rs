@@ -16,8 +16,8 @@
 //! ```
 //!
 //! What may have run is never sent again. Only what provably did not run is: what was not sent, and
-//! what a node refused with NOSCRIPT, MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN or
-//! READONLY.
+//! what a node refused with NOSCRIPT, MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN,
+//! READONLY, NOREPLICAS or MISCONF.
 
 use std::collections::VecDeque;
 use std::rc::Rc;

@@ -99,7 +99,13 @@ fn fault(deployment: &Deployment, clients: usize, rng: &mut Rng) -> Option<Fault
         10 => Fault::Vanish { server },
         11 => Fault::FlushScripts { server: data },
         12 => {
-            let unfit = [Unfit::Loading, Unfit::MasterDown, Unfit::OutOfMemory, Unfit::Failing];
+            let unfit = [
+                Unfit::Loading,
+                Unfit::MasterDown,
+                Unfit::NoReplicas,
+                Unfit::OutOfMemory,
+                Unfit::Failing,
+            ];
             Fault::Unfit { server: data, unfit: unfit[rng.usize(0..unfit.len())] }
         }
         13 => Fault::Password { server },

@@ -30,7 +30,7 @@ use crate::deployment::{Change, Deployment};
 use crate::journal::Journal;
 use crate::network::{ConnectionId, End};
 use crate::sentinel::MASTER_NAME;
-use crate::server::{Process, ServerId, TOO_MANY};
+use crate::server::{Process, ServerId, TOO_MANY, Unfit};
 use network::{Event, Network, Packet, Socket, WorkerId};
 use processor::Processor;
 use record::Record;
@@ -96,6 +96,10 @@ pub enum Step {
     Slow(ServerId, f64),
     /// A server takes so many clients.
     MaxClients(ServerId, usize),
+    /// The other servers do not reach a server any more, but the workers do.
+    Isolate(ServerId),
+    /// A server executes no scripts.
+    Refuse(ServerId, Unfit),
     /// The slots of all keys have no owner from now on.
     TakeSlots,
     ReturnSlots,
@@ -137,7 +141,7 @@ impl Fleet {
         let (mut deployment, kind) = match shape.deployment {
             DeploymentKind::Single => (Deployment::single(None, rng.fork()), Kind::Single),
             DeploymentKind::Sentinel => {
-                (Deployment::sentinel(3, 1, rng.fork()), Kind::Sentinel(MASTER_NAME.to_owned()))
+                (Deployment::sentinel(3, 2, rng.fork()), Kind::Sentinel(MASTER_NAME.to_owned()))
             }
             DeploymentKind::Cluster => {
                 (Deployment::cluster(shape.nodes, 1, false, rng.fork()), Kind::Cluster)
@@ -300,6 +304,8 @@ impl Fleet {
             Step::Move(from, to, count) => self.deployment.move_slots(from, to, count, now),
             Step::Slow(server, slowness) => self.machines[server].processor.slowness = slowness,
             Step::MaxClients(server, most) => self.deployment.servers[server].max_clients = most,
+            Step::Isolate(server) => self.deployment.isolate(server, now),
+            Step::Refuse(server, unfit) => self.deployment.servers[server].unfit = Some(unfit),
             Step::TakeSlots => {
                 for key in &mut self.traffic.keys {
                     key.is_served = false;

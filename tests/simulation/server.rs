@@ -102,6 +102,8 @@ pub enum Unfit {
     Loading,
     /// A replica that has lost its master, and that does not serve stale data.
     MasterDown,
+    /// A master that has too few replicas to write.
+    NoReplicas,
     OutOfMemory,
     Failing,
 }
@@ -481,6 +483,7 @@ impl Unfit {
             Self::MasterDown => {
                 "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
             }
+            Self::NoReplicas => "NOREPLICAS Not enough good replicas to write.",
             Self::OutOfMemory => "OOM command not allowed when used memory > 'maxmemory'.",
             Self::Failing => "ERR internal error",
         }
@@ -640,6 +643,7 @@ pub mod tests {
         for (unfit, error) in [
             (Unfit::Loading, "-LOADING"),
             (Unfit::MasterDown, "-MASTERDOWN"),
+            (Unfit::NoReplicas, "-NOREPLICAS"),
             (Unfit::OutOfMemory, "-OOM"),
             (Unfit::Failing, "-ERR"),
         ] {

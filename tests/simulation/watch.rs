@@ -70,7 +70,7 @@ fn blamed(fault: &Fault, servers: usize, connect_timeout: u64) -> Vec<ServerId> 
         | Fault::Reset { server }
         | Fault::Close { server }
         | Fault::Vanish { server }
-        | Fault::Unfit { server, unfit: Unfit::Loading | Unfit::MasterDown }
+        | Fault::Unfit { server, unfit: Unfit::Loading | Unfit::MasterDown | Unfit::NoReplicas }
         | Fault::Password { server }
         | Fault::Switch { server }
         | Fault::Readdress { server } => vec![*server],

@@ -292,14 +292,12 @@ fn what_is_no_answer() {
 /// Errors that concern a question, not the server.
 #[test]
 fn refusals() {
-    const ERRORS: [&str; 24] = [
+    const ERRORS: [&str; 22] = [
         "ERR something",
         "ERR Error running script (call to f_0): @user_script:1: oops",
         "ERR unknown command 'FOO'",
         "ERR wrong number of arguments for 'evalsha' command",
         "OOM command not allowed when used memory > 'maxmemory'.",
-        "MISCONF Redis is configured to save RDB snapshots, but it cannot",
-        "NOREPLICAS Not enough good replicas to write.",
         "NOPERM this user has no permissions to run the 'evalsha' command",
         "NOAUTH Authentication required.",
         "WRONGPASS invalid username-password pair or user is disabled.",
@@ -343,6 +341,8 @@ fn refusals_for_everybody() {
         "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
         "READONLY You can't write against a read only replica.",
         "ERR Error running script: @user_script:1: -READONLY You can't write against a replica.",
+        "NOREPLICAS Not enough good replicas to write.",
+        "MISCONF Redis is configured to save RDB snapshots, but it cannot",
         "DENIED Redis is running in protected mode",
         "ERR max number of clients reached",
     ] {

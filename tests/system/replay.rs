@@ -286,7 +286,6 @@ fn errors() {
         "CLUSTERDOWN Hash slot not served",
         "TRYAGAIN Multiple keys request during rehashing of slot",
         "NOAUTH Authentication required.",
-        "MISCONF Redis is configured to save RDB snapshots",
         "EXECABORT Transaction discarded because of previous errors.",
         "UNKNOWN what",
     ] {
@@ -316,6 +315,8 @@ fn errors_of_a_server_that_is_not_fit() {
     for error in [
         "READONLY You can't write against a read only replica.",
         "ERR Error running script (call to f_1): @user_script:1: -READONLY You can't write",
+        "NOREPLICAS Not enough good replicas to write.",
+        "MISCONF Redis is configured to save RDB snapshots",
         "LOADING Redis is loading the dataset in memory",
         "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
     ] {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use harness::reply::{error, master_addr, no_master, switch_master};
 use harness::{
-    Act, Conf, Fake, Load, MASTER_NAME, Nginx, PATIENCE, SentinelConf, Sentinels, free_port,
+    Act, Conf, Fake, Load, MASTER_NAME, Nginx, PATIENCE, Redis, SentinelConf, Sentinels, free_port,
     wait_until,
 };
 
@@ -262,6 +262,20 @@ fn a_sentinel_that_has_missed_a_failover_does_not_lead_back() {
         decides(&nginx);
         assert_eq!(old.count(""), connections, "sentinel {stale} has led back");
     }
+}
+
+/// Of two masters the old one has lost its replicas, and one sentinel knows of no other.
+#[test]
+fn a_split_brain_ends() {
+    let (old, new) = (Redis::start_with(&["min-replicas-to-write 1"]), Redis::start());
+    let ports = [old.port(), new.port(), new.port()];
+    let sentinels = ports.map(|port| fake_sentinel(move || master_addr("127.0.0.1", port)));
+    let workers = 8;
+    let nginx = limited(&sentinels.each_ref().map(Fake::url), "").workers(workers).start();
+    wait_until(PATIENCE, || clients_of(&new) == workers, "all workers at the new master");
+    assert_eq!(clients_of(&old), 0);
+    decided(&nginx);
+    assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::connection::{Fault, Incoming};
 use super::handshake::Step;
 use super::in_flight::{Owner, Sent};
 use super::key::{CommandKey, ConnectionKey, NodeKey};
+use super::node::Role;
 use super::request::{self, Error};
 use super::{Action, Client, Level};
 use crate::decision::Verdict;
@@ -68,8 +69,11 @@ impl Client {
             // Before its owner is taken from the queue: if this fails, the owner is lost with others.
             let reply = connection.parse(frame)?;
             match connection.on_reply(&reply, now)? {
-                Incoming::Step(step, is_last) => self.on_step(key, step, is_last, &reply),
-                Incoming::Message => self.on_message(&reply, now),
+                Incoming::Step(step, is_last) => self.on_step(key, step, is_last, &reply, now),
+                Incoming::Message => {
+                    let node = connection.node;
+                    self.on_message(&reply, node, now);
+                }
                 Incoming::Reply(sent, was_overdue) => {
                     let node = connection.node;
                     fitness = fitness.and(self.on_reply(sent, was_overdue, &reply, node, now));
@@ -81,14 +85,24 @@ impl Client {
 
     /// A step of the handshake is answered, which may have been the last.
     #[cold]
-    fn on_step(&mut self, key: ConnectionKey, step: Step, is_last: bool, reply: &Reply<'_>) {
+    fn on_step(
+        &mut self,
+        key: ConnectionKey,
+        step: Step,
+        is_last: bool,
+        reply: &Reply<'_>,
+        now: u64,
+    ) {
         let Some(node_key) = self.node_of(key) else { return };
-        if let Some(node) = self.nodes.get_mut(node_key) {
-            node.abilities.on_reply(step, reply);
-        }
+        let Some(node) = self.nodes.get_mut(node_key) else { return };
+        node.abilities.on_reply(step, reply);
+        let is_sentinel = node.role == Role::Sentinel;
         if is_last {
             self.actions.push_back(Action::Attempted(node_key, AttemptResult::Ready));
             self.log_missing(node_key);
+            if is_sentinel {
+                self.on_sentinel_connected(key, now);
+            }
             self.flush_later(key);
         } else if self.connections.get(key).is_some_and(|connection| !connection.is_flushed()) {
             self.actions.push_back(Action::Send(key));

@@ -2,11 +2,13 @@
 //!
 //! It is queried when an error reply shows that it has changed (MOVED, CLUSTERDOWN, READONLY), when
 //! a connection is lost or a breaker opens, often while a master is missing, and at regular
-//! intervals. In a round one node after the other is queried until a reply contains the topology, most
-//! often the first one. Commands that have no node wait for that, once.
+//! intervals. In a round one node of a cluster after the other is queried until a reply contains the
+//! topology, most often the first one. All sentinels are queried at once, and the master is the one that most
+//! of them report. Commands that have no node wait for that, once.
 //!
 //! Rounds that lead to nothing follow each other ever more rarely, down to two queries a second: what is
-//! wrong may last, and all workers of a fleet query the same nodes.
+//! wrong may last, and all workers of a fleet query the same nodes. Between them sentinels announce a new
+//! master.
 
 use super::command::Stage;
 use super::in_flight::Owner;
@@ -19,18 +21,18 @@ use crate::metrics::{ErrorKind, QueryResult};
 use crate::rate::{MILLISECOND, SECOND};
 use crate::redis::reply::{RefusalKind, Reply};
 
-/// The topology is queried at most this often; twice as rarely after each round in a row that led to
-/// nothing.
+/// The topology is queried at most this often, for each query of the round before.
 const LEAST_INTERVAL: u64 = 100 * MILLISECOND;
 
-/// So many doublings lead beyond the longest interval.
-const DOUBLINGS: u32 = 6;
-
-/// The longest interval, for each query of the round before, give or take a quarter.
-const LONGEST_INTERVAL: u64 = 670 * MILLISECOND;
-
-/// It is queried this often while a master is missing, unless rounds are to be rarer.
+/// It is queried this often while a master is missing, for each query of the round before; twice as rarely
+/// after each round in a row that led to nothing.
 const URGENT_INTERVAL: u64 = 250 * MILLISECOND;
+
+/// So many doublings lead beyond the longest interval.
+const DOUBLINGS: u32 = 4;
+
+/// The longest interval while a master is missing, for each query of the round before.
+const LONGEST_INTERVAL: u64 = 670 * MILLISECOND;
 
 /// How long a node may take for the map of a large cluster, unless connecting may take longer.
 const LEAST_PATIENCE: u64 = SECOND;
@@ -38,7 +40,7 @@ const LEAST_PATIENCE: u64 = SECOND;
 /// How many nodes of a cluster are queried in a round. The next round goes on with the others.
 const MOST_QUERIES: usize = 5;
 
-/// Otherwise it is queried this often, give or take a tenth, so that workers do not query in step.
+/// Otherwise it is queried this often.
 const USUAL_INTERVAL: u64 = 10 * SECOND;
 
 /// How long a retired node may take to answer what it was sent.
@@ -66,6 +68,8 @@ pub(super) struct Refresh {
     nodes: Vec<NodeKey>,
     /// How many of them were.
     tried: usize,
+    /// The queries that are to be answered in time, and whom they went to.
+    open: Vec<(u32, NodeKey)>,
     /// When the next refresh begins, or the next node is queried.
     at: Option<u64>,
 }
@@ -84,6 +88,7 @@ impl Refresh {
             first: random as usize,
             nodes: Vec::new(),
             tried: 0,
+            open: Vec::new(),
             at: None,
         }
     }
@@ -92,23 +97,40 @@ impl Refresh {
         self.at
     }
 
+    /// The number of the next query.
+    fn next_number(&mut self) -> u32 {
+        self.number = self.number.wrapping_add(1);
+        self.number
+    }
+
+    /// A query has ended. Returns whether it was open.
+    fn close(&mut self, number: u32) -> bool {
+        let position = self.open.iter().position(|(open, _)| *open == number);
+        position.map(|index| self.open.swap_remove(index)).is_some()
+    }
+
     /// A round has ended. Sets when the next one may begin.
     fn end_round(&mut self, is_fruitless: bool, random: u64, now: u64) {
         self.is_under_way = false;
+        self.open.clear();
         self.fruitless = if is_fruitless { self.fruitless.saturating_add(1) } else { 0 };
         self.free_at = now.saturating_add(self.interval(random));
     }
 
     /// The least time between the last round and the next one.
     fn interval(&self, random: u64) -> u64 {
-        if self.fruitless == 0 {
-            return LEAST_INTERVAL;
-        }
-        let longest = LONGEST_INTERVAL.saturating_mul(self.queries.max(1) as u64);
-        let interval = (LEAST_INTERVAL << self.fruitless.min(DOUBLINGS)).min(longest);
-        let jitter = random % (interval / 2).saturating_add(1);
-        interval.saturating_sub(interval / 4).saturating_add(jitter)
+        let each = match self.fruitless {
+            0 => LEAST_INTERVAL,
+            rounds => (URGENT_INTERVAL << rounds.min(DOUBLINGS)).min(LONGEST_INTERVAL),
+        };
+        jittered(each.saturating_mul(self.queries.max(1) as u64), random)
     }
+}
+
+/// Gives or takes up to a quarter of an interval, so that workers do not query in step.
+fn jittered(interval: u64, random: u64) -> u64 {
+    let jitter = random % (interval / 2).saturating_add(1);
+    interval.saturating_sub(interval / 4).saturating_add(jitter)
 }
 
 /// Waiting for a topology.
@@ -186,7 +208,8 @@ impl Client {
         }
         self.refresh.at = None;
         if self.refresh.is_under_way {
-            // Should the reply come after all, it counts.
+            // Should a reply come after all, it counts.
+            self.refresh.open.clear();
             self.query_next(now);
         } else if !self.is_leaving || self.refresh.is_wanted {
             self.refresh_topology(now);
@@ -212,20 +235,34 @@ impl Client {
         self.query_next(now);
     }
 
-    /// Queries the next node that can be queried.
+    /// Queries the next nodes that can be queried: of a cluster one at a time, and all sentinels at once.
     fn query_next(&mut self, now: u64) {
-        let most = if self.has_slots { MOST_QUERIES } else { usize::MAX };
-        while self.refresh.queries < most
+        let (at_once, most) = match self.has_slots {
+            true => (1, MOST_QUERIES),
+            false => (usize::MAX, usize::MAX),
+        };
+        // A query may fail at once, and end the round.
+        while self.refresh.is_under_way
+            && self.refresh.open.len() < at_once
+            && self.refresh.queries < most
             && let Some(node) = self.refresh.nodes.get(self.refresh.tried).copied()
         {
             self.refresh.tried = self.refresh.tried.saturating_add(1);
-            self.refresh.number = self.refresh.number.wrapping_add(1);
             if let Some(connection) = self.connection_for_query(node, now) {
                 self.refresh.queries = self.refresh.queries.saturating_add(1);
-                self.push(connection, Owner::Topology(self.refresh.number), now);
-                return self.set_refresh_timer(now.saturating_add(self.query_patience()));
+                let number = self.refresh.next_number();
+                self.refresh.open.push((number, node));
+                self.set_refresh_timer(now.saturating_add(self.query_patience()));
+                self.push(connection, Owner::Topology(number), now);
             }
         }
+        if self.refresh.is_under_way && self.refresh.open.is_empty() {
+            self.conclude_round(now);
+        }
+    }
+
+    /// All nodes of the round were queried.
+    fn conclude_round(&mut self, now: u64) {
         if let Some(layout) = self.topology.conclude(self.master_serves()) {
             return self.end_round(layout, now);
         }
@@ -233,8 +270,7 @@ impl Client {
         self.refresh.end_round(true, random, now);
         self.turn_nodes();
         self.fail_parked(now);
-        let urgent = now.saturating_add(URGENT_INTERVAL);
-        self.set_refresh_timer(urgent.max(self.refresh.free_at));
+        self.set_refresh_timer(self.refresh.free_at);
     }
 
     /// How long a node may take to reply to a query.
@@ -242,11 +278,9 @@ impl Client {
         LEAST_PATIENCE.max(self.connect_timeout)
     }
 
-    /// The next round begins with another node. The sentinel that has replied is queried first the next
-    /// time, in a cluster the node after it, so that the load is shared.
+    /// The next round begins with the node after the last one, so that the load is shared.
     fn turn_nodes(&mut self) {
-        let next = self.refresh.first.wrapping_add(self.refresh.tried);
-        self.refresh.first = if self.has_slots { next } else { next.wrapping_sub(1) };
+        self.refresh.first = self.refresh.first.wrapping_add(self.refresh.tried);
     }
 
     /// The nodes in the order in which they are queried: in turn, and at last those that the cluster has cut
@@ -282,29 +316,34 @@ impl Client {
         key: NodeKey,
         now: u64,
     ) -> QueryResult {
+        let was_open = self.refresh.close(number);
         let Some(node) = self.nodes.get(key) else { return QueryResult::Failed };
         let changes = self.topology.changes();
         match self.topology.read(reply, node) {
-            Ok(layout) if number >= self.refresh.oldest => {
-                match self.topology.weigh(layout, self.master_serves()) {
-                    Some(layout) => self.end_round(layout, now),
-                    None if self.refresh.is_under_way => self.on_query_failed(number, now),
+            Ok(layout) => {
+                let is_late = number < self.refresh.oldest;
+                match self.topology.weigh(layout, key, is_late) {
+                    Some(layout) if self.refresh.is_under_way => self.end_round(layout, now),
+                    Some(layout) => drop(self.apply(layout, now)),
+                    None if was_open => self.query_next(now),
+                    None if self.refresh.is_under_way => {}
                     // It is too late to be compared with others.
                     None => drop(self.topology.conclude(self.master_serves())),
                 }
-                match now.saturating_sub(sent) > self.query_patience() {
+                match is_late || now.saturating_sub(sent) > self.query_patience() {
                     _ if self.topology.changes() != changes => QueryResult::Used,
                     true => QueryResult::Late,
                     false => QueryResult::Unchanged,
                 }
             }
-            Ok(_) => QueryResult::Late,
             Err(reason) => {
                 let is_auth =
                     matches!(reply, Reply::Error(refusal) if refusal.kind == RefusalKind::Auth);
                 self.count_error(key, if is_auth { ErrorKind::Auth } else { ErrorKind::Unfit });
                 self.warn(key, format!("topology query failed: {reason}"));
-                self.on_query_failed(number, now);
+                if was_open {
+                    self.query_next(now);
+                }
                 QueryResult::Failed
             }
         }
@@ -318,7 +357,6 @@ impl Client {
 
     /// The nodes that were queried have replied with this layout.
     fn end_round(&mut self, layout: Layout, now: u64) {
-        self.refresh.oldest = self.refresh.number.wrapping_add(1);
         self.turn_nodes();
         let has_changed = self.apply(layout, now);
         let is_fruitless = self.is_urgent() && !has_changed;
@@ -334,21 +372,30 @@ impl Client {
 
     /// No reply to the query of this number will come.
     pub(super) fn on_query_failed(&mut self, number: u32, now: u64) {
-        if self.is_current_query(number) {
+        if self.refresh.close(number) {
             self.query_next(now);
         }
     }
 
-    fn is_current_query(&self, number: u32) -> bool {
-        self.refresh.is_under_way && self.refresh.number == number
+    /// A sentinel is connected: what it has announced meanwhile was missed, unless it is to be queried
+    /// anyway.
+    pub(super) fn on_sentinel_connected(&mut self, key: ConnectionKey, now: u64) {
+        if self.connections.get(key).is_some_and(super::Connection::is_quiet) {
+            let number = self.refresh.next_number();
+            self.push(key, Owner::Topology(number), now);
+        }
     }
 
-    /// A channel has a message.
-    pub(super) fn on_message(&mut self, reply: &Reply<'_>, now: u64) {
+    /// A node has sent a message of a channel. What one sentinel announces the others may not know yet.
+    pub(super) fn on_message(&mut self, reply: &Reply<'_>, from: NodeKey, now: u64) {
         if let Reply::Other(message) = reply
             && let Some(layout) = self.topology.on_message(message)
         {
-            self.apply(layout, now);
+            match self.topology.weigh(layout, from, false) {
+                Some(layout) => drop(self.apply(layout, now)),
+                None if self.master_serves() => {}
+                None => self.want_refresh(now),
+            }
         }
     }
 
@@ -357,9 +404,7 @@ impl Client {
         if self.is_urgent() {
             return URGENT_INTERVAL;
         }
-        let tenth = USUAL_INTERVAL / 10;
-        let jitter = self.random.next() % tenth.saturating_mul(2);
-        USUAL_INTERVAL.saturating_sub(tenth).saturating_add(jitter)
+        jittered(USUAL_INTERVAL, self.random.next())
     }
 
     /// Whether something is missing in the topology.
@@ -379,6 +424,7 @@ impl Client {
 impl Client {
     /// Applies a layout. Returns whether that has changed something of note.
     fn apply(&mut self, layout: Layout, now: u64) -> bool {
+        self.refresh.oldest = self.refresh.number.wrapping_add(1);
         let before = self.nodes.current().to_vec();
         let (masters, line) = self.topology.apply(layout, &mut self.nodes);
         let is_news = line.is_some();

@@ -898,7 +898,7 @@ impl Played {
 
     /// Lets time pass until one of two nodes is queried, and has replied; which one.
     fn wait_for_query(&mut self) -> usize {
-        self.wait(11_000 * MILLISECOND);
+        self.wait(13_000 * MILLISECOND);
         let queried = self.queried().expect("a query");
         self.receive(HALVES);
         self.turn();
@@ -936,7 +936,7 @@ fn a_node_that_its_cluster_has_cut_off_is_queried_last() {
 fn a_map_that_lacks_slots_does_not_count_beside_a_whole_one() {
     let (mut played, _) = halves();
     while played.wait_for_query() != 1 {}
-    played.wait(11_000 * MILLISECOND);
+    played.wait(13_000 * MILLISECOND);
     assert_eq!(played.queried(), Some(0));
     played.receive(&map(&[(0, 8_191, 1)]));
     played.turn();
@@ -953,7 +953,7 @@ fn the_map_that_lacks_the_fewest_slots_counts_if_there_is_no_whole_one() {
     let maps = [map(&[(0, 8_191, 1)]), map(&[(0, 8_191, 1), (8_192, 16_382, 3)])];
     for order in [[0, 1], [1, 0]] {
         let (mut played, _) = halves();
-        played.wait(11_000 * MILLISECOND);
+        played.wait(13_000 * MILLISECOND);
         let mut actions = Vec::new();
         for number in order {
             assert_eq!(played.owner(16_383), "10.0.0.2:6379");
@@ -971,7 +971,7 @@ fn the_map_that_lacks_the_fewest_slots_counts_if_there_is_no_whole_one() {
 fn the_map_of_a_node_counts_if_no_other_replies() {
     let (mut played, _) = halves();
     while played.wait_for_query() != 1 {}
-    played.wait(11_000 * MILLISECOND);
+    played.wait(13_000 * MILLISECOND);
     assert_eq!(played.queried(), Some(0));
     played.receive(&map(&[(0, 8_191, 1)]));
     played.turn();
@@ -1019,7 +1019,7 @@ fn a_node_whose_reply_is_not_read_yet_is_not_silent() {
     while played.wait_for_query() != 1 {}
     let numbers = (0..).map(|number: u32| number.to_string());
     let key = { numbers }.find(|key| slot(b"rl:a:", key.as_bytes()) >= 8_192).unwrap();
-    played.wait(11_000 * MILLISECOND);
+    played.wait(13_000 * MILLISECOND);
     assert_eq!(played.queried(), Some(0));
     let request = played.submit(&key);
     played.turn();

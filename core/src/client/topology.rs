@@ -40,17 +40,16 @@ pub(super) trait Topology: std::fmt::Debug {
     /// Reads the reply of `node` to the query.
     fn read(&self, reply: &Reply<'_>, node: &Node) -> Result<Layout, String>;
 
-    /// Weighs a reply: the layout to apply, or `None` if the next node is to be queried. `serves` is
-    /// whether the present master does.
-    fn weigh(&mut self, layout: Layout, _serves: bool) -> Option<Layout> {
-        Some(layout)
-    }
+    /// Weighs what a node has reported: the layout to apply, or `None` if what others report counts as well.
+    /// It `is_late` if a reply to a later query was applied meanwhile.
+    fn weigh(&mut self, layout: Layout, from: NodeKey, is_late: bool) -> Option<Layout>;
 
-    /// Every node was queried, and no reply alone was enough: the layout to apply, if there is one.
-    /// `serves` as above.
-    fn conclude(&mut self, _serves: bool) -> Option<Layout> {
-        None
-    }
+    /// Every node of the round was queried, and no reply was enough by itself: the layout to apply, if there
+    /// is one. `serves` is whether the present master does.
+    fn conclude(&mut self, serves: bool) -> Option<Layout>;
+
+    /// A node is not connected any more, and may report something else when it is again.
+    fn forget(&mut self, _node: NodeKey) {}
 
     /// Reads a message of a channel.
     fn on_message(&self, _message: &Value) -> Option<Layout> {

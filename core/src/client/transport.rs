@@ -311,6 +311,7 @@ impl Client {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let next = connection.on_lost(fault, now, random);
         self.recount(key);
+        self.topology.forget(node);
         if was_ready && self.topology.query().is_some() {
             self.want_refresh(now);
         }

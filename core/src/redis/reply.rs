@@ -54,7 +54,8 @@ pub enum RefusalKind {
     /// The server is not ready: loading, without its master, full, or in protected mode. The
     /// command did not run.
     NotReady,
-    /// The server is a replica: nothing was written.
+    /// The server refuses to write: it is a replica (READONLY), has lost its replicas (NOREPLICAS), or
+    /// cannot save (MISCONF). Nothing was written.
     ReadOnly,
     /// MOVED: another node of the cluster owns the slot. The command did not run.
     Moved,
@@ -178,7 +179,7 @@ impl RefusalKind {
             (Some(ServerErrorKind::Ask), _) => Self::Ask,
             (Some(ServerErrorKind::TryAgain), _) => Self::TryAgain,
             (Some(ServerErrorKind::ClusterDown), _) => Self::ClusterDown,
-            (Some(ServerErrorKind::ReadOnly), _) => Self::ReadOnly,
+            (Some(ServerErrorKind::ReadOnly), _) | (_, "NOREPLICAS" | "MISCONF") => Self::ReadOnly,
             (Some(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown), _)
             | (_, "DENIED") => Self::NotReady,
             (Some(ServerErrorKind::NoPerm), _) | (_, "NOAUTH" | "WRONGPASS") => Self::Auth,
@@ -199,7 +200,10 @@ impl RefusalKind {
             // A master that its cluster has lost, with cluster-allow-reads-when-down. It refuses the first
             // write, so none was done.
             Self::ClusterDown
-        } else if details.contains(" -READONLY ") {
+        } else if [" -READONLY ", " -NOREPLICAS ", " -MISCONF "]
+            .iter()
+            .any(|it| details.contains(it))
+        {
             // Before Redis 7 an error within a script was wrapped in one about the script.
             Self::ReadOnly
         } else {
@@ -595,6 +599,11 @@ mod tests {
             kind(b"-ERR Error running script (call to f_1): @user_script:2: -READONLY No\r\n"),
             RefusalKind::ReadOnly
         );
+        for code in ["NOREPLICAS", "MISCONF"] {
+            assert_eq!(kind(format!("-{code} no\r\n").as_bytes()), RefusalKind::ReadOnly);
+            let wrapped = format!("-ERR Error running script (call to f_1): @1: -{code} no\r\n");
+            assert_eq!(kind(wrapped.as_bytes()), RefusalKind::ReadOnly);
+        }
         assert_eq!(kind(b"-MOVED 1 127.0.0.1:1\r\n"), RefusalKind::Moved);
         assert_eq!(kind(b"-ASK 1 127.0.0.1:1\r\n"), RefusalKind::Ask);
         assert_eq!(kind(b"-TRYAGAIN later\r\n"), RefusalKind::TryAgain);

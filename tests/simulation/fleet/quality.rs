@@ -194,3 +194,50 @@ fn slots_move_unnoticed() {
     let share = undecided(&fleet, 1.0..5.9);
     assert!(share <= 0.001, "{share} were not decided");
 }
+
+/// The sentinel beside the master: it does not learn of any failover.
+const STALE: ServerId = 0;
+
+/// A fleet whose master and a sentinel are cut off from the other servers, but not from the workers.
+fn split() -> (Fleet, ServerId) {
+    let mut fleet = Fleet::new(shape(DeploymentKind::Sentinel, 60));
+    let old = fleet.masters()[0];
+    fleet.schedule(at(2.0), Step::Isolate(STALE));
+    fleet.schedule(at(2.0) + 1, Step::Isolate(old));
+    (fleet, old)
+}
+
+/// Another master takes its place, and all workers go to that, whether the old one refuses writes or not.
+#[test]
+fn a_split_brain_ends() {
+    for refuses in [true, false] {
+        let (mut fleet, old) = split();
+        if refuses {
+            fleet.schedule(at(2.0) + 2, Step::Refuse(old, Unfit::NoReplicas));
+        }
+        fleet.run(at(30.0));
+        assert_eq!(fleet.masters().len(), 2);
+        let later = undecided(&fleet, 6.0..29.0);
+        assert_eq!(later, 0.0, "{later} were not decided later");
+        let at_old = fleet.deployment.servers[old].connections();
+        assert_eq!(at_old, 0, "workers that use the old master");
+        let queries = most(&fleet, 1.0..30.0, |sample| sample.queries);
+        assert!(queries <= 4.0, "{queries} queries of each worker in a second");
+    }
+}
+
+/// It misses two failovers, and the master that it knows still decides.
+#[test]
+fn a_sentinel_that_never_learns_leads_nobody_away() {
+    let (mut fleet, old) = split();
+    fleet.run(at(6.0));
+    let successor = fleet.masters().into_iter().find(|master| *master != old).expect("a master");
+    fleet.schedule(at(6.0) + 1, Step::Switch(successor));
+    for second in 10..40 {
+        fleet.run(at(f64::from(second)));
+        let at_old = fleet.deployment.servers[old].connections();
+        assert_eq!(at_old, 0, "workers that use the old master after {second} s");
+    }
+    let later = undecided(&fleet, 8.0..39.0);
+    assert_eq!(later, 0.0, "{later} were not decided later");
+}

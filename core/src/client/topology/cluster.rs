@@ -81,8 +81,11 @@ impl Topology for Cluster {
 
     /// A node that has just joined does not know all masters: a map that lacks slots counts only if no node
     /// of the round has a whole one, or if it lacks no more of them than the last one.
-    fn weigh(&mut self, layout: Layout, _serves: bool) -> Option<Layout> {
+    fn weigh(&mut self, layout: Layout, _from: NodeKey, is_late: bool) -> Option<Layout> {
         let Layout::Slots(map) = layout else { return None };
+        if is_late {
+            return None;
+        }
         let orphans = map.orphans();
         if orphans <= self.orphans {
             self.partial = None;

@@ -13,19 +13,22 @@ use crate::redis::sentinel;
 /// The channel on which sentinels publish new masters.
 const CHANNEL: &str = "+switch-master";
 
-/// All keys are at the master that the sentinels report.
+/// All keys are at the master that most of the sentinels report.
+///
+/// What a sentinel has reported last, in reply to a query or by an announcement, counts for as long as it is
+/// connected. The master that more than half of all sentinels report is used at once. As long as there is
+/// none, a master that serves is kept: the sentinels that can be reached may have missed a failover. One that
+/// does not serve gives way, at the end of a round of queries, to the one that most of those sentinels report
+/// which can be reached; among several that as many report, to the next one.
 #[derive(Debug)]
 pub(in crate::client) struct Sentinel {
     /// What the sentinels call the master.
     name: String,
-    /// How many sentinels the configuration names.
-    sentinels: usize,
+    /// All sentinels, and what each of them reports, if it is connected and has replied.
+    reports: Vec<(NodeKey, Option<Place>)>,
     master: Option<NodeKey>,
     /// Where the master is.
     present: Option<Place>,
-    /// Where the master before it is.
-    former: Option<Place>,
-    reports: Reports,
     /// How often the master has changed.
     changes: u32,
 }
@@ -33,25 +36,43 @@ pub(in crate::client) struct Sentinel {
 /// A host and a port.
 type Place = (String, u16);
 
-/// How many sentinels have reported in this round that the master has not changed, though it does not
-/// serve, or that the former one still is the master: they may have missed a failover.
-#[derive(Debug, Default)]
-struct Reports {
-    present: usize,
-    former: usize,
-}
-
 impl Sentinel {
     pub(in crate::client) fn new(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            sentinels: 0,
-            master: None,
-            present: None,
-            former: None,
-            reports: Reports::default(),
-            changes: 0,
+        Self { name: name.to_owned(), reports: Vec::new(), master: None, present: None, changes: 0 }
+    }
+
+    fn set_report(&mut self, from: NodeKey, place: Option<Place>) {
+        if let Some((_, report)) = self.reports.iter_mut().find(|(node, _)| *node == from) {
+            *report = place;
         }
+    }
+
+    /// What each sentinel reports that can be reached.
+    fn reported(&self) -> impl Iterator<Item = &Place> {
+        self.reports.iter().filter_map(|(_, report)| report.as_ref())
+    }
+
+    /// How many sentinels report this master.
+    fn votes(&self, place: &Place) -> usize {
+        self.reported().filter(|other| *other == place).count()
+    }
+
+    /// The master that more than half of all sentinels report.
+    fn elected(&self) -> Option<&Place> {
+        let is_majority = |place: &&Place| self.votes(place).saturating_mul(2) > self.reports.len();
+        self.reported().find(is_majority)
+    }
+
+    /// The masters that as many sentinels report as any other, each once.
+    fn leading(&self) -> Vec<&Place> {
+        let most = self.reported().map(|place| self.votes(place)).max();
+        let mut leading = Vec::new();
+        for place in self.reported() {
+            if Some(self.votes(place)) == most && !leading.contains(&place) {
+                leading.push(place);
+            }
+        }
+        leading
     }
 }
 
@@ -60,8 +81,8 @@ impl Topology for Sentinel {
         Role::Sentinel
     }
 
-    fn on_seed(&mut self, _node: NodeKey) {
-        self.sentinels = self.sentinels.saturating_add(1);
+    fn on_seed(&mut self, node: NodeKey) {
+        self.reports.push((node, None));
     }
 
     fn route(&self, _slot: u16) -> Option<NodeKey> {
@@ -83,33 +104,24 @@ impl Topology for Sentinel {
         Ok(Layout::Master(host, port))
     }
 
-    /// Any other master is new, and used at once: most sentinels may not know of it yet.
-    fn weigh(&mut self, layout: Layout, serves: bool) -> Option<Layout> {
+    fn weigh(&mut self, layout: Layout, from: NodeKey, _is_late: bool) -> Option<Layout> {
         let Layout::Master(host, port) = layout else { return None };
-        let reported = Some((host, port));
-        if reported == self.former {
-            self.reports.former = self.reports.former.saturating_add(1);
-        } else if reported == self.present && !serves {
-            self.reports.present = self.reports.present.saturating_add(1);
-        } else {
-            self.reports = Reports::default();
-            return master_at(reported);
-        }
-        None
+        self.set_report(from, Some((host, port)));
+        self.elected().filter(|place| Some(*place) != self.present.as_ref()).map(master_at)
     }
 
-    /// While the present master serves, only most of all sentinels lead back to the former one: those that
-    /// can be reached may have missed the failover.
     fn conclude(&mut self, serves: bool) -> Option<Layout> {
-        let Reports { present, former } = std::mem::take(&mut self.reports);
-        match (present, former) {
-            (0, 0) => None,
-            _ if serves && former.saturating_mul(2) <= self.sentinels => {
-                master_at(self.present.clone())
-            }
-            _ if former >= present => master_at(self.former.clone()),
-            _ => master_at(self.present.clone()),
+        let leading = self.leading();
+        if serves && !leading.is_empty() {
+            return self.present.as_ref().map(master_at);
         }
+        let is_present = |place: &&Place| self.present.as_ref() == Some(*place);
+        let next = leading.iter().position(is_present).map_or(0, |index| index.saturating_add(1));
+        leading.get(next).or(leading.first()).copied().map(master_at)
+    }
+
+    fn forget(&mut self, node: NodeKey) {
+        self.set_report(node, None);
     }
 
     fn on_message(&self, message: &Value) -> Option<Layout> {
@@ -121,11 +133,8 @@ impl Topology for Sentinel {
         let Layout::Master(host, port) = layout else { return (Vec::new(), None) };
         let node = nodes.find_or_add(&host, port);
         let is_new = self.master.replace(node) != Some(node);
-        if is_new {
-            self.former = self.present.replace((host, port));
-            self.reports = Reports::default();
-            self.changes = self.changes.wrapping_add(1);
-        }
+        self.present = Some((host, port));
+        self.changes = self.changes.wrapping_add(is_new.into());
         let name = nodes.get(node).map_or("", Node::name);
         let line = format!("redis {name} is the master of \"{}\"", self.name);
         (vec![node], is_new.then_some((Level::Notice, line)))
@@ -140,6 +149,6 @@ impl Topology for Sentinel {
     }
 }
 
-fn master_at(place: Option<Place>) -> Option<Layout> {
-    place.map(|(host, port)| Layout::Master(host, port))
+fn master_at((host, port): &Place) -> Layout {
+    Layout::Master(host.clone(), *port)
 }

@@ -28,6 +28,14 @@ impl Topology for Single {
         Err(super::unexpected(reply))
     }
 
+    fn weigh(&mut self, layout: Layout, _from: NodeKey, _is_late: bool) -> Option<Layout> {
+        Some(layout)
+    }
+
+    fn conclude(&mut self, _serves: bool) -> Option<Layout> {
+        None
+    }
+
     fn apply(&mut self, _layout: Layout, _nodes: &mut Nodes) -> (Vec<NodeKey>, Option<Line>) {
         (self.master.into_iter().collect(), None)
     }
