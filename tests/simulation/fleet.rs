@@ -456,7 +456,7 @@ fn config(deployment: &Deployment, kind: Kind, shape: &Shape) -> Config {
         connect_timeout: 250 * MILLISECOND,
         connections: 1,
         max_fails: 3,
-        fail_timeout: SECOND,
+        fail_timeout: SECOND.max(shape.timeout),
         patience: shape.timeout,
         seed: 0,
     }

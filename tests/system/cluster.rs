@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use harness::{Cluster, ClusterConf, Conf, Load, Nginx, PATIENCE, Tally, slot, wait_until};
+use harness::{
+    Cluster, ClusterConf, Conf, Load, Nginx, PATIENCE, Tally, free_port, slot, wait_until,
+};
 
 /// Longer than a request is decided in that does not wait for its timeout of 5 s, on any machine.
 const NO_WAIT: Duration = Duration::from_millis(2_500);
@@ -142,6 +144,29 @@ fn any_seed_is_enough() {
 }
 
 /// One connection of each worker to each master, and none to a replica.
+/// Nobody needs it, so that is no outage.
+#[test]
+fn a_server_of_the_configuration_that_is_gone() {
+    let cluster = forbearing();
+    let seeds = [format!("redis://127.0.0.1:{}", free_port()), cluster.node(0).url()];
+    let workers = 8;
+    let metrics = "location = /metrics { rate_limit_redis_metrics; }";
+    let nginx = limited(&seeds, "").server(metrics).workers(workers).start();
+    wait_until(PATIENCE, || connections_to(&cluster, 1) == workers, "all workers to be connected");
+    let down = nginx.logged(" is down: connect() failed");
+    assert!(down.len() <= 1, "{down:#?}");
+    let breakers = || {
+        let response = nginx.get("/metrics");
+        let lines = response.text().lines().map(str::to_owned);
+        lines.filter(|line| line.contains("breaker_open{")).collect::<Vec<_>>()
+    };
+    let is_well = || breakers().iter().filter(|line| line.ends_with(" 0")).count() == 3;
+    wait_until(PATIENCE, is_well, "no outage");
+    // It stays so.
+    sleep(Duration::from_secs(1));
+    assert!(is_well(), "{:#?}", breakers());
+}
+
 #[test]
 fn connections() {
     let cluster = ClusterConf::steady(2, 1).start();

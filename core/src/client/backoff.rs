@@ -8,8 +8,8 @@ const DOUBLINGS: u32 = 10;
 /// How soon an attempt is worth while after one that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
-    /// An attempt that fails costs the server nothing: it takes less than a second to find that
-    /// Redis is back.
+    /// An attempt that fails costs the server nothing: it takes a second at most to find that Redis is
+    /// back.
     Soon,
     /// The server takes part in an attempt that fails.
     Later,
@@ -28,7 +28,7 @@ impl Pace {
     /// The first delay and the longest, in µs.
     fn delays(self) -> (u64, u64) {
         match self {
-            Self::Soon => (20 * MILLISECOND, 500 * MILLISECOND),
+            Self::Soon => (20 * MILLISECOND, SECOND),
             Self::Later => (20 * MILLISECOND, 2 * SECOND),
             Self::Rarely => (SECOND, 8 * SECOND),
         }
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn doubles_up_to_a_ceiling_and_starts_over() {
         for (pace, expected) in [
-            (Pace::Soon, [10, 20, 40, 80, 160, 250, 250, 250, 250]),
+            (Pace::Soon, [10, 20, 40, 80, 160, 320, 500, 500, 500]),
             (Pace::Later, [10, 20, 40, 80, 160, 320, 640, 1_000, 1_000]),
             (Pace::Rarely, [500, 1_000, 2_000, 4_000, 4_000, 4_000, 4_000, 4_000, 4_000]),
         ] {

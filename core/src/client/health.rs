@@ -133,7 +133,11 @@ impl Client {
 
     /// How long the server of a connection may owe replies and send nothing.
     fn silence(&self, connection: &Connection) -> u64 {
-        connection.silence(SILENCE.max(self.patience), self.longest_timeout)
+        let patience = match connection.queue.owes_topology() {
+            true => self.patience.max(self.query_patience()),
+            false => self.patience,
+        };
+        connection.silence(SILENCE.max(patience), self.longest_timeout)
     }
 }
 
@@ -203,6 +207,15 @@ impl Client {
             && !std::mem::replace(&mut node.is_down, true)
         {
             self.actions.push_back(Action::Down(key, reason));
+        }
+    }
+
+    /// Whether a server is up is not known any more, and makes no difference.
+    pub(super) fn forget_outage(&mut self, key: NodeKey) {
+        if let Some(node) = self.nodes.get_mut(key)
+            && std::mem::take(&mut node.is_down)
+        {
+            self.actions.push_back(Action::Unneeded(key));
         }
     }
 

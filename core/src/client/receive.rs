@@ -139,7 +139,7 @@ impl Client {
             }
             Owner::Probe => self.on_probe_reply(node, was_overdue),
             Owner::Topology(number) => {
-                let result = self.on_query_reply(number, sent.at, reply, node, now);
+                let result = self.on_query_reply(number, reply, node, now);
                 self.actions.push_back(Action::Queried(node, result));
             }
             Owner::Asking | Owner::Subscription => {}

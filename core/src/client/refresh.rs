@@ -34,8 +34,12 @@ const DOUBLINGS: u32 = 4;
 /// The longest interval while a master is missing, for each query of the round before.
 const LONGEST_INTERVAL: u64 = 670 * MILLISECOND;
 
-/// How long a node may take for the map of a large cluster, unless connecting may take longer.
+/// How long a node may take for the map of a large cluster, unless connecting may take longer; twice as long
+/// after each query that has timed out, until as many have not.
 const LEAST_PATIENCE: u64 = SECOND;
+
+/// So many doublings lead to the longest patience.
+const PATIENCE_DOUBLINGS: u32 = 3;
 
 /// How many nodes of a cluster are queried in a round. The next round goes on with the others.
 const MOST_QUERIES: usize = 5;
@@ -58,6 +62,9 @@ pub(super) struct Refresh {
     queries: usize,
     /// How many rounds in a row have led to nothing.
     fruitless: u32,
+    /// How many more queries have timed out than were answered in time since; at most
+    /// [`PATIENCE_DOUBLINGS`].
+    timeouts: u32,
     /// When the next refresh may begin.
     free_at: u64,
     is_under_way: bool,
@@ -81,6 +88,7 @@ impl Refresh {
             oldest: 1,
             queries: 0,
             fruitless: 0,
+            timeouts: 0,
             free_at: 0,
             is_under_way: false,
             is_wanted: false,
@@ -107,6 +115,11 @@ impl Refresh {
     fn close(&mut self, number: u32) -> bool {
         let position = self.open.iter().position(|(open, _)| *open == number);
         position.map(|index| self.open.swap_remove(index)).is_some()
+    }
+
+    /// Queries have timed out: the next ones get more time.
+    pub(super) fn on_timeout(&mut self) {
+        self.timeouts = self.timeouts.saturating_add(1).min(PATIENCE_DOUBLINGS);
     }
 
     /// A round has ended. Sets when the next one may begin.
@@ -208,8 +221,7 @@ impl Client {
         }
         self.refresh.at = None;
         if self.refresh.is_under_way {
-            // Should a reply come after all, it counts.
-            self.refresh.open.clear();
+            self.on_late_queries();
             self.query_next(now);
         } else if !self.is_leaving || self.refresh.is_wanted {
             self.refresh_topology(now);
@@ -261,6 +273,22 @@ impl Client {
         }
     }
 
+    /// The queries that are open have timed out. Should a reply come after all, it counts; until then the node
+    /// is not queried again.
+    fn on_late_queries(&mut self) {
+        let patience = self.query_patience() / MILLISECOND;
+        let late = std::mem::take(&mut self.refresh.open);
+        if !late.is_empty() {
+            self.refresh.on_timeout();
+        }
+        for (_, key) in late {
+            if let Some(node) = self.nodes.get_mut(key) {
+                node.owes_topology = true;
+                self.warn(key, format!("topology query timed out: no reply within {patience} ms"));
+            }
+        }
+    }
+
     /// All nodes of the round were queried.
     fn conclude_round(&mut self, now: u64) {
         if let Some(layout) = self.topology.conclude(self.master_serves()) {
@@ -274,8 +302,8 @@ impl Client {
     }
 
     /// How long a node may take to reply to a query.
-    fn query_patience(&self) -> u64 {
-        LEAST_PATIENCE.max(self.connect_timeout)
+    pub(super) fn query_patience(&self) -> u64 {
+        LEAST_PATIENCE.max(self.connect_timeout) << self.refresh.timeouts
     }
 
     /// The next round begins with the node after the last one, so that the load is shared.
@@ -283,8 +311,8 @@ impl Client {
         self.refresh.first = self.refresh.first.wrapping_add(self.refresh.tried);
     }
 
-    /// The nodes in the order in which they are queried: in turn, and at last those that the cluster has cut
-    /// off, which go on to list themselves as the masters of their slots.
+    /// The nodes in the order in which they are queried: in turn, then those that are not connected, and at last
+    /// those that the cluster has cut off, which go on to list themselves as the masters of their slots.
     fn nodes_to_query(&self) -> Vec<NodeKey> {
         let mut nodes = match self.topology.seed_role() {
             Role::Sentinel => self.nodes.seeds().to_vec(),
@@ -292,32 +320,39 @@ impl Client {
         };
         let first = self.refresh.first.checked_rem(nodes.len()).unwrap_or(0);
         nodes.rotate_left(first);
-        nodes.sort_by_key(|node| self.nodes.get(*node).is_some_and(|node| node.is_cut_off));
+        nodes
+            .sort_by_key(|key| self.nodes.get(*key).map(|node| (node.is_cut_off, node.ready == 0)));
         nodes
     }
 
     /// The connection over which a node is queried, if it can be: not if it owes a reply for too
-    /// long, or if its breaker is open. That it is silent is for the timer to say: until then the reply may
+    /// long, or one to an earlier query, or if its breaker is open. That it is silent is for the timer to say: until then the reply may
     /// lie unread.
     fn connection_for_query(&self, node: NodeKey, now: u64) -> Option<ConnectionKey> {
-        let node = self.nodes.get(node).filter(|node| !node.breaker.is_open())?;
+        let node = self.nodes.get(node)?;
+        if node.breaker.is_open() || node.owes_topology {
+            return None;
+        }
         let key = *node.connections.first()?;
         let connection = self.connections.get(key).filter(|connection| connection.accepts())?;
         let is_silent = self.silent_at(connection).is_some_and(|at| at <= now);
         (!is_silent).then_some(key)
     }
 
-    /// A node has replied to the query of this number, which was sent at `sent`.
+    /// A node has replied to the query of this number.
     pub(super) fn on_query_reply(
         &mut self,
         number: u32,
-        sent: u64,
         reply: &Reply<'_>,
         key: NodeKey,
         now: u64,
     ) -> QueryResult {
         let was_open = self.refresh.close(number);
-        let Some(node) = self.nodes.get(key) else { return QueryResult::Failed };
+        if was_open {
+            self.refresh.timeouts = self.refresh.timeouts.saturating_sub(1);
+        }
+        let Some(node) = self.nodes.get_mut(key) else { return QueryResult::Failed };
+        let has_timed_out = std::mem::take(&mut node.owes_topology);
         let changes = self.topology.changes();
         match self.topology.read(reply, node) {
             Ok(layout) => {
@@ -330,7 +365,7 @@ impl Client {
                     // It is too late to be compared with others.
                     None => drop(self.topology.conclude(self.master_serves())),
                 }
-                match is_late || now.saturating_sub(sent) > self.query_patience() {
+                match is_late || has_timed_out {
                     _ if self.topology.changes() != changes => QueryResult::Used,
                     true => QueryResult::Late,
                     false => QueryResult::Unchanged,
@@ -370,8 +405,11 @@ impl Client {
         }
     }
 
-    /// No reply to the query of this number will come.
-    pub(super) fn on_query_failed(&mut self, number: u32, now: u64) {
+    /// No reply to the query of this number will come from a node.
+    pub(super) fn on_query_failed(&mut self, number: u32, key: NodeKey, now: u64) {
+        if let Some(node) = self.nodes.get_mut(key) {
+            node.owes_topology = false;
+        }
         if self.refresh.close(number) {
             self.query_next(now);
         }
@@ -456,8 +494,9 @@ impl Client {
         }
     }
 
-    /// Closes the connections to nodes of the configuration that are no masters. They may know the
-    /// topology when no other node does, so they stay. Sentinels are kept connected.
+    /// Closes the connections to nodes of the configuration that are no masters, and does not try to make
+    /// them: whether such a node is up makes no difference. They may know the topology when no other node
+    /// does, so they stay. Sentinels are kept connected.
     fn close_unneeded_seeds(&mut self, masters: &[NodeKey]) {
         if self.topology.seed_role() == Role::Sentinel {
             return;
@@ -466,11 +505,12 @@ impl Client {
         for node in unneeded.copied().collect::<Vec<_>>() {
             for key in self.connections_of(node) {
                 let is_unused =
-                    |connection: &super::Connection| connection.is_ready() && connection.is_quiet();
+                    |connection: &super::Connection| !connection.is_idle() && connection.is_quiet();
                 if self.connections.get(key).is_some_and(is_unused) {
                     self.close(key);
                 }
             }
+            self.forget_outage(node);
         }
     }
 

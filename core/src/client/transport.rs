@@ -309,6 +309,9 @@ impl Client {
             self.turn_address(key);
         }
         let Some(connection) = self.connections.get_mut(key) else { return };
+        if matches!(fault, Fault::Silent(_)) && connection.queue.owes_topology() {
+            self.refresh.on_timeout();
+        }
         let next = connection.on_lost(fault, now, random);
         self.recount(key);
         self.topology.forget(node);
@@ -450,7 +453,7 @@ impl Client {
             }
             Owner::Topology(number) => {
                 self.actions.push_back(Action::Queried(node, QueryResult::Failed));
-                self.on_query_failed(number, now);
+                self.on_query_failed(number, node, now);
             }
             Owner::Command(_) | Owner::Asking | Owner::Subscription => {}
         }

@@ -237,8 +237,8 @@ fn a_refusal_that_does_not_pass_by_itself_is_tried_rarely() {
 fn a_server_that_is_away_is_tried_soon() {
     let mut played = Played::connecting();
     let pauses = [(); 12].map(|()| played.pause_after(|it| drop(it.lose())));
-    assert!(pauses[11] > 200 * MILLISECOND, "{pauses:?}");
-    assert!(pauses.iter().all(|pause| *pause <= SECOND / 2), "{pauses:?}");
+    assert!(pauses[8..].iter().all(|pause| *pause >= SECOND / 2), "{pauses:?}");
+    assert!(pauses.iter().all(|pause| *pause <= SECOND), "{pauses:?}");
 }
 
 /// Clients of a server with one core, to which a handshake costs so much.

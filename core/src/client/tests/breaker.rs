@@ -152,9 +152,9 @@ fn a_slow_server_is_probed_ever_more_rarely_and_by_one_probe_at_a_time() {
     }
     let distances: Vec<_> = probes.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let longest = *distances.iter().max().unwrap();
-    // 20, 40, 80 ms and so on up to 500, or down to half of each; and not before the reply.
-    assert!((6..=16).contains(&distances.len()), "{distances:?}");
-    assert!(longest > 250 * MILLISECOND && longest <= LATE + 500 * MILLISECOND, "{distances:?}");
+    // 20, 40, 80 ms and so on up to 1 s, or down to half of each; and not before the reply.
+    assert!((4..=12).contains(&distances.len()), "{distances:?}");
+    assert!(longest > 500 * MILLISECOND && longest <= LATE + SECOND, "{distances:?}");
 }
 
 #[test]

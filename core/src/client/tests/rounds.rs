@@ -8,6 +8,9 @@ const SECOND: u64 = 1_000 * MILLISECOND;
 /// How many masters there are; each has as many slots.
 const MASTERS: u16 = 8;
 
+/// A map of one master.
+const OF_ONE: &str = "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$8\r\n10.0.0.1\r\n:6379\r\n";
+
 /// A map of all masters, in which this slot has no owner.
 fn map(orphan: Option<u16>) -> String {
     let size = 16_384 / MASTERS;
@@ -160,4 +163,128 @@ fn queries_are_counted_by_result() {
     assert_eq!(reply(2 * SECOND, Some(&hole)), [QueryResult::Late]);
     assert_eq!(reply(2 * SECOND, Some(&whole)), [QueryResult::Used]);
     assert_eq!(reply(0, None), [QueryResult::Failed]);
+}
+
+impl Played {
+    /// Lets time pass until a node is queried, and then until its connection is given up. Returns how long that
+    /// takes, in seconds.
+    fn seconds_without_a_map(&mut self) -> u64 {
+        let mut actions = self.turn();
+        let mut queried = None;
+        loop {
+            assert!(self.now < 1_000 * SECOND, "it is not given up");
+            if Self::is_connecting(&actions) {
+                self.accept_handshake();
+                self.turn();
+            }
+            if self.sent().contains("SLOTS") {
+                queried = Some(self.now);
+            }
+            actions = self.wait(self.client.timer().unwrap().saturating_sub(self.now));
+            if let Some(queried) = queried
+                && actions.contains(&Action::Close(self.connection()))
+            {
+                return (self.now - queried) / SECOND;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_map_that_did_not_come_gets_more_time_until_others_come() {
+    let mut played = Played::of_cluster();
+    assert_eq!([(); 5].map(|()| played.seconds_without_a_map()), [1, 2, 4, 8, 8]);
+    let mut answered = 0;
+    while answered < 2 {
+        played.now = played.client.timer().unwrap().max(played.now);
+        played.client.on_timer(played.now);
+        answered += played.serve(OF_ONE, FOUND);
+        assert!(played.now < 1_000 * SECOND, "no query");
+    }
+    assert_eq!(played.seconds_without_a_map(), 2);
+}
+
+/// It has replied to nothing for longer, but a command may take as long.
+#[test]
+fn a_query_that_has_timed_out_is_logged_once_and_counts_when_it_is_answered() {
+    let mut played = Played::with(|config| {
+        config.kind = Kind::Cluster;
+        config.fail_timeout = 100 * SECOND;
+        config.patience = 100 * SECOND;
+    });
+    played.client.start(0);
+    played.accept_handshake();
+    played.turn();
+    assert!(played.sent().contains("SLOTS"));
+    let mut lines = Vec::new();
+    while played.now < 30 * SECOND {
+        let timer = played.client.timer().unwrap();
+        lines.extend(played.wait(timer.saturating_sub(played.now)).into_iter().filter_map(
+            |action| match action {
+                Action::Warn(_, what) => Some(what),
+                _ => None,
+            },
+        ));
+        assert_eq!(played.sent(), "", "another query");
+    }
+    assert_eq!(lines, ["topology query timed out: no reply within 1000 ms"]);
+    played.receive_at_once(&map(None));
+    assert!(played.client.topology.route(0).is_some());
+}
+
+/// The configuration names a node that is gone, and one that has all slots.
+#[test]
+fn a_seed_that_is_gone_and_owns_nothing_is_no_outage() {
+    let mut outages = 0;
+    for seed in 0..8 {
+        let mut played = Played::with(|config| {
+            config.kind = Kind::Cluster;
+            config.seed = seed;
+            config.servers.insert(
+                0,
+                Server {
+                    endpoint: "redis://10.0.0.9:6379".parse().unwrap(),
+                    targets: vec![Target::Ip(SocketAddr::from(([10, 0, 0, 9], 6_379)))],
+                },
+            );
+        });
+        played.client.start(0);
+        let gone = played.client.nodes.seeds()[0];
+        let (mut is_down, mut attempts) = (false, Vec::new());
+        while played.now < 60 * SECOND {
+            for action in played.turn() {
+                match action {
+                    Action::Connect(key, _) => {
+                        let is_gone = played.client.node_of(key) == Some(gone);
+                        played.at = usize::from(!is_gone);
+                        match is_gone {
+                            true => {
+                                attempts.push(played.now);
+                                let fault = Fault::Connect("refused".to_owned());
+                                played.client.on_lost(key, &fault, played.now);
+                            }
+                            false => played.accept_handshake(),
+                        }
+                    }
+                    Action::Down(node, _) if node == gone => is_down = true,
+                    Action::Unneeded(node) if node == gone => {
+                        outages += 1;
+                        is_down = false;
+                    }
+                    _ => {}
+                }
+            }
+            played.at = 1;
+            if played.sent().contains("SLOTS") {
+                played.receive_at_once(OF_ONE);
+            }
+            let next = played.client.timer().unwrap().max(played.now + 1);
+            played.now = next;
+            played.client.on_timer(next);
+        }
+        let view = played.client.node(gone).unwrap().view();
+        assert_eq!((is_down, view), (false, View::default()), "seed {seed}");
+        assert!(attempts.iter().all(|at| *at < SECOND), "{attempts:?}");
+    }
+    assert!(outages > 0, "it was tried first by none");
 }
