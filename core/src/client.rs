@@ -17,7 +17,7 @@
 //!
 //! What may have run is never sent again. Only what provably did not run is: what was not sent, and
 //! what a node refused with NOSCRIPT, MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN,
-//! READONLY, NOREPLICAS or MISCONF.
+//! READONLY, NOREPLICAS, MISCONF or NOAUTH.
 
 use std::collections::VecDeque;
 use std::rc::Rc;

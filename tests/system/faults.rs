@@ -292,14 +292,13 @@ fn what_is_no_answer() {
 /// Errors that concern a question, not the server.
 #[test]
 fn refusals() {
-    const ERRORS: [&str; 22] = [
+    const ERRORS: [&str; 21] = [
         "ERR something",
         "ERR Error running script (call to f_0): @user_script:1: oops",
         "ERR unknown command 'FOO'",
         "ERR wrong number of arguments for 'evalsha' command",
         "OOM command not allowed when used memory > 'maxmemory'.",
         "NOPERM this user has no permissions to run the 'evalsha' command",
-        "NOAUTH Authentication required.",
         "WRONGPASS invalid username-password pair or user is disabled.",
         "WRONGTYPE Operation against a key holding the wrong kind of value",
         "BUSY Redis is busy running a script. You can only call SCRIPT KILL.",
@@ -342,6 +341,7 @@ fn refusals_for_everybody() {
         "READONLY You can't write against a read only replica.",
         "ERR Error running script: @user_script:1: -READONLY You can't write against a replica.",
         "NOREPLICAS Not enough good replicas to write.",
+        "NOAUTH Authentication required.",
         "MISCONF Redis is configured to save RDB snapshots, but it cannot",
         "DENIED Redis is running in protected mode",
         "ERR max number of clients reached",

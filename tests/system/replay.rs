@@ -285,7 +285,6 @@ fn errors() {
         "ASK 3999 127.0.0.1:6381",
         "CLUSTERDOWN Hash slot not served",
         "TRYAGAIN Multiple keys request during rehashing of slot",
-        "NOAUTH Authentication required.",
         "EXECABORT Transaction discarded because of previous errors.",
         "UNKNOWN what",
     ] {
@@ -316,6 +315,7 @@ fn errors_of_a_server_that_is_not_fit() {
         "READONLY You can't write against a read only replica.",
         "ERR Error running script (call to f_1): @user_script:1: -READONLY You can't write",
         "NOREPLICAS Not enough good replicas to write.",
+        "NOAUTH Authentication required.",
         "MISCONF Redis is configured to save RDB snapshots",
         "LOADING Redis is loading the dataset in memory",
         "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",

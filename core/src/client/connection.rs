@@ -178,7 +178,8 @@ pub enum Fault {
     /// The server refused a step of the handshake.
     #[error("{} was refused: \"{}\"", .0.command(), Escaped(.1.text.as_bytes()))]
     Handshake(Step, Refusal),
-    /// The server answers, but cannot run scripts for now: it is loading, or a replica.
+    /// The server answers, but cannot run scripts for now: it is loading, or a replica, or wants the client to
+    /// log in again.
     #[error("it cannot decide: \"{}\"", Escaped(.0.as_bytes()))]
     Unfit(String),
     /// The server names its own address as that of another one (MOVED): behind the address is not the

@@ -317,7 +317,7 @@ impl Client {
             }
             RefusalKind::TryAgain if is_cluster => self.try_again(key, refusal, node, now),
             RefusalKind::ClusterDown if is_cluster => self.on_no_owner(key, refusal, node, now),
-            RefusalKind::NotReady | RefusalKind::ReadOnly => {
+            RefusalKind::NotReady | RefusalKind::ReadOnly | RefusalKind::LoggedOut => {
                 self.count_undecided(key, node);
                 self.park(key, Error::Refused, now);
                 return Err(Fault::Unfit(refusal.text.clone()));
@@ -505,8 +505,7 @@ impl Client {
 
     /// The command failed, and would fail again.
     fn give_up(&mut self, key: CommandKey, refusal: &Refusal, node: NodeKey, now: u64) {
-        let is_auth = refusal.kind == RefusalKind::Auth;
-        self.count_error(node, if is_auth { ErrorKind::Auth } else { ErrorKind::Script });
+        self.count_error(node, if refusal.is_auth() { ErrorKind::Auth } else { ErrorKind::Script });
         let mut line = refused(refusal);
         if refusal.kind == RefusalKind::Moved && !self.has_slots {
             line.push_str(": it is a node of a cluster, which needs \"cluster on\" in its store");

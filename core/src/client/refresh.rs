@@ -19,7 +19,7 @@ use super::topology::Layout;
 use super::{Action, Client};
 use crate::metrics::{ErrorKind, QueryResult};
 use crate::rate::{MILLISECOND, SECOND};
-use crate::redis::reply::{RefusalKind, Reply};
+use crate::redis::reply::Reply;
 
 /// The topology is queried at most this often, for each query of the round before.
 const LEAST_INTERVAL: u64 = 100 * MILLISECOND;
@@ -372,8 +372,7 @@ impl Client {
                 }
             }
             Err(reason) => {
-                let is_auth =
-                    matches!(reply, Reply::Error(refusal) if refusal.kind == RefusalKind::Auth);
+                let is_auth = matches!(reply, Reply::Error(refusal) if refusal.is_auth());
                 self.count_error(key, if is_auth { ErrorKind::Auth } else { ErrorKind::Unfit });
                 self.warn(key, format!("topology query failed: {reason}"));
                 if was_open {

@@ -204,6 +204,32 @@ impl Played {
     }
 }
 
+/// A proxy has connected to another server, say.
+#[test]
+fn a_connection_that_is_not_logged_in_any_more_logs_in_again() {
+    let mut played = Played::with(|config| config.account.password = Some("p".to_owned()));
+    played.client.start(0);
+    played.turn();
+    played.accept_handshake();
+    played.exchange();
+    let request = played.submit("a");
+    played.turn();
+    played.sent();
+    played.receive("-NOAUTH Authentication required.\r\n");
+    assert_eq!(played.client.outcome(request), Some(Err(Error::Refused)));
+    played.client.release(request, false);
+    let mut actions = played.turn();
+    while !Played::is_connecting(&actions) {
+        actions = played.wait(played.client.timer().expect("an attempt") - played.now);
+    }
+    assert!(played.now <= 20 * MILLISECOND);
+    played.client.on_connected(played.connection());
+    let output = played.client.output(played.connection(), played.now);
+    assert!(output.starts_with(b"*2\r\n$4\r\nAUTH\r\n"));
+    played.answer_handshake();
+    played.exchange();
+}
+
 #[test]
 fn commands_wait_for_the_handshake() {
     let mut played = Played::new();

@@ -9,7 +9,7 @@ use super::request::{Error, Request};
 use super::{Action, Client, Level};
 use crate::metrics::{self, AttemptResult, ErrorKind, QueryResult};
 use crate::redis::command::pack;
-use crate::redis::reply::RefusalKind;
+use crate::redis::reply::{Refusal, RefusalKind};
 use crate::redis::script::By;
 
 /// Connecting.
@@ -480,11 +480,10 @@ fn error_kind(fault: &Fault) -> ErrorKind {
         Fault::Connect(_) | Fault::ConnectTimeout | Fault::SecureTimeout => ErrorKind::Connect,
         Fault::Closed(_) | Fault::Silent(_) => ErrorKind::Lost,
         Fault::Protocol(_) => ErrorKind::Protocol,
-        Fault::Handshake(step, refusal) => match (step, refusal.kind) {
-            // A password where the server has none is refused with the code of any failure.
-            (_, RefusalKind::Auth) | (Step::Auth, RefusalKind::Failed) => ErrorKind::Auth,
-            _ => ErrorKind::Unfit,
-        },
+        Fault::Handshake(_, refusal) if refusal.is_auth() => ErrorKind::Auth,
+        // A password where the server has none is refused with the code of any failure.
+        Fault::Handshake(Step::Auth, Refusal { kind: RefusalKind::Failed, .. }) => ErrorKind::Auth,
+        Fault::Handshake(..) => ErrorKind::Unfit,
         Fault::Unfit(_) | Fault::Misplaced => ErrorKind::Unfit,
     }
 }

@@ -67,7 +67,9 @@ pub enum RefusalKind {
     TryAgain,
     /// CLUSTERDOWN: the slot has no owner, or the cluster is down. Nothing was written.
     ClusterDown,
-    /// The account is missing or wrong, or lacks a permission.
+    /// NOAUTH: the connection is not logged in. The command did not run.
+    LoggedOut,
+    /// The account is wrong, or lacks a permission.
     Auth,
     /// The command failed.
     Failed,
@@ -164,6 +166,11 @@ pub fn parse_other(frame: &[u8]) -> Result<Reply<'_>, ProtocolError> {
 }
 
 impl Refusal {
+    /// Whether the account is at fault, or that there is none.
+    pub fn is_auth(&self) -> bool {
+        matches!(self.kind, RefusalKind::LoggedOut | RefusalKind::Auth)
+    }
+
     /// Whether the cause passes without a change of the server's configuration.
     pub fn is_passing(&self) -> bool {
         let codes = ["LOADING", "MASTERDOWN", "BUSY"];
@@ -182,7 +189,8 @@ impl RefusalKind {
             (Some(ServerErrorKind::ReadOnly), _) | (_, "NOREPLICAS" | "MISCONF") => Self::ReadOnly,
             (Some(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown), _)
             | (_, "DENIED") => Self::NotReady,
-            (Some(ServerErrorKind::NoPerm), _) | (_, "NOAUTH" | "WRONGPASS") => Self::Auth,
+            (_, "NOAUTH") => Self::LoggedOut,
+            (Some(ServerErrorKind::NoPerm), _) | (_, "WRONGPASS") => Self::Auth,
             (_, "ERR") => Self::of_plain_error(details.unwrap_or_default()),
             _ => Self::Failed,
         }
@@ -616,7 +624,7 @@ mod tests {
             assert_eq!(kind(line.as_bytes()), RefusalKind::NoScript);
         }
         assert_eq!(kind(b"-ERR unknown command 'EVAL'\r\n"), RefusalKind::Failed);
-        assert_eq!(kind(b"-NOAUTH Authentication required.\r\n"), RefusalKind::Auth);
+        assert_eq!(kind(b"-NOAUTH Authentication required.\r\n"), RefusalKind::LoggedOut);
         assert_eq!(kind(b"-WRONGPASS invalid\r\n"), RefusalKind::Auth);
         assert_eq!(kind(b"-NOPERM no\r\n"), RefusalKind::Auth);
         assert_eq!(refusal(b"-ERR what a pity\r\n").text, "ERR what a pity");
