@@ -326,7 +326,6 @@ impl State {
                 Action::Remove(node) => self.forget(node),
                 Action::Down(node, reason) => self.log_down(node, &reason),
                 Action::Up(node) => self.log_up(node),
-                Action::Unneeded(node) => self.forget_outage(node),
                 Action::Slow(node, patience) => self.log_slow(node, patience),
                 Action::Prompt(node) => self.log_prompt(node),
                 Action::Warn(node, what) => self.log_warning(node, &what),

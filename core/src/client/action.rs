@@ -48,8 +48,6 @@ pub enum Action {
     Down(NodeKey, String),
     /// The client has found the node up again.
     Up(NodeKey),
-    /// The client has found the node down, and does not need it: it is no outage.
-    Unneeded(NodeKey),
     /// The node is up, but has not answered a command for so long, in µs.
     Slow(NodeKey, u64),
     /// The node owes no reply for so long any more.

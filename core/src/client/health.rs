@@ -210,15 +210,6 @@ impl Client {
         }
     }
 
-    /// Whether a server is up is not known any more, and makes no difference.
-    pub(super) fn forget_outage(&mut self, key: NodeKey) {
-        if let Some(node) = self.nodes.get_mut(key)
-            && std::mem::take(&mut node.is_down)
-        {
-            self.actions.push_back(Action::Unneeded(key));
-        }
-    }
-
     /// A server has answered a command in time.
     pub(super) fn on_answered(&mut self, key: NodeKey) {
         let Some(node) = self.nodes.get_mut(key) else { return };

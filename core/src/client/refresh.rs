@@ -509,7 +509,6 @@ impl Client {
                     self.close(key);
                 }
             }
-            self.forget_outage(node);
         }
     }
 

@@ -146,13 +146,6 @@ impl State {
         );
     }
 
-    /// Nobody needs a node that is down: that is no outage any more.
-    pub(super) fn forget_outage(&mut self, key: NodeKey) {
-        if let Some(known) = self.known(key) {
-            known.record.mark_up();
-        }
-    }
-
     /// Logs, once for all workers, that a node is slow, but not for every reply that takes long.
     pub(super) fn log_slow(&mut self, key: NodeKey, patience: u64) {
         let Some(known) = self.known(key) else { return };
