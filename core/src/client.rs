@@ -1,19 +1,44 @@
 //! A Redis client without I/O, for limits.
 //!
 //! A [`Client`] is one worker's view of one store: the nodes, the connections to them, and the
-//! requests that wait for a reply. It does nothing on its own. Events go in, each with the time: a
-//! request was [submitted](Client::submit), a connection is [connected](Client::on_connected),
-//! bytes were [received](Client::on_received), the [timer](Client::timer) has expired. Actions come
-//! out of [`poll_action`](Client::poll_action): connect, send, complete a request. Nothing calls
-//! back, so nothing can be re-entered, and the whole client can be simulated.
-//!
-//! Times are in µs of one monotonic clock.
+//! requests that wait for a reply. It does nothing on its own. Events go in, each with the time, and
+//! actions come out. Nothing calls back, so nothing can be re-entered, and the whole client can be
+//! simulated. Times are in µs of one monotonic clock.
 //!
 //! ```text
 //!   submit ─▶ coalescer ─▶ topology ─▶ node ─▶ connection ─▶ output ─▶ (the server)
 //!                                                                          │
 //!   Action::Complete ◀── request ◀── verdicts, redirections, refunds ◀── on_received
 //! ```
+//!
+//! # How it is driven
+//!
+//! `core/examples/exchange.rs` is a whole driver of a hundred lines that can be run. A driver calls:
+//!
+//! - **Commands:** [`start`](Client::start) once, [`submit`](Client::submit) for each request,
+//!   [`release`](Client::release) when the request has taken its outcome or has gone,
+//!   [`refund`](Client::refund) and [`settle`](Client::settle) afterwards, and
+//!   [`leave`](Client::leave) when the worker shuts down.
+//! - **Events of a connection:** [`on_resolved`](Client::on_resolved) after
+//!   [`Action::Resolve`]; after [`Action::Connect`] [`on_securing`](Client::on_securing) where a TLS
+//!   handshake begins, and [`on_connected`](Client::on_connected) when all is done; received bytes are
+//!   written to [`space`](Client::space), and [`on_received`](Client::on_received) reads them; after
+//!   [`Action::Send`] [`output`](Client::output) is written, and [`on_sent`](Client::on_sent) says how
+//!   much of it was; [`on_lost`](Client::on_lost) ends an attempt or a connection.
+//! - **Polls:** [`poll_action`](Client::poll_action) until there is none, after each command and event;
+//!   then [`timer`](Client::timer), which any of them may have moved.
+//! - **Getters** about a request: [`outcome`](Client::outcome), [`answers`](Client::answers),
+//!   [`granted`](Client::granted), [`unspent`](Client::unspent); about nodes:
+//!   [`nodes`](Client::nodes), [`node`](Client::node), [`node_of`](Client::node_of),
+//!   [`take_counts`](Client::take_counts); about the worker: [`is_idle`](Client::is_idle),
+//!   [`keeps_worker`](Client::keeps_worker).
+//!
+//! A turn of the event loop has this order: all sockets are read; if the timer has expired,
+//! [`on_timer`](Client::on_timer) is called, so that no reply that has come counts as late; and at the
+//! end [`on_turn_end`](Client::on_turn_end), if [`Action::EndTurn`] has come, which sends what the
+//! turn's requests have led to in one write for each connection.
+//!
+//! # At most once
 //!
 //! What may have run is never sent again. Only what provably did not run is: what was not sent, and
 //! what a node refused with NOSCRIPT, MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN,
@@ -133,7 +158,7 @@ pub enum Kind {
 pub struct Server {
     /// Its address, and, of a sentinel, the account.
     pub endpoint: Endpoint,
-    /// The addresses of its host, if they are known.
+    /// The addresses of its host, if they are known. There are none to be given of an IP address or unix socket.
     pub targets: Vec<Target>,
 }
 

@@ -3,6 +3,7 @@
 //!
 //! `RATE_LIMIT_SEED` repeats a run that failed; `RATE_LIMIT_STEPS` sets how long one is.
 
+mod exchange;
 mod lab;
 mod model;
 mod traffic;

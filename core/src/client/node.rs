@@ -129,6 +129,10 @@ impl Node {
             Role::Sentinel => Rc::new(Handshake::new(&endpoint, &settings.client_name, [])),
         };
         let max_fails = if role == Role::Data { settings.max_fails } else { 0 };
+        let targets = match targets.is_empty() {
+            true => target_of(&endpoint.address).into_iter().collect(),
+            false => targets,
+        };
         Self {
             role,
             alias: None,
@@ -313,6 +317,14 @@ pub(super) struct Nodes {
     retired: Vec<NodeKey>,
 }
 
+/// The target that an address names by itself: all but a host name do.
+fn target_of(address: &Address) -> Option<Target> {
+    match address {
+        Address::Tcp(host, port) => Some(Target::Ip(SocketAddr::new(host.parse().ok()?, *port))),
+        Address::Unix(path) => Some(Target::Unix(path.clone())),
+    }
+}
+
 impl Nodes {
     pub(super) fn new(settings: Settings) -> Self {
         let (slab, current, retired) = (Slab::new(), Vec::new(), Vec::new());
@@ -354,9 +366,7 @@ impl Nodes {
         self.find(host, port).or_else(|| self.revive(host, port)).unwrap_or_else(|| {
             let address = Address::Tcp(host.to_owned(), port);
             let endpoint = Endpoint { address, ..self.settings.account.clone() };
-            let target = host.parse().map(|ip| Target::Ip(SocketAddr::new(ip, port)));
-            let targets = target.into_iter().collect();
-            self.add(Node::new(Role::Data, endpoint, targets, &self.settings))
+            self.add(Node::new(Role::Data, endpoint, Vec::new(), &self.settings))
         })
     }
 
