@@ -217,7 +217,7 @@ impl Context {
     /// Charges the request in Redis at `now`, in µs of the monotonic clock. Returns whether it waits for the
     /// outcome.
     pub(crate) fn submit(&self, driver: &'static Driver, now: u64) -> bool {
-        let timeout = self.deadline().saturating_sub(now);
+        let timeout = if self.is_second.get() { self.timeout() / 2 } else { self.timeout() };
         // SAFETY: the event is that of the client's connection, which lives as long as the request;
         // the submission is released when the request goes.
         let submit = |charges: &[_]| unsafe { driver.submit(charges, timeout, now, self.wake) };
@@ -231,18 +231,19 @@ impl Context {
         waits
     }
 
-    /// Until when the request may wait for its decision, in µs of the monotonic clock.
-    fn deadline(&self) -> u64 {
-        self.started.saturating_add((self.conf.timeout() as u64).saturating_mul(MILLISECOND))
+    /// How long the request may wait for its decision, in µs.
+    fn timeout(&self) -> u64 {
+        (self.conf.timeout() as u64).saturating_mul(MILLISECOND)
     }
 
     /// What came of the submission, once that is known; the answers of Redis are taken over then. Where the second
-    /// one is not decided, the first decision stands.
+    /// one is not decided, a rejection by the first one stands.
     pub(crate) fn take_reply(&self) -> Option<Result<(), Error>> {
         let Submission { driver, key } = self.submission.get()?;
         let outcome = driver.outcome(key)?;
         self.take_answers();
-        Some(if self.is_second.get() { Ok(()) } else { outcome })
+        let stands = self.is_second.get() && self.is_violated();
+        Some(if stands { Ok(()) } else { outcome })
     }
 
     /// Whether Redis has rejected the request, and charged nothing of it, where each limit can have a lease.
@@ -252,15 +253,18 @@ impl Context {
     }
 
     /// Whether the request is to be charged once more at `now`, as units lie in leases of this machine by then, or
-    /// a command in flight may bring some. The first submission ends with that. There are two at most.
+    /// a command in flight may bring some. The first submission ends with that. There are two at most: the second
+    /// one has half of the time, and begins before the other half is over.
     pub(crate) fn charges_again(&self, shared: &Shared, now: u64) -> bool {
-        let is_helped = |limit: &Evaluated| {
-            limit.is_violated() && (shared.has_units(limit, now) || shared.awaits_units(limit, now))
-        };
-        if self.is_second.get() || now >= self.deadline() || !self.limits.iter().any(is_helped) {
+        let is_helped =
+            |limit: &Evaluated| shared.has_units(limit, now) || shared.awaits_units(limit, now);
+        let is_late = now.saturating_sub(self.started) > self.timeout() / 2;
+        if self.is_second.get() || is_late || !self.rejecting().all(is_helped) {
             return false;
         }
         self.is_second.set(true);
+        // Until it is submitted it waits for nothing.
+        self.stage.set(Stage::Failed);
         if let Some(Submission { driver, key }) = self.submission.take() {
             driver.release(key, false, None);
         }
@@ -316,7 +320,9 @@ impl Context {
         let is_decided = source == Source::Redis;
         let is_rejected = status.is_rejection() && is_decided;
         let has_reservations = self.has_reservations();
-        driver.release(key, is_rejected || has_reservations, is_decided.then_some(wait));
+        // Where a lease has decided after all, no reply may charge it besides.
+        let refunds = is_rejected || has_reservations || source == Source::Lease;
+        driver.release(key, refunds, is_decided.then_some(wait));
         let is_unsettled = !is_decided && has_reservations;
         if status.is_rejection() || is_unsettled {
             self.charged().for_each(|limit| refund(driver, limit));
@@ -338,8 +344,13 @@ impl Context {
 
     /// Whether an enforced limit does not allow the request.
     pub(crate) fn is_violated(&self) -> bool {
-        let is_violated = |it: &Evaluated| it.effect() == Effect::Enforced && it.is_violated();
-        self.limits.iter().any(is_violated)
+        self.rejecting().next().is_some()
+    }
+
+    /// The enforced limits that do not allow the request, decided or not.
+    fn rejecting(&self) -> impl Iterator<Item = &'static Evaluated> {
+        let rejects = |it: &&Evaluated| it.effect() == Effect::Enforced && it.is_violated();
+        self.limits.iter().filter(rejects)
     }
 
     /// Ends what the deny cache holds for other quotas of its clients: Redis may have changed their states.

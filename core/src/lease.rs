@@ -248,7 +248,7 @@ impl Holding {
 
     /// What is left of it while a command renews it.
     fn taken(&self, now: u64) -> Self {
-        let brings_units = self.of > 0 || self.want(self.span.into(), now) > 0;
+        let brings_units = self.units > 0 || self.want(self.span.into(), now) > 0;
         Self { demand: brings_units.into(), ..Self::UNKNOWN }
     }
 

@@ -522,13 +522,12 @@ impl State {
             None if !is_plain => Err(Fault::Connect("the server is not known any more".to_owned())),
             peer => advance(socket, peer.as_deref()),
         };
+        // Also where the handshake fails at once: it was the server that did not want it.
+        if socket.has_tls() {
+            self.client.on_securing(key);
+        }
         match progress {
-            Ok(false) => {
-                if socket.has_tls() {
-                    self.client.on_securing(key);
-                }
-                false
-            }
+            Ok(false) => false,
             Ok(true) => {
                 let transport = std::mem::replace(&mut wire.transport, Transport::Nothing);
                 if let Transport::Connecting(socket) = transport {

@@ -333,7 +333,8 @@ impl World {
 }
 
 fn plans(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Plan> {
-    let quota = (proptest::sample::select(algorithms), 1..200_u64, 1..20_u64, 1..300_u64);
+    let count = prop_oneof![3 => 1..200_u64, 1 => 500..2_000_u64];
+    let quota = (proptest::sample::select(algorithms), count, 1..20_u64, 1..300_u64);
     let quota = quota.prop_filter_map("no quota", |(algorithm, count, period, limit)| {
         let rate = Rate::new(count, period * SECOND / 4).ok()?;
         let windows = matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow);

@@ -1,8 +1,10 @@
 //! What a lease changes in a state: the references of `script/lease.lua`.
 
+use super::moment::Moment;
 use super::{Algorithm, Hold, Holds, State, Stored, gcra, interval_bucket, token_bucket};
 use crate::lease::{Granted, Lease, Report};
 use crate::limit::Quota;
+use crate::rate::MAX_EXACT;
 use crate::window::Window;
 
 impl Algorithm {
@@ -34,11 +36,10 @@ impl Algorithm {
             return if *stored == before { 0 } else { unused };
         }
         if stored.extra.holds.are_sole(of, ends)
-            && let Some((state, debt)) = self.computed(plain, now, quota)
+            && let Some(state) = self.computed(plain, now, quota)
         {
             stored.state = Some(state);
             stored.extra.holds = Holds::default();
-            stored.extra.debt = stored.extra.debt.saturating_add(debt);
             self.touch(stored, now, quota);
             return unused;
         }
@@ -60,25 +61,24 @@ impl Algorithm {
         remaining(stored.clone()).saturating_sub(before)
     }
 
-    /// The state that a machine has computed, at `now`, and a debt. Its clock is ahead of Redis's by the time that
-    /// its command has taken, and so may be the last refill, if this command has taken less.
-    ///
-    /// A token bucket was the same some periods before, with the tokens less that have come since; there may be
-    /// less than none before it is refilled until now. Nothing is known of refills at intervals that are still to
-    /// come, or if the clock has stepped back so far that the bucket would be short of a period's tokens.
-    fn computed(self, plain: [u64; 3], now: u64, quota: &Quota) -> Option<(State, u64)> {
+    /// The state that a machine has computed, at `now`. Its clock is ahead of Redis's by the time that its command has
+    /// taken, and so may be the last refill, if this command has taken less: then a token bucket is without the tokens
+    /// that are still to come. `None` if it has spent them, or for refills at intervals.
+    fn computed(self, plain: [u64; 3], now: u64, quota: &Quota) -> Option<State> {
         let [tokens, last, part] = plain;
-        let Some(ahead) = last.checked_sub(now) else { return Some((self.state_of(plain)?, 0)) };
-        if self != Self::TokenBucket {
-            return None;
+        if last < now {
+            return self.state_of(plain);
         }
         let (period, count) = quota.terms();
-        let periods = ahead / period + 1;
-        let last = last.checked_sub(periods.checked_mul(period)?)?;
-        let gained = periods.checked_mul(count)?;
-        let debt = gained.saturating_sub(tokens);
-        let state = self.state_of([tokens.saturating_sub(gained), last, part])?;
-        (debt <= count).then_some((state, debt))
+        let parts = u128::from(last - now) * u128::from(count) + u128::from(part);
+        let is_exact = parts + u128::from(period) < u128::from(MAX_EXACT);
+        if self != Self::TokenBucket || !is_exact {
+            return None;
+        }
+        let (interval, last) = (quota.interval(), Moment { micros: last, part });
+        let early = Moment::at(now).intervals_until(last, interval) + 1;
+        let Moment { micros, part } = last.minus(interval, early);
+        self.state_of([tokens.checked_sub(early)?, micros, part])
     }
 
     /// Sets units aside after a request that was allowed and has spent something, where so many

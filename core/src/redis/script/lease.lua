@@ -40,17 +40,22 @@ local function report(a, stored, of)
   local is_newer = newer == of and newer_until == ends and older == 0
   if is_newer or (older == of and older_until == ends and newer == 0) then
     -- only this machine has spent anything: it knows what there is
-    local tokens, last, count = ARGV[a + 16] + 0, ARGV[a + 17] + 0, ARGV[a + 5] + 0
+    local tokens, last, part = ARGV[a + 16] + 0, ARGV[a + 17] + 0, ARGV[a + 18] + 0
     if last >= now and ARGV[a + 1] == 'token_bucket' then
-      -- its clock is ahead: the bucket was the same some periods before, with the tokens less that have
-      -- come since
-      local period, ahead = ARGV[a + 4] + 0, last - now
-      local periods = (ahead - ahead % period) / period + 1
-      last, tokens = last - periods * period, tokens - periods * count
+      -- its clock is ahead: the bucket is without the tokens that are still to come
+      local period, count = ARGV[a + 4] + 0, ARGV[a + 5] + 0
+      local parts = (last - now) * count + part
+      local early = (parts - parts % period) / period + 1
+      local span = early * period
+      if parts + period < 2 ^ 53 and tokens >= early then
+        tokens, last, part = tokens - early, last - (span - span % count) / count, part - span % count
+        if part < 0 then
+          last, part = last - 1, part + count
+        end
+      end
     end
-    if last >= 0 and last < now and tokens >= -count then
-      local plain = struct.pack('<LLL', math.max(0, tokens), last, ARGV[a + 18] + 0)
-      debt = debt + math.max(0, -tokens)
+    if last < now then
+      local plain = struct.pack('<LLL', tokens, last, part)
       return run(a, with_extra(plain, 0, 0, 0, 0, debt, blocked_until), 0, nil, true)
     end
   end
