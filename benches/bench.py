@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import connections
 import instructions
 import machine
 import publication
@@ -34,6 +35,13 @@ def main() -> int:
     # What was started also ends if this is terminated.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGHUP, lambda *_: sys.exit(129))
+    if arguments.fleet:
+        pinning = Pinning.of_this_machine()
+        with Servers(tools, pinning) as servers:
+            print(connections.measure(servers, arguments.fleet))
+        for name, what in machine.describe(tools, pinning).items():
+            print(f"{name}: {what}")
+        return 0
     if arguments.instructions:
         return check_instructions(tools, arguments.update)
     return measure(tools, arguments)
@@ -58,6 +66,8 @@ def parse() -> argparse.Namespace:
                         help="put the report into docs/performance/report, and its goals into the page beside it")
     parser.add_argument("--instructions", action="store_true",
                         help="only count instructions, and fail where they have grown by 5 %%")
+    parser.add_argument("--fleet", type=int, nargs="+", metavar="WORKERS",
+                        help="only measure what the connections of so many workers cost Redis")
     parser.add_argument("--update", action="store_true", help="with --instructions: write the figures down instead")
     arguments = parser.parse_args()
     groups = {"goals": list(CASES), "scale": list(SCALES)}

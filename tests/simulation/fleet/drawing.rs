@@ -100,10 +100,9 @@ fn draw_panel(
     for (number, (name, colour, value)) in panel.lines.iter().enumerate() {
         let point = |(index, sample): (usize, &Sample)| {
             let seconds = (index as f64 + 0.5) * SPAN as f64 / SECOND as f64;
-            format!("{:.1},{:.1}", x(seconds), y(value(sample)))
+            (format!("{:.1}", x(seconds)), format!("{:.1}", y(value(sample))))
         };
-        let points: Vec<_> = samples.iter().enumerate().map(point).collect();
-        let points = points.join(" ");
+        let points = corners(samples.iter().enumerate().map(point).collect());
         let _ = writeln!(out, "<polyline points=\"{points}\" fill=\"none\" stroke=\"{colour}\"/>");
         let at = WIDTH - RIGHT - 70.0 * (panel.lines.len() - 1 - number) as f64;
         let _ = writeln!(
@@ -112,6 +111,17 @@ fn draw_panel(
             top - 6.0
         );
     }
+}
+
+/// The points of a line, without those in the middle of a level part.
+fn corners(points: Vec<(String, String)>) -> String {
+    let is_corner = |index: usize| {
+        let level = |index: usize| points.get(index).map(|(_, y)| y);
+        index == 0 || level(index - 1) != level(index) || level(index + 1) != level(index)
+    };
+    let corners = (0..points.len()).filter(|index| is_corner(*index));
+    let written = corners.map(|index| format!("{},{}", points[index].0, points[index].1));
+    written.collect::<Vec<_>>().join(" ")
 }
 
 fn text(out: &mut String, x: f64, y: f64, anchor: &str, words: &str) {

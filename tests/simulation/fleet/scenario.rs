@@ -19,8 +19,9 @@ const RELOAD: u64 = 30 * SECOND;
 /// How long it is watched what follows, in µs.
 const AFTERMATH: u64 = 20 * SECOND;
 
-/// How many requests a second are simulated for each server.
-const SIMULATED: f64 = 40.0;
+/// How many requests a second are simulated of each worker. A worker that comes back has its share of the load
+/// only from its next request on.
+const SIMULATED: f64 = 0.5;
 
 /// Which share of its core requests take of each server.
 const LOAD: f64 = 0.7;
@@ -156,7 +157,7 @@ fn drawn() {
         deployment: if nodes > 1 { DeploymentKind::Cluster } else { DeploymentKind::Single },
         nodes,
         has_tls: variable("TLS").is_ok(),
-        rate: SIMULATED * nodes as f64 / workers as f64,
+        rate: SIMULATED,
         load: LOAD,
         start: 100 * MILLISECOND,
         latency: 100,
