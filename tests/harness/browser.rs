@@ -3,13 +3,14 @@
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Mutex, MutexGuard, RwLockReadGuard, TryLockError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::http::Http;
+use crate::netns;
 use crate::process::Process;
 use crate::wait_until;
 
@@ -45,16 +46,18 @@ pub struct Browser {
     profile: TempDir,
     // Released last.
     _turn: MutexGuard<'static, ()>,
+    _network: RwLockReadGuard<'static, ()>,
 }
 
 impl Browser {
     /// Starts Chromium, once fewer than four other browsers of these tests run.
     pub fn start() -> Self {
-        let turn = turn();
+        let (turn, network) = (turn(), netns::unchanged());
         let profile = TempDir::with_prefix("chromium-").expect("a directory");
         let (driver, port) = start_driver(&profile);
         let addr = (Ipv4Addr::LOCALHOST, port).into();
-        let mut browser = Self { addr, session: String::new(), driver, profile, _turn: turn };
+        let session = String::new();
+        let mut browser = Self { addr, session, driver, profile, _turn: turn, _network: network };
         let session = browser.command("POST", "/session", &browser.capabilities());
         let id = session["sessionId"].as_str().expect("the id of a session");
         browser.session = format!("/session/{id}");

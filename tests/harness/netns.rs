@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// A network namespace, which lives as long as a clone of this value or a process within.
 #[derive(Clone)]
@@ -50,6 +50,19 @@ impl Namespace {
     }
 }
 
+/// Held while the devices of this machine change, or while none of them may.
+static DEVICES: RwLock<()> = RwLock::new(());
+
+/// Waits until no network comes or goes, and keeps others from that: a browser aborts its requests then.
+pub fn unchanged() -> RwLockReadGuard<'static, ()> {
+    DEVICES.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until a network may come or go.
+pub fn change() -> RwLockWriteGuard<'static, ()> {
+    DEVICES.write().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A network between this machine and another one: what is read from one end is to be written to
 /// the other.
 pub struct Network {
@@ -64,7 +77,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// A network of its own. Needs root and `/dev/net/tun`.
+    /// A network of its own, while there may be a [`change`]. Needs root and `/dev/net/tun`.
     pub fn new() -> io::Result<Self> {
         let namespace = Namespace::new()?;
         let (number, near) = free_device()?;

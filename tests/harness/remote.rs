@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::netns::Network;
+use crate::netns::{self, Network};
 use crate::redis::{Redis, Setup};
 
 /// A Redis server on another machine, over a network that a test can disturb. That it is there is
@@ -40,6 +40,7 @@ struct Weather {
 impl Remote {
     /// Whether there can be another machine: it needs root and `/dev/net/tun`.
     pub fn possible() -> bool {
+        let _change = netns::change();
         Network::new().is_ok()
     }
 
@@ -50,7 +51,9 @@ impl Remote {
 
     /// Starts a server with more lines in its configuration, as [`Redis::start_with`].
     pub fn start_with(lines: &[&str]) -> Self {
+        let change = netns::change();
         let network = Network::new().expect("a network namespace, as root, with /dev/net/tun");
+        drop(change);
         let weather = Arc::new(Mutex::new(Weather::default()));
         let (end, running) = io::pipe().expect("a pipe");
         let mut setup = Setup::new(lines);
@@ -126,6 +129,8 @@ impl Remote {
 
 impl Drop for Remote {
     fn drop(&mut self) {
+        // The devices go with the carrier.
+        let _change = netns::change();
         self.running = None;
         if let Some(carrier) = self.carrier.take() {
             let _ = carrier.join();

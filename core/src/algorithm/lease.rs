@@ -196,4 +196,27 @@ mod tests {
         assert_eq!(come_back(Algorithm::IntervalBucket, "2r/s", 11), [5, 5, 5, 5, 1, 0]);
         assert_eq!(come_back(Algorithm::IntervalBucket, "1r/h", 11), [5, 5, 5, 5, 5, 5]);
     }
+
+    /// Tokens that the machine's clock has counted too early are taken off, and no more comes back for them.
+    #[test]
+    fn a_machine_whose_clock_is_ahead_gains_nothing() {
+        let quota = Quota::new(Algorithm::TokenBucket, "999r/s".parse().unwrap(), 10).unwrap();
+        let left = |plain: [u64; 3], now| {
+            let mut stored = Stored::default();
+            Algorithm::TokenBucket.decide(&mut stored, START, &quota, 1);
+            let lease = Lease { span: SECOND, want: 2, ..Lease::NONE };
+            let granted = Algorithm::TokenBucket.grant(&mut stored, START, &quota, &lease, 9);
+            let report = Report { of: granted.units, unused: 0, ends: granted.ends, plain };
+            Algorithm::TokenBucket.report(&mut stored, now, &quota, &report);
+            Algorithm::TokenBucket.decide(&mut stored, now, &quota, 0).remaining
+        };
+        // One token takes 1001 and 1/999 us.
+        assert_eq!(left([6, START + 2_500, 0], START + 2_600), 6);
+        assert_eq!(left([6, START + 2_500, 0], START + 2_500), 6);
+        assert_eq!(left([6, START + 2_500, 0], START + 2_400), 5);
+        assert_eq!(left([6, START + 2_500, 0], START + 1_499), 5);
+        assert_eq!(left([6, START + 2_500, 0], START + 1_497), 4);
+        // It has spent tokens that are still to come: its state is of no use.
+        assert!(left([0, START + 100, 0], START + 90) <= 7);
+    }
 }
