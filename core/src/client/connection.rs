@@ -71,6 +71,8 @@ pub struct Connection {
     pub(super) state: State,
     /// The last attempt failed or is late, and none has succeeded since.
     is_down: bool,
+    /// When the attempt began.
+    begun: u64,
     /// The attempt takes longer than it may, and is waited for nevertheless.
     is_late: bool,
     /// How many attempts in a row have timed out.
@@ -204,6 +206,7 @@ impl Connection {
             abilities: Abilities::default(),
             state: State::Idle,
             is_down: false,
+            begun: 0,
             is_late: false,
             timeouts: 0,
             backoff: Backoff::default(),
@@ -269,8 +272,14 @@ impl Connection {
         let most = usual.saturating_mul(1 << doublings).min(LONGEST_CONNECT.max(usual));
         let end = now.saturating_add(most);
         self.is_late = false;
+        self.begun = now;
         self.timer = Some(end);
         end
+    }
+
+    /// For how long it has been made.
+    pub(super) fn age(&self, now: u64) -> u64 {
+        now.saturating_sub(self.begun)
     }
 
     /// The attempt takes longer than it may. Returns whether it was in time before: then it is waited

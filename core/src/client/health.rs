@@ -131,13 +131,33 @@ impl Client {
         connection.silent_at(self.silence(connection))
     }
 
-    /// How long the server of a connection may owe replies and send nothing.
+    /// How long the server of a connection may owe replies and send nothing: longer where the server is busy with the
+    /// handshakes of a fleet, which is not helped by more of them.
     fn silence(&self, connection: &Connection) -> u64 {
-        let patience = match connection.queue.owes_topology() {
-            true => self.patience.max(self.query_patience()),
-            false => self.patience,
+        let usual = SILENCE.max(self.patience);
+        let usual = match connection.queue.owes_topology() {
+            true => usual.max(self.query_patience()),
+            false => usual << self.nodes.get(connection.node).map_or(0, |node| node.silences),
         };
-        connection.silence(SILENCE.max(patience), self.longest_timeout)
+        connection.silence(usual, self.longest_timeout)
+    }
+}
+
+/// So many doublings of the time for which a server may be silent count: 8 s.
+const SILENCE_DOUBLINGS: u32 = 3;
+
+/// Silence.
+impl super::Node {
+    /// A connection has ended because the server owed replies for too long.
+    pub(super) fn on_silence(&mut self) {
+        self.silences = self.silences.saturating_add(1).min(SILENCE_DOUBLINGS);
+    }
+
+    /// A connection is ready, for which the server has taken so long: it may take as long for a reply.
+    pub(super) fn on_ready(&mut self, took: u64) {
+        let is_enough = |doublings: &u32| SILENCE << doublings >= took;
+        let doublings = (0..SILENCE_DOUBLINGS).find(is_enough).unwrap_or(SILENCE_DOUBLINGS);
+        self.silences = self.silences.max(doublings);
     }
 }
 
@@ -214,6 +234,7 @@ impl Client {
     pub(super) fn on_answered(&mut self, key: NodeKey) {
         let Some(node) = self.nodes.get_mut(key) else { return };
         node.is_cut_off = false;
+        node.silences = node.silences.saturating_sub(1);
         if !node.is_mute && !node.has_undecided {
             return;
         }

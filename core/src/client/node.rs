@@ -72,6 +72,8 @@ pub struct Node {
     /// It has no master for a slot (CLUSTERDOWN), and has decided nothing since. It may be a master that
     /// its cluster has replaced, and that does not know it.
     pub(super) is_cut_off: bool,
+    /// How often the time is doubled for which it may owe a reply and send nothing.
+    pub(super) silences: u32,
     /// Whether a topology query has timed out to which it may still reply.
     pub(super) owes_topology: bool,
     /// Whether this worker has found it down.
@@ -155,6 +157,7 @@ impl Node {
             is_probed: false,
             is_mute: false,
             is_cut_off: false,
+            silences: 0,
             owes_topology: false,
             is_down: false,
             is_slow: false,

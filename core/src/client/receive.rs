@@ -93,11 +93,13 @@ impl Client {
         reply: &Reply<'_>,
         now: u64,
     ) {
-        let Some(node_key) = self.node_of(key) else { return };
+        let Some(connection) = self.connections.get(key) else { return };
+        let (node_key, took) = (connection.node, connection.age(now));
         let Some(node) = self.nodes.get_mut(node_key) else { return };
         node.abilities.on_reply(step, reply);
         let is_sentinel = node.role == Role::Sentinel;
         if is_last {
+            node.on_ready(took);
             self.actions.push_back(Action::Attempted(node_key, AttemptResult::Ready));
             self.log_missing(node_key);
             if is_sentinel {

@@ -309,8 +309,11 @@ impl Client {
             self.turn_address(key);
         }
         let Some(connection) = self.connections.get_mut(key) else { return };
-        if matches!(fault, Fault::Silent(_)) && connection.queue.owes_topology() {
-            self.refresh.on_timeout();
+        if matches!(fault, Fault::Silent(_)) {
+            match connection.queue.owes_topology() {
+                true => self.refresh.on_timeout(),
+                false => drop(self.nodes.get_mut(node).map(super::Node::on_silence)),
+            }
         }
         let next = connection.on_lost(fault, now, random);
         self.recount(key);
