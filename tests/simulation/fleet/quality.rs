@@ -249,6 +249,25 @@ fn workers_connect_at_once_over_tls() {
 
 /// What is gone is tried ever more rarely, but often enough that all find within a second that it is back. An attempt
 /// costs a packet, which the kernel refuses.
+/// First commands wait behind the handshakes of others, for longer than a second: that is no reason to connect again.
+#[test]
+fn thousands_of_workers_connect_once_under_load() {
+    const WORKERS: usize = 4_000;
+    let rate = 0.5;
+    let shape = Shape { has_tls: true, rate, ..shape(DeploymentKind::Single, WORKERS) };
+    let longest = 2.0 * WORKERS as f64 * handshake(true) + 1.0;
+    let mut fleet = Fleet::new(shape);
+    fleet.schedule(at(20.0) + 1, Step::Kill(0));
+    fleet.schedule(at(21.0) + 1, Step::Restart(0));
+    fleet.run(at(40.0));
+    for since in [0.0, 21.0] {
+        let accepted = total(&fleet, since..since + longest, |sample| sample.accepted);
+        assert!(accepted <= 1.3, "{accepted} connections for each worker at {since}");
+        let undecided = undecided(&fleet, since + longest..since + longest + 2.0);
+        assert!(undecided < 0.01, "{undecided} at {since}");
+    }
+}
+
 #[test]
 fn a_server_that_is_gone_is_tried_rarely() {
     let mut fleet = Fleet::new(shape(DeploymentKind::Single, 200));
