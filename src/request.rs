@@ -338,9 +338,7 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
     }
 }
 
-/// Acts on the outcome of the submission. Where Redis has rejected the request, units that it counts as spent may
-/// lie in a lease which another command has brought meanwhile, or is bringing: the request spends them, or is
-/// charged once more, by a command that gives them back.
+/// Acts on the outcome of the submission.
 ///
 /// # Safety
 /// `r` must be valid, and the limits be in its pool.
@@ -350,31 +348,55 @@ unsafe fn on_reply(
     outcome: Result<(), Error>,
 ) -> Status {
     context.renew_leases();
-    let now = monotonic_micros();
-    let lessor = memory().filter(|_| outcome.is_ok() && context.is_rejected_beside_leases());
-    let spends = lessor.is_some_and(|shared| shared.spend_leases(context.limits(), now));
     // SAFETY: passed on.
     unsafe {
-        if let (false, Some(shared)) = (spends, lessor)
-            && context.charges_again(shared, now)
+        if outcome.is_ok()
+            && context.is_rejected_beside_leases()
+            && let Some(shared) = memory()
+            && let Some(status) = try_leases(r, context, shared)
         {
-            debug!(log_of(r), "charge once more");
-            return match submit(r, context, shared, now) {
-                Some(true) => keep_waiting(r),
-                Some(false) => resume(r, context),
-                None => INTERNAL_ERROR,
-            };
+            return status;
         }
         if stop_watching(r) != Status::NGX_OK {
             return INTERNAL_ERROR;
         }
-        if let (true, Some(shared)) = (spends, lessor) {
+        conclude(r, context, outcome);
+        act(r, context)
+    }
+}
+
+/// Redis has rejected the request, but units that it counts as spent may lie in a lease which another command has
+/// brought meanwhile, or is bringing. The request spends them, or is charged once more, by a command that gives them
+/// back. `None` if there are none.
+///
+/// # Safety
+/// `r` must be valid, and the limits be in its pool.
+#[cold]
+unsafe fn try_leases(
+    r: *mut ngx_http_request_t,
+    context: &Context,
+    shared: &Shared,
+) -> Option<Status> {
+    let now = monotonic_micros();
+    // SAFETY: passed on.
+    unsafe {
+        if shared.spend_leases(context.limits(), now) {
+            if stop_watching(r) != Status::NGX_OK {
+                return Some(INTERNAL_ERROR);
+            }
             context.join_local(shared);
             context.decide(Source::Lease);
-        } else {
-            conclude(r, context, outcome);
+            return Some(act(r, context));
         }
-        act(r, context)
+        if !context.charges_again(shared, now) {
+            return None;
+        }
+        debug!(log_of(r), "charge once more");
+        Some(match submit(r, context, shared, now) {
+            Some(true) => keep_waiting(r),
+            Some(false) => resume(r, context),
+            None => INTERNAL_ERROR,
+        })
     }
 }
 

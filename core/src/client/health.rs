@@ -112,7 +112,7 @@ impl Client {
     }
 
     /// Ends the connections on which a node owes replies for too long.
-    fn check_silence(&mut self, node: NodeKey, now: u64) {
+    pub(super) fn check_silence(&mut self, node: NodeKey, now: u64) {
         for key in self.connections_of(node) {
             self.check_silence_of(key, now);
         }

@@ -34,7 +34,7 @@ const DOUBLINGS: u32 = 4;
 /// The longest interval while a master is missing, for each query of the round before.
 const LONGEST_INTERVAL: u64 = 670 * MILLISECOND;
 
-/// How long a node may take for the map of a large cluster, unless connecting may take longer; twice as long
+/// How long a node may take for the map of a large cluster; twice as long
 /// after each query that has timed out, until as many have not.
 const LEAST_PATIENCE: u64 = SECOND;
 
@@ -221,7 +221,7 @@ impl Client {
         }
         self.refresh.at = None;
         if self.refresh.is_under_way {
-            self.on_late_queries();
+            self.on_late_queries(now);
             self.query_next(now);
         } else if !self.is_leaving || self.refresh.is_wanted {
             self.refresh_topology(now);
@@ -274,18 +274,21 @@ impl Client {
     }
 
     /// The queries that are open have timed out. Should a reply come after all, it counts; until then the node
-    /// is not queried again.
-    fn on_late_queries(&mut self) {
+    /// is not queried again. A connection that is silent as well ends first.
+    fn on_late_queries(&mut self, now: u64) {
         let patience = self.query_patience() / MILLISECOND;
-        let late = std::mem::take(&mut self.refresh.open);
-        if !late.is_empty() {
-            self.refresh.on_timeout();
-        }
-        for (_, key) in late {
-            if let Some(node) = self.nodes.get_mut(key) {
+        let mut is_late = false;
+        for (_, key) in std::mem::take(&mut self.refresh.open) {
+            // A query is sent somewhat later than it is made.
+            self.check_silence(key, now.saturating_add(MILLISECOND));
+            if let Some(node) = self.nodes.get_mut(key).filter(|node| node.ready > 0) {
                 node.owes_topology = true;
+                is_late = true;
                 self.warn(key, format!("topology query timed out: no reply within {patience} ms"));
             }
+        }
+        if is_late {
+            self.refresh.on_timeout();
         }
     }
 
@@ -303,7 +306,7 @@ impl Client {
 
     /// How long a node may take to reply to a query.
     pub(super) fn query_patience(&self) -> u64 {
-        LEAST_PATIENCE.max(self.connect_timeout) << self.refresh.timeouts
+        LEAST_PATIENCE << self.refresh.timeouts
     }
 
     /// The next round begins with the node after the last one, so that the load is shared.
