@@ -232,7 +232,7 @@ impl LateReply {
         let limit = proxied(&format!("a rate=2r/10s algorithm={algorithm}"));
         let other = conf(&redis, &limit).start_connected(&redis);
         let nginx = unconnected(&limit)
-            .http(&format!("rate_limit_redis_pass {};", proxy.url()))
+            .store(proxy.url())
             .server("rate_limit_redis_timeout 100ms;")
             .start();
         wait_for_connections(&redis, other.worker_pids().len() + nginx.worker_pids().len());
