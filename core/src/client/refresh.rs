@@ -264,7 +264,9 @@ impl Client {
                 self.refresh.queries = self.refresh.queries.saturating_add(1);
                 let number = self.refresh.next_number();
                 self.refresh.open.push((number, node));
-                self.set_refresh_timer(now.saturating_add(self.query_patience()));
+                // A busy worker sends it later. A connection that is silent for so long is to end first.
+                let patience = self.query_patience();
+                self.set_refresh_timer(now.saturating_add(patience + patience / 4));
                 self.push(connection, Owner::Topology(number), now);
             }
         }
@@ -279,8 +281,7 @@ impl Client {
         let patience = self.query_patience() / MILLISECOND;
         let mut is_late = false;
         for (_, key) in std::mem::take(&mut self.refresh.open) {
-            // A query is sent somewhat later than it is made.
-            self.check_silence(key, now.saturating_add(MILLISECOND));
+            self.check_silence(key, now);
             if let Some(node) = self.nodes.get_mut(key).filter(|node| node.ready > 0) {
                 node.owes_topology = true;
                 is_late = true;
