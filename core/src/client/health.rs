@@ -134,12 +134,11 @@ impl Client {
     /// How long the server of a connection may owe replies and send nothing: longer where the server is busy with the
     /// handshakes of a fleet, which is not helped by more of them.
     fn silence(&self, connection: &Connection) -> u64 {
-        let usual = SILENCE.max(self.patience);
-        let usual = match connection.queue.owes_topology() {
-            true => usual.max(self.query_patience()),
-            false => usual << self.nodes.get(connection.node).map_or(0, |node| node.silences),
+        let more = match connection.queue.owes_topology() {
+            true => self.query_patience(),
+            false => SILENCE << self.nodes.get(connection.node).map_or(0, |node| node.silences),
         };
-        connection.silence(usual, self.longest_timeout)
+        connection.silence(self.patience.max(more), self.longest_timeout)
     }
 }
 
