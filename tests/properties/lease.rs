@@ -332,6 +332,24 @@ impl World {
     }
 }
 
+/// Requests of cost 1 for a minute, so many a second, with leases of a second, and nothing that goes wrong.
+fn base(quota: Quota, machines: usize, demand: f64) -> Plan {
+    Plan {
+        quota,
+        machines,
+        span: SECOND,
+        demand,
+        burst: 1,
+        at_once: false,
+        cost: 1,
+        delay: 500,
+        losses: 0,
+        steps: 0,
+        requests: (60.0 * demand) as usize,
+        seed: 0,
+    }
+}
+
 fn plans(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Plan> {
     let count = prop_oneof![3 => 1..200_u64, 1 => 500..2_000_u64];
     let quota = (proptest::sample::select(algorithms), count, 1..20_u64, 1..300_u64);
@@ -348,21 +366,9 @@ fn plans(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Plan> {
         let (cost, delay, losses) = trouble;
         let rate = quota.rate().count() as f64 * SECOND as f64 / quota.rate().period() as f64;
         let demand = rate * load * 2.0 / (1 + cost) as f64;
-        let (steps, requests, at_once) = (0, 400, seed % 4 == 0);
-        Plan {
-            quota,
-            machines,
-            span,
-            demand,
-            burst,
-            at_once,
-            cost,
-            delay,
-            losses,
-            steps,
-            requests,
-            seed,
-        }
+        let plan = base(quota, machines, demand);
+        let (requests, at_once) = (400, seed % 4 == 0);
+        Plan { span, burst, at_once, cost, delay, losses, requests, seed, ..plan }
     })
 }
 
@@ -390,7 +396,7 @@ proptest! {
     }
 }
 
-/// What came of some histories.
+/// Results of some histories.
 #[derive(Default)]
 struct Measured {
     /// How much passed, of what would have passed without leases.
@@ -418,23 +424,7 @@ fn plan(algorithm: Algorithm, rate: &str, limit: u64, machines: usize, load: f64
     let quota = Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap();
     let rate = quota.rate().count() as f64 * SECOND as f64 / quota.rate().period() as f64;
     let demand = rate * load;
-    let requests = (60.0 * demand) as usize;
-    let (span, burst, at_once, cost, delay) = (SECOND, 1, false, 1, 500);
-    let (losses, steps, seed) = (0, 0, 0);
-    Plan {
-        quota,
-        machines,
-        span,
-        demand,
-        burst,
-        at_once,
-        cost,
-        delay,
-        losses,
-        steps,
-        requests,
-        seed,
-    }
+    base(quota, machines, demand)
 }
 
 /// Rates and limits, the latter of the algorithms that have one beside the rate as well.
@@ -610,7 +600,7 @@ fn a_slow_command_takes_nothing() {
             }
             let without = algorithm.decide(&mut plain, now, &quota, 1);
             let shown = shown.expect("a verdict").remaining;
-            // As much as a command's way there and back may regain, and what the machine's clock is ahead.
+            // Units that a command's way there and back may regain, and the machine's clock may be ahead.
             let regained = 2 * (SLOW + 100) * 1_000 / SECOND;
             let is_near = shown.abs_diff(without.remaining) <= regained;
             // A window may have begun meanwhile.
