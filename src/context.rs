@@ -236,7 +236,7 @@ impl Context {
         (self.conf.timeout() as u64).saturating_mul(MILLISECOND)
     }
 
-    /// What came of the submission, once that is known; the answers of Redis are taken over then. Where the second
+    /// The outcome of the submission, once that is known; the answers of Redis are taken over then. Where the second
     /// one is not decided, a rejection by the first one stands.
     pub(crate) fn take_reply(&self) -> Option<Result<(), Error>> {
         let Submission { driver, key } = self.submission.get()?;

@@ -124,7 +124,7 @@ impl Granted {
     }
 }
 
-/// What a machine keeps for a limit and a client: the lease, how much is in demand, and for how long
+/// The record that a machine keeps for a limit and a client: the lease, how much is in demand, and for how long
 /// nothing was rejected. There is one after each request that Redis has decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holding {
@@ -180,7 +180,7 @@ impl Holding {
         Self { units, of, ends, taken, submitted, span, spent, plain, ..Self::UNKNOWN }
     }
 
-    /// The same, with what was known before. A command of cost 0 leaves that as it was.
+    /// This holding, with the demand that was known before. A command of cost 0 leaves that as it was.
     pub fn after(self, before: &Self) -> Self {
         match self.spent {
             0 => before.reported(),
@@ -188,12 +188,12 @@ impl Holding {
         }
     }
 
-    /// What remains after a command that was to renew the lease, and has charged nothing.
+    /// The holding after a command that was to renew the lease, and has charged nothing.
     pub fn reported(&self) -> Self {
         Self { units: 0, of: 0, ..*self }
     }
 
-    /// The same, of a command for a request that the limit has rejected.
+    /// This holding, after a request that the limit has rejected.
     pub fn after_rejection(self, before: &Self) -> Self {
         Self { demand: before.demand(self.submitted), calm: 0, ..self }
     }
@@ -246,7 +246,7 @@ impl Holding {
         }
     }
 
-    /// What is left of it while a command renews it.
+    /// The mark that stays in the table while a command renews the lease.
     fn taken(&self, now: u64) -> Self {
         let brings_units = self.units > 0 || self.want(self.span.into(), now) > 0;
         Self { demand: brings_units.into(), ..Self::UNKNOWN }
@@ -257,7 +257,7 @@ impl Holding {
         self.span == 0 && self.demand > 0
     }
 
-    /// The same, of a client that had a request rejected.
+    /// This holding, of a client of which a request was rejected.
     fn pressed(self) -> Self {
         Self { calm: 0, ..self }
     }
@@ -396,7 +396,7 @@ impl Holding {
 fn keep(quota: &Quota, rest: Option<u64>) -> u64 {
     let kept = quota.limit().div_ceil(KEPT);
     match (quota.algorithm(), rest) {
-        // What the last window has spent is not there yet.
+        // The units that the last window has spent are still to come back.
         (Algorithm::SlidingWindow, _) => 0,
         (_, Some(rest)) => part(kept, rest, quota.rate().period()).max(KEPT_OF_WINDOW),
         (_, None) => kept,

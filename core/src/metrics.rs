@@ -65,7 +65,7 @@ impl Command {
     }
 }
 
-/// What became of an attempt to connect to a node.
+/// The result of an attempt to connect to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptResult {
     /// The node has answered the handshake: commands can be sent.
@@ -82,7 +82,7 @@ impl AttemptResult {
     /// Every result.
     pub const ALL: [Self; 4] = [Self::Ready, Self::Refused, Self::Timeout, Self::Rejected];
 
-    /// As the label `result`.
+    /// Value of the label `result`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ready => "ready",
@@ -93,7 +93,7 @@ impl AttemptResult {
     }
 }
 
-/// What became of a query for the topology.
+/// The result of a query for the topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueryResult {
     /// The reply has changed the topology in use.
@@ -110,7 +110,7 @@ impl QueryResult {
     /// Every result.
     pub const ALL: [Self; 4] = [Self::Used, Self::Unchanged, Self::Late, Self::Failed];
 
-    /// As the label `result`.
+    /// Value of the label `result`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Used => "used",

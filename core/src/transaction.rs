@@ -40,8 +40,8 @@ pub(crate) fn decide<K: PartialEq>(
     passes
 }
 
-/// Of entries that share a key, all that are enforced must be able to spend at once: a rejection of
-/// one of them is until then.
+/// Enforced entries that share a key must be able to spend at once: a rejection of one of them lasts until
+/// then.
 fn correct_retries<K: PartialEq>(entries: &mut [Option<Entry<K>>], now: u64) {
     for index in 0..entries.len() {
         if let Some(Some(entry)) = entries.get(index)

@@ -18,7 +18,7 @@ use crate::script::{self, Effects, PROGRAMS, WrongType};
 /// The reply of Redis where a key holds a value of another type.
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
-/// What `_G` is in Redis: closed.
+/// `_G` as it is in Redis: closed.
 const CLOSE_GLOBALS: &str = "
     local function refuse(_, name) error('no global variable: ' .. tostring(name)) end
     setmetatable(_G, {__index = refuse, __newindex = refuse})
@@ -119,7 +119,7 @@ fn numbers<const N: usize>(entry: &[u8]) -> [u64; N] {
     numbers.try_into().expect("an entry of a log")
 }
 
-/// What a script has written, with the log of its reference.
+/// The state that a script has written, with the log of its reference.
 fn with_log(stored: Stored, reference: Option<Stored>) -> Stored {
     match (stored.value, reference.map(|reference| reference.value)) {
         (Value::Log(_, list), Some(Value::Log(log, _))) => {
@@ -189,7 +189,7 @@ impl Interpreter {
     }
 }
 
-/// What a script has made of its keys.
+/// The keys as a script has left them.
 type Keys = BTreeMap<Key, Option<Stored>>;
 
 /// The keys of a command, at the time of the server that runs it.

@@ -26,7 +26,7 @@ pub(crate) fn leased(redis: &Redis) -> Conf {
     plain(redis).http("rate_limit_redis_lease 1m;")
 }
 
-/// The same, where Redis has this URL.
+/// A server with leases of a minute, where Redis has this URL.
 fn leased_at(url: &str) -> Conf {
     common(Conf::new().store(url)).http("rate_limit_redis_lease 1m;")
 }

@@ -170,7 +170,7 @@ fn connections(samples: &Samples, node: &str, state: &str) -> f64 {
     samples[&format!("connections{{node=\"{node}\",state=\"{state}\"}}")]
 }
 
-/// What `family` has counted for a server, for each of `results`.
+/// The counts of `family` for a server, for each of `results`.
 fn by_result<const N: usize>(
     nginx: &Nginx,
     family: &str,

@@ -264,7 +264,7 @@ fn a_sentinel_that_has_missed_a_failover_does_not_lead_back() {
     }
 }
 
-/// Of two masters the old one has lost its replicas, and one sentinel knows of no other.
+/// Two masters, of which the old one has lost its replicas, and one sentinel knows of no other.
 #[test]
 fn a_split_brain_ends() {
     let (old, new) = (Redis::start_with(&["min-replicas-to-write 1"]), Redis::start());

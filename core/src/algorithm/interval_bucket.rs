@@ -88,7 +88,7 @@ impl Refill for Portions {
         Moment::at(last.micros.saturating_add(time))
     }
 
-    /// What refills may have brought back does not come back. They are a period apart at least. If the
+    /// Units that refills may have brought back do not come back. They are a period apart at least. If the
     /// bucket was full in between, the next refill comes a period after the next request.
     fn give_back_late(self, bucket: &mut Bucket, amount: u64, since: u64, now: u64) {
         let refills = bucket.last.micros.saturating_sub(since).div_ceil(self.period);

@@ -57,10 +57,10 @@ pub struct Answer {
     pub now: u64,
 }
 
-/// What few charges have beside their answer.
+/// The parts of an answer that few charges have.
 #[derive(Debug, Default)]
 pub(super) struct Rare {
-    /// What was set aside, for a charge with a lease.
+    /// The units that were set aside, for a charge with a lease.
     pub(super) granted: Option<Granted>,
     /// The verdict without the charge, which is given back if another command of the request rejects it.
     pub(super) unspent: Option<Verdict>,

@@ -15,7 +15,7 @@ const CHANNEL: &str = "+switch-master";
 
 /// All keys are at the master that most of the sentinels report.
 ///
-/// What a sentinel has reported last, in reply to a query or by an announcement, counts for as long as it is
+/// The last report of a sentinel, in reply to a query or by an announcement, counts for as long as it is
 /// connected. The master that more than half of all sentinels report is used at once. As long as there is
 /// none, a master that serves is kept: the sentinels that can be reached may have missed a failover. One that
 /// does not serve gives way, at the end of a round of queries, to the one that most of those sentinels report
@@ -47,7 +47,7 @@ impl Sentinel {
         }
     }
 
-    /// What each sentinel reports that can be reached.
+    /// The reports of the sentinels that can be reached.
     fn reported(&self) -> impl Iterator<Item = &Place> {
         self.reports.iter().filter_map(|(_, report)| report.as_ref())
     }
