@@ -274,14 +274,14 @@ impl Context {
     /// Takes over the answers of Redis that have come.
     fn take_answers(&self) {
         if let Some(Submission { driver, key }) = self.submission.get() {
-            driver.with_answers(key, |answers| self.take(answers));
+            driver.with_answers(key, |answers| self.take(answers, driver, key));
         }
     }
 
-    fn take(&self, answers: &[Answer]) {
-        for (limit, answer) in self.limits.iter().zip(answers) {
+    fn take(&self, answers: &[Answer], driver: &Driver, key: RequestKey) {
+        for (index, (limit, answer)) in self.limits.iter().zip(answers).enumerate() {
             let first = limit.verdict.get().filter(|_| self.is_second.get());
-            limit.take(answer);
+            limit.take(answer, driver.charged(key, index));
             limit.verdict.set(answer.verdict.or(first));
         }
     }

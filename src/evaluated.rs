@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use rate_limit_core::algorithm::leaky_bucket;
 use rate_limit_core::client::{Answer, Charge, Template};
-use rate_limit_core::decision::{self, Charged, Shown, Verdict};
+use rate_limit_core::decision::{self, Charged, Shown, Since, Verdict};
 use rate_limit_core::deny_cache;
 use rate_limit_core::lease::Lease;
 use rate_limit_core::lease::table::Taken;
@@ -87,19 +87,19 @@ impl Evaluated {
     }
 
     /// Takes over the answer of Redis.
-    pub(crate) fn take(&self, answer: &Answer) {
+    pub(crate) fn take(&self, answer: &Answer, charged: Option<Charged>) {
         self.verdict.set(answer.verdict);
         self.is_charged.set(answer.is_charged);
-        if let Some(verdict) = &answer.verdict {
-            self.charged.set(Charged::new(answer.now, verdict));
+        if let Some(charged) = charged {
+            self.charged.set(charged);
         }
         self.is_sent.set(answer.node.is_some());
     }
 
     /// Since when so much of its charge in Redis can have been regained, by Redis's clock.
-    pub(crate) fn regained_from(&self, amount: u64) -> u64 {
-        let quota = self.check.quota;
-        quota.algorithm().regained_from(quota, self.charged.get(), amount)
+    pub(crate) fn regained_from(&self, amount: u64) -> Since {
+        let Check { quota, cost, .. } = self.check;
+        quota.algorithm().regained_from(quota, self.charged.get(), cost, amount)
     }
 
     /// Identifies key, limit and quota in the memory of this machine.

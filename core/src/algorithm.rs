@@ -24,9 +24,9 @@ mod token_bucket;
 mod window_counter;
 
 pub use hold::{Hold, Holds};
-pub use state::{Extra, State, Stored};
+pub use state::{Extra, GivenBack, State, Stored};
 
-use crate::decision::{Charged, Retry, Verdict};
+use crate::decision::{Charged, Retry, Since, Verdict};
 use crate::limit::{Algorithm, Quota, QuotaError};
 use crate::rate::Rate;
 
@@ -57,14 +57,21 @@ struct Description {
     read: fn([u64; 3]) -> Option<State>,
     decide: fn(&mut Stored, u64, &Quota, u64) -> Verdict,
     charge: fn(&mut Stored, u64, &Quota, u64),
-    give_back: fn(&mut Stored, u64, &Quota, u64, Option<u64>),
+    give_back: fn(&mut Stored, u64, &Quota, u64, Option<Since>),
     /// See [`Algorithm::regained_from`].
     regained_from: fn(&Quota, Charged, u64) -> u64,
+    /// How long so many units take to be regained, in µs, or somewhat shorter.
+    span: fn(&Quota, u64) -> u64,
 }
 
 /// In windows what is charged counts in the window of its time.
 fn at_the_charge(_quota: &Quota, charged: Charged, _amount: u64) -> u64 {
     charged.at
+}
+
+/// Nothing is regained in a window before it ends.
+fn none_before_the_end(_quota: &Quota, _units: u64) -> u64 {
+    0
 }
 
 /// The two numbers that stand for the rate in an algorithm: see [`Quota::terms`].
@@ -89,6 +96,7 @@ macro_rules! describe {
             charge: $rust::charge,
             give_back: $rust::give_back,
             regained_from: $rust::regained_from,
+            span: $rust::span,
         }
     };
 }
@@ -253,8 +261,16 @@ impl Algorithm {
     /// Gives back `amount` of what was charged, or as much of it as cannot have been regained since, as the
     /// script does. `since` is that of [`regained_from`](Self::regained_from); the other arguments are
     /// those of [`decide`](Self::decide). If the client is alone on its key, the state is then as if the
-    /// amount had never been spent. If others have spent from it, no more passes than if it had not.
-    pub fn give_back(self, stored: &mut Stored, now: u64, quota: &Quota, amount: u64, since: u64) {
+    /// amount had never been spent. If others have spent from it, or were given something back, no more passes
+    /// than if it had not.
+    pub fn give_back(
+        self,
+        stored: &mut Stored,
+        now: u64,
+        quota: &Quota,
+        amount: u64,
+        since: Since,
+    ) {
         self.add_back(stored, now, quota, amount, Some(since));
     }
 
@@ -265,7 +281,7 @@ impl Algorithm {
         now: u64,
         quota: &Quota,
         amount: u64,
-        since: Option<u64>,
+        since: Option<Since>,
     ) {
         stored.blocked_for(now, quota);
         stored.extra.holds.correct(now, quota);
@@ -275,14 +291,20 @@ impl Algorithm {
     /// The moment from which on `amount` of a charge can have been regained. In windows, and in a log, that is
     /// the charge itself: it counts until its window ends. In a bucket, and with gcra, it is when the quota
     /// would have been whole without that amount: until then it is missing, whatever others spend.
-    pub fn regained_from(self, quota: &Quota, charged: Charged, amount: u64) -> u64 {
-        (self.description().regained_from)(quota, charged, amount)
+    ///
+    /// Others may have been given something back since, so that a bucket was whole sooner. But the charge, of `cost`,
+    /// has been missing for as long as if it had been alone.
+    pub fn regained_from(self, quota: &Quota, charged: Charged, cost: u64, amount: u64) -> Since {
+        let micros = (self.description().regained_from)(quota, charged, amount);
+        let rest = (self.description().span)(quota, cost.saturating_sub(amount));
+        let alone = charged.at.saturating_add(rest);
+        Since { micros, given_back: charged.given_back, alone }
     }
 
     /// Settles what was charged, with the `since` of [`give_back`](Self::give_back): charges `change` more,
     /// whatever is left, or gives it back if it is negative. What is charged beyond what is left becomes a
     /// debt of at most [`Quota::max_debt`]; the rest is dropped.
-    pub fn settle(self, stored: &mut Stored, now: u64, quota: &Quota, since: u64, change: i64) {
+    pub fn settle(self, stored: &mut Stored, now: u64, quota: &Quota, since: Since, change: i64) {
         if change < 0 {
             return self.give_back(stored, now, quota, change.unsigned_abs(), since);
         }
@@ -327,12 +349,15 @@ mod tests {
     fn stored() -> impl Strategy<Value = Stored> {
         let any = || numbers(u64::MAX);
         let hold = || (any(), any()).prop_map(|(units, until)| Hold { units, until });
-        let extra =
-            (hold(), hold(), any(), any()).prop_map(|(older, newer, debt, blocked_until)| Extra {
+        let given_back = (any(), any()).prop_map(|(amount, until)| GivenBack { amount, until });
+        let extra = (hold(), hold(), any(), any(), given_back).prop_map(
+            |(older, newer, debt, blocked_until, given_back)| Extra {
                 holds: Holds { older, newer },
                 debt,
                 blocked_until,
-            });
+                given_back,
+            },
+        );
         let extra = prop_oneof![Just(Extra::default()), extra];
         (states(), extra).prop_map(|(state, extra)| Stored { state, extra })
     }
@@ -362,7 +387,10 @@ mod tests {
             amount in numbers(u64::MAX),
             change in any::<i64>(),
             since in numbers(MAX_EXACT),
+            given_back in numbers(u64::MAX),
+            alone in numbers(MAX_EXACT),
         ) {
+            let correction = Since { micros: since, given_back, alone };
             let algorithm = quota.algorithm();
             let decide = |mut stored, cost| algorithm.decide(&mut stored, now, &quota, cost);
             prop_assert!(decide(stored.clone(), amount).remaining <= quota.limit());
@@ -374,10 +402,10 @@ mod tests {
                 prop_assert_eq!(one, all);
             }
             let mut settled = stored.clone();
-            algorithm.settle(&mut settled, now, &quota, since, change);
+            algorithm.settle(&mut settled, now, &quota, correction, change);
             prop_assert!(decide(settled, 0).remaining <= quota.limit());
             let mut given = stored.clone();
-            algorithm.give_back(&mut given, now, &quota, amount, since);
+            algorithm.give_back(&mut given, now, &quota, amount, correction);
             prop_assert!(decide(given, 0).remaining <= quota.limit());
             let plain = [amount, since, amount];
             let report = Report { of: amount, unused: amount, ends: since, plain };

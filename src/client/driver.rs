@@ -21,7 +21,7 @@ use rate_limit_core::client::{
     Action, Answer, Charge, Client, Config, ConnectionKey, Error, Fault, Level, NodeKey,
     RequestKey, Settlement, Target,
 };
-use rate_limit_core::decision::Verdict;
+use rate_limit_core::decision::{Charged, Since, Verdict};
 use rate_limit_core::lease::Granted;
 use rate_limit_core::metrics;
 use rate_limit_core::rate::MILLISECOND;
@@ -186,6 +186,11 @@ impl Driver {
         act(self.state.borrow().client.answers(key));
     }
 
+    /// A charge of a request, if it was allowed: see [`Client::charged`].
+    pub(crate) fn charged(&self, key: RequestKey, charge: usize) -> Option<Charged> {
+        self.state.borrow().client.charged(key, charge)
+    }
+
     /// The verdict on a charge of a request if it is given back: see [`Client::unspent`].
     pub(crate) fn unspent(&self, key: RequestKey, charge: usize) -> Option<Verdict> {
         self.state.borrow().client.unspent(key, charge)
@@ -215,7 +220,7 @@ impl Driver {
     }
 
     /// Gives back what was charged: see [`Client::refund`].
-    pub(crate) fn refund(&self, charge: &Charge<'_>, since: u64) {
+    pub(crate) fn refund(&self, charge: &Charge<'_>, since: Since) {
         self.act(|state| state.client.refund(charge, since, monotonic_micros()));
     }
 
@@ -223,7 +228,7 @@ impl Driver {
     pub(crate) fn settle(
         &self,
         charge: &Charge<'_>,
-        since: u64,
+        since: Since,
         change: i64,
         reservations: Reservations,
     ) {

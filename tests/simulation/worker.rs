@@ -13,7 +13,6 @@ use fastrand::Rng;
 use rate_limit_core::client::{
     Action, Client, Config, ConnectionKey, Error, Fault, Node, RequestKey, Target, View,
 };
-use rate_limit_core::decision::Charged;
 use rate_limit_core::lease::Granted;
 use rate_limit_core::lease::table::Taken;
 use rate_limit_core::rate::MILLISECOND;
@@ -698,14 +697,15 @@ impl Worker {
         let times = (request.submitted, outside.now());
         let machine = &outside.machines[self.id % MACHINES];
         machine.renew(self.id, &request.plan, &request.taken, (&answers, &grants), times);
+        let charged: Vec<_> =
+            (0..answers.len()).map(|index| self.client.charged(key, index)).collect();
         self.client.release(key, refund);
         self.act(outside);
-        let charged = request.plan.parts.iter().zip(&answers).filter(|(_, it)| it.is_charged);
-        for (part, answer) in charged.filter(|_| refund) {
-            let (charge, verdict) = (part.charge(None), answer.verdict.expect("a verdict"));
+        let charges = request.plan.parts.iter().zip(&answers).zip(charged);
+        for ((part, _), charged) in charges.filter(|((_, it), _)| refund && it.is_charged) {
+            let (charge, charged) = (part.charge(None), charged.expect("a charge"));
             let (quota, cost) = (charge.quota, charge.cost);
-            let charged = Charged::new(answer.now, &verdict);
-            let since = quota.algorithm().regained_from(quota, charged, cost);
+            let since = quota.algorithm().regained_from(quota, charged, cost, cost);
             self.client.refund(&charge, since, outside.now());
             self.act(outside);
         }

@@ -4,9 +4,10 @@
 //! `limit` units, the n of the rate, can be spent.
 
 pub(super) use super::at_the_charge as regained_from;
+pub(super) use super::none_before_the_end as span;
 pub(super) use super::window_counter::{STATE, read};
 use super::{Stored, Terms, window_counter};
-use crate::decision::Verdict;
+use crate::decision::{Since, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::Rate;
 use crate::window::Windows;
@@ -29,7 +30,7 @@ pub(super) fn give_back(
     now: u64,
     quota: &Quota,
     amount: u64,
-    since: Option<u64>,
+    since: Option<Since>,
 ) {
     window_counter::give_back(stored, Windows::Months, now, quota, amount, since);
 }

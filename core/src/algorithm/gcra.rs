@@ -10,7 +10,7 @@
 
 use super::moment::{self, Moment};
 use super::{State, Stored, Terms};
-use crate::decision::{Retry, Verdict};
+use crate::decision::{Retry, Since, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::Rate;
 
@@ -40,11 +40,11 @@ pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) ->
     let retry = match allowed {
         true => Retry::No,
         false if cost > limit => Retry::Never,
-        false => Retry::After(span(latest, next).max(held(limit - cost))),
+        false => Retry::After(latest.until(next).max(held(limit - cost))),
     };
 
     if allowed && cost > 0 || corrected {
-        write(stored, now, quota, tat, debt);
+        write(stored, now, quota, tat, debt, 0);
     }
     Verdict { allowed, blocked: 0, remaining: tat.intervals_until(latest, interval), reset, retry }
 }
@@ -55,12 +55,12 @@ pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) 
     let furthest = Moment::at(now).plus(interval, quota.max_spent());
     let later = tat.plus(interval, amount).min(furthest);
     if later > tat || corrected {
-        write(stored, now, quota, later, debt.saturating_add(amount).min(quota.max_debt()));
+        write(stored, now, quota, later, debt.saturating_add(amount).min(quota.max_debt()), 0);
     }
 }
 
 /// See [`moment::regained_from`].
-pub(super) use super::moment::regained_from;
+pub(super) use super::moment::{regained_from, span};
 
 /// Moves the arrival time back, but not for the time that it would have stood still since.
 pub(super) fn give_back(
@@ -68,22 +68,27 @@ pub(super) fn give_back(
     now: u64,
     quota: &Quota,
     amount: u64,
-    since: Option<u64>,
+    since: Option<Since>,
 ) {
     let Arrival { tat, debt, corrected, .. } = arrival(stored, now, quota);
     let (interval, held) = (quota.interval(), stored.extra.holds.shared(now).units(quota.limit()));
-    let late = since.map_or(0, |since| now.saturating_sub(since));
+    let late = since.map_or(0, |since| {
+        let given_back = stored.extra.given_back.since(since.given_back, now);
+        moment::lateness(since, given_back, now)
+    });
     let earlier = tat.minus(interval, amount).later(late).min(tat);
     let earlier = earlier.max(Moment::at(now).plus(interval, held));
-    if earlier < tat || corrected {
-        write(stored, now, quota, earlier, debt);
+    if earlier < tat {
+        write(stored, now, quota, earlier, debt, earlier.until(tat));
+    } else if corrected {
+        write(stored, now, quota, tat, debt, 0);
     }
 }
 
 /// Stores the arrival time as it is at `now`.
 pub(super) fn touch(stored: &mut Stored, now: u64, quota: &Quota) {
     let Arrival { tat, debt, .. } = arrival(stored, now, quota);
-    write(stored, now, quota, tat, debt);
+    write(stored, now, quota, tat, debt, 0);
 }
 
 /// The arrival time at `now`.
@@ -117,13 +122,12 @@ fn arrival(stored: &Stored, now: u64, quota: &Quota) -> Arrival {
     Arrival { tat, latest, debt, corrected }
 }
 
-fn write(stored: &mut Stored, now: u64, quota: &Quota, tat: Moment, debt: u64) {
+/// Stores an arrival time, which is so many µs earlier as something was given back.
+fn write(stored: &mut Stored, now: u64, quota: &Quota, tat: Moment, debt: u64, given_back: u64) {
     let latest = Moment::at(now).plus(quota.interval(), quota.limit());
     stored.write(now, State::Arrival(tat), if tat > latest { debt } else { 0 });
-}
-
-/// µs from `from` to `to`, rounded up.
-fn span(from: Moment, to: Moment) -> u64 {
-    let micros = to.micros.saturating_sub(from.micros);
-    if to.part > from.part { micros.saturating_add(1) } else { micros }
+    if given_back > 0 || stored.given_back(now) > 0 {
+        let until = tat.ceil().saturating_add(given_back);
+        stored.extra.given_back.add(given_back, until);
+    }
 }

@@ -19,8 +19,9 @@
 use std::collections::VecDeque;
 
 pub(super) use super::at_the_charge as regained_from;
+pub(super) use super::none_before_the_end as span;
 use super::{State, Stored, Terms};
-use crate::decision::{Retry, Verdict};
+use crate::decision::{Retry, Since, Verdict};
 use crate::limit::{MAX_LOG, Quota, QuotaError};
 use crate::rate::Rate;
 
@@ -92,11 +93,11 @@ pub(super) fn give_back(
     now: u64,
     quota: &Quota,
     amount: u64,
-    since: Option<u64>,
+    since: Option<Since>,
 ) {
     let (period, _) = quota.terms();
     let mut log = recall(stored, now, quota);
-    let since = since.unwrap_or(now);
+    let since = since.map_or(now, |since| since.micros);
     let is_forgotten = since.saturating_add(period) <= now;
     let amount = if is_forgotten { 0 } else { amount };
     if log.remove(since, amount) || log.stepped_back {

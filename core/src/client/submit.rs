@@ -6,7 +6,7 @@ use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey, RequestKey};
 use super::request::{self, Answer, Error, Request};
 use super::{Action, Client, MAX_WAITING};
-use crate::decision::Verdict;
+use crate::decision::{Charged, Since, Verdict};
 use crate::lease::{Granted, Lease};
 use crate::metrics::ErrorKind;
 use crate::redis::cluster::slot;
@@ -85,6 +85,13 @@ impl Client {
         granted.unwrap_or(Granted::nothing(now))
     }
 
+    /// A charge of a request, if a reply has come that allows it.
+    pub fn charged(&self, key: RequestKey, charge: usize) -> Option<Charged> {
+        let request = self.requests.get(key)?;
+        let answer = request.answers.get(charge)?;
+        request.charged(charge, &answer.verdict?, answer.now)
+    }
+
     /// The verdict on a charge of a request if it is given back, as another command rejects the request.
     pub fn unspent(&self, key: RequestKey, charge: usize) -> Option<Verdict> {
         self.requests.get(key)?.rare.get(charge)?.unspent
@@ -120,7 +127,7 @@ impl Client {
     /// Gives back what was charged, which can have been regained since `since`: see
     /// [`Algorithm::regained_from`](crate::limit::Algorithm::regained_from). No request waits for it, and it
     /// is sent once.
-    pub fn refund(&mut self, charge: &Charge<'_>, since: u64, now: u64) {
+    pub fn refund(&mut self, charge: &Charge<'_>, since: Since, now: u64) {
         if charge.cost > 0 {
             self.send_once(charge, Purpose::Refund(since), now);
         }

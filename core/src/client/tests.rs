@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use super::connection::SILENCE;
 use super::*;
+use crate::decision::Since;
 use crate::key::Head;
 use crate::limit::{Algorithm, Quota};
 use crate::redis::cluster::slot;
@@ -89,7 +90,8 @@ impl Played {
 
     fn settle(&mut self, change: i64) {
         let template = Rc::clone(&self.template);
-        let settlement = Settlement { since: 1_763_683_200_000_007, change, tag: 5 };
+        let since = Since::at(1_763_683_200_000_007);
+        let settlement = Settlement { since, change, tag: 5 };
         self.client.settle(&charge(&template, "a"), settlement, self.now);
     }
 

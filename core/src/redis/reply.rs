@@ -333,6 +333,13 @@ enum Entries<'a> {
     Array(&'a [u8]),
 }
 
+impl Entry<'_> {
+    /// Whether there is more than the state of an algorithm.
+    pub fn is_extended(&self) -> bool {
+        matches!(self, Self::Stored(bytes) if bytes.len() > 3 * size_of::<u64>())
+    }
+}
+
 /// What a script has replied about one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
@@ -413,10 +420,10 @@ fn whole_list(list: &[u8]) -> Option<&[u8]> {
     Some(list)
 }
 
-/// The first entry of the rest of a list: how many numbers there are, one digit, and these.
+/// The first entry of the rest of a list: how many numbers there are, one hexadecimal digit, and these.
 fn take_numbers(bytes: &[u8]) -> Option<(Entry<'_>, &[u8])> {
     let (digit, rest) = bytes.split_first()?;
-    let count = char::from(*digit).to_digit(10)? as usize;
+    let count = char::from(*digit).to_digit(16)? as usize;
     let (stored, rest) = rest.split_at_checked(count.saturating_mul(size_of::<u64>()))?;
     Some((Entry::Stored(stored), rest))
 }
