@@ -11,12 +11,9 @@ mod resolver;
 mod socket;
 #[cfg_attr(not(ngx_feature = "ssl"), path = "client/no_tls.rs")]
 pub(crate) mod tls;
-#[cfg_attr(not(ngx_feature = "ssl"), allow(dead_code))]
-mod tls_settings;
 
 pub(crate) use address::target;
 pub(crate) use driver::Driver;
-pub(crate) use tls_settings::TlsSettings;
 
 /// The scripts of the module that do not depend on the configuration.
 pub(crate) static SCRIPTS: Lazy<Scripts> = Lazy::new(Scripts::new);

@@ -5,16 +5,12 @@ mod error;
 mod http;
 mod limit;
 mod location;
-pub(crate) mod parameter;
 mod store;
 mod value;
 
-pub(crate) use error::LimitError;
+pub(crate) use error::{BindError, CompileError, EvaluateError};
 pub(crate) use http::MainConf;
-pub(crate) use limit::{Effect, Limit, Parameters, Phase};
-pub(crate) use location::{
-    DEFAULT_IPV6_PREFIX, DEFAULT_LEASE, DEFAULT_LOG_RATE, LocationConf, LogLimit, OnError,
-    OnInvalid, Pass,
-};
+pub(crate) use limit::Limit;
+pub(crate) use location::{LocationConf, Pass};
 pub(crate) use store::Store;
-pub(crate) use value::{ComplexValue, Setting, has_variable, variable};
+pub(crate) use value::ComplexValue;

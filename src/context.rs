@@ -10,6 +10,7 @@ use ngx::ffi::{
 };
 use ngx::http::{HttpModule, HttpModuleMainConf};
 use rate_limit_core::client::{Answer, Error, RequestKey};
+use rate_limit_core::conf::limit::{Effect, Phase};
 use rate_limit_core::decision::{Decision, Source, Status};
 use rate_limit_core::lease::Granted;
 use rate_limit_core::rate::MILLISECOND;
@@ -17,7 +18,7 @@ use rate_limit_core::rate::MILLISECOND;
 use crate::Module;
 use crate::client::Driver;
 use crate::clock::{monotonic_micros, time_until, turn_start};
-use crate::conf::{Effect, LocationConf, Phase};
+use crate::conf::LocationConf;
 use crate::evaluated::{Evaluated, tightest};
 use crate::event::Timer;
 use crate::log::debug;

@@ -5,13 +5,14 @@ use std::rc::Rc;
 
 use rate_limit_core::algorithm::leaky_bucket;
 use rate_limit_core::client::{Answer, Charge, Template};
+use rate_limit_core::conf::limit::Effect;
 use rate_limit_core::decision::{self, Charged, Shown, Since, Verdict};
 use rate_limit_core::deny_cache;
 use rate_limit_core::lease::Lease;
 use rate_limit_core::lease::table::Taken;
 use rate_limit_core::redis::script::Check;
 
-use crate::conf::{Effect, Limit};
+use crate::conf::Limit;
 
 /// What a limit charges a request, and its verdict.
 pub(crate) struct Evaluated {

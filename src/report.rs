@@ -1,9 +1,10 @@
 //! The decisions on a request as one: header fields and variables are the same for both phases.
 
 use ngx::ffi::ngx_http_request_t;
+use rate_limit_core::conf::limit::{Effect, Phase};
 use rate_limit_core::decision::{Decision, Shown, Status};
 
-use crate::conf::{Effect, LocationConf, Phase};
+use crate::conf::LocationConf;
 use crate::context::Context;
 use crate::evaluated::{Evaluated, tightest};
 

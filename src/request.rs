@@ -14,13 +14,15 @@ use ngx::ffi::{
 };
 use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf};
 use rate_limit_core::client::Error;
+use rate_limit_core::conf::limit::{Effect, Phase};
+use rate_limit_core::conf::{OnError, OnInvalid};
 use rate_limit_core::decision::{self, Source};
 use rate_limit_core::deny_cache::Denial;
 use rate_limit_core::local::Mode;
 use rate_limit_core::rate::MILLISECOND;
 
 use crate::clock::monotonic_micros;
-use crate::conf::{Effect, LocationConf, OnError, OnInvalid, Phase};
+use crate::conf::LocationConf;
 use crate::context::{Context, Stage, memory};
 use crate::evaluated::{Evaluated, Renewal};
 use crate::log::debug;

@@ -7,10 +7,10 @@
 use ngx::core::Status;
 use ngx::ffi::{ngx_http_request_t, ngx_int_t};
 use ngx::http::HttpModuleMainConf;
+use rate_limit_core::conf::limit::Phase;
 use rate_limit_core::metrics::Settlement;
 
 use crate::Module;
-use crate::conf::Phase;
 use crate::context::{Context, memory};
 use crate::log::{debug, unusable};
 use crate::shm::Shared;

@@ -40,12 +40,6 @@ pub(crate) use record::{LimitRecord, NodeEntry, NodeRecord};
 pub(crate) use reserved::Reservations;
 pub(crate) use view::{NodeState, View};
 
-/// The size of the zone in bytes without `rate_limit_redis_shared_memory`.
-pub(crate) const DEFAULT_SIZE: usize = 8 << 20;
-
-/// The least size of the zone in bytes.
-pub(crate) const LEAST_SIZE: usize = 256 << 10;
-
 /// The name of the zone. Its address is the tag, which no zone of another module has.
 static NAME: [u8; 16] = *b"rate_limit_redis";
 

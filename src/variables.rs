@@ -7,10 +7,11 @@ use ngx::ffi::{
 };
 use ngx::http::HttpModuleLocationConf;
 use rate_limit_core::client_key;
+use rate_limit_core::conf::Policy;
 use rate_limit_core::decision::seconds;
 
 use crate::Module;
-use crate::conf::{DEFAULT_IPV6_PREFIX, LocationConf};
+use crate::conf::LocationConf;
 use crate::report::Report;
 
 /// A variable's name and its value; empty where there is none.
@@ -101,7 +102,8 @@ unsafe extern "C" fn get_client(
             libc::AF_INET6 => {
                 let address = (*address.cast::<libc::sockaddr_in6>()).sin6_addr.s6_addr;
                 let conf = Module::location_conf(&*r.cast::<ngx::http::Request>());
-                let prefix = conf.map_or(DEFAULT_IPV6_PREFIX, LocationConf::ipv6_prefix);
+                let default = || Policy::default().ipv6_prefix;
+                let prefix = conf.map_or_else(default, LocationConf::ipv6_prefix);
                 return set(r, value, Some(client_key::key(address.into(), prefix)));
             }
             // A client of a unix socket may choose the path that is its address.

@@ -10,6 +10,7 @@
 pub mod algorithm;
 pub mod client;
 pub mod client_key;
+pub mod conf;
 pub mod decision;
 pub mod deny_cache;
 pub mod key;

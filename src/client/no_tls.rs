@@ -2,13 +2,10 @@
 
 use std::rc::Rc;
 
-use ngx::ffi::{ngx_conf_t, ngx_connection_t, ngx_uint_t};
-
-use super::tls_settings::TlsSettings;
+use ngx::ffi::{ngx_conf_t, ngx_connection_t};
+use rate_limit_core::conf::store::TlsSettings;
 
 const MISSING: &str = "TLS needs an NGINX that is built with SSL (--with-http_ssl_module)";
-
-pub(crate) const PROTOCOLS: [(&str, ngx_uint_t); 0] = [];
 
 pub(crate) fn supported() -> Result<(), String> {
     Err(MISSING.to_owned())
@@ -17,7 +14,7 @@ pub(crate) fn supported() -> Result<(), String> {
 pub(crate) enum Tls {}
 
 impl Tls {
-    pub(crate) fn new(_: &mut ngx_conf_t, _: &TlsSettings) -> Result<Self, String> {
+    pub(crate) fn new(_: &mut ngx_conf_t, _: &TlsSettings<'_>) -> Result<Self, String> {
         Err(MISSING.to_owned())
     }
 }

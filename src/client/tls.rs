@@ -12,8 +12,8 @@ use ngx::ffi::{
     ngx_pcalloc, ngx_pnalloc, ngx_ssl_certificate, ngx_ssl_ciphers, ngx_ssl_cleanup_ctx,
     ngx_ssl_create, ngx_ssl_crl, ngx_ssl_t, ngx_ssl_trusted_certificate, ngx_str_t, ngx_uint_t,
 };
+use rate_limit_core::conf::store::{TlsSettings, TlsVersion};
 
-use super::tls_settings::TlsSettings;
 use crate::log::capture::Capture;
 
 mod peer;
@@ -22,17 +22,8 @@ mod stream;
 pub(crate) use peer::Peer;
 pub(super) use stream::Stream;
 
-/// The versions that a configuration can name.
-pub(crate) const PROTOCOLS: [(&str, ngx_uint_t); 6] = [
-    ("SSLv2", NGX_SSL_SSLv2 as ngx_uint_t),
-    ("SSLv3", NGX_SSL_SSLv3 as ngx_uint_t),
-    ("TLSv1", NGX_SSL_TLSv1 as ngx_uint_t),
-    ("TLSv1.1", NGX_SSL_TLSv1_1 as ngx_uint_t),
-    ("TLSv1.2", NGX_SSL_TLSv1_2 as ngx_uint_t),
-    ("TLSv1.3", NGX_SSL_TLSv1_3 as ngx_uint_t),
-];
-
-const DEFAULT_PROTOCOLS: ngx_uint_t = (NGX_SSL_TLSv1_2 | NGX_SSL_TLSv1_3) as ngx_uint_t;
+/// The versions without `ssl_protocols`.
+const DEFAULT_VERSIONS: [TlsVersion; 2] = [TlsVersion::Tls12, TlsVersion::Tls13];
 
 const DEFAULT_CIPHERS: &str = "DEFAULT";
 
@@ -56,11 +47,14 @@ pub(crate) struct Tls {
 
 impl Tls {
     /// Loads the files of the settings. It must be dropped before the pool of the configuration.
-    pub(crate) fn new(cf: &mut ngx_conf_t, settings: &TlsSettings) -> Result<Self, String> {
-        settings.check()?;
+    pub(crate) fn new(
+        cf: &mut ngx_conf_t,
+        settings: &TlsSettings<'static>,
+    ) -> Result<Self, String> {
         // SAFETY: the log of the configuration is valid.
         let messages = unsafe { Capture::instead_of(cf.log) };
-        let context = messages.during(|| create(cf, &messages, settings.protocols));
+        let versions = settings.versions.as_deref().unwrap_or(&DEFAULT_VERSIONS);
+        let context = messages.during(|| create(cf, &messages, versions));
         let context = context.ok_or_else(|| failed("SSL", &messages))?;
         let tls = Self { context, verifies: settings.verifies(), name: settings.name };
         let loaded = messages.during(|| tls.load(cf, settings));
@@ -70,7 +64,11 @@ impl Tls {
     }
 
     /// The error is the directive that failed.
-    fn load(&self, cf: &mut ngx_conf_t, settings: &TlsSettings) -> Result<(), &'static str> {
+    fn load(
+        &self,
+        cf: &mut ngx_conf_t,
+        settings: &TlsSettings<'static>,
+    ) -> Result<(), &'static str> {
         self.set_ciphers(cf, settings.ciphers).ok_or("ssl_ciphers")?;
         if let (Some(certificate), Some(key)) = (settings.certificate, settings.certificate_key) {
             self.set_certificate(cf, certificate, key).ok_or("ssl_certificate")?;
@@ -135,18 +133,32 @@ impl Drop for Tls {
     }
 }
 
-/// A context for `protocols`, with nothing loaded.
+/// The bit that stands for a version in NGINX.
+fn bit(version: &TlsVersion) -> ngx_uint_t {
+    let bit = match version {
+        TlsVersion::Ssl2 => NGX_SSL_SSLv2,
+        TlsVersion::Ssl3 => NGX_SSL_SSLv3,
+        TlsVersion::Tls10 => NGX_SSL_TLSv1,
+        TlsVersion::Tls11 => NGX_SSL_TLSv1_1,
+        TlsVersion::Tls12 => NGX_SSL_TLSv1_2,
+        TlsVersion::Tls13 => NGX_SSL_TLSv1_3,
+    };
+    bit as ngx_uint_t
+}
+
+/// A context for `versions`, with nothing loaded.
 fn create(
     cf: &mut ngx_conf_t,
     messages: &Capture,
-    protocols: Option<ngx_uint_t>,
+    versions: &[TlsVersion],
 ) -> Option<NonNull<ngx_ssl_t>> {
+    let protocols = versions.iter().map(bit).fold(0, |bits, bit| bits | bit);
     // SAFETY: zeroed memory is what NGINX itself starts from, and nothing else refers to it yet.
     unsafe {
         let context = NonNull::new(ngx_pcalloc(cf.pool, size_of::<ngx_ssl_t>()))?.cast();
         let ssl: *mut ngx_ssl_t = context.as_ptr();
         (*ssl).log = messages.log();
-        done(ngx_ssl_create(ssl, protocols.unwrap_or(DEFAULT_PROTOCOLS), ptr::null_mut()))?;
+        done(ngx_ssl_create(ssl, protocols, ptr::null_mut()))?;
         Some(context)
     }
 }

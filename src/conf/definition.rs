@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::error::LimitError;
+use super::error::BindError;
 use super::limit::{Corrections, Limit};
 use super::store::Store;
 
@@ -29,7 +29,7 @@ struct Binding {
 
 impl Definitions {
     /// Adds the definition of `limit`. Lines that share a name must define the same.
-    pub(super) fn add(&mut self, limit: &Limit) -> Result<(), LimitError> {
+    pub(super) fn add(&mut self, limit: &Limit) -> Result<(), BindError> {
         let (name, written) = (limit.name(), limit.written());
         match self.0.iter().find(|definition| definition.name == name) {
             None => {
@@ -39,7 +39,7 @@ impl Definitions {
                 Ok(())
             }
             Some(first) if first.written == written => Ok(()),
-            Some(first) => Err(LimitError::Redefined {
+            Some(first) => Err(BindError::Redefined {
                 name,
                 written: written.to_owned(),
                 first: first.written.clone(),
@@ -71,7 +71,7 @@ impl Definitions {
     }
 
     /// Binds `limit` to a store. All limits of a name must have one store.
-    pub(super) fn bind(&mut self, limit: &Limit, store: &Store) -> Result<(), LimitError> {
+    pub(super) fn bind(&mut self, limit: &Limit, store: &Store) -> Result<(), BindError> {
         let (name, place) = (limit.name(), limit.place());
         let Some(definition) = self.0.iter_mut().find(|definition| definition.name == name) else {
             return Ok(());
@@ -85,7 +85,7 @@ impl Definitions {
         if first.reference == store.reference() {
             return Ok(());
         }
-        Err(LimitError::Rebound {
+        Err(BindError::Rebound {
             name,
             place: place.to_owned(),
             store: store.shown().to_owned(),

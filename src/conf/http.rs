@@ -4,10 +4,12 @@ use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
 use ngx::ffi::{NGX_LOG_WARN, ngx_conf_t, ngx_worker};
+use rate_limit_core::conf::DEFAULT_MEMORY;
+use rate_limit_core::conf::limit::Phase;
 
 use super::definition::Definitions;
-use super::error::LimitError;
-use super::limit::{Limit, Phase};
+use super::error::BindError;
+use super::limit::Limit;
 use super::store::Store;
 use crate::client::Driver;
 use crate::log::{self, cycle_log, log};
@@ -99,7 +101,7 @@ impl MainConf {
         if !self.definitions.are_bound() {
             return Some(());
         }
-        let size = self.memory_size.unwrap_or(shm::DEFAULT_SIZE);
+        let size = self.memory_size.unwrap_or(DEFAULT_MEMORY as usize);
         shm::add_zone(cf, size, &self.shared)
     }
 
@@ -121,7 +123,7 @@ impl MainConf {
     }
 
     /// Adds the name of a limit. Lines that share a name must define the same.
-    pub(crate) fn define(&mut self, limit: &Limit) -> Result<(), LimitError> {
+    pub(crate) fn define(&mut self, limit: &Limit) -> Result<(), BindError> {
         self.has_precontent |= limit.phase() == Phase::Precontent;
         self.has_settlements |= limit.settles();
         self.definitions.add(limit)
@@ -133,8 +135,8 @@ impl MainConf {
         limits: &[Rc<Limit>],
         index: usize,
         has_leases: bool,
-    ) -> Result<(), LimitError> {
-        let store = self.stores.get_mut(index).ok_or(LimitError::NoStore)?;
+    ) -> Result<(), BindError> {
+        let store = self.stores.get_mut(index).ok_or(BindError::NoStore)?;
         store.add_limits(limits, has_leases);
         for limit in limits {
             self.definitions.bind(limit, store)?;
@@ -157,7 +159,7 @@ impl MainConf {
 
     /// Binds the limits that only apply outside of any location, after all others: a name belongs to
     /// one store, and the locations determine which.
-    pub(crate) fn bind_outside(&mut self) -> Result<(), LimitError> {
+    pub(crate) fn bind_outside(&mut self) -> Result<(), BindError> {
         for (limits, configured, has_leases) in std::mem::take(&mut self.outside) {
             let mut known = limits.iter().filter_map(|limit| self.definitions.store(limit.name()));
             let index = known.next().and_then(|store| self.find(store)).unwrap_or(configured);

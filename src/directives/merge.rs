@@ -5,20 +5,19 @@ use std::ffi::{c_char, c_void};
 use ngx::core::{NGX_CONF_OK, Status};
 use ngx::ffi::{NGX_LOG_NOTICE, ngx_conf_t, ngx_http_location_queue_t};
 use ngx::http::{HttpModuleLocationConf, NgxHttpCoreModule};
+use rate_limit_core::conf::DEFAULT_STORE;
+use rate_limit_core::conf::limit::Phase;
 
 use super::error::ConfError;
-use super::{directive, store};
-use crate::conf::{LimitError, LocationConf, MainConf, Pass, Phase};
-
-/// The store of limits without `rate_limit_redis_pass`.
-const DEFAULT_STORE: &str = "redis://127.0.0.1:6379";
+use super::{reader, store};
+use crate::conf::{BindError, LocationConf, MainConf, Pass};
 
 /// Completes the configuration of `http` after all others.
 pub(crate) fn complete(cf: &mut ngx_conf_t) -> Status {
     match bind_outside(cf) {
         Ok(()) => Status::NGX_OK,
         Err(error) => {
-            directive::fail(cf, &error);
+            reader::fail(cf, &error);
             Status::NGX_ERROR
         }
     }
@@ -26,7 +25,7 @@ pub(crate) fn complete(cf: &mut ngx_conf_t) -> Status {
 
 /// Binds the last limits, and adds the shared memory.
 fn bind_outside(cf: &mut ngx_conf_t) -> Result<(), ConfError> {
-    let main = directive::main(cf)?;
+    let main = reader::main(cf)?;
     main.bind_outside()?;
     main.add_zone(cf).ok_or(ConfError::NoZone)
 }
@@ -44,7 +43,7 @@ pub(crate) unsafe extern "C" fn merge_location(
     conf.inherit(previous);
     match find_store(cf, conf).and_then(|()| bind_limits(cf, conf)) {
         Ok(()) => NGX_CONF_OK,
-        Err(error) => directive::fail(cf, &error),
+        Err(error) => reader::fail(cf, &error),
     }
 }
 
@@ -52,7 +51,7 @@ pub(crate) unsafe extern "C" fn merge_location(
 fn find_store(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfError> {
     let Some(Pass::Named(name, place)) = &conf.pass else { return Ok(()) };
     let unknown = || ConfError::NoStore { name, place: place.clone() };
-    let index = directive::main(cf)?.find(name).ok_or_else(unknown)?;
+    let index = reader::main(cf)?.find(name).ok_or_else(unknown)?;
     conf.pass = Some(Pass::Store(index));
     Ok(())
 }
@@ -62,13 +61,13 @@ fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfE
     if !conf.has_limits() || is_if_of_server(cf) {
         return Ok(());
     }
-    let main = directive::main(cf)?;
+    let main = reader::main(cf)?;
     let index = match conf.pass {
         Some(Pass::Store(index)) => index,
         _ => store::at(main, cf, DEFAULT_STORE)?,
     };
     conf.pass = Some(Pass::Store(index));
-    let store = main.store_mut(index).ok_or(LimitError::NoStore)?;
+    let store = main.store_mut(index).ok_or(BindError::NoStore)?;
     store.allow_timeout(conf.timeout());
     let is_outside = only_passes_on(cf);
     if !is_outside {

@@ -5,7 +5,8 @@ use std::ptr;
 use ngx::core::Status;
 use ngx::ffi::{ngx_conf_t, ngx_parse_url, ngx_str_t, ngx_url_t};
 use rate_limit_core::client::{Server, Target};
-use rate_limit_core::redis::endpoint::{Address, Endpoint, redacted};
+use rate_limit_core::conf::{UrlError, endpoint};
+use rate_limit_core::redis::endpoint::Address;
 
 use super::error::ConfError;
 use crate::client::target;
@@ -17,8 +18,8 @@ pub(super) fn read(
     url: &str,
     directive: &'static str,
 ) -> Result<Server, ConfError> {
-    let invalid = |reason: String| ConfError::Url { directive, url: redacted(url), reason };
-    let endpoint: Endpoint = url.parse().map_err(|error| invalid(format!("{error}")))?;
+    let endpoint = endpoint(directive, url)?;
+    let invalid = |reason| UrlError::new(directive, url, reason);
     if endpoint.tls {
         supported().map_err(invalid)?;
     }

@@ -12,11 +12,11 @@ use ngx::ffi::{
     NGX_LOG_WARN, ngx_http_core_loc_conf_t, ngx_http_err_page_t, ngx_http_request_t, ngx_int_t,
 };
 use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
+use rate_limit_core::conf::limit::Phase;
 
 use super::log_of;
 use crate::Module;
 use crate::clock::monotonic_micros;
-use crate::conf::Phase;
 use crate::context::{Ahead, Context, Stage};
 use crate::log::log;
 

@@ -4,12 +4,13 @@ use std::ptr;
 use std::rc::Rc;
 
 use ngx::ffi::{ngx_http_request_t, ngx_palloc, ngx_str_t};
+use rate_limit_core::conf::limit::Effect;
 use rate_limit_core::decision::Status;
 use rate_limit_core::key;
 use rate_limit_core::limit::Quota;
 use rate_limit_core::redis::script::Check;
 
-use crate::conf::{Effect, Limit, LimitError};
+use crate::conf::{EvaluateError, Limit};
 use crate::evaluated::Evaluated;
 use crate::log::unusable;
 use crate::pool::keep;
@@ -54,7 +55,7 @@ pub(super) unsafe fn evaluate(
             let key = shortened(r, key).ok_or(Unevaluated::OutOfMemory)?;
             let (quota, cost) = match quota_and_cost(r, limit) {
                 Ok(values) => values,
-                Err(LimitError::OutOfMemory) => return Err(Unevaluated::OutOfMemory),
+                Err(EvaluateError::OutOfMemory) => return Err(Unevaluated::OutOfMemory),
                 Err(error) => {
                     unusable((*(*r).connection).log, &error, limit.name());
                     is_unusable = true;
@@ -112,12 +113,12 @@ pub(super) unsafe fn count_undecided(
 unsafe fn quota_and_cost(
     r: *mut ngx_http_request_t,
     limit: &'static Limit,
-) -> Result<(&'static Quota, u64), LimitError> {
+) -> Result<(&'static Quota, u64), EvaluateError> {
     // SAFETY: the request is valid.
     unsafe {
         let quota = match limit.known_quota() {
             Some(quota) => quota,
-            None => keep(r, limit.quota(&mut *r)?).ok_or(LimitError::OutOfMemory)?,
+            None => keep(r, limit.quota(&mut *r)?).ok_or(EvaluateError::OutOfMemory)?,
         };
         Ok((quota, limit.cost(&mut *r)?))
     }

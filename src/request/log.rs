@@ -4,11 +4,12 @@ use std::ptr;
 
 use ngx::ffi::{ngx_http_request_t, ngx_log_t, ngx_uint_t};
 use ngx::http::{HttpModuleLocationConf, NgxHttpCoreModule};
+use rate_limit_core::conf::limit::Effect;
 use rate_limit_core::decision::Status;
 use rate_limit_core::text::log::{Escaped, Excess};
 
 use super::log_of;
-use crate::conf::{Effect, LocationConf};
+use crate::conf::LocationConf;
 use crate::context::Context;
 use crate::log::{Decided, admits, cycle_log, is_logged, log};
 

@@ -1,16 +1,16 @@
-//! The parameters of a limit, as they are read from the configuration or from a variable.
+//! The values of parameters.
 
-use rate_limit_core::algorithm::BurstParameter;
-use rate_limit_core::limit::Algorithm;
-use rate_limit_core::rate::{self, Rate, RateError};
-
-use super::error::LimitError;
+use super::LimitError;
+use crate::algorithm::BurstParameter;
+use crate::conf::time;
+use crate::limit::Algorithm;
+use crate::rate::{self, MAX_TIME, MILLISECOND, Rate, RateError};
 
 /// How digits are read: those of a literal by [`rate::whole`], those of a variable by [`rate::saturated`].
-type Digits = fn(&str) -> Result<u64, RateError>;
+pub(super) type ReadDigits = fn(&str) -> Result<u64, RateError>;
 
 /// `rate=`, at which the algorithm can count.
-pub(crate) fn rate(algorithm: Algorithm, text: &str) -> Result<Rate, LimitError> {
+pub(super) fn rate(algorithm: Algorithm, text: &str) -> Result<Rate, LimitError> {
     let (parameter, value) = ("rate", || text.to_owned());
     let rate: Rate = text.parse().map_err(|error: RateError| {
         let reason = error.to_string();
@@ -21,34 +21,46 @@ pub(crate) fn rate(algorithm: Algorithm, text: &str) -> Result<Rate, LimitError>
 }
 
 /// `burst=` or `capacity=`, as the algorithm has it.
-pub(crate) fn burst(algorithm: Algorithm, text: &str, digits: Digits) -> Result<u64, LimitError> {
+pub(super) fn burst(
+    algorithm: Algorithm,
+    text: &str,
+    digits: ReadDigits,
+) -> Result<u64, LimitError> {
     match algorithm.burst_parameter() {
         BurstParameter::Burst => number("burst", text, 0, digits),
-        _ => number("capacity", text, 1, digits),
+        BurstParameter::Capacity | BurstParameter::None => number("capacity", text, 1, digits),
     }
 }
 
 /// `cost=`.
-pub(crate) fn cost(text: &str, digits: Digits) -> Result<u64, LimitError> {
+pub(super) fn cost(text: &str, digits: ReadDigits) -> Result<u64, LimitError> {
     number("cost", text, 0, digits)
 }
 
 /// `settle=`.
-pub(crate) fn settle(text: &str) -> Result<u64, LimitError> {
+pub(super) fn settle(text: &str) -> Result<u64, LimitError> {
     let expected = "a number of at least 0, such as 3 or 0.25";
     rate::rounded_up(text).map_err(|_| LimitError::invalid("settle", text, expected))
 }
 
 /// `delay=`.
-pub(crate) fn delay(text: &str) -> Result<u64, LimitError> {
+pub(super) fn delay(text: &str) -> Result<u64, LimitError> {
     number("delay", text, 0, rate::whole)
+}
+
+/// `block=`, in µs.
+pub(super) fn block(text: &str) -> Result<u64, LimitError> {
+    let time = time::milliseconds(text).and_then(|time| time.checked_mul(MILLISECOND));
+    let expected = "a time above 0 and up to a hundred years, such as 10m";
+    time.filter(|time| (1..=MAX_TIME).contains(time))
+        .ok_or_else(|| LimitError::invalid("block", text, expected))
 }
 
 fn number(
     parameter: &'static str,
     text: &str,
     least: u64,
-    digits: Digits,
+    digits: ReadDigits,
 ) -> Result<u64, LimitError> {
     match digits(text) {
         Ok(number) if number >= least => Ok(number),

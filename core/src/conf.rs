@@ -1,0 +1,23 @@
+//! The configuration: from the words of a directive to typed values, or to the error that `nginx -t` shows.
+//!
+//! Everything here depends on words alone. What needs NGINX is in the module crate: where a directive stands,
+//! its variables, files and addresses. [`DIRECTIVES`] is the table of all directives, with a row for each.
+
+mod directive;
+pub mod limit;
+mod policy;
+mod setting;
+mod size;
+pub mod store;
+mod table;
+mod time;
+mod url;
+
+pub use directive::{Directive, DirectiveError, text};
+pub use policy::{LogLevel, LogLimit, OnError, OnInvalid};
+pub use setting::{Setting, variable};
+pub use table::{
+    Arguments, Contexts, DEFAULT_MEMORY, DEFAULT_STORE, DIRECTIVES, Policy, PolicyLevel, Row,
+    SetPolicy, Sets,
+};
+pub use url::{UrlError, endpoint};

@@ -1,0 +1,123 @@
+//! A line `rate_limit_redis`: its parameters, and what they make together.
+
+mod doubts;
+mod error;
+mod parameter;
+mod words;
+
+pub use error::LimitError;
+pub use words::{LimitWords, is_off};
+
+use super::Setting;
+use crate::algorithm::BurstParameter;
+use crate::algorithm::leaky_bucket::Undelayed;
+use crate::limit::{Algorithm, Quota};
+use crate::rate::{Rate, saturated};
+
+/// When a limit decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// In the access phase.
+    #[default]
+    Access,
+    /// In the precontent phase, when all access checks have passed.
+    Precontent,
+}
+
+impl Phase {
+    /// In the order of NGINX.
+    pub const ALL: [Self; 2] = [Self::Access, Self::Precontent];
+}
+
+/// What the verdict of a limit does to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It rejects or delays the request.
+    Enforced,
+    /// It is counted, logged and shown.
+    DryRun,
+}
+
+/// A line that limits. `V` is a text with variables, as it was compiled.
+#[derive(Debug)]
+pub struct LimitLine<'a, V> {
+    /// The key of a request.
+    pub key: V,
+    /// The name that identifies the limit.
+    pub name: &'a str,
+    /// The algorithm by its name: see [`known_algorithm`](Self::known_algorithm).
+    pub algorithm: Algorithm,
+    /// What comes back in which time.
+    pub rate: Setting<Rate, V>,
+    /// `capacity=` or `burst=`, as the algorithm has it.
+    pub burst: Option<Setting<u64, V>>,
+    /// What a request spends.
+    pub cost: Setting<u64, V>,
+    /// What a request has really cost, once that is known.
+    pub settle: Option<V>,
+    /// How long a client that exceeds the limit is blocked, in µs; 0: not at all.
+    pub block: u64,
+    /// Of a leaky bucket: the part of the excess that is not delayed.
+    pub undelayed: Option<Undelayed>,
+    /// When it decides.
+    pub phase: Phase,
+    /// What its verdict does to a request.
+    pub effect: Effect,
+    /// What the name stands for, apart from the store, as it is written.
+    pub written: String,
+    /// What a client may spend, if neither rate nor burst is a variable.
+    pub known_quota: Option<Quota>,
+}
+
+impl<V> LimitLine<'_, V> {
+    /// The algorithm that counts, as far as it is known: windows of a month have one of their own.
+    pub fn known_algorithm(&self) -> Algorithm {
+        self.known_quota.map_or(self.algorithm, |quota| quota.algorithm())
+    }
+
+    /// Whether its commands have no more than plain arguments.
+    pub fn is_plain(&self) -> bool {
+        self.effect == Effect::Enforced && self.block == 0
+    }
+
+    /// Reads the rate of a request.
+    pub fn read_rate(&self, text: &str) -> Result<Rate, LimitError> {
+        parameter::rate(self.algorithm, text)
+    }
+
+    /// Reads the capacity or burst of a request.
+    pub fn read_burst(&self, text: &str) -> Result<u64, LimitError> {
+        parameter::burst(self.algorithm, text, saturated)
+    }
+
+    /// Reads what a request spends.
+    pub fn read_cost(&self, text: &str) -> Result<u64, LimitError> {
+        parameter::cost(text, saturated)
+    }
+
+    /// Reads what a request has really cost.
+    pub fn read_settle(&self, text: &str) -> Result<u64, LimitError> {
+        parameter::settle(text)
+    }
+
+    /// What a client may spend at this rate, with this capacity or burst.
+    pub fn quota(&self, rate: Rate, burst: Option<u64>) -> Result<Quota, LimitError> {
+        let parameter = self.algorithm.burst_parameter();
+        let limit = match parameter {
+            BurstParameter::Capacity | BurstParameter::None => burst.unwrap_or(rate.count()),
+            BurstParameter::Burst => burst.unwrap_or(0).saturating_add(1),
+        };
+        let in_parameter = |error| {
+            let (parameter, value) = match parameter.name().zip(burst) {
+                Some((name, burst)) => (name, burst.to_string()),
+                None => ("rate", rate.to_string()),
+            };
+            LimitError::Quota { parameter, value, error }
+        };
+        let quota = Quota::new(self.algorithm, rate, limit).map_err(in_parameter)?;
+        if self.settle.is_some() {
+            quota.check_settle().map_err(in_parameter)?;
+        }
+        Ok(quota.with_block(self.block))
+    }
+}

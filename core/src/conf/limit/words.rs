@@ -1,0 +1,264 @@
+//! The words of a line: which parameters it has, and which of them its algorithm takes.
+
+use std::iter;
+
+use super::{Effect, LimitError, LimitLine, Phase, parameter};
+use crate::algorithm::BurstParameter;
+use crate::algorithm::leaky_bucket::Undelayed;
+use crate::conf::directive::text;
+use crate::conf::setting::is_literal;
+use crate::conf::{Directive, Setting};
+use crate::limit::{Algorithm, is_name};
+use crate::rate::whole;
+
+const DEFAULT_NAME: &str = "default";
+
+const DEFAULT_COST: &str = "1";
+
+/// Whether a line is `rate_limit_redis off`.
+pub fn is_off(line: &Directive<'_>) -> Result<bool, LimitError> {
+    let mut words = line.arguments();
+    match (words.next(), words.next()) {
+        (Some(b"off"), None) => Ok(true),
+        (Some(b"off"), Some(_)) => Err(LimitError::OffWithParameters),
+        _ => Ok(false),
+    }
+}
+
+/// The words of a line that limits, checked as far as they can be without its variables.
+#[derive(Debug)]
+pub struct LimitWords<'a> {
+    pub(super) key: &'a str,
+    pub(super) parameters: Parameters<'a>,
+    name: &'a str,
+    algorithm: Algorithm,
+    rate: &'a str,
+    burst: Option<&'a str>,
+    undelayed: Option<Undelayed>,
+}
+
+impl<'a> LimitWords<'a> {
+    /// Reads the words of `line`.
+    pub fn read(line: &Directive<'a>) -> Result<Self, LimitError> {
+        let mut words = line.arguments();
+        let key = words.next().filter(|word| !is_parameter(word));
+        let key = key.and_then(|key| text(key).ok()).ok_or(LimitError::NoKey)?;
+        let parameters = Parameters::read(words)?;
+        let name = parameters.name.unwrap_or(DEFAULT_NAME);
+        if !is_name(name) {
+            return Err(LimitError::name(name));
+        }
+        let algorithm = parameters.algorithm()?;
+        let rate = parameters.rate.ok_or(LimitError::NoRate)?;
+        let burst = parameters.burst(algorithm)?;
+        let undelayed = parameters.undelayed(algorithm)?;
+        Ok(Self { key, parameters, name, algorithm, rate, burst, undelayed })
+    }
+
+    /// Compiles the key, and every text with variables, by `compile`, and reads the literals.
+    pub fn compile<V, E: From<LimitError>>(
+        &self,
+        mut compile: impl FnMut(&'a str) -> Result<V, E>,
+    ) -> Result<LimitLine<'a, V>, E> {
+        let (parameters, algorithm, compile) = (&self.parameters, self.algorithm, &mut compile);
+        let key = compile(self.key)?;
+        let rate = Setting::new(self.rate, |text| parameter::rate(algorithm, text), compile)?;
+        let burst = |text: &str| parameter::burst(algorithm, text, whole);
+        let burst = self.burst.map(|text| Setting::new(text, burst, compile)).transpose()?;
+        let cost = parameters.cost.unwrap_or(DEFAULT_COST);
+        let cost = Setting::new(cost, |text| parameter::cost(text, whole), compile)?;
+        let mut line = LimitLine {
+            key,
+            name: self.name,
+            algorithm,
+            rate,
+            burst,
+            cost,
+            settle: parameters.settle.map(|text| settle(text, compile)).transpose()?,
+            block: parameters.block()?,
+            undelayed: self.undelayed,
+            phase: parameters.phase()?,
+            effect: if parameters.dry_run { Effect::DryRun } else { Effect::Enforced },
+            written: parameters.written(algorithm),
+            known_quota: None,
+        };
+        let burst = match &line.burst {
+            Some(burst) => burst.literal().map(Some),
+            None => Some(None),
+        };
+        let known = line.rate.literal().zip(burst);
+        line.known_quota = known.map(|(rate, burst)| line.quota(rate, burst)).transpose()?;
+        Ok(line)
+    }
+}
+
+/// `settle=`. It is evaluated when a request has ended, but a literal is checked now.
+fn settle<'a, V, E: From<LimitError>>(
+    text: &'a str,
+    compile: &mut impl FnMut(&'a str) -> Result<V, E>,
+) -> Result<V, E> {
+    if is_literal(text) {
+        parameter::settle(text)?;
+    }
+    compile(text)
+}
+
+/// Whether the word in the place of the key is a parameter, so that the key is forgotten. Any but the rate
+/// may be a key if it has a variable.
+fn is_parameter(word: &[u8]) -> bool {
+    let is_read = || Parameters::read(iter::once(word)).is_ok();
+    word.starts_with(b"rate=") || !word.contains(&b'$') && is_read()
+}
+
+/// The parameters of a line, as they are written.
+#[derive(Debug, Default)]
+pub(super) struct Parameters<'a> {
+    pub(super) rate: Option<&'a str>,
+    name: Option<&'a str>,
+    algorithm: Option<&'a str>,
+    pub(super) capacity: Option<&'a str>,
+    pub(super) burst: Option<&'a str>,
+    refill: Option<&'a str>,
+    pub(super) cost: Option<&'a str>,
+    delay: Option<&'a str>,
+    after: Option<&'a str>,
+    block: Option<&'a str>,
+    pub(super) settle: Option<&'a str>,
+    nodelay: bool,
+    dry_run: bool,
+}
+
+impl<'a> Parameters<'a> {
+    fn read(words: impl Iterator<Item = &'a [u8]>) -> Result<Self, LimitError> {
+        let mut read = Self::default();
+        for word in words {
+            read.add(text(word)?)?;
+        }
+        Ok(read)
+    }
+
+    fn add(&mut self, word: &'a str) -> Result<(), LimitError> {
+        let flag = match word {
+            "nodelay" => Some(&mut self.nodelay),
+            "dry_run" => Some(&mut self.dry_run),
+            _ => None,
+        };
+        if let Some(flag) = flag {
+            return match std::mem::replace(flag, true) {
+                false => Ok(()),
+                true => Err(LimitError::Duplicate(word.to_owned())),
+            };
+        }
+        let unknown = || LimitError::Unknown(word.to_owned());
+        let (name, value) = word.split_once('=').ok_or_else(unknown)?;
+        match self.slot(name).ok_or_else(unknown)?.replace(value) {
+            None => Ok(()),
+            Some(_) => Err(LimitError::Duplicate(format!("{name}="))),
+        }
+    }
+
+    /// Where the value of the parameter of this name is kept.
+    fn slot(&mut self, name: &str) -> Option<&mut Option<&'a str>> {
+        Some(match name {
+            "rate" => &mut self.rate,
+            "name" => &mut self.name,
+            "algorithm" => &mut self.algorithm,
+            "capacity" => &mut self.capacity,
+            "burst" => &mut self.burst,
+            "refill" => &mut self.refill,
+            "cost" => &mut self.cost,
+            "delay" => &mut self.delay,
+            "after" => &mut self.after,
+            "block" => &mut self.block,
+            "settle" => &mut self.settle,
+            _ => return None,
+        })
+    }
+
+    fn algorithm(&self) -> Result<Algorithm, LimitError> {
+        let algorithm = match self.algorithm {
+            None => Algorithm::default(),
+            Some(name) => Algorithm::from_name(name).ok_or_else(|| {
+                let mut known = Algorithm::ALL.map(Algorithm::name).to_vec();
+                known.dedup();
+                LimitError::invalid("algorithm", name, &format!("one of {}", known.join(", ")))
+            })?,
+        };
+        match (algorithm, self.refill) {
+            (_, None) => Ok(algorithm),
+            (Algorithm::TokenBucket, Some("continuous")) => Ok(Algorithm::TokenBucket),
+            (Algorithm::TokenBucket, Some("interval")) => Ok(Algorithm::IntervalBucket),
+            (Algorithm::TokenBucket, Some(other)) => {
+                Err(LimitError::invalid("refill", other, "continuous or interval"))
+            }
+            (_, Some(other)) => Err(LimitError::foreign("refill", other, algorithm)),
+        }
+    }
+
+    /// The burst parameter that belongs to the algorithm.
+    fn burst(&self, algorithm: Algorithm) -> Result<Option<&'a str>, LimitError> {
+        let own = algorithm.burst_parameter();
+        match (self.capacity, self.burst) {
+            (Some(value), _) if own != BurstParameter::Capacity => {
+                Err(LimitError::foreign("capacity", value, algorithm))
+            }
+            (_, Some(value)) if own != BurstParameter::Burst => {
+                Err(LimitError::foreign("burst", value, algorithm))
+            }
+            (capacity, burst) => Ok(capacity.or(burst)),
+        }
+    }
+
+    /// The part of the excess that a leaky bucket does not delay.
+    fn undelayed(&self, algorithm: Algorithm) -> Result<Option<Undelayed>, LimitError> {
+        if algorithm != Algorithm::LeakyBucket {
+            return match (self.delay, self.nodelay) {
+                (None, false) => Ok(None),
+                (Some(value), _) => Err(LimitError::foreign("delay", value, algorithm)),
+                (None, true) => {
+                    Err(LimitError::Foreign { parameter: "nodelay".to_owned(), algorithm })
+                }
+            };
+        }
+        match (self.delay, self.nodelay) {
+            (None, false) => Ok(Some(Undelayed::UpTo(0))),
+            (None, true) => Ok(Some(Undelayed::All)),
+            (Some(text), false) => Ok(Some(Undelayed::UpTo(parameter::delay(text)?))),
+            (Some(_), true) => Err(LimitError::DelayAndNodelay),
+        }
+    }
+
+    fn phase(&self) -> Result<Phase, LimitError> {
+        match self.after {
+            None => Ok(Phase::Access),
+            Some("auth") => Ok(Phase::Precontent),
+            Some(other) => Err(LimitError::invalid("after", other, "auth")),
+        }
+    }
+
+    /// How long a client is blocked, in µs.
+    fn block(&self) -> Result<u64, LimitError> {
+        match self.block {
+            None => Ok(0),
+            Some(_) if self.dry_run => Err(LimitError::BlockAndDryRun),
+            Some(text) => parameter::block(text),
+        }
+    }
+
+    /// What the name stands for, apart from the store, as it is written.
+    fn written(&self, algorithm: Algorithm) -> String {
+        let mut text = format!("algorithm={}", algorithm.name());
+        for (name, value) in [
+            ("rate", self.rate),
+            ("capacity", self.capacity),
+            ("burst", self.burst),
+            ("refill", self.refill),
+            ("block", self.block),
+        ] {
+            if let Some(value) = value {
+                text += &format!(" {name}={value}");
+            }
+        }
+        text
+    }
+}

@@ -1,0 +1,169 @@
+//! The values of the directives that are neither limits nor stores.
+
+use super::directive::{Directive, DirectiveError};
+use super::time;
+use crate::rate;
+use crate::text::fields::{Forms, Reset};
+use crate::text::{body, metrics};
+
+/// What happens to requests that Redis does not decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnError {
+    /// They pass.
+    Open,
+    /// They are rejected.
+    Closed,
+    /// They are decided locally, in the shared memory.
+    Local,
+}
+
+/// What happens to requests with a rate, capacity, burst or cost that is unusable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnInvalid {
+    /// They are rejected.
+    Reject,
+    /// They pass.
+    Pass,
+}
+
+/// How rejections and delays are logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogLimit {
+    /// The level of rejections.
+    pub level: LogLevel,
+    /// How many lines a worker writes in a second.
+    pub rate: u64,
+}
+
+/// A level of NGINX's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogLevel {
+    /// `info`.
+    Info,
+    /// `notice`.
+    Notice,
+    /// `warn`.
+    Warn,
+    /// `error`.
+    Error,
+}
+
+/// The longest time that a request waits without a warning, in ms.
+const LONG_TIMEOUT: u64 = 1_000;
+
+/// A timeout that may have lost its unit.
+pub(super) fn long_timeout(line: &Directive<'_>, timeout: u64) -> Option<String> {
+    let value = line.value().ok().filter(|_| timeout > LONG_TIMEOUT)?;
+    let seconds = timeout as f64 / 1_000.0;
+    Some(format!(
+        "\"rate_limit_redis_timeout {value}\" lets a request wait {seconds} s for its decision, and a \
+         number without a unit is one of seconds"
+    ))
+}
+
+pub(super) fn on_error(line: &Directive<'_>) -> Result<OnError, DirectiveError> {
+    line.choose(&[("open", OnError::Open), ("closed", OnError::Closed), ("local", OnError::Local)])
+}
+
+pub(super) fn on_invalid(line: &Directive<'_>) -> Result<OnInvalid, DirectiveError> {
+    line.choose(&[("reject", OnInvalid::Reject), ("pass", OnInvalid::Pass)])
+}
+
+/// NGINX has 494 to 497 for errors of its own, for which it answers 400.
+pub(super) fn status(line: &Directive<'_>) -> Result<u16, DirectiveError> {
+    let value = line.value()?;
+    match value.parse() {
+        Ok(status @ (400..=493 | 498..=599)) if value.len() == 3 => Ok(status),
+        _ => Err(line.invalid(value, "a number between 400 and 599, but not 494 to 497")),
+    }
+}
+
+pub(super) fn header_forms(line: &Directive<'_>) -> Result<Forms, DirectiveError> {
+    let names: Vec<_> = line.texts().collect::<Result<_, _>>()?;
+    let mut forms = Forms { x_ratelimit: None, ratelimit: false, ietf: false };
+    if names == ["off"] {
+        return Ok(forms);
+    }
+    for name in names {
+        let repeated = match name {
+            "x-ratelimit" => forms.x_ratelimit.replace(Reset::Seconds).is_some(),
+            "x-ratelimit-epoch" => forms.x_ratelimit.replace(Reset::Epoch).is_some(),
+            "ratelimit" => std::mem::replace(&mut forms.ratelimit, true),
+            "ietf" => std::mem::replace(&mut forms.ietf, true),
+            _ => return Err(line.invalid(name, HEADER_FORMS)),
+        };
+        if repeated {
+            return Err(line.invalid(name, HEADER_FORMS));
+        }
+    }
+    Ok(forms)
+}
+
+const HEADER_FORMS: &str = "\"off\", or any of \"x-ratelimit\" or \"x-ratelimit-epoch\", \
+                            \"ratelimit\" and \"ietf\", each once";
+
+pub(super) fn body_form(line: &Directive<'_>) -> Result<body::Form, DirectiveError> {
+    line.choose(&[
+        ("html", body::Form::Html),
+        ("json", body::Form::Json),
+        ("problem", body::Form::Problem),
+    ])
+}
+
+pub(super) fn ipv6_prefix(line: &Directive<'_>) -> Result<u32, DirectiveError> {
+    line.number(1, 128).map(|bits| bits as u32)
+}
+
+/// How long a machine may hold units that it has taken ahead, in ms, if it is not told how long.
+const USUAL_LEASE: u64 = 1_000;
+
+pub(super) fn lease(line: &Directive<'_>) -> Result<u64, DirectiveError> {
+    match line.value()? {
+        "off" => Ok(0),
+        "on" => Ok(USUAL_LEASE),
+        value => match time::milliseconds(value) {
+            Some(time @ 10..=60_000) => Ok(time),
+            _ => Err(line.invalid(value, "\"off\", \"on\" or a time between 10ms and 1m")),
+        },
+    }
+}
+
+/// The form of the metrics page; `None` if the client chooses it.
+pub(super) fn page_form(line: &Directive<'_>) -> Result<Option<metrics::Form>, DirectiveError> {
+    match line.arguments().next() {
+        None => Ok(None),
+        Some(_) => line.choose(&metrics::Form::ALL.map(|form| (form.name(), Some(form)))),
+    }
+}
+
+/// The least size of the memory that workers share, in bytes.
+const LEAST_MEMORY: u64 = 256 << 10;
+
+pub(super) fn memory(line: &Directive<'_>) -> Result<u64, DirectiveError> {
+    line.size(LEAST_MEMORY)
+}
+
+/// How many lines about rejections and delays a worker writes in a second.
+pub(super) const USUAL_LOG_RATE: u64 = 1_000;
+
+pub(super) fn log_limit(line: &Directive<'_>) -> Result<LogLimit, DirectiveError> {
+    let levels = [
+        ("info", LogLevel::Info),
+        ("notice", LogLevel::Notice),
+        ("warn", LogLevel::Warn),
+        ("error", LogLevel::Error),
+    ];
+    let mut words = line.texts();
+    let level = line.choice(words.next().unwrap_or(Err(DirectiveError::Empty))?, &levels)?;
+    let rate = words.next().transpose()?.map(|word| log_rate(line, word)).transpose()?;
+    Ok(LogLimit { level, rate: rate.unwrap_or(USUAL_LOG_RATE) })
+}
+
+/// `rate=`: how many lines a worker writes in a second.
+fn log_rate(line: &Directive<'_>, word: &str) -> Result<u64, DirectiveError> {
+    let lines = word.strip_prefix("rate=").and_then(|rate| rate.strip_suffix("r/s"));
+    match lines.map(rate::whole) {
+        Some(Ok(lines @ 1..)) => Ok(lines),
+        _ => Err(line.invalid(word, "\"rate=<n>r/s\" with n from 1, such as rate=1000r/s")),
+    }
+}

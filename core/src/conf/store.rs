@@ -1,0 +1,246 @@
+//! A store: the lines of a block `rate_limit_redis_store`, or the one server of a URL without a block.
+
+mod error;
+mod tls;
+
+pub use error::StoreError;
+pub use tls::{TlsSettings, TlsVersion};
+
+use super::Directive;
+use crate::client::{Config, Kind, Server};
+use crate::rate::MILLISECOND;
+use crate::redis::endpoint::{Address, Endpoint, redacted};
+
+/// The prefix of every Redis key, unless the store has one of its own.
+const DEFAULT_PREFIX: &str = "rl:";
+
+/// How long connecting may take, with the handshake, in ms.
+const DEFAULT_CONNECT_TIMEOUT: u64 = 250;
+
+const DEFAULT_CONNECTIONS: usize = 1;
+
+/// The most connections a worker may have to a node: more would only make its batches smaller.
+const MAX_CONNECTIONS: u64 = 64;
+
+const DEFAULT_MAX_FAILS: usize = 3;
+
+/// The most failures that can be configured: the time of each is kept.
+const MAX_FAILS: u64 = 1_000;
+
+/// In ms.
+const DEFAULT_FAIL_TIMEOUT: u64 = 1_000;
+
+/// The default port of Redis.
+const REDIS_PORT: u16 = 6379;
+
+/// The lines of a store.
+#[derive(Default)]
+pub struct StoreLines<'a> {
+    servers: Vec<Server>,
+    /// Where the lines of the servers are: file and number.
+    places: Vec<String>,
+    cluster: Option<bool>,
+    sentinel: Option<&'a str>,
+    user: Option<&'a str>,
+    password: Option<String>,
+    database: Option<u32>,
+    prefix: Option<&'a str>,
+    /// In ms.
+    connect_timeout: Option<u64>,
+    connections: Option<usize>,
+    max_fails: Option<usize>,
+    /// In ms.
+    fail_timeout: Option<u64>,
+    tls: TlsSettings<'a>,
+}
+
+/// Reads a line of a name into its place.
+type ReadLine = for<'a> fn(&mut StoreLines<'a>, &Directive<'a>) -> Result<(), StoreError>;
+
+/// The lines that words alone make. Of the others, `server` needs the addresses of a host, and `password_file` the
+/// file: see [`StoreLines::add_server`] and [`StoreLines::set_password`].
+const LINES: [(&str, ReadLine); 10] = [
+    ("cluster", |store, line| Ok(line.once(&mut store.cluster, line.flag()?)?)),
+    ("sentinel", |store, line| Ok(line.once(&mut store.sentinel, name(line)?)?)),
+    ("user", |store, line| Ok(line.once(&mut store.user, name(line)?)?)),
+    ("password", |store, line| match line.value()? {
+        "" => Err(StoreError::EmptyPassword),
+        password => store.set_password(password.to_owned()),
+    }),
+    ("database", |store, line| {
+        let database = line.number(0, u64::from(u32::MAX))?;
+        Ok(line.once(&mut store.database, database as u32)?)
+    }),
+    ("prefix", |store, line| match line.value()? {
+        prefix if prefix.contains('$') => Err(line.invalid(prefix, "a text without variables"))?,
+        prefix => Ok(line.once(&mut store.prefix, prefix)?),
+    }),
+    ("connect_timeout", |store, line| Ok(line.once(&mut store.connect_timeout, line.time()?)?)),
+    ("connections", |store, line| {
+        let connections = line.number(1, MAX_CONNECTIONS)?;
+        Ok(line.once(&mut store.connections, connections as usize)?)
+    }),
+    ("max_fails", |store, line| {
+        Ok(line.once(&mut store.max_fails, line.number(0, MAX_FAILS)? as usize)?)
+    }),
+    ("fail_timeout", |store, line| Ok(line.once(&mut store.fail_timeout, line.time()?)?)),
+];
+
+/// The name of every line of a store.
+pub fn line_names() -> impl Iterator<Item = &'static str> {
+    let others = ["server", "password_file"];
+    let names = LINES.iter().map(|(name, _)| *name);
+    others.into_iter().chain(names).chain(tls::names())
+}
+
+/// The name of an account or of a master.
+fn name<'a>(line: &Directive<'a>) -> Result<&'a str, StoreError> {
+    match line.value()? {
+        "" => Err(line.invalid("", "a name"))?,
+        name => Ok(name),
+    }
+}
+
+impl<'a> StoreLines<'a> {
+    /// The store of a URL.
+    pub fn of(server: Server) -> Self {
+        Self { servers: vec![server], ..Self::default() }
+    }
+
+    /// Reads a line, but none of `server` or `password_file`.
+    pub fn read(&mut self, line: &Directive<'a>) -> Result<(), StoreError> {
+        let name = line.name()?;
+        match LINES.iter().find(|(known, _)| *known == name) {
+            Some((_, read)) => read(self, line),
+            None => self.tls.read(line),
+        }
+    }
+
+    /// Adds a server, and the place of its line: file and number.
+    pub fn add_server(&mut self, server: Server, place: String) {
+        self.servers.push(server);
+        self.places.push(place);
+    }
+
+    /// Sets the password, which may be set once.
+    pub fn set_password(&mut self, password: String) -> Result<(), StoreError> {
+        match self.password.replace(password) {
+            None => Ok(()),
+            Some(_) => Err(StoreError::PasswordTwice),
+        }
+    }
+
+    /// The beginning of every Redis key.
+    pub fn prefix(&self) -> &'a str {
+        self.prefix.unwrap_or(DEFAULT_PREFIX)
+    }
+
+    /// The configuration of the client of this store, which `rate_limit_redis_pass` calls `reference`.
+    pub fn config(&self, reference: &str) -> Result<Config, StoreError> {
+        let kind = self.kind()?;
+        self.check(&kind)?;
+        let account = self.account(&kind)?;
+        let micros = |time: u64| time.saturating_mul(MILLISECOND);
+        Ok(Config {
+            kind,
+            servers: self.servers.clone(),
+            account,
+            store: redacted(reference),
+            connect_timeout: micros(self.connect_timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT)),
+            connections: self.connections.unwrap_or(DEFAULT_CONNECTIONS),
+            max_fails: self.max_fails.unwrap_or(DEFAULT_MAX_FAILS),
+            fail_timeout: micros(self.fail_timeout.unwrap_or(DEFAULT_FAIL_TIMEOUT)),
+            // The locations set it: as long as their requests may wait.
+            patience: 0,
+            // The worker sets both.
+            client_name: String::new(),
+            seed: 0,
+        })
+    }
+
+    /// The settings of TLS, if the servers are at `rediss://`.
+    pub fn tls(&self) -> Result<Option<&TlsSettings<'a>>, StoreError> {
+        match self.servers.iter().any(|server| server.endpoint.tls) {
+            true => self.tls.check().map(|()| Some(&self.tls)),
+            false if self.tls.is_given() => Err(StoreError::TlsUnused),
+            false => Ok(None),
+        }
+    }
+
+    /// What to warn of: each sentinel at the default port of Redis.
+    pub fn doubts(&self) -> impl Iterator<Item = String> {
+        let servers = self.servers.iter().zip(&self.places).filter(|_| self.sentinel.is_some());
+        servers.filter_map(|(server, place)| match &server.endpoint.address {
+            address @ Address::Tcp(_, REDIS_PORT) => Some(format!(
+                "the sentinel {address} is at the default port of Redis, not of a sentinel (26379) in \
+                 {place}"
+            )),
+            Address::Tcp(..) | Address::Unix(_) => None,
+        })
+    }
+
+    fn kind(&self) -> Result<Kind, StoreError> {
+        match (self.sentinel, self.cluster) {
+            (None, None | Some(false)) => Ok(Kind::Single),
+            (None, Some(true)) => Ok(Kind::Cluster),
+            (Some(name), None | Some(false)) => Ok(Kind::Sentinel(name.to_owned())),
+            (Some(_), Some(true)) => Err(StoreError::ClusterAndSentinel),
+        }
+    }
+
+    /// Refuses servers that cannot be one store.
+    fn check(&self, kind: &Kind) -> Result<(), StoreError> {
+        let endpoints = || self.servers.iter().map(|server| &server.endpoint);
+        if self.servers.is_empty() {
+            return Err(StoreError::NoServer);
+        }
+        if endpoints().any(|endpoint| endpoint.tls) != endpoints().all(|endpoint| endpoint.tls) {
+            return Err(StoreError::PartlyTls);
+        }
+        if *kind == Kind::Single {
+            return match self.servers.len() {
+                1 => Ok(()),
+                _ => Err(StoreError::SeveralServers),
+            };
+        }
+        if endpoints().any(|endpoint| matches!(endpoint.address, Address::Unix(_))) {
+            return Err(StoreError::UnixSocket);
+        }
+        if endpoints().any(|endpoint| endpoint.database != 0) {
+            return Err(StoreError::DatabaseInUrl);
+        }
+        let account = |endpoint: &Endpoint| (endpoint.user.clone(), endpoint.password.clone());
+        let mut accounts = endpoints().map(account);
+        let first = accounts.next();
+        if *kind == Kind::Cluster && accounts.any(|other| Some(other) != first) {
+            return Err(StoreError::Accounts);
+        }
+        if *kind == Kind::Cluster && self.database.is_some_and(|database| database != 0) {
+            return Err(StoreError::DatabaseOfCluster);
+        }
+        Ok(())
+    }
+
+    /// The account at the servers that run scripts. The account in the URL of a sentinel is the
+    /// sentinel's; in any other URL it replaces the directives.
+    fn account(&self, kind: &Kind) -> Result<Endpoint, StoreError> {
+        let Some(first) = self.servers.first() else { return Err(StoreError::NoServer) };
+        let mut account = first.endpoint.clone();
+        if matches!(kind, Kind::Sentinel(_)) {
+            (account.user, account.password) = (None, None);
+        }
+        let in_url = account.user.is_some() || account.password.is_some();
+        if in_url && (self.user.is_some() || self.password.is_some()) {
+            return Err(StoreError::AccountTwice);
+        }
+        if account.database != 0 && self.database.is_some() {
+            return Err(StoreError::DatabaseTwice);
+        }
+        if !in_url {
+            account.user = self.user.map(str::to_owned);
+            account.password.clone_from(&self.password);
+        }
+        account.database = self.database.unwrap_or(account.database);
+        Ok(account)
+    }
+}

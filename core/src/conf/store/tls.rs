@@ -1,0 +1,136 @@
+//! The lines `ssl_…` of a store, named as the directives `proxy_ssl_…`.
+
+use super::StoreError;
+use crate::conf::Directive;
+use crate::conf::directive::{DirectiveError, quoted};
+
+/// The settings of TLS of a store; `None` for a line that is not there.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct TlsSettings<'a> {
+    /// The file of the certificates that are trusted, instead of the system's.
+    pub trusted_certificate: Option<&'a str>,
+    /// Whether the server's certificate is verified.
+    pub verify: Option<bool>,
+    /// The name that the certificate must hold, instead of the host's.
+    pub name: Option<&'a str>,
+    /// The file of the client certificate.
+    pub certificate: Option<&'a str>,
+    /// The file of its key.
+    pub certificate_key: Option<&'a str>,
+    /// The file of the certificates that are revoked.
+    pub crl: Option<&'a str>,
+    /// The versions that may be used.
+    pub versions: Option<Vec<TlsVersion>>,
+    /// The ciphers up to TLS 1.2, in OpenSSL's notation.
+    pub ciphers: Option<&'a str>,
+}
+
+/// A version of TLS, or of its predecessor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsVersion {
+    /// SSL 2.
+    Ssl2,
+    /// SSL 3.
+    Ssl3,
+    /// TLS 1.0.
+    Tls10,
+    /// TLS 1.1.
+    Tls11,
+    /// TLS 1.2.
+    Tls12,
+    /// TLS 1.3.
+    Tls13,
+}
+
+/// The versions that a configuration can name.
+const VERSIONS: [(&str, TlsVersion); 6] = [
+    ("SSLv2", TlsVersion::Ssl2),
+    ("SSLv3", TlsVersion::Ssl3),
+    ("TLSv1", TlsVersion::Tls10),
+    ("TLSv1.1", TlsVersion::Tls11),
+    ("TLSv1.2", TlsVersion::Tls12),
+    ("TLSv1.3", TlsVersion::Tls13),
+];
+
+/// Where the text of a line is kept.
+type Slot = for<'s, 'a> fn(&'s mut TlsSettings<'a>) -> &'s mut Option<&'a str>;
+
+/// The lines with a text.
+const TEXTS: [(&str, Slot); 6] = [
+    ("ssl_trusted_certificate", |settings| &mut settings.trusted_certificate),
+    ("ssl_name", |settings| &mut settings.name),
+    ("ssl_certificate", |settings| &mut settings.certificate),
+    ("ssl_certificate_key", |settings| &mut settings.certificate_key),
+    ("ssl_crl", |settings| &mut settings.crl),
+    ("ssl_ciphers", |settings| &mut settings.ciphers),
+];
+
+const VERIFY: &str = "ssl_verify";
+
+const PROTOCOLS: &str = "ssl_protocols";
+
+/// The name of every line.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    TEXTS.iter().map(|(name, _)| *name).chain([VERIFY, PROTOCOLS])
+}
+
+impl<'a> TlsSettings<'a> {
+    /// Reads one line.
+    pub(super) fn read(&mut self, line: &Directive<'a>) -> Result<(), StoreError> {
+        match line.name()? {
+            VERIFY => Ok(line.once(&mut self.verify, line.flag()?)?),
+            PROTOCOLS => Ok(line.once(&mut self.versions, versions(line)?)?),
+            name => match TEXTS.iter().find(|(known, _)| *known == name) {
+                Some((_, slot)) => Ok(line.once(slot(self), text(line)?)?),
+                None => Err(StoreError::Unknown(name.to_owned())),
+            },
+        }
+    }
+
+    /// Whether there is any line.
+    pub(super) fn is_given(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// Whether the server's certificate is verified.
+    pub fn verifies(&self) -> bool {
+        self.verify.unwrap_or(true)
+    }
+
+    /// Refuses lines that exclude each other, or need another one.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        match (self.certificate, self.certificate_key) {
+            (Some(it), None) => Err(StoreError::NoCertificateKey(it.to_owned())),
+            (None, Some(it)) => Err(StoreError::NoCertificate(it.to_owned())),
+            _ if self.crl.is_some() && !self.verifies() => Err(StoreError::CrlUnverified),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn text<'a>(line: &Directive<'a>) -> Result<&'a str, DirectiveError> {
+    match line.value()? {
+        "" => Err(line.invalid("", "not empty")),
+        value if value.contains('$') => Err(line.invalid(value, "without variables")),
+        value => Ok(value),
+    }
+}
+
+fn versions(line: &Directive<'_>) -> Result<Vec<TlsVersion>, DirectiveError> {
+    let mut versions = Vec::new();
+    for word in line.texts() {
+        let word = word?;
+        match VERSIONS.iter().find(|(name, _)| *name == word) {
+            Some((_, version)) => versions.push(*version),
+            None => {
+                let names = quoted(VERSIONS.iter().map(|(name, _)| *name), ", ");
+                return Err(line.invalid(word, &format!("any of {names}")));
+            }
+        }
+    }
+    if versions.is_empty() {
+        // There is no argument, which is an error.
+        line.value()?;
+    }
+    Ok(versions)
+}

@@ -1,0 +1,88 @@
+//! The directive that NGINX is reading, and the step from NGINX's callbacks to typed setters.
+
+use std::ffi::c_char;
+
+use ngx::core::{NGX_CONF_ERROR, NGX_CONF_OK};
+use ngx::ffi::{NGX_LOG_EMERG, NGX_LOG_WARN, ngx_conf_t, ngx_str_t};
+use ngx::http::HttpModuleMainConf;
+use rate_limit_core::conf::{Directive, Row};
+
+use super::error::ConfError;
+use crate::Module;
+use crate::conf::MainConf;
+
+/// The directive that is being read, and where.
+pub(super) struct Reader<'a> {
+    pub(super) cf: &'a mut ngx_conf_t,
+    pub(super) line: Directive<'static>,
+}
+
+impl<'a> Reader<'a> {
+    /// The reader of the words that NGINX has read last.
+    pub(super) fn new(cf: &'a mut ngx_conf_t) -> Self {
+        // SAFETY: while a directive is read its words are an array of strings.
+        let words = unsafe { (*cf.args).as_slice() };
+        let line = Directive::new(words.iter().map(bytes));
+        Self { cf, line }
+    }
+}
+
+impl Reader<'_> {
+    /// The row of the directive in the table.
+    pub(super) fn row(&self) -> Result<&'static Row, ConfError> {
+        Row::find(self.line.name()?).ok_or(ConfError::NoConf("such directive"))
+    }
+
+    /// The configuration of `http`.
+    pub(super) fn main(&mut self) -> Result<&'static mut MainConf, ConfError> {
+        main(self.cf)
+    }
+
+    /// Where the directive stands: file and line.
+    pub(super) fn place(&self) -> String {
+        // SAFETY: the file's description is valid while its directives are read; it is absent for
+        // what comes from the command line.
+        match unsafe { self.cf.conf_file.as_ref() } {
+            Some(file) => format!("{}:{}", file.file.name, file.line),
+            None => "the command line".to_owned(),
+        }
+    }
+
+    /// Logs a warning with file and line.
+    pub(super) fn warn(&mut self, message: &str) {
+        ngx::ngx_conf_log_error!(NGX_LOG_WARN, self.cf, "{message}");
+    }
+}
+
+/// Runs a setter and logs its error with file and line.
+pub(super) fn run<T>(
+    setter: impl FnOnce(&mut T, &mut Reader<'_>) -> Result<(), ConfError>,
+    cf: &mut ngx_conf_t,
+    conf: &mut T,
+) -> *mut c_char {
+    match setter(conf, &mut Reader::new(cf)) {
+        Ok(()) => NGX_CONF_OK,
+        Err(error) => fail(cf, &error),
+    }
+}
+
+/// Logs an error at the place that is being read.
+pub(super) fn fail(cf: &mut ngx_conf_t, error: &ConfError) -> *mut c_char {
+    ngx::ngx_conf_log_error!(NGX_LOG_EMERG, cf, "{error}");
+    NGX_CONF_ERROR
+}
+
+/// The configuration of `http`.
+pub(super) fn main(cf: &mut ngx_conf_t) -> Result<&'static mut MainConf, ConfError> {
+    Module::main_conf_mut(cf).ok_or(ConfError::NoConf("main configuration"))
+}
+
+/// A word of the configuration. It lives as long as the configuration does, which is longer than all that
+/// refers to it.
+pub(super) fn bytes(word: &ngx_str_t) -> &'static [u8] {
+    match word.len {
+        0 => b"",
+        // SAFETY: the words of the configuration lie in the pool of the cycle.
+        len => unsafe { std::slice::from_raw_parts(word.data, len) },
+    }
+}
