@@ -4,6 +4,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rate_limit_core::conf::limit::parameter_names;
+use rate_limit_core::conf::store::line_names;
+use rate_limit_core::conf::{
+    Arguments, Contexts, DIRECTIVES, Directive, Policy, PolicyLevel, Row, Sets,
+};
+
 use harness::{Conf, Nginx, PATIENCE, Redis, Response, wait_until};
 
 use crate::seen::{StartConnected as _, in_a_window};
@@ -407,41 +413,98 @@ fn section(page: &str, heading: &str) -> String {
     section.split("\n## ").next().expect("a section").to_owned()
 }
 
+/// What a section of the reference says beside a label, up to a semicolon.
+fn reference<'a>(section: &'a str, label: &str) -> &'a str {
+    let (_, rest) = section.split_once(&format!("    {label}:")).expect("a label");
+    let next = ["\n    Default:", "\n    Context:", "\n\n"];
+    let end = next.iter().filter_map(|next| rest.find(next)).min().expect("an end");
+    rest[..end].split(';').next().expect("a line").trim()
+}
+
+/// How many arguments a syntax has: what is in brackets may be left out, and of what is between bars there is one.
+fn arguments(syntax: &str) -> Arguments {
+    let alternatives = syntax.replace(" | ", "|");
+    let words: Vec<_> = alternatives.split_whitespace().skip(1).collect();
+    let is_optional = |word: &str| word.starts_with('[');
+    match words.as_slice() {
+        [_, "{", "\u{2026}", "}"] => Arguments::OneAndBlock,
+        [word] if is_optional(word) => Arguments::AtMostOne,
+        [_] => Arguments::One,
+        [word, other] if !is_optional(word) && is_optional(other) => Arguments::OneOrTwo,
+        _ => Arguments::OneOrMore,
+    }
+}
+
+/// Checks that a directive as it is written sets what there is without it.
+#[track_caller]
+fn is_default(row: &Row, line: &str) {
+    let name = row.name.to_str().expect("a name");
+    let directive = Directive::new(line.split_whitespace().map(str::as_bytes));
+    let mut level = PolicyLevel::default();
+    match row.sets {
+        Sets::Limit | Sets::Store | Sets::Page(_) => assert_eq!(line, "\u{2014}", "{name}"),
+        Sets::Pass { default } => assert_eq!(line, format!("{name} {default}")),
+        Sets::Memory { read, default } => assert_eq!(read(&directive), Ok(default), "{line}"),
+        Sets::Policy(set) => {
+            assert_eq!(directive.name(), Ok(name));
+            assert_eq!(set(&mut level, &directive), Ok(None), "{line}");
+            assert_eq!(level.policy(), Policy::default(), "{line}");
+        }
+    }
+}
+
+/// Syntax, default and context are those of the table.
 #[test]
 fn every_directive_is_described() {
     let page = "docs/directives.md";
-    let source = read("src/directives.rs");
-    let mut names = quoted(&source, "command!(\"");
-    names.extend(quoted(&source, "ngx_string!(\""));
-    assert!(names.len() >= 11 && names.contains(&"rate_limit_redis_dry_run"), "{names:?}");
     let text = read(page);
-    for name in &names {
+    for row in DIRECTIVES {
+        let name = row.name.to_str().expect("a name");
         let section = section(page, name);
-        for line in ["    Syntax:  ", "    Default: ", "    Context: "] {
-            assert!(section.contains(line), "{name} has no {line:?}");
-        }
-        assert!(section.contains(&format!("    Syntax:  {name} ")), "the syntax of {name}");
+        let syntax = reference(&section, "Syntax");
+        assert!(syntax.starts_with(&format!("{name} ")), "the syntax of {name}");
+        assert_eq!(arguments(syntax), row.arguments, "{syntax}");
+        is_default(row, reference(&section, "Default"));
+        let contexts = match row.contexts {
+            Contexts::Everywhere => "http, server, location",
+            Contexts::Http => "http",
+            Contexts::Location => "location",
+        };
+        assert_eq!(reference(&section, "Context"), contexts, "{name}");
         assert!(text.contains(&format!("\n- [{name}](#{name})\n")), "{name} is not in the list");
     }
-    let described: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("## ")).collect();
-    assert!(described.iter().all(|name| names.contains(name)), "there is no such directive");
+    let described = text.lines().filter(|line| line.starts_with("## ")).count();
+    assert_eq!(described, DIRECTIVES.len(), "there is no such directive");
 }
 
-/// Every line that a block of a store can have.
+/// Every directive, with its default and its context, and every variable.
 #[test]
 fn the_manual_page_names_everything() {
     let page = read("docs/ngx_http_rate_limit_redis_module.5");
-    let words: Vec<_> = page.split_whitespace().collect();
-    let conf = read("src/directives.rs");
-    let mut names = quoted(&conf, "command!(\"");
-    names.extend(quoted(&conf, "ngx_string!(\""));
-    assert!(names.contains(&"rate_limit_redis_dry_run"), "{names:?}");
-    for name in &names {
-        assert!(page.contains(&format!("\n.It Ic {name} ")), "the directive {name}");
+    let (_, list) = page.split_once("\n.Sh DIRECTIVES\n").expect("directives");
+    let items: Vec<_> = list.split("\n.El\n").next().expect("a list").split("\n.It Ic ").collect();
+    for row in DIRECTIVES {
+        let name = row.name.to_str().expect("a name");
+        let item = items.iter().find(|item| item.starts_with(&format!("{name} ")));
+        let item = item.unwrap_or_else(|| panic!("the directive {name}"));
+        let context = item.split_once("\nContext: ").map(|(_, context)| context);
+        let expected = match row.contexts {
+            Contexts::Everywhere => None,
+            Contexts::Http => Some("http."),
+            Contexts::Location => Some("location."),
+        };
+        assert_eq!(context, expected, "{name}");
+        let section = section("docs/directives.md", name);
+        let default = reference(&section, "Default").split_whitespace().skip(1);
+        for word in default {
+            let value = word.rsplit('=').next().expect("a value");
+            let is_named = item.contains(value) && item.contains("default");
+            assert!(is_named, "{name} is {value} by default:\n{item}");
+        }
     }
-    let described = page.lines().filter(|line| line.starts_with(".It Ic ")).count();
-    assert_eq!(described, names.len(), "there is no such directive");
+    assert_eq!(items.len() - 1, DIRECTIVES.len(), "there is no such directive");
 
+    let words: Vec<_> = page.split_whitespace().collect();
     let source = read("src/variables.rs");
     let mut names = quoted(&source, "    (\"");
     names.extend(quoted(&source, "const CLIENT: &str = \""));
@@ -451,17 +514,11 @@ fn the_manual_page_names_everything() {
     }
 }
 
+/// Every line that a block of a store can have.
 #[test]
 fn every_line_of_a_store_is_described() {
     let section = section("docs/directives.md", "rate_limit_redis_store");
-    let sources = [read("src/directives/store.rs"), read("src/directives/tls.rs")];
-    let arms = sources.iter().flat_map(|source| source.lines());
-    let names: Vec<_> = arms
-        .filter_map(|line| line.trim().strip_prefix('"')?.split_once("\" =>"))
-        .map(|(name, _)| name)
-        .collect();
-    assert!(names.len() >= 12 && names.contains(&"cluster"), "{names:?}");
-    for name in names {
+    for name in line_names() {
         assert!(section.contains(&format!("`{name} ")), "no row on {name}");
     }
 }
@@ -510,10 +567,13 @@ fn every_metric_is_described() {
 #[test]
 fn every_parameter_is_described() {
     let section = section("docs/directives.md", "rate_limit_redis");
-    for parameter in ["rate", "name", "algorithm", "capacity", "refill", "burst", "delay", "cost"] {
-        assert!(section.contains(&format!("| `{parameter}=`")), "no row on {parameter}=");
+    let rows: Vec<_> = section.lines().filter(|line| line.starts_with("| `")).collect();
+    for parameter in parameter_names() {
+        let is_on = |row: &&str| {
+            row.split("` |").next().is_some_and(|it| it.contains(&format!("`{parameter}")))
+        };
+        assert!(rows.iter().any(is_on), "no row on {parameter}");
     }
-    assert!(section.contains("`nodelay`"));
     let which = read("docs/algorithms.md");
     let source = read("core/src/algorithm.rs");
     let names: Vec<_> =

@@ -6,7 +6,7 @@ mod parameter;
 mod words;
 
 pub use error::LimitError;
-pub use words::{LimitWords, is_off};
+pub use words::{LimitWords, is_off, parameter_names};
 
 use super::Setting;
 use crate::algorithm::BurstParameter;

@@ -128,6 +128,37 @@ pub(super) struct Parameters<'a> {
     dry_run: bool,
 }
 
+/// Where the value of a parameter is kept.
+type ValueSlot = for<'s, 'a> fn(&'s mut Parameters<'a>) -> &'s mut Option<&'a str>;
+
+/// The parameters with a value.
+const VALUES: [(&str, ValueSlot); 11] = [
+    ("rate", |it| &mut it.rate),
+    ("name", |it| &mut it.name),
+    ("algorithm", |it| &mut it.algorithm),
+    ("capacity", |it| &mut it.capacity),
+    ("burst", |it| &mut it.burst),
+    ("refill", |it| &mut it.refill),
+    ("cost", |it| &mut it.cost),
+    ("delay", |it| &mut it.delay),
+    ("after", |it| &mut it.after),
+    ("block", |it| &mut it.block),
+    ("settle", |it| &mut it.settle),
+];
+
+/// Where it is kept that a parameter without a value is there.
+type FlagSlot = for<'s, 'a> fn(&'s mut Parameters<'a>) -> &'s mut bool;
+
+/// The parameters without a value.
+const FLAGS: [(&str, FlagSlot); 2] =
+    [("nodelay", |it| &mut it.nodelay), ("dry_run", |it| &mut it.dry_run)];
+
+/// Every parameter, as it is written up to its value.
+pub fn parameter_names() -> impl Iterator<Item = String> {
+    let values = VALUES.iter().map(|(name, _)| format!("{name}="));
+    values.chain(FLAGS.iter().map(|(name, _)| (*name).to_owned()))
+}
+
 impl<'a> Parameters<'a> {
     fn read(words: impl Iterator<Item = &'a [u8]>) -> Result<Self, LimitError> {
         let mut read = Self::default();
@@ -138,41 +169,19 @@ impl<'a> Parameters<'a> {
     }
 
     fn add(&mut self, word: &'a str) -> Result<(), LimitError> {
-        let flag = match word {
-            "nodelay" => Some(&mut self.nodelay),
-            "dry_run" => Some(&mut self.dry_run),
-            _ => None,
-        };
-        if let Some(flag) = flag {
-            return match std::mem::replace(flag, true) {
+        if let Some((name, flag)) = FLAGS.iter().find(|(name, _)| *name == word) {
+            return match std::mem::replace(flag(self), true) {
                 false => Ok(()),
-                true => Err(LimitError::Duplicate(word.to_owned())),
+                true => Err(LimitError::Duplicate((*name).to_owned())),
             };
         }
         let unknown = || LimitError::Unknown(word.to_owned());
         let (name, value) = word.split_once('=').ok_or_else(unknown)?;
-        match self.slot(name).ok_or_else(unknown)?.replace(value) {
+        let (_, slot) = VALUES.iter().find(|(known, _)| *known == name).ok_or_else(unknown)?;
+        match slot(self).replace(value) {
             None => Ok(()),
             Some(_) => Err(LimitError::Duplicate(format!("{name}="))),
         }
-    }
-
-    /// Where the value of the parameter of this name is kept.
-    fn slot(&mut self, name: &str) -> Option<&mut Option<&'a str>> {
-        Some(match name {
-            "rate" => &mut self.rate,
-            "name" => &mut self.name,
-            "algorithm" => &mut self.algorithm,
-            "capacity" => &mut self.capacity,
-            "burst" => &mut self.burst,
-            "refill" => &mut self.refill,
-            "cost" => &mut self.cost,
-            "delay" => &mut self.delay,
-            "after" => &mut self.after,
-            "block" => &mut self.block,
-            "settle" => &mut self.settle,
-            _ => return None,
-        })
     }
 
     fn algorithm(&self) -> Result<Algorithm, LimitError> {

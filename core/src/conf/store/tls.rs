@@ -53,10 +53,10 @@ const VERSIONS: [(&str, TlsVersion); 6] = [
 ];
 
 /// Where the text of a line is kept.
-type Slot = for<'s, 'a> fn(&'s mut TlsSettings<'a>) -> &'s mut Option<&'a str>;
+type TextSlot = for<'s, 'a> fn(&'s mut TlsSettings<'a>) -> &'s mut Option<&'a str>;
 
 /// The lines with a text.
-const TEXTS: [(&str, Slot); 6] = [
+const TEXTS: [(&str, TextSlot); 6] = [
     ("ssl_trusted_certificate", |settings| &mut settings.trusted_certificate),
     ("ssl_name", |settings| &mut settings.name),
     ("ssl_certificate", |settings| &mut settings.certificate),
