@@ -430,20 +430,10 @@ fn another_size_of_the_memory_is_a_new_memory() {
 
 #[test]
 fn sizes_of_the_memory() {
-    let error = |lines: &str| Conf::new().http(lines).config_error();
-    for size in ["255k", "0", "-1", "x", "8mm", "\"\"", "1000"] {
-        let message = error(&format!("rate_limit_redis_shared_memory {size};"));
-        assert!(
-            message.contains("\"rate_limit_redis_shared_memory\" directive")
-                && message.contains("a size of at least 256k"),
-            "{size}: {message}"
-        );
-    }
-    let twice = "rate_limit_redis_shared_memory 1m; rate_limit_redis_shared_memory 1m;";
-    assert!(error(twice).contains("is duplicate"));
-    let server = Conf::new().server("rate_limit_redis_shared_memory 1m;").config_error();
-    assert!(server.contains("is not allowed here"), "{server}");
-    for size in ["256k", "262144", "8m", "8M", "64m"] {
+    let message = Conf::new().http("rate_limit_redis_shared_memory 255k;").config_error();
+    assert!(message.contains("\"rate_limit_redis_shared_memory\" directive"), "{message}");
+    assert!(message.contains("a size of at least 256k"), "{message}");
+    for size in ["256k", "64m"] {
         Conf::new().http(&format!("rate_limit_redis_shared_memory {size};")).config_ok();
     }
 }

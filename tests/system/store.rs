@@ -209,54 +209,23 @@ fn connect_timeout() {
     redis.cont();
 }
 
+/// What words alone make is tested in the pure crate.
 #[test]
 fn wrong_lines() {
     let a = "server redis://127.0.0.1:1;";
-    let cases: [(String, &[&str]); 41] = [
-        (String::new(), &["there must be a \"server\"", "redis://127.0.0.1:6379"]),
+    let cases: [(String, &[&str]); 12] = [
+        (String::new(), &["in \"rate_limit_redis_store\" \"edge\"", "there must be a \"server\""]),
         ("server;".into(), &["\"server\"", "number of arguments"]),
-        ("server 127.0.0.1:1;".into(), &["\"127.0.0.1:1\"", "\"server\"", "redis://"]),
         ("server redis://:s3cret@127.0.0.1:x;".into(), &["***@127.0.0.1:x", "\"server\"", "port"]),
-        (format!("{a} server redis://127.0.0.1:2;"), &["cluster on", "sentinel"]),
+        (format!("{a} server redis://127.0.0.1:2;"), &["\"edge\": several", "cluster on"]),
         (format!("{a} cluster yes;"), &["\"yes\"", "\"cluster\"", "\"on\" or \"off\""]),
-        (format!("{a} cluster on; cluster on;"), &["\"cluster\" directive is duplicate"]),
-        (format!("{a} cluster on; sentinel m;"), &["exclude each other"]),
-        (format!("{a} cluster on; database 1;"), &["a cluster has only the database 0"]),
-        ("server redis://127.0.0.1:1/2; cluster on;".into(), &["has no database"]),
-        ("server redis://127.0.0.1:1/2; sentinel m;".into(), &["has no database"]),
-        ("server redis+unix:///x; cluster on;".into(), &["unix socket"]),
-        ("server redis+unix:///x; sentinel m;".into(), &["unix socket"]),
-        (
-            "server redis://:s3cret@127.0.0.1:1; server redis://127.0.0.1:2; cluster on;".into(),
-            &["one account"],
-        ),
-        (format!("{a} sentinel;"), &["\"sentinel\"", "number of arguments"]),
-        (format!("{a} sentinel a; sentinel b;"), &["\"sentinel\" directive is duplicate"]),
-        (format!("{a} sentinel '';"), &["\"\"", "\"sentinel\"", "must be a name"]),
-        (format!("{a} user '';"), &["\"\"", "\"user\"", "must be a name"]),
-        (format!("{a} password '';"), &["\"password\"", "must not be empty"]),
         (format!("{a} user a; user b;"), &["\"user\" directive is duplicate"]),
-        (format!("{a} password s3cret; password s3cret;"), &["\"password\"", "duplicate"]),
         (format!("{a} password s3cret; password_file x;"), &["\"password_file\""]),
-        (format!("{a} password s3cret s3cret;"), &["\"password\"", "number of arguments"]),
+        (format!("{a} password_file empty; password s3cret;"), &["no password in the first line"]),
         (format!("{a} password_file nowhere;"), &["/nowhere\"", "\"password_file\"", "No such"]),
         (format!("{a} password_file empty;"), &["no password in the first line of", "/empty\""]),
         ("server redis://u:s3cret@127.0.0.1:1; user b;".into(), &["in the URL and by"]),
-        ("server redis://:s3cret@127.0.0.1:1; password s3cret;".into(), &["in the URL and by"]),
-        ("server redis://127.0.0.1:1/1; database 2;".into(), &["in the URL and by"]),
-        (format!("{a} database x;"), &["\"x\"", "\"database\"", "a number between 0 and"]),
-        (format!("{a} database -1;"), &["\"-1\"", "\"database\"", "a number between 0 and"]),
-        (format!("{a} prefix;"), &["\"prefix\"", "number of arguments"]),
-        (format!("{a} prefix rl:$host;"), &["\"rl:$host\"", "\"prefix\"", "without variables"]),
-        (format!("{a} prefix a prefix b;"), &["\"prefix\"", "number of arguments"]),
-        (format!("{a} connect_timeout 0;"), &["\"0\"", "\"connect_timeout\"", "above 0"]),
-        (format!("{a} connect_timeout soon;"), &["\"soon\"", "\"connect_timeout\"", "above 0"]),
-        (format!("{a} connections 0;"), &["\"0\"", "\"connections\"", "between 1 and 64"]),
-        (format!("{a} connections 65;"), &["\"65\"", "\"connections\"", "between 1 and 64"]),
-        (format!("{a} max_fails -1;"), &["\"-1\"", "\"max_fails\"", "between 0 and 1000"]),
-        (format!("{a} fail_timeout 0s;"), &["\"0s\"", "\"fail_timeout\"", "above 0"]),
         (format!("{a} weight 5;"), &["unknown directive \"weight\"", "rate_limit_redis_store"]),
-        (format!("{a} rate_limit_redis a rate=1r/s;"), &["unknown directive"]),
     ];
     for (lines, parts) in &cases {
         let conf = with(lines).file("empty", "\n");

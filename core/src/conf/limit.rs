@@ -3,6 +3,8 @@
 mod doubts;
 mod error;
 mod parameter;
+#[cfg(test)]
+mod tests;
 mod words;
 
 pub use error::LimitError;

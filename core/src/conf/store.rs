@@ -1,6 +1,8 @@
 //! A store: the lines of a block `rate_limit_redis_store`, or the one server of a URL without a block.
 
 mod error;
+#[cfg(test)]
+mod tests;
 mod tls;
 
 pub use error::StoreError;

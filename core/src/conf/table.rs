@@ -221,3 +221,6 @@ impl Row {
         DIRECTIVES.iter().find(|row| row.name.to_bytes() == name.as_bytes())
     }
 }
+
+#[cfg(test)]
+mod tests;

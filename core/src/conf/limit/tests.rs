@@ -1,0 +1,668 @@
+//! Lines, with what they make or the error that they get.
+
+use super::*;
+use crate::conf::Directive;
+use crate::conf::directive::tests::directive;
+use crate::limit::QuotaError;
+use crate::rate::{MAX_EXACT, MAX_TIME, SECOND};
+
+/// The line of these words; its variables stay as they are written.
+fn read(words: &str) -> Result<LimitLine<'_, &str>, LimitError> {
+    let line = directive(words);
+    LimitWords::read(&line)?.compile(Ok)
+}
+
+#[track_caller]
+fn good(words: &str) -> LimitLine<'_, &str> {
+    read(words).unwrap_or_else(|error| panic!("{words}: {error}"))
+}
+
+/// The error of a line.
+#[track_caller]
+fn error(words: &str) -> String {
+    match read(words) {
+        Ok(line) => panic!("{words} is valid: {line:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Checks the errors of a table of lines.
+#[track_caller]
+fn refused(table: &[(&str, &str)]) {
+    for (words, expected) in table {
+        assert_eq!(error(words), *expected, "{words}");
+    }
+}
+
+/// Checks that a parameter cannot have any of these values; `words` are what is before it.
+#[track_caller]
+fn refused_values(words: &str, parameter: &str, values: &[&str], reason: &str) {
+    for value in values {
+        let line = format!("{words} '{parameter}={value}'");
+        let expected =
+            format!("invalid {parameter} \"{value}\" in \"rate_limit_redis\" directive: {reason}");
+        assert_eq!(error(&line), expected, "{line}");
+    }
+}
+
+/// Checks that a parameter cannot be there twice.
+#[track_caller]
+fn refused_twice(words: &str, parameter: &str, name: &str) {
+    let line = format!("{words} {parameter} {parameter}");
+    let expected = format!("duplicate \"{name}\" in \"rate_limit_redis\" directive");
+    assert_eq!(error(&line), expected, "{line}");
+}
+
+fn unknown(word: &str) -> String {
+    format!("invalid parameter \"{word}\" in \"rate_limit_redis\" directive")
+}
+
+fn foreign(parameter: &str, algorithm: &str, own: &str) -> String {
+    format!(
+        "\"{parameter}\" in \"rate_limit_redis\" directive is no parameter of algorithm={algorithm}, which \
+         has {own}"
+    )
+}
+
+fn quota_error(parameter: &str, error: QuotaError) -> String {
+    format!("\"{parameter}\" in \"rate_limit_redis\" directive {error}")
+}
+
+const A: &str = "rate_limit_redis a rate=1r/s";
+const CAPACITY: &str = "it must be a number from 1 to 9007199254740992";
+const COUNT: &str = "it must be a number from 0 to 9007199254740992";
+
+#[test]
+fn a_line_has_a_key_and_a_rate() {
+    let no_key = "\"rate_limit_redis\" must have a key before its parameters, such as $remote_addr";
+    let no_rate = "\"rate_limit_redis\" must have the \"rate=\" parameter, such as rate=10r/s";
+    refused(&[
+        ("rate_limit_redis", no_key),
+        ("rate_limit_redis $remote_addr", no_rate),
+        // The key is forgotten, or comes last.
+        ("rate_limit_redis rate=1r/s", no_key),
+        ("rate_limit_redis rate=1r/s $remote_addr", no_key),
+        ("rate_limit_redis rate=$arg_a name=a", no_key),
+        ("rate_limit_redis rate=1r/s name=a", no_key),
+        ("rate_limit_redis name=login rate=5r/m", no_key),
+        ("rate_limit_redis algorithm=gcra rate=5r/m", no_key),
+        ("rate_limit_redis dry_run rate=5r/m", no_key),
+    ]);
+    for key in ["name=$arg_name", "a=b", "name", "$remote_addr", "$a$b", "everyone", ""] {
+        assert_eq!(good(&format!("rate_limit_redis '{key}' rate=5r/m")).key, key);
+    }
+}
+
+#[test]
+fn words_that_are_no_text() {
+    let read = |words: &[&'static [u8]]| {
+        let line = Directive::new([&b"rate_limit_redis"[..]].into_iter().chain(words.to_vec()));
+        LimitWords::read(&line).unwrap_err().to_string()
+    };
+    assert!(read(&[b"\xff", b"rate=1r/s"]).contains("must have a key"));
+    assert_eq!(read(&[b"a", b"rate=\xff"]), "\"rate=\\xff\" is not UTF-8");
+    // What is wrong before it comes first.
+    assert!(read(&[b"a", b"b", b"\xff"]).contains("invalid parameter \"b\""));
+}
+
+#[test]
+fn off_stands_alone() {
+    let is_off = |words| is_off(&directive(words));
+    assert!(is_off("rate_limit_redis off").unwrap());
+    assert!(!is_off("rate_limit_redis a rate=1r/s").unwrap());
+    assert!(!is_off("rate_limit_redis").unwrap());
+    let error = is_off("rate_limit_redis off rate=1r/s").unwrap_err().to_string();
+    assert_eq!(error, "\"rate_limit_redis off\" takes no parameters");
+    assert_eq!(self::error("rate_limit_redis a rate=1r/s off"), unknown("off"));
+}
+
+#[test]
+fn rates() {
+    let a = "rate_limit_redis a";
+    let syntax = "a rate is <n>r/<period>, such as 10r/s, 100r/m or 5r/10s";
+    refused_values(a, "rate", &["", "10", "10r", "10r/", "10/s", "r/s", "10r/x"], syntax);
+    refused_values(a, "rate", &["10r/ms", "10r/w", "10r/1y", "10R/s", "10r/S", "10r/sec"], syntax);
+    refused_values(a, "rate", &["1.5r/s", "-1r/s", "+1r/s", " 1r/s", "1r/s ", "1r/-1s"], syntax);
+    refused_values(
+        a,
+        "rate",
+        &["0r/s", "1r/0s"],
+        "the number of requests and the period must be at least 1",
+    );
+    refused_values(
+        a,
+        "rate",
+        &["99999999999999999999r/s", "1r/99999999999999999999d", "1r/36501d"],
+        "the number of requests or the period is too large",
+    );
+    refused_twice(a, "rate=1r/s", "rate=");
+    refused(&[("rate_limit_redis a rate = 1r/s", &unknown("rate"))]);
+    for (text, count, period) in [
+        ("10r/s", 10, SECOND),
+        ("100r/m", 100, 60 * SECOND),
+        ("5r/10s", 5, 10 * SECOND),
+        ("1r/2w", 1, 14 * 86_400 * SECOND),
+        ("3r/500ms", 3, SECOND / 2),
+        ("1000000r/s", 1_000_000, SECOND),
+    ] {
+        let line = format!("rate_limit_redis a rate={text}");
+        let rate = good(&line).rate.literal().expect("a literal");
+        assert_eq!((rate.count(), rate.period()), (count, period), "{text}");
+    }
+    assert_eq!(good("rate_limit_redis a rate=${n}r/s").rate, Setting::Variable("${n}r/s"));
+}
+
+#[test]
+fn names() {
+    let long = "n".repeat(65);
+    let values = ["", "a/b", "a:b", "a b", "$host", &long];
+    refused_values(A, "name", &values, "it must be 1 to 64 of A-Z a-z 0-9 _ - .");
+    let shown = "invalid name \"\\xC3\\xA4\" in \"rate_limit_redis\" directive: it must be 1 to 64 of A-Z \
+                 a-z 0-9 _ - .";
+    refused(&[("rate_limit_redis a rate=1r/s name=\u{e4}", shown)]);
+    refused_twice(A, "name=a", "name=");
+    assert_eq!(good(A).name, "default");
+    for name in ["a.b-c_D9", &"n".repeat(64)] {
+        assert_eq!(good(&format!("{A} name={name}")).name, name);
+    }
+}
+
+#[test]
+fn algorithms() {
+    let known = "it must be one of token_bucket, gcra, leaky_bucket, sliding_window, sliding_log, \
+                 fixed_window";
+    let values = ["", "leaky", "GCRA", "$arg_a", "limit_req", "sliding", "sliding-log"];
+    refused_values(A, "algorithm", &values, known);
+    refused_values(A, "algorithm", &["interval_bucket", "calendar_window"], known);
+    refused_twice(A, "algorithm=gcra", "algorithm=");
+    assert_eq!(good(A).algorithm, Algorithm::TokenBucket);
+    for algorithm in [
+        Algorithm::TokenBucket,
+        Algorithm::Gcra,
+        Algorithm::LeakyBucket,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingLog,
+        Algorithm::FixedWindow,
+    ] {
+        let line = format!("{A} algorithm={}", algorithm.name());
+        let line = good(&line);
+        assert_eq!((line.algorithm, line.known_algorithm()), (algorithm, algorithm));
+    }
+    let month = good("rate_limit_redis a rate=7r/month algorithm=fixed_window");
+    assert_eq!(month.algorithm, Algorithm::FixedWindow);
+    assert_eq!(month.known_algorithm(), Algorithm::CalendarWindow);
+}
+
+#[test]
+fn capacities() {
+    let values = ["", "0", "-1", "1.5", "10k", "9007199254740993", "99999999999999999999"];
+    refused_values(A, "capacity", &values, CAPACITY);
+    refused_values(&format!("{A} refill=interval"), "capacity", &["0"], CAPACITY);
+    refused_twice(A, "capacity=1", "capacity=");
+    refused(&[
+        (
+            "rate_limit_redis a rate=1r/52w capacity=101",
+            &quota_error("capacity=101", QuotaError::TooSlow),
+        ),
+        (
+            "rate_limit_redis a rate=1r/52w capacity=101 refill=interval",
+            &quota_error("capacity=101", QuotaError::TooSlow),
+        ),
+        (
+            "rate_limit_redis a rate=9007199254740991r/s capacity=2",
+            &quota_error("capacity=2", QuotaError::TooLarge),
+        ),
+        (
+            "rate_limit_redis a rate=9007199254740991r/s",
+            &quota_error("rate=9007199254740991r/1s", QuotaError::TooLarge),
+        ),
+    ]);
+    let limit = |words: &str| good(words).known_quota.map(|quota| quota.limit());
+    assert_eq!(limit("rate_limit_redis a rate=10r/s"), Some(10));
+    assert_eq!(limit("rate_limit_redis a rate=10r/s capacity=1"), Some(1));
+    assert_eq!(limit("rate_limit_redis a rate=10r/s capacity=50"), Some(50));
+    assert_eq!(limit("rate_limit_redis a rate=10r/s capacity=$x"), None);
+    assert_eq!(limit("rate_limit_redis a rate=$x capacity=50"), None);
+}
+
+#[test]
+fn bursts() {
+    for algorithm in ["gcra", "leaky_bucket"] {
+        let a = format!("{A} algorithm={algorithm}");
+        refused_values(&a, "burst", &["", "-1", "few"], COUNT);
+        refused_twice(&a, "burst=1", "burst=");
+        let slow = format!("rate_limit_redis a rate=1r/52w algorithm={algorithm} burst=101");
+        assert_eq!(error(&slow), quota_error("burst=101", QuotaError::TooSlow));
+        let limit = |words: &str| good(&format!("{a} {words}")).known_quota.map(|it| it.limit());
+        assert_eq!(limit(""), Some(1));
+        assert_eq!(limit("burst=0"), Some(1));
+        assert_eq!(limit("burst=49"), Some(50));
+        assert_eq!(limit("burst=$msec"), None);
+    }
+}
+
+#[test]
+fn refills() {
+    let right = "it must be continuous or interval";
+    refused_values(A, "refill", &["", "Interval", "1s", "$arg_a", "none"], right);
+    refused_values(&format!("{A} algorithm=token_bucket"), "refill", &["none"], right);
+    refused_twice(A, "refill=interval", "refill=");
+    refused(&[("rate_limit_redis a rate=1r/s refill", &unknown("refill"))]);
+    let algorithm = |words: &str| good(&format!("rate_limit_redis a rate=10r/s {words}")).algorithm;
+    assert_eq!(algorithm("refill=continuous"), Algorithm::TokenBucket);
+    assert_eq!(algorithm("capacity=50 refill=interval"), Algorithm::IntervalBucket);
+    assert_eq!(algorithm("refill=interval algorithm=token_bucket"), Algorithm::IntervalBucket);
+}
+
+#[test]
+fn costs() {
+    refused_values(A, "cost", &["", "-1", "0.5", "one", "9007199254740993"], COUNT);
+    refused_twice(A, "cost=1", "cost=");
+    refused(&[("rate_limit_redis a rate=1r/s Cost=1", &unknown("Cost=1"))]);
+    let cost = |words: &str| good(&format!("{A} {words}")).cost.literal();
+    assert_eq!(cost(""), Some(1));
+    assert_eq!(cost("cost=0"), Some(0));
+    assert_eq!(cost("cost=9007199254740992"), Some(MAX_EXACT));
+    assert_eq!(cost("cost=1$x"), None);
+}
+
+#[test]
+fn phases() {
+    refused_values(A, "after", &["", "access", "$arg_a"], "it must be auth");
+    refused_twice(A, "after=auth", "after=");
+    refused(&[("rate_limit_redis a rate=1r/s after", &unknown("after"))]);
+    assert_eq!(good(A).phase, Phase::Access);
+    assert_eq!(good("rate_limit_redis a rate=1r/s after=auth").phase, Phase::Precontent);
+}
+
+#[test]
+fn dry_runs() {
+    refused_twice(A, "dry_run", "dry_run");
+    refused(&[("rate_limit_redis a rate=1r/s dry_run=on", &unknown("dry_run=on"))]);
+    assert_eq!(good(A).effect, Effect::Enforced);
+    assert_eq!(good("rate_limit_redis a rate=1r/s dry_run").effect, Effect::DryRun);
+    let is_plain = |words: &str| good(&format!("{A} {words}")).is_plain();
+    assert!(is_plain("cost=2") && !is_plain("dry_run") && !is_plain("block=1s"));
+}
+
+#[test]
+fn settlements() {
+    let right = "it must be a number of at least 0, such as 3 or 0.25";
+    refused_values(A, "settle", &["", "-1", "one", "1.", "1e3"], right);
+    refused_twice(A, "settle=1", "settle=");
+    refused(&[
+        ("rate_limit_redis a rate=1r/s settle", &unknown("settle")),
+        (
+            "rate_limit_redis a rate=1r/52w capacity=50 settle=$status",
+            &quota_error("capacity=50", QuotaError::DebtTooSlow),
+        ),
+    ]);
+    assert_eq!(good(A).settle, None);
+    for value in ["$status", "0", "1.5", "${status}0"] {
+        assert_eq!(good(&format!("{A} settle={value}")).settle, Some(value));
+    }
+    assert_eq!(good(A).read_settle("1.5").unwrap(), 2);
+}
+
+#[test]
+fn blocks() {
+    let right = "it must be a time above 0 and up to a hundred years, such as 10m";
+    let values = ["0", "0s", "-1s", "soon", "1.5m", "10r/s", "36501d", "$arg_a", "", "1M"];
+    refused_values(A, "block", &values, right);
+    refused_twice(A, "block=1s", "block=");
+    refused(&[
+        ("rate_limit_redis a rate=1r/s block", &unknown("block")),
+        (
+            "rate_limit_redis a rate=1r/s block=1s dry_run",
+            "\"block=\" and \"dry_run\" of the \"rate_limit_redis\" directive exclude each other",
+        ),
+    ]);
+    assert_eq!(good(A).block, 0);
+    for (text, time) in [
+        ("1ms", 1_000),
+        ("90", 90 * SECOND),
+        ("10m", 600 * SECOND),
+        ("1d 12h", 36 * 3_600 * SECOND),
+        ("36500d", MAX_TIME),
+    ] {
+        let words = format!("{A} 'block={text}'");
+        let line = good(&words);
+        assert_eq!(line.block, time, "{text}");
+        assert_eq!(line.known_quota.map(|quota| quota.block()), Some(time), "{text}");
+    }
+}
+
+#[test]
+fn delays() {
+    let a = format!("{A} algorithm=leaky_bucket");
+    refused_values(&a, "delay", &["", "-1", "1s", "$arg_a", "99999999999999999999"], COUNT);
+    refused_twice(&a, "delay=1", "delay=");
+    refused_twice(&a, "nodelay", "nodelay");
+    let both =
+        "\"delay=\" and \"nodelay\" of the \"rate_limit_redis\" directive exclude each other";
+    for (words, expected) in [
+        ("delay", unknown("delay")),
+        ("delay=1 nodelay", both.to_owned()),
+        ("nodelay delay=1", both.to_owned()),
+        ("nodelay=on", unknown("nodelay=on")),
+    ] {
+        assert_eq!(error(&format!("{a} {words}")), expected);
+    }
+    let undelayed = |words: &str| good(&format!("{a} {words}")).undelayed;
+    assert_eq!(undelayed(""), Some(Undelayed::UpTo(0)));
+    assert_eq!(undelayed("burst=5 delay=3"), Some(Undelayed::UpTo(3)));
+    assert_eq!(undelayed("burst=5 nodelay"), Some(Undelayed::All));
+    assert_eq!(good(A).undelayed, None);
+}
+
+/// Each algorithm takes its own parameters, and none of another.
+#[test]
+fn parameters_of_algorithms() {
+    let bucket = "\"capacity=\" and \"refill=\"";
+    let leaky = "\"burst=\", \"delay=\" and \"nodelay\"";
+    let none = "none of its own";
+    for (algorithm, own) in [
+        ("token_bucket", bucket),
+        ("gcra", "\"burst=\""),
+        ("leaky_bucket", leaky),
+        ("sliding_window", none),
+        ("sliding_log", none),
+        ("fixed_window", none),
+    ] {
+        for (name, values) in [
+            ("capacity=", &["5"][..]),
+            ("burst=", &["5"]),
+            ("refill=", &["interval", "continuous"]),
+            ("delay=", &["2"]),
+            ("nodelay", &[""]),
+        ] {
+            for value in values {
+                let parameter = format!("{name}{value}");
+                let line = format!("{A} algorithm={algorithm} {parameter}");
+                match own.contains(&format!("\"{name}\"")) {
+                    true => assert_eq!(good(&line).algorithm.name(), algorithm),
+                    false => assert_eq!(error(&line), foreign(&parameter, algorithm, own)),
+                }
+            }
+        }
+    }
+    // The default algorithm, and a refill by intervals.
+    refused(&[
+        ("rate_limit_redis a rate=1r/s burst=5", &foreign("burst=5", "token_bucket", bucket)),
+        ("rate_limit_redis a rate=1r/s nodelay", &foreign("nodelay", "token_bucket", bucket)),
+        ("rate_limit_redis a rate=1r/s delay=5", &foreign("delay=5", "token_bucket", bucket)),
+        (
+            "rate_limit_redis a rate=1r/s refill=interval burst=5",
+            &foreign("burst=5", "token_bucket", bucket),
+        ),
+        (
+            "rate_limit_redis a rate=1r/s refill=interval algorithm=gcra",
+            &foreign("refill=interval", "gcra", "\"burst=\""),
+        ),
+    ]);
+}
+
+#[test]
+fn unknown_parameters() {
+    for word in ["zone=one", "off", "", "a", "=", "=1", "rate", "$a"] {
+        assert_eq!(error(&format!("{A} '{word}'")), unknown(word));
+    }
+}
+
+#[test]
+fn every_parameter_is_read() {
+    for name in parameter_names() {
+        let refused = error(&format!("{A} {name} {name}"));
+        assert!(refused.contains(&format!("duplicate \"{name}\"")), "{refused}");
+    }
+    assert_eq!(parameter_names().count(), 13);
+}
+
+#[test]
+fn what_an_algorithm_cannot_count() {
+    let log = "rate_limit_redis a algorithm=sliding_log";
+    let window = "rate_limit_redis a algorithm=sliding_window";
+    for (words, rate, expected) in [
+        (log, "100001r/1s", QuotaError::TooLong),
+        (log, "1000000r/1d", QuotaError::TooLong),
+        (window, "9007199254740991r/1s", QuotaError::TooLarge),
+        (window, "7r/month", QuotaError::Monthly),
+        ("rate_limit_redis a", "7r/month", QuotaError::Monthly),
+        ("rate_limit_redis a capacity=$arg_a", "7r/month", QuotaError::Monthly),
+    ] {
+        let line = format!("{words} rate={rate}");
+        assert_eq!(error(&line), quota_error(&format!("rate={rate}"), expected), "{line}");
+    }
+    let fixed = "rate_limit_redis a algorithm=fixed_window";
+    let too_large = "the number of requests or the period is too large";
+    refused_values(fixed, "rate", &["1r/36501d"], too_large);
+    let syntax = "a rate is <n>r/<period>, such as 10r/s, 100r/m or 5r/10s";
+    refused_values(fixed, "rate", &["7r/2month"], syntax);
+    for words in [
+        "rate_limit_redis a rate=100000r/s algorithm=sliding_log",
+        "rate_limit_redis a rate=100000r/1w algorithm=sliding_log",
+        "rate_limit_redis a rate=50000000r/1d algorithm=sliding_window",
+        "rate_limit_redis a rate=7r/month algorithm=fixed_window",
+    ] {
+        assert!(good(words).known_quota.is_some(), "{words}");
+    }
+}
+
+/// A variable is read as a literal is, but that its digits saturate.
+#[test]
+fn values_of_a_request() {
+    let line = good("rate_limit_redis a rate=$r capacity=$c cost=$n");
+    let rate = line.read_rate("5r/s").unwrap();
+    assert_eq!((rate.count(), rate.period()), (5, SECOND));
+    assert_eq!(line.read_burst("7").unwrap(), 7);
+    assert_eq!(line.quota(rate, Some(7)).unwrap().limit(), 7);
+    assert_eq!(line.quota(rate, None).unwrap().limit(), 5);
+    let digits = "99999999999999999999";
+    assert!(line.read_cost(digits).unwrap() > MAX_EXACT);
+    let capacity = line.read_burst(digits).unwrap();
+    let error = line.quota(rate, Some(capacity)).unwrap_err().to_string();
+    assert_eq!(error, quota_error(&format!("capacity={capacity}"), QuotaError::TooLarge));
+    for (error, expected) in [
+        (line.read_rate("").unwrap_err(), "invalid rate \"\""),
+        (line.read_rate("7r/month").unwrap_err(), "\"rate=7r/month\" in"),
+        (line.read_burst("0").unwrap_err(), "invalid capacity \"0\""),
+        (line.read_cost("a\nb").unwrap_err(), "invalid cost \"a\\x0Ab\""),
+        (line.read_settle("x").unwrap_err(), "invalid settle \"x\""),
+    ] {
+        assert!(error.to_string().starts_with(expected), "{error}");
+    }
+}
+
+/// The key is compiled first, then the parameters in their order; a literal is not.
+#[test]
+fn what_is_compiled() {
+    let line = directive("rate_limit_redis $a cost=$d rate=$b capacity=$c settle=$e name=x");
+    let mut compiled = Vec::new();
+    let compile = |text| -> Result<(), LimitError> {
+        compiled.push(text);
+        Ok(())
+    };
+    LimitWords::read(&line).unwrap().compile(compile).unwrap();
+    assert_eq!(compiled, ["$a", "$b", "$c", "$d", "$e"]);
+    // What cannot be compiled comes before what is wrong behind it.
+    let line = directive("rate_limit_redis a rate=$b cost=x");
+    let words = LimitWords::read(&line).unwrap();
+    let compile = |text: &str| match text {
+        "$b" => Err(LimitError::Unknown("compiled".to_owned())),
+        _ => Ok(()),
+    };
+    let error = words.compile(compile).unwrap_err();
+    assert_eq!(error.to_string(), unknown("compiled"));
+}
+
+/// What lines that share a name must agree in.
+#[test]
+fn definitions() {
+    let written = |words: &str| good(&format!("rate_limit_redis {words}")).written;
+    for (one, other) in [
+        ("a rate=1r/s", "a rate=2r/s"),
+        ("a rate=60r/m", "a rate=1r/s"),
+        ("a rate=1r/s", "b rate=1r/s capacity=2"),
+        ("a rate=$arg_a", "a rate=$arg_b"),
+        ("a rate=1r/s", "a rate=1r/s algorithm=gcra"),
+        ("a rate=1r/s algorithm=gcra burst=1", "a rate=1r/s algorithm=gcra burst=2"),
+        // They differ in what refills them only, as written.
+        ("a rate=1r/s", "a rate=1r/s refill=interval"),
+        ("a rate=1r/s refill=interval", "a rate=1r/s refill=continuous"),
+        ("a rate=1r/s algorithm=sliding_log", "a rate=1r/s algorithm=sliding_window"),
+        ("a rate=1r/s algorithm=gcra", "a rate=1r/s algorithm=leaky_bucket nodelay"),
+        ("a rate=1r/s block=1m", "a rate=1r/s"),
+    ] {
+        assert_ne!(written(one), written(other));
+    }
+    let leaky = "rate=1r/s algorithm=leaky_bucket burst=5";
+    let of_leaky = |words| written(&format!("{words} {leaky}"));
+    assert_eq!(of_leaky("a"), "algorithm=leaky_bucket rate=1r/s burst=5");
+    for words in ["b", "a name=x", "a cost=0", "a settle=$status", "a after=auth", "a dry_run"] {
+        assert_eq!(of_leaky(words), of_leaky("a"), "{words}");
+    }
+    for words in ["nodelay", "delay=2"] {
+        assert_eq!(written(&format!("a {leaky} {words}")), of_leaky("a"), "{words}");
+    }
+    let all = "a block=1m refill=interval capacity=$c rate=$r";
+    assert_eq!(written(all), "algorithm=token_bucket rate=$r capacity=$c refill=interval block=1m");
+}
+
+/// What `nginx -t` warns of, where `$remote_addr` is the only variable.
+fn doubts(words: &str) -> Option<String> {
+    let line = directive(words);
+    let words = LimitWords::read(&line).expect("a line");
+    let line = words.compile(Ok::<_, LimitError>).expect("a line");
+    words.doubts(&line, |name| name == "remote_addr")
+}
+
+#[track_caller]
+fn no_doubts(lines: &[&str]) {
+    for line in lines {
+        assert_eq!(doubts(&format!("rate_limit_redis {line}")), None, "{line}");
+    }
+}
+
+#[test]
+fn unverified_users() {
+    let doubt =
+        "\"$remote_user\" is not verified before the access checks have passed: add \"after=auth\"";
+    for line in [
+        "$remote_user rate=1r/s",
+        "${remote_user} rate=1r/s",
+        "$Remote_User rate=1r/s",
+        "'$host ${remote_user}x' rate=1r/s",
+        "$host rate=$remote_user",
+        "$host rate=${remote_user}r/s",
+        "$host rate=1r/s capacity=$remote_user",
+        "$host rate=1r/s algorithm=gcra burst=$remote_user",
+        "$host rate=1r/s cost=$remote_user",
+        "$host rate=1r/s settle=$remote_user",
+        "$remote_user rate=1r/s dry_run",
+    ] {
+        let found = doubts(&format!("rate_limit_redis {line}"));
+        assert_eq!(found.as_deref(), Some(doubt), "{line}");
+    }
+    no_doubts(&[
+        "$remote_user rate=1r/s after=auth",
+        "$remote_user after=auth rate=${remote_user}r/s cost=$remote_user",
+        "$remote_user_agent rate=1r/s",
+        "'$remote_addr remote_user' rate=1r/s",
+        "x-remote_user rate=1r/s",
+    ]);
+}
+
+#[test]
+fn numbers_that_clients_choose() {
+    let doubt =
+        |word: &str| format!("\"{word}\" is whatever the client writes: use a \"map\" of it");
+    for parameter in ["rate", "capacity", "cost"] {
+        for variable in
+            ["$arg_a", "${arg_a}", "$http_x_cost", "$cookie_a", "$HTTP_A", "$http_content_length"]
+        {
+            let word = format!("{parameter}={variable}");
+            let rate = if parameter == "rate" { "" } else { "rate=1r/s" };
+            let line = format!("rate_limit_redis $host {rate} {word}");
+            assert_eq!(doubts(&line), Some(doubt(&word)), "{line}");
+        }
+    }
+    let burst = "rate_limit_redis $host rate=1r/s algorithm=gcra burst=$arg_a";
+    assert_eq!(doubts(burst), Some(doubt("burst=$arg_a")));
+    let length = "rate_limit_redis $host rate=1r/s capacity=$content_length";
+    assert_eq!(doubts(length), Some(doubt("capacity=$content_length")));
+    no_doubts(&[
+        "$arg_a rate=1r/s cost=$content_length",
+        "$http_x_api_key rate=1r/s settle=$upstream_http_x_cost",
+        "$host rate=1r/s settle=$arg_a",
+        "$host rate=$tier capacity=$upstream_http_a cost=$cost",
+        "$host rate=1r/s cost=1$arg_a",
+    ]);
+}
+
+#[test]
+fn keys_that_lack_their_dollar() {
+    let doubt =
+        "the key \"remote_addr\" is a text, one for all clients: the variable is \"$remote_addr\"";
+    assert_eq!(doubts("rate_limit_redis remote_addr rate=1r/s").as_deref(), Some(doubt));
+    no_doubts(&["everyone rate=1r/s", "remote_addr: rate=1r/s", "Remote_Addr rate=1r/s"]);
+    no_doubts(&["remote_addr$uri rate=1r/s", "'' rate=1r/s", "$remote_addr rate=1r/s"]);
+}
+
+#[test]
+fn keys_that_clients_choose_anew() {
+    let doubt = "\"$http_x_forwarded_for\" is whatever the client writes, a new key for each request: use the \
+                 client's address, with \"set_real_ip_from\" behind a proxy";
+    for key in ["$http_x_forwarded_for", "${http_x_forwarded_for}", "$uri:$HTTP_X_Forwarded_For"] {
+        let line = format!("rate_limit_redis {key} rate=1r/s");
+        assert_eq!(doubts(&line).as_deref(), Some(doubt), "{key}");
+    }
+    no_doubts(&["$http_x_forwarded_for_a rate=1r/s settle=$http_x_forwarded_for"]);
+}
+
+#[test]
+fn costs_above_the_limit() {
+    let doubt = |cost, limit| {
+        format!(
+            "\"cost={cost}\" is above all that the limit \"x\" can hold, {limit}: every request will be \
+             rejected"
+        )
+    };
+    for (words, cost, limit) in [
+        ("rate=1r/s cost=2", 2, 1),
+        ("rate=10r/s capacity=5 cost=6", 6, 5),
+        ("rate=10r/s algorithm=gcra cost=2", 2, 1),
+        ("rate=10r/s algorithm=gcra burst=3 cost=9", 9, 4),
+        ("rate=2r/month algorithm=fixed_window cost=3", 3, 2),
+    ] {
+        let line = format!("rate_limit_redis a name=x {words}");
+        assert_eq!(doubts(&line), Some(doubt(cost, limit)), "{line}");
+    }
+    no_doubts(&["a rate=1r/s cost=1", "a rate=$r cost=2", "a rate=1r/s capacity=$c cost=2"]);
+    no_doubts(&["a rate=1r/s cost=$upstream_http_a", "a rate=1r/s cost=0"]);
+}
+
+#[test]
+fn delays_above_the_burst() {
+    let doubt = |delay, burst| {
+        format!(
+            "\"delay={delay}\" is above \"burst={burst}\": no request will be delayed, as with \"nodelay\""
+        )
+    };
+    let line = |words| format!("rate_limit_redis a rate=1r/s algorithm=leaky_bucket {words}");
+    assert_eq!(doubts(&line("burst=5 delay=6")), Some(doubt(6, 5)));
+    assert_eq!(doubts(&line("delay=1")), Some(doubt(1, 0)));
+    for words in ["burst=5 delay=5", "burst=5 nodelay", "delay=0", "burst=$msec delay=9"] {
+        assert_eq!(doubts(&line(words)), None, "{words}");
+    }
+}
+
+/// However much is wrong with it.
+#[test]
+fn a_line_is_warned_of_once() {
+    let line = "rate_limit_redis $remote_user$http_x_forwarded_for rate=1r/s cost=2";
+    let doubts = doubts(line).expect("doubts");
+    let doubts: Vec<_> = doubts.split("; ").collect();
+    let begin = ["\"$remote_user\" is not", "\"$http_x_forwarded_for\" is", "\"cost=2\" is above"];
+    assert_eq!(doubts.len(), begin.len(), "{doubts:?}");
+    assert!(doubts.iter().zip(begin).all(|(doubt, it)| doubt.starts_with(it)), "{doubts:?}");
+}

@@ -1,0 +1,312 @@
+//! Blocks, with what they make or the error that they get.
+
+use super::*;
+use crate::conf::directive::tests::directive;
+use crate::conf::endpoint;
+use crate::rate::SECOND;
+
+/// The lines of a block. It stands on one line of a file, `place`.
+fn lines(block: &str) -> Result<StoreLines<'_>, String> {
+    let mut store = StoreLines::default();
+    for line in block.split(';').filter(|line| !line.trim().is_empty()) {
+        let line = directive(line);
+        match line.name().map_err(|error| error.to_string())? {
+            "server" => {
+                let url = line.value().map_err(|error| error.to_string())?;
+                let endpoint = endpoint("server", url).map_err(|error| error.to_string())?;
+                let place = format!("place of {}", endpoint.address);
+                store.add_server(Server { endpoint, targets: Vec::new() }, place);
+            }
+            _ => store.read(&line).map_err(|error| error.to_string())?,
+        }
+    }
+    Ok(store)
+}
+
+/// The client's configuration, and whether it uses TLS.
+fn read(block: &str) -> Result<(Config, bool), String> {
+    let store = lines(block)?;
+    let config = store.config("edge").map_err(|error| error.to_string())?;
+    let has_tls = store.tls().map_err(|error| error.to_string())?.is_some();
+    Ok((config, has_tls))
+}
+
+#[track_caller]
+fn good(block: &str) -> Config {
+    read(block).unwrap_or_else(|error| panic!("{block}: {error}")).0
+}
+
+/// Checks the errors of a table of blocks.
+#[track_caller]
+fn refused(table: &[(&str, &str)]) {
+    for (block, expected) in table {
+        let error = read(block).err().unwrap_or_else(|| panic!("{block} is valid"));
+        assert_eq!(error, *expected, "{block}");
+        assert!(!error.contains("s3cret"), "{error}");
+    }
+}
+
+fn invalid(line: &str, value: &str, expected: &str) -> String {
+    format!("invalid value \"{value}\" in \"{line}\" directive, it must be {expected}")
+}
+
+const A: &str = "server redis://127.0.0.1:1;";
+
+/// Checks that a line cannot have any of these values.
+#[track_caller]
+fn refused_values(name: &str, values: &[&str], expected: &str) {
+    for value in values {
+        let block = format!("{A} {name} '{value}';");
+        assert_eq!(read(&block).unwrap_err(), invalid(name, value, expected));
+    }
+}
+
+#[test]
+fn servers() {
+    let several = "several servers must be the nodes of a cluster, with \"cluster on\", or sentinels, with \
+                   \"sentinel\" and the name of the master";
+    let database = "the URL of a cluster's node or of a sentinel has no database";
+    let unix = "a cluster or a sentinel cannot be at a unix socket";
+    let account = "the servers of a cluster have one account, but their URLs differ in it";
+    let partly = "TLS is used for all servers of a store, or for none";
+    refused(&[
+        ("", "there must be a \"server\", such as redis://127.0.0.1:6379"),
+        ("cluster on;", "there must be a \"server\", such as redis://127.0.0.1:6379"),
+        ("server redis://127.0.0.1:1; server redis://127.0.0.1:2;", several),
+        ("server redis://127.0.0.1:1; server redis://127.0.0.1:2; cluster off;", several),
+        (
+            "server redis://127.0.0.1:1; cluster on; sentinel m;",
+            "\"cluster on\" and \"sentinel\" exclude each other",
+        ),
+        ("server redis://127.0.0.1:1/2; cluster on;", database),
+        ("server redis://127.0.0.1:1/2; sentinel m;", database),
+        ("server redis+unix:///x; cluster on;", unix),
+        ("server redis+unix:///x; sentinel m;", unix),
+        (
+            "server redis://127.0.0.1:1; cluster on; database 1;",
+            "a cluster has only the database 0",
+        ),
+        ("server redis://:s3cret@127.0.0.1:1; server redis://127.0.0.1:2; cluster on;", account),
+        ("server rediss://127.0.0.1:1; server redis://127.0.0.1:2; cluster on;", partly),
+    ]);
+    assert_eq!(good(A).kind, Kind::Single);
+    assert_eq!(good("server redis+unix:///run/redis.sock; cluster off;").kind, Kind::Single);
+    let both = "server redis://127.0.0.1:1; server redis://127.0.0.1:2;";
+    let cluster = good(&format!("{both} cluster on; database 0;"));
+    assert_eq!((cluster.kind, cluster.servers.len()), (Kind::Cluster, 2));
+    let sentinel = good(&format!("{both} sentinel mymaster; cluster off;"));
+    assert_eq!(sentinel.kind, Kind::Sentinel("mymaster".to_owned()));
+}
+
+#[test]
+fn lines_that_are_wrong() {
+    let arguments = |name: &str, count: usize| {
+        format!("invalid number of arguments in \"{name}\" directive: {count}")
+    };
+    refused(&[
+        ("server;", &arguments("server", 0)),
+        ("server a b;", &arguments("server", 2)),
+        (
+            "server 127.0.0.1:1;",
+            "invalid URL \"127.0.0.1:1\" in \"server\" directive: must be \
+             redis://[user[:password]@]host[:port][/database], the same with rediss:// for TLS, or \
+             redis+unix:///path[?db=database]",
+        ),
+        (
+            "server redis://:s3cret@127.0.0.1:x;",
+            "invalid URL \"redis://***@127.0.0.1:x\" in \"server\" directive: the port must be a number \
+             between 1 and 65535",
+        ),
+        ("weight 5;", "unknown directive \"weight\" in \"rate_limit_redis_store\""),
+        (
+            "rate_limit_redis a rate=1r/s;",
+            "unknown directive \"rate_limit_redis\" in \"rate_limit_redis_store\"",
+        ),
+        (
+            "ssl_session_reuse on;",
+            "unknown directive \"ssl_session_reuse\" in \"rate_limit_redis_store\"",
+        ),
+        ("password s3cret s3cret;", &arguments("password", 2)),
+        ("prefix a prefix b;", &arguments("prefix", 3)),
+        ("'';", "unknown directive \"\" in \"rate_limit_redis_store\""),
+    ]);
+    for (name, _) in LINES {
+        let error = read(&format!("{name};")).unwrap_err();
+        assert_eq!(error, arguments(name, 0), "{name}");
+    }
+}
+
+#[test]
+fn a_line_stands_once() {
+    for line in [
+        "cluster on",
+        "sentinel m",
+        "user a",
+        "database 1",
+        "prefix a",
+        "connect_timeout 1s",
+        "connections 2",
+        "max_fails 2",
+        "fail_timeout 2s",
+        "ssl_verify on",
+        "ssl_protocols TLSv1.2",
+        "ssl_trusted_certificate a",
+        "ssl_name a",
+        "ssl_certificate a",
+        "ssl_certificate_key a",
+        "ssl_crl a",
+        "ssl_ciphers a",
+    ] {
+        let name = line.split(' ').next().expect("a name");
+        let expected = format!("\"{name}\" directive is duplicate");
+        refused(&[(&format!("{line}; {line};"), &expected)]);
+    }
+    let password = "\"password\" or \"password_file\" directive is duplicate";
+    refused(&[("password s3cret; password s3cret;", password)]);
+    let mut store = lines("password s3cret;").expect("a store");
+    let error = store.set_password("s3cret".to_owned()).unwrap_err();
+    assert_eq!(error.to_string(), password);
+}
+
+#[test]
+fn accounts() {
+    let twice = "user and password are set in the URL and by directives";
+    refused(&[
+        ("server redis://u:s3cret@127.0.0.1:1; user b;", twice),
+        ("server redis://:s3cret@127.0.0.1:1; password s3cret;", twice),
+        (
+            "server redis://127.0.0.1:1/1; database 2;",
+            "the database is set in the URL and by \"database\"",
+        ),
+        ("password '';", "the value of \"password\" must not be empty"),
+    ]);
+    refused_values("user", &[""], "a name");
+    refused_values("sentinel", &[""], "a name");
+    refused_values("database", &["x", "-1", "4294967296", ""], "a number between 0 and 4294967295");
+    let account = |block: &str| {
+        let account = good(block).account;
+        (account.user, account.password, account.database)
+    };
+    let (u, p) = (Some("u".to_owned()), Some("s3cret".to_owned()));
+    assert_eq!(account(A), (None, None, 0));
+    let lines = "server redis://127.0.0.1; user u; password s3cret; database 3;";
+    assert_eq!(account(lines), (u.clone(), p.clone(), 3));
+    assert_eq!(account("server redis://u:s3cret@127.0.0.1/4;"), (u.clone(), p.clone(), 4));
+    // The account in the URL of a sentinel is its own.
+    let sentinel = "server redis://u:s3cret@127.0.0.1; sentinel m;";
+    assert_eq!(account(sentinel), (None, None, 0));
+    assert_eq!(account(&format!("{sentinel} user u; password s3cret; database 2;")), (u, p, 2));
+}
+
+#[test]
+fn numbers_and_times() {
+    let time = "a time above 0, such as 20ms";
+    refused_values("connect_timeout", &["0", "soon", "-1", ""], time);
+    refused_values("fail_timeout", &["0s", "x"], time);
+    refused_values("connections", &["0", "65", "-1", "x"], "a number between 1 and 64");
+    refused_values("max_fails", &["-1", "1001", "x"], "a number between 0 and 1000");
+    refused_values("cluster", &["yes", "On", ""], "\"on\" or \"off\"");
+    refused_values("prefix", &["rl:$host"], "a text without variables");
+    let config = good(A);
+    assert_eq!((config.connect_timeout, config.connections), (SECOND / 4, 1));
+    assert_eq!((config.max_fails, config.fail_timeout), (3, SECOND));
+    let config = good(&format!(
+        "{A} connect_timeout 1s; connections 64; max_fails 0; fail_timeout '1m 30s';"
+    ));
+    assert_eq!((config.connect_timeout, config.connections), (SECOND, 64));
+    assert_eq!((config.max_fails, config.fail_timeout), (0, 90 * SECOND));
+}
+
+#[test]
+fn prefixes() {
+    let prefix = |block: &str| lines(block).map(|store| store.prefix().to_owned());
+    assert_eq!(prefix(A).as_deref(), Ok("rl:"));
+    assert_eq!(prefix("prefix my:;").as_deref(), Ok("my:"));
+    assert_eq!(prefix("prefix '';").as_deref(), Ok(""));
+}
+
+#[test]
+fn tls() {
+    let tls = "server rediss://127.0.0.1;";
+    let unused = "the \"ssl_\" directives set up TLS, and no server is at rediss://";
+    refused(&[
+        (
+            "server rediss://127.0.0.1; ssl_certificate a;",
+            "no \"ssl_certificate_key\" is defined for certificate \"a\"",
+        ),
+        (
+            "server rediss://127.0.0.1; ssl_certificate_key a;",
+            "no \"ssl_certificate\" is defined for certificate key \"a\"",
+        ),
+        (
+            "server rediss://127.0.0.1; ssl_crl a; ssl_verify off;",
+            "\"ssl_crl\" cannot be checked with \"ssl_verify off\"",
+        ),
+        ("server redis://127.0.0.1; ssl_verify on;", unused),
+        ("server redis+unix:///s; ssl_name a;", unused),
+        ("ssl_verify;", "invalid number of arguments in \"ssl_verify\" directive: 0"),
+        ("ssl_name a b;", "invalid number of arguments in \"ssl_name\" directive: 2"),
+        ("ssl_protocols;", "invalid number of arguments in \"ssl_protocols\" directive: 0"),
+    ]);
+    refused_values("ssl_verify", &["yes", ""], "\"on\" or \"off\"");
+    for name in ["ssl_name", "ssl_certificate", "ssl_certificate_key", "ssl_crl", "ssl_ciphers"] {
+        refused_values(name, &[""], "not empty");
+        refused_values(name, &["$host"], "without variables");
+    }
+    let known = "any of \"SSLv2\", \"SSLv3\", \"TLSv1\", \"TLSv1.1\", \"TLSv1.2\", \"TLSv1.3\"";
+    refused_values("ssl_protocols", &["TLSv1.4", "tlsv1.2", ""], known);
+    let on = invalid("ssl_protocols", "on", known);
+    refused(&[("ssl_protocols TLSv1.2 on;", &on)]);
+
+    let store = lines("server rediss://127.0.0.1;").expect("a store");
+    let settings = store.tls().unwrap().expect("TLS");
+    assert!(settings.verifies() && settings.versions.is_none());
+    assert!(!read(A).unwrap().1 && read(tls).unwrap().1);
+    let block = "server rediss://127.0.0.1; ssl_verify off; ssl_name redis.internal; ssl_ciphers HIGH:!aNULL; \
+                 ssl_protocols TLSv1.2 TLSv1.3 TLSv1.2; ssl_certificate c; ssl_certificate_key k; \
+                 ssl_trusted_certificate t;";
+    let store = lines(block).expect("a store");
+    let settings = store.tls().unwrap().expect("TLS");
+    let versions = vec![TlsVersion::Tls12, TlsVersion::Tls13, TlsVersion::Tls12];
+    let expected = TlsSettings {
+        trusted_certificate: Some("t"),
+        verify: Some(false),
+        name: Some("redis.internal"),
+        certificate: Some("c"),
+        certificate_key: Some("k"),
+        crl: None,
+        versions: Some(versions),
+        ciphers: Some("HIGH:!aNULL"),
+    };
+    assert_eq!(*settings, expected);
+    assert!(!settings.verifies());
+}
+
+#[test]
+fn sentinels_at_the_port_of_redis() {
+    let doubts = |block: &str| lines(block).map(|store| store.doubts().collect::<Vec<_>>());
+    let servers = "server redis://127.0.0.1; server redis://127.0.0.2:26379; server \
+                   redis://:s3cret@127.0.0.3:6379;";
+    let doubt = |address| {
+        format!(
+            "the sentinel {address} is at the default port of Redis, not of a sentinel (26379) in place of \
+             {address}"
+        )
+    };
+    let expected = vec![doubt("127.0.0.1:6379"), doubt("127.0.0.3:6379")];
+    assert_eq!(doubts(&format!("{servers} sentinel mymaster;")), Ok(expected));
+    for kind in ["", "cluster on;"] {
+        assert_eq!(doubts(&format!("server redis://127.0.0.1; {kind}")), Ok(Vec::new()));
+    }
+}
+
+#[test]
+fn every_line_has_a_name() {
+    let names: std::collections::BTreeSet<_> = line_names().collect();
+    assert_eq!((names.len(), line_names().count()), (20, 20));
+    for name in names {
+        let error = lines(&format!("{name} a b c;")).err().unwrap_or_default();
+        let is_known = !error.contains("unknown");
+        assert_eq!(is_known, name != "password_file", "{name}: {error}");
+    }
+}
