@@ -10,7 +10,7 @@ mod value;
 
 pub(crate) use error::{BindError, CompileError, EvaluateError};
 pub(crate) use http::MainConf;
-pub(crate) use limit::Limit;
+pub(crate) use limit::LimitConf;
 pub(crate) use location::{LocationConf, Pass};
 pub(crate) use store::Store;
 pub(crate) use value::ComplexValue;

@@ -12,12 +12,12 @@ use rate_limit_core::lease::Lease;
 use rate_limit_core::lease::table::Taken;
 use rate_limit_core::redis::script::Check;
 
-use crate::conf::Limit;
+use crate::conf::LimitConf;
 
 /// What a limit charges a request, and its verdict.
 pub(crate) struct Evaluated {
     /// The line of the configuration.
-    pub(crate) limit: &'static Limit,
+    pub(crate) limit: &'static LimitConf,
     /// What the commands of the limit have in common.
     template: &'static Rc<Template>,
     /// Key, quota and cost. They lie in the memory of the request and of the configuration.
@@ -47,7 +47,7 @@ pub(crate) struct Renewal {
 impl Evaluated {
     /// `digest` identifies key, limit and quota in the memory of this machine.
     pub(crate) fn new(
-        limit: &'static Limit,
+        limit: &'static LimitConf,
         template: &'static Rc<Template>,
         check: Check<'static>,
         digest: u128,

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::error::BindError;
-use super::limit::{Corrections, Limit};
+use super::limit::{Corrections, LimitConf};
 use super::store::Store;
 
 /// Every name, and its first definition.
@@ -29,7 +29,7 @@ struct Binding {
 
 impl Definitions {
     /// Adds the definition of `limit`. Lines that share a name must define the same.
-    pub(super) fn add(&mut self, limit: &Limit) -> Result<(), BindError> {
+    pub(super) fn add(&mut self, limit: &LimitConf) -> Result<(), BindError> {
         let (name, written) = (limit.name(), limit.written());
         match self.0.iter().find(|definition| definition.name == name) {
             None => {
@@ -71,7 +71,7 @@ impl Definitions {
     }
 
     /// Binds `limit` to a store. All limits of a name must have one store.
-    pub(super) fn bind(&mut self, limit: &Limit, store: &Store) -> Result<(), BindError> {
+    pub(super) fn bind(&mut self, limit: &LimitConf, store: &Store) -> Result<(), BindError> {
         let (name, place) = (limit.name(), limit.place());
         let Some(definition) = self.0.iter_mut().find(|definition| definition.name == name) else {
             return Ok(());

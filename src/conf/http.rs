@@ -9,7 +9,7 @@ use rate_limit_core::conf::limit::Phase;
 
 use super::definition::Definitions;
 use super::error::BindError;
-use super::limit::Limit;
+use super::limit::LimitConf;
 use super::store::Store;
 use crate::client::Driver;
 use crate::log::{self, cycle_log, log};
@@ -21,7 +21,7 @@ pub(crate) struct MainConf {
     stores: Vec<Store>,
     definitions: Definitions,
     /// The limits of servers that have a `location /`, and the store that is configured there.
-    outside: Vec<(Vec<Rc<Limit>>, usize, bool)>,
+    outside: Vec<(Vec<Rc<LimitConf>>, usize, bool)>,
     /// Whether any limit decides in the precontent phase.
     pub(crate) has_precontent: bool,
     /// Whether any limit settles what requests have cost.
@@ -123,7 +123,7 @@ impl MainConf {
     }
 
     /// Adds the name of a limit. Lines that share a name must define the same.
-    pub(crate) fn define(&mut self, limit: &Limit) -> Result<(), BindError> {
+    pub(crate) fn define(&mut self, limit: &LimitConf) -> Result<(), BindError> {
         self.has_precontent |= limit.phase() == Phase::Precontent;
         self.has_settlements |= limit.settles();
         self.definitions.add(limit)
@@ -132,7 +132,7 @@ impl MainConf {
     /// Binds limits that decide together, with or without leases, to the store of this index.
     pub(crate) fn bind(
         &mut self,
-        limits: &[Rc<Limit>],
+        limits: &[Rc<LimitConf>],
         index: usize,
         has_leases: bool,
     ) -> Result<(), BindError> {
@@ -153,7 +153,7 @@ impl MainConf {
     }
 
     /// Leaves the limits of a server to [`bind_outside`](Self::bind_outside).
-    pub(crate) fn add_outside(&mut self, limits: &[Rc<Limit>], index: usize, has_leases: bool) {
+    pub(crate) fn add_outside(&mut self, limits: &[Rc<LimitConf>], index: usize, has_leases: bool) {
         self.outside.push((limits.to_vec(), index, has_leases));
     }
 

@@ -18,7 +18,7 @@ use crate::client::SCRIPTS;
 use crate::shm::{LimitRecord, Reservations, Shared};
 
 /// A limit as it was configured.
-pub(crate) struct Limit {
+pub(crate) struct LimitConf {
     line: LimitLine<'static, ComplexValue>,
     /// The place of the line: file and number.
     place: String,
@@ -52,7 +52,7 @@ pub(super) struct Corrections {
     pub(super) is_refundable: Cell<bool>,
 }
 
-impl Limit {
+impl LimitConf {
     /// The limit of a line at this place.
     pub(crate) fn new(line: LimitLine<'static, ComplexValue>, place: String) -> Self {
         let (record, reservations) = (Cell::new(None), Cell::new(None));
@@ -122,7 +122,7 @@ impl Limit {
 }
 
 /// The store of a limit.
-impl Limit {
+impl LimitConf {
     /// Binds the limit to the store of this index.
     pub(super) fn bind(
         &self,
@@ -174,7 +174,7 @@ impl Limit {
 }
 
 /// The values of a limit for a request.
-impl Limit {
+impl LimitConf {
     /// The key; `None` if NGINX is out of memory.
     pub(crate) fn key<'a>(&self, r: &'a mut ngx_http_request_t) -> Option<&'a [u8]> {
         self.line.key.evaluate(r)

@@ -14,14 +14,14 @@ use rate_limit_core::text::fields::Forms;
 use rate_limit_core::text::{body, metrics};
 
 use super::http::MainConf;
-use super::limit::Limit;
+use super::limit::LimitConf;
 use crate::client::Driver;
 
 /// The configuration of a location, or of a level above it.
 #[derive(Default)]
 pub(crate) struct LocationConf {
     /// Ordered by phase; `Some` and empty for `rate_limit_redis off`, `None` where a level has no line.
-    pub(crate) limits: Option<Vec<Rc<Limit>>>,
+    pub(crate) limits: Option<Vec<Rc<LimitConf>>>,
     pub(crate) pass: Option<Pass>,
     /// What the directives of this level set.
     pub(crate) level: PolicyLevel,
@@ -40,7 +40,7 @@ pub(crate) enum Pass {
 
 impl LocationConf {
     /// The limits that decide in `phase`, in the order of the configuration.
-    pub(crate) fn limits(&self, phase: Phase) -> &[Rc<Limit>] {
+    pub(crate) fn limits(&self, phase: Phase) -> &[Rc<LimitConf>] {
         let limits = self.limits.as_deref().unwrap_or_default();
         let (access, precontent) =
             limits.split_at(limits.partition_point(|limit| limit.phase() == Phase::Access));

@@ -8,7 +8,7 @@ use rate_limit_core::client::{Config, Kind};
 use rate_limit_core::limit::Algorithm;
 use rate_limit_core::rate::MILLISECOND;
 
-use super::limit::Limit;
+use super::limit::LimitConf;
 use crate::client::tls::Tls;
 use crate::client::{Driver, SCRIPTS};
 
@@ -91,11 +91,11 @@ impl Store {
     }
 
     /// Has the scripts for limits that are charged together, with or without leases.
-    pub(super) fn add_limits(&mut self, limits: &[Rc<Limit>], has_leases: bool) {
+    pub(super) fn add_limits(&mut self, limits: &[Rc<LimitConf>], has_leases: bool) {
         let list: Vec<_> = limits.iter().map(|limit| limit.known_algorithm()).collect();
         self.algorithms.extend(&list);
         // Should a variable rate be one of a month.
-        let may_be_monthly = |limit: &Rc<Limit>| {
+        let may_be_monthly = |limit: &Rc<LimitConf>| {
             limit.known_quota().is_none() && limit.algorithm() == Algorithm::FixedWindow
         };
         if limits.iter().any(may_be_monthly) {

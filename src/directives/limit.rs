@@ -8,7 +8,7 @@ use rate_limit_core::conf::limit::{LimitError, LimitWords, is_off};
 
 use super::error::ConfError;
 use super::reader::Reader;
-use crate::conf::{ComplexValue, Limit, LocationConf};
+use crate::conf::{ComplexValue, LimitConf, LocationConf};
 
 /// Adds the limit of a line, or none for `off`.
 pub(super) fn add(conf: &mut LocationConf, reader: &mut Reader<'_>) -> Result<(), ConfError> {
@@ -29,14 +29,14 @@ pub(super) fn add(conf: &mut LocationConf, reader: &mut Reader<'_>) -> Result<()
     Ok(())
 }
 
-fn read(reader: &mut Reader<'_>) -> Result<Limit, ConfError> {
+fn read(reader: &mut Reader<'_>) -> Result<LimitConf, ConfError> {
     let words = LimitWords::read(&reader.line)?;
     let line =
         words.compile(|text| ComplexValue::compile(reader.cf, text).map_err(ConfError::from))?;
     if let Some(doubts) = words.doubts(&line, |name| is_variable(reader.cf, name)) {
         reader.warn(&doubts);
     }
-    Ok(Limit::new(line, reader.place()))
+    Ok(LimitConf::new(line, reader.place()))
 }
 
 /// Whether a variable of this name is known where the line stands.

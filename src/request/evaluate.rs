@@ -10,7 +10,7 @@ use rate_limit_core::key;
 use rate_limit_core::limit::Quota;
 use rate_limit_core::redis::script::Check;
 
-use crate::conf::{EvaluateError, Limit};
+use crate::conf::{EvaluateError, LimitConf};
 use crate::evaluated::Evaluated;
 use crate::log::unusable;
 use crate::pool::keep;
@@ -33,7 +33,7 @@ pub(super) enum Unevaluated {
 /// `r` must be valid.
 pub(super) unsafe fn evaluate(
     r: *mut ngx_http_request_t,
-    limits: &'static [Rc<Limit>],
+    limits: &'static [Rc<LimitConf>],
     shared: &Shared,
 ) -> Result<&'static [Evaluated], Unevaluated> {
     const { assert!(align_of::<Evaluated>() <= align_of::<usize>()) };
@@ -90,12 +90,12 @@ pub(super) unsafe fn evaluate(
 #[cold]
 pub(super) unsafe fn count_undecided(
     r: *mut ngx_http_request_t,
-    limits: &'static [Rc<Limit>],
+    limits: &'static [Rc<LimitConf>],
     evaluated: &[Evaluated],
     status: Status,
     shared: &Shared,
 ) {
-    let is_evaluated = |limit: &Limit| evaluated.iter().any(|it| ptr::eq(it.limit, limit));
+    let is_evaluated = |limit: &LimitConf| evaluated.iter().any(|it| ptr::eq(it.limit, limit));
     for limit in limits.iter().filter(|limit| !is_evaluated(limit)) {
         // SAFETY: the request is valid.
         let applies = unsafe { limit.key(&mut *r).is_some_and(|key| !key.is_empty()) };
@@ -112,7 +112,7 @@ pub(super) unsafe fn count_undecided(
 /// `r` must be valid.
 unsafe fn quota_and_cost(
     r: *mut ngx_http_request_t,
-    limit: &'static Limit,
+    limit: &'static LimitConf,
 ) -> Result<(&'static Quota, u64), EvaluateError> {
     // SAFETY: the request is valid.
     unsafe {
