@@ -84,17 +84,23 @@ unsafe extern "C" fn set(
     unsafe {
         match row.sets {
             Sets::Store => store::read_block(cf),
-            Sets::Memory { read, .. } => {
-                run(|conf, reader| set_memory(conf, reader, read), cf, &mut *conf.cast())
-            }
-            Sets::Limit => run(limit::add, cf, &mut *conf.cast()),
-            Sets::Pass { .. } => run(set_pass, cf, &mut *conf.cast()),
-            Sets::Policy(set) => {
-                run(|conf, reader| set_policy(conf, reader, set), cf, &mut *conf.cast())
-            }
-            Sets::Page(set) => {
-                run(|conf, reader| set_page(conf, reader, set), cf, &mut *conf.cast())
-            }
+            Sets::Memory { read, .. } => run(
+                |conf, reader| set_memory(conf, reader, read),
+                cf,
+                &mut *conf.cast::<MainConf>(),
+            ),
+            Sets::Limit => run(limit::add, cf, &mut *conf.cast::<LocationConf>()),
+            Sets::Pass { .. } => run(set_pass, cf, &mut *conf.cast::<LocationConf>()),
+            Sets::Policy(set) => run(
+                |conf, reader| set_policy(conf, reader, set),
+                cf,
+                &mut *conf.cast::<LocationConf>(),
+            ),
+            Sets::Page(set) => run(
+                |conf, reader| set_page(conf, reader, set),
+                cf,
+                &mut *conf.cast::<LocationConf>(),
+            ),
         }
     }
 }

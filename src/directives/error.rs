@@ -19,7 +19,14 @@ pub(super) enum ConfError {
     Store(#[from] StoreError),
     /// A block as a whole, not one of its lines.
     #[error("in \"rate_limit_redis_store\" \"{name}\": {error}")]
-    Block { name: String, error: StoreError },
+    Block { name: String, error: Box<Self> },
+    #[error("cannot read \"{path}\" of \"password_file\": {error}")]
+    PasswordFile { path: String, error: std::io::Error },
+    #[error("there is no password in the first line of \"{0}\"")]
+    NoPassword(String),
+    /// NGINX or OpenSSL cannot do what the settings of TLS say.
+    #[error("{0}")]
+    Tls(String),
     #[error(transparent)]
     Url(#[from] UrlError),
     #[error(

@@ -9,7 +9,7 @@ use ngx::ffi::{
     NGX_LOG_WARN, ngx_command_t, ngx_conf_full_name, ngx_conf_include, ngx_conf_parse, ngx_conf_t,
     ngx_str_t,
 };
-use rate_limit_core::conf::store::{StoreError, StoreLines};
+use rate_limit_core::conf::store::{StoreError, StoreLines, password};
 use rate_limit_core::conf::text;
 use rate_limit_core::limit::is_name;
 
@@ -89,7 +89,7 @@ fn read(lines: &mut StoreLines<'static>, reader: &mut Reader<'_>) -> Result<(), 
         "password_file" => lines.set_password(read_password(reader)?)?,
         name => {
             if name.starts_with("ssl_") {
-                supported().map_err(StoreError::Tls)?;
+                supported().map_err(ConfError::Tls)?;
             }
             lines.read(&reader.line)?;
         }
@@ -109,7 +109,7 @@ fn add_block(
     if reader::main(cf)?.find(name).is_some() {
         return Err(StoreError::Duplicate(name.to_owned()).into());
     }
-    let wrong = |error| ConfError::Block { name: name.to_owned(), error };
+    let wrong = |error| ConfError::Block { name: name.to_owned(), error: Box::new(error) };
     let store = build(lines, cf, name).map_err(wrong)?;
     reader::main(cf)?.add_store(store);
     Ok(())
@@ -120,9 +120,9 @@ fn build(
     lines: &StoreLines<'static>,
     cf: &mut ngx_conf_t,
     reference: &str,
-) -> Result<Store, StoreError> {
+) -> Result<Store, ConfError> {
     let config = lines.config(reference)?;
-    let tls = lines.tls()?.map(|settings| Tls::new(cf, settings).map_err(StoreError::Tls));
+    let tls = lines.tls()?.map(|settings| Tls::new(cf, settings).map_err(ConfError::Tls));
     let tls = tls.transpose()?.map(Rc::new);
     for doubt in lines.doubts() {
         log!(NGX_LOG_WARN, cf.log, "{doubt}");
@@ -141,10 +141,7 @@ fn read_password(reader: &mut Reader<'_>) -> Result<String, ConfError> {
     }
     let path = text(bytes(&path))?;
     let content = std::fs::read_to_string(path)
-        .map_err(|error| StoreError::PasswordFile { path: path.to_owned(), error })?;
-    // Some editors begin a file with a byte order mark.
-    match content.trim_start_matches('\u{feff}').lines().next() {
-        Some(password) if !password.is_empty() => Ok(password.to_owned()),
-        _ => Err(StoreError::NoPassword(path.to_owned()).into()),
-    }
+        .map_err(|error| ConfError::PasswordFile { path: path.to_owned(), error })?;
+    let password = password(&content).ok_or_else(|| ConfError::NoPassword(path.to_owned()))?;
+    Ok(password.to_owned())
 }

@@ -95,6 +95,13 @@ pub fn line_names() -> impl Iterator<Item = &'static str> {
     others.into_iter().chain(names).chain(tls::names())
 }
 
+/// The password in a file of this content: its first line.
+pub fn password(content: &str) -> Option<&str> {
+    // Some editors begin a file with a byte order mark.
+    let line = content.trim_start_matches('\u{feff}').lines().next();
+    line.filter(|password| !password.is_empty())
+}
+
 /// The name of an account or of a master.
 fn name<'a>(line: &Directive<'a>) -> Result<&'a str, StoreError> {
     match line.value()? {

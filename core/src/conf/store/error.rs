@@ -3,7 +3,7 @@
 use crate::conf::DirectiveError;
 
 /// Why a store is refused.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// A store that cannot be called so.
     #[error(
@@ -58,17 +58,6 @@ pub enum StoreError {
     /// Two passwords.
     #[error("\"password\" or \"password_file\" directive is duplicate")]
     PasswordTwice,
-    /// The file of the password cannot be read.
-    #[error("cannot read \"{path}\" of \"password_file\": {error}")]
-    PasswordFile {
-        /// The path of the file.
-        path: String,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// The file of the password begins with an empty line, or is empty.
-    #[error("there is no password in the first line of \"{0}\"")]
-    NoPassword(String),
     /// TLS is set up where it is not used.
     #[error("the \"ssl_\" directives set up TLS, and no server is at rediss://")]
     TlsUnused,
@@ -81,7 +70,4 @@ pub enum StoreError {
     /// A list of revoked certificates where none is verified.
     #[error("\"ssl_crl\" cannot be checked with \"ssl_verify off\"")]
     CrlUnverified,
-    /// NGINX or OpenSSL cannot do what the settings of TLS say.
-    #[error("{0}")]
-    Tls(String),
 }

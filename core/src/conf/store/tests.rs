@@ -199,6 +199,17 @@ fn accounts() {
 }
 
 #[test]
+fn files_of_passwords() {
+    for content in ["p@ss", "p@ss\n", "p@ss\r\nother\n", "\u{feff}p@ss\n"] {
+        assert_eq!(password(content), Some("p@ss"), "{content:?}");
+    }
+    assert_eq!(password(" p \n"), Some(" p "));
+    for content in ["", "\n", "\r\n", "\np@ss\n", "\u{feff}"] {
+        assert_eq!(password(content), None, "{content:?}");
+    }
+}
+
+#[test]
 fn numbers_and_times() {
     let time = "a time above 0, such as 20ms";
     refused_values("connect_timeout", &["0", "soon", "-1", ""], time);

@@ -1,7 +1,12 @@
 //! The values of the directives of the policy, and the errors of others.
 
-use super::super::directive::tests::directive;
+use proptest::prelude::*;
+
 use super::*;
+use crate::conf::directive::tests::directive;
+use crate::conf::endpoint;
+use crate::conf::limit::{LimitError, LimitWords, parameter_names};
+use crate::conf::store::{StoreLines, line_names};
 
 /// What a line sets, and what is to be warned of.
 fn read(line: &str) -> Result<(PolicyLevel, Option<String>), String> {
@@ -312,6 +317,49 @@ fn a_level_overrules_the_level_above() {
         level.inherit(&above);
         assert_eq!(level.policy(), Policy::default(), "{own}");
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 500 }))]
+
+    /// Whatever is written in a configuration.
+    #[test]
+    fn no_words_panic(
+        first in proptest::sample::select(DIRECTIVES),
+        words in proptest::collection::vec(words(), 0..5),
+    ) {
+        let name = [first.name.to_bytes()].into_iter();
+        let line = Directive::new(name.chain(words.iter().map(Vec::as_slice)));
+        match first.sets {
+            Sets::Policy(set) | Sets::Page(set) => drop(set(&mut PolicyLevel::default(), &line)),
+            Sets::Memory { read, .. } => drop(read(&line)),
+            Sets::Limit => {
+                if let Ok(words) = LimitWords::read(&line)
+                    && let Ok(line) = words.compile(Ok::<_, LimitError>)
+                {
+                    drop(words.doubts(&line, |_| true));
+                }
+            }
+            Sets::Pass { .. } | Sets::Store => {
+                drop(line.value().map(|url| endpoint("server", url)));
+                drop(StoreLines::default().read(&Directive::new(words.iter().map(Vec::as_slice))));
+            }
+        }
+    }
+}
+
+/// A word: any bytes, or something like a parameter or a time.
+fn words() -> impl Strategy<Value = Vec<u8>> {
+    let names = parameter_names().chain(line_names().map(str::to_owned)).collect::<Vec<_>>();
+    let values =
+        "[0-9]{0,20}(r/)?[0-9]{0,20}( |ms|s|m|h|d|w|k|month)?[0-9]{0,3}|[$]?[{]?[a-z_]*[}]?";
+    let parameters = (proptest::sample::select(names.clone()), values);
+    prop_oneof![
+        proptest::sample::select(names).prop_map(String::into_bytes),
+        proptest::collection::vec(any::<u8>(), 0..20),
+        parameters.prop_map(|(name, value)| format!("{name}{value}").into_bytes()),
+        values.prop_map(String::into_bytes),
+    ]
 }
 
 #[test]
