@@ -88,7 +88,7 @@ fn warned_at(at: At, snippet: &str, lines: &[(usize, &[&str])]) {
 
 const ME: &str = "\"rate_limit_redis\"";
 
-/// One line of each kind of error, at its place.
+/// Each kind of error is shown with the place of its line.
 #[test]
 fn a_mistake_is_reported_with_its_place() {
     let url = "the port must be a number between 1 and 65535";
@@ -416,7 +416,7 @@ fn limits_without_leases() {
     assert!(lines.len() == 1 && lines[0].contains("\"sliding_log\", such as \"n1\""), "{lines:?}");
 }
 
-/// Each line for itself, wherever it is inherited.
+/// Each line gets a warning of its own, once, wherever it is inherited.
 #[test]
 fn a_line_is_warned_of_at_its_place() {
     let user: &[&str] = &["\"$remote_user\"", "\"after=auth\""];
@@ -432,7 +432,7 @@ fn a_line_is_warned_of_at_its_place() {
     warned_at(Server, inherited, &[(1, &["\"rate_limit_redis_timeout 2s\"", " 2 s "])]);
 }
 
-/// However much is wrong with it.
+/// A line gets one warning, however much is wrong with it.
 #[test]
 fn a_line_is_warned_of_once() {
     let line = "rate_limit_redis $remote_user$http_x_forwarded_for rate=1r/s cost=2;";

@@ -453,7 +453,7 @@ fn is_default(row: &Row, line: &str) {
     }
 }
 
-/// Syntax, default and context are those of the table.
+/// The reference has the syntax, the default and the context that the table has.
 #[test]
 fn every_directive_is_described() {
     let page = "docs/directives.md";
@@ -477,7 +477,7 @@ fn every_directive_is_described() {
     assert_eq!(described, DIRECTIVES.len(), "there is no such directive");
 }
 
-/// Every directive, with its default and its context, and every variable.
+/// The page has every directive, with its default and its context, and every variable.
 #[test]
 fn the_manual_page_names_everything() {
     let page = read("docs/ngx_http_rate_limit_redis_module.5");
@@ -514,7 +514,7 @@ fn the_manual_page_names_everything() {
     }
 }
 
-/// Every line that a block of a store can have.
+/// The reference has a row for every line that a block of a store can have.
 #[test]
 fn every_line_of_a_store_is_described() {
     let section = section("docs/directives.md", "rate_limit_redis_store");

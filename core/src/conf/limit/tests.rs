@@ -101,7 +101,7 @@ fn words_that_are_no_text() {
     };
     assert!(read(&[b"\xff", b"rate=1r/s"]).contains("must have a key"));
     assert_eq!(read(&[b"a", b"rate=\xff"]), "\"rate=\\xff\" is not UTF-8");
-    // What is wrong before it comes first.
+    // An error of a word before it comes first.
     assert!(read(&[b"a", b"b", b"\xff"]).contains("invalid parameter \"b\""));
 }
 
@@ -386,7 +386,7 @@ fn parameters_of_algorithms() {
             }
         }
     }
-    // The default algorithm, and a refill by intervals.
+    // A line without an algorithm, and one with a refill by intervals, are of token_bucket.
     refused(&[
         ("rate_limit_redis a rate=1r/s burst=5", &foreign("burst=5", "token_bucket", bucket)),
         ("rate_limit_redis a rate=1r/s nodelay", &foreign("nodelay", "token_bucket", bucket)),
@@ -484,7 +484,7 @@ fn what_is_compiled() {
     };
     LimitWords::read(&line).unwrap().compile(compile).unwrap();
     assert_eq!(compiled, ["$a", "$b", "$c", "$d", "$e"]);
-    // What cannot be compiled comes before what is wrong behind it.
+    // An error of a text that cannot be compiled comes before errors of later words.
     let line = directive("rate_limit_redis a rate=$b cost=x");
     let words = LimitWords::read(&line).unwrap();
     let compile = |text: &str| match text {
@@ -506,7 +506,7 @@ fn definitions() {
         ("a rate=$arg_a", "a rate=$arg_b"),
         ("a rate=1r/s", "a rate=1r/s algorithm=gcra"),
         ("a rate=1r/s algorithm=gcra burst=1", "a rate=1r/s algorithm=gcra burst=2"),
-        // They differ in what refills them only, as written.
+        // These lines differ only in what refills the bucket, as it is written.
         ("a rate=1r/s", "a rate=1r/s refill=interval"),
         ("a rate=1r/s refill=interval", "a rate=1r/s refill=continuous"),
         ("a rate=1r/s algorithm=sliding_log", "a rate=1r/s algorithm=sliding_window"),
@@ -656,7 +656,7 @@ fn delays_above_the_burst() {
     }
 }
 
-/// However much is wrong with it.
+/// A line gets one warning, however much is wrong with it.
 #[test]
 fn a_line_is_warned_of_once() {
     let line = "rate_limit_redis $remote_user$http_x_forwarded_for rate=1r/s cost=2";

@@ -322,7 +322,7 @@ fn a_level_overrules_the_level_above() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 500 }))]
 
-    /// Whatever is written in a configuration.
+    /// No words of a configuration make their reader panic.
     #[test]
     fn no_words_panic(
         first in proptest::sample::select(DIRECTIVES),
