@@ -1,6 +1,6 @@
-//! The errors and warnings of a configuration, as far as NGINX has a part in them: where a mistake is, where a directive
-//! may stand, what another level has set, and what variables, files and addresses there are. What words alone make is
-//! tested in the pure crate, in `conf`.
+//! The errors and warnings of a configuration, as far as NGINX has a part in them: where a mistake is, where a
+//! directive may stand, what another level has set, and what variables, files and addresses there are. What words
+//! alone make is tested in the pure crate, in `conf`.
 
 use std::panic::catch_unwind;
 
@@ -494,8 +494,8 @@ const EVERYWHERE: [&str; 16] = [
     "rate_limit_redis_lease on;",
 ];
 
-/// NGINX knows where a directive may stand. Where each may is in the table of directives, which a test compares with the
-/// reference; all of a kind are the same to NGINX.
+/// NGINX knows where a directive may stand. Where each may is in the table of directives, which a test compares with
+/// the reference; all of a kind are the same to NGINX.
 #[test]
 fn places() {
     let elsewhere = |at, line: &str| {
