@@ -4,7 +4,7 @@
 //! to what is to be stored. A negative cost gives back. The script runs in Redis, and replies with
 //! the time and what was stored; the verdict follows from that by the reference. A test drives both
 //! through the same random histories and requires the same states. To add an algorithm, add its name
-//! in `limit.rs`, its two files, and its row in the table below.
+//! in `limit.rs`, its two files, and its row in the table below: what its file lacks of the row does not compile.
 
 mod bucket;
 mod calendar_window;
@@ -62,6 +62,36 @@ struct Description {
     regained_from: fn(&Quota, Charged, u64) -> u64,
     /// How long so many units take to be regained, in µs, or somewhat shorter.
     span: fn(&Quota, u64) -> u64,
+    /// Decides on several equal requests faster than one by one, if nothing is kept beside the state.
+    decide_each: Option<DecideEach>,
+    regain: Regain,
+    /// Whether its script reads and writes Redis itself: see [`Algorithm::stores_itself`].
+    stores_itself: bool,
+    /// How machines take units of a quota ahead, if they do.
+    leases: Option<fn(&Quota) -> Leases>,
+}
+
+/// See [`Algorithm::decide_each`].
+type DecideEach = fn(&mut Stored, u64, &Quota, u64, u32, &mut dyn FnMut(Verdict));
+
+/// How what was spent comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Regain {
+    /// Bit by bit.
+    Continuous,
+    /// In part, at each refill.
+    AtRefills,
+    /// When a window is over, or a period since it was spent.
+    AtOnce,
+}
+
+/// How machines take units ahead: see [`lease`](crate::lease).
+enum Leases {
+    /// Nothing is regained of what is spent but at the end of a window, and then everything: so Redis need not remember
+    /// leases, which end with it. The function returns that end: for a state, or for none, at a moment in µs.
+    EndWithWindows(fn(Option<&State>, u64, &Quota) -> u64),
+    /// What is set aside is held. The function writes a state down as it is at a moment in µs.
+    AreHeld(fn(&mut Stored, u64, &Quota)),
 }
 
 /// In windows what is charged counts in the window of its time.
@@ -97,6 +127,10 @@ macro_rules! describe {
             give_back: $rust::give_back,
             regained_from: $rust::regained_from,
             span: $rust::span,
+            decide_each: $rust::DECIDE_EACH,
+            regain: $rust::REGAIN,
+            stores_itself: $rust::STORES_ITSELF,
+            leases: $rust::LEASES,
         }
     };
 }
@@ -111,8 +145,7 @@ impl Algorithm {
                 &const { describe!("token_bucket", Capacity, "interval_bucket", interval_bucket) }
             }
             Self::Gcra => &const { describe!("gcra", Burst, "gcra", gcra) },
-            // It differs from gcra only in the delay that follows from the verdict.
-            Self::LeakyBucket => &const { describe!("leaky_bucket", Burst, "gcra", gcra) },
+            Self::LeakyBucket => &const { describe!("leaky_bucket", Burst, "gcra", leaky_bucket) },
             Self::SlidingWindow => {
                 &const { describe!("sliding_window", None, "sliding_window", sliding_window) }
             }
@@ -180,7 +213,7 @@ impl Algorithm {
     /// block, since)` to `allowed, remaining, reset, retry, store`, where `store` is a function
     /// that writes.
     pub fn stores_itself(self) -> bool {
-        self == Self::SlidingLog
+        self.description().stores_itself
     }
 
     /// Whether one command can charge for several equal requests: see `Scripts::encode_repeated`.
@@ -190,7 +223,7 @@ impl Algorithm {
 
     /// Whether quota comes back bit by bit, rather than at the end of a window.
     pub fn is_continuous(self) -> bool {
-        matches!(self, Self::TokenBucket | Self::Gcra | Self::LeakyBucket)
+        self.description().regain == Regain::Continuous
     }
 
     /// Reads what is stored. Bytes that the script does not take for a state read as nothing.
@@ -233,12 +266,13 @@ impl Algorithm {
         mut each: impl FnMut(Verdict),
     ) {
         let is_plain = quota.block() == 0 && stored.extra.is_none();
-        match self {
-            // The bucket is refilled once.
-            Self::TokenBucket if is_plain => {
-                token_bucket::decide_each(stored, now, quota, cost, times, each);
+        match self.description().decide_each {
+            Some(decide_each) if is_plain => {
+                decide_each(stored, now, quota, cost, times, &mut each);
             }
-            _ => (0..times).for_each(|_| each(self.decide(stored, now, quota, cost))),
+            Some(_) | None => {
+                (0..times).for_each(|_| each(self.decide(stored, now, quota, cost)));
+            }
         }
     }
 

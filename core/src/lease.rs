@@ -312,11 +312,9 @@ impl Holding {
     /// How long the window that leases end with lasts at the time `now` of Redis, if they do.
     fn rest_of_window(&self, quota: &Quota, now: u64) -> Option<u64> {
         let (algorithm, period) = (quota.algorithm(), quota.rate().period());
-        let ends = match algorithm.window_end(None, now, quota)? {
-            // One of a bucket begins with a request.
-            _ if algorithm == Algorithm::IntervalBucket && now < self.ends => self.ends,
-            ends => ends,
-        };
+        let ends = algorithm.window_end(None, now, quota)?;
+        // The window of a bucket begins with a request.
+        let ends = if now < self.ends { self.ends } else { ends };
         Some(ends.saturating_sub(now).min(period))
     }
 

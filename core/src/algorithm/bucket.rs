@@ -70,7 +70,7 @@ pub(super) fn decide_each(
     quota: &Quota,
     cost: u64,
     times: u32,
-    mut each: impl FnMut(Verdict),
+    each: &mut dyn FnMut(Verdict),
 ) {
     let mut bucket = bucket(stored, refill, now, quota);
     let before = bucket.missing;

@@ -6,11 +6,17 @@
 pub(super) use super::at_the_charge as regained_from;
 pub(super) use super::none_before_the_end as span;
 pub(super) use super::window_counter::{STATE, read};
-use super::{Stored, Terms, window_counter};
+use super::{DecideEach, Leases, Regain, Stored, Terms, window_counter};
 use crate::decision::{Since, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::Rate;
-use crate::window::Windows;
+use crate::window::{Window, Windows};
+
+pub(super) const REGAIN: Regain = Regain::AtOnce;
+pub(super) const STORES_ITSELF: bool = false;
+pub(super) const LEASES: Option<fn(&Quota) -> Leases> =
+    Some(|_| Leases::EndWithWindows(|_, now, _| Window::month(now).ends));
+pub(super) const DECIDE_EACH: Option<DecideEach> = None;
 
 /// The terms: the period in months, and nothing else.
 pub(super) fn terms(_rate: Rate, _limit: u64) -> Result<Terms, QuotaError> {

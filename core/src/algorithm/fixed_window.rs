@@ -9,11 +9,18 @@
 pub(super) use super::at_the_charge as regained_from;
 pub(super) use super::none_before_the_end as span;
 pub(super) use super::window_counter::{STATE, read};
-use super::{Stored, Terms, window_counter};
+use super::{DecideEach, Leases, Regain, Stored, Terms, window_counter};
 use crate::decision::{Since, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::Rate;
-use crate::window::Windows;
+use crate::window::{Window, Windows};
+
+pub(super) const REGAIN: Regain = Regain::AtOnce;
+pub(super) const STORES_ITSELF: bool = false;
+pub(super) const LEASES: Option<fn(&Quota) -> Leases> = Some(|_| {
+    Leases::EndWithWindows(|_, now, quota| Window::aligned(now, quota.rate().period()).ends)
+});
+pub(super) const DECIDE_EACH: Option<DecideEach> = None;
 
 /// The terms: the period in µs, and nothing else.
 pub(super) fn terms(rate: Rate, _limit: u64) -> Result<Terms, QuotaError> {

@@ -9,13 +9,18 @@
 //! In any window of time t at most `limit + t × rate` passes, with `limit = burst + 1`.
 
 use super::moment::{self, Moment};
-use super::{State, Stored, Terms};
+use super::{DecideEach, Leases, Regain, State, Stored, Terms};
 use crate::decision::{Retry, Since, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::Rate;
 
 /// See [`Algorithm::state`](super::Algorithm::state).
 pub(super) const STATE: &[&str] = &["tat", "part"];
+
+pub(super) const REGAIN: Regain = Regain::Continuous;
+pub(super) const STORES_ITSELF: bool = false;
+pub(super) const LEASES: Option<fn(&Quota) -> Leases> = Some(|_| Leases::AreHeld(touch));
+pub(super) const DECIDE_EACH: Option<DecideEach> = None;
 
 pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     moment::terms(rate, limit)
@@ -86,7 +91,7 @@ pub(super) fn give_back(
 }
 
 /// Stores the arrival time as it is at `now`.
-pub(super) fn touch(stored: &mut Stored, now: u64, quota: &Quota) {
+fn touch(stored: &mut Stored, now: u64, quota: &Quota) {
     let Arrival { tat, debt, .. } = arrival(stored, now, quota);
     write(stored, now, quota, tat, debt, 0);
 }

@@ -7,13 +7,35 @@
 
 use super::bucket::{self, Bucket, Refill};
 use super::moment::Moment;
-use super::{State, Stored, Terms};
+use super::{DecideEach, Leases, Regain, State, Stored, Terms};
 use crate::decision::{Charged, Since, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{MAX_TIME, Rate};
 
 /// See [`Algorithm::state`](super::Algorithm::state).
 pub(super) const STATE: &[&str] = &["tokens", "last"];
+
+pub(super) const REGAIN: Regain = Regain::AtRefills;
+pub(super) const STORES_ITSELF: bool = false;
+pub(super) const LEASES: Option<fn(&Quota) -> Leases> = Some(leases);
+pub(super) const DECIDE_EACH: Option<DecideEach> = None;
+
+/// Where each refill fills the bucket, leases end with it.
+fn leases(quota: &Quota) -> Leases {
+    match portions(quota).is_window() {
+        true => Leases::EndWithWindows(window_end),
+        false => Leases::AreHeld(touch),
+    }
+}
+
+/// When the next refill comes. A bucket without a state begins at this moment.
+fn window_end(state: Option<&State>, now: u64, quota: &Quota) -> u64 {
+    let last = match state {
+        Some(State::Bucket(_, last)) => last.micros,
+        Some(_) | None => now,
+    };
+    last.saturating_add(portions(quota).period)
+}
 
 /// The terms: the period in µs, and the tokens that come in it.
 pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
@@ -63,7 +85,7 @@ pub(super) fn span(quota: &Quota, units: u64) -> u64 {
     (units / count).saturating_mul(period)
 }
 
-pub(super) fn touch(stored: &mut Stored, now: u64, quota: &Quota) {
+fn touch(stored: &mut Stored, now: u64, quota: &Quota) {
     bucket::touch(stored, portions(quota), now, quota);
 }
 

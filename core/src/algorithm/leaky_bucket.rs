@@ -8,9 +8,17 @@
 //! In any window of time t at most `burst + 1 + t × rate` is accepted, and without `delay` or
 //! `nodelay` at most `1 + t × rate` passes.
 
+use super::Leases;
+pub(super) use super::gcra::{
+    DECIDE_EACH, REGAIN, STATE, STORES_ITSELF, charge, decide, give_back, read, regained_from,
+    span, terms,
+};
 use super::moment::Moment;
 use crate::decision::Verdict;
 use crate::limit::Quota;
+
+/// The delays of requests follow from what all machines have let pass.
+pub(super) const LEASES: Option<fn(&Quota) -> Leases> = None;
 
 /// Which part of the excess is not delayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

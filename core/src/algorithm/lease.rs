@@ -1,17 +1,16 @@
 //! What a lease changes in a state: the references of `script/lease.lua`.
 
 use super::moment::Moment;
-use super::{Algorithm, Hold, Holds, State, Stored, gcra, interval_bucket, token_bucket};
+use super::{Algorithm, Hold, Holds, Leases, State, Stored};
 use crate::decision::Since;
 use crate::lease::{Granted, Lease, Report};
 use crate::limit::Quota;
 use crate::rate::MAX_EXACT;
-use crate::window::Window;
 
 impl Algorithm {
     /// Whether a machine can take units ahead: see [`lease`](crate::lease).
     pub fn has_leases(self) -> bool {
-        !matches!(self, Self::LeakyBucket | Self::SlidingLog)
+        self.description().leases.is_some()
     }
 
     /// The state of these numbers, as they are stored.
@@ -121,41 +120,29 @@ impl Algorithm {
         Granted { units, returned: 0, now, ends, plain }
     }
 
-    /// Whether nothing is regained of what is spent but at the end of a window, and then everything: so
-    /// Redis need not remember leases, which end with it. A bucket that is filled by each refill is such.
+    /// Whether leases of this quota end with windows.
     pub(crate) fn leases_end_with_windows(self, quota: &Quota) -> bool {
-        match self {
-            Self::FixedWindow | Self::SlidingWindow | Self::CalendarWindow => true,
-            Self::IntervalBucket => quota.limit() <= quota.rate().count(),
-            _ => false,
-        }
+        matches!(self.leases(quota), Some(Leases::EndWithWindows(_)))
     }
 
     /// When the window ends in which leases end. That of a bucket begins with the state, or, if there is
     /// none, at this moment.
     pub(crate) fn window_end(self, state: Option<&State>, now: u64, quota: &Quota) -> Option<u64> {
-        if !self.leases_end_with_windows(quota) {
-            return None;
+        match self.leases(quota)? {
+            Leases::EndWithWindows(end) => Some(end(state, now, quota)),
+            Leases::AreHeld(_) => None,
         }
-        let period = quota.rate().period();
-        Some(match (self, state) {
-            (Self::CalendarWindow, _) => Window::month(now).ends,
-            (Self::IntervalBucket, Some(State::Bucket(_, last))) => {
-                last.micros.saturating_add(period)
-            }
-            (Self::IntervalBucket, _) => now.saturating_add(period),
-            _ => Window::aligned(now, period).ends,
-        })
     }
 
-    /// Writes the state down as it is at `now`.
+    /// Writes the state down as it is at `now`, if units of it are held.
     fn touch(self, stored: &mut Stored, now: u64, quota: &Quota) {
-        match self {
-            Self::TokenBucket => token_bucket::touch(stored, now, quota),
-            Self::IntervalBucket => interval_bucket::touch(stored, now, quota),
-            Self::Gcra => gcra::touch(stored, now, quota),
-            _ => {}
+        if let Some(Leases::AreHeld(touch)) = self.leases(quota) {
+            touch(stored, now, quota);
         }
+    }
+
+    fn leases(self, quota: &Quota) -> Option<Leases> {
+        self.description().leases.map(|leases| leases(quota))
     }
 }
 

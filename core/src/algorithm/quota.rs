@@ -1,6 +1,6 @@
 //! Which quotas an algorithm can count exactly.
 
-use super::Terms;
+use super::{Regain, Terms};
 use crate::limit::{Algorithm, Quota, QuotaError};
 use crate::rate::{MAX_EXACT, MAX_TIME, Rate};
 
@@ -52,12 +52,14 @@ impl Algorithm {
         if most > MAX_EXACT / 4 {
             return Err(QuotaError::TooLarge);
         }
-        if self.is_continuous() || self == Self::IntervalBucket {
-            return self.terms(rate, most).map(drop);
+        match self.description().regain {
+            Regain::Continuous | Regain::AtRefills => self.terms(rate, most).map(drop),
+            Regain::AtOnce => {
+                let periods = u128::from(most.div_ceil(limit)).saturating_add(1);
+                let is_too_slow = periods * u128::from(rate.period()) > u128::from(MAX_TIME);
+                if is_too_slow { Err(QuotaError::TooSlow) } else { Ok(()) }
+            }
         }
-        let periods = u128::from(most.div_ceil(limit)).saturating_add(1);
-        let is_too_slow = periods * u128::from(rate.period()) > u128::from(MAX_TIME);
-        if is_too_slow { Err(QuotaError::TooSlow) } else { Ok(()) }
     }
 }
 

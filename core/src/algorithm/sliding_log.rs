@@ -20,13 +20,18 @@ use std::collections::VecDeque;
 
 pub(super) use super::at_the_charge as regained_from;
 pub(super) use super::none_before_the_end as span;
-use super::{State, Stored, Terms};
+use super::{DecideEach, Leases, Regain, State, Stored, Terms};
 use crate::decision::{Retry, Since, Verdict};
 use crate::limit::{MAX_LOG, Quota, QuotaError};
 use crate::rate::Rate;
 
 /// See [`Algorithm::state`](super::Algorithm::state).
 pub(super) const STATE: &[&str] = &[];
+
+pub(super) const REGAIN: Regain = Regain::AtOnce;
+pub(super) const STORES_ITSELF: bool = true;
+pub(super) const LEASES: Option<fn(&Quota) -> Leases> = None;
+pub(super) const DECIDE_EACH: Option<DecideEach> = None;
 
 /// The terms: the period in µs, and nothing else.
 pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {

@@ -15,14 +15,21 @@
 
 pub(super) use super::at_the_charge as regained_from;
 pub(super) use super::none_before_the_end as span;
-use super::{State, Stored, Terms};
+use super::{DecideEach, Leases, Regain, State, Stored, Terms};
 use crate::decision::{Retry, Since, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{MAX_EXACT, Rate};
-use crate::window::alignment;
+use crate::window::{Window, alignment};
 
 /// See [`Algorithm::state`](super::Algorithm::state).
 pub(super) const STATE: &[&str] = &["window", "current", "previous"];
+
+pub(super) const REGAIN: Regain = Regain::AtOnce;
+pub(super) const STORES_ITSELF: bool = false;
+pub(super) const LEASES: Option<fn(&Quota) -> Leases> = Some(|_| {
+    Leases::EndWithWindows(|_, now, quota| Window::aligned(now, quota.rate().period()).ends)
+});
+pub(super) const DECIDE_EACH: Option<DecideEach> = None;
 
 /// The terms: the period, and the unit of time in µs in which it is counted.
 ///

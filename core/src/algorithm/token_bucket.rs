@@ -11,13 +11,19 @@
 use super::bucket::{self, Bucket, Refill};
 use super::moment::{self, Moment};
 pub(super) use super::moment::{regained_from, span};
-use super::{State, Stored, Terms};
+use super::{DecideEach, Leases, Regain, State, Stored, Terms};
 use crate::decision::{Since, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{Interval, Rate};
 
 /// See [`Algorithm::state`](super::Algorithm::state).
 pub(super) const STATE: &[&str] = &["tokens", "last", "part"];
+
+pub(super) const REGAIN: Regain = Regain::Continuous;
+pub(super) const STORES_ITSELF: bool = false;
+pub(super) const LEASES: Option<fn(&Quota) -> Leases> = Some(|_| Leases::AreHeld(touch));
+/// The bucket is refilled once.
+pub(super) const DECIDE_EACH: Option<DecideEach> = Some(decide_each);
 
 pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     moment::terms(rate, limit)
@@ -31,13 +37,13 @@ pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) ->
     bucket::decide(stored, quota.interval(), now, quota, cost)
 }
 
-pub(super) fn decide_each(
+fn decide_each(
     stored: &mut Stored,
     now: u64,
     quota: &Quota,
     cost: u64,
     times: u32,
-    each: impl FnMut(Verdict),
+    each: &mut dyn FnMut(Verdict),
 ) {
     bucket::decide_each(stored, quota.interval(), now, quota, cost, times, each);
 }
@@ -56,7 +62,7 @@ pub(super) fn give_back(
     bucket::give_back(stored, quota.interval(), now, quota, amount, since);
 }
 
-pub(super) fn touch(stored: &mut Stored, now: u64, quota: &Quota) {
+fn touch(stored: &mut Stored, now: u64, quota: &Quota) {
     bucket::touch(stored, quota.interval(), now, quota);
 }
 
