@@ -282,7 +282,9 @@ impl Context {
     fn take(&self, answers: &[Answer], driver: &Driver, key: RequestKey) {
         for (index, (limit, answer)) in self.limits.iter().zip(answers).enumerate() {
             let first = limit.verdict.get().filter(|_| self.is_second.get());
-            limit.take(answer, driver.charged(key, index));
+            let is_refundable = limit.limit.is_refundable();
+            let given_back = if is_refundable { driver.given_back(key, index) } else { 0 };
+            limit.take(answer, given_back);
             limit.verdict.set(answer.verdict.or(first));
         }
     }

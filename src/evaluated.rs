@@ -87,12 +87,12 @@ impl Evaluated {
         self.renewal.get()?.lease.as_ref()
     }
 
-    /// Takes over the answer of Redis.
-    pub(crate) fn take(&self, answer: &Answer, charged: Option<Charged>) {
+    /// Takes over the answer of Redis, before whose charge so much had been given back.
+    pub(crate) fn take(&self, answer: &Answer, given_back: u64) {
         self.verdict.set(answer.verdict);
         self.is_charged.set(answer.is_charged);
-        if let Some(charged) = charged {
-            self.charged.set(charged);
+        if let Some(verdict) = &answer.verdict {
+            self.charged.set(Charged::new(answer.now, verdict, given_back));
         }
         self.is_sent.set(answer.node.is_some());
     }

@@ -21,7 +21,7 @@ use rate_limit_core::client::{
     Action, Answer, Charge, Client, Config, ConnectionKey, Error, Fault, Level, NodeKey,
     RequestKey, Settlement, Target,
 };
-use rate_limit_core::decision::{Charged, Since, Verdict};
+use rate_limit_core::decision::{Since, Verdict};
 use rate_limit_core::lease::Granted;
 use rate_limit_core::metrics;
 use rate_limit_core::rate::MILLISECOND;
@@ -186,9 +186,9 @@ impl Driver {
         act(self.state.borrow().client.answers(key));
     }
 
-    /// A charge of a request, if it was allowed: see [`Client::charged`].
-    pub(crate) fn charged(&self, key: RequestKey, charge: usize) -> Option<Charged> {
-        self.state.borrow().client.charged(key, charge)
+    /// How much had been given back of the key of a charge of a request: see [`Client::given_back`].
+    pub(crate) fn given_back(&self, key: RequestKey, charge: usize) -> u64 {
+        self.state.borrow().client.given_back(key, charge)
     }
 
     /// The verdict on a charge of a request if it is given back: see [`Client::unspent`].

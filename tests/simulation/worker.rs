@@ -13,6 +13,7 @@ use fastrand::Rng;
 use rate_limit_core::client::{
     Action, Client, Config, ConnectionKey, Error, Fault, Node, RequestKey, Target, View,
 };
+use rate_limit_core::decision::Charged;
 use rate_limit_core::lease::Granted;
 use rate_limit_core::lease::table::Taken;
 use rate_limit_core::rate::MILLISECOND;
@@ -697,14 +698,15 @@ impl Worker {
         let times = (request.submitted, outside.now());
         let machine = &outside.machines[self.id % MACHINES];
         machine.renew(self.id, &request.plan, &request.taken, (&answers, &grants), times);
-        let charged: Vec<_> =
-            (0..answers.len()).map(|index| self.client.charged(key, index)).collect();
+        let given_back: Vec<_> =
+            (0..answers.len()).map(|index| self.client.given_back(key, index)).collect();
         self.client.release(key, refund);
         self.act(outside);
-        let charges = request.plan.parts.iter().zip(&answers).zip(charged);
-        for ((part, _), charged) in charges.filter(|((_, it), _)| refund && it.is_charged) {
-            let (charge, charged) = (part.charge(None), charged.expect("a charge"));
+        let charges = request.plan.parts.iter().zip(&answers).zip(given_back);
+        for ((part, answer), given_back) in charges.filter(|((_, it), _)| refund && it.is_charged) {
+            let (charge, verdict) = (part.charge(None), answer.verdict.expect("a verdict"));
             let (quota, cost) = (charge.quota, charge.cost);
+            let charged = Charged::new(answer.now, &verdict, given_back);
             let since = quota.algorithm().regained_from(quota, charged, cost, cost);
             self.client.refund(&charge, since, outside.now());
             self.act(outside);

@@ -205,7 +205,7 @@ impl Client {
         if self.has_slots {
             self.note_unspent(key, found);
         }
-        if found.clone().any(|entry| entry.is_extended()) {
+        if found.is_extended() {
             self.note_given_back(key, found);
         }
         let Some(command) = self.commands.get_mut(key) else { return true };

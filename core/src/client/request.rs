@@ -142,8 +142,12 @@ impl Request {
 
     /// The charge at this index, if `verdict` allows it, at `now` of Redis's clock.
     pub(super) fn charged(&self, index: usize, verdict: &Verdict, now: u64) -> Option<Charged> {
-        let given_back = self.rare.get(index).map_or(0, |rare| rare.given_back);
-        verdict.allowed.then(|| Charged::new(now, verdict, given_back))
+        verdict.allowed.then(|| Charged::new(now, verdict, self.given_back(index)))
+    }
+
+    /// How much had been given back of the key of the charge at this index before it.
+    pub(super) fn given_back(&self, index: usize) -> u64 {
+        self.rare.get(index).map_or(0, |rare| rare.given_back)
     }
 
     /// Whether the limits of its charges from the one at `first` let it pass with these verdicts.

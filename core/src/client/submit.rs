@@ -6,7 +6,7 @@ use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey, RequestKey};
 use super::request::{self, Answer, Error, Request};
 use super::{Action, Client, MAX_WAITING};
-use crate::decision::{Charged, Since, Verdict};
+use crate::decision::{Since, Verdict};
 use crate::lease::{Granted, Lease};
 use crate::metrics::ErrorKind;
 use crate::redis::cluster::slot;
@@ -85,11 +85,10 @@ impl Client {
         granted.unwrap_or(Granted::nothing(now))
     }
 
-    /// A charge of a request, if a reply has come that allows it.
-    pub fn charged(&self, key: RequestKey, charge: usize) -> Option<Charged> {
-        let request = self.requests.get(key)?;
-        let answer = request.answers.get(charge)?;
-        request.charged(charge, &answer.verdict?, answer.now)
+    /// How much had been given back of the key of a charge before it: see
+    /// [`Charged::given_back`](crate::decision::Charged::given_back).
+    pub fn given_back(&self, key: RequestKey, charge: usize) -> u64 {
+        self.requests.get(key).map_or(0, |request| request.given_back(charge))
     }
 
     /// The verdict on a charge of a request if it is given back, as another command rejects the request.

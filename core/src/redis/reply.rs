@@ -23,6 +23,9 @@ const MAX_LINE: usize = 64 * 1024;
 /// No expected number has more digits, and no number of so many digits overflows.
 const MAX_DIGITS: usize = 18;
 
+/// The bytes of a state with nothing beside it.
+const STATE: usize = 3 * size_of::<u64>();
+
 /// How deep arrays may nest.
 const MAX_DEPTH: usize = 8;
 
@@ -333,13 +336,6 @@ enum Entries<'a> {
     Array(&'a [u8]),
 }
 
-impl Entry<'_> {
-    /// Whether there is more than the state of an algorithm.
-    pub fn is_extended(&self) -> bool {
-        matches!(self, Self::Stored(bytes) if bytes.len() > 3 * size_of::<u64>())
-    }
-}
-
 /// What a script has replied about one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
@@ -387,6 +383,19 @@ impl<'a> ScriptReply<'a> {
     /// When the script ran: the Unix time of the server in µs, at most [`MAX_EXACT`].
     pub fn now(&self) -> u64 {
         self.now
+    }
+
+    /// Whether there is more than the state of an algorithm for any limit.
+    pub fn is_extended(&self) -> bool {
+        match &self.entries {
+            // Most replies are about one limit.
+            Entries::One(stored) => stored.is_some_and(|stored| stored.len() > STATE),
+            Entries::List(_) | Entries::Array(_) => {
+                let is_long =
+                    |entry| matches!(entry, Entry::Stored(stored) if stored.len() > STATE);
+                self.clone().any(is_long)
+            }
+        }
     }
 }
 
