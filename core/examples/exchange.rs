@@ -5,7 +5,7 @@
 //! ```
 //!
 //! It blocks on its only connection. A driver in an event loop waits for all sockets and the timer at once; the order
-//! within a turn is the same.
+//! within a turn is the same: see [`Turn`].
 
 use std::error::Error;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rate_limit_core::client::{
-    Action, Charge, Client, Config, ConnectionKey, Fault, Kind, Server, Target, Template,
+    Action, Charge, Client, Config, ConnectionKey, Fault, Kind, Server, Target, Template, Turn,
 };
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::key::Head;
@@ -32,7 +32,37 @@ struct Driver {
     client: Client,
     start: Instant,
     stream: Option<(ConnectionKey, TcpStream)>,
-    is_turn_end_due: bool,
+}
+
+impl Turn for Driver {
+    fn client(&mut self) -> &mut Client {
+        &mut self.client
+    }
+
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_micros() as u64
+    }
+
+    /// Waits for input, but not for longer than until the timer expires.
+    fn read_sockets(&mut self) {
+        let now = self.now();
+        let until = self.client.timer().unwrap_or(now + MILLISECOND);
+        let wait = Duration::from_micros(until.saturating_sub(now).max(1));
+        let Some((key, stream)) = &mut self.stream else { return std::thread::sleep(wait) };
+        let key = *key;
+        let received = stream.set_read_timeout(Some(wait)).and_then(|()| {
+            match stream.read(self.client.space(key))? {
+                0 => Err(ErrorKind::UnexpectedEof.into()),
+                count => Ok(count),
+            }
+        });
+        match received {
+            // It returns whether more may be read.
+            Ok(count) => drop(self.client.on_received(key, count, self.now())),
+            Err(error) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind()) => {}
+            Err(error) => self.lose(key, &error),
+        }
+    }
 }
 
 impl Driver {
@@ -51,34 +81,13 @@ impl Driver {
             seed: 1,
         };
         let client = Client::new(config, Arc::new(Scripts::new()));
-        Self { client, start: Instant::now(), stream: None, is_turn_end_due: false }
+        Self { client, start: Instant::now(), stream: None }
     }
 
-    /// The monotonic time in µs.
-    fn now(&self) -> u64 {
-        self.start.elapsed().as_micros() as u64
-    }
-
-    /// One turn: all input is read, then the timer may expire, then the turn ends, and at last the driver waits. What
-    /// follows from each of them is carried out at once.
-    fn turn(&mut self) {
-        self.carry_out();
-        if std::mem::take(&mut self.is_turn_end_due) {
-            self.client.on_turn_end(self.now());
-            self.carry_out();
-        }
-        self.receive();
-        self.carry_out();
-        if self.client.timer().is_some_and(|at| at <= self.now()) {
-            self.client.on_timer(self.now());
-            self.carry_out();
-        }
-    }
-
+    /// Carries out what follows from commands and events.
     fn carry_out(&mut self) {
         while let Some(action) = self.client.poll_action() {
             match action {
-                Action::EndTurn => self.is_turn_end_due = true,
                 Action::Resolve { connection, host, port } => {
                     let addresses = (host.as_str(), port).to_socket_addrs();
                     let targets = addresses.into_iter().flatten().map(Target::Ip).collect();
@@ -90,7 +99,7 @@ impl Driver {
                 Action::Down(_, what) | Action::Warn(_, what) | Action::Log(_, what) => {
                     eprintln!("{what}");
                 }
-                // The rest is for metrics, and for a driver that does other things meanwhile.
+                // The rest is for metrics, and for a driver that does other things meanwhile: each turn ends here.
                 _ => {}
             }
         }
@@ -127,27 +136,6 @@ impl Driver {
         }
     }
 
-    /// Waits for input, but not for longer than until the timer expires.
-    fn receive(&mut self) {
-        let now = self.now();
-        let until = self.client.timer().unwrap_or(now + MILLISECOND);
-        let wait = Duration::from_micros(until.saturating_sub(now).max(1));
-        let Some((key, stream)) = &mut self.stream else { return std::thread::sleep(wait) };
-        let key = *key;
-        let received = stream.set_read_timeout(Some(wait)).and_then(|()| {
-            match stream.read(self.client.space(key))? {
-                0 => Err(ErrorKind::UnexpectedEof.into()),
-                count => Ok(count),
-            }
-        });
-        match received {
-            // It returns whether more may be read.
-            Ok(count) => drop(self.client.on_received(key, count, self.now())),
-            Err(error) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind()) => {}
-            Err(error) => self.lose(key, &error),
-        }
-    }
-
     fn lose(&mut self, key: ConnectionKey, error: &io::Error) {
         self.stream = None;
         self.client.on_lost(key, &Fault::Closed(error.to_string()), self.now());
@@ -168,6 +156,7 @@ pub fn charge(server: &str, key: &str) -> Result<Verdict, Box<dyn Error>> {
     let request = driver.client.submit(&[charge], TIMEOUT, driver.now());
 
     while driver.client.outcome(request).is_none() {
+        driver.carry_out();
         driver.turn();
     }
     let outcome = driver.client.outcome(request).unwrap_or(Ok(()));

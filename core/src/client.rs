@@ -33,10 +33,12 @@
 //!   [`take_counts`](Client::take_counts); about the worker: [`is_idle`](Client::is_idle),
 //!   [`keeps_worker`](Client::keeps_worker).
 //!
-//! A turn of the event loop has this order: all sockets are read; if the timer has expired,
-//! [`on_timer`](Client::on_timer) is called, so that no reply that has come counts as late; and at the
-//! end [`on_turn_end`](Client::on_turn_end), if [`Action::EndTurn`] has come, which sends what the
-//! turn's requests have led to in one write for each connection.
+//! A turn of the event loop has this order: all sockets are read; the client does what is due, if its timer
+//! has expired; and at the end [`on_turn_end`](Client::on_turn_end) sends what the turn has led to.
+//! [`Turn`] is this order: a driver implements what it does with its sockets, and calls
+//! [`Turn::turn`]. One whose event loop does other things as well calls the parts:
+//! [`Turn::check_timer`] when the timer has expired, and `on_turn_end` at the end of a turn in which
+//! [`Action::EndTurn`] has come.
 //!
 //! # At most once
 //!
@@ -77,6 +79,7 @@ mod submit;
 mod tests;
 mod topology;
 mod transport;
+mod turn;
 
 pub use action::{Action, Level};
 pub use command::{Charge, Settlement, Template};
@@ -85,6 +88,7 @@ pub use handshake::Step;
 pub use key::{ConnectionKey, Key, NodeKey, RequestKey};
 pub use node::{Counts, Node, Target, View};
 pub use request::{Answer, Error};
+pub use turn::Turn;
 
 use coalescer::Coalescer;
 use command::Command;
@@ -192,7 +196,7 @@ pub struct Client {
     /// Connections to be flushed at the end of this turn.
     to_flush: Vec<ConnectionKey>,
     is_turn_end_due: bool,
-    /// When the owner is to call `on_timer`; the real need may be later.
+    /// When the client is to be told the time; the real need may be later.
     timer: Option<u64>,
     /// The worker is leaving: connections that are not needed are closed.
     is_leaving: bool,
@@ -283,7 +287,7 @@ impl Client {
         self.actions.pop_front()
     }
 
-    /// When [`on_timer`](Self::on_timer) is to be called, if nothing else happens before.
+    /// When [`Turn::check_timer`] is to be called, if nothing else happens before.
     pub fn timer(&self) -> Option<u64> {
         self.timer
     }
@@ -330,9 +334,8 @@ impl Client {
         }
     }
 
-    /// The timer has expired. The owner must have read every socket before, so that a reply that
-    /// has come is not counted as late.
-    pub fn on_timer(&mut self, now: u64) {
+    /// The timer has expired, and every socket was read.
+    fn on_timer(&mut self, now: u64) {
         let away = self.timer.map_or(0, |due| now.saturating_sub(due));
         if away >= LATE {
             self.excuse_all(away, now);

@@ -19,7 +19,7 @@ use ngx::ffi::{
 };
 use rate_limit_core::client::{
     Action, Answer, Charge, Client, Config, ConnectionKey, Error, Fault, Level, NodeKey,
-    RequestKey, Settlement, Target,
+    RequestKey, Settlement, Target, Turn,
 };
 use rate_limit_core::decision::{Since, Verdict};
 use rate_limit_core::lease::Granted;
@@ -574,11 +574,35 @@ impl State {
         }
     }
 
-    /// The timer has expired. Input that the worker was too busy to read is read first.
+    /// The timer has expired.
     fn on_timer(&mut self) {
         if let Some(at) = self.timer_at.take() {
             self.count_lag(monotonic_micros().saturating_sub(at));
         }
+        self.check_timer();
+    }
+
+    fn on_resolved(&mut self, key: ConnectionKey) {
+        let Some(Some(wire)) = self.wires.get_mut(key.index()) else { return };
+        if let Transport::Resolving(resolution) = &wire.transport
+            && let Some(targets) = resolution.take()
+        {
+            self.client.on_resolved(key, targets, monotonic_micros());
+        }
+    }
+}
+
+/// The actions are carried out afterwards.
+impl Turn for State {
+    fn client(&mut self) -> &mut Client {
+        &mut self.client
+    }
+
+    fn now(&self) -> u64 {
+        monotonic_micros()
+    }
+
+    fn read_sockets(&mut self) {
         let keys: Vec<_> = self.wires.iter().flatten().map(|wire| wire.tag.key).collect();
         for key in keys {
             if let Some(Some(wire)) = self.wires.get_mut(key.index()) {
@@ -590,16 +614,6 @@ impl State {
                 }
             }
             self.on_socket(key);
-        }
-        self.client.on_timer(monotonic_micros());
-    }
-
-    fn on_resolved(&mut self, key: ConnectionKey) {
-        let Some(Some(wire)) = self.wires.get_mut(key.index()) else { return };
-        if let Transport::Resolving(resolution) = &wire.transport
-            && let Some(targets) = resolution.take()
-        {
-            self.client.on_resolved(key, targets, monotonic_micros());
         }
     }
 }

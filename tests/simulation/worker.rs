@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use rate_limit_core::client::{
-    Action, Client, Config, ConnectionKey, Error, Fault, Node, RequestKey, Target, View,
+    Action, Client, Config, ConnectionKey, Error, Fault, Node, RequestKey, Target, Turn, View,
 };
 use rate_limit_core::decision::Charged;
 use rate_limit_core::lease::Granted;
@@ -92,6 +92,12 @@ pub struct Worker {
     posted: VecDeque<Posted>,
     activity: Activity,
     pub is_leaving: bool,
+}
+
+/// A worker with what is around it, as the client's driver.
+struct Driven<'a> {
+    worker: &'a mut Worker,
+    outside: &'a mut Outside,
 }
 
 #[derive(Debug)]
@@ -273,6 +279,20 @@ impl Worker {
     }
 }
 
+impl Turn for Driven<'_> {
+    fn client(&mut self) -> &mut Client {
+        &mut self.worker.client
+    }
+
+    fn now(&self) -> u64 {
+        self.outside.now()
+    }
+
+    fn read_sockets(&mut self) {
+        self.worker.on_sockets(self.outside);
+    }
+}
+
 /// Turns.
 impl Worker {
     pub fn begin_turn(&mut self, outside: &mut Outside) {
@@ -301,9 +321,7 @@ impl Worker {
         if let Some(at) = self.timer.filter(|at| ceil(*at) <= now) {
             self.timer = None;
             self.away.push((now, now - ceil(at)));
-            // What the worker was too busy to read is read first.
-            self.on_sockets(outside);
-            self.client.on_timer(now);
+            Driven { worker: self, outside }.check_timer();
             self.act(outside);
         }
         self.check_deadlines(outside);

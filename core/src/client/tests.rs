@@ -16,6 +16,7 @@ mod attempts;
 mod breaker;
 mod rounds;
 mod sentinel;
+mod turn;
 
 const TIMEOUT: u64 = 100 * MILLISECOND;
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use rate_limit_core::client::{
-    Action, Charge, Client, Config, ConnectionKey, Error, Fault, Level, RequestKey, Target,
+    Action, Charge, Client, Config, ConnectionKey, Error, Fault, Level, RequestKey, Target, Turn,
 };
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::script::Scripts;
@@ -32,6 +32,24 @@ struct Request {
     key: RequestKey,
     submitted: u64,
     is_served: bool,
+}
+
+/// A client whose driver has passed on what came as it came.
+struct Driven<'a> {
+    client: &'a mut Client,
+    now: u64,
+}
+
+impl Turn for Driven<'_> {
+    fn client(&mut self) -> &mut Client {
+        self.client
+    }
+
+    fn now(&self) -> u64 {
+        self.now
+    }
+
+    fn read_sockets(&mut self) {}
 }
 
 /// What is around a worker.
@@ -104,7 +122,7 @@ impl Worker {
     pub fn on_timer(&mut self, at: u64, outside: &mut Outside<'_>) {
         if self.timer == Some(at) {
             self.timer = None;
-            self.client.on_timer(outside.network.now);
+            Driven { client: &mut self.client, now: outside.network.now }.check_timer();
             self.act(outside);
         }
     }
