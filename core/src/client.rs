@@ -58,7 +58,7 @@ use crate::redis::script::Scripts;
 
 mod action;
 mod backoff;
-mod breaker;
+mod blame;
 mod coalescer;
 mod command;
 mod connection;
@@ -357,7 +357,7 @@ impl Client {
             let blame = connection.overdue_at(self.patience);
             [connection.timer, blame, self.silent_at(connection)].into_iter().flatten().min()
         });
-        let probes = self.nodes.all().filter_map(|key| self.nodes.get(key)?.probe_at);
+        let probes = self.nodes.all().filter_map(|key| self.nodes.get(key)?.health.probe_at());
         let retry = self.retries.front().map(|(_, at)| *at);
         let (refresh, grace) = (self.refresh.at(), self.grace.end());
         let others = [self.deadlines.earliest(), self.held_until(), retry, refresh, grace];

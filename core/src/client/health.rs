@@ -1,256 +1,381 @@
-//! Whether a server is up, and what counts as its failure.
+//! Whether a server is up, as one worker knows it. Times are in µs of any monotonic clock.
 //!
-//! A deadline ends the wait of a request, and is no failure of the server. A failure of the server
-//! is a command that was sent and not answered within the store's patience, which is the longest
-//! timeout of any of its locations, within bounds. What was never sent is no failure of the server,
-//! and the time for which the worker itself was away is taken off. While a server owes a reply for
-//! longer, it is slow.
+//! ```text
+//!    ┌────────────────── a connection is sound ─────────────────┐
+//!    ▼                                                          │
+//!   Up ───────────────── no connection can be made ──────▶ Unreachable
+//!    │                                                       │  ▲
+//!    │ many failures                           many failures │  │ a command is answered
+//!    │                                                       │  │
+//!    └────────▶ Open ◀───────────────────────────────────────┘  │
+//!               │  ▲                                            │
+//!               │  └──────────────── many failures ───────── HalfOpen
+//!               │                                               ▲
+//!               └── a probe is answered in time ────────────────┘
+//! ```
+//!
+//! The breaker is open, half-open, or else closed. A connection shows that a server is there, and not that it
+//! answers: from `Open` it takes a probe and a command. The command may have been in flight when the breaker
+//! opened: then the probe leads to `Unreachable` at once, which is left as soon as a connection is sound.
 
-use super::backoff::Pace;
-use super::connection::{Connection, Fault, SILENCE, State};
-use super::in_flight::Owner;
-use super::key::{ConnectionKey, NodeKey};
-use super::{Action, Client};
-use crate::rate::MILLISECOND;
+use std::collections::VecDeque;
 
-/// Blame.
-impl Client {
-    /// The worker was away for this long: that time does not count as silence of any server.
-    pub(super) fn excuse_all(&mut self, away: u64, now: u64) {
-        for key in self.connections.keys().collect::<Vec<_>>() {
-            if let Some(connection) = self.connections.get_mut(key) {
-                connection.excuse(away, self.patience, now);
-            }
-        }
-    }
+use super::backoff::{Backoff, Pace};
+use super::key::RequestKey;
 
-    /// Does what is due at each connection.
-    pub(super) fn check_connections(&mut self, now: u64) {
-        for key in self.connections.keys().collect::<Vec<_>>() {
-            self.blame(key, now);
-            self.check_silence_of(key, now);
-            let Some(connection) = self.connections.get(key) else { continue };
-            if connection.timer.is_some_and(|at| at <= now) {
-                self.on_connection_timer(key, now);
-            }
-        }
-    }
-
-    fn on_connection_timer(&mut self, key: ConnectionKey, now: u64) {
-        match self.connections.get(key).map(|connection| connection.state) {
-            // The next command connects.
-            Some(State::Down) if self.is_leaving => self.close(key),
-            Some(State::Down) => self.connect(key, now),
-            Some(State::Resolving | State::Connecting) => {
-                self.on_lost(key, &Fault::ConnectTimeout, now);
-            }
-            Some(State::Securing) => self.on_late(key, &Fault::SecureTimeout, now),
-            Some(State::Handshake) => self.on_late(key, &Fault::ConnectTimeout, now),
-            Some(State::Idle | State::Ready { .. }) | None => {}
-        }
-    }
-
-    /// Counts the commands that a server has not answered in time as its failures; those of one
-    /// request as one.
-    fn blame(&mut self, key: ConnectionKey, now: u64) {
-        while let Some(connection) = self.connections.get_mut(key)
-            && connection.overdue_at(self.patience).is_some_and(|at| at <= now)
-            && let Some(oldest) = connection.queue.oldest()
-        {
-            connection.queue.mark_overdue();
-            let node = connection.node;
-            let Owner::Command(command) = oldest.owner else { continue };
-            let members = self.commands.get(command).map(|command| &command.members);
-            let request = members.and_then(|members| members.first()).map(|it| it.request);
-            let Some(known) = self.nodes.get_mut(node) else { continue };
-            let blamed_by = std::mem::replace(&mut known.blamed_by, request);
-            if request.is_none() || request != blamed_by {
-                self.on_failure(node, now);
-            }
-        }
-    }
-
-    /// A server has failed to answer a command in time.
-    fn on_failure(&mut self, key: NodeKey, now: u64) {
-        let Some(node) = self.nodes.get_mut(key) else { return };
-        if node.breaker.failed(now) {
-            node.is_mute = true;
-            self.actions.push_back(Action::View(key));
-            let patience = self.patience / MILLISECOND;
-            self.on_node_down(key, format!("no reply within {patience} ms"));
-            if self.topology.query().is_some() {
-                self.want_refresh(now);
-            }
-            self.probe(key, now);
-        } else if node.is_available() {
-            self.on_slow(key);
-        }
-    }
-
-    /// A server that is up owes a reply for longer than the patience.
-    fn on_slow(&mut self, key: NodeKey) {
-        let Some(node) = self.nodes.get_mut(key) else { return };
-        if !std::mem::replace(&mut node.is_slow, true) {
-            self.actions.push_back(Action::View(key));
-        }
-        self.actions.push_back(Action::Slow(key, self.patience));
-    }
-
-    /// A server has sent an overdue reply, or none will come any more.
-    pub(super) fn check_slowness(&mut self, key: NodeKey) {
-        let is_overdue = |key: &ConnectionKey| {
-            self.connections.get(*key).is_some_and(|connection| connection.queue.is_overdue())
-        };
-        let Some(node) = self.nodes.get(key).filter(|node| node.is_slow) else { return };
-        if node.connections.iter().any(is_overdue) {
-            return;
-        }
-        if let Some(node) = self.nodes.get_mut(key) {
-            node.is_slow = false;
-            self.actions.extend([Action::View(key), Action::Prompt(key)]);
-        }
-    }
-
-    /// Ends the connections on which a node owes replies for too long.
-    pub(super) fn check_silence(&mut self, node: NodeKey, now: u64) {
-        for key in self.connections_of(node) {
-            self.check_silence_of(key, now);
-        }
-    }
-
-    fn check_silence_of(&mut self, key: ConnectionKey, now: u64) {
-        let Some(connection) = self.connections.get(key) else { return };
-        if self.silent_at(connection).is_some_and(|at| at <= now) {
-            let fault = Fault::Silent(self.silence(connection));
-            self.on_lost(key, &fault, now);
-        }
-    }
-
-    /// When the server of a connection will be considered dead, if it owes a reply.
-    pub(super) fn silent_at(&self, connection: &Connection) -> Option<u64> {
-        connection.silent_at(self.silence(connection))
-    }
-
-    /// How long the server of a connection may owe replies and send nothing: longer where the server is busy with the
-    /// handshakes of a fleet, which is not helped by more of them.
-    fn silence(&self, connection: &Connection) -> u64 {
-        let more = match connection.queue.owes_topology() {
-            true => self.query_patience(),
-            false => SILENCE << self.nodes.get(connection.node).map_or(0, |node| node.silences),
-        };
-        connection.silence(self.patience.max(more), self.longest_timeout)
-    }
+/// Whether a server is up. Only its own methods change it.
+#[derive(Debug)]
+pub(super) struct Health {
+    condition: Condition,
+    failures: Failures,
+    /// The latest request whose commands were not answered in time.
+    blamed_by: Option<RequestKey>,
+    /// Between probes. It starts over when a command is answered, and not when the breaker closes.
+    backoff: Backoff,
+    /// Whether a reply is owed for longer than the patience. It is a fact about replies: one may be owed in
+    /// any condition, and before the breaker opens as well as after it has closed.
+    is_slow: bool,
 }
 
-/// So many doublings of the time for which a server may be silent count: 8 s.
-const SILENCE_DOUBLINGS: u32 = 3;
-
-/// Silence.
-impl super::Node {
-    /// A connection has ended because the server owed replies for too long.
-    pub(super) fn on_silence(&mut self) {
-        self.silences = self.silences.saturating_add(1).min(SILENCE_DOUBLINGS);
-    }
-
-    /// A connection is ready, for which the server has taken so long: it may take as long for a reply.
-    pub(super) fn on_ready(&mut self, took: u64) {
-        let is_enough = |doublings: &u32| SILENCE << doublings >= took;
-        let doublings = (0..SILENCE_DOUBLINGS).find(is_enough).unwrap_or(SILENCE_DOUBLINGS);
-        self.silences = self.silences.max(doublings);
-    }
+/// The condition of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Condition {
+    /// It is not known to be down.
+    Up,
+    /// It had no connection that could be used, and no sound one since.
+    Unreachable,
+    /// It has not answered in time. It is sent no command, but probes.
+    Open(Probing),
+    /// It has answered a probe. It is sent commands, and has answered none yet.
+    HalfOpen,
 }
 
-/// Probes.
-impl Client {
-    /// Sends the probes that are due. A worker that is leaving sends them with the next request.
-    pub(super) fn probe_nodes(&mut self, now: u64) {
-        for key in self.nodes.all().collect::<Vec<_>>() {
-            let Some(node) = self.nodes.get_mut(key) else { continue };
-            if node.probe_at.is_none_or(|at| at > now) {
-                continue;
-            }
-            match self.is_leaving {
-                true => node.probe_at = None,
-                false => self.probe(key, now),
-            }
+/// The probes while the breaker is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Probing {
+    /// When the next one is due, unless it is sent with the next request.
+    at: Option<u64>,
+    /// Whether one is to be answered.
+    is_in_flight: bool,
+    /// Whether a command was answered since the breaker opened.
+    has_answered: bool,
+}
+
+/// The latest failures: so many within a span of time open the breaker.
+#[derive(Debug)]
+struct Failures {
+    /// How many open it; 0: it never opens.
+    most: usize,
+    span: u64,
+    /// When they were, oldest first; at most `most`.
+    times: VecDeque<u64>,
+}
+
+/// What a command that was not answered in time means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// One of the same request was counted.
+    Known,
+    /// It is counted.
+    Counted,
+    /// It has opened the breaker.
+    Opened,
+}
+
+impl Health {
+    /// A server that is not known to be down. So many failures within `fail_timeout` µs open its breaker; 0:
+    /// it never opens.
+    pub(super) fn new(max_fails: usize, fail_timeout: u64) -> Self {
+        Self {
+            condition: Condition::Up,
+            failures: Failures { most: max_fails, span: fail_timeout, times: VecDeque::new() },
+            blamed_by: None,
+            backoff: Backoff::default(),
+            is_slow: false,
         }
     }
 
-    /// A node has taken no command. A worker that is leaving probes it then.
-    pub(super) fn probe_refused(&mut self, key: NodeKey, now: u64) {
-        let is_due = |node: &super::Node| node.breaker.is_open() && node.probe_at.is_none();
-        if self.is_leaving && self.nodes.get(key).is_some_and(is_due) {
-            self.probe(key, now);
+    /// Whether it is not known to be down.
+    pub(super) fn is_up(&self) -> bool {
+        self.condition == Condition::Up
+    }
+
+    /// Whether it may be sent no command.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.condition, Condition::Open(_))
+    }
+
+    /// Whether a command has to be answered before it is up.
+    pub(super) fn is_mute(&self) -> bool {
+        match self.condition {
+            Condition::Open(probing) => !probing.has_answered,
+            Condition::HalfOpen => true,
+            Condition::Up | Condition::Unreachable => false,
         }
     }
 
-    /// Probes a node whose breaker is open, and sets the time of the next probe.
-    fn probe(&mut self, key: NodeKey, now: u64) {
-        self.check_silence(key, now);
-        let random = self.random.next();
-        let Some(node) = self.nodes.get_mut(key) else { return };
-        if !node.breaker.is_open() {
-            node.probe_at = None;
-            return;
-        }
-        let at = now.saturating_add(node.backoff.failed(Pace::Soon, random));
-        node.probe_at = Some(at);
-        let can_probe = |key: &&ConnectionKey| {
-            self.connections.get(**key).is_some_and(|it| it.is_ready() || it.is_idle())
-        };
-        if let Some(connection) = node.connections.iter().find(can_probe).copied()
-            && !std::mem::replace(&mut node.is_probed, true)
-        {
-            self.push(connection, Owner::Probe, now);
-        }
-        self.schedule(at);
+    /// Whether it owes a reply for longer than the patience.
+    pub(super) fn is_slow(&self) -> bool {
+        self.is_slow
     }
 
-    /// A server has replied to a probe. A reply that comes too late for requests closes no breaker.
-    pub(super) fn on_probe_reply(&mut self, key: NodeKey, was_overdue: bool) {
-        let Some(node) = self.nodes.get_mut(key) else { return };
-        node.is_probed = false;
-        if !was_overdue {
-            node.breaker.close();
-            node.probe_at = None;
-            self.actions.push_back(Action::View(key));
-            self.check_recovery(key);
+    /// When the next probe is due, if one is.
+    pub(super) fn probe_at(&self) -> Option<u64> {
+        self.probing().and_then(|probing| probing.at)
+    }
+
+    fn probing(&self) -> Option<&Probing> {
+        match &self.condition {
+            Condition::Open(probing) => Some(probing),
+            Condition::Up | Condition::Unreachable | Condition::HalfOpen => None,
+        }
+    }
+
+    fn probing_mut(&mut self) -> Option<&mut Probing> {
+        match &mut self.condition {
+            Condition::Open(probing) => Some(probing),
+            Condition::Up | Condition::Unreachable | Condition::HalfOpen => None,
         }
     }
 }
 
-/// Up and down.
-impl Client {
-    pub(super) fn on_node_down(&mut self, key: NodeKey, reason: String) {
-        if let Some(node) = self.nodes.get_mut(key)
-            && !std::mem::replace(&mut node.is_down, true)
-        {
-            self.actions.push_back(Action::Down(key, reason));
+/// Transitions.
+impl Health {
+    /// No connection to it can be used, and one could not be made. Returns whether it was up.
+    pub(super) fn on_unreachable(&mut self) -> bool {
+        let was_up = self.is_up();
+        if was_up {
+            self.condition = Condition::Unreachable;
         }
+        was_up
     }
 
-    /// A server has answered a command in time.
-    pub(super) fn on_answered(&mut self, key: NodeKey) {
-        let Some(node) = self.nodes.get_mut(key) else { return };
-        node.is_cut_off = false;
-        node.silences = node.silences.saturating_sub(1);
-        if !node.is_mute && !node.has_undecided {
+    /// A command was not answered in time. It was sent for `request`, if that is still known: those of one
+    /// request are one failure.
+    pub(super) fn on_overdue(&mut self, request: Option<RequestKey>, now: u64) -> Failure {
+        let blamed_by = std::mem::replace(&mut self.blamed_by, request);
+        if request.is_some() && request == blamed_by {
+            return Failure::Known;
+        }
+        if self.is_open() || !self.failures.are_many(now) {
+            return Failure::Counted;
+        }
+        let probing = Probing { at: None, is_in_flight: false, has_answered: false };
+        self.condition = Condition::Open(probing);
+        Failure::Opened
+    }
+
+    /// A command was answered in time.
+    pub(super) fn on_answered(&mut self) {
+        if !self.is_mute() {
             return;
         }
-        if std::mem::take(&mut node.is_mute) {
-            node.backoff.succeeded();
+        self.backoff.succeeded();
+        match self.probing_mut() {
+            Some(probing) => probing.has_answered = true,
+            None => self.condition = Condition::Unreachable,
         }
-        self.count(key, super::Node::count_answered);
-        self.check_recovery(key);
     }
 
-    /// Reports that a node is up, if it is. Another worker may have found it down.
-    pub(super) fn check_recovery(&mut self, key: NodeKey) {
-        if let Some(node) = self.nodes.get_mut(key)
-            && node.is_proven()
-        {
-            node.is_down = false;
-            self.actions.push_back(Action::Up(key));
+    /// One of its connections is sound. Returns whether it is up.
+    pub(super) fn on_sound(&mut self) -> bool {
+        if self.condition == Condition::Unreachable {
+            self.condition = Condition::Up;
         }
+        self.is_up()
+    }
+
+    /// Sets when the next probe is due, and returns that; `None` if there is nothing to probe.
+    pub(super) fn schedule_probe(&mut self, random: u64, now: u64) -> Option<u64> {
+        if !self.is_open() {
+            return None;
+        }
+        let at = now.saturating_add(self.backoff.failed(Pace::Soon, random));
+        if let Some(probing) = self.probing_mut() {
+            probing.at = Some(at);
+        }
+        Some(at)
+    }
+
+    /// The next probe is sent with the next request, and not before.
+    pub(super) fn unschedule_probe(&mut self) {
+        if let Some(probing) = self.probing_mut() {
+            probing.at = None;
+        }
+    }
+
+    /// A probe can be sent. Returns whether it is to be: not while another one is in flight.
+    pub(super) fn begin_probe(&mut self) -> bool {
+        self.probing_mut().is_some_and(|it| !std::mem::replace(&mut it.is_in_flight, true))
+    }
+
+    /// The probe in flight gets no reply, or one too late for requests.
+    pub(super) fn on_probe_failed(&mut self) {
+        if let Some(probing) = self.probing_mut() {
+            probing.is_in_flight = false;
+        }
+    }
+
+    /// The probe in flight was answered in time: the breaker closes.
+    pub(super) fn on_probe_answered(&mut self) {
+        if let Some(probing) = self.probing().copied() {
+            self.failures.times.clear();
+            self.condition = match probing.has_answered {
+                true => Condition::Unreachable,
+                false => Condition::HalfOpen,
+            };
+        }
+    }
+
+    /// A reply is owed for longer than the patience. Returns whether none was before.
+    pub(super) fn on_slow(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_slow, true)
+    }
+
+    /// No reply is owed for longer than the patience any more.
+    pub(super) fn on_prompt(&mut self) {
+        self.is_slow = false;
+    }
+}
+
+impl Failures {
+    /// Counts one more. Returns whether they are enough to open the breaker.
+    fn are_many(&mut self, now: u64) -> bool {
+        if self.most == 0 {
+            return false;
+        }
+        if self.times.len() == self.most {
+            self.times.pop_front();
+        }
+        self.times.push_back(now);
+        let first = self.times.front().copied().unwrap_or(now);
+        self.times.len() == self.most && now.saturating_sub(first) <= self.span
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open() -> Health {
+        let mut health = Health::new(1, 0);
+        assert_eq!(health.on_overdue(None, 0), Failure::Opened);
+        health
+    }
+
+    fn half_open() -> Health {
+        let mut health = open();
+        health.on_probe_answered();
+        assert_eq!(health.condition, Condition::HalfOpen);
+        health
+    }
+
+    fn fails(health: &mut Health, now: u64) -> bool {
+        health.on_overdue(None, now) == Failure::Opened
+    }
+
+    #[test]
+    fn so_many_failures_within_so_long_open_it() {
+        let mut health = Health::new(3, 1_000);
+        assert!(!fails(&mut health, 0) && !fails(&mut health, 900));
+        // The first is too long ago by now.
+        assert!(!fails(&mut health, 1_001) && !health.is_open());
+        assert!(fails(&mut health, 1_900) && health.is_open());
+        assert!(!fails(&mut health, 1_900), "it is open already");
+        health.on_probe_answered();
+        assert_eq!([(); 3].map(|()| fails(&mut health, 1_900)), [false, false, true]);
+    }
+
+    #[test]
+    fn one_failure_is_enough_where_one_is_allowed_and_none_never() {
+        assert!(fails(&mut Health::new(1, 0), 5));
+        let mut never = Health::new(0, 1_000);
+        assert!((0..100).all(|now| !fails(&mut never, now)) && !never.is_open());
+    }
+
+    #[test]
+    fn the_commands_of_one_request_are_one_failure() {
+        let mut health = Health::new(2, 1_000);
+        let [first, second] = [0, 1].map(|index| Some(RequestKey::new(index, 1)));
+        let failures = [first, first, second].map(|request| health.on_overdue(request, 0));
+        assert_eq!(failures, [Failure::Counted, Failure::Known, Failure::Opened]);
+        let mut health = Health::new(2, 1_000);
+        let failures = [None, None].map(|request| health.on_overdue(request, 0));
+        assert_eq!(failures, [Failure::Counted, Failure::Opened]);
+    }
+
+    #[test]
+    fn a_sound_connection_is_enough_for_one_that_could_not_be_reached() {
+        let mut health = Health::new(1, 0);
+        assert!(health.is_up() && health.on_sound());
+        assert!(health.on_unreachable() && !health.is_up() && !health.is_open());
+        assert!(!health.on_unreachable(), "that is known");
+        assert!(health.on_sound() && health.is_up());
+    }
+
+    #[test]
+    fn a_probe_and_a_command_are_needed_once_it_was_open() {
+        let mut health = open();
+        assert!(!health.on_sound() && !health.on_unreachable());
+        health.on_probe_answered();
+        assert!(!health.is_open() && !health.on_sound() && !health.is_up());
+        health.on_answered();
+        assert!(!health.is_up(), "the connection may have been lost");
+        assert!(health.on_sound());
+    }
+
+    #[test]
+    fn a_command_may_be_answered_before_the_probe() {
+        let mut health = open();
+        health.on_answered();
+        assert!(health.is_open() && !health.on_sound());
+        health.on_probe_answered();
+        assert!(health.on_sound());
+    }
+
+    #[test]
+    fn it_opens_again_from_everywhere() {
+        let mut unreachable = Health::new(1, 0);
+        unreachable.on_unreachable();
+        for mut health in [Health::new(1, 0), unreachable, half_open()] {
+            assert!(fails(&mut health, 0) && health.is_open() && health.is_mute());
+        }
+    }
+
+    #[test]
+    fn there_is_one_probe_at_a_time_and_only_while_it_is_open() {
+        let mut health = Health::new(1, 0);
+        assert!(!health.begin_probe() && health.schedule_probe(0, 0).is_none());
+        assert!(fails(&mut health, 0));
+        assert!(health.begin_probe() && !health.begin_probe());
+        health.on_probe_failed();
+        assert!(health.is_open() && health.begin_probe());
+        health.on_probe_answered();
+        assert!(!health.begin_probe() && health.schedule_probe(0, 0).is_none());
+    }
+
+    #[test]
+    fn probes_are_ever_rarer_until_a_command_is_answered() {
+        let mut health = open();
+        let distance = |health: &mut Health| health.schedule_probe(0, 0).unwrap();
+        let first = distance(&mut health);
+        assert_eq!((distance(&mut health), health.probe_at()), (2 * first, Some(2 * first)));
+        health.unschedule_probe();
+        assert_eq!(health.probe_at(), None);
+        health.on_probe_answered();
+        assert_eq!(health.probe_at(), None);
+        assert!(fails(&mut health, 0));
+        assert_eq!(distance(&mut health), 4 * first, "only a probe was answered");
+        health.on_answered();
+        assert_eq!(distance(&mut health), first);
+    }
+
+    #[test]
+    fn it_may_be_slow_in_any_condition() {
+        let mut health = Health::new(1, 0);
+        assert!(health.on_slow() && !health.on_slow());
+        assert!(fails(&mut health, 0) && health.is_slow());
+        health.on_prompt();
+        assert!(!health.is_slow() && health.is_open() && health.on_slow());
     }
 }

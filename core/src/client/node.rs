@@ -4,11 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use super::backoff::Backoff;
-use super::breaker::Breaker;
 use super::connection::Usable;
 use super::handshake::{Abilities, Handshake};
-use super::key::{self, CommandKey, ConnectionKey, NodeKey, RequestKey};
+use super::health::Health;
+use super::key::{self, CommandKey, ConnectionKey, NodeKey};
 use super::slab::{Recycle, Slab};
 use crate::metrics::{Command, ErrorKind};
 use crate::redis::endpoint::{Address, Endpoint};
@@ -60,28 +59,14 @@ pub struct Node {
     pub(super) ready: usize,
     /// How many of them show that the server is back.
     sound: usize,
-    pub(super) breaker: Breaker,
-    pub(super) backoff: Backoff,
-    /// When the next probe is due, while the breaker is open.
-    pub(super) probe_at: Option<u64>,
-    /// Whether a probe is in flight.
-    pub(super) is_probed: bool,
-    /// It has answered no command since the breaker opened. Only such an answer, not a reply to a
-    /// probe, shows that it is up again.
-    pub(super) is_mute: bool,
+    pub(super) health: Health,
     /// It has no master for a slot (CLUSTERDOWN), and has decided nothing since. It may be a master that
-    /// its cluster has replaced, and that does not know it.
+    /// its cluster has replaced, and that does not know it: it is up, and answers.
     pub(super) is_cut_off: bool,
     /// How often the time is doubled for which it may owe a reply and send nothing.
     pub(super) silences: u32,
-    /// Whether a topology query has timed out to which it may still reply.
+    /// Whether a topology query has timed out to which it may still reply. Commands may be answered before.
     pub(super) owes_topology: bool,
-    /// Whether this worker has found it down.
-    pub(super) is_down: bool,
-    /// Whether it owes a reply for longer than the patience.
-    pub(super) is_slow: bool,
-    /// The latest request whose commands it has not answered in time.
-    pub(super) blamed_by: Option<RequestKey>,
     /// Since when it is not part of the topology any more.
     pub(super) retired_at: Option<u64>,
     pub(super) counts: Counts,
@@ -151,17 +136,10 @@ impl Node {
             wanted: 0,
             ready: 0,
             sound: 0,
-            breaker: Breaker::new(max_fails, settings.fail_timeout),
-            backoff: Backoff::default(),
-            probe_at: None,
-            is_probed: false,
-            is_mute: false,
+            health: Health::new(max_fails, settings.fail_timeout),
             is_cut_off: false,
             silences: 0,
             owes_topology: false,
-            is_down: false,
-            is_slow: false,
-            blamed_by: None,
             retired_at: None,
             counts: Counts::default(),
             has_undecided: false,
@@ -187,9 +165,9 @@ impl Node {
         // A worker has no connection to nodes of the configuration that are no masters, and sends no
         // request to a sentinel.
         let is_cut_off = self.wanted > 0 && self.ready == 0;
-        let is_open = self.role == Role::Data && (is_cut_off || self.breaker.is_open());
+        let is_open = self.role == Role::Data && (is_cut_off || self.health.is_open());
         let connecting = self.wanted.saturating_sub(self.ready);
-        View { ready: self.ready, connecting, is_open, is_slow: self.is_slow && !is_open }
+        View { ready: self.ready, connecting, is_open, is_slow: self.health.is_slow() && !is_open }
     }
 
     /// It announces another name, or an address beside its name.
@@ -228,17 +206,17 @@ impl Node {
 
     /// Whether commands can be sent to it.
     pub(super) fn is_available(&self) -> bool {
-        self.ready > 0 && !self.breaker.is_open()
+        self.ready > 0 && !self.health.is_open()
     }
 
     /// Whether commands can be sent to it, and it is not known to refuse them.
     pub(super) fn serves(&self) -> bool {
-        self.is_available() && !self.is_down
+        self.is_available() && self.health.is_up()
     }
 
-    /// Whether it is up again.
-    pub(super) fn is_proven(&self) -> bool {
-        !self.breaker.is_open() && !self.is_mute && self.sound > 0
+    /// Whether one of its connections shows that it is up, which is noted.
+    pub(super) fn recover(&mut self) -> bool {
+        self.sound > 0 && self.health.on_sound()
     }
 
     /// The use of one of its connections has changed.

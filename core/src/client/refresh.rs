@@ -334,7 +334,7 @@ impl Client {
     /// lie unread.
     fn connection_for_query(&self, node: NodeKey, now: u64) -> Option<ConnectionKey> {
         let node = self.nodes.get(node)?;
-        if node.breaker.is_open() || node.owes_topology {
+        if node.health.is_open() || node.owes_topology {
             return None;
         }
         let key = *node.connections.first()?;

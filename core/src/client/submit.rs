@@ -332,7 +332,7 @@ impl Client {
 
     /// The connection for a slot: so the commands about a key stay in order, and in one batch.
     fn connection_for(&self, node: NodeKey, slot: u16) -> Result<ConnectionKey, Error> {
-        let node = self.nodes.get(node).filter(|node| !node.breaker.is_open());
+        let node = self.nodes.get(node).filter(|node| !node.health.is_open());
         let connections = node.map_or(&[][..], |node| &node.connections);
         let start = usize::from(slot).checked_rem(connections.len()).unwrap_or(0);
         let (before, from) = connections.split_at(start);

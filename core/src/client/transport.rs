@@ -406,8 +406,11 @@ impl Client {
         }
         self.schedule(at);
         self.count_error(node_key, error_kind(fault));
-        if self.nodes.get(node_key).is_some_and(|node| node.ready == 0) {
-            self.on_node_down(node_key, fault.to_string());
+        if let Some(node) = self.nodes.get_mut(node_key)
+            && node.ready == 0
+            && node.health.on_unreachable()
+        {
+            self.actions.push_back(Action::Down(node_key, fault.to_string()));
         }
         self.lose_unsent(key, node_key, now);
     }
@@ -451,7 +454,7 @@ impl Client {
         match owner {
             Owner::Probe => {
                 if let Some(node) = self.nodes.get_mut(node) {
-                    node.is_probed = false;
+                    node.health.on_probe_failed();
                 }
             }
             Owner::Topology(number) => {

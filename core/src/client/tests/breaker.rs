@@ -46,7 +46,7 @@ impl Played {
     }
 
     fn is_open(&self) -> bool {
-        self.client.nodes.get(self.node()).unwrap().breaker.is_open()
+        self.client.nodes.get(self.node()).unwrap().health.is_open()
     }
 
     /// Lets the time pass, and the timer expire whenever it is due; returns the actions.
