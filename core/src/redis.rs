@@ -1,17 +1,19 @@
 //! What a limiter needs of the Redis protocol, without a socket.
 //!
 //! Commands that run scripts are encoded here, without an allocation. Replies are framed and
-//! bounded here, and those of scripts are read in place. The `redis` crate reads URLs, and encodes
-//! and parses everything else.
+//! bounded here, and those of scripts and the maps of clusters are read in place. The `redis` crate reads
+//! URLs, and encodes and parses everything else.
 
 pub mod answer;
 pub mod cluster;
 pub mod command;
 pub mod endpoint;
 mod host;
+mod raw;
 pub mod reply;
 pub mod script;
 pub mod sentinel;
 
+pub use raw::{Items, RawValue};
 /// A value of any kind that a server has sent.
 pub use redis::Value;

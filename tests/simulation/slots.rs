@@ -209,7 +209,7 @@ mod tests {
         let mut view = view();
         view.set_owner(7, None);
         let Ok(Reply::Other(value)) = reply::parse(view.reply()) else { panic!("no map") };
-        let map = Map::parse(&value, "").unwrap();
+        let map = Map::parse(value, "").unwrap();
         assert_eq!(map.members.len(), 2);
         assert_eq!((map.members[1].host.as_str(), map.members[1].port), ("10.0.0.1", 7_000));
         assert_eq!([0, 1, 7].map(|slot| map.owner(slot)), [Some(0), Some(1), None]);

@@ -12,8 +12,6 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use redis::Value;
-
 use super::backoff::{Backoff, Pace};
 use super::handshake::{Abilities, Handshake, Step};
 use super::in_flight::{InFlight, Sent};
@@ -547,8 +545,10 @@ impl Connection {
 
 /// Whether a reply is a message of a channel; no reply to the client's commands looks like one.
 fn is_message(reply: &Reply<'_>) -> bool {
-    matches!(reply, Reply::Other(Value::Array(words)) if words.len() == 3
-        && matches!(words.first(), Some(Value::BulkString(kind)) if kind == b"message"))
+    let Reply::Other(value) = reply else { return false };
+    let words = value.items().filter(|words| words.len() == 3);
+    let kind = words.and_then(|mut words| words.next());
+    kind.is_some_and(|kind| kind.bytes() == b"$7\r\nmessage\r\n")
 }
 
 #[cfg(test)]

@@ -2,8 +2,6 @@
 
 use std::collections::VecDeque;
 
-use redis::Value;
-
 use crate::redis::endpoint::Endpoint;
 use crate::redis::reply::{Refusal, RefusalKind, Reply};
 use crate::redis::script::Script;
@@ -123,13 +121,13 @@ impl Handshake {
 
     /// Appends the commands that load the scripts which a server does not have to `out`: `found` is what
     /// it has replied of each. Returns them in the order in which they are answered.
-    fn load(&self, abilities: &Abilities, found: &[Value], out: &mut Vec<u8>) -> Vec<Step> {
+    fn load(&self, abilities: &Abilities, found: &[bool], out: &mut Vec<u8>) -> Vec<Step> {
         if !abilities.may(Step::LoadScript) {
             return Vec::new();
         }
         let (mut steps, mut room) = (Vec::new(), MAX_LOADED);
         for (index, load) in self.loads.iter().enumerate() {
-            if found.get(index) == Some(&Value::Int(1)) || load.len() > room {
+            if found.get(index) == Some(&true) || load.len() > room {
                 continue;
             }
             room = room.saturating_sub(load.len());
@@ -151,8 +149,10 @@ impl Handshake {
     ) -> Result<Vec<Step>, Refusal> {
         step.check(reply).map_err(|refusal| self.without_secret(refusal))?;
         Ok(match (step, reply) {
-            (Step::FindScripts, Reply::Other(Value::Array(found))) => {
-                self.load(abilities, found, out)
+            (Step::FindScripts, Reply::Other(found)) => {
+                let found = found.items().into_iter().flatten();
+                let found: Vec<_> = found.map(|it| it.integer() == Some(1)).collect();
+                self.load(abilities, &found, out)
             }
             (Step::FindScripts, _) => self.load(abilities, &[], out),
             _ => Vec::new(),

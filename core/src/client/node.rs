@@ -1,5 +1,6 @@
 //! A server, as a worker knows it: its connections, and whether commands are sent to it.
 
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -197,11 +198,19 @@ impl Node {
         self.addresses().nth(index).or(self.addresses().next())
     }
 
+    /// The hosts and the port at which it is, if it runs scripts.
+    fn data_addresses(&self) -> impl Iterator<Item = (&str, u16)> {
+        let own = match &self.endpoint.address {
+            Address::Tcp(host, port) if self.role == Role::Data => Some((host.as_str(), *port)),
+            _ => None,
+        };
+        let alias = own.and_then(|(_, port)| Some((self.alias.as_deref()?, port)));
+        own.into_iter().chain(alias)
+    }
+
     /// Whether it runs scripts, and is at this host and port.
     fn is_data_at(&self, host: &str, port: u16) -> bool {
-        self.role == Role::Data
-            && matches!(&self.endpoint.address, Address::Tcp(own, own_port)
-                if *own_port == port && (own == host || self.alias.as_deref() == Some(host)))
+        self.data_addresses().any(|address| address == (host, port))
     }
 
     /// Whether commands can be sent to it.
@@ -351,6 +360,25 @@ impl Nodes {
         })
     }
 
+    /// The node at each of these addresses, in their order. A cluster may have a thousand, of which most are
+    /// known: all nodes are looked through once.
+    pub(super) fn find_or_add_all<'a>(
+        &mut self,
+        addresses: impl Iterator<Item = (&'a str, u16)>,
+    ) -> Vec<NodeKey> {
+        let mut known = HashMap::new();
+        for key in &self.current {
+            for (host, port) in self.get(*key).into_iter().flat_map(Node::data_addresses) {
+                known.entry((host.to_owned(), port)).or_insert(*key);
+            }
+        }
+        let node = |(host, port): (&str, u16)| {
+            let entry = known.entry((host.to_owned(), port));
+            *entry.or_insert_with(|| self.find_or_add(host, port))
+        };
+        addresses.map(node).collect()
+    }
+
     pub(super) fn find(&self, host: &str, port: u16) -> Option<NodeKey> {
         self.find_among(&self.current, host, port)
     }
@@ -400,8 +428,12 @@ impl Nodes {
 
     /// From now on these are the topology: the others that were discovered are retired.
     pub(super) fn retire_others(&mut self, masters: &[NodeKey], now: u64) {
-        let (kept, retired) = (self.current.iter().enumerate())
-            .partition::<Vec<_>, _>(|(index, key)| *index < self.seeds || masters.contains(key));
+        // All of them exist, so that an index is enough to tell them apart.
+        let masters: HashSet<_> = masters.iter().map(|key| key.index()).collect();
+        let (kept, retired) =
+            (self.current.iter().enumerate()).partition::<Vec<_>, _>(|(index, key)| {
+                *index < self.seeds || masters.contains(&key.index())
+            });
         let retired: Vec<_> = retired.into_iter().map(|(_, key)| *key).collect();
         self.current = kept.into_iter().map(|(_, key)| *key).collect();
         for key in retired {

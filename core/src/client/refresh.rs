@@ -430,7 +430,7 @@ impl Client {
     /// A node has sent a message of a channel. What one sentinel announces the others may not know yet.
     pub(super) fn on_message(&mut self, reply: &Reply<'_>, from: NodeKey, now: u64) {
         if let Reply::Other(message) = reply
-            && let Some(layout) = self.topology.on_message(message)
+            && let Some(layout) = self.topology.on_message(*message)
         {
             match self.topology.weigh(layout, from, false) {
                 Some(layout) => drop(self.apply(layout, now)),

@@ -14,6 +14,7 @@ use crate::redis::cluster::slot;
 mod addresses;
 mod attempts;
 mod breaker;
+mod maps;
 mod rounds;
 mod sentinel;
 mod turn;

@@ -3,14 +3,14 @@
 //! One file for each kind of deployment. A kind defines which node a slot belongs to, how a node is
 //! queried for the topology, and what its reply changes.
 
-use redis::Value;
-
 use super::action::Level;
 use super::key::NodeKey;
 use super::node::{Node, Nodes, Role};
 use crate::metrics;
+use crate::redis::RawValue;
 use crate::redis::cluster::Map;
 use crate::redis::reply::Reply;
+use cluster::MapReply;
 
 pub(super) mod cluster;
 pub(super) mod sentinel;
@@ -52,7 +52,7 @@ pub(super) trait Topology: std::fmt::Debug {
     fn forget(&mut self, _node: NodeKey) {}
 
     /// Reads a message of a channel.
-    fn on_message(&self, _message: &Value) -> Option<Layout> {
+    fn on_message(&self, _message: RawValue<'_>) -> Option<Layout> {
         None
     }
 
@@ -82,8 +82,10 @@ pub(super) type Line = (Level, String);
 /// The topology, as a reply or a message describes it.
 #[derive(Debug)]
 pub(super) enum Layout {
-    /// Of a cluster.
-    Slots(Map),
+    /// Of a cluster, and the reply that describes it.
+    Slots(Map, MapReply),
+    /// Of a cluster: that which is in use.
+    SameSlots,
     /// The host and port of a master.
     Master(String, u16),
 }

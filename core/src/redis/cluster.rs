@@ -8,9 +8,10 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use crc16::{State, XMODEM};
-use redis::Value;
 
+use super::RawValue;
 use super::host::is_host;
+use super::raw::RawValues;
 use crate::key::RedisKey;
 
 /// How many slots a cluster has.
@@ -64,6 +65,8 @@ pub struct Map {
     /// The masters that own slots.
     pub members: Vec<Member>,
     owners: Vec<u16>,
+    /// Whether a master is listed without an address: it is at the host of the node that was queried.
+    pub is_relative: bool,
 }
 
 /// The owner of a slot without one.
@@ -83,27 +86,50 @@ pub enum NoMap {
 impl Map {
     /// Reads the reply to `CLUSTER SLOTS` of a node at `host`. `host` stands for nodes that are
     /// listed without an address.
-    pub fn parse(answer: &Value, host: &str) -> Result<Self, NoMap> {
-        let ranges = items(answer).ok_or(NoMap::Invalid)?;
-        if ranges.len() > SLOTS {
+    pub fn parse(answer: RawValue<'_>, host: &str) -> Result<Self, NoMap> {
+        let mut values = answer.values();
+        let ranges = values.enter().ok_or(NoMap::Invalid)?;
+        if ranges > SLOTS {
             return Err(NoMap::TooLarge);
         }
-        let mut map = Self { members: Vec::new(), owners: vec![NOBODY; SLOTS] };
+        let mut map = Self { members: Vec::new(), owners: vec![NOBODY; SLOTS], is_relative: false };
+        // Most ranges list their master in the same words.
+        let mut known = HashMap::new();
         let mut numbers = HashMap::new();
-        for range in ranges {
-            let (slots, member) = Member::of_range(range, host).ok_or(NoMap::Invalid)?;
+        for _ in 0..ranges {
+            let (slots, master) = read_range(&mut values).ok_or(NoMap::Invalid)?;
+            let owner = match known.get(&master) {
+                Some(owner) => *owner,
+                None => map.add_master(master, host, &mut numbers)?,
+            };
+            known.insert(master, owner);
             let owned = map.owners.get_mut(slots).ok_or(NoMap::Invalid)?;
-            let Some(member) = member else { continue };
-            let owner = *numbers.entry(member).or_insert_with_key(|member| {
-                map.members.push(member.clone());
-                map.members.len().saturating_sub(1) as u16
-            });
-            if map.members.len() > MAX_NODES {
-                return Err(NoMap::TooLarge);
+            if owner != NOBODY {
+                owned.fill(owner);
             }
-            owned.fill(owner);
         }
         Ok(map)
+    }
+
+    /// The number of a master, which is added if it is new; nobody's if the cluster has lost its address, as
+    /// when an empty node has taken it: then its port is 0.
+    fn add_master(
+        &mut self,
+        master: RawValue<'_>,
+        host: &str,
+        numbers: &mut HashMap<Member, u16>,
+    ) -> Result<u16, NoMap> {
+        let port = master.items().and_then(|mut items| items.nth(1)?.integer());
+        if port == Some(0) {
+            return Ok(NOBODY);
+        }
+        let (member, is_relative) = Member::parse(master, host).ok_or(NoMap::Invalid)?;
+        self.is_relative |= is_relative;
+        let number = *numbers.entry(member).or_insert_with_key(|member| {
+            self.members.push(member.clone());
+            self.members.len().saturating_sub(1) as u16
+        });
+        if self.members.len() > MAX_NODES { Err(NoMap::TooLarge) } else { Ok(number) }
     }
 
     /// The index of the owner of `slot` among the members.
@@ -119,42 +145,47 @@ impl Map {
 }
 
 impl Member {
-    /// Reads `[first, last, master, ...]`: a range of slots and its owner. There is none if the cluster has
-    /// lost the address of the master, as when an empty node has taken it: then its port is 0.
-    fn of_range(range: &Value, queried: &str) -> Option<(RangeInclusive<usize>, Option<Self>)> {
-        let [first, last, master, ..] = items(range)? else { return None };
-        let slots = index(first)?..=index(last)?;
-        match items(master)? {
-            [_, Value::Int(0), ..] => Some((slots, None)),
-            _ => Some((slots, Some(Self::parse(master, queried)?))),
-        }
-    }
-
     /// Reads `[endpoint, port, id, metadata]` of a node. The endpoint is an address, a host name, `?`
     /// for a host name that is not known, or nothing: then it is that of the node that was queried,
-    /// whatever else is announced. Since Redis 7 the metadata hold the other of address and name.
-    fn parse(node: &Value, queried: &str) -> Option<Self> {
-        let [endpoint, port, rest @ ..] = items(node)? else { return None };
-        let port = match port {
-            Value::Int(port) => u16::try_from(*port).ok().filter(|port| *port > 0)?,
-            _ => return None,
-        };
-        let metadata = rest.get(1).and_then(items).unwrap_or_default();
+    /// whatever else is announced. Since Redis 7 the metadata hold the other of address and name. Returns
+    /// also whether the host is that of the node that was queried.
+    fn parse(node: RawValue<'_>, queried: &str) -> Option<(Self, bool)> {
+        let mut items = node.items()?;
+        let (endpoint, port) = (items.next()?, items.next()?.integer()?);
+        let port = u16::try_from(port).ok().filter(|port| *port > 0)?;
+        let metadata = items.nth(1).and_then(RawValue::items);
         let described = |what: &str| {
-            let mut pairs = metadata.chunks_exact(2);
-            pairs.find(|pair| pair.first().and_then(text) == Some(what))?.get(1).and_then(text)
+            let mut words = metadata.clone()?;
+            while let (Some(name), Some(value)) = (words.next(), words.next()) {
+                if name.text() == Some(what) {
+                    return value.text();
+                }
+            }
+            None
         };
         let address = described("ip").and_then(|text| text.parse::<IpAddr>().ok());
-        let host = match text(endpoint).unwrap_or_default() {
-            "" => queried.to_owned(),
-            "?" => address.map_or_else(|| queried.to_owned(), |address| address.to_string()),
-            endpoint => Some(endpoint).filter(|it| is_host(it))?.to_owned(),
+        let (host, is_relative) = match (endpoint.text().unwrap_or_default(), address) {
+            ("?", Some(address)) => (address.to_string(), false),
+            ("" | "?", _) => (queried.to_owned(), true),
+            (endpoint, _) => (Some(endpoint).filter(|it| is_host(it))?.to_owned(), false),
         };
         let is_address = host.parse::<IpAddr>().is_ok();
         let name = described("hostname").filter(|name| is_address && is_host(name));
         let name = name.map(str::to_owned);
-        Some(Self { host, port, name, address: address.filter(|_| !is_address) })
+        Some((Self { host, port, name, address: address.filter(|_| !is_address) }, is_relative))
     }
+}
+
+/// Reads `[first, last, master, ...]`: a range of slots and its owner.
+fn read_range<'a>(values: &mut RawValues<'a>) -> Option<(RangeInclusive<usize>, RawValue<'a>)> {
+    let replicas = values.enter()?.checked_sub(3)?;
+    let mut slot = || usize::try_from(values.next()?.integer()?).ok();
+    let slots = slot()?..=slot()?;
+    let master = values.next()?;
+    for _ in 0..replicas {
+        values.next()?;
+    }
+    Some((slots, master))
 }
 
 /// A redirection: a node does not serve the slot of a command.
@@ -182,28 +213,6 @@ impl Redirect {
     }
 }
 
-fn items(value: &Value) -> Option<&[Value]> {
-    match value {
-        Value::Array(items) => Some(items),
-        _ => None,
-    }
-}
-
-fn text(value: &Value) -> Option<&str> {
-    match value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        Value::SimpleString(text) => Some(text),
-        _ => None,
-    }
-}
-
-fn index(value: &Value) -> Option<usize> {
-    match value {
-        Value::Int(number) => usize::try_from(*number).ok(),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,26 +232,42 @@ mod tests {
         assert_eq!(slot(b"a}", b"{b"), slot(b"a", b"}{b"));
     }
 
-    fn bulk(text: &str) -> Value {
-        Value::BulkString(text.into())
+    fn bulk(text: &str) -> String {
+        format!("${}\r\n{text}\r\n", text.len())
     }
 
-    fn range(first: i64, last: i64, node: Vec<Value>) -> Value {
-        let replica = Value::Array(vec![bulk("10.0.0.9"), Value::Int(1), bulk("id")]);
-        Value::Array(vec![Value::Int(first), Value::Int(last), Value::Array(node), replica])
+    fn int(number: i64) -> String {
+        format!(":{number}\r\n")
     }
 
-    fn map(ranges: Vec<Value>) -> Result<Map, NoMap> {
-        Map::parse(&Value::Array(ranges), "10.0.0.1")
+    fn array(items: Vec<String>) -> String {
+        format!("*{}\r\n{}", items.len(), items.concat())
     }
 
-    fn member(node: Vec<Value>) -> Member {
+    fn nil() -> String {
+        "$-1\r\n".to_owned()
+    }
+
+    fn range(first: i64, last: i64, node: Vec<String>) -> String {
+        let replica = array(vec![bulk("10.0.0.9"), int(1), bulk("id")]);
+        array(vec![int(first), int(last), array(node), replica])
+    }
+
+    fn parse(answer: &str) -> Result<Map, NoMap> {
+        Map::parse(RawValue::new(answer.as_bytes()), "10.0.0.1")
+    }
+
+    fn map(ranges: Vec<String>) -> Result<Map, NoMap> {
+        parse(&array(ranges))
+    }
+
+    fn member(node: Vec<String>) -> Member {
         map(vec![range(0, 0, node)]).unwrap().members[0].clone()
     }
 
     #[test]
     fn a_map_is_read() {
-        let node = |host: &str, port| vec![bulk(host), Value::Int(port), bulk("id")];
+        let node = |host: &str, port| vec![bulk(host), int(port), bulk("id")];
         let map = map(vec![
             range(0, 99, node("10.0.0.2", 7000)),
             range(100, 199, node("::1", 7001)),
@@ -259,12 +284,12 @@ mod tests {
 
     #[test]
     fn nodes_are_known_by_address_by_name_or_by_neither() {
-        let metadata = |name: &str, value: &str| Value::Array(vec![bulk(name), bulk(value)]);
+        let metadata = |name: &str, value: &str| array(vec![bulk(name), bulk(value)]);
         let node = |endpoint, metadata| {
-            let member = member(vec![endpoint, Value::Int(7000), bulk("id"), metadata]);
+            let member = member(vec![endpoint, int(7000), bulk("id"), metadata]);
             (member.host, member.name, member.address.map(|address| address.to_string()))
         };
-        let none = || Value::Array(Vec::new());
+        let none = || array(Vec::new());
         let [name, address] = ["a.example", "10.0.0.2"].map(|text| Some(text.to_owned()));
         assert_eq!(node(bulk("10.0.0.2"), none()), ("10.0.0.2".into(), None, None));
         let named = || metadata("hostname", "a.example");
@@ -272,10 +297,10 @@ mod tests {
         let addressed = || metadata("ip", "10.0.0.2");
         assert_eq!(node(bulk("a.example"), addressed()), ("a.example".into(), None, address));
         assert_eq!(node(bulk("a.example"), none()), ("a.example".into(), None, None));
-        for unknown in [Value::Nil, bulk(""), bulk("?")] {
+        for unknown in [nil(), bulk(""), bulk("?")] {
             assert_eq!(node(unknown, none()), ("10.0.0.1".into(), None, None));
         }
-        for unknown in [Value::Nil, bulk("")] {
+        for unknown in [nil(), bulk("")] {
             assert_eq!(node(unknown, addressed()), ("10.0.0.1".into(), None, None));
         }
         assert_eq!(node(bulk("?"), addressed()), ("10.0.0.2".into(), None, None));
@@ -284,9 +309,21 @@ mod tests {
     }
 
     #[test]
+    fn only_a_node_without_an_address_depends_on_who_was_queried() {
+        let is_relative = |endpoint, metadata| {
+            let node = vec![endpoint, int(7000), bulk("id"), array(metadata)];
+            map(vec![range(0, 0, node)]).unwrap().is_relative
+        };
+        let address = || vec![bulk("ip"), bulk("10.0.0.2")];
+        assert!(!is_relative(bulk("10.0.0.2"), vec![]) && !is_relative(bulk("?"), address()));
+        assert!(is_relative(nil(), address()) && is_relative(bulk("?"), vec![]));
+    }
+
+    #[test]
     fn nonsense_is_no_map() {
-        let node = |port| vec![bulk("10.0.0.2"), Value::Int(port), bulk("id")];
-        assert_eq!(Map::parse(&bulk("?"), ""), Err(NoMap::Invalid));
+        let node = |port| vec![bulk("10.0.0.2"), int(port), bulk("id")];
+        assert_eq!(parse(&bulk("?")), Err(NoMap::Invalid));
+        assert_eq!(parse("*-1\r\n"), Err(NoMap::Invalid));
         for range in [
             range(-1, 5, node(1)),
             range(0, 16_384, node(1)),
@@ -295,8 +332,8 @@ mod tests {
             range(0, 5, node(-1)),
             range(0, 5, node(65_536)),
             range(0, 5, vec![]),
-            range(0, 5, vec![bulk("10.0.0.2\n"), Value::Int(1), bulk("id")]),
-            Value::Array(vec![Value::Int(0), Value::Int(1)]),
+            range(0, 5, vec![bulk("10.0.0.2\n"), int(1), bulk("id")]),
+            array(vec![int(0), int(1)]),
             bulk("range"),
         ] {
             assert_eq!(map(vec![range.clone()]), Err(NoMap::Invalid), "{range:?}");
@@ -306,8 +343,8 @@ mod tests {
     /// As Redis and Valkey list the slots of a master whose address an empty node has taken.
     #[test]
     fn a_master_without_an_address_owns_nothing() {
-        let lost = vec![bulk(""), Value::Int(0), bulk("id"), Value::Array(Vec::new())];
-        let found = vec![bulk("10.0.0.2"), Value::Int(7000), bulk("id")];
+        let lost = vec![bulk(""), int(0), bulk("id"), array(Vec::new())];
+        let found = vec![bulk("10.0.0.2"), int(7000), bulk("id")];
         let map = map(vec![range(0, 99, lost), range(100, 16_383, found)]).unwrap();
         assert_eq!((map.owner(0), map.owner(100)), (None, Some(0)));
         assert_eq!((map.orphans(), map.members.len()), (100, 1));
@@ -315,7 +352,7 @@ mod tests {
 
     #[test]
     fn too_large_a_map_is_none() {
-        let node = |port| vec![bulk("10.0.0.2"), Value::Int(port), bulk("id")];
+        let node = |port| vec![bulk("10.0.0.2"), int(port), bulk("id")];
         let of = |number| map((1..=number).map(|port| range(0, 0, node(port))).collect());
         assert_eq!(of(1_000).unwrap().members.len(), 1_000);
         assert_eq!(of(1_001), Err(NoMap::TooLarge));

@@ -3,10 +3,11 @@
 //! Replies are RESP2: the connection never sends `HELLO 3`. A frame is found and bounded before it
 //! is parsed, so a server can neither make the parser wait for a petabyte nor recurse without end.
 //! The reply of a script is read in place, without an allocation and in some 30 ns, where the
-//! `redis` crate's parser takes 1.4 µs. All other replies are rare, and go to that parser.
+//! `redis` crate's parser takes 1.4 µs. Errors go to that parser, and whoever reads another reply may use it.
 
 use redis::{ServerErrorKind, Value};
 
+use super::RawValue;
 use crate::decision::Verdict;
 use crate::rate::{MAX_EXACT, SECOND};
 
@@ -37,7 +38,7 @@ pub enum Reply<'a> {
     /// An error.
     Error(Refusal),
     /// Anything else.
-    Other(Value),
+    Other(RawValue<'a>),
 }
 
 /// An error reply.
@@ -153,9 +154,11 @@ pub fn parse(frame: &[u8]) -> Result<Reply<'_>, ProtocolError> {
 /// Reads one whole `frame`, which is no reply of a script, though it may look like one.
 #[cold]
 pub fn parse_other(frame: &[u8]) -> Result<Reply<'_>, ProtocolError> {
+    if frame.first() != Some(&b'-') {
+        return Ok(Reply::Other(RawValue::new(frame)));
+    }
     // The text of an error may hold words of the command, and be cut within a character.
-    let text = (frame.first() == Some(&b'-')).then(|| String::from_utf8_lossy(frame));
-    match redis::parse_redis_value(text.as_ref().map_or(frame, |text| text.as_bytes())) {
+    match redis::parse_redis_value(String::from_utf8_lossy(frame).as_bytes()) {
         Ok(Value::ServerError(error)) => Ok(Reply::Error(Refusal {
             kind: RefusalKind::of(error.kind(), error.code(), error.details()),
             text: match error.details() {
@@ -163,8 +166,7 @@ pub fn parse_other(frame: &[u8]) -> Result<Reply<'_>, ProtocolError> {
                 None => error.code().to_owned(),
             },
         })),
-        Ok(value) => Ok(Reply::Other(value)),
-        Err(_) => Err(ProtocolError::Garbage),
+        _ => Err(ProtocolError::Garbage),
     }
 }
 
@@ -225,7 +227,7 @@ impl RefusalKind {
 
 /// The value at `start`: the number of its elements, if it is an array, and the position after it,
 /// or after the head of the array. `None` if it is incomplete.
-fn value(bytes: &[u8], start: usize) -> Result<Option<(usize, usize)>, ProtocolError> {
+pub(super) fn value(bytes: &[u8], start: usize) -> Result<Option<(usize, usize)>, ProtocolError> {
     let Some((&kind, rest)) = bytes.get(start..).and_then(<[u8]>::split_first) else {
         return Ok(None);
     };
@@ -272,7 +274,8 @@ fn size(line: &[u8]) -> Result<Option<usize>, ProtocolError> {
     }
 }
 
-fn integer(line: &[u8]) -> Option<i64> {
+/// The number that a line is.
+pub(super) fn integer(line: &[u8]) -> Option<i64> {
     let (number, rest) = take_integer(line)?;
     rest.is_empty().then_some(number)
 }

@@ -1,23 +1,19 @@
 //! Redis Sentinel: the address of the master.
 
-use redis::Value;
-
+use super::RawValue;
 use super::host::is_host;
 
 /// Reads the reply to `SENTINEL GET-MASTER-ADDR-BY-NAME`: host and port. `None` for a master that
 /// the sentinel does not know, or an invalid reply.
-pub fn master(answer: &Value) -> Option<(String, u16)> {
-    let Value::Array(words) = answer else { return None };
-    let [Value::BulkString(host), Value::BulkString(port)] = words.as_slice() else { return None };
-    address(std::str::from_utf8(host).ok()?, std::str::from_utf8(port).ok()?)
+pub fn master(answer: RawValue<'_>) -> Option<(String, u16)> {
+    let mut words = answer.items().filter(|words| words.len() == 2)?;
+    address(words.next()?.text()?, words.next()?.text()?)
 }
 
 /// Reads a message of the channel `+switch-master`, `name old-host old-port host port`: the new
 /// address, if the master is the one called `name`.
-pub fn switched(message: &Value, name: &str) -> Option<(String, u16)> {
-    let Value::Array(words) = message else { return None };
-    let Value::BulkString(payload) = words.last()? else { return None };
-    let mut words = std::str::from_utf8(payload).ok()?.split(' ');
+pub fn switched(message: RawValue<'_>, name: &str) -> Option<(String, u16)> {
+    let mut words = message.items()?.last()?.text()?.split(' ');
     if words.next()? != name {
         return None;
     }
@@ -34,8 +30,17 @@ fn address(host: &str, port: &str) -> Option<(String, u16)> {
 mod tests {
     use super::*;
 
-    fn words(words: &[&str]) -> Value {
-        Value::Array(words.iter().map(|word| Value::BulkString((*word).into())).collect())
+    fn words(words: &[&str]) -> String {
+        let bulk = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
+        format!("*{}\r\n{}", words.len(), words.iter().map(bulk).collect::<String>())
+    }
+
+    fn master(answer: &str) -> Option<(String, u16)> {
+        super::master(RawValue::new(answer.as_bytes()))
+    }
+
+    fn switched(message: &str, name: &str) -> Option<(String, u16)> {
+        super::switched(RawValue::new(message.as_bytes()), name)
     }
 
     #[test]
@@ -43,7 +48,7 @@ mod tests {
         let found = Some(("10.0.0.1".to_owned(), 6_379));
         assert_eq!(master(&words(&["10.0.0.1", "6379"])), found);
         for unknown in [
-            Value::Nil,
+            "*-1\r\n".to_owned(),
             words(&[]),
             words(&["h"]),
             words(&["h", "0"]),

@@ -1,5 +1,7 @@
 //! A Redis Cluster.
 
+use xxhash_rust::xxh3::xxh3_128;
+
 use super::{Layout, Line, Query, Topology, unexpected};
 use crate::client::action::Level;
 use crate::client::key::NodeKey;
@@ -20,8 +22,37 @@ pub(in crate::client) struct Cluster {
     orphans: usize,
     /// How many maps in a row that were applied since have a node for every slot. Masters may disagree.
     complete: usize,
-    /// The best map of this round of queries, of those without a node for every slot.
-    partial: Option<Map>,
+    /// The best map of this round of queries, of those without a node for every slot, and how many of them
+    /// have none.
+    partial: Option<(usize, Layout)>,
+    /// The map that was applied last, unless a redirection has changed an owner since.
+    used: Option<Used>,
+}
+
+/// A map in use.
+#[derive(Debug)]
+struct Used {
+    reply: MapReply,
+    masters: Vec<NodeKey>,
+    /// How many slots have no node.
+    orphans: usize,
+}
+
+/// A reply with a map: the same words are the same map. Nodes are queried every few seconds, and their map of
+/// a large cluster takes long to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::client) struct MapReply {
+    /// A hash of its bytes, which may be some millions.
+    digest: u128,
+    /// The host that was queried, where that makes a difference.
+    host: Option<String>,
+}
+
+impl MapReply {
+    /// Whether a reply with this digest of the node at `host` is the same.
+    fn is_same(&self, digest: u128, host: &str) -> bool {
+        self.digest == digest && self.host.as_ref().is_none_or(|own| own == host)
+    }
 }
 
 impl Cluster {
@@ -33,7 +64,36 @@ impl Cluster {
             orphans: 0,
             complete: 0,
             partial: None,
+            used: None,
         }
+    }
+
+    /// Whether the map in use is the one with this digest that a node at `host` has sent. One that lacks
+    /// more slots than are known to have no node is weighed again.
+    fn is_used(&self, digest: u128, host: &str) -> bool {
+        self.used
+            .as_ref()
+            .is_some_and(|used| used.reply.is_same(digest, host) && used.orphans <= self.orphans)
+    }
+
+    /// Sets the owners of all slots. Returns the masters.
+    fn set_owners(&mut self, map: &Map, nodes: &mut Nodes) -> Vec<NodeKey> {
+        let members = map.members.iter().map(|member| (member.host.as_str(), member.port));
+        let masters = nodes.find_or_add_all(members);
+        nodes.forget_aliases();
+        for (member, key) in map.members.iter().zip(&masters) {
+            if let Some(node) = nodes.get_mut(*key) {
+                node.on_announced(member.name.as_deref(), member.address);
+            }
+        }
+        let mut has_changed = false;
+        for (slot, owner) in (0..).zip(&mut self.owners) {
+            let before = *owner;
+            *owner = map.owner(slot).and_then(|index| masters.get(index).copied());
+            has_changed |= *owner != before;
+        }
+        self.changes = self.changes.wrapping_add(has_changed.into());
+        masters
     }
 
     /// Records how many slots have no node, as one of so many masters reports. Returns a line for the log
@@ -67,60 +127,53 @@ impl Topology for Cluster {
     }
 
     fn read(&self, reply: &Reply<'_>, node: &Node) -> Result<Layout, String> {
-        match reply {
-            Reply::Other(value) => match Map::parse(value, node.host()) {
-                Ok(map) if map.members.is_empty() => {
-                    Err("it knows no node that has slots".to_owned())
-                }
-                Ok(map) => Ok(Layout::Slots(map)),
-                Err(error) => Err(error.to_string()),
-            },
-            _ => Err(unexpected(reply)),
+        let Reply::Other(value) = reply else { return Err(unexpected(reply)) };
+        let digest = xxh3_128(value.bytes());
+        if self.is_used(digest, node.host()) {
+            return Ok(Layout::SameSlots);
+        }
+        match Map::parse(*value, node.host()) {
+            Ok(map) if map.members.is_empty() => Err("it knows no node that has slots".to_owned()),
+            Ok(map) => {
+                let host = map.is_relative.then(|| node.host().to_owned());
+                Ok(Layout::Slots(map, MapReply { digest, host }))
+            }
+            Err(error) => Err(error.to_string()),
         }
     }
 
     /// A node that has just joined does not know all masters: a map that lacks slots counts only if no node
     /// of the round has a whole one, or if it lacks no more of them than the last one.
     fn weigh(&mut self, layout: Layout, _from: NodeKey, is_late: bool) -> Option<Layout> {
-        let Layout::Slots(map) = layout else { return None };
         if is_late {
             return None;
         }
-        let orphans = map.orphans();
+        let orphans = match &layout {
+            Layout::Slots(map, _) => map.orphans(),
+            Layout::SameSlots | Layout::Master(..) => 0,
+        };
         if orphans <= self.orphans {
             self.partial = None;
-            return Some(Layout::Slots(map));
+            return Some(layout);
         }
-        if self.partial.as_ref().is_none_or(|best| orphans < best.orphans()) {
-            self.partial = Some(map);
+        if self.partial.as_ref().is_none_or(|(least, _)| orphans < *least) {
+            self.partial = Some((orphans, layout));
         }
         None
     }
 
     fn conclude(&mut self, _serves: bool) -> Option<Layout> {
-        self.partial.take().map(Layout::Slots)
+        self.partial.take().map(|(_, layout)| layout)
     }
 
     fn apply(&mut self, layout: Layout, nodes: &mut Nodes) -> (Vec<NodeKey>, Option<Line>) {
-        let Layout::Slots(map) = layout else { return (Vec::new(), None) };
-        let mut masters = Vec::with_capacity(map.members.len());
-        for member in &map.members {
-            masters.push(nodes.find_or_add(&member.host, member.port));
+        if let Layout::Slots(map, reply) = layout {
+            let (masters, orphans) = (self.set_owners(&map, nodes), map.orphans());
+            self.used = Some(Used { reply, masters, orphans });
         }
-        nodes.forget_aliases();
-        for (member, key) in map.members.iter().zip(&masters) {
-            if let Some(node) = nodes.get_mut(*key) {
-                node.on_announced(member.name.as_deref(), member.address);
-            }
-        }
-        let mut has_changed = false;
-        for (slot, owner) in (0..).zip(&mut self.owners) {
-            let before = *owner;
-            *owner = map.owner(slot).and_then(|index| masters.get(index).copied());
-            has_changed |= *owner != before;
-        }
-        self.changes = self.changes.wrapping_add(has_changed.into());
-        let line = self.set_orphans(map.orphans(), map.members.len());
+        let Some(Used { masters, orphans, .. }) = &self.used else { return (Vec::new(), None) };
+        let (masters, orphans) = (masters.clone(), *orphans);
+        let line = self.set_orphans(orphans, masters.len());
         (masters, line)
     }
 
@@ -130,6 +183,7 @@ impl Topology for Cluster {
 
     fn on_moved(&mut self, slot: u16, node: NodeKey) {
         if let Some(owner) = self.owners.get_mut(usize::from(slot)) {
+            self.used = self.used.take().filter(|_| *owner == Some(node));
             *owner = Some(node);
         }
     }

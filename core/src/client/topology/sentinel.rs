@@ -1,14 +1,12 @@
 //! A master and its replicas, watched by sentinels.
 
-use redis::Value;
-
 use super::{Layout, Line, Query, Topology, unexpected};
 use crate::client::action::Level;
 use crate::client::key::NodeKey;
 use crate::client::node::{Node, Nodes, Role};
 use crate::metrics::Command;
 use crate::redis::reply::Reply;
-use crate::redis::sentinel;
+use crate::redis::{RawValue, sentinel};
 
 /// The channel on which sentinels publish new masters.
 const CHANNEL: &str = "+switch-master";
@@ -96,11 +94,11 @@ impl Topology for Sentinel {
 
     fn read(&self, reply: &Reply<'_>, _node: &Node) -> Result<Layout, String> {
         let Reply::Other(value) = reply else { return Err(unexpected(reply)) };
-        if *value == Value::Nil {
+        if value.is_null() {
             return Err(format!("it knows no master \"{}\"", self.name));
         }
         let (host, port) =
-            sentinel::master(value).ok_or("the address of the master is malformed")?;
+            sentinel::master(*value).ok_or("the address of the master is malformed")?;
         Ok(Layout::Master(host, port))
     }
 
@@ -124,7 +122,7 @@ impl Topology for Sentinel {
         self.set_report(node, None);
     }
 
-    fn on_message(&self, message: &Value) -> Option<Layout> {
+    fn on_message(&self, message: RawValue<'_>) -> Option<Layout> {
         let (host, port) = sentinel::switched(message, &self.name)?;
         Some(Layout::Master(host, port))
     }
