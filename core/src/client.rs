@@ -68,6 +68,7 @@ mod health;
 mod in_flight;
 mod key;
 mod leaving;
+mod link;
 mod node;
 mod receive;
 mod refresh;
@@ -197,7 +198,7 @@ pub struct Client {
     to_flush: Vec<ConnectionKey>,
     is_turn_end_due: bool,
     /// When the client is to be told the time; the real need may be later.
-    timer: Option<u64>,
+    timer: Timer,
     /// The worker is leaving: connections that are not needed are closed.
     is_leaving: bool,
     /// Until when settlements keep a worker that is leaving.
@@ -251,7 +252,7 @@ impl Client {
             parked: Vec::new(),
             to_flush: Vec::new(),
             is_turn_end_due: false,
-            timer: None,
+            timer: Timer::default(),
             is_leaving: false,
             grace: Grace::default(),
             settling: 0,
@@ -289,7 +290,7 @@ impl Client {
 
     /// When [`Turn::check_timer`] is to be called, if nothing else happens before.
     pub fn timer(&self) -> Option<u64> {
-        self.timer
+        self.timer.at
     }
 
     /// Whether nothing is left of any request: no command, and no reply that is still to come.
@@ -336,7 +337,7 @@ impl Client {
 
     /// The timer has expired, and every socket was read.
     fn on_timer(&mut self, now: u64) {
-        let away = self.timer.map_or(0, |due| now.saturating_sub(due));
+        let away = self.timer.at.map_or(0, |due| now.saturating_sub(due));
         if away >= LATE {
             self.excuse_all(away, now);
         }
@@ -348,7 +349,7 @@ impl Client {
         self.check_refresh(now);
         self.forget_deadlines();
         self.grace.on_timer(now);
-        self.timer = self.next_timer();
+        self.timer.at = self.next_timer();
     }
 
     fn next_timer(&self) -> Option<u64> {
@@ -366,7 +367,7 @@ impl Client {
 
     /// Sets the timer to `at`, unless it expires earlier.
     fn schedule(&mut self, at: u64) {
-        self.timer = Some(self.timer.map_or(at, |timer| timer.min(at)));
+        self.timer.advance_to(at);
     }
 
     /// Has [`on_turn_end`](Self::on_turn_end) called.
@@ -382,7 +383,7 @@ impl Client {
     fn count(&mut self, key: NodeKey, change: impl FnOnce(&mut Node)) {
         if let Some(node) = self.nodes.get_mut(key) {
             change(node);
-            if !std::mem::replace(&mut node.is_count_due, true) {
+            if node.begin_counts() {
                 self.actions.push_back(Action::Count(key));
             }
         }
@@ -394,6 +395,19 @@ impl Client {
 
     fn warn(&mut self, node: NodeKey, what: String) {
         self.actions.push_back(Action::Warn(node, what));
+    }
+}
+
+/// When something is due.
+#[derive(Debug, Default)]
+struct Timer {
+    at: Option<u64>,
+}
+
+impl Timer {
+    /// Sets the timer to `at`, unless it expires earlier.
+    fn advance_to(&mut self, at: u64) {
+        self.at = Some(self.at.map_or(at, |other| other.min(at)));
     }
 }
 

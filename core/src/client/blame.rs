@@ -29,24 +29,27 @@ impl Client {
         for key in self.connections.keys().collect::<Vec<_>>() {
             self.blame(key, now);
             self.check_silence_of(key, now);
-            let Some(connection) = self.connections.get(key) else { continue };
-            if connection.timer.is_some_and(|at| at <= now) {
-                self.on_connection_timer(key, now);
-            }
+            self.check_attempt_of(key, now);
         }
     }
 
-    fn on_connection_timer(&mut self, key: ConnectionKey, now: u64) {
-        match self.connections.get(key).map(|connection| connection.state) {
+    /// Ends an attempt to connect that takes too long, or begins the next one.
+    fn check_attempt_of(&mut self, key: ConnectionKey, now: u64) {
+        let is_leaving = self.is_leaving;
+        let Some(mut link) = self.link(key) else { return };
+        if link.connection.timer.is_none_or(|at| at > now) {
+            return;
+        }
+        match link.connection.state {
             // The next command connects.
-            Some(State::Down) if self.is_leaving => self.close(key),
-            Some(State::Down) => self.connect(key, now),
-            Some(State::Resolving | State::Connecting) => {
+            State::Down if is_leaving => link.close(),
+            State::Down => self.connect(key, now),
+            State::Resolving | State::Connecting => {
                 self.on_lost(key, &Fault::ConnectTimeout, now);
             }
-            Some(State::Securing) => self.on_late(key, &Fault::SecureTimeout, now),
-            Some(State::Handshake) => self.on_late(key, &Fault::ConnectTimeout, now),
-            Some(State::Idle | State::Ready { .. }) | None => {}
+            State::Securing => self.on_late(key, &Fault::SecureTimeout, now),
+            State::Handshake => self.on_late(key, &Fault::ConnectTimeout, now),
+            State::Idle | State::Ready { .. } => {}
         }
     }
 

@@ -40,7 +40,11 @@ impl Client {
         self.grace.limit = limit;
         self.extend_grace(now);
         let keys: Vec<_> = self.connections.keys().collect();
-        keys.into_iter().for_each(|key| self.close_if_unneeded(key));
+        for key in keys {
+            if let Some(mut link) = self.link(key) {
+                link.close_if_quiet();
+            }
+        }
     }
 
     /// Whether a worker that is leaving stays: for requests that were submitted and not released, and

@@ -259,6 +259,11 @@ impl Node {
         self.ready.saturating_add(1) == self.connections.len()
     }
 
+    /// Something was counted. Returns whether the owner does not know that there are counts.
+    pub(super) fn begin_counts(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_count_due, true)
+    }
+
     pub(super) fn count_error(&mut self, kind: ErrorKind) {
         increment(&mut self.counts.errors, kind as usize);
     }

@@ -46,17 +46,18 @@ impl Client {
         if let Some(connection) = self.connections.get_mut(key) {
             connection.put_back(input, &mut self.input);
         }
-        match result {
-            Ok(()) => {
-                self.recount(key);
-                self.close_if_unneeded(key);
-                true
-            }
-            Err(fault) => {
-                self.on_lost(key, &fault, now);
-                false
+        if let Err(fault) = result {
+            self.on_lost(key, &fault, now);
+            return false;
+        }
+        let is_leaving = self.is_leaving;
+        if let Some(mut link) = self.link(key) {
+            link.recount();
+            if is_leaving {
+                link.close_if_quiet();
             }
         }
+        true
     }
 
     /// Reads the replies that are complete. If one shows that the server is unfit, those behind it still

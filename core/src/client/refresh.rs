@@ -507,10 +507,8 @@ impl Client {
         let unneeded = self.nodes.seeds().iter().filter(|key| !masters.contains(key));
         for node in unneeded.copied().collect::<Vec<_>>() {
             for key in self.connections_of(node) {
-                let is_unused =
-                    |connection: &super::Connection| !connection.is_idle() && connection.is_quiet();
-                if self.connections.get(key).is_some_and(is_unused) {
-                    self.close(key);
+                if let Some(mut link) = self.link(key).filter(|link| !link.connection.is_idle()) {
+                    link.close_if_quiet();
                 }
             }
         }

@@ -1,15 +1,14 @@
 //! Connections: made, used and lost.
 
 use super::connection::{Connection, Fault, Next, PATIENCE_WHEN_ACCEPTED, State};
-use super::handshake::Step;
 use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey};
+use super::link::Lost;
 use super::node::{Role, Target};
 use super::request::{Error, Request};
 use super::{Action, Client, Level};
-use crate::metrics::{self, AttemptResult, ErrorKind, QueryResult};
+use crate::metrics::{self, ErrorKind, QueryResult};
 use crate::redis::command::pack;
-use crate::redis::reply::{Refusal, RefusalKind};
 use crate::redis::script::By;
 
 /// Connecting.
@@ -38,31 +37,29 @@ impl Client {
         }
     }
 
-    fn connect_if_idle(&mut self, key: ConnectionKey, now: u64) {
-        if self.connections.get(key).is_some_and(Connection::is_idle) {
-            self.connect(key, now);
-        }
-    }
-
     pub(super) fn connections_of(&self, node: NodeKey) -> Vec<ConnectionKey> {
         self.nodes.get(node).map_or_else(Vec::new, |node| node.connections.clone())
     }
 
-    /// Starts to connect, if need be by resolving the node's host name first.
+    fn connect_if_idle(&mut self, key: ConnectionKey, now: u64) {
+        if let Some(mut link) = self.link(key).filter(|link| link.connection.is_idle()) {
+            let result = link.connect(now);
+            self.check_attempt(key, result, now);
+        }
+    }
+
+    /// Starts to connect.
     pub(super) fn connect(&mut self, key: ConnectionKey, now: u64) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        let end = connection.begin_attempt(self.connect_timeout, now);
-        let name = self
-            .nodes
-            .get_mut(connection.node)
-            .and_then(|node| node.next_name().map(|(host, port)| (host.to_owned(), port)));
-        self.schedule(end);
-        match name {
-            Some((host, port)) => {
-                self.set_state(key, State::Resolving);
-                self.actions.push_back(Action::Resolve { connection: key, host, port });
-            }
-            None => self.dial(key, now),
+        if let Some(mut link) = self.link(key) {
+            let result = link.connect(now);
+            self.check_attempt(key, result, now);
+        }
+    }
+
+    /// An attempt to connect may have failed at once.
+    fn check_attempt(&mut self, key: ConnectionKey, result: Result<(), Fault>, now: u64) {
+        if let Err(fault) = result {
+            self.on_lost(key, &fault, now);
         }
     }
 
@@ -70,33 +67,15 @@ impl Client {
     /// failed. Their order may differ each time, but connections try them in turn: the same ones keep
     /// the order that they have.
     pub fn on_resolved(&mut self, key: ConnectionKey, targets: Vec<Target>, now: u64) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        if connection.state != State::Resolving {
+        let Some(mut link) = self.link(key) else { return };
+        if link.connection.state != State::Resolving {
             return;
         }
-        if let Some(node) = self.nodes.get_mut(connection.node)
-            && !targets.is_empty()
-            && !node.has_targets(&targets)
-        {
-            node.targets = targets;
+        if !targets.is_empty() && !link.node.has_targets(&targets) {
+            link.node.targets = targets;
         }
-        self.dial(key, now);
-    }
-
-    /// Connects to one of the addresses that are known.
-    fn dial(&mut self, key: ConnectionKey, now: u64) {
-        let Some(connection) = self.connections.get(key) else { return };
-        let node = self.nodes.get(connection.node);
-        match node.and_then(|node| node.target(connection.address)).cloned() {
-            Some(target) => {
-                self.set_state(key, State::Connecting);
-                self.actions.push_back(Action::Connect(key, target));
-            }
-            None => {
-                let fault = Fault::Connect("its host name cannot be resolved".to_owned());
-                self.on_lost(key, &fault, now);
-            }
-        }
+        let result = link.dial();
+        self.check_attempt(key, result, now);
     }
 
     /// A connection is made, and the TLS handshake begins.
@@ -110,11 +89,10 @@ impl Client {
 
     /// A connection is made, and its TLS handshake, if any, is complete.
     pub fn on_connected(&mut self, key: ConnectionKey) {
-        if let Some(connection) = self.connections.get_mut(key)
-            && matches!(connection.state, State::Connecting | State::Securing)
+        if let Some(link) = self.link(key)
+            && matches!(link.connection.state, State::Connecting | State::Securing)
         {
-            let node = self.nodes.get(connection.node);
-            connection.on_connected(node.map(|node| node.abilities).unwrap_or_default());
+            link.connection.on_connected(link.node.abilities);
             self.actions.push_back(Action::Send(key));
         }
     }
@@ -122,43 +100,6 @@ impl Client {
     /// Whether bytes can be exchanged over a connection.
     pub fn is_open(&self, key: ConnectionKey) -> bool {
         self.connections.get(key).is_some_and(Connection::is_open)
-    }
-
-    fn set_state(&mut self, key: ConnectionKey, state: State) {
-        if let Some(connection) = self.connections.get_mut(key) {
-            connection.state = state;
-        }
-        self.recount(key);
-    }
-
-    /// Updates the node's counts of connections.
-    pub(super) fn recount(&mut self, key: ConnectionKey) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        let after = connection.usable();
-        let before = std::mem::replace(&mut connection.counted, after);
-        let node_key = connection.node;
-        if before == after {
-            return;
-        }
-        let Some(node) = self.nodes.get_mut(node_key) else { return };
-        node.recount(before, after);
-        self.actions.push_back(Action::View(node_key));
-        self.check_recovery(node_key);
-    }
-
-    /// Closes a connection that nothing waits for, if the worker is leaving.
-    pub(super) fn close_if_unneeded(&mut self, key: ConnectionKey) {
-        if self.is_leaving && self.connections.get(key).is_some_and(Connection::is_quiet) {
-            self.close(key);
-        }
-    }
-
-    /// Closes a connection that nothing waits for; the next command opens it again.
-    pub(super) fn close(&mut self, key: ConnectionKey) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        connection.on_closed();
-        self.actions.push_back(Action::Close(key));
-        self.recount(key);
     }
 }
 
@@ -199,8 +140,18 @@ impl Client {
     fn encode(&mut self, key: ConnectionKey, owner: Owner, now: u64) {
         match owner {
             Owner::Command(command) => self.encode_command(key, command, now),
-            Owner::Probe => self.encode_words(key, owner, &["PING"], metrics::Command::Ping, now),
-            Owner::Topology(_) => self.encode_query(key, owner, now),
+            Owner::Probe => {
+                if let Some(mut link) = self.link(key) {
+                    link.encode(owner, &["PING"], metrics::Command::Ping, now);
+                }
+            }
+            Owner::Topology(_) => {
+                if let Some(query) = self.topology.query()
+                    && let Some(mut link) = self.link(key)
+                {
+                    link.encode_query(owner, &query, now);
+                }
+            }
             Owner::Asking | Owner::Subscription => {}
         }
     }
@@ -250,73 +201,18 @@ impl Client {
         gone.into_iter().for_each(|member| self.conclude(member, Err(Error::Lost)));
         is_unneeded
     }
-
-    fn encode_words(
-        &mut self,
-        key: ConnectionKey,
-        owner: Owner,
-        words: &[&str],
-        counted: metrics::Command,
-        now: u64,
-    ) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        pack(connection.buffer(), words);
-        connection.queue.on_sent(owner, now);
-        let node = connection.node;
-        self.count(node, |node| node.count_command(counted));
-    }
-
-    fn encode_query(&mut self, key: ConnectionKey, owner: Owner, now: u64) {
-        let Some(query) = self.topology.query() else { return };
-        let words: Vec<_> = query.words.iter().map(String::as_str).collect();
-        if let Some(channel) = query.channel {
-            self.encode_subscription(key, &["UNSUBSCRIBE", channel], now);
-            self.encode_words(key, owner, &words, query.command, now);
-            self.encode_subscription(key, &["SUBSCRIBE", channel], now);
-        } else {
-            self.encode_words(key, owner, &words, query.command, now);
-        }
-    }
-
-    fn encode_subscription(&mut self, key: ConnectionKey, words: &[&str], now: u64) {
-        if let Some(connection) = self.connections.get_mut(key) {
-            pack(connection.buffer(), words);
-            connection.queue.on_sent(Owner::Subscription, now);
-        }
-    }
 }
 
 /// Losing.
 impl Client {
     /// A connection was lost, or could not be made.
     pub fn on_lost(&mut self, key: ConnectionKey, fault: &Fault, now: u64) {
-        self.note_hang_up(key, fault);
         let random = self.random.next();
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        if matches!(connection.state, State::Idle | State::Down) {
-            return;
+        let lost = self.link(key).and_then(|mut link| link.lose(fault, random, now));
+        let Some(Lost { node, next, was_ready, was_silent_about_topology }) = lost else { return };
+        if was_silent_about_topology {
+            self.refresh.on_timeout();
         }
-        self.actions.push_back(Action::Close(key));
-        let (node, was_ready) = (connection.node, connection.is_ready());
-        if !was_ready {
-            self.actions.push_back(Action::Attempted(node, attempt_result(fault)));
-            if self.try_next_target(key, now) {
-                return;
-            }
-        }
-        // Another server of this host may be fit.
-        if was_ready && matches!(fault, Fault::Unfit(_) | Fault::Misplaced) {
-            self.turn_address(key);
-        }
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        if matches!(fault, Fault::Silent(_)) {
-            match connection.queue.owes_topology() {
-                true => self.refresh.on_timeout(),
-                false => drop(self.nodes.get_mut(node).map(super::Node::on_silence)),
-            }
-        }
-        let next = connection.on_lost(fault, now, random);
-        self.recount(key);
         self.topology.forget(node);
         if was_ready && self.topology.query().is_some() {
             self.want_refresh(now);
@@ -324,95 +220,39 @@ impl Client {
         self.lose_in_flight(key, node, now);
         self.check_slowness(node);
         match next {
-            Next::Connect { is_first } => {
-                self.count_error(node, ErrorKind::Lost);
-                // If several connections of a node are lost together, only the first loss is logged.
-                let node = self.nodes.get(node).filter(|node| node.lacks_one());
-                if let Some(node) = node.filter(|_| is_first) {
-                    let line = format!("redis {}: {fault}, reconnecting", node.name());
-                    self.actions.push_back(Action::Log(Level::Notice, line));
-                }
-                self.connect_if_idle(key, now);
-            }
-            Next::Wait(delay) => self.on_unreachable(key, node, fault, delay, now),
+            Next::Connect { is_first } => self.replace(key, fault, is_first, now),
+            Next::Wait(delay) => self.on_unreachable(key, fault, delay, now),
         }
     }
 
-    /// Notes the step of the handshake instead of whose reply a server has closed the connection.
-    fn note_hang_up(&mut self, key: ConnectionKey, fault: &Fault) {
-        if let Some(connection) = self.connections.get(key)
-            && let (Some(step), Fault::Closed(_)) = (connection.unanswered_step(), fault)
-            && let Some(node) = self.nodes.get_mut(connection.node)
-        {
-            node.abilities.on_closed(step);
+    /// Connects again at once. If several connections of a node are lost together, only the first loss is
+    /// logged.
+    fn replace(&mut self, key: ConnectionKey, fault: &Fault, is_first: bool, now: u64) {
+        let Some(mut link) = self.link(key) else { return };
+        link.count_error(ErrorKind::Lost);
+        if is_first && link.node.lacks_one() {
+            let line = format!("redis {}: {fault}, reconnecting", link.node.name());
+            link.actions.push_back(Action::Log(Level::Notice, line));
         }
+        self.connect_if_idle(key, now);
     }
 
-    /// Tries the next address of the node's host, unless all were tried: a host is not down because
-    /// one of its addresses is.
-    fn try_next_target(&mut self, key: ConnectionKey, now: u64) -> bool {
-        let count = self.turn_address(key);
-        let Some(connection) = self.connections.get_mut(key) else { return false };
-        connection.tried = connection.tried.saturating_add(1);
-        if connection.tried >= count {
-            connection.tried = 0;
-            return false;
-        }
-        let end = connection.begin_attempt(self.connect_timeout, now);
-        self.schedule(end);
-        self.dial(key, now);
-        true
-    }
-
-    /// The next attempt is to connect to the next address of the node's host. Returns how many there are.
-    fn turn_address(&mut self, key: ConnectionKey) -> usize {
-        let count = self.count_addresses(key);
-        let Some(connection) = self.connections.get_mut(key) else { return 0 };
-        connection.address = connection.address.wrapping_add(1).checked_rem(count).unwrap_or(0);
-        count
-    }
-
-    fn count_addresses(&self, key: ConnectionKey) -> usize {
-        let node = self.connections.get(key).and_then(|it| self.nodes.get(it.node));
-        node.map_or(0, |node| node.addresses().count())
-    }
-
-    /// A server has accepted a connection, and takes long. If it has another address, that is tried. Else
-    /// it is waited for: where many clients connect at once, a new attempt would go to the end of the
-    /// server's queue, and the old one would be work for it nevertheless.
+    /// A server has accepted a connection, and takes long.
     pub(super) fn on_late(&mut self, key: ConnectionKey, fault: &Fault, now: u64) {
-        let addresses = self.count_addresses(key);
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        let is_last = connection.tried.saturating_add(1) >= addresses;
-        if self.is_leaving || !is_last || !connection.on_late() {
-            return self.on_lost(key, fault, now);
+        let is_leaving = self.is_leaving;
+        match self.link(key).is_some_and(|mut link| !is_leaving && link.on_late()) {
+            true => self.on_unreachable(key, fault, PATIENCE_WHEN_ACCEPTED, now),
+            false => self.on_lost(key, fault, now),
         }
-        let node = connection.node;
-        self.on_unreachable(key, node, fault, PATIENCE_WHEN_ACCEPTED, now);
     }
 
     /// No other attempt to connect is made before `delay` has passed: what was not sent goes elsewhere.
-    fn on_unreachable(
-        &mut self,
-        key: ConnectionKey,
-        node_key: NodeKey,
-        fault: &Fault,
-        delay: u64,
-        now: u64,
-    ) {
-        let at = now.saturating_add(delay);
-        if let Some(connection) = self.connections.get_mut(key) {
-            connection.timer = Some(at);
+    fn on_unreachable(&mut self, key: ConnectionKey, fault: &Fault, delay: u64, now: u64) {
+        if let Some(mut link) = self.link(key) {
+            link.pause(fault, delay, now);
+            let node = link.connection.node;
+            self.lose_unsent(key, node, now);
         }
-        self.schedule(at);
-        self.count_error(node_key, error_kind(fault));
-        if let Some(node) = self.nodes.get_mut(node_key)
-            && node.ready == 0
-            && node.health.on_unreachable()
-        {
-            self.actions.push_back(Action::Down(node_key, fault.to_string()));
-        }
-        self.lose_unsent(key, node_key, now);
     }
 
     /// The commands in flight get no reply. They may have run.
@@ -463,33 +303,5 @@ impl Client {
             }
             Owner::Command(_) | Owner::Asking | Owner::Subscription => {}
         }
-    }
-}
-
-/// The result to count for an attempt that has failed.
-fn attempt_result(fault: &Fault) -> AttemptResult {
-    match fault {
-        Fault::Connect(_) => AttemptResult::Refused,
-        Fault::ConnectTimeout | Fault::SecureTimeout => AttemptResult::Timeout,
-        Fault::Closed(_)
-        | Fault::Silent(_)
-        | Fault::Protocol(_)
-        | Fault::Handshake(..)
-        | Fault::Unfit(_)
-        | Fault::Misplaced => AttemptResult::Rejected,
-    }
-}
-
-/// The error to count for a lost connection.
-fn error_kind(fault: &Fault) -> ErrorKind {
-    match fault {
-        Fault::Connect(_) | Fault::ConnectTimeout | Fault::SecureTimeout => ErrorKind::Connect,
-        Fault::Closed(_) | Fault::Silent(_) => ErrorKind::Lost,
-        Fault::Protocol(_) => ErrorKind::Protocol,
-        Fault::Handshake(_, refusal) if refusal.is_auth() => ErrorKind::Auth,
-        // A password where the server has none is refused with the code of any failure.
-        Fault::Handshake(Step::Auth, Refusal { kind: RefusalKind::Failed, .. }) => ErrorKind::Auth,
-        Fault::Handshake(..) => ErrorKind::Unfit,
-        Fault::Unfit(_) | Fault::Misplaced => ErrorKind::Unfit,
     }
 }
