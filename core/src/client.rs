@@ -81,6 +81,7 @@ mod tests;
 mod topology;
 mod transport;
 mod turn;
+mod waiting;
 
 pub use action::{Action, Level};
 pub use command::{Charge, Settlement, Template};
@@ -94,9 +95,7 @@ pub use turn::Turn;
 use coalescer::Coalescer;
 use command::Command;
 use connection::Connection;
-use deadlines::Deadlines;
 use handshake::Handshake;
-use key::CommandKey;
 use leaving::Grace;
 use node::{Nodes, Settings};
 use refresh::Refresh;
@@ -106,6 +105,7 @@ use topology::Topology;
 use topology::cluster::Cluster;
 use topology::sentinel::Sentinel;
 use topology::single::Single;
+use waiting::Waiting;
 
 /// How many requests of a worker may wait for one store; more are refused at once.
 const MAX_WAITING: usize = 65_536;
@@ -187,13 +187,7 @@ pub struct Client {
     has_slots: bool,
     refresh: Refresh,
     coalescer: Coalescer,
-    deadlines: Deadlines,
-    /// Commands that were held; some were sent since.
-    held: Vec<CommandKey>,
-    /// Commands that are to be sent again, and when; the first one first.
-    retries: VecDeque<(CommandKey, u64)>,
-    /// Commands that wait for a refresh of the topology, and what becomes of them without one.
-    parked: Vec<(CommandKey, Error)>,
+    waiting: Waiting,
     /// Connections to be flushed at the end of this turn.
     to_flush: Vec<ConnectionKey>,
     is_turn_end_due: bool,
@@ -246,10 +240,7 @@ impl Client {
             has_slots: topology.has_slots(),
             topology,
             coalescer: Coalescer::new(),
-            deadlines: Deadlines::default(),
-            held: Vec::new(),
-            retries: VecDeque::new(),
-            parked: Vec::new(),
+            waiting: Waiting::default(),
             to_flush: Vec::new(),
             is_turn_end_due: false,
             timer: Timer::default(),
@@ -323,7 +314,7 @@ impl Client {
     /// The turn ends: what its events have led to is sent.
     pub fn on_turn_end(&mut self, now: u64) {
         self.is_turn_end_due = false;
-        if let Some(deadline) = self.deadlines.on_turn_end(now) {
+        if let Some(deadline) = self.waiting.deadlines.on_turn_end(now) {
             self.schedule(deadline);
         }
         while let Some(connection) = self.to_flush.pop() {
@@ -359,9 +350,8 @@ impl Client {
             [connection.timer, blame, self.silent_at(connection)].into_iter().flatten().min()
         });
         let probes = self.nodes.all().filter_map(|key| self.nodes.get(key)?.health.probe_at());
-        let retry = self.retries.front().map(|(_, at)| *at);
-        let (refresh, grace) = (self.refresh.at(), self.grace.end());
-        let others = [self.deadlines.earliest(), self.held_until(), retry, refresh, grace];
+        let waiting = self.waiting.earliest(&self.commands);
+        let others = [waiting, self.refresh.at(), self.grace.end()];
         connections.chain(probes).chain(others.into_iter().flatten()).min()
     }
 

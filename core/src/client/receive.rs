@@ -1,6 +1,6 @@
 //! Replies, and what follows from them.
 
-use super::command::{Member, Purpose, Settlement, Stage};
+use super::command::{Member, Purpose, Settlement};
 use super::connection::{Fault, Incoming};
 use super::handshake::Step;
 use super::in_flight::{Owner, Sent};
@@ -18,15 +18,6 @@ use crate::text::log::Escaped;
 
 /// How often a command may be sent on to another node.
 const MAX_MOVES: u8 = 5;
-
-/// How long a command waits after TRYAGAIN, or an ASK that names no node; twice as long each time.
-const RETRY_DELAY: u64 = 2 * MILLISECOND;
-
-/// It waits no longer than this.
-const MAX_RETRY_DELAY: u64 = 50 * MILLISECOND;
-
-/// So many doublings lead from the first delay to the longest.
-const RETRY_DOUBLINGS: u8 = 5;
 
 /// Receiving.
 impl Client {
@@ -506,22 +497,15 @@ impl Client {
 
     fn retry_later(&mut self, key: CommandKey, now: u64) {
         if let Some(command) = self.commands.get_mut(key) {
-            command.stage = Stage::Waiting;
-            let delay = (RETRY_DELAY << command.retries.min(RETRY_DOUBLINGS)).min(MAX_RETRY_DELAY);
-            command.retries = command.retries.saturating_add(1);
-            let at = now.saturating_add(delay);
-            let index = self.retries.partition_point(|(_, other)| *other <= at);
-            self.retries.insert(index, (key, at));
+            let at = self.waiting.retry_later(key, command, now);
             self.schedule(at);
         }
     }
 
     /// Sends the commands that were to be tried again.
     pub(super) fn retry(&mut self, now: u64) {
-        while self.retries.front().is_some_and(|(_, at)| *at <= now) {
-            if let Some((key, _)) = self.retries.pop_front() {
-                self.route(key, now);
-            }
+        while let Some(key) = self.waiting.next_retry(now) {
+            self.route(key, now);
         }
     }
 

@@ -10,7 +10,6 @@
 //! wrong may last, and all workers of a fleet query the same nodes. Between them sentinels announce a new
 //! master.
 
-use super::command::Stage;
 use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::node::Role;
@@ -156,17 +155,18 @@ impl Client {
         if !can_refresh || std::mem::replace(&mut command.has_waited, true) {
             return self.fail(key, error, now);
         }
-        command.stage = Stage::Waiting;
-        if self.parked.len() == self.parked.capacity() {
+        if self.waiting.is_full() {
             self.drop_unneeded();
         }
-        self.parked.push((key, error));
+        if let Some(command) = self.commands.get_mut(key) {
+            self.waiting.park(key, command, error);
+        }
         self.want_refresh(now);
     }
 
     /// Drops the commands that wait for a topology, and for which no request waits any more.
     fn drop_unneeded(&mut self) {
-        let mut parked = std::mem::take(&mut self.parked);
+        let mut parked = self.waiting.take_parked();
         parked.retain(|(key, _)| {
             let is_unneeded = self.drop_gone(*key);
             if is_unneeded {
@@ -174,19 +174,19 @@ impl Client {
             }
             !is_unneeded
         });
-        self.parked = parked;
+        self.waiting.put_back(parked);
     }
 
     /// Sends the commands that waited for a topology.
     fn route_parked(&mut self, now: u64) {
-        for (key, _) in std::mem::take(&mut self.parked) {
+        for (key, _) in self.waiting.take_parked() {
             self.route(key, now);
         }
     }
 
     /// There is no new topology for the commands that wait for one.
     fn fail_parked(&mut self, now: u64) {
-        for (key, error) in std::mem::take(&mut self.parked) {
+        for (key, error) in self.waiting.take_parked() {
             self.fail(key, error, now);
         }
     }

@@ -47,7 +47,7 @@ impl Client {
         if let Some(request) = self.requests.get_mut(key)
             && !request.on_dispatched(most, saved)
         {
-            self.deadlines.push(key, timeout);
+            self.waiting.deadlines.push(key, timeout);
             self.end_turn();
         }
         key
@@ -267,7 +267,7 @@ impl Client {
             command.stage = Stage::Held;
             command.send_at = u64::MAX;
         }
-        self.held.push(key);
+        self.waiting.hold(key);
         self.send_in_time(key, member, now);
     }
 
@@ -282,20 +282,10 @@ impl Client {
         }
     }
 
-    /// When the first of the held commands is to be sent in any case.
-    pub(super) fn held_until(&self) -> Option<u64> {
-        let held = self.held.iter().filter_map(|key| self.commands.get(*key));
-        held.filter(|command| command.stage == Stage::Held).map(|command| command.send_at).min()
-    }
-
     /// Sends the commands that were held for long enough.
     pub(super) fn release_held(&mut self, now: u64) {
-        for key in std::mem::take(&mut self.held) {
-            match self.commands.get(key).map(|command| (command.stage, command.send_at)) {
-                Some((Stage::Held, at)) if at <= now => self.route(key, now),
-                Some((Stage::Held, _)) => self.held.push(key),
-                _ => {}
-            }
+        for key in self.waiting.take_held(&self.commands, now) {
+            self.send_held(key, now);
         }
     }
 
@@ -433,12 +423,12 @@ impl Client {
     /// Forgets the deadlines of requests that are decided, as far as none before them waits.
     pub(super) fn forget_deadlines(&mut self) {
         let requests = &self.requests;
-        self.deadlines.forget(|key| requests.get(key).is_some_and(Request::is_waiting));
+        self.waiting.deadlines.forget(|key| requests.get(key).is_some_and(Request::is_waiting));
     }
 
     /// Requests whose time is over are not decided.
     pub(super) fn expire_requests(&mut self, now: u64) {
-        while let Some(key) = self.deadlines.next_expired(now) {
+        while let Some(key) = self.waiting.deadlines.next_expired(now) {
             if self.is_waiting(key) {
                 self.expire(key);
             }
