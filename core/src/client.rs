@@ -78,6 +78,7 @@ mod sparse;
 mod submit;
 #[cfg(test)]
 mod tests;
+mod timers;
 mod topology;
 mod transport;
 mod turn;
@@ -101,6 +102,7 @@ use node::{Nodes, Settings};
 use refresh::Refresh;
 use request::Request;
 use slab::Slab;
+use timers::{Due, Timers};
 use topology::Topology;
 use topology::cluster::Cluster;
 use topology::sentinel::Sentinel;
@@ -191,8 +193,7 @@ pub struct Client {
     /// Connections to be flushed at the end of this turn.
     to_flush: Vec<ConnectionKey>,
     is_turn_end_due: bool,
-    /// When the client is to be told the time; the real need may be later.
-    timer: Timer,
+    timers: Timers,
     /// The worker is leaving: connections that are not needed are closed.
     is_leaving: bool,
     /// Until when settlements keep a worker that is leaving.
@@ -243,7 +244,7 @@ impl Client {
             waiting: Waiting::default(),
             to_flush: Vec::new(),
             is_turn_end_due: false,
-            timer: Timer::default(),
+            timers: Timers::default(),
             is_leaving: false,
             grace: Grace::default(),
             settling: 0,
@@ -281,7 +282,7 @@ impl Client {
 
     /// When [`Turn::check_timer`] is to be called, if nothing else happens before.
     pub fn timer(&self) -> Option<u64> {
-        self.timer.at
+        self.timers.earliest()
     }
 
     /// Whether nothing is left of any request: no command, and no reply that is still to come.
@@ -315,7 +316,7 @@ impl Client {
     pub fn on_turn_end(&mut self, now: u64) {
         self.is_turn_end_due = false;
         if let Some(deadline) = self.waiting.deadlines.on_turn_end(now) {
-            self.schedule(deadline);
+            self.timers.advance_to(Due::Waiting, deadline);
         }
         while let Some(connection) = self.to_flush.pop() {
             if let Some(entry) = self.connections.get_mut(connection) {
@@ -328,36 +329,56 @@ impl Client {
 
     /// The timer has expired, and every socket was read.
     fn on_timer(&mut self, now: u64) {
-        let away = self.timer.at.map_or(0, |due| now.saturating_sub(due));
+        let away = self.timers.earliest().map_or(0, |due| now.saturating_sub(due));
         if away >= LATE {
             self.excuse_all(away, now);
         }
-        self.expire_requests(now);
-        self.release_held(now);
-        self.retry(now);
-        self.check_connections(now);
-        self.probe_nodes(now);
-        self.check_refresh(now);
-        self.forget_deadlines();
-        self.grace.on_timer(now);
-        self.timer.at = self.next_timer();
+        for kind in Due::ALL {
+            // There are retired nodes for a moment only: they are looked at each time.
+            let has_retired = kind == Due::Topology && !self.nodes.retired().is_empty();
+            if self.timers.is_due(kind, now) || has_retired {
+                self.on_due(kind, now);
+                self.timers.set(kind, self.next_due(kind));
+            }
+        }
     }
 
-    fn next_timer(&self) -> Option<u64> {
-        let connections = self.connections.keys().filter_map(|key| {
-            let connection = self.connections.get(key)?;
-            let blame = connection.overdue_at(self.patience);
-            [connection.timer, blame, self.silent_at(connection)].into_iter().flatten().min()
-        });
-        let probes = self.nodes.all().filter_map(|key| self.nodes.get(key)?.health.probe_at());
-        let waiting = self.waiting.earliest(&self.commands);
-        let others = [waiting, self.refresh.at(), self.grace.end()];
-        connections.chain(probes).chain(others.into_iter().flatten()).min()
+    /// Does what is due of a kind.
+    fn on_due(&mut self, kind: Due, now: u64) {
+        match kind {
+            Due::Waiting => {
+                self.expire_requests(now);
+                self.release_held(now);
+                self.retry(now);
+                self.forget_deadlines();
+            }
+            Due::Connections => self.check_connections(now),
+            Due::Probes => self.probe_nodes(now),
+            Due::Topology => self.check_refresh(now),
+            Due::Leaving => self.grace.on_timer(now),
+        }
     }
 
-    /// Sets the timer to `at`, unless it expires earlier.
-    fn schedule(&mut self, at: u64) {
-        self.timer.advance_to(at);
+    /// When the next thing of a kind is due.
+    fn next_due(&self, kind: Due) -> Option<u64> {
+        match kind {
+            Due::Waiting => self.waiting.earliest(&self.commands),
+            Due::Connections => {
+                let connections = self.connections.keys();
+                connections.filter_map(|key| self.connection_due(self.connections.get(key)?)).min()
+            }
+            Due::Probes => {
+                let nodes = self.nodes.all().filter_map(|key| self.nodes.get(key));
+                nodes.filter_map(|node| node.health.probe_at()).min()
+            }
+            Due::Topology => self.refresh.at(),
+            Due::Leaving => self.grace.end(),
+        }
+    }
+
+    fn connection_due(&self, connection: &Connection) -> Option<u64> {
+        let blame = connection.overdue_at(self.patience);
+        [connection.timer, blame, self.silent_at(connection)].into_iter().flatten().min()
     }
 
     /// Has [`on_turn_end`](Self::on_turn_end) called.
@@ -385,19 +406,6 @@ impl Client {
 
     fn warn(&mut self, node: NodeKey, what: String) {
         self.actions.push_back(Action::Warn(node, what));
-    }
-}
-
-/// When something is due.
-#[derive(Debug, Default)]
-struct Timer {
-    at: Option<u64>,
-}
-
-impl Timer {
-    /// Sets the timer to `at`, unless it expires earlier.
-    fn advance_to(&mut self, at: u64) {
-        self.at = Some(self.at.map_or(at, |other| other.min(at)));
     }
 }
 

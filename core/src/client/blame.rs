@@ -10,6 +10,7 @@ use super::connection::{Connection, Fault, SILENCE, State};
 use super::health::Failure;
 use super::in_flight::Owner;
 use super::key::{ConnectionKey, NodeKey, RequestKey};
+use super::timers::Due;
 use super::{Action, Client};
 use crate::rate::MILLISECOND;
 
@@ -118,6 +119,11 @@ impl Client {
         }
     }
 
+    /// The next reply on some connection may be waited for less than the one before.
+    pub(super) fn on_patience_changed(&mut self) {
+        self.timers.set(Due::Connections, self.next_due(Due::Connections));
+    }
+
     /// Ends the connections on which a node owes replies for too long.
     pub(super) fn check_silence(&mut self, node: NodeKey, now: u64) {
         for key in self.connections_of(node) {
@@ -205,7 +211,7 @@ impl Client {
         {
             self.push(connection, Owner::Probe, now);
         }
-        self.schedule(at);
+        self.timers.advance_to(Due::Probes, at);
     }
 
     /// A server has replied to a probe. A reply that comes too late for requests closes no breaker.
@@ -226,13 +232,19 @@ impl Client {
     pub(super) fn on_answered(&mut self, key: NodeKey) {
         let Some(node) = self.nodes.get_mut(key) else { return };
         node.is_cut_off = false;
+        let was_patient = node.silences > 0;
         node.silences = node.silences.saturating_sub(1);
-        if !node.health.is_mute() && !node.has_undecided {
-            return;
+        let is_news = node.health.is_mute() || node.has_undecided;
+        if is_news {
+            node.health.on_answered();
         }
-        node.health.on_answered();
-        self.count(key, super::Node::count_answered);
-        self.check_recovery(key);
+        if was_patient {
+            self.on_patience_changed();
+        }
+        if is_news {
+            self.count(key, super::Node::count_answered);
+            self.check_recovery(key);
+        }
     }
 
     /// Reports that a node is up, if it is. Another worker may have found it down.

@@ -545,10 +545,7 @@ impl Connection {
 
 /// Whether a reply is a message of a channel; no reply to the client's commands looks like one.
 fn is_message(reply: &Reply<'_>) -> bool {
-    let Reply::Other(value) = reply else { return false };
-    let words = value.items().filter(|words| words.len() == 3);
-    let kind = words.and_then(|mut words| words.next());
-    kind.is_some_and(|kind| kind.bytes() == b"$7\r\nmessage\r\n")
+    matches!(reply, Reply::Other(value) if value.bytes().starts_with(b"*3\r\n$7\r\nmessage\r\n"))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! refunds charges: nobody waits for that.
 
 use super::Client;
+use super::timers::Due;
 use crate::rate::MILLISECOND;
 
 /// How long a worker stays for settlements, from the latest one on, in µs.
@@ -59,7 +60,7 @@ impl Client {
     pub(super) fn extend_grace(&mut self, now: u64) {
         if self.is_leaving {
             self.grace.extend(now);
-            self.grace.end.into_iter().for_each(|end| self.schedule(end));
+            self.grace.end.into_iter().for_each(|end| self.timers.advance_to(Due::Leaving, end));
         }
     }
 }

@@ -7,8 +7,9 @@ use super::handshake::Step;
 use super::in_flight::Owner;
 use super::key::{ConnectionKey, NodeKey};
 use super::node::Node;
+use super::timers::{Due, Timers};
 use super::topology::Query;
-use super::{Action, Client, Timer};
+use super::{Action, Client};
 use crate::metrics::{AttemptResult, Command, ErrorKind};
 use crate::redis::command::pack;
 use crate::redis::reply::{Refusal, RefusalKind};
@@ -20,7 +21,7 @@ pub(super) struct Link<'a> {
     pub(super) connection: &'a mut Connection,
     pub(super) node: &'a mut Node,
     pub(super) actions: &'a mut VecDeque<Action>,
-    timer: &'a mut Timer,
+    timers: &'a mut Timers,
     connect_timeout: u64,
 }
 
@@ -40,9 +41,9 @@ impl Client {
     pub(super) fn link(&mut self, key: ConnectionKey) -> Option<Link<'_>> {
         let connection = self.connections.get_mut(key)?;
         let node = self.nodes.get_mut(connection.node)?;
-        let (actions, timer) = (&mut self.actions, &mut self.timer);
+        let (actions, timers) = (&mut self.actions, &mut self.timers);
         let connect_timeout = self.connect_timeout;
-        Some(Link { key, connection, node, actions, timer, connect_timeout })
+        Some(Link { key, connection, node, actions, timers, connect_timeout })
     }
 }
 
@@ -70,7 +71,7 @@ impl Link<'_> {
 
     fn begin_attempt(&mut self, now: u64) {
         let end = self.connection.begin_attempt(self.connect_timeout, now);
-        self.timer.advance_to(end);
+        self.timers.advance_to(Due::Connections, end);
     }
 
     /// Tries the next address of the node's host, unless all were tried: a host is not down because
@@ -219,7 +220,7 @@ impl Link<'_> {
     pub(super) fn pause(&mut self, fault: &Fault, delay: u64, now: u64) {
         let (node, at) = (self.connection.node, now.saturating_add(delay));
         self.connection.timer = Some(at);
-        self.timer.advance_to(at);
+        self.timers.advance_to(Due::Connections, at);
         self.count_error(error_kind(fault));
         if self.node.ready == 0 && self.node.health.on_unreachable() {
             self.actions.push_back(Action::Down(node, fault.to_string()));

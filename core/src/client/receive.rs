@@ -7,6 +7,7 @@ use super::in_flight::{Owner, Sent};
 use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::node::Role;
 use super::request::{self, Error};
+use super::timers::Due;
 use super::{Action, Client, Level};
 use crate::decision::Verdict;
 use crate::metrics::{AttemptResult, ErrorKind};
@@ -125,6 +126,9 @@ impl Client {
     ) -> Result<(), Fault> {
         if was_overdue {
             self.check_slowness(node);
+            if self.nodes.get(node).is_some_and(|node| node.silences > 0) {
+                self.on_patience_changed();
+            }
         }
         match sent.owner {
             Owner::Command(key) => {
@@ -498,7 +502,7 @@ impl Client {
     fn retry_later(&mut self, key: CommandKey, now: u64) {
         if let Some(command) = self.commands.get_mut(key) {
             let at = self.waiting.retry_later(key, command, now);
-            self.schedule(at);
+            self.timers.advance_to(Due::Waiting, at);
         }
     }
 

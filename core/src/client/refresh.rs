@@ -14,6 +14,7 @@ use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::node::Role;
 use super::request::Error;
+use super::timers::Due;
 use super::topology::Layout;
 use super::{Action, Client};
 use crate::metrics::{ErrorKind, QueryResult};
@@ -205,12 +206,12 @@ impl Client {
         if !self.refresh.is_under_way {
             self.refresh.at = Some(self.refresh.at.map_or(at, |earlier| earlier.min(at)));
         }
-        self.schedule(at);
+        self.timers.advance_to(Due::Topology, at);
     }
 
     fn set_refresh_timer(&mut self, at: u64) {
         self.refresh.at = Some(at);
-        self.schedule(at);
+        self.timers.advance_to(Due::Topology, at);
     }
 
     /// Does what is due.
@@ -355,6 +356,7 @@ impl Client {
         if was_open {
             self.refresh.timeouts = self.refresh.timeouts.saturating_sub(1);
         }
+        self.on_patience_changed();
         let Some(node) = self.nodes.get_mut(key) else { return QueryResult::Failed };
         let has_timed_out = std::mem::take(&mut node.owes_topology);
         let changes = self.topology.changes();

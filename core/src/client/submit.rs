@@ -5,6 +5,7 @@ use super::command::{Charge, Command, Member, Purpose, Settlement, Stage};
 use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey, RequestKey};
 use super::request::{self, Answer, Error, Request};
+use super::timers::Due;
 use super::{Action, Client, MAX_WAITING};
 use crate::decision::{Since, Verdict};
 use crate::lease::{Granted, Lease};
@@ -278,7 +279,7 @@ impl Client {
             && at < command.send_at
         {
             command.send_at = at;
-            self.schedule(at);
+            self.timers.advance_to(Due::Waiting, at);
         }
     }
 

@@ -6,6 +6,7 @@ use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::link::Lost;
 use super::node::{Role, Target};
 use super::request::{Error, Request};
+use super::timers::Due;
 use super::{Action, Client, Level};
 use crate::metrics::{self, ErrorKind, QueryResult};
 use crate::redis::command::pack;
@@ -133,7 +134,7 @@ impl Client {
             self.encode(key, owner, now);
         }
         if let Some(blame) = self.connections.get(key).and_then(|it| it.overdue_at(self.patience)) {
-            self.schedule(blame);
+            self.timers.advance_to(Due::Connections, blame);
         }
     }
 
