@@ -99,12 +99,12 @@ use connection::Connection;
 use handshake::Handshake;
 use leaving::Grace;
 use node::{Nodes, Settings};
-use refresh::Refresh;
 use request::Request;
 use slab::Slab;
 use timers::{Due, Timers};
 use topology::Topology;
 use topology::cluster::Cluster;
+use topology::rounds::Rounds;
 use topology::sentinel::Sentinel;
 use topology::single::Single;
 use waiting::Waiting;
@@ -187,7 +187,7 @@ pub struct Client {
     topology: Box<dyn Topology>,
     /// Whether the keys of a command must be in one slot.
     has_slots: bool,
-    refresh: Refresh,
+    rounds: Rounds,
     coalescer: Coalescer,
     waiting: Waiting,
     /// Connections to be flushed at the end of this turn.
@@ -232,7 +232,7 @@ impl Client {
             connections_a_node: config.connections,
             patience: config.patience.min(MAX_PATIENCE.max(config.fail_timeout)),
             longest_timeout: config.patience,
-            refresh: Refresh::new(random.next()),
+            rounds: Rounds::new(random.next()),
             random,
             requests: Slab::new(),
             commands: Slab::new(),
@@ -371,7 +371,7 @@ impl Client {
                 let nodes = self.nodes.all().filter_map(|key| self.nodes.get(key));
                 nodes.filter_map(|node| node.health.probe_at()).min()
             }
-            Due::Topology => self.refresh.at(),
+            Due::Topology => self.rounds.at(),
             Due::Leaving => self.grace.end(),
         }
     }

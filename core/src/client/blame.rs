@@ -148,7 +148,7 @@ impl Client {
     /// handshakes of a fleet, which is not helped by more of them.
     fn silence(&self, connection: &Connection) -> u64 {
         let more = match connection.queue.owes_topology() {
-            true => self.query_patience(),
+            true => self.rounds.patience(),
             false => SILENCE << self.nodes.get(connection.node).map_or(0, |node| node.silences),
         };
         connection.silence(self.patience.max(more), self.longest_timeout)

@@ -4,11 +4,8 @@
 //! a connection is lost or a breaker opens, often while a master is missing, and at regular
 //! intervals. In a round one node of a cluster after the other is queried until a reply contains the
 //! topology, most often the first one. All sentinels are queried at once, and the master is the one that most
-//! of them report. Commands that have no node wait for that, once.
-//!
-//! Rounds that lead to nothing follow each other ever more rarely, down to two queries a second: what is
-//! wrong may last, and all workers of a fleet query the same nodes. Between them sentinels announce a new
-//! master.
+//! of them report. Between rounds sentinels announce a new master. Commands that have no node wait for the end of
+//! a round, once.
 
 use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey};
@@ -16,135 +13,17 @@ use super::node::Role;
 use super::request::Error;
 use super::timers::Due;
 use super::topology::Layout;
+use super::topology::rounds::RoundStep;
 use super::{Action, Client};
 use crate::metrics::{ErrorKind, QueryResult};
 use crate::rate::{MILLISECOND, SECOND};
 use crate::redis::reply::Reply;
 
-/// The topology is queried at most this often, for each query of the round before.
-const LEAST_INTERVAL: u64 = 100 * MILLISECOND;
-
-/// It is queried this often while a master is missing, for each query of the round before; twice as rarely
-/// after each round in a row that led to nothing.
-const URGENT_INTERVAL: u64 = 250 * MILLISECOND;
-
-/// So many doublings lead beyond the longest interval.
-const DOUBLINGS: u32 = 4;
-
-/// The longest interval while a master is missing, for each query of the round before.
-const LONGEST_INTERVAL: u64 = 670 * MILLISECOND;
-
-/// How long a node may take for the map of a large cluster; twice as long
-/// after each query that has timed out, until as many have not.
-const LEAST_PATIENCE: u64 = SECOND;
-
-/// So many doublings lead to the longest patience.
-const PATIENCE_DOUBLINGS: u32 = 3;
-
 /// How many nodes of a cluster are queried in a round. The next round goes on with the others.
 const MOST_QUERIES: usize = 5;
 
-/// Otherwise it is queried this often.
-const USUAL_INTERVAL: u64 = 10 * SECOND;
-
 /// How long a retired node may take to answer what it was sent.
 const RETIREMENT: u64 = SECOND;
-
-/// The queries for the topology.
-#[derive(Debug)]
-pub(super) struct Refresh {
-    /// The number of the latest query.
-    number: u32,
-    /// The number of the first query that may still be answered: of the replies to those before it, one was
-    /// applied.
-    oldest: u32,
-    /// How many queries this round, or the last one, has taken.
-    queries: usize,
-    /// How many rounds in a row have led to nothing.
-    fruitless: u32,
-    /// How many more queries have timed out than were answered in time since; at most
-    /// [`PATIENCE_DOUBLINGS`].
-    timeouts: u32,
-    /// When the next refresh may begin.
-    free_at: u64,
-    is_under_way: bool,
-    is_wanted: bool,
-    /// Which node is queried first.
-    first: usize,
-    /// The nodes of this round, in the order in which they are queried.
-    nodes: Vec<NodeKey>,
-    /// How many of them were.
-    tried: usize,
-    /// The queries that are to be answered in time, and whom they went to.
-    open: Vec<(u32, NodeKey)>,
-    /// When the next refresh begins, or the next node is queried.
-    at: Option<u64>,
-}
-
-impl Refresh {
-    pub(super) fn new(random: u64) -> Self {
-        Self {
-            number: 0,
-            oldest: 1,
-            queries: 0,
-            fruitless: 0,
-            timeouts: 0,
-            free_at: 0,
-            is_under_way: false,
-            is_wanted: false,
-            // Not all workers query the same node.
-            first: random as usize,
-            nodes: Vec::new(),
-            tried: 0,
-            open: Vec::new(),
-            at: None,
-        }
-    }
-
-    pub(super) fn at(&self) -> Option<u64> {
-        self.at
-    }
-
-    /// The number of the next query.
-    fn next_number(&mut self) -> u32 {
-        self.number = self.number.wrapping_add(1);
-        self.number
-    }
-
-    /// A query has ended. Returns whether it was open.
-    fn close(&mut self, number: u32) -> bool {
-        let position = self.open.iter().position(|(open, _)| *open == number);
-        position.map(|index| self.open.swap_remove(index)).is_some()
-    }
-
-    /// Queries have timed out: the next ones get more time.
-    pub(super) fn on_timeout(&mut self) {
-        self.timeouts = self.timeouts.saturating_add(1).min(PATIENCE_DOUBLINGS);
-    }
-
-    /// A round has ended. Sets when the next one may begin.
-    fn end_round(&mut self, is_fruitless: bool, random: u64, now: u64) {
-        self.is_under_way = false;
-        self.open.clear();
-        self.fruitless = if is_fruitless { self.fruitless.saturating_add(1) } else { 0 };
-        self.free_at = now.saturating_add(self.interval(random));
-    }
-
-    /// The least time between the last round and the next one.
-    fn interval(&self, random: u64) -> u64 {
-        let each = match self.fruitless {
-            0 => LEAST_INTERVAL,
-            rounds => (URGENT_INTERVAL << rounds.min(DOUBLINGS)).min(LONGEST_INTERVAL),
-        };
-        jittered(each.saturating_mul(self.queries.max(1) as u64), random)
-    }
-}
-
-/// Gives or takes up to a quarter of an interval, so that workers do not query in step.
-fn jittered(interval: u64, random: u64) -> u64 {
-    let jitter = random % (interval / 2).saturating_add(1);
-    interval.saturating_sub(interval / 4).saturating_add(jitter)
-}
 
 /// Waiting for a topology.
 impl Client {
@@ -197,81 +76,73 @@ impl Client {
 impl Client {
     /// The topology may have changed.
     pub(super) fn want_refresh(&mut self, now: u64) {
-        self.refresh.is_wanted = true;
-        self.refresh_at(now);
-    }
-
-    /// Continues the refresh at `at`, or before.
-    fn refresh_at(&mut self, at: u64) {
-        if !self.refresh.is_under_way {
-            self.refresh.at = Some(self.refresh.at.map_or(at, |earlier| earlier.min(at)));
-        }
-        self.timers.advance_to(Due::Topology, at);
-    }
-
-    fn set_refresh_timer(&mut self, at: u64) {
-        self.refresh.at = Some(at);
-        self.timers.advance_to(Due::Topology, at);
+        self.rounds.want();
+        self.rounds.begin_at(now);
+        self.timers.advance_to(Due::Topology, now);
     }
 
     /// Does what is due.
     pub(super) fn check_refresh(&mut self, now: u64) {
         self.remove_retired(now);
-        if self.refresh.at.is_none_or(|at| at > now) {
-            return;
-        }
-        self.refresh.at = None;
-        if self.refresh.is_under_way {
-            self.on_late_queries(now);
-            self.query_next(now);
-        } else if !self.is_leaving || self.refresh.is_wanted {
-            self.refresh_topology(now);
+        match self.rounds.take_step(now) {
+            Some(RoundStep::GoOn) => {
+                self.on_late_queries(now);
+                self.query_next(now);
+            }
+            Some(RoundStep::Begin { is_wanted }) if is_wanted || !self.is_leaving => {
+                self.refresh_topology(now);
+            }
+            Some(RoundStep::Begin { .. }) | None => {}
         }
     }
 
     /// Queries the topology, unless that is being done, or was done just now.
     pub(super) fn refresh_topology(&mut self, now: u64) {
-        self.refresh.is_wanted = true;
-        if self.refresh.is_under_way {
+        self.rounds.want();
+        if self.rounds.is_under_way() {
             return;
         }
-        if self.refresh.free_at > now {
+        if !self.rounds.may_begin(now) {
             // Commands would wait for long.
             self.fail_parked(now);
-            return self.set_refresh_timer(self.refresh.free_at);
+            return self.pause_rounds();
         }
-        self.refresh.is_wanted = false;
-        self.refresh.is_under_way = true;
-        self.refresh.queries = 0;
-        self.refresh.tried = 0;
-        self.refresh.nodes = self.nodes_to_query();
+        self.begin_round();
         self.query_next(now);
     }
 
-    /// Queries the next nodes that can be queried: of a cluster one at a time, and all sentinels at once.
+    fn pause_rounds(&mut self) {
+        let at = self.rounds.pause();
+        self.timers.advance_to(Due::Topology, at);
+    }
+
+    /// Nodes are queried in turn, then those that are not connected, and at last those that the cluster has cut
+    /// off, which go on to list themselves as the masters of their slots.
+    fn begin_round(&mut self) {
+        let nodes = match self.topology.seed_role() {
+            Role::Sentinel => self.nodes.seeds().to_vec(),
+            Role::Data => self.nodes.current().to_vec(),
+        };
+        let rank =
+            |key: &NodeKey| self.nodes.get(*key).map(|node| (node.is_cut_off, node.ready == 0));
+        self.rounds.begin(nodes, rank);
+    }
+
+    /// Queries the next nodes that can be queried: of a cluster one at a time, and all sentinels at once. A query
+    /// may fail at once, and end the round.
     fn query_next(&mut self, now: u64) {
         let (at_once, most) = match self.has_slots {
             true => (1, MOST_QUERIES),
             false => (usize::MAX, usize::MAX),
         };
-        // A query may fail at once, and end the round.
-        while self.refresh.is_under_way
-            && self.refresh.open.len() < at_once
-            && self.refresh.queries < most
-            && let Some(node) = self.refresh.nodes.get(self.refresh.tried).copied()
-        {
-            self.refresh.tried = self.refresh.tried.saturating_add(1);
+        while let Some(node) = self.rounds.next_node(at_once, most) {
             if let Some(connection) = self.connection_for_query(node, now) {
-                self.refresh.queries = self.refresh.queries.saturating_add(1);
-                let number = self.refresh.next_number();
-                self.refresh.open.push((number, node));
-                // A busy worker sends it later. A connection that is silent for so long is to end first.
-                let patience = self.query_patience();
-                self.set_refresh_timer(now.saturating_add(patience + patience / 4));
+                let (number, at) = self.rounds.open(node, now);
+                self.timers.advance_to(Due::Topology, at);
                 self.push(connection, Owner::Topology(number), now);
             }
         }
-        if self.refresh.is_under_way && self.refresh.open.is_empty() {
+        if self.rounds.is_over() {
             self.conclude_round(now);
         }
     }
@@ -279,9 +150,9 @@ impl Client {
     /// The queries that are open have timed out. Should a reply come after all, it counts; until then the node
     /// is not queried again. A connection that is silent as well ends first.
     fn on_late_queries(&mut self, now: u64) {
-        let patience = self.query_patience() / MILLISECOND;
+        let patience = self.rounds.patience() / MILLISECOND;
         let mut is_late = false;
-        for (_, key) in std::mem::take(&mut self.refresh.open) {
+        for key in self.rounds.take_open() {
             self.check_silence(key, now);
             if let Some(node) = self.nodes.get_mut(key).filter(|node| node.ready > 0) {
                 node.owes_topology = true;
@@ -290,7 +161,7 @@ impl Client {
             }
         }
         if is_late {
-            self.refresh.on_timeout();
+            self.rounds.on_timeout();
         }
     }
 
@@ -300,34 +171,10 @@ impl Client {
             return self.end_round(layout, now);
         }
         let random = self.random.next();
-        self.refresh.end_round(true, random, now);
-        self.turn_nodes();
+        self.rounds.end(true, random, now);
+        self.rounds.turn_nodes();
         self.fail_parked(now);
-        self.set_refresh_timer(self.refresh.free_at);
-    }
-
-    /// How long a node may take to reply to a query.
-    pub(super) fn query_patience(&self) -> u64 {
-        LEAST_PATIENCE << self.refresh.timeouts
-    }
-
-    /// The next round begins with the node after the last one, so that the load is shared.
-    fn turn_nodes(&mut self) {
-        self.refresh.first = self.refresh.first.wrapping_add(self.refresh.tried);
-    }
-
-    /// The nodes in the order in which they are queried: in turn, then those that are not connected, and at last
-    /// those that the cluster has cut off, which go on to list themselves as the masters of their slots.
-    fn nodes_to_query(&self) -> Vec<NodeKey> {
-        let mut nodes = match self.topology.seed_role() {
-            Role::Sentinel => self.nodes.seeds().to_vec(),
-            Role::Data => self.nodes.current().to_vec(),
-        };
-        let first = self.refresh.first.checked_rem(nodes.len()).unwrap_or(0);
-        nodes.rotate_left(first);
-        nodes
-            .sort_by_key(|key| self.nodes.get(*key).map(|node| (node.is_cut_off, node.ready == 0)));
-        nodes
+        self.pause_rounds();
     }
 
     /// The connection over which a node is queried, if it can be: not if it owes a reply for too
@@ -352,22 +199,19 @@ impl Client {
         key: NodeKey,
         now: u64,
     ) -> QueryResult {
-        let was_open = self.refresh.close(number);
-        if was_open {
-            self.refresh.timeouts = self.refresh.timeouts.saturating_sub(1);
-        }
+        let was_open = self.rounds.on_reply(number);
         self.on_patience_changed();
         let Some(node) = self.nodes.get_mut(key) else { return QueryResult::Failed };
         let has_timed_out = std::mem::take(&mut node.owes_topology);
         let changes = self.topology.changes();
         match self.topology.read(reply, node) {
             Ok(layout) => {
-                let is_late = number < self.refresh.oldest;
+                let is_late = self.rounds.is_late(number);
                 match self.topology.weigh(layout, key, is_late) {
-                    Some(layout) if self.refresh.is_under_way => self.end_round(layout, now),
+                    Some(layout) if self.rounds.is_under_way() => self.end_round(layout, now),
                     Some(layout) => drop(self.apply(layout, now)),
                     None if was_open => self.query_next(now),
-                    None if self.refresh.is_under_way => {}
+                    None if self.rounds.is_under_way() => {}
                     // It is too late to be compared with others.
                     None => drop(self.topology.conclude(self.master_serves())),
                 }
@@ -397,16 +241,14 @@ impl Client {
 
     /// The nodes that were queried have replied with this layout.
     fn end_round(&mut self, layout: Layout, now: u64) {
-        self.turn_nodes();
+        self.rounds.turn_nodes();
         let has_changed = self.apply(layout, now);
-        let is_fruitless = self.is_urgent() && !has_changed;
+        let is_urgent = self.is_urgent();
         let random = self.random.next();
-        self.refresh.end_round(is_fruitless, random, now);
-        let at = now.saturating_add(self.refresh_interval()).max(self.refresh.free_at);
-        self.refresh.at = None;
-        match self.refresh.is_wanted {
-            true => self.refresh_topology(now),
-            false => self.set_refresh_timer(at),
+        self.rounds.end(is_urgent && !has_changed, random, now);
+        match self.rounds.set_next(is_urgent, || self.random.next(), now) {
+            Some(at) => self.timers.advance_to(Due::Topology, at),
+            None => self.refresh_topology(now),
         }
     }
 
@@ -415,7 +257,7 @@ impl Client {
         if let Some(node) = self.nodes.get_mut(key) {
             node.owes_topology = false;
         }
-        if self.refresh.close(number) {
+        if self.rounds.close(number) {
             self.query_next(now);
         }
     }
@@ -424,7 +266,7 @@ impl Client {
     /// anyway.
     pub(super) fn on_sentinel_connected(&mut self, key: ConnectionKey, now: u64) {
         if self.connections.get(key).is_some_and(super::Connection::is_quiet) {
-            let number = self.refresh.next_number();
+            let number = self.rounds.next_number();
             self.push(key, Owner::Topology(number), now);
         }
     }
@@ -440,14 +282,6 @@ impl Client {
                 None => self.want_refresh(now),
             }
         }
-    }
-
-    /// How long a topology is used.
-    fn refresh_interval(&mut self) -> u64 {
-        if self.is_urgent() {
-            return URGENT_INTERVAL;
-        }
-        jittered(USUAL_INTERVAL, self.random.next())
     }
 
     /// Whether something is missing in the topology.
@@ -467,7 +301,7 @@ impl Client {
 impl Client {
     /// Applies a layout. Returns whether that has changed something of note.
     fn apply(&mut self, layout: Layout, now: u64) -> bool {
-        self.refresh.oldest = self.refresh.number.wrapping_add(1);
+        self.rounds.on_applied();
         let before = self.nodes.current().to_vec();
         let (masters, line) = self.topology.apply(layout, &mut self.nodes);
         let is_news = line.is_some();

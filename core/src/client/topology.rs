@@ -13,6 +13,7 @@ use crate::redis::reply::Reply;
 use cluster::MapReply;
 
 pub(super) mod cluster;
+pub(super) mod rounds;
 pub(super) mod sentinel;
 pub(super) mod single;
 

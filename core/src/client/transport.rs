@@ -212,7 +212,7 @@ impl Client {
         let lost = self.link(key).and_then(|mut link| link.lose(fault, random, now));
         let Some(Lost { node, next, was_ready, was_silent_about_topology }) = lost else { return };
         if was_silent_about_topology {
-            self.refresh.on_timeout();
+            self.rounds.on_timeout();
         }
         self.topology.forget(node);
         if was_ready && self.topology.query().is_some() {
