@@ -12,7 +12,7 @@ use ngx::ffi::{
 use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf, Request};
 use once_cell::sync::Lazy;
 use rate_limit_core::text::fields::Name;
-use rate_limit_core::text::metrics::{self, Form, HTML, Snapshot};
+use rate_limit_core::text::metrics::{self, HTML, PageForm, Snapshot};
 
 use crate::Module;
 use crate::conf::LocationConf;
@@ -62,14 +62,14 @@ unsafe fn answer(r: *mut ngx_http_request_t) -> Option<ngx_int_t> {
         let conf = Module::location_conf(&*r.cast::<Request>())?;
         let Some(form) = form(r, conf) else { return Some(NGX_HTTP_BAD_REQUEST as ngx_int_t) };
         let text: Cow<'_, str> = match form {
-            Form::Prometheus => snapshot(r).prometheus().into(),
-            Form::Json => snapshot(r).json().into(),
-            Form::Html => HTML.into(),
+            PageForm::Prometheus => snapshot(r).prometheus().into(),
+            PageForm::Json => snapshot(r).json().into(),
+            PageForm::Html => HTML.into(),
         };
         fields::set(r, &CACHE_CONTROL, "no-store")?;
         // The name of a limit or a server must not be taken for markup.
         fields::set(r, &CONTENT_TYPE_OPTIONS, "nosniff")?;
-        if form == Form::Html {
+        if form == PageForm::Html {
             fields::set(r, &CONTENT_SECURITY_POLICY, &POLICY)?;
         }
         send(r, form, &text)
@@ -82,15 +82,15 @@ unsafe fn answer(r: *mut ngx_http_request_t) -> Option<ngx_int_t> {
 ///
 /// # Safety
 /// `r` must be valid.
-unsafe fn form(r: *mut ngx_http_request_t, conf: &LocationConf) -> Option<Form> {
+unsafe fn form(r: *mut ngx_http_request_t, conf: &LocationConf) -> Option<PageForm> {
     // SAFETY: the request is valid.
-    let requested = unsafe { argument(r, "format") }.map(Form::from_name);
+    let requested = unsafe { argument(r, "format") }.map(PageForm::from_name);
     match (conf.metrics(), requested) {
-        (Some(Form::Html), Some(Some(Form::Json))) => Some(Form::Json),
+        (Some(PageForm::Html), Some(Some(PageForm::Json))) => Some(PageForm::Json),
         (Some(fixed), _) => Some(fixed),
         (None, Some(requested)) => requested,
         // SAFETY: as above.
-        (None, None) => Some(Form::accepted(&unsafe { accept(r) })),
+        (None, None) => Some(PageForm::accepted(&unsafe { accept(r) })),
     }
 }
 
@@ -139,7 +139,7 @@ unsafe fn snapshot(r: *mut ngx_http_request_t) -> Snapshot {
 ///
 /// # Safety
 /// `r` must be valid.
-unsafe fn send(r: *mut ngx_http_request_t, form: Form, text: &str) -> Option<ngx_int_t> {
+unsafe fn send(r: *mut ngx_http_request_t, form: PageForm, text: &str) -> Option<ngx_int_t> {
     let content_type = form.content_type();
     // SAFETY: the request is valid. All zeroes but for the value is a complex value without
     // variables; the text is copied into the pool of the request, and the type is static. NGINX

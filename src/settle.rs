@@ -8,7 +8,7 @@ use ngx::core::Status;
 use ngx::ffi::{ngx_http_request_t, ngx_int_t};
 use ngx::http::HttpModuleMainConf;
 use rate_limit_core::conf::limit::Phase;
-use rate_limit_core::metrics::Settlement;
+use rate_limit_core::metrics::SettlementResult;
 
 use crate::Module;
 use crate::context::{Context, memory};
@@ -70,7 +70,7 @@ unsafe fn settle(r: *mut ngx_http_request_t, context: &Context, shared: &Shared)
                 let since = limit.regained_from(change.unsigned_abs());
                 driver.settle(&limit.charge(None), since, change, reservations);
             }
-            _ => reservations.end(Settlement::Settled),
+            _ => reservations.end(SettlementResult::Settled),
         }
     }
 }

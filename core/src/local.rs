@@ -29,7 +29,7 @@ use crate::algorithm::Stored;
 use crate::decision::{Charged, Verdict};
 use crate::limit::Quota;
 use crate::table::Table;
-use crate::transaction::{self, Entry};
+use crate::transaction::{self, Pending};
 
 /// Whether Redis is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,12 +43,12 @@ pub enum Mode {
 
 /// What a request is to be charged by one limit, and the outcome.
 #[derive(Debug)]
-pub struct Charge {
+pub struct LocalCharge {
     digest: u128,
     quota: Quota,
     cost: u64,
     dry_run: bool,
-    answer: Answer,
+    answer: LocalAnswer,
     /// If it was charged, and not given back.
     charged: Option<Charged>,
 }
@@ -57,14 +57,14 @@ pub struct Charge {
 /// that none is allocated while others wait for the table. Only the log of a `sliding_log` is
 /// allocated then: its length is known to the table alone.
 #[derive(Debug)]
-pub struct Charges {
-    charges: Box<[Charge]>,
-    entries: Vec<Option<Entry<u128>>>,
+pub struct LocalCharges {
+    charges: Box<[LocalCharge]>,
+    entries: Vec<Option<Pending<u128>>>,
 }
 
 /// The outcome for one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum LocalAnswer {
     /// It was not checked.
     Unchecked,
     /// Its new state does not fit into the table: nothing was charged.
@@ -79,18 +79,18 @@ pub enum Answer {
 ///
 /// `now` is the Unix time in µs. Returns in how many µs all of these quotas are whole again: when
 /// the last such time has passed, nothing is checked in [`Mode::Return`].
-pub fn decide(table: &mut Table<'_>, now: u64, mode: Mode, charges: &mut Charges) -> u64 {
-    let Charges { charges, entries } = charges;
+pub fn decide(table: &mut Table<'_>, now: u64, mode: Mode, charges: &mut LocalCharges) -> u64 {
+    let LocalCharges { charges, entries } = charges;
     entries.extend(charges.iter().map(|charge| charge.entry(table, now, mode)));
     let passes = transaction::decide(entries, now, true);
-    let store = |(charge, entry): (&mut Charge, _)| charge.store(table, now, entry, passes);
+    let store = |(charge, entry): (&mut LocalCharge, _)| charge.store(table, now, entry, passes);
     let reset = charges.iter_mut().zip(entries.drain(..)).map(store).max();
     reset.unwrap_or(0)
 }
 
 /// Gives back what a request was charged locally, if Redis rejects it or does not decide. What was
 /// not charged stays. The answers then show what the limits hold without it.
-pub fn give_back(table: &mut Table<'_>, now: u64, charges: &mut Charges) {
+pub fn give_back(table: &mut Table<'_>, now: u64, charges: &mut LocalCharges) {
     for charge in &mut charges.charges {
         if let Some(charged) = charge.charged.take() {
             charge.give_back(table, now, charged);
@@ -101,7 +101,7 @@ pub fn give_back(table: &mut Table<'_>, now: u64, charges: &mut Charges) {
 
 /// Settles what a request was charged locally: see [`Algorithm::settle`](crate::limit::Algorithm::settle).
 /// Returns in how many µs the quota is whole again; `None` for what was not charged.
-pub fn settle(table: &mut Table<'_>, now: u64, charge: &Charge, change: i64) -> Option<u64> {
+pub fn settle(table: &mut Table<'_>, now: u64, charge: &LocalCharge, change: i64) -> Option<u64> {
     let mut stored = stored(table, charge.digest);
     let (quota, algorithm) = (&charge.quota, charge.quota.algorithm());
     let amount = change.unsigned_abs();
@@ -111,26 +111,26 @@ pub fn settle(table: &mut Table<'_>, now: u64, charge: &Charge, change: i64) -> 
     Some(algorithm.decide(&mut stored, now, quota, 0).reset)
 }
 
-impl FromIterator<Charge> for Charges {
-    fn from_iter<I: IntoIterator<Item = Charge>>(charges: I) -> Self {
+impl FromIterator<LocalCharge> for LocalCharges {
+    fn from_iter<I: IntoIterator<Item = LocalCharge>>(charges: I) -> Self {
         let charges: Box<[_]> = charges.into_iter().collect();
         let entries = Vec::with_capacity(charges.len());
         Self { charges, entries }
     }
 }
 
-impl Deref for Charges {
-    type Target = [Charge];
+impl Deref for LocalCharges {
+    type Target = [LocalCharge];
 
-    fn deref(&self) -> &[Charge] {
+    fn deref(&self) -> &[LocalCharge] {
         &self.charges
     }
 }
 
-impl Charge {
+impl LocalCharge {
     /// `digest` identifies the limit and the client, and is uniformly distributed.
     pub fn new(digest: u128, quota: Quota, cost: u64) -> Self {
-        let answer = Answer::Unchecked;
+        let answer = LocalAnswer::Unchecked;
         Self { digest, quota, cost, dry_run: false, answer, charged: None }
     }
 
@@ -140,18 +140,18 @@ impl Charge {
     }
 
     /// The outcome of the last decision.
-    pub fn answer(&self) -> Answer {
+    pub fn answer(&self) -> LocalAnswer {
         self.answer
     }
 
     /// The limit's entry in the transaction, if it is to be checked.
-    fn entry(&self, table: &mut Table<'_>, now: u64, mode: Mode) -> Option<Entry<u128>> {
+    fn entry(&self, table: &mut Table<'_>, now: u64, mode: Mode) -> Option<Pending<u128>> {
         let stored = stored(table, self.digest);
         let is_checked = match mode {
             Mode::Outage => true,
             Mode::Return => stored.state.is_some() && self.reset(stored.clone(), now) > 0,
         };
-        is_checked.then(|| Entry::new(self.digest, self.quota, self.cost, self.dry_run, stored))
+        is_checked.then(|| Pending::new(self.digest, self.quota, self.cost, self.dry_run, stored))
     }
 
     /// How long the quota takes from now to be whole, in µs.
@@ -165,18 +165,18 @@ impl Charge {
         &mut self,
         table: &mut Table<'_>,
         now: u64,
-        entry: Option<Entry<u128>>,
+        entry: Option<Pending<u128>>,
         passes: bool,
     ) -> u64 {
-        (self.answer, self.charged) = (Answer::Unchecked, None);
+        (self.answer, self.charged) = (LocalAnswer::Unchecked, None);
         let Some(entry) = entry else { return 0 };
         let Some(verdict) = entry.verdict() else { return 0 };
         let given_back = entry.given_back(now);
         if !store(table, self.digest, entry.change()) {
-            self.answer = Answer::NoRoom;
+            self.answer = LocalAnswer::NoRoom;
             return 0;
         }
-        self.answer = Answer::Verdict(verdict);
+        self.answer = LocalAnswer::Verdict(verdict);
         let charged = || Charged::new(now, &verdict, given_back);
         self.charged = (passes && verdict.allowed).then(charged);
         verdict.reset
@@ -184,10 +184,10 @@ impl Charge {
 
     /// Shows what the limit holds now, if it was checked.
     fn look(&mut self, table: &mut Table<'_>, now: u64) {
-        if let Answer::Verdict(Verdict { allowed, retry, .. }) = self.answer {
+        if let LocalAnswer::Verdict(Verdict { allowed, retry, .. }) = self.answer {
             let (mut stored, algorithm) = (stored(table, self.digest), self.quota.algorithm());
             let held = algorithm.decide(&mut stored, now, &self.quota, 0);
-            self.answer = Answer::Verdict(Verdict { allowed, retry, ..held });
+            self.answer = LocalAnswer::Verdict(Verdict { allowed, retry, ..held });
         }
     }
 
@@ -238,19 +238,25 @@ mod tests {
     }
 
     /// Decides for a single limit.
-    fn request(table: &mut Table<'_>, now: u64, mode: Mode, quota: Quota, cost: u64) -> Answer {
-        let mut charges = Charges::from_iter([Charge::new(digest(1), quota, cost)]);
+    fn request(
+        table: &mut Table<'_>,
+        now: u64,
+        mode: Mode,
+        quota: Quota,
+        cost: u64,
+    ) -> LocalAnswer {
+        let mut charges = LocalCharges::from_iter([LocalCharge::new(digest(1), quota, cost)]);
         decide(table, now, mode, &mut charges);
         charges[0].answer()
     }
 
-    fn rejects(charge: &Charge) -> bool {
-        matches!(charge.answer(), Answer::Verdict(Verdict { allowed: false, .. }))
+    fn rejects(charge: &LocalCharge) -> bool {
+        matches!(charge.answer(), LocalAnswer::Verdict(Verdict { allowed: false, .. }))
     }
 
-    fn verdict(answer: Answer) -> Verdict {
+    fn verdict(answer: LocalAnswer) -> Verdict {
         match answer {
-            Answer::Verdict(verdict) => verdict,
+            LocalAnswer::Verdict(verdict) => verdict,
             other => panic!("{other:?}"),
         }
     }
@@ -272,9 +278,9 @@ mod tests {
 
     /// The states and verdicts of the references.
     #[derive(Clone, Default)]
-    struct Model(BTreeMap<u128, Stored>);
+    struct References(BTreeMap<u128, Stored>);
 
-    impl Model {
+    impl References {
         fn request(&mut self, now: u64, (digest, quota, cost): (u128, Quota, u64)) -> Verdict {
             let stored = self.0.entry(digest).or_default();
             quota.algorithm().decide(stored, now, &quota, cost)
@@ -323,7 +329,7 @@ mod tests {
         ) {
             let (mut words, mut now) = (vec![0; 4_000], START);
             let mut table = Table::open(&mut words);
-            let mut model = Model::default();
+            let mut model = References::default();
             for (gap, step, shares) in requests {
                 now = now + gap - step;
                 let charge = |&(limit, share): &(usize, f64)| {
@@ -331,8 +337,8 @@ mod tests {
                     (digest(limit as u8), limits[limit], cost)
                 };
                 let charged: Vec<_> = shares.iter().map(charge).collect();
-                let mut charges: Charges =
-                    charged.iter().map(|&(digest, quota, cost)| Charge::new(digest, quota, cost)).collect();
+                let mut charges: LocalCharges =
+                    charged.iter().map(|&(digest, quota, cost)| LocalCharge::new(digest, quota, cost)).collect();
                 let reset = decide(&mut table, now, Mode::Outage, &mut charges);
                 let expected = model.decide(now, &charged);
                 prop_assert_eq!(reset, expected.iter().map(|verdict| verdict.reset).max().unwrap());
@@ -363,7 +369,7 @@ mod tests {
     }
 
     /// A client of this machine, and what of its requests passed: when, and what they spent.
-    struct Client<'a> {
+    struct LocalClient<'a> {
         quota: Quota,
         now: u64,
         table: Table<'a>,
@@ -372,7 +378,7 @@ mod tests {
         until: u64,
     }
 
-    impl Client<'_> {
+    impl LocalClient<'_> {
         fn live(&mut self, mode: Mode, events: &[Event]) {
             let interval = self.quota.rate().period() as f64 / self.quota.rate().count() as f64;
             for event in events {
@@ -389,7 +395,7 @@ mod tests {
 
         fn remaining(&mut self, mode: Mode) -> u64 {
             let local = match request(&mut self.table, self.now, mode, self.quota, 0) {
-                Answer::Verdict(verdict) => verdict.remaining,
+                LocalAnswer::Verdict(verdict) => verdict.remaining,
                 _ => u64::MAX,
             };
             match mode {
@@ -400,7 +406,8 @@ mod tests {
 
         /// As the module does.
         fn request(&mut self, mode: Mode, cost: u64) -> bool {
-            let mut charges = Charges::from_iter([Charge::new(digest(1), self.quota, cost)]);
+            let mut charges =
+                LocalCharges::from_iter([LocalCharge::new(digest(1), self.quota, cost)]);
             if mode == Mode::Outage || self.now < self.until {
                 let reset = decide(&mut self.table, self.now, mode, &mut charges);
                 self.until = self.until.max(self.now + reset);
@@ -468,14 +475,14 @@ mod tests {
             let mut words = vec![0; 4_000];
             let table = Table::open(&mut words);
             let mut client =
-                Client { quota, now: start, table, redis: Stored::default(), passed: Vec::new(), until: 0 };
+                LocalClient { quota, now: start, table, redis: Stored::default(), passed: Vec::new(), until: 0 };
             client.live(Mode::Outage, &outage);
             client.live(Mode::Return, &back);
             prop_assert!(!client.exceeds(), "{:?}", client.passed);
             // After the time that was returned nothing is checked.
             client.now = client.now.max(client.until);
             let answer = request(&mut client.table, client.now, Mode::Return, quota, 0);
-            prop_assert_eq!(answer, Answer::Unchecked);
+            prop_assert_eq!(answer, LocalAnswer::Unchecked);
         }
 
         /// And what is given back is as if it had never been spent here.
@@ -484,15 +491,15 @@ mod tests {
             let mut words = vec![0; 4_000];
             let table = Table::open(&mut words);
             let mut client =
-                Client { quota, now: START, table, redis: Stored::default(), passed: Vec::new(), until: 0 };
+                LocalClient { quota, now: START, table, redis: Stored::default(), passed: Vec::new(), until: 0 };
             client.live(Mode::Outage, &outage);
             let before = request(&mut client.table, client.now, Mode::Outage, quota, 0);
-            let mut charges = Charges::from_iter([Charge::new(digest(1), quota, cost)]);
+            let mut charges = LocalCharges::from_iter([LocalCharge::new(digest(1), quota, cost)]);
             decide(&mut client.table, client.now, Mode::Return, &mut charges);
             // Twice is as good as once.
             give_back(&mut client.table, client.now, &mut charges);
             give_back(&mut client.table, client.now, &mut charges);
-            if let (Answer::Verdict(shown), Answer::Verdict(held)) = (charges[0].answer(), before) {
+            if let (LocalAnswer::Verdict(shown), LocalAnswer::Verdict(held)) = (charges[0].answer(), before) {
                 prop_assert_eq!((shown.remaining, shown.reset), (held.remaining, held.reset));
             }
             let after = request(&mut client.table, client.now, Mode::Outage, quota, 0);
@@ -511,7 +518,7 @@ mod tests {
         for (event, settles) in history {
             now += (event.intervals * interval).round() as u64;
             let cost = (event.cost.unwrap_or(0.0) * limit).ceil() as u64;
-            let charges = || Charges::from_iter([Charge::new(digest(1), quota, cost)]);
+            let charges = || LocalCharges::from_iter([LocalCharge::new(digest(1), quota, cost)]);
             let (mut once, mut twice) = (charges(), charges());
             decide(&mut alone, now, Mode::Outage, &mut once);
             decide(&mut beside, now, Mode::Return, &mut twice);
@@ -543,7 +550,7 @@ mod tests {
     #[test]
     fn refills_here_and_in_redis_are_not_at_the_same_moments() {
         let mut words = vec![0; 1_000];
-        let mut client = Client {
+        let mut client = LocalClient {
             quota: quota(Algorithm::IntervalBucket, "5r/s", 10),
             now: START,
             table: Table::open(&mut words),
@@ -571,7 +578,7 @@ mod tests {
         let table = &mut Table::open(&mut words);
         let second = 1_000_000;
 
-        assert_eq!(request(table, START, Mode::Return, quota, 1), Answer::Unchecked);
+        assert_eq!(request(table, START, Mode::Return, quota, 1), LocalAnswer::Unchecked);
         assert_eq!(table.usage().entries, 0);
 
         assert_eq!(verdict(request(table, START, Mode::Outage, quota, 1)).remaining, 1);
@@ -580,7 +587,10 @@ mod tests {
         assert_eq!(rejected.retry, Retry::After(second));
         let last = verdict(request(table, START + 2 * second - 1, Mode::Return, quota, 0));
         assert_eq!((last.remaining, last.reset), (1, 1));
-        assert_eq!(request(table, START + 2 * second, Mode::Return, quota, 1), Answer::Unchecked);
+        assert_eq!(
+            request(table, START + 2 * second, Mode::Return, quota, 1),
+            LocalAnswer::Unchecked
+        );
     }
 
     #[test]
@@ -591,7 +601,7 @@ mod tests {
             let settled = |change| {
                 let mut words = vec![0; 1_000];
                 let table = &mut Table::open(&mut words);
-                let mut charges = Charges::from_iter([Charge::new(digest(1), quota, 3)]);
+                let mut charges = LocalCharges::from_iter([LocalCharge::new(digest(1), quota, 3)]);
                 decide(table, START, Mode::Outage, &mut charges);
                 settle(table, START, &charges[0], change).unwrap();
                 verdict(request(table, START, Mode::Outage, quota, 0)).remaining
@@ -623,8 +633,9 @@ mod tests {
         let (wide, narrow) =
             (quota(Algorithm::Gcra, "1r/h", 2), quota(Algorithm::TokenBucket, "1r/h", 1));
         let mut decide = |wide_cost| {
-            let dry = Charge::new(digest(2), narrow, 1).dry_run(true);
-            let mut charges = Charges::from_iter([Charge::new(digest(1), wide, wide_cost), dry]);
+            let dry = LocalCharge::new(digest(2), narrow, 1).dry_run(true);
+            let mut charges =
+                LocalCharges::from_iter([LocalCharge::new(digest(1), wide, wide_cost), dry]);
             super::decide(table, START, Mode::Outage, &mut charges);
             [0, 1]
                 .map(|index: usize| verdict(charges[index].answer()))
@@ -643,10 +654,10 @@ mod tests {
         let table = &mut Table::open(&mut words);
         verdict(request(table, START, Mode::Outage, quota, 1));
 
-        let charge = |number| Charge::new(digest(number), quota, 1);
-        let mut charges = Charges::from_iter([2, 1].map(charge));
+        let charge = |number| LocalCharge::new(digest(number), quota, 1);
+        let mut charges = LocalCharges::from_iter([2, 1].map(charge));
         decide(table, START, Mode::Return, &mut charges);
-        assert_eq!(charges[0].answer(), Answer::Unchecked);
+        assert_eq!(charges[0].answer(), LocalAnswer::Unchecked);
         assert!(rejects(&charges[1]));
         // What was not spent is not given back.
         give_back(table, START, &mut charges);
@@ -680,7 +691,7 @@ mod tests {
                 let table = &mut Table::open(&mut words);
                 let (old, new) = (quota(old, "2r/s", 2), quota(new, "2r/s", 2));
                 assert!(verdict(request(table, START, Mode::Outage, old, 2)).allowed);
-                assert_eq!(request(table, START, Mode::Return, new, 1), Answer::Unchecked);
+                assert_eq!(request(table, START, Mode::Return, new, 1), LocalAnswer::Unchecked);
                 let first = verdict(request(table, START, Mode::Outage, new, 1));
                 assert_eq!((first.allowed, first.remaining), (true, 1), "{old:?} {new:?}");
                 let second = verdict(request(table, START, Mode::Outage, new, 1));
@@ -695,7 +706,7 @@ mod tests {
         let (mut words, quota) = (vec![0; 42], quota(Algorithm::TokenBucket, "1r/h", 1));
         let table = &mut Table::open(&mut words);
         let mut allowed = |number| {
-            let mut charges = Charges::from_iter([Charge::new(digest(number), quota, 1)]);
+            let mut charges = LocalCharges::from_iter([LocalCharge::new(digest(number), quota, 1)]);
             decide(table, START, Mode::Outage, &mut charges);
             verdict(charges[0].answer()).allowed
         };
@@ -714,8 +725,9 @@ mod tests {
         let log = quota(Algorithm::SlidingLog, "10r/s", 10);
         let bucket = quota(Algorithm::TokenBucket, "10r/s", 10);
         let mut decide = |now| {
-            let both = [Charge::new(digest(1), log, 1), Charge::new(digest(2), bucket, 1)];
-            let mut charges = Charges::from_iter(both);
+            let both =
+                [LocalCharge::new(digest(1), log, 1), LocalCharge::new(digest(2), bucket, 1)];
+            let mut charges = LocalCharges::from_iter(both);
             decide(table, now, Mode::Outage, &mut charges);
             [0, 1].map(|index: usize| charges[index].answer())
         };
@@ -725,7 +737,7 @@ mod tests {
         }
         for remaining in (3..6).rev() {
             let [log, bucket] = decide(START);
-            assert_eq!((log, verdict(bucket).remaining), (Answer::NoRoom, remaining));
+            assert_eq!((log, verdict(bucket).remaining), (LocalAnswer::NoRoom, remaining));
         }
         // What has no room is not spent: a second later all is regained.
         assert_eq!(decide(START + 1_000_000).map(|answer| verdict(answer).remaining), [9, 9]);

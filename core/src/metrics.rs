@@ -32,7 +32,7 @@ impl LeaseUnits {
 
 /// A command that is sent to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum CommandKind {
     /// A script, by its SHA-1.
     Evalsha,
     /// A script, by its source.
@@ -47,7 +47,7 @@ pub enum Command {
     Sentinel,
 }
 
-impl Command {
+impl CommandKind {
     /// Every command.
     pub const ALL: [Self; 6] =
         [Self::Evalsha, Self::Eval, Self::Asking, Self::Ping, Self::Cluster, Self::Sentinel];
@@ -123,14 +123,14 @@ impl QueryResult {
 
 /// What became of a settlement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settlement {
+pub enum SettlementResult {
     /// The difference was charged or given back.
     Settled,
     /// It may not have been.
     Lost,
 }
 
-impl Settlement {
+impl SettlementResult {
     /// Every result.
     pub const ALL: [Self; 2] = [Self::Settled, Self::Lost];
 

@@ -363,7 +363,7 @@ mod tests {
     use super::*;
 
     /// What a table should do.
-    struct Model {
+    struct TableModel {
         values: BTreeMap<u128, Vec<u64>>,
         /// The keys, the least recently used first.
         order: VecDeque<u128>,
@@ -371,7 +371,7 @@ mod tests {
         evictions: u64,
     }
 
-    impl Model {
+    impl TableModel {
         fn new(blocks: u64) -> Self {
             let blocks = blocks as usize;
             Self { values: BTreeMap::new(), order: VecDeque::new(), blocks, evictions: 0 }
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum Use {
         Get(u128),
         Set(u128, Vec<u64>),
         Clear,
@@ -444,12 +444,12 @@ mod tests {
         ]
     }
 
-    fn steps(length: usize) -> impl Strategy<Value = Vec<Step>> {
+    fn steps(length: usize) -> impl Strategy<Value = Vec<Use>> {
         let step = prop_oneof![
-            30 => keys().prop_map(Step::Get),
-            30 => (keys(), values()).prop_map(|(key, value)| Step::Set(key, value)),
-            1 => Just(Step::Clear),
-            2 => Just(Step::Reopen),
+            30 => keys().prop_map(Use::Get),
+            30 => (keys(), values()).prop_map(|(key, value)| Use::Set(key, value)),
+            1 => Just(Use::Clear),
+            2 => Just(Use::Reopen),
         ];
         vec(step, 0..length)
     }
@@ -482,12 +482,12 @@ mod tests {
         vec![0; memory::HEADER + blocks * 8 + blocks.div_ceil(2)]
     }
 
-    fn run(table: &mut Table<'_>, step: Step) {
+    fn run(table: &mut Table<'_>, step: Use) {
         match step {
-            Step::Get(key) => drop(get(table, key)),
-            Step::Set(key, value) => drop(table.set(key, value.into_iter())),
-            Step::Clear => table.clear(),
-            Step::Reopen => (),
+            Use::Get(key) => drop(get(table, key)),
+            Use::Set(key, value) => drop(table.set(key, value.into_iter())),
+            Use::Clear => table.clear(),
+            Use::Reopen => (),
         }
     }
 
@@ -511,21 +511,21 @@ mod tests {
     proptest! {
         #[test]
         fn does_as_the_model(mut words in memories(), steps in steps(200)) {
-            let mut model = Model::new(Table::open(&mut words).usage().blocks);
+            let mut model = TableModel::new(Table::open(&mut words).usage().blocks);
             for step in steps {
                 let mut table = Table::open(&mut words);
                 match step {
-                    Step::Get(key) => prop_assert_eq!(get(&mut table, key), model.get(key)),
-                    Step::Set(key, value) => {
+                    Use::Get(key) => prop_assert_eq!(get(&mut table, key), model.get(key)),
+                    Use::Set(key, value) => {
                         let stored = table.set(key, value.iter().copied());
                         prop_assert_eq!(stored, table.fits(value.len()));
                         prop_assert_eq!(stored, model.set(key, value));
                     }
-                    Step::Clear => {
+                    Use::Clear => {
                         table.clear();
-                        model = Model { evictions: model.evictions, ..Model::new(model.blocks as u64) };
+                        model = TableModel { evictions: model.evictions, ..TableModel::new(model.blocks as u64) };
                     }
-                    Step::Reopen => (),
+                    Use::Reopen => (),
                 }
                 prop_assert_eq!(table.usage(), model.usage());
             }
@@ -658,10 +658,10 @@ mod tests {
         let at = |block: usize, cell: Cell| start + 16 * block + cell as usize;
         let full = words.clone();
 
-        let get = |number| Step::Get(same_head(number));
-        let set = |number, length| Step::Set(same_head(number), numbers(length).collect());
+        let get = |number| Use::Get(same_head(number));
+        let set = |number, length| Use::Set(same_head(number), numbers(length).collect());
         let (next, sibling) = (Cell::Next, Cell::Sibling);
-        let cases: [(&str, Changes, Step); 13] = [
+        let cases: [(&str, Changes, Use); 13] = [
             ("siblings in a circle", &[(at(0, sibling), to(6))], get(7)),
             ("a sibling out of the memory", &[(at(0, sibling), to(8))], get(7)),
             (
@@ -686,7 +686,7 @@ mod tests {
             for (cell, value) in changes {
                 table.memory.set_cell(*cell, *value).unwrap();
             }
-            let stored = u64::from(matches!(step, Step::Set(..)));
+            let stored = u64::from(matches!(step, Use::Set(..)));
             run(&mut table, step);
             assert_eq!(table.usage().entries, stored, "{what}");
         }

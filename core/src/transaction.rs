@@ -7,7 +7,7 @@ use crate::limit::Quota;
 
 /// A limit in a transaction: what is stored under its key, and what is to be stored.
 #[derive(Debug)]
-pub(crate) struct Entry<K> {
+pub(crate) struct Pending<K> {
     key: K,
     quota: Quota,
     cost: u64,
@@ -24,12 +24,12 @@ pub(crate) struct Entry<K> {
 /// what its limit holds. A limit of a dry run rejects nothing: if it does not allow the request, it
 /// alone is not charged. Entries may share a key: the second one sees what the first one spends.
 pub(crate) fn decide<K: PartialEq>(
-    entries: &mut [Option<Entry<K>>],
+    entries: &mut [Option<Pending<K>>],
     now: u64,
     others_allow: bool,
 ) -> bool {
     each(entries, |entry, earlier| entry.spend(earlier, now));
-    let passes = others_allow && entries.iter().flatten().all(Entry::lets_pass);
+    let passes = others_allow && entries.iter().flatten().all(Pending::lets_pass);
     match passes {
         true => grant(entries, now),
         false => {
@@ -42,7 +42,7 @@ pub(crate) fn decide<K: PartialEq>(
 
 /// Enforced entries that share a key must be able to spend at once: a rejection of one of them lasts until
 /// then.
-fn correct_retries<K: PartialEq>(entries: &mut [Option<Entry<K>>], now: u64) {
+fn correct_retries<K: PartialEq>(entries: &mut [Option<Pending<K>>], now: u64) {
     for index in 0..entries.len() {
         if let Some(Some(entry)) = entries.get(index)
             && let Some(retry) = entry.shared_retry(entries, now)
@@ -76,7 +76,10 @@ fn needed(
 }
 
 /// Calls `act` with each entry and the entries before it.
-fn each<K>(entries: &mut [Option<Entry<K>>], act: impl Fn(&mut Entry<K>, &[Option<Entry<K>>])) {
+fn each<K>(
+    entries: &mut [Option<Pending<K>>],
+    act: impl Fn(&mut Pending<K>, &[Option<Pending<K>>]),
+) {
     for index in 0..entries.len() {
         let (earlier, later) = entries.split_at_mut(index);
         if let Some(Some(entry)) = later.first_mut() {
@@ -87,7 +90,7 @@ fn each<K>(entries: &mut [Option<Entry<K>>], act: impl Fn(&mut Entry<K>, &[Optio
 
 /// Sets units aside for leases, after all costs are charged. Of entries that share a key only the
 /// last one gets any.
-fn grant<K: PartialEq>(entries: &mut [Option<Entry<K>>], now: u64) {
+fn grant<K: PartialEq>(entries: &mut [Option<Pending<K>>], now: u64) {
     for index in 0..entries.len() {
         let (before, later) = entries.split_at_mut(index.saturating_add(1));
         if let Some(Some(entry)) = before.last_mut()
@@ -98,7 +101,7 @@ fn grant<K: PartialEq>(entries: &mut [Option<Entry<K>>], now: u64) {
     }
 }
 
-impl<K: PartialEq> Entry<K> {
+impl<K: PartialEq> Pending<K> {
     /// A limit to be charged `cost`; `stored` is what is stored under `key`.
     pub(crate) fn new(key: K, quota: Quota, cost: u64, dry_run: bool, stored: Stored) -> Self {
         let (before, after) = (stored, Stored::default());

@@ -352,8 +352,11 @@ impl State {
 
     fn end_settlement(&self, tag: u64, is_settled: bool) {
         if let Some(reservations) = self.settling.get(tag as usize) {
-            let result =
-                if is_settled { metrics::Settlement::Settled } else { metrics::Settlement::Lost };
+            let result = if is_settled {
+                metrics::SettlementResult::Settled
+            } else {
+                metrics::SettlementResult::Lost
+            };
             debug!(cycle_log(), "settlement: {}", result.name());
             reservations.end(result);
         }

@@ -91,7 +91,7 @@ impl LocationConf {
     }
 
     /// The form of the body of a rejection.
-    pub(crate) fn body(&self) -> body::Form {
+    pub(crate) fn body(&self) -> body::BodyForm {
         self.policy.body
     }
 
@@ -125,7 +125,7 @@ impl LocationConf {
     }
 
     /// The form of the metrics page, unless the client chooses it.
-    pub(crate) fn metrics(&self) -> Option<metrics::Form> {
+    pub(crate) fn metrics(&self) -> Option<metrics::PageForm> {
         self.policy.page
     }
 

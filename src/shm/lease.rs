@@ -1,8 +1,8 @@
-//! The leases of this machine, in the shared memory: see [`Table`].
+//! The leases of this machine, in the shared memory: see [`LeaseTable`].
 
 use ngx::ffi::ngx_pid;
 use rate_limit_core::lease::Granted;
-use rate_limit_core::lease::table::{Changes, Limit, Outcome, Table, Taken};
+use rate_limit_core::lease::table::{Changes, LeaseCharge, LeaseTable, Outcome, Taken};
 use rate_limit_core::metrics::LeaseUnits;
 use rate_limit_core::redis::script::Check;
 
@@ -69,7 +69,7 @@ impl Shared {
         let Check { quota, cost, .. } = limit.check;
         // A limit without a number is of this worker alone.
         let number = self.number(record).map_or(u64::MAX, |number| number as u64);
-        let part = Limit { number, digest, quota: *quota, cost };
+        let part = LeaseCharge { number, digest, quota: *quota, cost };
         let Changes { granted, returned, lapsed, evicted } =
             self.leases().renew(&part, taken, &outcome, monotonic_micros());
         record.count_granted(granted);
@@ -82,9 +82,9 @@ impl Shared {
         }
     }
 
-    fn leases(&self) -> Table<'static> {
+    fn leases(&self) -> LeaseTable<'static> {
         // SAFETY: NGINX sets it before it runs any hook of a process.
         let process = unsafe { ngx_pid };
-        Table::new(self.leases, u32::try_from(process).unwrap_or(u32::MAX), may_be_living)
+        LeaseTable::new(self.leases, u32::try_from(process).unwrap_or(u32::MAX), may_be_living)
     }
 }

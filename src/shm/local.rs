@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::key;
-use rate_limit_core::local::{self, Answer, Charge, Charges, Mode};
+use rate_limit_core::local::{self, LocalAnswer, LocalCharge, LocalCharges, Mode};
 use rate_limit_core::redis::script::Check;
 
 use super::Shared;
@@ -12,7 +12,7 @@ use crate::clock::{monotonic_micros, unix_micros};
 
 /// What a request was charged locally.
 pub(crate) struct Local {
-    charges: Charges,
+    charges: LocalCharges,
 }
 
 /// The new states of the limits do not fit into the table.
@@ -22,8 +22,8 @@ impl Local {
     /// The verdict of each limit, in their order; `None` for a limit that was not checked.
     pub(crate) fn verdicts(&self) -> impl Iterator<Item = Option<Verdict>> {
         self.charges.iter().map(|charge| match charge.answer() {
-            Answer::Verdict(verdict) => Some(verdict),
-            Answer::Unchecked | Answer::NoRoom => None,
+            LocalAnswer::Verdict(verdict) => Some(verdict),
+            LocalAnswer::Unchecked | LocalAnswer::NoRoom => None,
         })
     }
 }
@@ -43,14 +43,14 @@ impl Shared {
     ) -> Result<Local, NoRoom> {
         let charge = |(fingerprint, check): (u64, &Check<'_>)| {
             let digest = self.local_digest(fingerprint, check.key);
-            Charge::new(digest, *check.quota, check.cost).dry_run(check.dry_run)
+            LocalCharge::new(digest, *check.quota, check.cost).dry_run(check.dry_run)
         };
-        let mut charges: Charges = limits.map(charge).collect();
+        let mut charges: LocalCharges = limits.map(charge).collect();
         let now = unix_micros();
         let reset = self.with_table(|table| local::decide(table, now, mode, &mut charges));
         self.regains_in(reset);
         let mut local = Local { charges };
-        if local.charges.iter().any(|charge| charge.answer() == Answer::NoRoom) {
+        if local.charges.iter().any(|charge| charge.answer() == LocalAnswer::NoRoom) {
             self.header.no_room.fetch_add(1, Ordering::Relaxed);
             self.give_back(&mut local);
             return Err(NoRoom);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rate_limit_core::client::Counts;
 use rate_limit_core::decision::{Source, Status};
 use rate_limit_core::metrics::{
-    AttemptResult, BUCKETS, Command, ErrorKind, LeaseUnits, QueryResult, Settlement,
+    AttemptResult, BUCKETS, CommandKind, ErrorKind, LeaseUnits, QueryResult, SettlementResult,
 };
 use rate_limit_core::text::metrics;
 
@@ -39,8 +39,8 @@ pub(crate) struct LimitRecord {
     lease_units: [AtomicU64; LeaseUnits::ALL.len()],
     /// All units that were set aside.
     granted: AtomicU64,
-    /// One for each of [`Settlement::ALL`].
-    settlements: [AtomicU64; Settlement::ALL.len()],
+    /// One for each of [`SettlementResult::ALL`].
+    settlements: [AtomicU64; SettlementResult::ALL.len()],
 }
 
 /// The record of a node: one of the zone, or where the zone has none left, one of this worker alone.
@@ -62,8 +62,8 @@ pub(crate) struct NodeRecord {
     undecided: AtomicU64,
     /// The Unix time in ms of the last warning in the log.
     warned: AtomicU64,
-    /// One for each of [`Command::ALL`].
-    commands: [AtomicU64; Command::ALL.len()],
+    /// One for each of [`CommandKind::ALL`].
+    commands: [AtomicU64; CommandKind::ALL.len()],
     /// One for each of [`ErrorKind::ALL`].
     errors: [AtomicU64; ErrorKind::ALL.len()],
     /// One for each of [`AttemptResult::ALL`].
@@ -100,7 +100,7 @@ impl LimitRecord {
     }
 
     /// Counts so many settlements of this limit.
-    pub(super) fn count_settlements(&self, result: Settlement, number: u64) {
+    pub(super) fn count_settlements(&self, result: SettlementResult, number: u64) {
         add(&self.settlements, result as usize, number);
     }
 
@@ -110,8 +110,8 @@ impl LimitRecord {
     }
 
     /// All counters.
-    pub(super) fn read(&self) -> metrics::Limit {
-        metrics::Limit {
+    pub(super) fn read(&self) -> metrics::LimitMetrics {
+        metrics::LimitMetrics {
             name: self.name.text(),
             requests: read(&self.results),
             decisions: read(&self.sources),
@@ -225,9 +225,9 @@ impl NodeRecord {
     }
 
     /// All counters, and the views of the living workers, by number and process.
-    pub(super) fn read(&self, living: &[(usize, u32)]) -> metrics::Node {
+    pub(super) fn read(&self, living: &[(usize, u32)]) -> metrics::NodeMetrics {
         let views = || self.views_of(living);
-        metrics::Node {
+        metrics::NodeMetrics {
             name: self.name.text(),
             commands: read(&self.commands),
             errors: read(&self.errors),

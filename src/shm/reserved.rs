@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rate_limit_core::metrics::Settlement;
+use rate_limit_core::metrics::SettlementResult;
 
 use super::Shared;
 use super::process::may_be_living;
@@ -46,7 +46,7 @@ impl Reservations {
     }
 
     /// A reservation has ended with this result.
-    pub(crate) fn end(self, result: Settlement) {
+    pub(crate) fn end(self, result: SettlementResult) {
         self.remove();
         self.limit.count_settlements(result, 1);
     }
@@ -97,7 +97,7 @@ impl Shared {
             // Another worker may do the same: only one of them gets the number.
             let lost = pair.reservations.swap(0, Ordering::Relaxed);
             if let Some(limit) = number.checked_sub(1).and_then(|index| self.limits.get(index)) {
-                limit.count_settlements(Settlement::Lost, lost);
+                limit.count_settlements(SettlementResult::Lost, lost);
             }
             // If this fails another worker has freed it, and perhaps a third one taken it.
             pair.owner.compare_exchange(owner, 0, Ordering::Relaxed, Ordering::Relaxed).ok();

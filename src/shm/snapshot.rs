@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use rate_limit_core::decision::Source;
-use rate_limit_core::text::metrics::{Histogram, Memory, Node, Snapshot};
+use rate_limit_core::text::metrics::{Histogram, MemoryMetrics, NodeMetrics, Snapshot};
 
 use super::Shared;
 use super::record::{self, LimitRecord};
@@ -34,13 +34,13 @@ impl Shared {
         waits
     }
 
-    fn memory(&self) -> Memory {
+    fn memory(&self) -> MemoryMetrics {
         let usage = self.with_table(|table| table.usage());
         let start = self.pool.as_ptr().cast::<u8>();
         // SAFETY: the pool stands at the start of the zone, and knows where it ends.
         let size = unsafe { (*self.pool.as_ptr()).end.offset_from(start) };
         let free = usage.free_bytes();
-        Memory {
+        MemoryMetrics {
             used: u64::try_from(size).unwrap_or(0).saturating_sub(free),
             free,
             evictions: usage.evictions,
@@ -50,8 +50,8 @@ impl Shared {
 }
 
 /// Nodes by name: those of the same name in several stores are added up.
-fn by_name(nodes: impl Iterator<Item = Node>) -> Vec<Node> {
-    nodes.fold(Vec::new(), |mut named: Vec<Node>, node| {
+fn by_name(nodes: impl Iterator<Item = NodeMetrics>) -> Vec<NodeMetrics> {
+    nodes.fold(Vec::new(), |mut named: Vec<NodeMetrics>, node| {
         match named.iter_mut().find(|other| other.name == node.name) {
             Some(other) => other.add(&node),
             None => named.push(node),

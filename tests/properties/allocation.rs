@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::hint::black_box;
 
 use rate_limit_core::limit::{Algorithm, Quota};
-use rate_limit_core::local::{self, Answer, Charge, Charges, Mode};
+use rate_limit_core::local::{self, LocalAnswer, LocalCharge, LocalCharges, Mode};
 use rate_limit_core::table::Table;
 
 const NOW: u64 = 1_700_000_000_000_000;
@@ -48,16 +48,16 @@ fn a_decision_allocates_nothing_but_logs() {
     let few = Algorithm::ALL.into_iter().filter(|algorithm| !algorithm.stores_itself());
     let limits: Vec<_> = few.cycle().take(40).zip(1_u128..).collect();
     let charge = |(algorithm, number): &(Algorithm, u128)| {
-        Charge::new(number << 120 | number << 56, of(*algorithm), 1)
+        LocalCharge::new(number << 120 | number << 56, of(*algorithm), 1)
     };
     // The second checks what the first has charged, and gives it back.
     for mode in [Mode::Outage, Mode::Return] {
-        let mut charges: Charges = limits.iter().map(charge).collect();
+        let mut charges: LocalCharges = limits.iter().map(charge).collect();
         let made = allocations(|| {
             local::decide(&mut table, NOW, mode, &mut charges);
         });
         assert_eq!(made, 0, "{mode:?}");
-        let checked = charges.iter().filter(|charge| charge.answer() != Answer::Unchecked);
+        let checked = charges.iter().filter(|charge| charge.answer() != LocalAnswer::Unchecked);
         assert_eq!(checked.count(), limits.len(), "{mode:?}");
         if mode == Mode::Return {
             assert_eq!(allocations(|| local::give_back(&mut table, NOW, &mut charges)), 0);

@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 use fastrand::Rng;
 use proptest::prelude::*;
 use rate_limit_core::algorithm::Stored;
-use rate_limit_core::lease::table::{Bucket, Limit, Outcome, Table, Taken};
+use rate_limit_core::lease::table::{Bucket, LeaseCharge, LeaseTable, Outcome, Taken};
 use rate_limit_core::lease::{Granted, Lease};
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::{Rate, SECOND};
@@ -99,8 +99,8 @@ struct Command {
 }
 
 impl Machine {
-    fn leases(&self) -> Table<'_> {
-        Table::new(&self.leases, 1, |_| true)
+    fn leases(&self) -> LeaseTable<'_> {
+        LeaseTable::new(&self.leases, 1, |_| true)
     }
 }
 
@@ -288,7 +288,7 @@ impl World {
         let Command { machine, cost, taken, submitted, .. } = self.commands[index];
         self.commands[index].granted = None;
         let (machine, is_sent) = (&self.machines[machine], true);
-        let limit = Limit { number: 0, digest: DIGEST, quota, cost };
+        let limit = LeaseCharge { number: 0, digest: DIGEST, quota, cost };
         let is_rejected = !is_charged;
         let outcome = Outcome { is_sent, is_charged, is_rejected, granted, span, submitted };
         machine.leases().renew(&limit, taken, &outcome, self.now - START + machine.ahead);
@@ -594,7 +594,7 @@ fn a_slow_command_takes_nothing() {
                 let is_rejected = false;
                 let outcome =
                     Outcome { is_sent, is_charged, is_rejected, granted, span, submitted };
-                let limit = Limit { number: 0, digest: DIGEST, quota, cost: 1 };
+                let limit = LeaseCharge { number: 0, digest: DIGEST, quota, cost: 1 };
                 machine.leases().renew(&limit, taken, &outcome, now - START + machine.ahead);
                 shown = Some(verdict);
             }

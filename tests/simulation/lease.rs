@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use rate_limit_core::client::Answer;
-use rate_limit_core::lease::table::{Bucket, Limit, Outcome, Table, Taken};
+use rate_limit_core::lease::table::{Bucket, LeaseCharge, LeaseTable, Outcome, Taken};
 use rate_limit_core::lease::{Granted, Report};
 
 use crate::script::Charge;
@@ -43,8 +43,8 @@ impl Machine {
         Self { buckets, accounts: HashMap::new(), hits: 0 }
     }
 
-    fn table(&self, worker: usize) -> Table<'_> {
-        Table::new(&self.buckets, worker as u32 + 1, |_| true)
+    fn table(&self, worker: usize) -> LeaseTable<'_> {
+        LeaseTable::new(&self.buckets, worker as u32 + 1, |_| true)
     }
 
     /// Spends for a request that each of its limits has a lease for, if that is so.
@@ -89,7 +89,7 @@ impl Machine {
         let answers = answers.iter().zip(grants);
         for ((part, taken), (answer, granted)) in plan.parts.iter().zip(taken).zip(answers) {
             let (digest, quota, cost) = (digest(part.digest()), part.quota, part.cost);
-            let limit = Limit { number: 0, digest, quota, cost };
+            let limit = LeaseCharge { number: 0, digest, quota, cost };
             let outcome = Outcome {
                 is_sent: answer.node.is_some(),
                 is_charged: answer.is_charged,

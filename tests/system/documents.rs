@@ -628,3 +628,45 @@ fn every_link_leads_somewhere() {
     }
     assert!(links >= 30, "only {links} links");
 }
+
+/// The Rust files under a folder, but for those of tests.
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_stem().expect("a name").to_owned();
+        if path.is_dir() && name != "tests" {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|it| it == "rs") && name != "tests" {
+            found.push(path);
+        }
+    }
+}
+
+/// The type that a line of Rust defines, if it defines one.
+fn defined_type(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let line = line.strip_prefix("pub").map_or(line, |rest| match rest.strip_prefix('(') {
+        Some(rest) => rest.split_once(") ").map_or("", |(_, rest)| rest),
+        None => rest.trim_start(),
+    });
+    let (kind, rest) = line.split_once(' ')?;
+    let name = rest.split(|c: char| !c.is_alphanumeric()).next()?;
+    (["struct", "enum", "trait"].contains(&kind) && !name.is_empty()).then_some(name)
+}
+
+/// Each crate has one type of a name, but for the errors of modules, and for those of NGINX without TLS.
+#[test]
+fn each_name_of_a_type_has_one_meaning() {
+    for crate_folder in ["core/src", "src"] {
+        let (mut files, mut names, mut twice) = (Vec::new(), BTreeSet::new(), Vec::new());
+        sources(&root().join(crate_folder), &mut files);
+        for file in files.iter().filter(|file| !file.ends_with("no_tls.rs")) {
+            let text = fs::read_to_string(file).expect("a file");
+            let defined = text.lines().filter_map(defined_type).filter(|name| *name != "Error");
+            let again = defined.filter(|name| !names.insert((*name).to_owned()));
+            twice.extend(again.map(|name| format!("{name} in {}", file.display())));
+        }
+        assert!(names.len() > 40, "{crate_folder} has {names:?}");
+        assert!(twice.is_empty(), "{twice:?}");
+    }
+}

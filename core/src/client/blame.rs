@@ -6,7 +6,7 @@
 //! and the time for which the worker itself was away is taken off. While a server owes a reply for
 //! longer, it is slow.
 
-use super::connection::{Connection, Fault, SILENCE, State};
+use super::connection::{Connection, ConnectionState, Fault, SILENCE};
 use super::health::Failure;
 use super::in_flight::Owner;
 use super::key::{ConnectionKey, NodeKey, RequestKey};
@@ -43,14 +43,14 @@ impl Client {
         }
         match link.connection.state {
             // The next command connects.
-            State::Down if is_leaving => link.close(),
-            State::Down => self.connect(key, now),
-            State::Resolving | State::Connecting => {
+            ConnectionState::Down if is_leaving => link.close(),
+            ConnectionState::Down => self.connect(key, now),
+            ConnectionState::Resolving | ConnectionState::Connecting => {
                 self.on_lost(key, &Fault::ConnectTimeout, now);
             }
-            State::Securing => self.on_late(key, &Fault::SecureTimeout, now),
-            State::Handshake => self.on_late(key, &Fault::ConnectTimeout, now),
-            State::Idle | State::Ready { .. } => {}
+            ConnectionState::Securing => self.on_late(key, &Fault::SecureTimeout, now),
+            ConnectionState::Handshake => self.on_late(key, &Fault::ConnectTimeout, now),
+            ConnectionState::Idle | ConnectionState::Ready { .. } => {}
         }
     }
 

@@ -66,7 +66,7 @@ pub struct Connection {
     is_greeted: bool,
     /// Which steps the server accepts, as far as was known when it was connected.
     abilities: Abilities,
-    pub(super) state: State,
+    pub(super) state: ConnectionState,
     /// The last attempt failed or is late, and none has succeeded since.
     is_down: bool,
     /// When the attempt began.
@@ -109,7 +109,7 @@ pub struct Connection {
 
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ConnectionState {
     Idle,
     Resolving,
     Connecting,
@@ -202,7 +202,7 @@ impl Connection {
             steps: VecDeque::new(),
             is_greeted: false,
             abilities: Abilities::default(),
-            state: State::Idle,
+            state: ConnectionState::Idle,
             is_down: false,
             begun: 0,
             is_late: false,
@@ -231,17 +231,17 @@ impl Connection {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.state == State::Idle
+        self.state == ConnectionState::Idle
     }
 
     /// Whether commands can be sent.
     pub(super) fn is_ready(&self) -> bool {
-        matches!(self.state, State::Ready { .. })
+        matches!(self.state, ConnectionState::Ready { .. })
     }
 
     /// Whether bytes can be exchanged.
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.state, State::Handshake | State::Ready { .. })
+        matches!(self.state, ConnectionState::Handshake | ConnectionState::Ready { .. })
     }
 
     /// Whether commands can be queued: they can be sent, or will be soon.
@@ -290,7 +290,7 @@ impl Connection {
     /// When to try again after this fault.
     fn pace(&self, fault: &Fault) -> Pace {
         match (self.state, fault) {
-            (State::Resolving | State::Connecting, _)
+            (ConnectionState::Resolving | ConnectionState::Connecting, _)
             | (_, Fault::ConnectTimeout | Fault::SecureTimeout | Fault::Silent(_)) => Pace::Soon,
             (_, Fault::Handshake(_, refusal)) if !refusal.is_passing() => Pace::Rarely,
             _ => Pace::Later,
@@ -306,7 +306,7 @@ impl Connection {
         self.is_greeted = false;
         self.excuses = 0;
         self.awaited = 0;
-        self.state = State::Handshake;
+        self.state = ConnectionState::Handshake;
         self.has_answered = false;
         self.output.clear();
         self.steps = self.handshake.begin(&abilities, &mut self.output);
@@ -420,14 +420,14 @@ impl Connection {
     pub(super) fn parse<'a>(&self, frame: &'a [u8]) -> Result<Reply<'a>, ProtocolError> {
         match self.state {
             // The reply to SCRIPT EXISTS looks like one of a script.
-            State::Handshake => reply::parse_other(frame),
+            ConnectionState::Handshake => reply::parse_other(frame),
             _ => reply::parse(frame),
         }
     }
 
     /// Finds the owner of a reply.
     pub(super) fn on_reply(&mut self, reply: &Reply<'_>, now: u64) -> Result<Incoming, Fault> {
-        if self.state == State::Handshake {
+        if self.state == ConnectionState::Handshake {
             return self.on_step(reply, now);
         }
         if is_message(reply) {
@@ -447,7 +447,7 @@ impl Connection {
         if !self.steps.is_empty() {
             return Ok(Incoming::Step(step, false));
         }
-        self.state = State::Ready { since: now };
+        self.state = ConnectionState::Ready { since: now };
         self.is_down = false;
         self.timeouts = 0;
         self.timer = None;
@@ -457,7 +457,7 @@ impl Connection {
 
     /// The step of the handshake that is to be answered next, if one was answered before.
     pub(super) fn unanswered_step(&self) -> Option<Step> {
-        let is_it = self.is_greeted && self.state == State::Handshake;
+        let is_it = self.is_greeted && self.state == ConnectionState::Handshake;
         self.steps.front().copied().filter(|_| is_it)
     }
 }
@@ -472,7 +472,7 @@ impl Connection {
         if is_awaited && self.excuses < MAX_EXCUSES {
             self.excuses = self.excuses.saturating_add(1);
             self.excused = now.saturating_add(away.min(patience / 2));
-            if let Some(end) = self.timer.filter(|_| self.state != State::Down) {
+            if let Some(end) = self.timer.filter(|_| self.state != ConnectionState::Down) {
                 self.timer = Some(end.max(self.excused));
             }
         }
@@ -503,7 +503,7 @@ impl Connection {
             self.timeouts = self.timeouts.saturating_add(1);
         }
         let (was_ready, was_useful) = match self.state {
-            State::Ready { since } => (true, now.saturating_sub(since) >= USEFUL_LIFE),
+            ConnectionState::Ready { since } => (true, now.saturating_sub(since) >= USEFUL_LIFE),
             _ => (false, false),
         };
         if was_useful {
@@ -515,19 +515,19 @@ impl Connection {
         if is_good && self.replacements < MAX_REPLACEMENTS && !is_hopeless {
             let is_first = self.replacements == 0;
             self.replacements = self.replacements.saturating_add(1);
-            self.state = State::Idle;
+            self.state = ConnectionState::Idle;
             return Next::Connect { is_first };
         }
         self.is_distrusted |= was_ready;
         let pace = self.pace(fault);
-        self.state = State::Down;
+        self.state = ConnectionState::Down;
         self.is_down = true;
         Next::Wait(self.backoff.failed(pace, random))
     }
 
     /// The connection was closed on purpose while it was idle; the next command opens it again.
     pub(super) fn on_closed(&mut self) {
-        self.state = State::Idle;
+        self.state = ConnectionState::Idle;
         self.is_down = false;
         self.timer = None;
         self.drop_buffers();

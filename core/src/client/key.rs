@@ -13,7 +13,7 @@ pub type RequestKey = Key<Requests>;
 /// The name of a connection.
 pub type ConnectionKey = Key<Connections>;
 /// The name of a node.
-pub type NodeKey = Key<Nodes>;
+pub type NodeKey = Key<NodeEntries>;
 /// The name of a command.
 pub(super) type CommandKey = Key<Commands>;
 
@@ -25,7 +25,7 @@ pub enum Requests {}
 pub enum Connections {}
 /// The kind of entries that are nodes.
 #[derive(Debug)]
-pub enum Nodes {}
+pub enum NodeEntries {}
 /// The kind of entries that are commands.
 #[derive(Debug)]
 pub enum Commands {}

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::connection::{Connection, Fault, Next, State};
+use super::connection::{Connection, ConnectionState, Fault, Next};
 use super::handshake::Step;
 use super::in_flight::Owner;
 use super::key::{ConnectionKey, NodeKey};
@@ -10,7 +10,7 @@ use super::node::Node;
 use super::timers::{Due, Timers};
 use super::topology::Query;
 use super::{Action, Client};
-use crate::metrics::{AttemptResult, Command, ErrorKind};
+use crate::metrics::{AttemptResult, CommandKind, ErrorKind};
 use crate::redis::command::pack;
 use crate::redis::reply::{Refusal, RefusalKind};
 
@@ -54,7 +54,7 @@ impl Link<'_> {
         self.begin_attempt(now);
         let name = self.node.next_name().map(|(host, port)| (host.to_owned(), port));
         let Some((host, port)) = name else { return self.dial() };
-        self.set_state(State::Resolving);
+        self.set_state(ConnectionState::Resolving);
         self.actions.push_back(Action::Resolve { connection: self.key, host, port });
         Ok(())
     }
@@ -64,7 +64,7 @@ impl Link<'_> {
         let Some(target) = self.node.target(self.connection.address).cloned() else {
             return Err(Fault::Connect("its host name cannot be resolved".to_owned()));
         };
-        self.set_state(State::Connecting);
+        self.set_state(ConnectionState::Connecting);
         self.actions.push_back(Action::Connect(self.key, target));
         Ok(())
     }
@@ -107,7 +107,7 @@ impl Link<'_> {
 /// Sending.
 impl Link<'_> {
     /// Encodes a command that is none about limits.
-    pub(super) fn encode(&mut self, owner: Owner, words: &[&str], counted: Command, now: u64) {
+    pub(super) fn encode(&mut self, owner: Owner, words: &[&str], counted: CommandKind, now: u64) {
         pack(self.connection.buffer(), words);
         self.connection.queue.on_sent(owner, now);
         self.count(|node| node.count_command(counted));
@@ -134,7 +134,7 @@ impl Link<'_> {
 
 /// Changes.
 impl Link<'_> {
-    fn set_state(&mut self, state: State) {
+    fn set_state(&mut self, state: ConnectionState) {
         self.connection.state = state;
         self.recount();
     }
@@ -172,7 +172,7 @@ impl Link<'_> {
     /// address is tried.
     pub(super) fn lose(&mut self, fault: &Fault, random: u64, now: u64) -> Option<Lost> {
         self.note_hang_up(fault);
-        if matches!(self.connection.state, State::Idle | State::Down) {
+        if matches!(self.connection.state, ConnectionState::Idle | ConnectionState::Down) {
             return None;
         }
         self.actions.push_back(Action::Close(self.key));

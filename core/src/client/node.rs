@@ -10,7 +10,7 @@ use super::handshake::{Abilities, Handshake};
 use super::health::Health;
 use super::key::{self, CommandKey, ConnectionKey, NodeKey};
 use super::slab::{Recycle, Slab};
-use crate::metrics::{Command, ErrorKind};
+use crate::metrics::{CommandKind, ErrorKind};
 use crate::redis::endpoint::{Address, Endpoint};
 
 /// An address to connect to.
@@ -80,8 +80,8 @@ pub struct Node {
 /// What was counted at a node since the counts were last taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Commands that were sent, in the order of [`Command::ALL`].
-    pub commands: [u32; Command::ALL.len()],
+    /// Commands that were sent, in the order of [`CommandKind::ALL`].
+    pub commands: [u32; CommandKind::ALL.len()],
     /// Errors, in the order of [`ErrorKind::ALL`].
     pub errors: [u32; ErrorKind::ALL.len()],
     /// Requests that it did not decide.
@@ -250,7 +250,7 @@ impl Node {
         }
     }
 
-    pub(super) fn count_command(&mut self, command: Command) {
+    pub(super) fn count_command(&mut self, command: CommandKind) {
         increment(&mut self.counts.commands, command as usize);
     }
 
@@ -304,7 +304,7 @@ pub(super) struct Settings {
 #[derive(Debug)]
 pub(super) struct Nodes {
     settings: Settings,
-    slab: Slab<key::Nodes, Node>,
+    slab: Slab<key::NodeEntries, Node>,
     /// Those of the configuration first, which stay; then those that were discovered.
     current: Vec<NodeKey>,
     seeds: usize,

@@ -284,7 +284,7 @@ impl Client {
         now: u64,
     ) {
         let Some(request) = self.requests.get_mut(member.request) else { return };
-        if request.stage != request::Stage::Released {
+        if request.stage != request::RequestStage::Released {
             request.on_verdicts(member.first, verdicts, node, charged_at);
             if request.on_outcome() {
                 self.actions.push_back(Action::Complete(member.request));

@@ -35,7 +35,7 @@ pub struct Request {
     pub(super) rare: Sparse<Rare>,
     /// How many of its commands have no outcome.
     pub(super) open: u32,
-    pub(super) stage: Stage,
+    pub(super) stage: RequestStage,
     /// Its command, if it has only one.
     pub(super) command: Option<CommandKey>,
     error: Option<Error>,
@@ -69,7 +69,7 @@ pub(super) struct Rare {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum RequestStage {
     /// For its commands.
     #[default]
     Waiting,
@@ -84,7 +84,7 @@ impl Recycle for Request {
         self.answers.clear();
         self.rare.clear();
         self.open = 0;
-        self.stage = Stage::Waiting;
+        self.stage = RequestStage::Waiting;
         self.command = None;
         self.error = None;
     }
@@ -93,7 +93,7 @@ impl Recycle for Request {
 impl Request {
     /// Whether it waits for its commands.
     pub(super) fn is_waiting(&self) -> bool {
-        self.stage == Stage::Waiting
+        self.stage == RequestStage::Waiting
     }
 
     /// All its commands are on their way, or have an outcome already; they are `saved` fewer than its
@@ -159,7 +159,7 @@ impl Request {
     /// One more of its commands has an outcome. Returns whether it is complete with that, and not released.
     pub(super) fn on_outcome(&mut self) -> bool {
         self.open = self.open.saturating_sub(1);
-        let is_complete = self.open == 0 && self.stage == Stage::Waiting;
+        let is_complete = self.open == 0 && self.stage == RequestStage::Waiting;
         if is_complete {
             self.finish();
         }
@@ -169,7 +169,7 @@ impl Request {
     /// It waits no longer. What failed does not matter if all limits have a verdict but those of a dry
     /// run, and if there are others.
     pub(super) fn finish(&mut self) {
-        self.stage = Stage::Done;
+        self.stage = RequestStage::Done;
         let is_dry_run = || self.answers.iter().all(|answer| answer.dry_run);
         let lacks = |answer: &Answer| answer.verdict.is_none() && !answer.dry_run;
         if self.error.is_some() && !self.answers.iter().any(lacks) && !is_dry_run() {
@@ -185,7 +185,7 @@ impl Request {
     /// What came of it, once that is known: one limit's rejection is enough, else all must have
     /// answered.
     pub(super) fn outcome(&self) -> Option<Result<(), Error>> {
-        if self.stage != Stage::Done {
+        if self.stage != RequestStage::Done {
             return None;
         }
         let rejects = |answer: &Answer| {

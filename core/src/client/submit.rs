@@ -102,7 +102,7 @@ impl Client {
     pub fn release(&mut self, key: RequestKey, refund: bool) {
         let Some(request) = self.requests.get_mut(key) else { return };
         if refund && request.open > 0 {
-            request.stage = request::Stage::Released;
+            request.stage = request::RequestStage::Released;
             self.released = self.released.saturating_add(1);
         } else {
             let command = request.command;
@@ -415,7 +415,7 @@ impl Client {
         }
         if request.on_outcome() {
             self.actions.push_back(Action::Complete(member.request));
-        } else if request.open == 0 && request.stage == request::Stage::Released {
+        } else if request.open == 0 && request.stage == request::RequestStage::Released {
             self.requests.remove(member.request);
             self.released = self.released.saturating_sub(1);
         }

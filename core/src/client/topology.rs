@@ -95,7 +95,7 @@ pub(super) enum Layout {
 #[derive(Debug)]
 pub(super) struct Query {
     /// As it is counted.
-    pub(super) command: metrics::Command,
+    pub(super) command: metrics::CommandKind,
     pub(super) words: Vec<String>,
     /// The channel on which changes are published, if there is one. A connection that is subscribed
     /// to it takes no other command.

@@ -1,6 +1,6 @@
 //! Connections: made, used and lost.
 
-use super::connection::{Connection, Fault, Next, PATIENCE_WHEN_ACCEPTED, State};
+use super::connection::{Connection, ConnectionState, Fault, Next, PATIENCE_WHEN_ACCEPTED};
 use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::link::Lost;
@@ -69,7 +69,7 @@ impl Client {
     /// the order that they have.
     pub fn on_resolved(&mut self, key: ConnectionKey, targets: Vec<Target>, now: u64) {
         let Some(mut link) = self.link(key) else { return };
-        if link.connection.state != State::Resolving {
+        if link.connection.state != ConnectionState::Resolving {
             return;
         }
         if !targets.is_empty() && !link.node.has_targets(&targets) {
@@ -82,16 +82,19 @@ impl Client {
     /// A connection is made, and the TLS handshake begins.
     pub fn on_securing(&mut self, key: ConnectionKey) {
         if let Some(connection) = self.connections.get_mut(key)
-            && connection.state == State::Connecting
+            && connection.state == ConnectionState::Connecting
         {
-            connection.state = State::Securing;
+            connection.state = ConnectionState::Securing;
         }
     }
 
     /// A connection is made, and its TLS handshake, if any, is complete.
     pub fn on_connected(&mut self, key: ConnectionKey) {
         if let Some(link) = self.link(key)
-            && matches!(link.connection.state, State::Connecting | State::Securing)
+            && matches!(
+                link.connection.state,
+                ConnectionState::Connecting | ConnectionState::Securing
+            )
         {
             link.connection.on_connected(link.node.abilities);
             self.actions.push_back(Action::Send(key));
@@ -143,7 +146,7 @@ impl Client {
             Owner::Command(command) => self.encode_command(key, command, now),
             Owner::Probe => {
                 if let Some(mut link) = self.link(key) {
-                    link.encode(owner, &["PING"], metrics::Command::Ping, now);
+                    link.encode(owner, &["PING"], metrics::CommandKind::Ping, now);
                 }
             }
             Owner::Topology(_) => {
@@ -174,8 +177,8 @@ impl Client {
         connection.queue.on_command_sent(command_key, now, shortest);
         connection.await_until(now.saturating_add(timeouts.max().unwrap_or(0)));
         let counted = match command.by {
-            By::Sha => metrics::Command::Evalsha,
-            By::Source => metrics::Command::Eval,
+            By::Sha => metrics::CommandKind::Evalsha,
+            By::Source => metrics::CommandKind::Eval,
         };
         let is_asking = command.is_asking;
         command.on_sent();
@@ -187,7 +190,7 @@ impl Client {
         self.count(node, |node| {
             node.count_command(counted);
             if is_asking {
-                node.count_command(metrics::Command::Asking);
+                node.count_command(metrics::CommandKind::Asking);
             }
         });
     }

@@ -102,11 +102,11 @@ pub(super) fn header_forms(line: &Directive<'_>) -> Result<Forms, DirectiveError
 const HEADER_FORMS: &str = "\"off\", or any of \"x-ratelimit\" or \"x-ratelimit-epoch\", \
                             \"ratelimit\" and \"ietf\", each once";
 
-pub(super) fn body_form(line: &Directive<'_>) -> Result<body::Form, DirectiveError> {
+pub(super) fn body_form(line: &Directive<'_>) -> Result<body::BodyForm, DirectiveError> {
     line.choose(&[
-        ("html", body::Form::Html),
-        ("json", body::Form::Json),
-        ("problem", body::Form::Problem),
+        ("html", body::BodyForm::Html),
+        ("json", body::BodyForm::Json),
+        ("problem", body::BodyForm::Problem),
     ])
 }
 
@@ -129,10 +129,10 @@ pub(super) fn lease(line: &Directive<'_>) -> Result<u64, DirectiveError> {
 }
 
 /// The form of the metrics page; `None` if the client chooses it.
-pub(super) fn page_form(line: &Directive<'_>) -> Result<Option<metrics::Form>, DirectiveError> {
+pub(super) fn page_form(line: &Directive<'_>) -> Result<Option<metrics::PageForm>, DirectiveError> {
     match line.arguments().next() {
         None => Ok(None),
-        Some(_) => line.choose(&metrics::Form::ALL.map(|form| (form.name(), Some(form)))),
+        Some(_) => line.choose(&metrics::PageForm::ALL.map(|form| (form.name(), Some(form)))),
     }
 }
 

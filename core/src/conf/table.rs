@@ -182,7 +182,7 @@ directives! {
         forms: Forms = Forms { x_ratelimit: Some(Reset::Seconds), ratelimit: false, ietf: false },
             c"rate_limit_redis_headers", Everywhere, OneOrMore, Policy by policy::header_forms;
         /// The form of the body of a rejection.
-        body: body::Form = body::Form::Html,
+        body: body::BodyForm = body::BodyForm::Html,
             c"rate_limit_redis_body", Everywhere, One, Policy by policy::body_form;
         /// Whether requests are only counted and logged, not rejected or delayed.
         dry_run: bool = false,
@@ -204,7 +204,7 @@ directives! {
             c"rate_limit_redis_lease", Everywhere, One, Policy by policy::lease;
         /// The form of the metrics page, unless the client chooses it. The blocks in a location that have no
         /// handler of their own, such as `if`, inherit it.
-        page: Option<metrics::Form> = None,
+        page: Option<metrics::PageForm> = None,
             c"rate_limit_redis_metrics", Location, AtMostOne, Page by policy::page_form;
     }
 }

@@ -21,12 +21,12 @@ const WAYS: usize = 4;
 const ATTEMPTS: usize = 16;
 
 /// Entries side by side.
-pub type Bucket = [Entry; WAYS];
+pub type Bucket = [LeaseEntry; WAYS];
 
 /// A place for a lease: two lines of the processor's cache. All zeroes is an empty one.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub struct Entry {
+pub struct LeaseEntry {
     /// The process that has locked the entry; 0: none.
     owner: AtomicU64,
     /// Stands for the limit, its quota and the client; 0: the entry is empty.
@@ -40,7 +40,7 @@ pub struct Entry {
 
 /// A table of leases, as one process uses it.
 #[derive(Clone, Copy, Debug)]
-pub struct Table<'a> {
+pub struct LeaseTable<'a> {
     buckets: &'a [Bucket],
     process: u32,
     is_living: fn(u32) -> bool,
@@ -79,7 +79,7 @@ impl Taken {
 
 /// What a limit charges a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Limit {
+pub struct LeaseCharge {
     /// The limit, as the owner of the table numbers them.
     pub number: u64,
     /// Stands for the limit, its quota and the client.
@@ -131,9 +131,9 @@ pub struct Lapsed {
 
 /// An entry while it is locked.
 #[derive(Debug)]
-struct Locked<'a>(&'a Entry);
+struct Locked<'a>(&'a LeaseEntry);
 
-impl<'a> Table<'a> {
+impl<'a> LeaseTable<'a> {
     /// A table in these buckets, for the process of this number, which is not 0. `is_living` returns
     /// whether there is a process of a number.
     pub fn new(buckets: &'a [Bucket], process: u32, is_living: fn(u32) -> bool) -> Self {
@@ -173,7 +173,7 @@ impl<'a> Table<'a> {
 
     /// What is held of a digest at this moment. Another worker may be about to change it.
     pub fn holding(&self, digest: u128) -> Option<Holding> {
-        self.bucket(digest)?.iter().find(|entry| entry.is_of(digest)).map(Entry::holding)
+        self.bucket(digest)?.iter().find(|entry| entry.is_of(digest)).map(LeaseEntry::holding)
     }
 
     /// Whether a command is in flight at the monotonic time `now` that gives units of a digest back, or may bring
@@ -207,7 +207,7 @@ impl<'a> Table<'a> {
 
     /// Takes note of what came of a command, for a limit about which it had `taken` the lease out: a new
     /// lease takes its place, or it goes back if nothing was sent. Answers what became of units.
-    pub fn renew(&self, limit: &Limit, taken: Taken, outcome: &Outcome, now: u64) -> Changes {
+    pub fn renew(&self, limit: &LeaseCharge, taken: Taken, outcome: &Outcome, now: u64) -> Changes {
         let Outcome { is_sent, is_charged, is_rejected, granted, span, submitted } = *outcome;
         let (before, is_renewal) = match taken {
             Taken::Busy if is_rejected => return self.press(limit.digest),
@@ -244,8 +244,14 @@ impl<'a> Table<'a> {
 
     /// Keeps a lease, with what others have brought meanwhile. Where there is no room, the entry with the
     /// fewest units goes. Answers what is lost.
-    fn put(&self, limit: &Limit, holding: Holding, is_renewal: bool, now: u64) -> Option<Lapsed> {
-        let Limit { digest, number, ref quota, .. } = *limit;
+    fn put(
+        &self,
+        limit: &LeaseCharge,
+        holding: Holding,
+        is_renewal: bool,
+        now: u64,
+    ) -> Option<Lapsed> {
+        let LeaseCharge { digest, number, ref quota, .. } = *limit;
         let Some(bucket) = self.bucket(digest) else { return Lapsed::of(number, &holding) };
         let own = bucket.iter().find(|entry| entry.is_of(digest));
         let locked = match own {
@@ -278,7 +284,7 @@ impl<'a> Table<'a> {
         self.buckets.get(key::place(digest, self.buckets.len()))
     }
 
-    fn lock_entry(&self, entry: &'a Entry) -> Option<Locked<'a>> {
+    fn lock_entry(&self, entry: &'a LeaseEntry) -> Option<Locked<'a>> {
         for _ in 0..ATTEMPTS {
             if entry.change_owner(0, self.process) {
                 return Some(Locked(entry));
@@ -294,7 +300,7 @@ impl<'a> Table<'a> {
     }
 }
 
-impl Entry {
+impl LeaseEntry {
     fn change_owner(&self, from: u32, to: u32) -> bool {
         let (from, to) = (from.into(), to.into());
         self.owner.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -403,8 +409,8 @@ mod tests {
         std::iter::repeat_with(Bucket::default).take(count).collect()
     }
 
-    fn table(buckets: &[Bucket]) -> Table<'_> {
-        Table::new(buckets, 1, |_| true)
+    fn table(buckets: &[Bucket]) -> LeaseTable<'_> {
+        LeaseTable::new(buckets, 1, |_| true)
     }
 
     fn quota() -> Quota {
@@ -419,23 +425,28 @@ mod tests {
         Holding::new(&quota(), SPAN, &granted, 1, now)
     }
 
-    fn spend(table: &Table<'_>, digest: u128, now: u64) -> bool {
+    fn spend(table: &LeaseTable<'_>, digest: u128, now: u64) -> bool {
         table.spend([(digest, &quota(), 1)].into_iter(), now, &mut |_, _| ())
     }
 
     fn put(
-        table: &Table<'_>,
+        table: &LeaseTable<'_>,
         digest: u128,
         number: u64,
         holding: Holding,
         is_renewal: bool,
         now: u64,
     ) -> Option<Lapsed> {
-        table.put(&Limit { number, digest, quota: quota(), cost: 1 }, holding, is_renewal, now)
+        table.put(
+            &LeaseCharge { number, digest, quota: quota(), cost: 1 },
+            holding,
+            is_renewal,
+            now,
+        )
     }
 
     /// The limits and the units of all leases that have not ended.
-    fn units(table: &Table<'_>, now: u64) -> Vec<(u64, u64)> {
+    fn units(table: &LeaseTable<'_>, now: u64) -> Vec<(u64, u64)> {
         let used = table.buckets.iter().flatten().filter(|entry| !entry.is_of(0));
         let locked = used.filter_map(|entry| table.lock_entry(entry));
         let all = locked.map(|locked| (locked.limit(), locked.0.holding()));
@@ -523,7 +534,7 @@ mod tests {
     fn a_rejection_makes_leases_small() {
         let buckets = buckets(1);
         let table = table(&buckets);
-        let limit = Limit { number: 0, digest: 7, quota: quota(), cost: 1 };
+        let limit = LeaseCharge { number: 0, digest: 7, quota: quota(), cost: 1 };
         let outcome = |is_charged, submitted, units| Outcome {
             is_sent: true,
             is_charged,
@@ -607,7 +618,7 @@ mod tests {
         let (is_sent, is_charged, span, submitted) = (true, true, SPAN, end);
         let is_rejected = false;
         let outcome = Outcome { is_sent, is_charged, is_rejected, granted, span, submitted };
-        let limit = Limit { number: 0, digest: 7, quota: quota(), cost: 0 };
+        let limit = LeaseCharge { number: 0, digest: 7, quota: quota(), cost: 0 };
         let changes = table.renew(&limit, taken, &outcome, end);
         assert_eq!(changes, Changes { returned: 4, ..Changes::default() });
         assert_eq!(table.take(7, 0, end, end + 10), Taken::Busy, "all is reported");
@@ -676,8 +687,8 @@ mod tests {
     fn what_a_dead_worker_leaves_is_of_no_use() {
         static IS_LIVING: AtomicBool = AtomicBool::new(true);
         let buckets = buckets(1);
-        let dying = Table::new(&buckets, 9, |_| true);
-        let other = Table::new(&buckets, 1, |process| {
+        let dying = LeaseTable::new(&buckets, 9, |_| true);
+        let other = LeaseTable::new(&buckets, 1, |process| {
             assert_eq!(process, 9);
             IS_LIVING.load(Ordering::Relaxed)
         });
@@ -729,7 +740,7 @@ mod tests {
             counters[client as usize].fetch_add(units, Ordering::Relaxed);
         };
         let work = |process| {
-            let table = Table::new(&buckets, process, |_| true);
+            let table = LeaseTable::new(&buckets, process, |_| true);
             for round in 0..ROUNDS {
                 let client = round % CLIENTS;
                 let digest = u128::from(client) + 1;

@@ -10,7 +10,7 @@ use crate::algorithm::Stored;
 use crate::decision::Verdict;
 use crate::key::RedisKey;
 use crate::lease::{Granted, Lease};
-use crate::transaction::{self, Entry as Pending};
+use crate::transaction::{self, Pending};
 
 /// Up to so many limits are decided without an allocation.
 const FEW: usize = 8;

@@ -48,7 +48,7 @@ fn tag(key: RedisKey<'_>) -> Option<(usize, usize)> {
 
 /// A master of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Member {
+pub struct Master {
     /// Where to connect to: the IP address or the host name that it announces.
     pub host: String,
     /// The port.
@@ -63,7 +63,7 @@ pub struct Member {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
     /// The masters that own slots.
-    pub members: Vec<Member>,
+    pub members: Vec<Master>,
     owners: Vec<u16>,
     /// Whether a master is listed without an address: it is at the host of the node that was queried.
     pub is_relative: bool,
@@ -117,13 +117,13 @@ impl Map {
         &mut self,
         master: RawValue<'_>,
         host: &str,
-        numbers: &mut HashMap<Member, u16>,
+        numbers: &mut HashMap<Master, u16>,
     ) -> Result<u16, NoMap> {
         let port = master.items().and_then(|mut items| items.nth(1)?.integer());
         if port == Some(0) {
             return Ok(NOBODY);
         }
-        let (member, is_relative) = Member::parse(master, host).ok_or(NoMap::Invalid)?;
+        let (member, is_relative) = Master::parse(master, host).ok_or(NoMap::Invalid)?;
         self.is_relative |= is_relative;
         let number = *numbers.entry(member).or_insert_with_key(|member| {
             self.members.push(member.clone());
@@ -144,7 +144,7 @@ impl Map {
     }
 }
 
-impl Member {
+impl Master {
     /// Reads `[endpoint, port, id, metadata]` of a node. The endpoint is an address, a host name, `?`
     /// for a host name that is not known, or nothing: then it is that of the node that was queried,
     /// whatever else is announced. Since Redis 7 the metadata hold the other of address and name. Returns
@@ -261,7 +261,7 @@ mod tests {
         parse(&array(ranges))
     }
 
-    fn member(node: Vec<String>) -> Member {
+    fn member(node: Vec<String>) -> Master {
         map(vec![range(0, 0, node)]).unwrap().members[0].clone()
     }
 

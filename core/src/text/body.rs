@@ -4,7 +4,7 @@ use crate::decision::{Decision, Status};
 
 /// The form of the body of a rejection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Form {
+pub enum BodyForm {
     /// NGINX's own page.
     #[default]
     Html,
@@ -19,15 +19,15 @@ pub enum Form {
 ///
 /// Names of limits need no escaping: see [`is_name`](crate::limit::is_name).
 pub fn rejection<'a>(
-    form: Form,
+    form: BodyForm,
     status: u16,
     decision: &Decision<'_>,
     violated: impl Iterator<Item = &'a str>,
 ) -> Option<(&'static str, String)> {
     let reason = Reason::of(decision);
     match form {
-        Form::Html => None,
-        Form::Json => {
+        BodyForm::Html => None,
+        BodyForm::Json => {
             let error = reason.error();
             let limit = decision.shown.map_or("null".into(), |shown| format!("\"{}\"", shown.name));
             let retry_after =
@@ -39,7 +39,7 @@ pub fn rejection<'a>(
                 ),
             ))
         }
-        Form::Problem => {
+        BodyForm::Problem => {
             let (kind, title) = reason.problem();
             let violated: Vec<_> = violated.map(|name| format!("\"{name}\"")).collect();
             // It belongs to the problem types of rate limits.
@@ -125,7 +125,7 @@ mod tests {
         Decision { is_invalid: true, ..decision(Status::ErrorRejected, Retry::No) }
     }
 
-    fn text(form: Form, decision: &Decision<'_>, violated: &[&str]) -> String {
+    fn text(form: BodyForm, decision: &Decision<'_>, violated: &[&str]) -> String {
         rejection(form, 429, decision, violated.iter().copied()).unwrap().1
     }
 
@@ -133,36 +133,36 @@ mod tests {
     fn json() {
         let rejected = decision(Status::Rejected, Retry::After(2_100_000));
         assert_eq!(
-            text(Form::Json, &rejected, &["per_ip"]),
+            text(BodyForm::Json, &rejected, &["per_ip"]),
             r#"{"error":"Rate limit exceeded","limit":"per_ip","retry_after":3}"#
         );
         assert_eq!(
-            text(Form::Json, &decision(Status::Rejected, Retry::Never), &["per_ip"]),
+            text(BodyForm::Json, &decision(Status::Rejected, Retry::Never), &["per_ip"]),
             r#"{"error":"Rate limit exceeded","limit":"per_ip","retry_after":null}"#
         );
         assert_eq!(
-            text(Form::Json, &decision(Status::ErrorRejected, Retry::No), &[]),
+            text(BodyForm::Json, &decision(Status::ErrorRejected, Retry::No), &[]),
             r#"{"error":"Rate limit unavailable","limit":null,"retry_after":1}"#
         );
         assert_eq!(
-            text(Form::Json, &invalid(), &[]),
+            text(BodyForm::Json, &invalid(), &[]),
             r#"{"error":"Invalid request","limit":null,"retry_after":null}"#
         );
-        assert_eq!(rejection(Form::Html, 429, &rejected, [].into_iter()), None);
+        assert_eq!(rejection(BodyForm::Html, 429, &rejected, [].into_iter()), None);
     }
 
     #[test]
     fn problem() {
         let rejected = decision(Status::Rejected, Retry::After(1));
-        let body = text(Form::Problem, &rejected, &["per_ip", "daily"]);
+        let body = text(BodyForm::Problem, &rejected, &["per_ip", "daily"]);
         assert!(body.starts_with(
             r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":""#
         ));
         assert!(body.ends_with(r#""status":429,"violated-policies":["per_ip","daily"]}"#));
-        let undecided = text(Form::Problem, &decision(Status::ErrorRejected, Retry::No), &[]);
+        let undecided = text(BodyForm::Problem, &decision(Status::ErrorRejected, Retry::No), &[]);
         assert!(undecided.contains("#temporary-reduced-capacity"));
         assert!(undecided.ends_with(r#""violated-policies":[]}"#));
-        let (_, body) = rejection(Form::Problem, 400, &invalid(), [].into_iter()).unwrap();
+        let (_, body) = rejection(BodyForm::Problem, 400, &invalid(), [].into_iter()).unwrap();
         assert_eq!(body, r#"{"type":"about:blank","title":"Bad Request","status":400}"#);
     }
 }

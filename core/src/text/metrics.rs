@@ -2,7 +2,7 @@
 
 use crate::decision::{Source, Status};
 use crate::metrics::{
-    AttemptResult, BUCKETS, Command, ErrorKind, LeaseUnits, QueryResult, Settlement,
+    AttemptResult, BUCKETS, CommandKind, ErrorKind, LeaseUnits, QueryResult, SettlementResult,
 };
 use crate::rate::SECOND;
 
@@ -11,7 +11,7 @@ mod json;
 mod policy;
 mod prometheus;
 
-pub use form::Form;
+pub use form::PageForm;
 pub use policy::policy;
 
 /// The page for a browser. It shows the JSON of the same address.
@@ -25,20 +25,20 @@ pub struct Snapshot {
     /// The version of NGINX.
     pub nginx: &'static str,
     /// Every limit.
-    pub limits: Vec<Limit>,
+    pub limits: Vec<LimitMetrics>,
     /// Every server.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<NodeMetrics>,
     /// How long requests waited for their decision.
     pub waits: Histogram,
     /// How long replies and deadlines waited for a worker that was busy with other events.
     pub lags: Histogram,
     /// The memory that the workers share.
-    pub memory: Memory,
+    pub memory: MemoryMetrics,
 }
 
 /// What was counted for a limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Limit {
+pub struct LimitMetrics {
     /// Its name.
     pub name: String,
     /// Requests, for each of [`Status::COUNTED`].
@@ -49,17 +49,17 @@ pub struct Limit {
     pub lease_units: [u64; LeaseUnits::ALL.len()],
     /// Units that were set aside for its leases.
     pub lease_units_granted: u64,
-    /// Its settlements, for each of [`Settlement::ALL`].
-    pub settlements: [u64; Settlement::ALL.len()],
+    /// Its settlements, for each of [`SettlementResult::ALL`].
+    pub settlements: [u64; SettlementResult::ALL.len()],
 }
 
 /// What was counted for a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Node {
+pub struct NodeMetrics {
     /// Its address.
     pub name: String,
-    /// Commands that were sent to it, for each of [`Command::ALL`].
-    pub commands: [u64; Command::ALL.len()],
+    /// Commands that were sent to it, for each of [`CommandKind::ALL`].
+    pub commands: [u64; CommandKind::ALL.len()],
     /// Errors, for each of [`ErrorKind::ALL`].
     pub errors: [u64; ErrorKind::ALL.len()],
     /// Attempts to connect to it, for each of [`AttemptResult::ALL`].
@@ -80,7 +80,7 @@ pub struct Node {
     pub is_slow: bool,
 }
 
-impl Node {
+impl NodeMetrics {
     /// Adds the counters of the same server in another store.
     pub fn add(&mut self, other: &Self) {
         let sum = |own: &mut u64, other: &u64| *own = own.saturating_add(*other);
@@ -108,7 +108,7 @@ pub struct Histogram {
 
 /// What the workers share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
+pub struct MemoryMetrics {
     /// Bytes that are in use, or kept for counters.
     pub used: u64,
     /// Bytes that are not.
@@ -139,7 +139,7 @@ impl Histogram {
 /// The bound of the last bucket.
 const INFINITE: &str = "+Inf";
 
-impl Limit {
+impl LimitMetrics {
     /// The results by their names.
     fn results(&self) -> impl Iterator<Item = (String, u64)> {
         Status::COUNTED.iter().map(|status| status.name().to_ascii_lowercase()).zip(self.requests)
@@ -162,13 +162,13 @@ impl Limit {
 
     /// The settlements by result.
     fn settlements(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Settlement::ALL.iter().map(|result| result.name()).zip(self.settlements)
+        SettlementResult::ALL.iter().map(|result| result.name()).zip(self.settlements)
     }
 }
 
-impl Node {
+impl NodeMetrics {
     fn commands(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Command::ALL.iter().map(|command| command.name()).zip(self.commands)
+        CommandKind::ALL.iter().map(|command| command.name()).zip(self.commands)
     }
 
     fn errors(&self) -> impl Iterator<Item = (&'static str, u64)> {
@@ -188,7 +188,7 @@ impl Node {
     }
 }
 
-impl Memory {
+impl MemoryMetrics {
     fn bytes(&self) -> [(&'static str, u64); 2] {
         [("used", self.used), ("free", self.free)]
     }
@@ -211,7 +211,7 @@ mod tests {
             number += 1;
             number
         };
-        let limit = |name: &str, next: &mut dyn FnMut() -> u64| Limit {
+        let limit = |name: &str, next: &mut dyn FnMut() -> u64| LimitMetrics {
             name: name.to_owned(),
             settlements: [1_000, 2_000].map(|number| number + name.len() as u64),
             requests: std::array::from_fn(|_| next()),
@@ -223,7 +223,7 @@ mod tests {
             version: "1.2.3",
             nginx: "1.22.1",
             limits: vec![limit("default", &mut next), limit("per_ip", &mut next)],
-            nodes: vec![Node {
+            nodes: vec![NodeMetrics {
                 name: "127.0.0.1:6379".to_owned(),
                 commands: std::array::from_fn(|_| next()),
                 errors: std::array::from_fn(|_| next()),
@@ -238,7 +238,12 @@ mod tests {
             }],
             waits: Histogram { buckets: std::array::from_fn(|_| next()), sum: 50 },
             lags: Histogram { buckets: std::array::from_fn(|_| 2), sum: 70 },
-            memory: Memory { used: next(), free: next(), evictions: next(), no_room: next() },
+            memory: MemoryMetrics {
+                used: next(),
+                free: next(),
+                evictions: next(),
+                no_room: next(),
+            },
         }
     }
 

@@ -6,7 +6,7 @@ use super::{Layout, Line, Query, Topology, unexpected};
 use crate::client::action::Level;
 use crate::client::key::NodeKey;
 use crate::client::node::{Node, Nodes};
-use crate::metrics::Command;
+use crate::metrics::CommandKind;
 use crate::redis::cluster::{Map, SLOTS};
 use crate::redis::reply::Reply;
 
@@ -123,7 +123,7 @@ impl Topology for Cluster {
 
     fn query(&self) -> Option<Query> {
         let words = ["CLUSTER", "SLOTS"].map(str::to_owned).into();
-        Some(Query { command: Command::Cluster, words, channel: None })
+        Some(Query { command: CommandKind::Cluster, words, channel: None })
     }
 
     fn read(&self, reply: &Reply<'_>, node: &Node) -> Result<Layout, String> {

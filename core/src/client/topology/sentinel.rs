@@ -4,7 +4,7 @@ use super::{Layout, Line, Query, Topology, unexpected};
 use crate::client::action::Level;
 use crate::client::key::NodeKey;
 use crate::client::node::{Node, Nodes, Role};
-use crate::metrics::Command;
+use crate::metrics::CommandKind;
 use crate::redis::reply::Reply;
 use crate::redis::{RawValue, sentinel};
 
@@ -89,7 +89,7 @@ impl Topology for Sentinel {
 
     fn query(&self) -> Option<Query> {
         let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &self.name].map(str::to_owned).into();
-        Some(Query { command: Command::Sentinel, words, channel: Some(CHANNEL) })
+        Some(Query { command: CommandKind::Sentinel, words, channel: Some(CHANNEL) })
     }
 
     fn read(&self, reply: &Reply<'_>, _node: &Node) -> Result<Layout, String> {

@@ -148,9 +148,9 @@ fn bodies() {
     let values = ["", "JSON", "off", "$arg_a"];
     refused(name, &values, "\"html\" or \"json\" or \"problem\"");
     let of = |value| policy(&format!("{name} {value}")).body;
-    assert_eq!(of("html"), body::Form::Html);
-    assert_eq!(of("json"), body::Form::Json);
-    assert_eq!(of("problem"), body::Form::Problem);
+    assert_eq!(of("html"), body::BodyForm::Html);
+    assert_eq!(of("json"), body::BodyForm::Json);
+    assert_eq!(of("problem"), body::BodyForm::Problem);
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn metrics_pages() {
     let values = ["xml", "on", "JSON", "", "$arg_a"];
     refused(name, &values, "\"prometheus\" or \"json\" or \"html\"");
     assert_eq!(policy(name).page, None);
-    for form in metrics::Form::ALL {
+    for form in metrics::PageForm::ALL {
         assert_eq!(policy(&format!("{name} {}", form.name())).page, Some(form));
     }
 }

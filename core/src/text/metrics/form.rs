@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 /// A form of the metrics page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Form {
+pub enum PageForm {
     /// Prometheus's text format, version 0.0.4.
     #[default]
     Prometheus,
@@ -18,7 +18,7 @@ pub enum Form {
 /// and how early.
 type Rank = (u16, u8, Reverse<usize>);
 
-impl Form {
+impl PageForm {
     /// Every form. Of several that suit a client best, the first is chosen.
     pub const ALL: [Self; 3] = [Self::Prometheus, Self::Json, Self::Html];
 
@@ -115,18 +115,18 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn accepts(accept: &str, form: Form) {
-        assert_eq!(Form::accepted(accept), form, "{accept:?}");
+    fn accepts(accept: &str, form: PageForm) {
+        assert_eq!(PageForm::accepted(accept), form, "{accept:?}");
     }
 
     #[test]
     fn the_default_is_for_prometheus() {
         for accept in ["", "*/*", "text/*", "text/plain", "TEXT/PLAIN;version=0.0.4", "*/*;q=0.1"] {
-            accepts(accept, Form::Prometheus);
+            accepts(accept, PageForm::Prometheus);
         }
         // A client that accepts none gets the default too.
         for accept in ["image/png", "text/plain;q=0", "nonsense", ";;;,,,", "/", "text/html;q=2"] {
-            accepts(accept, Form::Prometheus);
+            accepts(accept, PageForm::Prometheus);
         }
     }
 
@@ -141,7 +141,7 @@ mod tests {
              escaping=allow-utf-8;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
             "text/plain;version=0.0.4;q=1,*/*;q=0.1",
         ] {
-            accepts(accept, Form::Prometheus);
+            accepts(accept, PageForm::Prometheus);
         }
     }
 
@@ -150,45 +150,48 @@ mod tests {
         accepts(
             "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,\
              image/apng,*/*;q=0.8,application/signed-exchange;v=b3;q=0.7",
-            Form::Html,
+            PageForm::Html,
         );
-        accepts("text/html, application/xhtml+xml, application/xml;q=0.9, */*;q=0.8", Form::Html);
-        accepts("text/html", Form::Html);
+        accepts(
+            "text/html, application/xhtml+xml, application/xml;q=0.9, */*;q=0.8",
+            PageForm::Html,
+        );
+        accepts("text/html", PageForm::Html);
     }
 
     #[test]
     fn programs() {
-        accepts("application/json", Form::Json);
-        accepts("application/json, */*;q=0.5", Form::Json);
-        accepts("application/*", Form::Prometheus);
+        accepts("application/json", PageForm::Json);
+        accepts("application/json, */*;q=0.5", PageForm::Json);
+        accepts("application/*", PageForm::Prometheus);
         // All three have the same quality: the most exact name wins, then the first.
-        accepts("application/json, */*", Form::Json);
-        accepts("*/*, application/json", Form::Json);
-        accepts("application/json, text/plain, */*", Form::Json);
-        accepts("text/plain, application/json, */*", Form::Prometheus);
+        accepts("application/json, */*", PageForm::Json);
+        accepts("*/*, application/json", PageForm::Json);
+        accepts("application/json, text/plain, */*", PageForm::Json);
+        accepts("text/plain, application/json, */*", PageForm::Prometheus);
     }
 
     #[test]
     fn quality_counts() {
-        accepts("text/html;q=0.4, application/json;q=0.5, text/plain;q=0.3", Form::Json);
-        accepts("text/html ; Q=0.9 , application/json ; q=0.8", Form::Html);
-        accepts("text/html;q=0.999, application/json;q=1.0", Form::Json);
-        accepts("text/html;level=1;q=0.2, application/json;q=0.3", Form::Json);
+        accepts("text/html;q=0.4, application/json;q=0.5, text/plain;q=0.3", PageForm::Json);
+        accepts("text/html ; Q=0.9 , application/json ; q=0.8", PageForm::Html);
+        accepts("text/html;q=0.999, application/json;q=1.0", PageForm::Json);
+        accepts("text/html;level=1;q=0.2, application/json;q=0.3", PageForm::Json);
         // The range that names a type most exactly gives its quality.
-        accepts("*/*, text/plain;q=0.1, application/openmetrics-text;q=0.1", Form::Json);
-        accepts("text/*;q=0.9, text/html;q=0, application/*;q=0.5", Form::Prometheus);
-        accepts("*/*;q=0.5, text/*;q=0, application/openmetrics-text;q=0", Form::Json);
-        accepts("text/html;q=nan, application/json;q=0.1", Form::Json);
-        accepts("text/html;q=-1, application/json;q=0.1", Form::Json);
+        accepts("*/*, text/plain;q=0.1, application/openmetrics-text;q=0.1", PageForm::Json);
+        accepts("text/*;q=0.9, text/html;q=0, application/*;q=0.5", PageForm::Prometheus);
+        accepts("*/*;q=0.5, text/*;q=0, application/openmetrics-text;q=0", PageForm::Json);
+        accepts("text/html;q=nan, application/json;q=0.1", PageForm::Json);
+        accepts("text/html;q=-1, application/json;q=0.1", PageForm::Json);
     }
 
     #[test]
     fn names() {
-        for form in Form::ALL {
-            assert_eq!(Form::from_name(form.name().as_bytes()), Some(form));
+        for form in PageForm::ALL {
+            assert_eq!(PageForm::from_name(form.name().as_bytes()), Some(form));
         }
         for name in ["", "HTML", "htm", "html ", "xml"] {
-            assert_eq!(Form::from_name(name.as_bytes()), None);
+            assert_eq!(PageForm::from_name(name.as_bytes()), None);
         }
     }
 }
