@@ -500,6 +500,25 @@ fn a_slot_without_a_node_hurts_its_own_keys_only() {
     assert!((2..=3).contains(&errors(&nginx).len()), "{:#?}", errors(&nginx));
 }
 
+/// While something is wrong that lasts, a worker queries the topology at most twice a second, however many requests
+/// meet it.
+#[test]
+fn a_slot_without_a_node_costs_few_queries() {
+    let cluster = ClusterConf::steady(3, 0).line("cluster-require-full-coverage no").start();
+    let nginx = limited(&cluster.urls(), "").workers(2).start();
+    let lost = key_at(&cluster, "default", 0);
+    cluster.drop_slot(slot(&format!("rl:default:{lost}")));
+    let path = format!("/?k={lost}");
+    wait_until(PATIENCE, || nginx.get(&path).decision() == "ERROR_REJECTED none", "no decision");
+    let queries = || (0..3).map(|n| cluster.node(n).calls("cluster|slots")).sum::<u64>();
+    let (start, before) = (Instant::now(), queries());
+    while start.elapsed() < Duration::from_secs(4) {
+        assert_eq!(nginx.get(&path).decision(), "ERROR_REJECTED none");
+    }
+    let (made, seconds) = (queries() - before, start.elapsed().as_secs_f64());
+    assert!(made > 0 && made as f64 <= 2.0 * (2.0 * seconds + 1.0), "{made} in {seconds} s");
+}
+
 /// The other node of a request's two limits is away: what was spent is given back if the request is
 /// rejected for it, and not if it passes.
 #[test]

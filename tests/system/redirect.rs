@@ -273,6 +273,21 @@ fn a_node_that_does_not_answer_the_query() {
     }
 }
 
+/// A map that takes longer to come than a request may wait is used when it comes, and is not asked for again
+/// meanwhile.
+#[test]
+fn a_map_that_takes_long() {
+    const TAKES: Duration = Duration::from_millis(700);
+    let fakes = Fake::several(1, |_, ports, command| match is_slots(command) {
+        true => Act::After(TAKES, Box::new(all_at(ports[0]))),
+        false => Act::Usual,
+    });
+    let nginx = limited(&[&fakes[0]]).http("rate_limit_redis_on_error closed;").start();
+    wait_until(PATIENCE, || nginx.get("/?k=a").decision() == "PASSED redis", "decisions");
+    assert_eq!(fakes[0].count("CLUSTER"), 1);
+    assert_eq!(nginx.logged("[error]"), [""; 0]);
+}
+
 /// No node answers the query: that is logged, once.
 #[test]
 fn nodes_that_reply_nothing() {
