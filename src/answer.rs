@@ -154,7 +154,7 @@ unsafe fn send(
         };
         let mut complex: ngx_http_complex_value_t = std::mem::zeroed();
         complex.value = value;
-        // As NGINX does before it answers with an error: no "100 Continue" is sent.
+        // NGINX does so before it answers with an error: no "100 Continue" is sent.
         (*r).set_expect_tested(1);
         // In an error page the status would be that of the error.
         (*r).err_status = status as ngx_uint_t;

@@ -66,9 +66,9 @@ pub(crate) struct Submission {
 /// The decision, apart from the verdicts.
 #[derive(Clone, Copy)]
 pub(crate) struct Outcome {
-    /// Of the request.
+    /// The status of the request.
     status: Status,
-    /// The same, or what a dry run would have done to it.
+    /// The status of the request, or what a dry run would have done to it.
     pub(crate) shown_status: Status,
     pub(crate) source: Source,
     pub(crate) wait: u64,
@@ -564,7 +564,7 @@ impl Context {
         if self.limits.is_empty() {
             return;
         }
-        // Those of the deny cache did not wait: their decisions are counted, which is enough.
+        // Requests that the deny cache rejects did not wait: their decisions are counted, which is enough.
         if source != Source::Cache {
             shared.count_wait(wait);
         }

@@ -70,7 +70,7 @@ impl Evaluated {
         self.limit.name()
     }
 
-    /// As the client takes it.
+    /// The charge as the client takes it.
     pub(crate) fn charge(&self, lease: Option<&'static Lease>) -> Charge<'static> {
         let Check { key, quota, cost, dry_run, .. } = self.check;
         let (template, digest) = (self.template, self.digest() as u64);

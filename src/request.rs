@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C" fn access(r: *mut ngx_http_request_t) -> ngx_int_t 
     unsafe { run(r, Phase::Access).0 }
 }
 
-/// The same where limits decide in the precontent phase as well.
+/// The handler of the access phase where limits decide in the precontent phase as well.
 pub(crate) unsafe extern "C" fn access_first(r: *mut ngx_http_request_t) -> ngx_int_t {
     // SAFETY: as above.
     unsafe {

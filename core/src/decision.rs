@@ -73,7 +73,7 @@ pub struct Shown<'a> {
 const ERROR_RETRY_AFTER: u64 = SECOND;
 
 impl Shown<'_> {
-    /// The same `micros` later: the quota is whole again so much sooner.
+    /// This limit `micros` later: the quota is whole again so much sooner.
     pub fn after(mut self, micros: u64) -> Self {
         self.verdict.reset = self.verdict.reset.saturating_sub(micros);
         self
@@ -110,7 +110,7 @@ impl Status {
         Self::ErrorRejected,
     ];
 
-    /// As in `$rate_limit_redis_status`.
+    /// The value of `$rate_limit_redis_status`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Passed => "PASSED",
@@ -161,7 +161,7 @@ impl Source {
     /// Every source that decides.
     pub const DECIDING: [Self; 4] = [Self::Redis, Self::Lease, Self::Cache, Self::Local];
 
-    /// As in `$rate_limit_redis_source`.
+    /// The value of `$rate_limit_redis_source`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Redis => "redis",
@@ -233,7 +233,7 @@ impl Charged {
 pub enum Retry {
     /// It has passed.
     No,
-    /// The same request, alone on its key, passes after so many µs; at least 1.
+    /// A request of this cost, alone on its key, passes after so many µs; at least 1.
     After(u64),
     /// The cost is more than the limit can ever hold.
     Never,

@@ -56,7 +56,7 @@ pub struct Report {
     pub of: u64,
     /// How many of them were not spent, and never will be.
     pub unused: u64,
-    /// As in [`Granted`].
+    /// The end that is in [`Granted`].
     pub ends: u64,
     /// The state as it would be without leases, if no other machine has spent anything.
     pub plain: [u64; 3],
@@ -98,7 +98,7 @@ const MARGIN: u64 = 16;
 const WINDOW_MARGIN: u64 = 1_024;
 
 impl Lease {
-    /// That of a command without leases.
+    /// The lease arguments of a command without leases.
     pub const NONE: Self = Self {
         span: 0,
         want: 0,
@@ -118,7 +118,7 @@ impl Lease {
 }
 
 impl Granted {
-    /// That of a command which has set nothing aside, at this time of Redis.
+    /// The grant of a command which has set nothing aside, at this time of Redis.
     pub fn nothing(now: u64) -> Self {
         Self { now, ..Self::default() }
     }

@@ -25,7 +25,7 @@ pub enum Algorithm {
     IntervalBucket,
     /// The generic cell rate algorithm, with the numbers of redis-cell's `CL.THROTTLE`.
     Gcra,
-    /// As `limit_req`: a request that comes too early is delayed.
+    /// The bucket of `limit_req`: a request that comes too early is delayed.
     LeakyBucket,
     /// The counters of this and the previous window, the previous one weighted by its overlap.
     SlidingWindow,
@@ -75,7 +75,7 @@ impl Quota {
         Self { algorithm, rate, terms, limit, block: 0 }
     }
 
-    /// The same quota, but a client that exceeds it is blocked for `block` µs.
+    /// This quota, but a client that exceeds it is blocked for `block` µs.
     pub fn with_block(self, block: u64) -> Self {
         Self { block, ..self }
     }

@@ -134,7 +134,7 @@ impl LocalCharge {
         Self { digest, quota, cost, dry_run: false, answer, charged: None }
     }
 
-    /// The same charge; in a dry run it rejects nothing, and is charged if its limit allows it.
+    /// This charge; in a dry run it rejects nothing, and is charged if its limit allows it.
     pub fn dry_run(self, dry_run: bool) -> Self {
         Self { dry_run, ..self }
     }
@@ -404,7 +404,7 @@ mod tests {
             }
         }
 
-        /// As the module does.
+        /// Requests as the module does.
         fn request(&mut self, mode: Mode, cost: u64) -> bool {
             let mut charges =
                 LocalCharges::from_iter([LocalCharge::new(digest(1), self.quota, cost)]);
@@ -702,7 +702,7 @@ mod tests {
 
     #[test]
     fn who_was_evicted_starts_anew() {
-        // Of four blocks.
+        // A table of four blocks.
         let (mut words, quota) = (vec![0; 42], quota(Algorithm::TokenBucket, "1r/h", 1));
         let table = &mut Table::open(&mut words);
         let mut allowed = |number| {
@@ -719,7 +719,7 @@ mod tests {
 
     #[test]
     fn a_log_that_is_too_long_has_no_room() {
-        // Of eight blocks, so that a value may have ten words, which are four entries.
+        // A table of eight blocks, so that a value may have ten words, which are four entries.
         let mut words = vec![0; 76];
         let table = &mut Table::open(&mut words);
         let log = quota(Algorithm::SlidingLog, "10r/s", 10);

@@ -20,7 +20,7 @@ impl LeaseUnits {
     /// Every result.
     pub const ALL: [Self; 3] = [Self::Used, Self::Returned, Self::Lapsed];
 
-    /// As the label `result`.
+    /// The value of the label `result`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Used => "used",
@@ -52,7 +52,7 @@ impl CommandKind {
     pub const ALL: [Self; 6] =
         [Self::Evalsha, Self::Eval, Self::Asking, Self::Ping, Self::Cluster, Self::Sentinel];
 
-    /// As the label `command`.
+    /// The value of the label `command`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Evalsha => "evalsha",
@@ -134,7 +134,7 @@ impl SettlementResult {
     /// Every result.
     pub const ALL: [Self; 2] = [Self::Settled, Self::Lost];
 
-    /// As the label `result`.
+    /// The value of the label `result`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Settled => "settled",
@@ -180,7 +180,7 @@ impl ErrorKind {
         Self::Down,
     ];
 
-    /// As the label `kind`.
+    /// The value of the label `kind`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",

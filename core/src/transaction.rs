@@ -109,7 +109,7 @@ impl<K: PartialEq> Pending<K> {
         Self { key, quota, cost, dry_run, before, after, verdict: None, lease, granted }
     }
 
-    /// The same entry, with a lease to report or to take.
+    /// This entry, with a lease to report or to take.
     pub(crate) fn with_lease(self, lease: Lease) -> Self {
         Self { lease, ..self }
     }

@@ -36,9 +36,9 @@ impl Window {
 /// A sequence of windows without gaps.
 #[derive(Clone, Copy, Debug)]
 pub enum Windows {
-    /// Of so many µs each.
+    /// Windows of so many µs each.
     Aligned(u64),
-    /// Of a month each.
+    /// Windows of a month each.
     Months,
 }
 
@@ -111,7 +111,7 @@ mod tests {
         [31, if is_leap { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
     }
 
-    /// Of all that a script can count, which is until the year 2255.
+    /// The months of all that a script can count, which is until the year 2255.
     #[test]
     fn months_are_those_of_the_calendar() {
         let (mut begins, mut number) = (0, Window::month(0).number);

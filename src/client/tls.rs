@@ -28,7 +28,7 @@ const DEFAULT_VERSIONS: [TlsVersion; 2] = [TlsVersion::Tls12, TlsVersion::Tls13]
 const DEFAULT_CIPHERS: &str = "DEFAULT";
 
 /// The most certificates between the server's and a trusted one: OpenSSL's own default.
-/// That of `proxy_ssl_verify_depth`, 1, is too few for some public authorities.
+/// The depth of `proxy_ssl_verify_depth`, 1, is too little for some public authorities.
 const VERIFY_DEPTH: ngx_int_t = 100;
 
 /// Whether this NGINX can speak TLS.

@@ -26,7 +26,7 @@ pub(crate) struct LimitConf {
     bound: OnceCell<Bound>,
     /// The counters of the limit, once they are used, and the zone that they are in.
     record: Cell<Option<(u64, &'static LimitRecord)>>,
-    /// The same of its reservations.
+    /// The reservations of the limit, once they are used, and the zone that they are in.
     reservations: Cell<Option<(u64, Reservations)>>,
 }
 
@@ -80,7 +80,7 @@ impl LimitConf {
         self.algorithm().has_leases() && self.line.block == 0 && !self.is_settled()
     }
 
-    /// Of a leaky bucket: the part of the excess that is not delayed.
+    /// The part of the excess that a leaky bucket does not delay.
     pub(crate) fn undelayed(&self) -> Option<Undelayed> {
         self.line.undelayed
     }

@@ -63,7 +63,7 @@ impl Hold {
         self.units > 0 && self.until & !1 == name
     }
 
-    /// As long as it lasts, and not the secret of a single machine any more.
+    /// The hold as long as it lasts, and not the secret of a single machine any more.
     fn shared(self, now: u64) -> Self {
         match self.units > 0 && self.until > now {
             true => Self { until: self.until | 1, ..self },

@@ -153,7 +153,7 @@ mod tests {
 
     const START: u64 = 1_700_000_000 * SECOND;
 
-    /// Of 5 units that are not spent, so many come back at these times after the end of the hold.
+    /// How many of 5 units that are not spent come back at these times after the end of the hold.
     fn come_back(algorithm: Algorithm, rate: &str, limit: u64) -> [u64; 6] {
         let quota = Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap();
         let mut stored = Stored::default();

@@ -99,7 +99,7 @@ impl Moment {
         self.micros.saturating_add(u64::from(self.part > 0))
     }
 
-    /// The same moment for another interval, whose parts may be coarser: at most 1 µs earlier.
+    /// This moment for another interval, whose parts may be coarser: at most 1 µs earlier.
     pub fn clamped(self, interval: Interval) -> Self {
         Self { micros: self.micros, part: self.part.min(interval.count().saturating_sub(1)) }
     }

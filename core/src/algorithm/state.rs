@@ -19,13 +19,13 @@ pub struct Stored {
 /// The state of an algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Of the buckets: the tokens, and the moment of the last refill.
+    /// A bucket: the tokens, and the moment of the last refill.
     Bucket(u64, Moment),
-    /// Of gcra: the theoretical arrival time.
+    /// The theoretical arrival time of gcra.
     Arrival(Moment),
-    /// Of the windows: the number of a window, what was spent in it, and in the previous one.
+    /// The number of a window, what was spent in it, and in the previous one.
     Window(u64, u64, u64),
-    /// Of the log: when and how much, in order of time; and since when there is a debt, else 0.
+    /// A log: when and how much, in order of time; and since when there is a debt, else 0.
     Log(VecDeque<(u64, u64)>, u64),
 }
 

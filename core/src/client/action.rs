@@ -29,7 +29,7 @@ pub enum Action {
     Complete(RequestKey),
     /// A [settlement](super::Client::settle) with this `tag` has ended.
     Settled {
-        /// That of the settlement.
+        /// The tag of the settlement.
         tag: u64,
         /// Whether it was settled; otherwise it may be lost.
         is_settled: bool,

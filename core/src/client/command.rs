@@ -100,7 +100,7 @@ pub(super) struct Command {
     pub(super) purpose: Purpose,
     /// Who has brought the lease of the only charge, and gets what comes of it.
     lessee: Option<RequestKey>,
-    /// Of the only charge.
+    /// The digest of the only charge.
     pub(super) digest: u64,
     pub(super) slot: u16,
     pub(super) stage: Stage,

@@ -38,7 +38,7 @@ pub struct Node {
     endpoint: Endpoint,
     /// The host name that it announces, if it does.
     alias: Option<String>,
-    /// As it is shown.
+    /// The name that is shown.
     name: String,
     pub(super) handshake: Rc<Handshake>,
     /// Which steps of the handshake it accepts.
@@ -148,7 +148,7 @@ impl Node {
         }
     }
 
-    /// As it is shown.
+    /// The name that is shown.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -305,7 +305,7 @@ pub(super) struct Settings {
 pub(super) struct Nodes {
     settings: Settings,
     slab: Slab<key::NodeEntries, Node>,
-    /// Those of the configuration first, which stay; then those that were discovered.
+    /// The nodes of the configuration first, which stay; then those that were discovered.
     current: Vec<NodeKey>,
     seeds: usize,
     /// Those that are not part of the topology any more.
@@ -416,7 +416,7 @@ impl Nodes {
         &self.current
     }
 
-    /// Those of the configuration.
+    /// The nodes of the configuration.
     pub(super) fn seeds(&self) -> &[NodeKey] {
         self.current.get(..self.seeds).unwrap_or_default()
     }

@@ -83,9 +83,9 @@ pub(super) type Line = (Level, String);
 /// The topology, as a reply or a message describes it.
 #[derive(Debug)]
 pub(super) enum Layout {
-    /// Of a cluster, and the reply that describes it.
+    /// The map of a cluster, and the reply that describes it.
     Slots(Map, MapReply),
-    /// Of a cluster: that which is in use.
+    /// The map of a cluster that is in use.
     SameSlots,
     /// The host and port of a master.
     Master(String, u16),
@@ -94,7 +94,7 @@ pub(super) enum Layout {
 /// The command that queries a node for the topology.
 #[derive(Debug)]
 pub(super) struct Query {
-    /// As it is counted.
+    /// The kind that it is counted as.
     pub(super) command: metrics::CommandKind,
     pub(super) words: Vec<String>,
     /// The channel on which changes are published, if there is one. A connection that is subscribed

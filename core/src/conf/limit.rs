@@ -59,7 +59,7 @@ pub struct LimitLine<'a, V> {
     pub settle: Option<V>,
     /// How long a client that exceeds the limit is blocked, in µs; 0: not at all.
     pub block: u64,
-    /// Of a leaky bucket: the part of the excess that is not delayed.
+    /// The part of the excess that a leaky bucket does not delay.
     pub undelayed: Option<Undelayed>,
     /// When it decides.
     pub phase: Phase,

@@ -70,7 +70,7 @@ impl Taken {
         }
     }
 
-    /// The same without taking anything: what became of the last lease, if there was one.
+    /// The report of what became of the last lease, if there was one; nothing is taken.
     pub fn report(&self, quota: &Quota, span: u64, now: u64) -> Option<Lease> {
         let lease = Lease { want: 0, ..self.lease(quota, span, now)? };
         (!lease.is_none()).then_some(lease)
@@ -501,7 +501,7 @@ mod tests {
         assert_eq!((report.of, report.unused, report.ends), (4, 4, START + later + SPAN));
     }
 
-    /// Of those without units the oldest gives way: else no more clients would be known.
+    /// The oldest lease without units gives way: else no more clients would be known.
     #[test]
     fn there_is_room_for_another_client_without_units() {
         let buckets = buckets(1);
@@ -626,7 +626,7 @@ mod tests {
         assert_eq!(holding.lease(&quota(), SPAN, end).want, 2);
     }
 
-    /// Of two leases that come at the same time all is spent, and each is shown what remains with both.
+    /// All is spent of two leases that come at the same time, and each is shown what remains with both.
     #[test]
     fn leases_that_overlap_are_joined() {
         let buckets = buckets(1);

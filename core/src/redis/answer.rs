@@ -388,7 +388,7 @@ mod tests {
         assert_eq!(remaining(&decided.unwrap()), [(true, 3), (false, 3)]);
     }
 
-    /// As many as there are, the first and the last of one key.
+    /// Checks of all algorithms, the first and the last of one key.
     #[test]
     fn many() {
         for others in 0..20 {

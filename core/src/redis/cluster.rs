@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_redis() {
-        // As CLUSTER KEYSLOT replies.
+        // The slots that CLUSTER KEYSLOT replies.
         assert_eq!(slot(b"", b"123456789"), 12_739);
         assert_eq!(slot(b"1234", b"56789"), 12_739);
         assert_eq!(slot(b"rl:a:", b""), slot(b"rl", b":a:"));
@@ -340,7 +340,7 @@ mod tests {
         }
     }
 
-    /// As Redis and Valkey list the slots of a master whose address an empty node has taken.
+    /// The form in which Redis and Valkey list the slots of a master whose address an empty node has taken.
     #[test]
     fn a_master_without_an_address_owns_nothing() {
         let lost = vec![bulk(""), int(0), bulk("id"), array(Vec::new())];

@@ -160,7 +160,7 @@ pub fn redacted(url: &str) -> String {
 }
 
 impl fmt::Display for Address {
-    /// As it appears in logs: `host:port`, with brackets around an IPv6 address, or
+    /// The form in logs: `host:port`, with brackets around an IPv6 address, or
     /// `unix:/path`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

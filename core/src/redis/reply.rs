@@ -665,7 +665,7 @@ mod tests {
         prop_oneof!["[0-9]{1,3} [0-9]{1,3} ?[0-9 ]{0,5}".prop_map(text), array]
     }
 
-    /// The same as [`found`], by the `redis` crate.
+    /// What [`found`] returns, by the `redis` crate.
     fn found_slowly(value: Value) -> Option<(u64, Vec<String>)> {
         let values = match value {
             Value::BulkString(text) => {

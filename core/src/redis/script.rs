@@ -107,14 +107,14 @@ impl Scripts {
         Self { single: single.into(), several: Script::new(several), lists: Vec::new(), loaded }
     }
 
-    /// The same, of which connections load only those for one limit of these algorithms and, if
+    /// These scripts, of which connections load only those for one limit of these algorithms and, if
     /// `several`, the one for several limits: a server has to read and hash them for each connection.
     /// A command with one that the server does not have is sent again, with the source.
     pub fn loading(&self, algorithms: &[Algorithm], several: bool) -> Self {
         Self { loaded: (algorithms.into(), several), ..self.clone() }
     }
 
-    /// The same, and scripts for limits of these lists of algorithms: for the first lists, and those
+    /// These scripts, and scripts for limits of these lists of algorithms: for the first lists, and those
     /// that can have one.
     pub fn with_lists<'a>(&self, lists: impl IntoIterator<Item = &'a [Algorithm]>) -> Self {
         let mut scripts = self.clone();

@@ -9,9 +9,9 @@ use crate::rate::SECOND;
 /// The name of a header field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// As it is sent.
+    /// The name that is sent.
     pub text: &'static str,
-    /// The same in lower case.
+    /// The name in lower case.
     pub lower: &'static str,
 }
 
@@ -53,7 +53,7 @@ pub struct Forms {
 pub enum Reset {
     /// In seconds from now.
     Seconds,
-    /// As a Unix time.
+    /// The reset as a Unix time.
     Epoch,
 }
 
@@ -378,7 +378,7 @@ mod tests {
         assert_eq!(r_and_t(&quota, costly), (0, 1));
     }
 
-    /// Of which many units come in a µs.
+    /// A quota of which many units come in a µs.
     #[test]
     fn there_is_more_when_the_debt_of_a_fast_rate_is_over() {
         let shown = bucket("125000000r/s", 1_250_000_000, 0, 40 * SECOND);

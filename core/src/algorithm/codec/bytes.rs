@@ -8,7 +8,7 @@
 use super::super::hold::{Hold, Holds};
 use super::super::state::{Extra, GivenBack};
 
-/// As `struct.unpack` of the scripts; `None` for what has another length.
+/// Reads the bytes as `struct.unpack` of the scripts does; `None` if they have another length.
 pub(in super::super) fn numbers(bytes: &[u8]) -> Option<([u64; 3], Extra)> {
     let (words, []) = bytes.as_chunks() else { return None };
     let number = |word: &[u8; 8]| u64::from_le_bytes(*word);

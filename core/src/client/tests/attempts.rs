@@ -244,7 +244,7 @@ fn a_server_that_is_away_is_tried_soon() {
 /// Clients of a server with one core, to which a handshake costs so much.
 struct Fleet {
     clients: Vec<Played>,
-    /// Of each client: the number of its attempt.
+    /// The number of the attempt of each client.
     attempts: Vec<u64>,
     is_secure: bool,
     cost: u64,

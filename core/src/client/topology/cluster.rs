@@ -13,7 +13,7 @@ use crate::redis::reply::Reply;
 /// Each slot of keys belongs to one of the masters.
 #[derive(Debug)]
 pub(in crate::client) struct Cluster {
-    /// As the store is shown.
+    /// The name of the store that is shown.
     store: String,
     owners: Vec<Option<NodeKey>>,
     /// How many maps have changed an owner.

@@ -1,6 +1,6 @@
 //! Lua without what Redis does not need: comments, indentation and empty lines.
 
-/// The same program with fewer bytes. Strings, also those in long brackets, stay as they are.
+/// A program with fewer bytes. Strings, also those in long brackets, stay as they are.
 pub(super) fn minify(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;

@@ -22,7 +22,7 @@ impl PageForm {
     /// Every form. Of several that suit a client best, the first is chosen.
     pub const ALL: [Self; 3] = [Self::Prometheus, Self::Json, Self::Html];
 
-    /// As an argument, and in `?format=`.
+    /// The name as an argument, and in `?format=`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Prometheus => "prometheus",
@@ -36,7 +36,7 @@ impl PageForm {
         Self::ALL.into_iter().find(|form| form.name().as_bytes() == name)
     }
 
-    /// As in `Content-Type`.
+    /// The value of `Content-Type`.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
