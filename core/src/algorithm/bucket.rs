@@ -154,9 +154,10 @@ impl Bucket {
         if gained == 0 && self.missing > held {
             return;
         }
-        (self.missing, self.last) = match self.missing.saturating_sub(gained) {
-            missing if missing > held => (missing, refill.after(self.last, gained)),
-            _ => (held, Moment::at(at)),
+        let missing = self.missing.saturating_sub(gained);
+        (self.missing, self.last) = match missing > held {
+            true => (missing, refill.after(self.last, gained)),
+            false => (held, Moment::at(at)),
         };
     }
 

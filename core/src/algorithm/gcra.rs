@@ -116,7 +116,7 @@ fn arrival(stored: &Stored, now: u64, quota: &Quota) -> Arrival {
     let latest = present.plus(interval, quota.limit());
     let tat = match stored.state {
         Some(State::Arrival(tat)) => tat.clamped(interval),
-        _ => present,
+        Some(_) | None => present,
     };
     let debt = if tat > latest { stored.debt(quota) } else { 0 };
     let furthest = present.plus(interval, quota.limit().saturating_add(debt));

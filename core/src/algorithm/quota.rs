@@ -95,9 +95,10 @@ mod tests {
     fn months_are_for_fixed_windows() {
         for algorithm in Algorithm::ALL {
             let quota = Quota::new(algorithm, "10r/month".parse().unwrap(), 10);
-            match algorithm.name() {
-                "fixed_window" => assert_eq!(quota.unwrap().algorithm(), Algorithm::CalendarWindow),
-                _ => assert_eq!(quota, Err(QuotaError::Monthly), "{algorithm:?}"),
+            if algorithm.name() == "fixed_window" {
+                assert_eq!(quota.unwrap().algorithm(), Algorithm::CalendarWindow);
+            } else {
+                assert_eq!(quota, Err(QuotaError::Monthly), "{algorithm:?}");
             }
             let quota = Quota::new(algorithm, "10r/4w".parse().unwrap(), 10).unwrap();
             assert_ne!(quota.algorithm(), Algorithm::CalendarWindow);

@@ -140,7 +140,7 @@ impl Log {
                 self.entries.extend(kept);
                 removed
             }
-            _ => remove(&mut self.entries, amount, VecDeque::pop_front, VecDeque::push_front),
+            1.. => remove(&mut self.entries, amount, VecDeque::pop_front, VecDeque::push_front),
         };
         removed > 0
     }

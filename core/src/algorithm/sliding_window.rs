@@ -74,7 +74,7 @@ pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) ->
         let spent = |windows: u64| current.saturating_sub(windows * limit);
         let before = match later {
             0 => previous,
-            _ => spent(later - 1).min(limit),
+            1.. => spent(later - 1).min(limit),
         };
         let left = left(before, most - spent(later), period);
         ((rest + later * period - left) * unit).saturating_sub(beyond)
@@ -97,7 +97,7 @@ pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) ->
 fn left(spent: u64, most: u64, period: u64) -> u64 {
     match spent {
         0 => period,
-        _ => (((most + 1) * period).div_ceil(spent) - 1).min(period),
+        1.. => (((most + 1) * period).div_ceil(spent) - 1).min(period),
     }
 }
 

@@ -21,7 +21,7 @@ pub(in super::super) fn numbers(bytes: &[u8]) -> Option<([u64; 3], Extra)> {
             let given_back = GivenBack { amount: number(amount), until: number(until) };
             Extra { holds, debt: number(debt), blocked_until: number(blocked_until), given_back }
         }
-        _ => return None,
+        [..] => return None,
     };
     Some((state.each_ref().map(number), extra))
 }

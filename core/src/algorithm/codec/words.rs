@@ -36,7 +36,7 @@ impl Stored {
         let mut words = words.peekable();
         let extra = match words.peek().map(|word| word >> NUMBER_BITS) {
             Some(EXTRA) => Extra::from_words(&mut words),
-            _ => Some(Extra::default()),
+            Some(_) | None => Some(Extra::default()),
         };
         let state = extra.and_then(|_| State::from_words(words));
         state.map_or_else(Self::default, |state| Self {
@@ -115,7 +115,7 @@ impl State {
             ARRIVAL => Self::Arrival(Moment { micros: number, part: next()? }),
             WINDOW => Self::Window(number, next()?, next()?),
             LOG => Self::Log(entries(&mut numbers)?, number),
-            _ => return None,
+            0 | EXTRA.. => return None,
         };
         numbers.next().is_none().then_some(state)
     }
