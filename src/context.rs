@@ -275,16 +275,14 @@ impl Context {
     /// Takes over the answers of Redis that have come.
     fn take_answers(&self) {
         if let Some(Submission { driver, key }) = self.submission.get() {
-            driver.with_answers(key, |answers| self.take(answers, driver, key));
+            driver.with_answers(key, |answers| self.take(answers));
         }
     }
 
-    fn take(&self, answers: &[Answer], driver: &Driver, key: RequestKey) {
-        for (index, (limit, answer)) in self.limits.iter().zip(answers).enumerate() {
+    fn take(&self, answers: &[Answer]) {
+        for (limit, answer) in self.limits.iter().zip(answers) {
             let first = limit.verdict.get().filter(|_| self.is_second.get());
-            let is_refundable = limit.limit.is_refundable();
-            let given_back = if is_refundable { driver.given_back(key, index) } else { 0 };
-            limit.take(answer, given_back);
+            limit.take(answer);
             limit.verdict.set(answer.verdict.or(first));
         }
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use rate_limit_core::algorithm::leaky_bucket;
 use rate_limit_core::client::{Answer, Charge, Template};
 use rate_limit_core::conf::limit::Effect;
-use rate_limit_core::decision::{self, Charged, Shown, Since, Verdict};
+use rate_limit_core::decision::{self, Charged, Shown, Verdict};
 use rate_limit_core::deny_cache;
 use rate_limit_core::lease::Lease;
 use rate_limit_core::lease::table::Taken;
@@ -87,20 +87,20 @@ impl Evaluated {
         self.renewal.get()?.lease.as_ref()
     }
 
-    /// Takes over the answer of Redis, before whose charge so much had been given back.
-    pub(crate) fn take(&self, answer: &Answer, given_back: u64) {
+    /// Takes over the answer of Redis.
+    pub(crate) fn take(&self, answer: &Answer) {
         self.verdict.set(answer.verdict);
         self.is_charged.set(answer.is_charged);
         if let Some(verdict) = &answer.verdict {
-            self.charged.set(Charged::new(answer.now, verdict, given_back));
+            self.charged.set(Charged::new(answer.now, verdict));
         }
         self.is_sent.set(answer.node.is_some());
     }
 
     /// Since when so much of its charge in Redis can have been regained, by Redis's clock.
-    pub(crate) fn regained_from(&self, amount: u64) -> Since {
-        let Check { quota, cost, .. } = self.check;
-        quota.algorithm().regained_from(quota, self.charged.get(), cost, amount)
+    pub(crate) fn regained_from(&self, amount: u64) -> u64 {
+        let quota = self.check.quota;
+        quota.algorithm().regained_from(quota, self.charged.get(), amount)
     }
 
     /// Identifies key, limit and quota in the memory of this machine.

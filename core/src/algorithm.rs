@@ -24,9 +24,9 @@ mod token_bucket;
 mod window_counter;
 
 pub use hold::{Hold, Holds};
-pub use state::{Extra, GivenBack, State, Stored};
+pub use state::{Extra, State, Stored};
 
-use crate::decision::{Charged, Retry, Since, Verdict};
+use crate::decision::{Charged, Retry, Verdict};
 use crate::limit::{Algorithm, Quota, QuotaError};
 use crate::rate::Rate;
 
@@ -57,11 +57,9 @@ struct Description {
     read: fn([u64; 3]) -> Option<State>,
     decide: fn(&mut Stored, u64, &Quota, u64) -> Verdict,
     charge: fn(&mut Stored, u64, &Quota, u64),
-    give_back: fn(&mut Stored, u64, &Quota, u64, Option<Since>),
+    give_back: fn(&mut Stored, u64, &Quota, u64, Option<u64>),
     /// See [`Algorithm::regained_from`].
     regained_from: fn(&Quota, Charged, u64) -> u64,
-    /// How long so many units take to be regained, in µs, or somewhat shorter.
-    span: fn(&Quota, u64) -> u64,
     /// Decides on several equal requests faster than one by one, if nothing is kept beside the state.
     decide_each: Option<DecideEach>,
     regain: Regain,
@@ -99,11 +97,6 @@ fn at_the_charge(_quota: &Quota, charged: Charged, _amount: u64) -> u64 {
     charged.at
 }
 
-/// Nothing is regained in a window before it ends.
-fn none_before_the_end(_quota: &Quota, _units: u64) -> u64 {
-    0
-}
-
 /// The two numbers that stand for the rate in an algorithm: see [`Quota::terms`].
 pub(crate) type Terms = (u64, u64);
 
@@ -126,7 +119,6 @@ macro_rules! describe {
             charge: $rust::charge,
             give_back: $rust::give_back,
             regained_from: $rust::regained_from,
-            span: $rust::span,
             decide_each: $rust::DECIDE_EACH,
             regain: $rust::REGAIN,
             stores_itself: $rust::STORES_ITSELF,
@@ -295,16 +287,8 @@ impl Algorithm {
     /// Gives back `amount` of what was charged, or as much of it as cannot have been regained since, as the
     /// script does. `since` is that of [`regained_from`](Self::regained_from); the other arguments are
     /// those of [`decide`](Self::decide). If the client is alone on its key, the state is then as if the
-    /// amount had never been spent. If others have spent from it, or were given something back, no more passes
-    /// than if it had not.
-    pub fn give_back(
-        self,
-        stored: &mut Stored,
-        now: u64,
-        quota: &Quota,
-        amount: u64,
-        since: Since,
-    ) {
+    /// amount had never been spent. If others have spent from it, no more passes than if it had not.
+    pub fn give_back(self, stored: &mut Stored, now: u64, quota: &Quota, amount: u64, since: u64) {
         self.add_back(stored, now, quota, amount, Some(since));
     }
 
@@ -315,7 +299,7 @@ impl Algorithm {
         now: u64,
         quota: &Quota,
         amount: u64,
-        since: Option<Since>,
+        since: Option<u64>,
     ) {
         stored.blocked_for(now, quota);
         stored.extra.holds.correct(now, quota);
@@ -325,20 +309,14 @@ impl Algorithm {
     /// The moment from which on `amount` of a charge can have been regained. In windows, and in a log, that is
     /// the charge itself: it counts until its window ends. In a bucket, and with gcra, it is when the quota
     /// would have been whole without that amount: until then it is missing, whatever others spend.
-    ///
-    /// Others may have been given something back since, so that a bucket was whole sooner. But the charge, of `cost`,
-    /// has been missing for as long as if it had been alone.
-    pub fn regained_from(self, quota: &Quota, charged: Charged, cost: u64, amount: u64) -> Since {
-        let micros = (self.description().regained_from)(quota, charged, amount);
-        let rest = (self.description().span)(quota, cost.saturating_sub(amount));
-        let alone = charged.at.saturating_add(rest);
-        Since { micros, given_back: charged.given_back, alone }
+    pub fn regained_from(self, quota: &Quota, charged: Charged, amount: u64) -> u64 {
+        (self.description().regained_from)(quota, charged, amount)
     }
 
     /// Settles what was charged, with the `since` of [`give_back`](Self::give_back): charges `change` more,
     /// whatever is left, or gives it back if it is negative. What is charged beyond what is left becomes a
     /// debt of at most [`Quota::max_debt`]; the rest is dropped.
-    pub fn settle(self, stored: &mut Stored, now: u64, quota: &Quota, since: Since, change: i64) {
+    pub fn settle(self, stored: &mut Stored, now: u64, quota: &Quota, since: u64, change: i64) {
         if change < 0 {
             return self.give_back(stored, now, quota, change.unsigned_abs(), since);
         }
@@ -383,15 +361,12 @@ mod tests {
     fn stored() -> impl Strategy<Value = Stored> {
         let any = || numbers(u64::MAX);
         let hold = || (any(), any()).prop_map(|(units, until)| Hold { units, until });
-        let given_back = (any(), any()).prop_map(|(amount, until)| GivenBack { amount, until });
-        let extra = (hold(), hold(), any(), any(), given_back).prop_map(
-            |(older, newer, debt, blocked_until, given_back)| Extra {
+        let extra =
+            (hold(), hold(), any(), any()).prop_map(|(older, newer, debt, blocked_until)| Extra {
                 holds: Holds { older, newer },
                 debt,
                 blocked_until,
-                given_back,
-            },
-        );
+            });
         let extra = prop_oneof![Just(Extra::default()), extra];
         (states(), extra).prop_map(|(state, extra)| Stored { state, extra })
     }
@@ -421,10 +396,7 @@ mod tests {
             amount in numbers(u64::MAX),
             change in any::<i64>(),
             since in numbers(MAX_EXACT),
-            given_back in numbers(u64::MAX),
-            alone in numbers(MAX_EXACT),
         ) {
-            let correction = Since { micros: since, given_back, alone };
             let algorithm = quota.algorithm();
             let decide = |mut stored, cost| algorithm.decide(&mut stored, now, &quota, cost);
             prop_assert!(decide(stored.clone(), amount).remaining <= quota.limit());
@@ -436,10 +408,10 @@ mod tests {
                 prop_assert_eq!(one, all);
             }
             let mut settled = stored.clone();
-            algorithm.settle(&mut settled, now, &quota, correction, change);
+            algorithm.settle(&mut settled, now, &quota, since, change);
             prop_assert!(decide(settled, 0).remaining <= quota.limit());
             let mut given = stored.clone();
-            algorithm.give_back(&mut given, now, &quota, amount, correction);
+            algorithm.give_back(&mut given, now, &quota, amount, since);
             prop_assert!(decide(given, 0).remaining <= quota.limit());
             let plain = [amount, since, amount];
             let report = Report { of: amount, unused: amount, ends: since, plain };

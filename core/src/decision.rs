@@ -198,33 +198,12 @@ pub struct Charged {
     pub remaining: u64,
     /// See [`Verdict::reset`].
     pub reset: u64,
-    /// How much had been given back of the same key by then: see [`GivenBack::amount`](crate::algorithm::GivenBack::amount).
-    pub given_back: u64,
-}
-
-/// Since when a part of a charge can have been regained.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Since {
-    /// The moment in µs, if nothing else has been given back since the charge. 0: this is no correction.
-    pub micros: u64,
-    /// How much had been given back at the charge: by what came later the moment is earlier.
-    pub given_back: u64,
-    /// But it is not earlier than this moment in µs, at which it would be regained if nothing but the charge had been
-    /// missing.
-    pub alone: u64,
-}
-
-impl Since {
-    /// This moment, in µs; all that counts as given back may have been given back since.
-    pub fn at(micros: u64) -> Self {
-        Self { micros, ..Self::default() }
-    }
 }
 
 impl Charged {
-    /// A charge with this verdict, before which so much had been given back of the same key.
-    pub fn new(at: u64, verdict: &Verdict, given_back: u64) -> Self {
-        Self { at, remaining: verdict.remaining, reset: verdict.reset, given_back }
+    /// A charge with this verdict.
+    pub fn new(at: u64, verdict: &Verdict) -> Self {
+        Self { at, remaining: verdict.remaining, reset: verdict.reset }
     }
 }
 

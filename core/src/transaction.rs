@@ -124,11 +124,6 @@ impl<K: PartialEq> Pending<K> {
         self.verdict
     }
 
-    /// How much had been given back under its key by `now`: see [`Stored::given_back`].
-    pub(crate) fn given_back(&self, now: u64) -> u64 {
-        self.before.given_back(now)
-    }
-
     /// What is to be stored, if it has changed.
     pub(crate) fn change(&self) -> Option<&Stored> {
         (self.after != self.before).then_some(&self.after)

@@ -21,7 +21,7 @@ use rate_limit_core::client::{
     Action, Answer, Charge, Client, Config, ConnectionKey, Error, Fault, Level, NodeKey,
     RequestKey, Settlement, Target, Turn,
 };
-use rate_limit_core::decision::{Since, Verdict};
+use rate_limit_core::decision::Verdict;
 use rate_limit_core::lease::Granted;
 use rate_limit_core::metrics;
 use rate_limit_core::rate::MILLISECOND;
@@ -186,11 +186,6 @@ impl Driver {
         act(self.state.borrow().client.answers(key));
     }
 
-    /// How much had been given back of the key of a charge of a request: see [`Client::given_back`].
-    pub(crate) fn given_back(&self, key: RequestKey, charge: usize) -> u64 {
-        self.state.borrow().client.given_back(key, charge)
-    }
-
     /// The verdict on a charge of a request if it is given back: see [`Client::unspent`].
     pub(crate) fn unspent(&self, key: RequestKey, charge: usize) -> Option<Verdict> {
         self.state.borrow().client.unspent(key, charge)
@@ -220,7 +215,7 @@ impl Driver {
     }
 
     /// Gives back what was charged: see [`Client::refund`].
-    pub(crate) fn refund(&self, charge: &Charge<'_>, since: Since) {
+    pub(crate) fn refund(&self, charge: &Charge<'_>, since: u64) {
         self.act(|state| state.client.refund(charge, since, monotonic_micros()));
     }
 
@@ -228,7 +223,7 @@ impl Driver {
     pub(crate) fn settle(
         &self,
         charge: &Charge<'_>,
-        since: Since,
+        since: u64,
         change: i64,
         reservations: Reservations,
     ) {

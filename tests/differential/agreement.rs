@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use fastrand::Rng;
 use harness::{Redis, servers};
 use rate_limit_core::algorithm::Holds;
-use rate_limit_core::decision::{Retry, Since};
+use rate_limit_core::decision::Retry;
 use rate_limit_core::lease::{Granted, Lease};
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::{MAX_EXACT, Rate};
@@ -192,7 +192,7 @@ impl Story {
     }
 
     fn give_back(&mut self, amount: u64) {
-        self.take(Step::give_back(self.now, self.charge_of(amount), Since::at(self.now)));
+        self.take(Step::give_back(self.now, self.charge_of(amount), self.now));
     }
 
     fn take(&mut self, step: Step) -> Retry {
@@ -225,7 +225,7 @@ fn foreign_contents() {
                 0 => Step::charge(NOW, vec![charge]),
                 1 => Step::charge(NOW, vec![charge.clone(), charge]),
                 2 => Step::charge(NOW, vec![charge, other]),
-                3 => Step::give_back(NOW, charge, Since::at(NOW - 1)),
+                3 => Step::give_back(NOW, charge, NOW - 1),
                 _ => Step::charge_times(NOW, charge, rng.u32(1..4)),
             };
             let expected = model.decide(&step);

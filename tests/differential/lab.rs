@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
 
 use harness::Redis;
-use rate_limit_core::decision::{Since, Verdict};
+use rate_limit_core::decision::Verdict;
 use rate_limit_core::key::Head;
 use rate_limit_core::lease::{Granted, Lease};
 use rate_limit_core::limit::{Algorithm, Quota};
@@ -22,8 +22,8 @@ pub struct Step {
     pub times: u32,
     /// Whether the cost is not spent, but given back.
     pub gives_back: bool,
-    /// Since when the charge that is corrected by this cost can have been regained, if one is.
-    pub since: Since,
+    /// Since when the charge that is corrected by this cost can have been regained; 0: none is corrected.
+    pub since: u64,
     /// The keys that expire before the script runs.
     pub expire: Vec<String>,
     /// The leases of the first limits.
@@ -33,14 +33,14 @@ pub struct Step {
 impl Step {
     pub fn charge(now: u64, charges: Vec<Charge>) -> Self {
         let (expire, leases) = (Vec::new(), Vec::new());
-        Self { now, charges, times: 1, gives_back: false, since: Since::default(), expire, leases }
+        Self { now, charges, times: 1, gives_back: false, since: 0, expire, leases }
     }
 
     pub fn charge_times(now: u64, charge: Charge, times: u32) -> Self {
         Self { times, ..Self::charge(now, vec![charge]) }
     }
 
-    pub fn give_back(now: u64, charge: Charge, since: Since) -> Self {
+    pub fn give_back(now: u64, charge: Charge, since: u64) -> Self {
         Self { gives_back: true, since, ..Self::charge(now, vec![charge]) }
     }
 
@@ -213,7 +213,7 @@ impl Lab {
 pub fn words(scripts: &Scripts, by: By, step: &Step) -> Vec<Vec<u8>> {
     let (mut command, mut checks) = (Vec::new(), step.checks());
     match step.times {
-        _ if step.since.micros > 0 => {
+        _ if step.since > 0 => {
             let check = Check { since: step.since, ..step.charges[0].check() };
             scripts.encode_correction(&mut command, by, check, step.gives_back);
         }
@@ -281,7 +281,7 @@ fn read_grants(step: &Step, value: &Value) -> (Vec<Option<Verdict>>, Vec<Granted
     let mut frame = Vec::new();
     encode(&mut frame, value);
     let Ok(Reply::Script(found)) = reply::parse(&frame) else { panic!("no answer: {value:?}") };
-    if step.since.micros > 0 {
+    if step.since > 0 {
         let own = |entry| match entry {
             Entry::Integers(integers) => Some(Verdict::from_reply(integers).expect("a verdict")),
             Entry::Stored(_) => None,

@@ -1,7 +1,6 @@
 //! What a log, which keeps more than a few numbers for a client, costs Redis.
 
 use fastrand::Rng;
-use rate_limit_core::decision::Since;
 use rate_limit_core::limit::{Algorithm, MAX_LOG, Quota};
 use redis::{RedisResult, Value};
 
@@ -59,8 +58,7 @@ fn a_decision_on_the_longest_log_is_no_stall() {
 
     let interval = MINUTE / MAX_LOG;
     let charge = |now, cost| step(Algorithm::SlidingLog, MAX_LOG, now, cost);
-    let give_back =
-        |since, cost| Step { gives_back: true, since: Since::at(since), ..charge(NOW, cost) };
+    let give_back = |since, cost| Step { gives_back: true, since, ..charge(NOW, cost) };
     let mut now = NOW;
     time(&mut lab, "one forgotten and one written", |_| {
         now += interval;

@@ -103,7 +103,7 @@ impl Model {
         let (mut verdicts, mut writes) = self.charge_all(step, None);
         let mut decided = step.charges.iter().zip(&verdicts);
         let passes = decided.all(|(charge, verdict)| charge.dry_run || verdict.allowed);
-        let is_plain = step.leases.is_empty() && !step.gives_back && step.since.micros == 0;
+        let is_plain = step.leases.is_empty() && !step.gives_back && step.since == 0;
         let unspent = |(charge, verdict): (&Charge, &Verdict)| {
             let mut stored = before.get(&charge.key).cloned().unwrap_or_default();
             let (algorithm, quota) = (charge.quota.algorithm(), &charge.quota);
@@ -173,21 +173,21 @@ impl Model {
             let report = step.lease(index).report;
             self.returned.push(algorithm.report(state, step.now, &charge.quota, &report));
             let (now, quota) = (step.now, &charge.quota);
-            let verdict = match (first, step.since.micros, step.gives_back) {
+            let verdict = match (first, step.since, step.gives_back) {
                 (Some(first), ..) => {
                     let rejects = matches!(first[index].retry, Retry::After(_));
                     algorithm.decline(state, now, quota, rejects)
                 }
                 (_, 0, _) => algorithm.decide(state, now, quota, cost),
-                (_, _, is_less) => {
+                (_, since, is_less) => {
                     let change = cost as i64;
                     let change = if is_less { -change } else { change };
-                    algorithm.settle(state, now, quota, step.since, change);
+                    algorithm.settle(state, now, quota, since, change);
                     algorithm.decide(state, now, quota, 0)
                 }
             };
             let counts = verdict.allowed && cost > 0;
-            let spends = counts && step.since.micros == 0;
+            let spends = counts && step.since == 0;
             let is_blocked = state.extra.blocked_until != before.extra.blocked_until;
             let is_pending = algorithm.stores_itself() && writes.contains_key(&charge.key);
             if counts {
@@ -277,18 +277,14 @@ impl Model {
     }
 }
 
-/// How long a state is to be kept: until the quota is whole again, or would be if nothing had been given back, and
-/// not only in this millisecond.
+/// How long a state is to be kept: until the quota is whole again, and not only in this millisecond.
 /// Redis keeps a key for the whole millisecond at which it is to go, so the fraction of it may be cut
 /// off.
 fn kept(stored: &Stored, now: u64, verdict: &Verdict) -> Kept {
     match &stored.state {
         Some(State::Log(log, _)) if log.is_empty() && verdict.reset == 0 => Kept::Gone,
         Some(State::Log(..)) => Kept::For(verdict.reset.div_ceil(1_000)),
-        _ => {
-            let whole = now + verdict.reset.max(1_000);
-            Kept::Until(whole.max(stored.extra.given_back.until) / 1_000)
-        }
+        _ => Kept::Until((now + verdict.reset.max(1_000)) / 1_000),
     }
 }
 

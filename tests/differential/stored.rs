@@ -1,7 +1,7 @@
 //! What may be found under a key, though this algorithm did not write it.
 
 use rate_limit_core::algorithm::Stored;
-use rate_limit_core::decision::{Since, Verdict};
+use rate_limit_core::decision::Verdict;
 use rate_limit_core::limit::{Algorithm, Quota};
 use redis::RedisResult;
 
@@ -40,7 +40,7 @@ fn charge(lab: &mut Lab, now: u64, quota: Quota, cost: u64) -> RedisResult<Verdi
 
 /// Gives `cost` back at `now`, and queries what is left then.
 fn give_back(lab: &mut Lab, now: u64, quota: Quota, cost: u64) -> RedisResult<Verdict> {
-    lab.try_run(&[Step::give_back(now, Charge::new(KEY.to_owned(), quota, cost), Since::at(now))])?;
+    lab.try_run(&[Step::give_back(now, Charge::new(KEY.to_owned(), quota, cost), now)])?;
     charge(lab, now, quota, 0)
 }
 

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use rate_limit_core::algorithm::Stored;
-use rate_limit_core::decision::{Retry, Since, Verdict};
+use rate_limit_core::decision::{Retry, Verdict};
 use rate_limit_core::lease::{Granted, Holding, Lease, Report};
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::{MAX_EXACT, MAX_TIME, Rate, SATURATED};
@@ -96,13 +96,12 @@ impl Traffic {
             charges.iter_mut().for_each(Charge::make_plain);
         }
         let since = match &charges[..] {
-            [charge] if !is_plain => self.since(&charge.quota),
-            _ => Since::default(),
+            [charge] if !is_plain => self.since(charge.quota.rate().period()),
+            _ => 0,
         };
-        let is_correction = since.micros > 0;
-        let gives_back = is_correction && (!self.is_extended || self.rng.bool());
-        let times = if is_correction { 1 } else { self.times(&charges) };
-        let leases = match !is_plain && !is_correction && self.rng.bool() {
+        let gives_back = since > 0 && (!self.is_extended || self.rng.bool());
+        let times = if since > 0 { 1 } else { self.times(&charges) };
+        let leases = match !is_plain && since == 0 && self.rng.bool() {
             true => charges.iter().map(|charge| self.lease(charge)).collect(),
             false => Vec::new(),
         };
@@ -164,27 +163,15 @@ impl Traffic {
 
     /// Now and then a charge is corrected: since when it can have been regained, which is now, a moment ago,
     /// long ago, or only later. Else 0.
-    fn since(&mut self, quota: &Quota) -> Since {
-        let period = quota.rate().period();
-        let micros = match self.rng.u32(0..100) {
+    fn since(&mut self, period: u64) -> u64 {
+        match self.rng.u32(0..100) {
             0..10 => self.now,
             10..20 => self.now - magnitude(&mut self.rng, period.min(self.now / 2)),
             20..25 => self.now + magnitude(&mut self.rng, period),
             25..28 => self.now - magnitude(&mut self.rng, self.now / 2),
             28..31 => self.now - self.rng.u64(0..2 * DAY),
             _ => 0,
-        };
-        let given_back = match self.rng.u32(0..3) {
-            0 => 0,
-            1 => magnitude(&mut self.rng, quota.limit()),
-            _ => self.rng.u64(0..20),
-        };
-        let alone = match self.rng.u32(0..3) {
-            0 => 0,
-            1 => micros.saturating_sub(magnitude(&mut self.rng, period)),
-            _ => self.now.saturating_sub(magnitude(&mut self.rng, self.now / 2)),
-        };
-        Since { micros, given_back, alone: if micros > 0 { alone } else { 0 } }
+        }
     }
 
     /// Any lease: of a machine that has held one for this key, of one that reports nonsense, or of

@@ -1,7 +1,7 @@
 //! A client that exceeds a limit with a block is rejected until its end, and no longer.
 
 use proptest::prelude::*;
-use rate_limit_core::decision::{Retry, Since};
+use rate_limit_core::decision::Retry;
 
 use crate::history::{Client, YEAR, events, troubled_clients};
 
@@ -48,7 +48,7 @@ proptest! {
             let verdict = client.request(event.cost(client.quota));
             prop_assert!(!verdict.allowed || event.cost(client.quota) == 0);
             if client.quota.check_settle().is_ok() {
-                client.settle(Since::at(client.now), change);
+                client.settle(client.now, change);
             }
         }
         client.now = begun + block - 1;

@@ -1,7 +1,7 @@
 //! What was charged beyond what there was is owed, and paid before anything passes.
 
 use proptest::prelude::*;
-use rate_limit_core::decision::{Retry, Since};
+use rate_limit_core::decision::Retry;
 use rate_limit_core::limit::{Algorithm, Quota};
 
 use crate::history::{Client, START, clients, events, histories, quotas, refill};
@@ -20,7 +20,7 @@ fn debtors() -> impl Strategy<Value = Client> {
     (solvent(), 0.0..12.0, events()).prop_map(|(mut client, share, later)| {
         let remaining = client.request_in(0, 0).remaining;
         let change = (share * client.quota.limit() as f64) as u64;
-        client.settle(Since::at(client.now), (remaining + change) as i64);
+        client.settle(client.now, (remaining + change) as i64);
         client.wait(later.gap(client.quota));
         client
     })
@@ -40,7 +40,7 @@ proptest! {
     fn what_is_charged_is_missing(mut client in solvent(), share in 0.0..20.0) {
         let before = client.request_in(0, 0).remaining;
         let change = (share * client.quota.limit() as f64) as u64;
-        client.settle(Since::at(client.now), change as i64);
+        client.settle(client.now, change as i64);
         prop_assert_eq!(client.request_in(0, 0).remaining, before.saturating_sub(change));
     }
 
@@ -84,7 +84,7 @@ proptest! {
             if settles {
                 let change = cost.min(may_owe);
                 may_owe -= change;
-                client.settle(Since::at(client.now), change as i64);
+                client.settle(client.now, change as i64);
                 spent += change;
             } else if client.request(cost).allowed && cost > 0 {
                 spent += cost;
@@ -105,7 +105,7 @@ proptest! {
         let reservation = (shares.0 * held as f64) as u64;
         let used = (shares.1 * reservation as f64) as u64;
         prop_assert!(reserved.request(reservation).allowed && exact.request(used).allowed);
-        reserved.settle(Since::at(reserved.now), -((reservation - used) as i64));
+        reserved.settle(reserved.now, -((reservation - used) as i64));
         prop_assert_eq!(reserved.request_in(0, 0).remaining, exact.request_in(0, 0).remaining);
     }
 
@@ -123,7 +123,7 @@ proptest! {
         let reservation = (shares.0 * held as f64) as u64;
         let used = (shares.1 * reservation as f64) as u64;
         prop_assert!(reserved.request(reservation).allowed && exact.request(used).allowed);
-        let since = Since::at(reserved.now);
+        let since = reserved.now;
         reserved.wait(delay.gap(reserved.quota));
         reserved.settle(since, -((reservation - used) as i64));
         exact.wait(delay.gap(exact.quota));
@@ -143,7 +143,7 @@ proptest! {
             | Algorithm::CalendarWindow => client.quota.rate().period(),
             _ => return Ok(()),
         };
-        let since = Since::at(client.now);
+        let since = client.now;
         client.now += later * period;
         client.request(client.request_in(0, 0).remaining);
         let before = client.request_in(0, 0);
@@ -157,9 +157,9 @@ proptest! {
         changes in proptest::collection::vec(any::<u32>(), 1..10),
     ) {
         for change in changes {
-            client.settle(Since::at(client.now), i64::from(change));
+            client.settle(client.now, i64::from(change));
         }
-        client.settle(Since::at(client.now), i64::MAX);
+        client.settle(client.now, i64::MAX);
         let retry = client.request_in(0, 1).retry;
         let Retry::After(micros) = retry else { panic!("{retry:?}") };
         prop_assert!(micros <= MOST * refill(client.quota));
@@ -171,7 +171,7 @@ fn a_window_begins_with_what_is_owed() {
     let quota = Quota::new(Algorithm::FixedWindow, "5r/m".parse().unwrap(), 5).unwrap();
     let mut client = Client::new(quota);
     client.now = client.now.next_multiple_of(60_000_000);
-    client.settle(Since::at(client.now), 13);
+    client.settle(client.now, 13);
     let remaining = |minutes: u64| client.request_in(minutes * 60_000_000, 0).remaining;
     assert_eq!([0, 1, 2, 3].map(remaining), [0, 0, 2, 5]);
 }
@@ -181,10 +181,10 @@ fn a_window_begins_with_what_is_owed() {
 fn a_debt_of_a_log_that_grows_is_regained_later() {
     let quota = Quota::new(Algorithm::SlidingLog, "5r/m".parse().unwrap(), 5).unwrap();
     let mut client = Client::new(quota);
-    client.settle(Since::at(client.now), 6);
+    client.settle(client.now, 6);
     client.wait(110_000_000);
     assert!(client.request(4).allowed);
-    client.settle(Since::at(client.now), 3);
+    client.settle(client.now, 3);
     let remaining = |seconds: u64| client.request_in(seconds * 1_000_000, 0).remaining;
     assert_eq!([0, 59, 60, 119, 120].map(remaining), [0, 0, 1, 1, 5]);
 }

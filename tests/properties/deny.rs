@@ -2,7 +2,6 @@
 
 use proptest::prelude::*;
 use rate_limit_core::algorithm::{BurstParameter, Stored};
-use rate_limit_core::decision::Since;
 use rate_limit_core::deny_cache::{Denial, is_cacheable};
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::{Rate, SECOND};
@@ -59,7 +58,7 @@ impl World {
         self.now += there;
         let verdict = algorithm.decide(&mut self.stored, self.now, &quota, cost);
         if change != 0 {
-            algorithm.settle(&mut self.stored, self.now, &quota, Since::at(self.now), change);
+            algorithm.settle(&mut self.stored, self.now, &quota, self.now, change);
         }
         self.now += back;
         // A reply to a request of another quota ends the denial.

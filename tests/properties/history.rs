@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use rate_limit_core::algorithm::{BurstParameter, Stored};
-use rate_limit_core::decision::{Charged, Since, Verdict};
+use rate_limit_core::decision::{Charged, Verdict};
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::Rate;
 
@@ -34,19 +34,18 @@ impl Client {
     }
 
     /// Gives back what can have been regained since `since`.
-    pub fn give_back(&mut self, amount: u64, since: Since) {
+    pub fn give_back(&mut self, amount: u64, since: u64) {
         let (quota, now) = (&self.quota, self.now);
         quota.algorithm().give_back(&mut self.stored, now, quota, amount, since);
     }
 
-    /// Since when so much of a charge of this cost and verdict, made now, can have been regained.
-    pub fn regained_from(&self, verdict: &Verdict, cost: u64, amount: u64) -> Since {
-        let charged = Charged::new(self.now, verdict, self.stored.given_back(self.now));
-        self.quota.algorithm().regained_from(&self.quota, charged, cost, amount)
+    /// Since when a charge of this cost and verdict, made now, can have been regained.
+    pub fn regained_from(&self, verdict: &Verdict, cost: u64) -> u64 {
+        self.quota.algorithm().regained_from(&self.quota, Charged::new(self.now, verdict), cost)
     }
 
-    /// Settles what was charged, which can have been regained since then.
-    pub fn settle(&mut self, since: Since, change: i64) {
+    /// Settles what was charged at `since`.
+    pub fn settle(&mut self, since: u64, change: i64) {
         self.quota.algorithm().settle(&mut self.stored, self.now, &self.quota, since, change);
     }
 

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use rate_limit_core::algorithm::Stored;
-use rate_limit_core::decision::{Retry, Shown, Since, Verdict, seconds};
+use rate_limit_core::decision::{Retry, Shown, Verdict, seconds};
 use rate_limit_core::rate::SECOND;
 use rate_limit_core::text::fields::{Fields, Forms};
 
@@ -27,7 +27,7 @@ proptest! {
     ) {
         let limit = client.quota.limit();
         if client.quota.check_settle().is_ok() {
-            client.settle(Since::at(client.now), (debt * limit as f64) as i64);
+            client.settle(client.now, (debt * limit as f64) as i64);
         }
         client.quota = client.quota.with_block(block);
         let verdict = client.request(1 + (share * (limit - 1) as f64) as u64);

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::sync::LazyLock;
 
 use rate_limit_core::algorithm::{self, Holds, State};
-use rate_limit_core::decision::{Retry, Since, Verdict};
+use rate_limit_core::decision::{Retry, Verdict};
 use rate_limit_core::lease::{Granted, Lease, Report};
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::{MILLISECOND, Rate, SECOND};
@@ -142,8 +142,8 @@ struct Limit<'a> {
     quota: Quota,
     gives_back: bool,
     cost: u64,
-    /// Since when what is corrected can have been regained, if this is a correction.
-    since: Since,
+    /// The time of the charge that is settled; 0: this is no settlement.
+    since: u64,
     dry_run: bool,
     /// How many requests are decided, if that is an argument beside the leases.
     times: u32,
@@ -152,23 +152,20 @@ struct Limit<'a> {
 
 impl<'a> Limit<'a> {
     /// `KEYS`: one. `ARGV`: limit, period, count, times, cost, block, since, dry_run; those at the end
-    /// that are 1, and of the last three 0, may be missing. Of a correction the last one is what was given back
-    /// before the charge, and since when it can have been regained alone follows.
+    /// that are 1, and of the last three 0, may be missing.
     fn single(algorithm: Algorithm, command: &Command<'a>) -> Self {
-        assert!((6..=13).contains(&command.len()) && command.number(2) == 1, "{command:?}");
+        assert!((6..=12).contains(&command.len()) && command.number(2) == 1, "{command:?}");
         let argument = |index| match index {
             _ if index < command.len() => command.word(index),
             ..9 => b"1",
             _ => b"0",
         };
-        let [limit, period, count, times, block, since, last, alone] =
-            [4, 5, 6, 7, 9, 10, 11, 12].map(|index| number(argument(index)));
+        let [limit, period, count, times, block, since] =
+            [4, 5, 6, 7, 9, 10].map(|index| number(argument(index)));
         let (gives_back, cost) = signed(argument(8));
         let quota = quota(algorithm, limit, period, count).with_block(block);
         assert!(times == 1 || !gives_back && !algorithm.stores_itself(), "{command:?}");
         assert!(times == 1 || since == 0, "{command:?}");
-        let given_back = if since > 0 { last } else { 0 };
-        let since = Since { micros: since, given_back, alone };
         let (key, times, lease) = (command.word(3), times as u32, Lease::NONE);
         Self { key, quota, gives_back, cost, since, dry_run: false, times, lease }
     }
@@ -204,7 +201,7 @@ impl<'a> Limit<'a> {
                 hold => hold / 17 * 16,
             };
             let lease = Lease { span, want: more(10), keep: more(11), report };
-            let (key, since, dry_run) = (command.word(3 + index), Since::at(more(6)), more(7) == 1);
+            let (key, since, dry_run) = (command.word(3 + index), more(6), more(7) == 1);
             let times = more(8).max(1) as u32;
             assert!(times == 1 || keys == 1, "{command:?}");
             Self { key, quota, gives_back, cost, since, dry_run, times, lease }
@@ -224,7 +221,7 @@ impl<'a> Limit<'a> {
                 [0, 1, 2, 3].map(|index| u64::from_le_bytes(numbers[index]));
             let quota = quota(*algorithm, limit, period, count);
             let (key, lease) = (command.word(3 + index), Lease::NONE);
-            let (gives_back, since, dry_run, times) = (false, Since::default(), false, 1);
+            let (gives_back, since, dry_run, times) = (false, 0, false, 1);
             Self { key, quota, gives_back, cost, since, dry_run, times, lease }
         };
         let limits: Vec<_> = algorithms.iter().enumerate().zip(arguments).map(limit).collect();
@@ -250,12 +247,12 @@ impl<'a> Limit<'a> {
     /// Spends `cost`, gives it back, or settles it. Nothing is rejected but what is to be spent.
     fn decide(&self, stored: &mut algorithm::Stored, now: u64, cost: u64) -> Verdict {
         let algorithm = self.algorithm();
-        match (self.since.micros, self.gives_back) {
+        match (self.since, self.gives_back) {
             (0, _) => return algorithm.decide(stored, now, &self.quota, cost),
-            (_, is_less) => {
+            (since, is_less) => {
                 let change = i64::try_from(cost).unwrap_or(i64::MAX);
                 let change = if is_less { -change } else { change };
-                algorithm.settle(stored, now, &self.quota, self.since, change);
+                algorithm.settle(stored, now, &self.quota, since, change);
             }
         }
         algorithm.decide(&mut stored.clone(), now, &self.quota, 0)
@@ -322,17 +319,16 @@ fn stored(
             (Value::Log(found.clone(), List::default()), last)
         }
         state => {
-            // What is set aside is not forgotten before its end, nor what was given back while it counts.
+            // What is set aside is not forgotten before its end.
             let held = found.extra.holds.newer.until.saturating_sub(now);
-            let whole = now + held + whole_in.max(MILLISECOND);
-            let last = whole.max(found.extra.given_back.until) / MILLISECOND;
+            let last = (now + held + whole_in.max(MILLISECOND)) / MILLISECOND;
             (Value::Packed(packed(algorithm, state, found.extra)), last)
         }
     };
     Some(Stored { value, gone_at: (last + 1) * MILLISECOND })
 }
 
-/// As `struct.pack('<LLL', …)` of the scripts, and, if there is an extra, `'<LLLLLLLL'`.
+/// As `struct.pack('<LLL', …)` of the scripts, and, if there is an extra, `'<LLLLLL'`.
 fn packed(algorithm: Algorithm, state: &State, extra: algorithm::Extra) -> Box<[u8]> {
     let state = match state {
         State::Bucket(tokens, last) => [*tokens, last.micros, last.part],
@@ -340,11 +336,12 @@ fn packed(algorithm: Algorithm, state: &State, extra: algorithm::Extra) -> Box<[
         State::Window(window, current, previous) => [*window, *current, *previous],
         State::Log(..) => panic!("{algorithm:?} keeps no log"),
     };
-    let algorithm::Extra { holds: Holds { older, newer }, debt, blocked_until, given_back } = extra;
+    let algorithm::Extra { holds: Holds { older, newer }, debt, blocked_until } = extra;
     let [older, newer] = [older, newer].map(|hold| [hold.units, hold.until]);
-    let given_back = [given_back.amount, given_back.until];
-    let extra = [older, newer, [debt, blocked_until], given_back].concat();
-    let extra = if extra.iter().all(|number| *number == 0) { Vec::new() } else { extra };
+    let extra = match [older[0], older[1], newer[0], newer[1], debt, blocked_until] {
+        [0, 0, 0, 0, 0, 0] => Vec::new(),
+        extra => extra.to_vec(),
+    };
     state.into_iter().chain(extra).flat_map(u64::to_le_bytes).collect()
 }
 
@@ -455,8 +452,7 @@ fn list_reply(
             Some(Value::Packed(bytes)) => bytes,
             _ => b"",
         };
-        let count = (stored.len() / size_of::<u64>()) as u32;
-        text.push(char::from_digit(count, 16).expect("few numbers") as u8);
+        text.push(b'0' + (stored.len() / size_of::<u64>()) as u8);
         text.extend_from_slice(stored);
     }
     resp::bulk(out, &text);
@@ -479,7 +475,7 @@ fn integers(
     let unspent = limit.algorithm().decide(&mut before.clone(), now, &limit.quota, 0);
     let [allowed, remaining, reset, retry] = verdict.to_reply();
     let last = match verdict.allowed {
-        _ if limit.gives_back || limit.since.micros > 0 => 0,
+        _ if limit.gives_back || limit.since > 0 => 0,
         true => unspent.reset as i64,
         false => retry,
     };
@@ -675,7 +671,7 @@ mod tests {
             let check = check(algorithm, "10r/d", 10, 4);
             let (mut bytes, mut database) = (Vec::new(), Database::default());
             charge(&[check], &mut database, NOW);
-            let correction = Check { since: Since::at(NOW), ..check };
+            let correction = Check { since: NOW, ..check };
             Scripts::new().encode_correction(&mut bytes, By::Sha, correction, true);
             let (_, charges) = run_encoded(&bytes, &mut database, NOW);
             assert!(charges[0].gives_back && charges[0].cost == 4);

@@ -716,16 +716,14 @@ impl Worker {
         let times = (request.submitted, outside.now());
         let machine = &outside.machines[self.id % MACHINES];
         machine.renew(self.id, &request.plan, &request.taken, (&answers, &grants), times);
-        let given_back: Vec<_> =
-            (0..answers.len()).map(|index| self.client.given_back(key, index)).collect();
         self.client.release(key, refund);
         self.act(outside);
-        let charges = request.plan.parts.iter().zip(&answers).zip(given_back);
-        for ((part, answer), given_back) in charges.filter(|((_, it), _)| refund && it.is_charged) {
+        let charged = request.plan.parts.iter().zip(&answers).filter(|(_, it)| it.is_charged);
+        for (part, answer) in charged.filter(|_| refund) {
             let (charge, verdict) = (part.charge(None), answer.verdict.expect("a verdict"));
             let (quota, cost) = (charge.quota, charge.cost);
-            let charged = Charged::new(answer.now, &verdict, given_back);
-            let since = quota.algorithm().regained_from(quota, charged, cost, cost);
+            let charged = Charged::new(answer.now, &verdict);
+            let since = quota.algorithm().regained_from(quota, charged, cost);
             self.client.refund(&charge, since, outside.now());
             self.act(outside);
         }

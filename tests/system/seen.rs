@@ -1,11 +1,10 @@
 //! What a client sees of its quota, and what Redis holds of it.
 
 use std::thread::sleep;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use harness::{Conf, Nginx, PATIENCE, Redis, Response};
 use harness::{is_configured, is_of_distribution, wait_until};
-use rate_limit_core::limit::{Algorithm, Quota};
 
 /// A start that waits for the connections to Redis.
 pub trait StartConnected {
@@ -96,16 +95,6 @@ pub fn tokens(redis: &Redis, key: &str) -> Option<u64> {
     let state = redis.command::<Option<Vec<u8>>>(&["GET", key])?;
     let tokens = state.first_chunk().unwrap_or_else(|| panic!("{key} is {state:?}"));
     Some(u64::from_le_bytes(*tokens))
-}
-
-/// What is left now of the budget of a key, of a token bucket with this rate and capacity.
-pub fn left_of(redis: &Redis, key: &str, rate: &str, capacity: u64) -> u64 {
-    let quota = Quota::new(Algorithm::TokenBucket, rate.parse().expect("a rate"), capacity);
-    let quota = quota.expect("a quota");
-    let state = redis.command::<Option<Vec<u8>>>(&["GET", key]).unwrap_or_default();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_micros();
-    let algorithm = quota.algorithm();
-    algorithm.decide(&mut algorithm.read(&state), now as u64, &quota, 0).remaining
 }
 
 /// Every key in Redis.

@@ -6,7 +6,7 @@
 use super::hold::Holds;
 use super::moment::Moment;
 use super::{State, Stored};
-use crate::decision::{Retry, Since, Verdict};
+use crate::decision::{Retry, Verdict};
 use crate::limit::Quota;
 
 /// How tokens come.
@@ -20,32 +20,9 @@ pub(super) trait Refill: Copy {
     /// The moment at which the last of so many `tokens` comes after the refill at `last`.
     fn after(self, last: Moment, tokens: u64) -> Moment;
 
-    /// So many tokens, as what was [given back](super::GivenBack::amount) is counted.
-    fn given_back(self, tokens: u64) -> u64;
-
-    /// How long what was given back takes to be regained, in µs.
-    fn span(self, given_back: u64) -> u64;
-
-    /// Whether each refill fills the bucket. Then what was charged since the last one is missing, whatever else
-    /// was given back.
-    fn is_window(self) -> bool {
-        false
-    }
-
-    /// Whether a part of a charge can have been regained at `now`, after `given_back` was given back since the
-    /// charge.
-    fn is_late(self, since: Since, given_back: u64, now: u64) -> bool;
-
-    /// Gives `amount` tokens of a charge back at `now`, but for those that may have been regained, and for those
-    /// that were missing for less time because of what was `given_back` since. Returns how much comes back.
-    fn give_back_late(
-        self,
-        bucket: &mut Bucket,
-        amount: u64,
-        since: Since,
-        given_back: u64,
-        now: u64,
-    ) -> u64;
+    /// Gives `amount` tokens back at `now`, but for those that may have been regained since an earlier
+    /// moment.
+    fn give_back_late(self, bucket: &mut Bucket, amount: u64, since: u64, now: u64);
 }
 
 pub(super) fn decide(
@@ -58,7 +35,7 @@ pub(super) fn decide(
     let mut bucket = bucket(stored, refill, now, quota);
     let before = bucket.missing;
     let verdict = bucket.spend(stored.extra.holds, refill, now, quota, cost);
-    bucket.keep(before, stored, refill, now, quota);
+    bucket.keep(before, stored, now, quota);
     verdict
 }
 
@@ -77,7 +54,7 @@ pub(super) fn decide_each(
     for _ in 0..times {
         each(bucket.spend(Holds::default(), refill, now, quota, cost));
     }
-    bucket.keep(before, stored, refill, now, quota);
+    bucket.keep(before, stored, now, quota);
 }
 
 pub(super) fn charge(
@@ -90,7 +67,7 @@ pub(super) fn charge(
     let bucket = bucket(stored, refill, now, quota);
     let missing = bucket.missing.saturating_add(amount).min(quota.max_spent());
     if missing > bucket.missing || bucket.stepped_back && missing > 0 {
-        Bucket { missing, ..bucket }.write(stored, refill, now, quota, 0);
+        bucket.write(stored, now, quota, missing);
     }
 }
 
@@ -100,39 +77,30 @@ pub(super) fn give_back(
     now: u64,
     quota: &Quota,
     amount: u64,
-    since: Option<Since>,
+    since: Option<u64>,
 ) {
     let before = bucket(stored, refill, now, quota);
     let held = stored.extra.holds.shared(now).units(quota.limit());
-    let given_back = |before| match refill.is_window() {
-        true => 0,
-        false => stored.extra.given_back.since(before, now),
-    };
-    let since = since.map(|since| (since, given_back(since.given_back)));
-    let (mut after, mut come_back) = (before, 0);
-    match since.filter(|(since, given_back)| refill.is_late(*since, *given_back, now)) {
+    let mut after = before;
+    match since {
         _ if before.missing <= held => {}
-        Some((since, given_back)) => {
+        Some(since) if since < now => {
             // A charge is not more than that.
-            let amount = amount.min(quota.limit());
-            come_back = refill.give_back_late(&mut after, amount, since, given_back, now);
+            refill.give_back_late(&mut after, amount.min(quota.limit()), since, now);
             after.withhold(refill, now, held);
         }
-        None => {
-            let tokens = amount.min(before.missing - held);
-            after.missing = before.missing - tokens;
-            come_back = refill.given_back(tokens);
-        }
+        _ => after.missing = before.missing.saturating_sub(amount),
     }
     after.missing = after.missing.max(held);
     if after != before || before.stepped_back && after.missing > 0 {
-        after.write(stored, refill, now, quota, come_back);
+        after.write(stored, now, quota, after.missing);
     }
 }
 
 /// Stores the bucket as it is at `now`.
 pub(super) fn touch(stored: &mut Stored, refill: impl Refill, now: u64, quota: &Quota) {
-    bucket(stored, refill, now, quota).write(stored, refill, now, quota, 0);
+    let bucket = bucket(stored, refill, now, quota);
+    bucket.write(stored, now, quota, bucket.missing);
 }
 
 /// The bucket at `now`.
@@ -202,28 +170,15 @@ impl Bucket {
     }
 
     /// Stores the bucket, if any tokens were taken since so many were missing.
-    fn keep(self, before: u64, stored: &mut Stored, refill: impl Refill, now: u64, quota: &Quota) {
+    fn keep(&self, before: u64, stored: &mut Stored, now: u64, quota: &Quota) {
         if self.missing > before || self.stepped_back && self.missing > 0 {
-            self.write(stored, refill, now, quota, 0);
+            self.write(stored, now, quota, self.missing);
         }
     }
 
-    /// Stores the bucket, to which so much was given back.
-    fn write(
-        self,
-        stored: &mut Stored,
-        refill: impl Refill,
-        now: u64,
-        quota: &Quota,
-        given_back: u64,
-    ) {
-        let (tokens, debt) = quota.split(self.missing);
+    fn write(&self, stored: &mut Stored, now: u64, quota: &Quota, missing: u64) {
+        let (tokens, debt) = quota.split(missing);
         stored.write(now, State::Bucket(tokens, self.last), debt);
-        if (given_back > 0 || stored.given_back(now) > 0) && !refill.is_window() {
-            let whole = refill.after(self.last, self.missing).ceil();
-            let until = whole.saturating_add(refill.span(given_back));
-            stored.extra.given_back.add(given_back, until);
-        }
     }
 }
 

@@ -7,10 +7,9 @@
 //! the start of the next.
 
 pub(super) use super::at_the_charge as regained_from;
-pub(super) use super::none_before_the_end as span;
 pub(super) use super::window_counter::{STATE, read};
 use super::{DecideEach, Leases, Regain, Stored, Terms, window_counter};
-use crate::decision::{Since, Verdict};
+use crate::decision::Verdict;
 use crate::limit::{Quota, QuotaError};
 use crate::rate::Rate;
 use crate::window::{Window, Windows};
@@ -40,7 +39,7 @@ pub(super) fn give_back(
     now: u64,
     quota: &Quota,
     amount: u64,
-    since: Option<Since>,
+    since: Option<u64>,
 ) {
     window_counter::give_back(stored, windows(quota), now, quota, amount, since);
 }

@@ -10,10 +10,6 @@ if count > 1 then
   latest = limit * whole + (limit * rest - latest_part) / count
 end
 
-if since and since > 0 then
-  since = math.max(1, since - gone, alone)
-end
-
 local ahead, least, least_part = 0, 0, 0
 if not tat or tat < now then
   part, debt = 0, 0
@@ -81,10 +77,8 @@ if cost > 0 or (cost < 0 and (ahead > least or (ahead == least and part > least_
     -- all of it may have been regained since
   elseif next < least or (next == least and next_part < least_part) then
     -- no more comes back than was spent
-    back = ahead - least + (part > least_part and 1 or 0)
     ahead, part, changed = least, least_part, true
   elseif cost < 0 or next < latest or (next == latest and next_part <= latest_part) then
-    back = cost < 0 and ahead - next + (part > next_part and 1 or 0) or back
     ahead, part, changed = next, next_part, true
   elseif since and since > 0 then
     local furthest_part = 11 * limit * rest % count
@@ -105,5 +99,4 @@ end
 if changed or block then
   tat = now + ahead
   expiry = part > 0 and tat + 1 or tat
-  whole_at = back and expiry + back
 end

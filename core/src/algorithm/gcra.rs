@@ -10,7 +10,7 @@
 
 use super::moment::{self, Moment};
 use super::{DecideEach, Leases, Regain, State, Stored, Terms};
-use crate::decision::{Retry, Since, Verdict};
+use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::Rate;
 
@@ -45,11 +45,11 @@ pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) ->
     let retry = match allowed {
         true => Retry::No,
         false if cost > limit => Retry::Never,
-        false => Retry::After(latest.until(next).max(held(limit - cost))),
+        false => Retry::After(span(latest, next).max(held(limit - cost))),
     };
 
     if allowed && cost > 0 || corrected {
-        write(stored, now, quota, tat, debt, 0);
+        write(stored, now, quota, tat, debt);
     }
     Verdict { allowed, blocked: 0, remaining: tat.intervals_until(latest, interval), reset, retry }
 }
@@ -60,12 +60,12 @@ pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) 
     let furthest = Moment::at(now).plus(interval, quota.max_spent());
     let later = tat.plus(interval, amount).min(furthest);
     if later > tat || corrected {
-        write(stored, now, quota, later, debt.saturating_add(amount).min(quota.max_debt()), 0);
+        write(stored, now, quota, later, debt.saturating_add(amount).min(quota.max_debt()));
     }
 }
 
 /// See [`moment::regained_from`].
-pub(super) use super::moment::{regained_from, span};
+pub(super) use super::moment::regained_from;
 
 /// Moves the arrival time back, but not for the time that it would have stood still since.
 pub(super) fn give_back(
@@ -73,27 +73,22 @@ pub(super) fn give_back(
     now: u64,
     quota: &Quota,
     amount: u64,
-    since: Option<Since>,
+    since: Option<u64>,
 ) {
     let Arrival { tat, debt, corrected, .. } = arrival(stored, now, quota);
     let (interval, held) = (quota.interval(), stored.extra.holds.shared(now).units(quota.limit()));
-    let late = since.map_or(0, |since| {
-        let given_back = stored.extra.given_back.since(since.given_back, now);
-        moment::lateness(since, given_back, now)
-    });
+    let late = since.map_or(0, |since| now.saturating_sub(since));
     let earlier = tat.minus(interval, amount).later(late).min(tat);
     let earlier = earlier.max(Moment::at(now).plus(interval, held));
-    if earlier < tat {
-        write(stored, now, quota, earlier, debt, earlier.until(tat));
-    } else if corrected {
-        write(stored, now, quota, tat, debt, 0);
+    if earlier < tat || corrected {
+        write(stored, now, quota, earlier, debt);
     }
 }
 
 /// Stores the arrival time as it is at `now`.
 fn touch(stored: &mut Stored, now: u64, quota: &Quota) {
     let Arrival { tat, debt, .. } = arrival(stored, now, quota);
-    write(stored, now, quota, tat, debt, 0);
+    write(stored, now, quota, tat, debt);
 }
 
 /// The arrival time at `now`.
@@ -127,12 +122,13 @@ fn arrival(stored: &Stored, now: u64, quota: &Quota) -> Arrival {
     Arrival { tat, latest, debt, corrected }
 }
 
-/// Stores an arrival time, which is so many µs earlier as something was given back.
-fn write(stored: &mut Stored, now: u64, quota: &Quota, tat: Moment, debt: u64, given_back: u64) {
+fn write(stored: &mut Stored, now: u64, quota: &Quota, tat: Moment, debt: u64) {
     let latest = Moment::at(now).plus(quota.interval(), quota.limit());
     stored.write(now, State::Arrival(tat), if tat > latest { debt } else { 0 });
-    if given_back > 0 || stored.given_back(now) > 0 {
-        let until = tat.ceil().saturating_add(given_back);
-        stored.extra.given_back.add(given_back, until);
-    }
+}
+
+/// µs from `from` to `to`, rounded up.
+fn span(from: Moment, to: Moment) -> u64 {
+    let micros = to.micros.saturating_sub(from.micros);
+    if to.part > from.part { micros.saturating_add(1) } else { micros }
 }

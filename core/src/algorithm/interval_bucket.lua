@@ -32,28 +32,17 @@ allowed = cost <= 0 or cost <= tokens
 if not allowed then
   cost = since and since > 0 and math.min(cost, tokens + 10 * limit) or 0
 elseif cost < 0 then
-  -- where each refill fills the bucket it makes no difference what else was given back
-  local is_window = limit <= count
-  if is_window then
-    gone = 0
-  end
-  local is_late = since and since > 0 and math.max(since - (gone + -gone % count) / count * period, alone) < now
+  local is_late = since and since > 0 and since < now
   if is_late then
     cost = math.max(cost, -limit)
-    -- refills may have brought it back: they are a period apart at least; below zero, so many are still to come
-    local come, come_alone = last - since, last - alone
-    come = (come + -come % period) / period * count + gone
-    come_alone = (come_alone + -come_alone % period) / period * count
-    cost = math.max(cost, math.min(0, cost + math.min(come, come_alone)))
-    back = -cost
+  end
+  if is_late and since < last then
+    -- refills may have brought it back: they are a period apart at least
+    local elapsed = last - since
+    cost = math.min(0, cost + (elapsed + -elapsed % period) / period * count)
   end
   -- no more comes back than is missing
   cost = math.max(cost, math.min(0, tokens - most))
-  if is_window or cost == 0 then
-    back = 0
-  elseif not is_late then
-    back = -cost
-  end
   if is_late and cost < 0 then
     -- the bucket may have been full: the next refill comes a period after the next request
     last = now
@@ -71,7 +60,4 @@ end
 if changed or block then
   -- -a % b is what is missing from a to a multiple of b
   expiry = last + (missing + -missing % count) / count * period
-  if back and limit > count then
-    whole_at = expiry + (back + -back % count) / count * period
-  end
 end

@@ -8,7 +8,7 @@
 use super::bucket::{self, Bucket, Refill};
 use super::moment::Moment;
 use super::{DecideEach, Leases, Regain, State, Stored, Terms};
-use crate::decision::{Charged, Since, Verdict};
+use crate::decision::{Charged, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{MAX_TIME, Rate};
 
@@ -22,7 +22,8 @@ pub(super) const DECIDE_EACH: Option<DecideEach> = None;
 
 /// Where each refill fills the bucket, leases end with it.
 fn leases(quota: &Quota) -> Leases {
-    match portions(quota).is_window() {
+    let (_, count) = quota.terms();
+    match quota.limit() <= count {
         true => Leases::EndWithWindows(window_end),
         false => Leases::AreHeld(touch),
     }
@@ -63,26 +64,20 @@ pub(super) fn give_back(
     now: u64,
     quota: &Quota,
     amount: u64,
-    since: Option<Since>,
+    since: Option<u64>,
 ) {
     bucket::give_back(stored, portions(quota), now, quota, amount, since);
 }
 
 /// When the bucket would have been full without `amount` of a charge.
 pub(super) fn regained_from(quota: &Quota, charged: Charged, amount: u64) -> u64 {
-    let Portions { period, count, .. } = portions(quota);
+    let Portions { period, count } = portions(quota);
     let missing = quota.limit().saturating_sub(charged.remaining);
     let time = |tokens: u64| tokens.div_ceil(count).saturating_mul(period);
     // The reset counts units that machines have set aside, which are not missing for longer.
     let whole_in = charged.reset.min(time(missing));
     let sooner = time(missing) - time(missing.saturating_sub(amount));
     charged.at.saturating_add(whole_in.saturating_sub(sooner))
-}
-
-/// See [`Algorithm::regained_from`](super::Algorithm::regained_from).
-pub(super) fn span(quota: &Quota, units: u64) -> u64 {
-    let Portions { period, count, .. } = portions(quota);
-    (units / count).saturating_mul(period)
 }
 
 fn touch(stored: &mut Stored, now: u64, quota: &Quota) {
@@ -94,13 +89,11 @@ fn touch(stored: &mut Stored, now: u64, quota: &Quota) {
 struct Portions {
     period: u64,
     count: u64,
-    /// The most that the bucket holds.
-    limit: u64,
 }
 
 fn portions(quota: &Quota) -> Portions {
     let (period, count) = quota.terms();
-    Portions { period, count, limit: quota.limit() }
+    Portions { period, count }
 }
 
 impl Refill for Portions {
@@ -118,44 +111,14 @@ impl Refill for Portions {
         Moment::at(last.micros.saturating_add(time))
     }
 
-    fn given_back(self, tokens: u64) -> u64 {
-        tokens
-    }
-
-    fn span(self, tokens: u64) -> u64 {
-        tokens.div_ceil(self.count).saturating_mul(self.period)
-    }
-
-    fn is_window(self) -> bool {
-        self.limit <= self.count
-    }
-
-    fn is_late(self, since: Since, given_back: u64, now: u64) -> bool {
-        since.micros.saturating_sub(self.span(given_back)).max(since.alone) < now
-    }
-
     /// Units that refills may have brought back do not come back. They are a period apart at least. If the
     /// bucket was full in between, the next refill comes a period after the next request.
-    fn give_back_late(
-        self,
-        bucket: &mut Bucket,
-        amount: u64,
-        since: Since,
-        given_back: u64,
-        now: u64,
-    ) -> u64 {
-        // Tokens that are still to come before a moment; below zero, those that have come after it.
-        let to_come = |moment: u64| {
-            let time = i128::from(moment) - i128::from(bucket.last.micros);
-            time.div_euclid(i128::from(self.period)) * i128::from(self.count)
-        };
-        let more = to_come(since.micros) - i128::from(given_back);
-        let left = i128::from(amount) + more.max(to_come(since.alone));
-        let amount = amount.min(u64::try_from(left.max(0)).unwrap_or(u64::MAX));
+    fn give_back_late(self, bucket: &mut Bucket, amount: u64, since: u64, now: u64) {
+        let refills = bucket.last.micros.saturating_sub(since).div_ceil(self.period);
+        let amount = amount.saturating_sub(refills.saturating_mul(self.count));
         if amount > 0 {
             bucket.missing = bucket.missing.saturating_sub(amount);
             bucket.last = Moment::at(now);
         }
-        amount
     }
 }

@@ -11,7 +11,7 @@
 use super::Leases;
 pub(super) use super::gcra::{
     DECIDE_EACH, REGAIN, STATE, STORES_ITSELF, charge, decide, give_back, read, regained_from,
-    span, terms,
+    terms,
 };
 use super::moment::Moment;
 use crate::decision::Verdict;

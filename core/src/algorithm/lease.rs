@@ -2,7 +2,6 @@
 
 use super::moment::Moment;
 use super::{Algorithm, Hold, Holds, Leases, State, Stored};
-use crate::decision::Since;
 use crate::lease::{Granted, Lease, Report};
 use crate::limit::Quota;
 use crate::rate::MAX_EXACT;
@@ -31,7 +30,7 @@ impl Algorithm {
         }
         stored.extra.holds.correct(now, quota);
         if self.leases_end_with_windows(quota) {
-            let (before, since) = (stored.clone(), Some(Since::at(ends.saturating_sub(1).max(1))));
+            let (before, since) = (stored.clone(), Some(ends.saturating_sub(1).max(1)));
             (self.description().give_back)(stored, now, quota, unused, since);
             return if *stored == before { 0 } else { unused };
         }
@@ -57,7 +56,7 @@ impl Algorithm {
         let remaining = |mut stored: Stored| self.decide(&mut stored, now, quota, 0).remaining;
         let before = remaining(stored.clone());
         // A shared hold lasts a µs longer.
-        (self.description().give_back)(stored, now, quota, unused, Some(Since::at(ends | 1)));
+        (self.description().give_back)(stored, now, quota, unused, Some(ends | 1));
         remaining(stored.clone()).saturating_sub(before)
     }
 

@@ -1,7 +1,7 @@
 //! Exact points in time that are multiples of an emission interval.
 
 use super::Terms;
-use crate::decision::{Charged, Since};
+use crate::decision::Charged;
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{Interval, MAX_EXACT, MAX_TIME, Rate};
 
@@ -29,16 +29,6 @@ pub(super) fn regained_from(quota: &Quota, charged: Charged, amount: u64) -> u64
     let whole_in = charged.reset.min(Moment::at(0).plus(interval, missing).ceil());
     let whole = Moment::at(charged.at.saturating_add(whole_in));
     whole.minus(interval, amount).ceil().max(charged.at)
-}
-
-/// How long so many units take to be regained, in whole µs.
-pub(super) fn span(quota: &Quota, units: u64) -> u64 {
-    Moment::at(0).plus(quota.interval(), units).micros
-}
-
-/// For how long a part of a charge has been regained at `now`, in µs, where so much was given back since the charge.
-pub(super) fn lateness(since: Since, given_back: u64, now: u64) -> u64 {
-    now.saturating_sub(since.micros.saturating_sub(given_back).max(since.alone).max(1))
 }
 
 /// `micros + part / count` µs, where `count` is that of an [`Interval`], and `part < count`.
@@ -81,12 +71,6 @@ impl Moment {
         let Some(micros) = later.micros.checked_sub(self.micros) else { return 0 };
         let parts = u128::from(micros) * u128::from(interval.count()) + u128::from(later.part);
         divide(parts.saturating_sub(self.part.into()), interval.period()).0
-    }
-
-    /// µs from this moment to `later`, rounded up.
-    pub fn until(self, later: Self) -> u64 {
-        let micros = later.micros.saturating_sub(self.micros);
-        if later.part > self.part { micros.saturating_add(1) } else { micros }
     }
 
     /// The moment in parts: µs × count.

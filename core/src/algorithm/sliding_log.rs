@@ -19,9 +19,8 @@
 use std::collections::VecDeque;
 
 pub(super) use super::at_the_charge as regained_from;
-pub(super) use super::none_before_the_end as span;
 use super::{DecideEach, Leases, Regain, State, Stored, Terms};
-use crate::decision::{Retry, Since, Verdict};
+use crate::decision::{Retry, Verdict};
 use crate::limit::{MAX_LOG, Quota, QuotaError};
 use crate::rate::Rate;
 
@@ -98,11 +97,11 @@ pub(super) fn give_back(
     now: u64,
     quota: &Quota,
     amount: u64,
-    since: Option<Since>,
+    since: Option<u64>,
 ) {
     let (period, _) = quota.terms();
     let mut log = recall(stored, now, quota);
-    let since = since.map_or(now, |since| since.micros);
+    let since = since.unwrap_or(now);
     let is_forgotten = since.saturating_add(period) <= now;
     let amount = if is_forgotten { 0 } else { amount };
     if log.remove(since, amount) || log.stepped_back {
@@ -132,15 +131,15 @@ impl Log {
     /// Removes as much of the entries that are not later than `since`. Returns whether any was removed.
     fn remove(&mut self, since: u64, amount: u64) -> bool {
         let later = self.entries.iter().rev().take_while(|(time, _)| *time > since).count();
-        let removed = match later {
-            0..=MAX_LATER => {
+        let removed = match later <= MAX_LATER {
+            true => {
                 let kept = self.entries.split_off(self.entries.len() - later);
                 let removed =
                     remove(&mut self.entries, amount, VecDeque::pop_back, VecDeque::push_back);
                 self.entries.extend(kept);
                 removed
             }
-            1.. => remove(&mut self.entries, amount, VecDeque::pop_front, VecDeque::push_front),
+            false => remove(&mut self.entries, amount, VecDeque::pop_front, VecDeque::push_front),
         };
         removed > 0
     }

@@ -14,9 +14,8 @@
 //! that spends evenly gets exactly the rate.
 
 pub(super) use super::at_the_charge as regained_from;
-pub(super) use super::none_before_the_end as span;
 use super::{DecideEach, Leases, Regain, State, Stored, Terms};
-use crate::decision::{Retry, Since, Verdict};
+use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{MAX_EXACT, Rate};
 use crate::window::{Window, alignment};
@@ -117,12 +116,12 @@ pub(super) fn give_back(
     now: u64,
     quota: &Quota,
     amount: u64,
-    since: Option<Since>,
+    since: Option<u64>,
 ) {
     let counters = counters(stored, now, quota);
     let previous = counters.counting(counters.previous, quota);
 
-    let age = since.map(|since| counters.window.saturating_sub(window(since.micros, quota).0));
+    let age = since.map(|since| counters.window.saturating_sub(window(since, quota).0));
     let newer = if age.is_none_or(|age| age == 0) { amount.min(counters.current) } else { 0 };
     let older = match age {
         None => (amount - newer).min(previous),

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::hold::Holds;
 use super::moment::Moment;
 use crate::limit::Quota;
-use crate::rate::{MAX_EXACT, MAX_TIME};
+use crate::rate::MAX_TIME;
 
 /// What is kept for one client: the state of the algorithm, and what is kept beside it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,43 +39,6 @@ pub struct Extra {
     pub debt: u64,
     /// Until when the client is blocked, in µs.
     pub blocked_until: u64,
-    /// What was given back of a bucket.
-    pub given_back: GivenBack,
-}
-
-/// How much was given back of a bucket, while charges may still be corrected that were made before: these
-/// were missing for less time then than their verdicts have shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GivenBack {
-    /// How much in all: the time in µs that it takes to be regained, or tokens where these come at intervals. It
-    /// only grows, so the difference between two moments is what was given back in between.
-    pub amount: u64,
-    /// When all that was charged so far would be regained if nothing had been given back, or later, in µs.
-    /// Then no charge can be corrected any more for which it matters.
-    pub until: u64,
-}
-
-impl GivenBack {
-    /// What counts at `now`. A clock that stepped back by a century has left nothing that counts.
-    pub(super) fn at(self, now: u64) -> Self {
-        match self.amount > 0 && self.until > now && self.until - now <= MAX_TIME {
-            true => Self { amount: self.amount.min(MAX_EXACT), ..self },
-            false => Self::default(),
-        }
-    }
-
-    /// How much was given back until `now` since it was so much.
-    pub(super) fn since(self, before: u64, now: u64) -> u64 {
-        self.at(now).amount.saturating_sub(before)
-    }
-
-    /// So much more was given back, and until `whole` all that was charged can have been missing.
-    pub(super) fn add(&mut self, amount: u64, whole: u64) {
-        self.amount = self.amount.saturating_add(amount).min(MAX_EXACT);
-        if self.amount > 0 {
-            self.until = self.until.max(whole.min(MAX_EXACT));
-        }
-    }
 }
 
 impl Stored {
@@ -85,17 +48,8 @@ impl Stored {
         if debt == 0 && self.extra.is_none() {
             return;
         }
-        self.extra = Extra {
-            holds: self.extra.holds.shared(now),
-            debt,
-            blocked_until: self.extra.block_at(now),
-            given_back: self.extra.given_back.at(now),
-        };
-    }
-
-    /// How much was given back of it, as far as that counts at `now`: see [`GivenBack::amount`].
-    pub fn given_back(&self, now: u64) -> u64 {
-        self.extra.given_back.at(now).amount
+        let blocked_until = self.extra.block_at(now);
+        self.extra = Extra { holds: self.extra.holds.shared(now), debt, blocked_until };
     }
 
     /// The debt, at most that of this quota.

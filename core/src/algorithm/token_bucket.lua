@@ -6,9 +6,6 @@ if count > 1 then
   rest = period % count
   whole = (period - rest) / count
 end
-if since and since > 0 then
-  since = math.max(1, since - gone, alone)
-end
 
 local stepped_back, moved = false
 if not tokens then
@@ -70,7 +67,6 @@ elseif cost < 0 and since and since > 0 and since < now and tokens < most then
   end
   earlier = earlier + (now - since)
   if earlier < last or (earlier == last and earlier_part < part) then
-    back = last - earlier + (part > earlier_part and 1 or 0)
     last, part, moved = earlier, earlier_part, true
   end
   local n = most - tokens
@@ -82,7 +78,6 @@ elseif cost < 0 and since and since > 0 and since < now and tokens < most then
 elseif cost < 0 then
   -- no more comes back than is missing
   cost = math.max(cost, math.min(0, tokens - most))
-  back = -cost * whole + math.ceil(-cost * rest / count)
 elseif n and cost > 0 then
   cost = cost * math.min(n, math.floor(tokens / cost))
 end
@@ -97,5 +92,4 @@ if changed or block then
   local parts = part + missing * rest
   -- -a % b is what is missing from a to a multiple of b
   expiry = last + missing * whole + (parts + -parts % count) / count
-  whole_at = back and expiry + back
 end

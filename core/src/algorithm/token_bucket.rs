@@ -9,10 +9,10 @@
 //! In any window of time t at most `limit + t × rate` passes.
 
 use super::bucket::{self, Bucket, Refill};
+pub(super) use super::moment::regained_from;
 use super::moment::{self, Moment};
-pub(super) use super::moment::{regained_from, span};
 use super::{DecideEach, Leases, Regain, State, Stored, Terms};
-use crate::decision::{Since, Verdict};
+use crate::decision::Verdict;
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{Interval, Rate};
 
@@ -57,7 +57,7 @@ pub(super) fn give_back(
     now: u64,
     quota: &Quota,
     amount: u64,
-    since: Option<Since>,
+    since: Option<u64>,
 ) {
     bucket::give_back(stored, quota.interval(), now, quota, amount, since);
 }
@@ -80,31 +80,10 @@ impl Refill for Interval {
         last.plus(self, tokens)
     }
 
-    fn given_back(self, tokens: u64) -> u64 {
-        Moment::at(0).plus(self, tokens).ceil()
-    }
-
-    fn span(self, given_back: u64) -> u64 {
-        given_back
-    }
-
-    fn is_late(self, since: Since, given_back: u64, now: u64) -> bool {
-        moment::lateness(since, given_back, now) > 0
-    }
-
     /// The last refill was as much earlier, so that the next tokens are due as much sooner, less the time
     /// since.
-    fn give_back_late(
-        self,
-        bucket: &mut Bucket,
-        amount: u64,
-        since: Since,
-        given_back: u64,
-        now: u64,
-    ) -> u64 {
-        let late = moment::lateness(since, given_back, now);
-        let before = bucket.last;
-        bucket.last = before.minus(self, amount).later(late).min(before);
-        bucket.last.until(before)
+    fn give_back_late(self, bucket: &mut Bucket, amount: u64, since: u64, now: u64) {
+        let late = now.saturating_sub(since);
+        bucket.last = bucket.last.minus(self, amount).later(late).min(bucket.last);
     }
 }

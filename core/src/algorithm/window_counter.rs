@@ -4,7 +4,7 @@
 //! the limit: the next windows begin with as much of it as fits.
 
 use super::{State, Stored};
-use crate::decision::{Retry, Since, Verdict};
+use crate::decision::{Retry, Verdict};
 use crate::limit::Quota;
 use crate::window::{Window, Windows};
 
@@ -61,11 +61,10 @@ pub(super) fn give_back(
     now: u64,
     quota: &Quota,
     amount: u64,
-    since: Option<Since>,
+    since: Option<u64>,
 ) {
     let counter = counter(stored, windows.at(now), quota);
-    let is_over =
-        since.is_some_and(|since| windows.at(since.micros).number < counter.window.number);
+    let is_over = since.is_some_and(|since| windows.at(since).number < counter.window.number);
     let amount = if is_over { 0 } else { amount };
     let spent = counter.spent.saturating_sub(amount);
     if spent < counter.spent || counter.stepped_back && spent > 0 {

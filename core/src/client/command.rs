@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::key::{CommandKey, RequestKey};
 use super::slab::Recycle;
 use super::sparse::Sparse;
-use crate::decision::{Charged, Since, Verdict};
+use crate::decision::{Charged, Verdict};
 use crate::key::Head;
 use crate::lease::{Granted, Lease};
 use crate::limit::Quota;
@@ -57,7 +57,7 @@ pub struct Charge<'a> {
 pub struct Settlement {
     /// Since when the difference can have been regained, by Redis's clock: see
     /// [`Algorithm::regained_from`](crate::limit::Algorithm::regained_from).
-    pub since: Since,
+    pub since: u64,
     /// How much more than the charge it has cost; below zero, how much less.
     pub change: i64,
     /// Any number that the owner knows it by.
@@ -71,14 +71,14 @@ pub(super) enum Purpose {
     #[default]
     Charge,
     /// The only charge is given back; since then it can have been regained.
-    Refund(Since),
+    Refund(u64),
     /// The only charge is settled; its cost is by how much.
     Settle(Settlement),
 }
 
 impl Purpose {
     /// Since when the charge that is corrected can have been regained, and whether its cost is given back.
-    fn correction(self) -> Option<(Since, bool)> {
+    fn correction(self) -> Option<(u64, bool)> {
         match self {
             Self::Charge => None,
             Self::Refund(since) => Some((since, true)),
@@ -355,28 +355,26 @@ impl Command {
         answer::unspent(found, self.checks(), earlier, each);
     }
 
-    /// Reads what was given back of the keys of its charges before, and calls `each` with their index.
-    pub(super) fn read_given_back(&self, found: ScriptReply<'_>, each: impl FnMut(usize, u64)) {
-        answer::given_back(found, self.checks(), each);
-    }
-
     /// The member that gets what comes of leases.
     fn lessee(&self) -> Option<&Member> {
         let lessee = self.members.iter().find(|member| Some(member.request) == self.lessee);
         lessee.or(self.members.first())
     }
 
-    /// The commands that give back what this one has charged a request, of each charge if it was made.
-    pub(super) fn refunds(&self, charged: impl Iterator<Item = Option<Charged>>) -> Vec<Self> {
-        let refund = |(charge, charged): (Charge<'_>, Option<Charged>)| {
+    /// The commands that give back what this one has charged a request with these verdicts, at `charged_at`
+    /// of Redis's clock.
+    pub(super) fn refunds(&self, verdicts: &[Verdict], charged_at: u64) -> Vec<Self> {
+        let refund = |(charge, verdict): (Charge<'_>, &Verdict)| {
             let (quota, cost) = (charge.quota, charge.cost);
-            let since = quota.algorithm().regained_from(quota, charged?, cost, cost);
+            let since =
+                quota.algorithm().regained_from(quota, Charged::new(charged_at, verdict), cost);
             let purpose = Purpose::Refund(since);
             let mut refund = Self { slot: self.slot, purpose, ..Self::default() };
             refund.add(&Charge { lease: None, ..charge });
-            (cost > 0).then_some(refund)
+            refund
         };
-        self.charges().zip(charged).filter_map(refund).collect()
+        let charged = self.charges().zip(verdicts);
+        charged.filter(|(charge, it)| it.allowed && charge.cost > 0).map(refund).collect()
     }
 
     /// A command for each charge of this one.

@@ -201,9 +201,6 @@ impl Client {
         if self.has_slots {
             self.note_unspent(key, found);
         }
-        if found.is_extended() {
-            self.note_given_back(key, found);
-        }
         let Some(command) = self.commands.get_mut(key) else { return true };
         let charged_at = found.now();
         let mut verdicts = std::mem::take(&mut self.verdicts);
@@ -249,19 +246,6 @@ impl Client {
         }
     }
 
-    /// Keeps what was given back of the keys of a command before, for charges that are corrected later.
-    fn note_given_back(&mut self, key: CommandKey, found: &ScriptReply<'_>) {
-        let Some(command) = self.commands.get(key) else { return };
-        command.read_given_back(found.clone(), |index, amount| {
-            for member in &command.members {
-                if let Some(request) = self.requests.get_mut(member.request) {
-                    let charge = member.first.saturating_add(index);
-                    request.rare.update(charge, |rare| rare.given_back = amount);
-                }
-            }
-        });
-    }
-
     /// A command is answered, and so are its `members`, whose memory is used again.
     fn end_command(&mut self, key: CommandKey, members: Vec<Member>, now: u64) {
         let Some(command) = self.commands.get_mut(key) else { return };
@@ -292,25 +276,15 @@ impl Client {
             return;
         }
         if request.passes(member.first, verdicts) {
-            self.refund_command(key, member, verdicts, charged_at, now);
+            self.refund_command(key, verdicts, charged_at, now);
         }
         self.conclude(member, Ok(()));
     }
 
     /// Gives back what a command has charged for a request that was rejected meanwhile.
-    fn refund_command(
-        &mut self,
-        key: CommandKey,
-        member: Member,
-        verdicts: &[Verdict],
-        charged_at: u64,
-        now: u64,
-    ) {
+    fn refund_command(&mut self, key: CommandKey, verdicts: &[Verdict], charged_at: u64, now: u64) {
         let Some(command) = self.commands.get(key) else { return };
-        let Some(request) = self.requests.get(member.request) else { return };
-        let charged = (member.first..).zip(verdicts);
-        let charged = charged.map(|(index, verdict)| request.charged(index, verdict, charged_at));
-        for refund in command.refunds(charged) {
+        for refund in command.refunds(verdicts, charged_at) {
             let refund = self.commands.insert(refund);
             self.route(refund, now);
         }

@@ -3,7 +3,7 @@
 use super::key::{CommandKey, NodeKey};
 use super::slab::Recycle;
 use super::sparse::Sparse;
-use crate::decision::{Charged, Verdict};
+use crate::decision::Verdict;
 use crate::lease::Granted;
 
 /// Why a request was not decided.
@@ -64,8 +64,6 @@ pub(super) struct Rare {
     pub(super) granted: Option<Granted>,
     /// The verdict without the charge, which is given back if another command of the request rejects it.
     pub(super) unspent: Option<Verdict>,
-    /// What was given back of its key before the charge.
-    pub(super) given_back: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -138,16 +136,6 @@ impl Request {
         for (answer, verdict) in self.answers.iter_mut().skip(first).zip(verdicts) {
             note(answer, verdict, passes);
         }
-    }
-
-    /// The charge at this index, if `verdict` allows it, at `now` of Redis's clock.
-    pub(super) fn charged(&self, index: usize, verdict: &Verdict, now: u64) -> Option<Charged> {
-        verdict.allowed.then(|| Charged::new(now, verdict, self.given_back(index)))
-    }
-
-    /// How much had been given back of the key of the charge at this index before it.
-    pub(super) fn given_back(&self, index: usize) -> u64 {
-        self.rare.get(index).map_or(0, |rare| rare.given_back)
     }
 
     /// Whether the limits of its charges from the one at `first` let it pass with these verdicts.

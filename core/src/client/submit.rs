@@ -7,7 +7,7 @@ use super::key::{CommandKey, ConnectionKey, NodeKey, RequestKey};
 use super::request::{self, Answer, Error, Request};
 use super::timers::Due;
 use super::{Action, Client, MAX_WAITING};
-use crate::decision::{Since, Verdict};
+use crate::decision::Verdict;
 use crate::lease::{Granted, Lease};
 use crate::metrics::ErrorKind;
 use crate::redis::cluster::slot;
@@ -86,12 +86,6 @@ impl Client {
         granted.unwrap_or(Granted::nothing(now))
     }
 
-    /// How much had been given back of the key of a charge before it: see
-    /// [`Charged::given_back`](crate::decision::Charged::given_back).
-    pub fn given_back(&self, key: RequestKey, charge: usize) -> u64 {
-        self.requests.get(key).map_or(0, |request| request.given_back(charge))
-    }
-
     /// The verdict on a charge of a request if it is given back, as another command rejects the request.
     pub fn unspent(&self, key: RequestKey, charge: usize) -> Option<Verdict> {
         self.requests.get(key)?.rare.get(charge)?.unspent
@@ -127,7 +121,7 @@ impl Client {
     /// Gives back what was charged, which can have been regained since `since`: see
     /// [`Algorithm::regained_from`](crate::limit::Algorithm::regained_from). No request waits for it, and it
     /// is sent once.
-    pub fn refund(&mut self, charge: &Charge<'_>, since: Since, now: u64) {
+    pub fn refund(&mut self, charge: &Charge<'_>, since: u64, now: u64) {
         if charge.cost > 0 {
             self.send_once(charge, Purpose::Refund(since), now);
         }

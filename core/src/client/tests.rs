@@ -6,7 +6,6 @@ use std::sync::LazyLock;
 
 use super::connection::SILENCE;
 use super::*;
-use crate::decision::Since;
 use crate::key::Head;
 use crate::limit::{Algorithm, Quota};
 use crate::redis::cluster::slot;
@@ -92,8 +91,7 @@ impl Played {
 
     fn settle(&mut self, change: i64) {
         let template = Rc::clone(&self.template);
-        let since = Since::at(1_763_683_200_000_007);
-        let settlement = Settlement { since, change, tag: 5 };
+        let settlement = Settlement { since: 1_763_683_200_000_007, change, tag: 5 };
         self.client.settle(&charge(&template, "a"), settlement, self.now);
     }
 

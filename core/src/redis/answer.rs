@@ -73,22 +73,6 @@ pub fn unspent<'q>(
     });
 }
 
-/// Calls `each` with the index of each of `checks` of whose key something was given back before, and how much:
-/// see [`Charged::given_back`](crate::decision::Charged::given_back).
-pub fn given_back<'q>(
-    found: ScriptReply<'_>,
-    checks: impl Iterator<Item = Check<'q>>,
-    mut each: impl FnMut(usize, u64),
-) {
-    let now = found.now();
-    for (index, answered) in checks.zip(found).enumerate() {
-        let amount = stored(answered).given_back(now);
-        if amount > 0 {
-            each(index, amount);
-        }
-    }
-}
-
 /// Whether the entries are those that belong to the checks.
 fn are_answered<'q>(
     found: &ScriptReply<'_>,

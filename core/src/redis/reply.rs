@@ -24,9 +24,6 @@ const MAX_LINE: usize = 64 * 1024;
 /// No expected number has more digits, and no number of so many digits overflows.
 const MAX_DIGITS: usize = 18;
 
-/// The bytes of a state with nothing beside it.
-const STATE: usize = 3 * size_of::<u64>();
-
 /// How deep arrays may nest.
 const MAX_DEPTH: usize = 8;
 
@@ -387,19 +384,6 @@ impl<'a> ScriptReply<'a> {
     pub fn now(&self) -> u64 {
         self.now
     }
-
-    /// Whether there is more than the state of an algorithm for any limit.
-    pub fn is_extended(&self) -> bool {
-        match &self.entries {
-            // Most replies are about one limit.
-            Entries::One(stored) => stored.is_some_and(|stored| stored.len() > STATE),
-            Entries::List(_) | Entries::Array(_) => {
-                let is_long =
-                    |entry| matches!(entry, Entry::Stored(stored) if stored.len() > STATE);
-                self.clone().any(is_long)
-            }
-        }
-    }
 }
 
 impl<'a> Iterator for ScriptReply<'a> {
@@ -432,10 +416,10 @@ fn whole_list(list: &[u8]) -> Option<&[u8]> {
     Some(list)
 }
 
-/// The first entry of the rest of a list: how many numbers there are, one hexadecimal digit, and these.
+/// The first entry of the rest of a list: how many numbers there are, one digit, and these.
 fn take_numbers(bytes: &[u8]) -> Option<(Entry<'_>, &[u8])> {
     let (digit, rest) = bytes.split_first()?;
-    let count = char::from(*digit).to_digit(16)? as usize;
+    let count = char::from(*digit).to_digit(10)? as usize;
     let (stored, rest) = rest.split_at_checked(count.saturating_mul(size_of::<u64>()))?;
     Some((Entry::Stored(stored), rest))
 }

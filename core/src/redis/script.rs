@@ -1,7 +1,6 @@
 //! The scripts that Redis runs, and the commands that run them.
 
 use crate::algorithm::Hold;
-use crate::decision::Since;
 use crate::key::{Head, RedisKey};
 use crate::lease::{Lease, Report};
 use crate::limit::{Algorithm, Quota};
@@ -34,8 +33,8 @@ pub struct Check<'a> {
     /// What the request spends.
     pub cost: u64,
     /// Where a charge is corrected: since when that can have been regained, by Redis's clock. See
-    /// [`Algorithm::regained_from`]. By default this is no correction.
-    pub since: Since,
+    /// [`Algorithm::regained_from`]. 0: this is no correction.
+    pub since: u64,
     /// Whether it spends if it allows the request, but lets it pass in any case.
     pub dry_run: bool,
     /// The lease, if the machine takes or reports one.
@@ -309,7 +308,7 @@ impl Script {
 impl<'a> Check<'a> {
     /// A plain check.
     pub fn new(head: &'a Head, key: &'a [u8], quota: &'a Quota, cost: u64) -> Self {
-        Self { head, key, quota, cost, since: Since::default(), dry_run: false, lease: None }
+        Self { head, key, quota, cost, since: 0, dry_run: false, lease: None }
     }
 
     fn key(&self, out: &mut Vec<u8>) {
@@ -331,14 +330,13 @@ impl<'a> Check<'a> {
     /// The arguments of a script that checks one limit, and how many are sent: at least the first two.
     /// Those at the end that are 1, or 0 in case of the extended ones, are left out. Equal requests of
     /// cost 0 are sent as one.
-    fn arguments(&self, sign: Sign, times: u32) -> ([Number; PLAIN + EXTENDED + 1], usize) {
+    fn arguments(&self, sign: Sign, times: u32) -> ([Number; PLAIN + EXTENDED], usize) {
         let (period, count) = self.quota.terms();
         let times = if self.cost == 0 { 1 } else { u64::from(times) };
         let plain = |value| ("", value);
         let [limit, period, count, times] = [self.quota.limit(), period, count, times].map(plain);
-        let [block, since, last] = self.extended().map(plain);
-        let (cost, alone) = (sign.of(self.cost), plain(self.since.alone));
-        let arguments = [limit, period, count, times, cost, block, since, last, alone];
+        let [block, since, dry_run] = self.extended().map(plain);
+        let arguments = [limit, period, count, times, sign.of(self.cost), block, since, dry_run];
         let default = |index| plain(if index < PLAIN { 1 } else { 0 });
         let last =
             (2..arguments.len()).rfind(|index| arguments.get(*index) != Some(&default(*index)));
@@ -358,12 +356,9 @@ impl<'a> Check<'a> {
         [times, hold, want, keep, of, unused, ends, first, second, third]
     }
 
-    /// The arguments that few commands have. A correction is made also where the limit is a dry run: the last one
-    /// is what was given back before the charge then.
+    /// The arguments that few commands have.
     fn extended(&self) -> [u64; EXTENDED] {
-        let Since { micros, given_back, .. } = self.since;
-        let last = if micros > 0 { given_back } else { u64::from(self.dry_run) };
-        [self.quota.block(), micros, last]
+        [self.quota.block(), self.since, u64::from(self.dry_run)]
     }
 }
 
@@ -393,7 +388,6 @@ mod tests {
     use std::sync::LazyLock;
 
     use super::*;
-    use crate::decision::Since;
 
     static HEAD: LazyLock<Head> = LazyLock::new(|| Head::new("rl:", "a").unwrap());
 
@@ -468,18 +462,15 @@ mod tests {
     }
 
     #[test]
-    fn a_settlement_has_the_time_of_the_charge_and_what_was_given_back_before() {
-        let settled = |is_less, given_back, alone| {
-            let since = Since { micros: 77, given_back, alone };
+    fn a_settlement_has_the_time_of_the_charge() {
+        let settled = |is_less| {
             let mut out = Vec::new();
-            let check = Check { since, ..check(b"k", 3) };
+            let check = Check { since: 77, ..check(b"k", 3) };
             Scripts::new().encode_correction(&mut out, By::Sha, check, is_less);
             parse(&out)[3..].join(" ")
         };
-        assert_eq!(settled(false, 0, 0), "rl:a:k 100 600000 1 1 3 0 77");
-        assert_eq!(settled(true, 0, 0), "rl:a:k 100 600000 1 1 -3 0 77");
-        assert_eq!(settled(true, 9, 0), "rl:a:k 100 600000 1 1 -3 0 77 9");
-        assert_eq!(settled(true, 0, 8), "rl:a:k 100 600000 1 1 -3 0 77 0 8");
+        assert_eq!(settled(false), "rl:a:k 100 600000 1 1 3 0 77");
+        assert_eq!(settled(true), "rl:a:k 100 600000 1 1 -3 0 77");
     }
 
     #[test]

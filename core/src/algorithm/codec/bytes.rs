@@ -1,12 +1,12 @@
 //! The form in Redis: numbers of eight bytes each, the lowest byte first. Three are the state, the
-//! last of which may be unused; eight more follow if there is an [`Extra`].
+//! last of which may be unused; six more follow if there is an [`Extra`].
 //!
 //! Redis packs and unpacks them faster than it writes and reads decimal ones. Any bytes of the
 //! right length read as numbers, whoever wrote them. A number that is not exact in the doubles of
 //! the scripts is above every bound that it is compared with.
 
 use super::super::hold::{Hold, Holds};
-use super::super::state::{Extra, GivenBack};
+use super::super::state::Extra;
 
 /// Reads the bytes as `struct.unpack` of the scripts does; `None` if they have another length.
 pub(in super::super) fn numbers(bytes: &[u8]) -> Option<([u64; 3], Extra)> {
@@ -15,11 +15,10 @@ pub(in super::super) fn numbers(bytes: &[u8]) -> Option<([u64; 3], Extra)> {
     let (state, extra) = words.split_first_chunk()?;
     let extra = match extra {
         [] => Extra::default(),
-        [older, older_until, newer, newer_until, debt, blocked_until, amount, until] => {
+        [older, older_until, newer, newer_until, debt, blocked_until] => {
             let hold = |units, until| Hold { units: number(units), until: number(until) };
             let holds = Holds { older: hold(older, older_until), newer: hold(newer, newer_until) };
-            let given_back = GivenBack { amount: number(amount), until: number(until) };
-            Extra { holds, debt: number(debt), blocked_until: number(blocked_until), given_back }
+            Extra { holds, debt: number(debt), blocked_until: number(blocked_until) }
         }
         [..] => return None,
     };
@@ -29,7 +28,7 @@ pub(in super::super) fn numbers(bytes: &[u8]) -> Option<([u64; 3], Extra)> {
 #[cfg(test)]
 mod tests {
     use super::super::super::moment::Moment;
-    use crate::algorithm::{Extra, GivenBack, Hold, Holds, State, Stored};
+    use crate::algorithm::{Extra, Hold, Holds, State, Stored};
     use crate::limit::Algorithm;
 
     #[test]
@@ -62,13 +61,9 @@ mod tests {
                 numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
             let plain = Stored { state: state.clone(), extra: Extra::default() };
             assert_eq!(algorithm.read(&bytes), plain, "{algorithm:?} {numbers:?}");
-            bytes.extend(
-                [8_u64, 7, 6, 5, 4, 3, 2, 1].iter().flat_map(|number| number.to_le_bytes()),
-            );
-            let (older, newer) = (Hold { units: 8, until: 7 }, Hold { units: 6, until: 5 });
-            let given_back = GivenBack { amount: 2, until: 1 };
-            let holds = Holds { older, newer };
-            let extra = Extra { holds, debt: 4, blocked_until: 3, given_back };
+            bytes.extend([6_u64, 5, 4, 3, 2, 1].iter().flat_map(|number| number.to_le_bytes()));
+            let (older, newer) = (Hold { units: 6, until: 5 }, Hold { units: 4, until: 3 });
+            let extra = Extra { holds: Holds { older, newer }, debt: 2, blocked_until: 1 };
             let extended = state.map(|state| Stored { state: Some(state), extra });
             let extended = extended.unwrap_or_default();
             assert_eq!(algorithm.read(&bytes), extended, "{algorithm:?} {numbers:?}");

@@ -1,14 +1,14 @@
 //! The form in untyped memory: a sequence of words.
 //!
 //! The first word of a state has its kind in the top byte and a number in the rest, so that a state
-//! with three numbers takes three words. If there is an [`Extra`], eight more come before it, in the
+//! with three numbers takes three words. If there is an [`Extra`], six more come before it, in the
 //! same way.
 
 use std::collections::VecDeque;
 
 use super::super::hold::{Hold, Holds};
 use super::super::moment::Moment;
-use super::super::state::{Extra, GivenBack, State, Stored};
+use super::super::state::{Extra, State, Stored};
 
 /// Every number of a state is below 2^56, with room for sums of a few of them in a word.
 const NUMBER_BITS: u32 = 56;
@@ -47,21 +47,12 @@ impl Stored {
 }
 
 impl Extra {
-    const WORDS: usize = 8;
+    const WORDS: usize = 6;
 
     fn word(&self, index: usize) -> u64 {
         let Holds { older, newer } = self.holds;
-        let GivenBack { amount, until } = self.given_back;
-        let numbers = [
-            self.debt,
-            older.units,
-            older.until,
-            newer.units,
-            newer.until,
-            self.blocked_until,
-            amount,
-            until,
-        ];
+        let numbers =
+            [self.debt, older.units, older.until, newer.units, newer.until, self.blocked_until];
         let number = numbers.get(index).copied().unwrap_or_default().min(MAX_NUMBER);
         if index == 0 { (EXTRA << NUMBER_BITS) | number } else { number }
     }
@@ -71,9 +62,7 @@ impl Extra {
         let debt = next()?;
         let mut hold = || Some(Hold { units: next()?, until: next()? });
         let holds = Holds { older: hold()?, newer: hold()? };
-        let blocked_until = next()?;
-        let given_back = GivenBack { amount: next()?, until: next()? };
-        Some(Self { holds, debt, blocked_until, given_back })
+        Some(Self { holds, debt, blocked_until: next()? })
     }
 }
 
@@ -162,16 +151,11 @@ mod tests {
     fn stored() -> impl Strategy<Value = Stored> {
         let hold = || (numbers(), numbers()).prop_map(|(units, until)| Hold { units, until });
         let holds = (hold(), hold()).prop_map(|(older, newer)| Holds { older, newer });
-        let given_back =
-            (numbers(), numbers()).prop_map(|(amount, until)| GivenBack { amount, until });
-        let extra = (holds, numbers(), numbers(), given_back).prop_map(
-            |(holds, debt, blocked_until, given_back)| Extra {
-                holds,
-                debt,
-                blocked_until,
-                given_back,
-            },
-        );
+        let extra = (holds, numbers(), numbers()).prop_map(|(holds, debt, blocked_until)| Extra {
+            holds,
+            debt,
+            blocked_until,
+        });
         let extra = prop_oneof![Just(Extra::default()), extra];
         (states(), extra).prop_map(|(state, extra)| Stored { state: Some(state), extra })
     }
@@ -180,7 +164,7 @@ mod tests {
     fn words() -> impl Strategy<Value = Vec<u64>> {
         let kinds = (0..7_u64, numbers()).prop_map(|(kind, number)| (kind << NUMBER_BITS) | number);
         let word = || prop_oneof![8 => numbers(), 1 => any::<u64>()];
-        (kinds, vec(word(), 0..14)).prop_map(|(first, rest)| [vec![first], rest].concat())
+        (kinds, vec(word(), 0..12)).prop_map(|(first, rest)| [vec![first], rest].concat())
     }
 
     proptest! {

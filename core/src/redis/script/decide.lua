@@ -1,16 +1,14 @@
 -- Decides one limit: see script.rs. Given are stored, now, cost, limit, period, count, n, and, where
--- the command has them, block, since, seen, alone and requested. It makes allowed and changed; and, if something
--- is to be stored, new and expiry.
+-- the command has them, block, since and requested. It makes allowed and changed; and, if something is
+-- to be stored, new and expiry.
 local $state, allowed, changed, new, expiry, remaining
 local debt, most, older, older_until, newer, newer_until, blocked_until = 0, limit
-local given, given_until, gone, back, whole_at
 local floors, owed, is_blocked, is_extended
 if stored and #stored == 24 then
   $state = struct.unpack('<LLL', stored)
-elseif stored and #stored == 88 then
+elseif stored and #stored == 72 then
   $state = struct.unpack('<LLL', stored)
-  older, older_until, newer, newer_until, debt, blocked_until, given, given_until =
-    struct.unpack('<LLLLLLLL', stored, 25)
+  older, older_until, newer, newer_until, debt, blocked_until = struct.unpack('<LLLLLL', stored, 25)
   block = block or 0
 else
   -- nothing, or a value of another format, of any length: as if nothing is stored
@@ -20,13 +18,6 @@ if block then
   block, since, requested = block + 0, (since or 0) + 0, requested or cost
   older, older_until, newer = older or 0, older_until or 0, newer or 0
   newer_until, blocked_until = newer_until or 0, blocked_until or 0
-  given, given_until, back, whole_at = given or 0, given_until or 0, 0, 0
-  alone = (alone or 0) + 0
-  -- how much was given back since the charge that is corrected: see state.rs
-  gone = 0
-  if since > 0 and given_until > now and given_until <= now + 3153600000000000 then
-    gone = math.max(0, math.min(given, 2 ^ 53) - (seen or 0))
-  end
   owed, debt = debt, math.min(debt, 10 * limit)
   -- after a clock that stepped back no block lasts for longer than one of this limit, or a century
   local longest = now + (block > 0 and block or 3153600000000000)
@@ -86,13 +77,6 @@ if block then
     if blocked_until <= now then
       blocked_until = 0
     end
-    if given == 0 or given_until <= now or given_until > now + 3153600000000000 then
-      given, given_until = 0, 0
-    end
-    given = math.min(given + back, 2 ^ 53)
-    if given > 0 then
-      given_until = math.max(given_until, math.min(whole_at, 2 ^ 53))
-    end
   elseif is_extended then
     changed, new, debt = true, string.sub(stored, 1, 24), owed
     if stored == '' then
@@ -100,14 +84,14 @@ if block then
       new = string.rep('\0', 24)
     end
   end
-  if changed and (older > 0 or newer > 0 or debt > 0 or blocked_until > 0 or given > 0) then
-    new = new .. struct.pack('<LLLLLLLL', older, older_until, newer, newer_until, debt, blocked_until,
-      given, given_until)
+  if changed and (older > 0 or newer > 0 or debt > 0 or blocked_until > 0) then
+    new = new .. struct.pack(
+      '<LLLLLL', older, older_until, newer, newer_until, debt, blocked_until)
     if older > 0 or newer > 0 then
       -- what is held begins to come back at the end of the hold
       expiry = expiry + period + math.max(0, older_until - now, newer_until - now)
     end
-    expiry = math.max(expiry, blocked_until, given_until)
+    expiry = math.max(expiry, blocked_until)
   end
 elseif changed then
   new = struct.pack('<LLL', $state, 0)

@@ -12,21 +12,20 @@ local function is_window(a)
   return ARGV[a + 10] == '0'
 end
 
--- The two holds, the debt, the block, and what was given back of what is stored.
+-- The two holds, the debt and the block of what is stored.
 local function extra(a, stored)
-  if not stored or #stored ~= 88 then
-    return 0, 0, 0, 0, 0, 0, 0, 0
+  if not stored or #stored ~= 72 then
+    return 0, 0, 0, 0, 0, 0
   end
-  local older, older_until, newer, newer_until, debt, blocked_until, given, given_until =
-    struct.unpack('<LLLLLLLL', stored, 25)
+  local older, older_until, newer, newer_until, debt, blocked_until =
+    struct.unpack('<LLLLLL', stored, 25)
   local limit, period, count = ARGV[a + 3] + 0, ARGV[a + 4] + 0, ARGV[a + 5] + 0
   local latest = now + $longest - now % 2
-  return older, math.min(older_until, latest), newer, math.min(newer_until, latest), debt, blocked_until,
-    given, given_until
+  return older, math.min(older_until, latest), newer, math.min(newer_until, latest), debt, blocked_until
 end
 
 local function with_extra(stored, ...)
-  return string.sub(stored, 1, 24) .. struct.pack('<LLLLLLLL', ...)
+  return string.sub(stored, 1, 24) .. struct.pack('<LLLLLL', ...)
 end
 
 -- Takes note of what became of a lease of so many units. Makes what is stored then, and, if that is
@@ -37,7 +36,7 @@ local function report(a, stored, of)
     local new, expiry = run(a, stored, -unused, math.max(1, ends - 1))
     return new or stored, expiry
   end
-  local older, older_until, newer, newer_until, debt, blocked_until, given, given_until = extra(a, stored)
+  local older, older_until, newer, newer_until, debt, blocked_until = extra(a, stored)
   local is_newer = newer == of and newer_until == ends and older == 0
   if is_newer or (older == of and older_until == ends and newer == 0) then
     -- only this machine has spent anything: it knows what there is
@@ -57,8 +56,7 @@ local function report(a, stored, of)
     end
     if last < now then
       local plain = struct.pack('<LLL', tokens, last, part)
-      plain = with_extra(plain, 0, 0, 0, 0, debt, blocked_until, given, given_until)
-      return run(a, plain, 0, nil, true)
+      return run(a, with_extra(plain, 0, 0, 0, 0, debt, blocked_until), 0, nil, true)
     end
   end
 
@@ -77,7 +75,7 @@ local function report(a, stored, of)
   end
   -- until now all of it was held
   local new = run(a, stored, 0, nil, true)
-  older, older_until, newer, newer_until, debt, blocked_until, given, given_until = extra(a, new)
+  older, older_until, newer, newer_until, debt, blocked_until = extra(a, new)
   if is_newer then
     newer = math.max(0, newer - of)
     newer_until = newer > 0 and newer_until or 0
@@ -85,7 +83,7 @@ local function report(a, stored, of)
     older = math.max(0, older - of)
     older_until = older > 0 and older_until or 0
   end
-  new = with_extra(new, older, older_until, newer, newer_until, debt, blocked_until, given, given_until)
+  new = with_extra(new, older, older_until, newer, newer_until, debt, blocked_until)
   return run(a, new, -unused, nil, true)
 end
 
@@ -119,8 +117,8 @@ local function grant(a, stored, remaining)
     newer = units
   end
   local new, expiry = run(a, stored, units)
-  local _, _, _, _, debt, blocked_until, given, given_until = extra(a, new)
-  new = with_extra(new, older, older_until, newer, newer_until, debt, blocked_until, given, given_until)
+  local _, _, _, _, debt, blocked_until = extra(a, new)
+  new = with_extra(new, older, older_until, newer, newer_until, debt, blocked_until)
   -- it begins to come back at the end of the hold; the sum of two times may be more than a double holds
   if held_until == 0 then
     expiry, held_until = expiry + ARGV[a + 4], now

@@ -72,7 +72,7 @@ local function check(i, cost, requested)
   local stored = answers[i + 1]
   if stored == nil then
     stored = redis.call('GET', key)
-    if stored and #stored > 88 then
+    if stored and #stored > 72 then
       -- a value of another format, of any length: as if nothing is stored
       stored = false
     end
