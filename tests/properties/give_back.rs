@@ -259,7 +259,7 @@ fn what_requests_at_once_have_reserved_too_much_comes_back_in_any_order() {
             Quota::new(algorithm, rate.parse().expect("a rate"), limit).expect("a quota")
         };
         for order in orders {
-            // Of 15 that are used 3 are regained.
+            // 3 of the 15 that are used are regained.
             assert_eq!(left_after(quota("1r/s", 100), 3, &order, SECOND), 88, "{algorithm:?}");
             let left = left_after(quota("100r/h", 200), 3, &order, SECOND);
             assert_eq!(left, 185, "{algorithm:?} {order:?}");

@@ -89,7 +89,7 @@ pub(super) fn give_back(
             refill.give_back_late(&mut after, amount.min(quota.limit()), since, now);
             after.withhold(refill, now, held);
         }
-        _ => after.missing = before.missing.saturating_sub(amount),
+        Some(_) | None => after.missing = before.missing.saturating_sub(amount),
     }
     after.missing = after.missing.max(held);
     if after != before || before.stepped_back && after.missing > 0 {
