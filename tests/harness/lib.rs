@@ -72,3 +72,13 @@ pub fn wait_until(timeout: Duration, mut condition: impl FnMut() -> bool, what: 
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// Runs what has one shape for all of these cases at once, each on a thread of its own: most of it waits. Panics if
+/// one of them does.
+pub fn at_once<T: Send>(cases: impl IntoIterator<Item = T>, run: impl Fn(T) + Sync) {
+    std::thread::scope(|scope| {
+        for case in cases {
+            scope.spawn(|| run(case));
+        }
+    });
+}

@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use harness::{
-    Cluster, ClusterConf, Conf, Nginx, PATIENCE, Redis, Remote, servers, slot, wait_until,
+    Cluster, ClusterConf, Conf, Nginx, PATIENCE, Redis, Remote, at_once, servers, slot, wait_until,
 };
 
 use rate_limit_core::limit::Algorithm;
@@ -120,7 +120,7 @@ fn forgets(nginx: &Nginx, what: &str) {
 
 #[test]
 fn each_version() {
-    for (version, binary) in servers() {
+    at_once(servers(), |(version, binary)| {
         let redis = Redis::start_binary(&binary, &[]);
         let nginx = of(&redis).start();
         everything_works(&nginx, &version);
@@ -130,7 +130,7 @@ fn each_version() {
         assert_eq!(nginx.logged("[error]"), Vec::<String>::new(), "{version}");
         drop(nginx);
         fails_and_is_back(redis, &version);
-    }
+    });
 }
 
 #[track_caller]
@@ -154,7 +154,7 @@ fn fails_and_is_back(mut redis: Redis, version: &str) {
 
 #[test]
 fn the_account_of_the_documents_is_enough() {
-    for (version, binary) in servers() {
+    at_once(servers(), |(version, binary)| {
         let redis = Redis::start_binary(binary, &[&account("")]);
         let nginx = of_account(&redis, 3).start();
         everything_works(&nginx, &version);
@@ -166,7 +166,7 @@ fn the_account_of_the_documents_is_enough() {
         assert_eq!(nginx.logged("[error]"), Vec::<String>::new(), "{version}");
         let denied = redis.command::<Vec<redis::Value>>(&["ACL", "LOG"]);
         assert!(denied.is_empty(), "{version}: {denied:?}");
-    }
+    });
 }
 
 fn names(names: &[&str]) -> BTreeSet<String> {
@@ -309,7 +309,7 @@ fn of_cluster(cluster: &Cluster) -> Conf {
 
 #[test]
 fn the_account_of_the_documents_is_enough_for_a_cluster() {
-    for (version, binary) in servers() {
+    at_once(servers(), |(version, binary)| {
         let cluster = ClusterConf::steady(2, 0).binary(binary).line(&account("")).start();
         let nginx = of_cluster(&cluster).start();
         everything_works(&nginx, &version);
@@ -330,7 +330,7 @@ fn the_account_of_the_documents_is_enough_for_a_cluster() {
             let denied = cluster.command::<Vec<redis::Value>>(node, &["ACL", "LOG"]);
             assert!(denied.is_empty(), "{version}: {denied:?}");
         }
-    }
+    });
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn renamed_commands() {
         commands.iter().map(|command| format!("rename-command {command} \"\"")).collect()
     };
     // Not CLIENT: the test itself names its connections.
-    for commands in [&["SCRIPT"][..], &["EVALSHA"], &["SCRIPT", "EVALSHA", "PING"]] {
+    at_once([&["SCRIPT"][..], &["EVALSHA"], &["SCRIPT", "EVALSHA", "PING"]], |commands| {
         let lines = renamed(commands);
         let redis = Redis::start_with(&lines.iter().map(String::as_str).collect::<Vec<_>>());
         let key = "location = /key { rate_limit_redis $arg_k name=key rate=100r/h; \
@@ -360,7 +360,7 @@ fn renamed_commands() {
             assert_eq!(response.decision(), "PASSED redis", "{start}");
         }
         assert_eq!(nginx.logged("[error]"), Vec::<String>::new(), "{commands:?}");
-    }
+    });
     let lines = renamed(&["EVALSHA", "EVAL"]);
     let redis = Redis::start_with(&lines.iter().map(String::as_str).collect::<Vec<_>>());
     let nginx = of(&redis).start();

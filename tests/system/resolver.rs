@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use harness::{Answer, Conf, Dns, Load, Nginx, PATIENCE, Redis, wait_until};
+use harness::{Answer, Conf, Dns, Load, Nginx, PATIENCE, Redis, at_once, wait_until};
 
 /// How long nginx waits for an answer of a name server.
 const RESOLVER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -21,11 +21,18 @@ fn two() -> (Redis, Redis) {
 /// NGINX reads the configuration before any resolver runs: the system must know the name. It
 /// does know `localhost`, and so may the resolver, with another address.
 fn limited(dns: &Dns, port: u16) -> Conf {
+    with_connect_timeout("30s", dns, port)
+}
+
+/// Half of the time for connecting may pass until an address that was known before is taken.
+fn with_connect_timeout(time: &str, dns: &Dns, port: u16) -> Conf {
     Conf::new()
         .set("dns", dns.addr())
         .http("resolver {dns} ipv6=off;")
         .http(&format!("resolver_timeout {}s;", RESOLVER_TIMEOUT.as_secs()))
-        .store(format!("redis://localhost:{port}"))
+        .http(&format!("rate_limit_redis_store edge {{ server redis://localhost:{port};"))
+        .http(&format!("connect_timeout {time}; }} rate_limit_redis_pass edge;"))
+        .http("rate_limit_redis_timeout 5s;")
         .decisions()
         .journal()
         .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=500000; }")
@@ -55,11 +62,11 @@ fn an_address_that_changes_is_followed() {
 
 #[test]
 fn names_that_cannot_be_resolved_keep_their_address() {
-    for answer in [Answer::Unknown, Answer::Failure, Answer::Silence] {
+    at_once([Answer::Unknown, Answer::Failure, Answer::Silence], |answer| {
         let mut redis = Redis::start();
         let dns = Dns::start();
         dns.answer("localhost", answer.clone());
-        let nginx = limited(&dns, redis.port()).start();
+        let nginx = with_connect_timeout("6s", &dns, redis.port()).start();
         decides(&nginx);
         for _ in 0..2 {
             redis.restart();
@@ -70,7 +77,7 @@ fn names_that_cannot_be_resolved_keep_their_address() {
         let _ = redis.try_command::<i32>(&["CLIENT", "KILL", "TYPE", "normal"]);
         decides(&nginx);
         assert!(dns.queries("localhost") > 0, "{answer:?}");
-    }
+    });
 }
 
 /// While the name server is silent only requests that need it wait.
@@ -79,7 +86,9 @@ fn a_silent_name_server_blocks_no_other_request() {
     let mut redis = Redis::start();
     let dns = Dns::start();
     dns.answer("localhost", Answer::Silence);
-    let nginx = limited(&dns, redis.port()).server("rate_limit_redis_timeout 50ms;").start();
+    let nginx = with_connect_timeout("6s", &dns, redis.port())
+        .server("rate_limit_redis_timeout 50ms;")
+        .start();
     decides(&nginx);
     redis.kill9();
     let load = Load::start(nginx.addr(), "/?k=a", 2);

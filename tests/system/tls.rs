@@ -500,7 +500,7 @@ fn memory(pid: u32) -> usize {
 
 #[test]
 fn connections_that_were_lost_leave_nothing_behind() {
-    const STORES: usize = 5;
+    const STORES: usize = 20;
     let (authority, redis) = redis(&[]);
     let url = server("localhost", redis.tls_port());
     let mut conf = limited(&format!("{url} {}", trust(&authority)));
@@ -528,9 +528,9 @@ fn connections_that_were_lost_leave_nothing_behind() {
             }
         }
     };
-    reconnect(4);
+    reconnect(2);
     let before = (descriptors(worker), memory(worker));
-    reconnect(40);
+    reconnect(10);
     let after = (descriptors(worker), memory(worker));
     assert_eq!(after.0, before.0);
     // A connection takes tens of kB, and a session more than one.
