@@ -9,6 +9,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     features();
     versions();
+    bit_fields();
 }
 
 /// `cfg(ngx_feature = "…")`, as nginx-sys found it in the configured tree.
@@ -31,4 +32,12 @@ fn versions() {
             println!("cargo::rustc-cfg={name}");
         }
     }
+}
+
+/// The functions of `src/bits.c`, compiled as NGINX was.
+fn bit_fields() {
+    println!("cargo::rerun-if-changed=src/bits.c");
+    println!("cargo::rerun-if-env-changed=DEP_NGINX_INCLUDE");
+    let include = env::var_os("DEP_NGINX_INCLUDE").unwrap_or_default();
+    cc::Build::new().file("src/bits.c").includes(env::split_paths(&include)).compile("bits");
 }

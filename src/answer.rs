@@ -17,6 +17,7 @@ use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::text::body;
 use rate_limit_core::text::fields::Fields;
 
+use crate::bits;
 use crate::clock::unix_ms;
 use crate::fields;
 use crate::report::Report;
@@ -125,7 +126,7 @@ unsafe fn has_page(r: *mut ngx_http_request_t, status: ngx_int_t) -> bool {
         }
         // From one error page NGINX goes to another only where they may recur, and it redirects
         // a limited number of times.
-        if (*r).error_page() != 0 || (*r).uri_changes() == 0 {
+        if bits::is_last_error_page(r) || !bits::may_be_redirected(r) {
             return false;
         }
         let core = NgxHttpCoreModule::location_conf(&*r.cast::<ngx::http::Request>());
@@ -155,7 +156,7 @@ unsafe fn send(
         let mut complex: ngx_http_complex_value_t = std::mem::zeroed();
         complex.value = value;
         // NGINX does so before it answers with an error: no "100 Continue" is sent.
-        (*r).set_expect_tested(1);
+        bits::set_expect_tested(r);
         // In an error page the status would be that of the error.
         (*r).err_status = status as ngx_uint_t;
         let mut kind = ngx_str_t { data: kind.as_ptr().cast_mut(), len: kind.len() };

@@ -16,6 +16,7 @@ use rate_limit_core::lease::Granted;
 use rate_limit_core::rate::MILLISECOND;
 
 use crate::Module;
+use crate::bits;
 use crate::client::Driver;
 use crate::clock::{monotonic_micros, time_until, turn_start};
 use crate::conf::LocationConf;
@@ -171,7 +172,7 @@ impl Context {
                 return Some(&*context);
             }
             // Nothing but these two clears the table.
-            if (*r).internal() == 0 && (*r).filter_finalize() == 0 {
+            if !bits::is_internal(r) && !bits::is_finalized_by_filter(r) {
                 return None;
             }
             let mut cleanup = (*(*r).pool).cleanup;

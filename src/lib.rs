@@ -15,6 +15,7 @@ use ngx::ffi::{
 use ngx::http::{HttpModule, HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
 
 mod answer;
+mod bits;
 mod client;
 mod clock;
 mod conf;

@@ -29,7 +29,7 @@ use crate::log::debug;
 use crate::pool::keep;
 use crate::report::Report;
 use crate::shm::{Local, NoRoom, Shared};
-use crate::{Module, answer};
+use crate::{Module, answer, bits};
 
 mod error_page;
 mod evaluate;
@@ -100,7 +100,7 @@ unsafe fn begin(r: *mut ngx_http_request_t, phase: Phase) -> Status {
     let Some(conf) = conf else { return Status::NGX_DECLINED };
     let limits = conf.limits(phase);
     // SAFETY: the request is valid.
-    if limits.is_empty() || unsafe { (*r).filter_finalize() != 0 } {
+    if limits.is_empty() || unsafe { bits::is_finalized_by_filter(r) } {
         return Status::NGX_DECLINED;
     }
     let Some(shared) = memory() else { return INTERNAL_ERROR };

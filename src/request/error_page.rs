@@ -16,6 +16,7 @@ use rate_limit_core::conf::limit::Phase;
 
 use super::log_of;
 use crate::Module;
+use crate::bits;
 use crate::clock::monotonic_micros;
 use crate::context::{Ahead, Context, Stage};
 use crate::log::log;
@@ -68,7 +69,8 @@ pub(super) unsafe fn expect_precontent(r: *mut ngx_http_request_t) -> Option<()>
 unsafe fn may_see_error_page(r: *mut ngx_http_request_t) -> bool {
     // SAFETY: passed on.
     unsafe {
-        (*r).error_page() == 0 && location(r).is_some_and(|core| !error_pages(core).is_empty())
+        !bits::is_last_error_page(r)
+            && location(r).is_some_and(|core| !error_pages(core).is_empty())
     }
 }
 
@@ -104,7 +106,7 @@ unsafe fn ahead(r: *mut ngx_http_request_t) -> Ahead {
     unsafe {
         let status = (*r).err_status as ngx_int_t;
         let untraceable = untraceable(r, status).map(|page| narrow(page.status));
-        Ahead { is_last: (*r).error_page() != 0, status: narrow(status), untraceable }
+        Ahead { is_last: bits::is_last_error_page(r), status: narrow(status), untraceable }
     }
 }
 

@@ -396,9 +396,14 @@ pub fn is_configured(option: &str) -> bool {
     String::from_utf8_lossy(&output.stderr).split_ascii_whitespace().any(|word| word == option)
 }
 
-/// Whether this is the nginx for which the distribution has other modules.
+/// Whether this nginx was built by a distribution, the installed one or another.
 pub fn is_of_distribution() -> bool {
     is_configured(&format!("--modules-path={DISTRIBUTION}"))
+}
+
+/// Whether this is the nginx for which the distribution's other modules are installed.
+pub fn is_installed() -> bool {
+    is_of_distribution() && nginx() == "/usr/sbin/nginx"
 }
 
 /// The path of the module, by `RATE_LIMIT_MODULE` or where a release build puts it.

@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 
 pub use browser::Browser;
 pub use cluster::{Cluster, ClusterConf, Migration, SLOTS, slot};
-pub use conf::{Conf, check_file, is_configured, is_of_distribution};
+pub use conf::{Conf, check_file, is_configured, is_installed, is_of_distribution};
 pub use dns::{Answer, Dns};
 pub use fake::{ALLOWED, Act, Command, Fake};
 pub use http::{Http, Response};

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use harness::{ClusterConf, Conf, MASTER_NAME, Nginx, Redis, Response, SentinelConf};
-use harness::{h2load, is_of_distribution};
+use harness::{h2load, is_installed};
 
 use crate::seen::{self, StartConnected as _, keys, lines, quota};
 use crate::seen::{retry_after, shows_nothing, tokens};
@@ -153,7 +153,7 @@ fn an_error_page_costs_nothing_behind_one_of_the_same_status() {
 /// A module may redirect a request in the access phase too, which is no failed check.
 #[test]
 fn the_location_to_which_a_module_redirects_is_charged() {
-    if !is_of_distribution() {
+    if !is_installed() {
         return;
     }
     let redis = Redis::start();

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use harness::{Http, Process, Redis, free_port, wait_until};
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempDir};
 
 use crate::seen::keys;
 
@@ -48,40 +48,88 @@ impl Run {
     }
 }
 
-/// A module that is built from the sources of the distribution loads into no other NGINX.
+/// `scripts/build` with these arguments, where the NGINX in the PATH is this script.
+fn build(script: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let nginx = directory.path().join("nginx");
+    fs::write(&nginx, format!("#!/bin/sh\n{script}\n")).expect("write a script");
+    fs::set_permissions(&nginx, Permissions::from_mode(0o755)).expect("make it executable");
+    let path = std::env::var("PATH").expect("a path");
+    let mut command = Command::new(format!("{ROOT}/scripts/build"));
+    command.env("PATH", format!("{}:{path}", directory.path().display())).args(arguments);
+    let (status, output) = Run::of(command).end();
+    (status, output, nginx.display().to_string())
+}
+
+/// A directory of NGINX's sources, as far as their version is read.
+fn sources(version: &str) -> TempDir {
+    let directory = tempfile::tempdir().expect("a directory");
+    let core = directory.path().join("src/core");
+    fs::create_dir_all(&core).expect("make directories");
+    let line = format!("#define NGINX_VERSION      \"{version}\"\n");
+    fs::write(core.join("nginx.h"), line).expect("write a header");
+    directory
+}
+
+/// A module loads only into the version that it was built for.
 #[test]
-fn another_nginx_in_the_path_is_explained() {
-    let says = |version: &str| {
-        format!("echo 'nginx version: {version}' >&2; echo 'configure arguments: --with=a' >&2")
-    };
-    // The one of the distribution, but for its flags.
-    let signature = "# 8,4,8,1111111111111111111111111111111111\nexec /usr/sbin/nginx \"$@\"";
-    for (script, parts) in [
-        (says("nginx/1.99.1"), ["is nginx/1.99.1\n", "./configure --with=a\n"]),
-        (
-            says("nginx/1.99.1 (own)"),
-            ["are of nginx/1.", "NGINX_BUILD_DIR=/path/to/nginx-1.99.1/objs"],
-        ),
-        (
-            says("openresty/1.99.1.1"),
-            ["is openresty/1.99.1.1\n", "cd /path/to/openresty-1.99.1.1\n"],
-        ),
-        (signature.to_owned(), ["has the signature 8,4,8,1111", "have the signature 8,4,8,0"]),
+fn sources_of_another_version_are_explained() {
+    let other = sources("1.99.0");
+    let other = other.path().to_str().expect("a path");
+    for (version, arguments, have) in [
+        ("nginx/1.99.1", &[][..], "the sources of nginx-dev are of nginx/1."),
+        ("nginx/1.99.1 (own)", &[], "the sources of nginx-dev are of nginx/1."),
+        ("openresty/1.99.1.1", &[], "the sources of nginx-dev are of nginx/1."),
+        ("nginx/1.99.1", &["--source", other], "are of nginx/1.99.0.\n"),
     ] {
-        let directory = tempfile::tempdir().expect("a directory");
-        let nginx = directory.path().join("nginx");
-        fs::write(&nginx, format!("#!/bin/sh\n{script}\n")).expect("write a script");
-        fs::set_permissions(&nginx, Permissions::from_mode(0o755)).expect("make it executable");
-        let path = std::env::var("PATH").expect("a path");
-        let mut command = Command::new(format!("{ROOT}/scripts/build"));
-        command.env("PATH", format!("{}:{path}", directory.path().display()));
-        let (status, output) = Run::of(command).end();
+        let script = format!("echo 'nginx version: {version}' >&2");
+        let (status, output, nginx) = build(&script, arguments);
         assert_eq!(status, Some(1), "{output}");
-        let build = "NGINX_SOURCE_DIR=/path/to/";
-        for part in [&parts[..], &[build, "cargo build --release\n"]].concat() {
+        let word = version.split(' ').next().expect("a word");
+        for part in [
+            &format!("{nginx} is {word}, and the sources "),
+            have,
+            "nginx-1.99.1.tar.gz",
+            &format!("scripts/build --nginx {nginx} --source /path/to/nginx-1.99.1\n"),
+        ] {
             assert!(output.contains(part), "{part} is not in {output}");
         }
         assert!(!output.contains("building the module"), "{output}");
+    }
+}
+
+#[test]
+fn what_is_no_nginx_is_explained() {
+    for (script, message) in [
+        ("echo 'nginx version: Angie/1.10.0' >&2", "is Angie/1.10.0: the module cannot be built"),
+        ("echo hello >&2", "is no NGINX: its -v shows nothing like nginx/1.28.0"),
+        // The one of the distribution, but for its flags.
+        (
+            "# 8,4,8,1111111111111111111111111111111111\nexec /usr/sbin/nginx \"$@\"",
+            "has the signature 8,4,8,1111",
+        ),
+    ] {
+        let (status, output, nginx) = build(script, &[]);
+        assert_eq!(status, Some(1), "{output}");
+        assert!(output.contains(&format!("{nginx} {message}")), "{output}");
+        assert!(!output.contains("building the module"), "{output}");
+    }
+    let cases = [
+        (
+            &["--nginx", "/nowhere/nginx"][..],
+            "--nginx needs the path of an NGINX, not '/nowhere/nginx'",
+        ),
+        (
+            &["--source", "/tmp"],
+            "--source needs NGINX's sources, with src/core/nginx.h, not '/tmp'",
+        ),
+        (&["--source"], "--source needs a directory with NGINX's sources, not ''"),
+        (&["--vendored"], "unknown option --vendored; usage: scripts/build [--nginx PATH]"),
+    ];
+    for (arguments, message) in cases {
+        let (status, output, _) = build("exec /usr/sbin/nginx \"$@\"", arguments);
+        assert_eq!(status, Some(1), "{output}");
+        assert!(output.starts_with(&format!("build: {message}")), "{output}");
     }
 }
 
