@@ -18,7 +18,7 @@ pub(in crate::client) struct Cluster {
     owners: Vec<Option<NodeKey>>,
     /// How many maps have changed an owner.
     changes: u32,
-    /// How many slots have no node.
+    /// How many slots had no node in the last map that lacked some, until all masters report that they have.
     orphans: usize,
     /// How many maps in a row that were applied since have a node for every slot. Masters may disagree.
     complete: usize,
@@ -100,14 +100,15 @@ impl Cluster {
     /// when that begins, and when all masters report that it has ended.
     fn set_orphans(&mut self, count: usize, masters: usize) -> Option<Line> {
         self.complete = if count > 0 { 0 } else { self.complete.saturating_add(1) };
-        let text = match count {
-            1.. if self.orphans == 0 => format!("{count} slots have no node"),
-            0 if self.orphans > 0 && self.complete >= masters => {
-                "every slot has a node again".to_owned()
-            }
+        let before = self.orphans;
+        if count > 0 || self.complete >= masters {
+            self.orphans = count;
+        }
+        let text = match (before, self.orphans) {
+            (0, 1..) => format!("{count} slots have no node"),
+            (1.., 0) => "every slot has a node again".to_owned(),
             _ => return None,
         };
-        self.orphans = count;
         Some((Level::Error, format!("cluster \"{}\": {text}", self.store)))
     }
 }
@@ -200,6 +201,27 @@ impl Topology for Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::redis::RawValue;
+
+    /// A map that lacks the first slots.
+    fn without(slots: u16) -> Layout {
+        let reply = format!("*1\r\n*3\r\n:{slots}\r\n:16383\r\n*2\r\n$8\r\n10.0.0.1\r\n:6379\r\n");
+        let map = Map::parse(RawValue::new(reply.as_bytes()), "10.0.0.1").unwrap();
+        Layout::Slots(map, MapReply { digest: slots.into(), host: None })
+    }
+
+    /// A node that has just joined is asked while a slot has no node.
+    #[test]
+    fn a_map_is_weighed_against_the_last_one_that_lacked_slots() {
+        let mut cluster = Cluster::new("edge");
+        let from = NodeKey::new(0, 1);
+        let mut counts_at_once = |slots| cluster.weigh(without(slots), from, false).is_some();
+        assert_eq!([9_000, 1, 0].map(&mut counts_at_once), [false, false, true]);
+        cluster.set_orphans(9_000, 3);
+        cluster.set_orphans(1, 3);
+        let mut counts_at_once = |slots| cluster.weigh(without(slots), from, false).is_some();
+        assert_eq!([9_000, 2, 1, 0].map(&mut counts_at_once), [false, false, true, true]);
+    }
 
     /// One of three nodes has dropped a slot, which the others have not noticed.
     #[test]
