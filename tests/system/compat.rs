@@ -400,6 +400,39 @@ fn memory_that_is_full() {
     }
 }
 
+/// A fleet that connects evicts no counter where there is the room that docs/operations.md asks for.
+#[test]
+fn memory_for_a_fleet_that_connects() {
+    const WORKERS: usize = 4;
+    const CONNECTIONS: usize = 64;
+    let redis = Redis::start_with(&["maxmemory-policy volatile-ttl"]);
+    for counter in 0..1_000 {
+        redis.command::<()>(&[
+            "SET",
+            &format!("rl:a:{counter}"),
+            "state of a counter",
+            "EX",
+            "9000",
+        ]);
+    }
+    let room = WORKERS * CONNECTIONS * 40_000;
+    let used: usize = redis.info("used_memory").parse().expect("a number of bytes");
+    redis.command::<()>(&["CONFIG", "SET", "maxmemory", &(used + room).to_string()]);
+    let url = redis.url();
+    let store = format!("server {url}; connections {CONNECTIONS}; connect_timeout 30s;");
+    let nginx = Conf::new()
+        .decisions()
+        .workers(WORKERS)
+        .http(&format!("rate_limit_redis_store s {{ {store} }} rate_limit_redis_pass s;"))
+        .http("rate_limit_redis_timeout 5s;")
+        .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=9; }")
+        .start();
+    let named = || redis.clients().iter().filter(|client| client.contains("name=nginx")).count();
+    wait_until(PATIENCE, || named() == WORKERS * CONNECTIONS, "all connections");
+    assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
+    assert_eq!((redis.info("evicted_keys").as_str(), keys(&redis).len()), ("0", 1_001));
+}
+
 #[test]
 fn memory_that_is_full_and_nothing_may_go() {
     let redis = Redis::start_with(&["maxmemory-policy noeviction"]);
