@@ -2,11 +2,13 @@
 
 mod after_auth;
 mod algorithms;
+mod api_clients;
 mod blame;
 mod block;
 mod body;
 mod breaker;
 mod busy;
+mod capacity;
 mod chaos;
 mod client;
 mod cluster;
@@ -27,6 +29,7 @@ mod h3;
 mod headers;
 mod invalid;
 mod jitter;
+mod kubernetes;
 mod leaky;
 mod lease;
 mod lease_fleet;

@@ -7,6 +7,7 @@ use std::time::Instant;
 use harness::{Conf, Nginx, PATIENCE, Redis, Response, run, wait_until};
 
 use crate::documents::{block, conf, redis};
+use crate::examples::read;
 use crate::seen::{StartConnected as _, keys, quota, shows_nothing, tokens};
 
 const RECIPES: &str = "docs/recipes.md";
@@ -62,7 +63,7 @@ fn an_account_is_limited_when_it_is_authenticated() {
     let redis = redis();
     let rates = [("rate=600r/m", "rate=6r/d"), ("rate=100r/m", "rate=2r/d")];
     let nginx =
-        recipe("auth_request_set $account", &rates, &redis).http(SESSIONS).start_connected(&redis);
+        recipe("auth_request /session", &rates, &redis).http(SESSIONS).start_connected(&redis);
     let status = |token: &str| get(&nginx, "/api", ("X-Token", token)).status;
     assert_eq!([(); 3].map(|()| status("ann")), [200, 200, 429]);
     assert_eq!([status(""), status("bob"), status("")], [401, 200, 401]);
@@ -93,6 +94,107 @@ fn only_a_verified_user_is_charged() {
     assert_eq!(keys(&redis), ["rl:verified:address:10.1.2.3"]);
     assert_eq!(status("/api", "192.0.2.1", right), 200);
     assert_eq!(tokens(&redis, "rl:verified:user:abc"), Some(999));
+}
+
+#[test]
+fn the_plan_of_an_account_sets_its_rate() {
+    const PLANS: &str = "server { listen 127.0.0.1:{port2}; \
+                         location = /plan { if ($http_x_token = '') { return 401; } \
+                         add_header X-Account $http_x_token; add_header X-Plan $http_x_plan; return 204; } \
+                         location / { return 200; } }";
+    let redis = redis();
+    let rates = [(" 60r/m", " 60r/d"), (" 600r/m", " 600r/d")];
+    let nginx = recipe("$plan_rate", &rates, &redis).http(PLANS).start_connected(&redis);
+    let call = |token: &str, plan: &str| {
+        let mut http = nginx.http();
+        http.send("GET", "/api", &[("X-Token", token), ("X-Plan", plan)]);
+        let response = http.read_response();
+        let limit = response.header("X-RateLimit-Limit").map(str::to_owned);
+        (response.status, limit.unwrap_or_default(), response.remaining())
+    };
+    let shown = |limit: &str, remaining| (200, limit.to_owned(), Some(remaining));
+    assert_eq!(call("ann", "free"), shown("60", 59));
+    assert_eq!(call("ann", "free"), shown("60", 58));
+    assert_eq!(call("bob", "pro"), shown("600", 599));
+    // What was left stays, as far as it fits, and the next plan holds at once.
+    assert_eq!(call("bob", "free"), shown("60", 59));
+    assert_eq!(call("", "pro").0, 401);
+}
+
+#[test]
+fn a_tenant_has_a_budget_and_each_of_its_clients() {
+    let redis = redis();
+    let rates =
+        [("1000r/s", "1000r/d"), ("100r/s", "100r/d"), ("300r/m", "3r/d"), (" 1r/s", " 2r/d")];
+    let nginx = recipe("$tenant_rate", &rates, &redis)
+        .http(APPLICATION)
+        .http("set_real_ip_from 127.0.0.1;")
+        .start_connected(&redis);
+    let call = |host: &str, address: &str| {
+        let mut http = nginx.http();
+        http.send("GET", "/api", &[("Host", host), ("X-Real-IP", address)]);
+        http.read_response().status
+    };
+    let acme = "acme.example.com";
+    assert_eq!([(); 4].map(|()| call(acme, "192.0.2.1")), [200, 200, 200, 429]);
+    assert_eq!(call(acme, "192.0.2.2"), 200);
+    assert_eq!(tokens(&redis, "rl:tenant:acme"), Some(996), "a rejection costs the tenant nothing");
+    assert_eq!(call("globex.example.com", "192.0.2.1"), 200);
+    // Names that nobody has share a budget.
+    assert_eq!(["a", "b", "c"].map(|host| call(host, "192.0.2.3")), [200, 200, 429]);
+}
+
+#[test]
+fn preflights_are_free_and_scripts_can_read_rejections() {
+    let redis = redis();
+    let nginx = recipe("$cors_client", &[("100r/m", "1r/d")], &redis)
+        .http(APPLICATION)
+        .start_connected(&redis);
+    let call = |method: &str| {
+        let mut http = nginx.http();
+        http.send(method, "/api", &[("Content-Length", "0")]);
+        http.read_response()
+    };
+    for _ in 0..3 {
+        assert!(shows_nothing(&call("OPTIONS")));
+    }
+    assert_eq!(call("POST").status, 200);
+    let rejection = call("POST");
+    assert_eq!(rejection.status, 429);
+    let origin = rejection.header("Access-Control-Allow-Origin");
+    assert_eq!(origin, Some("https://app.example.com"));
+    let exposed = rejection.header("Access-Control-Expose-Headers").expect("a list").split(", ");
+    for name in exposed {
+        assert!(rejection.header(name).is_some(), "no {name}: {rejection:?}");
+    }
+}
+
+/// The numbers that the page names for `hey` and `ab`.
+#[test]
+fn a_load_test_finds_the_limit() {
+    let page = read("../docs/recipes.md");
+    let (_, commands) = page.split_once("```sh\nhey ").expect("commands");
+    let commands = format!("hey {}", commands.split("```").next().expect("their end"));
+    let first = read("../README.md");
+    assert!(first.contains("location /rating {") && first.contains("rate=100r/m"), "{first}");
+    // So that nothing comes back meanwhile.
+    let redis = Redis::start_with_stopped_clock();
+    let line = "location /rating { rate_limit_redis $remote_addr rate=100r/m; \
+                try_files /index.html =404; }";
+    let outputs = commands.lines().map(|command| {
+        redis.command::<()>(&["FLUSHALL"]);
+        // One for each tool, as it remembers whom it has rejected.
+        let nginx = Conf::new().redis(&redis).server(line).start_connected(&redis);
+        let url = nginx.url("/rating");
+        let command = command.replace("http://127.0.0.1:8080/rating", &url);
+        assert!(command.contains(&url), "{command}");
+        run("sh", &["-c", &format!("no_proxy=* {command}")])
+    });
+    let [hey, ab] = outputs.collect::<Vec<_>>().try_into().expect("two commands");
+    assert!(hey.contains("[200]\t100 responses") && hey.contains("[429]\t100 responses"), "{hey}");
+    let rejected = ab.lines().find_map(|line| line.strip_prefix("Non-2xx responses:"));
+    let rejected = rejected.expect("rejections").trim().parse::<u64>().expect("a number");
+    assert_eq!(rejected, 100, "{ab}");
 }
 
 /// An application that answers with the status, the cost and the length that a request names.
