@@ -11,6 +11,10 @@ import urllib.parse
 import urllib.request
 
 
+class CannotCheck(Exception):
+    """The limit was not checked, or no wait would help. The text says why."""
+
+
 def seconds_to_wait(url, customer, count=1):
     """Checks once: 0 means go on, and the mails are charged."""
     query = urllib.parse.urlencode({"customer": customer, "count": count})
@@ -18,13 +22,34 @@ def seconds_to_wait(url, customer, count=1):
         with urllib.request.urlopen(f"{url}?{query}", data=b"", timeout=1):
             return 0
     except urllib.error.HTTPError as answer:
-        # 429, or 503 while Redis is away. A count that the limit can never hold has no Retry-After.
-        if answer.code not in (429, 503) or "Retry-After" not in answer.headers:
-            raise
-        return int(answer.headers["Retry-After"])
+        # 429, or 503 while Redis is away.
+        if answer.code in (429, 503) and "Retry-After" in answer.headers:
+            return int(answer.headers["Retry-After"])
+        raise CannotCheck(reason(answer.code)) from answer
+    # A timeout is an OSError, and so is a refused connection.
+    except (OSError, ValueError) as error:
+        raise CannotCheck(f"cannot reach {url}: {getattr(error, 'reason', error)}") from error
+
+
+def reason(status):
+    """What an answer means that no wait would change."""
+    return {
+        400: "the customer is empty, or the count is no number from 1 on",
+        404: "the URL leads to no limit",
+        429: "the count is more than the limit can ever hold",
+    }.get(status, f"the answer was {status}, and not 204")
+
+
+def main(arguments):
+    if len(arguments) not in (2, 3):
+        sys.exit(__doc__)
+    try:
+        while seconds := seconds_to_wait(*arguments):
+            print(f"waiting {seconds} s", file=sys.stderr)
+            time.sleep(seconds)
+    except CannotCheck as error:
+        sys.exit(f"check-from-code.py: {error}")
 
 
 if __name__ == "__main__":
-    while seconds := seconds_to_wait(*sys.argv[1:]):
-        print(f"waiting {seconds} s", file=sys.stderr)
-        time.sleep(seconds)
+    main(sys.argv[1:])

@@ -11,7 +11,7 @@ pub fn read(name: &str) -> String {
 }
 
 /// The account of limiter.acl, as a line of redis.conf.
-fn account() -> String {
+pub fn account() -> String {
     read("limiter.acl").trim_end().to_owned()
 }
 

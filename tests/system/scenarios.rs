@@ -1,13 +1,15 @@
 //! The scenarios of nginx-conf/: what each promises, with real traffic.
 
 use std::fs;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use harness::{
-    ClusterConf, Conf, Http, Nginx, PATIENCE, Redis, Response, check_file, run, wait_until,
+    Authority, ClusterConf, Conf, Http, Nginx, PATIENCE, Redis, Response, check_file, run,
+    wait_until,
 };
 
-use crate::examples::{example, read};
+use crate::examples::{account, example, read};
 use crate::seen::{keys, retry_after};
 
 /// A scenario with one Redis.
@@ -87,6 +89,7 @@ fn rating_edge() {
     });
     is_quota(passed, 100, 100, MINUTE, since);
     assert_eq!(retry_after(&rejection), 1);
+    assert_eq!(rejection.header("Content-Type"), Some("application/json"));
 
     let keys: Vec<_> = (0..3).flat_map(|n| keys(cluster.node(n))).collect();
     assert_eq!(keys, ["rl:rating:eu:192.0.2.1"]);
@@ -99,6 +102,31 @@ fn rating_edge() {
         let away = get(edge, "/rating", &[("X-Real-IP", "192.0.2.3")]);
         assert_eq!((away.status, retry_after(&away)), (503, 1), "{away:?}");
     }
+}
+
+/// With the lines that are there to be uncommented.
+#[test]
+fn rating_edge_over_tls_with_an_account() {
+    let authority = Authority::new();
+    let identity = authority.issue("DNS:redis.internal");
+    let conf = ClusterConf::steady(3, 0).secured(&authority, &identity).line(&account());
+    let cluster = conf.start();
+    let seeds = [1, 2, 3].map(|n| format!("redis://10.0.0.{n}:6379"));
+    let url = |n: usize| format!("rediss://127.0.0.1:{}", cluster.node(n).tls_port());
+    let seeds = seeds.iter().enumerate().map(|(n, seed)| (seed.as_str(), url(n)));
+    let lines = [
+        ("# user limiter;", "user limiter; connect_timeout 30s;".to_owned()),
+        ("# password change-me;", "password change-me;".to_owned()),
+        ("# ssl_name", "ssl_name".to_owned()),
+        (
+            "# ssl_trusted_certificate ca.pem",
+            format!("ssl_trusted_certificate {}", authority.certificate()),
+        ),
+    ];
+    let replaced: Vec<_> = seeds.chain(lines).collect();
+    let nginx = start(&reachable(example("rating-edge", &replaced)), 3);
+    let response = get(&nginx, "/rating", &[]);
+    assert_eq!((response.status, response.remaining()), (200, Some(99)), "{response:?}");
 }
 
 fn rate(nginx: &Nginx, headers: &[(&str, &str)]) -> Response {
@@ -193,6 +221,66 @@ fn rating_worker_starts_anew_with_a_redis_that_keeps_nothing() {
     assert_eq!(restart(&mut redis, &nginx), 99);
 }
 
+#[test]
+fn production() {
+    let mut redis = Redis::start();
+    // A day, so that nothing comes back in the time that a slow machine takes.
+    let replaced = [
+        ("redis://127.0.0.1:6379", redis.url()),
+        ("rate=600r/m capacity=100", "rate=600r/d capacity=100".to_owned()),
+        ("rate=300r/m capacity=50", "rate=300r/d capacity=50".to_owned()),
+        ("192.0.2.0/24", "127.0.0.1".to_owned()),
+        ("/var/log/nginx/access.log", "{prefix}/decisions.log".to_owned()),
+    ];
+    let conf = example("production", &replaced)
+        .server("location = /metrics { rate_limit_redis_metrics prometheus; }");
+    let nginx = start(&conf, 1);
+    let mut http = nginx.http();
+    let client = [("X-Forwarded-For", "198.51.100.7")];
+    let first = request(&mut http, "GET", "/a", &client);
+    let body = "{\"path\":\"/a\",\"quota_remaining\":\"99\"}\n";
+    assert_eq!((first.status, first.text()), (200, body));
+    let (more, rejection) = until_rejected(|| request(&mut http, "GET", "/a", &client));
+    assert_eq!(1 + more, 100);
+    assert_eq!(rejection.header("Content-Type"), Some("application/json"));
+    assert_eq!(
+        rejection.header("RateLimit-Policy").map(|field| field.matches(";q=").count()),
+        Some(2)
+    );
+
+    // The next limit would have rejected half of them.
+    let page = get(&nginx, "/metrics", &[("Host", "harness")]);
+    let counted = "requests_total{name=\"client_next\",result=\"rejected_dry_run\"} ";
+    let counted =
+        page.text().lines().find_map(|line| line.split_once(counted)?.1.parse::<u64>().ok());
+    assert_eq!(counted, Some(51), "{}", page.text());
+
+    // Only attempts to log in spend of their limit.
+    let other = [("X-Forwarded-For", "198.51.100.8")];
+    (0..10).for_each(|_| assert_eq!(request(&mut http, "GET", "/login", &other).status, 200));
+    let (passed, rejection) = until_rejected(|| request(&mut http, "POST", "/login", &other));
+    assert!(passed >= 5 && retry_after(&rejection) >= 840, "{passed} {rejection:?}");
+    assert_eq!(get(&nginx, "/health", &client).status, 200);
+    assert_eq!(get(&nginx, "/metrics", &client).status, 403, "the client is no Prometheus");
+
+    redis.kill9();
+    let stranger = [("X-Forwarded-For", "198.51.100.9")];
+    assert_eq!(
+        request(&mut http, "GET", "/a", &stranger).remaining(),
+        Some(99),
+        "it is decided here"
+    );
+
+    let log = || fs::read_to_string(nginx.path("decisions.log")).expect("the log");
+    let is_logged = |decision: &str| {
+        let lines = log();
+        let mut lines = lines.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+        lines.any(|line: serde_json::Value| line["decision"] == decision && line["status"] != 0)
+    };
+    wait_until(PATIENCE, || is_logged("PASSED") && is_logged("REJECTED"), "lines of the log");
+    assert!(!log().contains("/health"), "it is not worth a line");
+}
+
 /// Which limit a rejection of redis-guide.conf names.
 fn violated(rejection: &Response) -> &str {
     let (_, rest) = rejection.text().split_once("\"limit\":\"").expect("the name of a limit");
@@ -217,8 +305,14 @@ fn redis_guide() {
     let since = Instant::now();
     let whole = |passed, capacity, back| is_quota(passed, capacity, back, 10 * MINUTE, since);
 
-    let (of_user, rejection) = until_rejected(|| call("/api/orders/1", "alice", "192.0.2.1"));
+    let (orders, rejection) = until_rejected(|| call("/api/orders/1", "alice", "192.0.2.1"));
+    assert_eq!(violated(&rejection), "user_endpoint");
+    whole(orders, 6, 3);
+
+    // At another endpoint the user goes on, up to the user's own limit.
+    let (searches, rejection) = until_rejected(|| call("/api/search", "alice", "192.0.2.1"));
     assert_eq!(violated(&rejection), "user");
+    let of_user = orders + searches;
     whole(of_user, 10, 5);
 
     // What the first limit rejected has spent nothing of the second.
@@ -233,13 +327,12 @@ fn redis_guide() {
     };
     let (more, rejection) = until_rejected(|| anybody("/api/orders/2"));
     assert_eq!(violated(&rejection), "endpoint");
-    let of_endpoint = of_address + more;
-    whole(of_endpoint, 50, 25);
+    whole(of_address - searches + more, 50, 25);
 
     (0..30).for_each(|_| assert_eq!(anybody("/api/search?q=a").status, 200));
-    let (more, rejection) = until_rejected(|| anybody("/api/users"));
+    let (rest, rejection) = until_rejected(|| anybody("/api/users"));
     assert_eq!(violated(&rejection), "global");
-    whole(of_endpoint + 30 + more, 100, 50);
+    whole(of_address + more + 30 + rest, 100, 50);
 }
 
 /// Tokens come back five at a time, at the time of `Retry-After`.
@@ -247,7 +340,9 @@ fn redis_guide() {
 fn redis_guide_refills_at_intervals() {
     let redis = Redis::start();
     let refills = ("rate=5r/10s", "rate=5r/5s".to_owned());
-    let nginx = start(&redis_guide_with(&redis, &[refills]), 1);
+    // One endpoint is enough to see it.
+    let endpoint = ("capacity=6 ", "capacity=100 ".to_owned());
+    let nginx = start(&redis_guide_with(&redis, &[refills, endpoint]), 1);
     let mut http = nginx.http();
     let mut send = || request(&mut http, "GET", "/api/orders", &[("X-User", "alice")]);
     let (passed, rejection) = until_rejected(&mut send);
@@ -358,6 +453,7 @@ fn api_gateway() {
     let since = Instant::now();
     let (passed, rejection) = until_rejected(|| call("/", "", "192.0.2.3"));
     is_quota(passed, 60, 60, MINUTE, since);
+    assert_eq!(rejection.header("Content-Type"), Some("application/json"));
     assert!(retry_after(&rejection) >= 1);
     assert_eq!(call("/search", "", colleague).status, 200);
 }
@@ -421,6 +517,33 @@ fn requests_from_code_in_python() {
         answers()[before..].first() == Some(&false)
     };
     assert!((0..5).any(waited), "it never has to wait");
+}
+
+#[test]
+fn the_client_in_python_says_what_is_wrong() {
+    let redis = Redis::start();
+    let nginx = start(&scenario("check-from-code", &redis), 1);
+    let script = format!("{}/../nginx-conf/check-from-code.py", env!("CARGO_MANIFEST_DIR"));
+    let says = |arguments: &[&str]| {
+        let mut python = Command::new("python3");
+        python.arg(&script).args(arguments).env("no_proxy", "*");
+        let output = python.output().expect("run python3");
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        String::from_utf8(output.stderr).expect("a text")
+    };
+    let (url, elsewhere) = (nginx.url("/may/mail"), nginx.url("/nowhere"));
+    let cases: [(&[&str], &str); 6] = [
+        (&[], "Waits until a mail"),
+        (&["http://127.0.0.1:1/", "acme"], "cannot reach http://127.0.0.1:1/: "),
+        (&["may", "acme"], "cannot reach may: unknown url type"),
+        (&[&elsewhere, "acme"], "the URL leads to no limit"),
+        (&[&url, "acme", "many"], "the count is no number"),
+        (&[&url, "acme", "31"], "more than the limit can ever hold"),
+    ];
+    for (arguments, expected) in cases {
+        let text = says(arguments);
+        assert!(text.contains(expected) && !text.contains("Traceback"), "{arguments:?}: {text}");
+    }
 }
 
 /// The names of the configurations.
