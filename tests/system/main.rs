@@ -1,59 +1,83 @@
-//! Tests of the whole system, one module for each feature.
+//! Tests of the whole system, in groups by what they are about.
 
-mod after_auth;
-mod algorithms;
-mod api_clients;
-mod blame;
-mod block;
-mod body;
-mod breaker;
-mod busy;
-mod capacity;
-mod chaos;
-mod client;
-mod cluster;
-mod compat;
-mod config;
-mod demo;
-mod deny;
-mod documents;
-mod down;
-mod dry_run;
-mod dry_run_line;
-mod exact;
-mod examples;
-mod faults;
-mod forms;
-mod h2;
-mod h3;
-mod headers;
-mod invalid;
-mod jitter;
-mod kubernetes;
-mod leaky;
-mod lease;
-mod lease_fleet;
-mod leave;
-mod limits;
-mod link;
-mod load;
-mod local;
-mod log_rate;
-mod metrics;
-mod monitoring;
-mod once;
-mod plain;
-mod quick_start;
-mod recipes;
-mod redirect;
-mod reload;
-mod replay;
-mod resolver;
-mod satisfy;
-mod scenarios;
-mod scripts;
 mod seen;
-mod sentinel;
-mod settle;
-mod store;
-mod tls;
+
+/// What becomes of a request in NGINX: phases, redirects, rejections, fields, variables, the log.
+mod requests {
+    mod after_auth;
+    mod body;
+    mod client;
+    mod dry_run;
+    mod dry_run_line;
+    mod forms;
+    mod h2;
+    mod h3;
+    mod headers;
+    mod invalid;
+    mod jitter;
+    mod leaky;
+    mod leave;
+    mod log_rate;
+    mod once;
+    mod satisfy;
+    mod settle;
+}
+
+/// What a limit lets pass, and what it leaves in Redis and in this machine's memory.
+mod limits {
+    mod algorithms;
+    mod block;
+    mod busy;
+    mod deny;
+    mod exact;
+    mod lease;
+    mod lease_fleet;
+    mod parameters;
+}
+
+/// Redis as it is run: servers, clusters, sentinels, versions, accounts, TLS, connections.
+mod servers {
+    mod cluster;
+    mod compat;
+    mod link;
+    mod redirect;
+    mod replay;
+    mod resolver;
+    mod scripts;
+    mod sentinel;
+    mod store;
+    mod tls;
+}
+
+/// What happens while something is broken, and whose fault it is.
+mod failures {
+    mod blame;
+    mod breaker;
+    mod chaos;
+    mod down;
+    mod faults;
+    mod local;
+}
+
+/// What an administrator runs and sees: configurations, reloads, metrics, load.
+mod operation {
+    mod config;
+    mod load;
+    mod metrics;
+    mod monitoring;
+    mod plain;
+    mod reload;
+}
+
+/// What the documents, examples and scripts promise.
+mod documents {
+    mod api_clients;
+    mod capacity;
+    mod demo;
+    mod examples;
+    mod kubernetes;
+    mod pages;
+    mod quick_start;
+    mod recipes;
+    mod scenarios;
+}

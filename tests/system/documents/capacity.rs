@@ -4,7 +4,7 @@ use std::fs;
 
 use harness::run;
 
-use crate::examples::read;
+use crate::documents::examples::read;
 
 /// What the command of the page that holds `mark` prints for an access log.
 fn output(mark: &str, log: &str) -> String {

@@ -6,7 +6,7 @@ use harness::{
     ClusterConf, Conf, MASTER_NAME, Nginx, PATIENCE, Redis, SentinelConf, slot, wait_until,
 };
 
-use crate::lease::{
+use crate::limits::lease::{
     METRICS, ended, few_are_commands, flood, flood_while_workers_die, leased, location,
 };
 use crate::seen::StartConnected as _;

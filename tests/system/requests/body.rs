@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use harness::{Conf, Nginx, PATIENCE, Redis, Response, run};
 
-use crate::forms::curl_h2;
+use crate::requests::forms::curl_h2;
 use crate::seen::{StartConnected as _, quota, retry_after};
 
 const JSON: &str = r#"{"error":"Rate limit exceeded","limit":"per_ip","retry_after":10}"#;

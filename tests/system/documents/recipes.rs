@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use harness::{Conf, Nginx, PATIENCE, Redis, Response, run, wait_until};
 
-use crate::documents::{block, conf, redis};
-use crate::examples::read;
+use crate::documents::examples::read;
+use crate::documents::pages::{block, conf, redis};
 use crate::seen::{StartConnected as _, keys, quota, shows_nothing, tokens};
 
 const RECIPES: &str = "docs/recipes.md";

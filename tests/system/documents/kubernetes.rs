@@ -2,7 +2,7 @@
 
 use harness::{Conf, Nginx, Redis};
 
-use crate::examples::read;
+use crate::documents::examples::read;
 use crate::seen::StartConnected as _;
 
 /// The text of a block of YAML, `name: |`, without its indentation.

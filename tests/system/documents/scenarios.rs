@@ -9,7 +9,7 @@ use harness::{
     wait_until,
 };
 
-use crate::examples::{account, example, read};
+use crate::documents::examples::{account, example, read};
 use crate::seen::{keys, retry_after};
 
 /// A scenario with one Redis.

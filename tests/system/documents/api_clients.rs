@@ -6,7 +6,7 @@ use std::thread;
 
 use harness::{Conf, Nginx, Redis, run};
 
-use crate::examples::read;
+use crate::documents::examples::read;
 use crate::seen::StartConnected as _;
 
 /// The language of a block, its file, and the command that runs it.
