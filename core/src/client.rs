@@ -46,7 +46,6 @@
 //! what a node refused with NOSCRIPT, MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN,
 //! READONLY, NOREPLICAS, MISCONF or NOAUTH.
 
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -57,6 +56,7 @@ use crate::redis::endpoint::Endpoint;
 use crate::redis::script::Scripts;
 
 mod action;
+mod agenda;
 mod backoff;
 mod blame;
 mod coalescer;
@@ -93,6 +93,7 @@ pub use node::{Counts, Node, Target, View};
 pub use request::{Answer, Error};
 pub use turn::Turn;
 
+use agenda::Agenda;
 use coalescer::Coalescer;
 use command::Command;
 use connection::Connection;
@@ -101,7 +102,7 @@ use leaving::Grace;
 use node::{Nodes, Settings};
 use request::Request;
 use slab::Slab;
-use timers::{Due, Timers};
+use timers::Due;
 use topology::Topology;
 use topology::cluster::Cluster;
 use topology::rounds::Rounds;
@@ -190,10 +191,7 @@ pub struct Client {
     rounds: Rounds,
     coalescer: Coalescer,
     waiting: Waiting,
-    /// Connections to be flushed at the end of this turn.
-    to_flush: Vec<ConnectionKey>,
-    is_turn_end_due: bool,
-    timers: Timers,
+    agenda: Agenda,
     /// The worker is leaving: connections that are not needed are closed.
     is_leaving: bool,
     /// Until when settlements keep a worker that is leaving.
@@ -202,7 +200,6 @@ pub struct Client {
     settling: usize,
     /// How many requests were released while replies to their commands are still to come.
     released: usize,
-    actions: VecDeque<Action>,
     /// Where bytes are received, on any connection on which no part of a reply has come.
     input: Vec<u8>,
     /// The verdicts of the reply that is being read.
@@ -242,14 +239,11 @@ impl Client {
             topology,
             coalescer: Coalescer::new(),
             waiting: Waiting::default(),
-            to_flush: Vec::new(),
-            is_turn_end_due: false,
-            timers: Timers::default(),
+            agenda: Agenda::default(),
             is_leaving: false,
             grace: Grace::default(),
             settling: 0,
             released: 0,
-            actions: VecDeque::new(),
             input: Vec::new(),
             verdicts: Vec::new(),
         };
@@ -272,17 +266,17 @@ impl Client {
 
     /// Whether there is an action to be carried out.
     pub fn has_actions(&self) -> bool {
-        !self.actions.is_empty()
+        self.agenda.has_actions()
     }
 
     /// The next action.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        self.agenda.poll()
     }
 
     /// When [`Turn::check_timer`] is to be called, if nothing else happens before.
     pub fn timer(&self) -> Option<u64> {
-        self.timers.earliest()
+        self.agenda.timers.earliest()
     }
 
     /// Whether nothing is left of any request: no command, and no reply that is still to come.
@@ -314,31 +308,33 @@ impl Client {
 
     /// The turn ends: what its events have led to is sent.
     pub fn on_turn_end(&mut self, now: u64) {
-        self.is_turn_end_due = false;
+        self.agenda.on_turn_end();
+        // Once a turn is often enough.
+        self.forget_deadlines();
         if let Some(deadline) = self.waiting.deadlines.on_turn_end(now) {
-            self.timers.advance_to(Due::Waiting, deadline);
+            self.agenda.advance_to(Due::Waiting, deadline);
         }
-        while let Some(connection) = self.to_flush.pop() {
+        while let Some(connection) = self.agenda.next_flush() {
             if let Some(entry) = self.connections.get_mut(connection) {
                 entry.is_flush_due = false;
                 self.encode_batch(connection, now);
-                self.actions.push_back(Action::Send(connection));
+                self.agenda.push(Action::Send(connection));
             }
         }
     }
 
     /// The timer has expired, and every socket was read.
     fn on_timer(&mut self, now: u64) {
-        let away = self.timers.earliest().map_or(0, |due| now.saturating_sub(due));
+        let away = self.agenda.timers.earliest().map_or(0, |due| now.saturating_sub(due));
         if away >= LATE {
             self.excuse_all(away, now);
         }
         for kind in Due::ALL {
             // There are retired nodes for a moment only: they are looked at each time.
             let has_retired = kind == Due::Topology && !self.nodes.retired().is_empty();
-            if self.timers.is_due(kind, now) || has_retired {
+            if self.agenda.timers.is_due(kind, now) || has_retired {
                 self.on_due(kind, now);
-                self.timers.set(kind, self.next_due(kind));
+                self.agenda.timers.set(kind, self.next_due(kind));
             }
         }
     }
@@ -381,21 +377,12 @@ impl Client {
         [connection.timer, blame, self.silent_at(connection)].into_iter().flatten().min()
     }
 
-    /// Has [`on_turn_end`](Self::on_turn_end) called.
-    fn end_turn(&mut self) {
-        if !std::mem::replace(&mut self.is_turn_end_due, true) {
-            // Once a turn is often enough, and before there are new ones.
-            self.forget_deadlines();
-            self.actions.push_back(Action::EndTurn);
-        }
-    }
-
     /// Changes what is counted at a node.
     fn count(&mut self, key: NodeKey, change: impl FnOnce(&mut Node)) {
         if let Some(node) = self.nodes.get_mut(key) {
             change(node);
             if node.begin_counts() {
-                self.actions.push_back(Action::Count(key));
+                self.agenda.push(Action::Count(key));
             }
         }
     }
@@ -405,7 +392,7 @@ impl Client {
     }
 
     fn warn(&mut self, node: NodeKey, what: String) {
-        self.actions.push_back(Action::Warn(node, what));
+        self.agenda.push(Action::Warn(node, what));
     }
 }
 

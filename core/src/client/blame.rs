@@ -84,10 +84,10 @@ impl Client {
 
     /// The breaker of a server has opened.
     fn on_opened(&mut self, key: NodeKey, was_up: bool, now: u64) {
-        self.actions.push_back(Action::View(key));
+        self.agenda.push(Action::View(key));
         if was_up {
             let reason = format!("no reply within {} ms", self.patience / MILLISECOND);
-            self.actions.push_back(Action::Down(key, reason));
+            self.agenda.push(Action::Down(key, reason));
         }
         if self.topology.query().is_some() {
             self.want_refresh(now);
@@ -99,9 +99,9 @@ impl Client {
     fn on_slow(&mut self, key: NodeKey) {
         let Some(node) = self.nodes.get_mut(key) else { return };
         if node.health.on_slow() {
-            self.actions.push_back(Action::View(key));
+            self.agenda.push(Action::View(key));
         }
-        self.actions.push_back(Action::Slow(key, self.patience));
+        self.agenda.push(Action::Slow(key, self.patience));
     }
 
     /// A server has sent an overdue reply, or none will come any more.
@@ -115,13 +115,14 @@ impl Client {
         }
         if let Some(node) = self.nodes.get_mut(key) {
             node.health.on_prompt();
-            self.actions.extend([Action::View(key), Action::Prompt(key)]);
+            self.agenda.push(Action::View(key));
+            self.agenda.push(Action::Prompt(key));
         }
     }
 
     /// The next reply on some connection may be waited for less than the one before.
     pub(super) fn on_patience_changed(&mut self) {
-        self.timers.set(Due::Connections, self.next_due(Due::Connections));
+        self.agenda.timers.set(Due::Connections, self.next_due(Due::Connections));
     }
 
     /// Ends the connections on which a node owes replies for too long.
@@ -211,7 +212,7 @@ impl Client {
         {
             self.push(connection, Owner::Probe, now);
         }
-        self.timers.advance_to(Due::Probes, at);
+        self.agenda.advance_to(Due::Probes, at);
     }
 
     /// A server has replied to a probe. A reply that comes too late for requests closes no breaker.
@@ -221,7 +222,7 @@ impl Client {
             return node.health.on_probe_failed();
         }
         node.health.on_probe_answered();
-        self.actions.push_back(Action::View(key));
+        self.agenda.push(Action::View(key));
         self.check_recovery(key);
     }
 }
@@ -252,7 +253,7 @@ impl Client {
         if let Some(node) = self.nodes.get_mut(key)
             && node.recover()
         {
-            self.actions.push_back(Action::Up(key));
+            self.agenda.push(Action::Up(key));
         }
     }
 }

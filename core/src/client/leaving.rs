@@ -60,7 +60,7 @@ impl Client {
     pub(super) fn extend_grace(&mut self, now: u64) {
         if self.is_leaving {
             self.grace.extend(now);
-            self.grace.end.into_iter().for_each(|end| self.timers.advance_to(Due::Leaving, end));
+            self.grace.end.into_iter().for_each(|end| self.agenda.advance_to(Due::Leaving, end));
         }
     }
 }

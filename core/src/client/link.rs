@@ -1,13 +1,12 @@
 //! A connection and its node, as one event finds them: their keys are looked up once.
 
-use std::collections::VecDeque;
-
+use super::agenda::Agenda;
 use super::connection::{Connection, ConnectionState, Fault, Next};
 use super::handshake::Step;
 use super::in_flight::Owner;
 use super::key::{ConnectionKey, NodeKey};
 use super::node::Node;
-use super::timers::{Due, Timers};
+use super::timers::Due;
 use super::topology::Query;
 use super::{Action, Client};
 use crate::metrics::{AttemptResult, CommandKind, ErrorKind};
@@ -20,8 +19,7 @@ pub(super) struct Link<'a> {
     pub(super) key: ConnectionKey,
     pub(super) connection: &'a mut Connection,
     pub(super) node: &'a mut Node,
-    pub(super) actions: &'a mut VecDeque<Action>,
-    timers: &'a mut Timers,
+    pub(super) agenda: &'a mut Agenda,
     connect_timeout: u64,
 }
 
@@ -41,9 +39,8 @@ impl Client {
     pub(super) fn link(&mut self, key: ConnectionKey) -> Option<Link<'_>> {
         let connection = self.connections.get_mut(key)?;
         let node = self.nodes.get_mut(connection.node)?;
-        let (actions, timers) = (&mut self.actions, &mut self.timers);
         let connect_timeout = self.connect_timeout;
-        Some(Link { key, connection, node, actions, timers, connect_timeout })
+        Some(Link { key, connection, node, agenda: &mut self.agenda, connect_timeout })
     }
 }
 
@@ -55,7 +52,7 @@ impl Link<'_> {
         let name = self.node.next_name().map(|(host, port)| (host.to_owned(), port));
         let Some((host, port)) = name else { return self.dial() };
         self.set_state(ConnectionState::Resolving);
-        self.actions.push_back(Action::Resolve { connection: self.key, host, port });
+        self.agenda.push(Action::Resolve { connection: self.key, host, port });
         Ok(())
     }
 
@@ -65,13 +62,13 @@ impl Link<'_> {
             return Err(Fault::Connect("its host name cannot be resolved".to_owned()));
         };
         self.set_state(ConnectionState::Connecting);
-        self.actions.push_back(Action::Connect(self.key, target));
+        self.agenda.push(Action::Connect(self.key, target));
         Ok(())
     }
 
     fn begin_attempt(&mut self, now: u64) {
         let end = self.connection.begin_attempt(self.connect_timeout, now);
-        self.timers.advance_to(Due::Connections, end);
+        self.agenda.advance_to(Due::Connections, end);
     }
 
     /// Tries the next address of the node's host, unless all were tried: a host is not down because
@@ -148,9 +145,9 @@ impl Link<'_> {
         }
         self.node.recount(before, after);
         let key = self.connection.node;
-        self.actions.push_back(Action::View(key));
+        self.agenda.push(Action::View(key));
         if self.node.recover() {
-            self.actions.push_back(Action::Up(key));
+            self.agenda.push(Action::Up(key));
         }
     }
 
@@ -164,7 +161,7 @@ impl Link<'_> {
     /// Closes the connection, for which nothing waits.
     pub(super) fn close(&mut self) {
         self.connection.on_closed();
-        self.actions.push_back(Action::Close(self.key));
+        self.agenda.push(Action::Close(self.key));
         self.recount();
     }
 
@@ -175,10 +172,10 @@ impl Link<'_> {
         if matches!(self.connection.state, ConnectionState::Idle | ConnectionState::Down) {
             return None;
         }
-        self.actions.push_back(Action::Close(self.key));
+        self.agenda.push(Action::Close(self.key));
         let (node, was_ready) = (self.connection.node, self.connection.is_ready());
         if !was_ready {
-            self.actions.push_back(Action::Attempted(node, attempt_result(fault)));
+            self.agenda.push(Action::Attempted(node, attempt_result(fault)));
             if self.try_next_target(now) {
                 return None;
             }
@@ -208,7 +205,7 @@ impl Link<'_> {
     fn count(&mut self, change: impl FnOnce(&mut Node)) {
         change(self.node);
         if self.node.begin_counts() {
-            self.actions.push_back(Action::Count(self.connection.node));
+            self.agenda.push(Action::Count(self.connection.node));
         }
     }
 
@@ -220,10 +217,10 @@ impl Link<'_> {
     pub(super) fn pause(&mut self, fault: &Fault, delay: u64, now: u64) {
         let (node, at) = (self.connection.node, now.saturating_add(delay));
         self.connection.timer = Some(at);
-        self.timers.advance_to(Due::Connections, at);
+        self.agenda.advance_to(Due::Connections, at);
         self.count_error(error_kind(fault));
         if self.node.ready == 0 && self.node.health.on_unreachable() {
-            self.actions.push_back(Action::Down(node, fault.to_string()));
+            self.agenda.push(Action::Down(node, fault.to_string()));
         }
     }
 }

@@ -93,14 +93,14 @@ impl Client {
         let is_sentinel = node.role == Role::Sentinel;
         if is_last {
             node.on_ready(took);
-            self.actions.push_back(Action::Attempted(node_key, AttemptResult::Ready));
+            self.agenda.push(Action::Attempted(node_key, AttemptResult::Ready));
             self.log_missing(node_key);
             if is_sentinel {
                 self.on_sentinel_connected(key, now);
             }
             self.flush_later(key);
         } else if self.connections.get(key).is_some_and(|connection| !connection.is_flushed()) {
-            self.actions.push_back(Action::Send(key));
+            self.agenda.push(Action::Send(key));
         }
     }
 
@@ -112,7 +112,7 @@ impl Client {
         if missing.len() > logged {
             let (name, missing) = (node.name(), missing.join(", "));
             let line = format!("redis {name} does not accept {missing}: it is done without");
-            self.actions.push_back(Action::Log(Level::Notice, line));
+            self.agenda.push(Action::Log(Level::Notice, line));
         }
     }
 
@@ -138,7 +138,7 @@ impl Client {
             Owner::Probe => self.on_probe_reply(node, was_overdue),
             Owner::Topology(number) => {
                 let result = self.on_query_reply(number, reply, node, now);
-                self.actions.push_back(Action::Queried(node, result));
+                self.agenda.push(Action::Queried(node, result));
             }
             Owner::Asking | Owner::Subscription => {}
         }
@@ -271,7 +271,7 @@ impl Client {
         if request.stage != request::RequestStage::Released {
             request.on_verdicts(member.first, verdicts, node, charged_at);
             if request.on_outcome() {
-                self.actions.push_back(Action::Complete(member.request));
+                self.agenda.push(Action::Complete(member.request));
             }
             return;
         }
@@ -476,7 +476,7 @@ impl Client {
     fn retry_later(&mut self, key: CommandKey, now: u64) {
         if let Some(command) = self.commands.get_mut(key) {
             let at = self.waiting.retry_later(key, command, now);
-            self.timers.advance_to(Due::Waiting, at);
+            self.agenda.advance_to(Due::Waiting, at);
         }
     }
 

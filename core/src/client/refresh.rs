@@ -78,7 +78,7 @@ impl Client {
     pub(super) fn want_refresh(&mut self, now: u64) {
         self.rounds.want();
         self.rounds.begin_at(now);
-        self.timers.advance_to(Due::Topology, now);
+        self.agenda.advance_to(Due::Topology, now);
     }
 
     /// Does what is due.
@@ -113,7 +113,7 @@ impl Client {
 
     fn pause_rounds(&mut self) {
         let at = self.rounds.pause();
-        self.timers.advance_to(Due::Topology, at);
+        self.agenda.advance_to(Due::Topology, at);
     }
 
     /// Nodes are queried in turn, then those that are not connected, and at last those that the cluster has cut
@@ -138,7 +138,7 @@ impl Client {
         while let Some(node) = self.rounds.next_node(at_once, most) {
             if let Some(connection) = self.connection_for_query(node, now) {
                 let (number, at) = self.rounds.open(node, now);
-                self.timers.advance_to(Due::Topology, at);
+                self.agenda.advance_to(Due::Topology, at);
                 self.push(connection, Owner::Topology(number), now);
             }
         }
@@ -247,7 +247,7 @@ impl Client {
         let random = self.random.next();
         self.rounds.end(is_urgent && !has_changed, random, now);
         match self.rounds.set_next(is_urgent, || self.random.next(), now) {
-            Some(at) => self.timers.advance_to(Due::Topology, at),
+            Some(at) => self.agenda.advance_to(Due::Topology, at),
             None => self.refresh_topology(now),
         }
     }
@@ -306,7 +306,7 @@ impl Client {
         let (masters, line) = self.topology.apply(layout, &mut self.nodes);
         let is_news = line.is_some();
         if let Some((level, line)) = line {
-            self.actions.push_back(Action::Log(level, line));
+            self.agenda.push(Action::Log(level, line));
         }
         for master in &masters {
             self.complete_node(*master);
@@ -370,6 +370,6 @@ impl Client {
             self.abandon(key, node, now);
         }
         self.nodes.remove(node);
-        self.actions.push_back(Action::Remove(node));
+        self.agenda.push(Action::Remove(node));
     }
 }

@@ -49,7 +49,7 @@ impl Client {
             && !request.on_dispatched(most, saved)
         {
             self.waiting.deadlines.push(key, timeout);
-            self.end_turn();
+            self.agenda.end_turn();
         }
         key
     }
@@ -144,7 +144,7 @@ impl Client {
 
     pub(super) fn end_settlement(&mut self, tag: u64, is_settled: bool) {
         self.settling = self.settling.saturating_sub(1);
-        self.actions.push_back(Action::Settled { tag, is_settled });
+        self.agenda.push(Action::Settled { tag, is_settled });
     }
 
     fn send_once(&mut self, charge: &Charge<'_>, purpose: Purpose, now: u64) {
@@ -273,7 +273,7 @@ impl Client {
             && at < command.send_at
         {
             command.send_at = at;
-            self.timers.advance_to(Due::Waiting, at);
+            self.agenda.advance_to(Due::Waiting, at);
         }
     }
 
@@ -363,8 +363,7 @@ impl Client {
     pub(super) fn flush_later(&mut self, key: ConnectionKey) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.is_ready() && !std::mem::replace(&mut connection.is_flush_due, true) {
-            self.to_flush.push(key);
-            self.end_turn();
+            self.agenda.flush_later(key);
         }
     }
 }
@@ -408,7 +407,7 @@ impl Client {
             request.on_error(error);
         }
         if request.on_outcome() {
-            self.actions.push_back(Action::Complete(member.request));
+            self.agenda.push(Action::Complete(member.request));
         } else if request.open == 0 && request.stage == request::RequestStage::Released {
             self.requests.remove(member.request);
             self.released = self.released.saturating_sub(1);
@@ -444,7 +443,7 @@ impl Client {
             self.count_error(node, ErrorKind::Timeout);
             self.count(node, |node| node.count_undecided(1));
         }
-        self.actions.push_back(Action::Complete(key));
+        self.agenda.push(Action::Complete(key));
     }
 }
 

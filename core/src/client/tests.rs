@@ -73,7 +73,7 @@ impl Played {
     /// Ends the turn, and takes the actions.
     fn turn(&mut self) -> Vec<Action> {
         self.take();
-        if std::mem::take(&mut self.client.is_turn_end_due) {
+        if std::mem::take(&mut self.client.agenda.is_turn_end_due) {
             self.client.on_turn_end(self.now);
         }
         self.take();

@@ -22,7 +22,7 @@ impl Client {
             let connection = Connection::new(key, node.handshake.clone());
             node.connections.push(self.connections.insert(connection));
         }
-        self.actions.push_back(Action::View(key));
+        self.agenda.push(Action::View(key));
     }
 
     pub(super) fn open_all(&mut self, now: u64) {
@@ -97,7 +97,7 @@ impl Client {
             )
         {
             link.connection.on_connected(link.node.abilities);
-            self.actions.push_back(Action::Send(key));
+            self.agenda.push(Action::Send(key));
         }
     }
 
@@ -137,7 +137,7 @@ impl Client {
             self.encode(key, owner, now);
         }
         if let Some(blame) = self.connections.get(key).and_then(|it| it.overdue_at(self.patience)) {
-            self.timers.advance_to(Due::Connections, blame);
+            self.agenda.advance_to(Due::Connections, blame);
         }
     }
 
@@ -236,7 +236,7 @@ impl Client {
         link.count_error(ErrorKind::Lost);
         if is_first && link.node.lacks_one() {
             let line = format!("redis {}: {fault}, reconnecting", link.node.name());
-            link.actions.push_back(Action::Log(Level::Notice, line));
+            link.agenda.push(Action::Log(Level::Notice, line));
         }
         self.connect_if_idle(key, now);
     }
@@ -287,7 +287,7 @@ impl Client {
 
     /// Ends the connection of a node that is removed.
     pub(super) fn abandon(&mut self, key: ConnectionKey, node: NodeKey, now: u64) {
-        self.actions.push_back(Action::Close(key));
+        self.agenda.push(Action::Close(key));
         self.lose_in_flight(key, node, now);
         self.lose_unsent(key, node, now);
         self.connections.remove(key);
@@ -302,7 +302,7 @@ impl Client {
                 }
             }
             Owner::Topology(number) => {
-                self.actions.push_back(Action::Queried(node, QueryResult::Failed));
+                self.agenda.push(Action::Queried(node, QueryResult::Failed));
                 self.on_query_failed(number, node, now);
             }
             Owner::Command(_) | Owner::Asking | Owner::Subscription => {}
