@@ -49,9 +49,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::decision::Verdict;
 use crate::metrics::ErrorKind;
-use crate::rate::{MILLISECOND, SECOND};
+use crate::rate::MILLISECOND;
 use crate::redis::endpoint::Endpoint;
 use crate::redis::script::Scripts;
 
@@ -61,8 +60,10 @@ mod backoff;
 mod blame;
 mod coalescer;
 mod command;
+mod commands;
 mod connection;
 mod deadlines;
+mod discovery;
 mod handshake;
 mod health;
 mod in_flight;
@@ -70,9 +71,12 @@ mod key;
 mod leaving;
 mod link;
 mod node;
+mod pool;
 mod receive;
 mod refresh;
+mod refusal;
 mod request;
+mod requests;
 mod slab;
 mod sparse;
 mod submit;
@@ -94,27 +98,19 @@ pub use request::{Answer, Error};
 pub use turn::Turn;
 
 use agenda::Agenda;
-use coalescer::Coalescer;
-use command::Command;
-use connection::Connection;
+use commands::Commands;
+use discovery::Discovery;
 use handshake::Handshake;
-use leaving::Grace;
+use leaving::Leaving;
+use link::Link;
 use node::{Nodes, Settings};
-use request::Request;
-use slab::Slab;
+use pool::{Limits, Pool};
+use requests::Requests;
 use timers::Due;
-use topology::Topology;
-use topology::cluster::Cluster;
-use topology::rounds::Rounds;
-use topology::sentinel::Sentinel;
-use topology::single::Single;
 use waiting::Waiting;
 
 /// How many requests of a worker may wait for one store; more are refused at once.
 const MAX_WAITING: usize = 65_536;
-
-/// A node that does not answer for longer has failed, unless the store's `fail_timeout` is longer.
-const MAX_PATIENCE: u64 = SECOND;
 
 /// A timer that expires this much too late shows that the worker was away.
 const LATE: u64 = 5 * MILLISECOND;
@@ -171,49 +167,27 @@ pub struct Server {
 }
 
 /// A Redis client. See the [module](self).
+///
+/// Each part of its state has a room, with methods that change nothing but the room. The client routes between
+/// them.
 #[derive(Debug)]
 pub struct Client {
     scripts: Arc<Scripts>,
-    connect_timeout: u64,
-    connections_a_node: usize,
-    /// After so long without a reply a command is a failure of the node.
-    patience: u64,
-    /// The longest that any request may wait.
-    longest_timeout: u64,
     random: Random,
-    requests: Slab<key::Requests, Request>,
-    commands: Slab<key::Commands, Command>,
-    connections: Slab<key::Connections, Connection>,
-    nodes: Nodes,
-    topology: Box<dyn Topology>,
-    /// Whether the keys of a command must be in one slot.
-    has_slots: bool,
-    rounds: Rounds,
-    coalescer: Coalescer,
+    requests: Requests,
+    commands: Commands,
     waiting: Waiting,
+    pool: Pool,
+    discovery: Discovery,
     agenda: Agenda,
-    /// The worker is leaving: connections that are not needed are closed.
-    is_leaving: bool,
-    /// Until when settlements keep a worker that is leaving.
-    grace: Grace,
-    /// How many settlements have not ended.
-    settling: usize,
-    /// How many requests were released while replies to their commands are still to come.
-    released: usize,
-    /// Where bytes are received, on any connection on which no part of a reply has come.
-    input: Vec<u8>,
-    /// The verdicts of the reply that is being read.
-    verdicts: Vec<Verdict>,
+    leaving: Leaving,
 }
 
 impl Client {
     /// A client that is not connected. `scripts` are those that the commands run.
     pub fn new(config: Config, scripts: Arc<Scripts>) -> Self {
-        let topology: Box<dyn Topology> = match &config.kind {
-            Kind::Single => Box::new(Single::default()),
-            Kind::Sentinel(name) => Box::new(Sentinel::new(name)),
-            Kind::Cluster => Box::new(Cluster::new(&config.store)),
-        };
+        let mut random = Random(config.seed);
+        let discovery = Discovery::new(&config.kind, &config.store, random.next());
         let data_handshake = Handshake::new(&config.account, &config.client_name, scripts.loaded());
         let settings = Settings {
             account: config.account,
@@ -222,45 +196,37 @@ impl Client {
             max_fails: config.max_fails,
             fail_timeout: config.fail_timeout,
         };
-        let mut random = Random(config.seed);
-        let mut client = Self {
-            scripts,
+        let limits = Limits {
             connect_timeout: config.connect_timeout,
             connections_a_node: config.connections,
-            patience: config.patience.min(MAX_PATIENCE.max(config.fail_timeout)),
             longest_timeout: config.patience,
-            rounds: Rounds::new(random.next()),
+            fail_timeout: config.fail_timeout,
+        };
+        let mut client = Self {
+            scripts,
             random,
-            requests: Slab::new(),
-            commands: Slab::new(),
-            connections: Slab::new(),
-            nodes: Nodes::new(settings),
-            has_slots: topology.has_slots(),
-            topology,
-            coalescer: Coalescer::new(),
+            requests: Requests::new(),
+            commands: Commands::new(),
             waiting: Waiting::default(),
+            pool: Pool::new(Nodes::new(settings), limits),
+            discovery,
             agenda: Agenda::default(),
-            is_leaving: false,
-            grace: Grace::default(),
-            settling: 0,
-            released: 0,
-            input: Vec::new(),
-            verdicts: Vec::new(),
+            leaving: Leaving::default(),
         };
         for Server { endpoint, targets } in config.servers {
-            let role = client.topology.seed_role();
-            let node = client.nodes.add_seed(role, endpoint, targets);
-            client.topology.on_seed(node);
-            client.add_connections(node);
+            let role = client.discovery.topology.seed_role();
+            let node = client.pool.nodes.add_seed(role, endpoint, targets);
+            client.discovery.topology.on_seed(node);
+            client.pool.complete_node(node, &mut client.agenda);
         }
         client
     }
 
     /// Connects, before the first request needs it.
     pub fn start(&mut self, now: u64) {
-        match self.topology.query() {
-            Some(_) => self.refresh_topology(now),
-            None => self.open_all(now),
+        match self.discovery.can_change() {
+            true => self.refresh_topology(now),
+            false => self.open_all(now),
         }
     }
 
@@ -281,27 +247,44 @@ impl Client {
 
     /// Whether nothing is left of any request: no command, and no reply that is still to come.
     pub fn is_idle(&self) -> bool {
-        self.requests.len() == 0 && self.commands.len() == 0
+        self.requests.is_empty() && self.commands.is_empty()
+    }
+
+    /// The worker is leaving, and is to have left at `limit`, if there is one: what is not needed any
+    /// more is closed. Requests are still served.
+    pub fn leave(&mut self, limit: Option<u64>, now: u64) {
+        self.leaving.begin(limit, now, &mut self.agenda);
+        for key in self.pool.connections.keys().collect::<Vec<_>>() {
+            if let Some(mut link) = self.link(key) {
+                link.close_if_quiet();
+            }
+        }
+    }
+
+    /// Whether a worker that is leaving stays: for requests that were submitted and not released, and
+    /// for a moment for settlements, and for replies that may lead to a refund.
+    pub fn keeps_worker(&self) -> bool {
+        self.leaving.keeps_worker(&self.requests)
     }
 
     /// A node.
     pub fn node(&self, key: NodeKey) -> Option<&Node> {
-        self.nodes.get(key)
+        self.pool.nodes.get(key)
     }
 
     /// All nodes.
     pub fn nodes(&self) -> impl Iterator<Item = NodeKey> + '_ {
-        self.nodes.all()
+        self.pool.nodes.all()
     }
 
     /// The node that a connection leads to.
     pub fn node_of(&self, connection: ConnectionKey) -> Option<NodeKey> {
-        self.connections.get(connection).map(|connection| connection.node)
+        self.pool.connections.get(connection).map(|connection| connection.node)
     }
 
     /// Takes what was counted at a node.
     pub fn take_counts(&mut self, key: NodeKey) -> Option<Counts> {
-        let node = self.nodes.get_mut(key)?;
+        let node = self.pool.nodes.get_mut(key)?;
         node.is_count_due = false;
         Some(std::mem::take(&mut node.counts))
     }
@@ -309,13 +292,13 @@ impl Client {
     /// The turn ends: what its events have led to is sent.
     pub fn on_turn_end(&mut self, now: u64) {
         self.agenda.on_turn_end();
-        // Once a turn is often enough.
-        self.forget_deadlines();
         if let Some(deadline) = self.waiting.deadlines.on_turn_end(now) {
             self.agenda.advance_to(Due::Waiting, deadline);
         }
+        // Once a turn is often enough.
+        self.waiting.forget_deadlines(&self.requests);
         while let Some(connection) = self.agenda.next_flush() {
-            if let Some(entry) = self.connections.get_mut(connection) {
+            if let Some(entry) = self.pool.connections.get_mut(connection) {
                 entry.is_flush_due = false;
                 self.encode_batch(connection, now);
                 self.agenda.push(Action::Send(connection));
@@ -327,11 +310,11 @@ impl Client {
     fn on_timer(&mut self, now: u64) {
         let away = self.agenda.timers.earliest().map_or(0, |due| now.saturating_sub(due));
         if away >= LATE {
-            self.excuse_all(away, now);
+            self.pool.excuse_all(away, now);
         }
         for kind in Due::ALL {
             // There are retired nodes for a moment only: they are looked at each time.
-            let has_retired = kind == Due::Topology && !self.nodes.retired().is_empty();
+            let has_retired = kind == Due::Topology && !self.pool.nodes.retired().is_empty();
             if self.agenda.timers.is_due(kind, now) || has_retired {
                 self.on_due(kind, now);
                 self.agenda.timers.set(kind, self.next_due(kind));
@@ -346,12 +329,12 @@ impl Client {
                 self.expire_requests(now);
                 self.release_held(now);
                 self.retry(now);
-                self.forget_deadlines();
+                self.waiting.forget_deadlines(&self.requests);
             }
             Due::Connections => self.check_connections(now),
             Due::Probes => self.probe_nodes(now),
             Due::Topology => self.check_refresh(now),
-            Due::Leaving => self.grace.on_timer(now),
+            Due::Leaving => self.leaving.on_timer(now),
         }
     }
 
@@ -359,36 +342,20 @@ impl Client {
     fn next_due(&self, kind: Due) -> Option<u64> {
         match kind {
             Due::Waiting => self.waiting.earliest(&self.commands),
-            Due::Connections => {
-                let connections = self.connections.keys();
-                connections.filter_map(|key| self.connection_due(self.connections.get(key)?)).min()
-            }
-            Due::Probes => {
-                let nodes = self.nodes.all().filter_map(|key| self.nodes.get(key));
-                nodes.filter_map(|node| node.health.probe_at()).min()
-            }
-            Due::Topology => self.rounds.at(),
-            Due::Leaving => self.grace.end(),
+            Due::Connections => self.pool.next_due(self.discovery.rounds.patience()),
+            Due::Probes => self.pool.nodes.next_probe(),
+            Due::Topology => self.discovery.rounds.at(),
+            Due::Leaving => self.leaving.grace(),
         }
     }
 
-    fn connection_due(&self, connection: &Connection) -> Option<u64> {
-        let blame = connection.overdue_at(self.patience);
-        [connection.timer, blame, self.silent_at(connection)].into_iter().flatten().min()
-    }
-
-    /// Changes what is counted at a node.
-    fn count(&mut self, key: NodeKey, change: impl FnOnce(&mut Node)) {
-        if let Some(node) = self.nodes.get_mut(key) {
-            change(node);
-            if node.begin_counts() {
-                self.agenda.push(Action::Count(key));
-            }
-        }
+    /// A connection, unless it is gone, and its node.
+    fn link(&mut self, key: ConnectionKey) -> Option<Link<'_>> {
+        self.pool.link(key, &mut self.agenda)
     }
 
     fn count_error(&mut self, node: NodeKey, kind: ErrorKind) {
-        self.count(node, |node| node.count_error(kind));
+        self.pool.count_error(node, kind, &mut self.agenda);
     }
 
     fn warn(&mut self, node: NodeKey, what: String) {

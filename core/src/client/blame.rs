@@ -6,28 +6,21 @@
 //! and the time for which the worker itself was away is taken off. While a server owes a reply for
 //! longer, it is slow.
 
+use super::agenda::Agenda;
 use super::connection::{Connection, ConnectionState, Fault, SILENCE};
 use super::health::Failure;
 use super::in_flight::Owner;
 use super::key::{ConnectionKey, NodeKey, RequestKey};
+use super::pool::Pool;
 use super::timers::Due;
 use super::{Action, Client};
 use crate::rate::MILLISECOND;
 
 /// Blame.
 impl Client {
-    /// The worker was away for this long: that time does not count as silence of any server.
-    pub(super) fn excuse_all(&mut self, away: u64, now: u64) {
-        for key in self.connections.keys().collect::<Vec<_>>() {
-            if let Some(connection) = self.connections.get_mut(key) {
-                connection.excuse(away, self.patience, now);
-            }
-        }
-    }
-
     /// Does what is due at each connection.
     pub(super) fn check_connections(&mut self, now: u64) {
-        for key in self.connections.keys().collect::<Vec<_>>() {
+        for key in self.pool.connections.keys().collect::<Vec<_>>() {
             self.blame(key, now);
             self.check_silence_of(key, now);
             self.check_attempt_of(key, now);
@@ -36,7 +29,7 @@ impl Client {
 
     /// Ends an attempt to connect that takes too long, or begins the next one.
     fn check_attempt_of(&mut self, key: ConnectionKey, now: u64) {
-        let is_leaving = self.is_leaving;
+        let is_leaving = self.leaving.has_begun();
         let Some(mut link) = self.link(key) else { return };
         if link.connection.timer.is_none_or(|at| at > now) {
             return;
@@ -57,26 +50,25 @@ impl Client {
     /// Counts the commands that a server has not answered in time as its failures; those of one
     /// request as one.
     fn blame(&mut self, key: ConnectionKey, now: u64) {
-        while let Some(connection) = self.connections.get_mut(key)
-            && connection.overdue_at(self.patience).is_some_and(|at| at <= now)
+        while let Some(connection) = self.pool.connections.get_mut(key)
+            && connection.overdue_at(self.pool.patience).is_some_and(|at| at <= now)
             && let Some(oldest) = connection.queue.oldest()
         {
             connection.queue.mark_overdue();
             let node = connection.node;
             let Owner::Command(command) = oldest.owner else { continue };
-            let members = self.commands.get(command).map(|command| &command.members);
-            let request = members.and_then(|members| members.first()).map(|it| it.request);
+            let request = self.commands.first_request(command);
             self.on_overdue(node, request, now);
         }
     }
 
     /// A server has not answered a command of a request in time.
     fn on_overdue(&mut self, key: NodeKey, request: Option<RequestKey>, now: u64) {
-        let Some(node) = self.nodes.get_mut(key) else { return };
+        let Some(node) = self.pool.nodes.get_mut(key) else { return };
         let was_up = node.health.is_up();
         match node.health.on_overdue(request, now) {
             Failure::Known => {}
-            Failure::Counted if node.is_available() => self.on_slow(key),
+            Failure::Counted if node.is_available() => self.pool.on_slow(key, &mut self.agenda),
             Failure::Counted => {}
             Failure::Opened => self.on_opened(key, was_up, now),
         }
@@ -86,38 +78,13 @@ impl Client {
     fn on_opened(&mut self, key: NodeKey, was_up: bool, now: u64) {
         self.agenda.push(Action::View(key));
         if was_up {
-            let reason = format!("no reply within {} ms", self.patience / MILLISECOND);
+            let reason = format!("no reply within {} ms", self.pool.patience / MILLISECOND);
             self.agenda.push(Action::Down(key, reason));
         }
-        if self.topology.query().is_some() {
-            self.want_refresh(now);
+        if self.discovery.can_change() {
+            self.discovery.want(now, &mut self.agenda);
         }
         self.probe(key, now);
-    }
-
-    /// A server that is up owes a reply for longer than the patience.
-    fn on_slow(&mut self, key: NodeKey) {
-        let Some(node) = self.nodes.get_mut(key) else { return };
-        if node.health.on_slow() {
-            self.agenda.push(Action::View(key));
-        }
-        self.agenda.push(Action::Slow(key, self.patience));
-    }
-
-    /// A server has sent an overdue reply, or none will come any more.
-    pub(super) fn check_slowness(&mut self, key: NodeKey) {
-        let is_overdue = |key: &ConnectionKey| {
-            self.connections.get(*key).is_some_and(|connection| connection.queue.is_overdue())
-        };
-        let Some(node) = self.nodes.get(key).filter(|node| node.health.is_slow()) else { return };
-        if node.connections.iter().any(is_overdue) {
-            return;
-        }
-        if let Some(node) = self.nodes.get_mut(key) {
-            node.health.on_prompt();
-            self.agenda.push(Action::View(key));
-            self.agenda.push(Action::Prompt(key));
-        }
     }
 
     /// The next reply on some connection may be waited for less than the one before.
@@ -127,32 +94,99 @@ impl Client {
 
     /// Ends the connections on which a node owes replies for too long.
     pub(super) fn check_silence(&mut self, node: NodeKey, now: u64) {
-        for key in self.connections_of(node) {
+        for key in self.pool.connections_of(node) {
             self.check_silence_of(key, now);
         }
     }
 
     fn check_silence_of(&mut self, key: ConnectionKey, now: u64) {
-        let Some(connection) = self.connections.get(key) else { return };
-        if self.silent_at(connection).is_some_and(|at| at <= now) {
-            let fault = Fault::Silent(self.silence(connection));
+        let query_patience = self.discovery.rounds.patience();
+        let Some(connection) = self.pool.connections.get(key) else { return };
+        if self.pool.silent_at(connection, query_patience).is_some_and(|at| at <= now) {
+            let fault = Fault::Silent(self.pool.silence(connection, query_patience));
             self.on_lost(key, &fault, now);
         }
     }
+}
 
-    /// When the server of a connection will be considered dead, if it owes a reply.
-    pub(super) fn silent_at(&self, connection: &Connection) -> Option<u64> {
-        connection.silent_at(self.silence(connection))
+/// What is known of all servers. A server may take the `query_patience` to reply to a query for the topology.
+impl Pool {
+    /// The worker was away for this long: that time does not count as silence of any server.
+    pub(super) fn excuse_all(&mut self, away: u64, now: u64) {
+        for key in self.connections.keys().collect::<Vec<_>>() {
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.excuse(away, self.patience, now);
+            }
+        }
     }
 
-    /// How long the server of a connection may owe replies and send nothing: longer where the server is busy with the
-    /// handshakes of a fleet, which is not helped by more of them.
-    fn silence(&self, connection: &Connection) -> u64 {
+    /// When something is due at the first of the connections.
+    pub(super) fn next_due(&self, query_patience: u64) -> Option<u64> {
+        let due = |connection: &Connection| {
+            let blame = connection.overdue_at(self.patience);
+            let silent = self.silent_at(connection, query_patience);
+            [connection.timer, blame, silent].into_iter().flatten().min()
+        };
+        self.connections.keys().filter_map(|key| due(self.connections.get(key)?)).min()
+    }
+
+    /// When the server of a connection will be considered dead, if it owes a reply.
+    pub(super) fn silent_at(&self, connection: &Connection, query_patience: u64) -> Option<u64> {
+        connection.silent_at(self.silence(connection, query_patience))
+    }
+
+    /// How long the server of a connection may owe replies and send nothing: longer where the server is busy
+    /// with the handshakes of a fleet, which is not helped by more of them.
+    fn silence(&self, connection: &Connection, query_patience: u64) -> u64 {
         let more = match connection.queue.owes_topology() {
-            true => self.rounds.patience(),
+            true => query_patience,
             false => SILENCE << self.nodes.get(connection.node).map_or(0, |node| node.silences),
         };
-        connection.silence(self.patience.max(more), self.longest_timeout)
+        connection.silence(self.patience.max(more), self.longest_timeout())
+    }
+
+    /// A server that is up owes a reply for longer than the patience.
+    fn on_slow(&mut self, key: NodeKey, agenda: &mut Agenda) {
+        let Some(node) = self.nodes.get_mut(key) else { return };
+        if node.health.on_slow() {
+            agenda.push(Action::View(key));
+        }
+        agenda.push(Action::Slow(key, self.patience));
+    }
+
+    /// A server has sent an overdue reply, or none will come any more.
+    pub(super) fn check_slowness(&mut self, key: NodeKey, agenda: &mut Agenda) {
+        let is_overdue = |key: &ConnectionKey| {
+            self.connections.get(*key).is_some_and(|connection| connection.queue.is_overdue())
+        };
+        let Some(node) = self.nodes.get(key).filter(|node| node.health.is_slow()) else { return };
+        if node.connections.iter().any(is_overdue) {
+            return;
+        }
+        if let Some(node) = self.nodes.get_mut(key) {
+            node.health.on_prompt();
+            agenda.push(Action::View(key));
+            agenda.push(Action::Prompt(key));
+        }
+    }
+
+    /// Reports that a node is up, if it is. Another worker may have found it down.
+    fn check_recovery(&mut self, key: NodeKey, agenda: &mut Agenda) {
+        if let Some(node) = self.nodes.get_mut(key)
+            && node.recover()
+        {
+            agenda.push(Action::Up(key));
+        }
+    }
+
+    /// The connection over which a node is probed, if it can be now.
+    fn begin_probe(&mut self, key: NodeKey) -> Option<ConnectionKey> {
+        let can_probe = |key: &&ConnectionKey| {
+            self.connections.get(**key).is_some_and(|it| it.is_ready() || it.is_idle())
+        };
+        let node = self.nodes.get_mut(key)?;
+        let connection = node.connections.iter().find(can_probe).copied()?;
+        node.health.begin_probe().then_some(connection)
     }
 }
 
@@ -178,12 +212,12 @@ impl super::Node {
 impl Client {
     /// Sends the probes that are due. A worker that is leaving sends them with the next request.
     pub(super) fn probe_nodes(&mut self, now: u64) {
-        for key in self.nodes.all().collect::<Vec<_>>() {
-            let Some(node) = self.nodes.get_mut(key) else { continue };
+        for key in self.pool.nodes.all().collect::<Vec<_>>() {
+            let Some(node) = self.pool.nodes.get_mut(key) else { continue };
             if node.health.probe_at().is_none_or(|at| at > now) {
                 continue;
             }
-            match self.is_leaving {
+            match self.leaving.has_begun() {
                 true => node.health.unschedule_probe(),
                 false => self.probe(key, now),
             }
@@ -193,7 +227,7 @@ impl Client {
     /// A node has taken no command. A worker that is leaving probes it then.
     pub(super) fn probe_refused(&mut self, key: NodeKey, now: u64) {
         let is_due = |node: &super::Node| node.health.is_open() && node.health.probe_at().is_none();
-        if self.is_leaving && self.nodes.get(key).is_some_and(is_due) {
+        if self.leaving.has_begun() && self.pool.nodes.get(key).is_some_and(is_due) {
             self.probe(key, now);
         }
     }
@@ -202,14 +236,9 @@ impl Client {
     fn probe(&mut self, key: NodeKey, now: u64) {
         self.check_silence(key, now);
         let random = self.random.next();
-        let Some(node) = self.nodes.get_mut(key) else { return };
+        let Some(node) = self.pool.nodes.get_mut(key) else { return };
         let Some(at) = node.health.schedule_probe(random, now) else { return };
-        let can_probe = |key: &&ConnectionKey| {
-            self.connections.get(**key).is_some_and(|it| it.is_ready() || it.is_idle())
-        };
-        if let Some(connection) = node.connections.iter().find(can_probe).copied()
-            && node.health.begin_probe()
-        {
+        if let Some(connection) = self.pool.begin_probe(key) {
             self.push(connection, Owner::Probe, now);
         }
         self.agenda.advance_to(Due::Probes, at);
@@ -217,13 +246,13 @@ impl Client {
 
     /// A server has replied to a probe. A reply that comes too late for requests closes no breaker.
     pub(super) fn on_probe_reply(&mut self, key: NodeKey, was_overdue: bool) {
-        let Some(node) = self.nodes.get_mut(key) else { return };
+        let Some(node) = self.pool.nodes.get_mut(key) else { return };
         if was_overdue {
             return node.health.on_probe_failed();
         }
         node.health.on_probe_answered();
         self.agenda.push(Action::View(key));
-        self.check_recovery(key);
+        self.pool.check_recovery(key, &mut self.agenda);
     }
 }
 
@@ -231,7 +260,7 @@ impl Client {
 impl Client {
     /// A server has answered a command in time.
     pub(super) fn on_answered(&mut self, key: NodeKey) {
-        let Some(node) = self.nodes.get_mut(key) else { return };
+        let Some(node) = self.pool.nodes.get_mut(key) else { return };
         node.is_cut_off = false;
         let was_patient = node.silences > 0;
         node.silences = node.silences.saturating_sub(1);
@@ -243,17 +272,8 @@ impl Client {
             self.on_patience_changed();
         }
         if is_news {
-            self.count(key, super::Node::count_answered);
-            self.check_recovery(key);
-        }
-    }
-
-    /// Reports that a node is up, if it is. Another worker may have found it down.
-    pub(super) fn check_recovery(&mut self, key: NodeKey) {
-        if let Some(node) = self.nodes.get_mut(key)
-            && node.recover()
-        {
-            self.agenda.push(Action::Up(key));
+            self.pool.count(key, &mut self.agenda, super::Node::count_answered);
+            self.pool.check_recovery(key, &mut self.agenda);
         }
     }
 }

@@ -9,26 +9,26 @@ use std::marker::PhantomData;
 use std::num::NonZeroU32;
 
 /// The name of a request.
-pub type RequestKey = Key<Requests>;
+pub type RequestKey = Key<RequestEntries>;
 /// The name of a connection.
-pub type ConnectionKey = Key<Connections>;
+pub type ConnectionKey = Key<ConnectionEntries>;
 /// The name of a node.
 pub type NodeKey = Key<NodeEntries>;
 /// The name of a command.
-pub(super) type CommandKey = Key<Commands>;
+pub(super) type CommandKey = Key<CommandEntries>;
 
 /// The kind of entries that are requests.
 #[derive(Debug)]
-pub enum Requests {}
+pub enum RequestEntries {}
 /// The kind of entries that are connections.
 #[derive(Debug)]
-pub enum Connections {}
+pub enum ConnectionEntries {}
 /// The kind of entries that are nodes.
 #[derive(Debug)]
 pub enum NodeEntries {}
 /// The kind of entries that are commands.
 #[derive(Debug)]
-pub enum Commands {}
+pub enum CommandEntries {}
 
 /// The name of an entry of a kind.
 pub struct Key<K> {

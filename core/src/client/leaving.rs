@@ -1,66 +1,113 @@
 //! A worker that is leaving. It stays as long as requests wait, and for a moment for what settles or
 //! refunds charges: nobody waits for that.
 
-use super::Client;
+use super::Action;
+use super::agenda::Agenda;
+use super::requests::Requests;
 use super::timers::Due;
 use crate::rate::MILLISECOND;
 
 /// How long a worker stays for settlements, from the latest one on, in µs.
 const GRACE: u64 = 1_000 * MILLISECOND;
 
-/// Until when a worker that is leaving stays for settlements.
+/// Whether the worker is leaving, and what keeps it. Times are in µs.
 #[derive(Debug, Default)]
-pub(super) struct Grace {
-    end: Option<u64>,
+pub(super) struct Leaving {
+    has_begun: bool,
+    /// Until when settlements keep it.
+    grace: Option<u64>,
     /// When the worker is to have left, if that is limited.
     limit: Option<u64>,
+    /// How many settlements have not ended.
+    settling: usize,
 }
 
-impl Grace {
-    /// When it ends, if it has not ended.
-    pub(super) fn end(&self) -> Option<u64> {
-        self.end
+impl Leaving {
+    /// Whether connections that are not needed are closed.
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun
     }
 
-    fn extend(&mut self, now: u64) {
-        let end = now.saturating_add(GRACE);
-        self.end = Some(self.limit.map_or(end, |limit| limit.min(end)));
-        self.on_timer(now);
+    /// When the grace ends, if it has not ended.
+    pub(super) fn grace(&self) -> Option<u64> {
+        self.grace
     }
 
-    pub(super) fn on_timer(&mut self, now: u64) {
-        self.end = self.end.filter(|end| *end > now);
-    }
-}
-
-impl Client {
-    /// The worker is leaving, and is to have left at `limit`, if there is one: what is not needed any
-    /// more is closed. Requests are still served.
-    pub fn leave(&mut self, limit: Option<u64>, now: u64) {
-        self.is_leaving = true;
-        self.grace.limit = limit;
-        self.extend_grace(now);
-        let keys: Vec<_> = self.connections.keys().collect();
-        for key in keys {
-            if let Some(mut link) = self.link(key) {
-                link.close_if_quiet();
-            }
-        }
+    /// Whether a worker stays: for requests that were submitted and not released, and for a moment for
+    /// settlements, and for replies that may lead to a refund.
+    pub(super) fn keeps_worker(&self, requests: &Requests) -> bool {
+        let unsettled = self.settling.saturating_add(requests.released());
+        let waits_for_them = !self.has_begun || self.grace.is_some();
+        requests.unreleased() > 0 || unsettled > 0 && waits_for_them
     }
 
-    /// Whether a worker that is leaving stays: for requests that were submitted and not released, and
-    /// for a moment for settlements, and for replies that may lead to a refund.
-    pub fn keeps_worker(&self) -> bool {
-        let waiting = self.requests.len().saturating_sub(self.released);
-        let unsettled = self.settling.saturating_add(self.released);
-        waiting > 0 || unsettled > 0 && (!self.is_leaving || self.grace.end.is_some())
+    /// The worker is leaving, and is to have left at `limit`, if there is one.
+    pub(super) fn begin(&mut self, limit: Option<u64>, now: u64, agenda: &mut Agenda) {
+        self.has_begun = true;
+        self.limit = limit;
+        self.extend(now, agenda);
     }
 
     /// A settlement has begun.
-    pub(super) fn extend_grace(&mut self, now: u64) {
-        if self.is_leaving {
-            self.grace.extend(now);
-            self.grace.end.into_iter().for_each(|end| self.agenda.advance_to(Due::Leaving, end));
+    pub(super) fn on_settling(&mut self, now: u64, agenda: &mut Agenda) {
+        self.settling = self.settling.saturating_add(1);
+        self.extend(now, agenda);
+    }
+
+    /// A settlement has ended.
+    pub(super) fn on_settled(&mut self, tag: u64, is_settled: bool, agenda: &mut Agenda) {
+        self.settling = self.settling.saturating_sub(1);
+        agenda.push(Action::Settled { tag, is_settled });
+    }
+
+    /// The grace of a worker that is leaving starts over.
+    fn extend(&mut self, now: u64, agenda: &mut Agenda) {
+        if !self.has_begun {
+            return;
         }
+        let end = now.saturating_add(GRACE);
+        self.grace = Some(self.limit.map_or(end, |limit| limit.min(end)));
+        self.on_timer(now);
+        if let Some(end) = self.grace {
+            agenda.advance_to(Due::Leaving, end);
+        }
+    }
+
+    pub(super) fn on_timer(&mut self, now: u64) {
+        self.grace = self.grace.filter(|end| *end > now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settlements_keep_a_worker_that_is_leaving_for_a_moment_and_not_beyond_its_limit() {
+        let (requests, mut agenda) = (Requests::new(), Agenda::default());
+        let mut leaving = Leaving::default();
+        assert!(!leaving.keeps_worker(&requests));
+        leaving.on_settling(0, &mut agenda);
+        assert!(leaving.keeps_worker(&requests) && agenda.timers.earliest().is_none());
+        leaving.begin(Some(GRACE + 5), 0, &mut agenda);
+        assert_eq!((leaving.grace(), agenda.timers.earliest()), (Some(GRACE), Some(GRACE)));
+        leaving.on_settling(GRACE / 2, &mut agenda);
+        assert_eq!(leaving.grace(), Some(GRACE + 5));
+        leaving.on_timer(GRACE + 4);
+        assert!(leaving.keeps_worker(&requests));
+        leaving.on_timer(GRACE + 5);
+        assert!(!leaving.keeps_worker(&requests), "the settlements have taken too long");
+    }
+
+    #[test]
+    fn a_worker_need_not_stay_when_all_is_settled() {
+        let (requests, mut agenda) = (Requests::new(), Agenda::default());
+        let mut leaving = Leaving::default();
+        leaving.begin(None, 0, &mut agenda);
+        leaving.on_settling(0, &mut agenda);
+        assert!(leaving.keeps_worker(&requests));
+        leaving.on_settled(7, true, &mut agenda);
+        assert!(!leaving.keeps_worker(&requests));
+        assert_eq!(agenda.poll(), Some(Action::Settled { tag: 7, is_settled: true }));
     }
 }

@@ -1,17 +1,19 @@
 //! A connection and its node, as one event finds them: their keys are looked up once.
 
+use super::Action;
 use super::agenda::Agenda;
+use super::command::Command;
 use super::connection::{Connection, ConnectionState, Fault, Next};
 use super::handshake::Step;
 use super::in_flight::Owner;
-use super::key::{ConnectionKey, NodeKey};
+use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::node::Node;
 use super::timers::Due;
 use super::topology::Query;
-use super::{Action, Client};
 use crate::metrics::{AttemptResult, CommandKind, ErrorKind};
 use crate::redis::command::pack;
 use crate::redis::reply::{Refusal, RefusalKind};
+use crate::redis::script::{By, Scripts};
 
 /// A connection and its node.
 #[derive(Debug)]
@@ -20,7 +22,7 @@ pub(super) struct Link<'a> {
     pub(super) connection: &'a mut Connection,
     pub(super) node: &'a mut Node,
     pub(super) agenda: &'a mut Agenda,
-    connect_timeout: u64,
+    pub(super) connect_timeout: u64,
 }
 
 /// What a connection was lost from.
@@ -32,16 +34,6 @@ pub(super) struct Lost {
     pub(super) was_ready: bool,
     /// Whether the server was silent about a topology query.
     pub(super) was_silent_about_topology: bool,
-}
-
-impl Client {
-    /// A connection, unless it is gone, and its node.
-    pub(super) fn link(&mut self, key: ConnectionKey) -> Option<Link<'_>> {
-        let connection = self.connections.get_mut(key)?;
-        let node = self.nodes.get_mut(connection.node)?;
-        let connect_timeout = self.connect_timeout;
-        Some(Link { key, connection, node, agenda: &mut self.agenda, connect_timeout })
-    }
 }
 
 /// Connecting.
@@ -103,6 +95,36 @@ impl Link<'_> {
 
 /// Sending.
 impl Link<'_> {
+    /// Encodes a command about limits, behind an `ASKING` if need be.
+    pub(super) fn encode_command(
+        &mut self,
+        key: CommandKey,
+        command: &Command,
+        scripts: &Scripts,
+        now: u64,
+    ) {
+        let connection = &mut *self.connection;
+        if command.is_asking {
+            pack(connection.buffer(), &["ASKING"]);
+            connection.queue.on_sent(Owner::Asking, now);
+        }
+        command.encode(scripts, connection.buffer());
+        let timeouts = command.members.iter().map(|member| member.timeout);
+        let shortest = timeouts.clone().min().unwrap_or(0);
+        connection.queue.on_command_sent(key, now, shortest);
+        connection.await_until(now.saturating_add(timeouts.max().unwrap_or(0)));
+        let counted = match command.by {
+            By::Sha => CommandKind::Evalsha,
+            By::Source => CommandKind::Eval,
+        };
+        self.count(|node| {
+            node.count_command(counted);
+            if command.is_asking {
+                node.count_command(CommandKind::Asking);
+            }
+        });
+    }
+
     /// Encodes a command that is none about limits.
     pub(super) fn encode(&mut self, owner: Owner, words: &[&str], counted: CommandKind, now: u64) {
         pack(self.connection.buffer(), words);

@@ -426,6 +426,11 @@ impl Nodes {
         self.current.iter().chain(&self.retired).copied()
     }
 
+    /// When the first probe of any of them is due.
+    pub(super) fn next_probe(&self) -> Option<u64> {
+        self.all().filter_map(|key| self.get(key)?.health.probe_at()).min()
+    }
+
     /// Those that are not part of the topology any more.
     pub(super) fn retired(&self) -> &[NodeKey] {
         &self.retired

@@ -8,6 +8,7 @@ use super::connection::SILENCE;
 use super::*;
 use crate::key::Head;
 use crate::limit::{Algorithm, Quota};
+use crate::rate::SECOND;
 use crate::redis::cluster::slot;
 
 mod addresses;
@@ -96,7 +97,7 @@ impl Played {
     }
 
     fn connection(&self) -> ConnectionKey {
-        self.client.connections.keys().nth(self.at).unwrap()
+        self.client.pool.connections.keys().nth(self.at).unwrap()
     }
 
     /// All that is to be sent.
@@ -177,6 +178,11 @@ impl Played {
 
     fn node(&self) -> NodeKey {
         self.client.nodes().next().unwrap()
+    }
+
+    fn find_or_add_node(&mut self, host: &str) -> NodeKey {
+        let Client { pool, agenda, .. } = &mut self.client;
+        pool.find_or_add_node(host, 6_379, agenda)
     }
 
     fn lose(&mut self) -> Vec<Action> {
@@ -719,7 +725,7 @@ fn cluster(change: impl FnOnce(&mut Config)) -> Played {
     assert!(played.sent().contains("SLOTS"));
     played.receive("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$8\r\n10.0.0.1\r\n:6379\r\n");
     played.turn();
-    for connection in 1..played.client.connections.keys().count() {
+    for connection in 1..played.client.pool.connections.keys().count() {
         played.at = connection;
         played.accept_handshake();
         played.turn();
@@ -860,7 +866,8 @@ fn a_redirection_counts_though_the_request_has_gone() {
     played.receive(&format!("-MOVED {slot} 10.0.0.2:6379\r\n"));
     let is_warning = |action: &Action| matches!(action, Action::Warn(..));
     assert!(!played.turn().iter().any(is_warning));
-    let owner = played.client.topology.route(slot).and_then(|key| played.client.node(key));
+    let owner =
+        played.client.discovery.topology.route(slot).and_then(|key| played.client.node(key));
     assert_eq!(owner.map(Node::name), Some("10.0.0.2:6379"));
 }
 
@@ -912,7 +919,8 @@ fn map(ranges: &[(u16, u16, u8)]) -> String {
 impl Played {
     /// The name of the node that has a slot; empty if there is none.
     fn owner(&self, slot: u16) -> &str {
-        let owner = self.client.topology.route(slot).and_then(|key| self.client.node(key));
+        let owner =
+            self.client.discovery.topology.route(slot).and_then(|key| self.client.node(key));
         owner.map_or("", Node::name)
     }
 
@@ -973,7 +981,7 @@ fn a_map_that_lacks_slots_does_not_count_beside_a_whole_one() {
     played.receive(HALVES);
     played.turn();
     assert_eq!(played.owner(16_383), "10.0.0.2:6379");
-    assert!(played.client.nodes.retired().is_empty());
+    assert!(played.client.pool.nodes.retired().is_empty());
 }
 
 #[test]
@@ -1122,12 +1130,12 @@ fn a_command_that_is_tried_again_soon_does_not_wait_for_another() {
 #[test]
 fn a_node_that_was_retired_is_used_again() {
     let mut played = cluster(|_| ());
-    let other = played.client.find_or_add_node("10.0.0.2", 6_379);
+    let other = played.find_or_add_node("10.0.0.2");
     let seed = played.node();
-    played.client.nodes.retire_others(&[seed], 0);
-    assert_eq!(played.client.nodes.retired(), [other]);
-    assert_eq!(played.client.find_or_add_node("10.0.0.2", 6_379), other);
-    assert!(played.client.nodes.retired().is_empty());
+    played.client.pool.nodes.retire_others(&[seed], 0);
+    assert_eq!(played.client.pool.nodes.retired(), [other]);
+    assert_eq!(played.find_or_add_node("10.0.0.2"), other);
+    assert!(played.client.pool.nodes.retired().is_empty());
     played.client.check_refresh(10_000 * MILLISECOND);
     assert!(played.client.node(other).is_some());
 }
@@ -1141,12 +1149,7 @@ fn requests_that_have_gone_are_not_kept() {
         played.turn();
         played.client.release(request, false);
     }
-    let members = played
-        .client
-        .commands
-        .keys()
-        .map(|key| played.client.commands.get(key).map_or(0, |command| command.members.len()));
-    assert!(members.sum::<usize>() <= 4);
+    assert!(played.client.commands.members() <= 4);
 }
 
 /// The time for which a worker does not read is no fault of a timeout.

@@ -4,42 +4,25 @@ use super::connection::{Connection, ConnectionState, Fault, Next, PATIENCE_WHEN_
 use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::link::Lost;
-use super::node::{Role, Target};
-use super::request::{Error, Request};
+use super::node::Target;
+use super::request::Error;
 use super::timers::Due;
 use super::{Action, Client, Level};
-use crate::metrics::{self, ErrorKind, QueryResult};
-use crate::redis::command::pack;
-use crate::redis::script::By;
+use crate::metrics::{CommandKind, ErrorKind, QueryResult};
 
 /// Connecting.
 impl Client {
-    /// Adds the connections of a node. None is made yet.
-    pub(super) fn add_connections(&mut self, key: NodeKey) {
-        let Some(node) = self.nodes.get_mut(key) else { return };
-        let count = if node.role == Role::Sentinel { 1 } else { self.connections_a_node };
-        for _ in 0..count {
-            let connection = Connection::new(key, node.handshake.clone());
-            node.connections.push(self.connections.insert(connection));
-        }
-        self.agenda.push(Action::View(key));
-    }
-
     pub(super) fn open_all(&mut self, now: u64) {
-        for node in self.nodes.current().to_vec() {
+        for node in self.pool.nodes.current().to_vec() {
             self.open_node(node, now);
         }
     }
 
     /// Connects to a node, unless it is connected.
     pub(super) fn open_node(&mut self, node: NodeKey, now: u64) {
-        for key in self.connections_of(node) {
+        for key in self.pool.connections_of(node) {
             self.connect_if_idle(key, now);
         }
-    }
-
-    pub(super) fn connections_of(&self, node: NodeKey) -> Vec<ConnectionKey> {
-        self.nodes.get(node).map_or_else(Vec::new, |node| node.connections.clone())
     }
 
     fn connect_if_idle(&mut self, key: ConnectionKey, now: u64) {
@@ -81,7 +64,7 @@ impl Client {
 
     /// A connection is made, and the TLS handshake begins.
     pub fn on_securing(&mut self, key: ConnectionKey) {
-        if let Some(connection) = self.connections.get_mut(key)
+        if let Some(connection) = self.pool.connections.get_mut(key)
             && connection.state == ConnectionState::Connecting
         {
             connection.state = ConnectionState::Securing;
@@ -103,7 +86,7 @@ impl Client {
 
     /// Whether bytes can be exchanged over a connection.
     pub fn is_open(&self, key: ConnectionKey) -> bool {
-        self.connections.get(key).is_some_and(Connection::is_open)
+        self.pool.connections.get(key).is_some_and(Connection::is_open)
     }
 }
 
@@ -113,30 +96,32 @@ impl Client {
     /// Empty if there is nothing.
     pub fn output(&mut self, key: ConnectionKey, now: u64) -> &[u8] {
         self.encode_batch(key, now);
-        self.connections.get(key).map_or(&[], Connection::output)
+        self.pool.connections.get(key).map_or(&[], Connection::output)
     }
 
     /// `count` bytes of the output were sent.
     pub fn on_sent(&mut self, key: ConnectionKey, count: usize) {
-        if let Some(connection) = self.connections.get_mut(key) {
+        if let Some(connection) = self.pool.connections.get_mut(key) {
             connection.on_sent(count);
         }
     }
 
     /// Encodes the commands that wait, unless some of the last batch are not sent yet.
     pub(super) fn encode_batch(&mut self, key: ConnectionKey, now: u64) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(connection) = self.pool.connections.get_mut(key) else { return };
         if !connection.is_flushed() || !connection.has_room() {
             return;
         }
         connection.begin_batch(now);
-        while let Some(connection) = self.connections.get_mut(key)
+        while let Some(connection) = self.pool.connections.get_mut(key)
             && connection.has_room()
             && let Some(owner) = connection.queue.next_unsent()
         {
             self.encode(key, owner, now);
         }
-        if let Some(blame) = self.connections.get(key).and_then(|it| it.overdue_at(self.patience)) {
+        if let Some(blame) =
+            self.pool.connections.get(key).and_then(|it| it.overdue_at(self.pool.patience))
+        {
             self.agenda.advance_to(Due::Connections, blame);
         }
     }
@@ -146,11 +131,11 @@ impl Client {
             Owner::Command(command) => self.encode_command(key, command, now),
             Owner::Probe => {
                 if let Some(mut link) = self.link(key) {
-                    link.encode(owner, &["PING"], metrics::CommandKind::Ping, now);
+                    link.encode(owner, &["PING"], CommandKind::Ping, now);
                 }
             }
             Owner::Topology(_) => {
-                if let Some(query) = self.topology.query()
+                if let Some(query) = self.discovery.topology.query()
                     && let Some(mut link) = self.link(key)
                 {
                     link.encode_query(owner, &query, now);
@@ -161,49 +146,14 @@ impl Client {
     }
 
     fn encode_command(&mut self, key: ConnectionKey, command_key: CommandKey, now: u64) {
-        if self.drop_gone(command_key) {
+        if self.commands.drop_gone(command_key, &mut self.requests, &mut self.agenda) {
             return self.commands.remove(command_key);
         }
         let Some(command) = self.commands.get_mut(command_key) else { return };
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        let node = connection.node;
-        if command.is_asking {
-            pack(connection.buffer(), &["ASKING"]);
-            connection.queue.on_sent(Owner::Asking, now);
-        }
-        command.encode(&self.scripts, connection.buffer());
-        let timeouts = command.members.iter().map(|member| member.timeout);
-        let shortest = timeouts.clone().min().unwrap_or(0);
-        connection.queue.on_command_sent(command_key, now, shortest);
-        connection.await_until(now.saturating_add(timeouts.max().unwrap_or(0)));
-        let counted = match command.by {
-            By::Sha => metrics::CommandKind::Evalsha,
-            By::Source => metrics::CommandKind::Eval,
-        };
-        let is_asking = command.is_asking;
+        let Some(mut link) = self.pool.link(key, &mut self.agenda) else { return };
+        link.encode_command(command_key, command, &self.scripts, now);
         command.on_sent();
-        for member in &command.members {
-            if let Some(request) = self.requests.get_mut(member.request) {
-                request.on_sent(member.first, command.len(), node);
-            }
-        }
-        self.count(node, |node| {
-            node.count_command(counted);
-            if is_asking {
-                node.count_command(metrics::CommandKind::Asking);
-            }
-        });
-    }
-
-    /// Removes released requests from a command that was not sent. Returns whether none is left.
-    pub(super) fn drop_gone(&mut self, key: CommandKey) -> bool {
-        let requests = &self.requests;
-        let is_gone = |request| !requests.get(request).is_some_and(Request::is_waiting);
-        let Some(command) = self.commands.get_mut(key) else { return true };
-        let gone = command.take_gone(is_gone);
-        let is_unneeded = !gone.is_empty() && command.members.is_empty();
-        gone.into_iter().for_each(|member| self.conclude(member, Err(Error::Lost)));
-        is_unneeded
+        self.requests.on_sent(command, link.connection.node);
     }
 }
 
@@ -215,14 +165,14 @@ impl Client {
         let lost = self.link(key).and_then(|mut link| link.lose(fault, random, now));
         let Some(Lost { node, next, was_ready, was_silent_about_topology }) = lost else { return };
         if was_silent_about_topology {
-            self.rounds.on_timeout();
+            self.discovery.rounds.on_timeout();
         }
-        self.topology.forget(node);
-        if was_ready && self.topology.query().is_some() {
-            self.want_refresh(now);
+        self.discovery.topology.forget(node);
+        if was_ready && self.discovery.can_change() {
+            self.discovery.want(now, &mut self.agenda);
         }
         self.lose_in_flight(key, node, now);
-        self.check_slowness(node);
+        self.pool.check_slowness(node, &mut self.agenda);
         match next {
             Next::Connect { is_first } => self.replace(key, fault, is_first, now),
             Next::Wait(delay) => self.on_unreachable(key, fault, delay, now),
@@ -243,7 +193,7 @@ impl Client {
 
     /// A server has accepted a connection, and takes long.
     pub(super) fn on_late(&mut self, key: ConnectionKey, fault: &Fault, now: u64) {
-        let is_leaving = self.is_leaving;
+        let is_leaving = self.leaving.has_begun();
         match self.link(key).is_some_and(|mut link| !is_leaving && link.on_late()) {
             true => self.on_unreachable(key, fault, PATIENCE_WHEN_ACCEPTED, now),
             false => self.on_lost(key, fault, now),
@@ -261,7 +211,9 @@ impl Client {
 
     /// The commands in flight get no reply. They may have run.
     fn lose_in_flight(&mut self, key: ConnectionKey, node: NodeKey, now: u64) {
-        while let Some(owner) = self.connections.get_mut(key).and_then(|it| it.queue.next_lost()) {
+        while let Some(owner) =
+            self.pool.connections.get_mut(key).and_then(|it| it.queue.next_lost())
+        {
             match owner {
                 Owner::Command(command) => {
                     self.count_undecided(command, node);
@@ -273,7 +225,8 @@ impl Client {
     }
 
     fn lose_unsent(&mut self, key: ConnectionKey, node: NodeKey, now: u64) {
-        while let Some(owner) = self.connections.get_mut(key).and_then(|it| it.queue.next_unsent())
+        while let Some(owner) =
+            self.pool.connections.get_mut(key).and_then(|it| it.queue.next_unsent())
         {
             match owner {
                 Owner::Command(command) => {
@@ -290,14 +243,14 @@ impl Client {
         self.agenda.push(Action::Close(key));
         self.lose_in_flight(key, node, now);
         self.lose_unsent(key, node, now);
-        self.connections.remove(key);
-        self.check_slowness(node);
+        self.pool.connections.remove(key);
+        self.pool.check_slowness(node, &mut self.agenda);
     }
 
     fn lose_other(&mut self, owner: Owner, node: NodeKey, now: u64) {
         match owner {
             Owner::Probe => {
-                if let Some(node) = self.nodes.get_mut(node) {
+                if let Some(node) = self.pool.nodes.get_mut(node) {
                     node.health.on_probe_failed();
                 }
             }

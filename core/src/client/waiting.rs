@@ -13,10 +13,11 @@
 use std::collections::VecDeque;
 
 use super::command::{Command, Stage};
+use super::commands::Commands;
 use super::deadlines::Deadlines;
-use super::key::{CommandKey, Commands};
+use super::key::CommandKey;
 use super::request::Error;
-use super::slab::Slab;
+use super::requests::Requests;
 use crate::rate::MILLISECOND;
 
 /// How long a command waits after TRYAGAIN, or an ASK that names no node; twice as long each time.
@@ -42,10 +43,15 @@ pub(super) struct Waiting {
 
 impl Waiting {
     /// When the first thing is due.
-    pub(super) fn earliest(&self, commands: &Slab<Commands, Command>) -> Option<u64> {
+    pub(super) fn earliest(&self, commands: &Commands) -> Option<u64> {
         let held = self.held.iter().filter_map(|key| held_until(*key, commands)).min();
         let retry = self.retries.front().map(|(_, at)| *at);
         [self.deadlines.earliest(), held, retry].into_iter().flatten().min()
+    }
+
+    /// Forgets the deadlines of requests that are decided, as far as none before them waits.
+    pub(super) fn forget_deadlines(&mut self, requests: &Requests) {
+        self.deadlines.forget(|key| requests.is_waiting(key));
     }
 
     /// A command is held: its time is in it.
@@ -54,11 +60,7 @@ impl Waiting {
     }
 
     /// Takes the commands that were held for long enough.
-    pub(super) fn take_held(
-        &mut self,
-        commands: &Slab<Commands, Command>,
-        now: u64,
-    ) -> Vec<CommandKey> {
+    pub(super) fn take_held(&mut self, commands: &Commands, now: u64) -> Vec<CommandKey> {
         let mut due = Vec::new();
         self.held.retain(|key| match held_until(*key, commands) {
             Some(at) if at <= now => {
@@ -110,7 +112,7 @@ impl Waiting {
 }
 
 /// When a command is to be sent in any case, if it is held.
-fn held_until(key: CommandKey, commands: &Slab<Commands, Command>) -> Option<u64> {
+fn held_until(key: CommandKey, commands: &Commands) -> Option<u64> {
     let command = commands.get(key).filter(|command| command.stage == Stage::Held)?;
     Some(command.send_at)
 }
@@ -119,8 +121,8 @@ fn held_until(key: CommandKey, commands: &Slab<Commands, Command>) -> Option<u64
 mod tests {
     use super::*;
 
-    fn held(commands: &mut Slab<Commands, Command>, send_at: u64) -> CommandKey {
-        let key = commands.reuse();
+    fn held(commands: &mut Commands, send_at: u64) -> CommandKey {
+        let key = commands.insert(Command::default());
         let command = commands.get_mut(key).unwrap();
         (command.stage, command.send_at) = (Stage::Held, send_at);
         key
@@ -128,7 +130,7 @@ mod tests {
 
     #[test]
     fn held_commands_are_due_in_time_unless_they_were_sent() {
-        let (mut commands, mut waiting) = (Slab::new(), Waiting::default());
+        let (mut commands, mut waiting) = (Commands::new(), Waiting::default());
         let keys = [30, 10, 20].map(|at| held(&mut commands, at));
         keys.iter().for_each(|key| waiting.hold(*key));
         assert_eq!(waiting.earliest(&commands), Some(10));
@@ -143,7 +145,7 @@ mod tests {
 
     #[test]
     fn commands_are_tried_again_in_the_order_of_their_times_and_ever_more_rarely() {
-        let (mut commands, mut waiting) = (Slab::new(), Waiting::default());
+        let (mut commands, mut waiting) = (Commands::new(), Waiting::default());
         let [often, once] = [0, 0].map(|_: i32| commands.insert(Command::default()));
         let mut retry = |waiting: &mut Waiting, key, now| {
             let command: &mut Command = commands.get_mut(key).unwrap();
@@ -157,7 +159,7 @@ mod tests {
         assert_eq!(delays, [2, 4, 8, 16, 32, 50, 50, 50]);
         let later = retry(&mut waiting, often, 0);
         let sooner = retry(&mut waiting, once, 0);
-        assert!(sooner < later && waiting.earliest(&Slab::new()) == Some(sooner));
+        assert!(sooner < later && waiting.earliest(&Commands::new()) == Some(sooner));
         assert_eq!(waiting.next_retry(sooner - 1), None);
         assert_eq!([(); 3].map(|()| waiting.next_retry(later)), [Some(once), Some(often), None]);
     }
@@ -167,7 +169,7 @@ mod tests {
         let mut waiting = Waiting::default();
         let mut command = Command::default();
         waiting.park(CommandKey::new(0, 1), &mut command, Error::Down);
-        assert_eq!((command.stage, waiting.earliest(&Slab::new())), (Stage::Waiting, None));
+        assert_eq!((command.stage, waiting.earliest(&Commands::new())), (Stage::Waiting, None));
         assert_eq!(waiting.take_parked(), [(CommandKey::new(0, 1), Error::Down)]);
         assert_eq!(waiting.take_parked(), []);
     }

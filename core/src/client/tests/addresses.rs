@@ -55,13 +55,13 @@ fn an_address_that_serves_is_found() {
 fn the_announced_address_is_tried_beside_the_others() {
     let mut played = Played::new();
     let node = played.node();
-    played.client.nodes.get_mut(node).unwrap().on_announced(None, Some([10, 0, 0, 9].into()));
+    played.client.pool.nodes.get_mut(node).unwrap().on_announced(None, Some([10, 0, 0, 9].into()));
     played.client.start(0);
     assert_eq!(played.dialed(), [address(1)]);
     assert_eq!(played.refuse(), address(9));
     assert_eq!(played.refuse(), address(1));
     // One that is no other is not tried twice.
-    played.client.nodes.get_mut(node).unwrap().on_announced(None, Some([10, 0, 0, 1].into()));
+    played.client.pool.nodes.get_mut(node).unwrap().on_announced(None, Some([10, 0, 0, 1].into()));
     assert_eq!([(); 3].map(|()| played.refuse()), [(); 3].map(|()| address(1)));
 }
 
@@ -144,7 +144,7 @@ fn a_node_that_always_redirects_to_itself_is_given_up() {
 fn another_server_of_a_host_that_redirects_to_itself_is_tried() {
     let mut played = named();
     let node = played.node();
-    played.client.nodes.get_mut(node).unwrap().targets = vec![address(1), address(2)];
+    played.client.pool.nodes.get_mut(node).unwrap().targets = vec![address(1), address(2)];
     played.submit("a");
     played.turn();
     assert_eq!(played.sent_keys(), "a");
@@ -161,7 +161,7 @@ fn addresses_are_tried_in_turn_in_whatever_order_they_are_resolved() {
     for resolved in [[1, 2, 3], [2, 3, 1], [3, 1, 2]] {
         let mut played = named();
         let (node, key) = (played.node(), played.connection());
-        played.client.nodes.get_mut(node).unwrap().targets = [1, 2, 3].map(address).into();
+        played.client.pool.nodes.get_mut(node).unwrap().targets = [1, 2, 3].map(address).into();
         played.submit("a");
         played.turn();
         played.sent();
@@ -185,7 +185,7 @@ fn each_address_is_tried_while_another_connection_resolves_the_host() {
         config.connections = 2;
     });
     played.client.start(0);
-    let [first, second] = [0, 1].map(|at| played.client.connections.keys().nth(at).unwrap());
+    let [first, second] = [0, 1].map(|at| played.client.pool.connections.keys().nth(at).unwrap());
     played.client.on_resolved(first, [1, 2].map(address).into(), 0);
     played.take();
     assert_eq!(played.dialed(), [address(1)]);

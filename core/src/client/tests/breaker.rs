@@ -46,7 +46,7 @@ impl Played {
     }
 
     fn is_open(&self) -> bool {
-        self.client.nodes.get(self.node()).unwrap().health.is_open()
+        self.client.pool.nodes.get(self.node()).unwrap().health.is_open()
     }
 
     /// Lets the time pass, and the timer expire whenever it is due; returns the actions.
@@ -275,7 +275,7 @@ fn a_silent_server_for_which_no_request_waits_is_lost_after_a_second() {
 fn a_silent_server_is_lost_after_the_longest_timeout() {
     let mut played = Played::patient(SECOND);
     for second in 0..100 {
-        assert!(!played.client.connections.get(played.connection()).unwrap().is_idle());
+        assert!(!played.client.pool.connections.get(played.connection()).unwrap().is_idle());
         played.submit_patiently(&second.to_string(), 100 * SECOND);
         played.turn();
         played.sent();

@@ -9,7 +9,7 @@ impl Played {
     fn is_known(&self, at: usize, map: &str) -> bool {
         let node = self.client.nodes().nth(at).and_then(|key| self.client.node(key)).unwrap();
         let reply = reply::parse(map.as_bytes()).unwrap();
-        matches!(self.client.topology.read(&reply, node).unwrap(), Layout::SameSlots)
+        matches!(self.client.discovery.topology.read(&reply, node).unwrap(), Layout::SameSlots)
     }
 }
 
@@ -66,8 +66,8 @@ fn a_node_that_a_redirection_has_added_goes_with_the_map_in_use() {
     played.submit_to_first(key);
     played.receive(&format!("-ASK {slot} 10.0.0.3:6379\r\n"));
     played.turn();
-    assert_eq!(played.client.nodes.current().len(), 3);
+    assert_eq!(played.client.pool.nodes.current().len(), 3);
     assert!(played.is_known(0, HALVES));
     played.wait_for_query();
-    assert_eq!(played.client.nodes.current().len(), 2);
+    assert_eq!(played.client.pool.nodes.current().len(), 2);
 }

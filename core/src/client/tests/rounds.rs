@@ -38,13 +38,14 @@ impl Played {
         while !std::mem::replace(&mut is_over, true) {
             for action in self.turn() {
                 if let Action::Connect(key, _) = action {
-                    let position = self.client.connections.keys().position(|other| other == key);
+                    let position =
+                        self.client.pool.connections.keys().position(|other| other == key);
                     self.at = position.unwrap();
                     self.accept_handshake();
                     is_over = false;
                 }
             }
-            for at in 0..self.client.connections.keys().count() {
+            for at in 0..self.client.pool.connections.keys().count() {
                 self.at = at;
                 let sent = self.sent();
                 let found = sent.matches("SLOTS").count();
@@ -73,7 +74,7 @@ fn a_map_may_take_longer_than_connecting() {
         assert_eq!(played.sent(), "");
     }
     played.receive_at_once(&map(None));
-    assert!(played.client.topology.route(0).is_some());
+    assert!(played.client.discovery.topology.route(0).is_some());
     played.client.release(request, false);
 }
 
@@ -108,9 +109,12 @@ fn a_hole_that_is_filled_is_found_within_a_second() {
         played.serve(&map(Some(0)), FOUND);
         played.wait(played.client.timer().unwrap().saturating_sub(played.now));
     }
-    assert!(played.client.topology.route(0).is_none() && played.client.topology.route(1).is_some());
+    assert!(
+        played.client.discovery.topology.route(0).is_none()
+            && played.client.discovery.topology.route(1).is_some()
+    );
     let filled = played.now;
-    while played.client.topology.route(0).is_none() {
+    while played.client.discovery.topology.route(0).is_none() {
         played.wait(played.client.timer().unwrap().saturating_sub(played.now));
         played.serve(&map(None), FOUND);
     }
@@ -229,7 +233,7 @@ fn a_query_that_has_timed_out_is_logged_once_and_counts_when_it_is_answered() {
     }
     assert_eq!(lines, ["topology query timed out: no reply within 1000 ms"]);
     played.receive_at_once(&map(None));
-    assert!(played.client.topology.route(0).is_some());
+    assert!(played.client.discovery.topology.route(0).is_some());
 }
 
 /// The configuration names a node that is gone, and one that has all slots.
@@ -249,7 +253,7 @@ fn a_seed_that_is_gone_and_owns_nothing_is_no_outage() {
             );
         });
         played.client.start(0);
-        let gone = played.client.nodes.seeds()[0];
+        let gone = played.client.pool.nodes.seeds()[0];
         let (mut lines, mut attempts) = (0, Vec::new());
         while played.now < 60 * SECOND {
             for action in played.turn() {

@@ -71,9 +71,9 @@ impl Played {
 
     /// What follows happens at the connection to the master.
     fn at_master(&mut self) {
-        let master = self.client.topology.route(0);
+        let master = self.client.discovery.topology.route(0);
         let is_it = |key| self.client.node_of(key) == master;
-        self.at = self.client.connections.keys().position(is_it).expect("a connection");
+        self.at = self.client.pool.connections.keys().position(is_it).expect("a connection");
     }
 
     /// Connects to sentinels, and to masters that can be reached.
@@ -81,7 +81,7 @@ impl Played {
         for action in self.turn() {
             let Action::Connect(key, target) = action else { continue };
             // The node may have been removed in the same turn.
-            let position = self.client.connections.keys().position(|other| other == key);
+            let position = self.client.pool.connections.keys().position(|other| other == key);
             let Some(connection) = position else { continue };
             self.at = connection;
             if !SENTINELS.map(address).contains(&target) {
@@ -106,8 +106,8 @@ impl Played {
     }
 
     fn master(&self) -> &str {
-        let master = self.client.topology.route(0).expect("a master");
-        self.client.nodes.get(master).expect("its node").host()
+        let master = self.client.discovery.topology.route(0).expect("a master");
+        self.client.pool.nodes.get(master).expect("its node").host()
     }
 }
 
@@ -123,7 +123,7 @@ fn one_that_does_not_know_the_master_counts_as_an_error() {
         (0..SENTINELS.len()).find(is_queried).expect("a query");
         played.receive("*3\r\n$11\r\nunsubscribe\r\n$1\r\nx\r\n:0\r\n");
         played.receive(&format!("{reply}\r\n"));
-        let node = played.client.connections.get(played.connection()).unwrap().node;
+        let node = played.client.pool.connections.get(played.connection()).unwrap().node;
         assert_eq!(played.client.take_counts(node).unwrap().errors[kind as usize], 1, "{reply}");
     }
 }

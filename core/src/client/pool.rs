@@ -1,0 +1,212 @@
+//! The servers of a store, and the connections to them.
+
+use super::agenda::Agenda;
+use super::connection::Connection;
+use super::key::{ConnectionEntries, ConnectionKey, NodeKey};
+use super::link::Link;
+use super::node::{Node, Nodes, Role};
+use super::request::Error;
+use super::slab::Slab;
+use super::{Action, MAX_WAITING};
+use crate::metrics::ErrorKind;
+use crate::rate::SECOND;
+
+/// A node that does not answer for longer has failed, unless the store's `fail_timeout` is longer.
+const MAX_PATIENCE: u64 = SECOND;
+
+/// How long a retired node may take to answer what it was sent.
+const RETIREMENT: u64 = SECOND;
+
+/// The servers of a store, and the connections to them.
+#[derive(Debug)]
+pub(super) struct Pool {
+    pub(super) nodes: Nodes,
+    pub(super) connections: Slab<ConnectionEntries, Connection>,
+    limits: Limits,
+    /// After so long without a reply, in µs, a command is a failure of the node.
+    pub(super) patience: u64,
+    /// Where bytes are received, on any connection on which no part of a reply has come.
+    input: Vec<u8>,
+}
+
+/// What is configured for all connections. Times are in µs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) connect_timeout: u64,
+    /// How many connections there are to each node that runs scripts.
+    pub(super) connections_a_node: usize,
+    /// The longest that any request may wait.
+    pub(super) longest_timeout: u64,
+    pub(super) fail_timeout: u64,
+}
+
+/// Nodes.
+impl Pool {
+    pub(super) fn new(nodes: Nodes, limits: Limits) -> Self {
+        let patience = limits.longest_timeout.min(MAX_PATIENCE.max(limits.fail_timeout));
+        Self { nodes, connections: Slab::new(), limits, patience, input: Vec::new() }
+    }
+
+    /// The node at this address, which is added if it is new.
+    pub(super) fn find_or_add_node(
+        &mut self,
+        host: &str,
+        port: u16,
+        agenda: &mut Agenda,
+    ) -> NodeKey {
+        let node = self.nodes.find_or_add(host, port);
+        self.complete_node(node, agenda);
+        node
+    }
+
+    /// Gives a new node its connections. None is made yet.
+    pub(super) fn complete_node(&mut self, key: NodeKey, agenda: &mut Agenda) {
+        let new = self.nodes.get_mut(key).filter(|node| node.connections.is_empty());
+        let Some(node) = new else { return };
+        let count = if node.role == Role::Sentinel { 1 } else { self.limits.connections_a_node };
+        for _ in 0..count {
+            let connection = Connection::new(key, node.handshake.clone());
+            node.connections.push(self.connections.insert(connection));
+        }
+        agenda.push(Action::View(key));
+    }
+
+    /// Whether a retired node owes no reply, or has owed it for too long.
+    pub(super) fn is_done(&self, node: &Node, now: u64) -> bool {
+        let is_quiet =
+            |key: &ConnectionKey| self.connections.get(*key).is_none_or(Connection::is_quiet);
+        let since = node.retired_at.unwrap_or(0);
+        node.connections.iter().all(is_quiet) || now.saturating_sub(since) >= RETIREMENT
+    }
+
+    /// Closes the connections to nodes of the configuration that are no masters, and does not try to make
+    /// them: whether such a node is up makes no difference. They may know the topology when no other node
+    /// does, so they stay. Sentinels are kept connected.
+    pub(super) fn close_unneeded_seeds(&mut self, masters: &[NodeKey], agenda: &mut Agenda) {
+        let is_unneeded = |key: &&NodeKey| {
+            let is_sentinel = self.nodes.get(**key).is_some_and(|it| it.role == Role::Sentinel);
+            !is_sentinel && !masters.contains(key)
+        };
+        let unneeded = self.nodes.seeds().iter().filter(is_unneeded);
+        for node in unneeded.copied().collect::<Vec<_>>() {
+            for key in self.connections_of(node) {
+                if let Some(mut link) =
+                    self.link(key, agenda).filter(|link| !link.connection.is_idle())
+                {
+                    link.close_if_quiet();
+                }
+            }
+        }
+    }
+}
+
+/// Connections.
+impl Pool {
+    /// A connection, unless it is gone, and its node.
+    pub(super) fn link<'a>(
+        &'a mut self,
+        key: ConnectionKey,
+        agenda: &'a mut Agenda,
+    ) -> Option<Link<'a>> {
+        let connection = self.connections.get_mut(key)?;
+        let node = self.nodes.get_mut(connection.node)?;
+        let connect_timeout = self.limits.connect_timeout;
+        Some(Link { key, connection, node, agenda, connect_timeout })
+    }
+
+    pub(super) fn connections_of(&self, node: NodeKey) -> Vec<ConnectionKey> {
+        self.nodes.get(node).map_or_else(Vec::new, |node| node.connections.clone())
+    }
+
+    /// Whether the commands about some slots go over other connections to their node.
+    pub(super) fn has_several_connections(&self) -> bool {
+        self.limits.connections_a_node > 1
+    }
+
+    /// The connection to a node for a slot: so the commands about a key stay in order, and in one batch.
+    pub(super) fn connection_for(&self, node: NodeKey, slot: u16) -> Result<ConnectionKey, Error> {
+        let node = self.nodes.get(node).filter(|node| !node.health.is_open());
+        let connections = node.map_or(&[][..], |node| &node.connections);
+        let start = usize::from(slot).checked_rem(connections.len()).unwrap_or(0);
+        let (before, from) = connections.split_at(start);
+        let mut error = Error::Down;
+        for key in from.iter().chain(before) {
+            match self.connections.get(*key) {
+                Some(connection) if !connection.accepts() => {}
+                Some(connection) if connection.queue.len() >= MAX_WAITING => {
+                    error = Error::Overload;
+                }
+                Some(_) => return Ok(*key),
+                None => {}
+            }
+        }
+        Err(error)
+    }
+
+    /// Has a connection flushed at the end of this turn, if it can send.
+    pub(super) fn flush_later(&mut self, key: ConnectionKey, agenda: &mut Agenda) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.is_ready() && !std::mem::replace(&mut connection.is_flush_due, true) {
+            agenda.flush_later(key);
+        }
+    }
+
+    /// Where to put bytes that are received; empty if there is no such connection.
+    pub(super) fn space(&mut self, key: ConnectionKey) -> &mut [u8] {
+        let Self { connections, input, .. } = self;
+        connections.get_mut(key).map_or(&mut [], |connection| connection.space(input))
+    }
+
+    /// `count` bytes were received. Takes the input out, if the connection is open; it must be [put
+    /// back](Self::put_back) when its replies were read.
+    pub(super) fn on_received(
+        &mut self,
+        key: ConnectionKey,
+        count: usize,
+        now: u64,
+    ) -> Option<Vec<u8>> {
+        let connection = self.connections.get_mut(key).filter(|it| it.is_open())?;
+        Some(connection.on_received(count, &mut self.input, now))
+    }
+
+    /// Puts the input of a connection back.
+    pub(super) fn put_back(&mut self, key: ConnectionKey, input: Vec<u8>) {
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.put_back(input, &mut self.input);
+        }
+    }
+
+    /// For how long a request may wait at most, in µs.
+    pub(super) fn longest_timeout(&self) -> u64 {
+        self.limits.longest_timeout
+    }
+}
+
+/// Counts.
+impl Pool {
+    /// Changes what is counted at a node.
+    pub(super) fn count(
+        &mut self,
+        key: NodeKey,
+        agenda: &mut Agenda,
+        change: impl FnOnce(&mut Node),
+    ) {
+        if let Some(node) = self.nodes.get_mut(key) {
+            change(node);
+            if node.begin_counts() {
+                agenda.push(Action::Count(key));
+            }
+        }
+    }
+
+    pub(super) fn count_error(&mut self, node: NodeKey, kind: ErrorKind, agenda: &mut Agenda) {
+        self.count(node, agenda, |node| node.count_error(kind));
+    }
+
+    /// So many requests were not decided by a node.
+    pub(super) fn count_undecided(&mut self, node: NodeKey, count: usize, agenda: &mut Agenda) {
+        if count > 0 {
+            self.count(node, agenda, |node| node.count_undecided(count));
+        }
+    }
+}
