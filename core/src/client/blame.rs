@@ -7,7 +7,8 @@
 //! longer, it is slow.
 
 use super::agenda::Agenda;
-use super::connection::{Connection, ConnectionState, Fault, SILENCE};
+use super::connection::{Connection, ConnectionState, SILENCE};
+use super::fault::Fault;
 use super::health::Failure;
 use super::in_flight::Owner;
 use super::key::{ConnectionKey, NodeKey, RequestKey};

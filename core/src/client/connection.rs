@@ -13,13 +13,14 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use super::backoff::{Backoff, Pace};
+use super::fault::Fault;
 use super::handshake::{Abilities, Handshake, Step};
 use super::in_flight::{InFlight, Sent};
+use super::input::Input;
 use super::key::NodeKey;
 use super::slab::Recycle;
-use crate::rate::{MILLISECOND, SECOND};
-use crate::redis::reply::{self, Framer, MAX_MAP, MAX_REPLY, ProtocolError, Refusal, Reply};
-use crate::text::log::Escaped;
+use crate::rate::SECOND;
+use crate::redis::reply::{self, ProtocolError, Reply};
 
 /// A server that owes replies and sends nothing for this long, or for the store's patience if that
 /// is longer, is considered dead, unless a request has a longer timeout and still waits.
@@ -43,12 +44,6 @@ pub(super) const PATIENCE_WHEN_ACCEPTED: u64 = 8 * SECOND;
 
 /// How much is encoded ahead of the socket, in bytes; the rest can still be cancelled.
 const SEND_AHEAD: usize = 64 * 1024;
-
-/// How much is received at once, in bytes.
-const RECEIVE: usize = 16 * 1024;
-
-/// An empty input buffer that is larger is given back.
-const LARGE_INPUT: usize = 4 * RECEIVE;
 
 /// How often in a row the time for which the worker was away is taken off before a silent server is
 /// considered dead.
@@ -79,10 +74,7 @@ pub struct Connection {
     pub(super) queue: InFlight,
     output: Vec<u8>,
     output_sent: usize,
-    input: Vec<u8>,
-    input_start: usize,
-    input_end: usize,
-    framer: Framer,
+    pub(super) input: Input,
     /// When the server last sent something, or last began to owe a reply.
     active: u64,
     /// Until then a request may wait for a reply.
@@ -154,40 +146,6 @@ pub(super) enum Next {
     Wait(u64),
 }
 
-/// Why a connection was lost or never made.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// The system could not connect, or the TLS handshake failed: the reason, as text.
-    #[error("{0}")]
-    Connect(String),
-    /// Neither connected nor ready in time.
-    #[error("timed out while connecting")]
-    ConnectTimeout,
-    /// The TLS handshake was not complete in time.
-    #[error("timed out while SSL handshaking")]
-    SecureTimeout,
-    /// Reading or writing failed, or the server closed the connection.
-    #[error("{0}")]
-    Closed(String),
-    /// The server owed replies for too long: how long that is, in µs.
-    #[error("no reply for {} ms", .0 / MILLISECOND)]
-    Silent(u64),
-    /// The server does not speak the protocol.
-    #[error("{0}")]
-    Protocol(#[from] ProtocolError),
-    /// The server refused a step of the handshake.
-    #[error("{} was refused: \"{}\"", .0.command(), Escaped(.1.text.as_bytes()))]
-    Handshake(Step, Refusal),
-    /// The server answers, but cannot run scripts for now: it is loading, or a replica, or wants the client to
-    /// log in again.
-    #[error("it cannot decide: \"{}\"", Escaped(.0.as_bytes()))]
-    Unfit(String),
-    /// The server names its own address as that of another one (MOVED): behind the address is not the
-    /// server that was meant, or not only that one.
-    #[error("the node redirects to itself")]
-    Misplaced,
-}
-
 impl Recycle for Connection {
     fn recycle(&mut self) {
         *self = Self::new(self.node, Rc::clone(&self.handshake));
@@ -211,10 +169,7 @@ impl Connection {
             queue: InFlight::default(),
             output: Vec::new(),
             output_sent: 0,
-            input: Vec::new(),
-            input_start: 0,
-            input_end: 0,
-            framer: Framer::default(),
+            input: Input::default(),
             active: 0,
             awaited: 0,
             excused: 0,
@@ -311,9 +266,7 @@ impl Connection {
         self.output.clear();
         self.steps = self.handshake.begin(&abilities, &mut self.output);
         self.output_sent = 0;
-        self.input_start = 0;
-        self.input_end = 0;
-        self.framer = Framer::default();
+        self.input = Input::default();
     }
 
     /// Whether more commands are to be encoded.
@@ -360,45 +313,10 @@ impl Connection {
 
 /// Receiving.
 impl Connection {
-    /// Where to put received bytes; never empty. It is behind the part of a reply that has come, or in the
-    /// `shared` buffer of all connections.
-    pub(super) fn space<'a>(&'a mut self, shared: &'a mut Vec<u8>) -> &'a mut [u8] {
-        if self.input_start > 0 {
-            self.input.copy_within(self.input_start..self.input_end, 0);
-            self.input_end = self.input_end.saturating_sub(self.input_start);
-            self.input_start = 0;
-        }
-        let input = if self.input.is_empty() { shared } else { &mut self.input };
-        let wanted = self.input_end.saturating_add(RECEIVE);
-        if input.len() < wanted {
-            input.resize(wanted, 0);
-        }
-        input.get_mut(self.input_end..).unwrap_or_default()
-    }
-
-    /// `count` bytes were put into the [`space`](Self::space). Takes the input out, which must be
-    /// [put back](Self::put_back) when its replies were read.
-    pub(super) fn on_received(&mut self, count: usize, shared: &mut Vec<u8>, now: u64) -> Vec<u8> {
-        if self.input.is_empty() {
-            std::mem::swap(&mut self.input, shared);
-        }
-        self.input_end = self.input_end.saturating_add(count).min(self.input.len());
+    /// Bytes were received.
+    pub(super) fn on_received(&mut self, now: u64) {
         self.active = now;
         self.excuses = 0;
-        std::mem::take(&mut self.input)
-    }
-
-    /// Puts the input back. The connection keeps it only if there is a part of a reply in it.
-    pub(super) fn put_back(&mut self, input: Vec<u8>, shared: &mut Vec<u8>) {
-        if self.input_start < self.input_end {
-            self.input = input;
-            return;
-        }
-        self.input_start = 0;
-        self.input_end = 0;
-        if input.len() <= LARGE_INPUT {
-            *shared = input;
-        }
     }
 
     /// The bytes of the next reply, if it is complete.
@@ -406,14 +324,7 @@ impl Connection {
         &mut self,
         input: &'a [u8],
     ) -> Result<Option<&'a [u8]>, ProtocolError> {
-        let bytes = input.get(self.input_start..self.input_end).unwrap_or_default();
-        let most = match bytes.len() > MAX_REPLY && self.queue.owes_topology() {
-            true => MAX_MAP,
-            false => MAX_REPLY,
-        };
-        let Some(length) = self.framer.next(bytes, most)? else { return Ok(None) };
-        self.input_start = self.input_start.saturating_add(length);
-        Ok(bytes.get(..length))
+        self.input.next_frame(input, || self.queue.owes_topology())
     }
 
     /// Parses a frame.
@@ -536,38 +447,11 @@ impl Connection {
     fn drop_buffers(&mut self) {
         self.output.clear();
         self.output_sent = 0;
-        self.input = Vec::new();
-        self.input_start = 0;
-        self.input_end = 0;
-        self.framer = Framer::default();
+        self.input = Input::default();
     }
 }
 
 /// Whether a reply is a message of a channel; no reply to the client's commands looks like one.
 fn is_message(reply: &Reply<'_>) -> bool {
     matches!(reply, Reply::Other(value) if value.bytes().starts_with(b"*3\r\n$7\r\nmessage\r\n"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keeps_only_a_part_of_a_reply() {
-        let handshake = Handshake::new(&"redis://localhost".parse().unwrap(), "nginx", []);
-        let mut connection = Connection::new(NodeKey::new(0, 1), Rc::new(handshake));
-        let mut shared = Vec::new();
-        let mut receive = |bytes: &[u8]| {
-            connection.space(&mut shared)[..bytes.len()].copy_from_slice(bytes);
-            let input = connection.on_received(bytes.len(), &mut shared, 0);
-            let frame = connection.next_frame(&input).unwrap().map(<[u8]>::to_vec);
-            connection.put_back(input, &mut shared);
-            (frame, connection.input.len(), shared.len())
-        };
-        assert_eq!(receive(b"+ONE\r\n"), (Some(b"+ONE\r\n".to_vec()), 0, RECEIVE));
-        assert_eq!(receive(b"+T"), (None, RECEIVE, 0));
-        let (frame, own, shared) = receive(b"WO\r\n");
-        assert_eq!((frame, own), (Some(b"+TWO\r\n".to_vec()), 0));
-        assert!(shared >= RECEIVE);
-    }
 }

@@ -3,7 +3,8 @@
 use super::Action;
 use super::agenda::Agenda;
 use super::command::Command;
-use super::connection::{Connection, ConnectionState, Fault, Next};
+use super::connection::{Connection, ConnectionState, Next};
+use super::fault::Fault;
 use super::handshake::Step;
 use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey};
@@ -272,5 +273,211 @@ fn error_kind(fault: &Fault) -> ErrorKind {
         Fault::Handshake(Step::Auth, Refusal { kind: RefusalKind::Failed, .. }) => ErrorKind::Auth,
         Fault::Handshake(..) => ErrorKind::Unfit,
         Fault::Unfit(_) | Fault::Misplaced => ErrorKind::Unfit,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::client::handshake::Handshake;
+    use crate::client::node::{Nodes, Role, Settings, Target};
+    use crate::client::pool::{Limits, Pool};
+    use crate::rate::SECOND;
+    use crate::redis::reply;
+
+    const TIMEOUT: u64 = SECOND / 4;
+
+    /// A pool of one node with one connection, and what is to be done.
+    struct Bench {
+        pool: Pool,
+        agenda: Agenda,
+        key: ConnectionKey,
+    }
+
+    impl Bench {
+        /// The host of the node has these addresses; it is a name if there is none.
+        fn new(targets: &[Target]) -> Self {
+            let account: crate::redis::endpoint::Endpoint = "redis://redis.test:1".parse().unwrap();
+            let settings = Settings {
+                data_handshake: Rc::new(Handshake::new(&account, "nginx", [])),
+                account: account.clone(),
+                client_name: "nginx".to_owned(),
+                max_fails: 3,
+                fail_timeout: SECOND,
+            };
+            let limits = Limits {
+                connect_timeout: TIMEOUT,
+                connections_a_node: 1,
+                longest_timeout: SECOND,
+                fail_timeout: SECOND,
+            };
+            let (mut pool, mut agenda) =
+                (Pool::new(Nodes::new(settings), limits), Agenda::default());
+            let node = pool.nodes.add_seed(Role::Data, account, targets.to_vec());
+            pool.complete_node(node, &mut agenda);
+            let key = pool.connections_of(node)[0];
+            let mut bench = Self { pool, agenda, key };
+            assert_eq!(bench.actions(), ["view"]);
+            bench
+        }
+
+        fn link(&mut self) -> Link<'_> {
+            self.pool.link(self.key, &mut self.agenda).unwrap()
+        }
+
+        /// What happened, in short.
+        fn actions(&mut self) -> Vec<String> {
+            let name = |action: Action| match action {
+                Action::Connect(_, Target::Ip(address)) => format!("connect {}", address.port()),
+                Action::Resolve { host, port, .. } => format!("resolve {host}:{port}"),
+                Action::Close(_) => "close".to_owned(),
+                Action::Attempted(_, result) => format!("{result:?}"),
+                Action::Count(_) => "count".to_owned(),
+                Action::View(_) => "view".to_owned(),
+                Action::Up(_) => "up".to_owned(),
+                Action::Down(_, reason) => format!("down: {reason}"),
+                other => panic!("{other:?}"),
+            };
+            std::iter::from_fn(|| self.agenda.poll()).map(name).collect()
+        }
+
+        /// Connects, and has the handshake accepted.
+        fn ready(targets: &[Target]) -> Self {
+            let mut bench = Self::new(targets);
+            let mut link = bench.link();
+            link.connect(0).unwrap();
+            link.connection.on_connected(link.node.abilities);
+            for step in [&b"+PONG\r\n"[..], b"+OK\r\n"] {
+                let reply = reply::parse_other(step).unwrap();
+                link.connection.on_reply(&reply, 0).unwrap();
+            }
+            let sent = link.connection.output().len();
+            link.connection.on_sent(sent);
+            link.recount();
+            assert!(link.connection.is_ready() && link.connection.is_quiet());
+            bench.actions();
+            bench
+        }
+    }
+
+    fn targets(ports: &[u16]) -> Vec<Target> {
+        let target = |port: &u16| Target::Ip(SocketAddr::from(([10, 0, 0, 1], *port)));
+        ports.iter().map(target).collect()
+    }
+
+    fn refused() -> Fault {
+        Fault::Connect("refused".to_owned())
+    }
+
+    #[test]
+    fn an_attempt_ends_in_time_and_resolves_a_name_first() {
+        let mut bench = Bench::new(&targets(&[7]));
+        bench.link().connect(5).unwrap();
+        assert_eq!(bench.actions(), ["view", "connect 7"]);
+        assert_eq!(bench.agenda.timers.earliest(), Some(5 + TIMEOUT));
+        let mut bench = Bench::new(&[]);
+        bench.link().connect(5).unwrap();
+        assert_eq!(bench.actions(), ["view", "resolve redis.test:1"]);
+        assert!(bench.link().dial().is_err(), "no address is known");
+    }
+
+    #[test]
+    fn all_addresses_are_tried_before_a_pause() {
+        let mut bench = Bench::new(&targets(&[7, 8]));
+        bench.link().connect(0).unwrap();
+        bench.actions();
+        assert!(bench.link().lose(&refused(), 0, 0).is_none());
+        assert_eq!(bench.actions(), ["close", "Refused", "connect 8"]);
+        let lost = bench.link().lose(&refused(), 0, 0).unwrap();
+        assert!(matches!(lost.next, Next::Wait(delay) if delay > 0) && !lost.was_ready);
+        assert_eq!(bench.actions(), ["close", "Refused"]);
+        assert!(bench.link().lose(&refused(), 0, 0).is_none(), "it is lost already");
+        assert_eq!(bench.actions(), [""; 0]);
+        bench.link().pause(&refused(), 20, 100);
+        assert_eq!(bench.actions(), ["count", "down: refused"]);
+        bench.link().pause(&refused(), 20, 100);
+        assert_eq!(bench.actions(), [""; 0], "that is known");
+        bench.link().connect(120).unwrap();
+        assert_eq!(bench.actions(), ["resolve redis.test:1"], "the addresses led nowhere");
+        bench.link().dial().unwrap();
+        assert_eq!(bench.actions(), ["connect 7"]);
+    }
+
+    #[test]
+    fn a_late_attempt_is_waited_for_once_and_only_at_the_last_address() {
+        let mut bench = Bench::new(&targets(&[7, 8]));
+        bench.link().connect(0).unwrap();
+        assert!(!bench.link().on_late(), "the other address comes first");
+        assert!(bench.link().lose(&Fault::ConnectTimeout, 0, TIMEOUT).is_none());
+        assert!(bench.link().on_late() && !bench.link().connection.accepts());
+        assert!(!bench.link().on_late());
+    }
+
+    #[test]
+    fn a_node_is_up_again_when_a_connection_is_sound() {
+        let mut bench = Bench::new(&targets(&[7]));
+        bench.link().connect(0).unwrap();
+        bench.link().lose(&refused(), 0, 0).unwrap();
+        bench.link().pause(&refused(), 20, 0);
+        bench.actions();
+        let mut link = bench.link();
+        link.connection.state = ConnectionState::Ready { since: 0 };
+        link.recount();
+        link.recount();
+        assert_eq!(bench.actions(), ["view", "up"]);
+        assert_eq!(
+            bench
+                .pool
+                .nodes
+                .all()
+                .filter(|key| bench.pool.nodes.get(*key).unwrap().serves())
+                .count(),
+            1
+        );
+    }
+
+    #[test]
+    fn a_good_connection_is_replaced_and_one_to_the_wrong_server_elsewhere() {
+        let long_after = 2 * SECOND;
+        let mut bench = Bench::ready(&targets(&[7, 8]));
+        let lost = bench.link().lose(&Fault::Closed("closed".to_owned()), 0, long_after).unwrap();
+        assert_eq!((lost.next, lost.was_ready), (Next::Connect { is_first: true }, true));
+        bench.link().dial().unwrap();
+        assert_eq!(bench.actions(), ["close", "view", "view", "connect 7"]);
+        let mut bench = Bench::ready(&targets(&[7, 8]));
+        bench.link().lose(&Fault::Misplaced, 0, long_after).unwrap();
+        bench.link().dial().unwrap();
+        assert_eq!(bench.actions(), ["close", "view", "view", "connect 8"]);
+    }
+
+    #[test]
+    fn a_connection_is_closed_only_while_nothing_waits_for_it() {
+        let mut bench = Bench::ready(&targets(&[7]));
+        bench.link().connection.queue.push(Owner::Probe);
+        bench.link().close_if_quiet();
+        assert_eq!(bench.actions(), [""; 0]);
+        bench.link().connection.queue.next_unsent();
+        bench.link().close_if_quiet();
+        assert_eq!(bench.actions(), ["close", "view"]);
+        assert!(bench.link().connection.is_idle());
+    }
+
+    #[test]
+    fn a_query_interrupts_a_subscription() {
+        let mut bench = Bench::ready(&targets(&[7]));
+        let (command, words) = (CommandKind::Sentinel, vec!["SENTINEL".to_owned()]);
+        let query = Query { command, words, channel: Some("+switch-master") };
+        let mut link = bench.link();
+        link.encode_query(Owner::Topology(1), &query, 0);
+        let sent = String::from_utf8(link.connection.output().to_vec()).unwrap();
+        let commands =
+            ["UNSUBSCRIBE", "SENTINEL", "\r\nSUBSCRIBE"].map(|it| sent.find(it).unwrap());
+        assert!(commands.is_sorted(), "{sent}");
+        let owners = [(); 3].map(|()| link.connection.queue.next_lost().unwrap());
+        assert_eq!(owners, [Owner::Subscription, Owner::Topology(1), Owner::Subscription]);
+        assert_eq!(bench.actions(), ["count"]);
     }
 }

@@ -154,7 +154,7 @@ impl Pool {
     /// Where to put bytes that are received; empty if there is no such connection.
     pub(super) fn space(&mut self, key: ConnectionKey) -> &mut [u8] {
         let Self { connections, input, .. } = self;
-        connections.get_mut(key).map_or(&mut [], |connection| connection.space(input))
+        connections.get_mut(key).map_or(&mut [], |connection| connection.input.space(input))
     }
 
     /// `count` bytes were received. Takes the input out, if the connection is open; it must be [put
@@ -166,13 +166,14 @@ impl Pool {
         now: u64,
     ) -> Option<Vec<u8>> {
         let connection = self.connections.get_mut(key).filter(|it| it.is_open())?;
-        Some(connection.on_received(count, &mut self.input, now))
+        connection.on_received(now);
+        Some(connection.input.take(count, &mut self.input))
     }
 
     /// Puts the input of a connection back.
     pub(super) fn put_back(&mut self, key: ConnectionKey, input: Vec<u8>) {
         if let Some(connection) = self.connections.get_mut(key) {
-            connection.put_back(input, &mut self.input);
+            connection.input.put_back(input, &mut self.input);
         }
     }
 

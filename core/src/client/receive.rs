@@ -1,7 +1,8 @@
 //! Replies, and what follows from them.
 
 use super::command::{Member, Purpose, Settlement};
-use super::connection::{Fault, Incoming};
+use super::connection::Incoming;
+use super::fault::Fault;
 use super::handshake::Step;
 use super::in_flight::{Owner, Sent};
 use super::key::{CommandKey, ConnectionKey, NodeKey};

@@ -4,7 +4,7 @@
 
 use super::Client;
 use super::command::{Member, Purpose};
-use super::connection::Fault;
+use super::fault::Fault;
 use super::key::{CommandKey, NodeKey};
 use super::request::Error;
 use super::timers::Due;

@@ -149,3 +149,62 @@ impl Requests {
         command
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A request with so many commands that have no outcome.
+    fn begun(requests: &mut Requests, commands: u32) -> RequestKey {
+        let key = requests.begin(&[]);
+        (0..commands).for_each(|_| requests.add_open(key));
+        requests.get_mut(key).unwrap().on_dispatched(commands, 0);
+        key
+    }
+
+    fn member(request: RequestKey) -> Member {
+        Member { request, first: 0, timeout: 0 }
+    }
+
+    #[test]
+    fn a_request_has_an_outcome_when_all_its_commands_have() {
+        let (mut requests, mut agenda) = (Requests::new(), Agenda::default());
+        let key = begun(&mut requests, 2);
+        requests.conclude(member(key), Ok(()), &mut agenda);
+        assert!(requests.is_waiting(key) && agenda.poll().is_none());
+        requests.conclude(member(key), Err(Error::Lost), &mut agenda);
+        assert_eq!(agenda.poll(), Some(Action::Complete(key)));
+        assert_eq!(requests.get(key).unwrap().outcome(), Some(Err(Error::Lost)));
+        requests.release(key, true);
+        assert!(requests.is_empty());
+    }
+
+    #[test]
+    fn a_request_that_is_to_be_refunded_stays_until_its_last_reply() {
+        let (mut requests, mut agenda) = (Requests::new(), Agenda::default());
+        let key = begun(&mut requests, 1);
+        requests.get_mut(key).unwrap().command = Some(CommandKey::new(7, 1));
+        assert_eq!(requests.release(key, true), None, "the command is still needed");
+        assert_eq!((requests.unreleased(), requests.released()), (0, 1));
+        requests.conclude(member(key), Ok(()), &mut agenda);
+        assert!(requests.is_empty() && requests.released() == 0 && agenda.poll().is_none());
+        let key = begun(&mut requests, 1);
+        requests.get_mut(key).unwrap().command = Some(CommandKey::new(7, 1));
+        assert_eq!(requests.release(key, false), Some(CommandKey::new(7, 1)));
+        assert!(requests.is_empty());
+    }
+
+    #[test]
+    fn nodes_that_have_not_answered_in_time_are_named_once() {
+        let mut requests = Requests::new();
+        let key = begun(&mut requests, 3);
+        let nodes = [0, 1].map(|index| NodeKey::new(index, 1));
+        let unanswered = [Some(nodes[1]), None, Some(nodes[0]), Some(nodes[1])];
+        let answers = unanswered.map(|node| Answer { node, ..Answer::default() });
+        requests.get_mut(key).unwrap().answers.extend(answers);
+        assert_eq!(requests.expire(key), [nodes[1], nodes[0]]);
+        assert_eq!(requests.get(key).unwrap().outcome(), Some(Err(Error::Timeout)));
+        requests.release(key, false);
+        assert_eq!(requests.expire(key), []);
+    }
+}

@@ -1,6 +1,7 @@
 //! Connections: made, used and lost.
 
-use super::connection::{Connection, ConnectionState, Fault, Next, PATIENCE_WHEN_ACCEPTED};
+use super::connection::{Connection, ConnectionState, Next, PATIENCE_WHEN_ACCEPTED};
+use super::fault::Fault;
 use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::link::Lost;
