@@ -315,9 +315,7 @@ impl Client {
             self.pool.excuse_all(away, now);
         }
         for kind in Due::ALL {
-            // There are retired nodes for a moment only: they are looked at each time.
-            let has_retired = kind == Due::Topology && !self.pool.nodes.retired().is_empty();
-            if self.agenda.timers.is_due(kind, now) || has_retired {
+            if self.agenda.timers.is_due(kind, now) {
                 self.on_due(kind, now);
                 self.agenda.timers.set(kind, self.next_due(kind));
             }
@@ -335,6 +333,7 @@ impl Client {
             }
             Due::Connections => self.check_connections(now),
             Due::Probes => self.probe_nodes(now),
+            Due::Retirement => self.remove_retired(now),
             Due::Topology => self.check_refresh(now),
             Due::Leaving => self.leaving.on_timer(now),
         }
@@ -346,6 +345,7 @@ impl Client {
             Due::Waiting => self.waiting.earliest(&self.commands),
             Due::Connections => self.pool.next_due(self.discovery.rounds.patience()),
             Due::Probes => self.pool.nodes.next_probe(),
+            Due::Retirement => self.pool.next_retirement(),
             Due::Topology => self.discovery.rounds.at(),
             Due::Leaving => self.leaving.grace(),
         }

@@ -71,12 +71,20 @@ impl Pool {
         agenda.push(Action::View(key));
     }
 
-    /// Whether a retired node owes no reply, or has owed it for too long.
-    pub(super) fn is_done(&self, node: &Node, now: u64) -> bool {
+    /// Whether a node is retired, and owes no reply or has owed it for too long.
+    pub(super) fn is_done(&self, key: NodeKey, now: u64) -> bool {
+        let Some(node) = self.nodes.get(key) else { return false };
         let is_quiet =
             |key: &ConnectionKey| self.connections.get(*key).is_none_or(Connection::is_quiet);
-        let since = node.retired_at.unwrap_or(0);
-        node.connections.iter().all(is_quiet) || now.saturating_sub(since) >= RETIREMENT
+        node.retired_at.is_some_and(|since| {
+            now.saturating_sub(since) >= RETIREMENT || node.connections.iter().all(is_quiet)
+        })
+    }
+
+    /// When the first retired node has owed a reply for too long.
+    pub(super) fn next_retirement(&self) -> Option<u64> {
+        let retired = self.nodes.retired().iter().filter_map(|key| self.nodes.get(*key));
+        Some(retired.filter_map(|node| node.retired_at).min()?.saturating_add(RETIREMENT))
     }
 
     /// Closes the connections to nodes of the configuration that are no masters, and does not try to make

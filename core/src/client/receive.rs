@@ -32,13 +32,13 @@ impl Client {
             return false;
         }
         let is_leaving = self.leaving.has_begun();
-        if let Some(mut link) = self.link(key) {
-            link.recount();
-            if is_leaving {
-                link.close_if_quiet();
-            }
+        let Some(mut link) = self.link(key) else { return false };
+        link.recount();
+        if is_leaving {
+            link.close_if_quiet();
         }
-        true
+        let (node, is_retired) = (link.connection.node, link.node.retired_at.is_some());
+        !is_retired || !self.remove_if_done(node, now)
     }
 
     /// Reads the replies that are complete. If one shows that the server is unfit, those behind it still

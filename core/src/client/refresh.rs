@@ -10,6 +10,7 @@
 use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::request::Error;
+use super::timers::Due;
 use super::topology::Layout;
 use super::topology::rounds::RoundStep;
 use super::{Action, Client};
@@ -66,7 +67,6 @@ impl Client {
 impl Client {
     /// Does what is due.
     pub(super) fn check_refresh(&mut self, now: u64) {
-        self.remove_retired(now);
         match self.discovery.rounds.take_step(now) {
             Some(RoundStep::GoOn) => {
                 self.on_late_queries(now);
@@ -239,18 +239,28 @@ impl Client {
         self.pool.nodes.retire_others(&masters, now);
         self.pool.close_unneeded_seeds(&masters, &mut self.agenda);
         self.remove_retired(now);
+        if let Some(at) = self.pool.next_retirement() {
+            self.agenda.advance_to(Due::Retirement, at);
+        }
         masters.into_iter().for_each(|master| self.open_node(master, now));
         self.route_parked(now);
         is_news || before != self.pool.nodes.current()
     }
 
-    /// Removes the retired nodes that owe no reply, or are retired for too long.
-    fn remove_retired(&mut self, now: u64) {
+    /// Removes the retired nodes that owe no reply, or have owed it for too long.
+    pub(super) fn remove_retired(&mut self, now: u64) {
         for key in self.pool.nodes.retired().to_vec() {
-            if self.pool.nodes.get(key).is_some_and(|node| self.pool.is_done(node, now)) {
-                self.remove_node(key, now);
-            }
+            self.remove_if_done(key, now);
         }
+    }
+
+    /// Removes a node, if it is retired and owes no reply. Returns whether that was so.
+    pub(super) fn remove_if_done(&mut self, key: NodeKey, now: u64) -> bool {
+        let is_done = self.pool.is_done(key, now);
+        if is_done {
+            self.remove_node(key, now);
+        }
+        is_done
     }
 
     fn remove_node(&mut self, node: NodeKey, now: u64) {

@@ -15,6 +15,7 @@ mod addresses;
 mod attempts;
 mod breaker;
 mod maps;
+mod retired;
 mod rounds;
 mod sentinel;
 mod turn;
@@ -1136,7 +1137,7 @@ fn a_node_that_was_retired_is_used_again() {
     assert_eq!(played.client.pool.nodes.retired(), [other]);
     assert_eq!(played.find_or_add_node("10.0.0.2"), other);
     assert!(played.client.pool.nodes.retired().is_empty());
-    played.client.check_refresh(10_000 * MILLISECOND);
+    played.wait(10_000 * MILLISECOND);
     assert!(played.client.node(other).is_some());
 }
 

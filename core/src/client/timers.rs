@@ -12,6 +12,8 @@ pub(super) enum Due {
     Connections,
     /// Probes of nodes.
     Probes,
+    /// Nodes that are retired, and were to answer what they were sent.
+    Retirement,
     /// Queries for the topology.
     Topology,
     /// The grace of a worker that is leaving.
@@ -19,8 +21,14 @@ pub(super) enum Due {
 }
 
 impl Due {
-    pub(super) const ALL: [Self; 5] =
-        [Self::Waiting, Self::Connections, Self::Probes, Self::Topology, Self::Leaving];
+    pub(super) const ALL: [Self; 6] = [
+        Self::Waiting,
+        Self::Connections,
+        Self::Probes,
+        Self::Retirement,
+        Self::Topology,
+        Self::Leaving,
+    ];
 }
 
 /// When something is due, in µs.
@@ -72,11 +80,11 @@ mod tests {
         timers.advance_to(Due::Probes, 25);
         assert_eq!(timers.earliest(), Some(20));
         let due = |timers: &Timers, now| Due::ALL.map(|kind| timers.is_due(kind, now));
-        assert_eq!(due(&timers, 19), [false; 5]);
-        assert_eq!(due(&timers, 20), [false, false, true, false, false]);
-        assert_eq!(due(&timers, 30), [true, false, true, false, false]);
+        assert_eq!(due(&timers, 19), [false; 6]);
+        assert_eq!(due(&timers, 20), [false, false, true, false, false, false]);
+        assert_eq!(due(&timers, 30), [true, false, true, false, false, false]);
         timers.set(Due::Probes, None);
-        assert_eq!((timers.earliest(), due(&timers, 29)), (Some(30), [false; 5]));
+        assert_eq!((timers.earliest(), due(&timers, 29)), (Some(30), [false; 6]));
         timers.set(Due::Waiting, Some(40));
         assert_eq!(timers.earliest(), Some(40));
     }

@@ -174,6 +174,9 @@ impl Client {
         }
         self.lose_in_flight(key, node, now);
         self.pool.check_slowness(node, &mut self.agenda);
+        if self.remove_if_done(node, now) {
+            return;
+        }
         match next {
             Next::Connect { is_first } => self.replace(key, fault, is_first, now),
             Next::Wait(delay) => self.on_unreachable(key, fault, delay, now),
