@@ -170,7 +170,7 @@ impl Commands {
 
 /// Requests that share a command.
 impl Commands {
-    /// Lets a request share a command that was not sent yet.
+    /// Lets a request share a command that was not sent yet. Returns its stage.
     pub(super) fn join(
         &mut self,
         key: CommandKey,
@@ -178,14 +178,14 @@ impl Commands {
         lease: Option<&Lease>,
         requests: &mut Requests,
         agenda: &mut Agenda,
-    ) {
-        if self.get(key).is_some_and(Command::is_full) {
+    ) -> Option<Stage> {
+        if self.get(key)?.is_full() {
             // Many may have come and gone while it waits for a connection.
             self.drop_gone(key, requests, agenda);
         }
-        if let Some(command) = self.get_mut(key) {
-            command.join(member, lease);
-        }
+        let command = self.get_mut(key)?;
+        command.join(member, lease);
+        Some(command.stage)
     }
 
     /// Removes released requests from a command that was not sent. Returns whether none is left.
@@ -231,20 +231,6 @@ impl Commands {
 
 /// Replies.
 impl Commands {
-    /// Reads what a script has found into the [`verdicts`](Self::verdicts). Returns whether the reply is one to
-    /// the command, unless that is gone.
-    pub(super) fn read(
-        &mut self,
-        key: CommandKey,
-        found: &ScriptReply<'_>,
-        requests: &mut Requests,
-    ) -> Option<bool> {
-        let command = self.slab.get(key)?;
-        Some(command.read(found.clone(), &mut self.verdicts, |request, charge, granted| {
-            requests.on_granted(request, charge, granted);
-        }))
-    }
-
     /// Keeps what the limits of a command hold without its charges, for requests that have others: these may
     /// reject them.
     pub(super) fn note_unspent(

@@ -190,32 +190,40 @@ impl Client {
         if self.discovery.has_slots {
             self.commands.note_unspent(key, found, &mut self.requests);
         }
-        match self.commands.read(key, found, &mut self.requests) {
-            Some(true) => self.on_read(key, found.now(), node, now),
-            Some(false) => return false,
-            None => {}
-        }
-        true
+        let mut verdicts = std::mem::take(&mut self.commands.verdicts);
+        let is_understood = self.read_into(&mut verdicts, key, found, node, now);
+        self.commands.verdicts = verdicts;
+        is_understood
     }
 
-    /// The verdicts of a command were read, which has charged its requests at `charged_at` of Redis's clock.
-    fn on_read(&mut self, key: CommandKey, charged_at: u64, node: NodeKey, now: u64) {
-        let Some(command) = self.commands.get_mut(key) else { return };
-        if command.purpose != Purpose::Charge {
+    fn read_into(
+        &mut self,
+        verdicts: &mut Vec<Verdict>,
+        key: CommandKey,
+        found: &ScriptReply<'_>,
+        node: NodeKey,
+        now: u64,
+    ) -> bool {
+        let Some(command) = self.commands.get_mut(key) else { return true };
+        let requests = &mut self.requests;
+        let is_understood = command.read(found.clone(), verdicts, |request, charge, granted| {
+            requests.on_granted(request, charge, granted);
+        });
+        if is_understood && command.purpose != Purpose::Charge {
             if let Purpose::Settle(Settlement { tag, .. }) = command.purpose {
                 self.leaving.on_settled(tag, true, &mut self.agenda);
             }
-            return self.commands.remove(key);
+            self.commands.remove(key);
+        } else if is_understood {
+            let (count, members) = (command.len(), std::mem::take(&mut command.members));
+            for (member, verdicts) in members.iter().zip(verdicts.chunks(count)) {
+                self.on_verdicts(key, *member, verdicts, node, found.now(), now);
+            }
+            if let Some(follower) = self.commands.remove_answered(key, members) {
+                self.send_held(follower, now);
+            }
         }
-        let (count, members) = (command.len(), std::mem::take(&mut command.members));
-        let verdicts = std::mem::take(&mut self.commands.verdicts);
-        for (member, verdicts) in members.iter().zip(verdicts.chunks(count)) {
-            self.on_verdicts(key, *member, verdicts, node, charged_at, now);
-        }
-        self.commands.verdicts = verdicts;
-        if let Some(follower) = self.commands.remove_answered(key, members) {
-            self.send_held(follower, now);
-        }
+        is_understood
     }
 
     /// A command has answered one of its requests, which it charged at `charged_at` of Redis's clock.

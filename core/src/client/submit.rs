@@ -167,8 +167,8 @@ impl Client {
 
     /// Lets a request share a command that was not sent yet.
     fn join(&mut self, key: CommandKey, member: Member, lease: Option<&Lease>, now: u64) {
-        self.commands.join(key, member, lease, &mut self.requests, &mut self.agenda);
-        if self.commands.stage(key) == Some(Stage::Held) {
+        let stage = self.commands.join(key, member, lease, &mut self.requests, &mut self.agenda);
+        if stage == Some(Stage::Held) {
             self.send_in_time(key, member, now);
         }
     }
