@@ -1,4 +1,8 @@
-//! The delays between attempts to connect.
+//! The delays between attempts to connect, and between probes.
+//!
+//! Each connection has a backoff, and each node another one for its probes. One for both would be wrong: a server
+//! that accepts connections and answers nothing starts the backoff of a connection over, and must not be probed as
+//! often again; and probes that are not answered must not keep a connection that was lost from being made.
 
 use crate::rate::{MILLISECOND, SECOND};
 
