@@ -170,8 +170,8 @@ pub struct Server {
 
 /// A Redis client. See the [module](self).
 ///
-/// Each part of its state has a room, with methods that change nothing but the room. The client routes between
-/// them.
+/// Each part of its state has a room, with methods that change nothing but the room and what they are given. The
+/// client routes between the rooms.
 #[derive(Debug)]
 pub struct Client {
     scripts: Arc<Scripts>,

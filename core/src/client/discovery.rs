@@ -159,3 +159,57 @@ impl Discovery {
         at.is_none()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_one_server_needs_no_queries() {
+        let can_change = |kind| Discovery::new(&kind, "edge", 0).can_change();
+        let kinds = [Kind::Single, Kind::Cluster, Kind::Sentinel("main".to_owned())];
+        assert_eq!(kinds.map(can_change), [false, true, true]);
+    }
+
+    #[test]
+    fn nodes_that_are_cut_off_or_not_connected_are_queried_last() {
+        let (mut pool, mut agenda, seed) = Pool::of_one_node(&[], 1);
+        let [cut_off, ready] = [2, 3].map(|port| {
+            let key = pool.find_or_add_node("redis.test", port, &mut agenda);
+            pool.nodes.get_mut(key).unwrap().ready = 1;
+            key
+        });
+        pool.nodes.get_mut(cut_off).unwrap().is_cut_off = true;
+        let mut discovery = Discovery::new(&Kind::Cluster, "edge", 0);
+        discovery.begin_round(&pool.nodes);
+        let order = [(); 4].map(|()| discovery.next_node());
+        assert_eq!(order, [Some(ready), Some(seed), Some(cut_off), None]);
+    }
+
+    #[test]
+    fn a_node_is_queried_unless_it_owes_an_answer_or_takes_no_command() {
+        let (mut pool, _, node) = Pool::of_one_node(&[], 1);
+        let discovery = Discovery::new(&Kind::Cluster, "edge", 0);
+        let key = pool.connections_of(node)[0];
+        assert_eq!(discovery.connection_for_query(node, &pool, 0), Some(key));
+        pool.nodes.get_mut(node).unwrap().owes_topology = true;
+        assert_eq!(discovery.connection_for_query(node, &pool, 0), None);
+        pool.nodes.get_mut(node).unwrap().owes_topology = false;
+        pool.connections.get_mut(key).unwrap().on_late();
+        assert_eq!(discovery.connection_for_query(node, &pool, 0), None);
+    }
+
+    #[test]
+    fn what_is_wanted_is_due_at_once_and_a_pause_is_kept() {
+        let mut agenda = Agenda::default();
+        let mut discovery = Discovery::new(&Kind::Cluster, "edge", 0);
+        discovery.want(7, &mut agenda);
+        assert_eq!((discovery.rounds.at(), agenda.timers.earliest()), (Some(7), Some(7)));
+        discovery.on_fruitless(0, 7);
+        agenda.timers.set(Due::Topology, None);
+        discovery.pause(&mut agenda);
+        assert!(
+            discovery.rounds.at() > Some(7) && agenda.timers.earliest() == discovery.rounds.at()
+        );
+    }
+}

@@ -279,16 +279,13 @@ fn error_kind(fault: &Fault) -> ErrorKind {
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
-    use std::rc::Rc;
 
     use super::*;
-    use crate::client::handshake::Handshake;
-    use crate::client::node::{Nodes, Role, Settings, Target};
-    use crate::client::pool::{Limits, Pool};
+    use crate::client::node::Target;
+    use crate::client::pool::Pool;
+    use crate::client::pool::tests::TIMEOUT;
     use crate::rate::SECOND;
     use crate::redis::reply;
-
-    const TIMEOUT: u64 = SECOND / 4;
 
     /// A pool of one node with one connection, and what is to be done.
     struct Bench {
@@ -300,24 +297,7 @@ mod tests {
     impl Bench {
         /// The host of the node has these addresses; it is a name if there is none.
         fn new(targets: &[Target]) -> Self {
-            let account: crate::redis::endpoint::Endpoint = "redis://redis.test:1".parse().unwrap();
-            let settings = Settings {
-                data_handshake: Rc::new(Handshake::new(&account, "nginx", [])),
-                account: account.clone(),
-                client_name: "nginx".to_owned(),
-                max_fails: 3,
-                fail_timeout: SECOND,
-            };
-            let limits = Limits {
-                connect_timeout: TIMEOUT,
-                connections_a_node: 1,
-                longest_timeout: SECOND,
-                fail_timeout: SECOND,
-            };
-            let (mut pool, mut agenda) =
-                (Pool::new(Nodes::new(settings), limits), Agenda::default());
-            let node = pool.nodes.add_seed(Role::Data, account, targets.to_vec());
-            pool.complete_node(node, &mut agenda);
+            let (pool, agenda, node) = Pool::of_one_node(targets, 1);
             let key = pool.connections_of(node)[0];
             let mut bench = Self { pool, agenda, key };
             assert_eq!(bench.actions(), ["view"]);

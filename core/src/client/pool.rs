@@ -219,3 +219,110 @@ impl Pool {
         }
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::client::connection::ConnectionState;
+    use crate::client::handshake::Handshake;
+    use crate::client::in_flight::Owner;
+    use crate::client::node::{Settings, Target};
+    use crate::redis::endpoint::Endpoint;
+
+    /// How long an attempt to connect may take, in µs.
+    pub(in crate::client) const TIMEOUT: u64 = SECOND / 4;
+
+    impl Pool {
+        /// A pool of one node, whose host has these addresses; it is a name if there is none.
+        pub(in crate::client) fn of_one_node(
+            targets: &[Target],
+            connections_a_node: usize,
+        ) -> (Self, Agenda, NodeKey) {
+            let account: Endpoint = "redis://redis.test:1".parse().unwrap();
+            let settings = Settings {
+                data_handshake: Rc::new(Handshake::new(&account, "nginx", [])),
+                account: account.clone(),
+                client_name: "nginx".to_owned(),
+                max_fails: 3,
+                fail_timeout: SECOND,
+            };
+            let limits = Limits {
+                connect_timeout: TIMEOUT,
+                connections_a_node,
+                longest_timeout: SECOND,
+                fail_timeout: SECOND,
+            };
+            let mut pool = Self::new(Nodes::new(settings), limits);
+            let node = pool.nodes.add_seed(Role::Data, account, targets.to_vec());
+            let mut agenda = Agenda::default();
+            pool.complete_node(node, &mut agenda);
+            (pool, agenda, node)
+        }
+    }
+
+    #[test]
+    fn a_node_gets_its_connections_once() {
+        let (mut pool, mut agenda, seed) = Pool::of_one_node(&[], 3);
+        assert_eq!((agenda.poll(), agenda.poll()), (Some(Action::View(seed)), None));
+        let found = pool.find_or_add_node("redis.test", 1, &mut agenda);
+        assert_eq!((found, pool.connections_of(seed).len(), agenda.poll()), (seed, 3, None));
+        let new = pool.find_or_add_node("redis.test", 2, &mut agenda);
+        assert_eq!((pool.connections_of(new).len(), agenda.poll()), (3, Some(Action::View(new))));
+    }
+
+    #[test]
+    fn slots_share_the_connections_that_take_commands() {
+        let (mut pool, _, node) = Pool::of_one_node(&[], 2);
+        let [even, odd] = pool.connections_of(node)[..] else { panic!() };
+        let slots = |pool: &Pool| [0, 1, 2].map(|slot| pool.connection_for(node, slot));
+        assert_eq!(slots(&pool), [Ok(even), Ok(odd), Ok(even)]);
+        pool.connections.get_mut(odd).unwrap().on_late();
+        assert_eq!(slots(&pool), [Ok(even); 3]);
+        let queue = &mut pool.connections.get_mut(even).unwrap().queue;
+        (0..MAX_WAITING).for_each(|_| queue.push(Owner::Probe));
+        assert_eq!(slots(&pool), [Err(Error::Overload); 3]);
+        pool.connections.get_mut(even).unwrap().on_late();
+        assert_eq!(slots(&pool), [Err(Error::Down); 3]);
+    }
+
+    #[test]
+    fn a_retired_node_is_done_when_it_owes_no_reply_or_after_a_second() {
+        let (mut pool, mut agenda, seed) = Pool::of_one_node(&[], 1);
+        let node = pool.find_or_add_node("redis.test", 2, &mut agenda);
+        assert!(!pool.is_done(node, 9 * SECOND), "it is not retired");
+        let key = pool.connections_of(node)[0];
+        pool.connections.get_mut(key).unwrap().queue.push(Owner::Probe);
+        pool.nodes.retire_others(&[seed], 5);
+        assert_eq!(pool.next_retirement(), Some(5 + RETIREMENT));
+        assert!(!pool.is_done(node, 4 + RETIREMENT) && pool.is_done(node, 5 + RETIREMENT));
+        pool.connections.get_mut(key).unwrap().queue.next_unsent();
+        assert!(pool.is_done(node, 5));
+        pool.nodes.remove(node);
+        assert!(pool.next_retirement().is_none() && !pool.is_done(node, 5));
+    }
+
+    #[test]
+    fn a_connection_is_flushed_once_a_turn_and_only_when_it_can_send() {
+        let (mut pool, mut agenda, node) = Pool::of_one_node(&[], 1);
+        let key = pool.connections_of(node)[0];
+        pool.flush_later(key, &mut agenda);
+        assert_eq!(agenda.next_flush(), None);
+        pool.connections.get_mut(key).unwrap().state = ConnectionState::Ready { since: 0 };
+        (0..2).for_each(|_| pool.flush_later(key, &mut agenda));
+        assert_eq!([agenda.next_flush(), agenda.next_flush()], [Some(key), None]);
+    }
+
+    #[test]
+    fn the_longest_timeout_is_the_patience_up_to_a_second() {
+        let patience = |longest_timeout, fail_timeout| {
+            let (pool, ..) = Pool::of_one_node(&[], 1);
+            let limits = Limits { longest_timeout, fail_timeout, ..pool.limits };
+            Pool::new(pool.nodes, limits).patience
+        };
+        assert_eq!(patience(5, SECOND / 2), 5);
+        assert_eq!(patience(9 * SECOND, SECOND / 2), SECOND);
+        assert_eq!(patience(9 * SECOND, 2 * SECOND), 2 * SECOND);
+    }
+}
