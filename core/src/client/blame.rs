@@ -263,6 +263,7 @@ impl Client {
     pub(super) fn on_answered(&mut self, key: NodeKey) {
         let Some(node) = self.pool.nodes.get_mut(key) else { return };
         node.is_cut_off = false;
+        node.is_unfit = false;
         let was_patient = node.silences > 0;
         node.silences = node.silences.saturating_sub(1);
         let is_news = node.health.is_mute() || node.has_undecided;

@@ -64,6 +64,8 @@ pub struct Node {
     /// It has no master for a slot (CLUSTERDOWN), and has decided nothing since. It may be a master that
     /// its cluster has replaced, and that does not know it: it is up, and answers.
     pub(super) is_cut_off: bool,
+    /// It has refused to decide (READONLY, MISCONF), and has decided nothing since.
+    pub(super) is_unfit: bool,
     /// How often the time is doubled for which it may owe a reply and send nothing.
     pub(super) silences: u32,
     /// Whether a topology query has timed out to which it may still reply. Commands may be answered before.
@@ -139,6 +141,7 @@ impl Node {
             sound: 0,
             health: Health::new(max_fails, settings.fail_timeout),
             is_cut_off: false,
+            is_unfit: false,
             silences: 0,
             owes_topology: false,
             retired_at: None,
@@ -220,7 +223,7 @@ impl Node {
 
     /// Whether commands can be sent to it, and it is not known to refuse them.
     pub(super) fn serves(&self) -> bool {
-        self.is_available() && self.health.is_up()
+        self.wanted > 0 && self.health.is_up() && !self.is_unfit
     }
 
     /// Whether one of its connections shows that it is up, which is noted.

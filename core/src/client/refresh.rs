@@ -170,6 +170,7 @@ impl Client {
             Err(reason) => {
                 let is_auth = matches!(reply, Reply::Error(refusal) if refusal.is_auth());
                 self.count_error(key, if is_auth { ErrorKind::Auth } else { ErrorKind::Unfit });
+                self.discovery.topology.forget(key);
                 self.warn(key, format!("topology query failed: {reason}"));
                 if was_open {
                     self.query_next(now);
@@ -203,7 +204,7 @@ impl Client {
     /// anyway.
     pub(super) fn on_sentinel_connected(&mut self, key: ConnectionKey, now: u64) {
         if self.pool.connections.get(key).is_some_and(super::connection::Connection::is_quiet) {
-            let number = self.discovery.rounds.next_number();
+            let number = self.discovery.rounds.next_number(now);
             self.push(key, Owner::Topology(number), now);
         }
     }

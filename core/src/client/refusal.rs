@@ -32,6 +32,9 @@ impl Client {
             RefusalKind::TryAgain if is_cluster => self.try_again(key, refusal, node, now),
             RefusalKind::ClusterDown if is_cluster => self.on_no_owner(key, refusal, node, now),
             RefusalKind::NotReady | RefusalKind::ReadOnly | RefusalKind::LoggedOut => {
+                if let Some(node) = self.pool.nodes.get_mut(node) {
+                    node.is_unfit = true;
+                }
                 self.count_undecided(key, node);
                 self.park(key, Error::Refused, now);
                 return Err(Fault::Unfit(refusal.text.clone()));

@@ -18,6 +18,7 @@ mod maps;
 mod retired;
 mod rounds;
 mod sentinel;
+mod trouble;
 mod turn;
 
 const TIMEOUT: u64 = 100 * MILLISECOND;

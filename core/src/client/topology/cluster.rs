@@ -184,7 +184,10 @@ impl Topology for Cluster {
 
     fn on_moved(&mut self, slot: u16, node: NodeKey) {
         if let Some(owner) = self.owners.get_mut(usize::from(slot)) {
-            self.used = self.used.take().filter(|_| *owner == Some(node));
+            if *owner != Some(node) {
+                self.used = None;
+                self.partial = None;
+            }
             *owner = Some(node);
         }
     }

@@ -26,6 +26,11 @@ const DOUBLINGS: u32 = 4;
 /// The longest interval while a master is missing, for each query of the round before.
 const LONGEST_INTERVAL: u64 = 670 * MILLISECOND;
 
+/// So many queries may follow each other sooner. After that each one has to wait for
+/// [`LONGEST_INTERVAL`], whatever the reason and the outcome: two nodes may redirect to each other for ever,
+/// and two sentinels report a master each.
+const BURST: u64 = 10;
+
 /// How long a node may take for the map of a large cluster; twice as long
 /// after each query that has timed out, until as many have not.
 const LEAST_PATIENCE: u64 = SECOND;
@@ -53,6 +58,8 @@ pub(in crate::client) struct Rounds {
     timeouts: u32,
     /// When the next round may begin.
     free_at: u64,
+    /// When all queries so far have had their interval, as the theoretical arrival time of GCRA.
+    paid_at: u64,
     is_under_way: bool,
     is_wanted: bool,
     /// Which node is queried first.
@@ -86,6 +93,7 @@ impl Rounds {
             fruitless: 0,
             timeouts: 0,
             free_at: 0,
+            paid_at: 0,
             is_under_way: false,
             is_wanted: false,
             // Not all workers query the same node.
@@ -185,7 +193,7 @@ impl Rounds {
     /// worker sends it later, and a connection that is silent for so long is to end first.
     pub(in crate::client) fn open(&mut self, node: NodeKey, now: u64) -> (u32, u64) {
         self.queries = self.queries.saturating_add(1);
-        let number = self.next_number();
+        let number = self.next_number(now);
         self.open.push((number, node));
         let patience = self.patience();
         let at = now.saturating_add(patience.saturating_add(patience / 4));
@@ -193,8 +201,9 @@ impl Rounds {
         (number, at)
     }
 
-    /// The number of the next query.
-    pub(in crate::client) fn next_number(&mut self) -> u32 {
+    /// The number of the next query, which is sent now.
+    pub(in crate::client) fn next_number(&mut self, now: u64) -> u32 {
+        self.paid_at = self.paid_at.max(now).saturating_add(LONGEST_INTERVAL);
         self.number = self.number.wrapping_add(1);
         self.number
     }
@@ -247,7 +256,8 @@ impl Rounds {
         self.is_under_way = false;
         self.open.clear();
         self.fruitless = if is_fruitless { self.fruitless.saturating_add(1) } else { 0 };
-        self.free_at = now.saturating_add(self.interval(random));
+        let paid_at = self.paid_at.saturating_sub(BURST * LONGEST_INTERVAL);
+        self.free_at = now.saturating_add(self.interval(random)).max(paid_at);
     }
 
     /// Sets when the next round begins, unless one is wanted: after the usual interval, or a shorter one if it is
@@ -384,7 +394,7 @@ mod tests {
         let mut rounds = begun();
         let numbers = nodes().map(|node| rounds.open(node, 0).0);
         rounds.on_applied();
-        let later = rounds.next_number();
+        let later = rounds.next_number(0);
         assert_eq!(numbers.map(|number| rounds.is_late(number)), [true; 3]);
         assert!(!rounds.is_late(later));
     }
