@@ -240,6 +240,9 @@ impl Algorithm {
             return Verdict { allowed: false, retry, ..verdict }.blocked_for(blocked);
         }
         let verdict = decide(stored, now, quota, cost);
+        if verdict.allowed {
+            stored.extra.holds.count(cost);
+        }
         if quota.block() > 0 && matches!(verdict.retry, Retry::After(_)) {
             self.block(stored, now, quota);
             return verdict.blocked_for(quota.block());
@@ -322,7 +325,21 @@ impl Algorithm {
         }
         stored.extra.holds.correct(now, quota);
         stored.blocked_for(now, quota);
-        (self.description().charge)(stored, now, quota, change.unsigned_abs());
+        self.charge(stored, now, quota, change.unsigned_abs());
+    }
+
+    /// Charges `amount`, whatever is left.
+    fn charge(self, stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
+        let charge = self.description().charge;
+        if stored.extra.holds.is_none() {
+            return charge(stored, now, quota, amount);
+        }
+        let before = stored.clone();
+        charge(stored, now, quota, amount);
+        // A debt that has its full size takes nothing more.
+        if *stored != before {
+            stored.extra.holds.count(amount);
+        }
     }
 }
 
@@ -363,7 +380,7 @@ mod tests {
         let hold = || (any(), any()).prop_map(|(units, until)| Hold { units, until });
         let extra =
             (hold(), hold(), any(), any()).prop_map(|(older, newer, debt, blocked_until)| Extra {
-                holds: Holds { older, newer },
+                holds: Holds { older, newer, charged: 0 },
                 debt,
                 blocked_until,
             });
@@ -414,7 +431,7 @@ mod tests {
             algorithm.give_back(&mut given, now, &quota, amount, since);
             prop_assert!(decide(given, 0).remaining <= quota.limit());
             let plain = [amount, since, amount];
-            let report = Report { of: amount, unused: amount, ends: since, plain };
+            let report = Report { of: amount, unused: amount, ends: since, plain, charged: since };
             let lease = Lease { span: since, want: amount, keep: since, report };
             let mut leased = stored;
             algorithm.report(&mut leased, now, &quota, &report);

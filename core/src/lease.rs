@@ -30,7 +30,7 @@
 //!   at that moment is missing, and that is half a percent of what has passed since then. So also a client
 //!   for which the first two bounds do not suffice, as one that comes in bursts, loses little.
 
-use crate::algorithm::{Extra, Stored};
+use crate::algorithm::{Extra, Hold, Holds, Stored};
 use crate::decision::Verdict;
 use crate::limit::{Algorithm, Quota};
 
@@ -58,8 +58,11 @@ pub struct Report {
     pub unused: u64,
     /// The end that is in [`Granted`].
     pub ends: u64,
-    /// The state as it would be without leases, if no other machine has spent anything.
+    /// The state as it would be without leases, if nothing was spent since the lease began but by the machine.
     pub plain: [u64; 3],
+    /// What was charged before the lease began, as in [`Granted`], and what the machine's commands have charged
+    /// since then, which is in `plain` as well.
+    pub charged: u64,
 }
 
 /// What a command has set aside.
@@ -73,8 +76,12 @@ pub struct Granted {
     pub now: u64,
     /// Until when Redis remembers the lease, or when its window ends. It also names the hold.
     pub ends: u64,
-    /// The state after the request, without the units set aside.
+    /// The state after the request, without the units set aside. Those that were held before count as missing.
     pub plain: [u64; 3],
+    /// How many units were held before.
+    pub held: u64,
+    /// How many units were charged since the first of the holds began: see [`Holds`](crate::algorithm::Holds).
+    pub charged: u64,
 }
 
 /// Redis keeps one part of so many.
@@ -103,7 +110,7 @@ impl Lease {
         span: 0,
         want: 0,
         keep: 0,
-        report: Report { of: 0, unused: 0, ends: 0, plain: [0; 3] },
+        report: Report { of: 0, unused: 0, ends: 0, plain: [0; 3], charged: 0 },
     };
 
     /// Whether nothing is wanted and nothing is reported.
@@ -129,9 +136,14 @@ impl Granted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holding {
     /// How many units are left.
-    units: u64,
+    units: u32,
     /// How many units were set aside.
-    of: u64,
+    of: u32,
+    /// How many units others held when the lease began, or as many as can be counted: they are missing all the time.
+    held: u32,
+    /// How many units were charged before the lease began since the first of the holds, or as many as can be
+    /// counted; and how many of the machine's other commands have charged since. See [`Report`].
+    charged: u32,
     ends: u64,
     /// The times at which the units were set aside: that of Redis, and the monotonic time of the
     /// machine, which is somewhat earlier.
@@ -157,6 +169,8 @@ impl Holding {
     const UNKNOWN: Self = Self {
         units: 0,
         of: 0,
+        held: 0,
+        charged: 0,
         ends: 0,
         taken: 0,
         submitted: 0,
@@ -172,12 +186,14 @@ impl Holding {
     /// so that the lease ends early rather than late.
     pub fn new(quota: &Quota, span: u64, granted: &Granted, cost: u64, submitted: u64) -> Self {
         let Granted { units, now, plain, .. } = *granted;
+        let (held, charged) = (narrow(granted.held), narrow(granted.charged));
         let ends = match units {
             0 => quota.algorithm().window_end(None, now, quota).unwrap_or(0),
             _ => granted.ends,
         };
-        let (of, taken, spent, span) = (units, now, cost, narrow(span));
-        Self { units, of, ends, taken, submitted, span, spent, plain, ..Self::UNKNOWN }
+        let (of, taken, spent, span) = (narrow(units), now, cost, narrow(span));
+        let lease = Self { units: of, of, held, charged, ends, plain, ..Self::UNKNOWN };
+        Self { taken, submitted, span, spent, ..lease }
     }
 
     /// This holding, with the demand that was known before. A command of cost 0 leaves that as it was.
@@ -235,11 +251,12 @@ impl Holding {
                 let Self { taken, submitted, span, .. } =
                     if first.end() < last.end() { first } else { last };
                 let of = if first.ends == last.ends { first.of } else { 0 };
+                let held = last.held.saturating_sub(of);
+                let last = Self { held, ..last };
+                let plain = last.plain_with(first.units, quota, now);
                 let (of, units) =
                     (last.of.saturating_add(of), last.units.saturating_add(first.units));
-                let plain = last.plain_with(first.units, quota, now);
-                let ends = last.ends;
-                Self { units, of, ends, taken, submitted, span, calm, spent, demand, plain }
+                Self { units, of, taken, submitted, span, calm, spent, demand, plain, ..last }
             }
             (true, false) => Self { calm, spent, demand, ..first },
             _ => Self { calm, spent, demand, ..last },
@@ -262,10 +279,19 @@ impl Holding {
         Self { calm: 0, ..self }
     }
 
+    /// The plain state as what is stored, with the units that others held when the lease began.
+    fn stored(&self, quota: &Quota) -> Stored {
+        let newer = Hold { units: self.held.into(), until: self.ends };
+        let holds = Holds { newer, ..Holds::default() };
+        let extra =
+            if self.held > 0 { Extra { holds, ..Extra::default() } } else { Extra::default() };
+        Stored { state: quota.algorithm().state_of(self.plain), extra }
+    }
+
     /// The plain state at the monotonic time `now`, with so many units more.
-    fn plain_with(&self, units: u64, quota: &Quota, now: u64) -> [u64; 3] {
-        let algorithm = quota.algorithm();
-        let mut stored = Stored { state: algorithm.state_of(self.plain), extra: Extra::default() };
+    fn plain_with(&self, units: u32, quota: &Quota, now: u64) -> [u64; 3] {
+        let mut stored = self.stored(quota);
+        let (algorithm, units) = (quota.algorithm(), units.into());
         algorithm.add_back(&mut stored, self.redis_time(now), quota, units, None);
         stored.state.and_then(|state| state.numbers()).unwrap_or(self.plain)
     }
@@ -273,17 +299,16 @@ impl Holding {
     /// Spends `cost` units of the lease at the monotonic time `now`, in µs. `None` if there are not
     /// so many left, or the lease has ended.
     pub fn spend(&mut self, quota: &Quota, cost: u64, now: u64) -> Option<Verdict> {
-        if !self.is_living(now) || cost > self.units {
+        if !self.is_living(now) || cost > self.units.into() {
             return None;
         }
-        let algorithm = quota.algorithm();
-        let mut stored = Stored { state: algorithm.state_of(self.plain), extra: Extra::default() };
+        let (mut stored, algorithm) = (self.stored(quota), quota.algorithm());
         let verdict = algorithm.decide(&mut stored, self.redis_time(now), quota, cost);
         if !verdict.allowed {
             return None;
         }
         self.plain = stored.state?.numbers()?;
-        self.units = self.units.saturating_sub(cost);
+        self.units = self.units.saturating_sub(narrow(cost));
         self.spent = self.spent.saturating_add(cost);
         Some(verdict)
     }
@@ -291,8 +316,10 @@ impl Holding {
     /// The lease arguments of the next command at the monotonic time `now`, if leases are to last `span`
     /// µs: what became of this one, and how large another one may be.
     pub fn lease(&self, quota: &Quota, span: u64, now: u64) -> Lease {
-        let Self { units, of, ends, plain, .. } = *self;
-        let report = Report { of, unused: units.min(of), ends, plain };
+        let Self { units, of, ends, .. } = *self;
+        let plain = quota.algorithm().without_held(self.plain, quota, self.held.into());
+        let (unused, charged) = (units.min(of).into(), self.charged.into());
+        let report = Report { of: of.into(), unused, ends, plain, charged };
         let rest = self.rest_of_window(quota, self.redis_time(now));
         let want = self.want(rest.map_or(span, |rest| rest.min(span)), now);
         Lease { span, want, keep: keep(quota, rest), report }
@@ -303,8 +330,9 @@ impl Holding {
         let demand = part(self.demand(now), time, u64::from(self.span).max(1)) / PARTS;
         let grows = self.is_living(now) && self.units == 0;
         let demand = if grows { demand.saturating_add(demand.div_ceil(2)) } else { demand };
+        let most = u64::from(u32::MAX);
         match self.calm() {
-            u32::MAX => demand,
+            u32::MAX => demand.min(most),
             calm => demand.min(u64::from(calm) / CALM),
         }
     }
@@ -350,12 +378,12 @@ impl Holding {
 
     /// How many units are left, whether or not the lease has ended.
     pub fn units(&self) -> u64 {
-        self.units
+        self.units.into()
     }
 
     /// How many units can still be spent at the monotonic time `now`.
     pub fn left(&self, now: u64) -> u64 {
-        if self.has_ended(now) { 0 } else { self.units }
+        if self.has_ended(now) { 0 } else { self.units.into() }
     }
 
     /// The time of Redis at the monotonic time `now`, or somewhat later: what is spent later than it
@@ -368,12 +396,12 @@ impl Holding {
     fn to_words(self) -> [u64; Self::WORDS] {
         let [first, second, third] = self.plain;
         [
-            self.units,
-            self.of,
+            pair(self.units, self.of),
+            pair(self.held, self.charged),
             self.ends,
             self.taken,
             self.submitted,
-            u64::from(self.span) | u64::from(self.calm) << u32::BITS,
+            pair(self.span, self.calm),
             self.spent,
             self.demand,
             first,
@@ -384,9 +412,10 @@ impl Holding {
 
     /// The holding of these words. Any words are one, and do no harm.
     fn from_words(words: [u64; Self::WORDS]) -> Self {
-        let [units, of, ends, taken, submitted, span, spent, demand, plain @ ..] = words;
-        let (span, calm) = (span as u32, (span >> u32::BITS) as u32);
-        Self { units, of, ends, taken, submitted, span, calm, spent, demand, plain }
+        let [units, held, ends, taken, submitted, span, spent, demand, plain @ ..] = words;
+        let [(units, of), (held, charged), (span, calm)] = [units, held, span].map(halves);
+        let lease = Self { units, of, held, charged, ends, plain, ..Self::UNKNOWN };
+        Self { taken, submitted, span, calm, spent, demand, ..lease }
     }
 }
 
@@ -409,4 +438,13 @@ fn part(value: u64, numerator: u64, denominator: u64) -> u64 {
 
 fn narrow(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// Two numbers as one word.
+fn pair(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << u32::BITS
+}
+
+fn halves(word: u64) -> (u32, u32) {
+    (word as u32, (word >> u32::BITS) as u32)
 }

@@ -215,7 +215,13 @@ impl Traffic {
         };
         let rng = &mut self.rng;
         let plain = [number(rng), number(rng), number(rng)];
-        Report { of: number(rng), unused: number(rng), ends: number(rng), plain }
+        Report {
+            of: number(rng),
+            unused: number(rng),
+            ends: number(rng),
+            plain,
+            charged: number(rng),
+        }
     }
 
     /// Some requests are repeated.

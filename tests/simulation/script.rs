@@ -171,12 +171,12 @@ impl<'a> Limit<'a> {
     }
 
     /// `ARGV`, five for each of `KEYS`: algorithm, cost, limit, period, count; or for each three more:
-    /// block, since, dry_run; or ten more: times, hold, want, keep, and of the last lease its units,
-    /// those unused, the end, and the plain state.
+    /// block, since, dry_run; or eleven more: times, hold, want, keep, and of the last lease its units,
+    /// those unused, the end, the plain state, and what was charged.
     fn several(command: &Command<'a>) -> Vec<Self> {
         let keys = command.number(2) as usize;
         let width = (command.len() - 3) / keys - 1;
-        assert!(matches!(width, 5 | 8 | 18), "{command:?}");
+        assert!(matches!(width, 5 | 8 | 19), "{command:?}");
         assert_eq!(command.len(), 3 + (1 + width) * keys, "{command:?}");
         let limit = |index: usize| {
             let first = 3 + keys + width * index;
@@ -193,6 +193,7 @@ impl<'a> Limit<'a> {
                 unused: more(13),
                 ends: more(14),
                 plain: [15, 16, 17].map(more),
+                charged: more(18),
             };
             // What is held for longer than the machine spends it: a sixteenth of that.
             // A command about a lease that ends with a window has no time of it.
@@ -328,7 +329,8 @@ fn stored(
     Some(Stored { value, gone_at: (last + 1) * MILLISECOND })
 }
 
-/// As `struct.pack('<LLL', …)` of the scripts, and, if there is an extra, `'<LLLLLL'`.
+/// As `struct.pack('<LLL', …)` of the scripts, and, if there is an extra, `'<LLLLLL'`, and, if something was charged
+/// while units are held, `'<L'`.
 fn packed(algorithm: Algorithm, state: &State, extra: algorithm::Extra) -> Box<[u8]> {
     let state = match state {
         State::Bucket(tokens, last) => [*tokens, last.micros, last.part],
@@ -336,13 +338,14 @@ fn packed(algorithm: Algorithm, state: &State, extra: algorithm::Extra) -> Box<[
         State::Window(window, current, previous) => [*window, *current, *previous],
         State::Log(..) => panic!("{algorithm:?} keeps no log"),
     };
-    let algorithm::Extra { holds: Holds { older, newer }, debt, blocked_until } = extra;
+    let algorithm::Extra { holds: Holds { older, newer, charged }, debt, blocked_until } = extra;
     let [older, newer] = [older, newer].map(|hold| [hold.units, hold.until]);
     let extra = match [older[0], older[1], newer[0], newer[1], debt, blocked_until] {
         [0, 0, 0, 0, 0, 0] => Vec::new(),
         extra => extra.to_vec(),
     };
-    state.into_iter().chain(extra).flat_map(u64::to_le_bytes).collect()
+    let charged = (charged > 0).then_some(charged);
+    state.into_iter().chain(extra).chain(charged).flat_map(u64::to_le_bytes).collect()
 }
 
 /// As `single.lua` and `single_own.lua`.

@@ -80,7 +80,7 @@ pub(super) fn give_back(
     since: Option<u64>,
 ) {
     let before = bucket(stored, refill, now, quota);
-    let held = stored.extra.holds.shared(now).units(quota.limit());
+    let held = stored.extra.holds.lasting(now).units(quota.limit());
     let mut after = before;
     match since {
         _ if before.missing <= held => {}
@@ -190,7 +190,7 @@ fn bucket(stored: &Stored, refill: impl Refill, now: u64, quota: &Quota) -> Buck
     let last = refill.moment(last);
     let (holds, limit) = (stored.extra.holds, quota.limit());
     if last > Moment::at(now) {
-        let missing = missing.max(holds.shared(now).units(limit));
+        let missing = missing.max(holds.lasting(now).units(limit));
         return Bucket { missing, stepped_back: true, ..full };
     }
     let mut bucket = Bucket { missing, last, stepped_back: false };

@@ -76,7 +76,7 @@ pub(super) fn give_back(
     since: Option<u64>,
 ) {
     let Arrival { tat, debt, corrected, .. } = arrival(stored, now, quota);
-    let (interval, held) = (quota.interval(), stored.extra.holds.shared(now).units(quota.limit()));
+    let (interval, held) = (quota.interval(), stored.extra.holds.lasting(now).units(quota.limit()));
     let late = since.map_or(0, |since| now.saturating_sub(since));
     let earlier = tat.minus(interval, amount).later(late).min(tat);
     let earlier = earlier.max(Moment::at(now).plus(interval, held));

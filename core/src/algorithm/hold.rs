@@ -14,12 +14,14 @@
 //! back all that it has not spent. Afterwards some of it may have been regained, and is lost. So a hold ends when
 //! without it there would be no key any more.
 //!
-//! A hold is named by its end: an even number while only the machine that began it has spent anything,
-//! an odd one afterwards. While it is even that machine knows all that has happened since, and computes
-//! the state.
+//! A hold is named by its end.
+//!
+//! What is charged while units are held is counted. A machine that reports its lease knows what it has spent
+//! itself, and when; all that others have spent since its lease began is counted. So the state is at most as if
+//! they had spent that just now, and there is no more to lose: see `Algorithm::report`.
 
 use crate::limit::Quota;
-use crate::rate::DAY;
+use crate::rate::{DAY, MAX_EXACT};
 
 /// Units that may be spent or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +39,9 @@ pub struct Holds {
     pub older: Hold,
     /// It takes leases that end before it does.
     pub newer: Hold,
+    /// How many units were charged since the first of the holds began, but for those that are held; of a hold
+    /// that is over, all. At most [`MAX_EXACT`].
+    pub charged: u64,
 }
 
 impl Hold {
@@ -60,26 +65,23 @@ impl Hold {
     }
 
     fn is(self, name: u64) -> bool {
-        self.units > 0 && self.until & !1 == name
+        self.units > 0 && self.until == name
     }
 
-    /// The hold as long as it lasts, and not the secret of a single machine any more.
-    fn shared(self, now: u64) -> Self {
-        match self.units > 0 && self.until > now {
-            true => Self { until: self.until | 1, ..self },
-            false => Self::NONE,
-        }
+    /// The hold as long as it lasts.
+    fn lasting(self, now: u64) -> Self {
+        if self.units > 0 && self.until > now { self } else { Self::NONE }
     }
 }
 
 impl Holds {
     /// Whether nothing is held.
-    fn is_none(self) -> bool {
+    pub(super) fn is_none(self) -> bool {
         self.older.units == 0 && self.newer.units == 0
     }
 
     /// After a clock that stepped back no hold lasts longer than one that begins now. It loses its
-    /// name then.
+    /// name then: that of a hold is even.
     pub(super) fn correct(&mut self, now: u64, quota: &Quota) {
         let latest = now.saturating_add(Hold::longest(quota)) | 1;
         for hold in [&mut self.older, &mut self.newer] {
@@ -87,9 +89,21 @@ impl Holds {
         }
     }
 
-    /// The holds that last, after another machine has spent something.
-    pub(super) fn shared(self, now: u64) -> Self {
-        Self { older: self.older.shared(now), newer: self.newer.shared(now) }
+    /// The holds that last.
+    pub(super) fn lasting(self, now: u64) -> Self {
+        let (older, newer) = (self.older.lasting(now), self.newer.lasting(now));
+        let mut holds = Self { older, newer, charged: self.charged.min(MAX_EXACT) };
+        for (before, after) in [(self.older, older), (self.newer, newer)] {
+            holds.count(before.units.saturating_sub(after.units));
+        }
+        if holds.is_none() { Self::default() } else { holds }
+    }
+
+    /// Counts units that are charged while others are held.
+    pub(super) fn count(&mut self, units: u64) {
+        if units > 0 && !self.is_none() {
+            self.charged = self.charged.saturating_add(units).min(MAX_EXACT);
+        }
     }
 
     /// How many units are held in all.
@@ -132,47 +146,43 @@ impl Holds {
         [(self.older.until, self.units(limit)), (self.newer.until, newer.units(limit))]
             .into_iter()
             .filter(|(at, units)| *at > now && *units > most)
-            // A hold's mark does not move its end: what is decided twice is decided the same.
-            .map(|(at, units)| regained(at | 1, units.saturating_sub(most)))
+            .map(|(at, units)| regained(at, units.saturating_sub(most)))
             .max()
             .unwrap_or(0)
     }
 
-    /// Whether nothing was spent since one machine has set so many units aside, but by itself.
-    pub(super) fn are_sole(self, units: u64, name: u64) -> bool {
-        let Self { older, newer } = self;
-        let is_sole =
-            |hold: Hold, other: Hold| hold == Hold { units, until: name } && other.units == 0;
-        is_sole(newer, older) || is_sole(older, newer)
-    }
-
-    /// Ends the hold of so many units, if it still lasts. Returns whether it did.
-    pub(super) fn release(&mut self, units: u64, name: u64) -> bool {
-        let mut holds = [&mut self.newer, &mut self.older].into_iter();
-        let Some(hold) = holds.find(|hold| hold.is(name)) else { return false };
+    /// Ends the hold of so many units, of which so many were spent, if it still lasts. Returns whether it did.
+    pub(super) fn release(&mut self, units: u64, spent: u64, name: u64) -> bool {
+        let hold = match self {
+            Self { newer, .. } if newer.is(name) => newer,
+            Self { older, .. } if older.is(name) => older,
+            _ => return false,
+        };
         hold.units = hold.units.saturating_sub(units);
         if hold.units == 0 {
             *hold = Hold::NONE;
         }
+        match self.is_none() {
+            true => *self = Self::default(),
+            false => self.count(spent),
+        }
         true
     }
 
-    /// The holds with so many units more, for a lease of at least `span` µs, and the name of the hold.
-    /// `None` if no more hold can begin.
-    pub(super) fn set_aside(self, now: u64, span: u64, units: u64) -> Option<(Self, u64)> {
-        let Self { older, newer } = self;
-        let holds = if newer.units > 0 && now.saturating_add(span) <= newer.until {
+    /// The holds with so many units more, for a lease of at least `span` µs, in the newer one. `None` if no
+    /// more hold can begin.
+    pub(super) fn set_aside(self, now: u64, span: u64, units: u64) -> Option<Self> {
+        let Self { older, newer, .. } = self;
+        if newer.units > 0 && now.saturating_add(span) <= newer.until {
             let units = newer.units.saturating_add(units);
-            Self { older, newer: Hold { units, ..newer } }
-        } else if newer.units > 0 && older.units > 0 {
+            return Some(Self { newer: Hold { units, ..newer }, ..self });
+        }
+        if newer.units > 0 && older.units > 0 {
             return None;
-        } else {
-            let older = if newer.units > 0 { newer } else { older };
-            let latest = now.saturating_add(span.saturating_mul(2)).max(older.until);
-            let name = latest.saturating_add(2) & !1;
-            let until = if older.units > 0 { name | 1 } else { name };
-            Self { older, newer: Hold { units, until } }
-        };
-        Some((holds, holds.newer.until & !1))
+        }
+        let older = if newer.units > 0 { newer } else { older };
+        let latest = now.saturating_add(span.saturating_mul(2)).max(older.until);
+        let until = latest.saturating_add(2) & !1;
+        Some(Self { older, newer: Hold { units, until }, ..self })
     }
 }

@@ -1,7 +1,7 @@
 //! What a lease changes in a state: the references of `script/lease.lua`.
 
 use super::moment::Moment;
-use super::{Algorithm, Hold, Holds, Leases, State, Stored};
+use super::{Algorithm, Extra, Hold, Leases, State, Stored};
 use crate::lease::{Granted, Lease, Report};
 use crate::limit::Quota;
 use crate::rate::MAX_EXACT;
@@ -17,14 +17,26 @@ impl Algorithm {
         (self.description().read)(numbers)
     }
 
+    /// These numbers of a state, with `held` units that are missing in it given back.
+    pub(crate) fn without_held(self, numbers: [u64; 3], quota: &Quota, held: u64) -> [u64; 3] {
+        let state = self.state_of(numbers).filter(|_| held > 0).map(|state| match state {
+            State::Bucket(tokens, last) => {
+                State::Bucket(tokens.saturating_add(held).min(quota.limit()), last)
+            }
+            State::Arrival(tat) => State::Arrival(tat.minus(quota.interval(), held)),
+            State::Window(..) | State::Log(..) => state,
+        });
+        state.and_then(|state| state.numbers()).unwrap_or(numbers)
+    }
+
     /// Takes note of what became of a lease, and returns how many units come back.
     ///
-    /// The machine that alone has spent anything knows what there is now, and that is what is there
-    /// from now on. Else what was held is counted as spent now, but for the units that were not. If the
-    /// hold has ended, what it held was counted as spent then: of the units that were not, only those
-    /// come back that cannot have been regained since.
+    /// What was held is counted as spent now, but for the units that were not; or, where that is less, as the
+    /// machine has spent it, and what others have spent since the lease began, as spent now. If the hold has ended,
+    /// what it held was counted as spent then: of the units that were not, only those come back that cannot have
+    /// been regained since.
     pub fn report(self, stored: &mut Stored, now: u64, quota: &Quota, report: &Report) -> u64 {
-        let Report { of, unused, ends, plain } = *report;
+        let Report { of, unused, ends, .. } = *report;
         if of == 0 || !self.has_leases() {
             return 0;
         }
@@ -34,20 +46,24 @@ impl Algorithm {
             (self.description().give_back)(stored, now, quota, unused, since);
             return if *stored == before { 0 } else { unused };
         }
-        if stored.extra.holds.are_sole(of, ends)
-            && let Some(state) = self.computed(plain, now, quota)
-        {
-            stored.state = Some(state);
-            stored.extra.holds = Holds::default();
-            self.touch(stored, now, quota);
-            return unused;
-        }
-        let mut holds = stored.extra.holds.shared(now);
-        if holds.release(of, ends) {
+        let mut holds = stored.extra.holds.lasting(now);
+        let others = holds.charged.saturating_sub(report.charged);
+        if holds.release(of, of.saturating_sub(unused), ends) {
+            let state = self.computed(report.plain, now, quota);
+            let others = others.saturating_add(holds.units(quota.limit()));
+            if others == 0 && state.is_some() {
+                stored.state = state;
+                stored.extra.holds = holds;
+                self.touch(stored, now, quota);
+                return unused;
+            }
             // Until now all of it was held.
             self.touch(stored, now, quota);
             stored.extra.holds = holds;
             (self.description().give_back)(stored, now, quota, unused, None);
+            if let Some(state) = state {
+                self.take_over(stored, state, now, quota, others);
+            }
             return unused;
         }
         if ends > now {
@@ -55,9 +71,23 @@ impl Algorithm {
         }
         let remaining = |mut stored: Stored| self.decide(&mut stored, now, quota, 0).remaining;
         let before = remaining(stored.clone());
-        // A shared hold lasts a µs longer.
-        (self.description().give_back)(stored, now, quota, unused, Some(ends | 1));
+        (self.description().give_back)(stored, now, quota, unused, Some(ends.max(1)));
         remaining(stored.clone()).saturating_sub(before)
+    }
+
+    /// Takes over the state that a machine has computed, less what `others` have spent and hold, if more remains
+    /// then.
+    ///
+    /// Either way no more remains than without leases: what is stored counts all that the machine has spent as
+    /// spent now, and what it has computed, all that the others have. Wherever a request stood among those of the
+    /// others, none of them came later than now.
+    fn take_over(self, stored: &mut Stored, state: State, now: u64, quota: &Quota, others: u64) {
+        let mut computed = Stored { state: Some(state), extra: Extra::default() };
+        (self.description().charge)(&mut computed, now, quota, others);
+        self.touch(&mut computed, now, quota);
+        if computed.has_more_than(stored) {
+            (stored.state, stored.extra.debt) = (computed.state, computed.extra.debt);
+        }
     }
 
     /// The state that a machine has computed, at `now`. Its clock is ahead of Redis's by the time that its command has
@@ -94,13 +124,13 @@ impl Algorithm {
         if lease.want == 0 {
             return none;
         }
-        let is_first =
-            !self.leases_end_with_windows(quota) && stored.extra.holds == Holds::default();
+        let is_first = !self.leases_end_with_windows(quota) && stored.extra.holds.is_none();
         let surplus = remaining.saturating_sub(lease.keep);
         let units = lease.want.min(surplus / if is_first { 2 } else { 4 });
         let plain = stored.state.as_ref().and_then(State::numbers);
         let (Some(plain), 1.., true) = (plain, units, self.has_leases()) else { return none };
 
+        let (held, charged) = (stored.extra.holds.units(quota.limit()), stored.extra.holds.charged);
         let ends = match self.window_end(stored.state.as_ref(), now, quota) {
             Some(ends) => {
                 self.decide(stored, now, quota, units);
@@ -109,14 +139,14 @@ impl Algorithm {
             None => {
                 let missing = quota.limit().saturating_sub(remaining).saturating_add(units);
                 let hold = lease.hold().max(Hold::refill(missing, quota));
-                let held = stored.extra.holds.set_aside(now, hold, units);
-                let Some((holds, ends)) = held else { return none };
+                let holds = stored.extra.holds.set_aside(now, hold, units);
+                let Some(holds) = holds else { return none };
                 self.decide(stored, now, quota, units);
                 stored.extra.holds = holds;
-                ends
+                holds.newer.until
             }
         };
-        Granted { units, returned: 0, now, ends, plain }
+        Granted { units, returned: 0, now, ends, plain, held, charged }
     }
 
     /// Whether leases of this quota end with windows.
@@ -163,7 +193,7 @@ mod tests {
         // Another machine's request.
         algorithm.decide(&mut stored, START + 1, &quota, 1);
         let Granted { ends, plain, .. } = granted;
-        let report = Report { of: 5, unused: 5, ends, plain };
+        let report = Report { of: 5, unused: 5, ends, plain, charged: 0 };
         [0, 1, SECOND - 1, SECOND, 3 * SECOND, 5 * SECOND].map(|late| {
             let mut stored = stored.clone();
             let remaining = |stored: &Stored| {
@@ -178,9 +208,9 @@ mod tests {
 
     #[test]
     fn what_is_left_of_a_hold_comes_back_but_for_what_may_be_regained() {
-        assert_eq!(come_back(Algorithm::TokenBucket, "1r/s", 11), [5, 5, 5, 5, 3, 1]);
-        assert_eq!(come_back(Algorithm::Gcra, "1r/s", 11), [5, 5, 5, 5, 3, 1]);
-        assert_eq!(come_back(Algorithm::IntervalBucket, "2r/s", 11), [5, 5, 5, 5, 1, 0]);
+        assert_eq!(come_back(Algorithm::TokenBucket, "1r/s", 11), [5, 5, 5, 4, 2, 0]);
+        assert_eq!(come_back(Algorithm::Gcra, "1r/s", 11), [5, 5, 5, 4, 2, 0]);
+        assert_eq!(come_back(Algorithm::IntervalBucket, "2r/s", 11), [5, 5, 5, 3, 0, 0]);
         assert_eq!(come_back(Algorithm::IntervalBucket, "1r/h", 11), [5, 5, 5, 5, 5, 5]);
     }
 
@@ -193,7 +223,8 @@ mod tests {
             Algorithm::TokenBucket.decide(&mut stored, START, &quota, 1);
             let lease = Lease { span: SECOND, want: 2, ..Lease::NONE };
             let granted = Algorithm::TokenBucket.grant(&mut stored, START, &quota, &lease, 9);
-            let report = Report { of: granted.units, unused: 0, ends: granted.ends, plain };
+            let (of, ends) = (granted.units, granted.ends);
+            let report = Report { of, unused: 0, ends, plain, charged: 0 };
             Algorithm::TokenBucket.report(&mut stored, now, &quota, &report);
             Algorithm::TokenBucket.decide(&mut stored, now, &quota, 0).remaining
         };

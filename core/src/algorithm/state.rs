@@ -49,7 +49,20 @@ impl Stored {
             return;
         }
         let blocked_until = self.extra.block_at(now);
-        self.extra = Extra { holds: self.extra.holds.shared(now), debt, blocked_until };
+        self.extra = Extra { holds: self.extra.holds.lasting(now), debt, blocked_until };
+    }
+
+    /// Whether more remains than of another state of the same algorithm, where both are as they are at the same moment.
+    pub(super) fn has_more_than(&self, other: &Self) -> bool {
+        match (&self.state, &other.state) {
+            (Some(State::Bucket(tokens, last)), Some(State::Bucket(others, other_last))) => {
+                let tokens = tokens.saturating_add(other.extra.debt);
+                let others = others.saturating_add(self.extra.debt);
+                tokens > others || tokens == others && last < other_last
+            }
+            (Some(State::Arrival(tat)), Some(State::Arrival(other_tat))) => tat < other_tat,
+            (Some(_) | None, _) => false,
+        }
     }
 
     /// The debt, at most that of this quota.

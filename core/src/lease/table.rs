@@ -421,7 +421,8 @@ mod tests {
     fn holding(units: u64, now: u64) -> Holding {
         let at = START.saturating_add(now);
         let ends = at.saturating_add(SPAN);
-        let granted = Granted { units, returned: 0, now: at, ends, plain: [1_000 - 1, at, 0] };
+        let granted =
+            Granted { units, now: at, ends, plain: [1_000 - 1, at, 0], ..Granted::default() };
         Holding::new(&quota(), SPAN, &granted, 1, now)
     }
 
@@ -461,7 +462,7 @@ mod tests {
     fn a_lease_ends_before_its_window() {
         let window = 60_000_000;
         let (now, ends, plain) = (START, START + window, [0; 3]);
-        let granted = Granted { units: 5, returned: 0, now, ends, plain };
+        let granted = Granted { units: 5, now, ends, plain, ..Granted::default() };
         let holding = Holding::new(&quota(), window, &granted, 1, 0);
         assert!(!holding.has_ended(window - window / 1_000));
         assert!(holding.has_ended(window - window / 1_100));

@@ -416,10 +416,10 @@ fn whole_list(list: &[u8]) -> Option<&[u8]> {
     Some(list)
 }
 
-/// The first entry of the rest of a list: how many numbers there are, one digit, and these.
+/// The first entry of the rest of a list: how many numbers there are, one digit or a colon for 10, and these.
 fn take_numbers(bytes: &[u8]) -> Option<(Entry<'_>, &[u8])> {
     let (digit, rest) = bytes.split_first()?;
-    let count = char::from(*digit).to_digit(10)? as usize;
+    let count = digit.checked_sub(b'0').map(usize::from).filter(|count| *count <= 10)?;
     let (stored, rest) = rest.split_at_checked(count.saturating_mul(size_of::<u64>()))?;
     Some((Entry::Stored(stored), rest))
 }

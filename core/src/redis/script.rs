@@ -55,7 +55,7 @@ pub enum By {
 /// not 0; and how many more in a command with leases.
 const PLAIN: usize = 5;
 const EXTENDED: usize = 3;
-const LEASED: usize = 10;
+const LEASED: usize = 11;
 
 /// How many lists of algorithms have scripts of their own: each connection loads them.
 const MAX_LISTS: usize = 16;
@@ -351,9 +351,9 @@ impl<'a> Check<'a> {
             true => 0,
             false => lease.hold(),
         };
-        let Report { of, unused, ends, plain: [first, second, third] } = report;
+        let Report { of, unused, ends, plain: [first, second, third], charged } = report;
         let times = u64::from(times);
-        [times, hold, want, keep, of, unused, ends, first, second, third]
+        [times, hold, want, keep, of, unused, ends, first, second, third, charged]
     }
 
     /// The arguments that few commands have.

@@ -1,5 +1,6 @@
 //! The form in Redis: numbers of eight bytes each, the lowest byte first. Three are the state, the
-//! last of which may be unused; six more follow if there is an [`Extra`].
+//! last of which may be unused; six more follow if there is an [`Extra`], and one more if something was charged
+//! while units are held.
 //!
 //! Redis packs and unpacks them faster than it writes and reads decimal ones. Any bytes of the
 //! right length read as numbers, whoever wrote them. A number that is not exact in the doubles of
@@ -15,9 +16,13 @@ pub(in super::super) fn numbers(bytes: &[u8]) -> Option<([u64; 3], Extra)> {
     let (state, extra) = words.split_first_chunk()?;
     let extra = match extra {
         [] => Extra::default(),
-        [older, older_until, newer, newer_until, debt, blocked_until] => {
+        [older, older_until, newer, newer_until, debt, blocked_until, charged @ ..]
+            if charged.len() <= 1 =>
+        {
             let hold = |units, until| Hold { units: number(units), until: number(until) };
-            let holds = Holds { older: hold(older, older_until), newer: hold(newer, newer_until) };
+            let (older, newer) = (hold(older, older_until), hold(newer, newer_until));
+            let charged = charged.first().map_or(0, number);
+            let holds = Holds { older, newer, charged };
             Extra { holds, debt: number(debt), blocked_until: number(blocked_until) }
         }
         [..] => return None,
@@ -52,7 +57,7 @@ mod tests {
             (LeakyBucket, &[9, 8, 7], Some(State::Arrival(moment(9, 8)))),
             (Gcra, &[9], None),
             (SlidingWindow, &[9, 8, 7], Some(State::Window(9, 8, 7))),
-            (SlidingWindow, &[9, 8, 7, 6], None),
+            (SlidingWindow, &[9, 8, 7, 6, 5], None),
             (FixedWindow, &[9, 8, 0], Some(State::Window(9, 8, 0))),
             (FixedWindow, &[], None),
             (SlidingLog, &[9, 8, 7], Some(State::Log([].into(), 0))),
@@ -63,7 +68,8 @@ mod tests {
             assert_eq!(algorithm.read(&bytes), plain, "{algorithm:?} {numbers:?}");
             bytes.extend([6_u64, 5, 4, 3, 2, 1].iter().flat_map(|number| number.to_le_bytes()));
             let (older, newer) = (Hold { units: 6, until: 5 }, Hold { units: 4, until: 3 });
-            let extra = Extra { holds: Holds { older, newer }, debt: 2, blocked_until: 1 };
+            let holds = Holds { older, newer, charged: 0 };
+            let extra = Extra { holds, debt: 2, blocked_until: 1 };
             let extended = state.map(|state| Stored { state: Some(state), extra });
             let extended = extended.unwrap_or_default();
             assert_eq!(algorithm.read(&bytes), extended, "{algorithm:?} {numbers:?}");
@@ -71,5 +77,15 @@ mod tests {
             let nothing = Stored::default();
             assert_eq!(algorithm.read(&bytes), nothing, "{algorithm:?} {numbers:?} and a byte");
         }
+    }
+
+    #[test]
+    fn what_was_charged_while_units_are_held() {
+        let bytes: Vec<u8> = (1..=10_u64).flat_map(u64::to_le_bytes).collect();
+        let (older, newer) = (Hold { units: 4, until: 5 }, Hold { units: 6, until: 7 });
+        let holds = Holds { older, newer, charged: 10 };
+        let extra = Extra { holds, debt: 8, blocked_until: 9 };
+        let state = Some(State::Bucket(1, Moment { micros: 2, part: 3 }));
+        assert_eq!(Algorithm::TokenBucket.read(&bytes), Stored { state, extra });
     }
 }

@@ -1,7 +1,7 @@
 //! The form in untyped memory: a sequence of words.
 //!
 //! The first word of a state has its kind in the top byte and a number in the rest, so that a state
-//! with three numbers takes three words. If there is an [`Extra`], six more come before it, in the
+//! with three numbers takes three words. If there is an [`Extra`], seven more come before it, in the
 //! same way.
 
 use std::collections::VecDeque;
@@ -47,12 +47,19 @@ impl Stored {
 }
 
 impl Extra {
-    const WORDS: usize = 6;
+    const WORDS: usize = 7;
 
     fn word(&self, index: usize) -> u64 {
-        let Holds { older, newer } = self.holds;
-        let numbers =
-            [self.debt, older.units, older.until, newer.units, newer.until, self.blocked_until];
+        let Holds { older, newer, charged } = self.holds;
+        let numbers = [
+            self.debt,
+            older.units,
+            older.until,
+            newer.units,
+            newer.until,
+            charged,
+            self.blocked_until,
+        ];
         let number = numbers.get(index).copied().unwrap_or_default().min(MAX_NUMBER);
         if index == 0 { (EXTRA << NUMBER_BITS) | number } else { number }
     }
@@ -61,7 +68,8 @@ impl Extra {
         let mut next = || words.next().map(|word| word & MAX_NUMBER);
         let debt = next()?;
         let mut hold = || Some(Hold { units: next()?, until: next()? });
-        let holds = Holds { older: hold()?, newer: hold()? };
+        let (older, newer) = (hold()?, hold()?);
+        let holds = Holds { older, newer, charged: next()? };
         Some(Self { holds, debt, blocked_until: next()? })
     }
 }
@@ -150,7 +158,8 @@ mod tests {
 
     fn stored() -> impl Strategy<Value = Stored> {
         let hold = || (numbers(), numbers()).prop_map(|(units, until)| Hold { units, until });
-        let holds = (hold(), hold()).prop_map(|(older, newer)| Holds { older, newer });
+        let holds = (hold(), hold(), numbers());
+        let holds = holds.prop_map(|(older, newer, charged)| Holds { older, newer, charged });
         let extra = (holds, numbers(), numbers()).prop_map(|(holds, debt, blocked_until)| Extra {
             holds,
             debt,

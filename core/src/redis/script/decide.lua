@@ -3,12 +3,15 @@
 -- to be stored, new and expiry.
 local $state, allowed, changed, new, expiry, remaining
 local debt, most, older, older_until, newer, newer_until, blocked_until = 0, limit
-local floors, owed, is_blocked, is_extended
+local charged, more, floors, owed, is_blocked, is_extended = 0
 if stored and #stored == 24 then
   $state = struct.unpack('<LLL', stored)
-elseif stored and #stored == 72 then
+elseif stored and (#stored == 72 or #stored == 80) then
   $state = struct.unpack('<LLL', stored)
   older, older_until, newer, newer_until, debt, blocked_until = struct.unpack('<LLLLLL', stored, 25)
+  if #stored == 80 then
+    charged = struct.unpack('<L', stored, 73)
+  end
   block = block or 0
 else
   -- nothing, or a value of another format, of any length: as if nothing is stored
@@ -18,7 +21,7 @@ if block then
   block, since, requested = block + 0, (since or 0) + 0, requested or cost
   older, older_until, newer = older or 0, older_until or 0, newer or 0
   newer_until, blocked_until = newer_until or 0, blocked_until or 0
-  owed, debt = debt, math.min(debt, 10 * limit)
+  owed, debt, more = debt, math.min(debt, 10 * limit), math.max(0, cost)
   -- after a clock that stepped back no block lasts for longer than one of this limit, or a century
   local longest = now + (block > 0 and block or 3153600000000000)
   if blocked_until > longest then
@@ -63,17 +66,15 @@ if block then
   end
   if changed or touch then
     changed, new = true, struct.pack('<LLL', $state, 0)
-    -- of a hold that lasts others have spent something from now on
+    -- what is charged while units are held is counted; of a hold that is over, all
+    charged = charged + (since > 0 and more or math.max(0, cost))
     if older == 0 or older_until <= now then
-      older, older_until = 0, 0
-    else
-      older_until = older_until + 1 - older_until % 2
+      older, older_until, charged = 0, 0, charged + older
     end
     if newer == 0 or newer_until <= now then
-      newer, newer_until = 0, 0
-    else
-      newer_until = newer_until + 1 - newer_until % 2
+      newer, newer_until, charged = 0, 0, charged + newer
     end
+    charged = (older > 0 or newer > 0) and math.min(2 ^ 53, charged) or 0
     if blocked_until <= now then
       blocked_until = 0
     end
@@ -87,6 +88,9 @@ if block then
   if changed and (older > 0 or newer > 0 or debt > 0 or blocked_until > 0) then
     new = new .. struct.pack(
       '<LLLLLL', older, older_until, newer, newer_until, debt, blocked_until)
+    if charged > 0 then
+      new = new .. struct.pack('<L', charged)
+    end
     if older > 0 or newer > 0 then
       -- what is held begins to come back at the end of the hold
       expiry = expiry + period + math.max(0, older_until - now, newer_until - now)

@@ -12,20 +12,59 @@ local function is_window(a)
   return ARGV[a + 10] == '0'
 end
 
--- The two holds, the debt and the block of what is stored.
+-- The two holds, what was charged meanwhile, the debt and the block of what is stored.
 local function extra(a, stored)
-  if not stored or #stored ~= 72 then
-    return 0, 0, 0, 0, 0, 0
+  if not stored or #stored ~= 72 and #stored ~= 80 then
+    return 0, 0, 0, 0, 0, 0, 0
   end
   local older, older_until, newer, newer_until, debt, blocked_until =
     struct.unpack('<LLLLLL', stored, 25)
+  local charged = #stored == 80 and struct.unpack('<L', stored, 73) or 0
   local limit, period, count = ARGV[a + 3] + 0, ARGV[a + 4] + 0, ARGV[a + 5] + 0
   local latest = now + $longest - now % 2
-  return older, math.min(older_until, latest), newer, math.min(newer_until, latest), debt, blocked_until
+  return older, math.min(older_until, latest), newer, math.min(newer_until, latest), charged, debt, blocked_until
 end
 
-local function with_extra(stored, ...)
-  return string.sub(stored, 1, 24) .. struct.pack('<LLLLLL', ...)
+local function with_extra(stored, older, older_until, newer, newer_until, charged, debt, blocked_until)
+  return string.sub(stored, 1, 24)
+    .. struct.pack('<LLLLLL', older, older_until, newer, newer_until, debt, blocked_until)
+    .. (charged > 0 and struct.pack('<L', charged) or '')
+end
+
+-- The state that the machine has computed; nil if it is of no use.
+local function computed(a)
+  local tokens, last, part = ARGV[a + 16] + 0, ARGV[a + 17] + 0, ARGV[a + 18] + 0
+  if last >= now then
+    if ARGV[a + 1] ~= 'token_bucket' then
+      return
+    end
+    -- its clock is ahead: the bucket is without the tokens that are still to come
+    local period, count = ARGV[a + 4] + 0, ARGV[a + 5] + 0
+    local parts = (last - now) * count + part
+    local early = (parts - parts % period) / period + 1
+    local span = early * period
+    if parts + period >= 2 ^ 53 or tokens < early then
+      return
+    end
+    tokens, last, part = tokens - early, last - (span - span % count) / count, part - span % count
+    if part < 0 then
+      last, part = last - 1, part + count
+    end
+  end
+  return struct.pack('<LLL', tokens, last, part)
+end
+
+-- Whether more remains of the first of two states, both as they are now.
+local function has_more(a, one, other)
+  local first, second, third = struct.unpack('<LLL', one)
+  local others, other_second, other_third = struct.unpack('<LLL', other)
+  if ARGV[a + 1] == 'gcra' then
+    return first < others or first == others and second < other_second
+  end
+  -- the sixth number is the debt
+  first, others = first + select(6, extra(a, other)), others + select(6, extra(a, one))
+  return first > others or first == others
+    and (second < other_second or second == other_second and third < other_third)
 end
 
 -- Takes note of what became of a lease of so many units. Makes what is stored then, and, if that is
@@ -36,46 +75,21 @@ local function report(a, stored, of)
     local new, expiry = run(a, stored, -unused, math.max(1, ends - 1))
     return new or stored, expiry
   end
-  local older, older_until, newer, newer_until, debt, blocked_until = extra(a, stored)
-  local is_newer = newer == of and newer_until == ends and older == 0
-  if is_newer or (older == of and older_until == ends and newer == 0) then
-    -- only this machine has spent anything: it knows what there is
-    local tokens, last, part = ARGV[a + 16] + 0, ARGV[a + 17] + 0, ARGV[a + 18] + 0
-    if last >= now and ARGV[a + 1] == 'token_bucket' then
-      -- its clock is ahead: the bucket is without the tokens that are still to come
-      local period, count = ARGV[a + 4] + 0, ARGV[a + 5] + 0
-      local parts = (last - now) * count + part
-      local early = (parts - parts % period) / period + 1
-      local span = early * period
-      if parts + period < 2 ^ 53 and tokens >= early then
-        tokens, last, part = tokens - early, last - (span - span % count) / count, part - span % count
-        if part < 0 then
-          last, part = last - 1, part + count
-        end
-      end
-    end
-    if last < now then
-      local plain = struct.pack('<LLL', tokens, last, part)
-      return run(a, with_extra(plain, 0, 0, 0, 0, debt, blocked_until), 0, nil, true)
-    end
-  end
-
-  local function is_held(units, till)
-    return units > 0 and till > now and till - till % 2 == ends
-  end
-  is_newer = is_held(newer, newer_until)
-  if not is_newer and not is_held(older, older_until) then
-    -- the hold has ended: what it held was counted as spent then, and may have been regained since. A
-    -- shared one lasted a microsecond longer
+  local older, older_until, newer, newer_until, charged, debt, blocked_until = extra(a, stored)
+  local is_newer = newer > 0 and newer_until > now and newer_until == ends
+  if not is_newer and (older == 0 or older_until <= now or older_until ~= ends) then
+    -- the hold has ended: what it held was counted as spent then, and may have been regained since
     local new, expiry
     if ends <= now then
-      new, expiry = run(a, stored, -unused, ends + 1 - ends % 2)
+      new, expiry = run(a, stored, -unused, math.max(1, ends))
     end
     return new or stored, expiry
   end
   -- until now all of it was held
   local new = run(a, stored, 0, nil, true)
-  older, older_until, newer, newer_until, debt, blocked_until = extra(a, new)
+  local owed = debt
+  older, older_until, newer, newer_until, charged, debt, blocked_until = extra(a, new)
+  local others = math.max(0, charged - ARGV[a + 19])
   if is_newer then
     newer = math.max(0, newer - of)
     newer_until = newer > 0 and newer_until or 0
@@ -83,14 +97,30 @@ local function report(a, stored, of)
     older = math.max(0, older - of)
     older_until = older > 0 and older_until or 0
   end
-  new = with_extra(new, older, older_until, newer, newer_until, debt, blocked_until)
-  return run(a, new, -unused, nil, true)
+  others = others + math.min(ARGV[a + 3] + 0, older + newer)
+  charged = math.min(2 ^ 53, charged + math.max(0, of - unused))
+  local plain = computed(a)
+  if plain and others == 0 then
+    -- nobody else has spent anything: the machine knows what there is
+    return run(a, with_extra(plain, 0, 0, 0, 0, 0, owed, blocked_until), 0, nil, true)
+  end
+  new = with_extra(new, older, older_until, newer, newer_until, charged, debt, blocked_until)
+  local expiry
+  new, expiry = run(a, new, -unused, nil, true)
+  -- or else what it has computed, less what others have spent and hold, if more remains then
+  local other = plain and run(a, with_extra(plain, 0, 0, 0, 0, 0, 0, 0), others, 1, true)
+  if other and has_more(a, other, new) then
+    debt = select(6, extra(a, other))
+    new = with_extra(other, older, older_until, newer, newer_until, charged, debt, blocked_until)
+    new, expiry = run(a, new, 0, nil, true)
+  end
+  return new, expiry
 end
 
 -- Sets units aside after a request that was allowed, where so many remain. Makes what is stored then,
 -- and when it expires, if any are set aside.
 local function grant(a, stored, remaining)
-  local older, older_until, newer, newer_until = extra(a, stored)
+  local older, older_until, newer, newer_until, charged = extra(a, stored)
   local is_first = not is_window(a) and older == 0 and newer == 0
   local surplus, parts = math.max(0, remaining - ARGV[a + 12]), is_first and 2 or 4
   local units = math.min(ARGV[a + 11] + 0, (surplus - surplus % parts) / parts)
@@ -113,12 +143,12 @@ local function grant(a, stored, remaining)
       older, older_until = newer, newer_until
     end
     newer_until = math.max(now + 2 * hold, older_until) + 2
-    newer_until = newer_until - newer_until % 2 + (older > 0 and 1 or 0)
+    newer_until = newer_until - newer_until % 2
     newer = units
   end
   local new, expiry = run(a, stored, units)
-  local _, _, _, _, debt, blocked_until = extra(a, new)
-  new = with_extra(new, older, older_until, newer, newer_until, debt, blocked_until)
+  local debt, blocked_until = select(6, extra(a, new))
+  new = with_extra(new, older, older_until, newer, newer_until, charged, debt, blocked_until)
   -- it begins to come back at the end of the hold; the sum of two times may be more than a double holds
   if held_until == 0 then
     expiry, held_until = expiry + ARGV[a + 4], now

@@ -2,7 +2,7 @@
 -- allow it too, they spend, and if not, only the others do.
 -- KEYS: one a limit. ARGV, equally many a limit: algorithm, cost, limit, period, count; unless they
 -- are 0 for all: block, since, dry_run; and, if one has something to say of leases: n, hold, want, share,
--- and of the last lease the units, those unused, the end, and the three numbers of the plain state.
+-- and of the last lease the units, those unused, the end, the three numbers of the plain state, and what was charged.
 -- n requests about a single limit are decided one after the other: as many pass as fit.
 -- Answers the time in microseconds, and for each limit in turn what was stored, if anything was;
 -- of one whose algorithm stores itself: allowed, remaining, reset and retry, as single_own.lua does.
@@ -72,7 +72,7 @@ local function check(i, cost, requested)
   local stored = answers[i + 1]
   if stored == nil then
     stored = redis.call('GET', key)
-    if stored and #stored > 72 then
+    if stored and #stored > 80 then
       -- a value of another format, of any length: as if nothing is stored
       stored = false
     end
