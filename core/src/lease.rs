@@ -230,12 +230,10 @@ impl Holding {
         self.calm.saturating_add(narrow(self.spent))
     }
 
-    /// Both as one, where commands in flight at once have brought two: what is left of both, until the
-    /// earlier end, and the demand of both.
+    /// Both as one, where commands in flight at once have brought two: what is left of both, and the demand of both.
     ///
-    /// The later one has found the units of the other one spent, which they would not be without leases.
-    /// A report names one hold only. If Redis has the two in different ones, the older hold lasts until
-    /// it ends, and its units are those that are spent first.
+    /// The later one has found the units of the other one held, which they would not be without leases. A report names
+    /// one hold only: if Redis has the two in different ones, what is left of the earlier lease lapses.
     pub fn join(self, other: Self, quota: &Quota, now: u64) -> Self {
         let calm = self.calm.min(other.calm);
         match (self.span, other.span) {
@@ -246,21 +244,29 @@ impl Holding {
         let (first, last) = if self.taken > other.taken { (other, self) } else { (self, other) };
         let spent = self.spent.saturating_add(other.spent);
         let demand = self.demand.max(other.demand);
-        match (first.is_living(now), last.is_living(now)) {
-            (true, true) => {
-                let Self { taken, submitted, span, .. } =
-                    if first.end() < last.end() { first } else { last };
-                let of = if first.ends == last.ends { first.of } else { 0 };
-                let held = last.held.saturating_sub(of);
-                let last = Self { held, ..last };
-                let plain = last.plain_with(first.units, quota, now);
-                let (of, units) =
-                    (last.of.saturating_add(of), last.units.saturating_add(first.units));
-                Self { units, of, taken, submitted, span, calm, spent, demand, plain, ..last }
-            }
-            (true, false) => Self { calm, spent, demand, ..first },
-            _ => Self { calm, spent, demand, ..last },
+        let kept = match (first.is_living(now), last.is_living(now)) {
+            (true, true) if first.ends == last.ends => last.with(&first, quota, now),
+            (true, false) => first,
+            _ => last,
+        };
+        Self { calm, spent, demand, ..kept }
+    }
+
+    /// This lease with an earlier one of the same hold, which lasts for as long as the later one is spent.
+    fn with(self, first: &Self, quota: &Quota, now: u64) -> Self {
+        let lease = Self { held: self.held.saturating_sub(first.of), ..self };
+        let plain = lease.plain_with(first.units, quota, now);
+        let (of, units) =
+            (self.of.saturating_add(first.of), self.units.saturating_add(first.units));
+        Self { of, units, plain, ..lease }
+    }
+
+    /// Both as one, where a command has brought this one, and `kept` is what there is.
+    fn join_to(self, mut kept: Self, quota: &Quota, now: u64) -> Self {
+        if self.of == 0 {
+            kept.charge(quota, self.spent, self.taken, now);
         }
+        self.join(kept, quota, now)
     }
 
     /// The mark that stays in the table while a command renews the lease.
@@ -274,9 +280,24 @@ impl Holding {
         self.span == 0 && self.demand > 0
     }
 
-    /// This holding, of a client of which a request was rejected.
-    fn pressed(self) -> Self {
-        Self { calm: 0, ..self }
+    /// A request of the client was rejected.
+    fn press(&mut self) {
+        self.calm = 0;
+    }
+
+    /// A command of the machine has charged `cost` beside the lease, at the time `at` of Redis. It is spent by the
+    /// machine, if Redis counts it as charged since the lease began.
+    fn charge(&mut self, quota: &Quota, cost: u64, at: u64, now: u64) {
+        if self.of == 0 || at <= self.taken {
+            return;
+        }
+        let mut stored = self.stored(quota);
+        let verdict = quota.algorithm().decide(&mut stored, self.redis_time(now), quota, cost);
+        let state = stored.state.filter(|_| verdict.allowed);
+        if let Some(plain) = state.and_then(|state| state.numbers()) {
+            self.plain = plain;
+            self.charged = self.charged.saturating_add(narrow(cost));
+        }
     }
 
     /// The plain state as what is stored, with the units that others held when the lease began.

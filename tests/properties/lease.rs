@@ -39,6 +39,11 @@ struct Plan {
     burst: usize,
     /// Whether those of a burst come at the same time.
     at_once: bool,
+    /// How many requests are under way or about to come at once: each of as many users makes the next one some time
+    /// after the reply to the last one. 0: requests come whatever becomes of others.
+    users: usize,
+    /// For how long a load balancer sends all requests to one machine, in µs; 0: it chooses one for each burst.
+    stay: u64,
     /// The highest cost.
     cost: u64,
     /// The longest time that a command or a reply takes, in µs.
@@ -64,8 +69,12 @@ struct World {
     /// The least that remained of it.
     least: u64,
     machines: Vec<Machine>,
-    /// The one that has the requests of the present burst.
+    /// The one that has the requests of the present burst, and until when a load balancer stays with it.
     machine: usize,
+    moves_at: u64,
+    /// When each user makes the next request, and the user of the present one.
+    ready: Vec<u64>,
+    user: usize,
     events: BinaryHeap<Reverse<(u64, usize)>>,
     commands: Vec<Command>,
     passed: Vec<Passed>,
@@ -88,6 +97,7 @@ struct Machine {
 #[derive(Clone)]
 struct Command {
     machine: usize,
+    user: usize,
     cost: u64,
     taken: Taken,
     lease: Lease,
@@ -129,6 +139,9 @@ impl World {
             least: u64::MAX,
             machines,
             machine: 0,
+            moves_at: 0,
+            ready: Vec::new(),
+            user: 0,
             events: BinaryHeap::new(),
             commands: Vec::new(),
             passed: Vec::new(),
@@ -147,6 +160,9 @@ impl World {
     }
 
     fn run(&mut self) {
+        if self.plan.users > 0 {
+            return self.run_users();
+        }
         let mut era = 0;
         for request in 0..self.plan.requests {
             let next = self.now + self.gap(request);
@@ -161,14 +177,59 @@ impl World {
         self.deliver(u64::MAX, era);
     }
 
+    /// Each user makes a request, and the next one some time after its reply.
+    fn run_users(&mut self) {
+        for _ in 0..self.plan.users {
+            let ready = self.now + self.pause();
+            self.ready.push(ready);
+        }
+        while self.requested < self.plan.requests {
+            let users = self.ready.iter().copied().enumerate();
+            let (user, next) = users.min_by_key(|(_, ready)| *ready).expect("a user");
+            if self.deliver_next(next, 0) {
+                continue;
+            }
+            if next == u64::MAX {
+                // Each of them waits for something that is lost.
+                break;
+            }
+            (self.now, self.user) = (next, user);
+            self.ready[user] = u64::MAX;
+            self.choose_machine();
+            self.request(0);
+        }
+        self.deliver(u64::MAX, 0);
+    }
+
+    /// The time between the requests of a user.
+    fn pause(&mut self) -> u64 {
+        let mean = (SECOND * self.plan.users as u64) as f64 / self.plan.demand;
+        (-(1.0 - self.rng.f64()).ln() * mean) as u64
+    }
+
+    /// The request of a user is answered.
+    fn on_answer(&mut self, user: usize) {
+        if self.plan.users > 0 {
+            self.ready[user] = self.now + self.pause();
+        }
+    }
+
     /// The time before a request. In a burst it comes when the one before has been answered, or at once.
     fn gap(&mut self, request: usize) -> u64 {
         let Plan { burst, at_once, demand, delay, .. } = self.plan;
         if !request.is_multiple_of(burst) {
             return if at_once { 0 } else { 2 * delay + 1 };
         }
-        self.machine = self.rng.usize(0..self.machines.len());
+        self.choose_machine();
         (-(1.0 - self.rng.f64()).ln() * (SECOND * burst as u64) as f64 / demand) as u64
+    }
+
+    /// Chooses the machine of a burst.
+    fn choose_machine(&mut self) {
+        if self.plan.stay == 0 || self.now >= self.moves_at {
+            self.machine = self.rng.usize(0..self.machines.len());
+            self.moves_at = self.now + self.plan.stay;
+        }
     }
 
     /// The clock of Redis steps, mostly by less than a minute.
@@ -203,7 +264,9 @@ impl World {
             // It died, and another one takes its place.
             self.machines[machine].leases = Default::default();
         }
-        if !self.spend(machine, cost, era) {
+        if self.spend(machine, cost, era) {
+            self.on_answer(self.user);
+        } else {
             self.submit(machine, cost, false);
         }
     }
@@ -232,7 +295,9 @@ impl World {
         let lease = taken.lease(&quota, self.plan.span, submitted).unwrap_or(Lease::NONE);
         self.sent += 1;
         let granted = None;
-        self.commands.push(Command { machine, cost, taken, lease, submitted, is_second, granted });
+        let user = self.user;
+        let command = Command { machine, user, cost, taken, lease, submitted, is_second, granted };
+        self.commands.push(command);
         self.send(self.commands.len() - 1);
     }
 
@@ -251,35 +316,42 @@ impl World {
 
     /// Everything arrives that does before `until`.
     fn deliver(&mut self, until: u64, era: usize) {
-        while let Some(Reverse((at, index))) = self.events.peek().copied()
-            && at < until
-        {
-            self.events.pop();
-            self.now = at;
-            match self.commands[index].granted {
-                None => self.execute(index, era),
-                Some((is_charged, granted)) => {
-                    self.renew(index, is_charged, granted);
-                    if !is_charged {
-                        self.retry(index, era);
-                    }
+        while self.deliver_next(until, era) {}
+    }
+
+    /// The first thing arrives that does before `until`. Returns whether there was any.
+    fn deliver_next(&mut self, until: u64, era: usize) -> bool {
+        let next = self.events.peek().copied().filter(|Reverse((at, _))| *at < until);
+        let Some(Reverse((at, index))) = next else { return false };
+        self.events.pop();
+        self.now = at;
+        match self.commands[index].granted {
+            None => self.execute(index, era),
+            Some((is_charged, granted)) => {
+                self.renew(index, is_charged, granted);
+                if is_charged || !self.retry(index, era) {
+                    self.on_answer(self.commands[index].user);
                 }
             }
         }
+        true
     }
 
     /// A request that Redis has rejected is spent from a lease that has come meanwhile, or charged once more if
-    /// its machine has units, or awaits some.
-    fn retry(&mut self, index: usize, era: usize) {
-        let Command { machine, cost, is_second, .. } = self.commands[index];
+    /// its machine has units, or awaits some. Returns whether it is under way again.
+    fn retry(&mut self, index: usize, era: usize) -> bool {
+        let Command { machine, user, cost, is_second, .. } = self.commands[index];
         if self.spend(machine, cost, era) || is_second {
-            return;
+            return false;
         }
         let (leases, mono) = (self.machines[machine].leases(), self.mono(machine));
         let has_units = leases.holding(DIGEST).is_some_and(|holding| holding.left(mono) > 0);
-        if has_units || leases.awaits_units(DIGEST, mono) {
+        let is_again = has_units || leases.awaits_units(DIGEST, mono);
+        if is_again {
+            self.user = user;
             self.submit(machine, cost, true);
         }
+        is_again
     }
 
     /// A machine takes note of what came of a command.
@@ -341,6 +413,8 @@ fn base(quota: Quota, machines: usize, demand: f64) -> Plan {
         demand,
         burst: 1,
         at_once: false,
+        users: 0,
+        stay: 0,
         cost: 1,
         delay: 500,
         losses: 0,
@@ -368,7 +442,8 @@ fn plans(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Plan> {
         let demand = rate * load * 2.0 / (1 + cost) as f64;
         let plan = base(quota, machines, demand);
         let (requests, at_once) = (400, seed % 4 == 0);
-        Plan { span, burst, at_once, cost, delay, losses, requests, seed, ..plan }
+        let users = if seed % 4 == 1 { burst } else { 0 };
+        Plan { span, burst, at_once, users, cost, delay, losses, requests, seed, ..plan }
     })
 }
 
@@ -612,5 +687,64 @@ fn a_slow_command_takes_nothing() {
             );
         }
         assert!(hits >= 3_000, "{algorithm:?}: {hits}");
+    }
+}
+
+/// Bursts of requests at the same time, and as many users: some are decided by Redis beside the lease. So as many are
+/// to remain without leases as come at once.
+#[test]
+fn a_client_with_requests_under_way_is_never_rejected_below_its_limit() {
+    let mut histories = 0;
+    for (algorithm, rate, limit) in limits() {
+        for (load, span) in [(0.7, SECOND), (0.85, 10 * SECOND), (0.95, SECOND)] {
+            for (burst, users, delay) in [
+                (1, 0, 50_000),
+                (2, 0, 1_000),
+                (4, 0, 5_000),
+                (8, 0, 2_000),
+                (1, 2, 100),
+                (1, 8, 2_500),
+            ] {
+                for seed in 0..3 {
+                    let at_once = true;
+                    let plan = plan(algorithm, rate, limit, 1, load);
+                    let plan = Plan { span, burst, at_once, users, delay, seed, ..plan };
+                    let mut world = World::new(Plan { requests: 1_500, ..plan });
+                    world.run();
+                    if world.least >= (burst.max(users) as u64).max(2) {
+                        histories += 1;
+                        let case =
+                            format!("{algorithm:?} {rate} {limit} {load} {burst} {users} {seed}");
+                        assert_eq!(world.passed.len(), world.requested, "{case}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(histories >= 300, "{histories}");
+}
+
+/// As before, also where a load balancer moves the client every few seconds.
+#[test]
+fn nearly_all_passes_with_requests_under_way() {
+    for (algorithm, rate, limit) in limits() {
+        for load in [0.5, 0.85, 0.95, 1.1, 2.0] {
+            for (machines, burst, users, stay, least) in [
+                (1, 4, 0, 0, 0.99),
+                (1, 1, 8, 0, 0.99),
+                (2, 1, 4, 0, 0.985),
+                (4, 1, 8, 0, 0.985),
+                (2, 1, 0, 5 * SECOND, 0.985),
+                (4, 1, 0, 3 * SECOND, 0.98),
+            ] {
+                let (at_once, delay) = (true, 1_000);
+                let plan = plan(algorithm, rate, limit, machines, load);
+                let plan = Plan { burst, at_once, users, stay, delay, requests: 3_000, ..plan };
+                let share = measure(&plan, 1).share;
+                let case =
+                    format!("{algorithm:?} {rate} {limit} {machines} {burst} {users} {stay}");
+                assert!(share >= least, "{case} {load}: {share:.4}");
+            }
+        }
     }
 }

@@ -210,8 +210,18 @@ impl<'a> LeaseTable<'a> {
     pub fn renew(&self, limit: &LeaseCharge, taken: Taken, outcome: &Outcome, now: u64) -> Changes {
         let Outcome { is_sent, is_charged, is_rejected, granted, span, submitted } = *outcome;
         let (before, is_renewal) = match taken {
-            Taken::Busy if is_rejected => return self.press(limit.digest),
-            Taken::Busy => return Changes::default(),
+            Taken::Busy => {
+                if let Some(entry) = self.lock(limit.digest) {
+                    let mut holding = entry.0.holding();
+                    match (is_charged, is_rejected) {
+                        (true, _) => holding.charge(&limit.quota, limit.cost, granted.now, now),
+                        (_, true) => holding.press(),
+                        (false, false) => {}
+                    }
+                    entry.set(&holding);
+                }
+                return Changes::default();
+            }
             Taken::Nothing => (Holding::UNKNOWN, false),
             Taken::Holding(holding) => (holding, true),
         };
@@ -232,14 +242,6 @@ impl<'a> LeaseTable<'a> {
             None
         };
         Changes { granted: granted.units, returned, lapsed, evicted }
-    }
-
-    /// The client of a digest had a request rejected.
-    fn press(&self, digest: u128) -> Changes {
-        if let Some(entry) = self.lock(digest) {
-            entry.set(&entry.0.holding().pressed());
-        }
-        Changes::default()
     }
 
     /// Keeps a lease, with what others have brought meanwhile. Where there is no room, the entry with the
@@ -363,7 +365,7 @@ impl Locked<'_> {
     /// Keeps both, and returns what is lost with one that has ended.
     fn join(&self, holding: Holding, quota: &Quota, now: u64) -> Option<Lapsed> {
         let before = self.0.holding();
-        let kept = holding.join(before, quota, now);
+        let kept = holding.join_to(before, quota, now);
         self.0.taken_until.store(0, Ordering::Relaxed);
         self.set(&kept);
         let units = (before.units().saturating_add(holding.units())).saturating_sub(kept.units());
@@ -487,19 +489,43 @@ mod tests {
         assert!(!spend(&table, 7, SPAN) && units(&table, SPAN).is_empty());
     }
 
-    /// Commands that were in flight at once have brought them. What is left of both is spent until the
-    /// first one ends, and the report is about the last one.
+    /// Commands that were in flight at once have brought them. In one hold they are one lease; of two holds the later
+    /// one is kept.
     #[test]
     fn of_two_leases() {
-        let (buckets, later) = (buckets(1), SPAN / 2);
+        let later = SPAN / 2;
+        for (ends, kept) in [(START + 2 * SPAN, 7), (START + 3 * SPAN, 4)] {
+            let buckets = buckets(1);
+            let table = table(&buckets);
+            let first = Holding { ends: START + 2 * SPAN, ..holding(3, 0) };
+            put(&table, 7, 3, first, false, 0);
+            let lapsed = put(&table, 7, 3, Holding { ends, ..holding(4, later) }, false, later);
+            assert_eq!(lapsed, (kept == 4).then_some(Lapsed { limit: 3, units: 3 }));
+            let end = later + SPAN;
+            assert_eq!(units(&table, end - SPAN / 500), [(3, kept)]);
+            assert!(!spend(&table, 7, end) && units(&table, end).is_empty());
+            let Taken::Holding(taken) = table.take(7, 1, end, end + 10) else { panic!() };
+            let report = taken.lease(&quota(), SPAN, end).report;
+            assert_eq!((report.of, report.unused, report.ends), (kept, kept, ends));
+        }
+    }
+
+    /// What commands charge beside a lease is spent by the machine: but not what came before the lease.
+    #[test]
+    fn what_is_charged_beside_a_lease() {
+        let (buckets, limit) =
+            (buckets(1), LeaseCharge { number: 0, digest: 7, quota: quota(), cost: 2 });
         let table = table(&buckets);
-        put(&table, 7, 3, holding(3, 0), false, 0);
-        put(&table, 7, 3, holding(4, later), false, later);
-        assert_eq!(units(&table, SPAN - SPAN / 500), [(3, 7)]);
-        assert!(!spend(&table, 7, SPAN) && units(&table, SPAN).is_empty());
-        let Taken::Holding(taken) = table.take(7, 1, SPAN, SPAN + 10) else { panic!() };
-        let report = taken.lease(&quota(), SPAN, SPAN).report;
-        assert_eq!((report.of, report.unused, report.ends), (4, 4, START + later + SPAN));
+        put(&table, 7, 3, holding(5, 10), false, 10);
+        for (at, tokens, charged) in [(9, 999, 0), (10, 999, 0), (11, 997, 2)] {
+            let granted = Granted::nothing(START + at);
+            let (is_sent, is_charged, is_rejected) = (true, true, false);
+            let (span, submitted) = (SPAN, 0);
+            let outcome = Outcome { is_sent, is_charged, is_rejected, granted, span, submitted };
+            table.renew(&limit, Taken::Busy, &outcome, 12);
+            let report = table.holding(7).unwrap().lease(&quota(), SPAN, 12).report;
+            assert_eq!((report.plain[0], report.charged), (tokens, charged), "{at}");
+        }
     }
 
     /// The oldest lease without units gives way: else no more clients would be known.
