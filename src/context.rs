@@ -302,6 +302,8 @@ impl Context {
         for (index, limit) in self.limits.iter().enumerate() {
             if let Some(renewal) = limit.renewal.take() {
                 let granted = self.granted(index);
+                // The second submission of a request was later than that. Its lease ends so much earlier, and what is
+                // spent of it counts as spent so much later, which takes something, and lets nothing more pass.
                 shared.renew_lease(limit, renewal.taken, granted, span, self.started);
             }
         }
