@@ -94,17 +94,17 @@ impl Algorithm {
     /// taken, and so may be the last refill, if this command has taken less: then a token bucket is without the tokens
     /// that are still to come. `None` if it has spent them, or for refills at intervals.
     fn computed(self, plain: [u64; 3], now: u64, quota: &Quota) -> Option<State> {
-        let [tokens, last, part] = plain;
-        if last < now {
+        let [tokens, micros, part] = plain;
+        if micros < now {
             return self.state_of(plain);
         }
-        let (period, count) = quota.terms();
-        let parts = u128::from(last - now) * u128::from(count) + u128::from(part);
+        let ((period, count), interval) = (quota.terms(), quota.interval());
+        let last = Moment { micros, part }.clamped(interval);
+        let parts = u128::from(micros - now) * u128::from(count) + u128::from(last.part);
         let is_exact = parts + u128::from(period) < u128::from(MAX_EXACT);
         if self != Self::TokenBucket || !is_exact {
             return None;
         }
-        let (interval, last) = (quota.interval(), Moment { micros: last, part });
         let early = Moment::at(now).intervals_until(last, interval) + 1;
         let Moment { micros, part } = last.minus(interval, early);
         self.state_of([tokens.checked_sub(early)?, micros, part])

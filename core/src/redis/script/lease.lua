@@ -40,6 +40,7 @@ local function computed(a)
     end
     -- its clock is ahead: the bucket is without the tokens that are still to come
     local period, count = ARGV[a + 4] + 0, ARGV[a + 5] + 0
+    part = math.min(part, count - 1)
     local parts = (last - now) * count + part
     local early = (parts - parts % period) / period + 1
     local span = early * period
