@@ -306,7 +306,24 @@ impl Algorithm {
     ) {
         stored.blocked_for(now, quota);
         stored.extra.holds.correct(now, quota);
-        (self.description().give_back)(stored, now, quota, amount, since);
+        match since {
+            Some(since @ 1..) => self.correct(stored, now, quota, amount, since),
+            _ => (self.description().give_back)(stored, now, quota, amount, None),
+        }
+    }
+
+    /// Gives back `amount` of a charge, which machines that hold units do not know: it is counted as charged, so
+    /// that none of them takes over a state without it.
+    fn correct(self, stored: &mut Stored, now: u64, quota: &Quota, amount: u64, since: u64) {
+        let give_back = self.description().give_back;
+        if stored.extra.holds.is_none() {
+            return give_back(stored, now, quota, amount, Some(since));
+        }
+        let before = stored.clone();
+        give_back(stored, now, quota, amount, Some(since));
+        if *stored != before {
+            stored.extra.holds.count(amount);
+        }
     }
 
     /// The moment from which on `amount` of a charge can have been regained. In windows, and in a log, that is

@@ -39,8 +39,8 @@ pub struct Holds {
     pub older: Hold,
     /// It takes leases that end before it does.
     pub newer: Hold,
-    /// How many units were charged since the first of the holds began, but for those that are held; of a hold
-    /// that is over, all. At most [`MAX_EXACT`].
+    /// How many units were charged or given back since the first of the holds began, but for those that are held;
+    /// of a hold that is over, all. At most [`MAX_EXACT`].
     pub charged: u64,
 }
 

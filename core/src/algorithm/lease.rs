@@ -42,8 +42,8 @@ impl Algorithm {
         }
         stored.extra.holds.correct(now, quota);
         if self.leases_end_with_windows(quota) {
-            let (before, since) = (stored.clone(), Some(ends.saturating_sub(1).max(1)));
-            (self.description().give_back)(stored, now, quota, unused, since);
+            let (before, since) = (stored.clone(), ends.saturating_sub(1).max(1));
+            self.correct(stored, now, quota, unused, since);
             return if *stored == before { 0 } else { unused };
         }
         let mut holds = stored.extra.holds.lasting(now);
@@ -71,7 +71,7 @@ impl Algorithm {
         }
         let remaining = |mut stored: Stored| self.decide(&mut stored, now, quota, 0).remaining;
         let before = remaining(stored.clone());
-        (self.description().give_back)(stored, now, quota, unused, Some(ends.max(1)));
+        self.correct(stored, now, quota, unused, ends.max(1));
         remaining(stored.clone()).saturating_sub(before)
     }
 

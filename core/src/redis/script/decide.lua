@@ -21,7 +21,7 @@ if block then
   block, since, requested = block + 0, (since or 0) + 0, requested or cost
   older, older_until, newer = older or 0, older_until or 0, newer or 0
   newer_until, blocked_until = newer_until or 0, blocked_until or 0
-  owed, debt, more = debt, math.min(debt, 10 * limit), math.max(0, cost)
+  owed, debt, more = debt, math.min(debt, 10 * limit), math.abs(cost)
   -- after a clock that stepped back no block lasts for longer than one of this limit, or a century
   local longest = now + (block > 0 and block or 3153600000000000)
   if blocked_until > longest then
@@ -66,7 +66,7 @@ if block then
   end
   if changed or touch then
     changed, new = true, struct.pack('<LLL', $state, 0)
-    -- what is charged while units are held is counted; of a hold that is over, all
+    -- what is charged or corrected while units are held is counted; of a hold that is over, all
     charged = charged + (since > 0 and more or math.max(0, cost))
     if older == 0 or older_until <= now then
       older, older_until, charged = 0, 0, charged + older
