@@ -19,8 +19,11 @@ use rate_limit_core::text::fields::Fields;
 
 use crate::bits;
 use crate::clock::unix_ms;
-use crate::fields;
-use crate::report::Report;
+use crate::machine::Decisions;
+use crate::{context, fields};
+
+/// The status of a rejection for an unusable value.
+const BAD_REQUEST: u16 = NGX_HTTP_BAD_REQUEST as u16;
 
 /// The next header filter.
 static mut NEXT: ngx_http_output_header_filter_pt = None;
@@ -38,8 +41,8 @@ unsafe extern "C" fn header_filter(r: *mut ngx_http_request_t) -> ngx_int_t {
     // SAFETY: NGINX passes a valid request.
     unsafe {
         if ptr::eq(r, (*r).main)
-            && let Some(report) = &Report::on(r)
-            && add_fields(r, report).is_none()
+            && let Some(decisions) = &context::decisions(r)
+            && add_fields(r, decisions).is_none()
         {
             return Status::NGX_ERROR.0;
         }
@@ -59,11 +62,11 @@ thread_local! {
 ///
 /// # Safety
 /// `r` must be valid.
-unsafe fn add_fields(r: *mut ngx_http_request_t, report: &Report) -> Option<()> {
-    let (forms, wait) = (report.conf.forms(), report.decision.retry_after());
+unsafe fn add_fields(r: *mut ngx_http_request_t, decisions: &Decisions) -> Option<()> {
+    let (forms, wait) = (decisions.policy.forms, decisions.decision.retry_after());
     let now = unix_ms().saturating_mul(MILLISECOND);
     FIELDS.with_borrow_mut(|added| {
-        added.fill(forms, report.shown().as_ref(), report.all(), now, wait);
+        added.fill(forms, decisions.shown().as_ref(), decisions.all(), now, wait);
         // SAFETY: passed on. The values are copied in one piece into the pool of the request, and
         // lie in it as they lie in the fields.
         unsafe {
@@ -85,18 +88,18 @@ unsafe fn add_fields(r: *mut ngx_http_request_t, report: &Report) -> Option<()> 
 ///
 /// # Safety
 /// `r` must be valid; it may be gone afterwards.
-pub(crate) unsafe fn reject(r: *mut ngx_http_request_t, report: &Report) -> Status {
-    let (conf, decision) = (report.conf, &report.decision);
-    let status = match decision.status {
-        decision::Status::ErrorRejected if decision.is_invalid => NGX_HTTP_BAD_REQUEST as ngx_int_t,
-        decision::Status::ErrorRejected => conf.error_status(),
-        _ => conf.status(),
+pub(crate) unsafe fn reject(r: *mut ngx_http_request_t, decisions: &Decisions) -> Status {
+    let (policy, decision) = (decisions.policy, &decisions.decision);
+    let code = match decision.status {
+        decision::Status::ErrorRejected if decision.is_invalid => BAD_REQUEST,
+        decision::Status::ErrorRejected => policy.error_status,
+        _ => policy.status,
     };
-    let code = u16::try_from(status).unwrap_or_default();
+    let status = code as ngx_int_t;
     // SAFETY: the request is valid. The phase engine ends requests in the same way, and does not
     // touch this one again after NGX_DONE.
     unsafe {
-        let result = match body::rejection(conf.body(), code, decision, report.violated()) {
+        let result = match body::rejection(policy.body, code, decision, decisions.violated()) {
             Some((kind, text)) if !has_page(r, status) => send(r, status, kind, &text),
             _ => status,
         };

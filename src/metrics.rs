@@ -85,7 +85,7 @@ unsafe fn answer(r: *mut ngx_http_request_t) -> Option<ngx_int_t> {
 unsafe fn form(r: *mut ngx_http_request_t, conf: &LocationConf) -> Option<PageForm> {
     // SAFETY: the request is valid.
     let requested = unsafe { argument(r, "format") }.map(PageForm::from_name);
-    match (conf.metrics(), requested) {
+    match (conf.policy().page, requested) {
         (Some(PageForm::Html), Some(Some(PageForm::Json))) => Some(PageForm::Json),
         (Some(fixed), _) => Some(fixed),
         (None, Some(requested)) => requested,

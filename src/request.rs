@@ -14,21 +14,16 @@ use ngx::ffi::{
 };
 use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf};
 use rate_limit_core::client::Error;
-use rate_limit_core::conf::limit::{Effect, Phase};
-use rate_limit_core::conf::{OnError, OnInvalid};
-use rate_limit_core::decision::{self, Source};
-use rate_limit_core::deny_cache::Denial;
-use rate_limit_core::local::Mode;
-use rate_limit_core::rate::MILLISECOND;
+use rate_limit_core::conf::limit::Phase;
+use rate_limit_core::decision;
+use rate_limit_core::request::Progress;
 
 use crate::clock::monotonic_micros;
-use crate::conf::LocationConf;
-use crate::context::{Context, Stage, memory};
-use crate::evaluated::{Evaluated, Renewal};
+use crate::context::{Context, Stage, decisions};
 use crate::log::debug;
+use crate::machine::memory;
 use crate::pool::keep;
-use crate::report::Report;
-use crate::shm::{Local, NoRoom, Shared};
+use crate::shm::Shared;
 use crate::{Module, answer, bits};
 
 mod error_page;
@@ -78,7 +73,7 @@ unsafe fn run(r: *mut ngx_http_request_t, phase: Phase) -> Status {
         }
         let latest = Context::find(r);
         // Its error page is not charged in the other phase.
-        if latest.is_some_and(Context::is_refused) {
+        if latest.is_some_and(|it| it.request.is_refused()) {
             return Status::NGX_DECLINED;
         }
         match latest.and_then(|latest| latest.of(phase)) {
@@ -104,202 +99,54 @@ unsafe fn begin(r: *mut ngx_http_request_t, phase: Phase) -> Status {
         return Status::NGX_DECLINED;
     }
     let Some(shared) = memory() else { return INTERNAL_ERROR };
-    // SAFETY: as above.
+    // SAFETY: as above, and the limits are in the pool of the request.
     unsafe {
-        match evaluate(r, limits, shared) {
-            Err(Unevaluated::OutOfMemory | Unevaluated::Unbound) => INTERNAL_ERROR,
-            Err(Unevaluated::Unusable(effect)) => {
-                let status = undecided(conf, effect, conf.on_invalid() == OnInvalid::Reject);
-                shared.count_wait(0);
-                count_undecided(r, limits, &[], status, shared);
-                end_uncharged(r, phase, conf, |context| context.end_invalid(status))
-            }
-            Ok([]) => {
-                let bypass = |context: &Context| context.end_undecided(decision::Status::Bypassed);
-                end_uncharged(r, phase, conf, bypass)
-            }
-            Ok(limits) => charge(r, phase, conf, limits, shared),
-        }
-    }
-}
-
-/// Ends a request that is charged by no limit.
-///
-/// # Safety
-/// `r` must be valid.
-unsafe fn end_uncharged(
-    r: *mut ngx_http_request_t,
-    phase: Phase,
-    conf: &'static LocationConf,
-    end: impl FnOnce(&Context),
-) -> Status {
-    // SAFETY: passed on.
-    unsafe {
-        let context = Context::create(r, phase, conf, &[], monotonic_micros());
-        let Some(context) = context else { return INTERNAL_ERROR };
-        end(context);
-        act(r, context)
-    }
-}
-
-/// Charges the request, and suspends it unless the outcome is known at once.
-///
-/// # Safety
-/// `r` must be valid, and `limits` be in its pool.
-unsafe fn charge(
-    r: *mut ngx_http_request_t,
-    phase: Phase,
-    conf: &'static LocationConf,
-    limits: &'static [Evaluated],
-    shared: &Shared,
-) -> Status {
-    let now = monotonic_micros();
-    // SAFETY: the request is valid, and the limits are in its pool.
-    unsafe {
-        debug!(log_of(r), "limits to charge: {}", limits.len());
-        let Some(context) = Context::create(r, phase, conf, limits, now) else {
+        let (evaluated, unusable) = match evaluate(r, limits, shared) {
+            Ok(evaluated) => (evaluated, None),
+            Err(Unevaluated::Unusable(effect)) => (&[][..], Some(effect)),
+            Err(Unevaluated::OutOfMemory | Unevaluated::Unbound) => return INTERNAL_ERROR,
+        };
+        debug!(log_of(r), "limits to charge: {}", evaluated.len());
+        let now = monotonic_micros();
+        let Some(context) = Context::create(r, phase, conf.policy(), evaluated, now) else {
             return INTERNAL_ERROR;
         };
-        if deny(conf, limits, shared, now) {
-            context.decide(Source::Cache);
+        if let Some(effect) = unusable {
+            let status = context.request.end_invalid(shared, effect);
+            count_undecided(r, limits, &[], status, shared);
             return act(r, context);
         }
-        if reject_locally(context, shared) {
-            context.decide(Source::Local);
-            return act(r, context);
-        }
-        let is_leased = conf.lease() > 0 && limits.iter().all(Evaluated::has_leases);
-        if is_leased && shared.spend_leases(limits, now) {
-            context.join_local(shared);
-            context.decide(Source::Lease);
-            return act(r, context);
-        }
-        match submit(r, context, shared, now) {
-            Some(true) => {
-                debug!(log_of(r), "wait for Redis");
-                suspend(r)
-            }
-            Some(false) => resume(r, context),
-            None => INTERNAL_ERROR,
+        match context.request.begin(shared) {
+            Progress::Decided => act(r, context),
+            Progress::Submit => submit(r, context, shared, now, suspend),
         }
     }
 }
 
-/// Submits the request to the client of Redis; the command also renews leases. Returns whether the request
-/// waits for the outcome; `None` if NGINX is out of memory.
+/// Submits the request to the client of its store. `wait` has it wait, unless the outcome is known at once.
 ///
 /// # Safety
-/// `r` must be valid, and the limits be in its pool.
+/// `r` must be valid, and this be its context.
 unsafe fn submit(
     r: *mut ngx_http_request_t,
     context: &Context,
     shared: &Shared,
     now: u64,
-) -> Option<bool> {
-    let conf = context.conf();
-    // SAFETY: the request is valid, and the limits are in its pool.
-    let main = unsafe {
-        if conf.lease() > 0 {
-            take_leases(r, conf, context.limits(), shared, now)?;
+    wait: unsafe fn(*mut ngx_http_request_t) -> Status,
+) -> Status {
+    let store = context.request.limits().first().and_then(|limit| limit.limit.store());
+    // SAFETY: the request is valid. What is kept in its pool lives as long as its limits do, and configurations
+    // live as long as requests.
+    unsafe {
+        let main = Module::main_conf(&*r.cast::<ngx::http::Request>());
+        let driver = main.zip(store).and_then(|(main, store)| main.driver(store));
+        let taken = context.request.take_leases(shared, now, |renewal| keep(r, renewal));
+        let Some(driver) = driver.filter(|_| taken.is_some()) else { return INTERNAL_ERROR };
+        if !context.submit(driver, now) {
+            return resume(r, context);
         }
-        Module::main_conf(&*r.cast::<ngx::http::Request>())
-    };
-    Some(context.submit(conf.driver(main?)?, now))
-}
-
-/// Rejects the request if the deny cache holds that it cannot pass. With several limits Redis must
-/// decide: the cache has no verdicts of the others. While this machine has units that Redis has set
-/// aside, and so rejects others, the request is not rejected.
-fn deny(conf: &LocationConf, limits: &[Evaluated], shared: &Shared, now: u64) -> bool {
-    let [limit] = limits else { return false };
-    if !conf.deny_cache() || !limit.is_cacheable() {
-        return false;
-    }
-    let has_units = || conf.lease() > 0 && shared.has_units(limit, now);
-    let verdict = shared.denied(limit, now).filter(|_| !has_units());
-    limit.verdict.set(verdict);
-    verdict.is_some()
-}
-
-/// Caches that Redis has rejected the request.
-fn cache_denial(context: &Context) {
-    if let [limit] = context.decided()
-        && context.conf().deny_cache()
-        && limit.is_violated()
-        && limit.is_cacheable()
-        && let Some(verdict) = limit.verdict.get()
-        && let (quota, submitted) = (limit.check.quota, context.started())
-        && let Some(denial) = Denial::new(&verdict, quota, submitted, monotonic_micros())
-        && let Some(shared) = memory()
-    {
-        shared.deny(limit, denial);
-    }
-}
-
-/// Takes the leases of the request's limits out of the table. If every limit can have a lease, the
-/// command for the request renews them; otherwise it only reports them, as they could not be spent.
-/// `None` if NGINX is out of memory.
-///
-/// # Safety
-/// `r` must be valid, and `limits` be in its pool.
-unsafe fn take_leases(
-    r: *mut ngx_http_request_t,
-    conf: &LocationConf,
-    limits: &[Evaluated],
-    shared: &Shared,
-    now: u64,
-) -> Option<()> {
-    let until = now.saturating_add((conf.timeout() as u64).saturating_mul(MILLISECOND));
-    // A command of cost 0 brings no lease.
-    let may_spend = |limit: &Evaluated| {
-        limit.has_leases() && (limit.check.cost > 0 || shared.has_lease(limit, now))
-    };
-    let spends = limits.iter().all(may_spend);
-    for limit in limits.iter().filter(|limit| limit.has_leases()) {
-        let taken = shared.take_lease(limit, now, until);
-        let lease = match spends {
-            true => taken.lease(limit.check.quota, conf.lease(), now),
-            false => taken.report(limit.check.quota, conf.lease(), now),
-        };
-        // SAFETY: the request is valid, and the limit is in its pool.
-        limit.renewal.set(Some(unsafe { keep(r, Renewal { taken, lease })? }));
-    }
-    Some(())
-}
-
-/// Charges the request locally as long as anything that was spent in an outage is not regained: Redis
-/// has no record of it, so both are charged, this machine first. Returns whether a limit rejects the request.
-fn reject_locally(context: &Context, shared: &Shared) -> bool {
-    let is_local = context.conf().on_error() == OnError::Local;
-    is_local && shared.has_local_charges() && charge_locally(context, shared)
-}
-
-/// Charges the request locally beside Redis. Returns whether a limit rejects it.
-#[inline(never)]
-fn charge_locally(context: &Context, shared: &Shared) -> bool {
-    let Ok(local) = decide_locally(context, shared, Mode::Return) else { return false };
-    context.keep_local(local);
-    context.is_violated()
-}
-
-/// Decides the request in the shared memory.
-fn decide_locally(context: &Context, shared: &Shared, mode: Mode) -> Result<Local, NoRoom> {
-    let limits = context.limits();
-    let charges = limits.iter().map(|limit| (limit.limit.fingerprint(), &limit.check));
-    let local = shared.decide(mode, charges)?;
-    for (limit, verdict) in limits.iter().zip(local.verdicts()) {
-        if verdict.is_some() {
-            limit.verdict.set(verdict);
-        }
-    }
-    Ok(local)
-}
-
-/// The memory for local decisions; `None` if the location has another policy.
-fn local_memory(conf: &LocationConf) -> Option<&'static Shared> {
-    match conf.on_error() {
-        OnError::Local => memory(),
-        _ => None,
+        debug!(log_of(r), "wait for Redis");
+        wait(r)
     }
 }
 
@@ -312,7 +159,7 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
     // SAFETY: passed on.
     unsafe {
         match context.stage() {
-            Stage::Pending => match context.take_reply() {
+            Stage::Pending => match context.request.take_reply() {
                 None => keep_waiting(r),
                 Some(outcome) => on_reply(r, context, outcome),
             },
@@ -334,7 +181,7 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
                 begin(r, context.phase())
             }
             // No limit applied, but after a redirect one may.
-            Stage::Done if context.is_bypassed() => begin(r, context.phase()),
+            Stage::Done if context.request.is_bypassed() => begin(r, context.phase()),
             Stage::Done => Status::NGX_DECLINED,
         }
     }
@@ -343,98 +190,30 @@ unsafe fn resume(r: *mut ngx_http_request_t, context: &Context) -> Status {
 /// Acts on the outcome of the submission.
 ///
 /// # Safety
-/// `r` must be valid, and the limits be in its pool.
+/// `r` must be valid, and this be its context.
 unsafe fn on_reply(
     r: *mut ngx_http_request_t,
     context: &Context,
     outcome: Result<(), Error>,
 ) -> Status {
-    context.renew_leases();
+    let Some(shared) = memory() else { return INTERNAL_ERROR };
     // SAFETY: passed on.
     unsafe {
-        if outcome.is_ok()
-            && context.is_rejected_beside_leases()
-            && let Some(shared) = memory()
-            && let Some(status) = try_leases(r, context, shared)
-        {
-            return status;
+        if let Err(error) = outcome {
+            debug!(log_of(r), "not decided by Redis: {error:?}");
         }
-        if stop_watching(r) != Status::NGX_OK {
-            return INTERNAL_ERROR;
-        }
-        conclude(r, context, outcome);
-        act(r, context)
-    }
-}
-
-/// Redis has rejected the request, but units that it counts as spent may lie in a lease which another command has
-/// brought meanwhile, or is bringing. The request spends them, or is charged once more, by a command that gives them
-/// back. `None` if there are none.
-///
-/// # Safety
-/// `r` must be valid, and the limits be in its pool.
-#[cold]
-unsafe fn try_leases(
-    r: *mut ngx_http_request_t,
-    context: &Context,
-    shared: &Shared,
-) -> Option<Status> {
-    let now = monotonic_micros();
-    // SAFETY: passed on.
-    unsafe {
-        if shared.spend_leases(context.limits(), now) {
-            if stop_watching(r) != Status::NGX_OK {
-                return Some(INTERNAL_ERROR);
+        let progress = context.request.on_reply(shared, outcome);
+        // It waits for nothing any more, or not until it is submitted.
+        context.fail();
+        match progress {
+            Progress::Submit => {
+                debug!(log_of(r), "charge once more");
+                submit(r, context, shared, monotonic_micros(), keep_waiting)
             }
-            context.join_local(shared);
-            context.decide(Source::Lease);
-            return Some(act(r, context));
-        }
-        if !context.charges_again(shared, now) {
-            return None;
-        }
-        debug!(log_of(r), "charge once more");
-        Some(match submit(r, context, shared, now) {
-            Some(true) => keep_waiting(r),
-            Some(false) => resume(r, context),
-            None => INTERNAL_ERROR,
-        })
-    }
-}
-
-/// Decides a request by the outcome of its submission.
-///
-/// # Safety
-/// `r` must be valid.
-unsafe fn conclude(r: *mut ngx_http_request_t, context: &Context, outcome: Result<(), Error>) {
-    let conf = context.conf();
-    let memory = local_memory(conf);
-    let Err(error) = outcome else {
-        context.give_back_if_rejected();
-        if let Some(memory) = memory {
-            context.join_local(memory);
-        }
-        context.decide(Source::Redis);
-        cache_denial(context);
-        return;
-    };
-    // SAFETY: the request is valid.
-    unsafe { debug!(log_of(r), "not decided by Redis: {error:?}") };
-    if let (Some(memory), Some(mut local)) = (memory, context.take_local()) {
-        memory.give_back(&mut local);
-    }
-    match memory.map(|memory| decide_locally(context, memory, Mode::Outage)) {
-        Some(Ok(local)) => {
-            context.decide(Source::Local);
-            if !context.is_rejected() {
-                context.keep_local(local);
-            }
-        }
-        _ => {
-            let is_enforced = context.limits().iter().any(|it| it.effect() == Effect::Enforced);
-            let effect = if is_enforced { Effect::Enforced } else { Effect::DryRun };
-            let rejects = conf.on_error() == OnError::Closed;
-            context.end_undecided(undecided(conf, effect, rejects));
+            Progress::Decided => match stop_watching(r) {
+                Status::NGX_OK => act(r, context),
+                _ => INTERNAL_ERROR,
+            },
         }
     }
 }
@@ -445,7 +224,7 @@ unsafe fn conclude(r: *mut ngx_http_request_t, context: &Context, outcome: Resul
 /// `r` must be valid; it may be gone afterwards.
 unsafe fn act(r: *mut ngx_http_request_t, context: &Context) -> Status {
     context.finish();
-    let Some(outcome) = context.outcome() else { return INTERNAL_ERROR };
+    let Some(outcome) = context.request.conclusion() else { return INTERNAL_ERROR };
     // SAFETY: passed on.
     unsafe {
         debug!(
@@ -456,7 +235,7 @@ unsafe fn act(r: *mut ngx_http_request_t, context: &Context) -> Status {
             outcome.wait
         );
         if outcome.shown_status != decision::Status::Passed {
-            log_decision(r, context);
+            log_decision(r, &context.request);
         }
         match outcome.shown_status {
             decision::Status::Delayed => {
@@ -467,19 +246,10 @@ unsafe fn act(r: *mut ngx_http_request_t, context: &Context) -> Status {
                 }
             }
             decision::Status::Rejected | decision::Status::ErrorRejected => {
-                Report::on(r).map_or(INTERNAL_ERROR, |report| answer::reject(r, &report))
+                decisions(r).map_or(INTERNAL_ERROR, |it| answer::reject(r, &it))
             }
             _ => Status::NGX_DECLINED,
         }
-    }
-}
-
-/// The status of a request that limits of this effect do not decide, where the policy for that rejects it
-/// or not. A dry run rejects nothing, whatever the reason.
-fn undecided(conf: &LocationConf, effect: Effect, rejects: bool) -> decision::Status {
-    match effect {
-        Effect::Enforced if rejects && !conf.dry_run() => decision::Status::ErrorRejected,
-        Effect::Enforced | Effect::DryRun => decision::Status::ErrorPassed,
     }
 }
 

@@ -11,8 +11,9 @@ use rate_limit_core::conf::limit::Phase;
 use rate_limit_core::metrics::SettlementResult;
 
 use crate::Module;
-use crate::context::{Context, memory};
+use crate::context::Context;
 use crate::log::{debug, unusable};
+use crate::machine::{LimitedRequest, memory};
 use crate::shm::Shared;
 
 /// The handler of the log phase.
@@ -24,7 +25,7 @@ pub(crate) unsafe extern "C" fn log(r: *mut ngx_http_request_t) -> ngx_int_t {
             && let Some(shared) = memory()
         {
             let contexts = Phase::ALL.into_iter().filter_map(|phase| latest.of(phase));
-            contexts.for_each(|context| settle(r, context, shared));
+            contexts.for_each(|context| settle(r, &context.request, shared));
         }
     }
     Status::NGX_OK.0
@@ -34,12 +35,12 @@ pub(crate) unsafe extern "C" fn log(r: *mut ngx_http_request_t) -> ngx_int_t {
 ///
 /// # Safety
 /// `r` must be valid.
-unsafe fn settle(r: *mut ngx_http_request_t, context: &Context, shared: &Shared) {
-    if !context.is_first_end() {
+unsafe fn settle(r: *mut ngx_http_request_t, request: &LimitedRequest, shared: &Shared) {
+    if !request.on_end() {
         return;
     }
-    let local = context.take_local();
-    for limit in context.reservations() {
+    let local = request.take_local();
+    for limit in request.reservations() {
         let reservations = limit.limit.reservations(shared);
         // SAFETY: the request is valid.
         let (log, cost) = unsafe { ((*(*r).connection).log, limit.limit.real_cost(&mut *r)) };
@@ -59,16 +60,16 @@ unsafe fn settle(r: *mut ngx_http_request_t, context: &Context, shared: &Shared)
         // Both are up to 2^54.
         let change = cost as i64 - limit.check.cost as i64;
         if let Some(local) = &local
-            && let Some(index) = context.limits().iter().position(|it| std::ptr::eq(it, limit))
+            && let Some(index) = request.limits().iter().position(|it| std::ptr::eq(it, limit))
         {
             shared.settle(local, index, change);
         }
         // SAFETY: as above.
         let main = unsafe { Module::main_conf(&*r.cast::<ngx::http::Request>()) };
-        match main.and_then(|main| context.conf().driver(main)) {
-            Some(driver) if limit.is_charged.get() => {
+        match main.and_then(|main| main.driver(limit.limit.store()?)) {
+            Some(driver) if limit.is_charged() => {
                 let since = limit.regained_from(change.unsigned_abs());
-                driver.settle(&limit.charge(None), since, change, reservations);
+                driver.settle(&limit.charge_alone(), since, change, reservations);
             }
             _ => reservations.end(SettlementResult::Settled),
         }

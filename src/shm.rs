@@ -35,7 +35,6 @@ use process::PerWorker;
 use record::Histogram;
 use reserved::Reserved;
 
-pub(crate) use local::{Local, NoRoom};
 pub(crate) use record::{LimitRecord, NodeEntry, NodeRecord};
 pub(crate) use reserved::Reservations;
 pub(crate) use view::{NodeState, View};
@@ -217,7 +216,7 @@ impl Shared {
     }
 
     /// Counts how long a request waited for its decision, in µs.
-    pub(crate) fn count_wait(&self, wait: u64) {
+    pub(crate) fn add_wait(&self, wait: u64) {
         self.header.waits.add(wait);
     }
 

@@ -11,11 +11,11 @@ use rate_limit_core::conf::Policy;
 use rate_limit_core::decision::seconds;
 
 use crate::Module;
-use crate::conf::LocationConf;
-use crate::report::Report;
+use crate::context;
+use crate::machine::Decisions;
 
 /// A variable's name and its value; empty where there is none.
-type Variable = (&'static str, fn(&Report) -> Option<String>);
+type Variable = (&'static str, fn(&Decisions) -> Option<String>);
 
 static VARIABLES: [Variable; 8] = [
     ("rate_limit_redis_status", |it| Some(it.decision.status.name().to_owned())),
@@ -37,13 +37,13 @@ const CLIENT: &str = "rate_limit_redis_client";
 static UNIX: [u8; 5] = *b"unix:";
 
 /// The limits that reject the request, or would; else the one that is shown.
-fn names(report: &Report) -> Option<String> {
-    let violated: Vec<_> = match report.decision.status.is_rejection() {
-        true => report.violated().collect(),
+fn names(decisions: &Decisions) -> Option<String> {
+    let violated: Vec<_> = match decisions.decision.status.is_rejection() {
+        true => decisions.violated().collect(),
         false => Vec::new(),
     };
     match violated.is_empty() {
-        true => Some(report.decision.shown?.name.to_owned()),
+        true => Some(decisions.decision.shown?.name.to_owned()),
         false => Some(violated.join(", ")),
     }
 }
@@ -82,7 +82,7 @@ unsafe extern "C" fn get(
 ) -> ngx_int_t {
     // SAFETY: NGINX passes a valid request, and a value to be filled in.
     unsafe {
-        let text = Report::on(r).and_then(|report| VARIABLES.get(index)?.1(&report));
+        let text = context::decisions(r).and_then(|decisions| VARIABLES.get(index)?.1(&decisions));
         set(r, value, text)
     }
 }
@@ -103,7 +103,7 @@ unsafe extern "C" fn get_client(
                 let address = (*address.cast::<libc::sockaddr_in6>()).sin6_addr.s6_addr;
                 let conf = Module::location_conf(&*r.cast::<ngx::http::Request>());
                 let default = || Policy::default().ipv6_prefix;
-                let prefix = conf.map_or_else(default, LocationConf::ipv6_prefix);
+                let prefix = conf.map_or_else(default, |conf| conf.policy().ipv6_prefix);
                 return set(r, value, Some(client_key::key(address.into(), prefix)));
             }
             // A client of a unix socket may choose the path that is its address.

@@ -20,6 +20,7 @@ pub mod local;
 pub mod metrics;
 pub mod rate;
 pub mod redis;
+pub mod request;
 pub mod table;
 pub mod text;
 pub mod throttle;

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use ngx::ffi::{NGX_LOG_WARN, ngx_conf_t, ngx_worker};
 use rate_limit_core::conf::DEFAULT_MEMORY;
 use rate_limit_core::conf::limit::Phase;
+use rate_limit_core::request::Line;
 
 use super::definition::Definitions;
 use super::error::BindError;
@@ -59,7 +60,8 @@ impl MainConf {
     }
 
     /// This worker's client of the store of this index.
-    pub(super) fn driver(&'static self, store: usize) -> Option<&'static Driver> {
+    /// This worker's client of the store of this index.
+    pub(crate) fn driver(&'static self, store: usize) -> Option<&'static Driver> {
         self.driver_of(self.stores.get(store)?)
     }
 

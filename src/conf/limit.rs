@@ -10,6 +10,7 @@ use rate_limit_core::conf::limit::{Effect, LimitError, LimitLine, Phase};
 use rate_limit_core::key::{self, Head};
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::redis::script::{Check, Prepared};
+use rate_limit_core::request::Line;
 
 use super::error::{BindError, EvaluateError};
 use super::store::Store;
@@ -74,17 +75,6 @@ impl LimitConf {
         self.line.known_algorithm()
     }
 
-    /// Whether a machine can take units of it ahead. Not where a rejection blocks a client, nor where a
-    /// settlement may leave it in debt: that is to hold for all machines at once.
-    pub(crate) fn has_leases(&self) -> bool {
-        self.algorithm().has_leases() && self.line.block == 0 && !self.is_settled()
-    }
-
-    /// The part of the excess that a leaky bucket does not delay.
-    pub(crate) fn undelayed(&self) -> Option<Undelayed> {
-        self.line.undelayed
-    }
-
     /// When it decides.
     pub(crate) fn phase(&self) -> Phase {
         self.line.phase
@@ -121,6 +111,34 @@ impl LimitConf {
     }
 }
 
+impl Line for LimitConf {
+    fn name(&self) -> &str {
+        self.line.name
+    }
+
+    /// Not where a rejection blocks a client, nor where a settlement may leave it in debt: that is to hold for
+    /// all machines at once.
+    fn has_leases(&self) -> bool {
+        self.algorithm().has_leases() && self.line.block == 0 && !self.is_settled()
+    }
+
+    fn is_refundable(&self) -> bool {
+        self.corrections().is_some_and(|it| it.is_refundable.get())
+    }
+
+    fn settles(&self) -> bool {
+        self.line.settle.is_some()
+    }
+
+    fn undelayed(&self) -> Option<Undelayed> {
+        self.line.undelayed
+    }
+
+    fn known_quota(&self) -> Option<&Quota> {
+        self.line.known_quota.as_ref()
+    }
+}
+
 /// The store of a limit.
 impl LimitConf {
     /// Binds the limit to the store of this index.
@@ -144,13 +162,8 @@ impl LimitConf {
     }
 
     /// The index of the store, once the limit is bound.
-    pub(super) fn store(&self) -> Option<usize> {
+    pub(crate) fn store(&self) -> Option<usize> {
         self.bound.get().map(|bound| bound.store)
-    }
-
-    /// Whether what it charges may be given back, so that a rejection may end early.
-    pub(crate) fn is_refundable(&self) -> bool {
-        self.corrections().is_some_and(|it| it.is_refundable.get())
     }
 
     /// Whether what any line of the limit charges is settled when requests have ended.
@@ -180,11 +193,6 @@ impl LimitConf {
         self.line.key.evaluate(r)
     }
 
-    /// What the client may spend, if neither rate nor burst is a variable.
-    pub(crate) fn known_quota(&self) -> Option<&Quota> {
-        self.line.known_quota.as_ref()
-    }
-
     /// What the client may spend, by the variables of the request.
     pub(crate) fn quota(&self, r: &mut ngx_http_request_t) -> Result<Quota, EvaluateError> {
         let line = &self.line;
@@ -194,11 +202,6 @@ impl LimitConf {
             None => None,
         };
         Ok(line.quota(rate, burst)?)
-    }
-
-    /// Whether what this line charges is settled when the request has ended.
-    pub(crate) fn settles(&self) -> bool {
-        self.line.settle.is_some()
     }
 
     /// What the request has really cost; `None` if what it was charged stands.

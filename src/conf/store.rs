@@ -3,10 +3,10 @@
 use std::cell::OnceCell;
 use std::rc::Rc;
 
-use ngx::ffi::ngx_msec_t;
 use rate_limit_core::client::{Config, Kind};
 use rate_limit_core::limit::Algorithm;
 use rate_limit_core::rate::MILLISECOND;
+use rate_limit_core::request::Line;
 
 use super::limit::LimitConf;
 use crate::client::tls::Tls;
@@ -85,8 +85,8 @@ impl Store {
     }
 
     /// Lets requests wait for the store for `timeout` ms.
-    pub(crate) fn allow_timeout(&mut self, timeout: ngx_msec_t) {
-        let timeout = (timeout as u64).saturating_mul(MILLISECOND);
+    pub(crate) fn allow_timeout(&mut self, timeout: u64) {
+        let timeout = timeout.saturating_mul(MILLISECOND);
         self.config.patience = self.config.patience.max(timeout);
     }
 

@@ -68,12 +68,12 @@ fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfE
     };
     conf.pass = Some(Pass::Store(index));
     let store = main.store_mut(index).ok_or(BindError::NoStore)?;
-    store.allow_timeout(conf.timeout());
+    store.allow_timeout(conf.policy().timeout);
     let is_outside = only_passes_on(cf);
     if !is_outside {
         store.mark_used();
     }
-    let has_leases = conf.lease() > 0;
+    let has_leases = conf.policy().lease > 0;
     for limits in Phase::ALL.map(|phase| conf.limits(phase)) {
         match is_outside {
             true => main.add_outside(limits, index, has_leases),
@@ -87,7 +87,8 @@ fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfE
 /// Logs, once for a configuration, that leases do not apply to a limit.
 fn note_unleased(cf: &mut ngx_conf_t, main: &mut MainConf, conf: &LocationConf) {
     let limits = Phase::ALL.into_iter().flat_map(|phase| conf.limits(phase));
-    let mut unleased = limits.filter(|limit| conf.lease() > 0 && !limit.algorithm().has_leases());
+    let mut unleased =
+        limits.filter(|limit| conf.policy().lease > 0 && !limit.algorithm().has_leases());
     let Some(limit) = unleased.next() else { return };
     if !std::mem::replace(&mut main.is_unleased_noted, true) {
         let (name, algorithm) = (limit.name(), limit.algorithm().name());

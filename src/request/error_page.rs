@@ -45,7 +45,8 @@ pub(super) unsafe fn expect_precontent(r: *mut ngx_http_request_t) -> Option<()>
         let latest = Context::find(r);
         let of = |phase| latest.and_then(|latest| latest.of(phase));
         let is_resumed = of(Phase::Access).is_some_and(|context| !context.has_left());
-        if !ptr::eq(r, (*r).main) || is_resumed || latest.is_some_and(Context::is_refused) {
+        if !ptr::eq(r, (*r).main) || is_resumed || latest.is_some_and(|it| it.request.is_refused())
+        {
             return Some(());
         }
         match of(Phase::Precontent) {
@@ -54,7 +55,7 @@ pub(super) unsafe fn expect_precontent(r: *mut ngx_http_request_t) -> Option<()>
                 let conf = Module::location_conf(&*r.cast::<ngx::http::Request>());
                 let Some(conf) = conf else { return Some(()) };
                 let now = monotonic_micros();
-                Context::create(r, Phase::Precontent, conf, &[], now)?.expect(ahead(r));
+                Context::create(r, Phase::Precontent, conf.policy(), &[], now)?.expect(ahead(r));
             }
             None => {}
         }
@@ -83,7 +84,7 @@ fn expect_again(context: &Context, now: Ahead) {
             Redirect::Unclear(status) => context.doubt(status),
             Redirect::Other => context.expect(now),
         },
-        Stage::Done if context.is_bypassed() => context.expect(now),
+        Stage::Done if context.request.is_bypassed() => context.expect(now),
         _ => {}
     }
 }

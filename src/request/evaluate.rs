@@ -9,10 +9,11 @@ use rate_limit_core::decision::Status;
 use rate_limit_core::key;
 use rate_limit_core::limit::Quota;
 use rate_limit_core::redis::script::Check;
+use rate_limit_core::request::Line;
 
 use crate::conf::{EvaluateError, LimitConf};
-use crate::evaluated::Evaluated;
 use crate::log::unusable;
+use crate::machine::Evaluated;
 use crate::pool::keep;
 use crate::shm::Shared;
 
@@ -35,13 +36,13 @@ pub(super) unsafe fn evaluate(
     r: *mut ngx_http_request_t,
     limits: &'static [Rc<LimitConf>],
     shared: &Shared,
-) -> Result<&'static [Evaluated], Unevaluated> {
-    const { assert!(align_of::<Evaluated>() <= align_of::<usize>()) };
+) -> Result<&'static [Evaluated<'static>], Unevaluated> {
+    const { assert!(align_of::<Evaluated<'_>>() <= align_of::<usize>()) };
     // SAFETY: the request is valid. The memory is of its pool, large and aligned enough for all
     // limits, and only what has been written is returned.
     unsafe {
-        let size = size_of::<Evaluated>().saturating_mul(limits.len());
-        let first = ngx_palloc((*r).pool, size).cast::<Evaluated>();
+        let size = size_of::<Evaluated<'_>>().saturating_mul(limits.len());
+        let first = ngx_palloc((*r).pool, size).cast::<Evaluated<'_>>();
         if first.is_null() {
             return Err(Unevaluated::OutOfMemory);
         }
@@ -91,7 +92,7 @@ pub(super) unsafe fn evaluate(
 pub(super) unsafe fn count_undecided(
     r: *mut ngx_http_request_t,
     limits: &'static [Rc<LimitConf>],
-    evaluated: &[Evaluated],
+    evaluated: &[Evaluated<'_>],
     status: Status,
     shared: &Shared,
 ) {

@@ -2,37 +2,53 @@
 
 use std::ptr;
 
-use ngx::ffi::{ngx_http_request_t, ngx_log_t, ngx_uint_t};
+use ngx::ffi::{
+    NGX_LOG_ERR, NGX_LOG_INFO, NGX_LOG_NOTICE, NGX_LOG_WARN, ngx_http_request_t, ngx_log_t,
+    ngx_uint_t,
+};
 use ngx::http::{HttpModuleLocationConf, NgxHttpCoreModule};
 use rate_limit_core::conf::limit::Effect;
+use rate_limit_core::conf::{LogLevel, Policy};
 use rate_limit_core::decision::Status;
 use rate_limit_core::text::log::{Escaped, Excess};
 
 use super::log_of;
-use crate::conf::LocationConf;
-use crate::context::Context;
 use crate::log::{Decided, admits, cycle_log, is_logged, log};
+use crate::machine::LimitedRequest;
 
 /// Logs a request that is, or would be, rejected or delayed, as `limit_req` does: one line for the
 /// limits that are enforced, and one for the others.
 ///
 /// # Safety
 /// `r` must be valid.
-pub(super) unsafe fn log_decision(r: *mut ngx_http_request_t, context: &Context) {
+pub(super) unsafe fn log_decision(r: *mut ngx_http_request_t, request: &LimitedRequest) {
     // SAFETY: passed on.
     unsafe {
         // Delays are logged one level lower.
-        if !is_logged(context.conf().log_level(), log_of(r)) {
+        if !is_logged(rejection_level(request.policy()), log_of(r)) {
             return;
         }
-        log_group(r, context, Effect::Enforced);
-        log_group(r, context, Effect::DryRun);
+        log_group(r, request, Effect::Enforced);
+        log_group(r, request, Effect::DryRun);
     }
 }
 
+/// The level at which rejections are logged.
+fn rejection_level(policy: &Policy) -> ngx_uint_t {
+    let level = match policy.log.level {
+        LogLevel::Info => NGX_LOG_INFO,
+        LogLevel::Notice => NGX_LOG_NOTICE,
+        LogLevel::Warn => NGX_LOG_WARN,
+        LogLevel::Error => NGX_LOG_ERR,
+    };
+    level as ngx_uint_t
+}
+
 /// The level of a line about a decision, and what it calls one such decision and several.
-fn words(conf: &LocationConf, status: Status) -> Option<(ngx_uint_t, &'static str, &'static str)> {
-    let (rejected, delayed) = (conf.log_level(), conf.delay_log_level());
+fn words(policy: &Policy, status: Status) -> Option<(ngx_uint_t, &'static str, &'static str)> {
+    let rejected = rejection_level(policy);
+    // A delay is logged one level lower, as with `limit_req`.
+    let delayed = rejected.saturating_add(1).min(NGX_LOG_INFO as ngx_uint_t);
     Some(match status {
         Status::Rejected => (rejected, "limiting requests", "rejections"),
         Status::RejectedDryRun => (rejected, "limiting requests, dry run", "dry-run rejections"),
@@ -44,10 +60,10 @@ fn words(conf: &LocationConf, status: Status) -> Option<(ngx_uint_t, &'static st
 
 /// # Safety
 /// `r` must be valid.
-unsafe fn log_group(r: *mut ngx_http_request_t, context: &Context, effect: Effect) {
-    let conf = context.conf();
-    let (status, delay) = context.judge(effect);
-    let Some((level, what, several)) = words(conf, status) else { return };
+unsafe fn log_group(r: *mut ngx_http_request_t, request: &LimitedRequest, effect: Effect) {
+    let policy = request.policy();
+    let (status, delay) = request.judge(effect);
+    let Some((level, what, several)) = words(policy, status) else { return };
     // SAFETY: passed on.
     let (log, location_log) = unsafe { (log_of(r), location_log(r)) };
     if !is_logged(level, log) {
@@ -55,19 +71,19 @@ unsafe fn log_group(r: *mut ngx_http_request_t, context: &Context, effect: Effec
     }
     // A delay is logged for the limit that delays, which need not be the tightest.
     let shown = match delay {
-        0 => context.tightest(effect),
-        _ => context.group(effect).max_by_key(|limit| limit.delay()),
+        0 => request.tightest(effect),
+        _ => request.group(effect).max_by_key(|limit| limit.delay()),
     };
     let Some(shown) = shown else { return };
-    let Some(verdict) = shown.verdict.get() else { return };
+    let Some(verdict) = shown.verdict() else { return };
     let decided = Decided { limit: shown.name(), what: several, level, log: location_log };
-    if !admits(conf.log_rate(), decided) {
+    if !admits(policy.log.rate, decided) {
         return;
     }
     let excess = Excess::of(&verdict, &shown.check, delay);
-    let others: String = context
-        .violated(effect)
-        .filter(|limit| !ptr::eq(*limit, shown))
+    let others: String = request
+        .group(effect)
+        .filter(|limit| limit.is_violated() && !ptr::eq(*limit, shown))
         .map(|limit| format!(", also by limit \"{}\"", limit.name()))
         .collect();
     let (name, key) = (shown.name(), Escaped(shown.check.key));

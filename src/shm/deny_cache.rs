@@ -11,9 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::deny_cache::Denial;
 use rate_limit_core::key;
+use rate_limit_core::request::DenyCache;
 
 use super::Shared;
-use crate::evaluated::Evaluated;
+use crate::conf::LimitConf;
+use crate::machine::Evaluated;
 
 /// Entries in a bucket. With one entry each, clients of the same bucket would evict each other, and
 /// their requests would go to Redis every time: a few of a hundred clients in a table for
@@ -28,10 +30,8 @@ pub(super) type Bucket = [Entry; WAYS];
 #[repr(C, align(64))]
 pub(super) struct Entry([AtomicU64; 6]);
 
-impl Shared {
-    /// The verdict on a request, if the cache holds that it is rejected at `now`, in µs of the monotonic
-    /// clock.
-    pub(crate) fn denied(&self, limit: &Evaluated, now: u64) -> Option<Verdict> {
+impl DenyCache<LimitConf> for Shared {
+    fn denied(&self, limit: &Evaluated<'_>, now: u64) -> Option<Verdict> {
         if now >= self.header.denied_until.load(Ordering::Relaxed) {
             return None;
         }
@@ -40,8 +40,7 @@ impl Shared {
         denials.find_map(|denial| denial.verdict(now).filter(|_| denial.quota == quota))
     }
 
-    /// Caches a denial of the client, in place of any other.
-    pub(crate) fn deny(&self, limit: &Evaluated, denial: Denial) {
+    fn deny(&self, limit: &Evaluated<'_>, denial: Denial) {
         let client = limit.client();
         if let Some(entry) = self.bucket(client).and_then(|bucket| place(bucket, client)) {
             entry.write(client, denial);
@@ -49,8 +48,7 @@ impl Shared {
         }
     }
 
-    /// Ends denials of the client for other quotas than that of the request.
-    pub(crate) fn end_denials_of_others(&self, limit: &Evaluated, now: u64) {
+    fn end_denials_of_others(&self, limit: &Evaluated<'_>, now: u64) {
         if now >= self.header.denied_until.load(Ordering::Relaxed) {
             return;
         }
@@ -58,7 +56,9 @@ impl Shared {
         let other = |entry: &&Entry| entry.read(client).is_some_and(|it| it.quota != quota);
         self.bucket(client).into_iter().flatten().filter(other).for_each(Entry::clear);
     }
+}
 
+impl Shared {
     fn bucket(&self, client: u128) -> Option<&'static Bucket> {
         self.deny_cache.get(key::place(client, self.deny_cache.len()))
     }

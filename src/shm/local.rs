@@ -2,75 +2,52 @@
 
 use std::sync::atomic::Ordering;
 
-use rate_limit_core::decision::Verdict;
 use rate_limit_core::key;
 use rate_limit_core::local::{self, LocalAnswer, LocalCharge, LocalCharges, Mode};
-use rate_limit_core::redis::script::Check;
+use rate_limit_core::request::{LocalTable, NoRoom};
 
 use super::Shared;
 use crate::clock::{monotonic_micros, unix_micros};
+use crate::conf::LimitConf;
+use crate::machine::Evaluated;
 
-/// What a request was charged locally.
-pub(crate) struct Local {
-    charges: LocalCharges,
-}
+impl LocalTable<LimitConf> for Shared {
+    fn has_charges(&self) -> bool {
+        monotonic_micros() < self.header.whole.load(Ordering::Relaxed)
+    }
 
-/// The new states of the limits do not fit into the table.
-pub(crate) struct NoRoom;
+    fn decide(&self, mode: Mode, limits: &[Evaluated<'_>]) -> Result<LocalCharges, NoRoom> {
+        let charge = |limit: &Evaluated<'_>| {
+            let check = &limit.check;
+            let digest = self.local_digest(limit.limit.fingerprint(), check.key);
+            LocalCharge::new(digest, *check.quota, check.cost).dry_run(check.dry_run)
+        };
+        let mut charges: LocalCharges = limits.iter().map(charge).collect();
+        let now = unix_micros();
+        let reset = self.with_table(|table| local::decide(table, now, mode, &mut charges));
+        self.regains_in(reset);
+        if charges.iter().any(|charge| charge.answer() == LocalAnswer::NoRoom) {
+            self.header.no_room.fetch_add(1, Ordering::Relaxed);
+            self.give_back(&mut charges);
+            return Err(NoRoom);
+        }
+        Ok(charges)
+    }
 
-impl Local {
-    /// The verdict of each limit, in their order; `None` for a limit that was not checked.
-    pub(crate) fn verdicts(&self) -> impl Iterator<Item = Option<Verdict>> {
-        self.charges.iter().map(|charge| match charge.answer() {
-            LocalAnswer::Verdict(verdict) => Some(verdict),
-            LocalAnswer::Unchecked | LocalAnswer::NoRoom => None,
-        })
+    fn give_back(&self, charges: &mut LocalCharges) {
+        let now = unix_micros();
+        self.with_table(|table| local::give_back(table, now, charges));
     }
 }
 
 impl Shared {
-    /// Whether any local charge may not be regained yet.
-    pub(crate) fn has_local_charges(&self) -> bool {
-        monotonic_micros() < self.header.whole.load(Ordering::Relaxed)
-    }
-
-    /// Decides about a request and charges it, given the fingerprint of each limit and what the limit
-    /// charges.
-    pub(crate) fn decide<'a>(
-        &self,
-        mode: Mode,
-        limits: impl Iterator<Item = (u64, &'a Check<'a>)>,
-    ) -> Result<Local, NoRoom> {
-        let charge = |(fingerprint, check): (u64, &Check<'_>)| {
-            let digest = self.local_digest(fingerprint, check.key);
-            LocalCharge::new(digest, *check.quota, check.cost).dry_run(check.dry_run)
-        };
-        let mut charges: LocalCharges = limits.map(charge).collect();
-        let now = unix_micros();
-        let reset = self.with_table(|table| local::decide(table, now, mode, &mut charges));
-        self.regains_in(reset);
-        let mut local = Local { charges };
-        if local.charges.iter().any(|charge| charge.answer() == LocalAnswer::NoRoom) {
-            self.header.no_room.fetch_add(1, Ordering::Relaxed);
-            self.give_back(&mut local);
-            return Err(NoRoom);
-        }
-        Ok(local)
-    }
-
     /// Settles what the limit of this index has charged a request locally, if it has.
-    pub(crate) fn settle(&self, local: &Local, index: usize, change: i64) {
-        let Some(charge) = local.charges.get(index) else { return };
+    pub(crate) fn settle(&self, charges: &LocalCharges, index: usize, change: i64) {
+        let Some(charge) = charges.get(index) else { return };
         let now = unix_micros();
         if let Some(reset) = self.with_table(|table| local::settle(table, now, charge, change)) {
             self.regains_in(reset);
         }
-    }
-
-    /// Gives back what a request was charged locally. Its verdicts then show what the limits hold without it.
-    pub(crate) fn give_back(&self, local: &mut Local) {
-        let now = unix_micros();
-        self.with_table(|table| local::give_back(table, now, &mut local.charges));
     }
 
     /// Identifies a client and a limit in the table. The quota is no part of it: a client keeps its state

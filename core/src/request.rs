@@ -1,0 +1,480 @@
+//! A request in a phase: from the limits that were evaluated for it to its decision, and to what it leaves behind.
+//!
+//! ```text
+//!   begin ──▶ decided: no limit applies, or a value of one is unusable
+//!     ├─────▶ decided by the deny cache
+//!     ├─────▶ decided locally: what was spent in an outage is not regained
+//!     ├─────▶ decided by leases
+//!     ▼
+//!   to be submitted ──▶ submitted ──▶ on_reply ──▶ decided by Redis
+//!     ▲                                  ├───────▶ decided by leases that came meanwhile
+//!     └───────── once more, at most ─────┤
+//!                                        └ error ▶ decided locally, or by the policy
+//! ```
+//!
+//! This is the one order in which the deny cache, the local table, the leases and Redis are asked:
+//!
+//! 1. The deny cache, as it costs least. It knows only rejections, and only of requests with one limit.
+//! 2. The local table, as long as anything that was spent in an outage is not regained: Redis has no record of it.
+//!    What is rejected here spends no lease, and nothing in Redis.
+//! 3. The leases, if every limit has one with enough units left.
+//! 4. Redis.
+//! 5. The leases again, if Redis rejects: units that it counts as spent may have come to this machine meanwhile.
+//! 6. The local table again, if Redis does not decide and the policy is `local`; else the policy alone.
+
+mod conclusion;
+mod decisions;
+mod evaluated;
+mod machine;
+#[cfg(test)]
+mod tests;
+
+use std::cell::Cell;
+
+use crate::client::{Answer, Error};
+use crate::conf::limit::Effect;
+use crate::conf::{OnError, OnInvalid, Policy};
+use crate::decision::{Source, Status, Verdict};
+use crate::deny_cache::Denial;
+use crate::lease::Granted;
+use crate::lease::table::Outcome;
+use crate::local::{LocalAnswer, LocalCharges, Mode};
+use crate::rate::MILLISECOND;
+
+pub use conclusion::Conclusion;
+pub use decisions::Decisions;
+pub use evaluated::{Evaluated, Line, Renewal};
+pub use machine::{Counters, DenyCache, Leases, LocalTable, Machine, NoRoom, Submission};
+
+/// What a request does next.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It is decided: it passes, is delayed or is rejected.
+    Decided,
+    /// It is submitted to the client of its store.
+    Submit,
+}
+
+/// The limits of a request that decide in one phase, and their decision.
+pub struct LimitedRequest<'a, M: Machine> {
+    policy: &'a Policy,
+    /// The limits that apply to the request; none if all keys were empty.
+    limits: &'a [Evaluated<'a, M::Line>],
+    /// The request at the client of its store, from its submission until it is decided.
+    submission: Cell<Option<M::Submission>>,
+    /// Whether the limits have decided: in Redis, by leases, in the deny cache or locally.
+    is_decided: Cell<bool>,
+    /// Whether the submission is the second one.
+    is_second: Cell<bool>,
+    /// What the request has spent locally.
+    local: Cell<Option<LocalCharges>>,
+    /// When the limits were evaluated, in µs of the monotonic clock.
+    started: u64,
+    conclusion: Cell<Option<Conclusion<'a, M::Line>>>,
+    /// Whether the request has ended.
+    has_ended: Cell<bool>,
+}
+
+impl<'a, M: Machine> LimitedRequest<'a, M> {
+    /// A request whose limits were evaluated at `started`, in µs of the monotonic clock.
+    pub fn new(policy: &'a Policy, limits: &'a [Evaluated<'a, M::Line>], started: u64) -> Self {
+        Self {
+            policy,
+            limits,
+            submission: Cell::new(None),
+            is_decided: Cell::new(false),
+            is_second: Cell::new(false),
+            local: Cell::new(None),
+            started,
+            conclusion: Cell::new(None),
+            has_ended: Cell::new(false),
+        }
+    }
+
+    /// Decides the request, if this machine can.
+    pub fn begin(&self, machine: &M) -> Progress {
+        if self.limits.is_empty() {
+            self.end_undecided(machine, Status::Bypassed);
+        } else if self.is_denied(machine) {
+            self.decide(machine, Source::Cache);
+        } else if self.is_rejected_locally(machine) {
+            self.decide(machine, Source::Local);
+        } else if self.has_leases() && self.spend_leases(machine, self.started) {
+            self.join_local(machine);
+            self.decide(machine, Source::Lease);
+        } else {
+            return Progress::Submit;
+        }
+        Progress::Decided
+    }
+
+    /// Decides a request that has an unusable value, in a limit of this effect.
+    pub fn end_invalid(&self, machine: &M, effect: Effect) -> Status {
+        let status = self.undecided(effect, self.policy.on_invalid == OnInvalid::Reject);
+        machine.count_wait(0);
+        self.end_undecided(machine, status);
+        let invalid = |conclusion| Conclusion { is_invalid: true, ..conclusion };
+        self.conclusion.set(self.conclusion.get().map(invalid));
+        status
+    }
+
+    /// Whether the deny cache holds that the request cannot pass. With several limits Redis must decide: the
+    /// cache has no verdicts of the others. While this machine has units that Redis has set aside, and so rejects
+    /// others, the request is not rejected.
+    fn is_denied(&self, machine: &M) -> bool {
+        let [limit] = self.limits else { return false };
+        if !self.policy.deny_cache || !limit.is_cacheable() {
+            return false;
+        }
+        let now = self.started;
+        let has_units = || self.policy.lease > 0 && machine.has_units(limit, now);
+        let verdict = machine.denied(limit, now).filter(|_| !has_units());
+        limit.set_verdict(verdict);
+        verdict.is_some()
+    }
+
+    /// Caches that Redis has rejected the request.
+    fn cache_denial(&self, machine: &M) {
+        if let [limit] = self.decided()
+            && self.policy.deny_cache
+            && limit.is_violated()
+            && limit.is_cacheable()
+            && let Some(verdict) = limit.verdict()
+            && let Some(denial) =
+                Denial::new(&verdict, limit.check.quota, self.started, machine.now())
+        {
+            machine.deny(limit, denial);
+        }
+    }
+
+    /// Ends what the deny cache holds for other quotas of its clients: Redis may have changed their states.
+    fn end_denials(&self, machine: &M) {
+        for limit in self.limits.iter().filter(|limit| limit.limit.known_quota().is_none()) {
+            machine.end_denials_of_others(limit, machine.now());
+        }
+    }
+}
+
+/// Local decisions.
+impl<M: Machine> LimitedRequest<'_, M> {
+    /// Charges the request locally as long as anything that was spent in an outage is not regained: Redis
+    /// has no record of it, so both are charged, this machine first. Returns whether a limit rejects the request.
+    fn is_rejected_locally(&self, machine: &M) -> bool {
+        self.is_local() && machine.has_charges() && self.charge_locally(machine)
+    }
+
+    /// Charges the request locally beside Redis. Returns whether a limit rejects it.
+    #[inline(never)]
+    fn charge_locally(&self, machine: &M) -> bool {
+        let Ok(local) = self.decide_locally(machine, Mode::Return) else { return false };
+        self.local.set(Some(local));
+        self.is_violated()
+    }
+
+    /// Whether what Redis does not decide is decided locally.
+    fn is_local(&self) -> bool {
+        self.policy.on_error == OnError::Local
+    }
+
+    /// Decides the request in the local table.
+    fn decide_locally(&self, machine: &M, mode: Mode) -> Result<LocalCharges, NoRoom> {
+        let local = LocalTable::decide(machine, mode, self.limits)?;
+        for (limit, verdict) in self.limits.iter().zip(verdicts(&local)) {
+            if verdict.is_some() {
+                limit.set_verdict(verdict);
+            }
+        }
+        Ok(local)
+    }
+
+    /// Where the request was charged locally as well, Redis has no record of what was spent in the outage:
+    /// of both verdicts the stricter one counts. What a rejected request was charged locally is given back.
+    #[inline(never)]
+    fn join_local(&self, machine: &M) {
+        let Some(mut local) = self.local.take() else { return };
+        let is_rejected = self.is_violated();
+        if is_rejected {
+            machine.give_back(&mut local);
+        }
+        for (limit, local) in self.limits.iter().zip(verdicts(&local)) {
+            let redis = limit.verdict();
+            let joined = redis.zip(local).map(|(redis, local)| redis.stricter(local));
+            limit.set_verdict(joined.or(redis));
+        }
+        if !is_rejected {
+            self.local.set(Some(local));
+        }
+    }
+}
+
+/// The verdict of each limit that was checked locally, in their order.
+fn verdicts(local: &LocalCharges) -> impl Iterator<Item = Option<Verdict>> {
+    local.iter().map(|charge| match charge.answer() {
+        LocalAnswer::Verdict(verdict) => Some(verdict),
+        LocalAnswer::Unchecked | LocalAnswer::NoRoom => None,
+    })
+}
+
+/// Leases.
+impl<'a, M: Machine> LimitedRequest<'a, M> {
+    /// Whether every limit can have a lease.
+    fn has_leases(&self) -> bool {
+        self.policy.lease > 0 && self.limits.iter().all(|limit| limit.limit.has_leases())
+    }
+
+    /// Spends units of the leases, if there are enough of each: the verdicts are set then.
+    fn spend_leases(&self, machine: &M, now: u64) -> bool {
+        machine.spend(self.limits, now, &mut |index, verdict| {
+            if let Some(limit) = self.limits.get(index) {
+                limit.set_verdict(Some(verdict));
+            }
+        })
+    }
+
+    /// How long leases last, in µs; 0: there are none.
+    fn lease_span(&self) -> u64 {
+        self.policy.lease.saturating_mul(MILLISECOND)
+    }
+
+    /// Takes the leases of the limits out of the table at `now`, before the request is submitted. If every limit can
+    /// have a lease, the command for the request renews them; otherwise it only reports them, as they could not be
+    /// spent. `keep` keeps what was taken as long as the request lives; `None` if there is no memory for it.
+    pub fn take_leases(
+        &self,
+        machine: &M,
+        now: u64,
+        keep: impl Fn(Renewal) -> Option<&'a Renewal>,
+    ) -> Option<()> {
+        let span = self.lease_span();
+        if span == 0 {
+            return Some(());
+        }
+        let until = now.saturating_add(self.timeout());
+        // A command of cost 0 brings no lease.
+        let may_spend = |limit: &Evaluated<'_, M::Line>| {
+            limit.limit.has_leases() && (limit.check.cost > 0 || machine.has_lease(limit, now))
+        };
+        let spends = self.limits.iter().all(may_spend);
+        for limit in self.limits.iter().filter(|limit| limit.limit.has_leases()) {
+            let taken = machine.take(limit, now, until);
+            let lease = match spends {
+                true => taken.lease(limit.check.quota, span, now),
+                false => taken.report(limit.check.quota, span, now),
+            };
+            limit.renew(keep(Renewal { taken, lease })?);
+        }
+        Some(())
+    }
+
+    /// Takes note of what came of the leases that were to be renewed.
+    #[inline]
+    fn renew_leases(&self, machine: &M) {
+        let span = self.lease_span();
+        if span > 0 {
+            self.renew(machine, span);
+        }
+    }
+
+    fn renew(&self, machine: &M, span: u64) {
+        for (index, limit) in self.limits.iter().enumerate() {
+            if let Some(renewal) = limit.take_renewal() {
+                let granted = |submission: M::Submission| submission.granted(index);
+                let outcome = Outcome {
+                    is_sent: limit.is_sent(),
+                    is_charged: limit.is_charged(),
+                    is_rejected: limit.is_violated(),
+                    granted: self.submission.get().map_or(Granted::default(), granted),
+                    span,
+                    submitted: self.started,
+                };
+                Leases::renew(machine, limit, renewal.taken, &outcome);
+            }
+        }
+    }
+}
+
+/// Redis.
+impl<M: Machine> LimitedRequest<'_, M> {
+    /// How long the submission may take, in µs.
+    pub fn time_limit(&self) -> u64 {
+        if self.is_second.get() { self.timeout() / 2 } else { self.timeout() }
+    }
+
+    /// How long the request may wait for its decision, in µs.
+    fn timeout(&self) -> u64 {
+        self.policy.timeout.saturating_mul(MILLISECOND)
+    }
+
+    /// The request was submitted to the client of its store.
+    pub fn on_submitted(&self, submission: M::Submission) {
+        self.submission.set(Some(submission));
+    }
+
+    /// Whether it is at the client of its store.
+    pub fn is_submitted(&self) -> bool {
+        self.submission.get().is_some()
+    }
+
+    /// The outcome of the submission, once that is known; the answers of Redis are taken over then. Where the second
+    /// one is not decided, a rejection by the first one stands.
+    pub fn take_reply(&self) -> Option<Result<(), Error>> {
+        let outcome = self.submission.get()?.outcome()?;
+        self.take_answers();
+        let stands = self.is_second.get() && self.is_violated();
+        Some(if stands { Ok(()) } else { outcome })
+    }
+
+    /// Takes over the answers of Redis that have come.
+    fn take_answers(&self) {
+        if let Some(submission) = self.submission.get() {
+            submission.with_answers(|answers| self.take(answers));
+        }
+    }
+
+    fn take(&self, answers: &[Answer]) {
+        for (limit, answer) in self.limits.iter().zip(answers) {
+            let first = limit.verdict().filter(|_| self.is_second.get());
+            limit.take(answer);
+            limit.set_verdict(answer.verdict.or(first));
+        }
+    }
+
+    /// Acts on the outcome of the submission.
+    pub fn on_reply(&self, machine: &M, outcome: Result<(), Error>) -> Progress {
+        self.renew_leases(machine);
+        match outcome {
+            Ok(()) if self.is_rejected_beside_leases() => {
+                if let Some(progress) = self.try_leases(machine) {
+                    return progress;
+                }
+                self.on_decided(machine);
+            }
+            Ok(()) => self.on_decided(machine),
+            Err(_) => self.on_undecided(machine),
+        }
+        Progress::Decided
+    }
+
+    /// Whether Redis has rejected the request, and charged nothing of it, where each limit can have a lease.
+    fn is_rejected_beside_leases(&self) -> bool {
+        self.policy.lease > 0
+            && self.is_violated()
+            && self.has_leases()
+            && !self.limits.iter().any(Evaluated::is_charged)
+    }
+
+    /// Redis has rejected the request, but units that it counts as spent may lie in a lease which another command
+    /// has brought meanwhile, or is bringing. The request spends them, or is charged once more, by a command that
+    /// gives them back. `None` if there are none.
+    #[cold]
+    fn try_leases(&self, machine: &M) -> Option<Progress> {
+        let now = machine.now();
+        if self.spend_leases(machine, now) {
+            self.join_local(machine);
+            self.decide(machine, Source::Lease);
+            return Some(Progress::Decided);
+        }
+        self.is_charged_again(machine, now).then_some(Progress::Submit)
+    }
+
+    /// Whether the request is to be charged once more at `now`, as units lie in leases of this machine by then, or
+    /// a command in flight may bring some. The first submission ends with that. There are two at most: the second
+    /// one has half of the time, and begins before the other half is over.
+    fn is_charged_again(&self, machine: &M, now: u64) -> bool {
+        let is_helped = |limit: &Evaluated<'_, M::Line>| {
+            machine.has_units(limit, now) || machine.awaits_units(limit, now)
+        };
+        let is_late = now.saturating_sub(self.started) > self.timeout() / 2;
+        if self.is_second.get() || is_late || !self.rejecting().all(is_helped) {
+            return false;
+        }
+        self.is_second.set(true);
+        if let Some(submission) = self.submission.take() {
+            submission.release(false, None);
+        }
+        true
+    }
+
+    /// Redis has decided.
+    fn on_decided(&self, machine: &M) {
+        self.give_back_if_rejected();
+        if self.is_local() {
+            self.join_local(machine);
+        }
+        self.decide(machine, Source::Redis);
+        self.cache_denial(machine);
+    }
+
+    /// Redis has not decided: the policy says what happens to the request.
+    fn on_undecided(&self, machine: &M) {
+        if self.is_local() {
+            if let Some(mut local) = self.local.take() {
+                machine.give_back(&mut local);
+            }
+            if let Ok(local) = self.decide_locally(machine, Mode::Outage) {
+                self.decide(machine, Source::Local);
+                if !self.is_rejected() {
+                    self.local.set(Some(local));
+                }
+                return;
+            }
+        }
+        let is_enforced = self.limits.iter().any(|it| it.effect() == Effect::Enforced);
+        let effect = if is_enforced { Effect::Enforced } else { Effect::DryRun };
+        let rejects = self.policy.on_error == OnError::Closed;
+        self.end_undecided(machine, self.undecided(effect, rejects));
+    }
+
+    /// The status of a request that limits of this effect do not decide, where the policy for that rejects it
+    /// or not. A dry run rejects nothing, whatever the reason.
+    fn undecided(&self, effect: Effect, rejects: bool) -> Status {
+        match effect {
+            Effect::Enforced if rejects && !self.policy.dry_run => Status::ErrorRejected,
+            Effect::Enforced | Effect::DryRun => Status::ErrorPassed,
+        }
+    }
+
+    /// Gives back what Redis has charged the request, if a limit rejects it. The verdicts are then those
+    /// without these charges.
+    fn give_back_if_rejected(&self) {
+        let Some(submission) = self.submission.get().filter(|_| self.is_violated()) else { return };
+        for (index, limit) in self.limits.iter().enumerate().filter(|(_, it)| it.is_charged()) {
+            refund(submission, limit);
+            limit.set_verdict(submission.unspent(index).or(limit.verdict()));
+        }
+    }
+
+    /// Releases the request from the client. If it does not pass, its charges are refunded, also those
+    /// still in flight if a limit rejected it, or if a limit has `settle`. If Redis did not reply in time,
+    /// other charges in flight are not: that would only add to its load.
+    fn release(&self, machine: &M, status: Status, source: Source, wait: u64) {
+        let Some(submission) = self.submission.take() else { return };
+        self.end_denials(machine);
+        let is_decided = source == Source::Redis;
+        let is_rejected = status.is_rejection() && is_decided;
+        let has_reservations = self.has_reservations();
+        // Where a lease has decided after all, no reply may charge it besides.
+        let refunds = is_rejected || has_reservations || source == Source::Lease;
+        submission.release(refunds, is_decided.then_some(wait));
+        let is_unsettled = !is_decided && has_reservations;
+        if status.is_rejection() || is_unsettled {
+            let charged = self.limits.iter().filter(|limit| limit.is_charged());
+            charged.for_each(|limit| refund(submission, limit));
+        }
+    }
+
+    /// The request goes, perhaps while it waits.
+    pub fn abandon(&self, machine: &M) {
+        drop(self.local.take());
+        self.take_answers();
+        self.renew_leases(machine);
+        self.release(machine, Status::ErrorPassed, Source::None, 0);
+    }
+}
+
+/// Gives back what a limit has charged in Redis.
+fn refund<L: Line>(submission: impl Submission, limit: &Evaluated<'_, L>) {
+    submission.refund(&limit.charge_alone(), limit.regained_from(limit.check.cost));
+    limit.on_refunded();
+}

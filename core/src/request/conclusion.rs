@@ -1,0 +1,244 @@
+//! How a request was decided: the decision, who had a part in it, and what is counted and settled.
+
+use std::iter;
+
+use super::evaluated::{judge, tightest};
+use super::{Evaluated, LimitedRequest, Line, LocalCharges, Machine};
+use crate::conf::Policy;
+use crate::conf::limit::Effect;
+use crate::decision::{Decision, Source, Status, jitter};
+use crate::rate::MILLISECOND;
+
+/// The decision, apart from the verdicts.
+pub struct Conclusion<'a, L> {
+    /// The status of the request.
+    pub(super) status: Status,
+    /// The status of the request, or what a dry run would have done to it.
+    pub shown_status: Status,
+    /// Where that was decided.
+    pub source: Source,
+    /// How long the request waited for it, in µs.
+    pub wait: u64,
+    /// How long the request is delayed before it passes, in µs.
+    pub delay: u64,
+    /// See [`Decision::jitter`].
+    pub(super) jitter: u64,
+    /// The limit to show, if the limits have decided.
+    pub(super) shown: Option<&'a Evaluated<'a, L>>,
+    /// See [`Decision::is_invalid`].
+    pub(super) is_invalid: bool,
+}
+
+impl<L> Clone for Conclusion<'_, L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<L> Copy for Conclusion<'_, L> {}
+
+impl<'a, M: Machine> LimitedRequest<'a, M> {
+    /// Decides the request by the verdicts of its limits, which come from `source`.
+    pub(super) fn decide(&self, machine: &M, source: Source) {
+        self.is_decided.set(true);
+        let (status, delay) = self.judge(Effect::Enforced);
+        // A status that affects the request is worse than one of a dry run.
+        let is_dry_run = |limit: &Evaluated<'_, M::Line>| limit.effect() == Effect::DryRun;
+        let shown_status = match self.limits.iter().any(is_dry_run) {
+            true => status.worse(self.judge(Effect::DryRun).0),
+            false => status,
+        };
+        self.conclude(machine, status, shown_status, source, delay);
+    }
+
+    /// Ends a request that no limit decided.
+    pub(super) fn end_undecided(&self, machine: &M, status: Status) {
+        self.conclude(machine, status, status, Source::None, 0);
+    }
+
+    fn conclude(
+        &self,
+        machine: &M,
+        status: Status,
+        shown_status: Status,
+        source: Source,
+        delay: u64,
+    ) {
+        let wait = match source {
+            // The request did not wait.
+            Source::Lease | Source::Cache if !self.is_submitted() => 0,
+            _ => machine.now().saturating_sub(self.started),
+        };
+        self.release(machine, status, source, wait);
+        let (shown, jitter) = (self.shown(), self.jitter(machine));
+        let is_invalid = false;
+        let conclusion =
+            Conclusion { status, shown_status, source, wait, delay, jitter, shown, is_invalid };
+        self.conclusion.set(Some(conclusion));
+        self.count(machine, status, source, wait);
+        self.reservations().for_each(|limit| machine.add_reservation(limit.limit));
+    }
+
+    /// The limit to show, if any has a verdict.
+    fn shown(&self) -> Option<&'a Evaluated<'a, M::Line>> {
+        match self.decided() {
+            [limit] => limit.verdict().map(|_| limit),
+            _ => self.tightest(Effect::Enforced).or_else(|| self.tightest(Effect::DryRun)),
+        }
+    }
+
+    /// The random time that is added to `Retry-After`, in µs.
+    fn jitter(&self, machine: &M) -> u64 {
+        match self.policy.retry_jitter {
+            0 => 0,
+            most => jitter(most.saturating_mul(MILLISECOND), machine.random()),
+        }
+    }
+
+    /// Counts the request for each limit that had a part in its decision: a limit that allowed what
+    /// another rejected had none.
+    fn count(&self, machine: &M, status: Status, source: Source, wait: u64) {
+        if self.limits.is_empty() {
+            return;
+        }
+        // Requests that the deny cache rejects did not wait: their decisions are counted, which is enough.
+        if source != Source::Cache {
+            machine.count_wait(wait);
+        }
+        for limit in self.limits {
+            let has_decided = self.is_decided.get() && limit.verdict().is_some();
+            let source = has_decided.then_some(source);
+            machine.count(limit.limit, source, self.status_of(limit, status));
+        }
+    }
+
+    /// What to count for a limit, where `status` is that of the request.
+    fn status_of(&self, limit: &'a Evaluated<'a, M::Line>, status: Status) -> Option<Status> {
+        let has_part = !self.is_decided.get() || limit.is_violated() || !status.is_rejection();
+        match limit.effect() {
+            Effect::Enforced | Effect::DryRun if !has_part => None,
+            Effect::Enforced => Some(status),
+            Effect::DryRun if self.is_decided.get() && limit.verdict().is_some() => {
+                Some(judge(iter::once(limit), true).0)
+            }
+            Effect::DryRun => Some(Status::ErrorPassed),
+        }
+    }
+}
+
+/// The decision.
+impl<'a, M: Machine> LimitedRequest<'a, M> {
+    /// What applies to the request besides its limits.
+    pub fn policy(&self) -> &'a Policy {
+        self.policy
+    }
+
+    /// The decision apart from the verdicts, once there is one.
+    pub fn conclusion(&self) -> Option<Conclusion<'a, M::Line>> {
+        self.conclusion.get()
+    }
+
+    /// The decision, once there is one.
+    pub fn decision(&self) -> Option<Decision<'a>> {
+        let Conclusion { shown_status, source, wait, delay, jitter, shown, is_invalid, .. } =
+            self.conclusion.get()?;
+        let shown = shown.and_then(Evaluated::show);
+        Some(Decision { status: shown_status, source, shown, wait, delay, jitter, is_invalid })
+    }
+
+    /// How long before `now` the decision was made, in µs, once there is one.
+    pub(super) fn age(&self, now: u64) -> Option<u64> {
+        let decided = self.started.saturating_add(self.conclusion.get()?.wait);
+        Some(now.saturating_sub(decided))
+    }
+
+    /// The status of the request, once there is a decision.
+    fn status(&self) -> Option<Status> {
+        self.conclusion.get().map(|conclusion| conclusion.status)
+    }
+
+    /// Whether no limit applied to the request, as far as is known.
+    pub fn is_bypassed(&self) -> bool {
+        self.status().is_none_or(|status| status == Status::Bypassed)
+    }
+
+    /// Whether the request is rejected, or would be without the dry run.
+    pub(super) fn is_rejected(&self) -> bool {
+        self.status().is_some_and(Status::is_rejection)
+    }
+
+    /// Whether the request is rejected, and not only in a dry run.
+    pub fn is_refused(&self) -> bool {
+        matches!(self.status(), Some(Status::Rejected | Status::ErrorRejected))
+    }
+}
+
+/// Its limits.
+impl<'a, M: Machine> LimitedRequest<'a, M> {
+    /// All limits that apply to the request.
+    pub fn limits(&self) -> &'a [Evaluated<'a, M::Line>] {
+        self.limits
+    }
+
+    /// The limits, if they have decided.
+    pub(super) fn decided(&self) -> &'a [Evaluated<'a, M::Line>] {
+        if self.is_decided.get() { self.limits } else { &[] }
+    }
+
+    /// Whether an enforced limit does not allow the request.
+    pub(super) fn is_violated(&self) -> bool {
+        self.rejecting().next().is_some()
+    }
+
+    /// The enforced limits that do not allow the request, decided or not.
+    pub(super) fn rejecting(
+        &self,
+    ) -> impl Iterator<Item = &'a Evaluated<'a, M::Line>> + use<'a, M> {
+        let limits = self.limits.iter();
+        limits.filter(|it| it.effect() == Effect::Enforced && it.is_violated())
+    }
+
+    /// The limits that have decided and have this effect.
+    pub fn group(
+        &self,
+        effect: Effect,
+    ) -> impl Iterator<Item = &'a Evaluated<'a, M::Line>> + Clone + use<'a, M> {
+        self.decided().iter().filter(move |limit| limit.effect() == effect)
+    }
+
+    /// What these limits do to the request, or would do, and the delay in µs.
+    pub fn judge(&self, effect: Effect) -> (Status, u64) {
+        judge(self.group(effect), effect == Effect::DryRun || self.policy.dry_run)
+    }
+
+    /// The tightest of these limits that have a verdict.
+    pub fn tightest(&self, effect: Effect) -> Option<&'a Evaluated<'a, M::Line>> {
+        tightest(self.group(effect))
+    }
+}
+
+/// Its end.
+impl<'a, M: Machine> LimitedRequest<'a, M> {
+    /// The limits whose charges are to be settled when the request has ended: those that have allowed it,
+    /// if it passes.
+    pub fn reservations(&self) -> impl Iterator<Item = &'a Evaluated<'a, M::Line>> + use<'a, M> {
+        let limits = if self.is_rejected() { &[] } else { self.decided() };
+        let is_charged = |limit: &Evaluated<'_, M::Line>| limit.allows() || limit.is_charged();
+        limits.iter().filter(move |limit| limit.limit.settles() && is_charged(limit))
+    }
+
+    /// Whether any limit has `settle`: without a decision its charge must be given back.
+    pub(super) fn has_reservations(&self) -> bool {
+        self.limits.iter().any(|limit| limit.limit.settles())
+    }
+
+    /// The request has ended. Returns whether this is called for the first time.
+    pub fn on_end(&self) -> bool {
+        !self.has_ended.replace(true)
+    }
+
+    /// Takes what the request has spent locally.
+    pub fn take_local(&self) -> Option<LocalCharges> {
+        self.local.take()
+    }
+}

@@ -1,0 +1,214 @@
+//! A limit, evaluated for a request.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use crate::algorithm::leaky_bucket::{self, Undelayed};
+use crate::client::{Answer, Charge, Template};
+use crate::conf::limit::Effect;
+use crate::decision::{self, Charged, Shown, Status, Verdict};
+use crate::deny_cache;
+use crate::lease::Lease;
+use crate::lease::table::Taken;
+use crate::limit::Quota;
+use crate::redis::script::Check;
+
+/// A line `rate_limit_redis` of the configuration, as requests need it.
+pub trait Line {
+    /// The name of the limit.
+    fn name(&self) -> &str;
+    /// Whether a machine can take units of it ahead.
+    fn has_leases(&self) -> bool;
+    /// Whether what it charges may be given back, so that a rejection may end early.
+    fn is_refundable(&self) -> bool;
+    /// Whether what this line charges is settled when the request has ended.
+    fn settles(&self) -> bool;
+    /// The part of the excess that a leaky bucket does not delay.
+    fn undelayed(&self) -> Option<Undelayed>;
+    /// What the client may spend, if that is the same for all requests.
+    fn known_quota(&self) -> Option<&Quota>;
+}
+
+/// What a limit charges a request, and its verdict.
+#[derive(Debug)]
+pub struct Evaluated<'a, L> {
+    /// The line of the configuration.
+    pub limit: &'a L,
+    /// What the commands of the limit have in common.
+    template: &'a Rc<Template>,
+    /// Key, quota and cost.
+    pub check: Check<'a>,
+    /// High and low words: the memory of a request is not aligned for a `u128`.
+    digest: [u64; 2],
+    verdict: Cell<Option<Verdict>>,
+    /// Whether it was charged in Redis.
+    is_charged: Cell<bool>,
+    /// That charge.
+    charged: Cell<Charged>,
+    /// Whether a command about it was sent.
+    is_sent: Cell<bool>,
+    /// The lease that the command renews, if it does.
+    renewal: Cell<Option<&'a Renewal>>,
+}
+
+/// A lease that a command renews.
+#[derive(Debug)]
+pub struct Renewal {
+    /// What there was of it.
+    pub(super) taken: Taken,
+    /// The lease arguments of the command, if it has any.
+    pub(super) lease: Option<Lease>,
+}
+
+impl<'a, L: Line> Evaluated<'a, L> {
+    /// `digest` identifies key, limit and quota in the memory of this machine.
+    pub fn new(limit: &'a L, template: &'a Rc<Template>, check: Check<'a>, digest: u128) -> Self {
+        Self {
+            limit,
+            template,
+            check,
+            digest: [(digest >> u64::BITS) as u64, digest as u64],
+            verdict: Cell::new(None),
+            is_charged: Cell::new(false),
+            charged: Cell::new(Charged::default()),
+            is_sent: Cell::new(false),
+            renewal: Cell::new(None),
+        }
+    }
+
+    /// The name of the limit.
+    pub fn name(&self) -> &'a str {
+        self.limit.name()
+    }
+
+    /// What its verdict does to the request.
+    pub fn effect(&self) -> Effect {
+        if self.check.dry_run { Effect::DryRun } else { Effect::Enforced }
+    }
+
+    /// Identifies key, limit and quota in the memory of this machine.
+    pub fn digest(&self) -> u128 {
+        let [high, low] = self.digest;
+        (u128::from(high) << u64::BITS) | u128::from(low)
+    }
+
+    /// Identifies key and limit in the memory of this machine, whatever the quota is.
+    pub fn client(&self) -> u128 {
+        self.digest() ^ u128::from(self.check.quota.fingerprint())
+    }
+
+    /// The charge as the client of the store takes it, with the lease that it renews.
+    pub fn charge(&self) -> Charge<'a> {
+        let lease = self.renewal.get().and_then(|renewal| renewal.lease.as_ref());
+        Charge { lease, ..self.charge_alone() }
+    }
+
+    /// The charge without a lease, as it is corrected.
+    pub fn charge_alone(&self) -> Charge<'a> {
+        let Check { key, quota, cost, dry_run, .. } = self.check;
+        let (template, digest) = (self.template, self.digest() as u64);
+        Charge { template, key, quota, cost, dry_run, digest, lease: None }
+    }
+
+    /// Since when so much of its charge in Redis can have been regained, by Redis's clock.
+    pub fn regained_from(&self, amount: u64) -> u64 {
+        let quota = self.check.quota;
+        quota.algorithm().regained_from(quota, self.charged.get(), amount)
+    }
+
+    /// The verdict, once there is one.
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.verdict.get()
+    }
+
+    pub(super) fn set_verdict(&self, verdict: Option<Verdict>) {
+        self.verdict.set(verdict);
+    }
+
+    /// Whether it was charged in Redis, and that was not given back.
+    pub fn is_charged(&self) -> bool {
+        self.is_charged.get()
+    }
+
+    /// Whether a command about it was sent.
+    pub fn is_sent(&self) -> bool {
+        self.is_sent.get()
+    }
+
+    /// Takes over the answer of Redis.
+    pub(super) fn take(&self, answer: &Answer) {
+        self.verdict.set(answer.verdict);
+        self.is_charged.set(answer.is_charged);
+        if let Some(verdict) = &answer.verdict {
+            self.charged.set(Charged::new(answer.now, verdict));
+        }
+        self.is_sent.set(answer.node.is_some());
+    }
+
+    /// Its charge was given back: nothing of it is settled when the request ends.
+    pub(super) fn on_refunded(&self) {
+        self.is_charged.set(false);
+    }
+
+    pub(super) fn renew(&self, renewal: &'a Renewal) {
+        self.renewal.set(Some(renewal));
+    }
+
+    pub(super) fn take_renewal(&self) -> Option<&'a Renewal> {
+        self.renewal.take()
+    }
+
+    /// Whether a rejection may come from the deny cache.
+    pub(super) fn is_cacheable(&self) -> bool {
+        let Check { quota, cost, .. } = self.check;
+        deny_cache::is_cacheable(quota, cost, self.limit.is_refundable())
+    }
+
+    /// Whether the limit does not allow the request.
+    pub fn is_violated(&self) -> bool {
+        self.verdict.get().is_some_and(|verdict| !verdict.allowed)
+    }
+
+    /// Whether the limit allows the request.
+    pub(super) fn allows(&self) -> bool {
+        self.verdict.get().is_some_and(|verdict| verdict.allowed)
+    }
+
+    /// How long the limit delays a request that it allows, in µs.
+    pub fn delay(&self) -> u64 {
+        let Some(undelayed) = self.limit.undelayed() else { return 0 };
+        let verdict = self.verdict.get();
+        verdict.map_or(0, |verdict| {
+            leaky_bucket::delay(&verdict, self.check.quota, self.check.cost, undelayed)
+        })
+    }
+
+    /// The limit and its verdict, as they are shown.
+    pub(super) fn show(&self) -> Option<Shown<'a>> {
+        let verdict = self.verdict.get()?;
+        Some(Shown { name: self.name(), quota: self.check.quota, verdict })
+    }
+}
+
+/// The tightest of these limits that have a verdict.
+pub(super) fn tightest<'a, L: Line + 'a>(
+    limits: impl Iterator<Item = &'a Evaluated<'a, L>> + Clone,
+) -> Option<&'a Evaluated<'a, L>> {
+    let mut decided = limits.filter_map(|limit| Some((limit, limit.verdict()?)));
+    let verdicts = decided.clone().map(|(limit, it)| (limit.check.quota.limit(), it));
+    decided.nth(decision::tightest(verdicts)?).map(|(limit, _)| limit)
+}
+
+/// What limits together do to a request, or would do, and the delay in µs.
+pub(super) fn judge<'a, L: Line + 'a>(
+    limits: impl Iterator<Item = &'a Evaluated<'a, L>>,
+    is_dry_run: bool,
+) -> (Status, u64) {
+    let (mut allowed, mut delay) = (true, 0);
+    for limit in limits {
+        allowed &= !limit.is_violated();
+        delay = limit.delay().max(delay);
+    }
+    let delay = if allowed { delay } else { 0 };
+    (Status::decided(allowed, delay > 0, is_dry_run), delay)
+}

@@ -1,0 +1,115 @@
+//! What a request is decided with: what the workers of a machine share, and the client of its store.
+
+use super::evaluated::{Evaluated, Line};
+use crate::client::{Answer, Charge, Error};
+use crate::decision::{Source, Status, Verdict};
+use crate::deny_cache::Denial;
+use crate::lease::Granted;
+use crate::lease::table::{Outcome, Taken};
+use crate::local::{LocalCharges, Mode};
+
+/// A machine: its clock, and what its workers share. Times are in µs of its monotonic clock.
+pub trait Machine:
+    DenyCache<Self::Line> + Leases<Self::Line> + LocalTable<Self::Line> + Counters<Self::Line>
+{
+    /// A line of the configuration.
+    type Line: Line;
+    /// A request at the client of its store.
+    type Submission: Submission;
+
+    /// The time.
+    fn now(&self) -> u64;
+
+    /// A number that is uniformly distributed.
+    fn random(&self) -> u32;
+}
+
+/// A request at the client of its store: see [`Client`](crate::client::Client).
+pub trait Submission: Copy {
+    /// The outcome, once there is one.
+    fn outcome(&self) -> Option<Result<(), Error>>;
+
+    /// Runs `act` with the answer to each charge, as far as they have come.
+    fn with_answers(&self, act: impl FnOnce(&[Answer]));
+
+    /// What came of the lease of a charge.
+    fn granted(&self, charge: usize) -> Granted;
+
+    /// The verdict on a charge if it is given back.
+    fn unspent(&self, charge: usize) -> Option<Verdict>;
+
+    /// Ends it. With `refund` what is still charged is given back. If Redis has decided it, `wait` is how long
+    /// that took, in µs.
+    fn release(&self, refund: bool, wait: Option<u64>);
+
+    /// Gives back what was charged at `since`, by Redis's clock.
+    fn refund(&self, charge: &Charge<'_>, since: u64);
+}
+
+/// The deny cache.
+pub trait DenyCache<L> {
+    /// The verdict on a request, if the cache holds that it is rejected at `now`.
+    fn denied(&self, limit: &Evaluated<'_, L>, now: u64) -> Option<Verdict>;
+
+    /// Caches a denial of the client, in place of any other.
+    fn deny(&self, limit: &Evaluated<'_, L>, denial: Denial);
+
+    /// Ends denials of the client for other quotas than that of the request. `now` is the time, if it is needed.
+    fn end_denials_of_others(&self, limit: &Evaluated<'_, L>, now: u64);
+}
+
+/// The leases.
+pub trait Leases<L> {
+    /// Spends for a request, if each of its limits has a lease with enough units left: then `act` gets, for
+    /// each limit, its number and its verdict.
+    fn spend(
+        &self,
+        limits: &[Evaluated<'_, L>],
+        now: u64,
+        act: &mut impl FnMut(usize, Verdict),
+    ) -> bool;
+
+    /// Whether this machine has units of a limit left that Redis has set aside.
+    fn has_units(&self, limit: &Evaluated<'_, L>, now: u64) -> bool;
+
+    /// Whether a command in flight gives units of a limit back, or may bring some.
+    fn awaits_units(&self, limit: &Evaluated<'_, L>, now: u64) -> bool;
+
+    /// Whether this machine has a lease of a limit, be it spent or not.
+    fn has_lease(&self, limit: &Evaluated<'_, L>, now: u64) -> bool;
+
+    /// Takes out the lease of a limit, which a command is to renew until then.
+    fn take(&self, limit: &Evaluated<'_, L>, now: u64, until: u64) -> Taken;
+
+    /// Takes note of what came of the command that was to renew the lease of a limit, which was `taken` out.
+    fn renew(&self, limit: &Evaluated<'_, L>, taken: Taken, outcome: &Outcome);
+}
+
+/// The states of clients that are decided locally.
+pub trait LocalTable<L> {
+    /// Whether any local charge may not be regained yet.
+    fn has_charges(&self) -> bool;
+
+    /// Decides about a request, and charges it.
+    fn decide(&self, mode: Mode, limits: &[Evaluated<'_, L>]) -> Result<LocalCharges, NoRoom>;
+
+    /// Gives back what a request was charged. Its verdicts then show what the limits hold without it.
+    fn give_back(&self, charges: &mut LocalCharges);
+}
+
+/// The new states of the limits do not fit into the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom;
+
+/// What is counted.
+pub trait Counters<L> {
+    /// Counts a request, and how long it waited, in µs.
+    fn count_wait(&self, wait: u64);
+
+    /// Counts a request for a limit: where its verdict comes from, if it has one, and what became of the
+    /// request, if the limit had a part in that.
+    fn count(&self, limit: &L, source: Option<Source>, status: Option<Status>);
+
+    /// Counts a reservation that is to be settled.
+    fn add_reservation(&self, limit: &L);
+}

@@ -1,0 +1,717 @@
+//! Every kind of decision, on a machine of real tables.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use super::*;
+use crate::algorithm::leaky_bucket::Undelayed;
+use crate::client::{Charge, Template};
+use crate::conf::limit::Phase;
+use crate::decision::Retry;
+use crate::key::Head;
+use crate::lease::table::{Bucket, LeaseCharge, LeaseTable, Taken};
+use crate::limit::{Algorithm, Quota};
+use crate::local::{self, LocalCharge};
+use crate::rate::SECOND;
+use crate::redis::script::Check;
+use crate::table::Table;
+
+/// The monotonic time at which requests begin, in µs.
+const START: u64 = 1_000 * SECOND;
+/// Room in the local table, in words.
+const ROOM: usize = 1 << 12;
+/// The digest of the first limit. The second one has twice as much, and so on.
+const DIGEST: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+
+struct TestLine {
+    name: String,
+    settles: bool,
+    quota: Quota,
+}
+
+impl Line for TestLine {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn has_leases(&self) -> bool {
+        true
+    }
+
+    fn is_refundable(&self) -> bool {
+        false
+    }
+
+    fn settles(&self) -> bool {
+        self.settles
+    }
+
+    fn undelayed(&self) -> Option<Undelayed> {
+        None
+    }
+
+    fn known_quota(&self) -> Option<&Quota> {
+        Some(&self.quota)
+    }
+}
+
+type TestLimit = Evaluated<'static, TestLine>;
+type TestRequest = LimitedRequest<'static, TestMachine>;
+
+fn leak<T>(value: T) -> &'static T {
+    Box::leak(Box::new(value))
+}
+
+/// A limit of 10 requests a second, the one of this number.
+fn limit(number: u128, effect: Effect, settles: bool) -> TestLimit {
+    let name = format!("limit{number}");
+    let head = Head::new("p:", &name).unwrap();
+    let quota = Quota::new(Algorithm::TokenBucket, "10r/s".parse().unwrap(), 10).unwrap();
+    let line = leak(TestLine { name, settles, quota });
+    let template = leak(Rc::new(Template::new(head, None)));
+    let dry_run = effect == Effect::DryRun;
+    let check = Check { dry_run, ..Check::new(template.head(), b"client", &line.quota, 1) };
+    Evaluated::new(line, template, check, DIGEST.wrapping_mul(number))
+}
+
+fn limits(effects: &[Effect]) -> &'static [TestLimit] {
+    let numbered = (1..).zip(effects);
+    leak(numbered.map(|(number, effect)| limit(number, *effect, false)).collect::<Vec<_>>())
+}
+
+fn policy(change: impl FnOnce(&mut Policy)) -> &'static Policy {
+    let mut policy = Policy::default();
+    change(&mut policy);
+    leak(policy)
+}
+
+/// A machine with one worker, whose tables are real but for that of the deny cache.
+struct TestMachine {
+    now: Cell<u64>,
+    denials: RefCell<HashMap<u128, Denial>>,
+    leases: Vec<Bucket>,
+    local: RefCell<Vec<u64>>,
+    whole: Cell<u64>,
+    /// For each count of a limit: its name, and what was counted.
+    counts: RefCell<Vec<(String, Option<Source>, Option<Status>)>>,
+    waits: Cell<usize>,
+    reservations: Cell<usize>,
+}
+
+impl TestMachine {
+    fn new(room: usize) -> Self {
+        Self {
+            now: Cell::new(START),
+            denials: RefCell::default(),
+            leases: std::iter::repeat_with(Bucket::default).take(16).collect(),
+            local: RefCell::new(vec![0; room]),
+            whole: Cell::new(0),
+            counts: RefCell::default(),
+            waits: Cell::new(0),
+            reservations: Cell::new(0),
+        }
+    }
+
+    fn table(&self) -> LeaseTable<'_> {
+        LeaseTable::new(&self.leases, 1, |_| true)
+    }
+
+    /// Puts a lease of 5 units of this limit into the table.
+    fn put_lease(&self, limit: &TestLimit) {
+        let (quota, digest) = (*limit.check.quota, limit.digest());
+        let part = LeaseCharge { number: 0, digest, quota, cost: 1 };
+        let plain = [9, START, 0];
+        let granted = Granted { units: 5, returned: 0, now: START, ends: 2 * START, plain };
+        let outcome = Outcome {
+            is_sent: true,
+            is_charged: true,
+            is_rejected: false,
+            granted,
+            span: SECOND,
+            submitted: START,
+        };
+        self.table().renew(&part, Taken::Nothing, &outcome, START);
+    }
+
+    /// Charges the client of these limits locally until it is rejected.
+    fn exhaust(&self, limits: &[TestLimit]) {
+        for _ in 0..10 {
+            LocalTable::decide(self, Mode::Outage, limits).unwrap();
+        }
+    }
+
+    fn counted(&self) -> Vec<(Option<Source>, Option<Status>)> {
+        self.counts.take().into_iter().map(|(_, source, status)| (source, status)).collect()
+    }
+}
+
+impl Machine for TestMachine {
+    type Line = TestLine;
+    type Submission = Sent;
+
+    fn now(&self) -> u64 {
+        self.now.get()
+    }
+
+    fn random(&self) -> u32 {
+        1 << 31
+    }
+}
+
+impl DenyCache<TestLine> for TestMachine {
+    fn denied(&self, limit: &Evaluated<'_, TestLine>, now: u64) -> Option<Verdict> {
+        self.denials.borrow().get(&limit.client())?.verdict(now)
+    }
+
+    fn deny(&self, limit: &Evaluated<'_, TestLine>, denial: Denial) {
+        self.denials.borrow_mut().insert(limit.client(), denial);
+    }
+
+    fn end_denials_of_others(&self, _: &Evaluated<'_, TestLine>, _: u64) {}
+}
+
+impl Leases<TestLine> for TestMachine {
+    fn spend(
+        &self,
+        limits: &[Evaluated<'_, TestLine>],
+        now: u64,
+        act: &mut impl FnMut(usize, Verdict),
+    ) -> bool {
+        let parts = limits.iter().map(|it| (it.digest(), it.check.quota, it.check.cost));
+        self.table().spend(parts, now, act)
+    }
+
+    fn has_units(&self, limit: &Evaluated<'_, TestLine>, now: u64) -> bool {
+        self.table().holding(limit.digest()).is_some_and(|holding| holding.left(now) > 0)
+    }
+
+    fn awaits_units(&self, limit: &Evaluated<'_, TestLine>, now: u64) -> bool {
+        self.table().awaits_units(limit.digest(), now)
+    }
+
+    fn has_lease(&self, limit: &Evaluated<'_, TestLine>, now: u64) -> bool {
+        self.table().holding(limit.digest()).is_some_and(|holding| holding.is_living(now))
+    }
+
+    fn take(&self, limit: &Evaluated<'_, TestLine>, now: u64, until: u64) -> Taken {
+        self.table().take(limit.digest(), limit.check.cost, now, until)
+    }
+
+    fn renew(&self, limit: &Evaluated<'_, TestLine>, taken: Taken, outcome: &Outcome) {
+        let Check { quota, cost, .. } = limit.check;
+        let part = LeaseCharge { number: 0, digest: limit.digest(), quota: *quota, cost };
+        self.table().renew(&part, taken, outcome, self.now());
+    }
+}
+
+impl LocalTable<TestLine> for TestMachine {
+    fn has_charges(&self) -> bool {
+        self.now() < self.whole.get()
+    }
+
+    fn decide(
+        &self,
+        mode: Mode,
+        limits: &[Evaluated<'_, TestLine>],
+    ) -> Result<LocalCharges, NoRoom> {
+        let charge = |limit: &Evaluated<'_, TestLine>| {
+            let Check { quota, cost, dry_run, .. } = limit.check;
+            LocalCharge::new(limit.digest(), *quota, cost).dry_run(dry_run)
+        };
+        let mut charges: LocalCharges = limits.iter().map(charge).collect();
+        let mut words = self.local.borrow_mut();
+        let reset = local::decide(&mut Table::open(&mut words), self.now(), mode, &mut charges);
+        self.whole.set(self.whole.get().max(self.now() + reset));
+        let fits = charges.iter().all(|charge| charge.answer() != LocalAnswer::NoRoom);
+        if fits { Ok(charges) } else { Err(NoRoom) }
+    }
+
+    fn give_back(&self, charges: &mut LocalCharges) {
+        let mut words = self.local.borrow_mut();
+        local::give_back(&mut Table::open(&mut words), self.now(), charges);
+    }
+}
+
+impl Counters<TestLine> for TestMachine {
+    fn count_wait(&self, _: u64) {
+        self.waits.set(self.waits.get() + 1);
+    }
+
+    fn count(&self, limit: &TestLine, source: Option<Source>, status: Option<Status>) {
+        self.counts.borrow_mut().push((limit.name.clone(), source, status));
+    }
+
+    fn add_reservation(&self, _: &TestLine) {
+        self.reservations.set(self.reservations.get() + 1);
+    }
+}
+
+/// A submission whose outcome is what a test says.
+#[derive(Clone, Copy)]
+struct Sent(&'static Reply);
+
+#[derive(Default)]
+struct Reply {
+    outcome: Cell<Option<Result<(), Error>>>,
+    answers: RefCell<Vec<Answer>>,
+    unspent: Cell<Option<Verdict>>,
+    released: Cell<Option<(bool, Option<u64>)>>,
+    /// How many charges were refunded.
+    refunds: Cell<usize>,
+}
+
+impl Submission for Sent {
+    fn outcome(&self) -> Option<Result<(), Error>> {
+        self.0.outcome.get()
+    }
+
+    fn with_answers(&self, act: impl FnOnce(&[Answer])) {
+        act(&self.0.answers.borrow());
+    }
+
+    fn granted(&self, _: usize) -> Granted {
+        Granted::default()
+    }
+
+    fn unspent(&self, _: usize) -> Option<Verdict> {
+        self.0.unspent.get()
+    }
+
+    fn release(&self, refund: bool, wait: Option<u64>) {
+        assert_eq!(self.0.released.replace(Some((refund, wait))), None, "released once");
+    }
+
+    fn refund(&self, _: &Charge<'_>, _: u64) {
+        self.0.refunds.set(self.0.refunds.get() + 1);
+    }
+}
+
+fn verdict(allowed: bool) -> Verdict {
+    let retry = if allowed { Retry::No } else { Retry::After(SECOND / 10) };
+    Verdict { allowed, blocked: 0, remaining: 0, reset: SECOND, retry }
+}
+
+/// The answer of Redis to a charge that its limit allows, or does not; `passes`: no other limit of its command
+/// rejects it.
+fn answer(allowed: bool, passes: bool) -> Answer {
+    let verdict = Some(verdict(allowed));
+    Answer { verdict, is_charged: allowed && passes, now: START, ..Answer::default() }
+}
+
+fn submit(request: &TestRequest, machine: &TestMachine) -> &'static Reply {
+    request.take_leases(machine, machine.now(), |renewal| Some(leak(renewal))).unwrap();
+    let reply = leak(Reply::default());
+    request.on_submitted(Sent(reply));
+    reply
+}
+
+/// Redis answers, 1 ms after the request began.
+fn reply(request: &TestRequest, machine: &TestMachine, to: &Reply, answers: &[Answer]) -> Progress {
+    to.answers.replace(answers.to_vec());
+    finish(request, machine, to, Ok(()))
+}
+
+fn finish(
+    request: &TestRequest,
+    machine: &TestMachine,
+    to: &Reply,
+    outcome: Result<(), Error>,
+) -> Progress {
+    assert_eq!(request.take_reply(), None, "it is still waiting");
+    to.outcome.set(Some(outcome));
+    machine.now.set(machine.now() + 1_000);
+    let outcome = request.take_reply().expect("it is complete");
+    request.on_reply(machine, outcome)
+}
+
+fn status_and_source(request: &TestRequest) -> (Status, Source) {
+    let decision = request.decision().expect("it is decided");
+    (decision.status, decision.source)
+}
+
+/// What limits and store say to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Says {
+    Allowed,
+    Rejected,
+    Undecided,
+    Unusable,
+}
+
+const ENFORCED: &[Effect] = &[Effect::Enforced];
+const DRY_RUN: &[Effect] = &[Effect::DryRun];
+const MIXED: &[Effect] = &[Effect::Enforced, Effect::DryRun];
+
+/// What a request meets, who could decide it, and what becomes of it.
+type Row = (Says, &'static [Effect], Source, Status, Source);
+
+/// A lease never rejects, and the deny cache never allows, nor decides for several limits: Redis is asked then. What
+/// fails in Redis is rejected by the policy of these requests, unless they are decided locally.
+const ROWS: [Row; 48] = {
+    use Says::*;
+    use Source::*;
+    use Status::{ErrorPassed, ErrorRejected, Passed, RejectedDryRun};
+    const REJECTED: Status = Status::Rejected;
+    [
+        (Allowed, ENFORCED, Redis, Passed, Redis),
+        (Allowed, ENFORCED, Lease, Passed, Lease),
+        (Allowed, ENFORCED, Cache, Passed, Redis),
+        (Allowed, ENFORCED, Local, Passed, Local),
+        (Allowed, DRY_RUN, Redis, Passed, Redis),
+        (Allowed, DRY_RUN, Lease, Passed, Lease),
+        (Allowed, DRY_RUN, Cache, Passed, Redis),
+        (Allowed, DRY_RUN, Local, Passed, Local),
+        (Allowed, MIXED, Redis, Passed, Redis),
+        (Allowed, MIXED, Lease, Passed, Lease),
+        (Allowed, MIXED, Cache, Passed, Redis),
+        (Allowed, MIXED, Local, Passed, Local),
+        (Rejected, ENFORCED, Redis, REJECTED, Redis),
+        (Rejected, ENFORCED, Lease, REJECTED, Redis),
+        (Rejected, ENFORCED, Cache, REJECTED, Cache),
+        (Rejected, ENFORCED, Local, REJECTED, Local),
+        (Rejected, DRY_RUN, Redis, RejectedDryRun, Redis),
+        (Rejected, DRY_RUN, Lease, RejectedDryRun, Redis),
+        (Rejected, DRY_RUN, Cache, RejectedDryRun, Cache),
+        (Rejected, DRY_RUN, Local, RejectedDryRun, Local),
+        (Rejected, MIXED, Redis, REJECTED, Redis),
+        (Rejected, MIXED, Lease, REJECTED, Redis),
+        (Rejected, MIXED, Cache, REJECTED, Redis),
+        (Rejected, MIXED, Local, REJECTED, Local),
+        (Undecided, ENFORCED, Redis, ErrorRejected, None),
+        (Undecided, ENFORCED, Lease, ErrorRejected, None),
+        (Undecided, ENFORCED, Cache, ErrorRejected, None),
+        (Undecided, ENFORCED, Local, ErrorPassed, None),
+        (Undecided, DRY_RUN, Redis, ErrorPassed, None),
+        (Undecided, DRY_RUN, Lease, ErrorPassed, None),
+        (Undecided, DRY_RUN, Cache, ErrorPassed, None),
+        (Undecided, DRY_RUN, Local, ErrorPassed, None),
+        (Undecided, MIXED, Redis, ErrorRejected, None),
+        (Undecided, MIXED, Lease, ErrorRejected, None),
+        (Undecided, MIXED, Cache, ErrorRejected, None),
+        (Undecided, MIXED, Local, ErrorPassed, None),
+        (Unusable, ENFORCED, Redis, ErrorRejected, None),
+        (Unusable, ENFORCED, Lease, ErrorRejected, None),
+        (Unusable, ENFORCED, Cache, ErrorRejected, None),
+        (Unusable, ENFORCED, Local, ErrorRejected, None),
+        (Unusable, DRY_RUN, Redis, ErrorPassed, None),
+        (Unusable, DRY_RUN, Lease, ErrorPassed, None),
+        (Unusable, DRY_RUN, Cache, ErrorPassed, None),
+        (Unusable, DRY_RUN, Local, ErrorPassed, None),
+        (Unusable, MIXED, Redis, ErrorRejected, None),
+        (Unusable, MIXED, Lease, ErrorRejected, None),
+        (Unusable, MIXED, Cache, ErrorRejected, None),
+        (Unusable, MIXED, Local, ErrorRejected, None),
+    ]
+};
+
+/// Sets up the machine of a row, and runs its request.
+fn run((says, effects, source, ..): Row) -> (&'static TestRequest, TestMachine) {
+    let room = if (says, source) == (Says::Undecided, Source::Local) { 0 } else { ROOM };
+    let machine = TestMachine::new(room);
+    let on_error = if source == Source::Local { OnError::Local } else { OnError::Closed };
+    let policy = policy(|policy| {
+        policy.on_error = on_error;
+        policy.lease = if source == Source::Lease { 1_000 } else { 0 };
+    });
+    if says == Says::Unusable {
+        let request: &TestRequest = leak(LimitedRequest::new(policy, &[], START));
+        request.end_invalid(&machine, effects[0]);
+        return (request, machine);
+    }
+    let limits = limits(effects);
+    let request: &TestRequest = leak(LimitedRequest::new(policy, limits, START));
+    match (source, says) {
+        (Source::Lease, Says::Allowed) => limits.iter().for_each(|it| machine.put_lease(it)),
+        (Source::Cache, Says::Rejected) => {
+            let quota = limits[0].check.quota;
+            machine.deny(&limits[0], Denial::new(&verdict(false), quota, START, START).unwrap());
+        }
+        // Redis does not know of it, and is not asked again before it fails.
+        (Source::Local, Says::Rejected) => machine.exhaust(limits),
+        _ => {}
+    }
+    if source == Source::Local {
+        machine.whole.set(0);
+    }
+    if request.begin(&machine) == Progress::Submit {
+        let to = submit(request, &machine);
+        let progress = match (source, says) {
+            (Source::Local, _) | (_, Says::Undecided) => {
+                finish(request, &machine, to, Err(Error::Timeout))
+            }
+            (_, Says::Allowed) => {
+                reply(request, &machine, to, &vec![answer(true, true); limits.len()])
+            }
+            _ => reply(request, &machine, to, &vec![answer(false, false); limits.len()]),
+        };
+        assert_eq!(progress, Progress::Decided);
+        assert!(to.released.get().is_some() && !request.is_submitted());
+    }
+    (request, machine)
+}
+
+#[test]
+fn rows_are_all_that_there_are() {
+    let says = [Says::Allowed, Says::Rejected, Says::Undecided, Says::Unusable];
+    let effects = [ENFORCED, DRY_RUN, MIXED];
+    let mut rows = ROWS.iter();
+    for says in says {
+        for effects in effects {
+            for source in [Source::Redis, Source::Lease, Source::Cache, Source::Local] {
+                let row = rows.next().unwrap();
+                assert_eq!((row.0, row.1, row.2), (says, effects, source));
+            }
+        }
+    }
+    assert!(rows.next().is_none());
+}
+
+#[test]
+fn one_phase_decides() {
+    for row in ROWS {
+        let (says, effects, _, status, source) = row;
+        let (request, machine) = run(row);
+        assert_eq!(status_and_source(request), (status, source), "{row:?}");
+        let refused = matches!(status, Status::Rejected | Status::ErrorRejected);
+        assert_eq!(request.is_refused(), refused, "{row:?}");
+        let decision = request.decision().unwrap();
+        assert_eq!(decision.is_invalid, says == Says::Unusable, "{row:?}");
+        assert_eq!(decision.shown.is_some(), source != Source::None, "{row:?}");
+        let waited = u64::from(!matches!(source, Source::Lease | Source::Cache)) * 1_000;
+        assert_eq!(decision.wait, if says == Says::Unusable { 0 } else { waited }, "{row:?}");
+        // What a limit of a dry run would have done is its own.
+        let dry_run = match says {
+            Says::Allowed => Status::Passed,
+            Says::Rejected => Status::RejectedDryRun,
+            Says::Undecided | Says::Unusable => Status::ErrorPassed,
+        };
+        let counted = |effect: &Effect| match effect {
+            Effect::Enforced => status,
+            Effect::DryRun => dry_run,
+        };
+        let source = (source != Source::None).then_some(source);
+        let expected = effects.iter().map(|effect| (source, Some(counted(effect))));
+        // Where a value is unusable, the limits are known to the caller alone.
+        let expected: Vec<_> = if says == Says::Unusable { vec![] } else { expected.collect() };
+        assert_eq!(machine.counted(), expected, "{row:?}");
+        let is_cached = decision.source == Source::Cache;
+        assert_eq!(machine.waits.get(), usize::from(!is_cached), "{row:?}");
+    }
+}
+
+#[test]
+fn both_phases_decide_as_one() {
+    for row in ROWS {
+        let (says, .., status, source) = row;
+        let (other, _) = run((Says::Allowed, ENFORCED, Source::Redis, status, source));
+        let (request, machine) = run(row);
+        let alone = request.decision().unwrap();
+        for phases in [[Some(request), Some(other)], [Some(other), Some(request)]] {
+            assert_eq!(phases.len(), Phase::ALL.len());
+            let both = Decisions::of_all(phases, machine.now()).unwrap();
+            assert_eq!(both.decision.status, status, "{row:?}");
+            assert_eq!(both.decision.is_invalid, says == Says::Unusable, "{row:?}");
+            assert_eq!(both.decision.wait, alone.wait + 1_000, "{row:?}");
+            let rejecting = both.violated().count();
+            let expected = match (says, status) {
+                (Says::Rejected, Status::Rejected) => 1,
+                (Says::Rejected, Status::RejectedDryRun) => 1,
+                _ => 0,
+            };
+            assert_eq!(rejecting, expected, "{row:?}");
+            // No limit is shown if none has decided.
+            let shows = status != Status::ErrorRejected;
+            assert_eq!(both.all().next().is_some(), shows, "{row:?}");
+            assert_eq!(both.shown().is_some(), shows, "{row:?}");
+        }
+        let alone = Decisions::of_one(request, machine.now()).unwrap();
+        assert_eq!(alone.decision.status, status, "{row:?}");
+    }
+}
+
+#[test]
+fn a_request_without_limits_is_bypassed() {
+    let machine = TestMachine::new(ROOM);
+    let request: TestRequest = LimitedRequest::new(policy(|_| ()), &[], START);
+    assert!(request.is_bypassed());
+    assert_eq!(request.begin(&machine), Progress::Decided);
+    assert!(request.is_bypassed() && machine.counted().is_empty());
+    assert_eq!(status_and_source(&request), (Status::Bypassed, Source::None));
+}
+
+#[test]
+fn the_policies_for_errors_and_for_unusable_values_apply() {
+    for (on_error, dry_run, status) in [
+        (OnError::Open, false, Status::ErrorPassed),
+        (OnError::Closed, false, Status::ErrorRejected),
+        (OnError::Closed, true, Status::ErrorPassed),
+    ] {
+        let machine = TestMachine::new(ROOM);
+        let policy = policy(|policy| (policy.on_error, policy.dry_run) = (on_error, dry_run));
+        let request: TestRequest = LimitedRequest::new(policy, limits(ENFORCED), START);
+        assert_eq!(request.begin(&machine), Progress::Submit);
+        let to = submit(&request, &machine);
+        assert_eq!(finish(&request, &machine, to, Err(Error::Down)), Progress::Decided);
+        assert_eq!(status_and_source(&request), (status, Source::None));
+    }
+    let pass = policy(|policy| policy.on_invalid = OnInvalid::Pass);
+    let request: TestRequest = LimitedRequest::new(pass, &[], START);
+    let status = request.end_invalid(&TestMachine::new(ROOM), Effect::Enforced);
+    assert_eq!(status, Status::ErrorPassed);
+}
+
+#[test]
+fn a_dry_run_of_the_location_rejects_nothing() {
+    let machine = TestMachine::new(ROOM);
+    let policy = policy(|policy| policy.dry_run = true);
+    let request: TestRequest = LimitedRequest::new(policy, limits(ENFORCED), START);
+    assert_eq!(request.begin(&machine), Progress::Submit);
+    let to = submit(&request, &machine);
+    assert_eq!(reply(&request, &machine, to, &[answer(false, false)]), Progress::Decided);
+    assert_eq!(status_and_source(&request), (Status::RejectedDryRun, Source::Redis));
+    assert!(!request.is_refused());
+}
+
+#[test]
+fn a_rejection_is_cached_and_holds_for_the_next_request() {
+    let (_, machine) =
+        run((Says::Rejected, ENFORCED, Source::Redis, Status::Rejected, Source::Redis));
+    let limits = limits(ENFORCED);
+    let next: TestRequest = LimitedRequest::new(policy(|_| ()), limits, machine.now());
+    assert_eq!(next.begin(&machine), Progress::Decided);
+    assert_eq!(status_and_source(&next), (Status::Rejected, Source::Cache));
+    // While this machine has units, Redis rejects others for want of them.
+    machine.put_lease(&limits[0]);
+    let leased = policy(|policy| policy.lease = 1_000);
+    let next: TestRequest = LimitedRequest::new(leased, limits, machine.now());
+    assert_eq!(next.begin(&machine), Progress::Decided);
+    assert_eq!(status_and_source(&next), (Status::Passed, Source::Lease));
+}
+
+#[test]
+fn what_others_have_charged_a_rejected_request_is_refunded() {
+    let machine = TestMachine::new(ROOM);
+    let limits = limits(&[Effect::Enforced, Effect::Enforced]);
+    let request: TestRequest = LimitedRequest::new(policy(|_| ()), limits, START);
+    assert_eq!(request.begin(&machine), Progress::Submit);
+    let to = submit(&request, &machine);
+    let without = Verdict { remaining: 7, ..verdict(true) };
+    to.unspent.set(Some(without));
+    // They lie in different slots.
+    let answers = [answer(true, true), answer(false, false)];
+    assert_eq!(reply(&request, &machine, to, &answers), Progress::Decided);
+    assert_eq!(status_and_source(&request), (Status::Rejected, Source::Redis));
+    assert_eq!((to.refunds.get(), to.released.get()), (1, Some((true, Some(1_000)))));
+    assert_eq!(limits[0].verdict(), Some(without));
+    assert!(!limits[0].is_charged());
+    // A limit that has allowed what another one rejects had no part in it.
+    let redis = Some(Source::Redis);
+    assert_eq!(machine.counted(), [(redis, None), (redis, Some(Status::Rejected))]);
+}
+
+#[test]
+fn a_request_that_goes_while_it_waits_is_released() {
+    for settles in [false, true] {
+        let machine = TestMachine::new(ROOM);
+        let limits = leak([limit(1, Effect::Enforced, settles)]);
+        let request: TestRequest = LimitedRequest::new(policy(|_| ()), limits, START);
+        assert_eq!(request.begin(&machine), Progress::Submit);
+        let to = submit(&request, &machine);
+        to.answers.replace(vec![answer(true, true)]);
+        request.abandon(&machine);
+        // Nobody will settle what it was charged.
+        assert_eq!(to.released.get(), Some((settles, None)));
+        assert_eq!(to.refunds.get(), usize::from(settles));
+        assert!(machine.counted().is_empty() && !request.is_submitted());
+    }
+}
+
+#[test]
+fn reservations_are_those_of_a_request_that_passes() {
+    for allowed in [true, false] {
+        let machine = TestMachine::new(ROOM);
+        let limits = leak([limit(1, Effect::Enforced, true)]);
+        let request: TestRequest = LimitedRequest::new(policy(|_| ()), limits, START);
+        assert_eq!(request.begin(&machine), Progress::Submit);
+        let to = submit(&request, &machine);
+        let _ = reply(&request, &machine, to, &[answer(allowed, allowed)]);
+        let number = usize::from(allowed);
+        assert_eq!((request.reservations().count(), machine.reservations.get()), (number, number));
+        assert!(request.on_end() && !request.on_end());
+    }
+}
+
+/// A request that Redis has rejected, while another command brings a lease.
+fn rejected_beside_leases() -> (TestRequest, TestMachine, Progress, &'static Reply) {
+    let machine = TestMachine::new(ROOM);
+    let (policy, limits) = (policy(|policy| policy.lease = 1_000), limits(ENFORCED));
+    let request: TestRequest = LimitedRequest::new(policy, limits, START);
+    // Another request has taken it out.
+    machine.put_lease(&limits[0]);
+    let taken = machine.take(&limits[0], START, START + SECOND);
+    assert!(matches!(taken, Taken::Holding(_)));
+    assert_eq!(request.begin(&machine), Progress::Submit);
+    let to = submit(&request, &machine);
+    let progress = reply(&request, &machine, to, &[answer(false, false)]);
+    (request, machine, progress, to)
+}
+
+#[test]
+fn what_redis_rejects_is_charged_once_more_if_units_are_on_their_way() {
+    let (request, machine, progress, first) = rejected_beside_leases();
+    assert_eq!(progress, Progress::Submit);
+    assert_eq!(first.released.get(), Some((false, None)));
+    assert_eq!(request.time_limit(), 10_000, "half of the time");
+    let second = submit(&request, &machine);
+    assert_eq!(reply(&request, &machine, second, &[answer(true, true)]), Progress::Decided);
+    assert_eq!(status_and_source(&request), (Status::Passed, Source::Redis));
+}
+
+#[test]
+fn the_first_rejection_stands_if_the_second_submission_fails() {
+    let (request, machine, progress, _) = rejected_beside_leases();
+    assert_eq!(progress, Progress::Submit);
+    let second = submit(&request, &machine);
+    second.answers.replace(vec![Answer::default()]);
+    let progress = finish(&request, &machine, second, Err(Error::Timeout));
+    assert_eq!(progress, Progress::Decided, "there is no third one");
+    assert_eq!(status_and_source(&request), (Status::Rejected, Source::Redis));
+}
+
+#[test]
+fn what_redis_rejects_is_spent_from_a_lease_that_has_come() {
+    let machine = TestMachine::new(ROOM);
+    let (policy, limits) = (policy(|policy| policy.lease = 1_000), limits(ENFORCED));
+    let request: TestRequest = LimitedRequest::new(policy, limits, START);
+    assert_eq!(request.begin(&machine), Progress::Submit);
+    let to = submit(&request, &machine);
+    machine.put_lease(&limits[0]);
+    assert_eq!(reply(&request, &machine, to, &[answer(false, false)]), Progress::Decided);
+    assert_eq!(status_and_source(&request), (Status::Passed, Source::Lease));
+    assert_eq!(to.released.get(), Some((true, None)), "no reply may charge it besides");
+}
+
+#[test]
+fn after_an_outage_both_this_machine_and_redis_must_allow() {
+    for (spent, redis, expected, used) in [
+        (10, true, (Status::Rejected, Source::Local), 10),
+        (3, true, (Status::Passed, Source::Redis), 4),
+        (3, false, (Status::Rejected, Source::Redis), 3),
+    ] {
+        let machine = TestMachine::new(ROOM);
+        let (policy, limits) = (policy(|it| it.on_error = OnError::Local), limits(ENFORCED));
+        (0..spent).for_each(|_| drop(LocalTable::decide(&machine, Mode::Outage, limits)));
+        let request: TestRequest = LimitedRequest::new(policy, limits, START);
+        if request.begin(&machine) == Progress::Submit {
+            let to = submit(&request, &machine);
+            let _ = reply(&request, &machine, to, &[answer(redis, redis)]);
+        }
+        assert_eq!(status_and_source(&request), expected);
+        let next = (0..20).take_while(|_| {
+            let local = LocalTable::decide(&machine, Mode::Outage, limits).unwrap();
+            verdicts(&local).all(|verdict| verdict.unwrap().allowed)
+        });
+        assert_eq!(10 - next.count(), used, "what was rejected is given back");
+    }
+}

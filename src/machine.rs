@@ -1,0 +1,94 @@
+//! The machine that requests are decided with: the shared memory, the clock, and the clients of the stores.
+
+use ngx::ffi::{ngx_cycle, ngx_random};
+use ngx::http::HttpModuleMainConf;
+use rate_limit_core::client::{Answer, Charge, Error, RequestKey};
+use rate_limit_core::decision::{Source, Status, Verdict};
+use rate_limit_core::lease::Granted;
+use rate_limit_core::request::{self, Counters, Machine};
+
+use crate::Module;
+use crate::client::Driver;
+use crate::clock::monotonic_micros;
+use crate::conf::LimitConf;
+use crate::shm::Shared;
+
+/// A limit, evaluated for a request.
+pub(crate) type Evaluated<'a> = request::Evaluated<'a, LimitConf>;
+/// The limits of a request that decide in one phase, and their decision.
+pub(crate) type LimitedRequest = request::LimitedRequest<'static, Shared>;
+/// The decisions on a request, as one.
+pub(crate) type Decisions = request::Decisions<'static, Shared>;
+
+/// The memory that the workers of this machine share.
+pub(crate) fn memory() -> Option<&'static Shared> {
+    // SAFETY: a worker has a cycle.
+    unsafe { Module::main_conf(&*ngx_cycle)?.shared() }
+}
+
+impl Machine for Shared {
+    type Line = LimitConf;
+    type Submission = Submission;
+
+    fn now(&self) -> u64 {
+        monotonic_micros()
+    }
+
+    fn random(&self) -> u32 {
+        // NGINX's random numbers have 31 bits.
+        (ngx_random() as u32) << 1
+    }
+}
+
+impl Counters<LimitConf> for Shared {
+    fn count_wait(&self, wait: u64) {
+        self.add_wait(wait);
+    }
+
+    fn count(&self, limit: &LimitConf, source: Option<Source>, status: Option<Status>) {
+        let record = limit.record(self);
+        if let Some(source) = source {
+            record.count_decision(source);
+        }
+        if let Some(status) = status {
+            record.count_request(status);
+        }
+    }
+
+    fn add_reservation(&self, limit: &LimitConf) {
+        limit.reservations(self).add();
+    }
+}
+
+/// A request at the client of its store.
+#[derive(Clone, Copy)]
+pub(crate) struct Submission {
+    pub(crate) driver: &'static Driver,
+    pub(crate) key: RequestKey,
+}
+
+impl request::Submission for Submission {
+    fn outcome(&self) -> Option<Result<(), Error>> {
+        self.driver.outcome(self.key)
+    }
+
+    fn with_answers(&self, act: impl FnOnce(&[Answer])) {
+        self.driver.with_answers(self.key, act);
+    }
+
+    fn granted(&self, charge: usize) -> Granted {
+        self.driver.granted(self.key, charge)
+    }
+
+    fn unspent(&self, charge: usize) -> Option<Verdict> {
+        self.driver.unspent(self.key, charge)
+    }
+
+    fn release(&self, refund: bool, wait: Option<u64>) {
+        self.driver.release(self.key, refund, wait);
+    }
+
+    fn refund(&self, charge: &Charge<'_>, since: u64) {
+        self.driver.refund(charge, since);
+    }
+}
