@@ -258,10 +258,7 @@ unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
         if context.request.is_submitted() {
             debug!(context.wake.as_ref().log, "released undecided");
         }
-        // In a worker there is always memory.
-        if let Some(shared) = memory() {
-            context.request.abandon(shared);
-        }
+        context.request.abandon(memory());
     }
 }
 

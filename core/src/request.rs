@@ -464,12 +464,21 @@ impl<M: Machine> LimitedRequest<'_, M> {
         }
     }
 
-    /// The request goes, perhaps while it waits.
-    pub fn abandon(&self, machine: &M) {
+    /// The request goes, perhaps while it waits. Without a machine its submission is released, and nothing else.
+    pub fn abandon(&self, machine: Option<&M>) {
         drop(self.local.take());
         self.take_answers();
-        self.renew_leases(machine);
-        self.release(machine, Status::ErrorPassed, Source::None, 0);
+        match machine {
+            Some(machine) => {
+                self.renew_leases(machine);
+                self.release(machine, Status::ErrorPassed, Source::None, 0);
+            }
+            None => {
+                if let Some(submission) = self.submission.take() {
+                    submission.release(false, None);
+                }
+            }
+        }
     }
 }
 

@@ -11,11 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::deny_cache::Denial;
 use rate_limit_core::key;
-use rate_limit_core::request::DenyCache;
+use rate_limit_core::request::{DenyCache, Evaluated};
 
 use super::Shared;
 use crate::conf::LimitConf;
-use crate::machine::Evaluated;
 
 /// Entries in a bucket. With one entry each, clients of the same bucket would evict each other, and
 /// their requests would go to Redis every time: a few of a hundred clients in a table for
@@ -31,7 +30,7 @@ pub(super) type Bucket = [Entry; WAYS];
 pub(super) struct Entry([AtomicU64; 6]);
 
 impl DenyCache<LimitConf> for Shared {
-    fn denied(&self, limit: &Evaluated<'_>, now: u64) -> Option<Verdict> {
+    fn denied(&self, limit: &Evaluated<'_, LimitConf>, now: u64) -> Option<Verdict> {
         if now >= self.header.denied_until.load(Ordering::Relaxed) {
             return None;
         }
@@ -40,7 +39,7 @@ impl DenyCache<LimitConf> for Shared {
         denials.find_map(|denial| denial.verdict(now).filter(|_| denial.quota == quota))
     }
 
-    fn deny(&self, limit: &Evaluated<'_>, denial: Denial) {
+    fn deny(&self, limit: &Evaluated<'_, LimitConf>, denial: Denial) {
         let client = limit.client();
         if let Some(entry) = self.bucket(client).and_then(|bucket| place(bucket, client)) {
             entry.write(client, denial);
@@ -48,7 +47,7 @@ impl DenyCache<LimitConf> for Shared {
         }
     }
 
-    fn end_denials_of_others(&self, limit: &Evaluated<'_>, now: u64) {
+    fn end_denials_of_others(&self, limit: &Evaluated<'_, LimitConf>, now: u64) {
         if now >= self.header.denied_until.load(Ordering::Relaxed) {
             return;
         }

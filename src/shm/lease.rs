@@ -5,18 +5,17 @@ use rate_limit_core::decision::Verdict;
 use rate_limit_core::lease::table::{Changes, LeaseCharge, LeaseTable, Outcome, Taken};
 use rate_limit_core::metrics::LeaseUnits;
 use rate_limit_core::redis::script::Check;
-use rate_limit_core::request::Leases;
+use rate_limit_core::request::{Evaluated, Leases};
 
 use super::Shared;
 use super::process::may_be_living;
 use crate::clock::monotonic_micros;
 use crate::conf::LimitConf;
-use crate::machine::Evaluated;
 
 impl Leases<LimitConf> for Shared {
     fn spend(
         &self,
-        limits: &[Evaluated<'_>],
+        limits: &[Evaluated<'_, LimitConf>],
         now: u64,
         act: &mut impl FnMut(usize, Verdict),
     ) -> bool {
@@ -31,23 +30,23 @@ impl Leases<LimitConf> for Shared {
         })
     }
 
-    fn has_units(&self, limit: &Evaluated<'_>, now: u64) -> bool {
+    fn has_units(&self, limit: &Evaluated<'_, LimitConf>, now: u64) -> bool {
         self.leases().holding(limit.digest()).is_some_and(|holding| holding.left(now) > 0)
     }
 
-    fn awaits_units(&self, limit: &Evaluated<'_>, now: u64) -> bool {
+    fn awaits_units(&self, limit: &Evaluated<'_, LimitConf>, now: u64) -> bool {
         self.leases().awaits_units(limit.digest(), now)
     }
 
-    fn has_lease(&self, limit: &Evaluated<'_>, now: u64) -> bool {
+    fn has_lease(&self, limit: &Evaluated<'_, LimitConf>, now: u64) -> bool {
         self.leases().holding(limit.digest()).is_some_and(|holding| holding.is_living(now))
     }
 
-    fn take(&self, limit: &Evaluated<'_>, now: u64, until: u64) -> Taken {
+    fn take(&self, limit: &Evaluated<'_, LimitConf>, now: u64, until: u64) -> Taken {
         self.leases().take(limit.digest(), limit.check.cost, now, until)
     }
 
-    fn renew(&self, limit: &Evaluated<'_>, taken: Taken, outcome: &Outcome) {
+    fn renew(&self, limit: &Evaluated<'_, LimitConf>, taken: Taken, outcome: &Outcome) {
         let record = limit.limit.record(self);
         let digest = limit.digest();
         let Check { quota, cost, .. } = limit.check;

@@ -4,20 +4,23 @@ use std::sync::atomic::Ordering;
 
 use rate_limit_core::key;
 use rate_limit_core::local::{self, LocalAnswer, LocalCharge, LocalCharges, Mode};
-use rate_limit_core::request::{LocalTable, NoRoom};
+use rate_limit_core::request::{Evaluated, LocalTable, NoRoom};
 
 use super::Shared;
 use crate::clock::{monotonic_micros, unix_micros};
 use crate::conf::LimitConf;
-use crate::machine::Evaluated;
 
 impl LocalTable<LimitConf> for Shared {
     fn has_charges(&self) -> bool {
         monotonic_micros() < self.header.whole.load(Ordering::Relaxed)
     }
 
-    fn decide(&self, mode: Mode, limits: &[Evaluated<'_>]) -> Result<LocalCharges, NoRoom> {
-        let charge = |limit: &Evaluated<'_>| {
+    fn decide(
+        &self,
+        mode: Mode,
+        limits: &[Evaluated<'_, LimitConf>],
+    ) -> Result<LocalCharges, NoRoom> {
+        let charge = |limit: &Evaluated<'_, LimitConf>| {
             let check = &limit.check;
             let digest = self.local_digest(limit.limit.fingerprint(), check.key);
             LocalCharge::new(digest, *check.quota, check.cost).dry_run(check.dry_run)

@@ -54,7 +54,7 @@ pub trait DenyCache<L> {
     /// Caches a denial of the client, in place of any other.
     fn deny(&self, limit: &Evaluated<'_, L>, denial: Denial);
 
-    /// Ends denials of the client for other quotas than that of the request. `now` is the time, if it is needed.
+    /// Ends denials of the client for other quotas than that of the request.
     fn end_denials_of_others(&self, limit: &Evaluated<'_, L>, now: u64);
 }
 
