@@ -258,7 +258,7 @@ unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
         if context.request.is_submitted() {
             debug!(context.wake.as_ref().log, "released undecided");
         }
-        context.request.abandon(memory());
+        context.request.abandon(memory);
     }
 }
 

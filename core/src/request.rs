@@ -343,15 +343,14 @@ impl<M: Machine> LimitedRequest<'_, M> {
     /// Acts on the outcome of the submission.
     pub fn on_reply(&self, machine: &M, outcome: Result<(), Error>) -> Progress {
         self.renew_leases(machine);
-        match outcome {
-            Ok(()) if self.is_rejected_beside_leases() => {
-                if let Some(progress) = self.try_leases(machine) {
-                    return progress;
-                }
-                self.on_decided(machine);
-            }
-            Ok(()) => self.on_decided(machine),
-            Err(_) => self.on_undecided(machine),
+        if outcome.is_err() {
+            self.on_undecided(machine);
+        } else if self.is_rejected_beside_leases()
+            && let Some(progress) = self.try_leases(machine)
+        {
+            return progress;
+        } else {
+            self.on_decided(machine);
         }
         Progress::Decided
     }
@@ -465,10 +464,17 @@ impl<M: Machine> LimitedRequest<'_, M> {
     }
 
     /// The request goes, perhaps while it waits. Without a machine its submission is released, and nothing else.
-    pub fn abandon(&self, machine: Option<&M>) {
+    /// `machine` is called only if the request may have left anything.
+    pub fn abandon<'m>(&self, machine: impl FnOnce() -> Option<&'m M>)
+    where
+        M: 'm,
+    {
         drop(self.local.take());
+        if self.policy.lease == 0 && !self.is_submitted() {
+            return;
+        }
         self.take_answers();
-        match machine {
+        match machine() {
             Some(machine) => {
                 self.renew_leases(machine);
                 self.release(machine, Status::ErrorPassed, Source::None, 0);

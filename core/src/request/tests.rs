@@ -124,7 +124,8 @@ impl TestMachine {
         let (quota, digest) = (*limit.check.quota, limit.digest());
         let part = LeaseCharge { number: 0, digest, quota, cost: 1 };
         let plain = [9, START, 0];
-        let granted = Granted { units: 5, returned: 0, now: START, ends: 2 * START, plain };
+        let ends = 2 * START;
+        let granted = Granted { units: 5, now: START, ends, plain, ..Granted::default() };
         let outcome = Outcome {
             is_sent: true,
             is_charged: true,
@@ -621,7 +622,7 @@ fn a_request_that_goes_while_it_waits_is_released() {
         assert_eq!(request.begin(&machine), Progress::Submit);
         let to = submit(&request, &machine);
         to.answers.replace(vec![answer(true, true)]);
-        request.abandon(Some(&machine));
+        request.abandon(|| Some(&machine));
         // Nobody will settle what it was charged.
         assert_eq!(to.released.get(), Some((settles, None)));
         assert_eq!(to.refunds.get(), usize::from(settles));
