@@ -5,7 +5,7 @@ use ngx::http::HttpModuleMainConf;
 use rate_limit_core::client::{Answer, Charge, Error, RequestKey};
 use rate_limit_core::decision::{Source, Status, Verdict};
 use rate_limit_core::lease::Granted;
-use rate_limit_core::request::{self, Counters, Machine};
+use rate_limit_core::request::{self, Machine, RequestCounters};
 
 use crate::Module;
 use crate::client::Driver;
@@ -27,7 +27,7 @@ pub(crate) fn memory() -> Option<&'static Shared> {
 }
 
 impl Machine for Shared {
-    type Line = LimitConf;
+    type Limit = LimitConf;
     type Submission = Submission;
 
     fn now(&self) -> u64 {
@@ -40,7 +40,7 @@ impl Machine for Shared {
     }
 }
 
-impl Counters<LimitConf> for Shared {
+impl RequestCounters<LimitConf> for Shared {
     fn count_wait(&self, wait: u64) {
         self.add_wait(wait);
     }

@@ -43,8 +43,10 @@ use crate::rate::MILLISECOND;
 
 pub use conclusion::Conclusion;
 pub use decisions::Decisions;
-pub use evaluated::{Evaluated, Line, Renewal};
-pub use machine::{Counters, DenyCache, Leases, LocalTable, Machine, NoRoom, Submission};
+pub use evaluated::{ConfiguredLimit, Evaluated, Renewal};
+pub use machine::{
+    DenyCache, LocalTable, Machine, MachineLeases, NoRoom, RequestCounters, Submission,
+};
 
 /// What a request does next.
 #[must_use]
@@ -60,7 +62,7 @@ pub enum Progress {
 pub struct LimitedRequest<'a, M: Machine> {
     policy: &'a Policy,
     /// The limits that apply to the request; none if all keys were empty.
-    limits: &'a [Evaluated<'a, M::Line>],
+    limits: &'a [Evaluated<'a, M::Limit>],
     /// The request at the client of its store, from its submission until it is decided.
     submission: Cell<Option<M::Submission>>,
     /// Whether the limits have decided: in Redis, by leases, in the deny cache or locally.
@@ -71,14 +73,14 @@ pub struct LimitedRequest<'a, M: Machine> {
     local: Cell<Option<LocalCharges>>,
     /// When the limits were evaluated, in µs of the monotonic clock.
     started: u64,
-    conclusion: Cell<Option<Conclusion<'a, M::Line>>>,
+    conclusion: Cell<Option<Conclusion<'a, M::Limit>>>,
     /// Whether the request has ended.
     has_ended: Cell<bool>,
 }
 
 impl<'a, M: Machine> LimitedRequest<'a, M> {
     /// A request whose limits were evaluated at `started`, in µs of the monotonic clock.
-    pub fn new(policy: &'a Policy, limits: &'a [Evaluated<'a, M::Line>], started: u64) -> Self {
+    pub fn new(policy: &'a Policy, limits: &'a [Evaluated<'a, M::Limit>], started: u64) -> Self {
         Self {
             policy,
             limits,
@@ -252,7 +254,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         }
         let until = now.saturating_add(self.timeout());
         // A command of cost 0 brings no lease.
-        let may_spend = |limit: &Evaluated<'_, M::Line>| {
+        let may_spend = |limit: &Evaluated<'_, M::Limit>| {
             limit.limit.has_leases() && (limit.check.cost > 0 || machine.has_lease(limit, now))
         };
         let spends = self.limits.iter().all(may_spend);
@@ -288,7 +290,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
                     span,
                     submitted: self.started,
                 };
-                Leases::renew(machine, limit, renewal.taken, &outcome);
+                MachineLeases::renew(machine, limit, renewal.taken, &outcome);
             }
         }
     }
@@ -381,7 +383,7 @@ impl<M: Machine> LimitedRequest<'_, M> {
     /// a command in flight may bring some. The first submission ends with that. There are two at most: the second
     /// one has half of the time, and begins before the other half is over.
     fn is_charged_again(&self, machine: &M, now: u64) -> bool {
-        let is_helped = |limit: &Evaluated<'_, M::Line>| {
+        let is_helped = |limit: &Evaluated<'_, M::Limit>| {
             machine.has_units(limit, now) || machine.awaits_units(limit, now)
         };
         let is_late = now.saturating_sub(self.started) > self.timeout() / 2;
@@ -489,7 +491,7 @@ impl<M: Machine> LimitedRequest<'_, M> {
 }
 
 /// Gives back what a limit has charged in Redis.
-fn refund<L: Line>(submission: impl Submission, limit: &Evaluated<'_, L>) {
+fn refund<L: ConfiguredLimit>(submission: impl Submission, limit: &Evaluated<'_, L>) {
     submission.refund(&limit.charge_alone(), limit.regained_from(limit.check.cost));
     limit.on_refunded();
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use ngx::ffi::{NGX_LOG_WARN, ngx_conf_t, ngx_worker};
 use rate_limit_core::conf::DEFAULT_MEMORY;
 use rate_limit_core::conf::limit::Phase;
-use rate_limit_core::request::Line;
+use rate_limit_core::request::ConfiguredLimit;
 
 use super::definition::Definitions;
 use super::error::BindError;

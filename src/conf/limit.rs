@@ -10,7 +10,7 @@ use rate_limit_core::conf::limit::{Effect, LimitError, LimitLine, Phase};
 use rate_limit_core::key::{self, Head};
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::redis::script::{Check, Prepared};
-use rate_limit_core::request::Line;
+use rate_limit_core::request::ConfiguredLimit;
 
 use super::error::{BindError, EvaluateError};
 use super::store::Store;
@@ -111,7 +111,7 @@ impl LimitConf {
     }
 }
 
-impl Line for LimitConf {
+impl ConfiguredLimit for LimitConf {
     fn name(&self) -> &str {
         self.line.name
     }

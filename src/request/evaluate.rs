@@ -9,7 +9,7 @@ use rate_limit_core::decision::Status;
 use rate_limit_core::key;
 use rate_limit_core::limit::Quota;
 use rate_limit_core::redis::script::Check;
-use rate_limit_core::request::Line;
+use rate_limit_core::request::ConfiguredLimit;
 
 use crate::conf::{EvaluateError, LimitConf};
 use crate::log::unusable;

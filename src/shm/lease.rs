@@ -5,14 +5,14 @@ use rate_limit_core::decision::Verdict;
 use rate_limit_core::lease::table::{Changes, LeaseCharge, LeaseTable, Outcome, Taken};
 use rate_limit_core::metrics::LeaseUnits;
 use rate_limit_core::redis::script::Check;
-use rate_limit_core::request::{Evaluated, Leases};
+use rate_limit_core::request::{Evaluated, MachineLeases};
 
 use super::Shared;
 use super::process::may_be_living;
 use crate::clock::monotonic_micros;
 use crate::conf::LimitConf;
 
-impl Leases<LimitConf> for Shared {
+impl MachineLeases<LimitConf> for Shared {
     fn spend(
         &self,
         limits: &[Evaluated<'_, LimitConf>],

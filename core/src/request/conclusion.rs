@@ -3,7 +3,7 @@
 use std::iter;
 
 use super::evaluated::{judge, tightest};
-use super::{Evaluated, LimitedRequest, Line, LocalCharges, Machine};
+use super::{ConfiguredLimit, Evaluated, LimitedRequest, LocalCharges, Machine};
 use crate::conf::Policy;
 use crate::conf::limit::Effect;
 use crate::decision::{Decision, Source, Status, jitter};
@@ -43,7 +43,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         self.is_decided.set(true);
         let (status, delay) = self.judge(Effect::Enforced);
         // A status that affects the request is worse than one of a dry run.
-        let is_dry_run = |limit: &Evaluated<'_, M::Line>| limit.effect() == Effect::DryRun;
+        let is_dry_run = |limit: &Evaluated<'_, M::Limit>| limit.effect() == Effect::DryRun;
         let shown_status = match self.limits.iter().any(is_dry_run) {
             true => status.worse(self.judge(Effect::DryRun).0),
             false => status,
@@ -80,7 +80,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
     }
 
     /// The limit to show, if any has a verdict.
-    fn shown(&self) -> Option<&'a Evaluated<'a, M::Line>> {
+    fn shown(&self) -> Option<&'a Evaluated<'a, M::Limit>> {
         match self.decided() {
             [limit] => limit.verdict().map(|_| limit),
             _ => self.tightest(Effect::Enforced).or_else(|| self.tightest(Effect::DryRun)),
@@ -113,7 +113,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
     }
 
     /// What to count for a limit, where `status` is that of the request.
-    fn status_of(&self, limit: &'a Evaluated<'a, M::Line>, status: Status) -> Option<Status> {
+    fn status_of(&self, limit: &'a Evaluated<'a, M::Limit>, status: Status) -> Option<Status> {
         let has_part = !self.is_decided.get() || limit.is_violated() || !status.is_rejection();
         match limit.effect() {
             Effect::Enforced | Effect::DryRun if !has_part => None,
@@ -134,7 +134,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
     }
 
     /// The decision apart from the verdicts, once there is one.
-    pub fn conclusion(&self) -> Option<Conclusion<'a, M::Line>> {
+    pub fn conclusion(&self) -> Option<Conclusion<'a, M::Limit>> {
         self.conclusion.get()
     }
 
@@ -176,12 +176,12 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
 /// Its limits.
 impl<'a, M: Machine> LimitedRequest<'a, M> {
     /// All limits that apply to the request.
-    pub fn limits(&self) -> &'a [Evaluated<'a, M::Line>] {
+    pub fn limits(&self) -> &'a [Evaluated<'a, M::Limit>] {
         self.limits
     }
 
     /// The limits, if they have decided.
-    pub(super) fn decided(&self) -> &'a [Evaluated<'a, M::Line>] {
+    pub(super) fn decided(&self) -> &'a [Evaluated<'a, M::Limit>] {
         if self.is_decided.get() { self.limits } else { &[] }
     }
 
@@ -193,7 +193,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
     /// The enforced limits that do not allow the request, decided or not.
     pub(super) fn rejecting(
         &self,
-    ) -> impl Iterator<Item = &'a Evaluated<'a, M::Line>> + use<'a, M> {
+    ) -> impl Iterator<Item = &'a Evaluated<'a, M::Limit>> + use<'a, M> {
         let limits = self.limits.iter();
         limits.filter(|it| it.effect() == Effect::Enforced && it.is_violated())
     }
@@ -202,7 +202,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
     pub fn group(
         &self,
         effect: Effect,
-    ) -> impl Iterator<Item = &'a Evaluated<'a, M::Line>> + Clone + use<'a, M> {
+    ) -> impl Iterator<Item = &'a Evaluated<'a, M::Limit>> + Clone + use<'a, M> {
         self.decided().iter().filter(move |limit| limit.effect() == effect)
     }
 
@@ -212,7 +212,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
     }
 
     /// The tightest of these limits that have a verdict.
-    pub fn tightest(&self, effect: Effect) -> Option<&'a Evaluated<'a, M::Line>> {
+    pub fn tightest(&self, effect: Effect) -> Option<&'a Evaluated<'a, M::Limit>> {
         tightest(self.group(effect))
     }
 }
@@ -221,9 +221,9 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
 impl<'a, M: Machine> LimitedRequest<'a, M> {
     /// The limits whose charges are to be settled when the request has ended: those that have allowed it,
     /// if it passes.
-    pub fn reservations(&self) -> impl Iterator<Item = &'a Evaluated<'a, M::Line>> + use<'a, M> {
+    pub fn reservations(&self) -> impl Iterator<Item = &'a Evaluated<'a, M::Limit>> + use<'a, M> {
         let limits = if self.is_rejected() { &[] } else { self.decided() };
-        let is_charged = |limit: &Evaluated<'_, M::Line>| limit.allows() || limit.is_charged();
+        let is_charged = |limit: &Evaluated<'_, M::Limit>| limit.allows() || limit.is_charged();
         limits.iter().filter(move |limit| limit.limit.settles() && is_charged(limit))
     }
 

@@ -55,7 +55,7 @@ impl<'a, M: Machine> Decisions<'a, M> {
     }
 
     /// The limits that have decided.
-    fn limits(&self) -> impl Iterator<Item = &'a Evaluated<'a, M::Line>> + Clone + use<'a, '_, M> {
+    fn limits(&self) -> impl Iterator<Item = &'a Evaluated<'a, M::Limit>> + Clone + use<'a, '_, M> {
         self.phases.iter().flatten().flat_map(|request| request.decided())
     }
 
@@ -81,13 +81,13 @@ impl<'a, M: Machine> Decisions<'a, M> {
     /// The names of the limits that rejected the request, or would have.
     pub fn violated(&self) -> impl Iterator<Item = &'a str> + use<'a, '_, M> {
         let is_rejected = self.decision.status == Status::Rejected;
-        let has_part = move |limit: &&Evaluated<'_, M::Line>| {
+        let has_part = move |limit: &&Evaluated<'_, M::Limit>| {
             !is_rejected || limit.effect() == Effect::Enforced
         };
         self.limits().filter(|limit| limit.is_violated()).filter(has_part).map(Evaluated::name)
     }
 
-    fn tightest(&self) -> Option<&'a Evaluated<'a, M::Line>> {
+    fn tightest(&self) -> Option<&'a Evaluated<'a, M::Limit>> {
         let of = |effect| tightest(self.limits().filter(move |limit| limit.effect() == effect));
         of(Effect::Enforced).or_else(|| of(Effect::DryRun))
     }

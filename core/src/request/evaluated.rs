@@ -14,7 +14,7 @@ use crate::limit::Quota;
 use crate::redis::script::Check;
 
 /// A line `rate_limit_redis` of the configuration, as requests need it.
-pub trait Line {
+pub trait ConfiguredLimit {
     /// The name of the limit.
     fn name(&self) -> &str;
     /// Whether a machine can take units of it ahead.
@@ -60,7 +60,7 @@ pub struct Renewal {
     pub(super) lease: Option<Lease>,
 }
 
-impl<'a, L: Line> Evaluated<'a, L> {
+impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
     /// `digest` identifies key, limit and quota in the memory of this machine.
     pub fn new(limit: &'a L, template: &'a Rc<Template>, check: Check<'a>, digest: u128) -> Self {
         Self {
@@ -191,7 +191,7 @@ impl<'a, L: Line> Evaluated<'a, L> {
 }
 
 /// The tightest of these limits that have a verdict.
-pub(super) fn tightest<'a, L: Line + 'a>(
+pub(super) fn tightest<'a, L: ConfiguredLimit + 'a>(
     limits: impl Iterator<Item = &'a Evaluated<'a, L>> + Clone,
 ) -> Option<&'a Evaluated<'a, L>> {
     let mut decided = limits.filter_map(|limit| Some((limit, limit.verdict()?)));
@@ -200,7 +200,7 @@ pub(super) fn tightest<'a, L: Line + 'a>(
 }
 
 /// What limits together do to a request, or would do, and the delay in µs.
-pub(super) fn judge<'a, L: Line + 'a>(
+pub(super) fn judge<'a, L: ConfiguredLimit + 'a>(
     limits: impl Iterator<Item = &'a Evaluated<'a, L>>,
     is_dry_run: bool,
 ) -> (Status, u64) {

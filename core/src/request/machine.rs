@@ -1,6 +1,6 @@
 //! What a request is decided with: what the workers of a machine share, and the client of its store.
 
-use super::evaluated::{Evaluated, Line};
+use super::evaluated::{ConfiguredLimit, Evaluated};
 use crate::client::{Answer, Charge, Error};
 use crate::decision::{Source, Status, Verdict};
 use crate::deny_cache::Denial;
@@ -10,10 +10,13 @@ use crate::local::{LocalCharges, Mode};
 
 /// A machine: its clock, and what its workers share. Times are in µs of its monotonic clock.
 pub trait Machine:
-    DenyCache<Self::Line> + Leases<Self::Line> + LocalTable<Self::Line> + Counters<Self::Line>
+    DenyCache<Self::Limit>
+    + MachineLeases<Self::Limit>
+    + LocalTable<Self::Limit>
+    + RequestCounters<Self::Limit>
 {
     /// A line of the configuration.
-    type Line: Line;
+    type Limit: ConfiguredLimit;
     /// A request at the client of its store.
     type Submission: Submission;
 
@@ -59,7 +62,7 @@ pub trait DenyCache<L> {
 }
 
 /// The leases.
-pub trait Leases<L> {
+pub trait MachineLeases<L> {
     /// Spends for a request, if each of its limits has a lease with enough units left: then `act` gets, for
     /// each limit, its number and its verdict.
     fn spend(
@@ -102,7 +105,7 @@ pub trait LocalTable<L> {
 pub struct NoRoom;
 
 /// What is counted.
-pub trait Counters<L> {
+pub trait RequestCounters<L> {
     /// Counts a request, and how long it waited, in µs.
     fn count_wait(&self, wait: u64);
 

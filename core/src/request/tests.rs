@@ -30,7 +30,7 @@ struct TestLine {
     quota: Quota,
 }
 
-impl Line for TestLine {
+impl ConfiguredLimit for TestLine {
     fn name(&self) -> &str {
         &self.name
     }
@@ -150,7 +150,7 @@ impl TestMachine {
 }
 
 impl Machine for TestMachine {
-    type Line = TestLine;
+    type Limit = TestLine;
     type Submission = Sent;
 
     fn now(&self) -> u64 {
@@ -174,7 +174,7 @@ impl DenyCache<TestLine> for TestMachine {
     fn end_denials_of_others(&self, _: &Evaluated<'_, TestLine>, _: u64) {}
 }
 
-impl Leases<TestLine> for TestMachine {
+impl MachineLeases<TestLine> for TestMachine {
     fn spend(
         &self,
         limits: &[Evaluated<'_, TestLine>],
@@ -236,7 +236,7 @@ impl LocalTable<TestLine> for TestMachine {
     }
 }
 
-impl Counters<TestLine> for TestMachine {
+impl RequestCounters<TestLine> for TestMachine {
     fn count_wait(&self, _: u64) {
         self.waits.set(self.waits.get() + 1);
     }
