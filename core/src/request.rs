@@ -288,6 +288,8 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
                     is_rejected: limit.is_violated(),
                     granted: self.submission.get().map_or(Granted::default(), granted),
                     span,
+                    // The second submission was later. Its lease ends so much earlier, and what is spent of it counts
+                    // as spent so much later: that takes something, and lets nothing more pass.
                     submitted: self.started,
                 };
                 MachineLeases::renew(machine, limit, renewal.taken, &outcome);

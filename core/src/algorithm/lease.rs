@@ -206,6 +206,25 @@ mod tests {
         })
     }
 
+    /// Another limit has rejected the request that brought the lease: its charge is given back before the machine
+    /// reports, with a state that still has it.
+    #[test]
+    fn what_is_given_back_while_units_are_held_is_not_lost() {
+        for algorithm in [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::IntervalBucket] {
+            let quota = Quota::new(algorithm, "1r/h".parse().unwrap(), 11).unwrap();
+            let mut stored = Stored::default();
+            algorithm.decide(&mut stored, START, &quota, 1);
+            let lease = Lease { span: SECOND, want: 5, ..Lease::NONE };
+            let Granted { units, ends, plain, .. } =
+                algorithm.grant(&mut stored, START, &quota, &lease, 10);
+            algorithm.give_back(&mut stored, START + 1, &quota, 1, START + SECOND);
+            let report = Report { of: units, unused: units, ends, plain, charged: 0 };
+            algorithm.report(&mut stored, START + 2, &quota, &report);
+            let remaining = algorithm.decide(&mut stored, START + 2, &quota, 0).remaining;
+            assert_eq!(remaining, 11, "{algorithm:?}");
+        }
+    }
+
     #[test]
     fn what_is_left_of_a_hold_comes_back_but_for_what_may_be_regained() {
         assert_eq!(come_back(Algorithm::TokenBucket, "1r/s", 11), [5, 5, 5, 4, 2, 0]);
