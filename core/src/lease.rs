@@ -7,7 +7,7 @@
 //!
 //! A quota that regains what is spent needs more care: while units are set aside they could be
 //! regained, and be spent twice in a moment. So Redis remembers how many are, and regains no more
-//! than the limit without them: see [`Hold`](crate::algorithm::Hold). In a window nothing is
+//! than the limit without them: see [`Hold`]. In a window nothing is
 //! regained, and a lease ends with its window.
 //!
 //! # How large a lease is
@@ -80,7 +80,7 @@ pub struct Granted {
     pub plain: [u64; 3],
     /// How many units were held before.
     pub held: u64,
-    /// How many units were charged since the first of the holds began: see [`Holds`](crate::algorithm::Holds).
+    /// How many units were charged since the first of the holds began: see [`Holds`].
     pub charged: u64,
 }
 
