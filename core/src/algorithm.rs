@@ -308,7 +308,7 @@ impl Algorithm {
         stored.extra.holds.correct(now, quota);
         match since {
             Some(since @ 1..) => self.correct(stored, now, quota, amount, since),
-            _ => (self.description().give_back)(stored, now, quota, amount, None),
+            Some(0) | None => (self.description().give_back)(stored, now, quota, amount, None),
         }
     }
 

@@ -48,7 +48,7 @@ pub use machine::{
     DenyCache, LocalTable, Machine, MachineLeases, NoRoom, RequestCounters, Submission,
 };
 
-/// What a request does next.
+/// The next step of a request.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -69,7 +69,7 @@ pub struct LimitedRequest<'a, M: Machine> {
     is_decided: Cell<bool>,
     /// Whether the submission is the second one.
     is_second: Cell<bool>,
-    /// What the request has spent locally.
+    /// The charges that were made locally.
     local: Cell<Option<LocalCharges>>,
     /// When the limits were evaluated, in µs of the monotonic clock.
     started: u64,

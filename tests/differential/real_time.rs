@@ -129,7 +129,7 @@ fn what_is_given_back_is_as_never_spent() {
     }
 }
 
-/// What is left lives for as long as it takes to come back.
+/// A state lives for as long as it takes to come back.
 #[test]
 fn what_is_given_back_in_part_keeps_its_time() {
     let (redis, scripts) = (Redis::start(), Scripts::new());

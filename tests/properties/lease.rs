@@ -724,7 +724,7 @@ fn a_client_with_requests_under_way_is_never_rejected_below_its_limit() {
     assert!(histories >= 300, "{histories}");
 }
 
-/// As before, also where a load balancer moves the client every few seconds.
+/// A load balancer moves the client every few seconds.
 #[test]
 fn nearly_all_passes_with_requests_under_way() {
     for (algorithm, rate, limit) in limits() {

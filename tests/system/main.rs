@@ -2,7 +2,7 @@
 
 mod seen;
 
-/// What becomes of a request in NGINX: phases, redirects, rejections, fields, variables, the log.
+/// Requests in NGINX: phases, redirects, rejections, fields, variables, the log.
 mod requests {
     mod after_auth;
     mod body;
@@ -23,7 +23,7 @@ mod requests {
     mod settle;
 }
 
-/// What a limit lets pass, and what it leaves in Redis and in this machine's memory.
+/// Limits: how much they let pass, and their state in Redis and in this machine's memory.
 mod limits {
     mod algorithms;
     mod block;
@@ -49,7 +49,7 @@ mod servers {
     mod tls;
 }
 
-/// What happens while something is broken, and whose fault it is.
+/// Failures: what they cost, and whose fault they are.
 mod failures {
     mod blame;
     mod breaker;
@@ -59,7 +59,7 @@ mod failures {
     mod local;
 }
 
-/// What an administrator runs and sees: configurations, reloads, metrics, load.
+/// Operation, as an administrator sees it: configurations, reloads, metrics, load.
 mod operation {
     mod config;
     mod load;
@@ -69,7 +69,7 @@ mod operation {
     mod reload;
 }
 
-/// What the documents, examples and scripts promise.
+/// Promises of the documents, examples and scripts.
 mod documents {
     mod api_clients;
     mod capacity;

@@ -16,7 +16,7 @@
 //!
 //! A hold is named by its end.
 //!
-//! What is charged while units are held is counted. A machine that reports its lease knows what it has spent
+//! Units that are charged while others are held are counted. A machine that reports its lease knows what it has spent
 //! itself, and when; all that others have spent since its lease began is counted. So the state is at most as if
 //! they had spent that just now, and there is no more to lose: see `Algorithm::report`.
 
@@ -153,10 +153,12 @@ impl Holds {
 
     /// Ends the hold of so many units, of which so many were spent, if it still lasts. Returns whether it did.
     pub(super) fn release(&mut self, units: u64, spent: u64, name: u64) -> bool {
-        let hold = match self {
-            Self { newer, .. } if newer.is(name) => newer,
-            Self { older, .. } if older.is(name) => older,
-            _ => return false,
+        let hold = if self.newer.is(name) {
+            &mut self.newer
+        } else if self.older.is(name) {
+            &mut self.older
+        } else {
+            return false;
         };
         hold.units = hold.units.saturating_sub(units);
         if hold.units == 0 {

@@ -1,4 +1,4 @@
-//! What is to be done next: actions for the owner of the client, connections that are flushed at the end of the
+//! The agenda of a client: actions for the owner of the client, connections that are flushed at the end of the
 //! turn, and what is due later.
 
 use std::collections::VecDeque;
@@ -7,7 +7,7 @@ use super::action::Action;
 use super::key::ConnectionKey;
 use super::timers::{Due, Timers};
 
-/// What is to be done next.
+/// The actions, timers and connections to flush that are next.
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
     actions: VecDeque<Action>,

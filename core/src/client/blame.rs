@@ -1,4 +1,4 @@
-//! What counts as a failure of a server, and what follows from it.
+//! Failures that count against a server, and their consequences.
 //!
 //! A deadline ends the wait of a request, and is no failure of the server. A failure of the server
 //! is a command that was sent and not answered within the store's patience, which is the longest
@@ -110,7 +110,7 @@ impl Client {
     }
 }
 
-/// What is known of all servers. A server may take the `query_patience` to reply to a query for the topology.
+/// The knowledge of all servers. A server may take the `query_patience` to reply to a query for the topology.
 impl Pool {
     /// The worker was away for this long: that time does not count as silence of any server.
     pub(super) fn excuse_all(&mut self, away: u64, now: u64) {

@@ -1,4 +1,4 @@
-//! What is known of the topology, and the rounds of queries that keep it up to date.
+//! The topology as far as it is known, and the rounds of queries that keep it up to date.
 
 use super::agenda::Agenda;
 use super::key::{ConnectionKey, NodeKey};

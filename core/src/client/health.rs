@@ -71,7 +71,7 @@ struct Failures {
     times: VecDeque<u64>,
 }
 
-/// What a command that was not answered in time means.
+/// The meaning of a command that was not answered in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     /// One of the same request was counted.

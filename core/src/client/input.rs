@@ -1,4 +1,4 @@
-//! What a connection has received and not read yet: a part of a reply, or nothing.
+//! The bytes that a connection has received and not read yet: a part of a reply, or nothing.
 
 use crate::redis::reply::{Framer, MAX_MAP, MAX_REPLY, ProtocolError};
 

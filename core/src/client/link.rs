@@ -26,7 +26,7 @@ pub(super) struct Link<'a> {
     pub(super) connect_timeout: u64,
 }
 
-/// What a connection was lost from.
+/// The reason why a connection was lost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lost {
     pub(super) node: NodeKey,
@@ -308,7 +308,7 @@ mod tests {
             self.pool.link(self.key, &mut self.agenda).unwrap()
         }
 
-        /// What happened, in short.
+        /// The event, in short.
         fn actions(&mut self) -> Vec<String> {
             let name = |action: Action| match action {
                 Action::Connect(_, Target::Ip(address)) => format!("connect {}", address.port()),

@@ -29,7 +29,7 @@ pub(super) struct Pool {
     input: Vec<u8>,
 }
 
-/// What is configured for all connections. Times are in µs.
+/// The configuration of all connections. Times are in µs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) connect_timeout: u64,

@@ -53,7 +53,7 @@ impl Requests {
         self.get(key).is_some_and(Request::is_waiting)
     }
 
-    /// What came of the lease of a charge of a request, if a reply has come.
+    /// The lease that a reply has brought for a charge of a request, if one has come.
     pub(super) fn granted(&self, key: RequestKey, charge: usize) -> Granted {
         let Some(request) = self.get(key) else { return Granted::default() };
         let now = request.answers.get(charge).map_or(0, |answer| answer.now);

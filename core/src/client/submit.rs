@@ -68,7 +68,7 @@ impl Client {
         self.requests.get(key).map_or(&[], |request| &request.answers)
     }
 
-    /// What came of the lease of a charge of a request, if a reply has come.
+    /// The lease that a reply has brought for a charge of a request, if one has come.
     pub fn granted(&self, key: RequestKey, charge: usize) -> Granted {
         self.requests.granted(key, charge)
     }

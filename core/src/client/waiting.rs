@@ -1,4 +1,4 @@
-//! What waits, and until when. Times are in µs.
+//! The commands that wait, and until when. Times are in µs.
 //!
 //! | what | for | at most until |
 //! |---|---|---|
@@ -29,7 +29,7 @@ const MAX_RETRY_DELAY: u64 = 50 * MILLISECOND;
 /// So many doublings lead from the first delay to the longest.
 const RETRY_DOUBLINGS: u8 = 5;
 
-/// What waits.
+/// The commands that wait.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     pub(super) deadlines: Deadlines,

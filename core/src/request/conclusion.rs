@@ -112,7 +112,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         }
     }
 
-    /// What to count for a limit, where `status` is that of the request.
+    /// The result to count for a limit, where `status` is that of the request.
     fn status_of(&self, limit: &'a Evaluated<'a, M::Limit>, status: Status) -> Option<Status> {
         let has_part = !self.is_decided.get() || limit.is_violated() || !status.is_rejection();
         match limit.effect() {
@@ -128,7 +128,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
 
 /// The decision.
 impl<'a, M: Machine> LimitedRequest<'a, M> {
-    /// What applies to the request besides its limits.
+    /// The policy that applies to the request besides its limits.
     pub fn policy(&self) -> &'a Policy {
         self.policy
     }
@@ -206,7 +206,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         self.decided().iter().filter(move |limit| limit.effect() == effect)
     }
 
-    /// What these limits do to the request, or would do, and the delay in µs.
+    /// The effect of these limits on the request, in a dry run the one that they would have, and the delay in µs.
     pub fn judge(&self, effect: Effect) -> (Status, u64) {
         judge(self.group(effect), effect == Effect::DryRun || self.policy.dry_run)
     }

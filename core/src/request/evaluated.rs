@@ -29,12 +29,12 @@ pub trait ConfiguredLimit {
     fn known_quota(&self) -> Option<&Quota>;
 }
 
-/// What a limit charges a request, and its verdict.
+/// A limit that was evaluated for a request: its charge, and its verdict.
 #[derive(Debug)]
 pub struct Evaluated<'a, L> {
     /// The line of the configuration.
     pub limit: &'a L,
-    /// What the commands of the limit have in common.
+    /// The part that all commands of the limit have in common.
     template: &'a Rc<Template>,
     /// Key, quota and cost.
     pub check: Check<'a>,
@@ -81,7 +81,7 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
         self.limit.name()
     }
 
-    /// What its verdict does to the request.
+    /// The effect of its verdict on the request.
     pub fn effect(&self) -> Effect {
         if self.check.dry_run { Effect::DryRun } else { Effect::Enforced }
     }
@@ -199,7 +199,7 @@ pub(super) fn tightest<'a, L: ConfiguredLimit + 'a>(
     decided.nth(decision::tightest(verdicts)?).map(|(limit, _)| limit)
 }
 
-/// What limits together do to a request, or would do, and the delay in µs.
+/// The effect of limits together on a request, in a dry run the one that they would have, and the delay in µs.
 pub(super) fn judge<'a, L: ConfiguredLimit + 'a>(
     limits: impl Iterator<Item = &'a Evaluated<'a, L>>,
     is_dry_run: bool,

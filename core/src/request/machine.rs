@@ -1,4 +1,4 @@
-//! What a request is decided with: what the workers of a machine share, and the client of its store.
+//! The machine that decides a request: the memory that its workers share, and the client of its store.
 
 use super::evaluated::{ConfiguredLimit, Evaluated};
 use crate::client::{Answer, Charge, Error};
@@ -35,7 +35,7 @@ pub trait Submission: Copy {
     /// Runs `act` with the answer to each charge, as far as they have come.
     fn with_answers(&self, act: impl FnOnce(&[Answer]));
 
-    /// What came of the lease of a charge.
+    /// The lease that a reply has brought for a charge.
     fn granted(&self, charge: usize) -> Granted;
 
     /// The verdict on a charge if it is given back.
@@ -104,7 +104,7 @@ pub trait LocalTable<L> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom;
 
-/// What is counted.
+/// The counters.
 pub trait RequestCounters<L> {
     /// Counts a request, and how long it waited, in µs.
     fn count_wait(&self, wait: u64);

@@ -95,7 +95,7 @@ struct TestMachine {
     leases: Vec<Bucket>,
     local: RefCell<Vec<u64>>,
     whole: Cell<u64>,
-    /// What was counted for limits, in this order.
+    /// The counts of limits, in this order.
     counts: RefCell<Vec<Counted>>,
     waits: Cell<usize>,
     reservations: Cell<usize>,
@@ -333,7 +333,7 @@ fn status_and_source(request: &TestRequest) -> (Status, Source) {
     (decision.status, decision.source)
 }
 
-/// What limits and store say to a request.
+/// The replies of limits and store to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Says {
     Allowed,
@@ -346,7 +346,7 @@ const ENFORCED: &[Effect] = &[Effect::Enforced];
 const DRY_RUN: &[Effect] = &[Effect::DryRun];
 const MIXED: &[Effect] = &[Effect::Enforced, Effect::DryRun];
 
-/// What a request meets, who could decide it, and what becomes of it.
+/// A kind of request, the parts that could decide it, and its decision.
 type Row = (Says, &'static [Effect], Source, Status, Source);
 
 /// A lease never rejects, and the deny cache never allows, nor decides for several limits: Redis is asked then. What

@@ -41,7 +41,7 @@ fn sentinel_reply(host: u8) -> String {
     )
 }
 
-/// What a server answers to a handshake. It has all scripts.
+/// The reply of a server to a handshake. It has all scripts.
 fn answered(sent: &str) -> String {
     let is_sha = |word: &&str| word.len() == 40 && word.bytes().all(|it| it.is_ascii_hexdigit());
     let shas = sent.split("\r\n").filter(is_sha).count();
