@@ -45,7 +45,7 @@ impl LocationConf {
         self.limits.as_ref().is_some_and(|limits| !limits.is_empty())
     }
 
-    /// What applies to requests besides their limits and the store.
+    /// The policy that applies to requests besides their limits and the store.
     pub(crate) fn policy(&self) -> &Policy {
         &self.policy
     }

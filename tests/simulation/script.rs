@@ -320,7 +320,7 @@ fn stored(
             (Value::Log(found.clone(), List::default()), last)
         }
         state => {
-            // What is set aside is not forgotten before its end.
+            // Units that are set aside are not forgotten before their end.
             let held = found.extra.holds.newer.until.saturating_sub(now);
             let last = (now + held + whole_in.max(MILLISECOND)) / MILLISECOND;
             (Value::Packed(packed(algorithm, state, found.extra)), last)

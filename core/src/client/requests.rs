@@ -95,7 +95,7 @@ impl Requests {
         }
     }
 
-    /// What came of the lease of a charge is known.
+    /// The lease that a reply has brought for a charge is known.
     pub(super) fn on_granted(&mut self, key: RequestKey, charge: usize, granted: Granted) {
         if let Some(request) = self.get_mut(key) {
             request.rare.update(charge, |rare| rare.granted = Some(granted));

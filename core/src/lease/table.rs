@@ -510,7 +510,7 @@ mod tests {
         }
     }
 
-    /// What commands charge beside a lease is spent by the machine: but not what came before the lease.
+    /// Charges of commands beside a lease are spent by the machine, but not those that came before the lease.
     #[test]
     fn what_is_charged_beside_a_lease() {
         let (buckets, limit) =

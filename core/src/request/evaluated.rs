@@ -25,7 +25,7 @@ pub trait ConfiguredLimit {
     fn settles(&self) -> bool;
     /// The part of the excess that a leaky bucket does not delay.
     fn undelayed(&self) -> Option<Undelayed>;
-    /// What the client may spend, if that is the same for all requests.
+    /// The quota of the client, if it is the same for all requests.
     fn known_quota(&self) -> Option<&Quota>;
 }
 

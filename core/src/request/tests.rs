@@ -483,7 +483,7 @@ fn one_phase_decides() {
         assert_eq!(decision.shown.is_some(), source != Source::None, "{row:?}");
         let waited = u64::from(!matches!(source, Source::Lease | Source::Cache)) * 1_000;
         assert_eq!(decision.wait, if says == Says::Unusable { 0 } else { waited }, "{row:?}");
-        // What a limit of a dry run would have done is its own.
+        // The effect that a limit of a dry run would have had is its own.
         let dry_run = match says {
             Says::Allowed => Status::Passed,
             Says::Rejected => Status::RejectedDryRun,

@@ -6,7 +6,7 @@ use harness::run;
 
 use crate::documents::examples::read;
 
-/// What the command of the page that holds `mark` prints for an access log.
+/// The output for an access log of the command of the page that holds `mark`.
 fn output(mark: &str, log: &str) -> String {
     let page = read("../docs/capacity.md");
     let mut commands = page.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());

@@ -116,7 +116,7 @@ fn the_plan_of_an_account_sets_its_rate() {
     assert_eq!(call("ann", "free"), shown("60", 59));
     assert_eq!(call("ann", "free"), shown("60", 58));
     assert_eq!(call("bob", "pro"), shown("600", 599));
-    // What was left stays, as far as it fits, and the next plan holds at once.
+    // The rest of the quota stays, as far as it fits, and the next plan holds at once.
     assert_eq!(call("bob", "free"), shown("60", 59));
     assert_eq!(call("", "pro").0, 401);
 }
