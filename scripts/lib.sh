@@ -4,6 +4,11 @@ set -euo pipefail
 # A command substitution stops at an error as well.
 shopt -s inherit_errexit
 
+# --help shows the comment at the head of the script, before anything is installed.
+for argument; do
+    [[ $argument != --help ]] || { sed -n '2,/^[^#]/{/^# shellcheck/d;s/^#\( \|$\)//p}' "$0"; exit; }
+done
+
 # Taken before the cd below, so that a relative one means what the caller meant.
 [[ -z ${CARGO_TARGET_DIR:-} ]] || CARGO_TARGET_DIR=$(realpath -m "$CARGO_TARGET_DIR")
 
@@ -28,9 +33,7 @@ until_true() {
 }
 
 # Pairs for `need`: a command or file that shows that the package after it is there.
-build_tools=(
-    nginx nginx
-    /usr/share/nginx/src/configure nginx-dev
+compile_tools=(
     # NGINX's configure script compiles small C programs, and bindgen reads the headers with libclang and clang's own.
     cc gcc
     make make
@@ -43,6 +46,12 @@ build_tools=(
     jq jq
     # cargo downloads over TLS.
     /etc/ssl/certs/ca-certificates.crt ca-certificates
+)
+# For the nginx of the distribution.
+build_tools=(
+    nginx nginx
+    /usr/share/nginx/src/configure nginx-dev
+    "${compile_tools[@]}"
 )
 run_tools=(
     redis-server redis-server
@@ -68,10 +77,13 @@ test_tools=(
     /usr/lib/nginx/modules/ngx_http_lua_module.so libnginx-mod-http-lua
     shellcheck shellcheck
 )
-# debhelper comes with nginx-dev, and so does the helper that packages modules (dh_nginx).
-package_tools=(
+deb_tools=(
     dpkg-buildpackage dpkg-dev
     dh debhelper
+)
+# For the nginx of Debian: the helper that packages modules comes with nginx-dev.
+package_tools=(
+    "${deb_tools[@]}"
     dh_nginx nginx-dev
 )
 install_test_tools=(
@@ -82,6 +94,7 @@ install_test_tools=(
     /usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
     unshare util-linux
     ip iproute2
+    rpmbuild rpm
 )
 bench_tools=(
     python3 python3-minimal
@@ -153,10 +166,13 @@ install_as_root='
     done
 '
 
+# The oldest Rust that compiles the module.
+rust_version() { sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml; }
+
 # Debian 12's own cargo is too old, so that a package cannot help here.
 need_rust() {
     local wanted have
-    wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    wanted=$(rust_version)
     command -v cargo >/dev/null || die "cargo not found: install Rust $wanted or later, see https://rustup.rs"
     have=$(rustc --version | cut -d' ' -f2)
     [[ $(printf '%s\n' "$wanted" "$have" | sort -V | head -n1) == "$wanted" ]] ||
