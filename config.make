@@ -7,10 +7,12 @@ cat << END                                                    >> $NGX_MAKEFILE
 
 modules:	$ngx_addon_name
 
-# cargo knows what is up to date. The headers are those of this tree.
+# cargo knows what is up to date, and reads its settings where it runs: the archive of a release names the crates that it
+# brings along. The headers are those of this tree.
 $ngx_addon_name:
-	NGINX_SOURCE_DIR="\$(CURDIR)" NGINX_BUILD_DIR="\$\$(realpath $NGX_OBJS)" \\
-		cargo build --release --locked --manifest-path $ngx_addon_dir/Cargo.toml --target-dir $NGX_OBJS/rust
+	objs="\$\$(realpath $NGX_OBJS)" && cd $ngx_addon_dir && \\
+		NGINX_SOURCE_DIR="\$(CURDIR)" NGINX_BUILD_DIR="\$\$objs" \\
+		cargo build --release --locked --target-dir "\$\$objs/rust"
 	cp $NGX_OBJS/rust/release/lib$ngx_addon_name.so $NGX_OBJS/$ngx_addon_name.so
 
 install:	$ngx_addon_name.install
