@@ -15,6 +15,8 @@ done
 root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
 cd "$root"
 target=${CARGO_TARGET_DIR:-$root/target}
+# absolute PATH: a relative one means what the caller meant, before this file changed the directory.
+absolute() { (cd "$OLDPWD" && realpath -m "${1:-.}"); }
 
 # Debian's nginx is in /usr/sbin, which is not in an ordinary user's PATH; rustup's cargo is only there after a new login.
 PATH=$PATH:/usr/sbin:/sbin:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin

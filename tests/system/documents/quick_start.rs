@@ -1,4 +1,4 @@
-//! scripts/run and scripts/build, as a newcomer starts them.
+//! scripts/run, scripts/build and scripts/package, as a newcomer starts them.
 
 use std::fs::{self, Permissions};
 use std::net::{SocketAddr, TcpListener};
@@ -130,6 +130,54 @@ fn what_is_no_nginx_is_explained() {
         let (status, output, _) = build("exec /usr/sbin/nginx \"$@\"", arguments);
         assert_eq!(status, Some(1), "{output}");
         assert!(output.starts_with(&format!("build: {message}")), "{output}");
+    }
+}
+
+#[test]
+fn what_cannot_be_packaged_is_explained() {
+    let sources = sources("1.99.0");
+    let sources = sources.path().to_str().expect("a path");
+    let together =
+        "--nginx-org and --source go together; usage: scripts/package [--revision NUMBER]";
+    let other = format!("the sources in {sources} are those of nginx 1.99.0, not 1.99.1");
+    let cases = [
+        (&["--revision", "0"][..], "--revision needs a number from 1 on, not '0'"),
+        (&["--nginx-org", "stable"], "--nginx-org needs a version like 1.30.6, not 'stable'"),
+        (&["--nginx-org", "1.99.0"], together),
+        (&["--source", sources], together),
+        (
+            &["--source", "/tmp"],
+            "--source needs NGINX's sources, with src/core/nginx.h, not '/tmp'",
+        ),
+        (&["--nginx-org", "1.99.1", "--source", sources], &other),
+        (&["--rpm"], "unknown option --rpm; usage: scripts/package [--revision NUMBER]"),
+    ];
+    for (arguments, message) in cases {
+        let mut command = Command::new(format!("{ROOT}/scripts/package"));
+        command.args(arguments);
+        let (status, output) = Run::of(command).end();
+        assert_eq!(status, Some(1), "{output}");
+        assert!(output.starts_with(&format!("package: {message}")), "{output}");
+    }
+}
+
+#[test]
+fn every_script_has_help() {
+    for entry in fs::read_dir(format!("{ROOT}/scripts")).expect("the scripts") {
+        let script = entry.expect("an entry").path();
+        // Those that are sourced cannot be run.
+        if script.extension().is_some() {
+            continue;
+        }
+        let mut command = Command::new(&script);
+        command.arg("--help");
+        let (status, output) = Run::of(command).end();
+        assert_eq!(status, Some(0), "{}: {output}", script.display());
+        assert!(
+            output.ends_with('\n') && !output.contains("==>"),
+            "{}: {output}",
+            script.display()
+        );
     }
 }
 
