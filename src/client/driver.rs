@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use ngx::ffi::{
     NGX_LOG_ALERT, NGX_LOG_DEBUG_ALL, NGX_LOG_ERR, NGX_LOG_NOTICE, ngx_connection_t,
-    ngx_core_conf_t, ngx_core_module, ngx_cycle, ngx_cycle_t, ngx_event_t, ngx_exiting, ngx_log_t,
-    ngx_msec_t, ngx_pid, ngx_post_event, ngx_posted_events, ngx_random,
+    ngx_core_conf_t, ngx_core_module, ngx_cycle, ngx_event_t, ngx_exiting, ngx_log_t, ngx_msec_t,
+    ngx_pid, ngx_post_event, ngx_posted_events, ngx_random,
 };
 use rate_limit_core::client::{
     Action, Answer, Charge, Client, Config, ConnectionKey, Error, Fault, Level, NodeKey,
@@ -31,9 +31,9 @@ use super::resolver::Resolution;
 use super::socket::{Socket, Transfer};
 use super::tls::{Peer, Tls};
 use crate::clock::{monotonic_micros, time_until, turn_start};
-use crate::event::{Posted, Timer};
 use crate::log::{cycle_log, debug, log};
-use crate::shm::{NodeEntry, Reservations, Shared, View};
+use crate::nginx::event::{Posted, Timer};
+use crate::shm::{NodeEntry, Reservations, Shared};
 
 mod nodes;
 
@@ -49,9 +49,7 @@ struct State {
     /// Where the driver is, for NGINX's events.
     driver: NonNull<Driver>,
     client: Client,
-    /// The shared memory, and the cycle that it belongs to.
-    shared: Option<Shared>,
-    cycle: *mut ngx_cycle_t,
+    shared: Shared,
     /// The reference of the store: nodes of the same name in other stores have records of their own.
     store: String,
     tls: Option<Rc<Tls>>,
@@ -122,15 +120,15 @@ impl Driver {
         scripts: Scripts,
         reference: String,
         tls: Option<Rc<Tls>>,
-    ) -> Box<Self> {
+        shared: Shared,
+    ) -> Rc<Self> {
         // SAFETY: set before any worker runs.
         let client_name = format!("nginx_rate_limit_redis:{}", unsafe { ngx_pid });
         let config = Config { client_name, seed: ngx_random().unsigned_abs(), ..config };
         let state = State {
             driver: NonNull::dangling(),
             client: Client::new(config.clone(), Arc::new(scripts)),
-            shared: None,
-            cycle: std::ptr::null_mut(),
+            shared,
             store: reference,
             tls,
             wires: Vec::new(),
@@ -146,9 +144,11 @@ impl Driver {
             resolve_timeout: (config.connect_timeout / 2 / MILLISECOND) as ngx_msec_t,
             quiet_log: Box::new(Cell::new(quiet_log())),
         };
-        let driver = Box::new(Self { state: RefCell::new(state) });
-        driver.state.borrow_mut().driver = NonNull::from(&*driver);
-        driver.act(|_| ());
+        let driver = Rc::new(Self { state: RefCell::new(state) });
+        let mut state = driver.state.borrow_mut();
+        state.driver = NonNull::from(&*driver);
+        state.show_all();
+        drop(state);
         driver
     }
 
@@ -200,7 +200,6 @@ impl Driver {
     /// in µs: it is counted for each node that took part.
     pub(crate) fn release(&self, key: RequestKey, refund: bool, wait: Option<u64>) {
         let mut state = self.state.borrow_mut();
-        state.find_memory();
         if let Some(wait) = wait {
             state.count_wait(key, wait);
         }
@@ -246,7 +245,6 @@ impl Driver {
     /// that is to be started. Returns whether there is one.
     fn handle<T>(&self, event: impl FnOnce(&mut State) -> T) -> (T, bool) {
         let mut state = self.state.borrow_mut();
-        state.find_memory();
         let result = event(&mut state);
         state.carry_out();
         (result, state.dial.is_some())
@@ -277,6 +275,15 @@ impl Driver {
 
     fn next_dial(&self) -> Option<Dial> {
         self.state.borrow_mut().dial.take()
+    }
+
+    /// Closes every connection: no event refers to this driver any more.
+    pub(crate) fn disconnect(&self) {
+        let mut state = self.state.borrow_mut();
+        state.timer.stop();
+        state.turn_end.cancel();
+        state.wires.clear();
+        state.hide_all();
     }
 }
 
@@ -640,13 +647,7 @@ impl State {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        let state = self.state.get_mut();
-        state.timer.stop();
-        state.turn_end.cancel();
-        state.find_memory();
-        for known in state.nodes.iter().flatten() {
-            state.set_view(known.key, View::default(), false);
-        }
+        self.disconnect();
     }
 }
 
