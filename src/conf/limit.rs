@@ -189,6 +189,7 @@ impl LimitConf {
 /// The values of a limit for a request.
 impl LimitConf {
     /// The key.
+    #[inline]
     pub(crate) fn key<'r>(&self, r: Request<'r>) -> Result<&'r [u8], OutOfMemory> {
         self.line.key.evaluate(r)
     }

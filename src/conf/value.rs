@@ -51,6 +51,7 @@ impl ComplexValue {
     }
 
     /// The value for a request.
+    #[inline]
     pub(crate) fn evaluate(self, r: Request<'_>) -> Result<&[u8], OutOfMemory> {
         // SAFETY: the result is in the pool of the request, or in the configuration's for a literal. A variable's value
         // lies in the memory of the request, its connection or the configuration.

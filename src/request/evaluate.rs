@@ -58,6 +58,7 @@ pub(super) fn evaluate<'r>(
 }
 
 /// Evaluates one limit; `None` if its key is empty.
+#[inline(always)]
 fn evaluate_one<'r>(
     r: Request<'r>,
     limit: &'r LimitConf,
