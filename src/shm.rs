@@ -17,7 +17,7 @@ use ngx::ffi::{
 };
 use ngx::http::{HttpModule, HttpModuleConfExt};
 use rate_limit_core::key;
-use rate_limit_core::lease::table as lease_table;
+use rate_limit_core::lease::table::LeaseBucket;
 use rate_limit_core::redis::script::Check;
 use rate_limit_core::table::Table;
 
@@ -87,7 +87,7 @@ pub(crate) struct Shared {
     limits: &'static [LimitRecord],
     nodes: &'static [NodeRecord],
     deny_cache: &'static [Bucket],
-    leases: &'static [lease_table::Bucket],
+    leases: &'static [LeaseBucket],
     table: NonNull<u64>,
     table_words: usize,
 }

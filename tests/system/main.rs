@@ -80,4 +80,5 @@ mod documents {
     mod quick_start;
     mod recipes;
     mod scenarios;
+    mod source;
 }
