@@ -75,6 +75,7 @@ mod documents {
     mod capacity;
     mod demo;
     mod examples;
+    mod fleet;
     mod kubernetes;
     mod pages;
     mod quick_start;

@@ -1,6 +1,7 @@
 //! scripts/run and scripts/build, as a newcomer starts them.
 
 use std::fs::{self, Permissions};
+use std::io::PipeWriter;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
@@ -14,35 +15,54 @@ use crate::seen::keys;
 /// The module may have to be built first.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+pub const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// A run of a script, and its output so far.
-struct Run {
-    process: Process,
+pub struct Run {
+    pub process: Process,
     output: NamedTempFile,
 }
 
 impl Run {
-    fn start(arguments: &[&str]) -> Self {
+    /// `scripts/run` in a terminal: what is written to the pipe is what its keys send.
+    pub fn in_terminal(arguments: &str) -> (Self, PipeWriter) {
+        let (terminal, keys) = std::io::pipe().expect("a pipe");
+        let mut command = Command::new("script");
+        command.args(["--quiet", "--return", "--flush", "--command"]);
+        command.arg(format!("exec {ROOT}/scripts/run {arguments}")).arg("/dev/null");
+        (Self::with_input(command, terminal.into()), keys)
+    }
+
+    pub fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(format!("{ROOT}/scripts/run"));
         command.args(arguments);
         Self::of(command)
     }
 
-    fn of(mut command: Command) -> Self {
+    pub fn of(command: Command) -> Self {
+        Self::with_input(command, Stdio::null())
+    }
+
+    fn with_input(mut command: Command, input: Stdio) -> Self {
         let output = NamedTempFile::new().expect("a file");
-        command.stdin(Stdio::null());
+        command.stdin(input);
         let file = fs::File::options().append(true).open(output.path()).expect("open the file");
         command.stdout(file.try_clone().expect("a second handle")).stderr(file);
         Self { process: Process::spawn(command, libc::SIGTERM).expect("run it"), output }
     }
 
-    fn output(&self) -> String {
+    pub fn output(&self) -> String {
         fs::read_to_string(self.output.path()).expect("read its output")
     }
 
+    /// Waits until it has written this so many times.
+    pub fn wait_for(&self, text: &str, times: usize) {
+        let is_written = || self.output().matches(text).count() >= times;
+        wait_until(PATIENCE, is_written, &format!("{text} in the output of scripts/run"));
+    }
+
     /// Waits for its end: the status, 143 if it was terminated, and all of its output.
-    fn end(mut self) -> (Option<i32>, String) {
+    pub fn end(mut self) -> (Option<i32>, String) {
         let status = self.process.wait(PATIENCE);
         (status.code(), self.output())
     }

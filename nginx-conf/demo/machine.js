@@ -1,0 +1,62 @@
+// An NGINX of the fleet: what it does, and what its metrics page tells of Redis.
+
+import { Chart } from "./chart.js";
+import { mark, showTally, write } from "./dom.js";
+import { History } from "./history.js";
+
+const EVERY = 1000; // ms
+const PATIENCE = 3000; // ms
+
+const STATES = {
+  unknown: "…", up: "✓ asks Redis", away: "! without Redis", silent: "! Redis does not reply", gone: "✕ does not answer",
+};
+
+// A server of a cluster that nobody uses has no connections.
+function stateOf({ nodes }) {
+  const used = Object.values(nodes).filter(({ connections: { ready, connecting } }) => ready + connecting > 0);
+  if (used.length > 0 && used.every(({ connections }) => connections.ready === 0)) return "away";
+  return used.some((node) => node.breaker_open || node.node_slow) ? "silent" : "up";
+}
+
+export class Machine {
+  state = "unknown";
+  history = new History();
+  #root;
+  #chart;
+
+  constructor(url) {
+    this.url = url;
+    this.name = new URL(url).host;
+    this.#root = document.getElementById("machine").content.cloneNode(true).firstElementChild;
+    const link = this.#root.querySelector("a");
+    link.href = `${url}/metrics`;
+    link.textContent = this.name;
+    this.#root.querySelector("svg").setAttribute("aria-label", `Requests through ${this.name}`);
+    this.#chart = new Chart(this.#root.querySelector("svg"));
+    document.getElementById("machines").append(this.#root);
+    this.#watch();
+  }
+
+  async #watch() {
+    if (!document.hidden) this.state = await this.#ask();
+    setTimeout(() => this.#watch(), EVERY);
+  }
+
+  async #ask() {
+    try {
+      const signal = AbortSignal.timeout(PATIENCE);
+      const response = await fetch(`${this.url}/metrics?format=json`, { cache: "no-store", credentials: "omit", signal });
+      return stateOf(await response.json());
+    } catch {
+      return "gone";
+    }
+  }
+
+  show(time, limit, top) {
+    this.#chart.draw(this.history.rates(time), time, limit, top);
+    const state = this.#root.querySelector(".state");
+    write(state, STATES[this.state]);
+    mark(state, "class", `state ${this.state}`);
+    showTally(this.#root.querySelector(".tally"), this.history.total);
+  }
+}
