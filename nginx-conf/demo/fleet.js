@@ -57,6 +57,7 @@ export class Fleet {
     this.#left = null;
     for (const { history } of [this, ...this.#machines]) history.forgetTotal();
     this.#byClient = new Map(preset.clients.map(({ name }) => [name, new History()]));
+    this.#draw(performance.now());
   }
 
   #setRate() {
@@ -89,14 +90,17 @@ export class Fleet {
 
   // Once for each frame.
   tick(now) {
-    if (now - this.#drawnAt < DRAW_EVERY) return;
+    if (now - this.#drawnAt >= DRAW_EVERY) this.#draw(now);
+  }
+
+  #draw(now) {
     this.#drawnAt = now;
-    this.#drawAll(now, this.#left?.perSecond ?? unitsPerSecond(this.#preset.limit));
+    this.#showTraffic(now, this.#left?.perSecond ?? unitsPerSecond(this.#preset.limit));
     this.#showBanner(now);
     this.#showBudget(now);
   }
 
-  #drawAll(now, limit) {
+  #showTraffic(now, limit) {
     const steps = this.history.rates(now);
     const top = 1.1 * Math.max(peakOf(steps), 1.5 * limit);
     this.#chart.draw(steps, now, limit, top);
