@@ -8,7 +8,7 @@ export const PRESETS = [
   {
     name: "Steady", rate: 30, clients: visitor,
     limit: { algorithm: "token_bucket", n: 10, per: "1s", burst: 10 },
-    about: "Three times what the limit allows. Each machine passes some, all together no more than 10 a second.",
+    about: "Each machine passes some of the requests: all together no more than the limit, 10 a second.",
   },
   {
     name: "Window edge", rate: 20,

@@ -146,6 +146,15 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", &json!({ "features": features }));
     }
 
+    /// A picture of the only element that `selector` finds, as PNG.
+    #[track_caller]
+    pub fn picture(&self, selector: &str) -> Vec<u8> {
+        let element = self.post("/element", &by_css(selector));
+        let id = element[ELEMENT].as_str().expect("the id of an element");
+        let picture = self.get(&format!("/element/{id}/screenshot"));
+        decode(picture.as_str().expect("a picture"))
+    }
+
     /// What the console has shown since it was last looked at.
     pub fn console(&self) -> Vec<String> {
         let entries = self.post("/se/log", &json!({ "type": "browser" }));
@@ -216,6 +225,18 @@ impl Drop for Browser {
         );
         self.driver.kill();
     }
+}
+
+/// The bytes of a text in base64.
+fn decode(text: &str) -> Vec<u8> {
+    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let value = |digit: u8| DIGITS.iter().position(|it| *it == digit).expect("a digit of base64");
+    let digits: Vec<_> = text.bytes().filter(|digit| *digit != b'=').map(value).collect();
+    let bytes = |group: &[usize]| {
+        let bits = group.iter().fold(0, |bits, digit| bits << 6 | digit) << (6 * (4 - group.len()));
+        [bits >> 16, bits >> 8, bits].map(|byte| byte as u8).into_iter().take(group.len() - 1)
+    };
+    digits.chunks(4).flat_map(bytes).collect()
 }
 
 fn by_css(selector: &str) -> Value {
