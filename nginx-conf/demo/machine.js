@@ -11,16 +11,23 @@ const STATES = {
   unknown: "…", up: "✓ asks Redis", away: "! without Redis", silent: "! Redis does not reply", gone: "✕ does not answer",
 };
 
+// What happened to attempts to connect to Redis, by result.
+function attemptsOf({ nodes }) {
+  const all = Object.values(nodes).map((node) => node.connection_attempts);
+  const sum = (result) => all.reduce((total, attempts) => total + attempts[result], 0);
+  return { refused: sum("refused"), timeout: sum("timeout") };
+}
+
 // A server of a cluster that nobody uses has no connections.
-function stateOf({ nodes }) {
+function isWell({ nodes }) {
   const used = Object.values(nodes).filter(({ connections: { ready, connecting } }) => ready + connecting > 0);
-  if (used.length > 0 && used.every(({ connections }) => connections.ready === 0)) return "away";
-  return used.some((node) => node.breaker_open || node.node_slow) ? "silent" : "up";
+  return used.every((node) => node.connections.ready > 0 && !node.breaker_open && !node.node_slow);
 }
 
 export class Machine {
   state = "unknown";
   history = new History();
+  #attempts = { refused: 0, timeout: 0 };
   #root;
   #chart;
 
@@ -46,10 +53,20 @@ export class Machine {
     try {
       const signal = AbortSignal.timeout(PATIENCE);
       const response = await fetch(`${this.url}/metrics?format=json`, { cache: "no-store", credentials: "omit", signal });
-      return stateOf(await response.json());
+      return this.#stateBy(await response.json());
     } catch {
       return "gone";
     }
+  }
+
+  // A Redis that is away refuses connections, and one that is frozen does not answer them. Between two attempts it is as
+  // it was.
+  #stateBy(page) {
+    const [before, now] = [this.#attempts, attemptsOf(page)];
+    this.#attempts = now;
+    if (isWell(page)) return "up";
+    if (now.refused > before.refused) return "away";
+    return now.timeout > before.timeout || this.state !== "away" ? "silent" : "away";
   }
 
   show(time, limit, top) {

@@ -64,6 +64,7 @@ mod operation {
     mod config;
     mod load;
     mod metrics;
+    mod metrics_page;
     mod monitoring;
     mod plain;
     mod reload;

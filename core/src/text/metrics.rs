@@ -113,6 +113,8 @@ pub struct MemoryMetrics {
     pub used: u64,
     /// Bytes that are not.
     pub free: u64,
+    /// Bytes of [`used`](Self::used) that hold the states of clients that were decided locally.
+    pub local: u64,
     /// Clients that were evicted.
     pub evictions: u64,
     /// Requests whose state did not fit.
@@ -241,6 +243,7 @@ mod tests {
             memory: MemoryMetrics {
                 used: next(),
                 free: next(),
+                local: 5_000,
                 evictions: next(),
                 no_room: next(),
             },
