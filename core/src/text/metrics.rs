@@ -15,7 +15,13 @@ pub use form::PageForm;
 pub use policy::policy;
 
 /// The page for a browser. It shows the JSON of the same address.
-pub const HTML: &str = include_str!("metrics.html");
+pub const HTML: &str = concat!(
+    include_str!("metrics/page/head.html"),
+    include_str!("metrics/page/style.css"),
+    include_str!("metrics/page/body.html"),
+    include_str!("metrics/page/script.js"),
+    "</script>\n</body>\n</html>\n",
+);
 
 /// What was counted until now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
