@@ -34,10 +34,10 @@ fn versions() {
     }
 }
 
-/// The functions of `src/bits.c`, compiled as NGINX was.
+/// The functions of `src/nginx/bits.c`, compiled as NGINX was.
 fn bit_fields() {
-    println!("cargo::rerun-if-changed=src/bits.c");
+    println!("cargo::rerun-if-changed=src/nginx/bits.c");
     println!("cargo::rerun-if-env-changed=DEP_NGINX_INCLUDE");
     let include = env::var_os("DEP_NGINX_INCLUDE").unwrap_or_default();
-    cc::Build::new().file("src/bits.c").includes(env::split_paths(&include)).compile("bits");
+    cc::Build::new().file("src/nginx/bits.c").includes(env::split_paths(&include)).compile("bits");
 }

@@ -71,6 +71,7 @@ test_tools=(
     chromedriver chromium-driver
     openssl openssl
     ip iproute2
+    script bsdutils
     prometheus prometheus
     promtool prometheus
     # The standard library for a client in another language; python3-minimal has no urllib.

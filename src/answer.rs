@@ -1,26 +1,22 @@
 //! Header fields on every answer of a limited location, and rejections.
 
 use std::cell::RefCell;
-use std::ptr;
 
 use ngx::core::Status;
 use ngx::ffi::{
     NGX_HTTP_BAD_REQUEST, NGX_HTTP_CLIENT_CLOSED_REQUEST, NGX_HTTP_CLOSE,
-    NGX_HTTP_INTERNAL_SERVER_ERROR, NGX_HTTP_REQUEST_TIME_OUT, ngx_http_complex_value_t,
-    ngx_http_err_page_t, ngx_http_finalize_request, ngx_http_output_header_filter_pt,
-    ngx_http_request_t, ngx_http_send_response, ngx_http_top_header_filter, ngx_int_t, ngx_str_t,
-    ngx_uint_t,
+    NGX_HTTP_INTERNAL_SERVER_ERROR, NGX_HTTP_REQUEST_TIME_OUT, ngx_http_output_header_filter_pt,
+    ngx_http_request_t, ngx_http_top_header_filter, ngx_int_t, ngx_uint_t,
 };
-use ngx::http::{HttpModuleLocationConf, NgxHttpCoreModule};
 use rate_limit_core::decision;
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::text::body;
 use rate_limit_core::text::fields::Fields;
 
-use crate::bits;
 use crate::clock::unix_ms;
+use crate::context;
 use crate::machine::Decisions;
-use crate::{context, fields};
+use crate::nginx::{OutOfMemory, Request, Step};
 
 /// The status of a rejection for an unusable value.
 const BAD_REQUEST: u16 = NGX_HTTP_BAD_REQUEST as u16;
@@ -38,18 +34,14 @@ pub(crate) fn register() {
 }
 
 unsafe extern "C" fn header_filter(r: *mut ngx_http_request_t) -> ngx_int_t {
-    // SAFETY: NGINX passes a valid request.
-    unsafe {
-        if ptr::eq(r, (*r).main)
-            && let Some(decisions) = &context::decisions(r)
-            && add_fields(r, decisions).is_none()
-        {
-            return Status::NGX_ERROR.0;
-        }
-        match NEXT {
-            Some(next) => next(r),
-            None => Status::NGX_OK.0,
-        }
+    // SAFETY: NGINX passes a request.
+    let added = unsafe { Request::within(r, add_fields) };
+    // SAFETY: the chain was built before any request.
+    match (added, unsafe { NEXT }) {
+        (Err(OutOfMemory), _) => Status::NGX_ERROR.0,
+        // SAFETY: the next filter is to be called with the request.
+        (Ok(()), Some(next)) => unsafe { next(r) },
+        (Ok(()), None) => Status::NGX_OK.0,
     }
 }
 
@@ -58,37 +50,28 @@ thread_local! {
     static FIELDS: RefCell<Fields> = const { RefCell::new(Fields::new()) };
 }
 
-/// Adds the fields of the decision; `None` if NGINX is out of memory.
-///
-/// # Safety
-/// `r` must be valid.
-unsafe fn add_fields(r: *mut ngx_http_request_t, decisions: &Decisions) -> Option<()> {
+/// Adds the fields of the decision, if there is one.
+fn add_fields(r: Request<'_>) -> Result<(), OutOfMemory> {
+    if !r.is_main() {
+        return Ok(());
+    }
+    let Some(decisions) = context::decisions(r) else { return Ok(()) };
     let (forms, wait) = (decisions.policy.forms, decisions.decision.retry_after());
     let now = unix_ms().saturating_mul(MILLISECOND);
     FIELDS.with_borrow_mut(|added| {
         added.fill(forms, decisions.shown().as_ref(), decisions.all(), now, wait);
-        // SAFETY: passed on. The values are copied in one piece into the pool of the request, and
-        // lie in it as they lie in the fields.
-        unsafe {
-            fields::remove(r, |name| added.has(name));
-            let text = ngx_str_t::from_bytes((*r).pool, added.text())?;
-            added.iter().try_for_each(|(name, value)| {
-                let data = text.data.add(value.start);
-                fields::push(r, name, ngx_str_t { data, len: value.len() })
-            })
-        }
+        r.remove_fields(|name| added.has(name));
+        // The values are copied in one piece, and lie in it as they lie in the fields.
+        let text = r.copy(added.text())?;
+        added
+            .iter()
+            .try_for_each(|(name, value)| r.push_field(name, text.get(value).unwrap_or_default()))
     })
 }
 
 /// Ends the request with a rejection. An `error_page` for its status takes precedence over the
 /// body.
-///
-/// It is ended here, not by returning the status: `satisfy any` would let another module overrule
-/// a 401 or 403.
-///
-/// # Safety
-/// `r` must be valid; it may be gone afterwards.
-pub(crate) unsafe fn reject(r: *mut ngx_http_request_t, decisions: &Decisions) -> Status {
+pub(crate) fn reject(r: Request<'_>, decisions: &Decisions<'_>) -> Step {
     let (policy, decision) = (decisions.policy, &decisions.decision);
     let code = match decision.status {
         decision::Status::ErrorRejected if decision.is_invalid => BAD_REQUEST,
@@ -96,16 +79,10 @@ pub(crate) unsafe fn reject(r: *mut ngx_http_request_t, decisions: &Decisions) -
         _ => policy.status,
     };
     let status = code as ngx_int_t;
-    // SAFETY: the request is valid. The phase engine ends requests in the same way, and does not
-    // touch this one again after NGX_DONE.
-    unsafe {
-        let result = match body::rejection(policy.body, code, decision, decisions.violated()) {
-            Some((kind, text)) if !has_page(r, status) => send(r, status, kind, &text),
-            _ => status,
-        };
-        ngx_http_finalize_request(r, result);
-    }
-    Status::NGX_DONE
+    Step::End(match body::rejection(policy.body, code, decision, decisions.violated()) {
+        Some((kind, text)) if !has_page(r, status) => send(r, status, kind, &text),
+        _ => status,
+    })
 }
 
 /// Statuses that NGINX does not answer: it closes the connection.
@@ -117,52 +94,23 @@ const CLOSING: [ngx_int_t; 3] = [
 
 /// Whether NGINX will answer this status with something other than a page of its own: an
 /// `error_page`, or nothing.
-///
-/// # Safety
-/// `r` must be valid.
-unsafe fn has_page(r: *mut ngx_http_request_t, status: ngx_int_t) -> bool {
-    // SAFETY: the request is valid, and so is the configuration of its location, whose error pages
-    // are an array of this type.
-    unsafe {
-        if CLOSING.contains(&status) {
-            return true;
-        }
-        // From one error page NGINX goes to another only where they may recur, and it redirects
-        // a limited number of times.
-        if bits::is_last_error_page(r) || !bits::may_be_redirected(r) {
-            return false;
-        }
-        let core = NgxHttpCoreModule::location_conf(&*r.cast::<ngx::http::Request>());
-        core.and_then(|core| core.error_pages.as_ref()).is_some_and(|pages| {
-            let mut pages = pages.as_slice::<ngx_http_err_page_t>().iter();
-            pages.any(|page| page.status == status)
-        })
+fn has_page(r: Request<'_>, status: ngx_int_t) -> bool {
+    if CLOSING.contains(&status) {
+        return true;
     }
+    // From one error page NGINX goes to another only where they may recur, and it redirects
+    // a limited number of times.
+    !r.is_last_error_page()
+        && r.may_be_redirected()
+        && r.error_pages().iter().any(|page| page.status == status)
 }
 
 /// Sends the body; what is returned ends the request.
-///
-/// # Safety
-/// `r` must be valid.
-unsafe fn send(
-    r: *mut ngx_http_request_t,
-    status: ngx_int_t,
-    kind: &'static str,
-    text: &str,
-) -> ngx_int_t {
-    // SAFETY: the request is valid. All zeroes but for the value is a complex value without
-    // variables; the text is copied into the pool of the request.
-    unsafe {
-        let Some(value) = ngx_str_t::from_bytes((*r).pool, text.as_bytes()) else {
-            return NGX_HTTP_INTERNAL_SERVER_ERROR as ngx_int_t;
-        };
-        let mut complex: ngx_http_complex_value_t = std::mem::zeroed();
-        complex.value = value;
-        // NGINX does so before it answers with an error: no "100 Continue" is sent.
-        bits::set_expect_tested(r);
-        // In an error page the status would be that of the error.
-        (*r).err_status = status as ngx_uint_t;
-        let mut kind = ngx_str_t { data: kind.as_ptr().cast_mut(), len: kind.len() };
-        ngx_http_send_response(r, status as ngx_uint_t, &mut kind, &mut complex)
-    }
+fn send(r: Request<'_>, status: ngx_int_t, kind: &'static str, text: &str) -> ngx_int_t {
+    // NGINX does so before it answers with an error: no "100 Continue" is sent.
+    r.set_expect_tested();
+    // In an error page the status would be that of the error.
+    r.set_error_status(status as ngx_uint_t);
+    let sent = r.send(status as ngx_uint_t, kind, text);
+    sent.unwrap_or(NGX_HTTP_INTERNAL_SERVER_ERROR as ngx_int_t)
 }

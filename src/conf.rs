@@ -5,6 +5,7 @@ mod error;
 mod http;
 mod limit;
 mod location;
+mod server;
 mod store;
 mod value;
 
@@ -12,5 +13,6 @@ pub(crate) use error::{BindError, CompileError, EvaluateError};
 pub(crate) use http::MainConf;
 pub(crate) use limit::LimitConf;
 pub(crate) use location::{LocationConf, Pass};
+pub(crate) use server::ServerConf;
 pub(crate) use store::Store;
 pub(crate) use value::ComplexValue;

@@ -3,34 +3,31 @@
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
 
-use ngx::ffi::{
-    ngx_event_t, ngx_http_request_t, ngx_pool_cleanup_add, ngx_post_event, ngx_posted_events,
-};
+use ngx::ffi::{ngx_event_t, ngx_pool_cleanup_add, ngx_post_event, ngx_posted_events};
 use ngx::http::HttpModule;
 use rate_limit_core::conf::Policy;
 use rate_limit_core::conf::limit::Phase;
 
 use crate::Module;
-use crate::bits;
 use crate::client::Driver;
 use crate::clock::{monotonic_micros, time_until, turn_start};
-use crate::event::Timer;
 use crate::log::debug;
 use crate::machine::{Decisions, Evaluated, LimitedRequest, Submission, memory};
-use crate::pool::keep;
+use crate::nginx::event::Timer;
+use crate::nginx::{OutOfMemory, Request};
 
 /// A request in a phase, and its lifecycle with NGINX: suspended, delayed, resumed, ended.
 ///
 /// It lies in the pool of the request as the data of a cleanup. An internal redirect clears the
 /// table of contexts, but not the cleanups, so there it is found again: this is how a request is
 /// charged once however often it is redirected. The latest refers to those before it.
-pub(crate) struct Context {
+pub(crate) struct Context<'r> {
     phase: Phase,
-    previous: Option<&'static Self>,
+    previous: Option<&'r Self>,
     /// The limits that decide in this phase, and their decision.
-    pub(crate) request: LimitedRequest,
+    pub(crate) request: LimitedRequest<'r>,
     /// Ends its delay, if there is one.
-    timer: Cell<Option<&'static Timer>>,
+    timer: Cell<Option<&'r Timer>>,
     /// Resumes the request.
     wake: NonNull<ngx_event_t>,
     stage: Cell<Stage>,
@@ -67,61 +64,53 @@ pub(crate) struct Ahead {
     pub(crate) untraceable: Option<u16>,
 }
 
-impl Context {
+impl<'r> Context<'r> {
     /// Makes the context of a request in `phase`, whose limits were evaluated at `started`, in µs of the
-    /// monotonic clock. `None` if NGINX is out of memory.
-    ///
-    /// # Safety
-    /// `r` must be valid. What is returned lives as long as the request does.
-    pub(crate) unsafe fn create(
-        r: *mut ngx_http_request_t,
+    /// monotonic clock.
+    pub(crate) fn create(
+        r: Request<'r>,
         phase: Phase,
-        policy: &'static Policy,
-        limits: &'static [Evaluated<'static>],
+        policy: &'r Policy,
+        limits: &'r [Evaluated<'r>],
         started: u64,
-    ) -> Option<&'static Self> {
-        // SAFETY: a valid request has a connection, whose events are valid.
-        let wake = NonNull::new(unsafe { (*(*r).connection).write })?;
+    ) -> Result<&'r Self, OutOfMemory> {
         let context = Self {
             phase,
-            // SAFETY: passed on.
-            previous: unsafe { Self::find(r) },
+            previous: Self::find(r),
             request: LimitedRequest::new(policy, limits, started),
             timer: Cell::new(None),
-            wake,
+            wake: r.write_event(),
             stage: Cell::new(Stage::Failed),
         };
         const { assert!(align_of::<Self>() <= align_of::<usize>()) };
-        // SAFETY: the request is valid. NGINX allocates the data of a cleanup as large as is
-        // requested, and aligned for any type of its own, which is enough for this one.
+        // SAFETY: the pool is that of the request. NGINX allocates the data of a cleanup as large as is
+        // requested, and aligned for any type of its own, which is enough for this one. Nobody else refers to it.
         unsafe {
-            let cleanup = ngx_pool_cleanup_add((*r).pool, size_of::<Self>()).as_mut()?;
+            let cleanup = ngx_pool_cleanup_add(r.pool(), size_of::<Self>());
+            let cleanup = cleanup.as_mut().ok_or(OutOfMemory)?;
             let place = cleanup.data.cast::<Self>();
             place.write(context);
             cleanup.handler = Some(clean_up);
             *slot(r) = place;
-            Some(&*place)
+            Ok(&*place)
         }
     }
 
     /// The latest context of the client's request that `r` is a part of.
-    ///
-    /// # Safety
-    /// `r` must be valid. What is returned lives as long as the request does.
-    pub(crate) unsafe fn find(r: *mut ngx_http_request_t) -> Option<&'static Self> {
-        // SAFETY: the main request of a valid request is valid. Data of a cleanup with our
-        // handler is a context, and so is what we put into our slot.
+    pub(crate) fn find(r: Request<'r>) -> Option<&'r Self> {
+        let r = r.main();
+        // SAFETY: what is in our slot is a context of this request, and so is the data of a cleanup with our handler.
+        // Both live as long as the request.
         unsafe {
-            let r = (*r).main;
             let context = *slot(r);
             if !context.is_null() {
                 return Some(&*context);
             }
             // Nothing but these two clears the table.
-            if !bits::is_internal(r) && !bits::is_finalized_by_filter(r) {
+            if !r.is_internal() && !r.is_finalized_by_filter() {
                 return None;
             }
-            let mut cleanup = (*(*r).pool).cleanup;
+            let mut cleanup = (*r.pool()).cleanup;
             while let Some(this) = cleanup.as_ref() {
                 if this.handler.is_some_and(|handler| ptr::fn_addr_eq(handler, CLEAN_UP)) {
                     *slot(r) = this.data.cast();
@@ -134,7 +123,7 @@ impl Context {
     }
 
     /// The latest context of the request in `phase`, from this one back.
-    pub(crate) fn of(&'static self, phase: Phase) -> Option<&'static Self> {
+    pub(crate) fn of(&'r self, phase: Phase) -> Option<&'r Self> {
         let mut latest = Some(self);
         while let Some(context) = latest.filter(|context| context.phase != phase) {
             latest = context.previous;
@@ -200,31 +189,22 @@ impl Context {
         self.stage.set(Stage::Done);
     }
 
-    /// Delays the request by `delay` µs from now. `None` if NGINX is out of memory.
-    ///
-    /// # Safety
-    /// `r` must be valid, and this a context of it.
-    pub(crate) unsafe fn delay(&self, r: *mut ngx_http_request_t, delay: u64) -> Option<()> {
+    /// Delays the request, which is `r`, by `delay` µs from now.
+    pub(crate) fn delay(&self, r: Request<'r>, delay: u64) -> Result<(), OutOfMemory> {
         let end = monotonic_micros().saturating_add(delay);
-        // SAFETY: the request is valid, and has a connection and a log. The timer stays in its pool, as
-        // the context does, whose cleanup stops it.
-        unsafe {
-            let timer = keep(r, Timer::new())?;
-            timer.start(time_until(end), Some(on_delay_end), self, (*(*r).connection).log);
-            self.timer.set(Some(timer));
-        }
+        let timer = r.keep(Timer::new())?;
+        // SAFETY: the timer stays in the pool of the request, as the context does, whose cleanup stops it. The log is
+        // that of the connection, which outlives the request.
+        unsafe { timer.start(time_until(end), Some(on_delay_end), self, r.log()) };
+        self.timer.set(Some(timer));
         self.stage.set(Stage::Delayed);
-        Some(())
+        Ok(())
     }
 }
 
 /// The decisions on the client's request that `r` is a part of, once there is one.
-///
-/// # Safety
-/// `r` must be valid. What is returned lives as long as the request does.
-pub(crate) unsafe fn decisions(r: *mut ngx_http_request_t) -> Option<Decisions> {
-    // SAFETY: passed on.
-    let latest = unsafe { Context::find(r) }?;
+pub(crate) fn decisions(r: Request<'_>) -> Option<Decisions<'_>> {
+    let latest = Context::find(r)?;
     match latest.previous {
         None => Decisions::of_one(&latest.request, turn_start()),
         Some(_) => {
@@ -234,13 +214,10 @@ pub(crate) unsafe fn decisions(r: *mut ngx_http_request_t) -> Option<Decisions> 
     }
 }
 
-/// Our place in the table of contexts.
-///
-/// # Safety
-/// `r` must be valid.
-unsafe fn slot(r: *mut ngx_http_request_t) -> *mut *mut Context {
-    // SAFETY: the table of a valid request has a place for each module.
-    unsafe { (*r).ctx.add(Module::module().ctx_index).cast() }
+/// Our place in the table of contexts: null, or a context of this request.
+fn slot<'r>(r: Request<'r>) -> *mut *mut Context<'r> {
+    // SAFETY: the table of a request has a place for each module.
+    unsafe { (*r.as_ptr()).ctx.add(Module::module().ctx_index).cast() }
 }
 
 const CLEAN_UP: unsafe extern "C" fn(*mut std::ffi::c_void) = clean_up;
@@ -251,7 +228,7 @@ unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
     // of the event is that of the connection, which outlives the request. Requests are freed by NGINX,
     // never while a driver borrows its state.
     unsafe {
-        let context = &*data.cast::<Context>();
+        let context = &*data.cast::<Context<'_>>();
         if let Some(timer) = context.timer.get() {
             timer.stop();
         }
@@ -265,7 +242,7 @@ unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
 unsafe extern "C" fn on_delay_end(event: *mut ngx_event_t) {
     // SAFETY: `delay` set the owner, and the timer is stopped before the context goes.
     unsafe {
-        let context = &*Timer::owner::<Context>(event);
+        let context = &*Timer::owner::<Context<'_>>(event);
         context.stage.set(Stage::Due);
         context.wake();
     }

@@ -14,7 +14,7 @@ use rate_limit_core::conf::{
 };
 use rate_limit_core::limit::is_name;
 
-use crate::conf::{LocationConf, MainConf, Pass};
+use crate::conf::{LocationConf, Pass};
 
 mod error;
 mod limit;
@@ -79,16 +79,12 @@ unsafe extern "C" fn set(
         Ok(row) => row,
         Err(error) => return reader::fail(cf, &error),
     };
-    // SAFETY: NGINX passes the configuration that the command's `conf` stands for: that of `http`, which
-    // create_main_conf made, or that of the level at which the directive stands, which create_loc_conf made.
+    // SAFETY: NGINX passes the configuration that the command's `conf` stands for. For these it is that of the level at
+    // which the directive stands, which create_loc_conf made, and nothing else refers to it.
     unsafe {
         match row.sets {
             Sets::Store => store::read_block(cf),
-            Sets::Memory { read, .. } => run(
-                |conf, reader| set_memory(conf, reader, read),
-                cf,
-                &mut *conf.cast::<MainConf>(),
-            ),
+            Sets::Memory { read, .. } => run(|(), reader| set_memory(reader, read), cf, &mut ()),
             Sets::Limit => run(limit::add, cf, &mut *conf.cast::<LocationConf>()),
             Sets::Pass { .. } => run(set_pass, cf, &mut *conf.cast::<LocationConf>()),
             Sets::Policy(set) => run(
@@ -106,12 +102,12 @@ unsafe extern "C" fn set(
 }
 
 fn set_memory(
-    conf: &mut MainConf,
     reader: &mut Reader<'_>,
     read: fn(&Directive<'_>) -> Result<u64, DirectiveError>,
 ) -> Result<(), ConfError> {
     let size = read(&reader.line)? as usize;
-    Ok(reader.line.once(&mut conf.memory_size, size)?)
+    let Reader { cf, line } = reader;
+    Ok(line.once(&mut reader::main(cf)?.memory_size, size)?)
 }
 
 fn set_pass(conf: &mut LocationConf, reader: &mut Reader<'_>) -> Result<(), ConfError> {
@@ -119,7 +115,7 @@ fn set_pass(conf: &mut LocationConf, reader: &mut Reader<'_>) -> Result<(), Conf
     let pass = match is_name(reference) {
         true => Pass::Named(reference, reader.place()),
         // Now, so that errors name this line.
-        false => Pass::Store(store::at(reader.main()?, reader.cf, reference)?),
+        false => Pass::Store(store::at(reader.cf, reference)?),
     };
     Ok(reader.line.once(&mut conf.pass, pass)?)
 }

@@ -12,27 +12,26 @@ use ngx::ffi::{
     ngx_http_phases_NGX_HTTP_LOG_PHASE, ngx_http_phases_NGX_HTTP_PRECONTENT_PHASE,
     ngx_http_request_t, ngx_int_t, ngx_module_t, ngx_process, ngx_uint_t,
 };
-use ngx::http::{HttpModule, HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
+use ngx::http::{
+    HttpModule, HttpModuleLocationConf, HttpModuleMainConf, HttpModuleServerConf, NgxHttpCoreModule,
+};
 
 mod answer;
-mod bits;
 mod client;
 mod clock;
 mod conf;
 mod context;
 mod directives;
-mod event;
-mod fields;
 mod log;
 mod machine;
 mod metrics;
-mod pool;
+mod nginx;
 mod request;
 mod settle;
 mod shm;
 mod variables;
 
-use conf::{LocationConf, MainConf};
+use conf::{LocationConf, MainConf, ServerConf};
 
 /// The module, as NGINX knows it.
 struct Module;
@@ -42,7 +41,7 @@ static MODULE_CONTEXT: ngx_http_module_t = ngx_http_module_t {
     postconfiguration: Some(Module::postconfiguration),
     create_main_conf: Some(Module::create_main_conf),
     init_main_conf: None,
-    create_srv_conf: None,
+    create_srv_conf: Some(Module::create_srv_conf),
     merge_srv_conf: None,
     create_loc_conf: Some(Module::create_loc_conf),
     merge_loc_conf: Some(directives::merge_location),
@@ -123,6 +122,11 @@ unsafe impl HttpModuleMainConf for Module {
     type MainConf = MainConf;
 }
 
+// SAFETY: the type is the one that create_srv_conf makes.
+unsafe impl HttpModuleServerConf for Module {
+    type ServerConf = ServerConf;
+}
+
 // SAFETY: the type is the one that create_loc_conf makes.
 unsafe impl HttpModuleLocationConf for Module {
     type LocationConf = LocationConf;
@@ -148,9 +152,8 @@ unsafe extern "C" fn init_process(cycle: *mut ngx_cycle_t) -> ngx_int_t {
 
 /// A worker exits. NGINX would report sockets that are still open.
 unsafe extern "C" fn exit_process(cycle: *mut ngx_cycle_t) {
-    // SAFETY: NGINX passes the cycle that the process ran; no request is handled any more, so
-    // nothing else refers to the configuration.
-    if let Some(conf) = Module::main_conf_mut(unsafe { &*cycle }) {
+    // SAFETY: NGINX passes the cycle that the process ran.
+    if let Some(conf) = Module::main_conf(unsafe { &*cycle }) {
         conf.disconnect();
         conf.give_up();
     }

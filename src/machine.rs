@@ -16,9 +16,9 @@ use crate::shm::Shared;
 /// A limit, evaluated for a request.
 pub(crate) type Evaluated<'a> = request::Evaluated<'a, LimitConf>;
 /// The limits of a request that decide in one phase, and their decision.
-pub(crate) type LimitedRequest = request::LimitedRequest<'static, Shared>;
+pub(crate) type LimitedRequest<'r> = request::LimitedRequest<'r, Shared>;
 /// The decisions on a request, as one.
-pub(crate) type Decisions = request::Decisions<'static, Shared>;
+pub(crate) type Decisions<'r> = request::Decisions<'r, Shared>;
 
 /// The memory that the workers of this machine share.
 pub(crate) fn memory() -> Option<&'static Shared> {

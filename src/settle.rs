@@ -6,57 +6,53 @@
 
 use ngx::core::Status;
 use ngx::ffi::{ngx_http_request_t, ngx_int_t};
-use ngx::http::HttpModuleMainConf;
 use rate_limit_core::conf::limit::Phase;
 use rate_limit_core::metrics::SettlementResult;
 
-use crate::Module;
 use crate::context::Context;
 use crate::log::{debug, unusable};
 use crate::machine::{LimitedRequest, memory};
+use crate::nginx::Request;
 use crate::shm::Shared;
 
 /// The handler of the log phase.
 pub(crate) unsafe extern "C" fn log(r: *mut ngx_http_request_t) -> ngx_int_t {
-    // SAFETY: NGINX passes a valid request.
-    unsafe {
-        if std::ptr::eq(r, (*r).main)
-            && let Some(latest) = Context::find(r)
-            && let Some(shared) = memory()
-        {
-            let contexts = Phase::ALL.into_iter().filter_map(|phase| latest.of(phase));
-            contexts.for_each(|context| settle(r, &context.request, shared));
-        }
-    }
+    // SAFETY: NGINX passes a request.
+    unsafe { Request::within(r, settle) };
     Status::NGX_OK.0
 }
 
-/// Settles what the limits of a phase have charged.
-///
-/// # Safety
-/// `r` must be valid.
-unsafe fn settle(r: *mut ngx_http_request_t, request: &LimitedRequest, shared: &Shared) {
+/// Settles what the limits of all phases have charged.
+fn settle(r: Request<'_>) {
+    if r.is_main()
+        && let Some(latest) = Context::find(r)
+        && let Some(shared) = memory()
+    {
+        let contexts = Phase::ALL.into_iter().filter_map(|phase| latest.of(phase));
+        contexts.for_each(|context| settle_phase(r, &context.request, shared));
+    }
+}
+
+fn settle_phase(r: Request<'_>, request: &LimitedRequest<'_>, shared: &Shared) {
     if !request.on_end() {
         return;
     }
     let local = request.take_local();
     for limit in request.reservations() {
         let reservations = limit.limit.reservations(shared);
-        // SAFETY: the request is valid.
-        let (log, cost) = unsafe { ((*(*r).connection).log, limit.limit.real_cost(&mut *r)) };
-        let cost = match cost {
+        let cost = match limit.limit.real_cost(r) {
             Ok(Some(cost)) => cost,
             Ok(None) => {
                 reservations.stand();
                 continue;
             }
             Err(error) => {
-                unusable(log, &error, limit.name());
+                unusable(r.log(), &error, limit.name());
                 reservations.stand();
                 continue;
             }
         };
-        debug!(log, "settle limit {}: {cost} instead of {}", limit.name(), limit.check.cost);
+        debug!(r.log(), "settle limit {}: {cost} instead of {}", limit.name(), limit.check.cost);
         // Both are up to 2^54.
         let change = cost as i64 - limit.check.cost as i64;
         if let Some(local) = &local
@@ -64,9 +60,7 @@ unsafe fn settle(r: *mut ngx_http_request_t, request: &LimitedRequest, shared: &
         {
             shared.settle(local, index, change);
         }
-        // SAFETY: as above.
-        let main = unsafe { Module::main_conf(&*r.cast::<ngx::http::Request>()) };
-        match main.and_then(|main| main.driver(limit.limit.store()?)) {
+        match r.main_conf().and_then(|main| main.driver(limit.limit.store()?)) {
             Some(driver) if limit.is_charged() => {
                 let since = limit.regained_from(change.unsigned_abs());
                 driver.settle(&limit.charge_alone(), since, change, reservations);

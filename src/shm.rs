@@ -7,19 +7,22 @@
 //! All but the table are atomics, which need no lock. The table is used, and records are taken, under
 //! the lock of the zone, which NGINX releases if a worker dies while it holds it.
 
-use std::cell::OnceCell;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use ngx::core::Status;
 use ngx::ffi::{
-    ngx_conf_t, ngx_cycle, ngx_int_t, ngx_list_part_t, ngx_pagesize, ngx_shared_memory_add,
-    ngx_shm_zone_t, ngx_shmtx_lock, ngx_shmtx_unlock, ngx_slab_alloc, ngx_slab_pool_t, ngx_str_t,
+    ngx_conf_t, ngx_int_t, ngx_pagesize, ngx_shared_memory_add, ngx_shm_zone_t, ngx_shmtx_lock,
+    ngx_shmtx_unlock, ngx_slab_alloc, ngx_slab_pool_t, ngx_str_t,
 };
+use ngx::http::{HttpModule, HttpModuleConfExt};
 use rate_limit_core::key;
-use rate_limit_core::lease::table as lease_table;
+use rate_limit_core::lease::table::LeaseBucket;
 use rate_limit_core::redis::script::Check;
 use rate_limit_core::table::Table;
+
+use crate::Module;
+use crate::conf::MainConf;
 
 mod deny_cache;
 mod lease;
@@ -84,26 +87,23 @@ pub(crate) struct Shared {
     limits: &'static [LimitRecord],
     nodes: &'static [NodeRecord],
     deny_cache: &'static [Bucket],
-    leases: &'static [lease_table::Bucket],
+    leases: &'static [LeaseBucket],
     table: NonNull<u64>,
     table_words: usize,
 }
 
-/// Adds the zone to the configuration that is being read. Once it is mapped it is in
-/// `place`, which must live as long as the configuration. `None` if NGINX cannot add it.
-pub(crate) fn add_zone(
-    cf: &mut ngx_conf_t,
-    size: usize,
-    place: &'static OnceCell<Shared>,
-) -> Option<()> {
+/// Adds the zone to the configuration that is being read, which gets it once it is mapped. `None` if NGINX cannot add
+/// it.
+pub(crate) fn add_zone(cf: &mut ngx_conf_t, size: usize) -> Option<()> {
     let mut name = ngx_str_t { data: NAME.as_ptr().cast_mut(), len: NAME.len() };
-    // SAFETY: NGINX keeps the name, which is static, and the zone, whose data lives as long as the
-    // configuration.
+    // SAFETY: NGINX keeps the name, which is static, and the zone, whose data, our configuration of `http`, lives as
+    // long as it.
     unsafe {
+        let conf = cf.http_main_conf_unchecked::<MainConf>(Module::module())?;
         let zone = ngx_shared_memory_add(cf, &mut name, size, tag());
         let zone = zone.as_mut()?;
         zone.init = Some(on_mapped);
-        zone.data = ptr::from_ref(place).cast_mut().cast();
+        zone.data = conf.as_ptr().cast();
     }
     Some(())
 }
@@ -115,39 +115,15 @@ unsafe extern "C" fn on_mapped(
     // SAFETY: NGINX passes a mapped zone, at the start of which is its pool. The data is what
     // `add_zone` gave.
     unsafe {
-        let place = &*(*zone).data.cast::<OnceCell<Shared>>();
+        let conf = &*(*zone).data.cast::<MainConf>();
         match Shared::open((*zone).shm.addr.cast()) {
-            Some(shared) if place.set(shared).is_ok() => Status::NGX_OK.0,
+            Some(shared) if conf.on_mapped(shared) => Status::NGX_OK.0,
             _ => Status::NGX_ERROR.0,
         }
     }
 }
 
 impl Shared {
-    /// The memory of the current cycle, if it has a zone. If NGINX runs without a master process, older
-    /// configurations are still used after a reload, but their zone is unmapped if its size has changed.
-    pub(crate) fn current() -> Option<Self> {
-        // SAFETY: a process that runs modules has a cycle, whose zones are a list of parts of
-        // `nelts` elements. The data of ours is what `add_zone` gave.
-        unsafe {
-            let mut part: *const ngx_list_part_t = &raw const (*ngx_cycle).shared_memory.part;
-            while let Some(this) = part.as_ref() {
-                let zones =
-                    std::slice::from_raw_parts(this.elts.cast::<ngx_shm_zone_t>(), this.nelts);
-                if let Some(zone) = zones.iter().find(|zone| zone.tag == tag()) {
-                    return (*zone.data.cast::<OnceCell<Self>>()).get().copied();
-                }
-                part = this.next;
-            }
-            None
-        }
-    }
-
-    /// Identifies the zone.
-    pub(crate) fn identity(&self) -> u64 {
-        self.header.seed.load(Ordering::Relaxed)
-    }
-
     /// The memory of a zone: as it was left by the configuration before, or a new one.
     ///
     /// # Safety

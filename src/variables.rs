@@ -5,17 +5,16 @@ use ngx::ffi::{
     NGX_HTTP_VAR_NOCACHEABLE, ngx_conf_t, ngx_http_add_variable, ngx_http_request_t,
     ngx_http_variable_value_t, ngx_int_t, ngx_str_t, ngx_uint_t,
 };
-use ngx::http::HttpModuleLocationConf;
 use rate_limit_core::client_key;
 use rate_limit_core::conf::Policy;
 use rate_limit_core::decision::seconds;
 
-use crate::Module;
 use crate::context;
 use crate::machine::Decisions;
+use crate::nginx::{Address, OutOfMemory, Request};
 
 /// A variable's name and its value; empty where there is none.
-type Variable = (&'static str, fn(&Decisions) -> Option<String>);
+type Variable = (&'static str, fn(&Decisions<'_>) -> Option<String>);
 
 static VARIABLES: [Variable; 8] = [
     ("rate_limit_redis_status", |it| Some(it.decision.status.name().to_owned())),
@@ -34,10 +33,10 @@ static VARIABLES: [Variable; 8] = [
 const CLIENT: &str = "rate_limit_redis_client";
 
 /// The key of every client of a unix socket.
-static UNIX: [u8; 5] = *b"unix:";
+const UNIX: &[u8] = b"unix:";
 
 /// The limits that reject the request, or would; else the one that is shown.
-fn names(decisions: &Decisions) -> Option<String> {
+fn names(decisions: &Decisions<'_>) -> Option<String> {
     let violated: Vec<_> = match decisions.decision.status.is_rejection() {
         true => decisions.violated().collect(),
         false => Vec::new(),
@@ -80,11 +79,9 @@ unsafe extern "C" fn get(
     value: *mut ngx_http_variable_value_t,
     index: usize,
 ) -> ngx_int_t {
-    // SAFETY: NGINX passes a valid request, and a value to be filled in.
-    unsafe {
-        let text = context::decisions(r).and_then(|decisions| VARIABLES.get(index)?.1(&decisions));
-        set(r, value, text)
-    }
+    let text = |r: Request<'_>| VARIABLES.get(index)?.1(&context::decisions(r)?);
+    // SAFETY: NGINX passes a request, and a value of it to be filled in.
+    unsafe { Request::within(r, |r| set(&mut *value, r, text(r))) }
 }
 
 unsafe extern "C" fn get_client(
@@ -92,61 +89,42 @@ unsafe extern "C" fn get_client(
     value: *mut ngx_http_variable_value_t,
     _index: usize,
 ) -> ngx_int_t {
-    // SAFETY: NGINX passes a valid request, whose connection has an address of the family that it
-    // names, with a text that lives as long as the request, and a value to be filled in.
-    unsafe {
-        let connection = (*r).connection;
-        let address = (*connection).sockaddr;
-        match libc::c_int::from((*address).sa_family) {
-            libc::AF_INET => fill(value, (*connection).addr_text),
-            libc::AF_INET6 => {
-                let address = (*address.cast::<libc::sockaddr_in6>()).sin6_addr.s6_addr;
-                let conf = Module::location_conf(&*r.cast::<ngx::http::Request>());
-                let default = || Policy::default().ipv6_prefix;
-                let prefix = conf.map_or_else(default, |conf| conf.policy().ipv6_prefix);
-                return set(r, value, Some(client_key::key(address.into(), prefix)));
-            }
-            // A client of a unix socket may choose the path that is its address.
-            _ => fill(value, ngx_str_t { data: UNIX.as_ptr().cast_mut(), len: UNIX.len() }),
-        }
-        Status::NGX_OK.0
-    }
+    // SAFETY: as above.
+    unsafe { Request::within(r, |r| set_client(&mut *value, r)) }
 }
 
-/// Fills in the value of a variable.
-///
-/// # Safety
-/// `r` and `value` must be valid.
-unsafe fn set(
-    r: *mut ngx_http_request_t,
-    value: *mut ngx_http_variable_value_t,
-    text: Option<String>,
-) -> ngx_int_t {
-    // SAFETY: passed on.
-    unsafe {
-        let Some(text) = text else {
-            (*value).set_not_found(1);
-            return Status::NGX_OK.0;
-        };
-        let Some(copy) = ngx_str_t::from_bytes((*r).pool, text.as_bytes()) else {
-            return Status::NGX_ERROR.0;
-        };
-        fill(value, copy);
+fn set_client(value: &mut ngx_http_variable_value_t, r: Request<'_>) -> ngx_int_t {
+    match r.address() {
+        Address::V4(text) => fill(value, r, text),
+        Address::V6(address) => {
+            let default = || Policy::default().ipv6_prefix;
+            let prefix = r.location_conf().map_or_else(default, |conf| conf.policy().ipv6_prefix);
+            return set(value, r, Some(client_key::key(address, prefix)));
+        }
+        // A client of a unix socket may choose the path that is its address.
+        Address::Other => fill(value, r, UNIX),
     }
     Status::NGX_OK.0
 }
 
-/// Makes `text` the value of a variable.
-///
-/// # Safety
-/// `value` must be valid, and `text` live as long as it.
-unsafe fn fill(value: *mut ngx_http_variable_value_t, text: ngx_str_t) {
-    // SAFETY: the value is valid.
-    unsafe {
-        (*value).data = text.data;
-        (*value).set_len(text.len as u32);
-        (*value).set_valid(1);
-        (*value).set_no_cacheable(0);
-        (*value).set_not_found(0);
+/// Makes a copy of `text` the value of a variable of a request.
+fn set(value: &mut ngx_http_variable_value_t, r: Request<'_>, text: Option<String>) -> ngx_int_t {
+    let Some(text) = text else {
+        value.set_not_found(1);
+        return Status::NGX_OK.0;
+    };
+    match r.copy(text.as_bytes()) {
+        Ok(copy) => fill(value, r, copy),
+        Err(OutOfMemory) => return Status::NGX_ERROR.0,
     }
+    Status::NGX_OK.0
+}
+
+/// Makes `text` the value of a variable of a request, which it must outlive.
+fn fill<'r>(value: &mut ngx_http_variable_value_t, _r: Request<'r>, text: &'r [u8]) {
+    value.data = text.as_ptr().cast_mut();
+    value.set_len(text.len() as u32);
+    value.set_valid(1);
+    value.set_no_cacheable(0);
+    value.set_not_found(0);
 }

@@ -38,6 +38,11 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// Bytes in blocks that are in use.
+    pub fn used_bytes(&self) -> u64 {
+        self.used.saturating_mul(memory::BLOCK_BYTES)
+    }
+
     /// Bytes in blocks that are not in use.
     pub fn free_bytes(&self) -> u64 {
         self.blocks.saturating_sub(self.used).saturating_mul(memory::BLOCK_BYTES)

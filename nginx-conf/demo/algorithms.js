@@ -34,6 +34,13 @@ const SECONDS = { "1s": 1, "10s": 10, "1m": 60, "1h": 3600 };
 
 export const unitsPerSecond = ({ n, per }) => n / SECONDS[per];
 
+// How much there is at most.
+export function quota({ algorithm, n, burst }) {
+  const { burst: name } = ALGORITHMS[algorithm];
+  if (name === null) return Number(n);
+  return name === "capacity" ? Number(burst) : Number(burst) + 1;
+}
+
 // The line of nginx.conf that such a limit would have.
 export function directive({ algorithm, n, per, burst, cost }) {
   const { burst: name } = ALGORITHMS[algorithm];

@@ -1,5 +1,6 @@
-// The page: two panels, and the buttons that send to both.
+// The page: the fleet, and two panels with the buttons that send to both.
 
+import { Fleet } from "./fleet.js";
 import { Panel } from "./panel.js";
 
 const byId = (id) => document.getElementById(id);
@@ -45,8 +46,11 @@ byId("clear").addEventListener("click", () => {
   byId("summary").textContent = "No request yet.";
 });
 
+const fleet = new Fleet((await (await fetch("fleet")).text()).split(" "));
+
 // Not while the page is hidden: a browser draws no frames then.
 function draw(now) {
+  fleet.tick(now);
   panels.forEach((panel) => panel.tick(now));
   requestAnimationFrame(draw);
 }

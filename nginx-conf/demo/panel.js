@@ -1,6 +1,7 @@
 // One configuration: its fields, its level, and what became of its requests.
 
 import { ALGORITHMS, directive } from "./algorithms.js";
+import { element, mark, showTally, write } from "./dom.js";
 import { agrees, level, untilWhole } from "./level.js";
 import { send } from "./request.js";
 
@@ -9,22 +10,6 @@ const KEPT = 100; // rows and marks
 const CHECK_EVERY = 500; // ms
 
 const noRequests = () => ({ passed: 0, delayed: 0, rejected: 0, failed: 0 });
-
-function element(tag, text = "", className = "") {
-  const made = document.createElement(tag);
-  made.textContent = text;
-  made.className = className;
-  return made;
-}
-
-// Writes only what has changed: a screen reader is not disturbed, and a selection stays.
-function write(target, text) {
-  if (target.textContent !== text) target.textContent = text;
-}
-
-function mark(target, name, value) {
-  if (target.getAttribute(name) !== String(value)) target.setAttribute(name, value);
-}
 
 export class Panel {
   // The last answer, when it came and to which configuration; null while nothing is known.
@@ -54,8 +39,8 @@ export class Panel {
 
   #prepare(initial) {
     this.root.dataset.side = this.side;
-    this.#find("h2").textContent = this.name;
-    this.#find("h2").id = `name-${this.side}`;
+    this.#find(".name").textContent = this.name;
+    this.#find(".name").id = `name-${this.side}`;
     this.root.setAttribute("aria-labelledby", `name-${this.side}`);
     this.#find(".scroll").setAttribute("aria-label", `Answers, ${this.name}`);
     const { elements } = this.form;
@@ -118,7 +103,7 @@ export class Panel {
     const sentAt = performance.now();
     this.#checking = true;
     this.#lastCheck = sentAt;
-    const answer = await send(this.side, config, "0");
+    const answer = await send(this.side, config, { cost: "0" });
     this.#checking = false;
     if (this.#known !== known || (known && agrees(known, answer, sentAt, performance.now()))) return;
     this.#learn(config, answer);
@@ -133,7 +118,7 @@ export class Panel {
 
   #show(answer) {
     this.#tally[answer.outcome] += 1;
-    this.#showTally();
+    showTally(this.#find(".tally"), this.#tally);
     write(this.#find(".answer"), answer.text);
     const wait = answer.outcome === "delayed" ? answer.took : answer.retryAfter;
     const row = element("tr");
@@ -153,17 +138,9 @@ export class Panel {
     if (list.children.length > KEPT) (newestFirst ? list.lastElementChild : list.firstElementChild).remove();
   }
 
-  #showTally() {
-    for (const [outcome, number] of Object.entries(this.#tally)) {
-      const entry = this.#find(`.tally .${outcome}`);
-      write(entry.querySelector("b"), String(number));
-      if (outcome === "failed") entry.hidden = number === 0;
-    }
-  }
-
   clear() {
     this.#tally = noRequests();
-    this.#showTally();
+    showTally(this.#find(".tally"), this.#tally);
     this.#find(".strip").replaceChildren();
     this.#find("tbody").replaceChildren();
     write(this.#find(".answer"), "none yet");

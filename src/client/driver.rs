@@ -7,19 +7,17 @@
 //! see [`Dial`].
 
 use std::cell::{Cell, RefCell};
-use std::io;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use ngx::ffi::{
-    NGX_LOG_ALERT, NGX_LOG_DEBUG_ALL, NGX_LOG_ERR, NGX_LOG_NOTICE, ngx_connection_t,
-    ngx_core_conf_t, ngx_core_module, ngx_cycle, ngx_cycle_t, ngx_event_t, ngx_exiting, ngx_log_t,
-    ngx_msec_t, ngx_pid, ngx_post_event, ngx_posted_events, ngx_random,
+    NGX_LOG_ALERT, NGX_LOG_DEBUG_ALL, NGX_LOG_ERR, NGX_LOG_NOTICE, ngx_core_conf_t,
+    ngx_core_module, ngx_cycle, ngx_event_t, ngx_exiting, ngx_log_t, ngx_msec_t, ngx_pid,
+    ngx_post_event, ngx_posted_events, ngx_random,
 };
 use rate_limit_core::client::{
-    Action, Answer, Charge, Client, Config, ConnectionKey, Error, Fault, Level, NodeKey,
-    RequestKey, Settlement, Target, Turn,
+    Action, Answer, Charge, Client, Config, Error, Level, NodeKey, RequestKey, Settlement, Turn,
 };
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::lease::Granted;
@@ -27,15 +25,16 @@ use rate_limit_core::metrics;
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::script::Scripts;
 
-use super::resolver::Resolution;
-use super::socket::{Socket, Transfer};
 use super::tls::{Peer, Tls};
-use crate::clock::{monotonic_micros, time_until, turn_start};
-use crate::event::{Posted, Timer};
+use crate::clock::{monotonic_micros, time_until};
 use crate::log::{cycle_log, debug, log};
-use crate::shm::{NodeEntry, Reservations, Shared, View};
+use crate::nginx::event::{Posted, Timer};
+use crate::shm::{NodeEntry, Reservations, Shared};
 
 mod nodes;
+mod wires;
+
+use wires::{Dial, Wire};
 
 /// The shortest time between two log lines about faults of a node that is up, in ms.
 const WARN_EVERY: u64 = 10_000;
@@ -49,9 +48,7 @@ struct State {
     /// Where the driver is, for NGINX's events.
     driver: NonNull<Driver>,
     client: Client,
-    /// The shared memory, and the cycle that it belongs to.
-    shared: Option<Shared>,
-    cycle: *mut ngx_cycle_t,
+    shared: Shared,
     /// The reference of the store: nodes of the same name in other stores have records of their own.
     store: String,
     tls: Option<Rc<Tls>>,
@@ -76,36 +73,6 @@ struct State {
     quiet_log: Box<Cell<ngx_log_t>>,
 }
 
-/// A connection: its transport, and the data of its events.
-struct Wire {
-    transport: Transport,
-    /// Output waits until the socket is writable.
-    is_blocked: bool,
-    /// Dropped last: the transport's events refer to it.
-    tag: Rc<Tag>,
-}
-
-/// The data of NGINX's events about a connection. It stays where it is, and is only read.
-struct Tag {
-    driver: NonNull<Driver>,
-    key: ConnectionKey,
-    /// Posted when the resolver has found addresses.
-    resolved: Posted,
-}
-
-enum Transport {
-    Nothing,
-    Resolving(Box<Resolution>),
-    Connecting(Socket),
-    Open(Socket),
-}
-
-/// A transport that is to be started, for the connection of a tag. NGINX may call the driver meanwhile.
-enum Dial {
-    Resolve { tag: Rc<Tag>, host: String, port: u16, timeout: ngx_msec_t },
-    Connect { tag: Rc<Tag>, target: Target, log: *mut ngx_log_t },
-}
-
 /// A node, and its record in the shared memory.
 struct KnownNode {
     key: NodeKey,
@@ -122,15 +89,15 @@ impl Driver {
         scripts: Scripts,
         reference: String,
         tls: Option<Rc<Tls>>,
-    ) -> Box<Self> {
+        shared: Shared,
+    ) -> Rc<Self> {
         // SAFETY: set before any worker runs.
         let client_name = format!("nginx_rate_limit_redis:{}", unsafe { ngx_pid });
         let config = Config { client_name, seed: ngx_random().unsigned_abs(), ..config };
         let state = State {
             driver: NonNull::dangling(),
             client: Client::new(config.clone(), Arc::new(scripts)),
-            shared: None,
-            cycle: std::ptr::null_mut(),
+            shared,
             store: reference,
             tls,
             wires: Vec::new(),
@@ -146,9 +113,11 @@ impl Driver {
             resolve_timeout: (config.connect_timeout / 2 / MILLISECOND) as ngx_msec_t,
             quiet_log: Box::new(Cell::new(quiet_log())),
         };
-        let driver = Box::new(Self { state: RefCell::new(state) });
-        driver.state.borrow_mut().driver = NonNull::from(&*driver);
-        driver.act(|_| ());
+        let driver = Rc::new(Self { state: RefCell::new(state) });
+        let mut state = driver.state.borrow_mut();
+        state.driver = NonNull::from(&*driver);
+        state.show_all();
+        drop(state);
         driver
     }
 
@@ -200,7 +169,6 @@ impl Driver {
     /// in µs: it is counted for each node that took part.
     pub(crate) fn release(&self, key: RequestKey, refund: bool, wait: Option<u64>) {
         let mut state = self.state.borrow_mut();
-        state.find_memory();
         if let Some(wait) = wait {
             state.count_wait(key, wait);
         }
@@ -246,37 +214,18 @@ impl Driver {
     /// that is to be started. Returns whether there is one.
     fn handle<T>(&self, event: impl FnOnce(&mut State) -> T) -> (T, bool) {
         let mut state = self.state.borrow_mut();
-        state.find_memory();
         let result = event(&mut state);
         state.carry_out();
         (result, state.dial.is_some())
     }
 
-    /// Starts the transport that is to be started, and those that follow.
-    #[cold]
-    fn dial(&self) {
-        while let Some(dial) = self.next_dial() {
-            match dial {
-                Dial::Resolve { tag, host, port, timeout } => {
-                    let pointer = Rc::as_ptr(&tag);
-                    // SAFETY: the tag outlives the resolution: here, and in the wire, which drops it last.
-                    let done = move || unsafe {
-                        (*pointer).resolved.post(Some(on_resolved), pointer, cycle_log());
-                    };
-                    let resolution = Resolution::start(&host, port, timeout, done);
-                    self.handle(|state| state.on_resolution(&tag, resolution));
-                }
-                Dial::Connect { tag, target, log } => {
-                    let data = Rc::as_ptr(&tag).cast_mut().cast();
-                    let socket = Socket::connect(&target, log, Some(on_socket), data);
-                    self.handle(|state| state.on_dialed(&tag, socket));
-                }
-            }
-        }
-    }
-
-    fn next_dial(&self) -> Option<Dial> {
-        self.state.borrow_mut().dial.take()
+    /// Closes every connection: no event refers to this driver any more.
+    pub(crate) fn disconnect(&self) {
+        let mut state = self.state.borrow_mut();
+        state.timer.stop();
+        state.turn_end.cancel();
+        state.wires.clear();
+        state.hide_all();
     }
 }
 
@@ -389,189 +338,6 @@ impl State {
         }
     }
 
-    fn resolve(&mut self, key: ConnectionKey, host: String, port: u16) {
-        debug!(cycle_log(), "connection {}: resolve {host}", key.index());
-        let (tag, timeout) = (self.wire(key), self.resolve_timeout);
-        self.dial = Some(Dial::Resolve { tag, host, port, timeout });
-    }
-
-    fn connect(&mut self, key: ConnectionKey, target: Target) {
-        debug!(cycle_log(), "connection {} to {target:?}", key.index());
-        let (tag, log) = (self.wire(key), self.quiet_log.as_ptr());
-        self.dial = Some(Dial::Connect { tag, target, log });
-    }
-
-    fn close(&mut self, key: ConnectionKey) {
-        if self.wires.get_mut(key.index()).and_then(Option::take).is_some() {
-            debug!(cycle_log(), "close connection {}", key.index());
-        }
-    }
-
-    /// Replaces the wire of a connection by one without a transport; returns its tag.
-    fn wire(&mut self, key: ConnectionKey) -> Rc<Tag> {
-        let tag = Rc::new(Tag { driver: self.driver, key, resolved: Posted::new() });
-        let wire = Wire { transport: Transport::Nothing, is_blocked: false, tag: Rc::clone(&tag) };
-        place(&mut self.wires, key.index(), wire);
-        tag
-    }
-
-    /// The wire of a tag, unless it was closed or replaced.
-    fn wire_of(&mut self, tag: &Rc<Tag>) -> Option<&mut Wire> {
-        let wire = self.wires.get_mut(tag.key.index())?.as_mut();
-        wire.filter(|wire| Rc::ptr_eq(&wire.tag, tag))
-    }
-
-    fn socket(&mut self, key: ConnectionKey) -> Option<&mut Socket> {
-        match &mut self.wires.get_mut(key.index())?.as_mut()?.transport {
-            Transport::Open(socket) => Some(socket),
-            _ => None,
-        }
-    }
-
-    /// Sends the output of a connection, as far as the socket takes it.
-    fn send(&mut self, key: ConnectionKey) {
-        if let Err(error) = self.try_send(key) {
-            self.on_send_failed(key, &error);
-        }
-    }
-
-    /// A server that closes a connection may have said why: that is read first.
-    #[cold]
-    fn on_send_failed(&mut self, key: ConnectionKey, error: &io::Error) {
-        if let Some(socket) = self.socket(key) {
-            socket.refresh_events();
-        }
-        self.receive(key);
-        if self.client.is_open(key) {
-            self.lose(key, &closed("send()", error));
-        }
-    }
-
-    /// Reports that a connection is lost. What its socket would report next is not the client's
-    /// business any more: it may connect anew under the same key.
-    #[cold]
-    fn lose(&mut self, key: ConnectionKey, fault: &Fault) {
-        self.close(key);
-        self.client.on_lost(key, fault, monotonic_micros());
-    }
-
-    fn try_send(&mut self, key: ConnectionKey) -> io::Result<()> {
-        let now = monotonic_micros();
-        let Some(Some(wire)) = self.wires.get_mut(key.index()) else { return Ok(()) };
-        let Transport::Open(socket) = &mut wire.transport else { return Ok(()) };
-        wire.is_blocked = false;
-        loop {
-            let bytes = self.client.output(key, now);
-            if bytes.is_empty() {
-                return Ok(());
-            }
-            match socket.send(bytes)? {
-                Transfer::Moved(count) => self.client.on_sent(key, count),
-                Transfer::Later => {
-                    wire.is_blocked = true;
-                    return socket.watch();
-                }
-            }
-        }
-    }
-}
-
-/// Events.
-impl State {
-    /// A host name is being resolved, unless there is no resolver.
-    fn on_resolution(&mut self, tag: &Rc<Tag>, resolution: Option<Box<Resolution>>) {
-        let Some(wire) = self.wire_of(tag) else { return };
-        match resolution {
-            Some(resolution) => wire.transport = Transport::Resolving(resolution),
-            None => self.client.on_resolved(tag.key, Vec::new(), monotonic_micros()),
-        }
-    }
-
-    /// A socket is being connected, or has failed at once.
-    fn on_dialed(&mut self, tag: &Rc<Tag>, socket: io::Result<Socket>) {
-        let Some(wire) = self.wire_of(tag) else { return };
-        match socket {
-            Ok(socket) => wire.transport = Transport::Connecting(socket),
-            Err(error) => self.lose(tag.key, &unconnected(&error)),
-        }
-    }
-
-    /// A socket has become readable or writable.
-    fn on_socket(&mut self, key: ConnectionKey) {
-        if !self.establish(key) {
-            return;
-        }
-        self.receive(key);
-        if self.wires.get(key.index()).is_some_and(|it| it.as_ref().is_some_and(|it| it.is_blocked))
-        {
-            self.send(key);
-        }
-        if self.client.is_open(key)
-            && let Some(Err(error)) = self.socket(key).map(Socket::watch)
-        {
-            self.lose(key, &closed("ngx_handle_read_event()", &error));
-        }
-    }
-
-    /// Continues to connect; whether the connection can be used.
-    fn establish(&mut self, key: ConnectionKey) -> bool {
-        let (peer, is_plain) = (self.peer(key), self.tls.is_none());
-        let Some(Some(wire)) = self.wires.get_mut(key.index()) else { return false };
-        let Transport::Connecting(socket) = &mut wire.transport else {
-            return matches!(wire.transport, Transport::Open(_));
-        };
-        let progress = match peer {
-            // Without a name to verify nothing is sent.
-            None if !is_plain => Err(Fault::Connect("the server is not known any more".to_owned())),
-            peer => advance(socket, peer.as_deref()),
-        };
-        // Also where the handshake fails at once: it was the server that did not want it.
-        if socket.has_tls() {
-            self.client.on_securing(key);
-        }
-        match progress {
-            Ok(false) => false,
-            Ok(true) => {
-                let transport = std::mem::replace(&mut wire.transport, Transport::Nothing);
-                if let Transport::Connecting(socket) = transport {
-                    wire.transport = Transport::Open(socket);
-                }
-                debug!(cycle_log(), "connection {} is open", key.index());
-                self.client.on_connected(key);
-                true
-            }
-            Err(fault) => {
-                self.lose(key, &fault);
-                false
-            }
-        }
-    }
-
-    /// Reads all input, and passes it to the client.
-    fn receive(&mut self, key: ConnectionKey) {
-        let now = monotonic_micros();
-        let (mut has_read, mut is_open) = (false, true);
-        while is_open
-            && let Some(Some(wire)) = self.wires.get_mut(key.index())
-            && let Transport::Open(socket) = &mut wire.transport
-            && socket.is_readable()
-        {
-            match socket.receive(self.client.space(key)) {
-                Ok(Transfer::Moved(count)) => is_open = self.client.on_received(key, count, now),
-                Ok(Transfer::Later) => break,
-                Err(error) => {
-                    self.lose(key, &closed("recv()", &error));
-                    is_open = false;
-                }
-            }
-            has_read = true;
-        }
-        if has_read {
-            self.count_lag(now.saturating_sub(turn_start()));
-            self.save_session(key);
-        }
-    }
-
     /// The timer has expired.
     fn on_timer(&mut self) {
         if let Some(at) = self.timer_at.take() {
@@ -579,80 +345,11 @@ impl State {
         }
         self.check_timer();
     }
-
-    fn on_resolved(&mut self, key: ConnectionKey) {
-        let Some(Some(wire)) = self.wires.get_mut(key.index()) else { return };
-        if let Transport::Resolving(resolution) = &wire.transport
-            && let Some(targets) = resolution.take()
-        {
-            self.client.on_resolved(key, targets, monotonic_micros());
-        }
-    }
-}
-
-/// The actions are carried out afterwards.
-impl Turn for State {
-    fn client(&mut self) -> &mut Client {
-        &mut self.client
-    }
-
-    fn now(&self) -> u64 {
-        monotonic_micros()
-    }
-
-    fn read_sockets(&mut self) {
-        let keys: Vec<_> = self.wires.iter().flatten().map(|wire| wire.tag.key).collect();
-        for key in keys {
-            if let Some(Some(wire)) = self.wires.get_mut(key.index()) {
-                match &mut wire.transport {
-                    Transport::Connecting(socket) | Transport::Open(socket) => {
-                        socket.refresh_events()
-                    }
-                    _ => {}
-                }
-            }
-            self.on_socket(key);
-        }
-    }
-}
-
-/// TLS.
-impl State {
-    /// The TLS name and session of a connection's server, if TLS is used.
-    fn peer(&mut self, key: ConnectionKey) -> Option<Rc<Peer>> {
-        let tls = self.tls.clone()?;
-        let node = self.client.node_of(key)?;
-        let host = self.client.node(node)?.host().to_owned();
-        let known = self.known(node)?;
-        Some(Rc::clone(known.peer.get_or_insert_with(|| Rc::new(Peer::new(tls, &host)))))
-    }
-
-    /// Saves the session for the next connection to the server.
-    fn save_session(&mut self, key: ConnectionKey) {
-        if self.tls.is_some()
-            && let Some(peer) = self.peer(key)
-            && let Some(socket) = self.socket(key)
-        {
-            socket.save_session(&peer);
-        }
-    }
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        let state = self.state.get_mut();
-        state.timer.stop();
-        state.turn_end.cancel();
-        state.find_memory();
-        for known in state.nodes.iter().flatten() {
-            state.set_view(known.key, View::default(), false);
-        }
-    }
-}
-
-impl Drop for Tag {
-    fn drop(&mut self) {
-        self.resolved.cancel();
+        self.disconnect();
     }
 }
 
@@ -663,40 +360,6 @@ fn place<T>(places: &mut Vec<Option<T>>, index: usize, value: T) {
     }
     if let Some(place) = places.get_mut(index) {
         *place = Some(value);
-    }
-}
-
-/// Continues to connect a socket, and the TLS handshake if there is one; whether it can be used.
-fn advance(socket: &mut Socket, peer: Option<&Peer>) -> Result<bool, Fault> {
-    if !socket.has_tls() && !socket.test_connect().map_err(|error| unconnected(&error))? {
-        return Ok(false);
-    }
-    let insecure = |error: io::Error| Fault::Connect(describe(&error));
-    peer.map_or(Ok(true), |peer| socket.secure(peer).map_err(insecure))
-}
-
-fn unconnected(error: &io::Error) -> Fault {
-    Fault::Connect(format!("connect() failed {}", describe(error)))
-}
-
-/// What a connection was lost by: the failed call, or an end that is no error of the system.
-fn closed(call: &str, error: &io::Error) -> Fault {
-    let text = describe(error);
-    Fault::Closed(match error.raw_os_error() {
-        Some(_) => format!("{call} failed {text}"),
-        None => text,
-    })
-}
-
-/// An error of the system as NGINX writes it: `(111: Connection refused)`.
-fn describe(error: &io::Error) -> String {
-    let text = error.to_string();
-    match error.raw_os_error() {
-        Some(number) => {
-            let text = text.split(" (os error").next().unwrap_or_default();
-            format!("({number}: {text})")
-        }
-        None => text,
     }
 }
 
@@ -717,29 +380,6 @@ fn quiet_log() -> ngx_log_t {
     let debug = log.log_level & NGX_LOG_DEBUG_ALL as usize;
     log.log_level = if debug == 0 { NGX_LOG_ALERT as usize } else { log.log_level };
     log
-}
-
-/// Passes an event of a connection to its driver.
-///
-/// # Safety
-/// `data` must be the tag of a wire that was not dropped.
-unsafe fn on_wire(data: *const Tag, event: impl FnOnce(&mut State, ConnectionKey)) {
-    // SAFETY: the caller guarantees that the tag is valid, and it is only ever read. The driver drops its wires
-    // before it goes, so it is there. The key is copied: the event may end the wire.
-    let (driver, key) = unsafe { ((*data).driver, (*data).key) };
-    // SAFETY: as above.
-    unsafe { driver.as_ref() }.act(|state| event(state, key));
-}
-
-unsafe extern "C" fn on_socket(event: *mut ngx_event_t) {
-    // SAFETY: the data of an event of NGINX's connection is that connection, whose data is the tag of
-    // the wire that the socket belongs to; closing the socket removes its events.
-    unsafe { on_wire((*(*event).data.cast::<ngx_connection_t>()).data.cast(), State::on_socket) };
-}
-
-unsafe extern "C" fn on_resolved(event: *mut ngx_event_t) {
-    // SAFETY: the event is part of the tag that is its data; dropping the tag removes it.
-    unsafe { on_wire((*event).data.cast(), State::on_resolved) };
 }
 
 unsafe extern "C" fn on_timer(event: *mut ngx_event_t) {

@@ -2,6 +2,8 @@
 
 use rate_limit_core::conf::limit::LimitError;
 
+use crate::nginx::OutOfMemory;
+
 /// Why a limit cannot have its name or its store.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BindError {
@@ -39,4 +41,10 @@ pub(crate) enum EvaluateError {
     Unusable(#[from] LimitError),
     #[error("out of memory")]
     OutOfMemory,
+}
+
+impl From<OutOfMemory> for EvaluateError {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
+    }
 }

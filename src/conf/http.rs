@@ -3,7 +3,7 @@
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
-use ngx::ffi::{NGX_LOG_WARN, ngx_conf_t, ngx_worker};
+use ngx::ffi::{NGX_LOG_WARN, ngx_worker};
 use rate_limit_core::conf::DEFAULT_MEMORY;
 use rate_limit_core::conf::limit::Phase;
 use rate_limit_core::request::ConfiguredLimit;
@@ -14,7 +14,7 @@ use super::limit::LimitConf;
 use super::store::Store;
 use crate::client::Driver;
 use crate::log::{self, cycle_log, log};
-use crate::shm::{self, Shared};
+use crate::shm::Shared;
 
 /// The configuration of `http`, and the worker's objects that belong to it.
 #[derive(Default)]
@@ -49,9 +49,9 @@ impl MainConf {
     }
 
     /// Closes every connection, and logs what has been held back of lines that refer to this configuration.
-    pub(crate) fn disconnect(&mut self) {
+    pub(crate) fn disconnect(&self) {
         log::flush();
-        self.stores.iter_mut().for_each(Store::disconnect);
+        self.stores.iter().for_each(Store::disconnect);
     }
 
     /// Counts as lost what this worker has not settled.
@@ -60,14 +60,13 @@ impl MainConf {
     }
 
     /// This worker's client of the store of this index.
-    /// This worker's client of the store of this index.
     pub(crate) fn driver(&'static self, store: usize) -> Option<&'static Driver> {
         self.driver_of(self.stores.get(store)?)
     }
 
     fn driver_of(&'static self, store: &'static Store) -> Option<&'static Driver> {
         // Without memory there is no limit.
-        self.shared().map(|_| store.driver())
+        self.shared().map(|shared| store.driver(*shared))
     }
 
     /// The memory that the workers of this machine share: in a worker it is always there.
@@ -98,13 +97,15 @@ impl MainConf {
 
 /// For directives.
 impl MainConf {
-    /// Adds the shared memory, if there is any limit; `None` if NGINX cannot.
-    pub(crate) fn add_zone(&'static self, cf: &mut ngx_conf_t) -> Option<()> {
-        if !self.definitions.are_bound() {
-            return Some(());
-        }
+    /// The size of the shared memory in bytes, if there is any limit.
+    pub(crate) fn zone_size(&self) -> Option<usize> {
         let size = self.memory_size.unwrap_or(DEFAULT_MEMORY as usize);
-        shm::add_zone(cf, size, &self.shared)
+        self.definitions.are_bound().then_some(size)
+    }
+
+    /// The shared memory is mapped. Returns whether it was not yet.
+    pub(crate) fn on_mapped(&self, shared: Shared) -> bool {
+        self.shared.set(shared).is_ok()
     }
 
     /// The index of the store of this URL or name.
@@ -168,11 +169,5 @@ impl MainConf {
             self.bind(&limits, index, has_leases)?;
         }
         Ok(())
-    }
-}
-
-impl Drop for MainConf {
-    fn drop(&mut self) {
-        self.disconnect();
     }
 }

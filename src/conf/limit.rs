@@ -3,7 +3,6 @@
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
-use ngx::ffi::ngx_http_request_t;
 use rate_limit_core::algorithm::leaky_bucket::Undelayed;
 use rate_limit_core::client::Template;
 use rate_limit_core::conf::limit::{Effect, LimitError, LimitLine, Phase};
@@ -16,6 +15,7 @@ use super::error::{BindError, EvaluateError};
 use super::store::Store;
 use super::value::{ComplexValue, evaluate};
 use crate::client::SCRIPTS;
+use crate::nginx::{OutOfMemory, Request};
 use crate::shm::{LimitRecord, Reservations, Shared};
 
 /// A limit as it was configured.
@@ -25,10 +25,10 @@ pub(crate) struct LimitConf {
     place: String,
     /// What depends on the store, once that is known.
     bound: OnceCell<Bound>,
-    /// The counters of the limit, once they are used, and the zone that they are in.
-    record: Cell<Option<(u64, &'static LimitRecord)>>,
-    /// The reservations of the limit, once they are used, and the zone that they are in.
-    reservations: Cell<Option<(u64, Reservations)>>,
+    /// The counters of the limit, once they are used.
+    record: OnceCell<&'static LimitRecord>,
+    /// The reservations of the limit, once they are used.
+    reservations: OnceCell<Reservations>,
 }
 
 /// What depends on the store of a limit.
@@ -56,8 +56,8 @@ pub(super) struct Corrections {
 impl LimitConf {
     /// The limit of a line at this place.
     pub(crate) fn new(line: LimitLine<'static, ComplexValue>, place: String) -> Self {
-        let (record, reservations) = (Cell::new(None), Cell::new(None));
-        Self { line, place, bound: OnceCell::new(), record, reservations }
+        let (bound, record, reservations) = Default::default();
+        Self { line, place, bound, record, reservations }
     }
 
     /// The name that identifies the limit.
@@ -102,12 +102,12 @@ impl LimitConf {
 
     /// The counters of the limit.
     pub(crate) fn record(&self, shared: &Shared) -> &'static LimitRecord {
-        of_zone(&self.record, shared, || shared.limit(self.name()))
+        self.record.get_or_init(|| shared.limit(self.name()))
     }
 
     /// Where this worker counts the reservations of the limit.
     pub(crate) fn reservations(&self, shared: &Shared) -> Reservations {
-        of_zone(&self.reservations, shared, || shared.reservations(self.record(shared)))
+        *self.reservations.get_or_init(|| shared.reservations(self.record(shared)))
     }
 }
 
@@ -188,13 +188,14 @@ impl LimitConf {
 
 /// The values of a limit for a request.
 impl LimitConf {
-    /// The key; `None` if NGINX is out of memory.
-    pub(crate) fn key<'a>(&self, r: &'a mut ngx_http_request_t) -> Option<&'a [u8]> {
+    /// The key.
+    #[inline]
+    pub(crate) fn key<'r>(&self, r: Request<'r>) -> Result<&'r [u8], OutOfMemory> {
         self.line.key.evaluate(r)
     }
 
     /// What the client may spend, by the variables of the request.
-    pub(crate) fn quota(&self, r: &mut ngx_http_request_t) -> Result<Quota, EvaluateError> {
+    pub(crate) fn quota(&self, r: Request<'_>) -> Result<Quota, EvaluateError> {
         let line = &self.line;
         let rate = evaluate(&line.rate, r, |text| line.read_rate(text))?;
         let burst = match &line.burst {
@@ -205,31 +206,16 @@ impl LimitConf {
     }
 
     /// What the request has really cost; `None` if what it was charged stands.
-    pub(crate) fn real_cost(
-        &self,
-        r: &mut ngx_http_request_t,
-    ) -> Result<Option<u64>, EvaluateError> {
+    pub(crate) fn real_cost(&self, r: Request<'_>) -> Result<Option<u64>, EvaluateError> {
         let Some(value) = self.line.settle else { return Ok(None) };
-        match value.evaluate(r).ok_or(EvaluateError::OutOfMemory)? {
+        match value.evaluate(r)? {
             b"" => Ok(None),
             bytes => Ok(Some(self.line.read_settle(&String::from_utf8_lossy(bytes))?)),
         }
     }
 
     /// What the request spends.
-    pub(crate) fn cost(&self, r: &mut ngx_http_request_t) -> Result<u64, EvaluateError> {
+    pub(crate) fn cost(&self, r: Request<'_>) -> Result<u64, EvaluateError> {
         evaluate(&self.line.cost, r, |text| self.line.read_cost(text))
-    }
-}
-
-/// What is kept of the zone that is mapped: made when the zone is another one than before.
-fn of_zone<T: Copy>(kept: &Cell<Option<(u64, T)>>, shared: &Shared, make: impl FnOnce() -> T) -> T {
-    match kept.get() {
-        Some((zone, value)) if zone == shared.identity() => value,
-        _ => {
-            let value = make();
-            kept.set(Some((shared.identity(), value)));
-            value
-        }
     }
 }

@@ -11,6 +11,7 @@ use rate_limit_core::request::ConfiguredLimit;
 use super::limit::LimitConf;
 use crate::client::tls::Tls;
 use crate::client::{Driver, SCRIPTS};
+use crate::shm::Shared;
 
 /// A Redis deployment as it was configured, its addresses resolved.
 pub(crate) struct Store {
@@ -30,7 +31,7 @@ pub(crate) struct Store {
     /// The algorithms of limits that are charged together and have a script of their own.
     lists: Vec<Vec<Algorithm>>,
     /// This worker's client, made when it is first used.
-    driver: OnceCell<Box<Driver>>,
+    driver: OnceCell<Rc<Driver>>,
 }
 
 impl Store {
@@ -108,17 +109,17 @@ impl Store {
     }
 
     /// This worker's client.
-    pub(super) fn driver(&'static self) -> &'static Driver {
+    pub(super) fn driver(&'static self, shared: Shared) -> &'static Driver {
         self.driver.get_or_init(|| {
             let (config, reference) = (self.config.clone(), self.reference.clone());
             let lists = self.lists.iter().map(Vec::as_slice);
             let scripts = SCRIPTS.loading(&self.algorithms, self.has_several).with_lists(lists);
-            Driver::new(config, scripts, reference, self.tls.clone())
+            Driver::new(config, scripts, reference, self.tls.clone(), shared)
         })
     }
 
     /// Closes the connections.
-    pub(super) fn disconnect(&mut self) {
-        self.driver.take();
+    pub(super) fn disconnect(&self) {
+        self.driver.get().into_iter().for_each(|driver| driver.disconnect());
     }
 }

@@ -6,12 +6,13 @@ use ngx::core::Status;
 use ngx::ffi::{
     ngx_conf_t, ngx_http_compile_complex_value, ngx_http_compile_complex_value_t,
     ngx_http_complex_value, ngx_http_complex_value_t, ngx_http_get_flushed_variable,
-    ngx_http_get_variable_index, ngx_http_request_t, ngx_palloc, ngx_str_t, ngx_uint_t,
+    ngx_http_get_variable_index, ngx_palloc, ngx_str_t, ngx_uint_t,
 };
 use rate_limit_core::conf::limit::LimitError;
 use rate_limit_core::conf::{Setting, variable};
 
 use super::error::{CompileError, EvaluateError};
+use crate::nginx::{OutOfMemory, Request, bytes};
 
 /// A text of the configuration that may contain variables.
 #[derive(Clone, Copy)]
@@ -49,29 +50,27 @@ impl ComplexValue {
         }
     }
 
-    /// The value for a request; `None` if NGINX is out of memory.
-    pub(crate) fn evaluate(self, r: &mut ngx_http_request_t) -> Option<&[u8]> {
-        // SAFETY: the request is valid. The result is in its pool, or in the configuration's for a
-        // literal. A variable's value lies in the memory of the request, its connection or the
-        // configuration.
+    /// The value for a request.
+    #[inline]
+    pub(crate) fn evaluate(self, r: Request<'_>) -> Result<&[u8], OutOfMemory> {
+        // SAFETY: the result is in the pool of the request, or in the configuration's for a literal. A variable's value
+        // lies in the memory of the request, its connection or the configuration.
         unsafe {
-            let (data, len) = match self {
-                Self::Variable(index) => match ngx_http_get_flushed_variable(r, index).as_ref() {
-                    Some(value) if value.not_found() == 0 => (value.data, value.len() as usize),
-                    _ => return Some(b""),
-                },
+            match self {
+                Self::Variable(index) => {
+                    let value = ngx_http_get_flushed_variable(r.as_ptr(), index).as_ref();
+                    Ok(match value.filter(|value| value.not_found() == 0) {
+                        Some(value) => {
+                            bytes(ngx_str_t { data: value.data, len: value.len() as usize })
+                        }
+                        None => b"",
+                    })
+                }
                 Self::Script(complex) => {
                     let mut value = ngx_str_t::empty();
-                    let status = ngx_http_complex_value(r, complex.as_ptr(), &mut value);
-                    if status != Status::NGX_OK.0 {
-                        return None;
-                    }
-                    (value.data, value.len)
+                    let status = ngx_http_complex_value(r.as_ptr(), complex.as_ptr(), &mut value);
+                    if status == Status::NGX_OK.0 { Ok(bytes(value)) } else { Err(OutOfMemory) }
                 }
-            };
-            match len {
-                0 => Some(b""),
-                len => Some(std::slice::from_raw_parts(data, len)),
             }
         }
     }
@@ -80,13 +79,13 @@ impl ComplexValue {
 /// The value of a line for a request: the literal, or what `read` makes of the variable's text.
 pub(super) fn evaluate<T: Copy>(
     setting: &Setting<T, ComplexValue>,
-    r: &mut ngx_http_request_t,
+    r: Request<'_>,
     read: impl FnOnce(&str) -> Result<T, LimitError>,
 ) -> Result<T, EvaluateError> {
     match setting {
         Setting::Literal(value) => Ok(*value),
         Setting::Variable(value) => {
-            let bytes = value.evaluate(r).ok_or(EvaluateError::OutOfMemory)?;
+            let bytes = value.evaluate(r)?;
             Ok(read(&String::from_utf8_lossy(bytes))?)
         }
     }

@@ -4,13 +4,15 @@ use std::ffi::{c_char, c_void};
 
 use ngx::core::{NGX_CONF_OK, Status};
 use ngx::ffi::{NGX_LOG_NOTICE, ngx_conf_t, ngx_http_location_queue_t};
-use ngx::http::{HttpModuleLocationConf, NgxHttpCoreModule};
+use ngx::http::{HttpModuleLocationConf, HttpModuleServerConf, NgxHttpCoreModule};
 use rate_limit_core::conf::DEFAULT_STORE;
 use rate_limit_core::conf::limit::Phase;
 
 use super::error::ConfError;
 use super::{reader, store};
-use crate::conf::{BindError, LocationConf, MainConf, Pass};
+use crate::Module;
+use crate::conf::{BindError, LocationConf, Pass};
+use crate::shm;
 
 /// Completes the configuration of `http` after all others.
 pub(crate) fn complete(cf: &mut ngx_conf_t) -> Status {
@@ -27,7 +29,10 @@ pub(crate) fn complete(cf: &mut ngx_conf_t) -> Status {
 fn bind_outside(cf: &mut ngx_conf_t) -> Result<(), ConfError> {
     let main = reader::main(cf)?;
     main.bind_outside()?;
-    main.add_zone(cf).ok_or(ConfError::NoZone)
+    match main.zone_size() {
+        Some(size) => shm::add_zone(cf, size).ok_or(ConfError::NoZone),
+        None => Ok(()),
+    }
 }
 
 /// Completes a server's or a location's configuration from the level above it.
@@ -61,15 +66,16 @@ fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfE
     if !conf.has_limits() || is_if_of_server(cf) {
         return Ok(());
     }
-    let main = reader::main(cf)?;
     let index = match conf.pass {
         Some(Pass::Store(index)) => index,
-        _ => store::at(main, cf, DEFAULT_STORE)?,
+        _ => store::at(cf, DEFAULT_STORE)?,
     };
     conf.pass = Some(Pass::Store(index));
+    note_precontent(cf, conf);
+    let is_outside = only_passes_on(cf);
+    let main = reader::main(cf)?;
     let store = main.store_mut(index).ok_or(BindError::NoStore)?;
     store.allow_timeout(conf.policy().timeout);
-    let is_outside = only_passes_on(cf);
     if !is_outside {
         store.mark_used();
     }
@@ -80,17 +86,25 @@ fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfE
             false => main.bind(limits, index, has_leases)?,
         }
     }
-    note_unleased(cf, main, conf);
-    Ok(())
+    note_unleased(cf, conf)
+}
+
+/// Takes note in the configuration of the server that limits decide in the precontent phase.
+fn note_precontent(cf: &ngx_conf_t, conf: &LocationConf) {
+    if !conf.limits(Phase::Precontent).is_empty()
+        && let Some(server) = Module::server_conf(cf)
+    {
+        server.has_precontent.set(true);
+    }
 }
 
 /// Logs, once for a configuration, that leases do not apply to a limit.
-fn note_unleased(cf: &mut ngx_conf_t, main: &mut MainConf, conf: &LocationConf) {
+fn note_unleased(cf: &mut ngx_conf_t, conf: &LocationConf) -> Result<(), ConfError> {
     let limits = Phase::ALL.into_iter().flat_map(|phase| conf.limits(phase));
     let mut unleased =
         limits.filter(|limit| conf.policy().lease > 0 && !limit.algorithm().has_leases());
-    let Some(limit) = unleased.next() else { return };
-    if !std::mem::replace(&mut main.is_unleased_noted, true) {
+    let Some(limit) = unleased.next() else { return Ok(()) };
+    if !std::mem::replace(&mut reader::main(cf)?.is_unleased_noted, true) {
         let (name, algorithm) = (limit.name(), limit.algorithm().name());
         ngx::ngx_conf_log_error!(
             NGX_LOG_NOTICE,
@@ -99,6 +113,7 @@ fn note_unleased(cf: &mut ngx_conf_t, main: &mut MainConf, conf: &LocationConf) 
              such as \"{name}\""
         );
     }
+    Ok(())
 }
 
 /// Whether this is an `if` of a server, in whose level no request ever is.

@@ -34,7 +34,7 @@ impl Reader<'_> {
     }
 
     /// The configuration of `http`.
-    pub(super) fn main(&mut self) -> Result<&'static mut MainConf, ConfError> {
+    pub(super) fn main(&mut self) -> Result<&mut MainConf, ConfError> {
         main(self.cf)
     }
 
@@ -72,8 +72,8 @@ pub(super) fn fail(cf: &mut ngx_conf_t, error: &ConfError) -> *mut c_char {
     NGX_CONF_ERROR
 }
 
-/// The configuration of `http`.
-pub(super) fn main(cf: &mut ngx_conf_t) -> Result<&'static mut MainConf, ConfError> {
+/// The configuration of `http`. It is borrowed with the context, so that there is one reference to it at a time.
+pub(super) fn main(cf: &mut ngx_conf_t) -> Result<&mut MainConf, ConfError> {
     Module::main_conf_mut(cf).ok_or(ConfError::NoConf("main configuration"))
 }
 

@@ -17,16 +17,17 @@ use super::error::ConfError;
 use super::reader::{self, Reader, bytes};
 use super::server;
 use crate::client::tls::{Tls, supported};
-use crate::conf::{MainConf, Store};
+use crate::conf::Store;
 use crate::log::log;
 
 /// The index of the store at `url`, which is added if it is new.
-pub(super) fn at(main: &mut MainConf, cf: &mut ngx_conf_t, url: &str) -> Result<usize, ConfError> {
-    if let Some(index) = main.find(url) {
+pub(super) fn at(cf: &mut ngx_conf_t, url: &str) -> Result<usize, ConfError> {
+    if let Some(index) = reader::main(cf)?.find(url) {
         return Ok(index);
     }
     let server = server::read(cf, url, "rate_limit_redis_pass")?;
-    Ok(main.add_store(build(&StoreLines::of(server), cf, url)?))
+    let store = build(&StoreLines::of(server), cf, url)?;
+    Ok(reader::main(cf)?.add_store(store))
 }
 
 /// Reads the block `rate_limit_redis_store`: NGINX passes its lines to [`read_line`].

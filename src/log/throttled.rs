@@ -9,7 +9,7 @@ use rate_limit_core::throttle::{PERIOD, Throttle};
 
 use super::{cycle_log, log};
 use crate::clock::turn_start_ms;
-use crate::event::Timer;
+use crate::nginx::event::Timer;
 
 /// How many lines about unusable values a worker writes in a second.
 const UNUSABLE_RATE: u64 = 100;

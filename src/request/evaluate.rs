@@ -3,7 +3,6 @@
 use std::ptr;
 use std::rc::Rc;
 
-use ngx::ffi::{ngx_http_request_t, ngx_palloc, ngx_str_t};
 use rate_limit_core::conf::limit::Effect;
 use rate_limit_core::decision::Status;
 use rate_limit_core::key;
@@ -14,7 +13,7 @@ use rate_limit_core::request::ConfiguredLimit;
 use crate::conf::{EvaluateError, LimitConf};
 use crate::log::unusable;
 use crate::machine::Evaluated;
-use crate::pool::keep;
+use crate::nginx::{OutOfMemory, Request};
 use crate::shm::Shared;
 
 /// Why the limits of a request cannot be evaluated.
@@ -27,80 +26,77 @@ pub(super) enum Unevaluated {
     Unusable(Effect),
 }
 
+impl From<OutOfMemory> for Unevaluated {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
+    }
+}
+
 /// Evaluates keys and parameters; limits with an empty key are left out. So are those of a dry run with
 /// an unusable value, if any others are left.
-///
-/// # Safety
-/// `r` must be valid.
-pub(super) unsafe fn evaluate(
-    r: *mut ngx_http_request_t,
-    limits: &'static [Rc<LimitConf>],
+pub(super) fn evaluate<'r>(
+    r: Request<'r>,
+    limits: &'r [Rc<LimitConf>],
     shared: &Shared,
-) -> Result<&'static [Evaluated<'static>], Unevaluated> {
-    const { assert!(align_of::<Evaluated<'_>>() <= align_of::<usize>()) };
-    // SAFETY: the request is valid. The memory is of its pool, large and aligned enough for all
-    // limits, and only what has been written is returned.
-    unsafe {
-        let size = size_of::<Evaluated<'_>>().saturating_mul(limits.len());
-        let first = ngx_palloc((*r).pool, size).cast::<Evaluated<'_>>();
-        if first.is_null() {
-            return Err(Unevaluated::OutOfMemory);
+) -> Result<&'r [Evaluated<'r>], Unevaluated> {
+    let mut is_unusable = false;
+    let each = limits.iter().filter_map(|limit| match evaluate_one(r, limit, shared) {
+        Err(Unevaluated::Unusable(Effect::DryRun)) => {
+            is_unusable = true;
+            None
         }
-        let (mut count, mut is_unusable) = (0, false);
-        for limit in limits {
-            let key = limit.key(&mut *r).ok_or(Unevaluated::OutOfMemory)?;
-            if key.is_empty() {
-                continue;
-            }
-            let template = limit.template().ok_or(Unevaluated::Unbound)?;
-            let key = shortened(r, key).ok_or(Unevaluated::OutOfMemory)?;
-            let (quota, cost) = match quota_and_cost(r, limit) {
-                Ok(values) => values,
-                Err(EvaluateError::OutOfMemory) => return Err(Unevaluated::OutOfMemory),
-                Err(error) => {
-                    unusable((*(*r).connection).log, &error, limit.name());
-                    is_unusable = true;
-                    match limit.effect() {
-                        Effect::Enforced => return Err(Unevaluated::Unusable(Effect::Enforced)),
-                        Effect::DryRun => continue,
-                    }
-                }
-            };
-            let dry_run = limit.effect() == Effect::DryRun;
-            let check = Check { dry_run, ..Check::new(template.head(), key, quota, cost) };
-            let digest = shared.digest(limit.fingerprint(), &check);
-            first.add(count).write(Evaluated::new(limit, template, check, digest));
-            count += 1;
-        }
-        let evaluated = std::slice::from_raw_parts(first, count);
-        if is_unusable && evaluated.is_empty() {
-            return Err(Unevaluated::Unusable(Effect::DryRun));
-        }
-        if is_unusable {
-            count_undecided(r, limits, evaluated, Status::ErrorPassed, shared);
-        }
-        Ok(evaluated)
+        evaluated => evaluated.transpose(),
+    });
+    let evaluated: &[_] = r.keep_all(limits.len(), each)?;
+    if is_unusable && evaluated.is_empty() {
+        return Err(Unevaluated::Unusable(Effect::DryRun));
     }
+    if is_unusable {
+        count_undecided(r, limits, evaluated, Status::ErrorPassed, shared);
+    }
+    Ok(evaluated)
+}
+
+/// Evaluates one limit; `None` if its key is empty.
+#[inline(always)]
+fn evaluate_one<'r>(
+    r: Request<'r>,
+    limit: &'r LimitConf,
+    shared: &Shared,
+) -> Result<Option<Evaluated<'r>>, Unevaluated> {
+    let key = limit.key(r)?;
+    if key.is_empty() {
+        return Ok(None);
+    }
+    let template = limit.template().ok_or(Unevaluated::Unbound)?;
+    let key = shortened(r, key)?;
+    let (quota, cost) = match quota_and_cost(r, limit) {
+        Ok(values) => values,
+        Err(EvaluateError::OutOfMemory) => return Err(Unevaluated::OutOfMemory),
+        Err(EvaluateError::Unusable(error)) => {
+            unusable(r.log(), &error, limit.name());
+            return Err(Unevaluated::Unusable(limit.effect()));
+        }
+    };
+    let dry_run = limit.effect() == Effect::DryRun;
+    let check = Check { dry_run, ..Check::new(template.head(), key, quota, cost) };
+    let digest = shared.digest(limit.fingerprint(), &check);
+    Ok(Some(Evaluated::new(limit, template, check, digest)))
 }
 
 /// Counts a request for the limits that apply to it and are not among those evaluated: they will have no
 /// verdict. `status` is what becomes of the request; a dry run lets it pass.
-///
-/// # Safety
-/// `r` must be valid.
 #[cold]
-pub(super) unsafe fn count_undecided(
-    r: *mut ngx_http_request_t,
-    limits: &'static [Rc<LimitConf>],
+pub(super) fn count_undecided(
+    r: Request<'_>,
+    limits: &[Rc<LimitConf>],
     evaluated: &[Evaluated<'_>],
     status: Status,
     shared: &Shared,
 ) {
     let is_evaluated = |limit: &LimitConf| evaluated.iter().any(|it| ptr::eq(it.limit, limit));
     for limit in limits.iter().filter(|limit| !is_evaluated(limit)) {
-        // SAFETY: the request is valid.
-        let applies = unsafe { limit.key(&mut *r).is_some_and(|key| !key.is_empty()) };
-        if applies {
+        if limit.key(r).is_ok_and(|key| !key.is_empty()) {
             limit.record(shared).count_request(match limit.effect() {
                 Effect::Enforced => status,
                 Effect::DryRun => Status::ErrorPassed,
@@ -109,35 +105,21 @@ pub(super) unsafe fn count_undecided(
     }
 }
 
-/// # Safety
-/// `r` must be valid.
-unsafe fn quota_and_cost(
-    r: *mut ngx_http_request_t,
-    limit: &'static LimitConf,
-) -> Result<(&'static Quota, u64), EvaluateError> {
-    // SAFETY: the request is valid.
-    unsafe {
-        let quota = match limit.known_quota() {
-            Some(quota) => quota,
-            None => keep(r, limit.quota(&mut *r)?).ok_or(EvaluateError::OutOfMemory)?,
-        };
-        Ok((quota, limit.cost(&mut *r)?))
-    }
+fn quota_and_cost<'r>(
+    r: Request<'r>,
+    limit: &'r LimitConf,
+) -> Result<(&'r Quota, u64), EvaluateError> {
+    let quota = match limit.known_quota() {
+        Some(quota) => quota,
+        None => r.keep(limit.quota(r)?)?,
+    };
+    Ok((quota, limit.cost(r)?))
 }
 
 /// The key as it goes to Redis.
-///
-/// # Safety
-/// `r` must be valid, and `key` live as long as it does.
-unsafe fn shortened(r: *mut ngx_http_request_t, key: &[u8]) -> Option<&'static [u8]> {
-    let (from, length) = match key::digest(key) {
-        None => (key.as_ptr(), key.len()),
-        Some(digest) => {
-            // SAFETY: the request is valid.
-            let copy = unsafe { ngx_str_t::from_bytes((*r).pool, digest.as_bytes())? };
-            (copy.data.cast_const(), copy.len)
-        }
-    };
-    // SAFETY: both are of the pool of the request, or of the configuration.
-    Some(unsafe { std::slice::from_raw_parts(from, length) })
+fn shortened<'r>(r: Request<'r>, key: &'r [u8]) -> Result<&'r [u8], OutOfMemory> {
+    match key::digest(key) {
+        None => Ok(key),
+        Some(digest) => r.copy(digest.as_bytes()),
+    }
 }

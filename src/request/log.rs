@@ -2,35 +2,25 @@
 
 use std::ptr;
 
-use ngx::ffi::{
-    NGX_LOG_ERR, NGX_LOG_INFO, NGX_LOG_NOTICE, NGX_LOG_WARN, ngx_http_request_t, ngx_log_t,
-    ngx_uint_t,
-};
-use ngx::http::{HttpModuleLocationConf, NgxHttpCoreModule};
+use ngx::ffi::{NGX_LOG_ERR, NGX_LOG_INFO, NGX_LOG_NOTICE, NGX_LOG_WARN, ngx_log_t, ngx_uint_t};
 use rate_limit_core::conf::limit::Effect;
 use rate_limit_core::conf::{LogLevel, Policy};
 use rate_limit_core::decision::Status;
 use rate_limit_core::text::log::{Escaped, Excess};
 
-use super::log_of;
 use crate::log::{Decided, admits, cycle_log, is_logged, log};
 use crate::machine::LimitedRequest;
+use crate::nginx::Request;
 
 /// Logs a request that is, or would be, rejected or delayed, as `limit_req` does: one line for the
 /// limits that are enforced, and one for the others.
-///
-/// # Safety
-/// `r` must be valid.
-pub(super) unsafe fn log_decision(r: *mut ngx_http_request_t, request: &LimitedRequest) {
-    // SAFETY: passed on.
-    unsafe {
-        // Delays are logged one level lower.
-        if !is_logged(rejection_level(request.policy()), log_of(r)) {
-            return;
-        }
-        log_group(r, request, Effect::Enforced);
-        log_group(r, request, Effect::DryRun);
+pub(super) fn log_decision(r: Request<'_>, request: &LimitedRequest<'_>) {
+    // Delays are logged one level lower.
+    if !is_logged(rejection_level(request.policy()), r.log()) {
+        return;
     }
+    log_group(r, request, Effect::Enforced);
+    log_group(r, request, Effect::DryRun);
 }
 
 /// The level at which rejections are logged.
@@ -58,14 +48,11 @@ fn words(policy: &Policy, status: Status) -> Option<(ngx_uint_t, &'static str, &
     })
 }
 
-/// # Safety
-/// `r` must be valid.
-unsafe fn log_group(r: *mut ngx_http_request_t, request: &LimitedRequest, effect: Effect) {
+fn log_group(r: Request<'_>, request: &LimitedRequest<'_>, effect: Effect) {
     let policy = request.policy();
     let (status, delay) = request.judge(effect);
     let Some((level, what, several)) = words(policy, status) else { return };
-    // SAFETY: passed on.
-    let (log, location_log) = unsafe { (log_of(r), location_log(r)) };
+    let (log, location_log) = (r.log(), location_log(r));
     if !is_logged(level, log) {
         return;
     }
@@ -76,7 +63,7 @@ unsafe fn log_group(r: *mut ngx_http_request_t, request: &LimitedRequest, effect
     };
     let Some(shown) = shown else { return };
     let Some(verdict) = shown.verdict() else { return };
-    let decided = Decided { limit: shown.name(), what: several, level, log: location_log };
+    let decided = Decided { limit: shown.limit.name(), what: several, level, log: location_log };
     if !admits(policy.log.rate, decided) {
         return;
     }
@@ -90,14 +77,8 @@ unsafe fn log_group(r: *mut ngx_http_request_t, request: &LimitedRequest, effect
     log!(level, log, "{what}, excess: {excess} by limit \"{name}\", key: \"{key}\"{others}");
 }
 
-/// The log of the request's location, which lives as long as the configuration.
-///
-/// # Safety
-/// `r` must be valid.
-unsafe fn location_log(r: *mut ngx_http_request_t) -> *mut ngx_log_t {
-    // SAFETY: a request has a location, and a location has a log: if no level sets one, the cycle's.
-    unsafe {
-        let core = NgxHttpCoreModule::location_conf(&*r.cast::<ngx::http::Request>());
-        core.map_or(cycle_log(), |core| core.error_log)
-    }
+/// The log of the request's location, which lives as long as the configuration: if no level sets one, that of the
+/// cycle.
+fn location_log(r: Request<'_>) -> *mut ngx_log_t {
+    r.location().map_or(cycle_log(), |location| location.error_log)
 }

@@ -2,7 +2,7 @@
 
 use ngx::ffi::ngx_pid;
 use rate_limit_core::decision::Verdict;
-use rate_limit_core::lease::table::{Changes, LeaseCharge, LeaseTable, Outcome, Taken};
+use rate_limit_core::lease::table::{LeaseCharge, LeaseTable, Outcome, Renewed, Taken};
 use rate_limit_core::metrics::LeaseUnits;
 use rate_limit_core::redis::script::Check;
 use rate_limit_core::request::{Evaluated, MachineLeases};
@@ -53,7 +53,7 @@ impl MachineLeases<LimitConf> for Shared {
         // A limit without a number is of this worker alone.
         let number = self.number(record).map_or(u64::MAX, |number| number as u64);
         let part = LeaseCharge { number, digest, quota: *quota, cost };
-        let Changes { granted, returned, lapsed, evicted } =
+        let Renewed { granted, returned, lapsed, evicted } =
             self.leases().renew(&part, taken, outcome, monotonic_micros());
         record.count_granted(granted);
         record.count_units(LeaseUnits::Returned, returned);

@@ -43,6 +43,7 @@ impl Shared {
         MemoryMetrics {
             used: u64::try_from(size).unwrap_or(0).saturating_sub(free),
             free,
+            local: usage.used_bytes(),
             evictions: usage.evictions,
             no_room: self.header.no_room.load(Ordering::Relaxed),
         }

@@ -37,6 +37,27 @@ fn turn() -> MutexGuard<'static, ()> {
 /// The key under which WebDriver names an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
+/// The number of texts, and those without contrast.
+const FAINT_TEXTS: &str = r#"
+    const channels = (color) => color.match(/[\d.]+/g).map(Number);
+    const linear = (value) => (value <= 10 ? value / 3294 : ((value / 255 + 0.055) / 1.055) ** 2.4);
+    const luminance = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+    const behind = (element) => {
+        const color = channels(getComputedStyle(element).backgroundColor);
+        return color[3] === 0 ? behind(element.parentElement) : color;
+    };
+    const contrast = (element) => {
+        const both = [channels(getComputedStyle(element).color), behind(element)].map(luminance);
+        return (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
+    };
+    const hasText = (element) => [...element.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
+    const texts = [...document.querySelectorAll("body *")]
+        .filter((element) => element.getClientRects().length > 0)
+        .filter((element) => hasText(element) || element.matches("input, select"));
+    const faint = texts.filter((element) => contrast(element) < 4.5);
+    return [texts.length, faint.map((element) => `${element.outerHTML} ${contrast(element)}`)];
+"#;
+
 /// A browser with one window and a profile of its own. It ends with this value.
 pub struct Browser {
     addr: SocketAddr,
@@ -146,6 +167,23 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", &json!({ "features": features }));
     }
 
+    /// A picture of the only element that `selector` finds, as PNG.
+    #[track_caller]
+    pub fn picture(&self, selector: &str) -> Vec<u8> {
+        let element = self.post("/element", &by_css(selector));
+        let id = element[ELEMENT].as_str().expect("the id of an element");
+        let picture = self.get(&format!("/element/{id}/screenshot"));
+        decode(picture.as_str().expect("a picture"))
+    }
+
+    /// How many texts the page shows, and those of them that do not stand out from what is behind them: WCAG 2 wants a
+    /// contrast of 4.5.
+    pub fn faint_texts(&self) -> (u64, Vec<String>) {
+        let found = self.run(FAINT_TEXTS);
+        let faint = found[1].as_array().expect("texts").iter().map(ToString::to_string);
+        (found[0].as_u64().expect("a number"), faint.collect())
+    }
+
     /// What the console has shown since it was last looked at.
     pub fn console(&self) -> Vec<String> {
         let entries = self.post("/se/log", &json!({ "type": "browser" }));
@@ -216,6 +254,18 @@ impl Drop for Browser {
         );
         self.driver.kill();
     }
+}
+
+/// The bytes of a text in base64.
+fn decode(text: &str) -> Vec<u8> {
+    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let value = |digit: u8| DIGITS.iter().position(|it| *it == digit).expect("a digit of base64");
+    let digits: Vec<_> = text.bytes().filter(|digit| *digit != b'=').map(value).collect();
+    let bytes = |group: &[usize]| {
+        let bits = group.iter().fold(0, |bits, digit| bits << 6 | digit) << (6 * (4 - group.len()));
+        [bits >> 16, bits >> 8, bits].map(|byte| byte as u8).into_iter().take(group.len() - 1)
+    };
+    digits.chunks(4).flat_map(bytes).collect()
 }
 
 fn by_css(selector: &str) -> Value {

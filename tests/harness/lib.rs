@@ -20,6 +20,7 @@
 mod browser;
 mod cluster;
 mod conf;
+mod demo;
 mod dns;
 mod fake;
 mod http;
@@ -43,6 +44,7 @@ use std::time::{Duration, Instant};
 pub use browser::Browser;
 pub use cluster::{Cluster, ClusterConf, Migration, SLOTS, slot};
 pub use conf::{Conf, check_file, is_configured, is_installed, is_of_distribution};
+pub use demo::ScriptRun;
 pub use dns::{Answer, Dns};
 pub use fake::{ALLOWED, Act, Command, Fake};
 pub use http::{Http, Response};

@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 use fastrand::Rng;
 use proptest::prelude::*;
 use rate_limit_core::algorithm::Stored;
-use rate_limit_core::lease::table::{Bucket, LeaseCharge, LeaseTable, Outcome, Taken};
+use rate_limit_core::lease::table::{LeaseBucket, LeaseCharge, LeaseTable, Outcome, Taken};
 use rate_limit_core::lease::{Granted, Lease};
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::{Rate, SECOND};
@@ -89,7 +89,7 @@ const DIGEST: u128 = 1;
 
 #[derive(Default)]
 struct Machine {
-    leases: [Bucket; 1],
+    leases: [LeaseBucket; 1],
     /// How far its monotonic clock is ahead.
     ahead: u64,
 }

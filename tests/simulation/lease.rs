@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use rate_limit_core::client::Answer;
-use rate_limit_core::lease::table::{Bucket, LeaseCharge, LeaseTable, Outcome, Taken};
+use rate_limit_core::lease::table::{LeaseBucket, LeaseCharge, LeaseTable, Outcome, Taken};
 use rate_limit_core::lease::{Granted, Report};
 
 use crate::script::Charge;
@@ -19,7 +19,7 @@ const BUCKETS: usize = 16;
 /// The memory of a machine, and the account of what was set aside for it.
 #[derive(Debug)]
 pub struct Machine {
-    buckets: Vec<Bucket>,
+    buckets: Vec<LeaseBucket>,
     accounts: HashMap<Box<[u8]>, Account>,
     pub hits: u64,
 }
@@ -39,7 +39,7 @@ struct Account {
 
 impl Machine {
     pub fn new() -> Self {
-        let buckets = std::iter::repeat_with(Bucket::default).take(BUCKETS).collect();
+        let buckets = std::iter::repeat_with(LeaseBucket::default).take(BUCKETS).collect();
         Self { buckets, accounts: HashMap::new(), hits: 0 }
     }
 

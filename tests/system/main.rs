@@ -64,6 +64,7 @@ mod operation {
     mod config;
     mod load;
     mod metrics;
+    mod metrics_page;
     mod monitoring;
     mod plain;
     mod reload;
@@ -75,9 +76,11 @@ mod documents {
     mod capacity;
     mod demo;
     mod examples;
+    mod fleet;
     mod kubernetes;
     mod pages;
     mod quick_start;
     mod recipes;
     mod scenarios;
+    mod source;
 }

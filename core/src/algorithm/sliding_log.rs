@@ -193,14 +193,14 @@ impl Log {
     }
 }
 
-type Entries = VecDeque<(u64, u64)>;
+type LogEntries = VecDeque<(u64, u64)>;
 
 /// Removes as much from one end, and returns how much that was.
 fn remove(
-    entries: &mut Entries,
+    entries: &mut LogEntries,
     amount: u64,
-    pop: fn(&mut Entries) -> Option<(u64, u64)>,
-    push: fn(&mut Entries, (u64, u64)),
+    pop: fn(&mut LogEntries) -> Option<(u64, u64)>,
+    push: fn(&mut LogEntries, (u64, u64)),
 ) -> u64 {
     let mut left = amount;
     while left > 0

@@ -21,7 +21,7 @@ const WAYS: usize = 4;
 const ATTEMPTS: usize = 16;
 
 /// Entries side by side.
-pub type Bucket = [LeaseEntry; WAYS];
+pub type LeaseBucket = [LeaseEntry; WAYS];
 
 /// A place for a lease: two lines of the processor's cache. All zeroes is an empty one.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ pub struct LeaseEntry {
 /// A table of leases, as one process uses it.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseTable<'a> {
-    buckets: &'a [Bucket],
+    buckets: &'a [LeaseBucket],
     process: u32,
     is_living: fn(u32) -> bool,
 }
@@ -109,7 +109,7 @@ pub struct Outcome {
 
 /// What became of units that were set aside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct Renewed {
     /// How many were set aside for the limit.
     pub granted: u64,
     /// How many of the limit went back to Redis.
@@ -136,7 +136,7 @@ struct Locked<'a>(&'a LeaseEntry);
 impl<'a> LeaseTable<'a> {
     /// A table in these buckets, for the process of this number, which is not 0. `is_living` returns
     /// whether there is a process of a number.
-    pub fn new(buckets: &'a [Bucket], process: u32, is_living: fn(u32) -> bool) -> Self {
+    pub fn new(buckets: &'a [LeaseBucket], process: u32, is_living: fn(u32) -> bool) -> Self {
         Self { buckets, process, is_living }
     }
 
@@ -207,7 +207,7 @@ impl<'a> LeaseTable<'a> {
 
     /// Takes note of what came of a command, for a limit about which it had `taken` the lease out: a new
     /// lease takes its place, or it goes back if nothing was sent. Answers what became of units.
-    pub fn renew(&self, limit: &LeaseCharge, taken: Taken, outcome: &Outcome, now: u64) -> Changes {
+    pub fn renew(&self, limit: &LeaseCharge, taken: Taken, outcome: &Outcome, now: u64) -> Renewed {
         let Outcome { is_sent, is_charged, is_rejected, granted, span, submitted } = *outcome;
         let (before, is_renewal) = match taken {
             Taken::Busy => {
@@ -220,14 +220,14 @@ impl<'a> LeaseTable<'a> {
                     }
                     entry.set(&holding);
                 }
-                return Changes::default();
+                return Renewed::default();
             }
             Taken::Nothing => (Holding::UNKNOWN, false),
             Taken::Holding(holding) => (holding, true),
         };
         let put = |holding| self.put(limit, holding, is_renewal, now);
         if is_renewal && !is_sent {
-            return Changes { evicted: put(before), ..Changes::default() };
+            return Renewed { evicted: put(before), ..Renewed::default() };
         }
         let returned = granted.returned;
         let lapsed = before.units().saturating_sub(returned);
@@ -241,7 +241,7 @@ impl<'a> LeaseTable<'a> {
         } else {
             None
         };
-        Changes { granted: granted.units, returned, lapsed, evicted }
+        Renewed { granted: granted.units, returned, lapsed, evicted }
     }
 
     /// Keeps a lease, with what others have brought meanwhile. Where there is no room, the entry with the
@@ -272,7 +272,7 @@ impl<'a> LeaseTable<'a> {
 
     /// An entry that may be replaced by one of so many units: a free one, or else the one with the
     /// fewest units, of which the oldest, unless those are more. What has ended counts as empty.
-    fn room(&self, bucket: &'a Bucket, units: u64, now: u64) -> Option<Locked<'a>> {
+    fn room(&self, bucket: &'a LeaseBucket, units: u64, now: u64) -> Option<Locked<'a>> {
         let value = |locked: &Locked<'_>| {
             let holding = locked.0.holding();
             (holding.left(now), holding.submitted())
@@ -282,7 +282,7 @@ impl<'a> LeaseTable<'a> {
         (worst.0.holding().left(now) <= units).then_some(worst)
     }
 
-    fn bucket(&self, digest: u128) -> Option<&'a Bucket> {
+    fn bucket(&self, digest: u128) -> Option<&'a LeaseBucket> {
         self.buckets.get(key::place(digest, self.buckets.len()))
     }
 
@@ -407,11 +407,11 @@ mod tests {
     /// By Redis's clock at the start of the monotonic one.
     const START: u64 = 1_700_000_000_000_000;
 
-    fn buckets(count: usize) -> Vec<Bucket> {
-        std::iter::repeat_with(Bucket::default).take(count).collect()
+    fn buckets(count: usize) -> Vec<LeaseBucket> {
+        std::iter::repeat_with(LeaseBucket::default).take(count).collect()
     }
 
-    fn table(buckets: &[Bucket]) -> LeaseTable<'_> {
+    fn table(buckets: &[LeaseBucket]) -> LeaseTable<'_> {
         LeaseTable::new(buckets, 1, |_| true)
     }
 
@@ -647,7 +647,7 @@ mod tests {
         let outcome = Outcome { is_sent, is_charged, is_rejected, granted, span, submitted };
         let limit = LeaseCharge { number: 0, digest: 7, quota: quota(), cost: 0 };
         let changes = table.renew(&limit, taken, &outcome, end);
-        assert_eq!(changes, Changes { returned: 4, ..Changes::default() });
+        assert_eq!(changes, Renewed { returned: 4, ..Renewed::default() });
         assert_eq!(table.take(7, 0, end, end + 10), Taken::Busy, "all is reported");
         let Taken::Holding(holding) = table.take(7, 1, end, end + 10) else { panic!() };
         assert_eq!(holding.lease(&quota(), SPAN, end).want, 2);

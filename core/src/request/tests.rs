@@ -10,7 +10,7 @@ use crate::client::{Charge, Template};
 use crate::conf::limit::Phase;
 use crate::decision::Retry;
 use crate::key::Head;
-use crate::lease::table::{Bucket, LeaseCharge, LeaseTable, Taken};
+use crate::lease::table::{LeaseBucket, LeaseCharge, LeaseTable, Taken};
 use crate::limit::{Algorithm, Quota};
 use crate::local::{self, LocalCharge};
 use crate::rate::SECOND;
@@ -92,7 +92,7 @@ fn policy(change: impl FnOnce(&mut Policy)) -> &'static Policy {
 struct TestMachine {
     now: Cell<u64>,
     denials: RefCell<HashMap<u128, Denial>>,
-    leases: Vec<Bucket>,
+    leases: Vec<LeaseBucket>,
     local: RefCell<Vec<u64>>,
     whole: Cell<u64>,
     /// The counts of limits, in this order.
@@ -106,7 +106,7 @@ impl TestMachine {
         Self {
             now: Cell::new(START),
             denials: RefCell::default(),
-            leases: std::iter::repeat_with(Bucket::default).take(16).collect(),
+            leases: std::iter::repeat_with(LeaseBucket::default).take(16).collect(),
             local: RefCell::new(vec![0; room]),
             whole: Cell::new(0),
             counts: RefCell::default(),

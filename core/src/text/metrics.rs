@@ -15,7 +15,13 @@ pub use form::PageForm;
 pub use policy::policy;
 
 /// The page for a browser. It shows the JSON of the same address.
-pub const HTML: &str = include_str!("metrics.html");
+pub const HTML: &str = concat!(
+    include_str!("metrics/page/head.html"),
+    include_str!("metrics/page/style.css"),
+    include_str!("metrics/page/body.html"),
+    include_str!("metrics/page/script.js"),
+    "</script>\n</body>\n</html>\n",
+);
 
 /// What was counted until now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -113,6 +119,8 @@ pub struct MemoryMetrics {
     pub used: u64,
     /// Bytes that are not.
     pub free: u64,
+    /// Bytes of [`used`](Self::used) that hold the states of clients that were decided locally.
+    pub local: u64,
     /// Clients that were evicted.
     pub evictions: u64,
     /// Requests whose state did not fit.
@@ -241,6 +249,7 @@ mod tests {
             memory: MemoryMetrics {
                 used: next(),
                 free: next(),
+                local: 5_000,
                 evictions: next(),
                 no_room: next(),
             },

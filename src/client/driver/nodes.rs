@@ -1,6 +1,6 @@
 //! The nodes of a store in the shared memory: their counters, and how this worker sees them.
 
-use ngx::ffi::{NGX_LOG_ERR, ngx_cycle, ngx_cycle_t, ngx_worker};
+use ngx::ffi::{NGX_LOG_ERR, ngx_worker};
 use rate_limit_core::client::{self, Answer, NodeKey, RequestKey};
 use rate_limit_core::metrics::{AttemptResult, QueryResult};
 use rate_limit_core::rate::MILLISECOND;
@@ -8,32 +8,24 @@ use rate_limit_core::rate::MILLISECOND;
 use super::{KnownNode, State, WARN_EVERY, place};
 use crate::clock::unix_ms;
 use crate::log::{cycle_log, log};
-use crate::shm::{NodeRecord, NodeState, Shared, View};
+use crate::shm::{NodeRecord, NodeState, View};
 
 impl State {
-    /// Looks up the shared memory of the current cycle. That of an older one may be unmapped.
-    #[inline]
-    pub(super) fn find_memory(&mut self) {
-        // SAFETY: only NGINX writes it, in this thread.
-        let cycle = unsafe { ngx_cycle };
-        if cycle != self.cycle {
-            self.change_memory(cycle);
-        }
-    }
-
-    fn change_memory(&mut self, cycle: *mut ngx_cycle_t) {
-        self.cycle = cycle;
-        self.shared = Shared::current();
-        self.nodes.clear();
-        self.settling.clear();
+    /// Publishes this worker's view of all nodes.
+    pub(super) fn show_all(&mut self) {
         let nodes: Vec<_> = self.client.nodes().collect();
         nodes.into_iter().for_each(|node| self.show(node));
     }
 
-    pub(super) fn count_lag(&self, lag: u64) {
-        if let Some(shared) = &self.shared {
-            shared.count_lag(lag);
+    /// Withdraws this worker's view of all nodes.
+    pub(super) fn hide_all(&self) {
+        for known in self.nodes.iter().flatten() {
+            self.set_view(known.key, View::default(), false);
         }
+    }
+
+    pub(super) fn count_lag(&self, lag: u64) {
+        self.shared.count_lag(lag);
     }
 
     pub(super) fn known(&mut self, key: NodeKey) -> Option<&mut KnownNode> {
@@ -42,7 +34,7 @@ impl State {
             .get(key.index())
             .is_some_and(|known| known.as_ref().is_some_and(|known| known.key == key));
         if !is_known {
-            let record = self.shared?.node(self.client.node(key)?.name(), &self.store);
+            let record = self.shared.node(self.client.node(key)?.name(), &self.store);
             place(&mut self.nodes, key.index(), KnownNode { key, record, peer: None });
             self.set_view(key, View { state: NodeState::Up, ..View::default() }, true);
         }

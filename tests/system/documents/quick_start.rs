@@ -3,50 +3,14 @@
 use std::fs::{self, Permissions};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
-use harness::{Http, Process, Redis, free_port, wait_until};
-use tempfile::{NamedTempFile, TempDir};
+use harness::{Http, Redis, ScriptRun, free_port};
+use tempfile::TempDir;
 
 use crate::seen::keys;
 
-/// The module may have to be built first.
-const PATIENCE: Duration = Duration::from_secs(900);
-
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-
-/// A run of a script, and its output so far.
-struct Run {
-    process: Process,
-    output: NamedTempFile,
-}
-
-impl Run {
-    fn start(arguments: &[&str]) -> Self {
-        let mut command = Command::new(format!("{ROOT}/scripts/run"));
-        command.args(arguments);
-        Self::of(command)
-    }
-
-    fn of(mut command: Command) -> Self {
-        let output = NamedTempFile::new().expect("a file");
-        command.stdin(Stdio::null());
-        let file = fs::File::options().append(true).open(output.path()).expect("open the file");
-        command.stdout(file.try_clone().expect("a second handle")).stderr(file);
-        Self { process: Process::spawn(command, libc::SIGTERM).expect("run it"), output }
-    }
-
-    fn output(&self) -> String {
-        fs::read_to_string(self.output.path()).expect("read its output")
-    }
-
-    /// Waits for its end: the status, 143 if it was terminated, and all of its output.
-    fn end(mut self) -> (Option<i32>, String) {
-        let status = self.process.wait(PATIENCE);
-        (status.code(), self.output())
-    }
-}
 
 /// `scripts/build` with these arguments, where the NGINX in the PATH is this script.
 fn build(script: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -57,7 +21,7 @@ fn build(script: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
     let path = std::env::var("PATH").expect("a path");
     let mut command = Command::new(format!("{ROOT}/scripts/build"));
     command.env("PATH", format!("{}:{path}", directory.path().display())).args(arguments);
-    let (status, output) = Run::of(command).end();
+    let (status, output) = ScriptRun::of(command).end();
     (status, output, nginx.display().to_string())
 }
 
@@ -155,7 +119,7 @@ fn what_cannot_be_packaged_is_explained() {
     for (arguments, message) in cases {
         let mut command = Command::new(format!("{ROOT}/scripts/package"));
         command.args(arguments);
-        let (status, output) = Run::of(command).end();
+        let (status, output) = ScriptRun::of(command).end();
         assert_eq!(status, Some(1), "{output}");
         assert!(output.starts_with(&format!("package: {message}")), "{output}");
     }
@@ -171,7 +135,7 @@ fn every_script_has_help() {
         }
         let mut command = Command::new(&script);
         command.arg("--help");
-        let (status, output) = Run::of(command).end();
+        let (status, output) = ScriptRun::of(command).end();
         assert_eq!(status, Some(0), "{}: {output}", script.display());
         assert!(
             output.ends_with('\n') && !output.contains("==>"),
@@ -194,12 +158,12 @@ fn a_bad_value_is_explained() {
         (&["--port=8080"], "unknown option --port=8080; usage: scripts/run "),
     ];
     for (arguments, message) in cases {
-        let (status, output) = Run::start(arguments).end();
+        let (status, output) = ScriptRun::demo(arguments).end();
         assert_eq!(status, Some(1), "{arguments:?}");
         assert!(output.starts_with(&format!("run: {message}")), "{arguments:?}: {output}");
         assert_eq!(output.lines().count(), 1, "{output}");
     }
-    let (status, help) = Run::start(&["--help"]).end();
+    let (status, help) = ScriptRun::demo(&["--help"]).end();
     assert_eq!(status, Some(0));
     assert!(help.contains("scripts/run --redis URL") && !help.contains('#'), "{help}");
 }
@@ -208,14 +172,14 @@ fn a_bad_value_is_explained() {
 fn a_port_that_is_taken_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("its address").port().to_string();
-    let (status, output) = Run::start(&["--once", "--port", &port]).end();
+    let (status, output) = ScriptRun::demo(&["--once", "--port", &port]).end();
     assert_eq!(status, Some(1));
     assert!(output.contains(&format!("run: port {port} of 127.0.0.1 is taken")), "{output}");
 }
 
 #[test]
 fn once_limits_as_configured() {
-    let (status, output) = Run::start(&["--once"]).end();
+    let (status, output) = ScriptRun::demo(&["--once"]).end();
     assert_eq!(status, Some(0), "{output}");
     assert!(output.contains("limited as configured"), "{output}");
 }
@@ -227,9 +191,8 @@ fn a_redis_of_ones_own_keeps_what_it_holds() {
     redis.command::<()>(&["SET", "rl:api:127.0.0.1", "not ours"]);
     let addr: SocketAddr = ([127, 0, 0, 1], free_port()).into();
     let port = addr.port().to_string();
-    let mut run = Run::start(&["--redis", &redis.url(), "--port", &port]);
-    let started = || run.output().contains("Ctrl-C ends") || run.process.ended().is_some();
-    wait_until(PATIENCE, started, "the end of the burst");
+    let mut run = ScriptRun::demo(&["--redis", &redis.url(), "--port", &port]);
+    run.wait_for("Ctrl-C ends", 1);
     let output = run.output();
     assert!(output.contains("limited as configured"), "{output}");
     assert!(output.contains(&format!("Open http://{addr}/ in a browser")), "{output}");

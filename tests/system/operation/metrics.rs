@@ -782,6 +782,9 @@ fn local_decisions_fill_the_memory() {
     }
     let after = metrics(&nginx);
     assert_eq!(after["shared_memory_bytes{state=\"free\"}"], 0.0);
+    let local = |samples: &Samples| samples["local_state_bytes"];
+    assert_eq!(local(&before), 0.0);
+    assert_eq!(local(&after), used(&after) - used(&before));
     assert!(after["shared_memory_evictions_total"] > 1_000.0, "{after:?}");
     assert_eq!(after["shared_memory_no_room_total"], 0.0);
 }

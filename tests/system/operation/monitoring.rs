@@ -86,6 +86,23 @@ fn every_alert_is_described() {
     }
 }
 
+/// Each alert names the page that explains it.
+#[test]
+fn every_runbook_is_there() {
+    let rules = read("alerts.yml");
+    let alerts = rules.matches("- alert: ").count();
+    let runbooks = rules.lines().filter_map(|line| line.trim().strip_prefix("runbook: "));
+    let runbooks: Vec<_> = runbooks.collect();
+    assert_eq!(runbooks.len(), alerts);
+    for runbook in runbooks {
+        let (page, heading) = runbook.split_once('#').expect("a heading");
+        let text = read(&format!("../{page}"));
+        let words = heading.replace('-', " ");
+        let is_it = |line: &str| line.trim_start_matches('#').trim().to_lowercase() == words;
+        assert!(text.lines().any(|line| line.starts_with('#') && is_it(line)), "{runbook}");
+    }
+}
+
 #[test]
 fn every_metric_is_on_the_page() {
     let redis = Redis::start();
@@ -117,6 +134,7 @@ fn the_dashboard_shows_something() {
     for expression in expressions {
         let query = expression
             .replace("$__rate_interval", "1m")
+            .replace("$job", ".*")
             .replace("$instance", ".*")
             .replace("$name", ".*");
         assert!(!query.contains('$'), "{query}");
@@ -135,6 +153,11 @@ fn the_dashboard_is_whole() {
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len(), "{ids:?}");
     let sources = dashboard(".panels[] | select(.type != \"row\") | .datasource.uid");
     assert!(sources.iter().all(|uid| uid == "${datasource}"), "{sources:?}");
+    let expressions = dashboard(".. | .expr? // empty");
+    assert!(expressions.iter().all(|it| it.contains("{job=~\"$job\",")), "{expressions:#?}");
+    let kinds = dashboard(".panels[] | select(.type != \"row\") | .type");
+    assert!(kinds[..6].iter().all(|kind| kind == "stat"), "a summary first: {kinds:?}");
+    assert!(kinds.contains(&"heatmap".to_owned()), "{kinds:?}");
     let variables = dashboard(".templating.list[].name");
-    assert_eq!(variables, ["datasource", "instance", "name"]);
+    assert_eq!(variables, ["datasource", "job", "instance", "name"]);
 }

@@ -308,38 +308,6 @@ fn without_a_master() {
     let pid = nginx.pid();
     wait_until(PATIENCE, || connected(&redis) == [pid], "the connection");
     assert_eq!(nginx.get("/").remaining(), Some(8));
-    // NGINX itself serves nothing sensible after a reload without a master, but it lives on.
-    nginx.signal(libc::SIGHUP);
-    let is_reloading = || {
-        nginx.wake();
-        nginx.error_log().contains("reconfiguring")
-    };
-    wait_until(PATIENCE, is_reloading, "a reload");
-    sleep(Duration::from_millis(200));
-    assert_eq!(connected(&redis), [pid]);
-    nginx.quit();
-    wait_until(PATIENCE, || connected(&redis).is_empty(), "the end of the connection");
-}
-
-/// The shared memory of the configuration before is unmapped then, while its connections still live.
-#[test]
-fn without_a_master_and_with_another_size_of_the_memory() {
-    let redis = Redis::start();
-    let mut nginx =
-        limited(&redis, "rate=9r/d").http("rate_limit_redis_shared_memory 1m;").single().start();
-    let pid = nginx.pid();
-    wait_until(PATIENCE, || connected(&redis) == [pid], "the connection");
-    assert!(is_shared(pid, 1 << 20));
-    let conf = nginx.read("nginx.conf").replace("memory 1m;", "memory 2m;");
-    fs::write(nginx.path("nginx.conf"), conf).expect("write a configuration");
-    nginx.signal(libc::SIGHUP);
-    let replaced = || {
-        nginx.wake();
-        is_shared(pid, 2 << 20) && !is_shared(pid, 1 << 20)
-    };
-    wait_until(PATIENCE, replaced, "the other memory");
-    redis.command::<u64>(&["CLIENT", "KILL", "TYPE", "normal"]);
-    wait_until(PATIENCE, || connected(&redis) == [pid], "another connection");
     nginx.quit();
     wait_until(PATIENCE, || connected(&redis).is_empty(), "the end of the connection");
 }
@@ -349,15 +317,4 @@ fn has_open(pid: u32, name: &str) -> bool {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).expect("list descriptors");
     let mut files = descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
     files.any(|file| file.ends_with(name))
-}
-
-/// Whether a process has so many bytes of memory that it could share.
-fn is_shared(pid: u32, size: u64) -> bool {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("a process");
-    maps.lines().filter(|line| line.contains(" rw-s ")).any(|line| {
-        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
-        let (from, to) = range.expect("a range of addresses");
-        let at = |text| u64::from_str_radix(text, 16).expect("an address");
-        at(to) - at(from) == size
-    })
 }

@@ -23,46 +23,47 @@ pub(in crate::client) struct Sentinel {
     /// What the sentinels call the master.
     name: String,
     /// All sentinels, and what each of them reports, if it is connected and has replied.
-    reports: Vec<(NodeKey, Option<Place>)>,
+    reports: Vec<(NodeKey, Option<HostPort>)>,
     master: Option<NodeKey>,
     /// Where the master is.
-    present: Option<Place>,
+    present: Option<HostPort>,
     /// How often the master has changed.
     changes: u32,
 }
 
 /// A host and a port.
-type Place = (String, u16);
+type HostPort = (String, u16);
 
 impl Sentinel {
     pub(in crate::client) fn new(name: &str) -> Self {
         Self { name: name.to_owned(), reports: Vec::new(), master: None, present: None, changes: 0 }
     }
 
-    fn set_report(&mut self, from: NodeKey, place: Option<Place>) {
+    fn set_report(&mut self, from: NodeKey, place: Option<HostPort>) {
         if let Some((_, report)) = self.reports.iter_mut().find(|(node, _)| *node == from) {
             *report = place;
         }
     }
 
     /// The reports of the sentinels that can be reached.
-    fn reported(&self) -> impl Iterator<Item = &Place> {
+    fn reported(&self) -> impl Iterator<Item = &HostPort> {
         self.reports.iter().filter_map(|(_, report)| report.as_ref())
     }
 
     /// How many sentinels report this master.
-    fn votes(&self, place: &Place) -> usize {
+    fn votes(&self, place: &HostPort) -> usize {
         self.reported().filter(|other| *other == place).count()
     }
 
     /// The master that more than half of all sentinels report.
-    fn elected(&self) -> Option<&Place> {
-        let is_majority = |place: &&Place| self.votes(place).saturating_mul(2) > self.reports.len();
+    fn elected(&self) -> Option<&HostPort> {
+        let is_majority =
+            |place: &&HostPort| self.votes(place).saturating_mul(2) > self.reports.len();
         self.reported().find(is_majority)
     }
 
     /// The masters that as many sentinels report as any other, each once.
-    fn leading(&self) -> Vec<&Place> {
+    fn leading(&self) -> Vec<&HostPort> {
         let most = self.reported().map(|place| self.votes(place)).max();
         let mut leading = Vec::new();
         for place in self.reported() {
@@ -113,7 +114,7 @@ impl Topology for Sentinel {
         if serves && !leading.is_empty() {
             return self.present.as_ref().map(master_at);
         }
-        let is_present = |place: &&Place| self.present.as_ref() == Some(*place);
+        let is_present = |place: &&HostPort| self.present.as_ref() == Some(*place);
         let next = leading.iter().position(is_present).map_or(0, |index| index.saturating_add(1));
         leading.get(next).or(leading.first()).copied().map(master_at)
     }
@@ -147,6 +148,6 @@ impl Topology for Sentinel {
     }
 }
 
-fn master_at((host, port): &Place) -> Layout {
+fn master_at((host, port): &HostPort) -> Layout {
     Layout::Master(host.clone(), *port)
 }

@@ -47,6 +47,7 @@ impl Snapshot {
                 });
             }
             page.object("shared_memory_bytes", |states| states.all(self.memory.bytes()));
+            page.value("local_state_bytes", self.memory.local);
             page.value("shared_memory_evictions", self.memory.evictions);
             page.value("shared_memory_no_room", self.memory.no_room);
             page.object("build_info", |info| {
@@ -147,6 +148,7 @@ mod tests {
             r#""0.001":10,"0.0025":12,"0.005":14,"0.01":16,"0.025":18,"0.05":20,"0.1":22,"#,
             r#""0.25":24,"1":26,"+Inf":28},"sum":0.00007,"count":28},"#,
             r#""shared_memory_bytes":{"used":63,"free":64},"#,
+            r#""local_state_bytes":5000,"#,
             r#""shared_memory_evictions":65,"shared_memory_no_room":66,"#,
             r#""build_info":{"version":"1.2.3","nginx":"1.22.1"}}"#,
         );

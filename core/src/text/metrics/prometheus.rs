@@ -148,6 +148,12 @@ impl Snapshot {
             page.sample("shared_memory_bytes", &[("state", state)], bytes);
         }
         page.family(
+            "local_state_bytes",
+            "gauge",
+            "The used part of the shared memory that holds states of clients that were decided locally.",
+        );
+        page.sample("local_state_bytes", &[], self.memory.local);
+        page.family(
             "shared_memory_evictions_total",
             "counter",
             "Clients that were evicted, because the shared memory was full.",
@@ -266,6 +272,7 @@ mod tests {
             r"decision_seconds_count 777",
             r#"shared_memory_bytes{state="used"} 63"#,
             r#"shared_memory_bytes{state="free"} 64"#,
+            "local_state_bytes 5000",
             r"shared_memory_evictions_total 65",
             r"shared_memory_no_room_total 66",
             r#"build_info{version="1.2.3",nginx="1.22.1"} 1"#,
@@ -296,7 +303,7 @@ mod tests {
             assert!(count > 0);
             families.push(name);
         }
-        assert_eq!(families.len(), 19);
+        assert_eq!(families.len(), 20);
     }
 
     #[test]

@@ -1,104 +1,3 @@
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<title>Rate limits</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="icon" href="data:,">
-<style>
-:root {
-  color-scheme: light dark;
-  --ground: #fff; --text: #1c2128; --faint: #59636e; --line: #d5dae0; --panel: #f6f8fa;
-  --passed: #2f6fbd; --rejected: #d1540a; --good: #1a7f37; --bad: #c62828; --odd: #8a6100;
-}
-@media (prefers-color-scheme: dark) {
-  :root {
-    --ground: #12161b; --text: #e4e8ec; --faint: #99a3ad; --line: #323a43; --panel: #1b2128;
-    --passed: #4b8fdf; --rejected: #f0883e; --good: #57c26e; --bad: #ff7b72; --odd: #e0b040;
-  }
-}
-* { box-sizing: border-box; }
-body {
-  margin: 0 auto; max-width: 60rem; padding: 1rem 1rem 3rem;
-  background: var(--ground); color: var(--text);
-  font: 1rem/1.45 system-ui, sans-serif; font-variant-numeric: tabular-nums;
-}
-h1 { font-size: 1.5rem; margin: .5rem 0 0; }
-h2 { font-size: 1.1rem; margin: 2.25rem 0 .5rem; }
-p { margin: .25rem 0; }
-.faint, thead th, figcaption, .note { color: var(--faint); }
-#state.lost { color: var(--bad); }
-.stale section { opacity: .7; }
-table { width: 100%; border-collapse: collapse; }
-th, td { padding: .35rem .5rem; text-align: right; vertical-align: baseline; font-weight: normal; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; }
-th:last-child, td:last-child { padding-right: 0; }
-thead th { font-size: .85rem; vertical-align: bottom; }
-thead th, tr:first-child td { white-space: nowrap; }
-tbody { border-top: 1px solid var(--line); }
-tbody th { font-weight: 600; overflow-wrap: anywhere; }
-.more td { padding: 0 0 .75rem; }
-.note { font-size: .875rem; text-align: left; }
-figure { margin: 0; }
-svg { display: block; width: 100%; height: 4.5rem; background: var(--panel); border-radius: 4px; }
-figcaption { display: flex; justify-content: space-between; font-size: .75rem; }
-.passed { fill: var(--passed); }
-.rejected { fill: var(--rejected); }
-.key::before {
-  content: ""; display: inline-block; width: .7em; height: .7em; margin-right: .35em;
-  border-radius: 2px;
-}
-.of-passed::before { background: var(--passed); }
-.of-rejected::before { background: var(--rejected); }
-.up { color: var(--good); }
-.down { color: var(--bad); }
-.partly { color: var(--odd); }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1rem; margin: 0; }
-dt { color: var(--faint); }
-dd { margin: 0; }
-@media (max-width: 30rem) {
-  body { padding: .5rem .75rem 2rem; }
-  th, td { padding: .35rem .3rem; }
-}
-</style>
-</head>
-<body>
-<h1>Rate limits</h1>
-<p id="state" role="status">Connecting…</p>
-<noscript><p>This page needs JavaScript. The numbers are also <a href="?format=json">JSON</a>.</p></noscript>
-<main id="main">
-<section aria-labelledby="limits-title">
-<h2 id="limits-title">Limits</h2>
-<table aria-labelledby="limits-title">
-<thead><tr>
-<th scope="col">Limit</th>
-<th scope="col"><span class="key of-passed">Passed</span></th>
-<th scope="col"><span class="key of-rejected">Rejected</span></th>
-</tr></thead>
-</table>
-<p class="note" id="no-limits" hidden>Nothing is limited.</p>
-</section>
-<section aria-labelledby="nodes-title">
-<h2 id="nodes-title">Redis</h2>
-<table aria-labelledby="nodes-title">
-<thead><tr>
-<th scope="col">Server</th>
-<th scope="col">State</th>
-<th scope="col">Decided</th>
-<th scope="col">Mean latency</th>
-</tr></thead>
-</table>
-</section>
-<section aria-labelledby="all-title">
-<h2 id="all-title">This machine</h2>
-<dl>
-<dt>Decisions</dt><dd id="waits">–</dd>
-<dt>Shared memory</dt><dd id="memory">–</dd>
-<dt>Versions</dt><dd id="build">–</dd>
-</dl>
-</section>
-</main>
-<script>
 "use strict";
 
 const EVERY = 1000;    // ms between two updates
@@ -106,10 +5,10 @@ const PATIENCE = 4000; // ms for an answer
 const CHART = 120;     // s that a chart shows
 const RECENT = 5;      // s over which rates are taken
 const LONG = 60;       // s over which errors are counted
+const KINDS = ["passed", "rejected", "undecided"]; // what may become of a request
 
 const samples = [];    // the counters of the last CHART seconds, the oldest first
-const rows = { limits: new Map(), nodes: new Map() };
-const [limitTable, nodeTable] = document.querySelectorAll("table");
+const rows = { limits: new Map(), idle: new Map(), nodes: new Map() };
 const byId = (id) => document.getElementById(id);
 let lostSince = null, lostBecause = "", timer = 0, loading = false;
 
@@ -121,13 +20,14 @@ const rate = (value) => value === null ? "–" : `${number(value)}/s`;
 const clock = (time) => new Date(time).toLocaleTimeString("en-GB");
 const duration = (seconds) => seconds < 0.001 ? `${whole.format(seconds * 1e6)} µs`
   : seconds < 1 ? `${number(seconds * 1e3)} ms` : `${number(seconds)} s`;
-const size = (bytes) => `${fine.format(bytes / 1048576)} MB`;
+const MEGABYTE = 1048576;
+const size = (bytes) => `${fine.format(bytes / MEGABYTE)} MB`;
 
 // What is shown of a limit.
 function limitOf({ requests: r, decisions: d }) {
   return {
-    passed: r.passed + r.delayed + r.error_passed + r.delayed_dry_run + r.rejected_dry_run,
-    rejected: r.rejected + r.error_rejected,
+    passed: r.passed + r.delayed + r.delayed_dry_run + r.rejected_dry_run,
+    rejected: r.rejected,
     delayed: r.delayed,
     dryRun: r.rejected_dry_run,
     undecided: r.error_passed + r.error_rejected,
@@ -181,21 +81,22 @@ function arrange(known, table, names, make) {
 function makeRow(name, cells, ...more) {
   const columns = Array.from({ length: cells }, () => element("td"));
   const body = element("tbody", {},
-    element("tr", {}, element("th", { scope: "row", textContent: name }), ...columns),
-    element("tr", { className: "more" }, element("td", { colSpan: cells + 1 }, ...more)));
+    element("tr", {}, element("th", { scope: "row", textContent: name }), ...columns));
+  const below = element("td", { colSpan: cells + 1 }, ...more);
+  if (more.length > 0) body.append(element("tr", { className: "more" }, below));
   return { body, columns };
 }
 
 function makeLimit(name) {
-  const rejected = svg("path", { class: "rejected" }), passed = svg("path", { class: "passed" });
+  const paths = KINDS.map((kind) => svg("path", { class: kind }));
   const picture = svg("svg",
-    { viewBox: `0 0 ${CHART} 100`, preserveAspectRatio: "none", role: "img" }, rejected, passed);
+    { viewBox: `0 0 ${CHART} 100`, preserveAspectRatio: "none", role: "img" }, ...[...paths].reverse());
   const peak = element("span");
   const figure = element("figure", {}, picture, element("figcaption", {},
     element("span", { textContent: "2 minutes ago" }), peak,
     element("span", { textContent: "now" })));
   const note = element("div", { className: "note" });
-  return { ...makeRow(name, 2, figure, note), rejected, passed, picture, peak, note };
+  return { ...makeRow(name, 3, figure, note), paths, picture, peak, note };
 }
 
 function makeNode(name) {
@@ -210,13 +111,11 @@ function write(element, text) {
 
 function showLimit(name, row) {
   const of = (key) => (sample) => sample.limits[name]?.[key] ?? 0;
-  const [passed, rejected] = [speed(RECENT, of("passed")), speed(RECENT, of("rejected"))];
   const now = newest().limits[name];
-  const all = now.passed + now.rejected;
-  write(row.columns[0], rate(passed));
-  write(row.columns[1], rate(rejected));
+  const all = KINDS.reduce((sum, kind) => sum + now[kind], 0);
+  KINDS.forEach((kind, column) => write(row.columns[column], rate(speed(RECENT, of(kind)))));
   const notes = [["delayed", "delayed"], ["would be rejected, but for the dry run", "dryRun"],
-    ["not decided", "undecided"], ["decided from leases", "lease"],
+    ["decided from leases", "lease"],
     ["decided from the deny cache", "cache"],
     ["decided on this machine", "local"]]
     .map(([what, key]) => [what, speed(RECENT, of(key))])
@@ -227,26 +126,100 @@ function showLimit(name, row) {
   draw(row, name, of);
 }
 
-// Draws how fast requests passed and were rejected, one above the other.
+// What happened between each two samples, and where that is in a chart.
+const place = ({ at }) => Math.max(0, CHART - (newest().at - at) / 1000);
+const steps = (between) => samples.slice(1).map((after, index) => {
+  const before = samples[index];
+  return { from: place(before), to: place(after), ...between(before, after) };
+});
+
+// Draws how many requests there were of each kind, one above the other.
 function draw(row, name, of) {
-  const steps = samples.slice(1).map((sample, index) => {
-    const before = samples[index], time = (sample.at - before.at) / 1000;
-    const speed = (key) => (of(key)(sample) - of(key)(before)) / time;
-    const place = ({ at }) => Math.max(0, CHART - (newest().at - at) / 1000);
-    return { from: place(before), to: place(sample), passed: speed("passed"),
-      all: speed("passed") + speed("rejected") };
+  const speeds = steps((before, after) => {
+    const time = (after.at - before.at) / 1000;
+    let sum = 0;
+    return { tops: KINDS.map((kind) => sum += (of(kind)(after) - of(kind)(before)) / time) };
   });
-  const peak = Math.max(0, ...steps.map((step) => step.all));
-  const path = (key) => steps.length === 0 ? "" : `M${steps[0].from} 100`
-    + steps.map(({ from, to, [key]: value }) => {
-      const y = 100 - 92 * value / Math.max(peak, 1);
+  const peak = Math.max(0, ...speeds.map(({ tops }) => tops.at(-1)));
+  row.paths.forEach((path, kind) => {
+    const sides = speeds.map(({ from, to, tops }) => {
+      const y = 100 - 92 * tops[kind] / Math.max(peak, 1);
       return `L${from.toFixed(2)} ${y.toFixed(1)}H${to.toFixed(2)}`;
-    }).join("") + "V100Z";
-  row.rejected.setAttribute("d", path("all"));
-  row.passed.setAttribute("d", path("passed"));
+    });
+    path.setAttribute("d", sides.length ? `M${speeds[0].from} 100${sides.join("")}V100Z` : "");
+  });
   const text = `peak ${rate(peak)}`;
   write(row.peak, text);
   row.picture.setAttribute("aria-label", `Requests to ${name} in the last 2 minutes, ${text}`);
+}
+
+// The time within which a part of what is in a histogram was done between two samples, by its
+// buckets; null if that was nothing.
+function quantile(part, histogram, before, after) {
+  const [old, now] = [before[histogram], after[histogram]];
+  const wanted = part * (now.count - old.count);
+  if (wanted <= 0) return null;
+  const bounds = Object.keys(now.buckets).filter((bound) => bound !== "+Inf").sort((a, b) => a - b);
+  let low = 0, below = 0;
+  for (const bound of bounds) {
+    const within = now.buckets[bound] - old.buckets[bound];
+    if (within >= wanted) return low + (bound - low) * (wanted - below) / (within - below);
+    [low, below] = [Number(bound), within];
+  }
+  return low;
+}
+const recently = (part, histogram) => quantile(part, histogram, sampleOf(RECENT), newest());
+
+// Draws the time until a decision, second by second, from 10 µs to 1 s on a logarithmic scale; a
+// second without a decision is a gap.
+function showLatency() {
+  const both = steps((before, after) =>
+    ({ p50: quantile(0.5, "waits", before, after), p99: quantile(0.99, "waits", before, after) }));
+  const slowest = Math.max(0, ...both.map(({ p99 }) => p99 ?? 0));
+  for (const name of ["p50", "p99"]) {
+    let path = "", isOpen = false;
+    for (const { from, to, [name]: time } of both) {
+      const y = -20 * Math.log10(Math.min(Math.max(time, 1e-5), 1));
+      const start = `${isOpen ? "L" : "M"}${from.toFixed(2)} ${y.toFixed(1)}`;
+      if (time !== null) path += `${start}H${to.toFixed(2)}`;
+      isOpen = time !== null;
+    }
+    document.querySelector(`#latency .${name}`).setAttribute("d", path);
+  }
+  const text = slowest > 0 ? `99 % within ${duration(slowest)} at most` : "no decisions";
+  write(byId("slowest"), text);
+  byId("latency").setAttribute("aria-label",
+    `Time until a decision in the last 2 minutes, ${text}`);
+}
+
+// All limits together.
+const sum = (kind) => ({ limits }) =>
+  Object.values(limits).reduce((total, limit) => total + limit[kind], 0);
+
+function showSummary() {
+  const speeds = Object.fromEntries(KINDS.map((kind) => [kind, speed(RECENT, sum(kind)) ?? 0]));
+  const all = speeds.passed + speeds.rejected + speeds.undecided;
+  write(byId("requests"), rate(all));
+  for (const kind of ["rejected", "undecided"]) {
+    const share = all > 0 && speeds[kind] > 0 ? ` ${number(100 * speeds[kind] / all)} %` : "";
+    write(byId(kind), rate(speeds[kind]) + share);
+    byId(kind).className = speeds[kind] > 0 ? `some-${kind}` : "";
+  }
+  for (const [id, part] of [["p50", 0.5], ["p99", 0.99]]) {
+    const time = recently(part, "waits");
+    write(byId(id), time === null ? "–" : duration(time));
+  }
+  showRedis();
+}
+
+// The worst state of the servers that are in use.
+function showRedis() {
+  const states = Object.values(newest().nodes).map(stateOf).filter(([state]) => state !== "unused");
+  const worst = ["down", "partly", "up"].find((name) => states.some(([state]) => state === name));
+  const those = states.filter(([state]) => state === worst);
+  const part = states.length > 1 && worst !== "up" ? ` ${those.length} of ${states.length}` : "";
+  byId("redis").className = worst ?? "";
+  write(byId("redis"), worst ? those[0][1] + part : "not in use");
 }
 
 function stateOf({ connections: { ready, connecting }, breaker_open: open, node_slow: slow }) {
@@ -281,36 +254,47 @@ function showNode(name, row) {
     `${ready} connected, ${connecting} not; in the last minute ${counts.join("; ")}`);
 }
 
-// The time within which a part of the recent decisions was made.
-function within(part) {
-  const count = growth(RECENT, ({ waits }) => waits.count);
-  const bounds = Object.keys(newest().waits.buckets).filter((bound) => bound !== "+Inf");
-  const enough = (bound) => growth(RECENT, ({ waits }) => waits.buckets[bound]) >= part * count;
-  const bound = bounds.sort((a, b) => a - b).find(enough);
-  return bound ? `within ${duration(+bound)}` : "above the longest bucket";
-}
-
 function showMachine() {
-  const { waits, memory, evictions, noRoom, build } = newest();
-  const decided = growth(RECENT, (sample) => sample.waits.count);
-  write(byId("waits"), decided > 0
-    ? `${rate(speed(RECENT, (sample) => sample.waits.count))}; half ${within(0.5)}, 99 % ${within(0.99)}`
-    : `none now, ${whole.format(waits.count)} in total`);
+  const { waits, memory, local, evictions, noRoom, build } = newest();
+  const speedNow = speed(RECENT, (sample) => sample.waits.count);
+  write(byId("waits"), `${rate(speedNow)}, ${whole.format(waits.count)} in total`);
+  const lag = recently(0.99, "lags");
+  write(byId("lags"), lag === null ? "–" : `99 % within ${duration(lag)}`);
   const short = [[evictions, "clients evicted"], [noRoom, "requests whose state did not fit"]]
     .filter(([count]) => count > 0)
     .map(([count, what]) => `; ${whole.format(count)} ${what}`);
-  write(byId("memory"), `${size(memory.used)} of ${size(memory.used + memory.free)} used`
-    + short.join(""));
+  write(byId("local"), `${fine.format(local / MEGABYTE)} of ${size(local + memory.free)}${short.join("")}`);
+  write(byId("reserved"), `${size(memory.used - local)}, reserved`);
   write(byId("build"), `rate_limit_redis ${build.version}, NGINX ${build.nginx}`);
 }
 
-function show() {
-  const { limits, nodes } = newest();
-  arrange(rows.limits, limitTable, Object.keys(limits), makeLimit);
-  arrange(rows.nodes, nodeTable, Object.keys(nodes), makeNode);
+// Limits with requests in the chart's time are shown, the others are folded.
+function showLimits() {
+  const { limits } = newest();
+  const all = (name) => (sample) =>
+    KINDS.reduce((total, kind) => total + (sample.limits[name]?.[kind] ?? 0), 0);
+  const isActive = (name) => growth(CHART, all(name)) > 0;
+  const active = Object.keys(limits).filter(isActive);
+  const idle = Object.keys(limits).filter((name) => !isActive(name));
+  arrange(rows.limits, byId("limits"), active, makeLimit);
+  arrange(rows.idle, byId("idle-limits"), idle, (name) => makeRow(name, 3));
   rows.limits.forEach((row, name) => showLimit(name, row));
+  rows.idle.forEach((row, name) =>
+    KINDS.forEach((kind, column) => write(row.columns[column], whole.format(limits[name][kind]))));
+  byId("limits").hidden = active.length === 0;
+  byId("no-limits").hidden = active.length > 0;
+  write(byId("no-limits"),
+    idle.length > 0 ? "No requests in the last 2 minutes." : "Nothing is limited.");
+  byId("idle").hidden = idle.length === 0;
+  write(byId("idle-title"), idle.length === 1 ? "1 idle limit" : `${idle.length} idle limits`);
+}
+
+function show() {
+  arrange(rows.nodes, byId("nodes"), Object.keys(newest().nodes), makeNode);
   rows.nodes.forEach((row, name) => showNode(name, row));
-  byId("no-limits").hidden = rows.limits.size > 0;
+  showSummary();
+  showLimits();
+  showLatency();
   showMachine();
 }
 
@@ -320,7 +304,8 @@ function addSample(json) {
     Object.entries(json.limits).map(([name, limit]) => [name, limitOf(limit)]));
   const sample = {
     at: performance.now(), limits, nodes: json.nodes, waits: json.decision_seconds,
-    memory: json.shared_memory_bytes, evictions: json.shared_memory_evictions,
+    lags: json.worker_lag_seconds, memory: json.shared_memory_bytes,
+    local: json.local_state_bytes, evictions: json.shared_memory_evictions,
     noRoom: json.shared_memory_no_room, build: json.build_info,
   };
   if (samples.length && sample.waits.count < newest().waits.count) samples.length = 0;
@@ -360,8 +345,15 @@ async function update() {
   timer = setTimeout(update, lostSince === null ? EVERY : 3 * EVERY);
 }
 
+// Where the configuration names one form, there is no other.
+async function checkForms() {
+  const link = byId("prometheus");
+  const response = await fetch(link.href, { method: "HEAD" });
+  link.hidden = !response.headers.get("Content-Type").startsWith("text/plain");
+}
+
+write(byId("machine"), ` of ${location.host}`);
+document.title = byId("machine").parentElement.textContent;
+checkForms();
 document.addEventListener("visibilitychange", update);
 update();
-</script>
-</body>
-</html>

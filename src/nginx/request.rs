@@ -1,0 +1,323 @@
+//! A request of NGINX.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use ngx::core::Status;
+use ngx::ffi::{
+    NGX_HTTP_INTERNAL_SERVER_ERROR, ngx_event_t, ngx_handle_read_event, ngx_handle_write_event,
+    ngx_http_arg, ngx_http_block_reading, ngx_http_complex_value_t, ngx_http_core_loc_conf_t,
+    ngx_http_core_run_phases, ngx_http_err_page_t, ngx_http_finalize_request, ngx_http_request_t,
+    ngx_http_send_response, ngx_http_test_reading, ngx_int_t, ngx_log_t, ngx_palloc, ngx_pool_t,
+    ngx_post_event, ngx_posted_events, ngx_str_t, ngx_uint_t,
+};
+use ngx::http::{
+    HttpModuleLocationConf, HttpModuleMainConf, HttpModuleServerConf, NgxHttpCoreModule,
+};
+
+use crate::Module;
+use crate::conf::{LocationConf, MainConf, ServerConf};
+
+/// A request, in a callback of NGINX. It lives for `'r`, and so does what is kept in its pool.
+///
+/// A worker has one thread. While a callback runs, NGINX touches the request only if it is called, as its filters are
+/// when a response is sent. So each method reads and writes through the pointer, and leaves no reference to a field of
+/// NGINX's structures that NGINX may write to.
+#[derive(Clone, Copy)]
+pub(crate) struct Request<'r> {
+    r: NonNull<ngx_http_request_t>,
+    lifetime: PhantomData<&'r ngx_http_request_t>,
+}
+
+/// NGINX is out of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutOfMemory;
+
+/// What becomes of a request after a handler of a phase.
+#[must_use]
+pub(crate) enum Step {
+    /// The phase engine acts on this status.
+    Return(Status),
+    /// The request ends with this status. It is not returned: `satisfy any` would let another module overrule a 401 or
+    /// 403.
+    End(ngx_int_t),
+}
+
+impl Step {
+    /// The phase goes on.
+    pub(crate) const DECLINED: Self = Self::Return(Status::NGX_DECLINED);
+    /// The request waits.
+    pub(crate) const AGAIN: Self = Self::Return(Status::NGX_AGAIN);
+    /// NGINX is out of memory, or could not register an event.
+    pub(crate) const INTERNAL_ERROR: Self =
+        Self::Return(Status(NGX_HTTP_INTERNAL_SERVER_ERROR as ngx_int_t));
+}
+
+impl<'r> Request<'r> {
+    /// Runs the body of a callback. It can let nothing out of itself that lives as long as the request.
+    ///
+    /// # Safety
+    /// `r` must be a request that NGINX passes to the callback.
+    pub(crate) unsafe fn within<T>(
+        r: *mut ngx_http_request_t,
+        body: impl for<'a> FnOnce(Request<'a>) -> T,
+    ) -> T {
+        // SAFETY: NGINX passes a request, never null.
+        let r = unsafe { NonNull::new_unchecked(r) };
+        body(Request { r, lifetime: PhantomData })
+    }
+
+    /// Runs the handler of a phase.
+    ///
+    /// # Safety
+    /// `r` must be the request that NGINX passes to it; it may be gone afterwards.
+    pub(crate) unsafe fn handle(
+        r: *mut ngx_http_request_t,
+        handler: impl for<'a> FnOnce(Request<'a>) -> Step,
+    ) -> ngx_int_t {
+        // SAFETY: passed on. The phase engine ends requests in the same way, and does not touch this one again after
+        // NGX_DONE; nor does the handler, which has returned.
+        unsafe {
+            match Self::within(r, handler) {
+                Step::Return(status) => status.0,
+                Step::End(status) => {
+                    ngx_http_finalize_request(r, status);
+                    Status::NGX_DONE.0
+                }
+            }
+        }
+    }
+
+    /// The request for functions of NGINX. It is valid for `'r`.
+    pub(crate) fn as_ptr(self) -> *mut ngx_http_request_t {
+        self.r.as_ptr()
+    }
+
+    /// Whether it is the client's request, and not a subrequest.
+    pub(crate) fn is_main(self) -> bool {
+        self.main().r == self.r
+    }
+
+    /// The client's request that it is a part of.
+    pub(crate) fn main(self) -> Self {
+        // SAFETY: a request refers to its main request, which lives longer.
+        let r = unsafe { NonNull::new_unchecked((*self.as_ptr()).main) };
+        Self { r, ..self }
+    }
+
+    /// The log of its connection.
+    pub(crate) fn log(self) -> *mut ngx_log_t {
+        // SAFETY: a request has a connection, and a connection has a log.
+        unsafe { (*(*self.as_ptr()).connection).log }
+    }
+
+    /// The event that resumes it, when it is posted. It lives as long as the connection.
+    pub(crate) fn write_event(self) -> NonNull<ngx_event_t> {
+        // SAFETY: a request has a connection, and a connection has two events.
+        unsafe { NonNull::new_unchecked((*(*self.as_ptr()).connection).write) }
+    }
+
+    /// Its method, a bit of NGINX's.
+    pub(crate) fn method(self) -> ngx_uint_t {
+        // SAFETY: the request is valid.
+        unsafe { (*self.as_ptr()).method }
+    }
+
+    /// The status of the error that it is an error page of, or 0.
+    pub(crate) fn error_status(self) -> ngx_int_t {
+        // SAFETY: the request is valid.
+        unsafe { (*self.as_ptr()).err_status as ngx_int_t }
+    }
+
+    /// An argument of its query string.
+    pub(crate) fn argument(self, name: &str) -> Option<&'r [u8]> {
+        let mut value = ngx_str_t::empty();
+        // SAFETY: NGINX only reads the name.
+        let status = unsafe {
+            ngx_http_arg(self.as_ptr(), name.as_ptr().cast_mut(), name.len(), &mut value)
+        };
+        // SAFETY: the value is a part of the query string, which lies in the memory of the request.
+        (status == Status::NGX_OK.0).then(|| unsafe { bytes(value) })
+    }
+
+    /// The values of its header fields of this name, in lower case.
+    pub(crate) fn header_fields(self, name: &str) -> impl Iterator<Item = String> {
+        // SAFETY: ngx's type has the layout of NGINX's. The reference ends before NGINX runs again.
+        let request = unsafe { &*self.as_ptr().cast::<ngx::http::Request>() };
+        let fields = request.headers_in_iterator();
+        let named = fields.filter(|(it, _)| it.as_bytes().eq_ignore_ascii_case(name.as_bytes()));
+        let values: Vec<_> = named.map(|(_, value)| value.to_string_lossy().into_owned()).collect();
+        values.into_iter()
+    }
+
+    /// Sends a response whose body is a text. What is returned ends the request.
+    pub(crate) fn send(
+        self,
+        status: ngx_uint_t,
+        content_type: &'static str,
+        text: &str,
+    ) -> Result<ngx_int_t, OutOfMemory> {
+        let body = self.copy(text.as_bytes())?;
+        let kind = ngx_str_t { data: content_type.as_ptr().cast_mut(), len: content_type.len() };
+        // SAFETY: all zeroes but for the value is a complex value without variables. The text is in the pool of the
+        // request, and the type is static. NGINX takes a type that is set already, and compares what is before its
+        // parameters.
+        unsafe {
+            let out = &raw mut (*self.as_ptr()).headers_out;
+            (*out).content_type = kind;
+            (*out).content_type_len = content_type.find(';').unwrap_or(content_type.len());
+            (*out).content_type_lowcase = std::ptr::null_mut();
+            let mut complex: ngx_http_complex_value_t = std::mem::zeroed();
+            complex.value = ngx_str_t { data: body.as_ptr().cast_mut(), len: body.len() };
+            Ok(ngx_http_send_response(self.as_ptr(), status, std::ptr::null_mut(), &mut complex))
+        }
+    }
+
+    /// Sets the status that the response has whatever its handler says.
+    pub(crate) fn set_error_status(self, status: ngx_uint_t) {
+        // SAFETY: the request is valid.
+        unsafe { (*self.as_ptr()).err_status = status };
+    }
+}
+
+/// The configuration, which lives as long as any request.
+impl Request<'_> {
+    /// The configuration of its location.
+    pub(crate) fn location_conf(self) -> Option<&'static LocationConf> {
+        // SAFETY: the request is valid, and configurations live longer.
+        Module::location_conf(unsafe { self.r.as_ref() })
+    }
+
+    /// The configuration of its server.
+    pub(crate) fn server_conf(self) -> Option<&'static ServerConf> {
+        // SAFETY: as above.
+        Module::server_conf(unsafe { self.r.as_ref() })
+    }
+
+    /// The configuration of `http`.
+    pub(crate) fn main_conf(self) -> Option<&'static MainConf> {
+        // SAFETY: as above.
+        Module::main_conf(unsafe { self.r.as_ref() })
+    }
+
+    /// NGINX's own configuration of its location.
+    pub(crate) fn location(self) -> Option<&'static ngx_http_core_loc_conf_t> {
+        // SAFETY: as above.
+        NgxHttpCoreModule::location_conf(unsafe { self.r.as_ref() })
+    }
+
+    /// The error pages of its location.
+    pub(crate) fn error_pages(self) -> &'static [ngx_http_err_page_t] {
+        let pages = self.location().map(|location| location.error_pages);
+        // SAFETY: if a location has error pages, they are the elements of this array.
+        pages
+            .and_then(|pages| unsafe { pages.as_ref() })
+            .map_or(&[], |pages| unsafe { pages.as_slice() })
+    }
+}
+
+/// Memory.
+impl<'r> Request<'r> {
+    /// Keeps a value as long as the request lives. It is never dropped.
+    pub(crate) fn keep<T: 'r>(self, value: T) -> Result<&'r T, OutOfMemory> {
+        let place = self.allocate::<T>(1)?;
+        // SAFETY: the memory is for one value, and nobody else's.
+        unsafe {
+            place.write(value);
+            Ok(place.as_ref())
+        }
+    }
+
+    /// Keeps values, at most `most`, as long as the request lives. They are never dropped.
+    pub(crate) fn keep_all<T: 'r, E: From<OutOfMemory>>(
+        self,
+        most: usize,
+        values: impl Iterator<Item = Result<T, E>>,
+    ) -> Result<&'r [T], E> {
+        let first = self.allocate::<T>(most)?;
+        let mut count = 0;
+        for value in values.take(most) {
+            // SAFETY: the memory is for `most` values, and nobody else's.
+            unsafe { first.add(count).write(value?) };
+            count += 1;
+        }
+        // SAFETY: so many have been written.
+        Ok(unsafe { std::slice::from_raw_parts(first.as_ptr(), count) })
+    }
+
+    /// A copy that lives as long as the request.
+    pub(crate) fn copy(self, bytes: &[u8]) -> Result<&'r [u8], OutOfMemory> {
+        let place = self.allocate::<u8>(bytes.len())?;
+        // SAFETY: the memory is as large as what is copied, and nobody else's.
+        unsafe {
+            place.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
+            Ok(std::slice::from_raw_parts(place.as_ptr(), bytes.len()))
+        }
+    }
+
+    fn allocate<T>(self, number: usize) -> Result<NonNull<T>, OutOfMemory> {
+        const { assert!(align_of::<T>() <= align_of::<usize>()) };
+        let size = size_of::<T>().saturating_mul(number);
+        // SAFETY: the pool is that of the request. What NGINX allocates there is aligned for a word, which is enough
+        // for this type.
+        NonNull::new(unsafe { ngx_palloc(self.pool(), size) }.cast()).ok_or(OutOfMemory)
+    }
+
+    /// Its pool.
+    pub(crate) fn pool(self) -> *mut ngx_pool_t {
+        // SAFETY: a request has a pool.
+        unsafe { (*self.as_ptr()).pool }
+    }
+}
+
+/// To wait. `limit_req` does the same.
+impl Request<'_> {
+    /// Suspends the request until it is resumed, or the client leaves.
+    pub(crate) fn suspend(self) -> Step {
+        // SAFETY: a request has a connection, and a connection has two events.
+        unsafe {
+            let r = self.as_ptr();
+            let read = (*(*r).connection).read;
+            if (*read).ready() != 0 {
+                ngx_post_event(read, &raw mut ngx_posted_events);
+            } else if ngx_handle_read_event(read, 0) != Status::NGX_OK.0 {
+                return Step::INTERNAL_ERROR;
+            }
+            (*r).read_event_handler = Some(ngx_http_test_reading);
+            (*r).write_event_handler = Some(ngx_http_core_run_phases);
+        }
+        Step::AGAIN
+    }
+
+    /// Lets a suspended request wait on. If the response before it has filled the socket, the write event is
+    /// still registered, and select and poll would report it in each turn.
+    pub(crate) fn keep_waiting(self) -> Step {
+        // SAFETY: the event is that of the connection.
+        match Status(unsafe { ngx_handle_write_event(self.write_event().as_ptr(), 0) }) {
+            Status::NGX_OK => Step::AGAIN,
+            _ => Step::INTERNAL_ERROR,
+        }
+    }
+
+    /// Stops watching the client: the following phases do that themselves. Returns whether it could.
+    pub(crate) fn stop_watching(self) -> bool {
+        // SAFETY: a request has a connection, and a connection has two events.
+        unsafe {
+            let r = self.as_ptr();
+            (*r).read_event_handler = Some(ngx_http_block_reading);
+            ngx_handle_read_event((*(*r).connection).read, 0) == Status::NGX_OK.0
+        }
+    }
+}
+
+/// The bytes of a string of NGINX.
+///
+/// # Safety
+/// They must live for `'a`.
+pub(crate) unsafe fn bytes<'a>(text: ngx_str_t) -> &'a [u8] {
+    match text.len {
+        0 => b"",
+        // SAFETY: passed on.
+        len => unsafe { std::slice::from_raw_parts(text.data, len) },
+    }
+}

@@ -1,0 +1,81 @@
+//! The source of both crates keeps what `docs/architecture.md` says of it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The most lines of a file, its tests excepted.
+const MOST_LINES: usize = 500;
+
+/// Its types stand in for others where NGINX is built without TLS.
+const STAND_INS: &str = "no_tls.rs";
+
+/// The Rust files below a folder, those of tests excepted.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries =
+        fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let is_test = |path: &PathBuf| path.file_stem().is_some_and(|name| name == "tests");
+    let (folders, files): (Vec<_>, Vec<_>) =
+        entries.filter(|path| !is_test(path)).partition(|path| path.is_dir());
+    let is_rust = |path: &PathBuf| path.extension().is_some_and(|end| end == "rs");
+    let below = folders.iter().flat_map(|folder| self::files(folder));
+    files.into_iter().filter(is_rust).chain(below).collect()
+}
+
+/// The lines of a file before its tests.
+fn lines(path: &Path) -> Vec<String> {
+    let text = fs::read_to_string(path).expect("a file");
+    let product = text.split("\n#[cfg(test)]\nmod tests {").next().expect("a part");
+    product.lines().map(str::to_owned).collect()
+}
+
+fn crates() -> [Vec<PathBuf>; 2] {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    ["core/src", "src"].map(|folder| files(&root.join(folder)))
+}
+
+/// The type that a line of a module defines.
+fn defined(line: &str) -> Option<&str> {
+    let item = match line.split_once(") ") {
+        Some((visibility, item)) if visibility.starts_with("pub(") => item,
+        _ => line.strip_prefix("pub ").unwrap_or(line),
+    };
+    let kinds = ["struct ", "enum ", "union ", "trait ", "type "];
+    let name = kinds.iter().find_map(|kind| item.strip_prefix(kind))?;
+    name.split(|c: char| !c.is_alphanumeric()).next()
+}
+
+#[test]
+fn no_type_name_stands_for_two_things() {
+    for files in crates() {
+        let mut places: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+        for file in files.into_iter().filter(|file| !file.ends_with(STAND_INS)) {
+            for name in lines(&file).iter().filter_map(|line| defined(line)) {
+                places.entry(name.to_owned()).or_default().push(file.clone());
+            }
+        }
+        assert!(places.len() > 50, "{places:?}");
+        places.retain(|_, places| places.len() > 1);
+        assert_eq!(places, BTreeMap::new());
+    }
+}
+
+#[test]
+fn no_file_is_long() {
+    let long = |file: &PathBuf| (lines(file).len() > MOST_LINES).then(|| file.clone());
+    let long: Vec<_> = crates().iter().flatten().filter_map(long).collect();
+    assert_eq!(long, [""; 0].map(PathBuf::from));
+}
+
+/// A new algorithm that lacks something does not compile.
+#[test]
+fn no_algorithm_is_matched_by_a_wildcard() {
+    let [core, _] = crates();
+    let of_algorithms: Vec<_> =
+        core.into_iter().filter(|file| file.to_string_lossy().contains("/algorithm")).collect();
+    assert!(of_algorithms.len() > 10, "{of_algorithms:?}");
+    for file in of_algorithms {
+        let is_wildcard = |line: &&String| line.trim_start().starts_with("_ => ");
+        assert_eq!(lines(&file).iter().find(is_wildcard), None, "{}", file.display());
+    }
+}
