@@ -21,9 +21,9 @@ but the sources in $sources, with its flags, have $own:
 are they those that it was built from?"
 }
 
-# make_nginx SOURCES: builds an NGINX with what the tests need and no Debian has, and prints its path.
+# make_nginx SOURCES [FLAG...]: builds an NGINX with what the tests need and no Debian has, and prints its path.
 make_nginx() {
-    configure_nginx "$1" "$(version_of_sources "$1")" tests --with-compat --with-debug --with-threads \
+    configure_nginx "$1" "$(version_of_sources "$1")" tests "${@:2}" --with-compat --with-debug --with-threads \
         --with-http_{addition,auth_request,realip,ssl,stub_status,v2,v3}_module --with-{poll,select}_module
     make -C "$NGINX_SOURCE_DIR" -f objs/Makefile -j "$(nproc)" binary >&2
     echo "$NGINX_BUILD_DIR/nginx"
