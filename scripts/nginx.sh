@@ -21,6 +21,10 @@ but the sources in $sources, with its flags, have $own:
 are they those that it was built from?"
 }
 
+# What tests need of an NGINX that is made for them, and no Debian has.
+full_flags=(--with-compat --with-debug --with-threads --with-{poll,select}_module
+    --with-http_{addition,auth_request,realip,ssl,stub_status,v2,v3}_module)
+
 # make_nginx SOURCES FLAG...: builds an NGINX with these flags, and prints its path.
 make_nginx() {
     configure_nginx "$1" "$(version_of_sources "$1")" made "${@:2}"

@@ -89,8 +89,19 @@ impl Nginx {
 
     /// The workers that serve, without those that are shutting down.
     pub fn worker_pids(&self) -> Vec<u32> {
-        let serves = |pid: &u32| title(*pid).is_some_and(|title| title == "nginx: worker process");
-        children(self.pid()).into_iter().filter(serves).collect()
+        children(self.pid()).into_iter().filter(|pid| self.is_serving(*pid)).collect()
+    }
+
+    /// Whether a process is a worker that is not shutting down.
+    fn is_serving(&self, pid: u32) -> bool {
+        match title(pid).as_deref() {
+            Some("nginx: worker process") => true,
+            // Valgrind does not show what the process calls itself.
+            Some(title) if title.contains("valgrind") => {
+                !self.error_log().contains(&format!(" {pid}#{pid}: gracefully shutting down"))
+            }
+            Some(_) | None => false,
+        }
     }
 
     /// Runs `send` while the only worker is stopped: what it sends arrives in one turn of the event

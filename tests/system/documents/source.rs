@@ -67,6 +67,26 @@ fn no_file_is_long() {
     assert_eq!(long, [""; 0].map(PathBuf::from));
 }
 
+/// The tests that SECURITY.md names are there: groups, modules, or tests of a module.
+#[test]
+fn tests_that_are_named_exist() {
+    let system = Path::new(env!("CARGO_MANIFEST_DIR")).join("system");
+    let page = system.join("../../SECURITY.md");
+    let page = fs::read_to_string(page).expect("the page");
+    let named = page.split('`').skip(1).step_by(2).filter(|text| text.contains("::"));
+    let mut count = 0;
+    for name in named {
+        let mut parts = name.split("::");
+        let (group, module) = (parts.next().expect("a group"), parts.next().expect("a module"));
+        let file = system.join(group).join(module).with_extension("rs");
+        let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let is_there = parts.next().is_none_or(|test| text.contains(&format!("fn {test}()")));
+        assert!(is_there, "{name}");
+        count += 1;
+    }
+    assert!(count > 20, "{count}");
+}
+
 /// A new algorithm that lacks something does not compile.
 #[test]
 fn no_algorithm_is_matched_by_a_wildcard() {
