@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2154 # lib.sh, which sources it, defines root
+# shellcheck shell=bash disable=SC2034,SC2154 # lib.sh, which sources it, defines root; others use full_flags
 # NGINX's sources, configured as the binary was that is to load the module: NGINX loads only a module that was built for
 # its version and flags. Sourced by lib.sh.
 set -euo pipefail
