@@ -1,39 +1,46 @@
 //! The form in Redis: numbers of eight bytes each, the lowest byte first. Three are the state, the
 //! last of which may be unused; six more follow if there is an [`Extra`], and one more if something was charged
-//! while units are held.
+//! while units are held. All ten are there, and two numbers for each step, if there are [`Minima`].
 //!
 //! Redis packs and unpacks them faster than it writes and reads decimal ones. Any bytes of the
 //! right length read as numbers, whoever wrote them. A number that is not exact in the doubles of
 //! the scripts is above every bound that it is compared with.
 
 use super::super::hold::{Hold, Holds};
+use super::super::minima::{Minima, Minimum};
 use super::super::state::Extra;
 
 /// Reads the bytes as `struct.unpack` of the scripts does; `None` if they have another length.
-pub(in super::super) fn numbers(bytes: &[u8]) -> Option<([u64; 3], Extra)> {
+pub(in super::super) fn numbers(bytes: &[u8]) -> Option<([u64; 3], Extra, Minima)> {
     let (words, []) = bytes.as_chunks() else { return None };
     let number = |word: &[u8; 8]| u64::from_le_bytes(*word);
     let (state, extra) = words.split_first_chunk()?;
-    let extra = match extra {
-        [] => Extra::default(),
-        [older, older_until, newer, newer_until, debt, blocked_until, charged @ ..]
-            if charged.len() <= 1 =>
-        {
+    let (extra, minima) = match extra {
+        [] => (Extra::default(), Minima::default()),
+        [older, older_until, newer, newer_until, debt, blocked_until, more @ ..] => {
             let hold = |units, until| Hold { units: number(units), until: number(until) };
             let (older, newer) = (hold(older, older_until), hold(newer, newer_until));
-            let charged = charged.first().map_or(0, number);
+            let (charged, steps) = match more {
+                [] => (0, more),
+                [charged, steps @ ..] => (number(charged), steps),
+            };
             let holds = Holds { older, newer, charged };
-            Extra { holds, debt: number(debt), blocked_until: number(blocked_until) }
+            let extra = Extra { holds, debt: number(debt), blocked_until: number(blocked_until) };
+            let (steps, []) = steps.as_chunks() else { return None };
+            let step =
+                |[at, missing]: &[_; 2]| Minimum { at: number(at), missing: number(missing) };
+            let is_known = steps.len() <= Minima::MOST;
+            (extra, is_known.then(|| Minima::new(steps.iter().map(step).collect::<Vec<_>>()))?)
         }
         [..] => return None,
     };
-    Some((state.each_ref().map(number), extra))
+    Some((state.each_ref().map(number), extra, minima))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::super::moment::Moment;
-    use crate::algorithm::{Extra, Hold, Holds, State, Stored};
+    use crate::algorithm::{Extra, Hold, Holds, Minima, Minimum, State, Stored};
     use crate::limit::Algorithm;
 
     #[test]
@@ -64,13 +71,13 @@ mod tests {
         ] {
             let mut bytes: Vec<u8> =
                 numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-            let plain = Stored { state: state.clone(), extra: Extra::default() };
+            let plain = Stored { state: state.clone(), ..Stored::default() };
             assert_eq!(algorithm.read(&bytes), plain, "{algorithm:?} {numbers:?}");
             bytes.extend([6_u64, 5, 4, 3, 2, 1].iter().flat_map(|number| number.to_le_bytes()));
             let (older, newer) = (Hold { units: 6, until: 5 }, Hold { units: 4, until: 3 });
             let holds = Holds { older, newer, charged: 0 };
             let extra = Extra { holds, debt: 2, blocked_until: 1 };
-            let extended = state.map(|state| Stored { state: Some(state), extra });
+            let extended = state.map(|state| Stored { state: Some(state), extra, ..Stored::default() });
             let extended = extended.unwrap_or_default();
             assert_eq!(algorithm.read(&bytes), extended, "{algorithm:?} {numbers:?}");
             bytes.push(0);
@@ -86,6 +93,24 @@ mod tests {
         let holds = Holds { older, newer, charged: 10 };
         let extra = Extra { holds, debt: 8, blocked_until: 9 };
         let state = Some(State::Bucket(1, Moment { micros: 2, part: 3 }));
-        assert_eq!(Algorithm::TokenBucket.read(&bytes), Stored { state, extra });
+        assert_eq!(Algorithm::TokenBucket.read(&bytes), Stored { state, extra, ..Stored::default() });
+    }
+
+    /// All ten numbers, and the steps: by algorithms that keep any.
+    #[test]
+    fn steps() {
+        let bytes = |numbers: u64| (1..=numbers).flat_map(u64::to_le_bytes).collect::<Vec<u8>>();
+        let read = |algorithm: Algorithm, numbers| algorithm.read(&bytes(numbers));
+        let step = |at| Minimum { at, missing: at + 1 };
+        let minima = Minima::new([step(11), step(13)]);
+        let stored = read(Algorithm::Gcra, 14);
+        assert_eq!(stored, Stored { minima, ..read(Algorithm::Gcra, 10) });
+        assert_eq!(stored.extra.holds.charged, 10);
+        assert_eq!(read(Algorithm::FixedWindow, 14), read(Algorithm::FixedWindow, 10));
+        let most = 10 + 2 * Minima::MOST as u64;
+        assert_eq!(read(Algorithm::TokenBucket, most).minima.steps().len(), Minima::MOST);
+        for numbers in [11, 13, most + 1, most + 2] {
+            assert_eq!(read(Algorithm::TokenBucket, numbers), Stored::default(), "{numbers}");
+        }
     }
 }

@@ -1,0 +1,3 @@
+  local parts = part - spent * rest
+  local shortfall = tat - now - spent * whole + (parts - parts % count) / count
+  local quantum = (limit + -limit % $parts) / $parts * whole

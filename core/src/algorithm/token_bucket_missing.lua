@@ -1,0 +1,3 @@
+  local parts = part + (missing - spent) * rest
+  local shortfall = last - now + (missing - spent) * whole + (parts - parts % count) / count
+  local quantum = (limit + -limit % $parts) / $parts * whole
