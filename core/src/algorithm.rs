@@ -304,7 +304,7 @@ impl Algorithm {
     /// same key: then a state of zeros, in the distant past, takes its place.
     fn block(self, stored: &mut Stored, now: u64, quota: &Quota) {
         stored.state = stored.state.take().or_else(|| (self.description().read)([0; 3]));
-        stored.block(now, quota.block());
+        stored.block(now, quota, quota.block());
     }
 
     /// Gives back `amount` of what was charged, or as much of it as cannot have been regained since, as the

@@ -252,7 +252,13 @@ fn foreign(rng: &mut Rng) -> Vec<u8> {
         return "9 ".repeat(rng.usize(0..20)).into_bytes();
     }
     let mut bytes: Vec<u8> =
-        (0..rng.usize(0..=[4, 14, 44][rng.usize(0..3)])).flat_map(|_| number(rng).to_le_bytes()).collect();
+        (0..rng.usize(0..=4)).flat_map(|_| number(rng).to_le_bytes()).collect();
+    if rng.u32(0..4) == 0 {
+        // A state with steps of which the scripts can count with every number.
+        let step = |rng: &mut Rng| number(rng).min(MAX_EXACT).to_le_bytes();
+        bytes.resize(80, 0);
+        bytes.extend((0..rng.usize(0..=36)).flat_map(|_| step(rng)));
+    }
     bytes.resize(bytes.len() + [0, 0, 0, 0, 1, 7][rng.usize(0..6)], b' ');
     bytes
 }

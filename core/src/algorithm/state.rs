@@ -80,7 +80,7 @@ impl Stored {
         let longest = if quota.block() > 0 { quota.block() } else { MAX_TIME };
         let left = self.extra.blocked_until.saturating_sub(now);
         if left > longest {
-            self.block(now, longest);
+            self.block(now, quota, longest);
         }
         left.min(longest)
     }
@@ -90,13 +90,20 @@ impl Stored {
         let before = self.extra.holds;
         self.extra.holds.correct(now, quota);
         if self.extra.holds != before {
+            self.forget(quota);
+        }
+    }
+
+    /// A quota that is not settled keeps nothing of what was missing before.
+    fn forget(&mut self, quota: &Quota) {
+        if !quota.is_settled() {
             self.minima.clear();
         }
     }
 
     /// Blocks the client for `time` µs.
-    pub(super) fn block(&mut self, now: u64, time: u64) {
-        self.minima.clear();
+    pub(super) fn block(&mut self, now: u64, quota: &Quota, time: u64) {
+        self.forget(quota);
         self.extra.blocked_until = now.saturating_add(time);
     }
 }

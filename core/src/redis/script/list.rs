@@ -74,7 +74,7 @@ fn source(variants: &[Variant]) -> String {
         for (index, variant) in (1_usize..).zip(variants) {
             // A second pass begins with what was stored, and the reply is that.
             let each = match variant.is_settled() {
-                true => each.replace("$decide\n", "$decide\nstored = before\n"),
+                true => each.replace("$decide\n", "$decide\nstored = stored ~= '' and before or stored\n"),
                 false => each.to_owned(),
             };
             source += &fill(&each, *variant).replace("$i", &index.to_string());

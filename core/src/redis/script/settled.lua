@@ -29,8 +29,8 @@ $correct
   end
 end
 $decide
-if is_moved and (cost > 0 or minima) then
-  local spent = minima and 0 or charged_at > 0 and requested or cost
+local spent = minima and 0 or charged_at > 0 and requested or cost
+if is_moved and (minima or spent > 0) then
 $missing
   shortfall = math.max(0, shortfall)
   if minima then
