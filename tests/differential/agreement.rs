@@ -256,8 +256,9 @@ fn foreign(rng: &mut Rng) -> Vec<u8> {
     if rng.u32(0..4) == 0 {
         // A state with steps of which the scripts can count with every number.
         let step = |rng: &mut Rng| number(rng).min(MAX_EXACT).to_le_bytes();
-        bytes.resize(80, 0);
+        bytes.resize([24, 80][rng.usize(0..2)], 0);
         bytes.extend((0..rng.usize(0..=36)).flat_map(|_| step(rng)));
+        bytes.push(b'x');
     }
     bytes.resize(bytes.len() + [0, 0, 0, 0, 1, 7][rng.usize(0..6)], b' ');
     bytes

@@ -32,8 +32,8 @@ pub struct Minimum {
 /// The charge that is corrected.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Correction {
-    /// When it was made, in µs; 0 if the clock has stepped back behind it.
-    charged_at: u64,
+    /// How many steps come before those of later charges.
+    earlier: usize,
     /// The first step after it, if another charge has followed.
     pub(super) lowest: Option<Minimum>,
 }
@@ -87,19 +87,24 @@ impl Minima {
 
     /// The correction at `now` of a charge at `charged_at`; `None` if nothing is known.
     pub(super) fn correction(&self, charged_at: u64, now: u64) -> Option<Correction> {
+        // After a clock that stepped back anything may have followed.
         let charged_at = if charged_at > now { 0 } else { charged_at };
-        let lowest = self.0.iter().find(|step| step.at > charged_at).copied();
-        (!self.is_empty()).then_some(Correction { charged_at, lowest })
+        let earlier = self.0.iter().rposition(|step| step.at <= charged_at);
+        let earlier = earlier.map_or(0, |last| last.saturating_add(1));
+        let lowest = self.0.get(earlier).copied();
+        (!self.is_empty()).then_some(Correction { earlier, lowest })
     }
 
     /// Takes note that so much of what was missing came back. Where no charge has followed the corrected one, `missing`
     /// is what is missing now.
     pub(super) fn sink(&mut self, correction: Correction, back: u64, missing: u64) {
-        let Correction { charged_at, lowest } = correction;
+        let Correction { earlier, lowest } = correction;
         let left = lowest.map_or(missing, |lowest| lowest.missing.saturating_sub(back));
-        self.0.retain(|step| step.at > charged_at || step.missing < left);
-        for step in self.0.iter_mut().filter(|step| step.at > charged_at) {
-            step.missing = step.missing.saturating_sub(back);
-        }
+        let later = self.0.split_off(earlier.min(self.0.len()));
+        while self.0.pop_if(|last| last.missing >= left).is_some() {}
+        self.0.extend(later.into_iter().map(|step| Minimum {
+            missing: step.missing.saturating_sub(back),
+            ..step
+        }));
     }
 }

@@ -8,7 +8,6 @@
 use redis::{ServerErrorKind, Value};
 
 use super::RawValue;
-use crate::algorithm::Minima;
 use crate::decision::Verdict;
 use crate::rate::{MAX_EXACT, SECOND};
 
@@ -24,9 +23,6 @@ const MAX_LINE: usize = 64 * 1024;
 
 /// No expected number has more digits, and no number of so many digits overflows.
 const MAX_DIGITS: usize = 18;
-
-/// How many numbers a state has at most.
-const MAX_NUMBERS: usize = 10 + 2 * Minima::MOST;
 
 /// How deep arrays may nest.
 const MAX_DEPTH: usize = 8;
@@ -423,7 +419,7 @@ fn whole_list(list: &[u8]) -> Option<&[u8]> {
 /// The first entry of the rest of a list: how many numbers there are, one digit or a colon for 10, and these.
 fn take_numbers(bytes: &[u8]) -> Option<(Entry<'_>, &[u8])> {
     let (digit, rest) = bytes.split_first()?;
-    let count = digit.checked_sub(b'0').map(usize::from).filter(|count| *count <= MAX_NUMBERS)?;
+    let count = digit.checked_sub(b'0').map(usize::from).filter(|count| *count <= 10)?;
     let (stored, rest) = rest.split_at_checked(count.saturating_mul(size_of::<u64>()))?;
     Some((Entry::Stored(stored), rest))
 }

@@ -62,8 +62,12 @@ const LEASED: usize = 11;
 /// How many lists of algorithms have scripts of their own: each connection loads them.
 const MAX_LISTS: usize = 16;
 
-/// The bytes of the longest state: ten numbers, and two for each step.
-const LONGEST_STATE: usize = (10 + 2 * Minima::MOST) * size_of::<u64>();
+/// The bytes of the longest state: ten numbers, two for each step, and a byte.
+const LONGEST_STATE: usize = (10 + 2 * Minima::MOST) * size_of::<u64>() + 1;
+
+/// Whether what is stored has steps behind three numbers, or behind ten.
+const HAS_STEPS: &str = "#stored > 40 and #stored <= $longest_state \
+    and (#stored % 16 == 9 or #stored % 16 == 1 and #stored > 80)";
 
 /// The sign of a cost.
 #[derive(Clone, Copy)]
@@ -275,6 +279,7 @@ fn fill(template: &str, variant: Variant) -> String {
     let algorithm = variant.algorithm();
     template
         .replace("$decide\n", &variant.decide())
+        .replace("$has_steps", HAS_STEPS)
         .replace("$longest_state", &LONGEST_STATE.to_string())
         .replace("$longest", &longest_hold())
         .replace("$function", &variant.function())

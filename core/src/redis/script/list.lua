@@ -1,7 +1,7 @@
 -- Charges several limits, if all of them allow it. It is made for a list of algorithms: see list.rs.
 -- KEYS: one a limit, all different. ARGV: one string of the limit, period, count and cost of each limit.
 -- Answers one string: the seconds and microseconds of the time, and for each limit how many numbers
--- were stored, as the character so far after 0, and these.
+-- were stored, 0, 3, 9, or a colon for 10, and these.
 local call, keys, numbers, struct, format = redis.call, KEYS, ARGV[1], struct, string.format
 local time = call('TIME')
 local seconds, micros = time[1], time[2]
@@ -38,4 +38,4 @@ if new$i then
 end
 $end
 return seconds .. ' ' .. micros .. ':'$each
-  .. (stored$i == '' and '0' or #stored$i == 24 and '3' or string.char(48 + #stored$i / 8)) .. stored$i$end
+  .. (stored$i == '' and '0' or #stored$i == 24 and '3' or #stored$i == 72 and '9' or ':') .. stored$i$end

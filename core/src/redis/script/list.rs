@@ -72,9 +72,11 @@ fn source(variants: &[Variant]) -> String {
     for part in parts {
         let (each, after) = part.split_once("$end\n").unwrap_or((part, ""));
         for (index, variant) in (1_usize..).zip(variants) {
-            // A second pass begins with what was stored, and the reply is that.
+            // A second pass begins with all that was stored.
             let each = match variant.is_settled() {
-                true => each.replace("$decide\n", "$decide\nstored = stored ~= '' and before or stored\n"),
+                true => each
+                    .replace("expiry$i = call", "expiry$i, before$i = call")
+                    .replace("$decide\n", "before$i = before$i or stored\nstored = before$i\n$decide\n"),
                 false => each.to_owned(),
             };
             source += &fill(&each, *variant).replace("$i", &index.to_string());

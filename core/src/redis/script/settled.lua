@@ -1,71 +1,70 @@
--- Decides one limit of which charges are corrected later: see algorithm/minima.rs. Steps are two numbers each, behind ten
--- others, which for most limits are all zero but the first three.
-local steps, before, charged_at = '', stored, since and since + 0 or 0
-local minima, first, lowest, back, is_moved
-if stored and #stored > 80 and #stored <= $longest_state and #stored % 16 == 0 then
-  steps = string.sub(stored, 81)
-  stored = string.sub(stored, 1, string.sub(stored, 25, 80) == '$zeros' and 24 or 80)
+-- Decides one limit of which charges are corrected later: see algorithm/minima.rs. The steps are two numbers each. They
+-- stand behind the state, or behind all ten numbers if there are more, and before a byte that tells such a value from others.
+local whole_value, base, ends, charged_at = stored, 24, 24, since and since + 0 or 0
+local tail, is_correction, first, lowest, lowest_at, back, is_moved = ''
+if stored and $has_steps then
+  base, ends = #stored % 16 == 9 and 24 or 80, #stored - 1
+  stored = string.sub(stored, 1, base)
 end
 if cost < 0 and charged_at > 0 then
-  if steps == '' then
+  if ends == base then
     -- nobody has taken note of the charges
     cost, since = 0, now
   else
     -- a charge is not more than the limit
-    cost = math.max(cost, -limit)
-    minima = {struct.unpack('<' .. string.rep('LL', #steps / 16), steps)}
-    -- the position after them
-    minima[#minima] = nil
+    cost, is_correction, first = math.max(cost, -limit), true, ends + 1
     if charged_at > now then
       charged_at = 0
     end
-    for i = 1, #minima, 2 do
-      if minima[i] > charged_at then
-        first, lowest = i, minima[i + 1]
+    while first > base + 1 do
+      local at, missing = struct.unpack('<LL', whole_value, first - 16)
+      if at <= charged_at then
         break
       end
+      first, lowest_at, lowest = first - 16, at, missing
     end
 $correct
   end
 end
 $decide
-local spent = minima and 0 or charged_at > 0 and requested or cost
-if is_moved and (minima or spent > 0) then
+local spent = is_correction and 0 or charged_at > 0 and requested or cost
+if is_moved and (is_correction or spent > 0) then
 $missing
   shortfall = math.max(0, shortfall)
-  if minima then
-    local left, size, kept = shortfall, 0, {}
-    if lowest then
-      left = math.max(0, lowest - back)
+  if is_correction then
+    local left = lowest and math.max(0, lowest - back) or shortfall
+    for i = first, ends, 16 do
+      local at, missing = struct.unpack('<LL', whole_value, i)
+      tail = tail .. struct.pack('<LL', at, math.max(0, missing - back))
     end
-    for i = 1, #minima, 2 do
-      local at, missing = minima[i], minima[i + 1]
-      if at > charged_at then
-        kept[size + 1], kept[size + 2], size = at, math.max(0, missing - back), size + 2
-      elseif missing < left then
-        kept[size + 1], kept[size + 2], size = at, missing, size + 2
-      end
+    ends = first - 1
+    while ends > base and select(2, struct.unpack('<LL', whole_value, ends - 15)) >= left do
+      ends = ends - 16
     end
-    steps = size > 0 and struct.pack('<' .. string.rep('LL', size / 2), unpack(kept)) or ''
-  elseif steps == '' then
-    steps = struct.pack('<LL', now, 0)
   else
-    local size = #steps
-    local at, missing = struct.unpack('<LL', steps, size - 15)
+    local at, missing
+    if ends > base then
+      at, missing = struct.unpack('<LL', whole_value, ends - 15)
+    else
+      shortfall = 0
+    end
     if at ~= now or missing > shortfall then
       while at and (missing >= shortfall or at > now) do
-        shortfall, size, at = math.min(shortfall, missing), size - 16, nil
-        if size > 0 then
-          at, missing = struct.unpack('<LL', steps, size - 15)
+        shortfall, ends, at = math.min(shortfall, missing), ends - 16, nil
+        if ends > base then
+          at, missing = struct.unpack('<LL', whole_value, ends - 15)
         end
       end
-      if at and (size == $longest_steps or shortfall - missing < quantum) then
-        shortfall, size = missing, size - 16
+      if at and (ends - base >= $longest_steps or shortfall - missing < quantum) then
+        shortfall, ends = missing, ends - 16
       end
-      steps = string.sub(steps, 1, size) .. struct.pack('<LL', now, shortfall)
+      tail = struct.pack('<LL', now, shortfall)
     end
   end
 end
-if changed and steps ~= '' then
-  new = new .. string.sub('$zeros', #new - 23) .. steps
+if changed and (tail ~= '' or ends > base) then
+  if #new == 72 then
+    new = new .. '\0\0\0\0\0\0\0\0'
+  end
+  new = new .. string.sub(whole_value or '', base + 1, ends) .. tail .. '\1'
 end

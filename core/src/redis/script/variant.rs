@@ -58,7 +58,6 @@ impl Variant {
             .replace("$missing\n", missing)
             .replace("$parts", &Minima::PARTS.to_string())
             .replace("$longest_steps", &(2 * Minima::MOST * size_of::<u64>()).to_string())
-            .replace("$zeros", &"\\0".repeat(7 * size_of::<u64>()))
     }
 }
 
