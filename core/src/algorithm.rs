@@ -438,12 +438,17 @@ mod tests {
     fn quotas() -> impl Strategy<Value = Quota> {
         let algorithms = proptest::sample::select(&Algorithm::ALL[..]);
         let numbers = (numbers(1 << 24), numbers(MAX_TIME), numbers(1 << 40));
-        let quotas = (algorithms, numbers).prop_filter_map("no quota", |(algorithm, (count, period, limit))| {
-            Quota::new(algorithm, Rate::new(count, period).ok()?, limit).ok()
-        });
-        (quotas, any::<bool>()).prop_map(|(quota, is_settled)| {
-            if is_settled { quota.with_settle() } else { quota }
-        })
+        let quotas = (algorithms, numbers).prop_filter_map(
+            "no quota",
+            |(algorithm, (count, period, limit))| {
+                Quota::new(algorithm, Rate::new(count, period).ok()?, limit).ok()
+            },
+        );
+        (quotas, any::<bool>()).prop_map(
+            |(quota, is_settled)| {
+                if is_settled { quota.with_settle() } else { quota }
+            },
+        )
     }
 
     fn stored() -> impl Strategy<Value = Stored> {

@@ -42,7 +42,10 @@ impl Definitions {
                 Ok(())
             }
             Some(first) if first.written == written => {
-                first.corrections.is_settled.set(first.corrections.is_settled.get() || limit.settles());
+                first
+                    .corrections
+                    .is_settled
+                    .set(first.corrections.is_settled.get() || limit.settles());
                 Ok(())
             }
             Some(first) => Err(BindError::Redefined {

@@ -156,7 +156,8 @@ impl Lab {
         };
         let settled = Algorithm::ALL.map(|algorithm| Variant::new(algorithm, true));
         let settled = scripts.loading(&settled, false);
-        let scripts_run = scripts.loaded().chain(settled.loaded()).chain([scripts.several_settled()]);
+        let scripts_run =
+            scripts.loaded().chain(settled.loaded()).chain([scripts.several_settled()]);
         let wrapped = scripts_run.map(|s| (s.sha().to_owned(), load(wrap(s.source())))).collect();
         Self { connection, scripts, wrapped, runs: HashMap::new(), _redis: redis }
     }

@@ -102,9 +102,10 @@ impl Minima {
         let left = lowest.map_or(missing, |lowest| lowest.missing.saturating_sub(back));
         let later = self.0.split_off(earlier.min(self.0.len()));
         while self.0.pop_if(|last| last.missing >= left).is_some() {}
-        self.0.extend(later.into_iter().map(|step| Minimum {
-            missing: step.missing.saturating_sub(back),
-            ..step
-        }));
+        self.0.extend(
+            later
+                .into_iter()
+                .map(|step| Minimum { missing: step.missing.saturating_sub(back), ..step }),
+        );
     }
 }

@@ -94,12 +94,13 @@ mod tests {
             let (older, newer) = (Hold { units: 6, until: 5 }, Hold { units: 4, until: 3 });
             let holds = Holds { older, newer, charged: 0 };
             let extra = Extra { holds, debt: 2, blocked_until: 1 };
-            let extended = state.map(|state| Stored { state: Some(state), extra, ..Stored::default() });
+            let extended =
+                state.map(|state| Stored { state: Some(state), extra, ..Stored::default() });
             let extended = extended.unwrap_or_default();
             assert_eq!(algorithm.read(&bytes), extended, "{algorithm:?} {numbers:?}");
-            bytes.push(0);
+            bytes.extend([0, 0]);
             let nothing = Stored::default();
-            assert_eq!(algorithm.read(&bytes), nothing, "{algorithm:?} {numbers:?} and a byte");
+            assert_eq!(algorithm.read(&bytes), nothing, "{algorithm:?} {numbers:?} and two bytes");
         }
     }
 
@@ -110,7 +111,10 @@ mod tests {
         let holds = Holds { older, newer, charged: 10 };
         let extra = Extra { holds, debt: 8, blocked_until: 9 };
         let state = Some(State::Bucket(1, Moment { micros: 2, part: 3 }));
-        assert_eq!(Algorithm::TokenBucket.read(&bytes), Stored { state, extra, ..Stored::default() });
+        assert_eq!(
+            Algorithm::TokenBucket.read(&bytes),
+            Stored { state, extra, ..Stored::default() }
+        );
     }
 
     /// Behind three numbers, or behind ten, with a byte at the end: of algorithms that keep any.

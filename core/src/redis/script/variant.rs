@@ -72,3 +72,44 @@ impl From<&Quota> for Variant {
         Self { algorithm: quota.algorithm(), is_settled: quota.is_settled() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Scripts;
+    use super::*;
+
+    /// Nothing of what settled limits keep is in the scripts of other limits.
+    #[test]
+    fn other_limits_do_without() {
+        let scripts = Scripts::new();
+        for variant in Variant::all() {
+            let source = scripts.single(variant).unwrap().source();
+            assert_eq!(source.contains("is_moved"), variant.is_settled(), "{variant:?}");
+            assert!(!source.contains('$'), "{variant:?}");
+        }
+        assert!(!scripts.several().source().contains("is_moved"));
+        assert!(scripts.several_settled().source().contains("is_moved"));
+        let list = |variants: &[Variant]| {
+            Scripts::new()
+                .with_lists([variants])
+                .loaded()
+                .last()
+                .unwrap()
+                .source()
+                .contains("is_moved")
+        };
+        let [gcra, bucket] = [Algorithm::Gcra, Algorithm::TokenBucket].map(Variant::from);
+        assert!(!list(&[gcra, bucket]));
+        assert!(list(&[gcra, Variant::new(Algorithm::TokenBucket, true)]));
+    }
+
+    #[test]
+    fn windows_need_nothing() {
+        let settled = |algorithm| Variant::new(algorithm, true).is_settled();
+        use Algorithm::{
+            FixedWindow, Gcra, IntervalBucket, SlidingLog, SlidingWindow, TokenBucket,
+        };
+        assert!([TokenBucket, IntervalBucket, Gcra].into_iter().all(settled));
+        assert!(![FixedWindow, SlidingLog, SlidingWindow].into_iter().any(settled));
+    }
+}
