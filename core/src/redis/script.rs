@@ -67,7 +67,7 @@ const LONGEST_STATE: usize = (10 + 2 * Minima::MOST) * size_of::<u64>() + 1;
 
 /// Whether what is stored has steps behind three numbers, or behind ten.
 const HAS_STEPS: &str = "#stored > 40 and #stored <= $longest_state \
-    and (#stored % 16 == 9 or #stored % 16 == 1 and #stored > 80)";
+    and (#stored % 16 == 9 or #stored % 16 == 1 and #stored > 96)";
 
 /// The sign of a cost.
 #[derive(Clone, Copy)]

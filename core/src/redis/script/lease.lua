@@ -14,7 +14,7 @@ end
 
 -- The two holds, what was charged meanwhile, the debt and the block of what is stored.
 local function extra(a, stored)
-  if not stored or #stored ~= 72 and #stored ~= 80 and (#stored < 80 or #stored % 16 ~= 1) then
+  if not stored or #stored ~= 72 and #stored ~= 80 and (#stored < 97 or #stored % 16 ~= 1) then
     return 0, 0, 0, 0, 0, 0, 0
   end
   local older, older_until, newer, newer_until, debt, blocked_until =
