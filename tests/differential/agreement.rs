@@ -259,6 +259,7 @@ fn foreign(rng: &mut Rng) -> Vec<u8> {
         bytes.resize([24, 80][rng.usize(0..2)], 0);
         bytes.extend((0..rng.usize(0..=36)).flat_map(|_| step(rng)));
         bytes.push(b'x');
+        return bytes;
     }
     bytes.resize(bytes.len() + [0, 0, 0, 0, 1, 7][rng.usize(0..6)], b' ');
     bytes
