@@ -25,7 +25,6 @@ pub(super) const SETTLED: Option<Settled> = Some(Settled {
     correct: include_str!("settled_continuous.lua"),
     missing: include_str!("gcra_missing.lua"),
     missing_without,
-    missing_of: settled::time_of,
     returned: settled::returned_continuously,
 });
 pub(super) const DECIDE_EACH: Option<DecideEach> = None;

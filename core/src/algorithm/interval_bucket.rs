@@ -24,7 +24,6 @@ pub(super) const SETTLED: Option<Settled> = Some(Settled {
     correct: include_str!("settled_interval.lua"),
     missing: include_str!("interval_bucket_missing.lua"),
     missing_without,
-    missing_of: |_, tokens| tokens,
     returned,
 });
 pub(super) const DECIDE_EACH: Option<DecideEach> = None;

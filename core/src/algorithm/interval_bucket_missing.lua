@@ -1,1 +1,1 @@
-  local shortfall, quantum = missing - spent, (limit + -limit % $parts) / $parts
+  local shortfall = missing - spent

@@ -9,8 +9,9 @@
 //! on no more was missing than is left of the minimum since the charge. So corrections count exactly in any order,
 //! however they overlap.
 //!
-//! Steps that differ by less than a part of the limit are joined, and so are the last two of more than [`Minima::MOST`]:
-//! the lower one takes the time of the later one. Then less may come back than was missing, never more.
+//! A step is joined to the one before it if they differ by less than a part of what is missing, and of more than
+//! [`Minima::MOST`] the two that differ least are: the lower one takes the time of the later one. Then less may come
+//! back than was missing, never more.
 //!
 //! The first step is 0, as nothing was missing, or nobody knows how much, before the first charge. Without steps
 //! nothing is known, and nothing comes back.
@@ -42,8 +43,8 @@ impl Minima {
     /// How many steps are kept at most.
     pub(crate) const MOST: usize = 16;
 
-    /// Steps differ by this part of the limit at least.
-    pub(crate) const PARTS: u64 = 32;
+    /// A step differs from the one before it by this part of what is missing at least.
+    pub(crate) const PARTS: u64 = 16;
 
     /// These steps.
     pub fn new(steps: impl Into<Vec<Minimum>>) -> Self {
@@ -67,21 +68,36 @@ impl Minima {
         }
     }
 
-    /// Takes note of a charge at `now`, before which so much was missing. Steps that differ by less than `quantum` are
-    /// joined. Those of a clock that was ahead count as of now.
-    pub(super) fn note(&mut self, now: u64, mut missing: u64, quantum: u64) {
+    /// Takes note of a charge at `now`, before which so much was missing. Steps of a clock that was ahead count as of now.
+    pub(super) fn note(&mut self, now: u64, mut missing: u64) {
         if self.0.last().is_some_and(|last| last.at == now && last.missing <= missing) {
             return;
         }
         while let Some(last) = self.0.pop_if(|last| last.missing >= missing || last.at > now) {
             missing = missing.min(last.missing);
         }
-        let is_full = self.0.len() >= Self::MOST;
         match self.0.last_mut() {
-            Some(last) if is_full || missing.saturating_sub(last.missing) < quantum => {
+            Some(last) if missing.saturating_sub(last.missing) < missing / Self::PARTS => {
                 last.at = now;
             }
             Some(_) | None => self.0.push(Minimum { at: now, missing }),
+        }
+        if self.0.len() > Self::MOST {
+            self.join();
+        }
+    }
+
+    /// Joins the two steps that differ least.
+    fn join(&mut self) {
+        let differ = |pair: &[Minimum]| match pair {
+            [lower, later] => later.missing.saturating_sub(lower.missing),
+            [..] => u64::MAX,
+        };
+        let pairs = self.0.windows(2).map(differ).enumerate();
+        let Some((closest, _)) = pairs.min_by_key(|(_, difference)| *difference) else { return };
+        let lower = self.0.remove(closest);
+        if let Some(later) = self.0.get_mut(closest) {
+            later.missing = lower.missing;
         }
     }
 

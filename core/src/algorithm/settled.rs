@@ -1,9 +1,10 @@
-//! How a quota counts of which charges are corrected later: as any other, beside the [`Minima`] of what was missing.
+//! How a quota counts of which charges are corrected later: as any other, beside the [`Minima`](super::Minima) of what was
+//! missing.
 //! The reference of `script/settled.lua`.
 
 use super::minima::Correction;
 use super::moment::Moment;
-use super::{Algorithm, Minima, Stored};
+use super::{Algorithm, Stored};
 use crate::decision::Verdict;
 use crate::limit::Quota;
 
@@ -13,14 +14,11 @@ pub(super) struct Settled {
     /// `minima` whose number is `lowest`, both nil if there is none. It changes `cost` and `since`, and makes `back`, how
     /// much of what is missing comes back at most.
     pub(super) correct: &'static str,
-    /// The Lua source that makes `shortfall`, what is missing without the units `spent`, rounded down, and `quantum`, by how
-    /// much steps differ at least.
+    /// The Lua source that makes `shortfall`, what is missing without the units `spent`, rounded down.
     pub(super) missing: &'static str,
     /// What is missing at a moment in µs without so many units, as [`Minimum::missing`](super::Minimum::missing) counts
     /// it.
     pub(super) missing_without: fn(&Stored, u64, &Quota, u64) -> u64,
-    /// What so many units are of what is missing, rounded down.
-    pub(super) missing_of: fn(&Quota, u64) -> u64,
     /// How to give back so many units of a charge at a moment in µs.
     pub(super) returned: fn(&Stored, u64, &Quota, u64, Correction) -> Returned,
 }
@@ -79,8 +77,7 @@ impl Algorithm {
                 true => 0,
                 false => (settled.missing_without)(stored, now, quota, spent),
             };
-            let part = quota.limit().div_ceil(Minima::PARTS);
-            minima.note(now, missing, (settled.missing_of)(quota, part));
+            minima.note(now, missing);
         }
         stored.minima = minima;
         result
@@ -113,12 +110,6 @@ impl Algorithm {
         }
         stored.minima = minima;
     }
-}
-
-/// Of what comes back bit by bit: so many units take that time at least, in µs.
-pub(super) fn time_of(quota: &Quota, units: u64) -> u64 {
-    let (period, count) = quota.terms();
-    (period / count).saturating_mul(units)
 }
 
 /// Of what comes back bit by bit: what is beyond the lowest that was missing can have been regained in some time.

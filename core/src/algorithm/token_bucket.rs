@@ -27,7 +27,6 @@ pub(super) const SETTLED: Option<Settled> = Some(Settled {
     correct: include_str!("settled_continuous.lua"),
     missing: include_str!("token_bucket_missing.lua"),
     missing_without,
-    missing_of: settled::time_of,
     returned: settled::returned_continuously,
 });
 /// The bucket is refilled once.

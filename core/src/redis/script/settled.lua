@@ -55,10 +55,34 @@ $missing
           at, missing = struct.unpack('<LL', whole_value, ends - 15)
         end
       end
-      if at and (ends - base >= $longest_steps or shortfall - missing < quantum) then
+      if at and shortfall - missing < (shortfall - shortfall % $parts) / $parts then
         shortfall, ends = missing, ends - 16
       end
       tail = struct.pack('<LL', now, shortfall)
+      if ends - base >= $longest_steps then
+        -- of the two that differ least the lower one takes the time of the later one
+        local closest, least, difference
+        local _, below = struct.unpack('<LL', whole_value, base + 1)
+        for i = base + 17, ends + 1, 16 do
+          local above = shortfall
+          if i < ends then
+            _, above = struct.unpack('<LL', whole_value, i)
+          end
+          local other = math.max(0, above - below)
+          if not difference or other < difference then
+            closest, least, difference = i, below, other
+          end
+          below = above
+        end
+        if closest > ends then
+          tail, ends = struct.pack('<LL', now, least), ends - 16
+        else
+          at = struct.unpack('<L', whole_value, closest)
+          tail = struct.pack('<LL', at, least)
+            .. string.sub(whole_value, closest + 16, ends) .. tail
+          ends = closest - 17
+        end
+      end
     end
   end
 end
