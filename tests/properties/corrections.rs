@@ -141,9 +141,10 @@ proptest! {
 }
 
 proptest! {
-    /// Where the bucket may have been full in between it is refilled at other moments, but never sooner.
+    /// Where the bucket would have been full in between it would be refilled at other moments: by a refill at most it is
+    /// ahead.
     #[test]
-    fn corrections_between_refills_are_never_ahead(
+    fn corrections_between_refills_are_no_more_than_a_refill_ahead(
         count in 1..40_u64,
         limit in 1..200_u64,
         events in events(),
@@ -153,7 +154,7 @@ proptest! {
         for event in events {
             exact.live(event);
             let (left, exactly) = (exact.client.request_in(0, 0).remaining, exact.left());
-            prop_assert!(left <= exactly, "{left} instead of {exactly}: {:?}", exact.client);
+            prop_assert!(left <= exactly + count, "{left} instead of {exactly}: {:?}", exact.client);
         }
     }
 }
