@@ -1,6 +1,5 @@
 //! The scripts that Redis runs, and the commands that run them.
 
-use crate::algorithm::{Hold, Minima};
 use crate::key::{Head, RedisKey};
 use crate::lease::{Lease, Report};
 use crate::limit::{Algorithm, Quota};
@@ -9,6 +8,7 @@ use crate::text::number;
 mod list;
 mod minify;
 mod prepared;
+mod source;
 mod variant;
 
 use list::List;
@@ -62,13 +62,6 @@ const LEASED: usize = 11;
 /// How many lists of algorithms have scripts of their own: each connection loads them.
 const MAX_LISTS: usize = 16;
 
-/// The bytes of the longest state: ten numbers, two for each step, and a byte.
-const LONGEST_STATE: usize = (10 + 2 * Minima::MOST) * size_of::<u64>() + 1;
-
-/// Whether what is stored has steps behind three numbers, or behind ten.
-const HAS_STEPS: &str = "#stored > 40 and #stored <= $longest_state \
-    and (#stored % 16 == 9 or #stored % 16 == 1 and #stored > 96)";
-
 /// The sign of a cost.
 #[derive(Clone, Copy)]
 enum Sign {
@@ -95,18 +88,12 @@ pub struct Scripts {
 impl Scripts {
     /// Assembles every script.
     pub fn new() -> Self {
-        let single = |variant: Variant| {
-            let template = match variant.algorithm().stores_itself() {
-                true => include_str!("script/single_own.lua"),
-                false => include_str!("script/single.lua"),
-            };
-            (variant, Script::new(fill(template, variant)))
-        };
         let several = [
-            several(Variant::all().filter(|variant| !variant.is_settled())),
-            several(Variant::all()),
+            source::several(Variant::all().filter(|variant| !variant.is_settled())),
+            source::several(Variant::all()),
         ];
         let loaded = (Algorithm::ALL.map(Variant::from).into(), true);
+        let single = |variant| (variant, source::single(variant));
         Self { single: Variant::all().map(single).collect(), several, lists: Vec::new(), loaded }
     }
 
@@ -248,49 +235,6 @@ impl Scripts {
         check.key(out);
         arguments.into_iter().take(kept).for_each(|value| number(out, value));
     }
-}
-
-/// The script for several limits of these variants.
-fn several(variants: impl Iterator<Item = Variant>) -> Script {
-    let (mut names, mut functions): (Vec<_>, Vec<_>) =
-        variants.map(|variant| (variant.function(), function(variant))).unzip();
-    names.dedup();
-    functions.dedup();
-    let table: Vec<_> = names.iter().map(|name| format!("{name} = {name}")).collect();
-    let table = format!("local algorithms = {{{}}}\n", table.join(", "));
-    let several = include_str!("script/several.lua")
-        .replace("$lease\n", include_str!("script/lease.lua"))
-        .replace("$longest_state", &LONGEST_STATE.to_string())
-        .replace("$longest", &longest_hold())
-        .replace("$long", &Hold::LONG.to_string());
-    Script::new(functions.concat() + &table + &several)
-}
-
-/// The Lua source that defines the function of an algorithm.
-fn function(variant: Variant) -> String {
-    match variant.algorithm().stores_itself() {
-        true => variant.algorithm().source().to_owned(),
-        false => fill(include_str!("script/function.lua"), variant),
-    }
-}
-
-/// Puts an algorithm in its place.
-fn fill(template: &str, variant: Variant) -> String {
-    let algorithm = variant.algorithm();
-    template
-        .replace("$decide\n", &variant.decide())
-        .replace("$has_steps", HAS_STEPS)
-        .replace("$longest_state", &LONGEST_STATE.to_string())
-        .replace("$longest", &longest_hold())
-        .replace("$function", &variant.function())
-        .replace("$state", &algorithm.state().join(", "))
-        .replace("$algorithm\n", algorithm.source())
-}
-
-/// How long a hold of a quota lasts at most, in µs, with the mark of one that several machines share.
-fn longest_hold() -> String {
-    let all = "((limit - 1) - (limit - 1) % count) / count + 1";
-    format!("math.max({}, 2 * math.min({}, ({all}) * period) + 3)", Hold::SHORT + 1, Hold::LONG)
 }
 
 impl Sign {

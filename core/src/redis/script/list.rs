@@ -2,7 +2,8 @@
 //! that Redis neither looks them up nor builds tables: several limits take much less of it than with
 //! the script for any limits.
 
-use super::{By, Check, Script, Variant, fill, line};
+use super::source::fill;
+use super::{By, Check, Script, Variant, line};
 
 /// How long a list may be: its script has the source of each algorithm in it.
 const MAX_LEN: usize = 8;
