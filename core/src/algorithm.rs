@@ -15,16 +15,23 @@ mod hold;
 mod interval_bucket;
 pub mod leaky_bucket;
 mod lease;
+mod minima;
 mod moment;
 mod quota;
+mod settled;
 mod sliding_log;
 mod sliding_window;
 mod state;
+#[cfg(test)]
+mod tests;
 mod token_bucket;
 mod window_counter;
 
 pub use hold::{Hold, Holds};
+pub use minima::{Minima, Minimum};
 pub use state::{Extra, State, Stored};
+
+use settled::Settled;
 
 use crate::decision::{Charged, Retry, Verdict};
 use crate::limit::{Algorithm, Quota, QuotaError};
@@ -67,6 +74,8 @@ struct Description {
     stores_itself: bool,
     /// How machines take units of a quota ahead, if they do.
     leases: Option<fn(&Quota) -> Leases>,
+    /// How charges are corrected with what was missing since. `None` if a charge counts as a whole until it is forgotten.
+    settled: Option<Settled>,
 }
 
 /// See [`Algorithm::decide_each`].
@@ -123,6 +132,7 @@ macro_rules! describe {
             regain: $rust::REGAIN,
             stores_itself: $rust::STORES_ITSELF,
             leases: $rust::LEASES,
+            settled: $rust::SETTLED,
         }
     };
 }
@@ -220,19 +230,31 @@ impl Algorithm {
 
     /// Reads what is stored. Bytes that the script does not take for a state read as nothing.
     pub fn read(self, bytes: &[u8]) -> Stored {
-        let Some((numbers, extra)) = codec::bytes::numbers(bytes) else { return Stored::default() };
-        let stored = |state| Stored { state: Some(state), extra };
-        (self.description().read)(numbers).map(stored).unwrap_or_default()
+        let read = || {
+            let (numbers, extra, minima) = codec::bytes::numbers(bytes)?;
+            let state = (self.description().read)(numbers)?;
+            let minima = if self.keeps_minima() { minima } else { Minima::default() };
+            Some(Stored { state: Some(state), extra, minima })
+        };
+        read().unwrap_or_default()
     }
 
     /// Decides as the script does. `now` is in µs, at most 2^53; `stored` is what the last decision
     /// for the client has left, the default for a new client.
     pub fn decide(self, stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
+        match quota.is_settled() {
+            true => self.decide_settled(stored, now, quota, cost),
+            false => self.decide_alone(stored, now, quota, cost),
+        }
+    }
+
+    /// Decides without regard to what was missing before.
+    fn decide_alone(self, stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
         let decide = self.description().decide;
         if quota.block() == 0 && stored.extra.is_none() {
             return decide(stored, now, quota, cost);
         }
-        stored.extra.holds.correct(now, quota);
+        stored.correct_holds(now, quota);
         let blocked = stored.blocked_for(now, quota);
         if blocked > 0 && cost > 0 {
             let retry = decide(&mut stored.clone(), now, quota, cost).retry;
@@ -260,7 +282,7 @@ impl Algorithm {
         times: u32,
         mut each: impl FnMut(Verdict),
     ) {
-        let is_plain = quota.block() == 0 && stored.extra.is_none();
+        let is_plain = quota.block() == 0 && stored.extra.is_none() && !quota.is_settled();
         match self.description().decide_each {
             Some(decide_each) if is_plain => {
                 decide_each(stored, now, quota, cost, times, &mut each);
@@ -284,7 +306,7 @@ impl Algorithm {
     /// same key: then a state of zeros, in the distant past, takes its place.
     fn block(self, stored: &mut Stored, now: u64, quota: &Quota) {
         stored.state = stored.state.take().or_else(|| (self.description().read)([0; 3]));
-        stored.block(now, quota.block());
+        stored.block(now, quota, quota.block());
     }
 
     /// Gives back `amount` of what was charged, or as much of it as cannot have been regained since, as the
@@ -304,8 +326,25 @@ impl Algorithm {
         amount: u64,
         since: Option<u64>,
     ) {
+        match since {
+            Some(charged_at @ 1..) if quota.is_settled() => {
+                self.give_back_settled(stored, now, quota, amount, charged_at);
+            }
+            _ => self.give_back_alone(stored, now, quota, amount, since),
+        }
+    }
+
+    /// Gives back without regard to what was missing since.
+    fn give_back_alone(
+        self,
+        stored: &mut Stored,
+        now: u64,
+        quota: &Quota,
+        amount: u64,
+        since: Option<u64>,
+    ) {
         stored.blocked_for(now, quota);
-        stored.extra.holds.correct(now, quota);
+        stored.correct_holds(now, quota);
         match since {
             Some(since @ 1..) => self.correct(stored, now, quota, amount, since),
             Some(0) | None => (self.description().give_back)(stored, now, quota, amount, None),
@@ -328,9 +367,13 @@ impl Algorithm {
 
     /// The moment from which on `amount` of a charge can have been regained. In windows, and in a log, that is
     /// the charge itself: it counts until its window ends. In a bucket, and with gcra, it is when the quota
-    /// would have been whole without that amount: until then it is missing, whatever others spend.
+    /// would have been whole without that amount: until then it is missing, whatever others spend. Where a quota
+    /// [is settled](Quota::is_settled) it is the charge too, as it is known what was missing since.
     pub fn regained_from(self, quota: &Quota, charged: Charged, amount: u64) -> u64 {
-        (self.description().regained_from)(quota, charged, amount)
+        match quota.is_settled() {
+            true => charged.at,
+            false => (self.description().regained_from)(quota, charged, amount),
+        }
     }
 
     /// Settles what was charged, with the `since` of [`give_back`](Self::give_back): charges `change` more,
@@ -340,9 +383,19 @@ impl Algorithm {
         if change < 0 {
             return self.give_back(stored, now, quota, change.unsigned_abs(), since);
         }
-        stored.extra.holds.correct(now, quota);
-        stored.blocked_for(now, quota);
-        self.charge(stored, now, quota, change.unsigned_abs());
+        let amount = change.unsigned_abs();
+        let charge = |stored: &mut Stored| {
+            stored.correct_holds(now, quota);
+            stored.blocked_for(now, quota);
+            let before = (stored.state.clone(), stored.extra.debt);
+            self.charge(stored, now, quota, amount);
+            let is_charged = before != (stored.state.clone(), stored.extra.debt);
+            ((), if is_charged { amount } else { 0 })
+        };
+        match quota.is_settled() {
+            true => self.noting(stored, now, quota, charge),
+            false => charge(stored).0,
+        }
     }
 
     /// Charges `amount`, whatever is left.
@@ -367,93 +420,6 @@ impl BurstParameter {
             Self::Capacity => Some("capacity"),
             Self::Burst => Some("burst"),
             Self::None => None,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::moment::Moment;
-    use super::*;
-    use crate::lease::{Lease, Report};
-    use crate::rate::{MAX_EXACT, MAX_TIME};
-
-    fn numbers(most: u64) -> impl Strategy<Value = u64> {
-        prop_oneof![0..100_u64, 0..=most, most - 1..=most]
-    }
-
-    fn quotas() -> impl Strategy<Value = Quota> {
-        let algorithms = proptest::sample::select(&Algorithm::ALL[..]);
-        let numbers = (numbers(1 << 24), numbers(MAX_TIME), numbers(1 << 40));
-        (algorithms, numbers).prop_filter_map("no quota", |(algorithm, (count, period, limit))| {
-            Quota::new(algorithm, Rate::new(count, period).ok()?, limit).ok()
-        })
-    }
-
-    fn stored() -> impl Strategy<Value = Stored> {
-        let any = || numbers(u64::MAX);
-        let hold = || (any(), any()).prop_map(|(units, until)| Hold { units, until });
-        let extra =
-            (hold(), hold(), any(), any()).prop_map(|(older, newer, debt, blocked_until)| Extra {
-                holds: Holds { older, newer, charged: 0 },
-                debt,
-                blocked_until,
-            });
-        let extra = prop_oneof![Just(Extra::default()), extra];
-        (states(), extra).prop_map(|(state, extra)| Stored { state, extra })
-    }
-
-    fn states() -> impl Strategy<Value = Option<State>> {
-        let any = || numbers(u64::MAX);
-        let moments = || (any(), any()).prop_map(|(micros, part)| Moment { micros, part });
-        let entries = (numbers(MAX_EXACT), numbers(MAX_EXACT));
-        prop_oneof![
-            Just(None),
-            (any(), moments()).prop_map(|(tokens, moment)| Some(State::Bucket(tokens, moment))),
-            moments().prop_map(|moment| Some(State::Arrival(moment))),
-            (any(), any(), any()).prop_map(|(w, c, p)| Some(State::Window(w, c, p))),
-            (proptest::collection::vec(entries, 0..9), numbers(MAX_EXACT))
-                .prop_map(|(log, since)| Some(State::Log(log.into(), since))),
-        ]
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 4_000 }))]
-
-        #[test]
-        fn no_numbers_panic_or_give_more_than_all(
-            quota in quotas(),
-            stored in stored(),
-            now in numbers(MAX_EXACT),
-            amount in numbers(u64::MAX),
-            change in any::<i64>(),
-            since in numbers(MAX_EXACT),
-        ) {
-            let algorithm = quota.algorithm();
-            let decide = |mut stored, cost| algorithm.decide(&mut stored, now, &quota, cost);
-            prop_assert!(decide(stored.clone(), amount).remaining <= quota.limit());
-            for times in 1..4 {
-                let (mut one, mut all, mut verdicts) = (stored.clone(), stored.clone(), Vec::new());
-                algorithm.decide_each(&mut all, now, &quota, amount, times, |it| verdicts.push(it));
-                let mut expected = (0..times).map(|_| algorithm.decide(&mut one, now, &quota, amount));
-                prop_assert!(verdicts.into_iter().eq(&mut expected));
-                prop_assert_eq!(one, all);
-            }
-            let mut settled = stored.clone();
-            algorithm.settle(&mut settled, now, &quota, since, change);
-            prop_assert!(decide(settled, 0).remaining <= quota.limit());
-            let mut given = stored.clone();
-            algorithm.give_back(&mut given, now, &quota, amount, since);
-            prop_assert!(decide(given, 0).remaining <= quota.limit());
-            let plain = [amount, since, amount];
-            let report = Report { of: amount, unused: amount, ends: since, plain, charged: since };
-            let lease = Lease { span: since, want: amount, keep: since, report };
-            let mut leased = stored;
-            algorithm.report(&mut leased, now, &quota, &report);
-            algorithm.grant(&mut leased, now, &quota, &lease, 0);
-            prop_assert!(decide(leased, 0).remaining <= quota.limit());
         }
     }
 }

@@ -59,6 +59,7 @@ pub struct Quota {
     terms: (u64, u64),
     limit: u64,
     block: u64,
+    is_settled: bool,
 }
 
 /// The largest debt of a client, as a multiple of the limit.
@@ -72,12 +73,24 @@ impl Quota {
         terms: (u64, u64),
         limit: u64,
     ) -> Self {
-        Self { algorithm, rate, terms, limit, block: 0 }
+        Self { algorithm, rate, terms, limit, block: 0, is_settled: false }
     }
 
     /// This quota, but a client that exceeds it is blocked for `block` µs.
     pub fn with_block(self, block: u64) -> Self {
         Self { block, ..self }
+    }
+
+    /// This quota, of which charges may be corrected when it is known what requests have really cost; unchanged where the
+    /// algorithm needs nothing for that, or cannot count its debts.
+    pub fn with_settle(self) -> Self {
+        let is_settled = self.algorithm.keeps_minima() && self.check_settle().is_ok();
+        Self { is_settled, ..self }
+    }
+
+    /// Whether charges may be corrected, so that it is kept what was [missing](crate::algorithm::Minima) since.
+    pub fn is_settled(&self) -> bool {
+        self.is_settled
     }
 
     /// The algorithm that counts it.

@@ -54,8 +54,8 @@ pub struct LocalCharge {
 }
 
 /// What a request is to be charged by all its limits. It holds the memory that a decision needs, so
-/// that none is allocated while others wait for the table. Only the log of a `sliding_log` is
-/// allocated then: its length is known to the table alone.
+/// that none is allocated while others wait for the table. Only the log of a `sliding_log`, and the
+/// steps of a limit that is settled, are allocated then: how many they are is known to the table alone.
 #[derive(Debug)]
 pub struct LocalCharges {
     charges: Box<[LocalCharge]>,

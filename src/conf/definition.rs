@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use rate_limit_core::request::ConfiguredLimit as _;
+
 use super::error::BindError;
 use super::limit::{Corrections, LimitConf};
 use super::store::Store;
@@ -34,11 +36,18 @@ impl Definitions {
         match self.0.iter().find(|definition| definition.name == name) {
             None => {
                 let (written, place) = (written.to_owned(), limit.place().to_owned());
-                let corrections = Rc::default();
+                let corrections = Rc::<Corrections>::default();
+                corrections.is_settled.set(limit.settles());
                 self.0.push(Definition { name, written, place, store: None, corrections });
                 Ok(())
             }
-            Some(first) if first.written == written => Ok(()),
+            Some(first) if first.written == written => {
+                first
+                    .corrections
+                    .is_settled
+                    .set(first.corrections.is_settled.get() || limit.settles());
+                Ok(())
+            }
             Some(first) => Err(BindError::Redefined {
                 name,
                 written: written.to_owned(),

@@ -140,18 +140,15 @@ impl MainConf {
         has_leases: bool,
     ) -> Result<(), BindError> {
         let store = self.stores.get_mut(index).ok_or(BindError::NoStore)?;
-        store.add_limits(limits, has_leases);
         for limit in limits {
             self.definitions.bind(limit, store)?;
             let corrections = self.definitions.corrections(limit.name());
-            if limit.settles() {
-                corrections.is_settled.set(true);
-            }
             if limit.settles() || (store.is_cluster() && limits.len() > 1) {
                 corrections.is_refundable.set(true);
             }
             limit.bind(index, store, corrections)?;
         }
+        store.add_limits(limits, has_leases);
         Ok(())
     }
 

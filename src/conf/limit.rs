@@ -8,7 +8,7 @@ use rate_limit_core::client::Template;
 use rate_limit_core::conf::limit::{Effect, LimitError, LimitLine, Phase};
 use rate_limit_core::key::{self, Head};
 use rate_limit_core::limit::{Algorithm, Quota};
-use rate_limit_core::redis::script::{Check, Prepared};
+use rate_limit_core::redis::script::{Check, Prepared, Variant};
 use rate_limit_core::request::ConfiguredLimit;
 
 use super::error::{BindError, EvaluateError};
@@ -39,11 +39,13 @@ struct Bound {
     template: Rc<Template>,
     /// Identifies the limit in the memory of this machine.
     fingerprint: u64,
+    /// What a client may spend, if neither rate nor burst is a variable.
+    known_quota: Option<Quota>,
     corrections: Rc<Corrections>,
 }
 
 /// What changes the budgets of a limit besides its charges. It is known when all of the configuration is
-/// read.
+/// read; whether it is settled, when all lines are.
 #[derive(Default)]
 pub(super) struct Corrections {
     /// Whether a line of the limit has `settle`.
@@ -51,6 +53,13 @@ pub(super) struct Corrections {
     /// Whether charges may be given back: by a settlement, or because another limit, in another slot of a
     /// cluster, rejects the request.
     pub(super) is_refundable: Cell<bool>,
+}
+
+impl Corrections {
+    /// The quota of a request: all lines of a limit keep what those with `settle` need.
+    fn of(&self, quota: Quota) -> Quota {
+        if self.is_settled.get() { quota.with_settle() } else { quota }
+    }
 }
 
 impl LimitConf {
@@ -68,11 +77,6 @@ impl LimitConf {
     /// The algorithm.
     pub(crate) fn algorithm(&self) -> Algorithm {
         self.line.algorithm
-    }
-
-    /// The algorithm that counts, as far as it is known: windows of a month have one of their own.
-    pub(super) fn known_algorithm(&self) -> Algorithm {
-        self.line.known_algorithm()
     }
 
     /// When it decides.
@@ -135,7 +139,7 @@ impl ConfiguredLimit for LimitConf {
     }
 
     fn known_quota(&self) -> Option<&Quota> {
-        self.line.known_quota.as_ref()
+        self.bound.get().and_then(|bound| bound.known_quota.as_ref())
     }
 }
 
@@ -152,11 +156,12 @@ impl LimitConf {
         let head = Head::new(store.prefix(), name).ok_or_else(|| LimitError::name(name))?;
         self.bound.get_or_init(|| {
             let fingerprint = key::fingerprint(&head);
-            let known = self.line.known_quota.as_ref().zip(self.line.cost.literal());
+            let known_quota = self.line.known_quota.map(|quota| corrections.of(quota));
+            let known = known_quota.as_ref().zip(self.line.cost.literal());
             let command = known
                 .map(|(quota, cost)| Prepared::new(&SCRIPTS, &Check::new(&head, b"", quota, cost)));
             let template = Rc::new(Template::new(head, command));
-            Bound { store: index, template, fingerprint, corrections }
+            Bound { store: index, template, fingerprint, known_quota, corrections }
         });
         Ok(())
     }
@@ -164,6 +169,11 @@ impl LimitConf {
     /// The index of the store, once the limit is bound.
     pub(crate) fn store(&self) -> Option<usize> {
         self.bound.get().map(|bound| bound.store)
+    }
+
+    /// How it is counted, as far as that is known: windows of a month have an algorithm of their own.
+    pub(super) fn variant(&self) -> Variant {
+        Variant::new(self.line.known_algorithm(), self.is_settled())
     }
 
     /// Whether what any line of the limit charges is settled when requests have ended.
@@ -202,7 +212,8 @@ impl LimitConf {
             Some(burst) => Some(evaluate(burst, r, |text| line.read_burst(text))?),
             None => None,
         };
-        Ok(line.quota(rate, burst)?)
+        let quota = line.quota(rate, burst)?;
+        Ok(self.corrections().map_or(quota, |corrections| corrections.of(quota)))
     }
 
     /// What the request has really cost; `None` if what it was charged stands.

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use rate_limit_core::client::{Config, Kind};
 use rate_limit_core::limit::Algorithm;
 use rate_limit_core::rate::MILLISECOND;
+use rate_limit_core::redis::script::Variant;
 use rate_limit_core::request::ConfiguredLimit;
 
 use super::limit::LimitConf;
@@ -24,12 +25,12 @@ pub(crate) struct Store {
     tls: Option<Rc<Tls>>,
     /// Whether requests will use it.
     is_used: bool,
-    /// The algorithms of its limits.
-    algorithms: Vec<Algorithm>,
+    /// How its limits are counted.
+    variants: Vec<Variant>,
     /// Whether any command may be about several limits, or about leases.
     has_several: bool,
     /// The algorithms of limits that are charged together and have a script of their own.
-    lists: Vec<Vec<Algorithm>>,
+    lists: Vec<Vec<Variant>>,
     /// This worker's client, made when it is first used.
     driver: OnceCell<Rc<Driver>>,
 }
@@ -48,7 +49,7 @@ impl Store {
             config,
             tls,
             is_used: false,
-            algorithms: Vec::new(),
+            variants: Vec::new(),
             has_several: false,
             lists: Vec::new(),
             driver: OnceCell::new(),
@@ -93,14 +94,14 @@ impl Store {
 
     /// Has the scripts for limits that are charged together, with or without leases.
     pub(super) fn add_limits(&mut self, limits: &[Rc<LimitConf>], has_leases: bool) {
-        let list: Vec<_> = limits.iter().map(|limit| limit.known_algorithm()).collect();
-        self.algorithms.extend(&list);
+        let list: Vec<_> = limits.iter().map(|limit| limit.variant()).collect();
+        self.variants.extend(&list);
         // Should a variable rate be one of a month.
         let may_be_monthly = |limit: &Rc<LimitConf>| {
             limit.known_quota().is_none() && limit.algorithm() == Algorithm::FixedWindow
         };
         if limits.iter().any(may_be_monthly) {
-            self.algorithms.push(Algorithm::CalendarWindow);
+            self.variants.push(Algorithm::CalendarWindow.into());
         }
         self.has_several |= list.len() > 1 || (has_leases && !list.is_empty());
         if limits.iter().all(|limit| limit.is_plain()) && !self.lists.contains(&list) {
@@ -113,7 +114,7 @@ impl Store {
         self.driver.get_or_init(|| {
             let (config, reference) = (self.config.clone(), self.reference.clone());
             let lists = self.lists.iter().map(Vec::as_slice);
-            let scripts = SCRIPTS.loading(&self.algorithms, self.has_several).with_lists(lists);
+            let scripts = SCRIPTS.loading(&self.variants, self.has_several).with_lists(lists);
             Driver::new(config, scripts, reference, self.tls.clone(), shared)
         })
     }

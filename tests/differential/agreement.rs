@@ -55,10 +55,11 @@ fn lists_of_limits() {
             let length_of_list = rng.usize(2..=8);
             let list: Vec<_> =
                 (0..length_of_list).map(|_| algorithms[rng.usize(0..algorithms.len())]).collect();
+            let traffic = Traffic::new(rng.fork(), &list, is_extended);
+            let list = traffic.variants();
             println!("{version}: {list:?}");
             let redis = Redis::start_binary(&binary, &[]);
             let mut lab = Lab::with_lists(redis, [&list[..]]);
-            let traffic = Traffic::new(rng.fork(), &list, is_extended);
             agree_on(&mut lab, traffic, length() / 5, |traffic, model| match rng.bool() {
                 true => traffic.step_of_all(model),
                 false => traffic.step(rng.usize(1..=3), model),
@@ -218,6 +219,7 @@ fn foreign_contents() {
             redis::cmd("SET").arg(KEY).arg(&bytes).exec(lab.connection()).unwrap();
             model.store(KEY, algorithm.read(&bytes));
             let quota = traffic::quota(&mut rng, algorithm);
+            let quota = if rng.bool() { quota.with_settle() } else { quota };
             let cost = rng.u64(0..=quota.limit());
             let charge = Charge::new(KEY.to_owned(), quota, cost);
             let other = Charge { key: format!("{KEY}2"), ..charge.clone() };
@@ -251,6 +253,14 @@ fn foreign(rng: &mut Rng) -> Vec<u8> {
     }
     let mut bytes: Vec<u8> =
         (0..rng.usize(0..=4)).flat_map(|_| number(rng).to_le_bytes()).collect();
+    if rng.u32(0..4) == 0 {
+        // A state with steps of which the scripts can count with every number.
+        let step = |rng: &mut Rng| number(rng).min(MAX_EXACT).to_le_bytes();
+        bytes.resize([24, 80][rng.usize(0..2)], 0);
+        bytes.extend((0..rng.usize(0..=36)).flat_map(|_| step(rng)));
+        bytes.push(b'x');
+        return bytes;
+    }
     bytes.resize(bytes.len() + [0, 0, 0, 0, 1, 7][rng.usize(0..6)], b' ');
     bytes
 }

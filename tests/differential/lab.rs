@@ -10,7 +10,7 @@ use rate_limit_core::lease::{Granted, Lease};
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::redis::answer;
 use rate_limit_core::redis::reply::{self, Entry, Reply};
-use rate_limit_core::redis::script::{By, Check, Scripts};
+use rate_limit_core::redis::script::{By, Check, Scripts, Variant};
 use redis::{Connection, ConnectionLike as _, Pipeline, RedisResult, Value};
 
 /// The input of one script: its limits, and the time.
@@ -142,7 +142,10 @@ impl Lab {
     }
 
     /// A lab that has scripts for these lists of algorithms, in this Redis.
-    pub fn with_lists<'a>(redis: Redis, lists: impl IntoIterator<Item = &'a [Algorithm]>) -> Self {
+    pub fn with_lists<'a, V: Copy + Into<Variant> + 'a>(
+        redis: Redis,
+        lists: impl IntoIterator<Item = &'a [V]>,
+    ) -> Self {
         Self::start(redis, Scripts::new().with_lists(lists))
     }
 
@@ -151,16 +154,19 @@ impl Lab {
         let mut load = |source: String| -> String {
             redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).unwrap()
         };
-        let wrapped =
-            scripts.loaded().map(|s| (s.sha().to_owned(), load(wrap(s.source())))).collect();
+        let settled = Algorithm::ALL.map(|algorithm| Variant::new(algorithm, true));
+        let settled = scripts.loading(&settled, false);
+        let scripts_run =
+            scripts.loaded().chain(settled.loaded()).chain([scripts.several_settled()]);
+        let wrapped = scripts_run.map(|s| (s.sha().to_owned(), load(wrap(s.source())))).collect();
         Self { connection, scripts, wrapped, runs: HashMap::new(), _redis: redis }
     }
 
     /// How often a script for a list of algorithms has run.
     pub fn runs_of_lists(&self) -> usize {
-        let others: Vec<_> =
-            Scripts::new().loaded().map(|script| script.sha().to_owned()).collect();
-        self.runs.iter().filter(|(sha, _)| !others.contains(sha)).map(|(_, runs)| runs).sum()
+        let lists: Vec<_> = self.scripts.loaded().skip(Scripts::new().loaded().count()).collect();
+        let is_list = |sha: &str| lists.iter().any(|script| script.sha() == sha);
+        self.runs.iter().filter(|(sha, _)| is_list(sha)).map(|(_, runs)| runs).sum()
     }
 
     pub fn connection(&mut self) -> &mut Connection {

@@ -6,6 +6,7 @@ use rate_limit_core::decision::{Retry, Verdict};
 use rate_limit_core::lease::{Granted, Holding, Lease, Report};
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::{MAX_EXACT, MAX_TIME, Rate, SATURATED};
+use rate_limit_core::redis::script::Variant;
 
 use crate::lab::{Charge, Step};
 use crate::model::Model;
@@ -72,6 +73,11 @@ impl Traffic {
         traffic
     }
 
+    /// How the limits of the clients are counted.
+    pub fn variants(&self) -> Vec<Variant> {
+        self.clients.iter().map(|client| Variant::from(&client.quota)).collect()
+    }
+
     /// The next step, with `limits` limits.
     pub fn step(&mut self, limits: usize, model: &mut Model) -> Step {
         let count = self.clients.len();
@@ -101,7 +107,8 @@ impl Traffic {
         };
         let gives_back = since > 0 && (!self.is_extended || self.rng.bool());
         let times = if since > 0 { 1 } else { self.times(&charges) };
-        let leases = match !is_plain && since == 0 && self.rng.bool() {
+        let is_settled = charges.iter().any(|charge| charge.quota.is_settled());
+        let leases = match !is_plain && since == 0 && !is_settled && self.rng.bool() {
             true => charges.iter().map(|charge| self.lease(charge)).collect(),
             false => Vec::new(),
         };
@@ -132,7 +139,9 @@ impl Traffic {
 
     fn client(&mut self, algorithm: Algorithm) -> Client {
         self.keys += 1;
-        Client { key: format!("rl:default:{}", self.keys), quota: self.quota(algorithm) }
+        let (key, quota) = (format!("rl:default:{}", self.keys), self.quota(algorithm));
+        let is_settled = self.is_extended && self.rng.bool();
+        Client { key, quota: if is_settled { quota.with_settle() } else { quota } }
     }
 
     /// Now and then a client is a new one, or its limit is changed.
@@ -144,7 +153,11 @@ impl Traffic {
                 model.forget(&self.clients[index].key);
                 self.clients[index] = self.client(algorithm);
             }
-            1..5 => self.clients[index].quota = self.quota(algorithm),
+            1..5 => {
+                let quota = self.quota(algorithm);
+                let client = &mut self.clients[index].quota;
+                *client = if client.is_settled() { quota.with_settle() } else { quota };
+            }
             6..10 if self.is_extended => {
                 let block = if self.rng.bool() { magnitude(&mut self.rng, DAY) } else { 0 };
                 self.clients[index].quota = self.clients[index].quota.with_block(block);
@@ -156,7 +169,11 @@ impl Traffic {
 
     fn charge(&mut self, client: usize) -> Charge {
         let client = &self.clients[client];
-        let (key, quota) = (client.key.clone(), client.quota);
+        let (key, mut quota) = (client.key.clone(), client.quota);
+        // A fleet may be between two configurations.
+        if quota.is_settled() && self.rng.u32(0..50) == 0 {
+            quota = unsettled(quota);
+        }
         let dry_run = self.is_extended && quota.block() == 0 && self.rng.u32(0..100) < 20;
         Charge { dry_run, ..Charge::new(key, quota, self.cost(quota.limit())) }
     }
@@ -296,7 +313,8 @@ impl Traffic {
         let limit = self.rng.u64(1..=quota.limit() * 2).min(MAX_EXACT);
         let other = Quota::new(quota.algorithm(), quota.rate(), limit);
         let other = other.ok().filter(|other| self.is_possible(other));
-        other.map_or(quota, |other| other.with_block(quota.block()))
+        let other = other.map_or(quota, |other| other.with_block(quota.block()));
+        if quota.is_settled() { other.with_settle() } else { other }
     }
 
     fn quota(&mut self, algorithm: Algorithm) -> Quota {
@@ -311,6 +329,12 @@ impl Traffic {
     fn is_possible(&self, quota: &Quota) -> bool {
         !self.is_extended || quota.check_settle().is_ok()
     }
+}
+
+/// The quota of a line without `settle`, of whose name no line has it.
+fn unsettled(quota: Quota) -> Quota {
+    let plain = Quota::new(quota.algorithm(), quota.rate(), quota.limit()).expect("a quota");
+    plain.with_block(quota.block())
 }
 
 /// Any quota, most of them such as are configured.

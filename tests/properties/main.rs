@@ -8,6 +8,7 @@ mod blocks;
 mod calendar;
 mod cell;
 mod clock;
+mod corrections;
 mod debts;
 mod deny;
 mod drift;

@@ -9,7 +9,7 @@ use rate_limit_core::decision::{Retry, Verdict};
 use rate_limit_core::lease::{Granted, Lease, Report};
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::{MILLISECOND, Rate, SECOND};
-use rate_limit_core::redis::script::{Script, Scripts};
+use rate_limit_core::redis::script::{Script, Scripts, Variant};
 
 use crate::database::{Database, Key, List, Stored, Value, Write};
 use crate::resp::{self, Command, number};
@@ -18,21 +18,24 @@ use crate::traffic::LONGEST_SPAN;
 /// What a script does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// Decides one limit of this algorithm.
-    Single(Algorithm),
+    /// Decides one limit of this variant.
+    Single(Variant),
     /// Decides several limits, all or nothing.
     Several,
     /// Decides limits of these algorithms, all or nothing.
     List(Vec<Algorithm>),
 }
 
-/// The scripts that the module may load: those of lists for up to three limits.
+/// The scripts that the module may load: those of lists for up to three limits, none of which is settled.
 pub static PROGRAMS: LazyLock<Vec<(Program, Script)>> = LazyLock::new(|| {
     let scripts = Scripts::new();
-    let single = |algorithm| Some((Program::Single(algorithm), scripts.single(algorithm)?.clone()));
-    let mut programs: Vec<_> = Algorithm::ALL.into_iter().filter_map(single).collect();
+    let single = |variant| Some((Program::Single(variant), scripts.single(variant)?.clone()));
+    let variants = [false, true]
+        .map(|is_settled| Algorithm::ALL.map(|algorithm| Variant::new(algorithm, is_settled)));
+    let mut programs: Vec<_> = variants.into_iter().flatten().filter_map(single).collect();
     programs.dedup_by(|(_, one), (_, other)| one == other);
     programs.push((Program::Several, scripts.several().clone()));
+    programs.push((Program::Several, scripts.several_settled().clone()));
     let list = |list: Vec<_>| {
         let scripts = scripts.with_lists([&list[..]]);
         let script = scripts.loaded().last().expect("a script").clone();
@@ -97,9 +100,7 @@ pub fn run(
     out: &mut Vec<u8>,
 ) -> Result<Effects, WrongType> {
     match program {
-        Program::Single(algorithm) => {
-            single(&Limit::single(*algorithm, command), database, now, out)
-        }
+        Program::Single(variant) => single(&Limit::single(*variant, command), database, now, out),
         Program::Several => several(&Limit::several(command), database, now, out, several_reply),
         Program::List(list) => several(&Limit::list(list, command), database, now, out, list_reply),
     }
@@ -122,7 +123,7 @@ pub fn is_kept(
         Value::Log(..) => return false,
     };
     let limits = match program {
-        Program::Single(algorithm) => vec![Limit::single(*algorithm, command)],
+        Program::Single(variant) => vec![Limit::single(*variant, command)],
         Program::Several => Limit::several(command),
         Program::List(list) => Limit::list(list, command),
     };
@@ -153,7 +154,7 @@ struct Limit<'a> {
 impl<'a> Limit<'a> {
     /// `KEYS`: one. `ARGV`: limit, period, count, times, cost, block, since, dry_run; those at the end
     /// that are 1, and of the last three 0, may be missing.
-    fn single(algorithm: Algorithm, command: &Command<'a>) -> Self {
+    fn single(variant: Variant, command: &Command<'a>) -> Self {
         assert!((6..=12).contains(&command.len()) && command.number(2) == 1, "{command:?}");
         let argument = |index| match index {
             _ if index < command.len() => command.word(index),
@@ -163,7 +164,9 @@ impl<'a> Limit<'a> {
         let [limit, period, count, times, block, since] =
             [4, 5, 6, 7, 9, 10].map(|index| number(argument(index)));
         let (gives_back, cost) = signed(argument(8));
+        let algorithm = variant.algorithm();
         let quota = quota(algorithm, limit, period, count).with_block(block);
+        let quota = if variant.is_settled() { quota.with_settle() } else { quota };
         assert!(times == 1 || !gives_back && !algorithm.stores_itself(), "{command:?}");
         assert!(times == 1 || since == 0, "{command:?}");
         let (key, times, lease) = (command.word(3), times as u32, Lease::NONE);
@@ -181,12 +184,15 @@ impl<'a> Limit<'a> {
         let limit = |index: usize| {
             let first = 3 + keys + width * index;
             let name = command.word(first);
+            let plain = name.strip_suffix(b"_settled");
+            let (name, is_settled) = (plain.unwrap_or(name), plain.is_some());
             let is_it = |algorithm: &Algorithm| algorithm.function().as_bytes() == name;
             let algorithm = Algorithm::ALL.into_iter().find(is_it).expect("an algorithm");
             let (gives_back, cost) = signed(command.word(first + 1));
             let [limit, period, count] = [2, 3, 4].map(|offset| command.number(first + offset));
             let more = |offset| if width > 5 { command.number(first + offset) } else { 0 };
             let quota = quota(algorithm, limit, period, count).with_block(more(5));
+            let quota = if is_settled { quota.with_settle() } else { quota };
             let more = |offset| if offset < width { more(offset) } else { 0 };
             let report = Report {
                 of: more(12),
@@ -323,29 +329,42 @@ fn stored(
             // Units that are set aside are not forgotten before their end.
             let held = found.extra.holds.newer.until.saturating_sub(now);
             let last = (now + held + whole_in.max(MILLISECOND)) / MILLISECOND;
-            (Value::Packed(packed(algorithm, state, found.extra)), last)
+            (Value::Packed(packed(algorithm, state, found)), last)
         }
     };
     Some(Stored { value, gone_at: (last + 1) * MILLISECOND })
 }
 
 /// As `struct.pack('<LLL', …)` of the scripts, and, if there is an extra, `'<LLLLLL'`, and, if something was charged
-/// while units are held, `'<L'`.
-fn packed(algorithm: Algorithm, state: &State, extra: algorithm::Extra) -> Box<[u8]> {
+/// while units are held, `'<L'`. If there are steps, `'<LL'` for each, behind three numbers or all ten, and a byte.
+fn packed(algorithm: Algorithm, state: &State, found: &algorithm::Stored) -> Box<[u8]> {
     let state = match state {
         State::Bucket(tokens, last) => [*tokens, last.micros, last.part],
         State::Arrival(tat) => [tat.micros, tat.part, 0],
         State::Window(window, current, previous) => [*window, *current, *previous],
         State::Log(..) => panic!("{algorithm:?} keeps no log"),
     };
-    let algorithm::Extra { holds: Holds { older, newer, charged }, debt, blocked_until } = extra;
+    let algorithm::Stored { extra, minima, .. } = found;
+    let algorithm::Extra { holds: Holds { older, newer, charged }, debt, blocked_until } = *extra;
     let [older, newer] = [older, newer].map(|hold| [hold.units, hold.until]);
     let extra = match [older[0], older[1], newer[0], newer[1], debt, blocked_until] {
         [0, 0, 0, 0, 0, 0] => Vec::new(),
         extra => extra.to_vec(),
     };
-    let charged = (charged > 0).then_some(charged);
-    state.into_iter().chain(extra).chain(charged).flat_map(u64::to_le_bytes).collect()
+    let has_steps = !minima.is_empty();
+    let charged = (charged > 0 || has_steps && !extra.is_empty()).then_some(charged);
+    let steps = minima.steps().iter().flat_map(|step| [step.at, step.missing]);
+    let numbers = state.into_iter().chain(extra).chain(charged).chain(steps);
+    numbers.flat_map(u64::to_le_bytes).chain(has_steps.then_some(1)).collect()
+}
+
+/// What is stored, without steps.
+fn without_steps(bytes: &[u8]) -> &[u8] {
+    match bytes.len() % 16 {
+        9 => &bytes[..24],
+        1 => &bytes[..80],
+        _ => bytes,
+    }
 }
 
 /// As `single.lua` and `single_own.lua`.
@@ -367,7 +386,7 @@ fn single(
         let mut text = Vec::with_capacity(48);
         write!(text, "{} {} ", now / SECOND, now % SECOND).expect("memory takes any bytes");
         if let Some(Value::Packed(bytes)) = database.get(limit.key, now) {
-            text.extend_from_slice(bytes);
+            text.extend_from_slice(without_steps(bytes));
         }
         resp::bulk(out, &text);
     }
@@ -701,7 +720,7 @@ mod tests {
         let mut input = Input::default();
         input.push(&bytes);
         let (command, mut out) = (input.next().unwrap(), Vec::new());
-        let program = Program::Single(Algorithm::Gcra);
+        let program = Program::Single(Algorithm::Gcra.into());
         assert_eq!(run(&program, &command, &database, NOW, &mut out).unwrap_err(), WrongType);
         assert!(out.is_empty());
     }

@@ -96,7 +96,9 @@ impl Traffic {
     pub fn scripts(&self) -> Scripts {
         let algorithm = |limit: &usize| self.limits[*limit].quotas[0].algorithm();
         let list = |location: &Location| location.limits.iter().map(algorithm).collect();
-        let lists: Vec<Vec<_>> = self.locations.iter().map(list).collect();
+        let is_settled = |limit: &usize| self.limits[*limit].quotas[0].is_settled();
+        let plain = |location: &&Location| !location.limits.iter().any(is_settled);
+        let lists: Vec<Vec<_>> = self.locations.iter().filter(plain).map(list).collect();
         Scripts::new().with_lists(lists.iter().map(Vec::as_slice))
     }
 
@@ -124,6 +126,8 @@ impl Limit {
         let head = Head::new("rl:", &format!("l{index}")).expect("a name");
         let is_constant = rng.bool();
         let algorithm = Algorithm::ALL[rng.usize(0..Algorithm::ALL.len())];
+        // As if one of its lines had `settle`.
+        let is_settled = index % 3 == 2;
         let quotas: Vec<_> = (0..if is_constant { 1 } else { 2 })
             .map(|_| {
                 let (limit, seconds) = (1 << rng.u64(0..11), 1 << rng.u64(0..6));
@@ -131,7 +135,8 @@ impl Limit {
                     Algorithm::CalendarWindow => Rate::monthly(limit),
                     _ => Rate::new(limit, seconds * SECOND),
                 };
-                Quota::new(algorithm, rate.expect("a rate"), limit).expect("a quota")
+                let quota = Quota::new(algorithm, rate.expect("a rate"), limit).expect("a quota");
+                if is_settled { quota.with_settle() } else { quota }
             })
             .collect();
         let costs = if is_constant { vec![rng.u64(1..3)] } else { (0..5).collect() };
@@ -167,7 +172,7 @@ impl Part {
     }
 
     pub fn has_leases(&self) -> bool {
-        self.quota.algorithm().has_leases()
+        self.quota.algorithm().has_leases() && !self.quota.is_settled()
     }
 
     pub fn digest(&self) -> u64 {

@@ -97,6 +97,23 @@ pub(super) fn give_back(
     }
 }
 
+/// The tokens that are missing at `now`.
+pub(super) fn missing(stored: &Stored, refill: impl Refill, now: u64, quota: &Quota) -> u64 {
+    bucket(stored, refill, now, quota).missing
+}
+
+/// When the bucket is full without `spent` tokens less, in µs, rounded down.
+pub(super) fn full_without(
+    stored: &Stored,
+    refill: impl Refill,
+    now: u64,
+    quota: &Quota,
+    spent: u64,
+) -> u64 {
+    let Bucket { missing, last, .. } = bucket(stored, refill, now, quota);
+    refill.after(last, missing.saturating_sub(spent)).micros
+}
+
 /// Stores the bucket as it is at `now`.
 pub(super) fn touch(stored: &mut Stored, refill: impl Refill, now: u64, quota: &Quota) {
     let bucket = bucket(stored, refill, now, quota);

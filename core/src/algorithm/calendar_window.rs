@@ -5,7 +5,7 @@
 
 pub(super) use super::at_the_charge as regained_from;
 pub(super) use super::window_counter::{STATE, read};
-use super::{DecideEach, Leases, Regain, Stored, Terms, window_counter};
+use super::{DecideEach, Leases, Regain, Settled, Stored, Terms, window_counter};
 use crate::decision::Verdict;
 use crate::limit::{Quota, QuotaError};
 use crate::rate::Rate;
@@ -15,6 +15,8 @@ pub(super) const REGAIN: Regain = Regain::AtOnce;
 pub(super) const STORES_ITSELF: bool = false;
 pub(super) const LEASES: Option<fn(&Quota) -> Leases> =
     Some(|_| Leases::EndWithWindows(|_, now, _| Window::month(now).ends));
+/// A charge is forgotten as a whole.
+pub(super) const SETTLED: Option<Settled> = None;
 pub(super) const DECIDE_EACH: Option<DecideEach> = None;
 
 /// The terms: the period in months, and nothing else.

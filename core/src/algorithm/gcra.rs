@@ -9,6 +9,7 @@
 //! In any window of time t at most `limit + t × rate` passes, with `limit = burst + 1`.
 
 use super::moment::{self, Moment};
+use super::settled::{self, Settled};
 use super::{DecideEach, Leases, Regain, State, Stored, Terms};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
@@ -20,6 +21,12 @@ pub(super) const STATE: &[&str] = &["tat", "part"];
 pub(super) const REGAIN: Regain = Regain::Continuous;
 pub(super) const STORES_ITSELF: bool = false;
 pub(super) const LEASES: Option<fn(&Quota) -> Leases> = Some(|_| Leases::AreHeld(touch));
+pub(super) const SETTLED: Option<Settled> = Some(Settled {
+    correct: include_str!("settled_continuous.lua"),
+    missing: include_str!("gcra_missing.lua"),
+    missing_without,
+    returned: settled::returned_continuously,
+});
 pub(super) const DECIDE_EACH: Option<DecideEach> = None;
 
 pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
@@ -83,6 +90,12 @@ pub(super) fn give_back(
     if earlier < tat || corrected {
         write(stored, now, quota, earlier, debt);
     }
+}
+
+/// How far the arrival time is ahead, without `spent`.
+fn missing_without(stored: &Stored, now: u64, quota: &Quota, spent: u64) -> u64 {
+    let tat = arrival(stored, now, quota).tat.minus(quota.interval(), spent);
+    tat.micros.saturating_sub(now)
 }
 
 /// Stores the arrival time as it is at `now`.

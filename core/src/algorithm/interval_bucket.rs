@@ -6,7 +6,9 @@
 //! In any window of time t at most `limit + n × (t / period + 1)` passes, the division rounded down.
 
 use super::bucket::{self, Bucket, Refill};
+use super::minima::{Correction, Minimum};
 use super::moment::Moment;
+use super::settled::{Returned, Settled};
 use super::{DecideEach, Leases, Regain, State, Stored, Terms};
 use crate::decision::{Charged, Verdict};
 use crate::limit::{Quota, QuotaError};
@@ -18,6 +20,12 @@ pub(super) const STATE: &[&str] = &["tokens", "last"];
 pub(super) const REGAIN: Regain = Regain::AtRefills;
 pub(super) const STORES_ITSELF: bool = false;
 pub(super) const LEASES: Option<fn(&Quota) -> Leases> = Some(leases);
+pub(super) const SETTLED: Option<Settled> = Some(Settled {
+    correct: include_str!("settled_interval.lua"),
+    missing: include_str!("interval_bucket_missing.lua"),
+    missing_without,
+    returned,
+});
 pub(super) const DECIDE_EACH: Option<DecideEach> = None;
 
 /// Where each refill fills the bucket, leases end with it.
@@ -78,6 +86,34 @@ pub(super) fn regained_from(quota: &Quota, charged: Charged, amount: u64) -> u64
     let whole_in = charged.reset.min(time(missing));
     let sooner = time(missing) - time(missing.saturating_sub(amount));
     charged.at.saturating_add(whole_in.saturating_sub(sooner))
+}
+
+/// The tokens that are missing, without `spent`.
+fn missing_without(stored: &Stored, now: u64, quota: &Quota, spent: u64) -> u64 {
+    bucket::missing(stored, portions(quota), now, quota).saturating_sub(spent)
+}
+
+/// A bucket that would have been full without these units, at the time of the lowest step, would have been refilled a
+/// period after that: so as much as has come by one refill more is taken off, and the next one comes a period from now.
+fn returned(
+    stored: &Stored,
+    now: u64,
+    quota: &Quota,
+    units: u64,
+    correction: Correction,
+) -> Returned {
+    let (Some(Minimum { at, missing }), Some(State::Bucket(_, last))) =
+        (correction.lowest.filter(|lowest| lowest.missing <= units), &stored.state)
+    else {
+        return Returned { units, since: now, back: units };
+    };
+    let Portions { period, count } = portions(quota);
+    let elapsed = now.saturating_sub(last.micros) % period;
+    let refills = now.saturating_sub(elapsed).saturating_sub(at).div_ceil(period);
+    let later = refills.saturating_sub(now.saturating_sub(at) / period);
+    let units = missing.saturating_sub(later.saturating_mul(count));
+    let since = if elapsed > 0 { now - 1 } else { now };
+    Returned { units, since, back: units }
 }
 
 fn touch(stored: &mut Stored, now: u64, quota: &Quota) {

@@ -10,8 +10,8 @@
 
 use super::Leases;
 pub(super) use super::gcra::{
-    DECIDE_EACH, REGAIN, STATE, STORES_ITSELF, charge, decide, give_back, read, regained_from,
-    terms,
+    DECIDE_EACH, REGAIN, SETTLED, STATE, STORES_ITSELF, charge, decide, give_back, read,
+    regained_from, terms,
 };
 use super::moment::Moment;
 use crate::decision::Verdict;

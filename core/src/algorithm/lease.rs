@@ -1,7 +1,7 @@
 //! What a lease changes in a state: the references of `script/lease.lua`.
 
 use super::moment::Moment;
-use super::{Algorithm, Extra, Hold, Leases, State, Stored};
+use super::{Algorithm, Hold, Leases, State, Stored};
 use crate::lease::{Granted, Lease, Report};
 use crate::limit::Quota;
 use crate::rate::MAX_EXACT;
@@ -40,7 +40,7 @@ impl Algorithm {
         if of == 0 || !self.has_leases() {
             return 0;
         }
-        stored.extra.holds.correct(now, quota);
+        stored.correct_holds(now, quota);
         if self.leases_end_with_windows(quota) {
             let (before, since) = (stored.clone(), ends.saturating_sub(1).max(1));
             self.correct(stored, now, quota, unused, since);
@@ -82,7 +82,7 @@ impl Algorithm {
     /// spent now, and what it has computed, all that the others have. Wherever a request stood among those of the
     /// others, none of them came later than now.
     fn take_over(self, stored: &mut Stored, state: State, now: u64, quota: &Quota, others: u64) {
-        let mut computed = Stored { state: Some(state), extra: Extra::default() };
+        let mut computed = Stored { state: Some(state), ..Stored::default() };
         (self.description().charge)(&mut computed, now, quota, others);
         self.touch(&mut computed, now, quota);
         if computed.has_more_than(stored) {

@@ -19,7 +19,7 @@
 use std::collections::VecDeque;
 
 pub(super) use super::at_the_charge as regained_from;
-use super::{DecideEach, Leases, Regain, State, Stored, Terms};
+use super::{DecideEach, Leases, Regain, Settled, State, Stored, Terms};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{MAX_LOG, Quota, QuotaError};
 use crate::rate::Rate;
@@ -30,6 +30,8 @@ pub(super) const STATE: &[&str] = &[];
 pub(super) const REGAIN: Regain = Regain::AtOnce;
 pub(super) const STORES_ITSELF: bool = true;
 pub(super) const LEASES: Option<fn(&Quota) -> Leases> = None;
+/// A charge is forgotten as a whole.
+pub(super) const SETTLED: Option<Settled> = None;
 pub(super) const DECIDE_EACH: Option<DecideEach> = None;
 
 /// The terms: the period in µs, and nothing else.

@@ -14,7 +14,7 @@
 //! that spends evenly gets exactly the rate.
 
 pub(super) use super::at_the_charge as regained_from;
-use super::{DecideEach, Leases, Regain, State, Stored, Terms};
+use super::{DecideEach, Leases, Regain, Settled, State, Stored, Terms};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{MAX_EXACT, Rate};
@@ -28,6 +28,8 @@ pub(super) const STORES_ITSELF: bool = false;
 pub(super) const LEASES: Option<fn(&Quota) -> Leases> = Some(|_| {
     Leases::EndWithWindows(|_, now, quota| Window::aligned(now, quota.rate().period()).ends)
 });
+/// A charge is forgotten as a whole.
+pub(super) const SETTLED: Option<Settled> = None;
 pub(super) const DECIDE_EACH: Option<DecideEach> = None;
 
 /// The terms: the period, and the unit of time in µs in which it is counted.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::hold::Holds;
+use super::minima::Minima;
 use super::moment::Moment;
 use crate::limit::Quota;
 use crate::rate::MAX_TIME;
@@ -14,6 +15,8 @@ pub struct Stored {
     pub state: Option<State>,
     /// Zeros for most clients.
     pub extra: Extra,
+    /// Without steps but for clients whose charges may be corrected.
+    pub minima: Minima,
 }
 
 /// The state of an algorithm.
@@ -42,9 +45,10 @@ pub struct Extra {
 }
 
 impl Stored {
-    /// Replaces the state.
+    /// Replaces the state. What was missing before is no longer known; a quota that is settled keeps it elsewhere.
     pub(super) fn write(&mut self, now: u64, state: State, debt: u64) {
         self.state = Some(state);
+        self.minima.clear();
         if debt == 0 && self.extra.is_none() {
             return;
         }
@@ -76,13 +80,30 @@ impl Stored {
         let longest = if quota.block() > 0 { quota.block() } else { MAX_TIME };
         let left = self.extra.blocked_until.saturating_sub(now);
         if left > longest {
-            self.block(now, longest);
+            self.block(now, quota, longest);
         }
         left.min(longest)
     }
 
+    /// Corrects the holds after a clock that stepped back.
+    pub(super) fn correct_holds(&mut self, now: u64, quota: &Quota) {
+        let before = self.extra.holds;
+        self.extra.holds.correct(now, quota);
+        if self.extra.holds != before {
+            self.forget(quota);
+        }
+    }
+
+    /// A quota that is not settled keeps nothing of what was missing before.
+    fn forget(&mut self, quota: &Quota) {
+        if !quota.is_settled() {
+            self.minima.clear();
+        }
+    }
+
     /// Blocks the client for `time` µs.
-    pub(super) fn block(&mut self, now: u64, time: u64) {
+    pub(super) fn block(&mut self, now: u64, quota: &Quota, time: u64) {
+        self.forget(quota);
         self.extra.blocked_until = now.saturating_add(time);
     }
 }

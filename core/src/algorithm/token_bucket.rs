@@ -11,6 +11,7 @@
 use super::bucket::{self, Bucket, Refill};
 pub(super) use super::moment::regained_from;
 use super::moment::{self, Moment};
+use super::settled::{self, Settled};
 use super::{DecideEach, Leases, Regain, State, Stored, Terms};
 use crate::decision::Verdict;
 use crate::limit::{Quota, QuotaError};
@@ -22,6 +23,12 @@ pub(super) const STATE: &[&str] = &["tokens", "last", "part"];
 pub(super) const REGAIN: Regain = Regain::Continuous;
 pub(super) const STORES_ITSELF: bool = false;
 pub(super) const LEASES: Option<fn(&Quota) -> Leases> = Some(|_| Leases::AreHeld(touch));
+pub(super) const SETTLED: Option<Settled> = Some(Settled {
+    correct: include_str!("settled_continuous.lua"),
+    missing: include_str!("token_bucket_missing.lua"),
+    missing_without,
+    returned: settled::returned_continuously,
+});
 /// The bucket is refilled once.
 pub(super) const DECIDE_EACH: Option<DecideEach> = Some(decide_each);
 
@@ -60,6 +67,11 @@ pub(super) fn give_back(
     since: Option<u64>,
 ) {
     bucket::give_back(stored, quota.interval(), now, quota, amount, since);
+}
+
+/// How long the bucket takes to be full, without `spent`.
+fn missing_without(stored: &Stored, now: u64, quota: &Quota, spent: u64) -> u64 {
+    bucket::full_without(stored, quota.interval(), now, quota, spent).saturating_sub(now)
 }
 
 fn touch(stored: &mut Stored, now: u64, quota: &Quota) {

@@ -1,6 +1,5 @@
 //! The scripts that Redis runs, and the commands that run them.
 
-use crate::algorithm::Hold;
 use crate::key::{Head, RedisKey};
 use crate::lease::{Lease, Report};
 use crate::limit::{Algorithm, Quota};
@@ -9,10 +8,13 @@ use crate::text::number;
 mod list;
 mod minify;
 mod prepared;
+mod source;
+mod variant;
 
 use list::List;
 use minify::minify;
 pub use prepared::Prepared;
+pub use variant::Variant;
 
 /// A script and the name under which Redis caches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,48 +76,42 @@ type Number = (&'static str, u64);
 /// The scripts of this module, each made once.
 #[derive(Clone, Debug)]
 pub struct Scripts {
-    single: Vec<Script>,
-    several: Script,
+    /// For one limit of each variant.
+    single: Vec<(Variant, Script)>,
+    /// For several limits, and for such as any of which is settled.
+    several: [Script; 2],
     lists: Vec<List>,
-    /// The algorithms whose scripts are loaded, and whether the one for several limits is.
-    loaded: (Vec<Algorithm>, bool),
+    /// The variants whose scripts are loaded, and whether the one for several limits is.
+    loaded: (Vec<Variant>, bool),
 }
 
 impl Scripts {
     /// Assembles every script.
     pub fn new() -> Self {
-        let single = Algorithm::ALL.map(|algorithm| {
-            let template = match algorithm.stores_itself() {
-                true => include_str!("script/single_own.lua"),
-                false => include_str!("script/single.lua"),
-            };
-            Script::new(fill(template, algorithm))
-        });
-        let mut names = Algorithm::ALL.map(Algorithm::function).to_vec();
-        let mut functions = Algorithm::ALL.map(function).to_vec();
-        names.dedup();
-        functions.dedup();
-        let table: Vec<_> = names.iter().map(|name| format!("{name} = {name}")).collect();
-        let table = format!("local algorithms = {{{}}}\n", table.join(", "));
-        let several = include_str!("script/several.lua")
-            .replace("$lease\n", include_str!("script/lease.lua"))
-            .replace("$longest", &longest_hold())
-            .replace("$long", &Hold::LONG.to_string());
-        let several = functions.concat() + &table + &several;
-        let loaded = (Algorithm::ALL.into(), true);
-        Self { single: single.into(), several: Script::new(several), lists: Vec::new(), loaded }
+        let several = [
+            source::several(Variant::all().filter(|variant| !variant.is_settled())),
+            source::several(Variant::all()),
+        ];
+        let loaded = (Algorithm::ALL.map(Variant::from).into(), true);
+        let single = |variant| (variant, source::single(variant));
+        Self { single: Variant::all().map(single).collect(), several, lists: Vec::new(), loaded }
     }
 
     /// These scripts, of which connections load only those for one limit of these algorithms and, if
     /// `several`, the one for several limits: a server has to read and hash them for each connection.
-    /// A command with one that the server does not have is sent again, with the source.
-    pub fn loading(&self, algorithms: &[Algorithm], several: bool) -> Self {
-        Self { loaded: (algorithms.into(), several), ..self.clone() }
+    /// A command with one that the server does not have is sent again, with the source. So is one about several
+    /// limits of which any is settled, that is in no list: its script is too long to be loaded.
+    pub fn loading(&self, variants: &[impl Copy + Into<Variant>], several: bool) -> Self {
+        let variants = variants.iter().map(|variant| (*variant).into()).collect();
+        Self { loaded: (variants, several), ..self.clone() }
     }
 
     /// These scripts, and scripts for limits of these lists of algorithms: for the first lists, and those
     /// that can have one.
-    pub fn with_lists<'a>(&self, lists: impl IntoIterator<Item = &'a [Algorithm]>) -> Self {
+    pub fn with_lists<'a, V: Copy + Into<Variant> + 'a>(
+        &self,
+        lists: impl IntoIterator<Item = &'a [V]>,
+    ) -> Self {
         let mut scripts = self.clone();
         for list in lists.into_iter().filter_map(List::new) {
             if scripts.lists.len() < MAX_LISTS && !scripts.lists.contains(&list) {
@@ -127,23 +123,30 @@ impl Scripts {
 
     /// The scripts that connections load into a server, each once: two algorithms may share one.
     pub fn loaded(&self) -> impl Iterator<Item = &Script> {
-        let (algorithms, several) = &self.loaded;
-        let used = Algorithm::ALL.iter().filter(|algorithm| algorithms.contains(algorithm));
-        let mut scripts: Vec<_> = used.filter_map(|algorithm| self.single(*algorithm)).collect();
+        let (variants, several) = &self.loaded;
+        let used = self.single.iter().filter(|(variant, _)| variants.contains(variant));
+        let mut scripts: Vec<_> = used.map(|(_, script)| script).collect();
         scripts.dedup();
-        let several = several.then_some(&self.several);
+        let several = several.then_some(self.several());
         scripts.into_iter().chain(several).chain(self.lists.iter().map(List::script))
     }
 
     /// The script that checks one limit of this algorithm.
-    pub fn single(&self, algorithm: Algorithm) -> Option<&Script> {
-        let index = Algorithm::ALL.iter().position(|other| *other == algorithm)?;
-        self.single.get(index)
+    pub fn single(&self, variant: impl Into<Variant>) -> Option<&Script> {
+        let variant = variant.into();
+        self.single.iter().find(|(other, _)| *other == variant).map(|(_, script)| script)
     }
 
-    /// The script that checks several limits, of any algorithms.
+    /// The script that checks several limits, of any algorithms, none of which is settled.
     pub fn several(&self) -> &Script {
-        &self.several
+        let [several, _] = &self.several;
+        several
+    }
+
+    /// The script that checks several limits, of any algorithms, any of which may be settled.
+    pub fn several_settled(&self) -> &Script {
+        let [_, settled] = &self.several;
+        settled
     }
 
     /// Appends the command for `checks` to `out`: all are charged, or none.
@@ -198,13 +201,17 @@ impl Scripts {
             (true, false) => PLAIN + EXTENDED,
             (false, false) => PLAIN,
         };
-        self.several.head(out, by, keys, keys.saturating_mul(width));
+        let script = match checks.clone().any(|check| check.quota.is_settled()) {
+            true => self.several_settled(),
+            false => self.several(),
+        };
+        script.head(out, by, keys, keys.saturating_mul(width));
         for check in checks.clone() {
             check.key(out);
         }
         for check in checks {
             let (period, count) = check.quota.terms();
-            bulk(out, check.quota.algorithm().function().as_bytes());
+            bulk(out, Variant::from(check.quota).function().as_bytes());
             number(out, Sign::Spent.of(check.cost));
             for value in [check.quota.limit(), period, count] {
                 number(out, ("", value));
@@ -222,36 +229,12 @@ impl Scripts {
         if check.lease.is_some() {
             return self.encode_several(out, by, std::iter::once(check), times);
         }
-        let Some(script) = self.single(check.quota.algorithm()) else { return };
+        let Some(script) = self.single(check.quota) else { return };
         let (arguments, kept) = check.arguments(sign, times);
         script.head(out, by, 1, kept);
         check.key(out);
         arguments.into_iter().take(kept).for_each(|value| number(out, value));
     }
-}
-
-/// The Lua source that defines the function of an algorithm.
-fn function(algorithm: Algorithm) -> String {
-    match algorithm.stores_itself() {
-        true => algorithm.source().to_owned(),
-        false => fill(include_str!("script/function.lua"), algorithm),
-    }
-}
-
-/// Puts an algorithm in its place.
-fn fill(template: &str, algorithm: Algorithm) -> String {
-    template
-        .replace("$decide\n", include_str!("script/decide.lua"))
-        .replace("$longest", &longest_hold())
-        .replace("$function", algorithm.function())
-        .replace("$state", &algorithm.state().join(", "))
-        .replace("$algorithm\n", algorithm.source())
-}
-
-/// How long a hold of a quota lasts at most, in µs, with the mark of one that several machines share.
-fn longest_hold() -> String {
-    let all = "((limit - 1) - (limit - 1) % count) / count + 1";
-    format!("math.max({}, 2 * math.min({}, ({all}) * period) + 3)", Hold::SHORT + 1, Hold::LONG)
 }
 
 impl Sign {
@@ -417,7 +400,8 @@ mod tests {
     #[test]
     fn one_question() {
         let words = words(By::Sha, &[check(b"\r\nx", 10)]);
-        let sha = Scripts::new().single[0].sha().to_owned();
+        let scripts = Scripts::new();
+        let sha = scripts.single(Algorithm::TokenBucket).unwrap().sha().to_owned();
         assert_eq!(words, ["EVALSHA", &sha, "1", "rl:a:\r\nx", "100", "600000", "1", "1", "10"]);
     }
 

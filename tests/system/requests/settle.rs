@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use harness::{
     Cluster, ClusterConf, Conf, MASTER_NAME, Mode, Nginx, PATIENCE, Proxy, Redis, Response,
@@ -278,6 +278,84 @@ fn what_others_have_spent_since_is_not_given_back() {
     // Of the last ten seconds are the two that have passed.
     late.redis.advance_clock(Duration::from_millis(9_998));
     assert_eq!(late.request(), 429);
+}
+
+/// Requests whose reservations the test chooses, and ends as it likes. The limit holds 100.
+fn reserving(application: &Application, limit: &str) -> String {
+    format!(
+        "location / {{ rate_limit_redis a {limit} cost=$arg_cost settle=$upstream_http_x_cost; \
+         proxy_pass http://127.0.0.1:{}; }} \
+         location = /left {{ rate_limit_redis a {limit} cost=0; try_files /index.html =404; }}",
+        application.port
+    )
+}
+
+/// A and B reserve 50 and 40. A gets all back, and when the bucket is full, C spends 100.
+fn spend_what_came_back(
+    nginx: &Nginx,
+    application: &Application,
+    wait: [impl FnOnce(); 2],
+) -> TcpStream {
+    let request = |cost: u64| {
+        let (addr, path) = (nginx.addr(), format!("/?cost={cost}"));
+        thread::spawn(move || harness::Http::connect(addr).get(&path).status);
+        application.request()
+    };
+    let (first, second) = (request(50), request(40));
+    let [before, after] = wait;
+    before();
+    answer(first, "0");
+    wait_for(nginx, "default", 1);
+    after();
+    answer(request(100), "100");
+    wait_for(nginx, "default", 2);
+    second
+}
+
+/// What A got back has made the bucket full, and was spent: it does not come back once more with B.
+#[test]
+fn what_another_got_back_does_not_come_back_again() {
+    for limit in [
+        "rate=1r/s capacity=100",
+        "rate=10r/10s capacity=100 refill=interval",
+        "rate=1r/s algorithm=gcra burst=99",
+        "rate=1r/s algorithm=leaky_bucket burst=99 nodelay",
+    ] {
+        let (redis, application) = (Redis::start_with_stopped_clock(), Application::start());
+        let nginx = conf(&redis, &reserving(&application, limit)).start_connected(&redis);
+        let wait = |seconds| {
+            let redis = &redis;
+            move || redis.advance_clock(Duration::from_secs(seconds))
+        };
+        let second = spend_what_came_back(&nginx, &application, [10, 40].map(wait));
+        answer(second, "0");
+        wait_for(&nginx, "default", 3);
+        assert_eq!(left(&nginx), 0, "{limit}");
+    }
+}
+
+/// Here time passes: some comes back while the test looks.
+#[test]
+fn nor_does_it_where_this_machine_decides() {
+    for limit in [
+        "rate=20r/s capacity=100",
+        "rate=20r/1s capacity=100 refill=interval",
+        "rate=20r/s algorithm=gcra burst=99",
+    ] {
+        let application = Application::start();
+        let nginx = unconnected(&reserving(&application, limit))
+            .http("rate_limit_redis_pass redis://127.0.0.1:1; rate_limit_redis_on_error local;")
+            .start();
+        let wait = |milliseconds| move || thread::sleep(Duration::from_millis(milliseconds));
+        let second = spend_what_came_back(&nginx, &application, [0, 2_100].map(wait));
+        let start = Instant::now();
+        answer(second, "0");
+        wait_for(&nginx, "default", 3);
+        let left = left(&nginx);
+        // Of B all 40 would come back if nothing were known of A.
+        let regained = start.elapsed().as_secs() * 20 + 20;
+        assert!(left <= regained, "{limit}: {left} are left, {regained} can have been regained");
+    }
 }
 
 /// What may leave a client in debt is not taken ahead, by whichever line of the limit.

@@ -2,11 +2,12 @@
 //!
 //! The first word of a state has its kind in the top byte and a number in the rest, so that a state
 //! with three numbers takes three words. If there is an [`Extra`], seven more come before it, in the
-//! same way.
+//! same way; and before these [`Minima`]: how many steps there are, and two numbers for each.
 
 use std::collections::VecDeque;
 
 use super::super::hold::{Hold, Holds};
+use super::super::minima::{Minima, Minimum};
 use super::super::moment::Moment;
 use super::super::state::{Extra, State, Stored};
 
@@ -19,30 +20,62 @@ const ARRIVAL: u64 = 2;
 const WINDOW: u64 = 3;
 const LOG: u64 = 4;
 const EXTRA: u64 = 5;
+const MINIMA: u64 = 6;
 
 impl Stored {
     /// What is stored, as words.
     pub(crate) fn to_words(&self) -> impl ExactSizeIterator<Item = u64> + Clone {
+        let minima = self.minima.words();
         let extra = if self.extra.is_none() { 0 } else { Extra::WORDS };
         let state = self.state.as_ref().map_or(0, State::words);
-        (0..extra + state).map(move |index| match index.checked_sub(extra) {
-            Some(index) => self.state.as_ref().map_or(0, |state| state.word(index)),
-            None => self.extra.word(index),
+        (0..minima + extra + state).map(move |index| match index.checked_sub(minima) {
+            None => self.minima.word(index),
+            Some(index) => match index.checked_sub(extra) {
+                Some(index) => self.state.as_ref().map_or(0, |state| state.word(index)),
+                None => self.extra.word(index),
+            },
         })
     }
 
     /// Reads words; words that no decision can have left read as nothing.
     pub(crate) fn from_words(words: impl Iterator<Item = u64>) -> Self {
         let mut words = words.peekable();
-        let extra = match words.peek().map(|word| word >> NUMBER_BITS) {
-            Some(EXTRA) => Extra::from_words(&mut words),
-            Some(_) | None => Some(Extra::default()),
+        let mut read = || {
+            let minima = match words.peek().map(|word| word >> NUMBER_BITS) {
+                Some(MINIMA) => Minima::from_words(&mut words)?,
+                Some(_) | None => Minima::default(),
+            };
+            let extra = match words.peek().map(|word| word >> NUMBER_BITS) {
+                Some(EXTRA) => Extra::from_words(&mut words)?,
+                Some(_) | None => Extra::default(),
+            };
+            Some(Self { state: Some(State::from_words(&mut words)?), extra, minima })
         };
-        let state = extra.and_then(|_| State::from_words(words));
-        state.map_or_else(Self::default, |state| Self {
-            state: Some(state),
-            extra: extra.unwrap_or_default(),
-        })
+        read().unwrap_or_default()
+    }
+}
+
+impl Minima {
+    /// How many words they take.
+    fn words(&self) -> usize {
+        if self.is_empty() { 0 } else { 1 + 2 * self.steps().len() }
+    }
+
+    fn word(&self, index: usize) -> u64 {
+        let Some(index) = index.checked_sub(1) else {
+            return (MINIMA << NUMBER_BITS) | self.steps().len() as u64;
+        };
+        let step = self.steps().get(index / 2).copied().unwrap_or_default();
+        let number = if index.is_multiple_of(2) { step.at } else { step.missing };
+        number.min(MAX_NUMBER)
+    }
+
+    fn from_words(words: &mut impl Iterator<Item = u64>) -> Option<Self> {
+        let count = words.next()? & MAX_NUMBER;
+        let mut next = || words.next().filter(|word| *word <= MAX_NUMBER);
+        let step = |_| Some(Minimum { at: next()?, missing: next()? });
+        let is_known = (1..=Self::MOST as u64).contains(&count);
+        is_known.then(|| (0..count).map(step).collect::<Option<Vec<_>>>())?.map(Self::new)
     }
 }
 
@@ -102,7 +135,7 @@ impl State {
     }
 
     /// The state that these words are; `None` for words that no decision has left.
-    fn from_words(mut words: impl Iterator<Item = u64>) -> Option<Self> {
+    fn from_words(words: &mut impl Iterator<Item = u64>) -> Option<Self> {
         let first = words.next()?;
         let (kind, number) = (first >> NUMBER_BITS, first & MAX_NUMBER);
         let mut numbers = words.map(|word| (word <= MAX_NUMBER).then_some(word));
@@ -166,7 +199,13 @@ mod tests {
             blocked_until,
         });
         let extra = prop_oneof![Just(Extra::default()), extra];
-        (states(), extra).prop_map(|(state, extra)| Stored { state: Some(state), extra })
+        let step = (numbers(), numbers()).prop_map(|(at, missing)| Minimum { at, missing });
+        let minima = vec(step, 0..=Minima::MOST).prop_map(Minima::new);
+        (states(), extra, minima).prop_map(|(state, extra, minima)| Stored {
+            state: Some(state),
+            extra,
+            minima,
+        })
     }
 
     /// Words of a state that were changed, or just words.
@@ -210,7 +249,7 @@ mod tests {
         let log = State::Log([(1, 2), (3, 4)].into(), 0);
         for state in [State::Bucket(1, Moment::at(2)), State::Window(1, 2, 3), log] {
             for extra in [Extra::default(), Extra { debt: 1, ..Extra::default() }] {
-                let words = Stored { state: Some(state.clone()), extra };
+                let words = Stored { state: Some(state.clone()), extra, ..Stored::default() };
                 let words: Vec<u64> = words.to_words().collect();
                 let (_, cut) = words.split_last().unwrap();
                 let read = |words: &[u64]| Stored::from_words(words.iter().copied());

@@ -6,9 +6,13 @@ local debt, most, older, older_until, newer, newer_until, blocked_until = 0, lim
 local charged, more, floors, owed, is_blocked, is_extended = 0
 if stored and #stored == 24 then
   $state = struct.unpack('<LLL', stored)
-elseif stored and (#stored == 72 or #stored == 80) then
+elseif stored and (#stored == 72 or #stored == 80 or $has_steps) then
+  -- what settled.lua has stored behind the numbers is not written again
+  stored = string.sub(stored, 1, #stored % 16 == 9 and 24 or 80)
   $state = struct.unpack('<LLL', stored)
-  older, older_until, newer, newer_until, debt, blocked_until = struct.unpack('<LLLLLL', stored, 25)
+  if #stored > 24 then
+    older, older_until, newer, newer_until, debt, blocked_until = struct.unpack('<LLLLLL', stored, 25)
+  end
   if #stored == 80 then
     charged = struct.unpack('<L', stored, 73)
   end

@@ -14,12 +14,12 @@ end
 
 -- The two holds, what was charged meanwhile, the debt and the block of what is stored.
 local function extra(a, stored)
-  if not stored or #stored ~= 72 and #stored ~= 80 then
+  if not stored or #stored ~= 72 and #stored ~= 80 and (#stored < 97 or #stored % 16 ~= 1) then
     return 0, 0, 0, 0, 0, 0, 0
   end
   local older, older_until, newer, newer_until, debt, blocked_until =
     struct.unpack('<LLLLLL', stored, 25)
-  local charged = #stored == 80 and struct.unpack('<L', stored, 73) or 0
+  local charged = #stored >= 80 and struct.unpack('<L', stored, 73) or 0
   local limit, period, count = ARGV[a + 3] + 0, ARGV[a + 4] + 0, ARGV[a + 5] + 0
   local latest = now + $longest - now % 2
   return older, math.min(older_until, latest), newer, math.min(newer_until, latest), charged, debt, blocked_until

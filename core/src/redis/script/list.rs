@@ -2,8 +2,8 @@
 //! that Redis neither looks them up nor builds tables: several limits take much less of it than with
 //! the script for any limits.
 
-use super::{By, Check, Script, fill, line};
-use crate::limit::Algorithm;
+use super::source::fill;
+use super::{By, Check, Script, Variant, line};
 
 /// How long a list may be: its script has the source of each algorithm in it.
 const MAX_LEN: usize = 8;
@@ -14,19 +14,20 @@ const WIDTH: usize = 4 * size_of::<u64>();
 /// The script of a list of algorithms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct List {
-    /// The Lua functions of the algorithms.
-    functions: Vec<&'static str>,
+    /// What identifies the Lua functions of the algorithms.
+    functions: Vec<(&'static str, bool)>,
     script: Script,
 }
 
 impl List {
     /// The script of these algorithms. A single one has another, and what stores itself has none.
-    pub(super) fn new(algorithms: &[Algorithm]) -> Option<Self> {
-        let has_script = (2..=MAX_LEN).contains(&algorithms.len())
-            && !algorithms.iter().any(|algorithm| algorithm.stores_itself());
+    pub(super) fn new(variants: &[impl Copy + Into<Variant>]) -> Option<Self> {
+        let variants: Vec<Variant> = variants.iter().map(|variant| (*variant).into()).collect();
+        let has_script = (2..=MAX_LEN).contains(&variants.len())
+            && !variants.iter().any(|variant| variant.algorithm().stores_itself());
         has_script.then(|| Self {
-            functions: algorithms.iter().map(|algorithm| algorithm.function()).collect(),
-            script: Script::new(source(algorithms)),
+            functions: variants.iter().map(|variant| variant.identity()).collect(),
+            script: Script::new(source(&variants)),
         })
     }
 
@@ -37,7 +38,7 @@ impl List {
     /// Whether it can charge these limits: their algorithms are those of the list, none needs more
     /// than the plain arguments, and no two have the same key.
     pub(super) fn takes<'a>(&self, checks: impl Iterator<Item = Check<'a>> + Clone) -> bool {
-        let functions = checks.clone().map(|check| check.quota.algorithm().function());
+        let functions = checks.clone().map(|check| Variant::from(check.quota).identity());
         functions.eq(self.functions.iter().copied())
             && checks.clone().all(|check| check.is_plain())
             && are_distinct(checks)
@@ -66,13 +67,21 @@ impl List {
 
 /// The Lua source for these algorithms: what is between `$each` and `$end` is repeated for each limit,
 /// and `$i` is its number.
-fn source(algorithms: &[Algorithm]) -> String {
+fn source(variants: &[Variant]) -> String {
     let mut parts = include_str!("list.lua").split("$each\n");
     let mut source = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let (each, after) = part.split_once("$end\n").unwrap_or((part, ""));
-        for (index, algorithm) in (1_usize..).zip(algorithms) {
-            source += &fill(each, *algorithm).replace("$i", &index.to_string());
+        for (index, variant) in (1_usize..).zip(variants) {
+            // A second pass begins with all that was stored.
+            let each = match variant.is_settled() {
+                true => each.replace("expiry$i = call", "expiry$i, before$i = call").replace(
+                    "$decide\n",
+                    "before$i = before$i or stored\nstored = before$i\n$decide\n",
+                ),
+                false => each.to_owned(),
+            };
+            source += &fill(&each, *variant).replace("$i", &index.to_string());
         }
         source += after;
     }
@@ -90,7 +99,7 @@ mod tests {
     use super::*;
     use crate::key::Head;
     use crate::lease::Lease;
-    use crate::limit::Quota;
+    use crate::limit::{Algorithm, Quota};
 
     const LIST: [Algorithm; 2] = [Algorithm::TokenBucket, Algorithm::LeakyBucket];
 
@@ -143,13 +152,13 @@ mod tests {
             vec![bucket, Check { lease: Some(&lease), ..leaky }],
             vec![Check { quota: &blocking, ..bucket }, leaky],
         ] {
-            assert_eq!(script(&scripts, &others), scripts.several.sha(), "{others:?}");
+            assert_eq!(script(&scripts, &others), scripts.several().sha(), "{others:?}");
         }
     }
 
     #[test]
     fn a_script_is_whole() {
-        let source = source(&[Algorithm::FixedWindow; 8]);
+        let source = source(&[Variant::from(Algorithm::FixedWindow); 8]);
         assert!(source.contains("stored8") && !source.contains("stored9"));
         assert!(!source.contains('$'), "{source}");
     }

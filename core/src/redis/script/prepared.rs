@@ -21,7 +21,7 @@ impl Prepared {
         let head = [END, &check.head[..]].concat();
         let mut prepared = Self { before_length: Vec::new(), head, after_key: END.to_vec() };
         let (arguments, kept) = check.arguments(Sign::Spent, 1);
-        if let Some(script) = scripts.single(check.quota.algorithm()) {
+        if let Some(script) = scripts.single(check.quota) {
             script.head(&mut prepared.before_length, By::Sha, 1, kept);
         }
         prepared.before_length.push(b'$');

@@ -72,7 +72,7 @@ local function check(i, cost, requested)
   local stored = answers[i + 1]
   if stored == nil then
     stored = redis.call('GET', key)
-    if stored and #stored > 80 then
+    if stored and #stored > $longest_state then
       -- a value of another format, of any length: as if nothing is stored
       stored = false
     end

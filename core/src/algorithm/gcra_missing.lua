@@ -1,0 +1,2 @@
+  local parts = part - spent * rest
+  local shortfall = tat - now - spent * whole + (parts - parts % count) / count

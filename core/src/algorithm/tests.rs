@@ -1,0 +1,90 @@
+//! No numbers make an algorithm panic, or give more than all.
+
+use proptest::prelude::*;
+
+use super::moment::Moment;
+use super::*;
+use crate::lease::{Lease, Report};
+use crate::rate::{MAX_EXACT, MAX_TIME};
+
+fn numbers(most: u64) -> impl Strategy<Value = u64> {
+    prop_oneof![0..100_u64, 0..=most, most - 1..=most]
+}
+
+fn quotas() -> impl Strategy<Value = Quota> {
+    let algorithms = proptest::sample::select(&Algorithm::ALL[..]);
+    let numbers = (numbers(1 << 24), numbers(MAX_TIME), numbers(1 << 40));
+    let quotas =
+        (algorithms, numbers).prop_filter_map("no quota", |(algorithm, (count, period, limit))| {
+            Quota::new(algorithm, Rate::new(count, period).ok()?, limit).ok()
+        });
+    (quotas, any::<bool>()).prop_map(
+        |(quota, is_settled)| {
+            if is_settled { quota.with_settle() } else { quota }
+        },
+    )
+}
+
+fn stored() -> impl Strategy<Value = Stored> {
+    let any = || numbers(u64::MAX);
+    let hold = || (any(), any()).prop_map(|(units, until)| Hold { units, until });
+    let extra = (hold(), hold(), any(), any()).prop_map(|(older, newer, debt, blocked_until)| {
+        Extra { holds: Holds { older, newer, charged: 0 }, debt, blocked_until }
+    });
+    let extra = prop_oneof![Just(Extra::default()), extra];
+    let step = (any(), any()).prop_map(|(at, missing)| Minimum { at, missing });
+    let minima = proptest::collection::vec(step, 0..=Minima::MOST).prop_map(Minima::new);
+    (states(), extra, minima).prop_map(|(state, extra, minima)| Stored { state, extra, minima })
+}
+
+fn states() -> impl Strategy<Value = Option<State>> {
+    let any = || numbers(u64::MAX);
+    let moments = || (any(), any()).prop_map(|(micros, part)| Moment { micros, part });
+    let entries = (numbers(MAX_EXACT), numbers(MAX_EXACT));
+    prop_oneof![
+        Just(None),
+        (any(), moments()).prop_map(|(tokens, moment)| Some(State::Bucket(tokens, moment))),
+        moments().prop_map(|moment| Some(State::Arrival(moment))),
+        (any(), any(), any()).prop_map(|(w, c, p)| Some(State::Window(w, c, p))),
+        (proptest::collection::vec(entries, 0..9), numbers(MAX_EXACT))
+            .prop_map(|(log, since)| Some(State::Log(log.into(), since))),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 4_000 }))]
+
+    #[test]
+    fn no_numbers_panic_or_give_more_than_all(
+        quota in quotas(),
+        stored in stored(),
+        now in numbers(MAX_EXACT),
+        amount in numbers(u64::MAX),
+        change in any::<i64>(),
+        since in numbers(MAX_EXACT),
+    ) {
+        let algorithm = quota.algorithm();
+        let decide = |mut stored, cost| algorithm.decide(&mut stored, now, &quota, cost);
+        prop_assert!(decide(stored.clone(), amount).remaining <= quota.limit());
+        for times in 1..4 {
+            let (mut one, mut all, mut verdicts) = (stored.clone(), stored.clone(), Vec::new());
+            algorithm.decide_each(&mut all, now, &quota, amount, times, |it| verdicts.push(it));
+            let mut expected = (0..times).map(|_| algorithm.decide(&mut one, now, &quota, amount));
+            prop_assert!(verdicts.into_iter().eq(&mut expected));
+            prop_assert_eq!(one, all);
+        }
+        let mut settled = stored.clone();
+        algorithm.settle(&mut settled, now, &quota, since, change);
+        prop_assert!(decide(settled, 0).remaining <= quota.limit());
+        let mut given = stored.clone();
+        algorithm.give_back(&mut given, now, &quota, amount, since);
+        prop_assert!(decide(given, 0).remaining <= quota.limit());
+        let plain = [amount, since, amount];
+        let report = Report { of: amount, unused: amount, ends: since, plain, charged: since };
+        let lease = Lease { span: since, want: amount, keep: since, report };
+        let mut leased = stored;
+        algorithm.report(&mut leased, now, &quota, &report);
+        algorithm.grant(&mut leased, now, &quota, &lease, 0);
+        prop_assert!(decide(leased, 0).remaining <= quota.limit());
+    }
+}
