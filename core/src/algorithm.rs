@@ -330,7 +330,7 @@ impl Algorithm {
             Some(charged_at @ 1..) if quota.is_settled() => {
                 self.give_back_settled(stored, now, quota, amount, charged_at);
             }
-            _ => self.give_back_alone(stored, now, quota, amount, since),
+            Some(0..) | None => self.give_back_alone(stored, now, quota, amount, since),
         }
     }
 
