@@ -90,7 +90,7 @@ impl<'r> Context<'r> {
             let cleanup = cleanup.as_mut().ok_or(OutOfMemory)?;
             let place = cleanup.data.cast::<Self>();
             place.write(context);
-            cleanup.handler = Some(clean_up);
+            cleanup.handler = Some(CLEAN_UP);
             *slot(r) = place;
             Ok(&*place)
         }
@@ -220,7 +220,8 @@ fn slot<'r>(r: Request<'r>) -> *mut *mut Context<'r> {
     unsafe { (*r.as_ptr()).ctx.add(Module::module().ctx_index).cast() }
 }
 
-const CLEAN_UP: unsafe extern "C" fn(*mut std::ffi::c_void) = clean_up;
+/// By its address contexts are found among the cleanups of a pool. A function may have several, a static one value.
+static CLEAN_UP: unsafe extern "C" fn(*mut std::ffi::c_void) = clean_up;
 
 /// The request ends, perhaps while it waits.
 unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {

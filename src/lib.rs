@@ -3,6 +3,7 @@
 //! This crate has everything that touches NGINX, and all `unsafe` of the project. Everything else
 //! is in the crate `rate_limit_core`.
 
+use std::ffi::c_void;
 use std::ptr;
 
 use ngx::core::Status;
@@ -10,7 +11,7 @@ use ngx::ffi::{
     NGX_HTTP_MODULE, NGX_PROCESS_SINGLE, NGX_PROCESS_WORKER, ngx_array_push, ngx_conf_t,
     ngx_cycle_t, ngx_http_handler_pt, ngx_http_module_t, ngx_http_phases_NGX_HTTP_ACCESS_PHASE,
     ngx_http_phases_NGX_HTTP_LOG_PHASE, ngx_http_phases_NGX_HTTP_PRECONTENT_PHASE,
-    ngx_http_request_t, ngx_int_t, ngx_module_t, ngx_process, ngx_uint_t,
+    ngx_http_request_t, ngx_int_t, ngx_module_t, ngx_pool_cleanup_add, ngx_process, ngx_uint_t,
 };
 use ngx::http::{
     HttpModule, HttpModuleLocationConf, HttpModuleMainConf, HttpModuleServerConf, NgxHttpCoreModule,
@@ -68,8 +69,24 @@ impl HttpModule for Module {
         unsafe { &*ptr::addr_of!(ngx_http_rate_limit_redis_module) }
     }
 
+    unsafe extern "C" fn create_main_conf(cf: *mut ngx_conf_t) -> *mut c_void {
+        // SAFETY: NGINX passes its configuration context.
+        unsafe { create::<MainConf>(cf) }
+    }
+
+    unsafe extern "C" fn create_srv_conf(cf: *mut ngx_conf_t) -> *mut c_void {
+        // SAFETY: as above.
+        unsafe { create::<ServerConf>(cf) }
+    }
+
+    unsafe extern "C" fn create_loc_conf(cf: *mut ngx_conf_t) -> *mut c_void {
+        // SAFETY: as above.
+        unsafe { create::<LocationConf>(cf) }
+    }
+
     unsafe extern "C" fn preconfiguration(cf: *mut ngx_conf_t) -> ngx_int_t {
-        variables::register(cf).0
+        // SAFETY: NGINX passes its configuration context.
+        unsafe { variables::register(cf).0 }
     }
 
     unsafe extern "C" fn postconfiguration(cf: *mut ngx_conf_t) -> ngx_int_t {
@@ -95,6 +112,32 @@ impl HttpModule for Module {
             directives::complete(&mut *cf).0
         }
     }
+}
+
+/// Makes a configuration in the pool of the one that is being read, which drops it.
+///
+/// The functions of the same name in `ngx` write to what NGINX returns where it is out of memory.
+///
+/// # Safety
+/// `cf` must be valid.
+unsafe fn create<T: Default>(cf: *mut ngx_conf_t) -> *mut c_void {
+    const { assert!(align_of::<T>() <= align_of::<usize>()) };
+    // SAFETY: the pool is that of the configuration. What NGINX allocates as the data of a cleanup is as large as is
+    // requested, aligned for a word, and nobody else's.
+    unsafe {
+        let cleanup = ngx_pool_cleanup_add((*cf).pool, size_of::<T>());
+        if cleanup.is_null() {
+            return ptr::null_mut();
+        }
+        (*cleanup).data.cast::<T>().write(T::default());
+        (*cleanup).handler = Some(drop_conf::<T>);
+        (*cleanup).data
+    }
+}
+
+unsafe extern "C" fn drop_conf<T>(conf: *mut c_void) {
+    // SAFETY: `create` has made it. NGINX calls this once, before it frees the memory.
+    unsafe { conf.cast::<T>().drop_in_place() };
 }
 
 type Handler = unsafe extern "C" fn(*mut ngx_http_request_t) -> ngx_int_t;

@@ -130,8 +130,10 @@ impl Shared {
     /// `pool` must be that of a zone that stays mapped.
     unsafe fn open(pool: *mut ngx_slab_pool_t) -> Option<Self> {
         let pool = NonNull::new(pool)?;
-        // SAFETY: the pool is valid, and nobody else uses it while zones are mapped. The header and the
-        // parts lie in its block one after the other, and all bits of them are valid for atomics.
+        // SAFETY: the pool is valid. If it is new nobody else uses it yet. Else workers of the configuration before do, but
+        // of the pool only what is read here, which does not change, and of the block only by atomics, or under the
+        // lock. The header and the parts lie in the block one after the other, and all bits of them are valid for
+        // atomics.
         unsafe {
             let (start, size) = block(pool)?;
             format(start, size);
@@ -241,7 +243,7 @@ impl Shared {
 /// allocated once, and found again after a reload.
 ///
 /// # Safety
-/// `pool` must be valid, and used by nobody else.
+/// `pool` must be valid, and if it is new, used by nobody else.
 unsafe fn block(pool: NonNull<ngx_slab_pool_t>) -> Option<(*mut u8, usize)> {
     // SAFETY: as above.
     unsafe {
@@ -254,10 +256,11 @@ unsafe fn block(pool: NonNull<ngx_slab_pool_t>) -> Option<(*mut u8, usize)> {
     }
 }
 
-/// Empties memory that has not the layout of this version.
+/// Empties memory that has not the layout of this version. NGINX passes the memory of a zone on only where its tag, the
+/// address of [`NAME`], is the same: so to no other build of this module, which is mapped beside this one.
 ///
 /// # Safety
-/// `start` must be that of a block of this size, which nobody else uses.
+/// `start` must be that of a block of this size, which nobody else uses if it has not this layout.
 unsafe fn format(start: *mut u8, size: usize) {
     // SAFETY: as above. A block of the least size is larger than the header.
     unsafe {

@@ -55,13 +55,14 @@ type Get = unsafe extern "C" fn(
 
 /// Registers the variables.
 ///
-/// Safe to call with the context that NGINX passes to a module's preconfiguration.
-pub(crate) fn register(cf: *mut ngx_conf_t) -> Status {
+/// # Safety
+/// `cf` must be the context that NGINX passes to a module's preconfiguration.
+pub(crate) unsafe fn register(cf: *mut ngx_conf_t) -> Status {
     let decision =
         VARIABLES.iter().enumerate().map(|(index, (name, _))| (*name, get as Get, index));
     for (name, get, index) in decision.chain([(CLIENT, get_client as Get, 0)]) {
         let mut name = ngx_str_t { data: name.as_ptr().cast_mut(), len: name.len() };
-        // SAFETY: NGINX copies the name, and reads the rest when the variable is used.
+        // SAFETY: the context is valid. NGINX copies the name, and reads the rest when the variable is used.
         unsafe {
             let flags = NGX_HTTP_VAR_NOCACHEABLE as ngx_uint_t;
             let Some(variable) = ngx_http_add_variable(cf, &mut name, flags).as_mut() else {
@@ -80,8 +81,8 @@ unsafe extern "C" fn get(
     index: usize,
 ) -> ngx_int_t {
     let text = |r: Request<'_>| VARIABLES.get(index)?.1(&context::decisions(r)?);
-    // SAFETY: NGINX passes a request, and a value of it to be filled in.
-    unsafe { Request::within(r, |r| set(&mut *value, r, text(r))) }
+    // SAFETY: NGINX passes a request, and a place for a value of it, which nothing refers to meanwhile.
+    unsafe { Request::within(r, |r| put(value, copied(r, text(r)))) }
 }
 
 unsafe extern "C" fn get_client(
@@ -90,41 +91,58 @@ unsafe extern "C" fn get_client(
     _index: usize,
 ) -> ngx_int_t {
     // SAFETY: as above.
-    unsafe { Request::within(r, |r| set_client(&mut *value, r)) }
+    unsafe { Request::within(r, |r| put(value, client(r))) }
 }
 
-fn set_client(value: &mut ngx_http_variable_value_t, r: Request<'_>) -> ngx_int_t {
+/// Puts the value of a variable into its place. It is written as a whole: where NGINX evaluates a variable by its name
+/// the place is memory that nothing has been written to.
+///
+/// # Safety
+/// `place` must be one that NGINX passes to the function of a variable.
+unsafe fn put(
+    place: *mut ngx_http_variable_value_t,
+    value: Result<ngx_http_variable_value_t, OutOfMemory>,
+) -> ngx_int_t {
+    let Ok(value) = value else { return Status::NGX_ERROR.0 };
+    // SAFETY: passed on.
+    unsafe { place.write(value) };
+    Status::NGX_OK.0
+}
+
+fn client(r: Request<'_>) -> Result<ngx_http_variable_value_t, OutOfMemory> {
     match r.address() {
-        Address::V4(text) => fill(value, r, text),
+        Address::V4(text) => Ok(value_of(r, Some(text))),
         Address::V6(address) => {
             let default = || Policy::default().ipv6_prefix;
             let prefix = r.location_conf().map_or_else(default, |conf| conf.policy().ipv6_prefix);
-            return set(value, r, Some(client_key::key(address, prefix)));
+            copied(r, Some(client_key::key(address, prefix)))
         }
         // A client of a unix socket may choose the path that is its address.
-        Address::Other => fill(value, r, UNIX),
+        Address::Other => Ok(value_of(r, Some(UNIX))),
     }
-    Status::NGX_OK.0
 }
 
-/// Makes a copy of `text` the value of a variable of a request.
-fn set(value: &mut ngx_http_variable_value_t, r: Request<'_>, text: Option<String>) -> ngx_int_t {
-    let Some(text) = text else {
-        value.set_not_found(1);
-        return Status::NGX_OK.0;
-    };
-    match r.copy(text.as_bytes()) {
-        Ok(copy) => fill(value, r, copy),
-        Err(OutOfMemory) => return Status::NGX_ERROR.0,
-    }
-    Status::NGX_OK.0
+/// The value of a variable of a request, which is a copy of `text`.
+fn copied(r: Request<'_>, text: Option<String>) -> Result<ngx_http_variable_value_t, OutOfMemory> {
+    let copy = text.map(|text| r.copy(text.as_bytes())).transpose()?;
+    Ok(value_of(r, copy))
 }
 
-/// Makes `text` the value of a variable of a request, which it must outlive.
-fn fill<'r>(value: &mut ngx_http_variable_value_t, _r: Request<'r>, text: &'r [u8]) {
-    value.data = text.as_ptr().cast_mut();
-    value.set_len(text.len() as u32);
-    value.set_valid(1);
-    value.set_no_cacheable(0);
-    value.set_not_found(0);
+/// The value of a variable of a request, which is `text`; `None` is "not found".
+fn value_of<'r>(_r: Request<'r>, text: Option<&'r [u8]>) -> ngx_http_variable_value_t {
+    let (valid, not_found) = (text.is_some().into(), text.is_none().into());
+    let text = text.unwrap_or_default();
+    let length = text.len() as u32;
+    let (no_cacheable, escape) = (0, 0);
+    ngx_http_variable_value_t {
+        _bitfield_align_1: [],
+        _bitfield_1: ngx_http_variable_value_t::new_bitfield_1(
+            length,
+            valid,
+            no_cacheable,
+            not_found,
+            escape,
+        ),
+        data: text.as_ptr().cast_mut(),
+    }
 }

@@ -77,9 +77,12 @@ impl SocketAddress {
 
 /// The target of an address of NGINX, with `port`, if given, instead of its own; `None` for an address
 /// of another family.
-pub(crate) fn target(address: &ngx_addr_t, port: Option<u16>) -> Option<Target> {
+///
+/// # Safety
+/// The address must be as long as its family says, and aligned for it, as NGINX's are.
+pub(crate) unsafe fn target(address: &ngx_addr_t, port: Option<u16>) -> Option<Target> {
     let raw = address.sockaddr.cast::<libc::sockaddr>();
-    // SAFETY: NGINX's addresses are as long as their family says, and aligned for it.
+    // SAFETY: the caller guarantees it.
     unsafe {
         match libc::c_int::from((*raw).sa_family) {
             libc::AF_INET => {

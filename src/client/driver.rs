@@ -60,17 +60,19 @@ struct State {
     settling: Vec<Reservations>,
     /// By the index of the node.
     nodes: Vec<Option<KnownNode>>,
-    timer: Timer,
+    /// Not in this structure itself: NGINX writes to its events also while the state is borrowed, as to the
+    /// neighbours of a timer that is set.
+    timer: Rc<Timer>,
     /// When the timer expires, in µs.
     timer_at: Option<u64>,
-    turn_end: Posted,
+    turn_end: Rc<Posted>,
     is_leaving: bool,
     /// The transport that is to be started next, when the state is not borrowed any more.
     dial: Option<Dial>,
     /// How long resolving a host name may take, in ms.
     resolve_timeout: ngx_msec_t,
     /// For connections: NGINX's reports of failed attempts are not written to it.
-    quiet_log: Box<Cell<ngx_log_t>>,
+    quiet_log: Rc<Cell<ngx_log_t>>,
 }
 
 /// A node, and its record in the shared memory.
@@ -104,14 +106,14 @@ impl Driver {
             wakers: Vec::new(),
             settling: Vec::new(),
             nodes: Vec::new(),
-            timer: Timer::background(),
+            timer: Rc::new(Timer::background()),
             timer_at: None,
-            turn_end: Posted::new(),
+            turn_end: Rc::new(Posted::new()),
             is_leaving: false,
             dial: None,
             // The other half is left for connecting.
             resolve_timeout: (config.connect_timeout / 2 / MILLISECOND) as ngx_msec_t,
-            quiet_log: Box::new(Cell::new(quiet_log())),
+            quiet_log: Rc::new(Cell::new(quiet_log())),
         };
         let driver = Rc::new(Self { state: RefCell::new(state) });
         let mut state = driver.state.borrow_mut();

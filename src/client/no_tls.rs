@@ -1,5 +1,6 @@
 //! In place of `tls.rs` where NGINX is built without SSL: none of its types has a value.
 
+use std::ptr::NonNull;
 use std::rc::Rc;
 
 use ngx::ffi::{ngx_conf_t, ngx_connection_t};
@@ -26,7 +27,7 @@ impl Peer {
         match *tls {}
     }
 
-    pub(super) fn stream(&self, _: &mut ngx_connection_t) -> Stream {
+    pub(super) unsafe fn stream(&self, _: NonNull<ngx_connection_t>) -> Stream {
         match *self {}
     }
 }
@@ -34,11 +35,15 @@ impl Peer {
 pub(super) enum Stream {}
 
 impl Stream {
-    pub(super) fn handshake(&self, _: &mut ngx_connection_t, _: &Peer) -> Result<bool, String> {
+    pub(super) unsafe fn handshake(
+        &self,
+        _: NonNull<ngx_connection_t>,
+        _: &Peer,
+    ) -> Result<bool, String> {
         match *self {}
     }
 
-    pub(super) fn save_session(&self, _: &mut ngx_connection_t, _: &Peer) {
+    pub(super) unsafe fn save_session(&self, _: NonNull<ngx_connection_t>, _: &Peer) {
         match *self {}
     }
 
@@ -46,7 +51,7 @@ impl Stream {
         match *self {}
     }
 
-    pub(super) fn close(&self, _: &mut ngx_connection_t) {
+    pub(super) unsafe fn close(&self, _: NonNull<ngx_connection_t>) {
         match *self {}
     }
 }

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::ptr::{self, NonNull};
+use std::rc::Rc;
 
 use ngx::core::Status;
 use ngx::ffi::{
@@ -14,7 +15,8 @@ use rate_limit_core::client::Target;
 
 use super::address::target;
 
-/// A host name that is being resolved. It must not move.
+/// A host name that is being resolved. NGINX refers to it, so it is in an `Rc`: to move a `Box` would assert that nothing
+/// else does.
 pub(super) struct Resolution {
     /// NGINX turns it into lower case.
     _name: Vec<u8>,
@@ -34,11 +36,11 @@ impl Resolution {
         port: u16,
         timeout: ngx_msec_t,
         done: impl Fn() + 'static,
-    ) -> Option<Box<Self>> {
+    ) -> Option<Rc<Self>> {
         let resolver = resolver()?;
         let mut name = name.as_bytes().to_vec();
         let text = ngx_str_t { data: name.as_mut_ptr(), len: name.len() };
-        let resolution = Box::new(Self {
+        let resolution = Rc::new(Self {
             _name: name,
             port,
             context: Cell::new(None),
@@ -55,7 +57,7 @@ impl Resolution {
             }
             (*context).name = text;
             (*context).handler = Some(on_resolved);
-            (*context).data = ptr::from_ref(&*resolution).cast_mut().cast();
+            (*context).data = Rc::as_ptr(&resolution).cast_mut().cast();
             (*context).timeout = timeout;
             (*context).set_cancelable(1);
             resolution.context.set(NonNull::new(context));

@@ -18,6 +18,9 @@ use super::address::SocketAddress;
 use super::tls::{Peer, Stream};
 
 /// An open socket; closed when it is dropped.
+///
+/// NGINX and OpenSSL have pointers of their own to the connection, and use them when they are called. So no reference to
+/// it is made here.
 pub(super) struct Socket {
     connection: NonNull<ngx_connection_t>,
     tls: Option<Stream>,
@@ -35,8 +38,9 @@ impl Socket {
     /// Starts to connect to `target`. Events call `on_event` with `data` as their connection's
     /// data: the first one that is ready to be written ends the attempt.
     ///
-    /// `log` must be valid for as long as the socket is.
-    pub(super) fn connect(
+    /// # Safety
+    /// `log`, and what `on_event` makes of `data`, must be valid for as long as the socket is.
+    pub(super) unsafe fn connect(
         target: &Target,
         log: *mut ngx_log_t,
         on_event: ngx_event_handler_pt,
@@ -64,31 +68,31 @@ impl Socket {
                 }
                 _ => return Err(error),
             };
-            let mut socket = Self { connection, tls: None };
+            let socket = Self { connection, tls: None };
             let raw = socket.raw();
-            raw.data = data;
+            (*raw).data = data;
             // NGINX sends an event to idle connections when a worker shuts down.
-            raw.set_idle(1);
-            (*raw.read).handler = on_event;
-            (*raw.write).handler = on_event;
+            (*raw).set_idle(1);
+            (*(*raw).read).handler = on_event;
+            (*(*raw).write).handler = on_event;
             if matches!(target, Target::Ip(_)) {
                 // If it fails it costs latency, and NGINX has logged it.
                 ngx_tcp_nodelay(raw);
-                keep_alive(raw.fd);
+                keep_alive((*raw).fd);
             }
             if status == Status::NGX_OK {
                 // Connected at once: not every event method reports that.
-                ngx_post_event(raw.write, &raw mut ngx_posted_events);
+                ngx_post_event((*raw).write, &raw mut ngx_posted_events);
             }
             Ok(socket)
         }
     }
 
     /// Takes the result of the attempt to connect, if it is over; its error, if it failed.
-    pub(super) fn test_connect(&mut self) -> io::Result<bool> {
+    pub(super) fn test_connect(&self) -> io::Result<bool> {
         // Before the socket can be written it has no error, and is not connected either.
         // SAFETY: the connection is open, and its events are valid.
-        if unsafe { (*self.raw().write).ready() } == 0 {
+        if unsafe { (*(*self.raw()).write).ready() } == 0 {
             return Ok(false);
         }
         let mut error: libc::c_int = 0;
@@ -96,7 +100,7 @@ impl Socket {
         // SAFETY: the descriptor is open, and the buffers are of the given size.
         let status = unsafe {
             libc::getsockopt(
-                self.raw().fd,
+                (*self.raw()).fd,
                 libc::SOL_SOCKET,
                 libc::SO_ERROR,
                 ptr::from_mut(&mut error).cast(),
@@ -114,10 +118,12 @@ impl Socket {
 
     /// Continues the TLS handshake, once the socket is connected; whether it is complete.
     pub(super) fn secure(&mut self, peer: &Peer) -> io::Result<bool> {
-        // SAFETY: see `raw`.
-        let connection = unsafe { self.connection.as_mut() };
-        let tls = self.tls.get_or_insert_with(|| peer.stream(connection));
-        tls.handshake(connection, peer).map_err(io::Error::other)
+        let connection = self.connection;
+        // SAFETY: the connection is open. The stream is kept until it is closed, and closed before it.
+        unsafe {
+            let tls = self.tls.get_or_insert_with(|| peer.stream(connection));
+            tls.handshake(connection, peer).map_err(io::Error::other)
+        }
     }
 
     /// Whether the TLS handshake has been started.
@@ -126,25 +132,27 @@ impl Socket {
     }
 
     /// Saves the session in `peer`, after something was read.
-    pub(super) fn save_session(&mut self, peer: &Peer) {
+    pub(super) fn save_session(&self, peer: &Peer) {
         if let Some(tls) = &self.tls {
-            // SAFETY: see `raw`.
-            tls.save_session(unsafe { self.connection.as_mut() }, peer);
+            // SAFETY: the connection is open, and TLS is spoken on it.
+            unsafe { tls.save_session(self.connection, peer) };
         }
     }
 
     /// Whether there may be something to read.
     pub(super) fn is_readable(&self) -> bool {
         // SAFETY: the connection is open, and its events are valid.
-        unsafe { (*self.connection.as_ref().read).ready() != 0 }
+        unsafe { (*(*self.raw()).read).ready() != 0 }
     }
 
     /// Reads into `space`; an end of the stream is an error.
-    pub(super) fn receive(&mut self, space: &mut [u8]) -> io::Result<Transfer> {
-        let raw = self.raw();
-        let Some(receive) = raw.recv else { return Err(io::ErrorKind::NotConnected.into()) };
+    pub(super) fn receive(&self, space: &mut [u8]) -> io::Result<Transfer> {
         // SAFETY: the connection is open, and the space is as large as its slice.
-        let count = unsafe { receive(raw, space.as_mut_ptr(), space.len()) };
+        let count = unsafe {
+            let raw = self.raw();
+            let Some(receive) = (*raw).recv else { return Err(io::ErrorKind::NotConnected.into()) };
+            receive(raw, space.as_mut_ptr(), space.len())
+        };
         match usize::try_from(count) {
             Ok(0) => Err(io::Error::other("the server closed the connection")),
             Ok(count) => Ok(Transfer::Moved(count)),
@@ -154,11 +162,13 @@ impl Socket {
     }
 
     /// Writes from `bytes`. After `Later` the same bytes must come first again.
-    pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<Transfer> {
-        let raw = self.raw();
-        let Some(send) = raw.send else { return Err(io::ErrorKind::NotConnected.into()) };
+    pub(super) fn send(&self, bytes: &[u8]) -> io::Result<Transfer> {
         // SAFETY: the connection is open, and NGINX only reads the bytes.
-        let count = unsafe { send(raw, bytes.as_ptr().cast_mut(), bytes.len()) };
+        let count = unsafe {
+            let raw = self.raw();
+            let Some(send) = (*raw).send else { return Err(io::ErrorKind::NotConnected.into()) };
+            send(raw, bytes.as_ptr().cast_mut(), bytes.len())
+        };
         match usize::try_from(count) {
             Ok(count) => Ok(Transfer::Moved(count)),
             Err(_) if count == NGX_AGAIN as isize => Ok(Transfer::Later),
@@ -168,10 +178,11 @@ impl Socket {
 
     /// Updates the state of the socket's events from the socket itself: after a long turn the events
     /// that NGINX has processed are out of date.
-    pub(super) fn refresh_events(&mut self) {
+    pub(super) fn refresh_events(&self) {
         let raw = self.raw();
-        let mut poll =
-            libc::pollfd { fd: raw.fd, events: libc::POLLIN | libc::POLLOUT, revents: 0 };
+        // SAFETY: the connection is open.
+        let fd = unsafe { (*raw).fd };
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN | libc::POLLOUT, revents: 0 };
         // SAFETY: there is one structure, and it is valid; with no timeout this returns at once.
         let count = unsafe { libc::poll(&mut poll, 1, 0) };
         if count < 1 {
@@ -182,23 +193,23 @@ impl Socket {
         // without need costs one more system call.
         unsafe {
             if is(libc::POLLIN | failed) {
-                (*raw.read).set_ready(1);
-                (*raw.read).available = -1;
+                (*(*raw).read).set_ready(1);
+                (*(*raw).read).available = -1;
             }
             if is(libc::POLLOUT | failed) {
-                (*raw.write).set_ready(1);
+                (*(*raw).write).set_ready(1);
             }
         }
     }
 
     /// Registers for the events that are needed before more can be moved, and for no others: select and poll
     /// would report a socket that can be written to in each turn.
-    pub(super) fn watch(&mut self) -> io::Result<()> {
+    pub(super) fn watch(&self) -> io::Result<()> {
         let raw = self.raw();
         // SAFETY: the events of an open connection are valid.
         let watched = unsafe {
-            ngx_handle_read_event(raw.read, 0) == Status::NGX_OK.0
-                && ngx_handle_write_event(raw.write, 0) == Status::NGX_OK.0
+            ngx_handle_read_event((*raw).read, 0) == Status::NGX_OK.0
+                && ngx_handle_write_event((*raw).write, 0) == Status::NGX_OK.0
         };
         if watched { Ok(()) } else { Err(io::Error::other("the event could not be registered")) }
     }
@@ -211,9 +222,9 @@ impl Socket {
         }
     }
 
-    fn raw(&mut self) -> &mut ngx_connection_t {
-        // SAFETY: the connection is open as long as `self` lives, and only its events refer to it.
-        unsafe { self.connection.as_mut() }
+    /// The connection. It is open as long as `self` lives.
+    fn raw(&self) -> *mut ngx_connection_t {
+        self.connection.as_ptr()
     }
 }
 
@@ -238,8 +249,8 @@ fn keep_alive(fd: ngx_socket_t) {
 impl Drop for Socket {
     fn drop(&mut self) {
         if let Some(tls) = &self.tls {
-            // SAFETY: see `raw`.
-            tls.close(unsafe { self.connection.as_mut() });
+            // SAFETY: the connection is open, and TLS is not used on it any more.
+            unsafe { tls.close(self.connection) };
         }
         // SAFETY: the connection is open. NGINX removes its events, also those already posted.
         unsafe { ngx_close_connection(self.connection.as_ptr()) };

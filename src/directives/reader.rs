@@ -20,9 +20,11 @@ pub(super) struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// The reader of the words that NGINX has read last.
     pub(super) fn new(cf: &'a mut ngx_conf_t) -> Self {
-        // SAFETY: while a directive is read its words are an array of strings.
-        let words = unsafe { (*cf.args).as_slice() };
-        let line = Directive::new(words.iter().map(bytes));
+        // SAFETY: while a directive is read its words are an array of strings, in the pool of the cycle.
+        let line = unsafe {
+            let words = (*cf.args).as_slice();
+            Directive::new(words.iter().map(|word| bytes(word)))
+        };
         Self { cf, line }
     }
 }
@@ -79,10 +81,10 @@ pub(super) fn main(cf: &mut ngx_conf_t) -> Result<&mut MainConf, ConfError> {
 
 /// A word of the configuration. It lives as long as the configuration does, which is longer than all that
 /// refers to it.
-pub(super) fn bytes(word: &ngx_str_t) -> &'static [u8] {
-    match word.len {
-        0 => b"",
-        // SAFETY: the words of the configuration lie in the pool of the cycle.
-        len => unsafe { std::slice::from_raw_parts(word.data, len) },
-    }
+///
+/// # Safety
+/// It must lie in the pool of the cycle.
+pub(super) unsafe fn bytes(word: &ngx_str_t) -> &'static [u8] {
+    // SAFETY: passed on.
+    unsafe { crate::nginx::bytes(*word) }
 }

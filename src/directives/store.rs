@@ -140,7 +140,8 @@ fn read_password(reader: &mut Reader<'_>) -> Result<String, ConfError> {
     if unsafe { ngx_conf_full_name(cf.cycle, &mut path, 1) } != Status::NGX_OK.0 {
         return Err(ConfError::OutOfMemory);
     }
-    let path = text(bytes(&path))?;
+    // SAFETY: it lies there.
+    let path = text(unsafe { bytes(&path) })?;
     let content = std::fs::read_to_string(path)
         .map_err(|error| ConfError::PasswordFile { path: path.to_owned(), error })?;
     let password = password(&content).ok_or_else(|| ConfError::NoPassword(path.to_owned()))?;

@@ -2,10 +2,14 @@
 
 use std::cell::{Cell, UnsafeCell};
 use std::ptr;
+use std::rc::Rc;
 
 use ngx::ffi::{NGX_LOG_INFO, ngx_log_t, ngx_uint_t, ngx_use_stderr, u_char};
 
 /// A log that keeps its last message: NGINX reports the cause of a failure of TLS only in the log.
+///
+/// It is shared with NGINX, which has pointers to it. So it is in an `Rc`, and not in a `Box`: to move that would assert
+/// that nothing else refers to it.
 pub(crate) struct Capture {
     log: UnsafeCell<ngx_log_t>,
     message: Cell<Option<String>>,
@@ -16,14 +20,14 @@ impl Capture {
     ///
     /// # Safety
     /// `log` must be valid.
-    pub(crate) unsafe fn instead_of(log: *mut ngx_log_t) -> Box<Self> {
+    pub(crate) unsafe fn instead_of(log: *mut ngx_log_t) -> Rc<Self> {
         // SAFETY: it is valid, and holds nothing that a copy could free twice.
         let mut log = unsafe { ptr::read(log) };
         log.log_level = log.log_level.max(NGX_LOG_INFO as ngx_uint_t);
         log.writer = Some(keep);
         log.next = ptr::null_mut();
-        let capture = Box::new(Self { log: UnsafeCell::new(log), message: Cell::new(None) });
-        // SAFETY: nothing else refers to the log yet. The message stays where it is, as it is boxed.
+        let capture = Rc::new(Self { log: UnsafeCell::new(log), message: Cell::new(None) });
+        // SAFETY: nothing else refers to the log yet. The message stays where it is, as it is counted.
         unsafe { (*capture.log()).wdata = ptr::from_ref(&capture.message).cast_mut().cast() };
         capture
     }
@@ -32,7 +36,7 @@ impl Capture {
     ///
     /// # Safety
     /// `log` must be valid for as long as what is returned is used.
-    pub(crate) unsafe fn before(log: *mut ngx_log_t) -> Box<Self> {
+    pub(crate) unsafe fn before(log: *mut ngx_log_t) -> Rc<Self> {
         // SAFETY: as for `instead_of`; nothing else refers to the log that is made.
         unsafe {
             let capture = Self::instead_of(log);

@@ -34,7 +34,7 @@ pub(super) struct Tag {
 
 pub(super) enum Transport {
     Nothing,
-    Resolving(Box<Resolution>),
+    Resolving(Rc<Resolution>),
     Connecting(Socket),
     Open(Socket),
 }
@@ -63,7 +63,9 @@ impl Driver {
                 }
                 Dial::Connect { tag, target, log } => {
                     let data = Rc::as_ptr(&tag).cast_mut().cast();
-                    let socket = Socket::connect(&target, log, Some(on_socket), data);
+                    // SAFETY: the log is the driver's. The tag outlives the socket: here, and in the wire, which
+                    // drops it last.
+                    let socket = unsafe { Socket::connect(&target, log, Some(on_socket), data) };
                     self.handle(|state| state.on_dialed(&tag, socket));
                 }
             }
@@ -109,8 +111,8 @@ impl State {
         wire.filter(|wire| Rc::ptr_eq(&wire.tag, tag))
     }
 
-    fn socket(&mut self, key: ConnectionKey) -> Option<&mut Socket> {
-        match &mut self.wires.get_mut(key.index())?.as_mut()?.transport {
+    fn socket(&self, key: ConnectionKey) -> Option<&Socket> {
+        match &self.wires.get(key.index())?.as_ref()?.transport {
             Transport::Open(socket) => Some(socket),
             _ => None,
         }
@@ -167,7 +169,7 @@ impl State {
 /// Events.
 impl State {
     /// A host name is being resolved, unless there is no resolver.
-    fn on_resolution(&mut self, tag: &Rc<Tag>, resolution: Option<Box<Resolution>>) {
+    fn on_resolution(&mut self, tag: &Rc<Tag>, resolution: Option<Rc<Resolution>>) {
         let Some(wire) = self.wire_of(tag) else { return };
         match resolution {
             Some(resolution) => wire.transport = Transport::Resolving(resolution),
@@ -283,8 +285,8 @@ impl Turn for State {
     fn read_sockets(&mut self) {
         let keys: Vec<_> = self.wires.iter().flatten().map(|wire| wire.tag.key).collect();
         for key in keys {
-            if let Some(Some(wire)) = self.wires.get_mut(key.index()) {
-                match &mut wire.transport {
+            if let Some(Some(wire)) = self.wires.get(key.index()) {
+                match &wire.transport {
                     Transport::Connecting(socket) | Transport::Open(socket) => {
                         socket.refresh_events()
                     }

@@ -29,18 +29,27 @@ impl Peer {
         Self { tls, name, session: RefCell::default() }
     }
 
-    /// Prepares an open connection to it, which has no pool yet. The stream must be kept until the
-    /// connection is closed, and be closed before it.
-    pub(in crate::client) fn stream(&self, c: &mut ngx_connection_t) -> Stream {
-        Stream::new(c)
+    /// Prepares an open connection to it.
+    ///
+    /// # Safety
+    /// The connection must be open, and have no pool yet. The stream must be kept until it is closed, and be closed
+    /// before it.
+    pub(in crate::client) unsafe fn stream(&self, c: NonNull<ngx_connection_t>) -> Stream {
+        // SAFETY: passed on.
+        unsafe { Stream::new(c) }
     }
 
     /// Sets the name for OpenSSL.
-    pub(super) fn expect(&self, ssl: *mut SSL) -> Result<(), String> {
+    ///
+    /// # Safety
+    /// `ssl` must be a connection of OpenSSL.
+    pub(super) unsafe fn expect(&self, ssl: *mut SSL) -> Result<(), String> {
         let address = self.name.parse().ok();
-        let checked = !self.tls.verifies || self.check(ssl, address);
+        // SAFETY: passed on.
+        let checked = !self.tls.verifies || unsafe { self.check(ssl, address) };
         // The extension is for names, not for addresses.
-        let named = address.is_some() || self.name(ssl);
+        // SAFETY: passed on.
+        let named = address.is_some() || unsafe { self.name(ssl) };
         if checked && named {
             return Ok(());
         }
@@ -50,7 +59,10 @@ impl Peer {
     }
 
     /// Lets OpenSSL check the certificate for the name.
-    fn check(&self, ssl: *mut SSL, address: Option<IpAddr>) -> bool {
+    ///
+    /// # Safety
+    /// `ssl` must be a connection of OpenSSL.
+    unsafe fn check(&self, ssl: *mut SSL, address: Option<IpAddr>) -> bool {
         let ip = |bytes: &[c_uchar]| {
             // SAFETY: the connection has parameters, and OpenSSL copies the bytes.
             unsafe { X509_VERIFY_PARAM_set1_ip(SSL_get0_param(ssl), bytes.as_ptr(), bytes.len()) }
@@ -70,7 +82,10 @@ impl Peer {
     }
 
     /// Sends the name to the server (SNI).
-    fn name(&self, ssl: *mut SSL) -> bool {
+    ///
+    /// # Safety
+    /// `ssl` must be a connection of OpenSSL.
+    unsafe fn name(&self, ssl: *mut SSL) -> bool {
         let Ok(name) = CString::new(self.name.as_str()) else { return false };
         let control = SSL_CTRL_SET_TLSEXT_HOSTNAME as libc::c_int;
         let kind = c_long::from(TLSEXT_NAMETYPE_host_name);

@@ -2,6 +2,7 @@
 
 use std::ffi::c_long;
 use std::ptr::{self, NonNull};
+use std::rc::Rc;
 
 use ngx::core::Status;
 use ngx::ffi::{
@@ -17,39 +18,51 @@ use crate::log::capture::Capture;
 /// The size in bytes of the pool for what NGINX keeps of TLS on a connection.
 const POOL: usize = 256;
 
-/// TLS on an open connection, from before the handshake until it is closed.
+/// TLS on an open connection, from before the handshake until it is closed. OpenSSL has a pointer to the connection, which
+/// NGINX uses when OpenSSL calls it: so no reference to it is made here.
 pub(in crate::client) struct Stream {
     /// NGINX's messages about the connection.
-    messages: Box<Capture>,
+    messages: Rc<Capture>,
 }
 
 impl Stream {
     /// See [`Peer::stream`].
-    pub(super) fn new(c: &mut ngx_connection_t) -> Self {
-        // SAFETY: the log of an open connection is valid.
-        let messages = unsafe { Capture::before(c.log) };
-        c.log = messages.log();
-        // SAFETY: the log lives as long as the pool.
-        c.pool = unsafe { ngx_create_pool(POOL, c.log) };
-        Self { messages }
+    ///
+    /// # Safety
+    /// As there.
+    pub(super) unsafe fn new(c: NonNull<ngx_connection_t>) -> Self {
+        let c = c.as_ptr();
+        // SAFETY: the log of an open connection is valid. That which takes its place lives as long as the stream, and so
+        // as the pool.
+        unsafe {
+            let messages = Capture::before((*c).log);
+            (*c).log = messages.log();
+            (*c).pool = ngx_create_pool(POOL, (*c).log);
+            Self { messages }
+        }
     }
 
     /// Continues the handshake as far as possible; whether it is complete.
-    pub(in crate::client) fn handshake(
+    ///
+    /// # Safety
+    /// `c` must be the connection of this stream.
+    pub(in crate::client) unsafe fn handshake(
         &self,
-        c: &mut ngx_connection_t,
+        c: NonNull<ngx_connection_t>,
         peer: &Peer,
     ) -> Result<bool, String> {
-        if c.ssl.is_null() {
-            self.start(c, peer)?;
-        }
+        let c = c.as_ptr();
         // SAFETY: the connection is open, its events are valid, and TLS has been started on it.
         unsafe {
-            let handlers = ((*c.read).handler, (*c.write).handler);
+            if (*c).ssl.is_null() {
+                self.start(c, peer)?;
+            }
+            let (read, write) = ((*c).read, (*c).write);
+            let handlers = ((*read).handler, (*write).handler);
             let status = Status(ngx_ssl_handshake(c));
             // NGINX has set its own, which would continue without us.
-            ((*c.read).handler, (*c.write).handler) = handlers;
-            let ssl = (*c.ssl).connection;
+            ((*read).handler, (*write).handler) = handlers;
+            let ssl = (*(*c).ssl).connection;
             let result = SSL_get_verify_result(ssl);
             match status {
                 _ if peer.tls.verifies && result != c_long::from(X509_V_OK) => {
@@ -66,13 +79,17 @@ impl Stream {
         }
     }
 
-    fn start(&self, c: &mut ngx_connection_t, peer: &Peer) -> Result<(), String> {
+    /// Starts TLS.
+    ///
+    /// # Safety
+    /// `c` must be the connection of this stream.
+    unsafe fn start(&self, c: *mut ngx_connection_t, peer: &Peer) -> Result<(), String> {
         let session = peer.session.borrow();
         let session = session.as_ref().map_or(ptr::null_mut(), |session| session.0.as_ptr());
         // SAFETY: the connection is open, and has its pool; OpenSSL takes shares of the context
         // and of the session.
         unsafe {
-            if c.pool.is_null() {
+            if (*c).pool.is_null() {
                 return Err("out of memory".to_owned());
             }
             let flags = NGX_SSL_CLIENT as ngx_uint_t;
@@ -80,7 +97,7 @@ impl Stream {
             if created != Status::NGX_OK.0 {
                 return Err(self.reason());
             }
-            let ssl = (*c.ssl).connection;
+            let ssl = (*(*c).ssl).connection;
             // What could not be sent may lie elsewhere when it is sent again.
             let mode = c_long::from(SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
             SSL_ctrl(ssl, SSL_CTRL_MODE as libc::c_int, mode, ptr::null_mut());
@@ -94,9 +111,12 @@ impl Stream {
 
     /// Saves the session for the next connection to the server. With TLS 1.3 a server sends its tickets
     /// only after the handshake, before any other data.
-    pub(in crate::client) fn save_session(&self, c: &mut ngx_connection_t, peer: &Peer) {
+    ///
+    /// # Safety
+    /// `c` must be the connection of this stream, on which the handshake is complete.
+    pub(in crate::client) unsafe fn save_session(&self, c: NonNull<ngx_connection_t>, peer: &Peer) {
         // SAFETY: TLS is spoken on the connection; what is returned is a share of our own.
-        let session = NonNull::new(unsafe { ngx_ssl_get_session(c) });
+        let session = NonNull::new(unsafe { ngx_ssl_get_session(c.as_ptr()) });
         peer.session.replace(session.map(Session));
     }
 
@@ -106,19 +126,23 @@ impl Stream {
     }
 
     /// Sends `close_notify`, without waiting for the server's, and frees what NGINX keeps of TLS.
-    pub(in crate::client) fn close(&self, c: &mut ngx_connection_t) {
+    ///
+    /// # Safety
+    /// `c` must be the connection of this stream, which is closed next.
+    pub(in crate::client) unsafe fn close(&self, c: NonNull<ngx_connection_t>) {
+        let c = c.as_ptr();
         // SAFETY: the connection is open. Nothing of what is freed is used after this.
         unsafe {
-            if !c.ssl.is_null() {
-                (*c.ssl).set_no_wait_shutdown(1);
+            if !(*c).ssl.is_null() {
+                (*(*c).ssl).set_no_wait_shutdown(1);
                 if ngx_ssl_shutdown(c) == Status::NGX_AGAIN.0 {
                     // The socket takes no more: on a connection in error nothing is sent.
-                    c.set_error(1);
+                    (*c).set_error(1);
                     ngx_ssl_shutdown(c);
                 }
             }
-            if !c.pool.is_null() {
-                ngx_destroy_pool(std::mem::replace(&mut c.pool, ptr::null_mut()));
+            if !(*c).pool.is_null() {
+                ngx_destroy_pool(ptr::replace(&raw mut (*c).pool, ptr::null_mut()));
             }
         }
     }

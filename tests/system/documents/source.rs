@@ -1,4 +1,4 @@
-//! The source of both crates keeps what `docs/architecture.md` says of it.
+//! The source of both crates keeps what `docs/architecture.md` and `docs/unsafe.md` say of it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,8 +30,11 @@ fn lines(path: &Path) -> Vec<String> {
 }
 
 fn crates() -> [Vec<PathBuf>; 2] {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    ["core/src", "src"].map(|folder| files(&root.join(folder)))
+    ["core/src", "src"].map(|folder| files(&root().join(folder)))
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// The type that a line of a module defines.
@@ -98,4 +101,42 @@ fn no_algorithm_is_matched_by_a_wildcard() {
         let is_wildcard = |line: &&String| line.trim_start().starts_with("_ => ");
         assert_eq!(lines(&file).iter().find(is_wildcard), None, "{}", file.display());
     }
+}
+
+/// The blocks of unsafe code in a line: blocks, implementations, and declarations of functions in C.
+fn unsafe_blocks(line: &str) -> usize {
+    let starts = ["unsafe {", "unsafe impl ", "unsafe extern \"C\" {"];
+    match line.trim_start().starts_with("//") {
+        true => 0,
+        false => starts.iter().map(|start| line.matches(start).count()).sum(),
+    }
+}
+
+/// The numbers of blocks by file, as `docs/unsafe.md` has them: in the heading of a file, and in its rows.
+fn described_blocks() -> BTreeMap<String, (usize, usize)> {
+    let page = fs::read_to_string(root().join("docs/unsafe.md")).expect("a page");
+    let sections = page.split("\n### ").skip(1);
+    let described = |section: &str| {
+        let (heading, rows) = section.split_once('\n').expect("a table");
+        let (file, number) = heading.split_once(": ").expect("a number");
+        let blocks = |row: &str| row.split(" | ").nth(1)?.parse::<usize>().ok();
+        let sum = rows.lines().filter_map(blocks).sum();
+        (file.to_owned(), (number.parse().expect("a number"), sum))
+    };
+    sections.map(described).collect()
+}
+
+#[test]
+fn every_unsafe_block_is_described() {
+    let [core, src] = crates();
+    let blocks = |file: &PathBuf| lines(file).iter().map(|line| unsafe_blocks(line)).sum::<usize>();
+    assert_eq!(core.iter().map(blocks).sum::<usize>(), 0);
+    let with_blocks = src.iter().map(|file| (file, blocks(file))).filter(|(_, number)| *number > 0);
+    let found: BTreeMap<_, _> = with_blocks
+        .map(|(file, number)| {
+            let file = file.strip_prefix(root()).expect("a file of this project");
+            (file.display().to_string(), (number, number))
+        })
+        .collect();
+    assert_eq!(described_blocks(), found);
 }
