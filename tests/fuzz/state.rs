@@ -152,5 +152,5 @@ fn check_local(input: &mut Input<'_>, quota: &Quota, mut now: u64) {
 
 /// A word of a state: its kind in the top byte, and a number.
 fn word(input: &mut Input<'_>) -> u64 {
-    u64::from(input.byte() % 8) << 56 | input.number() & (1 << 56) - 1
+    u64::from(input.byte() % 8) << 56 | (input.number() & ((1 << 56) - 1))
 }
