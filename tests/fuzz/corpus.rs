@@ -13,7 +13,7 @@ const MOST: usize = 64;
 
 /// The targets that `RATE_LIMIT_FUZZ_TARGET` names, or all.
 fn chosen() -> impl Iterator<Item = &'static Target> {
-    let name = std::env::var("RATE_LIMIT_FUZZ_TARGET").ok();
+    let name = std::env::var("RATE_LIMIT_FUZZ_TARGET").ok().filter(|name| !name.is_empty());
     TARGETS.iter().filter(move |target| name.as_ref().is_none_or(|name| name == target.name))
 }
 
