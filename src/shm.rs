@@ -16,6 +16,7 @@ use ngx::ffi::{
     ngx_shmtx_unlock, ngx_slab_alloc, ngx_slab_pool_t, ngx_str_t,
 };
 use ngx::http::{HttpModule, HttpModuleConfExt};
+use rate_limit_core::deny_cache::table::DenyBucket;
 use rate_limit_core::key;
 use rate_limit_core::lease::table::LeaseBucket;
 use rate_limit_core::redis::script::Check;
@@ -33,7 +34,6 @@ mod reserved;
 mod snapshot;
 mod view;
 
-use deny_cache::Bucket;
 use process::PerWorker;
 use record::Histogram;
 use reserved::Reserved;
@@ -86,7 +86,7 @@ pub(crate) struct Shared {
     header: &'static Header,
     limits: &'static [LimitRecord],
     nodes: &'static [NodeRecord],
-    deny_cache: &'static [Bucket],
+    deny_cache: &'static [DenyBucket],
     leases: &'static [LeaseBucket],
     table: NonNull<u64>,
     table_words: usize,

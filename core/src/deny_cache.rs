@@ -11,6 +11,8 @@
 //! So with the cache and without it the same requests pass; but what another machine does with another
 //! quota, or gives back of a lease, is noticed when the denial ends by itself.
 
+pub mod table;
+
 use crate::decision::{Retry, Verdict};
 use crate::limit::Quota;
 use crate::rate::SECOND;

@@ -88,9 +88,9 @@ fn month(now: u64) -> u64 {
     if first_day(month) > day { month - 1 } else { month }
 }
 
-/// When a month begins, in µs since the Unix epoch.
+/// When a month begins, in µs since the Unix epoch, or at the end of all time that can be counted.
 fn begin_of_month(number: u64) -> u64 {
-    (first_day(number) - EPOCH) * DAY
+    (first_day(number) - EPOCH).saturating_mul(DAY)
 }
 
 /// The first day of a month. From March on the months have 31, 30, 31, 30 and 31 days, and again.
@@ -109,6 +109,13 @@ mod tests {
         let is_leap =
             year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
         [31, if is_leap { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
+    }
+
+    /// Memory that holds any words may hold any time.
+    #[test]
+    fn the_last_month_ends_with_time() {
+        assert_eq!(Window::month(u64::MAX).ends, u64::MAX);
+        assert!((1..31 * DAY).contains(&length_of_month(u64::MAX)));
     }
 
     /// The months of all that a script can count, which is until the year 2255.

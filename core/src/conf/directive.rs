@@ -38,6 +38,9 @@ pub enum DirectiveError {
     /// A word is no text.
     #[error("\"{0}\" is not UTF-8")]
     NotUtf8(String),
+    /// The only argument is no text. It is not shown: it may be a password, or a URL with one.
+    #[error("the value of \"{0}\" directive is not UTF-8")]
+    ValueNotUtf8(String),
     /// There is no word.
     #[error("empty directive")]
     Empty,
@@ -69,7 +72,7 @@ impl<'a> Directive<'a> {
     /// The only argument.
     pub fn value(&self) -> Result<&'a str, DirectiveError> {
         match self.words.as_slice() {
-            [_, value] => text(value),
+            [_, value] => text(value).map_err(|_| DirectiveError::ValueNotUtf8(self.shown())),
             [] => Err(DirectiveError::Empty),
             [_, arguments @ ..] => {
                 Err(DirectiveError::Arguments { directive: self.shown(), count: arguments.len() })
@@ -210,7 +213,8 @@ pub(super) mod tests {
     fn words_that_are_no_text() {
         let line = Directive::new([&b"a\xff"[..], b"x\xc3\xa4\xfe"]);
         assert_eq!(line.name().unwrap_err().to_string(), "\"a\\xff\" is not UTF-8");
-        assert_eq!(line.value().unwrap_err().to_string(), "\"x\u{e4}\\xfe\" is not UTF-8");
+        let error = line.value().unwrap_err().to_string();
+        assert_eq!(error, "the value of \"a\\xff\" directive is not UTF-8");
         let error = line.once(&mut Some(1), 2).unwrap_err().to_string();
         assert_eq!(error, "\"a\\xff\" directive is duplicate");
     }

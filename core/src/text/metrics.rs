@@ -160,7 +160,8 @@ impl LimitMetrics {
 
     /// The units of its leases that machines still hold.
     fn lease_units_held(&self) -> u64 {
-        self.lease_units_granted.saturating_sub(self.lease_units.iter().sum())
+        let gone = self.lease_units.iter().fold(0, |sum: u64, units| sum.saturating_add(*units));
+        self.lease_units_granted.saturating_sub(gone)
     }
 
     /// The units of its leases by result.
@@ -254,6 +255,14 @@ mod tests {
                 no_room: next(),
             },
         }
+    }
+
+    #[test]
+    fn units_that_cannot_be_counted_are_held_by_nobody() {
+        let units = [u64::MAX, 1, 1];
+        let limit =
+            LimitMetrics { lease_units_granted: 5, lease_units: units, ..LimitMetrics::default() };
+        assert_eq!(limit.lease_units_held(), 0);
     }
 
     #[test]

@@ -199,6 +199,13 @@ fn accounts() {
 }
 
 #[test]
+fn a_password_that_is_no_text_is_not_shown() {
+    let line = Directive::new([&b"password"[..], b"s3cret\xff"]);
+    let error = StoreLines::default().read(&line).unwrap_err().to_string();
+    assert_eq!(error, "the value of \"password\" directive is not UTF-8");
+}
+
+#[test]
 fn files_of_passwords() {
     for content in ["p@ss", "p@ss\n", "p@ss\r\nother\n", "\u{feff}p@ss\n"] {
         assert_eq!(password(content), Some("p@ss"), "{content:?}");
