@@ -1,7 +1,5 @@
 //! Header fields of a response.
 
-use std::ptr::NonNull;
-
 use ngx::ffi::{ngx_list_push, ngx_str_t, ngx_table_elt_t};
 use rate_limit_core::text::fields::Name;
 
@@ -42,20 +40,22 @@ impl<'r> Request<'r> {
         name: &'static Name,
         value: &'r [u8],
     ) -> Result<(), OutOfMemory> {
-        let field = ngx_table_elt_t {
-            hash: 1,
-            key: ngx_str_t { data: name.text.as_ptr().cast_mut(), len: name.text.len() },
-            value: ngx_str_t { data: value.as_ptr().cast_mut(), len: value.len() },
-            lowcase_key: name.lower.as_ptr().cast_mut(),
-            #[cfg(nginx_header_next)]
-            next: std::ptr::null_mut(),
-        };
-        // SAFETY: the request is valid, and the element is a new one. Names are static, and the value lives as long as
-        // the request. NGINX writes to neither.
+        // SAFETY: the request is valid, and the element is a new one, which nothing has been written to: so no reference
+        // to it is made. Names are static, and the value lives as long as the request. NGINX writes to neither.
         unsafe {
             let headers = &raw mut (*self.as_ptr()).headers_out.headers;
-            let place = NonNull::new(ngx_list_push(headers)).ok_or(OutOfMemory)?;
-            place.cast().write(field);
+            let field = ngx_list_push(headers).cast::<ngx_table_elt_t>();
+            if field.is_null() {
+                return Err(OutOfMemory);
+            }
+            (*field).hash = 1;
+            (*field).key = ngx_str_t { data: name.text.as_ptr().cast_mut(), len: name.text.len() };
+            (*field).value = ngx_str_t { data: value.as_ptr().cast_mut(), len: value.len() };
+            (*field).lowcase_key = name.lower.as_ptr().cast_mut();
+            #[cfg(nginx_header_next)]
+            {
+                (*field).next = std::ptr::null_mut();
+            }
         }
         Ok(())
     }
