@@ -88,7 +88,7 @@ make_archive() {
 stage_package() {
     rm -rf "$1"
     mkdir -p "$1"
-    cp -r debian nginx-conf monitoring docs docker README.md CHANGELOG.md CONTRIBUTING.md "$1"
+    cp -r debian nginx-conf monitoring docs docker README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md "$1"
     install -D -m 644 -t "$1/benches" benches/instructions.json
     install -m 644 "$2" "$1/ngx_http_rate_limit_redis_module.so"
     write_sbom "$1/$sbom"
