@@ -15,7 +15,7 @@ use crate::model::{Expected, Model, Written};
 use crate::traffic::{self, Traffic, magnitude};
 
 /// How many steps go to Redis at once.
-const BATCH: usize = 500;
+pub const BATCH: usize = 500;
 
 #[test]
 fn one_limit() {
@@ -204,8 +204,8 @@ impl Story {
     }
 }
 
-const KEY: &str = "rl:default:key";
-const NOW: u64 = 1_700_000_000_000_000;
+pub const KEY: &str = "rl:default:key";
+pub const NOW: u64 = 1_700_000_000_000_000;
 
 /// Whatever lies under a key, the reference takes for what the script takes it for.
 #[test]
@@ -307,7 +307,7 @@ fn agree_on(
 }
 
 /// Runs a history, and panics with what led to it where the script does not do as expected.
-fn check(lab: &mut Lab, history: Vec<(Step, Expected)>) {
+pub fn check(lab: &mut Lab, history: Vec<(Step, Expected)>) {
     let (steps, expected): (Vec<Step>, Vec<Expected>) = history.into_iter().unzip();
     let outcomes = lab.run(&steps);
     for (index, (outcome, expected)) in outcomes.iter().zip(&expected).enumerate() {
@@ -393,14 +393,14 @@ fn is_readable(element: &[u8]) -> bool {
 }
 
 /// The seed of a test, shown if it fails.
-fn seed() -> u64 {
+pub fn seed() -> u64 {
     let seed = env("RATE_LIMIT_SEED").unwrap_or_else(|| fastrand::u64(..));
     println!("RATE_LIMIT_SEED={seed} RATE_LIMIT_STEPS={}", length());
     seed
 }
 
 /// About how many steps a history has.
-fn length() -> usize {
+pub fn length() -> usize {
     env("RATE_LIMIT_STEPS").map_or(10_000, |steps| steps as usize)
 }
 

@@ -12,3 +12,4 @@ mod agreement;
 mod log;
 mod real_time;
 mod stored;
+mod streams;
