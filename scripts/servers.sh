@@ -224,7 +224,7 @@ fleet_serves() {
     for i in "${!fleet[@]}"; do [[ -s $run/nginx-$i/nginx.pid ]] || return 1; done
 }
 
-# An nginx that has ended starts again. A Redis that has ended by itself is told: it is the user who starts it.
+# An nginx that has ended starts again. A Redis that has ended by itself is reported, and the user starts it.
 look_after_servers() {
     local i
     for i in "${!fleet[@]}"; do

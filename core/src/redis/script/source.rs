@@ -1,4 +1,4 @@
-//! The Lua sources of scripts, put together from those of algorithms and of what is around them.
+//! The Lua sources of scripts: an algorithm, and the parts around it.
 
 use super::{Script, Variant};
 use crate::algorithm::{Hold, Minima};
