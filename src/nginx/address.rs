@@ -10,7 +10,7 @@ pub(crate) enum Address<'r> {
     /// The text of an IPv4 address.
     V4(&'r [u8]),
     V6(Ipv6Addr),
-    /// That of a unix socket.
+    /// The address of a unix socket.
     Other,
 }
 

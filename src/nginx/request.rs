@@ -33,7 +33,7 @@ pub(crate) struct Request<'r> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfMemory;
 
-/// What becomes of a request after a handler of a phase.
+/// The result of the handler of a phase.
 #[must_use]
 pub(crate) enum Step {
     /// The phase engine acts on this status.

@@ -25,7 +25,7 @@ pub struct Minima(Vec<Minimum>);
 pub struct Minimum {
     /// The time of a charge, in µs.
     pub at: u64,
-    /// What was missing just before it, rounded down: the µs in which that comes back; in a bucket that is refilled at
+    /// The shortage just before it, rounded down: the µs in which that comes back; in a bucket that is refilled at
     /// intervals, tokens.
     pub missing: u64,
 }

@@ -8,7 +8,7 @@ use super::{Algorithm, Stored};
 use crate::decision::Verdict;
 use crate::limit::Quota;
 
-/// What is known of an algorithm whose charges are corrected with minima.
+/// The part of an algorithm that corrects charges with minima.
 pub(super) struct Settled {
     /// The Lua source that corrects a charge: it reads `cost`, what is given back, and `first`, the index of the step in
     /// `minima` whose number is `lowest`, both nil if there is none. It changes `cost` and `since`, and makes `back`, how
@@ -16,7 +16,7 @@ pub(super) struct Settled {
     pub(super) correct: &'static str,
     /// The Lua source that makes `shortfall`, what is missing without the units `spent`, rounded down.
     pub(super) missing: &'static str,
-    /// What is missing at a moment in µs without so many units, as [`Minimum::missing`](super::Minimum::missing) counts
+    /// The shortage at a moment in µs without so many units, as [`Minimum::missing`](super::Minimum::missing) counts
     /// it.
     pub(super) missing_without: fn(&Stored, u64, &Quota, u64) -> u64,
     /// How to give back so many units of a charge at a moment in µs.
@@ -112,7 +112,7 @@ impl Algorithm {
     }
 }
 
-/// Of what comes back bit by bit: what is beyond the lowest that was missing can have been regained in some time.
+/// The refund of an algorithm that regains bit by bit: more than the lowest shortage can have been regained in some time.
 pub(super) fn returned_continuously(
     _stored: &Stored,
     now: u64,

@@ -339,7 +339,7 @@ fn unconnected(error: &io::Error) -> Fault {
     Fault::Connect(format!("connect() failed {}", describe(error)))
 }
 
-/// What a connection was lost by: the failed call, or an end that is no error of the system.
+/// The cause of a lost connection: the failed call, or an end that is no error of the system.
 fn closed(call: &str, error: &io::Error) -> Fault {
     let text = describe(error);
     Fault::Closed(match error.raw_os_error() {

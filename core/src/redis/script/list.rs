@@ -14,7 +14,7 @@ const WIDTH: usize = 4 * size_of::<u64>();
 /// The script of a list of algorithms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct List {
-    /// What identifies the Lua functions of the algorithms.
+    /// The names of the Lua functions of the algorithms.
     functions: Vec<(&'static str, bool)>,
     script: Script,
 }

@@ -41,7 +41,7 @@ impl Variant {
         if self.is_settled { format!("{name}_settled").into() } else { name.into() }
     }
 
-    /// What identifies the Lua function: two algorithms may share one.
+    /// The name of the Lua function: two algorithms may share one.
     pub(super) fn identity(self) -> (&'static str, bool) {
         (self.algorithm.function(), self.is_settled)
     }
