@@ -39,7 +39,7 @@ struct Bound {
     template: Rc<Template>,
     /// Identifies the limit in the memory of this machine.
     fingerprint: u64,
-    /// What a client may spend, if neither rate nor burst is a variable.
+    /// The quota of a client, if neither rate nor burst is a variable.
     known_quota: Option<Quota>,
     corrections: Rc<Corrections>,
 }

@@ -27,7 +27,7 @@ const MOST: usize = 256;
 
 static SCRIPTS: LazyLock<Arc<Scripts>> = LazyLock::new(|| Arc::new(Scripts::new()));
 
-/// What the limits of requests charge: all algorithms, the fourth one with a block.
+/// The charges of the limits of requests: all algorithms, the fourth one with a block.
 static QUOTAS: LazyLock<Vec<Quota>> = LazyLock::new(|| {
     let quota = |algorithm| {
         let rate = if algorithm == Algorithm::CalendarWindow { "5r/month" } else { "5r/s" };
@@ -166,7 +166,7 @@ fn end(driver: &mut Driver) {
     driver.check_end();
 }
 
-/// What a driver does when it cannot connect.
+/// The action of a driver that cannot connect.
 fn refused() -> Fault {
     Fault::Connect("connection refused".to_owned())
 }

@@ -18,7 +18,7 @@ const EDGES: [u64; 12] = [
     u64::MAX,
 ];
 
-/// What is left of an input. Behind its end are zeros.
+/// The rest of an input. Behind its end are zeros.
 pub struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {

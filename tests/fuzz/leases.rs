@@ -98,7 +98,7 @@ fn renew(
     }
 }
 
-/// What came of a command, as the replies of a script may say it.
+/// The outcome of a command, as the replies of a script may say it.
 fn outcome(input: &mut Input<'_>) -> Outcome {
     let (units, returned, held) = (input.number(), input.number(), input.number());
     let time = |input: &mut Input<'_>| input.number().min(MAX_EXACT);

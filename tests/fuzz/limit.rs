@@ -55,7 +55,7 @@ fn check_written(limit: &LimitLine<'_, String>) {
     assert_eq!((again.known_quota, again.block), (limit.known_quota, limit.block));
 }
 
-/// What a variable yields is refused or within bounds.
+/// The value of a variable is refused or within bounds.
 fn check_values(limit: &LimitLine<'_, String>, text: &str) {
     let numbers = [limit.read_burst(text), limit.read_cost(text), limit.read_settle(text)];
     assert!(numbers.into_iter().flatten().all(|number| number <= SATURATED));

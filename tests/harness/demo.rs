@@ -53,7 +53,7 @@ impl ScriptRun {
         Self { process: Process::spawn(command, libc::SIGTERM).expect("run it"), output }
     }
 
-    /// What it has written so far.
+    /// Its output so far.
     pub fn output(&self) -> String {
         fs::read_to_string(self.output.path()).expect("read its output")
     }

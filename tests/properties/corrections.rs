@@ -7,7 +7,7 @@ use rate_limit_core::limit::{Algorithm, Quota};
 
 use crate::history::{Client, START};
 
-/// What happens after so many hundredths of a second.
+/// The events after so many hundredths of a second.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     /// A request with this share of the limit as its cost, in percent.

@@ -358,7 +358,7 @@ fn packed(algorithm: Algorithm, state: &State, found: &algorithm::Stored) -> Box
     numbers.flat_map(u64::to_le_bytes).chain(has_steps.then_some(1)).collect()
 }
 
-/// What is stored, without steps.
+/// The stored state, without steps.
 fn without_steps(bytes: &[u8]) -> &[u8] {
     match bytes.len() % 16 {
         9 => &bytes[..24],

@@ -67,7 +67,7 @@ pub struct LimitLine<'a, V> {
     pub effect: Effect,
     /// What the name stands for, apart from the store, as it is written.
     pub written: String,
-    /// What a client may spend, if neither rate nor burst is a variable.
+    /// The quota of a client, if neither rate nor burst is a variable.
     pub known_quota: Option<Quota>,
 }
 

@@ -326,7 +326,7 @@ impl Driver {
     }
 }
 
-/// What servers say does not come into a log as it is; of what they say about a password, the password does not at all.
+/// Text of servers does not come into a log as it is; of what they say about a password, the password does not at all.
 fn check_log(line: &str) {
     assert!(line.len() < 4_096 && line.chars().all(|it| !it.is_control()), "{line:?}");
     assert!(!line.starts_with("AUTH was refused") || !line.contains("s3cret"), "{line:?}");

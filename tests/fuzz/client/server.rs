@@ -8,7 +8,7 @@ use crate::input::Input;
 use crate::resp::{self, array, bulk, integer, line};
 use crate::slots;
 
-/// What a server may reply to any command.
+/// The replies that a server may send to any command.
 const ERRORS: [&[u8]; 14] = [
     b"NOSCRIPT No matching script.",
     b"MOVED 0 10.0.0.2:7000",
