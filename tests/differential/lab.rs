@@ -236,7 +236,7 @@ pub fn words(scripts: &Scripts, by: By, step: &Step) -> Vec<Vec<u8>> {
 /// Runs a production script with a `redis` of the test's own: TIME is given by the last two
 /// arguments, and every call is recorded and returned beside the reply. As the test's time is not
 /// that of Redis, nothing expires by itself.
-fn wrap(source: &str) -> String {
+pub fn wrap(source: &str) -> String {
     format!(
         "
 local real, calls, micros, seconds = redis, {{}}, table.remove(ARGV), table.remove(ARGV)
@@ -248,7 +248,7 @@ local redis = {{call = function(...)
   calls[#calls + 1] = words
   if words[1] == 'TIME' then
     return {{seconds, micros}}
-  elseif words[1] == 'PEXPIRE' then
+  elseif words[1] == 'PEXPIRE' or words[1] == 'PEXPIREAT' or words[1] == 'PERSIST' then
     return 1
   elseif words[1] == 'SET' then
     return real.call('SET', words[2], words[3])
@@ -329,7 +329,7 @@ fn read_unspent(step: &Step, value: &Value) -> Vec<Verdict> {
 }
 
 /// Puts a reply back into the form in which it came.
-fn encode(frame: &mut Vec<u8>, value: &Value) {
+pub fn encode(frame: &mut Vec<u8>, value: &Value) {
     match value {
         Value::Nil => frame.extend(b"$-1\r\n"),
         Value::Int(number) => frame.extend(format!(":{number}\r\n").bytes()),

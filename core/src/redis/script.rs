@@ -204,7 +204,7 @@ impl Scripts {
 
     /// Appends the command that changes what a client has of the limit of `check`, or looks at it.
     ///
-    /// [`answer::managed`](super::answer::managed) reads its reply.
+    /// [`managed::managed`](super::managed::managed) reads its reply.
     pub fn encode_change(&self, out: &mut Vec<u8>, by: By, check: Check<'_>, change: &Change) {
         let Some(script) = self.manage(check.quota) else { return };
         let (period, count) = check.quota.terms();
