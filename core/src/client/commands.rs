@@ -2,11 +2,12 @@
 
 use super::agenda::Agenda;
 use super::coalescer::{Coalescer, longest_hold};
-use super::command::{Charge, Command, Member, Purpose, Stage};
+use super::command::{Command, Member, Purpose, Stage};
 use super::key::{CommandEntries, CommandKey, RequestKey};
 use super::request::Error;
 use super::requests::Requests;
 use super::slab::Slab;
+use crate::charge::Charge;
 use crate::decision::Verdict;
 use crate::lease::Lease;
 use crate::redis::reply::ScriptReply;
@@ -57,7 +58,7 @@ impl Commands {
     /// The latest command about just this charge, if others may share it or what follows it, and its
     /// stage.
     pub(super) fn latest(&self, charge: &Charge<'_>) -> Option<(CommandKey, Stage)> {
-        let key = self.coalescer.latest(charge.digest)?;
+        let key = self.coalescer.latest(charge.digest.low())?;
         let command = self.get(key)?;
         let is_shared =
             command.is_same(charge) && command.is_shareable() && command.follower.is_none();
@@ -100,7 +101,7 @@ impl Commands {
                 request.command = Some(key);
             }
             if let [charge] = charges {
-                self.coalescer.set_latest(charge.digest, key);
+                self.coalescer.set_latest(charge.digest.low(), key);
             }
         }
         key

@@ -3,6 +3,7 @@
 use super::key::{CommandKey, NodeKey};
 use super::slab::Recycle;
 use super::sparse::Sparse;
+use crate::charge::Effect;
 use crate::decision::Verdict;
 use crate::lease::Granted;
 
@@ -49,8 +50,8 @@ pub struct Answer {
     /// Whether it was charged: it was allowed, as were all others of its command but those of a
     /// dry run.
     pub is_charged: bool,
-    /// Whether the request passes whatever the limit decides.
-    pub dry_run: bool,
+    /// What the verdict does to the request.
+    pub effect: Effect,
     /// The node that was sent the command, if one was.
     pub node: Option<NodeKey>,
     /// Redis's time of the charge in µs, if a reply has come.
@@ -141,7 +142,7 @@ impl Request {
     /// Whether the limits of its charges from the one at `first` let it pass with these verdicts.
     pub(super) fn passes(&self, first: usize, verdicts: &[Verdict]) -> bool {
         let mut answers = self.answers.iter().skip(first).zip(verdicts);
-        answers.all(|(answer, verdict)| answer.dry_run || verdict.allowed)
+        answers.all(|(answer, verdict)| answer.effect.lets_pass(verdict))
     }
 
     /// One more of its commands has an outcome. Returns whether it is complete with that, and not released.
@@ -158,9 +159,9 @@ impl Request {
     /// run, and if there are others.
     pub(super) fn finish(&mut self) {
         self.stage = RequestStage::Done;
-        let is_dry_run = || self.answers.iter().all(|answer| answer.dry_run);
-        let lacks = |answer: &Answer| answer.verdict.is_none() && !answer.dry_run;
-        if self.error.is_some() && !self.answers.iter().any(lacks) && !is_dry_run() {
+        let enforced = || self.answers.iter().filter(|answer| answer.effect == Effect::Enforced);
+        let lacks = |answer: &Answer| answer.verdict.is_none();
+        if self.error.is_some() && enforced().next().is_some() && !enforced().any(lacks) {
             self.error = None;
         }
     }
@@ -177,7 +178,7 @@ impl Request {
             return None;
         }
         let rejects = |answer: &Answer| {
-            !answer.dry_run && answer.verdict.is_some_and(|verdict| !verdict.allowed)
+            answer.verdict.is_some_and(|verdict| !answer.effect.lets_pass(&verdict))
         };
         let is_rejected = self.answers.iter().any(rejects);
         Some(match self.error {

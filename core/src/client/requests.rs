@@ -1,11 +1,12 @@
 //! The requests, from their submission until they are released.
 
 use super::agenda::Agenda;
-use super::command::{Charge, Command, Member};
+use super::command::{Command, Member};
 use super::key::{CommandKey, NodeKey, RequestEntries, RequestKey};
 use super::request::{Answer, Error, Request, RequestStage};
 use super::slab::Slab;
 use super::{Action, MAX_WAITING};
+use crate::charge::Charge;
 use crate::lease::Granted;
 
 /// The requests.
@@ -70,7 +71,7 @@ impl Requests {
         let key = self.slab.reuse();
         if let Some(request) = self.slab.get_mut(key) {
             let unanswered =
-                |charge: &Charge<'_>| Answer { dry_run: charge.dry_run, ..Answer::default() };
+                |charge: &Charge<'_>| Answer { effect: charge.effect, ..Answer::default() };
             // Many requests may wait: there is room for one answer to each charge, and no more.
             request.answers.reserve_exact(charges.len());
             request.answers.extend(charges.iter().map(unanswered));

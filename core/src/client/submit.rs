@@ -1,12 +1,13 @@
 //! From a request to commands, and to the queue of a connection.
 
-use super::command::{Charge, Member, Purpose, Settlement, Stage};
+use super::command::{Member, Purpose, Settlement, Stage};
 use super::commands::Ended;
 use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey, RequestKey};
 use super::request::{Answer, Error};
 use super::timers::Due;
 use super::{Action, Client};
+use crate::charge::Charge;
 use crate::decision::Verdict;
 use crate::lease::{Granted, Lease};
 use crate::metrics::ErrorKind;
