@@ -8,6 +8,7 @@
 #![deny(missing_docs)]
 
 pub mod algorithm;
+pub mod charge;
 pub mod client;
 pub mod client_key;
 pub mod conf;

@@ -16,8 +16,9 @@ use ngx::ffi::{
     ngx_core_module, ngx_cycle, ngx_event_t, ngx_exiting, ngx_log_t, ngx_msec_t, ngx_pid,
     ngx_post_event, ngx_posted_events, ngx_random,
 };
+use rate_limit_core::charge::Charge;
 use rate_limit_core::client::{
-    Action, Answer, Charge, Client, Config, Error, Level, NodeKey, RequestKey, Settlement, Turn,
+    Action, Answer, Client, Config, Error, Level, NodeKey, RequestKey, Settlement, Turn,
 };
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::lease::Granted;

@@ -1,17 +1,17 @@
 //! What a client has, from the reply of the script that looks at it or changes it.
 
 use super::reply::{Entry, ScriptReply};
-use super::script::Check;
 use crate::algorithm::Stored;
+use crate::charge::Charge;
 use crate::manage::ClientState;
 use crate::overrides::{Applied, Override};
 
 /// How many numbers the script of a limit that stores itself replies with.
 const NUMBERS: usize = 9;
 
-/// What the client of `check` has; `None` if this is no reply about it.
-pub fn managed(mut found: ScriptReply<'_>, check: &Check<'_>) -> Option<ClientState> {
-    let (now, quota) = (found.now(), check.quota);
+/// What the client of `charge` has; `None` if this is no reply about it.
+pub fn managed(mut found: ScriptReply<'_>, charge: &Charge<'_>) -> Option<ClientState> {
+    let (now, quota) = (found.now(), charge.quota);
     let (Some(Entry::Stored(bytes)), None) = (found.next(), found.next()) else { return None };
     if !quota.algorithm().stores_itself() {
         let applied = quota.algorithm().read_applied(bytes, now, quota);
