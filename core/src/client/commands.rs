@@ -132,7 +132,8 @@ impl Commands {
         member: Member,
         slot: u16,
     ) -> CommandKey {
-        let key = self.add_correction(&Charge { lease: None, ..*charge }, Purpose::Manage(change), slot);
+        let key =
+            self.add_correction(&Charge { lease: None, ..*charge }, Purpose::Manage(change), slot);
         if let Some(command) = self.slab.get_mut(key) {
             command.join(member, None);
         }

@@ -11,8 +11,8 @@ use crate::charge::Charge;
 use crate::decision::Verdict;
 use crate::lease::{Granted, Lease};
 use crate::manage::{Change, ClientState};
-use crate::overrides::Override;
 use crate::metrics::ErrorKind;
+use crate::overrides::Override;
 use crate::redis::cluster::slot;
 
 /// The interface for requests.

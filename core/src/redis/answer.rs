@@ -62,7 +62,8 @@ pub fn unspent<'q>(
     if let (Some(only), None) = (first.next(), first.next())
         && let (Charge { quota, cost, .. }, Entry::Stored(_)) = only
     {
-        let (Applied { mut stored, quota, .. }, algorithm) = (applied(only, now), quota.algorithm());
+        let (Applied { mut stored, quota, .. }, algorithm) =
+            (applied(only, now), quota.algorithm());
         algorithm.decide_each(&mut stored, now, &quota, cost, earlier, |_| {});
         return each(0, algorithm.decide(&mut stored, now, &quota, 0));
     }
@@ -208,8 +209,7 @@ fn applied((charge, entry): Answered<'_, '_>, now: u64) -> Applied {
 
 /// The entry in the transaction of a limit that does not store itself.
 fn pending_entry<'q>(answered: Answered<'q, '_>, now: u64) -> Option<Pending<'q>> {
-    matches!(answered.1, Entry::Stored(_))
-        .then(|| Pending::new(answered.0, applied(answered, now)))
+    matches!(answered.1, Entry::Stored(_)).then(|| Pending::new(answered.0, applied(answered, now)))
 }
 
 #[cfg(test)]
