@@ -4,6 +4,8 @@
 -- them: "x <debt> <since> <blocked until>".
 -- It reads and writes the list itself: it gets the key, and answers what writes to it. Of a request that
 -- is allowed it answers, instead of the retry, the reset without it.
+
+--- decide
 local function sliding_log(key, now, cost, limit, period, block, since, requested)
   local call = redis.call
   local heads, debt, debt_since, blocked_until = 0, 0, 0, 0

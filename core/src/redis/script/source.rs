@@ -38,7 +38,7 @@ pub(super) fn several(variants: impl Iterator<Item = Variant>) -> Script {
 /// The Lua source that defines the function of an algorithm.
 fn function(variant: Variant) -> String {
     match variant.algorithm().stores_itself() {
-        true => variant.algorithm().source().to_owned(),
+        true => variant.algorithm().source(),
         false => fill(include_str!("function.lua"), variant),
     }
 }
@@ -53,7 +53,7 @@ pub(super) fn fill(template: &str, variant: Variant) -> String {
         .replace("$longest", &longest_hold())
         .replace("$function", &variant.function())
         .replace("$state", &algorithm.state().join(", "))
-        .replace("$algorithm\n", algorithm.source())
+        .replace("$algorithm\n", &algorithm.source())
 }
 
 /// How long a hold of a quota lasts at most, in µs, with the mark of one that several machines share.
