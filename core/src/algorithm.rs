@@ -4,7 +4,7 @@
 //! to what is to be stored. A negative cost gives back. The script runs in Redis, and replies with
 //! the time and what was stored; the verdict follows from that by the reference. A test drives both
 //! through the same random histories and requires the same states. To add an algorithm, add its two files and
-//! its line in the table below: what its file lacks of the [`Row`] does not compile.
+//! its line in the table below: what its file lacks of the [`AlgorithmRow`] does not compile.
 
 mod bucket;
 mod carry_over;
@@ -41,7 +41,7 @@ use crate::limit::{Quota, QuotaError};
 use crate::rate::Rate;
 use crate::window::Windows;
 
-/// The table of algorithms: the name of each, and the module that holds its [`Row`].
+/// The table of algorithms: the name of each, and the module that holds its [`AlgorithmRow`].
 macro_rules! algorithms {
     ($($(#[$about:meta])* $name:ident: $module:ident,)+) => {
         /// How a limit counts.
@@ -54,7 +54,7 @@ macro_rules! algorithms {
             /// Every algorithm.
             pub const ALL: [Self; [$(stringify!($name)),+].len()] = [$(Self::$name),+];
 
-            fn row(self) -> &'static Row {
+            fn row(self) -> &'static AlgorithmRow {
                 match self {
                     $(Self::$name => &const { $module::ROW },)+
                 }
@@ -93,7 +93,7 @@ pub enum BurstParameter {
 }
 
 /// The properties and functions of an algorithm.
-struct Row {
+struct AlgorithmRow {
     /// See [`Algorithm::name`].
     name: &'static str,
     /// See [`Algorithm::burst_parameter`].
@@ -207,7 +207,7 @@ impl Algorithm {
 
     /// The Lua source of its body. It reads the numbers of the [`state`](Self::state), nil if
     /// nothing is stored, `debt`, and `now, cost, limit, period, count, n, since`. It sets
-    /// `allowed`, and `cost` to what is spent in all. If there is something to store, it sets
+    /// `allowed`, `cost` to what is spent in all, and `remaining` to what is left then. If there is something to store, it sets
     /// `changed`, the new state and debt, and `expiry`, the µs at which the quota is whole again;
     /// `expiry` also if there is a `block`. A negative cost is given back. With n, which is nil for
     /// 1, it spends for as many of n requests as fit; with `since`, which is nil or 0 for none, it

@@ -4,10 +4,8 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 
 use rate_limit_core::client::{Config, Kind};
-use rate_limit_core::limit::Algorithm;
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::script::Variant;
-use rate_limit_core::request::ConfiguredLimit;
 
 use super::limit::LimitConf;
 use crate::client::tls::Tls;

@@ -11,13 +11,15 @@
 //! the start of the next.
 
 use super::lua::Lua;
-use super::{BurstParameter, Leases, Regain, Row, State, Stored, Terms, at_the_charge, window_end};
+use super::{
+    AlgorithmRow, BurstParameter, Leases, Regain, State, Stored, Terms, at_the_charge, window_end,
+};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::Rate;
 use crate::window::{Window, Windows};
 
-pub(super) const ROW: Row = Row {
+pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     name: "fixed_window",
     burst: BurstParameter::None,
     own_parameters: "none of its own",

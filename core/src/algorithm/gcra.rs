@@ -11,11 +11,11 @@
 use super::lua::Lua;
 use super::moment::{self, Moment};
 use super::settled::{self, Settled};
-use super::{BurstParameter, Held, Leases, Regain, Row, State, Stored};
+use super::{AlgorithmRow, BurstParameter, Held, Leases, Regain, State, Stored};
 use crate::decision::{Retry, Verdict};
 use crate::limit::Quota;
 
-pub(super) const ROW: Row = Row {
+pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     name: "gcra",
     burst: BurstParameter::Burst,
     own_parameters: "\"burst=\"",

@@ -10,13 +10,15 @@ use super::lua::Lua;
 use super::minima::{Correction, Minimum};
 use super::moment::Moment;
 use super::settled::{Returned, Settled};
-use super::{BurstParameter, Held, Leases, Regain, Row, State, Stored, Terms, token_bucket};
+use super::{
+    AlgorithmRow, BurstParameter, Held, Leases, Regain, State, Stored, Terms, token_bucket,
+};
 use crate::charge::Charged;
 use crate::decision::Verdict;
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{MAX_TIME, Rate};
 
-pub(super) const ROW: Row = Row {
+pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     name: "token_bucket",
     burst: BurstParameter::Capacity,
     own_parameters: token_bucket::ROW.own_parameters,

@@ -9,11 +9,11 @@
 //! `nodelay` at most `1 + t × rate` passes.
 
 use super::moment::Moment;
-use super::{Row, gcra};
+use super::{AlgorithmRow, gcra};
 use crate::decision::Verdict;
 use crate::limit::Quota;
 
-pub(super) const ROW: Row = Row {
+pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     name: "leaky_bucket",
     own_parameters: "\"burst=\", \"delay=\" and \"nodelay\"",
     // The delays of requests follow from what all machines have let pass.

@@ -35,7 +35,7 @@ mod tests {
         const OWN: &str = "-- About it.\n\n--- decide\na()\n  $b\n\n--- b\nb()\n";
         const SHARED: &str = "-- Shared.\n\n--- b\nother()\n--- c\nif a then\n  $b\nend\n";
         let lua = Lua(&[OWN, SHARED]);
-        assert_eq!(lua.part("decide").unwrap(), "a()\nb()\n\n");
+        assert_eq!(lua.part("decide").unwrap(), "a()\nb()\n");
         assert_eq!(lua.part("c").unwrap(), "if a then\nb()\nend\n");
         assert_eq!(Lua(&[SHARED]).part("c").unwrap(), "if a then\nother()\nend\n");
         assert_eq!((lua.part("About"), Lua(&["\n--- b\n$none\n"]).part("b")), (None, None));

@@ -19,12 +19,12 @@
 use std::collections::VecDeque;
 
 use super::lua::Lua;
-use super::{BurstParameter, Regain, Row, State, Stored, Terms, at_the_charge};
+use super::{AlgorithmRow, BurstParameter, Regain, State, Stored, Terms, at_the_charge};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{MAX_LOG, Quota, QuotaError};
 use crate::rate::Rate;
 
-pub(super) const ROW: Row = Row {
+pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     name: "sliding_log",
     burst: BurstParameter::None,
     own_parameters: "none of its own",

@@ -14,13 +14,15 @@
 //! that spends evenly gets exactly the rate.
 
 use super::lua::Lua;
-use super::{BurstParameter, Leases, Regain, Row, State, Stored, Terms, at_the_charge, window_end};
+use super::{
+    AlgorithmRow, BurstParameter, Leases, Regain, State, Stored, Terms, at_the_charge, window_end,
+};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{MAX_EXACT, Rate};
 use crate::window::alignment;
 
-pub(super) const ROW: Row = Row {
+pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     name: "sliding_window",
     burst: BurstParameter::None,
     own_parameters: "none of its own",

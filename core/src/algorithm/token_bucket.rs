@@ -12,12 +12,12 @@ use super::bucket::{self, Bucket, Refill};
 use super::lua::Lua;
 use super::moment::{self, Moment};
 use super::settled::{self, Settled};
-use super::{BurstParameter, Held, Leases, Regain, Row, State, Stored};
+use super::{AlgorithmRow, BurstParameter, Held, Leases, Regain, State, Stored};
 use crate::decision::Verdict;
 use crate::limit::Quota;
 use crate::rate::{Interval, MAX_EXACT};
 
-pub(super) const ROW: Row = Row {
+pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     name: "token_bucket",
     burst: BurstParameter::Capacity,
     own_parameters: "\"capacity=\" and \"refill=\"",
