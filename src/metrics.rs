@@ -9,7 +9,8 @@ use ngx::ffi::{
 };
 use once_cell::sync::Lazy;
 use rate_limit_core::text::fields::Name;
-use rate_limit_core::text::metrics::{self, HTML, PageForm, Snapshot};
+use rate_limit_core::text::metrics::{HTML, PageForm, Snapshot};
+use rate_limit_core::text::policy;
 
 use crate::conf::LocationConf;
 use crate::nginx::{OutOfMemory, Request};
@@ -23,7 +24,7 @@ static CONTENT_TYPE_OPTIONS: Name =
     Name { text: "X-Content-Type-Options", lower: "x-content-type-options" };
 
 /// The content security policy of the HTML page.
-static POLICY: Lazy<String> = Lazy::new(metrics::policy);
+static POLICY: Lazy<String> = Lazy::new(|| policy(HTML));
 
 /// The content handler of the metrics page.
 pub(crate) unsafe extern "C" fn handle(r: *mut ngx_http_request_t) -> ngx_int_t {
@@ -64,7 +65,7 @@ fn form(r: Request<'_>, conf: &LocationConf) -> Option<PageForm> {
         (Some(PageForm::Html), Some(Some(PageForm::Json))) => Some(PageForm::Json),
         (Some(fixed), _) => Some(fixed),
         (None, Some(requested)) => requested,
-        (None, None) => Some(PageForm::accepted(&accept(r))),
+        (None, None) => Some(PageForm::accepted(&PageForm::ALL, &accept(r))),
     }
 }
 

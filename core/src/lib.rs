@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod admin;
 pub mod algorithm;
 pub mod client;
 pub mod client_key;
@@ -17,7 +18,9 @@ pub mod key;
 pub mod lease;
 pub mod limit;
 pub mod local;
+pub mod manage;
 pub mod metrics;
+pub mod overrides;
 pub mod rate;
 pub mod redis;
 pub mod request;

@@ -11,7 +11,6 @@ pub use error::LimitError;
 pub use words::{LimitWords, is_off, parameter_names};
 
 use super::Setting;
-use crate::algorithm::BurstParameter;
 use crate::algorithm::leaky_bucket::Undelayed;
 use crate::limit::{Algorithm, Quota};
 use crate::rate::{Rate, saturated};
@@ -105,10 +104,7 @@ impl<V> LimitLine<'_, V> {
     /// What a client may spend at this rate, with this capacity or burst.
     pub fn quota(&self, rate: Rate, burst: Option<u64>) -> Result<Quota, LimitError> {
         let parameter = self.algorithm.burst_parameter();
-        let limit = match parameter {
-            BurstParameter::Capacity | BurstParameter::None => burst.unwrap_or(rate.count()),
-            BurstParameter::Burst => burst.unwrap_or(0).saturating_add(1),
-        };
+        let limit = parameter.limit(rate, burst);
         let in_parameter = |error| {
             let (parameter, value) = match parameter.name().zip(burst) {
                 Some((name, burst)) => (name, burst.to_string()),
