@@ -8,6 +8,7 @@
 
 mod bucket;
 mod calendar_window;
+mod carry_over;
 mod codec;
 mod fixed_window;
 mod gcra;
@@ -15,6 +16,7 @@ mod hold;
 mod interval_bucket;
 pub mod leaky_bucket;
 mod lease;
+mod managed;
 mod minima;
 mod moment;
 mod quota;

@@ -1,6 +1,6 @@
 //! A limit as an algorithm needs it: the algorithm, and numbers that it can count exactly.
 
-use crate::rate::{Interval, Rate};
+use crate::rate::{Interval, MAX_TIME, Rate};
 
 mod error;
 
@@ -60,6 +60,7 @@ pub struct Quota {
     limit: u64,
     block: u64,
     is_settled: bool,
+    has_override: bool,
 }
 
 /// The largest debt of a client, as a multiple of the limit.
@@ -73,7 +74,7 @@ impl Quota {
         terms: (u64, u64),
         limit: u64,
     ) -> Self {
-        Self { algorithm, rate, terms, limit, block: 0, is_settled: false }
+        Self { algorithm, rate, terms, limit, block: 0, is_settled: false, has_override: false }
     }
 
     /// This quota, but a client that exceeds it is blocked for `block` µs.
@@ -91,6 +92,30 @@ impl Quota {
     /// Whether charges may be corrected, so that it is kept what was [missing](crate::algorithm::Minima) since.
     pub fn is_settled(&self) -> bool {
         self.is_settled
+    }
+
+    /// This quota, in place of which a client may have one of its own.
+    pub fn with_override(self) -> Self {
+        Self { has_override: true, ..self }
+    }
+
+    /// Whether a client may have a quota of its own: see [`overrides`](crate::overrides).
+    pub fn has_override(&self) -> bool {
+        self.has_override
+    }
+
+    /// This quota with the rate and limit of another one; `None` if that is counted in another way.
+    pub(crate) fn with_terms_of(&self, other: &Self) -> Option<Self> {
+        let Self { algorithm, rate, terms, limit, .. } = *other;
+        let is_alike =
+            algorithm == self.algorithm && (!self.is_settled || other.check_settle().is_ok());
+        is_alike.then_some(Self { rate, terms, limit, ..*self })
+    }
+
+    /// How long a client is blocked at most, in µs. Where clients may be given quotas of their own, one may also be
+    /// blocked for longer than the line says.
+    pub(crate) fn longest_block(&self) -> u64 {
+        if self.block > 0 && !self.has_override { self.block } else { MAX_TIME }
     }
 
     /// The algorithm that counts it.

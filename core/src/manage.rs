@@ -1,56 +1,139 @@
-//! What an administrator does to a client of a limit, and what the client has afterwards.
+//! What an operator does to one client of one limit, and what the client has then.
 
 use std::num::NonZeroU64;
 
+use crate::algorithm::Stored;
 use crate::limit::Quota;
-use crate::overrides::Override;
-use crate::rate::Rate;
+use crate::overrides::{Applied, Override};
+use crate::rate::{MAX_EXACT, MAX_TIME, Rate};
 
-/// What is done to a client.
+/// A change of what a client has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Nothing: its state is read.
+    /// None: it is only looked at.
     Look,
-    /// Its quota is whole again, and neither block nor debt is left.
+    /// The quota is whole, and a block and a debt end. An override stays.
     Reset,
-    /// So many units are given back.
+    /// So many units are given back, or as many as are missing; a debt is paid first.
     GiveBack(u64),
-    /// It is blocked for so many µs; 0 ends a block.
+    /// The client is blocked for so long, in µs; 0: no longer.
     Block(u64),
-    /// It has a quota of its own.
+    /// The client has a rate and capacity of its own.
     SetOverride {
-        /// Its rate.
+        /// The rate.
         rate: Rate,
-        /// The most that it can spend at once.
+        /// The most that can be spent at once.
         limit: u64,
-        /// How long, in µs; `None`: until it is removed.
+        /// For how long, in µs; `None`: until it is removed.
         lasts: Option<NonZeroU64>,
     },
-    /// It has the quota of the limit again.
+    /// The client has the rate and capacity of the line.
     RemoveOverride,
 }
 
-/// What a client has.
+/// What a client has of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientState {
-    /// Redis's clock, in µs since the epoch.
+    /// The time of Redis, in µs.
     pub now: u64,
-    /// The quota that applies.
+    /// The quota that applies to the client.
     pub quota: Quota,
-    /// The units that are left.
+    /// The units that remain.
     pub remaining: u64,
     /// When the quota is whole again, in µs from now.
     pub reset: u64,
     /// When a request of cost 1 can pass, in µs from now.
     pub retry_after: u64,
-    /// How long the client is blocked, in µs from now.
+    /// For how long the client is still blocked, in µs.
     pub blocked_for: u64,
-    /// The units that it owes.
+    /// The units that were charged beyond what there was.
     pub debt: u64,
-    /// The units that machines hold for it.
+    /// The units that are set aside for machines.
     pub leased: u64,
-    /// When what machines hold has ended at the latest, in µs from now; 0: they hold nothing.
+    /// When the last of these ends, in µs from now.
     pub leases_end: u64,
-    /// Its override, if it has one.
+    /// The override of the client.
     pub own: Option<Override>,
+}
+
+impl Change {
+    /// The name by which the script knows it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Look => "look",
+            Self::Reset => "reset",
+            Self::GiveBack(_) => "give_back",
+            Self::Block(_) => "block",
+            Self::SetOverride { .. } => "set_override",
+            Self::RemoveOverride => "remove_override",
+        }
+    }
+
+    /// The arguments of the script, behind the quota of the line.
+    pub(crate) fn arguments(&self, quota: &Quota) -> Vec<u64> {
+        match *self {
+            Self::Look | Self::Reset | Self::RemoveOverride => Vec::new(),
+            Self::GiveBack(units) => vec![units.min(MAX_EXACT)],
+            Self::Block(span) => vec![span.min(MAX_TIME)],
+            Self::SetOverride { lasts, .. } => {
+                let own = self.own(0).and_then(|own| Some((own, own.quota(quota)?)));
+                own.map_or_else(Vec::new, |(own, its)| {
+                    let [limit, period, count, _, n, rate_period] = own.numbers(&its);
+                    let lasts = lasts.map_or(0, NonZeroU64::get).min(MAX_TIME);
+                    vec![limit, period, count, lasts, n, rate_period]
+                })
+            }
+        }
+    }
+
+    /// The override that it sets at `now`, by Redis's clock in µs.
+    fn own(&self, now: u64) -> Option<Override> {
+        let Self::SetOverride { rate, limit, lasts } = *self else { return None };
+        let ends = lasts.map(|lasts| lasts.saturating_add(now));
+        Some(Override { rate, limit, ends })
+    }
+
+    /// Changes what is stored of a client at `now`, where `quota` is that of the line, as the script does.
+    pub fn apply(&self, applied: &mut Applied, now: u64, quota: &Quota) {
+        let (algorithm, its) = (quota.algorithm(), applied.quota);
+        let stored = &mut applied.stored;
+        match *self {
+            Self::Look => return,
+            Self::Reset => *stored = Stored::default(),
+            Self::GiveBack(units) => algorithm.grant_back(stored, now, &its, units),
+            Self::Block(span) => algorithm.set_block(stored, now, &its, span),
+            Self::SetOverride { .. } | Self::RemoveOverride => {
+                let own = self.own(now);
+                let next = own.and_then(|own| own.quota(quota)).unwrap_or(*quota);
+                let stored = algorithm.carry_over(std::mem::take(stored), now, &its, &next);
+                *applied = Applied { stored, quota: next, own };
+            }
+        }
+    }
+}
+
+impl ClientState {
+    /// What a client has at `now`, by Redis's clock in µs.
+    pub fn new(applied: &Applied, now: u64) -> Self {
+        let Applied { stored, quota, own } = applied;
+        let algorithm = quota.algorithm();
+        let mut stored = stored.clone();
+        let blocked_for = stored.blocked_for(now, quota);
+        let retry = algorithm.decide(&mut stored.clone(), now, quota, 1).retry;
+        let debt = algorithm.debt_at(&mut stored.clone(), now, quota);
+        let holds = stored.extra.holds.lasting(now);
+        let verdict = algorithm.decide(&mut stored.unblocked(), now, quota, 0);
+        Self {
+            now,
+            quota: *quota,
+            remaining: verdict.remaining,
+            reset: verdict.reset.max(blocked_for),
+            retry_after: retry.after().unwrap_or(0),
+            blocked_for,
+            debt,
+            leased: holds.units(quota.limit()),
+            leases_end: holds.ends().saturating_sub(now),
+            own: *own,
+        }
+    }
 }

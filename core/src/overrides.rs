@@ -1,14 +1,125 @@
-//! Quotas of single clients.
+//! The rate and capacity that a client has of its own, in place of those of the line.
+//!
+//! An override is kept with the state of its client, under the same key, and read by the script that decides. It
+//! stands behind the state: six numbers of eight bytes each, the lowest byte first, and two bytes that tell such a value
+//! from others.
+//!
+//! What was spent stays spent. Where an override begins or ends, as many units are missing afterwards as were before, at
+//! most the whole quota, and a debt stays. A part of a unit that was about to come is lost, and a window counts what was
+//! spent in the window before as spent in this one: so no change lets more through than the quota that it leads to.
 
-use crate::rate::Rate;
+use std::num::NonZeroU64;
 
-/// A quota of one client.
+use crate::algorithm::Stored;
+use crate::limit::{Algorithm, Quota};
+use crate::rate::{MAX_EXACT, Rate};
+
+/// The rate and capacity of one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// Its rate.
+    /// The rate.
     pub rate: Rate,
-    /// The most that it can spend at once.
+    /// The most that can be spent at once.
     pub limit: u64,
-    /// When it ends, in µs since the epoch by Redis's clock; `None`: when it is removed.
-    pub ends: Option<u64>,
+    /// When it ends, by Redis's clock in µs; `None`: when it is removed.
+    pub ends: Option<NonZeroU64>,
+}
+
+/// What is stored of a client, as it counts at a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// The state.
+    pub stored: Stored,
+    /// The quota that it counts by.
+    pub quota: Quota,
+    /// The override that this quota is from.
+    pub own: Option<Override>,
+}
+
+/// The numbers of a record.
+const NUMBERS: usize = 6;
+
+/// What ends a record.
+const MARK: &[u8] = b"o\x01";
+
+impl Override {
+    /// How many bytes a record takes.
+    pub(crate) const LEN: usize = NUMBERS * size_of::<u64>() + MARK.len();
+
+    /// Whether it has ended at `now`.
+    pub fn is_over(&self, now: u64) -> bool {
+        self.ends.is_some_and(|ends| ends.get() <= now)
+    }
+
+    /// The quota of its client, where that of the line is `quota`; `None` if the algorithm cannot count it.
+    pub fn quota(&self, quota: &Quota) -> Option<Quota> {
+        let own = Quota::new(quota.algorithm(), self.rate, self.limit).ok()?;
+        quota.with_terms_of(&own)
+    }
+
+    /// The record, as it is stored. `quota` is that of its client.
+    pub(crate) fn record(&self, quota: &Quota) -> Vec<u8> {
+        let numbers = self.numbers(quota);
+        let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
+        bytes.chain(MARK.iter().copied()).collect()
+    }
+
+    /// Limit, period and count as scripts take them, the end or 0, and the two numbers of the rate.
+    pub(crate) fn numbers(&self, quota: &Quota) -> [u64; NUMBERS] {
+        let ((period, count), [n, rate_period]) = (quota.terms(), self.rate.to_numbers());
+        let ends = self.ends.map_or(0, NonZeroU64::get);
+        [self.limit, period, count, ends, n, rate_period]
+    }
+
+    /// The override of these numbers; `None` if any of them is out of bounds.
+    pub(crate) fn from_numbers(numbers: [u64; NUMBERS]) -> Option<Self> {
+        let [limit, period, count, ends, n, rate_period] = numbers;
+        let is_exact = |number| (1..=MAX_EXACT).contains(&number);
+        if ![limit, period, count].into_iter().all(is_exact) || ends > MAX_EXACT {
+            return None;
+        }
+        let rate = Rate::from_numbers([n, rate_period])?;
+        Some(Self { rate, limit, ends: NonZeroU64::new(ends) })
+    }
+
+    /// What is stored without the record, and the override, if there is a record. One that is out of bounds is no
+    /// override.
+    pub(crate) fn split(bytes: &[u8]) -> (&[u8], Option<Self>) {
+        let is_record = matches!(bytes.len() % size_of::<u64>(), 2 | 3) && bytes.ends_with(MARK);
+        let start = bytes.len().checked_sub(Self::LEN).filter(|_| is_record);
+        let Some((state, record)) = start.and_then(|start| bytes.split_at_checked(start)) else {
+            return (bytes, None);
+        };
+        let (numbers, _) = record.as_chunks();
+        let mut read = numbers.iter().map(|number| u64::from_le_bytes(*number));
+        (state, Self::from_numbers(std::array::from_fn(|_| read.next().unwrap_or_default())))
+    }
+}
+
+impl Algorithm {
+    /// Reads what is stored of a client of a limit, as it counts at `now`, in µs.
+    pub fn read_applied(self, bytes: &[u8], now: u64, quota: &Quota) -> Applied {
+        if !quota.has_override() {
+            return Applied { stored: self.read(bytes), quota: *quota, own: None };
+        }
+        let (state, own) = Override::split(bytes);
+        Applied::new(self.read(state), own, now, quota)
+    }
+}
+
+impl Applied {
+    /// This state of a client with this override, if it has one, as it counts at `now`.
+    pub fn new(stored: Stored, own: Option<Override>, now: u64, quota: &Quota) -> Self {
+        let its = own.and_then(|own| Some((own, own.quota(quota)?)));
+        match its {
+            None => Self { stored, quota: *quota, own: None },
+            Some((own, its)) => match own.ends {
+                Some(ends) if own.is_over(now) => {
+                    let stored = quota.algorithm().carry_over(stored, ends.get(), &its, quota);
+                    Self { stored, quota: *quota, own: None }
+                }
+                Some(_) | None => Self { stored, quota: its, own: Some(own) },
+            },
+        }
+    }
 }

@@ -80,6 +80,19 @@ impl Rate {
         self.period.map_or(LONGEST_MONTH, NonZeroU64::get)
     }
 
+    /// The n and the period in µs, 0 for a month, as they are stored.
+    pub(crate) fn to_numbers(self) -> [u64; 2] {
+        [self.count, self.period.map_or(0, NonZeroU64::get)]
+    }
+
+    /// The rate of these numbers; `None` if there is no such rate.
+    pub(crate) fn from_numbers([count, period]: [u64; 2]) -> Option<Self> {
+        match period {
+            0 => Self::monthly(count).ok(),
+            _ => Self::new(count, period).ok(),
+        }
+    }
+
     /// Whether the period is a month of the calendar.
     pub fn is_monthly(self) -> bool {
         self.period.is_none()

@@ -112,6 +112,7 @@ impl ManagedLimit<'_> {
         let limit = parameter.limit(parsed, number);
         let quota = Quota::new(self.algorithm, parsed, limit).map_err(too_much)?;
         let quota = quota.with_block(self.block);
+        let quota = if self.has_override { quota.with_override() } else { quota };
         if !self.is_settled {
             return Ok(quota);
         }

@@ -90,7 +90,7 @@ impl Holds {
     }
 
     /// The holds that last.
-    pub(super) fn lasting(self, now: u64) -> Self {
+    pub(crate) fn lasting(self, now: u64) -> Self {
         let (older, newer) = (self.older.lasting(now), self.newer.lasting(now));
         let mut holds = Self { older, newer, charged: self.charged.min(MAX_EXACT) };
         for (before, after) in [(self.older, older), (self.newer, newer)] {
@@ -106,8 +106,13 @@ impl Holds {
         }
     }
 
+    /// When the last of them ends, in µs; 0 if nothing is held.
+    pub(crate) fn ends(self) -> u64 {
+        self.older.until.max(self.newer.until)
+    }
+
     /// How many units are held in all.
-    pub(super) fn units(self, limit: u64) -> u64 {
+    pub(crate) fn units(self, limit: u64) -> u64 {
         self.older.units.saturating_add(self.newer.units).min(limit)
     }
 

@@ -6,7 +6,9 @@
 -- is allowed it answers, instead of the retry, the reset without it.
 local function sliding_log(key, now, cost, limit, period, block, since, requested)
   local call = redis.call
+$line_begin
   local heads, debt, debt_since, blocked_until = 0, 0, 0, 0
+$own_begin
 
   local function entry(index)
     local text = call('LINDEX', key, index < 0 and index or index + heads)
@@ -53,14 +55,15 @@ local function sliding_log(key, now, cost, limit, period, block, since, requeste
       call('LPOP', key)
     end
     change()
-    heads = (debt > 0 or blocked_until > now) and 1 or 0
+    heads = (debt > 0 or blocked_until > now$or_own) and 1 or 0
     if heads == 1 then
       local blocked = blocked_until > now and blocked_until or 0
-      call('LPUSH', key, string.format('x %d %d %d', debt, debt_since, blocked))
+      call('LPUSH', key, string.format('x %d %d %d', debt, debt_since, blocked)$own_text)
     end
     if reset > 0 then
       call('PEXPIRE', key, math.ceil(reset / 1000))
     end
+$own_expire
   end
 
   -- how many entries are to be forgotten, the first one that is not, and the last one
@@ -68,8 +71,9 @@ local function sliding_log(key, now, cost, limit, period, block, since, requeste
   local first_time, first_total, first_spent = entry(0)
   local last_time
   if first_time == false then
-    local head, made, blocked = string.match(first_total, '^x (%d+) (%d+) (%d+)$')
-    if head then
+    local head, made, blocked$its_names = string.match(first_total, '^x (%d+) (%d+) (%d+)$its_pattern$')
+    if head$or_foreign then
+$own_read
       heads, owed, debt_since, blocked_until = 1, head + 0, made + 0, blocked + 0
       first_time, first_total, first_spent = entry(0)
     end
@@ -93,7 +97,7 @@ local function sliding_log(key, now, cost, limit, period, block, since, requeste
   end
 
   local is_extended = false
-  local longest = now + (block > 0 and block or 3153600000000000)
+  local longest = now + (block > 0$unless_own and block or 3153600000000000)
   if blocked_until > longest then
     blocked_until, is_extended = longest, true
   end

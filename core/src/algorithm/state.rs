@@ -6,7 +6,6 @@ use super::hold::Holds;
 use super::minima::Minima;
 use super::moment::Moment;
 use crate::limit::Quota;
-use crate::rate::MAX_TIME;
 
 /// What is kept for one client: the state of the algorithm, and what is kept beside it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,6 +68,12 @@ impl Stored {
         }
     }
 
+    /// This state of a client that is not blocked.
+    pub(crate) fn unblocked(mut self) -> Self {
+        self.extra.blocked_until = 0;
+        self
+    }
+
     /// The debt, at most that of this quota.
     pub(super) fn debt(&self, quota: &Quota) -> u64 {
         self.extra.debt.min(quota.max_debt())
@@ -76,8 +81,8 @@ impl Stored {
 
     /// How long the client is still blocked, in µs. If the clock has stepped back, that is at most
     /// a block of this quota.
-    pub(super) fn blocked_for(&mut self, now: u64, quota: &Quota) -> u64 {
-        let longest = if quota.block() > 0 { quota.block() } else { MAX_TIME };
+    pub(crate) fn blocked_for(&mut self, now: u64, quota: &Quota) -> u64 {
+        let longest = quota.longest_block();
         let left = self.extra.blocked_until.saturating_sub(now);
         if left > longest {
             self.block(now, quota, longest);

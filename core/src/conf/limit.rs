@@ -50,6 +50,10 @@ pub struct LimitLine<'a, V> {
     pub algorithm: Algorithm,
     /// What comes back in which time.
     pub rate: Setting<Rate, V>,
+    /// `rate=`, as it is written.
+    pub rate_text: &'a str,
+    /// `capacity=` or `burst=`, as it is written.
+    pub burst_text: Option<&'a str>,
     /// `capacity=` or `burst=`, as the algorithm has it.
     pub burst: Option<Setting<u64, V>>,
     /// What a request spends.

@@ -3,6 +3,7 @@
 use crate::key::{Head, RedisKey};
 use crate::lease::{Lease, Report};
 use crate::limit::{Algorithm, Quota};
+use crate::manage::Change;
 use crate::text::number;
 
 mod list;
@@ -78,8 +79,10 @@ type Number = (&'static str, u64);
 pub struct Scripts {
     /// For one limit of each variant.
     single: Vec<(Variant, Script)>,
-    /// For several limits, and for such as any of which is settled.
-    several: [Script; 2],
+    /// For several limits; for such as any of which is settled; and for such as any of which has `override`.
+    several: [Script; 3],
+    /// What changes what a client has of one limit of each variant.
+    manage: Vec<(Variant, Script)>,
     lists: Vec<List>,
     /// The variants whose scripts are loaded, and whether the one for several limits is.
     loaded: (Vec<Variant>, bool),
@@ -89,12 +92,14 @@ impl Scripts {
     /// Assembles every script.
     pub fn new() -> Self {
         let several = [
-            source::several(Variant::all().filter(|variant| !variant.is_settled())),
-            source::several(Variant::all()),
+            source::several(Variant::plain().filter(|variant| !variant.is_settled())),
+            source::several(Variant::plain()),
+            source::several(Variant::plain().map(Variant::with_override)),
         ];
         let loaded = (Algorithm::ALL.map(Variant::from).into(), true);
-        let single = |variant| (variant, source::single(variant));
-        Self { single: Variant::all().map(single).collect(), several, lists: Vec::new(), loaded }
+        let single = Variant::all().map(|variant| (variant, source::single(variant))).collect();
+        let manage = Variant::all().map(|variant| (variant, source::manage(variant))).collect();
+        Self { single, several, manage, lists: Vec::new(), loaded }
     }
 
     /// These scripts, of which connections load only those for one limit of these algorithms and, if
@@ -139,14 +144,26 @@ impl Scripts {
 
     /// The script that checks several limits, of any algorithms, none of which is settled.
     pub fn several(&self) -> &Script {
-        let [several, _] = &self.several;
+        let [several, ..] = &self.several;
         several
     }
 
     /// The script that checks several limits, of any algorithms, any of which may be settled.
     pub fn several_settled(&self) -> &Script {
-        let [_, settled] = &self.several;
+        let [_, settled, _] = &self.several;
         settled
+    }
+
+    /// The script that checks several limits, of any algorithms, of any of which clients may have quotas of their own.
+    pub fn several_override(&self) -> &Script {
+        let [.., with_override] = &self.several;
+        with_override
+    }
+
+    /// The script that changes what a client has of one limit of this variant.
+    pub fn manage(&self, variant: impl Into<Variant>) -> Option<&Script> {
+        let variant = variant.into();
+        self.manage.iter().find(|(other, _)| *other == variant).map(|(_, script)| script)
     }
 
     /// Appends the command for `checks` to `out`: all are charged, or none.
@@ -185,6 +202,21 @@ impl Scripts {
         self.encode_one(out, by, sign, check, 1);
     }
 
+    /// Appends the command that changes what a client has of the limit of `check`, or looks at it.
+    ///
+    /// [`answer::managed`](super::answer::managed) reads its reply.
+    pub fn encode_change(&self, out: &mut Vec<u8>, by: By, check: Check<'_>, change: &Change) {
+        let Some(script) = self.manage(check.quota) else { return };
+        let (period, count) = check.quota.terms();
+        let arguments = change.arguments(check.quota);
+        script.head(out, by, 1, arguments.len().saturating_add(4));
+        check.key(out);
+        bulk(out, change.name().as_bytes());
+        for value in [check.quota.limit(), period, count].into_iter().chain(arguments) {
+            number(out, ("", value));
+        }
+    }
+
     fn encode_several<'a>(
         &self,
         out: &mut Vec<u8>,
@@ -201,9 +233,11 @@ impl Scripts {
             (true, false) => PLAIN + EXTENDED,
             (false, false) => PLAIN,
         };
-        let script = match checks.clone().any(|check| check.quota.is_settled()) {
-            true => self.several_settled(),
-            false => self.several(),
+        let any = |is: fn(&Quota) -> bool| checks.clone().any(|check| is(check.quota));
+        let script = match (any(Quota::has_override), any(Quota::is_settled)) {
+            (true, _) => self.several_override(),
+            (false, true) => self.several_settled(),
+            (false, false) => self.several(),
         };
         script.head(out, by, keys, keys.saturating_mul(width));
         for check in checks.clone() {
@@ -211,7 +245,7 @@ impl Scripts {
         }
         for check in checks {
             let (period, count) = check.quota.terms();
-            bulk(out, Variant::from(check.quota).function().as_bytes());
+            bulk(out, Variant::from(check.quota).called().as_bytes());
             number(out, Sign::Spent.of(check.cost));
             for value in [check.quota.limit(), period, count] {
                 number(out, ("", value));
@@ -307,7 +341,7 @@ impl<'a> Check<'a> {
 
     /// Whether it needs none of the arguments that few commands have.
     fn is_plain(&self) -> bool {
-        self.lease.is_none() && self.extended() == [0; EXTENDED]
+        self.lease.is_none() && self.extended() == [0; EXTENDED] && !self.quota.has_override()
     }
 
     /// The arguments of a script that checks one limit, and how many are sent: at least the first two.

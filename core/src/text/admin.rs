@@ -105,7 +105,7 @@ fn add_override(row: &mut Object<'_>, limit: &ManagedLimit<'_>, own: &Override) 
     }
     match own.ends {
         None => row.value("ends", "null"),
-        Some(ends) => row.value("ends", seconds(ends)),
+        Some(ends) => row.value("ends", seconds(ends.get())),
     }
 }
 

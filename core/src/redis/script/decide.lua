@@ -27,7 +27,7 @@ if block then
   newer_until, blocked_until = newer_until or 0, blocked_until or 0
   owed, debt, more = debt, math.min(debt, 10 * limit), math.abs(cost)
   -- after a clock that stepped back no block lasts for longer than one of this limit, or a century
-  local longest = now + (block > 0 and block or 3153600000000000)
+  local longest = now + (block > 0$unless_own and block or 3153600000000000)
   if blocked_until > longest then
     blocked_until, is_extended = longest, true
   end

@@ -24,7 +24,9 @@ impl List {
     pub(super) fn new(variants: &[impl Copy + Into<Variant>]) -> Option<Self> {
         let variants: Vec<Variant> = variants.iter().map(|variant| (*variant).into()).collect();
         let has_script = (2..=MAX_LEN).contains(&variants.len())
-            && !variants.iter().any(|variant| variant.algorithm().stores_itself());
+            && !variants
+                .iter()
+                .any(|variant| variant.algorithm().stores_itself() || variant.has_override());
         has_script.then(|| Self {
             functions: variants.iter().map(|variant| variant.identity()).collect(),
             script: Script::new(source(&variants)),

@@ -10,6 +10,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local answers, pending, left, last, width = {now}, {}, {}, {}, #ARGV / #KEYS
 local is_extended, is_leased = width > 5, width > 8
+$override
 $lease
 
 -- How much of a key must be left for all limits that share it to spend at once, more than left, which is
@@ -40,6 +41,7 @@ end
 local function check(i, cost, requested)
   local key, a = KEYS[i], (i - 1) * width
   local name, before = ARGV[a + 1], pending[key]
+$is_own
   local limit, period, count = ARGV[a + 3] + 0, ARGV[a + 4] + 0, ARGV[a + 5] + 0
   local block, since, n
   if is_extended then
@@ -53,7 +55,7 @@ local function check(i, cost, requested)
     local is_rejected = first and first[1] == 0
     requested = first and (is_rejected and math.max(0, first[4]) or 0)
     if is_rejected and not (is_extended and ARGV[a + 8] == '1') then
-      local shared = needed(key, math.max(0, first[2]), limit)
+      local shared = needed(key, math.max(0, first[2]), $first_limit)
       if shared and shared > first[2] then
         cost = shared
       end
@@ -67,6 +69,7 @@ local function check(i, cost, requested)
       allowed, retry = 0, allowed == 0 and retry or first[4]
     end
     answers[i + 1] = {allowed, remaining, reset, retry}
+$own_answer
     return allowed == 1
   end
   local stored = answers[i + 1]
@@ -78,6 +81,7 @@ local function check(i, cost, requested)
     end
     answers[i + 1] = stored
   end
+$individual
   if before then
     stored = before.new
   end
@@ -135,6 +139,7 @@ end
 for key, write in pairs(pending) do
   if write.store then
     write.store()
+$keep
   else
     -- some servers do not store what is to expire in the present millisecond
     local expiry = math.max(write.expiry, now + 1000)

@@ -2,6 +2,7 @@
 
 use super::{Script, Variant};
 use crate::algorithm::{Hold, Minima};
+use crate::overrides::Override;
 
 /// The bytes of the longest state: ten numbers, two for each step, and a byte.
 const LONGEST_STATE: usize = (10 + 2 * Minima::MOST) * size_of::<u64>() + 1;
@@ -10,43 +11,114 @@ const LONGEST_STATE: usize = (10 + 2 * Minima::MOST) * size_of::<u64>() + 1;
 const HAS_STEPS: &str = "#stored > 40 and #stored <= $longest_state \
     and (#stored % 16 == 9 or #stored % 16 == 1 and #stored > 96)";
 
+/// The parts of scripts about limits with `override`, by the names of their places. In other scripts there is nothing in
+/// these places.
+const OWN: [(&str, &str); 16] = [
+    ("$line_begin\n", "local line = {limit, period}\n"),
+    ("$unless_own", " and not is_own"),
+    ("$or_own", " or own"),
+    ("$own_text", " .. (own and own.text or '')"),
+    ("$its_names", ", its"),
+    ("$its_pattern", " ?(.*)"),
+    ("$or_foreign", " and (is_own or its == '')"),
+    ("$own_begin\n", "local own\nfound = nil\n"),
+    ("$own_read\n", include_str!("own_log_read.lua")),
+    ("$own_expire\n", "if own then keep_log(key, now, reset, debt, own, line) end\n"),
+    ("$override\n", concat!(include_str!("override.lua"), include_str!("several_override.lua"))),
+    ("$is_own\n", "is_own = lines[i]\n"),
+    ("$individual\n", include_str!("several_individual.lua")),
+    ("$own_answer\n", "answer_own(answers[i + 1])\n"),
+    ("$keep\n", include_str!("several_keep.lua")),
+    ("$first_limit", "(first[5] or limit)"),
+];
+
 /// The script for one limit of this variant.
 pub(super) fn single(variant: Variant) -> Script {
-    let template = match variant.algorithm().stores_itself() {
-        true => include_str!("single_own.lua"),
-        false => include_str!("single.lua"),
+    let (own, has_override) = (variant.algorithm().stores_itself(), variant.has_override());
+    let template = match (own, has_override) {
+        (true, false) => include_str!("single_own.lua"),
+        (false, false) => include_str!("single.lua"),
+        (true, true) => include_str!("single_own_override.lua"),
+        (false, true) => include_str!("single_override.lua"),
     };
-    Script::new(fill(template, variant))
+    let script = if has_override { around(variant, template) } else { template.to_owned() };
+    Script::new(fill(&script, variant))
+}
+
+/// The script that changes what a client of this variant has.
+pub(super) fn manage(variant: Variant) -> Script {
+    let template = match variant.algorithm().stores_itself() {
+        true => include_str!("manage_own.lua"),
+        false => include_str!("manage.lua"),
+    };
+    let is_own = variant.has_override();
+    let script = around(variant.with_override(), template);
+    let script = script.replace("local is_own = true", &format!("local is_own = {is_own}"));
+    Script::new(fill(&script, variant.with_override()))
+}
+
+/// A template behind the function of an algorithm, and what reads a quota of a client's own.
+fn around(variant: Variant, template: &str) -> String {
+    let (before, after) = match variant.algorithm().stores_itself() {
+        true => (include_str!("own_log.lua"), ""),
+        false => ("", include_str!("override.lua")),
+    };
+    ["local is_own = true\n", before, &function(variant), after, template].concat()
 }
 
 /// The script for several limits of these variants.
-pub(super) fn several(variants: impl Iterator<Item = Variant>) -> Script {
+pub(super) fn several(variants: impl Iterator<Item = Variant> + Clone) -> Script {
+    let has_override = variants.clone().any(Variant::has_override);
     let (mut names, mut functions): (Vec<_>, Vec<_>) =
         variants.map(|variant| (variant.function(), function(variant))).unzip();
     names.dedup();
     functions.dedup();
     let table: Vec<_> = names.iter().map(|name| format!("{name} = {name}")).collect();
     let table = format!("local algorithms = {{{}}}\n", table.join(", "));
-    let several = include_str!("several.lua")
+    let several = with_own(include_str!("several.lua"), has_override)
+        .replace("$first_limit", "limit")
         .replace("$lease\n", include_str!("lease.lua"))
-        .replace("$longest_state", &LONGEST_STATE.to_string())
+        .replace("$longest_state", &longest_value(has_override).to_string())
         .replace("$longest", &longest_hold())
         .replace("$long", &Hold::LONG.to_string());
-    Script::new(functions.concat() + &table + &several)
+    let head = if has_override {
+        ["local is_own\n", include_str!("own_log.lua")].concat()
+    } else {
+        String::new()
+    };
+    Script::new(
+        (head + &functions.concat() + &table + &several)
+            .replace("$record", &Override::LEN.to_string()),
+    )
+}
+
+/// The bytes of the longest value.
+fn longest_value(has_override: bool) -> usize {
+    if has_override { LONGEST_STATE + Override::LEN } else { LONGEST_STATE }
 }
 
 /// The Lua source that defines the function of an algorithm.
 fn function(variant: Variant) -> String {
     match variant.algorithm().stores_itself() {
-        true => variant.algorithm().source().to_owned(),
+        true => with_own(variant.algorithm().source(), variant.has_override()),
         false => fill(include_str!("function.lua"), variant),
     }
+}
+
+/// Fills the places of what limits with `override` need.
+fn with_own(template: &str, has_override: bool) -> String {
+    let fill = |text: String, (place, part): &(&str, &str)| match has_override {
+        true => text.replace(place, part),
+        false if *place == "$first_limit" => text,
+        false => text.replace(place, ""),
+    };
+    OWN.iter().fold(template.to_owned(), fill)
 }
 
 /// Puts an algorithm in its place.
 pub(super) fn fill(template: &str, variant: Variant) -> String {
     let algorithm = variant.algorithm();
-    template
+    let filled = template
         .replace("$decide\n", &variant.decide())
         .replace("$has_steps", HAS_STEPS)
         .replace("$longest_state", &LONGEST_STATE.to_string())
@@ -54,6 +126,8 @@ pub(super) fn fill(template: &str, variant: Variant) -> String {
         .replace("$function", &variant.function())
         .replace("$state", &algorithm.state().join(", "))
         .replace("$algorithm\n", algorithm.source())
+        .replace("$record", &Override::LEN.to_string());
+    with_own(&filled, variant.has_override())
 }
 
 /// How long a hold of a quota lasts at most, in µs, with the mark of one that several machines share.

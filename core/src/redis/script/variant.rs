@@ -10,19 +10,35 @@ use crate::limit::{Algorithm, Quota};
 pub struct Variant {
     algorithm: Algorithm,
     is_settled: bool,
+    has_override: bool,
 }
 
 impl Variant {
-    /// Every variant.
-    pub(super) fn all() -> impl Iterator<Item = Self> {
+    /// Every variant without overrides.
+    pub(super) fn plain() -> impl Iterator<Item = Self> + Clone {
         let settled = Algorithm::ALL.into_iter().filter(|algorithm| algorithm.keeps_minima());
-        let settled = settled.map(|algorithm| Self { algorithm, is_settled: true });
+        let settled = settled.map(|algorithm| Self::new(algorithm, true));
         Algorithm::ALL.into_iter().map(Self::from).chain(settled)
+    }
+
+    /// Every variant.
+    pub(super) fn all() -> impl Iterator<Item = Self> + Clone {
+        Self::plain().chain(Self::plain().map(Self::with_override))
     }
 
     /// The variant of this algorithm for limits that are settled, if it has one, or else the other one.
     pub fn new(algorithm: Algorithm, is_settled: bool) -> Self {
-        Self { algorithm, is_settled: is_settled && algorithm.keeps_minima() }
+        Self { is_settled: is_settled && algorithm.keeps_minima(), ..Self::from(algorithm) }
+    }
+
+    /// The variant where clients may have quotas of their own.
+    pub fn with_override(self) -> Self {
+        Self { has_override: true, ..self }
+    }
+
+    /// Whether clients may have quotas of their own: see [`overrides`](crate::overrides).
+    pub fn has_override(self) -> bool {
+        self.has_override
     }
 
     /// The algorithm.
@@ -39,6 +55,14 @@ impl Variant {
     pub(super) fn function(self) -> Cow<'static, str> {
         let name = self.algorithm.function();
         if self.is_settled { format!("{name}_settled").into() } else { name.into() }
+    }
+
+    /// The name by which a command with several limits calls it.
+    pub(super) fn called(self) -> Cow<'static, str> {
+        match self.has_override {
+            true => format!("{}_override", self.function()).into(),
+            false => self.function(),
+        }
     }
 
     /// The name of the Lua function: two algorithms may share one.
@@ -63,13 +87,17 @@ impl Variant {
 
 impl From<Algorithm> for Variant {
     fn from(algorithm: Algorithm) -> Self {
-        Self { algorithm, is_settled: false }
+        Self { algorithm, is_settled: false, has_override: false }
     }
 }
 
 impl From<&Quota> for Variant {
     fn from(quota: &Quota) -> Self {
-        Self { algorithm: quota.algorithm(), is_settled: quota.is_settled() }
+        Self {
+            algorithm: quota.algorithm(),
+            is_settled: quota.is_settled(),
+            has_override: quota.has_override(),
+        }
     }
 }
 

@@ -1,3 +1,5 @@
+use std::num::NonZeroU64;
+
 use super::*;
 use crate::limit::{Algorithm, Quota};
 use crate::manage::Change;
@@ -55,7 +57,7 @@ fn a_client() {
     let key = b"a\"\xff\xc3\xa4".to_vec();
     let managed = Management { limit: &limit, key, quota, change: Change::Look };
     let rate = "1000r/h".parse().unwrap();
-    let own = Override { rate, limit: 5, ends: Some(1_700_000_000_250_000) };
+    let own = Override { rate, limit: 5, ends: NonZeroU64::new(1_700_000_000_250_000) };
     let state = ClientState {
         now: 1,
         quota,

@@ -1,0 +1,25 @@
+//! What an operator does to a state: the reference of `script/manage.lua`.
+
+use super::{Algorithm, Stored};
+use crate::limit::Quota;
+
+impl Algorithm {
+    /// Gives so many units back, or as many as are missing. What was missing before is no longer known, so that no earlier
+    /// charge can be corrected to less any more; and a machine that holds units does not take over a state without these.
+    pub(crate) fn grant_back(self, stored: &mut Stored, now: u64, quota: &Quota, units: u64) {
+        self.add_back(stored, now, quota, units, None);
+        stored.minima.clear();
+        stored.extra.holds = stored.extra.holds.lasting(now);
+        stored.extra.holds.count(units);
+    }
+
+    /// Blocks a client for `span` µs from now on; 0: no longer.
+    pub(crate) fn set_block(self, stored: &mut Stored, now: u64, quota: &Quota, span: u64) {
+        if span == 0 {
+            stored.extra.blocked_until = 0;
+            return;
+        }
+        stored.state = stored.state.take().or_else(|| (self.description().read)([0; 3]));
+        stored.extra.blocked_until = now.saturating_add(span.min(quota.longest_block()));
+    }
+}

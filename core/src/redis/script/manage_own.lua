@@ -1,0 +1,99 @@
+-- Changes what a client has of one limit whose algorithm stores itself, or looks at it. KEYS and ARGV are those of
+-- manage.lua. Answers one string: the seconds and microseconds of the time, and as numbers of eight bytes what remains, when
+-- it is whole and when one unit can pass, in microseconds from now, until when the client is blocked, its debt, and the quota
+-- of its own or zeros: its limit, its end, and the two numbers of its rate.
+local key, argv = KEYS[1], ARGV
+local time = redis.call('TIME')
+local seconds, micros = time[1], time[2]
+local now = seconds * 1000000 + micros
+local change, line = argv[1], {argv[2] + 0, argv[3] + 0}
+
+local function log(cost)
+  return $function(key, now, cost, line[1], line[2], 0, 0)
+end
+
+-- it corrects what is of another time
+local _, _, _, _, store = log(0)
+if store then
+  store()
+end
+local debt, since, blocked_until, heads, own = 0, 0, 0, 0, found
+local first = redis.call('LINDEX', key, 0)
+if first then
+  local its_debt, its_since, its_block = string.match(first, '^x (%d+) (%d+) (%d+)')
+  if its_debt then
+    debt, since, blocked_until, heads = its_debt + 0, its_since + 0, its_block + 0, 1
+  end
+end
+local limit, period = own and own[1] or line[1], own and own[2] or line[2]
+
+-- Replaces the head.
+local function write_head()
+  if heads == 1 then
+    redis.call('LPOP', key)
+  end
+  push_head(key, now, debt, since, blocked_until, own)
+end
+
+local changes = {}
+
+function changes.reset()
+  redis.call('DEL', key)
+  push_head(key, now, 0, 0, 0, own)
+end
+
+function changes.give_back()
+  debt, since = owed(debt, since, now, limit, period)
+  local units = argv[5] + 0
+  local paid = math.min(units, debt)
+  debt = debt - paid
+  write_head()
+  local _, _, _, _, store = log(paid - units)
+  if units > paid and store then
+    store()
+  end
+end
+
+function changes.block()
+  local span = argv[5] + 0
+  blocked_until = span > 0 and now + span or 0
+  write_head()
+end
+
+local function change_quota(to_limit, to_period, its)
+  carry_log_over(key, now, limit, period, debt, since, blocked_until, heads, to_limit, to_period, its)
+  own, limit, period = its, to_limit, to_period
+end
+
+function changes.set_override()
+  local lasts = argv[8] + 0
+  local ends = lasts > 0 and now + lasts or 0
+  local text = string.format('%d %d %d %s %s', argv[5], argv[6], ends, argv[9], argv[10])
+  change_quota(argv[5] + 0, argv[6] + 0, own_of(text))
+end
+
+function changes.remove_override()
+  change_quota(line[1], line[2], nil)
+end
+
+if changes[change] then
+  changes[change]()
+end
+first = redis.call('LINDEX', key, 0)
+debt, since, blocked_until, heads = 0, 0, 0, 0
+if first then
+  local its_debt, its_since, its_block = string.match(first, '^x (%d+) (%d+) (%d+)')
+  if its_debt then
+    debt, since = owed(its_debt + 0, its_since + 0, now, limit, period)
+    blocked_until, heads = its_block + 0, 1
+  end
+end
+local _, _, reset = log(0)
+if changes[change] then
+  keep_log(key, now, reset, debt, own, line)
+end
+local _, _, _, retry = log(1)
+local remaining = math.max(0, limit - debt - spent_of(key, now, period, heads))
+own = own or {0, 0, 0, 0, 0}
+return seconds .. ' ' .. micros .. ' ' .. struct.pack('<LLLLLLLLL', remaining, reset, math.max(0, retry), blocked_until,
+  debt, own[1], own[3], own[4], own[5])

@@ -1,0 +1,59 @@
+-- The quota that a client has of its own, which stands behind its state: see overrides.rs. `decide` is the function of the
+-- algorithm.
+
+-- The state from a moment on in which as many units of a quota are missing as of the one before, and when it is whole.
+local function carry_over(decide, stored, at, limit, period, count, to_limit, to_period, to_count)
+  local _, state = decide(stored, at, 0, limit, period, count, 0, nil, nil, nil, true)
+  local debt, blocked_until = 0, 0
+  if #state == 72 or #state == 80 or #state > 96 and #state % 16 == 1 then
+    debt, blocked_until = struct.unpack('<LL', state, 57)
+  end
+  -- as many requests of one unit as there could be would spend what remains
+  local remaining = select(5, decide(string.sub(state, 1, 24), at, 1, limit, period, count, 0, nil, nil, 2 ^ 53))
+  local carried, whole = '', at
+  if blocked_until > at then
+    carried, whole = string.rep('\0', 24) .. struct.pack('<LLLLLL', 0, 0, 0, 0, 0, blocked_until), blocked_until
+  end
+  for _, units in ipairs({math.min(limit - remaining, to_limit), debt}) do
+    if units > 0 then
+      _, carried, whole = decide(carried, at, units, to_limit, to_period, to_count, 0, 1)
+    end
+  end
+  return carried, whole
+end
+
+-- What is stored of a client: its state, its quota, and the record of a quota of its own with its end, which is 0 where it
+-- has none.
+local function individual(decide, stored, now, limit, period, count)
+  local size = stored and #stored or 0
+  if not is_own or size < $record or size % 8 < 2 or size % 8 > 3 or string.sub(stored, -2) ~= 'o\1' then
+    return stored, limit, period, count, '', 0
+  end
+  local record = string.sub(stored, -$record)
+  local its_limit, its_period, its_count, ends = struct.unpack('<LLLL', record)
+  stored = string.sub(stored, 1, -$record - 1)
+  local least, most = math.min(its_limit, its_period, its_count), math.max(its_limit, its_period, its_count, ends)
+  if least < 1 or most > 2 ^ 53 then
+    return stored, limit, period, count, '', 0
+  elseif ends > 0 and ends <= now then
+    stored = carry_over(decide, stored, ends, its_limit, its_period, its_count, limit, period, count)
+    return stored, limit, period, count, '', 0
+  end
+  return stored, its_limit, its_period, its_count, record, ends
+end
+
+-- Writes a state of this quota, which is whole at `expiry`, and the record behind it. `line` is the quota of the line.
+local function keep(decide, key, state, expiry, now, limit, period, count, record, ends, line)
+  if record ~= '' and ends == 0 then
+    redis.call('SET', key, state .. record)
+    return
+  end
+  if ends > 0 and expiry > ends then
+    local _, whole = carry_over(decide, state, ends, limit, period, count, line[1], line[2], line[3])
+    expiry = math.max(expiry, whole)
+  end
+  -- some servers do not store what is to expire in the present millisecond
+  expiry = math.max(expiry, now + 1000)
+  local last = ends > expiry and math.ceil(ends / 1000) or expiry / 1000
+  redis.call('SET', key, state .. record, 'PXAT', string.format('%d', last))
+end
