@@ -177,8 +177,12 @@ impl Shared {
     /// Identifies a client, a limit (by its fingerprint) and its quota in the memory of this machine. Less
     /// the quota it is what [`Evaluated::client`](crate::evaluated::Evaluated::client) gives.
     pub(crate) fn digest(&self, limit: u64, check: &Check<'_>) -> u128 {
-        let seed = self.header.seed.load(Ordering::Relaxed);
-        key::memory_digest(seed ^ limit, check.key) ^ u128::from(check.quota.fingerprint())
+        self.client_digest(limit, check.key) ^ u128::from(check.quota.fingerprint())
+    }
+
+    /// Identifies a client and a limit (by its fingerprint) in the memory of this machine.
+    fn client_digest(&self, limit: u64, key: &[u8]) -> u128 {
+        key::memory_digest(self.header.seed.load(Ordering::Relaxed) ^ limit, key)
     }
 
     /// Counts how long a reply or a deadline waited for the worker, in µs.

@@ -3,7 +3,7 @@
 use super::json::{Object, object};
 use super::number::seconds;
 use crate::admin::{AdminError, ManagedLimit, Management};
-use crate::manage::ClientState;
+use crate::manage::{Change, ClientState};
 use crate::overrides::Override;
 use crate::rate::SECOND;
 
@@ -109,8 +109,28 @@ fn add_override(row: &mut Object<'_>, limit: &ManagedLimit<'_>, own: &Override) 
     }
 }
 
+/// What is done to a client, for the log.
+pub fn described(managed: &Management<'_>) -> String {
+    match managed.change {
+        Change::Look => "nothing".to_owned(),
+        Change::Reset => "reset".to_owned(),
+        Change::GiveBack(units) => format!("grant {units}"),
+        Change::Block(0) => "unblock".to_owned(),
+        Change::Block(time) => format!("block for {} s", seconds(time)),
+        Change::RemoveOverride => "remove the override".to_owned(),
+        Change::SetOverride { rate, limit, lasts } => {
+            let parameter = managed.limit.algorithm.burst_parameter();
+            let burst = parameter.name().zip(parameter.value(limit));
+            let burst = burst.map_or(String::new(), |(name, value)| format!(" {name}={value}"));
+            let lasts =
+                lasts.map_or(String::new(), |time| format!(" for {} s", seconds(time.get())));
+            format!("override rate={rate}{burst}{lasts}")
+        }
+    }
+}
+
 /// A key as text: bytes that are not UTF-8 become `%XX`.
-pub fn shown_key(key: &[u8]) -> String {
+fn shown_key(key: &[u8]) -> String {
     let mut shown = String::new();
     for chunk in key.utf8_chunks() {
         shown += chunk.valid();

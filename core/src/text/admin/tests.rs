@@ -105,3 +105,27 @@ fn an_error() {
     let error = super::error(&AdminError::UnknownLimit("x\"".to_owned()));
     assert_eq!(error, r#"{"error":"there is no limit \"x\"\""}"#);
 }
+
+#[test]
+fn changes_for_the_log() {
+    let set = |lasts| Change::SetOverride {
+        rate: "10r/m".parse().unwrap(),
+        limit: 5,
+        lasts: NonZeroU64::new(lasts),
+    };
+    for (algorithm, change, text) in [
+        (Algorithm::Gcra, Change::Reset, "reset"),
+        (Algorithm::Gcra, Change::GiveBack(7), "grant 7"),
+        (Algorithm::Gcra, Change::Block(0), "unblock"),
+        (Algorithm::Gcra, Change::Block(1_500_000), "block for 1.5 s"),
+        (Algorithm::Gcra, Change::RemoveOverride, "remove the override"),
+        (Algorithm::Gcra, set(0), "override rate=10r/m burst=4"),
+        (Algorithm::TokenBucket, set(60_000_000), "override rate=10r/m capacity=5 for 60 s"),
+        (Algorithm::SlidingLog, set(0), "override rate=10r/m"),
+    ] {
+        let limit = limit(algorithm);
+        let quota = Quota::new(algorithm, "100r/m".parse().unwrap(), 1).unwrap();
+        let managed = Management { limit: &limit, key: b"k".to_vec(), quota, change };
+        assert_eq!(described(&managed), text);
+    }
+}
