@@ -145,11 +145,15 @@ fn log_change(r: Request<'_>, management: &Management<'_>, outcome: &Result<Clie
     };
     let change = admin::described(management);
     let (limit, key) = (management.limit.name, logged_key(&management.key));
-    let (address, user) = (Escaped(r.address_text()), Escaped(r.user()));
+    let user = match r.user() {
+        b"" => String::new(),
+        user => format!(", user: \"{}\"", Escaped(user)),
+    };
+    // NGINX adds the address.
     log!(
         NGX_LOG_NOTICE,
         r.log(),
-        "{what} a client: {change}, limit \"{limit}\", key: \"{key}\", by {address}, user: \"{user}\""
+        "{what} a client: {change}, limit \"{limit}\", key: \"{key}\"{user}"
     );
 }
 

@@ -15,6 +15,7 @@ use rate_limit_core::conf::DirectiveError;
 use super::error::ConfError;
 use super::reader::{self, Reader};
 use crate::conf::AdminLocation;
+use crate::log::log;
 
 /// The handler of the admin interface. A function may have several addresses, a static one value.
 static HANDLER: unsafe extern "C" fn(*mut ngx_http_request_t) -> ngx_int_t = crate::admin::handle;
@@ -39,12 +40,13 @@ pub(super) fn set_admin(reader: &mut Reader<'_>) -> Result<(), ConfError> {
 pub(super) fn warn_of_admins(cf: &mut ngx_conf_t) -> Result<(), ConfError> {
     for admin in std::mem::take(&mut reader::main(cf)?.admins) {
         if !is_checked(cf, &admin) && !is_local(cf, admin.server) {
-            let place = &admin.place;
-            ngx::ngx_conf_log_error!(
+            // The place of the directive: NGINX has read on, and would name another one.
+            log!(
                 NGX_LOG_WARN,
-                cf,
-                "anybody may change limits by \"rate_limit_redis_admin\" in {place}: its location has none of \
-                 \"allow\" and \"deny\", \"auth_basic\", \"auth_request\", \"ssl_verify_client on\" and \"internal\""
+                cf.log,
+                "anybody may use \"rate_limit_redis_admin\": its location has none of \"allow\" and \"deny\", \
+                 \"auth_basic\", \"auth_request\", \"ssl_verify_client on\" and \"internal\", in {}",
+                admin.place
             );
         }
     }

@@ -31,10 +31,4 @@ impl<'r> Request<'r> {
             }
         }
     }
-
-    /// The address of the client as a text, as `$remote_addr` has it.
-    pub(crate) fn address_text(self) -> &'r [u8] {
-        // SAFETY: as above.
-        unsafe { bytes((*(*self.as_ptr()).connection).addr_text) }
-    }
 }

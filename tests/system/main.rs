@@ -61,6 +61,8 @@ mod failures {
 
 /// Operation, as an administrator sees it: configurations, reloads, metrics, load.
 mod operation {
+    mod admin;
+    mod admin_page;
     mod config;
     mod load;
     mod metrics;
