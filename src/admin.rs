@@ -8,10 +8,10 @@ use ngx::ffi::{
 };
 use once_cell::sync::Lazy;
 use rate_limit_core::admin::{AdminError, METHODS, Management, Operation};
-use rate_limit_core::client::{Charge, Error};
+use rate_limit_core::charge::Charge;
+use rate_limit_core::client::Error;
 use rate_limit_core::manage::{Change, ClientState};
 use rate_limit_core::rate::MILLISECOND;
-use rate_limit_core::redis::script::Check;
 use rate_limit_core::text::admin::{self, HTML, TopClient};
 use rate_limit_core::text::log::Escaped;
 use rate_limit_core::text::metrics::PageForm;
@@ -81,17 +81,15 @@ fn submit(r: Request<'_>, management: &Management<'_>) -> Result<ngx_int_t, OutO
     let main = r.main_conf();
     let limit = main.and_then(|main| main.limit(management.limit.name));
     let driver = main.zip(limit).and_then(|(main, limit)| main.driver(limit.store()?));
-    let shared = main.and_then(|main| main.shared());
     let timeout = r.location_conf().map(|conf| conf.policy().timeout.saturating_mul(MILLISECOND));
-    let (Some(limit), Some(driver), Some(shared), Some(timeout)) = (limit, driver, shared, timeout)
+    let template = limit.and_then(|limit| limit.template());
+    let (Some(limit), Some(template), Some(driver), Some(timeout)) =
+        (limit, template, driver, timeout)
     else {
         return Ok(INTERNAL_ERROR);
     };
-    let Some(template) = limit.template() else { return Ok(INTERNAL_ERROR) };
-    let (key, quota) = (redis_key(limit, &management.key), &management.quota);
-    let check = Check::new(template.head(), key, quota, 1);
-    let digest = shared.digest(limit.fingerprint(), &check) as u64;
-    let charge = Charge { template, key, quota, cost: 1, dry_run: false, digest, lease: None };
+    let key = redis_key(limit, &management.key);
+    let charge = Charge::new(template, key, &management.quota, 1);
     let pending = Pending::create(r)?;
     match pending.submit(r, driver, &charge, management.change, timeout) {
         true => Ok(r.suspend_content()),

@@ -144,8 +144,8 @@ impl<'r> Context<'r> {
         // the submission is released when the request goes.
         let submit = |charges: &[_]| unsafe { driver.submit(charges, timeout, now, self.wake) };
         let (key, waits) = match request.limits() {
-            [limit] => submit(&[limit.charge()]),
-            several => submit(&several.iter().map(Evaluated::charge).collect::<Vec<_>>()),
+            [limit] => submit(&[limit.with_lease()]),
+            several => submit(&several.iter().map(Evaluated::with_lease).collect::<Vec<_>>()),
         };
         request.on_submitted(Submission { driver, key });
         self.stage.set(Stage::Pending);

@@ -2,7 +2,8 @@
 
 use ngx::ffi::{ngx_cycle, ngx_random};
 use ngx::http::HttpModuleMainConf;
-use rate_limit_core::client::{Answer, Charge, Error, RequestKey};
+use rate_limit_core::charge::Charge;
+use rate_limit_core::client::{Answer, Error, RequestKey};
 use rate_limit_core::decision::{Source, Status, Verdict};
 use rate_limit_core::lease::Granted;
 use rate_limit_core::request::{self, Machine, RequestCounters};

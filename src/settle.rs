@@ -52,9 +52,9 @@ fn settle_phase(r: Request<'_>, request: &LimitedRequest<'_>, shared: &Shared) {
                 continue;
             }
         };
-        debug!(r.log(), "settle limit {}: {cost} instead of {}", limit.name(), limit.check.cost);
+        debug!(r.log(), "settle limit {}: {cost} instead of {}", limit.name(), limit.charge.cost);
         // Both are up to 2^54.
-        let change = cost as i64 - limit.check.cost as i64;
+        let change = cost as i64 - limit.charge.cost as i64;
         if let Some(local) = &local
             && let Some(index) = request.limits().iter().position(|it| std::ptr::eq(it, limit))
         {
@@ -63,7 +63,7 @@ fn settle_phase(r: Request<'_>, request: &LimitedRequest<'_>, shared: &Shared) {
         match r.main_conf().and_then(|main| main.driver(limit.limit.store()?)) {
             Some(driver) if limit.is_charged() => {
                 let since = limit.regained_from(change.unsigned_abs());
-                driver.settle(&limit.charge_alone(), since, change, reservations);
+                driver.settle(&limit.charge, since, change, reservations);
             }
             _ => reservations.end(SettlementResult::Settled),
         }

@@ -17,9 +17,9 @@ use ngx::ffi::{
 };
 use ngx::http::{HttpModule, HttpModuleConfExt};
 use rate_limit_core::deny_cache::table::DenyBucket;
-use rate_limit_core::key;
+use rate_limit_core::key::{self, Digest};
 use rate_limit_core::lease::table::LeaseBucket;
-use rate_limit_core::redis::script::Check;
+use rate_limit_core::limit::Quota;
 use rate_limit_core::table::Table;
 
 use crate::Module;
@@ -174,13 +174,13 @@ impl Shared {
         (number < self.limits.len()).then_some(number)
     }
 
-    /// Identifies a client, a limit (by its fingerprint) and its quota in the memory of this machine. Less
-    /// the quota it is what [`Evaluated::client`](crate::evaluated::Evaluated::client) gives.
-    pub(crate) fn digest(&self, limit: u64, check: &Check<'_>) -> u128 {
-        self.client_digest(limit, check.key) ^ u128::from(check.quota.fingerprint())
+    /// The digest of a client, a limit (by its fingerprint) and its quota in the memory of this machine: see
+    /// [`Charge::client`](rate_limit_core::charge::Charge::client).
+    pub(crate) fn digest(&self, limit: u64, key: &[u8], quota: &Quota) -> Digest {
+        (self.client_digest(limit, key) ^ u128::from(quota.fingerprint())).into()
     }
 
-    /// Identifies a client and a limit (by its fingerprint) in the memory of this machine.
+    /// The digest of a client and a limit (by its fingerprint) in the memory of this machine.
     fn client_digest(&self, limit: u64, key: &[u8]) -> u128 {
         key::memory_digest(self.header.seed.load(Ordering::Relaxed) ^ limit, key)
     }

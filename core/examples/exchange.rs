@@ -14,8 +14,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rate_limit_core::charge::{Charge, Template};
 use rate_limit_core::client::{
-    Action, Charge, Client, Config, ConnectionKey, Fault, Kind, Server, Target, Template, Turn,
+    Action, Client, Config, ConnectionKey, Fault, Kind, Server, Target, Turn,
 };
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::key::Head;
@@ -150,9 +151,7 @@ pub fn charge(server: &str, key: &str) -> Result<Verdict, Box<dyn Error>> {
     let quota = Quota::new(Algorithm::TokenBucket, "5r/m".parse()?, 5)?;
     let head = Head::new("rl:", "example").ok_or("no name of a limit")?;
     let template = Rc::new(Template::new(head, None));
-    let (key, quota) = (key.as_bytes(), &quota);
-    let charge =
-        Charge { template: &template, key, quota, cost: 1, dry_run: false, digest: 0, lease: None };
+    let charge = Charge::new(&template, key.as_bytes(), &quota, 1);
     let request = driver.client.submit(&[charge], TIMEOUT, driver.now());
 
     while driver.client.outcome(request).is_none() {

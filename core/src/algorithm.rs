@@ -35,7 +35,8 @@ pub use state::{Extra, State, Stored};
 
 use settled::Settled;
 
-use crate::decision::{Charged, Retry, Verdict};
+use crate::charge::Charged;
+use crate::decision::{Retry, Verdict};
 use crate::limit::{Algorithm, Quota, QuotaError};
 use crate::rate::Rate;
 

@@ -91,7 +91,7 @@ mod turn;
 mod waiting;
 
 pub use action::{Action, Level};
-pub use command::{Charge, Settlement, Template};
+pub use command::Settlement;
 pub use fault::Fault;
 pub use handshake::Step;
 pub use key::{ConnectionKey, Key, NodeKey, RequestKey};

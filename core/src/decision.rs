@@ -189,24 +189,6 @@ pub struct Verdict {
     pub retry: Retry,
 }
 
-/// A charge that may be corrected later: when it was made, and what its verdict showed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Charged {
-    /// The time of the charge, in µs, by the clock of what decided.
-    pub at: u64,
-    /// See [`Verdict::remaining`].
-    pub remaining: u64,
-    /// See [`Verdict::reset`].
-    pub reset: u64,
-}
-
-impl Charged {
-    /// A charge with this verdict.
-    pub fn new(at: u64, verdict: &Verdict) -> Self {
-        Self { at, remaining: verdict.remaining, reset: verdict.reset }
-    }
-}
-
 /// When the same request could pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Retry {

@@ -9,6 +9,7 @@
 
 pub mod admin;
 pub mod algorithm;
+pub mod charge;
 pub mod client;
 pub mod client_key;
 pub mod conf;

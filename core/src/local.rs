@@ -26,8 +26,8 @@
 use std::ops::Deref;
 
 use crate::algorithm::Stored;
-use crate::decision::{Charged, Verdict};
-use crate::limit::Quota;
+use crate::charge::{Charge, Charged};
+use crate::decision::Verdict;
 use crate::table::Table;
 use crate::transaction::{self, Pending};
 
@@ -41,25 +41,22 @@ pub enum Mode {
     Return,
 }
 
-/// What a request is to be charged by one limit, and the outcome.
+/// A charge, and its outcome.
 #[derive(Debug)]
-pub struct LocalCharge {
-    digest: u128,
-    quota: Quota,
-    cost: u64,
-    dry_run: bool,
+pub struct LocalCharge<'a> {
+    charge: Charge<'a>,
     answer: LocalAnswer,
     /// If it was charged, and not given back.
     charged: Option<Charged>,
 }
 
-/// What a request is to be charged by all its limits. It holds the memory that a decision needs, so
+/// What a request is to be charged by all its limits, none of them with a lease. It holds the memory that a decision needs, so
 /// that none is allocated while others wait for the table. Only the log of a `sliding_log`, and the
 /// steps of a limit that is settled, are allocated then: how many they are is known to the table alone.
 #[derive(Debug)]
-pub struct LocalCharges {
-    charges: Box<[LocalCharge]>,
-    entries: Vec<Option<Pending<u128>>>,
+pub struct LocalCharges<'a> {
+    charges: Box<[LocalCharge<'a>]>,
+    entries: Vec<Option<Pending<'a>>>,
 }
 
 /// The outcome for one limit.
@@ -74,68 +71,67 @@ pub enum LocalAnswer {
 }
 
 /// Decides one request. If all limits that are checked allow it, all are charged. If one rejects
-/// it, none is, and the other verdicts show what their limits hold. Charges may share a digest: the
-/// second one sees what the first one spends.
+/// it, none is, and the other verdicts show what their limits hold. Charges may share a key: the
+/// second one sees what the first one spends. A client keeps its state when its quota changes, as it does in Redis.
 ///
 /// `now` is the Unix time in µs. Returns in how many µs all of these quotas are whole again: when
 /// the last such time has passed, nothing is checked in [`Mode::Return`].
-pub fn decide(table: &mut Table<'_>, now: u64, mode: Mode, charges: &mut LocalCharges) -> u64 {
+pub fn decide(table: &mut Table<'_>, now: u64, mode: Mode, charges: &mut LocalCharges<'_>) -> u64 {
     let LocalCharges { charges, entries } = charges;
     entries.extend(charges.iter().map(|charge| charge.entry(table, now, mode)));
     let passes = transaction::decide(entries, now, true);
-    let store = |(charge, entry): (&mut LocalCharge, _)| charge.store(table, now, entry, passes);
+    let store =
+        |(charge, entry): (&mut LocalCharge<'_>, _)| charge.store(table, now, entry, passes);
     let reset = charges.iter_mut().zip(entries.drain(..)).map(store).max();
     reset.unwrap_or(0)
 }
 
 /// Gives back what a request was charged locally, if Redis rejects it or does not decide. What was
 /// not charged stays. The answers then show what the limits hold without it.
-pub fn give_back(table: &mut Table<'_>, now: u64, charges: &mut LocalCharges) {
+pub fn give_back(table: &mut Table<'_>, now: u64, charges: &mut LocalCharges<'_>) {
     for charge in &mut charges.charges {
         if let Some(charged) = charge.charged.take() {
             charge.give_back(table, now, charged);
         }
     }
-    charges.charges.iter_mut().for_each(|charge| charge.look(table, now));
+    charges.charges.iter_mut().for_each(|charge| charge.refresh(table, now));
 }
 
 /// Settles what a request was charged locally: see [`Algorithm::settle`](crate::limit::Algorithm::settle).
 /// Returns in how many µs the quota is whole again; `None` for what was not charged.
-pub fn settle(table: &mut Table<'_>, now: u64, charge: &LocalCharge, change: i64) -> Option<u64> {
-    let mut stored = stored(table, charge.digest);
-    let (quota, algorithm) = (&charge.quota, charge.quota.algorithm());
-    let since = algorithm.regained_from(quota, charge.charged?, change.unsigned_abs());
+pub fn settle(
+    table: &mut Table<'_>,
+    now: u64,
+    charge: &LocalCharge<'_>,
+    change: i64,
+) -> Option<u64> {
+    let LocalCharge { charge: Charge { quota, .. }, charged, .. } = charge;
+    let (mut stored, algorithm) = (charge.stored(table), quota.algorithm());
+    let since = algorithm.regained_from(quota, (*charged)?, change.unsigned_abs());
     algorithm.settle(&mut stored, now, quota, since, change);
-    store(table, charge.digest, Some(&stored));
+    charge.set_stored(table, Some(&stored));
     Some(algorithm.decide(&mut stored, now, quota, 0).reset)
 }
 
-impl FromIterator<LocalCharge> for LocalCharges {
-    fn from_iter<I: IntoIterator<Item = LocalCharge>>(charges: I) -> Self {
-        let charges: Box<[_]> = charges.into_iter().collect();
+impl<'a> FromIterator<Charge<'a>> for LocalCharges<'a> {
+    fn from_iter<I: IntoIterator<Item = Charge<'a>>>(charges: I) -> Self {
+        let charges: Box<[_]> = charges.into_iter().map(LocalCharge::new).collect();
         let entries = Vec::with_capacity(charges.len());
         Self { charges, entries }
     }
 }
 
-impl Deref for LocalCharges {
-    type Target = [LocalCharge];
+impl<'a> Deref for LocalCharges<'a> {
+    type Target = [LocalCharge<'a>];
 
-    fn deref(&self) -> &[LocalCharge] {
+    fn deref(&self) -> &[LocalCharge<'a>] {
         &self.charges
     }
 }
 
-impl LocalCharge {
-    /// `digest` identifies the limit and the client, and is uniformly distributed.
-    pub fn new(digest: u128, quota: Quota, cost: u64) -> Self {
-        let answer = LocalAnswer::Unchecked;
-        Self { digest, quota, cost, dry_run: false, answer, charged: None }
-    }
-
-    /// This charge; in a dry run it rejects nothing, and is charged if its limit allows it.
-    pub fn dry_run(self, dry_run: bool) -> Self {
-        Self { dry_run, ..self }
+impl<'a> LocalCharge<'a> {
+    fn new(charge: Charge<'a>) -> Self {
+        Self { charge, answer: LocalAnswer::Unchecked, charged: None }
     }
 
     /// The outcome of the last decision.
@@ -144,18 +140,13 @@ impl LocalCharge {
     }
 
     /// The limit's entry in the transaction, if it is to be checked.
-    fn entry(&self, table: &mut Table<'_>, now: u64, mode: Mode) -> Option<Pending<u128>> {
-        let stored = stored(table, self.digest);
+    fn entry(&self, table: &mut Table<'_>, now: u64, mode: Mode) -> Option<Pending<'a>> {
+        let stored = self.stored(table);
         let is_checked = match mode {
             Mode::Outage => true,
-            Mode::Return => stored.state.is_some() && self.reset(stored.clone(), now) > 0,
+            Mode::Return => stored.state.is_some() && self.look(&mut stored.clone(), now).reset > 0,
         };
-        is_checked.then(|| Pending::new(self.digest, self.quota, self.cost, self.dry_run, stored))
-    }
-
-    /// How long the quota takes from now to be whole, in µs.
-    fn reset(&self, mut stored: Stored, now: u64) -> u64 {
-        self.quota.algorithm().decide(&mut stored, now, &self.quota, 0).reset
+        is_checked.then(|| Pending::new(self.charge, stored))
     }
 
     /// Keeps the outcome, and stores what the decision has changed. Returns how long the quota
@@ -164,13 +155,13 @@ impl LocalCharge {
         &mut self,
         table: &mut Table<'_>,
         now: u64,
-        entry: Option<Pending<u128>>,
+        entry: Option<Pending<'_>>,
         passes: bool,
     ) -> u64 {
         (self.answer, self.charged) = (LocalAnswer::Unchecked, None);
         let Some(entry) = entry else { return 0 };
         let Some(verdict) = entry.verdict() else { return 0 };
-        if !store(table, self.digest, entry.change()) {
+        if !self.set_stored(table, entry.change()) {
             self.answer = LocalAnswer::NoRoom;
             return 0;
         }
@@ -180,34 +171,39 @@ impl LocalCharge {
     }
 
     /// Shows what the limit holds now, if it was checked.
-    fn look(&mut self, table: &mut Table<'_>, now: u64) {
+    fn refresh(&mut self, table: &mut Table<'_>, now: u64) {
         if let LocalAnswer::Verdict(Verdict { allowed, retry, .. }) = self.answer {
-            let (mut stored, algorithm) = (stored(table, self.digest), self.quota.algorithm());
-            let held = algorithm.decide(&mut stored, now, &self.quota, 0);
+            let held = self.look(&mut self.stored(table), now);
             self.answer = LocalAnswer::Verdict(Verdict { allowed, retry, ..held });
         }
     }
 
     fn give_back(&self, table: &mut Table<'_>, now: u64, charged: Charged) {
-        if self.cost == 0 {
+        let Charge { quota, cost, .. } = self.charge;
+        if cost == 0 {
             return;
         }
-        let (quota, algorithm) = (&self.quota, self.quota.algorithm());
-        let mut stored = stored(table, self.digest);
-        let since = algorithm.regained_from(quota, charged, self.cost);
-        algorithm.give_back(&mut stored, now, quota, self.cost, since);
-        store(table, self.digest, Some(&stored));
+        let (mut stored, algorithm) = (self.stored(table), quota.algorithm());
+        let since = algorithm.regained_from(quota, charged, cost);
+        algorithm.give_back(&mut stored, now, quota, cost, since);
+        self.set_stored(table, Some(&stored));
     }
-}
 
-fn stored(table: &mut Table<'_>, digest: u128) -> Stored {
-    table.get(digest).map(Stored::from_words).unwrap_or_default()
-}
+    /// The verdict on a request of cost 0.
+    fn look(&self, stored: &mut Stored, now: u64) -> Verdict {
+        let quota = self.charge.quota;
+        quota.algorithm().decide(stored, now, quota, 0)
+    }
 
-/// Stores a state that has changed. `false` if it is too long for the table.
-fn store(table: &mut Table<'_>, digest: u128, change: Option<&Stored>) -> bool {
-    let change = change.filter(|stored| stored.state.is_some());
-    change.is_none_or(|stored| table.set(digest, stored.to_words()))
+    fn stored(&self, table: &mut Table<'_>) -> Stored {
+        table.get(self.charge.client()).map(Stored::from_words).unwrap_or_default()
+    }
+
+    /// Stores a state that has changed. `false` if it is too long for the table.
+    fn set_stored(&self, table: &mut Table<'_>, change: Option<&Stored>) -> bool {
+        let change = change.filter(|stored| stored.state.is_some());
+        change.is_none_or(|stored| table.set(self.charge.client(), stored.to_words()))
+    }
 }
 
 #[cfg(test)]
@@ -219,8 +215,10 @@ mod tests {
 
     use super::*;
     use crate::algorithm::BurstParameter;
+    use crate::charge::Effect;
+    use crate::charge::tests::template;
     use crate::decision::Retry;
-    use crate::limit::Algorithm;
+    use crate::limit::{Algorithm, Quota};
     use crate::rate::Rate;
     use crate::window::Window;
 
@@ -234,6 +232,18 @@ mod tests {
         u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
     }
 
+    /// The charge of the client of this number.
+    fn charge(number: u8, quota: &Quota, cost: u64) -> Charge<'_> {
+        static NUMBERS: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+        let key = std::slice::from_ref(&NUMBERS[usize::from(number)]);
+        let digest = digest(number) ^ u128::from(quota.fingerprint());
+        Charge { digest: digest.into(), ..Charge::new(template(), key, quota, cost) }
+    }
+
+    fn charges<'a>(charges: impl IntoIterator<Item = Charge<'a>>) -> LocalCharges<'a> {
+        charges.into_iter().collect()
+    }
+
     /// Decides for a single limit.
     fn request(
         table: &mut Table<'_>,
@@ -242,12 +252,12 @@ mod tests {
         quota: Quota,
         cost: u64,
     ) -> LocalAnswer {
-        let mut charges = LocalCharges::from_iter([LocalCharge::new(digest(1), quota, cost)]);
-        decide(table, now, mode, &mut charges);
-        charges[0].answer()
+        let mut only = charges([charge(1, &quota, cost)]);
+        decide(table, now, mode, &mut only);
+        only[0].answer()
     }
 
-    fn rejects(charge: &LocalCharge) -> bool {
+    fn rejects(charge: &LocalCharge<'_>) -> bool {
         matches!(charge.answer(), LocalAnswer::Verdict(Verdict { allowed: false, .. }))
     }
 
@@ -329,18 +339,21 @@ mod tests {
             let mut model = References::default();
             for (gap, step, shares) in requests {
                 now = now + gap - step;
-                let charge = |&(limit, share): &(usize, f64)| {
-                    let cost = (share * limits[limit].limit() as f64).ceil() as u64;
-                    (digest(limit as u8), limits[limit], cost)
+                let cost = |&(limit, share): &(usize, f64)| {
+                    (limit, (share * limits[limit].limit() as f64).ceil() as u64)
                 };
-                let charged: Vec<_> = shares.iter().map(charge).collect();
-                let mut charges: LocalCharges =
-                    charged.iter().map(|&(digest, quota, cost)| LocalCharge::new(digest, quota, cost)).collect();
-                let reset = decide(&mut table, now, Mode::Outage, &mut charges);
+                let costs = shares.iter().map(cost);
+                let charged: Vec<_> = costs
+                    .clone()
+                    .map(|(limit, cost)| (digest(limit as u8), limits[limit], cost))
+                    .collect();
+                let mut local =
+                    charges(costs.map(|(limit, cost)| charge(limit as u8, &limits[limit], cost)));
+                let reset = decide(&mut table, now, Mode::Outage, &mut local);
                 let expected = model.decide(now, &charged);
                 prop_assert_eq!(reset, expected.iter().map(|verdict| verdict.reset).max().unwrap());
                 let answers: Vec<Verdict> =
-                    charges.iter().map(|charge| verdict(charge.answer())).collect();
+                    local.iter().map(|charge| verdict(charge.answer())).collect();
                 prop_assert_eq!(answers, expected);
             }
         }
@@ -403,18 +416,18 @@ mod tests {
 
         /// Requests as the module does.
         fn request(&mut self, mode: Mode, cost: u64) -> bool {
-            let mut charges =
-                LocalCharges::from_iter([LocalCharge::new(digest(1), self.quota, cost)]);
+            let quota = self.quota;
+            let mut local = charges([charge(1, &quota, cost)]);
             if mode == Mode::Outage || self.now < self.until {
-                let reset = decide(&mut self.table, self.now, mode, &mut charges);
+                let reset = decide(&mut self.table, self.now, mode, &mut local);
                 self.until = self.until.max(self.now + reset);
             }
-            if rejects(&charges[0]) {
+            if rejects(&local[0]) {
                 return false;
             }
             let passes = mode == Mode::Outage || self.charge_redis(cost).allowed;
             if !passes {
-                give_back(&mut self.table, self.now, &mut charges);
+                give_back(&mut self.table, self.now, &mut local);
             }
             passes
         }
@@ -491,12 +504,12 @@ mod tests {
                 LocalClient { quota, now: START, table, redis: Stored::default(), passed: Vec::new(), until: 0 };
             client.live(Mode::Outage, &outage);
             let before = request(&mut client.table, client.now, Mode::Outage, quota, 0);
-            let mut charges = LocalCharges::from_iter([LocalCharge::new(digest(1), quota, cost)]);
-            decide(&mut client.table, client.now, Mode::Return, &mut charges);
+            let mut local = charges([charge(1, &quota, cost)]);
+            decide(&mut client.table, client.now, Mode::Return, &mut local);
             // Twice is as good as once.
-            give_back(&mut client.table, client.now, &mut charges);
-            give_back(&mut client.table, client.now, &mut charges);
-            if let (LocalAnswer::Verdict(shown), LocalAnswer::Verdict(held)) = (charges[0].answer(), before) {
+            give_back(&mut client.table, client.now, &mut local);
+            give_back(&mut client.table, client.now, &mut local);
+            if let (LocalAnswer::Verdict(shown), LocalAnswer::Verdict(held)) = (local[0].answer(), before) {
                 prop_assert_eq!((shown.remaining, shown.reset), (held.remaining, held.reset));
             }
             let after = request(&mut client.table, client.now, Mode::Outage, quota, 0);
@@ -515,8 +528,8 @@ mod tests {
         for (event, settles) in history {
             now += (event.intervals * interval).round() as u64;
             let cost = (event.cost.unwrap_or(0.0) * limit).ceil() as u64;
-            let charges = || LocalCharges::from_iter([LocalCharge::new(digest(1), quota, cost)]);
-            let (mut once, mut twice) = (charges(), charges());
+            let both = || charges([charge(1, &quota, cost)]);
+            let (mut once, mut twice) = (both(), both());
             decide(&mut alone, now, Mode::Outage, &mut once);
             decide(&mut beside, now, Mode::Return, &mut twice);
             if !rejects(&twice[0]) {
@@ -597,10 +610,10 @@ mod tests {
             let table = &mut Table::open(&mut words);
             let rate = if algorithm == Algorithm::CalendarWindow { "5r/month" } else { "5r/d" };
             let quota = quota(algorithm, rate, 5);
-            let mut charges = LocalCharges::from_iter([LocalCharge::new(digest(1), quota, 3)]);
-            decide(table, START, Mode::Outage, &mut charges);
+            let mut local = charges([charge(1, &quota, 3)]);
+            decide(table, START, Mode::Outage, &mut local);
             let mut settled = |change| {
-                settle(table, START, &charges[0], change).unwrap();
+                settle(table, START, &local[0], change).unwrap();
                 verdict(request(table, START, Mode::Outage, quota, 0)).remaining
             };
             assert_eq!([-2, 6, -3].map(&mut settled), [4, 0, 1], "{algorithm:?}");
@@ -630,12 +643,11 @@ mod tests {
         let (wide, narrow) =
             (quota(Algorithm::Gcra, "1r/h", 2), quota(Algorithm::TokenBucket, "1r/h", 1));
         let mut decide = |wide_cost| {
-            let dry = LocalCharge::new(digest(2), narrow, 1).dry_run(true);
-            let mut charges =
-                LocalCharges::from_iter([LocalCharge::new(digest(1), wide, wide_cost), dry]);
-            super::decide(table, START, Mode::Outage, &mut charges);
+            let dry = Charge { effect: Effect::DryRun, ..charge(2, &narrow, 1) };
+            let mut local = charges([charge(1, &wide, wide_cost), dry]);
+            super::decide(table, START, Mode::Outage, &mut local);
             [0, 1]
-                .map(|index: usize| verdict(charges[index].answer()))
+                .map(|index: usize| verdict(local[index].answer()))
                 .map(|verdict| (verdict.allowed, verdict.remaining))
         };
         // The one that is enforced rejects it: neither spends.
@@ -651,13 +663,12 @@ mod tests {
         let table = &mut Table::open(&mut words);
         verdict(request(table, START, Mode::Outage, quota, 1));
 
-        let charge = |number| LocalCharge::new(digest(number), quota, 1);
-        let mut charges = LocalCharges::from_iter([2, 1].map(charge));
-        decide(table, START, Mode::Return, &mut charges);
-        assert_eq!(charges[0].answer(), LocalAnswer::Unchecked);
-        assert!(rejects(&charges[1]));
+        let mut local = charges([2, 1].map(|number| charge(number, &quota, 1)));
+        decide(table, START, Mode::Return, &mut local);
+        assert_eq!(local[0].answer(), LocalAnswer::Unchecked);
+        assert!(rejects(&local[1]));
         // What was not spent is not given back.
-        give_back(table, START, &mut charges);
+        give_back(table, START, &mut local);
         assert!(!verdict(request(table, START, Mode::Outage, quota, 1)).allowed);
         assert_eq!(table.usage().entries, 1);
     }
@@ -703,9 +714,9 @@ mod tests {
         let (mut words, quota) = (vec![0; 42], quota(Algorithm::TokenBucket, "1r/h", 1));
         let table = &mut Table::open(&mut words);
         let mut allowed = |number| {
-            let mut charges = LocalCharges::from_iter([LocalCharge::new(digest(number), quota, 1)]);
-            decide(table, START, Mode::Outage, &mut charges);
-            verdict(charges[0].answer()).allowed
+            let mut local = charges([charge(number, &quota, 1)]);
+            decide(table, START, Mode::Outage, &mut local);
+            verdict(local[0].answer()).allowed
         };
         assert!((0..5).all(&mut allowed));
         assert!(!(1..5).any(&mut allowed));
@@ -722,11 +733,9 @@ mod tests {
         let log = quota(Algorithm::SlidingLog, "10r/s", 10);
         let bucket = quota(Algorithm::TokenBucket, "10r/s", 10);
         let mut decide = |now| {
-            let both =
-                [LocalCharge::new(digest(1), log, 1), LocalCharge::new(digest(2), bucket, 1)];
-            let mut charges = LocalCharges::from_iter(both);
-            decide(table, now, Mode::Outage, &mut charges);
-            [0, 1].map(|index: usize| charges[index].answer())
+            let mut both = charges([charge(1, &log, 1), charge(2, &bucket, 1)]);
+            decide(table, now, Mode::Outage, &mut both);
+            [0, 1].map(|index: usize| both[index].answer())
         };
         for remaining in (6..10).rev() {
             let both = decide(START).map(|answer| verdict(answer).remaining);

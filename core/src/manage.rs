@@ -74,7 +74,7 @@ impl Change {
         match *self {
             Self::Look | Self::Reset | Self::RemoveOverride => Vec::new(),
             Self::GiveBack(units) => vec![units.min(MAX_EXACT)],
-            Self::Block(span) => vec![span.min(MAX_TIME)],
+            Self::Block(span) => vec![span.min(quota.longest_block())],
             Self::SetOverride { lasts, .. } => {
                 let own = self.own(0).and_then(|own| Some((own, own.quota(quota)?)));
                 own.map_or_else(Vec::new, |(own, its)| {
@@ -120,7 +120,7 @@ impl ClientState {
         let mut stored = stored.clone();
         let blocked_for = stored.blocked_for(now, quota);
         let retry = algorithm.decide(&mut stored.clone(), now, quota, 1).retry;
-        let debt = algorithm.debt_at(&mut stored.clone(), now, quota);
+        let debt = algorithm.debt_at(&stored, now, quota);
         let holds = stored.extra.holds.lasting(now);
         let verdict = algorithm.decide(&mut stored.unblocked(), now, quota, 0);
         Self {

@@ -57,13 +57,6 @@ impl Override {
         quota.with_terms_of(&own)
     }
 
-    /// The record, as it is stored. `quota` is that of its client.
-    pub(crate) fn record(&self, quota: &Quota) -> Vec<u8> {
-        let numbers = self.numbers(quota);
-        let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
-        bytes.chain(MARK.iter().copied()).collect()
-    }
-
     /// Limit, period and count as scripts take them, the end or 0, and the two numbers of the rate.
     pub(crate) fn numbers(&self, quota: &Quota) -> [u64; NUMBERS] {
         let ((period, count), [n, rate_period]) = (quota.terms(), self.rate.to_numbers());
@@ -78,8 +71,12 @@ impl Override {
         if ![limit, period, count].into_iter().all(is_exact) || ends > MAX_EXACT {
             return None;
         }
-        let rate = Rate::from_numbers([n, rate_period])?;
-        Some(Self { rate, limit, ends: NonZeroU64::new(ends) })
+        Self::from_parts(limit, ends, [n, rate_period])
+    }
+
+    /// The override of this limit, end or 0, and numbers of a rate; `None` if there is no such rate.
+    pub(crate) fn from_parts(limit: u64, ends: u64, rate: [u64; 2]) -> Option<Self> {
+        Some(Self { rate: Rate::from_numbers(rate)?, limit, ends: NonZeroU64::new(ends) })
     }
 
     /// What is stored without the record, and the override, if there is a record. One that is out of bounds is no

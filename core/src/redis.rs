@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod command;
 pub mod endpoint;
 mod host;
+pub mod managed;
 mod raw;
 pub mod reply;
 pub mod script;

@@ -31,8 +31,8 @@ mod tests;
 
 use std::cell::Cell;
 
+use crate::charge::Effect;
 use crate::client::{Answer, Error};
-use crate::conf::limit::Effect;
 use crate::conf::{OnError, OnInvalid, Policy};
 use crate::decision::{Source, Status, Verdict};
 use crate::deny_cache::Denial;
@@ -70,7 +70,7 @@ pub struct LimitedRequest<'a, M: Machine> {
     /// Whether the submission is the second one.
     is_second: Cell<bool>,
     /// The charges that were made locally.
-    local: Cell<Option<LocalCharges>>,
+    local: Cell<Option<LocalCharges<'a>>>,
     /// When the limits were evaluated, in µs of the monotonic clock.
     started: u64,
     conclusion: Cell<Option<Conclusion<'a, M::Limit>>>,
@@ -144,7 +144,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
             && limit.is_cacheable()
             && let Some(verdict) = limit.verdict()
             && let Some(denial) =
-                Denial::new(&verdict, limit.check.quota, self.started, machine.now())
+                Denial::new(&verdict, limit.charge.quota, self.started, machine.now())
         {
             machine.deny(limit, denial);
         }
@@ -159,7 +159,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
 }
 
 /// Local decisions.
-impl<M: Machine> LimitedRequest<'_, M> {
+impl<'a, M: Machine> LimitedRequest<'a, M> {
     /// Charges the request locally as long as anything that was spent in an outage is not regained: Redis
     /// has no record of it, so both are charged, this machine first. Returns whether a limit rejects the request.
     fn is_rejected_locally(&self, machine: &M) -> bool {
@@ -180,7 +180,7 @@ impl<M: Machine> LimitedRequest<'_, M> {
     }
 
     /// Decides the request in the local table.
-    fn decide_locally(&self, machine: &M, mode: Mode) -> Result<LocalCharges, NoRoom> {
+    fn decide_locally(&self, machine: &M, mode: Mode) -> Result<LocalCharges<'a>, NoRoom> {
         let local = LocalTable::decide(machine, mode, self.limits)?;
         for (limit, verdict) in self.limits.iter().zip(verdicts(&local)) {
             if verdict.is_some() {
@@ -211,7 +211,7 @@ impl<M: Machine> LimitedRequest<'_, M> {
 }
 
 /// The verdict of each limit that was checked locally, in their order.
-fn verdicts(local: &LocalCharges) -> impl Iterator<Item = Option<Verdict>> {
+fn verdicts(local: &LocalCharges<'_>) -> impl Iterator<Item = Option<Verdict>> {
     local.iter().map(|charge| match charge.answer() {
         LocalAnswer::Verdict(verdict) => Some(verdict),
         LocalAnswer::Unchecked | LocalAnswer::NoRoom => None,
@@ -255,14 +255,14 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         let until = now.saturating_add(self.timeout());
         // A command of cost 0 brings no lease.
         let may_spend = |limit: &Evaluated<'_, M::Limit>| {
-            limit.limit.has_leases() && (limit.check.cost > 0 || machine.has_lease(limit, now))
+            limit.limit.has_leases() && (limit.charge.cost > 0 || machine.has_lease(limit, now))
         };
         let spends = self.limits.iter().all(may_spend);
         for limit in self.limits.iter().filter(|limit| limit.limit.has_leases()) {
             let taken = machine.take(limit, now, until);
             let lease = match spends {
-                true => taken.lease(limit.check.quota, span, now),
-                false => taken.report(limit.check.quota, span, now),
+                true => taken.lease(limit.charge.quota, span, now),
+                false => taken.report(limit.charge.quota, span, now),
             };
             limit.renew(keep(Renewal { taken, lease })?);
         }
@@ -423,7 +423,7 @@ impl<M: Machine> LimitedRequest<'_, M> {
                 return;
             }
         }
-        let is_enforced = self.limits.iter().any(|it| it.effect() == Effect::Enforced);
+        let is_enforced = self.limits.iter().any(|it| it.charge.effect == Effect::Enforced);
         let effect = if is_enforced { Effect::Enforced } else { Effect::DryRun };
         let rejects = self.policy.on_error == OnError::Closed;
         self.end_undecided(machine, self.undecided(effect, rejects));
@@ -494,6 +494,6 @@ impl<M: Machine> LimitedRequest<'_, M> {
 
 /// Gives back what a limit has charged in Redis.
 fn refund<L: ConfiguredLimit>(submission: impl Submission, limit: &Evaluated<'_, L>) {
-    submission.refund(&limit.charge_alone(), limit.regained_from(limit.check.cost));
+    submission.refund(&limit.charge, limit.regained_from(limit.charge.cost));
     limit.on_refunded();
 }

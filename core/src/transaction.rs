@@ -1,21 +1,22 @@
 //! Several limits in one transaction: all of them are charged, or none.
 
 use crate::algorithm::Stored;
+use crate::charge::{Charge, Effect};
 use crate::decision::{Retry, Verdict};
 use crate::lease::{Granted, Lease};
 use crate::limit::Quota;
+use crate::overrides::{Applied, Override};
 
-/// A limit in a transaction: what is stored under its key, and what is to be stored.
+/// A limit in a transaction: its charge, what is stored under its key, and what is to be stored.
 #[derive(Debug)]
-pub(crate) struct Pending<K> {
-    key: K,
+pub(crate) struct Pending<'a> {
+    charge: Charge<'a>,
+    /// The quota that the client is charged by.
     quota: Quota,
-    cost: u64,
-    dry_run: bool,
+    own: Option<Override>,
     before: Stored,
     after: Stored,
     verdict: Option<Verdict>,
-    lease: Lease,
     granted: Granted,
 }
 
@@ -23,11 +24,7 @@ pub(crate) struct Pending<K> {
 /// charged. If one rejects it, or `others_allow` is false, none is charged, and each verdict shows
 /// what its limit holds. A limit of a dry run rejects nothing: if it does not allow the request, it
 /// alone is not charged. Entries may share a key: the second one sees what the first one spends.
-pub(crate) fn decide<K: PartialEq>(
-    entries: &mut [Option<Pending<K>>],
-    now: u64,
-    others_allow: bool,
-) -> bool {
+pub(crate) fn decide(entries: &mut [Option<Pending<'_>>], now: u64, others_allow: bool) -> bool {
     each(entries, |entry, earlier| entry.spend(earlier, now));
     let passes = others_allow && entries.iter().flatten().all(Pending::lets_pass);
     match passes {
@@ -42,7 +39,7 @@ pub(crate) fn decide<K: PartialEq>(
 
 /// Enforced entries that share a key must be able to spend at once: a rejection of one of them lasts until
 /// then.
-fn correct_retries<K: PartialEq>(entries: &mut [Option<Pending<K>>], now: u64) {
+fn correct_retries(entries: &mut [Option<Pending<'_>>], now: u64) {
     for index in 0..entries.len() {
         if let Some(Some(entry)) = entries.get(index)
             && let Some(retry) = entry.shared_retry(entries, now)
@@ -56,16 +53,16 @@ fn correct_retries<K: PartialEq>(entries: &mut [Option<Pending<K>>], now: u64) {
 /// How much must be left for costs to be spent one after the other, more than `left`, which is too
 /// little; `None` if that is more than `limit`. A cost of a dry run is not spent if it does not fit.
 fn needed(
-    costs: impl Iterator<Item = (u64, bool)> + Clone,
+    costs: impl Iterator<Item = (u64, Effect)> + Clone,
     mut left: u64,
     limit: u64,
 ) -> Option<u64> {
     while left <= limit {
         let mut rest = left;
-        let missing = costs.clone().find_map(|(cost, dry_run)| {
+        let missing = costs.clone().find_map(|(cost, effect)| {
             let missing = cost.saturating_sub(rest);
             rest = if missing == 0 { rest.saturating_sub(cost) } else { rest };
-            (missing > 0 && !dry_run).then_some(missing)
+            (missing > 0 && effect == Effect::Enforced).then_some(missing)
         });
         match missing {
             None => return Some(left),
@@ -76,9 +73,9 @@ fn needed(
 }
 
 /// Calls `act` with each entry and the entries before it.
-fn each<K>(
-    entries: &mut [Option<Pending<K>>],
-    act: impl Fn(&mut Pending<K>, &[Option<Pending<K>>]),
+fn each<'a>(
+    entries: &mut [Option<Pending<'a>>],
+    act: impl Fn(&mut Pending<'a>, &[Option<Pending<'a>>]),
 ) {
     for index in 0..entries.len() {
         let (earlier, later) = entries.split_at_mut(index);
@@ -90,28 +87,28 @@ fn each<K>(
 
 /// Sets units aside for leases, after all costs are charged. Of entries that share a key only the
 /// last one gets any.
-fn grant<K: PartialEq>(entries: &mut [Option<Pending<K>>], now: u64) {
+fn grant(entries: &mut [Option<Pending<'_>>], now: u64) {
     for index in 0..entries.len() {
         let (before, later) = entries.split_at_mut(index.saturating_add(1));
         if let Some(Some(entry)) = before.last_mut()
-            && !later.iter().flatten().any(|other| other.key == entry.key)
+            && !later.iter().flatten().any(|other| other.shares_key_with(entry))
         {
             entry.grant(now);
         }
     }
 }
 
-impl<K: PartialEq> Pending<K> {
-    /// A limit to be charged `cost`; `stored` is what is stored under `key`.
-    pub(crate) fn new(key: K, quota: Quota, cost: u64, dry_run: bool, stored: Stored) -> Self {
-        let (before, after) = (stored, Stored::default());
-        let (lease, granted) = (Lease::NONE, Granted::default());
-        Self { key, quota, cost, dry_run, before, after, verdict: None, lease, granted }
+impl<'a> Pending<'a> {
+    /// A limit to be charged, and what is stored under its key.
+    pub(crate) fn new(charge: Charge<'a>, applied: Applied) -> Self {
+        let Applied { stored: before, quota, own } = applied;
+        let (after, granted) = (Stored::default(), Granted::default());
+        Self { charge, quota, own, before, after, verdict: None, granted }
     }
 
-    /// This entry, with a lease to report or to take.
-    pub(crate) fn with_lease(self, lease: Lease) -> Self {
-        Self { lease, ..self }
+    /// The quota of its own that the client is charged by, if it has one.
+    pub(crate) fn own(&self) -> Option<Override> {
+        self.own
     }
 
     /// What was set aside, once the transaction is decided.
@@ -130,23 +127,28 @@ impl<K: PartialEq> Pending<K> {
     }
 
     fn lets_pass(&self) -> bool {
-        self.dry_run || self.verdict.is_some_and(|verdict| verdict.allowed)
+        self.verdict.is_some_and(|verdict| self.charge.effect.lets_pass(&verdict))
+    }
+
+    fn shares_key_with(&self, other: &Self) -> bool {
+        self.charge.redis_key() == other.charge.redis_key()
     }
 
     fn spend(&mut self, earlier: &[Option<Self>], now: u64) {
         self.load(earlier, now);
-        let verdict = self.quota.algorithm().decide(&mut self.after, now, &self.quota, self.cost);
-        self.verdict = Some(verdict);
+        let (quota, cost) = (&self.quota, self.charge.cost);
+        self.verdict = Some(quota.algorithm().decide(&mut self.after, now, quota, cost));
     }
 
     fn grant(&mut self, now: u64) {
+        let Charge { cost, lease: Some(lease), .. } = self.charge else { return };
+        let quota = &self.quota;
         let remaining = match self.verdict {
-            Some(verdict) if verdict.allowed && self.cost > 0 => verdict.remaining,
-            _ => 0,
+            Some(verdict) if verdict.allowed && cost > 0 => verdict.remaining,
+            Some(_) | None => 0,
         };
-        let (algorithm, returned) = (self.quota.algorithm(), self.granted.returned);
-        let granted = algorithm.grant(&mut self.after, now, &self.quota, &self.lease, remaining);
-        self.granted = Granted { returned, ..granted };
+        let granted = quota.algorithm().grant(&mut self.after, now, quota, lease, remaining);
+        self.granted = Granted { returned: self.granted.returned, ..granted };
     }
 
     /// Charges nothing. The verdict then shows what the limit holds, and a rejection keeps its
@@ -154,24 +156,24 @@ impl<K: PartialEq> Pending<K> {
     fn spend_nothing(&mut self, earlier: &[Option<Self>], now: u64) {
         self.load(earlier, now);
         if let Some(Verdict { allowed, retry, .. }) = self.verdict {
-            let (algorithm, rejects) = (self.quota.algorithm(), matches!(retry, Retry::After(_)));
-            let unspent = algorithm.decline(&mut self.after, now, &self.quota, rejects);
+            let (quota, rejects) = (&self.quota, matches!(retry, Retry::After(_)));
+            let unspent = quota.algorithm().decline(&mut self.after, now, quota, rejects);
             self.verdict = Some(Verdict { allowed, retry, ..unspent });
         }
     }
 
     /// When a request could pass that this limit rejects, if others of `entries` share its key.
     fn shared_retry(&self, entries: &[Option<Self>], now: u64) -> Option<Retry> {
-        let rejection = self.verdict.filter(|verdict| !verdict.allowed && !self.dry_run)?;
-        let sharers = entries.iter().flatten().filter(|other| other.key == self.key);
+        let (quota, effect) = (&self.quota, self.charge.effect);
+        let rejection = self.verdict.filter(|verdict| !effect.lets_pass(verdict))?;
+        let sharers = entries.iter().flatten().filter(|other| other.shares_key_with(self));
         if sharers.clone().count() == 1 {
             return None;
         }
-        let mut stored = sharers.clone().last()?.after.clone();
-        let (quota, algorithm) = (&self.quota, self.quota.algorithm());
-        let costs = sharers.map(|other| (other.cost, other.dry_run));
+        let mut stored = sharers.clone().next_back()?.after.clone();
+        let costs = sharers.map(|other| (other.charge.cost, other.charge.effect));
         let retry = match needed(costs, rejection.remaining, quota.limit()) {
-            Some(cost) => algorithm.decide(&mut stored, now, quota, cost).retry,
+            Some(cost) => quota.algorithm().decide(&mut stored, now, quota, cost).retry,
             None => Retry::Never,
         };
         // If their quotas differ, so may what is left for each; and a later one may report a lease.
@@ -180,10 +182,12 @@ impl<K: PartialEq> Pending<K> {
 
     /// Starts from what is stored, or from what an earlier entry of the same key is to store.
     fn load(&mut self, earlier: &[Option<Self>], now: u64) {
-        let sharer = earlier.iter().flatten().rfind(|other| other.key == self.key);
+        let sharer = earlier.iter().flatten().rfind(|other| other.shares_key_with(self));
         self.after.clone_from(sharer.map_or(&self.before, |sharer| &sharer.after));
-        let (algorithm, report) = (self.quota.algorithm(), &self.lease.report);
-        let returned = algorithm.report(&mut self.after, now, &self.quota, report);
+        let quota = &self.quota;
+        let report =
+            |lease: &Lease| quota.algorithm().report(&mut self.after, now, quota, &lease.report);
+        let returned = self.charge.lease.map_or(0, report);
         self.granted = Granted { returned, ..Granted::nothing(now) };
     }
 }

@@ -5,7 +5,8 @@ use std::ffi::c_void;
 use std::ptr;
 
 use ngx::ffi::ngx_pool_cleanup_add;
-use rate_limit_core::client::{Charge, Error};
+use rate_limit_core::charge::Charge;
+use rate_limit_core::client::Error;
 use rate_limit_core::manage::{Change, ClientState};
 
 use crate::client::Driver;
@@ -69,7 +70,7 @@ impl Pending {
     pub(super) fn take_outcome(&self) -> Option<Result<ClientState, Error>> {
         let Submission { driver, key } = self.0.get()?;
         let outcome = driver.outcome(key)?;
-        let state = outcome.and_then(|()| driver.managed(key).ok_or(Error::Refused));
+        let state = outcome.and_then(|()| driver.client_state(key).ok_or(Error::Refused));
         self.release();
         Some(state)
     }

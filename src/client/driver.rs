@@ -16,8 +16,9 @@ use ngx::ffi::{
     ngx_core_module, ngx_cycle, ngx_event_t, ngx_exiting, ngx_log_t, ngx_msec_t, ngx_pid,
     ngx_post_event, ngx_posted_events, ngx_random,
 };
+use rate_limit_core::charge::Charge;
 use rate_limit_core::client::{
-    Action, Answer, Charge, Client, Config, Error, Level, NodeKey, RequestKey, Settlement, Turn,
+    Action, Answer, Client, Config, Error, Level, NodeKey, RequestKey, Settlement, Turn,
 };
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::lease::Granted;
@@ -167,8 +168,8 @@ impl Driver {
     }
 
     /// What the client has after a change, once that is known.
-    pub(crate) fn managed(&self, key: RequestKey) -> Option<ClientState> {
-        self.state.borrow().client.managed(key)
+    pub(crate) fn client_state(&self, key: RequestKey) -> Option<ClientState> {
+        self.state.borrow().client.state(key)
     }
 
     /// The outcome of a request, once there is one.

@@ -5,11 +5,11 @@ use std::rc::Rc;
 
 use rate_limit_core::admin::ManagedLimit;
 use rate_limit_core::algorithm::leaky_bucket::Undelayed;
-use rate_limit_core::client::Template;
-use rate_limit_core::conf::limit::{Effect, LimitError, LimitLine, Phase};
+use rate_limit_core::charge::{Effect, Template};
+use rate_limit_core::conf::limit::{LimitError, LimitLine, Phase};
 use rate_limit_core::key::{self, Head};
 use rate_limit_core::limit::{Algorithm, Quota};
-use rate_limit_core::redis::script::{Check, Prepared, Variant};
+use rate_limit_core::redis::script::Variant;
 use rate_limit_core::request::ConfiguredLimit;
 
 use super::error::{BindError, EvaluateError};
@@ -175,9 +175,7 @@ impl LimitConf {
             let fingerprint = key::fingerprint(&head);
             let known_quota = self.line.known_quota.map(|quota| corrections.of(quota));
             let known = known_quota.as_ref().zip(self.line.cost.literal());
-            let command = known
-                .map(|(quota, cost)| Prepared::new(&SCRIPTS, &Check::new(&head, b"", quota, cost)));
-            let template = Rc::new(Template::new(head, command));
+            let template = Rc::new(SCRIPTS.template(head, known));
             Bound { store: index, template, fingerprint, known_quota, corrections }
         });
         Ok(())

@@ -3,11 +3,10 @@
 use std::ptr;
 use std::rc::Rc;
 
-use rate_limit_core::conf::limit::Effect;
+use rate_limit_core::charge::{Charge, Effect};
 use rate_limit_core::decision::Status;
 use rate_limit_core::key;
 use rate_limit_core::limit::Quota;
-use rate_limit_core::redis::script::Check;
 use rate_limit_core::request::ConfiguredLimit;
 
 use crate::conf::{EvaluateError, LimitConf};
@@ -78,10 +77,9 @@ fn evaluate_one<'r>(
             return Err(Unevaluated::Unusable(limit.effect()));
         }
     };
-    let dry_run = limit.effect() == Effect::DryRun;
-    let check = Check { dry_run, ..Check::new(template.head(), key, quota, cost) };
-    let digest = shared.digest(limit.fingerprint(), &check);
-    Ok(Some(Evaluated::new(limit, template, check, digest)))
+    let (effect, digest) = (limit.effect(), shared.digest(limit.fingerprint(), key, quota));
+    let charge = Charge { effect, digest, ..Charge::new(template, key, quota, cost) };
+    Ok(Some(Evaluated::new(limit, charge)))
 }
 
 /// Counts a request for the limits that apply to it and are not among those evaluated: they will have no

@@ -3,7 +3,7 @@
 use std::ptr;
 
 use ngx::ffi::{NGX_LOG_ERR, NGX_LOG_INFO, NGX_LOG_NOTICE, NGX_LOG_WARN, ngx_log_t, ngx_uint_t};
-use rate_limit_core::conf::limit::Effect;
+use rate_limit_core::charge::Effect;
 use rate_limit_core::conf::{LogLevel, Policy};
 use rate_limit_core::decision::Status;
 use rate_limit_core::text::log::{Escaped, Excess};
@@ -67,13 +67,13 @@ fn log_group(r: Request<'_>, request: &LimitedRequest<'_>, effect: Effect) {
     if !admits(policy.log.rate, decided) {
         return;
     }
-    let excess = Excess::of(&verdict, &shown.check, delay);
+    let excess = Excess::of(&verdict, &shown.charge, delay);
     let others: String = request
         .group(effect)
         .filter(|limit| limit.is_violated() && !ptr::eq(*limit, shown))
         .map(|limit| format!(", also by limit \"{}\"", limit.name()))
         .collect();
-    let (name, key) = (shown.name(), Escaped(shown.check.key));
+    let (name, key) = (shown.name(), Escaped(shown.charge.key));
     log!(level, log, "{what}, excess: {excess} by limit \"{name}\", key: \"{key}\"{others}");
 }
 

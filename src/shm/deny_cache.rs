@@ -15,18 +15,18 @@ impl DenyCache<LimitConf> for Shared {
         if !self.may_be_denied(now) {
             return None;
         }
-        self.denials().denied(limit.client(), limit.check.quota.fingerprint(), now)
+        self.denials().denied(limit.charge.client(), limit.charge.quota.fingerprint(), now)
     }
 
     fn deny(&self, limit: &Evaluated<'_, LimitConf>, denial: Denial) {
-        if self.denials().deny(limit.client(), denial) {
+        if self.denials().deny(limit.charge.client(), denial) {
             self.header.denied_until.fetch_max(denial.until, Ordering::Relaxed);
         }
     }
 
     fn end_denials_of_others(&self, limit: &Evaluated<'_, LimitConf>, now: u64) {
         if self.may_be_denied(now) {
-            self.denials().end_others(limit.client(), limit.check.quota.fingerprint());
+            self.denials().end_others(limit.charge.client(), limit.charge.quota.fingerprint());
         }
     }
 }

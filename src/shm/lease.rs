@@ -2,9 +2,8 @@
 
 use ngx::ffi::ngx_pid;
 use rate_limit_core::decision::Verdict;
-use rate_limit_core::lease::table::{LeaseCharge, LeaseTable, Outcome, Renewed, Taken};
+use rate_limit_core::lease::table::{LeaseTable, Outcome, Renewed, Taken};
 use rate_limit_core::metrics::LeaseUnits;
-use rate_limit_core::redis::script::Check;
 use rate_limit_core::request::{Evaluated, MachineLeases};
 
 use super::Shared;
@@ -19,42 +18,42 @@ impl MachineLeases<LimitConf> for Shared {
         now: u64,
         act: &mut impl FnMut(usize, Verdict),
     ) -> bool {
-        let parts =
-            limits.iter().map(|limit| (limit.digest(), limit.check.quota, limit.check.cost));
-        self.leases().spend(parts, now, &mut |index, verdict| {
+        let charges = limits.iter().map(|limit| &limit.charge);
+        self.leases().spend(charges, now, &mut |index, verdict| {
             act(index, verdict);
             if let Some(limit) = limits.get(index) {
                 let record = limit.limit.record(self);
-                record.count_units(LeaseUnits::Used, limit.check.cost);
+                record.count_units(LeaseUnits::Used, limit.charge.cost);
             }
         })
     }
 
     fn has_units(&self, limit: &Evaluated<'_, LimitConf>, now: u64) -> bool {
-        self.leases().holding(limit.digest()).is_some_and(|holding| holding.left(now) > 0)
+        self.leases()
+            .holding(limit.charge.digest.number())
+            .is_some_and(|holding| holding.left(now) > 0)
     }
 
     fn awaits_units(&self, limit: &Evaluated<'_, LimitConf>, now: u64) -> bool {
-        self.leases().awaits_units(limit.digest(), now)
+        self.leases().awaits_units(limit.charge.digest.number(), now)
     }
 
     fn has_lease(&self, limit: &Evaluated<'_, LimitConf>, now: u64) -> bool {
-        self.leases().holding(limit.digest()).is_some_and(|holding| holding.is_living(now))
+        self.leases()
+            .holding(limit.charge.digest.number())
+            .is_some_and(|holding| holding.is_living(now))
     }
 
     fn take(&self, limit: &Evaluated<'_, LimitConf>, now: u64, until: u64) -> Taken {
-        self.leases().take(limit.digest(), limit.check.cost, now, until)
+        self.leases().take(&limit.charge, now, until)
     }
 
     fn renew(&self, limit: &Evaluated<'_, LimitConf>, taken: Taken, outcome: &Outcome) {
         let record = limit.limit.record(self);
-        let digest = limit.digest();
-        let Check { quota, cost, .. } = limit.check;
         // A limit without a number is of this worker alone.
         let number = self.number(record).map_or(u64::MAX, |number| number as u64);
-        let part = LeaseCharge { number, digest, quota: *quota, cost };
         let Renewed { granted, returned, lapsed, evicted } =
-            self.leases().renew(&part, taken, outcome, monotonic_micros());
+            self.leases().renew(&limit.charge, number, taken, outcome, monotonic_micros());
         record.count_granted(granted);
         record.count_units(LeaseUnits::Returned, returned);
         record.count_units(LeaseUnits::Lapsed, lapsed);

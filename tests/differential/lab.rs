@@ -1,16 +1,17 @@
 //! The production scripts, run in a real Redis under a clock that the test sets.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::LazyLock;
+use std::rc::Rc;
 
 use harness::Redis;
+use rate_limit_core::charge::{self, Effect, Template};
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::key::Head;
 use rate_limit_core::lease::{Granted, Lease};
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::redis::answer;
 use rate_limit_core::redis::reply::{self, Entry, Reply};
-use rate_limit_core::redis::script::{By, Check, Scripts, Variant};
+use rate_limit_core::redis::script::{By, Scripts, Variant};
 use redis::{Connection, ConnectionLike as _, Pipeline, RedisResult, Value};
 
 /// The input of one script: its limits, and the time.
@@ -49,17 +50,20 @@ impl Step {
         self.leases.get(index).copied().unwrap_or(Lease::NONE)
     }
 
-    fn checks(&self) -> impl ExactSizeIterator<Item = Check<'_>> + Clone {
-        let lease = |(index, check)| {
+    fn charges(&self) -> impl ExactSizeIterator<Item = charge::Charge<'_>> + Clone {
+        let lease = |(index, charge)| {
             let lease = self.leases.get(index).filter(|lease: &&Lease| !lease.is_none());
-            Check { lease, ..check }
+            charge::Charge { lease, ..charge }
         };
-        self.charges.iter().map(Charge::check).enumerate().map(lease)
+        self.charges.iter().map(Charge::borrow).enumerate().map(lease)
     }
 }
 
-/// What every key begins with.
-static HEAD: LazyLock<Head> = LazyLock::new(|| Head::new("rl:", "default").expect("a name"));
+thread_local! {
+    /// What the commands of all limits have in common.
+    static TEMPLATE: &'static Rc<Template> =
+        Box::leak(Box::new(Rc::new(Template::new(Head::new("rl:", "default").unwrap(), None))));
+}
 
 /// One limit of a step.
 #[derive(Clone, Debug)]
@@ -80,9 +84,11 @@ impl Charge {
         (self.quota, self.dry_run) = (self.quota.with_block(0), false);
     }
 
-    fn check(&self) -> Check<'_> {
-        let key = self.key.as_bytes().strip_prefix(&**HEAD).expect("a key of the limit");
-        Check { dry_run: self.dry_run, ..Check::new(&HEAD, key, &self.quota, self.cost) }
+    fn borrow(&self) -> charge::Charge<'_> {
+        let template = TEMPLATE.with(|template| *template);
+        let key = self.key.as_bytes().strip_prefix(&template.head()[..]).expect("a key");
+        let effect = if self.dry_run { Effect::DryRun } else { Effect::Enforced };
+        charge::Charge { effect, ..charge::Charge::new(template, key, &self.quota, self.cost) }
     }
 }
 
@@ -217,16 +223,16 @@ impl Lab {
 
 /// The words of the command that asks what `step` asks.
 pub fn words(scripts: &Scripts, by: By, step: &Step) -> Vec<Vec<u8>> {
-    let (mut command, mut checks) = (Vec::new(), step.checks());
+    let (mut command, mut charges) = (Vec::new(), step.charges());
     match step.times {
         _ if step.since > 0 => {
-            let check = Check { since: step.since, ..step.charges[0].check() };
-            scripts.encode_correction(&mut command, by, check, step.gives_back);
+            let charge = step.charges[0].borrow();
+            scripts.encode_correction(&mut command, by, charge, step.since, step.gives_back);
         }
-        1 => scripts.encode_charges(&mut command, by, checks),
+        1 => scripts.encode_charges(&mut command, by, charges),
         times => {
-            let check = checks.next().expect("a check");
-            scripts.encode_repeated(&mut command, by, check, times);
+            let charge = charges.next().expect("a charge");
+            scripts.encode_repeated(&mut command, by, charge, times);
         }
     }
     let words = redis::parse_redis_value(&command).expect("a command");
@@ -236,7 +242,7 @@ pub fn words(scripts: &Scripts, by: By, step: &Step) -> Vec<Vec<u8>> {
 /// Runs a production script with a `redis` of the test's own: TIME is given by the last two
 /// arguments, and every call is recorded and returned beside the reply. As the test's time is not
 /// that of Redis, nothing expires by itself.
-fn wrap(source: &str) -> String {
+pub fn wrap(source: &str) -> String {
     format!(
         "
 local real, calls, micros, seconds = redis, {{}}, table.remove(ARGV), table.remove(ARGV)
@@ -248,7 +254,7 @@ local redis = {{call = function(...)
   calls[#calls + 1] = words
   if words[1] == 'TIME' then
     return {{seconds, micros}}
-  elseif words[1] == 'PEXPIRE' then
+  elseif words[1] == 'PEXPIRE' or words[1] == 'PEXPIREAT' or words[1] == 'PERSIST' then
     return 1
   elseif words[1] == 'SET' then
     return real.call('SET', words[2], words[3])
@@ -301,13 +307,13 @@ fn read_grants(step: &Step, value: &Value) -> (Vec<Option<Verdict>>, Vec<Granted
         verdicts.push(Some(verdict));
         grants.push(granted.unwrap_or(Granted::nothing(now)));
     };
-    let mut checks = step.checks();
+    let mut charges = step.charges();
     let is_answer = match step.times {
-        1 => answer::verdicts(found, checks, note),
+        1 => answer::verdicts(found, charges, note),
         times => {
-            let check = checks.next().expect("a check");
+            let charge = charges.next().expect("a charge");
             let mut index = 0..;
-            answer::repeated(found, &check, times, |verdict, granted| {
+            answer::repeated(found, &charge, times, |verdict, granted| {
                 note(index.next().expect("an index"), verdict, granted);
             })
         }
@@ -321,7 +327,7 @@ fn read_unspent(step: &Step, value: &Value) -> Vec<Verdict> {
     let (mut frame, mut verdicts) = (Vec::new(), Vec::new());
     encode(&mut frame, value);
     let Ok(Reply::Script(found)) = reply::parse(&frame) else { panic!("no answer: {value:?}") };
-    answer::unspent(found, step.checks(), step.times - 1, |index, verdict| {
+    answer::unspent(found, step.charges(), step.times - 1, |index, verdict| {
         assert_eq!(index, verdicts.len());
         verdicts.push(verdict);
     });
@@ -329,7 +335,7 @@ fn read_unspent(step: &Step, value: &Value) -> Vec<Verdict> {
 }
 
 /// Puts a reply back into the form in which it came.
-fn encode(frame: &mut Vec<u8>, value: &Value) {
+pub fn encode(frame: &mut Vec<u8>, value: &Value) {
     match value {
         Value::Nil => frame.extend(b"$-1\r\n"),
         Value::Int(number) => frame.extend(format!(":{number}\r\n").bytes()),

@@ -10,6 +10,7 @@ mod traffic;
 
 mod agreement;
 mod log;
+mod overrides;
 mod real_time;
 mod stored;
 mod streams;

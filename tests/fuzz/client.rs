@@ -9,9 +9,8 @@ mod server;
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
 
-use rate_limit_core::client::{
-    Charge, Client, Config, Fault, Kind, Server, Settlement, Target, Template, Turn,
-};
+use rate_limit_core::charge::{Charge, Effect, Template};
+use rate_limit_core::client::{Client, Config, Fault, Kind, Server, Settlement, Target, Turn};
 use rate_limit_core::key::Head;
 use rate_limit_core::lease::{Lease, Report};
 use rate_limit_core::limit::{Algorithm, Quota};
@@ -130,16 +129,17 @@ fn charge(input: &mut Input<'_>, act: impl FnOnce(Charge<'_>, &mut Input<'_>)) {
     let head = Head::new("rl:", &format!("limit{which}")).expect("a name");
     let template = Rc::new(Template::new(head, None));
     let key = [b'a' + input.byte() % 4];
-    let digest = which as u64 * 8 + u64::from(key[0]);
+    let digest = (which as u128 * 8 + u128::from(key[0])).into();
     let lease = input.flag().then(|| Lease {
         span: SECOND,
         want: input.number(),
         keep: input.number(),
         report: Report { of: input.number(), unused: input.number(), ..Report::default() },
     });
-    let (cost, dry_run) = (u64::from(input.byte() % 4), input.flag());
+    let cost = u64::from(input.byte() % 4);
+    let effect = if input.flag() { Effect::DryRun } else { Effect::Enforced };
     let lease = lease.as_ref().filter(|_| quota.algorithm().has_leases());
-    let charge = Charge { template: &template, key: &key, quota, cost, dry_run, digest, lease };
+    let charge = Charge { template: &template, key: &key, quota, cost, effect, digest, lease };
     act(charge, input);
 }
 

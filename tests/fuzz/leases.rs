@@ -1,9 +1,12 @@
 //! The leases of a machine in memory of any words, some of which change between operations: no operation hangs, and
 //! none spends or returns more units than there were.
 
+use std::rc::Rc;
+
+use rate_limit_core::charge::{Charge, Template};
+use rate_limit_core::key::Head;
 use rate_limit_core::lease::Granted;
-use rate_limit_core::lease::table::{LeaseBucket, LeaseCharge, LeaseTable, Outcome, Taken};
-use rate_limit_core::limit::Quota;
+use rate_limit_core::lease::table::{LeaseBucket, LeaseTable, Outcome, Taken};
 use rate_limit_core::rate::MAX_EXACT;
 
 use crate::input::Input;
@@ -18,29 +21,38 @@ pub fn run(data: &[u8]) {
     let Some(quota) = quota(&mut input) else { return };
     let memory = Shared::new::<LeaseBucket>(input.below(3));
     let table = LeaseTable::new(memory.buckets(), PROCESS, |process| process % 2 == 0);
+    let template = Rc::new(Template::new(Head::new("rl:", "a").expect("a name"), None));
+    let charge = |digest: u128, cost| Charge {
+        digest: digest.into(),
+        ..Charge::new(&template, b"", &quota, cost)
+    };
     let mut taken = Vec::new();
     while !input.is_empty() {
         let (digest, now) = (input.digest(), input.number());
         match input.below(6) {
             0 | 1 => memory.corrupt(&mut input),
-            2 => spend(&mut input, &table, &quota, digest, now),
-            3 => taken.push((digest, take(&mut input, &table, digest, now))),
+            2 => spend(&table, &charge(digest, input.number()), now),
+            3 => {
+                let charge = charge(digest, input.number());
+                taken.push((digest, take(&mut input, &table, &charge, now)));
+            }
             4 => look(&table, digest, now),
             _ => {
                 let (digest, taken) = taken.pop().unwrap_or((digest, Taken::Nothing));
-                renew(&mut input, &table, &quota, (digest, taken), now);
+                let charge = charge(digest, input.number());
+                renew(&mut input, &table, &charge, taken, now);
             }
         }
     }
 }
 
 /// Units that are spent were there, and are gone; where nothing is spent nothing changes.
-fn spend(input: &mut Input<'_>, table: &LeaseTable<'_>, quota: &Quota, digest: u128, now: u64) {
-    let cost = input.number();
+fn spend(table: &LeaseTable<'_>, charge: &Charge<'_>, now: u64) {
+    let Charge { quota, cost, .. } = *charge;
+    let digest = charge.digest.number();
     let before = table.holding(digest);
     let mut verdicts = Vec::new();
-    let limits = [(digest, quota, cost)].into_iter();
-    let is_spent = table.spend(limits, now, &mut |_, verdict| verdicts.push(verdict));
+    let is_spent = table.spend(std::iter::once(charge), now, &mut |_, it| verdicts.push(it));
     assert_eq!(is_spent, verdicts.iter().any(|verdict| verdict.allowed));
     let after = table.holding(digest);
     if is_spent {
@@ -55,9 +67,10 @@ fn spend(input: &mut Input<'_>, table: &LeaseTable<'_>, quota: &Quota, digest: u
 }
 
 /// What is taken is what was held, and no other worker finds units of it any more.
-fn take(input: &mut Input<'_>, table: &LeaseTable<'_>, digest: u128, now: u64) -> Taken {
+fn take(input: &mut Input<'_>, table: &LeaseTable<'_>, charge: &Charge<'_>, now: u64) -> Taken {
+    let digest = charge.digest.number();
     let before = table.holding(digest);
-    let taken = table.take(digest, input.number(), now, input.number());
+    let taken = table.take(charge, now, input.number());
     if let Taken::Holding(holding) = taken {
         assert_eq!(Some(holding), before);
         assert_eq!(table.holding(digest).map_or(0, |after| after.units()), 0);
@@ -74,17 +87,17 @@ fn look(table: &LeaseTable<'_>, digest: u128, now: u64) {
 fn renew(
     input: &mut Input<'_>,
     table: &LeaseTable<'_>,
-    quota: &Quota,
-    (digest, taken): (u128, Taken),
+    charge: &Charge<'_>,
+    taken: Taken,
     now: u64,
 ) {
-    let limit = LeaseCharge { number: 3, digest, quota: *quota, cost: input.number() };
-    if let Some(lease) = taken.lease(quota, input.number(), now) {
+    let digest = charge.digest.number();
+    if let Some(lease) = taken.lease(charge.quota, input.number(), now) {
         assert!(!lease.is_none() && lease.report.unused <= lease.report.of, "{lease:?}");
     }
     let outcome = outcome(input);
     let before = table.holding(digest).map_or(0, |holding| holding.units());
-    let renewed = table.renew(&limit, taken, &outcome, now);
+    let renewed = table.renew(charge, 3, taken, &outcome, now);
     let held = if let Taken::Holding(holding) = taken { holding.units() } else { 0 };
     assert!(renewed.lapsed <= held, "{renewed:?} of {taken:?}");
     assert!(

@@ -1,11 +1,15 @@
 //! Any bytes under a key in Redis, and any words in the table of local decisions, as the state of a client: verdicts
 //! stay within the quota, nothing is spent by a rejection, and what is charged is at most what there was.
 
+use std::rc::Rc;
+
 use rate_limit_core::algorithm::Stored;
-use rate_limit_core::decision::{Charged, Retry, Verdict};
+use rate_limit_core::charge::{Charge, Charged, Template};
+use rate_limit_core::decision::{Retry, Verdict};
+use rate_limit_core::key::Head;
 use rate_limit_core::lease::{Lease, Report};
 use rate_limit_core::limit::Quota;
-use rate_limit_core::local::{self, LocalAnswer, LocalCharge, LocalCharges, Mode};
+use rate_limit_core::local::{self, LocalAnswer, LocalCharges, Mode};
 use rate_limit_core::rate::MAX_EXACT;
 use rate_limit_core::table::Table;
 
@@ -118,13 +122,15 @@ fn check_local(input: &mut Input<'_>, quota: &Quota, mut now: u64) {
     // A log may be long.
     let words = words.repeat(input.below(64) + 1);
     assert!(table.set(DIGEST, words.into_iter()));
-    let answer = |charges: &LocalCharges| match charges[0].answer() {
+    let answer = |charges: &LocalCharges<'_>| match charges[0].answer() {
         LocalAnswer::Verdict(verdict) => Some(verdict),
         LocalAnswer::Unchecked | LocalAnswer::NoRoom => None,
     };
+    let template = Rc::new(Template::new(Head::new("rl:", "a").expect("a name"), None));
+    let digest = (DIGEST ^ u128::from(quota.fingerprint())).into();
     let charge = |table: &mut Table<'_>, now, cost| {
-        let mut charges: LocalCharges =
-            [LocalCharge::new(DIGEST, *quota, cost)].into_iter().collect();
+        let charge = Charge { digest, ..Charge::new(&template, b"", quota, cost) };
+        let mut charges: LocalCharges<'_> = std::iter::once(charge).collect();
         local::decide(table, now, Mode::Outage, &mut charges);
         let verdict = answer(&charges);
         verdict.inspect(|verdict| check(verdict, quota, cost));

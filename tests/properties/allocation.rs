@@ -3,9 +3,12 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::hint::black_box;
+use std::rc::Rc;
 
+use rate_limit_core::charge::{Charge, Template};
+use rate_limit_core::key::Head;
 use rate_limit_core::limit::{Algorithm, Quota};
-use rate_limit_core::local::{self, LocalAnswer, LocalCharge, LocalCharges, Mode};
+use rate_limit_core::local::{self, LocalAnswer, LocalCharges, Mode};
 use rate_limit_core::table::Table;
 
 const NOW: u64 = 1_700_000_000_000_000;
@@ -40,19 +43,28 @@ fn allocations(act: impl FnOnce()) -> u64 {
     COUNT.get() - before
 }
 
+/// A charge of a client whose digest is of its own.
+fn charge<'a>(template: &'a Rc<Template>, key: &'a [u8; 1], quota: &'a Quota) -> Charge<'a> {
+    let number = u128::from(key[0]);
+    let digest = (number << 120 | number << 56) ^ u128::from(quota.fingerprint());
+    Charge { digest: digest.into(), ..Charge::new(template, key, quota, 1) }
+}
+
 #[test]
 fn a_decision_allocates_nothing_but_logs() {
     let mut words = vec![0; 10_000];
     let mut table = Table::open(&mut words);
     let of = |algorithm| Quota::new(algorithm, "2r/s".parse().unwrap(), 2).unwrap();
     let few = Algorithm::ALL.into_iter().filter(|algorithm| !algorithm.stores_itself());
-    let limits: Vec<_> = few.cycle().take(40).zip(1_u128..).collect();
-    let charge = |(algorithm, number): &(Algorithm, u128)| {
-        LocalCharge::new(number << 120 | number << 56, of(*algorithm), 1)
+    let limits: Vec<_> =
+        few.cycle().take(40).map(of).zip((1_u8..).map(|number| [number])).collect();
+    let template = Rc::new(Template::new(Head::new("rl:", "a").unwrap(), None));
+    let charges = || -> LocalCharges<'_> {
+        limits.iter().map(|(quota, key)| charge(&template, key, quota)).collect()
     };
     // The second checks what the first has charged, and gives it back.
     for mode in [Mode::Outage, Mode::Return] {
-        let mut charges: LocalCharges = limits.iter().map(charge).collect();
+        let mut charges = charges();
         let made = allocations(|| {
             local::decide(&mut table, NOW, mode, &mut charges);
         });

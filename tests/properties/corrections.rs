@@ -2,7 +2,7 @@
 //! was made. The model keeps the whole history, and plays it again with each correction.
 
 use proptest::prelude::*;
-use rate_limit_core::decision::Charged;
+use rate_limit_core::charge::Charged;
 use rate_limit_core::limit::{Algorithm, Quota};
 
 use crate::history::{Client, START};

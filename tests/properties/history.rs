@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use rate_limit_core::algorithm::{BurstParameter, Stored};
-use rate_limit_core::decision::{Charged, Verdict};
+use rate_limit_core::charge::Charged;
+use rate_limit_core::decision::Verdict;
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::Rate;
 

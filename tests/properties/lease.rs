@@ -5,11 +5,14 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::rc::Rc;
 
 use fastrand::Rng;
 use proptest::prelude::*;
 use rate_limit_core::algorithm::Stored;
-use rate_limit_core::lease::table::{LeaseBucket, LeaseCharge, LeaseTable, Outcome, Taken};
+use rate_limit_core::charge::{Charge, Template};
+use rate_limit_core::key::Head;
+use rate_limit_core::lease::table::{LeaseBucket, LeaseTable, Outcome, Taken};
 use rate_limit_core::lease::{Granted, Lease};
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::{Rate, SECOND};
@@ -86,6 +89,17 @@ struct World {
 
 /// The digest of the only client.
 const DIGEST: u128 = 1;
+
+thread_local! {
+    static TEMPLATE: &'static Rc<Template> =
+        Box::leak(Box::new(Rc::new(Template::new(Head::new("rl:", "a").unwrap(), None))));
+}
+
+/// A charge of the only client.
+fn charge(quota: &Quota, cost: u64) -> Charge<'_> {
+    let charge = TEMPLATE.with(|template| Charge::new(template, b"", quota, cost));
+    Charge { digest: DIGEST.into(), ..charge }
+}
 
 #[derive(Default)]
 struct Machine {
@@ -279,9 +293,8 @@ impl World {
     /// Whether a request is spent from a lease of its machine.
     fn spend(&mut self, machine: usize, cost: u64, era: usize) -> bool {
         let (quota, mono) = (self.plan.quota, self.mono(machine));
-        let mut limits = [(DIGEST, &quota, cost)].into_iter();
-        let leases = self.machines[machine].leases();
-        let spends = leases.spend(&mut limits, mono, &mut |_, verdict| assert!(verdict.allowed));
+        let (leases, charge) = (self.machines[machine].leases(), charge(&quota, cost));
+        let spends = leases.spend([charge].iter(), mono, &mut |_, it| assert!(it.allowed));
         if spends {
             self.pass(cost, era);
         }
@@ -291,7 +304,7 @@ impl World {
     fn submit(&mut self, machine: usize, cost: u64, is_second: bool) {
         let (quota, submitted) = (self.plan.quota, self.mono(machine));
         let leases = self.machines[machine].leases();
-        let taken = leases.take(DIGEST, cost, submitted, submitted + self.plan.delay);
+        let taken = leases.take(&charge(&quota, cost), submitted, submitted + self.plan.delay);
         let lease = taken.lease(&quota, self.plan.span, submitted).unwrap_or(Lease::NONE);
         self.sent += 1;
         let granted = None;
@@ -360,10 +373,10 @@ impl World {
         let Command { machine, cost, taken, submitted, .. } = self.commands[index];
         self.commands[index].granted = None;
         let (machine, is_sent) = (&self.machines[machine], true);
-        let limit = LeaseCharge { number: 0, digest: DIGEST, quota, cost };
+        let charge = charge(&quota, cost);
         let is_rejected = !is_charged;
         let outcome = Outcome { is_sent, is_charged, is_rejected, granted, span, submitted };
-        machine.leases().renew(&limit, taken, &outcome, self.now - START + machine.ahead);
+        machine.leases().renew(&charge, 0, taken, &outcome, self.now - START + machine.ahead);
     }
 
     fn execute(&mut self, index: usize, era: usize) {
@@ -654,11 +667,14 @@ fn a_slow_command_takes_nothing() {
             now += rng.u64(100..2_000);
             let mono = now - START + machine.ahead;
             let mut shown = None;
-            let limits = [(DIGEST, &quota, 1)].into_iter();
-            if machine.leases().spend(limits, mono, &mut |_, verdict| shown = Some(verdict)) {
+            let charge = charge(&quota, 1);
+            if machine
+                .leases()
+                .spend([charge].iter(), mono, &mut |_, verdict| shown = Some(verdict))
+            {
                 hits += 1;
             } else {
-                let taken = machine.leases().take(DIGEST, 1, mono, mono + SECOND);
+                let taken = machine.leases().take(&charge, mono, mono + SECOND);
                 let lease = taken.lease(&quota, SECOND, mono).unwrap_or(Lease::NONE);
                 now += if rng.u32(0..5) == 0 { SLOW } else { 50 };
                 algorithm.report(&mut redis, now, &quota, &lease.report);
@@ -669,8 +685,7 @@ fn a_slow_command_takes_nothing() {
                 let is_rejected = false;
                 let outcome =
                     Outcome { is_sent, is_charged, is_rejected, granted, span, submitted };
-                let limit = LeaseCharge { number: 0, digest: DIGEST, quota, cost: 1 };
-                machine.leases().renew(&limit, taken, &outcome, now - START + machine.ahead);
+                machine.leases().renew(&charge, 0, taken, &outcome, now - START + machine.ahead);
                 shown = Some(verdict);
             }
             let without = algorithm.decide(&mut plain, now, &quota, 1);

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use rate_limit_core::client::Answer;
-use rate_limit_core::lease::table::{LeaseBucket, LeaseCharge, LeaseTable, Outcome, Taken};
+use rate_limit_core::lease::table::{LeaseBucket, LeaseTable, Outcome, Taken};
 use rate_limit_core::lease::{Granted, Report};
 
 use crate::script::Charge;
@@ -50,9 +50,9 @@ impl Machine {
     /// Spends for a request that each of its limits has a lease for, if that is so.
     pub fn spend(&mut self, worker: usize, plan: &Plan, now: u64) -> bool {
         let parts = plan.parts.iter();
-        let limits = parts.clone().map(|part| (digest(part.digest()), &part.quota, part.cost));
+        let charges: Vec<_> = parts.clone().map(|part| part.charge(None)).collect();
         let passes = plan.span > 0
-            && self.table(worker).spend(limits, now, &mut |_, verdict| {
+            && self.table(worker).spend(charges.iter(), now, &mut |_, verdict| {
                 assert!(verdict.allowed, "a lease rejects request {}", plan.id);
             });
         if passes {
@@ -70,7 +70,7 @@ impl Machine {
         let take = |part: &Part| match plan.span > 0 && part.has_leases() {
             true => {
                 let until = now + plan.timeout;
-                self.table(worker).take(digest(part.digest()), part.cost, now, until)
+                self.table(worker).take(&part.charge(None), now, until)
             }
             false => Taken::Busy,
         };
@@ -88,8 +88,6 @@ impl Machine {
     ) {
         let answers = answers.iter().zip(grants);
         for ((part, taken), (answer, granted)) in plan.parts.iter().zip(taken).zip(answers) {
-            let (digest, quota, cost) = (digest(part.digest()), part.quota, part.cost);
-            let limit = LeaseCharge { number: 0, digest, quota, cost };
             let outcome = Outcome {
                 is_sent: answer.node.is_some(),
                 is_charged: answer.is_charged,
@@ -98,7 +96,7 @@ impl Machine {
                 span: plan.span,
                 submitted,
             };
-            self.table(worker).renew(&limit, *taken, &outcome, now);
+            self.table(worker).renew(&part.charge(None), 0, *taken, &outcome, now);
         }
     }
 
@@ -134,9 +132,4 @@ impl Account {
         let has = self.set_aside - self.given_back;
         assert!(self.spent <= has, "more is spent than was set aside: {self:?}");
     }
-}
-
-/// A digest as the table takes it.
-fn digest(digest: u64) -> u128 {
-    u128::from(digest) | u128::from(digest) << 64
 }

@@ -582,19 +582,25 @@ impl<'a> Round<'a> {
 
 #[cfg(test)]
 mod tests {
+    use rate_limit_core::charge;
     use rate_limit_core::redis::answer;
     use rate_limit_core::redis::reply::{self, Reply};
-    use rate_limit_core::redis::script::{By, Check};
+    use rate_limit_core::redis::script::By;
 
     use super::*;
     use crate::resp::Input;
-    use crate::server::tests::HEAD;
+    use crate::server::tests::template;
 
     const NOW: u64 = 1_763_683_200_123_456;
 
-    fn check(algorithm: Algorithm, rate: &str, limit: u64, cost: u64) -> Check<'static> {
+    fn charge_of(
+        algorithm: Algorithm,
+        rate: &str,
+        limit: u64,
+        cost: u64,
+    ) -> charge::Charge<'static> {
         let quota = Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap();
-        Check::new(&HEAD, b"k", Box::leak(Box::new(quota)), cost)
+        charge::Charge::new(template(), b"k", Box::leak(Box::new(quota)), cost)
     }
 
     /// Runs an encoded command and applies what it writes.
@@ -609,19 +615,19 @@ mod tests {
         (out, effects.charges)
     }
 
-    fn verdicts(reply: &[u8], checks: &[Check<'_>]) -> Vec<Verdict> {
+    fn verdicts(reply: &[u8], limits: &[charge::Charge<'_>]) -> Vec<Verdict> {
         let Ok(Reply::Script(found)) = reply::parse(reply) else { panic!("{reply:?}") };
         let mut verdicts = Vec::new();
-        let checks = checks.iter().copied();
-        assert!(answer::verdicts(found, checks, |_, verdict, _| verdicts.push(verdict)));
+        let limits = limits.iter().copied();
+        assert!(answer::verdicts(found, limits, |_, verdict, _| verdicts.push(verdict)));
         verdicts
     }
 
-    fn charge(checks: &[Check<'_>], database: &mut Database, now: u64) -> Vec<Verdict> {
+    fn charge(limits: &[charge::Charge<'_>], database: &mut Database, now: u64) -> Vec<Verdict> {
         let mut bytes = Vec::new();
-        Scripts::new().encode_charges(&mut bytes, By::Sha, checks.iter().copied());
+        Scripts::new().encode_charges(&mut bytes, By::Sha, limits.iter().copied());
         let (reply, charges) = run_encoded(&bytes, database, now);
-        let verdicts = verdicts(&reply, checks);
+        let verdicts = verdicts(&reply, limits);
         let pass = verdicts.iter().all(|verdict| verdict.allowed);
         assert!(charges.iter().all(|charge| (charge.passed == 1) == pass));
         verdicts
@@ -635,10 +641,10 @@ mod tests {
                 let (mut database, mut state) = (Database::default(), algorithm::Stored::default());
                 for (step, cost) in [1, 2, 0, 1, 3, 1, 9, 1, 1].into_iter().enumerate() {
                     let now = NOW + 217_003 * step as u64;
-                    let check = check(algorithm, rate, limit, cost);
-                    let algorithm = check.quota.algorithm();
-                    let expected = algorithm.decide(&mut state, now, check.quota, cost);
-                    assert_eq!(charge(&[check], &mut database, now), [expected], "{check:?}");
+                    let limit = charge_of(algorithm, rate, limit, cost);
+                    let algorithm = limit.quota.algorithm();
+                    let expected = algorithm.decide(&mut state, now, limit.quota, cost);
+                    assert_eq!(charge(&[limit], &mut database, now), [expected], "{limit:?}");
                 }
             }
         }
@@ -647,11 +653,12 @@ mod tests {
     #[test]
     fn several_limits_spend_all_or_nothing() {
         let mut database = Database::default();
-        let wide = check(Algorithm::SlidingLog, "100r/m", 100, 1);
-        let narrow = Check { key: b"other", ..check(Algorithm::TokenBucket, "1r/m", 2, 1) };
+        let wide = charge_of(Algorithm::SlidingLog, "100r/m", 100, 1);
+        let narrow =
+            charge::Charge { key: b"other", ..charge_of(Algorithm::TokenBucket, "1r/m", 2, 1) };
         let remaining = |verdicts: Vec<Verdict>| verdicts.iter().map(|v| v.remaining).collect();
         let mut charge =
-            |checks: &[_]| -> Vec<u64> { remaining(charge(checks, &mut database, NOW)) };
+            |limits: &[_]| -> Vec<u64> { remaining(charge(limits, &mut database, NOW)) };
         assert_eq!(charge(&[wide, narrow]), [99, 1]);
         assert_eq!(charge(&[wide, narrow, narrow]), [99, 1, 1]);
         assert_eq!(charge(&[narrow, wide]), [0, 98]);
@@ -660,17 +667,17 @@ mod tests {
     #[test]
     fn a_list_spends_all_or_nothing() {
         let mut database = Database::default();
-        let wide = check(Algorithm::TokenBucket, "100r/m", 100, 3);
-        let narrow = Check { key: b"other", ..check(Algorithm::Gcra, "1r/m", 1, 1) };
+        let wide = charge_of(Algorithm::TokenBucket, "100r/m", 100, 3);
+        let narrow = charge::Charge { key: b"other", ..charge_of(Algorithm::Gcra, "1r/m", 1, 1) };
         let scripts =
             Scripts::new().with_lists([&[Algorithm::TokenBucket, Algorithm::LeakyBucket][..]]);
         let mut charge = || {
-            let (mut bytes, checks) = (Vec::new(), [wide, narrow]);
-            scripts.encode_charges(&mut bytes, By::Sha, checks.into_iter());
+            let (mut bytes, limits) = (Vec::new(), [wide, narrow]);
+            scripts.encode_charges(&mut bytes, By::Sha, limits.into_iter());
             let (reply, charges) = run_encoded(&bytes, &mut database, NOW);
             assert!(reply.starts_with(b"$"), "the reply of a list");
             let remaining: Vec<_> =
-                verdicts(&reply, &checks).iter().map(|verdict| verdict.remaining).collect();
+                verdicts(&reply, &limits).iter().map(|verdict| verdict.remaining).collect();
             (charges[0].passed, charges[1].passed, remaining)
         };
         assert_eq!(charge(), (1, 1, vec![97, 0]));
@@ -679,33 +686,35 @@ mod tests {
 
     #[test]
     fn one_limit_is_decided_several_times() {
-        let check = check(Algorithm::Gcra, "1r/m", 5, 2);
+        let limit = charge_of(Algorithm::Gcra, "1r/m", 5, 2);
         let (mut bytes, mut database) = (Vec::new(), Database::default());
-        Scripts::new().encode_repeated(&mut bytes, By::Sha, check, 4);
+        Scripts::new().encode_repeated(&mut bytes, By::Sha, limit, 4);
         let (_, charges) = run_encoded(&bytes, &mut database, NOW);
         assert_eq!((charges[0].times, charges[0].passed, charges[0].cost), (4, 2, 2));
-        assert_eq!(charge(&[Check { cost: 0, ..check }], &mut database, NOW)[0].remaining, 1);
+        assert_eq!(
+            charge(&[charge::Charge { cost: 0, ..limit }], &mut database, NOW)[0].remaining,
+            1
+        );
     }
 
     #[test]
     fn what_is_given_back_can_be_spent_again() {
         for algorithm in Algorithm::ALL {
-            let check = check(algorithm, "10r/d", 10, 4);
+            let limit = charge_of(algorithm, "10r/d", 10, 4);
             let (mut bytes, mut database) = (Vec::new(), Database::default());
-            charge(&[check], &mut database, NOW);
-            let correction = Check { since: NOW, ..check };
-            Scripts::new().encode_correction(&mut bytes, By::Sha, correction, true);
+            charge(&[limit], &mut database, NOW);
+            Scripts::new().encode_correction(&mut bytes, By::Sha, limit, NOW, true);
             let (_, charges) = run_encoded(&bytes, &mut database, NOW);
             assert!(charges[0].gives_back && charges[0].cost == 4);
-            assert_eq!(charge(&[check], &mut database, NOW)[0].remaining, 6, "{algorithm:?}");
+            assert_eq!(charge(&[limit], &mut database, NOW)[0].remaining, 6, "{algorithm:?}");
         }
     }
 
     #[test]
     fn a_state_is_kept_until_the_quota_is_whole() {
-        let check = check(Algorithm::TokenBucket, "1r/s", 2, 2);
+        let limit = charge_of(Algorithm::TokenBucket, "1r/s", 2, 2);
         let mut database = Database::default();
-        charge(&[check], &mut database, NOW);
+        charge(&[limit], &mut database, NOW);
         let kept = |now| database.get(b"rl:a:k", now).is_some();
         assert!(kept(NOW + 2_000_000) && !kept(NOW + 2_001_000));
     }
@@ -713,9 +722,9 @@ mod tests {
     #[test]
     fn a_value_of_another_type_fails_the_script() {
         let mut database = Database::default();
-        charge(&[check(Algorithm::SlidingLog, "1r/m", 1, 1)], &mut database, NOW);
+        charge(&[charge_of(Algorithm::SlidingLog, "1r/m", 1, 1)], &mut database, NOW);
         let mut bytes = Vec::new();
-        let other = check(Algorithm::Gcra, "1r/m", 1, 1);
+        let other = charge_of(Algorithm::Gcra, "1r/m", 1, 1);
         Scripts::new().encode_charges(&mut bytes, By::Sha, std::iter::once(other));
         let mut input = Input::default();
         input.push(&bytes);

@@ -520,32 +520,41 @@ fn write_master(out: &mut Vec<u8>, master: Option<SocketAddr>) {
 
 #[cfg(test)]
 pub mod tests {
+    use std::rc::Rc;
     use std::sync::LazyLock;
 
+    use rate_limit_core::charge::{Charge, Template};
     use rate_limit_core::key::Head;
     use rate_limit_core::limit::{Algorithm, Quota};
     use rate_limit_core::redis::command::pack;
-    use rate_limit_core::redis::script::{By, Check, Scripts};
+    use rate_limit_core::redis::script::{By, Scripts};
 
     use super::*;
 
     pub const CLIENT: ConnectionId = 1;
 
-    pub static HEAD: LazyLock<Head> = LazyLock::new(|| Head::new("rl:", "a").unwrap());
+    thread_local! {
+        static TEMPLATE: &'static Rc<Template> =
+            Box::leak(Box::new(Rc::new(Template::new(Head::new("rl:", "a").unwrap(), None))));
+    }
+
+    pub fn template() -> &'static Rc<Template> {
+        TEMPLATE.with(|template| *template)
+    }
 
     /// Three at once, and one more each minute.
     static QUOTA: LazyLock<Quota> =
         LazyLock::new(|| Quota::new(Algorithm::Gcra, "1r/m".parse().unwrap(), 3).unwrap());
 
-    pub fn check(key: &[u8]) -> Check<'_> {
-        Check::new(&HEAD, key, &QUOTA, 1)
+    pub fn charge_of(key: &[u8]) -> Charge<'_> {
+        Charge::new(template(), key, &QUOTA, 1)
     }
 
     /// The command that decides a limit for each of these keys.
     pub fn charge(by: By, keys: &[&str]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let checks = keys.iter().map(|key| check(key.as_bytes()));
-        Scripts::new().encode_charges(&mut bytes, by, checks);
+        let charges = keys.iter().map(|key| charge_of(key.as_bytes()));
+        Scripts::new().encode_charges(&mut bytes, by, charges);
         bytes
     }
 
@@ -633,7 +642,7 @@ pub mod tests {
         let mut send = connected(replica);
         assert!(send(&charge(By::Source, &["k"])).starts_with("-READONLY"));
         let mut bytes = Vec::new();
-        let costly = Check { cost: 9, ..check(b"k") };
+        let costly = Charge { cost: 9, ..charge_of(b"k") };
         Scripts::new().encode_charges(&mut bytes, By::Sha, std::iter::once(costly));
         assert_eq!(send(&bytes), "$13\r\n1763683200 0 \r\n");
     }

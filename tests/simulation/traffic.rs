@@ -4,12 +4,12 @@ use std::fmt;
 use std::rc::Rc;
 
 use fastrand::Rng;
-use rate_limit_core::client::{Charge, Template};
-use rate_limit_core::key::Head;
+use rate_limit_core::charge::{Charge, Template};
+use rate_limit_core::key::{Digest, Head};
 use rate_limit_core::lease::Lease;
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::{MILLISECOND, Rate, SECOND};
-use rate_limit_core::redis::script::{Check, Prepared, Scripts};
+use rate_limit_core::redis::script::Scripts;
 
 use crate::ledger::{Class, RequestId};
 use crate::network::ClientId;
@@ -140,11 +140,8 @@ impl Limit {
             })
             .collect();
         let costs = if is_constant { vec![rng.u64(1..3)] } else { (0..5).collect() };
-        let prepared = is_constant.then(|| {
-            let check = Check::new(&head, b"", &quotas[0], costs[0]);
-            Prepared::new(scripts, &check)
-        });
-        Self { template: Rc::new(Template::new(head, prepared)), quotas, costs }
+        let known = is_constant.then(|| (&quotas[0], costs[0]));
+        Self { template: Rc::new(scripts.template(head, known)), quotas, costs }
     }
 
     fn part(&self, key: &[u8], rng: &mut Rng) -> Part {
@@ -168,19 +165,19 @@ impl fmt::Debug for Part {
 impl Part {
     pub fn charge<'a>(&'a self, lease: Option<&'a Lease>) -> Charge<'a> {
         let Self { template, key, quota, cost } = self;
-        Charge { template, key, quota, cost: *cost, dry_run: false, digest: self.digest(), lease }
+        Charge { digest: self.digest(), lease, ..Charge::new(template, key, quota, *cost) }
     }
 
     pub fn has_leases(&self) -> bool {
         self.quota.algorithm().has_leases() && !self.quota.is_settled()
     }
 
-    pub fn digest(&self) -> u64 {
+    fn digest(&self) -> Digest {
         let mut digest = self.quota.fingerprint();
         for byte in self.redis_key() {
             digest = (digest ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         }
-        digest
+        (u128::from(digest) | u128::from(digest) << 64).into()
     }
 
     pub fn class(&self, worker: ClientId) -> Class {

@@ -10,10 +10,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use fastrand::Rng;
+use rate_limit_core::charge::Charged;
 use rate_limit_core::client::{
     Action, Client, Config, ConnectionKey, Error, Fault, Node, RequestKey, Target, Turn, View,
 };
-use rate_limit_core::decision::Charged;
 use rate_limit_core::lease::Granted;
 use rate_limit_core::lease::table::Taken;
 use rate_limit_core::rate::MILLISECOND;

@@ -1,11 +1,12 @@
 //! A state of one quota as one of another: the reference of `script/override.lua`.
 
-use super::{Algorithm, Stored};
+use super::{Algorithm, Extra, State, Stored, sliding_log};
 use crate::limit::Quota;
 
 impl Algorithm {
     /// The state from which on `to` counts, where `from` has counted until `at`, in µs: as many units are missing, at
-    /// most all of them, and as many are owed. A block goes on. What machines have set aside is spent.
+    /// most all of them, and as many are owed. A block goes on. What machines have set aside is spent. A log of the same
+    /// period stays as it is.
     pub(crate) fn carry_over(
         self,
         mut stored: Stored,
@@ -13,10 +14,18 @@ impl Algorithm {
         from: &Quota,
         to: &Quota,
     ) -> Stored {
+        let is_log = matches!(stored.state, Some(State::Log(..)));
+        if is_log && from.terms() == to.terms() {
+            return stored;
+        }
         stored.blocked_for(at, from);
         stored.correct_holds(at, from);
-        let debt = self.debt_at(&mut stored, at, from);
-        let remaining = (self.description().decide)(&mut stored.clone(), at, from, 0).remaining;
+        let debt = self.debt_at(&stored, at, from);
+        if is_log {
+            // What was spent is in the entries.
+            stored.extra.debt = 0;
+        }
+        let remaining = (self.description().decide)(&mut stored, at, from, 0).remaining;
         let missing = from.limit().saturating_sub(remaining).min(to.limit());
         let blocked = stored.extra.blocked_until.saturating_sub(at);
         let mut carried = Stored::default();
@@ -30,12 +39,28 @@ impl Algorithm {
         carried
     }
 
-    /// What is owed at `at`: a unit that is given back and charged again writes the state down as it is then.
-    pub(crate) fn debt_at(self, stored: &mut Stored, at: u64, quota: &Quota) -> u64 {
-        if stored.extra.debt > 0 {
-            (self.description().give_back)(stored, at, quota, 1, None);
-            (self.description().charge)(stored, at, quota, 1);
+    /// What is owed at `at`: the least that has to be given back for nothing to be owed. A state may hold a larger number,
+    /// as of gcra.
+    pub(crate) fn debt_at(self, stored: &Stored, at: u64, quota: &Quota) -> u64 {
+        if let Some(State::Log(..)) = stored.state {
+            return sliding_log::debt_at(stored, at, quota);
         }
-        stored.extra.debt
+        let most = stored.debt(quota);
+        let without = |units: u64, spent: u64| {
+            let extra = Extra { debt: most, ..Extra::default() };
+            let mut stored = Stored { extra, ..stored.clone() };
+            (self.description().give_back)(&mut stored, at, quota, units, None);
+            (self.description().charge)(&mut stored, at, quota, spent);
+            stored.extra.debt == 0
+        };
+        if most == 0 || without(1, 1) {
+            return 0;
+        }
+        let (mut low, mut high) = (1, most);
+        while low < high {
+            let middle = low.midpoint(high);
+            (low, high) = if without(middle, 0) { (low, middle) } else { (middle + 1, high) };
+        }
+        low
     }
 }

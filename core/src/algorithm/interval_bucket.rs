@@ -10,7 +10,8 @@ use super::minima::{Correction, Minimum};
 use super::moment::Moment;
 use super::settled::{Returned, Settled};
 use super::{DecideEach, Leases, Regain, State, Stored, Terms};
-use crate::decision::{Charged, Verdict};
+use crate::charge::Charged;
+use crate::decision::Verdict;
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{MAX_TIME, Rate};
 

@@ -1,12 +1,16 @@
 //! What an operator does to a state: the reference of `script/manage.lua`.
 
-use super::{Algorithm, Stored};
+use super::{Algorithm, State, Stored, sliding_log};
 use crate::limit::Quota;
 
 impl Algorithm {
     /// Gives so many units back, or as many as are missing. What was missing before is no longer known, so that no earlier
     /// charge can be corrected to less any more; and a machine that holds units does not take over a state without these.
     pub(crate) fn grant_back(self, stored: &mut Stored, now: u64, quota: &Quota, units: u64) {
+        let units = match stored.state {
+            Some(State::Log(..)) => sliding_log::pay(stored, now, quota, units),
+            Some(_) | None => units,
+        };
         self.add_back(stored, now, quota, units, None);
         stored.minima.clear();
         stored.extra.holds = stored.extra.holds.lasting(now);

@@ -1,7 +1,7 @@
 //! Exact points in time that are multiples of an emission interval.
 
 use super::Terms;
-use crate::decision::Charged;
+use crate::charge::Charged;
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{Interval, MAX_EXACT, MAX_TIME, Rate};
 

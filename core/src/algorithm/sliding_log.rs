@@ -111,6 +111,22 @@ pub(super) fn give_back(
     }
 }
 
+/// What is owed at `now`.
+pub(super) fn debt_at(stored: &Stored, now: u64, quota: &Quota) -> u64 {
+    recall(stored, now, quota).debt
+}
+
+/// Pays `units` of the debt, or all of it. Returns how many are left of the units.
+pub(super) fn pay(stored: &mut Stored, now: u64, quota: &Quota, units: u64) -> u64 {
+    let mut log = recall(stored, now, quota);
+    let paid = units.min(log.debt);
+    if paid > 0 {
+        log.debt -= paid;
+        log.write(stored, now);
+    }
+    units - paid
+}
+
 /// What was spent in the last period.
 struct Log {
     entries: VecDeque<(u64, u64)>,

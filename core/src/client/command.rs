@@ -5,52 +5,16 @@ use std::rc::Rc;
 use super::key::{CommandKey, RequestKey};
 use super::slab::Recycle;
 use super::sparse::Sparse;
-use crate::decision::{Charged, Verdict};
-use crate::key::Head;
-use crate::lease::{Granted, Lease};
+use crate::charge::{Charge, Charged, Effect, Template};
+use crate::decision::Verdict;
+use crate::key::Digest;
+use crate::lease::Lease;
 use crate::limit::Quota;
-use crate::redis::answer;
+use crate::manage::{Change, ClientState};
+use crate::redis::answer::{self, Beside};
+use crate::redis::managed::managed;
 use crate::redis::reply::ScriptReply;
-use crate::redis::script::{By, Check, Prepared, Scripts};
-
-/// What the commands of a line of the configuration have in common.
-#[derive(Clone, Debug)]
-pub struct Template {
-    head: Head,
-    /// The command, where all but the client's key is known beforehand.
-    prepared: Option<Prepared>,
-}
-
-impl Template {
-    /// The limit whose Redis keys start with `head`. There is no other way to a key.
-    pub fn new(head: Head, prepared: Option<Prepared>) -> Self {
-        Self { head, prepared }
-    }
-
-    /// The part of the Redis key that all clients have in common.
-    pub fn head(&self) -> &Head {
-        &self.head
-    }
-}
-
-/// What a request is to be charged by one limit.
-#[derive(Clone, Copy, Debug)]
-pub struct Charge<'a> {
-    /// The limit.
-    pub template: &'a Rc<Template>,
-    /// The client, as the second part of the Redis key.
-    pub key: &'a [u8],
-    /// What the client may spend.
-    pub quota: &'a Quota,
-    /// What the request spends.
-    pub cost: u64,
-    /// Whether the limit spends if it allows the request, but lets it pass in any case.
-    pub dry_run: bool,
-    /// A hash of the key, the limit and the quota.
-    pub digest: u64,
-    /// What is said about leases, if anything is.
-    pub lease: Option<&'a Lease>,
-}
+use crate::redis::script::{By, Scripts};
 
 /// What a charge has really cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,13 +38,15 @@ pub(super) enum Purpose {
     Refund(u64),
     /// The only charge is settled; its cost is by how much.
     Settle(Settlement),
+    /// What the client of the only charge has is changed, or looked at.
+    Manage(Change),
 }
 
 impl Purpose {
     /// Since when the charge that is corrected can have been regained, and whether its cost is given back.
     fn correction(self) -> Option<(u64, bool)> {
         match self {
-            Self::Charge => None,
+            Self::Charge | Self::Manage(_) => None,
             Self::Refund(since) => Some((since, true)),
             Self::Settle(Settlement { since, change, .. }) => Some((since, change < 0)),
         }
@@ -90,7 +56,7 @@ impl Purpose {
 /// A command.
 #[derive(Debug, Default)]
 pub(super) struct Command {
-    charges: Vec<Own>,
+    charges: Vec<OwnedCharge>,
     /// The keys of all charges, one behind the other.
     keys: Vec<u8>,
     /// What is said about leases.
@@ -101,7 +67,7 @@ pub(super) struct Command {
     /// Who has brought the lease of the only charge, and gets what comes of it.
     lessee: Option<RequestKey>,
     /// The digest of the only charge.
-    pub(super) digest: u64,
+    pub(super) digest: Digest,
     pub(super) slot: u16,
     pub(super) stage: Stage,
     pub(super) by: By,
@@ -121,15 +87,15 @@ pub(super) struct Command {
     pub(super) follower: Option<CommandKey>,
 }
 
-/// A charge, with what it was borrowed from.
+/// A charge that a command owns.
 #[derive(Clone, Debug)]
-struct Own {
+struct OwnedCharge {
     template: Rc<Template>,
     /// Where its key ends in the keys of the command.
     key_end: usize,
     quota: Quota,
     cost: u64,
-    dry_run: bool,
+    effect: Effect,
 }
 
 /// A request that waits for a command.
@@ -182,10 +148,10 @@ impl Recycle for Command {
     }
 }
 
-impl Own {
-    fn charge<'a>(&'a self, key: &'a [u8], digest: u64, lease: Option<&'a Lease>) -> Charge<'a> {
-        let &Self { ref template, ref quota, cost, dry_run, .. } = self;
-        Charge { template, key, quota, cost, dry_run, digest, lease }
+impl OwnedCharge {
+    fn borrow<'a>(&'a self, key: &'a [u8], digest: Digest, lease: Option<&'a Lease>) -> Charge<'a> {
+        let &Self { ref template, ref quota, cost, effect, .. } = self;
+        Charge { template, key, quota, cost, effect, digest, lease }
     }
 }
 
@@ -200,12 +166,12 @@ impl Command {
             // Most have only one.
             self.charges.reserve_exact(1);
         }
-        self.charges.push(Own {
+        self.charges.push(OwnedCharge {
             template: Rc::clone(charge.template),
             key_end: self.keys.len(),
             quota: *charge.quota,
             cost: charge.cost,
-            dry_run: charge.dry_run,
+            effect: charge.effect,
         });
         self.digest = charge.digest;
     }
@@ -221,19 +187,14 @@ impl Command {
         self.charges.iter().enumerate().map(move |(index, own)| {
             let key = self.keys.get(start..own.key_end).unwrap_or_default();
             start = own.key_end;
-            own.charge(key, self.digest, self.leases.get(index))
+            own.borrow(key, self.digest, self.leases.get(index))
         })
     }
 
     /// The only charge, if there is one only.
     pub(super) fn single(&self) -> Option<Charge<'_>> {
         let [own] = self.charges.as_slice() else { return None };
-        Some(own.charge(&self.keys, self.digest, self.leases.get(0)))
-    }
-
-    /// The charges as scripts take them.
-    pub(super) fn checks(&self) -> impl ExactSizeIterator<Item = Check<'_>> + Clone {
-        self.charges().map(check)
+        Some(own.borrow(&self.keys, self.digest, self.leases.get(0)))
     }
 
     /// Whether other requests for the same charge may be put into it.
@@ -251,7 +212,7 @@ impl Command {
                     && own.key == charge.key
                     && own.quota == charge.quota
                     && own.cost == charge.cost
-                    && own.dry_run == charge.dry_run
+                    && own.effect == charge.effect
                     && (own.lease.is_none() || charge.lease.is_none())
             })
     }
@@ -293,54 +254,60 @@ impl Command {
         let times = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
         match single {
             Some(charge) if let Some((since, is_less)) = self.purpose.correction() => {
-                let check = Check { since, ..check(charge) };
-                scripts.encode_correction(out, self.by, check, is_less);
+                scripts.encode_correction(out, self.by, charge, since, is_less);
             }
-            Some(charge) if times > 1 => {
-                scripts.encode_repeated(out, self.by, check(charge), times);
+            Some(charge) if let Purpose::Manage(change) = &self.purpose => {
+                scripts.encode_change(out, self.by, &charge, change);
             }
+            Some(charge) if times > 1 => scripts.encode_repeated(out, self.by, charge, times),
             Some(Charge { template, key, lease, .. })
                 if let (By::Sha, Some(prepared), true) =
-                    (self.by, &template.prepared, lease.is_none()) =>
+                    (self.by, template.prepared(), lease.is_none()) =>
             {
                 prepared.encode(out, key);
             }
-            _ => scripts.encode_charges(out, self.by, self.checks()),
+            _ => scripts.encode_charges(out, self.by, self.charges()),
         }
     }
 }
 
 impl Command {
     /// Reads what a script has found: the verdict on each charge, or, of the only charge, for each
-    /// member. `grant` gets what came of leases, with the request and the index of its charge. `false`,
+    /// member. `take` gets what came with it, if anything did, with the request and the index of its charge. `false`,
     /// and nothing is read, if the reply is not one to this command.
     pub(super) fn read(
         &self,
         found: ScriptReply<'_>,
         verdicts: &mut Vec<Verdict>,
-        mut grant: impl FnMut(RequestKey, usize, Granted),
+        mut take: impl FnMut(RequestKey, usize, Beside),
     ) -> bool {
         verdicts.clear();
-        let mut grant = |index: usize, granted| {
-            if let Some(lessee) = self.lessee() {
-                grant(lessee.request, lessee.first.saturating_add(index), granted);
+        let mut take = |member: Option<&Member>, index: usize, beside: Beside| {
+            if let Some(member) = member.filter(|_| beside != Beside::default()) {
+                take(member.request, member.first.saturating_add(index), beside);
             }
         };
         match self.single() {
             _ if self.purpose != Purpose::Charge => true,
             Some(charge) => {
                 let times = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
-                let check = check(charge);
-                answer::repeated(found, &check, times, |verdict, granted| {
+                answer::repeated(found, &charge, times, |verdict, beside| {
+                    let Beside { granted, own } = beside;
+                    take(self.members.get(verdicts.len()), 0, Beside { granted: None, own });
+                    take(self.lessee().filter(|_| granted.is_some()), 0, beside);
                     verdicts.push(verdict);
-                    granted.into_iter().for_each(|granted| grant(0, granted));
                 })
             }
-            None => answer::verdicts(found, self.checks(), |index, verdict, granted| {
+            None => answer::verdicts(found, self.charges(), |index, verdict, beside| {
                 verdicts.push(verdict);
-                granted.into_iter().for_each(|granted| grant(index, granted));
+                take(self.lessee(), index, beside);
             }),
         }
+    }
+
+    /// Reads what the client of the only charge has.
+    pub(super) fn read_state(&self, found: ScriptReply<'_>) -> Option<ClientState> {
+        managed(found, &self.single()?)
     }
 
     /// Reads the verdicts for a member without what the command has charged it. So many members come before
@@ -352,7 +319,7 @@ impl Command {
         each: impl FnMut(usize, Verdict),
     ) {
         let earlier = u32::try_from(earlier).unwrap_or(u32::MAX);
-        answer::unspent(found, self.checks(), earlier, each);
+        answer::unspent(found, self.charges(), earlier, each);
     }
 
     /// The member that gets what comes of leases.
@@ -386,9 +353,4 @@ impl Command {
         };
         self.charges().map(single).collect()
     }
-}
-
-fn check(charge: Charge<'_>) -> Check<'_> {
-    let Charge { template, key, quota, cost, dry_run, lease, .. } = charge;
-    Check { dry_run, lease, ..Check::new(&template.head, key, quota, cost) }
 }

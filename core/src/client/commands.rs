@@ -2,13 +2,15 @@
 
 use super::agenda::Agenda;
 use super::coalescer::{Coalescer, longest_hold};
-use super::command::{Charge, Command, Member, Purpose, Stage};
+use super::command::{Command, Member, Purpose, Stage};
 use super::key::{CommandEntries, CommandKey, RequestKey};
 use super::request::Error;
 use super::requests::Requests;
 use super::slab::Slab;
+use crate::charge::Charge;
 use crate::decision::Verdict;
 use crate::lease::Lease;
+use crate::manage::Change;
 use crate::redis::reply::ScriptReply;
 
 /// How often a command may be sent on to another node.
@@ -57,7 +59,7 @@ impl Commands {
     /// The latest command about just this charge, if others may share it or what follows it, and its
     /// stage.
     pub(super) fn latest(&self, charge: &Charge<'_>) -> Option<(CommandKey, Stage)> {
-        let key = self.coalescer.latest(charge.digest)?;
+        let key = self.coalescer.latest(charge.digest.low())?;
         let command = self.get(key)?;
         let is_shared =
             command.is_same(charge) && command.is_shareable() && command.follower.is_none();
@@ -100,7 +102,7 @@ impl Commands {
                 request.command = Some(key);
             }
             if let [charge] = charges {
-                self.coalescer.set_latest(charge.digest, key);
+                self.coalescer.set_latest(charge.digest.low(), key);
             }
         }
         key
@@ -118,6 +120,22 @@ impl Commands {
             command.add(charge);
             command.purpose = purpose;
             command.slot = slot;
+        }
+        key
+    }
+
+    /// Adds a command for an operator's request.
+    pub(super) fn add_change(
+        &mut self,
+        charge: &Charge<'_>,
+        change: Change,
+        member: Member,
+        slot: u16,
+    ) -> CommandKey {
+        let key =
+            self.add_correction(&Charge { lease: None, ..*charge }, Purpose::Manage(change), slot);
+        if let Some(command) = self.slab.get_mut(key) {
+            command.join(member, None);
         }
         key
     }

@@ -205,9 +205,12 @@ impl Client {
         now: u64,
     ) -> bool {
         let Some(command) = self.commands.get_mut(key) else { return true };
+        if let Purpose::Manage(_) = command.purpose {
+            return self.read_state(key, found);
+        }
         let requests = &mut self.requests;
-        let is_understood = command.read(found.clone(), verdicts, |request, charge, granted| {
-            requests.on_granted(request, charge, granted);
+        let is_understood = command.read(found.clone(), verdicts, |request, charge, beside| {
+            requests.on_beside(request, charge, beside);
         });
         if is_understood && command.purpose != Purpose::Charge {
             if let Purpose::Settle(Settlement { tag, .. }) = command.purpose {
@@ -224,6 +227,19 @@ impl Client {
             }
         }
         is_understood
+    }
+
+    /// Reads what a client has, with which an operator's request ends. `false` if the reply does not say that.
+    fn read_state(&mut self, key: CommandKey, found: &ScriptReply<'_>) -> bool {
+        let read = self.commands.get(key).and_then(|command| command.read_state(found.clone()));
+        let (Some(state), Some(ended)) = (read, read.and_then(|_| self.commands.take(key))) else {
+            return false;
+        };
+        for member in ended.members {
+            self.requests.on_state(member.request, state);
+            self.requests.conclude(member, Ok(()), &mut self.agenda);
+        }
+        true
     }
 
     /// A command has answered one of its requests, which it charged at `charged_at` of Redis's clock.

@@ -3,8 +3,11 @@
 use super::key::{CommandKey, NodeKey};
 use super::slab::Recycle;
 use super::sparse::Sparse;
+use crate::charge::Effect;
 use crate::decision::Verdict;
 use crate::lease::Granted;
+use crate::manage::ClientState;
+use crate::overrides::Override;
 
 /// Why a request was not decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +39,8 @@ pub struct Request {
     /// How many of its commands have no outcome.
     pub(super) open: u32,
     pub(super) stage: RequestStage,
+    /// What a client has, if the request is an operator's.
+    pub(super) state: Option<Box<ClientState>>,
     /// Its command, if it has only one.
     pub(super) command: Option<CommandKey>,
     error: Option<Error>,
@@ -49,8 +54,8 @@ pub struct Answer {
     /// Whether it was charged: it was allowed, as were all others of its command but those of a
     /// dry run.
     pub is_charged: bool,
-    /// Whether the request passes whatever the limit decides.
-    pub dry_run: bool,
+    /// What the verdict does to the request.
+    pub effect: Effect,
     /// The node that was sent the command, if one was.
     pub node: Option<NodeKey>,
     /// Redis's time of the charge in µs, if a reply has come.
@@ -62,6 +67,8 @@ pub struct Answer {
 pub(super) struct Rare {
     /// The units that were set aside, for a charge with a lease.
     pub(super) granted: Option<Granted>,
+    /// The quota of its own that the client was charged by.
+    pub(super) own: Option<Override>,
     /// The verdict without the charge, which is given back if another command of the request rejects it.
     pub(super) unspent: Option<Verdict>,
 }
@@ -81,6 +88,7 @@ impl Recycle for Request {
     fn recycle(&mut self) {
         self.answers.clear();
         self.rare.clear();
+        self.state = None;
         self.open = 0;
         self.stage = RequestStage::Waiting;
         self.command = None;
@@ -141,7 +149,7 @@ impl Request {
     /// Whether the limits of its charges from the one at `first` let it pass with these verdicts.
     pub(super) fn passes(&self, first: usize, verdicts: &[Verdict]) -> bool {
         let mut answers = self.answers.iter().skip(first).zip(verdicts);
-        answers.all(|(answer, verdict)| answer.dry_run || verdict.allowed)
+        answers.all(|(answer, verdict)| answer.effect.lets_pass(verdict))
     }
 
     /// One more of its commands has an outcome. Returns whether it is complete with that, and not released.
@@ -158,9 +166,9 @@ impl Request {
     /// run, and if there are others.
     pub(super) fn finish(&mut self) {
         self.stage = RequestStage::Done;
-        let is_dry_run = || self.answers.iter().all(|answer| answer.dry_run);
-        let lacks = |answer: &Answer| answer.verdict.is_none() && !answer.dry_run;
-        if self.error.is_some() && !self.answers.iter().any(lacks) && !is_dry_run() {
+        let enforced = || self.answers.iter().filter(|answer| answer.effect == Effect::Enforced);
+        let lacks = |answer: &Answer| answer.verdict.is_none();
+        if self.error.is_some() && enforced().next().is_some() && !enforced().any(lacks) {
             self.error = None;
         }
     }
@@ -177,7 +185,7 @@ impl Request {
             return None;
         }
         let rejects = |answer: &Answer| {
-            !answer.dry_run && answer.verdict.is_some_and(|verdict| !verdict.allowed)
+            answer.verdict.is_some_and(|verdict| !answer.effect.lets_pass(&verdict))
         };
         let is_rejected = self.answers.iter().any(rejects);
         Some(match self.error {

@@ -1,12 +1,15 @@
 //! The requests, from their submission until they are released.
 
 use super::agenda::Agenda;
-use super::command::{Charge, Command, Member};
+use super::command::{Command, Member};
 use super::key::{CommandKey, NodeKey, RequestEntries, RequestKey};
 use super::request::{Answer, Error, Request, RequestStage};
 use super::slab::Slab;
 use super::{Action, MAX_WAITING};
+use crate::charge::Charge;
 use crate::lease::Granted;
+use crate::manage::ClientState;
+use crate::redis::answer::Beside;
 
 /// The requests.
 #[derive(Debug)]
@@ -70,7 +73,7 @@ impl Requests {
         let key = self.slab.reuse();
         if let Some(request) = self.slab.get_mut(key) {
             let unanswered =
-                |charge: &Charge<'_>| Answer { dry_run: charge.dry_run, ..Answer::default() };
+                |charge: &Charge<'_>| Answer { effect: charge.effect, ..Answer::default() };
             // Many requests may wait: there is room for one answer to each charge, and no more.
             request.answers.reserve_exact(charges.len());
             request.answers.extend(charges.iter().map(unanswered));
@@ -95,10 +98,21 @@ impl Requests {
         }
     }
 
-    /// The lease that a reply has brought for a charge is known.
-    pub(super) fn on_granted(&mut self, key: RequestKey, charge: usize, granted: Granted) {
+    /// What a reply has brought with the verdict on a charge is known.
+    pub(super) fn on_beside(&mut self, key: RequestKey, charge: usize, beside: Beside) {
+        let Beside { granted, own } = beside;
         if let Some(request) = self.get_mut(key) {
-            request.rare.update(charge, |rare| rare.granted = Some(granted));
+            request.rare.update(charge, |rare| {
+                rare.granted = granted.or(rare.granted);
+                rare.own = own;
+            });
+        }
+    }
+
+    /// What a client has is known.
+    pub(super) fn on_state(&mut self, key: RequestKey, state: ClientState) {
+        if let Some(request) = self.get_mut(key) {
+            request.state = Some(Box::new(state));
         }
     }
 

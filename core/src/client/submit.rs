@@ -1,15 +1,18 @@
 //! From a request to commands, and to the queue of a connection.
 
-use super::command::{Charge, Member, Purpose, Settlement, Stage};
+use super::command::{Member, Purpose, Settlement, Stage};
 use super::commands::Ended;
 use super::in_flight::Owner;
 use super::key::{CommandKey, ConnectionKey, NodeKey, RequestKey};
 use super::request::{Answer, Error};
 use super::timers::Due;
 use super::{Action, Client};
+use crate::charge::Charge;
 use crate::decision::Verdict;
 use crate::lease::{Granted, Lease};
+use crate::manage::{Change, ClientState};
 use crate::metrics::ErrorKind;
+use crate::overrides::Override;
 use crate::redis::cluster::slot;
 
 /// The interface for requests.
@@ -42,6 +45,46 @@ impl Client {
             self.agenda.end_turn();
         }
         key
+    }
+
+    /// Changes what the client of `charge` has, or looks at it: its cost, effect and lease do not matter. As with
+    /// [`submit`](Self::submit) an outcome follows within `timeout` µs, then the [state](Self::state) is known, and the
+    /// request must be released. What may have been changed is not changed again.
+    pub fn manage(
+        &mut self,
+        charge: &Charge<'_>,
+        change: Change,
+        timeout: u64,
+        now: u64,
+    ) -> RequestKey {
+        let is_overload = self.requests.is_full();
+        let key = self.requests.begin(std::slice::from_ref(charge));
+        let member = Member { request: key, first: 0, timeout };
+        match is_overload {
+            true => self.turn_away(std::slice::from_ref(charge), member),
+            false => {
+                let slot = self.slot_of(charge);
+                let command = self.commands.add_change(charge, change, member, slot);
+                self.route(command, now);
+            }
+        }
+        if let Some(request) = self.requests.get_mut(key)
+            && !request.on_dispatched(1, 0)
+        {
+            self.waiting.deadlines.push(key, timeout);
+            self.agenda.end_turn();
+        }
+        key
+    }
+
+    /// What the client has that a request [was about](Self::manage), after the change.
+    pub fn state(&self, key: RequestKey) -> Option<ClientState> {
+        self.requests.get(key)?.state.as_deref().copied()
+    }
+
+    /// The quota of its own by which the client of a charge was charged, if it has one.
+    pub fn own(&self, key: RequestKey, charge: usize) -> Option<Override> {
+        self.requests.get(key)?.rare.get(charge)?.own
     }
 
     /// The first of these charges, which can be in one command, and the others. Most requests have one

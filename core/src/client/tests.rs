@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use super::connection::SILENCE;
 use super::*;
+use crate::charge::{Charge, Effect, Template};
 use crate::key::Head;
 use crate::limit::{Algorithm, Quota};
 use crate::rate::SECOND;
@@ -42,8 +43,8 @@ static QUOTA: LazyLock<Quota> =
 
 fn charge<'a>(template: &'a Rc<Template>, key: &'a str) -> Charge<'a> {
     let key = key.as_bytes();
-    let digest = key.iter().fold(0, |sum, byte| sum * 31 + u64::from(*byte));
-    Charge { template, key, quota: &QUOTA, cost: 1, dry_run: false, digest, lease: None }
+    let digest = key.iter().fold(0, |sum, byte| sum * 31 + u128::from(*byte));
+    Charge { digest: digest.into(), ..Charge::new(template, key, &QUOTA, 1) }
 }
 
 impl Played {
@@ -782,22 +783,23 @@ fn what_a_limit_holds_without_a_charge_is_known() {
 /// Limits of a dry run need not answer, if there are others.
 #[test]
 fn a_limit_of_a_dry_run_without_a_reply_fails_no_request() {
-    for (dry_runs, replies, expected) in [
-        ([false, true], FOUND, Ok(())),
-        ([false, true], "", Err(Error::Timeout)),
-        ([true, false], FOUND, Err(Error::Timeout)),
-        ([true, true], FOUND, Err(Error::Timeout)),
+    use Effect::{DryRun, Enforced};
+    for (effects, replies, expected) in [
+        ([Enforced, DryRun], FOUND, Ok(())),
+        ([Enforced, DryRun], "", Err(Error::Timeout)),
+        ([DryRun, Enforced], FOUND, Err(Error::Timeout)),
+        ([DryRun, DryRun], FOUND, Err(Error::Timeout)),
     ] {
         let mut played = cluster(|_| ());
         let template = Rc::clone(&played.template);
         let [mut one, mut other] = ["a", "b"].map(|key| charge(&template, key));
-        [one.dry_run, other.dry_run] = dry_runs;
+        [one.effect, other.effect] = effects;
         let request = played.client.submit(&[one, other], TIMEOUT, played.now);
         played.turn();
         assert_eq!(played.sent_keys(), "a b");
         played.receive(replies);
         assert!(played.wait(TIMEOUT).contains(&Action::Complete(request)));
-        assert_eq!(played.client.outcome(request), Some(expected), "{dry_runs:?}, {replies:?}");
+        assert_eq!(played.client.outcome(request), Some(expected), "{effects:?}, {replies:?}");
     }
 }
 

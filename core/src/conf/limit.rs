@@ -12,6 +12,7 @@ pub use words::{LimitWords, is_off, parameter_names};
 
 use super::Setting;
 use crate::algorithm::leaky_bucket::Undelayed;
+use crate::charge::Effect;
 use crate::limit::{Algorithm, Quota};
 use crate::rate::{Rate, saturated};
 
@@ -28,15 +29,6 @@ pub enum Phase {
 impl Phase {
     /// In the order of NGINX.
     pub const ALL: [Self; 2] = [Self::Access, Self::Precontent];
-}
-
-/// What the verdict of a limit does to a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// It rejects or delays the request.
-    Enforced,
-    /// It is counted, logged and shown.
-    DryRun,
 }
 
 /// A line that limits. `V` is a text with variables, as it was compiled.

@@ -10,6 +10,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Granted, Holding, Lease};
+use crate::charge::Charge;
 use crate::decision::Verdict;
 use crate::key;
 use crate::limit::Quota;
@@ -77,19 +78,6 @@ impl Taken {
     }
 }
 
-/// What a limit charges a request.
-#[derive(Clone, Copy, Debug)]
-pub struct LeaseCharge {
-    /// The limit, as the owner of the table numbers them.
-    pub number: u64,
-    /// Stands for the limit, its quota and the client.
-    pub digest: u128,
-    /// What the client may spend.
-    pub quota: Quota,
-    /// What the request spends.
-    pub cost: u64,
-}
-
 /// What came of a command that has said something about a lease.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
@@ -141,29 +129,29 @@ impl<'a> LeaseTable<'a> {
     }
 
     /// Spends for a request at the monotonic time `now`, in µs, if each of its limits has a lease with
-    /// enough units left: then `act` gets, for each limit, its number and its verdict. Limits are given by
-    /// their digests, quotas and costs; those that share a digest cannot both have its lease.
+    /// enough units left: then `act` gets, for each charge, its index and its verdict. Charges that share a digest
+    /// cannot both have its lease.
     pub fn spend<'q>(
         &self,
-        limits: impl Iterator<Item = (u128, &'q Quota, u64)>,
+        charges: impl Iterator<Item = &'q Charge<'q>>,
         now: u64,
         act: &mut impl FnMut(usize, Verdict),
     ) -> bool {
-        self.spend_rest(&mut limits.enumerate(), now, act)
+        self.spend_rest(&mut charges.enumerate(), now, act)
     }
 
     /// All entries are locked before the first is changed.
     fn spend_rest<'q>(
         &self,
-        limits: &mut impl Iterator<Item = (usize, (u128, &'q Quota, u64))>,
+        charges: &mut impl Iterator<Item = (usize, &'q Charge<'q>)>,
         now: u64,
         act: &mut impl FnMut(usize, Verdict),
     ) -> bool {
-        let Some((index, (digest, quota, cost))) = limits.next() else { return true };
-        let Some(entry) = self.lock(digest) else { return false };
+        let Some((index, charge)) = charges.next() else { return true };
+        let Some(entry) = self.lock(charge.digest.number()) else { return false };
         let mut holding = entry.0.holding();
-        let Some(verdict) = holding.spend(quota, cost, now) else { return false };
-        if !self.spend_rest(limits, now, act) {
+        let Some(verdict) = holding.spend(charge.quota, charge.cost, now) else { return false };
+        if !self.spend_rest(charges, now, act) {
             return false;
         }
         entry.set(&holding);
@@ -189,9 +177,10 @@ impl<'a> LeaseTable<'a> {
         self.lock_entry(entry).filter(|locked| locked.0.is_of(digest))
     }
 
-    /// Takes out the lease of a digest, for a command that charges `cost` and is to renew it until then, in
+    /// Takes out the lease of a client, for a command with this charge that is to renew it until then, in
     /// µs. A command of cost 0 takes no units: it only reports what has ended.
-    pub fn take(&self, digest: u128, cost: u64, now: u64, until: u64) -> Taken {
+    pub fn take(&self, charge: &Charge<'_>, now: u64, until: u64) -> Taken {
+        let (digest, cost) = (charge.digest.number(), charge.cost);
         let is_known = || self.bucket(digest)?.iter().find(|entry| entry.is_of(digest));
         if cost > 0 && is_known().is_none() {
             return Taken::Nothing;
@@ -205,16 +194,24 @@ impl<'a> LeaseTable<'a> {
         }
     }
 
-    /// Takes note of what came of a command, for a limit about which it had `taken` the lease out: a new
-    /// lease takes its place, or it goes back if nothing was sent. Answers what became of units.
-    pub fn renew(&self, limit: &LeaseCharge, taken: Taken, outcome: &Outcome, now: u64) -> Renewed {
+    /// Takes note of what came of a command, for a charge about which it had `taken` the lease out: a new
+    /// lease takes its place, or it goes back if nothing was sent. `limit` is the number of the limit, as the owner of
+    /// the table numbers them. Answers what became of units.
+    pub fn renew(
+        &self,
+        charge: &Charge<'_>,
+        limit: u64,
+        taken: Taken,
+        outcome: &Outcome,
+        now: u64,
+    ) -> Renewed {
         let Outcome { is_sent, is_charged, is_rejected, granted, span, submitted } = *outcome;
         let (before, is_renewal) = match taken {
             Taken::Busy => {
-                if let Some(entry) = self.lock(limit.digest) {
+                if let Some(entry) = self.lock(charge.digest.number()) {
                     let mut holding = entry.0.holding();
                     match (is_charged, is_rejected) {
-                        (true, _) => holding.charge(&limit.quota, limit.cost, granted.now, now),
+                        (true, _) => holding.charge(charge.quota, charge.cost, granted.now, now),
                         (_, true) => holding.press(),
                         (false, false) => {}
                     }
@@ -225,15 +222,15 @@ impl<'a> LeaseTable<'a> {
             Taken::Nothing => (Holding::UNKNOWN, false),
             Taken::Holding(holding) => (holding, true),
         };
-        let put = |holding| self.put(limit, holding, is_renewal, now);
+        let put = |holding| self.put(charge, limit, holding, is_renewal, now);
         if is_renewal && !is_sent {
             return Renewed { evicted: put(before), ..Renewed::default() };
         }
         let returned = granted.returned;
         let lapsed = before.units().saturating_sub(returned);
-        let holding = |cost| Holding::new(&limit.quota, span, &granted, cost, submitted);
+        let holding = |cost| Holding::new(charge.quota, span, &granted, cost, submitted);
         let evicted = if is_charged {
-            put(holding(limit.cost).after(&before))
+            put(holding(charge.cost).after(&before))
         } else if is_rejected {
             put(holding(0).after_rejection(&before))
         } else if is_renewal {
@@ -248,13 +245,14 @@ impl<'a> LeaseTable<'a> {
     /// fewest units goes. Answers what is lost.
     fn put(
         &self,
-        limit: &LeaseCharge,
+        charge: &Charge<'_>,
+        limit: u64,
         holding: Holding,
         is_renewal: bool,
         now: u64,
     ) -> Option<Lapsed> {
-        let LeaseCharge { digest, number, ref quota, .. } = *limit;
-        let Some(bucket) = self.bucket(digest) else { return Lapsed::of(number, &holding) };
+        let digest = charge.digest.number();
+        let Some(bucket) = self.bucket(digest) else { return Lapsed::of(limit, &holding) };
         let own = bucket.iter().find(|entry| entry.is_of(digest));
         let locked = match own {
             // Until it is locked another client's lease may take its place.
@@ -263,10 +261,10 @@ impl<'a> LeaseTable<'a> {
         };
         match locked {
             // The command that renews a lease has the size for the client's demand.
-            Some(locked) if !is_renewal && locked.is_taken(now) => Lapsed::of(number, &holding),
-            Some(locked) if own.is_some() => locked.join(holding, quota, now),
-            Some(locked) => locked.replace(digest, number, &holding),
-            None => Lapsed::of(number, &holding),
+            Some(locked) if !is_renewal && locked.is_taken(now) => Lapsed::of(limit, &holding),
+            Some(locked) if own.is_some() => locked.join(holding, charge.quota, now),
+            Some(locked) => locked.replace(digest, limit, &holding),
+            None => Lapsed::of(limit, &holding),
         }
     }
 
@@ -395,12 +393,14 @@ impl Drop for Locked<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
     use std::sync::atomic::AtomicBool;
 
     use proptest::prelude::*;
 
     use super::*;
     use crate::algorithm::{Holds, Stored};
+    use crate::charge::tests::template;
     use crate::limit::Algorithm;
 
     const SPAN: u64 = 1_000_000;
@@ -415,8 +415,16 @@ mod tests {
         LeaseTable::new(buckets, 1, |_| true)
     }
 
-    fn quota() -> Quota {
+    static QUOTA: LazyLock<Quota> = LazyLock::new(|| {
         Quota::new(Algorithm::TokenBucket, "1000r/s".parse().unwrap(), 1_000).unwrap()
+    });
+
+    fn quota() -> Quota {
+        *QUOTA
+    }
+
+    fn charge(digest: u128, cost: u64) -> Charge<'static> {
+        Charge { digest: digest.into(), ..Charge::new(template(), b"", &QUOTA, cost) }
     }
 
     /// So many units until [`SPAN`] after `now`.
@@ -429,7 +437,7 @@ mod tests {
     }
 
     fn spend(table: &LeaseTable<'_>, digest: u128, now: u64) -> bool {
-        table.spend([(digest, &quota(), 1)].into_iter(), now, &mut |_, _| ())
+        table.spend([charge(digest, 1)].iter(), now, &mut |_, _| ())
     }
 
     fn put(
@@ -440,12 +448,7 @@ mod tests {
         is_renewal: bool,
         now: u64,
     ) -> Option<Lapsed> {
-        table.put(
-            &LeaseCharge { number, digest, quota: quota(), cost: 1 },
-            holding,
-            is_renewal,
-            now,
-        )
+        table.put(&charge(digest, 1), number, holding, is_renewal, now)
     }
 
     /// The limits and the units of all leases that have not ended.
@@ -504,7 +507,7 @@ mod tests {
             let end = later + SPAN;
             assert_eq!(units(&table, end - SPAN / 500), [(3, kept)]);
             assert!(!spend(&table, 7, end) && units(&table, end).is_empty());
-            let Taken::Holding(taken) = table.take(7, 1, end, end + 10) else { panic!() };
+            let Taken::Holding(taken) = table.take(&charge(7, 1), end, end + 10) else { panic!() };
             let report = taken.lease(&quota(), SPAN, end).report;
             assert_eq!((report.of, report.unused, report.ends), (kept, kept, ends));
         }
@@ -513,8 +516,7 @@ mod tests {
     /// Charges of commands beside a lease are spent by the machine, but not those that came before the lease.
     #[test]
     fn what_is_charged_beside_a_lease() {
-        let (buckets, limit) =
-            (buckets(1), LeaseCharge { number: 0, digest: 7, quota: quota(), cost: 2 });
+        let buckets = buckets(1);
         let table = table(&buckets);
         put(&table, 7, 3, holding(5, 10), false, 10);
         for (at, tokens, charged) in [(9, 999, 0), (10, 999, 0), (11, 997, 2)] {
@@ -522,7 +524,7 @@ mod tests {
             let (is_sent, is_charged, is_rejected) = (true, true, false);
             let (span, submitted) = (SPAN, 0);
             let outcome = Outcome { is_sent, is_charged, is_rejected, granted, span, submitted };
-            table.renew(&limit, Taken::Busy, &outcome, 12);
+            table.renew(&charge(7, 2), 0, Taken::Busy, &outcome, 12);
             let report = table.holding(7).unwrap().lease(&quota(), SPAN, 12).report;
             assert_eq!((report.plain[0], report.charged), (tokens, charged), "{at}");
         }
@@ -550,7 +552,7 @@ mod tests {
         (0..7).for_each(|_| assert!(spend(&table, 7, 1)));
         let want = |now| table.holding(7).unwrap().lease(&quota(), SPAN, now).want;
         assert_eq!([2, SPAN, 2 * SPAN, 8 * SPAN, 9 * SPAN].map(want), [8, 8, 4, 1, 0]);
-        let Taken::Holding(taken) = table.take(7, 1, SPAN, SPAN + 10) else { panic!() };
+        let Taken::Holding(taken) = table.take(&charge(7, 1), SPAN, SPAN + 10) else { panic!() };
         put(&table, 7, 3, holding(0, SPAN).after(&taken), true, SPAN);
         let want = |now| table.holding(7).unwrap().lease(&quota(), SPAN, now).want;
         assert_eq!([0, SPAN / 2, SPAN].map(|late| want(SPAN + late)), [9, 5, 1]);
@@ -561,7 +563,7 @@ mod tests {
     fn a_rejection_makes_leases_small() {
         let buckets = buckets(1);
         let table = table(&buckets);
-        let limit = LeaseCharge { number: 0, digest: 7, quota: quota(), cost: 1 };
+        let limit = charge(7, 1);
         let outcome = |is_charged, submitted, units| Outcome {
             is_sent: true,
             is_charged,
@@ -571,32 +573,32 @@ mod tests {
             submitted,
         };
         let want = |now| table.holding(7).unwrap().lease(&quota(), SPAN, now).want;
-        let charge = |times| {
+        let charge_times = |times| {
             for _ in 0..times {
-                let taken = table.take(7, 1, 1, 10);
-                table.renew(&limit, taken, &outcome(true, 1, 0), 1);
+                let taken = table.take(&charge(7, 1), 1, 10);
+                table.renew(&limit, 0, taken, &outcome(true, 1, 0), 1);
             }
         };
-        charge(300);
+        charge_times(300);
         assert_eq!(want(1), 300);
-        let taken = table.take(7, 1, 1, 10);
-        table.renew(&limit, taken, &outcome(false, 1, 0), 1);
+        let taken = table.take(&charge(7, 1), 1, 10);
+        table.renew(&limit, 0, taken, &outcome(false, 1, 0), 1);
         assert_eq!(want(1), 0);
-        charge(399);
+        charge_times(399);
         assert_eq!(want(1), 1);
-        charge(1);
+        charge_times(1);
         assert_eq!(want(1), 2);
-        let taken = table.take(7, 1, 1, 10);
-        let other = table.take(7, 1, 1, 10);
+        let taken = table.take(&charge(7, 1), 1, 10);
+        let other = table.take(&charge(7, 1), 1, 10);
         assert_eq!(other, Taken::Busy);
-        table.renew(&limit, other, &outcome(false, 1, 0), 1);
-        table.renew(&limit, taken, &outcome(true, 1, 0), 1);
+        table.renew(&limit, 0, other, &outcome(false, 1, 0), 1);
+        table.renew(&limit, 0, taken, &outcome(true, 1, 0), 1);
         assert_eq!(want(1), 0);
         // One that neither charges nor rejects, as where another limit rejects the request, changes nothing.
-        let taken = table.take(7, 1, 1, 10);
+        let taken = table.take(&charge(7, 1), 1, 10);
         let none = Outcome { is_rejected: false, ..outcome(false, 1, 0) };
-        table.renew(&limit, taken, &none, 1);
-        charge(199);
+        table.renew(&limit, 0, taken, &none, 1);
+        charge_times(199);
         assert_eq!(want(1), 1);
     }
 
@@ -605,27 +607,27 @@ mod tests {
     fn a_lease_is_taken_once() {
         let buckets = buckets(1);
         let table = table(&buckets);
-        assert_eq!(table.take(7, 1, 0, 10), Taken::Nothing);
+        assert_eq!(table.take(&charge(7, 1), 0, 10), Taken::Nothing);
         put(&table, 7, 3, holding(5, 0), false, 0);
-        let Taken::Holding(taken) = table.take(7, 1, 1, 10) else { panic!() };
+        let Taken::Holding(taken) = table.take(&charge(7, 1), 1, 10) else { panic!() };
         assert_eq!(taken.units(), 5);
         assert!(!spend(&table, 7, 2));
-        assert_eq!(table.take(7, 1, 2, 12), Taken::Busy);
+        assert_eq!(table.take(&charge(7, 1), 2, 12), Taken::Busy);
         assert_eq!(put(&table, 7, 3, holding(0, 2), false, 2), None);
         assert!(!spend(&table, 7, 2), "kept what is no renewal");
         let lapsed = Some(Lapsed { limit: 3, units: 2 });
         assert_eq!(put(&table, 7, 3, holding(2, 2), false, 2), lapsed);
         assert_eq!(
-            table.take(7, 1, 2, 12),
+            table.take(&charge(7, 1), 2, 12),
             Taken::Busy,
             "it is taken until its command is answered"
         );
         put(&table, 7, 3, holding(4, 3), true, 3);
         assert_eq!(units(&table, 3), [(3, 4)]);
         // A command that brings nothing does not keep others from it for ever.
-        assert!(matches!(table.take(7, 1, 4, 10), Taken::Holding(_)));
-        assert!(matches!(table.take(7, 1, 9, 20), Taken::Busy));
-        let Taken::Holding(nothing) = table.take(7, 1, 10, 20) else { panic!() };
+        assert!(matches!(table.take(&charge(7, 1), 4, 10), Taken::Holding(_)));
+        assert!(matches!(table.take(&charge(7, 1), 9, 20), Taken::Busy));
+        let Taken::Holding(nothing) = table.take(&charge(7, 1), 10, 20) else { panic!() };
         assert_eq!((nothing.units(), nothing.lease(&quota(), SPAN, 10).is_none()), (0, true));
     }
 
@@ -636,20 +638,19 @@ mod tests {
         let table = table(&buckets);
         put(&table, 7, 0, holding(5, 0), false, 0);
         assert!(spend(&table, 7, 1));
-        assert_eq!(table.take(7, 0, 1, 10), Taken::Busy, "it lasts");
-        assert_eq!(table.take(8, 0, 1, 10), Taken::Busy, "there is none");
-        let taken = table.take(7, 0, end, end + 10);
+        assert_eq!(table.take(&charge(7, 0), 1, 10), Taken::Busy, "it lasts");
+        assert_eq!(table.take(&charge(8, 0), 1, 10), Taken::Busy, "there is none");
+        let taken = table.take(&charge(7, 0), end, end + 10);
         let lease = taken.report(&quota(), SPAN, end).unwrap();
         assert_eq!((lease.want, lease.report.of, lease.report.unused), (0, 5, 4));
         let granted = Granted { returned: 4, ..Granted::nothing(START + end) };
         let (is_sent, is_charged, span, submitted) = (true, true, SPAN, end);
         let is_rejected = false;
         let outcome = Outcome { is_sent, is_charged, is_rejected, granted, span, submitted };
-        let limit = LeaseCharge { number: 0, digest: 7, quota: quota(), cost: 0 };
-        let changes = table.renew(&limit, taken, &outcome, end);
+        let changes = table.renew(&charge(7, 0), 0, taken, &outcome, end);
         assert_eq!(changes, Renewed { returned: 4, ..Renewed::default() });
-        assert_eq!(table.take(7, 0, end, end + 10), Taken::Busy, "all is reported");
-        let Taken::Holding(holding) = table.take(7, 1, end, end + 10) else { panic!() };
+        assert_eq!(table.take(&charge(7, 0), end, end + 10), Taken::Busy, "all is reported");
+        let Taken::Holding(holding) = table.take(&charge(7, 1), end, end + 10) else { panic!() };
         assert_eq!(holding.lease(&quota(), SPAN, end).want, 2);
     }
 
@@ -675,12 +676,13 @@ mod tests {
         assert_eq!(put(&table, 7, 3, first, false, 2), None);
         assert_eq!(units(&table, 2), [(3, 5)]);
         let mut remaining = Vec::new();
-        while table.spend([(7, &quota, 1)].into_iter(), 2, &mut |_, verdict| {
-            remaining.push(verdict.remaining)
-        }) {}
+        while table
+            .spend([charge(7, 1)].iter(), 2, &mut |_, verdict| remaining.push(verdict.remaining))
+        {
+        }
         assert_eq!(remaining, [997, 996, 995, 994, 993]);
         // One report ends the hold of both.
-        let Taken::Holding(taken) = table.take(7, 1, 3, 10) else { panic!() };
+        let Taken::Holding(taken) = table.take(&charge(7, 1), 3, 10) else { panic!() };
         let report = taken.lease(&quota, SPAN, 3).report;
         assert_eq!((report.of, report.unused), (5, 0));
         quota.algorithm().report(&mut redis, START + 3, &quota, &report);
@@ -727,13 +729,13 @@ mod tests {
         std::mem::forget(locked);
 
         assert!(!spend(&other, 7, 1));
-        assert_eq!(other.take(7, 1, 1, 2), Taken::Busy);
+        assert_eq!(other.take(&charge(7, 1), 1, 2), Taken::Busy);
         let lapsed = Some(Lapsed { limit: 3, units: 1 });
         assert_eq!(put(&other, 7, 3, holding(1, 1), true, 1), lapsed);
         assert!(!spend(&other, 7, 1), "an entry of a living process was used");
         IS_LIVING.store(false, Ordering::Relaxed);
         assert!(!spend(&other, 7, 1));
-        assert_eq!(other.take(7, 1, 1, 2), Taken::Nothing);
+        assert_eq!(other.take(&charge(7, 1), 1, 2), Taken::Nothing);
         put(&other, 7, 3, holding(1, 1), false, 1);
         assert_eq!(units(&other, 1), [(3, 1)]);
     }
@@ -748,7 +750,7 @@ mod tests {
             buckets.iter().flatten().find(|entry| entry.is_of(7)).unwrap().set_words(words);
             spend(&table, 7, now);
             units(&table, now);
-            table.take(7, 1, now, until);
+            table.take(&charge(7, 1), now, until);
             put(&table, 7, 3, holding(5, now), true, now);
         });
     }
@@ -774,7 +776,7 @@ mod tests {
                 if spend(&table, digest, 1) {
                     count(&spent, client, 1);
                 }
-                let renewed = match table.take(digest, 1, 1, 2) {
+                let renewed = match table.take(&charge(digest, 1), 1, 2) {
                     Taken::Holding(holding) => holding,
                     Taken::Nothing => {
                         count(&granted, client, UNITS);

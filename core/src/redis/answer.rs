@@ -5,64 +5,67 @@
 //! limit that stores itself replies with its verdict.
 
 use super::reply::{Entry, ScriptReply};
-use super::script::Check;
 use crate::algorithm::Stored;
+use crate::charge::Charge;
 use crate::decision::Verdict;
-use crate::key::RedisKey;
-use crate::lease::{Granted, Lease};
+use crate::lease::Granted;
+use crate::overrides::{Applied, Override};
 use crate::transaction::{self, Pending};
 
 /// Up to so many limits are decided without an allocation.
 const FEW: usize = 8;
 
-/// Calls `each` with the index and the verdict of each of `checks`, which are one transaction, and
-/// with what came of its lease, if it has one. `false`, without any call, if this is no reply to them.
+/// Calls `each` with the index and the verdict of each of `charges`, which are one transaction, and
+/// with what came with it. `false`, without any call, if this is no reply to them.
 pub fn verdicts<'q>(
     found: ScriptReply<'_>,
-    checks: impl Iterator<Item = Check<'q>> + Clone,
-    mut each: impl FnMut(usize, Verdict, Option<Granted>),
+    charges: impl Iterator<Item = Charge<'q>> + Clone,
+    mut each: impl FnMut(usize, Verdict, Beside),
 ) -> bool {
-    let mut first = checks.clone();
-    if let (Some(check), None) = (first.next(), first.next()) {
-        return repeated(found, &check, 1, |verdict, granted| each(0, verdict, granted));
+    let mut first = charges.clone();
+    if let (Some(charge), None) = (first.next(), first.next()) {
+        return repeated(found, &charge, 1, |verdict, beside| each(0, verdict, beside));
     }
-    if !are_answered(&found, checks.clone()) {
+    if !are_answered(&found, charges.clone()) {
         return false;
     }
-    let (now, answered) = (found.now(), checks.zip(found));
-    let enforced = answered.clone().filter(|(check, _)| !check.dry_run);
-    let others_allow = enforced.filter_map(own_verdict).all(|verdict| verdict.allowed);
+    let (now, answered) = (found.now(), charges.zip(found));
+    let lets_pass =
+        |it: Answered<'_, '_>| own_verdict(it).is_none_or(|own| it.0.effect.lets_pass(&own));
+    let others_allow = answered.clone().all(lets_pass);
     decide(answered, now, others_allow, |index, answered, entry| {
         let decided = entry.and_then(Pending::verdict);
         let granted = entry.filter(|_| answered.0.lease.is_some()).map(Pending::granted);
+        let own = entry.map_or_else(|| own_of(answered), Pending::own);
         if let Some(verdict) = decided.or_else(|| own_verdict(answered)) {
-            each(index, verdict, granted);
+            each(index, verdict, Beside { granted, own });
         }
     });
     true
 }
 
-/// Calls `each` with the index of each of `checks`, which are one transaction that has charged all of them,
-/// and its verdict without these charges, which are given back. A single check may have been charged by one
+/// Calls `each` with the index of each of `charges`, which are one transaction that has charged all of them,
+/// and its verdict without these charges, which are given back. A single one may have been charged by one
 /// command for several requests, one after the other: `earlier` is how many of them came before. Nothing is
 /// called if this is no reply to them.
 pub fn unspent<'q>(
     found: ScriptReply<'_>,
-    checks: impl Iterator<Item = Check<'q>> + Clone,
+    charges: impl Iterator<Item = Charge<'q>> + Clone,
     earlier: u32,
     mut each: impl FnMut(usize, Verdict),
 ) {
-    if !are_answered(&found, checks.clone()) {
+    if !are_answered(&found, charges.clone()) {
         return;
     }
-    let (now, answered) = (found.now(), checks.zip(found));
+    let (now, answered) = (found.now(), charges.zip(found));
     let mut first = answered.clone();
     if let (Some(only), None) = (first.next(), first.next())
-        && let (Check { quota, cost, .. }, Entry::Stored(_)) = only
+        && let (Charge { quota, cost, .. }, Entry::Stored(_)) = only
     {
-        let (mut stored, algorithm) = (stored(only), quota.algorithm());
-        algorithm.decide_each(&mut stored, now, quota, cost, earlier, |_| {});
-        return each(0, algorithm.decide(&mut stored, now, quota, 0));
+        let (Applied { mut stored, quota, .. }, algorithm) =
+            (applied(only, now), quota.algorithm());
+        algorithm.decide_each(&mut stored, now, &quota, cost, earlier, |_| {});
+        return each(0, algorithm.decide(&mut stored, now, &quota, 0));
     }
     let all = answered.clone();
     decide(answered, now, false, |index, answered, entry| {
@@ -73,13 +76,13 @@ pub fn unspent<'q>(
     });
 }
 
-/// Whether the entries are those that belong to the checks.
+/// Whether the entries are those that belong to the charges.
 fn are_answered<'q>(
     found: &ScriptReply<'_>,
-    checks: impl Iterator<Item = Check<'q>> + Clone,
+    charges: impl Iterator<Item = Charge<'q>> + Clone,
 ) -> bool {
-    let mut answered = checks.clone().zip(found.clone());
-    checks.count() == found.clone().count() && answered.all(is_answered)
+    let mut answered = charges.clone().zip(found.clone());
+    charges.count() == found.clone().count() && answered.all(is_answered)
 }
 
 /// Decides on all limits that do not store themselves as one transaction, and calls `each` with the index
@@ -88,8 +91,9 @@ fn decide<'q, 'f>(
     answered: impl Iterator<Item = Answered<'q, 'f>> + Clone,
     now: u64,
     others_allow: bool,
-    mut each: impl FnMut(usize, Answered<'q, 'f>, Option<&Pending<RedisKey<'q>>>),
+    mut each: impl FnMut(usize, Answered<'q, 'f>, Option<&Pending<'q>>),
 ) {
+    let pending_entry = |answered| pending_entry(answered, now);
     let mut pending = answered.clone().map(pending_entry);
     let mut few: [_; FEW] = std::array::from_fn(|_| pending.next().flatten());
     let mut many: Vec<_>;
@@ -105,50 +109,60 @@ fn decide<'q, 'f>(
     }
 }
 
-/// Calls `each` with the verdict of each of `times` equal requests, which one command has charged, and,
-/// with the last one, what came of its lease, if it has one. `false`, without any call, if this is no
+/// What comes with a verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// What came of the lease, if the charge has one.
+    pub granted: Option<Granted>,
+    /// The quota of its own by which the client was charged, if it has one.
+    pub own: Option<Override>,
+}
+
+/// Calls `each` with the verdict of each of `times` equal requests, which one command has charged, and with what came
+/// with it: of its lease with the last one. `false`, without any call, if this is no
 /// reply to it. For a limit that stores itself `times` is 1.
 pub fn repeated(
     found: ScriptReply<'_>,
-    check: &Check<'_>,
+    charge: &Charge<'_>,
     times: u32,
-    mut each: impl FnMut(Verdict, Option<Granted>),
+    mut each: impl FnMut(Verdict, Beside),
 ) -> bool {
     let mut entries = found.clone();
     let (Some(entry), None) = (entries.next(), entries.next()) else { return false };
-    let answered = (*check, entry);
+    let answered = (*charge, entry);
     match own_verdict(answered) {
         _ if !is_answered(answered) => return false,
         Some(_) if times != 1 => return false,
-        Some(verdict) => each(verdict, None),
+        Some(verdict) => each(verdict, Beside { granted: None, own: own_of(answered) }),
         None => {
-            let Check { quota, cost, lease, .. } = check;
-            let (mut stored, algorithm, now) = (stored(answered), quota.algorithm(), found.now());
+            let Charge { quota, cost, lease, .. } = charge;
+            let (algorithm, now) = (quota.algorithm(), found.now());
+            let Applied { mut stored, quota, own } = applied(answered, now);
             let returned =
-                lease.map_or(0, |lease| algorithm.report(&mut stored, now, quota, &lease.report));
+                lease.map_or(0, |lease| algorithm.report(&mut stored, now, &quota, &lease.report));
             let before_last = if lease.is_some() { times.saturating_sub(1) } else { times };
-            let mut note = |verdict| each(verdict, None);
-            algorithm.decide_each(&mut stored, now, quota, *cost, before_last, &mut note);
+            let mut note = |verdict| each(verdict, Beside { granted: None, own });
+            algorithm.decide_each(&mut stored, now, &quota, *cost, before_last, &mut note);
             if let Some(lease) = lease {
-                let verdict = algorithm.decide(&mut stored, now, quota, *cost);
+                let verdict = algorithm.decide(&mut stored, now, &quota, *cost);
                 let remaining = if verdict.allowed && *cost > 0 { verdict.remaining } else { 0 };
-                let granted = algorithm.grant(&mut stored, now, quota, lease, remaining);
-                each(verdict, Some(Granted { returned, ..granted }));
+                let granted = algorithm.grant(&mut stored, now, &quota, lease, remaining);
+                each(verdict, Beside { granted: Some(Granted { returned, ..granted }), own });
             }
         }
     }
     true
 }
 
-/// A check, and what the script has replied to it.
-type Answered<'q, 'f> = (Check<'q>, Entry<'f>);
+/// A charge, and what the script has replied to it.
+type Answered<'q, 'f> = (Charge<'q>, Entry<'f>);
 
-/// Whether the entry is of the kind that belongs to the check.
-fn is_answered((check, entry): Answered<'_, '_>) -> bool {
-    let stores_itself = check.quota.algorithm().stores_itself();
+/// Whether the entry is of the kind that belongs to the charge.
+fn is_answered((charge, entry): Answered<'_, '_>) -> bool {
+    let stores_itself = charge.quota.algorithm().stores_itself();
     match entry {
         Entry::Stored(_) => !stores_itself,
-        Entry::Integers(_) => stores_itself && own_verdict((check, entry)).is_some(),
+        Entry::Integers(..) => stores_itself && own_verdict((charge, entry)).is_some(),
     }
 }
 
@@ -156,7 +170,15 @@ fn is_answered((check, entry): Answered<'_, '_>) -> bool {
 fn own_verdict((_, entry): Answered<'_, '_>) -> Option<Verdict> {
     match entry {
         Entry::Stored(_) => None,
-        Entry::Integers(integers) => Verdict::from_reply(integers),
+        Entry::Integers(integers, _) => Verdict::from_reply(integers),
+    }
+}
+
+/// The quota that the client of such a limit has of its own, if its line allows that.
+fn own_of((charge, entry): Answered<'_, '_>) -> Option<Override> {
+    match entry {
+        Entry::Stored(_) => None,
+        Entry::Integers(_, own) => own.filter(|_| charge.quota.has_override()),
     }
 }
 
@@ -166,9 +188,9 @@ fn own_unspent<'q, 'f>(
     answered: Answered<'q, 'f>,
     until: impl Iterator<Item = Answered<'q, 'f>>,
 ) -> Option<Verdict> {
-    let Entry::Integers([.., reset]) = answered.1 else { return None };
+    let Entry::Integers([.., reset], _) = answered.1 else { return None };
     let verdict = own_verdict(answered)?;
-    let is_sharer = |other: &Answered<'_, '_>| redis_key(&other.0) == redis_key(&answered.0);
+    let is_sharer = |other: &Answered<'_, '_>| other.0.redis_key() == answered.0.redis_key();
     let has_spent = |it: &Answered<'_, '_>| own_verdict(*it).is_some_and(|it| it.allowed);
     let spent = until.filter(is_sharer).filter(has_spent);
     let spent = spent.fold(0, |sum: u64, (other, _)| sum.saturating_add(other.cost));
@@ -177,32 +199,27 @@ fn own_unspent<'q, 'f>(
     Some(Verdict { remaining, reset, ..verdict })
 }
 
-fn redis_key<'q>(check: &Check<'q>) -> RedisKey<'q> {
-    RedisKey { head: check.head, key: check.key }
-}
-
-/// What was stored of any other limit.
-fn stored((check, entry): Answered<'_, '_>) -> Stored {
+/// What was stored of any other limit, as it counts at `now`.
+fn applied((charge, entry): Answered<'_, '_>, now: u64) -> Applied {
     match entry {
-        Entry::Stored(bytes) => check.quota.algorithm().read(bytes),
-        Entry::Integers(_) => Stored::default(),
+        Entry::Stored(bytes) => charge.quota.algorithm().read_applied(bytes, now, charge.quota),
+        Entry::Integers(..) => Applied::new(Stored::default(), None, now, charge.quota),
     }
 }
 
 /// The entry in the transaction of a limit that does not store itself.
-fn pending_entry<'q>(answered: Answered<'q, '_>) -> Option<Pending<RedisKey<'q>>> {
-    let Check { quota, cost, dry_run, lease, .. } = answered.0;
-    matches!(answered.1, Entry::Stored(_)).then(|| {
-        let entry = Pending::new(redis_key(&answered.0), *quota, cost, dry_run, stored(answered));
-        entry.with_lease(lease.copied().unwrap_or(Lease::NONE))
-    })
+fn pending_entry<'q>(answered: Answered<'q, '_>, now: u64) -> Option<Pending<'q>> {
+    matches!(answered.1, Entry::Stored(_)).then(|| Pending::new(answered.0, applied(answered, now)))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
     use std::sync::LazyLock;
 
     use super::*;
+    use crate::charge::tests::template;
+    use crate::charge::{Effect, Template};
     use crate::decision::Retry;
     use crate::key::Head;
     use crate::limit::{Algorithm, Quota};
@@ -211,24 +228,22 @@ mod tests {
     const NOW: u64 = 1_763_683_200_000_000;
     const MINUTE: u64 = 60_000_000;
 
-    static HEAD: LazyLock<Head> = LazyLock::new(|| Head::new("rl:", "a").unwrap());
-
     /// Three at once, at one a minute.
     static QUOTAS: LazyLock<[Quota; Algorithm::ALL.len()]> = LazyLock::new(|| {
         Algorithm::ALL.map(|algorithm| Quota::new(algorithm, "1r/m".parse().unwrap(), 3).unwrap())
     });
 
-    fn check(algorithm: Algorithm, key: &'static [u8], cost: u64) -> Check<'static> {
+    fn charge(algorithm: Algorithm, key: &'static [u8], cost: u64) -> Charge<'static> {
         let quota = QUOTAS.iter().find(|quota| quota.algorithm() == algorithm).unwrap();
-        Check::new(&HEAD, key, quota, cost)
+        Charge::new(template(), key, quota, cost)
     }
 
-    fn bucket(key: &'static [u8], cost: u64) -> Check<'static> {
-        check(Algorithm::TokenBucket, key, cost)
+    fn bucket(key: &'static [u8], cost: u64) -> Charge<'static> {
+        charge(Algorithm::TokenBucket, key, cost)
     }
 
-    fn log(cost: u64) -> Check<'static> {
-        check(Algorithm::SlidingLog, b"log", cost)
+    fn log(cost: u64) -> Charge<'static> {
+        charge(Algorithm::SlidingLog, b"log", cost)
     }
 
     /// The reply of a script at [`NOW`].
@@ -250,10 +265,10 @@ mod tests {
         }
     }
 
-    /// The verdicts, or `None` if it is no reply to the checks.
-    fn read(entries: &[&[u8]], checks: &[Check<'_>]) -> Option<Vec<Verdict>> {
+    /// The verdicts, or `None` if it is no reply to the charges.
+    fn read(entries: &[&[u8]], charges: &[Charge<'_>]) -> Option<Vec<Verdict>> {
         let (answer, mut decided) = (answer(entries), Vec::new());
-        let is_answer = verdicts(found(&answer), checks.iter().copied(), |index, verdict, _| {
+        let is_answer = verdicts(found(&answer), charges.iter().copied(), |index, verdict, _| {
             assert_eq!(index, decided.len());
             decided.push(verdict);
         });
@@ -261,7 +276,7 @@ mod tests {
         is_answer.then_some(decided)
     }
 
-    fn read_repeated(entry: &[u8], check: Check<'_>, times: u32) -> Option<Vec<Verdict>> {
+    fn read_repeated(entry: &[u8], check: Charge<'_>, times: u32) -> Option<Vec<Verdict>> {
         let (answer, mut decided) = (answer(&[entry]), Vec::new());
         let is_answer = repeated(found(&answer), &check, times, |verdict, _| {
             decided.push(verdict);
@@ -279,10 +294,10 @@ mod tests {
     fn one_of_a_string() {
         let text = [b"$37\r\n1763683200 7 ", &ONE_LEFT[5..]].concat();
         let mut decided = Vec::new();
-        let checks = [bucket(b"k", 1)].into_iter();
-        assert!(verdicts(found(&text), checks.clone(), |_, verdict, _| decided.push(verdict)));
+        let charges = [bucket(b"k", 1)].into_iter();
+        assert!(verdicts(found(&text), charges.clone(), |_, verdict, _| decided.push(verdict)));
         assert_eq!((remaining(&decided), decided[0].reset), (vec![(true, 0)], 3 * MINUTE - 7));
-        assert!(!verdicts(found(&text), checks.chain([log(1)]), |_, _, _| panic!()));
+        assert!(!verdicts(found(&text), charges.chain([log(1)]), |_, _, _| panic!()));
         assert!(!verdicts(found(&text), [log(1)].into_iter(), |_, _, _| panic!()));
     }
 
@@ -307,18 +322,18 @@ mod tests {
 
     #[test]
     fn all_or_nothing() {
-        let checks = [bucket(b"a", 1), log(1), bucket(b"b", 2)];
-        let decided = read(&[NONE, LOG_ALLOWS, NONE], &checks).unwrap();
+        let charges = [bucket(b"a", 1), log(1), bucket(b"b", 2)];
+        let decided = read(&[NONE, LOG_ALLOWS, NONE], &charges).unwrap();
         assert_eq!(remaining(&decided), [(true, 2), (true, 2), (true, 1)]);
-        let decided = read(&[NONE, LOG_ALLOWS, ONE_LEFT], &checks).unwrap();
+        let decided = read(&[NONE, LOG_ALLOWS, ONE_LEFT], &charges).unwrap();
         assert_eq!(remaining(&decided), [(true, 3), (true, 2), (false, 1)]);
-        let decided = read(&[NONE, LOG_REJECTS, NONE], &checks).unwrap();
+        let decided = read(&[NONE, LOG_REJECTS, NONE], &charges).unwrap();
         assert_eq!(remaining(&decided), [(true, 3), (false, 0), (true, 3)]);
     }
 
     #[test]
     fn a_dry_run_keeps_nothing_from_the_others() {
-        let planned = Check { dry_run: true, ..log(1) };
+        let planned = Charge { effect: Effect::DryRun, ..log(1) };
         let decided = read(&[NONE, LOG_REJECTS], &[bucket(b"a", 1), planned]).unwrap();
         assert_eq!(remaining(&decided), [(true, 2), (false, 0)]);
     }
@@ -334,7 +349,7 @@ mod tests {
         assert_eq!(retries(ONE_LEFT, [1, 1]), [Retry::No, Retry::After(MINUTE)]);
         // The first one alone could pass earlier.
         assert_eq!(retries(ONE_LEFT, [2, 1]), [Retry::After(2 * MINUTE), Retry::No]);
-        let dry_run = Check { dry_run: true, ..bucket(b"k", 2) };
+        let dry_run = Charge { effect: Effect::DryRun, ..bucket(b"k", 2) };
         let decided = read(&[ONE_LEFT; 2], &[dry_run, bucket(b"k", 2)]).unwrap();
         assert_eq!(decided[1].retry, Retry::Never, "the dry run spends before it");
         let decided = read(&[ONE_LEFT; 2], &[bucket(b"k", 2), dry_run]).unwrap();
@@ -343,9 +358,9 @@ mod tests {
 
     #[test]
     fn what_is_given_back_is_as_never_spent() {
-        let unspent = |entries: &[&[u8]], checks: &[Check<'_>], earlier| {
+        let unspent = |entries: &[&[u8]], charges: &[Charge<'_>], earlier| {
             let (answer, mut verdicts) = (answer(entries), Vec::new());
-            super::unspent(found(&answer), checks.iter().copied(), earlier, |index, verdict| {
+            super::unspent(found(&answer), charges.iter().copied(), earlier, |index, verdict| {
                 assert_eq!(index, verdicts.len());
                 verdicts.push((verdict.allowed, verdict.remaining, verdict.reset));
             });
@@ -364,8 +379,8 @@ mod tests {
 
     #[test]
     fn those_of_one_key_spend_together() {
-        let longer = Head::new("rl:a:", "k").unwrap();
-        let cut = |cost| Check { head: &longer, ..bucket(b"x", cost) };
+        let longer = Rc::new(Template::new(Head::new("rl:a:", "k").unwrap(), None));
+        let cut = |cost| Charge { template: &longer, ..bucket(b"x", cost) };
         let decided = read(&[NONE; 3], &[bucket(b"k:x", 1), bucket(b"l", 1), cut(2)]);
         assert_eq!(remaining(&decided.unwrap()), [(true, 2), (true, 2), (true, 0)]);
         let decided = read(&[NONE; 2], &[bucket(b"k:x", 2), cut(2)]);
@@ -377,12 +392,12 @@ mod tests {
     fn many() {
         for others in 0..20 {
             let last = bucket(b"shared", 2);
-            let checks: Vec<_> = std::iter::once(bucket(b"shared", 1))
-                .chain(std::iter::repeat_n(check(Algorithm::Gcra, b"other", 0), others))
+            let charges: Vec<_> = std::iter::once(bucket(b"shared", 1))
+                .chain(std::iter::repeat_n(charge(Algorithm::Gcra, b"other", 0), others))
                 .chain([last])
                 .collect();
-            let decided = read(&vec![NONE; checks.len()], &checks).unwrap();
-            assert_eq!(decided.len(), checks.len());
+            let decided = read(&vec![NONE; charges.len()], &charges).unwrap();
+            assert_eq!(decided.len(), charges.len());
             assert_eq!((decided[0].remaining, decided.last().unwrap().remaining), (2, 0));
         }
     }

@@ -9,6 +9,7 @@ use redis::{ServerErrorKind, Value};
 
 use super::RawValue;
 use crate::decision::Verdict;
+use crate::overrides::Override;
 use crate::rate::{MAX_EXACT, SECOND};
 
 /// The longest reply, in bytes, but for the map of a cluster.
@@ -341,8 +342,8 @@ enum Entries<'a> {
 pub enum Entry<'a> {
     /// What was stored; empty if nothing was.
     Stored(&'a [u8]),
-    /// The verdict of a limit that stores itself, as integers.
-    Integers([i64; Verdict::REPLY_LEN]),
+    /// The verdict of a limit that stores itself, as integers; and the quota that the client has of its own.
+    Integers([i64; Verdict::REPLY_LEN], Option<Override>),
 }
 
 impl<'a> ScriptReply<'a> {
@@ -444,15 +445,24 @@ fn take_text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// An array of integers.
 fn integers(bytes: &[u8]) -> Option<(Entry<'_>, &[u8])> {
-    let mut array = [0; Verdict::REPLY_LEN];
+    const OWN: usize = 4;
+    let (mut verdict, mut own) = ([0; Verdict::REPLY_LEN], [0; OWN]);
     let (length, mut rest) = take_number(bytes, b'*')?;
-    if usize::try_from(length) != Ok(array.len()) {
+    let has_own = match usize::try_from(length).ok()? {
+        Verdict::REPLY_LEN => false,
+        length => length == Verdict::REPLY_LEN + OWN,
+    };
+    if !has_own && length != Verdict::REPLY_LEN as i64 {
         return None;
     }
-    for slot in &mut array {
+    for slot in &mut verdict {
         (*slot, rest) = take_number(rest, b':')?;
     }
-    Some((Entry::Integers(array), rest))
+    for slot in own.iter_mut().filter(|_| has_own) {
+        (*slot, rest) = take_number(rest, b':')?;
+    }
+    let [limit, ends, n, period] = own.map(i64::unsigned_abs);
+    Some((Entry::Integers(verdict, Override::from_parts(limit, ends, [n, period])), rest))
 }
 
 /// The number of a line that starts with `kind`, and what comes after the line.
@@ -492,7 +502,7 @@ mod tests {
         assert_eq!(found(FRESH), Some((now, vec![none])));
         let stored = Entry::Stored(b"99 1763683200000000");
         assert_eq!(found(SPENT), Some((1_763_683_200_000_007, vec![stored])));
-        let log = Entry::Integers([1, 99, 600_000, -1]);
+        let log = Entry::Integers([1, 99, 600_000, -1], None);
         assert_eq!(found(SEVERAL), Some((now, vec![Entry::Stored(b"99 1"), log, none])));
         assert_eq!(found(b"*1\r\n:0\r\n"), Some((0, vec![])));
         assert_eq!(found(b"*2\r\n:0\r\n$0\r\n\r\n"), Some((0, vec![none])));
@@ -679,7 +689,7 @@ mod tests {
                 let frame = &reply.as_bytes()[..length];
                 let text = |entry: &Entry<'_>| match entry {
                     Entry::Stored(text) => String::from_utf8(text.to_vec()).unwrap(),
-                    Entry::Integers(_) => "integers".to_owned(),
+                    Entry::Integers(..) => "integers".to_owned(),
                 };
                 let quickly = found(frame)
                     .map(|(now, entries)| (now, entries.iter().map(text).collect::<Vec<_>>()));

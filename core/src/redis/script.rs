@@ -1,6 +1,6 @@
 //! The scripts that Redis runs, and the commands that run them.
 
-use crate::key::{Head, RedisKey};
+use crate::charge::{Charge, Effect};
 use crate::lease::{Lease, Report};
 use crate::limit::{Algorithm, Quota};
 use crate::manage::Change;
@@ -14,7 +14,6 @@ mod variant;
 
 use list::List;
 use minify::minify;
-pub use prepared::Prepared;
 pub use variant::Variant;
 
 /// A script and the name under which Redis caches it.
@@ -22,26 +21,6 @@ pub use variant::Variant;
 pub struct Script {
     source: String,
     sha: String,
-}
-
-/// One limit of one request, as input of a script.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Check<'a> {
-    /// The Redis key's first part.
-    pub head: &'a Head,
-    /// The Redis key's second part.
-    pub key: &'a [u8],
-    /// What the client may spend.
-    pub quota: &'a Quota,
-    /// What the request spends.
-    pub cost: u64,
-    /// Where a charge is corrected: since when that can have been regained, by Redis's clock. See
-    /// [`Algorithm::regained_from`]. 0: this is no correction.
-    pub since: u64,
-    /// Whether it spends if it allows the request, but lets it pass in any case.
-    pub dry_run: bool,
-    /// The lease, if the machine takes or reports one.
-    pub lease: Option<&'a Lease>,
 }
 
 /// How a script is named in a command.
@@ -73,6 +52,9 @@ enum Sign {
 
 /// A number among the arguments of a script: `-`, if it is below zero, and how far it is from zero.
 type Number = (&'static str, u64);
+
+/// The arguments of a script that charges one limit, and how many of them are sent.
+type Arguments = ([Number; PLAIN + EXTENDED], usize);
 
 /// The scripts of this module, each made once.
 #[derive(Clone, Debug)]
@@ -166,21 +148,21 @@ impl Scripts {
         self.manage.iter().find(|(other, _)| *other == variant).map(|(_, script)| script)
     }
 
-    /// Appends the command for `checks` to `out`: all are charged, or none.
+    /// Appends the command for `charges` to `out`: all are charged, or none.
     ///
     /// [`answer::verdicts`](super::answer::verdicts) reads its reply.
     pub fn encode_charges<'a>(
         &self,
         out: &mut Vec<u8>,
         by: By,
-        checks: impl ExactSizeIterator<Item = Check<'a>> + Clone,
+        charges: impl ExactSizeIterator<Item = Charge<'a>> + Clone,
     ) {
-        let mut first = checks.clone();
+        let mut first = charges.clone();
         match (first.next(), first.next()) {
-            (Some(check), None) => self.encode_one(out, by, Sign::Spent, check, 1),
-            _ => match self.lists.iter().find(|list| list.takes(checks.clone())) {
-                Some(list) => list.encode(out, by, checks),
-                None => self.encode_several(out, by, checks, 1),
+            (Some(charge), None) => self.encode_repeated(out, by, charge, 1),
+            _ => match self.lists.iter().find(|list| list.takes(charges.clone())) {
+                Some(list) => list.encode(out, by, charges),
+                None => self.encode_several(out, by, charges, 1),
             },
         }
     }
@@ -189,30 +171,40 @@ impl Scripts {
     /// itself is checked once.
     ///
     /// [`answer::repeated`](super::answer::repeated) reads its reply.
-    pub fn encode_repeated(&self, out: &mut Vec<u8>, by: By, check: Check<'_>, times: u32) {
-        self.encode_one(out, by, Sign::Spent, check, times);
+    pub fn encode_repeated(&self, out: &mut Vec<u8>, by: By, charge: Charge<'_>, times: u32) {
+        match charge.lease {
+            Some(_) => self.encode_several(out, by, std::iter::once(charge), times),
+            None => self.encode_one(out, by, &charge, charge.arguments(Sign::Spent, times, 0)),
+        }
     }
 
-    /// Appends the command that corrects a charge, with the `since` of the check: charges its cost whatever
-    /// is left, or gives it back if it is less than nothing.
+    /// Appends the command that corrects a charge, whose cost can have been regained since a moment, by Redis's clock
+    /// (see [`Algorithm::regained_from`]): charges it whatever is left, or gives it back if it is less than nothing.
     ///
     /// Its reply is ignored.
-    pub fn encode_correction(&self, out: &mut Vec<u8>, by: By, check: Check<'_>, is_less: bool) {
+    pub fn encode_correction(
+        &self,
+        out: &mut Vec<u8>,
+        by: By,
+        charge: Charge<'_>,
+        since: u64,
+        is_less: bool,
+    ) {
         let sign = if is_less { Sign::GivenBack } else { Sign::Spent };
-        self.encode_one(out, by, sign, check, 1);
+        self.encode_one(out, by, &charge, charge.arguments(sign, 1, since));
     }
 
-    /// Appends the command that changes what a client has of the limit of `check`, or looks at it.
+    /// Appends the command that changes what a client has of the limit of `charge`, or looks at it.
     ///
-    /// [`answer::managed`](super::answer::managed) reads its reply.
-    pub fn encode_change(&self, out: &mut Vec<u8>, by: By, check: Check<'_>, change: &Change) {
-        let Some(script) = self.manage(check.quota) else { return };
-        let (period, count) = check.quota.terms();
-        let arguments = change.arguments(check.quota);
+    /// [`managed::managed`](super::managed::managed) reads its reply.
+    pub fn encode_change(&self, out: &mut Vec<u8>, by: By, charge: &Charge<'_>, change: &Change) {
+        let Some(script) = self.manage(charge.quota) else { return };
+        let (period, count) = charge.quota.terms();
+        let arguments = change.arguments(charge.quota);
         script.head(out, by, 1, arguments.len().saturating_add(4));
-        check.key(out);
+        charge.push_key(out);
         bulk(out, change.name().as_bytes());
-        for value in [check.quota.limit(), period, count].into_iter().chain(arguments) {
+        for value in [charge.quota.limit(), period, count].into_iter().chain(arguments) {
             number(out, ("", value));
         }
     }
@@ -221,52 +213,54 @@ impl Scripts {
         &self,
         out: &mut Vec<u8>,
         by: By,
-        checks: impl ExactSizeIterator<Item = Check<'a>> + Clone,
+        charges: impl ExactSizeIterator<Item = Charge<'a>> + Clone,
         times: u32,
     ) {
-        let keys = checks.len();
-        let is_leased = checks.clone().any(|check| check.lease.is_some());
+        let keys = charges.len();
+        let is_leased = charges.clone().any(|charge| charge.lease.is_some());
         let is_extended =
-            is_leased || checks.clone().any(|check| check.extended() != [0; EXTENDED]);
+            is_leased || charges.clone().any(|charge| charge.extended(0) != [0; EXTENDED]);
         let width = match (is_extended, is_leased) {
             (_, true) => PLAIN + EXTENDED + LEASED,
             (true, false) => PLAIN + EXTENDED,
             (false, false) => PLAIN,
         };
-        let any = |is: fn(&Quota) -> bool| checks.clone().any(|check| is(check.quota));
+        let any = |is: fn(&Quota) -> bool| charges.clone().any(|charge| is(charge.quota));
         let script = match (any(Quota::has_override), any(Quota::is_settled)) {
             (true, _) => self.several_override(),
             (false, true) => self.several_settled(),
             (false, false) => self.several(),
         };
         script.head(out, by, keys, keys.saturating_mul(width));
-        for check in checks.clone() {
-            check.key(out);
+        for charge in charges.clone() {
+            charge.push_key(out);
         }
-        for check in checks {
-            let (period, count) = check.quota.terms();
-            bulk(out, Variant::from(check.quota).called().as_bytes());
-            number(out, Sign::Spent.of(check.cost));
-            for value in [check.quota.limit(), period, count] {
+        for charge in charges {
+            let (period, count) = charge.quota.terms();
+            bulk(out, Variant::from(charge.quota).called().as_bytes());
+            number(out, Sign::Spent.of(charge.cost));
+            for value in [charge.quota.limit(), period, count] {
                 number(out, ("", value));
             }
-            for value in check.extended().into_iter().filter(|_| is_extended) {
+            for value in charge.extended(0).into_iter().filter(|_| is_extended) {
                 number(out, ("", value));
             }
-            for value in check.leased(times).into_iter().filter(|_| is_leased) {
+            for value in charge.leased(times).into_iter().filter(|_| is_leased) {
                 number(out, ("", value));
             }
         }
     }
 
-    fn encode_one(&self, out: &mut Vec<u8>, by: By, sign: Sign, check: Check<'_>, times: u32) {
-        if check.lease.is_some() {
-            return self.encode_several(out, by, std::iter::once(check), times);
-        }
-        let Some(script) = self.single(check.quota) else { return };
-        let (arguments, kept) = check.arguments(sign, times);
+    fn encode_one(
+        &self,
+        out: &mut Vec<u8>,
+        by: By,
+        charge: &Charge<'_>,
+        (arguments, kept): Arguments,
+    ) {
+        let Some(script) = self.single(charge.quota) else { return };
         script.head(out, by, 1, kept);
-        check.key(out);
+        charge.push_key(out);
         arguments.into_iter().take(kept).for_each(|value| number(out, value));
     }
 }
@@ -322,37 +316,30 @@ impl Script {
     }
 }
 
-impl<'a> Check<'a> {
-    /// A plain check.
-    pub fn new(head: &'a Head, key: &'a [u8], quota: &'a Quota, cost: u64) -> Self {
-        Self { head, key, quota, cost, since: 0, dry_run: false, lease: None }
-    }
-
-    fn key(&self, out: &mut Vec<u8>) {
-        line(out, b'$', self.head.len().saturating_add(self.key.len()));
-        out.extend_from_slice(self.head);
+/// A charge as arguments of scripts.
+impl Charge<'_> {
+    fn push_key(&self, out: &mut Vec<u8>) {
+        let head = self.template.head();
+        line(out, b'$', head.len().saturating_add(self.key.len()));
+        out.extend_from_slice(head);
         out.extend_from_slice(self.key);
         out.extend_from_slice(b"\r\n");
     }
 
-    fn redis_key(&self) -> RedisKey<'a> {
-        RedisKey { head: self.head, key: self.key }
-    }
-
     /// Whether it needs none of the arguments that few commands have.
     fn is_plain(&self) -> bool {
-        self.lease.is_none() && self.extended() == [0; EXTENDED] && !self.quota.has_override()
+        self.lease.is_none() && self.extended(0) == [0; EXTENDED] && !self.quota.has_override()
     }
 
-    /// The arguments of a script that checks one limit, and how many are sent: at least the first two.
+    /// The arguments of a script that charges one limit, and how many are sent: at least the first two.
     /// Those at the end that are 1, or 0 in case of the extended ones, are left out. Equal requests of
     /// cost 0 are sent as one.
-    fn arguments(&self, sign: Sign, times: u32) -> ([Number; PLAIN + EXTENDED], usize) {
+    fn arguments(&self, sign: Sign, times: u32, since: u64) -> Arguments {
         let (period, count) = self.quota.terms();
         let times = if self.cost == 0 { 1 } else { u64::from(times) };
         let plain = |value| ("", value);
         let [limit, period, count, times] = [self.quota.limit(), period, count, times].map(plain);
-        let [block, since, dry_run] = self.extended().map(plain);
+        let [block, since, dry_run] = self.extended(since).map(plain);
         let arguments = [limit, period, count, times, sign.of(self.cost), block, since, dry_run];
         let default = |index| plain(if index < PLAIN { 1 } else { 0 });
         let last =
@@ -373,9 +360,9 @@ impl<'a> Check<'a> {
         [times, hold, want, keep, of, unused, ends, first, second, third, charged]
     }
 
-    /// The arguments that few commands have.
-    fn extended(&self) -> [u64; EXTENDED] {
-        [self.quota.block(), self.since, u64::from(self.dry_run)]
+    /// The arguments that few commands have. `since` is not 0 where a charge is corrected.
+    fn extended(&self, since: u64) -> [u64; EXTENDED] {
+        [self.quota.block(), since, u64::from(self.effect == Effect::DryRun)]
     }
 }
 
@@ -405,20 +392,20 @@ mod tests {
     use std::sync::LazyLock;
 
     use super::*;
-
-    static HEAD: LazyLock<Head> = LazyLock::new(|| Head::new("rl:", "a").unwrap());
+    use crate::charge::tests::template;
+    use crate::limit::Quota;
 
     static QUOTA: LazyLock<Quota> = LazyLock::new(|| {
         Quota::new(Algorithm::TokenBucket, "100r/m".parse().unwrap(), 100).unwrap()
     });
 
-    fn check(key: &'static [u8], cost: u64) -> Check<'static> {
-        Check::new(&HEAD, key, &QUOTA, cost)
+    fn charge(key: &'static [u8], cost: u64) -> Charge<'static> {
+        Charge::new(template(), key, &QUOTA, cost)
     }
 
-    fn words(by: By, checks: &[Check<'_>]) -> Vec<String> {
+    fn words(by: By, charges: &[Charge<'_>]) -> Vec<String> {
         let mut out = Vec::new();
-        Scripts::new().encode_charges(&mut out, by, checks.iter().copied());
+        Scripts::new().encode_charges(&mut out, by, charges.iter().copied());
         parse(&out)
     }
 
@@ -433,7 +420,7 @@ mod tests {
 
     #[test]
     fn one_question() {
-        let words = words(By::Sha, &[check(b"\r\nx", 10)]);
+        let words = words(By::Sha, &[charge(b"\r\nx", 10)]);
         let scripts = Scripts::new();
         let sha = scripts.single(Algorithm::TokenBucket).unwrap().sha().to_owned();
         assert_eq!(words, ["EVALSHA", &sha, "1", "rl:a:\r\nx", "100", "600000", "1", "1", "10"]);
@@ -445,8 +432,8 @@ mod tests {
             let rate = rate.parse().unwrap();
             let quota = Quota::new(Algorithm::TokenBucket, rate, limit).unwrap();
             let mut out = Vec::new();
-            let check = Check { quota: &quota, cost, ..check(b"k", 1) };
-            Scripts::new().encode_repeated(&mut out, By::Sha, check, times);
+            let charge = Charge::new(template(), b"k", &quota, cost);
+            Scripts::new().encode_repeated(&mut out, By::Sha, charge, times);
             parse(&out)[4..].join(" ")
         };
         assert_eq!(arguments("100r/m", 100, 1, 1), "100 600000");
@@ -462,18 +449,18 @@ mod tests {
 
     #[test]
     fn several_questions() {
-        let words = words(By::Sha, &[check(b"k1", 0), check(b"k2", 9)]);
+        let words = words(By::Sha, &[charge(b"k1", 0), charge(b"k2", 9)]);
         let expected = "2 rl:a:k1 rl:a:k2 token_bucket 0 100 600000 1 token_bucket 9 100 600000 1";
         assert_eq!(words[2..].join(" "), expected);
     }
 
     #[test]
     fn extended_arguments_are_sent_where_one_is_not_0() {
-        let plain = check(b"k1", 1);
+        let plain = charge(b"k1", 1);
         let quota = plain.quota.with_block(9);
-        let blocked = Check { quota: &quota, ..plain };
+        let blocked = Charge { quota: &quota, ..plain };
         assert_eq!(words(By::Sha, &[blocked])[4..].join(" "), "100 600000 1 1 1 9");
-        let dry = Check { dry_run: true, ..check(b"k2", 2) };
+        let dry = Charge { effect: Effect::DryRun, ..charge(b"k2", 2) };
         let expected = "rl:a:k1 rl:a:k2 token_bucket 1 100 600000 1 9 0 0 \
             token_bucket 2 100 600000 1 0 0 1";
         assert_eq!(words(By::Sha, &[blocked, dry])[3..].join(" "), expected);
@@ -483,8 +470,7 @@ mod tests {
     fn a_settlement_has_the_time_of_the_charge() {
         let settled = |is_less| {
             let mut out = Vec::new();
-            let check = Check { since: 77, ..check(b"k", 3) };
-            Scripts::new().encode_correction(&mut out, By::Sha, check, is_less);
+            Scripts::new().encode_correction(&mut out, By::Sha, charge(b"k", 3), 77, is_less);
             parse(&out)[3..].join(" ")
         };
         assert_eq!(settled(false), "rl:a:k 100 600000 1 1 3 0 77");
@@ -503,7 +489,7 @@ mod tests {
 
     #[test]
     fn by_source() {
-        let words = words(By::Source, &[check(b"k", 1)]);
+        let words = words(By::Source, &[charge(b"k", 1)]);
         assert_eq!(words[0], "EVAL");
         assert_eq!(words[1], Scripts::new().single(Algorithm::TokenBucket).unwrap().source());
         assert!(words[1].contains("'PXAT'") && !words[1].contains("-- "));

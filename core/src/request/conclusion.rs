@@ -4,8 +4,8 @@ use std::iter;
 
 use super::evaluated::{judge, tightest};
 use super::{ConfiguredLimit, Evaluated, LimitedRequest, LocalCharges, Machine};
+use crate::charge::Effect;
 use crate::conf::Policy;
-use crate::conf::limit::Effect;
 use crate::decision::{Decision, Source, Status, jitter};
 use crate::rate::MILLISECOND;
 
@@ -43,7 +43,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         self.is_decided.set(true);
         let (status, delay) = self.judge(Effect::Enforced);
         // A status that affects the request is worse than one of a dry run.
-        let is_dry_run = |limit: &Evaluated<'_, M::Limit>| limit.effect() == Effect::DryRun;
+        let is_dry_run = |limit: &Evaluated<'_, M::Limit>| limit.charge.effect == Effect::DryRun;
         let shown_status = match self.limits.iter().any(is_dry_run) {
             true => status.worse(self.judge(Effect::DryRun).0),
             false => status,
@@ -115,7 +115,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
     /// The result to count for a limit, where `status` is that of the request.
     fn status_of(&self, limit: &'a Evaluated<'a, M::Limit>, status: Status) -> Option<Status> {
         let has_part = !self.is_decided.get() || limit.is_violated() || !status.is_rejection();
-        match limit.effect() {
+        match limit.charge.effect {
             Effect::Enforced | Effect::DryRun if !has_part => None,
             Effect::Enforced => Some(status),
             Effect::DryRun if self.is_decided.get() && limit.verdict().is_some() => {
@@ -194,8 +194,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
     pub(super) fn rejecting(
         &self,
     ) -> impl Iterator<Item = &'a Evaluated<'a, M::Limit>> + use<'a, M> {
-        let limits = self.limits.iter();
-        limits.filter(|it| it.effect() == Effect::Enforced && it.is_violated())
+        self.limits.iter().filter(|limit| limit.rejects())
     }
 
     /// The limits that have decided and have this effect.
@@ -203,7 +202,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         &self,
         effect: Effect,
     ) -> impl Iterator<Item = &'a Evaluated<'a, M::Limit>> + Clone + use<'a, M> {
-        self.decided().iter().filter(move |limit| limit.effect() == effect)
+        self.decided().iter().filter(move |limit| limit.charge.effect == effect)
     }
 
     /// The effect of these limits on the request, in a dry run the one that they would have, and the delay in µs.
@@ -238,7 +237,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
     }
 
     /// Takes what the request has spent locally.
-    pub fn take_local(&self) -> Option<LocalCharges> {
+    pub fn take_local(&self) -> Option<LocalCharges<'a>> {
         self.local.take()
     }
 }

@@ -2,8 +2,9 @@
 
 use super::evaluated::tightest;
 use super::{Evaluated, LimitedRequest, Machine};
+use crate::charge::Effect;
 use crate::conf::Policy;
-use crate::conf::limit::{Effect, Phase};
+use crate::conf::limit::Phase;
 use crate::decision::{Decision, Shown, Status};
 
 /// The decisions on a request, as one.
@@ -82,13 +83,14 @@ impl<'a, M: Machine> Decisions<'a, M> {
     pub fn violated(&self) -> impl Iterator<Item = &'a str> + use<'a, '_, M> {
         let is_rejected = self.decision.status == Status::Rejected;
         let has_part = move |limit: &&Evaluated<'_, M::Limit>| {
-            !is_rejected || limit.effect() == Effect::Enforced
+            !is_rejected || limit.charge.effect == Effect::Enforced
         };
         self.limits().filter(|limit| limit.is_violated()).filter(has_part).map(Evaluated::name)
     }
 
     fn tightest(&self) -> Option<&'a Evaluated<'a, M::Limit>> {
-        let of = |effect| tightest(self.limits().filter(move |limit| limit.effect() == effect));
+        let of =
+            |effect| tightest(self.limits().filter(move |limit| limit.charge.effect == effect));
         of(Effect::Enforced).or_else(|| of(Effect::DryRun))
     }
 }

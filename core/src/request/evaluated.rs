@@ -1,17 +1,15 @@
 //! A limit, evaluated for a request.
 
 use std::cell::Cell;
-use std::rc::Rc;
 
 use crate::algorithm::leaky_bucket::{self, Undelayed};
-use crate::client::{Answer, Charge, Template};
-use crate::conf::limit::Effect;
-use crate::decision::{self, Charged, Shown, Status, Verdict};
+use crate::charge::{Charge, Charged};
+use crate::client::Answer;
+use crate::decision::{self, Shown, Status, Verdict};
 use crate::deny_cache;
 use crate::lease::Lease;
 use crate::lease::table::Taken;
 use crate::limit::Quota;
-use crate::redis::script::Check;
 
 /// A line `rate_limit_redis` of the configuration, as requests need it.
 pub trait ConfiguredLimit {
@@ -34,12 +32,8 @@ pub trait ConfiguredLimit {
 pub struct Evaluated<'a, L> {
     /// The line of the configuration.
     pub limit: &'a L,
-    /// The part that all commands of the limit have in common.
-    template: &'a Rc<Template>,
-    /// Key, quota and cost.
-    pub check: Check<'a>,
-    /// High and low words: the memory of a request is not aligned for a `u128`.
-    digest: [u64; 2],
+    /// What it charges, without a lease.
+    pub charge: Charge<'a>,
     verdict: Cell<Option<Verdict>>,
     /// Whether it was charged in Redis.
     is_charged: Cell<bool>,
@@ -61,13 +55,11 @@ pub struct Renewal {
 }
 
 impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
-    /// `digest` identifies key, limit and quota in the memory of this machine.
-    pub fn new(limit: &'a L, template: &'a Rc<Template>, check: Check<'a>, digest: u128) -> Self {
+    /// A limit that is to be charged.
+    pub fn new(limit: &'a L, charge: Charge<'a>) -> Self {
         Self {
             limit,
-            template,
-            check,
-            digest: [(digest >> u64::BITS) as u64, digest as u64],
+            charge,
             verdict: Cell::new(None),
             is_charged: Cell::new(false),
             charged: Cell::new(Charged::default()),
@@ -81,38 +73,15 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
         self.limit.name()
     }
 
-    /// The effect of its verdict on the request.
-    pub fn effect(&self) -> Effect {
-        if self.check.dry_run { Effect::DryRun } else { Effect::Enforced }
-    }
-
-    /// Identifies key, limit and quota in the memory of this machine.
-    pub fn digest(&self) -> u128 {
-        let [high, low] = self.digest;
-        (u128::from(high) << u64::BITS) | u128::from(low)
-    }
-
-    /// Identifies key and limit in the memory of this machine, whatever the quota is.
-    pub fn client(&self) -> u128 {
-        self.digest() ^ u128::from(self.check.quota.fingerprint())
-    }
-
     /// The charge as the client of the store takes it, with the lease that it renews.
-    pub fn charge(&self) -> Charge<'a> {
+    pub fn with_lease(&self) -> Charge<'a> {
         let lease = self.renewal.get().and_then(|renewal| renewal.lease.as_ref());
-        Charge { lease, ..self.charge_alone() }
-    }
-
-    /// The charge without a lease, as it is corrected.
-    pub fn charge_alone(&self) -> Charge<'a> {
-        let Check { key, quota, cost, dry_run, .. } = self.check;
-        let (template, digest) = (self.template, self.digest() as u64);
-        Charge { template, key, quota, cost, dry_run, digest, lease: None }
+        Charge { lease, ..self.charge }
     }
 
     /// Since when so much of its charge in Redis can have been regained, by Redis's clock.
     pub fn regained_from(&self, amount: u64) -> u64 {
-        let quota = self.check.quota;
+        let quota = self.charge.quota;
         quota.algorithm().regained_from(quota, self.charged.get(), amount)
     }
 
@@ -160,13 +129,18 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
 
     /// Whether a rejection may come from the deny cache.
     pub(super) fn is_cacheable(&self) -> bool {
-        let Check { quota, cost, .. } = self.check;
+        let Charge { quota, cost, .. } = self.charge;
         deny_cache::is_cacheable(quota, cost, self.limit.is_refundable())
     }
 
     /// Whether the limit does not allow the request.
     pub fn is_violated(&self) -> bool {
         self.verdict.get().is_some_and(|verdict| !verdict.allowed)
+    }
+
+    /// Whether the limit rejects the request: it does not allow it, and is enforced.
+    pub(super) fn rejects(&self) -> bool {
+        self.verdict.get().is_some_and(|verdict| !self.charge.effect.lets_pass(&verdict))
     }
 
     /// Whether the limit allows the request.
@@ -179,14 +153,14 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
         let Some(undelayed) = self.limit.undelayed() else { return 0 };
         let verdict = self.verdict.get();
         verdict.map_or(0, |verdict| {
-            leaky_bucket::delay(&verdict, self.check.quota, self.check.cost, undelayed)
+            leaky_bucket::delay(&verdict, self.charge.quota, self.charge.cost, undelayed)
         })
     }
 
     /// The limit and its verdict, as they are shown.
     pub(super) fn show(&self) -> Option<Shown<'a>> {
         let verdict = self.verdict.get()?;
-        Some(Shown { name: self.name(), quota: self.check.quota, verdict })
+        Some(Shown { name: self.name(), quota: self.charge.quota, verdict })
     }
 }
 
@@ -195,7 +169,7 @@ pub(super) fn tightest<'a, L: ConfiguredLimit + 'a>(
     limits: impl Iterator<Item = &'a Evaluated<'a, L>> + Clone,
 ) -> Option<&'a Evaluated<'a, L>> {
     let mut decided = limits.filter_map(|limit| Some((limit, limit.verdict()?)));
-    let verdicts = decided.clone().map(|(limit, it)| (limit.check.quota.limit(), it));
+    let verdicts = decided.clone().map(|(limit, it)| (limit.charge.quota.limit(), it));
     decided.nth(decision::tightest(verdicts)?).map(|(limit, _)| limit)
 }
 

@@ -1,7 +1,8 @@
 //! The machine that decides a request: the memory that its workers share, and the client of its store.
 
 use super::evaluated::{ConfiguredLimit, Evaluated};
-use crate::client::{Answer, Charge, Error};
+use crate::charge::Charge;
+use crate::client::{Answer, Error};
 use crate::decision::{Source, Status, Verdict};
 use crate::deny_cache::Denial;
 use crate::lease::Granted;
@@ -94,10 +95,14 @@ pub trait LocalTable<L> {
     fn has_charges(&self) -> bool;
 
     /// Decides about a request, and charges it.
-    fn decide(&self, mode: Mode, limits: &[Evaluated<'_, L>]) -> Result<LocalCharges, NoRoom>;
+    fn decide<'a>(
+        &self,
+        mode: Mode,
+        limits: &[Evaluated<'a, L>],
+    ) -> Result<LocalCharges<'a>, NoRoom>;
 
     /// Gives back what a request was charged. Its verdicts then show what the limits hold without it.
-    fn give_back(&self, charges: &mut LocalCharges);
+    fn give_back(&self, charges: &mut LocalCharges<'_>);
 }
 
 /// The new states of the limits do not fit into the table.

@@ -6,15 +6,14 @@ use std::rc::Rc;
 
 use super::*;
 use crate::algorithm::leaky_bucket::Undelayed;
-use crate::client::{Charge, Template};
+use crate::charge::{Charge, Template};
 use crate::conf::limit::Phase;
 use crate::decision::Retry;
 use crate::key::Head;
-use crate::lease::table::{LeaseBucket, LeaseCharge, LeaseTable, Taken};
+use crate::lease::table::{LeaseBucket, LeaseTable, Taken};
 use crate::limit::{Algorithm, Quota};
-use crate::local::{self, LocalCharge};
+use crate::local;
 use crate::rate::SECOND;
-use crate::redis::script::Check;
 use crate::table::Table;
 
 /// The monotonic time at which requests begin, in µs.
@@ -72,9 +71,9 @@ fn limit(number: u128, effect: Effect, settles: bool) -> TestLimit {
     let quota = Quota::new(Algorithm::TokenBucket, "10r/s".parse().unwrap(), 10).unwrap();
     let line = leak(TestLine { name, settles, quota });
     let template = leak(Rc::new(Template::new(head, None)));
-    let dry_run = effect == Effect::DryRun;
-    let check = Check { dry_run, ..Check::new(template.head(), b"client", &line.quota, 1) };
-    Evaluated::new(line, template, check, DIGEST.wrapping_mul(number))
+    let digest = DIGEST.wrapping_mul(number).into();
+    let charge = Charge { effect, digest, ..Charge::new(template, b"client", &line.quota, 1) };
+    Evaluated::new(line, charge)
 }
 
 fn limits(effects: &[Effect]) -> &'static [TestLimit] {
@@ -121,8 +120,6 @@ impl TestMachine {
 
     /// Puts a lease of 5 units of this limit into the table.
     fn put_lease(&self, limit: &TestLimit) {
-        let (quota, digest) = (*limit.check.quota, limit.digest());
-        let part = LeaseCharge { number: 0, digest, quota, cost: 1 };
         let plain = [9, START, 0];
         let ends = 2 * START;
         let granted = Granted { units: 5, now: START, ends, plain, ..Granted::default() };
@@ -134,7 +131,7 @@ impl TestMachine {
             span: SECOND,
             submitted: START,
         };
-        self.table().renew(&part, Taken::Nothing, &outcome, START);
+        self.table().renew(&limit.charge, 0, Taken::Nothing, &outcome, START);
     }
 
     /// Charges the client of these limits locally until it is rejected.
@@ -164,11 +161,11 @@ impl Machine for TestMachine {
 
 impl DenyCache<TestLine> for TestMachine {
     fn denied(&self, limit: &Evaluated<'_, TestLine>, now: u64) -> Option<Verdict> {
-        self.denials.borrow().get(&limit.client())?.verdict(now)
+        self.denials.borrow().get(&limit.charge.client())?.verdict(now)
     }
 
     fn deny(&self, limit: &Evaluated<'_, TestLine>, denial: Denial) {
-        self.denials.borrow_mut().insert(limit.client(), denial);
+        self.denials.borrow_mut().insert(limit.charge.client(), denial);
     }
 
     fn end_denials_of_others(&self, _: &Evaluated<'_, TestLine>, _: u64) {}
@@ -181,30 +178,31 @@ impl MachineLeases<TestLine> for TestMachine {
         now: u64,
         act: &mut impl FnMut(usize, Verdict),
     ) -> bool {
-        let parts = limits.iter().map(|it| (it.digest(), it.check.quota, it.check.cost));
-        self.table().spend(parts, now, act)
+        self.table().spend(limits.iter().map(|limit| &limit.charge), now, act)
     }
 
     fn has_units(&self, limit: &Evaluated<'_, TestLine>, now: u64) -> bool {
-        self.table().holding(limit.digest()).is_some_and(|holding| holding.left(now) > 0)
+        self.table()
+            .holding(limit.charge.digest.number())
+            .is_some_and(|holding| holding.left(now) > 0)
     }
 
     fn awaits_units(&self, limit: &Evaluated<'_, TestLine>, now: u64) -> bool {
-        self.table().awaits_units(limit.digest(), now)
+        self.table().awaits_units(limit.charge.digest.number(), now)
     }
 
     fn has_lease(&self, limit: &Evaluated<'_, TestLine>, now: u64) -> bool {
-        self.table().holding(limit.digest()).is_some_and(|holding| holding.is_living(now))
+        self.table()
+            .holding(limit.charge.digest.number())
+            .is_some_and(|holding| holding.is_living(now))
     }
 
     fn take(&self, limit: &Evaluated<'_, TestLine>, now: u64, until: u64) -> Taken {
-        self.table().take(limit.digest(), limit.check.cost, now, until)
+        self.table().take(&limit.charge, now, until)
     }
 
     fn renew(&self, limit: &Evaluated<'_, TestLine>, taken: Taken, outcome: &Outcome) {
-        let Check { quota, cost, .. } = limit.check;
-        let part = LeaseCharge { number: 0, digest: limit.digest(), quota: *quota, cost };
-        self.table().renew(&part, taken, outcome, self.now());
+        self.table().renew(&limit.charge, 0, taken, outcome, self.now());
     }
 }
 
@@ -213,16 +211,12 @@ impl LocalTable<TestLine> for TestMachine {
         self.now() < self.whole.get()
     }
 
-    fn decide(
+    fn decide<'a>(
         &self,
         mode: Mode,
-        limits: &[Evaluated<'_, TestLine>],
-    ) -> Result<LocalCharges, NoRoom> {
-        let charge = |limit: &Evaluated<'_, TestLine>| {
-            let Check { quota, cost, dry_run, .. } = limit.check;
-            LocalCharge::new(limit.digest(), *quota, cost).dry_run(dry_run)
-        };
-        let mut charges: LocalCharges = limits.iter().map(charge).collect();
+        limits: &[Evaluated<'a, TestLine>],
+    ) -> Result<LocalCharges<'a>, NoRoom> {
+        let mut charges: LocalCharges<'_> = limits.iter().map(|limit| limit.charge).collect();
         let mut words = self.local.borrow_mut();
         let reset = local::decide(&mut Table::open(&mut words), self.now(), mode, &mut charges);
         self.whole.set(self.whole.get().max(self.now() + reset));
@@ -230,7 +224,7 @@ impl LocalTable<TestLine> for TestMachine {
         if fits { Ok(charges) } else { Err(NoRoom) }
     }
 
-    fn give_back(&self, charges: &mut LocalCharges) {
+    fn give_back(&self, charges: &mut LocalCharges<'_>) {
         let mut words = self.local.borrow_mut();
         local::give_back(&mut Table::open(&mut words), self.now(), charges);
     }
@@ -427,7 +421,7 @@ fn run((says, effects, source, ..): Row) -> (&'static TestRequest, TestMachine) 
     match (source, says) {
         (Source::Lease, Says::Allowed) => limits.iter().for_each(|it| machine.put_lease(it)),
         (Source::Cache, Says::Rejected) => {
-            let quota = limits[0].check.quota;
+            let quota = limits[0].charge.quota;
             machine.deny(&limits[0], Denial::new(&verdict(false), quota, START, START).unwrap());
         }
         // Redis does not know of it, and is not asked again before it fails.

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use crate::charge::Charge;
 use crate::decision::{Retry, Verdict};
-use crate::redis::script::Check;
 
 /// How much of a text is shown, in bytes.
 const SHOWN: usize = 128;
@@ -47,15 +47,15 @@ impl Excess {
     /// What a request with this verdict lacks, or is delayed for. If quota comes back continuously,
     /// it is the time until the request may pass, in units of the rate; but not with a block, which
     /// lasts whatever comes back.
-    pub fn of(verdict: &Verdict, check: &Check<'_>, delay: u64) -> Self {
-        let quota = &check.quota;
+    pub fn of(verdict: &Verdict, charge: &Charge<'_>, delay: u64) -> Self {
+        let quota = charge.quota;
         let wait = match verdict.retry {
             Retry::No => delay,
             Retry::After(micros) if quota.algorithm().is_continuous() && quota.block() == 0 => {
                 micros
             }
             Retry::After(_) | Retry::Never => {
-                let lacking = check.cost.saturating_sub(verdict.remaining);
+                let lacking = charge.cost.saturating_sub(verdict.remaining);
                 return Self(u128::from(lacking) * 1_000);
             }
         };
@@ -73,26 +73,25 @@ impl fmt::Display for Excess {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::Head;
+    use crate::charge::tests::template;
     use crate::limit::{Algorithm, Quota};
 
     #[test]
     fn excess_is_in_units_of_the_rate() {
         let quota = Quota::new(Algorithm::Gcra, "2r/s".parse().unwrap(), 5).unwrap();
-        let head = Head::new("rl:", "a").unwrap();
-        let check = Check::new(&head, b"", &quota, 7);
+        let charge = Charge::new(template(), b"", &quota, 7);
         let excess = |retry, delay| {
             let verdict = Verdict { allowed: false, blocked: 0, remaining: 0, reset: 0, retry };
-            Excess::of(&verdict, &check, delay).to_string()
+            Excess::of(&verdict, &charge, delay).to_string()
         };
         assert_eq!(excess(Retry::After(499_000), 0), "0.998");
         assert_eq!(excess(Retry::No, 1_500_000), "3.000");
         assert_eq!(excess(Retry::Never, 0), "7.000");
-        let check = Check { quota: &quota.with_block(3_600_000_000), cost: 2, ..check };
+        let charge = Charge { quota: &quota.with_block(3_600_000_000), cost: 2, ..charge };
         let retry = Retry::After(3_600_000_000);
         let verdict =
             Verdict { allowed: false, blocked: 0, remaining: 0, reset: 3_600_000_000, retry };
-        assert_eq!(Excess::of(&verdict, &check, 0).to_string(), "2.000");
+        assert_eq!(Excess::of(&verdict, &charge, 0).to_string(), "2.000");
     }
 
     #[test]

@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use rate_limit_core::client::{
-    Action, Charge, Client, ConnectionKey, Error, Fault, RequestKey, Turn,
-};
+use rate_limit_core::charge::{Charge, Effect};
+use rate_limit_core::client::{Action, Client, ConnectionKey, Error, Fault, RequestKey, Turn};
 use rate_limit_core::rate::{MAX_EXACT, SECOND};
 
 use super::{refused, server, targets};
@@ -270,7 +269,7 @@ impl Driver {
             );
             assert!(answer.now <= MAX_EXACT);
         }
-        let mut enforced = answers.iter().filter(|answer| !answer.dry_run);
+        let mut enforced = answers.iter().filter(|answer| answer.effect == Effect::Enforced);
         let rejects = enforced.clone().any(|it| it.verdict.is_some_and(|it| !it.allowed));
         let is_whole = rejects || enforced.all(|answer| answer.verdict.is_some());
         assert!(request.outcome != Some(Ok(())) || is_whole, "{answers:?}");

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use rate_limit_core::client::Template;
-use rate_limit_core::key::Head;
+use rate_limit_core::charge::Template;
+use rate_limit_core::key::{Digest, Head};
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::rate::{Rate, SECOND};
 use rate_limit_core::redis::cluster::slot;
-use rate_limit_core::redis::script::{Check, Prepared, Scripts};
+use rate_limit_core::redis::script::Scripts;
 
 /// What all requests have in common, and their keys.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Traffic {
 #[derive(Debug)]
 pub struct Key {
     pub name: Vec<u8>,
-    pub digest: u64,
+    pub digest: Digest,
     pub slot: u16,
     /// Whether its slot has an owner.
     pub is_served: bool,
@@ -36,18 +36,17 @@ impl Traffic {
         let head = Head::new("rl:", "fleet").expect("a name");
         let rate = Rate::new(1_000_000, SECOND).expect("a rate");
         let quota = Quota::new(Algorithm::TokenBucket, rate, 1_000_000).expect("a quota");
-        let prepared = Prepared::new(scripts, &Check::new(&head, b"", &quota, 1));
         let mut keys = BTreeMap::new();
-        for number in 0_u64.. {
+        for number in 0_u128.. {
             if keys.len() == nodes {
                 break;
             }
             let name = format!("client{number}").into_bytes();
             let slot = slot(b"", &[&head[..], &name].concat());
             let node = usize::from(slot) * nodes / rate_limit_core::redis::cluster::SLOTS;
-            keys.entry(node).or_insert(Key { name, digest: number, slot, is_served: true });
+            keys.entry(node).or_insert(Key { name, digest: number.into(), slot, is_served: true });
         }
-        let template = Rc::new(Template::new(head, Some(prepared)));
+        let template = Rc::new(scripts.template(head, Some((&quota, 1))));
         Self { template, quota, timeout, keys: keys.into_values().collect() }
     }
 }

@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use rate_limit_core::charge::Charge;
 use rate_limit_core::client::{
-    Action, Charge, Client, Config, ConnectionKey, Error, Fault, Level, RequestKey, Target, Turn,
+    Action, Client, Config, ConnectionKey, Error, Fault, Level, RequestKey, Target, Turn,
 };
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::script::Scripts;
@@ -102,15 +103,8 @@ impl Worker {
     /// A request comes, about this key.
     pub fn on_request(&mut self, key: &Key, traffic: &Traffic, outside: &mut Outside<'_>) {
         let (now, timeout) = (outside.network.now, traffic.timeout);
-        let charge = Charge {
-            template: &traffic.template,
-            key: &key.name,
-            quota: &traffic.quota,
-            cost: 1,
-            dry_run: false,
-            digest: key.digest,
-            lease: None,
-        };
+        let charge = Charge::new(&traffic.template, &key.name, &traffic.quota, 1);
+        let charge = Charge { digest: key.digest, ..charge };
         let request = self.client.submit(&[charge], timeout, now);
         self.requests.push(Request { key: request, submitted: now, is_served: key.is_served });
         if self.client.outcome(request).is_some() {

@@ -2,9 +2,10 @@
 
 use std::iter;
 
-use super::{Effect, LimitError, LimitLine, Phase, parameter};
+use super::{LimitError, LimitLine, Phase, parameter};
 use crate::algorithm::BurstParameter;
 use crate::algorithm::leaky_bucket::Undelayed;
+use crate::charge::Effect;
 use crate::conf::directive::text;
 use crate::conf::setting::is_literal;
 use crate::conf::{Directive, Setting};

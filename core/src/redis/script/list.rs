@@ -3,7 +3,8 @@
 //! the script for any limits.
 
 use super::source::fill;
-use super::{By, Check, Script, Variant, line};
+use super::{By, Script, Variant, line};
+use crate::charge::Charge;
 
 /// How long a list may be: its script has the source of each algorithm in it.
 const MAX_LEN: usize = 8;
@@ -39,11 +40,11 @@ impl List {
 
     /// Whether it can charge these limits: their algorithms are those of the list, none needs more
     /// than the plain arguments, and no two have the same key.
-    pub(super) fn takes<'a>(&self, checks: impl Iterator<Item = Check<'a>> + Clone) -> bool {
-        let functions = checks.clone().map(|check| Variant::from(check.quota).identity());
+    pub(super) fn takes<'a>(&self, charges: impl Iterator<Item = Charge<'a>> + Clone) -> bool {
+        let functions = charges.clone().map(|charge| Variant::from(charge.quota).identity());
         functions.eq(self.functions.iter().copied())
-            && checks.clone().all(|check| check.is_plain())
-            && are_distinct(checks)
+            && charges.clone().all(|charge| charge.is_plain())
+            && are_distinct(charges)
     }
 
     /// Appends the command that charges these limits to `out`.
@@ -51,15 +52,15 @@ impl List {
         &self,
         out: &mut Vec<u8>,
         by: By,
-        checks: impl ExactSizeIterator<Item = Check<'a>> + Clone,
+        charges: impl ExactSizeIterator<Item = Charge<'a>> + Clone,
     ) {
-        let keys = checks.len();
+        let keys = charges.len();
         self.script.head(out, by, keys, 1);
-        checks.clone().for_each(|check| check.key(out));
+        charges.clone().for_each(|charge| charge.push_key(out));
         line(out, b'$', keys.saturating_mul(WIDTH));
-        for check in checks {
-            let (period, count) = check.quota.terms();
-            for value in [check.quota.limit(), period, count, check.cost] {
+        for charge in charges {
+            let (period, count) = charge.quota.terms();
+            for value in [charge.quota.limit(), period, count, charge.cost] {
                 out.extend_from_slice(&value.to_le_bytes());
             }
         }
@@ -90,15 +91,18 @@ fn source(variants: &[Variant]) -> String {
     source
 }
 
-fn are_distinct<'a>(mut checks: impl Iterator<Item = Check<'a>> + Clone) -> bool {
-    std::iter::from_fn(|| checks.next().map(|check| (check, checks.clone())))
-        .all(|(check, mut others)| !others.any(|other| other.redis_key() == check.redis_key()))
+fn are_distinct<'a>(mut charges: impl Iterator<Item = Charge<'a>> + Clone) -> bool {
+    std::iter::from_fn(|| charges.next().map(|charge| (charge, charges.clone())))
+        .all(|(charge, mut others)| !others.any(|other| other.redis_key() == charge.redis_key()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+
     use super::super::{MAX_LISTS, Scripts};
     use super::*;
+    use crate::charge::{Effect, Template};
     use crate::key::Head;
     use crate::lease::Lease;
     use crate::limit::{Algorithm, Quota};
@@ -109,20 +113,25 @@ mod tests {
         Quota::new(algorithm, "3r/s".parse().unwrap(), 5).unwrap()
     }
 
+    fn template(prefix: &str, name: &str) -> Rc<Template> {
+        Rc::new(Template::new(Head::new(prefix, name).unwrap(), None))
+    }
+
     /// The name of the script that charges the limits.
-    fn script(scripts: &Scripts, checks: &[Check<'_>]) -> String {
+    fn script(scripts: &Scripts, charges: &[Charge<'_>]) -> String {
         let mut out = Vec::new();
-        scripts.encode_charges(&mut out, By::Sha, checks.iter().copied());
+        scripts.encode_charges(&mut out, By::Sha, charges.iter().copied());
         String::from_utf8_lossy(&out).lines().nth(4).unwrap().to_owned()
     }
 
     #[test]
     fn a_command_has_keys_and_numbers() {
-        let (head, mut out) = (Head::new("rl:", "a").unwrap(), Vec::new());
+        let (template, mut out) = (template("rl:", "a"), Vec::new());
         let list = List::new(&LIST).unwrap();
         let [first, second] = LIST.map(quota);
-        let checks = [Check::new(&head, b"k", &first, 7), Check::new(&head, b"kk", &second, 7)];
-        list.encode(&mut out, By::Sha, checks.into_iter());
+        let charges =
+            [Charge::new(&template, b"k", &first, 7), Charge::new(&template, b"kk", &second, 7)];
+        list.encode(&mut out, By::Sha, charges.into_iter());
         let numbers = [5_u64, 1_000_000, 3, 7].map(u64::to_le_bytes).concat();
         let sha = list.script().sha();
         let mut expected =
@@ -135,24 +144,24 @@ mod tests {
     #[test]
     fn plain_limits_of_the_list_with_different_keys_have_its_script() {
         let scripts = Scripts::new().with_lists([&LIST[..]]);
-        let (head, longer) = (Head::new("rl:", "a").unwrap(), Head::new("rl:a:", "k").unwrap());
+        let (shorter, longer) = (template("rl:", "a"), template("rl:a:", "k"));
         let ([first, second], third) = (LIST.map(quota), quota(Algorithm::Gcra));
-        let bucket = Check::new(&head, b"k:x", &first, 7);
-        let leaky = Check::new(&head, b"other", &second, 7);
+        let bucket = Charge::new(&shorter, b"k:x", &first, 7);
+        let leaky = Charge::new(&shorter, b"other", &second, 7);
         let list = scripts.lists[0].script().sha();
         assert_eq!(script(&scripts, &[bucket, leaky]), list);
-        let gcra = Check { quota: &third, ..leaky };
+        let gcra = Charge { quota: &third, ..leaky };
         assert_eq!(script(&scripts, &[bucket, gcra]), list);
         let lease = Lease { span: 1_000, want: 1, ..Lease::NONE };
         let blocking = first.with_block(1);
         for others in [
             vec![leaky, bucket],
             vec![bucket, leaky, leaky],
-            vec![bucket, Check { key: bucket.key, ..leaky }],
-            vec![bucket, Check { head: &longer, key: b"x", ..leaky }],
-            vec![bucket, Check { dry_run: true, ..leaky }],
-            vec![bucket, Check { lease: Some(&lease), ..leaky }],
-            vec![Check { quota: &blocking, ..bucket }, leaky],
+            vec![bucket, Charge { key: bucket.key, ..leaky }],
+            vec![bucket, Charge { template: &longer, key: b"x", ..leaky }],
+            vec![bucket, Charge { effect: Effect::DryRun, ..leaky }],
+            vec![bucket, Charge { lease: Some(&lease), ..leaky }],
+            vec![Charge { quota: &blocking, ..bucket }, leaky],
         ] {
             assert_eq!(script(&scripts, &others), scripts.several().sha(), "{others:?}");
         }

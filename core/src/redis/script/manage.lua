@@ -9,11 +9,6 @@ local now = seconds * 1000000 + micros
 local change, line = argv[1], {argv[2] + 0, argv[3] + 0, argv[4] + 0}
 local stored, limit, period, count, record, ends = individual($function, value, now, line[1], line[2], line[3])
 
--- Whether there are holds, a debt and a block behind the numbers of a state.
-local function is_extended(state)
-  return #state == 72 or #state == 80 or #state > 96 and #state % 16 == 1
-end
-
 -- The state as it is now, and when it is whole.
 local function touched(state)
   local _, new, expiry = $function(state, now, 0, limit, period, count, 0, nil, nil, nil, true)
@@ -32,7 +27,7 @@ function changes.give_back()
   local units = argv[5] + 0
   local _, state = $function(stored, now, -units, limit, period, count, 0)
   state = touched(state or stored)
-  if not is_extended(state) then
+  if not has_extra(state) then
     return string.sub(state, 1, 24)
   end
   local older, _, newer = struct.unpack('<LLL', state, 25)
@@ -46,7 +41,7 @@ function changes.block()
   if blocked_until > 0 then
     blocked_until = now + blocked_until
   end
-  if is_extended(state) then
+  if has_extra(state) then
     return string.sub(state, 1, 64) .. struct.pack('<L', blocked_until) .. string.sub(state, 73)
   end
   local steps = string.sub(state, 25)

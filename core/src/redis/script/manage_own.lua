@@ -92,8 +92,9 @@ local _, _, reset = log(0)
 if changes[change] then
   keep_log(key, now, reset, debt, own, line)
 end
-local _, _, _, retry = log(1)
+local allowed, _, _, retry = log(1)
+retry = allowed == 1 and 0 or math.max(0, retry)
 local remaining = math.max(0, limit - debt - spent_of(key, now, period, heads))
 own = own or {0, 0, 0, 0, 0}
-return seconds .. ' ' .. micros .. ' ' .. struct.pack('<LLLLLLLLL', remaining, reset, math.max(0, retry), blocked_until,
+return seconds .. ' ' .. micros .. ' ' .. struct.pack('<LLLLLLLLL', remaining, reset, retry, blocked_until,
   debt, own[1], own[3], own[4], own[5])

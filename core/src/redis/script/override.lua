@@ -1,13 +1,35 @@
 -- The quota that a client has of its own, which stands behind its state: see overrides.rs. `decide` is the function of the
 -- algorithm.
 
+-- Whether there are holds, a debt and a block behind the numbers of a state.
+local function has_extra(state)
+  return #state == 72 or #state == 80 or #state > 96 and #state % 16 == 1
+end
+
+-- What is owed of a state as it is at this moment: the least that has to be given back for nothing to be owed.
+local function owed_of(decide, state, at, limit, period, count)
+  local low, high = 0, has_extra(state) and struct.unpack('<L', state, 57) or 0
+  if high == 0 then
+    return 0
+  end
+  state, low = string.sub(state, 1, 24) .. struct.pack('<LLLLLL', 0, 0, 0, 0, high, 0), 1
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local _, new = decide(state, at, -middle, limit, period, count, 0)
+    if #new == 24 then
+      high = middle
+    else
+      low = middle + 1
+    end
+  end
+  return low
+end
+
 -- The state from a moment on in which as many units of a quota are missing as of the one before, and when it is whole.
 local function carry_over(decide, stored, at, limit, period, count, to_limit, to_period, to_count)
   local _, state = decide(stored, at, 0, limit, period, count, 0, nil, nil, nil, true)
-  local debt, blocked_until = 0, 0
-  if #state == 72 or #state == 80 or #state > 96 and #state % 16 == 1 then
-    debt, blocked_until = struct.unpack('<LL', state, 57)
-  end
+  local debt = owed_of(decide, state, at, limit, period, count)
+  local blocked_until = has_extra(state) and struct.unpack('<L', state, 65) or 0
   -- as many requests of one unit as there could be would spend what remains
   local remaining = select(5, decide(string.sub(state, 1, 24), at, 1, limit, period, count, 0, nil, nil, 2 ^ 53))
   local carried, whole = '', at

@@ -1,53 +1,35 @@
 //! Commands of which all but the client's key is known beforehand.
 
-use super::{By, Check, Scripts, Sign, number};
+use std::rc::Rc;
 
-/// The end of a line.
-const END: &[u8] = b"\r\n";
+use super::{By, Scripts, Sign, number};
+use crate::charge::{Charge, Prepared, Template};
+use crate::key::Head;
+use crate::limit::Quota;
 
-/// The command that charges any client of one limit. What is the same each time is encoded once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prepared {
-    /// All before the length of the key.
-    before_length: Vec<u8>,
-    /// The end of that line, and the head of the key.
-    head: Vec<u8>,
-    after_key: Vec<u8>,
-}
-
-impl Prepared {
-    /// The command for `check`, whatever its key is.
-    pub fn new(scripts: &Scripts, check: &Check<'_>) -> Self {
-        let head = [END, &check.head[..]].concat();
-        let mut prepared = Self { before_length: Vec::new(), head, after_key: END.to_vec() };
-        let (arguments, kept) = check.arguments(Sign::Spent, 1);
-        if let Some(script) = scripts.single(check.quota) {
-            script.head(&mut prepared.before_length, By::Sha, 1, kept);
-        }
-        prepared.before_length.push(b'$');
-        for argument in arguments.into_iter().take(kept) {
-            number(&mut prepared.after_key, argument);
-        }
-        prepared
+impl Scripts {
+    /// What the commands of the limit whose Redis keys start with `head` have in common. `known` are its quota and its
+    /// cost, if they are the same for all requests: then its command is prepared.
+    pub fn template(&self, head: Head, known: Option<(&Quota, u64)>) -> Template {
+        let prepared = known.and_then(|(quota, cost)| self.prepare(&head, quota, cost));
+        Template::new(head, prepared)
     }
 
-    /// Appends the command that charges the client of this key to `out`: the same that
-    /// [`Scripts::encode_charges`] makes.
-    pub fn encode(&self, out: &mut Vec<u8>, key: &[u8]) {
-        let length = self.head.len().saturating_sub(END.len()).saturating_add(key.len());
-        out.extend_from_slice(&self.before_length);
-        number::push(out, length as u64);
-        out.extend_from_slice(&self.head);
-        out.extend_from_slice(key);
-        out.extend_from_slice(&self.after_key);
+    fn prepare(&self, head: &Head, quota: &Quota, cost: u64) -> Option<Prepared> {
+        let unprepared = Rc::new(Template::new(head.clone(), None));
+        let charge = Charge::new(&unprepared, b"", quota, cost);
+        let (arguments, kept) = charge.arguments(Sign::Spent, 1, 0);
+        let (mut before_key, mut after_key) = (Vec::new(), Vec::new());
+        self.single(quota)?.head(&mut before_key, By::Sha, 1, kept);
+        arguments.into_iter().take(kept).for_each(|argument| number(&mut after_key, argument));
+        Some(Prepared::new(&before_key, head, &after_key))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::Head;
-    use crate::limit::{Algorithm, Quota};
+    use crate::limit::Algorithm;
 
     #[test]
     fn as_it_is_encoded_each_time() {
@@ -58,13 +40,12 @@ mod tests {
             (Algorithm::SlidingLog, "1r/d", 0),
         ] {
             let quota = Quota::new(algorithm, rate.parse().unwrap(), 100).unwrap();
-            let check = Check::new(&head, b"any", &quota, cost);
-            let prepared = Prepared::new(&scripts, &check);
+            let template = Rc::new(scripts.template(head.clone(), Some((&quota, cost))));
             for key in [&b"k"[..], b"", b"a\r\nb", &[b'x'; 300]] {
                 let (mut expected, mut found) = (b"before".to_vec(), b"before".to_vec());
-                let check = Check { key, ..check };
-                scripts.encode_charges(&mut expected, By::Sha, std::iter::once(check));
-                prepared.encode(&mut found, key);
+                let charge = Charge::new(&template, key, &quota, cost);
+                scripts.encode_charges(&mut expected, By::Sha, std::iter::once(charge));
+                template.prepared().unwrap().encode(&mut found, key);
                 assert_eq!(found, expected);
             }
         }

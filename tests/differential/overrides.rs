@@ -1,0 +1,341 @@
+//! Clients with quotas of their own, and what operators change: script and reference after each step of a random history.
+
+use std::collections::HashMap;
+use std::num::NonZeroU64;
+
+use fastrand::Rng;
+use harness::Redis;
+use rate_limit_core::algorithm::Stored;
+use rate_limit_core::decision::Verdict;
+use rate_limit_core::key::Head;
+use rate_limit_core::limit::{Algorithm, Quota};
+use rate_limit_core::manage::{Change, ClientState};
+use rate_limit_core::overrides::{Applied, Override};
+use rate_limit_core::rate::Rate;
+use rate_limit_core::redis::managed::managed;
+use rate_limit_core::redis::reply::{self, Entry, Reply, ScriptReply};
+use rate_limit_core::redis::script::{By, Check, Scripts, Variant};
+use redis::{Connection, Value};
+
+use crate::agreement::{length, seed};
+use crate::lab::{encode, wrap};
+
+const SECOND: u64 = 1_000_000;
+const START: u64 = 1_700_000_000 * SECOND;
+
+/// The rates of lines and of clients.
+const RATES: [&str; 8] =
+    ["1r/s", "3r/s", "10r/m", "7r/10s", "100r/m", "1000r/h", "20r/h", "5r/100ms"];
+
+#[test]
+fn one_client() {
+    let mut rng = Rng::with_seed(seed());
+    let mut world = World::new();
+    for algorithm in Algorithm::ALL {
+        for is_settled in [false, true] {
+            for has_override in [true, false] {
+                for _ in 0..(length() / 1_000).max(2) {
+                    let Some(quota) = quota(&mut rng, algorithm, is_settled) else { continue };
+                    let quota = if has_override { quota.with_override() } else { quota };
+                    let mut client = Client::new(rng.fork(), quota, world.next_key());
+                    (0..60).for_each(|_| client.step(&mut world));
+                }
+            }
+        }
+    }
+}
+
+/// A quota of the algorithm, if a random rate suits it.
+fn quota(rng: &mut Rng, algorithm: Algorithm, is_settled: bool) -> Option<Quota> {
+    let rate = RATES[rng.usize(0..RATES.len())].parse().unwrap();
+    let quota = Quota::new(algorithm, rate, rng.u64(1..=30)).ok()?;
+    let quota = if rng.u8(0..4) == 0 { quota.with_block(rng.u64(1..=20) * SECOND) } else { quota };
+    Some(if is_settled { quota.with_settle() } else { quota })
+}
+
+/// A Redis under the test's clock.
+struct World {
+    connection: Connection,
+    scripts: Scripts,
+    loaded: HashMap<String, String>,
+    keys: u64,
+    _redis: Redis,
+}
+
+impl World {
+    fn new() -> Self {
+        let redis = Redis::start();
+        let (connection, loaded) = (redis.client(), HashMap::new());
+        Self { connection, scripts: Scripts::new(), loaded, keys: 0, _redis: redis }
+    }
+
+    fn next_key(&mut self) -> String {
+        self.keys += 1;
+        format!("client{}", self.keys)
+    }
+
+    /// Runs a command at this time, and returns the reply and the calls that the script made.
+    fn run(&mut self, quota: &Quota, command: &[u8], now: u64) -> (Vec<u8>, Vec<Vec<Vec<u8>>>) {
+        let words = redis::parse_redis_value(command).expect("a command");
+        let mut words: Vec<Vec<u8>> = redis::from_redis_value(words).expect("its words");
+        assert_eq!(words.remove(0), b"EVALSHA");
+        let sha = String::from_utf8(words[0].clone()).unwrap();
+        words[0] = self.wrapped(quota, &sha).into_bytes();
+        words.extend([now / SECOND, now % SECOND].map(|number| number.to_string().into_bytes()));
+        let answer: (Value, Vec<Vec<Vec<u8>>>, Vec<usize>) =
+            redis::cmd("EVALSHA").arg(words).query(&mut self.connection).expect("an answer");
+        let mut frame = Vec::new();
+        encode(&mut frame, &answer.0);
+        (frame, answer.1)
+    }
+
+    fn wrapped(&mut self, quota: &Quota, sha: &str) -> String {
+        if let Some(wrapped) = self.loaded.get(sha) {
+            return wrapped.clone();
+        }
+        let variant = Variant::from(quota);
+        let scripts = [self.scripts.single(variant), self.scripts.manage(variant)];
+        let several = [self.scripts.several_override()];
+        let mut scripts = scripts.into_iter().flatten().chain(several);
+        let script = scripts.find(|script| script.sha() == sha).expect("a script");
+        let wrapped: String = redis::cmd("SCRIPT")
+            .arg("LOAD")
+            .arg(wrap(script.source()))
+            .query(&mut self.connection)
+            .unwrap();
+        self.loaded.insert(sha.to_owned(), wrapped.clone());
+        wrapped
+    }
+}
+
+/// A client, and what the references know of it.
+struct Client {
+    rng: Rng,
+    quota: Quota,
+    key: String,
+    now: u64,
+    stored: Stored,
+    own: Option<Override>,
+    /// The steps, for a failure.
+    history: Vec<String>,
+}
+
+impl Client {
+    fn new(rng: Rng, quota: Quota, key: String) -> Self {
+        let (stored, own, history) = (Stored::default(), None, Vec::new());
+        Self { rng, quota, key, now: START, stored, own, history }
+    }
+
+    fn step(&mut self, world: &mut World) {
+        self.pass_time();
+        match self.rng.u8(0..10) {
+            0..=5 => self.request(world),
+            6 => self.correct(world),
+            _ => self.change(world),
+        }
+        self.look(world);
+    }
+
+    fn pass_time(&mut self) {
+        let most = [0, 1, 1_000, SECOND, 10 * SECOND, 100 * SECOND, 4_000 * SECOND];
+        let most = most[self.rng.usize(0..most.len())];
+        self.now += self.rng.u64(0..=most);
+        if let (Some(Override { ends: Some(ends), .. }), 0) = (self.own, self.rng.u8(0..6)) {
+            // At the very end, and just before it.
+            self.now = self.now.max(ends.get() - self.rng.u64(0..=1));
+        }
+    }
+
+    fn applied(&self) -> Applied {
+        Applied::new(self.stored.clone(), self.own, self.now, &self.quota)
+    }
+
+    fn check<'a>(&'a self, head: &'a Head, cost: u64) -> Check<'a> {
+        Check::new(head, self.key.as_bytes(), &self.quota, cost)
+    }
+
+    /// Requests of one client, by the script for one limit or that for several.
+    fn request(&mut self, world: &mut World) {
+        let head = head();
+        let cost = self.rng.u64(0..=self.applied().quota.limit() / 3 + 1);
+        let times = match self.quota.algorithm().name() {
+            "sliding_log" => 1,
+            _ => self.rng.u32(1..=3),
+        };
+        self.note(format!("{times} requests of {cost}"));
+        let mut command = Vec::new();
+        let is_several = self.quota.has_override() && times == 1 && self.rng.bool();
+        let check = self.check(&head, cost);
+        match is_several {
+            true => {
+                let other = Check { key: b"other", ..check };
+                let other = Check { cost: 0, ..other };
+                world.scripts.encode_charges(&mut command, By::Sha, [check, other].into_iter());
+            }
+            false => world.scripts.encode_repeated(&mut command, By::Sha, check, times),
+        }
+        let (frame, calls) = world.run(&self.quota, &command, self.now);
+        let Applied { mut stored, quota, own } = self.applied();
+        let mut expected = Vec::new();
+        for _ in 0..times {
+            expected.push(quota.algorithm().decide(&mut stored, self.now, &quota, cost));
+        }
+        if self.is_written(&stored, &calls) {
+            (self.stored, self.own) = (stored, own);
+        }
+        let found = self.verdicts(reply_of(&frame), cost, times);
+        assert_eq!(found, expected, "{:#?}", self.history);
+        self.check_expiry(&calls);
+    }
+
+    /// What the reference has written, the script has written.
+    fn is_written(&self, stored: &Stored, calls: &[Vec<Vec<u8>>]) -> bool {
+        let is_new = *stored != self.applied().stored;
+        let writes = ["SET", "DEL", "RPUSH", "LPUSH", "LTRIM"];
+        let is_write = |call: &Vec<Vec<u8>>| {
+            writes.iter().any(|write| call[0] == write.as_bytes())
+                && call.get(1).is_some_and(|key| key.ends_with(self.key.as_bytes()))
+        };
+        assert!(!is_new || calls.iter().any(is_write), "{:#?} {stored:?}", self.history);
+        is_new
+    }
+
+    /// The verdicts on requests by the reply.
+    fn verdicts(&self, mut found: ScriptReply<'_>, cost: u64, times: u32) -> Vec<Verdict> {
+        let now = found.now();
+        match found.next().expect("an entry") {
+            Entry::Stored(bytes) => {
+                let algorithm = self.quota.algorithm();
+                let Applied { mut stored, quota, .. } =
+                    algorithm.read_applied(bytes, now, &self.quota);
+                let each = |_| algorithm.decide(&mut stored, now, &quota, cost);
+                (0..times).map(each).collect()
+            }
+            Entry::Integers(integers) => vec![Verdict::from_reply(integers).expect("a verdict")],
+        }
+    }
+
+    /// A correction of a charge that was made at this moment.
+    fn correct(&mut self, world: &mut World) {
+        let head = head();
+        let (amount, is_less) = (self.rng.u64(1..=5), self.rng.bool());
+        let since = self.now - self.rng.u64(0..=2 * SECOND);
+        self.note(format!("correction by {amount}, less: {is_less}, since {since}"));
+        let mut command = Vec::new();
+        let check = Check { since, ..self.check(&head, amount) };
+        world.scripts.encode_correction(&mut command, By::Sha, check, is_less);
+        let (_, calls) = world.run(&self.quota, &command, self.now);
+        let Applied { mut stored, quota, own } = self.applied();
+        let change = i64::try_from(amount).unwrap() * if is_less { -1 } else { 1 };
+        quota.algorithm().settle(&mut stored, self.now, &quota, since, change);
+        if self.is_written(&stored, &calls) {
+            (self.stored, self.own) = (stored, own);
+        }
+        self.check_expiry(&calls);
+    }
+
+    fn change(&mut self, world: &mut World) {
+        let change = self.random_change();
+        self.note(format!("{change:?}"));
+        let mut applied = self.applied();
+        let found = self.manage(world, change);
+        change.apply(&mut applied, self.now, &self.quota);
+        (self.stored, self.own) = (applied.stored.clone(), applied.own);
+        assert_eq!(found, ClientState::new(&applied, self.now), "{:#?}", self.history);
+    }
+
+    fn random_change(&mut self) -> Change {
+        let rng = &mut self.rng;
+        match rng.u8(0..if self.quota.has_override() { 8 } else { 4 }) {
+            0 => Change::Reset,
+            1 => Change::GiveBack(rng.u64(1..=20)),
+            2 => Change::Block(rng.u64(1..=100) * SECOND),
+            3 => Change::Block(0),
+            4 => Change::RemoveOverride,
+            _ => loop {
+                let rate: Rate = RATES[rng.usize(0..RATES.len())].parse().unwrap();
+                let lasts = NonZeroU64::new(rng.u64(0..=3) * rng.u64(1..=60 * SECOND));
+                let limit = rng.u64(1..=60);
+                let own = Override { rate, limit, ends: lasts };
+                if own.quota(&self.quota).is_some() {
+                    return Change::SetOverride { rate, limit, lasts };
+                }
+            },
+        }
+    }
+
+    /// Script and reference agree about what the client has.
+    fn look(&mut self, world: &mut World) {
+        let found = self.manage(world, Change::Look);
+        let expected = ClientState::new(&self.applied(), self.now);
+        assert_eq!(found, expected, "{:#?}\n{:?}", self.history, self.stored);
+    }
+
+    fn manage(&mut self, world: &mut World, change: Change) -> ClientState {
+        let (head, mut command) = (head(), Vec::new());
+        let check = self.check(&head, 0);
+        world.scripts.encode_change(&mut command, By::Sha, check, &change);
+        let (frame, calls) = world.run(&self.quota, &command, self.now);
+        let found = managed(reply_of(&frame), &check).expect("what the client has");
+        if change != Change::Look {
+            self.check_expiry_of(&calls, &change);
+        }
+        found
+    }
+
+    fn check_expiry_of(&self, calls: &[Vec<Vec<u8>>], change: &Change) {
+        let mut applied = self.applied();
+        change.apply(&mut applied, self.now, &self.quota);
+        self.check_whole(calls, &applied.stored, applied.own);
+    }
+
+    fn check_expiry(&self, calls: &[Vec<Vec<u8>>]) {
+        self.check_whole(calls, &self.stored, self.own);
+    }
+
+    /// A key expires when the quota is whole and the override is over, and not before.
+    fn check_whole(&self, calls: &[Vec<Vec<u8>>], stored: &Stored, own: Option<Override>) {
+        let sets_expiry = |call: &&Vec<Vec<u8>>| {
+            let names = ["SET", "PEXPIREAT", "PEXPIRE", "PERSIST"];
+            names.iter().any(|name| call[0] == name.as_bytes())
+                && call[1].ends_with(self.key.as_bytes())
+        };
+        let Some(call) = calls.iter().rfind(sets_expiry) else { return };
+        let number =
+            |index: usize| -> u64 { String::from_utf8_lossy(&call[index]).parse().unwrap() };
+        let at = match (&call[0][..], call.len()) {
+            (b"SET", 5) => number(4) * 1_000,
+            (b"PEXPIREAT", _) => number(2) * 1_000,
+            (b"PEXPIRE", _) => self.now + number(2) * 1_000,
+            _ => {
+                assert!(own.is_some_and(|own| own.ends.is_none()), "{:#?}", self.history);
+                return;
+            }
+        };
+        // The key of a state is gone up to a millisecond before that.
+        let at = at + 1_000;
+        let applied = Applied::new(stored.clone(), own, at, &self.quota);
+        let then = ClientState::new(&applied, at);
+        let is_whole = then.remaining == then.quota.limit() && then.blocked_for == 0;
+        assert!(is_whole && then.own.is_none(), "{then:?} {call:?} {:#?}", self.history);
+    }
+
+    fn note(&mut self, step: String) {
+        let Self { now, quota, own, stored, .. } = self;
+        if self.history.is_empty() {
+            self.history.push(format!("{quota:?}"));
+        }
+        self.history.push(format!("{now}: {step} ({own:?}, {stored:?})"));
+    }
+}
+
+fn head() -> Head {
+    Head::new("rl:", "own").expect("a name")
+}
+
+fn reply_of(frame: &[u8]) -> ScriptReply<'_> {
+    match reply::parse(frame) {
+        Ok(Reply::Script(found)) => found,
+        other => panic!("{other:?}"),
+    }
+}
