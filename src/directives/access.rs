@@ -125,9 +125,7 @@ unsafe fn has_uri(conf: *const c_void) -> bool {
 fn verifies_clients(cf: &ngx_conf_t, server: &ngx_http_core_srv_conf_t) -> bool {
     let Some(index) = module_index(cf, c"ngx_http_ssl_module") else { return false };
     // SAFETY: a server has configurations of all modules, and that of this one is of this type.
-    let ssl = unsafe { *(*server.ctx).srv_conf.add(index).cast::<*const SslConf>() };
-    // SAFETY: as above.
-    unsafe { (*ssl).verify == 1 }
+    unsafe { (**(*server.ctx).srv_conf.add(index).cast::<*const SslConf>()).verify == 1 }
 }
 
 #[cfg(ngx_feature = "http_ssl")]

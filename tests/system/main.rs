@@ -74,6 +74,7 @@ mod operation {
 
 /// Promises of the documents, examples and scripts.
 mod documents {
+    mod admin;
     mod api_clients;
     mod capacity;
     mod demo;
