@@ -130,7 +130,7 @@ fn a_client_is_looked_up_and_changed() {
         is(
             "PATCH",
             "&block=15m",
-            json!({ "blocked_for": 900, "remaining": 0, "retry_after": 900 }),
+            json!({ "blocked_for": 900, "retry_after": 900 }),
         );
         let blocked = nginx.get("/?k=a");
         assert_eq!((blocked.status, blocked.header("Retry-After")), (429, Some("900")), "{limit}");

@@ -112,6 +112,7 @@ fn errors_are_shown() {
     let nginx = machine(&redis);
     let browser = visit(&nginx, "?limit=five&key=a");
     wait_for_text(&browser, "#remaining", "5 of 5");
+    browser.wait_for("document.querySelector('#base-rate').getClientRects().length === 0");
     browser.fill("#units", "many");
     browser.click("#grant");
     wait_for_text(&browser, "#error", "invalid grant \"many\": it must be a number from 1");
@@ -122,7 +123,7 @@ fn errors_are_shown() {
     // What a limit has not is not offered, and what it needs is asked for.
     look(&browser, "fixed", "a");
     wait_for_text(&browser, "#client-title", "a of fixed");
-    browser.wait_for("document.querySelector('#overrides').hidden");
+    browser.wait_for("document.querySelector('#overrides').getClientRects().length === 0");
     look(&browser, "tiers", "a");
     wait_for_text(&browser, "#error", "add \"base_rate\" with its value for this client");
     browser.fill("#base-rate", "9r/d");
