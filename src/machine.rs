@@ -6,6 +6,7 @@ use rate_limit_core::charge::Charge;
 use rate_limit_core::client::{Answer, Error, RequestKey};
 use rate_limit_core::decision::{Source, Status, Verdict};
 use rate_limit_core::lease::Granted;
+use rate_limit_core::overrides::Override;
 use rate_limit_core::request::{self, Machine, RequestCounters};
 
 use crate::Module;
@@ -79,6 +80,10 @@ impl request::Submission for Submission {
 
     fn granted(&self, charge: usize) -> Granted {
         self.driver.granted(self.key, charge)
+    }
+
+    fn own(&self, charge: usize) -> Option<Override> {
+        self.driver.own(self.key, charge)
     }
 
     fn unspent(&self, charge: usize) -> Option<Verdict> {

@@ -63,7 +63,7 @@ fn settle_phase(r: Request<'_>, request: &LimitedRequest<'_>, shared: &Shared) {
         match r.main_conf().and_then(|main| main.driver(limit.limit.store()?)) {
             Some(driver) if limit.is_charged() => {
                 let since = limit.regained_from(change.unsigned_abs());
-                driver.settle(&limit.charge, since, change, reservations);
+                driver.settle(&limit.of_line(), since, change, reservations);
             }
             _ => reservations.end(SettlementResult::Settled),
         }

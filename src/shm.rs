@@ -1,7 +1,7 @@
 //! What the workers of a machine share: a zone of memory that survives reloads.
 //!
 //! ```text
-//! Header | a record for each limit | for each node | the deny cache | leases | the table of local decisions
+//! Header | a record for each limit | for each node | the deny cache | leases | overrides | the table of local decisions
 //! ```
 //!
 //! All but the table are atomics, which need no lock. The table is used, and records are taken, under
@@ -20,6 +20,7 @@ use rate_limit_core::deny_cache::table::DenyBucket;
 use rate_limit_core::key::{self, Digest};
 use rate_limit_core::lease::table::LeaseBucket;
 use rate_limit_core::limit::Quota;
+use rate_limit_core::overrides::table::OverrideBucket;
 use rate_limit_core::table::Table;
 
 use crate::Module;
@@ -28,6 +29,7 @@ use crate::conf::MainConf;
 mod deny_cache;
 mod lease;
 mod local;
+mod overrides;
 mod process;
 mod record;
 mod reserved;
@@ -46,15 +48,16 @@ pub(crate) use view::{NodeState, View};
 static NAME: [u8; 16] = *b"rate_limit_redis";
 
 /// Marks memory that has the layout of this version.
-const LAYOUT: u64 = 0x7261_7465_6c69_0009;
+const LAYOUT: u64 = 0x7261_7465_6c69_000a;
 
 /// The memory is divided into parts, and so many of them are for records of limits and
-/// nodes, for the deny cache, and for leases.
+/// nodes, for the deny cache, for leases, and for overrides.
 const PARTS: usize = 32;
 const FOR_LIMITS: usize = 1;
 const FOR_NODES: usize = 3;
 const FOR_DENY_CACHE: usize = 8;
 const FOR_LEASES: usize = 8;
+const FOR_OVERRIDES: usize = 1;
 
 /// The start of the memory.
 #[repr(C)]
@@ -88,6 +91,7 @@ pub(crate) struct Shared {
     nodes: &'static [NodeRecord],
     deny_cache: &'static [DenyBucket],
     leases: &'static [LeaseBucket],
+    overrides: &'static [OverrideBucket],
     table: NonNull<u64>,
     table_words: usize,
 }
@@ -145,6 +149,7 @@ impl Shared {
                 nodes: part(start, size, &mut at, FOR_NODES),
                 deny_cache: part(start, size, &mut at, FOR_DENY_CACHE),
                 leases: part(start, size, &mut at, FOR_LEASES),
+                overrides: part(start, size, &mut at, FOR_OVERRIDES),
                 table: NonNull::new(start.add(at).cast())?,
                 table_words: size.checked_sub(at)? / size_of::<u64>(),
             })

@@ -28,6 +28,7 @@ use std::ops::Deref;
 use crate::algorithm::Stored;
 use crate::charge::{Charge, Charged};
 use crate::decision::Verdict;
+use crate::overrides::Applied;
 use crate::table::Table;
 use crate::transaction::{self, Pending};
 
@@ -146,7 +147,8 @@ impl<'a> LocalCharge<'a> {
             Mode::Outage => true,
             Mode::Return => stored.state.is_some() && self.look(&mut stored.clone(), now).reset > 0,
         };
-        is_checked.then(|| Pending::new(self.charge, stored))
+        let quota = *self.charge.quota;
+        is_checked.then(|| Pending::new(self.charge, Applied { stored, quota, own: None }))
     }
 
     /// Keeps the outcome, and stores what the decision has changed. Returns how long the quota
@@ -219,6 +221,7 @@ mod tests {
     use crate::charge::tests::template;
     use crate::decision::Retry;
     use crate::limit::{Algorithm, Quota};
+    use crate::overrides::Applied;
     use crate::rate::Rate;
     use crate::window::Window;
 

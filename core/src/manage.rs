@@ -119,7 +119,8 @@ impl ClientState {
         let algorithm = quota.algorithm();
         let mut stored = stored.clone();
         let blocked_for = stored.blocked_for(now, quota);
-        let retry = algorithm.decide(&mut stored.clone(), now, quota, 1).retry;
+        // A request that is rejected may begin a block; a look does not.
+        let retry = algorithm.decide(&mut stored.clone(), now, &quota.with_block(0), 1).retry;
         let debt = algorithm.debt_at(&stored, now, quota);
         let holds = stored.extra.holds.lasting(now);
         let verdict = algorithm.decide(&mut stored.unblocked(), now, quota, 0);

@@ -8,6 +8,8 @@
 //! most the whole quota, and a debt stays. A part of a unit that was about to come is lost, and a window counts what was
 //! spent in the window before as spent in this one: so no change lets more through than the quota that it leads to.
 
+pub mod table;
+
 use std::num::NonZeroU64;
 
 use crate::algorithm::Stored;
@@ -77,6 +79,12 @@ impl Override {
     /// The override of this limit, end or 0, and numbers of a rate; `None` if there is no such rate.
     pub(crate) fn from_parts(limit: u64, ends: u64, rate: [u64; 2]) -> Option<Self> {
         Some(Self { rate: Rate::from_numbers(rate)?, limit, ends: NonZeroU64::new(ends) })
+    }
+
+    /// The limit, the end or 0, and the two numbers of the rate.
+    pub(crate) fn to_parts(self) -> [u64; 4] {
+        let [n, period] = self.rate.to_numbers();
+        [self.limit, self.ends.map_or(0, NonZeroU64::get), n, period]
     }
 
     /// What is stored without the record, and the override, if there is a record. One that is out of bounds is no

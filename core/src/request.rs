@@ -38,6 +38,7 @@ use crate::decision::{Source, Status, Verdict};
 use crate::deny_cache::Denial;
 use crate::lease::Granted;
 use crate::lease::table::Outcome;
+use crate::limit::Quota;
 use crate::local::{LocalAnswer, LocalCharges, Mode};
 use crate::rate::MILLISECOND;
 
@@ -45,7 +46,8 @@ pub use conclusion::Conclusion;
 pub use decisions::Decisions;
 pub use evaluated::{ConfiguredLimit, Evaluated, Renewal};
 pub use machine::{
-    DenyCache, LocalTable, Machine, MachineLeases, NoRoom, RequestCounters, Submission,
+    DenyCache, LocalTable, Machine, MachineLeases, NoRoom, OverrideCache, RequestCounters,
+    Submission,
 };
 
 /// The next step of a request.
@@ -142,6 +144,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
             && self.policy.deny_cache
             && limit.is_violated()
             && limit.is_cacheable()
+            && !limit.has_other_quota()
             && let Some(verdict) = limit.verdict()
             && let Some(denial) =
                 Denial::new(&verdict, limit.charge.quota, self.started, machine.now())
@@ -152,7 +155,8 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
 
     /// Ends what the deny cache holds for other quotas of its clients: Redis may have changed their states.
     fn end_denials(&self, machine: &M) {
-        for limit in self.limits.iter().filter(|limit| limit.limit.known_quota().is_none()) {
+        let varies = |quota: Option<&Quota>| quota.is_none_or(Quota::has_override);
+        for limit in self.limits.iter().filter(|limit| varies(limit.limit.known_quota())) {
             machine.end_denials_of_others(limit, machine.now());
         }
     }
@@ -282,11 +286,13 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         for (index, limit) in self.limits.iter().enumerate() {
             if let Some(renewal) = limit.take_renewal() {
                 let granted = |submission: M::Submission| submission.granted(index);
+                // Units of another quota cannot be spent as those of the one that was known here: they lapse.
+                let submission = self.submission.get().filter(|_| !limit.has_other_quota());
                 let outcome = Outcome {
                     is_sent: limit.is_sent(),
                     is_charged: limit.is_charged(),
                     is_rejected: limit.is_violated(),
-                    granted: self.submission.get().map_or(Granted::default(), granted),
+                    granted: submission.map_or(Granted::default(), granted),
                     span,
                     // The second submission was later. Its lease ends so much earlier, and what is spent of it counts
                     // as spent so much later: that takes something, and lets nothing more pass.
@@ -344,8 +350,22 @@ impl<M: Machine> LimitedRequest<'_, M> {
         }
     }
 
+    /// Takes note of the quotas that clients have of their own, as Redis has charged by them.
+    fn note_overrides(&self, machine: &M) {
+        let Some(submission) = self.submission.get() else { return };
+        let limits = self.limits.iter().enumerate();
+        for (index, limit) in limits.filter(|(_, limit)| limit.charge.quota.has_override()) {
+            if limit.verdict().is_some() {
+                let own = submission.own(index);
+                limit.set_own(own);
+                machine.note_override(limit, own);
+            }
+        }
+    }
+
     /// Acts on the outcome of the submission.
     pub fn on_reply(&self, machine: &M, outcome: Result<(), Error>) -> Progress {
+        self.note_overrides(machine);
         self.renew_leases(machine);
         if outcome.is_err() {
             self.on_undecided(machine);
@@ -494,6 +514,6 @@ impl<M: Machine> LimitedRequest<'_, M> {
 
 /// Gives back what a limit has charged in Redis.
 fn refund<L: ConfiguredLimit>(submission: impl Submission, limit: &Evaluated<'_, L>) {
-    submission.refund(&limit.charge, limit.regained_from(limit.charge.cost));
+    submission.refund(&limit.of_line(), limit.regained_from(limit.charge.cost));
     limit.on_refunded();
 }

@@ -24,6 +24,7 @@ use rate_limit_core::decision::Verdict;
 use rate_limit_core::lease::Granted;
 use rate_limit_core::manage::{Change, ClientState};
 use rate_limit_core::metrics;
+use rate_limit_core::overrides::Override;
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::script::Scripts;
 
@@ -185,6 +186,11 @@ impl Driver {
     /// The verdict on a charge of a request if it is given back: see [`Client::unspent`].
     pub(crate) fn unspent(&self, key: RequestKey, charge: usize) -> Option<Verdict> {
         self.state.borrow().client.unspent(key, charge)
+    }
+
+    /// The quota of its own by which the client of a charge was charged: see [`Client::own`].
+    pub(crate) fn own(&self, key: RequestKey, charge: usize) -> Option<Override> {
+        self.state.borrow().client.own(key, charge)
     }
 
     /// What came of the lease of a charge of a request: see [`Client::granted`].

@@ -188,7 +188,8 @@ impl LimitConf {
 
     /// How it is counted, as far as that is known: windows of a month have an algorithm of their own.
     pub(super) fn variant(&self) -> Variant {
-        Variant::new(self.line.known_algorithm(), self.is_settled())
+        let variant = Variant::new(self.line.known_algorithm(), self.is_settled());
+        if self.line.has_override { variant.with_override() } else { variant }
     }
 
     /// Whether what any line of the limit charges is settled when requests have ended.

@@ -9,6 +9,7 @@ use rate_limit_core::key;
 use rate_limit_core::limit::Quota;
 use rate_limit_core::request::ConfiguredLimit;
 
+use crate::clock::unix_micros;
 use crate::conf::{EvaluateError, LimitConf};
 use crate::log::unusable;
 use crate::machine::Evaluated;
@@ -79,7 +80,25 @@ fn evaluate_one<'r>(
     };
     let (effect, digest) = (limit.effect(), shared.digest(limit.fingerprint(), key, quota));
     let charge = Charge { effect, digest, ..Charge::new(template, key, quota, cost) };
-    Ok(Some(Evaluated::new(limit, charge)))
+    let evaluated = Evaluated::new(limit, charge);
+    match quota.has_override() {
+        true => with_own(r, evaluated, shared).map(Some).map_err(Unevaluated::from),
+        false => Ok(Some(evaluated)),
+    }
+}
+
+/// The limit with the quota that its client has of its own, if this machine knows of one that has not ended.
+fn with_own<'r>(
+    r: Request<'r>,
+    evaluated: Evaluated<'r>,
+    shared: &Shared,
+) -> Result<Evaluated<'r>, OutOfMemory> {
+    let Charge { key, quota, .. } = evaluated.charge;
+    let own = shared.known_override(evaluated.charge.client());
+    let own = own.filter(|own| !own.is_over(unix_micros()));
+    let Some(own) = own.and_then(|own| own.quota(quota)) else { return Ok(evaluated) };
+    let digest = shared.digest(evaluated.limit.fingerprint(), key, &own);
+    Ok(evaluated.with_own(r.keep(own)?, digest))
 }
 
 /// Counts a request for the limits that apply to it and are not among those evaluated: they will have no

@@ -67,7 +67,7 @@ fn log_group(r: Request<'_>, request: &LimitedRequest<'_>, effect: Effect) {
     if !admits(policy.log.rate, decided) {
         return;
     }
-    let excess = Excess::of(&verdict, &shown.charge, delay);
+    let excess = Excess::of(&verdict, &shown.shown_charge(), delay);
     let others: String = request
         .group(effect)
         .filter(|limit| limit.is_violated() && !ptr::eq(*limit, shown))

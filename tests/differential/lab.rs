@@ -9,7 +9,7 @@ use rate_limit_core::decision::Verdict;
 use rate_limit_core::key::Head;
 use rate_limit_core::lease::{Granted, Lease};
 use rate_limit_core::limit::{Algorithm, Quota};
-use rate_limit_core::redis::answer;
+use rate_limit_core::redis::answer::{self, Beside};
 use rate_limit_core::redis::reply::{self, Entry, Reply};
 use rate_limit_core::redis::script::{By, Scripts, Variant};
 use redis::{Connection, ConnectionLike as _, Pipeline, RedisResult, Value};
@@ -295,14 +295,14 @@ fn read_grants(step: &Step, value: &Value) -> (Vec<Option<Verdict>>, Vec<Granted
     let Ok(Reply::Script(found)) = reply::parse(&frame) else { panic!("no answer: {value:?}") };
     if step.since > 0 {
         let own = |entry| match entry {
-            Entry::Integers(integers) => Some(Verdict::from_reply(integers).expect("a verdict")),
+            Entry::Integers(integers, _) => Some(Verdict::from_reply(integers).expect("a verdict")),
             Entry::Stored(_) => None,
         };
         return (found.map(own).collect(), Vec::new());
     }
     let (mut verdicts, mut grants) = (Vec::new(), Vec::new());
     let now = found.now();
-    let mut note = |index, verdict, granted: Option<Granted>| {
+    let mut note = |index, verdict, Beside { granted, .. }: Beside| {
         assert_eq!(index, verdicts.len());
         verdicts.push(Some(verdict));
         grants.push(granted.unwrap_or(Granted::nothing(now)));
@@ -313,8 +313,8 @@ fn read_grants(step: &Step, value: &Value) -> (Vec<Option<Verdict>>, Vec<Granted
         times => {
             let charge = charges.next().expect("a charge");
             let mut index = 0..;
-            answer::repeated(found, &charge, times, |verdict, granted| {
-                note(index.next().expect("an index"), verdict, granted);
+            answer::repeated(found, &charge, times, |verdict, beside| {
+                note(index.next().expect("an index"), verdict, beside);
             })
         }
     };

@@ -2,19 +2,21 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroU64;
+use std::rc::Rc;
 
 use fastrand::Rng;
 use harness::Redis;
 use rate_limit_core::algorithm::Stored;
-use rate_limit_core::decision::Verdict;
+use rate_limit_core::charge::{Charge, Template};
 use rate_limit_core::key::Head;
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::manage::{Change, ClientState};
 use rate_limit_core::overrides::{Applied, Override};
 use rate_limit_core::rate::Rate;
+use rate_limit_core::redis::answer;
 use rate_limit_core::redis::managed::managed;
-use rate_limit_core::redis::reply::{self, Entry, Reply, ScriptReply};
-use rate_limit_core::redis::script::{By, Check, Scripts, Variant};
+use rate_limit_core::redis::reply::{self, Reply, ScriptReply};
+use rate_limit_core::redis::script::{By, Scripts, Variant};
 use redis::{Connection, Value};
 
 use crate::agreement::{length, seed};
@@ -150,13 +152,13 @@ impl Client {
         Applied::new(self.stored.clone(), self.own, self.now, &self.quota)
     }
 
-    fn check<'a>(&'a self, head: &'a Head, cost: u64) -> Check<'a> {
-        Check::new(head, self.key.as_bytes(), &self.quota, cost)
+    fn charge<'a>(&'a self, template: &'a Rc<Template>, cost: u64) -> Charge<'a> {
+        Charge::new(template, self.key.as_bytes(), &self.quota, cost)
     }
 
     /// Requests of one client, by the script for one limit or that for several.
     fn request(&mut self, world: &mut World) {
-        let head = head();
+        let template = template();
         let cost = self.rng.u64(0..=self.applied().quota.limit() / 3 + 1);
         let times = match self.quota.algorithm().name() {
             "sliding_log" => 1,
@@ -165,14 +167,13 @@ impl Client {
         self.note(format!("{times} requests of {cost}"));
         let mut command = Vec::new();
         let is_several = self.quota.has_override() && times == 1 && self.rng.bool();
-        let check = self.check(&head, cost);
+        let charge = self.charge(&template, cost);
         match is_several {
             true => {
-                let other = Check { key: b"other", ..check };
-                let other = Check { cost: 0, ..other };
-                world.scripts.encode_charges(&mut command, By::Sha, [check, other].into_iter());
+                let other = Charge { key: b"other", cost: 0, ..charge };
+                world.scripts.encode_charges(&mut command, By::Sha, [charge, other].into_iter());
             }
-            false => world.scripts.encode_repeated(&mut command, By::Sha, check, times),
+            false => world.scripts.encode_repeated(&mut command, By::Sha, charge, times),
         }
         let (frame, calls) = world.run(&self.quota, &command, self.now);
         let Applied { mut stored, quota, own } = self.applied();
@@ -180,11 +181,29 @@ impl Client {
         for _ in 0..times {
             expected.push(quota.algorithm().decide(&mut stored, self.now, &quota, cost));
         }
+        let mut found = Vec::new();
+        let reply = reply_of(&frame);
+        match is_several {
+            true => {
+                let other = Charge { key: b"other", cost: 0, ..charge };
+                let charges = [charge, other].into_iter();
+                let read = answer::verdicts(reply, charges, |index, verdict, beside| {
+                    found.extend((index == 0).then_some((verdict, beside.own)));
+                });
+                assert!(read, "{frame:?}");
+            }
+            false => {
+                let read = answer::repeated(reply, &charge, times, |verdict, beside| {
+                    found.push((verdict, beside.own));
+                });
+                assert!(read, "{frame:?}");
+            }
+        }
+        let expected: Vec<_> = expected.into_iter().map(|verdict| (verdict, own)).collect();
+        assert_eq!(found, expected, "{:#?}", self.history);
         if self.is_written(&stored, &calls) {
             (self.stored, self.own) = (stored, own);
         }
-        let found = self.verdicts(reply_of(&frame), cost, times);
-        assert_eq!(found, expected, "{:#?}", self.history);
         self.check_expiry(&calls);
     }
 
@@ -200,30 +219,15 @@ impl Client {
         is_new
     }
 
-    /// The verdicts on requests by the reply.
-    fn verdicts(&self, mut found: ScriptReply<'_>, cost: u64, times: u32) -> Vec<Verdict> {
-        let now = found.now();
-        match found.next().expect("an entry") {
-            Entry::Stored(bytes) => {
-                let algorithm = self.quota.algorithm();
-                let Applied { mut stored, quota, .. } =
-                    algorithm.read_applied(bytes, now, &self.quota);
-                let each = |_| algorithm.decide(&mut stored, now, &quota, cost);
-                (0..times).map(each).collect()
-            }
-            Entry::Integers(integers) => vec![Verdict::from_reply(integers).expect("a verdict")],
-        }
-    }
-
     /// A correction of a charge that was made at this moment.
     fn correct(&mut self, world: &mut World) {
-        let head = head();
+        let template = template();
         let (amount, is_less) = (self.rng.u64(1..=5), self.rng.bool());
         let since = self.now - self.rng.u64(0..=2 * SECOND);
         self.note(format!("correction by {amount}, less: {is_less}, since {since}"));
         let mut command = Vec::new();
-        let check = Check { since, ..self.check(&head, amount) };
-        world.scripts.encode_correction(&mut command, By::Sha, check, is_less);
+        let charge = self.charge(&template, amount);
+        world.scripts.encode_correction(&mut command, By::Sha, charge, since, is_less);
         let (_, calls) = world.run(&self.quota, &command, self.now);
         let Applied { mut stored, quota, own } = self.applied();
         let change = i64::try_from(amount).unwrap() * if is_less { -1 } else { 1 };
@@ -272,11 +276,11 @@ impl Client {
     }
 
     fn manage(&mut self, world: &mut World, change: Change) -> ClientState {
-        let (head, mut command) = (head(), Vec::new());
-        let check = self.check(&head, 0);
-        world.scripts.encode_change(&mut command, By::Sha, check, &change);
+        let (template, mut command) = (template(), Vec::new());
+        let charge = self.charge(&template, 0);
+        world.scripts.encode_change(&mut command, By::Sha, &charge, &change);
         let (frame, calls) = world.run(&self.quota, &command, self.now);
-        let found = managed(reply_of(&frame), &check).expect("what the client has");
+        let found = managed(reply_of(&frame), &charge).expect("what the client has");
         if change != Change::Look {
             self.check_expiry_of(&calls, &change);
         }
@@ -329,8 +333,8 @@ impl Client {
     }
 }
 
-fn head() -> Head {
-    Head::new("rl:", "own").expect("a name")
+fn template() -> Rc<Template> {
+    Rc::new(Template::new(Head::new("rl:", "own").expect("a name"), None))
 }
 
 fn reply_of(frame: &[u8]) -> ScriptReply<'_> {

@@ -21,12 +21,15 @@ impl Algorithm {
         stored.blocked_for(at, from);
         stored.correct_holds(at, from);
         let debt = self.debt_at(&stored, at, from);
-        if is_log {
-            // What was spent is in the entries.
-            stored.extra.debt = 0;
-        }
-        let remaining = (self.description().decide)(&mut stored, at, from, 0).remaining;
-        let missing = from.limit().saturating_sub(remaining).min(to.limit());
+        let missing = match is_log {
+            // It may be more than the limit, which was lowered.
+            true => sliding_log::spent_at(&stored, at, from),
+            false => {
+                let verdict = (self.description().decide)(&mut stored, at, from, 0);
+                from.limit().saturating_sub(verdict.remaining)
+            }
+        };
+        let missing = missing.min(to.limit());
         let blocked = stored.extra.blocked_until.saturating_sub(at);
         let mut carried = Stored::default();
         if blocked > 0 {

@@ -116,6 +116,11 @@ pub(super) fn debt_at(stored: &Stored, now: u64, quota: &Quota) -> u64 {
     recall(stored, now, quota).debt
 }
 
+/// What the entries that count at `now` have spent.
+pub(super) fn spent_at(stored: &Stored, now: u64, quota: &Quota) -> u64 {
+    recall(stored, now, quota).spent()
+}
+
 /// Pays `units` of the debt, or all of it. Returns how many are left of the units.
 pub(super) fn pay(stored: &mut Stored, now: u64, quota: &Quota, units: u64) -> u64 {
     let mut log = recall(stored, now, quota);

@@ -54,6 +54,8 @@ pub struct LimitLine<'a, V> {
     pub settle: Option<V>,
     /// How long a client that exceeds the limit is blocked, in µs; 0: not at all.
     pub block: u64,
+    /// Whether a client may have a rate and capacity of its own.
+    pub has_override: bool,
     /// The part of the excess that a leaky bucket does not delay.
     pub undelayed: Option<Undelayed>,
     /// When it decides.
@@ -74,7 +76,7 @@ impl<V> LimitLine<'_, V> {
 
     /// Whether its commands have no more than plain arguments.
     pub fn is_plain(&self) -> bool {
-        self.effect == Effect::Enforced && self.block == 0
+        self.effect == Effect::Enforced && self.block == 0 && !self.has_override
     }
 
     /// Reads the rate of a request.
@@ -112,6 +114,7 @@ impl<V> LimitLine<'_, V> {
         if self.settle.is_some() {
             quota.check_settle().map_err(in_parameter)?;
         }
-        Ok(quota.with_block(self.block))
+        let quota = quota.with_block(self.block);
+        Ok(if self.has_override { quota.with_override() } else { quota })
     }
 }

@@ -1,15 +1,17 @@
 //! A limit, evaluated for a request.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 
 use crate::algorithm::leaky_bucket::{self, Undelayed};
 use crate::charge::{Charge, Charged};
 use crate::client::Answer;
 use crate::decision::{self, Shown, Status, Verdict};
 use crate::deny_cache;
+use crate::key::Digest;
 use crate::lease::Lease;
 use crate::lease::table::Taken;
 use crate::limit::Quota;
+use crate::overrides::Override;
 
 /// A line `rate_limit_redis` of the configuration, as requests need it.
 pub trait ConfiguredLimit {
@@ -32,8 +34,13 @@ pub trait ConfiguredLimit {
 pub struct Evaluated<'a, L> {
     /// The line of the configuration.
     pub limit: &'a L,
-    /// What it charges, without a lease.
+    /// What it charges, without a lease. Its quota is the client's own, if this machine knows of one.
     pub charge: Charge<'a>,
+    /// The quota of the line and the digest with it, where the charge has a quota of the client's own: Redis is given
+    /// these, and applies what it knows of the client.
+    line: Option<(&'a Quota, Digest)>,
+    /// The quota by which Redis has charged the client, where it is another one than that of the charge.
+    applied: OnceCell<Quota>,
     verdict: Cell<Option<Verdict>>,
     /// Whether it was charged in Redis.
     is_charged: Cell<bool>,
@@ -60,6 +67,8 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
         Self {
             limit,
             charge,
+            line: None,
+            applied: OnceCell::new(),
             verdict: Cell::new(None),
             is_charged: Cell::new(false),
             charged: Cell::new(Charged::default()),
@@ -73,15 +82,54 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
         self.limit.name()
     }
 
+    /// This limit, where the client has a quota of its own, and is known by this digest with it.
+    pub fn with_own(self, quota: &'a Quota, digest: Digest) -> Self {
+        let line = Some((self.charge.quota, self.charge.digest));
+        Self { charge: Charge { quota, digest, ..self.charge }, line, ..self }
+    }
+
     /// The charge as the client of the store takes it, with the lease that it renews.
     pub fn with_lease(&self) -> Charge<'a> {
         let lease = self.renewal.get().and_then(|renewal| renewal.lease.as_ref());
-        Charge { lease, ..self.charge }
+        Charge { lease, ..self.of_line() }
+    }
+
+    /// The charge as the client of the store takes it, without a lease.
+    pub fn of_line(&self) -> Charge<'a> {
+        match self.line {
+            Some((quota, digest)) => Charge { quota, digest, ..self.charge },
+            None => self.charge,
+        }
+    }
+
+    /// The quota by which the client is charged.
+    pub fn quota(&self) -> &Quota {
+        self.applied.get().unwrap_or(self.charge.quota)
+    }
+
+    /// The charge with the quota by which the client is charged, as it is shown.
+    pub fn shown_charge(&self) -> Charge<'_> {
+        Charge { quota: self.quota(), ..self.charge }
+    }
+
+    /// Whether Redis has charged the client by another quota than this machine knew of.
+    pub(super) fn has_other_quota(&self) -> bool {
+        self.applied.get().is_some()
+    }
+
+    /// Takes note of the quota of its own by which Redis has charged the client, if it has one.
+    pub(super) fn set_own(&self, own: Option<Override>) {
+        let line = self.of_line().quota;
+        let quota = own.and_then(|own| own.quota(line)).unwrap_or(*line);
+        if quota != *self.quota() {
+            // That of the first reply stays, should there be two.
+            let _ = self.applied.set(quota);
+        }
     }
 
     /// Since when so much of its charge in Redis can have been regained, by Redis's clock.
     pub fn regained_from(&self, amount: u64) -> u64 {
-        let quota = self.charge.quota;
+        let quota = self.quota();
         quota.algorithm().regained_from(quota, self.charged.get(), amount)
     }
 
@@ -153,14 +201,14 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
         let Some(undelayed) = self.limit.undelayed() else { return 0 };
         let verdict = self.verdict.get();
         verdict.map_or(0, |verdict| {
-            leaky_bucket::delay(&verdict, self.charge.quota, self.charge.cost, undelayed)
+            leaky_bucket::delay(&verdict, self.quota(), self.charge.cost, undelayed)
         })
     }
 
     /// The limit and its verdict, as they are shown.
-    pub(super) fn show(&self) -> Option<Shown<'a>> {
+    pub(super) fn show(&'a self) -> Option<Shown<'a>> {
         let verdict = self.verdict.get()?;
-        Some(Shown { name: self.name(), quota: self.charge.quota, verdict })
+        Some(Shown { name: self.name(), quota: self.quota(), verdict })
     }
 }
 
@@ -169,7 +217,7 @@ pub(super) fn tightest<'a, L: ConfiguredLimit + 'a>(
     limits: impl Iterator<Item = &'a Evaluated<'a, L>> + Clone,
 ) -> Option<&'a Evaluated<'a, L>> {
     let mut decided = limits.filter_map(|limit| Some((limit, limit.verdict()?)));
-    let verdicts = decided.clone().map(|(limit, it)| (limit.charge.quota.limit(), it));
+    let verdicts = decided.clone().map(|(limit, it)| (limit.quota().limit(), it));
     decided.nth(decision::tightest(verdicts)?).map(|(limit, _)| limit)
 }
 

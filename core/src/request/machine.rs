@@ -8,12 +8,14 @@ use crate::deny_cache::Denial;
 use crate::lease::Granted;
 use crate::lease::table::{Outcome, Taken};
 use crate::local::{LocalCharges, Mode};
+use crate::overrides::Override;
 
 /// A machine: its clock, and what its workers share. Times are in µs of its monotonic clock.
 pub trait Machine:
     DenyCache<Self::Limit>
     + MachineLeases<Self::Limit>
     + LocalTable<Self::Limit>
+    + OverrideCache<Self::Limit>
     + RequestCounters<Self::Limit>
 {
     /// A line of the configuration.
@@ -39,6 +41,9 @@ pub trait Submission: Copy {
     /// The lease that a reply has brought for a charge.
     fn granted(&self, charge: usize) -> Granted;
 
+    /// The quota of its own by which the client of a charge was charged.
+    fn own(&self, charge: usize) -> Option<Override>;
+
     /// The verdict on a charge if it is given back.
     fn unspent(&self, charge: usize) -> Option<Verdict>;
 
@@ -60,6 +65,12 @@ pub trait DenyCache<L> {
 
     /// Ends denials of the client for other quotas than that of the request.
     fn end_denials_of_others(&self, limit: &Evaluated<'_, L>, now: u64);
+}
+
+/// What this machine knows of the quotas that clients have of their own.
+pub trait OverrideCache<L> {
+    /// Takes note of that of the client of `limit`, or that it has none.
+    fn note_override(&self, limit: &Evaluated<'_, L>, own: Option<Override>);
 }
 
 /// The leases.

@@ -13,6 +13,7 @@ use crate::key::Head;
 use crate::lease::table::{LeaseBucket, LeaseTable, Taken};
 use crate::limit::{Algorithm, Quota};
 use crate::local;
+use crate::overrides::Override;
 use crate::rate::SECOND;
 use crate::table::Table;
 
@@ -98,6 +99,8 @@ struct TestMachine {
     counts: RefCell<Vec<Counted>>,
     waits: Cell<usize>,
     reservations: Cell<usize>,
+    /// What was noted of the overrides of clients.
+    overrides: RefCell<HashMap<u128, Option<Override>>>,
 }
 
 impl TestMachine {
@@ -111,6 +114,7 @@ impl TestMachine {
             counts: RefCell::default(),
             waits: Cell::new(0),
             reservations: Cell::new(0),
+            overrides: RefCell::default(),
         }
     }
 
@@ -230,6 +234,12 @@ impl LocalTable<TestLine> for TestMachine {
     }
 }
 
+impl OverrideCache<TestLine> for TestMachine {
+    fn note_override(&self, limit: &Evaluated<'_, TestLine>, own: Option<Override>) {
+        self.overrides.borrow_mut().insert(limit.charge.client(), own);
+    }
+}
+
 impl RequestCounters<TestLine> for TestMachine {
     fn count_wait(&self, _: u64) {
         self.waits.set(self.waits.get() + 1);
@@ -253,6 +263,7 @@ struct Reply {
     outcome: Cell<Option<Result<(), Error>>>,
     answers: RefCell<Vec<Answer>>,
     unspent: Cell<Option<Verdict>>,
+    own: Cell<Option<Override>>,
     released: Cell<Option<(bool, Option<u64>)>>,
     /// How many charges were refunded.
     refunds: Cell<usize>,
@@ -269,6 +280,10 @@ impl Submission for Sent {
 
     fn granted(&self, _: usize) -> Granted {
         Granted::default()
+    }
+
+    fn own(&self, _: usize) -> Option<Override> {
+        self.0.own.get()
     }
 
     fn unspent(&self, _: usize) -> Option<Verdict> {

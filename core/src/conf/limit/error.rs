@@ -33,6 +33,11 @@ pub enum LimitError {
     /// `block=` and `dry_run`.
     #[error("\"block=\" and \"dry_run\" of the \"rate_limit_redis\" directive exclude each other")]
     BlockAndDryRun,
+    /// `override` where the rate or the capacity is a variable.
+    #[error(
+        "\"override\" of the \"rate_limit_redis\" directive needs a rate, and a capacity or burst, without variables"
+    )]
+    OverrideAndVariable,
     /// Another algorithm has the parameter.
     #[error(
         "\"{parameter}\" in \"rate_limit_redis\" directive is no parameter of algorithm={}, which has {}",

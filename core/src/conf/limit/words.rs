@@ -79,6 +79,7 @@ impl<'a> LimitWords<'a> {
             cost,
             settle: parameters.settle.map(|text| settle(text, compile)).transpose()?,
             block: parameters.block()?,
+            has_override: parameters.has_override,
             undelayed: self.undelayed,
             phase: parameters.phase()?,
             effect: if parameters.dry_run { Effect::DryRun } else { Effect::Enforced },
@@ -91,6 +92,9 @@ impl<'a> LimitWords<'a> {
         };
         let known = line.rate.literal().zip(burst);
         line.known_quota = known.map(|(rate, burst)| line.quota(rate, burst)).transpose()?;
+        if line.has_override && line.known_quota.is_none() {
+            return Err(LimitError::OverrideAndVariable.into());
+        }
         Ok(line)
     }
 }
@@ -129,6 +133,7 @@ pub(super) struct Parameters<'a> {
     pub(super) settle: Option<&'a str>,
     nodelay: bool,
     dry_run: bool,
+    has_override: bool,
 }
 
 /// Where the value of a parameter is kept.
@@ -153,8 +158,11 @@ const VALUES: [(&str, ValueSlot); 11] = [
 type FlagSlot = for<'s, 'a> fn(&'s mut Parameters<'a>) -> &'s mut bool;
 
 /// The parameters without a value.
-const FLAGS: [(&str, FlagSlot); 2] =
-    [("nodelay", |it| &mut it.nodelay), ("dry_run", |it| &mut it.dry_run)];
+const FLAGS: [(&str, FlagSlot); 3] = [
+    ("nodelay", |it| &mut it.nodelay),
+    ("dry_run", |it| &mut it.dry_run),
+    ("override", |it| &mut it.has_override),
+];
 
 /// Every parameter, as it is written up to its value.
 pub fn parameter_names() -> impl Iterator<Item = String> {
@@ -270,6 +278,9 @@ impl<'a> Parameters<'a> {
             if let Some(value) = value {
                 text += &format!(" {name}={value}");
             }
+        }
+        if self.has_override {
+            text += " override";
         }
         text
     }

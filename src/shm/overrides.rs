@@ -1,0 +1,21 @@
+//! What this machine knows of the quotas that clients have of their own: see [`OverrideTable`].
+
+use rate_limit_core::overrides::Override;
+use rate_limit_core::overrides::table::OverrideTable;
+use rate_limit_core::request::{Evaluated, OverrideCache};
+
+use super::Shared;
+use crate::conf::LimitConf;
+
+impl OverrideCache<LimitConf> for Shared {
+    fn note_override(&self, limit: &Evaluated<'_, LimitConf>, own: Option<Override>) {
+        OverrideTable::new(self.overrides).set(limit.charge.client(), own);
+    }
+}
+
+impl Shared {
+    /// The override of a client of a limit, by its digest, as far as it is known.
+    pub(crate) fn known_override(&self, client: u128) -> Option<Override> {
+        OverrideTable::new(self.overrides).get(client)
+    }
+}
