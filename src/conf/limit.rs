@@ -115,7 +115,7 @@ impl LimitConf {
             rate: self.line.rate_text,
             burst: self.line.burst_text,
             block: self.line.block,
-            has_override: self.line.known_quota.is_some_and(|quota| quota.has_override()),
+            has_override: self.line.has_override,
             is_settled: self.is_settled(),
             is_cached,
         }
