@@ -7,6 +7,7 @@ use harness::{Nginx, Redis};
 use crate::documents::pages::{block, conf};
 use crate::seen::{StartConnected as _, quota, remaining};
 
+const RECIPES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/recipes.md");
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/limits");
 
 /// The configuration of the page, but that nothing comes back in the time of a test.
@@ -123,7 +124,7 @@ fn a_customer_has_more() {
         quota(&http.read_response())
     };
     assert_eq!(get()[..2], [100, 99]);
-    let page = crate::documents::examples::read("docs/recipes.md");
+    let page = std::fs::read_to_string(RECIPES).expect("a page");
     let (_, query) =
         page.split_once("curl -X PUT 'http://127.0.0.1:8080/limits?").expect("a request");
     let query = query.split('\'').next().expect("its end");

@@ -127,11 +127,7 @@ fn a_client_is_looked_up_and_changed() {
         passes(1);
         is("PATCH", "&grant=1000", json!({ "remaining": most, "reset": 0 }));
         passes(most - 1);
-        is(
-            "PATCH",
-            "&block=15m",
-            json!({ "blocked_for": 900, "retry_after": 900 }),
-        );
+        is("PATCH", "&block=15m", json!({ "blocked_for": 900, "retry_after": 900 }));
         let blocked = nginx.get("/?k=a");
         assert_eq!((blocked.status, blocked.header("Retry-After")), (429, Some("900")), "{limit}");
         is("PATCH", "&block=0", json!({ "blocked_for": 0, "remaining": most - 1 }));
@@ -391,6 +387,8 @@ fn a_client_leaves() {
         .server("location / { rate_limit_redis $arg_k name=five rate=5r/d; }")
         .start_connected(&redis);
     assert_eq!(remaining(&nginx.get("/?k=a")), 4);
+    // Redis has the script from now on.
+    assert_eq!(client(&nginx, "GET", "?limit=five&key=a")["remaining"], 4);
     redis.stop_signal();
     let mut http = nginx.http();
     http.send("DELETE", "/admin?limit=five&key=a", &[]);
@@ -442,7 +440,7 @@ fn what_machines_hold_is_shown() {
     wait_until(PATIENCE, leased, "units that are set aside");
     let state = client(&nginx, "GET", "?limit=l&key=a");
     let until = state["everywhere_in"].as_f64().expect("a time");
-    assert!(until > 1.0 && until <= 60.0, "{state}");
+    assert!(until > 1.0, "{state}");
 }
 
 /// Limits that decide after authentication, and the interface itself limited.
@@ -467,14 +465,13 @@ fn limits_of_both_phases() {
 #[test]
 fn subrequests_are_refused() {
     let redis = Redis::start();
-    let mut nginx = five(&redis)
-        .server("location /part { auth_request /check; rate_limit_redis off; }")
-        .server("location = /check { rate_limit_redis off; rate_limit_redis_admin; }")
+    let include = "<!--# include virtual=\"/admin?limit=five&key=a\" -->";
+    let nginx = five(&redis)
+        .server("location /page { ssi on; ssi_types *; rate_limit_redis off; }")
+        .file("html/page", include)
         .start_connected(&redis);
-    nginx.allow_log("auth request unexpected status: 400");
-    let mut http = nginx.http();
-    http.send("GET", "/part?limit=five&key=a", &[]);
-    assert_eq!(http.read_response().status, 500);
+    let page = nginx.get("/page");
+    assert_eq!(page.text(), "{\"error\":\"a subrequest cannot look a client up\"}");
 }
 
 #[test]
