@@ -10,7 +10,7 @@ mod store;
 mod value;
 
 pub(crate) use error::{BindError, CompileError, EvaluateError};
-pub(crate) use http::MainConf;
+pub(crate) use http::{AdminLocation, MainConf};
 pub(crate) use limit::LimitConf;
 pub(crate) use location::{LocationConf, Pass};
 pub(crate) use server::ServerConf;

@@ -8,7 +8,6 @@ use ngx::ffi::{
     NGX_HTTP_LOC_CONF, NGX_HTTP_LOC_CONF_OFFSET, NGX_HTTP_MAIN_CONF, NGX_HTTP_MAIN_CONF_OFFSET,
     NGX_HTTP_SRV_CONF, ngx_command_t, ngx_conf_t, ngx_str_t, ngx_uint_t,
 };
-use ngx::http::{HttpModuleLocationConf, NgxHttpCoreModule};
 use rate_limit_core::conf::{
     Arguments, Contexts, DIRECTIVES, Directive, DirectiveError, Row, SetPolicy, Sets,
 };
@@ -16,6 +15,7 @@ use rate_limit_core::limit::is_name;
 
 use crate::conf::{LocationConf, Pass};
 
+mod access;
 mod error;
 mod limit;
 mod merge;
@@ -45,6 +45,7 @@ const fn command_of(row: &Row) -> ngx_command_t {
         Contexts::Location => NGX_HTTP_LOC_CONF,
     };
     let arguments = match row.arguments {
+        Arguments::None => NGX_CONF_NOARGS,
         Arguments::AtMostOne => NGX_CONF_NOARGS | NGX_CONF_TAKE1,
         Arguments::One => NGX_CONF_TAKE1,
         Arguments::OneOrTwo => NGX_CONF_TAKE12,
@@ -53,7 +54,7 @@ const fn command_of(row: &Row) -> ngx_command_t {
     };
     let conf = match row.sets {
         Sets::Store | Sets::Memory { .. } => NGX_HTTP_MAIN_CONF_OFFSET,
-        Sets::Limit | Sets::Pass { .. } | Sets::Policy(_) | Sets::Page(_) => {
+        Sets::Limit | Sets::Pass { .. } | Sets::Policy(_) | Sets::Page(_) | Sets::Admin => {
             NGX_HTTP_LOC_CONF_OFFSET
         }
     };
@@ -84,6 +85,7 @@ unsafe extern "C" fn set(
     unsafe {
         match row.sets {
             Sets::Store => store::read_block(cf),
+            Sets::Admin => run(|(), reader| access::set_admin(reader), cf, &mut ()),
             Sets::Memory { read, .. } => run(|(), reader| set_memory(reader, read), cf, &mut ()),
             Sets::Limit => run(limit::add, cf, &mut *conf.cast::<LocationConf>()),
             Sets::Pass { .. } => run(set_pass, cf, &mut *conf.cast::<LocationConf>()),
@@ -138,7 +140,6 @@ fn set_page(
     set: SetPolicy,
 ) -> Result<(), ConfError> {
     set_policy(conf, reader, set)?;
-    let core = NgxHttpCoreModule::location_conf_mut(reader.cf);
-    core.ok_or(ConfError::NoConf("location"))?.handler = Some(crate::metrics::handle);
+    reader.location()?.handler = Some(crate::metrics::handle);
     Ok(())
 }

@@ -17,6 +17,7 @@ use ngx::http::{
     HttpModule, HttpModuleLocationConf, HttpModuleMainConf, HttpModuleServerConf, NgxHttpCoreModule,
 };
 
+mod admin;
 mod answer;
 mod client;
 mod clock;
@@ -27,6 +28,7 @@ mod log;
 mod machine;
 mod metrics;
 mod nginx;
+mod page;
 mod request;
 mod settle;
 mod shm;

@@ -3,6 +3,7 @@
 
 mod address;
 mod bits;
+mod content;
 pub(crate) mod event;
 mod fields;
 mod request;

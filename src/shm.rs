@@ -182,8 +182,12 @@ impl Shared {
     /// The digest of a client, a limit (by its fingerprint) and its quota in the memory of this machine: see
     /// [`Charge::client`](rate_limit_core::charge::Charge::client).
     pub(crate) fn digest(&self, limit: u64, key: &[u8], quota: &Quota) -> Digest {
-        let seed = self.header.seed.load(Ordering::Relaxed);
-        (key::memory_digest(seed ^ limit, key) ^ u128::from(quota.fingerprint())).into()
+        (self.client_digest(limit, key) ^ u128::from(quota.fingerprint())).into()
+    }
+
+    /// The digest of a client and a limit (by its fingerprint) in the memory of this machine.
+    fn client_digest(&self, limit: u64, key: &[u8]) -> u128 {
+        key::memory_digest(self.header.seed.load(Ordering::Relaxed) ^ limit, key)
     }
 
     /// Counts how long a reply or a deadline waited for the worker, in µs.

@@ -431,6 +431,23 @@ impl Algorithm {
 }
 
 impl BurstParameter {
+    /// The most that can be spent at once at this rate, given the value of the parameter, if there is one.
+    pub(crate) fn limit(self, rate: Rate, value: Option<u64>) -> u64 {
+        match self {
+            Self::Capacity | Self::None => value.unwrap_or(rate.count()),
+            Self::Burst => value.unwrap_or(0).saturating_add(1),
+        }
+    }
+
+    /// The value with which so much can be spent at once.
+    pub(crate) fn value(self, limit: u64) -> Option<u64> {
+        match self {
+            Self::Capacity => Some(limit),
+            Self::Burst => Some(limit.saturating_sub(1)),
+            Self::None => None,
+        }
+    }
+
     /// The parameter's name.
     pub fn name(self) -> Option<&'static str> {
         match self {

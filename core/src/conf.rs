@@ -6,11 +6,11 @@
 mod directive;
 pub mod limit;
 mod policy;
-mod setting;
+pub(crate) mod setting;
 mod size;
 pub mod store;
 mod table;
-mod time;
+pub(crate) mod time;
 mod url;
 
 pub use directive::{Directive, DirectiveError, text};

@@ -141,12 +141,13 @@ impl fmt::Display for Rate {
         if self.is_monthly() {
             return write!(f, "{count}r/month");
         }
-        for (unit, name) in units {
-            if period.is_multiple_of(unit) {
-                return write!(f, "{count}r/{}{name}", period / unit);
-            }
+        let largest = units.into_iter().find(|(unit, _)| period.is_multiple_of(*unit));
+        match largest.map(|(unit, name)| (period / unit, name)) {
+            // A period of one has no number, but that of weeks and milliseconds.
+            Some((1, name @ ("d" | "h" | "m" | "s"))) => write!(f, "{count}r/{name}"),
+            Some((number, name)) => write!(f, "{count}r/{number}{name}"),
+            None => write!(f, "{count}r/{period}us"),
         }
-        write!(f, "{count}r/{period}us")
     }
 }
 
@@ -330,7 +331,9 @@ mod tests {
 
     #[test]
     fn shows_itself_in_the_largest_unit() {
-        for text in ["10r/1s", "5r/90s", "1000r/1d", "7r/250ms", "1r/52w", "9r/month"] {
+        for text in
+            ["10r/s", "5r/90s", "1000r/d", "7r/250ms", "3r/1ms", "8r/1w", "1r/52w", "9r/month"]
+        {
             assert_eq!(text.parse::<Rate>().unwrap().to_string(), text);
         }
     }

@@ -22,6 +22,7 @@ use rate_limit_core::client::{
 };
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::lease::Granted;
+use rate_limit_core::manage::{Change, ClientState};
 use rate_limit_core::metrics;
 use rate_limit_core::overrides::Override;
 use rate_limit_core::rate::MILLISECOND;
@@ -147,6 +148,29 @@ impl Driver {
             place(&mut state.wakers, key.index(), (key, wake));
             (key, state.client.outcome(key).is_none())
         })
+    }
+
+    /// Changes what a client has: see [`Client::manage`]. Otherwise as for [`submit`](Self::submit).
+    ///
+    /// # Safety
+    /// `wake` must be valid until the request is released.
+    pub(crate) unsafe fn manage(
+        &self,
+        charge: &Charge<'_>,
+        change: Change,
+        timeout: u64,
+        wake: NonNull<ngx_event_t>,
+    ) -> (RequestKey, bool) {
+        self.act(|state| {
+            let key = state.client.manage(charge, change, timeout, monotonic_micros());
+            place(&mut state.wakers, key.index(), (key, wake));
+            (key, state.client.outcome(key).is_none())
+        })
+    }
+
+    /// What the client has after a change, once that is known.
+    pub(crate) fn client_state(&self, key: RequestKey) -> Option<ClientState> {
+        self.state.borrow().client.state(key)
     }
 
     /// The outcome of a request, once there is one.

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use rate_limit_core::admin::ManagedLimit;
 use rate_limit_core::request::ConfiguredLimit as _;
 
 use super::error::BindError;
@@ -18,6 +19,8 @@ struct Definition {
     place: String,
     store: Option<Binding>,
     corrections: Rc<Corrections>,
+    /// Whether rejections by any line may come from the deny cache.
+    is_cached: bool,
 }
 
 /// The store of a name, and the limit that was bound to it first.
@@ -27,6 +30,7 @@ struct Binding {
     shown: String,
     /// The place of the limit.
     place: String,
+    limit: Rc<LimitConf>,
 }
 
 impl Definitions {
@@ -38,7 +42,9 @@ impl Definitions {
                 let (written, place) = (written.to_owned(), limit.place().to_owned());
                 let corrections = Rc::<Corrections>::default();
                 corrections.is_settled.set(limit.settles());
-                self.0.push(Definition { name, written, place, store: None, corrections });
+                let store = None;
+                let is_cached = false;
+                self.0.push(Definition { name, written, place, store, corrections, is_cached });
                 Ok(())
             }
             Some(first) if first.written == written => {
@@ -73,6 +79,28 @@ impl Definitions {
         definition.store.as_ref().map(|store| store.reference.as_str())
     }
 
+    /// Rejections by a line of `limit` may come from the deny cache.
+    pub(super) fn note_cached(&mut self, limit: &LimitConf) {
+        let mut definitions = self.0.iter_mut();
+        if let Some(definition) = definitions.find(|it| it.name == limit.name()) {
+            definition.is_cached = true;
+        }
+    }
+
+    /// The limits that are bound to a store, as the admin interface knows them.
+    pub(super) fn managed(&self) -> impl Iterator<Item = ManagedLimit<'_>> {
+        self.0.iter().filter_map(|definition| {
+            let Binding { limit, shown, .. } = definition.store.as_ref()?;
+            Some(limit.managed(shown, definition.is_cached))
+        })
+    }
+
+    /// The limit of this name, if it is bound to a store.
+    pub(super) fn limit(&self, name: &str) -> Option<&LimitConf> {
+        let definition = self.0.iter().find(|definition| definition.name == name)?;
+        definition.store.as_ref().map(|store| &*store.limit)
+    }
+
     /// The corrections of the limit of this name.
     pub(super) fn corrections(&self, name: &str) -> Rc<Corrections> {
         let definition = self.0.iter().find(|definition| definition.name == name);
@@ -80,7 +108,7 @@ impl Definitions {
     }
 
     /// Binds `limit` to a store. All limits of a name must have one store.
-    pub(super) fn bind(&mut self, limit: &LimitConf, store: &Store) -> Result<(), BindError> {
+    pub(super) fn bind(&mut self, limit: &Rc<LimitConf>, store: &Store) -> Result<(), BindError> {
         let (name, place) = (limit.name(), limit.place());
         let Some(definition) = self.0.iter_mut().find(|definition| definition.name == name) else {
             return Ok(());
@@ -89,6 +117,7 @@ impl Definitions {
             reference: store.reference().to_owned(),
             shown: store.shown().to_owned(),
             place: place.to_owned(),
+            limit: Rc::clone(limit),
         };
         let first = definition.store.get_or_insert_with(bound);
         if first.reference == store.reference() {

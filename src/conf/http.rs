@@ -1,9 +1,11 @@
 //! The configuration of `http`.
 
 use std::cell::{Cell, OnceCell};
+use std::ptr::NonNull;
 use std::rc::Rc;
 
-use ngx::ffi::{NGX_LOG_WARN, ngx_worker};
+use ngx::ffi::{NGX_LOG_WARN, ngx_http_core_loc_conf_t, ngx_http_core_srv_conf_t, ngx_worker};
+use rate_limit_core::admin::ManagedLimit;
 use rate_limit_core::conf::DEFAULT_MEMORY;
 use rate_limit_core::conf::limit::Phase;
 use rate_limit_core::request::ConfiguredLimit;
@@ -33,8 +35,20 @@ pub(crate) struct MainConf {
     pub(crate) is_unleased_noted: bool,
     /// Whether a warning was logged that limits may have been skipped: see `request/error_page.rs`.
     pub(crate) is_unclear_noted: Cell<bool>,
+    /// The locations that are the admin interface.
+    pub(crate) admins: Vec<AdminLocation>,
     /// The shared memory, once it is mapped.
     shared: OnceCell<Shared>,
+}
+
+/// A location that is the admin interface.
+pub(crate) struct AdminLocation {
+    /// NGINX's own configuration of the location.
+    pub(crate) location: NonNull<ngx_http_core_loc_conf_t>,
+    /// NGINX's own configuration of its server.
+    pub(crate) server: NonNull<ngx_http_core_srv_conf_t>,
+    /// The place of the directive: file and line.
+    pub(crate) place: String,
 }
 
 /// For workers.
@@ -67,6 +81,16 @@ impl MainConf {
     fn driver_of(&'static self, store: &'static Store) -> Option<&'static Driver> {
         // Without memory there is no limit.
         self.shared().map(|shared| store.driver(*shared))
+    }
+
+    /// The limits that apply to requests.
+    pub(crate) fn managed(&self) -> Vec<ManagedLimit<'_>> {
+        self.definitions.managed().collect()
+    }
+
+    /// One of these limits.
+    pub(crate) fn limit(&self, name: &str) -> Option<&LimitConf> {
+        self.definitions.limit(name)
     }
 
     /// The memory that the workers of this machine share: in a worker it is always there.
@@ -150,6 +174,11 @@ impl MainConf {
         }
         store.add_limits(limits, has_leases);
         Ok(())
+    }
+
+    /// Rejections by these limits may come from the deny cache.
+    pub(crate) fn note_cached(&mut self, limits: &[Rc<LimitConf>]) {
+        limits.iter().for_each(|limit| self.definitions.note_cached(limit));
     }
 
     /// Leaves the limits of a server to [`bind_outside`](Self::bind_outside).

@@ -3,6 +3,7 @@
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
+use rate_limit_core::admin::ManagedLimit;
 use rate_limit_core::algorithm::leaky_bucket::Undelayed;
 use rate_limit_core::charge::{Effect, Template};
 use rate_limit_core::conf::limit::{LimitError, LimitLine, Phase};
@@ -102,6 +103,22 @@ impl LimitConf {
     /// The place of the line: file and number.
     pub(super) fn place(&self) -> &str {
         &self.place
+    }
+
+    /// What its name stands for. `store` is that of the limit, as it is shown; `is_cached`: rejections of its clients
+    /// may come from the deny cache.
+    pub(super) fn managed<'a>(&'a self, store: &'a str, is_cached: bool) -> ManagedLimit<'a> {
+        ManagedLimit {
+            name: self.name(),
+            store,
+            algorithm: self.algorithm(),
+            rate: self.line.rate_text,
+            burst: self.line.burst_text,
+            block: self.line.block,
+            has_override: self.line.has_override,
+            is_settled: self.is_settled(),
+            is_cached,
+        }
     }
 
     /// The counters of the limit.

@@ -9,14 +9,14 @@ use rate_limit_core::conf::DEFAULT_STORE;
 use rate_limit_core::conf::limit::Phase;
 
 use super::error::ConfError;
-use super::{reader, store};
+use super::{access, reader, store};
 use crate::Module;
 use crate::conf::{BindError, LocationConf, Pass};
 use crate::shm;
 
 /// Completes the configuration of `http` after all others.
 pub(crate) fn complete(cf: &mut ngx_conf_t) -> Status {
-    match bind_outside(cf) {
+    match bind_outside(cf).and_then(|()| access::warn_of_admins(cf)) {
         Ok(()) => Status::NGX_OK,
         Err(error) => {
             reader::fail(cf, &error);
@@ -81,6 +81,9 @@ fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfE
     }
     let has_leases = conf.policy().lease > 0;
     for limits in Phase::ALL.map(|phase| conf.limits(phase)) {
+        if conf.policy().deny_cache {
+            main.note_cached(limits);
+        }
         match is_outside {
             true => main.add_outside(limits, index, has_leases),
             false => main.bind(limits, index, has_leases)?,

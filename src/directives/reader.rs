@@ -3,8 +3,8 @@
 use std::ffi::c_char;
 
 use ngx::core::{NGX_CONF_ERROR, NGX_CONF_OK};
-use ngx::ffi::{NGX_LOG_EMERG, NGX_LOG_WARN, ngx_conf_t, ngx_str_t};
-use ngx::http::HttpModuleMainConf;
+use ngx::ffi::{NGX_LOG_EMERG, NGX_LOG_WARN, ngx_conf_t, ngx_http_core_loc_conf_t, ngx_str_t};
+use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
 use rate_limit_core::conf::{Directive, Row};
 
 use super::error::ConfError;
@@ -38,6 +38,12 @@ impl Reader<'_> {
     /// The configuration of `http`.
     pub(super) fn main(&mut self) -> Result<&mut MainConf, ConfError> {
         main(self.cf)
+    }
+
+    /// NGINX's own configuration of the location.
+    pub(super) fn location(&mut self) -> Result<&mut ngx_http_core_loc_conf_t, ConfError> {
+        let core = NgxHttpCoreModule::location_conf_mut(self.cf);
+        core.ok_or(ConfError::NoConf("location"))
     }
 
     /// Where the directive stands: file and line.

@@ -38,3 +38,10 @@ rate_limit_redis_set_expect_tested(ngx_http_request_t *r)
 {
     r->expect_tested = 1;
 }
+
+
+void
+rate_limit_redis_hold(ngx_http_request_t *r)
+{
+    r->main->count++;
+}

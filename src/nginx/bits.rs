@@ -14,6 +14,7 @@ unsafe extern "C" {
     fn rate_limit_redis_error_page(r: *mut ngx_http_request_t) -> ngx_uint_t;
     fn rate_limit_redis_uri_changes(r: *mut ngx_http_request_t) -> ngx_uint_t;
     fn rate_limit_redis_set_expect_tested(r: *mut ngx_http_request_t);
+    fn rate_limit_redis_hold(r: *mut ngx_http_request_t);
 }
 
 impl Request<'_> {
@@ -45,5 +46,12 @@ impl Request<'_> {
     pub(crate) fn set_expect_tested(self) {
         // SAFETY: the function writes to the request, which is valid, and whose events run on this thread alone.
         unsafe { rate_limit_redis_set_expect_tested(self.as_ptr()) }
+    }
+
+    /// Keeps the request until it is finalized once more.
+    pub(super) fn hold(self) {
+        // SAFETY: the function writes to the main request of this one, which is valid, and whose events run on this
+        // thread alone.
+        unsafe { rate_limit_redis_hold(self.as_ptr()) }
     }
 }

@@ -6,10 +6,11 @@ use std::ptr::NonNull;
 use ngx::core::Status;
 use ngx::ffi::{
     NGX_HTTP_INTERNAL_SERVER_ERROR, ngx_event_t, ngx_handle_read_event, ngx_handle_write_event,
-    ngx_http_arg, ngx_http_block_reading, ngx_http_complex_value_t, ngx_http_core_loc_conf_t,
-    ngx_http_core_run_phases, ngx_http_err_page_t, ngx_http_finalize_request, ngx_http_request_t,
-    ngx_http_send_response, ngx_http_test_reading, ngx_int_t, ngx_log_t, ngx_palloc, ngx_pool_t,
-    ngx_post_event, ngx_posted_events, ngx_str_t, ngx_uint_t,
+    ngx_http_arg, ngx_http_auth_basic_user, ngx_http_block_reading, ngx_http_complex_value_t,
+    ngx_http_core_loc_conf_t, ngx_http_core_run_phases, ngx_http_err_page_t,
+    ngx_http_finalize_request, ngx_http_request_t, ngx_http_send_response, ngx_http_test_reading,
+    ngx_int_t, ngx_log_t, ngx_palloc, ngx_pool_t, ngx_post_event, ngx_posted_events, ngx_str_t,
+    ngx_uint_t,
 };
 use ngx::http::{
     HttpModuleLocationConf, HttpModuleMainConf, HttpModuleServerConf, NgxHttpCoreModule,
@@ -121,6 +122,23 @@ impl<'r> Request<'r> {
     pub(crate) fn method(self) -> ngx_uint_t {
         // SAFETY: the request is valid.
         unsafe { (*self.as_ptr()).method }
+    }
+
+    /// The name of its method, and its query string.
+    pub(crate) fn method_and_query(self) -> (&'r [u8], &'r [u8]) {
+        // SAFETY: the request is valid, and both lie in its memory.
+        unsafe { (bytes((*self.as_ptr()).method_name), bytes((*self.as_ptr()).args)) }
+    }
+
+    /// The user that it names by the scheme Basic, as `$remote_user` has it.
+    pub(crate) fn user(self) -> &'r [u8] {
+        // SAFETY: NGINX's function reads the header fields of the request, and keeps what it has found in its memory.
+        unsafe {
+            match Status(ngx_http_auth_basic_user(self.as_ptr())) {
+                Status::NGX_OK => bytes((*self.as_ptr()).headers_in.user),
+                _ => b"",
+            }
+        }
     }
 
     /// The status of the error that it is an error page of, or 0.

@@ -32,6 +32,11 @@ impl DenyCache<LimitConf> for Shared {
 }
 
 impl Shared {
+    /// Ends what is denied to the client of this key and of the limit of this fingerprint.
+    pub(crate) fn end_denials(&self, limit: u64, key: &[u8]) {
+        self.denials().end(self.client_digest(limit, key));
+    }
+
     fn denials(&self) -> DenyTable<'static> {
         DenyTable::new(self.deny_cache)
     }

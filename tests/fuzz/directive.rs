@@ -39,7 +39,7 @@ fn read(level: &mut PolicyLevel, line: &Directive<'_>) {
             let size = read(line).unwrap_or(default);
             assert!((256 << 10..=i64::MAX as u64).contains(&size));
         }
-        Sets::Limit | Sets::Pass { .. } | Sets::Store => {}
+        Sets::Limit | Sets::Pass { .. } | Sets::Store | Sets::Admin => {}
     }
 }
 

@@ -165,7 +165,7 @@ fn check_metrics(input: &mut Input<'_>) {
             "{line}"
         );
     }
-    PageForm::accepted(&input.text());
+    PageForm::accepted(&PageForm::ALL, &input.text());
 }
 
 /// A key is the address itself, or the network that it is in.

@@ -2,6 +2,7 @@
 //!
 //! A target is a function of its input and of nothing else, so an input that fails does so again.
 
+mod admin;
 mod client;
 mod deny_cache;
 mod directive;
@@ -44,6 +45,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "store", run: store::run },
     Target { name: "directive", run: directive::run },
     Target { name: "fields", run: fields::run },
+    Target { name: "admin", run: admin::run },
     Target { name: "state", run: state::run },
     Target { name: "table", run: table::run },
     Target { name: "deny_cache", run: deny_cache::run },

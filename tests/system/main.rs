@@ -61,6 +61,8 @@ mod failures {
 
 /// Operation, as an administrator sees it: configurations, reloads, metrics, load.
 mod operation {
+    mod admin;
+    mod admin_page;
     mod config;
     mod load;
     mod metrics;
@@ -72,6 +74,7 @@ mod operation {
 
 /// Promises of the documents, examples and scripts.
 mod documents {
+    mod admin;
     mod api_clients;
     mod capacity;
     mod demo;

@@ -11,7 +11,6 @@ pub use error::LimitError;
 pub use words::{LimitWords, is_off, parameter_names};
 
 use super::Setting;
-use crate::algorithm::BurstParameter;
 use crate::algorithm::leaky_bucket::Undelayed;
 use crate::charge::Effect;
 use crate::limit::{Algorithm, Quota};
@@ -43,6 +42,10 @@ pub struct LimitLine<'a, V> {
     pub algorithm: Algorithm,
     /// What comes back in which time.
     pub rate: Setting<Rate, V>,
+    /// `rate=`, as it is written.
+    pub rate_text: &'a str,
+    /// `capacity=` or `burst=`, as it is written.
+    pub burst_text: Option<&'a str>,
     /// `capacity=` or `burst=`, as the algorithm has it.
     pub burst: Option<Setting<u64, V>>,
     /// What a request spends.
@@ -94,10 +97,7 @@ impl<V> LimitLine<'_, V> {
     /// What a client may spend at this rate, with this capacity or burst.
     pub fn quota(&self, rate: Rate, burst: Option<u64>) -> Result<Quota, LimitError> {
         let parameter = self.algorithm.burst_parameter();
-        let limit = match parameter {
-            BurstParameter::Capacity | BurstParameter::None => burst.unwrap_or(rate.count()),
-            BurstParameter::Burst => burst.unwrap_or(0).saturating_add(1),
-        };
+        let limit = parameter.limit(rate, burst);
         let in_parameter = |error| {
             let (parameter, value) = match parameter.name().zip(burst) {
                 Some((name, burst)) => (name, burst.to_string()),

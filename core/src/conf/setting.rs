@@ -33,7 +33,7 @@ impl<T: Copy, V> Setting<T, V> {
 }
 
 /// Whether NGINX finds no variable in `text`, whether or not there is one of that name.
-pub(super) fn is_literal(text: &str) -> bool {
+pub(crate) fn is_literal(text: &str) -> bool {
     !text.contains('$')
 }
 

@@ -34,6 +34,8 @@ pub enum Contexts {
 /// How many arguments a directive may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arguments {
+    /// None.
+    None,
     /// None or one.
     AtMostOne,
     /// One.
@@ -69,6 +71,8 @@ pub enum Sets {
     Policy(SetPolicy),
     /// A value of the policy, and the metrics page as the handler of the location.
     Page(SetPolicy),
+    /// The admin interface as the handler of the location.
+    Admin,
 }
 
 /// Sets what a directive says. It returns what to warn of, if there is anything.
@@ -159,6 +163,12 @@ directives! {
             contexts: Contexts::Http,
             arguments: Arguments::One,
             sets: Sets::Memory { read: policy::memory, default: DEFAULT_MEMORY },
+        },
+        Row {
+            name: c"rate_limit_redis_admin",
+            contexts: Contexts::Location,
+            arguments: Arguments::None,
+            sets: Sets::Admin,
         },
     }
     policy {

@@ -29,7 +29,7 @@ const UNITS: [Unit; 7] = [
 
 /// Reads a time in ms, such as `20ms`, `90` (seconds) or `1h 30m`: numbers with units from the longest to the
 /// shortest. `None` if it is none, or too long.
-pub(super) fn milliseconds(text: &str) -> Option<u64> {
+pub(crate) fn milliseconds(text: &str) -> Option<u64> {
     if !text.bytes().any(|byte| byte.is_ascii_digit()) {
         return None;
     }

@@ -54,6 +54,12 @@ impl<'a> DenyTable<'a> {
         self.bucket(client).into_iter().flatten().filter(other).for_each(DenyEntry::clear);
     }
 
+    /// Ends all denials of the client.
+    pub fn end(&self, client: u128) {
+        let its = |entry: &&DenyEntry| entry.read(client).is_some();
+        self.bucket(client).into_iter().flatten().filter(its).for_each(DenyEntry::clear);
+    }
+
     fn bucket(&self, client: u128) -> Option<&'a DenyBucket> {
         self.0.get(key::place(client, self.0.len()))
     }
@@ -129,6 +135,11 @@ mod tests {
         assert!(table.denied(CLIENT, 1, 19).is_some());
         table.end_others(CLIENT, 2);
         assert_eq!(table.denied(CLIENT, 1, 0), None);
+        assert!(table.deny(CLIENT, denial(1, 10)));
+        table.end(CLIENT + 1);
+        assert!(table.denied(CLIENT, 1, 9).is_some());
+        table.end(CLIENT);
+        assert_eq!(table.denied(CLIENT, 1, 9), None);
     }
 
     #[test]

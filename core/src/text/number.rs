@@ -1,5 +1,13 @@
 //! Numbers as text, without the cost of `std::fmt`.
 
+use crate::rate::SECOND;
+
+/// `micros` as seconds, exactly.
+pub(crate) fn seconds(micros: u64) -> String {
+    let text = format!("{}.{:06}", micros / SECOND, micros % SECOND);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 /// Appends a number in decimal.
 pub fn push(out: &mut Vec<u8>, number: u64) {
     // Most numbers are short.
@@ -51,12 +59,18 @@ impl Digits {
 mod tests {
     use proptest::prelude::*;
 
-    use super::Digits;
+    use super::{Digits, seconds};
 
     fn text(number: u64) -> String {
         let mut out = Vec::new();
         super::push(&mut out, number);
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn times_are_exact() {
+        let written = [0, 1, 250_000, 10_000_000, u64::MAX].map(seconds);
+        assert_eq!(written, ["0", "0.000001", "0.25", "10", "18446744073709.551615"]);
     }
 
     #[test]

@@ -131,7 +131,8 @@ fn arguments_are_counted() {
     let one_of =
         |arguments| DIRECTIVES.iter().find(|row| row.arguments == arguments).expect("a row");
     for (arguments, wrong) in [
-        (Arguments::AtMostOne, &["json html"][..]),
+        (Arguments::None, &["on"][..]),
+        (Arguments::AtMostOne, &["json html"]),
         (Arguments::One, &["", "a b"]),
         (Arguments::OneOrTwo, &["", "a b c"]),
         (Arguments::OneOrMore, &[""]),

@@ -213,7 +213,7 @@ fn capacities() {
         ),
         (
             "rate_limit_redis a rate=9007199254740991r/s",
-            &quota_error("rate=9007199254740991r/1s", QuotaError::TooLarge),
+            &quota_error("rate=9007199254740991r/s", QuotaError::TooLarge),
         ),
     ]);
     let limit = |words: &str| good(words).known_quota.map(|quota| quota.limit());
@@ -422,9 +422,9 @@ fn what_an_algorithm_cannot_count() {
     let log = "rate_limit_redis a algorithm=sliding_log";
     let window = "rate_limit_redis a algorithm=sliding_window";
     for (words, rate, expected) in [
-        (log, "100001r/1s", QuotaError::TooLong),
-        (log, "1000000r/1d", QuotaError::TooLong),
-        (window, "9007199254740991r/1s", QuotaError::TooLarge),
+        (log, "100001r/s", QuotaError::TooLong),
+        (log, "1000000r/d", QuotaError::TooLong),
+        (window, "9007199254740991r/s", QuotaError::TooLarge),
         (window, "7r/month", QuotaError::Monthly),
         ("rate_limit_redis a", "7r/month", QuotaError::Monthly),
         ("rate_limit_redis a capacity=$arg_a", "7r/month", QuotaError::Monthly),

@@ -72,6 +72,8 @@ impl<'a> LimitWords<'a> {
             key,
             name: self.name,
             algorithm,
+            rate_text: self.rate,
+            burst_text: self.burst,
             rate,
             burst,
             cost,

@@ -340,6 +340,7 @@ proptest! {
                     drop(words.doubts(&line, |_| true));
                 }
             }
+            Sets::Admin => {}
             Sets::Pass { .. } | Sets::Store => {
                 drop(line.value().map(|url| endpoint("server", url)));
                 drop(StoreLines::default().read(&Directive::new(words.iter().map(Vec::as_slice))));

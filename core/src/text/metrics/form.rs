@@ -19,7 +19,7 @@ pub enum PageForm {
 type Rank = (u16, u8, Reverse<usize>);
 
 impl PageForm {
-    /// Every form. Of several that suit a client best, the first is chosen.
+    /// Every form, in the order of preference.
     pub const ALL: [Self; 3] = [Self::Prometheus, Self::Json, Self::Html];
 
     /// The name as an argument, and in `?format=`.
@@ -55,11 +55,11 @@ impl PageForm {
         }
     }
 
-    /// The form that suits a client with this `Accept` best (RFC 9110, section 12.5.1); the default
+    /// Of `forms` the one that suits a client with this `Accept` best (RFC 9110, section 12.5.1); the first
     /// one if none does.
-    pub fn accepted(accept: &str) -> Self {
-        let mut best = (Self::default(), None);
-        for form in Self::ALL {
+    pub fn accepted(forms: &[Self], accept: &str) -> Self {
+        let mut best = (forms.first().copied().unwrap_or_default(), None);
+        for form in forms.iter().copied() {
             let rank = form.rank(accept);
             if rank > best.1 {
                 best = (form, rank);
@@ -116,7 +116,7 @@ mod tests {
 
     #[track_caller]
     fn accepts(accept: &str, form: PageForm) {
-        assert_eq!(PageForm::accepted(accept), form, "{accept:?}");
+        assert_eq!(PageForm::accepted(&PageForm::ALL, accept), form, "{accept:?}");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The metrics as JSON.
 
-use std::fmt::{Display, Write as _};
-
-use super::{Snapshot, seconds};
+use super::Snapshot;
+use crate::text::json::object;
+use crate::text::number::seconds;
 
 impl Snapshot {
     /// The metrics as a JSON object.
@@ -59,64 +59,6 @@ impl Snapshot {
     }
 }
 
-/// An object that is being written.
-struct Object<'a> {
-    text: &'a mut String,
-    is_empty: bool,
-}
-
-/// Writes an object with what `fill` puts into it.
-fn object(text: &mut String, fill: impl FnOnce(&mut Object<'_>)) {
-    text.push('{');
-    fill(&mut Object { text, is_empty: true });
-    text.push('}');
-}
-
-impl Object<'_> {
-    fn name(&mut self, name: &str) {
-        if !std::mem::take(&mut self.is_empty) {
-            self.text.push(',');
-        }
-        string(self.text, name);
-        self.text.push(':');
-    }
-
-    fn object(&mut self, name: &str, fill: impl FnOnce(&mut Object<'_>)) {
-        self.name(name);
-        object(self.text, fill);
-    }
-
-    /// Adds a value that needs no quotes.
-    fn value(&mut self, name: &str, value: impl Display) {
-        self.name(name);
-        // Writing to a string cannot fail.
-        let _ = write!(self.text, "{value}");
-    }
-
-    fn string(&mut self, name: &str, value: &str) {
-        self.name(name);
-        string(self.text, value);
-    }
-
-    fn all(&mut self, values: impl IntoIterator<Item = (impl AsRef<str>, u64)>) {
-        values.into_iter().for_each(|(name, value)| self.value(name.as_ref(), value));
-    }
-}
-
-/// Writes a string (RFC 8259, section 7).
-fn string(text: &mut String, value: &str) {
-    text.push('"');
-    for character in value.chars() {
-        match character {
-            '"' | '\\' => text.extend(['\\', character]),
-            // Writing to a string cannot fail.
-            '\0'..='\x1f' => drop(write!(text, "\\u{:04x}", u32::from(character))),
-            _ => text.push(character),
-        }
-    }
-    text.push('"');
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::tests::snapshot;
@@ -161,12 +103,5 @@ mod tests {
         assert!(
             text.starts_with(r#"{"limits":{},"nodes":{},"decision_seconds":{"buckets":{"0.00"#)
         );
-    }
-
-    #[test]
-    fn strings_are_escaped() {
-        let mut text = String::new();
-        string(&mut text, "unix:/a \"b\"\\\n\0\x1f\x7fä</script>");
-        assert_eq!(text, "\"unix:/a \\\"b\\\"\\\\\\u000a\\u0000\\u001f\x7fä</script>\"");
     }
 }

@@ -2,7 +2,8 @@
 
 use std::fmt::{Display, Write as _};
 
-use super::{Histogram, Snapshot, seconds};
+use super::{Histogram, Snapshot};
+use crate::text::number::seconds;
 
 /// What every name starts with.
 const PREFIX: &str = "nginx_rate_limit_redis_";

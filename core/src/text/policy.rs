@@ -1,13 +1,11 @@
-//! The content security policy of the page for a browser.
+//! The content security policy of a page for a browser.
 
 use sha2::{Digest as _, Sha256};
 
-use super::HTML;
-
-/// The `Content-Security-Policy` of the page for a browser: it may use its own script and style,
-/// and connect to its own server. No page may embed it.
-pub fn policy() -> String {
-    let (script, style) = (source("script"), source("style"));
+/// The `Content-Security-Policy` of `page`: it may use its own script and style, and connect to its own server. No
+/// other page may embed it.
+pub fn policy(page: &str) -> String {
+    let (script, style) = (source(page, "script"), source(page, "style"));
     format!(
         "default-src 'none'; connect-src 'self'; script-src {script}; style-src {style}; \
          img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -15,8 +13,8 @@ pub fn policy() -> String {
 }
 
 /// The content of the only element of this name, as a source expression of a policy.
-fn source(element: &str) -> String {
-    let content = HTML
+fn source(page: &str, element: &str) -> String {
+    let content = page
         .split_once(&format!("<{element}>"))
         .and_then(|(_, rest)| rest.split_once(&format!("</{element}>")))
         .map_or("", |(content, _)| content);
@@ -40,6 +38,7 @@ fn base64(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::{admin, metrics};
 
     /// The test vectors of RFC 4648.
     #[test]
@@ -52,9 +51,37 @@ mod tests {
 
     #[test]
     fn only_what_stands_in_the_page_is_allowed() {
-        assert!(!policy().contains("unsafe"));
         let empty = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='";
-        assert_eq!(source("nothing"), empty);
-        assert!(!policy().contains(empty));
+        for page in [metrics::HTML, admin::HTML] {
+            assert!(!policy(page).contains("unsafe"));
+            assert_eq!(source(page, "nothing"), empty);
+            assert!(!policy(page).contains(empty));
+        }
+    }
+
+    /// A page loads nothing from other hosts, and writes nothing into its own markup. Its one script and its one style
+    /// can be allowed by their digests.
+    #[test]
+    fn the_pages_stand_alone() {
+        for page in [metrics::HTML, admin::HTML] {
+            assert_eq!(page.matches("<script").count(), 1);
+            assert_eq!(page.matches("<style").count(), 1);
+            let page = page.replace("http://www.w3.org/2000/svg", "");
+            for foreign in [
+                "://",
+                "src=",
+                "@import",
+                "url(",
+                "innerHTML",
+                "document.write",
+                "eval(",
+                " style=",
+                " onclick=",
+                "alert(",
+                "confirm(",
+            ] {
+                assert!(!page.contains(foreign), "the page has {foreign}");
+            }
+        }
     }
 }

@@ -1,0 +1,171 @@
+//! The admin interface: from a request of HTTP to what it asks for.
+//!
+//! A request has a method and arguments in its query string, and no content. [`Operation::read`] makes an
+//! [`Operation`] of them, or an [`AdminError`] with the status and the sentence of the answer. What the answers look
+//! like is in [`text::admin`](crate::text::admin).
+
+mod arguments;
+mod error;
+mod limit;
+#[cfg(test)]
+mod tests;
+
+pub use error::AdminError;
+pub use limit::ManagedLimit;
+
+use arguments::Arguments;
+
+use std::num::NonZeroU64;
+
+use crate::conf::time;
+use crate::key;
+use crate::limit::Quota;
+use crate::manage::Change;
+use crate::rate::{self, MAX_TIME, MILLISECOND};
+
+/// What a request asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation<'a> {
+    /// The limits.
+    List,
+    /// The clients of a limit that were rejected most.
+    Top(&'a ManagedLimit<'a>),
+    /// A client of a limit, which may be changed before.
+    Client(Management<'a>),
+}
+
+/// What is done to a client of a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Management<'a> {
+    /// The limit.
+    pub limit: &'a ManagedLimit<'a>,
+    /// The key of the client; a digest of it if it is too long.
+    pub key: Vec<u8>,
+    /// What a client of the limit may spend that has no override.
+    pub quota: Quota,
+    /// What is done to it.
+    pub change: Change,
+}
+
+/// A method, and what the arguments of the request may say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Method {
+    Get,
+    Put,
+    Patch,
+    Delete,
+}
+
+/// The methods, as `Allow` lists them.
+pub const METHODS: &str = "GET, HEAD, PUT, PATCH, DELETE";
+
+impl Method {
+    fn from_name(name: &[u8]) -> Result<Self, AdminError> {
+        match name {
+            b"GET" | b"HEAD" => Ok(Self::Get),
+            b"PUT" => Ok(Self::Put),
+            b"PATCH" => Ok(Self::Patch),
+            b"DELETE" => Ok(Self::Delete),
+            _ => Err(AdminError::Method),
+        }
+    }
+}
+
+impl<'a> Operation<'a> {
+    /// Reads a request with this method and query string, which is about one of `limits` or about all of them.
+    pub fn read(
+        method: &[u8],
+        query: &[u8],
+        limits: &'a [ManagedLimit<'a>],
+    ) -> Result<Self, AdminError> {
+        let method = Method::from_name(method)?;
+        let mut arguments = Arguments::read(query)?;
+        if method == Method::Get && arguments.is_empty() {
+            return Ok(Self::List);
+        }
+        let name = arguments.text("limit")?.ok_or(AdminError::Missing("limit"))?;
+        let limit = limits.iter().find(|limit| limit.name == name);
+        let limit = limit.ok_or_else(|| AdminError::unknown_limit(&name))?;
+        let operation = match method == Method::Get && arguments.flag("top")? {
+            true => Self::Top(limit),
+            false => Self::Client(Management::read(method, &mut arguments, limit)?),
+        };
+        arguments.finish().map(|()| operation)
+    }
+}
+
+impl<'a> Management<'a> {
+    fn read(
+        method: Method,
+        arguments: &mut Arguments,
+        limit: &'a ManagedLimit<'a>,
+    ) -> Result<Self, AdminError> {
+        let key = read_key(arguments)?;
+        let quota = limit.quota(arguments)?;
+        let change = match method {
+            Method::Get => Change::Look,
+            Method::Put => override_of(arguments, limit, &quota)?,
+            Method::Patch => patch(arguments)?,
+            Method::Delete => deletion(arguments, limit)?,
+        };
+        Ok(Self { limit, key, quota, change })
+    }
+}
+
+/// The key of a client. A long one is replaced as that of a request is.
+fn read_key(arguments: &mut Arguments) -> Result<Vec<u8>, AdminError> {
+    let key = arguments.take("key").ok_or(AdminError::Missing("key"))?;
+    if key.is_empty() {
+        return Err(AdminError::EmptyKey);
+    }
+    Ok(key::digest(&key).map_or(key, String::into_bytes))
+}
+
+/// An override, which replaces any other.
+fn override_of(
+    arguments: &mut Arguments,
+    limit: &ManagedLimit<'_>,
+    quota: &Quota,
+) -> Result<Change, AdminError> {
+    let own = limit.override_of(quota, arguments)?;
+    let expected = "it must be a time above 0 and up to a hundred years, such as 30d";
+    let lasts = arguments.text("for")?.map(|text| {
+        let time = micros(&text).and_then(NonZeroU64::new);
+        time.ok_or_else(|| AdminError::invalid("for", &text, expected))
+    });
+    Ok(Change::SetOverride { rate: own.rate(), limit: own.limit(), lasts: lasts.transpose()? })
+}
+
+/// Either `grant` or `block`.
+fn patch(arguments: &mut Arguments) -> Result<Change, AdminError> {
+    match (arguments.text("grant")?, arguments.text("block")?) {
+        (Some(text), None) => match rate::whole(&text) {
+            Ok(units @ 1..) => Ok(Change::GiveBack(units)),
+            _ => {
+                let expected = format!("it must be a number from 1 to {}", rate::MAX_EXACT);
+                Err(AdminError::invalid("grant", &text, &expected))
+            }
+        },
+        (None, Some(text)) => {
+            let expected = "it must be a time up to a hundred years, such as 15m, or 0";
+            let time = micros(&text).ok_or_else(|| AdminError::invalid("block", &text, expected));
+            time.map(Change::Block)
+        }
+        (None, None) => Err(AdminError::Missing("grant\" or \"block")),
+        (Some(_), Some(_)) => Err(AdminError::Exclusive("grant", "block")),
+    }
+}
+
+/// A time that Redis counts exactly, in µs.
+fn micros(text: &str) -> Option<u64> {
+    let time = time::milliseconds(text)?.checked_mul(MILLISECOND)?;
+    (time <= MAX_TIME).then_some(time)
+}
+
+/// The end of an override, or of all else that a client has.
+fn deletion(arguments: &mut Arguments, limit: &ManagedLimit<'_>) -> Result<Change, AdminError> {
+    match arguments.flag("override")? {
+        true => limit.check_override().map(|()| Change::RemoveOverride),
+        false => Ok(Change::Reset),
+    }
+}

@@ -1,0 +1,130 @@
+//! Errors of requests to the admin interface.
+
+use crate::client::Error;
+use crate::limit::QuotaError;
+use crate::text::log::Escaped;
+
+/// Why a request is refused, or has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AdminError {
+    /// The method is not one of [`METHODS`](super::METHODS).
+    #[error("the method must be one of {}", super::METHODS)]
+    Method,
+    /// There is no such argument.
+    #[error("there is no argument \"{0}\"")]
+    Unknown(String),
+    /// An argument is there twice.
+    #[error("\"{0}\" is there twice")]
+    Repeated(&'static str),
+    /// Two arguments exclude each other.
+    #[error("\"{0}\" and \"{1}\" exclude each other")]
+    Exclusive(&'static str, &'static str),
+    /// An argument is not for this request.
+    #[error("\"{0}\" does not apply to this request")]
+    Unexpected(&'static str),
+    /// A value is not percent-encoded.
+    #[error("\"{0}\" has a percent sign without two hexadecimal digits")]
+    Encoding(&'static str),
+    /// A value is no text.
+    #[error("\"{0}\" is not UTF-8")]
+    NotUtf8(&'static str),
+    /// An argument has a value, and takes none.
+    #[error("\"{0}\" takes no value")]
+    Value(&'static str),
+    /// An argument is not there.
+    #[error("\"{0}\" is missing")]
+    Missing(&'static str),
+    /// The key is empty: a request with such a key is not limited.
+    #[error("\"key\" is empty, and a client with an empty key is not limited")]
+    EmptyKey,
+    /// A value is not what it must be.
+    #[error("invalid {name} \"{}\": {reason}", Escaped(value.as_bytes()))]
+    Invalid {
+        /// The name of the argument.
+        name: &'static str,
+        /// The value.
+        value: String,
+        /// Why.
+        reason: String,
+    },
+    /// The values are valid, but no quota together.
+    #[error("\"{name}={value}\" {error}")]
+    Quota {
+        /// The name of the argument that is too much.
+        name: &'static str,
+        /// The value.
+        value: String,
+        /// Why.
+        error: QuotaError,
+    },
+    /// A window by the month is no override of others, nor they of it.
+    #[error(
+        "an override of months of the calendar is for a limit of such months, and the other way round"
+    )]
+    Months,
+    /// The limit has variables, and the request does not say what they would be.
+    #[error(
+        "the limit has a variable in \"{parameter}\": add \"{argument}\" with its value for this client"
+    )]
+    Variable {
+        /// The parameter of the line.
+        parameter: &'static str,
+        /// The argument that is missing.
+        argument: &'static str,
+    },
+    /// There is no such limit.
+    #[error("there is no limit \"{0}\"")]
+    UnknownLimit(String),
+    /// The clients of the limit have no overrides.
+    #[error(
+        "the limit \"{0}\" has no overrides: add \"override\" to its \"rate_limit_redis\" line"
+    )]
+    NoOverride(String),
+    /// A subrequest cannot wait for Redis.
+    #[error("a subrequest cannot look a client up")]
+    Subrequest,
+    /// Redis has not done it.
+    #[error("{}", reason(*.0))]
+    Redis(Error),
+}
+
+impl AdminError {
+    /// The status of the answer.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::Method => 405,
+            Self::UnknownLimit(_) => 404,
+            Self::NoOverride(_) => 409,
+            Self::Redis(_) => 503,
+            _ => 400,
+        }
+    }
+
+    /// The error that there is no argument of this name.
+    pub(super) fn unknown_argument(name: &[u8]) -> Self {
+        Self::Unknown(Escaped(name).to_string())
+    }
+
+    /// The error that there is no limit of this name.
+    pub(super) fn unknown_limit(name: &str) -> Self {
+        Self::UnknownLimit(Escaped(name.as_bytes()).to_string())
+    }
+
+    /// The error that the value of an argument is not what it must be.
+    pub(super) fn invalid(name: &'static str, value: &str, reason: &str) -> Self {
+        Self::Invalid { name, value: value.to_owned(), reason: reason.to_owned() }
+    }
+}
+
+/// What became of a command without a reply.
+fn reason(error: Error) -> &'static str {
+    match error {
+        Error::Down => "Redis is down, nothing was changed",
+        Error::Overload => "too many requests wait for Redis, nothing was changed",
+        Error::Refused => "Redis has refused it, nothing was changed: see the error log",
+        Error::Timeout => {
+            "Redis has not replied in time: a change may have been made, or is yet to be made"
+        }
+        Error::Lost => "the connection to Redis was lost: a change may have been made",
+    }
+}

@@ -1,0 +1,149 @@
+//! The answers of the admin interface: JSON, and the page for a browser.
+
+use super::json::{Object, object};
+use super::number::seconds;
+use crate::admin::{AdminError, ManagedLimit, Management};
+use crate::manage::{Change, ClientState};
+use crate::overrides::Override;
+use crate::rate::SECOND;
+
+/// The page for a browser. It asks the same address for JSON.
+pub const HTML: &str = concat!(
+    include_str!("page/head.html"),
+    include_str!("page/base.css"),
+    include_str!("admin/page/style.css"),
+    include_str!("admin/page/body.html"),
+    include_str!("admin/page/script.js"),
+    "</script>\n</body>\n</html>\n",
+);
+
+/// How long the deny cache of a machine may reject a client after a change, in µs.
+const CACHED: u64 = SECOND;
+
+/// A client that was rejected often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopClient {
+    /// Its key.
+    pub key: Vec<u8>,
+    /// How often it was rejected at most.
+    pub rejected: u64,
+    /// By how much that may be too many.
+    pub error: u64,
+}
+
+/// An answer that is an error.
+pub fn error(error: &AdminError) -> String {
+    written(|answer| answer.string("error", &error.to_string()))
+}
+
+/// The limits.
+pub fn limits(limits: &[ManagedLimit<'_>]) -> String {
+    written(|answer| answer.objects("limits", limits, |row, limit| add_limit(row, limit)))
+}
+
+/// The clients of a limit that were rejected most.
+pub fn top(clients: &[TopClient]) -> String {
+    written(|answer| {
+        answer.objects("top", clients, |row, client| {
+            row.string("key", &shown_key(&client.key));
+            row.value("rejected", client.rejected);
+            row.value("error", client.error);
+        });
+    })
+}
+
+/// What a client has.
+pub fn client(managed: &Management<'_>, state: &ClientState) -> String {
+    let limit = managed.limit;
+    written(|answer| {
+        answer.string("limit", limit.name);
+        answer.string("key", &shown_key(&managed.key));
+        answer.value("quota", state.quota.limit());
+        answer.value("remaining", state.remaining);
+        answer.value("reset", seconds(state.reset));
+        answer.value("retry_after", seconds(state.retry_after));
+        answer.value("blocked_for", seconds(state.blocked_for));
+        answer.value("debt", state.debt);
+        answer.value("leased", state.leased);
+        match &state.own {
+            None => answer.value("override", "null"),
+            Some(own) => answer.object("override", |row| add_override(row, limit, own)),
+        }
+        answer.value("everywhere_in", seconds(everywhere_in(limit, state)));
+    })
+}
+
+/// When a change that is made now holds on all machines, in µs from now: where rejections are cached and units
+/// were taken ahead, some hold on for a moment.
+fn everywhere_in(limit: &ManagedLimit<'_>, state: &ClientState) -> u64 {
+    let cached = if limit.is_cached { CACHED } else { 0 };
+    cached.max(state.leases_end)
+}
+
+fn add_limit(row: &mut Object<'_>, limit: &ManagedLimit<'_>) {
+    row.string("name", limit.name);
+    row.string("store", limit.store);
+    row.string("algorithm", limit.algorithm.name());
+    row.string("rate", limit.rate);
+    if let Some(name) = limit.burst_name() {
+        match (limit.known_burst(), limit.burst) {
+            (Some(number), _) => row.value(name, number),
+            (None, Some(written)) => row.string(name, written),
+            // It is the n of the rate.
+            (None, None) => row.value(name, "null"),
+        }
+    }
+    row.value("block", seconds(limit.block));
+    row.value("override", limit.has_override);
+}
+
+fn add_override(row: &mut Object<'_>, limit: &ManagedLimit<'_>, own: &Override) {
+    row.string("rate", &own.rate.to_string());
+    let parameter = limit.algorithm.burst_parameter();
+    if let Some((name, number)) = parameter.name().zip(parameter.value(own.limit)) {
+        row.value(name, number);
+    }
+    match own.ends {
+        None => row.value("ends", "null"),
+        Some(ends) => row.value("ends", seconds(ends.get())),
+    }
+}
+
+/// What is done to a client, for the log.
+pub fn described(managed: &Management<'_>) -> String {
+    match managed.change {
+        Change::Look => "nothing".to_owned(),
+        Change::Reset => "reset".to_owned(),
+        Change::GiveBack(units) => format!("grant {units}"),
+        Change::Block(0) => "unblock".to_owned(),
+        Change::Block(time) => format!("block for {} s", seconds(time)),
+        Change::RemoveOverride => "remove the override".to_owned(),
+        Change::SetOverride { rate, limit, lasts } => {
+            let parameter = managed.limit.algorithm.burst_parameter();
+            let burst = parameter.name().zip(parameter.value(limit));
+            let burst = burst.map_or(String::new(), |(name, value)| format!(" {name}={value}"));
+            let lasts =
+                lasts.map_or(String::new(), |time| format!(" for {} s", seconds(time.get())));
+            format!("override rate={rate}{burst}{lasts}")
+        }
+    }
+}
+
+/// A key as text: bytes that are not UTF-8 become `%XX`.
+fn shown_key(key: &[u8]) -> String {
+    let mut shown = String::new();
+    for chunk in key.utf8_chunks() {
+        shown += chunk.valid();
+        shown.extend(chunk.invalid().iter().map(|byte| format!("%{byte:02X}")));
+    }
+    shown
+}
+
+fn written(fill: impl FnOnce(&mut Object<'_>)) -> String {
+    let mut text = String::new();
+    object(&mut text, fill);
+    text
+}
+
+#[cfg(test)]
+mod tests;

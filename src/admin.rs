@@ -1,0 +1,161 @@
+//! The admin interface.
+//!
+//! A client of a limit is looked up and changed by a script in Redis: until the reply comes the request is suspended. Then
+//! NGINX runs the handler again, which finds what was submitted, and answers.
+
+use ngx::ffi::{
+    NGX_HTTP_INTERNAL_SERVER_ERROR, NGX_HTTP_OK, NGX_LOG_NOTICE, ngx_http_request_t, ngx_int_t,
+};
+use once_cell::sync::Lazy;
+use rate_limit_core::admin::{AdminError, METHODS, Management, Operation};
+use rate_limit_core::charge::Charge;
+use rate_limit_core::client::Error;
+use rate_limit_core::manage::{Change, ClientState};
+use rate_limit_core::rate::MILLISECOND;
+use rate_limit_core::text::admin::{self, HTML, TopClient};
+use rate_limit_core::text::log::Escaped;
+use rate_limit_core::text::metrics::PageForm;
+use rate_limit_core::text::policy;
+
+use crate::conf::LimitConf;
+use crate::log::log;
+use crate::nginx::{OutOfMemory, Request};
+use crate::page;
+
+mod pending;
+
+use pending::Pending;
+
+/// The content security policy of the page for a browser.
+static POLICY: Lazy<String> = Lazy::new(|| policy(HTML));
+
+const INTERNAL_ERROR: ngx_int_t = NGX_HTTP_INTERNAL_SERVER_ERROR as ngx_int_t;
+
+/// The content handler of the admin interface.
+pub(crate) unsafe extern "C" fn handle(r: *mut ngx_http_request_t) -> ngx_int_t {
+    // SAFETY: NGINX passes a request.
+    unsafe { Request::within(r, respond) }.unwrap_or(INTERNAL_ERROR)
+}
+
+/// Answers, or has the request wait for Redis.
+fn respond(r: Request<'_>) -> Result<ngx_int_t, OutOfMemory> {
+    let pending = r.is_main().then(|| Pending::find(r)).flatten();
+    if pending.is_none()
+        && let Err(status) = r.discard_body()
+    {
+        return Ok(status);
+    }
+    if page::is_read(r)
+        && PageForm::accepted(&[PageForm::Json, PageForm::Html], &page::accept(r)) == PageForm::Html
+    {
+        return page::send(r, NGX_HTTP_OK as u16, PageForm::Html, &POLICY, HTML);
+    }
+    let limits = r.main_conf().map(|main| main.managed()).unwrap_or_default();
+    let (method, query) = r.method_and_query();
+    match (Operation::read(method, query, &limits), pending) {
+        (Ok(Operation::List), _) => answer(r, &admin::limits(&limits)),
+        (Ok(Operation::Top(limit)), _) => answer(r, &admin::top(&most_rejected(limit.name))),
+        (Ok(Operation::Client(management)), None) => submit(r, &management),
+        (Ok(Operation::Client(management)), Some(pending)) => resume(r, &management, pending),
+        (Err(error), _) => refuse(r, &error),
+    }
+}
+
+fn answer(r: Request<'_>, text: &str) -> Result<ngx_int_t, OutOfMemory> {
+    page::send(r, NGX_HTTP_OK as u16, PageForm::Json, "", text)
+}
+
+fn refuse(r: Request<'_>, error: &AdminError) -> Result<ngx_int_t, OutOfMemory> {
+    if *error == AdminError::Method {
+        r.set_field(&page::ALLOW, METHODS)?;
+    }
+    page::send(r, error.status(), PageForm::Json, "", &admin::error(error))
+}
+
+/// Submits what is asked for to the client of the limit's store.
+fn submit(r: Request<'_>, management: &Management<'_>) -> Result<ngx_int_t, OutOfMemory> {
+    // NGINX resumes the request of the client, not a part of it.
+    if !r.is_main() {
+        return refuse(r, &AdminError::Subrequest);
+    }
+    let main = r.main_conf();
+    let limit = main.and_then(|main| main.limit(management.limit.name));
+    let driver = main.zip(limit).and_then(|(main, limit)| main.driver(limit.store()?));
+    let timeout = r.location_conf().map(|conf| conf.policy().timeout.saturating_mul(MILLISECOND));
+    let template = limit.and_then(|limit| limit.template());
+    let (Some(limit), Some(template), Some(driver), Some(timeout)) =
+        (limit, template, driver, timeout)
+    else {
+        return Ok(INTERNAL_ERROR);
+    };
+    let key = redis_key(limit, &management.key);
+    let charge = Charge::new(template, key, &management.quota, 1);
+    let pending = Pending::create(r)?;
+    match pending.submit(r, driver, &charge, management.change, timeout) {
+        true => Ok(r.suspend_content()),
+        false => resume(r, management, pending),
+    }
+}
+
+/// Answers, if the outcome is known.
+fn resume(
+    r: Request<'_>,
+    management: &Management<'_>,
+    pending: &Pending,
+) -> Result<ngx_int_t, OutOfMemory> {
+    let Some(outcome) = pending.take_outcome() else { return Ok(r.suspend_content()) };
+    if !r.stop_watching() {
+        return Ok(INTERNAL_ERROR);
+    }
+    end_denials(r, management);
+    log_change(r, management, &outcome);
+    match outcome {
+        Ok(state) => answer(r, &admin::client(management, &state)),
+        Err(error) => refuse(r, &AdminError::Redis(error)),
+    }
+}
+
+/// The key in Redis, behind the name of the limit, of a client of this key.
+fn redis_key<'k>(_limit: &LimitConf, key: &'k [u8]) -> &'k [u8] {
+    key
+}
+
+/// The clients of the limit of this name that were rejected most on this machine.
+fn most_rejected(_limit: &str) -> Vec<TopClient> {
+    Vec::new()
+}
+
+/// This machine does not reject the client any more because of what it was before a change.
+fn end_denials(r: Request<'_>, management: &Management<'_>) {
+    let Some(main) = r.main_conf().filter(|_| management.change != Change::Look) else { return };
+    if let Some((shared, limit)) = main.shared().zip(main.limit(management.limit.name)) {
+        shared.end_denials(limit.fingerprint(), redis_key(limit, &management.key));
+    }
+}
+
+/// Logs a change that was made, or may have been.
+fn log_change(r: Request<'_>, management: &Management<'_>, outcome: &Result<ClientState, Error>) {
+    let what = match (management.change, outcome) {
+        (Change::Look, _) => return,
+        (_, Ok(_)) => "changed",
+        (_, Err(Error::Timeout | Error::Lost)) => "may have changed",
+        (_, Err(Error::Down | Error::Overload | Error::Refused)) => return,
+    };
+    let change = admin::described(management);
+    let (limit, key) = (management.limit.name, logged_key(&management.key));
+    let user = match r.user() {
+        b"" => String::new(),
+        user => format!(", user: \"{}\"", Escaped(user)),
+    };
+    // NGINX adds the address.
+    log!(
+        NGX_LOG_NOTICE,
+        r.log(),
+        "{what} a client: {change}, limit \"{limit}\", key: \"{key}\"{user}"
+    );
+}
+
+/// The key of a client, as it is logged.
+fn logged_key(key: &[u8]) -> Escaped<'_> {
+    Escaped(key)
+}

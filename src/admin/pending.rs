@@ -1,0 +1,93 @@
+//! What was submitted for a request.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::ptr;
+
+use ngx::ffi::ngx_pool_cleanup_add;
+use rate_limit_core::charge::Charge;
+use rate_limit_core::client::Error;
+use rate_limit_core::manage::{Change, ClientState};
+
+use crate::client::Driver;
+use crate::machine::Submission;
+use crate::nginx::{OutOfMemory, Request};
+
+/// What was submitted for a request. It lies in the pool of the request as the data of a cleanup, by which it is found,
+/// and which releases it if the request ends before the reply.
+pub(super) struct Pending(Cell<Option<Submission>>);
+
+impl Pending {
+    /// What was submitted for a request, and has not been answered yet.
+    pub(super) fn find<'r>(r: Request<'r>) -> Option<&'r Self> {
+        // SAFETY: the cleanups of a pool are a list, and the data of one with our handler is a value of this type. It
+        // lives as long as the request.
+        unsafe {
+            let mut cleanup = (*r.pool()).cleanup;
+            while let Some(this) = cleanup.as_ref() {
+                if this.handler.is_some_and(|handler| ptr::fn_addr_eq(handler, RELEASE)) {
+                    let pending = &*this.data.cast::<Self>();
+                    return pending.0.get().map(|_| pending);
+                }
+                cleanup = this.next;
+            }
+        }
+        None
+    }
+
+    /// Prepares for a submission, so that none is without its cleanup.
+    pub(super) fn create<'r>(r: Request<'r>) -> Result<&'r Self, OutOfMemory> {
+        const { assert!(align_of::<Self>() <= align_of::<usize>()) };
+        // SAFETY: the pool is that of the request. NGINX allocates the data of a cleanup as large as is requested, and
+        // aligned for a word, which is enough for this type. Nobody else refers to it.
+        unsafe {
+            let cleanup = ngx_pool_cleanup_add(r.pool(), size_of::<Self>());
+            let cleanup = cleanup.as_mut().ok_or(OutOfMemory)?;
+            let place = cleanup.data.cast::<Self>();
+            place.write(Self(Cell::new(None)));
+            cleanup.handler = Some(RELEASE);
+            Ok(&*place)
+        }
+    }
+
+    /// Submits a change of a client. Returns whether the request waits for its outcome.
+    pub(super) fn submit(
+        &self,
+        r: Request<'_>,
+        driver: &'static Driver,
+        charge: &Charge<'_>,
+        change: Change,
+        timeout: u64,
+    ) -> bool {
+        // SAFETY: the event is that of the client's connection, which lives as long as the request; the submission is
+        // released when the request goes.
+        let (key, waits) = unsafe { driver.manage(charge, change, timeout, r.write_event()) };
+        self.0.set(Some(Submission { driver, key }));
+        waits
+    }
+
+    /// Takes the outcome, once there is one: what the client has then, or why that is not known.
+    pub(super) fn take_outcome(&self) -> Option<Result<ClientState, Error>> {
+        let Submission { driver, key } = self.0.get()?;
+        let outcome = driver.outcome(key)?;
+        let state = outcome.and_then(|()| driver.client_state(key).ok_or(Error::Refused));
+        self.release();
+        Some(state)
+    }
+
+    fn release(&self) {
+        if let Some(Submission { driver, key }) = self.0.take() {
+            driver.release(key, false, None);
+        }
+    }
+}
+
+/// By its address it is found among the cleanups of a pool. A function may have several, a static one value.
+static RELEASE: unsafe extern "C" fn(*mut c_void) = release;
+
+/// The request ends, perhaps while it waits.
+unsafe extern "C" fn release(data: *mut c_void) {
+    // SAFETY: the data is a value of this type, whose memory NGINX frees after this, without dropping it. Requests are
+    // freed by NGINX, never while a driver borrows its state.
+    unsafe { &*data.cast::<Pending>() }.release();
+}

@@ -1,0 +1,592 @@
+//! The admin interface: clients are looked up and changed by HTTP.
+
+use harness::{
+    Authority, ClusterConf, Conf, MASTER_NAME, Nginx, PATIENCE, Redis, Response, Sentinels,
+    wait_until,
+};
+use serde_json::{Value, json};
+
+use crate::seen::{StartConnected as _, keys, quota, remaining, tokens};
+
+/// How limits are written, and what a client may spend at once. A day is long enough that nothing comes back.
+const ALGORITHMS: [(&str, u64); 9] = [
+    ("rate=5r/d", 5),
+    ("rate=5r/d capacity=7", 7),
+    ("rate=5r/d refill=interval", 5),
+    ("rate=5r/d algorithm=gcra burst=4", 5),
+    ("rate=5r/d algorithm=leaky_bucket burst=4 nodelay", 5),
+    ("rate=5r/d algorithm=sliding_window", 5),
+    ("rate=5r/d algorithm=sliding_log", 5),
+    ("rate=5r/d algorithm=fixed_window", 5),
+    ("rate=5r/month algorithm=fixed_window", 5),
+];
+
+const ADMIN: &str = "location = /admin { rate_limit_redis_admin; rate_limit_redis off; }";
+
+fn conf(redis: &Redis) -> Conf {
+    Conf::new().redis(redis).server(ADMIN)
+}
+
+/// A server with a limit of five requests a day for each key, which may have overrides.
+fn five(redis: &Redis) -> Conf {
+    conf(redis).server("location / { rate_limit_redis $arg_k name=five rate=5r/d override; }")
+}
+
+fn request(nginx: &Nginx, method: &str, query: &str, headers: &[(&str, &str)]) -> Response {
+    let mut http = nginx.http();
+    http.send(method, &format!("/admin{query}"), headers);
+    http.read_response()
+}
+
+/// The answer to a request that is refused or not.
+#[track_caller]
+fn ask(nginx: &Nginx, method: &str, query: &str) -> (u16, Value) {
+    let response = request(nginx, method, query, &[]);
+    assert_eq!(response.header("Content-Type"), Some("application/json"), "{response:?}");
+    assert_eq!(response.header("Cache-Control"), Some("no-store"));
+    (response.status, serde_json::from_slice(&response.body).expect("an answer in JSON"))
+}
+
+/// What a client has, after a change if there is one.
+#[track_caller]
+fn client(nginx: &Nginx, method: &str, query: &str) -> Value {
+    let (status, answer) = ask(nginx, method, query);
+    assert_eq!(status, 200, "{method} {query}: {answer}");
+    answer
+}
+
+#[track_caller]
+fn refused(nginx: &Nginx, method: &str, query: &str, status: u16, sentence: &str) {
+    let (found, answer) = ask(nginx, method, query);
+    assert_eq!((found, answer), (status, json!({ "error": sentence })), "{method} {query}");
+}
+
+#[test]
+fn the_limits_are_listed_once_each() {
+    let redis = Redis::start();
+    let nginx = conf(&redis)
+        .server("location /a { rate_limit_redis $arg_k name=api rate=100r/m override; }")
+        .server("location /b { rate_limit_redis $arg_k name=api rate=100r/m override cost=5; }")
+        .server("location /c { rate_limit_redis $arg_k name=login rate=5r/m algorithm=gcra block=15m; }")
+        .http("map $arg_tier $rate { gold 9r/s; default 1r/s; }")
+        .server("location /d { rate_limit_redis $arg_k name=tiers rate=$rate; }")
+        .server("location /e { rate_limit_redis $arg_k name=log rate=9r/h algorithm=sliding_log; }")
+        .start();
+    let limit = |name: &str, algorithm: &str, rate: &str| json!({ "name": name, "store": "redis", "algorithm": algorithm, "rate": rate, "block": 0, "override": false });
+    let with = |mut limit: Value, members: Value| {
+        let limit_members = limit.as_object_mut().expect("an object");
+        limit_members.extend(members.as_object().expect("an object").clone());
+        limit
+    };
+    let expected = json!({ "limits": [
+        with(limit("api", "token_bucket", "100r/m"), json!({ "capacity": 100, "override": true })),
+        with(limit("login", "gcra", "5r/m"), json!({ "burst": 0, "block": 900 })),
+        with(limit("tiers", "token_bucket", "$rate"), json!({ "capacity": null })),
+        limit("log", "sliding_log", "9r/h"),
+    ] });
+    assert_eq!(ask(&nginx, "GET", ""), (200, expected));
+    assert_eq!(ask(&nginx, "GET", "?limit=api&top"), (200, json!({ "top": [] })));
+}
+
+/// What a client has is what its next response shows, for every algorithm.
+#[test]
+fn a_client_is_looked_up_and_changed() {
+    for (limit, most) in ALGORITHMS {
+        let redis = Redis::start_with_stopped_clock();
+        let nginx = conf(&redis)
+            .server(&format!("location / {{ rate_limit_redis $arg_k name=l {limit} override; }}"))
+            .start_connected(&redis);
+        let is = |method: &str, rest: &str, members: Value| {
+            let state = client(&nginx, method, &format!("?limit=l&key=a{rest}"));
+            for (name, value) in members.as_object().expect("members") {
+                assert_eq!(state[name], *value, "{limit}: {method} {rest}: {name} of {state}");
+            }
+        };
+        let passes = |left: u64| {
+            let response = nginx.get("/?k=a");
+            assert_eq!((response.status, remaining(&response)), (200, left), "{limit}");
+        };
+        is(
+            "GET",
+            "",
+            json!({
+                "limit": "l", "key": "a", "quota": most, "remaining": most, "reset": 0, "retry_after": 0,
+                "blocked_for": 0, "debt": 0, "leased": 0, "override": null
+            }),
+        );
+        (0..most).rev().for_each(passes);
+        is("GET", "", json!({ "quota": most, "remaining": 0 }));
+        assert_eq!(nginx.get("/?k=a").status, 429, "{limit}");
+        let state = client(&nginx, "GET", "?limit=l&key=a");
+        assert!(
+            state["retry_after"].as_f64() > Some(0.0) && state["reset"].as_f64() > Some(0.0),
+            "{state}"
+        );
+
+        is("PATCH", "&grant=2", json!({ "remaining": 2 }));
+        passes(1);
+        is("PATCH", "&grant=1000", json!({ "remaining": most, "reset": 0 }));
+        passes(most - 1);
+        is("PATCH", "&block=15m", json!({ "blocked_for": 900, "retry_after": 900 }));
+        let blocked = nginx.get("/?k=a");
+        assert_eq!((blocked.status, blocked.header("Retry-After")), (429, Some("900")), "{limit}");
+        is("PATCH", "&block=0", json!({ "blocked_for": 0, "remaining": most - 1 }));
+        passes(most - 2);
+        is("PATCH", "&block=1h", json!({ "blocked_for": 3600 }));
+        is("DELETE", "", json!({ "blocked_for": 0, "remaining": most, "reset": 0 }));
+        passes(most - 1);
+        // Another client is not meant.
+        is("GET", "", json!({ "remaining": most - 1 }));
+        assert_eq!(client(&nginx, "GET", "?limit=l&key=b")["remaining"], most);
+    }
+}
+
+/// An override applies at once, keeps what was spent, and ends by itself or when it is removed.
+#[test]
+fn a_client_has_an_override() {
+    for (limit, most) in ALGORITHMS {
+        let redis = Redis::start_with_stopped_clock();
+        let nginx = conf(&redis)
+            .server(&format!("location / {{ rate_limit_redis $arg_k name=l {limit} override; }}"))
+            .start_connected(&redis);
+        assert_eq!(quota(&nginx.get("/?k=a"))[..2], [most, most - 1], "{limit}");
+        let period = if limit.contains("month") { "month" } else { "d" };
+        let burst = match limit {
+            _ if limit.contains("burst=") => "&burst=19",
+            _ if limit.contains("capacity=") => "&capacity=20",
+            _ => "",
+        };
+        let set = format!("?limit=l&key=a&rate=20r/{period}{burst}");
+        let state = client(&nginx, "PUT", &set);
+        assert_eq!(
+            (&state["quota"], &state["remaining"]),
+            (&json!(20), &json!(19)),
+            "{limit}: {state}"
+        );
+        assert_eq!(state["override"]["rate"], format!("20r/{period}"), "{state}");
+        assert_eq!(state["override"]["ends"], Value::Null);
+        assert_eq!(quota(&nginx.get("/?k=a"))[..2], [20, 18], "{limit}");
+        assert_eq!(quota(&nginx.get("/?k=b"))[..2], [most, most - 1], "{limit}");
+        let [key] = &keys(&redis).into_iter().filter(|key| key == "rl:l:a").collect::<Vec<_>>()[..]
+        else {
+            panic!("no key of the client");
+        };
+        assert_eq!(
+            redis.command::<i64>(&["PTTL", key]),
+            -1,
+            "{limit}: it stays until it is removed"
+        );
+
+        // A reset leaves it in place.
+        let state = client(&nginx, "DELETE", "?limit=l&key=a");
+        assert_eq!(
+            (&state["remaining"], &state["quota"]),
+            (&json!(20), &json!(20)),
+            "{limit}: {state}"
+        );
+        assert_eq!(quota(&nginx.get("/?k=a"))[..2], [20, 19], "{limit}");
+        let state = client(&nginx, "DELETE", "?limit=l&key=a&override");
+        assert_eq!(
+            (&state["quota"], &state["override"]),
+            (&json!(most), &Value::Null),
+            "{limit}: {state}"
+        );
+        assert_eq!(quota(&nginx.get("/?k=a"))[..2], [most, most - 2], "{limit}");
+        assert!(redis.command::<i64>(&["PTTL", key]) > 0, "{limit}");
+
+        let state = client(&nginx, "PUT", &format!("{set}&for=1h"));
+        let now = redis.command::<Vec<u64>>(&["TIME"])[0];
+        let ends = state["override"]["ends"].as_f64().expect("a time") as u64;
+        assert!((now + 3_590..=now + 3_610).contains(&ends), "{limit}: {state}");
+        redis.advance_clock(std::time::Duration::from_secs(3_601));
+        assert_eq!(quota(&nginx.get("/?k=a"))[0], most, "{limit}");
+    }
+}
+
+#[test]
+fn a_rate_from_a_variable_is_given() {
+    let redis = Redis::start_with_stopped_clock();
+    let nginx = conf(&redis)
+        .http("map $arg_tier $rate { gold 9r/d; default 3r/d; }")
+        .server("location / { rate_limit_redis $arg_k name=tiers rate=$rate; }")
+        .start_connected(&redis);
+    assert_eq!(quota(&nginx.get("/?k=a&tier=gold"))[..2], [9, 8]);
+    let state = client(&nginx, "GET", "?limit=tiers&key=a&base_rate=9r/d");
+    assert_eq!((&state["quota"], &state["remaining"]), (&json!(9), &json!(8)), "{state}");
+    let missing =
+        "the limit has a variable in \"rate\": add \"base_rate\" with its value for this client";
+    refused(&nginx, "GET", "?limit=tiers&key=a", 400, missing);
+    let own =
+        "the limit \"tiers\" has no overrides: add \"override\" to its \"rate_limit_redis\" line";
+    refused(&nginx, "PUT", "?limit=tiers&key=a&base_rate=9r/d&rate=1r/s", 409, own);
+}
+
+#[test]
+fn keys_are_what_stands_in_redis() {
+    let redis = Redis::start_with_stopped_clock();
+    let nginx = conf(&redis)
+        .http("map $http_x_key $key { default $http_x_key; }")
+        .server("location / { rate_limit_redis $key name=l rate=5r/d; }")
+        .start_connected(&redis);
+    let long = "x".repeat(600);
+    for (key, encoded, shown) in [
+        ("a b+c%", "a%20b+c%25", "a b+c%"),
+        ("\u{e4}&=", "%C3%A4%26%3D", "\u{e4}&="),
+        (&long, &long, "sha1:"),
+    ] {
+        let mut http = nginx.http();
+        http.send("GET", "/", &[("X-Key", key)]);
+        assert_eq!(remaining(&http.read_response()), 4, "{key}");
+        let state = client(&nginx, "GET", &format!("?limit=l&key={encoded}"));
+        assert_eq!(state["remaining"], 4, "{key}: {state}");
+        let name = state["key"].as_str().expect("a key");
+        assert!(name.starts_with(shown) && name.len() <= 45, "{state}");
+        // The digest itself is understood.
+        if shown == "sha1:" {
+            let again = client(&nginx, "GET", &format!("?limit=l&key={name}"));
+            assert_eq!(again["remaining"], 4, "{again}");
+        }
+    }
+    assert_eq!(client(&nginx, "GET", "?limit=l&key=%00%ff")["key"], "\u{0}%FF");
+}
+
+#[test]
+fn what_is_refused() {
+    let redis = Redis::start();
+    let nginx = five(&redis)
+        .server("location /fixed { rate_limit_redis $arg_k name=fixed rate=5r/d; }")
+        .start_connected(&redis);
+    refused(&nginx, "GET", "?limit=nobody&key=a", 404, "there is no limit \"nobody\"");
+    refused(&nginx, "GET", "?limit=five", 400, "\"key\" is missing");
+    refused(&nginx, "GET", "?limit=five&key=a&x=1", 400, "there is no argument \"x\"");
+    refused(&nginx, "GET", "?limit=five&key=a&key=b", 400, "\"key\" is there twice");
+    refused(
+        &nginx,
+        "GET",
+        "?limit=five&key=a&grant=1",
+        400,
+        "\"grant\" does not apply to this request",
+    );
+    let grant = "invalid grant \"0\": it must be a number from 1 to 9007199254740992";
+    refused(&nginx, "PATCH", "?limit=five&key=a&grant=0", 400, grant);
+    let no_override =
+        "the limit \"fixed\" has no overrides: add \"override\" to its \"rate_limit_redis\" line";
+    refused(&nginx, "PUT", "?limit=fixed&key=a&rate=1r/s", 409, no_override);
+    let methods = "the method must be one of GET, HEAD, PUT, PATCH, DELETE";
+    refused(&nginx, "POST", "?limit=five&key=a", 405, methods);
+    let response = request(&nginx, "POST", "", &[]);
+    assert_eq!(response.header("Allow"), Some("GET, HEAD, PUT, PATCH, DELETE"));
+    assert_eq!(keys(&redis), [""; 0], "nothing was changed");
+}
+
+/// Bodies are discarded, whenever they come.
+#[test]
+fn a_body_changes_nothing() {
+    let redis = Redis::start_with_stopped_clock();
+    let nginx = five(&redis).start_connected(&redis);
+    assert_eq!(remaining(&nginx.get("/?k=a")), 4);
+    let mut http = nginx.http();
+    let length = ("Content-Length", "5");
+    http.send("DELETE", "/admin?limit=five&key=a", &[length]);
+    http.send_raw(b"he");
+    let response = http.read_response();
+    assert!(response.status == 200 && response.text().contains("\"remaining\":5"), "{response:?}");
+    http.send_raw(b"llo");
+    http.send("PATCH", "/admin?limit=five&key=a&block=1h", &[length]);
+    http.send_raw(b"hello");
+    assert!(http.read_response().text().contains("\"blocked_for\":3600"));
+    let head = http.head("/admin?limit=five&key=a");
+    assert_eq!((head.status, head.body.len()), (200, 0));
+    assert!(http.get("/admin").text().starts_with("{\"limits\":["));
+}
+
+#[test]
+fn browsers_get_a_page() {
+    let redis = Redis::start();
+    let nginx = five(&redis).start_connected(&redis);
+    for query in ["", "?limit=five&key=a", "?nonsense"] {
+        let accept = ("Accept", "text/html,application/xhtml+xml,*/*;q=0.8");
+        let response = request(&nginx, "GET", query, &[accept]);
+        assert_eq!(response.status, 200);
+        assert_eq!(response.header("Content-Type"), Some("text/html; charset=utf-8"));
+        assert_eq!(response.header("Cache-Control"), Some("no-store"));
+        let policy = response.header("Content-Security-Policy").expect("a policy");
+        assert!(policy.starts_with("default-src 'none'; connect-src 'self'; "), "{policy}");
+    }
+    // A change has no page.
+    let response = request(&nginx, "DELETE", "?limit=five&key=a", &[("Accept", "text/html")]);
+    assert_eq!(response.header("Content-Type"), Some("application/json"));
+}
+
+#[test]
+fn changes_are_logged() {
+    let redis = Redis::start();
+    let nginx = five(&redis).start_connected(&redis);
+    client(&nginx, "GET", "?limit=five&key=a");
+    let user = ("Authorization", "Basic Ym9iOng=");
+    request(&nginx, "PATCH", "?limit=five&key=a%22%0Ab&grant=2", &[user]);
+    client(&nginx, "PUT", "?limit=five&key=a&rate=9r/m&for=1h");
+    refused(&nginx, "PATCH", "?limit=five&key=a", 400, "\"grant\" or \"block\" is missing");
+    nginx.wait_for_error_log("override rate=");
+    let lines = nginx.logged("a client: ");
+    let [granted, own] = &lines[..] else { panic!("{lines:?}") };
+    assert!(granted.contains("[notice]"), "{granted}");
+    let change = "changed a client: grant 2, limit \"five\", key: \"a\\x22\\x0Ab\", user: \"bob\", client: 127.0.0.1";
+    assert!(granted.contains(change), "{granted}");
+    let change = "changed a client: override rate=9r/m capacity=9 for 3600 s, limit \"five\", key: \"a\", client: ";
+    assert!(own.contains(change), "{own}");
+}
+
+#[test]
+fn redis_that_is_away_changes_nothing() {
+    let mut redis = Redis::start_with_stopped_clock();
+    let mut nginx = five(&redis).start_connected(&redis);
+    nginx.allow_log("redis");
+    assert_eq!(remaining(&nginx.get("/?k=a")), 4);
+    redis.kill9();
+    let away = || {
+        ask(&nginx, "DELETE", "?limit=five&key=a").1
+            == json!({ "error": "Redis is down, nothing was changed" })
+    };
+    wait_until(PATIENCE, away, "a Redis that is down");
+    let (status, _) = ask(&nginx, "PATCH", "?limit=five&key=a&grant=1");
+    assert_eq!(status, 503);
+    // What needs no Redis is answered.
+    assert_eq!(ask(&nginx, "GET", "").0, 200);
+    assert_eq!(nginx.logged("a client: "), [""; 0]);
+}
+
+#[test]
+fn redis_that_refuses_is_told_of() {
+    let redis = Redis::start_with(&["user limiter on >p ~other:* +@all"]);
+    let url = format!("redis://limiter:p@127.0.0.1:{}", redis.port());
+    let mut nginx = Conf::new()
+        .store(url)
+        .server(ADMIN)
+        .server("location / { rate_limit_redis $arg_k name=five rate=5r/d; }")
+        .start_connected(&redis);
+    nginx.allow_log("redis");
+    let (status, answer) = ask(&nginx, "DELETE", "?limit=five&key=a");
+    assert_eq!(status, 503, "{answer}");
+    assert!(
+        answer["error"].as_str().expect("a sentence").starts_with("Redis has refused it"),
+        "{answer}"
+    );
+}
+
+/// The request of a client that leaves is released; what was in flight is carried out.
+#[test]
+fn a_client_leaves() {
+    let mut redis = Redis::start();
+    let nginx = Conf::new()
+        .set("redis", redis.url())
+        .http("rate_limit_redis_store redis { server {redis}; connect_timeout 30s; fail_timeout 5m; }")
+        .http("rate_limit_redis_pass redis; rate_limit_redis_timeout 5m;")
+        .status()
+        .server(ADMIN)
+        .server("location / { rate_limit_redis $arg_k name=five rate=5r/d; }")
+        .start_connected(&redis);
+    assert_eq!(remaining(&nginx.get("/?k=a")), 4);
+    // Redis has the script from now on.
+    assert_eq!(client(&nginx, "GET", "?limit=five&key=a")["remaining"], 4);
+    redis.stop_signal();
+    let mut http = nginx.http();
+    http.send("DELETE", "/admin?limit=five&key=a", &[]);
+    nginx.wait_for_requests(1, 0);
+    drop(http);
+    wait_until(PATIENCE, || nginx.access_log().contains("\" 499 "), "a request that is left");
+    nginx.wait_for_requests(0, 0);
+    redis.cont();
+    wait_until(
+        PATIENCE,
+        || client(&nginx, "GET", "?limit=five&key=a")["remaining"] == 5,
+        "the reset",
+    );
+}
+
+/// A change holds on every machine: at once, or where a rejection is cached within a second.
+#[test]
+fn a_change_holds_on_every_machine() {
+    let redis = Redis::start();
+    let machines = [five(&redis).start_connected(&redis), five(&redis).start()];
+    let [here, there] = &machines;
+    let rejected = |nginx: &Nginx| {
+        let is_rejected = || nginx.get("/?k=a").status == 429;
+        wait_until(PATIENCE, is_rejected, "a rejection");
+    };
+    rejected(here);
+    rejected(there);
+    let state = client(here, "DELETE", "?limit=five&key=a");
+    assert_eq!((&state["remaining"], &state["everywhere_in"]), (&json!(5), &json!(1)), "{state}");
+    let response = here.get("/?k=a");
+    assert_eq!((response.status, remaining(&response)), (200, 4), "at once on this machine");
+    wait_until(PATIENCE, || there.get("/?k=a").status == 200, "the reset on the other machine");
+
+    client(there, "PUT", "?limit=five&key=b&rate=50r/d");
+    assert_eq!(quota(&here.get("/?k=b"))[..2], [50, 49]);
+    assert_eq!(quota(&there.get("/?k=b"))[..2], [50, 48]);
+}
+
+#[test]
+fn what_machines_hold_is_shown() {
+    let redis = Redis::start_with_stopped_clock();
+    let nginx = conf(&redis)
+        .server("location / { rate_limit_redis $arg_k name=l rate=10000r/d; rate_limit_redis_lease 1m; }")
+        .start_connected(&redis);
+    let leased = || {
+        nginx.get("/?k=a");
+        client(&nginx, "GET", "?limit=l&key=a")["leased"].as_u64() > Some(0)
+    };
+    wait_until(PATIENCE, leased, "units that are set aside");
+    let state = client(&nginx, "GET", "?limit=l&key=a");
+    let until = state["everywhere_in"].as_f64().expect("a time");
+    assert!(until > 1.0, "{state}");
+}
+
+/// Limits that decide after authentication, and the interface itself limited.
+#[test]
+fn limits_of_both_phases() {
+    let redis = Redis::start_with_stopped_clock();
+    let nginx = Conf::new()
+        .redis(&redis)
+        .server("rate_limit_redis x name=server rate=9r/d;")
+        .server("location = /admin { rate_limit_redis_admin; }")
+        .server("location / { rate_limit_redis $arg_k name=late rate=5r/d after=auth; }")
+        .start_connected(&redis);
+    assert_eq!(remaining(&nginx.get("/?k=a")), 4);
+    let response = request(&nginx, "DELETE", "?limit=late&key=a", &[]);
+    assert!(response.text().contains("\"remaining\":5"), "{response:?}");
+    assert_eq!(quota(&response)[..2], [9, 8], "it is limited itself");
+    let response = request(&nginx, "GET", "?limit=server&key=x", &[]);
+    assert!(response.text().contains("\"remaining\":7"), "{response:?}");
+}
+
+/// NGINX cannot resume a part of a request.
+#[test]
+fn subrequests_are_refused() {
+    let redis = Redis::start();
+    let include = "<!--# include virtual=\"/admin?limit=five&key=a\" -->";
+    let nginx = five(&redis)
+        .server("location /page { ssi on; ssi_types *; rate_limit_redis off; }")
+        .file("html/page", include)
+        .start_connected(&redis);
+    let page = nginx.get("/page");
+    assert_eq!(page.text(), "{\"error\":\"a subrequest cannot look a client up\"}");
+}
+
+#[test]
+fn a_sentinel_store() {
+    let sentinels = Sentinels::start(1);
+    let servers: String = sentinels.urls().iter().map(|url| format!("server {url};\n")).collect();
+    let nginx = stored(&format!("{servers} sentinel {MASTER_NAME};"));
+    is_changed(&nginx);
+    let master = sentinels.server(sentinels.master());
+    assert_eq!(tokens(master, "rl:five:a1"), Some(4));
+}
+
+#[test]
+fn a_cluster_store() {
+    let cluster = ClusterConf::new(2, 0).start();
+    let servers: String = cluster.urls().iter().map(|url| format!("server {url};\n")).collect();
+    let nginx = stored(&format!("{servers} cluster on;"));
+    is_changed(&nginx);
+    let keys: Vec<_> = (0..2).map(|node| cluster.command::<u64>(node, &["DBSIZE"])).collect();
+    assert!(keys.iter().all(|number| *number > 0), "on both nodes: {keys:?}");
+}
+
+/// A machine with a store of these lines.
+fn stored(lines: &str) -> Nginx {
+    Conf::new()
+        .http(&format!("rate_limit_redis_store edge {{ {lines} connect_timeout 30s; }}"))
+        .http("rate_limit_redis_pass edge; rate_limit_redis_timeout 5s;")
+        .server(ADMIN)
+        .server("location / { rate_limit_redis $arg_k name=five rate=5r/52w; }")
+        .start()
+}
+
+/// Several clients, which may be on several nodes, are spent from and reset.
+#[track_caller]
+fn is_changed(nginx: &Nginx) {
+    let decides = || ask(nginx, "GET", "?limit=five&key=a0").0 == 200;
+    wait_until(PATIENCE, decides, "a connection");
+    for number in 0..20 {
+        let key = format!("a{number}");
+        assert_eq!(remaining(&nginx.get(&format!("/?k={key}"))), 4);
+        let query = format!("?limit=five&key={key}");
+        assert_eq!(client(nginx, "GET", &query)["remaining"], 4);
+        assert_eq!(client(nginx, "DELETE", &query)["remaining"], 5);
+        assert_eq!(remaining(&nginx.get(&format!("/?k={key}"))), 4);
+    }
+}
+
+/// The warnings of `nginx -t` about a location that listens on all addresses.
+fn warnings(lines: &str) -> Vec<String> {
+    let conf = Conf::new().file("users", "").http(&format!(
+        "server {{ listen {{port2}}; location /admin {{ rate_limit_redis_admin; {lines} }} }}"
+    ));
+    let (is_valid, output) = conf.check();
+    assert!(is_valid, "{output}");
+    output.lines().filter(|line| line.contains("[warn]")).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_location_that_anybody_can_use_is_warned_of() {
+    for lines in ["", "auth_basic off;", "allow ::1;", "satisfy any;"] {
+        let found = warnings(lines);
+        let [warning] = &found[..] else { panic!("{lines}: {found:?}") };
+        let start = "anybody may use \"rate_limit_redis_admin\": its location has none of \"allow\" and \"deny\", ";
+        assert!(warning.contains(start) && warning.contains("nginx.conf:"), "{warning}");
+    }
+    for lines in [
+        "allow 127.0.0.1; deny all;",
+        "deny all;",
+        "auth_basic admin; auth_basic_user_file {prefix}/users;",
+        "auth_request /check;",
+        "internal;",
+    ] {
+        assert_eq!(warnings(lines), [""; 0], "{lines}");
+    }
+}
+
+/// A check of a level above counts, and so do a server for this machine alone and certificates of clients.
+#[test]
+fn checks_are_found_where_they_are() {
+    let admin = "location /admin { rate_limit_redis_admin; }";
+    let authority = Authority::new();
+    let identity = authority.issue("DNS:localhost");
+    let tls = format!(
+        "listen {{port2}} ssl; ssl_certificate {}; ssl_certificate_key {}; ssl_client_certificate {};",
+        identity.certificate,
+        identity.key,
+        authority.certificate()
+    );
+    for (server, is_checked) in [
+        ("listen {port2};", false),
+        ("listen {port2}; deny 192.0.2.0/24;", true),
+        ("listen 127.0.0.1:{port2};", true),
+        ("listen [::1]:{port2};", true),
+        ("listen unix:{prefix}/socket;", true),
+        ("listen 127.0.0.1:{port2}; listen {port3};", false),
+        (&tls, false),
+        (&format!("{tls} ssl_verify_client on;"), true),
+        (&format!("{tls} ssl_verify_client optional;"), false),
+    ] {
+        let (is_valid, output) =
+            Conf::new().http(&format!("server {{ {server} {admin} }}")).check();
+        assert!(is_valid, "{output}");
+        assert_eq!(!output.contains("[warn]"), is_checked, "{server}: {output}");
+    }
+}
+
+#[test]
+fn one_in_a_location() {
+    let twice =
+        Conf::new().server("location / { rate_limit_redis_admin; rate_limit_redis_admin; }");
+    assert!(twice.config_error().contains("\"rate_limit_redis_admin\" directive is duplicate"));
+    let argument = Conf::new().server("location / { rate_limit_redis_admin on; }");
+    assert!(
+        argument
+            .config_error()
+            .contains("invalid number of arguments in \"rate_limit_redis_admin\"")
+    );
+}
