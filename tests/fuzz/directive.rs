@@ -49,6 +49,7 @@ fn check(policy: &Policy) {
         assert!((400..=599).contains(&status) && !(494..=497).contains(&status), "{status}");
     }
     assert!((1..=128).contains(&policy.ipv6_prefix) && policy.log.rate >= 1);
+    assert!((1..=32).contains(&policy.ipv4_prefix));
     assert!(policy.lease == 0 || (10..=60_000).contains(&policy.lease));
     assert!(policy.retry_jitter <= i64::MAX as u64);
 }

@@ -110,6 +110,10 @@ pub(super) fn body_form(line: &Directive<'_>) -> Result<body::BodyForm, Directiv
     ])
 }
 
+pub(super) fn ipv4_prefix(line: &Directive<'_>) -> Result<u32, DirectiveError> {
+    line.number(1, 32).map(|bits| bits as u32)
+}
+
 pub(super) fn ipv6_prefix(line: &Directive<'_>) -> Result<u32, DirectiveError> {
     line.number(1, 128).map(|bits| bits as u32)
 }

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 
 use super::directive::{Directive, DirectiveError};
 use super::policy::{self, LogLevel, LogLimit, OnError, OnInvalid, USUAL_LOG_RATE};
+use crate::client_key::Prefixes;
 use crate::text::fields::{Forms, Reset};
 use crate::text::{body, metrics};
 
@@ -193,6 +194,9 @@ directives! {
         /// The most that is added to `Retry-After`, in ms.
         retry_jitter: u64 = 0,
             c"rate_limit_redis_retry_jitter", Everywhere, One, Policy by Directive::time_or_zero;
+        /// How much of an IPv4 address stands for a client, in bits.
+        ipv4_prefix: u32 = 32,
+            c"rate_limit_redis_ipv4_prefix", Everywhere, One, Policy by policy::ipv4_prefix;
         /// How much of an IPv6 address stands for a client, in bits.
         ipv6_prefix: u32 = 64,
             c"rate_limit_redis_ipv6_prefix", Everywhere, One, Policy by policy::ipv6_prefix;
@@ -214,6 +218,13 @@ pub const DEFAULT_STORE: &str = "redis://127.0.0.1:6379";
 
 /// The size of the shared memory without `rate_limit_redis_shared_memory`, in bytes.
 pub const DEFAULT_MEMORY: u64 = 8 << 20;
+
+impl Policy {
+    /// How much of an address stands for a client.
+    pub fn prefixes(&self) -> Prefixes {
+        Prefixes { ipv4: self.ipv4_prefix, ipv6: self.ipv6_prefix }
+    }
+}
 
 impl Row {
     /// The row of the directive of this name.

@@ -475,7 +475,7 @@ fn sentinels_at_the_port_of_redis() {
 }
 
 /// Every directive that may stand at any level, used as it may be.
-const EVERYWHERE: [&str; 16] = [
+const EVERYWHERE: [&str; 17] = [
     "rate_limit_redis $remote_addr rate=1r/s;",
     "rate_limit_redis off;",
     "rate_limit_redis_pass redis://127.0.0.1;",
@@ -488,6 +488,7 @@ const EVERYWHERE: [&str; 16] = [
     "rate_limit_redis_log_level warn rate=5r/s;",
     "rate_limit_redis_body problem;",
     "rate_limit_redis_dry_run on;",
+    "rate_limit_redis_ipv4_prefix 24;",
     "rate_limit_redis_ipv6_prefix 56;",
     "rate_limit_redis_retry_jitter 10s;",
     "rate_limit_redis_deny_cache off;",

@@ -193,6 +193,16 @@ fn retry_jitters() {
 }
 
 #[test]
+fn ipv4_prefixes() {
+    let name = "rate_limit_redis_ipv4_prefix";
+    let values = ["0", "33", "-1", "+24", "24.0", "/24", "255.255.255.0", "$arg_a", ""];
+    refused(name, &values, "a number between 1 and 32");
+    for bits in [1, 24, 32] {
+        assert_eq!(policy(&format!("{name} {bits}")).ipv4_prefix, bits);
+    }
+}
+
+#[test]
 fn ipv6_prefixes() {
     let name = "rate_limit_redis_ipv6_prefix";
     let values = ["0", "129", "-1", "+64", "64.0", "/64", "64bits", "4294967360", "$arg_a", ""];
@@ -251,7 +261,7 @@ fn sizes_of_the_memory() {
 }
 
 /// A value of each directive of the policy that is not its default.
-const OTHERS: [&str; 14] = [
+const OTHERS: [&str; 15] = [
     "rate_limit_redis_timeout 50ms",
     "rate_limit_redis_on_error local",
     "rate_limit_redis_on_invalid pass",
@@ -262,6 +272,7 @@ const OTHERS: [&str; 14] = [
     "rate_limit_redis_dry_run on",
     "rate_limit_redis_log_level warn",
     "rate_limit_redis_retry_jitter 10s",
+    "rate_limit_redis_ipv4_prefix 24",
     "rate_limit_redis_ipv6_prefix 56",
     "rate_limit_redis_deny_cache off",
     "rate_limit_redis_lease on",
