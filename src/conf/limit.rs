@@ -6,7 +6,7 @@ use std::rc::Rc;
 use rate_limit_core::algorithm::leaky_bucket::Undelayed;
 use rate_limit_core::client::Template;
 use rate_limit_core::conf::limit::{Effect, LimitError, LimitLine, Phase};
-use rate_limit_core::key::{self, Head};
+use rate_limit_core::key::{self, Head, KeyHmac};
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::redis::script::{Check, Prepared, Variant};
 use rate_limit_core::request::ConfiguredLimit;
@@ -37,6 +37,8 @@ struct Bound {
     store: usize,
     /// What its commands have in common.
     template: Rc<Template>,
+    /// What stands for a client's key in Redis, if it is not the key itself.
+    key_hmac: Option<Rc<KeyHmac>>,
     /// Identifies the limit in the memory of this machine.
     fingerprint: u64,
     /// The quota of a client, if neither rate nor burst is a variable.
@@ -100,7 +102,7 @@ impl LimitConf {
     }
 
     /// The place of the line: file and number.
-    pub(super) fn place(&self) -> &str {
+    pub(crate) fn place(&self) -> &str {
         &self.place
     }
 
@@ -161,7 +163,8 @@ impl LimitConf {
             let command = known
                 .map(|(quota, cost)| Prepared::new(&SCRIPTS, &Check::new(&head, b"", quota, cost)));
             let template = Rc::new(Template::new(head, command));
-            Bound { store: index, template, fingerprint, known_quota, corrections }
+            let key_hmac = store.key_hmac().cloned();
+            Bound { store: index, template, key_hmac, fingerprint, known_quota, corrections }
         });
         Ok(())
     }
@@ -188,6 +191,11 @@ impl LimitConf {
     /// What the commands of the limit have in common, once it is bound.
     pub(crate) fn template(&self) -> Option<&Rc<Template>> {
         self.bound.get().map(|bound| &bound.template)
+    }
+
+    /// What stands for a client's key in Redis, if it is not the key itself.
+    pub(crate) fn key_hmac(&self) -> Option<&KeyHmac> {
+        self.bound.get()?.key_hmac.as_deref()
     }
 
     /// Identifies the limit in the memory of this machine.

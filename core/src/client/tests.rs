@@ -14,6 +14,7 @@ use crate::redis::cluster::slot;
 mod addresses;
 mod attempts;
 mod breaker;
+mod credentials;
 mod maps;
 mod retired;
 mod rounds;
@@ -60,6 +61,7 @@ impl Played {
             account,
             store: "test".to_owned(),
             client_name: "nginx".to_owned(),
+            auth_interval: 0,
             connect_timeout: 250 * MILLISECOND,
             connections: 1,
             max_fails: 3,

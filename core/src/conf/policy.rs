@@ -35,6 +35,17 @@ pub struct LogLimit {
     pub rate: u64,
 }
 
+/// Whether lines about decisions show the key, and in which form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogKey {
+    /// They show the client's own key.
+    On,
+    /// They do not.
+    Off,
+    /// They show its HMAC.
+    Hmac,
+}
+
 /// A level of NGINX's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLevel {
@@ -108,6 +119,10 @@ pub(super) fn body_form(line: &Directive<'_>) -> Result<body::BodyForm, Directiv
         ("json", body::BodyForm::Json),
         ("problem", body::BodyForm::Problem),
     ])
+}
+
+pub(super) fn log_key(line: &Directive<'_>) -> Result<LogKey, DirectiveError> {
+    line.choose(&[("on", LogKey::On), ("off", LogKey::Off), ("hmac", LogKey::Hmac)])
 }
 
 pub(super) fn ipv4_prefix(line: &Directive<'_>) -> Result<u32, DirectiveError> {

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 
 use super::directive::{Directive, DirectiveError};
-use super::policy::{self, LogLevel, LogLimit, OnError, OnInvalid, USUAL_LOG_RATE};
+use super::policy::{self, LogKey, LogLevel, LogLimit, OnError, OnInvalid, USUAL_LOG_RATE};
 use crate::client_key::Prefixes;
 use crate::text::fields::{Forms, Reset};
 use crate::text::{body, metrics};
@@ -191,6 +191,9 @@ directives! {
         /// How rejections and delays are logged.
         log: LogLimit = LogLimit { level: LogLevel::Error, rate: USUAL_LOG_RATE },
             c"rate_limit_redis_log_level", Everywhere, OneOrTwo, Policy by policy::log_limit;
+        /// Whether lines about decisions show the key, and in which form.
+        log_key: LogKey = LogKey::On,
+            c"rate_limit_redis_log_key", Everywhere, One, Policy by policy::log_key;
         /// The most that is added to `Retry-After`, in ms.
         retry_jitter: u64 = 0,
             c"rate_limit_redis_retry_jitter", Everywhere, One, Policy by Directive::time_or_zero;

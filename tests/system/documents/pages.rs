@@ -135,15 +135,20 @@ fn of_test(text: &str, redis: &Redis) -> String {
         .replace("listen 8080;", "listen 127.0.0.1:{port} default_server;")
 }
 
+/// The files that blocks name.
+fn with_files(conf: Conf) -> Conf {
+    conf.file("users", "abc:{PLAIN}abc\n")
+        .file("redis.token", "p@ss\n")
+        .file("redis.secret", "a secret of 27 bytes, or so")
+}
+
 /// Puts a block where it belongs in a configuration.
 fn placed(block: &str, redis: &Redis, conf: Conf) -> Conf {
     let text = of_test(block, redis);
     assert!(!text.contains("listen 8"), "a port that is not the test's:\n{text}");
     // The server of the harness steps back behind the block's own.
-    let conf = conf
-        .file("users", "abc:{PLAIN}abc\n")
-        .server("server_name harness;")
-        .http("server_names_hash_bucket_size 64;");
+    let conf =
+        with_files(conf).server("server_name harness;").http("server_names_hash_bucket_size 64;");
     let first: Vec<_> = text
         .lines()
         .filter(|line| !line.starts_with([' ', '}', '#']))
@@ -193,7 +198,7 @@ fn every_block_is_valid() {
             .replace("http {\n", "")
             .replace("events {}\n", "");
         if own.contains("rate_limit_redis_pass") && !own.contains("load_module") {
-            Conf::new().server("server_name harness;").http(&own).config_ok();
+            with_files(Conf::new()).server("server_name harness;").http(&own).config_ok();
         }
     }
 }

@@ -475,7 +475,7 @@ fn sentinels_at_the_port_of_redis() {
 }
 
 /// Every directive that may stand at any level, used as it may be.
-const EVERYWHERE: [&str; 17] = [
+const EVERYWHERE: [&str; 18] = [
     "rate_limit_redis $remote_addr rate=1r/s;",
     "rate_limit_redis off;",
     "rate_limit_redis_pass redis://127.0.0.1;",
@@ -486,6 +486,7 @@ const EVERYWHERE: [&str; 17] = [
     "rate_limit_redis_error_status 503;",
     "rate_limit_redis_headers off;",
     "rate_limit_redis_log_level warn rate=5r/s;",
+    "rate_limit_redis_log_key off;",
     "rate_limit_redis_body problem;",
     "rate_limit_redis_dry_run on;",
     "rate_limit_redis_ipv4_prefix 24;",

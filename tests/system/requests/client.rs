@@ -174,7 +174,9 @@ fn as_a_key() {
     let nginx = with_realip()
         .redis(&redis)
         .server("rate_limit_redis $rate_limit_redis_client rate=3r/d;")
-        .server("location /56 { rate_limit_redis_ipv6_prefix 56; rate_limit_redis_ipv4_prefix 24; }")
+        .server(
+            "location /56 { rate_limit_redis_ipv6_prefix 56; rate_limit_redis_ipv4_prefix 24; }",
+        )
         .file("html/56", "")
         .start_connected(&redis);
     let get = |path: &str, address: &str| {

@@ -184,6 +184,15 @@ fn log_levels() {
 }
 
 #[test]
+fn keys_in_the_log() {
+    let name = "rate_limit_redis_log_key";
+    refused(name, &["", "On", "yes", "HMAC", "sha1", "$arg_a"], "\"on\" or \"off\" or \"hmac\"");
+    for (value, log_key) in [("on", LogKey::On), ("off", LogKey::Off), ("hmac", LogKey::Hmac)] {
+        assert_eq!(policy(&format!("{name} {value}")).log_key, log_key);
+    }
+}
+
+#[test]
 fn retry_jitters() {
     let name = "rate_limit_redis_retry_jitter";
     refused(name, &["-1", "soon", "1.5s", "10x", "$arg_a", ""], "a time, such as 10s");
@@ -261,7 +270,7 @@ fn sizes_of_the_memory() {
 }
 
 /// A value of each directive of the policy that is not its default.
-const OTHERS: [&str; 15] = [
+const OTHERS: [&str; 16] = [
     "rate_limit_redis_timeout 50ms",
     "rate_limit_redis_on_error local",
     "rate_limit_redis_on_invalid pass",
@@ -271,6 +280,7 @@ const OTHERS: [&str; 15] = [
     "rate_limit_redis_body json",
     "rate_limit_redis_dry_run on",
     "rate_limit_redis_log_level warn",
+    "rate_limit_redis_log_key off",
     "rate_limit_redis_retry_jitter 10s",
     "rate_limit_redis_ipv4_prefix 24",
     "rate_limit_redis_ipv6_prefix 56",
