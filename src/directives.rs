@@ -14,7 +14,7 @@ use rate_limit_core::conf::{
 };
 use rate_limit_core::limit::is_name;
 
-use crate::conf::{LocationConf, Pass};
+use crate::conf::{LocationConf, MainConf, Pass};
 
 mod error;
 mod limit;
@@ -52,7 +52,7 @@ const fn command_of(row: &Row) -> ngx_command_t {
         Arguments::OneAndBlock => NGX_CONF_TAKE1 | NGX_CONF_BLOCK,
     };
     let conf = match row.sets {
-        Sets::Store | Sets::Memory { .. } => NGX_HTTP_MAIN_CONF_OFFSET,
+        Sets::Store | Sets::Memory { .. } | Sets::Top { .. } => NGX_HTTP_MAIN_CONF_OFFSET,
         Sets::Limit | Sets::Pass { .. } | Sets::Policy(_) | Sets::Page(_) => {
             NGX_HTTP_LOC_CONF_OFFSET
         }
@@ -84,7 +84,14 @@ unsafe extern "C" fn set(
     unsafe {
         match row.sets {
             Sets::Store => store::read_block(cf),
-            Sets::Memory { read, .. } => run(|(), reader| set_memory(reader, read), cf, &mut ()),
+            Sets::Memory { read, .. } => run(
+                |(), reader| set_number(reader, read, |main| &mut main.memory_size),
+                cf,
+                &mut (),
+            ),
+            Sets::Top { read, .. } => {
+                run(|(), reader| set_number(reader, read, |main| &mut main.top_keys), cf, &mut ())
+            }
             Sets::Limit => run(limit::add, cf, &mut *conf.cast::<LocationConf>()),
             Sets::Pass { .. } => run(set_pass, cf, &mut *conf.cast::<LocationConf>()),
             Sets::Policy(set) => run(
@@ -101,13 +108,15 @@ unsafe extern "C" fn set(
     }
 }
 
-fn set_memory(
+/// Sets a number of `http`.
+fn set_number(
     reader: &mut Reader<'_>,
     read: fn(&Directive<'_>) -> Result<u64, DirectiveError>,
+    place: fn(&mut MainConf) -> &mut Option<usize>,
 ) -> Result<(), ConfError> {
-    let size = read(&reader.line)? as usize;
+    let number = read(&reader.line)? as usize;
     let Reader { cf, line } = reader;
-    Ok(line.once(&mut reader::main(cf)?.memory_size, size)?)
+    Ok(line.once(place(reader::main(cf)?), number)?)
 }
 
 fn set_pass(conf: &mut LocationConf, reader: &mut Reader<'_>) -> Result<(), ConfError> {

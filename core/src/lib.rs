@@ -24,5 +24,6 @@ pub mod request;
 pub mod table;
 pub mod text;
 pub mod throttle;
+pub mod top;
 mod transaction;
 mod window;

@@ -16,7 +16,7 @@ use super::store::Store;
 use super::value::{ComplexValue, evaluate};
 use crate::client::SCRIPTS;
 use crate::nginx::{OutOfMemory, Request};
-use crate::shm::{LimitRecord, Reservations, Shared};
+use crate::shm::{LimitRecord, Reservations, Shared, Sketch, TopZone};
 
 /// A limit as it was configured.
 pub(crate) struct LimitConf {
@@ -29,6 +29,8 @@ pub(crate) struct LimitConf {
     record: OnceCell<&'static LimitRecord>,
     /// The reservations of the limit, once they are used.
     reservations: OnceCell<Reservations>,
+    /// Where its keys that were rejected most are kept, once one was.
+    sketch: OnceCell<Sketch>,
 }
 
 /// What depends on the store of a limit.
@@ -67,8 +69,8 @@ impl Corrections {
 impl LimitConf {
     /// The limit of a line at this place.
     pub(crate) fn new(line: LimitLine<'static, ComplexValue>, place: String) -> Self {
-        let (bound, record, reservations) = Default::default();
-        Self { line, place, bound, record, reservations }
+        let (bound, record, reservations, sketch) = Default::default();
+        Self { line, place, bound, record, reservations, sketch }
     }
 
     /// The name that identifies the limit.
@@ -114,6 +116,13 @@ impl LimitConf {
     /// Where this worker counts the reservations of the limit.
     pub(crate) fn reservations(&self, shared: &Shared) -> Reservations {
         *self.reservations.get_or_init(|| shared.reservations(self.record(shared)))
+    }
+}
+
+impl LimitConf {
+    /// Where its keys that were rejected most are kept.
+    pub(crate) fn sketch(&self, top: &TopZone) -> Sketch {
+        *self.sketch.get_or_init(|| top.sketch(self.name()))
     }
 }
 

@@ -29,10 +29,14 @@ pub(crate) fn complete(cf: &mut ngx_conf_t) -> Status {
 fn bind_outside(cf: &mut ngx_conf_t) -> Result<(), ConfError> {
     let main = reader::main(cf)?;
     main.bind_outside()?;
-    match main.zone_size() {
-        Some(size) => shm::add_zone(cf, size).ok_or(ConfError::NoZone),
-        None => Ok(()),
+    let (size, top) = (main.zone_size(), main.top_size());
+    if let Some(size) = size {
+        shm::add_zone(cf, size).ok_or(ConfError::NoZone)?;
     }
+    if let Some((n, limits)) = top {
+        shm::top::add_zone(cf, n, limits).ok_or(ConfError::NoZone)?;
+    }
+    Ok(())
 }
 
 /// Completes a server's or a location's configuration from the level above it.

@@ -39,6 +39,9 @@ fn read(level: &mut PolicyLevel, line: &Directive<'_>) {
             let size = read(line).unwrap_or(default);
             assert!((256 << 10..=i64::MAX as u64).contains(&size));
         }
+        Sets::Top { read, default } => {
+            assert!(read(line).unwrap_or(default) <= 100);
+        }
         Sets::Limit | Sets::Pass { .. } | Sets::Store => {}
     }
 }

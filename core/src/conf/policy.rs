@@ -162,6 +162,13 @@ pub(super) fn memory(line: &Directive<'_>) -> Result<u64, DirectiveError> {
     line.size(LEAST_MEMORY)
 }
 
+/// The most keys of a limit that are kept as those that were rejected most.
+pub const MOST_TOP_KEYS: usize = 100;
+
+pub(super) fn top(line: &Directive<'_>) -> Result<u64, DirectiveError> {
+    line.number(0, MOST_TOP_KEYS as u64)
+}
+
 /// How many lines about rejections and delays a worker writes in a second.
 pub(super) const USUAL_LOG_RATE: u64 = 1_000;
 

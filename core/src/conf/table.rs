@@ -66,6 +66,13 @@ pub enum Sets {
         /// The size without the directive, in bytes.
         default: u64,
     },
+    /// How many keys of each limit are kept as those that were rejected most.
+    Top {
+        /// Reads the number.
+        read: fn(&Directive<'_>) -> Result<u64, DirectiveError>,
+        /// The number without the directive.
+        default: u64,
+    },
     /// A value of the policy.
     Policy(SetPolicy),
     /// A value of the policy, and the metrics page as the handler of the location.
@@ -160,6 +167,12 @@ directives! {
             contexts: Contexts::Http,
             arguments: Arguments::One,
             sets: Sets::Memory { read: policy::memory, default: DEFAULT_MEMORY },
+        },
+        Row {
+            name: c"rate_limit_redis_top",
+            contexts: Contexts::Http,
+            arguments: Arguments::One,
+            sets: Sets::Top { read: policy::top, default: 0 },
         },
     }
     policy {

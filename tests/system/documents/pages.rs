@@ -76,7 +76,7 @@ pub fn block(page: &str, mark: &str) -> String {
 }
 
 /// Directives of `http` that a block may show by themselves.
-const OF_HTTP: [&str; 8] = [
+const OF_HTTP: [&str; 9] = [
     "server",
     "map",
     "geo",
@@ -84,6 +84,7 @@ const OF_HTTP: [&str; 8] = [
     "log_format",
     "set_real_ip_from",
     "rate_limit_redis_store",
+    "rate_limit_redis_top",
     "limit_req_zone",
 ];
 
@@ -457,7 +458,9 @@ fn is_default(row: &Row, line: &str) {
     match row.sets {
         Sets::Limit | Sets::Store | Sets::Page(_) => assert_eq!(line, "\u{2014}", "{name}"),
         Sets::Pass { default } => assert_eq!(line, format!("{name} {default}")),
-        Sets::Memory { read, default } => assert_eq!(read(&directive), Ok(default), "{line}"),
+        Sets::Memory { read, default } | Sets::Top { read, default } => {
+            assert_eq!(read(&directive), Ok(default), "{line}");
+        }
         Sets::Policy(set) => {
             assert_eq!(directive.name(), Ok(name));
             assert_eq!(set(&mut level, &directive), Ok(None), "{line}");

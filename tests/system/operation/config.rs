@@ -179,7 +179,7 @@ fn is_read(name: &str, value: &str) -> bool {
     let directive = Directive::new([name.as_bytes(), value.as_bytes()]);
     match Row::find(name).expect("a directive").sets {
         Sets::Policy(set) => set(&mut PolicyLevel::default(), &directive).is_ok(),
-        Sets::Memory { read, .. } => read(&directive).is_ok(),
+        Sets::Memory { read, .. } | Sets::Top { read, .. } => read(&directive).is_ok(),
         _ => panic!("{name} has neither a time nor a size"),
     }
 }

@@ -269,6 +269,24 @@ fn sizes_of_the_memory() {
     }
 }
 
+#[test]
+fn numbers_of_top_keys() {
+    let number = |value: &str| {
+        let line = format!("rate_limit_redis_top '{value}'");
+        let directive = directive(&line);
+        let row = Row::find("rate_limit_redis_top").expect("a directive");
+        let Sets::Top { read, .. } = row.sets else { panic!("{line}") };
+        read(&directive).map_err(|error| error.to_string())
+    };
+    for value in ["-1", "101", "ten", "on", "", "$arg_a"] {
+        let error = format!(
+            "invalid value \"{value}\" in \"rate_limit_redis_top\" directive, it must be a number between 0 and 100"
+        );
+        assert_eq!(number(value), Err(error));
+    }
+    assert_eq!([number("0"), number("10"), number("100")], [Ok(0), Ok(10), Ok(100)]);
+}
+
 /// A value of each directive of the policy that is not its default.
 const OTHERS: [&str; 16] = [
     "rate_limit_redis_timeout 50ms",
@@ -353,7 +371,7 @@ proptest! {
         let line = Directive::new(name.chain(words.iter().map(Vec::as_slice)));
         match first.sets {
             Sets::Policy(set) | Sets::Page(set) => drop(set(&mut PolicyLevel::default(), &line)),
-            Sets::Memory { read, .. } => drop(read(&line)),
+            Sets::Memory { read, .. } | Sets::Top { read, .. } => drop(read(&line)),
             Sets::Limit => {
                 if let Ok(words) = LimitWords::read(&line)
                     && let Ok(line) = words.compile(Ok::<_, LimitError>)
