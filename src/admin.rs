@@ -3,6 +3,8 @@
 //! A client of a limit is looked up and changed by a script in Redis: until the reply comes the request is suspended. Then
 //! NGINX runs the handler again, which finds what was submitted, and answers.
 
+use std::borrow::Cow;
+
 use ngx::ffi::{
     NGX_HTTP_INTERNAL_SERVER_ERROR, NGX_HTTP_OK, NGX_LOG_NOTICE, ngx_http_request_t, ngx_int_t,
 };
@@ -10,12 +12,15 @@ use once_cell::sync::Lazy;
 use rate_limit_core::admin::{AdminError, METHODS, Management, Operation};
 use rate_limit_core::charge::Charge;
 use rate_limit_core::client::Error;
+use rate_limit_core::conf::LogKey;
+use rate_limit_core::key;
 use rate_limit_core::manage::{Change, ClientState};
 use rate_limit_core::rate::MILLISECOND;
-use rate_limit_core::text::admin::{self, HTML, TopClient};
-use rate_limit_core::text::log::Escaped;
+use rate_limit_core::text::admin::{self, HTML};
+use rate_limit_core::text::log::{Escaped, ShownKey, shortened_hmac};
 use rate_limit_core::text::metrics::PageForm;
 use rate_limit_core::text::policy;
+use rate_limit_core::top::TopKey;
 
 use crate::conf::LimitConf;
 use crate::log::log;
@@ -54,7 +59,7 @@ fn respond(r: Request<'_>) -> Result<ngx_int_t, OutOfMemory> {
     let (method, query) = r.method_and_query();
     match (Operation::read(method, query, &limits), pending) {
         (Ok(Operation::List), _) => answer(r, &admin::limits(&limits)),
-        (Ok(Operation::Top(limit)), _) => answer(r, &admin::top(&most_rejected(limit.name))),
+        (Ok(Operation::Top(limit)), _) => answer(r, &admin::top(&most_rejected(r, limit.name))),
         (Ok(Operation::Client(management)), None) => submit(r, &management),
         (Ok(Operation::Client(management)), Some(pending)) => resume(r, &management, pending),
         (Err(error), _) => refuse(r, &error),
@@ -89,7 +94,7 @@ fn submit(r: Request<'_>, management: &Management<'_>) -> Result<ngx_int_t, OutO
         return Ok(INTERNAL_ERROR);
     };
     let key = redis_key(limit, &management.key);
-    let charge = Charge::new(template, key, &management.quota, 1);
+    let charge = Charge::new(template, &key, &management.quota, 1);
     let pending = Pending::create(r)?;
     match pending.submit(r, driver, &charge, management.change, timeout) {
         true => Ok(r.suspend_content()),
@@ -107,7 +112,7 @@ fn resume(
     if !r.stop_watching() {
         return Ok(INTERNAL_ERROR);
     }
-    end_denials(r, management);
+    note_change(r, management, &outcome);
     log_change(r, management, &outcome);
     match outcome {
         Ok(state) => answer(r, &admin::client(management, &state)),
@@ -116,20 +121,34 @@ fn resume(
 }
 
 /// The key in Redis, behind the name of the limit, of a client of this key.
-fn redis_key<'k>(_limit: &LimitConf, key: &'k [u8]) -> &'k [u8] {
-    key
+fn redis_key<'k>(limit: &LimitConf, key: &'k [u8]) -> Cow<'k, [u8]> {
+    match key::replacement(key, limit.key_hmac()) {
+        Some(replacement) => replacement.into_bytes().into(),
+        None => key.into(),
+    }
 }
 
-/// The clients of the limit of this name that were rejected most on this machine.
-fn most_rejected(_limit: &str) -> Vec<TopClient> {
-    Vec::new()
+/// The clients of the limit of this name that were rejected most on this machine; with `key_hmac` the beginnings of the
+/// HMACs of their keys.
+fn most_rejected(r: Request<'_>, limit: &str) -> Vec<TopKey> {
+    let Some(main) = r.main_conf() else { return Vec::new() };
+    let has_hmac = main.limit(limit).is_some_and(|limit| limit.key_hmac().is_some());
+    let mut keys = main.top().map(|top| top.list(limit)).unwrap_or_default();
+    for it in keys.iter_mut().filter(|_| has_hmac) {
+        it.key = shortened_hmac(&it.key).to_string().into_bytes();
+    }
+    keys
 }
 
-/// This machine does not reject the client any more because of what it was before a change.
-fn end_denials(r: Request<'_>, management: &Management<'_>) {
+/// What this machine knew of the client before a change does not count any more.
+fn note_change(r: Request<'_>, management: &Management<'_>, outcome: &Result<ClientState, Error>) {
     let Some(main) = r.main_conf().filter(|_| management.change != Change::Look) else { return };
     if let Some((shared, limit)) = main.shared().zip(main.limit(management.limit.name)) {
-        shared.end_denials(limit.fingerprint(), redis_key(limit, &management.key));
+        let key = redis_key(limit, &management.key);
+        shared.end_denials(limit.fingerprint(), &key);
+        if let (Ok(state), true) = (outcome, management.quota.has_override()) {
+            shared.note_own(limit.fingerprint(), &key, state.own);
+        }
     }
 }
 
@@ -142,20 +161,19 @@ fn log_change(r: Request<'_>, management: &Management<'_>, outcome: &Result<Clie
         (_, Err(Error::Down | Error::Overload | Error::Refused)) => return,
     };
     let change = admin::described(management);
-    let (limit, key) = (management.limit.name, logged_key(&management.key));
+    let limit = management.limit.name;
+    let conf = r.main_conf().and_then(|main| main.limit(limit));
+    let stored = conf.map(|conf| redis_key(conf, &management.key)).unwrap_or_default();
+    let log_key = r.location_conf().map_or(LogKey::Off, |conf| conf.policy().log_key);
+    let key = match (log_key, conf.and_then(|conf| conf.key_hmac())) {
+        (LogKey::On, _) => ShownKey::Own(&management.key),
+        (LogKey::Hmac, Some(_)) => ShownKey::Hmac(&stored),
+        (LogKey::Hmac, None) | (LogKey::Off, _) => ShownKey::Hidden,
+    };
     let user = match r.user() {
         b"" => String::new(),
         user => format!(", user: \"{}\"", Escaped(user)),
     };
     // NGINX adds the address.
-    log!(
-        NGX_LOG_NOTICE,
-        r.log(),
-        "{what} a client: {change}, limit \"{limit}\", key: \"{key}\"{user}"
-    );
-}
-
-/// The key of a client, as it is logged.
-fn logged_key(key: &[u8]) -> Escaped<'_> {
-    Escaped(key)
+    log!(NGX_LOG_NOTICE, r.log(), "{what} a client: {change}, limit \"{limit}\"{key}{user}");
 }

@@ -7,6 +7,7 @@ use rate_limit_core::redis::script::Scripts;
 
 mod address;
 mod driver;
+mod password;
 mod resolver;
 mod socket;
 #[cfg_attr(not(ngx_feature = "ssl"), path = "client/no_tls.rs")]
@@ -14,6 +15,7 @@ pub(crate) mod tls;
 
 pub(crate) use address::target;
 pub(crate) use driver::Driver;
+pub(crate) use password::PasswordFile;
 
 /// The scripts of the module that do not depend on the configuration.
 pub(crate) static SCRIPTS: Lazy<Scripts> = Lazy::new(Scripts::new);

@@ -14,5 +14,5 @@ pub(crate) use http::{AdminLocation, MainConf};
 pub(crate) use limit::LimitConf;
 pub(crate) use location::{LocationConf, Pass};
 pub(crate) use server::ServerConf;
-pub(crate) use store::Store;
+pub(crate) use store::{Keys, Store};
 pub(crate) use value::ComplexValue;

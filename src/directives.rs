@@ -13,7 +13,7 @@ use rate_limit_core::conf::{
 };
 use rate_limit_core::limit::is_name;
 
-use crate::conf::{LocationConf, Pass};
+use crate::conf::{LocationConf, MainConf, Pass};
 
 mod access;
 mod error;
@@ -53,7 +53,7 @@ const fn command_of(row: &Row) -> ngx_command_t {
         Arguments::OneAndBlock => NGX_CONF_TAKE1 | NGX_CONF_BLOCK,
     };
     let conf = match row.sets {
-        Sets::Store | Sets::Memory { .. } => NGX_HTTP_MAIN_CONF_OFFSET,
+        Sets::Store | Sets::Memory { .. } | Sets::Top { .. } => NGX_HTTP_MAIN_CONF_OFFSET,
         Sets::Limit | Sets::Pass { .. } | Sets::Policy(_) | Sets::Page(_) | Sets::Admin => {
             NGX_HTTP_LOC_CONF_OFFSET
         }
@@ -86,7 +86,14 @@ unsafe extern "C" fn set(
         match row.sets {
             Sets::Store => store::read_block(cf),
             Sets::Admin => run(|(), reader| access::set_admin(reader), cf, &mut ()),
-            Sets::Memory { read, .. } => run(|(), reader| set_memory(reader, read), cf, &mut ()),
+            Sets::Memory { read, .. } => run(
+                |(), reader| set_number(reader, read, |main| &mut main.memory_size),
+                cf,
+                &mut (),
+            ),
+            Sets::Top { read, .. } => {
+                run(|(), reader| set_number(reader, read, |main| &mut main.top_keys), cf, &mut ())
+            }
             Sets::Limit => run(limit::add, cf, &mut *conf.cast::<LocationConf>()),
             Sets::Pass { .. } => run(set_pass, cf, &mut *conf.cast::<LocationConf>()),
             Sets::Policy(set) => run(
@@ -103,13 +110,15 @@ unsafe extern "C" fn set(
     }
 }
 
-fn set_memory(
+/// Sets a number of `http`.
+fn set_number(
     reader: &mut Reader<'_>,
     read: fn(&Directive<'_>) -> Result<u64, DirectiveError>,
+    place: fn(&mut MainConf) -> &mut Option<usize>,
 ) -> Result<(), ConfError> {
-    let size = read(&reader.line)? as usize;
+    let number = read(&reader.line)? as usize;
     let Reader { cf, line } = reader;
-    Ok(line.once(&mut reader::main(cf)?.memory_size, size)?)
+    Ok(line.once(place(reader::main(cf)?), number)?)
 }
 
 fn set_pass(conf: &mut LocationConf, reader: &mut Reader<'_>) -> Result<(), ConfError> {

@@ -13,6 +13,7 @@ use ngx::ffi::{ngx_http_request_t, ngx_int_t};
 
 use crate::answer;
 use crate::clock::monotonic_micros;
+use crate::conf::MainConf;
 use crate::context::{Context, Stage, decisions};
 use crate::log::debug;
 use crate::machine::memory;
@@ -188,6 +189,9 @@ fn act<'r>(r: Request<'r>, context: &'r Context<'r>) -> Step {
             }
         }
         decision::Status::Rejected | decision::Status::ErrorRejected => {
+            if let Some(top) = r.main_conf().and_then(MainConf::top) {
+                top.count(&context.request);
+            }
             decisions(r).map_or(Step::INTERNAL_ERROR, |it| answer::reject(r, &it))
         }
         decision::Status::Passed

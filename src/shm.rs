@@ -34,6 +34,7 @@ mod process;
 mod record;
 mod reserved;
 mod snapshot;
+pub(crate) mod top;
 mod view;
 
 use process::PerWorker;
@@ -42,6 +43,7 @@ use reserved::Reserved;
 
 pub(crate) use record::{LimitRecord, NodeEntry, NodeRecord};
 pub(crate) use reserved::Reservations;
+pub(crate) use top::{Sketch, TopZone};
 pub(crate) use view::{NodeState, View};
 
 /// The name of the zone. Its address is the tag, which no zone of another module has.

@@ -1,11 +1,12 @@
 //! The variables of the module.
 
+use std::net::IpAddr;
+
 use ngx::core::Status;
 use ngx::ffi::{
     NGX_HTTP_VAR_NOCACHEABLE, ngx_conf_t, ngx_http_add_variable, ngx_http_request_t,
     ngx_http_variable_value_t, ngx_int_t, ngx_str_t, ngx_uint_t,
 };
-use rate_limit_core::client_key;
 use rate_limit_core::conf::Policy;
 use rate_limit_core::decision::seconds;
 
@@ -110,13 +111,11 @@ unsafe fn put(
 }
 
 fn client(r: Request<'_>) -> Result<ngx_http_variable_value_t, OutOfMemory> {
+    let default = || Policy::default().prefixes();
+    let prefixes = r.location_conf().map_or_else(default, |conf| conf.policy().prefixes());
     match r.address() {
-        Address::V4(text) => Ok(value_of(r, Some(text))),
-        Address::V6(address) => {
-            let default = || Policy::default().ipv6_prefix;
-            let prefix = r.location_conf().map_or_else(default, |conf| conf.policy().ipv6_prefix);
-            copied(r, Some(client_key::key(address, prefix)))
-        }
+        Address::Ip(IpAddr::V4(_), text) if prefixes.keep_ipv4() => Ok(value_of(r, Some(text))),
+        Address::Ip(address, _) => copied(r, Some(prefixes.key(address))),
         // A client of a unix socket may choose the path that is its address.
         Address::Other => Ok(value_of(r, Some(UNIX))),
     }

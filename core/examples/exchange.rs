@@ -74,6 +74,7 @@ impl Driver {
             account: server,
             store: "example".to_owned(),
             client_name: "example".to_owned(),
+            auth_interval: 0,
             connect_timeout: 250 * MILLISECOND,
             connections: 1,
             max_fails: 3,

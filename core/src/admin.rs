@@ -104,8 +104,8 @@ impl<'a> Management<'a> {
         let quota = limit.quota(arguments)?;
         let change = match method {
             Method::Get => Change::Look,
-            Method::Put => override_of(arguments, limit, &quota)?,
-            Method::Patch => patch(arguments)?,
+            Method::Put => override_of(arguments, limit)?,
+            Method::Patch => patch(arguments, limit)?,
             Method::Delete => deletion(arguments, limit)?,
         };
         Ok(Self { limit, key, quota, change })
@@ -122,12 +122,8 @@ fn read_key(arguments: &mut Arguments) -> Result<Vec<u8>, AdminError> {
 }
 
 /// An override, which replaces any other.
-fn override_of(
-    arguments: &mut Arguments,
-    limit: &ManagedLimit<'_>,
-    quota: &Quota,
-) -> Result<Change, AdminError> {
-    let own = limit.override_of(quota, arguments)?;
+fn override_of(arguments: &mut Arguments, limit: &ManagedLimit<'_>) -> Result<Change, AdminError> {
+    let own = limit.override_of(arguments)?;
     let expected = "it must be a time above 0 and up to a hundred years, such as 30d";
     let lasts = arguments.text("for")?.map(|text| {
         let time = micros(&text).and_then(NonZeroU64::new);
@@ -137,7 +133,7 @@ fn override_of(
 }
 
 /// Either `grant` or `block`.
-fn patch(arguments: &mut Arguments) -> Result<Change, AdminError> {
+fn patch(arguments: &mut Arguments, limit: &ManagedLimit<'_>) -> Result<Change, AdminError> {
     match (arguments.text("grant")?, arguments.text("block")?) {
         (Some(text), None) => match rate::whole(&text) {
             Ok(units @ 1..) => Ok(Change::GiveBack(units)),
@@ -149,7 +145,8 @@ fn patch(arguments: &mut Arguments) -> Result<Change, AdminError> {
         (None, Some(text)) => {
             let expected = "it must be a time up to a hundred years, such as 15m, or 0";
             let time = micros(&text).ok_or_else(|| AdminError::invalid("block", &text, expected));
-            time.map(Change::Block)
+            let span = time?;
+            limit.check_block(span).map(|()| Change::Block(span))
         }
         (None, None) => Err(AdminError::Missing("grant\" or \"block")),
         (Some(_), Some(_)) => Err(AdminError::Exclusive("grant", "block")),

@@ -18,7 +18,9 @@
 //! - **Commands:** [`start`](Client::start) once, [`submit`](Client::submit) for each request,
 //!   [`release`](Client::release) when the request has taken its outcome or has gone,
 //!   [`refund`](Client::refund) and [`settle`](Client::settle) afterwards, and
-//!   [`leave`](Client::leave) when the worker shuts down.
+//!   [`leave`](Client::leave) when the worker shuts down. Where the store's password is in a file,
+//!   [`set_password`](Client::set_password) when it was read again: before `on_connected`, and after
+//!   [`Action::Login`], which [`login`](Client::login) answers.
 //! - **Events of a connection:** [`on_resolved`](Client::on_resolved) after
 //!   [`Action::Resolve`]; after [`Action::Connect`] [`on_securing`](Client::on_securing) where a TLS
 //!   handshake begins, and [`on_connected`](Client::on_connected) when all is done; received bytes are
@@ -62,6 +64,7 @@ mod coalescer;
 mod command;
 mod commands;
 mod connection;
+mod credentials;
 mod deadlines;
 mod discovery;
 mod fault;
@@ -101,6 +104,7 @@ pub use turn::Turn;
 
 use agenda::Agenda;
 use commands::Commands;
+use credentials::Credentials;
 use discovery::Discovery;
 use handshake::Handshake;
 use leaving::Leaving;
@@ -130,6 +134,8 @@ pub struct Config {
     pub store: String,
     /// The name under which connections appear in `CLIENT LIST`; without spaces.
     pub client_name: String,
+    /// How often connections that are open log in again, in µs; 0: never.
+    pub auth_interval: u64,
     /// How long connecting may take, from the host name to the end of the handshake, in µs.
     pub connect_timeout: u64,
     /// How many connections there are to each node.
@@ -183,6 +189,7 @@ pub struct Client {
     discovery: Discovery,
     agenda: Agenda,
     leaving: Leaving,
+    credentials: Credentials,
 }
 
 impl Client {
@@ -214,6 +221,7 @@ impl Client {
             discovery,
             agenda: Agenda::default(),
             leaving: Leaving::default(),
+            credentials: Credentials::new(config.auth_interval),
         };
         for Server { endpoint, targets } in config.servers {
             let role = client.discovery.topology.seed_role();
@@ -226,6 +234,7 @@ impl Client {
 
     /// Connects, before the first request needs it.
     pub fn start(&mut self, now: u64) {
+        self.credentials.start(&mut self.random, now, &mut self.agenda);
         match self.discovery.can_change() {
             true => self.refresh_topology(now),
             false => self.open_all(now),
@@ -336,6 +345,7 @@ impl Client {
             Due::Retirement => self.remove_retired(now),
             Due::Topology => self.check_refresh(now),
             Due::Leaving => self.leaving.on_timer(now),
+            Due::Login => self.on_login_due(now),
         }
     }
 
@@ -348,6 +358,7 @@ impl Client {
             Due::Retirement => self.pool.next_retirement(),
             Due::Topology => self.discovery.rounds.at(),
             Due::Leaving => self.leaving.grace(),
+            Due::Login => self.credentials.at(),
         }
     }
 

@@ -14,7 +14,7 @@ pub(crate) mod time;
 mod url;
 
 pub use directive::{Directive, DirectiveError, text};
-pub use policy::{LogLevel, LogLimit, OnError, OnInvalid};
+pub use policy::{LogKey, LogLevel, LogLimit, MOST_TOP_KEYS, OnError, OnInvalid};
 pub use setting::{Setting, variable};
 pub use table::{
     Arguments, Contexts, DEFAULT_MEMORY, DEFAULT_STORE, DIRECTIVES, Policy, PolicyLevel, Row,

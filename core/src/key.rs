@@ -3,11 +3,15 @@
 //! Nothing of the process or the machine is part of it, so every NGINX that shares the store and
 //! the limit's name shares the budget.
 
+mod hmac;
+
 use std::ops::Deref;
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
 
 use crate::limit::is_name;
+
+pub use hmac::KeyHmac;
 
 /// A client key longer than this many bytes is replaced by a digest of it.
 const MAX_KEY: usize = 512;
@@ -91,6 +95,16 @@ pub fn digest(key: &[u8]) -> Option<String> {
     (key.len() > MAX_KEY).then(|| format!("sha1:{}", sha1_smol::Sha1::from(key).digest()))
 }
 
+/// What stands in Redis in place of a client's key: its digest if it is long, and of that or of the key itself the HMAC
+/// if there is one. `None` if the key stands there itself.
+pub fn replacement(key: &[u8], hmac: Option<&KeyHmac>) -> Option<String> {
+    let digest = digest(key);
+    match hmac {
+        None => digest,
+        Some(hmac) => Some(hmac.hex(digest.as_ref().map_or(key, String::as_bytes))),
+    }
+}
+
 /// The digest of a client's key in this machine's memory. The seed differs for each limit; if a
 /// part of it is secret, a client cannot choose keys that share a digest.
 pub fn memory_digest(seed: u64, key: &[u8]) -> u128 {
@@ -132,5 +146,18 @@ mod tests {
         let long = digest(&[b'x'; MAX_KEY + 1]).unwrap();
         assert_eq!(long.len(), "sha1:".len() + 40);
         assert_ne!(Some(long), digest(&[b'x'; MAX_KEY + 2]));
+    }
+
+    #[test]
+    fn an_hmac_is_of_what_would_stand_there_without_it() {
+        let (hmac, long) = (KeyHmac::new(b"0123456789abcdef"), [b'x'; MAX_KEY + 1]);
+        let digest = digest(&long).unwrap();
+        assert_eq!(
+            (replacement(b"a", None), replacement(&long, None)),
+            (None, Some(digest.clone()))
+        );
+        assert_eq!(replacement(b"a", Some(&hmac)), Some(hmac.hex(b"a")));
+        assert_eq!(replacement(&long, Some(&hmac)), replacement(digest.as_bytes(), Some(&hmac)));
+        assert_eq!(replacement(&long, Some(&hmac)), Some(hmac.hex(digest.as_bytes())));
     }
 }

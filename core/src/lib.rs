@@ -28,5 +28,6 @@ pub mod request;
 pub mod table;
 pub mod text;
 pub mod throttle;
+pub mod top;
 mod transaction;
 mod window;

@@ -221,7 +221,6 @@ mod tests {
     use crate::charge::tests::template;
     use crate::decision::Retry;
     use crate::limit::{Algorithm, Quota};
-    use crate::overrides::Applied;
     use crate::rate::Rate;
     use crate::window::Window;
 

@@ -98,7 +98,7 @@ impl Change {
         let (algorithm, its) = (quota.algorithm(), applied.quota);
         let stored = &mut applied.stored;
         match *self {
-            Self::Look => return,
+            Self::Look => {}
             Self::Reset => *stored = Stored::default(),
             Self::GiveBack(units) => algorithm.grant_back(stored, now, &its, units),
             Self::Block(span) => algorithm.set_block(stored, now, &its, span),

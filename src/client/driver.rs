@@ -28,6 +28,7 @@ use rate_limit_core::overrides::Override;
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::script::Scripts;
 
+use super::password::PasswordFile;
 use super::tls::{Peer, Tls};
 use crate::clock::{monotonic_micros, time_until};
 use crate::log::{cycle_log, debug, log};
@@ -55,6 +56,8 @@ struct State {
     /// The reference of the store: nodes of the same name in other stores have records of their own.
     store: String,
     tls: Option<Rc<Tls>>,
+    /// The file of the store's password, if it is in one.
+    password_file: Option<PasswordFile>,
     /// By the index of the connection.
     wires: Vec<Option<Wire>>,
     /// By the index of the request: the event that resumes it.
@@ -94,6 +97,7 @@ impl Driver {
         scripts: Scripts,
         reference: String,
         tls: Option<Rc<Tls>>,
+        password_file: Option<PasswordFile>,
         shared: Shared,
     ) -> Rc<Self> {
         // SAFETY: set before any worker runs.
@@ -105,6 +109,7 @@ impl Driver {
             shared,
             store: reference,
             tls,
+            password_file,
             wires: Vec::new(),
             wakers: Vec::new(),
             settling: Vec::new(),
@@ -298,6 +303,7 @@ impl State {
                 Action::Send(key) => self.send(key),
                 Action::Complete(key) => self.wake(key),
                 Action::Settled { tag, is_settled } => self.end_settlement(tag, is_settled),
+                Action::Login => self.login(),
                 Action::Count(node) => self.count(node),
                 Action::Attempted(node, result) => self.count_attempt(node, result),
                 Action::Queried(node, result) => self.count_query(node, result),
@@ -314,6 +320,20 @@ impl State {
                 Action::Log(Level::Error, line) => log!(NGX_LOG_ERR, cycle_log(), "{line}"),
                 Action::Log(Level::Notice, line) => log!(NGX_LOG_NOTICE, cycle_log(), "{line}"),
             }
+        }
+    }
+
+    /// Reads the password again, and logs in again on connections that are open.
+    #[cold]
+    fn login(&mut self) {
+        self.read_password();
+        self.client.login(monotonic_micros());
+    }
+
+    /// Reads the password again, if it is in a file.
+    fn read_password(&mut self) {
+        if let Some(password) = self.password_file.as_mut().and_then(PasswordFile::read) {
+            self.client.set_password(&password);
         }
     }
 

@@ -16,7 +16,7 @@ use super::limit::LimitConf;
 use super::store::Store;
 use crate::client::Driver;
 use crate::log::{self, cycle_log, log};
-use crate::shm::Shared;
+use crate::shm::{Shared, TopZone};
 
 /// The configuration of `http`, and the worker's objects that belong to it.
 #[derive(Default)]
@@ -31,6 +31,8 @@ pub(crate) struct MainConf {
     pub(crate) has_settlements: bool,
     /// The size of the shared memory in bytes.
     pub(crate) memory_size: Option<usize>,
+    /// How many keys of each limit are kept as those that were rejected most.
+    pub(crate) top_keys: Option<usize>,
     /// Whether a notice was logged that leases do not apply to some limit.
     pub(crate) is_unleased_noted: bool,
     /// Whether a warning was logged that limits may have been skipped: see `request/error_page.rs`.
@@ -39,6 +41,8 @@ pub(crate) struct MainConf {
     pub(crate) admins: Vec<AdminLocation>,
     /// The shared memory, once it is mapped.
     shared: OnceCell<Shared>,
+    /// The keys that were rejected most, once their memory is mapped.
+    top: OnceCell<TopZone>,
 }
 
 /// A location that is the admin interface.
@@ -98,6 +102,11 @@ impl MainConf {
         self.shared.get()
     }
 
+    /// The keys that were rejected most, if they are kept.
+    pub(crate) fn top(&self) -> Option<&TopZone> {
+        self.top.get()
+    }
+
     /// Registers this worker in the shared memory, and every limit, even if it has no requests yet.
     pub(crate) fn register(&self) {
         if let Some(shared) = self.shared() {
@@ -116,6 +125,9 @@ impl MainConf {
             }
             shared.count_lost();
         }
+        if let Some(top) = self.top() {
+            top.register(self.definitions.names());
+        }
     }
 }
 
@@ -125,6 +137,17 @@ impl MainConf {
     pub(crate) fn zone_size(&self) -> Option<usize> {
         let size = self.memory_size.unwrap_or(DEFAULT_MEMORY as usize);
         self.definitions.are_bound().then_some(size)
+    }
+
+    /// How many keys of each limit are kept as those that were rejected most, and of how many limits, if any are.
+    pub(crate) fn top_size(&self) -> Option<(usize, usize)> {
+        let n = self.top_keys.filter(|n| *n > 0 && self.definitions.are_bound())?;
+        Some((n, self.definitions.names().count()))
+    }
+
+    /// The memory of the keys that were rejected most is mapped. Returns whether it was not yet.
+    pub(crate) fn on_top_mapped(&self, top: TopZone) -> bool {
+        self.top.set(top).is_ok()
     }
 
     /// The shared memory is mapped. Returns whether it was not yet.

@@ -7,7 +7,7 @@ use rate_limit_core::admin::ManagedLimit;
 use rate_limit_core::algorithm::leaky_bucket::Undelayed;
 use rate_limit_core::charge::{Effect, Template};
 use rate_limit_core::conf::limit::{LimitError, LimitLine, Phase};
-use rate_limit_core::key::{self, Head};
+use rate_limit_core::key::{self, Head, KeyHmac};
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::redis::script::Variant;
 use rate_limit_core::request::ConfiguredLimit;
@@ -17,7 +17,7 @@ use super::store::Store;
 use super::value::{ComplexValue, evaluate};
 use crate::client::SCRIPTS;
 use crate::nginx::{OutOfMemory, Request};
-use crate::shm::{LimitRecord, Reservations, Shared};
+use crate::shm::{LimitRecord, Reservations, Shared, Sketch, TopZone};
 
 /// A limit as it was configured.
 pub(crate) struct LimitConf {
@@ -30,6 +30,8 @@ pub(crate) struct LimitConf {
     record: OnceCell<&'static LimitRecord>,
     /// The reservations of the limit, once they are used.
     reservations: OnceCell<Reservations>,
+    /// Where its keys that were rejected most are kept, once one was.
+    sketch: OnceCell<Sketch>,
 }
 
 /// What depends on the store of a limit.
@@ -38,6 +40,8 @@ struct Bound {
     store: usize,
     /// What its commands have in common.
     template: Rc<Template>,
+    /// What stands for a client's key in Redis, if it is not the key itself.
+    key_hmac: Option<Rc<KeyHmac>>,
     /// Identifies the limit in the memory of this machine.
     fingerprint: u64,
     /// The quota of a client, if neither rate nor burst is a variable.
@@ -66,8 +70,8 @@ impl Corrections {
 impl LimitConf {
     /// The limit of a line at this place.
     pub(crate) fn new(line: LimitLine<'static, ComplexValue>, place: String) -> Self {
-        let (bound, record, reservations) = Default::default();
-        Self { line, place, bound, record, reservations }
+        let (bound, record, reservations, sketch) = Default::default();
+        Self { line, place, bound, record, reservations, sketch }
     }
 
     /// The name that identifies the limit.
@@ -101,7 +105,7 @@ impl LimitConf {
     }
 
     /// The place of the line: file and number.
-    pub(super) fn place(&self) -> &str {
+    pub(crate) fn place(&self) -> &str {
         &self.place
     }
 
@@ -129,6 +133,13 @@ impl LimitConf {
     /// Where this worker counts the reservations of the limit.
     pub(crate) fn reservations(&self, shared: &Shared) -> Reservations {
         *self.reservations.get_or_init(|| shared.reservations(self.record(shared)))
+    }
+}
+
+impl LimitConf {
+    /// Where its keys that were rejected most are kept.
+    pub(crate) fn sketch(&self, top: &TopZone) -> Sketch {
+        *self.sketch.get_or_init(|| top.sketch(self.name()))
     }
 }
 
@@ -176,7 +187,8 @@ impl LimitConf {
             let known_quota = self.line.known_quota.map(|quota| corrections.of(quota));
             let known = known_quota.as_ref().zip(self.line.cost.literal());
             let template = Rc::new(SCRIPTS.template(head, known));
-            Bound { store: index, template, fingerprint, known_quota, corrections }
+            let key_hmac = store.key_hmac().cloned();
+            Bound { store: index, template, key_hmac, fingerprint, known_quota, corrections }
         });
         Ok(())
     }
@@ -204,6 +216,11 @@ impl LimitConf {
     /// What the commands of the limit have in common, once it is bound.
     pub(crate) fn template(&self) -> Option<&Rc<Template>> {
         self.bound.get().map(|bound| &bound.template)
+    }
+
+    /// What stands for a client's key in Redis, if it is not the key itself.
+    pub(crate) fn key_hmac(&self) -> Option<&KeyHmac> {
+        self.bound.get()?.key_hmac.as_deref()
     }
 
     /// Identifies the limit in the memory of this machine.

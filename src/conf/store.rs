@@ -4,23 +4,25 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 
 use rate_limit_core::client::{Config, Kind};
+use rate_limit_core::key::KeyHmac;
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::script::Variant;
 
 use super::limit::LimitConf;
 use crate::client::tls::Tls;
-use crate::client::{Driver, SCRIPTS};
+use crate::client::{Driver, PasswordFile, SCRIPTS};
 use crate::shm::Shared;
 
 /// A Redis deployment as it was configured, its addresses resolved.
 pub(crate) struct Store {
     /// The value of `rate_limit_redis_pass`: the URL, or the name of the block.
     reference: String,
-    /// The beginning of every Redis key.
-    prefix: String,
+    keys: Keys,
     config: Config,
     /// The settings of TLS, if the servers are at `rediss://`.
     tls: Option<Rc<Tls>>,
+    /// The path of the file that has the password, if one has.
+    password_file: Option<String>,
     /// Whether requests will use it.
     is_used: bool,
     /// How its limits are counted.
@@ -33,19 +35,29 @@ pub(crate) struct Store {
     driver: OnceCell<Rc<Driver>>,
 }
 
+/// What becomes of the keys of clients in Redis.
+pub(crate) struct Keys {
+    /// The beginning of every Redis key.
+    pub(crate) prefix: String,
+    /// What stands for a client's key.
+    pub(crate) hmac: Option<Rc<KeyHmac>>,
+}
+
 impl Store {
     /// A store that no limit uses yet.
     pub(crate) fn new(
         reference: String,
-        prefix: String,
+        keys: Keys,
         config: Config,
         tls: Option<Rc<Tls>>,
+        password_file: Option<String>,
     ) -> Self {
         Self {
             reference,
-            prefix,
+            keys,
             config,
             tls,
+            password_file,
             is_used: false,
             variants: Vec::new(),
             has_several: false,
@@ -60,13 +72,18 @@ impl Store {
     }
 
     /// The reference without the password.
-    pub(super) fn shown(&self) -> &str {
+    pub(crate) fn shown(&self) -> &str {
         &self.config.store
     }
 
     /// The beginning of every Redis key.
     pub(super) fn prefix(&self) -> &str {
-        &self.prefix
+        &self.keys.prefix
+    }
+
+    /// What stands for a client's key in Redis, if it is not the key itself.
+    pub(crate) fn key_hmac(&self) -> Option<&Rc<KeyHmac>> {
+        self.keys.hmac.as_ref()
     }
 
     /// Whether it is a Redis Cluster.
@@ -106,7 +123,8 @@ impl Store {
             let (config, reference) = (self.config.clone(), self.reference.clone());
             let lists = self.lists.iter().map(Vec::as_slice);
             let scripts = SCRIPTS.loading(&self.variants, self.has_several).with_lists(lists);
-            Driver::new(config, scripts, reference, self.tls.clone(), shared)
+            let password_file = self.password_file.clone().map(PasswordFile::new);
+            Driver::new(config, scripts, reference, self.tls.clone(), password_file, shared)
         })
     }
 

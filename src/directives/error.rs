@@ -20,10 +20,15 @@ pub(super) enum ConfError {
     /// A block as a whole, not one of its lines.
     #[error("in \"rate_limit_redis_store\" \"{name}\": {error}")]
     Block { name: String, error: Box<Self> },
-    #[error("cannot read \"{path}\" of \"password_file\": {error}")]
-    PasswordFile { path: String, error: std::io::Error },
+    #[error("cannot read \"{path}\" of \"{line}\": {error}")]
+    File { line: &'static str, path: String, error: std::io::Error },
     #[error("there is no password in the first line of \"{0}\"")]
     NoPassword(String),
+    #[error(
+        "\"rate_limit_redis_log_key hmac\" needs \"key_hmac\" in the \"rate_limit_redis_store\" of the limit \
+         \"{limit}\" of {place}, and {store} has none"
+    )]
+    NoKeyHmac { limit: &'static str, place: String, store: String },
     /// NGINX or OpenSSL cannot do what the settings of TLS say.
     #[error("{0}")]
     Tls(String),

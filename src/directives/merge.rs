@@ -5,13 +5,13 @@ use std::ffi::{c_char, c_void};
 use ngx::core::{NGX_CONF_OK, Status};
 use ngx::ffi::{NGX_LOG_NOTICE, ngx_conf_t, ngx_http_location_queue_t};
 use ngx::http::{HttpModuleLocationConf, HttpModuleServerConf, NgxHttpCoreModule};
-use rate_limit_core::conf::DEFAULT_STORE;
 use rate_limit_core::conf::limit::Phase;
+use rate_limit_core::conf::{DEFAULT_STORE, LogKey};
 
 use super::error::ConfError;
 use super::{access, reader, store};
 use crate::Module;
-use crate::conf::{BindError, LocationConf, Pass};
+use crate::conf::{BindError, LocationConf, Pass, Store};
 use crate::shm;
 
 /// Completes the configuration of `http` after all others.
@@ -29,10 +29,14 @@ pub(crate) fn complete(cf: &mut ngx_conf_t) -> Status {
 fn bind_outside(cf: &mut ngx_conf_t) -> Result<(), ConfError> {
     let main = reader::main(cf)?;
     main.bind_outside()?;
-    match main.zone_size() {
-        Some(size) => shm::add_zone(cf, size).ok_or(ConfError::NoZone),
-        None => Ok(()),
+    let (size, top) = (main.zone_size(), main.top_size());
+    if let Some(size) = size {
+        shm::add_zone(cf, size).ok_or(ConfError::NoZone)?;
     }
+    if let Some((n, limits)) = top {
+        shm::top::add_zone(cf, n, limits).ok_or(ConfError::NoZone)?;
+    }
+    Ok(())
 }
 
 /// Completes a server's or a location's configuration from the level above it.
@@ -79,6 +83,9 @@ fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfE
     if !is_outside {
         store.mark_used();
     }
+    if !is_outside {
+        check_log_key(conf, store)?;
+    }
     let has_leases = conf.policy().lease > 0;
     for limits in Phase::ALL.map(|phase| conf.limits(phase)) {
         if conf.policy().deny_cache {
@@ -90,6 +97,18 @@ fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfE
         }
     }
     note_unleased(cf, conf)
+}
+
+/// Refuses to log HMACs of keys where the store has none.
+fn check_log_key(conf: &LocationConf, store: &Store) -> Result<(), ConfError> {
+    let limit = Phase::ALL.into_iter().flat_map(|phase| conf.limits(phase)).next();
+    match limit {
+        Some(limit) if conf.policy().log_key == LogKey::Hmac && store.key_hmac().is_none() => {
+            let (place, store) = (limit.place().to_owned(), store.shown().to_owned());
+            Err(ConfError::NoKeyHmac { limit: limit.name(), place, store })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Takes note in the configuration of the server that limits decide in the precontent phase.

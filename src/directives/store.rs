@@ -17,7 +17,7 @@ use super::error::ConfError;
 use super::reader::{self, Reader, bytes};
 use super::server;
 use crate::client::tls::{Tls, supported};
-use crate::conf::Store;
+use crate::conf::{Keys, Store};
 use crate::log::log;
 
 /// The index of the store at `url`, which is added if it is new.
@@ -87,7 +87,19 @@ fn read(lines: &mut StoreLines<'static>, reader: &mut Reader<'_>) -> Result<(), 
             let server = server::read(reader.cf, reader.line.value()?, name)?;
             lines.add_server(server, reader.place());
         }
-        "password_file" => lines.set_password(read_password(reader)?)?,
+        "password_file" => {
+            let path = full_path(reader)?;
+            lines.set_password_file(path, read_password(path)?)?;
+        }
+        line @ "key_hmac" => {
+            let path = full_path(reader)?;
+            let content = std::fs::read(path).map_err(|error| ConfError::File {
+                line,
+                path: path.to_owned(),
+                error,
+            })?;
+            lines.set_key_hmac(&reader.line, path, &content)?;
+        }
         name => {
             if name.starts_with("ssl_") {
                 supported().map_err(ConfError::Tls)?;
@@ -128,11 +140,14 @@ fn build(
     for doubt in lines.doubts() {
         log!(NGX_LOG_WARN, cf.log, "{doubt}");
     }
-    Ok(Store::new(reference.to_owned(), lines.prefix().to_owned(), config, tls))
+    let keys =
+        Keys { prefix: lines.prefix().to_owned(), hmac: lines.key_hmac().cloned().map(Rc::new) };
+    let password_file = lines.password_file().map(str::to_owned);
+    Ok(Store::new(reference.to_owned(), keys, config, tls, password_file))
 }
 
-/// Reads a password from the first line of a file. The path is relative to the configuration.
-fn read_password(reader: &mut Reader<'_>) -> Result<String, ConfError> {
+/// The path of the file that a line names, which is relative to the configuration.
+fn full_path(reader: &mut Reader<'_>) -> Result<&'static str, ConfError> {
     let value = reader.line.value()?;
     let cf = &mut *reader.cf;
     let mut path = ngx_str_t { data: value.as_ptr().cast_mut(), len: value.len() };
@@ -141,9 +156,16 @@ fn read_password(reader: &mut Reader<'_>) -> Result<String, ConfError> {
         return Err(ConfError::OutOfMemory);
     }
     // SAFETY: it lies there.
-    let path = text(unsafe { bytes(&path) })?;
-    let content = std::fs::read_to_string(path)
-        .map_err(|error| ConfError::PasswordFile { path: path.to_owned(), error })?;
+    Ok(text(unsafe { bytes(&path) })?)
+}
+
+/// Reads a password from the first line of a file.
+fn read_password(path: &str) -> Result<String, ConfError> {
+    let content = std::fs::read_to_string(path).map_err(|error| ConfError::File {
+        line: "password_file",
+        path: path.to_owned(),
+        error,
+    })?;
     let password = password(&content).ok_or_else(|| ConfError::NoPassword(path.to_owned()))?;
     Ok(password.to_owned())
 }

@@ -1,15 +1,14 @@
 //! The address of a client.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::Request;
 use super::request::bytes;
 
 /// The address of a client, as variables show it.
 pub(crate) enum Address<'r> {
-    /// The text of an IPv4 address.
-    V4(&'r [u8]),
-    V6(Ipv6Addr),
+    /// An IP address, and its text.
+    Ip(IpAddr, &'r [u8]),
     /// The address of a unix socket.
     Other,
 }
@@ -22,10 +21,15 @@ impl<'r> Request<'r> {
         unsafe {
             let connection = (*self.as_ptr()).connection;
             let address = (*connection).sockaddr;
+            let text = bytes((*connection).addr_text);
             match libc::c_int::from((*address).sa_family) {
-                libc::AF_INET => Address::V4(bytes((*connection).addr_text)),
+                libc::AF_INET => {
+                    let bits = (*address.cast::<libc::sockaddr_in>()).sin_addr.s_addr;
+                    Address::Ip(Ipv4Addr::from(bits.to_ne_bytes()).into(), text)
+                }
                 libc::AF_INET6 => {
-                    Address::V6((*address.cast::<libc::sockaddr_in6>()).sin6_addr.s6_addr.into())
+                    let bytes = (*address.cast::<libc::sockaddr_in6>()).sin6_addr.s6_addr;
+                    Address::Ip(Ipv6Addr::from(bytes).into(), text)
                 }
                 _ => Address::Other,
             }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use rate_limit_core::charge::{Charge, Effect};
 use rate_limit_core::decision::Status;
-use rate_limit_core::key;
+use rate_limit_core::key::{self, KeyHmac};
 use rate_limit_core::limit::Quota;
 use rate_limit_core::request::ConfiguredLimit;
 
@@ -69,7 +69,7 @@ fn evaluate_one<'r>(
         return Ok(None);
     }
     let template = limit.template().ok_or(Unevaluated::Unbound)?;
-    let key = shortened(r, key)?;
+    let key = stored(r, key, limit.key_hmac())?;
     let (quota, cost) = match quota_and_cost(r, limit) {
         Ok(values) => values,
         Err(EvaluateError::OutOfMemory) => return Err(Unevaluated::OutOfMemory),
@@ -133,10 +133,15 @@ fn quota_and_cost<'r>(
     Ok((quota, limit.cost(r)?))
 }
 
-/// The key as it goes to Redis.
-fn shortened<'r>(r: Request<'r>, key: &'r [u8]) -> Result<&'r [u8], OutOfMemory> {
-    match key::digest(key) {
+/// The key as it stands in Redis. Everything that this machine keeps of a client is found by it as well, so with an HMAC
+/// nothing of the client's own key is in the shared memory either.
+pub(super) fn stored<'r>(
+    r: Request<'r>,
+    key: &'r [u8],
+    hmac: Option<&KeyHmac>,
+) -> Result<&'r [u8], OutOfMemory> {
+    match key::replacement(key, hmac) {
         None => Ok(key),
-        Some(digest) => r.copy(digest.as_bytes()),
+        Some(replacement) => r.copy(replacement.as_bytes()),
     }
 }

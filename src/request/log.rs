@@ -4,17 +4,18 @@ use std::ptr;
 
 use ngx::ffi::{NGX_LOG_ERR, NGX_LOG_INFO, NGX_LOG_NOTICE, NGX_LOG_WARN, ngx_log_t, ngx_uint_t};
 use rate_limit_core::charge::Effect;
-use rate_limit_core::conf::{LogLevel, Policy};
+use rate_limit_core::conf::{LogKey, LogLevel, Policy};
 use rate_limit_core::decision::Status;
-use rate_limit_core::text::log::{Escaped, Excess};
+use rate_limit_core::text::log::{Excess, ShownKey};
 
+use super::evaluate::stored;
 use crate::log::{Decided, admits, cycle_log, is_logged, log};
-use crate::machine::LimitedRequest;
+use crate::machine::{Evaluated, LimitedRequest};
 use crate::nginx::Request;
 
 /// Logs a request that is, or would be, rejected or delayed, as `limit_req` does: one line for the
 /// limits that are enforced, and one for the others.
-pub(super) fn log_decision(r: Request<'_>, request: &LimitedRequest<'_>) {
+pub(super) fn log_decision<'r>(r: Request<'r>, request: &LimitedRequest<'r>) {
     // Delays are logged one level lower.
     if !is_logged(rejection_level(request.policy()), r.log()) {
         return;
@@ -48,7 +49,7 @@ fn words(policy: &Policy, status: Status) -> Option<(ngx_uint_t, &'static str, &
     })
 }
 
-fn log_group(r: Request<'_>, request: &LimitedRequest<'_>, effect: Effect) {
+fn log_group<'r>(r: Request<'r>, request: &LimitedRequest<'r>, effect: Effect) {
     let policy = request.policy();
     let (status, delay) = request.judge(effect);
     let Some((level, what, several)) = words(policy, status) else { return };
@@ -73,8 +74,24 @@ fn log_group(r: Request<'_>, request: &LimitedRequest<'_>, effect: Effect) {
         .filter(|limit| limit.is_violated() && !ptr::eq(*limit, shown))
         .map(|limit| format!(", also by limit \"{}\"", limit.name()))
         .collect();
-    let (name, key) = (shown.name(), Escaped(shown.charge.key));
-    log!(level, log, "{what}, excess: {excess} by limit \"{name}\", key: \"{key}\"{others}");
+    let (name, key) = (shown.name(), shown_key(r, shown, policy.log_key));
+    log!(level, log, "{what}, excess: {excess} by limit \"{name}\"{key}{others}");
+}
+
+/// The key of a line. Where an HMAC stands for it, the client's own key is evaluated once more, so that requests which are
+/// not logged need not keep it. A limit outside of any location may have a store without an HMAC: its keys are not shown
+/// where HMACs are to be.
+fn shown_key<'r>(r: Request<'r>, limit: &Evaluated<'r>, log_key: LogKey) -> ShownKey<'r> {
+    let (conf, stored_key) = (limit.limit, limit.charge.key);
+    match (log_key, conf.key_hmac()) {
+        (LogKey::On, None) => ShownKey::Own(stored_key),
+        (LogKey::On, Some(_)) => {
+            let own = conf.key(r).and_then(|key| stored(r, key, None));
+            own.map_or(ShownKey::Hidden, ShownKey::Own)
+        }
+        (LogKey::Hmac, Some(_)) => ShownKey::Hmac(stored_key),
+        (LogKey::Hmac, None) | (LogKey::Off, _) => ShownKey::Hidden,
+    }
 }
 
 /// The log of the request's location, which lives as long as the configuration: if no level sets one, that of the

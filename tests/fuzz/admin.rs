@@ -7,7 +7,8 @@ use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::manage::{Change, ClientState};
 use rate_limit_core::overrides::Override;
 use rate_limit_core::rate::{MAX_EXACT, MAX_TIME};
-use rate_limit_core::text::admin::{self, TopClient};
+use rate_limit_core::text::admin;
+use rate_limit_core::top::TopKey;
 use serde_json::Value;
 
 const METHODS: [&[u8]; 6] = [b"GET", b"HEAD", b"PUT", b"PATCH", b"DELETE", b"POST"];
@@ -28,7 +29,7 @@ pub fn run(data: &[u8]) {
         Ok(Operation::Client(management)) => check(method, &management),
     }
     let key = query.to_vec();
-    let top = read(&admin::top(&[TopClient { key, rejected: 1, error: 0 }]));
+    let top = read(&admin::top(&[TopKey { key, rejected: 1, error: 0 }]));
     assert!(top["top"][0]["key"].is_string());
 }
 

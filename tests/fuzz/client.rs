@@ -70,6 +70,7 @@ fn config(input: &mut Input<'_>) -> Config {
         account,
         store: "store".to_owned(),
         client_name: "fuzz".to_owned(),
+        auth_interval: [0, SECOND][input.below(2)],
         connect_timeout: 250 * MILLISECOND,
         connections: input.below(3) + 1,
         max_fails: input.below(4),
@@ -104,6 +105,10 @@ fn rare(input: &mut Input<'_>, driver: &mut Driver) {
         2 => charge(input, |charge, _| {
             driver.client.refund(&Charge { cost, ..charge }, since, driver.now);
         }),
+        3 => {
+            driver.client.set_password("another s3cret");
+            driver.client.login(driver.now);
+        }
         _ => charge(input, |charge, _| {
             let tag = driver.next_tag();
             driver.client.settle(&charge, Settlement { since, change, tag }, driver.now);

@@ -39,6 +39,9 @@ fn read(level: &mut PolicyLevel, line: &Directive<'_>) {
             let size = read(line).unwrap_or(default);
             assert!((256 << 10..=i64::MAX as u64).contains(&size));
         }
+        Sets::Top { read, default } => {
+            assert!(read(line).unwrap_or(default) <= 100);
+        }
         Sets::Limit | Sets::Pass { .. } | Sets::Store | Sets::Admin => {}
     }
 }
@@ -49,6 +52,7 @@ fn check(policy: &Policy) {
         assert!((400..=599).contains(&status) && !(494..=497).contains(&status), "{status}");
     }
     assert!((1..=128).contains(&policy.ipv6_prefix) && policy.log.rate >= 1);
+    assert!((1..=32).contains(&policy.ipv4_prefix));
     assert!(policy.lease == 0 || (10..=60_000).contains(&policy.lease));
     assert!(policy.retry_jitter <= i64::MAX as u64);
 }

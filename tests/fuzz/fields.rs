@@ -3,7 +3,7 @@
 
 use std::net::Ipv6Addr;
 
-use rate_limit_core::client_key;
+use rate_limit_core::client_key::Prefixes;
 use rate_limit_core::decision::{Decision, Retry, Shown, Source, Status, Verdict, jitter};
 use rate_limit_core::limit::{Quota, is_name};
 use rate_limit_core::text::body::{BodyForm, rejection};
@@ -172,10 +172,11 @@ fn check_metrics(input: &mut Input<'_>) {
 fn check_client(input: &mut Input<'_>) {
     let address =
         Ipv6Addr::from_bits(u128::from(input.number()) << 64 | u128::from(input.number()));
-    let key = client_key::key(address, input.byte().into());
+    let prefixes = Prefixes { ipv6: input.byte().into(), ipv4: input.byte().into() };
+    let key = prefixes.key(address.into());
     assert!(key.bytes().all(|byte| byte.is_ascii_hexdigit() || b".:/".contains(&byte)), "{key}");
     if let Some((network, prefix)) = key.split_once('/') {
-        let (network, prefix) = (network.parse::<Ipv6Addr>().unwrap(), prefix.parse().unwrap());
-        assert_eq!(client_key::key(network, prefix), key);
+        let prefix = prefix.parse().unwrap();
+        assert_eq!(Prefixes { ipv4: prefix, ipv6: prefix }.key(network.parse().unwrap()), key);
     }
 }

@@ -39,7 +39,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Reads a line as the module does, which also reads the file of a password.
+/// Reads a line as the module does, which also reads the files of a password and a secret.
 fn read<'a>(store: &mut StoreLines<'a>, line: &Directive<'a>) -> Result<(), StoreError> {
     match line.name()? {
         "server" => {
@@ -52,10 +52,11 @@ fn read<'a>(store: &mut StoreLines<'a>, line: &Directive<'a>) -> Result<(), Stor
         "password_file" => match password(line.value()?) {
             Some(found) => {
                 assert!(!found.contains('\n') && !found.is_empty());
-                store.set_password(found.to_owned())
+                store.set_password_file("file", found.to_owned())
             }
             None => Ok(()),
         },
+        "key_hmac" => store.set_key_hmac(line, "file", line.value()?.as_bytes()),
         _ => store.read(line),
     }
 }

@@ -453,6 +453,7 @@ fn config(deployment: &Deployment, kind: Kind, shape: &Shape) -> Config {
         account: endpoint(String::new(), 0),
         store: "fleet".to_owned(),
         client_name: "nginx".to_owned(),
+        auth_interval: 0,
         connect_timeout: 250 * MILLISECOND,
         connections: 1,
         max_fails: 3,

@@ -315,6 +315,7 @@ fn draw_deployment(rng: &mut Rng) -> (Deployment, Config) {
         account,
         store: "test".to_owned(),
         client_name: "worker".to_owned(),
+        auth_interval: if has_password { 300 * MILLISECOND } else { 0 },
         connect_timeout: [250, 400][rng.usize(0..2)] * MILLISECOND,
         connections: rng.usize(1..3),
         max_fails: rng.usize(1..4),

@@ -554,6 +554,7 @@ impl Worker {
                 }
                 self.activity.line(self.client.nodes().count(), &reason, now);
             }
+            Action::Login => self.client.login(now),
             Action::Slow(..) | Action::Prompt(_) => {}
             Action::Log(_, line) => self.activity.line(self.client.nodes().count(), &line, now),
         }

@@ -39,6 +39,8 @@ mod limits {
 mod servers {
     mod cluster;
     mod compat;
+    mod credentials;
+    mod key_hmac;
     mod link;
     mod redirect;
     mod replay;

@@ -57,11 +57,12 @@ pub enum AdminError {
         /// Why.
         error: QuotaError,
     },
-    /// A window by the month is no override of others, nor they of it.
+    /// The line of the limit blocks clients for less long, and its scripts know no longer block.
     #[error(
-        "an override of months of the calendar is for a limit of such months, and the other way round"
+        "the limit \"{0}\" has \"block=\", and blocks no client for longer than that: add \"override\" to its \
+         \"rate_limit_redis\" line"
     )]
-    Months,
+    Block(String),
     /// The limit has variables, and the request does not say what they would be.
     #[error(
         "the limit has a variable in \"{parameter}\": add \"{argument}\" with its value for this client"
@@ -94,7 +95,7 @@ impl AdminError {
         match self {
             Self::Method => 405,
             Self::UnknownLimit(_) => 404,
-            Self::NoOverride(_) => 409,
+            Self::NoOverride(_) | Self::Block(_) => 409,
             Self::Redis(_) => 503,
             _ => 400,
         }

@@ -69,6 +69,14 @@ impl ManagedLimit<'_> {
         }
     }
 
+    /// Fails if no client can be blocked for so long, in µs.
+    pub(super) fn check_block(&self, span: u64) -> Result<(), AdminError> {
+        match self.block > 0 && span > self.block && !self.has_override {
+            true => Err(AdminError::Block(self.name.to_owned())),
+            false => Ok(()),
+        }
+    }
+
     /// What a client without an override may spend, by the line and by what the arguments say of its variables.
     pub(super) fn quota(&self, arguments: &mut Arguments) -> Result<Quota, AdminError> {
         let rate = Given::of_line(["rate", "base_rate"], self.rate, arguments)?;
@@ -78,20 +86,12 @@ impl ManagedLimit<'_> {
         self.quota_of(&rate, burst.as_ref())
     }
 
-    /// What a client with the override of the arguments may spend; `quota` is that of a client without.
-    pub(super) fn override_of(
-        &self,
-        quota: &Quota,
-        arguments: &mut Arguments,
-    ) -> Result<Quota, AdminError> {
+    /// What a client with the override of the arguments may spend.
+    pub(super) fn override_of(&self, arguments: &mut Arguments) -> Result<Quota, AdminError> {
         self.check_override()?;
         let rate = Given::argument("rate", arguments)?.ok_or(AdminError::Missing("rate"))?;
         let burst = self.burst_names().map(|[name, _]| Given::argument(name, arguments));
-        let own = self.quota_of(&rate, burst.transpose()?.flatten().as_ref())?;
-        match own.algorithm() == quota.algorithm() {
-            true => Ok(own),
-            false => Err(AdminError::Months),
-        }
+        self.quota_of(&rate, burst.transpose()?.flatten().as_ref())
     }
 
     fn burst_names(&self) -> Option<[&'static str; 2]> {

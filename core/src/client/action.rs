@@ -34,6 +34,10 @@ pub enum Action {
         /// Whether it was settled; otherwise it may be lost.
         is_settled: bool,
     },
+    /// Connections are to log in again: read the password of the store again if it is in a file, call
+    /// [`Client::set_password`](super::Client::set_password) if that could be read, and
+    /// [`Client::login`](super::Client::login) in any case.
+    Login,
     /// Take the [counts](super::Client::take_counts) of the node.
     Count(NodeKey),
     /// An attempt to connect to the node has ended: count it.

@@ -256,7 +256,8 @@ impl Connection {
 /// Sending.
 impl Connection {
     /// The transport to a server with these abilities is connected. The handshake is sent first.
-    pub(super) fn on_connected(&mut self, abilities: Abilities) {
+    pub(super) fn on_connected(&mut self, handshake: Rc<Handshake>, abilities: Abilities) {
+        self.handshake = handshake;
         self.abilities = abilities;
         self.is_greeted = false;
         self.excuses = 0;

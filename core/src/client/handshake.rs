@@ -94,6 +94,17 @@ impl Handshake {
         }
     }
 
+    /// The handshake for another account.
+    pub(super) fn with_account(&self, endpoint: &Endpoint) -> Self {
+        Self { login: login(endpoint), secret: endpoint.password.clone(), ..self.clone() }
+    }
+
+    /// `AUTH`, packed, if there is an account.
+    pub(super) fn auth(&self) -> Option<&[u8]> {
+        let auth = self.login.iter().find(|(step, _)| *step == Step::Auth);
+        auth.map(|(_, bytes)| bytes.as_slice())
+    }
+
     /// Appends the commands that a server with these abilities is sent first to `out`. Returns them in the
     /// order in which they are answered.
     pub(super) fn begin(&self, abilities: &Abilities, out: &mut Vec<u8>) -> VecDeque<Step> {
@@ -138,8 +149,7 @@ impl Handshake {
     }
 
     /// Whether the connection can be used after this reply to `step`, and which steps follow, whose
-    /// commands are appended to `out`. A server may repeat the password in an error, or its beginning:
-    /// that is removed from the refusal.
+    /// commands are appended to `out`.
     pub(super) fn on_reply(
         &self,
         step: Step,
@@ -159,7 +169,8 @@ impl Handshake {
         })
     }
 
-    fn without_secret(&self, refusal: Refusal) -> Refusal {
+    /// A refusal without the password: a server may repeat it, or its beginning.
+    pub(super) fn without_secret(&self, refusal: Refusal) -> Refusal {
         match &self.secret {
             Some(secret) if !secret.is_empty() => {
                 let text = refusal.text.split(ARGUMENTS).next().unwrap_or_default();

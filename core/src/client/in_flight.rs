@@ -21,6 +21,8 @@ pub(super) enum Owner {
     Topology(u32),
     /// None: a sentinel confirms a subscription, or its end.
     Subscription,
+    /// The account: `AUTH`, on a connection that is open.
+    Login,
 }
 
 /// A command in flight.

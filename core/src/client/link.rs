@@ -133,6 +133,14 @@ impl Link<'_> {
         self.count(|node| node.count_command(counted));
     }
 
+    /// Encodes `AUTH`, if there is an account.
+    pub(super) fn encode_login(&mut self, now: u64) {
+        if let Some(login) = self.node.handshake.auth() {
+            self.connection.buffer().extend_from_slice(login);
+            self.connection.queue.on_sent(Owner::Login, now);
+        }
+    }
+
     /// Encodes a query for the topology. A connection that is subscribed to a channel takes no other command:
     /// the subscription ends before it, and begins anew after it.
     pub(super) fn encode_query(&mut self, owner: Owner, query: &Query, now: u64) {
@@ -279,6 +287,7 @@ fn error_kind(fault: &Fault) -> ErrorKind {
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
+    use std::rc::Rc;
 
     use super::*;
     use crate::client::node::Target;
@@ -329,7 +338,7 @@ mod tests {
             let mut bench = Self::new(targets);
             let mut link = bench.link();
             link.connect(0).unwrap();
-            link.connection.on_connected(link.node.abilities);
+            link.connection.on_connected(Rc::clone(&link.node.handshake), link.node.abilities);
             for step in [&b"+PONG\r\n"[..], b"+OK\r\n"] {
                 let reply = reply::parse_other(step).unwrap();
                 link.connection.on_reply(&reply, 0).unwrap();

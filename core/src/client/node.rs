@@ -329,6 +329,21 @@ impl Nodes {
         Self { settings, slab, current, seeds: 0, retired }
     }
 
+    /// The password of the servers that run scripts, from now on.
+    pub(super) fn set_password(&mut self, password: &str) {
+        let Settings { account, data_handshake, .. } = &mut self.settings;
+        if account.password.as_deref() == Some(password) {
+            return;
+        }
+        account.password = Some(password.to_owned());
+        *data_handshake = Rc::new(data_handshake.with_account(account));
+        for key in self.current.iter().chain(&self.retired) {
+            if let Some(node) = self.slab.get_mut(*key).filter(|node| node.role == Role::Data) {
+                node.handshake = Rc::clone(data_handshake);
+            }
+        }
+    }
+
     pub(super) fn get(&self, key: NodeKey) -> Option<&Node> {
         self.slab.get(key)
     }

@@ -130,6 +130,7 @@ impl Client {
                 let result = self.on_query_reply(number, reply, node, now);
                 self.agenda.push(Action::Queried(node, result));
             }
+            Owner::Login => self.on_login_reply(node, reply),
             Owner::Asking | Owner::Subscription => {}
         }
         Ok(())

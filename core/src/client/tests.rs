@@ -15,6 +15,7 @@ use crate::redis::cluster::slot;
 mod addresses;
 mod attempts;
 mod breaker;
+mod credentials;
 mod maps;
 mod retired;
 mod rounds;
@@ -61,6 +62,7 @@ impl Played {
             account,
             store: "test".to_owned(),
             client_name: "nginx".to_owned(),
+            auth_interval: 0,
             connect_timeout: 250 * MILLISECOND,
             connections: 1,
             max_fails: 3,

@@ -18,16 +18,19 @@ pub(super) enum Due {
     Topology,
     /// The grace of a worker that is leaving.
     Leaving,
+    /// Logging in again on connections that are open.
+    Login,
 }
 
 impl Due {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::Waiting,
         Self::Connections,
         Self::Probes,
         Self::Retirement,
         Self::Topology,
         Self::Leaving,
+        Self::Login,
     ];
 }
 
@@ -80,11 +83,11 @@ mod tests {
         timers.advance_to(Due::Probes, 25);
         assert_eq!(timers.earliest(), Some(20));
         let due = |timers: &Timers, now| Due::ALL.map(|kind| timers.is_due(kind, now));
-        assert_eq!(due(&timers, 19), [false; 6]);
-        assert_eq!(due(&timers, 20), [false, false, true, false, false, false]);
-        assert_eq!(due(&timers, 30), [true, false, true, false, false, false]);
+        assert_eq!(due(&timers, 19), [false; 7]);
+        assert_eq!(due(&timers, 20), [false, false, true, false, false, false, false]);
+        assert_eq!(due(&timers, 30), [true, false, true, false, false, false, false]);
         timers.set(Due::Probes, None);
-        assert_eq!((timers.earliest(), due(&timers, 29)), (Some(30), [false; 6]));
+        assert_eq!((timers.earliest(), due(&timers, 29)), (Some(30), [false; 7]));
         timers.set(Due::Waiting, Some(40));
         assert_eq!(timers.earliest(), Some(40));
     }

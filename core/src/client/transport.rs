@@ -1,5 +1,7 @@
 //! Connections: made, used and lost.
 
+use std::rc::Rc;
+
 use super::connection::{Connection, ConnectionState, Next, PATIENCE_WHEN_ACCEPTED};
 use super::fault::Fault;
 use super::in_flight::Owner;
@@ -80,7 +82,7 @@ impl Client {
                 ConnectionState::Connecting | ConnectionState::Securing
             )
         {
-            link.connection.on_connected(link.node.abilities);
+            link.connection.on_connected(Rc::clone(&link.node.handshake), link.node.abilities);
             self.agenda.push(Action::Send(key));
         }
     }
@@ -140,6 +142,11 @@ impl Client {
                     && let Some(mut link) = self.link(key)
                 {
                     link.encode_query(owner, &query, now);
+                }
+            }
+            Owner::Login => {
+                if let Some(mut link) = self.link(key) {
+                    link.encode_login(now);
                 }
             }
             Owner::Asking | Owner::Subscription => {}
@@ -262,7 +269,7 @@ impl Client {
                 self.agenda.push(Action::Queried(node, QueryResult::Failed));
                 self.on_query_failed(number, node, now);
             }
-            Owner::Command(_) | Owner::Asking | Owner::Subscription => {}
+            Owner::Command(_) | Owner::Asking | Owner::Subscription | Owner::Login => {}
         }
     }
 }

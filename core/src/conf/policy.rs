@@ -35,6 +35,17 @@ pub struct LogLimit {
     pub rate: u64,
 }
 
+/// Whether lines about decisions show the key, and in which form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogKey {
+    /// They show the client's own key.
+    On,
+    /// They do not.
+    Off,
+    /// They show its HMAC.
+    Hmac,
+}
+
 /// A level of NGINX's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLevel {
@@ -110,6 +121,14 @@ pub(super) fn body_form(line: &Directive<'_>) -> Result<body::BodyForm, Directiv
     ])
 }
 
+pub(super) fn log_key(line: &Directive<'_>) -> Result<LogKey, DirectiveError> {
+    line.choose(&[("on", LogKey::On), ("off", LogKey::Off), ("hmac", LogKey::Hmac)])
+}
+
+pub(super) fn ipv4_prefix(line: &Directive<'_>) -> Result<u32, DirectiveError> {
+    line.number(1, 32).map(|bits| bits as u32)
+}
+
 pub(super) fn ipv6_prefix(line: &Directive<'_>) -> Result<u32, DirectiveError> {
     line.number(1, 128).map(|bits| bits as u32)
 }
@@ -141,6 +160,13 @@ const LEAST_MEMORY: u64 = 256 << 10;
 
 pub(super) fn memory(line: &Directive<'_>) -> Result<u64, DirectiveError> {
     line.size(LEAST_MEMORY)
+}
+
+/// The most keys of a limit that are kept as those that were rejected most.
+pub const MOST_TOP_KEYS: usize = 100;
+
+pub(super) fn top(line: &Directive<'_>) -> Result<u64, DirectiveError> {
+    line.number(0, MOST_TOP_KEYS as u64)
 }
 
 /// How many lines about rejections and delays a worker writes in a second.

@@ -10,6 +10,7 @@ pub use tls::{TlsSettings, TlsVersion};
 
 use super::Directive;
 use crate::client::{Config, Kind, Server};
+use crate::key::KeyHmac;
 use crate::rate::MILLISECOND;
 use crate::redis::endpoint::{Address, Endpoint, redacted};
 
@@ -45,8 +46,13 @@ pub struct StoreLines<'a> {
     sentinel: Option<&'a str>,
     user: Option<&'a str>,
     password: Option<String>,
+    /// The path of the file that has it.
+    password_file: Option<String>,
+    /// In ms.
+    auth_interval: Option<u64>,
     database: Option<u32>,
     prefix: Option<&'a str>,
+    key_hmac: Option<KeyHmac>,
     /// In ms.
     connect_timeout: Option<u64>,
     connections: Option<usize>,
@@ -59,9 +65,9 @@ pub struct StoreLines<'a> {
 /// Reads a line of a name into its place.
 type ReadLine = for<'a> fn(&mut StoreLines<'a>, &Directive<'a>) -> Result<(), StoreError>;
 
-/// The lines that words alone make. Of the others, `server` needs the addresses of a host, and `password_file` the
-/// file: see [`StoreLines::add_server`] and [`StoreLines::set_password`].
-const LINES: [(&str, ReadLine); 10] = [
+/// The lines that words alone make. Of the others, `server` needs the addresses of a host, and `password_file` and
+/// `key_hmac` the file: see [`StoreLines::add_server`], [`StoreLines::set_password_file`] and [`StoreLines::set_key_hmac`].
+const LINES: [(&str, ReadLine); 11] = [
     ("cluster", |store, line| Ok(line.once(&mut store.cluster, line.flag()?)?)),
     ("sentinel", |store, line| Ok(line.once(&mut store.sentinel, name(line)?)?)),
     ("user", |store, line| Ok(line.once(&mut store.user, name(line)?)?)),
@@ -69,6 +75,7 @@ const LINES: [(&str, ReadLine); 10] = [
         "" => Err(StoreError::EmptyPassword),
         password => store.set_password(password.to_owned()),
     }),
+    ("auth_interval", |store, line| Ok(line.once(&mut store.auth_interval, line.time()?)?)),
     ("database", |store, line| {
         let database = line.number(0, u64::from(u32::MAX))?;
         Ok(line.once(&mut store.database, database as u32)?)
@@ -90,7 +97,7 @@ const LINES: [(&str, ReadLine); 10] = [
 
 /// The name of every line of a store.
 pub fn line_names() -> impl Iterator<Item = &'static str> {
-    let others = ["server", "password_file"];
+    let others = ["server", "password_file", "key_hmac"];
     let names = LINES.iter().map(|(name, _)| *name);
     others.into_iter().chain(names).chain(tls::names())
 }
@@ -101,6 +108,9 @@ pub fn password(content: &str) -> Option<&str> {
     let line = content.trim_start_matches('\u{feff}').lines().next();
     line.filter(|password| !password.is_empty())
 }
+
+/// The least length of the secret of `key_hmac`, in bytes.
+const LEAST_SECRET: usize = 16;
 
 /// The name of an account or of a master.
 fn name<'a>(line: &Directive<'a>) -> Result<&'a str, StoreError> {
@@ -116,7 +126,7 @@ impl<'a> StoreLines<'a> {
         Self { servers: vec![server], ..Self::default() }
     }
 
-    /// Reads a line, but none of `server` or `password_file`.
+    /// Reads a line, but none of `server`, `password_file` or `key_hmac`.
     pub fn read(&mut self, line: &Directive<'a>) -> Result<(), StoreError> {
         let name = line.name()?;
         match LINES.iter().find(|(known, _)| *known == name) {
@@ -132,11 +142,41 @@ impl<'a> StoreLines<'a> {
     }
 
     /// Sets the password, which may be set once.
-    pub fn set_password(&mut self, password: String) -> Result<(), StoreError> {
+    fn set_password(&mut self, password: String) -> Result<(), StoreError> {
         match self.password.replace(password) {
             None => Ok(()),
             Some(_) => Err(StoreError::PasswordTwice),
         }
+    }
+
+    /// Sets the password, which is that in the file at `path`.
+    pub fn set_password_file(&mut self, path: &str, password: String) -> Result<(), StoreError> {
+        self.password_file = Some(path.to_owned());
+        self.set_password(password)
+    }
+
+    /// The path of the file that has the password, if one has.
+    pub fn password_file(&self) -> Option<&str> {
+        self.password_file.as_deref()
+    }
+
+    /// Sets the secret of `key_hmac`: the content of the file at `path`, without a newline at its end.
+    pub fn set_key_hmac(
+        &mut self,
+        line: &Directive<'a>,
+        path: &str,
+        content: &[u8],
+    ) -> Result<(), StoreError> {
+        let secret = content.strip_suffix(b"\n").unwrap_or(content);
+        if secret.len() < LEAST_SECRET {
+            return Err(StoreError::ShortSecret { path: path.to_owned(), length: secret.len() });
+        }
+        Ok(line.once(&mut self.key_hmac, KeyHmac::new(secret))?)
+    }
+
+    /// The HMAC of clients' keys, if `key_hmac` is given.
+    pub fn key_hmac(&self) -> Option<&KeyHmac> {
+        self.key_hmac.as_ref()
     }
 
     /// The beginning of every Redis key.
@@ -155,6 +195,7 @@ impl<'a> StoreLines<'a> {
             servers: self.servers.clone(),
             account,
             store: redacted(reference),
+            auth_interval: micros(self.auth_interval.unwrap_or(0)),
             connect_timeout: micros(self.connect_timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT)),
             connections: self.connections.unwrap_or(DEFAULT_CONNECTIONS),
             max_fails: self.max_fails.unwrap_or(DEFAULT_MAX_FAILS),
@@ -248,6 +289,9 @@ impl<'a> StoreLines<'a> {
         if !in_url {
             account.user = self.user.map(str::to_owned);
             account.password.clone_from(&self.password);
+        }
+        if self.auth_interval.is_some() && account.password.is_none() {
+            return Err(StoreError::NothingToRenew);
         }
         account.database = self.database.unwrap_or(account.database);
         Ok(account)

@@ -3,7 +3,8 @@
 use std::ffi::CStr;
 
 use super::directive::{Directive, DirectiveError};
-use super::policy::{self, LogLevel, LogLimit, OnError, OnInvalid, USUAL_LOG_RATE};
+use super::policy::{self, LogKey, LogLevel, LogLimit, OnError, OnInvalid, USUAL_LOG_RATE};
+use crate::client_key::Prefixes;
 use crate::text::fields::{Forms, Reset};
 use crate::text::{body, metrics};
 
@@ -65,6 +66,13 @@ pub enum Sets {
         /// Reads the size, in bytes.
         read: fn(&Directive<'_>) -> Result<u64, DirectiveError>,
         /// The size without the directive, in bytes.
+        default: u64,
+    },
+    /// How many keys of each limit are kept as those that were rejected most.
+    Top {
+        /// Reads the number.
+        read: fn(&Directive<'_>) -> Result<u64, DirectiveError>,
+        /// The number without the directive.
         default: u64,
     },
     /// A value of the policy.
@@ -170,6 +178,12 @@ directives! {
             arguments: Arguments::None,
             sets: Sets::Admin,
         },
+        Row {
+            name: c"rate_limit_redis_top",
+            contexts: Contexts::Http,
+            arguments: Arguments::One,
+            sets: Sets::Top { read: policy::top, default: 0 },
+        },
     }
     policy {
         /// How long a request may wait for its decision, in ms.
@@ -200,9 +214,15 @@ directives! {
         /// How rejections and delays are logged.
         log: LogLimit = LogLimit { level: LogLevel::Error, rate: USUAL_LOG_RATE },
             c"rate_limit_redis_log_level", Everywhere, OneOrTwo, Policy by policy::log_limit;
+        /// Whether lines about decisions show the key, and in which form.
+        log_key: LogKey = LogKey::On,
+            c"rate_limit_redis_log_key", Everywhere, One, Policy by policy::log_key;
         /// The most that is added to `Retry-After`, in ms.
         retry_jitter: u64 = 0,
             c"rate_limit_redis_retry_jitter", Everywhere, One, Policy by Directive::time_or_zero;
+        /// How much of an IPv4 address stands for a client, in bits.
+        ipv4_prefix: u32 = 32,
+            c"rate_limit_redis_ipv4_prefix", Everywhere, One, Policy by policy::ipv4_prefix;
         /// How much of an IPv6 address stands for a client, in bits.
         ipv6_prefix: u32 = 64,
             c"rate_limit_redis_ipv6_prefix", Everywhere, One, Policy by policy::ipv6_prefix;
@@ -224,6 +244,13 @@ pub const DEFAULT_STORE: &str = "redis://127.0.0.1:6379";
 
 /// The size of the shared memory without `rate_limit_redis_shared_memory`, in bytes.
 pub const DEFAULT_MEMORY: u64 = 8 << 20;
+
+impl Policy {
+    /// How much of an address stands for a client.
+    pub fn prefixes(&self) -> Prefixes {
+        Prefixes { ipv4: self.ipv4_prefix, ipv6: self.ipv6_prefix }
+    }
+}
 
 impl Row {
     /// The row of the directive of this name.

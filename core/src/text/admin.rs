@@ -6,6 +6,7 @@ use crate::admin::{AdminError, ManagedLimit, Management};
 use crate::manage::{Change, ClientState};
 use crate::overrides::Override;
 use crate::rate::SECOND;
+use crate::top::TopKey;
 
 /// The page for a browser. It asks the same address for JSON.
 pub const HTML: &str = concat!(
@@ -20,17 +21,6 @@ pub const HTML: &str = concat!(
 /// How long the deny cache of a machine may reject a client after a change, in µs.
 const CACHED: u64 = SECOND;
 
-/// A client that was rejected often.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TopClient {
-    /// Its key.
-    pub key: Vec<u8>,
-    /// How often it was rejected at most.
-    pub rejected: u64,
-    /// By how much that may be too many.
-    pub error: u64,
-}
-
 /// An answer that is an error.
 pub fn error(error: &AdminError) -> String {
     written(|answer| answer.string("error", &error.to_string()))
@@ -42,7 +32,7 @@ pub fn limits(limits: &[ManagedLimit<'_>]) -> String {
 }
 
 /// The clients of a limit that were rejected most.
-pub fn top(clients: &[TopClient]) -> String {
+pub fn top(clients: &[TopKey]) -> String {
     written(|answer| {
         answer.objects("top", clients, |row, client| {
             row.string("key", &shown_key(&client.key));

@@ -26,6 +26,36 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
+/// How much of an HMAC is shown, in digits: enough to tell clients apart, and to find their keys in Redis.
+const SHOWN_OF_HMAC: usize = 16;
+
+/// The part of a line that shows the key of a client: `, key: "192.0.2.1"`.
+#[derive(Clone, Copy, Debug)]
+pub enum ShownKey<'a> {
+    /// The key, [escaped](Escaped).
+    Own(&'a [u8]),
+    /// The beginning of its HMAC.
+    Hmac(&'a [u8]),
+    /// Nothing.
+    Hidden,
+}
+
+impl fmt::Display for ShownKey<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Own(key) => write!(f, ", key: \"{}\"", Escaped(key)),
+            Self::Hmac(hmac) => write!(f, ", key: \"{}\"", shortened_hmac(hmac)),
+            Self::Hidden => Ok(()),
+        }
+    }
+}
+
+/// The beginning of an HMAC, which is enough to recognize a client by.
+pub fn shortened_hmac(hmac: &[u8]) -> impl fmt::Display {
+    let shown = hmac.get(..SHOWN_OF_HMAC).unwrap_or(hmac);
+    format!("{}...", Escaped(shown))
+}
+
 /// Shows a number with a comma between its thousands.
 #[derive(Clone, Copy, Debug)]
 pub struct Grouped(pub u64);
@@ -98,6 +128,14 @@ mod tests {
     fn thousands_are_grouped() {
         let shown = [0, 999, 1_000, 12_345, 1_002_003].map(|number| Grouped(number).to_string());
         assert_eq!(shown, ["0", "999", "1,000", "12,345", "1,002,003"]);
+    }
+
+    #[test]
+    fn a_key_is_shown_hidden_or_in_short() {
+        let hmac = b"0123456789abcdef0123456789abcdef";
+        assert_eq!(ShownKey::Own(b"a\n").to_string(), ", key: \"a\\x0A\"");
+        assert_eq!(ShownKey::Hmac(hmac).to_string(), ", key: \"0123456789abcdef...\"");
+        assert_eq!(ShownKey::Hidden.to_string(), "");
     }
 
     #[test]

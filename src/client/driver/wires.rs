@@ -227,6 +227,7 @@ impl State {
                     wire.transport = Transport::Open(socket);
                 }
                 debug!(cycle_log(), "connection {} is open", key.index());
+                self.read_password();
                 self.client.on_connected(key);
                 true
             }

@@ -112,6 +112,7 @@ impl Driver {
             Action::Settled { tag, .. } => assert!(self.settled.insert(tag), "{tag} ended twice"),
             Action::Count(node) => drop(self.client.take_counts(node)),
             Action::Attempted(..) | Action::Queried(..) | Action::View(_) | Action::Remove(_) => {}
+            Action::Login => self.client.login(self.now),
             Action::Slow(..) | Action::Prompt(_) | Action::Up(_) => {}
             Action::Down(_, line) | Action::Warn(_, line) | Action::Log(_, line) => {
                 check_log(&line)

@@ -76,7 +76,7 @@ pub fn block(page: &str, mark: &str) -> String {
 }
 
 /// Directives of `http` that a block may show by themselves.
-const OF_HTTP: [&str; 8] = [
+const OF_HTTP: [&str; 9] = [
     "server",
     "map",
     "geo",
@@ -84,6 +84,7 @@ const OF_HTTP: [&str; 8] = [
     "log_format",
     "set_real_ip_from",
     "rate_limit_redis_store",
+    "rate_limit_redis_top",
     "limit_req_zone",
 ];
 
@@ -135,15 +136,20 @@ fn of_test(text: &str, redis: &Redis) -> String {
         .replace("listen 8080;", "listen 127.0.0.1:{port} default_server;")
 }
 
+/// The files that blocks name.
+fn with_files(conf: Conf) -> Conf {
+    conf.file("users", "abc:{PLAIN}abc\n")
+        .file("redis.token", "p@ss\n")
+        .file("redis.secret", "a secret of 27 bytes, or so")
+}
+
 /// Puts a block where it belongs in a configuration.
 fn placed(block: &str, redis: &Redis, conf: Conf) -> Conf {
     let text = of_test(block, redis);
     assert!(!text.contains("listen 8"), "a port that is not the test's:\n{text}");
     // The server of the harness steps back behind the block's own.
-    let conf = conf
-        .file("users", "abc:{PLAIN}abc\n")
-        .server("server_name harness;")
-        .http("server_names_hash_bucket_size 64;");
+    let conf =
+        with_files(conf).server("server_name harness;").http("server_names_hash_bucket_size 64;");
     let first: Vec<_> = text
         .lines()
         .filter(|line| !line.starts_with([' ', '}', '#']))
@@ -193,7 +199,7 @@ fn every_block_is_valid() {
             .replace("http {\n", "")
             .replace("events {}\n", "");
         if own.contains("rate_limit_redis_pass") && !own.contains("load_module") {
-            Conf::new().server("server_name harness;").http(&own).config_ok();
+            with_files(Conf::new()).server("server_name harness;").http(&own).config_ok();
         }
     }
 }
@@ -455,7 +461,9 @@ fn is_default(row: &Row, line: &str) {
             assert_eq!(line, "\u{2014}", "{name}")
         }
         Sets::Pass { default } => assert_eq!(line, format!("{name} {default}")),
-        Sets::Memory { read, default } => assert_eq!(read(&directive), Ok(default), "{line}"),
+        Sets::Memory { read, default } | Sets::Top { read, default } => {
+            assert_eq!(read(&directive), Ok(default), "{line}");
+        }
         Sets::Policy(set) => {
             assert_eq!(directive.name(), Ok(name));
             assert_eq!(set(&mut level, &directive), Ok(None), "{line}");

@@ -448,6 +448,25 @@ fn burst(nginx: &Nginx) -> (u64, u64) {
 }
 
 #[test]
+fn a_new_token_needs_no_reload() {
+    let redis = redis();
+    let nginx = recipe("auth_interval", &[("auth_interval 1m", "auth_interval 50ms")], &redis)
+        .http(APPLICATION)
+        .start_connected(&redis);
+    assert_eq!(nginx.get("/api").status, 200);
+    redis.command::<()>(&["ACL", "SETUSER", "limiter", ">another"]);
+    // As the recipe says.
+    let (file, new) = (nginx.path("redis.token"), nginx.path("redis.token.new"));
+    std::fs::write(&new, "another\n").expect("write the token");
+    std::fs::rename(new, file).expect("rename the token");
+    redis.command::<()>(&["ACL", "SETUSER", "limiter", "<p@ss"]);
+    let logins = redis.calls("auth");
+    wait_until(PATIENCE, || redis.calls("auth") > logins + 1, "AUTH");
+    redis.command::<i32>(&["CLIENT", "KILL", "USER", "limiter"]);
+    wait_until(PATIENCE, || nginx.get("/api").remaining().is_some(), "a decision");
+}
+
+#[test]
 fn limit_req_and_the_leaky_bucket_let_the_same_burst_through() {
     let redis = redis();
     let pair = |mark: &str| {

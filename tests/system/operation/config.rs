@@ -180,7 +180,7 @@ fn is_read(name: &str, value: &str) -> bool {
     let directive = Directive::new([name.as_bytes(), value.as_bytes()]);
     match Row::find(name).expect("a directive").sets {
         Sets::Policy(set) => set(&mut PolicyLevel::default(), &directive).is_ok(),
-        Sets::Memory { read, .. } => read(&directive).is_ok(),
+        Sets::Memory { read, .. } | Sets::Top { read, .. } => read(&directive).is_ok(),
         _ => panic!("{name} has neither a time nor a size"),
     }
 }
@@ -476,7 +476,7 @@ fn sentinels_at_the_port_of_redis() {
 }
 
 /// Every directive that may stand at any level, used as it may be.
-const EVERYWHERE: [&str; 16] = [
+const EVERYWHERE: [&str; 18] = [
     "rate_limit_redis $remote_addr rate=1r/s;",
     "rate_limit_redis off;",
     "rate_limit_redis_pass redis://127.0.0.1;",
@@ -487,8 +487,10 @@ const EVERYWHERE: [&str; 16] = [
     "rate_limit_redis_error_status 503;",
     "rate_limit_redis_headers off;",
     "rate_limit_redis_log_level warn rate=5r/s;",
+    "rate_limit_redis_log_key off;",
     "rate_limit_redis_body problem;",
     "rate_limit_redis_dry_run on;",
+    "rate_limit_redis_ipv4_prefix 24;",
     "rate_limit_redis_ipv6_prefix 56;",
     "rate_limit_redis_retry_jitter 10s;",
     "rate_limit_redis_deny_cache off;",

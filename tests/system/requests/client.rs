@@ -82,10 +82,35 @@ fn prefixes() {
 }
 
 #[test]
+fn prefixes_of_ipv4() {
+    let location = |bits: u32| {
+        format!(
+            "location /{bits}/ {{ rate_limit_redis_ipv4_prefix {bits}; alias {{prefix}}/html/; }}"
+        )
+    };
+    let table = [
+        (1, "128.0.0.0/1"),
+        (8, "198.0.0.0/8"),
+        (23, "198.51.100.0/23"),
+        (24, "198.51.101.0/24"),
+        (25, "198.51.101.128/25"),
+        (31, "198.51.101.254/31"),
+        (32, "198.51.101.255"),
+    ];
+    let nginx = with_realip().server(&table.map(|(bits, _)| location(bits)).concat()).start();
+    for (bits, expected) in table {
+        let path = format!("/{bits}/index.html");
+        assert_eq!(client(&nginx, &path, "198.51.101.255"), expected);
+        assert_eq!(client(&nginx, &path, "::ffff:198.51.101.255"), expected);
+        assert_eq!(client(&nginx, &path, "2001:db8:1:2::9"), "2001:db8:1:2::/64");
+    }
+}
+
+#[test]
 fn inheritance() {
     let nginx = with_realip()
-        .http("rate_limit_redis_ipv6_prefix 32;")
-        .server("location /a { rate_limit_redis_ipv6_prefix 48;")
+        .http("rate_limit_redis_ipv6_prefix 32; rate_limit_redis_ipv4_prefix 16;")
+        .server("location /a { rate_limit_redis_ipv6_prefix 48; rate_limit_redis_ipv4_prefix 24;")
         .server("  location /a/a { } location /a/b { rate_limit_redis_ipv6_prefix 56; } }")
         .start();
     let address = "2001:db8:1:2ff::1";
@@ -97,6 +122,8 @@ fn inheritance() {
     ];
     for (path, expected) in table {
         assert_eq!(client(&nginx, path, address), expected, "{path}");
+        let expected = if path == "/" { "192.0.0.0/16" } else { "192.0.2.0/24" };
+        assert_eq!(client(&nginx, path, "192.0.2.1"), expected, "{path}");
     }
 }
 
@@ -147,7 +174,9 @@ fn as_a_key() {
     let nginx = with_realip()
         .redis(&redis)
         .server("rate_limit_redis $rate_limit_redis_client rate=3r/d;")
-        .server("location /56 { rate_limit_redis_ipv6_prefix 56; }")
+        .server(
+            "location /56 { rate_limit_redis_ipv6_prefix 56; rate_limit_redis_ipv4_prefix 24; }",
+        )
         .file("html/56", "")
         .start_connected(&redis);
     let get = |path: &str, address: &str| {
@@ -166,12 +195,14 @@ fn as_a_key() {
     assert_eq!(get("/", "192.0.2.1"), (200, 2));
     assert_eq!(get("/", "::ffff:192.0.2.1"), (200, 1), "the same host");
     assert_eq!(get("/", "192.0.2.2"), (200, 2), "another host");
+    assert_eq!(get("/56", "192.0.2.1"), (200, 2), "a network");
+    assert_eq!(get("/56", "192.0.2.254"), (200, 1), "of the same /24");
     let spent = |key: &str| 3 - tokens(&redis, &format!("rl:default:{key}")).expect("it is there");
     assert_eq!(spent("2001:db8:1:1::/64"), 3);
     assert_eq!(spent("2001:db8:1:2::/64"), 1);
     assert_eq!(spent("2001:db8:1::/56"), 2);
-    assert_eq!((spent("192.0.2.1"), spent("192.0.2.2")), (2, 1));
-    assert_eq!(keys(&redis).len(), 5);
+    assert_eq!((spent("192.0.2.1"), spent("192.0.2.2"), spent("192.0.2.0/24")), (2, 1, 2));
+    assert_eq!(keys(&redis).len(), 6);
 }
 
 #[test]

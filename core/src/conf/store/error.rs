@@ -52,12 +52,28 @@ pub enum StoreError {
     /// Two accounts.
     #[error("user and password are set in the URL and by directives")]
     AccountTwice,
+    /// Connections are to log in again, and there is nothing to log in with.
+    #[error(
+        "\"auth_interval\" needs a password to log in with: \"password_file\", \"password\" or one in the URL"
+    )]
+    NothingToRenew,
     /// A password that is none.
     #[error("the value of \"password\" must not be empty")]
     EmptyPassword,
     /// Two passwords.
     #[error("\"password\" or \"password_file\" directive is duplicate")]
     PasswordTwice,
+    /// A secret that can be guessed.
+    #[error(
+        "the secret in \"{path}\" of \"key_hmac\" has {length} bytes without a newline at its end, it must \
+         have at least 16"
+    )]
+    ShortSecret {
+        /// The path of the file.
+        path: String,
+        /// The length of the secret, in bytes.
+        length: usize,
+    },
     /// TLS is set up where it is not used.
     #[error("the \"ssl_\" directives set up TLS, and no server is at rediss://")]
     TlsUnused,

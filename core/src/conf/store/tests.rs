@@ -148,6 +148,7 @@ fn a_line_stands_once() {
         "connections 2",
         "max_fails 2",
         "fail_timeout 2s",
+        "auth_interval 2s",
         "ssl_verify on",
         "ssl_protocols TLSv1.2",
         "ssl_trusted_certificate a",
@@ -164,7 +165,7 @@ fn a_line_stands_once() {
     let password = "\"password\" or \"password_file\" directive is duplicate";
     refused(&[("password s3cret; password s3cret;", password)]);
     let mut store = lines("password s3cret;").expect("a store");
-    let error = store.set_password("s3cret".to_owned()).unwrap_err();
+    let error = store.set_password_file("a", "s3cret".to_owned()).unwrap_err();
     assert_eq!(error.to_string(), password);
 }
 
@@ -178,6 +179,10 @@ fn accounts() {
             "server redis://127.0.0.1:1/1; database 2;",
             "the database is set in the URL and by \"database\"",
         ),
+        (
+            "server redis://u@127.0.0.1:1; auth_interval 1m;",
+            "\"auth_interval\" needs a password to log in with: \"password_file\", \"password\" or one in the URL",
+        ),
         ("password '';", "the value of \"password\" must not be empty"),
     ]);
     refused_values("user", &[""], "a name");
@@ -189,6 +194,7 @@ fn accounts() {
     };
     let (u, p) = (Some("u".to_owned()), Some("s3cret".to_owned()));
     assert_eq!(account(A), (None, None, 0));
+    assert!(read("server redis://:s3cret@127.0.0.1:1; auth_interval 1m;").is_ok());
     let lines = "server redis://127.0.0.1; user u; password s3cret; database 3;";
     assert_eq!(account(lines), (u.clone(), p.clone(), 3));
     assert_eq!(account("server redis://u:s3cret@127.0.0.1/4;"), (u.clone(), p.clone(), 4));
@@ -217,17 +223,46 @@ fn files_of_passwords() {
 }
 
 #[test]
+fn secrets_of_hmacs() {
+    let set = |content: &[u8]| {
+        let (mut store, line) = (StoreLines::default(), directive("key_hmac s3cret"));
+        store.set_key_hmac(&line, "/etc/s3cret", content).map_err(|error| error.to_string())?;
+        Ok::<_, String>(store.key_hmac().expect("an HMAC").hex(b"a"))
+    };
+    let secret = b"0123456789abcdef";
+    let expected = KeyHmac::new(secret).hex(b"a");
+    assert_eq!(set(secret), Ok(expected.clone()));
+    assert_eq!(set(b"0123456789abcdef\n"), Ok(expected), "without a newline at the end");
+    assert_eq!(set(b"0123456789abcdef\n\n"), Ok(KeyHmac::new(b"0123456789abcdef\n").hex(b"a")));
+    assert_eq!(set(&[0xff; 20]), Ok(KeyHmac::new(&[0xff; 20]).hex(b"a")), "any bytes");
+    for (content, length) in [(&b""[..], 0), (b"\n", 0), (b"0123456789abcde\n", 15)] {
+        let error = format!(
+            "the secret in \"/etc/s3cret\" of \"key_hmac\" has {length} bytes without a newline at its end, it \
+             must have at least 16"
+        );
+        assert_eq!(set(content), Err(error));
+    }
+    let (mut store, line) = (StoreLines::default(), directive("key_hmac s3cret"));
+    assert!(store.key_hmac().is_none());
+    assert_eq!(store.set_key_hmac(&line, "a", secret), Ok(()));
+    let error = store.set_key_hmac(&line, "a", secret).unwrap_err().to_string();
+    assert_eq!(error, "\"key_hmac\" directive is duplicate");
+}
+
+#[test]
 fn numbers_and_times() {
     let time = "a time above 0, such as 20ms";
     refused_values("connect_timeout", &["0", "soon", "-1", ""], time);
     refused_values("fail_timeout", &["0s", "x"], time);
+    refused_values("auth_interval", &["0", "x", "-1s"], time);
     refused_values("connections", &["0", "65", "-1", "x"], "a number between 1 and 64");
     refused_values("max_fails", &["-1", "1001", "x"], "a number between 0 and 1000");
     refused_values("cluster", &["yes", "On", ""], "\"on\" or \"off\"");
     refused_values("prefix", &["rl:$host"], "a text without variables");
     let config = good(A);
     assert_eq!((config.connect_timeout, config.connections), (SECOND / 4, 1));
-    assert_eq!((config.max_fails, config.fail_timeout), (3, SECOND));
+    assert_eq!((config.max_fails, config.fail_timeout, config.auth_interval), (3, SECOND, 0));
+    assert_eq!(good(&format!("{A} password a; auth_interval 5m;")).auth_interval, 300 * SECOND);
     let config = good(&format!(
         "{A} connect_timeout 1s; connections 64; max_fails 0; fail_timeout '1m 30s';"
     ));
@@ -321,10 +356,10 @@ fn sentinels_at_the_port_of_redis() {
 #[test]
 fn every_line_has_a_name() {
     let names: std::collections::BTreeSet<_> = line_names().collect();
-    assert_eq!((names.len(), line_names().count()), (20, 20));
+    assert_eq!((names.len(), line_names().count()), (22, 22));
     for name in names {
         let error = lines(&format!("{name} a b c;")).err().unwrap_or_default();
         let is_known = !error.contains("unknown");
-        assert_eq!(is_known, name != "password_file", "{name}: {error}");
+        assert_eq!(is_known, !["password_file", "key_hmac"].contains(&name), "{name}: {error}");
     }
 }

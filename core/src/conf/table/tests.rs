@@ -184,11 +184,30 @@ fn log_levels() {
 }
 
 #[test]
+fn keys_in_the_log() {
+    let name = "rate_limit_redis_log_key";
+    refused(name, &["", "On", "yes", "HMAC", "sha1", "$arg_a"], "\"on\" or \"off\" or \"hmac\"");
+    for (value, log_key) in [("on", LogKey::On), ("off", LogKey::Off), ("hmac", LogKey::Hmac)] {
+        assert_eq!(policy(&format!("{name} {value}")).log_key, log_key);
+    }
+}
+
+#[test]
 fn retry_jitters() {
     let name = "rate_limit_redis_retry_jitter";
     refused(name, &["-1", "soon", "1.5s", "10x", "$arg_a", ""], "a time, such as 10s");
     for (value, time) in [("0", 0), ("10s", 10_000), ("1m", 60_000)] {
         assert_eq!(policy(&format!("{name} {value}")).retry_jitter, time);
+    }
+}
+
+#[test]
+fn ipv4_prefixes() {
+    let name = "rate_limit_redis_ipv4_prefix";
+    let values = ["0", "33", "-1", "+24", "24.0", "/24", "255.255.255.0", "$arg_a", ""];
+    refused(name, &values, "a number between 1 and 32");
+    for bits in [1, 24, 32] {
+        assert_eq!(policy(&format!("{name} {bits}")).ipv4_prefix, bits);
     }
 }
 
@@ -250,8 +269,26 @@ fn sizes_of_the_memory() {
     }
 }
 
+#[test]
+fn numbers_of_top_keys() {
+    let number = |value: &str| {
+        let line = format!("rate_limit_redis_top '{value}'");
+        let directive = directive(&line);
+        let row = Row::find("rate_limit_redis_top").expect("a directive");
+        let Sets::Top { read, .. } = row.sets else { panic!("{line}") };
+        read(&directive).map_err(|error| error.to_string())
+    };
+    for value in ["-1", "101", "ten", "on", "", "$arg_a"] {
+        let error = format!(
+            "invalid value \"{value}\" in \"rate_limit_redis_top\" directive, it must be a number between 0 and 100"
+        );
+        assert_eq!(number(value), Err(error));
+    }
+    assert_eq!([number("0"), number("10"), number("100")], [Ok(0), Ok(10), Ok(100)]);
+}
+
 /// A value of each directive of the policy that is not its default.
-const OTHERS: [&str; 14] = [
+const OTHERS: [&str; 16] = [
     "rate_limit_redis_timeout 50ms",
     "rate_limit_redis_on_error local",
     "rate_limit_redis_on_invalid pass",
@@ -261,7 +298,9 @@ const OTHERS: [&str; 14] = [
     "rate_limit_redis_body json",
     "rate_limit_redis_dry_run on",
     "rate_limit_redis_log_level warn",
+    "rate_limit_redis_log_key off",
     "rate_limit_redis_retry_jitter 10s",
+    "rate_limit_redis_ipv4_prefix 24",
     "rate_limit_redis_ipv6_prefix 56",
     "rate_limit_redis_deny_cache off",
     "rate_limit_redis_lease on",
@@ -332,7 +371,7 @@ proptest! {
         let line = Directive::new(name.chain(words.iter().map(Vec::as_slice)));
         match first.sets {
             Sets::Policy(set) | Sets::Page(set) => drop(set(&mut PolicyLevel::default(), &line)),
-            Sets::Memory { read, .. } => drop(read(&line)),
+            Sets::Memory { read, .. } | Sets::Top { read, .. } => drop(read(&line)),
             Sets::Limit => {
                 if let Ok(words) = LimitWords::read(&line)
                     && let Ok(line) = words.compile(Ok::<_, LimitError>)

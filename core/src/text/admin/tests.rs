@@ -89,8 +89,8 @@ fn a_client() {
 #[test]
 fn who_was_rejected_most() {
     let clients = [
-        TopClient { key: b"192.0.2.1".to_vec(), rejected: 9, error: 1 },
-        TopClient { key: b"100%\xfe".to_vec(), rejected: 2, error: 0 },
+        TopKey { key: b"192.0.2.1".to_vec(), rejected: 9, error: 1 },
+        TopKey { key: b"100%\xfe".to_vec(), rejected: 2, error: 0 },
     ];
     let expected = concat!(
         r#"{"top":[{"key":"192.0.2.1","rejected":9,"error":1},"#,

@@ -1,0 +1,101 @@
+//! The password of a store, which may change, and logging in with it again on connections that are open.
+
+use super::agenda::Agenda;
+use super::in_flight::Owner;
+use super::key::NodeKey;
+use super::node::Role;
+use super::timers::Due;
+use super::{Action, Client, Level, Random};
+use crate::metrics::ErrorKind;
+use crate::redis::reply::Reply;
+use crate::text::log::Escaped;
+
+/// When connections log in again, and who has refused that. Times are in µs.
+#[derive(Debug)]
+pub(super) struct Credentials {
+    /// How often; 0: never.
+    interval: u64,
+    /// When it is due next.
+    at: Option<u64>,
+    /// The node whose refusal was logged, until it accepts the password.
+    refused_by: Option<NodeKey>,
+}
+
+impl Credentials {
+    pub(super) fn new(interval: u64) -> Self {
+        Self { interval, at: None, refused_by: None }
+    }
+
+    /// When connections are to log in again, if they are.
+    pub(super) fn at(&self) -> Option<u64> {
+        self.at
+    }
+
+    /// The client starts. It is due for the first time somewhere in the interval: workers that start together do not
+    /// all log in at once.
+    pub(super) fn start(&mut self, random: &mut Random, now: u64, agenda: &mut Agenda) {
+        if self.interval > 0 {
+            let delay = random.next() % self.interval;
+            self.schedule(now.saturating_add(delay), agenda);
+        }
+    }
+
+    fn schedule(&mut self, at: u64, agenda: &mut Agenda) {
+        self.at = Some(at);
+        agenda.advance_to(Due::Login, at);
+    }
+}
+
+/// Passwords.
+impl Client {
+    /// The password of the servers that run scripts, from now on: connections log in with it.
+    pub fn set_password(&mut self, password: &str) {
+        self.pool.nodes.set_password(password);
+    }
+
+    /// Connections are to log in again.
+    pub(super) fn on_login_due(&mut self, now: u64) {
+        self.credentials.at = None;
+        if !self.leaving.has_begun() {
+            self.agenda.push(Action::Login);
+            let next = now.saturating_add(self.credentials.interval);
+            self.credentials.schedule(next, &mut self.agenda);
+        }
+    }
+
+    /// Sends `AUTH` on the connections that can be used, between other commands. A sentinel takes none there: its
+    /// connections are subscribed to a channel.
+    pub fn login(&mut self, now: u64) {
+        for node in self.pool.nodes.current().to_vec() {
+            if self.pool.nodes.get(node).is_some_and(|node| node.role == Role::Data) {
+                for key in self.pool.connections_of(node) {
+                    if self.pool.connections.get(key).is_some_and(|it| it.is_ready()) {
+                        self.push(key, Owner::Login, now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A server has answered `AUTH` on a connection that is open. A refusal changes nothing there: the server keeps
+    /// the account that it has accepted.
+    pub(super) fn on_login_reply(&mut self, key: NodeKey, reply: &Reply<'_>) {
+        let Some(node) = self.pool.nodes.get(key) else { return };
+        let Reply::Error(refusal) = reply else {
+            self.credentials.refused_by.take_if(|refused_by| *refused_by == key);
+            return;
+        };
+        let refusal = node.handshake.without_secret(refusal.clone());
+        let line = format!(
+            "redis {} refused the password, with which connections were to log in again: \"{}\"; they stay \
+             open",
+            node.name(),
+            Escaped(refusal.text.as_bytes())
+        );
+        if self.credentials.refused_by.is_none() {
+            self.credentials.refused_by = Some(key);
+            self.agenda.push(Action::Log(Level::Error, line));
+        }
+        self.count_error(key, ErrorKind::Auth);
+    }
+}

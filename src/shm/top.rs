@@ -1,0 +1,239 @@
+//! The keys of each limit that were rejected most, in a zone of their own: without the directive it takes no memory, and
+//! another number of keys changes nothing but this.
+//!
+//! ```text
+//! a sketch for each limit: its lock | its limit | the words of a Top
+//! ```
+//!
+//! No worker waits for a lock: where another one has it for longer than a moment, a rejection is not counted. A worker that
+//! dies leaves its sketch locked, until another one finds that the process is gone, and empties it.
+
+use std::hint::spin_loop;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ngx::core::Status;
+use ngx::ffi::{
+    ngx_conf_t, ngx_int_t, ngx_pagesize, ngx_pid, ngx_shared_memory_add, ngx_shm_zone_t,
+    ngx_shmtx_lock, ngx_shmtx_unlock, ngx_slab_pool_t, ngx_str_t,
+};
+use ngx::http::{HttpModule, HttpModuleConfExt};
+use rate_limit_core::charge::Effect;
+use rate_limit_core::conf::MOST_TOP_KEYS;
+use rate_limit_core::key;
+use rate_limit_core::top::{Top, TopKey};
+
+use super::block;
+use super::process::may_be_living;
+use crate::Module;
+use crate::clock::turn_start;
+use crate::conf::MainConf;
+use crate::machine::LimitedRequest;
+
+/// The name of the zone.
+static NAME: [u8; 20] = *b"rate_limit_redis_top";
+
+/// The tag of the zone is the address of one of these, by the number of keys: so memory with another number of them is
+/// not used again after a reload.
+static TAGS: [u8; MOST_TOP_KEYS + 1] = [0; MOST_TOP_KEYS + 1];
+
+/// How often a worker tries to lock a sketch.
+const ATTEMPTS: usize = 16;
+
+/// The first words of a sketch.
+#[repr(C)]
+struct Head {
+    /// The process that has locked the sketch; 0: none.
+    owner: AtomicU64,
+    /// A hash of the name of its limit; 0: it is free. It is changed under both locks.
+    limit: AtomicU64,
+}
+
+/// The zone, mapped.
+#[derive(Clone, Copy)]
+pub(crate) struct TopZone {
+    pool: NonNull<ngx_slab_pool_t>,
+    start: NonNull<u64>,
+    /// How many sketches there are.
+    sketches: usize,
+    /// How many keys each of them has.
+    n: usize,
+}
+
+/// Adds the zone for `limits` limits of `n` keys each to the configuration that is being read, which gets it once it is
+/// mapped. `None` if NGINX cannot add it.
+pub(crate) fn add_zone(cf: &mut ngx_conf_t, n: usize, limits: usize) -> Option<()> {
+    let mut name = ngx_str_t { data: NAME.as_ptr().cast_mut(), len: NAME.len() };
+    let tag = TAGS.get(n)?;
+    let bytes = sketch_words(n).checked_mul(limits)?.checked_mul(size_of::<u64>())?;
+    // SAFETY: NGINX sets the size of a page before it reads a configuration.
+    let page = unsafe { ngx_pagesize };
+    // NGINX keeps some words for each page, and some pages.
+    let size = bytes.checked_add(bytes / 64)?.checked_add(page.checked_mul(16)?)?;
+    // SAFETY: NGINX keeps the name and the tag, which are static, and the zone, whose data, our configuration of `http`,
+    // lives as long as it.
+    unsafe {
+        let conf = cf.http_main_conf_unchecked::<MainConf>(Module::module())?;
+        let tag = std::ptr::from_ref(tag).cast_mut().cast();
+        let zone = ngx_shared_memory_add(cf, &mut name, size.next_multiple_of(page), tag);
+        let zone = zone.as_mut()?;
+        zone.init = Some(on_mapped);
+        zone.data = conf.as_ptr().cast();
+    }
+    Some(())
+}
+
+unsafe extern "C" fn on_mapped(
+    zone: *mut ngx_shm_zone_t,
+    _old: *mut std::ffi::c_void,
+) -> ngx_int_t {
+    // SAFETY: NGINX passes a mapped zone, at the start of which is its pool. The data is what `add_zone` gave.
+    unsafe {
+        let conf = &*(*zone).data.cast::<MainConf>();
+        match TopZone::open((*zone).shm.addr.cast(), conf.top_keys.unwrap_or(0)) {
+            Some(zone) if conf.on_top_mapped(zone) => Status::NGX_OK.0,
+            _ => Status::NGX_ERROR.0,
+        }
+    }
+}
+
+fn sketch_words(n: usize) -> usize {
+    (size_of::<Head>() / size_of::<u64>()).saturating_add(Top::words(n))
+}
+
+impl TopZone {
+    /// The memory of a zone of `n` keys a limit.
+    ///
+    /// # Safety
+    /// `pool` must be that of a zone that stays mapped, and that was made for `n` keys.
+    unsafe fn open(pool: *mut ngx_slab_pool_t, n: usize) -> Option<Self> {
+        let pool = NonNull::new(pool)?;
+        // SAFETY: the pool is valid. If it is new nobody else uses it yet.
+        let (start, size) = unsafe { block(pool)? };
+        let sketches = size / size_of::<u64>() / sketch_words(n);
+        Some(Self { pool, start: NonNull::new(start.cast())?, sketches, n })
+    }
+
+    /// Gives each of these limits a sketch: its own, a free one, or that of a limit which is gone.
+    pub(crate) fn register<'a>(&self, names: impl Iterator<Item = &'a str>) {
+        let limits: Vec<_> = names.map(identity).collect();
+        // SAFETY: the pool is mapped, and its mutex is made by NGINX. It is not held yet.
+        unsafe { ngx_shmtx_lock(&raw mut (*self.pool.as_ptr()).mutex) };
+        for limit in &limits {
+            if self.find(*limit).is_none() {
+                let is_free = |other| other == 0 || !limits.contains(&other);
+                if let Some(index) = self.position(is_free) {
+                    self.with(index, |head, top| {
+                        top.clear();
+                        head.limit.store(*limit, Ordering::Relaxed);
+                    });
+                }
+            }
+        }
+        // SAFETY: as above; this process holds it.
+        unsafe { ngx_shmtx_unlock(&raw mut (*self.pool.as_ptr()).mutex) };
+    }
+
+    /// Counts the limits that have rejected the request.
+    pub(crate) fn count(&self, request: &LimitedRequest<'_>) {
+        let now = turn_start();
+        for limit in request.group(Effect::Enforced).filter(|limit| limit.is_violated()) {
+            let own = limit.limit.sketch(self);
+            if let Some(index) = own.index {
+                self.with(index, |head, top| {
+                    // A sketch may have been given to another limit, by a later configuration.
+                    if head.limit.load(Ordering::Relaxed) == own.limit {
+                        top.add(limit.charge.client() as u64, limit.charge.key, now);
+                    }
+                });
+            }
+        }
+    }
+
+    /// The keys of the limit of this name that were rejected most, the first one most often; none while another
+    /// process has locked them.
+    pub(crate) fn list(&self, name: &str) -> Vec<TopKey> {
+        let list = |index| self.with(index, |_, top| top.list(turn_start()));
+        self.find(identity(name)).and_then(list).unwrap_or_default()
+    }
+
+    /// The sketch of the limit of this name.
+    pub(crate) fn sketch(&self, name: &str) -> Sketch {
+        let limit = identity(name);
+        Sketch { limit, index: self.find(limit) }
+    }
+
+    fn find(&self, limit: u64) -> Option<usize> {
+        self.position(|other| other == limit)
+    }
+
+    fn position(&self, is_it: impl Fn(u64) -> bool) -> Option<usize> {
+        let limit =
+            |index: &usize| self.head(*index).map(|head| head.limit.load(Ordering::Relaxed));
+        (0..self.sketches).find(|index| limit(index).is_some_and(&is_it))
+    }
+
+    /// Where a sketch begins.
+    fn at(&self, index: usize) -> Option<NonNull<u64>> {
+        let offset = sketch_words(self.n).checked_mul(index).filter(|_| index < self.sketches)?;
+        // SAFETY: so many sketches fit into the block.
+        Some(unsafe { self.start.add(offset) })
+    }
+
+    fn head(&self, index: usize) -> Option<&'static Head> {
+        // SAFETY: a sketch begins with it, stays mapped, and its bits are only used as atomics.
+        Some(unsafe { self.at(index)?.cast::<Head>().as_ref() })
+    }
+
+    /// Runs `act` with a sketch, locked. `None` if there is none, or another process has it.
+    fn with<T>(&self, index: usize, act: impl FnOnce(&Head, &mut Top<'_>) -> T) -> Option<T> {
+        let head = self.head(index)?;
+        let is_torn = head.lock()?;
+        // SAFETY: the words behind the head are those of this sketch, and only used by the process that has locked it.
+        let words = unsafe {
+            let first = self.at(index)?.add(size_of::<Head>() / size_of::<u64>());
+            std::slice::from_raw_parts_mut(first.as_ptr(), Top::words(self.n))
+        };
+        let result = Top::new(words, self.n).map(|mut top| {
+            if is_torn {
+                top.clear();
+            }
+            act(head, &mut top)
+        });
+        head.owner.store(0, Ordering::Release);
+        result
+    }
+}
+
+impl Head {
+    /// Locks the sketch. Returns whether the process that had locked it has died; `None` if it is still locked.
+    fn lock(&self) -> Option<bool> {
+        // SAFETY: NGINX sets it before it runs any hook of a process.
+        let own = unsafe { ngx_pid } as u64;
+        let take = |from| {
+            self.owner.compare_exchange(from, own, Ordering::Acquire, Ordering::Relaxed).err()
+        };
+        let mut owner = 0;
+        for _ in 0..ATTEMPTS {
+            owner = match take(0) {
+                None => return Some(false),
+                Some(owner) => owner,
+            };
+            spin_loop();
+        }
+        let is_gone = owner == own || !u32::try_from(owner).is_ok_and(may_be_living);
+        (is_gone && take(owner).is_none()).then_some(true)
+    }
+}
+
+/// The sketch of a limit, if there was room for one.
+#[derive(Clone, Copy)]
+pub(crate) struct Sketch {
+    limit: u64,
+    index: Option<usize>,
+}
+
+/// Stands for the limit of this name.
+fn identity(name: &str) -> u64 {
+    key::fingerprint(name.as_bytes()).max(1)
+}
