@@ -90,6 +90,7 @@ impl MainConf {
                     missing.len()
                 );
             }
+            shared.give_up();
             shared.count_lost();
         }
     }

@@ -62,12 +62,16 @@ mod failures {
 /// Operation, as an administrator sees it: configurations, reloads, metrics, load.
 mod operation {
     mod config;
+    mod control;
     mod load;
     mod metrics;
     mod metrics_page;
     mod monitoring;
     mod plain;
     mod reload;
+    mod soak;
+    mod upgrade;
+    mod workers;
 }
 
 /// Promises of the documents, examples and scripts.
