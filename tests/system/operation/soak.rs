@@ -23,8 +23,9 @@ const WORKERS: usize = 2;
 /// The keys of each location: so many states there are in the shared memory.
 const KEYS: usize = 40;
 
-/// The blocks of memory that a process may have more than before, and their bytes: lists grow to the longest there was.
-const MORE_BLOCKS: u64 = 100;
+/// The blocks of memory that a process may have more than before, and their bytes: what is kept for the most requests
+/// that there were at once is some hundred blocks. What is lost with each request is ten thousands of them.
+const MORE_BLOCKS: u64 = 1_000;
 const MORE_BYTES: u64 = 512 << 10;
 
 /// How often an idle worker may wake in a second.
