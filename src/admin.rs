@@ -135,7 +135,8 @@ fn most_rejected(r: Request<'_>, limit: &str) -> Vec<TopKey> {
     let has_hmac = main.limit(limit).is_some_and(|limit| limit.key_hmac().is_some());
     let mut keys = main.top().map(|top| top.list(limit)).unwrap_or_default();
     for it in keys.iter_mut().filter(|_| has_hmac) {
-        it.key = shortened_hmac(&it.key).to_string().into_bytes();
+        let shown = shortened_hmac(&it.key).to_string();
+        it.key = shown.into_bytes();
     }
     keys
 }

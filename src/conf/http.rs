@@ -123,6 +123,7 @@ impl MainConf {
                     missing.len()
                 );
             }
+            shared.give_up();
             shared.count_lost();
         }
         if let Some(top) = self.top() {

@@ -82,7 +82,8 @@ impl Shared {
         self.lose(|process| !may_be_living(process));
     }
 
-    /// Counts what this worker will not settle any more.
+    /// Counts what nobody will settle any more of this worker's process: when it ends, and when it begins, as a process
+    /// that was killed may have had the same number.
     pub(crate) fn give_up(&self) {
         self.lose(|process| process == std::process::id());
     }

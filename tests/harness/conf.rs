@@ -35,8 +35,10 @@ pub struct Conf {
     pub(crate) workers: usize,
     master: bool,
     connections: usize,
-    module: bool,
+    module: Load,
+    daemon: bool,
     http2: bool,
+    listen: String,
     log_level: &'static str,
     modules: String,
     events: String,
@@ -55,8 +57,10 @@ impl Conf {
             workers: 1,
             master: true,
             connections: 4096,
-            module: true,
+            module: Load::Built,
+            daemon: false,
             http2: false,
+            listen: String::new(),
             log_level: "info",
             modules: String::new(),
             events: String::new(),
@@ -89,7 +93,26 @@ impl Conf {
 
     /// Does not load the module.
     pub fn plain(mut self) -> Self {
-        self.module = false;
+        self.module = Load::Nothing;
+        self
+    }
+
+    /// Loads a copy of the module, which is made anew for each configuration: to the system it is another build.
+    pub fn copied_module(mut self) -> Self {
+        self.module = Load::Copy;
+        self
+    }
+
+    /// Lets nginx leave its parent, as a service does: only then can its binary be upgraded. It needs
+    /// [`has_pid_namespaces`](crate::has_pid_namespaces).
+    pub fn daemon(mut self) -> Self {
+        self.daemon = true;
+        self
+    }
+
+    /// Adds parameters to the `listen` of the server block of [`server`](Self::server).
+    pub fn listen(mut self, parameters: &str) -> Self {
+        self.listen = parameters.to_owned();
         self
     }
 
@@ -254,21 +277,26 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)";
     /// Lays out the files of an nginx of this configuration, on ports that are free.
     fn site(&self) -> Site {
         let ports = std::array::from_fn(|_| port::free());
-        let env = self.env.clone();
-        let site = Site { dir: world_readable_dir("nginx-"), ports, h2: port::free(), env };
+        let (env, daemon) = (self.env.clone(), self.daemon);
+        let site = Site { dir: world_readable_dir("nginx-"), ports, h2: port::free(), daemon, env };
         site.lay_out(self);
         site
     }
 
     fn text(&self, site: &Site) -> String {
-        let load = if self.module { format!("load_module {};", module()) } else { String::new() };
+        let load = match self.module {
+            Load::Nothing => String::new(),
+            Load::Built => format!("load_module {};", module()),
+            Load::Copy => format!("load_module {};", site.copy_module()),
+        };
+        let daemon = if self.daemon { "on" } else { "off" };
         let listen_h2 = if self.http2 { "listen 127.0.0.1:{h2} http2;" } else { "" };
-        let Self { workers, connections, log_level, modules, events, main, http, server, .. } =
-            self;
+        let Self { workers, connections, log_level, modules, events, main, http, .. } = self;
+        let Self { listen, server, .. } = self;
         let master = if self.master { "on" } else { "off" };
         let template = format!(
             "{modules}{load}
-daemon off;
+daemon {daemon};
 master_process {master};
 worker_processes {workers};
 pid {{prefix}}/nginx.pid;
@@ -285,7 +313,7 @@ scgi_temp_path {{prefix}}/scgi;
 root {{prefix}}/html;
 {http}
 server {{
-listen 127.0.0.1:{{port}};
+listen 127.0.0.1:{{port}} {listen};
 {listen_h2}
 {server}
 }}
@@ -314,11 +342,20 @@ impl Default for Conf {
     }
 }
 
+/// Which module nginx loads.
+#[derive(Clone, Copy)]
+enum Load {
+    Nothing,
+    Built,
+    Copy,
+}
+
 /// Where one nginx lives.
 pub(crate) struct Site {
     pub dir: TempDir,
     pub ports: [u16; PORTS],
     pub h2: u16,
+    pub daemon: bool,
     env: Vec<(String, String)>,
 }
 
@@ -339,6 +376,15 @@ impl Site {
         command.arg("-p").arg(self.dir.path());
         command.arg("-c").arg(self.path("nginx.conf"));
         command
+    }
+
+    /// Copies the module, in the place of the copy before it, and returns where it is.
+    fn copy_module(&self) -> String {
+        let (copied, copy) = (self.path("module.new"), self.path("module.so"));
+        fs::copy(module(), &copied).expect("copy the module");
+        // Never written in place: it may be loaded.
+        fs::rename(copied, &copy).expect("rename the copy");
+        copy.display().to_string()
     }
 
     /// Whether the configuration is valid, and the output of nginx.

@@ -38,6 +38,7 @@ mod remote;
 pub mod reply;
 mod sentinel;
 mod tls;
+mod usage;
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +52,7 @@ pub use http::{Http, Response};
 pub use journal::{Entry, Journal};
 pub use library::Library;
 pub use load::{Load, Tally, ab, h2load, hey, run};
-pub use nginx::Nginx;
+pub use nginx::{Nginx, has_pid_namespaces};
 pub use port::free as free_port;
 pub use process::Process;
 pub use prometheus::Prometheus;
@@ -60,6 +61,7 @@ pub use redis::{Redis, servers};
 pub use remote::Remote;
 pub use sentinel::{MASTER_NAME, SentinelConf, Sentinels};
 pub use tls::{Authority, Identity, Recorder};
+pub use usage::{Usage, wakes};
 
 /// How long anything may take that should happen at once, on a machine that is as busy as can be. A test
 /// that passes waits for events, and never so long.

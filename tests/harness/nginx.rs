@@ -2,11 +2,13 @@
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
 use std::time::Duration;
 
 use crate::conf::{Conf, PORTS, Site};
 use crate::http::{Http, Response};
 use crate::journal::Journal;
+use crate::load::run;
 use crate::process::{Process, kill};
 use crate::{PATIENCE, wait_until};
 
@@ -18,7 +20,8 @@ const BAD_SIGNS: [&str; 6] =
 /// its error log shows that something went badly wrong.
 pub struct Nginx {
     site: Site,
-    master: Process,
+    /// The master, or the namespace of a daemon, which ends with it.
+    process: Process,
     workers: usize,
     allowed: Vec<String>,
 }
@@ -29,22 +32,26 @@ impl Nginx {
         let output = File::create(site.path("stderr.log")).expect("create stderr.log");
         let mut command = site.command();
         command.arg("-e").arg(site.path("error.log"));
+        let mut signal = libc::SIGTERM;
+        if site.daemon {
+            (command, signal) = (in_namespace(&command), libc::SIGKILL);
+        }
         command.stdout(output.try_clone().expect("a second handle")).stderr(output);
-        let master = Process::spawn(command, libc::SIGTERM).expect("run nginx");
+        let process = Process::spawn(command, signal).expect("run nginx");
 
-        let mut nginx = Self { site, master, workers, allowed: Vec::new() };
+        let mut nginx = Self { site, process, workers, allowed: Vec::new() };
         let mut failed = false;
         let settled = || {
             let serves = nginx.serves();
             // nginx tries for a while to get a port that is taken; the caller has others.
             let taken = nginx.error_log().contains("Address already in use");
-            failed = taken || nginx.master.ended().is_some();
+            failed = taken || nginx.process.ended().is_some();
             failed || serves
         };
         wait_until(PATIENCE, settled, "start of nginx");
         if failed {
             // It may not have come to listen to signals.
-            nginx.master.kill();
+            nginx.process.kill();
             // The log is the caller's now, not something to fail for.
             nginx.allowed.push(String::new());
             return Err(nginx.site.read("stderr.log") + &nginx.error_log());
@@ -84,12 +91,36 @@ impl Nginx {
 
     /// The process id of the master.
     pub fn pid(&self) -> u32 {
-        self.master.id()
+        self.master().expect("a master")
+    }
+
+    /// The process id of the master; none of a daemon that has not left its parent yet.
+    fn master(&self) -> Option<u32> {
+        match self.site.daemon {
+            true => children(self.init()?).into_iter().find(|pid| is_master(*pid)),
+            false => Some(self.process.id()),
+        }
+    }
+
+    /// The first process in the namespace of a daemon.
+    fn init(&self) -> Option<u32> {
+        children(self.process.id()).first().copied()
+    }
+
+    /// Has the next process in the namespace of a daemon get this id, as seen there.
+    pub fn set_next_pid(&self, pid: u32) {
+        let (init, last) = (self.init().expect("a namespace").to_string(), pid - 1);
+        let write = format!("echo {last} >/proc/sys/kernel/ns_last_pid");
+        run("nsenter", &["--target", &init, "--pid", "sh", "-c", &write]);
     }
 
     /// The workers that serve, without those that are shutting down.
     pub fn worker_pids(&self) -> Vec<u32> {
-        children(self.pid()).into_iter().filter(|pid| self.is_serving(*pid)).collect()
+        self.master().map_or(Vec::new(), |master| self.workers_of(master))
+    }
+
+    fn workers_of(&self, master: u32) -> Vec<u32> {
+        children(master).into_iter().filter(|pid| self.is_serving(*pid)).collect()
     }
 
     /// Whether a process is a worker that is not shutting down.
@@ -107,11 +138,41 @@ impl Nginx {
     /// Runs `send` while the only worker is stopped: what it sends arrives in one turn of the event
     /// loop.
     pub fn in_one_turn(&self, send: impl FnOnce()) {
-        let worker = self.worker_pids()[0];
+        self.while_stopped(self.worker_pids()[0], send);
+    }
+
+    /// Runs `act` while a worker is stopped, wherever it is.
+    pub fn while_stopped<T>(&self, worker: u32, act: impl FnOnce() -> T) -> T {
         kill(worker as i32, libc::SIGSTOP);
         wait_until(PATIENCE, || state(worker) == Some('T'), "a worker that is stopped");
-        send();
+        let result = act();
         kill(worker as i32, libc::SIGCONT);
+        result
+    }
+
+    /// Kills a worker, as `kill -9`, and waits until another one has taken its place.
+    pub fn kill9_worker(&mut self, worker: u32) {
+        self.kill9_worker_if(worker, || true);
+    }
+
+    /// Stops a worker, wherever it is, and kills it if this holds then; else it goes on. Returns whether it was killed.
+    pub fn kill9_worker_if(&mut self, worker: u32, condition: impl FnOnce() -> bool) -> bool {
+        let deaths = |nginx: &Self| nginx.logged("exited on signal 9").len();
+        let before = deaths(self);
+        let dies = self.while_stopped(worker, || {
+            let dies = condition();
+            if dies {
+                kill(worker as i32, libc::SIGKILL);
+            }
+            dies
+        });
+        if dies {
+            self.allow_log("exited on signal 9");
+            // Not by the process id: the other one may have got the same.
+            wait_until(PATIENCE, || deaths(self) > before, "end of a worker");
+            wait_until(PATIENCE, || self.worker_pids().len() == self.workers, "a new worker");
+        }
+        dies
     }
 
     /// Waits until so many requests are being processed, and so many others have been sent in part. It
@@ -119,8 +180,13 @@ impl Nginx {
     pub fn wait_for_requests(&self, processed: usize, in_part: usize) {
         // The connection of this request counts as well.
         let expected = format!("Reading: {in_part} Writing: {} ", processed + 1);
-        let arrived = || Http::connect(self.status_addr()).get("/").text().contains(&expected);
+        let arrived = || self.status().contains(&expected);
         wait_until(PATIENCE, arrived, "requests that nginx processes");
+    }
+
+    /// What nginx says of its connections and requests. It needs [`Conf::status`].
+    pub fn status(&self) -> String {
+        Http::connect(self.status_addr()).get("/").text().to_owned()
     }
 
     fn status_addr(&self) -> SocketAddr {
@@ -131,7 +197,7 @@ impl Nginx {
     /// old ones may still be shutting down: their ids are the answer.
     pub fn reload_signal(&mut self) -> Vec<u32> {
         let old = self.worker_pids();
-        self.master.signal(libc::SIGHUP);
+        self.signal(libc::SIGHUP);
         let renewed = || {
             let new = self.worker_pids();
             new.len() == self.workers && new.iter().all(|pid| !old.contains(pid))
@@ -157,6 +223,16 @@ impl Nginx {
         self.reload();
     }
 
+    /// Replaces the configuration by one that nginx refuses, and tells the master to reload it.
+    pub fn reload_in_vain(&mut self, conf: &Conf) {
+        let refusals = |nginx: &Self| nginx.logged("[emerg]").len();
+        let before = refusals(self);
+        self.allow_log("[emerg]");
+        self.site.lay_out(conf);
+        self.signal(libc::SIGHUP);
+        wait_until(PATIENCE, || refusals(self) > before, "a refused configuration");
+    }
+
     /// Quits gracefully and waits for the end; drop still checks the log.
     pub fn quit(&mut self) {
         assert!(self.quits(), "nginx does not quit within {PATIENCE:?}");
@@ -165,12 +241,34 @@ impl Nginx {
     /// Ends at once, without waiting for requests; drop still checks the log.
     pub fn terminate(&mut self) {
         self.signal(libc::SIGTERM);
-        self.master.wait(PATIENCE);
+        self.process.wait(PATIENCE);
     }
 
     /// Sends `signal` to the master.
     pub fn signal(&mut self, signal: i32) {
-        self.master.signal(signal);
+        match self.site.daemon {
+            true => self.master().into_iter().for_each(|pid| kill(pid as i32, signal)),
+            false => self.process.signal(signal),
+        }
+    }
+
+    /// Upgrades the binary of a daemon, as nginx.org describes it: a new master starts beside the old one, whose
+    /// workers then leave, and the old one quits.
+    pub fn upgrade(&mut self) {
+        let old = self.pid();
+        self.signal(libc::SIGUSR2);
+        let new = || children(old).into_iter().find(|pid| is_master(*pid));
+        let serves = || new().is_some_and(|master| self.workers_of(master).len() == self.workers);
+        wait_until(PATIENCE, serves, "workers of the new binary");
+        self.signal(libc::SIGWINCH);
+        let alone = || children(old).into_iter().all(is_master);
+        wait_until(PATIENCE, alone, "end of the workers of the old binary");
+        self.signal(libc::SIGQUIT);
+        wait_until(
+            PATIENCE,
+            || self.master().is_some_and(|pid| pid != old),
+            "end of the old master",
+        );
     }
 
     /// Has an nginx without a master look at its signals. It does so after an event: a signal that comes
@@ -258,9 +356,9 @@ impl Nginx {
 
     /// Quits, and returns whether that succeeded.
     fn quits(&mut self) -> bool {
-        self.master.signal(libc::SIGQUIT);
+        self.signal(libc::SIGQUIT);
         let start = std::time::Instant::now();
-        while self.master.ended().is_none() {
+        while self.process.ended().is_none() {
             if start.elapsed() > PATIENCE {
                 return false;
             }
@@ -299,6 +397,27 @@ impl Drop for Nginx {
 pub(crate) fn tail(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     lines[lines.len().saturating_sub(40)..].join("\n")
+}
+
+/// Whether this user may make PID namespaces.
+pub fn has_pid_namespaces() -> bool {
+    let made = Command::new("unshare").args(["--pid", "--fork", "true"]).output();
+    made.is_ok_and(|output| output.status.success())
+}
+
+/// Runs a command that leaves its parent in a PID namespace of its own. The first process there is a shell, which adopts
+/// what has lost its parent, and ends when it is alone. With it all others end.
+fn in_namespace(command: &Command) -> Command {
+    const INIT: &str = "\"$@\"; while kill -0 -1 2>/dev/null; do sleep 0.1; done";
+    let mut inner = Command::new("unshare");
+    inner.args(["--pid", "--fork", "--kill-child", "sh", "-c", INIT, "sh"]);
+    inner.arg(command.get_program()).args(command.get_args());
+    inner.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    inner
+}
+
+fn is_master(pid: u32) -> bool {
+    title(pid).is_some_and(|title| title.starts_with("nginx: master process"))
 }
 
 /// The children of the process `parent`.

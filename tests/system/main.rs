@@ -66,12 +66,16 @@ mod operation {
     mod admin;
     mod admin_page;
     mod config;
+    mod control;
     mod load;
     mod metrics;
     mod metrics_page;
     mod monitoring;
     mod plain;
     mod reload;
+    mod soak;
+    mod upgrade;
+    mod workers;
 }
 
 /// Promises of the documents, examples and scripts.

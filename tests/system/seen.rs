@@ -119,3 +119,8 @@ pub fn has_event_method(name: &str) -> bool {
     assert!(has || is_of_distribution(), "an nginx without {name}");
     has
 }
+
+/// How often something is done: the second number in the long form of the tests, which `scripts/soak` runs.
+pub fn times(short: usize, long: usize) -> usize {
+    if std::env::var_os("RATE_LIMIT_SOAK_SECONDS").is_some() { long } else { short }
+}

@@ -70,24 +70,31 @@ fn no_file_is_long() {
     assert_eq!(long, [""; 0].map(PathBuf::from));
 }
 
-/// The tests that SECURITY.md names are there: groups, modules, or tests of a module.
+/// The tests that these pages name are there: groups, modules, or tests of a module.
 #[test]
 fn tests_that_are_named_exist() {
-    let system = Path::new(env!("CARGO_MANIFEST_DIR")).join("system");
-    let page = system.join("../../SECURITY.md");
-    let page = fs::read_to_string(page).expect("the page");
-    let named = page.split('`').skip(1).step_by(2).filter(|text| text.contains("::"));
-    let mut count = 0;
-    for name in named {
-        let mut parts = name.split("::");
-        let (group, module) = (parts.next().expect("a group"), parts.next().expect("a module"));
-        let file = system.join(group).join(module).with_extension("rs");
-        let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{name}: {error}"));
-        let is_there = parts.next().is_none_or(|test| text.contains(&format!("fn {test}()")));
-        assert!(is_there, "{name}");
-        count += 1;
+    for (page, least) in [("SECURITY.md", 20), ("docs/reliability.md", 20)] {
+        let text = fs::read_to_string(root().join(page)).expect("the page");
+        let marked = text.split('`').skip(1).step_by(2).flat_map(str::split_whitespace);
+        let named: Vec<_> = marked.filter(|text| text.contains("::")).collect();
+        for name in &named {
+            assert!(is_test(name), "{name} of {page}");
+        }
+        assert!(named.len() > least, "{page} names {}", named.len());
     }
-    assert!(count > 20, "{count}");
+}
+
+/// Whether there is such a group, module or test of the system tests, or several whose names begin so.
+fn is_test(name: &str) -> bool {
+    let mut parts = name.split("::");
+    let (group, module) = (parts.next().expect("a group"), parts.next().expect("a module"));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("system").join(group);
+    if module.is_empty() {
+        return folder.is_dir();
+    }
+    let text = fs::read_to_string(folder.join(module).with_extension("rs"));
+    let test = parts.next().unwrap_or_default();
+    text.is_ok_and(|text| text.contains(&format!("#[test]\nfn {test}")))
 }
 
 /// A new algorithm that lacks something does not compile.

@@ -35,6 +35,9 @@ const PER_SECOND: f64 = 20.0;
 const WORKERS: usize = 2;
 const POLICIES: [&str; 3] = ["open", "closed", "local"];
 
+/// A location without a limit: whatever happens to Redis, its clients see nothing of it.
+const CONTROL: &str = "control";
+
 /// The keys of each policy's clients.
 const KEYS: [&str; 3] = ["a", "b", "c"];
 
@@ -56,7 +59,8 @@ fn limited(store: &str) -> Conf {
         .http(&format!("rate_limit_redis_store redis {{ {store} }}"))
         .http("rate_limit_redis_pass redis; rate_limit_redis_timeout 50ms;")
         .http("rate_limit_redis_log_level info; keepalive_requests 500;");
-    POLICIES.into_iter().fold(conf, |conf, policy| conf.server(&location(policy)))
+    let control = format!("location /{CONTROL} {{ try_files /index.html =404; }}");
+    POLICIES.into_iter().fold(conf, |conf, policy| conf.server(&location(policy))).server(&control)
 }
 
 /// What happened, to be printed if the test fails.
@@ -154,6 +158,9 @@ fn is_closed(error: &io::Error) -> bool {
 }
 
 fn is_allowed(policy: &str, end: &str) -> bool {
+    if policy == CONTROL {
+        return end == "200 ";
+    }
     let of_policy: &[_] = match policy {
         "open" => &["200 ERROR_PASSED none"],
         "closed" => &["503 ERROR_REJECTED none"],
@@ -194,6 +201,7 @@ fn endures(
         let clients: Vec<_> = POLICIES
             .into_iter()
             .flat_map(|policy| KEYS.map(|key| (policy, key)))
+            .chain([(CONTROL, "a")])
             .map(|(policy, key)| {
                 let running = &running;
                 (policy, key, scope.spawn(move || client(addr, policy, key, running)))
@@ -220,6 +228,10 @@ fn endures(
     let losses = f64::from(*chronicle.losses.lock().unwrap());
     for (policy, key, seen) in clients {
         assert!(seen.wrong.is_empty(), "{:#?}", seen.wrong);
+        if policy == CONTROL {
+            assert!(!seen.ends.is_empty(), "no request without a limit");
+            continue;
+        }
         let of = |end: &str| seen.ends.get(end).copied().unwrap_or(0) as f64;
         let (by_redis, by_local) = (of("200 PASSED redis"), of("200 PASSED local"));
         let (passed, most) = match policy {

@@ -496,3 +496,27 @@ fn the_shortest_states() {
         assert!((1..30).contains(&nothing), "{version}: nothing found {nothing} times of 300");
     }
 }
+
+/// Lua is a module of Valkey from 9.1 on, and may not be there: the log says so, once for all workers.
+#[test]
+fn a_valkey_without_lua() {
+    let is_such = |(version, _): &(String, _)| version.starts_with("valkey-9.");
+    let Some((_, binary)) = servers().into_iter().find(is_such) else {
+        println!("not tested: there is no Valkey 9");
+        return;
+    };
+    let valkey = Redis::start_binary(&binary, &["enable-module-command yes"]);
+    valkey.command::<()>(&["MODULE", "UNLOAD", "lua"]);
+    let nginx = Conf::new()
+        .workers(2)
+        .redis(&valkey)
+        .decisions()
+        .server("location / { rate_limit_redis k rate=9r/h; }")
+        .start();
+    for _ in 0..10 {
+        assert_eq!(nginx.get("/").decision(), "ERROR_PASSED none");
+    }
+    let line = "refused to decide: \"ERR Could not find scripting engine 'lua'\"";
+    assert_eq!(nginx.logged(line).len(), 1);
+    assert_eq!(nginx.logged("[error]").len(), 1, "{:?}", nginx.logged("[error]"));
+}
