@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use harness::{
-    Cluster, ClusterConf, Conf, MASTER_NAME, Nginx, PATIENCE, SentinelConf, Sentinels, slot,
+    Cluster, ClusterConf, Conf, MASTER_NAME, Nginx, PATIENCE, Redis, SentinelConf, Sentinels, slot,
     wait_until,
 };
 
@@ -77,6 +77,31 @@ impl Servers {
         urls.iter().map(|url| format!("server {url}; ")).collect::<String>() + &kind
     }
 
+    /// The master, and its only replica.
+    fn pair(&self) -> [&Redis; 2] {
+        match self {
+            Self::Behind(sentinels) => {
+                let master = sentinels.master();
+                [master, 1 - master].map(|n| sentinels.server(n))
+            }
+            Self::Sharing(cluster) => {
+                let master = cluster.master_of(slot(TAG));
+                [master, cluster.replicas_of(master)[0]].map(|n| cluster.node(n))
+            }
+        }
+    }
+
+    /// Waits until the replica has all that was written until now. That its link is up is not enough: a master sends
+    /// nothing to a replica that it has just sent everything, until that has acknowledged it.
+    fn wait_in_sync(&self) {
+        let [master, replica] = self.pair();
+        master.command::<()>(&["SET", TAG, "in sync", "PX", "1000"]);
+        let number = |redis: &Redis, field| redis.info(field).parse::<u64>().unwrap_or(0);
+        let written = number(master, "master_repl_offset");
+        let has_all = || number(replica, "slave_repl_offset") >= written;
+        wait_until(PATIENCE, has_all, "a replica in sync");
+    }
+
     /// Kills the master; returns which it was.
     fn kill(&mut self) -> usize {
         match self {
@@ -103,8 +128,6 @@ impl Servers {
                 cluster.wait_ok();
                 let follows = || cluster.replicas_of(master) == [n];
                 wait_until(PATIENCE, follows, "a replica");
-                let in_sync = || cluster.node(n).info("master_link_status") == "up";
-                wait_until(PATIENCE, in_sync, "a replica in sync");
             }
         }
     }
@@ -153,6 +176,7 @@ fn measure(name: &str, lag: u64, number: usize, mut servers: Servers) {
 fn fail_over(servers: &mut Servers, nginx: &Nginx, n: usize) -> Failover {
     let (passed, rejected) = (Mutex::new(Vec::new()), AtomicBool::new(false));
     let path = format!("/?k={TAG}{n}");
+    servers.wait_in_sync();
     let (lost, killed) = thread::scope(|scope| {
         for _ in 0..CONNECTIONS {
             scope.spawn(|| client(nginx, &path, &passed, &rejected));

@@ -1,5 +1,6 @@
 //! Clients that leave at every point of a request, and clients that are slow.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read as _;
 use std::net::TcpStream;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use harness::{PATIENCE, at_once, wait_until};
 
-use super::site::{Pace, Site, connect, essence, names, pair, received, rounds, send};
+use super::site::{Pace, Site, by_clients, connect, essence, names, pair, received, rounds, send};
 
 /// How far Redis is: requests wait so long for it.
 const WAIT: Duration = Duration::from_millis(6);
@@ -49,7 +50,7 @@ fn ends_as_the_control(site: &Site) {
     let statuses = site.statuses();
     let of = |side: &str, name: &str| {
         let seen = statuses.get(&format!("{side}-{name}")).map_or(&[][..], Vec::as_slice);
-        seen.iter().map(|(status, _)| *status).collect::<std::collections::BTreeSet<_>>()
+        seen.iter().map(|(status, _)| *status).collect::<BTreeSet<_>>()
     };
     for name in names().chain(["large"]) {
         let (mut limited, control) = (of("limited", name), of("control", name));
@@ -69,21 +70,18 @@ fn after_every_byte_of_a_request() {
         let lengths = (0..).zip(whole).flat_map(|(n, whole)| {
             (round % 5..=whole + 8).step_by(5).map(move |length| (n, length))
         });
-        let cases = lengths.flat_map(|case| names().map(move |name| (case, name)));
-        let cases: Vec<_> = cases.flat_map(|case| [(case, true), (case, false)]).collect();
-        let part = |cases: &[(((usize, usize), &'static str), bool)]| {
-            for (((request, length), name), resets) in cases {
-                for path in pair(name) {
-                    let bytes = REQUESTS[*request].replace("{path}", &path);
-                    let mut stream = connect(site.nginx.addr());
-                    send(&mut stream, &bytes.as_bytes()[..bytes.len().min(*length)], Pace::AtOnce);
-                    // What is longer than the request is the time for which the client stays, in ms.
-                    sleep(Duration::from_millis(length.saturating_sub(bytes.len()) as u64));
-                    leave(stream, *resets);
-                }
+        let cases = lengths.flat_map(|(n, length)| names().map(move |name| (n, length, name)));
+        let cases = cases.flat_map(|case| [(case, true), (case, false)]);
+        by_clients(cases, |((request, length, name), resets)| {
+            for path in pair(name) {
+                let bytes = REQUESTS[request].replace("{path}", &path);
+                let mut stream = connect(site.nginx.addr());
+                send(&mut stream, &bytes.as_bytes()[..bytes.len().min(length)], Pace::AtOnce);
+                // What is longer than the request is the time for which the client stays, in ms.
+                sleep(Duration::from_millis(length.saturating_sub(bytes.len()) as u64));
+                leave(stream, resets);
             }
-        };
-        at_once(cases.chunks(cases.len().div_ceil(8)), part);
+        });
     }
     site.is_well();
     ends_as_the_control(&site);

@@ -275,6 +275,18 @@ pub fn by_clients<T: Send>(cases: impl Iterator<Item = T> + Send, run: impl Fn(T
     at_once(0..CLIENTS, |_| std::iter::from_fn(next).for_each(&run));
 }
 
+/// What both locations of a pair do, at the same time.
+pub fn both<T: Send>(run: impl Fn(&str) -> T + Sync, [limited, control]: [&str; 2]) -> [T; 2] {
+    std::thread::scope(|scope| {
+        let limited = scope.spawn(|| run(limited));
+        let control = run(control);
+        [limited.join().expect("no panic"), control]
+    })
+}
+
+/// How often the control is tried where an answer depends on the moment at which bytes come.
+pub const TRIES: usize = 10;
+
 /// How often everything is done; more than once in the long form.
 pub fn rounds() -> usize {
     std::env::var("RATE_LIMIT_ABUSE_ROUNDS").map_or(1, |rounds| rounds.parse().expect("a number"))

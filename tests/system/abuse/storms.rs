@@ -14,7 +14,7 @@ use crate::requests::h3::{Http3, has_http3, values};
 
 /// How many requests of a connection are sent before they are cancelled, how often, and how long between: at once, while
 /// they wait for Redis, and when some have their response.
-const STORMS: [(u32, u32, u64); 3] = [(1, 2_000, 0), (100, 20, 3), (100, 20, 12)];
+const STORMS: [(u32, u32, u64); 3] = [(1, 1_000, 0), (100, 10, 3), (100, 10, 12)];
 
 /// A connection that cancels whatever it requests.
 fn storm(site: &Site, path: &str, (number, times, pause): (u32, u32, u64)) -> Outcome {
