@@ -6,11 +6,13 @@ use std::io::Read as _;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd as _;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use harness::{PATIENCE, at_once, wait_until};
 
-use super::site::{Pace, Site, by_clients, connect, essence, names, pair, received, rounds, send};
+use super::site::{
+    Pace, Site, both, by_clients, connect, essence, names, pair, received, rounds, send,
+};
 
 /// How far Redis is: requests wait so long for it.
 const WAIT: Duration = Duration::from_millis(6);
@@ -111,49 +113,52 @@ fn within_a_response() {
     wait_until(PATIENCE, || descriptors(&site) <= before, "no more descriptors than before");
 }
 
-/// Clients that read slowly get the same as from the control, all of it; clients that never finish their request keep
-/// nobody from being served, and are sent away as by the control.
-#[test]
-fn slow_clients() {
-    let site = Site::start(WAIT);
-    let idle = (0..200 * rounds()).map(|n| {
+/// Clients that have sent a request but for its end, or its body: to a limited location and to its control in turn.
+fn unfinished(site: &Site) -> Vec<TcpStream> {
+    let client = |n: usize| {
         let mut stream = connect(site.nginx.addr());
         let path = &pair("body")[n % 2];
         let part = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n");
         send(&mut stream, &part.as_bytes()[..part.len() - n / 2 % 30], Pace::AtOnce);
         stream
-    });
-    let mut idle: Vec<_> = idle.collect();
-    let start = Instant::now();
-    let readers = (0..4 * rounds()).map(|n| n % 8);
-    at_once(readers, |_| {
-        let [limited, control] = pair("large").map(|path| {
-            let mut stream = connect(site.nginx.addr());
-            let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-            send(&mut stream, request.as_bytes(), Pace::AtOnce);
-            let mut bytes = vec![0; 1_000];
-            for part in bytes.chunks_mut(100) {
-                stream.read_exact(part).expect("a part of a response");
-                sleep(Duration::from_millis(20));
-            }
-            bytes.extend(received(&mut stream).expect("no reset"));
-            essence(&bytes)
-        });
-        assert!(limited.len() > 1 << 22 && limited == control, "a slow reader");
-    });
-    assert_eq!(site.nginx.get("/limited/body").status, 200);
-    let mut ends = [Vec::new(), Vec::new()];
-    for (n, stream) in idle.iter_mut().enumerate() {
-        ends[n % 2].push(received(stream).map(|bytes| essence(&bytes)));
+    };
+    (0..200).map(client).collect()
+}
+
+/// How those to one of both end.
+fn ends<'a>(clients: impl Iterator<Item = &'a mut TcpStream>) -> BTreeSet<Option<String>> {
+    clients.map(|stream| received(stream).map(|bytes| essence(&bytes))).collect()
+}
+
+/// What a client gets that begins to read slowly.
+fn read_slowly(site: &Site, path: &str) -> String {
+    let mut stream = connect(site.nginx.addr());
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    send(&mut stream, request.as_bytes(), Pace::AtOnce);
+    let mut bytes = vec![0; 1_000];
+    for part in bytes.chunks_mut(100) {
+        stream.read_exact(part).expect("a part of a response");
+        sleep(Duration::from_millis(20));
     }
-    ends.iter_mut().for_each(|ends| {
-        ends.sort();
-        ends.dedup();
-    });
-    assert_eq!(ends[0], ends[1], "the ends of clients that never finish");
-    // Not sooner than NGINX says, and not kept for ever.
-    assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
-    drop(idle);
+    bytes.extend(received(&mut stream).expect("no reset"));
+    essence(&bytes)
+}
+
+/// Clients that read slowly get all of it, and those that never finish their request keep nobody from being served.
+#[test]
+fn slow_clients() {
+    let site = Site::start(WAIT);
+    for _ in 0..rounds() {
+        let mut unfinished = unfinished(&site);
+        at_once(0..4, |_| {
+            let [limited, control] = pair("large");
+            let [limited, control] = both(|path| read_slowly(&site, path), [&limited, &control]);
+            assert!(limited.len() > 1 << 22 && limited == control, "a slow reader");
+        });
+        assert_eq!(site.nginx.get("/limited/body").status, 200);
+        let limited = ends(unfinished.iter_mut().step_by(2));
+        assert_eq!(limited, ends(unfinished.iter_mut().skip(1).step_by(2)), "limited, control");
+    }
     site.is_well();
     ends_as_the_control(&site);
 }
