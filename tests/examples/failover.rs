@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use harness::{
-    Cluster, ClusterConf, Conf, MASTER_NAME, Nginx, PATIENCE, Redis, SentinelConf, Sentinels, slot,
-    wait_until,
+    Cluster, ClusterConf, Conf, MASTER_NAME, Nginx, PATIENCE, Redis, SLOTS, SentinelConf,
+    Sentinels, slot, wait_until,
 };
 
 /// How far the replica is behind its master, in ms.
@@ -33,7 +33,8 @@ const SPAN: Duration = Duration::from_millis(500);
 const NOT_SO_SOON: Duration = Duration::from_millis(100);
 
 fn main() {
-    let number = std::env::args().nth(1).and_then(|number| number.parse().ok()).unwrap_or(15);
+    let number = std::env::args().nth(1).expect("how many failovers of each");
+    let number = number.parse().expect("a number of failovers");
     println!(
         "| deployment | lag | failovers | requests a second | too many: median | most | bound | undecided for |"
     );
@@ -61,10 +62,9 @@ fn with_sentinels(lag: u64) -> Servers {
 }
 
 fn with_cluster(lag: u64) -> Servers {
-    assert!(slot(TAG) < 16_384 / 3, "a slot of the first node");
+    assert!(slot(TAG) < SLOTS / 3, "a slot of the first node");
     let conf = ClusterConf::new(3, 1).line("cluster-require-full-coverage no");
-    let conf = conf.node_timeout(Duration::from_millis(1_000)).lag(Duration::from_millis(lag));
-    Servers::Sharing(Box::new(conf.start()))
+    Servers::Sharing(Box::new(conf.lag(Duration::from_millis(lag)).start()))
 }
 
 impl Servers {
