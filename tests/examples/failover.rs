@@ -133,6 +133,7 @@ impl Servers {
     }
 }
 
+/// An nginx that is decided for by these servers. What they do not decide is rejected, and not counted.
 fn start(servers: &Servers) -> Nginx {
     let nginx = Conf::new()
         .workers(2)

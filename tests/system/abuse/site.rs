@@ -99,11 +99,11 @@ impl Site {
             .http("log_format phase '$kind|$status|$rate_limit_redis_status';")
             .http(BEHIND)
             .server(SERVER)
-            .server("location /limited/large { set $kind limited-large; alias {prefix}/html/large;")
+            .server("location /limited/large { set $kind limited-large; send_timeout 60s;")
+            .server("alias {prefix}/html/large;")
             .server("rate_limit_redis $http_x_key|$args name=large rate=1000000r/s; }")
-            .server(
-                "location /control/large { set $kind control-large; alias {prefix}/html/large; }",
-            );
+            .server("location /control/large { set $kind control-large; send_timeout 60s;")
+            .server("alias {prefix}/html/large; }");
         let nginx = KINDS.iter().fold(conf, |conf, kind| conf.server(&locations(kind))).start();
         wait_for_connections(&redis, 2);
         let workers = nginx.worker_pids();
