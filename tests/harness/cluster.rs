@@ -3,10 +3,12 @@
 use std::net::Ipv6Addr;
 use std::ops::RangeInclusive;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{FromRedisValue, RedisResult};
 
+use crate::lag::Lag;
 use crate::redis::{Redis, Setup};
 use crate::tls::{Authority, Identity};
 use crate::{PATIENCE, wait_until};
@@ -55,6 +57,12 @@ impl ClusterConf {
     /// The nodes run `binary`, a server of another version or make.
     pub fn binary(mut self, binary: impl AsRef<Path>) -> Self {
         self.setup.binary = binary.as_ref().to_owned();
+        self
+    }
+
+    /// Replicas are so far behind their master, and lose what is under way when it dies.
+    pub fn lag(mut self, delay: Duration) -> Self {
+        self.setup.lag = Some(Arc::new(Lag::new(delay)));
         self
     }
 

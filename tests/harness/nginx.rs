@@ -74,9 +74,14 @@ impl Nginx {
         format!("http://{}{path}", self.addr())
     }
 
-    /// The same for the port of [`Conf::http2`].
+    /// The address of the port of [`Conf::http2`].
+    pub fn h2_addr(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.site.h2).into()
+    }
+
+    /// The URL of `path` on that port.
     pub fn h2_url(&self, path: &str) -> String {
-        format!("http://127.0.0.1:{}{path}", self.site.h2)
+        format!("http://{}{path}", self.h2_addr())
     }
 
     /// A connection to that server.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use redis::{Client, Connection, ConnectionInfo, FromRedisValue, IntoConnectionInfo as _};
 use tempfile::TempDir;
 
+use crate::lag::Lag;
 use crate::library::Library;
 use crate::netns::Namespace;
 use crate::process::Process;
@@ -27,6 +28,8 @@ pub(crate) struct Setup {
     pub arguments: Vec<String>,
     /// What is preloaded into it.
     pub preload: Option<Arc<Library>>,
+    /// What delays what it sends to others, and gets from them.
+    pub lag: Option<Arc<Lag>>,
     /// The address on which it listens.
     pub address: IpAddr,
     /// The machine on which it runs, if not on this one.
@@ -41,6 +44,7 @@ impl Setup {
             binary: default_binary(),
             arguments: Vec::new(),
             preload: None,
+            lag: None,
             address: Ipv4Addr::LOCALHOST.into(),
             namespace: None,
             lines: lines.iter().map(|line| line.as_ref().to_owned()).collect(),
@@ -156,6 +160,7 @@ impl Redis {
             redis.tls_port = redis.setup.port();
             redis.write_conf();
             if redis.try_start() {
+                redis.setup.lag.iter().for_each(|lag| lag.add(&redis));
                 return redis;
             }
         }
@@ -321,6 +326,7 @@ impl Redis {
         if let Some(namespace) = &self.setup.namespace {
             namespace.enter(&mut command);
         }
+        self.setup.lag.iter().for_each(|lag| lag.enter(&mut command));
         if let Some(library) = &self.setup.preload {
             fs::write(self.clock(), 0_i64.to_ne_bytes()).expect("a clock");
             command.env("LD_PRELOAD", library.path()).env("STOPPED_CLOCK", self.clock());

@@ -2,8 +2,10 @@
 
 use std::net::Ipv6Addr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::lag::Lag;
 use crate::redis::{Redis, Setup};
 use crate::tls::{Authority, Identity};
 use crate::wait_until;
@@ -61,6 +63,12 @@ impl SentinelConf {
     pub fn binary(mut self, binary: impl AsRef<Path>) -> Self {
         self.server.binary = binary.as_ref().to_owned();
         self.sentinel.binary = binary.as_ref().to_owned();
+        self
+    }
+
+    /// Replicas are so far behind their master, and lose what is under way when it dies.
+    pub fn lag(mut self, delay: Duration) -> Self {
+        self.server.lag = Some(Arc::new(Lag::new(delay)));
         self
     }
 

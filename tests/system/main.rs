@@ -11,7 +11,7 @@ mod requests {
     mod dry_run_line;
     mod forms;
     mod h2;
-    mod h3;
+    pub mod h3;
     mod headers;
     mod invalid;
     mod jitter;
@@ -21,6 +21,16 @@ mod requests {
     mod once;
     mod satisfy;
     mod settle;
+}
+
+/// Abuse of HTTP, by clients that no browser would be: a limited location behaves as one without a limit.
+mod abuse {
+    mod aborts;
+    mod inputs;
+    mod keys;
+    mod site;
+    mod storms;
+    mod streams;
 }
 
 /// Limits: how much they let pass, and their state in Redis and in this machine's memory.

@@ -1,12 +1,11 @@
 //! HTTP/2: many requests at once in one connection.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use harness::frames::{END_STREAM, Frame, Frames};
 use harness::{Conf, Nginx, PATIENCE, Redis, h2load, run, wait_until};
 
 use crate::seen::{StartConnected as _, lines, remaining, tokens};
@@ -167,88 +166,6 @@ fn a_client_that_leaves_while_its_requests_wait() {
     assert_eq!(remaining(&nginx.get("/")), 95);
 }
 
-/// A client that does what no other would.
-struct Frames {
-    stream: TcpStream,
-}
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-
-impl Frames {
-    fn connect(nginx: &Nginx) -> Self {
-        let url = nginx.h2_url("");
-        let address = url.strip_prefix("http://").expect("a URL");
-        let stream = TcpStream::connect(address).expect("connect");
-        stream.set_nodelay(true).expect("send at once");
-        stream.set_read_timeout(Some(PATIENCE)).expect("set a timeout");
-        let mut frames = Self { stream };
-        frames.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-        frames.send(SETTINGS, 0, 0, b"");
-        frames
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).expect("send to nginx");
-    }
-
-    fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        let length = u32::try_from(payload.len()).expect("a short frame").to_be_bytes();
-        let mut frame = length[1..].to_vec();
-        frame.extend([kind, flags]);
-        frame.extend(stream.to_be_bytes());
-        frame.extend(payload);
-        self.write(&frame);
-    }
-
-    /// `GET /` followed by the query, on a stream of its own.
-    fn get(&mut self, stream: u32, query: &str) {
-        self.request(0x82, END_STREAM, stream, query);
-    }
-
-    /// The same for `POST`, whose body is still to come.
-    fn post(&mut self, stream: u32, query: &str) {
-        self.request(0x83, 0, stream, query);
-    }
-
-    /// A part of a body.
-    fn data(&mut self, stream: u32, flags: u8, bytes: &[u8]) {
-        self.send(DATA, flags, stream, bytes);
-    }
-
-    fn request(&mut self, method: u8, flags: u8, stream: u32, query: &str) {
-        let path = format!("/?{query}");
-        let mut block = vec![method, 0x86, 0x04, u8::try_from(path.len()).expect("a short path")];
-        block.extend(path.as_bytes());
-        block.extend(b"\x41\x01a");
-        self.send(HEADERS, flags | END_HEADERS, stream, &block);
-    }
-
-    /// Cancels a request.
-    fn cancel(&mut self, stream: u32) {
-        self.send(RST_STREAM, 0, stream, &8u32.to_be_bytes());
-    }
-
-    /// Reads until the response on `stream` is over.
-    fn wait_for_end(&mut self, stream: u32) {
-        loop {
-            let mut head = [0; 9];
-            self.stream.read_exact(&mut head).expect("a frame");
-            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-            let mut payload = vec![0; length as usize];
-            self.stream.read_exact(&mut payload).expect("a whole frame");
-            let id = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-            if [DATA, HEADERS].contains(&head[3]) && head[4] & END_STREAM != 0 && id == stream {
-                return;
-            }
-        }
-    }
-}
-
 #[test]
 fn bodies_that_come_late() {
     let redis = Redis::start();
@@ -258,19 +175,19 @@ fn bodies_that_come_late() {
         .server("access_log {prefix}/body.log body;")
         .server("location / { proxy_pass http://127.0.0.1:{port2}; }")
         .start_connected(&redis);
-    let mut client = Frames::connect(&nginx);
-    client.post(1, "passes");
+    let mut client = Frames::connect(nginx.h2_addr());
+    client.send(&Frame::post(1, "/?passes"));
     thread::sleep(Duration::from_millis(100));
-    client.data(1, 0, b"la");
+    client.send(&Frame::data(1, 0, b"la"));
     thread::sleep(Duration::from_millis(100));
-    client.data(1, END_STREAM, b"te");
+    client.send(&Frame::data(1, END_STREAM, b"te"));
     client.wait_for_end(1);
-    client.get(3, "passes");
+    client.send(&Frame::get(3, "/?passes"));
     client.wait_for_end(3);
-    client.post(5, "rejected");
+    client.send(&Frame::post(5, "/?rejected"));
     client.wait_for_end(5);
-    client.data(5, END_STREAM, b"late");
-    client.get(7, "rejected");
+    client.send(&Frame::data(5, END_STREAM, b"late"));
+    client.send(&Frame::get(7, "/?rejected"));
     client.wait_for_end(7);
     let log = lines(&nginx, "h2.log", 4);
     assert_eq!(log, ["200 /?passes 1", "200 /?passes 0", "429 /?rejected 0", "429 /?rejected 0"]);
@@ -282,26 +199,26 @@ fn a_stream_that_is_reset_while_its_request_waits() {
     let mut redis = Redis::start();
     let nginx =
         conf(&redis, "rate_limit_redis $remote_addr rate=100r/d;").status().start_connected(&redis);
-    let mut client = Frames::connect(&nginx);
-    client.get(1, "first");
+    let mut client = Frames::connect(nginx.h2_addr());
+    client.send(&Frame::get(1, "/?first"));
     client.wait_for_end(1);
     redis.stop_signal();
     // In one turn, so that all are in flight.
     nginx.in_one_turn(|| {
         for stream in [3, 5, 7] {
-            client.get(stream, &stream.to_string());
+            client.send(&Frame::get(stream, &format!("/?{stream}")));
         }
     });
     nginx.wait_for_requests(3, 0);
-    client.cancel(3);
-    client.cancel(7);
+    client.send(&Frame::cancel(3));
+    client.send(&Frame::cancel(7));
     let logged = || nginx.read("h2.log").lines().count();
     wait_until(PATIENCE, || logged() == 3, "the end of the cancelled requests");
     assert_eq!(statuses(&nginx, 3), tally([("200", 1), ("499", 2)]));
 
     redis.cont();
     client.wait_for_end(5);
-    client.get(9, "last");
+    client.send(&Frame::get(9, "/?last"));
     client.wait_for_end(9);
     let log = lines(&nginx, "h2.log", 5);
     // The commands of the cancelled ones were in flight, so they are charged.
@@ -325,24 +242,24 @@ fn hundreds_of_streams_that_are_reset() {
         line.rsplit(' ').next().and_then(|n| n.parse::<u64>().ok()).expect("a number")
     };
     redis.stop_signal();
-    let mut client = Frames::connect(&nginx);
+    let mut client = Frames::connect(nginx.h2_addr());
     let mut stream = 1;
     for batch in 1..=4 {
         let (first, before) = (stream, commands());
         for _ in 0..100 {
-            client.get(stream, "x");
+            client.send(&Frame::get(stream, "/?x"));
             stream += 2;
         }
         nginx.wait_for_requests(100, 0);
         // The command of the first of them is in flight.
         wait_until(PATIENCE, || commands() > before, "a command");
-        (first..stream).step_by(2).for_each(|stream| client.cancel(stream));
+        (first..stream).step_by(2).for_each(|stream| client.send(&Frame::cancel(stream)));
         let logged = || nginx.read("h2.log").lines().count();
         wait_until(PATIENCE, || logged() == 1 + batch * 100, "the end of the cancelled requests");
     }
     assert_eq!(statuses(&nginx, 401), tally([("200", 1), ("499", 400)]));
     redis.cont();
-    client.get(stream, "last");
+    client.send(&Frame::get(stream, "/?last"));
     client.wait_for_end(stream);
     let log = lines(&nginx, "h2.log", 402);
     // Commands in flight are charged, but not requests that waited for the next command.

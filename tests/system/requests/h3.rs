@@ -1,13 +1,14 @@
 //! HTTP/3, with an NGINX that has it: that of Debian 12 does not.
 
 use std::process::Command;
+use std::time::Duration;
 
 use harness::{Conf, Nginx, PATIENCE, Redis, free_port, run, wait_until};
 
 use crate::seen::{StartConnected, tokens};
 
 /// Whether NGINX has HTTP/3. One that is new enough must: else these tests would test nothing.
-fn has_http3() -> bool {
+pub fn has_http3() -> bool {
     let nginx = std::env::var("RATE_LIMIT_NGINX").unwrap_or_else(|_| "/usr/sbin/nginx".to_owned());
     let output = Command::new(nginx).arg("-V").output().expect("nginx -V");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -17,16 +18,16 @@ fn has_http3() -> bool {
 }
 
 /// A server that speaks HTTP/3.
-struct Http3 {
+pub struct Http3 {
     _keys: tempfile::TempDir,
     redis: Redis,
-    nginx: Nginx,
+    pub nginx: Nginx,
     port: String,
 }
 
 impl Http3 {
     /// A server with this in it.
-    fn start(snippet: &str) -> Self {
+    pub fn start(snippet: &str) -> Self {
         let redis = Redis::start();
         let keys = tempfile::tempdir().expect("a temp dir");
         let path = |name: &str| keys.path().join(name).to_str().expect("a path").to_owned();
@@ -41,24 +42,39 @@ impl Http3 {
             .http(&format!("ssl_certificate {certificate}; ssl_certificate_key {key};"))
             .http(snippet)
             .http("}")
+            .server("location = /metrics { access_log off; rate_limit_redis_metrics json; }")
             .start_connected(&redis);
         Self { _keys: keys, redis, nginx, port }
     }
 
     /// What the client prints about so many requests, each in a stream of its own.
     fn request(&self, number: usize) -> String {
-        let url = format!("https://localhost:{}/", self.port);
-        let command = format!(
-            "gtlsclient --exit-on-all-streams-close --no-quic-dump --no-http-dump -n {number} \
-             127.0.0.1 {} {url} 2>&1",
-            self.port
-        );
-        run("sh", &["-c", &command])
+        self.client(&format!("--exit-on-all-streams-close -n {number}"), "/")
+    }
+
+    /// What a client with these options prints about requests for `path`, however it ends.
+    pub fn client(&self, options: &str, path: &str) -> String {
+        let command = format!("gtlsclient --no-quic-dump --no-http-dump {options}");
+        self.run(&format!("{command} {} 2>&1 || true", self.target(path)))
+    }
+
+    /// Has a client of many requests be killed after this time.
+    pub fn killed_client(&self, time: Duration, path: &str) {
+        let command = format!("timeout -s KILL {} gtlsclient -q -n 100", time.as_secs_f64());
+        self.run(&format!("{command} {} >/dev/null 2>&1 || true", self.target(path)));
+    }
+
+    fn target(&self, path: &str) -> String {
+        format!("127.0.0.1 {0} https://localhost:{0}{path}", self.port)
+    }
+
+    fn run(&self, command: &str) -> String {
+        run("sh", &["-c", command])
     }
 }
 
 /// The values of a field, in the order of the streams.
-fn values<'a>(said: &'a str, name: &str) -> Vec<&'a str> {
+pub fn values<'a>(said: &'a str, name: &str) -> Vec<&'a str> {
     let start = format!(" [{name}: ");
     let lines = said.lines().filter(|line| line.starts_with("http: stream "));
     lines.filter_map(|line| line.split_once(&start)?.1.strip_suffix(']')).collect()
