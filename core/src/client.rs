@@ -234,7 +234,6 @@ impl Client {
 
     /// Connects, before the first request needs it.
     pub fn start(&mut self, now: u64) {
-        self.credentials.start(&mut self.random, now, &mut self.agenda);
         match self.discovery.can_change() {
             true => self.refresh_topology(now),
             false => self.open_all(now),

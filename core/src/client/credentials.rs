@@ -31,10 +31,10 @@ impl Credentials {
         self.at
     }
 
-    /// The client starts. It is due for the first time somewhere in the interval: workers that start together do not
-    /// all log in at once.
-    pub(super) fn start(&mut self, random: &mut Random, now: u64, agenda: &mut Agenda) {
-        if self.interval > 0 {
+    /// A connection is made. After the first one it is due for the first time somewhere in the interval: workers that
+    /// start together do not all log in at once.
+    pub(super) fn on_ready(&mut self, random: &mut Random, now: u64, agenda: &mut Agenda) {
+        if self.interval > 0 && self.at.is_none() {
             let delay = random.next() % self.interval;
             self.schedule(now.saturating_add(delay), agenda);
         }

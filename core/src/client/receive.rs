@@ -83,6 +83,7 @@ impl Client {
         if is_last {
             node.on_ready(took);
             self.agenda.push(Action::Attempted(node_key, AttemptResult::Ready));
+            self.credentials.on_ready(&mut self.random, now, &mut self.agenda);
             self.log_missing(node_key);
             if is_sentinel {
                 self.on_sentinel_connected(key, now);
