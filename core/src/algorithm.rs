@@ -3,11 +3,10 @@
 //! Both are the same function: from what is stored for a client, the time, the quota and the cost
 //! to what is to be stored. A negative cost gives back. The script runs in Redis, and replies with
 //! the time and what was stored; the verdict follows from that by the reference. A test drives both
-//! through the same random histories and requires the same states. To add an algorithm, add its name
-//! in `limit.rs`, its two files, and its row in the table below: what its file lacks of the row does not compile.
+//! through the same random histories and requires the same states. To add an algorithm, add its two files and
+//! its line in the table below: what its file lacks of the [`AlgorithmRow`] does not compile.
 
 mod bucket;
-mod calendar_window;
 mod carry_over;
 mod codec;
 mod fixed_window;
@@ -16,6 +15,7 @@ mod hold;
 mod interval_bucket;
 pub mod leaky_bucket;
 mod lease;
+mod lua;
 mod managed;
 mod minima;
 mod moment;
@@ -27,18 +27,59 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod token_bucket;
-mod window_counter;
 
 pub use hold::{Hold, Holds};
 pub use minima::{Minima, Minimum};
 pub use state::{Extra, State, Stored};
 
+use lua::Lua;
 use settled::Settled;
 
 use crate::charge::Charged;
 use crate::decision::{Retry, Verdict};
-use crate::limit::{Algorithm, Quota, QuotaError};
+use crate::limit::{Quota, QuotaError};
 use crate::rate::Rate;
+use crate::window::Windows;
+
+/// The table of algorithms: the name of each, and the module that holds its [`AlgorithmRow`].
+macro_rules! algorithms {
+    ($($(#[$about:meta])* $name:ident: $module:ident,)+) => {
+        /// How a limit counts.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+        pub enum Algorithm {
+            $($(#[$about])* $name,)+
+        }
+
+        impl Algorithm {
+            /// Every algorithm.
+            pub const ALL: [Self; [$(stringify!($name)),+].len()] = [$(Self::$name),+];
+
+            fn row(self) -> &'static AlgorithmRow {
+                match self {
+                    $(Self::$name => &const { $module::ROW },)+
+                }
+            }
+        }
+    };
+}
+
+algorithms! {
+    /// A bucket that starts full and refills continuously.
+    #[default]
+    TokenBucket: token_bucket,
+    /// A bucket that starts full and gets n tokens at each whole period since its last refill.
+    IntervalBucket: interval_bucket,
+    /// The generic cell rate algorithm, with the numbers of redis-cell's `CL.THROTTLE`.
+    Gcra: gcra,
+    /// The bucket of `limit_req`: a request that comes too early is delayed.
+    LeakyBucket: leaky_bucket,
+    /// The counters of this and the previous window, the previous one weighted by its overlap.
+    SlidingWindow: sliding_window,
+    /// An exact log of the last period.
+    SlidingLog: sliding_log,
+    /// A counter for each aligned period, or for each month of the calendar.
+    FixedWindow: fixed_window,
+}
 
 /// How the configuration gives the most that can be spent at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,32 +93,43 @@ pub enum BurstParameter {
 }
 
 /// The properties and functions of an algorithm.
-struct Description {
-    /// The name in the configuration.
+struct AlgorithmRow {
+    /// See [`Algorithm::name`].
     name: &'static str,
+    /// See [`Algorithm::burst_parameter`].
     burst: BurstParameter,
-    /// The Lua function, and the source of its body.
-    function: &'static str,
-    source: &'static str,
-    /// The numbers of a state, as the source calls them.
-    state: &'static [&'static str],
+    /// See [`Algorithm::own_parameters`].
+    own_parameters: &'static str,
+    /// Whether a period can be a month of the calendar.
+    counts_months: bool,
     /// The terms in which it counts: see [`Quota::terms`].
     terms: fn(Rate, u64) -> Result<Terms, QuotaError>,
+    /// The name of the Lua function: see [`Algorithm::function`].
+    function: &'static str,
+    /// The Lua source: see [`Algorithm::source`].
+    lua: Lua,
+    /// The numbers of a state, as the source calls them: see [`Algorithm::state`].
+    state: &'static [&'static str],
+    /// Whether its script reads and writes Redis itself: see [`Algorithm::stores_itself`].
+    stores_itself: bool,
     /// The state of these numbers.
     read: fn([u64; 3]) -> Option<State>,
+    /// See [`Algorithm::decide`]: stored, now, quota, cost.
     decide: fn(&mut Stored, u64, &Quota, u64) -> Verdict,
+    /// Decides on so many equal requests faster than one by one, if nothing is kept beside the state: see
+    /// [`Algorithm::decide_each`].
+    decide_each: Option<DecideEach>,
+    /// Charges an amount, whatever is left: stored, now, quota, amount.
     charge: fn(&mut Stored, u64, &Quota, u64),
+    /// See [`Algorithm::give_back`]: stored, now, quota, amount, and since when it can have been regained, if that is known.
     give_back: fn(&mut Stored, u64, &Quota, u64, Option<u64>),
     /// See [`Algorithm::regained_from`].
     regained_from: fn(&Quota, Charged, u64) -> u64,
-    /// Decides on several equal requests faster than one by one, if nothing is kept beside the state.
-    decide_each: Option<DecideEach>,
+    /// How what was spent comes back.
     regain: Regain,
-    /// Whether its script reads and writes Redis itself: see [`Algorithm::stores_itself`].
-    stores_itself: bool,
-    /// How machines take units of a quota ahead, if they do.
+    /// How machines take units of a quota ahead; `None` if they do not.
     leases: Option<fn(&Quota) -> Leases>,
-    /// How charges are corrected with what was missing since. `None` if a charge counts as a whole until it is forgotten.
+    /// How charges are corrected with what was missing since; `None` if a charge counts as a whole until it is forgotten.
     settled: Option<Settled>,
 }
 
@@ -100,8 +152,18 @@ enum Leases {
     /// Nothing is regained of what is spent but at the end of a window, and then everything: so Redis need not remember
     /// leases, which end with it. The function returns that end: for a state, or for none, at a moment in µs.
     EndWithWindows(fn(Option<&State>, u64, &Quota) -> u64),
-    /// What is set aside is held. The function writes a state down as it is at a moment in µs.
-    AreHeld(fn(&mut Stored, u64, &Quota)),
+    /// What is set aside is held.
+    AreHeld(Held),
+}
+
+/// What an algorithm needs where units are held.
+struct Held {
+    /// Writes a state down as it is at a moment in µs.
+    touch: fn(&mut Stored, u64, &Quota),
+    /// The state that a machine has computed, at a moment in µs of Redis's clock; `None` if it is of no use. The
+    /// machine's clock is ahead of Redis's by the time that its command has taken, and so may be what it has computed,
+    /// if this command has taken less.
+    computed: fn([u64; 3], u64, &Quota) -> Option<State>,
 }
 
 /// In windows what is charged counts in the window of its time.
@@ -109,108 +171,60 @@ fn at_the_charge(_quota: &Quota, charged: Charged, _amount: u64) -> u64 {
     charged.at
 }
 
+/// The first µs after the window of the rate that a moment is in.
+fn window_end(_state: Option<&State>, now: u64, quota: &Quota) -> u64 {
+    Windows::of(quota.rate()).at(now).ends
+}
+
 /// The two numbers that stand for the rate in an algorithm: see [`Quota::terms`].
 pub(crate) type Terms = (u64, u64);
 
-/// The description of an algorithm, from the names of its Lua file and of its Rust module, and of a
-/// Lua file with an end that it shares with another algorithm.
-macro_rules! describe {
-    ($name:literal, $burst:ident, $lua:literal, $rust:ident $(, $end:literal)?) => {
-        Description {
-            name: $name,
-            burst: BurstParameter::$burst,
-            function: $lua,
-            source: concat!(
-                include_str!(concat!("algorithm/", $lua, ".lua")),
-                $(include_str!(concat!("algorithm/", $end, ".lua")))?
-            ),
-            state: $rust::STATE,
-            terms: $rust::terms,
-            read: $rust::read,
-            decide: $rust::decide,
-            charge: $rust::charge,
-            give_back: $rust::give_back,
-            regained_from: $rust::regained_from,
-            decide_each: $rust::DECIDE_EACH,
-            regain: $rust::REGAIN,
-            stores_itself: $rust::STORES_ITSELF,
-            leases: $rust::LEASES,
-            settled: $rust::SETTLED,
-        }
-    };
-}
-
 impl Algorithm {
-    fn description(self) -> &'static Description {
-        match self {
-            Self::TokenBucket => {
-                &const { describe!("token_bucket", Capacity, "token_bucket", token_bucket) }
-            }
-            Self::IntervalBucket => {
-                &const { describe!("token_bucket", Capacity, "interval_bucket", interval_bucket) }
-            }
-            Self::Gcra => &const { describe!("gcra", Burst, "gcra", gcra) },
-            Self::LeakyBucket => &const { describe!("leaky_bucket", Burst, "gcra", leaky_bucket) },
-            Self::SlidingWindow => {
-                &const { describe!("sliding_window", None, "sliding_window", sliding_window) }
-            }
-            Self::SlidingLog => {
-                &const { describe!("sliding_log", None, "sliding_log", sliding_log) }
-            }
-            Self::FixedWindow => {
-                &const { describe!("fixed_window", None, "fixed_window", fixed_window, "window_counter") }
-            }
-            Self::CalendarWindow => {
-                &const {
-                    describe!(
-                        "fixed_window",
-                        None,
-                        "calendar_window",
-                        calendar_window,
-                        "window_counter"
-                    )
-                }
-            }
-        }
-    }
-
-    /// The name in the configuration. The two buckets share one, and the two windows of one
-    /// counter.
+    /// The name in the configuration. The two buckets share one.
     pub fn name(self) -> &'static str {
-        self.description().name
+        self.row().name
     }
 
-    /// The algorithm that the configuration calls `name`; of the two buckets the continuous one, of
-    /// the two windows that of a fixed period.
+    /// The algorithm that the configuration calls `name`; of the two buckets the continuous one.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
     /// How the configuration gives the most that can be spent at once.
     pub fn burst_parameter(self) -> BurstParameter {
-        self.description().burst
+        self.row().burst
+    }
+
+    /// The parameters that not every algorithm has, as an error message lists them.
+    pub(crate) fn own_parameters(self) -> &'static str {
+        self.row().own_parameters
     }
 
     /// The name of the Lua function.
     pub fn function(self) -> &'static str {
-        self.description().function
+        self.row().function
     }
 
     /// The Lua source of its body. It reads the numbers of the [`state`](Self::state), nil if
     /// nothing is stored, `debt`, and `now, cost, limit, period, count, n, since`. It sets
-    /// `allowed`, and `cost` to what is spent in all. If there is something to store, it sets
+    /// `allowed`, `cost` to what is spent in all, and `remaining` to what is left then. If there is something to store, it sets
     /// `changed`, the new state and debt, and `expiry`, the µs at which the quota is whole again;
     /// `expiry` also if there is a `block`. A negative cost is given back. With n, which is nil for
     /// 1, it spends for as many of n requests as fit; with `since`, which is nil or 0 for none, it
     /// charges more than is left.
-    pub fn source(self) -> &'static str {
-        self.description().source
+    pub fn source(self) -> String {
+        self.lua("decide")
+    }
+
+    /// A part of the Lua source; empty if there is none.
+    fn lua(self, part: &str) -> String {
+        self.row().lua.part(part).unwrap_or_default()
     }
 
     /// The two or three numbers of a stored state, in their order, as the [`source`](Self::source)
     /// calls them.
     pub fn state(self) -> &'static [&'static str] {
-        self.description().state
+        self.row().state
     }
 
     /// Whether its script reads and writes Redis itself and replies with the verdict, not with what
@@ -218,7 +232,7 @@ impl Algorithm {
     /// block, since)` to `allowed, remaining, reset, retry, store`, where `store` is a function
     /// that writes.
     pub fn stores_itself(self) -> bool {
-        self.description().stores_itself
+        self.row().stores_itself
     }
 
     /// Whether one command can charge for several equal requests: see `Scripts::encode_repeated`.
@@ -228,14 +242,14 @@ impl Algorithm {
 
     /// Whether quota comes back bit by bit, rather than at the end of a window.
     pub fn is_continuous(self) -> bool {
-        self.description().regain == Regain::Continuous
+        self.row().regain == Regain::Continuous
     }
 
     /// Reads what is stored. Bytes that the script does not take for a state read as nothing.
     pub fn read(self, bytes: &[u8]) -> Stored {
         let read = || {
             let (numbers, extra, minima) = codec::bytes::numbers(bytes)?;
-            let state = (self.description().read)(numbers)?;
+            let state = (self.row().read)(numbers)?;
             let minima = if self.keeps_minima() { minima } else { Minima::default() };
             Some(Stored { state: Some(state), extra, minima })
         };
@@ -253,7 +267,7 @@ impl Algorithm {
 
     /// Decides without regard to what was missing before.
     fn decide_alone(self, stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
-        let decide = self.description().decide;
+        let decide = self.row().decide;
         if quota.block() == 0 && stored.extra.is_none() {
             return decide(stored, now, quota, cost);
         }
@@ -286,7 +300,7 @@ impl Algorithm {
         mut each: impl FnMut(Verdict),
     ) {
         let is_plain = quota.block() == 0 && stored.extra.is_none() && !quota.is_settled();
-        match self.description().decide_each {
+        match self.row().decide_each {
             Some(decide_each) if is_plain => {
                 decide_each(stored, now, quota, cost, times, &mut each);
             }
@@ -308,7 +322,7 @@ impl Algorithm {
     /// Begins a block. There may be no state, if another limit of the transaction spends from the
     /// same key: then a state of zeros, in the distant past, takes its place.
     fn block(self, stored: &mut Stored, now: u64, quota: &Quota) {
-        stored.state = stored.state.take().or_else(|| (self.description().read)([0; 3]));
+        stored.state = stored.state.take().or_else(|| (self.row().read)([0; 3]));
         stored.block(now, quota, quota.block());
     }
 
@@ -350,14 +364,14 @@ impl Algorithm {
         stored.correct_holds(now, quota);
         match since {
             Some(since @ 1..) => self.correct(stored, now, quota, amount, since),
-            Some(0) | None => (self.description().give_back)(stored, now, quota, amount, None),
+            Some(0) | None => (self.row().give_back)(stored, now, quota, amount, None),
         }
     }
 
     /// Gives back `amount` of a charge, which machines that hold units do not know: it is counted as charged, so
     /// that none of them takes over a state without it.
     fn correct(self, stored: &mut Stored, now: u64, quota: &Quota, amount: u64, since: u64) {
-        let give_back = self.description().give_back;
+        let give_back = self.row().give_back;
         if stored.extra.holds.is_none() {
             return give_back(stored, now, quota, amount, Some(since));
         }
@@ -375,7 +389,7 @@ impl Algorithm {
     pub fn regained_from(self, quota: &Quota, charged: Charged, amount: u64) -> u64 {
         match quota.is_settled() {
             true => charged.at,
-            false => (self.description().regained_from)(quota, charged, amount),
+            false => (self.row().regained_from)(quota, charged, amount),
         }
     }
 
@@ -403,7 +417,7 @@ impl Algorithm {
 
     /// Charges `amount`, whatever is left.
     fn charge(self, stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
-        let charge = self.description().charge;
+        let charge = self.row().charge;
         if stored.extra.holds.is_none() {
             return charge(stored, now, quota, amount);
         }

@@ -1,5 +1,7 @@
 //! A limit as an algorithm needs it: the algorithm, and numbers that it can count exactly.
 
+pub use crate::algorithm::Algorithm;
+
 use crate::rate::{Interval, MAX_TIME, Rate};
 
 mod error;
@@ -13,42 +15,6 @@ const MAX_NAME: usize = 64;
 pub fn is_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
-}
-
-/// How a limit counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Algorithm {
-    /// A bucket that starts full and refills continuously.
-    #[default]
-    TokenBucket,
-    /// A bucket that starts full and gets n tokens at each whole period since its last refill.
-    IntervalBucket,
-    /// The generic cell rate algorithm, with the numbers of redis-cell's `CL.THROTTLE`.
-    Gcra,
-    /// The bucket of `limit_req`: a request that comes too early is delayed.
-    LeakyBucket,
-    /// The counters of this and the previous window, the previous one weighted by its overlap.
-    SlidingWindow,
-    /// An exact log of the last period.
-    SlidingLog,
-    /// A counter for each aligned period.
-    FixedWindow,
-    /// A counter for each month of the calendar: a `fixed_window` at a rate by the month.
-    CalendarWindow,
-}
-
-impl Algorithm {
-    /// Every algorithm.
-    pub const ALL: [Self; 8] = [
-        Self::TokenBucket,
-        Self::IntervalBucket,
-        Self::Gcra,
-        Self::LeakyBucket,
-        Self::SlidingWindow,
-        Self::SlidingLog,
-        Self::FixedWindow,
-        Self::CalendarWindow,
-    ];
 }
 
 /// What a client may spend: at most `limit` units at once, and in the long run `rate`.

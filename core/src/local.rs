@@ -231,6 +231,12 @@ mod tests {
         Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap()
     }
 
+    /// A quota of each algorithm at this rate, and of a month.
+    fn all_quotas(rate: &str, limit: u64) -> impl Iterator<Item = Quota> {
+        let month = quota(Algorithm::FixedWindow, "5r/month", limit);
+        Algorithm::ALL.map(|algorithm| quota(algorithm, rate, limit)).into_iter().chain([month])
+    }
+
     fn digest(number: u8) -> u128 {
         u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
     }
@@ -273,12 +279,12 @@ mod tests {
 
     fn quotas() -> impl Strategy<Value = Quota> {
         let algorithms = proptest::sample::select(&Algorithm::ALL[..]);
-        (algorithms, 1..20_u64, 1_000..1_000_000_u64, 1..40_u64).prop_map(
-            |(algorithm, count, period, limit)| {
+        (algorithms, any::<bool>(), 1..20_u64, 1_000..1_000_000_u64, 1..40_u64).prop_map(
+            |(algorithm, is_monthly, count, period, limit)| {
                 let own = algorithm.burst_parameter() == BurstParameter::None;
-                let rate = match algorithm {
-                    Algorithm::CalendarWindow => Rate::monthly(count),
-                    _ => Rate::new(count, period),
+                let rate = match is_monthly && algorithm == Algorithm::FixedWindow {
+                    true => Rate::monthly(count),
+                    false => Rate::new(count, period),
                 };
                 let rate = rate.unwrap();
                 Quota::new(algorithm, rate, if own { count } else { limit }).unwrap()
@@ -462,10 +468,12 @@ mod tests {
                     let refills = time / period + 1 + u64::from(first > 0);
                     spent > limit + count * refills
                 }
-                Algorithm::SlidingWindow | Algorithm::FixedWindow => {
+                Algorithm::SlidingWindow | Algorithm::FixedWindow
+                    if !self.quota.rate().is_monthly() =>
+                {
                     spent > limit * (to / period - from / period + 1)
                 }
-                Algorithm::CalendarWindow => {
+                Algorithm::SlidingWindow | Algorithm::FixedWindow => {
                     let month = |now| Window::month(now).number;
                     spent > limit * (month(to) - month(from) + 1)
                 }
@@ -608,33 +616,30 @@ mod tests {
 
     #[test]
     fn what_was_decided_here_is_settled_here() {
-        for algorithm in Algorithm::ALL {
+        for quota in all_quotas("5r/d", 5) {
             let mut words = vec![0; 1_000];
             let table = &mut Table::open(&mut words);
-            let rate = if algorithm == Algorithm::CalendarWindow { "5r/month" } else { "5r/d" };
-            let quota = quota(algorithm, rate, 5);
             let mut local = charges([charge(1, &quota, 3)]);
             decide(table, START, Mode::Outage, &mut local);
             let mut settled = |change| {
                 settle(table, START, &local[0], change).unwrap();
                 verdict(request(table, START, Mode::Outage, quota, 0)).remaining
             };
-            assert_eq!([-2, 6, -3].map(&mut settled), [4, 0, 1], "{algorithm:?}");
+            assert_eq!([-2, 6, -3].map(&mut settled), [4, 0, 1], "{quota:?}");
         }
     }
 
     #[test]
     fn who_exceeds_a_limit_here_is_blocked_here() {
-        for algorithm in Algorithm::ALL {
+        for quota in all_quotas("2r/s", 2) {
             let mut words = vec![0; 1_000];
             let table = &mut Table::open(&mut words);
-            let rate = if algorithm == Algorithm::CalendarWindow { "2r/month" } else { "2r/s" };
             let day = 86_400_000_000;
-            let quota = quota(algorithm, rate, 2).with_block(40 * day);
+            let quota = quota.with_block(40 * day);
             verdict(request(table, START, Mode::Outage, quota, 2));
             assert!(!verdict(request(table, START, Mode::Outage, quota, 1)).allowed);
             let blocked = verdict(request(table, START + 39 * day, Mode::Outage, quota, 1));
-            assert!(!blocked.allowed && blocked.retry == Retry::After(day), "{algorithm:?}");
+            assert!(!blocked.allowed && blocked.retry == Retry::After(day), "{quota:?}");
             assert!(verdict(request(table, START + 40 * day, Mode::Outage, quota, 1)).allowed);
         }
     }
@@ -693,7 +698,7 @@ mod tests {
         let kind = |algorithm: Algorithm| match algorithm {
             Algorithm::TokenBucket | Algorithm::IntervalBucket => 0,
             Algorithm::Gcra | Algorithm::LeakyBucket => 1,
-            Algorithm::SlidingWindow | Algorithm::FixedWindow | Algorithm::CalendarWindow => 2,
+            Algorithm::SlidingWindow | Algorithm::FixedWindow => 2,
             Algorithm::SlidingLog => 3,
         };
         for old in Algorithm::ALL {

@@ -69,8 +69,9 @@ impl Override {
     /// The override of these numbers; `None` if any of them is out of bounds.
     pub(crate) fn from_numbers(numbers: [u64; NUMBERS]) -> Option<Self> {
         let [limit, period, count, ends, n, rate_period] = numbers;
-        let is_exact = |number| (1..=MAX_EXACT).contains(&number);
-        if ![limit, period, count].into_iter().all(is_exact) || ends > MAX_EXACT {
+        let is_in_bounds =
+            limit.min(count) > 0 && limit.max(period).max(count).max(ends) <= MAX_EXACT;
+        if !is_in_bounds {
             return None;
         }
         Self::from_parts(limit, ends, [n, rate_period])

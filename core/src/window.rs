@@ -43,6 +43,11 @@ pub enum Windows {
 }
 
 impl Windows {
+    /// The periods of a rate.
+    pub fn of(rate: Rate) -> Self {
+        if rate.is_monthly() { Self::Months } else { Self::Aligned(rate.period()) }
+    }
+
     /// The window that `now` is in.
     pub fn at(self, now: u64) -> Window {
         match self {

@@ -186,9 +186,9 @@ impl LimitConf {
         self.bound.get().map(|bound| bound.store)
     }
 
-    /// How it is counted, as far as that is known: windows of a month have an algorithm of their own.
+    /// How it is counted.
     pub(super) fn variant(&self) -> Variant {
-        let variant = Variant::new(self.line.known_algorithm(), self.is_settled());
+        let variant = Variant::new(self.line.algorithm, self.is_settled());
         if self.line.has_override { variant.with_override() } else { variant }
     }
 

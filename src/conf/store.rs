@@ -4,10 +4,8 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 
 use rate_limit_core::client::{Config, Kind};
-use rate_limit_core::limit::Algorithm;
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::script::Variant;
-use rate_limit_core::request::ConfiguredLimit;
 
 use super::limit::LimitConf;
 use crate::client::tls::Tls;
@@ -96,13 +94,6 @@ impl Store {
     pub(super) fn add_limits(&mut self, limits: &[Rc<LimitConf>], has_leases: bool) {
         let list: Vec<_> = limits.iter().map(|limit| limit.variant()).collect();
         self.variants.extend(&list);
-        // Should a variable rate be one of a month.
-        let may_be_monthly = |limit: &Rc<LimitConf>| {
-            limit.known_quota().is_none() && limit.algorithm() == Algorithm::FixedWindow
-        };
-        if limits.iter().any(may_be_monthly) {
-            self.variants.push(Algorithm::CalendarWindow.into());
-        }
         self.has_several |= list.len() > 1 || (has_leases && !list.is_empty());
         if limits.iter().all(|limit| limit.is_plain()) && !self.lists.contains(&list) {
             self.lists.push(list);

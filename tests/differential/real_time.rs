@@ -11,16 +11,25 @@ use redis::Value;
 
 use crate::lab::{Charge, Step, read, words};
 
-/// One unit a `period`, and no more than one.
-fn charge_by(algorithm: Algorithm, period: &str) -> Charge {
-    let quota = quota(algorithm, 1, period);
-    Charge::new(format!("rl:default:{algorithm:?}"), quota, 1)
+/// A charge of `quota`, whose key is of its own.
+fn charge_of(quota: Quota, cost: u64) -> Charge {
+    let (algorithm, rate) = (quota.algorithm(), quota.rate());
+    Charge::new(format!("rl:default:{algorithm:?} {rate}"), quota, cost)
 }
 
-/// So many a `period`, unless the algorithm is for months, and no more than so many.
+/// So many a `period`, and no more than so many.
 fn quota(algorithm: Algorithm, count: u64, period: &str) -> Quota {
-    let period = if algorithm == Algorithm::CalendarWindow { "month" } else { period };
     Quota::new(algorithm, format!("{count}r/{period}").parse().unwrap(), count).unwrap()
+}
+
+/// So many a year, of all algorithms, and so many a month.
+fn long_quotas(count: u64) -> Vec<Quota> {
+    let month = quota(Algorithm::FixedWindow, count, "month");
+    Algorithm::ALL
+        .map(|algorithm| quota(algorithm, count, "52w"))
+        .into_iter()
+        .chain([month])
+        .collect()
 }
 
 fn charge(redis: &Redis, scripts: &Scripts, by: By, charges: &[Charge]) -> Vec<Verdict> {
@@ -48,9 +57,7 @@ fn run(redis: &Redis, scripts: &Scripts, by: By, step: &Step) -> Value {
 fn a_client_that_waits_is_served_and_one_that_is_gone_is_forgotten() {
     let (redis, scripts) = (Redis::start(), Scripts::new());
     std::thread::scope(|scope| {
-        // A month is too long to wait for.
-        let short = |algorithm: &Algorithm| *algorithm != Algorithm::CalendarWindow;
-        for algorithm in Algorithm::ALL.into_iter().filter(short) {
+        for algorithm in Algorithm::ALL {
             let (redis, scripts) = (&redis, &scripts);
             scope.spawn(move || wait_and_be_served(redis, scripts, algorithm));
         }
@@ -58,7 +65,7 @@ fn a_client_that_waits_is_served_and_one_that_is_gone_is_forgotten() {
 }
 
 fn wait_and_be_served(redis: &Redis, scripts: &Scripts, algorithm: Algorithm) {
-    let charges = [charge_by(algorithm, "500ms")];
+    let charges = [charge_of(quota(algorithm, 1, "500ms"), 1)];
     // No later than at the end of the next window it is rejected, and the server knows the script.
     let verdict = charge(redis, scripts, By::Source, &charges)[0];
     assert!(verdict.allowed, "{algorithm:?} {verdict:?}");
@@ -96,7 +103,7 @@ fn reject(redis: &Redis, scripts: &Scripts, charges: &[Charge]) -> Option<Durati
 #[test]
 fn several_limits_spend_all_or_nothing() {
     let (redis, scripts) = (Redis::start(), Scripts::new());
-    let charges = Algorithm::ALL.map(|algorithm| charge_by(algorithm, "52w"));
+    let charges: Vec<_> = long_quotas(1).into_iter().map(|quota| charge_of(quota, 1)).collect();
     let passed = |verdict: &Verdict| verdict.allowed && verdict.remaining == 0;
     assert!(charge(&redis, &scripts, By::Source, &charges).iter().all(passed));
     assert_eq!(redis.command::<usize>(&["DBSIZE"]), charges.len());
@@ -112,7 +119,7 @@ fn several_limits_spend_all_or_nothing() {
 #[test]
 fn what_is_given_back_is_as_never_spent() {
     let (redis, scripts) = (Redis::start(), Scripts::new());
-    let charges = Algorithm::ALL.map(|algorithm| charge_by(algorithm, "52w"));
+    let charges: Vec<_> = long_quotas(1).into_iter().map(|quota| charge_of(quota, 1)).collect();
     let whole = Verdict { allowed: true, blocked: 0, remaining: 1, reset: 0, retry: Retry::No };
     for several in charges.chunks(1).chain([&charges[..]]) {
         for _ in 0..2 {
@@ -133,18 +140,14 @@ fn what_is_given_back_is_as_never_spent() {
 #[test]
 fn what_is_given_back_in_part_keeps_its_time() {
     let (redis, scripts) = (Redis::start(), Scripts::new());
-    for algorithm in Algorithm::ALL {
-        let quota = quota(algorithm, 9, "52w");
-        let of = |cost| [Charge::new(format!("rl:default:{algorithm:?}"), quota, cost)];
+    for quota in long_quotas(9) {
+        let of = |cost| [charge_of(quota, cost)];
         charge(&redis, &scripts, By::Source, &of(7));
         let verdict = give_back(&redis, &scripts, &of(3))[0];
-        assert_eq!(verdict.remaining, 5, "{algorithm:?}");
+        assert_eq!(verdict.remaining, 5, "{quota:?}");
         let ttl: u64 = redis.command(&["PTTL", &of(0)[0].key]);
         // The server keeps the end in whole ms, rounded up, and PTTL counts from the ms that has begun.
         let whole = verdict.reset.div_ceil(1_000) + 1;
-        assert!(
-            (whole.saturating_sub(5_000)..=whole).contains(&ttl),
-            "{algorithm:?} {ttl} {whole}"
-        );
+        assert!((whole.saturating_sub(5_000)..=whole).contains(&ttl), "{quota:?} {ttl} {whole}");
     }
 }

@@ -14,15 +14,19 @@ fn of_strings() -> impl Iterator<Item = Algorithm> {
     Algorithm::ALL.into_iter().filter(|algorithm| !algorithm.stores_itself())
 }
 
-/// 5 at most, at 3 a second, or a month.
+/// A quota of 5 at most, at 3 a second.
 fn quota(algorithm: Algorithm) -> Quota {
     quota_at("3r/s", algorithm, 5)
 }
 
-/// At this rate, unless the algorithm is for months.
 fn quota_at(rate: &str, algorithm: Algorithm, limit: u64) -> Quota {
-    let rate = if algorithm == Algorithm::CalendarWindow { "3r/month" } else { rate };
     Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap()
+}
+
+/// Quotas of all algorithms that store a string, at this rate, and of a month.
+fn quotas_at(rate: &str, limit: u64) -> impl Iterator<Item = Quota> + Clone {
+    let quotas: Vec<_> = of_strings().map(|algorithm| quota_at(rate, algorithm, limit)).collect();
+    quotas.into_iter().chain([quota_at("3r/month", Algorithm::FixedWindow, limit)])
 }
 
 /// The longest that any algorithm takes to become whole: `sliding_window`, two periods.
@@ -45,9 +49,9 @@ fn give_back(lab: &mut Lab, now: u64, quota: Quota, cost: u64) -> RedisResult<Ve
 }
 
 /// Charges `cost` where `value` is stored.
-fn charge_of(lab: &mut Lab, value: &[u8], algorithm: Algorithm, cost: u64) -> RedisResult<Verdict> {
+fn charge_of(lab: &mut Lab, value: &[u8], quota: Quota, cost: u64) -> RedisResult<Verdict> {
     redis::cmd("SET").arg(KEY).arg(value).exec(lab.connection()).unwrap();
-    charge(lab, NOW, quota(algorithm), cost)
+    charge(lab, NOW, quota, cost)
 }
 
 /// What no algorithm writes.
@@ -72,11 +76,11 @@ fn packed(numbers: &[u64]) -> Vec<u8> {
 #[test]
 fn what_is_not_a_state_is_as_good_as_nothing() {
     let mut lab = Lab::new();
-    for algorithm in of_strings() {
-        let fresh = algorithm.decide(&mut Stored::default(), NOW, &quota(algorithm), 2);
+    for quota in quotas_at("3r/s", 5) {
+        let fresh = quota.algorithm().decide(&mut Stored::default(), NOW, &quota, 2);
         for value in NONSENSE {
-            let verdict = charge_of(&mut lab, value, algorithm, 2);
-            assert_eq!(verdict, Ok(fresh), "{algorithm:?} {value:?}");
+            let verdict = charge_of(&mut lab, value, quota, 2);
+            assert_eq!(verdict, Ok(fresh), "{quota:?} {value:?}");
         }
     }
 }
@@ -84,22 +88,20 @@ fn what_is_not_a_state_is_as_good_as_nothing() {
 #[test]
 fn nothing_is_given_back_to_what_is_not_a_state() {
     let mut lab = Lab::new();
-    let whole = |algorithm| {
-        Ok(Algorithm::decide(algorithm, &mut Stored::default(), NOW, &quota(algorithm), 0))
-    };
-    for algorithm in of_strings() {
+    let whole = |quota: Quota| Ok(quota.algorithm().decide(&mut Stored::default(), NOW, &quota, 0));
+    for quota in quotas_at("3r/s", 5) {
         for value in NONSENSE {
             redis::cmd("SET").arg(KEY).arg(value).exec(lab.connection()).unwrap();
-            let verdict = give_back(&mut lab, NOW, quota(algorithm), 2);
-            assert_eq!(verdict, whole(algorithm), "{algorithm:?} {value:?}");
+            let verdict = give_back(&mut lab, NOW, quota, 2);
+            assert_eq!(verdict, whole(quota), "{quota:?} {value:?}");
             let left: Vec<u8> = redis::cmd("GET").arg(KEY).query(lab.connection()).unwrap();
-            assert_eq!(left, value, "{algorithm:?}");
+            assert_eq!(left, value, "{quota:?}");
         }
     }
     redis::cmd("DEL").arg(KEY).exec(lab.connection()).unwrap();
     redis::cmd("RPUSH").arg(KEY).arg("x").exec(lab.connection()).unwrap();
-    let log = Algorithm::SlidingLog;
-    assert_eq!(give_back(&mut lab, NOW, quota(log), 2), whole(log));
+    let log = quota(Algorithm::SlidingLog);
+    assert_eq!(give_back(&mut lab, NOW, log, 2), whole(log));
     let left: Vec<String> =
         redis::cmd("LRANGE").arg(KEY).arg(0).arg(-1).query(lab.connection()).unwrap();
     assert_eq!(left, ["x"]);
@@ -109,17 +111,17 @@ fn nothing_is_given_back_to_what_is_not_a_state() {
 fn no_number_gives_more_than_all_or_locks_out_for_longer_than_a_refill() {
     let mut lab = Lab::new();
     let (huge, year) = (u64::MAX, NOW + 31_536_000_000_000);
-    for algorithm in of_strings() {
-        let longest = longest(quota(algorithm));
+    for quota in quotas_at("3r/s", 5) {
+        let longest = longest(quota);
         for first in [0, 3, huge, year, NOW] {
             for rest in [&[][..], &[0], &[3], &[3, 3], &[huge], &[huge, 3], &[NOW, huge]] {
                 let value = packed(&[&[first], rest].concat());
-                let verdict = charge_of(&mut lab, &value, algorithm, 0).unwrap();
-                let context = format!("{algorithm:?} {value:?} {verdict:?}");
+                let verdict = charge_of(&mut lab, &value, quota, 0).unwrap();
+                let context = format!("{quota:?} {value:?} {verdict:?}");
                 assert!(verdict.remaining <= 5 && verdict.reset <= longest, "{context}");
                 redis::cmd("SET").arg(KEY).arg(&value).exec(lab.connection()).unwrap();
-                let verdict = give_back(&mut lab, NOW, quota(algorithm), 2).unwrap();
-                let context = format!("given back to {algorithm:?} {value:?} {verdict:?}");
+                let verdict = give_back(&mut lab, NOW, quota, 2).unwrap();
+                let context = format!("given back to {quota:?} {value:?} {verdict:?}");
                 assert!(verdict.remaining <= 5 && verdict.reset <= longest, "{context}");
             }
         }
@@ -133,19 +135,22 @@ fn no_number_gives_more_than_all_or_locks_out_for_longer_than_a_refill() {
 fn what_another_algorithm_left_does_no_harm() {
     let mut lab = Lab::new();
     let rates = ["3r/s", "7r/10s", "100r/m", "5r/1d"];
-    let pairs = of_strings().flat_map(|left| of_strings().map(move |found| (left, found)));
-    for ((left, found), rate) in pairs.flat_map(|pair| rates.map(|rate| (pair, rate))) {
-        let of = |algorithm| quota_at(rate, algorithm, 100_000);
+    let pairs = rates.into_iter().flat_map(|rate| {
+        let quotas = quotas_at(rate, 100_000);
+        quotas.clone().flat_map(move |left| quotas.clone().map(move |found| (left, found)))
+    });
+    for (left, found) in pairs {
         for spent in [1, 42, 30_000, 99_999] {
             redis::cmd("DEL").arg(KEY).exec(lab.connection()).unwrap();
-            assert!(charge(&mut lab, NOW, of(left), spent).unwrap().allowed);
-            let context = format!("{left:?} {found:?} {rate} {spent}");
-            let verdict = charge(&mut lab, NOW + 1_000, of(found), 0).unwrap();
-            let longest = found.decide(&mut Stored::default(), NOW, &of(found), 100_000).reset;
-            let longest = longest.max(self::longest(of(found)));
+            assert!(charge(&mut lab, NOW, left, spent).unwrap().allowed);
+            let context = format!("{left:?} {found:?} {spent}");
+            let verdict = charge(&mut lab, NOW + 1_000, found, 0).unwrap();
+            let fresh = &mut Stored::default();
+            let longest = found.algorithm().decide(fresh, NOW, &found, 100_000).reset;
+            let longest = longest.max(self::longest(found));
             assert!(verdict.remaining <= 100_000, "{context} {verdict:?}");
             assert!(verdict.reset <= longest, "{context} {verdict:?}");
-            let whole = charge(&mut lab, NOW + 1_000 + verdict.reset, of(found), 100_000).unwrap();
+            let whole = charge(&mut lab, NOW + 1_000 + verdict.reset, found, 100_000).unwrap();
             assert!(whole.allowed, "{context} {whole:?}");
         }
     }
@@ -158,7 +163,7 @@ fn a_list_is_no_string_and_a_string_no_list() {
         let error = answer.unwrap_err().to_string();
         assert!(error.contains("WRONGTYPE"), "{error}");
     };
-    wrong(charge_of(&mut lab, b"3 3", Algorithm::SlidingLog, 1));
+    wrong(charge_of(&mut lab, b"3 3", quota(Algorithm::SlidingLog), 1));
     wrong(give_back(&mut lab, NOW, quota(Algorithm::SlidingLog), 1));
     redis::cmd("DEL").arg(KEY).exec(lab.connection()).unwrap();
     assert!(charge(&mut lab, NOW, quota(Algorithm::SlidingLog), 1).unwrap().allowed);

@@ -302,7 +302,7 @@ impl Traffic {
         let full =
             quota.algorithm().decide(&mut Stored::default(), self.now, &quota, quota.limit()).reset;
         let rest = match quota.algorithm() {
-            Algorithm::FixedWindow | Algorithm::CalendarWindow => full,
+            Algorithm::FixedWindow => full,
             // Its windows are those of a fixed_window.
             _ => period - self.now % period,
         };
@@ -353,7 +353,7 @@ pub fn quota(rng: &mut Rng, algorithm: Algorithm) -> Quota {
 }
 
 fn rate(rng: &mut Rng, algorithm: Algorithm) -> Rate {
-    if algorithm == Algorithm::CalendarWindow {
+    if algorithm == Algorithm::FixedWindow && rng.u32(0..3) == 0 {
         return Rate::monthly(magnitude(rng, 10_000_000)).expect("a rate");
     }
     if rng.bool() {
@@ -368,14 +368,15 @@ pub fn large_quota(rng: &mut Rng, algorithm: Algorithm) -> Quota {
     let least = if algorithm.is_continuous() { MAX_EXACT } else { MAX_EXACT >> 5 };
     loop {
         let period = magnitude(rng, 1 << 50).next_multiple_of(1_000).min(MAX_TIME);
-        let rate = match algorithm {
-            Algorithm::CalendarWindow => Rate::monthly(magnitude(rng, 1 << 24)),
-            _ => Rate::new(magnitude(rng, 1 << 24), period),
+        let is_monthly = algorithm == Algorithm::FixedWindow && rng.bool();
+        let rate = match is_monthly {
+            true => Rate::monthly(magnitude(rng, 1 << 24)),
+            false => Rate::new(magnitude(rng, 1 << 24), period),
         };
         let rate = rate.expect("a rate");
         let quota = Quota::new(algorithm, rate, magnitude(rng, 1 << 45));
         let is_large = |quota: &Quota| {
-            if algorithm == Algorithm::CalendarWindow {
+            if is_monthly {
                 return true;
             }
             let parts = u128::from(quota.limit()) * u128::from(quota.terms().0);

@@ -26,13 +26,12 @@ const MOST: usize = 256;
 
 static SCRIPTS: LazyLock<Arc<Scripts>> = LazyLock::new(|| Arc::new(Scripts::new()));
 
-/// The charges of the limits of requests: all algorithms, the fourth one with a block.
+/// The charges of the limits of requests: all algorithms and a month, the fourth one with a block.
 static QUOTAS: LazyLock<Vec<Quota>> = LazyLock::new(|| {
-    let quota = |algorithm| {
-        let rate = if algorithm == Algorithm::CalendarWindow { "5r/month" } else { "5r/s" };
-        Quota::new(algorithm, rate.parse().unwrap(), 5).unwrap()
-    };
-    let mut quotas: Vec<_> = Algorithm::ALL.into_iter().map(quota).collect();
+    let quota = |algorithm, rate: &str| Quota::new(algorithm, rate.parse().unwrap(), 5).unwrap();
+    let month = quota(Algorithm::FixedWindow, "5r/month");
+    let all = Algorithm::ALL.map(|algorithm| quota(algorithm, "5r/s"));
+    let mut quotas: Vec<_> = all.into_iter().chain([month]).collect();
     quotas[3] = quotas[3].with_block(SECOND);
     quotas
 });

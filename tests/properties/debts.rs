@@ -139,8 +139,7 @@ proptest! {
     #[test]
     fn nothing_comes_back_into_a_later_window(mut client in solvent(), later in 2..5_u64) {
         let period = match client.quota.algorithm() {
-            Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::FixedWindow
-            | Algorithm::CalendarWindow => client.quota.rate().period(),
+            Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::FixedWindow => client.quota.rate().period(),
             _ => return Ok(()),
         };
         let since = client.now;

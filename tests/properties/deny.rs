@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use rate_limit_core::algorithm::{BurstParameter, Stored};
 use rate_limit_core::deny_cache::{Denial, is_cacheable};
 use rate_limit_core::limit::{Algorithm, Quota};
-use rate_limit_core::rate::{Rate, SECOND};
+use rate_limit_core::rate::SECOND;
 
-use crate::history::START;
+use crate::history::{START, rate};
 
 /// One client in Redis, and what the deny caches of two machines hold of it.
 struct World {
@@ -76,12 +76,10 @@ fn quotas() -> impl Strategy<Value = [Quota; 2]> {
     let algorithms = proptest::sample::select(&Algorithm::ALL[..]);
     let numbers = || (1..4_u64, 1_000..20 * SECOND, 1..4_u64);
     let blocks = prop_oneof![Just(0), 1..1_000_u64, 1..30 * SECOND];
-    (algorithms, numbers(), numbers(), blocks).prop_map(|(algorithm, one, other, block)| {
+    let all = (algorithms, any::<bool>(), numbers(), numbers(), blocks);
+    all.prop_map(|(algorithm, is_monthly, one, other, block)| {
         [one, other].map(|(count, period, limit)| {
-            let rate = match algorithm {
-                Algorithm::CalendarWindow => Rate::monthly(count),
-                _ => Rate::new(count, period),
-            };
+            let rate = rate(algorithm, is_monthly, count, period);
             let own = algorithm.burst_parameter() == BurstParameter::None;
             let limit = if own { count } else { limit };
             Quota::new(algorithm, rate.unwrap(), limit).unwrap().with_block(block)

@@ -54,10 +54,7 @@ fn is_missing_until(quota: Quota, now: u64, since: u64) -> bool {
         | Algorithm::IntervalBucket
         | Algorithm::Gcra
         | Algorithm::LeakyBucket => now + 2 <= since,
-        Algorithm::SlidingWindow
-        | Algorithm::SlidingLog
-        | Algorithm::FixedWindow
-        | Algorithm::CalendarWindow => true,
+        Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::FixedWindow => true,
     }
 }
 

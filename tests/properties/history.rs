@@ -5,7 +5,7 @@ use rate_limit_core::algorithm::{BurstParameter, Stored};
 use rate_limit_core::charge::Charged;
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::limit::{Algorithm, Quota};
-use rate_limit_core::rate::Rate;
+use rate_limit_core::rate::{Rate, RateError};
 
 /// When every history starts.
 pub const START: u64 = 1_700_000_000_000_000;
@@ -101,7 +101,7 @@ pub fn refill(quota: Quota) -> u64 {
         }
         Algorithm::IntervalBucket => quota.limit().div_ceil(count) * period,
         Algorithm::SlidingWindow => 2 * period,
-        Algorithm::SlidingLog | Algorithm::FixedWindow | Algorithm::CalendarWindow => period,
+        Algorithm::SlidingLog | Algorithm::FixedWindow => period,
     }
 }
 
@@ -116,17 +116,26 @@ pub fn quotas() -> impl Strategy<Value = Quota> {
 
 pub fn quotas_of(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Quota> {
     let algorithms = proptest::sample::select(algorithms);
-    (algorithms, magnitude(21), magnitude(45), magnitude(17)).prop_filter_map(
+    (algorithms, any::<bool>(), magnitude(21), magnitude(45), magnitude(17)).prop_filter_map(
         "no quota of these numbers",
-        |(algorithm, count, period, limit)| {
-            let rate = match algorithm {
-                Algorithm::CalendarWindow => Rate::monthly(count),
-                _ => Rate::new(count, period),
-            };
-            let rate = rate.ok()?;
+        |(algorithm, is_monthly, count, period, limit)| {
+            let rate = rate(algorithm, is_monthly, count, period).ok()?;
             Quota::new(algorithm, rate, own_limit(algorithm, rate).unwrap_or(limit)).ok()
         },
     )
+}
+
+/// A rate of so many a period, or a month if that is wanted and the algorithm counts months.
+pub fn rate(
+    algorithm: Algorithm,
+    is_monthly: bool,
+    count: u64,
+    period: u64,
+) -> Result<Rate, RateError> {
+    match is_monthly && algorithm == Algorithm::FixedWindow {
+        true => Rate::monthly(count),
+        false => Rate::new(count, period),
+    }
 }
 
 /// The limit that follows from the rate, for an algorithm that has no other.

@@ -31,11 +31,13 @@ pub fn exceeds_in(quota: Quota, from: u64, to: u64, spent: u64) -> bool {
         }
         Algorithm::IntervalBucket => spent > limit + count * (time / period + 1),
         Algorithm::SlidingLog => time < period && spent > limit,
+        Algorithm::FixedWindow if quota.rate().is_monthly() => {
+            spent > limit * (month(to) - month(from) + 1)
+        }
         // Of an aligned window the limit, and so of any other twice that.
         Algorithm::SlidingWindow | Algorithm::FixedWindow => {
             spent > limit * (to / period - from / period + 1)
         }
-        Algorithm::CalendarWindow => spent > limit * (month(to) - month(from) + 1),
     }
 }
 

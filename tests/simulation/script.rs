@@ -292,10 +292,10 @@ impl<'a> Limit<'a> {
 /// The quota of which these are the arguments: see [`Quota::terms`].
 fn quota(algorithm: Algorithm, limit: u64, period: u64, count: u64) -> Quota {
     let rate = match algorithm {
+        Algorithm::FixedWindow if period == 0 => Rate::monthly(limit),
         Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::FixedWindow => {
             Rate::new(limit, period * count)
         }
-        Algorithm::CalendarWindow => Rate::monthly(limit),
         _ => Rate::new(count, period),
     };
     let quota = Quota::new(algorithm, rate.expect("a rate"), limit).expect("a quota");

@@ -131,9 +131,9 @@ impl Limit {
         let quotas: Vec<_> = (0..if is_constant { 1 } else { 2 })
             .map(|_| {
                 let (limit, seconds) = (1 << rng.u64(0..11), 1 << rng.u64(0..6));
-                let rate = match algorithm {
-                    Algorithm::CalendarWindow => Rate::monthly(limit),
-                    _ => Rate::new(limit, seconds * SECOND),
+                let rate = match algorithm == Algorithm::FixedWindow && rng.bool() {
+                    true => Rate::monthly(limit),
+                    false => Rate::new(limit, seconds * SECOND),
                 };
                 let quota = Quota::new(algorithm, rate.expect("a rate"), limit).expect("a quota");
                 if is_settled { quota.with_settle() } else { quota }

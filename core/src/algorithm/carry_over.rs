@@ -25,7 +25,7 @@ impl Algorithm {
             // It may be more than the limit, which was lowered.
             true => sliding_log::spent_at(&stored, at, from),
             false => {
-                let verdict = (self.description().decide)(&mut stored, at, from, 0);
+                let verdict = (self.row().decide)(&mut stored, at, from, 0);
                 from.limit().saturating_sub(verdict.remaining)
             }
         };
@@ -33,7 +33,7 @@ impl Algorithm {
         let blocked = stored.extra.blocked_until.saturating_sub(at);
         let mut carried = Stored::default();
         if blocked > 0 {
-            carried.state = (self.description().read)([0; 3]);
+            carried.state = (self.row().read)([0; 3]);
             carried.block(at, to, blocked);
         }
         for units in [missing, debt].into_iter().filter(|units| *units > 0) {
@@ -52,8 +52,8 @@ impl Algorithm {
         let without = |units: u64, spent: u64| {
             let extra = Extra { debt: most, ..Extra::default() };
             let mut stored = Stored { extra, ..stored.clone() };
-            (self.description().give_back)(&mut stored, at, quota, units, None);
-            (self.description().charge)(&mut stored, at, quota, spent);
+            (self.row().give_back)(&mut stored, at, quota, units, None);
+            (self.row().charge)(&mut stored, at, quota, spent);
             stored.extra.debt == 0
         };
         if most == 0 || without(1, 1) {

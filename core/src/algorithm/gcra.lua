@@ -2,6 +2,8 @@
 -- State: the theoretical arrival time, tat + part / count microseconds.
 -- The emission interval is period / count microseconds. Other times are spans from now: how far
 -- the arrival time is ahead, and how far it may be. With a debt it is further ahead.
+
+--- decide
 local rest, whole, latest, latest_part = 0, period, limit * period, 0
 if count > 1 then
   rest = period % count
@@ -100,3 +102,7 @@ if changed or block then
   tat = now + ahead
   expiry = part > 0 and tat + 1 or tat
 end
+
+--- missing
+local parts = part - spent * rest
+local shortfall = tat - now - spent * whole + (parts - parts % count) / count

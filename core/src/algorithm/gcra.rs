@@ -8,36 +8,39 @@
 //!
 //! In any window of time t at most `limit + t × rate` passes, with `limit = burst + 1`.
 
+use super::lua::Lua;
 use super::moment::{self, Moment};
 use super::settled::{self, Settled};
-use super::{DecideEach, Leases, Regain, State, Stored, Terms};
+use super::{AlgorithmRow, BurstParameter, Held, Leases, Regain, State, Stored};
 use crate::decision::{Retry, Verdict};
-use crate::limit::{Quota, QuotaError};
-use crate::rate::Rate;
+use crate::limit::Quota;
 
-/// See [`Algorithm::state`](super::Algorithm::state).
-pub(super) const STATE: &[&str] = &["tat", "part"];
+pub(super) const ROW: AlgorithmRow = AlgorithmRow {
+    name: "gcra",
+    burst: BurstParameter::Burst,
+    own_parameters: "\"burst=\"",
+    counts_months: false,
+    terms: moment::terms,
+    function: "gcra",
+    lua: Lua(&[include_str!("gcra.lua"), include_str!("settled_continuous.lua")]),
+    state: &["tat", "part"],
+    stores_itself: false,
+    read,
+    decide,
+    decide_each: None,
+    charge,
+    give_back,
+    regained_from: moment::regained_from,
+    regain: Regain::Continuous,
+    leases: Some(|_| Leases::AreHeld(Held { touch, computed: |plain, _, _| read(plain) })),
+    settled: Some(Settled { missing_without, returned: settled::returned_continuously }),
+};
 
-pub(super) const REGAIN: Regain = Regain::Continuous;
-pub(super) const STORES_ITSELF: bool = false;
-pub(super) const LEASES: Option<fn(&Quota) -> Leases> = Some(|_| Leases::AreHeld(touch));
-pub(super) const SETTLED: Option<Settled> = Some(Settled {
-    correct: include_str!("settled_continuous.lua"),
-    missing: include_str!("gcra_missing.lua"),
-    missing_without,
-    returned: settled::returned_continuously,
-});
-pub(super) const DECIDE_EACH: Option<DecideEach> = None;
-
-pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
-    moment::terms(rate, limit)
-}
-
-pub(super) fn read([micros, part, _]: [u64; 3]) -> Option<State> {
+fn read([micros, part, _]: [u64; 3]) -> Option<State> {
     Some(State::Arrival(Moment { micros, part }))
 }
 
-pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
+fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
     let (limit, interval) = (quota.limit(), quota.interval());
     let Arrival { tat, latest, debt, corrected } = arrival(stored, now, quota);
     let next = tat.plus(interval, cost);
@@ -61,7 +64,7 @@ pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) ->
     Verdict { allowed, blocked: 0, remaining: tat.intervals_until(latest, interval), reset, retry }
 }
 
-pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
+fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
     let interval = quota.interval();
     let Arrival { tat, debt, corrected, .. } = arrival(stored, now, quota);
     let furthest = Moment::at(now).plus(interval, quota.max_spent());
@@ -71,17 +74,8 @@ pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) 
     }
 }
 
-/// See [`moment::regained_from`].
-pub(super) use super::moment::regained_from;
-
 /// Moves the arrival time back, but not for the time that it would have stood still since.
-pub(super) fn give_back(
-    stored: &mut Stored,
-    now: u64,
-    quota: &Quota,
-    amount: u64,
-    since: Option<u64>,
-) {
+fn give_back(stored: &mut Stored, now: u64, quota: &Quota, amount: u64, since: Option<u64>) {
     let Arrival { tat, debt, corrected, .. } = arrival(stored, now, quota);
     let (interval, held) = (quota.interval(), stored.extra.holds.lasting(now).units(quota.limit()));
     let late = since.map_or(0, |since| now.saturating_sub(since));

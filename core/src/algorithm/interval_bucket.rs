@@ -6,35 +6,45 @@
 //! In any window of time t at most `limit + n × (t / period + 1)` passes, the division rounded down.
 
 use super::bucket::{self, Bucket, Refill};
+use super::lua::Lua;
 use super::minima::{Correction, Minimum};
 use super::moment::Moment;
 use super::settled::{Returned, Settled};
-use super::{DecideEach, Leases, Regain, State, Stored, Terms};
+use super::{
+    AlgorithmRow, BurstParameter, Held, Leases, Regain, State, Stored, Terms, token_bucket,
+};
 use crate::charge::Charged;
 use crate::decision::Verdict;
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{MAX_TIME, Rate};
 
-/// See [`Algorithm::state`](super::Algorithm::state).
-pub(super) const STATE: &[&str] = &["tokens", "last"];
-
-pub(super) const REGAIN: Regain = Regain::AtRefills;
-pub(super) const STORES_ITSELF: bool = false;
-pub(super) const LEASES: Option<fn(&Quota) -> Leases> = Some(leases);
-pub(super) const SETTLED: Option<Settled> = Some(Settled {
-    correct: include_str!("settled_interval.lua"),
-    missing: include_str!("interval_bucket_missing.lua"),
-    missing_without,
-    returned,
-});
-pub(super) const DECIDE_EACH: Option<DecideEach> = None;
+pub(super) const ROW: AlgorithmRow = AlgorithmRow {
+    name: "token_bucket",
+    burst: BurstParameter::Capacity,
+    own_parameters: token_bucket::ROW.own_parameters,
+    counts_months: false,
+    terms,
+    function: "interval_bucket",
+    lua: Lua(&[include_str!("interval_bucket.lua"), include_str!("bucket.lua")]),
+    state: &["tokens", "last"],
+    stores_itself: false,
+    read,
+    decide,
+    decide_each: None,
+    charge,
+    give_back,
+    regained_from,
+    regain: Regain::AtRefills,
+    leases: Some(leases),
+    settled: Some(Settled { missing_without, returned }),
+};
 
 /// Where each refill fills the bucket, leases end with it.
 fn leases(quota: &Quota) -> Leases {
     let (_, count) = quota.terms();
     match quota.limit() <= count {
         true => Leases::EndWithWindows(window_end),
-        false => Leases::AreHeld(touch),
+        false => Leases::AreHeld(Held { touch, computed }),
     }
 }
 
@@ -48,7 +58,7 @@ fn window_end(state: Option<&State>, now: u64, quota: &Quota) -> u64 {
 }
 
 /// The terms: the period in µs, and the tokens that come in it.
-pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
+fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     let refills = limit.div_ceil(rate.count());
     if u128::from(refills) * u128::from(rate.period()) > u128::from(MAX_TIME) {
         return Err(QuotaError::TooSlow);
@@ -56,30 +66,24 @@ pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     Ok((rate.period(), rate.count()))
 }
 
-pub(super) fn read([tokens, last, _]: [u64; 3]) -> Option<State> {
+fn read([tokens, last, _]: [u64; 3]) -> Option<State> {
     Some(State::Bucket(tokens, Moment::at(last)))
 }
 
-pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
+fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
     bucket::decide(stored, portions(quota), now, quota, cost)
 }
 
-pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
+fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
     bucket::charge(stored, portions(quota), now, quota, amount);
 }
 
-pub(super) fn give_back(
-    stored: &mut Stored,
-    now: u64,
-    quota: &Quota,
-    amount: u64,
-    since: Option<u64>,
-) {
+fn give_back(stored: &mut Stored, now: u64, quota: &Quota, amount: u64, since: Option<u64>) {
     bucket::give_back(stored, portions(quota), now, quota, amount, since);
 }
 
 /// When the bucket would have been full without `amount` of a charge.
-pub(super) fn regained_from(quota: &Quota, charged: Charged, amount: u64) -> u64 {
+fn regained_from(quota: &Quota, charged: Charged, amount: u64) -> u64 {
     let Portions { period, count } = portions(quota);
     let missing = quota.limit().saturating_sub(charged.remaining);
     let time = |tokens: u64| tokens.div_ceil(count).saturating_mul(period);
@@ -115,6 +119,12 @@ fn returned(
     let units = missing.saturating_sub(later.saturating_mul(count));
     let since = if elapsed > 0 { now - 1 } else { now };
     Returned { units, since, back: units }
+}
+
+/// A refill that is still to come cannot be taken off: the machine may have spent of it.
+fn computed(plain: [u64; 3], now: u64, _quota: &Quota) -> Option<State> {
+    let [_, last, _] = plain;
+    if last < now { read(plain) } else { None }
 }
 
 fn touch(stored: &mut Stored, now: u64, quota: &Quota) {

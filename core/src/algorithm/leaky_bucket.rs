@@ -8,17 +8,18 @@
 //! In any window of time t at most `burst + 1 + t × rate` is accepted, and without `delay` or
 //! `nodelay` at most `1 + t × rate` passes.
 
-use super::Leases;
-pub(super) use super::gcra::{
-    DECIDE_EACH, REGAIN, SETTLED, STATE, STORES_ITSELF, charge, decide, give_back, read,
-    regained_from, terms,
-};
 use super::moment::Moment;
+use super::{AlgorithmRow, gcra};
 use crate::decision::Verdict;
 use crate::limit::Quota;
 
-/// The delays of requests follow from what all machines have let pass.
-pub(super) const LEASES: Option<fn(&Quota) -> Leases> = None;
+pub(super) const ROW: AlgorithmRow = AlgorithmRow {
+    name: "leaky_bucket",
+    own_parameters: "\"burst=\", \"delay=\" and \"nodelay\"",
+    // The delays of requests follow from what all machines have let pass.
+    leases: None,
+    ..gcra::ROW
+};
 
 /// Which part of the excess is not delayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

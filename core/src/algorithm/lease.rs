@@ -1,20 +1,18 @@
 //! What a lease changes in a state: the references of `script/lease.lua`.
 
-use super::moment::Moment;
-use super::{Algorithm, Hold, Leases, State, Stored};
+use super::{Algorithm, Held, Hold, Leases, State, Stored};
 use crate::lease::{Granted, Lease, Report};
 use crate::limit::Quota;
-use crate::rate::MAX_EXACT;
 
 impl Algorithm {
     /// Whether a machine can take units ahead: see [`lease`](crate::lease).
     pub fn has_leases(self) -> bool {
-        self.description().leases.is_some()
+        self.row().leases.is_some()
     }
 
     /// The state of these numbers, as they are stored.
     pub(crate) fn state_of(self, numbers: [u64; 3]) -> Option<State> {
-        (self.description().read)(numbers)
+        (self.row().read)(numbers)
     }
 
     /// These numbers of a state, with `held` units that are missing in it given back.
@@ -49,7 +47,7 @@ impl Algorithm {
         let mut holds = stored.extra.holds.lasting(now);
         let others = holds.charged.saturating_sub(report.charged);
         if holds.release(of, of.saturating_sub(unused), ends) {
-            let state = self.computed(report.plain, now, quota);
+            let state = self.held(quota).and_then(|held| (held.computed)(report.plain, now, quota));
             let others = others.saturating_add(holds.units(quota.limit()));
             if others == 0 && state.is_some() {
                 stored.state = state;
@@ -60,7 +58,7 @@ impl Algorithm {
             // Until now all of it was held.
             self.touch(stored, now, quota);
             stored.extra.holds = holds;
-            (self.description().give_back)(stored, now, quota, unused, None);
+            (self.row().give_back)(stored, now, quota, unused, None);
             if let Some(state) = state {
                 self.take_over(stored, state, now, quota, others);
             }
@@ -83,31 +81,11 @@ impl Algorithm {
     /// others, none of them came later than now.
     fn take_over(self, stored: &mut Stored, state: State, now: u64, quota: &Quota, others: u64) {
         let mut computed = Stored { state: Some(state), ..Stored::default() };
-        (self.description().charge)(&mut computed, now, quota, others);
+        (self.row().charge)(&mut computed, now, quota, others);
         self.touch(&mut computed, now, quota);
         if computed.has_more_than(stored) {
             (stored.state, stored.extra.debt) = (computed.state, computed.extra.debt);
         }
-    }
-
-    /// The state that a machine has computed, at `now`. Its clock is ahead of Redis's by the time that its command has
-    /// taken, and so may be the last refill, if this command has taken less: then a token bucket is without the tokens
-    /// that are still to come. `None` if it has spent them, or for refills at intervals.
-    fn computed(self, plain: [u64; 3], now: u64, quota: &Quota) -> Option<State> {
-        let [tokens, micros, part] = plain;
-        if micros < now {
-            return self.state_of(plain);
-        }
-        let ((period, count), interval) = (quota.terms(), quota.interval());
-        let last = Moment { micros, part }.clamped(interval);
-        let parts = u128::from(micros - now) * u128::from(count) + u128::from(last.part);
-        let is_exact = parts + u128::from(period) < u128::from(MAX_EXACT);
-        if self != Self::TokenBucket || !is_exact {
-            return None;
-        }
-        let early = Moment::at(now).intervals_until(last, interval) + 1;
-        let Moment { micros, part } = last.minus(interval, early);
-        self.state_of([tokens.checked_sub(early)?, micros, part])
     }
 
     /// Sets units aside after a request that was allowed and has spent something, where so many
@@ -165,13 +143,20 @@ impl Algorithm {
 
     /// Writes the state down as it is at `now`, if units of it are held.
     fn touch(self, stored: &mut Stored, now: u64, quota: &Quota) {
-        if let Some(Leases::AreHeld(touch)) = self.leases(quota) {
-            touch(stored, now, quota);
+        if let Some(held) = self.held(quota) {
+            (held.touch)(stored, now, quota);
+        }
+    }
+
+    fn held(self, quota: &Quota) -> Option<Held> {
+        match self.leases(quota)? {
+            Leases::AreHeld(held) => Some(held),
+            Leases::EndWithWindows(_) => None,
         }
     }
 
     fn leases(self, quota: &Quota) -> Option<Leases> {
-        self.description().leases.map(|leases| leases(quota))
+        self.row().leases.map(|leases| leases(quota))
     }
 }
 

@@ -23,7 +23,7 @@ impl Algorithm {
             stored.extra.blocked_until = 0;
             return;
         }
-        stored.state = stored.state.take().or_else(|| (self.description().read)([0; 3]));
+        stored.state = stored.state.take().or_else(|| (self.row().read)([0; 3]));
         stored.extra.blocked_until = now.saturating_add(span.min(quota.longest_block()));
     }
 }

@@ -8,14 +8,8 @@ use super::{Algorithm, Stored};
 use crate::decision::Verdict;
 use crate::limit::Quota;
 
-/// The part of an algorithm that corrects charges with minima.
+/// The part of an algorithm that corrects charges with minima: see [`Algorithm::settled_sources`] for that in Lua.
 pub(super) struct Settled {
-    /// The Lua source that corrects a charge: it reads `cost`, what is given back, and `first`, the index of the step in
-    /// `minima` whose number is `lowest`, both nil if there is none. It changes `cost` and `since`, and makes `back`, how
-    /// much of what is missing comes back at most.
-    pub(super) correct: &'static str,
-    /// The Lua source that makes `shortfall`, what is missing without the units `spent`, rounded down.
-    pub(super) missing: &'static str,
     /// The shortage at a moment in µs without so many units, as [`Minimum::missing`](super::Minimum::missing) counts
     /// it.
     pub(super) missing_without: fn(&Stored, u64, &Quota, u64) -> u64,
@@ -39,13 +33,18 @@ impl Algorithm {
         self.settled().is_some()
     }
 
-    /// The two Lua sources of `script/settled.lua` that depend on the algorithm.
-    pub(crate) fn settled_sources(self) -> Option<(&'static str, &'static str)> {
-        self.settled().map(|settled| (settled.correct, settled.missing))
+    /// The two parts of the Lua source that stand in `script/settled.lua`.
+    ///
+    /// The first one, `correct`, corrects a charge: it reads `cost`, what is given back, and `first`, the index of the
+    /// step in `minima` whose number is `lowest`, both nil if there is none. It changes `cost` and `since`, and makes
+    /// `back`, how much of what is missing comes back at most. The second one, `missing`, makes `shortfall`, what is
+    /// missing without the units `spent`, rounded down.
+    pub(crate) fn settled_sources(self) -> Option<[String; 2]> {
+        self.settled().map(|_| ["correct", "missing"].map(|part| self.lua(part)))
     }
 
     fn settled(self) -> Option<&'static Settled> {
-        self.description().settled.as_ref()
+        self.row().settled.as_ref()
     }
 
     /// See [`decide`](Self::decide).

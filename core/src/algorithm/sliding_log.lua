@@ -4,11 +4,13 @@
 -- them: "x <debt> <since> <blocked until>".
 -- It reads and writes the list itself: it gets the key, and answers what writes to it. Of a request that
 -- is allowed it answers, instead of the retry, the reset without it.
+
+--- decide
 local function sliding_log(key, now, cost, limit, period, block, since, requested)
   local call = redis.call
-$line_begin
+--@line_begin
   local heads, debt, debt_since, blocked_until = 0, 0, 0, 0
-$own_begin
+--@own_begin
 
   local function entry(index)
     local text = call('LINDEX', key, index < 0 and index or index + heads)
@@ -63,7 +65,7 @@ $own_begin
     if reset > 0 then
       call('PEXPIRE', key, math.ceil(reset / 1000))
     end
-$own_expire
+--@own_expire
   end
 
   -- how many entries are to be forgotten, the first one that is not, and the last one
@@ -73,7 +75,7 @@ $own_expire
   if first_time == false then
     local head, made, blocked$its_names = string.match(first_total, '^x (%d+) (%d+) (%d+)$its_pattern$')
     if head$or_foreign then
-$own_read
+--@own_read
       heads, owed, debt_since, blocked_until = 1, head + 0, made + 0, blocked + 0
       first_time, first_total, first_spent = entry(0)
     end

@@ -18,33 +18,44 @@
 
 use std::collections::VecDeque;
 
-pub(super) use super::at_the_charge as regained_from;
-use super::{DecideEach, Leases, Regain, Settled, State, Stored, Terms};
+use super::lua::Lua;
+use super::{AlgorithmRow, BurstParameter, Regain, State, Stored, Terms, at_the_charge};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{MAX_LOG, Quota, QuotaError};
 use crate::rate::Rate;
 
-/// See [`Algorithm::state`](super::Algorithm::state).
-pub(super) const STATE: &[&str] = &[];
-
-pub(super) const REGAIN: Regain = Regain::AtOnce;
-pub(super) const STORES_ITSELF: bool = true;
-pub(super) const LEASES: Option<fn(&Quota) -> Leases> = None;
-/// A charge is forgotten as a whole.
-pub(super) const SETTLED: Option<Settled> = None;
-pub(super) const DECIDE_EACH: Option<DecideEach> = None;
+pub(super) const ROW: AlgorithmRow = AlgorithmRow {
+    name: "sliding_log",
+    burst: BurstParameter::None,
+    own_parameters: "none of its own",
+    counts_months: false,
+    terms,
+    function: "sliding_log",
+    lua: Lua(&[include_str!("sliding_log.lua")]),
+    state: &[],
+    stores_itself: true,
+    read,
+    decide,
+    decide_each: None,
+    charge,
+    give_back,
+    regained_from: at_the_charge,
+    regain: Regain::AtOnce,
+    leases: None,
+    settled: None,
+};
 
 /// The terms: the period in µs, and nothing else.
-pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
+fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     if limit > MAX_LOG { Err(QuotaError::TooLong) } else { Ok((rate.period(), 1)) }
 }
 
 /// An empty log: it is a list, and only the script reads it.
-pub(super) fn read(_numbers: [u64; 3]) -> Option<State> {
+fn read(_numbers: [u64; 3]) -> Option<State> {
     Some(State::Log(VecDeque::new(), 0))
 }
 
-pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
+fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
     let limit = quota.limit();
     let mut log = recall(stored, now, quota);
     let remaining = log.remaining(quota);
@@ -71,7 +82,7 @@ pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) ->
     verdict
 }
 
-pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
+fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
     let mut log = recall(stored, now, quota);
     let spends = amount.min(log.remaining(quota));
     let owes = (amount - spends).min(quota.max_debt() - log.debt);
@@ -94,13 +105,7 @@ const MAX_LATER: usize = 16;
 /// oldest ones, which costs less: what is left is then removed later, and no more passes.
 ///
 /// A debt stays: what was charged is an entry.
-pub(super) fn give_back(
-    stored: &mut Stored,
-    now: u64,
-    quota: &Quota,
-    amount: u64,
-    since: Option<u64>,
-) {
+fn give_back(stored: &mut Stored, now: u64, quota: &Quota, amount: u64, since: Option<u64>) {
     let (period, _) = quota.terms();
     let mut log = recall(stored, now, quota);
     let since = since.unwrap_or(now);

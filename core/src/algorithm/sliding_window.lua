@@ -1,14 +1,10 @@
 -- Sliding window counter: see sliding_window.rs.
 -- State: the number of this window, what was spent in it, and what was spent in the one before. With
 -- a debt more is spent in this one than the limit.
--- A window is period units of count microseconds. Those of whole weeks begin on Mondays, and a
--- Monday was three days before the epoch.
-local units = (now - now % count) / count
-local aligned, length = units, period * count
-if length >= 604800000000 and length % 604800000000 == 0 then
-  aligned = units + 259200000000 / count
-end
-local elapsed = aligned % period
+-- A window is period units of count microseconds: see window.lua.
+
+--- decide
+$aligned
 local this, rest, stepped_back = (aligned - elapsed) / period, period - elapsed, false
 local passed = window and this - window
 if not passed or (passed > 1 and debt == 0) then

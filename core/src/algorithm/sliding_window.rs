@@ -13,30 +13,41 @@
 //! In any window of one period at most `2 × limit` passes, as it touches two aligned ones. A client
 //! that spends evenly gets exactly the rate.
 
-pub(super) use super::at_the_charge as regained_from;
-use super::{DecideEach, Leases, Regain, Settled, State, Stored, Terms};
+use super::lua::Lua;
+use super::{
+    AlgorithmRow, BurstParameter, Leases, Regain, State, Stored, Terms, at_the_charge, window_end,
+};
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{MAX_EXACT, Rate};
-use crate::window::{Window, alignment};
+use crate::window::alignment;
 
-/// See [`Algorithm::state`](super::Algorithm::state).
-pub(super) const STATE: &[&str] = &["window", "current", "previous"];
-
-pub(super) const REGAIN: Regain = Regain::AtOnce;
-pub(super) const STORES_ITSELF: bool = false;
-pub(super) const LEASES: Option<fn(&Quota) -> Leases> = Some(|_| {
-    Leases::EndWithWindows(|_, now, quota| Window::aligned(now, quota.rate().period()).ends)
-});
-/// A charge is forgotten as a whole.
-pub(super) const SETTLED: Option<Settled> = None;
-pub(super) const DECIDE_EACH: Option<DecideEach> = None;
+pub(super) const ROW: AlgorithmRow = AlgorithmRow {
+    name: "sliding_window",
+    burst: BurstParameter::None,
+    own_parameters: "none of its own",
+    counts_months: false,
+    terms,
+    function: "sliding_window",
+    lua: Lua(&[include_str!("sliding_window.lua"), include_str!("window.lua")]),
+    state: &["window", "current", "previous"],
+    stores_itself: false,
+    read,
+    decide,
+    decide_each: None,
+    charge,
+    give_back,
+    regained_from: at_the_charge,
+    regain: Regain::AtOnce,
+    leases: Some(|_| Leases::EndWithWindows(window_end)),
+    settled: None,
+};
 
 /// The terms: the period, and the unit of time in µs in which it is counted.
 ///
 /// The unit is the finest power of ten that divides the period and with which limit × period is
 /// exact in a double, quotients included: 1 µs up to 75,000,000 a minute.
-pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
+fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     let mut unit = 1;
     loop {
         let period = rate.period() / unit;
@@ -50,11 +61,11 @@ pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     }
 }
 
-pub(super) fn read([window, current, previous]: [u64; 3]) -> Option<State> {
+fn read([window, current, previous]: [u64; 3]) -> Option<State> {
     Some(State::Window(window, current, previous))
 }
 
-pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
+fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
     let (limit, (period, unit)) = (quota.limit(), quota.terms());
     let counters = counters(stored, now, quota);
     let (rest, beyond) = (counters.rest, now % unit);
@@ -102,7 +113,7 @@ fn left(spent: u64, most: u64, period: u64) -> u64 {
     }
 }
 
-pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
+fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
     let counters = counters(stored, now, quota);
     let previous = counters.counting(counters.previous, quota);
     let current = counters.current.saturating_add(amount).min(quota.max_spent());
@@ -113,13 +124,7 @@ pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) 
 
 /// Gives back to this window first, then to the previous one; or only to the one in which it was
 /// spent, if that is known.
-pub(super) fn give_back(
-    stored: &mut Stored,
-    now: u64,
-    quota: &Quota,
-    amount: u64,
-    since: Option<u64>,
-) {
+fn give_back(stored: &mut Stored, now: u64, quota: &Quota, amount: u64, since: Option<u64>) {
     let counters = counters(stored, now, quota);
     let previous = counters.counting(counters.previous, quota);
 

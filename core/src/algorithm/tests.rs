@@ -14,10 +14,15 @@ fn numbers(most: u64) -> impl Strategy<Value = u64> {
 fn quotas() -> impl Strategy<Value = Quota> {
     let algorithms = proptest::sample::select(&Algorithm::ALL[..]);
     let numbers = (numbers(1 << 24), numbers(MAX_TIME), numbers(1 << 40));
-    let quotas =
-        (algorithms, numbers).prop_filter_map("no quota", |(algorithm, (count, period, limit))| {
-            Quota::new(algorithm, Rate::new(count, period).ok()?, limit).ok()
-        });
+    let all = (algorithms, any::<bool>(), numbers);
+    let quotas = all.prop_filter_map("no quota", |(algorithm, is_monthly, numbers)| {
+        let (count, period, limit) = numbers;
+        let rate = match is_monthly && algorithm.row().counts_months {
+            true => Rate::monthly(count),
+            false => Rate::new(count, period),
+        };
+        Quota::new(algorithm, rate.ok()?, limit).ok()
+    });
     (quotas, any::<bool>()).prop_map(
         |(quota, is_settled)| {
             if is_settled { quota.with_settle() } else { quota }
@@ -86,5 +91,16 @@ proptest! {
         algorithm.report(&mut leased, now, &quota, &report);
         algorithm.grant(&mut leased, now, &quota, &lease, 0);
         prop_assert!(decide(leased, 0).remaining <= quota.limit());
+    }
+}
+
+/// A script without a part of its algorithm is none.
+#[test]
+fn every_part_of_a_source_is_there() {
+    for algorithm in Algorithm::ALL {
+        let parts = ["correct", "missing"].into_iter().filter(|_| algorithm.keeps_minima());
+        for part in parts.chain(["decide"]) {
+            assert!(algorithm.row().lua.part(part).is_some(), "{algorithm:?} {part}");
+        }
     }
 }

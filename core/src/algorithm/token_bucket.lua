@@ -1,95 +1,82 @@
--- Token bucket with continuous refill: see token_bucket.rs.
+-- Token bucket with continuous refill: see token_bucket.rs, and for what it shares bucket.lua.
 -- State: the whole tokens, and the moment of the last refill, last + part / count microseconds.
--- A token comes each period / count microseconds. With a debt the bucket is below empty.
+-- A token comes each period / count microseconds.
+
+--- terms
 local rest, whole = 0, period
 if count > 1 then
   rest = period % count
   whole = (period - rest) / count
 end
 
-local stepped_back, moved = false
-if not tokens then
-  tokens, last, part = limit, now, 0
+--- full
+tokens, last, part = limit, now, 0
+
+--- refill
+if part >= count then
+  part = count - 1
+end
+if last > now or (last == now and part > 0) then
+  -- written down even if nothing is spent, or else the bucket would not refill until the clock
+  -- has caught up
+  tokens, last, part, stepped_back = math.min(tokens, most), now, 0, true
 else
-  tokens, debt = tokens - debt, 0
-  if part >= count then
-    part = count - 1
+  if floors then
+    for i = 1, #floors do
+      local at, most = floors[i][1], floors[i][2]
+      local n = most - tokens
+      if n <= 0 or last + n * whole + math.ceil((part + n * rest) / count) <= at then
+        tokens, last, part = most, at, 0
+      end
+    end
   end
-  if last > now or (last == now and part > 0) then
-    -- written down even if nothing is spent, or else the bucket would not refill until the clock
-    -- has caught up
-    tokens, last, part, stepped_back = math.min(tokens, most), now, 0, true
-  else
-    if floors then
-      for i = 1, #floors do
-        local at, most = floors[i][1], floors[i][2]
-        local n = most - tokens
-        if n <= 0 or last + n * whole + math.ceil((part + n * rest) / count) <= at then
-          tokens, last, part = most, at, 0
-        end
-      end
+  local parts = (now - last) * count
+  local gained = (parts - part) / period
+  gained = gained - gained % 1
+  if parts >= 2^53 and gained <= limit - tokens then
+    -- the product was rounded, which may be a token too many or too few
+    local function is_due(n)
+      return last + n * whole + math.ceil((part + n * rest) / count) <= now
     end
-    local parts = (now - last) * count
-    local gained = (parts - part) / period
-    gained = gained - gained % 1
-    if parts >= 2^53 and gained <= limit - tokens then
-      -- the product was rounded, which may be a token too many or too few
-      local function is_due(n)
-        return last + n * whole + math.ceil((part + n * rest) / count) <= now
-      end
-      if not is_due(gained) then
-        gained = gained - 1
-      elseif is_due(gained + 1) then
-        gained = gained + 1
-      end
+    if not is_due(gained) then
+      gained = gained - 1
+    elseif is_due(gained + 1) then
+      gained = gained + 1
     end
-    if tokens + gained >= limit then
-      tokens, last, part = limit, now, 0
-    elseif gained > 0 then
-      tokens, parts = tokens + gained, part + gained * rest
-      part = parts % count
-      last = last + gained * whole + (parts - part) / count
-    end
+  end
+  if tokens + gained >= limit then
+    $full
+  elseif gained > 0 then
+    tokens, parts = tokens + gained, part + gained * rest
+    part = parts % count
+    last = last + gained * whole + (parts - part) / count
   end
 end
 
-allowed = cost <= 0 or cost <= tokens
-if not allowed then
-  cost = since and since > 0 and math.min(cost, tokens + 10 * limit) or 0
-elseif cost < 0 and since and since > 0 and since < now and tokens < most then
-  -- nothing that may have been regained since comes back: the next tokens are due sooner, less that time
-  cost = math.max(cost, -limit)
-  local parts = part + cost * rest
-  local earlier_part = parts % count
-  local earlier = last + cost * whole + (parts - earlier_part) / count
-  if earlier < 0 then
-    earlier, earlier_part = 0, 0
-  end
-  earlier = earlier + (now - since)
-  if earlier < last or (earlier == last and earlier_part < part) then
-    last, part, moved = earlier, earlier_part, true
-  end
-  local n = most - tokens
-  if most < limit and last + n * whole + math.ceil((part + n * rest) / count) <= now then
-    -- no further than to what machines have set aside
-    tokens, last, part, moved = most, now, 0, true
-  end
-  cost = 0
-elseif cost < 0 then
-  -- no more comes back than is missing
-  cost = math.max(cost, math.min(0, tokens - most))
-elseif n and cost > 0 then
-  cost = cost * math.min(n, math.floor(tokens / cost))
+--- give_back_late
+-- the next tokens are due sooner, less the time since
+local parts = part + cost * rest
+local earlier_part = parts % count
+local earlier = last + cost * whole + (parts - earlier_part) / count
+if earlier < 0 then
+  earlier, earlier_part = 0, 0
 end
-tokens = tokens - cost
-local missing = limit - tokens
-remaining = tokens
-changed = cost ~= 0 or moved or (stepped_back and missing > 0)
-if tokens < 0 then
-  tokens, debt = 0, -tokens
+earlier = earlier + (now - since)
+if earlier < last or (earlier == last and earlier_part < part) then
+  last, part, moved = earlier, earlier_part, true
 end
-if changed or block then
-  local parts = part + missing * rest
-  -- -a % b is what is missing from a to a multiple of b
-  expiry = last + missing * whole + (parts + -parts % count) / count
+local n = most - tokens
+if most < limit and last + n * whole + math.ceil((part + n * rest) / count) <= now then
+  -- no further than to what machines have set aside
+  tokens, last, part, moved = most, now, 0, true
 end
+cost = 0
+
+--- expiry
+local parts = part + missing * rest
+-- -a % b is what is missing from a to a multiple of b
+expiry = last + missing * whole + (parts + -parts % count) / count
+
+--- missing
+local parts = part + (missing - spent) * rest
+local shortfall = last - now + (missing - spent) * whole + (parts - parts % count) / count

@@ -9,38 +9,45 @@
 //! In any window of time t at most `limit + t × rate` passes.
 
 use super::bucket::{self, Bucket, Refill};
-pub(super) use super::moment::regained_from;
+use super::lua::Lua;
 use super::moment::{self, Moment};
 use super::settled::{self, Settled};
-use super::{DecideEach, Leases, Regain, State, Stored, Terms};
+use super::{AlgorithmRow, BurstParameter, Held, Leases, Regain, State, Stored};
 use crate::decision::Verdict;
-use crate::limit::{Quota, QuotaError};
-use crate::rate::{Interval, Rate};
+use crate::limit::Quota;
+use crate::rate::{Interval, MAX_EXACT};
 
-/// See [`Algorithm::state`](super::Algorithm::state).
-pub(super) const STATE: &[&str] = &["tokens", "last", "part"];
+pub(super) const ROW: AlgorithmRow = AlgorithmRow {
+    name: "token_bucket",
+    burst: BurstParameter::Capacity,
+    own_parameters: "\"capacity=\" and \"refill=\"",
+    counts_months: false,
+    terms: moment::terms,
+    function: "token_bucket",
+    lua: Lua(&[
+        include_str!("token_bucket.lua"),
+        include_str!("bucket.lua"),
+        include_str!("settled_continuous.lua"),
+    ]),
+    state: &["tokens", "last", "part"],
+    stores_itself: false,
+    read,
+    decide,
+    // The bucket is refilled once.
+    decide_each: Some(decide_each),
+    charge,
+    give_back,
+    regained_from: moment::regained_from,
+    regain: Regain::Continuous,
+    leases: Some(|_| Leases::AreHeld(Held { touch, computed })),
+    settled: Some(Settled { missing_without, returned: settled::returned_continuously }),
+};
 
-pub(super) const REGAIN: Regain = Regain::Continuous;
-pub(super) const STORES_ITSELF: bool = false;
-pub(super) const LEASES: Option<fn(&Quota) -> Leases> = Some(|_| Leases::AreHeld(touch));
-pub(super) const SETTLED: Option<Settled> = Some(Settled {
-    correct: include_str!("settled_continuous.lua"),
-    missing: include_str!("token_bucket_missing.lua"),
-    missing_without,
-    returned: settled::returned_continuously,
-});
-/// The bucket is refilled once.
-pub(super) const DECIDE_EACH: Option<DecideEach> = Some(decide_each);
-
-pub(super) fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
-    moment::terms(rate, limit)
-}
-
-pub(super) fn read([tokens, micros, part]: [u64; 3]) -> Option<State> {
+fn read([tokens, micros, part]: [u64; 3]) -> Option<State> {
     Some(State::Bucket(tokens, Moment { micros, part }))
 }
 
-pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
+fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
     bucket::decide(stored, quota.interval(), now, quota, cost)
 }
 
@@ -55,17 +62,11 @@ fn decide_each(
     bucket::decide_each(stored, quota.interval(), now, quota, cost, times, each);
 }
 
-pub(super) fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
+fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
     bucket::charge(stored, quota.interval(), now, quota, amount);
 }
 
-pub(super) fn give_back(
-    stored: &mut Stored,
-    now: u64,
-    quota: &Quota,
-    amount: u64,
-    since: Option<u64>,
-) {
+fn give_back(stored: &mut Stored, now: u64, quota: &Quota, amount: u64, since: Option<u64>) {
     bucket::give_back(stored, quota.interval(), now, quota, amount, since);
 }
 
@@ -76,6 +77,23 @@ fn missing_without(stored: &Stored, now: u64, quota: &Quota, spent: u64) -> u64 
 
 fn touch(stored: &mut Stored, now: u64, quota: &Quota) {
     bucket::touch(stored, quota.interval(), now, quota);
+}
+
+/// A bucket whose last refill is ahead is without the tokens that are still to come. `None` if the machine has spent
+/// them.
+fn computed(plain: [u64; 3], now: u64, quota: &Quota) -> Option<State> {
+    let [tokens, micros, part] = plain;
+    if micros < now {
+        return read(plain);
+    }
+    let ((period, count), interval) = (quota.terms(), quota.interval());
+    let last = Moment { micros, part }.clamped(interval);
+    let parts = u128::from(micros - now) * u128::from(count) + u128::from(last.part);
+    if parts + u128::from(period) >= u128::from(MAX_EXACT) {
+        return None;
+    }
+    let early = Moment::at(now).intervals_until(last, interval) + 1;
+    Some(State::Bucket(tokens.checked_sub(early)?, last.minus(interval, early)))
 }
 
 /// A token comes each emission interval.

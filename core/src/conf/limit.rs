@@ -38,7 +38,7 @@ pub struct LimitLine<'a, V> {
     pub key: V,
     /// The name that identifies the limit.
     pub name: &'a str,
-    /// The algorithm by its name: see [`known_algorithm`](Self::known_algorithm).
+    /// The algorithm that counts.
     pub algorithm: Algorithm,
     /// What comes back in which time.
     pub rate: Setting<Rate, V>,
@@ -69,11 +69,6 @@ pub struct LimitLine<'a, V> {
 }
 
 impl<V> LimitLine<'_, V> {
-    /// The algorithm that counts, as far as it is known: windows of a month have one of their own.
-    pub fn known_algorithm(&self) -> Algorithm {
-        self.known_quota.map_or(self.algorithm, |quota| quota.algorithm())
-    }
-
     /// Whether its commands have no more than plain arguments.
     pub fn is_plain(&self) -> bool {
         self.effect == Effect::Enforced && self.block == 0 && !self.has_override

@@ -54,7 +54,7 @@ enum Sign {
 type Number = (&'static str, u64);
 
 /// The arguments of a script that charges one limit, and how many of them are sent.
-type Arguments = ([Number; PLAIN + EXTENDED], usize);
+type ScriptArguments = ([Number; PLAIN + EXTENDED], usize);
 
 /// The scripts of this module, each made once.
 #[derive(Clone, Debug)]
@@ -256,7 +256,7 @@ impl Scripts {
         out: &mut Vec<u8>,
         by: By,
         charge: &Charge<'_>,
-        (arguments, kept): Arguments,
+        (arguments, kept): ScriptArguments,
     ) {
         let Some(script) = self.single(charge.quota) else { return };
         script.head(out, by, 1, kept);
@@ -334,7 +334,7 @@ impl Charge<'_> {
     /// The arguments of a script that charges one limit, and how many are sent: at least the first two.
     /// Those at the end that are 1, or 0 in case of the extended ones, are left out. Equal requests of
     /// cost 0 are sent as one.
-    fn arguments(&self, sign: Sign, times: u32, since: u64) -> Arguments {
+    fn arguments(&self, sign: Sign, times: u32, since: u64) -> ScriptArguments {
         let (period, count) = self.quota.terms();
         let times = if self.cost == 0 { 1 } else { u64::from(times) };
         let plain = |value| ("", value);

@@ -41,7 +41,7 @@ pub enum LimitError {
     /// Another algorithm has the parameter.
     #[error(
         "\"{parameter}\" in \"rate_limit_redis\" directive is no parameter of algorithm={}, which has {}",
-        algorithm.name(), own_parameters(*algorithm)
+        algorithm.name(), algorithm.own_parameters()
     )]
     Foreign {
         /// The parameter as it is written.
@@ -92,18 +92,5 @@ impl LimitError {
     /// The error that `name=value` is no parameter of the algorithm.
     pub(super) fn foreign(name: &str, value: &str, algorithm: Algorithm) -> Self {
         Self::Foreign { parameter: format!("{name}={value}"), algorithm }
-    }
-}
-
-/// The parameters that not every algorithm has.
-fn own_parameters(algorithm: Algorithm) -> &'static str {
-    match algorithm {
-        Algorithm::TokenBucket | Algorithm::IntervalBucket => "\"capacity=\" and \"refill=\"",
-        Algorithm::Gcra => "\"burst=\"",
-        Algorithm::LeakyBucket => "\"burst=\", \"delay=\" and \"nodelay\"",
-        Algorithm::SlidingWindow
-        | Algorithm::SlidingLog
-        | Algorithm::FixedWindow
-        | Algorithm::CalendarWindow => "none of its own",
     }
 }

@@ -16,7 +16,7 @@ pub(super) fn rate(algorithm: Algorithm, text: &str) -> Result<Rate, LimitError>
         let reason = error.to_string();
         LimitError::Invalid { parameter, value: value(), reason }
     })?;
-    let counted = algorithm.at(rate).map(|_| rate);
+    let counted = algorithm.check_rate(rate).map(|()| rate);
     counted.map_err(|error| LimitError::Quota { parameter, value: value(), error })
 }
 

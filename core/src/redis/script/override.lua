@@ -54,8 +54,7 @@ local function individual(decide, stored, now, limit, period, count)
   local record = string.sub(stored, -$record)
   local its_limit, its_period, its_count, ends = struct.unpack('<LLLL', record)
   stored = string.sub(stored, 1, -$record - 1)
-  local least, most = math.min(its_limit, its_period, its_count), math.max(its_limit, its_period, its_count, ends)
-  if least < 1 or most > 2 ^ 53 then
+  if math.min(its_limit, its_count) < 1 or math.max(its_limit, its_period, its_count, ends) > 2 ^ 53 then
     return stored, limit, period, count, '', 0
   elseif ends > 0 and ends <= now then
     stored = carry_over(decide, stored, ends, its_limit, its_period, its_count, limit, period, count)

@@ -10,7 +10,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local answers, pending, left, last, width = {now}, {}, {}, {}, #ARGV / #KEYS
 local is_extended, is_leased = width > 5, width > 8
-$override
+--@override
 $lease
 
 -- How much of a key must be left for all limits that share it to spend at once, more than left, which is
@@ -41,7 +41,7 @@ end
 local function check(i, cost, requested)
   local key, a = KEYS[i], (i - 1) * width
   local name, before = ARGV[a + 1], pending[key]
-$is_own
+--@is_own
   local limit, period, count = ARGV[a + 3] + 0, ARGV[a + 4] + 0, ARGV[a + 5] + 0
   local block, since, n
   if is_extended then
@@ -69,7 +69,7 @@ $is_own
       allowed, retry = 0, allowed == 0 and retry or first[4]
     end
     answers[i + 1] = {allowed, remaining, reset, retry}
-$own_answer
+--@own_answer
     return allowed == 1
   end
   local stored = answers[i + 1]
@@ -81,7 +81,7 @@ $own_answer
     end
     answers[i + 1] = stored
   end
-$individual
+--@individual
   if before then
     stored = before.new
   end
@@ -139,7 +139,7 @@ end
 for key, write in pairs(pending) do
   if write.store then
     write.store()
-$keep
+--@keep
   else
     -- some servers do not store what is to expire in the present millisecond
     local expiry = math.max(write.expiry, now + 1000)

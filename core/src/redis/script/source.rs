@@ -14,21 +14,21 @@ const HAS_STEPS: &str = "#stored > 40 and #stored <= $longest_state \
 /// The parts of scripts about limits with `override`, by the names of their places. In other scripts there is nothing in
 /// these places.
 const OWN: [(&str, &str); 16] = [
-    ("$line_begin\n", "local line = {limit, period}\n"),
+    ("--@line_begin\n", "local line = {limit, period}\n"),
     ("$unless_own", " and not is_own"),
     ("$or_own", " or own"),
     ("$own_text", " .. (own and own.text or '')"),
     ("$its_names", ", its"),
     ("$its_pattern", " ?(.*)"),
     ("$or_foreign", " and (is_own or its == '')"),
-    ("$own_begin\n", "local own\nfound = nil\n"),
-    ("$own_read\n", include_str!("own_log_read.lua")),
-    ("$own_expire\n", "if own then keep_log(key, now, reset, debt, own, line) end\n"),
-    ("$override\n", concat!(include_str!("override.lua"), include_str!("several_override.lua"))),
-    ("$is_own\n", "is_own = lines[i]\n"),
-    ("$individual\n", include_str!("several_individual.lua")),
-    ("$own_answer\n", "answer_own(answers[i + 1])\n"),
-    ("$keep\n", include_str!("several_keep.lua")),
+    ("--@own_begin\n", "local own\nfound = nil\n"),
+    ("--@own_read\n", include_str!("own_log_read.lua")),
+    ("--@own_expire\n", "if own then keep_log(key, now, reset, debt, own, line) end\n"),
+    ("--@override\n", concat!(include_str!("override.lua"), include_str!("several_override.lua"))),
+    ("--@is_own\n", "is_own = lines[i]\n"),
+    ("--@individual\n", include_str!("several_individual.lua")),
+    ("--@own_answer\n", "answer_own(answers[i + 1])\n"),
+    ("--@keep\n", include_str!("several_keep.lua")),
     ("$first_limit", "(first[5] or limit)"),
 ];
 
@@ -100,7 +100,7 @@ fn longest_value(has_override: bool) -> usize {
 /// The Lua source that defines the function of an algorithm.
 fn function(variant: Variant) -> String {
     match variant.algorithm().stores_itself() {
-        true => with_own(variant.algorithm().source(), variant.has_override()),
+        true => with_own(&variant.algorithm().source(), variant.has_override()),
         false => fill(include_str!("function.lua"), variant),
     }
 }
@@ -125,7 +125,7 @@ pub(super) fn fill(template: &str, variant: Variant) -> String {
         .replace("$longest", &longest_hold())
         .replace("$function", &variant.function())
         .replace("$state", &algorithm.state().join(", "))
-        .replace("$algorithm\n", algorithm.source())
+        .replace("$algorithm\n", &algorithm.source())
         .replace("$record", &Override::LEN.to_string());
     with_own(&filled, variant.has_override())
 }

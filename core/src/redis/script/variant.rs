@@ -74,12 +74,12 @@ impl Variant {
     pub(super) fn decide(self) -> String {
         let decide = include_str!("decide.lua");
         let sources = self.algorithm.settled_sources().filter(|_| self.is_settled);
-        let Some((correct, missing)) = sources else { return decide.to_owned() };
+        let Some([correct, missing]) = sources else { return decide.to_owned() };
         let decide = decide.replace("$algorithm\n", "$algorithm\nis_moved = changed\n");
         include_str!("settled.lua")
             .replace("$decide\n", &decide)
-            .replace("$correct\n", correct)
-            .replace("$missing\n", missing)
+            .replace("$correct\n", &correct)
+            .replace("$missing\n", &missing)
             .replace("$parts", &Minima::PARTS.to_string())
             .replace("$longest_steps", &(2 * Minima::MOST * size_of::<u64>()).to_string())
     }

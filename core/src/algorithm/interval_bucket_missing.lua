@@ -1,1 +1,0 @@
-  local shortfall = missing - spent

@@ -1,2 +1,0 @@
-  local parts = part + (missing - spent) * rest
-  local shortfall = last - now + (missing - spent) * whole + (parts - parts % count) / count
