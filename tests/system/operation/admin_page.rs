@@ -151,7 +151,8 @@ fn it_fits_a_phone_and_both_colour_schemes() {
         let beyond = browser.run(&format!("return {page}.scrollWidth - {page}.clientWidth"));
         assert_eq!(beyond, 0, "at {width} it scrolls sideways");
     }
-    let labels = browser.labels("main label:not([hidden]) > *, main button");
+    let labels = browser
+        .labels("main label:not([hidden]) > input, main label:not([hidden]) > select, main button");
     assert!(labels.iter().all(|label| !label.is_empty()), "{labels:?}");
     assert_eq!(browser.console(), Vec::<String>::new());
 }
