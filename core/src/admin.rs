@@ -104,7 +104,7 @@ impl<'a> Management<'a> {
         let quota = limit.quota(arguments)?;
         let change = match method {
             Method::Get => Change::Look,
-            Method::Put => override_of(arguments, limit, &quota)?,
+            Method::Put => override_of(arguments, limit)?,
             Method::Patch => patch(arguments)?,
             Method::Delete => deletion(arguments, limit)?,
         };
@@ -122,12 +122,8 @@ fn read_key(arguments: &mut Arguments) -> Result<Vec<u8>, AdminError> {
 }
 
 /// An override, which replaces any other.
-fn override_of(
-    arguments: &mut Arguments,
-    limit: &ManagedLimit<'_>,
-    quota: &Quota,
-) -> Result<Change, AdminError> {
-    let own = limit.override_of(quota, arguments)?;
+fn override_of(arguments: &mut Arguments, limit: &ManagedLimit<'_>) -> Result<Change, AdminError> {
+    let own = limit.override_of(arguments)?;
     let expected = "it must be a time above 0 and up to a hundred years, such as 30d";
     let lasts = arguments.text("for")?.map(|text| {
         let time = micros(&text).and_then(NonZeroU64::new);

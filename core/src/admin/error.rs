@@ -57,11 +57,6 @@ pub enum AdminError {
         /// Why.
         error: QuotaError,
     },
-    /// A window by the month is no override of others, nor they of it.
-    #[error(
-        "an override of months of the calendar is for a limit of such months, and the other way round"
-    )]
-    Months,
     /// The limit has variables, and the request does not say what they would be.
     #[error(
         "the limit has a variable in \"{parameter}\": add \"{argument}\" with its value for this client"

@@ -78,20 +78,12 @@ impl ManagedLimit<'_> {
         self.quota_of(&rate, burst.as_ref())
     }
 
-    /// What a client with the override of the arguments may spend; `quota` is that of a client without.
-    pub(super) fn override_of(
-        &self,
-        quota: &Quota,
-        arguments: &mut Arguments,
-    ) -> Result<Quota, AdminError> {
+    /// What a client with the override of the arguments may spend.
+    pub(super) fn override_of(&self, arguments: &mut Arguments) -> Result<Quota, AdminError> {
         self.check_override()?;
         let rate = Given::argument("rate", arguments)?.ok_or(AdminError::Missing("rate"))?;
         let burst = self.burst_names().map(|[name, _]| Given::argument(name, arguments));
-        let own = self.quota_of(&rate, burst.transpose()?.flatten().as_ref())?;
-        match own.algorithm() == quota.algorithm() {
-            true => Ok(own),
-            false => Err(AdminError::Months),
-        }
+        self.quota_of(&rate, burst.transpose()?.flatten().as_ref())
     }
 
     fn burst_names(&self) -> Option<[&'static str; 2]> {
