@@ -107,7 +107,7 @@ fn resume(
     if !r.stop_watching() {
         return Ok(INTERNAL_ERROR);
     }
-    end_denials(r, management);
+    update_machine(r, management, &outcome);
     log_change(r, management, &outcome);
     match outcome {
         Ok(state) => answer(r, &admin::client(management, &state)),
@@ -125,11 +125,21 @@ fn most_rejected(_limit: &str) -> Vec<TopClient> {
     Vec::new()
 }
 
-/// This machine does not reject the client any more because of what it was before a change.
-fn end_denials(r: Request<'_>, management: &Management<'_>) {
-    let Some(main) = r.main_conf().filter(|_| management.change != Change::Look) else { return };
-    if let Some((shared, limit)) = main.shared().zip(main.limit(management.limit.name)) {
-        shared.end_denials(limit.fingerprint(), redis_key(limit, &management.key));
+/// What this machine knows of the client follows what was found: so a change holds here at once.
+fn update_machine(
+    r: Request<'_>,
+    management: &Management<'_>,
+    outcome: &Result<ClientState, Error>,
+) {
+    let Some(main) = r.main_conf() else { return };
+    let limit = main.limit(management.limit.name);
+    let Some((shared, limit)) = main.shared().zip(limit) else { return };
+    let key = redis_key(limit, &management.key);
+    if management.change != Change::Look {
+        shared.end_denials(limit.fingerprint(), key);
+    }
+    if let Ok(state) = outcome {
+        shared.set_override(limit.fingerprint(), key, state.own);
     }
 }
 

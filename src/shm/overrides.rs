@@ -14,6 +14,11 @@ impl OverrideCache<LimitConf> for Shared {
 }
 
 impl Shared {
+    /// Takes note of the override of the client of this key and of the limit of this fingerprint.
+    pub(crate) fn set_override(&self, limit: u64, key: &[u8], own: Option<Override>) {
+        OverrideTable::new(self.overrides).set(self.client_digest(limit, key), own);
+    }
+
     /// The override of a client of a limit, by its digest, as far as it is known.
     pub(crate) fn known_override(&self, client: u128) -> Option<Override> {
         OverrideTable::new(self.overrides).get(client)
