@@ -3,9 +3,7 @@
 //! A client of a limit is looked up and changed by a script in Redis: until the reply comes the request is suspended. Then
 //! NGINX runs the handler again, which finds what was submitted, and answers.
 
-use ngx::ffi::{
-    NGX_HTTP_INTERNAL_SERVER_ERROR, NGX_HTTP_OK, NGX_LOG_NOTICE, ngx_http_request_t, ngx_int_t,
-};
+use ngx::ffi::{NGX_HTTP_INTERNAL_SERVER_ERROR, NGX_HTTP_OK, ngx_http_request_t, ngx_int_t};
 use once_cell::sync::Lazy;
 use rate_limit_core::admin::{AdminError, METHODS, Management, Operation};
 use rate_limit_core::charge::Charge;
@@ -18,7 +16,6 @@ use rate_limit_core::text::metrics::PageForm;
 use rate_limit_core::text::policy;
 
 use crate::conf::LimitConf;
-use crate::log::log;
 use crate::nginx::{OutOfMemory, Request};
 use crate::page;
 
@@ -90,7 +87,7 @@ fn submit(r: Request<'_>, management: &Management<'_>) -> Result<ngx_int_t, OutO
     };
     let key = redis_key(limit, &management.key);
     let charge = Charge::new(template, key, &management.quota, 1);
-    let pending = Pending::create(r)?;
+    let pending = Pending::create(r, change_for_log(r, management)?)?;
     match pending.submit(r, driver, &charge, management.change, timeout) {
         true => Ok(r.suspend_content()),
         false => resume(r, management, pending),
@@ -101,15 +98,12 @@ fn submit(r: Request<'_>, management: &Management<'_>) -> Result<ngx_int_t, OutO
 fn resume(
     r: Request<'_>,
     management: &Management<'_>,
-    pending: &Pending,
+    pending: &Pending<'_>,
 ) -> Result<ngx_int_t, OutOfMemory> {
     let Some(outcome) = pending.take_outcome() else { return Ok(r.suspend_content()) };
-    if !r.stop_watching() {
-        return Ok(INTERNAL_ERROR);
-    }
     update_machine(r, management, &outcome);
-    log_change(r, management, &outcome);
     match outcome {
+        _ if !r.stop_watching() => Ok(INTERNAL_ERROR),
         Ok(state) => answer(r, &admin::client(management, &state)),
         Err(error) => refuse(r, &AdminError::Redis(error)),
     }
@@ -143,26 +137,21 @@ fn update_machine(
     }
 }
 
-/// Logs a change that was made, or may have been.
-fn log_change(r: Request<'_>, management: &Management<'_>, outcome: &Result<ClientState, Error>) {
-    let what = match (management.change, outcome) {
-        (Change::Look, _) => return,
-        (_, Ok(_)) => "changed",
-        (_, Err(Error::Timeout | Error::Lost)) => "may have changed",
-        (_, Err(Error::Down | Error::Overload | Error::Refused)) => return,
-    };
-    let change = admin::described(management);
+/// What the log is to say of a change; `None` if there is none. NGINX adds the address.
+fn change_for_log<'r>(
+    r: Request<'r>,
+    management: &Management<'_>,
+) -> Result<Option<&'r [u8]>, OutOfMemory> {
+    if management.change == Change::Look {
+        return Ok(None);
+    }
     let (limit, key) = (management.limit.name, logged_key(&management.key));
-    let user = match r.user() {
-        b"" => String::new(),
-        user => format!(", user: \"{}\"", Escaped(user)),
-    };
-    // NGINX adds the address.
-    log!(
-        NGX_LOG_NOTICE,
-        r.log(),
-        "{what} a client: {change}, limit \"{limit}\", key: \"{key}\"{user}"
-    );
+    let mut text = format!("{}, limit \"{limit}\", key: \"{key}\"", admin::described(management));
+    let user = r.user();
+    if !user.is_empty() {
+        text += &format!(", user: \"{}\"", Escaped(user));
+    }
+    r.copy(text.as_bytes()).map(Some)
 }
 
 /// The key of a client, as it is logged.
