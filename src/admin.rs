@@ -5,9 +5,7 @@
 
 use std::borrow::Cow;
 
-use ngx::ffi::{
-    NGX_HTTP_INTERNAL_SERVER_ERROR, NGX_HTTP_OK, NGX_LOG_NOTICE, ngx_http_request_t, ngx_int_t,
-};
+use ngx::ffi::{NGX_HTTP_INTERNAL_SERVER_ERROR, NGX_HTTP_OK, ngx_http_request_t, ngx_int_t};
 use once_cell::sync::Lazy;
 use rate_limit_core::admin::{AdminError, METHODS, Management, Operation};
 use rate_limit_core::charge::Charge;
@@ -23,7 +21,6 @@ use rate_limit_core::text::policy;
 use rate_limit_core::top::TopKey;
 
 use crate::conf::LimitConf;
-use crate::log::log;
 use crate::nginx::{OutOfMemory, Request};
 use crate::page;
 
@@ -95,7 +92,7 @@ fn submit(r: Request<'_>, management: &Management<'_>) -> Result<ngx_int_t, OutO
     };
     let key = redis_key(limit, &management.key);
     let charge = Charge::new(template, &key, &management.quota, 1);
-    let pending = Pending::create(r)?;
+    let pending = Pending::create(r, change_for_log(r, management)?)?;
     match pending.submit(r, driver, &charge, management.change, timeout) {
         true => Ok(r.suspend_content()),
         false => resume(r, management, pending),
@@ -106,15 +103,12 @@ fn submit(r: Request<'_>, management: &Management<'_>) -> Result<ngx_int_t, OutO
 fn resume(
     r: Request<'_>,
     management: &Management<'_>,
-    pending: &Pending,
+    pending: &Pending<'_>,
 ) -> Result<ngx_int_t, OutOfMemory> {
     let Some(outcome) = pending.take_outcome() else { return Ok(r.suspend_content()) };
-    if !r.stop_watching() {
-        return Ok(INTERNAL_ERROR);
-    }
-    note_change(r, management, &outcome);
-    log_change(r, management, &outcome);
+    update_machine(r, management, &outcome);
     match outcome {
+        _ if !r.stop_watching() => Ok(INTERNAL_ERROR),
         Ok(state) => answer(r, &admin::client(management, &state)),
         Err(error) => refuse(r, &AdminError::Redis(error)),
     }
@@ -141,27 +135,32 @@ fn most_rejected(r: Request<'_>, limit: &str) -> Vec<TopKey> {
     keys
 }
 
-/// What this machine knew of the client before a change does not count any more.
-fn note_change(r: Request<'_>, management: &Management<'_>, outcome: &Result<ClientState, Error>) {
-    let Some(main) = r.main_conf().filter(|_| management.change != Change::Look) else { return };
-    if let Some((shared, limit)) = main.shared().zip(main.limit(management.limit.name)) {
-        let key = redis_key(limit, &management.key);
+/// What this machine knows of the client follows what was found: so a change holds here at once.
+fn update_machine(
+    r: Request<'_>,
+    management: &Management<'_>,
+    outcome: &Result<ClientState, Error>,
+) {
+    let Some(main) = r.main_conf() else { return };
+    let limit = main.limit(management.limit.name);
+    let Some((shared, limit)) = main.shared().zip(limit) else { return };
+    let key = redis_key(limit, &management.key);
+    if management.change != Change::Look {
         shared.end_denials(limit.fingerprint(), &key);
-        if let (Ok(state), true) = (outcome, management.quota.has_override()) {
-            shared.note_own(limit.fingerprint(), &key, state.own);
-        }
+    }
+    if let Ok(state) = outcome {
+        shared.set_override(limit.fingerprint(), &key, state.own);
     }
 }
 
-/// Logs a change that was made, or may have been.
-fn log_change(r: Request<'_>, management: &Management<'_>, outcome: &Result<ClientState, Error>) {
-    let what = match (management.change, outcome) {
-        (Change::Look, _) => return,
-        (_, Ok(_)) => "changed",
-        (_, Err(Error::Timeout | Error::Lost)) => "may have changed",
-        (_, Err(Error::Down | Error::Overload | Error::Refused)) => return,
-    };
-    let change = admin::described(management);
+/// What the log is to say of a change; `None` if there is none. NGINX adds the address.
+fn change_for_log<'r>(
+    r: Request<'r>,
+    management: &Management<'_>,
+) -> Result<Option<&'r [u8]>, OutOfMemory> {
+    if management.change == Change::Look {
+        return Ok(None);
+    }
     let limit = management.limit.name;
     let conf = r.main_conf().and_then(|main| main.limit(limit));
     let stored = conf.map(|conf| redis_key(conf, &management.key)).unwrap_or_default();
@@ -171,10 +170,10 @@ fn log_change(r: Request<'_>, management: &Management<'_>, outcome: &Result<Clie
         (LogKey::Hmac, Some(_)) => ShownKey::Hmac(&stored),
         (LogKey::Hmac, None) | (LogKey::Off, _) => ShownKey::Hidden,
     };
-    let user = match r.user() {
-        b"" => String::new(),
-        user => format!(", user: \"{}\"", Escaped(user)),
-    };
-    // NGINX adds the address.
-    log!(NGX_LOG_NOTICE, r.log(), "{what} a client: {change}, limit \"{limit}\"{key}{user}");
+    let mut text = format!("{}, limit \"{limit}\"{key}", admin::described(management));
+    let user = r.user();
+    if !user.is_empty() {
+        text += &format!(", user: \"{}\"", Escaped(user));
+    }
+    r.copy(text.as_bytes()).map(Some)
 }

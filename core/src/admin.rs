@@ -4,16 +4,16 @@
 //! [`Operation`] of them, or an [`AdminError`] with the status and the sentence of the answer. What the answers look
 //! like is in [`text::admin`](crate::text::admin).
 
-mod arguments;
 mod error;
 mod limit;
+mod query_string;
 #[cfg(test)]
 mod tests;
 
 pub use error::AdminError;
 pub use limit::ManagedLimit;
 
-use arguments::Arguments;
+use query_string::QueryString;
 
 use std::num::NonZeroU64;
 
@@ -75,46 +75,46 @@ impl<'a> Operation<'a> {
     /// Reads a request with this method and query string, which is about one of `limits` or about all of them.
     pub fn read(
         method: &[u8],
-        query: &[u8],
+        text: &[u8],
         limits: &'a [ManagedLimit<'a>],
     ) -> Result<Self, AdminError> {
         let method = Method::from_name(method)?;
-        let mut arguments = Arguments::read(query)?;
-        if method == Method::Get && arguments.is_empty() {
+        let mut query = QueryString::read(text)?;
+        if method == Method::Get && query.is_empty() {
             return Ok(Self::List);
         }
-        let name = arguments.text("limit")?.ok_or(AdminError::Missing("limit"))?;
+        let name = query.text("limit")?.ok_or(AdminError::Missing("limit"))?;
         let limit = limits.iter().find(|limit| limit.name == name);
         let limit = limit.ok_or_else(|| AdminError::unknown_limit(&name))?;
-        let operation = match method == Method::Get && arguments.flag("top")? {
+        let operation = match method == Method::Get && query.flag("top")? {
             true => Self::Top(limit),
-            false => Self::Client(Management::read(method, &mut arguments, limit)?),
+            false => Self::Client(Management::read(method, &mut query, limit)?),
         };
-        arguments.finish().map(|()| operation)
+        query.finish().map(|()| operation)
     }
 }
 
 impl<'a> Management<'a> {
     fn read(
         method: Method,
-        arguments: &mut Arguments,
+        query: &mut QueryString,
         limit: &'a ManagedLimit<'a>,
     ) -> Result<Self, AdminError> {
-        let key = read_key(arguments)?;
-        let quota = limit.quota(arguments)?;
+        let key = read_key(query)?;
+        let quota = limit.quota(query)?;
         let change = match method {
             Method::Get => Change::Look,
-            Method::Put => override_of(arguments, limit)?,
-            Method::Patch => patch(arguments, limit)?,
-            Method::Delete => deletion(arguments, limit)?,
+            Method::Put => override_of(query, limit)?,
+            Method::Patch => patch(query, limit)?,
+            Method::Delete => deletion(query, limit)?,
         };
         Ok(Self { limit, key, quota, change })
     }
 }
 
 /// The key of a client. A long one is replaced as that of a request is.
-fn read_key(arguments: &mut Arguments) -> Result<Vec<u8>, AdminError> {
-    let key = arguments.take("key").ok_or(AdminError::Missing("key"))?;
+fn read_key(query: &mut QueryString) -> Result<Vec<u8>, AdminError> {
+    let key = query.take("key").ok_or(AdminError::Missing("key"))?;
     if key.is_empty() {
         return Err(AdminError::EmptyKey);
     }
@@ -122,10 +122,10 @@ fn read_key(arguments: &mut Arguments) -> Result<Vec<u8>, AdminError> {
 }
 
 /// An override, which replaces any other.
-fn override_of(arguments: &mut Arguments, limit: &ManagedLimit<'_>) -> Result<Change, AdminError> {
-    let own = limit.override_of(arguments)?;
+fn override_of(query: &mut QueryString, limit: &ManagedLimit<'_>) -> Result<Change, AdminError> {
+    let own = limit.override_of(query)?;
     let expected = "it must be a time above 0 and up to a hundred years, such as 30d";
-    let lasts = arguments.text("for")?.map(|text| {
+    let lasts = query.text("for")?.map(|text| {
         let time = micros(&text).and_then(NonZeroU64::new);
         time.ok_or_else(|| AdminError::invalid("for", &text, expected))
     });
@@ -133,8 +133,8 @@ fn override_of(arguments: &mut Arguments, limit: &ManagedLimit<'_>) -> Result<Ch
 }
 
 /// Either `grant` or `block`.
-fn patch(arguments: &mut Arguments, limit: &ManagedLimit<'_>) -> Result<Change, AdminError> {
-    match (arguments.text("grant")?, arguments.text("block")?) {
+fn patch(query: &mut QueryString, limit: &ManagedLimit<'_>) -> Result<Change, AdminError> {
+    match (query.text("grant")?, query.text("block")?) {
         (Some(text), None) => match rate::whole(&text) {
             Ok(units @ 1..) => Ok(Change::GiveBack(units)),
             _ => {
@@ -160,8 +160,8 @@ fn micros(text: &str) -> Option<u64> {
 }
 
 /// The end of an override, or of all else that a client has.
-fn deletion(arguments: &mut Arguments, limit: &ManagedLimit<'_>) -> Result<Change, AdminError> {
-    match arguments.flag("override")? {
+fn deletion(query: &mut QueryString, limit: &ManagedLimit<'_>) -> Result<Change, AdminError> {
+    match query.flag("override")? {
         true => limit.check_override().map(|()| Change::RemoveOverride),
         false => Ok(Change::Reset),
     }

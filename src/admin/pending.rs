@@ -4,22 +4,29 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr;
 
-use ngx::ffi::ngx_pool_cleanup_add;
+use ngx::ffi::{NGX_LOG_NOTICE, ngx_log_t, ngx_pool_cleanup_add};
 use rate_limit_core::charge::Charge;
 use rate_limit_core::client::Error;
 use rate_limit_core::manage::{Change, ClientState};
 
 use crate::client::Driver;
+use crate::log::log;
 use crate::machine::Submission;
 use crate::nginx::{OutOfMemory, Request};
 
 /// What was submitted for a request. It lies in the pool of the request as the data of a cleanup, by which it is found,
 /// and which releases it if the request ends before the reply.
-pub(super) struct Pending(Cell<Option<Submission>>);
+pub(super) struct Pending<'r> {
+    submission: Cell<Option<Submission>>,
+    /// What the log is to say of a change, if it is one.
+    change: Option<&'r [u8]>,
+    /// The log of the connection.
+    log: *mut ngx_log_t,
+}
 
-impl Pending {
+impl<'r> Pending<'r> {
     /// What was submitted for a request, and has not been answered yet.
-    pub(super) fn find<'r>(r: Request<'r>) -> Option<&'r Self> {
+    pub(super) fn find(r: Request<'r>) -> Option<&'r Self> {
         // SAFETY: the cleanups of a pool are a list, and the data of one with our handler is a value of this type. It
         // lives as long as the request.
         unsafe {
@@ -27,7 +34,7 @@ impl Pending {
             while let Some(this) = cleanup.as_ref() {
                 if this.handler.is_some_and(|handler| ptr::fn_addr_eq(handler, RELEASE)) {
                     let pending = &*this.data.cast::<Self>();
-                    return pending.0.get().map(|_| pending);
+                    return pending.submission.get().map(|_| pending);
                 }
                 cleanup = this.next;
             }
@@ -35,8 +42,13 @@ impl Pending {
         None
     }
 
-    /// Prepares for a submission, so that none is without its cleanup.
-    pub(super) fn create<'r>(r: Request<'r>) -> Result<&'r Self, OutOfMemory> {
+    /// Prepares for a submission, so that none is without its cleanup. `change` is what the log is to say of a change, if it
+    /// is one.
+    pub(super) fn create(
+        r: Request<'r>,
+        change: Option<&'r [u8]>,
+    ) -> Result<&'r Self, OutOfMemory> {
+        let pending = Self { submission: Cell::new(None), change, log: r.log() };
         const { assert!(align_of::<Self>() <= align_of::<usize>()) };
         // SAFETY: the pool is that of the request. NGINX allocates the data of a cleanup as large as is requested, and
         // aligned for a word, which is enough for this type. Nobody else refers to it.
@@ -44,7 +56,7 @@ impl Pending {
             let cleanup = ngx_pool_cleanup_add(r.pool(), size_of::<Self>());
             let cleanup = cleanup.as_mut().ok_or(OutOfMemory)?;
             let place = cleanup.data.cast::<Self>();
-            place.write(Self(Cell::new(None)));
+            place.write(pending);
             cleanup.handler = Some(RELEASE);
             Ok(&*place)
         }
@@ -62,21 +74,33 @@ impl Pending {
         // SAFETY: the event is that of the client's connection, which lives as long as the request; the submission is
         // released when the request goes.
         let (key, waits) = unsafe { driver.manage(charge, change, timeout, r.write_event()) };
-        self.0.set(Some(Submission { driver, key }));
+        self.submission.set(Some(Submission { driver, key }));
         waits
     }
 
     /// Takes the outcome, once there is one: what the client has then, or why that is not known.
     pub(super) fn take_outcome(&self) -> Option<Result<ClientState, Error>> {
-        let Submission { driver, key } = self.0.get()?;
+        let Submission { driver, key } = self.submission.get()?;
         let outcome = driver.outcome(key)?;
         let state = outcome.and_then(|()| driver.client_state(key).ok_or(Error::Refused));
         self.release();
+        match &state {
+            Ok(_) => self.log_change("changed"),
+            Err(Error::Timeout | Error::Lost) => self.log_change("may have changed"),
+            Err(Error::Down | Error::Overload | Error::Refused) => {}
+        }
         Some(state)
     }
 
+    fn log_change(&self, what: &str) {
+        if let Some(change) = self.change {
+            let change = String::from_utf8_lossy(change);
+            log!(NGX_LOG_NOTICE, self.log, "{what} a client: {change}");
+        }
+    }
+
     fn release(&self) {
-        if let Some(Submission { driver, key }) = self.0.take() {
+        if let Some(Submission { driver, key }) = self.submission.take() {
             driver.release(key, false, None);
         }
     }
@@ -89,5 +113,9 @@ static RELEASE: unsafe extern "C" fn(*mut c_void) = release;
 unsafe extern "C" fn release(data: *mut c_void) {
     // SAFETY: the data is a value of this type, whose memory NGINX frees after this, without dropping it. Requests are
     // freed by NGINX, never while a driver borrows its state.
-    unsafe { &*data.cast::<Pending>() }.release();
+    let pending = unsafe { &*data.cast::<Pending<'_>>() };
+    if pending.submission.get().is_some() {
+        pending.log_change("may have changed");
+    }
+    pending.release();
 }

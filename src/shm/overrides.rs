@@ -14,8 +14,8 @@ impl OverrideCache<LimitConf> for Shared {
 }
 
 impl Shared {
-    /// Takes note of the override of the client of this key, and of the limit of this fingerprint, or that it has none.
-    pub(crate) fn note_own(&self, limit: u64, key: &[u8], own: Option<Override>) {
+    /// Takes note of the override of the client of this key and of the limit of this fingerprint.
+    pub(crate) fn set_override(&self, limit: u64, key: &[u8], own: Option<Override>) {
         OverrideTable::new(self.overrides).set(self.client_digest(limit, key), own);
     }
 

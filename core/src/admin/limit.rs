@@ -1,7 +1,7 @@
 //! Limits, as the admin interface knows them.
 
 use super::AdminError;
-use super::arguments::Arguments;
+use super::query_string::QueryString;
 use crate::algorithm::BurstParameter;
 use crate::conf::setting::is_literal;
 use crate::limit::{Algorithm, Quota, QuotaError};
@@ -78,19 +78,18 @@ impl ManagedLimit<'_> {
     }
 
     /// What a client without an override may spend, by the line and by what the arguments say of its variables.
-    pub(super) fn quota(&self, arguments: &mut Arguments) -> Result<Quota, AdminError> {
-        let rate = Given::of_line(["rate", "base_rate"], self.rate, arguments)?;
+    pub(super) fn quota(&self, query: &mut QueryString) -> Result<Quota, AdminError> {
+        let rate = Given::of_line(["rate", "base_rate"], self.rate, query)?;
         let names = self.burst_names().zip(self.burst);
-        let burst =
-            names.map(|(names, text)| Given::of_line(names, text, arguments)).transpose()?;
+        let burst = names.map(|(names, text)| Given::of_line(names, text, query)).transpose()?;
         self.quota_of(&rate, burst.as_ref())
     }
 
     /// What a client with the override of the arguments may spend.
-    pub(super) fn override_of(&self, arguments: &mut Arguments) -> Result<Quota, AdminError> {
+    pub(super) fn override_of(&self, query: &mut QueryString) -> Result<Quota, AdminError> {
         self.check_override()?;
-        let rate = Given::argument("rate", arguments)?.ok_or(AdminError::Missing("rate"))?;
-        let burst = self.burst_names().map(|[name, _]| Given::argument(name, arguments));
+        let rate = Given::argument("rate", query)?.ok_or(AdminError::Missing("rate"))?;
+        let burst = self.burst_names().map(|[name, _]| Given::argument(name, query));
         self.quota_of(&rate, burst.transpose()?.flatten().as_ref())
     }
 
@@ -123,20 +122,20 @@ impl ManagedLimit<'_> {
 
 impl Given {
     /// The value of an argument, if it is there.
-    fn argument(name: &'static str, arguments: &mut Arguments) -> Result<Option<Self>, AdminError> {
-        Ok(arguments.text(name)?.map(|text| Self { name, text }))
+    fn argument(name: &'static str, query: &mut QueryString) -> Result<Option<Self>, AdminError> {
+        Ok(query.text(name)?.map(|text| Self { name, text }))
     }
 
     /// The value of a parameter: as it is written, or as the argument says if that is a variable.
     fn of_line(
         [parameter, argument]: [&'static str; 2],
         written: &str,
-        arguments: &mut Arguments,
+        query: &mut QueryString,
     ) -> Result<Self, AdminError> {
         if is_literal(written) {
             return Ok(Self { name: parameter, text: written.to_owned() });
         }
-        let given = Self::argument(argument, arguments)?;
+        let given = Self::argument(argument, query)?;
         given.ok_or(AdminError::Variable { parameter, argument })
     }
 

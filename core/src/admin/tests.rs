@@ -102,6 +102,13 @@ fn changes() {
 }
 
 #[test]
+fn a_window_may_become_one_of_a_month() {
+    let rate = "90r/month".parse().unwrap();
+    let set = Change::SetOverride { rate, limit: 90, lasts: None };
+    reads("PUT", "limit=daily&key=k&rate=90r/month", "daily", 9, set);
+}
+
+#[test]
 fn variables_are_given() {
     let query = "limit=tiers&key=k&base_rate=10r/s";
     reads("GET", &format!("{query}&base_capacity=30"), "tiers", 30, Change::Look);
@@ -214,8 +221,6 @@ fn values_that_are_unusable() {
     fails("PATCH", query, 400, &format!("invalid block \"never\": {block}"));
     let month = "\"rate=1r/month\" is by the month of the calendar, which is for algorithm=fixed_window only";
     fails("PUT", &put("rate=1r/month"), 400, month);
-    let months = "an override of months of the calendar is for a limit of such months, and the other way round";
-    fails("PUT", "limit=daily&key=k&rate=1r/month", 400, months);
 }
 
 #[test]

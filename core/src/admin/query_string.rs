@@ -1,4 +1,4 @@
-//! The arguments of a query string.
+//! A query string.
 
 use super::AdminError;
 
@@ -19,11 +19,11 @@ const NAMES: [&str; 13] = [
     "override",
 ];
 
-/// The arguments that were not taken yet, each once.
+/// A query string: the arguments of it that were not taken yet, each once.
 #[derive(Debug, Default)]
-pub(super) struct Arguments(Vec<(&'static str, Vec<u8>)>);
+pub(super) struct QueryString(Vec<(&'static str, Vec<u8>)>);
 
-impl Arguments {
+impl QueryString {
     /// Reads a query string. Values are percent-encoded, and a plus sign is one.
     pub(super) fn read(query: &[u8]) -> Result<Self, AdminError> {
         let mut read = Self::default();
