@@ -4,7 +4,7 @@
 //! to what is to be stored. A negative cost gives back. The script runs in Redis, and replies with
 //! the time and what was stored; the verdict follows from that by the reference. A test drives both
 //! through the same random histories and requires the same states. To add an algorithm, add its two files and
-//! its line in the table below: what its file lacks of the [`AlgorithmRow`] does not compile.
+//! its line in the table below: what its file lacks of the `AlgorithmRow` does not compile.
 
 mod bucket;
 mod carry_over;
