@@ -11,7 +11,7 @@ use std::time::Duration;
 use harness::{PATIENCE, at_once, wait_until};
 
 use super::site::{
-    Pace, Site, both, by_clients, connect, essence, names, pair, received, rounds, send,
+    End, Pace, Site, both, by_clients, connect, essence, names, pair, received, rounds, send,
 };
 
 /// How far Redis is: requests wait so long for it.
@@ -49,17 +49,15 @@ fn descriptors(site: &Site) -> usize {
 /// Every status of a limited location is one of its control, or 499: the client has left while its request waited.
 #[track_caller]
 fn ends_as_the_control(site: &Site) {
-    let statuses = site.statuses();
-    let seen = |side: &str, name: &str| {
-        statuses.get(&format!("{side}-{name}")).map_or(&[][..], Vec::as_slice)
+    let ends = site.ends();
+    let of = |side: &str, name: &str| {
+        let kind = format!("{side}-{name}");
+        ends.iter().filter(move |end| end.kind == kind)
     };
     for name in names().chain(["large"]) {
-        let control: BTreeSet<_> =
-            seen("control", name).iter().map(|(status, _)| *status).collect();
-        let others: BTreeSet<_> = seen("limited", name)
-            .iter()
-            .filter(|(status, _)| *status != 499 && !control.contains(status))
-            .collect();
+        let control: BTreeSet<_> = of("control", name).map(|end| end.status).collect();
+        let is_other = |end: &&End| end.status != 499 && !control.contains(&end.status);
+        let others: Vec<_> = of("limited", name).filter(is_other).collect();
         assert!(others.is_empty(), "{name}: {others:?}, control: {control:?}");
     }
 }

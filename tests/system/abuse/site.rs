@@ -59,6 +59,11 @@ const KINDS: [Kind; 7] = [
     },
 ];
 
+/// Redis decides every request, however busy the machine is.
+const STORE: &str =
+    "rate_limit_redis_store redis { server {redis}; connect_timeout 30s; fail_timeout 5m; }
+    rate_limit_redis_pass redis; rate_limit_redis_timeout 60s;";
+
 /// Times that no client which goes on sending exceeds. A value of 64 KiB fits in, one of 200 KiB does not.
 const SERVER: &str = "keepalive_timeout 500ms; client_header_timeout 4s; client_body_timeout 4s; send_timeout 4s; \
     lingering_close always; lingering_timeout 1s; client_max_body_size 200k; \
@@ -91,7 +96,8 @@ impl Site {
             proxy.set(Mode::Far(delay / 2));
         }
         let conf = Conf::new()
-            .store(proxy.url())
+            .set("redis", proxy.url())
+            .http(STORE)
             .workers(2)
             .http2()
             .status()
@@ -130,28 +136,28 @@ impl Site {
 
     /// Whether `requests_total` of each limit is the number of requests that it has decided, of those that came to it.
     fn is_counted(&self) -> bool {
-        let statuses = self.statuses();
-        let names = KINDS.iter().map(|kind| kind.name).chain(["large"]);
-        names.into_iter().all(|name| {
-            let undecided = |request: &&(u16, String)| **request == (499, "-".to_owned());
-            let came = statuses.get(&format!("limited-{name}")).map_or(&[][..], Vec::as_slice);
-            let left = came.iter().filter(undecided).count();
-            requests_total(&self.nginx, name) == came.len() - left
+        let ends = self.ends();
+        names().chain(["large"]).all(|name| {
+            let kind = format!("limited-{name}");
+            let came = ends.iter().filter(|end| end.kind == kind);
+            let decided = came.filter(|end| (end.status, end.decision.as_str()) != (499, "-"));
+            requests_total(&self.nginx, name) == decided.map(|end| end.number).sum::<usize>()
         })
     }
 
-    /// The status and the decision of each request that has come to the phase of limits, by its location.
-    pub fn statuses(&self) -> BTreeMap<String, Vec<(u16, String)>> {
-        let mut statuses = BTreeMap::<_, Vec<_>>::new();
+    /// How the requests ended that have come to the phase of limits.
+    pub fn ends(&self) -> Vec<End> {
         let log = self.nginx.read("phase.log");
-        for line in log.lines() {
+        let mut numbers = BTreeMap::<&str, usize>::new();
+        log.lines().for_each(|line| *numbers.entry(line).or_default() += 1);
+        let end = |(line, number): (&str, usize)| {
             let [kind, status, decision] = line.split('|').collect::<Vec<_>>()[..] else {
-                continue;
+                return None;
             };
-            let status = status.parse().expect("a status");
-            statuses.entry(kind.to_owned()).or_default().push((status, decision.to_owned()));
-        }
-        statuses
+            let (kind, decision) = (kind.to_owned(), decision.to_owned());
+            Some(End { kind, status: status.parse().expect("a status"), decision, number })
+        };
+        numbers.into_iter().filter_map(end).collect()
     }
 
     /// What is logged about limited requests and not about those of the control.
@@ -162,6 +168,17 @@ impl Site {
         };
         &about("limited") - &about("control")
     }
+}
+
+/// How so many requests ended.
+#[derive(Debug)]
+pub struct End {
+    /// The side and the name of the pair.
+    pub kind: String,
+    pub status: u16,
+    /// `$rate_limit_redis_status`, or `-`.
+    pub decision: String,
+    pub number: usize,
 }
 
 /// What a line of the error log says, without numbers.
