@@ -10,7 +10,7 @@
 //!
 //! The entries are kept in the order of their counts. One more rejection moves an entry before all of the same count,
 //! which a binary search finds; the last one has the lowest count. A key that is not among them is mostly known by a
-//! filter of bits, and where all places are taken only one in four rejections of such keys, at random, takes a place. So
+//! filter of bits, and where all places are taken only one in sixteen rejections of such keys, at random, takes a place. So
 //! a flood of distinct keys costs little, and a key that is rejected often is among them after a few rejections, which do
 //! not count. (Ben Basat et al., "Randomized admission policy for efficient top-k and frequency estimation", 2017, admit
 //! far fewer.)
@@ -34,7 +34,7 @@ const ENTRIES_A_WORD: usize = 4;
 const HEAD: usize = 3;
 
 /// One in two to the power of this.
-const ADMITTED: u32 = 2;
+const ADMITTED: u32 = 4;
 
 /// A key and how often it was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct TopKey {
 }
 
 /// What is known of a key besides its count: its digest, the error of its count, and the place of the key.
-type Entry = [u64; 3];
+type Ranked = [u64; 3];
 
 /// The keys of one limit that were rejected most, in words that processes may share. All zeroes is an empty one. A
 /// process may have died in the middle of a change: words of any value are safe, and lead to nothing but wrong counts.
@@ -61,7 +61,7 @@ pub struct Top<'a> {
     /// The counts, the highest first.
     rejected: &'a mut [u64],
     /// In the same order.
-    entries: &'a mut [Entry],
+    entries: &'a mut [Ranked],
     /// A length, and the bytes.
     keys: &'a mut [[u64; KEY_WORDS]],
 }
@@ -69,7 +69,7 @@ pub struct Top<'a> {
 impl<'a> Top<'a> {
     /// How many words `n` keys take.
     pub fn words(n: usize) -> usize {
-        let of_key = 1usize.saturating_add(size_of::<Entry>() / WORD).saturating_add(KEY_WORDS);
+        let of_key = 1usize.saturating_add(size_of::<Ranked>() / WORD).saturating_add(KEY_WORDS);
         let before = HEAD.saturating_add(n.div_ceil(ENTRIES_A_WORD));
         before.saturating_add(n.saturating_mul(of_key))
     }
@@ -111,7 +111,7 @@ impl<'a> Top<'a> {
     pub fn list(&mut self, now: u64) -> Vec<TopKey> {
         self.fade(now);
         let counted = self.rejected.iter().zip(&*self.entries).take_while(|(count, _)| **count > 0);
-        let key = |(rejected, [_, error, place]): (&u64, &Entry)| TopKey {
+        let key = |(rejected, [_, error, place]): (&u64, &Ranked)| TopKey {
             key: self.key(*place),
             rejected: *rejected,
             error: *error,
