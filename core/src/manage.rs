@@ -50,7 +50,7 @@ pub struct ClientState {
     pub debt: u64,
     /// The units that are set aside for machines.
     pub leased: u64,
-    /// When the last of these ends, in µs from now.
+    /// When the last of these ends, or of those that were set aside before a change, in µs from now.
     pub leases_end: u64,
     /// The override of the client.
     pub own: Option<Override>,

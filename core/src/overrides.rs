@@ -129,3 +129,82 @@ impl Applied {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decision::Verdict;
+    use crate::rate::SECOND;
+
+    const NOW: u64 = 1_700_000_000 * SECOND;
+
+    fn quota() -> Quota {
+        Quota::new(Algorithm::TokenBucket, "10r/s".parse().unwrap(), 10).unwrap().with_override()
+    }
+
+    fn own(limit: u64, ends: u64) -> Override {
+        Override { rate: "3r/s".parse().unwrap(), limit, ends: NonZeroU64::new(ends) }
+    }
+
+    /// What a script stores behind a state.
+    fn record(own: &Override) -> Vec<u8> {
+        let numbers = own.numbers(&own.quota(&quota()).unwrap());
+        let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
+        bytes.chain(MARK.iter().copied()).collect()
+    }
+
+    #[test]
+    fn a_record_stands_behind_any_state() {
+        for length in [0, 24, 72, 80, 24 + 16 + 1, 80 + 32 + 1] {
+            let state = vec![7; length];
+            let value = [&state[..], &record(&own(5, NOW))].concat();
+            assert_eq!(Override::split(&value), (&state[..], Some(own(5, NOW))), "{length}");
+            assert_eq!(Override::split(&state), (&state[..], None), "{length}");
+        }
+    }
+
+    #[test]
+    fn a_record_out_of_bounds_is_no_override() {
+        for word in [0, 2, 4] {
+            let mut value = record(&own(5, 0));
+            value[8 * word..8 * word + 8].fill(0);
+            assert_eq!(Override::split(&value), (&[][..], None), "{word}");
+            value[8 * word..8 * word + 8].fill(0xff);
+            assert_eq!(Override::split(&value), (&[][..], None), "{word}");
+        }
+        let mut value = record(&own(5, 0));
+        value.pop();
+        assert_eq!(Override::split(&value), (&value[..], None));
+    }
+
+    #[test]
+    fn a_line_without_override_reads_no_record() {
+        let (value, plain) = (record(&own(5, 0)), quota());
+        let line = Quota::new(Algorithm::TokenBucket, plain.rate(), 10).unwrap();
+        let applied = Algorithm::TokenBucket.read_applied(&value, NOW, &line);
+        assert_eq!(applied, Applied { stored: Stored::default(), quota: line, own: None });
+        let applied = Algorithm::TokenBucket.read_applied(&value, NOW, &plain);
+        assert_eq!((applied.quota.limit(), applied.own), (5, Some(own(5, 0))));
+    }
+
+    #[test]
+    fn an_override_ends_at_its_time() {
+        let (ends, quota) = (NOW + SECOND, quota());
+        let limit =
+            |now| Applied::new(Stored::default(), Some(own(5, ends)), now, &quota).quota.limit();
+        assert_eq!([limit(NOW), limit(ends - 1), limit(ends)], [5, 5, 10]);
+    }
+
+    #[test]
+    fn what_was_spent_stays_spent() {
+        let (line, mut stored) = (quota(), Stored::default());
+        line.algorithm().decide(&mut stored, NOW, &line, 7);
+        for (limit, remaining) in [(20, 13), (10, 3), (7, 0), (5, 0)] {
+            let its = own(limit, 0).quota(&line).unwrap();
+            let mut carried = line.algorithm().carry_over(stored.clone(), NOW, &line, &its);
+            let Verdict { remaining: found, .. } =
+                line.algorithm().decide(&mut carried, NOW, &its, 0);
+            assert_eq!(found, remaining, "{limit}");
+        }
+    }
+}

@@ -44,7 +44,7 @@ use crate::rate::MILLISECOND;
 
 pub use conclusion::Conclusion;
 pub use decisions::Decisions;
-pub use evaluated::{ConfiguredLimit, Evaluated, Renewal};
+pub use evaluated::{ConfiguredLimit, Evaluated, OwnQuota, Renewal};
 pub use machine::{
     DenyCache, LocalTable, Machine, MachineLeases, NoRoom, OverrideCache, RequestCounters,
     Submission,
@@ -354,7 +354,7 @@ impl<M: Machine> LimitedRequest<'_, M> {
     fn note_overrides(&self, machine: &M) {
         let Some(submission) = self.submission.get() else { return };
         let limits = self.limits.iter().enumerate();
-        for (index, limit) in limits.filter(|(_, limit)| limit.charge.quota.has_override()) {
+        for (index, limit) in limits.filter(|(_, limit)| limit.may_have_own()) {
             if limit.verdict().is_some() {
                 let own = submission.own(index);
                 limit.set_own(own);

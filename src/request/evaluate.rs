@@ -7,7 +7,7 @@ use rate_limit_core::charge::{Charge, Effect};
 use rate_limit_core::decision::Status;
 use rate_limit_core::key::{self, KeyHmac};
 use rate_limit_core::limit::Quota;
-use rate_limit_core::request::ConfiguredLimit;
+use rate_limit_core::request::{ConfiguredLimit, OwnQuota};
 
 use crate::clock::unix_micros;
 use crate::conf::{EvaluateError, LimitConf};
@@ -88,17 +88,19 @@ fn evaluate_one<'r>(
 }
 
 /// The limit with the quota that its client has of its own, if this machine knows of one that has not ended.
+#[cold]
 fn with_own<'r>(
     r: Request<'r>,
     evaluated: Evaluated<'r>,
     shared: &Shared,
 ) -> Result<Evaluated<'r>, OutOfMemory> {
-    let Charge { key, quota, .. } = evaluated.charge;
-    let own = shared.known_override(evaluated.charge.client());
-    let own = own.filter(|own| !own.is_over(unix_micros()));
-    let Some(own) = own.and_then(|own| own.quota(quota)) else { return Ok(evaluated) };
+    let Charge { key, quota, digest, .. } = evaluated.charge;
+    let line = r.keep(OwnQuota::new(&evaluated.charge))?;
+    let known = shared.known_override(evaluated.charge.client());
+    let known = known.filter(|own| !own.is_over(unix_micros())).and_then(|own| own.quota(quota));
+    let Some(own) = known else { return Ok(evaluated.with_own(line, quota, digest)) };
     let digest = shared.digest(evaluated.limit.fingerprint(), key, &own);
-    Ok(evaluated.with_own(r.keep(own)?, digest))
+    Ok(evaluated.with_own(line, r.keep(own)?, digest))
 }
 
 /// Counts a request for the limits that apply to it and are not among those evaluated: they will have no

@@ -16,5 +16,6 @@ mod even;
 mod give_back;
 mod leaky;
 mod lease;
+mod overrides;
 mod promises;
 mod window;

@@ -80,7 +80,8 @@ fn changes() {
     reads("DELETE", "limit=api&key=k", "api", 100, Change::Reset);
     reads("DELETE", "limit=api&key=k&override", "api", 100, Change::RemoveOverride);
     reads("PATCH", "limit=api&key=k&grant=7", "api", 100, Change::GiveBack(7));
-    reads("PATCH", "limit=login&key=k&block=15m", "login", 3, Change::Block(900 * SECOND));
+    reads("PATCH", "limit=login&key=k&block=1m", "login", 3, Change::Block(60 * SECOND));
+    reads("PATCH", "limit=api&key=k&block=15m", "api", 100, Change::Block(900 * SECOND));
     reads("PATCH", "limit=api&key=k&block=0", "api", 100, Change::Block(0));
     reads("PUT", "limit=api&key=k&rate=1000r/m", "api", 100, set("1000r/m", 1000, 0));
     reads(

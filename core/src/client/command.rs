@@ -283,7 +283,8 @@ impl Command {
     ) -> bool {
         verdicts.clear();
         let mut take = |member: Option<&Member>, index: usize, beside: Beside| {
-            if let Some(member) = member.filter(|_| beside != Beside::default()) {
+            let is_any = beside.granted.is_some() || beside.own.is_some();
+            if let Some(member) = member.filter(|_| is_any) {
                 take(member.request, member.first.saturating_add(index), beside);
             }
         };
@@ -292,9 +293,13 @@ impl Command {
             Some(charge) => {
                 let times = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
                 answer::repeated(found, &charge, times, |verdict, beside| {
-                    let Beside { granted, own } = beside;
-                    take(self.members.get(verdicts.len()), 0, Beside { granted: None, own });
-                    take(self.lessee().filter(|_| granted.is_some()), 0, beside);
+                    if beside.own.is_some() {
+                        let member = self.members.get(verdicts.len());
+                        take(member, 0, Beside { granted: None, ..beside });
+                    }
+                    if beside.granted.is_some() {
+                        take(self.lessee(), 0, beside);
+                    }
                     verdicts.push(verdict);
                 })
             }

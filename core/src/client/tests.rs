@@ -16,6 +16,7 @@ mod addresses;
 mod attempts;
 mod breaker;
 mod credentials;
+mod manage;
 mod maps;
 mod retired;
 mod rounds;

@@ -137,16 +137,23 @@ pub fn repeated(
         None => {
             let Charge { quota, cost, lease, .. } = charge;
             let (algorithm, now) = (quota.algorithm(), found.now());
-            let Applied { mut stored, quota, own } = applied(answered, now);
+            // Most limits have one quota for all clients, and it is not copied.
+            let individual = quota.has_override().then(|| applied(answered, now));
+            let own = individual.as_ref().and_then(|it| it.own);
+            let (mut stored, its) = match individual {
+                None => (stored(answered), None),
+                Some(Applied { stored, quota, .. }) => (stored, Some(quota)),
+            };
+            let quota = its.as_ref().unwrap_or(quota);
             let returned =
-                lease.map_or(0, |lease| algorithm.report(&mut stored, now, &quota, &lease.report));
+                lease.map_or(0, |lease| algorithm.report(&mut stored, now, quota, &lease.report));
             let before_last = if lease.is_some() { times.saturating_sub(1) } else { times };
             let mut note = |verdict| each(verdict, Beside { granted: None, own });
-            algorithm.decide_each(&mut stored, now, &quota, *cost, before_last, &mut note);
+            algorithm.decide_each(&mut stored, now, quota, *cost, before_last, &mut note);
             if let Some(lease) = lease {
-                let verdict = algorithm.decide(&mut stored, now, &quota, *cost);
+                let verdict = algorithm.decide(&mut stored, now, quota, *cost);
                 let remaining = if verdict.allowed && *cost > 0 { verdict.remaining } else { 0 };
-                let granted = algorithm.grant(&mut stored, now, &quota, lease, remaining);
+                let granted = algorithm.grant(&mut stored, now, quota, lease, remaining);
                 each(verdict, Beside { granted: Some(Granted { returned, ..granted }), own });
             }
         }
@@ -197,6 +204,14 @@ fn own_unspent<'q, 'f>(
     let (remaining, reset) =
         (verdict.remaining.saturating_add(spent), u64::try_from(reset).unwrap_or(0));
     Some(Verdict { remaining, reset, ..verdict })
+}
+
+/// What was stored of any other limit.
+fn stored((charge, entry): Answered<'_, '_>) -> Stored {
+    match entry {
+        Entry::Stored(bytes) => charge.quota.algorithm().read(bytes),
+        Entry::Integers(..) => Stored::default(),
+    }
 }
 
 /// What was stored of any other limit, as it counts at `now`.

@@ -14,8 +14,11 @@ pub fn managed(mut found: ScriptReply<'_>, charge: &Charge<'_>) -> Option<Client
     let (now, quota) = (found.now(), charge.quota);
     let (Some(Entry::Stored(bytes)), None) = (found.next(), found.next()) else { return None };
     if !quota.algorithm().stores_itself() {
+        let (held_until, bytes) = bytes.split_first_chunk()?;
         let applied = quota.algorithm().read_applied(bytes, now, quota);
-        return Some(ClientState::new(&applied, now));
+        let state = ClientState::new(&applied, now);
+        let held_for = u64::from_le_bytes(*held_until).saturating_sub(now);
+        return Some(ClientState { leases_end: state.leases_end.max(held_for), ..state });
     }
     let (words, []) = bytes.as_chunks() else { return None };
     let numbers: [_; NUMBERS] = words.try_into().ok()?;

@@ -36,11 +36,8 @@ pub struct Evaluated<'a, L> {
     pub limit: &'a L,
     /// What it charges, without a lease. Its quota is the client's own, if this machine knows of one.
     pub charge: Charge<'a>,
-    /// The quota of the line and the digest with it, where the charge has a quota of the client's own: Redis is given
-    /// these, and applies what it knows of the client.
-    line: Option<(&'a Quota, Digest)>,
-    /// The quota by which Redis has charged the client, where it is another one than that of the charge.
-    applied: OnceCell<Quota>,
+    /// Where clients may have quotas of their own.
+    own: Option<&'a OwnQuota<'a>>,
     verdict: Cell<Option<Verdict>>,
     /// Whether it was charged in Redis.
     is_charged: Cell<bool>,
@@ -50,6 +47,23 @@ pub struct Evaluated<'a, L> {
     is_sent: Cell<bool>,
     /// The lease that the command renews, if it does.
     renewal: Cell<Option<&'a Renewal>>,
+}
+
+/// The quota of a line whose clients may have quotas of their own.
+#[derive(Debug)]
+pub struct OwnQuota<'a> {
+    /// The quota of the line, and the digest with it: Redis is given these, and applies what it knows of the client.
+    line: &'a Quota,
+    digest: Digest,
+    /// The quota by which Redis has charged the client, where it is another one than this machine knew.
+    applied: OnceCell<Quota>,
+}
+
+impl<'a> OwnQuota<'a> {
+    /// That of the line which is to make this charge.
+    pub fn new(charge: &Charge<'a>) -> Self {
+        Self { line: charge.quota, digest: charge.digest, applied: OnceCell::new() }
+    }
 }
 
 /// A lease that a command renews.
@@ -67,8 +81,7 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
         Self {
             limit,
             charge,
-            line: None,
-            applied: OnceCell::new(),
+            own: None,
             verdict: Cell::new(None),
             is_charged: Cell::new(false),
             charged: Cell::new(Charged::default()),
@@ -82,10 +95,9 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
         self.limit.name()
     }
 
-    /// This limit, where the client has a quota of its own, and is known by this digest with it.
-    pub fn with_own(self, quota: &'a Quota, digest: Digest) -> Self {
-        let line = Some((self.charge.quota, self.charge.digest));
-        Self { charge: Charge { quota, digest, ..self.charge }, line, ..self }
+    /// This limit of the line `own`, where the machine knows the client by this quota and this digest.
+    pub fn with_own(self, own: &'a OwnQuota<'a>, quota: &'a Quota, digest: Digest) -> Self {
+        Self { charge: Charge { quota, digest, ..self.charge }, own: Some(own), ..self }
     }
 
     /// The charge as the client of the store takes it, with the lease that it renews.
@@ -96,15 +108,15 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
 
     /// The charge as the client of the store takes it, without a lease.
     pub fn of_line(&self) -> Charge<'a> {
-        match self.line {
-            Some((quota, digest)) => Charge { quota, digest, ..self.charge },
+        match self.own {
+            Some(&OwnQuota { line: quota, digest, .. }) => Charge { quota, digest, ..self.charge },
             None => self.charge,
         }
     }
 
     /// The quota by which the client is charged.
     pub fn quota(&self) -> &Quota {
-        self.applied.get().unwrap_or(self.charge.quota)
+        self.own.and_then(|own| own.applied.get()).unwrap_or(self.charge.quota)
     }
 
     /// The charge with the quota by which the client is charged, as it is shown.
@@ -114,17 +126,22 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
 
     /// Whether Redis has charged the client by another quota than this machine knew of.
     pub(super) fn has_other_quota(&self) -> bool {
-        self.applied.get().is_some()
+        self.own.is_some_and(|own| own.applied.get().is_some())
     }
 
     /// Takes note of the quota of its own by which Redis has charged the client, if it has one.
-    pub(super) fn set_own(&self, own: Option<Override>) {
-        let line = self.of_line().quota;
-        let quota = own.and_then(|own| own.quota(line)).unwrap_or(*line);
+    pub(super) fn set_own(&self, of_client: Option<Override>) {
+        let Some(own) = self.own else { return };
+        let quota = of_client.and_then(|it| it.quota(own.line)).unwrap_or(*own.line);
         if quota != *self.quota() {
             // That of the first reply stays, should there be two.
-            let _ = self.applied.set(quota);
+            let _ = own.applied.set(quota);
         }
+    }
+
+    /// Whether the client may have a quota of its own.
+    pub(super) fn may_have_own(&self) -> bool {
+        self.own.is_some()
     }
 
     /// Since when so much of its charge in Redis can have been regained, by Redis's clock.

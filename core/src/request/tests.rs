@@ -727,3 +727,38 @@ fn after_an_outage_both_this_machine_and_redis_must_allow() {
         assert_eq!(10 - next.count(), used, "what was rejected is given back");
     }
 }
+
+/// The quota of a client's own, as Redis has it, is shown and noted; units that were set aside by another one than this
+/// machine knew of are not spent.
+#[test]
+fn a_quota_of_the_clients_own_is_followed() {
+    let machine = TestMachine::new(ROOM);
+    let line = limit(1, Effect::Enforced, false);
+    let quota = leak(line.charge.quota.with_override());
+    let charge = Charge { quota, ..line.charge };
+    let own = leak(OwnQuota::new(&charge));
+    let of_line = Evaluated::new(line.limit, charge).with_own(own, quota, charge.digest);
+    let limits = leak(vec![of_line]);
+    let request: TestRequest =
+        LimitedRequest::new(policy(|policy| policy.lease = 1_000), limits, START);
+    assert_eq!(request.begin(&machine), Progress::Submit);
+    let to = submit(&request, &machine);
+    let own = Override { rate: "7r/s".parse().unwrap(), limit: 70, ends: None };
+    to.own.set(Some(own));
+    assert_eq!(reply(&request, &machine, to, &[answer(true, true)]), Progress::Decided);
+    let shown = request.decision().unwrap().shown.unwrap();
+    assert_eq!((shown.quota.limit(), shown.quota.rate()), (70, own.rate));
+    let limit = &limits[0];
+    assert_eq!(machine.overrides.borrow()[&limit.charge.client()], Some(own));
+    assert!(!machine.has_units(limit, START) && limit.has_other_quota());
+    // The next request is evaluated with it, and Redis is given the quota of the line.
+    let its = leak(own.quota(quota).unwrap());
+    let line_of_next = leak(OwnQuota::new(&charge));
+    let next = Evaluated::new(line.limit, charge).with_own(line_of_next, its, DIGEST.into());
+    assert_eq!((next.charge.quota, next.with_lease().quota), (&*its, &*quota));
+    assert_eq!(next.charge.client(), DIGEST ^ u128::from(its.fingerprint()));
+    next.set_own(Some(own));
+    assert!(!next.has_other_quota());
+    next.set_own(None);
+    assert_eq!((next.has_other_quota(), next.quota()), (true, &*quota));
+}

@@ -1,13 +1,20 @@
 -- Changes what a client has of one limit, or looks at it. KEYS: its key. ARGV: the change, the limit, period and count of
 -- the line, and of the change: the units that are given back; or for how long the client is blocked; or the limit, period
 -- and count of a quota of its own, how long it lasts, or 0, and the two numbers of its rate.
--- Answers as single.lua does, but with what is stored then.
+-- Answers as single.lua does, but with what is stored then, behind a number of eight bytes: until when machines may spend
+-- what was set aside for them before, or 0.
 local key, argv = KEYS[1], ARGV
 local time, value = redis.call('TIME'), redis.call('GET', key)
 local seconds, micros = time[1], time[2]
 local now = seconds * 1000000 + micros
 local change, line = argv[1], {argv[2] + 0, argv[3] + 0, argv[4] + 0}
 local stored, limit, period, count, record, ends = individual($function, value, now, line[1], line[2], line[3])
+
+local held_until = 0
+if stored and has_extra(stored) then
+  local older, older_until, newer, newer_until = struct.unpack('<LLLL', stored, 25)
+  held_until = math.max(older > 0 and older_until or 0, newer > 0 and newer_until or 0)
+end
 
 -- The state as it is now, and when it is whole.
 local function touched(state)
@@ -77,4 +84,4 @@ if changes[change] then
   end
   value = state .. record
 end
-return seconds .. ' ' .. micros .. ' ' .. (value or '')
+return seconds .. ' ' .. micros .. ' ' .. struct.pack('<L', held_until) .. (value or '')
