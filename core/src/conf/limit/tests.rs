@@ -414,7 +414,7 @@ fn every_parameter_is_read() {
         let refused = error(&format!("{A} {name} {name}"));
         assert!(refused.contains(&format!("duplicate \"{name}\"")), "{refused}");
     }
-    assert_eq!(parameter_names().count(), 13);
+    assert_eq!(parameter_names().count(), 14);
 }
 
 #[test]
