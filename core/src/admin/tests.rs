@@ -80,8 +80,8 @@ fn changes() {
     reads("DELETE", "limit=api&key=k", "api", 100, Change::Reset);
     reads("DELETE", "limit=api&key=k&override", "api", 100, Change::RemoveOverride);
     reads("PATCH", "limit=api&key=k&grant=7", "api", 100, Change::GiveBack(7));
-    reads("PATCH", "limit=login&key=k&block=1m", "login", 3, Change::Block(60 * SECOND));
     reads("PATCH", "limit=api&key=k&block=15m", "api", 100, Change::Block(900 * SECOND));
+    reads("PATCH", "limit=login&key=k&block=1m", "login", 3, Change::Block(60 * SECOND));
     reads("PATCH", "limit=api&key=k&block=0", "api", 100, Change::Block(0));
     reads("PUT", "limit=api&key=k&rate=1000r/m", "api", 100, set("1000r/m", 1000, 0));
     reads(
@@ -184,6 +184,9 @@ fn what_is_unknown_or_not_possible() {
     fails("GET", "limit=nobody&key=k", 404, "there is no limit \"nobody\"");
     fails("PUT", "limit=login&key=k&rate=1r/s", 409, no_override);
     fails("DELETE", "limit=login&key=k&override", 409, no_override);
+    let longer = "the limit \"login\" has \"block=\", and blocks no client for longer than that: add \"override\" to its \
+                  \"rate_limit_redis\" line";
+    fails("PATCH", "limit=login&key=k&block=61s", 409, longer);
     let methods = "the method must be one of GET, HEAD, PUT, PATCH, DELETE";
     for method in ["POST", "OPTIONS", "get", ""] {
         fails(method, "limit=api&key=k", 405, methods);
