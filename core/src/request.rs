@@ -36,7 +36,6 @@ use crate::charge::Effect;
 use crate::client::{Answer, Error};
 use crate::conf::{OnError, OnInvalid, Policy};
 use crate::decision::{Source, Status, Verdict};
-use crate::deny_cache::Denial;
 use crate::lease::Granted;
 use crate::lease::table::Outcome;
 use crate::local::{LocalAnswer, LocalCharges, Mode};
