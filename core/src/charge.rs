@@ -41,6 +41,7 @@ impl<'a> Charge<'a> {
     }
 
     /// Identifies key and limit in the memory of this machine, whatever the quota is.
+    #[inline]
     pub fn client(&self) -> u128 {
         self.digest.number() ^ u128::from(self.quota.fingerprint())
     }

@@ -97,7 +97,14 @@ pub fn digest(key: &[u8]) -> Option<String> {
 
 /// What stands in Redis in place of a client's key: its digest if it is long, and of that or of the key itself the HMAC
 /// if there is one. `None` if the key stands there itself.
+#[inline]
 pub fn replacement(key: &[u8], hmac: Option<&KeyHmac>) -> Option<String> {
+    // Most keys are short, and most stores have no HMAC.
+    if hmac.is_none() && key.len() <= MAX_KEY { None } else { replaced(key, hmac) }
+}
+
+#[cold]
+fn replaced(key: &[u8], hmac: Option<&KeyHmac>) -> Option<String> {
     let digest = digest(key);
     match hmac {
         None => digest,

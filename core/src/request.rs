@@ -313,9 +313,11 @@ impl<M: Machine> LimitedRequest<'_, M> {
 
     /// Takes note of the quotas that clients have of their own, as Redis has charged by them.
     fn note_overrides(&self, machine: &M) {
-        let Some(submission) = self.submission.get() else { return };
-        let limits = self.limits.iter().enumerate();
-        for (index, limit) in limits.filter(|(_, limit)| limit.may_have_own()) {
+        let limits = || self.limits.iter().enumerate().filter(|(_, limit)| limit.may_have_own());
+        let Some(submission) = self.submission.get().filter(|_| limits().next().is_some()) else {
+            return;
+        };
+        for (index, limit) in limits() {
             if limit.verdict().is_some() {
                 let own = submission.own(index);
                 limit.set_own(own);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use rate_limit_core::charge::{Charge, Effect};
 use rate_limit_core::decision::Status;
-use rate_limit_core::key::{self, KeyHmac};
+use rate_limit_core::key::{self, Digest, KeyHmac};
 use rate_limit_core::limit::Quota;
 use rate_limit_core::request::{ConfiguredLimit, OwnQuota};
 
@@ -79,28 +79,30 @@ fn evaluate_one<'r>(
         }
     };
     let (effect, digest) = (limit.effect(), shared.digest(limit.fingerprint(), key, quota));
+    let (quota, digest, own) = match quota.has_override() {
+        true => find_own(r, limit, key, (quota, digest), shared)?,
+        false => (quota, digest, None),
+    };
     let charge = Charge { effect, digest, ..Charge::new(template, key, quota, cost) };
-    let evaluated = Evaluated::new(limit, charge);
-    match quota.has_override() {
-        true => with_own(r, evaluated, shared).map(Some).map_err(Unevaluated::from),
-        false => Ok(Some(evaluated)),
-    }
+    Ok(Some(Evaluated::new(limit, charge, own)))
 }
 
-/// The limit with the quota that its client has of its own, if this machine knows of one that has not ended.
+/// The quota that a client has of its own, if this machine knows of one that has not ended, or else that of the line; and
+/// the digest with it.
 #[cold]
-fn with_own<'r>(
+fn find_own<'r>(
     r: Request<'r>,
-    evaluated: Evaluated<'r>,
+    limit: &LimitConf,
+    key: &[u8],
+    (quota, digest): (&'r Quota, Digest),
     shared: &Shared,
-) -> Result<Evaluated<'r>, OutOfMemory> {
-    let Charge { key, quota, digest, .. } = evaluated.charge;
-    let line = r.keep(OwnQuota::new(&evaluated.charge))?;
-    let known = shared.known_override(evaluated.charge.client());
+) -> Result<(&'r Quota, Digest, Option<&'r OwnQuota<'r>>), OutOfMemory> {
+    let line: Option<&_> = Some(r.keep(OwnQuota::new(quota, digest))?);
+    let known = shared.known_override(limit.fingerprint(), key);
     let known = known.filter(|own| !own.is_over(unix_micros())).and_then(|own| own.quota(quota));
-    let Some(own) = known else { return Ok(evaluated.with_own(line, quota, digest)) };
-    let digest = shared.digest(evaluated.limit.fingerprint(), key, &own);
-    Ok(evaluated.with_own(line, r.keep(own)?, digest))
+    let Some(own) = known else { return Ok((quota, digest, line)) };
+    let digest = shared.digest(limit.fingerprint(), key, &own);
+    Ok((r.keep(own)?, digest, line))
 }
 
 /// Counts a request for the limits that apply to it and are not among those evaluated: they will have no

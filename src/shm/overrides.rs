@@ -19,8 +19,8 @@ impl Shared {
         OverrideTable::new(self.overrides).set(self.client_digest(limit, key), own);
     }
 
-    /// The override of a client of a limit, by its digest, as far as it is known.
-    pub(crate) fn known_override(&self, client: u128) -> Option<Override> {
-        OverrideTable::new(self.overrides).get(client)
+    /// The override of the client of this key and of the limit of this fingerprint, as far as it is known.
+    pub(crate) fn known_override(&self, limit: u64, key: &[u8]) -> Option<Override> {
+        OverrideTable::new(self.overrides).get(self.client_digest(limit, key))
     }
 }

@@ -302,7 +302,8 @@ fn read_grants(step: &Step, value: &Value) -> (Vec<Option<Verdict>>, Vec<Granted
     }
     let (mut verdicts, mut grants) = (Vec::new(), Vec::new());
     let now = found.now();
-    let mut note = |index, verdict, Beside { granted, .. }: Beside| {
+    let mut note = |index, verdict, beside: Option<&Beside>| {
+        let granted = beside.and_then(|beside| beside.granted);
         assert_eq!(index, verdicts.len());
         verdicts.push(Some(verdict));
         grants.push(granted.unwrap_or(Granted::nothing(now)));

@@ -188,13 +188,14 @@ impl Client {
                 let other = Charge { key: b"other", cost: 0, ..charge };
                 let charges = [charge, other].into_iter();
                 let read = answer::verdicts(reply, charges, |index, verdict, beside| {
-                    found.extend((index == 0).then_some((verdict, beside.own)));
+                    let own = beside.and_then(|beside| beside.own);
+                    found.extend((index == 0).then_some((verdict, own)));
                 });
                 assert!(read, "{frame:?}");
             }
             false => {
                 let read = answer::repeated(reply, &charge, times, |verdict, beside| {
-                    found.push((verdict, beside.own));
+                    found.push((verdict, beside.and_then(|beside| beside.own)));
                 });
                 assert!(read, "{frame:?}");
             }

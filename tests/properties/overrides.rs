@@ -20,8 +20,8 @@ enum Event {
 }
 
 fn rates() -> impl Strategy<Value = Rate> {
-    let rates = ["1r/s", "10r/s", "100r/m", "7r/10s", "1000r/h", "3r/m"];
-    proptest::sample::select(&rates[..]).prop_map(|rate| rate.parse().unwrap())
+    const RATES: [&str; 6] = ["1r/s", "10r/s", "100r/m", "7r/10s", "1000r/h", "3r/m"];
+    proptest::sample::select(&RATES[..]).prop_map(|rate| rate.parse().unwrap())
 }
 
 fn changes() -> impl Strategy<Value = Change> {

@@ -250,14 +250,10 @@ impl Command {
 
     /// Appends the command to what is sent.
     pub(super) fn encode(&self, scripts: &Scripts, out: &mut Vec<u8>) {
-        let single = self.single();
         let times = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
-        match single {
-            Some(charge) if let Some((since, is_less)) = self.purpose.correction() => {
-                scripts.encode_correction(out, self.by, charge, since, is_less);
-            }
-            Some(charge) if let Purpose::Manage(change) = &self.purpose => {
-                scripts.encode_change(out, self.by, &charge, change);
+        match self.single() {
+            Some(charge) if self.purpose != Purpose::Charge => {
+                self.encode_other(charge, scripts, out);
             }
             Some(charge) if times > 1 => scripts.encode_repeated(out, self.by, charge, times),
             Some(Charge { template, key, lease, .. })
@@ -267,6 +263,18 @@ impl Command {
                 prepared.encode(out, key);
             }
             _ => scripts.encode_charges(out, self.by, self.charges()),
+        }
+    }
+
+    /// Appends a command that charges no request.
+    #[cold]
+    fn encode_other(&self, charge: Charge<'_>, scripts: &Scripts, out: &mut Vec<u8>) {
+        match (&self.purpose, self.purpose.correction()) {
+            (Purpose::Manage(change), _) => scripts.encode_change(out, self.by, &charge, change),
+            (_, Some((since, is_less))) => {
+                scripts.encode_correction(out, self.by, charge, since, is_less);
+            }
+            (_, None) => {}
         }
     }
 }
@@ -279,33 +287,32 @@ impl Command {
         &self,
         found: ScriptReply<'_>,
         verdicts: &mut Vec<Verdict>,
-        mut take: impl FnMut(RequestKey, usize, Beside),
+        mut take: impl FnMut(RequestKey, usize, &Beside),
     ) -> bool {
         verdicts.clear();
-        let mut take = |member: Option<&Member>, index: usize, beside: Beside| {
-            let is_any = beside.granted.is_some() || beside.own.is_some();
-            if let Some(member) = member.filter(|_| is_any) {
+        let mut take = |member: Option<&Member>, index: usize, beside: &Beside| {
+            if let Some(member) = member {
                 take(member.request, member.first.saturating_add(index), beside);
             }
         };
         match self.single() {
-            _ if self.purpose != Purpose::Charge => true,
             Some(charge) => {
                 let times = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
                 answer::repeated(found, &charge, times, |verdict, beside| {
-                    if beside.own.is_some() {
-                        let member = self.members.get(verdicts.len());
-                        take(member, 0, Beside { granted: None, ..beside });
-                    }
-                    if beside.granted.is_some() {
-                        take(self.lessee(), 0, beside);
+                    if let Some(beside) = beside {
+                        // What came of the lease is for who has brought it.
+                        let own = Beside { granted: None, ..*beside };
+                        take(self.members.get(verdicts.len()), 0, &own);
+                        take(self.lessee().filter(|_| beside.granted.is_some()), 0, beside);
                     }
                     verdicts.push(verdict);
                 })
             }
             None => answer::verdicts(found, self.charges(), |index, verdict, beside| {
                 verdicts.push(verdict);
-                take(self.lessee(), index, beside);
+                if let Some(beside) = beside {
+                    take(self.lessee(), index, beside);
+                }
             }),
         }
     }

@@ -26,6 +26,7 @@ const NOT_SET: u64 = u64::MAX;
 
 impl Deadlines {
     /// Adds a request. Its time runs from the end of the turn, when its commands are sent.
+    #[inline]
     pub(super) fn push(&mut self, request: RequestKey, timeout: u64) {
         self.has_new = true;
         let entry = (request, NOT_SET);

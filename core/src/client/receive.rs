@@ -207,19 +207,14 @@ impl Client {
         now: u64,
     ) -> bool {
         let Some(command) = self.commands.get_mut(key) else { return true };
-        if let Purpose::Manage(_) = command.purpose {
-            return self.read_state(key, found);
+        if command.purpose != Purpose::Charge {
+            return self.read_other(key, found);
         }
         let requests = &mut self.requests;
         let is_understood = command.read(found.clone(), verdicts, |request, charge, beside| {
             requests.on_beside(request, charge, beside);
         });
-        if is_understood && command.purpose != Purpose::Charge {
-            if let Purpose::Settle(Settlement { tag, .. }) = command.purpose {
-                self.leaving.on_settled(tag, true, &mut self.agenda);
-            }
-            self.commands.remove(key);
-        } else if is_understood {
+        if is_understood {
             let (count, members) = (command.len(), std::mem::take(&mut command.members));
             for (member, verdicts) in members.iter().zip(verdicts.chunks(count)) {
                 self.on_verdicts(key, *member, verdicts, node, found.now(), now);
@@ -229,6 +224,20 @@ impl Client {
             }
         }
         is_understood
+    }
+
+    /// Reads the reply to a command that has charged no request, which ends with that.
+    #[cold]
+    fn read_other(&mut self, key: CommandKey, found: &ScriptReply<'_>) -> bool {
+        match self.commands.get(key).map(|command| command.purpose) {
+            Some(Purpose::Manage(_)) => return self.read_state(key, found),
+            Some(Purpose::Settle(Settlement { tag, .. })) => {
+                self.leaving.on_settled(tag, true, &mut self.agenda);
+            }
+            Some(Purpose::Charge | Purpose::Refund(_)) | None => {}
+        }
+        self.commands.remove(key);
+        true
     }
 
     /// Reads what a client has, with which an operator's request ends. `false` if the reply does not say that.

@@ -69,6 +69,7 @@ impl Requests {
 impl Requests {
     /// Adds a request. Until all its commands are on their way it has no outcome. They are as many as the
     /// charges, or fewer.
+    #[inline]
     pub(super) fn begin(&mut self, charges: &[Charge<'_>]) -> RequestKey {
         let key = self.slab.reuse();
         if let Some(request) = self.slab.get_mut(key) {
@@ -99,8 +100,8 @@ impl Requests {
     }
 
     /// What a reply has brought with the verdict on a charge is known.
-    pub(super) fn on_beside(&mut self, key: RequestKey, charge: usize, beside: Beside) {
-        let Beside { granted, own } = beside;
+    pub(super) fn on_beside(&mut self, key: RequestKey, charge: usize, beside: &Beside) {
+        let Beside { granted, own } = *beside;
         if let Some(request) = self.get_mut(key) {
             request.rare.update(charge, |rare| {
                 rare.granted = granted.or(rare.granted);

@@ -16,11 +16,11 @@ use crate::transaction::{self, Pending};
 const FEW: usize = 8;
 
 /// Calls `each` with the index and the verdict of each of `charges`, which are one transaction, and
-/// with what came with it. `false`, without any call, if this is no reply to them.
+/// with what came with it, if anything did. `false`, without any call, if this is no reply to them.
 pub fn verdicts<'q>(
     found: ScriptReply<'_>,
     charges: impl Iterator<Item = Charge<'q>> + Clone,
-    mut each: impl FnMut(usize, Verdict, Beside),
+    mut each: impl FnMut(usize, Verdict, Option<&Beside>),
 ) -> bool {
     let mut first = charges.clone();
     if let (Some(charge), None) = (first.next(), first.next()) {
@@ -38,7 +38,7 @@ pub fn verdicts<'q>(
         let granted = entry.filter(|_| answered.0.lease.is_some()).map(Pending::granted);
         let own = entry.map_or_else(|| own_of(answered), Pending::own);
         if let Some(verdict) = decided.or_else(|| own_verdict(answered)) {
-            each(index, verdict, Beside { granted, own });
+            each(index, verdict, Beside { granted, own }.unless_empty().as_ref());
         }
     });
     true
@@ -118,6 +118,12 @@ pub struct Beside {
     pub own: Option<Override>,
 }
 
+impl Beside {
+    fn unless_empty(self) -> Option<Self> {
+        (self != Self::default()).then_some(self)
+    }
+}
+
 /// Calls `each` with the verdict of each of `times` equal requests, which one command has charged, and with what came
 /// with it: of its lease with the last one. `false`, without any call, if this is no
 /// reply to it. For a limit that stores itself `times` is 1.
@@ -125,7 +131,7 @@ pub fn repeated(
     found: ScriptReply<'_>,
     charge: &Charge<'_>,
     times: u32,
-    mut each: impl FnMut(Verdict, Beside),
+    mut each: impl FnMut(Verdict, Option<&Beside>),
 ) -> bool {
     let mut entries = found.clone();
     let (Some(entry), None) = (entries.next(), entries.next()) else { return false };
@@ -133,7 +139,16 @@ pub fn repeated(
     match own_verdict(answered) {
         _ if !is_answered(answered) => return false,
         Some(_) if times != 1 => return false,
-        Some(verdict) => each(verdict, Beside { granted: None, own: own_of(answered) }),
+        Some(verdict) => {
+            let own = own_of(answered);
+            each(verdict, Beside { granted: None, own }.unless_empty().as_ref());
+        }
+        // Most commands are this.
+        None if charge.lease.is_none() && !charge.quota.has_override() => {
+            let (mut stored, algorithm) = (stored(answered), charge.quota.algorithm());
+            let note = |verdict| each(verdict, None);
+            algorithm.decide_each(&mut stored, found.now(), charge.quota, charge.cost, times, note);
+        }
         None => {
             let Charge { quota, cost, lease, .. } = charge;
             let (algorithm, now) = (quota.algorithm(), found.now());
@@ -148,13 +163,15 @@ pub fn repeated(
             let returned =
                 lease.map_or(0, |lease| algorithm.report(&mut stored, now, quota, &lease.report));
             let before_last = if lease.is_some() { times.saturating_sub(1) } else { times };
-            let mut note = |verdict| each(verdict, Beside { granted: None, own });
+            let beside = own.map(|own| Beside { granted: None, own: Some(own) });
+            let mut note = |verdict| each(verdict, beside.as_ref());
             algorithm.decide_each(&mut stored, now, quota, *cost, before_last, &mut note);
             if let Some(lease) = lease {
                 let verdict = algorithm.decide(&mut stored, now, quota, *cost);
                 let remaining = if verdict.allowed && *cost > 0 { verdict.remaining } else { 0 };
                 let granted = algorithm.grant(&mut stored, now, quota, lease, remaining);
-                each(verdict, Beside { granted: Some(Granted { returned, ..granted }), own });
+                let granted = Some(Granted { returned, ..granted });
+                each(verdict, Some(&Beside { granted, own }));
             }
         }
     }

@@ -1,5 +1,7 @@
 //! The scripts that Redis runs, and the commands that run them.
 
+use std::sync::OnceLock;
+
 use crate::charge::{Charge, Effect};
 use crate::lease::{Lease, Report};
 use crate::limit::{Algorithm, Quota};
@@ -56,32 +58,27 @@ type Number = (&'static str, u64);
 /// The arguments of a script that charges one limit, and how many of them are sent.
 type ScriptArguments = ([Number; PLAIN + EXTENDED], usize);
 
-/// The scripts of this module, each made once.
+/// The scripts of this module, each made once, when it is first needed.
 #[derive(Clone, Debug)]
 pub struct Scripts {
-    /// For one limit of each variant.
-    single: Vec<(Variant, Script)>,
+    /// For one limit of each variant. Those that not every configuration needs are assembled when they are.
+    single: Vec<(Variant, OnceLock<Script>)>,
     /// For several limits; for such as any of which is settled; and for such as any of which has `override`.
-    several: [Script; 3],
+    several: [OnceLock<Script>; 3],
     /// What changes what a client has of one limit of each variant.
-    manage: Vec<(Variant, Script)>,
+    manage: Vec<(Variant, OnceLock<Script>)>,
     lists: Vec<List>,
     /// The variants whose scripts are loaded, and whether the one for several limits is.
     loaded: (Vec<Variant>, bool),
 }
 
 impl Scripts {
-    /// Assembles every script.
+    /// The scripts, none of which is assembled yet.
     pub fn new() -> Self {
-        let several = [
-            source::several(Variant::plain().filter(|variant| !variant.is_settled())),
-            source::several(Variant::plain()),
-            source::several(Variant::plain().map(Variant::with_override)),
-        ];
         let loaded = (Algorithm::ALL.map(Variant::from).into(), true);
-        let single = Variant::all().map(|variant| (variant, source::single(variant))).collect();
-        let manage = Variant::all().map(|variant| (variant, source::manage(variant))).collect();
-        Self { single, several, manage, lists: Vec::new(), loaded }
+        let each = || Variant::all().map(|variant| (variant, OnceLock::new())).collect();
+        let several = Default::default();
+        Self { single: each(), several, manage: each(), lists: Vec::new(), loaded }
     }
 
     /// These scripts, of which connections load only those for one limit of these algorithms and, if
@@ -112,7 +109,7 @@ impl Scripts {
     pub fn loaded(&self) -> impl Iterator<Item = &Script> {
         let (variants, several) = &self.loaded;
         let used = self.single.iter().filter(|(variant, _)| variants.contains(variant));
-        let mut scripts: Vec<_> = used.map(|(_, script)| script).collect();
+        let mut scripts: Vec<_> = used.filter_map(|(variant, _)| self.single(*variant)).collect();
         scripts.dedup();
         let several = several.then_some(self.several());
         scripts.into_iter().chain(several).chain(self.lists.iter().map(List::script))
@@ -121,31 +118,35 @@ impl Scripts {
     /// The script that checks one limit of this algorithm.
     pub fn single(&self, variant: impl Into<Variant>) -> Option<&Script> {
         let variant = variant.into();
-        self.single.iter().find(|(other, _)| *other == variant).map(|(_, script)| script)
+        let (_, script) = self.single.iter().find(|(other, _)| *other == variant)?;
+        Some(script.get_or_init(|| source::single(variant)))
     }
 
     /// The script that checks several limits, of any algorithms, none of which is settled.
     pub fn several(&self) -> &Script {
         let [several, ..] = &self.several;
-        several
+        let plain = || Variant::plain().filter(|variant| !variant.is_settled());
+        several.get_or_init(|| source::several(plain()))
     }
 
     /// The script that checks several limits, of any algorithms, any of which may be settled.
     pub fn several_settled(&self) -> &Script {
         let [_, settled, _] = &self.several;
-        settled
+        settled.get_or_init(|| source::several(Variant::plain()))
     }
 
     /// The script that checks several limits, of any algorithms, of any of which clients may have quotas of their own.
     pub fn several_override(&self) -> &Script {
         let [.., with_override] = &self.several;
-        with_override
+        let variants = || Variant::plain().map(Variant::with_override);
+        with_override.get_or_init(|| source::several(variants()))
     }
 
     /// The script that changes what a client has of one limit of this variant.
     pub fn manage(&self, variant: impl Into<Variant>) -> Option<&Script> {
         let variant = variant.into();
-        self.manage.iter().find(|(other, _)| *other == variant).map(|(_, script)| script)
+        let (_, script) = self.manage.iter().find(|(other, _)| *other == variant)?;
+        Some(script.get_or_init(|| source::manage(variant)))
     }
 
     /// Appends the command for `charges` to `out`: all are charged, or none.

@@ -60,9 +60,9 @@ pub struct OwnQuota<'a> {
 }
 
 impl<'a> OwnQuota<'a> {
-    /// That of the line which is to make this charge.
-    pub fn new(charge: &Charge<'a>) -> Self {
-        Self { line: charge.quota, digest: charge.digest, applied: OnceCell::new() }
+    /// The quota of a line, and the digest of a client with it.
+    pub fn new(line: &'a Quota, digest: Digest) -> Self {
+        Self { line, digest, applied: OnceCell::new() }
     }
 }
 
@@ -76,12 +76,13 @@ pub struct Renewal {
 }
 
 impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
-    /// A limit that is to be charged.
-    pub fn new(limit: &'a L, charge: Charge<'a>) -> Self {
+    /// A limit that is to be charged, and the quota of its line if its clients may have quotas of their own: that of the
+    /// charge may be one.
+    pub fn new(limit: &'a L, charge: Charge<'a>, own: Option<&'a OwnQuota<'a>>) -> Self {
         Self {
             limit,
             charge,
-            own: None,
+            own,
             verdict: Cell::new(None),
             is_charged: Cell::new(false),
             charged: Cell::new(Charged::default()),
@@ -93,11 +94,6 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
     /// The name of the limit.
     pub fn name(&self) -> &'a str {
         self.limit.name()
-    }
-
-    /// This limit of the line `own`, where the machine knows the client by this quota and this digest.
-    pub fn with_own(self, own: &'a OwnQuota<'a>, quota: &'a Quota, digest: Digest) -> Self {
-        Self { charge: Charge { quota, digest, ..self.charge }, own: Some(own), ..self }
     }
 
     /// The charge as the client of the store takes it, with the lease that it renews.

@@ -9,6 +9,7 @@ use crate::algorithm::leaky_bucket::Undelayed;
 use crate::charge::{Charge, Template};
 use crate::conf::limit::Phase;
 use crate::decision::Retry;
+use crate::deny_cache::Denial;
 use crate::key::Head;
 use crate::lease::table::{LeaseBucket, LeaseTable, Taken};
 use crate::limit::{Algorithm, Quota};
@@ -74,7 +75,7 @@ fn limit(number: u128, effect: Effect, settles: bool) -> TestLimit {
     let template = leak(Rc::new(Template::new(head, None)));
     let digest = DIGEST.wrapping_mul(number).into();
     let charge = Charge { effect, digest, ..Charge::new(template, b"client", &line.quota, 1) };
-    Evaluated::new(line, charge)
+    Evaluated::new(line, charge, None)
 }
 
 fn limits(effects: &[Effect]) -> &'static [TestLimit] {
@@ -736,9 +737,8 @@ fn a_quota_of_the_clients_own_is_followed() {
     let line = limit(1, Effect::Enforced, false);
     let quota = leak(line.charge.quota.with_override());
     let charge = Charge { quota, ..line.charge };
-    let own = leak(OwnQuota::new(&charge));
-    let of_line = Evaluated::new(line.limit, charge).with_own(own, quota, charge.digest);
-    let limits = leak(vec![of_line]);
+    let of_line = || Some(leak(OwnQuota::new(quota, charge.digest)));
+    let limits = leak(vec![Evaluated::new(line.limit, charge, of_line())]);
     let request: TestRequest =
         LimitedRequest::new(policy(|policy| policy.lease = 1_000), limits, START);
     assert_eq!(request.begin(&machine), Progress::Submit);
@@ -753,12 +753,12 @@ fn a_quota_of_the_clients_own_is_followed() {
     assert!(!machine.has_units(limit, START) && limit.has_other_quota());
     // The next request is evaluated with it, and Redis is given the quota of the line.
     let its = leak(own.quota(quota).unwrap());
-    let line_of_next = leak(OwnQuota::new(&charge));
-    let next = Evaluated::new(line.limit, charge).with_own(line_of_next, its, DIGEST.into());
-    assert_eq!((next.charge.quota, next.with_lease().quota), (&*its, &*quota));
+    let its_charge = Charge { quota: its, digest: DIGEST.into(), ..charge };
+    let next = Evaluated::new(line.limit, its_charge, of_line());
+    assert_eq!((next.charge.quota, next.with_lease().quota), (its, quota));
     assert_eq!(next.charge.client(), DIGEST ^ u128::from(its.fingerprint()));
     next.set_own(Some(own));
     assert!(!next.has_other_quota());
     next.set_own(None);
-    assert_eq!((next.has_other_quota(), next.quota()), (true, &*quota));
+    assert_eq!((next.has_other_quota(), next.quota()), (true, quota));
 }

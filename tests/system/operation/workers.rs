@@ -169,8 +169,8 @@ fn many_workers_and_many_limits_that_settle() {
     }
 }
 
-/// Without a free descriptor a worker cannot connect to Redis again. It goes on as without Redis, and connects once one
-/// is free.
+/// Without a free descriptor a worker cannot connect to Redis again, nor open a file. It goes on as without Redis, and
+/// connects once one is free.
 #[test]
 fn descriptors_are_exhausted() {
     let mut redis = Redis::start();
@@ -178,8 +178,8 @@ fn descriptors_are_exhausted() {
         .redis(&redis)
         .decisions()
         .main("worker_rlimit_nofile 40;")
-        .server("location / { rate_limit_redis k rate=1000r/s; }")
-        .server("location = /control { try_files /index.html =404; }")
+        .server("location / { rate_limit_redis k rate=1000r/s; empty_gif; }")
+        .server("location = /control { empty_gif; }")
         .start_connected(&redis);
     nginx.allow_log("Too many open files");
     redis.kill9();
