@@ -233,7 +233,7 @@ impl LateReply {
         let other = conf(&redis, &limit).start_connected(&redis);
         let nginx = unconnected(&limit)
             .store(proxy.url())
-            .server("rate_limit_redis_timeout 100ms;")
+            .server("rate_limit_redis_timeout 500ms;")
             .start();
         wait_for_connections(&redis, other.worker_pids().len() + nginx.worker_pids().len());
         let left = 10_000_000 - time(&redis) % 10_000_000;

@@ -142,8 +142,10 @@ fn a_file_that_cannot_be_read_is_told_once() {
         (&missing, &|| fs::remove_file(nginx.path("redis.password")).expect("remove the file")),
         (&empty, &|| write(&nginx, "\n")),
         (&pipe, &|| {
-            fs::remove_file(nginx.path("redis.password")).expect("remove the file");
-            harness::run("mkfifo", &[&nginx.path("redis.password").display().to_string()]);
+            // At no moment is the file missing.
+            let pipe = nginx.path("redis.pipe");
+            harness::run("mkfifo", &[&pipe.display().to_string()]);
+            fs::rename(pipe, nginx.path("redis.password")).expect("put the pipe in its place");
         }),
     ];
     for (line, cause) in causes {
