@@ -4,9 +4,10 @@
 //! stands behind the state: six numbers of eight bytes each, the lowest byte first, and two bytes that tell such a value
 //! from others.
 //!
-//! What was spent stays spent. Where an override begins or ends, as many units are missing afterwards as were before, at
-//! most the whole quota, and a debt stays. A part of a unit that was about to come is lost, and a window counts what was
-//! spent in the window before as spent in this one: so no change lets more through than the quota that it leads to.
+//! What was spent stays spent. Where an override begins or ends, as many units are missing afterwards as were before: what
+//! is more than the new quota is owed, as a debt is, up to ten times that quota. A part of a unit that was about to come is
+//! lost, and a window counts what was spent in the window before as spent in this one: so no change lets more through
+//! than the quota that it leads to.
 
 pub mod table;
 
@@ -205,6 +206,10 @@ mod tests {
             let Verdict { remaining: found, .. } =
                 line.algorithm().decide(&mut carried, NOW, &its, 0);
             assert_eq!(found, remaining, "{limit}");
+            // Back at the quota of the line as much is missing as before.
+            let mut back = line.algorithm().carry_over(carried, NOW, &its, &line);
+            let verdict = line.algorithm().decide(&mut back, NOW, &line, 0);
+            assert_eq!(verdict.remaining, 3, "{limit}");
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::limit::Quota;
 impl Algorithm {
     /// The state from which on `to` counts, where `from` has counted until `at`, in µs: as many units are missing, at
     /// most all of them, and as many are owed. A block goes on. What machines have set aside is spent. A log of the same
-    /// period stays as it is.
+    /// period stays as it is, and so does any state under the same quota.
     pub(crate) fn carry_over(
         self,
         mut stored: Stored,
@@ -15,7 +15,7 @@ impl Algorithm {
         to: &Quota,
     ) -> Stored {
         let is_log = matches!(stored.state, Some(State::Log(..)));
-        if is_log && from.terms() == to.terms() {
+        if from.terms() == to.terms() && (is_log || from.limit() == to.limit()) {
             return stored;
         }
         stored.blocked_for(at, from);
@@ -29,7 +29,6 @@ impl Algorithm {
                 from.limit().saturating_sub(verdict.remaining)
             }
         };
-        let missing = missing.min(to.limit());
         let blocked = stored.extra.blocked_until.saturating_sub(at);
         let mut carried = Stored::default();
         if blocked > 0 {

@@ -25,9 +25,13 @@ local function owed_of(decide, state, at, limit, period, count)
   return low
 end
 
--- The state from a moment on in which as many units of a quota are missing as of the one before, and when it is whole.
+-- The state from a moment on in which as many units of a quota are missing as of the one before, and when it is whole. What
+-- is more than the quota is owed.
 local function carry_over(decide, stored, at, limit, period, count, to_limit, to_period, to_count)
-  local _, state = decide(stored, at, 0, limit, period, count, 0, nil, nil, nil, true)
+  local _, state, expiry = decide(stored, at, 0, limit, period, count, 0, nil, nil, nil, true)
+  if limit == to_limit and period == to_period and count == to_count then
+    return state, expiry
+  end
   local debt = owed_of(decide, state, at, limit, period, count)
   local blocked_until = has_extra(state) and struct.unpack('<L', state, 65) or 0
   -- as many requests of one unit as there could be would spend what remains
@@ -36,9 +40,11 @@ local function carry_over(decide, stored, at, limit, period, count, to_limit, to
   if blocked_until > at then
     carried, whole = string.rep('\0', 24) .. struct.pack('<LLLLLL', 0, 0, 0, 0, 0, blocked_until), blocked_until
   end
-  for _, units in ipairs({math.min(limit - remaining, to_limit), debt}) do
+  for _, units in ipairs({limit - remaining, debt}) do
     if units > 0 then
-      _, carried, whole = decide(carried, at, units, to_limit, to_period, to_count, 0, 1)
+      local _, new, later = decide(carried, at, units, to_limit, to_period, to_count, 0, 1)
+      -- a debt that has its full size takes nothing more
+      carried, whole = new or carried, new and later or whole
     end
   end
   return carried, whole

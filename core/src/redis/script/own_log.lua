@@ -71,8 +71,9 @@ local function carry_log_over(key, at, limit, period, debt, since, blocked_until
     redis.call('PEXPIREAT', key, string.format('%d', expiry))
     return
   end
-  local spent = math.min(spent_of(key, at, period, heads), to_limit)
-  debt = owed(debt, since, at, limit, period)
+  local spent = spent_of(key, at, period, heads)
+  debt = owed(debt, since, at, limit, period) + math.max(0, spent - to_limit)
+  spent = math.min(spent, to_limit)
   local more = math.min(debt, to_limit - spent)
   debt = math.min(debt - more, 10 * to_limit)
   redis.call('DEL', key)
@@ -102,7 +103,9 @@ local function keep_log(key, now, reset, debt, own, line)
   if own and own[3] == 0 then
     return redis.call('PERSIST', key)
   elseif own and expiry > own[3] then
-    expiry = math.max(expiry, own[3] + (math.ceil(debt / line[1]) + 1) * line[2])
+    -- what is more than the limit of the line is owed then
+    local periods = math.min(12, math.ceil((debt + own[1]) / line[1]) + 1)
+    expiry = math.max(expiry, own[3] + periods * line[2])
   elseif own then
     expiry = own[3]
   end
