@@ -11,25 +11,29 @@ const LONGEST_STATE: usize = (10 + 2 * Minima::MOST) * size_of::<u64>() + 1;
 const HAS_STEPS: &str = "#stored > 40 and #stored <= $longest_state \
     and (#stored % 16 == 9 or #stored % 16 == 1 and #stored > 96)";
 
-/// The parts of scripts about limits with `override`, by the names of their places. In other scripts there is nothing in
-/// these places.
-const OWN: [(&str, &str); 16] = [
-    ("--@line_begin\n", "local line = {limit, period}\n"),
-    ("$unless_own", " and not is_own"),
-    ("$or_own", " or own"),
-    ("$own_text", " .. (own and own.text or '')"),
-    ("$its_names", ", its"),
-    ("$its_pattern", " ?(.*)"),
-    ("$or_foreign", " and (is_own or its == '')"),
-    ("--@own_begin\n", "local own\nfound = nil\n"),
-    ("--@own_read\n", include_str!("own_log_read.lua")),
-    ("--@own_expire\n", "if own then keep_log(key, now, reset, debt, own, line) end\n"),
-    ("--@override\n", concat!(include_str!("override.lua"), include_str!("several_override.lua"))),
-    ("--@is_own\n", "is_own = lines[i]\n"),
-    ("--@individual\n", include_str!("several_individual.lua")),
-    ("--@own_answer\n", "answer_own(answers[i + 1])\n"),
-    ("--@keep\n", include_str!("several_keep.lua")),
-    ("$first_limit", "(first[5] or limit)"),
+/// The parts of scripts for which `override` makes a difference: the name of their place, and what is there without it and
+/// with it.
+const OWN: [(&str, &str, &str); 16] = [
+    ("--@line_begin\n", "", "local line = {limit, period}\n"),
+    ("$unless_own", "", " and not is_own"),
+    ("$or_own", "", " or own"),
+    ("$own_text", "", " .. (own and own.text or '')"),
+    ("$its_names", "", ", its"),
+    ("$its_pattern", "", " ?(.*)"),
+    ("$or_foreign", "", " and (is_own or its == '')"),
+    ("--@own_begin\n", "", "local own\nfound = nil\n"),
+    ("--@own_read\n", "", include_str!("own_log_read.lua")),
+    ("--@own_expire\n", "", "if own then keep_log(key, now, reset, debt, own, line) end\n"),
+    (
+        "--@override\n",
+        "",
+        concat!(include_str!("override.lua"), include_str!("several_override.lua")),
+    ),
+    ("--@is_own\n", "", "is_own = lines[i]\n"),
+    ("--@individual\n", "", include_str!("several_individual.lua")),
+    ("--@own_answer\n", "", "answer_own(answers[i + 1])\n"),
+    ("--@keep\n", "", include_str!("several_keep.lua")),
+    ("$first_limit", "limit", "(first[5] or limit)"),
 ];
 
 /// The script for one limit of this variant.
@@ -76,7 +80,6 @@ pub(super) fn several(variants: impl Iterator<Item = Variant> + Clone) -> Script
     let table: Vec<_> = names.iter().map(|name| format!("{name} = {name}")).collect();
     let table = format!("local algorithms = {{{}}}\n", table.join(", "));
     let several = with_own(include_str!("several.lua"), has_override)
-        .replace("$first_limit", "limit")
         .replace("$lease\n", include_str!("lease.lua"))
         .replace("$longest_state", &longest_value(has_override).to_string())
         .replace("$longest", &longest_hold())
@@ -105,14 +108,11 @@ fn function(variant: Variant) -> String {
     }
 }
 
-/// Fills the places of what limits with `override` need.
+/// Fills the places of the parts for which `override` makes a difference.
 fn with_own(template: &str, has_override: bool) -> String {
-    let fill = |text: String, (place, part): &(&str, &str)| match has_override {
-        true => text.replace(place, part),
-        false if *place == "$first_limit" => text,
-        false => text.replace(place, ""),
-    };
-    OWN.iter().fold(template.to_owned(), fill)
+    OWN.iter().fold(template.to_owned(), |text, (place, without, with)| {
+        text.replace(place, if has_override { with } else { without })
+    })
 }
 
 /// Puts an algorithm in its place.
