@@ -17,8 +17,13 @@ use crate::traffic;
 fn streams_whose_charges_are_corrected() {
     let mut rng = Rng::with_seed(seed());
     let rounds = (length() / BATCH).max(4);
-    let most = (0..rounds).map(|_| Streams::new(&mut rng).run()).max();
-    assert_eq!(most, Some(16), "the steps were never many");
+    let (mut most, mut round) = (0, 0);
+    // One history in seven has as many steps as there can be.
+    while round < rounds || most < 16 && round < 10 * rounds {
+        most = most.max(Streams::new(&mut rng).run());
+        round += 1;
+    }
+    assert_eq!(most, 16, "the steps were never many");
 }
 
 /// Streams of requests about two settled limits and one that is not.
