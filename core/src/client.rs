@@ -118,6 +118,10 @@ use waiting::Waiting;
 /// How many requests of a worker may wait for one store; more are refused at once.
 const MAX_WAITING: usize = 65_536;
 
+/// Room for so many requests that wait is allocated with a client. What is allocated later lies among what the
+/// requests of other modules have, and splits NGINX's memory for good.
+pub const ROOM: usize = 128;
+
 /// A timer that expires this much too late shows that the worker was away.
 const LATE: u64 = 5 * MILLISECOND;
 

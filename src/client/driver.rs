@@ -18,7 +18,7 @@ use ngx::ffi::{
 };
 use rate_limit_core::charge::Charge;
 use rate_limit_core::client::{
-    Action, Answer, Client, Config, Error, Level, NodeKey, RequestKey, Settlement, Turn,
+    Action, Answer, Client, Config, Error, Level, NodeKey, ROOM, RequestKey, Settlement, Turn,
 };
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::lease::Granted;
@@ -111,7 +111,7 @@ impl Driver {
             tls,
             password_file,
             wires: Vec::new(),
-            wakers: Vec::new(),
+            wakers: Vec::with_capacity(ROOM),
             settling: Vec::new(),
             nodes: Vec::new(),
             timer: Rc::new(Timer::background()),

@@ -3,18 +3,30 @@
 
 use std::collections::VecDeque;
 
+use super::ROOM;
 use super::action::Action;
 use super::key::ConnectionKey;
 use super::timers::{Due, Timers};
 
 /// The actions, timers and connections to flush that are next.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Agenda {
     actions: VecDeque<Action>,
     /// Connections to be flushed at the end of this turn.
     to_flush: Vec<ConnectionKey>,
     pub(super) is_turn_end_due: bool,
     pub(super) timers: Timers,
+}
+
+impl Default for Agenda {
+    fn default() -> Self {
+        Self {
+            actions: VecDeque::with_capacity(ROOM),
+            to_flush: Vec::new(),
+            is_turn_end_due: false,
+            timers: Timers::default(),
+        }
+    }
 }
 
 impl Agenda {

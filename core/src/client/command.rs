@@ -2,8 +2,10 @@
 
 use std::rc::Rc;
 
+use smallvec::SmallVec;
+
 use super::key::{CommandKey, RequestKey};
-use super::slab::Recycle;
+use super::slab::{Recycle, WithMemory};
 use super::sparse::Sparse;
 use crate::charge::{Charge, Charged, Effect, Template};
 use crate::decision::Verdict;
@@ -53,6 +55,9 @@ impl Purpose {
     }
 }
 
+/// The requests that wait for a command. Most often it is one, which needs no memory on the heap.
+pub(super) type Members = SmallVec<[Member; 1]>;
+
 /// A command.
 #[derive(Debug, Default)]
 pub(super) struct Command {
@@ -62,7 +67,7 @@ pub(super) struct Command {
     /// What is said about leases.
     leases: Sparse<Lease>,
     /// Who waits for it. Several only where there is one charge: then each is charged once.
-    pub(super) members: Vec<Member>,
+    pub(super) members: Members,
     pub(super) purpose: Purpose,
     /// Who has brought the lease of the only charge, and gets what comes of it.
     lessee: Option<RequestKey>,
@@ -129,6 +134,16 @@ pub(super) enum Stage {
     Waiting,
 }
 
+/// Most keys are addresses, of which none is longer as text.
+const KEY: usize = 45;
+
+impl WithMemory for Command {
+    /// Most commands have one charge, and one request waits for them.
+    fn with_memory() -> Self {
+        Self { charges: Vec::with_capacity(1), keys: Vec::with_capacity(KEY), ..Self::default() }
+    }
+}
+
 impl Recycle for Command {
     fn recycle(&mut self) {
         self.charges.clear();
@@ -162,10 +177,6 @@ impl Command {
             self.leases.set(self.len(), *lease);
         }
         self.keys.extend_from_slice(charge.key);
-        if self.charges.capacity() == 0 {
-            // Most have only one.
-            self.charges.reserve_exact(1);
-        }
         self.charges.push(OwnedCharge {
             template: Rc::clone(charge.template),
             key_end: self.keys.len(),
@@ -223,19 +234,24 @@ impl Command {
             self.leases.set(0, *lease);
             self.lessee = Some(member.request);
         }
-        if self.members.capacity() == 0 {
-            self.members.reserve_exact(1);
-        }
         self.members.push(member);
     }
 
     /// Takes out the requests that share the command and are gone. With one goes the report of its
     /// lease, which the machine has as it was again.
-    pub(super) fn take_gone(&mut self, is_gone: impl Fn(RequestKey) -> bool) -> Vec<Member> {
+    pub(super) fn take_gone(&mut self, is_gone: impl Fn(RequestKey) -> bool) -> Members {
         if self.lessee.is_some_and(&is_gone) {
             self.leases.clear();
         }
-        self.members.extract_if(.., |member| is_gone(member.request)).collect()
+        let mut gone = Members::new();
+        self.members.retain(|member| {
+            let is_gone = is_gone(member.request);
+            if is_gone {
+                gone.push(*member);
+            }
+            !is_gone
+        });
+        gone
     }
 
     /// Whether one more request needs more memory.

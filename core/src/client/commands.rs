@@ -1,8 +1,9 @@
 //! The commands about limits, from the first request for each until its reply.
 
+use super::ROOM;
 use super::agenda::Agenda;
 use super::coalescer::{Coalescer, longest_hold};
-use super::command::{Command, Member, Purpose, Stage};
+use super::command::{Command, Member, Members, Purpose, Stage};
 use super::key::{CommandEntries, CommandKey, RequestKey};
 use super::request::Error;
 use super::requests::Requests;
@@ -21,14 +22,43 @@ const MAX_MOVES: u8 = 5;
 pub(super) struct Commands {
     slab: Slab<CommandEntries, Command>,
     coalescer: Coalescer,
+    spare: SpareMemory,
     /// The verdicts of the reply that is being read.
     pub(super) verdicts: Vec<Verdict>,
+}
+
+/// Memory for the members of commands that several requests share.
+#[derive(Debug)]
+struct SpareMemory(Vec<Vec<Member>>);
+
+impl SpareMemory {
+    /// How much is kept: it is for a few keys that many requests are about.
+    const MOST: usize = 4;
+
+    fn new() -> Self {
+        Self([(); Self::MOST].map(|()| Vec::with_capacity(ROOM)).into())
+    }
+
+    /// Puts members where there is room for more.
+    fn lend(&mut self, members: &[Member]) -> Members {
+        let mut memory = self.0.pop().unwrap_or_default();
+        memory.extend_from_slice(members);
+        memory.into()
+    }
+
+    fn take_back(&mut self, members: Members) {
+        if members.spilled() && self.0.len() < Self::MOST {
+            let mut memory = members.into_vec();
+            memory.clear();
+            self.0.push(memory);
+        }
+    }
 }
 
 /// A command that has ended without a reply.
 #[derive(Debug)]
 pub(super) struct Ended {
-    pub(super) members: Vec<Member>,
+    pub(super) members: Members,
     pub(super) purpose: Purpose,
     /// The command that was held until then.
     pub(super) follower: Option<CommandKey>,
@@ -36,7 +66,12 @@ pub(super) struct Ended {
 
 impl Commands {
     pub(super) fn new() -> Self {
-        Self { slab: Slab::new(), coalescer: Coalescer::new(), verdicts: Vec::new() }
+        Self {
+            slab: Slab::with_room(ROOM),
+            coalescer: Coalescer::new(),
+            spare: SpareMemory::new(),
+            verdicts: Vec::with_capacity(ROOM),
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -176,11 +211,10 @@ impl Commands {
     pub(super) fn remove_answered(
         &mut self,
         key: CommandKey,
-        members: Vec<Member>,
+        members: Members,
     ) -> Option<CommandKey> {
-        let command = self.get_mut(key)?;
-        command.members = members;
-        let follower = command.follower;
+        self.spare.take_back(members);
+        let follower = self.get(key)?.follower;
         self.remove(key);
         follower
     }
@@ -201,7 +235,10 @@ impl Commands {
             // Many may have come and gone while it waits for a connection.
             self.drop_gone(key, requests, agenda);
         }
-        let command = self.get_mut(key)?;
+        let command = self.slab.get_mut(key)?;
+        if !command.members.spilled() && command.members.len() == 1 {
+            command.members = self.spare.lend(&command.members);
+        }
         command.join(member, lease);
         Some(command.stage)
     }
@@ -214,8 +251,12 @@ impl Commands {
         agenda: &mut Agenda,
     ) -> bool {
         let Some(command) = self.get_mut(key) else { return true };
-        let gone = command.take_gone(|request| !requests.is_waiting(request));
-        let is_unneeded = !gone.is_empty() && command.members.is_empty();
+        let is_gone = |request| !requests.is_waiting(request);
+        if !command.members.iter().any(|member| is_gone(member.request)) {
+            return false;
+        }
+        let gone = command.take_gone(is_gone);
+        let is_unneeded = command.members.is_empty();
         for member in gone {
             requests.conclude(member, Err(Error::Lost), agenda);
         }
@@ -308,7 +349,8 @@ mod tests {
             requests.get_mut(key).unwrap().on_dispatched(1, 0);
             key
         });
-        let members = keys.map(|request| Member { request, first: 0, timeout: 80 }).into();
+        let members =
+            keys.map(|request| Member { request, first: 0, timeout: 80 }).into_iter().collect();
         let key = commands.insert(Command::default());
         commands.get_mut(key).unwrap().members = members;
         (commands, key, requests, keys)
@@ -326,6 +368,24 @@ mod tests {
         requests.release(second, false);
         assert!(commands.drop_gone(key, &mut requests, &mut agenda));
         assert_eq!(agenda.poll(), None, "no request waits for its outcome");
+    }
+
+    #[test]
+    fn memory_for_many_requests_is_lent_again() {
+        let (mut commands, _, mut requests, [request, _]) = shared();
+        let mut agenda = Agenda::default();
+        let member = Member { request, first: 0, timeout: 80 };
+        let places = [(); 2].map(|()| {
+            let key = commands.insert(Command::default());
+            commands.get_mut(key).unwrap().members.push(member);
+            commands.join(key, member, None, &mut requests, &mut agenda);
+            let members = std::mem::take(&mut commands.get_mut(key).unwrap().members);
+            assert!(members.len() == 2 && members.capacity() >= ROOM);
+            let place = members.as_ptr();
+            commands.remove_answered(key, members);
+            place
+        });
+        assert_eq!(places[0], places[1]);
     }
 
     #[test]

@@ -6,6 +6,8 @@
 use super::key::RequestKey;
 use std::collections::VecDeque;
 
+use super::ROOM;
+
 /// The deadlines of requests.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
@@ -32,7 +34,11 @@ impl Deadlines {
         let entry = (request, NOT_SET);
         match self.queues.iter_mut().find(|queue| queue.timeout == timeout) {
             Some(queue) => queue.entries.push_back(entry),
-            None => self.queues.push(Queue { timeout, entries: VecDeque::from([entry]) }),
+            None => {
+                let mut entries = VecDeque::with_capacity(ROOM);
+                entries.push_back(entry);
+                self.queues.push(Queue { timeout, entries });
+            }
         }
     }
 

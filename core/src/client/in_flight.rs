@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use super::ROOM;
 use super::key::CommandKey;
 
 /// The owner of a reply, and so what was sent.
@@ -36,12 +37,19 @@ pub(super) struct Sent {
 }
 
 /// A connection's queues.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct InFlight {
     unsent: VecDeque<Owner>,
     sent: VecDeque<Sent>,
     /// How many of the oldest in flight are counted as overdue.
     overdue: usize,
+}
+
+impl Default for InFlight {
+    fn default() -> Self {
+        let (unsent, sent) = (VecDeque::with_capacity(ROOM), VecDeque::with_capacity(ROOM));
+        Self { unsent, sent, overdue: 0 }
+    }
 }
 
 impl InFlight {

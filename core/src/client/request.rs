@@ -1,7 +1,7 @@
 //! A request that waits for its decision.
 
 use super::key::{CommandKey, NodeKey};
-use super::slab::Recycle;
+use super::slab::{Recycle, WithMemory};
 use super::sparse::Sparse;
 use crate::charge::Effect;
 use crate::decision::Verdict;
@@ -82,6 +82,13 @@ pub(super) enum RequestStage {
     Done,
     /// The request is released. What its commands still charge is refunded.
     Released,
+}
+
+impl WithMemory for Request {
+    /// Most requests have one charge.
+    fn with_memory() -> Self {
+        Self { answers: Vec::with_capacity(1), ..Self::default() }
+    }
 }
 
 impl Recycle for Request {

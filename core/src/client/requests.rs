@@ -5,7 +5,7 @@ use super::command::{Command, Member};
 use super::key::{CommandKey, NodeKey, RequestEntries, RequestKey};
 use super::request::{Answer, Error, Request, RequestStage};
 use super::slab::Slab;
-use super::{Action, MAX_WAITING};
+use super::{Action, MAX_WAITING, ROOM};
 use crate::charge::Charge;
 use crate::lease::Granted;
 use crate::manage::ClientState;
@@ -21,7 +21,7 @@ pub(super) struct Requests {
 
 impl Requests {
     pub(super) fn new() -> Self {
-        Self { slab: Slab::new(), released: 0 }
+        Self { slab: Slab::with_room(ROOM), released: 0 }
     }
 
     pub(super) fn is_empty(&self) -> bool {

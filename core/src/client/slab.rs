@@ -1,5 +1,6 @@
 //! A slab: entries with generational keys, in places that are used again.
 
+use std::iter;
 use std::marker::PhantomData;
 
 use super::key::Key;
@@ -8,6 +9,12 @@ use super::key::Key;
 pub(super) trait Recycle {
     /// Resets the entry, but keeps its memory on the heap.
     fn recycle(&mut self);
+}
+
+/// An entry that is made with the memory on the heap that most need.
+pub(super) trait WithMemory: Recycle {
+    /// An entry in the state in which [`recycle`](Recycle::recycle) leaves it.
+    fn with_memory() -> Self;
 }
 
 /// Entries in places that are used again.
@@ -73,21 +80,6 @@ impl<K, T: Recycle> Slab<K, T> {
         Ok(Key::new(index, place.generation))
     }
 
-    /// Adds an entry in the state in which [`Recycle`] leaves it, with the memory of an earlier
-    /// one.
-    pub(super) fn reuse(&mut self) -> Key<K>
-    where
-        T: Default,
-    {
-        if let Some(index) = self.free.pop()
-            && let Some(place) = self.places.get_mut(index as usize)
-        {
-            place.generation = place.generation.wrapping_add(1);
-            return Key::new(index, place.generation);
-        }
-        self.insert(T::default())
-    }
-
     /// Removes an entry; nothing happens if it is gone.
     pub(super) fn remove(&mut self, key: Key<K>) {
         if let Some(place) = self.places.get_mut(key.index())
@@ -100,9 +92,37 @@ impl<K, T: Recycle> Slab<K, T> {
     }
 }
 
+impl<K, T: WithMemory> Slab<K, T> {
+    /// A slab with room for so many entries, whose memory lies together.
+    pub(super) fn with_room(entries: usize) -> Self {
+        let place = || Place { generation: 0, entry: T::with_memory() };
+        let places = iter::repeat_with(place).take(entries).collect();
+        let free = (0..).take(entries).collect();
+        Self { places, free, kind: PhantomData }
+    }
+
+    /// Adds an entry in the state in which [`Recycle`] leaves it, with the memory of an earlier
+    /// one.
+    pub(super) fn reuse(&mut self) -> Key<K> {
+        if let Some(index) = self.free.pop()
+            && let Some(place) = self.places.get_mut(index as usize)
+        {
+            place.generation = place.generation.wrapping_add(1);
+            return Key::new(index, place.generation);
+        }
+        self.insert(T::with_memory())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl WithMemory for Vec<u8> {
+        fn with_memory() -> Self {
+            Self::with_capacity(1)
+        }
+    }
 
     impl Recycle for Vec<u8> {
         fn recycle(&mut self) {
@@ -122,6 +142,19 @@ mod tests {
         slab.remove(first);
         assert_eq!(slab.len(), 1);
         assert_eq!(slab.keys().collect::<Vec<_>>(), [second]);
+    }
+
+    #[test]
+    fn what_is_in_the_room_has_its_memory_from_the_start() {
+        let mut slab: Slab<(), Vec<u8>> = Slab::with_room(2);
+        let keys = [(); 3].map(|()| slab.reuse());
+        assert_eq!((slab.len(), slab.keys().collect::<Vec<_>>().len()), (3, 3));
+        for key in keys {
+            assert_eq!(slab.get(key).map(Vec::capacity), Some(1));
+            slab.remove(key);
+            assert_eq!(slab.get(key), None);
+        }
+        assert_eq!(slab.len(), 0);
     }
 
     #[test]
