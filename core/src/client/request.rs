@@ -169,35 +169,40 @@ impl Request {
         is_complete
     }
 
-    /// It waits no longer. What failed does not matter if all limits have a verdict but those of a dry
-    /// run, and if there are others.
+    /// It waits no longer, and its outcome is known. What failed does not matter if one limit rejects it, or if all
+    /// have a verdict but those of a dry run, and there are others.
     pub(super) fn finish(&mut self) {
         self.stage = RequestStage::Done;
-        let enforced = || self.answers.iter().filter(|answer| answer.effect == Effect::Enforced);
-        let lacks = |answer: &Answer| answer.verdict.is_none();
-        if self.error.is_some() && enforced().next().is_some() && !enforced().any(lacks) {
+        if self.error.is_some() && (self.is_rejected() || self.is_decided_by_enforced()) {
             self.error = None;
         }
     }
 
-    /// Notes why one of its commands has no reply. The first reason is the one to be shown.
-    pub(super) fn on_error(&mut self, error: Error) {
-        self.error.get_or_insert(error);
-    }
-
-    /// What came of it, once that is known: one limit's rejection is enough, else all must have
-    /// answered.
-    pub(super) fn outcome(&self) -> Option<Result<(), Error>> {
-        if self.stage != RequestStage::Done {
-            return None;
-        }
+    fn is_rejected(&self) -> bool {
         let rejects = |answer: &Answer| {
             answer.verdict.is_some_and(|verdict| !answer.effect.lets_pass(&verdict))
         };
-        let is_rejected = self.answers.iter().any(rejects);
-        Some(match self.error {
-            Some(error) if !is_rejected => Err(error),
-            _ => Ok(()),
-        })
+        self.answers.iter().any(rejects)
+    }
+
+    /// Whether there are limits that are no dry run, and all of them have a verdict.
+    fn is_decided_by_enforced(&self) -> bool {
+        let mut enforced =
+            self.answers.iter().filter(|answer| answer.effect == Effect::Enforced).peekable();
+        enforced.peek().is_some() && enforced.all(|answer| answer.verdict.is_some())
+    }
+
+    /// Notes why one of its commands has no reply, while it waits. The first reason is the one to be shown.
+    pub(super) fn on_error(&mut self, error: Error) {
+        if self.is_waiting() {
+            self.error.get_or_insert(error);
+        }
+    }
+
+    /// Its outcome, once that is known: one limit's rejection is enough, else all must have answered. A reply that
+    /// comes later does not change it.
+    pub(super) fn outcome(&self) -> Option<Result<(), Error>> {
+        let is_known = self.stage == RequestStage::Done;
+        is_known.then(|| self.error.map_or(Ok(()), Err))
     }
 }

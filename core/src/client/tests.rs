@@ -549,6 +549,22 @@ fn an_answer_has_the_time_of_the_charge() {
     assert!(answer.is_charged && answer.now > 0, "{answer:?}");
 }
 
+/// The last request of the command is rejected by the reply.
+#[test]
+fn a_late_reply_does_not_change_an_outcome() {
+    let mut played = Played::ready();
+    let requests = [(); 4].map(|()| played.submit("a"));
+    played.turn();
+    played.sent();
+    played.wait(TIMEOUT);
+    let outcomes = |played: &Played| requests.map(|request| played.client.outcome(request));
+    assert_eq!(outcomes(&played), [Some(Err(Error::Timeout)); 4]);
+    played.receive(FOUND);
+    let last = requests.last().map(|request| played.client.answers(*request)[0]);
+    assert!(last.and_then(|answer| answer.verdict).is_some_and(|verdict| !verdict.allowed));
+    assert_eq!(outcomes(&played), [Some(Err(Error::Timeout)); 4]);
+}
+
 #[test]
 fn a_deadline_counts_from_the_end_of_the_turn() {
     let mut played = Played::ready();
