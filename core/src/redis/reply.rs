@@ -106,6 +106,11 @@ impl Framer {
     /// The length of the first reply in `bytes`, which has so many at `most`, or `None` if it is incomplete;
     /// the next call must then start with the same bytes.
     pub fn next(&mut self, bytes: &[u8], most: usize) -> Result<Option<usize>, ProtocolError> {
+        if self.position == 0
+            && let Some(length) = short_string(bytes)
+        {
+            return Ok(Some(length));
+        }
         loop {
             let Some((elements, after)) = value(bytes, self.position)? else {
                 return if bytes.len() > most { Err(ProtocolError::TooLarge) } else { Ok(None) };
@@ -134,6 +139,17 @@ impl Framer {
         }
         true
     }
+}
+
+/// The length of the first reply in `bytes` if it is a whole string of 10 to 99 bytes, as that of nearly every script
+/// is.
+fn short_string(bytes: &[u8]) -> Option<usize> {
+    let [b'$', tens @ b'1'..=b'9', ones @ b'0'..=b'9', b'\r', b'\n', rest @ ..] = bytes else {
+        return None;
+    };
+    let size = usize::from(tens - b'0') * 10 + usize::from(ones - b'0');
+    let is_whole = matches!(rest.get(size..), Some([b'\r', b'\n', ..]));
+    is_whole.then(|| size.saturating_add(b"$10\r\n\r\n".len()))
 }
 
 /// The length of the first reply in `bytes`, or `None` if it is incomplete.
