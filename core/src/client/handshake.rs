@@ -1,5 +1,6 @@
 //! The handshake: the commands that are sent first on a new connection.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use crate::redis::endpoint::Endpoint;
@@ -31,8 +32,8 @@ pub struct Handshake {
     find_scripts: Vec<u8>,
     /// The commands that load the scripts, the shortest first.
     loads: Vec<Vec<u8>>,
-    /// What must not appear in a log.
-    secret: Option<String>,
+    /// The passwords that must not appear in a log: that of the account, and the one that it had before.
+    secrets: Vec<String>,
 }
 
 /// One command of a handshake.
@@ -90,13 +91,14 @@ impl Handshake {
             set_name: redis::cmd("CLIENT").arg("SETNAME").arg(name).get_packed_command(),
             find_scripts: redis::cmd("SCRIPT").arg("EXISTS").arg(shas).get_packed_command(),
             loads: scripts.iter().map(load).collect(),
-            secret: endpoint.password.clone(),
+            secrets: endpoint.password.iter().cloned().collect(),
         }
     }
 
     /// The handshake for another account.
     pub(super) fn with_account(&self, endpoint: &Endpoint) -> Self {
-        Self { login: login(endpoint), secret: endpoint.password.clone(), ..self.clone() }
+        let secrets = endpoint.password.iter().chain(self.secrets.first()).cloned().collect();
+        Self { login: login(endpoint), secrets, ..self.clone() }
     }
 
     /// `AUTH`, packed, if there is an account.
@@ -169,15 +171,18 @@ impl Handshake {
         })
     }
 
-    /// A refusal without the password: a server may repeat it, or its beginning.
+    /// A refusal without the passwords: a server may repeat one, or its beginning.
     pub(super) fn without_secret(&self, refusal: Refusal) -> Refusal {
-        match &self.secret {
-            Some(secret) if !secret.is_empty() => {
-                let text = refusal.text.split(ARGUMENTS).next().unwrap_or_default();
-                Refusal { text: text.replace(secret.as_str(), "***"), ..refusal }
-            }
-            _ => refusal,
+        let mut secrets: Vec<_> = self.secrets.iter().filter(|it| !it.is_empty()).collect();
+        if secrets.is_empty() {
+            return refusal;
         }
+        // One may be a part of the other.
+        secrets.sort_by_key(|secret| Reverse(secret.len()));
+        let text = refusal.text.split(ARGUMENTS).next().unwrap_or_default();
+        let text =
+            secrets.iter().fold(text.to_owned(), |text, it| text.replace(it.as_str(), "***"));
+        Refusal { text, ..refusal }
     }
 }
 
@@ -358,6 +363,17 @@ mod tests {
         assert_eq!(shown(b"-ERR not 's3cret'\r\n"), "ERR not '***'");
         let unknown = b"-ERR unknown command 'AUTH', with args beginning with: 's3c\r\n";
         assert_eq!(shown(unknown), "ERR unknown command 'AUTH'");
+    }
+
+    /// The reply to an `AUTH` with the password before it may be still to come.
+    #[test]
+    fn neither_is_the_password_before_it() {
+        let old = "redis://:s3cret@127.0.0.1".parse().unwrap();
+        let new = "redis://:another%20s3cret@127.0.0.1".parse().unwrap();
+        let handshake = Handshake::new(&old, "nginx", Scripts::new().loaded()).with_account(&new);
+        let text = "not 's3cret', nor 'another s3cret'".to_owned();
+        let refusal = Refusal { kind: RefusalKind::Auth, text };
+        assert_eq!(handshake.without_secret(refusal).text, "not '***', nor '***'");
     }
 
     #[test]
