@@ -12,6 +12,7 @@ const KNOWN: ManagedLimit<'_> = ManagedLimit {
     has_override: true,
     is_settled: false,
     is_cached: true,
+    lease: 0,
 };
 
 fn limits() -> [ManagedLimit<'static>; 5] {

@@ -124,7 +124,7 @@ function showClient(state) {
   byId("reset").textContent = within(state.reset);
   byId("blocked").textContent = state.blocked_for > 0 ? `for ${duration(state.blocked_for)}` : "no";
   byId("debt").textContent = units(state.debt);
-  byId("leased").textContent = units(state.leased);
+  byId("leased").textContent = state.leased === null ? "not known" : units(state.leased);
   byId("override").textContent = state.override ? describe(state.override) : "none";
   byId("overrides").hidden = !limit?.override;
   byId("no-overrides").hidden = Boolean(limit?.override);
