@@ -81,6 +81,7 @@ mod operation {
     mod metrics;
     mod metrics_page;
     mod monitoring;
+    mod page;
     mod plain;
     mod reload;
     mod soak;
