@@ -85,6 +85,7 @@ mod operation {
     mod plain;
     mod reload;
     mod soak;
+    mod top;
     mod upgrade;
     mod workers;
 }

@@ -24,7 +24,7 @@ const ALGORITHMS: [(&str, u64); 9] = [
     ("rate=5r/month algorithm=fixed_window", 5),
 ];
 
-const ADMIN: &str =
+pub(super) const ADMIN: &str =
     "location = /admin { rate_limit_redis_admin; rate_limit_redis off; }";
 
 fn conf(redis: &Redis) -> Conf {
@@ -53,7 +53,7 @@ fn ask(nginx: &Nginx, method: &str, query: &str) -> (u16, Value) {
 
 /// What a client has, after a change if there is one.
 #[track_caller]
-fn client(nginx: &Nginx, method: &str, query: &str) -> Value {
+pub(super) fn client(nginx: &Nginx, method: &str, query: &str) -> Value {
     let (status, answer) = ask(nginx, method, query);
     assert_eq!(status, 200, "{method} {query}: {answer}");
     answer
