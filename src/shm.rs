@@ -7,24 +7,17 @@
 //! All but the table are atomics, which need no lock. The table is used, and records are taken, under
 //! the lock of the zone, which NGINX releases if a worker dies while it holds it.
 
+use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use ngx::core::Status;
-use ngx::ffi::{
-    ngx_conf_t, ngx_int_t, ngx_pagesize, ngx_shared_memory_add, ngx_shm_zone_t, ngx_shmtx_lock,
-    ngx_shmtx_unlock, ngx_slab_alloc, ngx_slab_pool_t, ngx_str_t,
-};
-use ngx::http::{HttpModule, HttpModuleConfExt};
+use ngx::ffi::{ngx_conf_t, ngx_int_t, ngx_shm_zone_t};
 use rate_limit_core::deny_cache::table::DenyBucket;
 use rate_limit_core::key::{self, Digest};
 use rate_limit_core::lease::table::LeaseBucket;
 use rate_limit_core::limit::Quota;
 use rate_limit_core::overrides::table::OverrideBucket;
 use rate_limit_core::table::Table;
-
-use crate::Module;
-use crate::conf::MainConf;
 
 mod deny_cache;
 mod lease;
@@ -36,10 +29,12 @@ mod reserved;
 mod snapshot;
 pub(crate) mod top;
 mod view;
+mod zone;
 
 use process::PerWorker;
 use record::Histogram;
 use reserved::Reserved;
+use zone::Zone;
 
 pub(crate) use record::{LimitRecord, NodeEntry, NodeRecord};
 pub(crate) use reserved::Reservations;
@@ -87,7 +82,7 @@ struct Header {
 /// The shared memory, mapped.
 #[derive(Clone, Copy)]
 pub(crate) struct Shared {
-    pool: NonNull<ngx_slab_pool_t>,
+    zone: Zone,
     header: &'static Header,
     limits: &'static [LimitRecord],
     nodes: &'static [NodeRecord],
@@ -101,31 +96,16 @@ pub(crate) struct Shared {
 /// Adds the zone to the configuration that is being read, which gets it once it is mapped. `None` if NGINX cannot add
 /// it.
 pub(crate) fn add_zone(cf: &mut ngx_conf_t, size: usize) -> Option<()> {
-    let mut name = ngx_str_t { data: NAME.as_ptr().cast_mut(), len: NAME.len() };
-    // SAFETY: NGINX keeps the name, which is static, and the zone, whose data, our configuration of `http`, lives as
-    // long as it.
-    unsafe {
-        let conf = cf.http_main_conf_unchecked::<MainConf>(Module::module())?;
-        let zone = ngx_shared_memory_add(cf, &mut name, size, tag());
-        let zone = zone.as_mut()?;
-        zone.init = Some(on_mapped);
-        zone.data = conf.as_ptr().cast();
-    }
-    Some(())
+    let [tag, ..] = &NAME;
+    zone::add(cf, &NAME, tag, size, Some(on_mapped))
 }
 
-unsafe extern "C" fn on_mapped(
-    zone: *mut ngx_shm_zone_t,
-    _old: *mut std::ffi::c_void,
-) -> ngx_int_t {
-    // SAFETY: NGINX passes a mapped zone, at the start of which is its pool. The data is what
-    // `add_zone` gave.
+unsafe extern "C" fn on_mapped(zone: *mut ngx_shm_zone_t, _old: *mut c_void) -> ngx_int_t {
+    // SAFETY: NGINX passes a zone that was added with this function, and stays mapped.
     unsafe {
-        let conf = &*(*zone).data.cast::<MainConf>();
-        match Shared::open((*zone).shm.addr.cast()) {
-            Some(shared) if conf.on_mapped(shared) => Status::NGX_OK.0,
-            _ => Status::NGX_ERROR.0,
-        }
+        Zone::on_mapped(zone, |conf, zone| {
+            Shared::open(zone).is_some_and(|shared| conf.on_mapped(shared))
+        })
     }
 }
 
@@ -133,19 +113,19 @@ impl Shared {
     /// The memory of a zone: as it was left by the configuration before, or a new one.
     ///
     /// # Safety
-    /// `pool` must be that of a zone that stays mapped.
-    unsafe fn open(pool: *mut ngx_slab_pool_t) -> Option<Self> {
-        let pool = NonNull::new(pool)?;
-        // SAFETY: the pool is valid. If it is new nobody else uses it yet. Else workers of the configuration before do, but
+    /// If the zone is new nobody else must use it yet.
+    unsafe fn open(zone: Zone) -> Option<Self> {
+        // SAFETY: as above. Else workers of the configuration before use it, but
         // of the pool only what is read here, which does not change, and of the block only by atomics, or under the
         // lock. The header and the parts lie in the block one after the other, and all bits of them are valid for
         // atomics.
         unsafe {
-            let (start, size) = block(pool)?;
+            let (start, size) = zone.block()?;
+            let start = start.as_ptr();
             format(start, size);
             let mut at = size_of::<Header>();
             Some(Self {
-                pool,
+                zone,
                 header: &*start.cast::<Header>(),
                 limits: part(start, size, &mut at, FOR_LIMITS),
                 nodes: part(start, size, &mut at, FOR_NODES),
@@ -165,7 +145,7 @@ impl Shared {
     }
 
     fn find_limit(&self, name: &str) -> Option<&'static LimitRecord> {
-        self.locked(|| record::find(self.limits, name, 0))
+        self.zone.locked(|| record::find(self.limits, name, 0))
     }
 
     /// Takes records for the limits of these names, so that their counters are shown from the start, and
@@ -213,26 +193,15 @@ impl Shared {
     /// one of them.
     pub(crate) fn node(&self, name: &str, store: &str) -> NodeEntry {
         let scope = key::fingerprint(store.as_bytes());
-        self.locked(|| record::find_node(self.nodes, name, scope, &self.header.workers))
+        self.zone
+            .locked(|| record::find_node(self.nodes, name, scope, &self.header.workers))
             .map_or_else(|| NodeEntry::Own(Box::default()), NodeEntry::Shared)
-    }
-
-    /// Runs `act` under the lock of the zone. It must not panic or wait.
-    fn locked<T>(&self, act: impl FnOnce() -> T) -> T {
-        // SAFETY: the pool is mapped, and its mutex is made by NGINX. It is not held yet: nothing
-        // that holds it comes here again.
-        unsafe {
-            ngx_shmtx_lock(&raw mut (*self.pool.as_ptr()).mutex);
-            let result = act();
-            ngx_shmtx_unlock(&raw mut (*self.pool.as_ptr()).mutex);
-            result
-        }
     }
 
     /// Runs `act` with the table, under the lock. If a worker has died while it changed the table, the
     /// table is emptied first: its content may be torn.
     fn with_table<T>(&self, act: impl FnOnce(&mut Table<'_>) -> T) -> T {
-        self.locked(|| {
+        self.zone.locked(|| {
             // SAFETY: these words are in the zone, and they are only used under the lock.
             let words =
                 unsafe { std::slice::from_raw_parts_mut(self.table.as_ptr(), self.table_words) };
@@ -247,23 +216,6 @@ impl Shared {
             self.header.changing.store(0, Ordering::SeqCst);
             result
         })
-    }
-}
-
-/// All free memory of a zone as one block, up to the end of the zone: where it starts and its size. It is
-/// allocated once, and found again after a reload.
-///
-/// # Safety
-/// `pool` must be valid, and if it is new, used by nobody else.
-unsafe fn block(pool: NonNull<ngx_slab_pool_t>) -> Option<(*mut u8, usize)> {
-    // SAFETY: as above.
-    unsafe {
-        let pool = pool.as_ptr();
-        if (*pool).data.is_null() {
-            (*pool).data = ngx_slab_alloc(pool, (*pool).pfree.checked_mul(ngx_pagesize)?);
-        }
-        let start = NonNull::new((*pool).data)?.as_ptr().cast::<u8>();
-        Some((start, (*pool).end.offset_from(start).unsigned_abs()))
     }
 }
 
@@ -303,10 +255,6 @@ unsafe fn part<T>(start: *mut u8, size: usize, at: &mut usize, share: usize) -> 
     // SAFETY: as above: the part begins where the one before has ended, and is aligned, as the block is. The
     // rest of the block is far more than what alignment takes.
     unsafe { std::slice::from_raw_parts(start.add(first).cast(), number) }
-}
-
-fn tag() -> *mut std::ffi::c_void {
-    NAME.as_ptr().cast_mut().cast()
 }
 
 /// A number that is hard to guess.

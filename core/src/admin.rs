@@ -84,6 +84,9 @@ impl<'a> Operation<'a> {
             return Ok(Self::List);
         }
         let name = query.text("limit")?.ok_or(AdminError::Missing("limit"))?;
+        if name.is_empty() {
+            return Err(AdminError::EmptyLimit);
+        }
         let limit = limits.iter().find(|limit| limit.name == name);
         let limit = limit.ok_or_else(|| AdminError::unknown_limit(&name))?;
         let operation = match method == Method::Get && query.flag("top")? {
@@ -124,7 +127,7 @@ fn read_key(query: &mut QueryString) -> Result<Vec<u8>, AdminError> {
 /// An override, which replaces any other.
 fn override_of(query: &mut QueryString, limit: &ManagedLimit<'_>) -> Result<Change, AdminError> {
     let own = limit.override_of(query)?;
-    let expected = "it must be a time above 0 and up to a hundred years, such as 30d";
+    let expected = "it must be a time above 0 and up to 36500d, such as 30d";
     let lasts = query.text("for")?.map(|text| {
         let time = micros(&text).and_then(NonZeroU64::new);
         time.ok_or_else(|| AdminError::invalid("for", &text, expected))
@@ -143,7 +146,7 @@ fn patch(query: &mut QueryString, limit: &ManagedLimit<'_>) -> Result<Change, Ad
             }
         },
         (None, Some(text)) => {
-            let expected = "it must be a time up to a hundred years, such as 15m, or 0";
+            let expected = "it must be a time up to 36500d, such as 15m, or 0";
             let time = micros(&text).ok_or_else(|| AdminError::invalid("block", &text, expected));
             let span = time?;
             limit.check_block(span).map(|()| Change::Block(span))

@@ -33,8 +33,12 @@
 use crate::algorithm::{Extra, Hold, Holds, Stored};
 use crate::decision::Verdict;
 use crate::limit::{Algorithm, Quota};
+use crate::rate::SECOND;
 
 pub mod table;
+
+/// No lease lasts longer, in µs.
+pub const LONGEST: u64 = 60 * SECOND;
 
 /// The lease arguments of a command, for one limit and client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +124,7 @@ impl Lease {
 
     /// How long Redis is to remember the lease of a bucket at least, in µs.
     pub(crate) fn hold(&self) -> u64 {
-        self.span.saturating_add(self.span / MARGIN)
+        remembered(self.span)
     }
 }
 
@@ -438,6 +442,11 @@ impl Holding {
         let lease = Self { units, of, held, charged, ends, plain, ..Self::UNKNOWN };
         Self { taken, submitted, span, calm, spent, demand, ..lease }
     }
+}
+
+/// How long by the clock of Redis a machine may spend a lease of `span` µs at most, in µs.
+pub(crate) fn remembered(span: u64) -> u64 {
+    span.saturating_add(span / MARGIN)
 }
 
 /// How many units Redis is to keep, where so much is left of a window that leases end with.

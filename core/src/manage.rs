@@ -3,6 +3,7 @@
 use std::num::NonZeroU64;
 
 use crate::algorithm::Stored;
+use crate::lease;
 use crate::limit::Quota;
 use crate::overrides::{Applied, Override};
 use crate::rate::{MAX_EXACT, MAX_TIME, Rate};
@@ -48,10 +49,11 @@ pub struct ClientState {
     pub blocked_for: u64,
     /// The units that were charged beyond what there was.
     pub debt: u64,
-    /// The units that are set aside for machines.
-    pub leased: u64,
-    /// When the last of these ends, or of those that were set aside before a change, in µs from now.
-    pub leases_end: u64,
+    /// The units that Redis counts as set aside for machines: all that they may still spend, and what is left of leases that
+    /// have ended and were not reported.
+    pub held: u64,
+    /// How long Redis counts them so, or those that were set aside before a change, in µs from now.
+    pub held_for: u64,
     /// The override of the client.
     pub own: Option<Override>,
 }
@@ -132,9 +134,26 @@ impl ClientState {
             retry_after: retry.after().unwrap_or(0),
             blocked_for,
             debt,
-            leased: holds.units(quota.limit()),
-            leases_end: holds.ends().saturating_sub(now),
+            held: holds.units(quota.limit()),
+            held_for: holds.ends().saturating_sub(now),
             own: *own,
+        }
+    }
+
+    /// How many units of leases machines may still spend at most. `None` where the client may have leases and Redis does
+    /// not remember them, as they end with a window.
+    pub fn leased(&self, may_have_leases: bool) -> Option<u64> {
+        let is_forgotten = self.quota.algorithm().leases_end_with_windows(&self.quota);
+        (!may_have_leases || !is_forgotten).then_some(self.held)
+    }
+
+    /// When the last lease ends that a machine may have, in µs from now, where leases last `span` µs at most. It does not
+    /// count what Redis remembers: that is nothing after a reset. Only where this machine has no leases, and `span` is 0,
+    /// it tells whether other machines have some.
+    pub fn leases_end_in(&self, span: u64) -> u64 {
+        match span {
+            0 => self.held_for.min(lease::remembered(lease::LONGEST)),
+            1.. => lease::remembered(span),
         }
     }
 }

@@ -3,6 +3,8 @@
 use std::rc::Rc;
 
 use rate_limit_core::admin::ManagedLimit;
+use rate_limit_core::conf::Policy;
+use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::request::ConfiguredLimit as _;
 
 use super::error::BindError;
@@ -21,6 +23,8 @@ struct Definition {
     corrections: Rc<Corrections>,
     /// Whether rejections by any line may come from the deny cache.
     is_cached: bool,
+    /// How long leases last at most in the locations of its lines, in ms; 0: there are none.
+    lease: u64,
 }
 
 /// The store of a name, and the limit that was bound to it first.
@@ -42,9 +46,16 @@ impl Definitions {
                 let (written, place) = (written.to_owned(), limit.place().to_owned());
                 let corrections = Rc::<Corrections>::default();
                 corrections.is_settled.set(limit.settles());
-                let store = None;
-                let is_cached = false;
-                self.0.push(Definition { name, written, place, store, corrections, is_cached });
+                let (store, is_cached, lease) = (None, false, 0);
+                self.0.push(Definition {
+                    name,
+                    written,
+                    place,
+                    store,
+                    corrections,
+                    is_cached,
+                    lease,
+                });
                 Ok(())
             }
             Some(first) if first.written == written => {
@@ -79,11 +90,12 @@ impl Definitions {
         definition.store.as_ref().map(|store| store.reference.as_str())
     }
 
-    /// Rejections by a line of `limit` may come from the deny cache.
-    pub(super) fn note_cached(&mut self, limit: &LimitConf) {
+    /// A location with this policy has a line of `limit`.
+    pub(super) fn note_policy(&mut self, limit: &LimitConf, policy: &Policy) {
         let mut definitions = self.0.iter_mut();
         if let Some(definition) = definitions.find(|it| it.name == limit.name()) {
-            definition.is_cached = true;
+            definition.is_cached |= policy.deny_cache;
+            definition.lease = definition.lease.max(policy.lease);
         }
     }
 
@@ -91,7 +103,8 @@ impl Definitions {
     pub(super) fn managed(&self) -> impl Iterator<Item = ManagedLimit<'_>> {
         self.0.iter().filter_map(|definition| {
             let Binding { limit, shown, .. } = definition.store.as_ref()?;
-            Some(limit.managed(shown, definition.is_cached))
+            let lease = definition.lease.saturating_mul(MILLISECOND);
+            Some(limit.managed(shown, definition.is_cached, lease))
         })
     }
 

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use ngx::ffi::{NGX_LOG_WARN, ngx_http_core_loc_conf_t, ngx_http_core_srv_conf_t, ngx_worker};
 use rate_limit_core::admin::ManagedLimit;
-use rate_limit_core::conf::DEFAULT_MEMORY;
 use rate_limit_core::conf::limit::Phase;
+use rate_limit_core::conf::{DEFAULT_MEMORY, Policy};
 use rate_limit_core::request::ConfiguredLimit;
 
 use super::definition::Definitions;
@@ -200,9 +200,9 @@ impl MainConf {
         Ok(())
     }
 
-    /// Rejections by these limits may come from the deny cache.
-    pub(crate) fn note_cached(&mut self, limits: &[Rc<LimitConf>]) {
-        limits.iter().for_each(|limit| self.definitions.note_cached(limit));
+    /// A location with this policy has lines of these limits.
+    pub(crate) fn note_policy(&mut self, limits: &[Rc<LimitConf>], policy: &Policy) {
+        limits.iter().for_each(|limit| self.definitions.note_policy(limit, policy));
     }
 
     /// Leaves the limits of a server to [`bind_outside`](Self::bind_outside).

@@ -110,8 +110,13 @@ impl LimitConf {
     }
 
     /// What its name stands for. `store` is that of the limit, as it is shown; `is_cached`: rejections of its clients
-    /// may come from the deny cache.
-    pub(super) fn managed<'a>(&'a self, store: &'a str, is_cached: bool) -> ManagedLimit<'a> {
+    /// may come from the deny cache; `lease`: how long leases last at most that locations have, in µs.
+    pub(super) fn managed<'a>(
+        &'a self,
+        store: &'a str,
+        is_cached: bool,
+        lease: u64,
+    ) -> ManagedLimit<'a> {
         ManagedLimit {
             name: self.name(),
             store,
@@ -122,6 +127,7 @@ impl LimitConf {
             has_override: self.line.has_override,
             is_settled: self.is_settled(),
             is_cached,
+            lease: if self.has_leases() { lease } else { 0 },
         }
     }
 

@@ -88,9 +88,7 @@ fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfE
     }
     let has_leases = conf.policy().lease > 0;
     for limits in Phase::ALL.map(|phase| conf.limits(phase)) {
-        if conf.policy().deny_cache {
-            main.note_cached(limits);
-        }
+        main.note_policy(limits, conf.policy());
         match is_outside {
             true => main.add_outside(limits, index, has_leases),
             false => main.bind(limits, index, has_leases)?,

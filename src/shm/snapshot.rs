@@ -12,7 +12,7 @@ impl Shared {
     /// All counters; the versions of the module and of NGINX are left out.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let (limits, nodes) =
-            self.locked(|| (record::taken(self.limits), record::taken(self.nodes)));
+            self.zone.locked(|| (record::taken(self.limits), record::taken(self.nodes)));
         let living = self.header.workers.living();
         self.count_lost();
         Snapshot {
@@ -36,12 +36,9 @@ impl Shared {
 
     fn memory(&self) -> MemoryMetrics {
         let usage = self.with_table(|table| table.usage());
-        let start = self.pool.as_ptr().cast::<u8>();
-        // SAFETY: the pool stands at the start of the zone, and knows where it ends.
-        let size = unsafe { (*self.pool.as_ptr()).end.offset_from(start) };
         let free = usage.free_bytes();
         MemoryMetrics {
-            used: u64::try_from(size).unwrap_or(0).saturating_sub(free),
+            used: (self.zone.size() as u64).saturating_sub(free),
             free,
             local: usage.used_bytes(),
             evictions: usage.evictions,

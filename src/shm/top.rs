@@ -8,26 +8,20 @@
 //! No worker waits for a lock: where another one has it for longer than a moment, a rejection is not counted. A worker that
 //! dies leaves its sketch locked, until another one finds that the process is gone, and empties it.
 
+use std::ffi::c_void;
 use std::hint::spin_loop;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ngx::core::Status;
-use ngx::ffi::{
-    ngx_conf_t, ngx_int_t, ngx_pagesize, ngx_pid, ngx_shared_memory_add, ngx_shm_zone_t,
-    ngx_shmtx_lock, ngx_shmtx_unlock, ngx_slab_pool_t, ngx_str_t,
-};
-use ngx::http::{HttpModule, HttpModuleConfExt};
+use ngx::ffi::{ngx_conf_t, ngx_int_t, ngx_pagesize, ngx_pid, ngx_shm_zone_t};
 use rate_limit_core::charge::Effect;
 use rate_limit_core::conf::MOST_TOP_KEYS;
 use rate_limit_core::key;
 use rate_limit_core::top::{Top, TopKey};
 
-use super::block;
 use super::process::may_be_living;
-use crate::Module;
+use super::zone::{self, Zone};
 use crate::clock::turn_start;
-use crate::conf::MainConf;
 use crate::machine::LimitedRequest;
 
 /// The name of the zone.
@@ -52,7 +46,7 @@ struct Head {
 /// The zone, mapped.
 #[derive(Clone, Copy)]
 pub(crate) struct TopZone {
-    pool: NonNull<ngx_slab_pool_t>,
+    zone: Zone,
     start: NonNull<u64>,
     /// How many sketches there are.
     sketches: usize,
@@ -63,37 +57,22 @@ pub(crate) struct TopZone {
 /// Adds the zone for `limits` limits of `n` keys each to the configuration that is being read, which gets it once it is
 /// mapped. `None` if NGINX cannot add it.
 pub(crate) fn add_zone(cf: &mut ngx_conf_t, n: usize, limits: usize) -> Option<()> {
-    let mut name = ngx_str_t { data: NAME.as_ptr().cast_mut(), len: NAME.len() };
-    let tag = TAGS.get(n)?;
     let bytes = sketch_words(n).checked_mul(limits)?.checked_mul(size_of::<u64>())?;
     // SAFETY: NGINX sets the size of a page before it reads a configuration.
     let page = unsafe { ngx_pagesize };
     // NGINX keeps some words for each page, and some pages.
     let size = bytes.checked_add(bytes / 64)?.checked_add(page.checked_mul(16)?)?;
-    // SAFETY: NGINX keeps the name and the tag, which are static, and the zone, whose data, our configuration of `http`,
-    // lives as long as it.
-    unsafe {
-        let conf = cf.http_main_conf_unchecked::<MainConf>(Module::module())?;
-        let tag = std::ptr::from_ref(tag).cast_mut().cast();
-        let zone = ngx_shared_memory_add(cf, &mut name, size.next_multiple_of(page), tag);
-        let zone = zone.as_mut()?;
-        zone.init = Some(on_mapped);
-        zone.data = conf.as_ptr().cast();
-    }
-    Some(())
+    zone::add(cf, &NAME, TAGS.get(n)?, size.next_multiple_of(page), Some(on_mapped))
 }
 
-unsafe extern "C" fn on_mapped(
-    zone: *mut ngx_shm_zone_t,
-    _old: *mut std::ffi::c_void,
-) -> ngx_int_t {
-    // SAFETY: NGINX passes a mapped zone, at the start of which is its pool. The data is what `add_zone` gave.
+unsafe extern "C" fn on_mapped(zone: *mut ngx_shm_zone_t, _old: *mut c_void) -> ngx_int_t {
+    // SAFETY: NGINX passes a zone that was added with this function, and for this number of keys: else it would have another
+    // tag. It stays mapped.
     unsafe {
-        let conf = &*(*zone).data.cast::<MainConf>();
-        match TopZone::open((*zone).shm.addr.cast(), conf.top_keys.unwrap_or(0)) {
-            Some(zone) if conf.on_top_mapped(zone) => Status::NGX_OK.0,
-            _ => Status::NGX_ERROR.0,
-        }
+        Zone::on_mapped(zone, |conf, zone| {
+            let top = TopZone::open(zone, conf.top_keys.unwrap_or(0));
+            top.is_some_and(|top| conf.on_top_mapped(top))
+        })
     }
 }
 
@@ -105,33 +84,27 @@ impl TopZone {
     /// The memory of a zone of `n` keys a limit.
     ///
     /// # Safety
-    /// `pool` must be that of a zone that stays mapped, and that was made for `n` keys.
-    unsafe fn open(pool: *mut ngx_slab_pool_t, n: usize) -> Option<Self> {
-        let pool = NonNull::new(pool)?;
-        // SAFETY: the pool is valid. If it is new nobody else uses it yet.
-        let (start, size) = unsafe { block(pool)? };
+    /// The zone must have been made for `n` keys. If it is new nobody else must use it yet.
+    unsafe fn open(zone: Zone, n: usize) -> Option<Self> {
+        // SAFETY: as above.
+        let (start, size) = unsafe { zone.block()? };
         let sketches = size / size_of::<u64>() / sketch_words(n);
-        Some(Self { pool, start: NonNull::new(start.cast())?, sketches, n })
+        Some(Self { zone, start: start.cast(), sketches, n })
     }
 
     /// Gives each of these limits a sketch: its own, a free one, or that of a limit which is gone.
     pub(crate) fn register<'a>(&self, names: impl Iterator<Item = &'a str>) {
         let limits: Vec<_> = names.map(identity).collect();
-        // SAFETY: the pool is mapped, and its mutex is made by NGINX. It is not held yet.
-        unsafe { ngx_shmtx_lock(&raw mut (*self.pool.as_ptr()).mutex) };
-        for limit in &limits {
-            if self.find(*limit).is_none() {
-                let is_free = |other| other == 0 || !limits.contains(&other);
-                if let Some(index) = self.position(is_free) {
-                    self.with(index, |head, top| {
-                        top.clear();
-                        head.limit.store(*limit, Ordering::Relaxed);
-                    });
-                }
+        let register = |limit| {
+            let is_free = |other| other == 0 || !limits.contains(&other);
+            if let (None, Some(index)) = (self.find(limit), self.position(is_free)) {
+                self.with(index, |head, top| {
+                    top.clear();
+                    head.limit.store(limit, Ordering::Relaxed);
+                });
             }
-        }
-        // SAFETY: as above; this process holds it.
-        unsafe { ngx_shmtx_unlock(&raw mut (*self.pool.as_ptr()).mutex) };
+        };
+        self.zone.locked(|| limits.iter().copied().for_each(register));
     }
 
     /// Counts the limits that have rejected the request.

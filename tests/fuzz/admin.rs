@@ -45,6 +45,7 @@ fn limits() -> Vec<ManagedLimit<'static>> {
         has_override: true,
         is_settled: false,
         is_cached: true,
+        lease: 1_000_000,
     };
     let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
     let mut limits: Vec<_> =
@@ -105,8 +106,8 @@ fn check_answer(management: &Management<'_>, own: Option<Override>) {
         retry_after: time,
         blocked_for: time,
         debt: 2,
-        leased: 3,
-        leases_end: time,
+        held: 3,
+        held_for: time,
         own: own.map(|own| Override { ends: NonZeroU64::new(time), ..own }),
     };
     let answer = read(&admin::client(management, &state));

@@ -2,8 +2,10 @@
 
 use proptest::prelude::*;
 use rate_limit_core::decision::Retry;
+use rate_limit_core::limit::{Algorithm, Quota};
+use rate_limit_core::rate::{Rate, SECOND};
 
-use crate::history::{Client, YEAR, events, troubled_clients};
+use crate::history::{Client, START, YEAR, events, troubled_clients};
 
 /// A client that was rejected just now, for the first time since a block was configured, and for how
 /// long it is blocked.
@@ -17,7 +19,39 @@ fn blocked() -> impl Strategy<Value = (Client, u64)> {
     })
 }
 
+/// A client of which these numbers are stored, as a script reads them, with the longest time that one request may keep it
+/// from passing: a block, the largest debt, and a hold.
+fn strange() -> impl Strategy<Value = (Client, u64)> {
+    let algorithms: Vec<_> =
+        Algorithm::ALL.into_iter().filter(|algorithm| !algorithm.stores_itself()).collect();
+    let quotas = (proptest::sample::select(algorithms), 1..100_u64, 1..86_400_u64, 1..100_u64);
+    let number = prop_oneof![0..200_u64, START - YEAR..START + YEAR, any::<u64>()];
+    let numbers = proptest::collection::vec(number, 10);
+    let sizes = proptest::sample::select(vec![3, 9, 10]);
+    (quotas, 1..YEAR, numbers, sizes).prop_filter_map(
+        "no quota",
+        |(quota, block, numbers, size)| {
+            let (algorithm, count, seconds, limit) = quota;
+            let rate = Rate::new(count, seconds * SECOND).ok()?;
+            let limit = if algorithm.burst_parameter().name().is_some() { limit } else { count };
+            let quota = Quota::new(algorithm, rate, limit).ok()?.with_block(block);
+            let bytes: Vec<_> = numbers[..size].iter().flat_map(|it| it.to_le_bytes()).collect();
+            let client = Client { stored: algorithm.read(&bytes), ..Client::new(quota) };
+            let whole = limit.div_ceil(count) * rate.period();
+            Some((client, block + 14 * whole + 128 * SECOND))
+        },
+    )
+}
+
 proptest! {
+    /// Whatever is stored: so an operator cannot block a client of such a line for longer, but by a script of another line.
+    #[test]
+    fn no_state_blocks_for_much_longer_than_the_line((mut client, longest) in strange()) {
+        client.request(1);
+        let verdict = client.request_in(longest, 1);
+        prop_assert!(verdict.allowed, "{:?} {:?}", verdict, client);
+    }
+
     #[test]
     fn nothing_passes_in_a_block((client, block) in blocked(), share in 0.0..1.2, at in 0.0..1.0) {
         let micros = (at * block as f64) as u64;

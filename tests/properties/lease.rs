@@ -15,6 +15,8 @@ use rate_limit_core::key::Head;
 use rate_limit_core::lease::table::{LeaseBucket, LeaseTable, Outcome, Taken};
 use rate_limit_core::lease::{Granted, Lease};
 use rate_limit_core::limit::{Algorithm, Quota};
+use rate_limit_core::manage::ClientState;
+use rate_limit_core::overrides::Applied;
 use rate_limit_core::rate::{Rate, SECOND};
 
 use crate::history::START;
@@ -267,7 +269,31 @@ impl World {
         self.astray += held + self.events.iter().map(under_way).sum::<u64>();
     }
 
+    /// What the admin interface says of leases is at least what machines have and are about to get.
+    fn check_shown(&self) {
+        let Plan { quota, span, steps, .. } = self.plan;
+        if span == 0 || steps > 0 {
+            return;
+        }
+        let applied = Applied { stored: self.redis.clone(), quota, own: None };
+        let state = ClientState::new(&applied, self.clock());
+        let ends = state.leases_end_in(span);
+        let mut units = 0;
+        for (index, machine) in self.machines.iter().enumerate() {
+            let (mono, holding) = (self.mono(index), machine.leases().holding(DIGEST));
+            units += holding.map_or(0, |holding| holding.left(mono));
+            assert_eq!(holding.map_or(0, |holding| holding.left(mono + ends)), 0, "{state:?}");
+        }
+        for Reverse((_, index)) in &self.events {
+            let Command { machine, submitted, granted, .. } = &self.commands[*index];
+            let is_living = self.mono(*machine) < submitted + span;
+            units += granted.map_or(0, |(_, granted)| if is_living { granted.units } else { 0 });
+        }
+        assert!(state.leased(true).is_none_or(|leased| leased >= units), "{units} {state:?}");
+    }
+
     fn request(&mut self, era: usize) {
+        self.check_shown();
         let (machine, cost) = (self.machine, self.rng.u64(1..=self.plan.cost));
         self.requested += 1;
         let (now, quota) = (self.clock(), self.plan.quota);

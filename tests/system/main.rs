@@ -81,9 +81,11 @@ mod operation {
     mod metrics;
     mod metrics_page;
     mod monitoring;
+    mod page;
     mod plain;
     mod reload;
     mod soak;
+    mod top;
     mod upgrade;
     mod workers;
 }

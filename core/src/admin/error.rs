@@ -34,6 +34,9 @@ pub enum AdminError {
     /// An argument is not there.
     #[error("\"{0}\" is missing")]
     Missing(&'static str),
+    /// The name of the limit is empty: no limit has such a name.
+    #[error("\"limit\" is empty: it must be the name of a limit")]
+    EmptyLimit,
     /// The key is empty: a request with such a key is not limited.
     #[error("\"key\" is empty, and a client with an empty key is not limited")]
     EmptyKey,

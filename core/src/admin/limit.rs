@@ -28,6 +28,8 @@ pub struct ManagedLimit<'a> {
     pub is_settled: bool,
     /// Whether rejections of its clients may come from the deny cache of a machine.
     pub is_cached: bool,
+    /// How long leases of its clients last at most, in µs; 0: its lines have none.
+    pub lease: u64,
 }
 
 /// A value for a client: of the line, or of an argument.

@@ -12,6 +12,7 @@ const KNOWN: ManagedLimit<'_> = ManagedLimit {
     has_override: true,
     is_settled: false,
     is_cached: true,
+    lease: 0,
 };
 
 fn limits() -> [ManagedLimit<'static>; 5] {
@@ -67,13 +68,13 @@ fn lists() {
     }
 }
 
+/// An override.
+fn set(rate: &str, limit: u64, lasts: u64) -> Change {
+    Change::SetOverride { rate: rate.parse().unwrap(), limit, lasts: NonZeroU64::new(lasts) }
+}
+
 #[test]
 fn changes() {
-    let set = |rate: &str, limit, lasts| Change::SetOverride {
-        rate: rate.parse().unwrap(),
-        limit,
-        lasts: NonZeroU64::new(lasts),
-    };
     reads("GET", "limit=api&key=k", "api", 100, Change::Look);
     reads("HEAD", "key=k&limit=login", "login", 3, Change::Look);
     reads("GET", "limit=queue&key=k", "queue", 1, Change::Look);
@@ -154,6 +155,11 @@ fn what_is_missing_or_too_much() {
     let unexpected = |name| format!("\"{name}\" does not apply to this request");
     fails("GET", "key=k", 400, "\"limit\" is missing");
     fails("DELETE", "", 400, "\"limit\" is missing");
+    let empty = "\"limit\" is empty: it must be the name of a limit";
+    for query in ["limit=&key=k", "limit&key=k", "limit=&top"] {
+        fails("GET", query, 400, empty);
+    }
+    fails("DELETE", "limit=&key=k&override", 400, empty);
     fails("GET", "limit=api", 400, "\"key\" is missing");
     fails(
         "GET",
@@ -210,8 +216,10 @@ fn values_that_are_unusable() {
         400,
         "\"capacity=9999999\" would take more than a hundred years to refill at this rate",
     );
-    let time = "it must be a time above 0 and up to a hundred years, such as 30d";
-    for lasts in ["0", "soon", "-1s", "5300w", ""] {
+    let longest = set("1r/s", 1, 36_500 * 86_400 * SECOND);
+    reads("PUT", &put("rate=1r/s&for=36500d"), "api", 100, longest);
+    let time = "it must be a time above 0 and up to 36500d, such as 30d";
+    for lasts in ["0", "soon", "-1s", "5300w", "36501d", "1y", "1M", ""] {
         let query = put(&format!("rate=1r/s&for={lasts}"));
         fails("PUT", &query, 400, &format!("invalid for \"{lasts}\": {time}"));
     }
@@ -220,9 +228,13 @@ fn values_that_are_unusable() {
         let query = format!("limit=api&key=k&grant={units}");
         fails("PATCH", &query, 400, &format!("invalid grant \"{units}\": {grant}"));
     }
-    let block = "it must be a time up to a hundred years, such as 15m, or 0";
-    let query = "limit=api&key=k&block=never";
-    fails("PATCH", query, 400, &format!("invalid block \"never\": {block}"));
+    let block = "it must be a time up to 36500d, such as 15m, or 0";
+    for time in ["never", "36501d", "1y"] {
+        let query = format!("limit=api&key=k&block={time}");
+        fails("PATCH", &query, 400, &format!("invalid block \"{time}\": {block}"));
+    }
+    let longest = Change::Block(36_500 * 86_400 * SECOND);
+    reads("PATCH", "limit=api&key=k&block=36500d", "api", 100, longest);
     let month = "\"rate=1r/month\" is by the month of the calendar, which is for algorithm=fixed_window only";
     fails("PUT", &put("rate=1r/month"), 400, month);
 }

@@ -2,7 +2,8 @@
 
 use super::directive::{Directive, DirectiveError};
 use super::time;
-use crate::rate;
+use crate::lease;
+use crate::rate::{self, MILLISECOND};
 use crate::text::fields::{Forms, Reset};
 use crate::text::{body, metrics};
 
@@ -136,12 +137,15 @@ pub(super) fn ipv6_prefix(line: &Directive<'_>) -> Result<u32, DirectiveError> {
 /// How long a machine may hold units that it has taken ahead, in ms, if it is not told how long.
 const USUAL_LEASE: u64 = 1_000;
 
+/// And how long it may at most, in ms.
+const LONGEST_LEASE: u64 = lease::LONGEST / MILLISECOND;
+
 pub(super) fn lease(line: &Directive<'_>) -> Result<u64, DirectiveError> {
     match line.value()? {
         "off" => Ok(0),
         "on" => Ok(USUAL_LEASE),
         value => match time::milliseconds(value) {
-            Some(time @ 10..=60_000) => Ok(time),
+            Some(time @ 10..=LONGEST_LEASE) => Ok(time),
             _ => Err(line.invalid(value, "\"off\", \"on\" or a time between 10ms and 1m")),
         },
     }

@@ -18,7 +18,7 @@ pub fn managed(mut found: ScriptReply<'_>, charge: &Charge<'_>) -> Option<Client
         let applied = quota.algorithm().read_applied(bytes, now, quota);
         let state = ClientState::new(&applied, now);
         let held_for = u64::from_le_bytes(*held_until).saturating_sub(now);
-        return Some(ClientState { leases_end: state.leases_end.max(held_for), ..state });
+        return Some(ClientState { held_for: state.held_for.max(held_for), ..state });
     }
     let (words, []) = bytes.as_chunks() else { return None };
     let numbers: [_; NUMBERS] = words.try_into().ok()?;
@@ -34,8 +34,8 @@ pub fn managed(mut found: ScriptReply<'_>, charge: &Charge<'_>) -> Option<Client
         retry_after,
         blocked_for: blocked_until.saturating_sub(now),
         debt,
-        leased: 0,
-        leases_end: 0,
+        held: 0,
+        held_for: 0,
         own,
     })
 }

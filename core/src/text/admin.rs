@@ -54,7 +54,10 @@ pub fn client(managed: &Management<'_>, state: &ClientState) -> String {
         answer.value("retry_after", seconds(state.retry_after));
         answer.value("blocked_for", seconds(state.blocked_for));
         answer.value("debt", state.debt);
-        answer.value("leased", state.leased);
+        match state.leased(limit.lease > 0) {
+            None => answer.value("leased", "null"),
+            Some(units) => answer.value("leased", units),
+        }
         match &state.own {
             None => answer.value("override", "null"),
             Some(own) => answer.object("override", |row| add_override(row, limit, own)),
@@ -63,11 +66,11 @@ pub fn client(managed: &Management<'_>, state: &ClientState) -> String {
     })
 }
 
-/// When a change that is made now holds on all machines, in µs from now: where rejections are cached and units
-/// were taken ahead, some hold on for a moment.
+/// When a change that is made now holds on all machines, in µs from now: until then rejections that are cached and units
+/// that were taken ahead may still count.
 fn everywhere_in(limit: &ManagedLimit<'_>, state: &ClientState) -> u64 {
     let cached = if limit.is_cached { CACHED } else { 0 };
-    cached.max(state.leases_end)
+    cached.max(state.leases_end_in(limit.lease))
 }
 
 fn add_limit(row: &mut Object<'_>, limit: &ManagedLimit<'_>) {

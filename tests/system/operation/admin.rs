@@ -1,5 +1,8 @@
 //! The admin interface: clients are looked up and changed by HTTP.
 
+use std::thread;
+use std::time::Duration;
+
 use harness::{
     Authority, ClusterConf, Conf, MASTER_NAME, Nginx, PATIENCE, Redis, Response, Sentinels,
     wait_until,
@@ -21,7 +24,8 @@ const ALGORITHMS: [(&str, u64); 9] = [
     ("rate=5r/month algorithm=fixed_window", 5),
 ];
 
-const ADMIN: &str = "location = /admin { rate_limit_redis_admin; rate_limit_redis off; }";
+pub(super) const ADMIN: &str =
+    "location = /admin { rate_limit_redis_admin; rate_limit_redis off; }";
 
 fn conf(redis: &Redis) -> Conf {
     Conf::new().redis(redis).server(ADMIN)
@@ -49,7 +53,7 @@ fn ask(nginx: &Nginx, method: &str, query: &str) -> (u16, Value) {
 
 /// What a client has, after a change if there is one.
 #[track_caller]
-fn client(nginx: &Nginx, method: &str, query: &str) -> Value {
+pub(super) fn client(nginx: &Nginx, method: &str, query: &str) -> Value {
     let (status, answer) = ask(nginx, method, query);
     assert_eq!(status, 200, "{method} {query}: {answer}");
     answer
@@ -440,8 +444,46 @@ fn what_machines_hold_is_shown() {
     };
     wait_until(PATIENCE, leased, "units that are set aside");
     let state = client(&nginx, "GET", "?limit=l&key=a");
-    let until = state["everywhere_in"].as_f64().expect("a time");
-    assert!(until > 1.0, "{state}");
+    assert_eq!(state["everywhere_in"], 63.75, "{state}");
+}
+
+/// The units that a machine holds are spent until its lease ends, and Redis remembers them for longer, or not at all.
+#[test]
+fn a_change_holds_when_leases_have_ended() {
+    let redis = Redis::start();
+    let on = "rate_limit_redis_lease 2s; rate_limit_redis_deny_cache off;";
+    let lines = "rate=9000r/h override; bucket
+        rate=9000r/h algorithm=gcra burst=8999 override; gcra
+        rate=9000r/h algorithm=fixed_window override; window";
+    let mut conf = conf(&redis).decisions();
+    for line in lines.lines() {
+        let (line, name) = line.split_once("; ").expect("a name");
+        conf = conf.server(&format!(
+            "location /{name} {{ rate_limit_redis $arg_k name={name} {line}; {on} }}"
+        ));
+    }
+    let nginx = conf.start_connected(&redis);
+    for (name, is_remembered) in [("bucket", true), ("gcra", true), ("window", false)] {
+        let get = || nginx.get(&format!("/{name}?k=a"));
+        let query = format!("?limit={name}&key=a");
+        let has_lease = || get().decision() == "PASSED lease";
+        wait_until(PATIENCE, has_lease, "a lease");
+        let state = client(&nginx, "GET", &query);
+        assert_eq!(
+            state["leased"].as_u64().is_some_and(|units| units > 0),
+            is_remembered,
+            "{state}"
+        );
+        assert_eq!(state["leased"].is_null(), !is_remembered, "{state}");
+        assert_eq!(state["everywhere_in"], 2.125, "{state}");
+
+        // Whatever a change has Redis forget.
+        client(&nginx, "PUT", &format!("{query}&rate=1r/h"));
+        let state = client(&nginx, "GET", &query);
+        assert_eq!(state["everywhere_in"], 2.125, "{state}");
+        thread::sleep(Duration::from_millis(2_125));
+        assert_eq!(get().status, 429, "{name}");
+    }
 }
 
 /// Limits that decide after authentication, and the interface itself limited.

@@ -2,6 +2,7 @@
 
 use harness::{Browser, Conf, Nginx, Redis};
 
+use super::page::{self, fits_everywhere};
 use crate::seen::{StartConnected as _, quota};
 
 fn machine(redis: &Redis) -> Nginx {
@@ -16,10 +17,8 @@ fn machine(redis: &Redis) -> Nginx {
 }
 
 fn visit(nginx: &Nginx, query: &str) -> Browser {
-    let browser = Browser::start();
-    browser.open(&nginx.url(&format!("/admin{query}")));
-    browser.wait_for("document.querySelectorAll('#limits tr').length === 3");
-    browser
+    let is_loaded = "document.querySelectorAll('#limits tr').length === 3";
+    page::visit(nginx, &format!("/admin{query}"), is_loaded)
 }
 
 #[track_caller]
@@ -138,19 +137,7 @@ fn it_fits_a_phone_and_both_colour_schemes() {
     let nginx = machine(&redis);
     let browser = visit(&nginx, "?limit=five&key=a");
     wait_for_text(&browser, "#remaining", "5 of 5");
-    for scheme in ["light", "dark"] {
-        browser.prefer(scheme);
-        let (texts, faint) = browser.faint_texts();
-        assert!(texts > 30, "only {texts} texts");
-        assert_eq!(faint, Vec::<String>::new(), "{scheme}");
-    }
-    for width in [1280, 360] {
-        browser.resize(width);
-        browser.wait_for(&format!("innerWidth === {width}"));
-        let page = "document.documentElement";
-        let beyond = browser.run(&format!("return {page}.scrollWidth - {page}.clientWidth"));
-        assert_eq!(beyond, 0, "at {width} it scrolls sideways");
-    }
+    fits_everywhere(&browser);
     let labels = browser
         .labels("main label:not([hidden]) > input, main label:not([hidden]) > select, main button");
     assert!(labels.iter().all(|label| !label.is_empty()), "{labels:?}");

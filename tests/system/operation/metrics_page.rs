@@ -2,6 +2,7 @@
 
 use harness::{Browser, Conf, Nginx, Redis};
 
+use super::page::{self, fits_everywhere};
 use crate::seen::StartConnected as _;
 
 /// A machine with a limit of five requests a day, and one that nobody meets.
@@ -15,11 +16,9 @@ fn machine(redis: &Redis) -> Nginx {
         .start_connected(redis)
 }
 
-fn visit(nginx: &Nginx, path: &str) -> Browser {
-    let browser = Browser::start();
-    browser.open(&nginx.url(path));
-    browser.wait_for("document.querySelector('#state').textContent.startsWith('Live, ')");
-    browser
+fn visit(nginx: &Nginx) -> Browser {
+    let is_live = "document.querySelector('#state').textContent.startsWith('Live, ')";
+    page::visit(nginx, "/metrics?format=html", is_live)
 }
 
 fn wait_for_text(browser: &Browser, selector: &str, pattern: &str) {
@@ -31,7 +30,7 @@ fn wait_for_text(browser: &Browser, selector: &str, pattern: &str) {
 fn a_summary_comes_first_and_idle_limits_are_folded() {
     let redis = Redis::start();
     let nginx = machine(&redis);
-    let browser = visit(&nginx, "/metrics?format=html");
+    let browser = visit(&nginx);
     assert_eq!(browser.text("h1"), format!("Rate limits of {}", nginx.addr()));
     wait_for_text(&browser, "#no-limits", "^No requests in the last 2 minutes");
     wait_for_text(&browser, "#idle-title", "^2 idle limits$");
@@ -67,7 +66,7 @@ fn what_is_undecided_stands_out() {
     let mut redis = Redis::start();
     let mut nginx = machine(&redis);
     nginx.allow_log("redis");
-    let browser = visit(&nginx, "/metrics?format=html");
+    let browser = visit(&nginx);
     redis.kill9();
     wait_for_text(&browser, "#redis", "^✕ down$");
     (0..20).for_each(|_| drop(nginx.get("/")));
@@ -82,20 +81,8 @@ fn what_is_undecided_stands_out() {
 fn it_fits_a_phone_and_both_colour_schemes() {
     let redis = Redis::start();
     let nginx = machine(&redis);
-    let browser = visit(&nginx, "/metrics?format=html");
+    let browser = visit(&nginx);
     (0..20).for_each(|_| drop(nginx.get("/")));
     wait_for_text(&browser, "#rejected", "75 %$");
-    for scheme in ["light", "dark"] {
-        browser.prefer(scheme);
-        let (texts, faint) = browser.faint_texts();
-        assert!(texts > 30, "only {texts} texts");
-        assert_eq!(faint, Vec::<String>::new(), "{scheme}");
-    }
-    for width in [1280, 360] {
-        browser.resize(width);
-        browser.wait_for(&format!("innerWidth === {width}"));
-        let page = "document.documentElement";
-        let beyond = browser.run(&format!("return {page}.scrollWidth - {page}.clientWidth"));
-        assert_eq!(beyond, 0, "at {width} it scrolls sideways");
-    }
+    fits_everywhere(&browser);
 }

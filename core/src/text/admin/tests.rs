@@ -1,8 +1,10 @@
 use std::num::NonZeroU64;
 
 use super::*;
+use crate::algorithm::Stored;
 use crate::limit::{Algorithm, Quota};
 use crate::manage::Change;
+use crate::overrides::Applied;
 
 fn limit(algorithm: Algorithm) -> ManagedLimit<'static> {
     ManagedLimit {
@@ -15,6 +17,7 @@ fn limit(algorithm: Algorithm) -> ManagedLimit<'static> {
         has_override: true,
         is_settled: false,
         is_cached: false,
+        lease: 0,
     }
 }
 
@@ -66,8 +69,8 @@ fn a_client() {
         retry_after: 0,
         blocked_for: 60_000_000,
         debt: 4,
-        leased: 6,
-        leases_end: 2_250_000,
+        held: 6,
+        held_for: 2_250_000,
         own: Some(own),
     };
     let expected = concat!(
@@ -79,11 +82,49 @@ fn a_client() {
 
     let cached = ManagedLimit { is_cached: true, ..limit };
     let managed = Management { limit: &cached, ..managed };
-    let lasting = ClientState { leases_end: 0, own: Some(Override { ends: None, ..own }), ..state };
+    let lasting = ClientState { held_for: 0, own: Some(Override { ends: None, ..own }), ..state };
     let end = r#""ends":null},"everywhere_in":1}"#;
     assert!(client(&managed, &lasting).ends_with(end));
     let none = ClientState { own: None, ..lasting };
     assert!(client(&managed, &none).ends_with(r#""override":null,"everywhere_in":1}"#));
+}
+
+/// What the answer says of leases, where the locations of a limit have such of so many seconds, and Redis counts the units of
+/// a client for so many seconds more.
+fn leases(algorithm: Algorithm, lease: u64, held_for: u64) -> String {
+    let limit = ManagedLimit { lease: lease * SECOND, is_cached: true, ..limit(algorithm) };
+    let quota = Quota::new(algorithm, "100r/m".parse().unwrap(), 100).unwrap();
+    let state = ClientState::new(&Applied { stored: Stored::default(), quota, own: None }, SECOND);
+    let state = ClientState { held: 6, held_for: held_for * SECOND, ..state };
+    let managed = Management { limit: &limit, key: b"k".to_vec(), quota, change: Change::Look };
+    let answer: String = client(&managed, &state);
+    let from = |name: &str| answer.find(name).map(|at| &answer[at + name.len()..]).unwrap();
+    let value = |text: &str| text.split([',', '}']).next().unwrap().to_owned();
+    format!("{} {}", value(from("\"leased\":")), value(from("\"everywhere_in\":")))
+}
+
+#[test]
+fn leases_end_when_machines_spend_them_no_more() {
+    use Algorithm::{FixedWindow, Gcra, TokenBucket};
+    for (algorithm, lease, held_for, expected) in [
+        // Redis remembers them for much longer, and after a reset not at all.
+        (TokenBucket, 16, 1_200, "6 17"),
+        (Gcra, 16, 0, "6 17"),
+        // The deny cache.
+        (Gcra, 0, 0, "6 1"),
+        // The configuration of another machine has leases.
+        (TokenBucket, 0, 30, "6 30"),
+        (TokenBucket, 0, 1_200, "6 63.75"),
+        // They end with a window, and Redis does not know of them.
+        (FixedWindow, 16, 0, "null 17"),
+        (FixedWindow, 0, 0, "6 1"),
+    ] {
+        assert_eq!(
+            leases(algorithm, lease, held_for),
+            expected,
+            "{algorithm:?} {lease} {held_for}"
+        );
+    }
 }
 
 #[test]

@@ -80,8 +80,10 @@ async function showTop(name) {
   byId("top").hidden = top.length === 0;
   byId("top-title").textContent = `Rejected most by ${name}`;
   byId("top-rows").replaceChildren(...top.map(({ key, rejected, error }) => {
-    const look = element("button", { type: "button", textContent: key });
-    look.addEventListener("click", () => { byId("key").value = key; byId("find").requestSubmit(); });
+    // With key_hmac it is the beginning of an HMAC, and no key to look a client up by.
+    const isKey = !/^[0-9a-f]{16}\.{3}$/.test(key);
+    const look = isKey ? element("button", { type: "button", textContent: key }) : key;
+    if (isKey) look.addEventListener("click", () => { byId("key").value = key; byId("find").requestSubmit(); });
     const least = error > 0 ? `${units(rejected - error)} to ${units(rejected)}` : units(rejected);
     return element("tr", {}, element("th", { scope: "row" }, look), element("td", { textContent: least }));
   }));
@@ -124,7 +126,7 @@ function showClient(state) {
   byId("reset").textContent = within(state.reset);
   byId("blocked").textContent = state.blocked_for > 0 ? `for ${duration(state.blocked_for)}` : "no";
   byId("debt").textContent = units(state.debt);
-  byId("leased").textContent = units(state.leased);
+  byId("leased").textContent = state.leased === null ? "not known" : units(state.leased);
   byId("override").textContent = state.override ? describe(state.override) : "none";
   byId("overrides").hidden = !limit?.override;
   byId("no-overrides").hidden = Boolean(limit?.override);
