@@ -149,7 +149,7 @@ struct Log {
 
 impl Log {
     fn spent(&self) -> u64 {
-        self.entries.iter().map(|(_, cost)| cost).sum()
+        self.entries.iter().fold(0, |spent, (_, cost)| cost.saturating_add(spent))
     }
 
     fn remaining(&self, quota: &Quota) -> u64 {
@@ -176,13 +176,13 @@ impl Log {
     /// as spent, which is a period after the debt last grew.
     fn debt_forgotten(&self, times: u64, quota: &Quota) -> u64 {
         let (period, _) = quota.terms();
-        self.since.saturating_add((times + 1).saturating_mul(period))
+        self.since.saturating_add(times.saturating_add(1).saturating_mul(period))
     }
 
     /// µs until all of it is removed.
     fn reset(&self, now: u64, quota: &Quota) -> u64 {
         let (period, _) = quota.terms();
-        let entries = self.entries.back().map_or(0, |(time, _)| time + period);
+        let entries = self.entries.back().map_or(0, |(time, _)| time.saturating_add(period));
         let debt = match self.debt.div_ceil(quota.limit()) {
             0 => 0,
             times => self.debt_forgotten(times, quota),
@@ -195,7 +195,7 @@ impl Log {
         let limit = quota.limit();
         let times = 0..=self.debt.div_ceil(limit);
         let at = times.filter_map(|times| {
-            let debt = self.debt.min(times * limit);
+            let debt = self.debt.min(times.saturating_mul(limit));
             let entries = self.entries_forgotten(needed.saturating_sub(debt), quota)?;
             Some(if times > 0 { entries.max(self.debt_forgotten(times, quota)) } else { entries })
         });
@@ -205,13 +205,13 @@ impl Log {
     /// When entries worth `needed` are removed; `None` if there are not so many.
     fn entries_forgotten(&self, needed: u64, quota: &Quota) -> Option<u64> {
         let (period, _) = quota.terms();
-        let mut freed = 0;
+        let mut freed = 0_u64;
         if needed == 0 {
             return Some(0);
         }
         self.entries.iter().find_map(|(time, cost)| {
-            freed += cost;
-            (freed >= needed).then_some(time + period)
+            freed = cost.saturating_add(freed);
+            (freed >= needed).then_some(time.saturating_add(period))
         })
     }
 
@@ -260,4 +260,21 @@ fn recall(stored: &Stored, now: u64, quota: &Quota) -> Log {
     log.debt = log.debt.saturating_sub(times.saturating_mul(limit));
     log.since = log.since.saturating_add(times.saturating_mul(period));
     log
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::Algorithm;
+
+    /// A machine may find such entries in shared memory that is corrupt.
+    #[test]
+    fn the_latest_entries_do_not_overflow() {
+        let quota = Quota::new(Algorithm::SlidingLog, "10r/s".parse().unwrap(), 10).unwrap();
+        let entries = [(u64::MAX, u64::MAX), (u64::MAX, 1)].into();
+        let log = Log { entries, debt: u64::MAX, since: u64::MAX, stepped_back: false };
+        assert_eq!((log.spent(), log.remaining(&quota)), (u64::MAX, 0));
+        assert_eq!(log.reset(1, &quota), u64::MAX - 1);
+        assert_eq!(log.entries_forgotten(u64::MAX, &quota), Some(u64::MAX));
+    }
 }
