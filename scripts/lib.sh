@@ -182,6 +182,12 @@ need_rust() {
         die "Rust $have is too old: $wanted or later is needed, see https://rustup.rs"
 }
 
+need_cargo_deny() {
+    # Not a package of Debian 12. A development build does, and takes a minute where a release build takes several.
+    command -v cargo-deny >/dev/null ||
+        CARGO_PROFILE_DEV_DEBUG=false cargo install cargo-deny --locked --version '~0.20' --profile dev
+}
+
 # shellcheck source=scripts/nginx.sh
 . scripts/nginx.sh
 # shellcheck source=scripts/lent.sh

@@ -34,40 +34,47 @@ impl Due {
     ];
 }
 
-/// When something is due, in µs.
-#[derive(Debug, Default)]
+/// When something is due, in µs; [`NEVER`] if nothing is.
+#[derive(Debug)]
 pub(super) struct Timers {
     /// In the order of [`Due::ALL`].
-    at: [Option<u64>; Due::ALL.len()],
-    earliest: Option<u64>,
+    at: [u64; Due::ALL.len()],
+    earliest: u64,
+}
+
+const NEVER: u64 = u64::MAX;
+
+impl Default for Timers {
+    fn default() -> Self {
+        Self { at: [NEVER; Due::ALL.len()], earliest: NEVER }
+    }
 }
 
 impl Timers {
     /// When the first thing of any kind is due.
     pub(super) fn earliest(&self) -> Option<u64> {
-        self.earliest
+        (self.earliest != NEVER).then_some(self.earliest)
     }
 
     /// Whether something of a kind may be due.
     pub(super) fn is_due(&self, kind: Due, now: u64) -> bool {
-        self.at.get(kind as usize).is_some_and(|at| at.is_some_and(|at| at <= now))
+        self.at.get(kind as usize).is_some_and(|at| *at <= now)
     }
 
     /// Something of a kind is due at `at`; the time is kept if it is earlier.
     pub(super) fn advance_to(&mut self, kind: Due, at: u64) {
-        let earlier = |other: Option<u64>| Some(other.map_or(at, |other| other.min(at)));
         if let Some(own) = self.at.get_mut(kind as usize) {
-            *own = earlier(*own);
+            *own = at.min(*own);
         }
-        self.earliest = earlier(self.earliest);
+        self.earliest = at.min(self.earliest);
     }
 
     /// The things of a kind were looked at: the next one is due at `at`, if there is one.
     pub(super) fn set(&mut self, kind: Due, at: Option<u64>) {
         if let Some(own) = self.at.get_mut(kind as usize) {
-            *own = at;
+            *own = at.unwrap_or(NEVER);
         }
-        self.earliest = self.at.iter().flatten().min().copied();
+        self.earliest = self.at.iter().copied().fold(NEVER, u64::min);
     }
 }
 

@@ -223,7 +223,10 @@ fn service_limit(limit: &Shown<'_>, now: u64, retry_after: Option<u64>, out: &mu
     };
     let spend = (u128::from(verdict.remaining) * period).div_ceil(count);
     let wait = seconds(more.max(u64::try_from(spend).unwrap_or(u64::MAX)));
-    let wait = retry_after.map_or(wait, |retry_after| wait.min(retry_after));
+    let wait = match retry_after {
+        Some(retry_after) if retry_after < wait => retry_after,
+        Some(_) | None => wait,
+    };
     let affordable = u128::from(wait) * u128::from(SECOND) * count / period;
     let affordable = u64::try_from(affordable).unwrap_or(u64::MAX);
     let remaining = verdict.remaining.min(affordable).min(MAX_INTEGER);
