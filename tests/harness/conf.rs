@@ -51,10 +51,10 @@ pub struct Conf {
 }
 
 impl Conf {
-    /// A server with one worker, the module loaded, and nothing configured.
+    /// A server with one worker, or as many as `RATE_LIMIT_WORKERS` says, the module loaded, and nothing configured.
     pub fn new() -> Self {
         Self {
-            workers: 1,
+            workers: number_of_workers(),
             master: true,
             connections: 4096,
             module: Load::Built,
@@ -434,6 +434,11 @@ pub fn check_file(file: &str) {
 /// The path of nginx, by `RATE_LIMIT_NGINX` or where Debian puts it.
 fn nginx() -> String {
     std::env::var("RATE_LIMIT_NGINX").unwrap_or_else(|_| "/usr/sbin/nginx".to_owned())
+}
+
+/// How many workers an nginx has whose test does not say it.
+fn number_of_workers() -> usize {
+    std::env::var("RATE_LIMIT_WORKERS").map_or(1, |number| number.parse().expect("a number"))
 }
 
 /// Whether nginx was configured with this option.

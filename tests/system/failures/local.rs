@@ -162,7 +162,9 @@ fn at_the_start_of_an_outage_the_quota_is_whole() {
 fn a_leaky_bucket_that_redis_does_not_know_of() {
     let mut redis = Redis::start();
     redis.kill9();
+    // One worker: each finds out by itself that Redis is back.
     let nginx = local(&redis.url())
+        .workers(1)
         .server("rate_limit_redis_log_level error;")
         .server(&location("/", "a rate=1r/m burst=20 algorithm=leaky_bucket"))
         .server(&location("/other", "$arg_k rate=9r/m name=other"))
@@ -189,7 +191,9 @@ fn a_client_with_local_charges_gets_no_burst_from_a_redis_that_returns() {
     // So that Redis gives nothing back meanwhile. Local charges are regained by the clock of nginx.
     let mut redis = Redis::start_with_stopped_clock();
     redis.kill9();
+    // One worker: each finds out by itself that Redis is back.
     let nginx = local(&redis.url())
+        .workers(1)
         .server(&location("/slow", "$arg_k rate=1r/h capacity=5 name=slow"))
         .server(&location("/left", "$arg_k rate=1r/h capacity=5 name=slow cost=0"))
         .server(
@@ -263,7 +267,9 @@ fn a_clock_that_was_ahead_in_an_outage() {
     set_clock("+0");
     // Workers read it as another user.
     fs::set_permissions(file.path(), fs::Permissions::from_mode(0o644)).expect("a mode");
+    // One worker: each finds out by itself that Redis is back.
     let nginx = local(&redis.url())
+        .workers(1)
         .env("LD_PRELOAD", &library("libfaketime.so.1"))
         .env("FAKETIME_TIMESTAMP_FILE", &file.path().display().to_string())
         .env("FAKETIME_NO_CACHE", "1")
@@ -601,7 +607,9 @@ fn a_cluster_that_answers_in_part() {
     };
     let (a, b, b_of_other) = (key_of("a", 0), key_of("b", 1), key_of("b", 2));
     let another = key_of("a", 2);
+    // One worker: each learns the topology by itself.
     let nginx = Conf::new()
+        .workers(1)
         .decisions()
         .http(&format!("rate_limit_redis_store edge {{ {servers} cluster on; max_fails 0;"))
         .http("connect_timeout 30s; }\nrate_limit_redis_pass edge; rate_limit_redis_timeout 5s;")
@@ -652,7 +660,9 @@ fn what_redis_rejects_is_given_back_here() {
     let mut redis = Redis::start_with_stopped_clock();
     redis.kill9();
     let limit = "$arg_k rate=1r/h capacity=5";
+    // One worker: each finds out by itself that Redis is back.
     let nginx = local(&redis.url())
+        .workers(1)
         .http("rate_limit_redis_deny_cache off;")
         .server(&location("/", limit))
         .server(&location("/others", &format!("{limit}; rate_limit_redis_on_error open")))
@@ -681,7 +691,9 @@ fn what_is_given_back_here_is_not_shown() {
     let mut redis = Redis::start_with_stopped_clock();
     redis.kill9();
     let limit = |cost| format!("$arg_k rate=1r/h capacity=5 cost={cost}");
+    // One worker: each finds out by itself that Redis is back.
     let nginx = local(&redis.url())
+        .workers(1)
         .http("rate_limit_redis_deny_cache off;")
         .server(&location("/", &limit("$arg_c")))
         .server(&location("/others", &format!("{}; rate_limit_redis_on_error open", limit("4"))))
@@ -706,7 +718,9 @@ fn a_dry_run_that_remembers_keeps_nothing_from_redis() {
     let mut redis = Redis::start_with_stopped_clock();
     redis.kill9();
     let planned = "rate_limit_redis $arg_k name=planned rate=1r/h dry_run";
+    // One worker: each finds out by itself that Redis is back.
     let nginx = local(&redis.url())
+        .workers(1)
         .server(&location("/", &format!("$arg_k name=wide rate=9r/h; {planned}")))
         .server(&location("/other", "$arg_k name=other rate=1r/h"))
         .start();

@@ -222,7 +222,9 @@ const RESULTS: [&str; 7] = [
 #[test]
 fn all_is_there_before_the_first_request() {
     let redis = Redis::start();
+    // One worker: its connection is counted.
     let nginx = metered(&redis)
+        .workers(1)
         .server("location /a { rate_limit_redis k name=a.b-c_D9 rate=9r/m; }")
         .server("location /b { rate_limit_redis k rate=9r/m; }")
         .start();
@@ -377,7 +379,9 @@ fn json_is_the_same() {
 #[test]
 fn errors_are_counted_by_policy() {
     let mut redis = Redis::start();
+    // One worker: each finds out by itself that Redis is gone.
     let nginx = metered(&redis)
+        .workers(1)
         .server(&page("/open", "rate_limit_redis k name=open rate=1r/h;"))
         .server(&page(
             "/closed",
@@ -482,7 +486,9 @@ fn topology_queries_are_counted_by_result() {
         _ => Act::Usual,
     });
     let fake = fakes.remove(0);
+    // One worker: its queries are counted.
     let nginx = Conf::new()
+        .workers(1)
         .http(&format!("rate_limit_redis_store edge {{ server {}; cluster on;", fake.url()))
         .http("connect_timeout 30s; } rate_limit_redis_pass edge;")
         .server("location = /metrics { rate_limit_redis_metrics; }")
@@ -504,7 +510,9 @@ fn topology_queries_are_counted_by_result() {
 #[test]
 fn a_silent_server() {
     let mut redis = Redis::start();
+    // One worker: its turn, and its own errors, are counted.
     let nginx = metered(&redis)
+        .workers(1)
         .server("rate_limit_redis_timeout 150ms;")
         .server("location / { rate_limit_redis $arg_k rate=1000r/h; }")
         .start();
@@ -735,7 +743,9 @@ fn connections_of_workers_that_were_killed() {
 #[test]
 fn a_worker_that_leaves_slowly() {
     let redis = Redis::start();
+    // One worker: it is the one that has the slow request.
     let mut nginx = metered(&redis)
+        .workers(1)
         .status()
         .file("html/long", &"x".repeat(9_000_000))
         .server("location / { rate_limit_redis k rate=9r/h; }")
@@ -815,8 +825,10 @@ fn a_limit_without_a_record_is_logged() {
 #[test]
 fn a_node_begins_with_nothing() {
     let redis = Redis::start();
+    // One worker: its connections are counted.
     let small = |conf: Conf| {
-        conf.http("rate_limit_redis_shared_memory 256k;")
+        conf.workers(1)
+            .http("rate_limit_redis_shared_memory 256k;")
             .server("location = /metrics { rate_limit_redis_metrics; }")
     };
     let absent = |n| {

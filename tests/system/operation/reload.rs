@@ -338,8 +338,8 @@ fn a_worker_waits_no_longer_than_its_shutdown_timeout() {
 #[test]
 fn logs_can_be_reopened() {
     let mut redis = Redis::start();
-    let nginx = limited(&redis, "rate=9r/d");
-    let mut nginx = nginx.start();
+    // One worker: it is the one that is known to have reopened its log.
+    let mut nginx = limited(&redis, "rate=9r/d").workers(1).start();
     assert_eq!(nginx.get("/").decision(), "PASSED redis");
     fs::rename(nginx.path("error.log"), nginx.path("error.log.1")).expect("rename the log");
     nginx.signal(libc::SIGUSR1);

@@ -87,7 +87,9 @@ fn a_process_id_that_is_used_again() {
         return;
     }
     let redis = Redis::start();
+    // One worker: it is the one that is killed.
     let mut nginx = Conf::new()
+        .workers(1)
         .redis(&redis)
         .decisions()
         .daemon()
@@ -174,7 +176,9 @@ fn many_workers_and_many_limits_that_settle() {
 #[test]
 fn descriptors_are_exhausted() {
     let mut redis = Redis::start();
+    // One worker: one without descriptors leaves connections to the others.
     let mut nginx = Conf::new()
+        .workers(1)
         .redis(&redis)
         .decisions()
         .main("worker_rlimit_nofile 40;")

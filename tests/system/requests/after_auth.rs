@@ -168,7 +168,9 @@ fn the_location_to_which_a_module_redirects_is_charged() {
             "location = /{path} {{ {rest} access_by_lua_block {{ ngx.exec('/', ngx.var.args) }} }}"
         );
     }
+    // One worker: each logs the warning once.
     let nginx = conf(&redis, &server)
+        .workers(1)
         .load("ndk_http_module")
         .load("ngx_http_lua_module")
         .server("location = / { rate_limit_redis $arg_key rate=1r/d after=auth;")

@@ -24,10 +24,12 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A server that shows how each request was decided, and logs how long it took.
+/// A server that shows how each request was decided, and logs how long it took. With one worker: several have no order
+/// of requests.
 fn conf(redis: &Redis) -> Conf {
     let vars = "$request_uri $status $request_time $rate_limit_redis_status $limit_req_status";
     Conf::new()
+        .workers(1)
         .redis(redis)
         .decisions()
         .http(&format!("log_format leaky '{vars}';"))

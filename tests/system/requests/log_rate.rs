@@ -144,7 +144,9 @@ fn the_log_of_the_location_has_the_number() {
 fn a_thousand_lines_a_second_by_default() {
     // Without Redis a rejection is decided in the turn in which the request arrives, however long after
     // the one before it.
+    // One worker: the bound is that of each.
     let mut nginx = Conf::new()
+        .workers(1)
         .store(format!("redis://127.0.0.1:{}", free_port()))
         .server("rate_limit_redis a name=per_ip rate=1r/d; rate_limit_redis_on_error local;")
         .start();

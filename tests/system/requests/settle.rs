@@ -538,7 +538,8 @@ fn started_with(
 ) -> (Nginx, harness::Http, TcpStream) {
     let application = Application::start();
     let conf = conf(redis, &proxied("a rate=100r/d").replace("{port2}; }", "{application}; }"));
-    let nginx = change(conf).set("application", application.port).start_connected(redis);
+    // One worker: it is the one that settles.
+    let nginx = change(conf.workers(1)).set("application", application.port).start_connected(redis);
     let mut client = nginx.http();
     client.send("GET", "/", &[]);
     let stream = application.request();

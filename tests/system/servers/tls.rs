@@ -86,7 +86,8 @@ fn sends_it_nothing(recorder: &Recorder, url: &str, lines: &str, reason: &str) {
 fn decides_over_tls() {
     let (authority, redis) = redis(&["user limiter on >p@ss ~* +@all"]);
     let url = format!("server rediss://limiter:p%40ss@localhost:{}/5;", redis.tls_port());
-    let nginx = decides(&limited(&format!("{url} {}", trust(&authority))));
+    // One worker: its connection is counted.
+    let nginx = decides(&limited(&format!("{url} {}", trust(&authority))).workers(1));
     let clients = redis.clients();
     assert!(clients.len() == 1 && clients[0].contains(" db=5 "), "{clients:?}");
     // Over the port that speaks TLS, and with all that is sent at once after a wait.
@@ -421,7 +422,8 @@ fn the_next_connection_resumes_the_session() {
         let redis = Redis::start_tls(&authority, &identity, &["tls-auth-clients yes", &protocols]);
         let (trust, us) = (trust(&authority), introduce(&identity));
         let lines = format!("{} {trust} {us}", server("localhost", redis.tls_port()));
-        let nginx = limited(&lines).debug().start();
+        // One worker: each has a session of its own.
+        let nginx = limited(&lines).workers(1).debug().start();
         assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
         assert_eq!(handshakes(&nginx), (0, 1), "{version}");
         // Each session that is resumed gives way to the next.
@@ -438,7 +440,8 @@ fn the_next_connection_resumes_the_session() {
 fn a_session_does_not_outlive_what_was_verified() {
     let (authority, redis) = redis(&[]);
     let lines = format!("{} {}", server("localhost", redis.tls_port()), trust(&authority));
-    let nginx = limited(&lines).start();
+    // One worker: each finds out by itself that the certificate is another.
+    let nginx = limited(&lines).workers(1).start();
     assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
     let stranger = Authority::new();
     let Identity { certificate, key } = stranger.issue(LOCAL);
@@ -503,7 +506,8 @@ fn connections_that_were_lost_leave_nothing_behind() {
     const STORES: usize = 20;
     let (authority, redis) = redis(&[]);
     let url = server("localhost", redis.tls_port());
-    let mut conf = limited(&format!("{url} {}", trust(&authority)));
+    // One worker: what it has is counted.
+    let mut conf = limited(&format!("{url} {}", trust(&authority))).workers(1);
     for store in 0..STORES {
         conf = conf
             .http(&format!(
