@@ -85,6 +85,7 @@ mod tests {
     #[test]
     fn each_kind_has_a_time_which_is_only_moved_forward() {
         let mut timers = Timers::default();
+        assert_eq!(timers.earliest(), None);
         timers.advance_to(Due::Probes, 20);
         timers.advance_to(Due::Waiting, 30);
         timers.advance_to(Due::Probes, 25);
