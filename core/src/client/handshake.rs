@@ -31,7 +31,7 @@ pub struct Handshake {
     find_scripts: Vec<u8>,
     /// The commands that load the scripts, the shortest first.
     loads: Vec<Vec<u8>>,
-    /// What must not appear in a log.
+    /// The password, which must not appear in a log.
     secret: Option<String>,
 }
 
@@ -52,7 +52,7 @@ pub enum Step {
     Ping,
 }
 
-/// What a server has made of a step that it can do without.
+/// Whether a server can do a step that may be left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Ability {
     #[default]
