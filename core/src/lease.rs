@@ -49,7 +49,7 @@ pub struct Lease {
     pub report: Report,
 }
 
-/// A report on a lease that has ended or is given back.
+/// A report on a machine's last lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// How many units were set aside; 0: there is nothing to report.

@@ -40,7 +40,7 @@ struct Bound {
     store: usize,
     /// The template of its commands.
     template: Rc<Template>,
-    /// The HMAC that stands for a client's key in Redis, if there is one.
+    /// The HMAC of clients' keys in Redis, if there is one.
     key_hmac: Option<Rc<KeyHmac>>,
     /// Identifies the limit in the memory of this machine.
     fingerprint: u64,
@@ -109,8 +109,8 @@ impl LimitConf {
         &self.place
     }
 
-    /// The limit as the admin interface shows it. `store` is its store, as it is shown; `is_cached`: rejections of its clients
-    /// may come from the deny cache.
+    /// The limit as the admin interface needs it. `store` is its store, as it is shown; `is_cached`: rejections of its
+    /// clients may come from the deny cache.
     pub(super) fn managed<'a>(&'a self, store: &'a str, is_cached: bool) -> ManagedLimit<'a> {
         ManagedLimit {
             name: self.name(),
@@ -218,7 +218,7 @@ impl LimitConf {
         self.bound.get().map(|bound| &bound.template)
     }
 
-    /// The HMAC that stands for a client's key in Redis, if there is one.
+    /// The HMAC of clients' keys in Redis, if there is one.
     pub(crate) fn key_hmac(&self) -> Option<&KeyHmac> {
         self.bound.get()?.key_hmac.as_deref()
     }

@@ -39,7 +39,7 @@ pub(crate) struct Store {
 pub(crate) struct Keys {
     /// The beginning of every Redis key.
     pub(crate) prefix: String,
-    /// The HMAC that stands for a client's key, if there is one.
+    /// The HMAC of the keys, if there is one.
     pub(crate) hmac: Option<Rc<KeyHmac>>,
 }
 
@@ -81,7 +81,7 @@ impl Store {
         &self.keys.prefix
     }
 
-    /// The HMAC that stands for a client's key in Redis, if there is one.
+    /// The HMAC of clients' keys in Redis, if there is one.
     pub(crate) fn key_hmac(&self) -> Option<&Rc<KeyHmac>> {
         self.keys.hmac.as_ref()
     }

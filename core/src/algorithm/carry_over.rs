@@ -41,7 +41,7 @@ impl Algorithm {
         carried
     }
 
-    /// The debt at `at`: the least number of units that has to be given back for nothing to be owed. The state may hold a
+    /// The debt at `at`: the least number of units that has to be given back for nothing to be owed. A state may hold a
     /// larger number, as that of gcra does.
     pub(crate) fn debt_at(self, stored: &Stored, at: u64, quota: &Quota) -> u64 {
         if let Some(State::Log(..)) = stored.state {

@@ -30,9 +30,9 @@ impl Algorithm {
     /// Takes note of what became of a lease, and returns how many units come back.
     ///
     /// The held units, but for those that were not spent, are counted as spent now; or, where that is less, as the
-    /// machine has spent them, and the units that others have spent since the lease began, as spent now. If the hold has
-    /// ended, its units were counted as spent then: of those that were not spent, only those come back that cannot have
-    /// been regained since.
+    /// machine has spent them, and the units that others have spent since the lease began, as spent now. If the hold
+    /// has ended, its units were counted as spent then: of those that were not spent, only those come back that cannot
+    /// have been regained since.
     pub fn report(self, stored: &mut Stored, now: u64, quota: &Quota, report: &Report) -> u64 {
         let Report { of, unused, ends, .. } = *report;
         if of == 0 || !self.has_leases() {

@@ -316,7 +316,7 @@ impl Command {
                 let times = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
                 answer::repeated(found, &charge, times, |verdict, beside| {
                     if let Some(beside) = beside {
-                        // The granted lease goes only to the request whose charge has the lease arguments.
+                        // The granted lease goes only to the request that has brought the lease arguments.
                         let own = Beside { granted: None, ..*beside };
                         take(self.members.get(verdicts.len()), 0, &own);
                         take(self.lessee().filter(|_| beside.granted.is_some()), 0, beside);

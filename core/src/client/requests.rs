@@ -99,7 +99,7 @@ impl Requests {
         }
     }
 
-    /// A reply has brought a lease or an override with the verdict on a charge.
+    /// A reply has brought `beside` with the verdict on a charge.
     pub(super) fn on_beside(&mut self, key: RequestKey, charge: usize, beside: &Beside) {
         let Beside { granted, own } = *beside;
         if let Some(request) = self.get_mut(key) {

@@ -6,7 +6,7 @@ use crate::rate;
 use crate::text::fields::{Forms, Reset};
 use crate::text::{body, metrics};
 
-/// The policy for requests that Redis does not decide.
+/// The treatment of requests that Redis does not decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnError {
     /// They pass.
@@ -17,7 +17,7 @@ pub enum OnError {
     Local,
 }
 
-/// The policy for requests with a rate, capacity, burst or cost that is unusable.
+/// The treatment of requests with a rate, capacity, burst or cost that is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnInvalid {
     /// They are rejected.

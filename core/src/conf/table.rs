@@ -190,10 +190,10 @@ directives! {
         timeout: u64 = 20,
             c"rate_limit_redis_timeout", Everywhere, One,
             Policy by Directive::time, warns of policy::long_timeout;
-        /// The policy for requests that Redis does not decide.
+        /// The treatment of requests that Redis does not decide.
         on_error: OnError = OnError::Open,
             c"rate_limit_redis_on_error", Everywhere, One, Policy by policy::on_error;
-        /// The policy for requests with a value that is unusable.
+        /// The treatment of requests with a value that is unusable.
         on_invalid: OnInvalid = OnInvalid::Reject,
             c"rate_limit_redis_on_invalid", Everywhere, One, Policy by policy::on_invalid;
         /// The status of a rejection.

@@ -47,7 +47,7 @@ pub struct LeaseTable<'a> {
     is_living: fn(u32) -> bool,
 }
 
-/// The lease that a command takes out of the table to renew it.
+/// The lease, if there is one, that a command takes out of the table to renew it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// Another command renews it, or another worker has it at this moment, or the command does not report
@@ -696,7 +696,7 @@ mod tests {
         for digest in 1..=4 {
             assert_eq!(put(&table, digest, 3, holding(digest as u64 + 1, 0), false, 0), None);
         }
-        // A lease that brings no more than any entry does finds no room.
+        // A lease with fewer units than any in the bucket finds no room.
         assert_eq!(put(&table, 5, 4, holding(0, 1), false, 1), None);
         let lapsed = Some(Lapsed { limit: 4, units: 1 });
         assert_eq!(put(&table, 5, 4, holding(1, 1), false, 1), lapsed);
