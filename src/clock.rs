@@ -27,8 +27,8 @@ pub(crate) fn turn_start_ms() -> u64 {
     unsafe { ngx_current_msec as u64 }
 }
 
-/// What a timer that is started now has to be set to, so that it ends at `at`, in µs of the monotonic
-/// clock: NGINX counts from the start of the turn.
+/// The time to which a timer that is started now has to be set, so that it ends at `at`, in µs of the
+/// monotonic clock: NGINX counts from the start of the turn.
 pub(crate) fn time_until(at: u64) -> ngx_msec_t {
     at.div_ceil(MILLISECOND).saturating_sub(turn_start_ms()) as ngx_msec_t
 }

@@ -53,7 +53,7 @@ pub(crate) enum Stage {
     Done,
 }
 
-/// What a request shows of error pages when its access phase begins: see `request/error_page.rs`.
+/// The signs of error pages in a request when its access phase begins: see `request/error_page.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ahead {
     /// NGINX's mark of an error page after which there is no other one.

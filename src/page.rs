@@ -1,4 +1,4 @@
-//! What the answers of pages have in common.
+//! The common parts of the answers of pages.
 
 use ngx::ffi::{NGX_HTTP_GET, NGX_HTTP_HEAD, ngx_int_t, ngx_uint_t};
 use rate_limit_core::text::fields::Name;

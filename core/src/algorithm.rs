@@ -152,11 +152,11 @@ enum Leases {
     /// Nothing is regained of what is spent but at the end of a window, and then everything: so Redis need not remember
     /// leases, which end with it. The function returns that end: for a state, or for none, at a moment in µs.
     EndWithWindows(fn(Option<&State>, u64, &Quota) -> u64),
-    /// What is set aside is held.
+    /// Units that are set aside are held.
     AreHeld(Held),
 }
 
-/// What an algorithm needs where units are held.
+/// The functions that an algorithm needs where units are held.
 struct Held {
     /// Writes a state down as it is at a moment in µs.
     touch: fn(&mut Stored, u64, &Quota),

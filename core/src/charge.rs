@@ -1,5 +1,4 @@
-//! What a request is to be charged by one limit: the charge that Redis, the leases of this machine and its local table
-//! decide about.
+//! The charge of one limit to a request: Redis, the leases of this machine and its local table decide about it.
 
 use std::rc::Rc;
 
@@ -9,22 +8,22 @@ use crate::lease::Lease;
 use crate::limit::Quota;
 use crate::text::number;
 
-/// What a request is to be charged by one limit.
+/// The charge of one limit to a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
-    /// What the commands of the limit have in common.
+    /// The template of the limit's commands.
     pub template: &'a Rc<Template>,
     /// The client, as the second part of the Redis key.
     pub key: &'a [u8],
-    /// What the client may spend.
+    /// The quota of the client.
     pub quota: &'a Quota,
-    /// What the request spends.
+    /// The cost of the request.
     pub cost: u64,
-    /// What the verdict of the limit does to the request.
+    /// The effect of the limit's verdict on the request.
     pub effect: Effect,
     /// Identifies key, limit and quota in the memory of this machine.
     pub digest: Digest,
-    /// What the command says about a lease, if it says anything.
+    /// The lease arguments of the command, if it has any.
     pub lease: Option<&'a Lease>,
 }
 
@@ -47,7 +46,7 @@ impl<'a> Charge<'a> {
     }
 }
 
-/// What the verdict of a limit does to a request.
+/// The effect of a limit's verdict on a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Effect {
     /// It rejects or delays the request.
@@ -67,7 +66,7 @@ impl Effect {
     }
 }
 
-/// What the commands of a line of the configuration have in common.
+/// The common part of the commands of a line of the configuration.
 #[derive(Clone, Debug)]
 pub struct Template {
     head: Head,

@@ -44,8 +44,8 @@
 //!
 //! # At most once
 //!
-//! What may have run is never sent again. Only what provably did not run is: what was not sent, and
-//! what a node refused with NOSCRIPT, MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN,
+//! A command that may have run is never sent again. Only one that provably did not run is: it was not sent,
+//! or a node refused it with NOSCRIPT, MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN,
 //! READONLY, NOREPLICAS, MISCONF or NOAUTH.
 
 use std::rc::Rc;
@@ -128,7 +128,7 @@ const LATE: u64 = 5 * MILLISECOND;
 /// The configuration of a client.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What the servers are.
+    /// The kind of the servers.
     pub kind: Kind,
     /// The servers that are configured; at least one.
     pub servers: Vec<Server>,
@@ -158,7 +158,7 @@ pub struct Config {
     pub seed: u64,
 }
 
-/// What the servers of a store are.
+/// The kind of a store's servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The one server.

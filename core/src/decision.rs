@@ -3,7 +3,7 @@
 use crate::limit::Quota;
 use crate::rate::SECOND;
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Every limit allowed it.
@@ -42,7 +42,7 @@ pub enum Source {
 /// How a request was decided. Header fields, variables, bodies and logs are all written from it.
 #[derive(Clone, Copy, Debug)]
 pub struct Decision<'a> {
-    /// What became of the request.
+    /// The outcome of the request.
     pub status: Status,
     /// Where that was decided.
     pub source: Source,
@@ -63,7 +63,7 @@ pub struct Decision<'a> {
 pub struct Shown<'a> {
     /// The limit's name.
     pub name: &'a str,
-    /// What the client may spend.
+    /// The quota of the client.
     pub quota: &'a Quota,
     /// Its verdict.
     pub verdict: Verdict,
@@ -181,7 +181,7 @@ pub struct Verdict {
     /// µs for which the client is sure to be blocked, whatever it regains; 0 if it is not known to be. Of a
     /// block of more than an hour only that much.
     pub blocked: u32,
-    /// What the client may still spend at this moment.
+    /// The units that the client may still spend at this moment.
     pub remaining: u64,
     /// µs until the quota is whole again, if nothing more is spent.
     pub reset: u64,

@@ -95,8 +95,8 @@ pub fn digest(key: &[u8]) -> Option<String> {
     (key.len() > MAX_KEY).then(|| format!("sha1:{}", sha1_smol::Sha1::from(key).digest()))
 }
 
-/// What stands in Redis in place of a client's key: its digest if it is long, and of that or of the key itself the HMAC
-/// if there is one. `None` if the key stands there itself.
+/// The text in Redis in place of a client's key: its digest if it is long; where there is an HMAC, the HMAC of that
+/// digest or of the key. `None` if Redis has the key itself.
 #[inline]
 pub fn replacement(key: &[u8], hmac: Option<&KeyHmac>) -> Option<String> {
     // Most keys are short, and most stores have no HMAC.

@@ -49,11 +49,11 @@ pub struct Lease {
     pub want: u64,
     /// How many units are to remain for the other machines at least.
     pub keep: u64,
-    /// What became of the machine's last lease.
+    /// The report on the machine's last lease.
     pub report: Report,
 }
 
-/// What became of a lease.
+/// A report on a machine's last lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// How many units were set aside; 0: there is nothing to report.
@@ -64,12 +64,12 @@ pub struct Report {
     pub ends: u64,
     /// The state as it would be without leases, if nothing was spent since the lease began but by the machine.
     pub plain: [u64; 3],
-    /// What was charged before the lease began, as in [`Granted`], and what the machine's commands have charged
-    /// since then, which is in `plain` as well.
+    /// The units charged before the lease began, as in [`Granted`], and those that the machine's commands have charged
+    /// since then, which are in `plain` as well.
     pub charged: u64,
 }
 
-/// What a command has set aside.
+/// The lease that a command has set aside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Granted {
     /// How many units; 0: there is no lease.
@@ -104,8 +104,8 @@ const PARTS: u64 = 256;
 /// machine is never late, even if its clock is that much slower than the clock of Redis.
 const MARGIN: u64 = 16;
 
-/// What ends with a window cannot be remembered for longer: its machine spends it for less long, by one
-/// part of so many. NTP changes the rate of a clock by half of that at most.
+/// A lease that ends with a window cannot be remembered for longer: its machine spends it for less long, by
+/// one part of so many. NTP changes the rate of a clock by half of that at most.
 const WINDOW_MARGIN: u64 = 1_024;
 
 impl Lease {
@@ -185,7 +185,7 @@ impl Holding {
         plain: [0; 3],
     };
 
-    /// What came of a command that has charged `cost` units in all, where leases last `span` µs.
+    /// The record after a command that has charged `cost` units in all, where leases last `span` µs.
     /// `submitted` is the monotonic time at which it was handed to the client: before Redis has seen it,
     /// so that the lease ends early rather than late.
     pub fn new(quota: &Quota, span: u64, granted: &Granted, cost: u64, submitted: u64) -> Self {

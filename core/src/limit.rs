@@ -17,7 +17,7 @@ pub fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
 }
 
-/// What a client may spend: at most `limit` units at once, and in the long run `rate`.
+/// The quota of a client: it may spend at most `limit` units at once, and in the long run `rate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     algorithm: Algorithm,
@@ -125,7 +125,7 @@ impl Quota {
         self.limit.saturating_add(self.max_debt())
     }
 
-    /// What is left and what is owed, if `missing` units of the limit are missing.
+    /// The units left and the debt, if `missing` units of the limit are missing.
     pub(crate) fn split(&self, missing: u64) -> (u64, u64) {
         (self.limit.saturating_sub(missing), missing.saturating_sub(self.limit))
     }

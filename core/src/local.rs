@@ -51,9 +51,9 @@ pub struct LocalCharge<'a> {
     charged: Option<Charged>,
 }
 
-/// What a request is to be charged by all its limits, none of them with a lease. It holds the memory that a decision needs, so
-/// that none is allocated while others wait for the table. Only the log of a `sliding_log`, and the
-/// steps of a limit that is settled, are allocated then: how many they are is known to the table alone.
+/// The charges of all limits to a request, none of them with a lease. They hold the memory that a decision needs, so
+/// that none is allocated while others wait for the table. Only the log of a `sliding_log`, and the steps of a limit
+/// that is settled, are allocated then: how many they are is known to the table alone.
 #[derive(Debug)]
 pub struct LocalCharges<'a> {
     charges: Box<[LocalCharge<'a>]>,
@@ -674,7 +674,7 @@ mod tests {
         decide(table, START, Mode::Return, &mut local);
         assert_eq!(local[0].answer(), LocalAnswer::Unchecked);
         assert!(rejects(&local[1]));
-        // What was not spent is not given back.
+        // Units that were not spent are not given back.
         give_back(table, START, &mut local);
         assert!(!verdict(request(table, START, Mode::Outage, quota, 1)).allowed);
         assert_eq!(table.usage().entries, 1);
@@ -752,7 +752,7 @@ mod tests {
             let [log, bucket] = decide(START);
             assert_eq!((log, verdict(bucket).remaining), (LocalAnswer::NoRoom, remaining));
         }
-        // What has no room is not spent: a second later all is regained.
+        // A log without room spends nothing: a second later all is regained.
         assert_eq!(decide(START + 1_000_000).map(|answer| verdict(answer).remaining), [9, 9]);
     }
 }

@@ -1,11 +1,11 @@
-//! What is counted, and the names of the metrics' labels.
+//! The events that are counted, and the names of the metrics' labels.
 
 /// The upper bounds of both histograms, in µs: how long requests wait for a decision, and how
 /// long replies and deadlines wait for the worker.
 pub const BUCKETS: [u64; 13] =
     [50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000];
 
-/// What becomes of the units of leases.
+/// The fate of a lease's units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseUnits {
     /// A request has spent them.
@@ -121,7 +121,7 @@ impl QueryResult {
     }
 }
 
-/// What became of a settlement.
+/// The result of a settlement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettlementResult {
     /// The difference was charged or given back.
@@ -143,7 +143,7 @@ impl SettlementResult {
     }
 }
 
-/// What goes wrong with a node.
+/// The kind of an error of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// Connecting failed.

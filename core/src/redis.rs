@@ -1,4 +1,4 @@
-//! What a limiter needs of the Redis protocol, without a socket.
+//! The parts of the Redis protocol that a limiter needs, without a socket.
 //!
 //! Commands that run scripts are encoded here, without an allocation. Replies are framed and
 //! bounded here, and those of scripts and the maps of clusters are read in place. The `redis` crate reads

@@ -367,7 +367,7 @@ mod tests {
 
     use super::*;
 
-    /// What a table should do.
+    /// A model of the table, in plain collections.
     struct TableModel {
         values: BTreeMap<u128, Vec<u64>>,
         /// The keys, the least recently used first.

@@ -111,7 +111,7 @@ impl<'a> Pending<'a> {
         self.own
     }
 
-    /// What was set aside, once the transaction is decided.
+    /// The lease that was set aside, once the transaction is decided.
     pub(crate) fn granted(&self) -> Granted {
         self.granted
     }
@@ -121,7 +121,7 @@ impl<'a> Pending<'a> {
         self.verdict
     }
 
-    /// What is to be stored, if it has changed.
+    /// The record to store, if it has changed.
     pub(crate) fn change(&self) -> Option<&Stored> {
         (self.after != self.before).then_some(&self.after)
     }

@@ -173,7 +173,7 @@ impl Driver {
         })
     }
 
-    /// What the client has after a change, once that is known.
+    /// The state of a client after a change, once it is known.
     pub(crate) fn client_state(&self, key: RequestKey) -> Option<ClientState> {
         self.state.borrow().client.state(key)
     }
@@ -198,7 +198,7 @@ impl Driver {
         self.state.borrow().client.own(key, charge)
     }
 
-    /// What came of the lease of a charge of a request: see [`Client::granted`].
+    /// The lease that was granted for a charge of a request: see [`Client::granted`].
     pub(crate) fn granted(&self, key: RequestKey, charge: usize) -> Granted {
         self.state.borrow().client.granted(key, charge)
     }

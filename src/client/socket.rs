@@ -58,7 +58,7 @@ impl Socket {
             peer.name = &mut name;
             peer.get = Some(ngx_event_get_peer);
             peer.log = log;
-            // What fails is logged once for all workers, and why.
+            // A failed attempt is logged elsewhere, once for all workers, with the reason.
             peer.set_log_error(ngx_connection_log_error_e_NGX_ERROR_INFO);
             let status = Status(ngx_event_connect_peer(&mut peer));
             let error = io::Error::last_os_error();

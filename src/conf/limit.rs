@@ -24,7 +24,7 @@ pub(crate) struct LimitConf {
     line: LimitLine<'static, ComplexValue>,
     /// The place of the line: file and number.
     place: String,
-    /// What depends on the store, once that is known.
+    /// The values that depend on the store, once that is known.
     bound: OnceCell<Bound>,
     /// The counters of the limit, once they are used.
     record: OnceCell<&'static LimitRecord>,
@@ -34,13 +34,13 @@ pub(crate) struct LimitConf {
     sketch: OnceCell<Sketch>,
 }
 
-/// What depends on the store of a limit.
+/// The values that depend on the store of a limit.
 struct Bound {
     /// The index of the store.
     store: usize,
-    /// What its commands have in common.
+    /// The template of its commands.
     template: Rc<Template>,
-    /// What stands for a client's key in Redis, if it is not the key itself.
+    /// The HMAC of clients' keys in Redis, if there is one.
     key_hmac: Option<Rc<KeyHmac>>,
     /// Identifies the limit in the memory of this machine.
     fingerprint: u64,
@@ -49,8 +49,8 @@ struct Bound {
     corrections: Rc<Corrections>,
 }
 
-/// What changes the budgets of a limit besides its charges. It is known when all of the configuration is
-/// read; whether it is settled, when all lines are.
+/// The corrections that a limit's charges may get. They are known when all of the configuration is
+/// read; whether the limit is settled, when all lines are.
 #[derive(Default)]
 pub(super) struct Corrections {
     /// Whether a line of the limit has `settle`.
@@ -89,7 +89,7 @@ impl LimitConf {
         self.line.phase
     }
 
-    /// What its verdict does to a request.
+    /// The effect of its verdict on a request.
     pub(crate) fn effect(&self) -> Effect {
         self.line.effect
     }
@@ -99,7 +99,7 @@ impl LimitConf {
         self.line.is_plain()
     }
 
-    /// What the name stands for, apart from the store, as it was written.
+    /// The definition that the name stands for, without the store, as it was written.
     pub(super) fn written(&self) -> &str {
         &self.line.written
     }
@@ -109,7 +109,7 @@ impl LimitConf {
         &self.place
     }
 
-    /// What its name stands for. `store` is that of the limit, as it is shown; `is_cached`: rejections of its clients
+    /// The limit as the admin interface needs it. `store` is its store, as it is shown; `is_cached`: rejections of its clients
     /// may come from the deny cache; `lease`: how long leases last at most that locations have, in µs.
     pub(super) fn managed<'a>(
         &'a self,
@@ -219,12 +219,12 @@ impl LimitConf {
         self.bound.get().map(|bound| &*bound.corrections)
     }
 
-    /// What the commands of the limit have in common, once it is bound.
+    /// The template of the limit's commands, once it is bound.
     pub(crate) fn template(&self) -> Option<&Rc<Template>> {
         self.bound.get().map(|bound| &bound.template)
     }
 
-    /// What stands for a client's key in Redis, if it is not the key itself.
+    /// The HMAC of clients' keys in Redis, if there is one.
     pub(crate) fn key_hmac(&self) -> Option<&KeyHmac> {
         self.bound.get()?.key_hmac.as_deref()
     }
@@ -243,7 +243,7 @@ impl LimitConf {
         self.line.key.evaluate(r)
     }
 
-    /// What the client may spend, by the variables of the request.
+    /// The quota of the client, by the variables of the request.
     pub(crate) fn quota(&self, r: Request<'_>) -> Result<Quota, EvaluateError> {
         let line = &self.line;
         let rate = evaluate(&line.rate, r, |text| line.read_rate(text))?;
@@ -255,7 +255,7 @@ impl LimitConf {
         Ok(self.corrections().map_or(quota, |corrections| corrections.of(quota)))
     }
 
-    /// What the request has really cost; `None` if what it was charged stands.
+    /// The real cost of the request; `None` if its charge stands.
     pub(crate) fn real_cost(&self, r: Request<'_>) -> Result<Option<u64>, EvaluateError> {
         let Some(value) = self.line.settle else { return Ok(None) };
         match value.evaluate(r)? {
@@ -264,7 +264,7 @@ impl LimitConf {
         }
     }
 
-    /// What the request spends.
+    /// The cost of the request.
     pub(crate) fn cost(&self, r: Request<'_>) -> Result<u64, EvaluateError> {
         evaluate(&self.line.cost, r, |text| self.line.read_cost(text))
     }

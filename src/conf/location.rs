@@ -13,9 +13,9 @@ pub(crate) struct LocationConf {
     /// Ordered by phase; `Some` and empty for `rate_limit_redis off`, `None` where a level has no line.
     pub(crate) limits: Option<Vec<Rc<LimitConf>>>,
     pub(crate) pass: Option<Pass>,
-    /// What the directives of this level set.
+    /// The policy values that the directives of this level set.
     pub(crate) level: PolicyLevel,
-    /// What applies, once it is known what the levels above set.
+    /// The policy that applies, once the values of the levels above are known.
     policy: Policy,
 }
 

@@ -35,11 +35,11 @@ pub(crate) struct Store {
     driver: OnceCell<Rc<Driver>>,
 }
 
-/// What becomes of the keys of clients in Redis.
+/// The form of clients' keys in Redis.
 pub(crate) struct Keys {
     /// The beginning of every Redis key.
     pub(crate) prefix: String,
-    /// What stands for a client's key.
+    /// The HMAC of the keys, if there is one.
     pub(crate) hmac: Option<Rc<KeyHmac>>,
 }
 
@@ -81,7 +81,7 @@ impl Store {
         &self.keys.prefix
     }
 
-    /// What stands for a client's key in Redis, if it is not the key itself.
+    /// The HMAC of clients' keys in Redis, if there is one.
     pub(crate) fn key_hmac(&self) -> Option<&Rc<KeyHmac>> {
         self.keys.hmac.as_ref()
     }

@@ -79,7 +79,7 @@ fn redirect(before: Ahead, now: Ahead) -> Redirect {
     }
 }
 
-/// What the request shows of error pages.
+/// The signs of error pages in the request.
 fn ahead(r: Request<'_>) -> Ahead {
     let status = r.error_status();
     let untraceable = untraceable(r, status).map(|page| narrow(page.status));

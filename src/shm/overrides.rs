@@ -1,4 +1,4 @@
-//! What this machine knows of the quotas that clients have of their own: see [`OverrideTable`].
+//! The quotas that clients have of their own, as far as this machine knows them: see [`OverrideTable`].
 
 use rate_limit_core::overrides::Override;
 use rate_limit_core::overrides::table::OverrideTable;

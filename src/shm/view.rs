@@ -5,7 +5,7 @@
 pub(crate) struct View {
     /// The worker's process.
     pub(crate) pid: u32,
-    /// What the node is to the worker.
+    /// The state of the node, as the worker sees it.
     pub(crate) state: NodeState,
     /// How many of its connections can be used.
     pub(crate) ready: u8,
@@ -13,7 +13,7 @@ pub(crate) struct View {
     pub(crate) connecting: u8,
 }
 
-/// What a node is to a worker.
+/// The state of a node, as a worker sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum NodeState {
     /// None of its store.

@@ -41,8 +41,8 @@ impl Algorithm {
         carried
     }
 
-    /// What is owed at `at`: the least that has to be given back for nothing to be owed. A state may hold a larger number,
-    /// as of gcra.
+    /// The debt at `at`: the least number of units that has to be given back for nothing to be owed. A state may hold a
+    /// larger number, as that of gcra does.
     pub(crate) fn debt_at(self, stored: &Stored, at: u64, quota: &Quota) -> u64 {
         if let Some(State::Log(..)) = stored.state {
             return sliding_log::debt_at(stored, at, quota);

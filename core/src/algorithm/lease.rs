@@ -1,4 +1,4 @@
-//! What a lease changes in a state: the references of `script/lease.lua`.
+//! Changes of a state by a lease: the references of `script/lease.lua`.
 
 use super::{Algorithm, Held, Hold, Leases, State, Stored};
 use crate::lease::{Granted, Lease, Report};
@@ -29,10 +29,10 @@ impl Algorithm {
 
     /// Takes note of what became of a lease, and returns how many units come back.
     ///
-    /// What was held is counted as spent now, but for the units that were not; or, where that is less, as the
-    /// machine has spent it, and what others have spent since the lease began, as spent now. If the hold has ended,
-    /// what it held was counted as spent then: of the units that were not, only those come back that cannot have
-    /// been regained since.
+    /// The held units, but for those that were not spent, are counted as spent now; or, where that is less, as the
+    /// machine has spent them, and the units that others have spent since the lease began, as spent now. If the hold
+    /// has ended, its units were counted as spent then: of those that were not spent, only those come back that cannot
+    /// have been regained since.
     pub fn report(self, stored: &mut Stored, now: u64, quota: &Quota, report: &Report) -> u64 {
         let Report { of, unused, ends, .. } = *report;
         if of == 0 || !self.has_leases() {

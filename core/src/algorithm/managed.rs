@@ -1,4 +1,4 @@
-//! What an operator does to a state: the reference of `script/manage.lua`.
+//! Changes of a state by an operator: the reference of `script/manage.lua`.
 
 use super::{Algorithm, State, Stored, sliding_log};
 use crate::limit::Quota;

@@ -116,12 +116,12 @@ fn give_back(stored: &mut Stored, now: u64, quota: &Quota, amount: u64, since: O
     }
 }
 
-/// What is owed at `now`.
+/// The debt at `now`.
 pub(super) fn debt_at(stored: &Stored, now: u64, quota: &Quota) -> u64 {
     recall(stored, now, quota).debt
 }
 
-/// What the entries that count at `now` have spent.
+/// The units spent by the entries that count at `now`.
 pub(super) fn spent_at(stored: &Stored, now: u64, quota: &Quota) -> u64 {
     recall(stored, now, quota).spent()
 }
@@ -137,7 +137,7 @@ pub(super) fn pay(stored: &mut Stored, now: u64, quota: &Quota, units: u64) -> u
     units - paid
 }
 
-/// What was spent in the last period.
+/// The entries of the last period, and the debt.
 struct Log {
     entries: VecDeque<(u64, u64)>,
     debt: u64,

@@ -144,7 +144,7 @@ fn give_back(stored: &mut Stored, now: u64, quota: &Quota, amount: u64, since: O
 
 struct Counters {
     window: u64,
-    /// What is left of the window.
+    /// The time that is left of the window.
     rest: u64,
     /// More than the limit, where there is a debt.
     current: u64,
@@ -155,7 +155,7 @@ struct Counters {
 }
 
 impl Counters {
-    /// What was spent in the previous window, if any of it still counts: only then it is kept.
+    /// The units `spent` in the previous window, or 0 if none of them counts any more: then they are not kept.
     fn counting(&self, spent: u64, quota: &Quota) -> u64 {
         let (period, _) = quota.terms();
         if spent * self.rest < period { 0 } else { spent }
@@ -175,7 +175,7 @@ fn window(now: u64, quota: &Quota) -> (u64, u64) {
     (aligned / period, period - aligned % period)
 }
 
-/// What was spent in this window and in the one before.
+/// The counters of this window and of the one before.
 fn counters(stored: &Stored, now: u64, quota: &Quota) -> Counters {
     let (limit, (window, rest)) = (quota.limit(), window(now, quota));
     let counters = Counters { window, rest, current: 0, previous: 0, stepped_back: false };

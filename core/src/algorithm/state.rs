@@ -1,4 +1,4 @@
-//! What is kept for one client.
+//! The state of one client.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use super::minima::Minima;
 use super::moment::Moment;
 use crate::limit::Quota;
 
-/// What is kept for one client: the state of the algorithm, and what is kept beside it.
+/// The record of one client: the state of the algorithm, and the numbers and minima beside it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stored {
     /// `None` for a client that has spent nothing.
@@ -31,8 +31,8 @@ pub enum State {
     Log(VecDeque<(u64, u64)>, u64),
 }
 
-/// What is kept beside the state of an algorithm. It is stored only while one of the numbers has an
-/// effect.
+/// The numbers that are kept beside the state of an algorithm. They are stored only while one of them has
+/// an effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extra {
     /// The units that machines have set aside.

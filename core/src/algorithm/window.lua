@@ -1,4 +1,4 @@
--- What aligned windows share: see window.rs.
+-- The part that algorithms with aligned windows share: see window.rs.
 
 --- aligned
 -- The present, from when windows are counted: the Unix epoch, or, for windows of whole weeks, a Monday, which was three

@@ -1,4 +1,4 @@
-//! What one command charges, and the requests that wait for its reply.
+//! A command: its charges, and the requests that wait for its reply.
 
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ use crate::redis::managed::managed;
 use crate::redis::reply::ScriptReply;
 use crate::redis::script::{By, Scripts};
 
-/// What a charge has really cost.
+/// The settlement of a charge by its real cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settlement {
     /// Since when the difference can have been regained, by Redis's clock: see
@@ -30,7 +30,7 @@ pub struct Settlement {
     pub tag: u64,
 }
 
-/// What a command is for.
+/// The purpose of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Requests are charged.
@@ -40,7 +40,7 @@ pub(super) enum Purpose {
     Refund(u64),
     /// The only charge is settled; its cost is by how much.
     Settle(Settlement),
-    /// What the client of the only charge has is changed, or looked at.
+    /// The state of the client of the only charge is changed, or looked at.
     Manage(Change),
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Command {
     charges: Vec<OwnedCharge>,
     /// The keys of all charges, one behind the other.
     keys: Vec<u8>,
-    /// What is said about leases.
+    /// The lease arguments of the charges.
     leases: Sparse<Lease>,
     /// Who waits for it. Several only where there is one charge: then each is charged once.
     pub(super) members: Members,
@@ -316,7 +316,7 @@ impl Command {
                 let times = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
                 answer::repeated(found, &charge, times, |verdict, beside| {
                     if let Some(beside) = beside {
-                        // What came of the lease is for who has brought it.
+                        // The granted lease goes only to the request that has brought the lease arguments.
                         let own = Beside { granted: None, ..*beside };
                         take(self.members.get(verdicts.len()), 0, &own);
                         take(self.lessee().filter(|_| beside.granted.is_some()), 0, beside);

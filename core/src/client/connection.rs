@@ -111,7 +111,7 @@ pub(super) enum ConnectionState {
     Down,
 }
 
-/// What a connection can be used for.
+/// The uses that a connection has now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usable {
     /// It is made, or being made, or will be after a pause.
@@ -134,7 +134,7 @@ pub(super) enum Incoming {
     Reply(Sent, bool),
 }
 
-/// What follows the loss of a connection.
+/// The next step after the loss of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Connect again at once. What was not sent waits for it.

@@ -53,7 +53,7 @@ pub enum Step {
     Ping,
 }
 
-/// What a server has made of a step that it can do without.
+/// Whether a server can do a step that may be left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Ability {
     #[default]

@@ -79,7 +79,7 @@ pub struct Node {
     pub(super) is_count_due: bool,
 }
 
-/// What was counted at a node since the counts were last taken.
+/// The counts of a node since they were last taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Commands that were sent, in the order of [`CommandKind::ALL`].
@@ -92,7 +92,7 @@ pub struct Counts {
     pub has_answered: bool,
 }
 
-/// What the metrics show of a node.
+/// The state of a node, as the metrics show it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct View {
     /// How many connections can be used.
@@ -164,7 +164,7 @@ impl Node {
         }
     }
 
-    /// What the metrics show of it.
+    /// The state of this node, as the metrics show it.
     pub fn view(&self) -> View {
         // A worker has no connection to nodes of the configuration that are no masters, and sends no
         // request to a sentinel.
@@ -292,7 +292,7 @@ fn increment(counters: &mut [u32], index: usize) {
     }
 }
 
-/// What all nodes of a store have in common.
+/// The settings that all nodes of a store have in common.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) account: Endpoint,

@@ -39,14 +39,14 @@ pub struct Request {
     /// How many of its commands have no outcome.
     pub(super) open: u32,
     pub(super) stage: RequestStage,
-    /// What a client has, if the request is an operator's.
+    /// The state of a client, if the request is an operator's.
     pub(super) state: Option<Box<ClientState>>,
     /// Its command, if it has only one.
     pub(super) command: Option<CommandKey>,
     error: Option<Error>,
 }
 
-/// What became of one charge of a request.
+/// The answer to one charge of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// The verdict, once a reply has come.
@@ -54,7 +54,7 @@ pub struct Answer {
     /// Whether it was charged: it was allowed, as were all others of its command but those of a
     /// dry run.
     pub is_charged: bool,
-    /// What the verdict does to the request.
+    /// The effect of the verdict on the request.
     pub effect: Effect,
     /// The node that was sent the command, if one was.
     pub node: Option<NodeKey>,

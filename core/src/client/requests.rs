@@ -99,7 +99,7 @@ impl Requests {
         }
     }
 
-    /// What a reply has brought with the verdict on a charge is known.
+    /// A reply has brought `beside` with the verdict on a charge.
     pub(super) fn on_beside(&mut self, key: RequestKey, charge: usize, beside: &Beside) {
         let Beside { granted, own } = *beside;
         if let Some(request) = self.get_mut(key) {
@@ -110,7 +110,7 @@ impl Requests {
         }
     }
 
-    /// What a client has is known.
+    /// A reply has brought the state of a client.
     pub(super) fn on_state(&mut self, key: RequestKey, state: ClientState) {
         if let Some(request) = self.get_mut(key) {
             request.state = Some(Box::new(state));

@@ -77,7 +77,7 @@ impl Client {
         key
     }
 
-    /// What the client has that a request [was about](Self::manage), after the change.
+    /// The state, after the change, of the client that a request [was about](Self::manage).
     pub fn state(&self, key: RequestKey) -> Option<ClientState> {
         self.requests.get(key)?.state.as_deref().copied()
     }
@@ -101,12 +101,12 @@ impl Client {
         charges.split_at(charges.iter().position(is_other).unwrap_or(charges.len()))
     }
 
-    /// What came of a request, once that is known.
+    /// The outcome of a request, once there is one.
     pub fn outcome(&self, key: RequestKey) -> Option<Result<(), Error>> {
         self.requests.get(key)?.outcome()
     }
 
-    /// What became of each charge of a request, in their order.
+    /// The answers to the charges of a request, in their order.
     pub fn answers(&self, key: RequestKey) -> &[Answer] {
         self.requests.get(key).map_or(&[], |request| &request.answers)
     }

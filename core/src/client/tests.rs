@@ -397,7 +397,7 @@ fn a_large_batch_is_sent_in_parts() {
         }
         assert!(length < 65 * 1_024);
         parts += 1;
-        // What is left comes first, and nothing is encoded behind it.
+        // The rest of the batch comes first, and nothing is encoded behind it.
         played.client.on_sent(key, length - 1);
         assert_eq!(played.client.output(key, 0).len(), 1);
         played.client.on_sent(key, 1);
@@ -422,7 +422,7 @@ fn what_is_the_same_is_one_command_and_the_next_is_held() {
     assert_eq!(played.client.outcome(held), None);
 }
 
-/// What is in flight behind a command whose script is missing is sent again without the source.
+/// The commands in flight behind one whose script is missing are sent again without the source.
 #[test]
 fn the_source_of_a_script_is_sent_once() {
     let mut played = Played::ready();
@@ -677,7 +677,7 @@ fn settlements_keep_a_worker_that_leaves_for_a_moment() {
         played.turn();
         let left = limit.map_or(u64::MAX, |limit| limit.saturating_sub(expected + 100));
         assert_eq!(kept(&mut played), left.min(1_000) * MILLISECOND);
-        // What Redis still answers counts.
+        // A reply that still comes counts.
         played.sent();
         played.receive(&FOUND.repeat(2));
         let settled = Action::Settled { tag: 5, is_settled: true };
@@ -1050,7 +1050,7 @@ fn the_map_of_the_only_node_counts_at_once() {
     assert_eq!([16_382, 16_383].map(|slot| played.owner(slot)), ["10.0.0.1:6379", ""]);
 }
 
-/// What the first one replies to a command does not change the order.
+/// The replies of the first node to commands do not change the order.
 #[test]
 fn each_node_is_queried_once_in_a_round() {
     let (mut played, key) = halves();
@@ -1197,7 +1197,7 @@ fn a_timeout_is_too_short_only_if_the_reply_came_too_late() {
     }
 }
 
-/// What a server answers too late for any request is no fault of a timeout.
+/// A reply that comes too late for any request is no fault of a timeout.
 #[test]
 fn a_timeout_is_not_too_short_for_a_server_that_is_too_slow() {
     let mut played = Played::ready();

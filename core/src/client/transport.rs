@@ -95,7 +95,7 @@ impl Client {
 
 /// Sending.
 impl Client {
-    /// What is to be sent now: the rest of the last batch, else all commands that wait, encoded.
+    /// The bytes to send now: the rest of the last batch, else all commands that wait, encoded.
     /// Empty if there is nothing.
     pub fn output(&mut self, key: ConnectionKey, now: u64) -> &[u8] {
         self.encode_batch(key, now);

@@ -24,7 +24,7 @@ pub enum DirectiveError {
         directive: String,
         /// The value.
         value: String,
-        /// What it must be.
+        /// The values that are valid.
         expected: String,
     },
     /// More arguments than one, or none.
@@ -115,12 +115,12 @@ impl<'a> Directive<'a> {
         self.choose(&ON_OFF)
     }
 
-    /// What the only argument names.
+    /// The choice that the only argument names.
     pub(super) fn choose<T: Copy>(&self, choices: &[(&str, T)]) -> Result<T, DirectiveError> {
         self.choice(self.value()?, choices)
     }
 
-    /// What `value` names.
+    /// The choice that `value` names.
     pub(super) fn choice<T: Copy>(
         &self,
         value: &str,

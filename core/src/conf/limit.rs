@@ -40,7 +40,7 @@ pub struct LimitLine<'a, V> {
     pub name: &'a str,
     /// The algorithm that counts.
     pub algorithm: Algorithm,
-    /// What comes back in which time.
+    /// The rate at which units come back.
     pub rate: Setting<Rate, V>,
     /// `rate=`, as it is written.
     pub rate_text: &'a str,
@@ -48,9 +48,9 @@ pub struct LimitLine<'a, V> {
     pub burst_text: Option<&'a str>,
     /// `capacity=` or `burst=`, as the algorithm has it.
     pub burst: Option<Setting<u64, V>>,
-    /// What a request spends.
+    /// The cost of a request.
     pub cost: Setting<u64, V>,
-    /// What a request has really cost, once that is known.
+    /// The real cost of a request, once it is known.
     pub settle: Option<V>,
     /// How long a client that exceeds the limit is blocked, in µs; 0: not at all.
     pub block: u64,
@@ -60,9 +60,9 @@ pub struct LimitLine<'a, V> {
     pub undelayed: Option<Undelayed>,
     /// When it decides.
     pub phase: Phase,
-    /// What its verdict does to a request.
+    /// The effect of its verdict on a request.
     pub effect: Effect,
-    /// What the name stands for, apart from the store, as it is written.
+    /// The definition that the name stands for, without the store, as it is written.
     pub written: String,
     /// The quota of a client, if neither rate nor burst is a variable.
     pub known_quota: Option<Quota>,
@@ -94,7 +94,7 @@ impl<V> LimitLine<'_, V> {
         parameter::settle(text)
     }
 
-    /// What a client may spend at this rate, with this capacity or burst.
+    /// The quota of a client at this rate, with this capacity or burst.
     pub fn quota(&self, rate: Rate, burst: Option<u64>) -> Result<Quota, LimitError> {
         let parameter = self.algorithm.burst_parameter();
         let limit = parameter.limit(rate, burst);

@@ -7,7 +7,7 @@ use crate::rate::{self, MILLISECOND};
 use crate::text::fields::{Forms, Reset};
 use crate::text::{body, metrics};
 
-/// What happens to requests that Redis does not decide.
+/// The treatment of requests that Redis does not decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnError {
     /// They pass.
@@ -18,7 +18,7 @@ pub enum OnError {
     Local,
 }
 
-/// What happens to requests with a rate, capacity, burst or cost that is unusable.
+/// The treatment of requests with a rate, capacity, burst or cost that is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnInvalid {
     /// They are rejected.

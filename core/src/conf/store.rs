@@ -217,7 +217,7 @@ impl<'a> StoreLines<'a> {
         }
     }
 
-    /// What to warn of: each sentinel at the default port of Redis.
+    /// The warnings: one for each sentinel at the default port of Redis.
     pub fn doubts(&self) -> impl Iterator<Item = String> {
         let servers = self.servers.iter().zip(&self.places).filter(|_| self.sentinel.is_some());
         servers.filter_map(|(server, place)| match &server.endpoint.address {

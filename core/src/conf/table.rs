@@ -15,9 +15,9 @@ pub struct Row {
     pub name: &'static CStr,
     /// Where it may stand.
     pub contexts: Contexts,
-    /// What may follow its name.
+    /// The arguments that may follow its name.
     pub arguments: Arguments,
-    /// What it sets.
+    /// The values that it sets.
     pub sets: Sets,
 }
 
@@ -49,7 +49,7 @@ pub enum Arguments {
     OneAndBlock,
 }
 
-/// What a directive sets.
+/// The values that a directive sets.
 #[derive(Clone, Copy, Debug)]
 pub enum Sets {
     /// A limit, or none for `off`. A level without any inherits those of the level above.
@@ -112,7 +112,7 @@ macro_rules! directives {
             },)+
         ];
 
-        /// What applies to the requests of a location besides its limits and their store.
+        /// The values that apply to the requests of a location besides its limits and their store.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub struct Policy {
             $($(#[$doc])+ pub $field: $type,)+
@@ -125,7 +125,7 @@ macro_rules! directives {
             }
         }
 
-        /// What the directives of one level set; `None` where there is none.
+        /// The values that the directives of one level set; `None` where there is none.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct PolicyLevel {
             $($field: Option<$type>,)+
@@ -190,10 +190,10 @@ directives! {
         timeout: u64 = 20,
             c"rate_limit_redis_timeout", Everywhere, One,
             Policy by Directive::time, warns of policy::long_timeout;
-        /// What happens to requests that Redis does not decide.
+        /// The treatment of requests that Redis does not decide.
         on_error: OnError = OnError::Open,
             c"rate_limit_redis_on_error", Everywhere, One, Policy by policy::on_error;
-        /// What happens to requests with a value that is unusable.
+        /// The treatment of requests with a value that is unusable.
         on_invalid: OnInvalid = OnInvalid::Reject,
             c"rate_limit_redis_on_invalid", Everywhere, One, Policy by policy::on_invalid;
         /// The status of a rejection.

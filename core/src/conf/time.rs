@@ -3,7 +3,7 @@
 /// The longest time, in ms.
 const MAX: u64 = i64::MAX as u64;
 
-/// What may follow a number.
+/// A unit that may follow a number.
 struct Unit {
     name: &'static str,
     /// In ms.

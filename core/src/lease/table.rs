@@ -47,7 +47,7 @@ pub struct LeaseTable<'a> {
     is_living: fn(u32) -> bool,
 }
 
-/// What there is to renew.
+/// The lease, if there is one, that a command takes out of the table to renew it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// Another command renews it, or another worker has it at this moment, or the command does not report
@@ -55,7 +55,7 @@ pub enum Taken {
     Busy,
     /// Nothing is known of the client.
     Nothing,
-    /// What was held, which no other worker finds any more.
+    /// The record of the client, which no other worker finds any more.
     Holding(Holding),
 }
 
@@ -78,7 +78,7 @@ impl Taken {
     }
 }
 
-/// What came of a command that has said something about a lease.
+/// The outcome of a command with lease arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
     /// Whether it was sent, and so may have run.
@@ -87,7 +87,7 @@ pub struct Outcome {
     pub is_charged: bool,
     /// Whether the limit has rejected the request.
     pub is_rejected: bool,
-    /// What it has set aside.
+    /// The lease that it has set aside.
     pub granted: Granted,
     /// How long leases last, in µs.
     pub span: u64,
@@ -95,7 +95,7 @@ pub struct Outcome {
     pub submitted: u64,
 }
 
-/// What became of units that were set aside.
+/// The numbers of units that a renewal has set aside, given back or lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Renewed {
     /// How many were set aside for the limit.
@@ -159,7 +159,7 @@ impl<'a> LeaseTable<'a> {
         true
     }
 
-    /// What is held of a digest at this moment. Another worker may be about to change it.
+    /// The record of a digest at this moment. Another worker may be about to change it.
     pub fn holding(&self, digest: u128) -> Option<Holding> {
         self.bucket(digest)?.iter().find(|entry| entry.is_of(digest)).map(LeaseEntry::holding)
     }
@@ -326,7 +326,7 @@ impl LeaseEntry {
         self.set_words([0; Holding::WORDS]);
     }
 
-    /// What is held.
+    /// The record in the entry.
     fn holding(&self) -> Holding {
         Holding::from_words(self.holding.each_ref().map(|word| word.load(Ordering::Relaxed)))
     }
@@ -696,7 +696,7 @@ mod tests {
         for digest in 1..=4 {
             assert_eq!(put(&table, digest, 3, holding(digest as u64 + 1, 0), false, 0), None);
         }
-        // What would bring less finds no room.
+        // A lease with fewer units than any in the bucket finds no room.
         assert_eq!(put(&table, 5, 4, holding(0, 1), false, 1), None);
         let lapsed = Some(Lapsed { limit: 4, units: 1 });
         assert_eq!(put(&table, 5, 4, holding(1, 1), false, 1), lapsed);
@@ -704,7 +704,7 @@ mod tests {
         let lapsed = put(&table, 5, 4, holding(9, 1), false, 1);
         assert_eq!(lapsed, Some(Lapsed { limit: 3, units: 2 }));
         assert_eq!(units(&table, 1), [(3, 3), (3, 4), (3, 5), (4, 9)]);
-        // What is over goes first, whatever it has.
+        // A lease that is over goes first, however many units it has.
         let later = SPAN * 3;
         assert!(put(&table, 6, 4, holding(1, later), false, later).is_some());
         assert_eq!(units(&table, later), [(4, 1)]);

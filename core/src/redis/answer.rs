@@ -109,10 +109,10 @@ fn decide<'q, 'f>(
     }
 }
 
-/// What comes with a verdict.
+/// The parts of a reply that come with a verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Beside {
-    /// What came of the lease, if the charge has one.
+    /// The lease that was granted, if the charge has lease arguments.
     pub granted: Option<Granted>,
     /// The quota of its own by which the client was charged, if it has one.
     pub own: Option<Override>,
@@ -223,7 +223,7 @@ fn own_unspent<'q, 'f>(
     Some(Verdict { remaining, reset, ..verdict })
 }
 
-/// What was stored of any other limit.
+/// The stored record of any other limit.
 fn stored((charge, entry): Answered<'_, '_>) -> Stored {
     match entry {
         Entry::Stored(bytes) => charge.quota.algorithm().read(bytes),
@@ -231,7 +231,7 @@ fn stored((charge, entry): Answered<'_, '_>) -> Stored {
     }
 }
 
-/// What was stored of any other limit, as it counts at `now`.
+/// The stored record of any other limit, as it counts at `now`.
 fn applied((charge, entry): Answered<'_, '_>, now: u64) -> Applied {
     match entry {
         Entry::Stored(bytes) => charge.quota.algorithm().read_applied(bytes, now, charge.quota),
@@ -465,7 +465,7 @@ mod tests {
         assert_eq!(read(&[NONE, NONE], &[bucket(b"a", 1), log(1)]), None);
     }
 
-    /// What the algorithm does not take for a state.
+    /// A value that the algorithm does not take for a state.
     #[test]
     fn what_is_not_ours_is_as_good_as_nothing() {
         let decided = read(&[b"$18\r\n1 1763683200000000\r\n"], &[bucket(b"k", 1)]).unwrap();

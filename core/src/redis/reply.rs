@@ -42,13 +42,13 @@ pub enum Reply<'a> {
 /// An error reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What it means to a limiter.
+    /// Its meaning to a limiter.
     pub kind: RefusalKind,
     /// The whole line, for a log.
     pub text: String,
 }
 
-/// What an error reply means to a limiter.
+/// The meaning of an error reply to a limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalKind {
     /// NOSCRIPT: the script is not cached. It did not run, and can be sent as its source.
@@ -353,10 +353,10 @@ enum Entries<'a> {
     Array(&'a [u8]),
 }
 
-/// What a script has replied about one limit.
+/// The part of a script's reply that is about one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
-    /// What was stored; empty if nothing was.
+    /// The stored value; empty if there was none.
     Stored(&'a [u8]),
     /// The verdict of a limit that stores itself, as integers; and the quota that the client has of its own.
     Integers([i64; Verdict::REPLY_LEN], Option<Override>),
@@ -675,7 +675,7 @@ mod tests {
         prop_oneof!["[0-9]{1,3} [0-9]{1,3} ?[0-9 ]{0,5}".prop_map(text), array]
     }
 
-    /// What [`found`] returns, by the `redis` crate.
+    /// The result of [`found`], computed with the `redis` crate.
     fn found_slowly(value: Value) -> Option<(u64, Vec<String>)> {
         let values = match value {
             Value::BulkString(text) => {

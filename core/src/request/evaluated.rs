@@ -34,7 +34,7 @@ pub trait ConfiguredLimit {
 pub struct Evaluated<'a, L> {
     /// The line of the configuration.
     pub limit: &'a L,
-    /// What it charges, without a lease. Its quota is the client's own, if this machine knows of one.
+    /// The charge, without a lease. Its quota is the client's own, if this machine knows of one.
     pub charge: Charge<'a>,
     /// Where clients may have quotas of their own.
     own: Option<&'a OwnQuota<'a>>,
@@ -69,7 +69,7 @@ impl<'a> OwnQuota<'a> {
 /// A lease that a command renews.
 #[derive(Debug)]
 pub struct Renewal {
-    /// What there was of it.
+    /// The lease as it was taken out of the table.
     pub(super) taken: Taken,
     /// The lease arguments of the command, if it has any.
     pub(super) lease: Option<Lease>,
@@ -130,7 +130,7 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
         let Some(own) = self.own else { return };
         let quota = of_client.and_then(|it| it.quota(own.line)).unwrap_or(*own.line);
         if quota != *self.quota() {
-            // That of the first reply stays, should there be two.
+            // The quota of the first reply stays, should there be two replies.
             let _ = own.applied.set(quota);
         }
     }

@@ -67,7 +67,7 @@ pub trait DenyCache<L> {
     fn end_denials_of_others(&self, limit: &Evaluated<'_, L>, now: u64);
 }
 
-/// What this machine knows of the quotas that clients have of their own.
+/// The cache of the quotas that clients have of their own, as far as this machine knows them.
 pub trait OverrideCache<L> {
     /// Takes note of that of the client of `limit`, or that it has none.
     fn note_override(&self, limit: &Evaluated<'_, L>, own: Option<Override>);

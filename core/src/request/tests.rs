@@ -100,7 +100,7 @@ struct TestMachine {
     counts: RefCell<Vec<Counted>>,
     waits: Cell<usize>,
     reservations: Cell<usize>,
-    /// What was noted of the overrides of clients.
+    /// The overrides of clients that were noted.
     overrides: RefCell<HashMap<u128, Option<Override>>>,
 }
 

@@ -42,7 +42,7 @@ pub fn top(clients: &[TopKey]) -> String {
     })
 }
 
-/// What a client has.
+/// The state of a client.
 pub fn client(managed: &Management<'_>, state: &ClientState) -> String {
     let limit = managed.limit;
     written(|answer| {
@@ -102,7 +102,7 @@ fn add_override(row: &mut Object<'_>, limit: &ManagedLimit<'_>, own: &Override) 
     }
 }
 
-/// What is done to a client, for the log.
+/// The change of a client's state, for the log.
 pub fn described(managed: &Management<'_>) -> String {
     match managed.change {
         Change::Look => "nothing".to_owned(),

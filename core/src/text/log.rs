@@ -74,8 +74,8 @@ impl fmt::Display for Grouped {
 pub struct Excess(u128);
 
 impl Excess {
-    /// What a request with this verdict lacks, or is delayed for. If quota comes back continuously,
-    /// it is the time until the request may pass, in units of the rate; but not with a block, which
+    /// The units that a request with this verdict lacks, or is delayed for. If quota comes back continuously,
+    /// this is the time until the request may pass, in units of the rate; but not with a block, which
     /// lasts whatever comes back.
     pub fn of(verdict: &Verdict, charge: &Charge<'_>, delay: u64) -> Self {
         let quota = charge.quota;

@@ -22,7 +22,7 @@ pub const HTML: &str = concat!(
     "</script>\n</body>\n</html>\n",
 );
 
-/// What was counted until now.
+/// The metrics at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// The version of this module.
@@ -41,7 +41,7 @@ pub struct Snapshot {
     pub memory: MemoryMetrics,
 }
 
-/// What was counted for a limit.
+/// The metrics of a limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitMetrics {
     /// Its name.
@@ -58,7 +58,7 @@ pub struct LimitMetrics {
     pub settlements: [u64; SettlementResult::ALL.len()],
 }
 
-/// What was counted for a server.
+/// The metrics of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeMetrics {
     /// Its address.
@@ -111,7 +111,7 @@ pub struct Histogram {
     pub sum: u64,
 }
 
-/// What the workers share.
+/// The metrics of the memory that the workers share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryMetrics {
     /// Bytes that are in use, or kept for counters.

@@ -29,7 +29,7 @@ impl Stream {
     /// See [`Peer::stream`].
     ///
     /// # Safety
-    /// As there.
+    /// The conditions of [`Peer::stream`] must hold.
     pub(super) unsafe fn new(c: NonNull<ngx_connection_t>) -> Self {
         let c = c.as_ptr();
         // SAFETY: the log of an open connection is valid. That which takes its place lives as long as the stream, and so
@@ -98,7 +98,7 @@ impl Stream {
                 return Err(self.reason());
             }
             let ssl = (*(*c).ssl).connection;
-            // What could not be sent may lie elsewhere when it is sent again.
+            // Bytes that could not be sent may lie elsewhere when they are sent again.
             let mode = c_long::from(SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
             SSL_ctrl(ssl, SSL_CTRL_MODE as libc::c_int, mode, ptr::null_mut());
             peer.expect(ssl)?;

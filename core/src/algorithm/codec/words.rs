@@ -23,7 +23,7 @@ const EXTRA: u64 = 5;
 const MINIMA: u64 = 6;
 
 impl Stored {
-    /// What is stored, as words.
+    /// The stored minima, extra numbers and state, as words.
     pub(crate) fn to_words(&self) -> impl ExactSizeIterator<Item = u64> + Clone {
         let minima = self.minima.words();
         let extra = if self.extra.is_none() { 0 } else { Extra::WORDS };

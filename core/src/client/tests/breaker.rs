@@ -94,7 +94,7 @@ fn opens(max_fails: usize, fail_timeout: u64, failures: &[u64], opens: bool) {
     played.accept_handshake();
     played.turn();
     for (number, distance) in failures.iter().enumerate() {
-        // What goes well in between changes nothing.
+        // A reply between two failures changes nothing.
         played.exchange();
         played.wait((distance * MILLISECOND).saturating_sub(TIMEOUT));
         let goes_down = opens && number + 1 == failures.len();

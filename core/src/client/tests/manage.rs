@@ -1,4 +1,4 @@
-//! What an operator changes.
+//! Changes of a client's state by an operator.
 
 use super::*;
 use crate::manage::{Change, ClientState};

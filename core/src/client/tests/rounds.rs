@@ -101,7 +101,7 @@ fn a_lasting_hole_takes_two_queries_a_second() {
     }
 }
 
-/// What is wrong is found soon, and what is right is used at once.
+/// A map with a hole is used at once, and one without it is found soon.
 #[test]
 fn a_hole_that_is_filled_is_found_within_a_second() {
     let mut played = Played::of_cluster();
@@ -140,7 +140,7 @@ fn queries_are_counted_by_result() {
     played.client.start(0);
     played.accept_handshake();
     played.turn();
-    // What becomes of the next query of the first node, which replies after so long, or is lost.
+    // The result of the next query of the first node, which replies after so long, or is lost.
     let mut reply = |after: u64, reply: Option<&str>| {
         let mut actions = Vec::new();
         while !played.sent().contains("SLOTS") {

@@ -69,7 +69,7 @@ impl Played {
         self.receive("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n");
     }
 
-    /// What follows happens at the connection to the master.
+    /// The next events happen at the connection to the master.
     fn at_master(&mut self) {
         let master = self.client.discovery.topology.route(0);
         let is_it = |key| self.client.node_of(key) == master;
@@ -135,7 +135,7 @@ fn all_are_queried_at_once() {
     assert_eq!(played.master(), "10.0.0.9");
 }
 
-/// What it has announced meanwhile was missed.
+/// Announcements that it has made meanwhile were missed.
 #[test]
 fn one_that_is_connected_again_is_queried() {
     let mut played = sentinels();

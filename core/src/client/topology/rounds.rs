@@ -74,7 +74,7 @@ pub(in crate::client) struct Rounds {
     at: Option<u64>,
 }
 
-/// What is to be done when the time has come.
+/// The step that is due when the time has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::client) enum RoundStep {
     /// Begin a round; whether one is wanted, and not only usual.

@@ -20,7 +20,7 @@ const CHANNEL: &str = "+switch-master";
 /// which can be reached; among several that as many report, to the next one.
 #[derive(Debug)]
 pub(in crate::client) struct Sentinel {
-    /// What the sentinels call the master.
+    /// The name by which the sentinels know the master.
     name: String,
     /// All sentinels, and what each of them reports, if it is connected and has replied.
     reports: Vec<(NodeKey, Option<HostPort>)>,

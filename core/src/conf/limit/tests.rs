@@ -494,7 +494,7 @@ fn what_is_compiled() {
     assert_eq!(error.to_string(), unknown("compiled"));
 }
 
-/// What lines that share a name must agree in.
+/// The words in which lines that share a name must agree.
 #[test]
 fn definitions() {
     let written = |words: &str| good(&format!("rate_limit_redis {words}")).written;
@@ -527,7 +527,7 @@ fn definitions() {
     assert_eq!(written(all), "algorithm=token_bucket rate=$r capacity=$c refill=interval block=1m");
 }
 
-/// What `nginx -t` warns of, where `$remote_addr` is the only variable.
+/// The warning of `nginx -t`, where `$remote_addr` is the only variable.
 fn doubts(words: &str) -> Option<String> {
     let line = directive(words);
     let words = LimitWords::read(&line).expect("a line");

@@ -265,7 +265,7 @@ impl<'a> Parameters<'a> {
         }
     }
 
-    /// What the name stands for, apart from the store, as it is written.
+    /// The definition that the name stands for, without the store, as it is written.
     fn written(&self, algorithm: Algorithm) -> String {
         let mut text = format!("algorithm={}", algorithm.name());
         for (name, value) in [

@@ -8,7 +8,7 @@ use crate::conf::endpoint;
 use crate::conf::limit::{LimitError, LimitWords, parameter_names};
 use crate::conf::store::{StoreLines, line_names};
 
-/// What a line sets, and what is to be warned of.
+/// The values that a line sets, and its warning.
 fn read(line: &str) -> Result<(PolicyLevel, Option<String>), String> {
     let directive = directive(line);
     let row = Row::find(directive.name().expect("a name")).expect("a directive");
@@ -330,7 +330,7 @@ fn a_level_inherits_what_it_does_not_set() {
         let mut below = PolicyLevel::default();
         below.inherit(&above);
         assert_eq!(below.policy(), policy(line), "{line}");
-        // What another directive sets is kept.
+        // The value of another directive is kept.
         for other in OTHERS.iter().filter(|other| **other != line) {
             let (mut below, _) = read(other).expect("a value");
             below.inherit(&above);

@@ -55,7 +55,7 @@ impl PageForm {
         }
     }
 
-    /// Of `forms` the one that suits a client with this `Accept` best (RFC 9110, section 12.5.1); the first
+    /// The one of `forms` that suits a client with this `Accept` best (RFC 9110, section 12.5.1); the first
     /// one if none does.
     pub fn accepted(forms: &[Self], accept: &str) -> Self {
         let mut best = (forms.first().copied().unwrap_or_default(), None);
@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// What Prometheus sends, of several versions.
+    /// The `Accept` fields of several versions of Prometheus.
     #[test]
     fn prometheus() {
         for accept in [

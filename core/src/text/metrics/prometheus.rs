@@ -5,7 +5,7 @@ use std::fmt::{Display, Write as _};
 use super::{Histogram, Snapshot};
 use crate::text::number::seconds;
 
-/// What every name starts with.
+/// The prefix of every name.
 const PREFIX: &str = "nginx_rate_limit_redis_";
 
 impl Snapshot {
