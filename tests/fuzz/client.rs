@@ -39,7 +39,8 @@ static QUOTAS: LazyLock<Vec<Quota>> = LazyLock::new(|| {
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let config = config(&mut input);
-    let mut driver = Driver::new(Client::new(config, Arc::clone(&SCRIPTS)));
+    let password = config.account.password.clone();
+    let mut driver = Driver::new(Client::new(config, Arc::clone(&SCRIPTS)), password);
     driver.client.start(driver.now);
     for _ in 0..MOST {
         driver.carry_out(&mut input);
@@ -106,8 +107,7 @@ fn rare(input: &mut Input<'_>, driver: &mut Driver) {
             driver.client.refund(&Charge { cost, ..charge }, since, driver.now);
         }),
         3 => {
-            driver.client.set_password("another s3cret");
-            driver.client.login(driver.now);
+            driver.log_in_again();
         }
         _ => charge(input, |charge, _| {
             let tag = driver.next_tag();
