@@ -239,6 +239,14 @@ impl LateReply {
             .server("rate_limit_redis_timeout 500ms;")
             .start();
         wait_for_connections(&redis, other.worker_pids().len() + nginx.worker_pids().len());
+        // The last reply of the handshake may still be in the proxy.
+        let is_ready = || {
+            let page = nginx.get("/metrics");
+            page.text()
+                .lines()
+                .any(|line| line.contains("_connections{") && line.ends_with("state=\"ready\"} 1"))
+        };
+        wait_until(PATIENCE, is_ready, "a connection that takes commands");
         let left = 10_000_000 - time(&redis) % 10_000_000;
         redis.advance_clock(Duration::from_micros(left) + Duration::from_secs(10) - before);
         proxy.set(Mode::HoldReplies);
