@@ -5,8 +5,8 @@ use crate::limit::Quota;
 
 impl Algorithm {
     /// The state from which on `to` counts, where `from` has counted until `at`, in µs: as many units are missing, at
-    /// most all of them, and as many are owed. A block goes on. What machines have set aside is spent. A log of the same
-    /// period stays as it is, and so does any state under the same quota.
+    /// most all of them, and as many are owed. A block goes on. What machines have set aside is spent. The entries of a
+    /// log of the same period stay as they are, and so does any state under the same quota.
     pub(crate) fn carry_over(
         self,
         mut stored: Stored,
@@ -16,6 +16,10 @@ impl Algorithm {
     ) -> Stored {
         let is_log = matches!(stored.state, Some(State::Log(..)));
         if from.terms() == to.terms() && (is_log || from.limit() == to.limit()) {
+            if is_log {
+                // It is forgotten by the limit that has counted, not by the next one.
+                sliding_log::forget_debt(&mut stored, at, from);
+            }
             return stored;
         }
         stored.blocked_for(at, from);

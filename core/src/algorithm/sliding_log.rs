@@ -121,6 +121,14 @@ pub(super) fn debt_at(stored: &Stored, now: u64, quota: &Quota) -> u64 {
     recall(stored, now, quota).debt
 }
 
+/// Forgets of the debt what is over at `now`.
+pub(super) fn forget_debt(stored: &mut Stored, now: u64, quota: &Quota) {
+    let Log { debt, since: debt_since, .. } = recall(stored, now, quota);
+    if let Some(State::Log(_, since)) = &mut stored.state {
+        (stored.extra.debt, *since) = (debt, debt_since);
+    }
+}
+
 /// The units spent by the entries that count at `now`.
 pub(super) fn spent_at(stored: &Stored, now: u64, quota: &Quota) -> u64 {
     recall(stored, now, quota).spent()
@@ -266,6 +274,19 @@ fn recall(stored: &Stored, now: u64, quota: &Quota) -> Log {
 mod tests {
     use super::*;
     use crate::limit::Algorithm;
+
+    #[test]
+    fn a_debt_is_forgotten_by_the_quota_that_counts_meanwhile() {
+        let quota = |limit| Quota::new(Algorithm::SlidingLog, "100r/m".parse().unwrap(), limit);
+        let (large, small) = (quota(22).unwrap(), quota(3).unwrap());
+        let mut stored = Stored::default();
+        let minute = large.terms().0;
+        Algorithm::SlidingLog.settle(&mut stored, minute, &large, 1, 52);
+        assert_eq!(debt_at(&stored, minute, &large), 30);
+        let at = 5 * minute;
+        let stored = Algorithm::SlidingLog.carry_over(stored, at, &large, &small);
+        assert_eq!(debt_at(&stored, at, &small), 0);
+    }
 
     /// A machine may find such entries in shared memory that is corrupt.
     #[test]

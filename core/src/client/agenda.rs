@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use super::ROOM;
 use super::action::Action;
+use super::in_flight::rewinding_pop;
 use super::key::ConnectionKey;
 use super::timers::{Due, Timers};
 
@@ -37,7 +38,7 @@ impl Agenda {
 
     /// Takes the next action.
     pub(super) fn poll(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        rewinding_pop(&mut self.actions)
     }
 
     pub(super) fn has_actions(&self) -> bool {

@@ -7,6 +7,7 @@ use super::key::RequestKey;
 use std::collections::VecDeque;
 
 use super::ROOM;
+use super::in_flight::rewinding_pop;
 
 /// The deadlines of requests.
 #[derive(Debug, Default)]
@@ -70,7 +71,7 @@ impl Deadlines {
     pub(super) fn forget(&mut self, is_waiting: impl Fn(RequestKey) -> bool) {
         for queue in &mut self.queues {
             while queue.entries.front().is_some_and(|(request, _)| !is_waiting(*request)) {
-                queue.entries.pop_front();
+                rewinding_pop(&mut queue.entries);
             }
         }
     }

@@ -36,6 +36,16 @@ pub(super) struct Sent {
     pub(super) timeout: u32,
 }
 
+/// Takes the first entry. An empty queue starts at the beginning of its memory again: one that has few entries at a time
+/// needs a part of it only.
+pub(super) fn rewinding_pop<T>(queue: &mut VecDeque<T>) -> Option<T> {
+    let first = queue.pop_front();
+    if queue.is_empty() {
+        queue.clear();
+    }
+    first
+}
+
 /// A connection's queues.
 #[derive(Debug)]
 pub(super) struct InFlight {
@@ -83,7 +93,7 @@ impl InFlight {
 
     /// Takes what is to be sent next.
     pub(super) fn next_unsent(&mut self) -> Option<Owner> {
-        self.unsent.pop_front()
+        rewinding_pop(&mut self.unsent)
     }
 
     /// `owner` was sent at `at`.
@@ -100,7 +110,7 @@ impl InFlight {
     /// Takes the owner of the reply that has come, and whether it was overdue. `None` if no reply
     /// was owed.
     pub(super) fn next_reply(&mut self) -> Option<(Sent, bool)> {
-        let sent = self.sent.pop_front()?;
+        let sent = rewinding_pop(&mut self.sent)?;
         let was_overdue = self.overdue > 0;
         self.overdue = self.overdue.saturating_sub(1);
         Some((sent, was_overdue))

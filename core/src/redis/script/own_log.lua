@@ -59,10 +59,11 @@ local function push_head(key, at, debt, since, blocked_until, own)
   end
 end
 
--- From a moment on another quota counts: as much is spent and owed. A log of the same period stays as it is.
+-- From a moment on another quota counts: as much is spent and owed. The entries of a log of the same period stay as they are.
 local function carry_log_over(key, at, limit, period, debt, since, blocked_until, heads, to_limit, to_period, own)
   -- of what is left nothing counts later
   local expiry = math.ceil(math.max(blocked_until, at + 12 * to_period) / 1000)
+  debt, since = owed(debt, since, at, limit, period)
   if period == to_period then
     if heads == 1 then
       redis.call('LPOP', key)
@@ -72,7 +73,7 @@ local function carry_log_over(key, at, limit, period, debt, since, blocked_until
     return
   end
   local spent = spent_of(key, at, period, heads)
-  debt = owed(debt, since, at, limit, period) + math.max(0, spent - to_limit)
+  debt = debt + math.max(0, spent - to_limit)
   spent = math.min(spent, to_limit)
   local more = math.min(debt, to_limit - spent)
   debt = math.min(debt - more, 10 * to_limit)
