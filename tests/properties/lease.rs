@@ -269,7 +269,7 @@ impl World {
         self.astray += held + self.events.iter().map(under_way).sum::<u64>();
     }
 
-    /// What the admin interface says of leases is at least what machines have and are about to get.
+    /// The bounds that the admin interface shows of leases are at least what machines have and are about to get.
     fn check_shown(&self) {
         let Plan { quota, span, steps, .. } = self.plan;
         if span == 0 || steps > 0 {

@@ -1,4 +1,4 @@
-//! What the tests of both pages do in a browser.
+//! Steps in a browser that the tests of both pages take.
 
 use harness::{Browser, Nginx};
 

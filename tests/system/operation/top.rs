@@ -63,7 +63,7 @@ fn a_flood_of_keys_does_not_displace_those_that_are_rejected_most() {
     let redis = Redis::start();
     let nginx = conf(&redis).http("rate_limit_redis_top 8;").start_connected(&redis);
     let (mut workers, mut rejected) = Seen::default();
-    // As many connections that both workers have some.
+    // So many connections that both workers have some.
     for _ in 0..10 {
         thread::scope(|scope| {
             let threads: Vec<_> = (0..4)

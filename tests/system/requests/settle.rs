@@ -196,7 +196,7 @@ fn a_request_without_a_decision_costs_nothing() {
         .start_connected(&redis);
     // A later command finds what was charged.
     let is_whole = || nginx.get("/left").remaining() == Some(100);
-    // What is not sent when its time is over never is.
+    // A command that is not sent when its time is over never is.
     wait_until(PATIENCE, is_whole, "a connection that takes commands");
     let before = redis.calls("evalsha");
     redis.stop_signal();
@@ -782,6 +782,8 @@ fn http2() {
 fn many_at_once_are_settled_once_each() {
     let redis = Redis::start();
     let nginx = conf(&redis, &proxied("a rate=100000r/52w")).workers(2).start_connected(&redis);
+    // Where nearly nothing is missing, more charges than are told apart may get back too little.
+    assert_eq!(nginx.get("/?cost=100").status, 200);
     let threads: Vec<_> = (0..8)
         .map(|_| {
             let addr = nginx.addr();
@@ -794,7 +796,7 @@ fn many_at_once_are_settled_once_each() {
         .collect();
     let passed: usize = threads.into_iter().map(|it| it.join().expect("a client")).sum();
     assert_eq!(passed, 400);
-    wait_for(&nginx, "default", 400);
+    wait_for(&nginx, "default", 401);
     // Fifty requests cost 0 + 1 + 2 + 3 + 4, ten times.
-    assert_eq!(left(&nginx), 100_000 - 8 * 100);
+    assert_eq!(left(&nginx), 100_000 - 100 - 8 * 100);
 }

@@ -89,7 +89,7 @@ fn a_client() {
     assert!(client(&managed, &none).ends_with(r#""override":null,"everywhere_in":1}"#));
 }
 
-/// What the answer says of leases, where the locations of a limit have such of so many seconds, and Redis counts the units of
+/// The fields of the answer about leases, where the locations of a limit have such of so many seconds, and Redis counts the units of
 /// a client for so many seconds more.
 fn leases(algorithm: Algorithm, lease: u64, held_for: u64) -> String {
     let limit = ManagedLimit { lease: lease * SECOND, is_cached: true, ..limit(algorithm) };
