@@ -106,8 +106,7 @@ fn resume(
     pending: &Pending<'_>,
 ) -> Result<ngx_int_t, OutOfMemory> {
     let Some(outcome) = pending.take_outcome() else { return Ok(r.suspend_content()) };
-    update_machine(r, management, &outcome);
-    match outcome {
+    match update_machine(r, management, outcome) {
         _ if !r.stop_watching() => Ok(INTERNAL_ERROR),
         Ok(state) => answer(r, &admin::client(management, &state)),
         Err(error) => refuse(r, &AdminError::Redis(error)),
@@ -135,22 +134,24 @@ fn most_rejected(r: Request<'_>, limit: &str) -> Vec<TopKey> {
     keys
 }
 
-/// What this machine knows of the client follows what was found: so a change holds here at once.
+/// Has this machine follow what was found of the client, or changed: so a change holds here at once. Returns the outcome for
+/// this machine.
 fn update_machine(
     r: Request<'_>,
     management: &Management<'_>,
-    outcome: &Result<ClientState, Error>,
-) {
-    let Some(main) = r.main_conf() else { return };
-    let limit = main.limit(management.limit.name);
-    let Some((shared, limit)) = main.shared().zip(limit) else { return };
+    outcome: Result<ClientState, Error>,
+) -> Result<ClientState, Error> {
+    let main = r.main_conf();
+    let limit = main.and_then(|main| main.limit(management.limit.name));
+    let shared = main.and_then(|main| main.shared());
+    let Some((shared, limit)) = shared.zip(limit) else { return outcome };
     let key = redis_key(limit, &management.key);
     if management.change != Change::Look {
         shared.end_denials(limit.fingerprint(), &key);
     }
-    if let Ok(state) = outcome {
-        shared.set_override(limit.fingerprint(), &key, state.own);
-    }
+    let client = (limit.fingerprint(), &*key);
+    let Management { quota, change, .. } = management;
+    outcome.map(|state| shared.change_client(client, quota, change, state))
 }
 
 /// What the log is to say of a change; `None` if there is none. NGINX adds the address.

@@ -1,7 +1,7 @@
 //! What the workers of a machine share: a zone of memory that survives reloads.
 //!
 //! ```text
-//! Header | a record for each limit | for each node | the deny cache | leases | overrides | the table of local decisions
+//! Header | a record for each limit | for each node | the deny cache | leases | changes to clients | the table of local decisions
 //! ```
 //!
 //! All but the table are atomics, which need no lock. The table is used, and records are taken, under
@@ -16,13 +16,13 @@ use rate_limit_core::deny_cache::table::DenyBucket;
 use rate_limit_core::key::{self, Digest};
 use rate_limit_core::lease::table::LeaseBucket;
 use rate_limit_core::limit::Quota;
-use rate_limit_core::overrides::table::OverrideBucket;
+use rate_limit_core::manage::table::ManagedBucket;
 use rate_limit_core::table::Table;
 
 mod deny_cache;
 mod lease;
 mod local;
-mod overrides;
+mod managed;
 mod process;
 mod record;
 mod reserved;
@@ -45,16 +45,16 @@ pub(crate) use view::{NodeState, View};
 static NAME: [u8; 16] = *b"rate_limit_redis";
 
 /// Marks memory that has the layout of this version.
-const LAYOUT: u64 = 0x7261_7465_6c69_000a;
+const LAYOUT: u64 = 0x7261_7465_6c69_000b;
 
 /// The memory is divided into parts, and so many of them are for records of limits and
-/// nodes, for the deny cache, for leases, and for overrides.
+/// nodes, for the deny cache, for leases, and for changes to clients.
 const PARTS: usize = 32;
 const FOR_LIMITS: usize = 1;
 const FOR_NODES: usize = 3;
 const FOR_DENY_CACHE: usize = 8;
 const FOR_LEASES: usize = 8;
-const FOR_OVERRIDES: usize = 1;
+const FOR_MANAGED: usize = 1;
 
 /// The start of the memory.
 #[repr(C)]
@@ -66,6 +66,8 @@ struct Header {
     whole: AtomicU64,
     /// The monotonic time in µs at which all entries of the deny cache have expired.
     denied_until: AtomicU64,
+    /// The monotonic time in µs at which all blocks that are known have ended.
+    blocked_until: AtomicU64,
     /// Whether a worker is changing the table.
     changing: AtomicU64,
     /// Local decisions whose states did not fit.
@@ -88,7 +90,7 @@ pub(crate) struct Shared {
     nodes: &'static [NodeRecord],
     deny_cache: &'static [DenyBucket],
     leases: &'static [LeaseBucket],
-    overrides: &'static [OverrideBucket],
+    managed: &'static [ManagedBucket],
     table: NonNull<u64>,
     table_words: usize,
 }
@@ -131,7 +133,7 @@ impl Shared {
                 nodes: part(start, size, &mut at, FOR_NODES),
                 deny_cache: part(start, size, &mut at, FOR_DENY_CACHE),
                 leases: part(start, size, &mut at, FOR_LEASES),
-                overrides: part(start, size, &mut at, FOR_OVERRIDES),
+                managed: part(start, size, &mut at, FOR_MANAGED),
                 table: NonNull::new(start.add(at).cast())?,
                 table_words: size.checked_sub(at)? / size_of::<u64>(),
             })

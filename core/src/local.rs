@@ -20,6 +20,9 @@
 //! not enough to check until the charges of the outage alone are regained: a client that keeps
 //! spending at the rate would then find a whole bucket in Redis.
 //!
+//! A **block** that an operator has set stands in Redis. In an outage it holds as far as the machine knows of it: see
+//! [`ManagedTable`](crate::manage::table::ManagedTable). It is not stored here, as on the return of Redis that decides again.
+//!
 //! The bounds hold if the table has room for all clients. A client that is evicted starts anew, as
 //! every client does with the next outage.
 
@@ -28,7 +31,9 @@ use std::ops::Deref;
 use crate::algorithm::Stored;
 use crate::charge::{Charge, Charged};
 use crate::decision::Verdict;
-use crate::overrides::Applied;
+use crate::limit::Quota;
+use crate::manage::{Change, ClientState};
+use crate::overrides::{Applied, Override};
 use crate::table::Table;
 use crate::transaction::{self, Pending};
 
@@ -46,6 +51,8 @@ pub enum Mode {
 #[derive(Debug)]
 pub struct LocalCharge<'a> {
     charge: Charge<'a>,
+    /// For how long the client is blocked, as far as the machine knows, in µs; 0: it is not.
+    blocked_for: u64,
     answer: LocalAnswer,
     /// If it was charged, and not given back.
     charged: Option<Charged>,
@@ -114,9 +121,38 @@ pub fn settle(
     Some(algorithm.decide(&mut stored, now, quota, 0).reset)
 }
 
-impl<'a> FromIterator<Charge<'a>> for LocalCharges<'a> {
-    fn from_iter<I: IntoIterator<Item = Charge<'a>>>(charges: I) -> Self {
-        let charges: Box<[_]> = charges.into_iter().map(LocalCharge::new).collect();
+/// Changes what a client has locally, as an operator has changed it in Redis: so the change holds on this machine at once.
+/// `quota` is that of the line, and `own` the override that was known before. Returns what it has then; `None` if it was
+/// not charged locally.
+pub fn change(
+    table: &mut Table<'_>,
+    client: u128,
+    now: u64,
+    change: &Change,
+    (quota, own): (&Quota, Option<Override>),
+) -> Option<ClientState> {
+    let stored = Stored::from_words(table.get(client)?);
+    let mut applied = Applied::new(stored.clone(), own, now, quota);
+    match change {
+        Change::Look | Change::Block(1..) => {}
+        Change::Reset => applied.stored = quota.algorithm().whole(),
+        Change::Block(0)
+        | Change::GiveBack(_)
+        | Change::SetOverride { .. }
+        | Change::RemoveOverride => change.apply(&mut applied, now, quota),
+    }
+    if applied.stored != stored {
+        table.set(client, applied.stored.to_words());
+    }
+    Some(ClientState::new(&applied, now))
+}
+
+impl<'a> FromIterator<(Charge<'a>, u64)> for LocalCharges<'a> {
+    /// From each charge, and for how long its client is blocked as far as the machine knows, in µs; 0: it is not.
+    fn from_iter<I: IntoIterator<Item = (Charge<'a>, u64)>>(charges: I) -> Self {
+        let charges = charges.into_iter();
+        let charges: Box<[_]> =
+            charges.map(|(it, blocked)| LocalCharge::new(it, blocked)).collect();
         let entries = Vec::with_capacity(charges.len());
         Self { charges, entries }
     }
@@ -131,8 +167,8 @@ impl<'a> Deref for LocalCharges<'a> {
 }
 
 impl<'a> LocalCharge<'a> {
-    fn new(charge: Charge<'a>) -> Self {
-        Self { charge, answer: LocalAnswer::Unchecked, charged: None }
+    fn new(charge: Charge<'a>, blocked_for: u64) -> Self {
+        Self { charge, blocked_for, answer: LocalAnswer::Unchecked, charged: None }
     }
 
     /// The outcome of the last decision.
@@ -142,13 +178,24 @@ impl<'a> LocalCharge<'a> {
 
     /// The limit's entry in the transaction, if it is to be checked.
     fn entry(&self, table: &mut Table<'_>, now: u64, mode: Mode) -> Option<Pending<'a>> {
-        let stored = self.stored(table);
+        let mut stored = self.stored(table);
         let is_checked = match mode {
-            Mode::Outage => true,
+            Mode::Outage => {
+                self.block(&mut stored, now);
+                true
+            }
             Mode::Return => stored.state.is_some() && self.look(&mut stored.clone(), now).reset > 0,
         };
         let quota = *self.charge.quota;
         is_checked.then(|| Pending::new(self.charge, Applied { stored, quota, own: None }))
+    }
+
+    /// Blocks the client for as long as the machine knows that it is blocked.
+    fn block(&self, stored: &mut Stored, now: u64) {
+        let quota = self.charge.quota;
+        if self.blocked_for > stored.blocked_for(now, quota) {
+            quota.algorithm().set_block(stored, now, quota, self.blocked_for);
+        }
     }
 
     /// Keeps the outcome, and stores what the decision has changed. Returns how long the quota
@@ -163,7 +210,9 @@ impl<'a> LocalCharge<'a> {
         (self.answer, self.charged) = (LocalAnswer::Unchecked, None);
         let Some(entry) = entry else { return 0 };
         let Some(verdict) = entry.verdict() else { return 0 };
-        if !self.set_stored(table, entry.change()) {
+        // A client that is blocked is charged nothing.
+        let change = entry.change().filter(|_| self.blocked_for == 0);
+        if !self.set_stored(table, change) {
             self.answer = LocalAnswer::NoRoom;
             return 0;
         }
@@ -249,7 +298,7 @@ mod tests {
     }
 
     fn charges<'a>(charges: impl IntoIterator<Item = Charge<'a>>) -> LocalCharges<'a> {
-        charges.into_iter().collect()
+        charges.into_iter().map(|charge| (charge, 0)).collect()
     }
 
     /// Decides for a single limit.
@@ -334,6 +383,81 @@ mod tests {
         let steps = prop_oneof![19 => Just(0), 1 => 0..3_000_000_u64];
         let costs = prop_oneof![Just(0.0), 0.0..0.3, 0.0..1.2];
         vec((gaps, steps, vec((0..limits, costs), 1..5)), 0..60)
+    }
+
+    /// A block that a machine knows of holds in an outage, and nothing of it is stored.
+    #[test]
+    fn a_block_that_is_known_holds_in_an_outage_alone() {
+        for quota in all_quotas("5r/h", 5) {
+            for spent in [0, 3] {
+                let mut words = vec![0; 4_000];
+                let mut table = Table::open(&mut words);
+                if spent > 0 {
+                    request(&mut table, START, Mode::Outage, quota, spent);
+                }
+                let before = table.usage();
+                let mut blocked: LocalCharges<'_> =
+                    [(charge(1, &quota, 1), 7_000)].into_iter().collect();
+                decide(&mut table, START + 1, Mode::Outage, &mut blocked);
+                let rejection = verdict(blocked[0].answer());
+                assert!(!rejection.allowed && rejection.block() == 7_000, "{quota:?}");
+                assert_eq!(rejection.retry, Retry::After(7_000), "{quota:?}");
+                give_back(&mut table, START + 1, &mut blocked);
+                assert_eq!(table.usage(), before, "{quota:?}");
+                let next = request(&mut table, START + 2, Mode::Outage, quota, 1);
+                let Verdict { allowed, remaining, .. } = verdict(next);
+                assert_eq!((allowed, remaining), (true, quota.limit() - spent - 1), "{quota:?}");
+            }
+        }
+    }
+
+    /// What `change` leaves of a quota of 5 of which 4 were spent; the client has an override of 8 in the end, or not.
+    fn left_after(line: &Quota, change: Change) -> u64 {
+        let mut words = vec![0; 4_000];
+        let mut table = Table::open(&mut words);
+        let client = charge(1, line, 0).client();
+        assert_eq!(super::change(&mut table, client, START, &change, (line, None)), None);
+        request(&mut table, START, Mode::Outage, *line, 4);
+        let state = super::change(&mut table, client, START, &change, (line, None)).unwrap();
+        let shown = verdict(request(&mut table, START, Mode::Outage, state.quota, 0));
+        assert_eq!((state.remaining, state.reset), (shown.remaining, shown.reset), "{line:?}");
+        let returned = request(&mut table, START, Mode::Return, state.quota, 0);
+        assert_eq!(returned == LocalAnswer::Unchecked, state.reset == 0, "{line:?}");
+        state.remaining
+    }
+
+    #[test]
+    fn a_change_holds_locally() {
+        for line in all_quotas("5r/h", 5).map(Quota::with_override) {
+            assert_eq!(left_after(&line, Change::Look), 1, "{line:?}");
+            assert_eq!(left_after(&line, Change::Reset), 5, "{line:?}");
+            assert_eq!(left_after(&line, Change::GiveBack(2)), 3, "{line:?}");
+            assert_eq!(left_after(&line, Change::GiveBack(9)), 5, "{line:?}");
+            assert_eq!(left_after(&line, Change::RemoveOverride), 1, "{line:?}");
+            let rate = if line.rate().is_monthly() { "8r/month" } else { "8r/h" };
+            let rate = rate.parse().unwrap();
+            let own = Change::SetOverride { rate, limit: 8, lasts: None };
+            assert_eq!(left_after(&line, own), 4, "{line:?}");
+        }
+    }
+
+    /// The block of a line, as it begins in an outage, ends where an operator ends it.
+    #[test]
+    fn a_local_block_ends() {
+        let quota = quota(Algorithm::TokenBucket, "5r/h", 5).with_block(7_000_000);
+        let mut words = vec![0; 4_000];
+        let mut table = Table::open(&mut words);
+        for spent in [5, 1] {
+            request(&mut table, START, Mode::Outage, quota, spent);
+        }
+        let client = charge(1, &quota, 0).client();
+        let change = |table: &mut Table<'_>, change| {
+            super::change(table, client, START + 1, &change, (&quota, None)).unwrap().blocked_for
+        };
+        assert_eq!(change(&mut table, Change::Look), 6_999_999);
+        assert_eq!(change(&mut table, Change::Block(9_000_000)), 6_999_999);
+        assert_eq!(change(&mut table, Change::Block(0)), 0);
+        assert_eq!(change(&mut table, Change::Look), 0);
     }
 
     proptest! {

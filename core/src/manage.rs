@@ -1,5 +1,7 @@
 //! What an operator does to one client of one limit, and what the client has then.
 
+pub mod table;
+
 use std::num::NonZeroU64;
 
 use crate::algorithm::Stored;
@@ -137,6 +139,20 @@ impl ClientState {
             held: holds.units(quota.limit()),
             held_for: holds.ends().saturating_sub(now),
             own: *own,
+        }
+    }
+
+    /// What a client has on a machine that also decides for it by itself, where it has this `local` state: of both the
+    /// stricter one.
+    #[must_use]
+    pub fn stricter(self, local: &Self) -> Self {
+        Self {
+            remaining: self.remaining.min(local.remaining),
+            reset: self.reset.max(local.reset),
+            retry_after: self.retry_after.max(local.retry_after),
+            blocked_for: self.blocked_for.max(local.blocked_for),
+            debt: self.debt.max(local.debt),
+            ..self
         }
     }
 

@@ -9,8 +9,6 @@
 //! lost, and a window counts what was spent in the window before as spent in this one: so no change lets more through
 //! than the quota that it leads to.
 
-pub mod table;
-
 use std::num::NonZeroU64;
 
 use crate::algorithm::Stored;

@@ -45,7 +45,7 @@ pub use conclusion::Conclusion;
 pub use decisions::Decisions;
 pub use evaluated::{ConfiguredLimit, Evaluated, OwnQuota, Renewal};
 pub use machine::{
-    DenyCache, LocalTable, Machine, MachineLeases, NoRoom, OverrideCache, RequestCounters,
+    DenyCache, LocalTable, Machine, MachineLeases, ManagedClients, NoRoom, RequestCounters,
     Submission,
 };
 
@@ -326,6 +326,15 @@ impl<M: Machine> LimitedRequest<'_, M> {
         }
     }
 
+    /// Takes note of which clients are blocked, for an outage of Redis.
+    fn note_blocks(&self, machine: &M) {
+        for limit in self.limits {
+            if let Some(verdict) = limit.verdict() {
+                machine.note_block(limit, verdict.block());
+            }
+        }
+    }
+
     /// Acts on the outcome of the submission.
     pub fn on_reply(&self, machine: &M, outcome: Result<(), Error>) -> Progress {
         self.note_overrides(machine);
@@ -384,6 +393,9 @@ impl<M: Machine> LimitedRequest<'_, M> {
 
     /// Redis has decided.
     fn on_decided(&self, machine: &M) {
+        if self.is_local() {
+            self.note_blocks(machine);
+        }
         self.give_back_if_rejected();
         if self.is_local() {
             self.join_local(machine);

@@ -19,7 +19,13 @@ impl LocalTable<LimitConf> for Shared {
         mode: Mode,
         limits: &[Evaluated<'a, LimitConf>],
     ) -> Result<LocalCharges<'a>, NoRoom> {
-        let mut charges: LocalCharges<'_> = limits.iter().map(|limit| limit.charge).collect();
+        let blocked_for = |limit: &Evaluated<'_, LimitConf>| match mode {
+            Mode::Outage => self.blocked_for(limit.charge.client()),
+            // Redis, which knows better, decides as well.
+            Mode::Return => 0,
+        };
+        let mut charges: LocalCharges<'_> =
+            limits.iter().map(|limit| (limit.charge, blocked_for(limit))).collect();
         let now = unix_micros();
         let reset = self.with_table(|table| local::decide(table, now, mode, &mut charges));
         self.regains_in(reset);

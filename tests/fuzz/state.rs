@@ -130,7 +130,7 @@ fn check_local(input: &mut Input<'_>, quota: &Quota, mut now: u64) {
     let digest = (DIGEST ^ u128::from(quota.fingerprint())).into();
     let charge = |table: &mut Table<'_>, now, cost| {
         let charge = Charge { digest, ..Charge::new(&template, b"", quota, cost) };
-        let mut charges: LocalCharges<'_> = std::iter::once(charge).collect();
+        let mut charges: LocalCharges<'_> = std::iter::once((charge, 0)).collect();
         local::decide(table, now, Mode::Outage, &mut charges);
         let verdict = answer(&charges);
         verdict.inspect(|verdict| check(verdict, quota, cost));

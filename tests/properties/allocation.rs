@@ -60,7 +60,7 @@ fn a_decision_allocates_nothing_but_logs() {
         few.cycle().take(40).map(of).zip((1_u8..).map(|number| [number])).collect();
     let template = Rc::new(Template::new(Head::new("rl:", "a").unwrap(), None));
     let charges = || -> LocalCharges<'_> {
-        limits.iter().map(|(quota, key)| charge(&template, key, quota)).collect()
+        limits.iter().map(|(quota, key)| (charge(&template, key, quota), 0)).collect()
     };
     // The second checks what the first has charged, and gives it back.
     for mode in [Mode::Outage, Mode::Return] {

@@ -17,13 +17,18 @@ impl Algorithm {
         stored.extra.holds.count(units);
     }
 
+    /// The state of a client that has a whole quota.
+    pub(crate) fn whole(self) -> Stored {
+        Stored { state: (self.row().read)([0; 3]), ..Stored::default() }
+    }
+
     /// Blocks a client for `span` µs from now on; 0: no longer.
     pub(crate) fn set_block(self, stored: &mut Stored, now: u64, quota: &Quota, span: u64) {
         if span == 0 {
             stored.extra.blocked_until = 0;
             return;
         }
-        stored.state = stored.state.take().or_else(|| (self.row().read)([0; 3]));
+        stored.state = stored.state.take().or_else(|| self.whole().state);
         stored.extra.blocked_until = now.saturating_add(span.min(quota.longest_block()));
     }
 }

@@ -15,7 +15,7 @@ pub trait Machine:
     DenyCache<Self::Limit>
     + MachineLeases<Self::Limit>
     + LocalTable<Self::Limit>
-    + OverrideCache<Self::Limit>
+    + ManagedClients<Self::Limit>
     + RequestCounters<Self::Limit>
 {
     /// A line of the configuration.
@@ -67,10 +67,13 @@ pub trait DenyCache<L> {
     fn end_denials_of_others(&self, limit: &Evaluated<'_, L>, now: u64);
 }
 
-/// The cache of the quotas that clients have of their own, as far as this machine knows them.
-pub trait OverrideCache<L> {
-    /// Takes note of that of the client of `limit`, or that it has none.
+/// The changes to clients, as far as this machine knows them.
+pub trait ManagedClients<L> {
+    /// Takes note of the override of the client of `limit`, or that it has none.
     fn note_override(&self, limit: &Evaluated<'_, L>, own: Option<Override>);
+
+    /// Takes note that the client of `limit` is blocked for `span` µs from now; 0: it is not.
+    fn note_block(&self, limit: &Evaluated<'_, L>, span: u64);
 }
 
 /// The leases.

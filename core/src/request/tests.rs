@@ -102,6 +102,8 @@ struct TestMachine {
     reservations: Cell<usize>,
     /// The overrides of clients that were noted.
     overrides: RefCell<HashMap<u128, Option<Override>>>,
+    /// For how long clients are blocked, as it was noted, in µs.
+    blocks: RefCell<HashMap<u128, u64>>,
 }
 
 impl TestMachine {
@@ -116,7 +118,14 @@ impl TestMachine {
             waits: Cell::new(0),
             reservations: Cell::new(0),
             overrides: RefCell::default(),
+            blocks: RefCell::default(),
         }
+    }
+
+    /// For how long the client of a limit is blocked in an outage, as far as it was noted, in µs.
+    fn blocked_for(&self, limit: &Evaluated<'_, TestLine>, mode: Mode) -> u64 {
+        let noted = self.blocks.borrow().get(&limit.charge.client()).copied();
+        noted.filter(|_| mode == Mode::Outage).unwrap_or(0)
     }
 
     fn table(&self) -> LeaseTable<'_> {
@@ -221,7 +230,8 @@ impl LocalTable<TestLine> for TestMachine {
         mode: Mode,
         limits: &[Evaluated<'a, TestLine>],
     ) -> Result<LocalCharges<'a>, NoRoom> {
-        let mut charges: LocalCharges<'_> = limits.iter().map(|limit| limit.charge).collect();
+        let mut charges: LocalCharges<'_> =
+            limits.iter().map(|limit| (limit.charge, self.blocked_for(limit, mode))).collect();
         let mut words = self.local.borrow_mut();
         let reset = local::decide(&mut Table::open(&mut words), self.now(), mode, &mut charges);
         self.whole.set(self.whole.get().max(self.now() + reset));
@@ -235,9 +245,13 @@ impl LocalTable<TestLine> for TestMachine {
     }
 }
 
-impl OverrideCache<TestLine> for TestMachine {
+impl ManagedClients<TestLine> for TestMachine {
     fn note_override(&self, limit: &Evaluated<'_, TestLine>, own: Option<Override>) {
         self.overrides.borrow_mut().insert(limit.charge.client(), own);
+    }
+
+    fn note_block(&self, limit: &Evaluated<'_, TestLine>, span: u64) {
+        self.blocks.borrow_mut().insert(limit.charge.client(), span);
     }
 }
 
@@ -268,6 +282,45 @@ struct Reply {
     released: Cell<Option<(bool, Option<u64>)>>,
     /// How many charges were refunded.
     refunds: Cell<usize>,
+}
+
+/// A block that Redis tells of holds in an outage as well, until Redis tells that it is over.
+#[test]
+fn a_block_is_known_in_an_outage() {
+    let machine = TestMachine::new(ROOM);
+    let policy = policy(|it| (it.on_error, it.deny_cache) = (OnError::Local, false));
+    let limits = limits(ENFORCED);
+    let request = |told: Result<Verdict, Error>| {
+        let request: TestRequest = LimitedRequest::new(policy, limits, START);
+        assert_eq!(request.begin(&machine), Progress::Submit);
+        let to = submit(&request, &machine);
+        let _ = match told {
+            Ok(verdict) => {
+                let answer = Answer { verdict: Some(verdict), ..answer(false, false) };
+                reply(&request, &machine, to, &[answer])
+            }
+            Err(error) => finish(&request, &machine, to, Err(error)),
+        };
+        // Redis forgets nothing here, and what passes locally does not count.
+        machine.whole.set(0);
+        limits[0].verdict().map(|verdict| (verdict.allowed, verdict.retry))
+    };
+    let away = || request(Err(Error::Down));
+    let rejection = verdict(false);
+    assert_eq!(away(), Some((true, Retry::No)));
+    let spent = request(Ok(rejection));
+    assert_eq!(spent, Some((false, rejection.retry)));
+    assert_eq!(away(), Some((true, Retry::No)), "that the quota is spent is no block");
+    let blocked = rejection.blocked_for(9 * SECOND);
+    assert_eq!(request(Ok(blocked)), Some((false, Retry::After(9 * SECOND))));
+    assert_eq!(away(), Some((false, Retry::After(9 * SECOND))));
+    request(Ok(rejection));
+    assert_eq!(away(), Some((true, Retry::No)), "the block is over");
+    let long = rejection.blocked_for(9_000 * SECOND);
+    request(Ok(long));
+    assert_eq!(away(), Some((false, Retry::After(9_000 * SECOND))));
+    assert_eq!(request(Ok(verdict(true))), Some((true, Retry::No)));
+    assert_eq!(away(), Some((true, Retry::No)), "unblocked");
 }
 
 impl Submission for Sent {

@@ -486,6 +486,105 @@ fn a_change_holds_when_leases_have_ended() {
     }
 }
 
+/// A machine with one worker, which finds out by itself that Redis is back, that decides by itself while it is away.
+fn deciding_alone(redis: &Redis) -> Conf {
+    five(redis)
+        .workers(1)
+        .decisions()
+        .http("rate_limit_redis_on_error local; rate_limit_redis_deny_cache off;")
+}
+
+/// Waits until this Redis decides.
+fn wait_for_redis(nginx: &Nginx) {
+    let mut clients = 0;
+    let decides = || {
+        clients += 1;
+        nginx.get(&format!("/?k=new-{clients}")).decision() == "PASSED redis"
+    };
+    wait_until(PATIENCE, decides, "decisions by Redis");
+}
+
+/// What a machine has let through in an outage counts on it afterwards, until an operator changes that.
+#[test]
+fn a_change_holds_where_an_outage_has_left_something() {
+    let mut redis = Redis::start();
+    let machines = [deciding_alone(&redis).start(), deciding_alone(&redis).start()];
+    machines.iter().for_each(wait_for_redis);
+    redis.kill9();
+    for nginx in &machines {
+        nginx.wait_for_error_log("is down");
+        for key in ["a", "b", "c", "d"] {
+            let decisions: Vec<_> =
+                (0..6).map(|_| nginx.get(&format!("/?k={key}")).decision().to_owned()).collect();
+            assert_eq!(decisions, [["PASSED local"; 5].as_slice(), &["REJECTED local"]].concat());
+        }
+    }
+    redis.restart();
+    machines.iter().for_each(wait_for_redis);
+    let [here, there] = &machines;
+    let get = |key: &str| {
+        let response = here.get(&format!("/?k={key}"));
+        (response.decision().to_owned(), remaining(&response))
+    };
+    assert_eq!(get("a"), ("REJECTED local".to_owned(), 0));
+    // The state says why: Redis knows of nothing.
+    let state = client(here, "GET", "?limit=five&key=a");
+    assert_eq!((&state["quota"], &state["remaining"]), (&json!(5), &json!(0)), "{state}");
+    assert!(state["retry_after"].as_f64() > Some(10_000.0), "{state}");
+
+    let state = client(here, "DELETE", "?limit=five&key=a");
+    assert_eq!((&state["remaining"], &state["retry_after"]), (&json!(5), &json!(0)), "{state}");
+    assert_eq!(get("a"), ("PASSED redis".to_owned(), 4));
+    let state = client(here, "PATCH", "?limit=five&key=b&grant=2");
+    assert_eq!(state["remaining"], 2, "{state}");
+    assert_eq!(
+        [get("b"), get("b"), get("b")].map(|(decision, _)| decision),
+        ["PASSED redis", "PASSED redis", "REJECTED local"]
+    );
+    let state = client(here, "PUT", "?limit=five&key=c&rate=50r/d");
+    assert_eq!((&state["quota"], &state["remaining"]), (&json!(50), &json!(45)), "{state}");
+    assert_eq!(get("c"), ("PASSED redis".to_owned(), 44));
+
+    // On another machine it is to be changed as well.
+    assert_eq!(there.get("/?k=a").decision(), "REJECTED local");
+    client(there, "DELETE", "?limit=five&key=a");
+    assert_eq!(there.get("/?k=a").decision(), "PASSED redis");
+}
+
+/// The machines that have learned of a block keep it while Redis is away.
+#[test]
+fn a_block_holds_in_an_outage() {
+    let mut redis = Redis::start();
+    let machines = [deciding_alone(&redis).start(), deciding_alone(&redis).start()];
+    machines.iter().for_each(wait_for_redis);
+    let [here, there] = &machines;
+    for key in ["a", "b", "c"] {
+        client(here, "PATCH", &format!("?limit=five&key={key}&block=2h"));
+    }
+    // A machine learns of a block, and of its end, from the interface, or from Redis when a request comes.
+    let decision =
+        |nginx: &Nginx, key: &str| nginx.get(&format!("/?k={key}")).decision().to_owned();
+    assert_eq!(decision(there, "a"), "REJECTED redis");
+    assert_eq!(decision(there, "c"), "REJECTED redis");
+    client(here, "PATCH", "?limit=five&key=c&block=0");
+    assert_eq!(decision(there, "c"), "PASSED redis");
+    redis.kill9();
+    machines.iter().for_each(|nginx| nginx.wait_for_error_log("is down"));
+    for nginx in &machines {
+        let response = nginx.get("/?k=a");
+        assert_eq!((response.decision(), response.status), ("REJECTED local", 429));
+        let after: u64 = response.header("Retry-After").and_then(|it| it.parse().ok()).unwrap();
+        assert!((7_100..=7_200).contains(&after), "{response:?}");
+        assert_eq!(decision(nginx, "c"), "PASSED local");
+    }
+    assert_eq!(decision(here, "b"), "REJECTED local");
+    assert_eq!(decision(there, "b"), "PASSED local", "it has never met this client");
+    // It has no memory of the block, and it decides again.
+    redis.restart();
+    machines.iter().for_each(wait_for_redis);
+    assert_eq!(decision(here, "a"), "PASSED redis");
+}
+
 /// Limits that decide after authentication, and the interface itself limited.
 #[test]
 fn limits_of_both_phases() {

@@ -1,0 +1,215 @@
+//! What a machine knows of the changes to clients: their overrides, and until when they are blocked. It lies in memory that
+//! the workers share.
+//!
+//! Redis decides by what it has stored. The table is for what a machine decides by itself: leases, the deny cache and local
+//! decisions. It learns of an override or a block from a reply. If there are too many of them some are forgotten, blocks
+//! before overrides. As in the [table of denials](crate::deny_cache::table) nothing is locked: the first two words of an entry
+//! are the digest combined with all others, so that an entry which is read while it is written is none.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::key;
+use crate::overrides::Override;
+
+/// Entries in a bucket.
+const WAYS: usize = 4;
+/// The words of an entry behind the digest.
+const WORDS: usize = 5;
+
+/// Entries side by side.
+pub type ManagedBucket = [ManagedEntry; WAYS];
+
+/// A place for a client, as large as a line of the processor's cache. All zeroes is an empty one.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct ManagedEntry([AtomicU64; 2 + WORDS]);
+
+/// What a machine knows of the changes to a client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ManagedClient {
+    /// Its override, if it has one.
+    pub own: Option<Override>,
+    /// Until when it is blocked, in µs of the monotonic clock; a time that is over if it is not.
+    pub blocked_until: u64,
+}
+
+/// A table of clients that were changed. They are given by their digests.
+#[derive(Clone, Copy, Debug)]
+pub struct ManagedTable<'a>(&'a [ManagedBucket]);
+
+impl<'a> ManagedTable<'a> {
+    /// The table in these buckets.
+    pub fn new(buckets: &'a [ManagedBucket]) -> Self {
+        Self(buckets)
+    }
+
+    /// What is known of a client.
+    pub fn get(&self, client: u128) -> ManagedClient {
+        let known = self.bucket(client).and_then(|bucket| find(bucket, client));
+        known.map(|(_, known)| known).unwrap_or_default()
+    }
+
+    /// Takes note of the override of a client, or that it has none.
+    pub fn set_override(&self, client: u128, own: Option<Override>) {
+        self.change(client, |known| ManagedClient { own, ..known });
+    }
+
+    /// Takes note of the time until which a client is blocked, in µs of the monotonic clock; 0: it is not.
+    pub fn set_block(&self, client: u128, blocked_until: u64) {
+        self.change(client, |known| ManagedClient { blocked_until, ..known });
+    }
+
+    fn change(&self, client: u128, change: impl FnOnce(ManagedClient) -> ManagedClient) {
+        let Some(bucket) = self.bucket(client) else { return };
+        let found = find(bucket, client);
+        let before = found.map(|(_, known)| known).unwrap_or_default();
+        let after = change(before);
+        if after == before {
+            return;
+        }
+        let entry = found.map(|(entry, _)| entry);
+        if let Some(entry) = entry.or_else(|| place(bucket, client, after.own.is_some())) {
+            entry.write(client, after);
+        }
+    }
+
+    fn bucket(&self, client: u128) -> Option<&'a ManagedBucket> {
+        self.0.get(key::place(client, self.0.len()))
+    }
+}
+
+fn find(bucket: &ManagedBucket, client: u128) -> Option<(&ManagedEntry, ManagedClient)> {
+    bucket.iter().find_map(|entry| Some((entry, entry.read(client)?)))
+}
+
+/// The entry for another client: an empty one, else one without an override, else any, as the digest falls, for a client
+/// that has an override itself.
+fn place(bucket: &ManagedBucket, client: u128, has_override: bool) -> Option<&ManagedEntry> {
+    let first = (client >> u64::BITS) as usize % WAYS;
+    let from_first = || bucket.iter().cycle().skip(first).take(WAYS);
+    let empty = from_first().find(|entry| entry.words() == [0; WORDS]);
+    let other = empty.or_else(|| from_first().find(|entry| !entry.has_override()));
+    other.or_else(|| from_first().next().filter(|_| has_override))
+}
+
+impl ManagedEntry {
+    fn words(&self) -> [u64; WORDS] {
+        let [_, _, words @ ..] = &self.0;
+        words.each_ref().map(|word| word.load(Ordering::Relaxed))
+    }
+
+    fn has_override(&self) -> bool {
+        let [limit, ..] = self.words();
+        limit > 0
+    }
+
+    fn read(&self, client: u128) -> Option<ManagedClient> {
+        let [low, high, ..] = self.0.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let words @ [limit, ends, n, period, blocked_until] = self.words();
+        if words == [0; WORDS] || combined(client, words) != [low, high] {
+            return None;
+        }
+        let own = (limit > 0).then(|| Override::from_parts(limit, ends, [n, period])).flatten();
+        Some(ManagedClient { own, blocked_until })
+    }
+
+    fn write(&self, client: u128, ManagedClient { own, blocked_until }: ManagedClient) {
+        let [limit, ends, n, period] = own.map_or([0; 4], Override::to_parts);
+        let words = [limit, ends, n, period, blocked_until];
+        let digest = if words == [0; WORDS] { [0; 2] } else { combined(client, words) };
+        let all = digest.into_iter().chain(words);
+        self.0.iter().zip(all).for_each(|(to, from)| to.store(from, Ordering::Relaxed));
+    }
+}
+
+/// The digest of a client, combined with all words of its entry.
+fn combined(client: u128, words: [u64; WORDS]) -> [u64; 2] {
+    let [limit, ends, n, period, blocked_until] = words;
+    [
+        client as u64
+            ^ limit
+            ^ ends.rotate_left(21)
+            ^ n.rotate_left(42)
+            ^ period
+            ^ blocked_until.rotate_left(9),
+        (client >> 64) as u64
+            ^ limit.rotate_left(32)
+            ^ ends
+            ^ n.rotate_left(11)
+            ^ period.rotate_left(50)
+            ^ blocked_until.rotate_left(27),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::*;
+
+    fn own(limit: u64) -> Override {
+        Override { rate: "3r/s".parse().unwrap(), limit, ends: NonZeroU64::new(limit % 2) }
+    }
+
+    #[test]
+    fn what_was_noted_last_counts() {
+        let buckets: [ManagedBucket; 2] = Default::default();
+        let table = ManagedTable::new(&buckets);
+        assert_eq!(table.get(7), ManagedClient::default());
+        table.set_override(7, Some(own(1)));
+        assert_eq!((table.get(7).own, table.get(8).own), (Some(own(1)), None));
+        table.set_override(7, Some(own(2)));
+        table.set_block(7, 99);
+        assert_eq!(table.get(7), ManagedClient { own: Some(own(2)), blocked_until: 99 });
+        table.set_override(7, None);
+        assert_eq!(table.get(7), ManagedClient { own: None, blocked_until: 99 });
+        table.set_block(7, 0);
+        assert_eq!(table.get(7), ManagedClient::default());
+        assert!(buckets.iter().flatten().all(|entry| entry.words() == [0; WORDS]));
+    }
+
+    #[test]
+    fn others_are_forgotten_where_there_are_too_many() {
+        let buckets: [ManagedBucket; 1] = Default::default();
+        let table = ManagedTable::new(&buckets);
+        for client in 0..100 {
+            table.set_override(client << u64::BITS, Some(own(5)));
+            assert_eq!(table.get(client << u64::BITS).own, Some(own(5)));
+        }
+        let known = (0..100_u128).filter(|client| table.get(client << u64::BITS).own.is_some());
+        assert_eq!(known.count(), WAYS);
+    }
+
+    #[test]
+    fn blocks_are_forgotten_before_overrides() {
+        let buckets: [ManagedBucket; 1] = Default::default();
+        let table = ManagedTable::new(&buckets);
+        let client = |number: u128| number << u64::BITS;
+        for number in 0..3 {
+            table.set_override(client(number), Some(own(5)));
+        }
+        for number in 3..20 {
+            table.set_block(client(number), 99);
+            assert_eq!(table.get(client(number)).blocked_until, 99);
+        }
+        table.set_override(client(20), Some(own(5)));
+        table.set_block(client(21), 99);
+        let known = (0..22).filter(|number| table.get(client(*number)) != ManagedClient::default());
+        assert_eq!(known.collect::<Vec<_>>(), [0, 1, 2, 20]);
+    }
+
+    #[test]
+    fn torn_entries_are_none() {
+        let buckets: [ManagedBucket; 1] = Default::default();
+        let table = ManagedTable::new(&buckets);
+        table.set_override(7, Some(own(5)));
+        table.set_block(7, 99);
+        for word in 0..2 + WORDS {
+            let entry = buckets[0].iter().find(|entry| entry.has_override()).unwrap();
+            entry.0[word].fetch_add(1, Ordering::Relaxed);
+            assert_eq!(table.get(7), ManagedClient::default(), "{word}");
+            entry.0[word].fetch_sub(1, Ordering::Relaxed);
+        }
+        assert_eq!(table.get(7).own, Some(own(5)));
+    }
+}
