@@ -154,7 +154,7 @@ fn update_machine(
     outcome.map(|state| shared.change_client(client, quota, change, state))
 }
 
-/// What the log is to say of a change; `None` if there is none. NGINX adds the address.
+/// The text of a change for the log; `None` if there is no change. NGINX adds the address.
 fn change_for_log<'r>(
     r: Request<'r>,
     management: &Management<'_>,

@@ -1,4 +1,4 @@
-//! What the workers of a machine share: a zone of memory that survives reloads.
+//! The memory that the workers of a machine share: a zone that survives reloads.
 //!
 //! ```text
 //! Header | a record for each limit | for each node | the deny cache | leases | changes to clients | the table of local decisions

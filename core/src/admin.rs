@@ -23,7 +23,7 @@ use crate::limit::Quota;
 use crate::manage::Change;
 use crate::rate::{self, MAX_TIME, MILLISECOND};
 
-/// What a request asks for.
+/// The operation that a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation<'a> {
     /// The limits.
@@ -34,16 +34,16 @@ pub enum Operation<'a> {
     Client(Management<'a>),
 }
 
-/// What is done to a client of a limit.
+/// A look at a client of a limit, or a change of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Management<'a> {
     /// The limit.
     pub limit: &'a ManagedLimit<'a>,
     /// The key of the client; a digest of it if it is too long.
     pub key: Vec<u8>,
-    /// What a client of the limit may spend that has no override.
+    /// The quota of a client of the limit that has no override.
     pub quota: Quota,
-    /// What is done to it.
+    /// The change.
     pub change: Change,
 }
 

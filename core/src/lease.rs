@@ -169,7 +169,7 @@ impl Holding {
     /// How many words it takes.
     const WORDS: usize = 11;
 
-    /// One of which nothing is known.
+    /// A holding of which nothing is known.
     const UNKNOWN: Self = Self {
         units: 0,
         of: 0,

@@ -1,4 +1,4 @@
-//! What an operator does to one client of one limit, and what the client has then.
+//! Changes of one client of one limit by an operator, and the state of the client then.
 
 pub mod table;
 
@@ -34,7 +34,7 @@ pub enum Change {
     RemoveOverride,
 }
 
-/// What a client has of a limit.
+/// The state of a client of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientState {
     /// The time of Redis, in µs.
@@ -117,7 +117,7 @@ impl Change {
 }
 
 impl ClientState {
-    /// What a client has at `now`, by Redis's clock in µs.
+    /// The state of a client at `now`, by Redis's clock in µs.
     pub fn new(applied: &Applied, now: u64) -> Self {
         let Applied { stored, quota, own } = applied;
         let algorithm = quota.algorithm();
@@ -142,8 +142,8 @@ impl ClientState {
         }
     }
 
-    /// What a client has on a machine that also decides for it by itself, where it has this `local` state: of both the
-    /// stricter one.
+    /// The state of a client on a machine that also decides for it by itself, where it has this `local` state: of both
+    /// the stricter one.
     #[must_use]
     pub fn stricter(self, local: &Self) -> Self {
         Self {

@@ -26,7 +26,7 @@ pub struct Override {
     pub ends: Option<NonZeroU64>,
 }
 
-/// What is stored of a client, as it counts at a moment.
+/// The record that is stored of a client, as it counts at a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
     /// The state.
@@ -40,7 +40,7 @@ pub struct Applied {
 /// The numbers of a record.
 const NUMBERS: usize = 6;
 
-/// What ends a record.
+/// The end of a record.
 const MARK: &[u8] = b"o\x01";
 
 impl Override {
@@ -87,7 +87,7 @@ impl Override {
         [self.limit, self.ends.map_or(0, NonZeroU64::get), n, period]
     }
 
-    /// What is stored without the record, and the override, if there is a record. One that is out of bounds is no
+    /// The stored bytes without the record, and the override, if there is a record. One that is out of bounds is no
     /// override.
     pub(crate) fn split(bytes: &[u8]) -> (&[u8], Option<Self>) {
         let is_record = matches!(bytes.len() % size_of::<u64>(), 2 | 3) && bytes.ends_with(MARK);
@@ -145,7 +145,7 @@ mod tests {
         Override { rate: "3r/s".parse().unwrap(), limit, ends: NonZeroU64::new(ends) }
     }
 
-    /// What a script stores behind a state.
+    /// The bytes that a script stores behind a state.
     fn record(own: &Override) -> Vec<u8> {
         let numbers = own.numbers(&own.quota(&quota()).unwrap());
         let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());

@@ -47,7 +47,7 @@ pub struct TopKey {
     pub error: u64,
 }
 
-/// What is known of a key besides its count: its digest, the error of its count, and the place of the key.
+/// The parts of a key's entry besides its count: its digest, the error of its count, and the place of the key.
 type Ranked = [u64; 3];
 
 /// The keys of one limit that were rejected most, in words that processes may share. All zeroes is an empty one. A
@@ -162,7 +162,7 @@ impl<'a> Top<'a> {
     /// An entry counts one more, and moves before all others of its count.
     fn increment(&mut self, index: usize) {
         let Some(count) = self.rejected.get(index).copied() else { return };
-        // It is not behind the entry itself, unless they are in no order.
+        // The place is not behind the entry itself, unless they are in no order.
         let first = self.rejected.partition_point(|other| *other > count).min(index);
         if first != index {
             self.entries.swap(first, index);
@@ -337,7 +337,7 @@ mod tests {
         }
         let list = model.list();
         let often = list.iter().find(|it| it.key == b"often").expect("it is there");
-        // It has a fifth of all rejections, and few of them came before it was kept.
+        // The key has a fifth of all rejections, and few of them came before it was kept.
         assert!((4_900..=5_100).contains(&often.rejected) && often.error <= 100, "{often:?}");
         assert_eq!(list.len(), 10);
         model.check();
@@ -383,7 +383,7 @@ mod tests {
             }
         }
 
-        /// What a process that died has left.
+        /// The memory as a process that died has left it.
         #[test]
         fn no_words_panic(seed in any::<u64>(), n in 0usize..20) {
             let mut random = seed | 1;

@@ -1,4 +1,4 @@
-//! What was submitted for a request.
+//! The command that was submitted for a request.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -14,18 +14,18 @@ use crate::log::log;
 use crate::machine::Submission;
 use crate::nginx::{OutOfMemory, Request};
 
-/// What was submitted for a request. It lies in the pool of the request as the data of a cleanup, by which it is found,
+/// The command that was submitted for a request. It lies in the pool of the request as the data of a cleanup, by which it is found,
 /// and which releases it if the request ends before the reply.
 pub(super) struct Pending<'r> {
     submission: Cell<Option<Submission>>,
-    /// What the log is to say of a change, if it is one.
+    /// The text of a change for the log, if it is one.
     change: Option<&'r [u8]>,
     /// The log of the connection.
     log: *mut ngx_log_t,
 }
 
 impl<'r> Pending<'r> {
-    /// What was submitted for a request, and has not been answered yet.
+    /// The command that was submitted for a request, if it has not been answered yet.
     pub(super) fn find(r: Request<'r>) -> Option<&'r Self> {
         // SAFETY: the cleanups of a pool are a list, and the data of one with our handler is a value of this type. It
         // lives as long as the request.

@@ -19,11 +19,11 @@ pub(crate) enum NodeState {
     /// None of its store.
     #[default]
     Unknown,
-    /// It is sent requests.
+    /// The node is sent requests.
     Up,
-    /// It is sent requests, but owes replies for too long.
+    /// The node is sent requests, but owes replies for too long.
     Slow,
-    /// It is sent no requests.
+    /// The node is sent no requests.
     Open,
 }
 

@@ -120,7 +120,7 @@ impl AdminError {
     }
 }
 
-/// What became of a command without a reply.
+/// The effect of a command without a reply.
 fn reason(error: Error) -> &'static str {
     match error {
         Error::Down => "Redis is down, nothing was changed",

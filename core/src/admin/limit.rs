@@ -10,9 +10,9 @@ use crate::rate::{self, Rate};
 /// A limit: what its name stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManagedLimit<'a> {
-    /// Its name.
+    /// The name of the limit.
     pub name: &'a str,
-    /// Its store, without a password.
+    /// The store, without a password.
     pub store: &'a str,
     /// The algorithm by its name.
     pub algorithm: Algorithm,
@@ -79,7 +79,7 @@ impl ManagedLimit<'_> {
         }
     }
 
-    /// What a client without an override may spend, by the line and by what the arguments say of its variables.
+    /// The quota of a client without an override, by the line and by what the arguments say of its variables.
     pub(super) fn quota(&self, query: &mut QueryString) -> Result<Quota, AdminError> {
         let rate = Given::of_line(["rate", "base_rate"], self.rate, query)?;
         let names = self.burst_names().zip(self.burst);
@@ -87,7 +87,7 @@ impl ManagedLimit<'_> {
         self.quota_of(&rate, burst.as_ref())
     }
 
-    /// What a client with the override of the arguments may spend.
+    /// The quota of a client with the override of the arguments.
     pub(super) fn override_of(&self, query: &mut QueryString) -> Result<Quota, AdminError> {
         self.check_override()?;
         let rate = Given::argument("rate", query)?.ok_or(AdminError::Missing("rate"))?;

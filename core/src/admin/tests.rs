@@ -33,7 +33,7 @@ fn limits() -> [ManagedLimit<'static>; 5] {
     ]
 }
 
-/// What a request asks for: the name of the limit, the key, the most that can be spent at once, and the change.
+/// The operation of a request: the name of the limit, the key, the most that can be spent at once, and the change.
 fn read(method: &str, query: &str) -> Result<(String, Vec<u8>, u64, Change), AdminError> {
     let limits = limits();
     match Operation::read(method.as_bytes(), query.as_bytes(), &limits)? {

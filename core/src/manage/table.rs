@@ -1,4 +1,4 @@
-//! What a machine knows of the changes to clients: their overrides, and until when they are blocked. It lies in memory that
+//! The changes to clients that a machine knows of: their overrides, and until when they are blocked. They lie in memory that
 //! the workers share.
 //!
 //! Redis decides by what it has stored. The table is for what a machine decides by itself: leases, the deny cache and local
@@ -24,10 +24,10 @@ pub type ManagedBucket = [ManagedEntry; WAYS];
 #[repr(C, align(64))]
 pub struct ManagedEntry([AtomicU64; 2 + WORDS]);
 
-/// What a machine knows of the changes to a client.
+/// The changes to a client that a machine knows of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ManagedClient {
-    /// Its override, if it has one.
+    /// The override, if it has one.
     pub own: Option<Override>,
     /// Until when it is blocked, in µs of the monotonic clock; a time that is over if it is not.
     pub blocked_until: u64,
@@ -43,7 +43,7 @@ impl<'a> ManagedTable<'a> {
         Self(buckets)
     }
 
-    /// What is known of a client.
+    /// The changes to a client that are known.
     pub fn get(&self, client: u128) -> ManagedClient {
         let known = self.bucket(client).and_then(|bucket| find(bucket, client));
         known.map(|(_, known)| known).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What a client has, from the reply of the script that looks at it or changes it.
+//! The state of a client, from the reply of the script that looks at it or changes it.
 
 use super::reply::{Entry, ScriptReply};
 use crate::algorithm::Stored;
@@ -9,7 +9,7 @@ use crate::overrides::{Applied, Override};
 /// How many numbers the script of a limit that stores itself replies with.
 const NUMBERS: usize = 9;
 
-/// What the client of `charge` has; `None` if this is no reply about it.
+/// The state of the client of `charge`; `None` if this is no reply about it.
 pub fn managed(mut found: ScriptReply<'_>, charge: &Charge<'_>) -> Option<ClientState> {
     let (now, quota) = (found.now(), charge.quota);
     let (Some(Entry::Stored(bytes)), None) = (found.next(), found.next()) else { return None };

@@ -48,7 +48,7 @@ const MAX_LISTS: usize = 16;
 #[derive(Clone, Copy)]
 enum Sign {
     Spent,
-    /// It goes below zero.
+    /// The number goes below zero.
     GivenBack,
 }
 
@@ -65,7 +65,7 @@ pub struct Scripts {
     single: Vec<(Variant, OnceLock<Script>)>,
     /// For several limits; for such as any of which is settled; and for such as any of which has `override`.
     several: [OnceLock<Script>; 3],
-    /// What changes what a client has of one limit of each variant.
+    /// For a change of a client of one limit of each variant.
     manage: Vec<(Variant, OnceLock<Script>)>,
     lists: Vec<List>,
     /// The variants whose scripts are loaded, and whether the one for several limits is.

@@ -82,7 +82,7 @@ fn add_limit(row: &mut Object<'_>, limit: &ManagedLimit<'_>) {
         match (limit.known_burst(), limit.burst) {
             (Some(number), _) => row.value(name, number),
             (None, Some(written)) => row.string(name, written),
-            // It is the n of the rate.
+            // The default is the n of the rate.
             (None, None) => row.value(name, "null"),
         }
     }

@@ -81,6 +81,8 @@ fn errors_in_a_terminal() {
     );
     let other = failure(&nginx.url("/nowhere"), &["show", "api", "a"]);
     assert!(other.contains("/nowhere answers 404: is it a location with rate_limit_redis_admin"));
+    let query = failure(&format!("{url}?limit=api"), &["show", "api", "a"]);
+    assert!(query.starts_with("limits: URL must end with the path of the location"), "{query}");
     assert!(failure("http://127.0.0.1:1/", &["show", "api", "a"]).contains("curl: (7)"));
 
     for arguments in [&[][..], &[&url, "show"], &[&url, "show", "api"], &[&url, "pay", "api", "a"]]

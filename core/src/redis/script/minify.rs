@@ -9,7 +9,7 @@ pub(super) fn minify(source: &str) -> String {
         rest = after;
         match first {
             '\n' => end_line(&mut out),
-            // What a comment separates is separate without it.
+            // Words that a comment separates are separate without it.
             _ if token.starts_with("--") => push_space(&mut out),
             ' ' | '\t' | '\r' => push_space(&mut out),
             _ => out.push_str(token),

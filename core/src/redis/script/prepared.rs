@@ -8,7 +8,7 @@ use crate::key::Head;
 use crate::limit::Quota;
 
 impl Scripts {
-    /// What the commands of the limit whose Redis keys start with `head` have in common. `known` are its quota and its
+    /// The part that the commands of the limit whose Redis keys start with `head` have in common. `known` are its quota and its
     /// cost, if they are the same for all requests: then its command is prepared.
     pub fn template(&self, head: Head, known: Option<(&Quota, u64)>) -> Template {
         let prepared = known.and_then(|(quota, cost)| self.prepare(&head, quota, cost));
