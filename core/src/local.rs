@@ -122,17 +122,18 @@ pub fn settle(
 }
 
 /// Changes what a client has locally, as an operator has changed it in Redis: so the change holds on this machine at once.
-/// `quota` is that of the line, and `own` the override that was known before. Returns what it has then; `None` if it was
-/// not charged locally.
+/// `quota` is that of the line, and `known` the override that the machine knew of; `state` is what the client has in Redis,
+/// whose quota counts from now on. Returns what it has on this machine: of both the stricter one.
 pub fn change(
     table: &mut Table<'_>,
     client: u128,
     now: u64,
     change: &Change,
-    (quota, own): (&Quota, Option<Override>),
-) -> Option<ClientState> {
-    let stored = Stored::from_words(table.get(client)?);
-    let mut applied = Applied::new(stored.clone(), own, now, quota);
+    (quota, known): (&Quota, Option<Override>),
+    state: ClientState,
+) -> ClientState {
+    let Some(stored) = table.get(client).map(Stored::from_words) else { return state };
+    let mut applied = Applied::new(stored.clone(), known, now, quota);
     match change {
         Change::Look | Change::Block(1..) => {}
         Change::Reset => applied.stored = quota.algorithm().whole(),
@@ -144,7 +145,8 @@ pub fn change(
     if applied.stored != stored {
         table.set(client, applied.stored.to_words());
     }
-    Some(ClientState::new(&applied, now))
+    let counted = Applied { quota: state.quota, own: state.own, ..applied };
+    state.stricter(&ClientState::new(&counted, now))
 }
 
 impl<'a> FromIterator<(Charge<'a>, u64)> for LocalCharges<'a> {
@@ -411,14 +413,22 @@ mod tests {
         }
     }
 
+    /// The state in Redis of a client that has spent nothing, after a change.
+    fn whole_after(line: &Quota, change: &Change) -> ClientState {
+        let mut applied = Applied::new(Stored::default(), None, START, line);
+        change.apply(&mut applied, START, line);
+        ClientState::new(&applied, START)
+    }
+
     /// What `change` leaves of a quota of 5 of which 4 were spent; the client has an override of 8 in the end, or not.
     fn left_after(line: &Quota, change: Change) -> u64 {
         let mut words = vec![0; 4_000];
         let mut table = Table::open(&mut words);
         let client = charge(1, line, 0).client();
-        assert_eq!(super::change(&mut table, client, START, &change, (line, None)), None);
+        let redis = whole_after(line, &change);
+        assert_eq!(super::change(&mut table, client, START, &change, (line, None), redis), redis);
         request(&mut table, START, Mode::Outage, *line, 4);
-        let state = super::change(&mut table, client, START, &change, (line, None)).unwrap();
+        let state = super::change(&mut table, client, START, &change, (line, None), redis);
         let shown = verdict(request(&mut table, START, Mode::Outage, state.quota, 0));
         assert_eq!((state.remaining, state.reset), (shown.remaining, shown.reset), "{line:?}");
         let returned = request(&mut table, START, Mode::Return, state.quota, 0);
@@ -441,6 +451,24 @@ mod tests {
         }
     }
 
+    /// An override that the machine learns of by a look counts from then on.
+    #[test]
+    fn an_override_that_was_not_known_is_shown() {
+        for line in all_quotas("5r/h", 5).map(Quota::with_override) {
+            let mut words = vec![0; 4_000];
+            let mut table = Table::open(&mut words);
+            let client = charge(1, &line, 0).client();
+            request(&mut table, START, Mode::Outage, line, 4);
+            let rate = if line.rate().is_monthly() { "8r/month" } else { "8r/h" };
+            let rate = rate.parse().unwrap();
+            let redis = whole_after(&line, &Change::SetOverride { rate, limit: 8, lasts: None });
+            let state =
+                super::change(&mut table, client, START, &Change::Look, (&line, None), redis);
+            let shown = verdict(request(&mut table, START, Mode::Outage, redis.quota, 0));
+            assert_eq!((state.remaining, state.reset), (shown.remaining, shown.reset), "{line:?}");
+        }
+    }
+
     /// The block of a line, as it begins in an outage, ends where an operator ends it.
     #[test]
     fn a_local_block_ends() {
@@ -452,7 +480,8 @@ mod tests {
         }
         let client = charge(1, &quota, 0).client();
         let change = |table: &mut Table<'_>, change| {
-            super::change(table, client, START + 1, &change, (&quota, None)).unwrap().blocked_for
+            let redis = whole_after(&quota, &Change::Look);
+            super::change(table, client, START + 1, &change, (&quota, None), redis).blocked_for
         };
         assert_eq!(change(&mut table, Change::Look), 6_999_999);
         assert_eq!(change(&mut table, Change::Block(9_000_000)), 6_999_999);

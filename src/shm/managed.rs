@@ -46,9 +46,7 @@ impl Shared {
             return state;
         }
         let now = unix_micros();
-        let local =
-            self.with_table(|table| local::change(table, client, now, change, (quota, own)));
-        local.map_or(state, |local| state.stricter(&local))
+        self.with_table(|table| local::change(table, client, now, change, (quota, own), state))
     }
 
     /// The override of the client of this key and of the limit of this fingerprint, as far as it is known.
