@@ -4,7 +4,8 @@ use std::fs;
 use std::io::PipeWriter;
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tempfile::NamedTempFile;
 
@@ -81,7 +82,26 @@ impl ScriptRun {
 
     /// Waits for its end: the status, 143 if it was terminated, and all of its output.
     pub fn end(mut self) -> (Option<i32>, String) {
-        let status = self.process.wait(PATIENCE);
-        (status.code(), self.output())
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.process.ended() {
+                return (status.code(), self.output());
+            }
+            if start.elapsed() > PATIENCE {
+                panic!(
+                    "it does not end:\n{}\nwith these processes:\n{}",
+                    self.output(),
+                    processes()
+                );
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
     }
+}
+
+/// All processes, and what each waits for.
+fn processes() -> String {
+    let mut ps = Command::new("ps");
+    ps.args(["-eo", "pid,ppid,sid,tty,stat,wchan:20,args", "--forest"]);
+    String::from_utf8_lossy(&ps.output().expect("run ps").stdout).into_owned()
 }

@@ -7,8 +7,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use harness::{
-    Authority, ClusterConf, Conf, Identity, Load, MASTER_NAME, Nginx, PATIENCE, Recorder, Redis,
-    SentinelConf, wait_until,
+    Authority, ClusterConf, Conf, Identity, Library, Load, MASTER_NAME, Nginx, PATIENCE, Recorder,
+    Redis, SentinelConf, Usage, wait_until,
 };
 
 const LOCAL: &str = "DNS:localhost,IP:127.0.0.1,IP:::1";
@@ -494,13 +494,6 @@ fn descriptors(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).expect("the descriptors of a worker").count()
 }
 
-/// The memory of a process, in kB.
-fn memory(pid: u32) -> usize {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
-}
-
 #[test]
 fn connections_that_were_lost_leave_nothing_behind() {
     const STORES: usize = 20;
@@ -517,7 +510,8 @@ fn connections_that_were_lost_leave_nothing_behind() {
             .server(&format!("location = /{store} {{ rate_limit_redis k rate=1r/d name=n{store};"))
             .server(&format!("rate_limit_redis_pass s{store}; try_files /index.html =404; }}"));
     }
-    let nginx = conf.start();
+    let blocks = Library::counted_blocks();
+    let nginx = conf.env("LD_PRELOAD", blocks.path()).start();
     let worker = nginx.worker_pids()[0];
     let mut http = nginx.http();
     let mut reconnect = |times: usize| {
@@ -532,14 +526,14 @@ fn connections_that_were_lost_leave_nothing_behind() {
             }
         }
     };
-    // The heap grows by up to 200 kB in the first rounds, and not after them.
-    reconnect(12);
-    let before = (descriptors(worker), memory(worker));
+    // What is kept for the most that there were at once is taken in the first rounds.
+    reconnect(5);
+    let before = Usage::of(worker);
     reconnect(10);
-    let after = (descriptors(worker), memory(worker));
-    assert_eq!(after.0, before.0);
-    // A connection takes tens of kB, and a session more than one.
-    assert!(after.1 < before.1 + 150, "{before:?} {after:?}");
+    let after = Usage::of(worker);
+    assert_eq!(after.descriptors, before.descriptors);
+    // Of 210 connections each takes tens of kB, and each session more than one.
+    assert!(after.bytes < before.bytes + 50_000, "{before:?} {after:?}");
 }
 
 #[test]
