@@ -67,7 +67,8 @@ impl Traffic {
         let (now, clients, leases) = (START, Vec::new(), Vec::new());
         let mut traffic = Self { rng, now, clients, keys: 0, is_extended, last: None, leases };
         for algorithm in algorithms {
-            let client = traffic.client(*algorithm);
+            let is_settled = is_extended && traffic.rng.bool();
+            let client = traffic.client(*algorithm, is_settled);
             traffic.clients.push(client);
         }
         traffic
@@ -137,10 +138,9 @@ impl Traffic {
         self.last = Some((step.charges[index].clone(), verdict));
     }
 
-    fn client(&mut self, algorithm: Algorithm) -> Client {
+    fn client(&mut self, algorithm: Algorithm, is_settled: bool) -> Client {
         self.keys += 1;
         let (key, quota) = (format!("rl:default:{}", self.keys), self.quota(algorithm));
-        let is_settled = self.is_extended && self.rng.bool();
         Client { key, quota: if is_settled { quota.with_settle() } else { quota } }
     }
 
@@ -151,7 +151,9 @@ impl Traffic {
         match self.rng.u32(0..100) {
             0 => {
                 model.forget(&self.clients[index].key);
-                self.clients[index] = self.client(algorithm);
+                // A list of algorithms stays the one that its script is for.
+                let is_settled = self.clients[index].quota.is_settled();
+                self.clients[index] = self.client(algorithm, is_settled);
             }
             1..5 => {
                 let quota = self.quota(algorithm);
