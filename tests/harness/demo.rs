@@ -37,7 +37,9 @@ impl ScriptRun {
         let (terminal, keys) = std::io::pipe().expect("a pipe");
         let mut command = Command::new("script");
         command.args(["--quiet", "--return", "--flush", "--command"]);
-        command.arg(format!("exec {SCRIPT} {arguments}")).arg("/dev/null");
+        // A job in the background of a shell ignores these, and so would all that the tests start.
+        let signals = "env --default-signal=INT,QUIT";
+        command.arg(format!("exec {signals} {SCRIPT} {arguments}")).arg("/dev/null");
         (Self::with_input(command, terminal.into()), keys)
     }
 
