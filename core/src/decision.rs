@@ -205,7 +205,7 @@ impl Verdict {
     /// [`Verdict::from_reply`].
     pub const REPLY_LEN: usize = 4;
 
-    /// Of a longer block a verdict may tell only so much, in µs: an hour.
+    /// A verdict may tell only so much of a longer block, in µs: an hour.
     const LONG_BLOCK: u32 = 3_600_000_000;
 
     /// The stricter of two verdicts in each value; each follows from a state of its own.
@@ -237,7 +237,7 @@ impl Verdict {
     /// How long the client is still blocked, in µs; 0: it is not.
     pub(crate) fn block(&self) -> u64 {
         match self.retry {
-            // All of a long block. What is missing of the quota may take even longer to come back.
+            // The whole of a long block; missing units of the quota may take even longer to come back.
             Retry::After(retry) if self.blocked >= Self::LONG_BLOCK => retry,
             Retry::No | Retry::After(_) | Retry::Never => self.blocked.into(),
         }

@@ -212,14 +212,17 @@ impl<'a> LocalCharge<'a> {
         (self.answer, self.charged) = (LocalAnswer::Unchecked, None);
         let Some(entry) = entry else { return 0 };
         let Some(verdict) = entry.verdict() else { return 0 };
-        // A client that is blocked is charged nothing.
-        let change = entry.change().filter(|_| self.blocked_for == 0);
-        if !self.set_stored(table, change) {
-            self.answer = LocalAnswer::NoRoom;
+        self.charged = (passes && verdict.allowed).then(|| Charged::new(now, &verdict));
+        self.answer = LocalAnswer::Verdict(verdict);
+        if self.blocked_for > 0 {
+            // Nothing was charged, and the block is not one of this table: when Redis is back, no request is to look for it
+            // here until it ends.
             return 0;
         }
-        self.answer = LocalAnswer::Verdict(verdict);
-        self.charged = (passes && verdict.allowed).then(|| Charged::new(now, &verdict));
+        if !self.set_stored(table, entry.change()) {
+            (self.answer, self.charged) = (LocalAnswer::NoRoom, None);
+            return 0;
+        }
         verdict.reset
     }
 
@@ -400,7 +403,8 @@ mod tests {
                 let before = table.usage();
                 let mut blocked: LocalCharges<'_> =
                     [(charge(1, &quota, 1), 7_000)].into_iter().collect();
-                decide(&mut table, START + 1, Mode::Outage, &mut blocked);
+                let reset = decide(&mut table, START + 1, Mode::Outage, &mut blocked);
+                assert_eq!(reset, 0, "nothing is to be looked for until the block ends");
                 let rejection = verdict(blocked[0].answer());
                 assert!(!rejection.allowed && rejection.block() == 7_000, "{quota:?}");
                 assert_eq!(rejection.retry, Retry::After(7_000), "{quota:?}");
@@ -420,7 +424,7 @@ mod tests {
         ClientState::new(&applied, START)
     }
 
-    /// What `change` leaves of a quota of 5 of which 4 were spent; the client has an override of 8 in the end, or not.
+    /// The units that `change` leaves of a quota of 5 of which 4 were spent; the client has an override of 8 in the end, or not.
     fn left_after(line: &Quota, change: Change) -> u64 {
         let mut words = vec![0; 4_000];
         let mut table = Table::open(&mut words);

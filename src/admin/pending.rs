@@ -14,8 +14,8 @@ use crate::log::log;
 use crate::machine::Submission;
 use crate::nginx::{OutOfMemory, Request};
 
-/// The command that was submitted for a request. It lies in the pool of the request as the data of a cleanup, by which it is found,
-/// and which releases it if the request ends before the reply.
+/// The command that was submitted for a request. It lies in the pool of the request as the data of a cleanup, by which it
+/// is found, and which releases it if the request ends before the reply.
 pub(super) struct Pending<'r> {
     submission: Cell<Option<Submission>>,
     /// The text of a change for the log, if it is one.

@@ -33,6 +33,17 @@ pub fn wait_for_connections(redis: &Redis, connections: usize) {
     wait_until(PATIENCE, connected, "connections of the workers to Redis");
 }
 
+/// Waits until Redis decides; each request is of a new client.
+#[track_caller]
+pub fn recovers(nginx: &Nginx, path: &str) {
+    let mut clients = 0;
+    let decides = || {
+        clients += 1;
+        nginx.get(&format!("{path}?k=client-{clients}")).decision() == "PASSED redis"
+    };
+    wait_until(PATIENCE, decides, "decisions by Redis");
+}
+
 /// The time of Redis, in µs.
 pub fn time(redis: &Redis) -> u64 {
     let [seconds, micros] = redis.command::<Vec<u64>>(&["TIME"])[..] else { panic!("no time") };

@@ -6,13 +6,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use harness::{
-    ClusterConf, Conf, Load, Nginx, PATIENCE, Redis, Response, hey, run, slot, wait_until,
-};
+use harness::{ClusterConf, Conf, Load, PATIENCE, Redis, Response, hey, run, slot, wait_until};
 
 use tempfile::NamedTempFile;
 
-use crate::seen::{in_a_window, lines, quota, retry_after, shows_nothing, tokens};
+use crate::seen::{in_a_window, lines, quota, recovers, retry_after, shows_nothing, tokens};
 
 /// A server that decides locally if need be.
 fn local(url: &str) -> Conf {
@@ -31,17 +29,6 @@ fn alone() -> Conf {
 /// A location with a limit.
 fn location(path: &str, limit: &str) -> String {
     format!("location {path} {{ rate_limit_redis {limit}; try_files /index.html =404; }}")
-}
-
-/// Waits until Redis decides; each request is of a new client.
-#[track_caller]
-fn recovers(nginx: &Nginx, path: &str) {
-    let mut clients = 0;
-    let decides = || {
-        clients += 1;
-        nginx.get(&format!("{path}?k=client-{clients}")).decision() == "PASSED redis"
-    };
-    wait_until(PATIENCE, decides, "decisions by Redis");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use harness::{
 };
 use serde_json::{Value, json};
 
-use crate::seen::{StartConnected as _, keys, quota, remaining, tokens};
+use crate::seen::{StartConnected as _, keys, quota, recovers, remaining, tokens};
 
 /// How limits are written, and what a client may spend at once. A day is long enough that nothing comes back.
 const ALGORITHMS: [(&str, u64); 9] = [
@@ -494,22 +494,12 @@ fn deciding_alone(redis: &Redis) -> Conf {
         .http("rate_limit_redis_on_error local; rate_limit_redis_deny_cache off;")
 }
 
-/// Waits until this Redis decides.
-fn wait_for_redis(nginx: &Nginx) {
-    let mut clients = 0;
-    let decides = || {
-        clients += 1;
-        nginx.get(&format!("/?k=new-{clients}")).decision() == "PASSED redis"
-    };
-    wait_until(PATIENCE, decides, "decisions by Redis");
-}
-
-/// What a machine has let through in an outage counts on it afterwards, until an operator changes that.
+/// Requests that a machine has let through in an outage count on it afterwards, until an operator changes that.
 #[test]
 fn a_change_holds_where_an_outage_has_left_something() {
     let mut redis = Redis::start();
     let machines = [deciding_alone(&redis).start(), deciding_alone(&redis).start()];
-    machines.iter().for_each(wait_for_redis);
+    machines.iter().for_each(|nginx| recovers(nginx, "/"));
     redis.kill9();
     for nginx in &machines {
         nginx.wait_for_error_log("is down");
@@ -520,7 +510,7 @@ fn a_change_holds_where_an_outage_has_left_something() {
         }
     }
     redis.restart();
-    machines.iter().for_each(wait_for_redis);
+    machines.iter().for_each(|nginx| recovers(nginx, "/"));
     let [here, there] = &machines;
     let get = |key: &str| {
         let response = here.get(&format!("/?k={key}"));
@@ -556,7 +546,7 @@ fn a_change_holds_where_an_outage_has_left_something() {
 fn a_block_holds_in_an_outage() {
     let mut redis = Redis::start();
     let machines = [deciding_alone(&redis).start(), deciding_alone(&redis).start()];
-    machines.iter().for_each(wait_for_redis);
+    machines.iter().for_each(|nginx| recovers(nginx, "/"));
     let [here, there] = &machines;
     for key in ["a", "b", "c"] {
         client(here, "PATCH", &format!("?limit=five&key={key}&block=2h"));
@@ -581,7 +571,7 @@ fn a_block_holds_in_an_outage() {
     assert_eq!(decision(there, "b"), "PASSED local", "it has never met this client");
     // It has no memory of the block, and it decides again.
     redis.restart();
-    machines.iter().for_each(wait_for_redis);
+    machines.iter().for_each(|nginx| recovers(nginx, "/"));
     assert_eq!(decision(here, "a"), "PASSED redis");
 }
 

@@ -526,13 +526,13 @@ fn connections_that_were_lost_leave_nothing_behind() {
             }
         }
     };
-    // What is kept for the most that there were at once is taken in the first rounds.
+    // In the first rounds memory is taken that the worker keeps for later ones.
     reconnect(5);
     let before = Usage::of(worker);
     reconnect(10);
     let after = Usage::of(worker);
     assert_eq!(after.descriptors, before.descriptors);
-    // Of 210 connections each takes tens of kB, and each session more than one.
+    // There were 210 connections: each takes tens of kB, and its session more than one.
     assert!(after.bytes < before.bytes + 50_000, "{before:?} {after:?}");
 }
 
