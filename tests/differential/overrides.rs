@@ -47,6 +47,23 @@ fn one_client() {
     }
 }
 
+/// What was spent before a limit was lowered is owed under the limit of the line.
+#[test]
+fn a_key_lives_for_what_a_lowered_limit_leaves() {
+    let mut world = World::new();
+    for algorithm in Algorithm::ALL {
+        let quota = Quota::new(algorithm, "1000r/h".parse().unwrap(), 6).unwrap().with_override();
+        let mut client = Client::new(Rng::new(), quota, world.next_key());
+        let rate: Rate = "100r/m".parse().unwrap();
+        let raised = Change::SetOverride { rate, limit: 58, lasts: None };
+        let lowered = Change::SetOverride { rate, limit: 14, lasts: NonZeroU64::new(5 * SECOND) };
+        client.change(&mut world, raised);
+        client.request_of(&mut world, 53);
+        client.change(&mut world, lowered);
+        client.request_of(&mut world, 0);
+    }
+}
+
 /// A quota of the algorithm, if a random rate suits it.
 fn quota(rng: &mut Rng, algorithm: Algorithm, is_settled: bool) -> Option<Quota> {
     let rate = RATES[rng.usize(0..RATES.len())].parse().unwrap();
@@ -133,7 +150,10 @@ impl Client {
         match self.rng.u8(0..10) {
             0..=5 => self.request(world),
             6 => self.correct(world),
-            _ => self.change(world),
+            _ => {
+                let change = self.random_change();
+                self.change(world, change);
+            }
         }
         self.look(world);
     }
@@ -156,10 +176,14 @@ impl Client {
         Charge::new(template, self.key.as_bytes(), &self.quota, cost)
     }
 
-    /// Requests of one client, by the script for one limit or that for several.
     fn request(&mut self, world: &mut World) {
-        let template = template();
         let cost = self.rng.u64(0..=self.applied().quota.limit() / 3 + 1);
+        self.request_of(world, cost);
+    }
+
+    /// Requests of one client, by the script for one limit or that for several.
+    fn request_of(&mut self, world: &mut World, cost: u64) {
+        let template = template();
         let times = match self.quota.algorithm().name() {
             "sliding_log" => 1,
             _ => self.rng.u32(1..=3),
@@ -239,8 +263,7 @@ impl Client {
         self.check_expiry(&calls);
     }
 
-    fn change(&mut self, world: &mut World) {
-        let change = self.random_change();
+    fn change(&mut self, world: &mut World, change: Change) {
         self.note(format!("{change:?}"));
         let mut applied = self.applied();
         let found = self.manage(world, change);

@@ -90,7 +90,7 @@ if first then
 end
 local _, _, reset = log(0)
 if changes[change] then
-  keep_log(key, now, reset, debt, own, line)
+  keep_log(key, now, reset, debt, heads, own, line)
 end
 local allowed, _, _, retry = log(1)
 retry = allowed == 1 and 0 or math.max(0, retry)

@@ -95,8 +95,8 @@ local function answer_own(answer)
   end
 end
 
--- Keeps a list for as long as any of it counts, which is whole after `reset`.
-local function keep_log(key, now, reset, debt, own, line)
+-- Keeps a list, which is whole after `reset`, for as long as any of it counts.
+local function keep_log(key, now, reset, debt, heads, own, line)
   if redis.call('EXISTS', key) == 0 then
     return
   end
@@ -104,8 +104,9 @@ local function keep_log(key, now, reset, debt, own, line)
   if own and own[3] == 0 then
     return redis.call('PERSIST', key)
   elseif own and expiry > own[3] then
-    -- what is more than the limit of the line is owed then
-    local periods = math.min(12, math.ceil((debt + own[1]) / line[1]) + 1)
+    -- what is more than the limit of the line is owed then; a limit that was lowered may have more spent
+    local spent = math.max(own[1], spent_of(key, now, own[2], heads))
+    local periods = math.min(12, math.ceil((debt + spent) / line[1]) + 1)
     expiry = math.max(expiry, own[3] + periods * line[2])
   elseif own then
     expiry = own[3]

@@ -23,7 +23,7 @@ const OWN: [(&str, &str, &str); 16] = [
     ("$or_foreign", "", " and (is_own or its == '')"),
     ("--@own_begin\n", "", "local own\nfound = nil\n"),
     ("--@own_read\n", "", include_str!("own_log_read.lua")),
-    ("--@own_expire\n", "", "if own then keep_log(key, now, reset, debt, own, line) end\n"),
+    ("--@own_expire\n", "", "if own then keep_log(key, now, reset, debt, heads, own, line) end\n"),
     (
         "--@override\n",
         "",
