@@ -5,7 +5,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::key::{CommandKey, RequestKey};
-use super::slab::{Recycle, WithMemory};
+use super::slab::Recycle;
 use super::sparse::Sparse;
 use crate::charge::{Charge, Charged, Effect, Template};
 use crate::decision::Verdict;
@@ -55,15 +55,18 @@ impl Purpose {
     }
 }
 
-/// The requests that wait for a command. Most often it is one, which needs no memory on the heap.
+/// The requests that wait for a command: most often one.
 pub(super) type Members = SmallVec<[Member; 1]>;
 
-/// A command.
+/// The memory for keys within a command. Most keys are addresses, of which few are longer as text.
+const KEYS: usize = 40;
+
+/// A command. One with one charge of a short key, for which one request waits, needs no memory on the heap.
 #[derive(Debug, Default)]
 pub(super) struct Command {
-    charges: Vec<OwnedCharge>,
+    charges: SmallVec<[OwnedCharge; 1]>,
     /// The keys of all charges, one behind the other.
-    keys: Vec<u8>,
+    keys: SmallVec<[u8; KEYS]>,
     /// The lease arguments of the charges.
     leases: Sparse<Lease>,
     /// Who waits for it. Several only where there is one charge: then each is charged once.
@@ -132,16 +135,6 @@ pub(super) enum Stage {
     InFlight { busy: bool },
     /// It waits until it can be routed.
     Waiting,
-}
-
-/// Most keys are addresses, of which none is longer as text.
-const KEY: usize = 45;
-
-impl WithMemory for Command {
-    /// Most commands have one charge, and one request waits for them.
-    fn with_memory() -> Self {
-        Self { charges: Vec::with_capacity(1), keys: Vec::with_capacity(KEY), ..Self::default() }
-    }
 }
 
 impl Recycle for Command {

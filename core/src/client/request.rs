@@ -1,7 +1,9 @@
 //! A request that waits for its decision.
 
+use smallvec::SmallVec;
+
 use super::key::{CommandKey, NodeKey};
-use super::slab::{Recycle, WithMemory};
+use super::slab::Recycle;
 use super::sparse::Sparse;
 use crate::charge::Effect;
 use crate::decision::Verdict;
@@ -34,7 +36,7 @@ pub enum Error {
 #[derive(Debug, Default)]
 pub struct Request {
     /// One for each charge, in their order.
-    pub(super) answers: Vec<Answer>,
+    pub(super) answers: SmallVec<[Answer; 1]>,
     pub(super) rare: Sparse<Rare>,
     /// How many of its commands have no outcome.
     pub(super) open: u32,
@@ -82,13 +84,6 @@ pub(super) enum RequestStage {
     Done,
     /// The request is released. What its commands still charge is refunded.
     Released,
-}
-
-impl WithMemory for Request {
-    /// Most requests have one charge.
-    fn with_memory() -> Self {
-        Self { answers: Vec::with_capacity(1), ..Self::default() }
-    }
 }
 
 impl Recycle for Request {

@@ -75,9 +75,15 @@ impl Requests {
         if let Some(request) = self.slab.get_mut(key) {
             let unanswered =
                 |charge: &Charge<'_>| Answer { effect: charge.effect, ..Answer::default() };
-            // Many requests may wait: there is room for one answer to each charge, and no more.
-            request.answers.reserve_exact(charges.len());
-            request.answers.extend(charges.iter().map(unanswered));
+            match charges {
+                // Most requests have one charge.
+                [charge] => request.answers.push(unanswered(charge)),
+                // Many requests may wait: there is room for one answer to each charge, and no more.
+                _ => {
+                    request.answers.reserve_exact(charges.len());
+                    request.answers.extend(charges.iter().map(unanswered));
+                }
+            }
             request.open = u32::try_from(charges.len()).unwrap_or(u32::MAX).saturating_add(1);
         }
         key
