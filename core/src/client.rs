@@ -56,23 +56,18 @@ use crate::rate::MILLISECOND;
 use crate::redis::endpoint::Endpoint;
 use crate::redis::script::Scripts;
 
-mod action;
 mod agenda;
-mod backoff;
 mod blame;
-mod coalescer;
 mod command;
 mod commands;
 mod connection;
 mod credentials;
-mod deadlines;
 mod discovery;
 mod fault;
 mod handshake;
 mod health;
 mod in_flight;
 mod input;
-mod key;
 mod leaving;
 mod link;
 mod node;
@@ -80,29 +75,24 @@ mod pool;
 mod receive;
 mod refresh;
 mod refusal;
-mod request;
 mod requests;
 mod slab;
-mod sparse;
 mod submit;
 #[cfg(test)]
 mod tests;
-mod timers;
 mod topology;
 mod transport;
-mod turn;
 mod waiting;
 
-pub use action::{Action, Level};
+pub use agenda::{Action, Level, Turn};
 pub use command::Settlement;
 pub use fault::Fault;
 pub use handshake::Step;
-pub use key::{ConnectionKey, Key, NodeKey, RequestKey};
 pub use node::{Counts, Node, Target, View};
-pub use request::{Answer, Error};
-pub use turn::Turn;
+pub use requests::{Answer, Error};
+pub use slab::{ConnectionKey, Key, NodeKey, RequestKey};
 
-use agenda::Agenda;
+use agenda::{Agenda, Due};
 use commands::Commands;
 use credentials::Credentials;
 use discovery::Discovery;
@@ -112,7 +102,6 @@ use link::Link;
 use node::{Nodes, Settings};
 use pool::{Limits, Pool};
 use requests::Requests;
-use timers::Due;
 use waiting::Waiting;
 
 /// How many requests of a worker may wait for one store; more are refused at once.

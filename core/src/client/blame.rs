@@ -6,14 +6,13 @@
 //! and the time for which the worker itself was away is taken off. While a server owes a reply for
 //! longer, it is slow.
 
-use super::agenda::Agenda;
+use super::agenda::{Agenda, Due};
 use super::connection::{Connection, ConnectionState, SILENCE};
 use super::fault::Fault;
 use super::health::Failure;
 use super::in_flight::Owner;
-use super::key::{ConnectionKey, NodeKey, RequestKey};
 use super::pool::Pool;
-use super::timers::Due;
+use super::slab::{ConnectionKey, NodeKey, RequestKey};
 use super::{Action, Client};
 use crate::rate::MILLISECOND;
 

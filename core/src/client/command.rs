@@ -4,9 +4,7 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use super::key::{CommandKey, RequestKey};
-use super::slab::Recycle;
-use super::sparse::Sparse;
+use super::slab::{CommandKey, Recycle, RequestKey, Sparse};
 use crate::charge::{Charge, Charged, Effect, Template};
 use crate::decision::Verdict;
 use crate::key::Digest;

@@ -2,12 +2,10 @@
 
 use super::ROOM;
 use super::agenda::Agenda;
-use super::coalescer::{Coalescer, longest_hold};
 use super::command::{Command, Member, Members, Purpose, Stage};
-use super::key::{CommandEntries, CommandKey, RequestKey};
-use super::request::Error;
-use super::requests::Requests;
-use super::slab::Slab;
+use super::requests::{Error, Requests};
+use super::slab::{CommandEntries, CommandKey, RequestKey, Slab};
+use super::waiting::{Coalescer, longest_hold};
 use crate::charge::Charge;
 use crate::decision::Verdict;
 use crate::lease::Lease;
@@ -331,7 +329,7 @@ impl Commands {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::action::Action;
+    use crate::client::agenda::Action;
 
     impl Commands {
         /// How many members all commands have.

@@ -12,13 +12,11 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use super::backoff::{Backoff, Pace};
-use super::fault::Fault;
+use super::fault::{Backoff, Fault, Pace};
 use super::handshake::{Abilities, Handshake, Step};
 use super::in_flight::{InFlight, Sent};
 use super::input::Input;
-use super::key::NodeKey;
-use super::slab::Recycle;
+use super::slab::{NodeKey, Recycle};
 use crate::rate::SECOND;
 use crate::redis::reply::{self, ProtocolError, Reply};
 

@@ -1,10 +1,9 @@
 //! The password of a store, which may change, and logging in with it again on connections that are open.
 
-use super::agenda::Agenda;
+use super::agenda::{Agenda, Due};
 use super::in_flight::Owner;
-use super::key::NodeKey;
 use super::node::Role;
-use super::timers::Due;
+use super::slab::NodeKey;
 use super::{Action, Client, Level, Random};
 use crate::metrics::ErrorKind;
 use crate::redis::reply::Reply;

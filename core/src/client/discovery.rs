@@ -1,10 +1,9 @@
 //! The topology as far as it is known, and the rounds of queries that keep it up to date.
 
-use super::agenda::Agenda;
-use super::key::{ConnectionKey, NodeKey};
+use super::agenda::{Agenda, Due};
 use super::node::{Node, Nodes, Role};
 use super::pool::Pool;
-use super::timers::Due;
+use super::slab::{ConnectionKey, NodeKey};
 use super::topology::cluster::Cluster;
 use super::topology::rounds::Rounds;
 use super::topology::sentinel::Sentinel;

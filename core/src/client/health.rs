@@ -20,8 +20,8 @@
 
 use std::collections::VecDeque;
 
-use super::backoff::{Backoff, Pace};
-use super::key::RequestKey;
+use super::fault::{Backoff, Pace};
+use super::slab::RequestKey;
 
 /// Whether a server is up. Only its own methods change it.
 #[derive(Debug)]

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use super::ROOM;
-use super::key::CommandKey;
+use super::slab::CommandKey;
 
 /// The owner of a reply, and so what was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

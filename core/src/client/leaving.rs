@@ -2,9 +2,8 @@
 //! refunds charges: nobody waits for that.
 
 use super::Action;
-use super::agenda::Agenda;
+use super::agenda::{Agenda, Due};
 use super::requests::Requests;
-use super::timers::Due;
 use crate::rate::MILLISECOND;
 
 /// How long a worker stays for settlements, from the latest one on, in µs.

@@ -1,15 +1,14 @@
 //! A connection and its node, as one event finds them: their keys are looked up once.
 
 use super::Action;
-use super::agenda::Agenda;
+use super::agenda::{Agenda, Due};
 use super::command::Command;
 use super::connection::{Connection, ConnectionState, Next};
 use super::fault::Fault;
 use super::handshake::Step;
 use super::in_flight::Owner;
-use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::node::Node;
-use super::timers::Due;
+use super::slab::{CommandKey, ConnectionKey, NodeKey};
 use super::topology::Query;
 use crate::metrics::{AttemptResult, CommandKind, ErrorKind};
 use crate::redis::command::pack;

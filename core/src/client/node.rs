@@ -8,8 +8,7 @@ use std::rc::Rc;
 use super::connection::Usable;
 use super::handshake::{Abilities, Handshake};
 use super::health::Health;
-use super::key::{self, CommandKey, ConnectionKey, NodeKey};
-use super::slab::{Recycle, Slab};
+use super::slab::{self, CommandKey, ConnectionKey, NodeKey, Recycle, Slab};
 use crate::metrics::{CommandKind, ErrorKind};
 use crate::redis::endpoint::{Address, Endpoint};
 
@@ -307,7 +306,7 @@ pub(super) struct Settings {
 #[derive(Debug)]
 pub(super) struct Nodes {
     settings: Settings,
-    slab: Slab<key::NodeEntries, Node>,
+    slab: Slab<slab::NodeEntries, Node>,
     /// The nodes of the configuration first, which stay; then those that were discovered.
     current: Vec<NodeKey>,
     seeds: usize,

@@ -2,11 +2,10 @@
 
 use super::agenda::Agenda;
 use super::connection::Connection;
-use super::key::{ConnectionEntries, ConnectionKey, NodeKey};
 use super::link::Link;
 use super::node::{Node, Nodes, Role};
-use super::request::Error;
-use super::slab::Slab;
+use super::requests::Error;
+use super::slab::{ConnectionEntries, ConnectionKey, NodeKey, Slab};
 use super::{Action, MAX_WAITING};
 use crate::metrics::ErrorKind;
 use crate::rate::SECOND;

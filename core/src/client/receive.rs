@@ -5,9 +5,9 @@ use super::connection::Incoming;
 use super::fault::Fault;
 use super::handshake::Step;
 use super::in_flight::{Owner, Sent};
-use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::node::Role;
-use super::request::{self, Error};
+use super::requests::{self, Error};
+use super::slab::{CommandKey, ConnectionKey, NodeKey};
 use super::{Action, Client, Level};
 use crate::decision::Verdict;
 use crate::metrics::{AttemptResult, ErrorKind};
@@ -264,7 +264,7 @@ impl Client {
         now: u64,
     ) {
         let Some(request) = self.requests.get_mut(member.request) else { return };
-        if request.stage != request::RequestStage::Released {
+        if request.stage != requests::RequestStage::Released {
             request.on_verdicts(member.first, verdicts, node, charged_at);
             if request.on_outcome() {
                 self.agenda.push(Action::Complete(member.request));

@@ -7,10 +7,10 @@
 //! of them report. Between rounds sentinels announce a new master. Commands that have no node wait for the end of
 //! a round, once.
 
+use super::agenda::Due;
 use super::in_flight::Owner;
-use super::key::{CommandKey, ConnectionKey, NodeKey};
-use super::request::Error;
-use super::timers::Due;
+use super::requests::Error;
+use super::slab::{CommandKey, ConnectionKey, NodeKey};
 use super::topology::Layout;
 use super::topology::rounds::RoundStep;
 use super::{Action, Client};

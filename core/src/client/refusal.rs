@@ -3,11 +3,11 @@
 //! Some prove that the command did not run: then it may be sent again.
 
 use super::Client;
+use super::agenda::Due;
 use super::command::{Member, Purpose};
 use super::fault::Fault;
-use super::key::{CommandKey, NodeKey};
-use super::request::Error;
-use super::timers::Due;
+use super::requests::Error;
+use super::slab::{CommandKey, NodeKey};
 use crate::metrics::ErrorKind;
 use crate::redis::cluster::{MAX_NODES, Redirect};
 use crate::redis::reply::{Refusal, RefusalKind};

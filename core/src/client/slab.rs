@@ -1,9 +1,11 @@
 //! A slab: entries with generational keys, in places that are used again.
+//!
+//! A key never names another entry. When the entry is removed its place is used again, with the next generation, so that
+//! an old key finds nothing. So lists of keys need no clean-up: a key whose entry is gone is skipped when its turn comes.
 
-use std::iter;
 use std::marker::PhantomData;
-
-use super::key::Key;
+use std::num::NonZeroU32;
+use std::{fmt, iter};
 
 /// An entry whose memory is used again.
 pub(super) trait Recycle {
@@ -104,6 +106,122 @@ impl<K, T: Recycle + Default> Slab<K, T> {
             return Key::new(index, place.generation);
         }
         self.insert(T::default())
+    }
+}
+
+/// The name of a request.
+pub type RequestKey = Key<RequestEntries>;
+/// The name of a connection.
+pub type ConnectionKey = Key<ConnectionEntries>;
+/// The name of a node.
+pub type NodeKey = Key<NodeEntries>;
+/// The name of a command.
+pub(super) type CommandKey = Key<CommandEntries>;
+
+/// The kind of entries that are requests.
+#[derive(Debug)]
+pub enum RequestEntries {}
+/// The kind of entries that are connections.
+#[derive(Debug)]
+pub enum ConnectionEntries {}
+/// The kind of entries that are nodes.
+#[derive(Debug)]
+pub enum NodeEntries {}
+/// The kind of entries that are commands.
+#[derive(Debug)]
+pub enum CommandEntries {}
+
+/// The name of an entry of a kind.
+pub struct Key<K> {
+    index: u32,
+    /// Odd, so that an `Option` of a key takes no more room.
+    generation: NonZeroU32,
+    marker: PhantomData<fn() -> K>,
+}
+
+impl<K> Key<K> {
+    /// The key of a place in a generation, which is odd.
+    pub(super) fn new(index: u32, generation: u32) -> Self {
+        let generation = NonZeroU32::new(generation).unwrap_or(NonZeroU32::MIN);
+        Self { index, generation, marker: PhantomData }
+    }
+
+    pub(super) fn generation(self) -> u32 {
+        self.generation.get()
+    }
+
+    /// The place of the entry: different for all that exist at one time.
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+}
+
+// Not derived: that would require the same of the kind.
+impl<K> Clone for Key<K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for Key<K> {}
+
+impl<K> PartialEq for Key<K> {
+    fn eq(&self, other: &Self) -> bool {
+        (self.index, self.generation) == (other.index, other.generation)
+    }
+}
+
+impl<K> Eq for Key<K> {}
+
+impl<K> fmt::Debug for Key<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.index, self.generation)
+    }
+}
+
+/// Each value with its place.
+#[derive(Debug)]
+#[expect(
+    clippy::box_collection,
+    reason = "where there are none it takes one word instead of three"
+)]
+pub(super) struct Sparse<T>(Option<Box<Vec<(usize, T)>>>);
+
+impl<T> Default for Sparse<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T> Sparse<T> {
+    pub(super) fn get(&self, place: usize) -> Option<&T> {
+        let all = self.0.as_ref()?;
+        all.iter().find(|(other, _)| *other == place).map(|(_, value)| value)
+    }
+
+    /// Sets the value of a place, instead of any that it has.
+    pub(super) fn set(&mut self, place: usize, value: T) {
+        let all = self.0.get_or_insert_default();
+        all.retain(|(other, _)| *other != place);
+        all.push((place, value));
+    }
+
+    /// Changes the value of a place, from the default if it has none.
+    pub(super) fn update(&mut self, place: usize, change: impl FnOnce(&mut T))
+    where
+        T: Default,
+    {
+        let all = self.0.get_or_insert_default();
+        let index = all.iter().position(|(other, _)| *other == place);
+        let mut value = index.map_or_else(T::default, |index| all.swap_remove(index).1);
+        change(&mut value);
+        all.push((place, value));
+    }
+
+    pub(super) fn clear(&mut self) {
+        if let Some(all) = &mut self.0 {
+            all.clear();
+        }
     }
 }
 

@@ -1,11 +1,11 @@
 //! From a request to commands, and to the queue of a connection.
 
+use super::agenda::Due;
 use super::command::{Member, Purpose, Settlement, Stage};
 use super::commands::Ended;
 use super::in_flight::Owner;
-use super::key::{CommandKey, ConnectionKey, NodeKey, RequestKey};
-use super::request::{Answer, Error};
-use super::timers::Due;
+use super::requests::{Answer, Error};
+use super::slab::{CommandKey, ConnectionKey, NodeKey, RequestKey};
 use super::{Action, Client};
 use crate::charge::Charge;
 use crate::decision::Verdict;

@@ -3,9 +3,9 @@
 //! One file for each kind of deployment. A kind defines which node a slot belongs to, how a node is
 //! queried for the topology, and what its reply changes.
 
-use super::action::Level;
-use super::key::NodeKey;
+use super::agenda::Level;
 use super::node::{Node, Nodes, Role};
+use super::slab::NodeKey;
 use crate::metrics;
 use crate::redis::RawValue;
 use crate::redis::cluster::Map;

@@ -2,14 +2,14 @@
 
 use std::rc::Rc;
 
+use super::agenda::Due;
 use super::connection::{Connection, ConnectionState, Next, PATIENCE_WHEN_ACCEPTED};
 use super::fault::Fault;
 use super::in_flight::Owner;
-use super::key::{CommandKey, ConnectionKey, NodeKey};
 use super::link::Lost;
 use super::node::Target;
-use super::request::Error;
-use super::timers::Due;
+use super::requests::Error;
+use super::slab::{CommandKey, ConnectionKey, NodeKey};
 use super::{Action, Client, Level};
 use crate::metrics::{CommandKind, ErrorKind, QueryResult};
 

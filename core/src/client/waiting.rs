@@ -1,4 +1,4 @@
-//! The commands that wait, and until when. Times are in µs.
+//! The requests and commands that wait, and until when. Times are in µs.
 //!
 //! | what | for | at most until |
 //! |---|---|---|
@@ -7,17 +7,26 @@
 //! | a command that is tried again | the slot to be where it goes, after TRYAGAIN or ASK | a pause is over |
 //! | a parked command | a topology | the next round of queries has ended |
 //!
+//! Requests with the same timeout expire in the order in which they came, and there are few timeouts. So there is a queue
+//! for each timeout; a heap would cost more for each request.
+//!
+//! Requests of one turn that are charged the same for the same key are coalesced: they become one command. While a
+//! command for several requests is in flight its key is busy: requests that come meanwhile share the next command, which
+//! is held until that reply. So a busy key takes one command in a round trip, however many requests there are. A held
+//! command is sent after a small part of its requests' timeout in any case, so that a long path does not cost a request
+//! two round trips.
+//!
 //! Commands that can be sent wait in the queue of a connection. Nothing is removed when it waits no longer: a
 //! key that names nothing, or nothing that still waits, is skipped.
 
 use std::collections::VecDeque;
 
+use super::ROOM;
 use super::command::{Command, Stage};
 use super::commands::Commands;
-use super::deadlines::Deadlines;
-use super::key::CommandKey;
-use super::request::Error;
-use super::requests::Requests;
+use super::in_flight::rewinding_pop;
+use super::requests::{Error, Requests};
+use super::slab::{CommandKey, RequestKey};
 use crate::rate::MILLISECOND;
 
 /// How long a command waits after TRYAGAIN, or an ASK that names no node; twice as long each time.
@@ -117,6 +126,116 @@ fn held_until(key: CommandKey, commands: &Commands) -> Option<u64> {
     Some(command.send_at)
 }
 
+/// The deadlines of requests.
+#[derive(Debug, Default)]
+pub(super) struct Deadlines {
+    queues: Vec<Queue>,
+    /// Whether deadlines are to be set at the end of the turn.
+    has_new: bool,
+}
+
+/// The deadlines of requests with one timeout.
+#[derive(Debug)]
+struct Queue {
+    timeout: u64,
+    entries: VecDeque<(RequestKey, u64)>,
+}
+
+/// The deadline of a request that came in this turn.
+const NOT_SET: u64 = u64::MAX;
+
+impl Deadlines {
+    /// Adds a request. Its time runs from the end of the turn, when its commands are sent.
+    #[inline]
+    pub(super) fn push(&mut self, request: RequestKey, timeout: u64) {
+        self.has_new = true;
+        let entry = (request, NOT_SET);
+        match self.queues.iter_mut().find(|queue| queue.timeout == timeout) {
+            Some(queue) => queue.entries.push_back(entry),
+            None => {
+                let mut entries = VecDeque::with_capacity(ROOM);
+                entries.push_back(entry);
+                self.queues.push(Queue { timeout, entries });
+            }
+        }
+    }
+
+    /// The turn ends at `now`. Sets the deadlines of its requests, and returns the earliest.
+    pub(super) fn on_turn_end(&mut self, now: u64) -> Option<u64> {
+        if !std::mem::take(&mut self.has_new) {
+            return None;
+        }
+        let mut earliest = None;
+        for queue in &mut self.queues {
+            let deadline = now.saturating_add(queue.timeout);
+            for (_, at) in queue.entries.iter_mut().rev().take_while(|(_, at)| *at == NOT_SET) {
+                *at = deadline;
+                earliest = Some(earliest.map_or(deadline, |other: u64| other.min(deadline)));
+            }
+        }
+        earliest
+    }
+
+    /// Removes a request whose deadline is not after `now`.
+    pub(super) fn next_expired(&mut self, now: u64) -> Option<RequestKey> {
+        self.queues.iter_mut().find_map(|queue| {
+            let is_expired = queue.entries.front().is_some_and(|(_, deadline)| *deadline <= now);
+            if is_expired { queue.entries.pop_front().map(|(request, _)| request) } else { None }
+        })
+    }
+
+    /// Removes the deadlines at the front of each queue whose requests are released.
+    pub(super) fn forget(&mut self, is_waiting: impl Fn(RequestKey) -> bool) {
+        for queue in &mut self.queues {
+            while queue.entries.front().is_some_and(|(request, _)| !is_waiting(*request)) {
+                rewinding_pop(&mut queue.entries);
+            }
+        }
+    }
+
+    /// The earliest deadline.
+    pub(super) fn earliest(&self) -> Option<u64> {
+        let fronts = self.queues.iter().filter_map(|queue| queue.entries.front());
+        fronts.map(|(_, deadline)| *deadline).min().filter(|deadline| *deadline != NOT_SET)
+    }
+}
+
+/// How many keys are remembered.
+const PLACES: usize = 1_024;
+
+/// A command is held for at most this part of a request's timeout.
+const PART_OF_TIMEOUT: u64 = 8;
+
+/// The latest command about each key. Keys may have the same place, where the latest one replaces
+/// any other: requests for the other key then share no command.
+#[derive(Debug)]
+pub(super) struct Coalescer {
+    latest: Box<[Option<CommandKey>]>,
+}
+
+impl Coalescer {
+    pub(super) fn new() -> Self {
+        Self { latest: vec![None; PLACES].into() }
+    }
+
+    /// The latest command in the place of this digest. It may be about another key, or gone.
+    pub(super) fn latest(&self, digest: u64) -> Option<CommandKey> {
+        self.latest.get(digest as usize % PLACES).copied().flatten()
+    }
+
+    /// Makes this the latest command.
+    pub(super) fn set_latest(&mut self, digest: u64, command: CommandKey) {
+        if let Some(place) = self.latest.get_mut(digest as usize % PLACES) {
+            *place = Some(command);
+        }
+    }
+}
+
+/// How long a command may be held for a request with this timeout, both in µs.
+pub(super) fn longest_hold(timeout: u64) -> u64 {
+    (timeout / PART_OF_TIMEOUT).min(50 * MILLISECOND)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,5 +291,13 @@ mod tests {
         assert_eq!((command.stage, waiting.earliest(&Commands::new())), (Stage::Waiting, None));
         assert_eq!(waiting.take_parked(), [(CommandKey::new(0, 1), Error::Down)]);
         assert_eq!(waiting.take_parked(), []);
+    }
+
+    #[test]
+    fn a_command_is_held_for_a_moment_only() {
+        for (timeout, hold) in [(0, 0), (20, 2_500), (400, 50_000), (401, 50_000), (5_000, 50_000)]
+        {
+            assert_eq!(longest_hold(timeout * MILLISECOND), hold, "{timeout} ms");
+        }
     }
 }

@@ -3,9 +3,9 @@
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{Layout, Line, Query, Topology, unexpected};
-use crate::client::action::Level;
-use crate::client::key::NodeKey;
+use crate::client::agenda::Level;
 use crate::client::node::{Node, Nodes};
+use crate::client::slab::NodeKey;
 use crate::metrics::CommandKind;
 use crate::redis::cluster::{Map, SLOTS};
 use crate::redis::reply::Reply;

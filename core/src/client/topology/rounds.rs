@@ -10,7 +10,7 @@
 //! Rounds that lead to nothing follow each other ever more rarely, down to two queries a second: what is
 //! wrong may last, and all workers of a fleet query the same nodes.
 
-use crate::client::key::NodeKey;
+use crate::client::slab::NodeKey;
 use crate::rate::{MILLISECOND, SECOND};
 
 /// The topology is queried at most this often, for each query of the round before.

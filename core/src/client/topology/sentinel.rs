@@ -1,9 +1,9 @@
 //! A master and its replicas, watched by sentinels.
 
 use super::{Layout, Line, Query, Topology, unexpected};
-use crate::client::action::Level;
-use crate::client::key::NodeKey;
+use crate::client::agenda::Level;
 use crate::client::node::{Node, Nodes, Role};
+use crate::client::slab::NodeKey;
 use crate::metrics::CommandKind;
 use crate::redis::reply::Reply;
 use crate::redis::{RawValue, sentinel};

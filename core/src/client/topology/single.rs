@@ -1,8 +1,8 @@
 //! One server.
 
 use super::{Layout, Line, Query, Topology};
-use crate::client::key::NodeKey;
 use crate::client::node::{Node, Nodes};
+use crate::client::slab::NodeKey;
 use crate::redis::reply::Reply;
 
 /// All keys are at one server.
