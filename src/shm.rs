@@ -12,7 +12,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use ngx::ffi::{ngx_conf_t, ngx_int_t, ngx_shm_zone_t};
-use rate_limit_core::deny_cache::table::DenyBucket;
+use rate_limit_core::deny_cache::DenyBucket;
 use rate_limit_core::key::{self, Digest};
 use rate_limit_core::lease::table::LeaseBucket;
 use rate_limit_core::limit::Quota;

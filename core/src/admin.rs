@@ -17,7 +17,7 @@ use query_string::QueryString;
 
 use std::num::NonZeroU64;
 
-use crate::conf::time;
+use crate::conf::value;
 use crate::key;
 use crate::limit::Quota;
 use crate::manage::Change;
@@ -158,7 +158,7 @@ fn patch(query: &mut QueryString, limit: &ManagedLimit<'_>) -> Result<Change, Ad
 
 /// A time that Redis counts exactly, in µs.
 fn micros(text: &str) -> Option<u64> {
-    let time = time::milliseconds(text)?.checked_mul(MILLISECOND)?;
+    let time = value::milliseconds(text)?.checked_mul(MILLISECOND)?;
     (time <= MAX_TIME).then_some(time)
 }
 

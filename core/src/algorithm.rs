@@ -7,7 +7,6 @@
 //! its line in the table below: what its file lacks of the `AlgorithmRow` does not compile.
 
 mod bucket;
-mod carry_over;
 mod codec;
 mod fixed_window;
 mod gcra;

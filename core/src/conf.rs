@@ -6,18 +6,14 @@
 mod directive;
 pub mod limit;
 mod policy;
-pub(crate) mod setting;
-mod size;
 pub mod store;
 mod table;
-pub(crate) mod time;
-mod url;
+pub(crate) mod value;
 
 pub use directive::{Directive, DirectiveError, text};
 pub use policy::{LogKey, LogLevel, LogLimit, MOST_TOP_KEYS, OnError, OnInvalid};
-pub use setting::{Setting, variable};
 pub use table::{
     Arguments, Contexts, DEFAULT_MEMORY, DEFAULT_STORE, DIRECTIVES, Policy, PolicyLevel, Row,
     SetPolicy, Sets,
 };
-pub use url::{UrlError, endpoint};
+pub use value::{Setting, UrlError, endpoint, variable};

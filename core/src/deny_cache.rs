@@ -10,10 +10,17 @@
 //!
 //! So with the cache and without it the same requests pass; but what another machine does with another
 //! quota, or gives back of a lease, is noticed when the denial ends by itself.
+//!
+//! The denials of a machine are in memory that its workers share, a lock-free table of buckets of a few entries. A digest
+//! belongs to one bucket, and may be in any entry of it; if the bucket is full, the entry that expires first is replaced. An
+//! entry is a few words, written and read without a lock, and its first two are the digest combined with all others: if an
+//! entry is read while it is written, the digest does not match. (Hyatt and Mann, "A lock-less transposition table
+//! implementation", 2002.)
 
-pub mod table;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::decision::{Retry, Verdict};
+use crate::key;
 use crate::limit::Quota;
 use crate::rate::SECOND;
 
@@ -67,6 +74,104 @@ impl Denial {
     }
 }
 
+/// Entries in a bucket. With one entry each, clients of the same bucket would evict each other, and
+/// their requests would go to Redis every time: a few of a hundred clients in a table for
+/// thousands.
+const WAYS: usize = 4;
+
+/// Entries side by side.
+pub type DenyBucket = [DenyEntry; WAYS];
+
+/// A place for a denial, as large as a line of the processor's cache. All zeroes is an expired one.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct DenyEntry([AtomicU64; 6]);
+
+/// A table of denials. Clients are given by their digests.
+#[derive(Clone, Copy, Debug)]
+pub struct DenyTable<'a>(&'a [DenyBucket]);
+
+impl<'a> DenyTable<'a> {
+    /// The table in these buckets.
+    pub fn new(buckets: &'a [DenyBucket]) -> Self {
+        Self(buckets)
+    }
+
+    /// The verdict on a request of the client at the monotonic time `now`, in µs, if it is rejected. `quota` is
+    /// the [`fingerprint`](crate::limit::Quota::fingerprint) of its quota.
+    pub fn denied(&self, client: u128, quota: u64, now: u64) -> Option<Verdict> {
+        let mut denials = self.bucket(client)?.iter().filter_map(|entry| entry.read(client));
+        denials.find_map(|denial| denial.verdict(now).filter(|_| denial.quota == quota))
+    }
+
+    /// Keeps a denial of the client. Returns whether there is a place for it.
+    pub fn deny(&self, client: u128, denial: Denial) -> bool {
+        let entry = self.bucket(client).and_then(|bucket| place(bucket, client));
+        entry.inspect(|entry| entry.write(client, denial)).is_some()
+    }
+
+    /// Ends the denials of the client that are not of this quota.
+    pub fn end_others(&self, client: u128, quota: u64) {
+        let other = |entry: &&DenyEntry| entry.read(client).is_some_and(|it| it.quota != quota);
+        self.bucket(client).into_iter().flatten().filter(other).for_each(DenyEntry::clear);
+    }
+
+    /// Ends all denials of the client.
+    pub fn end(&self, client: u128) {
+        let its = |entry: &&DenyEntry| entry.read(client).is_some();
+        self.bucket(client).into_iter().flatten().filter(its).for_each(DenyEntry::clear);
+    }
+
+    fn bucket(&self, client: u128) -> Option<&'a DenyBucket> {
+        self.0.get(key::place(client, self.0.len()))
+    }
+}
+
+/// The entry for a client: its own if there is one, else the one that expires first, which is an
+/// expired one if there is any.
+fn place(bucket: &DenyBucket, client: u128) -> Option<&DenyEntry> {
+    let own = bucket.iter().find(|entry| entry.read(client).is_some());
+    own.or_else(|| bucket.iter().min_by_key(|entry| entry.until()))
+}
+
+impl DenyEntry {
+    /// When the entry expires, whatever its digest is.
+    fn until(&self) -> u64 {
+        let [_, _, until, ..] = &self.0;
+        until.load(Ordering::Relaxed)
+    }
+
+    fn read(&self, client: u128) -> Option<Denial> {
+        let [low, high, until, quota, passes, whole] =
+            self.0.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let denial = Denial { quota, until, passes, whole };
+        (combined(client, denial) == [low, high]).then_some(denial)
+    }
+
+    fn write(&self, client: u128, denial: Denial) {
+        let [low, high] = combined(client, denial);
+        let Denial { quota, until, passes, whole } = denial;
+        self.set([low, high, until, quota, passes, whole]);
+    }
+
+    fn clear(&self) {
+        self.set([0; 6]);
+    }
+
+    fn set(&self, words: [u64; 6]) {
+        self.0.iter().zip(words).for_each(|(to, from)| to.store(from, Ordering::Relaxed));
+    }
+}
+
+/// The digest of a client, combined with all words of a denial.
+fn combined(client: u128, denial: Denial) -> [u64; 2] {
+    let Denial { quota, until, passes, whole } = denial;
+    [
+        client as u64 ^ until ^ passes.rotate_left(21) ^ whole.rotate_left(42) ^ quota,
+        (client >> 64) as u64 ^ until.rotate_left(32) ^ passes ^ whole.rotate_left(11) ^ quota,
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,5 +190,46 @@ mod tests {
         assert_eq!(until(SECOND), Some(2 * SECOND));
         assert_eq!(until(4 * SECOND + SECOND / 2), Some(5 * SECOND), "Redis may let it pass then");
         assert_eq!(until(5 * SECOND), None);
+    }
+
+    const CLIENT: u128 = 7 << 64 | 7;
+
+    fn denial(quota: u64, until: u64) -> Denial {
+        Denial { quota, until, passes: until, whole: until }
+    }
+
+    #[test]
+    fn a_client_has_one_denial() {
+        let buckets = [DenyBucket::default()];
+        let table = DenyTable::new(&buckets);
+        assert_eq!(table.denied(CLIENT, 1, 0), None);
+        assert!(table.deny(CLIENT, denial(1, 10)) && table.deny(CLIENT, denial(1, 20)));
+        assert!(table.denied(CLIENT, 1, 19).is_some());
+        let none = [(CLIENT, 1, 20), (CLIENT, 2, 0), (CLIENT + 1, 1, 0)];
+        assert!(
+            none.iter().all(|(client, quota, now)| table.denied(*client, *quota, *now).is_none())
+        );
+        table.end_others(CLIENT, 1);
+        assert!(table.denied(CLIENT, 1, 19).is_some());
+        table.end_others(CLIENT, 2);
+        assert_eq!(table.denied(CLIENT, 1, 0), None);
+        assert!(table.deny(CLIENT, denial(1, 10)));
+        table.end(CLIENT + 1);
+        assert!(table.denied(CLIENT, 1, 9).is_some());
+        table.end(CLIENT);
+        assert_eq!(table.denied(CLIENT, 1, 9), None);
+    }
+
+    #[test]
+    fn what_expires_first_is_replaced() {
+        let buckets = [DenyBucket::default()];
+        let table = DenyTable::new(&buckets);
+        let clients: Vec<_> = (0..5).map(|client| CLIENT + client).collect();
+        for (client, until) in clients.iter().zip([30, 10, 40, 20, 50]) {
+            assert!(table.deny(*client, denial(1, until)));
+        }
+        let denied = clients.iter().map(|client| table.denied(*client, 1, 0).is_some());
+        assert!(denied.eq([true, false, true, true, true]));
+        assert!(!DenyTable::new(&[]).deny(CLIENT, denial(1, 10)));
     }
 }

@@ -1,17 +1,16 @@
-//! Where a client's state lives in Redis: `<prefix><name>:<key>`.
+//! Where a client's state lives in Redis: `<prefix><name>:<key>`; and two kinds of keys, a client's address and an HMAC.
 //!
 //! Nothing of the process or the machine is part of it, so every NGINX that shares the store and
 //! the limit's name shares the budget.
 
-mod hmac;
-
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Deref;
 
+use sha2::{Digest as _, Sha256};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
 
 use crate::limit::is_name;
-
-pub use hmac::KeyHmac;
 
 /// A client key longer than this many bytes is replaced by a digest of it.
 const MAX_KEY: usize = 512;
@@ -128,6 +127,92 @@ pub fn fingerprint(head: &[u8]) -> u64 {
     xxh3_64(head)
 }
 
+/// The length of a block of SHA-256 in bytes: to that a secret is padded.
+const BLOCK: usize = 64;
+
+/// The HMAC-SHA-256 with a secret (RFC 2104).
+///
+/// The two halves of it begin with the padded secret. Their states behind that are kept, so that a short key takes one
+/// block of SHA-256 for each half.
+#[derive(Clone)]
+pub struct KeyHmac {
+    inner: Sha256,
+    outer: Sha256,
+}
+
+impl KeyHmac {
+    /// The length of what [`hex`](Self::hex) gives, in bytes.
+    pub const LEN: usize = 64;
+
+    /// The HMAC with this secret.
+    pub fn new(secret: &[u8]) -> Self {
+        let hashed;
+        let secret = match secret.len() {
+            0..=BLOCK => secret,
+            _ => {
+                hashed = Sha256::digest(secret);
+                &hashed[..]
+            }
+        };
+        let padded = |pad: u8| {
+            let mut block = [pad; BLOCK];
+            block.iter_mut().zip(secret).for_each(|(byte, secret)| *byte ^= secret);
+            Sha256::new_with_prefix(block)
+        };
+        Self { inner: padded(0x36), outer: padded(0x5c) }
+    }
+
+    /// The HMAC of a key, in lower-case hexadecimal.
+    pub fn hex(&self, key: &[u8]) -> String {
+        let inner = self.inner.clone().chain_update(key).finalize();
+        let outer = self.outer.clone().chain_update(inner).finalize();
+        let digit = |nibble: u8| char::from_digit(nibble.into(), 16);
+        outer.iter().flat_map(|byte| [byte >> 4, byte & 15]).filter_map(digit).collect()
+    }
+}
+
+impl fmt::Debug for KeyHmac {
+    /// Without the states: they are as good as the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyHmac").finish_non_exhaustive()
+    }
+}
+
+/// How much of an address stands for a client, in bits. The address itself does for an IPv4 one of 32 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefixes {
+    /// The bits of an IPv4 address.
+    pub ipv4: u32,
+    /// The bits of an IPv6 address.
+    pub ipv6: u32,
+}
+
+impl Prefixes {
+    /// Whether an IPv4 address is kept whole.
+    pub fn keep_ipv4(self) -> bool {
+        self.ipv4 >= Ipv4Addr::BITS
+    }
+
+    /// An address as a key: cut to its prefix, with the length of that behind it, but an IPv4 address that is kept whole as
+    /// it is. An IPv4-mapped address is its IPv4 address.
+    ///
+    /// An IPv6 subscriber has 2^64 addresses or more, and must not have as many budgets.
+    pub fn key(self, address: IpAddr) -> String {
+        match address.to_canonical() {
+            IpAddr::V4(address) if self.keep_ipv4() => address.to_string(),
+            IpAddr::V4(address) => {
+                let mask = u32::MAX.checked_shl(u32::BITS.saturating_sub(self.ipv4)).unwrap_or(0);
+                format!("{}/{}", Ipv4Addr::from_bits(address.to_bits() & mask), self.ipv4)
+            }
+            IpAddr::V6(address) => {
+                let prefix = self.ipv6.min(u128::BITS);
+                let mask = u128::MAX.checked_shl(u128::BITS.saturating_sub(prefix)).unwrap_or(0);
+                format!("{}/{prefix}", Ipv6Addr::from_bits(address.to_bits() & mask))
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,5 +251,76 @@ mod tests {
         assert_eq!(replacement(b"a", Some(&hmac)), Some(hmac.hex(b"a")));
         assert_eq!(replacement(&long, Some(&hmac)), replacement(digest.as_bytes(), Some(&hmac)));
         assert_eq!(replacement(&long, Some(&hmac)), Some(hmac.hex(digest.as_bytes())));
+    }
+
+    /// The test cases 1 to 3, 6 and 7 of RFC 4231.
+    #[test]
+    fn the_vectors_of_the_standard() {
+        let long = "This is a test using a larger than block-size key and a larger than block-size data. The key \
+                    needs to be hashed before being used by the HMAC algorithm.";
+        for (secret, key, expected) in [
+            (
+                &[0x0b; 20][..],
+                &b"Hi There"[..],
+                "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7",
+            ),
+            (
+                b"Jefe",
+                b"what do ya want for nothing?",
+                "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843",
+            ),
+            (
+                &[0xaa; 20],
+                &[0xdd; 50],
+                "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe",
+            ),
+            (
+                &[0xaa; 131],
+                b"Test Using Larger Than Block-Size Key - Hash Key First",
+                "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54",
+            ),
+            (
+                &[0xaa; 131],
+                long.as_bytes(),
+                "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2",
+            ),
+        ] {
+            let found = KeyHmac::new(secret).hex(key);
+            assert_eq!((found.as_str(), found.len()), (expected, KeyHmac::LEN));
+        }
+    }
+
+    #[test]
+    fn the_secret_is_not_shown() {
+        assert_eq!(format!("{:?}", KeyHmac::new(b"secret")), "KeyHmac { .. }");
+    }
+
+    fn cut(address: &str, ipv4: u32, ipv6: u32) -> String {
+        Prefixes { ipv4, ipv6 }.key(address.parse().unwrap())
+    }
+
+    #[test]
+    fn ipv4_is_whole_or_cut() {
+        for address in ["192.0.2.129", "::ffff:192.0.2.129"] {
+            assert_eq!(cut(address, 32, 64), "192.0.2.129");
+            assert_eq!(cut(address, 33, 64), "192.0.2.129");
+            assert_eq!(cut(address, 31, 64), "192.0.2.128/31");
+            assert_eq!(cut(address, 25, 64), "192.0.2.128/25");
+            assert_eq!(cut(address, 24, 64), "192.0.2.0/24");
+            assert_eq!(cut(address, 1, 64), "128.0.0.0/1");
+            assert_eq!(cut(address, 0, 64), "0.0.0.0/0");
+        }
+    }
+
+    #[test]
+    fn ipv6_is_cut() {
+        let address = "2001:db8:1:2:3:4:5:6";
+        assert_eq!(cut(address, 8, 64), "2001:db8:1:2::/64");
+        assert_eq!(cut(address, 32, 48), "2001:db8:1::/48");
+        assert_eq!(cut(address, 32, 56), "2001:db8:1::/56");
+        assert_eq!(cut(address, 32, 128), "2001:db8:1:2:3:4:5:6/128");
+        assert_eq!(cut(address, 32, 1), "::/1");
+        assert_eq!(cut(address, 32, 0), "::/0");
+        assert_eq!(cut("::1", 32, 64), "::/64");
     }
 }

@@ -11,7 +11,6 @@ pub mod admin;
 pub mod algorithm;
 pub mod charge;
 pub mod client;
-pub mod client_key;
 pub mod conf;
 pub mod decision;
 pub mod deny_cache;

@@ -8,8 +8,6 @@ pub mod answer;
 pub mod cluster;
 pub mod command;
 pub mod endpoint;
-mod host;
-pub mod managed;
 mod raw;
 pub mod reply;
 pub mod script;

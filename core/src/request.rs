@@ -23,8 +23,6 @@
 //! 6. The local table again, if Redis does not decide and the policy is `local`; else the policy alone.
 
 mod conclusion;
-mod decisions;
-mod denials;
 mod evaluated;
 mod machine;
 #[cfg(test)]
@@ -41,8 +39,7 @@ use crate::lease::table::Outcome;
 use crate::local::{LocalAnswer, LocalCharges, Mode};
 use crate::rate::MILLISECOND;
 
-pub use conclusion::Conclusion;
-pub use decisions::Decisions;
+pub use conclusion::{Conclusion, Decisions};
 pub use evaluated::{ConfiguredLimit, Evaluated, OwnQuota, Renewal};
 pub use machine::{
     DenyCache, LocalTable, Machine, MachineLeases, ManagedClients, NoRoom, RequestCounters,

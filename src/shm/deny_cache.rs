@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::deny_cache::Denial;
-use rate_limit_core::deny_cache::table::DenyTable;
+use rate_limit_core::deny_cache::DenyTable;
 use rate_limit_core::request::{DenyCache, Evaluated};
 
 use super::Shared;

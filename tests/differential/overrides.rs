@@ -14,7 +14,7 @@ use rate_limit_core::manage::{Change, ClientState};
 use rate_limit_core::overrides::{Applied, Override};
 use rate_limit_core::rate::Rate;
 use rate_limit_core::redis::answer;
-use rate_limit_core::redis::managed::managed;
+use rate_limit_core::redis::answer::managed;
 use rate_limit_core::redis::reply::{self, Reply, ScriptReply};
 use rate_limit_core::redis::script::{By, Scripts, Variant};
 use redis::{Connection, Value};

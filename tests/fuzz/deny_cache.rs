@@ -3,7 +3,7 @@
 
 use rate_limit_core::decision::Retry;
 use rate_limit_core::deny_cache::Denial;
-use rate_limit_core::deny_cache::table::{DenyBucket, DenyTable};
+use rate_limit_core::deny_cache::{DenyBucket, DenyTable};
 
 use crate::input::Input;
 use crate::shared::Shared;

@@ -3,8 +3,8 @@
 
 use std::net::Ipv6Addr;
 
-use rate_limit_core::client_key::Prefixes;
 use rate_limit_core::decision::{Decision, Retry, Shown, Source, Status, Verdict, jitter};
+use rate_limit_core::key::Prefixes;
 use rate_limit_core::limit::{Quota, is_name};
 use rate_limit_core::text::body::{BodyForm, rejection};
 use rate_limit_core::text::fields::{Fields, Forms, Reset};

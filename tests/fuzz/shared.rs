@@ -3,7 +3,7 @@
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rate_limit_core::deny_cache::table::DenyBucket;
+use rate_limit_core::deny_cache::DenyBucket;
 use rate_limit_core::lease::table::LeaseBucket;
 
 use crate::input::Input;

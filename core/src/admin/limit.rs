@@ -3,7 +3,7 @@
 use super::AdminError;
 use super::query_string::QueryString;
 use crate::algorithm::BurstParameter;
-use crate::conf::setting::is_literal;
+use crate::conf::value::is_literal;
 use crate::limit::{Algorithm, Quota, QuotaError};
 use crate::rate::{self, Rate};
 

@@ -11,8 +11,8 @@ use crate::key::Digest;
 use crate::lease::Lease;
 use crate::limit::Quota;
 use crate::manage::{Change, ClientState};
+use crate::redis::answer::managed;
 use crate::redis::answer::{self, Beside};
-use crate::redis::managed::managed;
 use crate::redis::reply::ScriptReply;
 use crate::redis::script::{By, Scripts};
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{size, time};
+use super::value;
 use crate::rate;
 
 /// The name of a directive, and the words that follow it.
@@ -92,20 +92,20 @@ impl<'a> Directive<'a> {
     /// The only argument, as a time in ms.
     pub(super) fn time(&self) -> Result<u64, DirectiveError> {
         let value = self.value()?;
-        let time = time::milliseconds(value).filter(|time| *time > 0);
+        let time = value::milliseconds(value).filter(|time| *time > 0);
         time.ok_or_else(|| self.invalid(value, "a time above 0, such as 20ms"))
     }
 
     /// The only argument, as a time in ms that may be 0.
     pub(super) fn time_or_zero(&self) -> Result<u64, DirectiveError> {
         let value = self.value()?;
-        time::milliseconds(value).ok_or_else(|| self.invalid(value, "a time, such as 10s"))
+        value::milliseconds(value).ok_or_else(|| self.invalid(value, "a time, such as 10s"))
     }
 
     /// The only argument, as a size in bytes.
     pub(super) fn size(&self, least: u64) -> Result<u64, DirectiveError> {
         let value = self.value()?;
-        size::bytes(value).filter(|size| *size >= least).ok_or_else(|| {
+        value::bytes(value).filter(|size| *size >= least).ok_or_else(|| {
             self.invalid(value, &format!("a size of at least {}k, such as 8m", least >> 10))
         })
     }

@@ -1,7 +1,7 @@
 //! The values of the directives that are neither limits nor stores.
 
 use super::directive::{Directive, DirectiveError};
-use super::time;
+use super::value;
 use crate::lease;
 use crate::rate::{self, MILLISECOND};
 use crate::text::fields::{Forms, Reset};
@@ -144,7 +144,7 @@ pub(super) fn lease(line: &Directive<'_>) -> Result<u64, DirectiveError> {
     match line.value()? {
         "off" => Ok(0),
         "on" => Ok(USUAL_LEASE),
-        value => match time::milliseconds(value) {
+        value => match value::milliseconds(value) {
             Some(time @ 10..=LONGEST_LEASE) => Ok(time),
             _ => Err(line.invalid(value, "\"off\", \"on\" or a time between 10ms and 1m")),
         },

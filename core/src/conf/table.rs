@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use super::directive::{Directive, DirectiveError};
 use super::policy::{self, LogKey, LogLevel, LogLimit, OnError, OnInvalid, USUAL_LOG_RATE};
-use crate::client_key::Prefixes;
+use crate::key::Prefixes;
 use crate::text::fields::{Forms, Reset};
 use crate::text::{body, metrics};
 

@@ -11,7 +11,7 @@ use crc16::{State, XMODEM};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::RawValue;
-use super::host::is_host;
+use super::endpoint::is_host;
 use super::raw::RawValues;
 use crate::key::RedisKey;
 

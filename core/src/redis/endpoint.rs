@@ -1,4 +1,4 @@
-//! The URL of a Redis server: its address, and the account to use there.
+//! The URL of a Redis server: its address, and the account to use there; and the hosts that servers announce.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -178,6 +178,16 @@ impl fmt::Debug for Endpoint {
     }
 }
 
+/// The longest host name, in bytes (RFC 1035, section 2.3.4).
+const LONGEST: usize = 255;
+
+/// Whether a server may announce this as a host: an address, with or without a zone, or a name. Anything
+/// else could reach logs, the resolver and TLS as something that it is not.
+pub(super) fn is_host(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:%".contains(&byte);
+    (1..=LONGEST).contains(&text.len()) && text.bytes().all(is_plain)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,5 +289,17 @@ mod tests {
         assert_eq!(redacted("u:sec?ret@host"), "***");
         assert_eq!(redacted("redis://host"), "redis://host");
         assert!(!format!("{:?}", read("redis://:secret@127.0.0.1").unwrap()).contains("secret"));
+    }
+
+    #[test]
+    fn a_host_is_an_address_or_a_name() {
+        for host in
+            ["10.0.0.1", "::1", "fe80::1%eth0", "redis-1.example", "redis_1", &"a".repeat(255)]
+        {
+            assert!(is_host(host), "{host}");
+        }
+        for other in ["", "a b", "a\nb", "a\x1bb", "é", "a/b", "a]:1 is", &"a".repeat(256)] {
+            assert!(!is_host(other), "{other}");
+        }
     }
 }

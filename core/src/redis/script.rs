@@ -1,22 +1,23 @@
 //! The scripts that Redis runs, and the commands that run them.
 
+use std::rc::Rc;
 use std::sync::OnceLock;
 
-use crate::charge::{Charge, Effect};
+use list::List;
+use source::minify;
+
+use crate::charge::{Charge, Effect, Prepared, Template};
+use crate::key::Head;
 use crate::lease::{Lease, Report};
 use crate::limit::{Algorithm, Quota};
 use crate::manage::Change;
 use crate::text::number;
 
+pub use variant::Variant;
+
 mod list;
-mod minify;
-mod prepared;
 mod source;
 mod variant;
-
-use list::List;
-use minify::minify;
-pub use variant::Variant;
 
 /// A script and the name under which Redis caches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -388,13 +389,32 @@ fn line(out: &mut Vec<u8>, kind: u8, length: usize) {
     out.extend_from_slice(b"\r\n");
 }
 
+impl Scripts {
+    /// The part that the commands of the limit whose Redis keys start with `head` have in common. `known` are its quota and its
+    /// cost, if they are the same for all requests: then its command is prepared.
+    pub fn template(&self, head: Head, known: Option<(&Quota, u64)>) -> Template {
+        let prepared = known.and_then(|(quota, cost)| self.prepare(&head, quota, cost));
+        Template::new(head, prepared)
+    }
+
+    fn prepare(&self, head: &Head, quota: &Quota, cost: u64) -> Option<Prepared> {
+        let unprepared = Rc::new(Template::new(head.clone(), None));
+        let charge = Charge::new(&unprepared, b"", quota, cost);
+        let (arguments, kept) = charge.arguments(Sign::Spent, 1, 0);
+        let (mut before_key, mut after_key) = (Vec::new(), Vec::new());
+        self.single(quota)?.head(&mut before_key, By::Sha, 1, kept);
+        arguments.into_iter().take(kept).for_each(|argument| number(&mut after_key, argument));
+        Some(Prepared::new(&before_key, head, &after_key))
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::LazyLock;
-
     use super::*;
     use crate::charge::tests::template;
+    use crate::limit::Algorithm;
     use crate::limit::Quota;
+    use std::sync::LazyLock;
 
     static QUOTA: LazyLock<Quota> = LazyLock::new(|| {
         Quota::new(Algorithm::TokenBucket, "100r/m".parse().unwrap(), 100).unwrap()
@@ -494,5 +514,25 @@ mod tests {
         assert_eq!(words[0], "EVAL");
         assert_eq!(words[1], Scripts::new().single(Algorithm::TokenBucket).unwrap().source());
         assert!(words[1].contains("'PXAT'") && !words[1].contains("-- "));
+    }
+
+    #[test]
+    fn as_it_is_encoded_each_time() {
+        let (scripts, head) = (Scripts::new(), Head::new("rl:", "a").unwrap());
+        for (algorithm, rate, cost) in [
+            (Algorithm::TokenBucket, "100r/m", 1),
+            (Algorithm::Gcra, "3r/s", 7),
+            (Algorithm::SlidingLog, "1r/d", 0),
+        ] {
+            let quota = Quota::new(algorithm, rate.parse().unwrap(), 100).unwrap();
+            let template = Rc::new(scripts.template(head.clone(), Some((&quota, cost))));
+            for key in [&b"k"[..], b"", b"a\r\nb", &[b'x'; 300]] {
+                let (mut expected, mut found) = (b"before".to_vec(), b"before".to_vec());
+                let charge = Charge::new(&template, key, &quota, cost);
+                scripts.encode_charges(&mut expected, By::Sha, std::iter::once(charge));
+                template.prepared().unwrap().encode(&mut found, key);
+                assert_eq!(found, expected);
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Redis Sentinel: the address of the master.
 
 use super::RawValue;
-use super::host::is_host;
+use super::endpoint::is_host;
 
 /// Reads the reply to `SENTINEL GET-MASTER-ADDR-BY-NAME`: host and port. `None` for a master that
 /// the sentinel does not know, or an invalid reply.

@@ -2,7 +2,7 @@
 
 use super::{LimitLine, LimitWords, Phase};
 use crate::algorithm::leaky_bucket::Undelayed;
-use crate::conf::setting::{has_variable, variable};
+use crate::conf::value::{has_variable, variable};
 
 impl LimitWords<'_> {
     /// All doubts about these words, and the line that they make, as one warning. `is_variable` knows the

@@ -2,7 +2,7 @@
 
 use super::LimitError;
 use crate::algorithm::BurstParameter;
-use crate::conf::time;
+use crate::conf::value;
 use crate::limit::Algorithm;
 use crate::rate::{self, MAX_TIME, MILLISECOND, Rate, RateError};
 
@@ -50,7 +50,7 @@ pub(super) fn delay(text: &str) -> Result<u64, LimitError> {
 
 /// `block=`, in µs.
 pub(super) fn block(text: &str) -> Result<u64, LimitError> {
-    let time = time::milliseconds(text).and_then(|time| time.checked_mul(MILLISECOND));
+    let time = value::milliseconds(text).and_then(|time| time.checked_mul(MILLISECOND));
     let expected = "a time above 0 and up to a hundred years, such as 10m";
     time.filter(|time| (1..=MAX_TIME).contains(time))
         .ok_or_else(|| LimitError::invalid("block", text, expected))

@@ -7,7 +7,7 @@ use crate::algorithm::BurstParameter;
 use crate::algorithm::leaky_bucket::Undelayed;
 use crate::charge::Effect;
 use crate::conf::directive::text;
-use crate::conf::setting::is_literal;
+use crate::conf::value::is_literal;
 use crate::conf::{Directive, Setting};
 use crate::limit::{Algorithm, is_name};
 use crate::rate::whole;
