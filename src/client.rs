@@ -5,7 +5,6 @@
 use once_cell::sync::Lazy;
 use rate_limit_core::redis::script::Scripts;
 
-mod address;
 mod driver;
 mod password;
 mod resolver;
@@ -13,9 +12,9 @@ mod socket;
 #[cfg_attr(not(ngx_feature = "ssl"), path = "client/no_tls.rs")]
 pub(crate) mod tls;
 
-pub(crate) use address::target;
 pub(crate) use driver::Driver;
 pub(crate) use password::PasswordFile;
+pub(crate) use socket::target;
 
 /// The scripts of the module that do not depend on the configuration.
 pub(crate) static SCRIPTS: Lazy<Scripts> = Lazy::new(Scripts::new);

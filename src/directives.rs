@@ -16,16 +16,14 @@ use rate_limit_core::limit::is_name;
 use crate::conf::{LocationConf, MainConf, Pass};
 
 mod access;
-mod error;
 mod limit;
 mod merge;
 mod reader;
 mod server;
 mod store;
 
-use error::ConfError;
 pub(crate) use merge::{complete, merge_location};
-use reader::{Reader, run};
+use reader::{ConfError, Reader, run};
 
 /// Every directive, and the end of the table.
 pub(crate) static mut COMMANDS: [ngx_command_t; DIRECTIVES.len() + 1] = {

@@ -12,34 +12,31 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use ngx::ffi::{ngx_conf_t, ngx_int_t, ngx_shm_zone_t};
+use rate_limit_core::decision::Source;
 use rate_limit_core::deny_cache::DenyBucket;
 use rate_limit_core::key::{self, Digest};
 use rate_limit_core::lease::table::LeaseBucket;
 use rate_limit_core::limit::Quota;
 use rate_limit_core::manage::table::ManagedBucket;
 use rate_limit_core::table::Table;
+use rate_limit_core::text::metrics::{self, MemoryMetrics, NodeMetrics, Snapshot};
 
-mod deny_cache;
-mod lease;
-mod local;
-mod managed;
-mod process;
+mod machine;
 mod record;
 mod reserved;
-mod snapshot;
 pub(crate) mod top;
-mod view;
+mod worker;
 mod zone;
-
-use process::PerWorker;
-use record::Histogram;
-use reserved::Reserved;
-use zone::Zone;
 
 pub(crate) use record::{LimitRecord, NodeEntry, NodeRecord};
 pub(crate) use reserved::Reservations;
 pub(crate) use top::{Sketch, TopZone};
-pub(crate) use view::{NodeState, View};
+pub(crate) use worker::{NodeState, View};
+
+use record::Histogram;
+use reserved::Reserved;
+use worker::PerWorker;
+use zone::Zone;
 
 /// The name of the zone. Its address is the tag, which no zone of another module has.
 static NAME: [u8; 16] = *b"rate_limit_redis";
@@ -265,4 +262,54 @@ fn random_seed() -> u64 {
     // SAFETY: the buffer has this length. If the call fails the seed is zero, which works too.
     unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), libc::GRND_NONBLOCK) };
     u64::from_ne_bytes(seed)
+}
+
+impl Shared {
+    /// All counters; the versions of the module and of NGINX are left out.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let (limits, nodes) =
+            self.zone.locked(|| (record::taken(self.limits), record::taken(self.nodes)));
+        let living = self.header.workers.living();
+        self.count_lost();
+        Snapshot {
+            waits: self.waits(limits),
+            lags: self.header.lags.read(),
+            limits: limits.iter().map(LimitRecord::read).collect(),
+            nodes: by_name(nodes.iter().map(|node| node.read(&living))),
+            memory: self.memory(),
+            ..Snapshot::default()
+        }
+    }
+
+    /// How long requests waited. Those that the deny cache decided did not wait; such a request has one
+    /// limit, so it is one decision.
+    fn waits(&self, limits: &[LimitRecord]) -> metrics::Histogram {
+        let mut waits = self.header.waits.read();
+        let [shortest, ..] = &mut waits.buckets;
+        *shortest += limits.iter().map(|limit| limit.decisions(Source::Cache)).sum::<u64>();
+        waits
+    }
+
+    fn memory(&self) -> MemoryMetrics {
+        let usage = self.with_table(|table| table.usage());
+        let free = usage.free_bytes();
+        MemoryMetrics {
+            used: (self.zone.size() as u64).saturating_sub(free),
+            free,
+            local: usage.used_bytes(),
+            evictions: usage.evictions,
+            no_room: self.header.no_room.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Nodes by name: those of the same name in several stores are added up.
+fn by_name(nodes: impl Iterator<Item = NodeMetrics>) -> Vec<NodeMetrics> {
+    nodes.fold(Vec::new(), |mut named: Vec<NodeMetrics>, node| {
+        match named.iter_mut().find(|other| other.name == node.name) {
+            Some(other) => other.add(&node),
+            None => named.push(node),
+        }
+        named
+    })
 }

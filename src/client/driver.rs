@@ -27,6 +27,7 @@ use rate_limit_core::metrics;
 use rate_limit_core::overrides::Override;
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::script::Scripts;
+use wires::{Dial, Wire};
 
 use super::password::PasswordFile;
 use super::tls::{Peer, Tls};
@@ -37,8 +38,6 @@ use crate::shm::{NodeEntry, Reservations, Shared};
 
 mod nodes;
 mod wires;
-
-use wires::{Dial, Wire};
 
 /// The shortest time between two log lines about faults of a node that is up, in ms.
 const WARN_EVERY: u64 = 10_000;

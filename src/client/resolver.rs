@@ -13,7 +13,7 @@ use ngx::ffi::{
 
 use rate_limit_core::client::Target;
 
-use super::address::target;
+use super::socket::target;
 
 /// A host name that is being resolved. NGINX refers to it, so it is in an `Rc`: to move a `Box` would assert that nothing
 /// else does.

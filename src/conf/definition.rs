@@ -7,7 +7,7 @@ use rate_limit_core::conf::Policy;
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::request::ConfiguredLimit as _;
 
-use super::error::BindError;
+use super::BindError;
 use super::limit::{Corrections, LimitConf};
 use super::store::Store;
 

@@ -12,9 +12,9 @@ use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::redis::script::Variant;
 use rate_limit_core::request::ConfiguredLimit;
 
-use super::error::{BindError, EvaluateError};
 use super::store::Store;
 use super::value::{ComplexValue, evaluate};
+use super::{BindError, EvaluateError};
 use crate::client::SCRIPTS;
 use crate::nginx::{OutOfMemory, Request};
 use crate::shm::{LimitRecord, Reservations, Shared, Sketch, TopZone};

@@ -11,7 +11,7 @@ use ngx::ffi::{
 use rate_limit_core::conf::limit::LimitError;
 use rate_limit_core::conf::{Setting, variable};
 
-use super::error::{CompileError, EvaluateError};
+use super::{CompileError, EvaluateError};
 use crate::nginx::{OutOfMemory, Request, bytes};
 
 /// A text of the configuration that may contain variables.

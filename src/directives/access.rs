@@ -6,14 +6,13 @@ use std::ptr::{self, NonNull};
 
 use ngx::ffi::{
     NGX_HTTP_MODULE, NGX_LOG_WARN, ngx_conf_t, ngx_http_complex_value_t, ngx_http_conf_addr_t,
-    ngx_http_conf_port_t, ngx_http_core_srv_conf_t, ngx_http_request_t, ngx_int_t, ngx_str_t,
-    ngx_uint_t, sockaddr,
+    ngx_http_conf_port_t, ngx_http_core_srv_conf_t, ngx_http_request_t,
+    ngx_http_ssl_srv_conf_t as SslConf, ngx_int_t, ngx_str_t, ngx_uint_t, sockaddr,
 };
 use ngx::http::{HttpModuleMainConf, HttpModuleServerConf, NgxHttpCoreModule};
 use rate_limit_core::conf::DirectiveError;
 
-use super::error::ConfError;
-use super::reader::{self, Reader};
+use super::reader::{self, ConfError, Reader};
 use crate::conf::AdminLocation;
 use crate::log::log;
 
@@ -129,7 +128,6 @@ fn verifies_clients(cf: &ngx_conf_t, server: &ngx_http_core_srv_conf_t) -> bool 
 }
 
 #[cfg(ngx_feature = "http_ssl")]
-use ngx::ffi::ngx_http_ssl_srv_conf_t as SslConf;
 
 /// Whether a server requires certificates of its clients.
 #[cfg(not(ngx_feature = "http_ssl"))]

@@ -6,8 +6,7 @@ use ngx::ffi::{ngx_conf_t, ngx_hash_key_t, ngx_http_variable_t};
 use ngx::http::{HttpModuleMainConf, NgxHttpCoreModule};
 use rate_limit_core::conf::limit::{LimitError, LimitWords, is_off};
 
-use super::error::ConfError;
-use super::reader::Reader;
+use super::reader::{ConfError, Reader};
 use crate::conf::{ComplexValue, LimitConf, LocationConf};
 
 /// Adds the limit of a line, or none for `off`.

@@ -8,7 +8,7 @@ use ngx::http::{HttpModuleLocationConf, HttpModuleServerConf, NgxHttpCoreModule}
 use rate_limit_core::conf::limit::Phase;
 use rate_limit_core::conf::{DEFAULT_STORE, LogKey};
 
-use super::error::ConfError;
+use super::reader::ConfError;
 use super::{access, reader, store};
 use crate::Module;
 use crate::conf::{BindError, LocationConf, Pass, Store};

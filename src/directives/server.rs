@@ -8,7 +8,7 @@ use rate_limit_core::client::{Server, Target};
 use rate_limit_core::conf::{UrlError, endpoint};
 use rate_limit_core::redis::endpoint::Address;
 
-use super::error::ConfError;
+use super::reader::ConfError;
 use crate::client::target;
 use crate::client::tls::supported;
 

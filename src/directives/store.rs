@@ -13,8 +13,7 @@ use rate_limit_core::conf::store::{StoreError, StoreLines, password};
 use rate_limit_core::conf::text;
 use rate_limit_core::limit::is_name;
 
-use super::error::ConfError;
-use super::reader::{self, Reader, bytes};
+use super::reader::{self, ConfError, Reader, bytes};
 use super::server;
 use crate::client::tls::{Tls, supported};
 use crate::conf::{Keys, Store};

@@ -1,20 +1,22 @@
-//! A request of NGINX.
+//! A request of NGINX: what it asks for, its memory, how it waits, its address, and the header fields of its response.
 
 use std::marker::PhantomData;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr::NonNull;
 
 use ngx::core::Status;
 use ngx::ffi::{
     NGX_HTTP_INTERNAL_SERVER_ERROR, ngx_event_t, ngx_handle_read_event, ngx_handle_write_event,
     ngx_http_arg, ngx_http_auth_basic_user, ngx_http_block_reading, ngx_http_complex_value_t,
-    ngx_http_core_loc_conf_t, ngx_http_core_run_phases, ngx_http_err_page_t,
-    ngx_http_finalize_request, ngx_http_request_t, ngx_http_send_response, ngx_http_test_reading,
-    ngx_int_t, ngx_log_t, ngx_palloc, ngx_pool_t, ngx_post_event, ngx_posted_events, ngx_str_t,
-    ngx_uint_t,
+    ngx_http_core_loc_conf_t, ngx_http_core_run_phases, ngx_http_discard_request_body,
+    ngx_http_err_page_t, ngx_http_finalize_request, ngx_http_request_t, ngx_http_send_response,
+    ngx_http_test_reading, ngx_int_t, ngx_list_push, ngx_log_t, ngx_palloc, ngx_pool_t,
+    ngx_post_event, ngx_posted_events, ngx_str_t, ngx_table_elt_t, ngx_uint_t,
 };
 use ngx::http::{
     HttpModuleLocationConf, HttpModuleMainConf, HttpModuleServerConf, NgxHttpCoreModule,
 };
+use rate_limit_core::text::fields::Name;
 
 use crate::Module;
 use crate::conf::{LocationConf, MainConf, ServerConf};
@@ -337,5 +339,118 @@ pub(crate) unsafe fn bytes<'a>(text: ngx_str_t) -> &'a [u8] {
         0 => b"",
         // SAFETY: passed on.
         len => unsafe { std::slice::from_raw_parts(text.data, len) },
+    }
+}
+
+impl<'r> Request<'r> {
+    /// Sets a header field in place of any of the same name.
+    pub(crate) fn set_field(
+        self,
+        name: &'static Name,
+        value: &'static str,
+    ) -> Result<(), OutOfMemory> {
+        self.remove_fields(|other| other.eq_ignore_ascii_case(name.lower.as_bytes()));
+        self.push_field(name, value.as_bytes())
+    }
+
+    /// Removes header fields of these names, which an upstream may have sent.
+    pub(crate) fn remove_fields(self, is_such: impl Fn(&[u8]) -> bool) {
+        // SAFETY: the request is valid, and so are the elements of its list of header fields.
+        unsafe {
+            let mut part = &raw mut (*self.as_ptr()).headers_out.headers.part;
+            while !part.is_null() {
+                let elements = (*part).elts.cast::<ngx_table_elt_t>();
+                for index in 0..(*part).nelts {
+                    let field = elements.add(index);
+                    if is_such((*field).key.as_bytes()) {
+                        (*field).hash = 0;
+                    }
+                }
+                part = (*part).next;
+            }
+        }
+    }
+
+    /// Adds a header field.
+    pub(crate) fn push_field(
+        self,
+        name: &'static Name,
+        value: &'r [u8],
+    ) -> Result<(), OutOfMemory> {
+        // SAFETY: the request is valid, and the element is a new one, which nothing has been written to: so no reference
+        // to it is made. Names are static, and the value lives as long as the request. NGINX writes to neither.
+        unsafe {
+            let headers = &raw mut (*self.as_ptr()).headers_out.headers;
+            let field = ngx_list_push(headers).cast::<ngx_table_elt_t>();
+            if field.is_null() {
+                return Err(OutOfMemory);
+            }
+            (*field).hash = 1;
+            (*field).key = ngx_str_t { data: name.text.as_ptr().cast_mut(), len: name.text.len() };
+            (*field).value = ngx_str_t { data: value.as_ptr().cast_mut(), len: value.len() };
+            (*field).lowcase_key = name.lower.as_ptr().cast_mut();
+            #[cfg(nginx_header_next)]
+            {
+                (*field).next = std::ptr::null_mut();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The address of a client, as variables show it.
+pub(crate) enum Address<'r> {
+    /// An IP address, and its text.
+    Ip(IpAddr, &'r [u8]),
+    /// The address of a unix socket.
+    Other,
+}
+
+impl<'r> Request<'r> {
+    /// The address of the client.
+    pub(crate) fn address(self) -> Address<'r> {
+        // SAFETY: the connection of a request has an address of the family that it names, and a text of it, which
+        // lives as long as the request.
+        unsafe {
+            let connection = (*self.as_ptr()).connection;
+            let address = (*connection).sockaddr;
+            let text = bytes((*connection).addr_text);
+            match libc::c_int::from((*address).sa_family) {
+                libc::AF_INET => {
+                    let bits = (*address.cast::<libc::sockaddr_in>()).sin_addr.s_addr;
+                    Address::Ip(Ipv4Addr::from(bits.to_ne_bytes()).into(), text)
+                }
+                libc::AF_INET6 => {
+                    let bytes = (*address.cast::<libc::sockaddr_in6>()).sin6_addr.s6_addr;
+                    Address::Ip(Ipv6Addr::from(bytes).into(), text)
+                }
+                _ => Address::Other,
+            }
+        }
+    }
+}
+
+impl Request<'_> {
+    /// Has NGINX discard the content of the request. Fails with the status that ends the request.
+    pub(crate) fn discard_body(self) -> Result<(), ngx_int_t> {
+        // SAFETY: the request is one that NGINX has passed to its content handler.
+        match unsafe { ngx_http_discard_request_body(self.as_ptr()) } {
+            status if status == Status::NGX_OK.0 => Ok(()),
+            status => Err(status),
+        }
+    }
+
+    /// Suspends the request until it is resumed, or the client leaves: then NGINX runs the content handler again. What
+    /// is returned is to be returned by the handler. NGINX finalizes the request with it, which ends it if it is not
+    /// held.
+    pub(crate) fn suspend_content(self) -> ngx_int_t {
+        for step in [self.suspend(), self.keep_waiting()] {
+            match step {
+                Step::Return(Status::NGX_AGAIN) => (),
+                Step::Return(Status(status)) | Step::End(status) => return status,
+            }
+        }
+        self.hold();
+        Status::NGX_DONE.0
     }
 }

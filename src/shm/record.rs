@@ -10,8 +10,7 @@ use rate_limit_core::metrics::{
 };
 use rate_limit_core::text::metrics;
 
-use super::process::PerWorker;
-use super::view::{NodeState, View};
+use super::worker::{NodeState, PerWorker, View};
 
 /// The longest name of a record with its scope, in words; longer ones are cut.
 const NAME_WORDS: usize = 16;

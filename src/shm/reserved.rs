@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rate_limit_core::metrics::SettlementResult;
 
 use super::Shared;
-use super::process::may_be_living;
 use super::record::LimitRecord;
+use super::worker::may_be_living;
 
 /// How many pairs of a worker and a limit there is room for. Reservations of any more are not known to be
 /// lost.

@@ -19,7 +19,7 @@ use rate_limit_core::conf::MOST_TOP_KEYS;
 use rate_limit_core::key;
 use rate_limit_core::top::{Top, TopKey};
 
-use super::process::may_be_living;
+use super::worker::may_be_living;
 use super::zone::{self, Zone};
 use crate::clock::turn_start;
 use crate::machine::LimitedRequest;

@@ -7,13 +7,14 @@ use crate::conf::DirectiveError;
 use crate::limit::{Algorithm, Quota, QuotaError};
 use crate::rate::{Rate, saturated};
 use crate::text::log::Escaped;
-pub use words::{LimitWords, is_off, parameter_names};
 
 mod doubts;
 mod parameter;
 #[cfg(test)]
 mod tests;
 mod words;
+
+pub use words::{LimitWords, is_off, parameter_names};
 
 /// When a limit decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

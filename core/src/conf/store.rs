@@ -6,11 +6,12 @@ use crate::conf::DirectiveError;
 use crate::key::KeyHmac;
 use crate::rate::MILLISECOND;
 use crate::redis::endpoint::{Address, Endpoint, redacted};
-pub use tls::{TlsSettings, TlsVersion};
 
 #[cfg(test)]
 mod tests;
 mod tls;
+
+pub use tls::{TlsSettings, TlsVersion};
 
 /// The prefix of every Redis key, unless the store has one of its own.
 const DEFAULT_PREFIX: &str = "rl:";

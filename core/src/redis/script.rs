@@ -3,9 +3,6 @@
 use std::rc::Rc;
 use std::sync::OnceLock;
 
-use list::List;
-use source::minify;
-
 use crate::charge::{Charge, Effect, Prepared, Template};
 use crate::key::Head;
 use crate::lease::{Lease, Report};
@@ -13,11 +10,14 @@ use crate::limit::{Algorithm, Quota};
 use crate::manage::Change;
 use crate::text::number;
 
-pub use variant::Variant;
-
 mod list;
 mod source;
 mod variant;
+
+pub use variant::Variant;
+
+use list::List;
+use source::minify;
 
 /// A script and the name under which Redis caches it.
 #[derive(Clone, Debug, PartialEq, Eq)]

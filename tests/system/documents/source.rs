@@ -70,6 +70,45 @@ fn no_file_is_long() {
     assert_eq!(long, [""; 0].map(PathBuf::from));
 }
 
+/// The way of a request leads through few files, and rarely back to one. Each step is called by one before it, or by NGINX.
+#[test]
+fn the_way_of_a_request_is_short() {
+    const FROM_NGINX: [&str; 4] = ["access", "on_turn_end", "on_socket", "header_filter"];
+    let page = fs::read_to_string(root().join("docs/architecture.md")).expect("the page");
+    let steps: Vec<(&str, &str)> = page.lines().filter_map(step).collect();
+    let mut way: Vec<(&str, String)> = Vec::new();
+    let mut returns = 0;
+    for (functions, file) in &steps {
+        returns += usize::from(way.iter().any(|(other, _)| other == file));
+        let source = lines(&root().join(file)).join("\n");
+        for function in functions.split('`').skip(1).step_by(2) {
+            let is_defined = source.contains(&format!("fn {function}("))
+                || source.contains(&format!("fn {function}<"));
+            assert!(is_defined, "{file} has no function {function}");
+        }
+        let first = functions.split('`').nth(1).expect("a function");
+        let calls = |(_, source): &(&str, String)| {
+            let calls = source.matches(&format!("{first}(")).count();
+            calls > source.matches(&format!("fn {first}(")).count()
+        };
+        let is_called = FROM_NGINX.contains(&first) || way.iter().any(calls);
+        assert!(is_called, "{first} of {file} is called by no step before it");
+        way.push((file, source));
+    }
+    way.sort_unstable();
+    way.dedup_by_key(|(file, _)| *file);
+    assert!(steps.len() > 20, "{steps:?}");
+    assert!(way.len() <= 20 && returns <= 8, "{} files, {returns} returns", way.len());
+}
+
+/// A step of the way of a request: its functions, and their file.
+fn step(line: &str) -> Option<(&str, &str)> {
+    let cells: Vec<_> = line.split('|').map(str::trim).collect();
+    let ["", _, functions, file, ""] = cells[..] else { return None };
+    let file = file.strip_prefix('`')?.strip_suffix('`')?;
+    file.ends_with(".rs").then_some((functions, file))
+}
+
 /// The tests that these pages name are there: groups, modules, or tests of a module.
 #[test]
 fn tests_that_are_named_exist() {

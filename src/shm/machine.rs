@@ -1,0 +1,240 @@
+//! What decides on this machine, in the shared memory: the [deny cache](DenyTable), the [leases](LeaseTable), local decisions, and
+//! the [changes to clients](ManagedTable), as far as this machine knows them.
+
+use std::sync::atomic::Ordering;
+
+use ngx::ffi::ngx_pid;
+use rate_limit_core::decision::Verdict;
+use rate_limit_core::deny_cache::{Denial, DenyTable};
+use rate_limit_core::lease::table::{LeaseTable, Outcome, Renewed, Taken};
+use rate_limit_core::limit::Quota;
+use rate_limit_core::local::{self, LocalAnswer, LocalCharges, Mode};
+use rate_limit_core::manage::table::{ManagedClient, ManagedTable};
+use rate_limit_core::manage::{Change, ClientState};
+use rate_limit_core::metrics::LeaseUnits;
+use rate_limit_core::overrides::Override;
+use rate_limit_core::request::{
+    DenyCache, Evaluated, LocalTable, MachineLeases, ManagedClients, NoRoom,
+};
+
+use super::Shared;
+use super::worker::may_be_living;
+use crate::clock::{monotonic_micros, unix_micros};
+use crate::conf::LimitConf;
+
+impl DenyCache<LimitConf> for Shared {
+    fn denied(&self, limit: &Evaluated<'_, LimitConf>, now: u64) -> Option<Verdict> {
+        if !self.may_be_denied(now) {
+            return None;
+        }
+        self.denials().denied(limit.charge.client(), limit.charge.quota.fingerprint(), now)
+    }
+
+    fn deny(&self, limit: &Evaluated<'_, LimitConf>, denial: Denial) {
+        if self.denials().deny(limit.charge.client(), denial) {
+            self.header.denied_until.fetch_max(denial.until, Ordering::Relaxed);
+        }
+    }
+
+    fn end_denials_of_others(&self, limit: &Evaluated<'_, LimitConf>, now: u64) {
+        if self.may_be_denied(now) {
+            self.denials().end_others(limit.charge.client(), limit.charge.quota.fingerprint());
+        }
+    }
+}
+
+impl Shared {
+    /// Ends what is denied to the client of this key and of the limit of this fingerprint.
+    pub(crate) fn end_denials(&self, limit: u64, key: &[u8]) {
+        self.denials().end(self.client_digest(limit, key));
+    }
+
+    fn denials(&self) -> DenyTable<'static> {
+        DenyTable::new(self.deny_cache)
+    }
+
+    /// Whether there may be an entry that has not expired at `now`.
+    fn may_be_denied(&self, now: u64) -> bool {
+        now < self.header.denied_until.load(Ordering::Relaxed)
+    }
+}
+
+impl MachineLeases<LimitConf> for Shared {
+    fn spend(
+        &self,
+        limits: &[Evaluated<'_, LimitConf>],
+        now: u64,
+        act: &mut impl FnMut(usize, Verdict),
+    ) -> bool {
+        let charges = limits.iter().map(|limit| &limit.charge);
+        self.leases().spend(charges, now, &mut |index, verdict| {
+            act(index, verdict);
+            if let Some(limit) = limits.get(index) {
+                let record = limit.limit.record(self);
+                record.count_units(LeaseUnits::Used, limit.charge.cost);
+            }
+        })
+    }
+
+    fn has_units(&self, limit: &Evaluated<'_, LimitConf>, now: u64) -> bool {
+        self.leases()
+            .holding(limit.charge.digest.number())
+            .is_some_and(|holding| holding.left(now) > 0)
+    }
+
+    fn awaits_units(&self, limit: &Evaluated<'_, LimitConf>, now: u64) -> bool {
+        self.leases().awaits_units(limit.charge.digest.number(), now)
+    }
+
+    fn has_lease(&self, limit: &Evaluated<'_, LimitConf>, now: u64) -> bool {
+        self.leases()
+            .holding(limit.charge.digest.number())
+            .is_some_and(|holding| holding.is_living(now))
+    }
+
+    fn take(&self, limit: &Evaluated<'_, LimitConf>, now: u64, until: u64) -> Taken {
+        self.leases().take(&limit.charge, now, until)
+    }
+
+    fn renew(&self, limit: &Evaluated<'_, LimitConf>, taken: Taken, outcome: &Outcome) {
+        let record = limit.limit.record(self);
+        // A limit without a number is of this worker alone.
+        let number = self.number(record).map_or(u64::MAX, |number| number as u64);
+        let Renewed { granted, returned, lapsed, evicted } =
+            self.leases().renew(&limit.charge, number, taken, outcome, monotonic_micros());
+        record.count_granted(granted);
+        record.count_units(LeaseUnits::Returned, returned);
+        record.count_units(LeaseUnits::Lapsed, lapsed);
+        if let Some(evicted) = evicted
+            && let Some(record) = self.limits.get(evicted.limit as usize)
+        {
+            record.count_units(LeaseUnits::Lapsed, evicted.units);
+        }
+    }
+}
+
+impl Shared {
+    fn leases(&self) -> LeaseTable<'static> {
+        // SAFETY: NGINX sets it before it runs any hook of a process.
+        let process = unsafe { ngx_pid };
+        LeaseTable::new(self.leases, u32::try_from(process).unwrap_or(u32::MAX), may_be_living)
+    }
+}
+
+impl LocalTable<LimitConf> for Shared {
+    fn has_charges(&self) -> bool {
+        monotonic_micros() < self.header.whole.load(Ordering::Relaxed)
+    }
+
+    fn decide<'a>(
+        &self,
+        mode: Mode,
+        limits: &[Evaluated<'a, LimitConf>],
+    ) -> Result<LocalCharges<'a>, NoRoom> {
+        let blocked_for = |limit: &Evaluated<'_, LimitConf>| match mode {
+            Mode::Outage => self.blocked_for(limit.charge.client()),
+            // Redis, which knows better, decides as well.
+            Mode::Return => 0,
+        };
+        let mut charges: LocalCharges<'_> =
+            limits.iter().map(|limit| (limit.charge, blocked_for(limit))).collect();
+        let now = unix_micros();
+        let reset = self.with_table(|table| local::decide(table, now, mode, &mut charges));
+        self.regains_in(reset);
+        if charges.iter().any(|charge| charge.answer() == LocalAnswer::NoRoom) {
+            self.header.no_room.fetch_add(1, Ordering::Relaxed);
+            self.give_back(&mut charges);
+            return Err(NoRoom);
+        }
+        Ok(charges)
+    }
+
+    fn give_back(&self, charges: &mut LocalCharges<'_>) {
+        let now = unix_micros();
+        self.with_table(|table| local::give_back(table, now, charges));
+    }
+}
+
+impl Shared {
+    /// Settles what the limit of this index has charged a request locally, if it has.
+    pub(crate) fn settle(&self, charges: &LocalCharges<'_>, index: usize, change: i64) {
+        let Some(charge) = charges.get(index) else { return };
+        let now = unix_micros();
+        if let Some(reset) = self.with_table(|table| local::settle(table, now, charge, change)) {
+            self.regains_in(reset);
+        }
+    }
+
+    /// Something was spent that is regained in so many µs. On the monotonic clock: a wall clock that was
+    /// far ahead must not prolong this.
+    fn regains_in(&self, reset: u64) {
+        let whole = monotonic_micros().saturating_add(reset);
+        self.header.whole.fetch_max(whole, Ordering::Relaxed);
+    }
+}
+
+impl ManagedClients<LimitConf> for Shared {
+    fn note_override(&self, limit: &Evaluated<'_, LimitConf>, own: Option<Override>) {
+        self.managed().set_override(limit.charge.client(), own);
+    }
+
+    #[inline]
+    fn note_block(&self, limit: &Evaluated<'_, LimitConf>, span: u64) {
+        if span > 0 || self.may_be_blocked() {
+            self.set_block(limit.charge.client(), span);
+        }
+    }
+}
+
+impl Shared {
+    /// Changes what this machine keeps of the client of this key and of the limit of this fingerprint, as `change` has
+    /// changed it in Redis: `state` is what it has there. Returns what it has on this machine.
+    pub(crate) fn change_client(
+        &self,
+        (limit, key): (u64, &[u8]),
+        quota: &Quota,
+        change: &Change,
+        state: ClientState,
+    ) -> ClientState {
+        let client = self.client_digest(limit, key);
+        let own = self.managed().get(client).own;
+        self.managed().set_override(client, state.own);
+        if state.blocked_for > 0 || self.may_be_blocked() {
+            self.set_block(client, state.blocked_for);
+        }
+        if !self.has_charges() {
+            return state;
+        }
+        let now = unix_micros();
+        self.with_table(|table| local::change(table, client, now, change, (quota, own), state))
+    }
+
+    /// The override of the client of this key and of the limit of this fingerprint, as far as it is known.
+    pub(crate) fn known_override(&self, limit: u64, key: &[u8]) -> Option<Override> {
+        self.managed().get(self.client_digest(limit, key)).own
+    }
+
+    /// For how long a client is still blocked, as far as it is known, in µs; 0: it is not.
+    pub(super) fn blocked_for(&self, client: u128) -> u64 {
+        if !self.may_be_blocked() {
+            return 0;
+        }
+        let ManagedClient { blocked_until, .. } = self.managed().get(client);
+        blocked_until.saturating_sub(monotonic_micros())
+    }
+
+    fn set_block(&self, client: u128, span: u64) {
+        let until = if span > 0 { monotonic_micros().saturating_add(span) } else { 0 };
+        self.header.blocked_until.fetch_max(until, Ordering::Relaxed);
+        self.managed().set_block(client, until);
+    }
+
+    /// Whether any client may be blocked.
+    fn may_be_blocked(&self) -> bool {
+        monotonic_micros() < self.header.blocked_until.load(Ordering::Relaxed)
+    }
+
+    fn managed(&self) -> ManagedTable<'static> {
+        ManagedTable::new(self.managed)
+    }
+}
