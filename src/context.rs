@@ -11,7 +11,7 @@ use rate_limit_core::conf::limit::Phase;
 use crate::Module;
 use crate::client::Driver;
 use crate::clock::{monotonic_micros, time_until, turn_start};
-use crate::log::debug;
+use crate::log::{Log, debug};
 use crate::machine::{Decisions, Evaluated, LimitedRequest, Submission, memory};
 use crate::nginx::event::Timer;
 use crate::nginx::{OutOfMemory, Request};
@@ -234,7 +234,7 @@ unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
             timer.stop();
         }
         if context.request.is_submitted() {
-            debug!(context.wake.as_ref().log, "released undecided");
+            debug!(Log::new(context.wake.as_ref().log), "released undecided");
         }
         context.request.abandon(memory);
     }

@@ -1,9 +1,16 @@
 //! Logging, with the message formatted only if its level is logged, and with a bound on lines of one kind.
 
 use std::cell::RefCell;
-use std::fmt::Display;
+use std::fmt::{self, Display};
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ptr::{self, NonNull};
 
-use ngx::ffi::{NGX_LOG_ERR, ngx_event_t, ngx_log_t, ngx_msec_t, ngx_uint_t};
+use ngx::ffi::{
+    NGX_LOG_DEBUG_HTTP, NGX_LOG_ERR, ngx_conf_t, ngx_cycle, ngx_event_t, ngx_log_t, ngx_msec_t,
+    ngx_uint_t,
+};
+use ngx::log::{LOG_BUFFER_SIZE, log_error, write_fmt};
 use rate_limit_core::text::log::Grouped;
 use rate_limit_core::throttle::{PERIOD, Throttle};
 
@@ -13,62 +20,87 @@ use crate::nginx::event::Timer;
 #[cfg(ngx_feature = "ssl")]
 pub(crate) mod capture;
 
-/// Logs to a `*mut ngx_log_t` at a level: `log!(NGX_LOG_ERR, log, "…", …)`.
+/// A log of NGINX, which is valid for `'a`. NGINX may change it: nothing refers into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Log<'a> {
+    log: NonNull<ngx_log_t>,
+    lifetime: PhantomData<&'a ngx_log_t>,
+}
+
+/// Logs to a [`Log`] at a level: `log!(NGX_LOG_ERR, log, "…", …)`.
 macro_rules! log {
     ($level:expr, $log:expr, $($message:tt)+) => {{
-        let log: *mut ngx::ffi::ngx_log_t = $log;
+        let log: $crate::log::Log<'_> = $log;
         let level = $level as ngx::ffi::ngx_uint_t;
-        if $crate::log::is_logged(level, log) {
-            $crate::log::write(level, log, format_args!($($message)+));
+        if log.has_level(level) {
+            log.write(level, format_args!($($message)+));
         }
     }};
 }
 
-/// Logs to a `*mut ngx_log_t` for debugging: `debug!(log, "…", …)`. Nothing is compiled where NGINX is
-/// built without `--with-debug`.
+/// Logs to a [`Log`] for debugging: `debug!(log, "…", …)`. Nothing is compiled where NGINX is built without
+/// `--with-debug`.
 macro_rules! debug {
     ($log:expr, $($message:tt)+) => {{
-        let log: *mut ngx::ffi::ngx_log_t = $log;
-        if $crate::log::is_debugged(log) {
+        let log: $crate::log::Log<'_> = $log;
+        if log.is_debugged() {
             let level = ngx::ffi::NGX_LOG_DEBUG as ngx::ffi::ngx_uint_t;
             let message = format_args!($($message)+);
-            $crate::log::write(level, log, format_args!("rate_limit_redis: {message}"));
+            log.write(level, format_args!("rate_limit_redis: {message}"));
         }
     }};
 }
 
 pub(crate) use {debug, log};
 
-/// The log of the cycle.
-pub(crate) fn cycle_log() -> *mut ngx::ffi::ngx_log_t {
-    // SAFETY: a process that runs modules has a cycle, and a cycle has a log.
-    unsafe { (*ngx::ffi::ngx_cycle).log }
+impl<'a> Log<'a> {
+    /// A log that NGINX has made.
+    ///
+    /// # Safety
+    /// It must be valid for `'a`, and so must those that follow it.
+    pub(crate) unsafe fn new(log: *mut ngx_log_t) -> Self {
+        // SAFETY: what is valid is not null.
+        Self { log: unsafe { NonNull::new_unchecked(log) }, lifetime: PhantomData }
+    }
+
+    /// The log of the configuration that is being read.
+    pub(crate) fn of_conf(cf: &'a ngx_conf_t) -> Self {
+        // SAFETY: NGINX reads a configuration with a log, which it keeps until that is read.
+        unsafe { Self::new(cf.log) }
+    }
+
+    /// The log for functions of NGINX. It is valid for `'a`.
+    pub(crate) fn as_ptr(self) -> *mut ngx_log_t {
+        self.log.as_ptr()
+    }
+
+    /// Whether it is written at `level`.
+    pub(crate) fn has_level(self, level: ngx_uint_t) -> bool {
+        // SAFETY: it is valid.
+        level <= unsafe { (*self.as_ptr()).log_level }
+    }
+
+    /// Whether it is written for debugging HTTP.
+    pub(crate) fn is_debugged(self) -> bool {
+        // SAFETY: it is valid.
+        let level = || unsafe { (*self.as_ptr()).log_level };
+        ngx::log::DEBUG && level() & NGX_LOG_DEBUG_HTTP as usize != 0
+    }
+
+    /// Writes one line.
+    #[cold]
+    pub(crate) fn write(self, level: ngx_uint_t, message: fmt::Arguments<'_>) {
+        let mut buffer = [const { MaybeUninit::uninit() }; LOG_BUFFER_SIZE];
+        let text = write_fmt(&mut buffer, message);
+        // SAFETY: it is valid.
+        unsafe { log_error(level, self.as_ptr(), 0, text) };
+    }
 }
 
-/// Whether `log`, which must be valid, is written for debugging HTTP.
-pub(crate) fn is_debugged(log: *mut ngx::ffi::ngx_log_t) -> bool {
-    // SAFETY: see `is_logged`.
-    ngx::log::DEBUG && unsafe { (*log).log_level } & ngx::ffi::NGX_LOG_DEBUG_HTTP as usize != 0
-}
-
-/// Whether `log`, which must be valid, is written at `level`.
-pub(crate) fn is_logged(level: ngx::ffi::ngx_uint_t, log: *mut ngx::ffi::ngx_log_t) -> bool {
-    // SAFETY: every log that this module is given, a cycle's or a connection's, lives as long as
-    // what it belongs to.
-    level <= unsafe { (*log).log_level }
-}
-
-/// Writes one line; `log` must be valid.
-#[cold]
-pub(crate) fn write(
-    level: ngx::ffi::ngx_uint_t,
-    log: *mut ngx::ffi::ngx_log_t,
-    message: std::fmt::Arguments<'_>,
-) {
-    let mut buffer = [const { std::mem::MaybeUninit::uninit() }; ngx::log::LOG_BUFFER_SIZE];
-    let text = ngx::log::write_fmt(&mut buffer, message);
-    // SAFETY: as above.
-    unsafe { ngx::log::log_error(level, log, 0, text) };
+/// The log of the cycle. A worker has the same cycle as long as it lives.
+pub(crate) fn cycle_log() -> Log<'static> {
+    // SAFETY: a process that runs modules has a cycle, and a cycle has a log. Only a worker keeps it.
+    unsafe { Log::new((*ngx_cycle).log) }
 }
 
 /// How many lines about unusable values a worker writes in a second.
@@ -84,7 +116,7 @@ pub(crate) struct Decided {
     /// The level of the lines.
     pub(crate) level: ngx_uint_t,
     /// The log of the location.
-    pub(crate) log: *mut ngx_log_t,
+    pub(crate) log: Log<'static>,
 }
 
 thread_local! {
@@ -94,9 +126,9 @@ thread_local! {
     static REPORT: Timer = Timer::background();
 }
 
-/// Logs that a variable has an unusable value; `log` must be valid. A worker writes only a few such
-/// lines a second, and the number of the others.
-pub(crate) fn unusable(log: *mut ngx_log_t, error: &dyn Display, limit: &str) {
+/// Logs that a variable has an unusable value. A worker writes only a few such lines a second, and the number
+/// of the others.
+pub(crate) fn unusable(log: Log<'_>, error: &dyn Display, limit: &str) {
     if UNUSABLE.with_borrow_mut(|it| it.admits(turn_start_ms(), UNUSABLE_RATE, ())) {
         log!(NGX_LOG_ERR, log, "{error}, limit \"{limit}\"");
     } else {
@@ -120,8 +152,7 @@ fn report_later() {
             // SAFETY: the timer lives as long as the thread, which is the worker's only one, and NGINX
             // takes the cycle's log as that of a timer.
             unsafe {
-                let nobody = std::ptr::null::<()>();
-                timer.start(PERIOD as ngx_msec_t, Some(report), nobody, cycle_log());
+                timer.start(PERIOD as ngx_msec_t, Some(report), ptr::null::<()>(), cycle_log());
             }
         }
     });

@@ -8,7 +8,7 @@ use std::ptr;
 
 use ngx::ffi::{
     NGX_LOG_ERR, NGX_LOG_INFO, NGX_LOG_NOTICE, NGX_LOG_WARN, ngx_http_request_t, ngx_int_t,
-    ngx_log_t, ngx_uint_t,
+    ngx_uint_t,
 };
 use rate_limit_core::charge::Effect;
 use rate_limit_core::client::Error;
@@ -22,7 +22,7 @@ use crate::answer;
 use crate::clock::monotonic_micros;
 use crate::conf::MainConf;
 use crate::context::{Context, Stage, decisions};
-use crate::log::{Decided, admits, cycle_log, debug, is_logged, log};
+use crate::log::{Decided, Log, admits, cycle_log, debug, log};
 use crate::machine::{Evaluated, LimitedRequest, memory};
 use crate::nginx::{OutOfMemory, Request, Step};
 use crate::shm::Shared;
@@ -209,9 +209,9 @@ fn act<'r>(r: Request<'r>, context: &'r Context<'r>) -> Step {
 
 /// Logs a request that is, or would be, rejected or delayed, as `limit_req` does: one line for the
 /// limits that are enforced, and one for the others.
-pub(super) fn log_decision<'r>(r: Request<'r>, request: &LimitedRequest<'r>) {
+fn log_decision<'r>(r: Request<'r>, request: &LimitedRequest<'r>) {
     // Delays are logged one level lower.
-    if !is_logged(rejection_level(request.policy()), r.log()) {
+    if !r.log().has_level(rejection_level(request.policy())) {
         return;
     }
     log_group(r, request, Effect::Enforced);
@@ -248,7 +248,7 @@ fn log_group<'r>(r: Request<'r>, request: &LimitedRequest<'r>, effect: Effect) {
     let (status, delay) = request.judge(effect);
     let Some((level, what, several)) = words(policy, status) else { return };
     let (log, location_log) = (r.log(), location_log(r));
-    if !is_logged(level, log) {
+    if !log.has_level(level) {
         return;
     }
     // A delay is logged for the limit that delays, which need not be the tightest.
@@ -290,6 +290,7 @@ fn shown_key<'r>(r: Request<'r>, limit: &Evaluated<'r>, log_key: LogKey) -> Show
 
 /// The log of the request's location, which lives as long as the configuration: if no level sets one, that of the
 /// cycle.
-fn location_log(r: Request<'_>) -> *mut ngx_log_t {
-    r.location().map_or(cycle_log(), |location| location.error_log)
+fn location_log(r: Request<'_>) -> Log<'static> {
+    // SAFETY: a location has the log that one of its levels sets, or the cycle's.
+    r.location().map_or(cycle_log(), |location| unsafe { Log::new(location.error_log) })
 }

@@ -4,13 +4,13 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr;
 
-use ngx::ffi::{NGX_LOG_NOTICE, ngx_log_t, ngx_pool_cleanup_add};
+use ngx::ffi::{NGX_LOG_NOTICE, ngx_pool_cleanup_add};
 use rate_limit_core::charge::Charge;
 use rate_limit_core::client::Error;
 use rate_limit_core::manage::{Change, ClientState};
 
 use crate::client::Driver;
-use crate::log::log;
+use crate::log::{Log, log};
 use crate::machine::Submission;
 use crate::nginx::{OutOfMemory, Request};
 
@@ -21,7 +21,7 @@ pub(super) struct Pending<'r> {
     /// The text of a change for the log, if it is one.
     change: Option<&'r [u8]>,
     /// The log of the connection.
-    log: *mut ngx_log_t,
+    log: Log<'r>,
 }
 
 impl<'r> Pending<'r> {

@@ -428,7 +428,7 @@ fn shutdown_timeout() -> u64 {
 /// A copy of the cycle's log in which only alerts, and debugging if it is on, are written.
 fn quiet_log() -> ngx_log_t {
     // SAFETY: see `cycle_log`; the structure holds nothing that a copy could free twice.
-    let mut log = unsafe { std::ptr::read(cycle_log()) };
+    let mut log = unsafe { std::ptr::read(cycle_log().as_ptr()) };
     let debug = log.log_level & NGX_LOG_DEBUG_ALL as usize;
     log.log_level = if debug == 0 { NGX_LOG_ALERT as usize } else { log.log_level };
     log

@@ -14,7 +14,7 @@ use rate_limit_core::conf::DirectiveError;
 
 use super::reader::{self, ConfError, Reader};
 use crate::conf::AdminLocation;
-use crate::log::log;
+use crate::log::{Log, log};
 
 /// The handler of the admin interface. A function may have several addresses, a static one value.
 static HANDLER: unsafe extern "C" fn(*mut ngx_http_request_t) -> ngx_int_t = crate::admin::handle;
@@ -42,7 +42,7 @@ pub(super) fn warn_of_admins(cf: &mut ngx_conf_t) -> Result<(), ConfError> {
             // The place of the directive: NGINX has read on, and would name another one.
             log!(
                 NGX_LOG_WARN,
-                cf.log,
+                Log::of_conf(cf),
                 "anybody may use \"rate_limit_redis_admin\": its location has none of \"allow\" and \"deny\", \
                  \"auth_basic\", \"auth_request\", \"ssl_verify_client on\" and \"internal\", in {}",
                 admin.place

@@ -17,7 +17,7 @@ use super::reader::{self, ConfError, Reader, bytes};
 use super::server;
 use crate::client::tls::{Tls, supported};
 use crate::conf::{Keys, Store};
-use crate::log::log;
+use crate::log::{Log, log};
 
 /// The index of the store at `url`, which is added if it is new.
 pub(super) fn at(cf: &mut ngx_conf_t, url: &str) -> Result<usize, ConfError> {
@@ -137,7 +137,7 @@ fn build(
     let tls = lines.tls()?.map(|settings| Tls::new(cf, settings).map_err(ConfError::Tls));
     let tls = tls.transpose()?.map(Rc::new);
     for doubt in lines.doubts() {
-        log!(NGX_LOG_WARN, cf.log, "{doubt}");
+        log!(NGX_LOG_WARN, Log::of_conf(cf), "{doubt}");
     }
     let keys =
         Keys { prefix: lines.prefix().to_owned(), hmac: lines.key_hmac().cloned().map(Rc::new) };

@@ -6,8 +6,10 @@ use std::ptr;
 
 use ngx::ffi::{
     ngx_add_timer, ngx_connection_t, ngx_del_timer, ngx_delete_posted_event, ngx_event_handler_pt,
-    ngx_event_t, ngx_log_t, ngx_msec_t, ngx_post_event, ngx_posted_events, ngx_socket_t,
+    ngx_event_t, ngx_msec_t, ngx_post_event, ngx_posted_events, ngx_socket_t,
 };
+
+use crate::log::Log;
 
 /// A timer.
 pub(crate) struct Timer {
@@ -60,7 +62,7 @@ impl Timer {
         delay: ngx_msec_t,
         handler: ngx_event_handler_pt,
         owner: *const T,
-        log: *mut ngx_log_t,
+        log: Log<'_>,
     ) {
         self.stop();
         let (event, data) = (self.event.get(), self.data.get());
@@ -69,7 +71,7 @@ impl Timer {
             (*data).owner = owner.cast();
             (*event).handler = handler;
             (*event).data = data.cast();
-            (*event).log = log;
+            (*event).log = log.as_ptr();
             (*event).set_cancelable(self.is_background.get().into());
             ngx_add_timer(event, delay);
         }
@@ -117,14 +119,14 @@ impl Posted {
         &self,
         handler: ngx_event_handler_pt,
         owner: *const T,
-        log: *mut ngx_log_t,
+        log: Log<'_>,
     ) {
         let event = self.0.get();
         // SAFETY: only this thread uses the event, and it stays where it is.
         unsafe {
             (*event).handler = handler;
             (*event).data = owner.cast_mut().cast();
-            (*event).log = log;
+            (*event).log = log.as_ptr();
             ngx_post_event(event, &raw mut ngx_posted_events);
         }
     }

@@ -10,8 +10,8 @@ use ngx::ffi::{
     ngx_http_arg, ngx_http_auth_basic_user, ngx_http_block_reading, ngx_http_complex_value_t,
     ngx_http_core_loc_conf_t, ngx_http_core_run_phases, ngx_http_discard_request_body,
     ngx_http_err_page_t, ngx_http_finalize_request, ngx_http_request_t, ngx_http_send_response,
-    ngx_http_test_reading, ngx_int_t, ngx_list_push, ngx_log_t, ngx_palloc, ngx_pool_t,
-    ngx_post_event, ngx_posted_events, ngx_str_t, ngx_table_elt_t, ngx_uint_t,
+    ngx_http_test_reading, ngx_int_t, ngx_list_push, ngx_palloc, ngx_pool_t, ngx_post_event,
+    ngx_posted_events, ngx_str_t, ngx_table_elt_t, ngx_uint_t,
 };
 use ngx::http::{
     HttpModuleLocationConf, HttpModuleMainConf, HttpModuleServerConf, NgxHttpCoreModule,
@@ -20,6 +20,7 @@ use rate_limit_core::text::fields::Name;
 
 use crate::Module;
 use crate::conf::{LocationConf, MainConf, ServerConf};
+use crate::log::Log;
 
 /// A request, in a callback of NGINX. It lives for `'r`, and so does what is kept in its pool.
 ///
@@ -109,9 +110,9 @@ impl<'r> Request<'r> {
     }
 
     /// The log of its connection.
-    pub(crate) fn log(self) -> *mut ngx_log_t {
-        // SAFETY: a request has a connection, and a connection has a log.
-        unsafe { (*(*self.as_ptr()).connection).log }
+    pub(crate) fn log(self) -> Log<'r> {
+        // SAFETY: a request has a connection, and a connection has a log; it outlives the request.
+        unsafe { Log::new((*(*self.as_ptr()).connection).log) }
     }
 
     /// The event that resumes it, when it is posted. It lives as long as the connection.

@@ -3,7 +3,7 @@
 //!
 //! Redis decides by what it has stored. The table is for what a machine decides by itself: leases, the deny cache and local
 //! decisions. It learns of an override or a block from a reply. If there are too many of them some are forgotten, blocks
-//! before overrides. As in the [table of denials](crate::deny_cache::table) nothing is locked: the first two words of an entry
+//! before overrides. As in the [table of denials](crate::deny_cache::DenyTable) nothing is locked: the first two words of an entry
 //! are the digest combined with all others, so that an entry which is read while it is written is none.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -198,7 +198,7 @@ impl Scripts {
 
     /// Appends the command that changes what a client has of the limit of `charge`, or looks at it.
     ///
-    /// [`managed::managed`](super::managed::managed) reads its reply.
+    /// [`answer::managed`](super::answer::managed) reads its reply.
     pub fn encode_change(&self, out: &mut Vec<u8>, by: By, charge: &Charge<'_>, change: &Change) {
         let Some(script) = self.manage(charge.quota) else { return };
         let (period, count) = charge.quota.terms();
