@@ -1,4 +1,4 @@
-//! What decides on this machine, in the shared memory: the [deny cache](DenyTable), the [leases](LeaseTable), local decisions, and
+//! The deciders of this machine, in the shared memory: the [deny cache](DenyTable), the [leases](LeaseTable), the local table, and
 //! the [changes to clients](ManagedTable), as far as this machine knows them.
 
 use std::sync::atomic::Ordering;

@@ -310,7 +310,7 @@ pub(super) struct Nodes {
     /// The nodes of the configuration first, which stay; then those that were discovered.
     current: Vec<NodeKey>,
     seeds: usize,
-    /// Those that are not part of the topology any more.
+    /// The nodes that are not part of the topology any more.
     retired: Vec<NodeKey>,
 }
 
@@ -448,7 +448,7 @@ impl Nodes {
         self.all().filter_map(|key| self.get(key)?.health.probe_at()).min()
     }
 
-    /// Those that are not part of the topology any more.
+    /// The nodes that are not part of the topology any more.
     pub(super) fn retired(&self) -> &[NodeKey] {
         &self.retired
     }

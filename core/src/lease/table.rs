@@ -104,7 +104,7 @@ pub struct Renewed {
     pub returned: u64,
     /// How many of the limit are lost.
     pub lapsed: u64,
-    /// Those that are lost with an entry, of any limit.
+    /// The units that are lost with an entry, of any limit.
     pub evicted: Option<Lapsed>,
 }
 

@@ -334,7 +334,7 @@ impl Charge<'_> {
     }
 
     /// The arguments of a script that charges one limit, and how many are sent: at least the first two.
-    /// Those at the end that are 1, or 0 in case of the extended ones, are left out. Equal requests of
+    /// Arguments at the end that are 1, or 0 in case of the extended ones, are left out. Equal requests of
     /// cost 0 are sent as one.
     fn arguments(&self, sign: Sign, times: u32, since: u64) -> ScriptArguments {
         let (period, count) = self.quota.terms();

@@ -41,7 +41,7 @@ pub struct Evaluated<'a, L> {
     verdict: Cell<Option<Verdict>>,
     /// Whether it was charged in Redis.
     is_charged: Cell<bool>,
-    /// That charge.
+    /// Its charge in Redis.
     charged: Cell<Charged>,
     /// Whether a command about it was sent.
     is_sent: Cell<bool>,
