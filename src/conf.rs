@@ -34,15 +34,10 @@ pub(crate) enum BindError {
     NoStore,
 }
 
-/// Why a text cannot be a part of a line.
+/// A text cannot be a part of a line: NGINX does not compile it, and has logged why unless it is out of memory.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CompileError {
-    /// NGINX does not compile it, and has logged why.
-    #[error("invalid value \"{0}\" in \"rate_limit_redis\" directive")]
-    Invalid(&'static str),
-    #[error("out of memory")]
-    OutOfMemory,
-}
+#[error("invalid value \"{0}\" in \"rate_limit_redis\" directive")]
+pub(crate) struct CompileError(&'static str);
 
 /// Why a limit has no values for a request.
 #[derive(Debug, thiserror::Error)]

@@ -14,6 +14,7 @@ use rate_limit_core::conf::{
 use rate_limit_core::limit::is_name;
 
 use crate::conf::{LocationConf, MainConf, Pass};
+use crate::nginx::Conf;
 
 mod access;
 mod limit;
@@ -73,7 +74,7 @@ unsafe extern "C" fn set(
     conf: *mut c_void,
 ) -> *mut c_char {
     // SAFETY: NGINX passes its configuration context.
-    let cf = unsafe { &mut *cf };
+    let cf = unsafe { Conf::new(cf) };
     let row = match Reader::new(cf).row() {
         Ok(row) => row,
         Err(error) => return reader::fail(cf, &error),
@@ -122,7 +123,7 @@ fn set_number(
 fn set_pass(conf: &mut LocationConf, reader: &mut Reader<'_>) -> Result<(), ConfError> {
     let reference = reader.line.value()?;
     let pass = match is_name(reference) {
-        true => Pass::Named(reference, reader.place()),
+        true => Pass::Named(reference, reader.cf.place()),
         // Now, so that errors name this line.
         false => Pass::Store(store::at(reader.cf, reference)?),
     };
@@ -135,7 +136,7 @@ fn set_policy(
     set: SetPolicy,
 ) -> Result<(), ConfError> {
     if let Some(doubt) = set(&mut conf.level, &reader.line)? {
-        reader.warn(&doubt);
+        reader.cf.warn(doubt);
     }
     Ok(())
 }

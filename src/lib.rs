@@ -8,14 +8,11 @@ use std::ptr;
 
 use ngx::core::Status;
 use ngx::ffi::{
-    NGX_HTTP_MODULE, NGX_PROCESS_SINGLE, NGX_PROCESS_WORKER, ngx_array_push, ngx_conf_t,
-    ngx_cycle_t, ngx_http_handler_pt, ngx_http_module_t, ngx_http_phases_NGX_HTTP_ACCESS_PHASE,
-    ngx_http_phases_NGX_HTTP_LOG_PHASE, ngx_http_phases_NGX_HTTP_PRECONTENT_PHASE,
-    ngx_http_request_t, ngx_int_t, ngx_module_t, ngx_pool_cleanup_add, ngx_process, ngx_uint_t,
+    NGX_HTTP_MODULE, NGX_PROCESS_SINGLE, NGX_PROCESS_WORKER, ngx_conf_t, ngx_cycle_t,
+    ngx_http_module_t, ngx_http_phases_NGX_HTTP_ACCESS_PHASE, ngx_http_phases_NGX_HTTP_LOG_PHASE,
+    ngx_http_phases_NGX_HTTP_PRECONTENT_PHASE, ngx_int_t, ngx_module_t, ngx_process, ngx_uint_t,
 };
-use ngx::http::{
-    HttpModule, HttpModuleLocationConf, HttpModuleMainConf, HttpModuleServerConf, NgxHttpCoreModule,
-};
+use ngx::http::{HttpModule, HttpModuleLocationConf, HttpModuleMainConf, HttpModuleServerConf};
 
 mod admin;
 mod answer;
@@ -35,6 +32,7 @@ mod shm;
 mod variables;
 
 use conf::{LocationConf, MainConf, ServerConf};
+use nginx::conf::{Conf, PhaseHandler};
 
 /// The module, as NGINX knows it.
 struct Module;
@@ -73,91 +71,50 @@ impl HttpModule for Module {
 
     unsafe extern "C" fn create_main_conf(cf: *mut ngx_conf_t) -> *mut c_void {
         // SAFETY: NGINX passes its configuration context.
-        unsafe { create::<MainConf>(cf) }
+        unsafe { Conf::new(cf).create::<MainConf>() }
     }
 
     unsafe extern "C" fn create_srv_conf(cf: *mut ngx_conf_t) -> *mut c_void {
         // SAFETY: as above.
-        unsafe { create::<ServerConf>(cf) }
+        unsafe { Conf::new(cf).create::<ServerConf>() }
     }
 
     unsafe extern "C" fn create_loc_conf(cf: *mut ngx_conf_t) -> *mut c_void {
         // SAFETY: as above.
-        unsafe { create::<LocationConf>(cf) }
+        unsafe { Conf::new(cf).create::<LocationConf>() }
     }
 
     unsafe extern "C" fn preconfiguration(cf: *mut ngx_conf_t) -> ngx_int_t {
         // SAFETY: NGINX passes its configuration context.
-        unsafe { variables::register(cf).0 }
+        let registered = variables::register(unsafe { Conf::new(cf) });
+        registered.map_or(Status::NGX_ERROR, |()| Status::NGX_OK).0
     }
 
     unsafe extern "C" fn postconfiguration(cf: *mut ngx_conf_t) -> ngx_int_t {
         answer::register();
-        // SAFETY: NGINX passes a valid configuration context.
-        unsafe {
-            let Some(main) = Self::main_conf(&*cf) else { return Status::NGX_ERROR.0 };
-            let access = if main.has_precontent { request::access_first } else { request::access };
-            let handlers: [(_, Handler, _); 3] = [
-                (ngx_http_phases_NGX_HTTP_ACCESS_PHASE, access, true),
-                (
-                    ngx_http_phases_NGX_HTTP_PRECONTENT_PHASE,
-                    request::precontent,
-                    main.has_precontent,
-                ),
-                (ngx_http_phases_NGX_HTTP_LOG_PHASE, settle::log, main.has_settlements),
-            ];
-            for (phase, handler, _) in handlers.into_iter().filter(|(_, _, is_used)| *is_used) {
-                if add_handler(&*cf, phase as usize, handler).is_none() {
-                    return Status::NGX_ERROR.0;
-                }
-            }
-            directives::complete(&mut *cf).0
+        // SAFETY: NGINX passes its configuration context.
+        let cf = unsafe { Conf::new(cf) };
+        match add_handlers(cf) {
+            Some(()) => directives::complete(cf).0,
+            None => Status::NGX_ERROR.0,
         }
     }
 }
 
-/// Makes a configuration in the pool of the one that is being read, which drops it.
-///
-/// The functions of the same name in `ngx` write to what NGINX returns where it is out of memory.
-///
-/// # Safety
-/// `cf` must be valid.
-unsafe fn create<T: Default>(cf: *mut ngx_conf_t) -> *mut c_void {
-    const { assert!(align_of::<T>() <= align_of::<usize>()) };
-    // SAFETY: the pool is that of the configuration. What NGINX allocates as the data of a cleanup is as large as is
-    // requested, aligned for a word, and nobody else's.
-    unsafe {
-        let cleanup = ngx_pool_cleanup_add((*cf).pool, size_of::<T>());
-        if cleanup.is_null() {
-            return ptr::null_mut();
-        }
-        (*cleanup).data.cast::<T>().write(T::default());
-        (*cleanup).handler = Some(drop_conf::<T>);
-        (*cleanup).data
+/// Adds the handlers that the configuration needs; `None` if NGINX is out of memory.
+fn add_handlers(cf: &mut Conf) -> Option<()> {
+    let main = cf.main()?;
+    let (has_precontent, has_settlements) = (main.has_precontent, main.has_settlements);
+    let access: PhaseHandler = if has_precontent { request::access_first } else { request::access };
+    cf.add_handler(ngx_http_phases_NGX_HTTP_ACCESS_PHASE as ngx_uint_t, access)?;
+    if has_precontent {
+        cf.add_handler(
+            ngx_http_phases_NGX_HTTP_PRECONTENT_PHASE as ngx_uint_t,
+            request::precontent,
+        )?;
     }
-}
-
-unsafe extern "C" fn drop_conf<T>(conf: *mut c_void) {
-    // SAFETY: `create` has made it. NGINX calls this once, before it frees the memory.
-    unsafe { conf.cast::<T>().drop_in_place() };
-}
-
-type Handler = unsafe extern "C" fn(*mut ngx_http_request_t) -> ngx_int_t;
-
-/// Adds a handler to a phase; `None` if NGINX is out of memory. Of the handlers of a phase NGINX runs the
-/// one that was added last first. Its own modules add theirs before any that is loaded: so ours come
-/// before `try_files` and `mirror`.
-///
-/// # Safety
-/// `cf` must be valid, and a module's postconfiguration run.
-unsafe fn add_handler(cf: &ngx_conf_t, phase: usize, handler: Handler) -> Option<()> {
-    // SAFETY: the main configuration of the core module, and the handlers of its phases, exist before
-    // any module's postconfiguration.
-    unsafe {
-        let core = NgxHttpCoreModule::main_conf_mut(cf)?;
-        let phase = core.phases.get_mut(phase)?;
-        let place = ngx_array_push(&mut phase.handlers).cast::<ngx_http_handler_pt>();
-        *place.as_mut()? = Some(handler);
+    if has_settlements {
+        cf.add_handler(ngx_http_phases_NGX_HTTP_LOG_PHASE as ngx_uint_t, settle::log)?;
     }
     Some(())
 }

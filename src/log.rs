@@ -7,8 +7,7 @@ use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 
 use ngx::ffi::{
-    NGX_LOG_DEBUG_HTTP, NGX_LOG_ERR, ngx_conf_t, ngx_cycle, ngx_event_t, ngx_log_t, ngx_msec_t,
-    ngx_uint_t,
+    NGX_LOG_DEBUG_HTTP, NGX_LOG_ERR, ngx_cycle, ngx_event_t, ngx_log_t, ngx_msec_t, ngx_uint_t,
 };
 use ngx::log::{LOG_BUFFER_SIZE, log_error, write_fmt};
 use rate_limit_core::text::log::Grouped;
@@ -61,12 +60,6 @@ impl<'a> Log<'a> {
     pub(crate) unsafe fn new(log: *mut ngx_log_t) -> Self {
         // SAFETY: what is valid is not null.
         Self { log: unsafe { NonNull::new_unchecked(log) }, lifetime: PhantomData }
-    }
-
-    /// The log of the configuration that is being read.
-    pub(crate) fn of_conf(cf: &'a ngx_conf_t) -> Self {
-        // SAFETY: NGINX reads a configuration with a log, which it keeps until that is read.
-        unsafe { Self::new(cf.log) }
     }
 
     /// The log for functions of NGINX. It is valid for `'a`.

@@ -2,7 +2,9 @@
 //! callback, and the code behind it needs no `unsafe` to use it.
 
 mod bits;
+pub(crate) mod conf;
 pub(crate) mod event;
 mod request;
 
+pub(crate) use conf::Conf;
 pub(crate) use request::{Address, OutOfMemory, Request, Step, bytes};

@@ -11,7 +11,7 @@ use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use ngx::ffi::{ngx_conf_t, ngx_int_t, ngx_shm_zone_t};
+use ngx::ffi::{ngx_int_t, ngx_shm_zone_t};
 use rate_limit_core::decision::Source;
 use rate_limit_core::deny_cache::DenyBucket;
 use rate_limit_core::key::{self, Digest};
@@ -20,6 +20,8 @@ use rate_limit_core::limit::Quota;
 use rate_limit_core::manage::table::ManagedBucket;
 use rate_limit_core::table::Table;
 use rate_limit_core::text::metrics::{self, MemoryMetrics, NodeMetrics, Snapshot};
+
+use crate::nginx::Conf;
 
 mod machine;
 mod record;
@@ -94,7 +96,7 @@ pub(crate) struct Shared {
 
 /// Adds the zone to the configuration that is being read, which gets it once it is mapped. `None` if NGINX cannot add
 /// it.
-pub(crate) fn add_zone(cf: &mut ngx_conf_t, size: usize) -> Option<()> {
+pub(crate) fn add_zone(cf: &mut Conf, size: usize) -> Option<()> {
     let [tag, ..] = &NAME;
     zone::add(cf, &NAME, tag, size, Some(on_mapped))
 }

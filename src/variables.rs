@@ -3,16 +3,13 @@
 use std::net::IpAddr;
 
 use ngx::core::Status;
-use ngx::ffi::{
-    NGX_HTTP_VAR_NOCACHEABLE, ngx_conf_t, ngx_http_add_variable, ngx_http_request_t,
-    ngx_http_variable_value_t, ngx_int_t, ngx_str_t, ngx_uint_t,
-};
+use ngx::ffi::{ngx_http_request_t, ngx_http_variable_value_t, ngx_int_t};
 use rate_limit_core::conf::Policy;
 use rate_limit_core::decision::seconds;
 
 use crate::context;
 use crate::machine::Decisions;
-use crate::nginx::{Address, OutOfMemory, Request};
+use crate::nginx::{Address, Conf, OutOfMemory, Request};
 
 /// A variable's name and its value; empty where there is none.
 type Variable = (&'static str, fn(&Decisions<'_>) -> Option<String>);
@@ -48,32 +45,12 @@ fn names(decisions: &Decisions<'_>) -> Option<String> {
     }
 }
 
-type Get = unsafe extern "C" fn(
-    *mut ngx_http_request_t,
-    *mut ngx_http_variable_value_t,
-    usize,
-) -> ngx_int_t;
-
-/// Registers the variables.
-///
-/// # Safety
-/// `cf` must be the context that NGINX passes to a module's preconfiguration.
-pub(crate) unsafe fn register(cf: *mut ngx_conf_t) -> Status {
-    let decision =
-        VARIABLES.iter().enumerate().map(|(index, (name, _))| (*name, get as Get, index));
-    for (name, get, index) in decision.chain([(CLIENT, get_client as Get, 0)]) {
-        let mut name = ngx_str_t { data: name.as_ptr().cast_mut(), len: name.len() };
-        // SAFETY: the context is valid. NGINX copies the name, and reads the rest when the variable is used.
-        unsafe {
-            let flags = NGX_HTTP_VAR_NOCACHEABLE as ngx_uint_t;
-            let Some(variable) = ngx_http_add_variable(cf, &mut name, flags).as_mut() else {
-                return Status::NGX_ERROR;
-            };
-            variable.get_handler = Some(get);
-            variable.data = index;
-        }
+/// Registers the variables in the preconfiguration; `None` if NGINX cannot add one.
+pub(crate) fn register(cf: &mut Conf) -> Option<()> {
+    for (index, (name, _)) in VARIABLES.iter().enumerate() {
+        cf.add_variable(name, get, index)?;
     }
-    Status::NGX_OK
+    cf.add_variable(CLIENT, get_client, 0)
 }
 
 unsafe extern "C" fn get(

@@ -3,8 +3,10 @@
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use ngx::ffi::{ngx_conf_t, ngx_connection_t};
+use ngx::ffi::ngx_connection_t;
 use rate_limit_core::conf::store::TlsSettings;
+
+use crate::nginx::Conf;
 
 const MISSING: &str = "TLS needs an NGINX that is built with SSL (--with-http_ssl_module)";
 
@@ -15,7 +17,7 @@ pub(crate) fn supported() -> Result<(), String> {
 pub(crate) enum Tls {}
 
 impl Tls {
-    pub(crate) fn new(_: &mut ngx_conf_t, _: &TlsSettings<'_>) -> Result<Self, String> {
+    pub(crate) fn new(_: &mut Conf, _: &TlsSettings<'_>) -> Result<Self, String> {
         Err(MISSING.to_owned())
     }
 }

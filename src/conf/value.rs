@@ -1,18 +1,17 @@
 //! Values that may contain variables.
 
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 
 use ngx::core::Status;
 use ngx::ffi::{
-    ngx_conf_t, ngx_http_compile_complex_value, ngx_http_compile_complex_value_t,
-    ngx_http_complex_value, ngx_http_complex_value_t, ngx_http_get_flushed_variable,
-    ngx_http_get_variable_index, ngx_palloc, ngx_str_t, ngx_uint_t,
+    ngx_http_complex_value, ngx_http_complex_value_t, ngx_http_get_flushed_variable, ngx_str_t,
+    ngx_uint_t,
 };
 use rate_limit_core::conf::limit::LimitError;
 use rate_limit_core::conf::{Setting, variable};
 
 use super::{CompileError, EvaluateError};
-use crate::nginx::{OutOfMemory, Request, bytes};
+use crate::nginx::{Conf, OutOfMemory, Request, bytes};
 
 /// A text of the configuration that may contain variables.
 #[derive(Clone, Copy)]
@@ -25,29 +24,12 @@ pub(crate) enum ComplexValue {
 
 impl ComplexValue {
     /// Compiles `text`; NGINX has logged the error if there is one.
-    pub(crate) fn compile(cf: &mut ngx_conf_t, text: &'static str) -> Result<Self, CompileError> {
-        let invalid = || CompileError::Invalid(text);
-        if let Some(name) = variable(text) {
-            let mut name = ngx_str_t { data: name.as_ptr().cast_mut(), len: name.len() };
-            // SAFETY: NGINX copies the name.
-            let index = unsafe { ngx_http_get_variable_index(cf, &mut name) };
-            return ngx_uint_t::try_from(index).map(Self::Variable).map_err(|_| invalid());
-        }
-        let mut value = ngx_str_t { data: text.as_ptr().cast_mut(), len: text.len() };
-        // SAFETY: the value is made in the pool of the configuration, and lives as long as it
-        // does. The text is only read, and is of the same pool.
-        unsafe {
-            let complex = ngx_palloc(cf.pool, size_of::<ngx_http_complex_value_t>()).cast();
-            let complex = NonNull::new(complex).ok_or(CompileError::OutOfMemory)?;
-            let mut compile: ngx_http_compile_complex_value_t = std::mem::zeroed();
-            compile.cf = ptr::from_mut(cf);
-            compile.value = &mut value;
-            compile.complex_value = complex.as_ptr();
-            if ngx_http_compile_complex_value(&mut compile) != Status::NGX_OK.0 {
-                return Err(invalid());
-            }
-            Ok(Self::Script(complex))
-        }
+    pub(crate) fn compile(cf: &mut Conf, text: &'static str) -> Result<Self, CompileError> {
+        let compiled = match variable(text) {
+            Some(name) => cf.variable_index(name).map(Self::Variable),
+            None => cf.compile(text).map(Self::Script),
+        };
+        compiled.ok_or(CompileError(text))
     }
 
     /// The value for a request.

@@ -5,16 +5,16 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ptr::{self, NonNull};
 
 use ngx::ffi::{
-    NGX_HTTP_MODULE, NGX_LOG_WARN, ngx_conf_t, ngx_http_complex_value_t, ngx_http_conf_addr_t,
-    ngx_http_conf_port_t, ngx_http_core_srv_conf_t, ngx_http_request_t,
-    ngx_http_ssl_srv_conf_t as SslConf, ngx_int_t, ngx_str_t, ngx_uint_t, sockaddr,
+    NGX_LOG_WARN, ngx_http_complex_value_t, ngx_http_conf_addr_t, ngx_http_conf_port_t,
+    ngx_http_core_srv_conf_t, ngx_http_request_t, ngx_http_ssl_srv_conf_t as SslConf, ngx_int_t,
+    ngx_str_t, sockaddr,
 };
-use ngx::http::{HttpModuleMainConf, HttpModuleServerConf, NgxHttpCoreModule};
 use rate_limit_core::conf::DirectiveError;
 
 use super::reader::{self, ConfError, Reader};
 use crate::conf::AdminLocation;
-use crate::log::{Log, log};
+use crate::log::log;
+use crate::nginx::Conf;
 
 /// The handler of the admin interface. A function may have several addresses, a static one value.
 static HANDLER: unsafe extern "C" fn(*mut ngx_http_request_t) -> ngx_int_t = crate::admin::handle;
@@ -27,22 +27,21 @@ pub(super) fn set_admin(reader: &mut Reader<'_>) -> Result<(), ConfError> {
     }
     location.handler = Some(HANDLER);
     let location = NonNull::from(location);
-    let server =
-        NgxHttpCoreModule::server_conf_mut(reader.cf).ok_or(ConfError::NoConf("server"))?;
-    let (server, place) = (NonNull::from(server), reader.place());
+    let server = reader.cf.core_server().ok_or(ConfError::NoConf("server"))?;
+    let (server, place) = (NonNull::from(server), reader.cf.place());
     reader.main()?.admins.push(AdminLocation { location, server, place });
     Ok(())
 }
 
 /// Warns of each location that is the admin interface and has no access check that can be seen. All modules have merged
 /// their configurations.
-pub(super) fn warn_of_admins(cf: &mut ngx_conf_t) -> Result<(), ConfError> {
+pub(super) fn warn_of_admins(cf: &mut Conf) -> Result<(), ConfError> {
     for admin in std::mem::take(&mut reader::main(cf)?.admins) {
         if !is_checked(cf, &admin) && !is_local(cf, admin.server) {
             // The place of the directive: NGINX has read on, and would name another one.
             log!(
                 NGX_LOG_WARN,
-                Log::of_conf(cf),
+                cf.log(),
                 "anybody may use \"rate_limit_redis_admin\": its location has none of \"allow\" and \"deny\", \
                  \"auth_basic\", \"auth_request\", \"ssl_verify_client on\" and \"internal\", in {}",
                 admin.place
@@ -63,32 +62,16 @@ const MODULES: [(&CStr, Checks); 3] = [
 ];
 
 /// Whether anything checks access to a location.
-fn is_checked(cf: &ngx_conf_t, admin: &AdminLocation) -> bool {
+fn is_checked(cf: &Conf, admin: &AdminLocation) -> bool {
     // SAFETY: both configurations are of the cycle that is being read, and are not written to meanwhile. Every module
     // has one of each location, at its index.
     unsafe {
         let (location, server) = (admin.location.as_ref(), admin.server.as_ref());
         let is_checked = |(name, checks): &(&CStr, Checks)| {
-            module_index(cf, name).is_some_and(|index| checks(*location.loc_conf.add(index)))
+            cf.module_index(name).is_some_and(|index| checks(*location.loc_conf.add(index)))
         };
         location.internal == 1 || verifies_clients(cf, server) || MODULES.iter().any(is_checked)
     }
-}
-
-/// The place of the configurations of the HTTP module of this name.
-fn module_index(cf: &ngx_conf_t, name: &CStr) -> Option<usize> {
-    // SAFETY: a cycle has a list of modules, which null ends, and each of them has a name.
-    unsafe {
-        let mut modules = (*cf.cycle).modules;
-        while let Some(module) = (*modules).as_ref() {
-            if module.type_ == NGX_HTTP_MODULE as ngx_uint_t && CStr::from_ptr(module.name) == name
-            {
-                return Some(module.ctx_index);
-            }
-            modules = modules.add(1);
-        }
-    }
-    None
 }
 
 /// Whether `ngx_http_access_module` has rules: its first field points to those for IPv4 addresses, or is null.
@@ -121,8 +104,8 @@ unsafe fn has_uri(conf: *const c_void) -> bool {
 
 /// Whether a server requires certificates of its clients.
 #[cfg(ngx_feature = "http_ssl")]
-fn verifies_clients(cf: &ngx_conf_t, server: &ngx_http_core_srv_conf_t) -> bool {
-    let Some(index) = module_index(cf, c"ngx_http_ssl_module") else { return false };
+fn verifies_clients(cf: &Conf, server: &ngx_http_core_srv_conf_t) -> bool {
+    let Some(index) = cf.module_index(c"ngx_http_ssl_module") else { return false };
     // SAFETY: a server has configurations of all modules, and that of this one is of this type.
     unsafe { (**(*server.ctx).srv_conf.add(index).cast::<*const SslConf>()).verify == 1 }
 }
@@ -131,14 +114,13 @@ fn verifies_clients(cf: &ngx_conf_t, server: &ngx_http_core_srv_conf_t) -> bool 
 
 /// Whether a server requires certificates of its clients.
 #[cfg(not(ngx_feature = "http_ssl"))]
-fn verifies_clients(_cf: &ngx_conf_t, _server: &ngx_http_core_srv_conf_t) -> bool {
+fn verifies_clients(_cf: &Conf, _server: &ngx_http_core_srv_conf_t) -> bool {
     false
 }
 
 /// Whether a server listens for clients of this machine alone.
-fn is_local(cf: &ngx_conf_t, server: NonNull<ngx_http_core_srv_conf_t>) -> bool {
-    let ports =
-        NgxHttpCoreModule::main_conf(cf).map_or(ptr::null(), |core| core.ports.cast_const());
+fn is_local(cf: &Conf, server: NonNull<ngx_http_core_srv_conf_t>) -> bool {
+    let ports = cf.core_main().map_or(ptr::null(), |core| core.ports.cast_const());
     // SAFETY: until the configuration has been read these are arrays of these types.
     unsafe {
         let Some(ports) = ports.as_ref() else { return false };

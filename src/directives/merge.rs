@@ -3,19 +3,18 @@
 use std::ffi::{c_char, c_void};
 
 use ngx::core::{NGX_CONF_OK, Status};
-use ngx::ffi::{NGX_LOG_NOTICE, ngx_conf_t, ngx_http_location_queue_t};
-use ngx::http::{HttpModuleLocationConf, HttpModuleServerConf, NgxHttpCoreModule};
+use ngx::ffi::ngx_conf_t;
 use rate_limit_core::conf::limit::Phase;
 use rate_limit_core::conf::{DEFAULT_STORE, LogKey};
 
 use super::reader::ConfError;
 use super::{access, reader, store};
-use crate::Module;
 use crate::conf::{BindError, LocationConf, Pass, Store};
+use crate::nginx::Conf;
 use crate::shm;
 
 /// Completes the configuration of `http` after all others.
-pub(crate) fn complete(cf: &mut ngx_conf_t) -> Status {
+pub(crate) fn complete(cf: &mut Conf) -> Status {
     match bind_outside(cf).and_then(|()| access::warn_of_admins(cf)) {
         Ok(()) => Status::NGX_OK,
         Err(error) => {
@@ -26,7 +25,7 @@ pub(crate) fn complete(cf: &mut ngx_conf_t) -> Status {
 }
 
 /// Binds the last limits, and adds the shared memory.
-fn bind_outside(cf: &mut ngx_conf_t) -> Result<(), ConfError> {
+fn bind_outside(cf: &mut Conf) -> Result<(), ConfError> {
     let main = reader::main(cf)?;
     main.bind_outside()?;
     let (size, top) = (main.zone_size(), main.top_size());
@@ -47,8 +46,9 @@ pub(crate) unsafe extern "C" fn merge_location(
 ) -> *mut c_char {
     // SAFETY: NGINX passes its configuration context and two configurations that create_loc_conf
     // made, of different levels.
-    let (cf, previous, conf) =
-        unsafe { (&mut *cf, &*previous.cast::<LocationConf>(), &mut *conf.cast::<LocationConf>()) };
+    let (cf, previous, conf) = unsafe {
+        (Conf::new(cf), &*previous.cast::<LocationConf>(), &mut *conf.cast::<LocationConf>())
+    };
     conf.inherit(previous);
     match find_store(cf, conf).and_then(|()| bind_limits(cf, conf)) {
         Ok(()) => NGX_CONF_OK,
@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn merge_location(
 }
 
 /// Finds the store of a name: all blocks have been read by now.
-fn find_store(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfError> {
+fn find_store(cf: &mut Conf, conf: &mut LocationConf) -> Result<(), ConfError> {
     let Some(Pass::Named(name, place)) = &conf.pass else { return Ok(()) };
     let unknown = || ConfError::NoStore { name, place: place.clone() };
     let index = reader::main(cf)?.find(name).ok_or_else(unknown)?;
@@ -66,8 +66,8 @@ fn find_store(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfEr
 }
 
 /// Binds the limits of a location to their store.
-fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfError> {
-    if !conf.has_limits() || is_if_of_server(cf) {
+fn bind_limits(cf: &mut Conf, conf: &mut LocationConf) -> Result<(), ConfError> {
+    if !conf.has_limits() || cf.is_if_of_server() {
         return Ok(());
     }
     let index = match conf.pass {
@@ -76,7 +76,7 @@ fn bind_limits(cf: &mut ngx_conf_t, conf: &mut LocationConf) -> Result<(), ConfE
     };
     conf.pass = Some(Pass::Store(index));
     note_precontent(cf, conf);
-    let is_outside = only_passes_on(cf);
+    let is_outside = cf.only_passes_on();
     let main = reader::main(cf)?;
     let store = main.store_mut(index).ok_or(BindError::NoStore)?;
     store.allow_timeout(conf.policy().timeout);
@@ -110,58 +110,26 @@ fn check_log_key(conf: &LocationConf, store: &Store) -> Result<(), ConfError> {
 }
 
 /// Takes note in the configuration of the server that limits decide in the precontent phase.
-fn note_precontent(cf: &ngx_conf_t, conf: &LocationConf) {
+fn note_precontent(cf: &Conf, conf: &LocationConf) {
     if !conf.limits(Phase::Precontent).is_empty()
-        && let Some(server) = Module::server_conf(cf)
+        && let Some(server) = cf.server()
     {
         server.has_precontent.set(true);
     }
 }
 
 /// Logs, once for a configuration, that leases do not apply to a limit.
-fn note_unleased(cf: &mut ngx_conf_t, conf: &LocationConf) -> Result<(), ConfError> {
+fn note_unleased(cf: &mut Conf, conf: &LocationConf) -> Result<(), ConfError> {
     let limits = Phase::ALL.into_iter().flat_map(|phase| conf.limits(phase));
     let mut unleased =
         limits.filter(|limit| conf.policy().lease > 0 && !limit.algorithm().has_leases());
     let Some(limit) = unleased.next() else { return Ok(()) };
     if !std::mem::replace(&mut reader::main(cf)?.is_unleased_noted, true) {
         let (name, algorithm) = (limit.name(), limit.algorithm().name());
-        ngx::ngx_conf_log_error!(
-            NGX_LOG_NOTICE,
-            cf,
+        cf.note(format_args!(
             "\"rate_limit_redis_lease\" does not apply to limits of the algorithm \"{algorithm}\", \
              such as \"{name}\""
-        );
+        ));
     }
     Ok(())
-}
-
-/// Whether this is an `if` of a server, in whose level no request ever is.
-fn is_if_of_server(cf: &ngx_conf_t) -> bool {
-    let core = NgxHttpCoreModule::location_conf(cf);
-    core.is_some_and(|core| core.name.len == 0 && core.noname() != 0)
-}
-
-/// Whether this is the level of a server with a `location /`. Its limits are inherited by locations;
-/// they apply to no request but the few that no location matches: those whose URI does not begin
-/// with a slash, as after `rewrite ^ foo` or `X-Accel-Redirect: foo`.
-fn only_passes_on(cf: &ngx_conf_t) -> bool {
-    let core = NgxHttpCoreModule::location_conf(cf);
-    let Some(core) = core.filter(|core| core.name.len == 0 && !core.locations.is_null()) else {
-        return false;
-    };
-    // SAFETY: until they are sorted, after all modules have merged their configurations, the
-    // locations of a server are a queue of this type, whose head is no element.
-    unsafe {
-        let mut next = (*core.locations).next;
-        while next != core.locations {
-            let location = &*next.cast::<ngx_http_location_queue_t>();
-            if location.inclusive.as_ref().is_some_and(|location| location.name.as_bytes() == b"/")
-            {
-                return true;
-            }
-            next = (*next).next;
-        }
-    }
-    false
 }

@@ -3,29 +3,24 @@
 use std::ffi::c_char;
 
 use ngx::core::{NGX_CONF_ERROR, NGX_CONF_OK};
-use ngx::ffi::{NGX_LOG_EMERG, NGX_LOG_WARN, ngx_conf_t, ngx_http_core_loc_conf_t, ngx_str_t};
-use ngx::http::{HttpModuleLocationConf, HttpModuleMainConf, NgxHttpCoreModule};
+use ngx::ffi::ngx_http_core_loc_conf_t;
 use rate_limit_core::conf::limit::LimitError;
 use rate_limit_core::conf::store::StoreError;
 use rate_limit_core::conf::{Directive, DirectiveError, Row, UrlError};
 
-use crate::Module;
 use crate::conf::{BindError, CompileError, MainConf};
+use crate::nginx::Conf;
 
 /// The directive that is being read, and where.
 pub(super) struct Reader<'a> {
-    pub(super) cf: &'a mut ngx_conf_t,
+    pub(super) cf: &'a mut Conf,
     pub(super) line: Directive<'static>,
 }
 
 impl<'a> Reader<'a> {
     /// The reader of the words that NGINX has read last.
-    pub(super) fn new(cf: &'a mut ngx_conf_t) -> Self {
-        // SAFETY: while a directive is read its words are an array of strings, in the pool of the cycle.
-        let line = unsafe {
-            let words = (*cf.args).as_slice();
-            Directive::new(words.iter().map(|word| bytes(word)))
-        };
+    pub(super) fn new(cf: &'a mut Conf) -> Self {
+        let line = Directive::new(cf.words());
         Self { cf, line }
     }
 }
@@ -43,30 +38,14 @@ impl Reader<'_> {
 
     /// NGINX's own configuration of the location.
     pub(super) fn location(&mut self) -> Result<&mut ngx_http_core_loc_conf_t, ConfError> {
-        let core = NgxHttpCoreModule::location_conf_mut(self.cf);
-        core.ok_or(ConfError::NoConf("location"))
-    }
-
-    /// Where the directive stands: file and line.
-    pub(super) fn place(&self) -> String {
-        // SAFETY: the file's description is valid while its directives are read; it is absent for
-        // what comes from the command line.
-        match unsafe { self.cf.conf_file.as_ref() } {
-            Some(file) => format!("{}:{}", file.file.name, file.line),
-            None => "the command line".to_owned(),
-        }
-    }
-
-    /// Logs a warning with file and line.
-    pub(super) fn warn(&mut self, message: &str) {
-        ngx::ngx_conf_log_error!(NGX_LOG_WARN, self.cf, "{message}");
+        self.cf.core_location().ok_or(ConfError::NoConf("location"))
     }
 }
 
 /// Runs a setter and logs its error with file and line.
 pub(super) fn run<T>(
     setter: impl FnOnce(&mut T, &mut Reader<'_>) -> Result<(), ConfError>,
-    cf: &mut ngx_conf_t,
+    cf: &mut Conf,
     conf: &mut T,
 ) -> *mut c_char {
     match setter(conf, &mut Reader::new(cf)) {
@@ -76,24 +55,14 @@ pub(super) fn run<T>(
 }
 
 /// Logs an error at the place that is being read.
-pub(super) fn fail(cf: &mut ngx_conf_t, error: &ConfError) -> *mut c_char {
-    ngx::ngx_conf_log_error!(NGX_LOG_EMERG, cf, "{error}");
+pub(super) fn fail(cf: &mut Conf, error: &ConfError) -> *mut c_char {
+    cf.fail(error);
     NGX_CONF_ERROR
 }
 
-/// The configuration of `http`. It is borrowed with the context, so that there is one reference to it at a time.
-pub(super) fn main(cf: &mut ngx_conf_t) -> Result<&mut MainConf, ConfError> {
-    Module::main_conf_mut(cf).ok_or(ConfError::NoConf("main configuration"))
-}
-
-/// A word of the configuration. It lives as long as the configuration does, which is longer than all that
-/// refers to it.
-///
-/// # Safety
-/// It must lie in the pool of the cycle.
-pub(super) unsafe fn bytes(word: &ngx_str_t) -> &'static [u8] {
-    // SAFETY: passed on.
-    unsafe { crate::nginx::bytes(*word) }
+/// The configuration of `http`.
+pub(super) fn main(cf: &mut Conf) -> Result<&mut MainConf, ConfError> {
+    cf.main().ok_or(ConfError::NoConf("main configuration"))
 }
 
 /// Why a configuration is refused. NGINX adds file and line.

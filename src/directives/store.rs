@@ -1,26 +1,23 @@
 //! The block `rate_limit_redis_store`, and the URL of a store without one.
 
 use std::ffi::{c_char, c_void};
-use std::ptr;
 use std::rc::Rc;
 
-use ngx::core::{NGX_CONF_OK, Status};
-use ngx::ffi::{
-    NGX_LOG_WARN, ngx_command_t, ngx_conf_full_name, ngx_conf_include, ngx_conf_parse, ngx_conf_t,
-    ngx_str_t,
-};
+use ngx::core::NGX_CONF_OK;
+use ngx::ffi::{NGX_LOG_WARN, ngx_command_t, ngx_conf_t};
 use rate_limit_core::conf::store::{StoreError, StoreLines, password};
 use rate_limit_core::conf::text;
 use rate_limit_core::limit::is_name;
 
-use super::reader::{self, ConfError, Reader, bytes};
+use super::reader::{self, ConfError, Reader};
 use super::server;
 use crate::client::tls::{Tls, supported};
 use crate::conf::{Keys, Store};
-use crate::log::{Log, log};
+use crate::log::log;
+use crate::nginx::Conf;
 
 /// The index of the store at `url`, which is added if it is new.
-pub(super) fn at(cf: &mut ngx_conf_t, url: &str) -> Result<usize, ConfError> {
+pub(super) fn at(cf: &mut Conf, url: &str) -> Result<usize, ConfError> {
     if let Some(index) = reader::main(cf)?.find(url) {
         return Ok(index);
     }
@@ -30,18 +27,13 @@ pub(super) fn at(cf: &mut ngx_conf_t, url: &str) -> Result<usize, ConfError> {
 }
 
 /// Reads the block `rate_limit_redis_store`: NGINX passes its lines to [`read_line`].
-pub(super) fn read_block(cf: &mut ngx_conf_t) -> *mut c_char {
+pub(super) fn read_block(cf: &mut Conf) -> *mut c_char {
     let name = match Reader::new(cf).line.value() {
         Ok(name) => name,
         Err(error) => return reader::fail(cf, &error.into()),
     };
     let mut lines = StoreLines::default();
-    let (handler, handler_conf) = (cf.handler, cf.handler_conf);
-    cf.handler = Some(read_line);
-    cf.handler_conf = ptr::from_mut(&mut lines).cast();
-    // SAFETY: while the block is read the context calls our function, with our lines.
-    let result = unsafe { ngx_conf_parse(cf, ptr::null_mut()) };
-    (cf.handler, cf.handler_conf) = (handler, handler_conf);
+    let result = cf.read_block(read_line, &mut lines);
     if result != NGX_CONF_OK {
         return result;
     }
@@ -57,12 +49,11 @@ unsafe extern "C" fn read_line(
     lines: *mut c_void,
 ) -> *mut c_char {
     // SAFETY: NGINX passes its configuration context, and the lines of `read_block`. Nothing refers to
-    // them while the lines of another file are passed to this function. `include` uses neither a command
-    // nor a configuration, and has its argument.
+    // them while the lines of another file are passed to this function.
     unsafe {
-        let cf = &mut *cf;
+        let cf = Conf::new(cf);
         match is_include(&Reader::new(cf)) {
-            Ok(true) => ngx_conf_include(cf, ptr::null_mut(), ptr::null_mut()),
+            Ok(true) => cf.include(),
             Ok(false) => reader::run(read, cf, &mut *lines.cast::<StoreLines<'static>>()),
             Err(error) => reader::fail(cf, &error),
         }
@@ -84,7 +75,7 @@ fn read(lines: &mut StoreLines<'static>, reader: &mut Reader<'_>) -> Result<(), 
     match reader.line.name()? {
         name @ "server" => {
             let server = server::read(reader.cf, reader.line.value()?, name)?;
-            lines.add_server(server, reader.place());
+            lines.add_server(server, reader.cf.place());
         }
         "password_file" => {
             let path = full_path(reader)?;
@@ -110,11 +101,7 @@ fn read(lines: &mut StoreLines<'static>, reader: &mut Reader<'_>) -> Result<(), 
 }
 
 /// Adds the store of a block.
-fn add_block(
-    cf: &mut ngx_conf_t,
-    name: &str,
-    lines: &StoreLines<'static>,
-) -> Result<(), ConfError> {
+fn add_block(cf: &mut Conf, name: &str, lines: &StoreLines<'static>) -> Result<(), ConfError> {
     if !is_name(name) {
         return Err(StoreError::Name(name.to_owned()).into());
     }
@@ -128,16 +115,12 @@ fn add_block(
 }
 
 /// The store of all lines.
-fn build(
-    lines: &StoreLines<'static>,
-    cf: &mut ngx_conf_t,
-    reference: &str,
-) -> Result<Store, ConfError> {
+fn build(lines: &StoreLines<'static>, cf: &mut Conf, reference: &str) -> Result<Store, ConfError> {
     let config = lines.config(reference)?;
     let tls = lines.tls()?.map(|settings| Tls::new(cf, settings).map_err(ConfError::Tls));
     let tls = tls.transpose()?.map(Rc::new);
     for doubt in lines.doubts() {
-        log!(NGX_LOG_WARN, Log::of_conf(cf), "{doubt}");
+        log!(NGX_LOG_WARN, cf.log(), "{doubt}");
     }
     let keys =
         Keys { prefix: lines.prefix().to_owned(), hmac: lines.key_hmac().cloned().map(Rc::new) };
@@ -147,15 +130,8 @@ fn build(
 
 /// The path of the file that a line names, which is relative to the configuration.
 fn full_path(reader: &mut Reader<'_>) -> Result<&'static str, ConfError> {
-    let value = reader.line.value()?;
-    let cf = &mut *reader.cf;
-    let mut path = ngx_str_t { data: value.as_ptr().cast_mut(), len: value.len() };
-    // SAFETY: the text is only read; NGINX puts the full path into the pool of the configuration.
-    if unsafe { ngx_conf_full_name(cf.cycle, &mut path, 1) } != Status::NGX_OK.0 {
-        return Err(ConfError::OutOfMemory);
-    }
-    // SAFETY: it lies there.
-    Ok(text(unsafe { bytes(&path) })?)
+    let path = reader.cf.full_path(reader.line.value()?).ok_or(ConfError::OutOfMemory)?;
+    Ok(text(path)?)
 }
 
 /// Reads a password from the first line of a file.

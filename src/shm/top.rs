@@ -13,7 +13,7 @@ use std::hint::spin_loop;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ngx::ffi::{ngx_conf_t, ngx_int_t, ngx_pagesize, ngx_pid, ngx_shm_zone_t};
+use ngx::ffi::{ngx_int_t, ngx_pagesize, ngx_pid, ngx_shm_zone_t};
 use rate_limit_core::charge::Effect;
 use rate_limit_core::conf::MOST_TOP_KEYS;
 use rate_limit_core::key;
@@ -23,6 +23,7 @@ use super::worker::may_be_living;
 use super::zone::{self, Zone};
 use crate::clock::turn_start;
 use crate::machine::LimitedRequest;
+use crate::nginx::Conf;
 
 /// The name of the zone.
 static NAME: [u8; 20] = *b"rate_limit_redis_top";
@@ -56,7 +57,7 @@ pub(crate) struct TopZone {
 
 /// Adds the zone for `limits` limits of `n` keys each to the configuration that is being read, which gets it once it is
 /// mapped. `None` if NGINX cannot add it.
-pub(crate) fn add_zone(cf: &mut ngx_conf_t, n: usize, limits: usize) -> Option<()> {
+pub(crate) fn add_zone(cf: &mut Conf, n: usize, limits: usize) -> Option<()> {
     let bytes = sketch_words(n).checked_mul(limits)?.checked_mul(size_of::<u64>())?;
     // SAFETY: NGINX sets the size of a page before it reads a configuration.
     let page = unsafe { ngx_pagesize };

@@ -4,13 +4,12 @@ use std::ptr::NonNull;
 
 use ngx::core::Status;
 use ngx::ffi::{
-    ngx_conf_t, ngx_int_t, ngx_pagesize, ngx_shared_memory_add, ngx_shm_zone_init_pt,
-    ngx_shm_zone_t, ngx_shmtx_lock, ngx_shmtx_unlock, ngx_slab_alloc, ngx_slab_pool_t, ngx_str_t,
+    ngx_int_t, ngx_pagesize, ngx_shared_memory_add, ngx_shm_zone_init_pt, ngx_shm_zone_t,
+    ngx_shmtx_lock, ngx_shmtx_unlock, ngx_slab_alloc, ngx_slab_pool_t, ngx_str_t,
 };
-use ngx::http::{HttpModule, HttpModuleConfExt};
 
-use crate::Module;
 use crate::conf::MainConf;
+use crate::nginx::Conf;
 
 /// A zone that is mapped, and stays so.
 #[derive(Clone, Copy)]
@@ -19,19 +18,19 @@ pub(super) struct Zone(NonNull<ngx_slab_pool_t>);
 /// Adds a zone to the configuration that is being read. NGINX calls `on_mapped` once it is mapped, which is to call
 /// [`Zone::on_mapped`]. `None` if NGINX cannot add it.
 pub(super) fn add(
-    cf: &mut ngx_conf_t,
+    cf: &mut Conf,
     name: &'static [u8],
     tag: &'static u8,
     size: usize,
     on_mapped: ngx_shm_zone_init_pt,
 ) -> Option<()> {
     let mut name = ngx_str_t { data: name.as_ptr().cast_mut(), len: name.len() };
+    let conf = NonNull::from(cf.main()?);
     // SAFETY: NGINX keeps the name and the address of the tag, which are static, and the zone, whose data, our configuration
     // of `http`, lives as long as it.
     unsafe {
-        let conf = cf.http_main_conf_unchecked::<MainConf>(Module::module())?;
         let tag = std::ptr::from_ref(tag).cast_mut().cast();
-        let zone = ngx_shared_memory_add(cf, &mut name, size, tag).as_mut()?;
+        let zone = ngx_shared_memory_add(cf.as_ptr(), &mut name, size, tag).as_mut()?;
         zone.init = on_mapped;
         zone.data = conf.as_ptr().cast();
     }
