@@ -146,7 +146,7 @@ fn check_stories(
 /// How many stories go to Redis at once.
 const STORIES: usize = 50;
 
-/// What happens to a client.
+/// The traffic of a client.
 struct Story {
     key: String,
     quota: Quota,

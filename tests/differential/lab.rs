@@ -60,7 +60,7 @@ impl Step {
 }
 
 thread_local! {
-    /// What the commands of all limits have in common.
+    /// The template that the commands of all limits share.
     static TEMPLATE: &'static Rc<Template> =
         Box::leak(Box::new(Rc::new(Template::new(Head::new("rl:", "default").unwrap(), None))));
 }
@@ -92,12 +92,12 @@ impl Charge {
     }
 }
 
-/// What a script answered and did.
+/// The reply of a script, and its calls.
 #[derive(Debug)]
 pub struct Outcome {
     /// See [`read`].
     pub verdicts: Vec<Option<Verdict>>,
-    /// What was set aside, beside each verdict.
+    /// The units that were set aside, beside each verdict.
     pub grants: Vec<Granted>,
     /// The keys that it wrote.
     pub writes: BTreeMap<String, Write>,
@@ -107,7 +107,7 @@ pub struct Outcome {
     pub unspent: Vec<Verdict>,
 }
 
-/// What a script wrote to a key.
+/// A value that a script wrote to a key.
 #[derive(Debug)]
 pub struct Write {
     /// The value, or the last element of a log that was written; nothing where it deleted the log.
@@ -139,7 +139,7 @@ pub struct Lab {
 
 type Call = Vec<Vec<u8>>;
 
-/// Of a wrapped script: the reply of the production script, its calls, and the lengths of logs.
+/// The reply of a wrapped script: that of the production script, its calls, and the lengths of logs.
 type Answer = (Value, Vec<Call>, Vec<usize>);
 
 impl Lab {
@@ -184,7 +184,7 @@ impl Lab {
         self.try_run(steps).expect("answers of the scripts")
     }
 
-    /// As [`run`](Self::run), where a script may fail.
+    /// Does the same as [`run`](Self::run), where a script may fail.
     pub fn try_run(&mut self, steps: &[Step]) -> RedisResult<Vec<Outcome>> {
         let mut pipeline = Pipeline::new();
         for step in steps {
@@ -282,13 +282,13 @@ fn outcome(step: &Step, (reply, calls, lengths): Answer) -> Outcome {
     Outcome { verdicts, grants, writes: writes(&calls, step.now), lengths, unspent }
 }
 
-/// What the production code reads in the reply to a step: a verdict for each limit, or for each
-/// request about the only one. Of limits that give back only those that store themselves have one.
+/// The verdicts that the production code reads in the reply to a step: one for each limit, or for each request about
+/// the only one. Of limits that give back only those that store themselves have one.
 pub fn read(step: &Step, value: &Value) -> Vec<Option<Verdict>> {
     read_grants(step, value).0
 }
 
-/// As [`read`], with what was set aside.
+/// The verdicts of [`read`], and the units that were set aside.
 fn read_grants(step: &Step, value: &Value) -> (Vec<Option<Verdict>>, Vec<Granted>) {
     let mut frame = Vec::new();
     encode(&mut frame, value);
@@ -353,10 +353,9 @@ pub fn encode(frame: &mut Vec<u8>, value: &Value) {
     }
 }
 
-/// What the calls wrote. They must be one TIME, no more than one GET a limit, and then at most
-/// one SET a key. A log is searched at any time, and written by itself: to correct it after a step
-/// of the clock, all of it; and at the end, what was forgotten or given back, one entry, and what goes
-/// before them, if any is left.
+/// The writes of the calls. They must be one TIME, no more than one GET a limit, and then at most one SET a key. A
+/// log is searched at any time, and written by itself: to correct it after a step of the clock, all of it; and at the
+/// end, what was forgotten or given back, one entry, and what goes before them, if any is left.
 fn writes(calls: &[Call], now: u64) -> BTreeMap<String, Write> {
     let words: Vec<Vec<&[u8]>> =
         calls.iter().map(|call| call.iter().map(Vec::as_slice).collect()).collect();

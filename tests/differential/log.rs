@@ -1,4 +1,4 @@
-//! What a log, which keeps more than a few numbers for a client, costs Redis.
+//! The cost for Redis of a log, which keeps more than a few numbers for a client.
 
 use fastrand::Rng;
 use rate_limit_core::limit::{Algorithm, MAX_LOG, Quota};
@@ -6,7 +6,7 @@ use redis::{RedisResult, Value};
 
 use crate::lab::{Charge, Lab, Step};
 
-/// Of a client as it may be found in the field.
+/// A key as it may be found in the field.
 const KEY: &str = "rl:default:203.0.113.195";
 const NOW: u64 = 1_700_000_000_000_000;
 const MINUTE: u64 = 60_000_000;
@@ -102,7 +102,7 @@ fn measure(lab: &mut Lab, step: Step) -> u64 {
     usec.parse().expect("a number of µs")
 }
 
-/// What a client takes in Redis that spends at the rate, its key included.
+/// The memory in Redis of a client that spends at the rate, its key included.
 #[test]
 fn a_client_takes_little_memory() {
     for algorithm in Algorithm::ALL {
@@ -125,7 +125,7 @@ fn report_memory(lab: &mut Lab, limit: u64) {
     assert!(bytes / limit < 100, "{limit} {bytes}");
 }
 
-/// Of the key, in bytes.
+/// The memory of the key, in bytes.
 fn memory(lab: &mut Lab) -> u64 {
     let usage = command(lab, &["MEMORY", "USAGE", KEY, "SAMPLES", "0"]).expect("a usage");
     redis::from_redis_value(usage).expect("a number")

@@ -1,4 +1,4 @@
-//! What the scripts should answer and do, by the references.
+//! The replies and calls that the scripts should have, by the references.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub struct Model {
     returned: Vec<u64>,
 }
 
-/// What is written to which keys: for which quota, and for how long.
+/// The keys that are written: for which quota, and for how long.
 type Writes = BTreeMap<String, (Quota, Kept)>;
 
 /// The last write to a key.
@@ -28,12 +28,12 @@ struct Last {
     expiry: u64,
 }
 
-/// What a script should answer and do.
+/// The reply and the writes that a script should have.
 #[derive(Debug)]
 pub struct Expected {
     /// One for each limit, or for each request about the only one.
     pub verdicts: Vec<Verdict>,
-    /// What should be set aside, beside each verdict.
+    /// The units that should be set aside, beside each verdict.
     pub grants: Vec<Granted>,
     /// The keys that should be written.
     pub writes: BTreeMap<String, Written>,
@@ -44,7 +44,7 @@ pub struct Expected {
     pub unspent: Vec<Verdict>,
 }
 
-/// What should be written to a key.
+/// A value that should be written to a key.
 #[derive(Debug)]
 pub struct Written {
     pub algorithm: Algorithm,
@@ -154,8 +154,8 @@ impl Model {
     /// written, with the quota of the last limit to do so, and for how long: that of a request that spends or
     /// gives back, and one where the state did not fit the time or the limit.
     ///
-    /// What writes for itself does not see what those before it are about to spend or give back:
-    /// for all that share its key it is as one.
+    /// An algorithm that writes for itself does not see what those before it are about to spend or give back: for all
+    /// that share its key it is as one.
     fn charge_all(&mut self, step: &Step, first: Option<&[Verdict]>) -> (Vec<Verdict>, Writes) {
         let (mut writes, mut pending) = (Writes::new(), BTreeMap::new());
         let found = self.states.clone();
@@ -194,7 +194,7 @@ impl Model {
                 pending.insert(charge.key.clone(), cost);
             }
             if is_pending && !counts && !is_blocked {
-                // What one before it is about to spend stays as it is.
+                // The state that one before it is about to write stays as it is.
                 *state = earlier;
             } else if spends || *state != before {
                 writes.insert(charge.key.clone(), (charge.quota, kept(state, step.now, &verdict)));

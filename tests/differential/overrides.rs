@@ -47,7 +47,7 @@ fn one_client() {
     }
 }
 
-/// What was spent before a limit was lowered is owed under the limit of the line.
+/// Units that were spent before a limit was lowered are owed under the limit of the line.
 #[test]
 fn a_key_lives_for_what_a_lowered_limit_leaves() {
     let mut world = World::new();
@@ -232,7 +232,7 @@ impl Client {
         self.check_expiry(&calls);
     }
 
-    /// What the reference has written, the script has written.
+    /// A state that the reference has written, the script has written.
     fn is_written(&self, stored: &Stored, calls: &[Vec<Vec<u8>>]) -> bool {
         let is_new = *stored != self.applied().stored;
         let writes = ["SET", "DEL", "RPUSH", "LPUSH", "LTRIM"];

@@ -1,4 +1,4 @@
-//! What may be found under a key, though this algorithm did not write it.
+//! Values that may be found under a key, though this algorithm did not write them.
 
 use rate_limit_core::algorithm::Stored;
 use rate_limit_core::decision::Verdict;
@@ -54,7 +54,7 @@ fn charge_of(lab: &mut Lab, value: &[u8], quota: Quota, cost: u64) -> RedisResul
     charge(lab, NOW, quota, cost)
 }
 
-/// What no algorithm writes.
+/// Values that no algorithm writes.
 const NONSENSE: [&[u8]; 10] = [
     b"",
     b" ",

@@ -119,7 +119,7 @@ impl Traffic {
             let mut charges = step.charges.iter().filter(|charge| charge.key == *key).peekable();
             charges.peek().is_some() && charges.all(|charge| model.may_expire(charge, step.now))
         };
-        // What a machine reports is not about a key that is gone.
+        // A report of a machine is not about a key that is gone.
         let may = step.leases.is_empty();
         let expire = expire.filter(gone).filter(|_| may && self.rng.bool()).collect();
         Step { expire, ..step }
@@ -214,7 +214,7 @@ impl Traffic {
         Lease { span, want, keep, report }
     }
 
-    /// What became of a lease after some time and some requests. The clock of the machine may be ahead.
+    /// The rest of a lease after some time and some requests. The clock of the machine may be ahead.
     fn report(&mut self, quota: &Quota, lease: &Lease, granted: &Granted) -> Report {
         let mut holding = Holding::new(quota, lease.span, granted, 1, 0);
         let ahead = if self.rng.bool() { magnitude(&mut self.rng, lease.span) } else { 0 };

@@ -11,7 +11,7 @@ use harness::{Browser, ScriptRun};
 /// Between two pictures.
 const STEP: Duration = Duration::from_millis(1200);
 
-/// What happens at which picture.
+/// An event at a picture.
 enum Event {
     /// So many requests a second.
     Rate(u32),

@@ -16,7 +16,7 @@ use harness::{
 /// How far the replica is behind its master, in ms.
 const LAGS: [u64; 4] = [0, 10, 30, 100];
 
-/// What a client may have in all. Nothing of it comes back meanwhile.
+/// The quota of a client in all. Nothing of it comes back meanwhile.
 const QUOTA: usize = 2_000;
 
 /// How many connections send requests, and how often each does.

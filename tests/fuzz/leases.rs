@@ -66,7 +66,7 @@ fn spend(table: &LeaseTable<'_>, charge: &Charge<'_>, now: u64) {
     }
 }
 
-/// What is taken is what was held, and no other worker finds units of it any more.
+/// The lease that is taken is the one that was held, and no other worker finds units of it any more.
 fn take(input: &mut Input<'_>, table: &LeaseTable<'_>, charge: &Charge<'_>, now: u64) -> Taken {
     let digest = charge.digest.number();
     let before = table.holding(digest);

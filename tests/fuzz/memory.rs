@@ -23,7 +23,7 @@ pub fn most_allocated(act: impl FnOnce()) -> usize {
 
 fn count(allocated: usize, freed: usize) {
     let (now, most) = ALLOCATED.get();
-    // What was allocated before the count began may be freed.
+    // Memory that was allocated before the count began may be freed.
     let now = now.saturating_add(allocated).saturating_sub(freed);
     ALLOCATED.set((now, most.max(now)));
 }

@@ -15,7 +15,8 @@ pub fn run(data: &[u8]) {
     assert_eq!(Redirect::parse(&written).as_ref(), Some(&redirect));
 }
 
-/// As the error of a server it is one frame, which is read as an error and means a redirection only if it says so.
+/// An error of the server with this text is one frame, which is read as an error and means a redirection only if it
+/// says so.
 fn check_error(data: &[u8]) {
     let frame = line(b'-', data);
     assert_eq!(reply::frame(&frame), Ok(Some(frame.len())));

@@ -90,7 +90,7 @@ impl Browser {
         self.post("/url", &json!({ "url": url }));
     }
 
-    /// What the body of a function in JavaScript returns.
+    /// The value that the body of a function in JavaScript returns.
     #[track_caller]
     pub fn run(&self, script: &str) -> Value {
         self.post("/execute/sync", &json!({ "script": script, "args": [] }))
@@ -184,7 +184,7 @@ impl Browser {
         (found[0].as_u64().expect("a number"), faint.collect())
     }
 
-    /// What the console has shown since it was last looked at.
+    /// The lines of the console since it was last looked at.
     pub fn console(&self) -> Vec<String> {
         let entries = self.post("/se/log", &json!({ "type": "browser" }));
         let message = |entry: &Value| entry["message"].as_str().expect("a message").to_owned();

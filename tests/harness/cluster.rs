@@ -169,7 +169,7 @@ impl Cluster {
         self.nodes[n].redis.command(words)
     }
 
-    /// The same for a command that the node may refuse, with a redirection for example.
+    /// The reply to a command that the node may refuse, with a redirection for example.
     pub fn try_command<T: FromRedisValue>(&self, n: usize, words: &[&str]) -> RedisResult<T> {
         self.nodes[n].redis.try_command(words)
     }

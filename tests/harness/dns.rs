@@ -16,7 +16,7 @@ pub struct Dns {
     server: Option<JoinHandle<()>>,
 }
 
-/// What to answer to questions for a name.
+/// An answer to questions for a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The addresses, each for queries of its type.

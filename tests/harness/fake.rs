@@ -19,7 +19,7 @@ pub struct Fake {
     acceptor: Option<JoinHandle<()>>,
 }
 
-/// What a client sent; a connection that was just made counts as a command without words.
+/// A command of a client; a connection that was just made counts as a command without words.
 #[derive(Clone, Debug)]
 pub struct Command {
     /// The number of the connection, from 0.
@@ -42,10 +42,10 @@ impl Command {
     }
 }
 
-/// What to do about a command.
+/// An act of the server upon a command.
 #[derive(Clone, Debug)]
 pub enum Act {
-    /// What a Redis would: accept, `+OK`, or [`ALLOWED`].
+    /// The reply of a Redis: accept, `+OK`, or [`ALLOWED`].
     Usual,
     /// Send these bytes.
     Reply(Vec<u8>),

@@ -28,13 +28,13 @@ pub const END_HEADERS: u8 = 4;
 /// A frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// What it is, one of [`kind`] or any other number.
+    /// Its kind, one of [`kind`] or any other number.
     pub kind: u8,
-    /// What its type takes as flags.
+    /// The flags of its type.
     pub flags: u8,
     /// The stream, 0 for the connection.
     pub stream: u32,
-    /// What follows its head.
+    /// The bytes behind its head.
     pub payload: Vec<u8>,
 }
 

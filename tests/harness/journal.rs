@@ -1,4 +1,4 @@
-//! What nginx writes down of each request: how it was decided, and how long that took.
+//! The log of nginx about each request: how it was decided, and how long that took.
 
 use std::time::Duration;
 

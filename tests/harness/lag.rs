@@ -12,8 +12,8 @@ use crate::library::Library;
 use crate::proxy::{Mode, Proxy};
 use crate::redis::{Redis, world_readable_dir};
 
-/// What servers send to each other is under way for so long, and is lost if its sender dies meanwhile. They know nothing of
-/// it: each reports the others by their own ports, and clients, sentinels and the bus of a cluster reach them at once.
+/// A delay of what servers send to each other, which is lost if its sender dies meanwhile. They know nothing of it:
+/// each reports the others by their own ports, and clients, sentinels and the bus of a cluster reach them at once.
 pub struct Lag {
     library: Library,
     dir: TempDir,

@@ -21,7 +21,7 @@ impl Library {
         Self { path, _dir: dir }
     }
 
-    /// What `LD_PRELOAD` is set to.
+    /// The value of `LD_PRELOAD`.
     pub fn path(&self) -> &str {
         &self.path
     }

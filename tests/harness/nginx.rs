@@ -12,7 +12,7 @@ use crate::load::run;
 use crate::process::{Process, kill};
 use crate::{PATIENCE, wait_until};
 
-/// What an error log must not hold after a test.
+/// Texts that an error log must not have after a test.
 const BAD_SIGNS: [&str; 6] =
     ["[alert]", "[emerg]", "[crit]", "panic", "exited on signal", "open socket"];
 
@@ -189,7 +189,7 @@ impl Nginx {
         wait_until(PATIENCE, arrived, "requests that nginx processes");
     }
 
-    /// What nginx says of its connections and requests. It needs [`Conf::status`].
+    /// The page of nginx about its connections and requests. It needs [`Conf::status`].
     pub fn status(&self) -> String {
         Http::connect(self.status_addr()).get("/").text().to_owned()
     }
@@ -299,7 +299,7 @@ impl Nginx {
         self.site.read("access.log")
     }
 
-    /// What nginx has logged of each request so far, if [`Conf::journal`] asked for it.
+    /// The requests that nginx has logged so far, if [`Conf::journal`] asked for it.
     pub fn journal(&self) -> Journal {
         Journal::read(&self.read("journal.log"))
     }
@@ -443,7 +443,7 @@ fn state(pid: u32) -> Option<char> {
     status.lines().find_map(|line| line.strip_prefix("State:"))?.trim().chars().next()
 }
 
-/// What a process calls itself.
+/// The title of a process.
 fn title(pid: u32) -> Option<String> {
     let title = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let text = String::from_utf8(title).ok()?;

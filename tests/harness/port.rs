@@ -18,7 +18,7 @@ pub fn free() -> u16 {
     next(is_free)
 }
 
-/// The same, for a member of a Redis Cluster: the port of its bus is free as well.
+/// A free port for a member of a Redis Cluster: the port of its bus is free as well.
 pub fn free_with_bus() -> u16 {
     next(|port| RANGE.contains(&(port + BUS)) && is_free(port) && is_free(port + BUS))
 }

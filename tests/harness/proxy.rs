@@ -19,7 +19,7 @@ pub struct Proxy {
     acceptor: Option<JoinHandle<()>>,
 }
 
-/// What a proxy does.
+/// A behaviour of a proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Everything passes.
@@ -191,7 +191,7 @@ impl Shared {
         }
     }
 
-    /// What to do, once it is to do anything.
+    /// The behaviour of one way, once it is to do anything.
     fn mode(&self, way: Way) -> Mode {
         let stalls = |state: &mut State| match state.mode {
             _ if state.stopping => false,

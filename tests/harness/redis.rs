@@ -26,9 +26,9 @@ pub(crate) struct Setup {
     pub binary: PathBuf,
     /// Words after the name of the configuration.
     pub arguments: Vec<String>,
-    /// What is preloaded into it.
+    /// The library that is preloaded into it.
     pub preload: Option<Arc<Library>>,
-    /// What delays what it sends to others, and gets from them.
+    /// The delay of what it sends to others, and gets from them.
     pub lag: Option<Arc<Lag>>,
     /// The address on which it listens.
     pub address: IpAddr,
@@ -64,7 +64,7 @@ impl Setup {
         self.lines.splice(0..0, lines.map(str::to_owned));
     }
 
-    /// What follows `directive`, on the first line that starts with it.
+    /// The text behind `directive`, on the first line that starts with it.
     fn value(&self, directive: &str) -> Option<&str> {
         self.lines.iter().find_map(|line| line.strip_prefix(directive)?.strip_prefix(' '))
     }
@@ -90,7 +90,7 @@ fn default_binary() -> PathBuf {
     std::env::var_os("RATE_LIMIT_REDIS_SERVER").unwrap_or_else(|| "redis-server".into()).into()
 }
 
-/// What the test's own connections are called, and its user, where the default one is restricted.
+/// The name of the test's own connections, and of its user, where the default one is restricted.
 const HARNESS: &str = "harness";
 
 /// A Redis server of the test's own, on a TCP port and a unix socket, that keeps nothing.
@@ -262,7 +262,7 @@ impl Redis {
         self.try_command(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    /// The same for a command that the server may refuse.
+    /// The reply to a command that the server may refuse.
     pub fn try_command<T: FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
         assert!(!self.stopped, "a command for a stopped server: {words:?}");
         let mut command = redis::Cmd::new();
@@ -270,7 +270,7 @@ impl Redis {
         command.query(&mut self.connect()?)
     }
 
-    /// What the server has logged.
+    /// The log of the server.
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("redis.log")).unwrap_or_default()
     }

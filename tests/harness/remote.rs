@@ -303,7 +303,7 @@ mod tests {
         remote.cut();
         assert_eq!(ping(&mut stream).unwrap_err().kind(), ErrorKind::WouldBlock);
         remote.mend();
-        // What has vanished is sent again.
+        // A packet that has vanished is sent again.
         stream.set_read_timeout(Some(crate::PATIENCE)).unwrap();
         stream.read_exact(&mut [0; 7]).unwrap();
         remote.power_off();
@@ -321,7 +321,7 @@ mod tests {
         }
         let remote = Remote::start();
         remote.lose(50);
-        // Of one packet there and one back both arrive once in four times.
+        // A packet there and one back arrive both once in four times.
         let at_once = Duration::from_millis(150);
         let connects =
             |_: &u32| TcpStream::connect_timeout(&remote.redis().addr(), at_once).is_ok();

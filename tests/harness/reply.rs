@@ -42,13 +42,13 @@ pub fn ask_redirect(slot: u16, host: &str, port: u16) -> Vec<u8> {
 pub struct Node(Vec<u8>);
 
 impl Node {
-    /// As Redis 6.2 does.
+    /// A redirection of Redis 6.2.
     pub fn v6(host: &str, port: u16) -> Self {
         Self(array(&[bulk(host), integer(port), id(port)]))
     }
 
-    /// As Redis 7 does, with the fields `ip` or `hostname`, whichever is not the endpoint. There may
-    /// be no endpoint: the client is to use the host that it has queried.
+    /// A redirection of Redis 7, with the fields `ip` or `hostname`, whichever is not the endpoint. There may be no
+    /// endpoint: the client is to use the host that it has queried.
     pub fn v7(endpoint: Option<&str>, port: u16, metadata: &[(&str, &str)]) -> Self {
         let endpoint = endpoint.map_or_else(null, bulk);
         let fields: Vec<_> = metadata.iter().flat_map(|(k, v)| [bulk(k), bulk(v)]).collect();
@@ -75,7 +75,7 @@ pub fn master_addr(host: &str, port: u16) -> Vec<u8> {
     array(&[bulk(host), bulk(&port.to_string())])
 }
 
-/// The same if there is no master of that name.
+/// The reply where there is no master of that name.
 pub fn no_master() -> Vec<u8> {
     b"*-1\r\n".into()
 }
@@ -85,12 +85,12 @@ pub fn subscribed(channel: &str) -> Vec<u8> {
     array(&[bulk("subscribe"), bulk(channel), integer(1)])
 }
 
-/// What a subscriber of a channel gets.
+/// The message that a subscriber of a channel gets.
 pub fn message(channel: &str, text: &str) -> Vec<u8> {
     array(&[bulk("message"), bulk(channel), bulk(text)])
 }
 
-/// What a subscriber of `+switch-master` gets: the host and port that were, and those that are.
+/// The message that a subscriber of `+switch-master` gets: the host and port that were, and those that are.
 pub fn switch_master(name: &str, old: (&str, u16), new: (&str, u16)) -> Vec<u8> {
     let text = format!("{name} {} {} {} {}", old.0, old.1, new.0, new.1);
     message("+switch-master", &text)
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use crate::{Act, Fake};
 
-    /// What the client of another make reads in a reply.
+    /// The value that the client of another make reads in a reply.
     fn read<T: redis::FromRedisValue>(reply: &[u8]) -> redis::RedisResult<T> {
         let reply = reply.to_vec();
         let fake = Fake::start(move |command| match command.name().as_str() {

@@ -10,7 +10,7 @@ use crate::redis::{Redis, Setup};
 use crate::tls::{Authority, Identity};
 use crate::wait_until;
 
-/// What the sentinels call the master.
+/// The name of the master for the sentinels.
 pub const MASTER_NAME: &str = "mymaster";
 
 /// A failover may have to be tried again.

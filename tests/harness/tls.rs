@@ -10,7 +10,7 @@ use crate::process::Process;
 use crate::redis::world_readable_dir;
 use crate::{PATIENCE, port, run, wait_until};
 
-/// What `openssl ca` wants to know; the paths are relative to where it runs.
+/// The settings of `openssl ca`; the paths are relative to where it runs.
 const SETTINGS: &str = "\
 [ca]
 default_ca = authority
@@ -79,7 +79,7 @@ impl Authority {
         self.sign(names, &[])
     }
 
-    /// The same, but it has expired.
+    /// A certificate for these names that has expired.
     pub fn issue_expired(&self, names: &str) -> Identity {
         self.sign(names, &["-startdate", "20200101000000Z", "-enddate", "20200102000000Z"])
     }

@@ -1,4 +1,4 @@
-//! What a process has of the system.
+//! The resources of a process.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -9,7 +9,7 @@ use crate::library::Library;
 /// Marks the counts in the memory of a process: see counted_blocks.c.
 const MARK: &[u8; 16] = b"counted blocks:\0";
 
-/// What a process has of the system at one moment.
+/// The resources of a process at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Its descriptors: how many of each kind, such as `socket` or the path of a file.

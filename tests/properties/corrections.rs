@@ -46,7 +46,7 @@ impl Exact {
         Self { client: Client::new(quota), charges: Vec::new(), unit }
     }
 
-    /// What the bucket would have left now, if each charge had been what it is known to be.
+    /// The units that the bucket would have left now, if each charge had been what it is known to be.
     fn left(&self) -> u64 {
         let (quota, now) = (self.client.quota, self.client.now);
         let (period, count) = quota.terms();

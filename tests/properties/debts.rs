@@ -1,4 +1,4 @@
-//! What was charged beyond what there was is owed, and paid before anything passes.
+//! Units that are charged beyond what there is are owed, and paid before anything passes.
 
 use proptest::prelude::*;
 use rate_limit_core::decision::Retry;
@@ -7,7 +7,7 @@ use rate_limit_core::limit::{Algorithm, Quota};
 use crate::history::{Client, START, clients, events, histories, quotas, refill};
 use crate::window::exceeds_in;
 
-/// What of a quota can be spent and owed, in limits.
+/// The most of a quota that can be spent and owed, in limits.
 const MOST: u64 = 11;
 
 /// A client that has lived a little, of a quota that can be settled.
@@ -175,7 +175,7 @@ fn a_window_begins_with_what_is_owed() {
     assert_eq!([0, 1, 2, 3].map(remaining), [0, 0, 2, 5]);
 }
 
-/// What is charged later is not regained with what was owed before.
+/// A later charge is not regained with what was owed before.
 #[test]
 fn a_debt_of_a_log_that_grows_is_regained_later() {
     let quota = Quota::new(Algorithm::SlidingLog, "5r/m".parse().unwrap(), 5).unwrap();

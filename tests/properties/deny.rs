@@ -27,7 +27,7 @@ struct Request {
     cost: u64,
     there: u64,
     back: u64,
-    /// What is settled afterwards.
+    /// The settlement afterwards.
     change: i64,
 }
 

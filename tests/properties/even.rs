@@ -7,7 +7,7 @@ use rate_limit_core::rate::Rate;
 
 use crate::history::{Client, START};
 
-/// As many a period as the limit, which is what some algorithms have by definition.
+/// Quotas with as many a period as the limit, as some algorithms have by definition.
 fn quotas() -> impl Strategy<Value = Quota> {
     let algorithms = proptest::sample::select(&Algorithm::ALL[..]);
     (algorithms, 1..=200_u64, 1_000..=100_000_000_u64).prop_map(|(algorithm, count, period)| {

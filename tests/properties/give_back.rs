@@ -1,4 +1,4 @@
-//! What is given back is as if it had never been spent, and no client gets more than that by it.
+//! Units that are given back are as if they had never been spent, and no client gets more than that by it.
 
 use proptest::prelude::*;
 use rate_limit_core::algorithm::Stored;
@@ -32,7 +32,7 @@ impl Amount {
     }
 }
 
-/// What a client spent and was given back at a time.
+/// The time of an exchange, and what a client spent and was given back.
 type Exchange = (u64, u64, u64);
 
 /// Whether any window spends more than the algorithm's bound and what is given back in it.
@@ -142,8 +142,8 @@ proptest! {
         }
     }
 
-    /// As much as is given back can be spent, as far as it fits. In `sliding_window` less, where
-    /// it was spent in the previous window and counts no longer in full.
+    /// The units that are given back can be spent, as far as they fit. In `sliding_window` fewer, where they were
+    /// spent in the previous window and count no longer in full.
     #[test]
     fn no_more_comes_back_than_is_given(mut client in clients(), amount in amounts()) {
         let (limit, before) = (client.quota.limit(), client.request_in(0, 0));

@@ -16,7 +16,7 @@ pub const YEAR: u64 = 365 * 86_400 * 1_000_000;
 /// The last moment of any history: then time stands still.
 const END: u64 = 5_000_000_000_000_000;
 
-/// What a client has spent so far, and the time.
+/// A client: its quota and state, and the time.
 #[derive(Clone, Debug)]
 pub struct Client {
     pub quota: Quota,

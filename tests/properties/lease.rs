@@ -31,7 +31,7 @@ const LEASED: [Algorithm; 5] = [
     Algorithm::SlidingWindow,
 ];
 
-/// What a world is like.
+/// The parameters of a world.
 #[derive(Clone, Debug)]
 struct Plan {
     quota: Quota,
@@ -130,7 +130,7 @@ impl Machine {
     }
 }
 
-/// What has passed: when by the clock of Redis, at what cost, and how many steps of it before.
+/// A request that has passed: when by the clock of Redis, at what cost, and how many steps of it before.
 #[derive(Clone, Copy, Debug)]
 struct Passed {
     at: u64,
@@ -257,7 +257,7 @@ impl World {
             machine.leases().holding(DIGEST).map_or(0, |holding| holding.units())
         };
         let held: u64 = self.machines.iter().map(units).sum();
-        // What is on its way, to be reported by a command or granted by a reply, is held as well.
+        // A lease that is on its way, to be reported by a command or granted by a reply, is held as well.
         let under_way = |Reverse((_, index)): &Reverse<(u64, usize)>| {
             let Command { taken, granted, .. } = &self.commands[*index];
             match (granted, taken) {
@@ -419,7 +419,7 @@ impl World {
         self.send(index);
     }
 
-    /// What of it one limit without leases lets through, one request after the other.
+    /// The requests that one limit without leases lets through, one after the other.
     fn conforming(&self) -> usize {
         let (quota, mut state) = (self.plan.quota, Stored::default());
         let passes = |passed: &&Passed| {

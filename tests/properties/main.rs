@@ -1,4 +1,4 @@
-//! What each algorithm promises, tried on random histories of its reference.
+//! The promises of each algorithm, tried on random histories of its reference.
 
 mod history;
 

@@ -12,7 +12,7 @@ use rate_limit_core::rate::Rate;
 const SECOND: u64 = 1_000_000;
 const START: u64 = 1_700_000_000 * SECOND;
 
-/// What happens after some time, in µs.
+/// An event after some time, in µs.
 #[derive(Clone, Debug)]
 enum Event {
     Request(u64),
@@ -79,8 +79,7 @@ impl Client {
 }
 
 proptest! {
-    /// Of no quota is more left than the whole; what was spent stays spent; and what is given back is no more than was
-    /// missing.
+    /// No quota has more left than the whole; spent units stay spent; and no more is given back than was missing.
     #[test]
     fn changes_keep_what_was_spent(line in quotas(), events in events()) {
         let mut client = Client { line, stored: Stored::default(), own: None, now: START };
@@ -119,7 +118,8 @@ proptest! {
                         }
                         Change::Block(_) | Change::Look => before.remaining,
                     };
-                    // Of what was spent in the window before, only a part counts, and so does what is given back of it.
+                    // Only a part counts of what was spent in the window before, and so it does of what is given back
+                    // of it.
                     let is_weighted = matches!(change, Change::GiveBack(_))
                         && line.algorithm() == Algorithm::SlidingWindow;
                     // A log may hold more than a limit that was lowered, beside a debt.

@@ -1,4 +1,4 @@
-//! What a verdict promises, holds.
+//! The promises of a verdict hold.
 
 use proptest::prelude::*;
 use rate_limit_core::algorithm::Stored;

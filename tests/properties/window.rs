@@ -34,7 +34,7 @@ pub fn exceeds_in(quota: Quota, from: u64, to: u64, spent: u64) -> bool {
         Algorithm::FixedWindow if quota.rate().is_monthly() => {
             spent > limit * (month(to) - month(from) + 1)
         }
-        // Of an aligned window the limit, and so of any other twice that.
+        // An aligned window lets the limit through, and so any other twice that.
         Algorithm::SlidingWindow | Algorithm::FixedWindow => {
             spent > limit * (to / period - from / period + 1)
         }

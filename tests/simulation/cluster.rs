@@ -20,7 +20,7 @@ const STEP: std::ops::Range<u64> = 200..3_000;
 /// And now and then, as when the key is large.
 const LONG_STEP: std::ops::Range<u64> = 3_000..300_000;
 
-/// What the nodes agree on, or will.
+/// The state of the cluster that the nodes agree on, or will.
 #[derive(Debug)]
 pub struct Cluster {
     pub truth: Rc<View>,
@@ -160,7 +160,7 @@ impl Deployment {
         });
     }
 
-    /// What was to move from or to a server moves from or to another one.
+    /// Slots that were to move from or to a server move from or to another one.
     fn redirect_moves(&mut self, old: ServerId, new: ServerId) {
         let Kind::Cluster(cluster) = &mut self.kind else { return };
         let first = cluster.moves.front().copied().filter(|step| step.started);

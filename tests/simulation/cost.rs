@@ -20,7 +20,7 @@ pub const SCRIPT: u64 = 5 * MICROSECOND;
 /// Any other command.
 pub const COMMAND: u64 = 2 * MICROSECOND;
 
-/// What is received costs so much, with the digest of a script in it.
+/// The cost of a KB that is received, with the digest of a script in it.
 const RECEIVED_KB: u64 = 2_700;
 
 /// A script that is new to the server costs so much more: it is compiled.

@@ -8,7 +8,7 @@ use rate_limit_core::algorithm;
 /// The name of a key.
 pub type Key = Box<[u8]>;
 
-/// What a key holds.
+/// The value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// A string: packed numbers.
@@ -41,7 +41,7 @@ pub struct Database {
 }
 
 impl Database {
-    /// What is kept under a key that is not gone at `now`, a Unix time in µs.
+    /// The value of a key that is not gone at `now`, a Unix time in µs.
     pub fn stored(&self, key: &[u8], now: u64) -> Option<&Stored> {
         self.entries.get(key).filter(|stored| stored.gone_at > now)
     }

@@ -29,9 +29,9 @@ pub struct Deployment {
     pub kind: Kind,
     /// The addresses of host names.
     pub names: BTreeMap<String, Vec<IpAddr>>,
-    /// What is to happen later, and when.
+    /// The changes that are to come, and when.
     pub later: Vec<(u64, Change)>,
-    /// What servers send unrequested.
+    /// The messages that servers send unrequested.
     pub messages: Vec<(ServerId, ConnectionId, Vec<u8>)>,
     /// The connections that servers have closed.
     pub closed: Vec<(ServerId, ConnectionId)>,
@@ -46,7 +46,7 @@ pub struct Deployment {
     turns: Vec<u32>,
 }
 
-/// What joins the servers of a deployment.
+/// The link between the servers of a deployment.
 #[derive(Debug)]
 pub enum Kind {
     Single,
@@ -75,13 +75,13 @@ impl Deployment {
         deployment
     }
 
-    /// The same deployment, whose servers run scripts in Lua.
+    /// This deployment, whose servers run scripts in Lua.
     pub fn with_lua(mut self) -> Self {
         self.servers.iter_mut().for_each(|server| server.runs_lua = true);
         self
     }
 
-    /// The same deployment, with a password for the servers that have databases.
+    /// This deployment, with a password for the servers that have databases.
     pub fn with_password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self.data_servers().into_iter().for_each(|server| self.restore_password(server));
@@ -258,7 +258,7 @@ impl Deployment {
         }
     }
 
-    /// As long as a master without a successor is down, it can be detected.
+    /// A master without a successor can be detected as long as it is down.
     fn detect_later(&mut self, server: ServerId, now: u64) {
         if self.servers[server].role == Role::Master && !self.is_superseded(server) {
             let turn = self.turns[server];
@@ -322,7 +322,7 @@ impl Deployment {
         }
     }
 
-    /// As [`fail_over`](Self::fail_over), but on request, and without a loss.
+    /// A failover on request, without a loss.
     pub fn switch(&mut self, master: ServerId, now: u64, journal: &mut Journal) {
         if self.is_reachable(master) {
             for replica in self.replicas_of(master) {
@@ -401,7 +401,7 @@ pub mod tests {
         }
     }
 
-    /// What a server replies on a connection, as text.
+    /// The replies of a server on a connection, as text.
     pub fn replies(deployment: &mut Deployment, server: ServerId, bytes: &[u8]) -> String {
         let (mut journal, mut out) = (Journal::default(), Vec::new());
         if !deployment.servers[server].has(CLIENT) {

@@ -1,4 +1,4 @@
-//! What goes wrong, and when: drawn from the seed, and over at a given time.
+//! The faults, and when: drawn from the seed, and over at a given time.
 
 use std::ops::Range;
 

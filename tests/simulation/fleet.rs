@@ -52,7 +52,7 @@ const SEEDS: usize = 3;
 /// The address of a server that is gone.
 const LOST_SEED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 9, 9, 9)), 7_000);
 
-/// What a fleet is like.
+/// The parameters of a fleet.
 #[derive(Clone, Debug)]
 pub struct Shape {
     pub workers: usize,
@@ -127,7 +127,7 @@ pub struct Fleet {
     rng: Rng,
 }
 
-/// What a server runs on.
+/// The machine of a server.
 #[derive(Debug)]
 struct Machine {
     processor: Processor,
@@ -427,7 +427,7 @@ impl Fleet {
     }
 }
 
-/// What the workers are configured for.
+/// The configuration of the workers.
 fn config(deployment: &Deployment, kind: Kind, shape: &Shape) -> Config {
     let is_seed = |id: &ServerId| match kind {
         Kind::Sentinel(_) => !deployment.data_servers().contains(id),

@@ -1,4 +1,4 @@
-//! What the servers have done, for the invariants to be checked against.
+//! The acts of the servers, for the invariants to be checked against.
 
 use crate::database::Key;
 use crate::network::ConnectionId;

@@ -24,7 +24,7 @@ pub struct Machine {
     pub hits: u64,
 }
 
-/// What was set aside of a key.
+/// The units of a key that were set aside.
 #[derive(Debug, Default)]
 struct Account {
     /// The units of leases that were not reported, by the name of the hold or the end of the window.

@@ -1,4 +1,4 @@
-//! What was submitted, executed, answered and refunded, and whether that agrees.
+//! The charges that were submitted, executed, answered and refunded, and whether these agree.
 //!
 //! Charges of one worker that are the same, key and cost, share an account. A key that only one
 //! request has makes the account exact.
@@ -33,7 +33,7 @@ pub struct Ledger {
     pub lost_replies: u64,
 }
 
-/// What became of the charges of one class.
+/// The charges of one class, and their outcomes.
 #[derive(Debug, Default)]
 struct Account {
     submitted: u64,
@@ -42,7 +42,7 @@ struct Account {
     refunded: u64,
     /// How many may be refunded, as their requests did not pass.
     refundable: u64,
-    /// What was decided, and not answered yet.
+    /// The charges that were decided, and are not answered yet.
     pending: Vec<Decided>,
     /// The last answers.
     answered: Vec<(RequestId, Decided)>,
@@ -191,7 +191,7 @@ impl Ledger {
         for (class, account) in &self.accounts {
             let Some((request, true)) = account.owner else { continue };
             let refund = account.released.expect("every request is released");
-            // Of a charge of cost 0 there is nothing to be refunded.
+            // A charge of cost 0 has nothing to be refunded.
             let due = if refund && class.2 > 0 { account.spent } else { 0 };
             assert_eq!(account.refunded, due, "refunds of request {request}: {}", show(class));
         }

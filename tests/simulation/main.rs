@@ -52,7 +52,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// As `scripts/simulate` puts it into the environment.
+    /// The variables that `scripts/simulate` puts into the environment.
     fn from_environment() -> Self {
         let number = |name: &str| {
             let text = std::env::var(format!("RATE_LIMIT_SIMULATION_{name}")).ok()?;

@@ -18,7 +18,7 @@ pub type ConnectionId = u64;
 /// The number of a client.
 pub type ClientId = usize;
 
-/// Of so many packets one is cut.
+/// One of so many packets is cut.
 const CUT: u32 = 6;
 
 /// The end of a connection that something is sent to.
@@ -28,7 +28,7 @@ pub enum Side {
     Server,
 }
 
-/// What a pipe carries.
+/// A packet in a pipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packet {
     /// The server's kernel has accepted the connection.

@@ -26,8 +26,8 @@ impl Input {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The same. If nothing is left of what was received, its memory is given back: a server may have many
-    /// connections.
+    /// A parser without memory: if nothing is left of what was received, its memory is given back, as a server may
+    /// have many connections.
     pub fn without_memory(self) -> Self {
         if self.start == self.bytes.len() { Self::default() } else { self }
     }

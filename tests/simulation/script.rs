@@ -15,7 +15,7 @@ use crate::database::{Database, Key, List, Stored, Value, Write};
 use crate::resp::{self, Command, number};
 use crate::traffic::LONGEST_SPAN;
 
-/// What a script does.
+/// The kind of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Program {
     /// Decides one limit of this variant.
@@ -56,7 +56,7 @@ fn lists() -> Vec<Vec<Algorithm>> {
     [longer(&pairs), pairs].concat()
 }
 
-/// What became of one limit of a script command.
+/// The outcome of one limit of a script command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Charge {
     pub key: Key,
@@ -68,14 +68,14 @@ pub struct Charge {
     pub times: u32,
     /// How many of them passed, and so spent the cost. What is given back always passes.
     pub passed: u32,
-    /// What was decided on each, in turn.
+    /// The verdicts, in turn.
     pub verdicts: Vec<Verdict>,
     /// The leases of the command, and what was granted.
     pub lease: Lease,
     pub granted: Granted,
 }
 
-/// What a script did: its reply has been written.
+/// The effects of a script: its reply has been written.
 #[derive(Debug, Default)]
 pub struct Effects {
     pub charges: Vec<Charge>,
@@ -201,8 +201,8 @@ impl<'a> Limit<'a> {
                 plain: [15, 16, 17].map(more),
                 charged: more(18),
             };
-            // What is held for longer than the machine spends it: a sixteenth of that.
-            // A command about a lease that ends with a window has no time of it.
+            // The time for which units are held beyond that for which the machine spends them: a sixteenth of it. A
+            // command about a lease that ends with a window has no time of it.
             let span = match more(9) {
                 0 => LONGEST_SPAN,
                 hold => hold / 17 * 16,
@@ -241,7 +241,7 @@ impl<'a> Limit<'a> {
         self.quota.algorithm()
     }
 
-    /// What a database holds under its key. A string that is no state is as good as none.
+    /// The state that a database holds under its key. A string that is no state is as good as none.
     fn stored(&self, database: &Database, now: u64) -> Result<algorithm::Stored, WrongType> {
         match (database.get(self.key, now), self.algorithm().stores_itself()) {
             (None, _) => Ok(algorithm::Stored::default()),
@@ -335,8 +335,9 @@ fn stored(
     Some(Stored { value, gone_at: (last + 1) * MILLISECOND })
 }
 
-/// As `struct.pack('<LLL', …)` of the scripts, and, if there is an extra, `'<LLLLLL'`, and, if something was charged
-/// while units are held, `'<L'`. If there are steps, `'<LL'` for each, behind three numbers or all ten, and a byte.
+/// The bytes of `struct.pack('<LLL', …)` of the scripts, and, if there is an extra, `'<LLLLLL'`, and, if something
+/// was charged while units are held, `'<L'`. If there are steps, `'<LL'` for each, behind three numbers or all ten,
+/// and a byte.
 fn packed(algorithm: Algorithm, state: &State, found: &algorithm::Stored) -> Box<[u8]> {
     let state = match state {
         State::Bucket(tokens, last) => [*tokens, last.micros, last.part],
@@ -367,7 +368,7 @@ fn without_steps(bytes: &[u8]) -> &[u8] {
     }
 }
 
-/// As `single.lua` and `single_own.lua`.
+/// Does what `single.lua` and `single_own.lua` do.
 fn single(
     limit: &Limit<'_>,
     database: &Database,
@@ -397,7 +398,7 @@ fn single(
 /// Replies with what is stored, or with verdicts.
 type WriteReply = fn(&[Limit<'_>], &[Vec<Verdict>], &Database, u64, &mut Vec<u8>);
 
-/// As `several.lua`, or as the script of a list, which replies in another form.
+/// Does what `several.lua` does, or the script of a list, which replies in another form.
 fn several(
     limits: &[Limit<'_>],
     database: &Database,
@@ -505,12 +506,12 @@ fn integers(
     [allowed, remaining, reset, last].into_iter().for_each(|value| resp::integer(out, value));
 }
 
-/// What several limits decide in turn.
+/// The decisions of several limits, in turn.
 struct Round<'a> {
     verdicts: Vec<Vec<Verdict>>,
-    /// What is under a key after that, by the last limit that has it.
+    /// The state under a key after that, by the last limit that has it.
     states: BTreeMap<&'a [u8], algorithm::Stored>,
-    /// What is to be written, and for which limit.
+    /// The states that are to be written, and for which limit.
     changed: BTreeMap<&'a [u8], (usize, algorithm::Stored)>,
     granted: Vec<Granted>,
 }
@@ -529,7 +530,7 @@ impl<'a> Round<'a> {
             changed: BTreeMap::new(),
             granted: Vec::new(),
         };
-        // What limits of the same key have spent before.
+        // The units that limits of the same key have spent before.
         let mut spent: BTreeMap<&[u8], u64> = BTreeMap::new();
         for (index, (limit, found)) in limits.iter().zip(found).enumerate() {
             let mut state = found.clone();

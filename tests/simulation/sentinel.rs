@@ -11,7 +11,7 @@ use crate::server::{Role, ServerId};
 /// The name by which sentinels know the master.
 pub const MASTER_NAME: &str = "limits";
 
-/// What the sentinels have agreed on.
+/// The state that the sentinels have agreed on.
 #[derive(Debug)]
 pub struct Sentinels {
     pub master: ServerId,

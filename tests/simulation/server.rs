@@ -23,13 +23,13 @@ pub const EPOCH: u64 = 1_763_683_200_000_000;
 /// The channel on which sentinels announce new masters.
 const SWITCH_MASTER: &[u8] = b"+switch-master";
 
-/// As many as Redis has unless it is configured otherwise.
+/// The number of databases of a Redis that is not configured otherwise.
 const DATABASES: usize = 16;
 
-/// As many as Redis takes unless it is configured otherwise.
+/// The most clients of a Redis that is not configured otherwise.
 const MAX_CLIENTS: usize = 10_000;
 
-/// What one is told that is not taken.
+/// The reply to one more client.
 pub const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
 
 /// A Redis server or a sentinel.
@@ -49,7 +49,7 @@ pub struct Server {
     pub skew: i64,
     /// How many clients it takes.
     pub max_clients: usize,
-    /// What it has done since this was last taken.
+    /// Its work since this was last taken.
     pub work: Work,
     /// Whether it runs scripts in Lua, beside the references.
     pub runs_lua: bool,
@@ -62,7 +62,7 @@ pub struct Server {
     writes: Vec<(usize, Write)>,
 }
 
-/// What a server has done.
+/// The work of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// How long it took, in ns of the server's core.
@@ -73,7 +73,7 @@ pub struct Work {
     pub scripts: u64,
 }
 
-/// What the operating system makes of the server.
+/// The state of the server's process in the operating system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Process {
     Running,
@@ -82,7 +82,7 @@ pub enum Process {
     Dead,
 }
 
-/// What a server is for.
+/// The role of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     Master,
@@ -122,7 +122,7 @@ struct Session {
     sent: u64,
 }
 
-/// What is needed to execute a command, beside the server.
+/// The things that a command needs to be executed, beside the server.
 struct Turn<'a> {
     now: u64,
     connection: ConnectionId,
@@ -570,7 +570,7 @@ pub mod tests {
         server
     }
 
-    /// What a server replies, as text.
+    /// The replies of a server, as text.
     fn send(server: &mut Server, bytes: &[u8]) -> String {
         let (mut journal, mut out) = (Journal::default(), Vec::new());
         server.receive(CLIENT, bytes, 0, &mut journal, &mut out);

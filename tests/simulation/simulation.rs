@@ -43,7 +43,7 @@ const LATEST: u64 = 60 * SECOND;
 
 const PASSWORD: &str = "secret";
 
-/// What a history was like.
+/// The figures of a history.
 #[derive(Debug, Default)]
 pub struct Report {
     pub steps: u64,

@@ -140,7 +140,7 @@ pub struct Member {
     pub needs_all_slots: bool,
 }
 
-/// What a node does about a command for a slot.
+/// The answer of a node to a command for a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     Serve,
@@ -158,7 +158,7 @@ impl Member {
         Self { view, migrating: BTreeMap::new(), importing: BTreeSet::new(), needs_all_slots }
     }
 
-    /// As Redis's `getNodeByQuery`: `missing` of the `keys` keys are not at `node`.
+    /// The route by Redis's `getNodeByQuery`: `missing` of the `keys` keys are not at `node`.
     pub fn route(
         &self,
         node: ServerId,

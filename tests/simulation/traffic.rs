@@ -65,7 +65,7 @@ pub struct Plan {
     pub is_alone: bool,
 }
 
-/// What a request is charged by one limit.
+/// The charge of one limit for a request.
 pub struct Part {
     template: Rc<Template>,
     key: Vec<u8>,
@@ -126,7 +126,7 @@ impl Limit {
         let head = Head::new("rl:", &format!("l{index}")).expect("a name");
         let is_constant = rng.bool();
         let algorithm = Algorithm::ALL[rng.usize(0..Algorithm::ALL.len())];
-        // As if one of its lines had `settle`.
+        // One of the lines has `settle` in effect.
         let is_settled = index % 3 == 2;
         let quotas: Vec<_> = (0..if is_constant { 1 } else { 2 })
             .map(|_| {

@@ -1,4 +1,4 @@
-//! What the world around a client may expect of it: whom it blames, and how much it does in a second.
+//! The promises of a client to the world around it: whom it blames, and how much it does in a second.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -85,7 +85,7 @@ fn blamed(fault: &Fault, servers: usize, connect_timeout: u64) -> Vec<ServerId> 
     }
 }
 
-/// What one worker has done in this second.
+/// The work of one worker in this second.
 #[derive(Debug, Default)]
 pub struct Activity {
     second: u64,

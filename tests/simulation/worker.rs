@@ -32,7 +32,7 @@ const NAMED_PORT: u16 = 6_379;
 /// A timer expires in the millisecond after its time, and the event is dealt with a little later.
 const TIMER: u64 = 2 * MILLISECOND;
 
-/// What is around all workers.
+/// The surroundings of all workers.
 #[derive(Debug)]
 pub struct Outside {
     pub world: World,
@@ -40,7 +40,7 @@ pub struct Outside {
     pub machines: [Machine; MACHINES],
     pub blame: Blame,
     pub rng: Rng,
-    /// What is to happen to workers, by the tokens of alarms.
+    /// The events that are to come to workers, by the tokens of alarms.
     pub alarms: Vec<Alarm>,
     pub sockets: BTreeMap<ConnectionId, (ClientId, ConnectionKey)>,
     pub queries: BTreeMap<usize, (ClientId, ConnectionKey)>,
@@ -53,7 +53,7 @@ pub struct Outside {
     pub decided: u64,
 }
 
-/// What an alarm is for.
+/// The purpose of an alarm.
 #[derive(Clone, Copy, Debug)]
 pub enum Alarm {
     Turn(ClientId),
@@ -81,7 +81,7 @@ pub struct Worker {
     lag: u64,
     is_in_turn: bool,
     is_turn_due: bool,
-    /// What the last turn began with, if turns have followed one another since.
+    /// The start of the last turn, if turns have followed one another since.
     busy_since: u64,
     timer: Option<u64>,
     /// When timers were late, and by how much, in µs.
@@ -107,7 +107,7 @@ enum Posted {
     Resolved(ConnectionKey, Vec<IpAddr>),
 }
 
-/// What there is of a connection.
+/// The parts of a connection.
 #[derive(Debug)]
 struct Wire {
     key: ConnectionKey,
@@ -656,10 +656,11 @@ impl Worker {
         let key = self.client.submit(&charges, plan.timeout, now);
         outside.trace(self.id, || format!("request {} is {key:?}: {plan:?}", plan.id));
         match outside.rng.u32(0..40) {
-            // As a stream of HTTP/2 that is reset in the same read.
+            // A request leaves in the same read, like a stream of HTTP/2 that is reset.
             0 => self.left.push(plan.id),
             1 => {
-                // As likely within 10 µs as within 10 ms to 100 ms: before it is sent, or in flight.
+                // A request is as likely to leave within 10 µs as within 10 ms to 100 ms: before it is sent, or in
+                // flight.
                 let delay = (plan.timeout as f64).powf(outside.rng.f64());
                 outside.alarm(now + delay as u64, Alarm::Leave(self.id, plan.id));
             }

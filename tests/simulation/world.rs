@@ -33,7 +33,7 @@ pub enum Event {
     Alarm(u64),
 }
 
-/// What happens to a client.
+/// An event of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientEvent {
     Connected(ConnectionId),
@@ -273,7 +273,7 @@ impl World {
         self.network.forget(id);
     }
 
-    /// What has arrived while a process was stopped is processed, or lost with the process.
+    /// Bytes that have arrived while a process was stopped are processed, or lost with the process.
     fn wake(&mut self, server: ServerId) {
         for id in std::mem::take(&mut self.stalled[server]) {
             let at = self.now + self.rng.u64(WAKING);

@@ -1,4 +1,4 @@
-//! What a client sees of its quota, and what Redis holds of it.
+//! The quota as a client sees it, and as Redis holds it.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -80,7 +80,7 @@ pub fn quota(response: &Response) -> [u64; 3] {
     })
 }
 
-/// What remains; panics unless each of the fields is there exactly once.
+/// The units that remain; panics unless each of the fields is there exactly once.
 #[track_caller]
 pub fn remaining(response: &Response) -> u64 {
     quota(response)[1]

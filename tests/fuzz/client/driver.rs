@@ -38,7 +38,7 @@ struct Wire {
     state: State,
     /// The commands that were sent and not answered.
     owed: VecDeque<Vec<Vec<u8>>>,
-    /// What was sent of a command that is not complete.
+    /// The bytes sent of a command that is not complete.
     sent: Vec<u8>,
 }
 

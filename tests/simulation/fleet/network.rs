@@ -26,19 +26,19 @@ pub enum Event {
     Request(WorkerId),
     /// The timer of a worker expires, unless it was set to another time.
     Timer(WorkerId, u64),
-    /// What arrives at a server.
+    /// A packet arrives at a server.
     ToServer(ConnectionId, Packet),
-    /// What arrives at a worker.
+    /// A packet arrives at a worker.
     ToWorker(ConnectionId, Packet),
     /// The servers go on among themselves.
     Change(Change),
     /// The next step of the scenario.
     Step(Step),
-    /// What has happened since the last sample is recorded.
+    /// A sample of what has happened since the last one is recorded.
     Sample,
 }
 
-/// What passes over a connection.
+/// A packet of a connection.
 #[derive(Debug)]
 pub enum Packet {
     /// An attempt to connect, and how many were not answered before.

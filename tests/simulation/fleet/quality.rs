@@ -1,5 +1,5 @@
-//! What a fleet may cost its servers, and how soon it is well again: whatever happens, work that is thrown away is
-//! bounded, and there is no state from which the fleet does not return by itself.
+//! The bounds of what a fleet costs its servers, and of how soon it is well again: whatever happens, work that is
+//! thrown away is bounded, and there is no state from which the fleet does not return by itself.
 
 use std::ops::Range;
 
@@ -62,7 +62,7 @@ fn seconds_until_ready(fleet: &mut Fleet, since: f64, most: f64) -> f64 {
 
 /// How long a handshake takes the server, in seconds.
 fn handshake(has_tls: bool) -> f64 {
-    // What the client sends beside is small.
+    // The other traffic of the client is small.
     let nanos = cost::ACCEPT + 40_000 + if has_tls { cost::TLS } else { 0 };
     nanos as f64 / 1e9
 }
@@ -247,9 +247,9 @@ fn workers_connect_at_once_over_tls() {
     connect_at_once(1_024, true);
 }
 
-/// What is gone is tried ever more rarely, but often enough that all find within a second that it is back. An attempt
-/// costs a packet, which the kernel refuses.
-/// First commands wait behind the handshakes of others, for longer than a second: that is no reason to connect again.
+/// A server that is gone is tried ever more rarely, but often enough that all find within a second that it is back.
+/// An attempt costs a packet, which the kernel refuses. First commands wait behind the handshakes of others, for
+/// longer than a second: that is no reason to connect again.
 #[test]
 fn thousands_of_workers_connect_once_under_load() {
     const WORKERS: usize = 4_000;

@@ -1,11 +1,11 @@
-//! What happens in a fleet, in tenths of a second.
+//! The events of a fleet, in tenths of a second.
 
 use rate_limit_core::rate::SECOND;
 
 /// How long a sample is, in µs.
 pub const SPAN: u64 = SECOND / 10;
 
-/// What has happened in a tenth of a second.
+/// The events of a tenth of a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
     /// Requests that came, and those of them that were not decided. Those for slots without an owner are not

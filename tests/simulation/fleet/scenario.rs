@@ -1,5 +1,5 @@
-//! What happens to a fleet that is drawn, one after the other: it starts, a server restarts, a master fails over,
-//! slots lose their owners, and NGINX is reloaded machine by machine.
+//! The events of a fleet, drawn one after the other: it starts, a server restarts, a master fails over, slots lose
+//! their owners, and NGINX is reloaded machine by machine.
 
 use rate_limit_core::rate::{MILLISECOND, SECOND};
 

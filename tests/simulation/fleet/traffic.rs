@@ -10,7 +10,7 @@ use rate_limit_core::rate::{Rate, SECOND};
 use rate_limit_core::redis::cluster::slot;
 use rate_limit_core::redis::script::Scripts;
 
-/// What all requests have in common, and their keys.
+/// The parameters of all requests, and their keys.
 #[derive(Debug)]
 pub struct Traffic {
     pub template: Rc<Template>,

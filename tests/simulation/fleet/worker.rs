@@ -53,7 +53,7 @@ impl Turn for Driven<'_> {
     fn read_sockets(&mut self) {}
 }
 
-/// What is around a worker.
+/// The surroundings of a worker.
 #[derive(Debug)]
 pub struct Outside<'a> {
     pub network: &'a mut Network,
@@ -61,7 +61,7 @@ pub struct Outside<'a> {
     pub has_tls: bool,
 }
 
-/// What happens to a worker with one of its connections.
+/// An event of a worker's connection.
 #[derive(Debug)]
 pub enum Happening {
     Connected,

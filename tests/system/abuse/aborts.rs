@@ -80,7 +80,7 @@ fn after_every_byte_of_a_request() {
                 let bytes = REQUESTS[request].replace("{path}", &path);
                 let mut stream = connect(site.nginx.addr());
                 send(&mut stream, &bytes.as_bytes()[..bytes.len().min(length)], Pace::AtOnce);
-                // What is longer than the request is the time for which the client stays, in ms.
+                // The part of the length beyond the request is the time for which the client stays, in ms.
                 sleep(Duration::from_millis(length.saturating_sub(bytes.len()) as u64));
                 leave(stream, resets);
             }
@@ -131,7 +131,7 @@ fn ends<'a>(clients: impl Iterator<Item = &'a mut TcpStream>) -> BTreeSet<Option
     clients.map(|stream| received(stream).map(|bytes| essence(&bytes))).collect()
 }
 
-/// What a client gets that begins to read slowly.
+/// The answer to a client that begins to read slowly.
 fn read_slowly(site: &Site, path: &str) -> String {
     let mut stream = connect(site.nginx.addr());
     let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");

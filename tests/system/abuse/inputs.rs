@@ -1,4 +1,4 @@
-//! What a client may send over HTTP/1.1: a limited location answers each as its control does.
+//! The inputs of a client over HTTP/1.1: a limited location answers each as its control does.
 
 use std::time::Duration;
 
@@ -117,7 +117,7 @@ const SHORT: &[(&str, &[u8])] = &[
 /// An input by its name: what comes before, what is repeated so often, and what comes after.
 type Long = (&'static str, &'static [u8], &'static [u8], usize, &'static [u8]);
 
-/// What is long or often repeated.
+/// Texts that are long or often repeated.
 const LONG: &[Long] = &[
     ("a long key", b"{get}X-Key: ", b"k", 600, b"\r\n\r\n"),
     ("a key of 64 KiB", b"{get}X-Key: ", b"k", 1 << 16, b"\r\n\r\n"),
@@ -211,7 +211,7 @@ fn filled_in(template: &[u8], path: &str) -> Vec<u8> {
     bytes
 }
 
-/// What a location answers.
+/// The answer of a location.
 fn answer(site: &Site, template: &[u8], path: &str, pace: Pace) -> String {
     let attempt = |_| {
         let mut stream = connect(site.nginx.addr());

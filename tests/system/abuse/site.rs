@@ -15,11 +15,11 @@ use crate::seen::{StartConnected as _, wait_for_connections};
 struct Kind {
     /// The end of its path, and the name of its limit.
     name: &'static str,
-    /// What both locations of a pair have.
+    /// The directives of both locations of a pair.
     both: &'static str,
     /// The parameters of the limit.
     limit: &'static str,
-    /// What the control has in place of a limit that rejects.
+    /// The directives of the control in place of a limit that rejects.
     control: &'static str,
 }
 
@@ -71,7 +71,7 @@ const SERVER: &str = "keepalive_timeout 500ms; client_header_timeout 4s; client_
     access_log {prefix}/phase.log phase; \
     location = /metrics { access_log off; rate_limit_redis_metrics json; }";
 
-/// What reads a whole body before it answers.
+/// A server that reads a whole body before it answers.
 const BEHIND: &str = "server { listen 127.0.0.1:{port2}; access_log off; client_max_body_size 1m; \
     large_client_header_buffers 4 160k; location / { proxy_pass http://127.0.0.1:{port3}; } }
     server { listen 127.0.0.1:{port3}; access_log off; client_max_body_size 1m; \
@@ -160,7 +160,7 @@ impl Site {
         numbers.into_iter().filter_map(end).collect()
     }
 
-    /// What is logged about limited requests and not about those of the control.
+    /// The log lines about limited requests, without those about the control.
     pub fn complaints(&self) -> BTreeSet<String> {
         let log = self.nginx.error_log();
         let about = |side: &str| -> BTreeSet<String> {
@@ -181,7 +181,7 @@ pub struct End {
     pub number: usize,
 }
 
-/// What a line of the error log says, without numbers.
+/// The text of a line of the error log, without numbers.
 fn complaint(line: &str) -> String {
     let text = line
         .split_once(": *")
@@ -262,8 +262,8 @@ pub fn send(stream: &mut TcpStream, bytes: &[u8], pace: Pace) {
     }
 }
 
-/// What comes until the server closes the connection, or nothing where it resets it: of what it has sent the system may
-/// have thrown away any part. Panics if the server does neither.
+/// The bytes that come until the server closes the connection, or nothing where it resets it: the system may have
+/// thrown away any part of what it has sent. Panics if the server does neither.
 pub fn received(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
@@ -273,7 +273,7 @@ pub fn received(stream: &mut TcpStream) -> Option<Vec<u8>> {
     }
 }
 
-/// What must not differ: everything but the fields of the limit, the date, and the path.
+/// The part that must not differ: everything but the fields of the limit, the date, and the path.
 pub fn essence(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes).replace("/limited/", "/control/");
     let of_limit = ["X-RateLimit-", "Retry-After:", "Date:"];
@@ -292,7 +292,7 @@ pub fn by_clients<T: Send>(cases: impl Iterator<Item = T> + Send, run: impl Fn(T
     at_once(0..CLIENTS, |_| std::iter::from_fn(next).for_each(&run));
 }
 
-/// What both locations of a pair do, at the same time.
+/// The outcomes of both locations of a pair, at the same time.
 pub fn both<T: Send>(run: impl Fn(&str) -> T + Sync, [limited, control]: [&str; 2]) -> [T; 2] {
     std::thread::scope(|scope| {
         let limited = scope.spawn(|| run(limited));

@@ -89,7 +89,7 @@ fn of_clients_over_http3() {
         assert_eq!(values(&site.client("--exit-on-all-streams-close", &path), ":status"), ["200"]);
     }
     assert_eq!(site.nginx.worker_pids(), workers);
-    // Those that have left before they were decided are not counted.
+    // Requests that have left before they were decided are not counted.
     let is_counted = || {
         let log = site.nginx.access_log();
         let came = log.lines().filter(|line| line.contains("/limited/"));

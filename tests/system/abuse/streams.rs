@@ -1,4 +1,4 @@
-//! What a client may send over HTTP/2: a limited location answers each as its control does.
+//! The streams of a client over HTTP/2: a limited location answers each as its control does.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind::{ConnectionReset, UnexpectedEof};
@@ -160,7 +160,7 @@ fn headers(path: &str) -> Vec<Input> {
     ]
 }
 
-/// What came back: the statuses of each stream, or the code that ended it, and with which code the connection ended.
+/// The outcome: the statuses of each stream, or the code that ended it, and with which code the connection ended.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub streams: BTreeMap<u32, Vec<String>>,
@@ -228,7 +228,7 @@ fn are_answered_as_by_the_control() {
         by_clients(cases, |((n, what), name)| {
             let [limited, control] = pair(name);
             let [limited, first] = both(|path| outcome(n, path), [&limited, &control]);
-            // What a client does after a request meets one that still waits, as it would for an application.
+            // The events after a request meet one that still waits, as they would for an application.
             let controls = [control, pair("body")[1].clone()].into_iter().cycle().take(TRIES);
             let mut others = controls.map(|control| outcome(n, &control));
             let is_same = limited.is_as(&first) || others.any(|control| limited.is_as(&control));

@@ -260,7 +260,7 @@ fn each_parameter_can_be_changed() {
     let hidden = "document.querySelector('[data-side=a] [name=burst]').closest('label').hidden";
     browser.wait_for(hidden);
 
-    // What is unusable is not sent.
+    // A value that is unusable is not sent.
     clear(&browser);
     set(&browser, "a", &[("n", "0")]);
     send();
@@ -279,7 +279,7 @@ fn all_six_algorithms_deny() {
     let browser = visit(&nginx);
     browser.fill("#size", "30");
     set(&browser, "a", &[("n", "10"), ("per", "1h")]);
-    // Of windows twice as many pass if one ends meanwhile.
+    // A window that ends meanwhile lets twice as many pass.
     let algorithms = [
         ("token_bucket", Some("10"), 10..=10),
         ("gcra", Some("9"), 10..=10),

@@ -230,7 +230,7 @@ fn keys_end_and_start_redis_and_nothing_ends_the_demo() {
     run.wait_for("Redis goes on", 1);
     wait_for_banner(&browser, "Each machine passes some of the requests");
 
-    // What ends by itself.
+    // Processes that end by themselves.
     let redis = processes_of(&format!("unixsocket:{directory}/"));
     kill("-KILL", redis[0]);
     run.wait_for("Redis has ended", 1);

@@ -1,4 +1,4 @@
-//! What README.md and the pages of docs/ show does work, and they describe everything that there is.
+//! The examples of README.md and of the pages of docs/ work, and they describe everything that there is.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -63,7 +63,7 @@ fn blocks_of(page: &str) -> Vec<String> {
     blocks
 }
 
-/// Those of all pages.
+/// The blocks of all pages.
 fn blocks() -> Vec<String> {
     pages().iter().flat_map(|page| blocks_of(page)).collect()
 }
@@ -233,7 +233,7 @@ impl Line {
         Some((quota - self.cost) * 1_000_000 / quota)
     }
 
-    /// Those of a text that are checked and shown. Nothing listens that could authenticate a request, and
+    /// The snippets of a text, as they are checked and shown. Nothing listens that could authenticate a request, and
     /// a line of a dry run stands beside one that is enforced.
     fn all(text: &str) -> Vec<Self> {
         let lines = text.split("rate_limit_redis $").skip(1);
@@ -428,7 +428,7 @@ fn section(page: &str, heading: &str) -> String {
     section.split("\n## ").next().expect("a section").to_owned()
 }
 
-/// What a section of the reference says beside a label, up to a semicolon.
+/// The text of a section of the reference beside a label, up to a semicolon.
 fn reference<'a>(section: &'a str, label: &str) -> &'a str {
     let (_, rest) = section.split_once(&format!("    {label}:")).expect("a label");
     let next = ["\n    Default:", "\n    Context:", "\n\n"];
@@ -608,7 +608,7 @@ fn the_front_door_is_short() {
     assert!(lines <= 250, "{lines} lines: move some to docs/");
 }
 
-/// What a heading is called in links, as GitHub does it.
+/// The name of a heading in links, as GitHub makes it.
 fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase();
     let kept = kept.chars().filter(|c| c.is_alphanumeric() || "-_ ".contains(*c));

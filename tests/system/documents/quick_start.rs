@@ -129,7 +129,7 @@ fn what_cannot_be_packaged_is_explained() {
 fn every_script_has_help() {
     for entry in fs::read_dir(format!("{ROOT}/scripts")).expect("the scripts") {
         let script = entry.expect("an entry").path();
-        // Those that are sourced cannot be run.
+        // Scripts that are sourced cannot be run.
         if script.extension().is_some() {
             continue;
         }
@@ -200,7 +200,7 @@ fn a_redis_of_ones_own_keeps_what_it_holds() {
     let mut http = Http::connect(addr);
     let page = fs::read_to_string(format!("{ROOT}/nginx-conf/demo/index.html")).expect("the page");
     assert_eq!(http.get("/").text(), page);
-    // Of an hour: its key is still there at the end.
+    // The period is an hour: its key is still there at the end.
     let answer = http.get("/demo/gcra?key=me&n=1&per=1h");
     assert_eq!(answer.header("X-RateLimit-Limit"), Some("11"));
 

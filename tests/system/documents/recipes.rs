@@ -455,7 +455,7 @@ fn a_new_token_needs_no_reload() {
         .start_connected(&redis);
     assert_eq!(nginx.get("/api").status, 200);
     redis.command::<()>(&["ACL", "SETUSER", "limiter", ">another"]);
-    // As the recipe says.
+    // The recipe says so.
     let (file, new) = (nginx.path("redis.token"), nginx.path("redis.token.new"));
     std::fs::write(&new, "another\n").expect("write the token");
     std::fs::rename(new, file).expect("rename the token");
@@ -482,7 +482,7 @@ fn limit_req_and_the_leaky_bucket_let_the_same_burst_through() {
     }
 }
 
-/// What redis-cell answers to the first `CL.THROTTLE user123 15 30 60 1`.
+/// The answers of redis-cell to the first `CL.THROTTLE user123 15 30 60 1`.
 #[test]
 fn the_numbers_of_redis_cell() {
     let redis = redis();

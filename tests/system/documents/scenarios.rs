@@ -172,8 +172,8 @@ fn rating_worker() {
     assert!(keys(&redis).contains(&"rl:rate:anonymous".to_owned()));
 }
 
-/// As `systemctl restart redis-server` does, until nginx is connected again; what is left then,
-/// after one more request.
+/// Restarts a Redis as `systemctl restart redis-server` does, until nginx is connected again. Returns what is left
+/// then, after one more request.
 fn restart(redis: &mut Redis, nginx: &Nginx) -> u64 {
     redis.try_command::<()>(&["SHUTDOWN"]).expect_err("it closes the connection");
     redis.restart();
@@ -212,7 +212,7 @@ fn rating_worker_survives_restarts() {
     is_quota(restart(&mut redis, &nginx), 38, 10, MINUTE, since);
 }
 
-/// What `appendonly yes` is for.
+/// The reason for `appendonly yes`.
 #[test]
 fn rating_worker_starts_anew_with_a_redis_that_keeps_nothing() {
     let mut redis = Redis::start();
@@ -315,7 +315,7 @@ fn redis_guide() {
     let of_user = orders + searches;
     whole(of_user, 10, 5);
 
-    // What the first limit rejected has spent nothing of the second.
+    // Requests that the first limit rejected have spent nothing of the second.
     let (more, rejection) = until_rejected(|| call("/api/orders/1", "", "192.0.2.1"));
     assert_eq!(violated(&rejection), "address");
     let of_address = of_user + more;
@@ -400,7 +400,7 @@ fn redis_cell() {
     // More than can ever be had: nothing to wait for.
     let never = nginx.get("/items?count=17");
     assert_eq!((never.status, never.header("Retry-After")), (429, None), "{never:?}");
-    // What is no number counts as one.
+    // A text that is no number counts as one.
     throttle("/items?count=0", [1, 16, 0, 120, 1920]);
 }
 
@@ -556,7 +556,7 @@ fn names() -> Vec<String> {
     names
 }
 
-/// As they stand, on a machine without a network.
+/// The configurations as they stand, on a machine without a network.
 #[test]
 fn every_configuration_is_valid() {
     for name in names() {

@@ -103,8 +103,8 @@ fn a_worker_that_was_stopped() {
     is_not_blamed(&nginx);
 }
 
-/// As if the machine had been away: neither the worker nor Redis ran. What was waited for so long is not
-/// decided, but it is not Redis that failed.
+/// The machine has been away, so to speak: neither the worker nor Redis ran. A request that was waited for so long is
+/// not decided, but it is not Redis that failed.
 #[test]
 fn a_machine_that_was_away() {
     let mut redis = Redis::start();

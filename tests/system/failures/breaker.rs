@@ -81,7 +81,7 @@ fn while_it_is_open_no_command_is_sent_and_no_request_waits() {
     closes(&nginx);
     decides(&nginx);
     nginx.wait_for_error_log("is up again");
-    // Those for which it opened were sent, and no other.
+    // The requests for which it opened were sent, and no other.
     let mut keys: Vec<String> = redis.command(&["KEYS", "*"]);
     keys.sort();
     assert_eq!(keys, ["rl:default:0", "rl:default:1", "rl:default:2", "rl:default:a"]);
@@ -227,7 +227,7 @@ fn client_of(nginx: &Nginx, worker: u32) -> harness::Http {
     found.expect("a connection")
 }
 
-/// As long as one of several connections can be used, all can be decided.
+/// One of several connections that can be used is enough for all to be decided.
 #[test]
 fn one_of_two_connections_is_lost() {
     let lost = Arc::new(AtomicBool::new(false));
@@ -251,7 +251,7 @@ fn one_of_two_connections_is_lost() {
     for number in 0..200 {
         undecided += usize::from(http.get(&format!("/?k={number}")).decision() != "PASSED redis");
     }
-    // Those whose question the connection took with it.
+    // The requests whose command was lost with the connection.
     assert!((1..=3).contains(&undecided), "{undecided} were not decided");
     assert_eq!(nginx.logged("is down"), Vec::<String>::new());
     lost.store(false, Ordering::SeqCst);
@@ -293,7 +293,7 @@ fn overload() {
         .http2()
         .http("http2_max_concurrent_streams 10000;")
         .server("rate_limit_redis_on_error closed; rate_limit_redis_timeout 60s;")
-        // Of different clients: equal requests would be coalesced.
+        // The clients differ: equal requests would be coalesced.
         .server("location = /own { rate_limit_redis $request_id rate=9r/h name=own;")
         .server("try_files /index.html =404; }")
         .start_connected(&redis);

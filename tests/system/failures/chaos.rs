@@ -4,7 +4,7 @@
 //! and nginx is reloaded. `RATE_LIMIT_SEED` chooses the faults, and `RATE_LIMIT_CHAOS_SECONDS` how
 //! long it goes on.
 //!
-//! What a client may get in the time T, of a token bucket of the capacity C and the rate R:
+//! The most that a client may get in the time T, of a token bucket of the capacity C and the rate R:
 //!
 //! - of Redis at most C + R × T, and C more each time that Redis forgets everything;
 //! - where this machine decides in between (`local`), at most C + R × T from the first outage on,
@@ -63,7 +63,7 @@ fn limited(store: &str) -> Conf {
     POLICIES.into_iter().fold(conf, |conf, policy| conf.server(&location(policy))).server(&control)
 }
 
-/// What happened, to be printed if the test fails.
+/// The events, to be printed if the test fails.
 struct Chronicle {
     seed: u64,
     start: Instant,
@@ -291,7 +291,7 @@ fn one_redis() {
             last(rng, nginx, &chronicle);
             proxy.set(Mode::Pass);
             if mode == Mode::DropReplies {
-                // What is lost is lost: no TCP goes on after that.
+                // The bytes that are lost are lost: no TCP goes on after that.
                 proxy.cut();
             }
             return;
@@ -310,7 +310,7 @@ fn one_redis() {
                 &["CONFIG", "SET", "maxmemory", "0"],
             ),
             7 => {
-                // Of a master that is not there.
+                // The master is not there.
                 say("replica", &["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"]);
             }
             8 => say("no scripts", &["SCRIPT", "FLUSH"], &["SCRIPT", "FLUSH"]),

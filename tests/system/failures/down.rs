@@ -73,7 +73,7 @@ fn outage(nginx: &Nginx, redis: &mut Redis, decision: &str) -> harness::Tally {
 
 #[track_caller]
 fn outages_are_logged(nginx: &Nginx, down: usize, up: usize) {
-    // That it is up may be logged only after a while.
+    // The log line that it is up may come after a while.
     wait_until(PATIENCE, || nginx.logged("is up again").len() >= up, "up again");
     let lines = nginx.logged(": redis ");
     let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
@@ -240,7 +240,7 @@ fn a_stopped_redis_costs_the_default_timeout_and_then_nothing() {
     recovers(&nginx);
 }
 
-/// As `limited`, but the breaker never opens.
+/// The configuration `limited`, but the breaker never opens.
 fn patient(url: &str) -> Conf {
     Conf::new()
         .decisions()
@@ -364,7 +364,7 @@ fn is_logged_without_spam(conf: fn(&str) -> Conf, down: usize) -> bool {
         let path = format!("/?k={}", numbers.next().expect("a number"));
         assert_eq!(http.get(&path).decision(), "ERROR_PASSED none");
     };
-    // What is sent before there is a connection is no failure of the server.
+    // A command that is sent before there is a connection is no failure of the server.
     let line = if down > 0 { "is down" } else { "[error]" };
     let is_logged = || {
         send();

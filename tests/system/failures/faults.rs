@@ -24,10 +24,10 @@ const LATE: Duration = Duration::from_secs(3);
 /// for dead that sends nothing.
 const TOO_LATE: Duration = Duration::from_millis(900);
 
-/// What a client may spend locally.
+/// The units that a client may spend locally.
 const QUOTA: usize = 10;
 
-/// What a fault comes to.
+/// The effect of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     /// Requests wait until they need not any more, because the server is known to be down.
@@ -49,14 +49,14 @@ fn limited(url: &str, max_fails: usize) -> Conf {
     limited_within(url, max_fails, TIMEOUT, Duration::from_secs(1), Duration::from_secs(1))
 }
 
-/// The same with times so generous that a busy machine does not reach them.
+/// A configuration with times so generous that a busy machine does not reach them.
 fn patient(url: &str, max_fails: usize) -> Conf {
     let timeout = Duration::from_secs(5);
     limited_within(url, max_fails, timeout, Duration::from_secs(30), timeout)
 }
 
-/// The same with requests that do not wait for long, though their connection may be silent for longer:
-/// it is kept for the longest timeout, as `fail_timeout` is as long. No breaker opens.
+/// A configuration whose requests do not wait for long, though their connection may be silent for longer: it is kept
+/// for the longest timeout, as `fail_timeout` is as long. No breaker opens.
 fn kept(url: &str) -> Conf {
     limited_within(url, 0, TIMEOUT, Duration::from_secs(30), Duration::from_secs(30))
         .server("location /patient { rate_limit_redis k rate=1r/h; rate_limit_redis_timeout 30s; }")
@@ -488,7 +488,7 @@ fn a_killed_redis() {
     }
 }
 
-/// As long as it lasts, if no breaker opens: every request waits, but not longer than its timeout.
+/// Every request waits as long as the fault lasts, if no breaker opens, but not longer than its timeout.
 #[test]
 fn without_a_breaker_all_wait_for_the_timeout() {
     let mut redis = Redis::start();
@@ -607,7 +607,7 @@ fn a_machine_that_is_gone() {
         endures("powered off", Silence, &nginx, off, on);
     }
     let nginx = limited(&remote.url(), 3).start();
-    // What is on its way waits for a second try, which is refused; so it may be either.
+    // A request on its way waits for a second try, which is refused; so it may be either.
     endures("unreachable", Silence, &nginx, || remote.unreachable(), || remote.mend());
 }
 

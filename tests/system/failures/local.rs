@@ -21,7 +21,7 @@ fn local(url: &str) -> Conf {
         .http("rate_limit_redis_log_level info; keepalive_requests 1000000;")
 }
 
-/// The same for a Redis that is not there.
+/// A configuration for a Redis that is not there.
 fn alone() -> Conf {
     local(&format!("redis://127.0.0.1:{}", harness::free_port()))
 }
@@ -44,7 +44,7 @@ fn workers_share_one_budget() {
     assert_eq!((response.decision(), quota(&response)), ("PASSED local", [50, 49, 3_600]));
 }
 
-/// The same requests, at the same time, with a Redis and without.
+/// Equal requests, at the same time, with a Redis and without.
 #[test]
 fn each_algorithm_gives_the_same_numbers() {
     let redis = Redis::start();
@@ -246,7 +246,7 @@ fn a_client_with_local_charges_gets_no_burst_from_a_redis_that_returns() {
 /// Redis for years.
 #[test]
 fn a_clock_that_was_ahead_in_an_outage() {
-    // That of Redis stands still, so that nothing is given back meanwhile.
+    // The clock of Redis stands still, so that nothing is given back meanwhile.
     let mut redis = Redis::start_with_stopped_clock();
     redis.kill9();
     let file = NamedTempFile::new().expect("a file");
@@ -292,7 +292,7 @@ fn library(name: &str) -> String {
     found.lines().next().unwrap_or_else(|| panic!("no {name}: scripts/test installs it")).to_owned()
 }
 
-/// Of two limits, the first of which has no verdict, the other is shown.
+/// The second of two limits is shown if the first one has no verdict.
 #[test]
 fn one_of_two_limits_remembers() {
     let mut redis = Redis::start();
@@ -641,7 +641,7 @@ fn a_cluster_that_answers_in_part() {
     cluster.cont(1);
 }
 
-/// What other machines have spent is no reason to spend what this one has left.
+/// Units that other machines have spent are no reason to spend what this one has left.
 #[test]
 fn what_redis_rejects_is_given_back_here() {
     let mut redis = Redis::start_with_stopped_clock();

@@ -46,7 +46,7 @@ fn get(nginx: &Nginx, path: &str, headers: &[(&str, &str)]) -> Response {
     http.read_response()
 }
 
-/// What is stored under a key.
+/// The value of a key.
 fn stored(redis: &Redis, key: &str) -> Option<Vec<u8>> {
     redis.command(&["DUMP", key])
 }
@@ -321,7 +321,7 @@ fn n_in_each_period() {
     assert!((20 * (periods - 1)..=30 + 20 * periods).contains(&interval), "{summary}");
 }
 
-/// What `date` prints of a moment, in UTC.
+/// The output of `date` for a moment, in UTC.
 fn date(moment: &str, format: &str) -> String {
     let output = Command::new("date").args(["-u", "-d", moment, format]).output().expect("date");
     String::from_utf8(output.stdout).expect("text").trim().to_owned()
@@ -362,7 +362,7 @@ fn a_month_ends_with_that_of_the_calendar() {
         assert!(rest.abs_diff(ends - now) < 60, "{rest} {rejected:?}");
     }
 
-    // Of a variable, where the algorithm cannot count it.
+    // The rate is in a variable, and the algorithm cannot count it.
     assert_eq!(nginx.get("/gcra?rate=2r/month").header("X-RateLimit-Limit"), None);
     nginx.wait_for_error_log("\"rate=2r/month\" in \"rate_limit_redis\" directive");
 }
@@ -419,8 +419,8 @@ fn a_new_rate_takes_hold_at_the_next_request() {
             let [limit, left, _] = quota(&response);
             (response.status, limit, left)
         };
-        // What was spent of 4, and what is then left of 8: the tokens, the time until the quota
-        // is whole, or what was spent.
+        // The units spent of 4, and those left of 8 then: the tokens, the time until the quota is whole, or what was
+        // spent.
         let spent: [_; 3] = std::array::from_fn(|_| seen("up", ""));
         assert_eq!(spent, [(200, 4, 3), (200, 4, 2), (200, 4, 1)], "{name}");
         let left = match name {

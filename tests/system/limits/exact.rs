@@ -28,8 +28,8 @@ fn holds(limit: &str, capacity: f64, per_second: f64) {
     assert!(flooded.passed as f64 >= capacity, "too few: {summary}");
 }
 
-/// As above. What they have not got is still there: nothing is lost, as the bucket is never full after the
-/// first request, which takes most of it.
+/// A flood as above. The units that it has not got are still there: nothing is lost, as the bucket is never full
+/// after the first request, which takes most of it.
 #[track_caller]
 fn holds_exactly(limit: &str, capacity: f64, per_second: f64) {
     let redis = Redis::start();
@@ -40,7 +40,7 @@ fn holds_exactly(limit: &str, capacity: f64, per_second: f64) {
     assert!(all <= most && all + 1.0 >= least, "{flooded:?}: {least:.1} to {most:.1}");
 }
 
-/// What became of a flood after a first request of such a cost.
+/// The outcome of a flood after a first request of such a cost.
 #[derive(Debug)]
 struct Flooded {
     passed: u64,

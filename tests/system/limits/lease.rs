@@ -179,7 +179,7 @@ fn most_requests_are_no_commands() {
     assert!((1..keys as u64 * 600).contains(&held.sum()), "units of leases that are left");
 }
 
-/// The same requests at the same time, with leases and without.
+/// Equal requests at the same time, with leases and without.
 #[test]
 fn a_client_of_one_machine_sees_no_leases() {
     let limits = [
@@ -265,7 +265,7 @@ fn several_limits() {
     // Another client of the second limit has no lease there.
     assert_eq!(decisions("/?a=1&b=2", 1), ["PASSED redis"]);
     assert!(decisions("/log?a=1&b=1", 30).iter().all(|decision| decision == "PASSED redis"));
-    // What the second limit rejects is not taken from the first one.
+    // A request that the second limit rejects takes nothing from the first one.
     let before = quota(&nginx.get("/?a=2&b=3"))[1];
     let small = decisions("/small?a=2&b=4", 10);
     let passed = small.iter().filter(|decision| decision.starts_with("PASSED")).count();
@@ -358,7 +358,7 @@ fn units_under_way_reject_nobody() {
     }
 }
 
-/// What a lease has left comes back, even when its hold has ended, but for what may be regained since.
+/// The rest of a lease comes back, even when its hold has ended, but for what may be regained since.
 #[test]
 fn a_client_that_changes_machines_loses_little() {
     for limit in ["capacity=1000", "algorithm=gcra burst=999"] {
@@ -377,7 +377,7 @@ fn a_client_that_changes_machines_loses_little() {
             // The hold of the burst's last lease ends.
             thread::sleep(Duration::from_millis(130));
         }
-        // Of each lease one unit is lost, and what the last ones have left is still to come back.
+        // Each lease loses one unit, and the rest of the last ones is still to come back.
         assert!(remaining >= 1_000 - 16 * 12 - 16 - 2 * 36, "{limit}: {remaining}");
     }
 }
@@ -530,7 +530,7 @@ fn a_reload() {
     assert_eq!(nginx.get("/?k=a").decision(), "PASSED lease");
 }
 
-/// What is rehearsed is decided with leases as well.
+/// A dry run is decided with leases as well.
 #[test]
 fn dry_run() {
     let redis = Redis::start();
@@ -589,7 +589,7 @@ fn a_cluster() {
     let count = |what: &str| decisions.iter().filter(|decision| decision.starts_with(what)).count();
     assert_eq!((count("PASSED"), count("REJECTED")), (20, 40), "{decisions:?}");
     assert!(count("PASSED lease") > 0, "{decisions:?}");
-    // What was charged for those that the other limit rejected is given back.
+    // The charges for those that the other limit rejected are given back.
     let whole = || quota(&nginx.get("/one?a=x"))[1];
     let first = whole();
     assert!((970..=979).contains(&first), "{first} left");

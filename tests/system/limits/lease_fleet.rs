@@ -11,7 +11,7 @@ use crate::limits::lease::{
 };
 use crate::seen::StartConnected as _;
 
-/// What each client may spend.
+/// The units that each client may spend.
 const LIMIT: u64 = 200;
 
 /// Two machines with two workers each, and a thousand clients: half of what they may takes few

@@ -1,4 +1,4 @@
-//! What the parameters of a limit mean, where it applies, and what it leaves in Redis.
+//! The parameters of a limit: what they mean, where it applies, and what it leaves in Redis.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -612,7 +612,7 @@ fn rates_from_a_variable() {
     assert!(!nginx.error_log().contains("invalid"), "nor is its rate looked at");
 }
 
-/// What was spent at the slow rate is gone when the fast one would have regained it.
+/// Units spent at the slow rate are gone when the fast one would have regained them.
 #[test]
 fn a_key_expires_at_the_rate_of_its_last_write() {
     let redis = Redis::start_with_stopped_clock();
@@ -760,7 +760,7 @@ fn rejections_are_logged() {
     nginx.wait_for_error_log("limiting requests");
     let log = nginx.error_log();
     let line = rejection(&log);
-    // As limit_req: just less than one too much, since something came back meanwhile.
+    // The excess is that of limit_req: just less than one too much, since something came back meanwhile.
     assert!(line.contains("limiting requests, excess: 0.9"), "{line}");
     let expected = " by limit \"per_ip\", key: \"127.0.0.1 x\", \
                     client: 127.0.0.1, server: , request: \"GET /?key=x HTTP/1.1\"";

@@ -51,7 +51,7 @@ fn ask(nginx: &Nginx, method: &str, query: &str) -> (u16, Value) {
     (response.status, serde_json::from_slice(&response.body).expect("an answer in JSON"))
 }
 
-/// What a client has, after a change if there is one.
+/// The state of a client, after a change if there is one.
 #[track_caller]
 pub(super) fn client(nginx: &Nginx, method: &str, query: &str) -> Value {
     let (status, answer) = ask(nginx, method, query);
@@ -92,7 +92,7 @@ fn the_limits_are_listed_once_each() {
     assert_eq!(ask(&nginx, "GET", "?limit=api&top"), (200, json!({ "top": [] })));
 }
 
-/// What a client has is what its next response shows, for every algorithm.
+/// The state of a client is what its next response shows, for every algorithm.
 #[test]
 fn a_client_is_looked_up_and_changed() {
     for (limit, most) in ALGORITHMS {
@@ -355,7 +355,7 @@ fn redis_that_is_away_changes_nothing() {
     wait_until(PATIENCE, away, "a Redis that is down");
     let (status, _) = ask(&nginx, "PATCH", "?limit=five&key=a&grant=1");
     assert_eq!(status, 503);
-    // What needs no Redis is answered.
+    // A request that needs no Redis is answered.
     assert_eq!(ask(&nginx, "GET", "").0, 200);
     assert_eq!(nginx.logged("a client: "), [""; 0]);
 }

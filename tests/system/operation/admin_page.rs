@@ -119,7 +119,7 @@ fn errors_are_shown() {
     browser.click("#grant");
     wait_for_text(&browser, "#error", "This needs a value.");
 
-    // What a limit has not is not offered, and what it needs is asked for.
+    // A property that a limit lacks is not offered, and one that it needs is asked for.
     look(&browser, "fixed", "a");
     wait_for_text(&browser, "#client-title", "a of fixed");
     browser.wait_for("document.querySelector('#overrides').getClientRects().length === 0");

@@ -272,7 +272,7 @@ fn off() {
     refused_at(Server, &[("rate_limit_redis off;\nrate_limit_redis a rate=1r/s;", 2, beside)]);
 }
 
-/// What belongs to a definition is tested in the pure crate.
+/// The rules of a definition are tested in the pure crate.
 #[test]
 fn two_definitions_of_one_name() {
     for (first, other, part) in [
@@ -333,7 +333,7 @@ fn limits_of_a_server_in_two_stores() {
     }
 }
 
-/// What OpenSSL says of the settings of TLS is an error of the whole block, at its end.
+/// An error of OpenSSL about the settings of TLS is one of the whole block, at its end.
 #[test]
 fn tls() {
     let block =
@@ -575,7 +575,7 @@ fn good_limits() {
         "rate_limit_redis $remote_addr rate=10r/s algorithm=fixed_window name=w;",
         "rate_limit_redis $remote_addr rate=$hostname algorithm=sliding_log;",
         "rate_limit_redis $rate_limit_redis_client rate=10r/s;",
-        // What may differ under one name.
+        // These parameters may differ under one name.
         "rate_limit_redis a rate=1r/s algorithm=leaky_bucket burst=5 nodelay;
          rate_limit_redis b rate=1r/s algorithm=leaky_bucket burst=5 delay=2;
          rate_limit_redis c rate=1r/s algorithm=leaky_bucket burst=5 cost=0;",

@@ -298,7 +298,7 @@ fn requests_are_counted_by_result() {
     assert_eq!(results("dry"), counts(&[("passed", 3.0), ("rejected_dry_run", 2.0)]));
     let dry = [("delayed_dry_run", 1.0), ("passed", 1.0), ("rejected_dry_run", 1.0)];
     assert_eq!(results("dryleaky"), counts(&dry));
-    // What one limit rejects counts there, and not at the limit that allowed it.
+    // A rejection counts at the limit that rejects, and not at the one that allowed the request.
     assert_eq!(results("wide"), counts(&[("passed", 1.0)]));
     assert_eq!(results("narrow"), counts(&[("passed", 1.0), ("rejected", 2.0)]));
     let decided_requests = 6 + 4 + 3 + 5 + 3 + 3;
@@ -375,7 +375,7 @@ fn json_is_the_same() {
     assert_eq!(values.len() + 1, samples.len() + 2, "{values:#?}");
 }
 
-/// What is not decided by Redis is counted by what became of it.
+/// A request that Redis does not decide is counted by what became of it.
 #[test]
 fn errors_are_counted_by_policy() {
     let mut redis = Redis::start();
@@ -409,7 +409,7 @@ fn errors_are_counted_by_policy() {
     assert_eq!(samples["decision_seconds_count"], 10.0);
     let node = redis.addr().to_string();
     assert_eq!(samples[&format!("node_decision_seconds_count{{node=\"{node}\"}}")], 1.0);
-    // What the deny cache rejects is not sent to Redis.
+    // A rejection by the deny cache is not sent to Redis.
     assert_eq!(errors(&samples, &node, "down"), 8.0);
     let refused = || errors(&metrics(&nginx), &node, "connect") >= 1.0;
     wait_until(PATIENCE, refused, "an attempt to connect");

@@ -23,7 +23,7 @@ fn metered(redis: &Redis) -> Nginx {
         .start()
 }
 
-/// What the page calls its samples.
+/// The names of samples on the page.
 fn names_on_page(nginx: &Nginx) -> BTreeSet<String> {
     let page = nginx.get("/metrics");
     let samples = page.text().lines().filter(|line| !line.starts_with('#'));
@@ -116,7 +116,7 @@ fn every_metric_is_on_the_page() {
     }
 }
 
-/// What `jq` finds in the dashboard, line by line.
+/// The lines that `jq` finds in the dashboard.
 fn dashboard(filter: &str) -> Vec<String> {
     let output = run("jq", &["--raw-output", filter, &path("grafana-dashboard.json")]);
     output.lines().map(str::to_owned).collect()

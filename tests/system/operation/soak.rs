@@ -73,7 +73,7 @@ fn conf(proxy: &Proxy, blocks: &Library) -> Conf {
     LOCATIONS.into_iter().fold(conf, |conf, of| conf.server(&location(of)))
 }
 
-/// What befalls Redis.
+/// A fault of Redis.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Killed,
@@ -131,11 +131,11 @@ fn through(proxy: &Proxy, mode: Mode, act: impl FnOnce()) {
     proxy.set(mode);
     act();
     proxy.set(Mode::Pass);
-    // What was lost in between is lost: no TCP goes on after that.
+    // The bytes that were lost in between are lost: no TCP goes on after that.
     proxy.cut();
 }
 
-/// What was seen of a client's requests.
+/// The responses to a client's requests.
 #[derive(Default)]
 struct Seen {
     answers: BTreeMap<String, u64>,
@@ -199,7 +199,7 @@ fn http2_clients(nginx_url: &str, running: &AtomicBool) {
         let (name, _) = LOCATIONS[round as usize % LOCATIONS.len()];
         let url = format!("{nginx_url}{name}?k=1");
         if round.is_multiple_of(2) {
-            // What a reload cuts off is not counted: a client of HTTP/2 is told to come again.
+            // A request that a reload cuts off is not counted: a client of HTTP/2 is told to come again.
             drop(h2load(&["-n", "100", "-c", "2", "-m", "20", &url]));
         } else {
             let mut command = std::process::Command::new("h2load");
@@ -279,7 +279,7 @@ fn soak(nginx: &mut Nginx, redis: &mut Redis, proxy: &Proxy, time: Duration, rel
     println!("{rounds} faults");
 }
 
-/// What NGINX has of the system, and what is kept for it, when nobody sends anything.
+/// The resources of NGINX, and what is kept for it, when nobody sends anything.
 #[derive(Debug)]
 struct Kept {
     master: Usage,

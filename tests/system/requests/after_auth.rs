@@ -88,7 +88,7 @@ fn an_error_page_costs_nothing_whatever_its_form() {
         .server("location = /missing { auth_basic off; error_page 404 = @login; }")
         .server("location @login { auth_basic off; try_files /index.html =404; }")
         .server("location = /index.html { auth_basic off; }")
-        // What is left for another location before the access checks is charged there.
+        // A request that is left for another location before the access checks is charged there.
         .server("location /other { error_page 418 = @other; return 418; }")
         .server("location @other { rate_limit_redis b name=b rate=1r/d after=auth;")
         .server("  auth_basic off; try_files /index.html =404; }")
@@ -200,7 +200,7 @@ fn the_location_of_another_error_is_charged() {
     let nginx = conf(&redis, "error_page 404 = @app; rate_limit_redis off;")
         .server("location @app { rate_limit_redis a rate=1r/d after=auth;")
         .server("  try_files /index.html =404; }")
-        // As one location is often left for another.
+        // One location is often left for another in this way.
         .server("location /other { error_page 418 = @other; return 418; }")
         .server("location @other { rate_limit_redis b name=b rate=1r/d after=auth;")
         .server("  try_files /index.html =404; }")
@@ -266,7 +266,7 @@ fn both_phases_share_one_set_of_fields() {
     assert_eq!(third.headers("RateLimit-Policy"), [policies]);
     let [line] = &nginx.logged("limiting requests")[..] else { panic!("one line") };
     assert!(line.contains("by limit \"per_user\""), "{line}");
-    // What the first phase has spent stays spent.
+    // Units that the first phase has spent stay spent.
     assert_eq!(tokens(&redis, "rl:per_address:127.0.0.1"), Some(2));
     assert_eq!(get(&nginx, "/", &[BOB]).status, 200);
     assert_eq!(get(&nginx, "/", &[]).status, 401);

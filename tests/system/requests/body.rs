@@ -29,7 +29,7 @@ fn once(redis: &Redis, snippet: &str) -> Conf {
         .file("html/slow.txt", "slow down\n")
 }
 
-/// The same, and the one request has been spent.
+/// A location like that, and the one request has been spent.
 fn spent(redis: &Redis, snippet: &str) -> Nginx {
     spent_of(once(redis, snippet), redis)
 }
@@ -474,7 +474,7 @@ fn gzip_may_pack_them() {
         let redis = Redis::start_with_stopped_clock();
         let gzip = "gzip on; gzip_min_length 1;
             gzip_types application/json application/problem+json;";
-        // Of errors gzip packs only 403 and 404.
+        // The only errors that gzip packs are 403 and 404.
         let snippet = format!("rate_limit_redis_body {body}; rate_limit_redis_status 403; {gzip}");
         let nginx = spent_of(once(&redis, &snippet).http2(), &redis);
         let (kind, text) = expected(body, 403);
@@ -513,7 +513,7 @@ fn with_fields_of_the_administrator() {
     says_json(&response);
 }
 
-/// As with NGINX's own pages: a client that waits for "100 Continue" gets the rejection.
+/// A client that waits for "100 Continue" gets the rejection, as with NGINX's own pages.
 #[test]
 fn a_rejection_sends_no_100_continue() {
     for body in BODIES {

@@ -46,7 +46,7 @@ fn addresses() {
     for (address, expected) in table {
         assert_eq!(client(&nginx, "/", address), expected, "{address}");
     }
-    // What is no address is not believed.
+    // A text that is no address is not believed.
     assert_eq!(client(&nginx, "/", "nobody"), "127.0.0.1");
     assert_eq!(nginx.get("/").header("X-Client"), Some("127.0.0.1"));
 }
@@ -235,7 +235,7 @@ fn is_known_before_any_limit_and_in_the_log() {
     let mut http = nginx.http();
     http.send("GET", "/echo", &[("X-Forwarded-For", "2001:db8:1:2::3")]);
     assert_eq!(http.read_response().text(), "2001:db8:1:2::/64");
-    // The same connection, from another client.
+    // This connection, from another client.
     http.send("GET", "/echo", &[("X-Forwarded-For", "2001:db8:1:5::3")]);
     assert_eq!(http.read_response().text(), "2001:db8:1:5::/64");
     let logged = crate::seen::lines(&nginx, "client.log", 2);

@@ -170,7 +170,7 @@ fn on_a_cluster() {
     let get = |key: &str| nginx.get(&format!("/?a={key}&b=b"));
     let decisions = [(); 4].map(|()| get(&one).decision().to_owned());
     assert_eq!(decisions, ["PASSED redis", WOULD_REJECT, WOULD_REJECT, "REJECTED redis"]);
-    // What the line would spend of another client, it gets back when the other one rejects.
+    // The units that the line would spend of another client come back when the other line rejects.
     assert_eq!(get(&other).status, 429);
     let key = format!("rl:planned:{other}");
     let is_given_back = || cluster.command::<u64>(node(&key), &["EXISTS", &key]) == 0;

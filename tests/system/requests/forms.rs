@@ -63,7 +63,7 @@ fn parse_parameters(mut text: &str) -> Option<(Vec<(String, i64)>, &str)> {
         if !(1..=15).contains(&digits) || after.starts_with('.') {
             return None;
         }
-        // Of a parameter that is there twice the last one counts; ours must not be.
+        // The last one counts of a parameter that is there twice; ours must not be.
         if parameters.iter().any(|(known, _)| known == key) {
             return None;
         }
@@ -351,7 +351,7 @@ fn nothing_is_promised_beyond_retry_after() {
     assert_eq!(nginx.get("/").status, 200);
     let response = nginx.get("/");
     assert_eq!((response.status, retry_after(&response)), (429, 10));
-    // Of the long one 8639 are left, of which no more than one is promised in those 10 s.
+    // The long one has 8639 left, of which no more than one is promised in those 10 s.
     let [(0, short), (left, long)] = ietf(&response, &limits)[..] else { panic!("{response:?}") };
     assert!(short == 10 && long <= 10 && left <= 1, "{response:?}");
 }

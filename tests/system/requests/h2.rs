@@ -73,7 +73,7 @@ fn each_stream_has_its_own_numbers() {
     assert_eq!(output.matches(" x-ratelimit-limit: 100").count(), 20, "{output}");
 }
 
-/// What `curl` prints, which speaks HTTP/2 at once; panics unless it succeeds.
+/// The output of `curl`, which speaks HTTP/2 at once; panics unless it succeeds.
 fn curl(arguments: &[&str]) -> String {
     let mut all = vec!["-sS", "-i", "--max-time", "60", "--http2-prior-knowledge"];
     all.extend(arguments);

@@ -47,12 +47,12 @@ impl Http3 {
         Self { _keys: keys, redis, nginx, port }
     }
 
-    /// What the client prints about so many requests, each in a stream of its own.
+    /// The output of the client about so many requests, each in a stream of its own.
     fn request(&self, number: usize) -> String {
         self.client(&format!("--exit-on-all-streams-close -n {number}"), "/")
     }
 
-    /// What a client with these options prints about requests for `path`, however it ends.
+    /// The output of a client with these options about requests for `path`, however it ends.
     pub fn client(&self, options: &str, path: &str) -> String {
         let command = format!("gtlsclient --no-quic-dump --no-http-dump {options}");
         self.run(&format!("{command} {} 2>&1 || true", self.target(path)))

@@ -235,7 +235,7 @@ fn off_in_one_location_and_on_in_another() {
     assert_eq!(quota(&nginx.get("/b")), [10, 8, 20]);
 }
 
-/// What `path` shows for each of so many requests in a row.
+/// The fields of `path` for each of so many requests in a row.
 fn shown<const N: usize>(nginx: &Nginx, path: &str) -> [(u16, [u64; 3], Option<u64>); N] {
     [(); N].map(|()| {
         let response = nginx.get(path);

@@ -12,8 +12,8 @@ use harness::{
 use crate::seen::shows_nothing;
 use crate::seen::{StartConnected as _, has_event_method, keys, lines, quota, retry_after};
 
-/// What a request may take longer than it is delayed, on a busy machine. So the rates are such that no
-/// turn comes while requests are still being sent.
+/// The time that a request may take longer than it is delayed, on a busy machine. So the rates are such that no turn
+/// comes while requests are still being sent.
 const SLACK: Duration = Duration::from_secs(2);
 /// How much earlier than computed a turn may come: nginx's clock ticks once a turn of its loop.
 const EARLY: Duration = Duration::from_millis(30);
@@ -351,7 +351,7 @@ fn a_client_that_leaves() {
     assert_eq!(log(&nginx, 2)[1].decision, "DELAYED");
     assert_eq!(nginx.get("/?k=a").decision(), "REJECTED redis", "its turn is spent");
     assert_eq!(nginx.get("/?k=b").decision(), "PASSED redis");
-    // That nginx then quits at once proves that no timer was left behind.
+    // The exit of nginx at once proves that no timer was left behind.
 }
 
 #[test]
@@ -494,7 +494,7 @@ fn a_large_http2_body_that_comes_while_it_is_delayed() {
     assert_eq!(log(&nginx, 2)[1].decision, "DELAYED");
 }
 
-/// The same traffic to this module and to nginx's own.
+/// Equal traffic to this module and to nginx's own.
 #[test]
 fn as_limit_req() {
     let redis = Redis::start();

@@ -45,7 +45,7 @@ fn a_flood_is_counted() {
         .start_connected(&redis);
     flood(&nginx, "/", 4_000);
     let rejected = || number_of(&nginx.error_log(), "limiting requests");
-    // What is still held back is logged within a second.
+    // The lines that are still held back are logged within a second.
     let complete = || rejected() + sum(&nginx.error_log(), MORE) == 3_999;
     wait_until(PATIENCE, complete, "a line for each rejection, or its number");
     let log = nginx.error_log();
@@ -100,7 +100,7 @@ fn each_limit_has_its_own_number() {
         let complete = || {
             let log = nginx.error_log();
             let all = number_of(&log, line) + sum(&log, more);
-            // Of the leaky bucket at least the first passes at once.
+            // The first request of the leaky bucket at least passes at once.
             all == 199 || (more.contains("delays") && (1..199).contains(&all))
         };
         wait_until(PATIENCE, complete, more);

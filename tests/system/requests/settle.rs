@@ -141,7 +141,7 @@ fn only_failed_logins_count() {
     let locked = nginx.get("/");
     assert_eq!((locked.status, locked.decision()), (429, "REJECTED redis"));
     assert!(retry_after(&locked) > 1);
-    // What is rejected is not settled.
+    // A request that is rejected is not settled.
     assert_eq!(settlements(&nginx, "login", "settled"), 25);
     assert_eq!(settlements(&nginx, "login", "lost"), 0);
 }
@@ -286,7 +286,7 @@ fn what_others_have_spent_since_is_not_given_back() {
     assert_eq!(late.request(), 200);
     late.comes();
     assert_eq!([late.request(), late.request()], [200, 429]);
-    // Of the last ten seconds are the two that have passed.
+    // The two that have passed are of the last ten seconds.
     late.redis.advance_clock(Duration::from_millis(9_998));
     assert_eq!(late.request(), 429);
 }
@@ -323,7 +323,7 @@ fn spend_what_came_back(
     second
 }
 
-/// What A got back has made the bucket full, and was spent: it does not come back once more with B.
+/// The units that A got back have made the bucket full, and were spent: they do not come back once more with B.
 #[test]
 fn what_another_got_back_does_not_come_back_again() {
     for limit in [
@@ -363,13 +363,13 @@ fn nor_does_it_where_this_machine_decides() {
         answer(second, "0");
         wait_for(&nginx, "default", 3);
         let left = left(&nginx);
-        // Of B all 40 would come back if nothing were known of A.
+        // All 40 of B would come back if nothing were known of A.
         let regained = start.elapsed().as_secs() * 20 + 20;
         assert!(left <= regained, "{limit}: {left} are left, {regained} can have been regained");
     }
 }
 
-/// What may leave a client in debt is not taken ahead, by whichever line of the limit.
+/// A limit that may leave a client in debt is not taken ahead, by whichever line of the limit.
 #[test]
 fn a_debt_holds_where_there_are_leases() {
     for limit in [LIMITS[0], LIMITS[1], LIMITS[2], LIMITS[4], LIMITS[6]] {
@@ -676,7 +676,7 @@ fn a_rejection_in_a_dry_run_is_not_settled() {
     assert_eq!(settlements(&nginx, "default", "settled"), 1);
 }
 
-/// What another limit rejects was not charged, or is given back.
+/// A request that another limit rejects was not charged, or is given back.
 #[test]
 fn what_another_limit_rejects_is_not_settled() {
     let redis = Redis::start();

@@ -53,7 +53,7 @@ fn key_at(cluster: &Cluster, name: &str, node: usize) -> String {
     (0..).map(|number| format!("key{number}")).find(is_there).expect("a key for each node")
 }
 
-/// What Redis has for a key of a token bucket: what is left in it.
+/// The tokens that Redis has left for a key of a token bucket.
 #[track_caller]
 fn left(nginx: &Nginx, path: &str) -> u64 {
     let response = nginx.get(path);
@@ -311,7 +311,7 @@ fn resharding_under_load_goes_unnoticed() {
     let (tally, single) = (load.stop(), single.stop());
     all_decided(&tally);
     assert_eq!(single.of(200), single.total(), "{single:?}");
-    // What a slow machine has left of the quota.
+    // The rest of the quota on a slow machine.
     let rest = (0_u64..).take_while(|_| nginx.get("/tag?k={t}1").status == 200).count() as u64;
     assert_eq!(tally.of(200) + rest, 500, "{tally:?}");
     let spent = 500_000 - left(&nginx, "/many?k={t}");
@@ -335,7 +335,7 @@ fn resharding_that_is_interrupted() {
     assert_eq!(left(&nginx, "/two?a={t}old&b={t}old"), 3);
     assert_eq!(left(&nginx, "/two?a={t}old&b={t}new"), 4, "one of the keys is new");
     assert_eq!(left(&nginx, "/two?a={t}new&b={t}new2"), 4, "both keys are new");
-    // Of the second limit nothing is left: the first one gets back what it has spent elsewhere.
+    // The second limit has nothing left: the first one gets back what it has spent elsewhere.
     for remaining in (0..4).rev() {
         assert_eq!(left(&nginx, "/two?a={t}new&b={t}new2"), remaining);
     }

@@ -109,7 +109,7 @@ fn changes_logs(nginx: &Nginx) {
     }
 }
 
-/// What was spent in a log of four seconds is forgotten bit by bit.
+/// Units spent in a log of four seconds are forgotten bit by bit.
 #[track_caller]
 fn forgets(nginx: &Nginx, what: &str) {
     for pause in [0, 2_400, 2_400] {
@@ -256,7 +256,7 @@ fn is_of_rights(line: &str) -> bool {
             .any(|text| line.contains(text))
 }
 
-/// What is needed only now and then.
+/// Rights that are needed only now and then.
 #[test]
 fn rights_for_what_is_rare() {
     // A script that Redis has forgotten.
@@ -274,7 +274,7 @@ fn rights_for_what_is_rare() {
     nginx.wait_for_error_log("is down: SELECT was refused: \"NOPERM");
     assert_eq!(nginx.get("/bucket").decision(), "ERROR_PASSED none");
 
-    // What logs have before their entries.
+    // The commands for the head of a log.
     for right in ["+lpush", "+lpop"] {
         let redis = Redis::start_with(&[&account(right)]);
         let nginx = of_account(&redis, 0).start();
@@ -446,7 +446,7 @@ fn memory_that_is_full_and_nothing_may_go() {
     let errors = nginx.logged("[error]");
     assert!(errors.len() == 1 && errors[0].contains("refused to decide: \"OOM"), "{errors:?}");
     redis.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
-    // What was spent here meanwhile counts.
+    // Units spent here meanwhile count.
     let response = nginx.get("/bucket");
     assert_eq!((response.decision(), response.remaining()), ("PASSED redis", Some(8)));
 }

@@ -98,7 +98,7 @@ fn a_new_connection_reads_the_file_again() {
     decides(&nginx);
     write(&nginx, "s3cret-2\n");
     set_password(&redis, &[">s3cret-2", "<s3cret-1"]);
-    // What is open stays.
+    // An open connection stays.
     decides(&nginx);
     redis.command::<i32>(&["CLIENT", "KILL", "USER", "limiter"]);
     decides_again(&nginx);
@@ -163,7 +163,7 @@ fn a_file_that_cannot_be_read_is_told_once() {
     logged(&nginx, "refused", 0);
 }
 
-/// What the master process has read counts.
+/// The password that the master process has read counts.
 #[test]
 fn a_file_for_root_alone() {
     // SAFETY: it only returns a number.

@@ -255,7 +255,7 @@ fn hmacs_in_the_log_need_a_store_with_them() {
     // Nobody is limited by such a store.
     let unused = Conf::new().redis(&redis).http("rate_limit_redis_log_key hmac;");
     assert!(unused.check().0);
-    // What the locations do not use is not looked at.
+    // A file that the locations do not use is not looked at.
     let inherited = on(&redis)
         .server("rate_limit_redis_pass redis://127.0.0.1:1; rate_limit_redis_log_key hmac;")
         .server("rate_limit_redis $arg_k rate=1r/d;")

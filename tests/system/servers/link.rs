@@ -49,7 +49,7 @@ fn timers(port: u16) -> Vec<String> {
 fn an_idle_connection_is_kept_alive() {
     let redis = Redis::start();
     let _nginx = limited(&redis.url()).start_connected(&redis);
-    // That of keepalive.
+    // The timer of keepalive.
     wait_until(PATIENCE, || timers(redis.port()) == ["02"], "the timer of an idle connection");
 }
 
@@ -270,7 +270,7 @@ fn a_redis_that_is_full_is_logged() {
     recovers(&nginx);
 }
 
-/// What Redis says before it closes a connection is read, also if it closes while the worker sends.
+/// The last words of Redis before it closes a connection are read, also if it closes while the worker sends.
 #[test]
 fn a_redis_that_is_full_is_logged_by_a_worker_that_sends() {
     let library = Library::compile("slow_send");
@@ -445,7 +445,7 @@ fn redis_may_close_idle_connections() {
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
 }
 
-/// What a connection brings after nonsense, such as its end, is not taken for the new one's.
+/// The events of a connection after nonsense, such as its end, are not taken for those of the new one.
 #[test]
 fn nonsense_before_the_end_of_a_connection_costs_but_that_connection() {
     let fake = Fake::start(|_| Act::Usual);

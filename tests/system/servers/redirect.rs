@@ -8,9 +8,9 @@ use harness::{Act, Command, Conf, Dns, Fake, Nginx, PATIENCE, wait_until};
 
 /// How long a request waits at most; a server that is silent for so long is given up.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The same in tests that wait for so long.
+/// The timeout of tests that wait for so long.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(1);
-/// What a busy machine may add to that.
+/// The time that a busy machine may add to that.
 const LATE: Duration = Duration::from_secs(2);
 
 fn limited(seeds: &[&Fake]) -> Conf {
@@ -198,7 +198,7 @@ fn tried_again_until_the_time_is_over() {
         _ => Act::Reply(error("TRYAGAIN Multiple keys request")),
     });
     let nginx = limited_for(SHORT_TIMEOUT, &[&fakes[0]]).start();
-    // What it takes to connect is not to be part of the time.
+    // The time to connect is not to be part of the time.
     let is_connected = || nginx.get("/?k=first").decision() == "PASSED redis";
     wait_until(PATIENCE, is_connected, "a decision");
     let before = commands(&fakes[0]).len();
@@ -207,7 +207,7 @@ fn tried_again_until_the_time_is_over() {
     assert!((11..700).contains(&count), "{count} commands");
 }
 
-/// What a node replies instead of a map, and what is logged.
+/// The replies of a node in place of a map, and what is logged.
 #[test]
 fn no_map() {
     let node = || Node::v7(Some("127.0.0.1"), 1, &[]);

@@ -189,7 +189,7 @@ fn half_a_reply_is_no_reply() {
     }
 }
 
-/// What is not RESP2, or beyond all bounds, ends the connection at once, and only that.
+/// A reply that is not RESP2, or beyond all bounds, ends the connection at once, and only that.
 #[test]
 fn garbage() {
     let nested = "*1\r\n".repeat(10_000);
@@ -253,7 +253,7 @@ fn replies_that_are_no_verdict() {
         "*2\r\n:1\r\n:1",
         "*2\r\n:1\r\n*-1",
         "*4\r\n:1\r\n:9\r\n:0\r\n:0",
-        // Of several limits, and of one that stores itself.
+        // Replies about several limits, and about one that stores itself.
         "*3\r\n:1\r\n$-1\r\n$-1",
         "*2\r\n:1\r\n*4\r\n:1\r\n:9\r\n:0\r\n:0",
     ] {
@@ -409,7 +409,7 @@ fn a_redis_that_is_out_of_memory() {
 
 #[test]
 fn a_redis_that_became_a_replica() {
-    // Of a master that is not there.
+    // The master is not there.
     let replica = ["REPLICAOF", "127.0.0.1", "1"];
     refuses_for_a_while(&Redis::start(), &replica, "READONLY", &["REPLICAOF", "NO", "ONE"]);
 }

@@ -209,7 +209,7 @@ fn connect_timeout() {
     redis.cont();
 }
 
-/// What words alone make is tested in the pure crate.
+/// The errors that words alone make are tested in the pure crate.
 #[test]
 fn wrong_lines() {
     let a = "server redis://127.0.0.1:1;";

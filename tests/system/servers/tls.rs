@@ -111,7 +111,7 @@ fn trusts_the_system_by_default() {
         .server("location / { rate_limit_redis $arg_k rate=1r/m capacity=99; }");
     decides(&conf.clone().env("SSL_CERT_FILE", &authority.certificate()));
     refuses(&conf, "certificate");
-    // What is named is trusted instead of the system's, not beside it.
+    // The named certificates are trusted instead of the system's, not beside them.
     let stranger = Authority::new();
     let other = limited(&format!("{} {}", server("localhost", redis.tls_port()), trust(&stranger)));
     refuses(&other.env("SSL_CERT_FILE", &authority.certificate()), "certificate");
