@@ -6,8 +6,7 @@ use std::ptr::{self, NonNull};
 
 use ngx::ffi::{
     NGX_LOG_WARN, ngx_http_complex_value_t, ngx_http_conf_addr_t, ngx_http_conf_port_t,
-    ngx_http_core_srv_conf_t, ngx_http_request_t, ngx_http_ssl_srv_conf_t as SslConf, ngx_int_t,
-    ngx_str_t, sockaddr,
+    ngx_http_core_srv_conf_t, ngx_http_request_t, ngx_int_t, ngx_str_t, sockaddr,
 };
 use rate_limit_core::conf::DirectiveError;
 
@@ -111,6 +110,7 @@ fn verifies_clients(cf: &Conf, server: &ngx_http_core_srv_conf_t) -> bool {
 }
 
 #[cfg(ngx_feature = "http_ssl")]
+use ngx::ffi::ngx_http_ssl_srv_conf_t as SslConf;
 
 /// Whether a server requires certificates of its clients.
 #[cfg(not(ngx_feature = "http_ssl"))]
