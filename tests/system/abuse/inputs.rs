@@ -211,14 +211,14 @@ fn filled_in(template: &[u8], path: &str) -> Vec<u8> {
     bytes
 }
 
-/// The answer of a location.
+/// The answer of a location to a client that was in time.
 fn answer(site: &Site, template: &[u8], path: &str, pace: Pace) -> String {
     let attempt = |_| {
         let mut stream = connect(site.nginx.addr());
-        send(&mut stream, &filled_in(template, path), pace);
-        received(&mut stream).map(|bytes| essence(&bytes))
+        let is_in_time = send(&mut stream, &filled_in(template, path), pace);
+        received(&mut stream).filter(|_| is_in_time).map(|bytes| essence(&bytes))
     };
-    (0..TRIES).find_map(attempt).unwrap_or_else(|| "a reset".to_owned())
+    (0..TRIES).find_map(attempt).unwrap_or_else(|| "none, or a late client".to_owned())
 }
 
 /// Whether an answer is that of the control, which may keep its connection no longer.

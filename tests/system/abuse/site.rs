@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use harness::{Conf, Mode, Nginx, PATIENCE, Proxy, Redis, at_once, wait_until};
 
@@ -181,13 +181,14 @@ pub struct End {
     pub number: usize,
 }
 
-/// The text of a line of the error log, without numbers.
+/// The text of a line of the error log, without numbers, and without what NGINX was doing, which depends on the moment.
 fn complaint(line: &str) -> String {
     let text = line
         .split_once(": *")
         .and_then(|(_, rest)| rest.split_once(' '))
         .map_or(line, |(_, text)| text);
     let text = text.split(", client: ").next().expect("a part");
+    let text = text.rsplit_once(" while ").map_or(text, |(text, _)| text);
     text.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
@@ -247,19 +248,28 @@ pub fn connect(addr: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Sends bytes, unless the server closes the connection before that.
-pub fn send(stream: &mut TcpStream, bytes: &[u8], pace: Pace) {
-    match pace {
-        Pace::AtOnce => drop(stream.write_all(bytes)),
-        Pace::Trickling => {
-            for piece in bytes.chunks(bytes.len().div_ceil(100).max(1)) {
-                if stream.write_all(piece).is_err() {
-                    return;
-                }
-                sleep(Duration::from_millis(1));
-            }
+/// A pause between two pieces after which the server may have closed a connection that waits for a request.
+const LATE: Duration = Duration::from_millis(300);
+
+/// Sends bytes, unless the server closes the connection before that. Returns whether no piece was late: the machine may
+/// have stopped the client meanwhile.
+pub fn send(stream: &mut TcpStream, bytes: &[u8], pace: Pace) -> bool {
+    let size = match pace {
+        Pace::AtOnce => bytes.len(),
+        Pace::Trickling => bytes.len().div_ceil(100),
+    };
+    let mut longest = Duration::ZERO;
+    for piece in bytes.chunks(size.max(1)) {
+        let since = Instant::now();
+        if stream.write_all(piece).is_err() {
+            break;
         }
+        if pace == Pace::Trickling {
+            sleep(Duration::from_millis(1));
+        }
+        longest = longest.max(since.elapsed());
     }
+    pace == Pace::AtOnce || longest < LATE
 }
 
 /// The bytes that come until the server closes the connection, or nothing where it resets it: the system may have
