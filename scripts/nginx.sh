@@ -129,6 +129,34 @@ configure_nginx() {
     export NGINX_SOURCE_DIR=$tree NGINX_BUILD_DIR=$tree/objs
 }
 
+# take_target_of_tree: from now on, cargo builds in the target directory of the configured tree. At first that is a copy of
+# the usual one: cargo compiles what depends on NGINX, and nothing else once more.
+take_target_of_tree() {
+    local part
+    export CARGO_TARGET_DIR=$target/${NGINX_SOURCE_DIR##*/}
+    [[ -d $target/release && ! -d $CARGO_TARGET_DIR ]] || return 0
+    mkdir -p "$CARGO_TARGET_DIR/release"
+    # What says that something is compiled comes before that itself, should it be compiled again meanwhile.
+    for part in .fingerprint build deps; do
+        cp -a "$target/release/$part" "$CARGO_TARGET_DIR/release"
+    done
+}
+
+# cargo_for_nginx COMMAND ARGUMENT...: cargo, for the NGINX that is prepared. What it compiles is the same whatever
+# directory it is compiled in.
+cargo_for_nginx() {
+    local crate flag flags=()
+    crate=$(cargo metadata --locked --format-version 1 |
+        jq -r '.packages[] | select(.name == "libc") | .manifest_path | rtrimstr("/Cargo.toml")')
+    for flag in ${RUSTFLAGS:-} "--remap-path-prefix=$root=." "--remap-path-prefix=${crate%/*}=./vendor"; do
+        flags+=("$flag")
+    done
+    # bindgen would have its code formatted as the directory says, by a rustfmt that may not be here. In the module is no
+    # date, but at another SOURCE_DATE_EPOCH, as packages have it, cargo would compile it again.
+    RUSTFMT=false CARGO_ENCODED_RUSTFLAGS=$(IFS=$'\x1f' && echo "${flags[*]}") RUSTC_WRAPPER=$root/scripts/rustc.sh \
+        CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$target} env -u SOURCE_DATE_EPOCH cargo "$1" --release --locked "${@:2}"
+}
+
 # version_of_nginx NGINX: such as nginx/1.22.1.
 version_of_nginx() {
     "$1" -v 2>&1 | sed -n 's/.* version: \([^ ]*\).*/\1/p'

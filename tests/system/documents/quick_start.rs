@@ -129,7 +129,7 @@ fn what_cannot_be_packaged_is_explained() {
 fn every_script_has_help() {
     for entry in fs::read_dir(format!("{ROOT}/scripts")).expect("the scripts") {
         let script = entry.expect("an entry").path();
-        // Scripts that are sourced cannot be run.
+        // Those are for other scripts.
         if script.extension().is_some() {
             continue;
         }
