@@ -195,8 +195,10 @@ fn descriptors_are_exhausted() {
         http.send_raw(b"GET /");
         held.push(http);
     }
-    redis.restart();
+    // Only then the waiting clients have all descriptors: one that the worker had for an attempt to connect was free again
+    // after it.
     nginx.wait_for_error_log("socket() failed (24");
+    redis.restart();
     let mut finish = |rest: &str| {
         let mut http = held.remove(0);
         http.send_raw(format!("{rest} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
