@@ -134,12 +134,19 @@ configure_nginx() {
 take_target_of_tree() {
     local part
     export CARGO_TARGET_DIR=$target/${NGINX_SOURCE_DIR##*/}
-    [[ -d $target/release && ! -d $CARGO_TARGET_DIR ]] || return 0
-    mkdir -p "$CARGO_TARGET_DIR/release"
-    # What says that something is compiled comes before that itself, should it be compiled again meanwhile.
-    for part in .fingerprint build deps; do
-        cp -a "$target/release/$part" "$CARGO_TARGET_DIR/release"
-    done
+    (
+        # Two scripts at once shall not make one copy.
+        flock 9
+        [[ -d $target/release && ! -d $CARGO_TARGET_DIR ]] || exit 0
+        # Complete or not at all: cargo would take half a file for a whole one.
+        rm -rf "$CARGO_TARGET_DIR.part"
+        mkdir -p "$CARGO_TARGET_DIR.part/release"
+        # What says that something is compiled comes before that itself, should it be compiled again meanwhile.
+        for part in .fingerprint build deps; do
+            cp -a "$target/release/$part" "$CARGO_TARGET_DIR.part/release"
+        done
+        mv "$CARGO_TARGET_DIR.part" "$CARGO_TARGET_DIR"
+    ) 9>"$root/build/.lock"
 }
 
 # cargo_for_nginx COMMAND ARGUMENT...: cargo, for the NGINX that is prepared. What it compiles is the same whatever
