@@ -425,16 +425,18 @@ fn is_master(pid: u32) -> bool {
     title(pid).is_some_and(|title| title.starts_with("nginx: master process"))
 }
 
-/// The children of the process `parent`.
+/// The children of the process `parent`, which has one thread. One that ends while the kernel lists them may have it
+/// leave out others.
 fn children(parent: u32) -> Vec<u32> {
-    let processes = fs::read_dir("/proc").expect("list /proc");
-    let ids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    ids.filter(|pid| parent_of(*pid) == Some(parent)).collect()
-}
-
-fn parent_of(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+    let list = || fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
+    let mut listed = list().unwrap_or_default();
+    loop {
+        let again = list().unwrap_or_default();
+        if again == listed {
+            return again.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+        }
+        listed = again;
+    }
 }
 
 /// The state of a process, such as `S` or `T`.
