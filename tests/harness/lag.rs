@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -15,7 +15,7 @@ use crate::redis::{Redis, world_readable_dir};
 /// A delay of what servers send to each other, which is lost if its sender dies meanwhile. They know nothing of it:
 /// each reports the others by their own ports, and clients, sentinels and the bus of a cluster reach them at once.
 pub struct Lag {
-    library: Library,
+    library: Arc<Library>,
     dir: TempDir,
     delay: Duration,
     proxies: Mutex<Vec<Proxy>>,

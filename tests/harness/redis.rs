@@ -119,7 +119,7 @@ impl Redis {
     /// Starts a server whose clock stands still: times in its replies do not depend on how long
     /// a test takes.
     pub fn start_with_stopped_clock() -> Self {
-        let preload = Some(Arc::new(Library::compile("stopped_clock")));
+        let preload = Some(Library::compile("stopped_clock"));
         Self::start_as(Setup { preload, ..Setup::new(&[""; 0]) })
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
 
 use crate::library::Library;
 
@@ -30,7 +31,7 @@ impl Usage {
 
 impl Library {
     /// Has a process count the blocks of memory that it takes.
-    pub fn counted_blocks() -> Self {
+    pub fn counted_blocks() -> Arc<Self> {
         Self::compile("counted_blocks")
     }
 }
