@@ -61,14 +61,17 @@ run_tools=(
     hey hey
     curl curl
 )
+browser_tools=(
+    /usr/lib/chromium/chromium-headless-shell chromium-headless-shell
+    chromedriver chromium-driver
+)
 test_tools=(
     ab apache2-utils
     wrk wrk
     nghttp nghttp2-client
     h2load nghttp2-client
     gtlsclient ngtcp2-client
-    chromium chromium
-    chromedriver chromium-driver
+    "${browser_tools[@]}"
     openssl openssl
     ip iproute2
     script bsdutils

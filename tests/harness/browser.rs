@@ -194,6 +194,7 @@ impl Browser {
     /// The browser ends with its driver, as it is connected to it by a pipe. Root may not run it in
     /// a sandbox.
     fn capabilities(&self) -> Value {
+        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/harness/chromium.sh");
         let profile = format!("--user-data-dir={}", self.profile.path().join("data").display());
         let arguments = [
             "--headless",
@@ -203,7 +204,7 @@ impl Browser {
             &profile,
         ];
         json!({ "capabilities": { "alwaysMatch": {
-            "goog:chromeOptions": { "args": arguments },
+            "goog:chromeOptions": { "args": arguments, "binary": program },
             "goog:loggingPrefs": { "browser": "ALL" },
         } } })
     }
