@@ -40,10 +40,23 @@ fn leave(stream: TcpStream, at_once: bool) {
     drop(stream);
 }
 
+/// The open descriptors of each worker.
+fn descriptors_of_each(site: &Site) -> Vec<usize> {
+    let of = |pid: &u32| fs::read_dir(format!("/proc/{pid}/fd")).expect("descriptors").count();
+    site.nginx.worker_pids().iter().map(of).collect()
+}
+
 /// The open descriptors of all workers.
 fn descriptors(site: &Site) -> usize {
-    let of = |pid: &u32| fs::read_dir(format!("/proc/{pid}/fd")).expect("descriptors").count();
-    site.nginx.worker_pids().iter().map(of).sum()
+    descriptors_of_each(site).iter().sum()
+}
+
+/// The open descriptors of all workers before any client. Soon after the start all have equally many: a worker gets a
+/// channel to each that is started after it, and begins with one to each before it.
+fn first_descriptors(site: &Site) -> usize {
+    let is_settled = || descriptors_of_each(site).windows(2).all(|pair| pair[0] == pair[1]);
+    wait_until(PATIENCE, is_settled, "channels between the workers");
+    descriptors(site)
 }
 
 /// Every status of a limited location is one of its control, or 499: the client has left while its request waited.
@@ -66,7 +79,7 @@ fn ends_as_the_control(site: &Site) {
 #[test]
 fn after_every_byte_of_a_request() {
     let site = Site::start(WAIT);
-    let before = descriptors(&site);
+    let before = first_descriptors(&site);
     let whole = REQUESTS.map(|request| request.replace("{path}", &pair("rejected")[0]).len());
     for round in 0..rounds() {
         // Other bytes in each round.
@@ -95,7 +108,7 @@ fn after_every_byte_of_a_request() {
 #[test]
 fn within_a_response() {
     let site = Site::start(WAIT);
-    let before = descriptors(&site);
+    let before = first_descriptors(&site);
     for _ in 0..rounds() {
         let lengths = [0, 1, 100, 1_000, 1 << 16, 1 << 20, 3 << 20];
         let cases = lengths.into_iter().flat_map(|length| [(length, true), (length, false)]);
