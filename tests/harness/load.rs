@@ -5,12 +5,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::http::{Http, Response};
 use crate::process::Process;
+use crate::{PATIENCE, wait_until};
 
 /// How long a client program may run.
 const RUN: Duration = Duration::from_secs(60);
@@ -122,6 +123,8 @@ pub fn h2load(arguments: &[&str]) -> Tally {
 /// Requests that go on in the background, over connections that are kept.
 pub struct Load {
     stop: Arc<AtomicBool>,
+    /// The number of responses to each client.
+    responses: Vec<Arc<AtomicU64>>,
     clients: Vec<JoinHandle<Tally>>,
 }
 
@@ -129,12 +132,22 @@ impl Load {
     /// `GET path`, one request after the other on each of so many connections.
     pub fn start(addr: SocketAddr, path: &str, connections: usize) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let client = |_| {
-            let (stop, path) = (Arc::clone(&stop), path.to_owned());
-            std::thread::spawn(move || client(addr, &path, &stop))
+        let responses: Vec<_> = (0..connections).map(|_| Arc::default()).collect();
+        let client = |number: &Arc<AtomicU64>| {
+            let (stop, number, path) = (Arc::clone(&stop), Arc::clone(number), path.to_owned());
+            std::thread::spawn(move || client(addr, &path, &number, &stop))
         };
-        let clients = (0..connections).map(client).collect();
-        Self { stop, clients }
+        let clients = responses.iter().map(client).collect();
+        Self { stop, responses, clients }
+    }
+
+    /// Waits until each client has got so many more responses. Afterwards each has a connection that was served.
+    #[track_caller]
+    pub fn wait_for_each(&self, more: u64) {
+        let numbers = || self.responses.iter().map(|number| number.load(Ordering::Relaxed));
+        let enough: Vec<_> = numbers().map(|number| number + more).collect();
+        let have_come = || numbers().zip(&enough).all(|(number, enough)| number >= *enough);
+        wait_until(PATIENCE, have_come, "responses to each client");
     }
 
     /// Ends the requests and returns their results.
@@ -154,13 +167,16 @@ impl Drop for Load {
     }
 }
 
-fn client(addr: SocketAddr, path: &str, stop: &AtomicBool) -> Tally {
+fn client(addr: SocketAddr, path: &str, responses: &AtomicU64, stop: &AtomicBool) -> Tally {
     let mut tally = Tally::default();
     let mut connection = None;
     while !stop.load(Ordering::Relaxed) {
         let used = connection.is_some();
         match exchange(&mut connection, addr, path) {
-            Ok(response) => *tally.statuses.entry(response.status).or_default() += 1,
+            Ok(response) => {
+                *tally.statuses.entry(response.status).or_default() += 1;
+                responses.fetch_add(1, Ordering::Relaxed);
+            }
             // A server may close a kept connection just as the next request goes out: that
             // request was not served, and belongs on a new connection.
             Err(error) if used && closed(&error) => connection = None,

@@ -19,6 +19,13 @@ impl ControlledLoad {
         Self { limited: load("/", 8), control: load("/control", 4) }
     }
 
+    /// See [`Load::wait_for_each`].
+    #[track_caller]
+    pub(super) fn wait_for_each(&self, more: u64) {
+        self.limited.wait_for_each(more);
+        self.control.wait_for_each(more);
+    }
+
     /// Ends the requests and returns the results of those with a limit. Panics if one of either kind has failed.
     #[track_caller]
     pub(super) fn stop(self) -> Tally {
