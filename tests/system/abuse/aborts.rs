@@ -75,11 +75,23 @@ fn ends_as_the_control(site: &Site) {
     }
 }
 
+/// Clients that send each request whole and wait for the answer. All others may leave the control too soon to get one.
+fn stay(site: &Site) {
+    let paths = names().flat_map(pair);
+    let requests = paths.flat_map(|path| REQUESTS.map(|request| request.replace("{path}", &path)));
+    by_clients(requests, |request| {
+        let mut stream = connect(site.nginx.addr());
+        send(&mut stream, request.as_bytes(), Pace::AtOnce);
+        received(&mut stream);
+    });
+}
+
 /// Before the header, within header and body, and while the request waits for Redis.
 #[test]
 fn after_every_byte_of_a_request() {
     let site = Site::start(WAIT);
     let before = first_descriptors(&site);
+    stay(&site);
     let whole = REQUESTS.map(|request| request.replace("{path}", &pair("rejected")[0]).len());
     for round in 0..rounds() {
         // Other bytes in each round.
