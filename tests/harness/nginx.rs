@@ -425,8 +425,8 @@ fn is_master(pid: u32) -> bool {
     title(pid).is_some_and(|title| title.starts_with("nginx: master process"))
 }
 
-/// The children of the process `parent`, which has one thread. One that ends while the kernel lists them may have it
-/// leave out others.
+/// The children of the process `parent`, which has one thread. The kernel may leave out some where one ends while it
+/// lists them, so two lists have to agree.
 fn children(parent: u32) -> Vec<u32> {
     let list = || fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
     let mut listed = list().unwrap_or_default();
