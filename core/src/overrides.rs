@@ -104,10 +104,10 @@ impl Override {
 impl Algorithm {
     /// Reads what is stored of a client of a limit, as it counts at `now`, in µs.
     pub fn read_applied(self, bytes: &[u8], now: u64, quota: &Quota) -> Applied {
-        if !quota.has_override() {
-            return Applied { stored: self.read(bytes), quota: *quota, own: None };
-        }
         let (state, own) = Override::split(bytes);
+        if !quota.has_override() {
+            return Applied { stored: self.read(state), quota: *quota, own: None };
+        }
         Applied::new(self.read(state), own, now, quota)
     }
 }
@@ -177,12 +177,16 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_override_reads_no_record() {
-        let (value, plain) = (record(&own(5, 0)), quota());
-        let line = Quota::new(Algorithm::TokenBucket, plain.rate(), 10).unwrap();
+    fn a_line_without_override_counts_by_its_own_quota() {
+        let with_override = quota();
+        let line = Quota::new(Algorithm::TokenBucket, with_override.rate(), 10).unwrap();
+        let state = [3, NOW, 0].map(u64::to_le_bytes).concat();
+        let stored = Algorithm::TokenBucket.read(&state);
+        assert_ne!(stored, Stored::default());
+        let value = [&state[..], &record(&own(5, 0))].concat();
         let applied = Algorithm::TokenBucket.read_applied(&value, NOW, &line);
-        assert_eq!(applied, Applied { stored: Stored::default(), quota: line, own: None });
-        let applied = Algorithm::TokenBucket.read_applied(&value, NOW, &plain);
+        assert_eq!(applied, Applied { stored, quota: line, own: None });
+        let applied = Algorithm::TokenBucket.read_applied(&value, NOW, &with_override);
         assert_eq!((applied.quota.limit(), applied.own), (5, Some(own(5, 0))));
     }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use fastrand::Rng;
 use harness::Redis;
-use rate_limit_core::algorithm::Stored;
+use rate_limit_core::algorithm::{State, Stored};
 use rate_limit_core::charge::{Charge, Template};
 use rate_limit_core::key::Head;
 use rate_limit_core::limit::{Algorithm, Quota};
@@ -25,6 +25,9 @@ use crate::lab::{encode, wrap};
 const SECOND: u64 = 1_000_000;
 const START: u64 = 1_700_000_000 * SECOND;
 
+/// The bytes of the record of a quota of a client's own.
+const RECORD: usize = 50;
+
 /// The rates of lines and of clients.
 const RATES: [&str; 8] =
     ["1r/s", "3r/s", "10r/m", "7r/10s", "100r/m", "1000r/h", "20r/h", "5r/100ms"];
@@ -35,11 +38,14 @@ fn one_client() {
     let mut world = World::new();
     for algorithm in Algorithm::ALL {
         for is_settled in [false, true] {
-            for has_override in [true, false] {
+            for (has_override, is_mixed) in [(true, false), (true, true), (false, false)] {
                 for _ in 0..(length() / 1_000).max(2) {
                     let Some(quota) = quota(&mut rng, algorithm, is_settled) else { continue };
-                    let quota = if has_override { quota.with_override() } else { quota };
                     let mut client = Client::new(rng.fork(), quota, world.next_key());
+                    client.is_mixed = is_mixed;
+                    if has_override {
+                        client.quota = quota.with_override();
+                    }
                     (0..60).for_each(|_| client.step(&mut world));
                 }
             }
@@ -52,8 +58,9 @@ fn one_client() {
 fn a_key_lives_for_what_a_lowered_limit_leaves() {
     let mut world = World::new();
     for algorithm in Algorithm::ALL {
-        let quota = Quota::new(algorithm, "1000r/h".parse().unwrap(), 6).unwrap().with_override();
+        let quota = Quota::new(algorithm, "1000r/h".parse().unwrap(), 6).unwrap();
         let mut client = Client::new(Rng::new(), quota, world.next_key());
+        client.quota = quota.with_override();
         let rate: Rate = "100r/m".parse().unwrap();
         let raised = Change::SetOverride { rate, limit: 58, lasts: None };
         let lowered = Change::SetOverride { rate, limit: 14, lasts: NonZeroU64::new(5 * SECOND) };
@@ -114,7 +121,11 @@ impl World {
         }
         let variant = Variant::from(quota);
         let scripts = [self.scripts.single(variant), self.scripts.manage(variant)];
-        let several = [self.scripts.several_override()];
+        let several = [
+            self.scripts.several(),
+            self.scripts.several_settled(),
+            self.scripts.several_override(),
+        ];
         let mut scripts = scripts.into_iter().flatten().chain(several);
         let script = scripts.find(|script| script.sha() == sha).expect("a script");
         let wrapped: String = redis::cmd("SCRIPT")
@@ -131,6 +142,9 @@ impl World {
 struct Client {
     rng: Rng,
     quota: Quota,
+    /// The same line without `override`, and whether another machine has it.
+    plain: Quota,
+    is_mixed: bool,
     key: String,
     now: u64,
     stored: Stored,
@@ -142,14 +156,19 @@ struct Client {
 impl Client {
     fn new(rng: Rng, quota: Quota, key: String) -> Self {
         let (stored, own, history) = (Stored::default(), None, Vec::new());
-        Self { rng, quota, key, now: START, stored, own, history }
+        Self { rng, quota, plain: quota, is_mixed: false, key, now: START, stored, own, history }
     }
 
     fn step(&mut self, world: &mut World) {
         self.pass_time();
-        match self.rng.u8(0..10) {
+        if self.is_mixed {
+            self.read_stored(world);
+        }
+        match self.rng.u8(0..12) {
             0..=5 => self.request(world),
             6 => self.correct(world),
+            7 if self.is_mixed => self.request_without_override(world),
+            8 if self.is_mixed => self.change_without_override(world),
             _ => {
                 let change = self.random_change();
                 self.change(world, change);
@@ -232,6 +251,112 @@ impl Client {
         self.check_expiry(&calls);
     }
 
+    /// A request at a machine whose line has no `override`: it counts by the line, and what the client has of its own stays.
+    fn request_without_override(&mut self, world: &mut World) {
+        let (template, cost) = (template(), self.rng.u64(0..=self.plain.limit() / 3 + 1));
+        self.note(format!("a request of {cost} without override"));
+        let charge = Charge::new(&template, self.key.as_bytes(), &self.plain, cost);
+        // Beside another limit with or without override, or alone.
+        let other = [None, Some(&self.plain), Some(&self.quota)][self.rng.usize(0..3)];
+        let other = other.map(|quota| Charge { key: b"other", quota, cost: 0, ..charge });
+        let mut command = Vec::new();
+        let charges: Vec<_> = [Some(charge), other].into_iter().flatten().collect();
+        world.scripts.encode_charges(&mut command, By::Sha, charges.iter().copied());
+        let (frame, calls) = world.run(&self.plain, &command, self.now);
+        let mut stored = self.stored.clone();
+        let expected = self.plain.algorithm().decide(&mut stored, self.now, &self.plain, cost);
+        let mut found = Vec::new();
+        let read =
+            answer::verdicts(reply_of(&frame), charges.into_iter(), |index, verdict, beside| {
+                let own = beside.and_then(|beside| beside.own);
+                found.extend((index == 0).then_some((verdict, own)));
+            });
+        assert!(read, "{frame:?}");
+        assert_eq!(found, [(expected, None)], "{:#?}", self.history);
+        self.keep(world, stored);
+        self.check_own(&calls);
+    }
+
+    /// A change by a machine whose line has no `override`.
+    fn change_without_override(&mut self, world: &mut World) {
+        let changes =
+            [Change::Reset, Change::GiveBack(3), Change::Block(9 * SECOND), Change::Block(0)];
+        let change = changes[self.rng.usize(0..changes.len())];
+        self.note(format!("{change:?} without override"));
+        let template = template();
+        let charge = Charge::new(&template, self.key.as_bytes(), &self.plain, 0);
+        let mut command = Vec::new();
+        world.scripts.encode_change(&mut command, By::Sha, &charge, &change);
+        let (frame, calls) = world.run(&self.plain, &command, self.now);
+        let found = managed(reply_of(&frame), &charge).expect("what the client has");
+        let mut applied = Applied::new(self.stored.clone(), None, self.now, &self.plain);
+        change.apply(&mut applied, self.now, &self.plain);
+        assert_eq!(found, ClientState::new(&applied, self.now), "{:#?}", self.history);
+        self.keep(world, applied.stored);
+        self.check_own(&calls);
+    }
+
+    /// Takes over what is stored: a state that means the same to one line may mean something else to another.
+    fn read_stored(&mut self, world: &mut World) {
+        let key = format!("rl:own:{}", self.key);
+        let has_record = match self.plain.algorithm().stores_itself() {
+            true => {
+                let mut command = redis::cmd("LRANGE");
+                self.read_log(command.arg(key).arg(0).arg(-1).query(&mut world.connection).unwrap())
+            }
+            false => {
+                let value: Vec<u8> =
+                    redis::cmd("GET").arg(key).query(&mut world.connection).unwrap();
+                let has_record = matches!(value.len() % 8, 2 | 3) && value.ends_with(b"o\x01");
+                let state = &value[..value.len() - if has_record { RECORD } else { 0 }];
+                self.stored = self.plain.algorithm().read(state);
+                has_record
+            }
+        };
+        let own = self.own.filter(|own| !own.is_over(self.now));
+        assert!(own.is_none() || has_record, "{:#?}", self.history);
+        self.own = self.own.filter(|_| has_record);
+    }
+
+    /// Reads the elements of a list; whether there is the record of a quota among them.
+    fn read_log(&mut self, elements: Vec<String>) -> bool {
+        let numbers = |element: &str| -> Vec<u64> {
+            element.split(' ').filter_map(|word| word.parse().ok()).collect()
+        };
+        let (heads, entries): (Vec<_>, Vec<_>) =
+            elements.iter().partition(|element| element.starts_with('x'));
+        let head = heads.first().map_or_else(Vec::new, |head| numbers(head));
+        let number = |index: usize| head.get(index).copied().unwrap_or(0);
+        let entries = entries.iter().map(|entry| match numbers(entry)[..] {
+            [time, _, cost] => (time, cost),
+            _ => panic!("{elements:?}"),
+        });
+        self.stored = Stored::default();
+        self.stored.extra.debt = number(0);
+        self.stored.extra.blocked_until = number(2);
+        let is_empty = elements.is_empty();
+        self.stored.state = (!is_empty).then(|| State::Log(entries.collect(), number(1)));
+        head.len() == 8
+    }
+
+    /// What a line without override has made of a state, as that line sees it.
+    fn keep(&mut self, world: &mut World, stored: Stored) {
+        let state_of = |client: &Self| {
+            let applied = Applied::new(client.stored.clone(), None, client.now, &client.plain);
+            ClientState::new(&applied, client.now)
+        };
+        self.stored = stored;
+        let expected = state_of(self);
+        self.read_stored(world);
+        assert_eq!(state_of(self), expected, "{:?} {:#?}", self.stored, self.history);
+    }
+
+    /// A key of a client with a quota of its own is kept until that ends.
+    fn check_own(&self, calls: &[Vec<Vec<u8>>]) {
+        let (Some(own), Some(at)) = (self.own, self.expiry(calls)) else { return };
+        assert!(own.ends.is_some_and(|ends| ends.get() <= at), "{at} {:#?}", self.history);
+    }
+
     /// A state that the reference has written, the script has written.
     fn is_written(&self, stored: &Stored, calls: &[Vec<Vec<u8>>]) -> bool {
         let is_new = *stored != self.applied().stored;
@@ -240,7 +365,9 @@ impl Client {
             writes.iter().any(|write| call[0] == write.as_bytes())
                 && call.get(1).is_some_and(|key| key.ends_with(self.key.as_bytes()))
         };
-        assert!(!is_new || calls.iter().any(is_write), "{:#?} {stored:?}", self.history);
+        // Of a state that another line has written the script may only correct what it reads.
+        let is_written = calls.iter().any(is_write) || self.is_mixed;
+        assert!(!is_new || is_written, "{:#?} {stored:?}", self.history);
         is_new
     }
 
@@ -277,6 +404,8 @@ impl Client {
         match rng.u8(0..if self.quota.has_override() { 8 } else { 4 }) {
             0 => Change::Reset,
             1 => Change::GiveBack(rng.u64(1..=20)),
+            // A line without override ends a longer block than its own.
+            2 if self.is_mixed && self.plain.block() > 0 => Change::Block(self.plain.block()),
             2 => Change::Block(rng.u64(1..=100) * SECOND),
             3 => Change::Block(0),
             4 => Change::RemoveOverride,
@@ -323,29 +452,44 @@ impl Client {
 
     /// A key expires when the quota is whole and the override is over, and not before.
     fn check_whole(&self, calls: &[Vec<Vec<u8>>], stored: &Stored, own: Option<Override>) {
-        let sets_expiry = |call: &&Vec<Vec<u8>>| {
-            let names = ["SET", "PEXPIREAT", "PEXPIRE", "PERSIST"];
-            names.iter().any(|name| call[0] == name.as_bytes())
-                && call[1].ends_with(self.key.as_bytes())
+        let Some(at) = self.expiry(calls) else {
+            let is_kept = own.is_some_and(|own| own.ends.is_none());
+            assert!(is_kept || !self.is_set(calls), "{:#?}", self.history);
+            return;
         };
-        let Some(call) = calls.iter().rfind(sets_expiry) else { return };
-        let number =
-            |index: usize| -> u64 { String::from_utf8_lossy(&call[index]).parse().unwrap() };
-        let at = match (&call[0][..], call.len()) {
-            (b"SET", 5) => number(4) * 1_000,
-            (b"PEXPIREAT", _) => number(2) * 1_000,
-            (b"PEXPIRE", _) => self.now + number(2) * 1_000,
-            _ => {
-                assert!(own.is_some_and(|own| own.ends.is_none()), "{:#?}", self.history);
-                return;
-            }
-        };
-        // The key of a state is gone up to a millisecond before that.
-        let at = at + 1_000;
         let applied = Applied::new(stored.clone(), own, at, &self.quota);
         let then = ClientState::new(&applied, at);
+        // A state that another line has written may mean more to this one.
         let is_whole = then.remaining == then.quota.limit() && then.blocked_for == 0;
-        assert!(is_whole && then.own.is_none(), "{then:?} {call:?} {:#?}", self.history);
+        let is_whole = is_whole || self.is_mixed;
+        assert!(is_whole && then.own.is_none(), "{then:?} {calls:?} {:#?}", self.history);
+    }
+
+    /// Whether a command has set when the key expires, or that it does not.
+    fn is_set(&self, calls: &[Vec<Vec<u8>>]) -> bool {
+        self.last_of(calls, &["SET", "PEXPIRE", "PERSIST"]).is_some()
+    }
+
+    /// When the key is gone at the latest, in µs, if a command has set that: that of a state is up to a millisecond before.
+    fn expiry(&self, calls: &[Vec<Vec<u8>>]) -> Option<u64> {
+        let call = self.last_of(calls, &["SET", "PEXPIRE", "PERSIST"])?;
+        let number = |index: usize| -> u64 {
+            let number: i64 = String::from_utf8_lossy(&call[index]).parse().unwrap();
+            number.try_into().unwrap_or(0)
+        };
+        match (&call[0][..], call.len()) {
+            (b"SET", 5) => Some(number(4) * 1_000 + 1_000),
+            (b"PEXPIRE", _) => Some(self.now + number(2) * 1_000 + 1_000),
+            _ => None,
+        }
+    }
+
+    /// The last call of one of these commands for the key.
+    fn last_of<'a>(&self, calls: &'a [Vec<Vec<u8>>], names: &[&str]) -> Option<&'a Vec<Vec<u8>>> {
+        calls.iter().rfind(|call| {
+            names.iter().any(|name| call[0] == name.as_bytes())
+                && call[1].ends_with(self.key.as_bytes())
+        })
     }
 
     fn note(&mut self, step: String) {

@@ -125,7 +125,9 @@ fn reason(error: Error) -> &'static str {
     match error {
         Error::Down => "Redis is down, nothing was changed",
         Error::Overload => "too many requests wait for Redis, nothing was changed",
-        Error::Refused => "Redis has refused it, nothing was changed: see the error log",
+        Error::Refused => {
+            "Redis has refused it, see the error log: nothing was changed, unless a script has failed halfway"
+        }
         Error::Timeout => {
             "Redis has not replied in time: a change may have been made, or is yet to be made"
         }

@@ -1,15 +1,29 @@
 -- Sliding log: see sliding_log.rs.
 -- Stored: a list of "<micros> <total> <cost>", in order of time; total counts all that was ever
 -- written to this list, the entry included. Where there is a debt or a block, there is a head before
--- them: "x <debt> <since> <blocked until>".
+-- them: "x <debt> <since> <blocked until>"; and behind that the quota of the client's own, if it has one: its limit, its
+-- period, its end or 0, and the two numbers of its rate. Lines without `override` keep it there, and count by their own.
 -- It reads and writes the list itself: it gets the key, and answers what writes to it. Of a request that
 -- is allowed it answers, instead of the retry, the reset without it.
 
 --- decide
+-- The quota of a client's own, of the part of a head that it stands in; nil for none.
+local function own_of(text)
+  local limit, period, ends, n, rate_period = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+  if not limit then
+    return nil
+  end
+  local own = {limit + 0, period + 0, ends + 0, n + 0, rate_period + 0, text = ' ' .. text}
+  if math.min(own[1], own[2]) < 1 or math.max(own[1], own[2], own[3]) > 2 ^ 53 then
+    return nil
+  end
+  return own
+end
+
 local function sliding_log(key, now, cost, limit, period, block, since, requested)
   local call = redis.call
 --@line_begin
-  local heads, debt, debt_since, blocked_until = 0, 0, 0, 0
+  local heads, debt, debt_since, blocked_until, own = 0, 0, 0, 0
 --@own_begin
 
   local function entry(index)
@@ -57,15 +71,12 @@ local function sliding_log(key, now, cost, limit, period, block, since, requeste
       call('LPOP', key)
     end
     change()
-    heads = (debt > 0 or blocked_until > now$or_own) and 1 or 0
+    heads = (debt > 0 or blocked_until > now or own) and 1 or 0
     if heads == 1 then
       local blocked = blocked_until > now and blocked_until or 0
-      call('LPUSH', key, string.format('x %d %d %d', debt, debt_since, blocked)$own_text)
+      call('LPUSH', key, string.format('x %d %d %d', debt, debt_since, blocked) .. (own and own.text or ''))
     end
-    if reset > 0 then
-      call('PEXPIRE', key, math.ceil(reset / 1000))
-    end
---@own_expire
+--@expire
   end
 
   -- how many entries are to be forgotten, the first one that is not, and the last one
@@ -73,9 +84,13 @@ local function sliding_log(key, now, cost, limit, period, block, since, requeste
   local first_time, first_total, first_spent = entry(0)
   local last_time
   if first_time == false then
-    local head, made, blocked$its_names = string.match(first_total, '^x (%d+) (%d+) (%d+)$its_pattern$')
-    if head$or_foreign then
+    local head, made, blocked, its = string.match(first_total, '^x (%d+) (%d+) (%d+) ?(.*)$')
+    if head then
+      own = own_of(its)
 --@own_read
+      if own and own[3] > 0 and own[3] <= now then
+        own = nil
+      end
       heads, owed, debt_since, blocked_until = 1, head + 0, made + 0, blocked + 0
       first_time, first_total, first_spent = entry(0)
     end

@@ -227,6 +227,12 @@ impl RefusalKind {
             // A master that its cluster has lost, with cluster-allow-reads-when-down. It refuses the first
             // write, so none was done.
             Self::ClusterDown
+        } else if ["The user executing the script can't ", "ACL failure in script"]
+            .iter()
+            .any(|it| details.contains(it))
+        {
+            // The account may run scripts, but not what this one calls.
+            Self::Auth
         } else if [" -READONLY ", " -NOREPLICAS ", " -MISCONF "]
             .iter()
             .any(|it| details.contains(it))
@@ -656,6 +662,13 @@ mod tests {
         assert_eq!(kind(b"-NOAUTH Authentication required.\r\n"), RefusalKind::LoggedOut);
         assert_eq!(kind(b"-WRONGPASS invalid\r\n"), RefusalKind::Auth);
         assert_eq!(kind(b"-NOPERM no\r\n"), RefusalKind::Auth);
+        for error in [
+            "ERR The user executing the script can't run this command or subcommand script: 1",
+            "ERR Error running script (call to f_1): @user_script:2: The user executing the script can't run",
+            "ERR ACL failure in script: User a has no permissions to run the 'set' command script: 1",
+        ] {
+            assert_eq!(kind(format!("-{error}\r\n").as_bytes()), RefusalKind::Auth, "{error}");
+        }
         assert_eq!(refusal(b"-ERR what a pity\r\n").text, "ERR what a pity");
         assert_eq!(refusal(b"-OOM\r\n"), Refusal { kind: RefusalKind::Failed, text: "OOM".into() });
     }

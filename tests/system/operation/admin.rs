@@ -1,11 +1,12 @@
 //! The admin interface: clients are looked up and changed by HTTP.
 
+use std::fs;
 use std::thread;
 use std::time::Duration;
 
 use harness::{
     Authority, ClusterConf, Conf, MASTER_NAME, Nginx, PATIENCE, Redis, Response, Sentinels,
-    wait_until,
+    at_once, servers, wait_until,
 };
 use serde_json::{Value, json};
 
@@ -376,6 +377,152 @@ fn redis_that_refuses_is_told_of() {
         answer["error"].as_str().expect("a sentence").starts_with("Redis has refused it"),
         "{answer}"
     );
+}
+
+/// Access checks that depend on the method: NGINX takes the handler of such a request from the block.
+#[test]
+fn methods_may_be_excepted() {
+    let redis = Redis::start();
+    let nginx = Conf::new()
+        .redis(&redis)
+        .server("location = /admin { rate_limit_redis_admin; rate_limit_redis off;")
+        .server("limit_except GET { allow 127.0.0.1; deny all; } }")
+        .server("location = /closed { rate_limit_redis_admin; rate_limit_redis off; allow all;")
+        .server("limit_except GET { deny all; } }")
+        .server("location = /metrics { rate_limit_redis_metrics json; limit_except POST { allow all; } }")
+        .server("location /static { limit_except POST { allow all; } }")
+        .server("location / { rate_limit_redis $arg_k name=five rate=5r/d; }")
+        .start_connected(&redis);
+    assert_eq!(remaining(&nginx.get("/?k=a")), 4);
+    assert_eq!(client(&nginx, "GET", "?limit=five&key=a")["remaining"], 4);
+    assert_eq!(client(&nginx, "DELETE", "?limit=five&key=a")["remaining"], 5);
+    let mut http = nginx.http();
+    http.send("DELETE", "/closed?limit=five&key=a", &[]);
+    assert_eq!(http.read_response().status, 403);
+    let page = nginx.get("/metrics");
+    assert_eq!((page.status, page.header("Content-Type")), (200, Some("application/json")));
+    assert_eq!(nginx.get("/static").status, 404, "no page of this module");
+}
+
+/// The account of the documents, without one of its rights, if any is named.
+fn account(without: &str) -> String {
+    let path = format!("{}/../nginx-conf/limiter.acl", env!("CARGO_MANIFEST_DIR"));
+    let rule = fs::read_to_string(path).expect("the rule");
+    rule.split_whitespace().filter(|word| *word != without).collect::<Vec<_>>().join(" ")
+}
+
+/// What makes the quota of a client's own larger than one request, where the rate does not.
+fn burst(limit: &str) -> &'static str {
+    if limit.contains("burst") { "&burst=19" } else { "" }
+}
+
+/// Limits of all algorithms, each with `override` and without, of a server with that account.
+fn with_account(redis: &Redis) -> Nginx {
+    let url = format!("redis://limiter:change-me@127.0.0.1:{}", redis.port());
+    let mut conf = Conf::new().store(url).server(ADMIN);
+    for (n, (limit, _)) in ALGORITHMS.iter().enumerate() {
+        for (kind, own) in [("own", "override"), ("plain", "")] {
+            conf = conf
+                .server(&format!("location /{kind}{n} {{ try_files /index.html =404;"))
+                .server(&format!("rate_limit_redis $arg_k name={kind}{n} {limit} {own}; }}"));
+        }
+    }
+    conf.start_connected(redis)
+}
+
+#[test]
+fn the_account_of_the_documents_is_enough_for_operators() {
+    at_once(servers(), |(version, binary)| {
+        let redis = Redis::start_binary(binary, &[&account("")]);
+        let nginx = with_account(&redis);
+        for (n, (limit, _)) in ALGORITHMS.iter().enumerate() {
+            let burst = burst(limit);
+            for kind in ["own", "plain"] {
+                let charge = || assert_eq!(nginx.get(&format!("/{kind}{n}?k=a")).status, 200);
+                let change = |method, change: &str| {
+                    client(&nginx, method, &format!("?limit={kind}{n}&key=a{change}"))
+                };
+                charge();
+                if kind == "own" {
+                    change("PUT", &format!("&rate=30r/d{burst}"));
+                    charge();
+                    change("PUT", &format!("&rate=20r/d&for=1h{burst}"));
+                    charge();
+                    change("PUT", &format!("&rate=8r/d{burst}"));
+                }
+                change("PATCH", "&grant=1");
+                change("PATCH", "&block=1h");
+                change("PATCH", "&block=0");
+                charge();
+                change("DELETE", "");
+                if kind == "own" {
+                    change("DELETE", "&override");
+                }
+                charge();
+                change("PATCH", "&grant=9");
+            }
+        }
+        assert_eq!(nginx.logged("[error]"), Vec::<String>::new(), "{version}");
+        let denied = redis.command::<Vec<redis::Value>>(&["ACL", "LOG"]);
+        assert!(denied.is_empty(), "{version}: {denied:?}");
+    });
+}
+
+/// The account of an earlier version has no right to PERSIST.
+#[test]
+fn a_log_whose_account_lacks_a_right_is_not_changed_in_part() {
+    let redis = Redis::start_with(&[&account("+persist")]);
+    let mut nginx = with_account(&redis);
+    nginx.allow_log("The user executing the script can't run this command");
+    let (log, key) = ("own6", "rl:own6:a");
+    let before = || redis.command::<Vec<String>>(&["LRANGE", key, "0", "-1"]);
+    nginx.get("/own6?k=a");
+    let entries = before();
+    let (status, answer) = ask(&nginx, "PUT", &format!("?limit={log}&key=a&rate=30r/d"));
+    assert_eq!(status, 503, "{answer}");
+    assert_eq!(before(), entries);
+    assert!(redis.command::<i64>(&["PTTL", key]) > 0);
+    // All else works, an override with an end too.
+    client(&nginx, "PUT", &format!("?limit={log}&key=a&rate=30r/d&for=1h"));
+    client(&nginx, "PATCH", &format!("?limit={log}&key=a&block=1h"));
+    assert_eq!(nginx.get("/own6?k=a").status, 429);
+}
+
+/// The line of one machine has `override`, and that of another one does not yet, or no longer.
+#[test]
+fn lines_without_override_keep_what_clients_have_of_their_own() {
+    let redis = Redis::start();
+    for (limit, _) in ALGORITHMS {
+        for (own, ends) in [("", false), ("&for=2d", true)] {
+            redis.command::<()>(&["FLUSHALL"]);
+            let server = |marks: &str| {
+                let line = format!("rate_limit_redis $arg_k name=five {limit} {marks};");
+                conf(&redis).decisions().server(&format!("location / {{ {line} }}"))
+            };
+            let [with, without] = [server("override").start(), server("").start()];
+            for nginx in [&with, &without] {
+                wait_until(PATIENCE, || nginx.get("/?k=b").decision().ends_with("redis"), limit);
+            }
+            let change = format!("?limit=five&key=a&rate=20r/d{}{own}", burst(limit));
+            client(&with, "PUT", &change);
+            assert_eq!(remaining(&with.get("/?k=a")), 19, "{limit}");
+            let found = quota(&without.get("/?k=a"));
+            assert!(found[0] < 10, "{limit}: the quota of the line, not {found:?}");
+            client(&without, "PATCH", "?limit=five&key=a&grant=1");
+            let state = client(&with, "GET", "?limit=five&key=a");
+            assert_eq!(
+                (&state["quota"], &state["override"]["rate"]),
+                (&json!(20), &json!("20r/d")),
+                "{limit}: {state}"
+            );
+            client(&without, "DELETE", "?limit=five&key=a");
+            let state = client(&with, "GET", "?limit=five&key=a");
+            assert_eq!(state["quota"], 20, "{limit}: {state}");
+            let ttl = redis.command::<i64>(&["TTL", "rl:five:a"]);
+            assert_eq!(ttl == -1, !ends, "{limit}: {ttl}");
+            assert!(!ends || ttl > 47 * 3_600, "{limit}: {ttl}");
+        }
+    }
 }
 
 /// The request of a client that leaves is released; what was in flight is carried out.

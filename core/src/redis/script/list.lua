@@ -2,13 +2,18 @@
 -- KEYS: one a limit, all different. ARGV: one string of the limit, period, count and cost of each limit.
 -- Answers one string: the seconds and microseconds of the time, and for each limit how many numbers
 -- were stored, 0, 3, 9, or a colon for 10, and these.
-local call, keys, numbers, struct, format = redis.call, KEYS, ARGV[1], struct, string.format
+local call, keys, numbers, struct = redis.call, KEYS, ARGV[1], struct
 local time = call('TIME')
 local seconds, micros = time[1], time[2]
 local now = seconds * 1000000 + micros
 $each
-local stored$i, new$i, expiry$i = call('GET', keys[$i])
+local stored$i, new$i, expiry$i, record$i, record_ends$i = call('GET', keys[$i])
 local limit$i, period$i, count$i, cost$i = struct.unpack('<LLLL', numbers, 32 * $i - 31)
+do
+  local stored, record, record_ends = stored$i
+$own_record
+  stored$i, record$i, record_ends$i = stored, record, record_ends
+end
 $end
 for _ = 1, 2 do
   local pass = true
@@ -30,11 +35,8 @@ $end
 end
 $each
 if new$i then
-  if expiry$i < now + 1000 then
-    -- some servers do not store what is to expire in the present millisecond
-    expiry$i = now + 1000
-  end
-  call('SET', keys[$i], new$i, 'PXAT', format('%d', expiry$i / 1000))
+  local key, new, expiry, record, record_ends = keys[$i], new$i, expiry$i, record$i, record_ends$i
+$write
 end
 $end
 return seconds .. ' ' .. micros .. ':'$each

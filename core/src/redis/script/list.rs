@@ -78,10 +78,12 @@ fn source(variants: &[Variant]) -> String {
         for (index, variant) in (1_usize..).zip(variants) {
             // A second pass begins with all that was stored.
             let each = match variant.is_settled() {
-                true => each.replace("expiry$i = call", "expiry$i, before$i = call").replace(
-                    "$decide\n",
-                    "before$i = before$i or stored\nstored = before$i\n$decide\n",
-                ),
+                true => {
+                    each.replace("record_ends$i = call", "record_ends$i, before$i = call").replace(
+                        "$decide\n",
+                        "before$i = before$i or stored\nstored = before$i\n$decide\n",
+                    )
+                }
                 false => each.to_owned(),
             };
             source += &fill(&each, *variant).replace("$i", &index.to_string());

@@ -17,12 +17,18 @@ local _, _, _, _, store = log(0)
 if store then
   store()
 end
-local debt, since, blocked_until, heads, own = 0, 0, 0, 0, found
+local debt, since, blocked_until, heads, record = 0, 0, 0, 0
+local own = found
 local first = redis.call('LINDEX', key, 0)
 if first then
-  local its_debt, its_since, its_block = string.match(first, '^x (%d+) (%d+) (%d+)')
+  local its_debt, its_since, its_block, its = string.match(first, '^x (%d+) (%d+) (%d+) ?(.*)$')
   if its_debt then
     debt, since, blocked_until, heads = its_debt + 0, its_since + 0, its_block + 0, 1
+    -- a line without `override` keeps a quota of the client's own until it ends
+    record = own or own_of(its)
+    if record and record[3] > 0 and record[3] <= now then
+      record = nil
+    end
   end
 end
 local limit, period = own and own[1] or line[1], own and own[2] or line[2]
@@ -32,14 +38,14 @@ local function write_head()
   if heads == 1 then
     redis.call('LPOP', key)
   end
-  push_head(key, now, debt, since, blocked_until, own)
+  push_head(key, now, debt, since, blocked_until, record)
 end
 
 local changes = {}
 
 function changes.reset()
   redis.call('DEL', key)
-  push_head(key, now, 0, 0, 0, own)
+  push_head(key, now, 0, 0, 0, record)
 end
 
 function changes.give_back()
@@ -61,12 +67,15 @@ function changes.block()
 end
 
 local function change_quota(to_limit, to_period, its)
-  carry_log_over(key, now, limit, period, debt, since, blocked_until, heads, to_limit, to_period, its)
-  own, limit, period = its, to_limit, to_period
+  carry_log_over(key, now, now, limit, period, debt, since, blocked_until, heads, to_limit, to_period, its)
+  own, record, limit, period = its, its, to_limit, to_period
 end
 
 function changes.set_override()
   local lasts = argv[8] + 0
+  if lasts == 0 then
+    redis.call('PERSIST', key)
+  end
   local ends = lasts > 0 and now + lasts or 0
   local text = string.format('%d %d %d %s %s', argv[5], argv[6], ends, argv[9], argv[10])
   change_quota(argv[5] + 0, argv[6] + 0, own_of(text))
@@ -90,7 +99,7 @@ if first then
 end
 local _, _, reset = log(0)
 if changes[change] then
-  keep_log(key, now, reset, debt, heads, own, line)
+  keep_log(key, now, reset, debt, heads, record, own and line)
 end
 local allowed, _, _, retry = log(1)
 retry = allowed == 1 and 0 or math.max(0, retry)

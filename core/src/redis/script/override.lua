@@ -50,19 +50,22 @@ local function carry_over(decide, stored, at, limit, period, count, to_limit, to
   return carried, whole
 end
 
--- What is stored of a client: its state, its quota, and the record of a quota of its own with its end, which is 0 where it
--- has none.
+-- What is stored of a client: its state, the quota that it counts by, and the record of a quota of its own with its end, which
+-- is 0 where it has none. Where it counts by that of the line, the record is only kept.
 local function individual(decide, stored, now, limit, period, count)
-  local size = stored and #stored or 0
-  if not is_own or size < $record or size % 8 < 2 or size % 8 > 3 or string.sub(stored, -2) ~= 'o\1' then
+  local record, record_ends
+$own_record
+  if not record then
     return stored, limit, period, count, '', 0
   end
-  local record = string.sub(stored, -$record)
-  local its_limit, its_period, its_count, ends = struct.unpack('<LLLL', record)
-  stored = string.sub(stored, 1, -$record - 1)
-  if math.min(its_limit, its_count) < 1 or math.max(its_limit, its_period, its_count, ends) > 2 ^ 53 then
+  local its_limit, its_period, its_count = struct.unpack('<LLL', record)
+  local ends = record_ends
+  local is_over = ends > 0 and ends <= now
+  if math.min(its_limit, its_count) < 1 or math.max(its_limit, its_period, its_count) > 2 ^ 53 then
     return stored, limit, period, count, '', 0
-  elseif ends > 0 and ends <= now then
+  elseif not is_own then
+    return stored, limit, period, count, is_over and '' or record, is_over and 0 or ends
+  elseif is_over then
     stored = carry_over(decide, stored, ends, its_limit, its_period, its_count, limit, period, count)
     return stored, limit, period, count, '', 0
   end

@@ -1,20 +1,7 @@
--- The quota that a client has of its own, where a log is kept: see overrides.rs. It stands in the head of the list, behind
--- the block: its limit, its period, its end or 0, and the two numbers of its rate.
+-- The quota that a client has of its own, where a log is kept: see overrides.rs.
 
 -- The quota that a head has, of the limit that the last call was about; nil for none.
 local found
-
-local function own_of(text)
-  local limit, period, ends, n, rate_period = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
-  if not limit then
-    return nil
-  end
-  local own = {limit + 0, period + 0, ends + 0, n + 0, rate_period + 0, text = ' ' .. text}
-  if math.min(own[1], own[2]) < 1 or math.max(own[1], own[2], own[3]) > 2 ^ 53 then
-    return nil
-  end
-  return own
-end
 
 -- How much the entries of a list that count at a moment have spent.
 local function spent_of(key, at, period, heads)
@@ -59,18 +46,22 @@ local function push_head(key, at, debt, since, blocked_until, own)
   end
 end
 
+-- Keeps a list of which nothing counts from a moment on, but a quota without an end.
+local function expire_log(key, now, whole_at, own)
+  if not own or own[3] > 0 then
+    redis.call('PEXPIRE', key, math.ceil((whole_at - now) / 1000))
+  end
+end
+
 -- From a moment on another quota counts: as much is spent and owed. The entries of a log of the same period stay as they are.
-local function carry_log_over(key, at, limit, period, debt, since, blocked_until, heads, to_limit, to_period, own)
-  -- of what is left nothing counts later
-  local expiry = math.ceil(math.max(blocked_until, at + 12 * to_period) / 1000)
+local function carry_log_over(key, now, at, limit, period, debt, since, blocked_until, heads, to_limit, to_period, own)
   debt, since = owed(debt, since, at, limit, period)
   if period == to_period then
     if heads == 1 then
       redis.call('LPOP', key)
     end
     push_head(key, at, debt, since, blocked_until, own)
-    redis.call('PEXPIREAT', key, string.format('%d', expiry))
-    return
+    return expire_log(key, now, math.max(blocked_until, at + 12 * to_period), own)
   end
   local spent = spent_of(key, at, period, heads)
   debt = debt + math.max(0, spent - to_limit)
@@ -85,7 +76,7 @@ local function carry_log_over(key, at, limit, period, debt, since, blocked_until
     redis.call('RPUSH', key, string.format('%d %d %d', at, spent + more, more))
   end
   push_head(key, at, debt, debt > 0 and at or 0, blocked_until, own)
-  redis.call('PEXPIREAT', key, string.format('%d', expiry))
+  expire_log(key, now, math.max(blocked_until, at + 12 * to_period), own)
 end
 
 -- Adds what a client has of its own to the answer about a limit.
@@ -95,21 +86,20 @@ local function answer_own(answer)
   end
 end
 
--- Keeps a list, which is whole after `reset`, for as long as any of it counts.
+-- Keeps a list, which is whole after `reset`, for as long as any of it counts. `line` is the quota of the line, where the
+-- other one counts.
 local function keep_log(key, now, reset, debt, heads, own, line)
-  if redis.call('EXISTS', key) == 0 then
+  if redis.call('LLEN', key) == 0 then
     return
   end
-  local expiry = now + reset
-  if own and own[3] == 0 then
-    return redis.call('PERSIST', key)
-  elseif own and expiry > own[3] then
+  local expiry = math.max(now + reset, now + 1000)
+  if line and own and expiry > own[3] then
     -- what is more than the limit of the line is owed then; a limit that was lowered may have more spent
     local spent = math.max(own[1], spent_of(key, now, own[2], heads))
     local periods = math.min(12, math.ceil((debt + spent) / line[1]) + 1)
     expiry = math.max(expiry, own[3] + periods * line[2])
   elseif own then
-    expiry = own[3]
+    expiry = math.max(expiry, own[3])
   end
-  redis.call('PEXPIREAT', key, string.format('%d', math.ceil(math.max(expiry, now + 1000) / 1000)))
+  expire_log(key, now, expiry, own)
 end

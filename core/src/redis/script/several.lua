@@ -6,9 +6,12 @@
 -- n requests about a single limit are decided one after the other: as many pass as fit.
 -- Answers the time in microseconds, and for each limit in turn what was stored, if anything was;
 -- of one whose algorithm stores itself: allowed, remaining, reset and retry, as single_own.lua does.
-local time = redis.call('TIME')
+local call = redis.call
+local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 local answers, pending, left, last, width = {now}, {}, {}, {}, #ARGV / #KEYS
+-- What is to be kept of each key beside its state.
+local kept = {}
 local is_extended, is_leased = width > 5, width > 8
 --@override
 $lease
@@ -74,8 +77,8 @@ local function check(i, cost, requested)
   end
   local stored = answers[i + 1]
   if stored == nil then
-    stored = redis.call('GET', key)
-    if stored and #stored > $longest_state then
+    stored = call('GET', key)
+    if stored and #stored > $longest_value then
       -- a value of another format, of any length: as if nothing is stored
       stored = false
     end
@@ -139,11 +142,8 @@ end
 for key, write in pairs(pending) do
   if write.store then
     write.store()
---@keep
   else
-    -- some servers do not store what is to expire in the present millisecond
-    local expiry = math.max(write.expiry, now + 1000)
-    redis.call('SET', key, write.new, 'PXAT', string.format('%d', expiry / 1000))
+--@keep
   end
 end
 return answers

@@ -1,7 +1,4 @@
-  if is_own then
-    local record, ends
-    stored, limit, period, count, record, ends =
-      individual(algorithms[name], stored, now, is_own[1], is_own[2], is_own[3])
-    ARGV[a + 3], ARGV[a + 4], ARGV[a + 5] = limit, period, count
-    kept[key] = {algorithms[name], limit, period, count, record, ends, is_own}
-  end
+  local line, record, ends = lines[i]
+  stored, limit, period, count, record, ends = individual(algorithms[name], stored, now, line[1], line[2], line[3])
+  ARGV[a + 3], ARGV[a + 4], ARGV[a + 5] = limit, period, count
+  kept[key] = {algorithms[name], limit, period, count, record, ends, line}

@@ -1,3 +1,2 @@
-  elseif kept[key] then
     local decide, limit, period, count, record, ends, line = unpack(kept[key])
     keep(decide, key, write.new, write.expiry, now, limit, period, count, record, ends, line)

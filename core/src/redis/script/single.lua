@@ -10,16 +10,13 @@ local seconds, micros = time[1], time[2]
 local now = seconds * 1000000 + micros
 local limit, period, count = argv[1] + 0, argv[2] + 0, (argv[3] or 1) + 0
 local n, cost = argv[4], (argv[5] or 1) + 0
-local block, since, requested, touch = argv[6]
+local block, since, requested, touch, record, record_ends = argv[6]
 if block then
   since = argv[7]
 end
+$own_record
 $decide
 if changed then
-  if expiry < now + 1000 then
-    -- some servers do not store what is to expire in the present millisecond
-    expiry = now + 1000
-  end
-  call('SET', key, new, 'PXAT', string.format('%d', expiry / 1000))
+$write
 end
 return seconds .. ' ' .. micros .. ' ' .. stored

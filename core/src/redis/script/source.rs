@@ -13,28 +13,27 @@ const HAS_STEPS: &str = "#stored > 40 and #stored <= $longest_state \
 
 /// The parts of scripts for which `override` makes a difference: the name of their place, and what is there without it and
 /// with it.
-const OWN: [(&str, &str, &str); 16] = [
-    ("--@line_begin\n", "", "local line = {limit, period}\n"),
+const OWN: [(&str, &str, &str); 11] = [
+    ("--@line_begin\n", "", "local line\n"),
     ("$unless_own", "", " and not is_own"),
-    ("$or_own", "", " or own"),
-    ("$own_text", "", " .. (own and own.text or '')"),
-    ("$its_names", "", ", its"),
-    ("$its_pattern", "", " ?(.*)"),
-    ("$or_foreign", "", " and (is_own or its == '')"),
-    ("--@own_begin\n", "", "local own\nfound = nil\n"),
+    ("--@own_begin\n", "", "found = nil\n"),
     ("--@own_read\n", "", include_str!("own_log_read.lua")),
-    ("--@own_expire\n", "", "if own then keep_log(key, now, reset, debt, heads, own, line) end\n"),
+    ("--@expire\n", include_str!("log_expire.lua"), include_str!("own_log_expire.lua")),
     (
         "--@override\n",
         "",
         concat!(include_str!("override.lua"), include_str!("several_override.lua")),
     ),
-    ("--@is_own\n", "", "is_own = lines[i]\n"),
-    ("--@individual\n", "", include_str!("several_individual.lua")),
+    ("--@is_own\n", "", "is_own = owned[i]\n"),
+    ("--@individual\n", include_str!("several_record.lua"), include_str!("several_individual.lua")),
     ("--@own_answer\n", "", "answer_own(answers[i + 1])\n"),
-    ("--@keep\n", "", include_str!("several_keep.lua")),
+    ("--@keep\n", include_str!("several_write.lua"), include_str!("several_keep.lua")),
     ("$first_limit", "limit", "(first[5] or limit)"),
 ];
+
+/// What all scripts share that read or write a state.
+const SHARED: [(&str, &str); 2] =
+    [("$own_record\n", include_str!("record.lua")), ("$write\n", include_str!("write.lua"))];
 
 /// The script for one limit of this variant.
 pub(super) fn single(variant: Variant) -> Script {
@@ -81,7 +80,7 @@ pub(super) fn several(variants: impl Iterator<Item = Variant> + Clone) -> Script
     let table = format!("local algorithms = {{{}}}\n", table.join(", "));
     let several = with_own(include_str!("several.lua"), has_override)
         .replace("$lease\n", include_str!("lease.lua"))
-        .replace("$longest_state", &longest_value(has_override).to_string())
+        .replace("$longest_value", &(LONGEST_STATE + Override::LEN).to_string())
         .replace("$longest", &longest_hold())
         .replace("$long", &Hold::LONG.to_string());
     let head = if has_override {
@@ -95,11 +94,6 @@ pub(super) fn several(variants: impl Iterator<Item = Variant> + Clone) -> Script
     )
 }
 
-/// The bytes of the longest value.
-fn longest_value(has_override: bool) -> usize {
-    if has_override { LONGEST_STATE + Override::LEN } else { LONGEST_STATE }
-}
-
 /// The Lua source that defines the function of an algorithm.
 fn function(variant: Variant) -> String {
     match variant.algorithm().stores_itself() {
@@ -110,9 +104,10 @@ fn function(variant: Variant) -> String {
 
 /// Fills the places of the parts for which `override` makes a difference.
 fn with_own(template: &str, has_override: bool) -> String {
-    OWN.iter().fold(template.to_owned(), |text, (place, without, with)| {
+    let text = OWN.iter().fold(template.to_owned(), |text, (place, without, with)| {
         text.replace(place, if has_override { with } else { without })
-    })
+    });
+    SHARED.iter().fold(text, |text, (place, part)| text.replace(place, part))
 }
 
 /// Puts an algorithm in its place.
@@ -125,9 +120,8 @@ pub(super) fn fill(template: &str, variant: Variant) -> String {
         .replace("$longest", &longest_hold())
         .replace("$function", &variant.function())
         .replace("$state", &algorithm.state().join(", "))
-        .replace("$algorithm\n", &algorithm.source())
-        .replace("$record", &Override::LEN.to_string());
-    with_own(&filled, variant.has_override())
+        .replace("$algorithm\n", &algorithm.source());
+    with_own(&filled, variant.has_override()).replace("$record", &Override::LEN.to_string())
 }
 
 /// How long a hold of a quota lasts at most, in µs, with the mark of one that several machines share.
