@@ -84,7 +84,7 @@ unsafe extern "C" fn set(
     unsafe {
         match row.sets {
             Sets::Store => store::read_block(cf),
-            Sets::Admin => run(|(), reader| access::set_admin(reader), cf, &mut ()),
+            Sets::Admin => run(access::set_admin, cf, &mut *conf.cast::<LocationConf>()),
             Sets::Memory { read, .. } => run(
                 |(), reader| set_number(reader, read, |main| &mut main.memory_size),
                 cf,
@@ -148,6 +148,7 @@ fn set_page(
     set: SetPolicy,
 ) -> Result<(), ConfError> {
     set_policy(conf, reader, set)?;
-    reader.location()?.handler = Some(crate::metrics::handle);
+    conf.page = Some(crate::metrics::handle);
+    reader.location()?.handler = conf.page;
     Ok(())
 }

@@ -78,6 +78,8 @@ struct State {
     resolve_timeout: ngx_msec_t,
     /// For connections: NGINX's reports of failed attempts are not written to it.
     quiet_log: Rc<Cell<ngx_log_t>>,
+    /// With `timer_resolution` NGINX reads the clocks as seldom as that says, and no longer in each turn of the event loop.
+    has_timer_resolution: bool,
 }
 
 /// A node, and its record in the shared memory.
@@ -121,6 +123,7 @@ impl Driver {
             // The other half is left for connecting.
             resolve_timeout: (config.connect_timeout / 2 / MILLISECOND) as ngx_msec_t,
             quiet_log: Rc::new(Cell::new(quiet_log())),
+            has_timer_resolution: core_conf().timer_resolution > 0,
         };
         let driver = Rc::new(Self { state: RefCell::new(state) });
         let mut state = driver.state.borrow_mut();
@@ -417,12 +420,17 @@ fn place<T>(places: &mut Vec<Option<T>>, index: usize, value: T) {
 
 /// How long a worker may take to shut down, in µs: `worker_shutdown_timeout`; 0 if there is no limit.
 fn shutdown_timeout() -> u64 {
-    // SAFETY: a worker has a cycle, which has a configuration of the core module, at the module's index.
-    let timeout = unsafe {
+    (core_conf().shutdown_timeout as u64).saturating_mul(MILLISECOND)
+}
+
+/// NGINX's own configuration outside of `http`.
+fn core_conf() -> ngx_core_conf_t {
+    // SAFETY: a worker has a cycle, which has a configuration of the core module, at the module's index. What it points to is
+    // not used.
+    unsafe {
         let core = *(*ngx_cycle).conf_ctx.add(ngx_core_module.index);
-        (*core.cast::<ngx_core_conf_t>()).shutdown_timeout
-    };
-    (timeout as u64).saturating_mul(MILLISECOND)
+        *core.cast::<ngx_core_conf_t>()
+    }
 }
 
 /// A copy of the cycle's log in which only alerts, and debugging if it is on, are written.

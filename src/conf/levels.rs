@@ -4,7 +4,10 @@ use std::cell::{Cell, OnceCell};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use ngx::ffi::{NGX_LOG_WARN, ngx_http_core_loc_conf_t, ngx_http_core_srv_conf_t, ngx_worker};
+use ngx::ffi::{
+    NGX_LOG_WARN, ngx_http_core_loc_conf_t, ngx_http_core_srv_conf_t, ngx_http_handler_pt,
+    ngx_worker,
+};
 use rate_limit_core::admin::ManagedLimit;
 use rate_limit_core::conf::limit::Phase;
 use rate_limit_core::conf::{DEFAULT_MEMORY, Policy, PolicyLevel};
@@ -235,6 +238,8 @@ pub(crate) struct LocationConf {
     /// Ordered by phase; `Some` and empty for `rate_limit_redis off`, `None` where a level has no line.
     pub(crate) limits: Option<Vec<Rc<LimitConf>>>,
     pub(crate) pass: Option<Pass>,
+    /// What answers the requests of the location, if that is this module. It is not inherited.
+    pub(crate) page: ngx_http_handler_pt,
     /// The policy values that the directives of this level set.
     pub(crate) level: PolicyLevel,
     /// The policy that applies, once the values of the levels above are known.

@@ -11,7 +11,7 @@ use ngx::ffi::{
 use rate_limit_core::conf::DirectiveError;
 
 use super::reader::{self, ConfError, Reader};
-use crate::conf::AdminLocation;
+use crate::conf::{AdminLocation, LocationConf};
 use crate::log::log;
 use crate::nginx::Conf;
 
@@ -19,12 +19,13 @@ use crate::nginx::Conf;
 static HANDLER: unsafe extern "C" fn(*mut ngx_http_request_t) -> ngx_int_t = crate::admin::handle;
 
 /// Makes the location the admin interface.
-pub(super) fn set_admin(reader: &mut Reader<'_>) -> Result<(), ConfError> {
+pub(super) fn set_admin(conf: &mut LocationConf, reader: &mut Reader<'_>) -> Result<(), ConfError> {
     let location = reader.location()?;
     if location.handler.is_some_and(|other| ptr::fn_addr_eq(other, HANDLER)) {
         return Err(DirectiveError::Duplicate(reader.line.name()?.to_owned()).into());
     }
-    location.handler = Some(HANDLER);
+    conf.page = Some(HANDLER);
+    location.handler = conf.page;
     let location = NonNull::from(location);
     let server = reader.cf.core_server().ok_or(ConfError::NoConf("server"))?;
     let (server, place) = (NonNull::from(server), reader.cf.place());

@@ -50,9 +50,18 @@ pub(crate) unsafe extern "C" fn merge_location(
         (Conf::new(cf), &*previous.cast::<LocationConf>(), &mut *conf.cast::<LocationConf>())
     };
     conf.inherit(previous);
+    answer_excepted(cf, previous);
     match find_store(cf, conf).and_then(|()| bind_limits(cf, conf)) {
         Ok(()) => NGX_CONF_OK,
         Err(error) => reader::fail(cf, &error),
+    }
+}
+
+/// Has requests of the methods that a `limit_except` is about answered as those of others are: NGINX takes the handler from
+/// the block.
+fn answer_excepted(cf: &mut Conf, location: &LocationConf) {
+    if let Some(core) = cf.core_limit_except() {
+        core.handler = core.handler.or(location.page);
     }
 }
 

@@ -33,6 +33,13 @@ rate_limit_redis_uri_changes(ngx_http_request_t *r)
 }
 
 
+ngx_uint_t
+rate_limit_redis_post_action(ngx_http_request_t *r)
+{
+    return r->main->post_action;
+}
+
+
 void
 rate_limit_redis_set_expect_tested(ngx_http_request_t *r)
 {

@@ -13,6 +13,7 @@ unsafe extern "C" {
     fn rate_limit_redis_filter_finalize(r: *mut ngx_http_request_t) -> ngx_uint_t;
     fn rate_limit_redis_error_page(r: *mut ngx_http_request_t) -> ngx_uint_t;
     fn rate_limit_redis_uri_changes(r: *mut ngx_http_request_t) -> ngx_uint_t;
+    fn rate_limit_redis_post_action(r: *mut ngx_http_request_t) -> ngx_uint_t;
     fn rate_limit_redis_set_expect_tested(r: *mut ngx_http_request_t);
     fn rate_limit_redis_hold(r: *mut ngx_http_request_t);
 }
@@ -40,6 +41,12 @@ impl Request<'_> {
     pub(crate) fn may_be_redirected(self) -> bool {
         // SAFETY: the function reads the request, which is valid.
         unsafe { rate_limit_redis_uri_changes(self.as_ptr()) != 0 }
+    }
+
+    /// Whether the request has been answered, and runs its `post_action`.
+    pub(crate) fn is_post_action(self) -> bool {
+        // SAFETY: the function reads the main request of this one, which is valid.
+        unsafe { rate_limit_redis_post_action(self.as_ptr()) != 0 }
     }
 
     /// Takes note that no "100 Continue" is to be sent any more.

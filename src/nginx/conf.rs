@@ -126,6 +126,11 @@ impl Conf {
         NgxHttpCoreModule::location_conf_mut(&self.0)
     }
 
+    /// NGINX's own configuration of the location, if this is a `limit_except` in it.
+    pub(crate) fn core_limit_except(&mut self) -> Option<&mut ngx_http_core_loc_conf_t> {
+        self.core_location().filter(|core| core.lmt_excpt() != 0)
+    }
+
     /// Whether this is an `if` of a server, in whose level no request ever is.
     pub(crate) fn is_if_of_server(&self) -> bool {
         let core = NgxHttpCoreModule::location_conf(&self.0);

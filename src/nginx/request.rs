@@ -293,11 +293,17 @@ impl<'r> Request<'r> {
 
 /// To wait. `limit_req` does the same.
 impl Request<'_> {
-    /// Suspends the request until it is resumed, or the client leaves.
+    /// Suspends the request until it is resumed, or the client leaves. An action after the response does not need the client,
+    /// who may have left: NGINX does not watch it then.
     pub(crate) fn suspend(self) -> Step {
+        let is_watched = !self.is_post_action();
         // SAFETY: a request has a connection, and a connection has two events.
         unsafe {
             let r = self.as_ptr();
+            (*r).write_event_handler = Some(ngx_http_core_run_phases);
+            if !is_watched {
+                return Step::AGAIN;
+            }
             let read = (*(*r).connection).read;
             if (*read).ready() != 0 {
                 ngx_post_event(read, &raw mut ngx_posted_events);
@@ -305,7 +311,6 @@ impl Request<'_> {
                 return Step::INTERNAL_ERROR;
             }
             (*r).read_event_handler = Some(ngx_http_test_reading);
-            (*r).write_event_handler = Some(ngx_http_core_run_phases);
         }
         Step::AGAIN
     }

@@ -24,8 +24,11 @@ impl State {
         }
     }
 
+    /// Counts how long a reply or a deadline waited for the worker, in µs, where that is known.
     pub(super) fn count_lag(&self, lag: u64) {
-        self.shared.count_lag(lag);
+        if !self.has_timer_resolution {
+            self.shared.count_lag(lag);
+        }
     }
 
     pub(super) fn known(&mut self, key: NodeKey) -> Option<&mut KnownNode> {

@@ -166,3 +166,27 @@ fn before_redis_has_ever_answered() {
     );
     assert_eq!(tokens(&redis, "rl:default:a"), None, "its command was never sent");
 }
+
+/// The response has been sent, so that the client may go, and NGINX does not watch it.
+#[test]
+fn an_action_after_the_response_is_not_left_with_the_client() {
+    let mut redis = Redis::start();
+    let nginx = conf(&redis)
+        .http("server { listen 127.0.0.1:{port2}; return 204; }")
+        .server("location /page { rate_limit_redis off; try_files /index.html =404; post_action /after; }")
+        .server("location /after { rate_limit_redis k name=after rate=9r/52w;")
+        .server("proxy_pass http://127.0.0.1:{port2}/upstream; }")
+        .start_connected(&redis);
+    redis.stop_signal();
+    let mut http = nginx.http();
+    assert_eq!(http.get("/page").status, 200);
+    nginx.wait_for_requests(1, 0);
+    drop(http);
+    // Another client's end shows that NGINX has had the time to notice.
+    drop(waiting(&nginx, "/?key=b", 2));
+    wait_for_499(&nginx, 1);
+    redis.cont();
+    let has_acted = || nginx.access_log().contains("GET /upstream");
+    wait_until(PATIENCE, has_acted, "the request of the action");
+    assert_eq!(tokens(&redis, "rl:after:k"), Some(8), "and it is charged");
+}
