@@ -65,11 +65,11 @@ impl Quota {
         self.has_override
     }
 
-    /// This quota with the rate and limit of another one; `None` if that is counted in another way.
+    /// This quota with the rate and limit of another one; `None` if that is counted in another way, or its debts
+    /// cannot be counted exactly.
     pub(crate) fn with_terms_of(&self, other: &Self) -> Option<Self> {
         let Self { algorithm, rate, terms, limit, .. } = *other;
-        let is_alike =
-            algorithm == self.algorithm && (!self.is_settled || other.check_settle().is_ok());
+        let is_alike = algorithm == self.algorithm && other.check_settle().is_ok();
         is_alike.then_some(Self { rate, terms, limit, ..*self })
     }
 

@@ -114,11 +114,10 @@ impl ManagedLimit<'_> {
         let quota = Quota::new(self.algorithm, parsed, limit).map_err(too_much)?;
         let quota = quota.with_block(self.block);
         let quota = if self.has_override { quota.with_override() } else { quota };
-        if !self.is_settled {
-            return Ok(quota);
+        if self.is_settled || self.has_override {
+            quota.check_settle().map_err(too_much)?;
         }
-        quota.check_settle().map_err(too_much)?;
-        Ok(quota.with_settle())
+        Ok(if self.is_settled { quota.with_settle() } else { quota })
     }
 }
 

@@ -240,13 +240,15 @@ fn values_that_are_unusable() {
 }
 
 #[test]
-fn a_limit_that_settles_counts_its_debts() {
-    let limits = [ManagedLimit { is_settled: true, ..KNOWN }];
-    let read = |query: &str| Operation::read(b"PUT", query.as_bytes(), &limits);
-    let error = read("limit=api&key=k&rate=1r/52w&capacity=20").unwrap_err().to_string();
-    let expected = "would take more than a hundred years to regain a debt of ten times as much";
-    assert_eq!(error, format!("\"capacity=20\" {expected}"));
-    assert!(read("limit=api&key=k&rate=1r/52w&capacity=5").is_ok());
+fn an_override_must_count_its_debts() {
+    for is_settled in [true, false] {
+        let limits = [ManagedLimit { is_settled, ..KNOWN }];
+        let read = |query: &str| Operation::read(b"PUT", query.as_bytes(), &limits);
+        let error = read("limit=api&key=k&rate=1r/52w&capacity=20").unwrap_err().to_string();
+        let expected = "would take more than a hundred years to regain a debt of ten times as much";
+        assert_eq!(error, format!("\"capacity=20\" {expected}"));
+        assert!(read("limit=api&key=k&rate=1r/52w&capacity=5").is_ok());
+    }
 }
 
 #[test]

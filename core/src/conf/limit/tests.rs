@@ -296,6 +296,10 @@ fn settlements() {
             &quota_error("capacity=50", QuotaError::DebtTooSlow),
         ),
     ]);
+    refused(&[(
+        "rate_limit_redis a rate=1r/52w capacity=50 override",
+        &quota_error("capacity=50", QuotaError::DebtTooSlow),
+    )]);
     assert_eq!(good(A).settle, None);
     for value in ["$status", "0", "1.5", "${status}0"] {
         assert_eq!(good(&format!("{A} settle={value}")).settle, Some(value));
