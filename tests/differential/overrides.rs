@@ -473,10 +473,9 @@ impl Client {
     /// When the key is gone at the latest, in µs, if a command has set that: that of a state is up to a millisecond before.
     fn expiry(&self, calls: &[Vec<Vec<u8>>]) -> Option<u64> {
         let call = self.last_of(calls, &["SET", "PEXPIRE", "PERSIST"])?;
-        let number = |index: usize| -> u64 {
-            let number: i64 = String::from_utf8_lossy(&call[index]).parse().unwrap();
-            number.try_into().unwrap_or(0)
-        };
+        // Some servers take no -0, which this does not read either.
+        let number =
+            |index: usize| -> u64 { String::from_utf8_lossy(&call[index]).parse().unwrap() };
         match (&call[0][..], call.len()) {
             (b"SET", 5) => Some(number(4) * 1_000 + 1_000),
             (b"PEXPIRE", _) => Some(self.now + number(2) * 1_000 + 1_000),

@@ -227,7 +227,8 @@ fn own_unspent<'q, 'f>(
 /// The stored record of any other limit.
 fn stored((charge, entry): Answered<'_, '_>) -> Stored {
     match entry {
-        Entry::Stored(bytes) => charge.quota.algorithm().read(bytes),
+        // A quota of the client's own is only kept by a line without overrides.
+        Entry::Stored(bytes) => charge.quota.algorithm().read(Override::split(bytes).0),
         Entry::Integers(..) => Stored::default(),
     }
 }

@@ -525,6 +525,31 @@ fn lines_without_override_keep_what_clients_have_of_their_own() {
     }
 }
 
+/// Redis and NGINX read the same state, also where units are set aside.
+#[test]
+fn a_line_without_override_grants_no_more_with_leases() {
+    let redis = Redis::start();
+    let limits =
+        ["rate=60r/d", "rate=60r/d algorithm=gcra burst=59", "rate=60r/d algorithm=fixed_window"];
+    for limit in limits {
+        redis.command::<()>(&["FLUSHALL"]);
+        let server = |marks: &str| {
+            let line = format!("rate_limit_redis $arg_k name=five {limit} {marks};");
+            conf(&redis).decisions().server(&format!("location / {{ {line} }}"))
+        };
+        let with = server("override").start();
+        let without = server("").http("rate_limit_redis_lease on;").start();
+        for nginx in [&with, &without] {
+            wait_until(PATIENCE, || nginx.get("/?k=b").decision().ends_with("redis"), limit);
+        }
+        let change = format!("?limit=five&key=a&rate=50r/d{}", burst(limit));
+        client(&with, "PUT", &change);
+        let mut http = without.http();
+        let passed = (0..150).filter(|_| http.get("/?k=a").status != 429).count();
+        assert!(passed <= 60, "{limit}: {passed}");
+    }
+}
+
 /// The request of a client that leaves is released; what was in flight is carried out.
 #[test]
 fn a_client_leaves() {

@@ -49,7 +49,8 @@ end
 -- Keeps a list of which nothing counts from a moment on, but a quota without an end.
 local function expire_log(key, now, whole_at, own)
   if not own or own[3] > 0 then
-    redis.call('PEXPIRE', key, math.ceil((whole_at - now) / 1000))
+    -- some servers take no -0
+    redis.call('PEXPIRE', key, math.max(1, math.ceil((whole_at - now) / 1000)))
   end
 end
 
@@ -89,7 +90,7 @@ end
 -- Keeps a list, which is whole after `reset`, for as long as any of it counts. `line` is the quota of the line, where the
 -- other one counts.
 local function keep_log(key, now, reset, debt, heads, own, line)
-  if redis.call('LLEN', key) == 0 then
+  if own and own[3] == 0 or redis.call('LLEN', key) == 0 then
     return
   end
   local expiry = math.max(now + reset, now + 1000)
