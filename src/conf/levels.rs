@@ -238,7 +238,7 @@ pub(crate) struct LocationConf {
     /// Ordered by phase; `Some` and empty for `rate_limit_redis off`, `None` where a level has no line.
     pub(crate) limits: Option<Vec<Rc<LimitConf>>>,
     pub(crate) pass: Option<Pass>,
-    /// What answers the requests of the location, if that is this module. It is not inherited.
+    /// The handler of the location's requests, if it is one of this module. It is not inherited.
     pub(crate) page: ngx_http_handler_pt,
     /// The policy values that the directives of this level set.
     pub(crate) level: PolicyLevel,

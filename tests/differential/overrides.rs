@@ -142,7 +142,7 @@ impl World {
 struct Client {
     rng: Rng,
     quota: Quota,
-    /// The same line without `override`, and whether another machine has it.
+    /// The line without `override`, and whether another machine has that.
     plain: Quota,
     is_mixed: bool,
     key: String,
@@ -339,7 +339,7 @@ impl Client {
         head.len() == 8
     }
 
-    /// What a line without override has made of a state, as that line sees it.
+    /// Takes over a state that a line without override has written, which must be this one as that line sees it.
     fn keep(&mut self, world: &mut World, stored: Stored) {
         let state_of = |client: &Self| {
             let applied = Applied::new(client.stored.clone(), None, client.now, &client.plain);
@@ -365,7 +365,7 @@ impl Client {
             writes.iter().any(|write| call[0] == write.as_bytes())
                 && call.get(1).is_some_and(|key| key.ends_with(self.key.as_bytes()))
         };
-        // Of a state that another line has written the script may only correct what it reads.
+        // The script may only correct what it reads of a state that another line has written.
         let is_written = calls.iter().any(is_write) || self.is_mixed;
         assert!(!is_new || is_written, "{:#?} {stored:?}", self.history);
         is_new

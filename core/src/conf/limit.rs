@@ -106,7 +106,7 @@ impl<V> LimitLine<'_, V> {
             LimitError::Quota { parameter, value, error }
         };
         let quota = Quota::new(self.algorithm, rate, limit).map_err(in_parameter)?;
-        // What is more than an override, or the line after it, allows is owed.
+        // Units beyond what an override, or the line after it, allows are owed.
         if self.settle.is_some() || self.has_override {
             quota.check_settle().map_err(in_parameter)?;
         }

@@ -411,7 +411,7 @@ fn account(without: &str) -> String {
     rule.split_whitespace().filter(|word| *word != without).collect::<Vec<_>>().join(" ")
 }
 
-/// What makes the quota of a client's own larger than one request, where the rate does not.
+/// The argument that makes a quota of a client's own larger than one request, where the rate does not.
 fn burst(limit: &str) -> &'static str {
     if limit.contains("burst") { "&burst=19" } else { "" }
 }

@@ -31,7 +31,7 @@ const OWN: [(&str, &str, &str); 11] = [
     ("$first_limit", "limit", "(first[5] or limit)"),
 ];
 
-/// What all scripts share that read or write a state.
+/// The parts of all scripts that read or write a state.
 const SHARED: [(&str, &str); 2] =
     [("$own_record\n", include_str!("record.lua")), ("$write\n", include_str!("write.lua"))];
 
