@@ -117,11 +117,12 @@ fn nothing_is_kept_without_the_directive() {
 #[test]
 fn a_shortened_hmac_is_no_key() {
     let redis = Redis::start_with_stopped_clock();
-    let store = format!("rate_limit_redis_store s {{ server {}; key_hmac secret; }}", redis.url());
+    let parameters = "key_hmac secret; connect_timeout 30s;";
+    let store = format!("rate_limit_redis_store s {{ server {}; {parameters} }}", redis.url());
     let nginx = Conf::new()
         .file("secret", "a secret of some length")
         .http(&store)
-        .http("rate_limit_redis_pass s; rate_limit_redis_top 8;")
+        .http("rate_limit_redis_pass s; rate_limit_redis_timeout 5s; rate_limit_redis_top 8;")
         .server(ADMIN)
         .server("location / { rate_limit_redis $arg_k name=five rate=5r/d; }")
         .start_connected(&redis);
