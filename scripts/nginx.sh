@@ -129,23 +129,28 @@ configure_nginx() {
     export NGINX_SOURCE_DIR=$tree NGINX_BUILD_DIR=$tree/objs
 }
 
-# take_target_of_tree: from now on, cargo builds in the target directory of the configured tree. At first that is a copy of
-# the usual one: cargo compiles what depends on NGINX, and nothing else once more.
+# take_target_of_tree: from now on, cargo builds in the target directory of the configured tree.
 take_target_of_tree() {
-    local part
     export CARGO_TARGET_DIR=$target/${NGINX_SOURCE_DIR##*/}
+    begin_target "$CARGO_TARGET_DIR"
+}
+
+# begin_target DIRECTORY: a target directory that begins as a copy of the usual one: cargo compiles what depends on NGINX, and
+# nothing else once more.
+begin_target() {
+    local part
     (
         # Two scripts at once shall not make one copy.
         flock 9
-        [[ -d $target/release && ! -d $CARGO_TARGET_DIR ]] || exit 0
+        [[ -d $target/release && ! -d $1 ]] || exit 0
         # Complete or not at all: cargo would take half a file for a whole one.
-        rm -rf "$CARGO_TARGET_DIR.part"
-        mkdir -p "$CARGO_TARGET_DIR.part/release"
+        rm -rf "$1.part"
+        mkdir -p "$1.part/release"
         # What says that something is compiled comes before that itself, should it be compiled again meanwhile.
         for part in .fingerprint build deps; do
-            cp -a "$target/release/$part" "$CARGO_TARGET_DIR.part/release"
+            cp -a "$target/release/$part" "$1.part/release"
         done
-        mv "$CARGO_TARGET_DIR.part" "$CARGO_TARGET_DIR"
+        mv "$1.part" "$1"
     ) 9>"$root/build/.lock"
 }
 
