@@ -130,7 +130,7 @@ fn build(lines: &StoreLines<'static>, cf: &mut Conf, reference: &str) -> Result<
 
 /// The path of the file that a line names, which is relative to the configuration.
 fn full_path(reader: &mut Reader<'_>) -> Result<&'static str, ConfError> {
-    let path = reader.cf.full_path(reader.line.value()?).ok_or(ConfError::OutOfMemory)?;
+    let path = reader.cf.full_path(reader.line.nonempty_value()?).ok_or(ConfError::OutOfMemory)?;
     Ok(text(path)?)
 }
 

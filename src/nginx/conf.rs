@@ -221,10 +221,13 @@ impl Conf {
         self.0.pool
     }
 
-    /// The path of a file relative to the configuration, whose name is one of its words.
+    /// The path of a file relative to the configuration, whose name is one of its words; nothing without a name or memory.
     pub(crate) fn full_path(&mut self, name: &'static str) -> Option<&'static [u8]> {
+        if name.is_empty() {
+            return None;
+        }
         let mut path = ngx_str_t { data: name.as_ptr().cast_mut(), len: name.len() };
-        // SAFETY: the text is only read; NGINX puts the full path into the pool of the configuration.
+        // SAFETY: the text, whose first byte NGINX reads without looking at the length, is only read; NGINX puts the full path into the pool of the configuration.
         unsafe {
             let status = ngx_conf_full_name(self.0.cycle, &mut path, 1);
             (status == Status::NGX_OK.0).then(|| bytes(path))

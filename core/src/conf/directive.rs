@@ -80,6 +80,14 @@ impl<'a> Directive<'a> {
         }
     }
 
+    /// The only argument, which is not empty.
+    pub fn nonempty_value(&self) -> Result<&'a str, DirectiveError> {
+        match self.value()? {
+            "" => Err(self.invalid("", "not empty")),
+            value => Ok(value),
+        }
+    }
+
     /// The only argument, as a number.
     pub(super) fn number(&self, least: u64, most: u64) -> Result<u64, DirectiveError> {
         let value = self.value()?;

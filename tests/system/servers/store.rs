@@ -213,7 +213,7 @@ fn connect_timeout() {
 #[test]
 fn wrong_lines() {
     let a = "server redis://127.0.0.1:1;";
-    let cases: [(String, &[&str]); 12] = [
+    let cases: [(String, &[&str]); 14] = [
         (String::new(), &["in \"rate_limit_redis_store\" \"edge\"", "there must be a \"server\""]),
         ("server;".into(), &["\"server\"", "number of arguments"]),
         ("server redis://:s3cret@127.0.0.1:x;".into(), &["***@127.0.0.1:x", "\"server\"", "port"]),
@@ -224,6 +224,8 @@ fn wrong_lines() {
         (format!("{a} password_file empty; password s3cret;"), &["no password in the first line"]),
         (format!("{a} password_file nowhere;"), &["/nowhere\"", "\"password_file\"", "No such"]),
         (format!("{a} password_file empty;"), &["no password in the first line of", "/empty\""]),
+        (format!("{a} password_file \"\";"), &["\"\" in \"password_file\"", "not empty"]),
+        (format!("{a} key_hmac \"\";"), &["\"\" in \"key_hmac\"", "not empty"]),
         ("server redis://u:s3cret@127.0.0.1:1; user b;".into(), &["in the URL and by"]),
         (format!("{a} weight 5;"), &["unknown directive \"weight\"", "rate_limit_redis_store"]),
     ];

@@ -109,8 +109,7 @@ impl<'a> TlsSettings<'a> {
 }
 
 fn text<'a>(line: &Directive<'a>) -> Result<&'a str, DirectiveError> {
-    match line.value()? {
-        "" => Err(line.invalid("", "not empty")),
+    match line.nonempty_value()? {
         value if value.contains('$') => Err(line.invalid(value, "without variables")),
         value => Ok(value),
     }
