@@ -24,6 +24,9 @@ PATH=$PATH:/usr/sbin:/sbin:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin
 say() { printf '==> %s\n' "$*" >&2; }
 die() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
 
+# no_arguments ARGUMENT...: for a script that takes none.
+no_arguments() { (($# == 0)) || die "unknown argument $1; see scripts/$(basename "$0") --help"; }
+
 # until_true SECONDS COMMAND...
 until_true() {
     local deadline=$((SECONDS + $1))

@@ -203,7 +203,7 @@ loads() {
     # The user that it was built to become may not be here.
     ((EUID != 0)) || user='user root;'
     {
-        printf '%s load_module %s; pid nginx.pid; error_log stderr; events {} http {\n' "$user" "$module"
+        printf '%s load_module "%s"; pid nginx.pid; error_log stderr; events {} http {\n' "$user" "$module"
         for kind in client_body proxy fastcgi uwsgi scgi; do
             "$nginx" -V 2>&1 | grep -q -- "--without-http_${kind}_module" || echo "${kind}_temp_path $kind;"
         done

@@ -19,6 +19,8 @@ answers() { (: <>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
 # Not below TMPDIR: the path of a unix socket is short, and nginx's workers must get here.
 make_directory() {
+    # Workers read what is in it.
+    umask 022
     run=$(mktemp -d /tmp/rate-limit-redis.XXXXXX)
     # shellcheck disable=SC2016 # the expansions belong to the shell that runs this
     # Removes the directory where clean_up cannot, and tries until the servers that write to it have ended.

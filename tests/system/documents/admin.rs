@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use harness::{Nginx, Redis};
+use harness::{Conf, Nginx, Redis};
 
 use crate::documents::pages::{block, conf};
 use crate::seen::{StartConnected as _, quota, remaining};
@@ -64,7 +64,26 @@ fn a_client_from_a_terminal() {
     shown(&with("override", &["none"]), "\"override\":null,\n");
     shown(&of("reset"), "\"remaining\":100,\n");
     shown(&["top", "api"], "{\"top\":[]}");
+    shown(&["show", "api", "--help"], "\"key\":\"--help\",\n");
     shown(&["show", "api", "a b\u{e4}%\"&\n"], "\"key\":\"a b\u{e4}%\\\"&\\u000a\",\n");
+}
+
+/// Whether a limit has a burst or a capacity is that of its own.
+#[test]
+fn a_limit_with_a_dot_in_its_name_from_a_terminal() {
+    let redis = Redis::start();
+    let nginx = Conf::new()
+        .redis(&redis)
+        .server("location /limits { rate_limit_redis_admin; rate_limit_redis off; }")
+        .server("location /a { rate_limit_redis a name=shop.api rate=100r/d override; }")
+        .server(
+            "location /b { rate_limit_redis a name=shop-api rate=100r/d algorithm=gcra override; }",
+        )
+        .start_connected(&redis);
+    for (name, member) in [("shop.api", "capacity"), ("shop-api", "burst")] {
+        let text = limits(&nginx, &["override", name, "x", "1000r/d", "50"]);
+        assert!(text.contains(&format!("\"{member}\":50,\n")), "{text}");
+    }
 }
 
 #[test]
