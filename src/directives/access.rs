@@ -5,8 +5,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ptr::{self, NonNull};
 
 use ngx::ffi::{
-    NGX_LOG_WARN, ngx_http_complex_value_t, ngx_http_conf_addr_t, ngx_http_conf_port_t,
-    ngx_http_core_srv_conf_t, ngx_http_request_t, ngx_int_t, ngx_str_t, sockaddr,
+    NGX_LOG_WARN, ngx_array_t, ngx_http_complex_value_t, ngx_http_conf_addr_t,
+    ngx_http_conf_port_t, ngx_http_core_srv_conf_t, ngx_http_request_t, ngx_int_t, ngx_str_t,
+    ngx_uint_t, sockaddr,
 };
 use rate_limit_core::conf::DirectiveError;
 
@@ -42,7 +43,7 @@ pub(super) fn warn_of_admins(cf: &mut Conf) -> Result<(), ConfError> {
             log!(
                 NGX_LOG_WARN,
                 cf.log(),
-                "anybody may use \"rate_limit_redis_admin\": its location has none of \"allow\" and \"deny\", \
+                "anybody may use \"rate_limit_redis_admin\": its location has none of \"deny\", \
                  \"auth_basic\", \"auth_request\", \"ssl_verify_client on\" and \"internal\", in {}",
                 admin.place
             );
@@ -56,7 +57,7 @@ type Checks = unsafe fn(conf: *const c_void) -> bool;
 
 /// NGINX's modules that check access. Their types are their own, but for the first field.
 const MODULES: [(&CStr, Checks); 3] = [
-    (c"ngx_http_access_module", has_rules),
+    (c"ngx_http_access_module", denies),
     (c"ngx_http_auth_basic_module", has_realm),
     (c"ngx_http_auth_request_module", has_uri),
 ];
@@ -74,13 +75,26 @@ fn is_checked(cf: &Conf, admin: &AdminLocation) -> bool {
     }
 }
 
-/// Whether `ngx_http_access_module` has rules: its first field points to those for IPv4 addresses, or is null.
+/// Whether `ngx_http_access_module` denies access to anybody: its first field points to the rules for IPv4 addresses, or
+/// is null. Without such a rule it lets everybody in.
 ///
 /// # Safety
 /// `conf` must be its configuration of a location.
-unsafe fn has_rules(conf: *const c_void) -> bool {
-    // SAFETY: passed on.
-    unsafe { !(*conf.cast::<*const c_void>()).is_null() }
+unsafe fn denies(conf: *const c_void) -> bool {
+    // SAFETY: passed on; the rules are an array of this type, as their size confirms.
+    unsafe {
+        let Some(rules) = (*conf.cast::<*const ngx_array_t>()).as_ref() else { return false };
+        rules.size != size_of::<AccessRule>()
+            || rules.as_slice::<AccessRule>().iter().any(|rule| rule.deny != 0)
+    }
+}
+
+/// A rule of `ngx_http_access_module` for IPv4 addresses.
+#[repr(C)]
+struct AccessRule {
+    _mask: u32,
+    _address: u32,
+    deny: ngx_uint_t,
 }
 
 /// Whether `ngx_http_auth_basic_module` has a realm: its first field points to a complex value, or is null.
