@@ -62,6 +62,9 @@ fn settle_phase(r: Request<'_>, request: &LimitedRequest<'_>, shared: &Shared) {
         }
         match r.main_conf().and_then(|main| main.driver(limit.limit.store()?)) {
             Some(driver) if limit.is_charged() => {
+                if change > 0 {
+                    shared.end_denials_of(limit);
+                }
                 let since = limit.regained_from(change.unsigned_abs());
                 driver.settle(&limit.of_line(), since, change, reservations);
             }

@@ -8,8 +8,11 @@
 //! - a request of another quota: it may leave a state that the first quota would not have;
 //! - a refund: a limit that has any is not cached, unless its rejections block, which no refund ends.
 //!
+//! A settlement that charges more ends it too, as the client can pass later than the denial says.
+//!
 //! So with the cache and without it the same requests pass; but what another machine does with another
-//! quota, or gives back of a lease, is noticed when the denial ends by itself.
+//! quota, settles, or gives back of a lease, and what is given back of a request that was not decided in time, is noticed when
+//! the denial ends by itself.
 //!
 //! The denials of a machine are in memory that its workers share, a lock-free table of buckets of a few entries. A digest
 //! belongs to one bucket, and may be in any entry of it; if the bucket is full, the entry that expires first is replaced. An
@@ -47,6 +50,8 @@ pub struct Denial {
     pub passes: u64,
     /// When the quota is whole.
     pub whole: u64,
+    /// Until when the client is sure to be blocked; 0 if it is not known to be.
+    pub blocked: u64,
 }
 
 impl Denial {
@@ -59,14 +64,19 @@ impl Denial {
         let lasts = if quota.block() > 0 { verdict.blocked.into() } else { retry };
         let until = submitted.saturating_add(lasts).min(now.saturating_add(LONGEST));
         let (passes, whole) = (now.saturating_add(retry), now.saturating_add(verdict.reset));
-        (now < until).then_some(Self { quota: quota.fingerprint(), until, passes, whole })
+        let blocked = match verdict.blocked {
+            0 => 0,
+            micros => submitted.saturating_add(micros.into()),
+        };
+        let quota = quota.fingerprint();
+        (now < until).then_some(Self { quota, until, passes, whole, blocked })
     }
 
     /// The verdict on a request at `now`, if it is rejected.
     pub fn verdict(&self, now: u64) -> Option<Verdict> {
         (now < self.until).then(|| Verdict {
             allowed: false,
-            blocked: 0,
+            blocked: u32::try_from(self.blocked.saturating_sub(now)).unwrap_or(u32::MAX),
             remaining: 0,
             reset: self.whole.saturating_sub(now),
             retry: Retry::After(self.passes.saturating_sub(now).max(1)),
@@ -85,7 +95,7 @@ pub type DenyBucket = [DenyEntry; WAYS];
 /// A place for a denial, as large as a line of the processor's cache. All zeroes is an expired one.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-pub struct DenyEntry([AtomicU64; 6]);
+pub struct DenyEntry([AtomicU64; 7]);
 
 /// A table of denials. Clients are given by their digests.
 #[derive(Clone, Copy, Debug)]
@@ -142,33 +152,34 @@ impl DenyEntry {
     }
 
     fn read(&self, client: u128) -> Option<Denial> {
-        let [low, high, until, quota, passes, whole] =
+        let [low, high, until, quota, passes, whole, blocked] =
             self.0.each_ref().map(|word| word.load(Ordering::Relaxed));
-        let denial = Denial { quota, until, passes, whole };
+        let denial = Denial { quota, until, passes, whole, blocked };
         (combined(client, denial) == [low, high]).then_some(denial)
     }
 
     fn write(&self, client: u128, denial: Denial) {
         let [low, high] = combined(client, denial);
-        let Denial { quota, until, passes, whole } = denial;
-        self.set([low, high, until, quota, passes, whole]);
+        let Denial { quota, until, passes, whole, blocked } = denial;
+        self.set([low, high, until, quota, passes, whole, blocked]);
     }
 
     fn clear(&self) {
-        self.set([0; 6]);
+        self.set([0; 7]);
     }
 
-    fn set(&self, words: [u64; 6]) {
+    fn set(&self, words: [u64; 7]) {
         self.0.iter().zip(words).for_each(|(to, from)| to.store(from, Ordering::Relaxed));
     }
 }
 
 /// The digest of a client, combined with all words of a denial.
 fn combined(client: u128, denial: Denial) -> [u64; 2] {
-    let Denial { quota, until, passes, whole } = denial;
+    let Denial { quota, until, passes, whole, blocked } = denial;
+    let (low, high) = (client as u64 ^ quota, (client >> 64) as u64 ^ quota);
     [
-        client as u64 ^ until ^ passes.rotate_left(21) ^ whole.rotate_left(42) ^ quota,
-        (client >> 64) as u64 ^ until.rotate_left(32) ^ passes ^ whole.rotate_left(11) ^ quota,
+        low ^ until ^ passes.rotate_left(21) ^ whole.rotate_left(42) ^ blocked.rotate_left(53),
+        high ^ until.rotate_left(32) ^ passes ^ whole.rotate_left(11) ^ blocked.rotate_left(24),
     ]
 }
 
@@ -192,10 +203,25 @@ mod tests {
         assert_eq!(until(5 * SECOND), None);
     }
 
+    /// Header fields and log lines of a client that is blocked tell the end of the block.
+    #[test]
+    fn knows_a_block() {
+        let quota = Quota::new(Algorithm::Gcra, "1r/6s".parse().unwrap(), 1).unwrap();
+        let (retry, reset) = (Retry::After(60 * SECOND), 60 * SECOND);
+        let verdict = Verdict { allowed: false, blocked: 60_000_000, remaining: 0, reset, retry };
+        let denial = Denial::new(&verdict, &quota, START, START + 1_000).unwrap();
+        let table = [DenyBucket::default()];
+        assert!(DenyTable::new(&table).deny(CLIENT, denial));
+        let cached = |now| DenyTable::new(&table).denied(CLIENT, quota.fingerprint(), START + now);
+        let blocked = |now| cached(now).map(|verdict| verdict.blocked);
+        assert_eq!((blocked(2_000), blocked(1_000_000)), (Some(59_998_000), Some(59_000_000)));
+        assert_eq!(cached(2_000).unwrap().retry, Retry::After(59_999_000));
+    }
+
     const CLIENT: u128 = 7 << 64 | 7;
 
     fn denial(quota: u64, until: u64) -> Denial {
-        Denial { quota, until, passes: until, whole: until }
+        Denial { quota, until, passes: until, whole: until, blocked: 0 }
     }
 
     #[test]

@@ -440,20 +440,20 @@ impl<M: Machine> LimitedRequest<'_, M> {
         }
     }
 
-    /// Releases the request from the client. If it does not pass, its charges are refunded, also those
-    /// still in flight if a limit rejected it, or if a limit has `settle`. If Redis did not reply in time,
-    /// other charges in flight are not: that would only add to its load.
+    /// Releases the request from the client. If it does not pass, or if a limit has `settle` and Redis has not decided
+    /// in time, its charges are refunded, also those still in flight. That adds to the load of a server that is too
+    /// slow, until its breaker opens.
     fn release(&self, machine: &M, status: Status, source: Source, wait: u64) {
         let Some(submission) = self.submission.take() else { return };
         self.end_denials(machine);
         let is_decided = source == Source::Redis;
-        let is_rejected = status.is_rejection() && is_decided;
+        let is_rejected = status.is_rejection();
         let has_reservations = self.has_reservations();
         // Where a lease has decided after all, no reply may charge it besides.
         let refunds = is_rejected || has_reservations || source == Source::Lease;
         submission.release(refunds, is_decided.then_some(wait));
         let is_unsettled = !is_decided && has_reservations;
-        if status.is_rejection() || is_unsettled {
+        if is_rejected || is_unsettled {
             let charged = self.limits.iter().filter(|limit| limit.is_charged());
             charged.for_each(|limit| refund(submission, limit));
         }

@@ -569,7 +569,7 @@ fn one_phase_decides() {
 #[test]
 fn both_phases_decide_as_one() {
     for row in ROWS {
-        let (says, .., status, source) = row;
+        let (says, effects, _, status, source) = row;
         let (other, _) = run((Says::Allowed, ENFORCED, Source::Redis, status, source));
         let (request, machine) = run(row);
         let alone = request.decision().unwrap();
@@ -579,13 +579,12 @@ fn both_phases_decide_as_one() {
             assert_eq!(both.decision.status, status, "{row:?}");
             assert_eq!(both.decision.is_invalid, says == Says::Unusable, "{row:?}");
             assert_eq!(both.decision.wait, alone.wait + 1_000, "{row:?}");
-            let rejecting = both.violated().count();
             let expected = match (says, status) {
-                (Says::Rejected, Status::Rejected) => 1,
-                (Says::Rejected, Status::RejectedDryRun) => 1,
-                _ => 0,
+                (Says::Rejected, Status::Rejected) => (effects.len(), 1),
+                (Says::Rejected, Status::RejectedDryRun) => (1, 0),
+                _ => (0, 0),
             };
-            assert_eq!(rejecting, expected, "{row:?}");
+            assert_eq!((both.violated().count(), both.rejecting().count()), expected, "{row:?}");
             // No limit is shown if none has decided.
             let shows = status != Status::ErrorRejected;
             assert_eq!(both.all().next().is_some(), shows, "{row:?}");
@@ -620,6 +619,9 @@ fn the_policies_for_errors_and_for_unusable_values_apply() {
         let to = submit(&request, &machine);
         assert_eq!(finish(&request, &machine, to, Err(Error::Down)), Progress::Decided);
         assert_eq!(status_and_source(&request), (status, Source::None));
+        // What a late reply charges a request that does not pass is given back.
+        let is_rejected = status == Status::ErrorRejected;
+        assert_eq!(to.released.get(), Some((is_rejected, None)));
     }
     let pass = policy(|policy| policy.on_invalid = OnInvalid::Pass);
     let request: TestRequest = LimitedRequest::new(pass, &[], START);

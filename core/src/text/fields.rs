@@ -239,14 +239,15 @@ fn service_limit(limit: &Shown<'_>, now: u64, retry_after: Option<u64>, out: &mu
 /// The others come after it, at the rate, until all are back: so it follows from the reset. That is too
 /// early if a block lasts for longer, and too late if units that machines hold are the last to come. A
 /// rejected request tells more: it cannot pass before a unit is back and no block is left. A limit with
-/// a block is blocked once it rejects, so this is its time; of any other limit it is the latest one.
+/// a block is blocked once it rejects, and so is a client that an operator blocks: this is its time then. Of any other limit
+/// it is the latest one.
 ///
 /// A request that passes tells no more. While others hold units, what is said to the one that takes the
 /// last unit may be too late, and what is said to one of cost 0 during a block is too early.
 fn until_first(limit: &Shown<'_>) -> u64 {
     let (quota, verdict) = (limit.quota, &limit.verdict);
     let latest = verdict.retry.after().unwrap_or(verdict.reset);
-    if quota.block() > 0 && !verdict.allowed {
+    if !verdict.allowed && (quota.block() > 0 || verdict.blocked > 0) {
         return latest;
     }
     let others = u128::from(quota.limit().saturating_sub(1));
@@ -379,6 +380,8 @@ mod tests {
         // One that costs more waits for longer.
         let costly = Verdict { reset: 60 * SECOND, retry: Retry::After(30 * SECOND), ..held };
         assert_eq!(r_and_t(&quota, costly), (0, 1));
+        let by_operator = Verdict { blocked: 30_000_000, ..costly };
+        assert_eq!(r_and_t(&quota, by_operator), (0, 30));
     }
 
     /// A quota of which many units come in a µs.

@@ -79,11 +79,10 @@ impl Excess {
     /// lasts whatever comes back.
     pub fn of(verdict: &Verdict, charge: &Charge<'_>, delay: u64) -> Self {
         let quota = charge.quota;
+        let is_blocked = quota.block() > 0 || verdict.blocked > 0;
         let wait = match verdict.retry {
             Retry::No => delay,
-            Retry::After(micros) if quota.algorithm().is_continuous() && quota.block() == 0 => {
-                micros
-            }
+            Retry::After(micros) if quota.algorithm().is_continuous() && !is_blocked => micros,
             Retry::After(_) | Retry::Never => {
                 let lacking = charge.cost.saturating_sub(verdict.remaining);
                 return Self(u128::from(lacking) * 1_000);
@@ -122,6 +121,9 @@ mod tests {
         let verdict =
             Verdict { allowed: false, blocked: 0, remaining: 0, reset: 3_600_000_000, retry };
         assert_eq!(Excess::of(&verdict, &charge, 0).to_string(), "2.000");
+        let charge = Charge { quota: &quota, ..charge };
+        let verdict = Verdict { blocked: u32::MAX, ..verdict };
+        assert_eq!(Excess::of(&verdict, &charge, 0).to_string(), "2.000", "by an operator");
     }
 
     #[test]

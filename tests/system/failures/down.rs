@@ -295,6 +295,29 @@ fn late_replies_never_reach_another_request() {
     assert_eq!(nginx.logged("is down"), Vec::<String>::new());
 }
 
+/// Redis charges each request after that was rejected; what it charges is given back.
+#[test]
+fn what_is_rejected_as_redis_is_late_is_not_charged() {
+    let mut redis = Redis::start();
+    let nginx = patient(&redis.url())
+        .server("location /strict { rate_limit_redis $arg_k rate=60r/h name=own; try_files /index.html =404;")
+        .server("rate_limit_redis_on_error closed; rate_limit_redis_timeout 20ms; }")
+        .server("location /look { rate_limit_redis $arg_k rate=60r/h name=own cost=0; try_files /index.html =404; }")
+        .start();
+    recovers(&nginx);
+    for _ in 0..5 {
+        let before = redis.calls("evalsha");
+        redis.stop_signal();
+        for _ in 0..4 {
+            assert_eq!(nginx.get("/strict?k=a").decision(), "ERROR_REJECTED none");
+        }
+        redis.cont();
+        wait_until(PATIENCE, || redis.calls("evalsha") >= before + 4, "the late charges");
+    }
+    let whole = || nginx.get("/look?k=a").remaining() == Some(60);
+    wait_until(PATIENCE, whole, "what was charged to be given back");
+}
+
 #[test]
 fn nothing_is_wrong_after_a_long_stop() {
     let mut redis = Redis::start();

@@ -106,6 +106,25 @@ fn a_block_ends_what_is_known() {
     assert_eq!([(); 4].map(|()| decide()), [PASSED, REJECTED, REJECTED, REJECTED]);
 }
 
+/// What a client owes since then is regained first.
+#[test]
+fn a_settlement_ends_what_is_known() {
+    let redis = Redis::start_with_stopped_clock();
+    let limit = "rate_limit_redis a name=api rate=1r/3s block=2s settle=$arg_s";
+    let nginx = Conf::new()
+        .redis(&redis)
+        .decisions()
+        .server("try_files /index.html =404;")
+        .server(&format!("location /api {{ {limit}; }} location /free {{ {limit} cost=0; }}"))
+        .start_connected(&redis);
+    let mut http = nginx.http();
+    assert_eq!(http.get("/api").decision(), PASSED);
+    assert_eq!(http.get("/api").header("Retry-After"), Some("3"));
+    assert_eq!(http.get("/free?s=4").decision(), PASSED);
+    let response = http.get("/api");
+    assert_eq!((response.decision(), response.header("Retry-After")), (REJECTED, Some("15")));
+}
+
 /// A request with another rate leaves a state that the first rate would not have: here a window of days, in
 /// which nothing of the present hour is spent.
 #[test]

@@ -666,6 +666,31 @@ fn deciding_alone(redis: &Redis) -> Conf {
         .http("rate_limit_redis_on_error local; rate_limit_redis_deny_cache off;")
 }
 
+/// The fields and the log line of a client that an operator has blocked, from Redis and from the deny cache.
+#[test]
+fn a_blocked_client_is_told_when_the_block_ends() {
+    for (limit, _) in ALGORITHMS {
+        let redis = Redis::start_with_stopped_clock();
+        let nginx = conf(&redis)
+            .decisions()
+            .server("rate_limit_redis_headers ietf; rate_limit_redis_log_level info;")
+            .server(&format!("location / {{ rate_limit_redis $arg_k name=five {limit}; }}"))
+            .start_connected(&redis);
+        client(&nginx, "PATCH", "?limit=five&key=a&block=48h");
+        for source in ["redis", "cache"] {
+            let response = nginx.get("/?k=a");
+            assert_eq!(response.decision(), format!("REJECTED {source}"), "{limit}");
+            let [retry, field] =
+                ["Retry-After", "RateLimit"].map(|it| response.header(it).unwrap());
+            let retry: u64 = retry.parse().unwrap();
+            assert!((172_800 - 60..=172_800).contains(&retry), "{limit}: {retry}");
+            assert_eq!(field, format!("\"five\";r=0;t={retry}"), "{limit}");
+            nginx.wait_for_error_log("excess: 1.000 by limit \"five\"");
+        }
+        assert_eq!(nginx.logged("excess").len(), nginx.logged("excess: 1.000").len(), "{limit}");
+    }
+}
+
 /// Requests that a machine has let through in an outage count on it afterwards, until an operator changes that.
 #[test]
 fn a_change_holds_where_an_outage_has_left_something() {
@@ -835,10 +860,11 @@ fn warnings(lines: &str) -> Vec<String> {
 
 #[test]
 fn a_location_that_anybody_can_use_is_warned_of() {
-    for lines in ["", "auth_basic off;", "allow ::1;", "satisfy any;"] {
+    for lines in ["", "auth_basic off;", "allow ::1;", "allow 127.0.0.1;", "satisfy any;"] {
         let found = warnings(lines);
         let [warning] = &found[..] else { panic!("{lines}: {found:?}") };
-        let start = "anybody may use \"rate_limit_redis_admin\": its location has none of \"allow\" and \"deny\", ";
+        let start =
+            "anybody may use \"rate_limit_redis_admin\": its location has none of \"deny\", ";
         assert!(warning.contains(start) && warning.contains("nginx.conf:"), "{warning}");
     }
     for lines in [
