@@ -5,7 +5,7 @@
 //! ```
 //!
 //! All but the table are atomics, which need no lock. The table is used, and records are taken, under
-//! the lock of the zone, which NGINX releases if a worker dies while it holds it.
+//! the lock of the zone, which is released if a worker dies while it holds it.
 
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
@@ -44,7 +44,7 @@ use zone::Zone;
 static NAME: [u8; 16] = *b"rate_limit_redis";
 
 /// Marks memory that has the layout of this version.
-const LAYOUT: u64 = 0x7261_7465_6c69_000b;
+const LAYOUT: u64 = 0x7261_7465_6c69_000c;
 
 /// The memory is divided into parts, and so many of them are for records of limits and
 /// nodes, for the deny cache, for leases, and for changes to clients.

@@ -224,7 +224,7 @@ impl Driver {
 
     /// Gives back what was charged: see [`Client::refund`].
     pub(crate) fn refund(&self, charge: &Charge<'_>, since: u64) {
-        self.act(|state| state.client.refund(charge, since, monotonic_micros()));
+        self.act_at_end(|state| state.client.refund(charge, since, monotonic_micros()));
     }
 
     /// Settles what was charged at `since`: see [`Client::settle`]. The end of it is counted.
@@ -235,7 +235,7 @@ impl Driver {
         change: i64,
         reservations: Reservations,
     ) {
-        self.act(|state| {
+        self.act_at_end(|state| {
             let tag = state.tag_of(reservations);
             state.client.settle(charge, Settlement { since, change, tag }, monotonic_micros());
         });
@@ -248,6 +248,15 @@ impl Driver {
             self.dial();
         }
         result
+    }
+
+    /// Passes an event of a request that may be ending: what is to be started after it is started at the end of the turn. NGINX could
+    /// close the connection of that request to make room for it, and end the request once more.
+    fn act_at_end(&self, event: impl FnOnce(&mut State)) {
+        let ((), dials) = self.handle(event);
+        if dials {
+            self.state.borrow().post_turn_end();
+        }
     }
 
     /// Passes an event to the client, and carries out the actions that follow, up to the next transport

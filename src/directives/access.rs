@@ -27,9 +27,9 @@ pub(super) fn set_admin(conf: &mut LocationConf, reader: &mut Reader<'_>) -> Res
     }
     conf.page = Some(HANDLER);
     location.handler = conf.page;
-    let location = NonNull::from(location);
-    let server = reader.cf.core_server().ok_or(ConfError::NoConf("server"))?;
-    let (server, place) = (NonNull::from(server), reader.cf.place());
+    let location = reader.cf.core_location_pointer().ok_or(ConfError::NoConf("location"))?;
+    let server = reader.cf.core_server_pointer().ok_or(ConfError::NoConf("server"))?;
+    let place = reader.cf.place();
     reader.main()?.admins.push(AdminLocation { location, server, place });
     Ok(())
 }

@@ -16,7 +16,8 @@ use ngx::ffi::{
     ngx_parse_url, ngx_pool_cleanup_add, ngx_pool_t, ngx_str_t, ngx_uint_t, ngx_url_t,
 };
 use ngx::http::{
-    HttpModuleLocationConf, HttpModuleMainConf, HttpModuleServerConf, NgxHttpCoreModule,
+    HttpModule as _, HttpModuleConfExt as _, HttpModuleLocationConf, HttpModuleMainConf,
+    HttpModuleServerConf, NgxHttpCoreModule,
 };
 
 use super::request::bytes;
@@ -106,6 +107,24 @@ impl Conf {
         Module::main_conf_mut(&self.0)
     }
 
+    /// A pointer to the configuration of `http`, for later: a reference would assert that nobody else uses it meanwhile.
+    pub(crate) fn main_pointer(&self) -> Option<NonNull<MainConf>> {
+        // SAFETY: a configuration of this module is of this type.
+        unsafe { self.0.http_main_conf_unchecked(Module::module()) }
+    }
+
+    /// A pointer to NGINX's own configuration of the server, for later.
+    pub(crate) fn core_server_pointer(&self) -> Option<NonNull<ngx_http_core_srv_conf_t>> {
+        // SAFETY: a configuration of NGINX's core module is of this type.
+        unsafe { self.0.http_server_conf_unchecked(NgxHttpCoreModule::module()) }
+    }
+
+    /// A pointer to NGINX's own configuration of the location, for later.
+    pub(crate) fn core_location_pointer(&self) -> Option<NonNull<ngx_http_core_loc_conf_t>> {
+        // SAFETY: as above.
+        unsafe { self.0.http_location_conf_unchecked(NgxHttpCoreModule::module()) }
+    }
+
     /// The configuration of the server.
     pub(crate) fn server(&self) -> Option<&ServerConf> {
         Module::server_conf(&self.0)
@@ -114,11 +133,6 @@ impl Conf {
     /// NGINX's own configuration of `http`.
     pub(crate) fn core_main(&self) -> Option<&ngx_http_core_main_conf_t> {
         NgxHttpCoreModule::main_conf(&self.0)
-    }
-
-    /// NGINX's own configuration of the server.
-    pub(crate) fn core_server(&mut self) -> Option<&mut ngx_http_core_srv_conf_t> {
-        NgxHttpCoreModule::server_conf_mut(&self.0)
     }
 
     /// NGINX's own configuration of the location.

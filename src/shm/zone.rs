@@ -1,13 +1,17 @@
 //! A zone of shared memory, as NGINX makes it. All that is free of it is one block.
 
+use std::hint::spin_loop;
 use std::ptr::NonNull;
+use std::thread::yield_now;
 
 use ngx::core::Status;
 use ngx::ffi::{
-    ngx_int_t, ngx_pagesize, ngx_shared_memory_add, ngx_shm_zone_init_pt, ngx_shm_zone_t,
-    ngx_shmtx_lock, ngx_shmtx_unlock, ngx_slab_alloc, ngx_slab_pool_t, ngx_str_t,
+    ngx_int_t, ngx_pagesize, ngx_pid_t, ngx_shared_memory_add, ngx_shm_zone_init_pt,
+    ngx_shm_zone_t, ngx_shmtx_force_unlock, ngx_shmtx_t, ngx_shmtx_trylock, ngx_shmtx_unlock,
+    ngx_slab_alloc, ngx_slab_pool_t, ngx_str_t,
 };
 
+use super::worker::may_be_living;
 use crate::conf::MainConf;
 use crate::nginx::Conf;
 
@@ -25,7 +29,7 @@ pub(super) fn add(
     on_mapped: ngx_shm_zone_init_pt,
 ) -> Option<()> {
     let mut name = ngx_str_t { data: name.as_ptr().cast_mut(), len: name.len() };
-    let conf = NonNull::from(cf.main()?);
+    let conf = cf.main_pointer()?;
     // SAFETY: NGINX keeps the name and the address of the tag, which are static, and the zone, whose data, our configuration
     // of `http`, lives as long as it.
     unsafe {
@@ -83,10 +87,38 @@ impl Zone {
         // SAFETY: the pool is mapped, and its mutex is made by NGINX. It is not held yet: nothing
         // that holds it comes here again.
         unsafe {
-            ngx_shmtx_lock(&raw mut (*self.0.as_ptr()).mutex);
+            let mutex = &raw mut (*self.0.as_ptr()).mutex;
+            lock(mutex);
             let result = act();
-            ngx_shmtx_unlock(&raw mut (*self.0.as_ptr()).mutex);
+            ngx_shmtx_unlock(mutex);
             result
+        }
+    }
+}
+
+/// How often a lock is tried before its owner is looked at.
+const ATTEMPTS: usize = 1_000;
+
+/// Locks a mutex. What a process that died has locked NGINX unlocks in the zones of its newest configuration, but not in
+/// those that a reload has replaced, which old workers still use: that is done here.
+///
+/// # Safety
+/// It must be one that NGINX has made, and this process must not hold it.
+unsafe fn lock(mutex: *mut ngx_shmtx_t) {
+    // SAFETY: as above. Its word is the process that holds it, or 0.
+    unsafe {
+        loop {
+            for _ in 0..ATTEMPTS {
+                if ngx_shmtx_trylock(mutex) != 0 {
+                    return;
+                }
+                spin_loop();
+            }
+            let owner = (*mutex).lock.read_volatile();
+            if owner != 0 && !u32::try_from(owner).is_ok_and(may_be_living) {
+                ngx_shmtx_force_unlock(mutex, owner as ngx_pid_t);
+            }
+            yield_now();
         }
     }
 }

@@ -223,9 +223,20 @@ impl Nginx {
 
     /// Replaces the configuration, on the same ports, and reloads it.
     pub fn reload_with(&mut self, conf: &Conf) {
+        self.replace_conf(conf);
+        self.reload();
+    }
+
+    /// Replaces the configuration, on the same ports, and tells the master to reload it, as
+    /// [`reload_signal`](Self::reload_signal) does.
+    pub fn reload_signal_with(&mut self, conf: &Conf) -> Vec<u32> {
+        self.replace_conf(conf);
+        self.reload_signal()
+    }
+
+    fn replace_conf(&mut self, conf: &Conf) {
         self.site.lay_out(conf);
         self.workers = conf.workers;
-        self.reload();
     }
 
     /// Replaces the configuration by one that nginx refuses, and tells the master to reload it.

@@ -663,6 +663,82 @@ fn a_request_ends_while_its_worker_connects() {
     assert_eq!(settlements(&nginx, "default", "lost"), 0);
 }
 
+/// A worker that leaves lets its idle connection to Redis go. The settlement of a request whose connection lingers opens
+/// another one, for which NGINX would make room by closing that one.
+#[test]
+fn a_request_ends_while_its_worker_makes_room() {
+    let redis = Redis::start();
+    let mut nginx = conf(&redis, "rate_limit_redis a rate=100r/d settle=7;")
+        .server("lingering_close always; lingering_time 60s; lingering_timeout 3s;")
+        .server("location = /left { rate_limit_redis a rate=100r/d cost=0;")
+        .server("  try_files /index.html =404; }")
+        .workers(1)
+        // It makes room where four are free.
+        .connections(64)
+        .start_connected(&redis);
+    nginx.allow_log("worker_connections are not enough");
+    let begin = || {
+        let mut client = nginx.http();
+        // There may be no connection for it.
+        client.try_send_raw(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n").ok();
+        client
+    };
+    let mut lingering = begin();
+    let mut others = Vec::new();
+    let is_full = || {
+        others.push(begin());
+        nginx.error_log().contains("worker_connections are not enough\n")
+    };
+    wait_until(PATIENCE, is_full, "a worker without a free connection");
+    lingering.send_raw(b"\r\n");
+    assert_eq!(lingering.read_response().status, 200);
+    let old = nginx.reload_signal();
+    wait_for(&nginx, "default", 1);
+    assert_eq!(left(&nginx), 93);
+    drop((lingering, others));
+    let is_gone = || !std::path::Path::new(&format!("/proc/{}", old[0])).exists();
+    wait_until(PATIENCE, is_gone, "the end of the old worker");
+}
+
+/// The zone of an old worker is none of NGINX's newest configuration, whose locks it releases.
+#[test]
+fn a_worker_dies_with_the_lock_of_a_zone_that_a_reload_has_replaced() {
+    use std::os::unix::fs::FileExt as _;
+    let application = Application::start();
+    let limit = proxied("a rate=100r/d").replace("{port2}; }", "{application}; }");
+    let conf = |size: &str| {
+        unconnected(&limit)
+            .http("rate_limit_redis_pass redis://127.0.0.1:1; rate_limit_redis_on_error local;")
+            .http(&format!("rate_limit_redis_shared_memory {size};"))
+            .workers(1)
+            .set("application", application.port)
+    };
+    let mut nginx = conf("1m").start();
+    let mut client = nginx.http();
+    client.send("GET", "/", &[]);
+    let stream = application.request();
+    let old = nginx.reload_signal_with(&conf("2m"))[0];
+    let maps = std::fs::read_to_string(format!("/proc/{old}/maps")).expect("the maps");
+    let address = |line: &str| {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let [start, end] = [start, end].map(|it| u64::from_str_radix(it, 16).expect("an address"));
+        (rest.starts_with("rw-s") && end - start == 1 << 20).then_some(start)
+    };
+    let zones: Vec<_> = maps.lines().filter_map(address).collect();
+    let [zone] = zones[..] else { panic!("{maps}") };
+    // Its first word is the process that has locked it.
+    let mut process = std::process::Command::new("true").spawn().expect("a process");
+    process.wait().expect("its end");
+    let memory = std::fs::OpenOptions::new().write(true).open(format!("/proc/{old}/mem"));
+    let owner = u64::from(process.id()).to_ne_bytes();
+    memory.expect("the memory").write_all_at(&owner, zone).expect("a lock");
+    answer(stream, "31");
+    assert_eq!(client.read_response().status, 200);
+    let is_gone = || !std::path::Path::new(&format!("/proc/{old}")).exists();
+    wait_until(PATIENCE, is_gone, "the end of the old worker");
+}
+
 #[test]
 fn a_rejection_in_a_dry_run_is_not_settled() {
     let redis = Redis::start();
