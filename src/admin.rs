@@ -109,7 +109,7 @@ fn resume(
     match update_machine(r, management, outcome) {
         _ if !r.stop_watching() => Ok(INTERNAL_ERROR),
         Ok(state) => answer(r, &admin::client(management, &state)),
-        Err(error) => refuse(r, &AdminError::Redis(error)),
+        Err(error) => refuse(r, &AdminError::of_redis(error, management.change)),
     }
 }
 

@@ -14,7 +14,7 @@ pub(crate) mod tls;
 
 pub(crate) use driver::Driver;
 pub(crate) use password::PasswordFile;
-pub(crate) use socket::target;
+pub(crate) use socket::{SocketAddress, target};
 
 /// The scripts of the module that do not depend on the configuration.
 pub(crate) static SCRIPTS: Lazy<Scripts> = Lazy::new(Scripts::new);

@@ -260,14 +260,14 @@ impl Drop for Socket {
 }
 
 /// An address of a socket.
-pub(super) struct SocketAddress {
+pub(crate) struct SocketAddress {
     storage: libc::sockaddr_storage,
     length: libc::socklen_t,
 }
 
 impl SocketAddress {
-    /// The address of a target. The path of a unix socket may be too long.
-    pub(super) fn new(target: &Target) -> io::Result<Self> {
+    /// The address of a target. Fails if the path of a unix socket is too long.
+    pub(crate) fn new(target: &Target) -> io::Result<Self> {
         match target {
             Target::Ip(SocketAddr::V4(address)) => {
                 // SAFETY: all zeroes is an address of no family.
@@ -297,7 +297,9 @@ impl SocketAddress {
         let path = path.as_os_str().as_bytes();
         // A zero follows the path.
         if path.len() >= raw.sun_path.len() {
-            return Err(io::Error::other("the path of the socket is too long"));
+            let most = raw.sun_path.len() - 1;
+            let text = format!("the path of the socket is longer than {most} bytes");
+            return Err(io::Error::other(text));
         }
         for (to, from) in raw.sun_path.iter_mut().zip(path) {
             *to = *from as libc::c_char;

@@ -5,8 +5,8 @@ use rate_limit_core::conf::{UrlError, endpoint};
 use rate_limit_core::redis::endpoint::Address;
 
 use super::reader::ConfError;
-use crate::client::target;
 use crate::client::tls::supported;
+use crate::client::{SocketAddress, target};
 use crate::nginx::Conf;
 
 /// Reads the URL of a server.
@@ -23,7 +23,9 @@ pub(super) fn read(cf: &mut Conf, url: &str, directive: &'static str) -> Result<
 /// The addresses of a host. Resolving may block, as it may while a configuration is read.
 fn resolve(cf: &mut Conf, address: &Address) -> Result<Vec<Target>, String> {
     if let Address::Unix(path) = address {
-        return Ok(vec![Target::Unix(path.clone())]);
+        let target = Target::Unix(path.clone());
+        SocketAddress::new(&target).map_err(|error| error.to_string())?;
+        return Ok(vec![target]);
     }
     cf.resolve(&address.to_string(), |found| {
         // SAFETY: the addresses are NGINX's.

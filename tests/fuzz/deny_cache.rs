@@ -41,8 +41,13 @@ fn check_denied(input: &mut Input<'_>, table: &DenyTable<'_>) {
 
 fn check_deny(input: &mut Input<'_>, table: &DenyTable<'_>, has_room: bool, is_sound: bool) {
     let (client, now, quota) = (input.digest(), input.number(), input.number());
-    let denial =
-        Denial { quota, until: input.number(), passes: input.number(), whole: input.number() };
+    let denial = Denial {
+        quota,
+        until: input.number(),
+        passes: input.number(),
+        whole: input.number(),
+        blocked: input.number(),
+    };
     table.end_others(client, quota);
     assert_eq!(table.deny(client, denial), has_room);
     let found = table.denied(client, quota, now);

@@ -178,6 +178,13 @@ impl Redis {
         wait_until(PATIENCE, || self.try_start(), "restart of Redis");
     }
 
+    /// Starts the server again with more lines in its configuration.
+    pub fn restart_with(&mut self, lines: &[&str]) {
+        self.setup.lines.extend(lines.iter().map(|&line| line.to_owned()));
+        self.write_conf();
+        self.restart();
+    }
+
     /// Stops the server without closing anything: it accepts, and answers nothing.
     pub fn stop_signal(&mut self) {
         self.signal(libc::SIGSTOP);

@@ -546,8 +546,9 @@ impl Worker {
             Action::Complete(key) => self.complete(key, outside),
             Action::Settled { .. } | Action::Attempted(..) | Action::Queried(..) => {}
             Action::Count(node) => drop(self.client.take_counts(node)),
-            Action::View(_) | Action::Remove(_) | Action::Up(_) | Action::Warn(..) => {}
-            Action::Down(node, reason) => {
+            Action::View(_) | Action::Remove(_) | Action::Up(_) => {}
+            Action::StillDown(..) | Action::Warn(..) => {}
+            Action::Down(node, _, reason) => {
                 // One that was retired may be gone already.
                 if let Some(node) = self.client.node(node) {
                     outside.blame.check(node.name(), &reason, &outside.world, &self.away);

@@ -2,6 +2,7 @@
 
 use crate::client::Error;
 use crate::limit::QuotaError;
+use crate::manage::Change;
 use crate::text::log::Escaped;
 
 /// Why a request is refused, or has no answer.
@@ -88,8 +89,11 @@ pub enum AdminError {
     #[error("a subrequest cannot look a client up")]
     Subrequest,
     /// Redis has not done it.
-    #[error("{}", reason(*.0))]
+    #[error("{}{}", reason(*.0), effect(*.0))]
     Redis(Error),
+    /// Redis has not answered a lookup.
+    #[error("{}", reason(*.0))]
+    Lookup(Error),
 }
 
 impl AdminError {
@@ -99,8 +103,16 @@ impl AdminError {
             Self::Method => 405,
             Self::UnknownLimit(_) => 404,
             Self::NoOverride(_) | Self::Block(_) => 409,
-            Self::Redis(_) => 503,
+            Self::Redis(_) | Self::Lookup(_) => 503,
             _ => 400,
+        }
+    }
+
+    /// The error that Redis has not done what a request of this change needs.
+    pub fn of_redis(error: Error, change: Change) -> Self {
+        match change {
+            Change::Look => Self::Lookup(error),
+            _ => Self::Redis(error),
         }
     }
 
@@ -120,17 +132,23 @@ impl AdminError {
     }
 }
 
-/// The effect of a command without a reply.
+/// Why a command has no reply.
 fn reason(error: Error) -> &'static str {
     match error {
-        Error::Down => "Redis is down, nothing was changed",
-        Error::Overload => "too many requests wait for Redis, nothing was changed",
-        Error::Refused => {
-            "Redis has refused it, see the error log: nothing was changed, unless a script has failed halfway"
-        }
-        Error::Timeout => {
-            "Redis has not replied in time: a change may have been made, or is yet to be made"
-        }
-        Error::Lost => "the connection to Redis was lost: a change may have been made",
+        Error::Down => "Redis is down",
+        Error::Overload => "too many requests wait for Redis",
+        Error::Refused => "Redis has refused it, see the error log",
+        Error::Timeout => "Redis has not replied in time",
+        Error::Lost => "the connection to Redis was lost",
+    }
+}
+
+/// The effect of a command without a reply that was to change something.
+fn effect(error: Error) -> &'static str {
+    match error {
+        Error::Down | Error::Overload => ", nothing was changed",
+        Error::Refused => ": nothing was changed, unless a script has failed halfway",
+        Error::Timeout => ": a change may have been made, or is yet to be made",
+        Error::Lost => ": a change may have been made",
     }
 }

@@ -260,8 +260,13 @@ fn what_redis_has_not_done() {
             "Redis has not replied in time: a change may have been made",
         ),
     ] {
-        let error = AdminError::Redis(error);
+        let error = AdminError::of_redis(error, Change::Reset);
         assert_eq!(error.status(), 503);
         assert!(error.to_string().starts_with(beginning), "{error}");
     }
+    let error = AdminError::of_redis(crate::client::Error::Timeout, Change::Look);
+    assert_eq!(
+        (error.status(), error.to_string().as_str()),
+        (503, "Redis has not replied in time")
+    );
 }

@@ -2,7 +2,7 @@
 
 use ngx::ffi::{NGX_LOG_ERR, ngx_worker};
 use rate_limit_core::client::{self, Answer, NodeKey, RequestKey};
-use rate_limit_core::metrics::{AttemptResult, QueryResult};
+use rate_limit_core::metrics::{AttemptResult, ErrorKind, QueryResult};
 use rate_limit_core::rate::MILLISECOND;
 
 use super::{KnownNode, State, WARN_EVERY, place};
@@ -119,12 +119,22 @@ impl State {
     }
 
     /// Logs, once for all workers, that a node is down.
-    pub(super) fn log_down(&mut self, key: NodeKey, reason: &str) {
+    pub(super) fn log_down(&mut self, key: NodeKey, kind: ErrorKind, reason: &str) {
         let Some(known) = self.known(key) else { return };
-        let is_new = known.record.mark_down(unix_ms());
+        let is_new = known.record.mark_down(unix_ms(), kind);
         let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
         if is_new {
             log!(NGX_LOG_ERR, cycle_log(), "redis {name} is down: {reason}");
+        }
+    }
+
+    /// Logs, once for all workers, that a node is down for a reason of another kind than what was logged last.
+    pub(super) fn log_still_down(&mut self, key: NodeKey, kind: ErrorKind, reason: &str) {
+        let Some(known) = self.known(key) else { return };
+        let is_new = known.record.mark_cause(unix_ms(), kind, WARN_EVERY);
+        let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
+        if is_new {
+            log!(NGX_LOG_ERR, cycle_log(), "redis {name} is still down: {reason}");
         }
     }
 

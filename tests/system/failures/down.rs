@@ -184,6 +184,29 @@ fn the_reason_is_logged() {
     }
 }
 
+/// A server that comes back with a password is not what the first line says.
+#[test]
+fn the_reason_that_has_come_since_is_logged_once() {
+    let mut redis = Redis::start();
+    let mut nginx = limited(&redis.url()).workers(2).start();
+    recovers(&nginx);
+    redis.kill9();
+    nobody_waits(&nginx, "ERROR_PASSED none");
+    redis.restart_with(&["requirepass s3cret"]);
+    nginx.wait_for_error_log("is still down: ");
+    nobody_waits(&nginx, "ERROR_PASSED none");
+    let lines = nginx.logged("[error]");
+    let [_, line] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(
+        line.ends_with(
+            "is still down: CLIENT SETNAME was refused: \"NOAUTH Authentication required.\""
+        ),
+        "{line}"
+    );
+    nginx.reload();
+    assert_eq!(nginx.logged("is still down").len(), 1);
+}
+
 #[test]
 fn nobody_waits_for_an_address_that_does_not_answer() {
     // TEST-NET-1: packets go nowhere, or are refused by a router.

@@ -356,6 +356,8 @@ fn redis_that_is_away_changes_nothing() {
     wait_until(PATIENCE, away, "a Redis that is down");
     let (status, _) = ask(&nginx, "PATCH", "?limit=five&key=a&grant=1");
     assert_eq!(status, 503);
+    let sentence = "Redis is down";
+    assert_eq!(ask(&nginx, "GET", "?limit=five&key=a"), (503, json!({ "error": sentence })));
     // A request that needs no Redis is answered.
     assert_eq!(ask(&nginx, "GET", "").0, 200);
     assert_eq!(nginx.logged("a client: "), [""; 0]);

@@ -213,7 +213,7 @@ fn connect_timeout() {
 #[test]
 fn wrong_lines() {
     let a = "server redis://127.0.0.1:1;";
-    let cases: [(String, &[&str]); 14] = [
+    let cases: [(String, &[&str]); 15] = [
         (String::new(), &["in \"rate_limit_redis_store\" \"edge\"", "there must be a \"server\""]),
         ("server;".into(), &["\"server\"", "number of arguments"]),
         ("server redis://:s3cret@127.0.0.1:x;".into(), &["***@127.0.0.1:x", "\"server\"", "port"]),
@@ -227,6 +227,10 @@ fn wrong_lines() {
         (format!("{a} password_file \"\";"), &["\"\" in \"password_file\"", "not empty"]),
         (format!("{a} key_hmac \"\";"), &["\"\" in \"key_hmac\"", "not empty"]),
         ("server redis://u:s3cret@127.0.0.1:1; user b;".into(), &["in the URL and by"]),
+        (
+            format!("server redis+unix:///{};", "s".repeat(107)),
+            &["\"server\"", "longer than 107 bytes"],
+        ),
         (format!("{a} weight 5;"), &["unknown directive \"weight\"", "rate_limit_redis_store"]),
     ];
     for (lines, parts) in &cases {

@@ -270,7 +270,7 @@ fn a_seed_that_is_gone_and_owns_nothing_is_no_outage() {
                             false => played.accept_handshake(),
                         }
                     }
-                    Action::Down(node, _) => {
+                    Action::Down(node, ..) => {
                         assert_eq!(node, gone);
                         lines += 1;
                     }
