@@ -10,6 +10,7 @@ use super::handshake::{Abilities, Handshake};
 use super::health::Health;
 use super::slab::{self, CommandKey, ConnectionKey, NodeKey, Recycle, Slab};
 use crate::metrics::{CommandKind, ErrorKind};
+use crate::redis::cluster::Master;
 use crate::redis::endpoint::{Address, Endpoint};
 
 /// An address to connect to.
@@ -312,6 +313,8 @@ pub(super) struct Nodes {
     seeds: usize,
     /// The nodes that are not part of the topology any more.
     retired: Vec<NodeKey>,
+    /// The addresses of replicas that announce a name and a port.
+    replicas: HashMap<(String, u16), IpAddr>,
 }
 
 /// The target that an address names by itself: all but a host name do.
@@ -325,7 +328,7 @@ fn target_of(address: &Address) -> Option<Target> {
 impl Nodes {
     pub(super) fn new(settings: Settings) -> Self {
         let (slab, current, retired) = (Slab::new(), Vec::new(), Vec::new());
-        Self { settings, slab, current, seeds: 0, retired }
+        Self { settings, slab, current, seeds: 0, retired, replicas: HashMap::new() }
     }
 
     /// The password of the servers that run scripts, from now on.
@@ -378,8 +381,16 @@ impl Nodes {
         self.find(host, port).or_else(|| self.revive(host, port)).unwrap_or_else(|| {
             let address = Address::Tcp(host.to_owned(), port);
             let endpoint = Endpoint { address, ..self.settings.account.clone() };
-            self.add(Node::new(Role::Data, endpoint, Vec::new(), &self.settings))
+            let mut node = Node::new(Role::Data, endpoint, Vec::new(), &self.settings);
+            node.on_announced(None, self.replicas.get(&(host.to_owned(), port)).copied());
+            self.add(node)
         })
+    }
+
+    /// Takes note of replicas that announce a name and an address, in place of others.
+    pub(super) fn set_replicas(&mut self, replicas: &[Master]) {
+        let announced = |it: &Master| Some(((it.host.clone(), it.port), it.address?));
+        self.replicas = replicas.iter().filter_map(announced).collect();
     }
 
     /// The node at each of these addresses, in their order. A cluster may have a thousand, of which most are

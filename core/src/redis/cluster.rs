@@ -47,7 +47,7 @@ fn tag(key: RedisKey<'_>) -> Option<(usize, usize)> {
     (length > 0).then_some((start, length))
 }
 
-/// A master of a cluster.
+/// A master of a cluster, or a replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Master {
     /// Where to connect to: the IP address or the host name that it announces.
@@ -65,6 +65,8 @@ pub struct Master {
 pub struct Map {
     /// The masters that own slots.
     pub members: Vec<Master>,
+    /// Their replicas that announce a name and an address: once they are masters, redirections tell the name alone.
+    pub replicas: Vec<Master>,
     owners: Vec<u16>,
     /// Whether a master is listed without an address: it is at the host of the node that was queried.
     pub is_relative: bool,
@@ -93,7 +95,8 @@ impl Map {
         if ranges > SLOTS {
             return Err(NoMap::TooLarge);
         }
-        let mut map = Self { members: Vec::new(), owners: vec![NOBODY; SLOTS], is_relative: false };
+        let (members, owned_by) = (Vec::new(), vec![NOBODY; SLOTS]);
+        let mut map = Self { members, replicas: Vec::new(), owners: owned_by, is_relative: false };
         // Most ranges list their master and its replicas in the same words as another one: to compare them takes a
         // tenth of the time that it takes to read them.
         let mut known = HashMap::<_, (u16, &[u8])>::new();
@@ -104,6 +107,7 @@ impl Map {
             let owner = match known.get(&words) {
                 Some((owner, others)) if values.step_over_same(others) => *owner,
                 _ => {
+                    map.add_replicas(values.clone().take(replicas));
                     let others = values.step_over(replicas).ok_or(NoMap::Invalid)?;
                     let owner = map.add_master(master, host, &mut numbers)?;
                     known.insert(words, (owner, others));
@@ -137,6 +141,13 @@ impl Map {
             self.members.len().saturating_sub(1) as u16
         });
         if self.members.len() > MAX_NODES { Err(NoMap::TooLarge) } else { Ok(number) }
+    }
+
+    /// Adds those of these replicas of a master that announce a name and an address.
+    fn add_replicas<'a>(&mut self, replicas: impl Iterator<Item = RawValue<'a>>) {
+        let announced = replicas.filter_map(|replica| Some(Master::parse(replica, "")?.0));
+        let room = MAX_NODES.saturating_sub(self.replicas.len());
+        self.replicas.extend(announced.filter(|replica| replica.address.is_some()).take(room));
     }
 
     /// The index of the owner of `slot` among the members.

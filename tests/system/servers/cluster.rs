@@ -221,6 +221,29 @@ fn host_names() {
     assert_eq!(errors(&nginx), Vec::<String>::new());
 }
 
+/// The name of the new master comes with a redirection, and its address was announced while it was a replica.
+#[test]
+fn a_failover_between_host_names() {
+    let cluster = ClusterConf::steady(3, 1).hostnames("node{n}.test").start();
+    let nginx = limited(&cluster.urls()[..1], "").start();
+    let key = key_at(&cluster, "many", 0);
+    let replica = cluster.replicas_of(0)[0];
+    let mut http = nginx.http();
+    let mut pass = || assert_eq!(http.get(&format!("/many?k={key}")).decision(), "PASSED redis");
+    pass();
+    cluster.command::<()>(replica, &["CLUSTER", "FAILOVER"]);
+    let is_master = || cluster.calls(replica, "evalsha") > 0;
+    wait_until(
+        PATIENCE,
+        || {
+            pass();
+            is_master()
+        },
+        "the failover",
+    );
+    assert_eq!(errors(&nginx), Vec::<String>::new());
+}
+
 #[test]
 fn a_script_cache_that_is_flushed_goes_unnoticed() {
     let cluster = ClusterConf::steady(2, 0).start();

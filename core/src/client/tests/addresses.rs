@@ -67,6 +67,11 @@ fn the_announced_address_is_tried_beside_the_others() {
 
 /// The only node of a cluster, which announces its host name.
 fn named() -> Played {
+    named_with("*3\r\n:0\r\n:16383\r\n*2\r\n$6\r\nnode-a\r\n:6379\r\n")
+}
+
+/// The only node of a cluster, which lists this range of slots.
+fn named_with(range: &str) -> Played {
     let mut played = Played::with(|config| {
         config.kind = Kind::Cluster;
         config.servers[0].endpoint = "redis://node-a:6379".parse().unwrap();
@@ -75,7 +80,7 @@ fn named() -> Played {
     played.accept_handshake();
     played.turn();
     assert!(played.sent().contains("SLOTS"));
-    played.receive("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$6\r\nnode-a\r\n:6379\r\n");
+    played.receive(&format!("*1\r\n{range}"));
     played.turn();
     played
 }
@@ -92,6 +97,28 @@ impl Played {
         self.turn();
         actions
     }
+}
+
+/// A redirection tells the name of a replica that has become a master, and no resolver knows it.
+#[test]
+fn a_replica_that_becomes_a_master_is_found_at_the_address_that_it_announces() {
+    let replica = "*4\r\n$6\r\nnode-b\r\n:6379\r\n$1\r\nb\r\n*2\r\n$2\r\nip\r\n$8\r\n10.0.0.9\r\n";
+    let master = "*2\r\n$6\r\nnode-a\r\n:6379\r\n";
+    let mut played = named_with(&format!("*4\r\n:0\r\n:16383\r\n{master}{replica}"));
+    let request = played.submit("a");
+    played.turn();
+    assert_eq!(played.sent_keys(), "a");
+    played.receive(&format!("-MOVED {} node-b:6379\r\n", slot(b"rl:a:", b"a")));
+    let actions = played.turn();
+    let key = actions.iter().find_map(|action| match action {
+        Action::Resolve { connection, host, .. } if host == "node-b" => Some(*connection),
+        _ => None,
+    });
+    let key = key.unwrap_or_else(|| panic!("{actions:?}"));
+    played.client.on_resolved(key, Vec::new(), played.now);
+    let actions = played.turn();
+    assert!(actions.contains(&Action::Connect(key, address(9))), "{actions:?}");
+    assert_eq!(played.client.outcome(request), None);
 }
 
 /// The addresses of two nodes were swapped.

@@ -86,6 +86,7 @@ impl Cluster {
                 node.on_announced(member.name.as_deref(), member.address);
             }
         }
+        nodes.set_replicas(&map.replicas);
         let mut has_changed = false;
         for (slot, owner) in (0..).zip(&mut self.owners) {
             let before = *owner;
