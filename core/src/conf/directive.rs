@@ -114,7 +114,10 @@ impl<'a> Directive<'a> {
     pub(super) fn size(&self, least: u64) -> Result<u64, DirectiveError> {
         let value = self.value()?;
         value::bytes(value).filter(|size| *size >= least).ok_or_else(|| {
-            self.invalid(value, &format!("a size of at least {}k, such as 8m", least >> 10))
+            self.invalid(
+                value,
+                &format!("a size of at least {}k, such as 8m or 1024m", least >> 10),
+            )
         })
     }
 
@@ -240,7 +243,7 @@ pub(super) mod tests {
         for value in ["255k", "", "soon", "-1", "1g"] {
             let line = format!("a '{value}'");
             let error = directive(&line).size(256 << 10).unwrap_err().to_string();
-            let expected = "it must be a size of at least 256k, such as 8m";
+            let expected = "it must be a size of at least 256k, such as 8m or 1024m";
             assert_eq!(error, format!("invalid value \"{value}\" in \"a\" directive, {expected}"));
         }
     }

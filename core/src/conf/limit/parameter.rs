@@ -51,7 +51,7 @@ pub(super) fn delay(text: &str) -> Result<u64, LimitError> {
 /// `block=`, in µs.
 pub(super) fn block(text: &str) -> Result<u64, LimitError> {
     let time = value::milliseconds(text).and_then(|time| time.checked_mul(MILLISECOND));
-    let expected = "a time above 0 and up to a hundred years, such as 10m";
+    let expected = "a time above 0 and up to 36500d, such as 10m";
     time.filter(|time| (1..=MAX_TIME).contains(time))
         .ok_or_else(|| LimitError::invalid("block", text, expected))
 }

@@ -309,7 +309,7 @@ fn settlements() {
 
 #[test]
 fn blocks() {
-    let right = "it must be a time above 0 and up to a hundred years, such as 10m";
+    let right = "it must be a time above 0 and up to 36500d, such as 10m";
     let values = ["0", "0s", "-1s", "soon", "1.5m", "10r/s", "36501d", "$arg_a", "", "1M"];
     refused_values(A, "block", &values, right);
     refused_twice(A, "block=1s", "block=");

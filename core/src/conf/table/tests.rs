@@ -254,7 +254,7 @@ fn sizes_of_the_memory() {
     for value in ["255k", "0", "-1", "x", "8mm", "", "1000", "8g", "$arg_a"] {
         let error = format!(
             "invalid value \"{value}\" in \"rate_limit_redis_shared_memory\" directive, it must be a size of \
-             at least 256k, such as 8m"
+             at least 256k, such as 8m or 1024m"
         );
         assert_eq!(size(value), Err(error));
     }
