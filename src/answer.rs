@@ -79,7 +79,7 @@ pub(crate) fn reject(r: Request<'_>, decisions: &Decisions<'_>) -> Step {
         _ => policy.status,
     };
     let status = code as ngx_int_t;
-    Step::End(match body::rejection(policy.body, code, decision, decisions.rejecting()) {
+    Step::End(match body::rejection(policy.body, code, decision, decisions.violated()) {
         Some((kind, text)) if !has_page(r, status) => send(r, status, kind, &text),
         _ => status,
     })

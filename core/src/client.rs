@@ -68,6 +68,7 @@ mod handshake;
 mod health;
 mod in_flight;
 mod input;
+mod late;
 mod leaving;
 mod link;
 mod node;
@@ -97,6 +98,7 @@ use commands::Commands;
 use credentials::Credentials;
 use discovery::Discovery;
 use handshake::Handshake;
+use late::LateRefunds;
 use leaving::Leaving;
 use link::Link;
 use node::{Nodes, Settings};
@@ -183,6 +185,7 @@ pub struct Client {
     agenda: Agenda,
     leaving: Leaving,
     credentials: Credentials,
+    late: LateRefunds,
 }
 
 impl Client {
@@ -215,6 +218,7 @@ impl Client {
             agenda: Agenda::default(),
             leaving: Leaving::default(),
             credentials: Credentials::new(config.auth_interval),
+            late: LateRefunds::default(),
         };
         for Server { endpoint, targets } in config.servers {
             let role = client.discovery.topology.seed_role();

@@ -8,7 +8,8 @@
 //! - a request of another quota: it may leave a state that the first quota would not have;
 //! - a refund: a limit that has any is not cached, unless its rejections block, which no refund ends.
 //!
-//! A settlement that charges more ends it too, as the client can pass later than the denial says.
+//! A settlement by this machine that charges more ends it too, before it is sent, as the client can pass later than the denial
+//! says.
 //!
 //! So with the cache and without it the same requests pass; but what another machine does with another
 //! quota, settles, or gives back of a lease, and what is given back of a request that was not decided in time, is noticed when

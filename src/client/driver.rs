@@ -250,7 +250,7 @@ impl Driver {
         result
     }
 
-    /// Passes an event of a request that may be ending: what is to be started after it is started at the end of the turn. NGINX could
+    /// Passes an event of a request that may be ending. A transport that it leads to is started at the end of the turn. NGINX could
     /// close the connection of that request to make room for it, and end the request once more.
     fn act_at_end(&self, event: impl FnOnce(&mut State)) {
         let ((), dials) = self.handle(event);

@@ -121,7 +121,7 @@ impl Conf {
 
     /// A pointer to NGINX's own configuration of the location, for later.
     pub(crate) fn core_location_pointer(&self) -> Option<NonNull<ngx_http_core_loc_conf_t>> {
-        // SAFETY: as above.
+        // SAFETY: a configuration of NGINX's core module is of this type.
         unsafe { self.0.http_location_conf_unchecked(NgxHttpCoreModule::module()) }
     }
 

@@ -49,7 +49,8 @@ impl Shared {
         self.denials().end(self.client_digest(limit, key));
     }
 
-    /// Ends what is denied to the client of a limit that is charged more than it was when Redis rejected it.
+    /// Ends what is denied to the client of a limit: a settlement charges it more, so that it can pass later than the denial
+    /// says.
     pub(crate) fn end_denials_of(&self, limit: &Evaluated<'_, LimitConf>) {
         if self.may_be_denied(monotonic_micros()) {
             self.denials().end(limit.charge.client());

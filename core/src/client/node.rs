@@ -378,13 +378,19 @@ impl Nodes {
     /// The node that runs scripts at this address, which is added if it is new. One that was retired is
     /// part of the topology again.
     pub(super) fn find_or_add(&mut self, host: &str, port: u16) -> NodeKey {
-        self.find(host, port).or_else(|| self.revive(host, port)).unwrap_or_else(|| {
+        if let Some(key) = self.find(host, port) {
+            return key;
+        }
+        let announced = self.replicas.get(&(host.to_owned(), port)).copied();
+        let key = self.revive(host, port).unwrap_or_else(|| {
             let address = Address::Tcp(host.to_owned(), port);
             let endpoint = Endpoint { address, ..self.settings.account.clone() };
-            let mut node = Node::new(Role::Data, endpoint, Vec::new(), &self.settings);
-            node.on_announced(None, self.replicas.get(&(host.to_owned(), port)).copied());
-            self.add(node)
-        })
+            self.add(Node::new(Role::Data, endpoint, Vec::new(), &self.settings))
+        });
+        if let (Some(node), Some(address)) = (self.get_mut(key), announced) {
+            node.on_announced(None, Some(address));
+        }
+        key
     }
 
     /// Takes note of replicas that announce a name and an address, in place of others.

@@ -27,6 +27,9 @@ impl Client {
         let Some(input) = self.pool.on_received(key, count, now) else { return false };
         let result = self.read_replies(key, &input, now);
         self.pool.put_back(key, input);
+        if self.late.are_waiting() {
+            self.send_late(now);
+        }
         if let Err(fault) = result {
             self.on_lost(key, &fault, now);
             return false;
@@ -272,15 +275,28 @@ impl Client {
             return;
         }
         if request.passes(member.first, verdicts) {
-            self.refund_command(key, verdicts, charged_at, now);
+            let is_undecided = request.is_undecided();
+            self.refund_command(key, verdicts, is_undecided, charged_at, now);
         }
         self.requests.conclude(member, Ok(()), &mut self.agenda);
     }
 
-    /// Gives back what a command has charged for a request that was rejected meanwhile.
-    fn refund_command(&mut self, key: CommandKey, verdicts: &[Verdict], charged_at: u64, now: u64) {
+    /// Gives back what a command has charged for a request that was rejected meanwhile: by another limit, or as it was
+    /// undecided.
+    fn refund_command(
+        &mut self,
+        key: CommandKey,
+        verdicts: &[Verdict],
+        is_undecided: bool,
+        charged_at: u64,
+        now: u64,
+    ) {
         let Some(command) = self.commands.get(key) else { return };
-        for refund in command.refunds(verdicts, charged_at) {
+        let refunds = command.refunds(verdicts, charged_at);
+        if is_undecided {
+            return self.refund_late(refunds, now);
+        }
+        for refund in refunds {
             let refund = self.commands.insert(refund);
             self.route(refund, now);
         }

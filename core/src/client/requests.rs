@@ -335,6 +335,11 @@ impl Request {
         }
     }
 
+    /// Whether it was not decided in time.
+    pub(super) fn is_undecided(&self) -> bool {
+        self.error.is_some()
+    }
+
     fn is_rejected(&self) -> bool {
         let rejects = |answer: &Answer| {
             answer.verdict.is_some_and(|verdict| !answer.effect.lets_pass(&verdict))

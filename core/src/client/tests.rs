@@ -1,6 +1,6 @@
 //! One client, and a server that is played by the test. Long histories are left to the simulation.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::LazyLock;
 
@@ -122,9 +122,7 @@ impl Played {
 
     /// The keys of the limits whose commands are to be sent.
     fn sent_keys(&mut self) -> String {
-        let sent = self.sent();
-        let keys = sent.split("\r\n").filter_map(|word| word.strip_prefix("rl:a:"));
-        keys.collect::<Vec<_>>().join(" ")
+        keys_in(&self.sent())
     }
 
     /// In pieces of three bytes.
@@ -483,6 +481,118 @@ fn a_released_request_is_not_sent_and_its_reply_is_swallowed() {
     assert_eq!(played.client.outcome(next), Some(Ok(())));
     played.client.release(next, false);
     assert!(played.client.is_idle());
+}
+
+/// The keys of the commands in what is sent.
+fn keys_in(sent: &str) -> String {
+    let keys = sent.split("\r\n").filter_map(|word| word.strip_prefix("rl:a:"));
+    keys.collect::<Vec<_>>().join(" ")
+}
+
+/// A client whose breaker never opens.
+fn tireless() -> Played {
+    let mut played = Played::with(|config| config.max_fails = 0);
+    played.client.start(0);
+    played.accept_handshake();
+    played.turn();
+    played
+}
+
+/// Requests about these keys that are not decided in time, and are rejected.
+fn reject_late(played: &mut Played, keys: &[&str]) {
+    let requests: Vec<_> = keys.iter().map(|key| played.submit(key)).collect();
+    played.turn();
+    played.sent();
+    played.wait(TIMEOUT);
+    for request in requests {
+        assert_eq!(played.client.outcome(request), Some(Err(Error::Timeout)));
+        played.client.release(request, true);
+    }
+}
+
+/// The keys of the refunds that are sent.
+fn refunded(played: &mut Played) -> String {
+    played.turn();
+    let sent = played.sent();
+    assert!(sent.is_empty() || sent.contains("$2\r\n-1\r\n"), "{sent}");
+    keys_in(&sent)
+}
+
+/// A server that is slow gets no more than one at a time, however many it owes a reply to.
+#[test]
+fn late_refunds_are_sent_one_after_the_other() {
+    let mut played = tireless();
+    reject_late(&mut played, &["a", "b", "c"]);
+    played.receive_at_once(&FOUND.repeat(3));
+    for key in ["a", "b", "c"] {
+        assert_eq!(refunded(&mut played), key);
+        assert_eq!(refunded(&mut played), "");
+        played.receive(FOUND);
+    }
+    assert_eq!(refunded(&mut played), "");
+    assert!(played.client.is_idle());
+}
+
+/// The refunds of one client are joined while they wait.
+#[test]
+fn late_refunds_of_one_client_are_one() {
+    let mut played = tireless();
+    reject_late(&mut played, &["a", "b"]);
+    reject_late(&mut played, &["b"]);
+    played.receive_at_once(&FOUND.repeat(3));
+    assert_eq!(refunded(&mut played), "a");
+    played.receive(FOUND);
+    played.turn();
+    let sent = played.sent();
+    assert_eq!((keys_in(&sent).as_str(), sent.contains("\r\n$2\r\n-2\r\n")), ("b", true), "{sent}");
+    played.receive(FOUND);
+    assert_eq!(refunded(&mut played), "");
+}
+
+/// A server that answers a command in a millisecond, and has three requests in five of them to decide, stops for a
+/// moment. Were each late request one more command at once, it would never be on time again.
+#[test]
+fn a_server_that_was_late_is_on_time_again_beside_the_refunds() {
+    let mut played = tireless();
+    let (mut free_at, mut replies) = (450 * MILLISECOND, VecDeque::new());
+    let (mut waiting, mut late) = (Vec::new(), 0);
+    for step in 0..4_000 {
+        if step % 5 < 3 {
+            waiting.push(played.submit(&format!("k{step}")));
+        }
+        played.turn();
+        for _ in keys_in(&played.sent()).split_whitespace() {
+            free_at = played.now.max(free_at) + MILLISECOND;
+            replies.push_back(free_at);
+        }
+        while replies.front().is_some_and(|at| *at <= played.now) {
+            replies.pop_front();
+            played.receive_at_once(FOUND);
+        }
+        waiting.retain(|request| {
+            let Some(outcome) = played.client.outcome(*request) else { return true };
+            late += usize::from(outcome.is_err());
+            assert!(outcome.is_ok() || step < 3_000, "late in step {step}");
+            played.client.release(*request, outcome.is_err());
+            false
+        });
+        played.wait(MILLISECOND);
+    }
+    assert!(late > 200, "only {late} were late");
+}
+
+#[test]
+fn no_more_late_refunds_wait_than_there_is_room_for() {
+    let mut played = tireless();
+    let keys: Vec<_> = (0..1_100).map(|number| format!("k{number}")).collect();
+    reject_late(&mut played, &keys.iter().map(String::as_str).collect::<Vec<_>>());
+    (0..1_100).for_each(|_| played.receive_at_once(FOUND));
+    let mut sent = 0;
+    while !refunded(&mut played).is_empty() {
+        sent += 1;
+        played.receive(FOUND);
+    }
+    assert_eq!(sent, 1_001);
 }
 
 #[test]

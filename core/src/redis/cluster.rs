@@ -146,8 +146,11 @@ impl Map {
     /// Adds those of these replicas of a master that announce a name and an address.
     fn add_replicas<'a>(&mut self, replicas: impl Iterator<Item = RawValue<'a>>) {
         let announced = replicas.filter_map(|replica| Some(Master::parse(replica, "")?.0));
-        let room = MAX_NODES.saturating_sub(self.replicas.len());
-        self.replicas.extend(announced.filter(|replica| replica.address.is_some()).take(room));
+        for replica in announced.filter(|replica| replica.address.is_some()) {
+            if self.replicas.len() < MAX_NODES && !self.replicas.contains(&replica) {
+                self.replicas.push(replica);
+            }
+        }
     }
 
     /// The index of the owner of `slot` among the members.

@@ -318,14 +318,13 @@ impl<'a, M: Machine> Decisions<'a, M> {
         self.phases.iter().flatten().filter_map(|request| request.age(self.now)).min().unwrap_or(0)
     }
 
-    /// The names of the limits that did not allow the request, those of a dry run too.
+    /// The names of the limits that rejected the request, or would have.
     pub fn violated(&self) -> impl Iterator<Item = &'a str> + use<'a, '_, M> {
-        self.limits().filter(|limit| limit.is_violated()).map(Evaluated::name)
-    }
-
-    /// The names of the limits that rejected the request.
-    pub fn rejecting(&self) -> impl Iterator<Item = &'a str> + use<'a, '_, M> {
-        self.limits().filter(|limit| limit.rejects()).map(Evaluated::name)
+        let is_rejected = self.decision.status == Status::Rejected;
+        let has_part = move |limit: &&Evaluated<'_, M::Limit>| {
+            !is_rejected || limit.charge.effect == Effect::Enforced
+        };
+        self.limits().filter(|limit| limit.is_violated()).filter(has_part).map(Evaluated::name)
     }
 
     fn tightest(&self) -> Option<&'a Evaluated<'a, M::Limit>> {

@@ -56,13 +56,12 @@ fn killed_while_they_hold_the_lock() {
         .server(&format!("location /bucket {{ rate_limit_redis k name=bucket rate=9r/h; {page}"))
         .server(&format!("location /control {{ {page}"))
         .start();
-    // The master says that it has unlocked it.
+    // The master says that it has unlocked it, if it does so before another worker.
     nginx.allow_log("was locked by");
     nginx.wait_for_error_log("is down");
     let load = Load::start(nginx.addr(), "/logs", 8);
-    for death in 1..=times(3, 50) {
+    for _ in 0..times(3, 50) {
         kill_in_the_lock(&mut nginx);
-        assert_eq!(nginx.logged("was locked by").len(), death);
         for path in ["/logs", "/bucket"] {
             assert!(nginx.get(path).decision().ends_with(" local"));
         }

@@ -1,0 +1,58 @@
+//! Refunds of requests that were rejected because Redis had not decided them in time.
+//!
+//! They are for a server that is slow. Were each of them sent at once, a server with more than half of what it can do to do
+//! would get twice as much, stay slow, and cause as many again. So one of them is in flight at a time: the slower the server
+//! is, the fewer it gets. The others wait, as many as there is room for, and those of one client are joined.
+
+use std::collections::VecDeque;
+
+use super::Client;
+use super::command::Command;
+use super::slab::CommandKey;
+
+/// How many may wait. What is beyond stays charged.
+const ROOM: usize = 1_000;
+
+/// How many of those that wait are compared with one more: the requests of a busy client come one after the other.
+const COMPARED: usize = 16;
+
+/// The refunds that wait for each other.
+#[derive(Debug, Default)]
+pub(super) struct LateRefunds {
+    waiting: VecDeque<Command>,
+    /// The one that was sent last.
+    sent: Option<CommandKey>,
+}
+
+impl LateRefunds {
+    /// Whether any waits.
+    pub(super) fn are_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    fn push(&mut self, refund: Command) {
+        let mut latest = self.waiting.iter_mut().rev().take(COMPARED);
+        if !latest.any(|other| other.join_refund(&refund)) && self.waiting.len() < ROOM {
+            self.waiting.push_back(refund);
+        }
+    }
+}
+
+impl Client {
+    /// Has these refunds sent, each when the one before it has ended.
+    pub(super) fn refund_late(&mut self, refunds: Vec<Command>, now: u64) {
+        refunds.into_iter().for_each(|refund| self.late.push(refund));
+        self.send_late(now);
+    }
+
+    /// Sends the next refund that waits, if none is in flight.
+    pub(super) fn send_late(&mut self, now: u64) {
+        while self.late.sent.is_none_or(|sent| self.commands.get(sent).is_none())
+            && let Some(refund) = self.late.waiting.pop_front()
+        {
+            let key = self.commands.insert(refund);
+            self.late.sent = Some(key);
+            self.route(key, now);
+        }
+    }
+}
