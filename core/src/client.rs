@@ -252,9 +252,9 @@ impl Client {
         self.agenda.timers.earliest()
     }
 
-    /// Whether nothing is left of any request: no command, and no reply that is still to come.
+    /// Whether nothing is left of any request: no command, no reply that is still to come, and no refund.
     pub fn is_idle(&self) -> bool {
-        self.requests.is_empty() && self.commands.is_empty()
+        self.requests.is_empty() && self.commands.is_empty() && !self.late.are_waiting()
     }
 
     /// The worker is leaving, and is to have left at `limit`, if there is one: what is not needed any

@@ -25,6 +25,8 @@ const FREE: usize = 200;
 #[derive(Debug, Default)]
 pub struct Ledger {
     accounts: HashMap<Class, Account>,
+    /// What each worker gives back of each key: refunds that wait for each other are joined, whatever their costs.
+    refunds: HashMap<(ClientId, Box<[u8]>), Refunds>,
     /// The script commands of each connection whose replies have not arrived.
     owed: HashMap<ConnectionId, VecDeque<Owed>>,
     /// How many bytes were handed to the client of each connection.
@@ -33,13 +35,21 @@ pub struct Ledger {
     pub lost_replies: u64,
 }
 
+/// The refunds of one worker to a key.
+#[derive(Debug, Default)]
+struct Refunds {
+    /// The costs of its charges.
+    costs: Vec<u64>,
+    /// The units that were given back.
+    units: u64,
+}
+
 /// The charges of one class, and their outcomes.
 #[derive(Debug, Default)]
 struct Account {
     submitted: u64,
     executed: u64,
     spent: u64,
-    refunded: u64,
     /// How many may be refunded, as their requests did not pass.
     refundable: u64,
     /// The charges that were decided, and are not answered yet.
@@ -76,6 +86,11 @@ impl Ledger {
         let account = self.accounts.entry(class.clone()).or_default();
         account.submitted += 1;
         account.owner = owner;
+        let (worker, key, cost) = class;
+        let refunds = self.refunds.entry((*worker, key.clone())).or_default();
+        if !refunds.costs.contains(cost) {
+            refunds.costs.push(*cost);
+        }
     }
 
     /// Takes over what the servers have done.
@@ -98,35 +113,48 @@ impl Ledger {
     fn execute(&mut self, worker: ClientId, execution: Execution) {
         let mut classes = Vec::new();
         for charge in execution.charges {
+            if charge.gives_back {
+                self.refund(worker, charge.key, charge.cost);
+                continue;
+            }
             let class = (worker, charge.key, charge.cost);
             let Some(account) = self.accounts.get_mut(&class) else {
                 panic!("executed, but never submitted: {}", show(&class));
             };
-            if charge.gives_back {
-                account.refunded += 1;
-                let limit = account.refundable.min(account.spent);
-                assert!(account.refunded <= limit, "refunded too often: {}", show(&class));
-            } else {
-                account.executed += u64::from(charge.times);
-                account.spent += u64::from(charge.passed);
-                let is_once = account.executed <= account.submitted;
-                assert!(is_once, "executed more than once: {}", show(&class));
-                let decided = |(index, verdict)| Decided {
-                    verdict,
-                    spent: index < charge.passed as usize,
-                    execution: self.executions,
-                    index,
-                };
-                account.pending.extend(charge.verdicts.into_iter().enumerate().map(decided));
-                if charge.cost == 0 {
-                    let old = account.pending.len().saturating_sub(FREE);
-                    account.pending.drain(..old);
-                }
-                classes.push(class);
+            account.executed += u64::from(charge.times);
+            account.spent += u64::from(charge.passed);
+            let is_once = account.executed <= account.submitted;
+            assert!(is_once, "executed more than once: {}", show(&class));
+            let decided = |(index, verdict)| Decided {
+                verdict,
+                spent: index < charge.passed as usize,
+                execution: self.executions,
+                index,
+            };
+            account.pending.extend(charge.verdicts.into_iter().enumerate().map(decided));
+            if charge.cost == 0 {
+                let old = account.pending.len().saturating_sub(FREE);
+                account.pending.drain(..old);
             }
+            classes.push(class);
         }
         let owed = Owed { reply_ends: execution.reply_ends, classes };
         self.owed.entry(execution.connection).or_default().push_back(owed);
+    }
+
+    /// A server has given back so many units.
+    fn refund(&mut self, worker: ClientId, key: Box<[u8]>, units: u64) {
+        let owner = (worker, key);
+        let Some(refunds) = self.refunds.get_mut(&owner) else {
+            panic!("given back, but never charged: {}", show(&(worker, owner.1, units)));
+        };
+        refunds.units += units;
+        let refundable = |cost: &u64| {
+            let account = &self.accounts[&(worker, owner.1.clone(), *cost)];
+            account.refundable.min(account.spent) * cost
+        };
+        let most: u64 = refunds.costs.iter().map(refundable).sum();
+        assert!(refunds.units <= most, "too much given back: {}", show(&(worker, owner.1, units)));
     }
 
     /// Bytes of a connection were handed to the client, which has read them: the charges whose
@@ -178,9 +206,11 @@ impl Ledger {
         account.answered.push((request, decided));
     }
 
-    /// A request is released with this answer about a charge.
-    pub fn release(&mut self, class: &Class, answer: &Answer, refund: bool) {
+    /// A request is released with this answer about a charge. `is_late` if it was not decided in time: its refund waits for
+    /// others, and may meet a later fault.
+    pub fn release(&mut self, class: &Class, answer: &Answer, refund: bool, is_late: bool) {
         let account = self.accounts.get_mut(class).expect("an account");
+        account.owner = account.owner.map(|(request, is_well)| (request, is_well && !is_late));
         let is_charged = answer.is_charged || answer.verdict.is_none();
         account.refundable += u64::from(refund && is_charged);
         account.released = Some(refund);
@@ -192,8 +222,9 @@ impl Ledger {
             let Some((request, true)) = account.owner else { continue };
             let refund = account.released.expect("every request is released");
             // A charge of cost 0 has nothing to be refunded.
-            let due = if refund && class.2 > 0 { account.spent } else { 0 };
-            assert_eq!(account.refunded, due, "refunds of request {request}: {}", show(class));
+            let due = if refund { account.spent * class.2 } else { 0 };
+            let refunded = self.refunds[&(class.0, class.1.clone())].units;
+            assert_eq!(refunded, due, "refunds of request {request}: {}", show(class));
         }
     }
 }

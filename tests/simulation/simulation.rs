@@ -38,6 +38,9 @@ const WELL: u64 = SECOND;
 /// How long what is left may take to end.
 const END: u64 = 4 * SECOND;
 
+/// How long the refunds that wait for each other may take to end.
+const REFUNDS: u64 = 60 * SECOND;
+
 /// If the servers have not settled by then, the simulation is wrong.
 const LATEST: u64 = 60 * SECOND;
 
@@ -248,7 +251,7 @@ impl Simulation {
             Stage::Well(since) if now >= since + WELL => {
                 self.stage = Stage::Ending(now);
             }
-            Stage::Ending(since) if now >= since + END => {
+            Stage::Ending(since) if now >= since + END && self.are_refunds_over(since) => {
                 self.check_connections();
                 let Self { workers, outside, .. } = self;
                 workers.iter_mut().for_each(|worker| worker.leave(outside));
@@ -262,6 +265,11 @@ impl Simulation {
         }
         self.outside.alarm(now + 10 * MILLISECOND, Alarm::Check);
         true
+    }
+
+    /// Whether no refund waits for another one any more, or there was time for all.
+    fn are_refunds_over(&self, since: u64) -> bool {
+        self.workers.iter().all(|it| it.client.is_idle()) || self.outside.now() >= since + REFUNDS
     }
 
     /// There are no more connections than are configured.

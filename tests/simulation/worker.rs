@@ -708,11 +708,12 @@ impl Worker {
     fn release(&mut self, key: RequestKey, refund: bool, outside: &mut Outside) {
         let request = self.requests[key.index()].take().expect("a request");
         let answers = self.client.answers(key).to_vec();
+        let is_late = matches!(self.client.outcome(key), Some(Err(_)));
         for (part, answer) in request.plan.parts.iter().zip(&answers) {
             let class = part.class(self.id);
             outside.trace(self.id, || format!("request {} {part:?}: {answer:?}", request.plan.id));
             outside.ledger.on_answer(request.plan.id, &class, answer);
-            outside.ledger.release(&class, answer, refund);
+            outside.ledger.release(&class, answer, refund, is_late);
         }
         let grants: Vec<Granted> =
             (0..answers.len()).map(|index| self.client.granted(key, index)).collect();
