@@ -533,6 +533,20 @@ fn late_refunds_are_sent_one_after_the_other() {
     assert!(played.client.is_idle());
 }
 
+/// The last one may be in flight when the worker goes, as any refund.
+#[test]
+fn a_worker_that_leaves_sends_the_late_refunds_that_wait() {
+    let mut played = tireless();
+    reject_late(&mut played, &["a", "b"]);
+    leave(&mut played, None);
+    played.receive_at_once(&FOUND.repeat(2));
+    assert_eq!(refunded(&mut played), "a");
+    assert!(played.client.keeps_worker());
+    played.receive(FOUND);
+    assert_eq!(refunded(&mut played), "b");
+    assert!(!played.client.keeps_worker());
+}
+
 /// The refunds of one client are joined while they wait.
 #[test]
 fn late_refunds_of_one_client_are_one() {
