@@ -441,8 +441,8 @@ impl<M: Machine> LimitedRequest<'_, M> {
     }
 
     /// Releases the request from the client. If it does not pass, or if a limit has `settle` and Redis has not decided
-    /// in time, its charges are refunded, also those still in flight. Where Redis has not decided in time the client does so one after
-    /// the other, as that adds to the load of a server that is too slow.
+    /// in time, its charges are refunded, also those still in flight. Where Redis has not decided in time the client refunds one
+    /// after the other, as that adds to the load of a server that is slow.
     fn release(&self, machine: &M, status: Status, source: Source, wait: u64) {
         let Some(submission) = self.submission.take() else { return };
         self.end_denials(machine);

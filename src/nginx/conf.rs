@@ -241,7 +241,8 @@ impl Conf {
             return None;
         }
         let mut path = ngx_str_t { data: name.as_ptr().cast_mut(), len: name.len() };
-        // SAFETY: the text, whose first byte NGINX reads without looking at the length, is only read; NGINX puts the full path into the pool of the configuration.
+        // SAFETY: the text is only read, its first byte whatever the length is; NGINX puts the full path into the pool of the
+        // configuration.
         unsafe {
             let status = ngx_conf_full_name(self.0.cycle, &mut path, 1);
             (status == Status::NGX_OK.0).then(|| bytes(path))

@@ -1,8 +1,8 @@
 //! Refunds of requests that were rejected because Redis had not decided them in time.
 //!
-//! They are for a server that is slow. Were each of them sent at once, a server with more than half of what it can do to do
-//! would get twice as much, stay slow, and cause as many again. So one of them is in flight at a time: the slower the server
-//! is, the fewer it gets. The others wait, as many as there is room for, and those of one client are joined.
+//! They go to a server that is slow. Were each of them sent at once, a server at more than half of its capacity would get
+//! twice as many commands, stay slow, and cause as many refunds again. So one of them is in flight at a time: the slower the
+//! server is, the fewer it gets. The others wait, up to a bound, and those of one client are joined.
 
 use std::collections::VecDeque;
 

@@ -563,8 +563,8 @@ fn late_refunds_of_one_client_are_one() {
     assert_eq!(refunded(&mut played), "");
 }
 
-/// A server that answers a command in a millisecond, and has three requests in five of them to decide, stops for a
-/// moment. Were each late request one more command at once, it would never be on time again.
+/// A server that takes a millisecond for a command is at 60 % of its capacity, and stops for a moment. If each late request
+/// led to one more command at once, it would never be on time again.
 #[test]
 fn a_server_that_was_late_is_on_time_again_beside_the_refunds() {
     let mut played = tireless();
