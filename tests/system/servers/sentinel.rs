@@ -254,13 +254,15 @@ fn a_sentinel_that_has_missed_a_failover_does_not_lead_back() {
         decides(&nginx);
 
         is_new_down.store(true, Ordering::Relaxed);
-        let (connections, queries) = (old.count(""), sentinels[stale].count("SENTINEL"));
+        let queries = sentinels[stale].count("SENTINEL");
         new.hang_up();
         let queried = || sentinels[stale].count("SENTINEL") > queries + 2;
         wait_until(PATIENCE, queried, "queries");
         is_new_down.store(false, Ordering::Relaxed);
         decides(&nginx);
-        assert_eq!(old.count(""), connections, "sentinel {stale} has led back");
+        // Its last connection to the old master may be counted late, where the machine is busy.
+        let masters = nginx.logged("is the master of");
+        assert_eq!(masters.len(), 2, "sentinel {stale} has led back: {masters:#?}");
     }
 }
 
