@@ -1,4 +1,4 @@
-//! Refunds of requests that were rejected because Redis had not decided them in time.
+//! Refunds of requests that Redis had not decided in time: those that were rejected for that, and those with `settle`.
 //!
 //! They go to a server that is slow. Were each of them sent at once, a server at more than half of its capacity would get
 //! twice as many commands, stay slow, and cause as many refunds again. So one of them is in flight at a time: the slower the

@@ -281,8 +281,8 @@ impl Client {
         self.requests.conclude(member, Ok(()), &mut self.agenda);
     }
 
-    /// Gives back what a command has charged for a request that was rejected meanwhile: by another limit, or as it was
-    /// undecided.
+    /// Gives back what a command has charged for a request that was released meanwhile: another limit has rejected it, or it
+    /// was undecided.
     fn refund_command(
         &mut self,
         key: CommandKey,

@@ -95,8 +95,8 @@ impl Map {
         if ranges > SLOTS {
             return Err(NoMap::TooLarge);
         }
-        let (members, owned_by) = (Vec::new(), vec![NOBODY; SLOTS]);
-        let mut map = Self { members, replicas: Vec::new(), owners: owned_by, is_relative: false };
+        let (members, replicas, owners) = (Vec::new(), Vec::new(), vec![NOBODY; SLOTS]);
+        let mut map = Self { members, replicas, owners, is_relative: false };
         // Most ranges list their master and its replicas in the same words as another one: to compare them takes a
         // tenth of the time that it takes to read them.
         let mut known = HashMap::<_, (u16, &[u8])>::new();
