@@ -76,6 +76,7 @@ test_tools=(
     gtlsclient ngtcp2-client
     "${browser_tools[@]}"
     openssl openssl
+    patch patch
     ip iproute2
     script bsdutils
     prometheus prometheus

@@ -44,7 +44,7 @@ use zone::Zone;
 static NAME: [u8; 16] = *b"rate_limit_redis";
 
 /// Marks memory that has the layout of this version.
-const LAYOUT: u64 = 0x7261_7465_6c69_000c;
+const LAYOUT: u64 = 0x7261_7465_6c69_000d;
 
 /// The memory is divided into parts, and so many of them are for records of limits and
 /// nodes, for the deny cache, for leases, and for changes to clients.

@@ -98,8 +98,8 @@ impl Driver {
                 Action::Connect(key, target) => self.connect(key, &target),
                 Action::Send(key) => self.send(key),
                 Action::Close(key) => drop(self.stream.take_if(|(other, _)| *other == key)),
-                Action::Down(_, _, what)
-                | Action::StillDown(_, _, what)
+                Action::Down(_, what)
+                | Action::StillDown(_, what)
                 | Action::Warn(_, what)
                 | Action::Log(_, what) => {
                     eprintln!("{what}");

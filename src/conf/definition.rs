@@ -1,5 +1,6 @@
 //! The names of limits.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use rate_limit_core::admin::ManagedLimit;
@@ -13,7 +14,11 @@ use super::store::Store;
 
 /// Every name, and its first definition.
 #[derive(Default)]
-pub(super) struct Definitions(Vec<Definition>);
+pub(super) struct Definitions {
+    /// In the order of the configuration.
+    all: Vec<Definition>,
+    indices: HashMap<&'static str, usize>,
+}
 
 struct Definition {
     name: &'static str,
@@ -38,16 +43,25 @@ struct Binding {
 }
 
 impl Definitions {
+    fn find(&self, name: &str) -> Option<&Definition> {
+        self.all.get(*self.indices.get(name)?)
+    }
+
+    fn find_mut(&mut self, name: &str) -> Option<&mut Definition> {
+        self.all.get_mut(*self.indices.get(name)?)
+    }
+
     /// Adds the definition of `limit`. Lines that share a name must define the same.
     pub(super) fn add(&mut self, limit: &LimitConf) -> Result<(), BindError> {
         let (name, written) = (limit.name(), limit.written());
-        match self.0.iter().find(|definition| definition.name == name) {
+        match self.find(name) {
             None => {
                 let (written, place) = (written.to_owned(), limit.place().to_owned());
                 let corrections = Rc::<Corrections>::default();
                 corrections.is_settled.set(limit.settles());
                 let (store, is_cached, lease) = (None, false, 0);
-                self.0.push(Definition {
+                self.indices.insert(name, self.all.len());
+                self.all.push(Definition {
                     name,
                     written,
                     place,
@@ -76,24 +90,22 @@ impl Definitions {
 
     /// Every name.
     pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.0.iter().map(|definition| definition.name)
+        self.all.iter().map(|definition| definition.name)
     }
 
     /// Whether any limit is bound to a store.
     pub(super) fn are_bound(&self) -> bool {
-        self.0.iter().any(|definition| definition.store.is_some())
+        self.all.iter().any(|definition| definition.store.is_some())
     }
 
     /// The reference of the store of the limit of this name, once it is bound.
     pub(super) fn store(&self, name: &str) -> Option<&str> {
-        let definition = self.0.iter().find(|definition| definition.name == name)?;
-        definition.store.as_ref().map(|store| store.reference.as_str())
+        self.find(name)?.store.as_ref().map(|store| store.reference.as_str())
     }
 
     /// A location with this policy has a line of `limit`.
     pub(super) fn note_policy(&mut self, limit: &LimitConf, policy: &Policy) {
-        let mut definitions = self.0.iter_mut();
-        if let Some(definition) = definitions.find(|it| it.name == limit.name()) {
+        if let Some(definition) = self.find_mut(limit.name()) {
             definition.is_cached |= policy.deny_cache;
             definition.lease = definition.lease.max(policy.lease);
         }
@@ -101,7 +113,7 @@ impl Definitions {
 
     /// The limits that are bound to a store, as the admin interface knows them.
     pub(super) fn managed(&self) -> impl Iterator<Item = ManagedLimit<'_>> {
-        self.0.iter().filter_map(|definition| {
+        self.all.iter().filter_map(|definition| {
             let Binding { limit, shown, .. } = definition.store.as_ref()?;
             let lease = definition.lease.saturating_mul(MILLISECOND);
             Some(limit.managed(shown, definition.is_cached, lease))
@@ -110,22 +122,18 @@ impl Definitions {
 
     /// The limit of this name, if it is bound to a store.
     pub(super) fn limit(&self, name: &str) -> Option<&LimitConf> {
-        let definition = self.0.iter().find(|definition| definition.name == name)?;
-        definition.store.as_ref().map(|store| &*store.limit)
+        self.find(name)?.store.as_ref().map(|store| &*store.limit)
     }
 
     /// The corrections of the limit of this name.
     pub(super) fn corrections(&self, name: &str) -> Rc<Corrections> {
-        let definition = self.0.iter().find(|definition| definition.name == name);
-        definition.map_or_else(Rc::default, |definition| Rc::clone(&definition.corrections))
+        self.find(name).map_or_else(Rc::default, |definition| Rc::clone(&definition.corrections))
     }
 
     /// Binds `limit` to a store. All limits of a name must have one store.
     pub(super) fn bind(&mut self, limit: &Rc<LimitConf>, store: &Store) -> Result<(), BindError> {
         let (name, place) = (limit.name(), limit.place());
-        let Some(definition) = self.0.iter_mut().find(|definition| definition.name == name) else {
-            return Ok(());
-        };
+        let Some(definition) = self.find_mut(name) else { return Ok(()) };
         let bound = || Binding {
             reference: store.reference().to_owned(),
             shown: store.shown().to_owned(),

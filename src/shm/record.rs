@@ -55,8 +55,12 @@ pub(crate) struct NodeRecord {
     name: Name,
     /// The Unix time in ms since which it is down; 0 if it is not.
     down_since: AtomicU64,
-    /// The [`ErrorKind`] of the reason that was logged, if it is down.
+    /// The number of the reason that was logged, if it is down.
     cause: AtomicU64,
+    /// The number of the reason for which the latest attempt to reach it failed.
+    latest_cause: AtomicU64,
+    /// The Unix time in ms since which all attempts have failed for that reason.
+    latest_cause_since: AtomicU64,
     /// The Unix time in ms since which it is slow, and a log line says so; else 0.
     slow_since: AtomicU64,
     /// Requests that it did not decide since its last answer.
@@ -257,8 +261,9 @@ impl NodeRecord {
 
     /// Resets all counters.
     fn clear(&self) {
-        let states = [&self.down_since, &self.cause, &self.slow_since, &self.undecided];
-        let states = states.into_iter().chain([&self.warned]);
+        let causes = [&self.cause, &self.latest_cause, &self.latest_cause_since];
+        let states = [&self.down_since, &self.slow_since, &self.undecided, &self.warned];
+        let states = states.into_iter().chain(causes);
         let counters = self.commands.iter().chain(&self.errors).chain(&self.attempts);
         let counters = counters.chain(&self.queries).chain([&self.decided, &self.waited]);
         counters.chain(states).for_each(|counter| counter.store(0, Ordering::Relaxed));
@@ -277,25 +282,28 @@ impl NodeRecord {
         Some(self.slow_since.swap(0, Ordering::Relaxed)).filter(|since| *since != 0)
     }
 
-    /// Marks the node as down since `now`, for a reason of this kind; whether it was not marked before.
-    pub(crate) fn mark_down(&self, now: u64, kind: ErrorKind) -> bool {
+    /// Marks the node as down since `now`, for the reason of this number; whether it was not marked before.
+    pub(crate) fn mark_down(&self, now: u64, cause: u64) -> bool {
         self.slow_since.store(0, Ordering::Relaxed);
         let is_new =
             self.down_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if is_new {
-            self.cause.store(kind as u64, Ordering::Relaxed);
+            self.cause.store(cause, Ordering::Relaxed);
+            self.latest_cause.store(cause, Ordering::Relaxed);
         }
         is_new
     }
 
-    /// Takes note of the kind of reason for which a node that is down cannot be reached; whether that is to be logged:
-    /// it is another one than was logged, and there was no warning in the `pause` ms before.
-    pub(crate) fn mark_cause(&self, now: u64, kind: ErrorKind, pause: u64) -> bool {
-        let kind = kind as u64;
+    /// Takes note of the number of the reason for which a node that is down could not be reached; whether that is to be
+    /// logged: it is another one than was logged, and for `lasting` ms or longer there was none but this one.
+    pub(crate) fn mark_cause(&self, now: u64, cause: u64, lasting: u64) -> bool {
+        if self.latest_cause.swap(cause, Ordering::Relaxed) != cause {
+            self.latest_cause_since.store(now, Ordering::Relaxed);
+            return false;
+        }
         self.down_since.load(Ordering::Relaxed) != 0
-            && self.cause.load(Ordering::Relaxed) != kind
-            && self.admit_warning(now, pause)
-            && self.cause.swap(kind, Ordering::Relaxed) != kind
+            && now.abs_diff(self.latest_cause_since.load(Ordering::Relaxed)) >= lasting
+            && self.cause.swap(cause, Ordering::Relaxed) != cause
     }
 
     /// Marks the node as up. If it was marked as down: since when, and how many requests it did not

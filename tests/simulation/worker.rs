@@ -548,7 +548,7 @@ impl Worker {
             Action::Count(node) => drop(self.client.take_counts(node)),
             Action::View(_) | Action::Remove(_) | Action::Up(_) => {}
             Action::StillDown(..) | Action::Warn(..) => {}
-            Action::Down(node, _, reason) => {
+            Action::Down(node, reason) => {
                 // One that was retired may be gone already.
                 if let Some(node) = self.client.node(node) {
                     outside.blame.check(node.name(), &reason, &outside.world, &self.away);

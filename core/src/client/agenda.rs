@@ -14,7 +14,7 @@ use super::in_flight::rewinding_pop;
 use super::node::Target;
 use super::slab::{ConnectionKey, NodeKey, RequestKey};
 use super::{Client, ROOM};
-use crate::metrics::{AttemptResult, ErrorKind, QueryResult};
+use crate::metrics::{AttemptResult, QueryResult};
 
 /// The actions, timers and connections to flush that are next.
 #[derive(Debug)]
@@ -126,9 +126,9 @@ pub enum Action {
     /// The node was removed, and its key names nothing any more.
     Remove(NodeKey),
     /// The client has found the node down, for this reason.
-    Down(NodeKey, ErrorKind, String),
-    /// The node is down, and where it was reached meanwhile it was of no use, for this reason.
-    StillDown(NodeKey, ErrorKind, String),
+    Down(NodeKey, String),
+    /// One more attempt to reach the node, which is down, has failed, for this reason.
+    StillDown(NodeKey, String),
     /// The client has found the node up again.
     Up(NodeKey),
     /// The node is up, but has not answered a command for so long, in µs.

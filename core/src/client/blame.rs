@@ -14,7 +14,6 @@ use super::in_flight::Owner;
 use super::pool::Pool;
 use super::slab::{ConnectionKey, NodeKey, RequestKey};
 use super::{Action, Client};
-use crate::metrics::ErrorKind;
 use crate::rate::MILLISECOND;
 
 /// Blame.
@@ -80,7 +79,7 @@ impl Client {
         self.agenda.push(Action::View(key));
         if was_up {
             let reason = format!("no reply within {} ms", self.pool.patience / MILLISECOND);
-            self.agenda.push(Action::Down(key, ErrorKind::Timeout, reason));
+            self.agenda.push(Action::Down(key, reason));
         }
         if self.discovery.can_change() {
             self.discovery.want(now, &mut self.agenda);

@@ -248,15 +248,14 @@ impl Link<'_> {
         let (node, at) = (self.connection.node, now.saturating_add(delay));
         self.connection.timer = Some(at);
         self.agenda.advance_to(Due::Connections, at);
-        let kind = error_kind(fault);
-        self.count_error(kind);
+        self.count_error(error_kind(fault));
         if self.node.ready > 0 {
             return;
         }
         if self.node.health.on_unreachable() {
-            self.agenda.push(Action::Down(node, kind, fault.to_string()));
-        } else if matches!(kind, ErrorKind::Auth | ErrorKind::Protocol | ErrorKind::Unfit) {
-            self.agenda.push(Action::StillDown(node, kind, fault.to_string()));
+            self.agenda.push(Action::Down(node, fault.to_string()));
+        } else {
+            self.agenda.push(Action::StillDown(node, fault.to_string()));
         }
     }
 }
@@ -332,8 +331,8 @@ mod tests {
                 Action::Count(_) => "count".to_owned(),
                 Action::View(_) => "view".to_owned(),
                 Action::Up(_) => "up".to_owned(),
-                Action::Down(_, _, reason) => format!("down: {reason}"),
-                Action::StillDown(_, _, reason) => format!("still down: {reason}"),
+                Action::Down(_, reason) => format!("down: {reason}"),
+                Action::StillDown(_, reason) => format!("still down: {reason}"),
                 other => panic!("{other:?}"),
             };
             std::iter::from_fn(|| self.agenda.poll()).map(name).collect()
@@ -394,9 +393,7 @@ mod tests {
         bench.link().pause(&refused(), 20, 100);
         assert_eq!(bench.actions(), ["count", "down: refused"]);
         bench.link().pause(&refused(), 20, 100);
-        assert_eq!(bench.actions(), [""; 0], "that is known");
-        bench.link().pause(&Fault::Misplaced, 20, 100);
-        assert_eq!(bench.actions(), [format!("still down: {}", Fault::Misplaced)]);
+        assert_eq!(bench.actions(), ["still down: refused"]);
         bench.link().connect(120).unwrap();
         assert_eq!(bench.actions(), ["resolve redis.test:1"], "the addresses led nowhere");
         bench.link().dial().unwrap();

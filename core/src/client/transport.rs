@@ -180,7 +180,6 @@ impl Client {
             self.discovery.want(now, &mut self.agenda);
         }
         self.lose_in_flight(key, node, now);
-        self.pool.check_slowness(node, &mut self.agenda);
         if self.remove_if_done(node, now) {
             return;
         }
@@ -188,6 +187,8 @@ impl Client {
             Next::Connect { is_first } => self.replace(key, fault, is_first, now),
             Next::Wait(delay) => self.on_unreachable(key, fault, delay, now),
         }
+        // After that: what is down now is not said to be slow no more.
+        self.pool.check_slowness(node, &mut self.agenda);
     }
 
     /// Connects again at once. If several connections of a node are lost together, only the first loss is

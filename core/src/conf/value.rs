@@ -123,10 +123,14 @@ pub fn variable(text: &str) -> Option<&str> {
 
 /// Whether `text` contains the variable of this name.
 pub(super) fn has_variable(text: &str, name: &str) -> bool {
-    text.split('$').skip(1).any(|rest| {
+    variables(text).any(|other| other.eq_ignore_ascii_case(name))
+}
+
+/// The names of the variables in `text`.
+pub(super) fn variables(text: &str) -> impl Iterator<Item = &str> {
+    text.split('$').skip(1).filter_map(|rest| {
         let rest = rest.strip_prefix('{').unwrap_or(rest);
-        let other = rest.split(|character| !is_of_name(character)).next();
-        other.is_some_and(|other| other.eq_ignore_ascii_case(name))
+        rest.split(|character| !is_of_name(character)).next()
     })
 }
 

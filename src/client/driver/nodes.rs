@@ -1,14 +1,20 @@
 //! The nodes of a store in the shared memory: their counters, and how this worker sees them.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use ngx::ffi::{NGX_LOG_ERR, ngx_worker};
 use rate_limit_core::client::{self, Answer, NodeKey, RequestKey};
-use rate_limit_core::metrics::{AttemptResult, ErrorKind, QueryResult};
+use rate_limit_core::metrics::{AttemptResult, QueryResult};
 use rate_limit_core::rate::MILLISECOND;
 
 use super::{KnownNode, State, WARN_EVERY, place};
 use crate::clock::unix_ms;
 use crate::log::{cycle_log, log};
 use crate::shm::{NodeRecord, NodeState, View};
+
+/// How long another reason has to be the only one before it is logged, in ms. A server that is restarted closes
+/// connections, refuses them, and then reads its data: that is one outage.
+const LASTING: u64 = 2_000;
 
 impl State {
     /// Publishes this worker's view of all nodes.
@@ -119,19 +125,19 @@ impl State {
     }
 
     /// Logs, once for all workers, that a node is down.
-    pub(super) fn log_down(&mut self, key: NodeKey, kind: ErrorKind, reason: &str) {
+    pub(super) fn log_down(&mut self, key: NodeKey, reason: &str) {
         let Some(known) = self.known(key) else { return };
-        let is_new = known.record.mark_down(unix_ms(), kind);
-        let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
-        if is_new {
-            log!(NGX_LOG_ERR, cycle_log(), "redis {name} is down: {reason}");
+        if !known.record.mark_down(unix_ms(), cause(reason)) {
+            return self.log_still_down(key, reason);
         }
+        let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
+        log!(NGX_LOG_ERR, cycle_log(), "redis {name} is down: {reason}");
     }
 
-    /// Logs, once for all workers, that a node is down for a reason of another kind than what was logged last.
-    pub(super) fn log_still_down(&mut self, key: NodeKey, kind: ErrorKind, reason: &str) {
+    /// Logs, once for all workers, that a node is down for another reason than was logged last.
+    pub(super) fn log_still_down(&mut self, key: NodeKey, reason: &str) {
         let Some(known) = self.known(key) else { return };
-        let is_new = known.record.mark_cause(unix_ms(), kind, WARN_EVERY);
+        let is_new = known.record.mark_cause(unix_ms(), cause(reason), LASTING);
         let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
         if is_new {
             log!(NGX_LOG_ERR, cycle_log(), "redis {name} is still down: {reason}");
@@ -181,4 +187,11 @@ impl State {
             log!(NGX_LOG_ERR, cycle_log(), "redis {name} {what}");
         }
     }
+}
+
+/// A number that stands for a reason. Reasons that differ in figures alone, as in "no reply for 2000 ms", have the same.
+fn cause(reason: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    reason.bytes().filter(|byte| !byte.is_ascii_digit()).for_each(|byte| byte.hash(&mut hasher));
+    hasher.finish()
 }

@@ -122,8 +122,8 @@ impl Driver {
             Action::Attempted(..) | Action::Queried(..) | Action::View(_) | Action::Remove(_) => {}
             Action::Login => self.client.login(self.now),
             Action::Slow(..) | Action::Prompt(_) | Action::Up(_) => {}
-            Action::Down(_, _, line)
-            | Action::StillDown(_, _, line)
+            Action::Down(_, line)
+            | Action::StillDown(_, line)
             | Action::Warn(_, line)
             | Action::Log(_, line) => {
                 self.check_log(&line);

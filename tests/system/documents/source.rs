@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The most lines of a file, its tests excepted.
 const MOST_LINES: usize = 500;
@@ -134,6 +135,24 @@ fn is_test(name: &str) -> bool {
     let text = fs::read_to_string(folder.join(module).with_extension("rs"));
     let test = parts.next().unwrap_or_default();
     text.is_ok_and(|text| text.contains(&format!("#[test]\nfn {test}")))
+}
+
+/// The defects of `scripts/simulate --defects` fit the source as it is, and the page names them.
+#[test]
+fn known_defects_apply() {
+    let page = fs::read_to_string(root().join("docs/simulation.md")).expect("the page");
+    let folder = fs::read_dir(root().join("tests/simulation/defects")).expect("the defects");
+    let patches: Vec<_> = folder.map(|entry| entry.expect("an entry").path()).collect();
+    assert!(patches.len() >= 40, "{}", patches.len());
+    for patch in patches {
+        let name = patch.file_stem().expect("a name").to_string_lossy().into_owned();
+        assert!(page.contains(&format!("| `{name}` |")), "{name} is not in the page");
+        let mut command = Command::new("patch");
+        command.args(["--dry-run", "--fuzz=0", "--strip=1", "--directory"]).arg(root());
+        let input = fs::File::open(&patch).expect("a patch");
+        let output = command.stdin(input).output().expect("patch");
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stdout));
+    }
 }
 
 /// A new algorithm that lacks something does not compile.

@@ -1,5 +1,7 @@
 //! Redis is away: the policy applies, no request waits for long, and Redis is found again.
 
+use std::net::TcpListener;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use harness::{Act, Conf, Fake, Journal, Load, Nginx, PATIENCE, Redis, wait_until};
@@ -205,6 +207,25 @@ fn the_reason_that_has_come_since_is_logged_once() {
     );
     nginx.reload();
     assert_eq!(nginx.logged("is still down").len(), 1);
+}
+
+/// What is reached in vain now is not what refused connections at first. Alternating reasons are no news.
+#[test]
+fn the_reason_of_another_server_at_the_address_is_logged() {
+    let redis = Redis::start();
+    let url = redis.url();
+    drop(redis);
+    let nginx = limited(&url).workers(2).start();
+    nginx.wait_for_error_log("is down: connect() failed (111: Connection refused)");
+    let address = url.trim_start_matches("redis://");
+    let listener = TcpListener::bind(address).expect("the address of Redis");
+    thread::spawn(move || listener.incoming().for_each(drop));
+    nginx.wait_for_error_log("is still down: ");
+    nobody_waits(&nginx, "ERROR_PASSED none");
+    let lines = nginx.logged("[error]");
+    let [_, line] = &lines[..] else { panic!("{lines:#?}") };
+    let hung_up = ["the server closed the connection", "(104: Connection reset by peer)"];
+    assert!(hung_up.iter().any(|reason| line.ends_with(reason)), "{line}");
 }
 
 #[test]

@@ -42,7 +42,7 @@ impl Played {
 
 fn downs<'a>(actions: &'a [Action]) -> Vec<&'a str> {
     let reason = |action: &'a Action| match action {
-        Action::Down(_, _, reason) => Some(reason.as_str()),
+        Action::Down(_, reason) => Some(reason.as_str()),
         _ => None,
     };
     actions.iter().filter_map(reason).collect()

@@ -103,11 +103,8 @@ fn a_new_connection_uses_the_new_password() {
     // One that is being made has its handshake already.
     played.client.set_password("th1rd");
     played.receive("-WRONGPASS not sec0nd\r\n");
-    let down = Action::Down(
-        played.node(),
-        ErrorKind::Auth,
-        "AUTH was refused: \"WRONGPASS not ***\"".to_owned(),
-    );
+    let reason = "AUTH was refused: \"WRONGPASS not ***\"".to_owned();
+    let down = Action::Down(played.node(), reason);
     assert!(played.turn().contains(&down));
 }
 

@@ -2,7 +2,7 @@
 
 use super::{LimitLine, LimitWords, Phase};
 use crate::algorithm::leaky_bucket::Undelayed;
-use crate::conf::value::{has_variable, variable};
+use crate::conf::value::{has_variable, variables};
 
 impl LimitWords<'_> {
     /// All doubts about these words, and the line that they make, as one warning. `is_variable` knows the
@@ -38,12 +38,14 @@ impl LimitWords<'_> {
     /// The numbers that a request brings along.
     fn chosen_by_client(&self) -> impl Iterator<Item = String> {
         self.numbers().into_iter().filter_map(|(parameter, value)| {
-            let (value, name) = (value?, variable(value?)?.to_ascii_lowercase());
-            let is_written =
-                ["arg_", "cookie_", "http_"].iter().any(|prefix| name.starts_with(prefix));
-            // An upload may cost as much as it is long.
-            let is_length = name == "content_length" && parameter != "cost";
-            (is_written || is_length).then(|| {
+            let value = value?;
+            let is_chosen = |name: &str| {
+                let name = name.to_ascii_lowercase();
+                // An upload may cost as much as it is long.
+                ["arg_", "cookie_", "http_"].iter().any(|prefix| name.starts_with(prefix))
+                    || (name == "content_length" && parameter != "cost")
+            };
+            variables(value).any(is_chosen).then(|| {
                 format!(
                     "\"{parameter}={value}\" is whatever the client writes: use a \"map\" of it"
                 )
