@@ -308,19 +308,22 @@ impl<M: Machine> LimitedRequest<'_, M> {
         }
     }
 
-    /// Takes note of the quotas that clients have of their own, as Redis has charged by them.
+    /// Takes note of the quotas that clients have of their own, as this submission was charged by them. What was not
+    /// answered says nothing, though a rejection by the first submission may stand.
     fn note_overrides(&self, machine: &M) {
         let limits = || self.limits.iter().enumerate().filter(|(_, limit)| limit.may_have_own());
         let Some(submission) = self.submission.get().filter(|_| limits().next().is_some()) else {
             return;
         };
-        for (index, limit) in limits() {
-            if limit.verdict().is_some() {
+        submission.with_answers(|answers| {
+            let is_answered =
+                |index: usize| answers.get(index).is_some_and(|it| it.verdict.is_some());
+            for (index, limit) in limits().filter(|(index, _)| is_answered(*index)) {
                 let own = submission.own(index);
                 limit.set_own(own);
                 machine.note_override(limit, own);
             }
-        }
+        });
     }
 
     /// Takes note of which clients are blocked, for an outage of Redis.

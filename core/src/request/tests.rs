@@ -818,3 +818,31 @@ fn a_quota_of_the_clients_own_is_followed() {
     next.set_own(None);
     assert_eq!((next.has_other_quota(), next.quota()), (true, quota));
 }
+
+/// What Redis says of a client's own quota stays known if the second submission is not answered.
+#[test]
+fn an_override_is_not_forgotten_if_the_second_submission_fails() {
+    let machine = TestMachine::new(ROOM);
+    let line = limit(1, Effect::Enforced, false);
+    let quota = leak(line.charge.quota.with_override());
+    let own = Override { rate: "7r/s".parse().unwrap(), limit: 70, ends: None };
+    let its = leak(own.quota(quota).unwrap());
+    let charge = Charge { quota: its, ..line.charge };
+    let of_line = Some(leak(OwnQuota::new(quota, charge.digest)));
+    let limits = leak(vec![Evaluated::new(line.limit, charge, of_line)]);
+    let request: TestRequest =
+        LimitedRequest::new(policy(|policy| policy.lease = 1_000), limits, START);
+    machine.put_lease(&limits[0]);
+    assert!(matches!(machine.take(&limits[0], START, START + SECOND), Taken::Holding(_)));
+    assert_eq!(request.begin(&machine), Progress::Submit);
+    let first = submit(&request, &machine);
+    first.own.set(Some(own));
+    assert_eq!(reply(&request, &machine, first, &[answer(false, false)]), Progress::Submit);
+    let client = limits[0].charge.client();
+    assert_eq!(machine.overrides.borrow()[&client], Some(own));
+    let second = submit(&request, &machine);
+    second.answers.replace(vec![Answer::default()]);
+    let _ = finish(&request, &machine, second, Err(Error::Timeout));
+    assert_eq!(machine.overrides.borrow()[&client], Some(own), "Redis has not said otherwise");
+    assert_eq!(request.decision().unwrap().shown.unwrap().quota.limit(), 70);
+}
