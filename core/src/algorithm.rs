@@ -7,7 +7,7 @@
 //! its line in the table below: what its file lacks of the `AlgorithmRow` does not compile.
 
 mod bucket;
-mod codec;
+mod bytes;
 mod fixed_window;
 mod gcra;
 mod hold;
@@ -26,6 +26,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod token_bucket;
+mod words;
 
 pub use hold::{Hold, Holds};
 pub use minima::{Minima, Minimum};
@@ -247,7 +248,7 @@ impl Algorithm {
     /// Reads what is stored. Bytes that the script does not take for a state read as nothing.
     pub fn read(self, bytes: &[u8]) -> Stored {
         let read = || {
-            let (numbers, extra, minima) = codec::bytes::numbers(bytes)?;
+            let (numbers, extra, minima) = bytes::numbers(bytes)?;
             let state = (self.row().read)(numbers)?;
             let minima = if self.keeps_minima() { minima } else { Minima::default() };
             Some(Stored { state: Some(state), extra, minima })
@@ -270,8 +271,7 @@ impl Algorithm {
         if quota.block() == 0 && stored.extra.is_none() {
             return decide(stored, now, quota, cost);
         }
-        stored.correct_holds(now, quota);
-        let blocked = stored.blocked_for(now, quota);
+        let blocked = stored.correct(now, quota);
         if blocked > 0 && cost > 0 {
             let retry = decide(&mut stored.clone(), now, quota, cost).retry;
             let verdict = decide(stored, now, quota, 0);
@@ -312,7 +312,7 @@ impl Algorithm {
     /// Decides on a request that another limit rejects, as the script does: nothing is spent. If
     /// this limit rejects it too, `rejects` is true, and a block may begin.
     pub fn decline(self, stored: &mut Stored, now: u64, quota: &Quota, rejects: bool) -> Verdict {
-        if rejects && quota.block() > 0 && stored.blocked_for(now, quota) == 0 {
+        if rejects && quota.block() > 0 && stored.correct(now, quota) == 0 {
             self.block(stored, now, quota);
         }
         self.decide(stored, now, quota, 0)
@@ -359,8 +359,7 @@ impl Algorithm {
         amount: u64,
         since: Option<u64>,
     ) {
-        stored.blocked_for(now, quota);
-        stored.correct_holds(now, quota);
+        stored.correct(now, quota);
         match since {
             Some(since @ 1..) => self.correct(stored, now, quota, amount, since),
             Some(0) | None => (self.row().give_back)(stored, now, quota, amount, None),
@@ -371,14 +370,7 @@ impl Algorithm {
     /// that none of them takes over a state without it.
     fn correct(self, stored: &mut Stored, now: u64, quota: &Quota, amount: u64, since: u64) {
         let give_back = self.row().give_back;
-        if stored.extra.holds.is_none() {
-            return give_back(stored, now, quota, amount, Some(since));
-        }
-        let before = stored.clone();
-        give_back(stored, now, quota, amount, Some(since));
-        if *stored != before {
-            stored.extra.holds.count(amount);
-        }
+        stored.counting(amount, |stored| give_back(stored, now, quota, amount, Some(since)));
     }
 
     /// The moment from which on `amount` of a charge can have been regained. In windows, and in a log, that is
@@ -401,8 +393,7 @@ impl Algorithm {
         }
         let amount = change.unsigned_abs();
         let charge = |stored: &mut Stored| {
-            stored.correct_holds(now, quota);
-            stored.blocked_for(now, quota);
+            stored.correct(now, quota);
             let before = (stored.state.clone(), stored.extra.debt);
             self.charge(stored, now, quota, amount);
             let is_charged = before != (stored.state.clone(), stored.extra.debt);
@@ -417,15 +408,8 @@ impl Algorithm {
     /// Charges `amount`, whatever is left.
     fn charge(self, stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
         let charge = self.row().charge;
-        if stored.extra.holds.is_none() {
-            return charge(stored, now, quota, amount);
-        }
-        let before = stored.clone();
-        charge(stored, now, quota, amount);
         // A debt that has its full size takes nothing more.
-        if *stored != before {
-            stored.extra.holds.count(amount);
-        }
+        stored.counting(amount, |stored| charge(stored, now, quota, amount));
     }
 }
 

@@ -15,16 +15,11 @@
 //! quota, settles, or gives back of a lease, and what is given back of a request that was not decided in time, is noticed when
 //! the denial ends by itself.
 //!
-//! The denials of a machine are in memory that its workers share, a lock-free table of buckets of a few entries. A digest
-//! belongs to one bucket, and may be in any entry of it; if the bucket is full, the entry that expires first is replaced. An
-//! entry is a few words, written and read without a lock, and its first two are the digest combined with all others: if an
-//! entry is read while it is written, the digest does not match. (Hyatt and Mann, "A lock-less transposition table
-//! implementation", 2002.)
-
-use std::sync::atomic::{AtomicU64, Ordering};
+//! The denials of a machine are [entries](crate::entry) in memory that its workers share. If the bucket of a client is full,
+//! the entry that expires first is replaced.
 
 use crate::decision::{Retry, Verdict};
-use crate::key;
+use crate::entry::{self, ClientBucket, ClientEntry};
 use crate::limit::Quota;
 use crate::rate::SECOND;
 
@@ -73,6 +68,14 @@ impl Denial {
         (now < until).then_some(Self { quota, until, passes, whole, blocked })
     }
 
+    fn of([until, quota, passes, whole, blocked]: [u64; entry::WORDS]) -> Self {
+        Self { quota, until, passes, whole, blocked }
+    }
+
+    fn words(self) -> [u64; entry::WORDS] {
+        [self.until, self.quota, self.passes, self.whole, self.blocked]
+    }
+
     /// The verdict on a request at `now`, if it is rejected.
     pub fn verdict(&self, now: u64) -> Option<Verdict> {
         (now < self.until).then(|| Verdict {
@@ -85,107 +88,53 @@ impl Denial {
     }
 }
 
-/// Entries in a bucket. With one entry each, clients of the same bucket would evict each other, and
-/// their requests would go to Redis every time: a few of a hundred clients in a table for
-/// thousands.
-const WAYS: usize = 4;
-
-/// Entries side by side.
-pub type DenyBucket = [DenyEntry; WAYS];
-
-/// A place for a denial, as large as a line of the processor's cache. All zeroes is an expired one.
-#[derive(Debug, Default)]
-#[repr(C, align(64))]
-pub struct DenyEntry([AtomicU64; 7]);
-
 /// A table of denials. Clients are given by their digests.
 #[derive(Clone, Copy, Debug)]
-pub struct DenyTable<'a>(&'a [DenyBucket]);
+pub struct DenyTable<'a>(&'a [ClientBucket]);
 
 impl<'a> DenyTable<'a> {
     /// The table in these buckets.
-    pub fn new(buckets: &'a [DenyBucket]) -> Self {
+    pub fn new(buckets: &'a [ClientBucket]) -> Self {
         Self(buckets)
     }
 
     /// The verdict on a request of the client at the monotonic time `now`, in µs, if it is rejected. `quota` is
     /// the [`fingerprint`](crate::limit::Quota::fingerprint) of its quota.
     pub fn denied(&self, client: u128, quota: u64, now: u64) -> Option<Verdict> {
-        let mut denials = self.bucket(client)?.iter().filter_map(|entry| entry.read(client));
-        denials.find_map(|denial| denial.verdict(now).filter(|_| denial.quota == quota))
+        let mut own = self.own(client).map(|(_, denial)| denial);
+        own.find_map(|denial| denial.verdict(now).filter(|_| denial.quota == quota))
     }
 
     /// Keeps a denial of the client. Returns whether there is a place for it.
     pub fn deny(&self, client: u128, denial: Denial) -> bool {
-        let entry = self.bucket(client).and_then(|bucket| place(bucket, client));
-        entry.inspect(|entry| entry.write(client, denial)).is_some()
+        let until = |entry: &&ClientEntry| Denial::of(entry.words()).until;
+        let own = self.own(client).next().map(|(entry, _)| entry);
+        let entry = own.or_else(|| entry::bucket(self.0, client)?.iter().min_by_key(until));
+        entry.inspect(|entry| entry.write(client, denial.words())).is_some()
     }
 
     /// Ends the denials of the client that are not of this quota.
     pub fn end_others(&self, client: u128, quota: u64) {
-        let other = |entry: &&DenyEntry| entry.read(client).is_some_and(|it| it.quota != quota);
-        self.bucket(client).into_iter().flatten().filter(other).for_each(DenyEntry::clear);
+        let others = self.own(client).filter(|(_, denial)| denial.quota != quota);
+        others.for_each(|(entry, _)| entry.write(client, [0; entry::WORDS]));
     }
 
     /// Ends all denials of the client.
     pub fn end(&self, client: u128) {
-        let its = |entry: &&DenyEntry| entry.read(client).is_some();
-        self.bucket(client).into_iter().flatten().filter(its).for_each(DenyEntry::clear);
+        self.own(client).for_each(|(entry, _)| entry.write(client, [0; entry::WORDS]));
     }
 
-    fn bucket(&self, client: u128) -> Option<&'a DenyBucket> {
-        self.0.get(key::place(client, self.0.len()))
+    /// The denials of the client, and their entries.
+    fn own(&self, client: u128) -> impl Iterator<Item = (&'a ClientEntry, Denial)> {
+        let entries = entry::bucket(self.0, client).into_iter().flatten();
+        entries.filter_map(move |entry| Some((entry, Denial::of(entry.read(client)?))))
     }
-}
-
-/// The entry for a client: its own if there is one, else the one that expires first, which is an
-/// expired one if there is any.
-fn place(bucket: &DenyBucket, client: u128) -> Option<&DenyEntry> {
-    let own = bucket.iter().find(|entry| entry.read(client).is_some());
-    own.or_else(|| bucket.iter().min_by_key(|entry| entry.until()))
-}
-
-impl DenyEntry {
-    /// When the entry expires, whatever its digest is.
-    fn until(&self) -> u64 {
-        let [_, _, until, ..] = &self.0;
-        until.load(Ordering::Relaxed)
-    }
-
-    fn read(&self, client: u128) -> Option<Denial> {
-        let [low, high, until, quota, passes, whole, blocked] =
-            self.0.each_ref().map(|word| word.load(Ordering::Relaxed));
-        let denial = Denial { quota, until, passes, whole, blocked };
-        (combined(client, denial) == [low, high]).then_some(denial)
-    }
-
-    fn write(&self, client: u128, denial: Denial) {
-        let [low, high] = combined(client, denial);
-        let Denial { quota, until, passes, whole, blocked } = denial;
-        self.set([low, high, until, quota, passes, whole, blocked]);
-    }
-
-    fn clear(&self) {
-        self.set([0; 7]);
-    }
-
-    fn set(&self, words: [u64; 7]) {
-        self.0.iter().zip(words).for_each(|(to, from)| to.store(from, Ordering::Relaxed));
-    }
-}
-
-/// The digest of a client, combined with all words of a denial.
-fn combined(client: u128, denial: Denial) -> [u64; 2] {
-    let Denial { quota, until, passes, whole, blocked } = denial;
-    let (low, high) = (client as u64 ^ quota, (client >> 64) as u64 ^ quota);
-    [
-        low ^ until ^ passes.rotate_left(21) ^ whole.rotate_left(42) ^ blocked.rotate_left(53),
-        high ^ until.rotate_left(32) ^ passes ^ whole.rotate_left(11) ^ blocked.rotate_left(24),
-    ]
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
     use crate::limit::Algorithm;
 
@@ -211,7 +160,7 @@ mod tests {
         let (retry, reset) = (Retry::After(60 * SECOND), 60 * SECOND);
         let verdict = Verdict { allowed: false, blocked: 60_000_000, remaining: 0, reset, retry };
         let denial = Denial::new(&verdict, &quota, START, START + 1_000).unwrap();
-        let table = [DenyBucket::default()];
+        let table = [ClientBucket::default()];
         assert!(DenyTable::new(&table).deny(CLIENT, denial));
         let cached = |now| DenyTable::new(&table).denied(CLIENT, quota.fingerprint(), START + now);
         let blocked = |now| cached(now).map(|verdict| verdict.blocked);
@@ -227,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_client_has_one_denial() {
-        let buckets = [DenyBucket::default()];
+        let buckets = [ClientBucket::default()];
         let table = DenyTable::new(&buckets);
         assert_eq!(table.denied(CLIENT, 1, 0), None);
         assert!(table.deny(CLIENT, denial(1, 10)) && table.deny(CLIENT, denial(1, 20)));
@@ -249,7 +198,7 @@ mod tests {
 
     #[test]
     fn what_expires_first_is_replaced() {
-        let buckets = [DenyBucket::default()];
+        let buckets = [ClientBucket::default()];
         let table = DenyTable::new(&buckets);
         let clients: Vec<_> = (0..5).map(|client| CLIENT + client).collect();
         for (client, until) in clients.iter().zip([30, 10, 40, 20, 50]) {

@@ -41,7 +41,7 @@ pub mod table;
 pub const LONGEST: u64 = 60 * SECOND;
 
 /// The lease arguments of a command, for one limit and client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lease {
     /// How long the machine is going to spend the units, in µs.
     pub span: u64,
@@ -109,14 +109,6 @@ const MARGIN: u64 = 16;
 const WINDOW_MARGIN: u64 = 1_024;
 
 impl Lease {
-    /// The lease arguments of a command without leases.
-    pub const NONE: Self = Self {
-        span: 0,
-        want: 0,
-        keep: 0,
-        report: Report { of: 0, unused: 0, ends: 0, plain: [0; 3], charged: 0 },
-    };
-
     /// Whether nothing is wanted and nothing is reported.
     pub fn is_none(&self) -> bool {
         self.want == 0 && self.report.of == 0

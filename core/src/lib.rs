@@ -14,6 +14,7 @@ pub mod client;
 pub mod conf;
 pub mod decision;
 pub mod deny_cache;
+pub mod entry;
 pub mod key;
 pub mod lease;
 pub mod limit;

@@ -122,7 +122,7 @@ impl ClientState {
         let Applied { stored, quota, own } = applied;
         let algorithm = quota.algorithm();
         let mut stored = stored.clone();
-        let blocked_for = stored.blocked_for(now, quota);
+        let blocked_for = stored.correct(now, quota);
         // A request that is rejected may begin a block; a look does not.
         let retry = algorithm.decide(&mut stored.clone(), now, &quota.with_block(0), 1).retry;
         let debt = algorithm.debt_at(&stored, now, quota);

@@ -6,7 +6,6 @@
 
 pub mod answer;
 pub mod cluster;
-pub mod command;
 pub mod endpoint;
 mod raw;
 pub mod reply;
@@ -14,5 +13,3 @@ pub mod script;
 pub mod sentinel;
 
 pub use raw::{Items, RawValue};
-/// A value of any kind that a server has sent.
-pub use redis::Value;

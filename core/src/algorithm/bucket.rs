@@ -11,6 +11,9 @@ use crate::limit::Quota;
 
 /// How tokens come.
 pub(super) trait Refill: Copy {
+    /// How they come to a client of this quota.
+    fn of(quota: &Quota) -> Self;
+
     /// A stored moment, which may be of another rate, as one of this rate.
     fn moment(self, stored: Moment) -> Moment;
 
@@ -25,13 +28,13 @@ pub(super) trait Refill: Copy {
     fn give_back_late(self, bucket: &mut Bucket, amount: u64, since: u64, now: u64);
 }
 
-pub(super) fn decide(
+pub(super) fn decide<R: Refill>(
     stored: &mut Stored,
-    refill: impl Refill,
     now: u64,
     quota: &Quota,
     cost: u64,
 ) -> Verdict {
+    let refill = R::of(quota);
     let mut bucket = bucket(stored, refill, now, quota);
     let before = bucket.missing;
     let verdict = bucket.spend(stored.extra.holds, refill, now, quota, cost);
@@ -40,15 +43,15 @@ pub(super) fn decide(
 }
 
 /// Decides on so many equal requests, one after the other. Nothing is kept beside the state.
-pub(super) fn decide_each(
+pub(super) fn decide_each<R: Refill>(
     stored: &mut Stored,
-    refill: impl Refill,
     now: u64,
     quota: &Quota,
     cost: u64,
     times: u32,
     each: &mut dyn FnMut(Verdict),
 ) {
+    let refill = R::of(quota);
     let mut bucket = bucket(stored, refill, now, quota);
     let before = bucket.missing;
     for _ in 0..times {
@@ -57,13 +60,8 @@ pub(super) fn decide_each(
     bucket.keep(before, stored, now, quota);
 }
 
-pub(super) fn charge(
-    stored: &mut Stored,
-    refill: impl Refill,
-    now: u64,
-    quota: &Quota,
-    amount: u64,
-) {
+pub(super) fn charge<R: Refill>(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
+    let refill = R::of(quota);
     let bucket = bucket(stored, refill, now, quota);
     let missing = bucket.missing.saturating_add(amount).min(quota.max_spent());
     if missing > bucket.missing || bucket.stepped_back && missing > 0 {
@@ -71,14 +69,14 @@ pub(super) fn charge(
     }
 }
 
-pub(super) fn give_back(
+pub(super) fn give_back<R: Refill>(
     stored: &mut Stored,
-    refill: impl Refill,
     now: u64,
     quota: &Quota,
     amount: u64,
     since: Option<u64>,
 ) {
+    let refill = R::of(quota);
     let before = bucket(stored, refill, now, quota);
     let held = stored.extra.holds.lasting(now).units(quota.limit());
     let mut after = before;
@@ -98,24 +96,21 @@ pub(super) fn give_back(
 }
 
 /// The tokens that are missing at `now`.
-pub(super) fn missing(stored: &Stored, refill: impl Refill, now: u64, quota: &Quota) -> u64 {
+pub(super) fn missing<R: Refill>(stored: &Stored, now: u64, quota: &Quota) -> u64 {
+    let refill = R::of(quota);
     bucket(stored, refill, now, quota).missing
 }
 
 /// When the bucket is full without `spent` tokens less, in µs, rounded down.
-pub(super) fn full_without(
-    stored: &Stored,
-    refill: impl Refill,
-    now: u64,
-    quota: &Quota,
-    spent: u64,
-) -> u64 {
+pub(super) fn full_without<R: Refill>(stored: &Stored, now: u64, quota: &Quota, spent: u64) -> u64 {
+    let refill = R::of(quota);
     let Bucket { missing, last, .. } = bucket(stored, refill, now, quota);
     refill.after(last, missing.saturating_sub(spent)).micros
 }
 
 /// Stores the bucket as it is at `now`.
-pub(super) fn touch(stored: &mut Stored, refill: impl Refill, now: u64, quota: &Quota) {
+pub(super) fn touch<R: Refill>(stored: &mut Stored, now: u64, quota: &Quota) {
+    let refill = R::of(quota);
     let bucket = bucket(stored, refill, now, quota);
     bucket.write(stored, now, quota, bucket.missing);
 }

@@ -51,8 +51,6 @@ impl Hold {
     /// A hold begins for so long at most, in µs: 30 days.
     pub(crate) const LONG: u64 = 30 * DAY;
 
-    const NONE: Self = Self { units: 0, until: 0 };
-
     /// How long so many units of a bucket take to come back, in µs, or somewhat longer.
     pub(super) fn refill(units: u64, quota: &Quota) -> u64 {
         let (period, count) = quota.terms();
@@ -70,7 +68,7 @@ impl Hold {
 
     /// The hold as long as it lasts.
     fn lasting(self, now: u64) -> Self {
-        if self.units > 0 && self.until > now { self } else { Self::NONE }
+        if self.units > 0 && self.until > now { self } else { Self::default() }
     }
 }
 
@@ -124,11 +122,11 @@ impl Holds {
         let mut holds = self;
         if holds.older.units > 0 && holds.older.until <= now {
             floor(holds.older.until, holds.units(limit));
-            holds.older = Hold::NONE;
+            holds.older = Hold::default();
         }
         if holds.newer.units > 0 && holds.newer.until <= now {
             floor(holds.newer.until, holds.units(limit));
-            holds.newer = Hold::NONE;
+            holds.newer = Hold::default();
         }
         if holds.units(limit) > 0 {
             floor(now, holds.units(limit));
@@ -147,7 +145,7 @@ impl Holds {
         if self.is_none() {
             return 0;
         }
-        let newer = Self { older: Hold::NONE, ..self };
+        let newer = Self { older: Hold::default(), ..self };
         [(self.older.until, self.units(limit)), (self.newer.until, newer.units(limit))]
             .into_iter()
             .filter(|(at, units)| *at > now && *units > most)
@@ -167,7 +165,7 @@ impl Holds {
         };
         hold.units = hold.units.saturating_sub(units);
         if hold.units == 0 {
-            *hold = Hold::NONE;
+            *hold = Hold::default();
         }
         match self.is_none() {
             true => *self = Self::default(),

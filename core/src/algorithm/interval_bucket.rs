@@ -14,7 +14,6 @@ use super::{
     AlgorithmRow, BurstParameter, Held, Leases, Regain, State, Stored, Terms, token_bucket,
 };
 use crate::charge::Charged;
-use crate::decision::Verdict;
 use crate::limit::{Quota, QuotaError};
 use crate::rate::{MAX_TIME, Rate};
 
@@ -29,10 +28,10 @@ pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     state: &["tokens", "last"],
     stores_itself: false,
     read,
-    decide,
-    decide_each: None,
-    charge,
-    give_back,
+    decide: bucket::decide::<Portions>,
+    decide_each: Some(bucket::decide_each::<Portions>),
+    charge: bucket::charge::<Portions>,
+    give_back: bucket::give_back::<Portions>,
     regained_from,
     regain: Regain::AtRefills,
     leases: Some(leases),
@@ -44,7 +43,7 @@ fn leases(quota: &Quota) -> Leases {
     let (_, count) = quota.terms();
     match quota.limit() <= count {
         true => Leases::EndWithWindows(window_end),
-        false => Leases::AreHeld(Held { touch, computed }),
+        false => Leases::AreHeld(Held { touch: bucket::touch::<Portions>, computed }),
     }
 }
 
@@ -54,7 +53,7 @@ fn window_end(state: Option<&State>, now: u64, quota: &Quota) -> u64 {
         Some(State::Bucket(_, last)) => last.micros,
         Some(_) | None => now,
     };
-    last.saturating_add(portions(quota).period)
+    last.saturating_add(Portions::of(quota).period)
 }
 
 /// The terms: the period in µs, and the tokens that come in it.
@@ -70,21 +69,9 @@ fn read([tokens, last, _]: [u64; 3]) -> Option<State> {
     Some(State::Bucket(tokens, Moment::at(last)))
 }
 
-fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
-    bucket::decide(stored, portions(quota), now, quota, cost)
-}
-
-fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
-    bucket::charge(stored, portions(quota), now, quota, amount);
-}
-
-fn give_back(stored: &mut Stored, now: u64, quota: &Quota, amount: u64, since: Option<u64>) {
-    bucket::give_back(stored, portions(quota), now, quota, amount, since);
-}
-
 /// When the bucket would have been full without `amount` of a charge.
 fn regained_from(quota: &Quota, charged: Charged, amount: u64) -> u64 {
-    let Portions { period, count } = portions(quota);
+    let Portions { period, count } = Portions::of(quota);
     let missing = quota.limit().saturating_sub(charged.remaining);
     let time = |tokens: u64| tokens.div_ceil(count).saturating_mul(period);
     // The reset counts units that machines have set aside, which are not missing for longer.
@@ -95,7 +82,7 @@ fn regained_from(quota: &Quota, charged: Charged, amount: u64) -> u64 {
 
 /// The tokens that are missing, without `spent`.
 fn missing_without(stored: &Stored, now: u64, quota: &Quota, spent: u64) -> u64 {
-    bucket::missing(stored, portions(quota), now, quota).saturating_sub(spent)
+    bucket::missing::<Portions>(stored, now, quota).saturating_sub(spent)
 }
 
 /// A bucket that would have been full without these units, at the time of the lowest step, would have been refilled a
@@ -112,7 +99,7 @@ fn returned(
     else {
         return Returned { units, since: now, back: units };
     };
-    let Portions { period, count } = portions(quota);
+    let Portions { period, count } = Portions::of(quota);
     let elapsed = now.saturating_sub(last.micros) % period;
     let refills = now.saturating_sub(elapsed).saturating_sub(at).div_ceil(period);
     let later = refills.saturating_sub(now.saturating_sub(at) / period);
@@ -127,10 +114,6 @@ fn computed(plain: [u64; 3], now: u64, _quota: &Quota) -> Option<State> {
     if last < now { read(plain) } else { None }
 }
 
-fn touch(stored: &mut Stored, now: u64, quota: &Quota) {
-    bucket::touch(stored, portions(quota), now, quota);
-}
-
 /// `count` tokens come each `period` µs.
 #[derive(Clone, Copy)]
 struct Portions {
@@ -138,12 +121,12 @@ struct Portions {
     count: u64,
 }
 
-fn portions(quota: &Quota) -> Portions {
-    let (period, count) = quota.terms();
-    Portions { period, count }
-}
-
 impl Refill for Portions {
+    fn of(quota: &Quota) -> Self {
+        let (period, count) = quota.terms();
+        Self { period, count }
+    }
+
     fn moment(self, stored: Moment) -> Moment {
         Moment::at(stored.micros)
     }

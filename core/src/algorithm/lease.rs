@@ -38,7 +38,7 @@ impl Algorithm {
         if of == 0 || !self.has_leases() {
             return 0;
         }
-        stored.correct_holds(now, quota);
+        stored.correct(now, quota);
         if self.leases_end_with_windows(quota) {
             let (before, since) = (stored.clone(), ends.saturating_sub(1).max(1));
             self.correct(stored, now, quota, unused, since);
@@ -172,7 +172,7 @@ mod tests {
         let quota = Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap();
         let mut stored = Stored::default();
         algorithm.decide(&mut stored, START, &quota, 1);
-        let lease = Lease { span: SECOND, want: 5, ..Lease::NONE };
+        let lease = Lease { span: SECOND, want: 5, ..Lease::default() };
         let granted = algorithm.grant(&mut stored, START, &quota, &lease, 10);
         assert_eq!(granted.units, 5);
         // Another machine's request.
@@ -199,7 +199,7 @@ mod tests {
             let quota = Quota::new(algorithm, "1r/h".parse().unwrap(), 11).unwrap();
             let mut stored = Stored::default();
             algorithm.decide(&mut stored, START, &quota, 1);
-            let lease = Lease { span: SECOND, want: 5, ..Lease::NONE };
+            let lease = Lease { span: SECOND, want: 5, ..Lease::default() };
             let Granted { units, ends, plain, .. } =
                 algorithm.grant(&mut stored, START, &quota, &lease, 10);
             algorithm.give_back(&mut stored, START + 1, &quota, 1, START + SECOND);
@@ -225,7 +225,7 @@ mod tests {
         let left = |plain: [u64; 3], now| {
             let mut stored = Stored::default();
             Algorithm::TokenBucket.decide(&mut stored, START, &quota, 1);
-            let lease = Lease { span: SECOND, want: 2, ..Lease::NONE };
+            let lease = Lease { span: SECOND, want: 2, ..Lease::default() };
             let granted = Algorithm::TokenBucket.grant(&mut stored, START, &quota, &lease, 9);
             let (of, ends) = (granted.units, granted.ends);
             let report = Report { of, unused: 0, ends, plain, charged: 0 };

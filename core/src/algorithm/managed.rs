@@ -53,8 +53,7 @@ impl Algorithm {
             }
             return stored;
         }
-        stored.blocked_for(at, from);
-        stored.correct_holds(at, from);
+        stored.correct(at, from);
         let debt = self.debt_at(&stored, at, from);
         let missing = match is_log {
             // It may be more than the limit, which was lowered.

@@ -55,6 +55,15 @@ impl Stored {
         self.extra = Extra { holds: self.extra.holds.lasting(now), debt, blocked_until };
     }
 
+    /// Runs `act`, which charges `amount` or gives it back. If that changes anything it is counted while units are held.
+    pub(super) fn counting(&mut self, amount: u64, act: impl FnOnce(&mut Self)) {
+        let before = (!self.extra.holds.is_none()).then(|| self.clone());
+        act(self);
+        if before.is_some_and(|before| *self != before) {
+            self.extra.holds.count(amount);
+        }
+    }
+
     /// Whether more remains than of another state of the same algorithm, where both are as they are at the same moment.
     pub(super) fn has_more_than(&self, other: &Self) -> bool {
         match (&self.state, &other.state) {
@@ -79,24 +88,23 @@ impl Stored {
         self.extra.debt.min(quota.max_debt())
     }
 
-    /// How long the client is still blocked, in µs. If the clock has stepped back, that is at most
-    /// a block of this quota.
-    pub(crate) fn blocked_for(&mut self, now: u64, quota: &Quota) -> u64 {
-        let longest = quota.longest_block();
-        let left = self.extra.blocked_until.saturating_sub(now);
-        if left > longest {
-            self.block(now, quota, longest);
-        }
-        left.min(longest)
-    }
-
-    /// Corrects the holds after a clock that stepped back.
-    pub(super) fn correct_holds(&mut self, now: u64, quota: &Quota) {
-        let before = self.extra.holds;
+    /// Corrects what no clock that has not stepped back could have stored: no hold and no block lasts longer than one
+    /// that begins now. Returns how long the client is still blocked, in µs.
+    pub(crate) fn correct(&mut self, now: u64, quota: &Quota) -> u64 {
+        let (before, longest) = (self.extra.holds, quota.longest_block());
         self.extra.holds.correct(now, quota);
         if self.extra.holds != before {
             self.forget(quota);
         }
+        if self.blocked_for(now) > longest {
+            self.block(now, quota, longest);
+        }
+        self.blocked_for(now)
+    }
+
+    /// How long the client is still blocked, in µs.
+    fn blocked_for(&self, now: u64) -> u64 {
+        self.extra.blocked_until.saturating_sub(now)
     }
 
     /// A quota that is not settled keeps nothing of what was missing before.

@@ -13,7 +13,6 @@ use super::lua::Lua;
 use super::moment::{self, Moment};
 use super::settled::{self, Settled};
 use super::{AlgorithmRow, BurstParameter, Held, Leases, Regain, State, Stored};
-use crate::decision::Verdict;
 use crate::limit::Quota;
 use crate::rate::{Interval, MAX_EXACT};
 
@@ -32,14 +31,14 @@ pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     state: &["tokens", "last", "part"],
     stores_itself: false,
     read,
-    decide,
+    decide: bucket::decide::<Interval>,
     // The bucket is refilled once.
-    decide_each: Some(decide_each),
-    charge,
-    give_back,
+    decide_each: Some(bucket::decide_each::<Interval>),
+    charge: bucket::charge::<Interval>,
+    give_back: bucket::give_back::<Interval>,
     regained_from: moment::regained_from,
     regain: Regain::Continuous,
-    leases: Some(|_| Leases::AreHeld(Held { touch, computed })),
+    leases: Some(|_| Leases::AreHeld(Held { touch: bucket::touch::<Interval>, computed })),
     settled: Some(Settled { missing_without, returned: settled::returned_continuously }),
 };
 
@@ -47,36 +46,9 @@ fn read([tokens, micros, part]: [u64; 3]) -> Option<State> {
     Some(State::Bucket(tokens, Moment { micros, part }))
 }
 
-fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
-    bucket::decide(stored, quota.interval(), now, quota, cost)
-}
-
-fn decide_each(
-    stored: &mut Stored,
-    now: u64,
-    quota: &Quota,
-    cost: u64,
-    times: u32,
-    each: &mut dyn FnMut(Verdict),
-) {
-    bucket::decide_each(stored, quota.interval(), now, quota, cost, times, each);
-}
-
-fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
-    bucket::charge(stored, quota.interval(), now, quota, amount);
-}
-
-fn give_back(stored: &mut Stored, now: u64, quota: &Quota, amount: u64, since: Option<u64>) {
-    bucket::give_back(stored, quota.interval(), now, quota, amount, since);
-}
-
 /// How long the bucket takes to be full, without `spent`.
 fn missing_without(stored: &Stored, now: u64, quota: &Quota, spent: u64) -> u64 {
-    bucket::full_without(stored, quota.interval(), now, quota, spent).saturating_sub(now)
-}
-
-fn touch(stored: &mut Stored, now: u64, quota: &Quota) {
-    bucket::touch(stored, quota.interval(), now, quota);
+    bucket::full_without::<Interval>(stored, now, quota, spent).saturating_sub(now)
 }
 
 /// A bucket whose last refill is ahead is without the tokens that are still to come. `None` if the machine has spent
@@ -98,6 +70,10 @@ fn computed(plain: [u64; 3], now: u64, quota: &Quota) -> Option<State> {
 
 /// A token comes each emission interval.
 impl Refill for Interval {
+    fn of(quota: &Quota) -> Self {
+        quota.interval()
+    }
+
     fn moment(self, stored: Moment) -> Moment {
         stored.clamped(self)
     }

@@ -4,7 +4,7 @@ use super::ROOM;
 use super::agenda::Agenda;
 use super::command::{Command, Member, Members, Purpose, Stage};
 use super::requests::{Error, Requests};
-use super::slab::{CommandEntries, CommandKey, RequestKey, Slab};
+use super::slab::{CommandKey, RequestKey, Slab};
 use super::waiting::{Coalescer, longest_hold};
 use crate::charge::Charge;
 use crate::decision::Verdict;
@@ -18,7 +18,7 @@ const MAX_MOVES: u8 = 5;
 /// The commands.
 #[derive(Debug)]
 pub(super) struct Commands {
-    slab: Slab<CommandEntries, Command>,
+    slab: Slab<Command>,
     coalescer: Coalescer,
     spare: SpareMemory,
     /// The verdicts of the reply that is being read.

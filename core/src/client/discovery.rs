@@ -8,7 +8,7 @@ use super::topology::cluster::Cluster;
 use super::topology::rounds::Rounds;
 use super::topology::sentinel::Sentinel;
 use super::topology::single::Single;
-use super::topology::{Layout, Topology};
+use super::topology::{Layout, Query, Topology};
 use super::{Kind, Random};
 
 /// How many nodes of a cluster are queried in a round. The next round goes on with the others.
@@ -21,8 +21,8 @@ pub(super) struct Discovery {
     pub(super) rounds: Rounds,
     /// Whether the keys of a command must be in one slot.
     pub(super) has_slots: bool,
-    /// Whether there is anything to query.
-    can_change: bool,
+    /// How a node is queried; `None` if the topology cannot change.
+    pub(super) query: Option<Query>,
 }
 
 impl Discovery {
@@ -33,13 +33,13 @@ impl Discovery {
             Kind::Sentinel(name) => Box::new(Sentinel::new(name)),
             Kind::Cluster => Box::new(Cluster::new(store)),
         };
-        let (has_slots, can_change) = (topology.has_slots(), topology.query().is_some());
-        Self { topology, rounds: Rounds::new(random), has_slots, can_change }
+        let (has_slots, query) = (topology.has_slots(), topology.query());
+        Self { topology, rounds: Rounds::new(random), has_slots, query }
     }
 
     /// Whether the topology can change, and nodes can be queried for it.
     pub(super) fn can_change(&self) -> bool {
-        self.can_change
+        self.query.is_some()
     }
 
     /// The node for the keys of a slot, if one is known.

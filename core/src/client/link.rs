@@ -1,5 +1,7 @@
 //! A connection and its node, as one event finds them: their keys are looked up once.
 
+use redis::Cmd;
+
 use super::Action;
 use super::agenda::{Agenda, Due};
 use super::command::Command;
@@ -11,7 +13,6 @@ use super::node::Node;
 use super::slab::{CommandKey, ConnectionKey, NodeKey};
 use super::topology::Query;
 use crate::metrics::{AttemptResult, CommandKind, ErrorKind};
-use crate::redis::command::pack;
 use crate::redis::reply::{Refusal, RefusalKind};
 use crate::redis::script::{By, Scripts};
 
@@ -105,7 +106,7 @@ impl Link<'_> {
     ) {
         let connection = &mut *self.connection;
         if command.is_asking {
-            pack(connection.buffer(), &["ASKING"]);
+            redis::cmd("ASKING").write_packed_command(connection.buffer());
             connection.queue.on_sent(Owner::Asking, now);
         }
         command.encode(scripts, connection.buffer());
@@ -127,7 +128,7 @@ impl Link<'_> {
 
     /// Encodes a command that is none about limits.
     pub(super) fn encode(&mut self, owner: Owner, words: &[&str], counted: CommandKind, now: u64) {
-        pack(self.connection.buffer(), words);
+        Cmd::new().arg(words).write_packed_command(self.connection.buffer());
         self.connection.queue.on_sent(owner, now);
         self.count(|node| node.count_command(counted));
     }
@@ -154,7 +155,7 @@ impl Link<'_> {
     }
 
     fn encode_subscription(&mut self, words: &[&str], now: u64) {
-        pack(self.connection.buffer(), words);
+        Cmd::new().arg(words).write_packed_command(self.connection.buffer());
         self.connection.queue.on_sent(Owner::Subscription, now);
     }
 }

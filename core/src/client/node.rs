@@ -8,7 +8,7 @@ use std::rc::Rc;
 use super::connection::Usable;
 use super::handshake::{Abilities, Handshake};
 use super::health::Health;
-use super::slab::{self, CommandKey, ConnectionKey, NodeKey, Recycle, Slab};
+use super::slab::{CommandKey, ConnectionKey, NodeKey, Recycle, Slab};
 use crate::metrics::{CommandKind, ErrorKind};
 use crate::redis::cluster::Master;
 use crate::redis::endpoint::{Address, Endpoint};
@@ -307,7 +307,7 @@ pub(super) struct Settings {
 #[derive(Debug)]
 pub(super) struct Nodes {
     settings: Settings,
-    slab: Slab<slab::NodeEntries, Node>,
+    slab: Slab<Node>,
     /// The nodes of the configuration first, which stay; then those that were discovered.
     current: Vec<NodeKey>,
     seeds: usize,

@@ -5,7 +5,7 @@ use super::connection::Connection;
 use super::link::Link;
 use super::node::{Node, Nodes, Role};
 use super::requests::Error;
-use super::slab::{ConnectionEntries, ConnectionKey, NodeKey, Slab};
+use super::slab::{ConnectionKey, NodeKey, Slab};
 use super::{Action, MAX_WAITING};
 use crate::metrics::ErrorKind;
 use crate::rate::SECOND;
@@ -20,7 +20,7 @@ const RETIREMENT: u64 = SECOND;
 #[derive(Debug)]
 pub(super) struct Pool {
     pub(super) nodes: Nodes,
-    pub(super) connections: Slab<ConnectionEntries, Connection>,
+    pub(super) connections: Slab<Connection>,
     limits: Limits,
     /// After so long without a reply, in µs, a command is a failure of the node.
     pub(super) patience: u64,

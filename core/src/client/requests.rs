@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::agenda::Agenda;
 use super::command::{Command, Member};
-use super::slab::{CommandKey, NodeKey, Recycle, RequestEntries, RequestKey, Slab, Sparse};
+use super::slab::{CommandKey, NodeKey, Recycle, RequestKey, Slab, Sparse};
 use super::{Action, MAX_WAITING, ROOM};
 use crate::charge::{Charge, Effect};
 use crate::decision::Verdict;
@@ -16,7 +16,7 @@ use crate::redis::answer::Beside;
 /// The requests.
 #[derive(Debug)]
 pub(super) struct Requests {
-    slab: Slab<RequestEntries, Request>,
+    slab: Slab<Request>,
     /// How many were released while replies to their commands are still to come.
     released: usize,
 }

@@ -7,6 +7,11 @@ use std::marker::PhantomData;
 use std::num::NonZeroU32;
 use std::{fmt, iter};
 
+use super::command::Command;
+use super::connection::Connection;
+use super::node::Node;
+use super::requests::Request;
+
 /// An entry whose memory is used again.
 pub(super) trait Recycle {
     /// Resets the entry, but keeps its memory on the heap.
@@ -15,10 +20,9 @@ pub(super) trait Recycle {
 
 /// Entries in places that are used again.
 #[derive(Debug)]
-pub(super) struct Slab<K, T> {
+pub(super) struct Slab<T> {
     places: Vec<Place<T>>,
     free: Vec<u32>,
-    kind: PhantomData<fn() -> K>,
 }
 
 #[derive(Debug)]
@@ -28,9 +32,9 @@ struct Place<T> {
     entry: T,
 }
 
-impl<K, T> Slab<K, T> {
+impl<T> Slab<T> {
     pub(super) fn new() -> Self {
-        Self { places: Vec::new(), free: Vec::new(), kind: PhantomData }
+        Self { places: Vec::new(), free: Vec::new() }
     }
 
     /// How many entries there are.
@@ -38,18 +42,18 @@ impl<K, T> Slab<K, T> {
         self.places.len().saturating_sub(self.free.len())
     }
 
-    pub(super) fn get(&self, key: Key<K>) -> Option<&T> {
+    pub(super) fn get(&self, key: Key<T>) -> Option<&T> {
         let place = self.places.get(key.index())?;
         (place.generation == key.generation()).then_some(&place.entry)
     }
 
-    pub(super) fn get_mut(&mut self, key: Key<K>) -> Option<&mut T> {
+    pub(super) fn get_mut(&mut self, key: Key<T>) -> Option<&mut T> {
         let place = self.places.get_mut(key.index())?;
         (place.generation == key.generation()).then_some(&mut place.entry)
     }
 
     /// The keys of all entries, in the order of their places.
-    pub(super) fn keys(&self) -> impl Iterator<Item = Key<K>> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = Key<T>> {
         (0..)
             .zip(&self.places)
             .filter(|(_, place)| place.generation % 2 == 1)
@@ -57,9 +61,9 @@ impl<K, T> Slab<K, T> {
     }
 }
 
-impl<K, T: Recycle> Slab<K, T> {
+impl<T: Recycle> Slab<T> {
     /// Adds an entry.
-    pub(super) fn insert(&mut self, entry: T) -> Key<K> {
+    pub(super) fn insert(&mut self, entry: T) -> Key<T> {
         let key = self.take_place(entry);
         key.unwrap_or_else(|entry| {
             let index = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
@@ -68,7 +72,7 @@ impl<K, T: Recycle> Slab<K, T> {
         })
     }
 
-    fn take_place(&mut self, entry: T) -> Result<Key<K>, T> {
+    fn take_place(&mut self, entry: T) -> Result<Key<T>, T> {
         let Some(index) = self.free.pop() else { return Err(entry) };
         let Some(place) = self.places.get_mut(index as usize) else { return Err(entry) };
         place.generation = place.generation.wrapping_add(1);
@@ -77,7 +81,7 @@ impl<K, T: Recycle> Slab<K, T> {
     }
 
     /// Removes an entry; nothing happens if it is gone.
-    pub(super) fn remove(&mut self, key: Key<K>) {
+    pub(super) fn remove(&mut self, key: Key<T>) {
         if let Some(place) = self.places.get_mut(key.index())
             && place.generation == key.generation()
         {
@@ -88,17 +92,17 @@ impl<K, T: Recycle> Slab<K, T> {
     }
 }
 
-impl<K, T: Recycle + Default> Slab<K, T> {
+impl<T: Recycle + Default> Slab<T> {
     /// A slab with room for so many entries, whose memory lies together.
     pub(super) fn with_room(entries: usize) -> Self {
         let place = || Place { generation: 0, entry: T::default() };
         let places = iter::repeat_with(place).take(entries).collect();
         let free = (0..).take(entries).collect();
-        Self { places, free, kind: PhantomData }
+        Self { places, free }
     }
 
     /// Adds an entry in the state in which [`Recycle`] leaves it, with the memory of an earlier one.
-    pub(super) fn reuse(&mut self) -> Key<K> {
+    pub(super) fn reuse(&mut self) -> Key<T> {
         if let Some(index) = self.free.pop()
             && let Some(place) = self.places.get_mut(index as usize)
         {
@@ -110,36 +114,23 @@ impl<K, T: Recycle + Default> Slab<K, T> {
 }
 
 /// The name of a request.
-pub type RequestKey = Key<RequestEntries>;
+pub type RequestKey = Key<Request>;
 /// The name of a connection.
-pub type ConnectionKey = Key<ConnectionEntries>;
+pub type ConnectionKey = Key<Connection>;
 /// The name of a node.
-pub type NodeKey = Key<NodeEntries>;
+pub type NodeKey = Key<Node>;
 /// The name of a command.
-pub(super) type CommandKey = Key<CommandEntries>;
+pub(super) type CommandKey = Key<Command>;
 
-/// The kind of entries that are requests.
-#[derive(Debug)]
-pub enum RequestEntries {}
-/// The kind of entries that are connections.
-#[derive(Debug)]
-pub enum ConnectionEntries {}
-/// The kind of entries that are nodes.
-#[derive(Debug)]
-pub enum NodeEntries {}
-/// The kind of entries that are commands.
-#[derive(Debug)]
-pub enum CommandEntries {}
-
-/// The name of an entry of a kind.
-pub struct Key<K> {
+/// The name of an entry.
+pub struct Key<T> {
     index: u32,
     /// Odd, so that an `Option` of a key takes no more room.
     generation: NonZeroU32,
-    marker: PhantomData<fn() -> K>,
+    marker: PhantomData<fn() -> T>,
 }
 
-impl<K> Key<K> {
+impl<T> Key<T> {
     /// The key of a place in a generation, which is odd.
     pub(super) fn new(index: u32, generation: u32) -> Self {
         let generation = NonZeroU32::new(generation).unwrap_or(NonZeroU32::MIN);
@@ -156,24 +147,24 @@ impl<K> Key<K> {
     }
 }
 
-// Not derived: that would require the same of the kind.
-impl<K> Clone for Key<K> {
+// Not derived: that would require the same of the entry.
+impl<T> Clone for Key<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<K> Copy for Key<K> {}
+impl<T> Copy for Key<T> {}
 
-impl<K> PartialEq for Key<K> {
+impl<T> PartialEq for Key<T> {
     fn eq(&self, other: &Self) -> bool {
         (self.index, self.generation) == (other.index, other.generation)
     }
 }
 
-impl<K> Eq for Key<K> {}
+impl<T> Eq for Key<T> {}
 
-impl<K> fmt::Debug for Key<K> {
+impl<T> fmt::Debug for Key<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.index, self.generation)
     }
@@ -237,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_key_names_one_entry_for_ever() {
-        let mut slab: Slab<(), Vec<u8>> = Slab::new();
+        let mut slab: Slab<Vec<u8>> = Slab::new();
         let first = slab.insert(vec![1]);
         slab.remove(first);
         assert_eq!((slab.get(first), slab.len()), (None, 0));
@@ -251,7 +242,7 @@ mod tests {
 
     #[test]
     fn there_may_be_more_entries_than_there_was_room_for() {
-        let mut slab: Slab<(), Vec<u8>> = Slab::with_room(2);
+        let mut slab: Slab<Vec<u8>> = Slab::with_room(2);
         let keys = [(); 3].map(|()| slab.reuse());
         assert_eq!((slab.len(), slab.keys().collect::<Vec<_>>().len()), (3, 3));
         for key in keys {
@@ -263,7 +254,7 @@ mod tests {
 
     #[test]
     fn memory_is_used_again() {
-        let mut slab: Slab<(), Vec<u8>> = Slab::new();
+        let mut slab: Slab<Vec<u8>> = Slab::new();
         let first = slab.insert(Vec::with_capacity(1_000));
         slab.remove(first);
         let second = slab.reuse();

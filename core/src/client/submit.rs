@@ -38,13 +38,18 @@ impl Client {
                 false => self.dispatch(group, member, now),
             }
         }
+        self.on_dispatched(key, most, saved, timeout);
+        key
+    }
+
+    /// All commands of a request are on their way, or have an outcome: unless all have, its time runs.
+    fn on_dispatched(&mut self, key: RequestKey, charges: u32, saved: u32, timeout: u64) {
         if let Some(request) = self.requests.get_mut(key)
-            && !request.on_dispatched(most, saved)
+            && !request.on_dispatched(charges, saved)
         {
             self.waiting.deadlines.push(key, timeout);
             self.agenda.end_turn();
         }
-        key
     }
 
     /// Changes what the client of `charge` has, or looks at it: its cost, effect and lease do not matter. As with
@@ -68,12 +73,7 @@ impl Client {
                 self.route(command, now);
             }
         }
-        if let Some(request) = self.requests.get_mut(key)
-            && !request.on_dispatched(1, 0)
-        {
-            self.waiting.deadlines.push(key, timeout);
-            self.agenda.end_turn();
-        }
+        self.on_dispatched(key, 1, 0, timeout);
         key
     }
 

@@ -138,10 +138,10 @@ impl Client {
                 }
             }
             Owner::Topology(_) => {
-                if let Some(query) = self.discovery.topology.query()
-                    && let Some(mut link) = self.link(key)
+                if let Some(query) = &self.discovery.query
+                    && let Some(mut link) = self.pool.link(key, &mut self.agenda)
                 {
-                    link.encode_query(owner, &query, now);
+                    link.encode_query(owner, query, now);
                 }
             }
             Owner::Login => {

@@ -662,7 +662,7 @@ mod tests {
         let quota = quota();
         let mut redis = Stored::default();
         let mut grant = |now: u64, want| {
-            let lease = Lease { span: SPAN, want, ..Lease::NONE };
+            let lease = Lease { span: SPAN, want, ..Lease::default() };
             let at = START + now;
             let verdict = quota.algorithm().decide(&mut redis, at, &quota, 1);
             let granted =

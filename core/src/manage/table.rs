@@ -3,26 +3,10 @@
 //!
 //! Redis decides by what it has stored. The table is for what a machine decides by itself: leases, the deny cache and local
 //! decisions. It learns of an override or a block from a reply. If there are too many of them some are forgotten, blocks
-//! before overrides. As in the [table of denials](crate::deny_cache::DenyTable) nothing is locked: the first two words of an entry
-//! are the digest combined with all others, so that an entry which is read while it is written is none.
+//! before overrides. They are [entries](crate::entry) without a lock.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use crate::key;
+use crate::entry::{self, ClientBucket, ClientEntry, WAYS, WORDS};
 use crate::overrides::Override;
-
-/// Entries in a bucket.
-const WAYS: usize = 4;
-/// The words of an entry behind the digest.
-const WORDS: usize = 5;
-
-/// Entries side by side.
-pub type ManagedBucket = [ManagedEntry; WAYS];
-
-/// A place for a client, as large as a line of the processor's cache. All zeroes is an empty one.
-#[derive(Debug, Default)]
-#[repr(C, align(64))]
-pub struct ManagedEntry([AtomicU64; 2 + WORDS]);
 
 /// The changes to a client that a machine knows of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,18 +19,18 @@ pub struct ManagedClient {
 
 /// A table of clients that were changed. They are given by their digests.
 #[derive(Clone, Copy, Debug)]
-pub struct ManagedTable<'a>(&'a [ManagedBucket]);
+pub struct ManagedTable<'a>(&'a [ClientBucket]);
 
 impl<'a> ManagedTable<'a> {
     /// The table in these buckets.
-    pub fn new(buckets: &'a [ManagedBucket]) -> Self {
+    pub fn new(buckets: &'a [ClientBucket]) -> Self {
         Self(buckets)
     }
 
     /// The changes to a client that are known.
     pub fn get(&self, client: u128) -> ManagedClient {
-        let known = self.bucket(client).and_then(|bucket| find(bucket, client));
-        known.map(|(_, known)| known).unwrap_or_default()
+        let known = entry::bucket(self.0, client).and_then(|bucket| entry::find(bucket, client));
+        known.map(|(_, words)| ManagedClient::of(words)).unwrap_or_default()
     }
 
     /// Takes note of the override of a client, or that it has none.
@@ -60,90 +44,48 @@ impl<'a> ManagedTable<'a> {
     }
 
     fn change(&self, client: u128, change: impl FnOnce(ManagedClient) -> ManagedClient) {
-        let Some(bucket) = self.bucket(client) else { return };
-        let found = find(bucket, client);
-        let before = found.map(|(_, known)| known).unwrap_or_default();
+        let Some(bucket) = entry::bucket(self.0, client) else { return };
+        let found = entry::find(bucket, client);
+        let before = found.map(|(_, words)| ManagedClient::of(words)).unwrap_or_default();
         let after = change(before);
         if after == before {
             return;
         }
         let entry = found.map(|(entry, _)| entry);
         if let Some(entry) = entry.or_else(|| place(bucket, client, after.own.is_some())) {
-            entry.write(client, after);
+            entry.write(client, after.words());
         }
     }
-
-    fn bucket(&self, client: u128) -> Option<&'a ManagedBucket> {
-        self.0.get(key::place(client, self.0.len()))
-    }
-}
-
-fn find(bucket: &ManagedBucket, client: u128) -> Option<(&ManagedEntry, ManagedClient)> {
-    bucket.iter().find_map(|entry| Some((entry, entry.read(client)?)))
 }
 
 /// The entry for another client: an empty one, else one without an override, else any, as the digest falls, for a client
 /// that has an override itself.
-fn place(bucket: &ManagedBucket, client: u128, has_override: bool) -> Option<&ManagedEntry> {
+fn place(bucket: &ClientBucket, client: u128, has_override: bool) -> Option<&ClientEntry> {
     let first = (client >> u64::BITS) as usize % WAYS;
     let from_first = || bucket.iter().cycle().skip(first).take(WAYS);
     let empty = from_first().find(|entry| entry.words() == [0; WORDS]);
-    let other = empty.or_else(|| from_first().find(|entry| !entry.has_override()));
+    let other =
+        empty.or_else(|| from_first().find(|entry| ManagedClient::of(entry.words()).own.is_none()));
     other.or_else(|| from_first().next().filter(|_| has_override))
 }
 
-impl ManagedEntry {
-    fn words(&self) -> [u64; WORDS] {
-        let [_, _, words @ ..] = &self.0;
-        words.each_ref().map(|word| word.load(Ordering::Relaxed))
-    }
-
-    fn has_override(&self) -> bool {
-        let [limit, ..] = self.words();
-        limit > 0
-    }
-
-    fn read(&self, client: u128) -> Option<ManagedClient> {
-        let [low, high, ..] = self.0.each_ref().map(|word| word.load(Ordering::Relaxed));
-        let words @ [limit, ends, n, period, blocked_until] = self.words();
-        if words == [0; WORDS] || combined(client, words) != [low, high] {
-            return None;
-        }
+impl ManagedClient {
+    fn of([limit, ends, n, period, blocked_until]: [u64; WORDS]) -> Self {
         let own = (limit > 0).then(|| Override::from_parts(limit, ends, [n, period])).flatten();
-        Some(ManagedClient { own, blocked_until })
+        Self { own, blocked_until }
     }
 
-    fn write(&self, client: u128, ManagedClient { own, blocked_until }: ManagedClient) {
-        let [limit, ends, n, period] = own.map_or([0; 4], Override::to_parts);
-        let words = [limit, ends, n, period, blocked_until];
-        let digest = if words == [0; WORDS] { [0; 2] } else { combined(client, words) };
-        let all = digest.into_iter().chain(words);
-        self.0.iter().zip(all).for_each(|(to, from)| to.store(from, Ordering::Relaxed));
+    fn words(self) -> [u64; WORDS] {
+        let [limit, ends, n, period] = self.own.map_or([0; 4], Override::to_parts);
+        [limit, ends, n, period, self.blocked_until]
     }
-}
-
-/// The digest of a client, combined with all words of its entry.
-fn combined(client: u128, words: [u64; WORDS]) -> [u64; 2] {
-    let [limit, ends, n, period, blocked_until] = words;
-    [
-        client as u64
-            ^ limit
-            ^ ends.rotate_left(21)
-            ^ n.rotate_left(42)
-            ^ period
-            ^ blocked_until.rotate_left(9),
-        (client >> 64) as u64
-            ^ limit.rotate_left(32)
-            ^ ends
-            ^ n.rotate_left(11)
-            ^ period.rotate_left(50)
-            ^ blocked_until.rotate_left(27),
-    ]
 }
 
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU64;
+
+    use std::sync::atomic::Ordering;
 
     use super::*;
 
@@ -153,7 +95,7 @@ mod tests {
 
     #[test]
     fn what_was_noted_last_counts() {
-        let buckets: [ManagedBucket; 2] = Default::default();
+        let buckets: [ClientBucket; 2] = Default::default();
         let table = ManagedTable::new(&buckets);
         assert_eq!(table.get(7), ManagedClient::default());
         table.set_override(7, Some(own(1)));
@@ -170,7 +112,7 @@ mod tests {
 
     #[test]
     fn others_are_forgotten_where_there_are_too_many() {
-        let buckets: [ManagedBucket; 1] = Default::default();
+        let buckets: [ClientBucket; 1] = Default::default();
         let table = ManagedTable::new(&buckets);
         for client in 0..100 {
             table.set_override(client << u64::BITS, Some(own(5)));
@@ -182,7 +124,7 @@ mod tests {
 
     #[test]
     fn blocks_are_forgotten_before_overrides() {
-        let buckets: [ManagedBucket; 1] = Default::default();
+        let buckets: [ClientBucket; 1] = Default::default();
         let table = ManagedTable::new(&buckets);
         let client = |number: u128| number << u64::BITS;
         for number in 0..3 {
@@ -200,12 +142,15 @@ mod tests {
 
     #[test]
     fn torn_entries_are_none() {
-        let buckets: [ManagedBucket; 1] = Default::default();
+        let buckets: [ClientBucket; 1] = Default::default();
         let table = ManagedTable::new(&buckets);
         table.set_override(7, Some(own(5)));
         table.set_block(7, 99);
         for word in 0..2 + WORDS {
-            let entry = buckets[0].iter().find(|entry| entry.has_override()).unwrap();
+            let entry = buckets[0]
+                .iter()
+                .find(|entry| ManagedClient::of(entry.words()).own.is_some())
+                .unwrap();
             entry.0[word].fetch_add(1, Ordering::Relaxed);
             assert_eq!(table.get(7), ManagedClient::default(), "{word}");
             entry.0[word].fetch_sub(1, Ordering::Relaxed);

@@ -468,15 +468,14 @@ fn take_text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 /// An array of integers.
 fn integers(bytes: &[u8]) -> Option<(Entry<'_>, &[u8])> {
     const OWN: usize = 4;
+    const WITH_OWN: usize = Verdict::REPLY_LEN + OWN;
     let (mut verdict, mut own) = ([0; Verdict::REPLY_LEN], [0; OWN]);
     let (length, mut rest) = take_number(bytes, b'*')?;
     let has_own = match usize::try_from(length).ok()? {
         Verdict::REPLY_LEN => false,
-        length => length == Verdict::REPLY_LEN + OWN,
+        WITH_OWN => true,
+        _ => return None,
     };
-    if !has_own && length != Verdict::REPLY_LEN as i64 {
-        return None;
-    }
     for slot in &mut verdict {
         (*slot, rest) = take_number(rest, b':')?;
     }

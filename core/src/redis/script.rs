@@ -351,8 +351,8 @@ impl Charge<'_> {
 
     /// The arguments about leases.
     fn leased(&self, times: u32) -> [u64; LEASED] {
-        let lease = self.lease.unwrap_or(&Lease::NONE);
-        let Lease { want, keep, report, .. } = *lease;
+        let lease = self.lease.copied().unwrap_or_default();
+        let Lease { want, keep, report, .. } = lease;
         let hold = match self.quota.algorithm().leases_end_with_windows(self.quota) {
             true => 0,
             false => lease.hold(),

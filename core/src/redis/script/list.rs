@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(script(&scripts, &[bucket, leaky]), list);
         let gcra = Charge { quota: &third, ..leaky };
         assert_eq!(script(&scripts, &[bucket, gcra]), list);
-        let lease = Lease { span: 1_000, want: 1, ..Lease::NONE };
+        let lease = Lease { span: 1_000, want: 1, ..Lease::default() };
         let blocking = first.with_block(1);
         for others in [
             vec![leaky, bucket],

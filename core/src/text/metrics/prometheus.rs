@@ -22,86 +22,56 @@ impl Snapshot {
     }
 
     fn limits_to(&self, page: &mut Page) {
+        let limits = &self.limits;
         page.family(
             "requests_total",
             "counter",
             "Requests for which a limit was checked, by result.",
         );
-        for limit in &self.limits {
-            for (result, count) in limit.results() {
-                let labels = [("name", limit.name.as_str()), ("result", &result)];
-                page.sample("requests_total", &labels, count);
-            }
-        }
+        page.samples("requests_total", ["name", "result"], limits, |it| (&it.name, it.results()));
         page.family("decisions_total", "counter", "Verdicts of a limit, by source.");
-        for limit in &self.limits {
-            for (source, count) in limit.sources() {
-                let labels = [("name", limit.name.as_str()), ("source", source)];
-                page.sample("decisions_total", &labels, count);
-            }
-        }
+        page.samples("decisions_total", ["name", "source"], limits, |it| (&it.name, it.sources()));
         page.family("lease_units_total", "counter", "Units of leases, by what became of them.");
-        for limit in &self.limits {
-            for (result, count) in limit.lease_units() {
-                let labels = [("name", limit.name.as_str()), ("result", result)];
-                page.sample("lease_units_total", &labels, count);
-            }
-        }
+        page.samples("lease_units_total", ["name", "result"], limits, |it| {
+            (&it.name, it.lease_units())
+        });
         page.family("lease_units_held", "gauge", "Units of leases that this machine has left.");
-        for limit in &self.limits {
+        for limit in limits {
             let held = limit.lease_units_held();
             page.sample("lease_units_held", &[("name", &limit.name)], held);
         }
         page.family("settlements_total", "counter", "Settlements of a limit, by result.");
-        for limit in &self.limits {
-            for (result, count) in limit.settlements() {
-                let labels = [("name", limit.name.as_str()), ("result", result)];
-                page.sample("settlements_total", &labels, count);
-            }
-        }
+        page.samples("settlements_total", ["name", "result"], limits, |it| {
+            (&it.name, it.settlements())
+        });
     }
 
     fn nodes_to(&self, page: &mut Page) {
+        let nodes = &self.nodes;
         page.family("commands_total", "counter", "Commands sent to a Redis server.");
-        for node in &self.nodes {
-            for (command, count) in node.commands() {
-                page.sample("commands_total", &[("node", &node.name), ("command", command)], count);
-            }
-        }
+        page.samples("commands_total", ["node", "command"], nodes, |it| (&it.name, it.commands()));
         page.family("errors_total", "counter", "What went wrong with a Redis server.");
-        for node in &self.nodes {
-            for (kind, count) in node.errors() {
-                page.sample("errors_total", &[("node", &node.name), ("kind", kind)], count);
-            }
-        }
+        page.samples("errors_total", ["node", "kind"], nodes, |it| (&it.name, it.errors()));
         page.family("connections", "gauge", "Connections of the workers to a Redis server.");
-        for node in &self.nodes {
-            for (state, count) in node.connections() {
-                page.sample("connections", &[("node", &node.name), ("state", state)], count);
-            }
-        }
+        page.samples("connections", ["node", "state"], nodes, |it| {
+            (&it.name, it.connections().into_iter())
+        });
         page.family(
             "connection_attempts_total",
             "counter",
             "Attempts of the workers to connect to a Redis server, by result.",
         );
-        for node in &self.nodes {
-            for (result, count) in node.attempts() {
-                let labels = [("node", node.name.as_str()), ("result", result)];
-                page.sample("connection_attempts_total", &labels, count);
-            }
-        }
+        page.samples("connection_attempts_total", ["node", "result"], nodes, |it| {
+            (&it.name, it.attempts())
+        });
         page.family(
             "topology_queries_total",
             "counter",
             "Queries of the workers for the topology to a Redis server, by result.",
         );
-        for node in &self.nodes {
-            for (result, count) in node.queries() {
-                let labels = [("node", node.name.as_str()), ("result", result)];
-                page.sample("topology_queries_total", &labels, count);
-            }
-        }
+        page.samples("topology_queries_total", ["node", "result"], nodes, |it| {
+            (&it.name, it.queries())
+        });
         page.family(
             "breaker_open",
             "gauge",
@@ -186,6 +156,22 @@ impl Page {
         }
         self.sample(&format!("{name}_sum"), &[], seconds(times.sum));
         self.sample(&format!("{name}_count"), &[], times.count());
+    }
+
+    /// A sample for each of `owners` and each of its counts, which has a name: the values of the two labels.
+    fn samples<'o, T, L: AsRef<str>, I: Iterator<Item = (L, u64)>>(
+        &mut self,
+        name: &str,
+        [owner, label]: [&str; 2],
+        owners: &'o [T],
+        counts: impl Fn(&'o T) -> (&'o String, I),
+    ) {
+        for one in owners {
+            let (own, counts) = counts(one);
+            for (value, count) in counts {
+                self.sample(name, &[(owner, own), (label, value.as_ref())], count);
+            }
+        }
     }
 
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {

@@ -6,10 +6,10 @@
 
 use std::collections::VecDeque;
 
-use super::super::hold::{Hold, Holds};
-use super::super::minima::{Minima, Minimum};
-use super::super::moment::Moment;
-use super::super::state::{Extra, State, Stored};
+use super::hold::{Hold, Holds};
+use super::minima::{Minima, Minimum};
+use super::moment::Moment;
+use super::state::{Extra, State, Stored};
 
 /// Every number of a state is below 2^56, with room for sums of a few of them in a word.
 const NUMBER_BITS: u32 = 56;

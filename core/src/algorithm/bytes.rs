@@ -7,12 +7,12 @@
 //! right length read as numbers, whoever wrote them. A number that is not exact in the doubles of
 //! the scripts is above every bound that it is compared with.
 
-use super::super::hold::{Hold, Holds};
-use super::super::minima::{Minima, Minimum};
-use super::super::state::Extra;
+use super::hold::{Hold, Holds};
+use super::minima::{Minima, Minimum};
+use super::state::Extra;
 
 /// Reads the bytes as `struct.unpack` of the scripts does; `None` if they have another length.
-pub(in super::super) fn numbers(bytes: &[u8]) -> Option<([u64; 3], Extra, Minima)> {
+pub(super) fn numbers(bytes: &[u8]) -> Option<([u64; 3], Extra, Minima)> {
     let (words, rest) = bytes.as_chunks();
     let (state, more) = words.split_first_chunk()?;
     let (extra, steps) = match rest {
@@ -56,7 +56,7 @@ fn number(word: &[u8; 8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::moment::Moment;
+    use super::super::moment::Moment;
     use crate::algorithm::{Extra, Hold, Holds, Minima, Minimum, State, Stored};
     use crate::limit::Algorithm;
 
