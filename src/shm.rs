@@ -13,11 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use ngx::ffi::{ngx_int_t, ngx_shm_zone_t};
 use rate_limit_core::decision::Source;
-use rate_limit_core::deny_cache::DenyBucket;
+use rate_limit_core::entry::ClientBucket;
 use rate_limit_core::key::{self, Digest};
 use rate_limit_core::lease::table::LeaseBucket;
 use rate_limit_core::limit::Quota;
-use rate_limit_core::manage::table::ManagedBucket;
 use rate_limit_core::table::Table;
 use rate_limit_core::text::metrics::{self, MemoryMetrics, NodeMetrics, Snapshot};
 
@@ -44,7 +43,7 @@ use zone::Zone;
 static NAME: [u8; 16] = *b"rate_limit_redis";
 
 /// Marks memory that has the layout of this version.
-const LAYOUT: u64 = 0x7261_7465_6c69_000d;
+const LAYOUT: u64 = 0x7261_7465_6c69_000e;
 
 /// The memory is divided into parts, and so many of them are for records of limits and
 /// nodes, for the deny cache, for leases, and for changes to clients.
@@ -87,9 +86,9 @@ pub(crate) struct Shared {
     header: &'static Header,
     limits: &'static [LimitRecord],
     nodes: &'static [NodeRecord],
-    deny_cache: &'static [DenyBucket],
+    deny_cache: &'static [ClientBucket],
     leases: &'static [LeaseBucket],
-    managed: &'static [ManagedBucket],
+    managed: &'static [ClientBucket],
     table: NonNull<u64>,
     table_words: usize,
 }
@@ -271,7 +270,7 @@ impl Shared {
     pub(crate) fn snapshot(&self) -> Snapshot {
         let (limits, nodes) =
             self.zone.locked(|| (record::taken(self.limits), record::taken(self.nodes)));
-        let living = self.header.workers.living();
+        let living = self.living();
         self.count_lost();
         Snapshot {
             waits: self.waits(limits),
@@ -281,6 +280,11 @@ impl Shared {
             memory: self.memory(),
             ..Snapshot::default()
         }
+    }
+
+    /// The workers that run, by number and process.
+    pub(crate) fn living(&self) -> Vec<(usize, u32)> {
+        self.header.workers.living()
     }
 
     /// How long requests waited. Those that the deny cache decided did not wait; such a request has one

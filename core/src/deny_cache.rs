@@ -133,7 +133,6 @@ impl<'a> DenyTable<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
 
     use super::*;
     use crate::limit::Algorithm;

@@ -1,7 +1,7 @@
 //! The counters of a limit or a node, of all workers together.
 
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use rate_limit_core::client::Counts;
 use rate_limit_core::decision::{Source, Status};
@@ -245,6 +245,13 @@ impl NodeRecord {
             is_open: views().any(|view| view.state == NodeState::Open),
             is_slow: views().any(|view| view.state == NodeState::Slow),
         }
+    }
+
+    /// Whether a living worker sends the node no requests.
+    pub(crate) fn is_open_to_any(&self, living: &[(usize, u32)]) -> bool {
+        // Each worker publishes its view before it looks at the others': of the last two, one sees both.
+        fence(Ordering::SeqCst);
+        self.views_of(living).any(|view| view.state == NodeState::Open)
     }
 
     /// Whether no living worker knows the node.

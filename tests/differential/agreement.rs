@@ -99,7 +99,7 @@ fn times_of_which_the_sum_is_rounded() {
     let rate = Rate::new(311, 1).unwrap();
     let quota = Quota::new(Algorithm::TokenBucket, rate, 256_410_258).unwrap();
     let charge = Charge { key: KEY.to_owned(), quota, cost: 1, dry_run: false };
-    let lease = Lease { span: 17_209_893, want: 6_872, ..Lease::NONE };
+    let lease = Lease { span: 17_209_893, want: 6_872, ..Lease::default() };
     let charged = Step::charge(4_572_183_374_663_953, vec![charge]);
     let step = Step { leases: vec![lease], ..charged };
     let expected = Model::default().decide(&step);

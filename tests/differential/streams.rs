@@ -119,8 +119,8 @@ impl<'r> Streams<'r> {
                 Step::charge(now, charges)
             }
             7 => {
-                let lease = Lease { span: 1_000_000, want: self.rng.u64(0..9), ..Lease::NONE };
-                let leases = vec![lease, Lease::NONE];
+                let lease = Lease { span: 1_000_000, want: self.rng.u64(0..9), ..Lease::default() };
+                let leases = vec![lease, Lease::default()];
                 Step { leases, ..Step::charge(now, self.charges(&[2, index])) }
             }
             _ => self.correction(),

@@ -197,7 +197,7 @@ impl Traffic {
     /// a new one.
     fn lease(&mut self, charge: &Charge) -> Lease {
         if !charge.quota.algorithm().has_leases() {
-            return Lease::NONE;
+            return Lease::default();
         }
         let span = magnitude(&mut self.rng, 60 * SECOND);
         let want = magnitude(&mut self.rng, charge.quota.limit());

@@ -3,14 +3,15 @@
 
 use rate_limit_core::decision::Retry;
 use rate_limit_core::deny_cache::Denial;
-use rate_limit_core::deny_cache::{DenyBucket, DenyTable};
+use rate_limit_core::deny_cache::DenyTable;
+use rate_limit_core::entry::ClientBucket;
 
 use crate::input::Input;
 use crate::shared::Shared;
 
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
-    let memory = Shared::new::<DenyBucket>(input.below(4));
+    let memory = Shared::new::<ClientBucket>(input.below(4));
     let buckets = memory.buckets();
     let table = DenyTable::new(buckets);
     let mut is_sound = true;

@@ -3,7 +3,7 @@
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rate_limit_core::deny_cache::DenyBucket;
+use rate_limit_core::entry::ClientBucket;
 use rate_limit_core::lease::table::LeaseBucket;
 
 use crate::input::Input;
@@ -23,7 +23,7 @@ pub struct Shared(Vec<Line>);
 pub unsafe trait Words {}
 
 // SAFETY: an entry is aligned to 64 bytes and consists of atomic words.
-unsafe impl Words for DenyBucket {}
+unsafe impl Words for ClientBucket {}
 // SAFETY: an entry is aligned to 128 bytes and consists of atomic words.
 unsafe impl Words for LeaseBucket {}
 

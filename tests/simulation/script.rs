@@ -169,7 +169,7 @@ impl<'a> Limit<'a> {
         let quota = if variant.is_settled() { quota.with_settle() } else { quota };
         assert!(times == 1 || !gives_back && !algorithm.stores_itself(), "{command:?}");
         assert!(times == 1 || since == 0, "{command:?}");
-        let (key, times, lease) = (command.word(3), times as u32, Lease::NONE);
+        let (key, times, lease) = (command.word(3), times as u32, Lease::default());
         Self { key, quota, gives_back, cost, since, dry_run: false, times, lease }
     }
 
@@ -227,7 +227,7 @@ impl<'a> Limit<'a> {
             let [limit, period, count, cost] =
                 [0, 1, 2, 3].map(|index| u64::from_le_bytes(numbers[index]));
             let quota = quota(*algorithm, limit, period, count);
-            let (key, lease) = (command.word(3 + index), Lease::NONE);
+            let (key, lease) = (command.word(3 + index), Lease::default());
             let (gives_back, since, dry_run, times) = (false, 0, false, 1);
             Self { key, quota, gives_back, cost, since, dry_run, times, lease }
         };

@@ -526,7 +526,6 @@ pub mod tests {
     use rate_limit_core::charge::{Charge, Template};
     use rate_limit_core::key::Head;
     use rate_limit_core::limit::{Algorithm, Quota};
-    use rate_limit_core::redis::command::pack;
     use rate_limit_core::redis::script::{By, Scripts};
 
     use super::*;
@@ -559,9 +558,7 @@ pub mod tests {
     }
 
     pub fn words(words: &[&str]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        pack(&mut bytes, words);
-        bytes
+        redis::Cmd::new().arg(words).get_packed_command()
     }
 
     fn server() -> Server {

@@ -262,7 +262,6 @@ impl Client {
     pub(super) fn on_answered(&mut self, key: NodeKey) {
         let Some(node) = self.pool.nodes.get_mut(key) else { return };
         node.is_cut_off = false;
-        node.is_unfit = false;
         let was_patient = node.silences > 0;
         node.silences = node.silences.saturating_sub(1);
         let is_news = node.health.is_mute() || node.has_undecided;
@@ -274,6 +273,14 @@ impl Client {
         }
         if is_news {
             self.pool.count(key, &mut self.agenda, super::Node::count_answered);
+            self.pool.check_recovery(key, &mut self.agenda);
+        }
+    }
+
+    /// A server that was unfit has charged a request. That it rejects others shows nothing: it writes nothing for them.
+    pub(super) fn on_fit_again(&mut self, key: NodeKey) {
+        if let Some(node) = self.pool.nodes.get_mut(key) {
+            node.is_unfit = false;
             self.pool.check_recovery(key, &mut self.agenda);
         }
     }

@@ -183,6 +183,12 @@ impl Command {
         self.charges.len()
     }
 
+    /// Whether it has charged any of its requests, with these verdicts.
+    pub(super) fn has_charged(&self, verdicts: &[Verdict]) -> bool {
+        self.charges.iter().any(|charge| charge.cost > 0)
+            && verdicts.chunks(self.len()).any(|of_one| of_one.iter().all(|it| it.allowed))
+    }
+
     /// The charges, in the order in which they were added.
     pub(super) fn charges(&self) -> impl ExactSizeIterator<Item = Charge<'_>> + Clone {
         let mut start = 0;

@@ -2,7 +2,8 @@
 //!
 //! They go to a server that is slow. Were each of them sent at once, a server at more than half of its capacity would get
 //! twice as many commands, stay slow, and cause as many refunds again. So one of them is in flight at a time: the slower the
-//! server is, the fewer it gets. The others wait, up to a bound, and those of one client are joined.
+//! server is, the fewer it gets. The others wait, up to a bound, and those of one client are joined. They wait as well while
+//! the breaker is open, as it often is when late replies come.
 
 use std::collections::VecDeque;
 
@@ -36,6 +37,17 @@ impl LateRefunds {
             self.waiting.push_back(refund);
         }
     }
+
+    /// Takes the first, if the node of its slot takes commands. Else it waits behind the others, which may be for other
+    /// nodes.
+    fn next(&mut self, is_taken: impl Fn(u16) -> bool) -> Option<Command> {
+        let first = self.waiting.pop_front()?;
+        if is_taken(first.slot) {
+            return Some(first);
+        }
+        self.waiting.push_back(first);
+        None
+    }
 }
 
 impl Client {
@@ -45,10 +57,16 @@ impl Client {
         self.send_late(now);
     }
 
-    /// Sends the next refund that waits, if none is in flight.
+    /// Sends the next refund that waits, if none is in flight. Called whenever something was received, as from then on a
+    /// node may take commands again.
     pub(super) fn send_late(&mut self, now: u64) {
-        while self.late.sent.is_none_or(|sent| self.commands.get(sent).is_none())
-            && let Some(refund) = self.late.waiting.pop_front()
+        let Self { discovery, pool, late, commands, .. } = self;
+        let is_taken = |slot| {
+            let node = discovery.route(slot);
+            node.is_some_and(|node| pool.connection_for(node, slot).is_ok())
+        };
+        if late.sent.is_none_or(|sent| commands.get(sent).is_none())
+            && let Some(refund) = late.next(is_taken)
         {
             let key = self.commands.insert(refund);
             self.late.sent = Some(key);

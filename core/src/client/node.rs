@@ -64,7 +64,7 @@ pub struct Node {
     /// It has no master for a slot (CLUSTERDOWN), and has decided nothing since. It may be a master that
     /// its cluster has replaced, and that does not know it: it is up, and answers.
     pub(super) is_cut_off: bool,
-    /// It has refused to decide (READONLY, MISCONF), and has decided nothing since.
+    /// It has refused to decide (READONLY, MISCONF), and has charged nothing since.
     pub(super) is_unfit: bool,
     /// How often the time is doubled for which it may owe a reply and send nothing.
     pub(super) silences: u32,
@@ -228,7 +228,7 @@ impl Node {
 
     /// Whether one of its connections shows that it is up, which is noted.
     pub(super) fn recover(&mut self) -> bool {
-        self.sound > 0 && self.health.on_sound()
+        self.sound > 0 && !self.is_unfit && self.health.on_sound()
     }
 
     /// The use of one of its connections has changed.

@@ -218,12 +218,17 @@ impl Client {
             requests.on_beside(request, charge, beside);
         });
         if is_understood {
+            let was_unfit = self.pool.nodes.get(node).is_some_and(|node| node.is_unfit);
+            let is_fit_again = was_unfit && command.has_charged(verdicts);
             let (count, members) = (command.len(), std::mem::take(&mut command.members));
             for (member, verdicts) in members.iter().zip(verdicts.chunks(count)) {
                 self.on_verdicts(key, *member, verdicts, node, found.now(), now);
             }
             if let Some(follower) = self.commands.remove_answered(key, members) {
                 self.send_held(follower, now);
+            }
+            if is_fit_again {
+                self.on_fit_again(node);
             }
         }
         is_understood

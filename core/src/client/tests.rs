@@ -860,6 +860,30 @@ fn replies_behind_the_one_of_an_unfit_server_count() {
     }
 }
 
+/// A server that refuses to write decides on requests that it rejects.
+#[test]
+fn an_unfit_server_is_up_again_when_it_has_charged_a_request() {
+    let mut played = Played::ready();
+    played.submit("a");
+    played.turn();
+    played.sent();
+    played.receive("-MISCONF disk\r\n");
+    assert!(is_down(&played.turn()));
+    played.wait(8_000 * MILLISECOND);
+    played.accept_handshake();
+    let template = Rc::clone(&played.template);
+    for (cost, is_up) in [(1_000_000, false), (0, false), (1, true), (1, false)] {
+        let charge = Charge { cost, ..charge(&template, "a") };
+        let request = played.client.submit(&[charge], TIMEOUT, played.now);
+        let mut actions = played.turn();
+        played.sent();
+        played.receive(FOUND);
+        actions.extend(played.turn());
+        assert_eq!(played.client.outcome(request), Some(Ok(())));
+        assert_eq!(actions.contains(&Action::Up(played.node())), is_up, "{cost}: {actions:?}");
+    }
+}
+
 /// A node of a cluster with all slots.
 fn cluster(change: impl FnOnce(&mut Config)) -> Played {
     let mut played = Played::with(|config| {

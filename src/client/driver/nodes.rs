@@ -124,31 +124,40 @@ impl State {
         }
     }
 
+    /// The record of a node, and its name, if it is not gone.
+    fn named(&mut self, key: NodeKey) -> Option<(&NodeRecord, &str)> {
+        self.known(key)?;
+        Some((self.record(key)?, self.client.node(key)?.name()))
+    }
+
     /// Logs, once for all workers, that a node is down.
     pub(super) fn log_down(&mut self, key: NodeKey, reason: &str) {
-        let Some(known) = self.known(key) else { return };
-        if !known.record.mark_down(unix_ms(), cause(reason)) {
-            return self.log_still_down(key, reason);
+        let Some((record, name)) = self.named(key) else { return };
+        if record.mark_down(unix_ms(), cause(reason)) {
+            log!(NGX_LOG_ERR, cycle_log(), "redis {name} is down: {reason}");
+        } else {
+            self.log_still_down(key, reason);
         }
-        let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
-        log!(NGX_LOG_ERR, cycle_log(), "redis {name} is down: {reason}");
     }
 
     /// Logs, once for all workers, that a node is down for another reason than was logged last.
     pub(super) fn log_still_down(&mut self, key: NodeKey, reason: &str) {
-        let Some(known) = self.known(key) else { return };
-        let is_new = known.record.mark_cause(unix_ms(), cause(reason), LASTING);
-        let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
-        if is_new {
+        if let Some((record, name)) = self.named(key)
+            && record.mark_cause(unix_ms(), cause(reason), LASTING)
+        {
             log!(NGX_LOG_ERR, cycle_log(), "redis {name} is still down: {reason}");
         }
     }
 
-    /// Logs, once for all workers, that a node is up again.
+    /// Logs, once for all workers, that a node is up again. The last worker to find it so does, as a server that has no
+    /// room for all of them is not up.
     pub(super) fn log_up(&mut self, key: NodeKey) {
-        let Some(known) = self.known(key) else { return };
-        let Some((since, undecided)) = known.record.mark_up() else { return };
-        let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
+        let living = self.shared.living();
+        let Some((record, name)) = self.named(key) else { return };
+        if record.is_open_to_any(&living) {
+            return;
+        }
+        let Some((since, undecided)) = record.mark_up() else { return };
         let seconds = unix_ms().saturating_sub(since) as f64 / 1_000.0;
         log!(
             NGX_LOG_ERR,
@@ -159,10 +168,9 @@ impl State {
 
     /// Logs, once for all workers, that a node is slow, but not for every reply that takes long.
     pub(super) fn log_slow(&mut self, key: NodeKey, patience: u64) {
-        let Some(known) = self.known(key) else { return };
-        let is_new = known.record.mark_slow(unix_ms(), WARN_EVERY);
-        let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
-        if is_new {
+        if let Some((record, name)) = self.named(key)
+            && record.mark_slow(unix_ms(), WARN_EVERY)
+        {
             let patience = patience / MILLISECOND;
             log!(NGX_LOG_ERR, cycle_log(), "redis {name} is slow: no reply within {patience} ms");
         }
@@ -170,20 +178,19 @@ impl State {
 
     /// Logs that a node is slow no more, if it was logged that it is.
     pub(super) fn log_prompt(&mut self, key: NodeKey) {
-        let Some(since) = self.known(key).and_then(|known| known.record.mark_prompt()) else {
-            return;
-        };
-        let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
-        let seconds = unix_ms().saturating_sub(since) as f64 / 1_000.0;
-        log!(NGX_LOG_ERR, cycle_log(), "redis {name} is no longer slow, after {seconds:.3} s");
+        if let Some((record, name)) = self.named(key)
+            && let Some(since) = record.mark_prompt()
+        {
+            let seconds = unix_ms().saturating_sub(since) as f64 / 1_000.0;
+            log!(NGX_LOG_ERR, cycle_log(), "redis {name} is no longer slow, after {seconds:.3} s");
+        }
     }
 
     /// Logs a fault of a node that is up, but not for every request.
     pub(super) fn log_warning(&mut self, key: NodeKey, what: &str) {
-        let Some(known) = self.known(key) else { return };
-        let is_due = known.record.admit_warning(unix_ms(), WARN_EVERY);
-        let Some(name) = self.client.node(key).map(|node| node.name()) else { return };
-        if is_due {
+        if let Some((record, name)) = self.named(key)
+            && record.admit_warning(unix_ms(), WARN_EVERY)
+        {
             log!(NGX_LOG_ERR, cycle_log(), "redis {name} {what}");
         }
     }

@@ -286,3 +286,23 @@ fn a_silent_server_is_lost_after_the_longest_timeout() {
         assert_eq!(is_down(&played.pass(SECOND)), second == 99, "second {second}");
     }
 }
+
+/// Replies come late from a server whose breaker they have opened.
+#[test]
+fn late_refunds_wait_until_the_breaker_has_closed() {
+    let mut played = Played::ready();
+    reject_late(&mut played, &["a", "b", "c"]);
+    played.receive_at_once(&FOUND.repeat(3));
+    played.turn();
+    assert!(played.is_open());
+    assert_eq!(played.sent(), "*1\r\n$4\r\nPING\r\n", "a probe alone");
+    played.receive("+PONG\r\n");
+    let mut keys = [(); 3].map(|()| {
+        let key = refunded(&mut played);
+        played.receive(FOUND);
+        key
+    });
+    keys.sort_unstable();
+    assert_eq!(keys, ["a", "b", "c"]);
+    assert!(played.client.is_idle());
+}
