@@ -88,6 +88,37 @@ fn while_it_is_open_no_command_is_sent_and_no_request_waits() {
     assert_eq!((nginx.logged("is down").len(), nginx.logged("is up again").len()), (1, 1));
 }
 
+/// The requests for which the breaker opens were rejected, and cost their clients nothing once Redis replies.
+#[test]
+fn what_opened_it_is_given_back_when_it_closes() {
+    let mut redis = Redis::start();
+    let nginx = limited(&redis.url(), "fail_timeout 2s;")
+        .server("rate_limit_redis_on_error closed;")
+        .server(
+            "location = /patient { rate_limit_redis a name=patient rate=1r/h; rate_limit_redis_timeout 60s; }",
+        )
+        .start_connected(&redis);
+    decides(&nginx);
+    redis.stop_signal();
+    // As long as it waits, the connection is not given up.
+    let mut patient = nginx.http();
+    patient.send("GET", "/patient", &[]);
+    let mut clients = [(); 9].map(|()| nginx.http());
+    nginx.in_one_turn(|| {
+        for (number, http) in clients.iter_mut().enumerate() {
+            http.send("GET", &format!("/?k={number}"), &[]);
+        }
+    });
+    for http in &mut clients {
+        assert_eq!(http.read_response().decision(), "ERROR_REJECTED none");
+    }
+    nginx.wait_for_error_log("is down: no reply within 2000 ms");
+    redis.cont();
+    assert_eq!(patient.read_response().decision(), "PASSED redis");
+    let keys = || redis.command::<Vec<String>>(&["KEYS", "rl:default:*"]);
+    wait_until(PATIENCE, || keys() == ["rl:default:a"], "the refunds");
+}
+
 /// `max_fails` and `fail_timeout` of the store, with failures that follow each other.
 #[test]
 fn opens_as_configured() {

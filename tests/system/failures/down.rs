@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use harness::{Act, Conf, Fake, Journal, Load, Nginx, PATIENCE, Redis, wait_until};
 
+use crate::seen::StartConnected as _;
+
 /// Longer than a request is decided in that need not wait, on any machine. One that waits does so for its
 /// timeout of 5 s.
 const NO_WAIT: Duration = Duration::from_millis(2_500);
@@ -226,6 +228,29 @@ fn the_reason_of_another_server_at_the_address_is_logged() {
     let [_, line] = &lines[..] else { panic!("{lines:#?}") };
     let hung_up = ["the server closed the connection", "(104: Connection reset by peer)"];
     assert!(hung_up.iter().any(|reason| line.ends_with(reason)), "{line}");
+}
+
+/// A server that has room for one worker of two is not up, and says why.
+#[test]
+fn a_server_is_up_again_when_all_workers_are_connected() {
+    let redis = Redis::start();
+    let nginx = limited(&redis.url()).workers(2).start_connected(&redis);
+    let mut admin = redis.client();
+    let mut set = |words: &[&str]| {
+        redis::cmd(words[0]).arg(&words[1..]).exec(&mut admin).expect("a reply");
+    };
+    set(&["CONFIG", "SET", "maxclients", "2"]);
+    set(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    nginx.wait_for_error_log("\"ERR max number of clients reached\"");
+    (0..100).for_each(|_| recovers(&nginx));
+    assert_eq!(nginx.logged("is up again"), Vec::<String>::new());
+    set(&["CONFIG", "SET", "maxclients", "100"]);
+    let is_up = || {
+        recovers(&nginx);
+        nginx.logged("is up again").len() == 1
+    };
+    wait_until(PATIENCE, is_up, "a server with room for all");
+    outages_are_logged(&nginx, 1, 1);
 }
 
 #[test]
