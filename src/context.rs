@@ -31,6 +31,8 @@ pub(crate) struct Context<'r> {
     /// Resumes the request.
     wake: NonNull<ngx_event_t>,
     stage: Cell<Stage>,
+    /// Whether the phase is one of a `post_action`.
+    is_of_action: bool,
 }
 
 /// The stage of a request in a phase.
@@ -81,6 +83,7 @@ impl<'r> Context<'r> {
             timer: Cell::new(None),
             wake: r.write_event(),
             stage: Cell::new(Stage::Failed),
+            is_of_action: r.is_post_action(),
         };
         const { assert!(align_of::<Self>() <= align_of::<usize>()) };
         // SAFETY: the pool is that of the request. NGINX allocates the data of a cleanup as large as is
@@ -169,6 +172,25 @@ impl<'r> Context<'r> {
         matches!(self.stage(), Stage::Done | Stage::Failed | Stage::Unclear(_))
     }
 
+    /// Whether the request, which is `r`, waits for what only its client needed, who has left: its `post_action` runs.
+    pub(crate) fn is_left(&self, r: Request<'_>) -> bool {
+        let waits = matches!(self.stage(), Stage::Pending | Stage::Delayed | Stage::Due);
+        waits && r.is_post_action() && !self.is_of_action
+    }
+
+    /// The request ends, perhaps while it waits, or waits no more.
+    pub(crate) fn leave(&self) {
+        if let Some(timer) = self.timer.get() {
+            timer.stop();
+        }
+        if self.request.is_submitted() {
+            // SAFETY: the log of the event is that of the connection, which outlives the request.
+            debug!(unsafe { Log::new(self.wake.as_ref().log) }, "released undecided");
+        }
+        self.request.abandon(memory);
+        self.fail();
+    }
+
     /// The phase is to come.
     pub(crate) fn expect(&self, ahead: Ahead) {
         self.stage.set(Stage::Ahead(ahead));
@@ -223,21 +245,10 @@ fn slot<'r>(r: Request<'r>) -> *mut *mut Context<'r> {
 /// By its address contexts are found among the cleanups of a pool. A function may have several, a static one value.
 static CLEAN_UP: unsafe extern "C" fn(*mut std::ffi::c_void) = clean_up;
 
-/// The request ends, perhaps while it waits.
 unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
-    // SAFETY: the data is the context, whose memory NGINX frees after this, without dropping it. The log
-    // of the event is that of the connection, which outlives the request. Requests are freed by NGINX,
-    // never while a driver borrows its state.
-    unsafe {
-        let context = &*data.cast::<Context<'_>>();
-        if let Some(timer) = context.timer.get() {
-            timer.stop();
-        }
-        if context.request.is_submitted() {
-            debug!(Log::new(context.wake.as_ref().log), "released undecided");
-        }
-        context.request.abandon(memory);
-    }
+    // SAFETY: the data is the context, whose memory NGINX frees after this, without dropping it. Requests are freed by
+    // NGINX, never while a driver borrows its state.
+    unsafe { (*data.cast::<Context<'_>>()).leave() }
 }
 
 unsafe extern "C" fn on_delay_end(event: *mut ngx_event_t) {

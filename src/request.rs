@@ -67,6 +67,10 @@ fn run(r: Request<'_>, phase: Phase) -> Step {
         return Step::DECLINED;
     }
     match latest.and_then(|latest| latest.of(phase)) {
+        Some(context) if context.is_left(r) => {
+            context.leave();
+            Step::DECLINED
+        }
         Some(context) => resume(r, context),
         None => begin(r, phase),
     }

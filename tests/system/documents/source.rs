@@ -148,7 +148,7 @@ fn known_defects_apply() {
         let name = patch.file_stem().expect("a name").to_string_lossy().into_owned();
         assert!(page.contains(&format!("| `{name}` |")), "{name} is not in the page");
         let mut command = Command::new("patch");
-        command.args(["--dry-run", "--fuzz=0", "--strip=1", "--directory"]).arg(root());
+        command.args(["--dry-run", "--strip=1", "--directory"]).arg(root());
         let input = fs::File::open(&patch).expect("a patch");
         let output = command.stdin(input).output().expect("patch");
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stdout));

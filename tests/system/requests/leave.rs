@@ -167,6 +167,32 @@ fn before_redis_has_ever_answered() {
     assert_eq!(tokens(&redis, "rl:default:a"), None, "its command was never sent");
 }
 
+/// NGINX runs the action of a request whose client leaves, whatever the request has waited for.
+#[test]
+fn an_action_after_a_client_has_left_runs_at_once() {
+    let mut redis = Redis::start();
+    let nginx = conf(&redis)
+        .http("server { listen 127.0.0.1:{port2}; return 204; }")
+        .server("location /late { rate_limit_redis k name=late rate=1r/52w; post_action @after; }")
+        .server("location /slow { rate_limit_redis k name=slow rate=1r/h algorithm=leaky_bucket burst=9; post_action @after; }")
+        .server("location @after { rate_limit_redis off; proxy_pass http://127.0.0.1:{port2}; }")
+        .start_connected(&redis);
+    assert_eq!(nginx.get("/slow?now").status, 404);
+    let leave = |path: &str, waiting: usize| {
+        let mut http = nginx.http();
+        http.send("GET", path, &[]);
+        nginx.wait_for_requests(waiting, 0);
+    };
+    leave("/slow?delayed", 1);
+    redis.stop_signal();
+    leave("/late?undecided", 1);
+    let has_acted = |path: &str| nginx.access_log().contains(&format!("GET {path} HTTP/1.0"));
+    for path in ["/slow?delayed", "/late?undecided"] {
+        wait_until(PATIENCE, || has_acted(path), "the request of the action");
+    }
+    redis.cont();
+}
+
 /// The response has been sent, so that the client may go, and NGINX does not watch it.
 #[test]
 fn an_action_after_the_response_is_not_left_with_the_client() {
