@@ -27,7 +27,7 @@ impl Client {
             return self.fail(key, error, now);
         }
         if self.waiting.is_full() {
-            self.drop_unneeded();
+            self.drop_unneeded_parked(now);
         }
         if let Some(command) = self.commands.get_mut(key) {
             self.waiting.park(key, command, error);
@@ -36,16 +36,16 @@ impl Client {
     }
 
     /// Drops the commands that wait for a topology, and for which no request waits any more.
-    fn drop_unneeded(&mut self) {
+    fn drop_unneeded_parked(&mut self, now: u64) {
         let mut parked = self.waiting.take_parked();
+        let mut unneeded = Vec::new();
         parked.retain(|(key, _)| {
             let is_unneeded = self.commands.drop_gone(*key, &mut self.requests, &mut self.agenda);
-            if is_unneeded {
-                self.commands.remove(*key);
-            }
+            unneeded.extend(is_unneeded.then_some(*key));
             !is_unneeded
         });
         self.waiting.put_back(parked);
+        unneeded.into_iter().for_each(|key| self.drop_unneeded(key, now));
     }
 
     /// Sends the commands that waited for a topology.

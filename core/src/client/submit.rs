@@ -315,6 +315,14 @@ impl Client {
         }
     }
 
+    /// A command for which no request waits is not sent.
+    pub(super) fn drop_unneeded(&mut self, key: CommandKey, now: u64) {
+        let ended = self.commands.take(key);
+        if let Some(follower) = ended.and_then(|ended| ended.follower) {
+            self.send_held(follower, now);
+        }
+    }
+
     /// Requests whose time is over are not decided.
     pub(super) fn expire_requests(&mut self, now: u64) {
         while let Some(key) = self.waiting.deadlines.next_expired(now) {

@@ -289,6 +289,22 @@ fn a_command_that_was_held_does_not_connect_twice() {
     assert_eq!(connects.count(), 1, "{actions:?}");
 }
 
+/// The requests for which a script was to be sent once more have gone: what was held until their reply is sent at once.
+#[test]
+fn a_command_that_was_held_follows_one_that_is_dropped() {
+    let mut played = Played::ready();
+    let both = [played.submit("a"), played.submit("a")];
+    played.turn();
+    assert_eq!(played.sent_keys(), "a");
+    played.submit("a");
+    played.turn();
+    assert_eq!(played.sent_keys(), "");
+    played.receive_at_once("-NOSCRIPT No matching script.\r\n");
+    both.into_iter().for_each(|request| played.client.release(request, false));
+    played.turn();
+    assert_eq!(played.sent_keys(), "a");
+}
+
 #[test]
 fn patience_with_short_lives_ends() {
     let mut played = Played::ready();

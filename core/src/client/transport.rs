@@ -155,7 +155,7 @@ impl Client {
 
     fn encode_command(&mut self, key: ConnectionKey, command_key: CommandKey, now: u64) {
         if self.commands.drop_gone(command_key, &mut self.requests, &mut self.agenda) {
-            return self.commands.remove(command_key);
+            return self.drop_unneeded(command_key, now);
         }
         let Some(command) = self.commands.get_mut(command_key) else { return };
         let Some(mut link) = self.pool.link(key, &mut self.agenda) else { return };
