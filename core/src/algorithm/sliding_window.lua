@@ -26,17 +26,19 @@ if not allowed then
   cost = since and since > 0 and math.min(cost, 11 * limit - current) or 0
 elseif cost < 0 then
   previous = weighted > 0 and previous or 0
-  -- no more comes back than was spent: of this window first, then of the previous one; or only of
-  -- that in which it was spent
-  local newer, older = current, previous
+  -- no more comes back than was spent: of this window first, then of the previous one, of which as
+  -- much less counts; or only of that in which it was spent
+  local newer, older = math.min(current, -cost), 0
   if since and since > 0 then
     local then_aligned = (since - since % count) / count + (aligned - units)
     local age = this - (then_aligned - then_aligned % period) / period
-    newer, older = age <= 0 and current or 0, age == 1 and previous or 0
+    newer, older = age <= 0 and newer or 0, age == 1 and math.min(previous, -cost) or 0
+  elseif newer < -cost then
+    local counting = weighted + newer + cost
+    older = previous - (counting > 0 and math.min(previous, math.floor(((counting + 1) * period - 1) / rest)) or 0)
   end
-  cost = math.max(cost, -newer - older)
-  older = math.min(0, newer + cost)
-  current, previous = current - older, previous + older
+  cost = -newer - older
+  current, previous = current + older, previous - older
   weighted = math.floor(previous * rest / period)
 elseif n and cost > 0 then
   cost = cost * math.min(n, math.floor(remaining / cost))

@@ -122,8 +122,8 @@ fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
     }
 }
 
-/// Gives back to this window first, then to the previous one; or only to the one in which it was
-/// spent, if that is known.
+/// Gives back to this window first, then so much to the previous one that as much less of it counts; or only to the one in
+/// which it was spent, if that is known.
 fn give_back(stored: &mut Stored, now: u64, quota: &Quota, amount: u64, since: Option<u64>) {
     let counters = counters(stored, now, quota);
     let previous = counters.counting(counters.previous, quota);
@@ -131,7 +131,7 @@ fn give_back(stored: &mut Stored, now: u64, quota: &Quota, amount: u64, since: O
     let age = since.map(|since| counters.window.saturating_sub(window(since, quota).0));
     let newer = if age.is_none_or(|age| age == 0) { amount.min(counters.current) } else { 0 };
     let older = match age {
-        None => (amount - newer).min(previous),
+        None => previous - counters.keeping(previous, amount - newer, quota),
         Some(1) => amount.min(previous),
         Some(_) => 0,
     };
@@ -159,6 +159,18 @@ impl Counters {
     fn counting(&self, spent: u64, quota: &Quota) -> u64 {
         let (period, _) = quota.terms();
         if spent * self.rest < period { 0 } else { spent }
+    }
+
+    /// The most of the units `spent` in the previous window of which `amount` less count now.
+    fn keeping(&self, spent: u64, amount: u64, quota: &Quota) -> u64 {
+        if amount == 0 {
+            return spent;
+        }
+        let (period, _) = quota.terms();
+        match (spent * self.rest / period).saturating_sub(amount) {
+            0 => 0,
+            counting => (((counting + 1) * period - 1) / self.rest).min(spent),
+        }
     }
 
     fn write(&self, stored: &mut Stored, now: u64, quota: &Quota, current: u64, previous: u64) {

@@ -104,3 +104,24 @@ fn every_part_of_a_source_is_there() {
         }
     }
 }
+
+/// What an operator gives back, also of a window before, of which a part counts.
+#[test]
+fn what_is_given_back_at_no_given_time_counts_in_full() {
+    let start = 1_763_683_230_000_000;
+    for algorithm in Algorithm::ALL {
+        let quota = Quota::new(algorithm, "100r/m".parse().unwrap(), 100).unwrap();
+        let mut stored = Stored::default();
+        assert!(algorithm.decide(&mut stored, start, &quota, 97).allowed);
+        for now in (0..100).map(|second| start + second * 1_000_000) {
+            let left = algorithm.decide(&mut stored.clone(), now, &quota, 0).remaining;
+            for amount in [1, 2, 5, 50, 100] {
+                let mut stored = stored.clone();
+                algorithm.give_back(&mut stored, now, &quota, amount, 0);
+                let remaining = algorithm.decide(&mut stored, now, &quota, 0).remaining;
+                let all = (left + amount).min(100);
+                assert_eq!(remaining, all, "{algorithm:?}: {left} + {amount} at {now}");
+            }
+        }
+    }
+}
