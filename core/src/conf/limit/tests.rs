@@ -70,6 +70,8 @@ fn quota_error(parameter: &str, error: QuotaError) -> String {
 
 const A: &str = "rate_limit_redis a rate=1r/s";
 const CAPACITY: &str = "it must be a number from 1 to 9007199254740992";
+const PERIOD: &str = "a rate is <n>r/<period>, where the period is s, m, h or d, or a number and one of ms s m h d w, \
+                      such as 10s, or, of fixed_window, month";
 const COUNT: &str = "it must be a number from 0 to 9007199254740992";
 
 #[test]
@@ -120,9 +122,10 @@ fn off_stands_alone() {
 fn rates() {
     let a = "rate_limit_redis a";
     let syntax = "a rate is <n>r/<period>, such as 10r/s, 100r/m or 5r/10s";
-    refused_values(a, "rate", &["", "10", "10r", "10r/", "10/s", "r/s", "10r/x"], syntax);
-    refused_values(a, "rate", &["10r/ms", "10r/w", "10r/1y", "10R/s", "10r/S", "10r/sec"], syntax);
-    refused_values(a, "rate", &["1.5r/s", "-1r/s", "+1r/s", " 1r/s", "1r/s ", "1r/-1s"], syntax);
+    refused_values(a, "rate", &["", "10", "10r", "10/s", "r/s", "10R/s"], syntax);
+    refused_values(a, "rate", &["10r/x", "10r/", "10r/ms", "10r/w", "10r/1y", "10r/S"], PERIOD);
+    refused_values(a, "rate", &["10r/sec", "1r/s ", "1r/-1s", "100r/1month", "1r/Month"], PERIOD);
+    refused_values(a, "rate", &["1.5r/s", "-1r/s", "+1r/s", " 1r/s"], syntax);
     refused_values(
         a,
         "rate",
@@ -439,8 +442,7 @@ fn what_an_algorithm_cannot_count() {
     let fixed = "rate_limit_redis a algorithm=fixed_window";
     let too_large = "the number of requests or the period is too large";
     refused_values(fixed, "rate", &["1r/36501d"], too_large);
-    let syntax = "a rate is <n>r/<period>, such as 10r/s, 100r/m or 5r/10s";
-    refused_values(fixed, "rate", &["7r/2month"], syntax);
+    refused_values(fixed, "rate", &["7r/2month"], PERIOD);
     for words in [
         "rate_limit_redis a rate=100000r/s algorithm=sliding_log",
         "rate_limit_redis a rate=100000r/1w algorithm=sliding_log",
