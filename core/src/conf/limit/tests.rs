@@ -54,7 +54,21 @@ fn refused_twice(words: &str, parameter: &str, name: &str) {
 }
 
 fn unknown(word: &str) -> String {
-    format!("invalid parameter \"{word}\" in \"rate_limit_redis\" directive")
+    let hint = "which has \"rate=\", \"name=\", \"algorithm=\", \"capacity=\", \"burst=\", \"refill=\", \"cost=\", \
+                \"delay=\", \"after=\", \"block=\", \"settle=\", \"nodelay\", \"dry_run\", \"override\"";
+    unknown_but(word, hint)
+}
+
+fn unknown_but(word: &str, hint: &str) -> String {
+    format!("invalid parameter \"{word}\" in \"rate_limit_redis\" directive, {hint}")
+}
+
+fn without_value(word: &str, flag: &str) -> String {
+    unknown_but(word, &format!("\"{flag}\" has no value"))
+}
+
+fn with_value(word: &str) -> String {
+    unknown_but(word, &format!("it is written \"{word}=\", with a value"))
 }
 
 fn foreign(parameter: &str, algorithm: &str, own: &str) -> String {
@@ -78,9 +92,14 @@ const COUNT: &str = "it must be a number from 0 to 9007199254740992";
 fn a_line_has_a_key_and_a_rate() {
     let no_key = "\"rate_limit_redis\" must have a key before its parameters, such as $remote_addr";
     let no_rate = "\"rate_limit_redis\" must have the \"rate=\" parameter, such as rate=10r/s";
+    let off = "; without limits it is \"rate_limit_redis off\", in lower case";
     refused(&[
         ("rate_limit_redis", no_key),
         ("rate_limit_redis $remote_addr", no_rate),
+        ("rate_limit_redis on", no_rate),
+        ("rate_limit_redis OFF", &format!("{no_rate}{off}")),
+        ("rate_limit_redis Off", &format!("{no_rate}{off}")),
+        ("rate_limit_redis OFF name=a", no_rate),
         // The key is forgotten, or comes last.
         ("rate_limit_redis rate=1r/s", no_key),
         ("rate_limit_redis rate=1r/s $remote_addr", no_key),
@@ -139,7 +158,7 @@ fn rates() {
         "the number of requests or the period is too large",
     );
     refused_twice(a, "rate=1r/s", "rate=");
-    refused(&[("rate_limit_redis a rate = 1r/s", &unknown("rate"))]);
+    refused(&[("rate_limit_redis a rate = 1r/s", &with_value("rate"))]);
     for (text, count, period) in [
         ("10r/s", 10, SECOND),
         ("100r/m", 100, 60 * SECOND),
@@ -249,7 +268,7 @@ fn refills() {
     refused_values(A, "refill", &["", "Interval", "1s", "$arg_a", "none"], right);
     refused_values(&format!("{A} algorithm=token_bucket"), "refill", &["none"], right);
     refused_twice(A, "refill=interval", "refill=");
-    refused(&[("rate_limit_redis a rate=1r/s refill", &unknown("refill"))]);
+    refused(&[("rate_limit_redis a rate=1r/s refill", &with_value("refill"))]);
     let algorithm = |words: &str| good(&format!("rate_limit_redis a rate=10r/s {words}")).algorithm;
     assert_eq!(algorithm("refill=continuous"), Algorithm::TokenBucket);
     assert_eq!(algorithm("capacity=50 refill=interval"), Algorithm::IntervalBucket);
@@ -272,7 +291,7 @@ fn costs() {
 fn phases() {
     refused_values(A, "after", &["", "access", "$arg_a"], "it must be auth");
     refused_twice(A, "after=auth", "after=");
-    refused(&[("rate_limit_redis a rate=1r/s after", &unknown("after"))]);
+    refused(&[("rate_limit_redis a rate=1r/s after", &with_value("after"))]);
     assert_eq!(good(A).phase, Phase::Access);
     assert_eq!(good("rate_limit_redis a rate=1r/s after=auth").phase, Phase::Precontent);
 }
@@ -280,7 +299,8 @@ fn phases() {
 #[test]
 fn dry_runs() {
     refused_twice(A, "dry_run", "dry_run");
-    refused(&[("rate_limit_redis a rate=1r/s dry_run=on", &unknown("dry_run=on"))]);
+    let on = without_value("dry_run=on", "dry_run");
+    refused(&[("rate_limit_redis a rate=1r/s dry_run=on", &on)]);
     assert_eq!(good(A).effect, Effect::Enforced);
     assert_eq!(good("rate_limit_redis a rate=1r/s dry_run").effect, Effect::DryRun);
     let is_plain = |words: &str| good(&format!("{A} {words}")).is_plain();
@@ -293,7 +313,7 @@ fn settlements() {
     refused_values(A, "settle", &["", "-1", "one", "1.", "1e3"], right);
     refused_twice(A, "settle=1", "settle=");
     refused(&[
-        ("rate_limit_redis a rate=1r/s settle", &unknown("settle")),
+        ("rate_limit_redis a rate=1r/s settle", &with_value("settle")),
         (
             "rate_limit_redis a rate=1r/52w capacity=50 settle=$status",
             &quota_error("capacity=50", QuotaError::DebtTooSlow),
@@ -317,7 +337,7 @@ fn blocks() {
     refused_values(A, "block", &values, right);
     refused_twice(A, "block=1s", "block=");
     refused(&[
-        ("rate_limit_redis a rate=1r/s block", &unknown("block")),
+        ("rate_limit_redis a rate=1r/s block", &with_value("block")),
         (
             "rate_limit_redis a rate=1r/s block=1s dry_run",
             "\"block=\" and \"dry_run\" of the \"rate_limit_redis\" directive exclude each other",
@@ -347,10 +367,10 @@ fn delays() {
     let both =
         "\"delay=\" and \"nodelay\" of the \"rate_limit_redis\" directive exclude each other";
     for (words, expected) in [
-        ("delay", unknown("delay")),
+        ("delay", with_value("delay")),
         ("delay=1 nodelay", both.to_owned()),
         ("nodelay delay=1", both.to_owned()),
-        ("nodelay=on", unknown("nodelay=on")),
+        ("nodelay=on", without_value("nodelay=on", "nodelay")),
     ] {
         assert_eq!(error(&format!("{a} {words}")), expected);
     }
@@ -410,8 +430,12 @@ fn parameters_of_algorithms() {
 
 #[test]
 fn unknown_parameters() {
-    for word in ["zone=one", "off", "", "a", "=", "=1", "rate", "$a"] {
+    for word in ["zone=one", "off", "", "a", "=", "=1", "Rate", "$a", "rates=1r/s", "/var/x"] {
         assert_eq!(error(&format!("{A} '{word}'")), unknown(word));
+    }
+    for word in ["100r/m", "5r/10s", "7r/month", "0r/s", "${n}r/s", "10r/minute"] {
+        let expected = unknown_but(word, &format!("the rate is written \"rate={word}\""));
+        assert_eq!(error(&format!("rate_limit_redis a {word}")), expected);
     }
 }
 
@@ -493,11 +517,11 @@ fn what_is_compiled() {
     let line = directive("rate_limit_redis a rate=$b cost=x");
     let words = LimitWords::read(&line).unwrap();
     let compile = |text: &str| match text {
-        "$b" => Err(LimitError::Unknown("compiled".to_owned())),
+        "$b" => Err(LimitError::Duplicate("compiled".to_owned())),
         _ => Ok(()),
     };
     let error = words.compile(compile).unwrap_err();
-    assert_eq!(error.to_string(), unknown("compiled"));
+    assert!(error.to_string().starts_with("duplicate \"compiled\""), "{error}");
 }
 
 /// The words in which lines that share a name must agree.
