@@ -559,7 +559,7 @@ fn good_limits() {
         "rate_limit_redis $remote_addr rate=1r/s cost=0;",
         "rate_limit_redis $remote_addr rate=10r/s cost=10;",
         "set $x 1; rate_limit_redis $remote_addr rate=${x}r/s capacity=$x cost=$x;",
-        "rate_limit_redis $remote_addr rate=${arg_n}r/s algorithm=gcra burst=$msec;",
+        "rate_limit_redis $remote_addr rate=${msec}r/s algorithm=gcra burst=$msec;",
         "rate_limit_redis $remote_addr rate=10r/s refill=continuous;",
         "rate_limit_redis $remote_addr rate=10r/s refill=interval;",
         "rate_limit_redis $remote_addr rate=10r/s capacity=50 refill=interval;",

@@ -624,8 +624,75 @@ fn numbers_that_clients_choose() {
     no_doubts(&[
         "$arg_a rate=1r/s cost=$content_length",
         "$http_x_api_key rate=1r/s settle=$upstream_http_x_cost",
-        "$host rate=1r/s settle=$arg_a",
-        "$host rate=$tier capacity=$upstream_http_a cost=$cost",
+        "$host rate=$tier capacity=$capacity cost=$cost",
+    ]);
+}
+
+#[test]
+fn settlements_that_clients_choose() {
+    for variable in ["$arg_a", "${arg_a}", "$http_x_cost", "$cookie_a", "$HTTP_A", "${arg_a}0"] {
+        let doubt = format!(
+            "\"settle={variable}\" is whatever the client writes, and one that writes 0 pays nothing: \
+             \"$upstream_http_...\" is what the backend answers"
+        );
+        let line = format!("rate_limit_redis $host rate=1r/s settle={variable}");
+        assert_eq!(doubts(&line), Some(doubt), "{line}");
+    }
+    no_doubts(&[
+        "$host rate=1r/s settle=$request_length",
+        "$host rate=1r/s settle=$content_length",
+        "$host rate=1r/s settle=$status",
+        "$host rate=1r/s settle=$sent_http_x_cost",
+        "$host rate=1r/s settle=$upstream_http_x_cost",
+        "$host rate=1r/s settle=$argument",
+    ]);
+}
+
+/// A limit decides before there is a response.
+#[test]
+fn fields_of_responses() {
+    let doubt = |name: &str, place: &str| {
+        let hint = if place == "cost" { ": \"settle=\" is what a request has cost" } else { "" };
+        Some(format!(
+            "\"${name}\" in the {place} is empty when the limit decides, before there is a response{hint}"
+        ))
+    };
+    for name in [
+        "upstream_http_x_cost",
+        "Upstream_Http_X_Cost",
+        "sent_http_x_cost",
+        "upstream_cookie_a",
+        "upstream_trailer_a",
+        "sent_trailer_a",
+        "upstream_status",
+        "upstream_addr",
+        "upstream_response_length",
+    ] {
+        for (place, words) in [
+            ("rate", "$host rate="),
+            ("capacity", "$host rate=1r/s capacity="),
+            ("burst", "$host rate=1r/s algorithm=gcra burst="),
+            ("cost", "$host rate=1r/s after=auth cost="),
+            ("key", ""),
+        ] {
+            for value in [format!("${name}"), format!("${{{name}}}0")] {
+                let words = match place {
+                    "key" => format!("{value} rate=1r/s"),
+                    _ => format!("{words}{value}"),
+                };
+                assert_eq!(
+                    doubts(&format!("rate_limit_redis {words}")),
+                    doubt(name, place),
+                    "{words}"
+                );
+            }
+        }
+    }
+    // The variables of a configuration may be called so.
+    no_doubts(&[
+        "$upstream_pool rate=$upstream_rate",
+        "$host rate=1r/s cost=$sent",
+        "upstream_http_x rate=1r/s",
     ]);
 }
 
@@ -646,7 +713,7 @@ fn keys_that_clients_choose_anew() {
         let line = format!("rate_limit_redis {key} rate=1r/s");
         assert_eq!(doubts(&line).as_deref(), Some(doubt), "{key}");
     }
-    no_doubts(&["$http_x_forwarded_for_a rate=1r/s settle=$http_x_forwarded_for"]);
+    no_doubts(&["$http_x_forwarded_for_a rate=1r/s"]);
 }
 
 #[test]
@@ -668,7 +735,7 @@ fn costs_above_the_limit() {
         assert_eq!(doubts(&line), Some(doubt(cost, limit)), "{line}");
     }
     no_doubts(&["a rate=1r/s cost=1", "a rate=$r cost=2", "a rate=1r/s capacity=$c cost=2"]);
-    no_doubts(&["a rate=1r/s cost=$upstream_http_a", "a rate=1r/s cost=0"]);
+    no_doubts(&["a rate=1r/s cost=$cost", "a rate=1r/s cost=0"]);
 }
 
 #[test]
