@@ -14,6 +14,7 @@ mod parameter;
 mod tests;
 mod words;
 
+pub use doubts::twice;
 pub use words::{LimitWords, is_off, parameter_names};
 
 /// When a limit decides.

@@ -74,7 +74,13 @@ fn refused_at(at: At, table: &[(&str, usize, &[&str])]) {
 /// other line.
 #[track_caller]
 fn warned_at(at: At, snippet: &str, lines: &[(usize, &[&str])]) {
-    let (valid, output) = conf(at, snippet).check();
+    warned_of(&conf(at, snippet), snippet, lines);
+}
+
+/// Checks the same of a configuration that has `snippet`.
+#[track_caller]
+fn warned_of(conf: &Conf, snippet: &str, lines: &[(usize, &[&str])]) {
+    let (valid, output) = conf.check();
     let warnings: Vec<_> = output.lines().filter(|line| line.contains("[warn]")).collect();
     assert!(valid && warnings.len() == lines.len(), "{snippet}\n  is {output}");
     for (number, parts) in lines {
@@ -376,7 +382,7 @@ fn tls() {
         "ssl_verify on; ssl_name redis.internal; ssl_protocols TLSv1.2 TLSv1.3 TLSv1.2;",
         "ssl_ciphers HIGH:!aNULL; ssl_protocols SSLv3 TLSv1 TLSv1.1;",
     ] {
-        conf(Http, &block(tls, good)).config_ok();
+        conf(Http, &format!("{} rate_limit_redis_pass a;", block(tls, good))).config_ok();
     }
 }
 
@@ -469,10 +475,20 @@ fn sentinels_at_the_port_of_redis() {
         server redis://127.0.0.2:26379;
         server redis://:secret@127.0.0.3:6379;
         sentinel mymaster;
-    }";
+    }
+    rate_limit_redis_pass edge;";
     let part = |address| [address, "sentinel", "26379"];
     let (one, other) = (part("127.0.0.1:6379"), part("127.0.0.3:6379"));
     warned_at(Http, snippet, &[(2, &one), (4, &other)]);
+}
+
+/// Each copy of a line is warned of, at its own place.
+#[test]
+fn lines_that_are_given_twice() {
+    let line = "rate_limit_redis $remote_addr rate=1r/s;";
+    let snippet = format!("{line}\nrate_limit_redis $uri rate=1r/s;\n{line}");
+    warned_at(Location, &snippet, &[(3, &["given twice", "\"default\"", "/snippet.conf:1,"])]);
+    conf(Location, line).server(line).config_ok();
 }
 
 /// Every directive that may stand at any level, used as it may be.

@@ -2,6 +2,7 @@
 
 use super::{LimitLine, LimitWords, Phase};
 use crate::algorithm::leaky_bucket::Undelayed;
+use crate::conf::Directive;
 use crate::conf::value::{has_variable, variables};
 
 impl LimitWords<'_> {
@@ -85,6 +86,19 @@ impl LimitWords<'_> {
         .into_iter()
         .filter_map(|(parameter, value)| value.map(|value| (parameter, value)))
     }
+}
+
+/// The warning of a line that is among `others`, the lines of its level with their places.
+pub fn twice<'o>(
+    line: &Directive<'_>,
+    name: &str,
+    others: impl IntoIterator<Item = (&'o Directive<'o>, &'o str)>,
+) -> Option<String> {
+    let (_, first) = others.into_iter().find(|(other, _)| *other == line)?;
+    Some(format!(
+        "\"rate_limit_redis\" of the limit \"{name}\" is given twice at one level, first in {first}, as where \
+         a file is included twice: both lines charge each request"
+    ))
 }
 
 /// Whether a variable is what the client writes.

@@ -697,6 +697,23 @@ fn fields_of_responses() {
 }
 
 #[test]
+fn a_line_that_is_given_twice() {
+    let a = directive("rate_limit_redis a rate=1r/s name=x");
+    let doubt = "\"rate_limit_redis\" of the limit \"x\" is given twice at one level, first in /a.conf:1, as where a \
+                 file is included twice: both lines charge each request";
+    assert_eq!(twice(&a, "x", [(&a, "/a.conf:1"), (&a, "/a.conf:2")]).as_deref(), Some(doubt));
+    assert_eq!(twice(&a, "x", []), None);
+    for other in [
+        "rate_limit_redis b rate=1r/s name=x",
+        "rate_limit_redis a rate=1r/s name=x cost=0",
+        "rate_limit_redis a name=x rate=1r/s",
+        "rate_limit_redis 'a rate=1r/s' name=x",
+    ] {
+        assert_eq!(twice(&a, "x", [(&directive(other), "/a.conf:1")]), None, "{other}");
+    }
+}
+
+#[test]
 fn keys_that_lack_their_dollar() {
     let doubt =
         "the key \"remote_addr\" is a text, one for all clients: the variable is \"$remote_addr\"";
