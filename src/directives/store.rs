@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use ngx::core::NGX_CONF_OK;
 use ngx::ffi::{NGX_LOG_WARN, ngx_command_t, ngx_conf_t};
-use rate_limit_core::conf::store::{StoreError, StoreLines, password};
+use rate_limit_core::conf::store::{StoreError, StoreLines, line_doubt, password};
 use rate_limit_core::conf::text;
 use rate_limit_core::limit::is_name;
 
@@ -95,6 +95,9 @@ fn read(lines: &mut StoreLines<'static>, reader: &mut Reader<'_>) -> Result<(), 
                 supported().map_err(ConfError::Tls)?;
             }
             lines.read(&reader.line)?;
+            if let Some(doubt) = line_doubt(&reader.line) {
+                reader.cf.warn(doubt);
+            }
         }
     }
     Ok(())

@@ -482,6 +482,16 @@ fn sentinels_at_the_port_of_redis() {
     warned_at(Http, snippet, &[(2, &one), (4, &other)]);
 }
 
+#[test]
+fn a_time_to_connect_that_lacks_its_unit() {
+    let snippet = "rate_limit_redis_store edge {
+        server redis://127.0.0.1;
+        connect_timeout 250;
+    }
+    rate_limit_redis_pass edge;";
+    warned_at(Http, snippet, &[(3, &["\"connect_timeout 250\"", "250 s", "without a unit"])]);
+}
+
 /// Each copy of a line is warned of, at its own place.
 #[test]
 fn lines_that_are_given_twice() {
