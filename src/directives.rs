@@ -123,7 +123,10 @@ fn set_number(
 fn set_pass(conf: &mut LocationConf, reader: &mut Reader<'_>) -> Result<(), ConfError> {
     let reference = reader.line.value()?;
     let pass = match is_name(reference) {
-        true => Pass::Named(reference, reader.cf.place()),
+        true => {
+            reader.main()?.passes.insert(reference);
+            Pass::Named(reference, reader.cf.place())
+        }
         // Now, so that errors name this line.
         false => Pass::Store(store::at(reader.cf, reference)?),
     };

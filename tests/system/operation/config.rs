@@ -482,6 +482,21 @@ fn sentinels_at_the_port_of_redis() {
     warned_at(Http, snippet, &[(2, &one), (4, &other)]);
 }
 
+/// A store counts as used where any `rate_limit_redis_pass` names it, at whatever level, before it or after it.
+#[test]
+fn stores_that_no_limit_uses() {
+    let snippet = "rate_limit_redis_pass before;
+rate_limit_redis_store before { server redis://127.0.0.1; }
+
+rate_limit_redis_store idle {
+    server redis://127.0.0.1;
+}
+rate_limit_redis_store inside { server redis://127.0.0.1; }";
+    let parts = ["\"rate_limit_redis_store\" \"idle\"", "\"rate_limit_redis_pass\""];
+    let conf = conf(Http, snippet).server("location / { rate_limit_redis_pass inside; }");
+    warned_of(&conf, snippet, &[(4, &parts)]);
+}
+
 #[test]
 fn a_time_to_connect_that_lacks_its_unit() {
     let snippet = "rate_limit_redis_store edge {
