@@ -151,6 +151,10 @@ fn set_page(
     set: SetPolicy,
 ) -> Result<(), ConfError> {
     set_policy(conf, reader, set)?;
+    if conf.page.is_some() {
+        let directive = reader.line.name()?;
+        return Err(ConfError::SecondPage { directive, other: "rate_limit_redis_admin" });
+    }
     conf.page = Some(crate::metrics::handle);
     reader.location()?.handler = conf.page;
     Ok(())

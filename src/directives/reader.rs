@@ -100,6 +100,8 @@ pub(super) enum ConfError {
     NoStore { name: &'static str, place: String },
     #[error(transparent)]
     Compile(#[from] CompileError),
+    #[error("\"{directive}\" directive cannot stand beside \"{other}\" of the same location")]
+    SecondPage { directive: &'static str, other: &'static str },
     #[error("the shared memory zone cannot be added")]
     NoZone,
     /// NGINX has no configuration of the level that the directive belongs to.

@@ -247,6 +247,16 @@ fn duplicates() {
                 &["\"rate_limit_redis_pass\" directive is duplicate"],
             ),
             (
+                "rate_limit_redis_metrics;\nrate_limit_redis_admin;",
+                2,
+                &["\"rate_limit_redis_admin\" directive cannot", "\"rate_limit_redis_metrics\""],
+            ),
+            (
+                "rate_limit_redis_admin;\nrate_limit_redis_metrics;",
+                2,
+                &["\"rate_limit_redis_metrics\" directive cannot", "\"rate_limit_redis_admin\""],
+            ),
+            (
                 "rate_limit_redis_metrics;\nrate_limit_redis_metrics json;",
                 2,
                 &["\"rate_limit_redis_metrics\" directive is duplicate"],
