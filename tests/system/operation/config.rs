@@ -517,6 +517,15 @@ fn a_time_to_connect_that_lacks_its_unit() {
     warned_at(Http, snippet, &[(3, &["\"connect_timeout 250\"", "250 s", "without a unit"])]);
 }
 
+#[test]
+fn a_file_that_cannot_be_read() {
+    let snippet =
+        "rate_limit_redis_store edge {\nserver redis://127.0.0.1;\npassword_file nonexist;\n}";
+    let parts =
+        ["cannot read \"/", "/nonexist\" of \"password_file\" (2: No such file or directory) in"];
+    refused_at(Http, &[(snippet, 3, &parts)]);
+}
+
 /// Each copy of a line is warned of, at its own place.
 #[test]
 fn lines_that_are_given_twice() {
