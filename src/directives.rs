@@ -123,7 +123,10 @@ fn set_number(
 fn set_pass(conf: &mut LocationConf, reader: &mut Reader<'_>) -> Result<(), ConfError> {
     let reference = reader.line.value()?;
     let pass = match is_name(reference) {
-        true => Pass::Named(reference, reader.cf.place()),
+        true => {
+            reader.main()?.passes.insert(reference);
+            Pass::Named(reference, reader.cf.place())
+        }
         // Now, so that errors name this line.
         false => Pass::Store(store::at(reader.cf, reference)?),
     };
@@ -148,6 +151,10 @@ fn set_page(
     set: SetPolicy,
 ) -> Result<(), ConfError> {
     set_policy(conf, reader, set)?;
+    if conf.page.is_some() {
+        let directive = reader.line.name()?;
+        return Err(ConfError::SecondPage { directive, other: "rate_limit_redis_admin" });
+    }
     conf.page = Some(crate::metrics::handle);
     reader.location()?.handler = conf.page;
     Ok(())

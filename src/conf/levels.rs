@@ -1,6 +1,7 @@
 //! The configuration of `http`, of a server and of a location.
 
 use std::cell::{Cell, OnceCell};
+use std::collections::HashSet;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
@@ -40,6 +41,10 @@ pub(crate) struct MainConf {
     pub(crate) is_unleased_noted: bool,
     /// Whether a warning was logged that limits may have been skipped: see `request/error_page.rs`.
     pub(crate) is_unclear_noted: Cell<bool>,
+    /// The names of the blocks of stores, and the place of each.
+    pub(crate) blocks: Vec<(&'static str, String)>,
+    /// The names that any `rate_limit_redis_pass` has.
+    pub(crate) passes: HashSet<&'static str>,
     /// The locations that are the admin interface.
     pub(crate) admins: Vec<AdminLocation>,
     /// The shared memory, once it is mapped.

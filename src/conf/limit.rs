@@ -6,6 +6,7 @@ use std::rc::Rc;
 use rate_limit_core::admin::ManagedLimit;
 use rate_limit_core::algorithm::leaky_bucket::Undelayed;
 use rate_limit_core::charge::{Effect, Template};
+use rate_limit_core::conf::Directive;
 use rate_limit_core::conf::limit::{LimitError, LimitLine, Phase};
 use rate_limit_core::key::{self, Head, KeyHmac};
 use rate_limit_core::limit::{Algorithm, Quota};
@@ -21,6 +22,8 @@ use crate::shm::{LimitRecord, Reservations, Shared, Sketch, TopZone};
 
 /// A limit as it was configured.
 pub(crate) struct LimitConf {
+    /// The line as it is written.
+    directive: Directive<'static>,
     line: LimitLine<'static, ComplexValue>,
     /// The place of the line: file and number.
     place: String,
@@ -69,9 +72,18 @@ impl Corrections {
 
 impl LimitConf {
     /// The limit of a line at this place.
-    pub(crate) fn new(line: LimitLine<'static, ComplexValue>, place: String) -> Self {
+    pub(crate) fn new(
+        directive: Directive<'static>,
+        line: LimitLine<'static, ComplexValue>,
+        place: String,
+    ) -> Self {
         let (bound, record, reservations, sketch) = Default::default();
-        Self { line, place, bound, record, reservations, sketch }
+        Self { directive, line, place, bound, record, reservations, sketch }
+    }
+
+    /// The line as it is written.
+    pub(crate) fn directive(&self) -> &Directive<'static> {
+        &self.directive
     }
 
     /// The name that identifies the limit.

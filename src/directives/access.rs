@@ -25,6 +25,10 @@ pub(super) fn set_admin(conf: &mut LocationConf, reader: &mut Reader<'_>) -> Res
     if location.handler.is_some_and(|other| ptr::fn_addr_eq(other, HANDLER)) {
         return Err(DirectiveError::Duplicate(reader.line.name()?.to_owned()).into());
     }
+    if conf.page.is_some() {
+        let directive = reader.line.name()?;
+        return Err(ConfError::SecondPage { directive, other: "rate_limit_redis_metrics" });
+    }
     conf.page = Some(HANDLER);
     location.handler = conf.page;
     let location = reader.cf.core_location_pointer().ok_or(ConfError::NoConf("location"))?;

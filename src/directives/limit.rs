@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use rate_limit_core::conf::limit::{LimitError, LimitWords, is_off};
+use rate_limit_core::conf::limit::{LimitError, LimitWords, is_off, twice};
 
 use super::reader::{ConfError, Reader};
 use crate::conf::{ComplexValue, LimitConf, LocationConf};
@@ -21,6 +21,10 @@ pub(super) fn add(conf: &mut LocationConf, reader: &mut Reader<'_>) -> Result<()
     let limit = read(reader)?;
     reader.main()?.define(&limit)?;
     let limits = conf.limits.get_or_insert_default();
+    let others = limits.iter().map(|other| (other.directive(), other.place()));
+    if let Some(doubt) = twice(&reader.line, limit.name(), others) {
+        reader.cf.warn(doubt);
+    }
     let index = limits.partition_point(|other| other.phase() <= limit.phase());
     limits.insert(index, Rc::new(limit));
     Ok(())
@@ -33,5 +37,5 @@ fn read(reader: &mut Reader<'_>) -> Result<LimitConf, ConfError> {
     if let Some(doubts) = words.doubts(&line, |name| reader.cf.has_variable(name)) {
         reader.cf.warn(doubts);
     }
-    Ok(LimitConf::new(line, reader.cf.place()))
+    Ok(LimitConf::new(reader.line.clone(), line, reader.cf.place()))
 }

@@ -1,12 +1,14 @@
 //! The directive that NGINX is reading, the step from NGINX's callbacks to typed setters, and why a configuration is refused.
 
 use std::ffi::c_char;
+use std::path::PathBuf;
 
 use ngx::core::{NGX_CONF_ERROR, NGX_CONF_OK};
 use ngx::ffi::ngx_http_core_loc_conf_t;
 use rate_limit_core::conf::limit::LimitError;
 use rate_limit_core::conf::store::StoreError;
 use rate_limit_core::conf::{Directive, DirectiveError, Row, UrlError};
+use rate_limit_core::text::log::SystemError;
 
 use crate::conf::{BindError, CompileError, MainConf};
 use crate::nginx::Conf;
@@ -65,6 +67,11 @@ pub(super) fn main(cf: &mut Conf) -> Result<&mut MainConf, ConfError> {
     cf.main().ok_or(ConfError::NoConf("main configuration"))
 }
 
+/// A path with that of the directory in which NGINX was started, if its prefix is relative to it.
+fn absolute(path: &str) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.into())
+}
+
 /// Why a configuration is refused. NGINX adds file and line.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConfError {
@@ -79,7 +86,7 @@ pub(super) enum ConfError {
     /// A block as a whole, not one of its lines.
     #[error("in \"rate_limit_redis_store\" \"{name}\": {error}")]
     Block { name: String, error: Box<Self> },
-    #[error("cannot read \"{path}\" of \"{line}\": {error}")]
+    #[error("cannot read \"{}\" of \"{line}\"{}", absolute(path).display(), SystemError(error))]
     File { line: &'static str, path: String, error: std::io::Error },
     #[error("there is no password in the first line of \"{0}\"")]
     NoPassword(String),
@@ -100,6 +107,8 @@ pub(super) enum ConfError {
     NoStore { name: &'static str, place: String },
     #[error(transparent)]
     Compile(#[from] CompileError),
+    #[error("\"{directive}\" directive cannot stand beside \"{other}\" of the same location")]
+    SecondPage { directive: &'static str, other: &'static str },
     #[error("the shared memory zone cannot be added")]
     NoZone,
     /// NGINX has no configuration of the level that the directive belongs to.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use ngx::core::NGX_CONF_OK;
 use ngx::ffi::{NGX_LOG_WARN, ngx_command_t, ngx_conf_t};
-use rate_limit_core::conf::store::{StoreError, StoreLines, password};
+use rate_limit_core::conf::store::{StoreError, StoreLines, line_doubt, password};
 use rate_limit_core::conf::text;
 use rate_limit_core::limit::is_name;
 
@@ -32,12 +32,12 @@ pub(super) fn read_block(cf: &mut Conf) -> *mut c_char {
         Ok(name) => name,
         Err(error) => return reader::fail(cf, &error.into()),
     };
-    let mut lines = StoreLines::default();
+    let (mut lines, place) = (StoreLines::default(), cf.place());
     let result = cf.read_block(read_line, &mut lines);
     if result != NGX_CONF_OK {
         return result;
     }
-    match add_block(cf, name, &lines) {
+    match add_block(cf, name, &lines, place) {
         Ok(()) => NGX_CONF_OK,
         Err(error) => reader::fail(cf, &error),
     }
@@ -95,13 +95,21 @@ fn read(lines: &mut StoreLines<'static>, reader: &mut Reader<'_>) -> Result<(), 
                 supported().map_err(ConfError::Tls)?;
             }
             lines.read(&reader.line)?;
+            if let Some(doubt) = line_doubt(&reader.line) {
+                reader.cf.warn(doubt);
+            }
         }
     }
     Ok(())
 }
 
-/// Adds the store of a block.
-fn add_block(cf: &mut Conf, name: &str, lines: &StoreLines<'static>) -> Result<(), ConfError> {
+/// Adds the store of a block, which begins at this place.
+fn add_block(
+    cf: &mut Conf,
+    name: &'static str,
+    lines: &StoreLines<'static>,
+    place: String,
+) -> Result<(), ConfError> {
     if !is_name(name) {
         return Err(StoreError::Name(name.to_owned()).into());
     }
@@ -110,7 +118,24 @@ fn add_block(cf: &mut Conf, name: &str, lines: &StoreLines<'static>) -> Result<(
     }
     let wrong = |error| ConfError::Block { name: name.to_owned(), error: Box::new(error) };
     let store = build(lines, cf, name).map_err(wrong)?;
-    reader::main(cf)?.add_store(store);
+    let main = reader::main(cf)?;
+    main.add_store(store);
+    main.blocks.push((name, place));
+    Ok(())
+}
+
+/// Warns of each block that no `rate_limit_redis_pass` names. All of the configuration has been read.
+pub(super) fn warn_of_unnamed(cf: &mut Conf) -> Result<(), ConfError> {
+    let main = reader::main(cf)?;
+    let (blocks, passes) = (std::mem::take(&mut main.blocks), std::mem::take(&mut main.passes));
+    for (name, place) in blocks.iter().filter(|(name, _)| !passes.contains(name)) {
+        log!(
+            NGX_LOG_WARN,
+            cf.log(),
+            "no limit uses the \"rate_limit_redis_store\" \"{name}\", as no \"rate_limit_redis_pass\" names it, \
+             in {place}"
+        );
+    }
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use super::value;
 use crate::rate;
 
 /// The name of a directive, and the words that follow it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directive<'a> {
     words: Vec<&'a [u8]>,
 }

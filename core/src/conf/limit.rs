@@ -14,6 +14,7 @@ mod parameter;
 mod tests;
 mod words;
 
+pub use doubts::twice;
 pub use words::{LimitWords, is_off, parameter_names};
 
 /// When a limit decides.
@@ -124,6 +125,9 @@ pub enum LimitError {
     /// There is no rate.
     #[error("\"rate_limit_redis\" must have the \"rate=\" parameter, such as rate=10r/s")]
     NoRate,
+    /// `off`, written otherwise.
+    #[error("{}; without limits it is \"rate_limit_redis off\", in lower case", Self::NoRate)]
+    OffCase,
     /// `off` and more.
     #[error("\"rate_limit_redis off\" takes no parameters")]
     OffWithParameters,
@@ -136,8 +140,13 @@ pub enum LimitError {
     #[error("duplicate \"{0}\" in \"rate_limit_redis\" directive")]
     Duplicate(String),
     /// There is no such parameter.
-    #[error("invalid parameter \"{0}\" in \"rate_limit_redis\" directive")]
-    Unknown(String),
+    #[error("invalid parameter \"{word}\" in \"rate_limit_redis\" directive, {hint}")]
+    Unknown {
+        /// The word.
+        word: String,
+        /// What would be right.
+        hint: String,
+    },
     /// `delay=` and `nodelay`.
     #[error("\"delay=\" and \"nodelay\" of the \"rate_limit_redis\" directive exclude each other")]
     DelayAndNodelay,

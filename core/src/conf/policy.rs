@@ -65,12 +65,19 @@ const LONG_TIMEOUT: u64 = 1_000;
 
 /// A timeout that may have lost its unit.
 pub(super) fn long_timeout(line: &Directive<'_>, timeout: u64) -> Option<String> {
-    let value = line.value().ok().filter(|_| timeout > LONG_TIMEOUT)?;
-    let seconds = timeout as f64 / 1_000.0;
-    Some(format!(
-        "\"rate_limit_redis_timeout {value}\" lets a request wait {seconds} s for its decision, and a \
-         number without a unit is one of seconds"
-    ))
+    let effect = |seconds| format!("lets a request wait {seconds} s for its decision");
+    if timeout > LONG_TIMEOUT { seconds(line, timeout, effect) } else { None }
+}
+
+/// The doubt that a time, in ms, may have lost its unit. `effect` is what the directive does with so many seconds.
+pub(super) fn seconds(
+    line: &Directive<'_>,
+    time: u64,
+    effect: impl FnOnce(f64) -> String,
+) -> Option<String> {
+    let (name, value) = line.name().ok().zip(line.value().ok())?;
+    let effect = effect(time as f64 / 1_000.0);
+    Some(format!("\"{name} {value}\" {effect}, and a number without a unit is one of seconds"))
 }
 
 pub(super) fn on_error(line: &Directive<'_>) -> Result<OnError, DirectiveError> {

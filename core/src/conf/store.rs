@@ -1,6 +1,6 @@
 //! A store: the lines of a block `rate_limit_redis_store`, or the one server of a URL without a block.
 
-use super::Directive;
+use super::{Directive, policy};
 use crate::client::{Config, Kind, Server};
 use crate::conf::DirectiveError;
 use crate::key::KeyHmac;
@@ -19,6 +19,9 @@ const DEFAULT_PREFIX: &str = "rl:";
 /// How long connecting may take, with the handshake, in ms.
 const DEFAULT_CONNECT_TIMEOUT: u64 = 250;
 
+/// The longest such time without a unit and without a warning, in ms.
+const LONG_CONNECT_TIMEOUT: u64 = 10_000;
+
 const DEFAULT_CONNECTIONS: usize = 1;
 
 /// The most connections a worker may have to a node: more would only make its batches smaller.
@@ -34,6 +37,9 @@ const DEFAULT_FAIL_TIMEOUT: u64 = 1_000;
 
 /// The default port of Redis.
 const REDIS_PORT: u16 = 6379;
+
+/// The default port of a sentinel.
+const SENTINEL_PORT: u16 = 26379;
 
 /// The lines of a store.
 #[derive(Default)]
@@ -106,6 +112,14 @@ pub fn password(content: &str) -> Option<&str> {
     // Some editors begin a file with a byte order mark.
     let line = content.trim_start_matches('\u{feff}').lines().next();
     line.filter(|password| !password.is_empty())
+}
+
+/// The warning of a line: a time to connect that may have lost its unit.
+pub fn line_doubt(line: &Directive<'_>) -> Option<String> {
+    let value = line.value().ok().filter(|_| line.name() == Ok("connect_timeout"))?;
+    let is_bare = value.bytes().all(|byte| byte.is_ascii_digit());
+    let time = line.time().ok().filter(|time| is_bare && *time > LONG_CONNECT_TIMEOUT)?;
+    policy::seconds(line, time, |seconds| format!("lets connecting take {seconds} s"))
 }
 
 /// The least length of the secret of `key_hmac`, in bytes.
@@ -216,15 +230,23 @@ impl<'a> StoreLines<'a> {
         }
     }
 
-    /// The warnings: one for each sentinel at the default port of Redis.
+    /// The warnings: one for each sentinel at the default port of Redis, and for each other server at that of a
+    /// sentinel.
     pub fn doubts(&self) -> impl Iterator<Item = String> {
-        let servers = self.servers.iter().zip(&self.places).filter(|_| self.sentinel.is_some());
-        servers.filter_map(|(server, place)| match &server.endpoint.address {
-            address @ Address::Tcp(_, REDIS_PORT) => Some(format!(
-                "the sentinel {address} is at the default port of Redis, not of a sentinel (26379) in \
-                 {place}"
-            )),
-            Address::Tcp(..) | Address::Unix(_) => None,
+        let servers = self.servers.iter().zip(&self.places);
+        servers.filter_map(|(server, place)| {
+            let address = &server.endpoint.address;
+            match (address, self.sentinel) {
+                (Address::Tcp(_, REDIS_PORT), Some(_)) => Some(format!(
+                    "the sentinel {address} is at the default port of Redis, not of a sentinel (26379) in \
+                     {place}"
+                )),
+                (Address::Tcp(_, SENTINEL_PORT), None) => Some(format!(
+                    "the server {address} is at the default port of a sentinel, and there is no \
+                     \"sentinel\" with the name of the master in {place}"
+                )),
+                _ => None,
+            }
         })
     }
 

@@ -308,6 +308,8 @@ mod tests {
         let fragment = "it cannot have a fragment; a \"#\" in a password or path is written %23";
         let (host, port) = ("the host is missing", "the port must be a number between 1 and 65535");
         let database = "the database must be a number";
+        let path = "the path of the socket is missing: it is absolute, with three slashes, as in \
+                    redis+unix:///run/redis.sock";
         for (url, reason) in [
             ("", right),
             ("127.0.0.1:6379", right),
@@ -325,13 +327,21 @@ mod tests {
             ("redis://127.0.0.1/x", database),
             ("redis://127.0.0.1/-1", database),
             ("rediss://127.0.0.1#insecure", fragment),
-            ("redis+unix://", "the path of the socket is missing"),
+            ("redis+unix://", path),
+            ("redis+unix://run/redis.sock", path),
             ("redis://$host", "it cannot contain variables"),
         ] {
             let expected =
                 format!("invalid URL \"{url}\" in \"rate_limit_redis_pass\" directive: {reason}");
             assert_eq!(url_error(url), expected);
         }
+    }
+
+    #[test]
+    fn a_slash_in_a_password() {
+        let expected = "invalid URL \"redis://***@127.0.0.1:6379\" in \"rate_limit_redis_pass\" directive: it cannot \
+                        have a \"/\" before the host; in a user or password it is written %2F";
+        assert_eq!(url_error("redis://:pa/ss@127.0.0.1:6379"), expected);
     }
 
     #[test]

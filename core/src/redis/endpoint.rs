@@ -52,8 +52,14 @@ pub enum EndpointError {
     /// No host.
     #[error("the host is missing")]
     Host,
+    /// A `/` in a user or password, which ends the host.
+    #[error("it cannot have a \"/\" before the host; in a user or password it is written %2F")]
+    Slash,
     /// No path of a unix socket.
-    #[error("the path of the socket is missing")]
+    #[error(
+        "the path of the socket is missing: it is absolute, with three slashes, as in \
+         redis+unix:///run/redis.sock"
+    )]
     Path,
     /// A variable: the URL is read once.
     #[error("it cannot contain variables")]
@@ -124,12 +130,16 @@ fn has_meaning(path: &str, query: &str) -> bool {
 /// Why the parser of the `redis` crate has refused the URL; it does not report that.
 fn objection(url: &str) -> EndpointError {
     let Some(authority) = url.strip_prefix("redis://") else {
-        return match url.split_once('?') {
-            Some(_) => EndpointError::Database,
-            None => EndpointError::Path,
+        return match url.starts_with("redis+unix:///") {
+            true => EndpointError::Database,
+            false => EndpointError::Path,
         };
     };
-    let authority = authority.split(['/', '?']).next().unwrap_or_default();
+    let (authority, path) = authority.split_once('/').unwrap_or((authority, ""));
+    if path.contains('@') {
+        return EndpointError::Slash;
+    }
+    let authority = authority.split('?').next().unwrap_or_default();
     let host = authority.rsplit('@').next().unwrap_or_default();
     match host.rsplit_once(':') {
         Some(("", _)) => EndpointError::Host,
@@ -241,7 +251,14 @@ mod tests {
             ("redis://127.0.0.1/x", EndpointError::Database),
             ("redis://[::1]/-1", EndpointError::Database),
             ("redis+unix://", EndpointError::Path),
+            ("redis+unix://run/redis.sock", EndpointError::Path),
+            ("redis+unix://run/redis.sock?db=2", EndpointError::Path),
             ("redis+unix:///s?db=x", EndpointError::Database),
+            ("redis://:pa/ss@127.0.0.1:6379", EndpointError::Slash),
+            ("redis://u:pa/ss@127.0.0.1", EndpointError::Slash),
+            ("redis://u:12/34@127.0.0.1", EndpointError::Slash),
+            ("rediss://u/v:p@127.0.0.1/3", EndpointError::Slash),
+            ("redis://:p@/ss@127.0.0.1", EndpointError::Slash),
             ("redis://$host", EndpointError::Variable),
             ("rediss://", EndpointError::Host),
             ("rediss://127.0.0.1:0", EndpointError::Port),
@@ -273,6 +290,7 @@ mod tests {
             "redis://:secret@127.0.0.1/secret",
             "redis://:secret@127.0.0.1/-1",
             "redis://:secret@",
+            "redis://:secret/secret@127.0.0.1",
             "redis://",
             "redis://:secret@127.0.0.1/99999999999",
             "rediss://:secret@127.0.0.1:port",

@@ -1,6 +1,6 @@
 //! Text for log lines.
 
-use std::fmt;
+use std::{fmt, io};
 
 use crate::charge::Charge;
 use crate::decision::{Retry, Verdict};
@@ -23,6 +23,20 @@ impl fmt::Display for Escaped<'_> {
             }
         }
         if self.0.len() > SHOWN { f.write_str("...") } else { Ok(()) }
+    }
+}
+
+/// Shows an error of the system as NGINX does: `(2: No such file or directory)`; any other one after a colon.
+#[derive(Debug)]
+pub struct SystemError<'a>(pub &'a io::Error);
+
+impl fmt::Display for SystemError<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.0.to_string();
+        match (self.0.raw_os_error(), text.split_once(" (os error")) {
+            (Some(number), Some((text, _))) => write!(f, " ({number}: {text})"),
+            _ => write!(f, ": {text}"),
+        }
     }
 }
 
@@ -104,6 +118,14 @@ mod tests {
     use super::*;
     use crate::charge::tests::template;
     use crate::limit::{Algorithm, Quota};
+
+    #[test]
+    fn errors_of_the_system() {
+        let missing = io::Error::from_raw_os_error(2);
+        assert_eq!(SystemError(&missing).to_string(), " (2: No such file or directory)");
+        let other = io::Error::new(io::ErrorKind::InvalidData, "no text (os error 2)");
+        assert_eq!(SystemError(&other).to_string(), ": no text (os error 2)");
+    }
 
     #[test]
     fn excess_is_in_units_of_the_rate() {

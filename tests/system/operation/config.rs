@@ -74,7 +74,13 @@ fn refused_at(at: At, table: &[(&str, usize, &[&str])]) {
 /// other line.
 #[track_caller]
 fn warned_at(at: At, snippet: &str, lines: &[(usize, &[&str])]) {
-    let (valid, output) = conf(at, snippet).check();
+    warned_of(&conf(at, snippet), snippet, lines);
+}
+
+/// Checks the same of a configuration that has `snippet`.
+#[track_caller]
+fn warned_of(conf: &Conf, snippet: &str, lines: &[(usize, &[&str])]) {
+    let (valid, output) = conf.check();
     let warnings: Vec<_> = output.lines().filter(|line| line.contains("[warn]")).collect();
     assert!(valid && warnings.len() == lines.len(), "{snippet}\n  is {output}");
     for (number, parts) in lines {
@@ -241,6 +247,16 @@ fn duplicates() {
                 &["\"rate_limit_redis_pass\" directive is duplicate"],
             ),
             (
+                "rate_limit_redis_metrics;\nrate_limit_redis_admin;",
+                2,
+                &["\"rate_limit_redis_admin\" directive cannot", "\"rate_limit_redis_metrics\""],
+            ),
+            (
+                "rate_limit_redis_admin;\nrate_limit_redis_metrics;",
+                2,
+                &["\"rate_limit_redis_metrics\" directive cannot", "\"rate_limit_redis_admin\""],
+            ),
+            (
                 "rate_limit_redis_metrics;\nrate_limit_redis_metrics json;",
                 2,
                 &["\"rate_limit_redis_metrics\" directive is duplicate"],
@@ -376,7 +392,7 @@ fn tls() {
         "ssl_verify on; ssl_name redis.internal; ssl_protocols TLSv1.2 TLSv1.3 TLSv1.2;",
         "ssl_ciphers HIGH:!aNULL; ssl_protocols SSLv3 TLSv1 TLSv1.1;",
     ] {
-        conf(Http, &block(tls, good)).config_ok();
+        conf(Http, &format!("{} rate_limit_redis_pass a;", block(tls, good))).config_ok();
     }
 }
 
@@ -469,10 +485,54 @@ fn sentinels_at_the_port_of_redis() {
         server redis://127.0.0.2:26379;
         server redis://:secret@127.0.0.3:6379;
         sentinel mymaster;
-    }";
+    }
+    rate_limit_redis_pass edge;";
     let part = |address| [address, "sentinel", "26379"];
     let (one, other) = (part("127.0.0.1:6379"), part("127.0.0.3:6379"));
     warned_at(Http, snippet, &[(2, &one), (4, &other)]);
+}
+
+/// A store counts as used where any `rate_limit_redis_pass` names it, at whatever level, before it or after it.
+#[test]
+fn stores_that_no_limit_uses() {
+    let snippet = "rate_limit_redis_pass before;
+rate_limit_redis_store before { server redis://127.0.0.1; }
+
+rate_limit_redis_store idle {
+    server redis://127.0.0.1;
+}
+rate_limit_redis_store inside { server redis://127.0.0.1; }";
+    let parts = ["\"rate_limit_redis_store\" \"idle\"", "\"rate_limit_redis_pass\""];
+    let conf = conf(Http, snippet).server("location / { rate_limit_redis_pass inside; }");
+    warned_of(&conf, snippet, &[(4, &parts)]);
+}
+
+#[test]
+fn a_time_to_connect_that_lacks_its_unit() {
+    let snippet = "rate_limit_redis_store edge {
+        server redis://127.0.0.1;
+        connect_timeout 250;
+    }
+    rate_limit_redis_pass edge;";
+    warned_at(Http, snippet, &[(3, &["\"connect_timeout 250\"", "250 s", "without a unit"])]);
+}
+
+#[test]
+fn a_file_that_cannot_be_read() {
+    let snippet =
+        "rate_limit_redis_store edge {\nserver redis://127.0.0.1;\npassword_file nonexist;\n}";
+    let parts =
+        ["cannot read \"/", "/nonexist\" of \"password_file\" (2: No such file or directory) in"];
+    refused_at(Http, &[(snippet, 3, &parts)]);
+}
+
+/// Each copy of a line is warned of, at its own place.
+#[test]
+fn lines_that_are_given_twice() {
+    let line = "rate_limit_redis $remote_addr rate=1r/s;";
+    let snippet = format!("{line}\nrate_limit_redis $uri rate=1r/s;\n{line}");
+    warned_at(Location, &snippet, &[(3, &["given twice", "\"default\"", "/snippet.conf:1,"])]);
+    conf(Location, line).server(line).config_ok();
 }
 
 /// Every directive that may stand at any level, used as it may be.
@@ -559,7 +619,7 @@ fn good_limits() {
         "rate_limit_redis $remote_addr rate=1r/s cost=0;",
         "rate_limit_redis $remote_addr rate=10r/s cost=10;",
         "set $x 1; rate_limit_redis $remote_addr rate=${x}r/s capacity=$x cost=$x;",
-        "rate_limit_redis $remote_addr rate=${arg_n}r/s algorithm=gcra burst=$msec;",
+        "rate_limit_redis $remote_addr rate=${msec}r/s algorithm=gcra burst=$msec;",
         "rate_limit_redis $remote_addr rate=10r/s refill=continuous;",
         "rate_limit_redis $remote_addr rate=10r/s refill=interval;",
         "rate_limit_redis $remote_addr rate=10r/s capacity=50 refill=interval;",

@@ -2,6 +2,7 @@
 
 use super::{LimitLine, LimitWords, Phase};
 use crate::algorithm::leaky_bucket::Undelayed;
+use crate::conf::Directive;
 use crate::conf::value::{has_variable, variables};
 
 impl LimitWords<'_> {
@@ -19,13 +20,15 @@ impl LimitWords<'_> {
             excessive_cost(line),
             excessive_delay(line),
         ];
-        let doubts: Vec<_> = doubts.into_iter().flatten().chain(self.chosen_by_client()).collect();
+        let doubts = doubts.into_iter().flatten().chain(self.chosen_by_client());
+        let doubts: Vec<_> =
+            doubts.chain(self.settled_by_client()).chain(self.of_response()).collect();
         (!doubts.is_empty()).then(|| doubts.join("; "))
     }
 
     fn unverified_user(&self, phase: Phase) -> Option<String> {
         let name = "remote_user";
-        let numbers = self.numbers().into_iter().filter_map(|(_, value)| value);
+        let numbers = self.numbers().map(|(_, value)| value);
         let mut texts = numbers.chain([self.key]).chain(self.parameters.settle);
         let is_used = texts.any(|text| has_variable(text, name));
         (is_used && phase == Phase::Access).then(|| {
@@ -37,13 +40,11 @@ impl LimitWords<'_> {
 
     /// The numbers that a request brings along.
     fn chosen_by_client(&self) -> impl Iterator<Item = String> {
-        self.numbers().into_iter().filter_map(|(parameter, value)| {
-            let value = value?;
+        self.numbers().filter_map(|(parameter, value)| {
             let is_chosen = |name: &str| {
-                let name = name.to_ascii_lowercase();
                 // An upload may cost as much as it is long.
-                ["arg_", "cookie_", "http_"].iter().any(|prefix| name.starts_with(prefix))
-                    || (name == "content_length" && parameter != "cost")
+                is_of_client(name)
+                    || (name.eq_ignore_ascii_case("content_length") && parameter != "cost")
             };
             variables(value).any(is_chosen).then(|| {
                 format!(
@@ -53,8 +54,28 @@ impl LimitWords<'_> {
         })
     }
 
+    /// The real cost that a request brings along.
+    fn settled_by_client(&self) -> Option<String> {
+        let value = self.parameters.settle.filter(|value| variables(value).any(is_of_client))?;
+        Some(format!(
+            "\"settle={value}\" is whatever the client writes, and one that writes 0 pays nothing: \
+             \"$upstream_http_...\" is what the backend answers"
+        ))
+    }
+
+    /// The variables of a response in what the limit needs before there is one.
+    fn of_response(&self) -> impl Iterator<Item = String> {
+        self.numbers().chain([("key", self.key)]).filter_map(|(place, value)| {
+            let name = variables(value).find(|name| is_of_response(name))?;
+            let hint = if place == "cost" { ": \"settle=\" is what a request has cost" } else { "" };
+            Some(format!(
+                "\"${name}\" in the {place} is empty when the limit decides, before there is a response{hint}"
+            ))
+        })
+    }
+
     /// The parameters that may be variables, but for `settle=`.
-    fn numbers(&self) -> [(&'static str, Option<&str>); 4] {
+    fn numbers(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let parameters = &self.parameters;
         [
             ("rate", parameters.rate),
@@ -62,7 +83,51 @@ impl LimitWords<'_> {
             ("burst", parameters.burst),
             ("cost", parameters.cost),
         ]
+        .into_iter()
+        .filter_map(|(parameter, value)| value.map(|value| (parameter, value)))
     }
+}
+
+/// The warning of a line that is among `others`, the lines of its level with their places.
+pub fn twice<'o>(
+    line: &Directive<'_>,
+    name: &str,
+    others: impl IntoIterator<Item = (&'o Directive<'o>, &'o str)>,
+) -> Option<String> {
+    let (_, first) = others.into_iter().find(|(other, _)| *other == line)?;
+    Some(format!(
+        "\"rate_limit_redis\" of the limit \"{name}\" is given twice at one level, first in {first}, as where \
+         a file is included twice: both lines charge each request"
+    ))
+}
+
+/// Whether a variable is what the client writes.
+fn is_of_client(name: &str) -> bool {
+    ["arg_", "cookie_", "http_"].iter().any(|prefix| has_prefix(name, prefix))
+}
+
+/// Whether a variable is NGINX's own, and empty as long as there is no response.
+fn is_of_response(name: &str) -> bool {
+    let fields =
+        ["upstream_http_", "upstream_cookie_", "upstream_trailer_", "sent_http_", "sent_trailer_"];
+    let others = [
+        "upstream_addr",
+        "upstream_bytes_received",
+        "upstream_bytes_sent",
+        "upstream_cache_status",
+        "upstream_connect_time",
+        "upstream_header_time",
+        "upstream_queue_time",
+        "upstream_response_length",
+        "upstream_response_time",
+        "upstream_status",
+    ];
+    fields.iter().any(|prefix| has_prefix(name, prefix))
+        || others.iter().any(|other| name.eq_ignore_ascii_case(other))
+}
+
+fn has_prefix(name: &str, prefix: &str) -> bool {
+    name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
 }
 
 /// A variable's `$` is forgotten.

@@ -54,7 +54,21 @@ fn refused_twice(words: &str, parameter: &str, name: &str) {
 }
 
 fn unknown(word: &str) -> String {
-    format!("invalid parameter \"{word}\" in \"rate_limit_redis\" directive")
+    let hint = "which has \"rate=\", \"name=\", \"algorithm=\", \"capacity=\", \"burst=\", \"refill=\", \"cost=\", \
+                \"delay=\", \"after=\", \"block=\", \"settle=\", \"nodelay\", \"dry_run\", \"override\"";
+    unknown_but(word, hint)
+}
+
+fn unknown_but(word: &str, hint: &str) -> String {
+    format!("invalid parameter \"{word}\" in \"rate_limit_redis\" directive, {hint}")
+}
+
+fn without_value(word: &str, flag: &str) -> String {
+    unknown_but(word, &format!("\"{flag}\" has no value"))
+}
+
+fn with_value(word: &str) -> String {
+    unknown_but(word, &format!("it is written \"{word}=\", with a value"))
 }
 
 fn foreign(parameter: &str, algorithm: &str, own: &str) -> String {
@@ -70,15 +84,22 @@ fn quota_error(parameter: &str, error: QuotaError) -> String {
 
 const A: &str = "rate_limit_redis a rate=1r/s";
 const CAPACITY: &str = "it must be a number from 1 to 9007199254740992";
+const PERIOD: &str = "a rate is <n>r/<period>, where the period is s, m, h or d, or a number and one of ms s m h d w, \
+                      such as 10s, or, of fixed_window, month";
 const COUNT: &str = "it must be a number from 0 to 9007199254740992";
 
 #[test]
 fn a_line_has_a_key_and_a_rate() {
     let no_key = "\"rate_limit_redis\" must have a key before its parameters, such as $remote_addr";
     let no_rate = "\"rate_limit_redis\" must have the \"rate=\" parameter, such as rate=10r/s";
+    let off = "; without limits it is \"rate_limit_redis off\", in lower case";
     refused(&[
         ("rate_limit_redis", no_key),
         ("rate_limit_redis $remote_addr", no_rate),
+        ("rate_limit_redis on", no_rate),
+        ("rate_limit_redis OFF", &format!("{no_rate}{off}")),
+        ("rate_limit_redis Off", &format!("{no_rate}{off}")),
+        ("rate_limit_redis OFF name=a", no_rate),
         // The key is forgotten, or comes last.
         ("rate_limit_redis rate=1r/s", no_key),
         ("rate_limit_redis rate=1r/s $remote_addr", no_key),
@@ -120,9 +141,10 @@ fn off_stands_alone() {
 fn rates() {
     let a = "rate_limit_redis a";
     let syntax = "a rate is <n>r/<period>, such as 10r/s, 100r/m or 5r/10s";
-    refused_values(a, "rate", &["", "10", "10r", "10r/", "10/s", "r/s", "10r/x"], syntax);
-    refused_values(a, "rate", &["10r/ms", "10r/w", "10r/1y", "10R/s", "10r/S", "10r/sec"], syntax);
-    refused_values(a, "rate", &["1.5r/s", "-1r/s", "+1r/s", " 1r/s", "1r/s ", "1r/-1s"], syntax);
+    refused_values(a, "rate", &["", "10", "10r", "10/s", "r/s", "10R/s"], syntax);
+    refused_values(a, "rate", &["10r/x", "10r/", "10r/ms", "10r/w", "10r/1y", "10r/S"], PERIOD);
+    refused_values(a, "rate", &["10r/sec", "1r/s ", "1r/-1s", "100r/1month", "1r/Month"], PERIOD);
+    refused_values(a, "rate", &["1.5r/s", "-1r/s", "+1r/s", " 1r/s"], syntax);
     refused_values(
         a,
         "rate",
@@ -136,7 +158,7 @@ fn rates() {
         "the number of requests or the period is too large",
     );
     refused_twice(a, "rate=1r/s", "rate=");
-    refused(&[("rate_limit_redis a rate = 1r/s", &unknown("rate"))]);
+    refused(&[("rate_limit_redis a rate = 1r/s", &with_value("rate"))]);
     for (text, count, period) in [
         ("10r/s", 10, SECOND),
         ("100r/m", 100, 60 * SECOND),
@@ -246,7 +268,7 @@ fn refills() {
     refused_values(A, "refill", &["", "Interval", "1s", "$arg_a", "none"], right);
     refused_values(&format!("{A} algorithm=token_bucket"), "refill", &["none"], right);
     refused_twice(A, "refill=interval", "refill=");
-    refused(&[("rate_limit_redis a rate=1r/s refill", &unknown("refill"))]);
+    refused(&[("rate_limit_redis a rate=1r/s refill", &with_value("refill"))]);
     let algorithm = |words: &str| good(&format!("rate_limit_redis a rate=10r/s {words}")).algorithm;
     assert_eq!(algorithm("refill=continuous"), Algorithm::TokenBucket);
     assert_eq!(algorithm("capacity=50 refill=interval"), Algorithm::IntervalBucket);
@@ -269,7 +291,7 @@ fn costs() {
 fn phases() {
     refused_values(A, "after", &["", "access", "$arg_a"], "it must be auth");
     refused_twice(A, "after=auth", "after=");
-    refused(&[("rate_limit_redis a rate=1r/s after", &unknown("after"))]);
+    refused(&[("rate_limit_redis a rate=1r/s after", &with_value("after"))]);
     assert_eq!(good(A).phase, Phase::Access);
     assert_eq!(good("rate_limit_redis a rate=1r/s after=auth").phase, Phase::Precontent);
 }
@@ -277,7 +299,8 @@ fn phases() {
 #[test]
 fn dry_runs() {
     refused_twice(A, "dry_run", "dry_run");
-    refused(&[("rate_limit_redis a rate=1r/s dry_run=on", &unknown("dry_run=on"))]);
+    let on = without_value("dry_run=on", "dry_run");
+    refused(&[("rate_limit_redis a rate=1r/s dry_run=on", &on)]);
     assert_eq!(good(A).effect, Effect::Enforced);
     assert_eq!(good("rate_limit_redis a rate=1r/s dry_run").effect, Effect::DryRun);
     let is_plain = |words: &str| good(&format!("{A} {words}")).is_plain();
@@ -290,7 +313,7 @@ fn settlements() {
     refused_values(A, "settle", &["", "-1", "one", "1.", "1e3"], right);
     refused_twice(A, "settle=1", "settle=");
     refused(&[
-        ("rate_limit_redis a rate=1r/s settle", &unknown("settle")),
+        ("rate_limit_redis a rate=1r/s settle", &with_value("settle")),
         (
             "rate_limit_redis a rate=1r/52w capacity=50 settle=$status",
             &quota_error("capacity=50", QuotaError::DebtTooSlow),
@@ -314,7 +337,7 @@ fn blocks() {
     refused_values(A, "block", &values, right);
     refused_twice(A, "block=1s", "block=");
     refused(&[
-        ("rate_limit_redis a rate=1r/s block", &unknown("block")),
+        ("rate_limit_redis a rate=1r/s block", &with_value("block")),
         (
             "rate_limit_redis a rate=1r/s block=1s dry_run",
             "\"block=\" and \"dry_run\" of the \"rate_limit_redis\" directive exclude each other",
@@ -344,10 +367,10 @@ fn delays() {
     let both =
         "\"delay=\" and \"nodelay\" of the \"rate_limit_redis\" directive exclude each other";
     for (words, expected) in [
-        ("delay", unknown("delay")),
+        ("delay", with_value("delay")),
         ("delay=1 nodelay", both.to_owned()),
         ("nodelay delay=1", both.to_owned()),
-        ("nodelay=on", unknown("nodelay=on")),
+        ("nodelay=on", without_value("nodelay=on", "nodelay")),
     ] {
         assert_eq!(error(&format!("{a} {words}")), expected);
     }
@@ -407,8 +430,12 @@ fn parameters_of_algorithms() {
 
 #[test]
 fn unknown_parameters() {
-    for word in ["zone=one", "off", "", "a", "=", "=1", "rate", "$a"] {
+    for word in ["zone=one", "off", "", "a", "=", "=1", "Rate", "$a", "rates=1r/s", "/var/x"] {
         assert_eq!(error(&format!("{A} '{word}'")), unknown(word));
+    }
+    for word in ["100r/m", "5r/10s", "7r/month", "0r/s", "${n}r/s", "10r/minute"] {
+        let expected = unknown_but(word, &format!("the rate is written \"rate={word}\""));
+        assert_eq!(error(&format!("rate_limit_redis a {word}")), expected);
     }
 }
 
@@ -439,8 +466,7 @@ fn what_an_algorithm_cannot_count() {
     let fixed = "rate_limit_redis a algorithm=fixed_window";
     let too_large = "the number of requests or the period is too large";
     refused_values(fixed, "rate", &["1r/36501d"], too_large);
-    let syntax = "a rate is <n>r/<period>, such as 10r/s, 100r/m or 5r/10s";
-    refused_values(fixed, "rate", &["7r/2month"], syntax);
+    refused_values(fixed, "rate", &["7r/2month"], PERIOD);
     for words in [
         "rate_limit_redis a rate=100000r/s algorithm=sliding_log",
         "rate_limit_redis a rate=100000r/1w algorithm=sliding_log",
@@ -491,11 +517,11 @@ fn what_is_compiled() {
     let line = directive("rate_limit_redis a rate=$b cost=x");
     let words = LimitWords::read(&line).unwrap();
     let compile = |text: &str| match text {
-        "$b" => Err(LimitError::Unknown("compiled".to_owned())),
+        "$b" => Err(LimitError::Duplicate("compiled".to_owned())),
         _ => Ok(()),
     };
     let error = words.compile(compile).unwrap_err();
-    assert_eq!(error.to_string(), unknown("compiled"));
+    assert!(error.to_string().starts_with("duplicate \"compiled\""), "{error}");
 }
 
 /// The words in which lines that share a name must agree.
@@ -598,9 +624,93 @@ fn numbers_that_clients_choose() {
     no_doubts(&[
         "$arg_a rate=1r/s cost=$content_length",
         "$http_x_api_key rate=1r/s settle=$upstream_http_x_cost",
-        "$host rate=1r/s settle=$arg_a",
-        "$host rate=$tier capacity=$upstream_http_a cost=$cost",
+        "$host rate=$tier capacity=$capacity cost=$cost",
     ]);
+}
+
+#[test]
+fn settlements_that_clients_choose() {
+    for variable in ["$arg_a", "${arg_a}", "$http_x_cost", "$cookie_a", "$HTTP_A", "${arg_a}0"] {
+        let doubt = format!(
+            "\"settle={variable}\" is whatever the client writes, and one that writes 0 pays nothing: \
+             \"$upstream_http_...\" is what the backend answers"
+        );
+        let line = format!("rate_limit_redis $host rate=1r/s settle={variable}");
+        assert_eq!(doubts(&line), Some(doubt), "{line}");
+    }
+    no_doubts(&[
+        "$host rate=1r/s settle=$request_length",
+        "$host rate=1r/s settle=$content_length",
+        "$host rate=1r/s settle=$status",
+        "$host rate=1r/s settle=$sent_http_x_cost",
+        "$host rate=1r/s settle=$upstream_http_x_cost",
+        "$host rate=1r/s settle=$argument",
+    ]);
+}
+
+/// A limit decides before there is a response.
+#[test]
+fn fields_of_responses() {
+    let doubt = |name: &str, place: &str| {
+        let hint = if place == "cost" { ": \"settle=\" is what a request has cost" } else { "" };
+        Some(format!(
+            "\"${name}\" in the {place} is empty when the limit decides, before there is a response{hint}"
+        ))
+    };
+    for name in [
+        "upstream_http_x_cost",
+        "Upstream_Http_X_Cost",
+        "sent_http_x_cost",
+        "upstream_cookie_a",
+        "upstream_trailer_a",
+        "sent_trailer_a",
+        "upstream_status",
+        "upstream_addr",
+        "upstream_response_length",
+    ] {
+        for (place, words) in [
+            ("rate", "$host rate="),
+            ("capacity", "$host rate=1r/s capacity="),
+            ("burst", "$host rate=1r/s algorithm=gcra burst="),
+            ("cost", "$host rate=1r/s after=auth cost="),
+            ("key", ""),
+        ] {
+            for value in [format!("${name}"), format!("${{{name}}}0")] {
+                let words = match place {
+                    "key" => format!("{value} rate=1r/s"),
+                    _ => format!("{words}{value}"),
+                };
+                assert_eq!(
+                    doubts(&format!("rate_limit_redis {words}")),
+                    doubt(name, place),
+                    "{words}"
+                );
+            }
+        }
+    }
+    // The variables of a configuration may be called so.
+    no_doubts(&[
+        "$upstream_pool rate=$upstream_rate",
+        "$host rate=1r/s cost=$sent",
+        "upstream_http_x rate=1r/s",
+    ]);
+}
+
+#[test]
+fn a_line_that_is_given_twice() {
+    let a = directive("rate_limit_redis a rate=1r/s name=x");
+    let doubt = "\"rate_limit_redis\" of the limit \"x\" is given twice at one level, first in /a.conf:1, as where a \
+                 file is included twice: both lines charge each request";
+    assert_eq!(twice(&a, "x", [(&a, "/a.conf:1"), (&a, "/a.conf:2")]).as_deref(), Some(doubt));
+    assert_eq!(twice(&a, "x", []), None);
+    for other in [
+        "rate_limit_redis b rate=1r/s name=x",
+        "rate_limit_redis a rate=1r/s name=x cost=0",
+        "rate_limit_redis a name=x rate=1r/s",
+        "rate_limit_redis 'a rate=1r/s' name=x",
+    ] {
+        assert_eq!(twice(&a, "x", [(&directive(other), "/a.conf:1")]), None, "{other}");
+    }
 }
 
 #[test]
@@ -620,7 +730,7 @@ fn keys_that_clients_choose_anew() {
         let line = format!("rate_limit_redis {key} rate=1r/s");
         assert_eq!(doubts(&line).as_deref(), Some(doubt), "{key}");
     }
-    no_doubts(&["$http_x_forwarded_for_a rate=1r/s settle=$http_x_forwarded_for"]);
+    no_doubts(&["$http_x_forwarded_for_a rate=1r/s"]);
 }
 
 #[test]
@@ -642,7 +752,7 @@ fn costs_above_the_limit() {
         assert_eq!(doubts(&line), Some(doubt(cost, limit)), "{line}");
     }
     no_doubts(&["a rate=1r/s cost=1", "a rate=$r cost=2", "a rate=1r/s capacity=$c cost=2"]);
-    no_doubts(&["a rate=1r/s cost=$upstream_http_a", "a rate=1r/s cost=0"]);
+    no_doubts(&["a rate=1r/s cost=$cost", "a rate=1r/s cost=0"]);
 }
 
 #[test]

@@ -26,6 +26,14 @@ pub fn is_off(line: &Directive<'_>) -> Result<bool, LimitError> {
     }
 }
 
+/// The error of a line without a rate, which may be meant to be `off`.
+fn no_rate(line: &Directive<'_>) -> LimitError {
+    match line.value() {
+        Ok(word) if word.eq_ignore_ascii_case("off") => LimitError::OffCase,
+        _ => LimitError::NoRate,
+    }
+}
+
 /// The words of a line that limits, checked as far as they can be without its variables.
 #[derive(Debug)]
 pub struct LimitWords<'a> {
@@ -50,7 +58,7 @@ impl<'a> LimitWords<'a> {
             return Err(LimitError::name(name));
         }
         let algorithm = parameters.algorithm()?;
-        let rate = parameters.rate.ok_or(LimitError::NoRate)?;
+        let rate = parameters.rate.ok_or_else(|| no_rate(line))?;
         let burst = parameters.burst(algorithm)?;
         let undelayed = parameters.undelayed(algorithm)?;
         Ok(Self { key, parameters, name, algorithm, rate, burst, undelayed })
@@ -170,6 +178,23 @@ pub fn parameter_names() -> impl Iterator<Item = String> {
     values.chain(FLAGS.iter().map(|(name, _)| (*name).to_owned()))
 }
 
+/// The error that there is no such parameter, with what is meant where that is plain.
+fn unknown(word: &str) -> LimitError {
+    let name = word.split('=').next().unwrap_or_default();
+    let count = word.split_once("r/").map(|(count, _)| count);
+    let hint = if count.is_some_and(|count| count.starts_with('$') || whole(count).is_ok()) {
+        format!("the rate is written \"rate={word}\"")
+    } else if FLAGS.iter().any(|(flag, _)| *flag == name) {
+        format!("\"{name}\" has no value")
+    } else if VALUES.iter().any(|(known, _)| *known == name) {
+        format!("it is written \"{name}=\", with a value")
+    } else {
+        let known: Vec<_> = parameter_names().map(|name| format!("\"{name}\"")).collect();
+        format!("which has {}", known.join(", "))
+    };
+    LimitError::Unknown { word: word.to_owned(), hint }
+}
+
 impl<'a> Parameters<'a> {
     fn read(words: impl Iterator<Item = &'a [u8]>) -> Result<Self, LimitError> {
         let mut read = Self::default();
@@ -186,9 +211,9 @@ impl<'a> Parameters<'a> {
                 true => Err(LimitError::Duplicate((*name).to_owned())),
             };
         }
-        let unknown = || LimitError::Unknown(word.to_owned());
-        let (name, value) = word.split_once('=').ok_or_else(unknown)?;
-        let (_, slot) = VALUES.iter().find(|(known, _)| *known == name).ok_or_else(unknown)?;
+        let (name, value) = word.split_once('=').ok_or_else(|| unknown(word))?;
+        let slot = VALUES.iter().find(|(known, _)| *known == name);
+        let (_, slot) = slot.ok_or_else(|| unknown(word))?;
         match slot(self).replace(value) {
             None => Ok(()),
             Some(_) => Err(LimitError::Duplicate(format!("{name}="))),

@@ -354,6 +354,41 @@ fn sentinels_at_the_port_of_redis() {
 }
 
 #[test]
+fn servers_at_the_port_of_a_sentinel() {
+    let doubts = |block: &str| lines(block).map(|store| store.doubts().collect::<Vec<_>>());
+    let servers = "server redis://127.0.0.1:26379; server redis://127.0.0.2;";
+    let doubt = "the server 127.0.0.1:26379 is at the default port of a sentinel, and there is no \"sentinel\" with \
+                 the name of the master in place of 127.0.0.1:26379";
+    for kind in ["", "cluster on;"] {
+        assert_eq!(doubts(&format!("{servers} {kind}")), Ok(vec![doubt.to_owned()]));
+    }
+    assert_eq!(doubts("server redis+unix:///26379;"), Ok(Vec::new()));
+}
+
+#[test]
+fn times_that_lack_their_unit() {
+    let doubt = |line: &str| line_doubt(&directive(line));
+    for (value, seconds) in [("250", 250), ("11", 11), ("2000", 2_000)] {
+        let expected = format!(
+            "\"connect_timeout {value}\" lets connecting take {seconds} s, and a number without a unit is one of \
+             seconds"
+        );
+        assert_eq!(doubt(&format!("connect_timeout {value}")), Some(expected));
+    }
+    for line in [
+        "connect_timeout 250ms",
+        "connect_timeout 30s",
+        "connect_timeout 10",
+        "connect_timeout x",
+        "connect_timeout",
+        "fail_timeout 250",
+        "connections 64",
+    ] {
+        assert_eq!(doubt(line), None, "{line}");
+    }
+}
+
+#[test]
 fn every_line_has_a_name() {
     let names: std::collections::BTreeSet<_> = line_names().collect();
     assert_eq!((names.len(), line_names().count()), (22, 22));
