@@ -47,7 +47,7 @@ impl Step {
 
     /// The lease of the limit of this index.
     pub fn lease(&self, index: usize) -> Lease {
-        self.leases.get(index).copied().unwrap_or(Lease::default())
+        self.leases.get(index).copied().unwrap_or_default()
     }
 
     fn charges(&self) -> impl ExactSizeIterator<Item = charge::Charge<'_>> + Clone {

@@ -331,7 +331,7 @@ impl World {
         let (quota, submitted) = (self.plan.quota, self.mono(machine));
         let leases = self.machines[machine].leases();
         let taken = leases.take(&charge(&quota, cost), submitted, submitted + self.plan.delay);
-        let lease = taken.lease(&quota, self.plan.span, submitted).unwrap_or(Lease::default());
+        let lease = taken.lease(&quota, self.plan.span, submitted).unwrap_or_default();
         self.sent += 1;
         let granted = None;
         let user = self.user;
@@ -701,7 +701,7 @@ fn a_slow_command_takes_nothing() {
                 hits += 1;
             } else {
                 let taken = machine.leases().take(&charge, mono, mono + SECOND);
-                let lease = taken.lease(&quota, SECOND, mono).unwrap_or(Lease::default());
+                let lease = taken.lease(&quota, SECOND, mono).unwrap_or_default();
                 now += if rng.u32(0..5) == 0 { SLOW } else { 50 };
                 algorithm.report(&mut redis, now, &quota, &lease.report);
                 let verdict = algorithm.decide(&mut redis, now, &quota, 1);
