@@ -271,7 +271,8 @@ impl Client {
     /// Whether a worker that is leaving stays: for requests that were submitted and not released, and
     /// for a moment for settlements, and for replies that may lead to a refund.
     pub fn keeps_worker(&self) -> bool {
-        self.leaving.keeps_worker(&self.requests, &self.late)
+        let sends_late = self.late.are_waiting() && self.late.is_sending(&self.commands);
+        self.leaving.keeps_worker(&self.requests, sends_late)
     }
 
     /// A node.

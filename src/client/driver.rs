@@ -325,7 +325,7 @@ impl State {
                 Action::Remove(node) => self.forget(node),
                 Action::Down(node, reason) => self.log_down(node, &reason),
                 Action::StillDown(node, reason) => self.log_still_down(node, &reason),
-                Action::Up(node) => self.log_up(node),
+                Action::Up(node) => self.find_up(node),
                 Action::Slow(node, patience) => self.log_slow(node, patience),
                 Action::Prompt(node) => self.log_prompt(node),
                 Action::Warn(node, what) => self.log_warning(node, &what),

@@ -55,6 +55,8 @@ pub(crate) struct NodeRecord {
     name: Name,
     /// The Unix time in ms since which it is down; 0 if it is not.
     down_since: AtomicU64,
+    /// 1 if a worker has found it up again since, else 0.
+    is_found_up: AtomicU64,
     /// The number of the reason that was logged, if it is down.
     cause: AtomicU64,
     /// The number of the reason for which the latest attempt to reach it failed.
@@ -247,13 +249,6 @@ impl NodeRecord {
         }
     }
 
-    /// Whether a living worker sends the node no requests.
-    pub(crate) fn is_open_to_any(&self, living: &[(usize, u32)]) -> bool {
-        // Each worker publishes its view before it looks at the others': of the last two, one sees both.
-        fence(Ordering::SeqCst);
-        self.views_of(living).any(|view| view.state == NodeState::Open)
-    }
-
     /// Whether no living worker knows the node.
     fn is_unused(&self, living: &[(usize, u32)]) -> bool {
         !self.views_of(living).any(|view| view.state != NodeState::Unknown)
@@ -269,8 +264,9 @@ impl NodeRecord {
     /// Resets all counters.
     fn clear(&self) {
         let causes = [&self.cause, &self.latest_cause, &self.latest_cause_since];
-        let states = [&self.down_since, &self.slow_since, &self.undecided, &self.warned];
-        let states = states.into_iter().chain(causes);
+        let states = [&self.down_since, &self.is_found_up, &self.slow_since, &self.undecided];
+        let states = states.into_iter().chain([&self.warned]);
+        let states = states.chain(causes);
         let counters = self.commands.iter().chain(&self.errors).chain(&self.attempts);
         let counters = counters.chain(&self.queries).chain([&self.decided, &self.waited]);
         counters.chain(states).for_each(|counter| counter.store(0, Ordering::Relaxed));
@@ -295,6 +291,7 @@ impl NodeRecord {
         let is_new =
             self.down_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if is_new {
+            self.is_found_up.store(0, Ordering::Relaxed);
             self.cause.store(cause, Ordering::Relaxed);
             self.latest_cause.store(cause, Ordering::Relaxed);
         }
@@ -313,12 +310,28 @@ impl NodeRecord {
             && self.cause.swap(cause, Ordering::Relaxed) != cause
     }
 
-    /// Marks the node as up. If it was marked as down: since when, and how many requests it did not
-    /// decide.
-    pub(crate) fn mark_up(&self) -> Option<(u64, u64)> {
-        if self.down_since.load(Ordering::Relaxed) == 0 {
+    /// A worker has found the node up. Returns whether it was marked as down.
+    pub(crate) fn find_up(&self) -> bool {
+        let was_down = self.down_since.load(Ordering::Relaxed) != 0;
+        if was_down {
+            self.is_found_up.store(1, Ordering::Relaxed);
+        }
+        was_down
+    }
+
+    /// Marks the node as up, if a worker has found it so and all `living` ones send it requests. If it was marked as down:
+    /// since when, and how many requests it did not decide.
+    pub(crate) fn mark_up(&self, living: impl FnOnce() -> Vec<(usize, u32)>) -> Option<(u64, u64)> {
+        // Each worker publishes its view, and what it has found, before it looks at those of others: of the last two, one
+        // sees all.
+        fence(Ordering::SeqCst);
+        if self.is_found_up.load(Ordering::Relaxed) == 0 {
             return None;
         }
+        if self.views_of(&living()).any(|view| view.state == NodeState::Open) {
+            return None;
+        }
+        self.is_found_up.store(0, Ordering::Relaxed);
         match self.down_since.swap(0, Ordering::Relaxed) {
             0 => None,
             since => Some((since, self.undecided.swap(0, Ordering::Relaxed))),

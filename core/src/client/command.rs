@@ -185,8 +185,14 @@ impl Command {
 
     /// Whether it has charged any of its requests, with these verdicts.
     pub(super) fn has_charged(&self, verdicts: &[Verdict]) -> bool {
-        self.charges.iter().any(|charge| charge.cost > 0)
-            && verdicts.chunks(self.len()).any(|of_one| of_one.iter().all(|it| it.allowed))
+        let is_charged = |of_one: &[Verdict]| {
+            let mut charges = self.charges.iter().zip(of_one);
+            let passes = charges
+                .clone()
+                .all(|(charge, verdict)| verdict.allowed || charge.effect == Effect::DryRun);
+            passes && charges.any(|(charge, verdict)| verdict.allowed && charge.cost > 0)
+        };
+        verdicts.chunks(self.len()).any(is_charged)
     }
 
     /// The charges, in the order in which they were added.

@@ -9,13 +9,17 @@ use std::collections::VecDeque;
 
 use super::Client;
 use super::command::Command;
+use super::commands::Commands;
 use super::slab::CommandKey;
 
-/// How many may wait. What is beyond stays charged.
+/// How many may wait. What has waited longest is given up for what is beyond, and stays charged.
 const ROOM: usize = 1_000;
 
 /// How many of those that wait are compared with one more: the requests of a busy client come one after the other.
 const COMPARED: usize = 16;
+
+/// How many are looked at to find one that can be sent.
+const LOOKED_AT: usize = 64;
 
 /// The refunds that wait for each other.
 #[derive(Debug, Default)]
@@ -31,21 +35,31 @@ impl LateRefunds {
         !self.waiting.is_empty()
     }
 
-    fn push(&mut self, refund: Command) {
-        let mut latest = self.waiting.iter_mut().rev().take(COMPARED);
-        if !latest.any(|other| other.join_refund(&refund)) && self.waiting.len() < ROOM {
-            self.waiting.push_back(refund);
-        }
+    /// Whether one is in flight, which the next ones follow.
+    pub(super) fn is_sending(&self, commands: &Commands) -> bool {
+        self.sent.is_some_and(|sent| commands.get(sent).is_some())
     }
 
-    /// Takes the first, if the node of its slot takes commands. Else it waits behind the others, which may be for other
-    /// nodes.
-    fn next(&mut self, is_taken: impl Fn(u16) -> bool) -> Option<Command> {
-        let first = self.waiting.pop_front()?;
-        if is_taken(first.slot) {
-            return Some(first);
+    fn push(&mut self, refund: Command) {
+        let mut latest = self.waiting.iter_mut().rev().take(COMPARED);
+        if latest.any(|other| other.join_refund(&refund)) {
+            return;
         }
-        self.waiting.push_back(first);
+        if self.waiting.len() >= ROOM {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back(refund);
+    }
+
+    /// Takes the next one whose node takes commands. Those whose node does not wait behind the others.
+    fn next(&mut self, is_taken: impl Fn(u16) -> bool) -> Option<Command> {
+        for _ in 0..self.waiting.len().min(LOOKED_AT) {
+            let first = self.waiting.pop_front()?;
+            if is_taken(first.slot) {
+                return Some(first);
+            }
+            self.waiting.push_back(first);
+        }
         None
     }
 }
@@ -62,15 +76,35 @@ impl Client {
     pub(super) fn send_late(&mut self, now: u64) {
         let Self { discovery, pool, late, commands, .. } = self;
         let is_taken = |slot| {
-            let node = discovery.route(slot);
-            node.is_some_and(|node| pool.connection_for(node, slot).is_ok())
+            discovery.route(slot).is_some_and(|key| {
+                let is_fit = pool.nodes.get(key).is_some_and(|node| !node.is_unfit);
+                is_fit && pool.connection_for(key, slot).is_ok()
+            })
         };
-        if late.sent.is_none_or(|sent| commands.get(sent).is_none())
+        if !late.is_sending(commands)
             && let Some(refund) = late.next(is_taken)
         {
             let key = self.commands.insert(refund);
             self.late.sent = Some(key);
             self.route(key, now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_of_a_node_that_is_away_leave_the_others_room() {
+        let mut late = LateRefunds::default();
+        let refund = |slot| Command { slot, ..Command::default() };
+        (0..2 * ROOM).for_each(|_| late.push(refund(1)));
+        late.push(refund(2));
+        assert_eq!(late.waiting.len(), ROOM);
+        let mut looks = (0..).map(|_| late.next(|slot| slot == 2));
+        let found = looks.position(|next| next.is_some_and(|it| it.slot == 2));
+        assert_eq!(found, Some(ROOM / LOOKED_AT), "it is the last");
+        assert_eq!(late.waiting.len(), ROOM - 1);
     }
 }

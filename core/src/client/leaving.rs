@@ -3,7 +3,6 @@
 
 use super::Action;
 use super::agenda::{Agenda, Due};
-use super::late::LateRefunds;
 use super::requests::Requests;
 use crate::rate::MILLISECOND;
 
@@ -34,10 +33,10 @@ impl Leaving {
     }
 
     /// Whether a worker stays: for requests that were submitted and not released, and for a moment for
-    /// settlements, for replies that may lead to a refund, and for `late` refunds that wait.
-    pub(super) fn keeps_worker(&self, requests: &Requests, late: &LateRefunds) -> bool {
+    /// settlements, for replies that may lead to a refund, and where it `sends_late` refunds one after the other.
+    pub(super) fn keeps_worker(&self, requests: &Requests, sends_late: bool) -> bool {
         let unsettled = self.settling.saturating_add(requests.released());
-        let unsettled = unsettled.saturating_add(late.are_waiting().into());
+        let unsettled = unsettled.saturating_add(sends_late.into());
         let waits_for_them = !self.has_begun || self.grace.is_some();
         requests.unreleased() > 0 || unsettled > 0 && waits_for_them
     }
@@ -85,32 +84,32 @@ mod tests {
 
     #[test]
     fn settlements_keep_a_worker_that_is_leaving_for_a_moment_and_not_beyond_its_limit() {
-        let (requests, late) = (Requests::new(), LateRefunds::default());
+        let requests = Requests::new();
         let mut agenda = Agenda::default();
         let mut leaving = Leaving::default();
-        assert!(!leaving.keeps_worker(&requests, &late));
+        assert!(!leaving.keeps_worker(&requests, false));
         leaving.on_settling(0, &mut agenda);
-        assert!(leaving.keeps_worker(&requests, &late) && agenda.timers.earliest().is_none());
+        assert!(leaving.keeps_worker(&requests, false) && agenda.timers.earliest().is_none());
         leaving.begin(Some(GRACE + 5), 0, &mut agenda);
         assert_eq!((leaving.grace(), agenda.timers.earliest()), (Some(GRACE), Some(GRACE)));
         leaving.on_settling(GRACE / 2, &mut agenda);
         assert_eq!(leaving.grace(), Some(GRACE + 5));
         leaving.on_timer(GRACE + 4);
-        assert!(leaving.keeps_worker(&requests, &late));
+        assert!(leaving.keeps_worker(&requests, false));
         leaving.on_timer(GRACE + 5);
-        assert!(!leaving.keeps_worker(&requests, &late), "the settlements have taken too long");
+        assert!(!leaving.keeps_worker(&requests, false), "the settlements have taken too long");
     }
 
     #[test]
     fn a_worker_need_not_stay_when_all_is_settled() {
-        let (requests, late) = (Requests::new(), LateRefunds::default());
+        let requests = Requests::new();
         let mut agenda = Agenda::default();
         let mut leaving = Leaving::default();
         leaving.begin(None, 0, &mut agenda);
         leaving.on_settling(0, &mut agenda);
-        assert!(leaving.keeps_worker(&requests, &late));
+        assert!(leaving.keeps_worker(&requests, false));
         leaving.on_settled(7, true, &mut agenda);
-        assert!(!leaving.keeps_worker(&requests, &late));
+        assert!(!leaving.keeps_worker(&requests, false));
         assert_eq!(agenda.poll(), Some(Action::Settled { tag: 7, is_settled: true }));
     }
 }

@@ -27,12 +27,12 @@ impl Client {
         let Some(input) = self.pool.on_received(key, count, now) else { return false };
         let result = self.read_replies(key, &input, now);
         self.pool.put_back(key, input);
-        if self.late.are_waiting() {
-            self.send_late(now);
-        }
         if let Err(fault) = result {
             self.on_lost(key, &fault, now);
             return false;
+        }
+        if self.late.are_waiting() {
+            self.send_late(now);
         }
         let is_leaving = self.leaving.has_begun();
         let Some(mut link) = self.link(key) else { return false };

@@ -112,6 +112,7 @@ impl State {
         if let Some(record) = self.record(key) {
             // SAFETY: set before any worker runs.
             record.set_view(unsafe { ngx_worker }, view, is_first);
+            self.log_up(key);
         }
     }
 
@@ -149,16 +150,19 @@ impl State {
         }
     }
 
-    /// Logs, once for all workers, that a node is up again. The last worker to find it so does, as a server that has no
-    /// room for all of them is not up.
-    pub(super) fn log_up(&mut self, key: NodeKey) {
-        let living = self.shared.living();
-        let Some((record, name)) = self.named(key) else { return };
-        if record.is_open_to_any(&living) {
-            return;
+    /// This worker has found a node up.
+    pub(super) fn find_up(&mut self, key: NodeKey) {
+        if self.known(key).is_some_and(|known| known.record.find_up()) {
+            self.log_up(key);
         }
-        let Some((since, undecided)) = record.mark_up() else { return };
-        let seconds = unix_ms().saturating_sub(since) as f64 / 1_000.0;
+    }
+
+    /// Logs, once for all workers, that a node is up again, if one has found it so and none sends it no requests: a server
+    /// that has no room for all of them is not up.
+    fn log_up(&self, key: NodeKey) {
+        let Some((record, node)) = self.record(key).zip(self.client.node(key)) else { return };
+        let Some((since, undecided)) = record.mark_up(|| self.shared.living()) else { return };
+        let (name, seconds) = (node.name(), unix_ms().saturating_sub(since) as f64 / 1_000.0);
         log!(
             NGX_LOG_ERR,
             cycle_log(),

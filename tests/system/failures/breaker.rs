@@ -119,6 +119,40 @@ fn what_opened_it_is_given_back_when_it_closes() {
     wait_until(PATIENCE, || keys() == ["rl:default:a"], "the refunds");
 }
 
+/// A worker without requests finds by its probes alone that Redis replies again.
+#[test]
+fn a_server_is_up_again_though_a_worker_has_no_requests() {
+    let mut redis = Redis::start();
+    let nginx = limited(&redis.url(), "")
+        .workers(2)
+        .http("add_header X-Worker $pid always;")
+        .server("rate_limit_redis_timeout 50ms;")
+        .start_connected(&redis);
+    let mut clients: Vec<_> = Vec::new();
+    while clients.len() < 2 {
+        let mut http = nginx.http();
+        let worker = http.get("/?k=a").header("X-Worker").map(str::to_owned);
+        if clients.iter().all(|(other, _)| *other != worker) {
+            clients.push((worker, http));
+        }
+    }
+    for outage in 1..=3 {
+        redis.stop_signal();
+        for _ in 0..20 {
+            for (_, http) in &mut clients {
+                assert_eq!(http.get("/?k=b").decision(), "ERROR_PASSED none");
+            }
+        }
+        redis.cont();
+        let (_, busy) = &mut clients[0];
+        let is_up = || {
+            busy.get("/?k=a");
+            nginx.logged("is up again").len() >= outage
+        };
+        wait_until(PATIENCE, is_up, "a server that is up again");
+    }
+}
+
 /// `max_fails` and `fail_timeout` of the store, with failures that follow each other.
 #[test]
 fn opens_as_configured() {

@@ -253,6 +253,32 @@ fn a_server_is_up_again_when_all_workers_are_connected() {
     outages_are_logged(&nginx, 1, 1);
 }
 
+/// A dry run that would reject all requests keeps no server down that charges them.
+#[test]
+fn a_server_that_charges_requests_beside_a_dry_run_is_up() {
+    let redis = Redis::start();
+    let nginx = Conf::new()
+        .decisions()
+        .store(&redis.url())
+        .http("rate_limit_redis_deny_cache off;")
+        .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=500000;")
+        .server("rate_limit_redis all name=planned rate=1r/52w dry_run; }")
+        .start_connected(&redis);
+    assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
+    redis.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+    let is_down = || {
+        nginx.get("/?k=a");
+        !nginx.logged("is down: it cannot decide").is_empty()
+    };
+    wait_until(PATIENCE, is_down, "a replica");
+    redis.command::<()>(&["REPLICAOF", "NO", "ONE"]);
+    let is_up = || {
+        nginx.get("/?k=a");
+        !nginx.logged("is up again").is_empty()
+    };
+    wait_until(PATIENCE, is_up, "a master");
+}
+
 #[test]
 fn nobody_waits_for_an_address_that_does_not_answer() {
     // TEST-NET-1: packets go nowhere, or are refused by a router.
