@@ -98,7 +98,11 @@ mod tests {
     #[test]
     fn those_of_a_node_that_is_away_leave_the_others_room() {
         let mut late = LateRefunds::default();
-        let refund = |slot| Command { slot, ..Command::default() };
+        let refund = |slot| {
+            let mut refund = Command::default();
+            refund.slot = slot;
+            refund
+        };
         (0..2 * ROOM).for_each(|_| late.push(refund(1)));
         late.push(refund(2));
         assert_eq!(late.waiting.len(), ROOM);
