@@ -71,23 +71,23 @@ pub(crate) struct Submission {
 
 impl request::Submission for Submission {
     fn outcome(&self) -> Option<Result<(), Error>> {
-        self.driver.outcome(self.key)
+        self.driver.read(|client| client.outcome(self.key))
     }
 
     fn with_answers(&self, act: impl FnOnce(&[Answer])) {
-        self.driver.with_answers(self.key, act);
+        self.driver.read(|client| act(client.answers(self.key)));
     }
 
     fn granted(&self, charge: usize) -> Granted {
-        self.driver.granted(self.key, charge)
+        self.driver.read(|client| client.granted(self.key, charge))
     }
 
     fn own(&self, charge: usize) -> Option<Override> {
-        self.driver.own(self.key, charge)
+        self.driver.read(|client| client.own(self.key, charge))
     }
 
     fn unspent(&self, charge: usize) -> Option<Verdict> {
-        self.driver.unspent(self.key, charge)
+        self.driver.read(|client| client.unspent(self.key, charge))
     }
 
     fn release(&self, refund: bool, wait: Option<u64>) {
