@@ -112,7 +112,7 @@ impl Store {
         let list: Vec<_> = limits.iter().map(|limit| limit.variant()).collect();
         self.variants.extend(&list);
         self.has_several |= list.len() > 1 || (has_leases && !list.is_empty());
-        if limits.iter().all(|limit| limit.is_plain()) && !self.lists.contains(&list) {
+        if limits.iter().all(|limit| limit.line().is_plain()) && !self.lists.contains(&list) {
             self.lists.push(list);
         }
     }

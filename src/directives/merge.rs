@@ -137,10 +137,10 @@ fn note_precontent(cf: &Conf, conf: &LocationConf) {
 fn note_unleased(cf: &mut Conf, conf: &LocationConf) -> Result<(), ConfError> {
     let limits = Phase::ALL.into_iter().flat_map(|phase| conf.limits(phase));
     let mut unleased =
-        limits.filter(|limit| conf.policy().lease > 0 && !limit.algorithm().has_leases());
+        limits.filter(|limit| conf.policy().lease > 0 && !limit.line().algorithm.has_leases());
     let Some(limit) = unleased.next() else { return Ok(()) };
     if !std::mem::replace(&mut reader::main(cf)?.is_unleased_noted, true) {
-        let (name, algorithm) = (limit.name(), limit.algorithm().name());
+        let (name, algorithm) = (limit.name(), limit.line().algorithm.name());
         cf.note(format_args!(
             "\"rate_limit_redis_lease\" does not apply to limits of the algorithm \"{algorithm}\", \
              such as \"{name}\""
