@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use ngx::ffi::ngx_pid;
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::deny_cache::{Denial, DenyTable};
+use rate_limit_core::lease::Holding;
 use rate_limit_core::lease::table::{LeaseTable, Outcome, Renewed, Taken};
 use rate_limit_core::limit::Quota;
 use rate_limit_core::local::{self, LocalAnswer, LocalCharges, Mode};
@@ -84,20 +85,12 @@ impl MachineLeases<LimitConf> for Shared {
         })
     }
 
-    fn has_units(&self, limit: &Evaluated<'_, LimitConf>, now: u64) -> bool {
-        self.leases()
-            .holding(limit.charge.digest.number())
-            .is_some_and(|holding| holding.left(now) > 0)
+    fn holding(&self, limit: &Evaluated<'_, LimitConf>) -> Option<Holding> {
+        self.leases().holding(limit.charge.digest.number())
     }
 
     fn awaits_units(&self, limit: &Evaluated<'_, LimitConf>, now: u64) -> bool {
         self.leases().awaits_units(limit.charge.digest.number(), now)
-    }
-
-    fn has_lease(&self, limit: &Evaluated<'_, LimitConf>, now: u64) -> bool {
-        self.leases()
-            .holding(limit.charge.digest.number())
-            .is_some_and(|holding| holding.is_living(now))
     }
 
     fn take(&self, limit: &Evaluated<'_, LimitConf>, now: u64, until: u64) -> Taken {
