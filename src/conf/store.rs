@@ -104,7 +104,7 @@ impl Store {
     /// Lets requests wait for the store for `timeout` ms.
     pub(crate) fn allow_timeout(&mut self, timeout: u64) {
         let timeout = timeout.saturating_mul(MILLISECOND);
-        self.config.patience = self.config.patience.max(timeout);
+        self.config.longest_timeout = self.config.longest_timeout.max(timeout);
     }
 
     /// Has the scripts for limits that are charged together, with or without leases.
