@@ -4,10 +4,10 @@ use ngx::ffi::{ngx_cycle, ngx_random};
 use ngx::http::HttpModuleMainConf;
 use rate_limit_core::charge::Charge;
 use rate_limit_core::client::{Answer, Error, RequestKey};
-use rate_limit_core::decision::{Source, Status, Verdict};
+use rate_limit_core::decision::Verdict;
 use rate_limit_core::lease::Granted;
 use rate_limit_core::overrides::Override;
-use rate_limit_core::request::{self, Machine, RequestCounters};
+use rate_limit_core::request::{self, Machine};
 
 use crate::Module;
 use crate::client::Driver;
@@ -39,26 +39,6 @@ impl Machine for Shared {
     fn random(&self) -> u32 {
         // NGINX's random numbers have 31 bits.
         (ngx_random() as u32) << 1
-    }
-}
-
-impl RequestCounters<LimitConf> for Shared {
-    fn count_wait(&self, wait: u64) {
-        self.add_wait(wait);
-    }
-
-    fn count(&self, limit: &LimitConf, source: Option<Source>, status: Option<Status>) {
-        let record = limit.record(self);
-        if let Some(source) = source {
-            record.count_decision(source);
-        }
-        if let Some(status) = status {
-            record.count_request(status);
-        }
-    }
-
-    fn add_reservation(&self, limit: &LimitConf) {
-        limit.reservations(self).add();
     }
 }
 

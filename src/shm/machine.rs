@@ -1,10 +1,10 @@
 //! The deciders of this machine, in the shared memory: the [deny cache](DenyTable), the [leases](LeaseTable), the local table, and
-//! the [changes to clients](ManagedTable), as far as this machine knows them.
+//! the [changes to clients](ManagedTable), as far as this machine knows them; and its counters of requests.
 
 use std::sync::atomic::Ordering;
 
 use ngx::ffi::ngx_pid;
-use rate_limit_core::decision::Verdict;
+use rate_limit_core::decision::{Source, Status, Verdict};
 use rate_limit_core::deny_cache::{Denial, DenyTable};
 use rate_limit_core::lease::Holding;
 use rate_limit_core::lease::table::{LeaseTable, Outcome, Renewed, Taken};
@@ -15,7 +15,7 @@ use rate_limit_core::manage::{Change, ClientState};
 use rate_limit_core::metrics::LeaseUnits;
 use rate_limit_core::overrides::Override;
 use rate_limit_core::request::{
-    DenyCache, Evaluated, LocalTable, MachineLeases, ManagedClients, NoRoom,
+    DenyCache, Evaluated, LocalTable, MachineLeases, ManagedClients, NoRoom, RequestCounters,
 };
 
 use super::Shared;
@@ -237,5 +237,25 @@ impl Shared {
 
     fn managed(&self) -> ManagedTable<'static> {
         ManagedTable::new(self.managed)
+    }
+}
+
+impl RequestCounters<LimitConf> for Shared {
+    fn count_wait(&self, wait: u64) {
+        self.header.waits.add(wait);
+    }
+
+    fn count(&self, limit: &LimitConf, source: Option<Source>, status: Option<Status>) {
+        let record = limit.record(self);
+        if let Some(source) = source {
+            record.count_decision(source);
+        }
+        if let Some(status) = status {
+            record.count_request(status);
+        }
+    }
+
+    fn add_reservation(&self, limit: &LimitConf) {
+        limit.reservations(self).add();
     }
 }
