@@ -356,7 +356,7 @@ impl Client {
     }
 
     fn count_error(&mut self, node: NodeKey, kind: ErrorKind) {
-        self.pool.count_error(node, kind, &mut self.agenda);
+        self.pool.count(node, &mut self.agenda, |node| node.count_error(kind));
     }
 
     fn warn(&mut self, node: NodeKey, what: String) {

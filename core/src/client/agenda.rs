@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 
 use super::in_flight::rewinding_pop;
-use super::node::Target;
+use super::node::{Node, Target};
 use super::slab::{ConnectionKey, NodeKey, RequestKey};
 use super::{Client, ROOM};
 use crate::metrics::{AttemptResult, QueryResult};
@@ -73,6 +73,14 @@ impl Agenda {
     /// The turn ends.
     pub(super) fn on_turn_end(&mut self) {
         self.is_turn_end_due = false;
+    }
+
+    /// Changes what is counted at a node.
+    pub(super) fn count(&mut self, key: NodeKey, node: &mut Node, change: impl FnOnce(&mut Node)) {
+        change(node);
+        if node.begin_counts() {
+            self.push(Action::Count(key));
+        }
     }
 
     /// Takes a connection that is to be flushed now.

@@ -7,7 +7,6 @@ use super::node::{Node, Nodes, Role};
 use super::requests::Error;
 use super::slab::{ConnectionKey, NodeKey, Slab};
 use super::{Action, Config, MAX_WAITING};
-use crate::metrics::ErrorKind;
 use crate::rate::SECOND;
 
 /// A node that does not answer for longer has failed, unless the store's `fail_timeout` is longer.
@@ -198,15 +197,8 @@ impl Pool {
         change: impl FnOnce(&mut Node),
     ) {
         if let Some(node) = self.nodes.get_mut(key) {
-            change(node);
-            if node.begin_counts() {
-                agenda.push(Action::Count(key));
-            }
+            agenda.count(key, node, change);
         }
-    }
-
-    pub(super) fn count_error(&mut self, node: NodeKey, kind: ErrorKind, agenda: &mut Agenda) {
-        self.count(node, agenda, |node| node.count_error(kind));
     }
 
     /// So many requests were not decided by a node.
