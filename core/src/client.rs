@@ -111,7 +111,7 @@ const MAX_WAITING: usize = 65_536;
 
 /// Room for so many requests that wait is allocated with a client. What is allocated later lies among what the
 /// requests of other modules have, and splits NGINX's memory for good.
-pub const ROOM: usize = 128;
+pub const PREALLOCATED: usize = 128;
 
 /// A timer that expires this much too late shows that the worker was away.
 const LATE: u64 = 5 * MILLISECOND;

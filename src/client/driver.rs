@@ -18,7 +18,7 @@ use ngx::ffi::{
 };
 use rate_limit_core::charge::Charge;
 use rate_limit_core::client::{
-    Action, Client, Config, Level, NodeKey, ROOM, RequestKey, Settlement, Turn,
+    Action, Client, Config, Level, NodeKey, PREALLOCATED, RequestKey, Settlement, Turn,
 };
 use rate_limit_core::manage::Change;
 use rate_limit_core::metrics;
@@ -109,7 +109,7 @@ impl Driver {
             tls,
             password_file,
             wires: Vec::new(),
-            wakers: Vec::with_capacity(ROOM),
+            wakers: Vec::with_capacity(PREALLOCATED),
             settling: Vec::new(),
             nodes: Vec::new(),
             timer: Rc::new(Timer::background()),

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use super::in_flight::rewinding_pop;
 use super::node::{Node, Target};
 use super::slab::{ConnectionKey, NodeKey, RequestKey};
-use super::{Client, ROOM};
+use super::{Client, PREALLOCATED};
 use crate::metrics::{AttemptResult, QueryResult};
 
 /// The actions, timers and connections to flush that are next.
@@ -29,7 +29,7 @@ pub(super) struct Agenda {
 impl Default for Agenda {
     fn default() -> Self {
         Self {
-            actions: VecDeque::with_capacity(ROOM),
+            actions: VecDeque::with_capacity(PREALLOCATED),
             to_flush: Vec::new(),
             is_turn_end_due: false,
             timers: Timers::default(),

@@ -11,8 +11,8 @@ use super::Client;
 use super::command::Command;
 use super::slab::CommandKey;
 
-/// How many may wait. What is beyond stays charged.
-const ROOM: usize = 1_000;
+/// How many refunds may wait. What is beyond stays charged.
+const MAX_REFUNDS: usize = 1_000;
 
 /// How many of those that wait are compared with one more: the requests of a busy client come one after the other.
 const COMPARED: usize = 16;
@@ -33,7 +33,7 @@ impl LateRefunds {
 
     fn push(&mut self, refund: Command) {
         let mut latest = self.waiting.iter_mut().rev().take(COMPARED);
-        if !latest.any(|other| other.join_refund(&refund)) && self.waiting.len() < ROOM {
+        if !latest.any(|other| other.join_refund(&refund)) && self.waiting.len() < MAX_REFUNDS {
             self.waiting.push_back(refund);
         }
     }
