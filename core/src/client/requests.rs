@@ -239,7 +239,7 @@ pub(super) struct Rare {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum RequestStage {
-    /// For its commands.
+    /// The request waits for its commands.
     #[default]
     Waiting,
     /// The outcome is known.
