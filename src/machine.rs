@@ -4,10 +4,10 @@ use ngx::ffi::{ngx_cycle, ngx_random};
 use ngx::http::HttpModuleMainConf;
 use rate_limit_core::charge::Charge;
 use rate_limit_core::client::{Answer, Error, RequestKey};
-use rate_limit_core::decision::{Source, Status, Verdict};
+use rate_limit_core::decision::Verdict;
 use rate_limit_core::lease::Granted;
 use rate_limit_core::overrides::Override;
-use rate_limit_core::request::{self, Machine, RequestCounters};
+use rate_limit_core::request::{self, Machine};
 
 use crate::Module;
 use crate::client::Driver;
@@ -42,26 +42,6 @@ impl Machine for Shared {
     }
 }
 
-impl RequestCounters<LimitConf> for Shared {
-    fn count_wait(&self, wait: u64) {
-        self.add_wait(wait);
-    }
-
-    fn count(&self, limit: &LimitConf, source: Option<Source>, status: Option<Status>) {
-        let record = limit.record(self);
-        if let Some(source) = source {
-            record.count_decision(source);
-        }
-        if let Some(status) = status {
-            record.count_request(status);
-        }
-    }
-
-    fn add_reservation(&self, limit: &LimitConf) {
-        limit.reservations(self).add();
-    }
-}
-
 /// A request at the client of its store.
 #[derive(Clone, Copy)]
 pub(crate) struct Submission {
@@ -71,23 +51,23 @@ pub(crate) struct Submission {
 
 impl request::Submission for Submission {
     fn outcome(&self) -> Option<Result<(), Error>> {
-        self.driver.outcome(self.key)
+        self.driver.read(|client| client.outcome(self.key))
     }
 
     fn with_answers(&self, act: impl FnOnce(&[Answer])) {
-        self.driver.with_answers(self.key, act);
+        self.driver.read(|client| act(client.answers(self.key)));
     }
 
     fn granted(&self, charge: usize) -> Granted {
-        self.driver.granted(self.key, charge)
+        self.driver.read(|client| client.granted(self.key, charge))
     }
 
     fn own(&self, charge: usize) -> Option<Override> {
-        self.driver.own(self.key, charge)
+        self.driver.read(|client| client.own(self.key, charge))
     }
 
     fn unspent(&self, charge: usize) -> Option<Verdict> {
-        self.driver.unspent(self.key, charge)
+        self.driver.read(|client| client.unspent(self.key, charge))
     }
 
     fn release(&self, refund: bool, wait: Option<u64>) {

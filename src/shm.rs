@@ -184,11 +184,6 @@ impl Shared {
         }
     }
 
-    /// Counts how long a request waited for its decision, in µs.
-    pub(crate) fn add_wait(&self, wait: u64) {
-        self.header.waits.add(wait);
-    }
-
     /// The record of the node of this name in a store. Two stores may use one server, which may refuse
     /// one of them.
     pub(crate) fn node(&self, name: &str, store: &str) -> NodeEntry {

@@ -79,7 +79,7 @@ impl Driver {
             connections: 1,
             max_fails: 3,
             fail_timeout: SECOND,
-            patience: TIMEOUT,
+            longest_timeout: TIMEOUT,
             seed: 1,
         };
         let client = Client::new(config, Arc::new(Scripts::new()));

@@ -92,38 +92,31 @@ pub enum BurstParameter {
     None,
 }
 
-/// The properties and functions of an algorithm.
+/// The properties and functions of an algorithm. Where a field has no text, the method of [`Algorithm`] that returns or calls
+/// it has.
 struct AlgorithmRow {
-    /// See [`Algorithm::name`].
     name: &'static str,
-    /// See [`Algorithm::burst_parameter`].
     burst: BurstParameter,
-    /// See [`Algorithm::own_parameters`].
     own_parameters: &'static str,
     /// Whether a period can be a month of the calendar.
     counts_months: bool,
     /// The terms in which it counts: see [`Quota::terms`].
     terms: fn(Rate, u64) -> Result<Terms, QuotaError>,
-    /// The name of the Lua function: see [`Algorithm::function`].
     function: &'static str,
-    /// The Lua source: see [`Algorithm::source`].
+    /// The parts of the Lua source.
     lua: Lua,
-    /// The numbers of a state, as the source calls them: see [`Algorithm::state`].
     state: &'static [&'static str],
-    /// Whether its script reads and writes Redis itself: see [`Algorithm::stores_itself`].
     stores_itself: bool,
     /// The state of these numbers.
     read: fn([u64; 3]) -> Option<State>,
-    /// See [`Algorithm::decide`]: stored, now, quota, cost.
+    /// Stored, now, quota, cost.
     decide: fn(&mut Stored, u64, &Quota, u64) -> Verdict,
-    /// Decides on so many equal requests faster than one by one, if nothing is kept beside the state: see
-    /// [`Algorithm::decide_each`].
+    /// Decides on so many equal requests faster than one by one, if nothing is kept beside the state.
     decide_each: Option<DecideEach>,
     /// Charges an amount, whatever is left: stored, now, quota, amount.
     charge: fn(&mut Stored, u64, &Quota, u64),
-    /// See [`Algorithm::give_back`]: stored, now, quota, amount, and since when it can have been regained, if that is known.
+    /// Stored, now, quota, amount, and since when it can have been regained, if that is known.
     give_back: fn(&mut Stored, u64, &Quota, u64, Option<u64>),
-    /// See [`Algorithm::regained_from`].
     regained_from: fn(&Quota, Charged, u64) -> u64,
     /// How what was spent comes back.
     regain: Regain,
@@ -133,7 +126,7 @@ struct AlgorithmRow {
     settled: Option<Settled>,
 }
 
-/// See [`Algorithm::decide_each`].
+/// The arguments are those of [`Algorithm::decide_each`].
 type DecideEach = fn(&mut Stored, u64, &Quota, u64, u32, &mut dyn FnMut(Verdict));
 
 /// How what was spent comes back.

@@ -102,7 +102,7 @@ use late::LateRefunds;
 use leaving::Leaving;
 use link::Link;
 use node::{Nodes, Settings};
-use pool::{Limits, Pool};
+use pool::Pool;
 use requests::Requests;
 use waiting::Waiting;
 
@@ -111,7 +111,7 @@ const MAX_WAITING: usize = 65_536;
 
 /// Room for so many requests that wait is allocated with a client. What is allocated later lies among what the
 /// requests of other modules have, and splits NGINX's memory for good.
-pub const ROOM: usize = 128;
+pub const PREALLOCATED: usize = 128;
 
 /// A timer that expires this much too late shows that the worker was away.
 const LATE: u64 = 5 * MILLISECOND;
@@ -140,11 +140,9 @@ pub struct Config {
     pub max_fails: usize,
     /// In µs.
     pub fail_timeout: u64,
-    /// A command that is not answered within this time, in µs, is a failure of the node. It is the
-    /// longest that any request of the store may wait, whatever the timeout of a single one; but at
-    /// most a second, or [`fail_timeout`](Self::fail_timeout) if that is longer, so that the long
-    /// timeout of one location does not hold up the requests of all others.
-    pub patience: u64,
+    /// The longest timeout of any request, in µs. A command that is not answered within this time, but at
+    /// most a second, or [`fail_timeout`](Self::fail_timeout) if that is longer, is a failure of the node.
+    pub longest_timeout: u64,
     /// Any number that differs between processes.
     pub seed: u64,
 }
@@ -195,16 +193,10 @@ impl Client {
         let discovery = Discovery::new(&config.kind, &config.store, random.next());
         let data_handshake = Handshake::new(&config.account, &config.client_name, scripts.loaded());
         let settings = Settings {
-            account: config.account,
+            account: config.account.clone(),
             data_handshake: Rc::new(data_handshake),
-            client_name: config.client_name,
+            client_name: config.client_name.clone(),
             max_fails: config.max_fails,
-            fail_timeout: config.fail_timeout,
-        };
-        let limits = Limits {
-            connect_timeout: config.connect_timeout,
-            connections_a_node: config.connections,
-            longest_timeout: config.patience,
             fail_timeout: config.fail_timeout,
         };
         let mut client = Self {
@@ -213,7 +205,7 @@ impl Client {
             requests: Requests::new(),
             commands: Commands::new(),
             waiting: Waiting::default(),
-            pool: Pool::new(Nodes::new(settings), limits),
+            pool: Pool::new(Nodes::new(settings), &config),
             discovery,
             agenda: Agenda::default(),
             leaving: Leaving::default(),
@@ -365,7 +357,7 @@ impl Client {
     }
 
     fn count_error(&mut self, node: NodeKey, kind: ErrorKind) {
-        self.pool.count_error(node, kind, &mut self.agenda);
+        self.pool.count(node, &mut self.agenda, |node| node.count_error(kind));
     }
 
     fn warn(&mut self, node: NodeKey, what: String) {

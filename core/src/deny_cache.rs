@@ -25,7 +25,7 @@ use crate::rate::SECOND;
 
 /// The longest that a denial is used after the reply, in µs, even if the client cannot pass for longer: a
 /// change in Redis, such as a deleted key, takes effect within this time.
-const LONGEST: u64 = SECOND;
+const LONGEST_DENIAL: u64 = SECOND;
 
 /// Whether rejections of requests of this cost are cached; `is_refundable`: what the limit charges may
 /// be given back. Not where the cost is not 1: such a request finds ever more remaining while it waits,
@@ -58,7 +58,7 @@ impl Denial {
     pub fn new(verdict: &Verdict, quota: &Quota, submitted: u64, now: u64) -> Option<Self> {
         let Retry::After(retry) = verdict.retry else { return None };
         let lasts = if quota.block() > 0 { verdict.blocked.into() } else { retry };
-        let until = submitted.saturating_add(lasts).min(now.saturating_add(LONGEST));
+        let until = submitted.saturating_add(lasts).min(now.saturating_add(LONGEST_DENIAL));
         let (passes, whole) = (now.saturating_add(retry), now.saturating_add(verdict.reset));
         let blocked = match verdict.blocked {
             0 => 0,

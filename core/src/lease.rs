@@ -38,7 +38,7 @@ use crate::rate::SECOND;
 pub mod table;
 
 /// No lease lasts longer, in µs.
-pub const LONGEST: u64 = 60 * SECOND;
+pub const MAX_SPAN: u64 = 60 * SECOND;
 
 /// The lease arguments of a command, for one limit and client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

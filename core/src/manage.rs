@@ -168,7 +168,7 @@ impl ClientState {
     /// it tells whether other machines have some.
     pub fn leases_end_in(&self, span: u64) -> u64 {
         match span {
-            0 => self.held_for.min(lease::remembered(lease::LONGEST)),
+            0 => self.held_for.min(lease::remembered(lease::MAX_SPAN)),
             1.. => lease::remembered(span),
         }
     }

@@ -217,7 +217,8 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         let until = now.saturating_add(self.timeout());
         // A command of cost 0 brings no lease.
         let may_spend = |limit: &Evaluated<'_, M::Limit>| {
-            limit.limit.has_leases() && (limit.charge.cost > 0 || machine.has_lease(limit, now))
+            let has_lease = || machine.holding(limit).is_some_and(|it| it.is_living(now));
+            limit.limit.has_leases() && (limit.charge.cost > 0 || has_lease())
         };
         let spends = self.limits.iter().all(may_spend);
         for limit in self.limits.iter().filter(|limit| limit.limit.has_leases()) {
@@ -378,7 +379,8 @@ impl<M: Machine> LimitedRequest<'_, M> {
     /// one has half of the time, and begins before the other half is over.
     fn is_charged_again(&self, machine: &M, now: u64) -> bool {
         let is_helped = |limit: &Evaluated<'_, M::Limit>| {
-            machine.has_units(limit, now) || machine.awaits_units(limit, now)
+            let has_units = machine.holding(limit).is_some_and(|it| it.left(now) > 0);
+            has_units || machine.awaits_units(limit, now)
         };
         let is_late = now.saturating_sub(self.started) > self.timeout() / 2;
         if self.is_second.get() || is_late || !self.rejecting().all(is_helped) {

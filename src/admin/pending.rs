@@ -81,8 +81,9 @@ impl<'r> Pending<'r> {
     /// Takes the outcome, once there is one: what the client has then, or why that is not known.
     pub(super) fn take_outcome(&self) -> Option<Result<ClientState, Error>> {
         let Submission { driver, key } = self.submission.get()?;
-        let outcome = driver.outcome(key)?;
-        let state = outcome.and_then(|()| driver.client_state(key).ok_or(Error::Refused));
+        let outcome = driver.read(|client| client.outcome(key))?;
+        let state = driver.read(|client| client.state(key));
+        let state = outcome.and_then(|()| state.ok_or(Error::Refused));
         self.release();
         match &state {
             Ok(_) => self.log_change("changed"),

@@ -18,13 +18,10 @@ use ngx::ffi::{
 };
 use rate_limit_core::charge::Charge;
 use rate_limit_core::client::{
-    Action, Answer, Client, Config, Error, Level, NodeKey, ROOM, RequestKey, Settlement, Turn,
+    Action, Client, Config, Level, NodeKey, PREALLOCATED, RequestKey, Settlement, Turn,
 };
-use rate_limit_core::decision::Verdict;
-use rate_limit_core::lease::Granted;
-use rate_limit_core::manage::{Change, ClientState};
+use rate_limit_core::manage::Change;
 use rate_limit_core::metrics;
-use rate_limit_core::overrides::Override;
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::script::Scripts;
 use wires::{Dial, Wire};
@@ -112,7 +109,7 @@ impl Driver {
             tls,
             password_file,
             wires: Vec::new(),
-            wakers: Vec::with_capacity(ROOM),
+            wakers: Vec::with_capacity(PREALLOCATED),
             settling: Vec::new(),
             nodes: Vec::new(),
             timer: Rc::new(Timer::background()),
@@ -175,34 +172,10 @@ impl Driver {
         })
     }
 
-    /// The state of a client after a change, once it is known.
-    pub(crate) fn client_state(&self, key: RequestKey) -> Option<ClientState> {
-        self.state.borrow().client.state(key)
-    }
-
-    /// The outcome of a request, once there is one.
-    pub(crate) fn outcome(&self, key: RequestKey) -> Option<Result<(), Error>> {
-        self.state.borrow().client.outcome(key)
-    }
-
-    /// Runs `act` with the answer to each charge of a request, as far as they have come.
-    pub(crate) fn with_answers(&self, key: RequestKey, act: impl FnOnce(&[Answer])) {
-        act(self.state.borrow().client.answers(key));
-    }
-
-    /// The verdict on a charge of a request if it is given back: see [`Client::unspent`].
-    pub(crate) fn unspent(&self, key: RequestKey, charge: usize) -> Option<Verdict> {
-        self.state.borrow().client.unspent(key, charge)
-    }
-
-    /// The quota of its own by which the client of a charge was charged: see [`Client::own`].
-    pub(crate) fn own(&self, key: RequestKey, charge: usize) -> Option<Override> {
-        self.state.borrow().client.own(key, charge)
-    }
-
-    /// The lease that was granted for a charge of a request: see [`Client::granted`].
-    pub(crate) fn granted(&self, key: RequestKey, charge: usize) -> Granted {
-        self.state.borrow().client.granted(key, charge)
+    /// Runs `f` with the client, for what it knows of a request.
+    #[inline]
+    pub(crate) fn read<T>(&self, f: impl FnOnce(&Client) -> T) -> T {
+        f(&self.state.borrow().client)
     }
 
     /// Forgets a request: see [`Client::release`]. If Redis has decided it, `wait` is how long that took,

@@ -53,7 +53,7 @@ impl Definitions {
 
     /// Adds the definition of `limit`. Lines that share a name must define the same.
     pub(super) fn add(&mut self, limit: &LimitConf) -> Result<(), BindError> {
-        let (name, written) = (limit.name(), limit.written());
+        let (name, written) = (limit.name(), limit.line().written.as_str());
         match self.find(name) {
             None => {
                 let (written, place) = (written.to_owned(), limit.place().to_owned());

@@ -183,7 +183,7 @@ impl MainConf {
 
     /// Adds the name of a limit. Lines that share a name must define the same.
     pub(crate) fn define(&mut self, limit: &LimitConf) -> Result<(), BindError> {
-        self.has_precontent |= limit.phase() == Phase::Precontent;
+        self.has_precontent |= limit.line().phase == Phase::Precontent;
         self.has_settlements |= limit.settles();
         self.definitions.add(limit)
     }
@@ -265,7 +265,7 @@ impl LocationConf {
     pub(crate) fn limits(&self, phase: Phase) -> &[Rc<LimitConf>] {
         let limits = self.limits.as_deref().unwrap_or_default();
         let (access, precontent) =
-            limits.split_at(limits.partition_point(|limit| limit.phase() == Phase::Access));
+            limits.split_at(limits.partition_point(|limit| limit.line().phase == Phase::Access));
         match phase {
             Phase::Access => access,
             Phase::Precontent => precontent,

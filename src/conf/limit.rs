@@ -5,11 +5,11 @@ use std::rc::Rc;
 
 use rate_limit_core::admin::ManagedLimit;
 use rate_limit_core::algorithm::leaky_bucket::Undelayed;
-use rate_limit_core::charge::{Effect, Template};
+use rate_limit_core::charge::Template;
 use rate_limit_core::conf::Directive;
-use rate_limit_core::conf::limit::{LimitError, LimitLine, Phase};
+use rate_limit_core::conf::limit::{LimitError, LimitLine};
 use rate_limit_core::key::{self, Head, KeyHmac};
-use rate_limit_core::limit::{Algorithm, Quota};
+use rate_limit_core::limit::Quota;
 use rate_limit_core::redis::script::Variant;
 use rate_limit_core::request::ConfiguredLimit;
 
@@ -86,34 +86,14 @@ impl LimitConf {
         &self.directive
     }
 
+    /// The parameters of the line.
+    pub(crate) fn line(&self) -> &LimitLine<'static, ComplexValue> {
+        &self.line
+    }
+
     /// The name that identifies the limit.
     pub(crate) fn name(&self) -> &'static str {
         self.line.name
-    }
-
-    /// The algorithm.
-    pub(crate) fn algorithm(&self) -> Algorithm {
-        self.line.algorithm
-    }
-
-    /// When it decides.
-    pub(crate) fn phase(&self) -> Phase {
-        self.line.phase
-    }
-
-    /// The effect of its verdict on a request.
-    pub(crate) fn effect(&self) -> Effect {
-        self.line.effect
-    }
-
-    /// Whether its commands have no more than plain arguments.
-    pub(super) fn is_plain(&self) -> bool {
-        self.line.is_plain()
-    }
-
-    /// The definition that the name stands for, without the store, as it was written.
-    pub(super) fn written(&self) -> &str {
-        &self.line.written
     }
 
     /// The place of the line: file and number.
@@ -132,7 +112,7 @@ impl LimitConf {
         ManagedLimit {
             name: self.name(),
             store,
-            algorithm: self.algorithm(),
+            algorithm: self.line.algorithm,
             rate: self.line.rate_text,
             burst: self.line.burst_text,
             block: self.line.block,
@@ -152,9 +132,7 @@ impl LimitConf {
     pub(crate) fn reservations(&self, shared: &Shared) -> Reservations {
         *self.reservations.get_or_init(|| shared.reservations(self.record(shared)))
     }
-}
 
-impl LimitConf {
     /// Where its keys that were rejected most are kept.
     pub(crate) fn sketch(&self, top: &TopZone) -> Sketch {
         *self.sketch.get_or_init(|| top.sketch(self.name()))
@@ -169,7 +147,7 @@ impl ConfiguredLimit for LimitConf {
     /// Not where a rejection blocks a client, nor where a settlement may leave it in debt: that is to hold for
     /// all machines at once.
     fn has_leases(&self) -> bool {
-        self.algorithm().has_leases() && self.line.block == 0 && !self.is_settled()
+        self.line.algorithm.has_leases() && self.line.block == 0 && !self.is_settled()
     }
 
     fn is_refundable(&self) -> bool {
@@ -259,10 +237,8 @@ impl LimitConf {
     pub(crate) fn quota(&self, r: Request<'_>) -> Result<Quota, EvaluateError> {
         let line = &self.line;
         let rate = evaluate(&line.rate, r, |text| line.read_rate(text))?;
-        let burst = match &line.burst {
-            Some(burst) => Some(evaluate(burst, r, |text| line.read_burst(text))?),
-            None => None,
-        };
+        let burst = line.burst.as_ref();
+        let burst = burst.map(|it| evaluate(it, r, |text| line.read_burst(text))).transpose()?;
         let quota = line.quota(rate, burst)?;
         Ok(self.corrections().map_or(quota, |corrections| corrections.of(quota)))
     }

@@ -104,7 +104,7 @@ impl Store {
     /// Lets requests wait for the store for `timeout` ms.
     pub(crate) fn allow_timeout(&mut self, timeout: u64) {
         let timeout = timeout.saturating_mul(MILLISECOND);
-        self.config.patience = self.config.patience.max(timeout);
+        self.config.longest_timeout = self.config.longest_timeout.max(timeout);
     }
 
     /// Has the scripts for limits that are charged together, with or without leases.
@@ -112,7 +112,7 @@ impl Store {
         let list: Vec<_> = limits.iter().map(|limit| limit.variant()).collect();
         self.variants.extend(&list);
         self.has_several |= list.len() > 1 || (has_leases && !list.is_empty());
-        if limits.iter().all(|limit| limit.is_plain()) && !self.lists.contains(&list) {
+        if limits.iter().all(|limit| limit.line().is_plain()) && !self.lists.contains(&list) {
             self.lists.push(list);
         }
     }

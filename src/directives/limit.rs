@@ -25,7 +25,7 @@ pub(super) fn add(conf: &mut LocationConf, reader: &mut Reader<'_>) -> Result<()
     if let Some(doubt) = twice(&reader.line, limit.name(), others) {
         reader.cf.warn(doubt);
     }
-    let index = limits.partition_point(|other| other.phase() <= limit.phase());
+    let index = limits.partition_point(|other| other.line().phase <= limit.line().phase);
     limits.insert(index, Rc::new(limit));
     Ok(())
 }

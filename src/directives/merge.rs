@@ -97,8 +97,6 @@ fn bind_limits(cf: &mut Conf, conf: &mut LocationConf) -> Result<(), ConfError> 
     store.allow_timeout(conf.policy().timeout);
     if !is_outside {
         store.mark_used();
-    }
-    if !is_outside {
         check_log_key(conf, store)?;
     }
     let has_leases = conf.policy().lease > 0;
@@ -114,8 +112,7 @@ fn bind_limits(cf: &mut Conf, conf: &mut LocationConf) -> Result<(), ConfError> 
 
 /// Refuses to log HMACs of keys where the store has none.
 fn check_log_key(conf: &LocationConf, store: &Store) -> Result<(), ConfError> {
-    let limit = Phase::ALL.into_iter().flat_map(|phase| conf.limits(phase)).next();
-    match limit {
+    match conf.limits.iter().flatten().next() {
         Some(limit) if conf.policy().log_key == LogKey::Hmac && store.key_hmac().is_none() => {
             let (place, store) = (limit.place().to_owned(), store.shown().to_owned());
             Err(ConfError::NoKeyHmac { limit: limit.name(), place, store })
@@ -135,12 +132,14 @@ fn note_precontent(cf: &Conf, conf: &LocationConf) {
 
 /// Logs, once for a configuration, that leases do not apply to a limit.
 fn note_unleased(cf: &mut Conf, conf: &LocationConf) -> Result<(), ConfError> {
-    let limits = Phase::ALL.into_iter().flat_map(|phase| conf.limits(phase));
-    let mut unleased =
-        limits.filter(|limit| conf.policy().lease > 0 && !limit.algorithm().has_leases());
-    let Some(limit) = unleased.next() else { return Ok(()) };
+    let unleased = conf
+        .limits
+        .iter()
+        .flatten()
+        .find(|limit| conf.policy().lease > 0 && !limit.line().algorithm.has_leases());
+    let Some(limit) = unleased else { return Ok(()) };
     if !std::mem::replace(&mut reader::main(cf)?.is_unleased_noted, true) {
-        let (name, algorithm) = (limit.name(), limit.algorithm().name());
+        let (name, algorithm) = (limit.name(), limit.line().algorithm.name());
         cf.note(format_args!(
             "\"rate_limit_redis_lease\" does not apply to limits of the algorithm \"{algorithm}\", \
              such as \"{name}\""

@@ -1,11 +1,12 @@
 //! The deciders of this machine, in the shared memory: the [deny cache](DenyTable), the [leases](LeaseTable), the local table, and
-//! the [changes to clients](ManagedTable), as far as this machine knows them.
+//! the [changes to clients](ManagedTable), as far as this machine knows them; and its counters of requests.
 
 use std::sync::atomic::Ordering;
 
 use ngx::ffi::ngx_pid;
-use rate_limit_core::decision::Verdict;
+use rate_limit_core::decision::{Source, Status, Verdict};
 use rate_limit_core::deny_cache::{Denial, DenyTable};
+use rate_limit_core::lease::Holding;
 use rate_limit_core::lease::table::{LeaseTable, Outcome, Renewed, Taken};
 use rate_limit_core::limit::Quota;
 use rate_limit_core::local::{self, LocalAnswer, LocalCharges, Mode};
@@ -14,7 +15,7 @@ use rate_limit_core::manage::{Change, ClientState};
 use rate_limit_core::metrics::LeaseUnits;
 use rate_limit_core::overrides::Override;
 use rate_limit_core::request::{
-    DenyCache, Evaluated, LocalTable, MachineLeases, ManagedClients, NoRoom,
+    DenyCache, Evaluated, LocalTable, MachineLeases, ManagedClients, NoRoom, RequestCounters,
 };
 
 use super::Shared;
@@ -84,20 +85,12 @@ impl MachineLeases<LimitConf> for Shared {
         })
     }
 
-    fn has_units(&self, limit: &Evaluated<'_, LimitConf>, now: u64) -> bool {
-        self.leases()
-            .holding(limit.charge.digest.number())
-            .is_some_and(|holding| holding.left(now) > 0)
+    fn holding(&self, limit: &Evaluated<'_, LimitConf>) -> Option<Holding> {
+        self.leases().holding(limit.charge.digest.number())
     }
 
     fn awaits_units(&self, limit: &Evaluated<'_, LimitConf>, now: u64) -> bool {
         self.leases().awaits_units(limit.charge.digest.number(), now)
-    }
-
-    fn has_lease(&self, limit: &Evaluated<'_, LimitConf>, now: u64) -> bool {
-        self.leases()
-            .holding(limit.charge.digest.number())
-            .is_some_and(|holding| holding.is_living(now))
     }
 
     fn take(&self, limit: &Evaluated<'_, LimitConf>, now: u64, until: u64) -> Taken {
@@ -244,5 +237,25 @@ impl Shared {
 
     fn managed(&self) -> ManagedTable<'static> {
         ManagedTable::new(self.managed)
+    }
+}
+
+impl RequestCounters<LimitConf> for Shared {
+    fn count_wait(&self, wait: u64) {
+        self.header.waits.add(wait);
+    }
+
+    fn count(&self, limit: &LimitConf, source: Option<Source>, status: Option<Status>) {
+        let record = limit.record(self);
+        if let Some(source) = source {
+            record.count_decision(source);
+        }
+        if let Some(status) = status {
+            record.count_request(status);
+        }
+    }
+
+    fn add_reservation(&self, limit: &LimitConf) {
+        limit.reservations(self).add();
     }
 }

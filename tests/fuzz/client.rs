@@ -76,7 +76,7 @@ fn config(input: &mut Input<'_>) -> Config {
         connections: input.below(3) + 1,
         max_fails: input.below(4),
         fail_timeout: SECOND,
-        patience: 100 * MILLISECOND,
+        longest_timeout: 100 * MILLISECOND,
         seed: input.byte().into(),
     }
 }

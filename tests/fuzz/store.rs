@@ -66,7 +66,7 @@ fn check(config: Config) {
     assert!((1..=64).contains(&config.connections) && config.max_fails <= 1_000);
     assert!(config.connect_timeout > 0 && config.fail_timeout > 0);
     let nodes = config.servers.len();
-    let mut client = Client::new(Config { patience: 1_000, ..config }, Arc::clone(&SCRIPTS));
+    let mut client = Client::new(Config { longest_timeout: 1_000, ..config }, Arc::clone(&SCRIPTS));
     client.start(0);
     assert!(client.nodes().count() <= nodes && client.poll_action().is_some());
 }

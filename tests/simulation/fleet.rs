@@ -458,7 +458,7 @@ fn config(deployment: &Deployment, kind: Kind, shape: &Shape) -> Config {
         connections: 1,
         max_fails: 3,
         fail_timeout: SECOND.max(shape.timeout),
-        patience: shape.timeout,
+        longest_timeout: shape.timeout,
         seed: 0,
     }
 }

@@ -328,7 +328,7 @@ fn draw_deployment(rng: &mut Rng) -> (Deployment, Config) {
         connections: rng.usize(1..3),
         max_fails: rng.usize(1..4),
         fail_timeout: SECOND,
-        patience: LONGEST_TIMEOUT,
+        longest_timeout: LONGEST_TIMEOUT,
         seed: 0,
     };
     (deployment, config)

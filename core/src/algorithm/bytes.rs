@@ -22,7 +22,7 @@ pub(super) fn numbers(bytes: &[u8]) -> Option<([u64; 3], Extra, Minima)> {
         [_] => more.split_at_checked(EXTRA)?,
         [..] => return None,
     };
-    let is_whole = rest.is_empty() || !steps.is_empty() && words.len() <= LONGEST;
+    let is_whole = rest.is_empty() || !steps.is_empty() && words.len() <= MAX_NUMBERS;
     let (steps, []) = steps.as_chunks() else { return None };
     let step = |[at, missing]: &[_; 2]| Minimum { at: number(at), missing: number(missing) };
     let minima = Minima::new(steps.iter().map(step).collect::<Vec<_>>());
@@ -33,7 +33,7 @@ pub(super) fn numbers(bytes: &[u8]) -> Option<([u64; 3], Extra, Minima)> {
 const EXTRA: usize = 7;
 
 /// How many numbers there are at most.
-const LONGEST: usize = 3 + EXTRA + 2 * Minima::MOST;
+const MAX_NUMBERS: usize = 3 + EXTRA + 2 * Minima::MOST;
 
 fn extra_of(words: &[[u8; 8]]) -> Option<Extra> {
     let [older, older_until, newer, newer_until, debt, blocked_until, charged @ ..] = words else {

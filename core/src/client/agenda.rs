@@ -11,9 +11,9 @@
 use std::collections::VecDeque;
 
 use super::in_flight::rewinding_pop;
-use super::node::Target;
+use super::node::{Node, Target};
 use super::slab::{ConnectionKey, NodeKey, RequestKey};
-use super::{Client, ROOM};
+use super::{Client, PREALLOCATED};
 use crate::metrics::{AttemptResult, QueryResult};
 
 /// The actions, timers and connections to flush that are next.
@@ -29,7 +29,7 @@ pub(super) struct Agenda {
 impl Default for Agenda {
     fn default() -> Self {
         Self {
-            actions: VecDeque::with_capacity(ROOM),
+            actions: VecDeque::with_capacity(PREALLOCATED),
             to_flush: Vec::new(),
             is_turn_end_due: false,
             timers: Timers::default(),
@@ -73,6 +73,14 @@ impl Agenda {
     /// The turn ends.
     pub(super) fn on_turn_end(&mut self) {
         self.is_turn_end_due = false;
+    }
+
+    /// Changes what is counted at a node.
+    pub(super) fn count(&mut self, key: NodeKey, node: &mut Node, change: impl FnOnce(&mut Node)) {
+        change(node);
+        if node.begin_counts() {
+            self.push(Action::Count(key));
+        }
     }
 
     /// Takes a connection that is to be flushed now.

@@ -1,6 +1,6 @@
 //! The commands about limits, from the first request for each until its reply.
 
-use super::ROOM;
+use super::PREALLOCATED;
 use super::agenda::Agenda;
 use super::command::{Command, Member, Members, Purpose, Stage};
 use super::requests::{Error, Requests};
@@ -34,7 +34,7 @@ impl SpareMemory {
     const MOST: usize = 4;
 
     fn new() -> Self {
-        Self([(); Self::MOST].map(|()| Vec::with_capacity(ROOM)).into())
+        Self([(); Self::MOST].map(|()| Vec::with_capacity(PREALLOCATED)).into())
     }
 
     /// Puts members where there is room for more.
@@ -65,10 +65,10 @@ pub(super) struct Ended {
 impl Commands {
     pub(super) fn new() -> Self {
         Self {
-            slab: Slab::with_room(ROOM),
+            slab: Slab::with_room(PREALLOCATED),
             coalescer: Coalescer::new(),
             spare: SpareMemory::new(),
-            verdicts: Vec::with_capacity(ROOM),
+            verdicts: Vec::with_capacity(PREALLOCATED),
         }
     }
 
@@ -378,7 +378,7 @@ mod tests {
             commands.get_mut(key).unwrap().members.push(member);
             commands.join(key, member, None, &mut requests, &mut agenda);
             let members = std::mem::take(&mut commands.get_mut(key).unwrap().members);
-            assert!(members.len() == 2 && members.capacity() >= ROOM);
+            assert!(members.len() == 2 && members.capacity() >= PREALLOCATED);
             let place = members.as_ptr();
             commands.remove_answered(key, members);
             place

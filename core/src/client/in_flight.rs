@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::ROOM;
+use super::PREALLOCATED;
 use super::slab::CommandKey;
 
 /// The owner of a reply, and so what was sent.
@@ -57,7 +57,8 @@ pub(super) struct InFlight {
 
 impl Default for InFlight {
     fn default() -> Self {
-        let (unsent, sent) = (VecDeque::with_capacity(ROOM), VecDeque::with_capacity(ROOM));
+        let (unsent, sent) =
+            (VecDeque::with_capacity(PREALLOCATED), VecDeque::with_capacity(PREALLOCATED));
         Self { unsent, sent, overdue: 0 }
     }
 }

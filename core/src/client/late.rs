@@ -12,8 +12,8 @@ use super::command::Command;
 use super::commands::Commands;
 use super::slab::CommandKey;
 
-/// How many may wait. What has waited longest is given up for what is beyond, and stays charged.
-const ROOM: usize = 1_000;
+/// How many refunds may wait. What has waited longest is given up for what is beyond, and stays charged.
+const MAX_REFUNDS: usize = 1_000;
 
 /// How many of those that wait are compared with one more: the requests of a busy client come one after the other.
 const COMPARED: usize = 16;
@@ -45,7 +45,7 @@ impl LateRefunds {
         if latest.any(|other| other.join_refund(&refund)) {
             return;
         }
-        if self.waiting.len() >= ROOM {
+        if self.waiting.len() >= MAX_REFUNDS {
             self.waiting.pop_front();
         }
         self.waiting.push_back(refund);
@@ -103,12 +103,12 @@ mod tests {
             refund.slot = slot;
             refund
         };
-        (0..2 * ROOM).for_each(|_| late.push(refund(1)));
+        (0..2 * MAX_REFUNDS).for_each(|_| late.push(refund(1)));
         late.push(refund(2));
-        assert_eq!(late.waiting.len(), ROOM);
+        assert_eq!(late.waiting.len(), MAX_REFUNDS);
         let mut looks = (0..).map(|_| late.next(|slot| slot == 2));
         let found = looks.position(|next| next.is_some_and(|it| it.slot == 2));
-        assert_eq!(found, Some(ROOM / LOOKED_AT), "it is the last");
-        assert_eq!(late.waiting.len(), ROOM - 1);
+        assert_eq!(found, Some(MAX_REFUNDS / LOOKED_AT), "it is the last");
+        assert_eq!(late.waiting.len(), MAX_REFUNDS - 1);
     }
 }

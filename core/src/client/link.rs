@@ -233,15 +233,8 @@ impl Link<'_> {
     }
 
     /// Changes what is counted at the node.
-    fn count(&mut self, change: impl FnOnce(&mut Node)) {
-        change(self.node);
-        if self.node.begin_counts() {
-            self.agenda.push(Action::Count(self.connection.node));
-        }
-    }
-
-    pub(super) fn count_error(&mut self, kind: ErrorKind) {
-        self.count(|node| node.count_error(kind));
+    pub(super) fn count(&mut self, change: impl FnOnce(&mut Node)) {
+        self.agenda.count(self.connection.node, self.node, change);
     }
 
     /// No other attempt to connect is made before `delay` has passed.
@@ -249,7 +242,7 @@ impl Link<'_> {
         let (node, at) = (self.connection.node, now.saturating_add(delay));
         self.connection.timer = Some(at);
         self.agenda.advance_to(Due::Connections, at);
-        self.count_error(error_kind(fault));
+        self.count(|node| node.count_error(error_kind(fault)));
         if self.node.ready > 0 {
             return;
         }

@@ -6,8 +6,7 @@ use super::link::Link;
 use super::node::{Node, Nodes, Role};
 use super::requests::Error;
 use super::slab::{ConnectionKey, NodeKey, Slab};
-use super::{Action, MAX_WAITING};
-use crate::metrics::ErrorKind;
+use super::{Action, Config, MAX_WAITING};
 use crate::rate::SECOND;
 
 /// A node that does not answer for longer has failed, unless the store's `fail_timeout` is longer.
@@ -21,29 +20,32 @@ const RETIREMENT: u64 = SECOND;
 pub(super) struct Pool {
     pub(super) nodes: Nodes,
     pub(super) connections: Slab<Connection>,
-    limits: Limits,
+    /// How long connecting may take, in µs.
+    connect_timeout: u64,
+    /// How many connections there are to each node that runs scripts.
+    connections_a_node: usize,
+    /// The longest that any request may wait, in µs.
+    pub(super) longest_timeout: u64,
     /// After so long without a reply, in µs, a command is a failure of the node.
     pub(super) patience: u64,
     /// Where bytes are received, on any connection on which no part of a reply has come.
     input: Vec<u8>,
 }
 
-/// The configuration of all connections. Times are in µs.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    pub(super) connect_timeout: u64,
-    /// How many connections there are to each node that runs scripts.
-    pub(super) connections_a_node: usize,
-    /// The longest that any request may wait.
-    pub(super) longest_timeout: u64,
-    pub(super) fail_timeout: u64,
-}
-
 /// Nodes.
 impl Pool {
-    pub(super) fn new(nodes: Nodes, limits: Limits) -> Self {
-        let patience = limits.longest_timeout.min(MAX_PATIENCE.max(limits.fail_timeout));
-        Self { nodes, connections: Slab::new(), limits, patience, input: Vec::new() }
+    /// The patience has a bound, so that the long timeout of one location does not hold up the requests
+    /// of all others.
+    pub(super) fn new(nodes: Nodes, config: &Config) -> Self {
+        Self {
+            nodes,
+            connections: Slab::new(),
+            connect_timeout: config.connect_timeout,
+            connections_a_node: config.connections,
+            longest_timeout: config.longest_timeout,
+            patience: config.longest_timeout.min(MAX_PATIENCE.max(config.fail_timeout)),
+            input: Vec::new(),
+        }
     }
 
     /// The node at this address, which is added if it is new.
@@ -62,7 +64,7 @@ impl Pool {
     pub(super) fn complete_node(&mut self, key: NodeKey, agenda: &mut Agenda) {
         let new = self.nodes.get_mut(key).filter(|node| node.connections.is_empty());
         let Some(node) = new else { return };
-        let count = if node.role == Role::Sentinel { 1 } else { self.limits.connections_a_node };
+        let count = if node.role == Role::Sentinel { 1 } else { self.connections_a_node };
         for _ in 0..count {
             let connection = Connection::new(key, node.handshake.clone());
             node.connections.push(self.connections.insert(connection));
@@ -117,7 +119,7 @@ impl Pool {
     ) -> Option<Link<'a>> {
         let connection = self.connections.get_mut(key)?;
         let node = self.nodes.get_mut(connection.node)?;
-        let connect_timeout = self.limits.connect_timeout;
+        let connect_timeout = self.connect_timeout;
         Some(Link { key, connection, node, agenda, connect_timeout })
     }
 
@@ -127,7 +129,7 @@ impl Pool {
 
     /// Whether the commands about some slots go over other connections to their node.
     pub(super) fn has_several_connections(&self) -> bool {
-        self.limits.connections_a_node > 1
+        self.connections_a_node > 1
     }
 
     /// The connection to a node for a slot: so the commands about a key stay in order, and in one batch.
@@ -183,11 +185,6 @@ impl Pool {
             connection.input.put_back(input, &mut self.input);
         }
     }
-
-    /// For how long a request may wait at most, in µs.
-    pub(super) fn longest_timeout(&self) -> u64 {
-        self.limits.longest_timeout
-    }
 }
 
 /// Counts.
@@ -200,15 +197,8 @@ impl Pool {
         change: impl FnOnce(&mut Node),
     ) {
         if let Some(node) = self.nodes.get_mut(key) {
-            change(node);
-            if node.begin_counts() {
-                agenda.push(Action::Count(key));
-            }
+            agenda.count(key, node, change);
         }
-    }
-
-    pub(super) fn count_error(&mut self, node: NodeKey, kind: ErrorKind, agenda: &mut Agenda) {
-        self.count(node, agenda, |node| node.count_error(kind));
     }
 
     /// So many requests were not decided by a node.
@@ -228,6 +218,7 @@ pub(super) mod tests {
     use crate::client::handshake::Handshake;
     use crate::client::in_flight::Owner;
     use crate::client::node::{Settings, Target};
+    use crate::client::tests::config;
     use crate::redis::endpoint::Endpoint;
 
     /// How long an attempt to connect may take, in µs.
@@ -237,7 +228,7 @@ pub(super) mod tests {
         /// A pool of one node, whose host has these addresses; it is a name if there is none.
         pub(in crate::client) fn of_one_node(
             targets: &[Target],
-            connections_a_node: usize,
+            connections: usize,
         ) -> (Self, Agenda, NodeKey) {
             let account: Endpoint = "redis://redis.test:1".parse().unwrap();
             let settings = Settings {
@@ -247,13 +238,13 @@ pub(super) mod tests {
                 max_fails: 3,
                 fail_timeout: SECOND,
             };
-            let limits = Limits {
+            let config = Config {
                 connect_timeout: TIMEOUT,
-                connections_a_node,
+                connections,
                 longest_timeout: SECOND,
-                fail_timeout: SECOND,
+                ..config()
             };
-            let mut pool = Self::new(Nodes::new(settings), limits);
+            let mut pool = Self::new(Nodes::new(settings), &config);
             let node = pool.nodes.add_seed(Role::Data, account, targets.to_vec());
             let mut agenda = Agenda::default();
             pool.complete_node(node, &mut agenda);
@@ -317,8 +308,8 @@ pub(super) mod tests {
     fn the_longest_timeout_is_the_patience_up_to_a_second() {
         let patience = |longest_timeout, fail_timeout| {
             let (pool, ..) = Pool::of_one_node(&[], 1);
-            let limits = Limits { longest_timeout, fail_timeout, ..pool.limits };
-            Pool::new(pool.nodes, limits).patience
+            let config = Config { longest_timeout, fail_timeout, ..config() };
+            Pool::new(pool.nodes, &config).patience
         };
         assert_eq!(patience(5, SECOND / 2), 5);
         assert_eq!(patience(9 * SECOND, SECOND / 2), SECOND);

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::agenda::Agenda;
 use super::command::{Command, Member};
 use super::slab::{CommandKey, NodeKey, Recycle, RequestKey, Slab, Sparse};
-use super::{Action, MAX_WAITING, ROOM};
+use super::{Action, MAX_WAITING, PREALLOCATED};
 use crate::charge::{Charge, Effect};
 use crate::decision::Verdict;
 use crate::lease::Granted;
@@ -23,7 +23,7 @@ pub(super) struct Requests {
 
 impl Requests {
     pub(super) fn new() -> Self {
-        Self { slab: Slab::with_room(ROOM), released: 0 }
+        Self { slab: Slab::with_room(PREALLOCATED), released: 0 }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -239,7 +239,7 @@ pub(super) struct Rare {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum RequestStage {
-    /// For its commands.
+    /// The request waits for its commands.
     #[default]
     Waiting,
     /// The outcome is known.

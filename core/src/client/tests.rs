@@ -50,28 +50,33 @@ fn charge<'a>(template: &'a Rc<Template>, key: &'a str) -> Charge<'a> {
     Charge { digest: digest.into(), ..Charge::new(template, key, &QUOTA, 1) }
 }
 
+/// The configuration of a client of one server.
+pub(super) fn config() -> Config {
+    let account: Endpoint = "redis://10.0.0.1:6379".parse().unwrap();
+    let target = Target::Ip(SocketAddr::from(([10, 0, 0, 1], 6_379)));
+    Config {
+        kind: Kind::Single,
+        servers: vec![Server { endpoint: account.clone(), targets: vec![target] }],
+        account,
+        store: "test".to_owned(),
+        client_name: "nginx".to_owned(),
+        auth_interval: 0,
+        connect_timeout: 250 * MILLISECOND,
+        connections: 1,
+        max_fails: 3,
+        fail_timeout: 1_000 * MILLISECOND,
+        longest_timeout: TIMEOUT,
+        seed: 1,
+    }
+}
+
 impl Played {
     fn new() -> Self {
         Self::with(|_| ())
     }
 
     fn with(change: impl FnOnce(&mut Config)) -> Self {
-        let account: Endpoint = "redis://10.0.0.1:6379".parse().unwrap();
-        let target = Target::Ip(SocketAddr::from(([10, 0, 0, 1], 6_379)));
-        let mut config = Config {
-            kind: Kind::Single,
-            servers: vec![Server { endpoint: account.clone(), targets: vec![target] }],
-            account,
-            store: "test".to_owned(),
-            client_name: "nginx".to_owned(),
-            auth_interval: 0,
-            connect_timeout: 250 * MILLISECOND,
-            connections: 1,
-            max_fails: 3,
-            fail_timeout: 1_000 * MILLISECOND,
-            patience: TIMEOUT,
-            seed: 1,
-        };
+        let mut config = config();
         change(&mut config);
         let client = Client::new(config, Arc::clone(&SCRIPTS));
         let template = Rc::new(Template::new(Head::new("rl:", "a").unwrap(), None));
@@ -776,7 +781,7 @@ fn a_worker_that_leaves_while_a_server_is_down_does_not_connect_without_a_reques
 /// A client that is connected, and would wait for replies for long.
 fn patient() -> Played {
     let mut played = Played::with(|config| {
-        config.patience = 15_000 * MILLISECOND;
+        config.longest_timeout = 15_000 * MILLISECOND;
         config.fail_timeout = 15_000 * MILLISECOND;
     });
     played.client.start(0);
@@ -1007,7 +1012,7 @@ fn the_commands_of_one_request_are_one_failure() {
 fn the_commands_of_a_request_that_has_gone_are_one_failure() {
     let mut played = cluster(|config| {
         config.max_fails = 2;
-        config.patience = 3 * TIMEOUT;
+        config.longest_timeout = 3 * TIMEOUT;
     });
     let request = submit_all(&mut played, &["a", "b", "c"]);
     played.turn();
@@ -1344,7 +1349,7 @@ fn requests_that_have_gone_are_not_kept() {
 #[test]
 fn a_timeout_is_too_short_only_if_the_reply_came_too_late() {
     for is_read_in_time in [true, false] {
-        let mut played = Played::with(|config| config.patience = 10 * TIMEOUT);
+        let mut played = Played::with(|config| config.longest_timeout = 10 * TIMEOUT);
         played.client.start(0);
         played.accept_handshake();
         let request = played.submit("a");

@@ -195,7 +195,7 @@ impl Client {
     /// logged.
     fn replace(&mut self, key: ConnectionKey, fault: &Fault, is_first: bool, now: u64) {
         let Some(mut link) = self.link(key) else { return };
-        link.count_error(ErrorKind::Lost);
+        link.count(|node| node.count_error(ErrorKind::Lost));
         if is_first && link.node.lacks_one() {
             let line = format!("redis {}: {fault}, reconnecting", link.node.name());
             link.agenda.push(Action::Log(Level::Notice, line));

@@ -21,7 +21,7 @@
 
 use std::collections::VecDeque;
 
-use super::ROOM;
+use super::PREALLOCATED;
 use super::command::{Command, Stage};
 use super::commands::Commands;
 use super::in_flight::rewinding_pop;
@@ -153,7 +153,7 @@ impl Deadlines {
         match self.queues.iter_mut().find(|queue| queue.timeout == timeout) {
             Some(queue) => queue.entries.push_back(entry),
             None => {
-                let mut entries = VecDeque::with_capacity(ROOM);
+                let mut entries = VecDeque::with_capacity(PREALLOCATED);
                 entries.push_back(entry);
                 self.queues.push(Queue { timeout, entries });
             }

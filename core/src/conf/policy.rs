@@ -145,7 +145,7 @@ pub(super) fn ipv6_prefix(line: &Directive<'_>) -> Result<u32, DirectiveError> {
 const USUAL_LEASE: u64 = 1_000;
 
 /// And how long it may at most, in ms.
-const LONGEST_LEASE: u64 = lease::LONGEST / MILLISECOND;
+const LONGEST_LEASE: u64 = lease::MAX_SPAN / MILLISECOND;
 
 pub(super) fn lease(line: &Directive<'_>) -> Result<u64, DirectiveError> {
     match line.value()? {

@@ -214,7 +214,7 @@ impl<'a> StoreLines<'a> {
             max_fails: self.max_fails.unwrap_or(DEFAULT_MAX_FAILS),
             fail_timeout: micros(self.fail_timeout.unwrap_or(DEFAULT_FAIL_TIMEOUT)),
             // The locations set it: as long as their requests may wait.
-            patience: 0,
+            longest_timeout: 0,
             // The worker sets both.
             client_name: String::new(),
             seed: 0,

@@ -17,17 +17,18 @@ struct Unit {
     rank: u8,
 }
 
-const SECOND: u64 = 1_000;
+/// A second in ms.
+const SECOND_MS: u64 = 1_000;
 
 /// The units of times in ms, where years and months are none. A space makes a number one of seconds.
 const UNITS: [Unit; 7] = [
-    Unit { name: "w", length: 7 * 24 * 3_600 * SECOND, bound: 1, rank: 1 },
-    Unit { name: "d", length: 24 * 3_600 * SECOND, bound: 2, rank: 2 },
-    Unit { name: "h", length: 3_600 * SECOND, bound: 3, rank: 3 },
+    Unit { name: "w", length: 7 * 24 * 3_600 * SECOND_MS, bound: 1, rank: 1 },
+    Unit { name: "d", length: 24 * 3_600 * SECOND_MS, bound: 2, rank: 2 },
+    Unit { name: "h", length: 3_600 * SECOND_MS, bound: 3, rank: 3 },
     Unit { name: "ms", length: 1, bound: 6, rank: 6 },
-    Unit { name: "m", length: 60 * SECOND, bound: 4, rank: 4 },
-    Unit { name: "s", length: SECOND, bound: 5, rank: 5 },
-    Unit { name: " ", length: SECOND, bound: 5, rank: 7 },
+    Unit { name: "m", length: 60 * SECOND_MS, bound: 4, rank: 4 },
+    Unit { name: "s", length: SECOND_MS, bound: 5, rank: 5 },
+    Unit { name: " ", length: SECOND_MS, bound: 5, rank: 7 },
 ];
 
 /// Reads a time in ms, such as `20ms`, `90` (seconds) or `1h 30m`: numbers with units from the longest to the
@@ -43,7 +44,7 @@ pub(crate) fn milliseconds(text: &str) -> Option<u64> {
         // A unit without a number is one of 0.
         let number = if number.is_empty() { 0 } else { number.parse().ok()? };
         if after.is_empty() {
-            return sum(total, number, SECOND);
+            return sum(total, number, SECOND_MS);
         }
         let unit = UNITS.iter().find(|unit| after.starts_with(unit.name))?;
         if rank >= unit.bound {

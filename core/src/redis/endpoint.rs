@@ -189,13 +189,13 @@ impl fmt::Debug for Endpoint {
 }
 
 /// The longest host name, in bytes (RFC 1035, section 2.3.4).
-const LONGEST: usize = 255;
+const LONGEST_HOST: usize = 255;
 
 /// Whether a server may announce this as a host: an address, with or without a zone, or a name. Anything
 /// else could reach logs, the resolver and TLS as something that it is not.
 pub(super) fn is_host(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:%".contains(&byte);
-    (1..=LONGEST).contains(&text.len()) && text.bytes().all(is_plain)
+    (1..=LONGEST_HOST).contains(&text.len()) && text.bytes().all(is_plain)
 }
 
 #[cfg(test)]

@@ -64,8 +64,12 @@ type ScriptArguments = ([Number; PLAIN + EXTENDED], usize);
 pub struct Scripts {
     /// For one limit of each variant. Those that not every configuration needs are assembled when they are.
     single: Vec<(Variant, OnceLock<Script>)>,
-    /// For several limits; for such as any of which is settled; and for such as any of which has `override`.
-    several: [OnceLock<Script>; 3],
+    /// For several limits.
+    several: OnceLock<Script>,
+    /// For several limits any of which is settled.
+    several_settled: OnceLock<Script>,
+    /// For several limits any of which has `override`.
+    several_override: OnceLock<Script>,
     /// For a change of a client of one limit of each variant.
     manage: Vec<(Variant, OnceLock<Script>)>,
     lists: Vec<List>,
@@ -78,8 +82,16 @@ impl Scripts {
     pub fn new() -> Self {
         let loaded = (Algorithm::ALL.map(Variant::from).into(), true);
         let each = || Variant::all().map(|variant| (variant, OnceLock::new())).collect();
-        let several = Default::default();
-        Self { single: each(), several, manage: each(), lists: Vec::new(), loaded }
+        let (several, several_settled, several_override) = Default::default();
+        Self {
+            single: each(),
+            several,
+            several_settled,
+            several_override,
+            manage: each(),
+            lists: Vec::new(),
+            loaded,
+        }
     }
 
     /// These scripts, of which connections load only those for one limit of these algorithms and, if
@@ -125,22 +137,19 @@ impl Scripts {
 
     /// The script that checks several limits, of any algorithms, none of which is settled.
     pub fn several(&self) -> &Script {
-        let [several, ..] = &self.several;
         let plain = || Variant::plain().filter(|variant| !variant.is_settled());
-        several.get_or_init(|| source::several(plain()))
+        self.several.get_or_init(|| source::several(plain()))
     }
 
     /// The script that checks several limits, of any algorithms, any of which may be settled.
     pub fn several_settled(&self) -> &Script {
-        let [_, settled, _] = &self.several;
-        settled.get_or_init(|| source::several(Variant::plain()))
+        self.several_settled.get_or_init(|| source::several(Variant::plain()))
     }
 
     /// The script that checks several limits, of any algorithms, of any of which clients may have quotas of their own.
     pub fn several_override(&self) -> &Script {
-        let [.., with_override] = &self.several;
         let variants = || Variant::plain().map(Variant::with_override);
-        with_override.get_or_init(|| source::several(variants()))
+        self.several_override.get_or_init(|| source::several(variants()))
     }
 
     /// The script that changes what a client has of one limit of this variant.

@@ -354,7 +354,8 @@ impl<M: Machine> LimitedRequest<'_, M> {
             return false;
         }
         let now = self.started;
-        let has_units = || self.policy.lease > 0 && machine.has_units(limit, now);
+        let may_lease = self.policy.lease > 0;
+        let has_units = || may_lease && machine.holding(limit).is_some_and(|it| it.left(now) > 0);
         let verdict = machine.denied(limit, now).filter(|_| !has_units());
         limit.set_verdict(verdict);
         verdict.is_some()

@@ -5,8 +5,8 @@ use crate::charge::Charge;
 use crate::client::{Answer, Error};
 use crate::decision::{Source, Status, Verdict};
 use crate::deny_cache::Denial;
-use crate::lease::Granted;
 use crate::lease::table::{Outcome, Taken};
+use crate::lease::{Granted, Holding};
 use crate::local::{LocalCharges, Mode};
 use crate::overrides::Override;
 
@@ -87,14 +87,11 @@ pub trait MachineLeases<L> {
         act: &mut impl FnMut(usize, Verdict),
     ) -> bool;
 
-    /// Whether this machine has units of a limit left that Redis has set aside.
-    fn has_units(&self, limit: &Evaluated<'_, L>, now: u64) -> bool;
+    /// The record of what Redis has set aside of a limit for this machine.
+    fn holding(&self, limit: &Evaluated<'_, L>) -> Option<Holding>;
 
     /// Whether a command in flight gives units of a limit back, or may bring some.
     fn awaits_units(&self, limit: &Evaluated<'_, L>, now: u64) -> bool;
-
-    /// Whether this machine has a lease of a limit, be it spent or not.
-    fn has_lease(&self, limit: &Evaluated<'_, L>, now: u64) -> bool;
 
     /// Takes out the lease of a limit, which a command is to renew until then.
     fn take(&self, limit: &Evaluated<'_, L>, now: u64, until: u64) -> Taken;

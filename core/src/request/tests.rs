@@ -11,6 +11,7 @@ use crate::conf::limit::Phase;
 use crate::decision::Retry;
 use crate::deny_cache::Denial;
 use crate::key::Head;
+use crate::lease::Holding;
 use crate::lease::table::{LeaseBucket, LeaseTable, Taken};
 use crate::limit::{Algorithm, Quota};
 use crate::local;
@@ -195,20 +196,12 @@ impl MachineLeases<TestLine> for TestMachine {
         self.table().spend(limits.iter().map(|limit| &limit.charge), now, act)
     }
 
-    fn has_units(&self, limit: &Evaluated<'_, TestLine>, now: u64) -> bool {
-        self.table()
-            .holding(limit.charge.digest.number())
-            .is_some_and(|holding| holding.left(now) > 0)
+    fn holding(&self, limit: &Evaluated<'_, TestLine>) -> Option<Holding> {
+        self.table().holding(limit.charge.digest.number())
     }
 
     fn awaits_units(&self, limit: &Evaluated<'_, TestLine>, now: u64) -> bool {
         self.table().awaits_units(limit.charge.digest.number(), now)
-    }
-
-    fn has_lease(&self, limit: &Evaluated<'_, TestLine>, now: u64) -> bool {
-        self.table()
-            .holding(limit.charge.digest.number())
-            .is_some_and(|holding| holding.is_living(now))
     }
 
     fn take(&self, limit: &Evaluated<'_, TestLine>, now: u64, until: u64) -> Taken {
@@ -806,7 +799,7 @@ fn a_quota_of_the_clients_own_is_followed() {
     assert_eq!((shown.quota.limit(), shown.quota.rate()), (70, own.rate));
     let limit = &limits[0];
     assert_eq!(machine.overrides.borrow()[&limit.charge.client()], Some(own));
-    assert!(!machine.has_units(limit, START) && limit.has_other_quota());
+    assert!(machine.holding(limit).is_none_or(|it| it.left(START) == 0) && limit.has_other_quota());
     // The next request is evaluated with it, and Redis is given the quota of the line.
     let its = leak(own.quota(quota).unwrap());
     let its_charge = Charge { quota: its, digest: DIGEST.into(), ..charge };

@@ -18,20 +18,20 @@ pub fn push(out: &mut Vec<u8>, number: u64) {
     }
 }
 
-/// The length of the longest number.
-const LONGEST: usize = 20;
+/// How many digits the longest number has.
+const MAX_DIGITS: usize = 20;
 
 /// A number and its digits, for a number that often is the same as the last time.
 #[derive(Clone, Copy, Debug)]
 pub struct Digits {
     number: u64,
     length: usize,
-    digits: [u8; LONGEST],
+    digits: [u8; MAX_DIGITS],
 }
 
 impl Digits {
     /// Zero.
-    pub const ZERO: Self = Self { number: 0, length: 1, digits: [b'0'; LONGEST] };
+    pub const ZERO: Self = Self { number: 0, length: 1, digits: [b'0'; MAX_DIGITS] };
 
     /// Appends a number in decimal.
     pub fn push(&mut self, out: &mut Vec<u8>, number: u64) {

@@ -259,7 +259,7 @@ fn a_server_that_charges_requests_beside_a_dry_run_is_up() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .decisions()
-        .store(&redis.url())
+        .store(redis.url())
         .http("rate_limit_redis_deny_cache off;")
         .server("location / { rate_limit_redis $arg_k rate=1r/h capacity=500000;")
         .server("rate_limit_redis all name=planned rate=1r/52w dry_run; }")

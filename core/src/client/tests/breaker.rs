@@ -31,7 +31,7 @@ impl Played {
     /// A client of a store in which some requests may wait for 100 s.
     fn patient(fail_timeout: u64) -> Self {
         let mut played = Self::with(|config| {
-            config.patience = 100 * SECOND;
+            config.longest_timeout = 100 * SECOND;
             config.fail_timeout = fail_timeout;
         });
         played.client.start(0);

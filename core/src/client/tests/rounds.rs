@@ -134,7 +134,7 @@ fn queries_are_counted_by_result() {
     let mut played = Played::with(|config| {
         config.kind = Kind::Cluster;
         // A server that owes a reply for less is not considered dead.
-        config.patience = 5 * SECOND;
+        config.longest_timeout = 5 * SECOND;
         config.fail_timeout = 5 * SECOND;
     });
     played.client.start(0);
@@ -214,7 +214,7 @@ fn a_query_that_has_timed_out_is_logged_once_and_counts_when_it_is_answered() {
     let mut played = Played::with(|config| {
         config.kind = Kind::Cluster;
         config.fail_timeout = 100 * SECOND;
-        config.patience = 100 * SECOND;
+        config.longest_timeout = 100 * SECOND;
     });
     played.client.start(0);
     played.accept_handshake();

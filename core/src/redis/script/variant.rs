@@ -65,7 +65,7 @@ impl Variant {
         }
     }
 
-    /// The name of the Lua function: two algorithms may share one.
+    /// Identifies the Lua function, which two algorithms may share. Unlike its name it is never allocated.
     pub(super) fn identity(self) -> (&'static str, bool) {
         (self.algorithm.function(), self.is_settled)
     }
