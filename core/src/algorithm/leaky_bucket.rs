@@ -6,7 +6,7 @@
 //! request that passes with some excess is delayed until there is none, or no more than `delay`.
 //!
 //! In any window of time t at most `burst + 1 + t × rate` is accepted, and without `delay` or
-//! `nodelay` at most `1 + t × rate` passes.
+//! `nodelay` at most `cost + t × rate` passes, with the largest cost of a request.
 
 use super::moment::Moment;
 use super::{AlgorithmRow, gcra};

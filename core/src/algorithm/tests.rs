@@ -105,7 +105,7 @@ fn every_part_of_a_source_is_there() {
     }
 }
 
-/// What an operator gives back, also of a window before, of which a part counts.
+/// Units that an operator gives back count in full, also in a window of which only a part counts any more.
 #[test]
 fn what_is_given_back_at_no_given_time_counts_in_full() {
     let start = 1_763_683_230_000_000;

@@ -144,7 +144,7 @@ pub enum LimitError {
     Unknown {
         /// The word.
         word: String,
-        /// What would be right.
+        /// The hint to what would be right.
         hint: String,
     },
     /// `delay=` and `nodelay`.

@@ -812,7 +812,7 @@ fn a_quota_of_the_clients_own_is_followed() {
     assert_eq!((next.has_other_quota(), next.quota()), (true, quota));
 }
 
-/// What Redis says of a client's own quota stays known if the second submission is not answered.
+/// The override that Redis has told of stays known if the second submission is not answered.
 #[test]
 fn an_override_is_not_forgotten_if_the_second_submission_fails() {
     let machine = TestMachine::new(ROOM);

@@ -100,7 +100,7 @@ fn what_opened_it_is_given_back_when_it_closes() {
         .start_connected(&redis);
     decides(&nginx);
     redis.stop_signal();
-    // As long as it waits, the connection is not given up.
+    // The connection is not given up as long as it waits.
     let mut patient = nginx.http();
     patient.send("GET", "/patient", &[]);
     let mut clients = [(); 9].map(|()| nginx.http());

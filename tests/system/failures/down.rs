@@ -211,7 +211,7 @@ fn the_reason_that_has_come_since_is_logged_once() {
     assert_eq!(nginx.logged("is still down").len(), 1);
 }
 
-/// What is reached in vain now is not what refused connections at first. Alternating reasons are no news.
+/// A server that hangs up is not the one that refused connections at first.
 #[test]
 fn the_reason_of_another_server_at_the_address_is_logged() {
     let redis = Redis::start();
