@@ -265,8 +265,7 @@ impl NodeRecord {
     fn clear(&self) {
         let causes = [&self.cause, &self.latest_cause, &self.latest_cause_since];
         let states = [&self.down_since, &self.is_found_up, &self.slow_since, &self.undecided];
-        let states = states.into_iter().chain([&self.warned]);
-        let states = states.chain(causes);
+        let states = states.into_iter().chain(causes).chain([&self.warned]);
         let counters = self.commands.iter().chain(&self.errors).chain(&self.attempts);
         let counters = counters.chain(&self.queries).chain([&self.decided, &self.waited]);
         counters.chain(states).for_each(|counter| counter.store(0, Ordering::Relaxed));

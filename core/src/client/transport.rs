@@ -187,7 +187,7 @@ impl Client {
             Next::Connect { is_first } => self.replace(key, fault, is_first, now),
             Next::Wait(delay) => self.on_unreachable(key, fault, delay, now),
         }
-        // After that: what is down now is not said to be slow no more.
+        // Last, so that a server that is down now is not said to be slow no more.
         self.pool.check_slowness(node, &mut self.agenda);
     }
 
