@@ -28,8 +28,9 @@ pub(super) const SILENCE: u64 = SECOND;
 /// starts at once.
 const USEFUL_LIFE: u64 = SECOND;
 
-/// How many connections in a row may be replaced at once that lived less, if they answered at all.
-const MAX_REPLACEMENTS: u32 = 45;
+/// How many connections in a row may be replaced at once that lived less, if they answered at all. A server that ends each
+/// of them costs a fleet so many handshakes a worker before the attempts slow down.
+const MAX_REPLACEMENTS: u32 = 5;
 
 /// How long connecting may take at most, in µs, where the server accepts no connection.
 const LONGEST_CONNECT: u64 = 2 * SECOND;

@@ -323,7 +323,7 @@ fn patience_with_short_lives_ends() {
         played.accept_handshake();
         played.turn();
     }
-    assert_eq!(replaced, 45);
+    assert_eq!(replaced, 5);
 }
 
 #[test]
