@@ -40,7 +40,7 @@ fn read([micros, part, _]: [u64; 3]) -> Option<State> {
     Some(State::Arrival(Moment { micros, part }))
 }
 
-fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
+pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
     let (limit, interval) = (quota.limit(), quota.interval());
     let Arrival { tat, latest, debt, corrected } = arrival(stored, now, quota);
     let next = tat.plus(interval, cost);
@@ -96,6 +96,11 @@ fn missing_without(stored: &Stored, now: u64, quota: &Quota, spent: u64) -> u64 
 fn touch(stored: &mut Stored, now: u64, quota: &Quota) {
     let Arrival { tat, debt, .. } = arrival(stored, now, quota);
     write(stored, now, quota, tat, debt);
+}
+
+/// In how many µs all that was spent is regained, if nothing of it is held.
+pub(super) fn regained_in(stored: &Stored, now: u64, quota: &Quota) -> u64 {
+    arrival(stored, now, quota).tat.ceil().saturating_sub(now)
 }
 
 /// The arrival time at `now`.

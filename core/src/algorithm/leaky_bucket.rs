@@ -9,7 +9,7 @@
 //! `nodelay` at most `cost + t × rate` passes, with the largest cost of a request.
 
 use super::moment::Moment;
-use super::{AlgorithmRow, gcra};
+use super::{AlgorithmRow, Stored, gcra};
 use crate::decision::Verdict;
 use crate::limit::Quota;
 
@@ -18,6 +18,7 @@ pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     own_parameters: "\"burst=\", \"delay=\" and \"nodelay\"",
     // The delays of requests follow from what all machines have let pass.
     leases: None,
+    decide,
     ..gcra::ROW
 };
 
@@ -28,6 +29,13 @@ pub enum Undelayed {
     UpTo(u64),
     /// All of it: `nodelay`.
     All,
+}
+
+/// Decides as gcra does. Units that a line of gcra has set aside as leases, under the same name, are spent; but the turns
+/// of requests do not wait until they come back.
+fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
+    let verdict = gcra::decide(stored, now, quota, cost);
+    Verdict { reset: gcra::regained_in(stored, now, quota), ..verdict }
 }
 
 /// How long a request of `cost` with this verdict is delayed, in µs.
@@ -46,7 +54,6 @@ pub fn delay(verdict: &Verdict, quota: &Quota, cost: u64, undelayed: Undelayed) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::Stored;
     use crate::decision::Retry;
     use crate::limit::Algorithm;
 
@@ -70,6 +77,21 @@ mod tests {
         let none = delays(3, Undelayed::All);
         assert_eq!(none, [ms(0), ms(0), ms(0), ms(0), None, None]);
         assert_eq!(delays(0, Undelayed::UpTo(0)), [ms(0), None, None, None, None, None]);
+    }
+
+    /// Until a moment ago the line was one of gcra with leases.
+    #[test]
+    fn leases_of_another_line_delay_nothing_for_longer() {
+        const NOW: u64 = 1_700_000_000_000_000;
+        let quota = Quota::new(Algorithm::LeakyBucket, "10r/s".parse().unwrap(), 21).unwrap();
+        let second = 1_000_000;
+        for (held, delayed) in [(1, 100_000), (20, 2_000_000)] {
+            let numbers = [NOW, 0, 0, 0, 0, held, NOW + 100 * second, 0, 0];
+            let mut stored = Algorithm::LeakyBucket.read(&numbers.map(u64::to_le_bytes).concat());
+            let verdict = Algorithm::LeakyBucket.decide(&mut stored, NOW, &quota, 1);
+            assert!(verdict.allowed);
+            assert_eq!(delay(&verdict, &quota, 1, Undelayed::UpTo(0)), delayed, "{held}");
+        }
     }
 
     #[test]
