@@ -277,22 +277,21 @@ impl Model {
     }
 }
 
-/// How long a state is to be kept: until the quota is whole again, and not only in this millisecond.
-/// Redis keeps a key for the whole millisecond at which it is to go, so the fraction of it may be cut
-/// off.
+/// How long a state is to be kept: until the quota is whole again, and not only in this millisecond. Some servers delete a
+/// key at the start of the millisecond at which it is to go.
 fn kept(stored: &Stored, now: u64, verdict: &Verdict) -> Kept {
     match &stored.state {
         Some(State::Log(log, _)) if log.is_empty() && verdict.reset == 0 => Kept::Gone,
-        Some(State::Log(..)) => Kept::For(verdict.reset.div_ceil(1_000)),
-        _ => Kept::Until((now + verdict.reset.max(1_000)) / 1_000),
+        Some(State::Log(..)) => Kept::For((now % 1_000 + verdict.reset).div_ceil(1_000)),
+        _ => Kept::Until((now + verdict.reset.max(1)).div_ceil(1_000)),
     }
 }
 
 /// When a key is gone that was written at `now`, in µs.
 fn expiry(kept: Kept, now: u64) -> u64 {
     match kept {
-        Kept::Until(time) => (time + 1) * 1_000,
-        Kept::For(time) => now + time * 1_000,
+        Kept::Until(time) => time * 1_000,
+        Kept::For(time) => (now / 1_000 + time) * 1_000,
         Kept::Gone => now,
     }
 }

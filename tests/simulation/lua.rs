@@ -213,14 +213,14 @@ impl Keyspace {
         match (name, arguments) {
             (b"GET", []) => text(lua, self.string(key)?),
             (b"SET", [value, option, at]) if option == b"PXAT" => {
-                let gone_at = (number(at) + 1) * MILLISECOND;
+                let gone_at = number(at) * MILLISECOND;
                 let value = Value::Packed(value.as_slice().into());
                 *self.find(key)? = Some(Stored { value, gone_at });
                 Ok(mlua::Value::Boolean(true))
             }
             (b"DEL", []) => integer(usize::from(self.find(key)?.take().is_some())),
             (b"PEXPIRE", [time]) => {
-                let gone_at = (self.now / MILLISECOND + number(time) + 1) * MILLISECOND;
+                let gone_at = (self.now / MILLISECOND + number(time)) * MILLISECOND;
                 let stored = self.find(key)?.as_mut();
                 integer(usize::from(stored.map(|stored| stored.gone_at = gone_at).is_some()))
             }

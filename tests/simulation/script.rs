@@ -311,28 +311,24 @@ fn signed(word: &[u8]) -> (bool, u64) {
     }
 }
 
-/// A state as it is stored. A key is kept for all of the millisecond in which it expires: a string
-/// until its quota is whole again, and for a millisecond at least; a log for as long, rounded up.
+/// A state as it is stored. A key is kept until its quota is whole again, rounded up to whole milliseconds: it is gone at
+/// the start of the last one.
 fn stored(
     algorithm: Algorithm,
     found: &algorithm::Stored,
     now: u64,
     whole_in: u64,
 ) -> Option<Stored> {
-    let (value, last) = match found.state.as_ref()? {
+    let (value, gone_at) = match found.state.as_ref()? {
         State::Log(log, _) if log.is_empty() && whole_in == 0 => return None,
-        State::Log(..) => {
-            let last = now / MILLISECOND + whole_in.div_ceil(MILLISECOND);
-            (Value::Log(found.clone(), List::default()), last)
-        }
+        State::Log(..) => (Value::Log(found.clone(), List::default()), now + whole_in),
         state => {
             // Units that are set aside are not forgotten before their end.
             let held = found.extra.holds.newer.until.saturating_sub(now);
-            let last = (now + held + whole_in.max(MILLISECOND)) / MILLISECOND;
-            (Value::Packed(packed(algorithm, state, found)), last)
+            (Value::Packed(packed(algorithm, state, found)), now + held + whole_in.max(1))
         }
     };
-    Some(Stored { value, gone_at: (last + 1) * MILLISECOND })
+    Some(Stored { value, gone_at: gone_at.next_multiple_of(MILLISECOND) })
 }
 
 /// The bytes of `struct.pack('<LLL', …)` of the scripts, and, if there is an extra, `'<LLLLLL'`, and, if something

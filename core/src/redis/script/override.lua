@@ -82,8 +82,7 @@ local function keep(decide, key, state, expiry, now, limit, period, count, recor
     local _, whole = carry_over(decide, state, ends, limit, period, count, line[1], line[2], line[3])
     expiry = math.max(expiry, whole)
   end
-  -- some servers do not store what is to expire in the present millisecond
-  expiry = math.max(expiry, now + 1000)
-  local last = ends > expiry and math.ceil(ends / 1000) or expiry / 1000
-  redis.call('SET', key, state .. record, 'PXAT', string.format('%d', last))
+  -- rounded as in write.lua
+  expiry = math.max(expiry, ends, now + 1)
+  redis.call('SET', key, state .. record, 'PXAT', string.format('%d', math.ceil(expiry / 1000)))
 end

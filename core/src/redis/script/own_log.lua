@@ -50,7 +50,7 @@ end
 local function expire_log(key, now, whole_at, own)
   if not own or own[3] > 0 then
     -- some servers take no -0
-    redis.call('PEXPIRE', key, math.max(1, math.ceil((whole_at - now) / 1000)))
+    redis.call('PEXPIRE', key, math.max(1, math.ceil((now % 1000 + whole_at - now) / 1000)))
   end
 end
 
@@ -93,7 +93,7 @@ local function keep_log(key, now, reset, debt, heads, own, line)
   if own and own[3] == 0 or redis.call('LLEN', key) == 0 then
     return
   end
-  local expiry = math.max(now + reset, now + 1000)
+  local expiry = math.max(now + reset, now + 1)
   if line and own and expiry > own[3] then
     -- what is more than the limit of the line is owed then; a limit that was lowered may have more spent
     local spent = math.max(own[1], spent_of(key, now, own[2], heads))
