@@ -181,6 +181,7 @@ impl<'a> LocalCharge<'a> {
     /// The limit's entry in the transaction, if it is to be checked.
     fn entry(&self, table: &mut Table<'_>, now: u64, mode: Mode) -> Option<Pending<'a>> {
         let mut stored = self.stored(table);
+        self.shorten_block(&mut stored, now);
         let is_checked = match mode {
             Mode::Outage => {
                 self.block(&mut stored, now);
@@ -190,6 +191,15 @@ impl<'a> LocalCharge<'a> {
         };
         let quota = *self.charge.quota;
         is_checked.then(|| Pending::new(self.charge, Applied { stored, quota, own: None }))
+    }
+
+    /// Ends a block when one that begins now would end, should the clock have stepped back. Also where clients have quotas
+    /// of their own: a longer block of an operator is not stored here.
+    fn shorten_block(&self, stored: &mut Stored, now: u64) {
+        let quota = self.charge.quota;
+        if quota.block() > 0 && stored.correct(now, quota) > quota.block() {
+            quota.algorithm().set_block(stored, now, quota, quota.block());
+        }
     }
 
     /// Blocks the client for as long as the machine knows that it is blocked.
@@ -797,6 +807,21 @@ mod tests {
             let blocked = verdict(request(table, START + 39 * day, Mode::Outage, quota, 1));
             assert!(!blocked.allowed && blocked.retry == Retry::After(day), "{quota:?}");
             assert!(verdict(request(table, START + 40 * day, Mode::Outage, quota, 1)).allowed);
+        }
+    }
+
+    /// Also where an operator could block a client for longer.
+    #[test]
+    fn a_clock_that_steps_back_prolongs_no_block() {
+        for quota in all_quotas("2r/s", 2) {
+            let mut words = vec![0; 1_000];
+            let table = &mut Table::open(&mut words);
+            let quota = quota.with_block(7_000_000).with_override();
+            let later = START + 3_600_000_000;
+            verdict(request(table, later, Mode::Outage, quota, 2));
+            assert!(!verdict(request(table, later, Mode::Outage, quota, 1)).allowed);
+            let blocked = verdict(request(table, START, Mode::Outage, quota, 1));
+            assert_eq!(blocked.block(), 7_000_000, "{quota:?}");
         }
     }
 
