@@ -6,12 +6,13 @@ use std::ptr::NonNull;
 
 use ngx::core::Status;
 use ngx::ffi::{
-    NGX_HTTP_INTERNAL_SERVER_ERROR, ngx_event_t, ngx_handle_read_event, ngx_handle_write_event,
-    ngx_http_arg, ngx_http_auth_basic_user, ngx_http_block_reading, ngx_http_complex_value_t,
-    ngx_http_core_loc_conf_t, ngx_http_core_run_phases, ngx_http_discard_request_body,
-    ngx_http_err_page_t, ngx_http_finalize_request, ngx_http_request_t, ngx_http_send_response,
-    ngx_http_test_reading, ngx_int_t, ngx_list_push, ngx_palloc, ngx_pool_t, ngx_post_event,
-    ngx_posted_events, ngx_str_t, ngx_table_elt_t, ngx_uint_t,
+    NGX_HTTP_CLIENT_CLOSED_REQUEST, NGX_HTTP_INTERNAL_SERVER_ERROR, ngx_event_t,
+    ngx_handle_read_event, ngx_handle_write_event, ngx_http_arg, ngx_http_auth_basic_user,
+    ngx_http_block_reading, ngx_http_complex_value_t, ngx_http_core_loc_conf_t,
+    ngx_http_core_run_phases, ngx_http_discard_request_body, ngx_http_err_page_t,
+    ngx_http_finalize_request, ngx_http_request_t, ngx_http_send_response, ngx_http_test_reading,
+    ngx_int_t, ngx_list_push, ngx_palloc, ngx_pool_t, ngx_post_event, ngx_posted_events, ngx_str_t,
+    ngx_table_elt_t, ngx_uint_t,
 };
 use ngx::http::{
     HttpModuleLocationConf, HttpModuleMainConf, HttpModuleServerConf, NgxHttpCoreModule,
@@ -316,9 +317,14 @@ impl Request<'_> {
     }
 
     /// Lets a suspended request wait on. If the response before it has filled the socket, the write event is
-    /// still registered, and select and poll would report it in each turn.
+    /// still registered, and select and poll would report it in each turn. Where a client has cancelled a stream of HTTP/3,
+    /// nothing but that event shows it.
     pub(crate) fn keep_waiting(self) -> Step {
         // SAFETY: the event is that of the connection.
+        if unsafe { (*self.write_event().as_ptr()).error() } != 0 {
+            return Step::End(NGX_HTTP_CLIENT_CLOSED_REQUEST as ngx_int_t);
+        }
+        // SAFETY: as above.
         match Status(unsafe { ngx_handle_write_event(self.write_event().as_ptr(), 0) }) {
             Status::NGX_OK => Step::AGAIN,
             _ => Step::INTERNAL_ERROR,
