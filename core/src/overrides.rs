@@ -13,7 +13,7 @@ use std::num::NonZeroU64;
 
 use crate::algorithm::Stored;
 use crate::limit::{Algorithm, Quota};
-use crate::rate::{MAX_EXACT, Rate};
+use crate::rate::{MAX_EXACT, Rate, SECOND};
 
 /// The rate and capacity of one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,8 @@ pub struct Override {
     pub rate: Rate,
     /// The most that can be spent at once.
     pub limit: u64,
-    /// When it ends, by Redis's clock in µs; `None`: when it is removed.
+    /// When it ends, in µs; `None`: when it is removed. In Redis and its replies this is by Redis's clock, in the memory of a
+    /// machine by its monotonic clock: see [`by_clock`](Self::by_clock).
     pub ends: Option<NonZeroU64>,
 }
 
@@ -50,6 +51,25 @@ impl Override {
     /// Whether it has ended at `now`.
     pub fn is_over(&self, now: u64) -> bool {
         self.ends.is_some_and(|ends| ends.get() <= now)
+    }
+
+    /// This override of Redis with its end by a clock that shows `there` when the clock of Redis shows `now`.
+    #[must_use]
+    pub fn by_clock(self, now: u64, there: u64) -> Self {
+        let moved = |ends: NonZeroU64| {
+            let rest = ends.get().saturating_sub(now);
+            NonZeroU64::MIN.saturating_add(there.saturating_add(rest).saturating_sub(1))
+        };
+        Self { ends: self.ends.map(moved), ..self }
+    }
+
+    /// Whether both are the same but for what a machine cannot tell of the end: how long a reply took.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let ends_with = match (self.ends, other.ends) {
+            (Some(one), Some(other)) => one.get().abs_diff(other.get()) < SECOND,
+            (one, other) => one == other,
+        };
+        ends_with && (self.rate, self.limit) == (other.rate, other.limit)
     }
 
     /// The quota of its client, where that of the line is `quota`; `None` if the algorithm cannot count it.
@@ -133,7 +153,6 @@ impl Applied {
 mod tests {
     use super::*;
     use crate::decision::Verdict;
-    use crate::rate::SECOND;
 
     const NOW: u64 = 1_700_000_000 * SECOND;
 
@@ -196,6 +215,20 @@ mod tests {
         let limit =
             |now| Applied::new(Stored::default(), Some(own(5, ends)), now, &quota).quota.limit();
         assert_eq!([limit(NOW), limit(ends - 1), limit(ends)], [5, 5, 10]);
+    }
+
+    #[test]
+    fn a_machine_has_the_end_by_its_own_clock() {
+        let ends = |own: Override| own.ends.map(NonZeroU64::get);
+        let own = own(5, NOW + 3 * SECOND);
+        assert_eq!(ends(own.by_clock(NOW, 100)), Some(100 + 3 * SECOND));
+        assert_eq!(ends(own.by_clock(NOW + 9 * SECOND, 100)), Some(100));
+        let (known, later) = (own.by_clock(NOW, 100), own.by_clock(NOW, 100 + SECOND / 2));
+        assert!(known.is_like(&later) && later.is_like(&known));
+        assert!(!known.is_like(&own.by_clock(NOW, 100 + SECOND)));
+        assert!(!known.is_like(&Override { limit: 6, ..known }));
+        let endless = Override { ends: None, ..own };
+        assert!(endless.is_like(&endless.by_clock(NOW, 100)) && !endless.is_like(&known));
     }
 
     #[test]

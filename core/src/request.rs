@@ -245,13 +245,12 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         for (index, limit) in self.limits.iter().enumerate() {
             if let Some(renewal) = limit.take_renewal() {
                 let granted = |submission: M::Submission| submission.granted(index);
-                // Units of another quota cannot be spent as those of the one that was known here: they lapse.
-                let submission = self.submission.get().filter(|_| !limit.has_other_quota());
                 let outcome = Outcome {
                     is_sent: limit.is_sent(),
                     is_charged: limit.is_charged(),
                     is_rejected: limit.is_violated(),
-                    granted: submission.map_or(Granted::default(), granted),
+                    granted: self.submission.get().map_or(Granted::default(), granted),
+                    is_other_quota: limit.has_other_quota(),
                     span,
                     // The second submission was later. Its lease ends so much earlier, and what is spent of it counts
                     // as spent so much later: that takes something, and lets nothing more pass.
@@ -312,17 +311,18 @@ impl<M: Machine> LimitedRequest<'_, M> {
     /// Takes note of the quotas that clients have of their own, as this submission was charged by them. What was not
     /// answered says nothing, though a rejection by the first submission may stand.
     fn note_overrides(&self, machine: &M) {
-        let limits = || self.limits.iter().enumerate().filter(|(_, limit)| limit.may_have_own());
-        let Some(submission) = self.submission.get().filter(|_| limits().next().is_some()) else {
-            return;
-        };
+        let may_have_own = self.limits.iter().any(Evaluated::may_have_own);
+        let Some(submission) = self.submission.get().filter(|_| may_have_own) else { return };
         submission.with_answers(|answers| {
-            let is_answered =
-                |index: usize| answers.get(index).is_some_and(|it| it.verdict.is_some());
-            for (index, limit) in limits().filter(|(index, _)| is_answered(*index)) {
+            let answers = answers.iter().enumerate().filter(|(_, answer)| answer.verdict.is_some());
+            for (index, answer) in answers {
+                let Some(limit) = self.limits.get(index).filter(|limit| limit.may_have_own())
+                else {
+                    continue;
+                };
                 let own = submission.own(index);
                 limit.set_own(own);
-                machine.note_override(limit, own);
+                machine.note_override(limit, own, answer.now);
             }
         });
     }

@@ -9,7 +9,6 @@ use rate_limit_core::key::{self, Digest, KeyHmac};
 use rate_limit_core::limit::Quota;
 use rate_limit_core::request::{ConfiguredLimit, OwnQuota};
 
-use crate::clock::unix_micros;
 use crate::conf::{EvaluateError, LimitConf};
 use crate::log::unusable;
 use crate::machine::Evaluated;
@@ -99,7 +98,7 @@ fn find_own<'r>(
 ) -> Result<(&'r Quota, Digest, Option<&'r OwnQuota<'r>>), OutOfMemory> {
     let line: Option<&_> = Some(r.keep(OwnQuota::new(quota, digest))?);
     let known = shared.known_override(limit.fingerprint(), key);
-    let known = known.filter(|own| !own.is_over(unix_micros())).and_then(|own| own.quota(quota));
+    let known = known.and_then(|own| own.quota(quota));
     let Some(own) = known else { return Ok((quota, digest, line)) };
     let digest = shared.digest(limit.fingerprint(), key, &own);
     Ok((r.keep(own)?, digest, line))

@@ -175,8 +175,13 @@ impl Shared {
 }
 
 impl ManagedClients<LimitConf> for Shared {
-    fn note_override(&self, limit: &Evaluated<'_, LimitConf>, own: Option<Override>) {
-        self.managed().set_override(limit.charge.client(), own);
+    fn note_override(
+        &self,
+        limit: &Evaluated<'_, LimitConf>,
+        own: Option<Override>,
+        redis_now: u64,
+    ) {
+        self.set_override(limit.charge.client(), own, redis_now);
     }
 
     #[inline]
@@ -198,8 +203,9 @@ impl Shared {
         state: ClientState,
     ) -> ClientState {
         let client = self.client_digest(limit, key);
-        let own = self.managed().get(client).own;
-        self.managed().set_override(client, state.own);
+        // What the machine has counted by it, it has counted as one without an end.
+        let own = self.own(client).map(|own| Override { ends: None, ..own });
+        self.set_override(client, state.own, state.now);
         if state.blocked_for > 0 || self.may_be_blocked() {
             self.set_block(client, state.blocked_for);
         }
@@ -210,9 +216,20 @@ impl Shared {
         self.with_table(|table| local::change(table, client, now, change, (quota, own), state))
     }
 
-    /// The override of the client of this key and of the limit of this fingerprint, as far as it is known.
+    /// The override of the client of this key and of the limit of this fingerprint, as far as it is known and has not ended.
     pub(crate) fn known_override(&self, limit: u64, key: &[u8]) -> Option<Override> {
-        self.managed().get(self.client_digest(limit, key)).own
+        self.own(self.client_digest(limit, key))
+    }
+
+    fn own(&self, client: u128) -> Option<Override> {
+        self.managed().get(client).own.filter(|own| !own.is_over(monotonic_micros()))
+    }
+
+    /// Takes note of an override by a reply of this time of Redis's clock. On the monotonic clock: the wall clock of this
+    /// machine may be ahead or behind.
+    fn set_override(&self, client: u128, own: Option<Override>, redis_now: u64) {
+        let own = own.map(|own| own.by_clock(redis_now, monotonic_micros()));
+        self.managed().set_override(client, own);
     }
 
     /// For how long a client is still blocked, as far as it is known, in µs; 0: it is not.

@@ -93,6 +93,7 @@ impl Machine {
                 is_charged: answer.is_charged,
                 is_rejected: answer.verdict.is_some_and(|verdict| !verdict.allowed),
                 granted: *granted,
+                is_other_quota: false,
                 span: plan.span,
                 submitted,
             };

@@ -89,6 +89,8 @@ pub struct Outcome {
     pub is_rejected: bool,
     /// The lease that it has set aside.
     pub granted: Granted,
+    /// Whether Redis counts by another quota than that of the charge.
+    pub is_other_quota: bool,
     /// How long leases last, in µs.
     pub span: u64,
     /// The monotonic time at which it was submitted.
@@ -205,7 +207,10 @@ impl<'a> LeaseTable<'a> {
         outcome: &Outcome,
         now: u64,
     ) -> Renewed {
-        let Outcome { is_sent, is_charged, is_rejected, granted, span, submitted } = *outcome;
+        if outcome.is_other_quota {
+            return self.forget(charge, taken, &outcome.granted);
+        }
+        let Outcome { is_sent, is_charged, is_rejected, granted, span, submitted, .. } = *outcome;
         let (before, is_renewal) = match taken {
             Taken::Busy => {
                 if let Some(entry) = self.lock(charge.digest.number()) {
@@ -239,6 +244,20 @@ impl<'a> LeaseTable<'a> {
             None
         };
         Renewed { granted: granted.units, returned, lapsed, evicted }
+    }
+
+    /// Ends a lease that was taken out, and the one that a command has set aside in its place. Their quota is not the one
+    /// that they are kept for: the next command with this charge asks for none.
+    fn forget(&self, charge: &Charge<'_>, taken: Taken, granted: &Granted) -> Renewed {
+        let Taken::Holding(before) = taken else { return Renewed::default() };
+        let &Granted { units: granted, returned, .. } = granted;
+        let lapsed = before.units().saturating_sub(returned).saturating_add(granted);
+        let evicted = self.lock(charge.digest.number()).and_then(|locked| {
+            let lapsed = Lapsed::of(locked.limit(), &locked.0.holding());
+            locked.0.clear();
+            lapsed
+        });
+        Renewed { granted, returned, lapsed, evicted }
     }
 
     /// Keeps a lease, with what others have brought meanwhile. Where there is no room, the entry with the
@@ -523,7 +542,16 @@ mod tests {
             let granted = Granted::nothing(START + at);
             let (is_sent, is_charged, is_rejected) = (true, true, false);
             let (span, submitted) = (SPAN, 0);
-            let outcome = Outcome { is_sent, is_charged, is_rejected, granted, span, submitted };
+            let is_other_quota = false;
+            let outcome = Outcome {
+                is_sent,
+                is_charged,
+                is_rejected,
+                granted,
+                is_other_quota,
+                span,
+                submitted,
+            };
             table.renew(&charge(7, 2), 0, Taken::Busy, &outcome, 12);
             let report = table.holding(7).unwrap().lease(&quota(), SPAN, 12).report;
             assert_eq!((report.plain[0], report.charged), (tokens, charged), "{at}");
@@ -569,6 +597,7 @@ mod tests {
             is_charged,
             is_rejected: !is_charged,
             granted: Granted { units, ends: START + submitted + SPAN, ..Granted::nothing(START) },
+            is_other_quota: false,
             span: SPAN,
             submitted,
         };
@@ -631,6 +660,33 @@ mod tests {
         assert_eq!((nothing.units(), nothing.lease(&quota(), SPAN, 10).is_none()), (0, true));
     }
 
+    /// Redis counts a client by another quota than the machine: what it sets aside cannot be spent, and no more is asked for.
+    #[test]
+    fn a_lease_of_another_quota_lapses_once() {
+        let buckets = buckets(1);
+        let table = table(&buckets);
+        put(&table, 7, 3, holding(5, 0), false, 0);
+        let outcome = |granted| Outcome {
+            is_sent: true,
+            is_charged: true,
+            is_rejected: false,
+            granted,
+            is_other_quota: true,
+            span: SPAN,
+            submitted: 1,
+        };
+        let taken = table.take(&charge(7, 1), 1, 10);
+        assert!(matches!(taken, Taken::Holding(_)));
+        let granted = Granted { units: 8, returned: 4, ends: 2 * START, ..Granted::nothing(START) };
+        let changes = table.renew(&charge(7, 1), 3, taken, &outcome(granted), 2);
+        let lapsed = Renewed { granted: 8, returned: 4, lapsed: 9, evicted: None };
+        assert_eq!(changes, lapsed);
+        let taken = table.take(&charge(7, 1), 3, 10);
+        assert_eq!(taken, Taken::Nothing);
+        let changes = table.renew(&charge(7, 1), 3, taken, &outcome(Granted::nothing(START)), 4);
+        assert_eq!((changes, table.holding(7)), (Renewed::default(), None));
+    }
+
     /// It reports a lease that has ended, and leaves the demand as it was.
     #[test]
     fn a_command_of_cost_0() {
@@ -645,8 +701,9 @@ mod tests {
         assert_eq!((lease.want, lease.report.of, lease.report.unused), (0, 5, 4));
         let granted = Granted { returned: 4, ..Granted::nothing(START + end) };
         let (is_sent, is_charged, span, submitted) = (true, true, SPAN, end);
-        let is_rejected = false;
-        let outcome = Outcome { is_sent, is_charged, is_rejected, granted, span, submitted };
+        let (is_rejected, is_other_quota) = (false, false);
+        let outcome =
+            Outcome { is_sent, is_charged, is_rejected, granted, is_other_quota, span, submitted };
         let changes = table.renew(&charge(7, 0), 0, taken, &outcome, end);
         assert_eq!(changes, Renewed { returned: 4, ..Renewed::default() });
         assert_eq!(table.take(&charge(7, 0), end, end + 10), Taken::Busy, "all is reported");

@@ -11,7 +11,7 @@ use crate::overrides::Override;
 /// The changes to a client that a machine knows of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ManagedClient {
-    /// The override, if it has one.
+    /// The override, if it has one. Its end is by the monotonic clock.
     pub own: Option<Override>,
     /// Until when it is blocked, in µs of the monotonic clock; a time that is over if it is not.
     pub blocked_until: u64,
@@ -33,9 +33,13 @@ impl<'a> ManagedTable<'a> {
         known.map(|(_, words)| ManagedClient::of(words)).unwrap_or_default()
     }
 
-    /// Takes note of the override of a client, or that it has none.
+    /// Takes note of the override of a client, with its end by the monotonic clock, or that it has none.
     pub fn set_override(&self, client: u128, own: Option<Override>) {
-        self.change(client, |known| ManagedClient { own, ..known });
+        self.change(client, |known| {
+            // Nothing is written for each reply: they take different times.
+            let is_known = known.own.zip(own).is_some_and(|(known, own)| known.is_like(&own));
+            if is_known { known } else { ManagedClient { own, ..known } }
+        });
     }
 
     /// Takes note of the time until which a client is blocked, in µs of the monotonic clock; 0: it is not.

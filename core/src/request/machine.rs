@@ -69,8 +69,8 @@ pub trait DenyCache<L> {
 
 /// The changes to clients, as far as this machine knows them.
 pub trait ManagedClients<L> {
-    /// Takes note of the override of the client of `limit`, or that it has none.
-    fn note_override(&self, limit: &Evaluated<'_, L>, own: Option<Override>);
+    /// Takes note of the override of the client of `limit`, or that it has none, by a reply of this time of Redis's clock.
+    fn note_override(&self, limit: &Evaluated<'_, L>, own: Option<Override>, redis_now: u64);
 
     /// Takes note that the client of `limit` is blocked for `span` µs from now; 0: it is not.
     fn note_block(&self, limit: &Evaluated<'_, L>, span: u64);

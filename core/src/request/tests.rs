@@ -143,6 +143,7 @@ impl TestMachine {
             is_charged: true,
             is_rejected: false,
             granted,
+            is_other_quota: false,
             span: SECOND,
             submitted: START,
         };
@@ -239,7 +240,7 @@ impl LocalTable<TestLine> for TestMachine {
 }
 
 impl ManagedClients<TestLine> for TestMachine {
-    fn note_override(&self, limit: &Evaluated<'_, TestLine>, own: Option<Override>) {
+    fn note_override(&self, limit: &Evaluated<'_, TestLine>, own: Option<Override>, _: u64) {
         self.overrides.borrow_mut().insert(limit.charge.client(), own);
     }
 

@@ -6,7 +6,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use harness::{ClusterConf, Conf, Load, PATIENCE, Redis, Response, hey, run, slot, wait_until};
+use harness::{
+    Act, ClusterConf, Conf, Fake, Load, PATIENCE, Redis, Response, hey, run, slot, wait_until,
+};
 
 use tempfile::NamedTempFile;
 
@@ -722,4 +724,38 @@ fn a_dry_run_that_remembers_keeps_nothing_from_redis() {
         assert_eq!((response.status, response.remaining()), (200, Some(left)));
     }
     assert_eq!(tokens(&redis, "rl:wide:a"), Some(7));
+}
+
+/// The clock of Redis is behind: what a client has of its own has ended by the clock of this machine, and not in Redis.
+#[test]
+fn an_override_holds_in_an_outage_whatever_the_clock_says() {
+    const NOW: u64 = 1_763_683_200;
+    let day = 86_400_000_000_u64;
+    let record = move |ends: u64| {
+        let numbers = [50, day / 50, 1, ends * 1_000_000, 50, day];
+        [&numbers.map(u64::to_le_bytes).concat()[..], b"o\x01"].concat()
+    };
+    let reply = move |ends| {
+        let text = [format!("{NOW} 0 ").as_bytes(), &record(ends)].concat();
+        [format!("${}\r\n", text.len()).as_bytes(), &text, b"\r\n"].concat()
+    };
+    let fake = Fake::answering(move |key| match key {
+        "hour" => Act::Reply(reply(NOW + 3_600)),
+        "second" => Act::Reply(reply(NOW + 1)),
+        _ => Act::Usual,
+    });
+    let nginx =
+        local(&fake.url()).server(&location("/", "$arg_k name=own rate=5r/d override")).start();
+    for key in ["hour", "second"] {
+        let response = nginx.get(&format!("/?k={key}"));
+        assert_eq!((response.decision(), quota(&response)[0]), ("PASSED redis", 50));
+    }
+    drop(fake);
+    let counts_locally = |key: &str, limit: u64| {
+        let response = nginx.get(&format!("/?k={key}"));
+        response.decision().ends_with(" local") && quota(&response)[0] == limit
+    };
+    wait_until(PATIENCE, || counts_locally("hour", 50), "an override that lasts");
+    wait_until(PATIENCE, || counts_locally("second", 5), "an override that has ended");
+    assert!(counts_locally("hour", 50));
 }
