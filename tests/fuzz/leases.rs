@@ -99,7 +99,8 @@ fn renew(
     let before = table.holding(digest).map_or(0, |holding| holding.units());
     let renewed = table.renew(charge, 3, taken, &outcome, now);
     let held = if let Taken::Holding(holding) = taken { holding.units() } else { 0 };
-    assert!(renewed.lapsed <= held, "{renewed:?} of {taken:?}");
+    let of_other = if outcome.is_other_quota { outcome.granted.units } else { 0 };
+    assert!(renewed.lapsed <= held.saturating_add(of_other), "{renewed:?} of {taken:?}");
     assert!(
         renewed.granted <= outcome.granted.units && renewed.returned <= outcome.granted.returned
     );
@@ -124,5 +125,6 @@ fn outcome(input: &mut Input<'_>) -> Outcome {
         granted: Granted { units, returned, now, ends, plain, held, charged },
         span: input.number(),
         submitted: input.number(),
+        is_other_quota: input.flag(),
     }
 }

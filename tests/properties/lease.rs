@@ -401,7 +401,9 @@ impl World {
         let (machine, is_sent) = (&self.machines[machine], true);
         let charge = charge(&quota, cost);
         let is_rejected = !is_charged;
-        let outcome = Outcome { is_sent, is_charged, is_rejected, granted, span, submitted };
+        let is_other_quota = false;
+        let outcome =
+            Outcome { is_sent, is_charged, is_rejected, granted, is_other_quota, span, submitted };
         machine.leases().renew(&charge, 0, taken, &outcome, self.now - START + machine.ahead);
     }
 
@@ -709,8 +711,15 @@ fn a_slow_command_takes_nothing() {
                 now += 50;
                 let (is_charged, is_sent, span, submitted) = (true, true, SECOND, mono);
                 let is_rejected = false;
-                let outcome =
-                    Outcome { is_sent, is_charged, is_rejected, granted, span, submitted };
+                let outcome = Outcome {
+                    is_sent,
+                    is_charged,
+                    is_rejected,
+                    granted,
+                    is_other_quota: false,
+                    span,
+                    submitted,
+                };
                 machine.leases().renew(&charge, 0, taken, &outcome, now - START + machine.ahead);
                 shown = Some(verdict);
             }
