@@ -71,11 +71,21 @@ fn string(text: &mut String, value: &str) {
         match character {
             '"' | '\\' => text.extend(['\\', character]),
             // Writing to a string cannot fail.
-            '\0'..='\x1f' => drop(write!(text, "\\u{:04x}", u32::from(character))),
+            _ if is_control(character) => drop(write!(text, "\\u{:04x}", u32::from(character))),
             _ => text.push(character),
         }
     }
     text.push('"');
+}
+
+/// Whether a character controls a terminal, or the direction of the text around it. JSON forces only some of them to be
+/// escaped, but a client may have chosen the text, and an operator's terminal shows the JSON as it is.
+fn is_control(character: char) -> bool {
+    let is_of_direction = matches!(
+        character,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
+    character.is_control() || is_of_direction
 }
 
 #[cfg(test)]
@@ -86,6 +96,21 @@ mod tests {
     fn strings_are_escaped() {
         let mut text = String::new();
         string(&mut text, "unix:/a \"b\"\\\n\0\x1f\x7fä</script>");
-        assert_eq!(text, "\"unix:/a \\\"b\\\"\\\\\\u000a\\u0000\\u001f\x7fä</script>\"");
+        assert_eq!(text, "\"unix:/a \\\"b\\\"\\\\\\u000a\\u0000\\u001f\\u007fä</script>\"");
+    }
+
+    #[test]
+    fn nothing_controls_a_terminal() {
+        let escaped = ['\x7f'..='\u{9f}', '\u{61c}'..='\u{61c}', '\u{200e}'..='\u{200f}'];
+        let escaped = escaped.into_iter().chain(['\u{202a}'..='\u{202e}', '\u{2066}'..='\u{2069}']);
+        for character in escaped.flatten() {
+            let mut text = String::new();
+            string(&mut text, &character.to_string());
+            assert_eq!(text, format!("\"\\u{:04x}\"", u32::from(character)));
+        }
+        let others = "\u{a0}\u{61b}\u{200d}\u{2010}\u{2029}\u{206a}\u{1f600}";
+        let mut text = String::new();
+        string(&mut text, others);
+        assert_eq!(text, format!("\"{others}\""));
     }
 }

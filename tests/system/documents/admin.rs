@@ -68,6 +68,32 @@ fn a_client_from_a_terminal() {
     shown(&["show", "api", "a b\u{e4}%\"&\n"], "\"key\":\"a b\u{e4}%\\\"&\\u000a\",\n");
 }
 
+/// A client chooses its key, and the operator's terminal obeys what is in it.
+#[test]
+fn no_key_controls_a_terminal() {
+    let redis = Redis::start_with_stopped_clock();
+    let nginx = Conf::new()
+        .redis(&redis)
+        .http("rate_limit_redis_top 9;")
+        .server("location /limits { rate_limit_redis_admin; rate_limit_redis off; }")
+        .server("location / { rate_limit_redis $http_x_key name=api rate=1r/d; }")
+        .start_connected(&redis);
+    let key = "evil\u{9b}31m\u{9b}2J\u{7f}\u{202e}\u{2066}";
+    let escaped = "\"key\":\"evil\\u009b31m\\u009b2J\\u007f\\u202e\\u2066\",";
+    for status in [200, 429] {
+        let mut http = nginx.http();
+        http.send("GET", "/", &[("X-Key", key)]);
+        assert_eq!(http.read_response().status, status);
+    }
+    for arguments in [&["top", "api"][..], &["show", "api", key]] {
+        let text = limits(&nginx, arguments);
+        assert!(text.contains(escaped), "{text:?}");
+        assert!(text.chars().all(|c| c == '\n' || (' '..='~').contains(&c)), "{text:?}");
+    }
+    let missing = failure(&nginx.url("/limits"), &["show", key, "a"]);
+    assert!(missing.trim_end().chars().all(|c| (' '..='~').contains(&c)), "{missing:?}");
+}
+
 /// Whether a limit has a burst or a capacity is that of its own.
 #[test]
 fn a_limit_with_a_dot_in_its_name_from_a_terminal() {
