@@ -11,7 +11,6 @@ use rate_limit_core::admin::{AdminError, METHODS, Management, Operation};
 use rate_limit_core::charge::Charge;
 use rate_limit_core::client::Error;
 use rate_limit_core::conf::LogKey;
-use rate_limit_core::key;
 use rate_limit_core::manage::{Change, ClientState};
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::text::admin::{self, HTML};
@@ -113,10 +112,10 @@ fn resume(
     }
 }
 
-/// The key in Redis, behind the name of the limit, of a client of this key.
+/// The key in Redis, behind the name of the limit, of a client of this key, which is a digest already if it is long.
 fn redis_key<'k>(limit: &LimitConf, key: &'k [u8]) -> Cow<'k, [u8]> {
-    match key::replacement(key, limit.key_hmac()) {
-        Some(replacement) => replacement.into_bytes().into(),
+    match limit.key_hmac() {
+        Some(hmac) => hmac.hex(key).into_bytes().into(),
         None => key.into(),
     }
 }

@@ -88,18 +88,31 @@ impl From<u128> for Digest {
     }
 }
 
+/// What a digest of a key begins with.
+const DIGEST: &[u8] = b"sha1:";
+
 /// The digest that replaces a key over 512 bytes: `sha1:` and its SHA-1 in hexadecimal. It
-/// keeps a client from filling Redis with long keys. `None` for a shorter key.
+/// keeps a client from filling Redis with long keys. A key that looks like a digest is replaced by its own one as well:
+/// it would be that of the client whose long key the digest stands for. `None` for any other key.
 pub fn digest(key: &[u8]) -> Option<String> {
-    (key.len() > MAX_KEY).then(|| format!("sha1:{}", sha1_smol::Sha1::from(key).digest()))
+    let is_replaced = key.len() > MAX_KEY || is_digest(key);
+    is_replaced.then(|| format!("sha1:{}", sha1_smol::Sha1::from(key).digest()))
 }
 
-/// The text in Redis in place of a client's key: its digest if it is long; where there is an HMAC, the HMAC of that
+/// Whether a key looks like a [`digest`].
+pub fn is_digest(key: &[u8]) -> bool {
+    let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let digits = key.strip_prefix(DIGEST);
+    digits.is_some_and(|it| it.len() == sha1_smol::DIGEST_LENGTH * 2 && it.iter().all(is_digit))
+}
+
+/// The text in Redis in place of a client's key: its [`digest`], if it has one; where there is an HMAC, the HMAC of that
 /// digest or of the key. `None` if Redis has the key itself.
 #[inline]
 pub fn replacement(key: &[u8], hmac: Option<&KeyHmac>) -> Option<String> {
-    // Most keys are short, and most stores have no HMAC.
-    if hmac.is_none() && key.len() <= MAX_KEY { None } else { replaced(key, hmac) }
+    // Most keys are short and no digests, and most stores have no HMAC.
+    let is_usual = hmac.is_none() && key.len() <= MAX_KEY && !key.starts_with(DIGEST);
+    if is_usual { None } else { replaced(key, hmac) }
 }
 
 #[cold]
@@ -249,8 +262,23 @@ mod tests {
             (None, Some(digest.clone()))
         );
         assert_eq!(replacement(b"a", Some(&hmac)), Some(hmac.hex(b"a")));
-        assert_eq!(replacement(&long, Some(&hmac)), replacement(digest.as_bytes(), Some(&hmac)));
         assert_eq!(replacement(&long, Some(&hmac)), Some(hmac.hex(digest.as_bytes())));
+    }
+
+    #[test]
+    fn a_digest_as_a_key_is_another_client() {
+        let (hmac, long) = (KeyHmac::new(b"0123456789abcdef"), [b'x'; MAX_KEY + 1]);
+        let digest = digest(&long).unwrap();
+        for hmac in [None, Some(&hmac)] {
+            let of_digest = replacement(digest.as_bytes(), hmac).unwrap();
+            assert_ne!(Some(&of_digest), replacement(&long, hmac).as_ref());
+            // Nor is the digest of the digest a way to it.
+            assert_ne!(replacement(of_digest.as_bytes(), hmac), Some(of_digest));
+        }
+        let short = &digest[..digest.len() - 1];
+        for other in [short, &format!("{short}A"), &format!("{digest}0"), &digest[1..], "sha1:"] {
+            assert_eq!(replacement(other.as_bytes(), None), None, "{other}");
+        }
     }
 
     /// The test cases 1 to 3, 6 and 7 of RFC 4231.

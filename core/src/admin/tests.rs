@@ -139,6 +139,7 @@ fn keys_are_percent_encoded() {
         (&"x".repeat(512), vec![b'x'; 512]),
         (&"x".repeat(513), key::digest(&[b'x'; 513]).unwrap().into_bytes()),
         (&"%78".repeat(513), key::digest(&[b'x'; 513]).unwrap().into_bytes()),
+        (&format!("sha1:{}", "0a".repeat(20)), format!("sha1:{}", "0a".repeat(20)).into_bytes()),
     ] {
         let query = format!("limit=api&key={encoded}");
         assert_eq!(read("GET", &query).unwrap().1, key, "{encoded}");

@@ -529,6 +529,23 @@ fn long_keys_are_digested() {
     assert_eq!(keys(&redis), expected);
 }
 
+/// The key of a client may be the digest that stands for the long key of another one.
+#[test]
+fn a_digest_as_a_key_is_another_client() {
+    let redis = Redis::start();
+    let nginx = Conf::new()
+        .redis(&redis)
+        .server("rate_limit_redis $http_x_key rate=9r/d;")
+        .start_connected(&redis);
+    let (long, left) =
+        ("k".repeat(600), |key: &str| remaining(&get(&nginx, "/", &[("X-Key", key)])));
+    assert_eq!(left(&long), 8);
+    let digest = keys(&redis)[0].replace("rl:default:", "");
+    assert!(digest.starts_with("sha1:"), "{digest}");
+    assert_eq!((left(&digest), left(&digest), left(&long)), (8, 7, 7));
+    assert_eq!(keys(&redis).len(), 2);
+}
+
 #[test]
 fn every_key_has_a_time_to_live() {
     let redis = Redis::start_with_stopped_clock();

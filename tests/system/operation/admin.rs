@@ -10,7 +10,9 @@ use harness::{
 };
 use serde_json::{Value, json};
 
-use crate::seen::{StartConnected as _, keys, quota, recovers, remaining, tokens};
+use crate::seen::{
+    StartConnected as _, keys, quota, recovers, remaining, tokens, wait_for_connections,
+};
 
 /// How limits are written, and what a client may spend at once. A day is long enough that nothing comes back.
 const ALGORITHMS: [(&str, u64); 9] = [
@@ -253,6 +255,40 @@ fn keys_are_what_stands_in_redis() {
         }
     }
     assert_eq!(client(&nginx, "GET", "?limit=l&key=%00%ff")["key"], "\u{0}%FF");
+}
+
+/// An operator changes the client of a long key by the digest that stands for it, or by the key, and nobody else.
+#[test]
+fn a_long_key_is_changed_by_its_digest() {
+    let redis = Redis::start_with_stopped_clock();
+    for (n, hmac) in ["", "key_hmac secret;"].into_iter().enumerate() {
+        let store = format!("store{n}");
+        let block = format!("server {}; connect_timeout 30s; prefix {n}:; {hmac}", redis.url());
+        let nginx = conf(&redis)
+            .file("secret", "a secret of 27 bytes, or so")
+            .http(&format!("rate_limit_redis_store {store} {{ {block} }}"))
+            .server(&format!(
+                "location / {{ rate_limit_redis $http_x_key name=l rate=5r/d; rate_limit_redis_pass {store}; }}"
+            ))
+            .start();
+        wait_for_connections(&redis, 1);
+        let status = |key: &str| {
+            let mut http = nginx.http();
+            http.send("GET", "/", &[("X-Key", key)]);
+            http.read_response().status
+        };
+        let long = "x".repeat(600);
+        let shown = client(&nginx, "GET", &format!("?limit=l&key={long}"));
+        let digest = shown["key"].as_str().expect("a key").to_owned();
+        assert_eq!([status(&long), status(&digest)], [200, 200]);
+        for (by, other) in [(&digest, &long), (&long, &digest)] {
+            client(&nginx, "PATCH", &format!("?limit=l&key={by}&block=1h"));
+            assert_eq!([status(&long), status(&digest)], [429, 200], "{hmac}");
+            let state = client(&nginx, "DELETE", &format!("?limit=l&key={other}"));
+            assert_eq!((&state["key"], &state["remaining"]), (&json!(digest), &json!(5)), "{hmac}");
+            assert_eq!(status(&long), 200, "{hmac}");
+        }
+    }
 }
 
 #[test]
