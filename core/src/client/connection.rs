@@ -18,7 +18,7 @@ use super::in_flight::{InFlight, Sent};
 use super::input::Input;
 use super::slab::{NodeKey, Recycle};
 use crate::rate::SECOND;
-use crate::redis::reply::{self, ProtocolError, Reply};
+use crate::redis::reply::{self, ProtocolError, Refusal, Reply};
 
 /// A server that owes replies and sends nothing for this long, or for the store's patience if that
 /// is longer, is considered dead, unless a request has a longer timeout and still waits.
@@ -334,6 +334,13 @@ impl Connection {
             ConnectionState::Handshake => reply::parse_other(frame),
             _ => reply::parse(frame),
         }
+    }
+
+    /// Removes the passwords from a refusal, before anything else is made of it: those of its own handshake, and of the
+    /// `latest` one of its node.
+    #[cold]
+    pub(super) fn hide_secrets(&self, latest: &Handshake, refusal: &mut Refusal) {
+        self.handshake.hide_secrets(latest, refusal);
     }
 
     /// Finds the owner of a reply.

@@ -84,7 +84,6 @@ impl Client {
             self.credentials.refused_by.take_if(|refused_by| *refused_by == key);
             return;
         };
-        let refusal = node.handshake.without_secret(refusal.clone());
         let line = format!(
             "redis {} refused the password, with which connections were to log in again: \"{}\"; they stay \
              open",

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
+use crate::redis::cluster::Redirect;
 use crate::redis::endpoint::Endpoint;
 use crate::redis::reply::{Refusal, RefusalKind, Reply};
 use crate::redis::script::Script;
@@ -159,7 +160,7 @@ impl Handshake {
         abilities: &Abilities,
         out: &mut Vec<u8>,
     ) -> Result<Vec<Step>, Refusal> {
-        step.check(reply).map_err(|refusal| self.without_secret(refusal))?;
+        step.check(reply)?;
         Ok(match (step, reply) {
             (Step::FindScripts, Reply::Other(found)) => {
                 let found = found.items().into_iter().flatten();
@@ -171,18 +172,28 @@ impl Handshake {
         })
     }
 
-    /// A refusal without the passwords: a server may repeat one, or its beginning.
-    pub(super) fn without_secret(&self, refusal: Refusal) -> Refusal {
-        let mut secrets: Vec<_> = self.secrets.iter().filter(|it| !it.is_empty()).collect();
+    /// Removes the passwords of this handshake and of another one from a refusal: a server may repeat one, or its
+    /// beginning. A redirection is left with what it is followed by, as a host may be called like a password.
+    pub(super) fn hide_secrets(&self, other: &Self, refusal: &mut Refusal) {
+        let secrets = self.secrets.iter().chain(&other.secrets).filter(|it| !it.is_empty());
+        let mut secrets: Vec<_> = secrets.collect();
         if secrets.is_empty() {
-            return refusal;
+            return;
         }
         // One may be a part of the other.
         secrets.sort_by_key(|secret| Reverse(secret.len()));
-        let text = refusal.text.split(ARGUMENTS).next().unwrap_or_default();
-        let text =
-            secrets.iter().fold(text.to_owned(), |text, it| text.replace(it.as_str(), "***"));
-        Refusal { text, ..refusal }
+        let code = match refusal.kind {
+            RefusalKind::Moved => Some("MOVED"),
+            RefusalKind::Ask => Some("ASK"),
+            _ => None,
+        };
+        refusal.text = match code.zip(Redirect::parse(&refusal.text)) {
+            Some((code, Redirect { slot, host, port })) => format!("{code} {slot} {host}:{port}"),
+            None => {
+                let text = refusal.text.split(ARGUMENTS).next().unwrap_or_default().to_owned();
+                secrets.iter().fold(text, |text, it| text.replace(it.as_str(), "***"))
+            }
+        };
     }
 }
 
@@ -224,10 +235,9 @@ impl Step {
     fn check(self, reply: &Reply<'_>) -> Result<(), Refusal> {
         match (self, reply) {
             (Self::Auth | Self::Select, Reply::Error(refusal)) => Err(refusal.clone()),
-            (_, Reply::Error(refusal)) if refusal.kind == RefusalKind::NotReady => {
-                Err(refusal.clone())
-            }
-            (_, Reply::Error(refusal)) if refusal.text.starts_with("NOAUTH") => {
+            (_, Reply::Error(refusal))
+                if [RefusalKind::NotReady, RefusalKind::LoggedOut].contains(&refusal.kind) =>
+            {
                 Err(refusal.clone())
             }
             _ => Ok(()),
@@ -287,6 +297,8 @@ impl Abilities {
 
 #[cfg(test)]
 mod tests {
+    use std::str::FromStr as _;
+
     use super::*;
     use crate::limit::Algorithm;
     use crate::redis::reply::parse_other;
@@ -352,28 +364,50 @@ mod tests {
         }
     }
 
+    /// The text of a refusal on a connection that has logged in with the first password, by a node that has the others
+    /// since.
+    fn shown(passwords: &[&str], line: &str) -> String {
+        let endpoint = |password: &&str| Endpoint {
+            password: Some((*password).to_owned()),
+            ..Endpoint::from_str("redis://127.0.0.1").unwrap()
+        };
+        let mut endpoints = passwords.iter().map(endpoint);
+        let own = Handshake::new(&endpoints.next().unwrap(), "nginx", Scripts::new().loaded());
+        let latest = endpoints.fold(own.clone(), |it, endpoint| it.with_account(&endpoint));
+        match parse_other(format!("-{line}\r\n").as_bytes()).unwrap() {
+            Reply::Error(mut refusal) => {
+                own.hide_secrets(&latest, &mut refusal);
+                refusal.text
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn a_password_is_not_repeated() {
-        let endpoint = "redis://:s3cret@127.0.0.1".parse().unwrap();
-        let handshake = Handshake::new(&endpoint, "nginx", Scripts::new().loaded());
-        let shown = |line: &[u8]| {
-            let (reply, abilities) = (parse_other(line).unwrap(), Abilities::default());
-            handshake.on_reply(Step::Auth, &reply, &abilities, &mut Vec::new()).unwrap_err().text
-        };
-        assert_eq!(shown(b"-ERR not 's3cret'\r\n"), "ERR not '***'");
-        let unknown = b"-ERR unknown command 'AUTH', with args beginning with: 's3c\r\n";
+        let shown = |line| shown(&["s3cret"], line);
+        assert_eq!(shown("ERR not 's3cret'"), "ERR not '***'");
+        assert_eq!(shown("s3cret"), "***");
+        let unknown = "ERR unknown command 'AUTH', with args beginning with: 's3c";
         assert_eq!(shown(unknown), "ERR unknown command 'AUTH'");
     }
 
     /// The reply to an `AUTH` with the password before it may be still to come.
     #[test]
-    fn neither_is_the_password_before_it() {
-        let old = "redis://:s3cret@127.0.0.1".parse().unwrap();
-        let new = "redis://:another%20s3cret@127.0.0.1".parse().unwrap();
-        let handshake = Handshake::new(&old, "nginx", Scripts::new().loaded()).with_account(&new);
-        let text = "not 's3cret', nor 'another s3cret'".to_owned();
-        let refusal = Refusal { kind: RefusalKind::Auth, text };
-        assert_eq!(handshake.without_secret(refusal).text, "not '***', nor '***'");
+    fn nor_are_those_before_it() {
+        let passwords = ["s3cret", "a", "another s3cret", "b"];
+        let refusal = "ERR not 's3cret', nor 'another s3cret', nor 'b'";
+        assert_eq!(shown(&passwords, refusal), "ERR not '***', nor '***', nor '***'");
+    }
+
+    /// A host, and a part of a port, may be what a password is.
+    #[test]
+    fn a_redirection_can_be_followed() {
+        let shown = |line| shown(&["redis", "63"], line);
+        assert_eq!(shown("MOVED 63 redis-1:6379 redis"), "MOVED 63 redis-1:6379");
+        assert_eq!(shown("ASK 63 ::1:6379"), "ASK 63 ::1:6379");
+        assert_eq!(shown("MOVED redis"), "MOVED ***");
+        assert_eq!(shown("ERR 63 redis:6379"), "ERR *** ***:***79");
     }
 
     #[test]

@@ -52,7 +52,12 @@ impl Client {
             && let Some(frame) = connection.next_frame(input)?
         {
             // Before its owner is taken from the queue: if this fails, the owner is lost with others.
-            let reply = connection.parse(frame)?;
+            let mut reply = connection.parse(frame)?;
+            if let Reply::Error(refusal) = &mut reply
+                && let Some(node) = self.pool.nodes.get(connection.node)
+            {
+                connection.hide_secrets(&node.handshake, refusal);
+            }
             match connection.on_reply(&reply, now)? {
                 Incoming::Step(step, is_last) => self.on_step(key, step, is_last, &reply, now),
                 Incoming::Message => {

@@ -353,6 +353,36 @@ fn an_error_cannot_forge_a_line_of_the_log() {
     );
 }
 
+/// Also in errors that have nothing to do with the login.
+#[test]
+fn a_password_that_an_error_repeats_is_not_logged() {
+    for (command, error, lines, logged) in [
+        (
+            "EVALSHA",
+            "-ERR not \"s3cret\", please",
+            "",
+            "refused to decide: \"ERR not \\x22***\\x22, please\"",
+        ),
+        ("EVALSHA", "-LOADING for s3cret", "", "is down: it cannot decide: \"LOADING for ***\""),
+        ("CLUSTER", "-ERR no, s3cret", "cluster on;", "topology query failed: \"ERR no, ***\""),
+    ] {
+        let fake = Fake::start(move |received| match received.name() == command {
+            true => Act::line(error),
+            false => Act::Usual,
+        });
+        let store = format!("server {}; {lines} password s3cret; connect_timeout 30s;", fake.url());
+        let nginx = Conf::new()
+            .http(&format!("rate_limit_redis_store edge {{ {store} }} rate_limit_redis_pass edge;"))
+            .http("rate_limit_redis_timeout 5s;")
+            .server("location / { rate_limit_redis $arg_k rate=10r/s; }")
+            .debug()
+            .start();
+        nginx.get("/?k=a");
+        nginx.wait_for_error_log(logged);
+        assert_eq!(nginx.logged("s3cret"), Vec::<String>::new());
+    }
+}
+
 #[test]
 fn a_long_error_is_cut() {
     let long = format!("-ERR {}", "x".repeat(60_000));

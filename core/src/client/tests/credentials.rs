@@ -92,6 +92,30 @@ fn a_refusal_is_logged_until_the_password_is_accepted_and_ends_nothing() {
     assert!(played.client.node(played.node()).expect("a node").serves());
 }
 
+/// A server may repeat them anywhere: that with which the connection was made, and those that it has been sent since.
+#[test]
+fn no_refusal_shows_a_password() {
+    let mut played = with_password();
+    for password in ["sec0nd", "th1rd"] {
+        played.login(password);
+        played.sent();
+        played.receive("+OK\r\n");
+    }
+    let refused = |played: &mut Played, refusal: &str| {
+        played.submit("a");
+        played.turn();
+        played.sent();
+        played.receive(refusal);
+        played.turn()
+    };
+    let actions = refused(&mut played, "-ERR f1rst, sec0nd, th1rd\r\n");
+    let line = "refused to decide: \"ERR ***, ***, ***\"".to_owned();
+    assert!(actions.contains(&Action::Warn(played.node(), line)), "{actions:?}");
+    let actions = refused(&mut played, "-LOADING th1rd\r\n");
+    let reason = "it cannot decide: \"LOADING ***\"".to_owned();
+    assert!(actions.contains(&Action::Down(played.node(), reason)), "{actions:?}");
+}
+
 #[test]
 fn a_new_connection_uses_the_new_password() {
     let mut played = with_password();
