@@ -12,7 +12,7 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/limits");
 
 /// The configuration of the page, but that nothing comes back in the time of a test.
 fn machine(redis: &Redis) -> Nginx {
-    let text = block("docs/admin.md", "allow 10.0.0.0/8");
+    let text = block("docs/admin.md", "name=api");
     conf(&text.replace("100r/m", "100r/d"), redis).start_connected(redis)
 }
 
@@ -92,6 +92,23 @@ fn no_key_controls_a_terminal() {
     }
     let missing = failure(&nginx.url("/limits"), &["show", key, "a"]);
     assert!(missing.trim_end().chars().all(|c| (' '..='~').contains(&c)), "{missing:?}");
+}
+
+/// As it happens after DNS rebinding: the browser takes such a page for one of the same site.
+#[test]
+fn a_page_with_another_host_name_gets_no_answer() {
+    let redis = Redis::start();
+    let nginx = conf(&block("docs/admin.md", "return 444"), &redis).start();
+    let send = |method, host| {
+        let mut http = nginx.http();
+        http.send(method, "/limits", &[("Host", host)]);
+        http
+    };
+    let response = send("GET", "limits.internal:8080").read_response();
+    assert_eq!((response.status, response.text()), (200, "{\"limits\":[]}"));
+    for method in ["GET", "PUT", "PATCH", "DELETE"] {
+        assert!(send(method, "page.example:8080").is_closed(), "{method}");
+    }
 }
 
 /// Whether a limit has a burst or a capacity is that of its own.

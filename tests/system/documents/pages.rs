@@ -134,7 +134,14 @@ fn of_test(text: &str, redis: &Redis) -> String {
         .replace("127.0.0.1:6379", &format!("127.0.0.1:{}", redis.port()))
         .replace("localhost:6379", &format!("localhost:{}", redis.port()))
         .replace("127.0.0.1:9000", CLOSED)
-        .replace("listen 8080;", "listen 127.0.0.1:{port} default_server;")
+        .replace(default_port(text), "listen 127.0.0.1:{port} default_server;")
+        .replace("listen 8080;", "listen 127.0.0.1:{port};")
+}
+
+/// The line of the server of a text that is the one by default.
+fn default_port(text: &str) -> &'static str {
+    const NAMED: &str = "listen 8080 default_server;";
+    if text.contains(NAMED) { NAMED } else { "listen 8080;" }
 }
 
 /// The files that blocks name.
