@@ -12,6 +12,7 @@ use ngx::ffi::{
 use rate_limit_core::admin::ManagedLimit;
 use rate_limit_core::conf::limit::Phase;
 use rate_limit_core::conf::{DEFAULT_MEMORY, Policy, PolicyLevel};
+use rate_limit_core::redis::script::Scripts;
 use rate_limit_core::request::ConfiguredLimit;
 
 use super::BindError;
@@ -27,6 +28,8 @@ use crate::shm::{Shared, TopZone};
 pub(crate) struct MainConf {
     stores: Vec<Store>,
     definitions: Definitions,
+    /// The scripts of the module. They go with the configuration: a static would stay where the module is unloaded.
+    scripts: Scripts,
     /// The limits of servers that have a `location /`, and the store that is configured there.
     outside: Vec<(Vec<Rc<LimitConf>>, usize, bool)>,
     /// Whether any limit decides in the precontent phase.
@@ -92,7 +95,7 @@ impl MainConf {
 
     fn driver_of(&'static self, store: &'static Store) -> Option<&'static Driver> {
         // Without memory there is no limit.
-        self.shared().map(|shared| store.driver(*shared))
+        self.shared().map(|shared| store.driver(&self.scripts, *shared))
     }
 
     /// The limits that apply to requests.
@@ -202,7 +205,7 @@ impl MainConf {
             if limit.settles() || (store.is_cluster() && limits.len() > 1) {
                 corrections.is_refundable.set(true);
             }
-            limit.bind(index, store, corrections)?;
+            limit.bind(index, store, corrections, &self.scripts)?;
         }
         store.add_limits(limits, has_leases);
         Ok(())

@@ -10,13 +10,12 @@ use rate_limit_core::conf::Directive;
 use rate_limit_core::conf::limit::{LimitError, LimitLine};
 use rate_limit_core::key::{self, Head, KeyHmac};
 use rate_limit_core::limit::Quota;
-use rate_limit_core::redis::script::Variant;
+use rate_limit_core::redis::script::{Scripts, Variant};
 use rate_limit_core::request::ConfiguredLimit;
 
 use super::store::Store;
 use super::value::{ComplexValue, evaluate};
 use super::{BindError, EvaluateError};
-use crate::client::SCRIPTS;
 use crate::nginx::{OutOfMemory, Request};
 use crate::shm::{LimitRecord, Reservations, Shared, Sketch, TopZone};
 
@@ -175,6 +174,7 @@ impl LimitConf {
         index: usize,
         store: &Store,
         corrections: Rc<Corrections>,
+        scripts: &Scripts,
     ) -> Result<(), BindError> {
         let name = self.name();
         let head = Head::new(store.prefix(), name).ok_or_else(|| LimitError::name(name))?;
@@ -182,7 +182,7 @@ impl LimitConf {
             let fingerprint = key::fingerprint(&head);
             let known_quota = self.line.known_quota.map(|quota| corrections.of(quota));
             let known = known_quota.as_ref().zip(self.line.cost.literal());
-            let template = Rc::new(SCRIPTS.template(head, known));
+            let template = Rc::new(scripts.template(head, known));
             let key_hmac = store.key_hmac().cloned();
             Bound { store: index, template, key_hmac, fingerprint, known_quota, corrections }
         });

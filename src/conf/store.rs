@@ -6,11 +6,11 @@ use std::rc::Rc;
 use rate_limit_core::client::{Config, Kind};
 use rate_limit_core::key::KeyHmac;
 use rate_limit_core::rate::MILLISECOND;
-use rate_limit_core::redis::script::Variant;
+use rate_limit_core::redis::script::{Scripts, Variant};
 
 use super::limit::LimitConf;
 use crate::client::tls::Tls;
-use crate::client::{Driver, PasswordFile, SCRIPTS};
+use crate::client::{Driver, PasswordFile};
 use crate::shm::Shared;
 
 /// A Redis deployment as it was configured, its addresses resolved.
@@ -117,12 +117,12 @@ impl Store {
         }
     }
 
-    /// This worker's client.
-    pub(super) fn driver(&'static self, shared: Shared) -> &'static Driver {
+    /// This worker's client, with those of the scripts that the store needs.
+    pub(super) fn driver(&'static self, scripts: &Scripts, shared: Shared) -> &'static Driver {
         self.driver.get_or_init(|| {
             let (config, reference) = (self.config.clone(), self.reference.clone());
             let lists = self.lists.iter().map(Vec::as_slice);
-            let scripts = SCRIPTS.loading(&self.variants, self.has_several).with_lists(lists);
+            let scripts = scripts.loading(&self.variants, self.has_several).with_lists(lists);
             let password_file = self.password_file.clone().map(PasswordFile::new);
             Driver::new(config, scripts, reference, self.tls.clone(), password_file, shared)
         })

@@ -392,3 +392,33 @@ fn has_open(pid: u32, name: &str) -> bool {
     let mut files = descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
     files.any(|file| file.ends_with(name))
 }
+
+/// The private memory of the master, in kB.
+fn memory_of_master(nginx: &Nginx) -> u64 {
+    let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", nginx.pid())).unwrap();
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().expect("a number of kB")
+}
+
+/// Each kind of limit has a script, which the master makes when it reads the configuration.
+#[test]
+fn an_unloaded_module_leaves_no_memory() {
+    let redis = Redis::start();
+    let limits =
+        ["", " refill=interval", " algorithm=gcra", " algorithm=sliding_window"].map(|kind| {
+            let name = kind.len();
+            format!("location /{name} {{ rate_limit_redis $arg_k name=l{name} rate=1r/s{kind}; }}")
+        });
+    let with = Conf::new().redis(&redis).server(&limits.concat());
+    let mut nginx = with.start();
+    let mut unload = || {
+        for _ in 0..6 {
+            nginx.reload_with(&Conf::new().plain());
+            nginx.reload_with(&with);
+        }
+        memory_of_master(&nginx)
+    };
+    let before = unload();
+    let after = unload();
+    assert!(after < before + 120, "grew from {before} to {after} kB");
+}
