@@ -181,7 +181,7 @@ impl<'a> LocalCharge<'a> {
     /// The limit's entry in the transaction, if it is to be checked.
     fn entry(&self, table: &mut Table<'_>, now: u64, mode: Mode) -> Option<Pending<'a>> {
         let mut stored = self.stored(table);
-        self.shorten_block(&mut stored, now);
+        self.shorten_block(table, &mut stored, now);
         let is_checked = match mode {
             Mode::Outage => {
                 self.block(&mut stored, now);
@@ -195,17 +195,18 @@ impl<'a> LocalCharge<'a> {
 
     /// Ends a block when one that begins now would end, should the clock have stepped back. Also where clients have quotas
     /// of their own: a longer block of an operator is not stored here.
-    fn shorten_block(&self, stored: &mut Stored, now: u64) {
-        let quota = self.charge.quota;
-        if quota.block() > 0 && stored.correct(now, quota) > quota.block() {
-            quota.algorithm().set_block(stored, now, quota, quota.block());
+    fn shorten_block(&self, table: &mut Table<'_>, stored: &mut Stored, now: u64) {
+        let (quota, longest) = (self.charge.quota, self.charge.quota.block());
+        if longest > 0 && blocked_for(stored, now, quota) > longest {
+            quota.algorithm().set_block(stored, now, quota, longest);
+            self.set_stored(table, Some(stored));
         }
     }
 
     /// Blocks the client for as long as the machine knows that it is blocked.
     fn block(&self, stored: &mut Stored, now: u64) {
         let quota = self.charge.quota;
-        if self.blocked_for > stored.correct(now, quota) {
+        if self.blocked_for > blocked_for(stored, now, quota) {
             quota.algorithm().set_block(stored, now, quota, self.blocked_for);
         }
     }
@@ -270,6 +271,11 @@ impl<'a> LocalCharge<'a> {
         let change = change.filter(|stored| stored.state.is_some());
         change.is_none_or(|stored| table.set(self.charge.client(), stored.to_words()))
     }
+}
+
+/// For how long a state blocks its client, in µs. It is not corrected here: a decision stores only what it changes itself.
+fn blocked_for(stored: &Stored, now: u64, quota: &Quota) -> u64 {
+    stored.clone().correct(now, quota)
 }
 
 #[cfg(test)]
@@ -810,18 +816,22 @@ mod tests {
         }
     }
 
-    /// Also where an operator could block a client for longer.
+    /// Also where an operator could block a client for longer, and nothing but the block is of a time to come.
     #[test]
     fn a_clock_that_steps_back_prolongs_no_block() {
-        for quota in all_quotas("2r/s", 2) {
+        let line = quota(Algorithm::Gcra, "1r/s", 1_000).with_block(3_000_000);
+        for (quota, mode) in [line, line.with_override()]
+            .into_iter()
+            .flat_map(|quota| [Mode::Outage, Mode::Return].map(|mode| (quota, mode)))
+        {
             let mut words = vec![0; 1_000];
             let table = &mut Table::open(&mut words);
-            let quota = quota.with_block(7_000_000).with_override();
-            let later = START + 3_600_000_000;
-            verdict(request(table, later, Mode::Outage, quota, 2));
-            assert!(!verdict(request(table, later, Mode::Outage, quota, 1)).allowed);
-            let blocked = verdict(request(table, START, Mode::Outage, quota, 1));
-            assert_eq!(blocked.block(), 7_000_000, "{quota:?}");
+            assert!(verdict(request(table, START, Mode::Outage, quota, 500)).allowed);
+            assert!(!verdict(request(table, START, Mode::Outage, quota, 600)).allowed);
+            let blocked = verdict(request(table, START - 25_000_000, mode, quota, 1));
+            assert_eq!(blocked.block(), 3_000_000, "{quota:?}");
+            let later = verdict(request(table, START - 21_000_000, mode, quota, 1));
+            assert!(later.allowed, "{mode:?}, {quota:?}");
         }
     }
 

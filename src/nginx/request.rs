@@ -318,10 +318,11 @@ impl Request<'_> {
 
     /// Lets a suspended request wait on. If the response before it has filled the socket, the write event is
     /// still registered, and select and poll would report it in each turn. Where a client has cancelled a stream of HTTP/3,
-    /// nothing but that event shows it.
+    /// nothing but that event shows it; what NGINX does after the response does not depend on the client.
     pub(crate) fn keep_waiting(self) -> Step {
         // SAFETY: the event is that of the connection.
-        if unsafe { (*self.write_event().as_ptr()).error() } != 0 {
+        let is_broken = unsafe { (*self.write_event().as_ptr()).error() } != 0;
+        if is_broken && !self.is_post_action() {
             return Step::End(NGX_HTTP_CLIENT_CLOSED_REQUEST as ngx_int_t);
         }
         // SAFETY: as above.

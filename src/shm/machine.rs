@@ -228,8 +228,8 @@ impl Shared {
     /// Takes note of an override by a reply of this time of Redis's clock. On the monotonic clock: the wall clock of this
     /// machine may be ahead or behind.
     fn set_override(&self, client: u128, own: Option<Override>, redis_now: u64) {
-        let own = own.map(|own| own.by_clock(redis_now, monotonic_micros()));
-        self.managed().set_override(client, own);
+        let now = monotonic_micros();
+        self.managed().set_override(client, own.map(|own| own.by_clock(redis_now, now)), now);
     }
 
     /// For how long a client is still blocked, as far as it is known, in µs; 0: it is not.

@@ -31,8 +31,8 @@ pub enum Undelayed {
     All,
 }
 
-/// Decides as gcra does. Units that a line of gcra has set aside as leases, under the same name, are spent; but the turns
-/// of requests do not wait until they come back.
+/// Decides as gcra does. Units that a line of gcra has set aside as leases, under the same name, are spent: a request is
+/// delayed by what they are worth, and not until the leases end.
 fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
     let verdict = gcra::decide(stored, now, quota, cost);
     Verdict { reset: gcra::regained_in(stored, now, quota), ..verdict }

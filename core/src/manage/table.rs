@@ -33,11 +33,12 @@ impl<'a> ManagedTable<'a> {
         known.map(|(_, words)| ManagedClient::of(words)).unwrap_or_default()
     }
 
-    /// Takes note of the override of a client, with its end by the monotonic clock, or that it has none.
-    pub fn set_override(&self, client: u128, own: Option<Override>) {
+    /// Takes note at `now` of the override of a client, with its end by the monotonic clock as well, or that it has none.
+    pub fn set_override(&self, client: u128, own: Option<Override>, now: u64) {
         self.change(client, |known| {
             // Nothing is written for each reply: they take different times.
-            let is_known = known.own.zip(own).is_some_and(|(known, own)| known.is_like(&own));
+            let living = known.own.filter(|own| !own.is_over(now));
+            let is_known = living.zip(own).is_some_and(|(known, own)| known.is_like(&own));
             if is_known { known } else { ManagedClient { own, ..known } }
         });
     }
@@ -102,16 +103,29 @@ mod tests {
         let buckets: [ClientBucket; 2] = Default::default();
         let table = ManagedTable::new(&buckets);
         assert_eq!(table.get(7), ManagedClient::default());
-        table.set_override(7, Some(own(1)));
+        table.set_override(7, Some(own(1)), 0);
         assert_eq!((table.get(7).own, table.get(8).own), (Some(own(1)), None));
-        table.set_override(7, Some(own(2)));
+        table.set_override(7, Some(own(2)), 0);
         table.set_block(7, 99);
         assert_eq!(table.get(7), ManagedClient { own: Some(own(2)), blocked_until: 99 });
-        table.set_override(7, None);
+        table.set_override(7, None, 0);
         assert_eq!(table.get(7), ManagedClient { own: None, blocked_until: 99 });
         table.set_block(7, 0);
         assert_eq!(table.get(7), ManagedClient::default());
         assert!(buckets.iter().flatten().all(|entry| entry.words() == [0; WORDS]));
+    }
+
+    /// The end of an override that has ended is that of another one.
+    #[test]
+    fn an_override_is_renewed_a_moment_before_its_end() {
+        let buckets: [ClientBucket; 1] = Default::default();
+        let table = ManagedTable::new(&buckets);
+        let until = |ends| Some(Override { ends: NonZeroU64::new(ends), ..own(5) });
+        for (now, ends, known) in [(0, 3_000, 3_000), (2_999, 3_900, 3_000), (3_000, 3_900, 3_900)]
+        {
+            table.set_override(7, until(ends), now);
+            assert_eq!(table.get(7).own, until(known), "{now}");
+        }
     }
 
     #[test]
@@ -119,7 +133,7 @@ mod tests {
         let buckets: [ClientBucket; 1] = Default::default();
         let table = ManagedTable::new(&buckets);
         for client in 0..100 {
-            table.set_override(client << u64::BITS, Some(own(5)));
+            table.set_override(client << u64::BITS, Some(own(5)), 0);
             assert_eq!(table.get(client << u64::BITS).own, Some(own(5)));
         }
         let known = (0..100_u128).filter(|client| table.get(client << u64::BITS).own.is_some());
@@ -132,13 +146,13 @@ mod tests {
         let table = ManagedTable::new(&buckets);
         let client = |number: u128| number << u64::BITS;
         for number in 0..3 {
-            table.set_override(client(number), Some(own(5)));
+            table.set_override(client(number), Some(own(5)), 0);
         }
         for number in 3..20 {
             table.set_block(client(number), 99);
             assert_eq!(table.get(client(number)).blocked_until, 99);
         }
-        table.set_override(client(20), Some(own(5)));
+        table.set_override(client(20), Some(own(5)), 0);
         table.set_block(client(21), 99);
         let known = (0..22).filter(|number| table.get(client(*number)) != ManagedClient::default());
         assert_eq!(known.collect::<Vec<_>>(), [0, 1, 2, 20]);
@@ -148,7 +162,7 @@ mod tests {
     fn torn_entries_are_none() {
         let buckets: [ClientBucket; 1] = Default::default();
         let table = ManagedTable::new(&buckets);
-        table.set_override(7, Some(own(5)));
+        table.set_override(7, Some(own(5)), 0);
         table.set_block(7, 99);
         for word in 0..2 + WORDS {
             let entry = buckets[0]

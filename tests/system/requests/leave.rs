@@ -1,6 +1,8 @@
 //! A client that leaves while its request waits for a decision.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
 
 use harness::{Conf, Http, Nginx, PATIENCE, Redis, wait_until};
 
@@ -213,6 +215,37 @@ fn an_action_after_the_response_is_not_left_with_the_client() {
     drop(waiting(&nginx, "/?key=b", 2));
     wait_for_499(&nginx, 1);
     redis.cont();
+    let has_acted = || nginx.access_log().contains("GET /upstream");
+    wait_until(PATIENCE, has_acted, "the request of the action");
+    assert_eq!(tokens(&redis, "rl:after:k"), Some(8), "and it is charged");
+}
+
+/// The response could not be sent, as the client has reset the connection; NGINX acts all the same, and its event must not
+/// end that.
+#[test]
+fn an_action_after_a_response_that_fails_is_not_left_with_the_client() {
+    let redis = Redis::start();
+    let upstream = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let nginx = conf(&redis)
+        .set("up", &upstream.local_addr().expect("an address").to_string())
+        .http("server { listen 127.0.0.1:{port2}; return 204; }")
+        .server("location /streamed { rate_limit_redis off; proxy_buffering off;")
+        .server("proxy_pass http://{up}; post_action /after; }")
+        .server("location /after { rate_limit_redis k name=after rate=9r/52w;")
+        .server("proxy_pass http://127.0.0.1:{port2}/upstream; }")
+        .start_connected(&redis);
+    let mut client = TcpStream::connect(nginx.addr()).expect("connect");
+    client.write_all(b"GET /streamed HTTP/1.1\r\nHost: a\r\n\r\n").expect("send");
+    let (mut sender, _) = upstream.accept().expect("a request");
+    let mut head = BufReader::new(sender.try_clone().expect("a socket")).lines();
+    while head.next().is_some_and(|line| !line.expect("a line").is_empty()) {}
+    sender.write_all(b"HTTP/1.0 200 OK\r\n\r\nfirst").expect("send");
+    client.peek(&mut [0]).expect("the beginning of the response");
+    nginx.in_one_turn(|| {
+        sender.write_all(b"second").expect("send");
+        // With a reset, as there is something unread.
+        drop(client);
+    });
     let has_acted = || nginx.access_log().contains("GET /upstream");
     wait_until(PATIENCE, has_acted, "the request of the action");
     assert_eq!(tokens(&redis, "rl:after:k"), Some(8), "and it is charged");
