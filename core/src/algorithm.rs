@@ -98,7 +98,6 @@ struct AlgorithmRow {
     name: &'static str,
     burst: BurstParameter,
     own_parameters: &'static str,
-    /// Whether a period can be a month of the calendar.
     counts_months: bool,
     /// The terms in which it counts: see [`Quota::terms`].
     terms: fn(Rate, u64) -> Result<Terms, QuotaError>,
@@ -118,7 +117,6 @@ struct AlgorithmRow {
     /// Stored, now, quota, amount, and since when it can have been regained, if that is known.
     give_back: fn(&mut Stored, u64, &Quota, u64, Option<u64>),
     regained_from: fn(&Quota, Charged, u64) -> u64,
-    /// How what was spent comes back.
     regain: Regain,
     /// How machines take units of a quota ahead; `None` if they do not.
     leases: Option<fn(&Quota) -> Leases>,
@@ -131,7 +129,7 @@ type DecideEach = fn(&mut Stored, u64, &Quota, u64, u32, &mut dyn FnMut(Verdict)
 
 /// How what was spent comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Regain {
+pub enum Regain {
     /// Bit by bit.
     Continuous,
     /// In part, at each refill.
@@ -233,9 +231,14 @@ impl Algorithm {
         !self.stores_itself()
     }
 
+    /// How what was spent comes back.
+    pub fn regain(self) -> Regain {
+        self.row().regain
+    }
+
     /// Whether quota comes back bit by bit, rather than at the end of a window.
     pub fn is_continuous(self) -> bool {
-        self.row().regain == Regain::Continuous
+        self.regain() == Regain::Continuous
     }
 
     /// Reads what is stored. Bytes that the script does not take for a state read as nothing.

@@ -351,7 +351,7 @@ mod tests {
         (algorithms, any::<bool>(), 1..20_u64, 1_000..1_000_000_u64, 1..40_u64).prop_map(
             |(algorithm, is_monthly, count, period, limit)| {
                 let own = algorithm.burst_parameter() == BurstParameter::None;
-                let rate = match is_monthly && algorithm == Algorithm::FixedWindow {
+                let rate = match is_monthly && algorithm.counts_months() {
                     true => Rate::monthly(count),
                     false => Rate::new(count, period),
                 };

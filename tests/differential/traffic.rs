@@ -300,15 +300,10 @@ impl Traffic {
     }
 
     fn gap_to_the_next_window(&mut self, quota: Quota) -> u64 {
-        let period = quota.rate().period();
-        let full =
-            quota.algorithm().decide(&mut Stored::default(), self.now, &quota, quota.limit()).reset;
-        let rest = match quota.algorithm() {
-            Algorithm::FixedWindow => full,
-            // Its windows are those of a fixed_window.
-            _ => period - self.now % period,
-        };
-        rest + self.rng.u64(0..2) * period
+        // The windows of all algorithms are those of a fixed_window.
+        let fixed = Quota::new(Algorithm::FixedWindow, quota.rate(), 1).expect("a quota");
+        let rest = fixed.algorithm().decide(&mut Stored::default(), self.now, &fixed, 1).reset;
+        rest + self.rng.u64(0..2) * quota.rate().period()
     }
 
     fn another_limit(&mut self, quota: Quota) -> Quota {
@@ -355,7 +350,7 @@ pub fn quota(rng: &mut Rng, algorithm: Algorithm) -> Quota {
 }
 
 fn rate(rng: &mut Rng, algorithm: Algorithm) -> Rate {
-    if algorithm == Algorithm::FixedWindow && rng.u32(0..3) == 0 {
+    if algorithm.counts_months() && rng.u32(0..3) == 0 {
         return Rate::monthly(magnitude(rng, 10_000_000)).expect("a rate");
     }
     if rng.bool() {
@@ -370,7 +365,7 @@ pub fn large_quota(rng: &mut Rng, algorithm: Algorithm) -> Quota {
     let least = if algorithm.is_continuous() { MAX_EXACT } else { MAX_EXACT >> 5 };
     loop {
         let period = magnitude(rng, 1 << 50).next_multiple_of(1_000).min(MAX_TIME);
-        let is_monthly = algorithm == Algorithm::FixedWindow && rng.bool();
+        let is_monthly = algorithm.counts_months() && rng.bool();
         let rate = match is_monthly {
             true => Rate::monthly(magnitude(rng, 1 << 24)),
             false => Rate::new(magnitude(rng, 1 << 24), period),

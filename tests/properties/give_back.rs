@@ -1,7 +1,7 @@
 //! Units that are given back are as if they had never been spent, and no client gets more than that by it.
 
 use proptest::prelude::*;
-use rate_limit_core::algorithm::Stored;
+use rate_limit_core::algorithm::{Regain, Stored};
 use rate_limit_core::limit::{Algorithm, Quota};
 
 use crate::history::{Client, Event, clients, events, histories, quotas, troubled_clients};
@@ -49,13 +49,7 @@ fn exceeds(quota: Quota, exchanges: &[Exchange]) -> bool {
 
 /// Whether all that is regained from `since` on is still missing at `now`. A window forgets a charge as a whole.
 fn is_missing_until(quota: Quota, now: u64, since: u64) -> bool {
-    match quota.algorithm() {
-        Algorithm::TokenBucket
-        | Algorithm::IntervalBucket
-        | Algorithm::Gcra
-        | Algorithm::LeakyBucket => now + 2 <= since,
-        Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::FixedWindow => true,
-    }
+    quota.algorithm().regain() == Regain::AtOnce || now + 2 <= since
 }
 
 /// Events, some of which give back what others would spend.

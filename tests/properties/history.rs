@@ -132,14 +132,14 @@ pub fn rate(
     count: u64,
     period: u64,
 ) -> Result<Rate, RateError> {
-    match is_monthly && algorithm == Algorithm::FixedWindow {
+    match is_monthly && algorithm.counts_months() {
         true => Rate::monthly(count),
         false => Rate::new(count, period),
     }
 }
 
 /// The limit that follows from the rate, for an algorithm that has no other.
-fn own_limit(algorithm: Algorithm, rate: Rate) -> Option<u64> {
+pub fn own_limit(algorithm: Algorithm, rate: Rate) -> Option<u64> {
     (algorithm.burst_parameter() == BurstParameter::None).then_some(rate.count())
 }
 

@@ -19,17 +19,13 @@ use rate_limit_core::manage::ClientState;
 use rate_limit_core::overrides::Applied;
 use rate_limit_core::rate::{Rate, SECOND};
 
-use crate::history::START;
+use crate::history::{START, own_limit};
 use crate::window::exceeds_in;
 
 /// The algorithms with leases.
-const LEASED: [Algorithm; 5] = [
-    Algorithm::TokenBucket,
-    Algorithm::IntervalBucket,
-    Algorithm::Gcra,
-    Algorithm::FixedWindow,
-    Algorithm::SlidingWindow,
-];
+fn leased() -> impl Iterator<Item = Algorithm> {
+    Algorithm::ALL.into_iter().filter(|algorithm| algorithm.has_leases())
+}
 
 /// The parameters of a world.
 #[derive(Clone, Debug)]
@@ -465,13 +461,13 @@ fn base(quota: Quota, machines: usize, demand: f64) -> Plan {
     }
 }
 
-fn plans(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Plan> {
+fn plans() -> impl Strategy<Value = Plan> {
+    let algorithms: Vec<_> = leased().collect();
     let count = prop_oneof![3 => 1..200_u64, 1 => 500..2_000_u64];
     let quota = (proptest::sample::select(algorithms), count, 1..20_u64, 1..300_u64);
     let quota = quota.prop_filter_map("no quota", |(algorithm, count, period, limit)| {
         let rate = Rate::new(count, period * SECOND / 4).ok()?;
-        let windows = matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow);
-        Quota::new(algorithm, rate, if windows { count } else { limit }).ok()
+        Quota::new(algorithm, rate, own_limit(algorithm, rate).unwrap_or(limit)).ok()
     });
     let world = (1..=16_usize, prop_oneof![10_000..2 * SECOND, Just(SECOND)], 0.1..5.0_f64);
     let world = (world, prop_oneof![Just(1), 2..40_usize]);
@@ -493,7 +489,7 @@ proptest! {
 
     /// Whatever is lost, and however long it takes.
     #[test]
-    fn leases_let_nothing_through_that_one_limit_would_not(plan in plans(&LEASED)) {
+    fn leases_let_nothing_through_that_one_limit_would_not(plan in plans()) {
         let mut world = World::new(plan);
         world.run();
         prop_assert!(!world.exceeds(), "{:?}", world.passed);
@@ -505,7 +501,7 @@ proptest! {
 
     /// A step of the clock of Redis adds to what may pass what machines had then.
     #[test]
-    fn nor_after_a_step_of_the_clock_but_what_is_held(plan in plans(&LEASED), steps in 1..40_u32) {
+    fn nor_after_a_step_of_the_clock_but_what_is_held(plan in plans(), steps in 1..40_u32) {
         let mut world = World::new(Plan { steps, ..plan });
         world.run();
         prop_assert!(!world.exceeds(), "{:?}", world.passed);
@@ -558,11 +554,9 @@ const RATES: [(&str, u64); 9] = [
 
 /// Each algorithm with each rate.
 fn limits() -> impl Iterator<Item = (Algorithm, &'static str, u64)> {
-    LEASED.into_iter().flat_map(|algorithm| {
-        let is_window = matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow);
+    leased().flat_map(|algorithm| {
         let fits = move |(rate, limit): &(&str, u64)| {
-            let rate: Rate = rate.parse().unwrap();
-            !is_window || rate.count() == *limit
+            own_limit(algorithm, rate.parse().unwrap()).is_none_or(|own| own == *limit)
         };
         RATES.into_iter().filter(fits).map(move |(rate, limit)| (algorithm, rate, limit))
     })
@@ -621,7 +615,7 @@ fn a_client_of_one_machine_is_never_rejected_below_its_limit() {
 /// which spend them when they have come.
 #[test]
 fn a_burst_of_the_whole_limit_passes() {
-    for algorithm in LEASED {
+    for algorithm in leased() {
         for machines in [1, 2] {
             let sparse = plan(algorithm, "60r/s", 60, machines, 0.05);
             let (burst, at_once, span) = (60, true, 60 * SECOND);
@@ -633,8 +627,7 @@ fn a_burst_of_the_whole_limit_passes() {
 
 #[test]
 fn at_half_the_rate_few_requests_are_commands() {
-    for algorithm in LEASED {
-        let is_bucket = matches!(algorithm, Algorithm::TokenBucket | Algorithm::Gcra);
+    for algorithm in leased() {
         for (rate, limit, machines, of_bucket, of_window) in [
             ("40r/s", 40, 1, 0.1, 0.25),
             ("40r/s", 40, 2, 0.25, 0.35),
@@ -645,7 +638,7 @@ fn at_half_the_rate_few_requests_are_commands() {
         ] {
             let Measured { share, commands } =
                 measure(&plan(algorithm, rate, limit, machines, 0.5), 4);
-            let most = if is_bucket { of_bucket } else { of_window };
+            let most = if algorithm.is_continuous() { of_bucket } else { of_window };
             let case = format!("{algorithm:?} {rate} {machines}");
             assert!(commands <= most && share == 1.0, "{case}: {share:.4} {commands:.3}");
         }
@@ -655,7 +648,7 @@ fn at_half_the_rate_few_requests_are_commands() {
 /// A client that comes rarely gets no lease: it would be lost before the next request.
 #[test]
 fn who_comes_rarely_has_no_leases() {
-    for algorithm in LEASED {
+    for algorithm in leased() {
         let Measured { share, commands } = measure(&plan(algorithm, "60r/m", 60, 4, 0.25), 4);
         assert!(share == 1.0 && commands >= 0.99, "{algorithm:?}: {share:.4} {commands:.3}");
     }
@@ -665,7 +658,7 @@ fn who_comes_rarely_has_no_leases() {
 /// come back when it returns.
 #[test]
 fn what_a_burst_leaves_on_a_machine_comes_back() {
-    for algorithm in LEASED {
+    for algorithm in leased() {
         for machines in [1, 2, 4] {
             let rate = match algorithm {
                 // With more at once leases would end with the refills.
@@ -685,7 +678,7 @@ fn what_a_burst_leaves_on_a_machine_comes_back() {
 #[test]
 fn a_slow_command_takes_nothing() {
     const SLOW: u64 = 5_000;
-    for algorithm in LEASED {
+    for algorithm in leased() {
         let quota = Quota::new(algorithm, "1000r/s".parse().unwrap(), 1_000).unwrap();
         let machine = Machine { ahead: 7 * SECOND, ..Machine::default() };
         let (mut redis, mut plain) = (Stored::default(), Stored::default());

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::sync::LazyLock;
 
-use rate_limit_core::algorithm::{self, Holds, State};
+use rate_limit_core::algorithm::{self, Holds, Regain, State};
 use rate_limit_core::decision::{Retry, Verdict};
 use rate_limit_core::lease::{Granted, Lease, Report};
 use rate_limit_core::limit::{Algorithm, Quota};
@@ -291,12 +291,10 @@ impl<'a> Limit<'a> {
 
 /// The quota of which these are the arguments: see [`Quota::terms`].
 fn quota(algorithm: Algorithm, limit: u64, period: u64, count: u64) -> Quota {
-    let rate = match algorithm {
-        Algorithm::FixedWindow if period == 0 => Rate::monthly(limit),
-        Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::FixedWindow => {
-            Rate::new(limit, period * count)
-        }
-        _ => Rate::new(count, period),
+    let rate = match algorithm.regain() {
+        Regain::AtOnce if period == 0 => Rate::monthly(limit),
+        Regain::AtOnce => Rate::new(limit, period * count),
+        Regain::Continuous | Regain::AtRefills => Rate::new(count, period),
     };
     let quota = Quota::new(algorithm, rate.expect("a rate"), limit).expect("a quota");
     assert_eq!(quota.terms(), (period, count), "{quota:?}");

@@ -131,7 +131,7 @@ impl Limit {
         let quotas: Vec<_> = (0..if is_constant { 1 } else { 2 })
             .map(|_| {
                 let (limit, seconds) = (1 << rng.u64(0..11), 1 << rng.u64(0..6));
-                let rate = match algorithm == Algorithm::FixedWindow && rng.bool() {
+                let rate = match algorithm.counts_months() && rng.bool() {
                     true => Rate::monthly(limit),
                     false => Rate::new(limit, seconds * SECOND),
                 };

@@ -30,9 +30,14 @@ impl Quota {
 }
 
 impl Algorithm {
+    /// Whether a period can be a month of the calendar.
+    pub fn counts_months(self) -> bool {
+        self.row().counts_months
+    }
+
     /// Fails if it cannot count at this rate, whatever the limit is.
     pub(crate) fn check_rate(self, rate: Rate) -> Result<(), QuotaError> {
-        match rate.is_monthly() && !self.row().counts_months {
+        match rate.is_monthly() && !self.counts_months() {
             true => Err(QuotaError::Monthly),
             false => Ok(()),
         }
@@ -49,7 +54,7 @@ impl Algorithm {
         if most > MAX_EXACT / 4 {
             return Err(QuotaError::TooLarge);
         }
-        match self.row().regain {
+        match self.regain() {
             Regain::Continuous | Regain::AtRefills => self.terms(rate, most).map(drop),
             Regain::AtOnce => {
                 let periods = u128::from(most.div_ceil(limit)).saturating_add(1);
@@ -65,7 +70,7 @@ mod tests {
     use super::super::Stored;
     use super::*;
     use crate::decision::Retry;
-    use crate::rate::SATURATED;
+    use crate::rate::{RateError, SATURATED};
 
     fn quota(rate: &str, limit: u64) -> Result<(), QuotaError> {
         try_quota(Algorithm::TokenBucket, rate, limit)
@@ -88,15 +93,19 @@ mod tests {
         Quota::new(algorithm, rate.parse().unwrap(), limit).map(|_| ())
     }
 
+    /// The errors name the algorithms that can.
     #[test]
-    fn months_are_for_fixed_windows() {
+    fn not_every_algorithm_counts_months() {
+        let errors = [QuotaError::Monthly.to_string(), RateError::Period.to_string()];
         for algorithm in Algorithm::ALL {
-            let expected = match algorithm {
-                Algorithm::FixedWindow => Ok(()),
-                _ => Err(QuotaError::Monthly),
-            };
+            let counts = algorithm.counts_months();
+            let expected = if counts { Ok(()) } else { Err(QuotaError::Monthly) };
             assert_eq!(try_quota(algorithm, "10r/month", 10), expected, "{algorithm:?}");
             assert_eq!(try_quota(algorithm, "10r/4w", 10), Ok(()), "{algorithm:?}");
+            for error in &errors {
+                let names = error.split([' ', ',', '=']).any(|word| word == algorithm.name());
+                assert_eq!(names, counts, "{algorithm:?}: {error}");
+            }
         }
     }
 

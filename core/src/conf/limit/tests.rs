@@ -198,17 +198,8 @@ fn algorithms() {
     refused_values(A, "algorithm", &["interval_bucket"], known);
     refused_twice(A, "algorithm=gcra", "algorithm=");
     assert_eq!(good(A).algorithm, Algorithm::TokenBucket);
-    for algorithm in [
-        Algorithm::TokenBucket,
-        Algorithm::Gcra,
-        Algorithm::LeakyBucket,
-        Algorithm::SlidingWindow,
-        Algorithm::SlidingLog,
-        Algorithm::FixedWindow,
-    ] {
-        let line = format!("{A} algorithm={}", algorithm.name());
-        let line = good(&line);
-        assert_eq!(line.algorithm, algorithm);
+    for name in Algorithm::ALL.map(Algorithm::name) {
+        assert_eq!(good(&format!("{A} algorithm={name}")).algorithm.name(), name);
     }
     let month = good("rate_limit_redis a rate=7r/month algorithm=fixed_window");
     assert_eq!(month.algorithm, Algorithm::FixedWindow);

@@ -288,7 +288,7 @@ fn numbers_of_top_keys() {
 }
 
 /// A value of each directive of the policy that is not its default.
-const OTHERS: [&str; 16] = [
+const OTHERS: &[&str] = &[
     "rate_limit_redis_timeout 50ms",
     "rate_limit_redis_on_error local",
     "rate_limit_redis_on_invalid pass",
@@ -310,7 +310,10 @@ const OTHERS: [&str; 16] = [
 #[test]
 fn every_directive_sets_what_it_says_once() {
     let rows = DIRECTIVES.iter().filter(|row| matches!(row.sets, Sets::Policy(_) | Sets::Page(_)));
-    assert_eq!(rows.count(), OTHERS.len());
+    for row in rows {
+        let name = format!("{} ", row.name.to_str().expect("a name"));
+        assert!(OTHERS.iter().any(|line| line.starts_with(&name)), "{name}");
+    }
     for line in OTHERS {
         assert_ne!(policy(line), Policy::default(), "{line}");
         let directive = directive(line);
@@ -331,7 +334,7 @@ fn a_level_inherits_what_it_does_not_set() {
         below.inherit(&above);
         assert_eq!(below.policy(), policy(line), "{line}");
         // The value of another directive is kept.
-        for other in OTHERS.iter().filter(|other| **other != line) {
+        for other in OTHERS.iter().filter(|other| *other != line) {
             let (mut below, _) = read(other).expect("a value");
             below.inherit(&above);
             assert_ne!(below.policy(), policy(other), "{line}, {other}");

@@ -105,6 +105,7 @@ impl From<&Quota> for Variant {
 mod tests {
     use super::super::Scripts;
     use super::*;
+    use crate::algorithm::Regain;
 
     /// Nothing of what settled limits keep is in the scripts of other limits.
     #[test]
@@ -133,11 +134,9 @@ mod tests {
 
     #[test]
     fn windows_need_nothing() {
-        let settled = |algorithm| Variant::new(algorithm, true).is_settled();
-        use Algorithm::{
-            FixedWindow, Gcra, IntervalBucket, SlidingLog, SlidingWindow, TokenBucket,
-        };
-        assert!([TokenBucket, IntervalBucket, Gcra].into_iter().all(settled));
-        assert!(![FixedWindow, SlidingLog, SlidingWindow].into_iter().any(settled));
+        for algorithm in Algorithm::ALL {
+            let is_window = algorithm.regain() == Regain::AtOnce;
+            assert_eq!(Variant::new(algorithm, true).is_settled(), !is_window, "{algorithm:?}");
+        }
     }
 }
