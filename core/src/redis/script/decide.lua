@@ -62,6 +62,8 @@ end
 
 $algorithm
 if block then
+  -- Less is spent than was requested if a block or the algorithm rejects. In a second pass nothing is spent, and nothing
+  -- counts as requested, but what this limit itself has rejected in the first one.
   if cost < requested * (n or 1) and since == 0 then
     allowed = false
     if block > 0 and requested <= limit and not is_blocked then

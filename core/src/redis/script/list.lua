@@ -28,7 +28,8 @@ $end
   if pass then
     break
   end
-  -- nothing is spent; a second pass only corrects states that do not fit the time or the limit
+  -- nothing is spent; a second pass only corrects states that do not fit the time or the limit. In several.lua it has
+  -- what was requested as well, for the blocks that begin: limits of a list begin none
 $each
   cost$i = 0
 $end
