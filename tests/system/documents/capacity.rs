@@ -1,10 +1,23 @@
-//! The commands of docs/capacity.md, which read an access log.
+//! The commands of docs/capacity.md, which read an access log, and its table of keys.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use harness::run;
+use rate_limit_core::limit::Algorithm;
 
 use crate::documents::examples::read;
+
+/// Each algorithm has a row that says how long it keeps a key.
+#[test]
+fn the_keys_of_every_algorithm() {
+    let page = read("../docs/capacity.md");
+    let (_, table) = page.split_once("\n| algorithm | ").expect("a table");
+    let rows = table.lines().skip(2).map_while(|line| line.split('|').nth(1));
+    let named = rows.flat_map(|row| row.split('`').skip(1).step_by(2));
+    let named: BTreeSet<_> = named.filter_map(|name| name.split(' ').next()).collect();
+    assert_eq!(named, BTreeSet::from(Algorithm::ALL.map(Algorithm::name)));
+}
 
 /// The output for an access log of the command of the page that holds `mark`.
 fn output(mark: &str, log: &str) -> String {

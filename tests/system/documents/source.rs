@@ -1,6 +1,6 @@
 //! The source of both crates keeps what `docs/architecture.md` and `docs/unsafe.md` say of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -108,6 +108,41 @@ fn step(line: &str) -> Option<(&str, &str)> {
     let ["", _, functions, file, ""] = cells[..] else { return None };
     let file = file.strip_prefix('`')?.strip_suffix('`')?;
     file.ends_with(".rs").then_some((functions, file))
+}
+
+/// The files and folders that these pages name are there, and the layout names each file of both crates.
+#[test]
+fn files_that_are_named_exist() {
+    let mut named = BTreeSet::new();
+    for page in ["docs/architecture.md", "CONTRIBUTING.md"] {
+        let text = fs::read_to_string(root().join(page)).expect("the page");
+        for paragraph in text.split("\n\n") {
+            // Names that do not begin at the root are below the folder of the last one that does.
+            let mut folder = root();
+            for path in paragraph.split('`').skip(1).step_by(2).filter_map(path) {
+                let mut file = root().join(path);
+                if file.exists() {
+                    folder = root().join(path.rsplit_once('/').map_or("", |(folder, _)| folder));
+                } else {
+                    file = folder.join(path);
+                    assert!(file.exists(), "{path} of {page}");
+                }
+                named.insert(file);
+            }
+        }
+    }
+    let forgotten = |file: &PathBuf| (!named.contains(file)).then(|| file.clone());
+    let forgotten: Vec<_> = crates().iter().flatten().filter_map(forgotten).collect();
+    assert_eq!(forgotten, [""; 0].map(PathBuf::from));
+}
+
+/// The path that a code span begins with, if it does: up to `NAME`, which stands for something new.
+fn path(code: &str) -> Option<&str> {
+    let word = code.split_whitespace().next()?;
+    let is_path =
+        word.contains('/') || [".rs", ".lua", ".md"].iter().any(|end| word.ends_with(end));
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+    (is_path && word.chars().all(is_plain)).then(|| word.split("NAME").next())?
 }
 
 /// The tests that these pages name are there: groups, modules, or tests of a module.

@@ -268,7 +268,7 @@ fn duplicates() {
         Http,
         &[(memory, 2, &["\"rate_limit_redis_shared_memory\" directive is duplicate"])],
     );
-    let all = EVERYWHERE.map(|line| line.replace("rate_limit_redis off;", "")).join("\n");
+    let all = EVERYWHERE.join("\n").replace("rate_limit_redis off;", "");
     conf(Location, &all).http(&all).server(&all).config_ok();
 }
 
@@ -536,7 +536,7 @@ fn lines_that_are_given_twice() {
 }
 
 /// Every directive that may stand at any level, used as it may be.
-const EVERYWHERE: [&str; 18] = [
+const EVERYWHERE: &[&str] = &[
     "rate_limit_redis $remote_addr rate=1r/s;",
     "rate_limit_redis off;",
     "rate_limit_redis_pass redis://127.0.0.1;",
