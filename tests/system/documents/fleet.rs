@@ -69,8 +69,10 @@ fn choose(browser: &Browser, name: &str) {
     browser.wait_for(&format!("{pressed} === {name:?}"));
 }
 
+/// The page makes the buttons when it has got the list of presets.
 fn position(browser: &Browser, name: &str) -> u64 {
     let buttons = "[...document.querySelectorAll('#presets button')]";
+    browser.wait_for(&format!("{buttons}.length > 0"));
     let index =
         browser.run(&format!("return {buttons}.findIndex((b) => b.textContent === {name:?})"));
     index.as_u64().unwrap_or_else(|| panic!("no traffic {name}")) + 1
