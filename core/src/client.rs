@@ -58,6 +58,7 @@ use crate::redis::script::Scripts;
 
 mod agenda;
 mod blame;
+mod channel;
 mod command;
 mod commands;
 mod connection;

@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use super::channel::Channel;
 use super::fault::{Backoff, Fault, Pace};
 use super::handshake::{Abilities, Handshake, Step};
 use super::in_flight::{InFlight, Sent};
@@ -74,6 +75,7 @@ pub struct Connection {
     output: Vec<u8>,
     output_sent: usize,
     pub(super) input: Input,
+    pub(super) channel: Channel,
     /// When the server last sent something, or last began to owe a reply.
     active: u64,
     /// Until then a request may wait for a reply.
@@ -169,6 +171,7 @@ impl Connection {
             output: Vec::new(),
             output_sent: 0,
             input: Input::default(),
+            channel: Channel::default(),
             active: 0,
             awaited: 0,
             excused: 0,
@@ -267,6 +270,7 @@ impl Connection {
         self.steps = self.handshake.begin(&abilities, &mut self.output);
         self.output_sent = 0;
         self.input = Input::default();
+        self.channel = Channel::default();
     }
 
     /// Whether more commands are to be encoded.
@@ -348,7 +352,7 @@ impl Connection {
         if self.state == ConnectionState::Handshake {
             return self.on_step(reply, now);
         }
-        if is_message(reply) {
+        if self.channel.on_reply(reply, now)? {
             return Ok(Incoming::Message);
         }
         let (sent, was_overdue) = self.queue.next_reply().ok_or(ProtocolError::Unexpected)?;
@@ -456,9 +460,4 @@ impl Connection {
         self.output_sent = 0;
         self.input = Input::default();
     }
-}
-
-/// Whether a reply is a message of a channel; no reply to the client's commands looks like one.
-fn is_message(reply: &Reply<'_>) -> bool {
-    matches!(reply, Reply::Other(value) if value.bytes().starts_with(b"*3\r\n$7\r\nmessage\r\n"))
 }

@@ -151,6 +151,7 @@ impl Link<'_> {
         self.encode(owner, &words, query.command, now);
         if let Some(channel) = query.channel {
             self.encode_subscription(&["SUBSCRIBE", channel], now);
+            self.connection.channel.subscribe();
         }
     }
 

@@ -209,15 +209,18 @@ impl Client {
         }
     }
 
-    /// A node has sent a message of a channel. What one sentinel announces the others may not know yet.
+    /// A node has sent a message of a channel. What one sentinel announces the others may not know yet, and one that
+    /// announces ever others is not followed each time.
     pub(super) fn on_message(&mut self, reply: &Reply<'_>, from: NodeKey, now: u64) {
         if let Reply::Other(message) = reply
             && let Some(layout) = self.discovery.topology.on_message(*message)
         {
             match self.discovery.topology.weigh(layout, from, false) {
-                Some(layout) => drop(self.apply(layout, now)),
+                Some(layout) if self.discovery.rounds.on_announced(now) => {
+                    self.apply(layout, now);
+                }
                 None if self.discovery.master_serves(&self.pool.nodes) => {}
-                None => self.discovery.want(now, &mut self.agenda),
+                _ => self.discovery.want(now, &mut self.agenda),
             }
         }
     }

@@ -389,9 +389,12 @@ fn silence_ends_a_connection() {
 
 #[test]
 fn a_reply_to_nothing_is_a_fault() {
-    let mut played = Played::ready();
-    played.receive("+surprise\r\n");
-    assert!(played.turn().contains(&Action::Close(played.connection())));
+    // The second one is for those that have subscribed to a channel.
+    for surprise in ["+surprise\r\n", "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n"] {
+        let mut played = Played::ready();
+        played.receive(surprise);
+        assert!(played.turn().contains(&Action::Close(played.connection())), "{surprise}");
+    }
 }
 
 #[test]

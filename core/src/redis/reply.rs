@@ -89,6 +89,9 @@ pub enum ProtocolError {
     /// A reply without a command.
     #[error("the server sent a reply to no command")]
     Unexpected,
+    /// More messages of a channel than may come in a second.
+    #[error("the server sent too many messages")]
+    Flood,
 }
 
 /// Finds the ends of replies. A reply may come in any number of pieces. Only a line or a string

@@ -204,6 +204,43 @@ fn a_master_that_is_announced_is_followed_at_once() {
     assert_eq!(nginx.logged("[error]"), Vec::<String>::new());
 }
 
+/// A sentinel that announces one master and the other in turn, as fast as it can.
+#[test]
+fn a_flood_of_announcements_holds_up_no_request() {
+    let masters = [(); 2].map(|()| Fake::start(|_| Act::Usual));
+    let [first, second] = masters.each_ref().map(|master| ("127.0.0.1", master.port()));
+    let sentinel = fake_sentinel(move || master_addr(first.0, first.1));
+    let mut nginx = limited(&[sentinel.url()], "")
+        .server("location = /free { return 204; }")
+        .workers(1)
+        .start();
+    decides(&nginx);
+    let switches = [(first, second), (second, first)]
+        .map(|(old, new)| switch_master(MASTER_NAME, old, new))
+        .concat()
+        .repeat(500);
+    let is_over = AtomicBool::new(false);
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
+                sentinel.shout(&switches);
+            }
+        });
+        nginx.wait_for_error_log("the server sent too many messages");
+        while start.elapsed() < Duration::from_secs(2) {
+            assert_eq!(nginx.get("/free").status, 204);
+            nginx.get("/?k=a");
+        }
+        // A few, and those that rounds of queries confirm.
+        let lines = nginx.logged("is the master of").len();
+        let seconds = start.elapsed().as_secs() as usize;
+        assert!(lines < 40 + 4 * seconds, "{lines} in {seconds} s");
+        nginx.quit();
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
 /// A worker that gets no announcements any more queries again.
 #[test]
 fn a_subscription_that_is_lost_is_made_again() {

@@ -250,3 +250,39 @@ fn two_that_disagree_are_tried_in_turn_until_a_master_serves() {
         assert_eq!(played.master(), "10.0.0.6", "{reported:?}");
     }
 }
+
+/// Two of the sentinels announce one and the other in turn.
+#[test]
+fn masters_that_are_announced_without_end_are_followed_a_few_times_and_by_rounds() {
+    let [first, second] = REACHABLE;
+    let mut played = sentinels();
+    played.refresh(10, [first; 3]);
+    let mut lines = 0;
+    for turn in 0..100 {
+        let (old, new) = if turn % 2 == 0 { (first, second) } else { (second, first) };
+        (0..2).for_each(|sentinel| played.announce(sentinel, old, new));
+        let is_line = |action: &&Action| matches!(action, Action::Log(..));
+        lines += played.turn().iter().filter(is_line).count();
+    }
+    assert_eq!(lines, 11);
+    played.next_round([second; 3]);
+    assert_eq!(played.master(), "10.0.0.6");
+    played.wait(SECOND);
+    (0..2).for_each(|sentinel| played.announce(sentinel, second, first));
+    assert_eq!(played.master(), "10.0.0.5", "it is followed at once again");
+}
+
+#[test]
+fn one_that_announces_more_than_it_may_is_connected_anew() {
+    let mut played = sentinels();
+    played.refresh(10, [5; 3]);
+    let mut messages = 0;
+    let is_closed = |actions: &[Action]| actions.iter().any(|it| matches!(it, Action::Close(_)));
+    while !is_closed(&played.turn()) {
+        played.announce(0, 5, 5);
+        messages += 1;
+        assert!(messages < 10_000, "no end");
+    }
+    assert!(messages > 500, "{messages}");
+    assert_eq!(played.master(), "10.0.0.5");
+}

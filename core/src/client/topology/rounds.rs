@@ -26,9 +26,9 @@ const DOUBLINGS: u32 = 4;
 /// The longest interval while a master is missing, for each query of the round before.
 const LONGEST_INTERVAL: u64 = 670 * MILLISECOND;
 
-/// So many queries may follow each other sooner. After that each one has to wait for
+/// So many queries may follow each other sooner, and so many announced masters. After that each one has to wait for
 /// [`LONGEST_INTERVAL`], whatever the reason and the outcome: two nodes may redirect to each other for ever,
-/// and two sentinels report a master each.
+/// two sentinels report a master each, and one announce two in turn.
 const BURST: u64 = 10;
 
 /// How long a node may take for the map of a large cluster; twice as long
@@ -58,8 +58,10 @@ pub(in crate::client) struct Rounds {
     timeouts: u32,
     /// When the next round may begin.
     free_at: u64,
-    /// When all queries so far have had their interval, as the theoretical arrival time of GCRA.
-    paid_at: u64,
+    /// How many queries there may be.
+    queried: Budget,
+    /// How many announced masters may be followed.
+    followed: Budget,
     is_under_way: bool,
     is_wanted: bool,
     /// Which node is queried first.
@@ -72,6 +74,24 @@ pub(in crate::client) struct Rounds {
     open: Vec<(u32, NodeKey)>,
     /// When the next round begins, or the next node is queried.
     at: Option<u64>,
+}
+
+/// A budget of [`BURST`] things in a row, and then one in each [`LONGEST_INTERVAL`].
+#[derive(Debug, Default)]
+struct Budget {
+    /// When all of them so far have had their interval, as the theoretical arrival time of GCRA.
+    paid_at: u64,
+}
+
+impl Budget {
+    fn spend(&mut self, now: u64) {
+        self.paid_at = self.paid_at.max(now).saturating_add(LONGEST_INTERVAL);
+    }
+
+    /// When the next one may be.
+    fn free_at(&self) -> u64 {
+        self.paid_at.saturating_sub(BURST * LONGEST_INTERVAL)
+    }
 }
 
 /// The step that is due when the time has come.
@@ -93,7 +113,8 @@ impl Rounds {
             fruitless: 0,
             timeouts: 0,
             free_at: 0,
-            paid_at: 0,
+            queried: Budget::default(),
+            followed: Budget::default(),
             is_under_way: false,
             is_wanted: false,
             // Not all workers query the same node.
@@ -203,7 +224,7 @@ impl Rounds {
 
     /// The number of the next query, which is sent now.
     pub(in crate::client) fn next_number(&mut self, now: u64) -> u32 {
-        self.paid_at = self.paid_at.max(now).saturating_add(LONGEST_INTERVAL);
+        self.queried.spend(now);
         self.number = self.number.wrapping_add(1);
         self.number
     }
@@ -234,6 +255,19 @@ impl Rounds {
     }
 }
 
+/// Announcements.
+impl Rounds {
+    /// A new master was announced between rounds. Returns whether it is followed at once, or a round has to confirm it: to
+    /// follow each one of many in turn is much work, and lines in the log.
+    pub(in crate::client) fn on_announced(&mut self, now: u64) -> bool {
+        let is_free = self.followed.free_at() <= now;
+        if is_free {
+            self.followed.spend(now);
+        }
+        is_free
+    }
+}
+
 /// Ending.
 impl Rounds {
     /// Whether every node of the round was queried, and no reply is to come.
@@ -256,8 +290,7 @@ impl Rounds {
         self.is_under_way = false;
         self.open.clear();
         self.fruitless = if is_fruitless { self.fruitless.saturating_add(1) } else { 0 };
-        let paid_at = self.paid_at.saturating_sub(BURST * LONGEST_INTERVAL);
-        self.free_at = now.saturating_add(self.interval(random)).max(paid_at);
+        self.free_at = now.saturating_add(self.interval(random)).max(self.queried.free_at());
     }
 
     /// Sets when the next round begins, unless one is wanted: after the usual interval, or a shorter one if it is
@@ -387,6 +420,14 @@ mod tests {
         assert_eq!(rounds.set_next(true, || usual, 10), Some(10 + URGENT_INTERVAL));
         let later = rounds.at().unwrap();
         assert_eq!(rounds.take_step(later), Some(RoundStep::Begin { is_wanted: false }));
+    }
+
+    #[test]
+    fn a_few_announced_masters_are_followed_in_a_row() {
+        let mut rounds = begun();
+        let mut followed = |now| (0..99).filter(|_| rounds.on_announced(now)).count() as u64;
+        assert_eq!([followed(5), followed(4 + LONGEST_INTERVAL)], [BURST + 1, 0]);
+        assert_eq!([followed(5 + LONGEST_INTERVAL), followed(60 * SECOND)], [1, BURST + 1]);
     }
 
     #[test]
