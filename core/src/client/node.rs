@@ -394,7 +394,7 @@ impl Nodes {
     }
 
     /// Takes note of replicas that announce a name and an address, in place of others.
-    pub(super) fn set_replicas(&mut self, replicas: &[Master]) {
+    pub(super) fn set_replicas(&mut self, replicas: &HashSet<Master>) {
         let announced = |it: &Master| Some(((it.host.clone(), it.port), it.address?));
         self.replicas = replicas.iter().filter_map(announced).collect();
     }

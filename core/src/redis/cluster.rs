@@ -3,7 +3,7 @@
 //! A cluster has 16,384 slots, each with one master. A key's slot follows from the key alone. The
 //! owner of a slot is known from the reply of any node to `CLUSTER SLOTS`, or from a redirection.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
@@ -66,7 +66,7 @@ pub struct Map {
     /// The masters that own slots.
     pub members: Vec<Master>,
     /// Their replicas that announce a name and an address: once they are masters, redirections tell the name alone.
-    pub replicas: Vec<Master>,
+    pub replicas: HashSet<Master>,
     owners: Vec<u16>,
     /// Whether a master is listed without an address: it is at the host of the node that was queried.
     pub is_relative: bool,
@@ -95,7 +95,7 @@ impl Map {
         if ranges > SLOTS {
             return Err(NoMap::TooLarge);
         }
-        let (members, replicas, owners) = (Vec::new(), Vec::new(), vec![NOBODY; SLOTS]);
+        let (members, replicas, owners) = (Vec::new(), HashSet::new(), vec![NOBODY; SLOTS]);
         let mut map = Self { members, replicas, owners, is_relative: false };
         // Most ranges list their master and its replicas in the same words as another one: to compare them takes a
         // tenth of the time that it takes to read them.
@@ -147,8 +147,8 @@ impl Map {
     fn add_replicas<'a>(&mut self, replicas: impl Iterator<Item = RawValue<'a>>) {
         let announced = replicas.filter_map(|replica| Some(Master::parse(replica, "")?.0));
         for replica in announced.filter(|replica| replica.address.is_some()) {
-            if self.replicas.len() < MAX_NODES && !self.replicas.contains(&replica) {
-                self.replicas.push(replica);
+            if self.replicas.len() < MAX_NODES {
+                self.replicas.insert(replica);
             }
         }
     }
@@ -392,6 +392,23 @@ mod tests {
         let ranges = |number| map(vec![range(0, 0, node(1)); number]);
         assert!(ranges(SLOTS).is_ok());
         assert_eq!(ranges(SLOTS + 1), Err(NoMap::TooLarge));
+    }
+
+    #[test]
+    fn replicas_that_announce_a_name_and_an_address_are_listed_once() {
+        let replica = |port: i64, name: &str| {
+            let metadata = array(vec![bulk("ip"), bulk("10.0.0.9")]);
+            array(vec![bulk(name), int(port), bulk("id"), metadata])
+        };
+        let of = |replicas: Vec<String>| {
+            let master = array(vec![bulk("10.0.0.2"), int(7000), bulk("id")]);
+            let range = [int(0), int(0), master].into_iter().chain(replicas).collect();
+            map(vec![array(range)]).unwrap().replicas.len()
+        };
+        let twice = (1..=9).chain(1..=9).map(|port| replica(port, "b.example"));
+        assert_eq!(of(twice.collect()), 9);
+        assert_eq!(of(vec![replica(1, "10.0.0.9")]), 0, "it announces no name");
+        assert_eq!(of((1..=1_001).map(|port| replica(port, "b.example")).collect()), MAX_NODES);
     }
 
     #[test]
