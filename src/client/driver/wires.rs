@@ -337,16 +337,20 @@ fn advance(socket: &mut Socket, peer: Option<&Peer>) -> Result<bool, Fault> {
 }
 
 fn unconnected(error: &io::Error) -> Fault {
-    Fault::Connect(format!("connect() failed {}", describe(error)))
+    Fault::Connect(cause("connect()", error))
 }
 
-/// The cause of a lost connection: the failed call, or an end that is no error of the system.
 fn closed(call: &str, error: &io::Error) -> Fault {
+    Fault::Closed(cause(call, error))
+}
+
+/// The cause of a lost connection: the failed call, or what is no error of the system.
+fn cause(call: &str, error: &io::Error) -> String {
     let text = describe(error);
-    Fault::Closed(match error.raw_os_error() {
+    match error.raw_os_error() {
         Some(_) => format!("{call} failed {text}"),
         None => text,
-    })
+    }
 }
 
 /// An error of the system as NGINX writes it: `(111: Connection refused)`.
