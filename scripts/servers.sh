@@ -27,7 +27,7 @@ make_directory() {
     setsid bash -c 'tail --pid="$1" -s 0.1 -f /dev/null; until rm -rf "$2"; do sleep 0.1; done' \
         janitor $$ "$run" &>/dev/null &
     janitor=$!
-    disown
+    disown "$janitor"
     mkdir "$run/redis"
     # When root starts nginx its workers run as another user. They may traverse the directory, but not list it. Nor does
     # Redis run as root: whoever may use it could have it write any file.
@@ -56,6 +56,9 @@ end_at_once() {
     [[ -z $1 ]] || while kill -KILL "$1" 2>/dev/null; do sleep 0.02; done
 }
 
+# Has bash not tell of the end of the server that was just started; it may have ended already.
+forget() { disown "$!" 2>/dev/null || true; }
+
 # start_redis NUMBER: a server that keeps nothing, but for who else is in its cluster.
 start_redis() {
     local port=${redis_ports[$1]} arguments=(--dir "$run/redis" --save '' --appendonly no --daemonize no)
@@ -67,7 +70,7 @@ start_redis() {
     fi
     start_as_nobody redis-server "${arguments[@]}" >>"$run/redis-$1.log" 2>&1 &
     redis[$1]=$! frozen[$1]=''
-    disown
+    forget
 }
 
 redis_failed() {
@@ -213,7 +216,7 @@ start_nginx() {
     rm -f "$site/nginx.pid" "$site/application.sock" # one that was killed leaves them
     start nginx -p "$site/" -c nginx.conf -e stderr -g 'daemon off;' 2>"$site/stderr.log" &
     fleet[$1]=$!
-    disown
+    forget
 }
 
 # The pid file is written when nginx has its ports.

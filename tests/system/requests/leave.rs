@@ -227,7 +227,7 @@ fn an_action_after_a_response_that_fails_is_not_left_with_the_client() {
     let redis = Redis::start();
     let upstream = TcpListener::bind("127.0.0.1:0").expect("a port");
     let nginx = conf(&redis)
-        .set("up", &upstream.local_addr().expect("an address").to_string())
+        .set("up", upstream.local_addr().expect("an address").to_string())
         .http("server { listen 127.0.0.1:{port2}; return 204; }")
         .server("location /streamed { rate_limit_redis off; proxy_buffering off;")
         .server("proxy_pass http://{up}; post_action /after; }")
