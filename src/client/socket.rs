@@ -7,7 +7,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ngx::core::Status;
 use ngx::ffi::{
@@ -19,9 +18,6 @@ use ngx::ffi::{
 use rate_limit_core::client::Target;
 
 use super::tls::{Peer, Stream};
-
-/// How many sockets are open in this worker, of all stores.
-static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 /// An open socket; closed when it is dropped.
 ///
@@ -53,7 +49,6 @@ impl Socket {
         data: *mut c_void,
     ) -> io::Result<Self> {
         let address = SocketAddress::new(target)?;
-        check_share()?;
         let (sockaddr, length) = address.raw();
         let mut name = ngx_str_t { data: c"redis".as_ptr().cast_mut().cast(), len: 5 };
         // SAFETY: all zeroes is what NGINX starts from. Address and name outlive the call, the
@@ -81,7 +76,6 @@ impl Socket {
                 }
                 _ => return Err(error),
             };
-            OPEN.fetch_add(1, Ordering::Relaxed);
             let socket = Self { connection, tls: None };
             let raw = socket.raw();
             (*raw).data = data;
@@ -242,20 +236,6 @@ impl Socket {
     }
 }
 
-/// Fails if as many sockets are open as may be. Redis may announce any number of nodes, and half of the connections of a
-/// worker are left for its clients.
-fn check_share() -> io::Result<()> {
-    // SAFETY: a worker has a cycle, and NGINX has set the number before it runs.
-    let all = unsafe { (*ngx_cycle).connection_n };
-    let open = OPEN.load(Ordering::Relaxed);
-    if open < all / 2 {
-        return Ok(());
-    }
-    let text =
-        format!("{open} of {all} worker_connections are in use for Redis, as many as may be");
-    Err(io::Error::other(text))
-}
-
 /// Has the system probe an idle connection. A firewall or a load balancer that drops idle connections
 /// silently is thus noticed before a request is, and mostly does not drop this one. If it fails
 /// there are no probes, and requests notice it.
@@ -280,7 +260,6 @@ impl Drop for Socket {
             // SAFETY: the connection is open, and TLS is not used on it any more.
             unsafe { tls.close(self.connection) };
         }
-        OPEN.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: the connection is open. NGINX removes its events, also those already posted.
         unsafe { ngx_close_connection(self.connection.as_ptr()) };
     }

@@ -9,9 +9,9 @@ use crate::redis::reply::{ProtocolError, Reply};
 /// For how long messages are counted together, in µs.
 const PERIOD: u64 = SECOND;
 
-/// How many bytes of messages may come in a period: when as many as 900 masters of a sentinel fail over at once, it sends
-/// less.
-const MOST: usize = 64 * 1024;
+/// How many bytes of messages may come in a period: more than a sentinel sends when a thousand masters with host names fail over
+/// at once.
+const MOST: usize = 256 * 1024;
 
 /// The subscription of a connection.
 #[derive(Debug, Default)]

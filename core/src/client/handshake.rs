@@ -15,6 +15,9 @@ const ARGUMENTS: &str = ", with args";
 /// is sent again, with the source.
 const MAX_LOADED: usize = 39 * 1024;
 
+/// How many passwords are kept out of the log: a connection may have logged in with several, and a server repeat any.
+const MAX_SECRETS: usize = 8;
+
 /// `PING`, packed.
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
@@ -98,7 +101,8 @@ impl Handshake {
 
     /// The handshake for another account.
     pub(super) fn with_account(&self, endpoint: &Endpoint) -> Self {
-        let secrets = endpoint.password.iter().chain(self.secrets.first()).cloned().collect();
+        let secrets = endpoint.password.iter().chain(&self.secrets);
+        let secrets = secrets.take(MAX_SECRETS).cloned().collect();
         Self { login: login(endpoint), secrets, ..self.clone() }
     }
 
@@ -395,9 +399,9 @@ mod tests {
     /// The reply to an `AUTH` with the password before it may be still to come.
     #[test]
     fn nor_are_those_before_it() {
-        let passwords = ["s3cret", "a", "another s3cret", "b"];
-        let refusal = "ERR not 's3cret', nor 'another s3cret', nor 'b'";
-        assert_eq!(shown(&passwords, refusal), "ERR not '***', nor '***', nor '***'");
+        let passwords = ["s3cret", "aaa", "another s3cret", "b"];
+        let refusal = "ERR not 's3cret', nor 'aaa', nor 'another s3cret', nor 'b'";
+        assert_eq!(shown(&passwords, refusal), "ERR not '***', nor '***', nor '***', nor '***'");
     }
 
     /// A host, and a part of a port, may be what a password is.

@@ -4,7 +4,6 @@ use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use harness::reply::{Node, cluster_slots};
 use harness::{Act, Conf, Fake, Http, Nginx, PATIENCE, Redis, ab, wait_until};
 
 use crate::seen::StartConnected as _;
@@ -165,37 +164,4 @@ fn worker_connections_are_exhausted() {
     };
     wait_until(PATIENCE, decided, "a decision by Redis");
     assert_eq!(nginx.logged("[error]").len(), 3, "{:?}", nginx.logged("[error]"));
-}
-
-/// A cluster announces more masters than the worker has connections. Half of them are left for clients.
-#[test]
-fn worker_connections_for_clients_are_left() {
-    let masters = 80;
-    let nodes = Fake::several(masters, move |_, ports, command| match command.name().as_str() {
-        "CLUSTER" => {
-            let lists: Vec<_> = ports.iter().map(|port| [Node::v6("127.0.0.1", *port)]).collect();
-            let range = |(slot, list): (u16, _)| (slot, slot, list);
-            let ranges: Vec<_> = (0..).zip(lists.iter().map(|list| &list[..])).map(range).collect();
-            Act::Reply(cluster_slots(&ranges))
-        }
-        _ => Act::Usual,
-    });
-    let nginx = Conf::new()
-        .http(&format!("rate_limit_redis_store edge {{ server {}; cluster on; }}", nodes[0].url()))
-        .http("rate_limit_redis_pass edge;")
-        .decisions()
-        .server("location / { rate_limit_redis $arg_k rate=9r/s; }")
-        .server("location = /free { return 204; }")
-        .workers(1)
-        .connections(64)
-        .start();
-    let reason = "is down: 32 of 64 worker_connections are in use for Redis, as many as may be";
-    wait_until(PATIENCE, || nginx.logged(reason).len() == masters - 32, "all that are too many");
-    let mut clients: Vec<_> = (0..20).map(|_| nginx.http()).collect();
-    for client in &mut clients {
-        assert_eq!(client.get("/free").status, 204);
-    }
-    let connected = || nodes.iter().filter(|node| node.count("") > 0).count();
-    wait_until(PATIENCE, || connected() == 32, "a connection to each of the others");
-    assert_eq!(nginx.logged("[alert]"), Vec::<String>::new());
 }
