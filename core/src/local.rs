@@ -206,7 +206,7 @@ impl<'a> LocalCharge<'a> {
     /// Blocks the client for as long as the machine knows that it is blocked.
     fn block(&self, stored: &mut Stored, now: u64) {
         let quota = self.charge.quota;
-        if self.blocked_for > blocked_for(stored, now, quota) {
+        if self.blocked_for > 0 && self.blocked_for > blocked_for(stored, now, quota) {
             quota.algorithm().set_block(stored, now, quota, self.blocked_for);
         }
     }

@@ -36,7 +36,7 @@ pub struct Handshake {
     find_scripts: Vec<u8>,
     /// The commands that load the scripts, the shortest first.
     loads: Vec<Vec<u8>>,
-    /// The passwords that must not appear in a log: that of the account, and the one that it had before.
+    /// The passwords that must not appear in a log: that of the account, and those that it had before.
     secrets: Vec<String>,
 }
 
