@@ -27,6 +27,7 @@ mod metrics;
 mod nginx;
 mod page;
 mod request;
+mod secret_file;
 mod settle;
 mod shm;
 mod variables;

@@ -76,6 +76,39 @@ impl Rate {
         }
     }
 
+    /// Reads a rate as [`str::parse`] does, but a number above 2^53 is that, and such a period the longest one.
+    pub fn saturating(text: &str) -> Result<Self, RateError> {
+        Self::read(text, saturated)
+    }
+
+    fn read(text: &str, digits: ReadDigits) -> Result<Self, RateError> {
+        let (count, period) = text.split_once("r/").ok_or(RateError::Syntax)?;
+        if period == "month" {
+            return Self::monthly(digits(count)?.min(MAX_EXACT));
+        }
+        let length = period.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, unit) = period.split_at_checked(length).ok_or(RateError::Syntax)?;
+        let unit = match unit {
+            "s" => SECOND,
+            "m" => MINUTE,
+            "h" => HOUR,
+            "d" => DAY,
+            "ms" if !number.is_empty() => MILLISECOND,
+            "w" if !number.is_empty() => WEEK,
+            _ => return Err(RateError::Period),
+        };
+        let period = match if number.is_empty() { 1 } else { digits(number)? } {
+            SATURATED => MAX_TIME,
+            number => number.checked_mul(unit).ok_or(RateError::TooLarge)?,
+        };
+        Self::new(digits(count)?.min(MAX_EXACT), period)
+    }
+
+    /// This rate, but of at most `most` units a period.
+    pub(crate) fn at_most(self, most: u64) -> Self {
+        Self { count: self.count.min(most.max(1)), ..self }
+    }
+
     /// The n of "n per period".
     pub fn count(self) -> u64 {
         self.count
@@ -118,24 +151,7 @@ impl FromStr for Rate {
     /// Reads `10r/s`, `100r/m`, `5r/10s`, `1000r/1d`: the period is one of `s m h d`, a number and
     /// one of `ms s m h d w`, or `month`.
     fn from_str(text: &str) -> Result<Self, RateError> {
-        let (count, period) = text.split_once("r/").ok_or(RateError::Syntax)?;
-        if period == "month" {
-            return Self::monthly(whole(count)?);
-        }
-        let digits = period.bytes().take_while(u8::is_ascii_digit).count();
-        let (number, unit) = period.split_at_checked(digits).ok_or(RateError::Syntax)?;
-        let unit = match unit {
-            "s" => SECOND,
-            "m" => MINUTE,
-            "h" => HOUR,
-            "d" => DAY,
-            "ms" if !number.is_empty() => MILLISECOND,
-            "w" if !number.is_empty() => WEEK,
-            _ => return Err(RateError::Period),
-        };
-        let number = if number.is_empty() { 1 } else { whole(number)? };
-        let period = number.checked_mul(unit).ok_or(RateError::TooLarge)?;
-        Self::new(whole(count)?, period)
+        Self::read(text, whole)
     }
 }
 
@@ -183,6 +199,9 @@ impl Interval {
         self.count
     }
 }
+
+/// How digits are read: those of a literal by [`whole`], those of a variable by [`saturated`].
+pub type ReadDigits = fn(&str) -> Result<u64, RateError>;
 
 /// Reads a decimal number without sign, perhaps with a fraction, and rounds it up; above 2^53 it is
 /// [`SATURATED`].
@@ -246,6 +265,22 @@ mod tests {
         for text in ["9007199254740992.1", "9007199254740993", "9007199254740993.0"] {
             assert_eq!(rounded_up(text), Ok(SATURATED), "{text}");
         }
+    }
+
+    #[test]
+    fn rates_saturate() {
+        let most = "9".repeat(30);
+        let saturated = |text: &str| Rate::saturating(&text.replace('#', &most));
+        for text in ["10r/s", "5r/10s", "3r/month"] {
+            assert_eq!(saturated(text), text.parse());
+        }
+        assert_eq!(saturated("#r/m"), Rate::new(MAX_EXACT, MINUTE));
+        assert_eq!(saturated("#r/month"), Rate::monthly(MAX_EXACT));
+        assert_eq!(saturated("1r/#w"), Rate::new(1, MAX_TIME));
+        // No more digits than are exact, but too long a time.
+        assert_eq!(saturated("1r/36501d"), Err(RateError::TooLarge));
+        assert_eq!(saturated("#r/0s"), Err(RateError::Zero));
+        assert_eq!(saturated("-#r/s"), Err(RateError::Syntax));
     }
 
     #[test]

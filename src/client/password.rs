@@ -1,22 +1,15 @@
 //! The file of a password, as a worker reads it.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Error, ErrorKind, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io::{Error, ErrorKind, Result};
 
 use ngx::ffi::NGX_LOG_ERR;
 use rate_limit_core::conf::store::password;
 
 use crate::log::{cycle_log, log};
+use crate::secret_file;
 
-/// How much of a file is read: a password stands in its first line, and a token takes some KB.
-const MOST: u64 = 64 << 10;
-
-/// The file of a password. The master process has read it first, perhaps as root.
-///
-/// A worker reads it on its only thread. That is a few system calls for a page or two which lie in the page cache of
-/// the kernel, some 20 µs: less than the connection costs for which it is read. A pipe, from which one could wait
-/// for bytes, is no file here.
+/// The file of a password. The master process has read it first, perhaps as root. A worker reads it for each connection,
+/// which costs more.
 pub(crate) struct PasswordFile {
     path: String,
     /// Whether this worker has ever read it.
@@ -55,19 +48,7 @@ impl PasswordFile {
     }
 }
 
-fn read(path: &str) -> io::Result<String> {
-    let file = open(path)?;
-    let mut content = String::new();
-    file.take(MOST).read_to_string(&mut content)?;
+fn read(path: &str) -> Result<String> {
     let none = || Error::new(ErrorKind::InvalidData, "there is no password in its first line");
-    password(&content).map(str::to_owned).ok_or_else(none)
-}
-
-fn open(path: &str) -> io::Result<File> {
-    // Without the flag a pipe that nobody writes to would be waited for.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(Error::new(ErrorKind::InvalidInput, "it is no regular file")),
-    }
+    password(&secret_file::read_text(path)?).map(str::to_owned).ok_or_else(none)
 }

@@ -239,7 +239,7 @@ impl LimitConf {
         let rate = evaluate(&line.rate, r, |text| line.read_rate(text))?;
         let burst = line.burst.as_ref();
         let burst = burst.map(|it| evaluate(it, r, |text| line.read_burst(text))).transpose()?;
-        let quota = line.quota(rate, burst)?;
+        let quota = line.quota_of_request(rate, burst)?;
         Ok(self.corrections().map_or(quota, |corrections| corrections.of(quota)))
     }
 

@@ -15,6 +15,7 @@ use crate::client::tls::{Tls, supported};
 use crate::conf::{Keys, Store};
 use crate::log::log;
 use crate::nginx::Conf;
+use crate::secret_file;
 
 /// The index of the store at `url`, which is added if it is new.
 pub(super) fn at(cf: &mut Conf, url: &str) -> Result<usize, ConfError> {
@@ -83,11 +84,7 @@ fn read(lines: &mut StoreLines<'static>, reader: &mut Reader<'_>) -> Result<(), 
         }
         line @ "key_hmac" => {
             let path = full_path(reader)?;
-            let content = std::fs::read(path).map_err(|error| ConfError::File {
-                line,
-                path: path.to_owned(),
-                error,
-            })?;
+            let content = secret_file::read(path).map_err(not_read(line, path))?;
             lines.set_key_hmac(&reader.line, path, &content)?;
         }
         name => {
@@ -161,11 +158,12 @@ fn full_path(reader: &mut Reader<'_>) -> Result<&'static str, ConfError> {
 
 /// Reads a password from the first line of a file.
 fn read_password(path: &str) -> Result<String, ConfError> {
-    let content = std::fs::read_to_string(path).map_err(|error| ConfError::File {
-        line: "password_file",
-        path: path.to_owned(),
-        error,
-    })?;
+    let content = secret_file::read_text(path).map_err(not_read("password_file", path))?;
     let password = password(&content).ok_or_else(|| ConfError::NoPassword(path.to_owned()))?;
     Ok(password.to_owned())
+}
+
+/// The error that the file of a line cannot be read.
+fn not_read(line: &'static str, path: &str) -> impl FnOnce(std::io::Error) -> ConfError {
+    move |error| ConfError::File { line, path: path.to_owned(), error }
 }

@@ -13,6 +13,7 @@ use crate::decision::Verdict;
 use crate::metrics::{AttemptResult, ErrorKind};
 use crate::rate::MILLISECOND;
 use crate::redis::reply::{Reply, ScriptReply};
+use crate::text::log::Escaped;
 
 /// Receiving.
 impl Client {
@@ -140,9 +141,19 @@ impl Client {
                 self.agenda.push(Action::Queried(node, result));
             }
             Owner::Login => self.on_login_reply(node, reply),
-            Owner::Asking | Owner::Subscription => {}
+            Owner::Asking => self.check_permission("ASKING", reply, node),
+            Owner::Subscription => self.check_permission("a subscription", reply, node),
         }
         Ok(())
+    }
+
+    /// Reads the reply to a command beside those that matter, which fail for no reason of their own if it is refused.
+    fn check_permission(&mut self, what: &str, reply: &Reply<'_>, node: NodeKey) {
+        if let Reply::Error(refusal) = reply {
+            let kind = if refusal.is_auth() { ErrorKind::Auth } else { ErrorKind::Unfit };
+            self.count_error(node, kind);
+            self.warn(node, format!("refused {what}: \"{}\"", Escaped(refusal.text.as_bytes())));
+        }
     }
 
     /// A server that answers in time for some requests is too slow for others: that is no failure of

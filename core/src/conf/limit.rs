@@ -5,7 +5,7 @@ use crate::algorithm::leaky_bucket::Undelayed;
 use crate::charge::Effect;
 use crate::conf::DirectiveError;
 use crate::limit::{Algorithm, Quota, QuotaError};
-use crate::rate::{Rate, saturated};
+use crate::rate::{MAX_EXACT, Rate, saturated};
 use crate::text::log::Escaped;
 
 mod doubts;
@@ -77,7 +77,7 @@ impl<V> LimitLine<'_, V> {
 
     /// Reads the rate of a request.
     pub fn read_rate(&self, text: &str) -> Result<Rate, LimitError> {
-        parameter::rate(self.algorithm, text)
+        parameter::rate(self.algorithm, text, Rate::saturating)
     }
 
     /// Reads the capacity or burst of a request.
@@ -93,6 +93,23 @@ impl<V> LimitLine<'_, V> {
     /// Reads what a request has really cost.
     pub fn read_settle(&self, text: &str) -> Result<u64, LimitError> {
         parameter::settle(text)
+    }
+
+    /// The quota of a request, by the values of variables: in place of a number of 2^53 or more it has the largest power of
+    /// ten that can be counted.
+    pub fn quota_of_request(&self, rate: Rate, burst: Option<u64>) -> Result<Quota, LimitError> {
+        let is_saturated = |number: u64| number >= MAX_EXACT;
+        let (has_rate, has_burst) = (is_saturated(rate.count()), burst.is_some_and(is_saturated));
+        let quota = self.quota(rate, burst);
+        if quota.is_ok() || !has_rate && !has_burst {
+            return quota;
+        }
+        let at_most = |most| {
+            let rate = if has_rate { rate.at_most(most) } else { rate };
+            self.quota(rate, if has_burst { Some(most) } else { burst }).ok()
+        };
+        let mut powers = (0..=MAX_EXACT.ilog10()).rev().map(|power| 10_u64.pow(power));
+        powers.find_map(at_most).map_or(quota, Ok)
     }
 
     /// The quota of a client at this rate, with this capacity or burst.

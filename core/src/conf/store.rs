@@ -114,8 +114,14 @@ pub fn password(content: &str) -> Option<&str> {
     line.filter(|password| !password.is_empty())
 }
 
-/// The warning of a line: a time to connect that may have lost its unit.
+/// The warning of a line: a password that may be meant as a variable, or a time to connect that may have lost its unit.
 pub fn line_doubt(line: &Directive<'_>) -> Option<String> {
+    if line.name() == Ok("password") && line.value().is_ok_and(|it| it.starts_with('$')) {
+        return Some(
+            "\"password\" begins with \"$\", and is taken as it is written: it has no variables"
+                .to_owned(),
+        );
+    }
     let value = line.value().ok().filter(|_| line.name() == Ok("connect_timeout"))?;
     let is_bare = value.bytes().all(|byte| byte.is_ascii_digit());
     let time = line.time().ok().filter(|time| is_bare && *time > LONG_CONNECT_TIMEOUT)?;

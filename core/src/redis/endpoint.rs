@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use redis::{ConnectionAddr, IntoConnectionInfo};
@@ -64,6 +66,11 @@ pub enum EndpointError {
     /// A variable: the URL is read once.
     #[error("it cannot contain variables")]
     Variable,
+    /// The address that stands for all of a machine's own.
+    #[error(
+        "the host cannot be an address that stands for all; the own one of this machine is 127.0.0.1 or ::1"
+    )]
+    Wildcard,
     /// The port is not valid.
     #[error("the port must be a number between 1 and 65535")]
     Port,
@@ -103,6 +110,9 @@ impl std::str::FromStr for Endpoint {
             ConnectionAddr::Tcp(host, port) => Address::Tcp(host.clone(), *port),
             ConnectionAddr::Unix(path) if path.as_os_str().is_empty() => {
                 return Err(EndpointError::Path);
+            }
+            ConnectionAddr::Unix(path) if path.as_os_str().as_bytes().contains(&0) => {
+                return Err(EndpointError::Url);
             }
             ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
             _ => return Err(EndpointError::Scheme),
@@ -147,9 +157,19 @@ fn objection(url: &str) -> EndpointError {
         Some((_, port)) if !host.ends_with(']') && port.parse::<u16>().is_err() => {
             EndpointError::Port
         }
+        _ if is_wildcard(host) => EndpointError::Wildcard,
         _ if redis::parse_redis_url(url).is_some() => EndpointError::Database,
         _ => EndpointError::Url,
     }
+}
+
+/// Whether a host, perhaps with a port, is the address that a server listens on to listen on all.
+fn is_wildcard(host: &str) -> bool {
+    let address = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next(),
+        None => host.split(':').next(),
+    };
+    address.is_some_and(|it| it.parse().is_ok_and(|it: IpAddr| it.is_unspecified()))
 }
 
 /// `url` for logs: without what may be an account, or hold a password.
@@ -263,6 +283,10 @@ mod tests {
             ("rediss://", EndpointError::Host),
             ("rediss://127.0.0.1:0", EndpointError::Port),
             ("rediss://127.0.0.1/x", EndpointError::Database),
+            ("redis://0.0.0.0", EndpointError::Wildcard),
+            ("rediss://a:b@0.0.0.0:6379/1", EndpointError::Wildcard),
+            ("redis://[::]:6379", EndpointError::Wildcard),
+            ("redis+unix:///%00run/redis.sock", EndpointError::Url),
             ("rediss+unix:///s", EndpointError::Scheme),
             ("rediss:127.0.0.1", EndpointError::Scheme),
             ("rediss://127.0.0.1/#insecure", EndpointError::Fragment),

@@ -44,7 +44,7 @@ pub enum Reply<'a> {
 pub struct Refusal {
     /// Its meaning to a limiter.
     pub kind: RefusalKind,
-    /// The whole line, for a log.
+    /// The line, for a log: without what the server adds about its script.
     pub text: String,
 }
 
@@ -179,12 +179,27 @@ pub fn parse_other(frame: &[u8]) -> Result<Reply<'_>, ProtocolError> {
         Ok(Value::ServerError(error)) => Ok(Reply::Error(Refusal {
             kind: RefusalKind::of(error.kind(), error.code(), error.details()),
             text: match error.details() {
-                Some(details) => format!("{} {details}", error.code()),
+                Some(details) => cause(&format!("{} {details}", error.code())).to_owned(),
                 None => error.code().to_owned(),
             },
         })),
         _ => Err(ProtocolError::Garbage),
     }
+}
+
+/// An error, without what the server adds about the script that has met it.
+fn cause(text: &str) -> &str {
+    // Since Redis 7: `READONLY You can't write … script: 8fa3…, on @user_script:2.`
+    let is_of_script = |rest: &str| rest.contains("user_script:");
+    let text = match text.rsplit_once(" script: ") {
+        Some((cause, rest)) if is_of_script(rest) => cause,
+        _ => text,
+    };
+    // Before: `ERR Error running script (call to f_8fa3…): @user_script:2: @user_script: 2: -READONLY You can't write …`
+    let wrapped = text.strip_prefix("ERR Error running script ");
+    let cause = wrapped.and_then(|rest| rest.rsplit_once("@user_script"));
+    let is_place = |it: char| it.is_ascii_digit() || [':', ' ', '-'].contains(&it);
+    cause.map_or(text, |(_, cause)| cause.trim_start_matches(is_place))
 }
 
 impl Refusal {
@@ -626,6 +641,28 @@ mod tests {
         }
         assert_eq!(frame(&[b'+'; MAX_LINE + 1]), Err(TooLarge));
         assert_eq!(frame(b"*60000\r\n:1\r\n"), Ok(None));
+    }
+
+    #[test]
+    fn the_text_of_a_refusal_is_its_cause() {
+        let cause = |line: &str| refusal(format!("-{line}\r\n").as_bytes()).text;
+        let read_only = "READONLY You can't write against a read only replica.";
+        for (line, expected) in [
+            // Redis 7.0, Valkey 9, Redis 6.2 in two forms.
+            (format!("{read_only} script: 8fa3, on @user_script:2."), read_only),
+            (format!("{read_only} script: 8fa3, on user_script:2."), read_only),
+            (format!("ERR Error running script (call to f_8fa3): @user_script:2: @user_script: 2: -{read_only}"), read_only),
+            (format!("ERR Error running script (call to f_8fa3): @user_script:2: -{read_only}"), read_only),
+            (
+                "ERR Error running script (call to f_8fa3): @user_script:2: @user_script: 2: The user executing it".into(),
+                "The user executing it",
+            ),
+            ("ERR no script: none".into(), "ERR no script: none"),
+            ("ERR Error running script without a place".into(), "ERR Error running script without a place"),
+            ("NOSCRIPT".into(), "NOSCRIPT"),
+        ] {
+            assert_eq!(cause(&line), expected, "{line}");
+        }
     }
 
     #[test]

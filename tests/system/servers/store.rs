@@ -266,6 +266,29 @@ fn wrong_names() {
     }
 }
 
+/// Without these errors NGINX would wait for a pipe that nobody writes to, at a reload too, and read a device without end.
+#[test]
+fn files_that_are_none() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let of = |name| dir.path().join(name).display().to_string();
+    harness::run("mkfifo", &[&of("pipe")]);
+    std::fs::write(of("long"), [b'a'; (64 << 10) + 1]).expect("write a file");
+    for line in ["password_file", "key_hmac"] {
+        for (path, reason) in [
+            (of("pipe"), "no regular file"),
+            (of(""), "no regular file"),
+            ("/dev/zero".into(), "no regular file"),
+            (of("long"), "longer than 64 KB"),
+        ] {
+            let output =
+                with(&format!("server redis://127.0.0.1:1; {line} {path};")).config_error();
+            for part in [&path, line, reason, "nginx.conf:"] {
+                assert!(output.contains(part), "{line} {path}: {part:?} is not in {output}");
+            }
+        }
+    }
+}
+
 /// Two stores at one server, of which one is refused: each is logged, and neither again and
 /// again.
 #[test]

@@ -58,6 +58,22 @@ fn the_map_in_use_counts_again_after_a_redirection() {
     assert!(played.is_known(0, HALVES));
 }
 
+/// The node redirects the command that follows, which is no cause.
+#[test]
+fn a_node_that_refuses_asking_is_told() {
+    let (mut played, key) = halves();
+    let slot = slot(b"rl:a:", key.as_bytes());
+    played.submit_to_first(key);
+    played.receive(&format!("-ASK {slot} 10.0.0.2:6379\r\n"));
+    played.turn();
+    played.at = 1;
+    assert_eq!(played.sent_keys(), key);
+    played.receive("-NOPERM no\r\n");
+    let actions = played.turn();
+    let is_told = |action: &Action| matches!(action, Action::Warn(_, line) if line == "refused ASKING: \"NOPERM no\"");
+    assert!(actions.iter().any(is_told), "{actions:?}");
+}
+
 /// Nodes that the map does not list are retired each time.
 #[test]
 fn a_node_that_a_redirection_has_added_goes_with_the_map_in_use() {

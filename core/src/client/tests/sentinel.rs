@@ -128,6 +128,33 @@ fn one_that_does_not_know_the_master_counts_as_an_error() {
     }
 }
 
+/// What would fail for that lack fails with other words, or not at all.
+#[test]
+fn one_that_refuses_a_subscription_is_told_and_counts_as_an_error() {
+    let (unsubscribed, subscribed, master) = (
+        "*3\r\n$11\r\nunsubscribe\r\n$1\r\nx\r\n:0\r\n",
+        "*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n",
+        "*2\r\n$8\r\n10.0.0.5\r\n$4\r\n6379\r\n",
+    );
+    let refused = "-NOPERM no\r\n";
+    for replies in [[refused, master, subscribed], [unsubscribed, master, refused]] {
+        let mut played = sentinels();
+        played.connect();
+        let is_queried = |sentinel: &usize| {
+            played.at = *sentinel;
+            played.sent().contains("GET-MASTER")
+        };
+        (0..SENTINELS.len()).find(is_queried).expect("a query");
+        replies.into_iter().for_each(|reply| played.receive(reply));
+        let node = played.client.pool.connections.get(played.connection()).unwrap().node;
+        let actions = played.turn();
+        let line = Action::Warn(node, "refused a subscription: \"NOPERM no\"".to_owned());
+        assert!(actions.contains(&line), "{actions:?}");
+        let errors = played.client.take_counts(node).unwrap().errors;
+        assert_eq!(errors[ErrorKind::Auth as usize], 1);
+    }
+}
+
 #[test]
 fn all_are_queried_at_once() {
     let mut played = sentinels();

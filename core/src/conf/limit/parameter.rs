@@ -4,15 +4,16 @@ use super::LimitError;
 use crate::algorithm::BurstParameter;
 use crate::conf::value;
 use crate::limit::Algorithm;
-use crate::rate::{self, MAX_TIME, MILLISECOND, Rate, RateError};
+use crate::rate::{self, MAX_TIME, MILLISECOND, Rate, RateError, ReadDigits};
 
-/// How digits are read: those of a literal by [`rate::whole`], those of a variable by [`rate::saturated`].
-pub(super) type ReadDigits = fn(&str) -> Result<u64, RateError>;
-
-/// `rate=`, at which the algorithm can count.
-pub(super) fn rate(algorithm: Algorithm, text: &str) -> Result<Rate, LimitError> {
+/// `rate=`, at which the algorithm can count. `read` is how a literal is read, or a variable.
+pub(super) fn rate(
+    algorithm: Algorithm,
+    text: &str,
+    read: fn(&str) -> Result<Rate, RateError>,
+) -> Result<Rate, LimitError> {
     let (parameter, value) = ("rate", || text.to_owned());
-    let rate: Rate = text.parse().map_err(|error: RateError| {
+    let rate = read(text).map_err(|error| {
         let reason = error.to_string();
         LimitError::Invalid { parameter, value: value(), reason }
     })?;

@@ -468,6 +468,36 @@ fn what_an_algorithm_cannot_count() {
     }
 }
 
+/// Whatever the algorithm and the period, some quota can be counted.
+#[test]
+fn numbers_of_a_request_saturate() {
+    for algorithm in Algorithm::ALL {
+        let burst = algorithm.burst_parameter().name();
+        let burst = burst.map_or(String::new(), |name| format!("{name}=$b"));
+        for settle in ["", "settle=$s"] {
+            let words = format!(
+                "rate_limit_redis a algorithm={} rate=$r {burst} {settle}",
+                algorithm.name()
+            );
+            let line = good(&words);
+            let most = line.read_burst("99999999999999999999").unwrap();
+            for period in ["1ms", "7ms", "s", "m", "h", "d", "3w"] {
+                let (few, many) =
+                    (format!("7r/{period}"), format!("99999999999999999999r/{period}"));
+                let [few, many] = [few, many].map(|text| line.read_rate(&text).unwrap());
+                for (rate, burst) in
+                    [(many, None), (many, Some(most)), (many, Some(3)), (few, Some(most))]
+                {
+                    let quota = line.quota_of_request(rate, burst);
+                    let quota =
+                        quota.unwrap_or_else(|error| panic!("{words} {rate} {burst:?}: {error}"));
+                    assert!(burst != Some(3) || quota.limit() >= 3, "{words} {rate} {quota:?}");
+                }
+            }
+        }
+    }
+}
+
 /// A variable is read as a literal is, but that its digits saturate.
 #[test]
 fn values_of_a_request() {
@@ -482,6 +512,10 @@ fn values_of_a_request() {
     let capacity = line.read_burst(digits).unwrap();
     let error = line.quota(rate, Some(capacity)).unwrap_err().to_string();
     assert_eq!(error, quota_error(&format!("capacity={capacity}"), QuotaError::TooLarge));
+    assert_eq!(line.quota_of_request(rate, Some(capacity)).unwrap().limit(), 10_u64.pow(10));
+    let (capacity, error) = (u64::pow(10, 11), QuotaError::TooSlow);
+    let too_slow = line.quota_of_request(rate, Some(capacity)).unwrap_err().to_string();
+    assert_eq!(too_slow, quota_error(&format!("capacity={capacity}"), error), "fewer digits");
     for (error, expected) in [
         (line.read_rate("").unwrap_err(), "invalid rate \"\""),
         (line.read_rate("7r/month").unwrap_err(), "\"rate=7r/month\" in"),

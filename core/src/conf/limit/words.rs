@@ -71,7 +71,8 @@ impl<'a> LimitWords<'a> {
     ) -> Result<LimitLine<'a, V>, E> {
         let (parameters, algorithm, compile) = (&self.parameters, self.algorithm, &mut compile);
         let key = compile(self.key)?;
-        let rate = Setting::new(self.rate, |text| parameter::rate(algorithm, text), compile)?;
+        let rate =
+            Setting::new(self.rate, |text| parameter::rate(algorithm, text, str::parse), compile)?;
         let burst = |text: &str| parameter::burst(algorithm, text, whole);
         let burst = self.burst.map(|text| Setting::new(text, burst, compile)).transpose()?;
         let cost = parameters.cost.unwrap_or(DEFAULT_COST);

@@ -389,6 +389,18 @@ fn times_that_lack_their_unit() {
 }
 
 #[test]
+fn a_password_that_may_be_meant_as_a_variable() {
+    let doubt = line_doubt(&directive("password $REDIS_PASSWORD"));
+    // The password itself is in no log.
+    let expected =
+        "\"password\" begins with \"$\", and is taken as it is written: it has no variables";
+    assert_eq!(doubt.as_deref(), Some(expected));
+    for line in ["password s3cr$t", "password", "user $name"] {
+        assert_eq!(line_doubt(&directive(line)), None, "{line}");
+    }
+}
+
+#[test]
 fn every_line_has_a_name() {
     let names: std::collections::BTreeSet<_> = line_names().collect();
     assert_eq!((names.len(), line_names().count()), (22, 22));
