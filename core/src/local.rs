@@ -221,7 +221,12 @@ impl<'a> LocalCharge<'a> {
         passes: bool,
     ) -> u64 {
         (self.answer, self.charged) = (LocalAnswer::Unchecked, None);
-        let Some(entry) = entry else { return 0 };
+        let Some(entry) = entry else {
+            if !passes && self.can_never_pass() {
+                self.answer = LocalAnswer::Verdict(self.decide_anew(now));
+            }
+            return 0;
+        };
         let Some(verdict) = entry.verdict() else { return 0 };
         self.charged = (passes && verdict.allowed).then(|| Charged::new(now, &verdict));
         self.answer = LocalAnswer::Verdict(verdict);
@@ -235,6 +240,19 @@ impl<'a> LocalCharge<'a> {
             return 0;
         }
         verdict.reset
+    }
+
+    /// Whether the cost is more than the quota, whatever else is known of the client: if another limit rejects the request,
+    /// no `Retry-After` is to promise that it will pass.
+    fn can_never_pass(&self) -> bool {
+        let Charge { quota, cost, .. } = self.charge;
+        cost > quota.limit() && !quota.has_override()
+    }
+
+    /// The verdict on a client of whom nothing is known.
+    fn decide_anew(&self, now: u64) -> Verdict {
+        let Charge { quota, cost, .. } = self.charge;
+        quota.algorithm().decide(&mut Stored::default(), now, quota, cost)
     }
 
     /// Shows what the limit holds now, if it was checked.
@@ -870,6 +888,31 @@ mod tests {
         give_back(table, START, &mut local);
         assert!(!verdict(request(table, START, Mode::Outage, quota, 1)).allowed);
         assert_eq!(table.usage().entries, 1);
+    }
+
+    #[test]
+    fn on_return_a_cost_that_can_never_pass_is_told_beside_a_rejection() {
+        for algorithm in Algorithm::ALL {
+            let (mut words, one) = (vec![0; 1_000], quota(algorithm, "1r/s", 1));
+            let table = &mut Table::open(&mut words);
+            verdict(request(table, START, Mode::Outage, one, 1));
+            let mut retries = |first: u8, line: &Quota| {
+                let mut local = charges([charge(first, &one, 1), charge(2, line, 2)]);
+                decide(table, START, Mode::Return, &mut local);
+                let retry = |it: &LocalCharge<'_>| match it.answer() {
+                    LocalAnswer::Verdict(verdict) => Some(verdict.retry),
+                    _ => None,
+                };
+                [0, 1].map(|index: usize| retry(&local[index]))
+            };
+            let [first, second] = retries(1, &one);
+            assert!(matches!(first, Some(Retry::After(_))), "{algorithm:?} {first:?}");
+            assert_eq!(second, Some(Retry::Never), "{algorithm:?}");
+            // The client may have a larger quota of its own.
+            assert_eq!(retries(1, &one.with_override())[1], None, "{algorithm:?}");
+            // If no other limit rejects the request, Redis decides.
+            assert_eq!(retries(3, &one), [None; 2], "{algorithm:?}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! from others.
 //!
 //! Spent units stay spent. Where an override begins or ends, as many units are missing afterwards as were before: what
-//! is more than the new quota is owed, as a debt is, up to ten times that quota. A part of a unit that was about to come is
+//! is more than the new quota is owed, as a debt is, up to ten times that quota (but a log forgets its entries as before). A part of a unit that was about to come is
 //! lost, and a window counts what was spent in the window before as spent in this one: so no change lets more through
 //! than the quota that it leads to.
 

@@ -191,7 +191,7 @@ fn bad_secrets() {
     );
     refused(
         with(&format!("{server} key_hmac {{prefix}};")),
-        &["of \"key_hmac\"", "Is a directory"],
+        &["of \"key_hmac\"", "no regular file"],
     );
     refused(with(&format!("{server} key_hmac secret;")), &["\"key_hmac\" directive is duplicate"]);
     refused(with(&format!("{server} key_hmac;")), &["invalid number of arguments in \"key_hmac\""]);

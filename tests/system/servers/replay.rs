@@ -329,8 +329,9 @@ fn errors_of_a_server_that_is_not_fit() {
             assert!(fake.times("EVALSHA", &key) <= 1, "{error}");
             assert_eq!(fake.times("EVAL", &key), 0, "{error}");
         }
-        let errors = nginx.logged("is down");
-        assert!(errors.len() == 1 && errors[0].contains(error), "{error}: {errors:?}");
+        let (errors, cause) = (nginx.logged("is down"), error.rsplit(": -").next().unwrap());
+        let cause = format!("is down: it cannot decide: \"{cause}");
+        assert!(errors.len() == 1 && errors[0].contains(&cause), "{error}: {errors:?}");
         wait_until(
             PATIENCE,
             || nginx.get("/?k=good").decision() == "PASSED redis",
