@@ -8,6 +8,7 @@ pub mod answer;
 pub mod cluster;
 pub mod endpoint;
 mod raw;
+pub mod refusal;
 pub mod reply;
 pub mod script;
 pub mod sentinel;

@@ -1,7 +1,8 @@
 //! Redirections: what an error that starts with MOVED or ASK names is a slot, a port, and a host that is plain.
 
 use rate_limit_core::redis::cluster::{Redirect, SLOTS};
-use rate_limit_core::redis::reply::{self, RefusalKind, Reply};
+use rate_limit_core::redis::refusal::RefusalKind;
+use rate_limit_core::redis::reply::{self, Reply};
 
 use crate::resp::{is_host, line};
 

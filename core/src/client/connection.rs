@@ -19,7 +19,8 @@ use super::in_flight::{InFlight, Sent};
 use super::input::Input;
 use super::slab::{NodeKey, Recycle};
 use crate::rate::SECOND;
-use crate::redis::reply::{self, ProtocolError, Refusal, Reply};
+use crate::redis::refusal::Refusal;
+use crate::redis::reply::{self, ProtocolError, Reply};
 
 /// A server that owes replies and sends nothing for this long, or for the store's patience if that
 /// is longer, is considered dead, unless a request has a longer timeout and still waits.

@@ -6,7 +6,8 @@
 
 use super::handshake::Step;
 use crate::rate::{MILLISECOND, SECOND};
-use crate::redis::reply::{ProtocolError, Refusal};
+use crate::redis::refusal::Refusal;
+use crate::redis::reply::ProtocolError;
 use crate::text::log::Escaped;
 
 /// Why a connection was lost or never made.

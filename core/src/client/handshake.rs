@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 
 use crate::redis::cluster::Redirect;
 use crate::redis::endpoint::Endpoint;
-use crate::redis::reply::{Refusal, RefusalKind, Reply};
+use crate::redis::refusal::{Refusal, RefusalKind};
+use crate::redis::reply::Reply;
 use crate::redis::script::Script;
 
 /// Where a server begins to repeat arguments, of which long ones are cut.

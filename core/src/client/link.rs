@@ -13,7 +13,7 @@ use super::node::Node;
 use super::slab::{CommandKey, ConnectionKey, NodeKey};
 use super::topology::Query;
 use crate::metrics::{AttemptResult, CommandKind, ErrorKind};
-use crate::redis::reply::{Refusal, RefusalKind};
+use crate::redis::refusal::{Refusal, RefusalKind};
 use crate::redis::script::{By, Scripts};
 
 /// A connection and its node.

@@ -10,7 +10,7 @@ use super::requests::Error;
 use super::slab::{CommandKey, NodeKey};
 use crate::metrics::ErrorKind;
 use crate::redis::cluster::{MAX_NODES, Redirect};
-use crate::redis::reply::{Refusal, RefusalKind};
+use crate::redis::refusal::{Refusal, RefusalKind};
 use crate::redis::script::By;
 use crate::text::log::Escaped;
 
