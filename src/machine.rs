@@ -1,17 +1,16 @@
 //! The machine that requests are decided with: the shared memory, the clock, and the clients of the stores.
 
-use ngx::ffi::{ngx_cycle, ngx_random};
+use ngx::ffi::ngx_cycle;
 use ngx::http::HttpModuleMainConf;
 use rate_limit_core::charge::Charge;
 use rate_limit_core::client::{Answer, Error, RequestKey};
 use rate_limit_core::decision::Verdict;
 use rate_limit_core::lease::Granted;
 use rate_limit_core::overrides::Override;
-use rate_limit_core::request::{self, Machine};
+use rate_limit_core::request;
 
 use crate::Module;
 use crate::client::Driver;
-use crate::clock::monotonic_micros;
 use crate::conf::LimitConf;
 use crate::shm::Shared;
 
@@ -26,20 +25,6 @@ pub(crate) type Decisions<'r> = request::Decisions<'r, Shared>;
 pub(crate) fn memory() -> Option<&'static Shared> {
     // SAFETY: a worker has a cycle.
     unsafe { Module::main_conf(&*ngx_cycle)?.shared() }
-}
-
-impl Machine for Shared {
-    type Limit = LimitConf;
-    type Submission = Submission;
-
-    fn now(&self) -> u64 {
-        monotonic_micros()
-    }
-
-    fn random(&self) -> u32 {
-        // NGINX's random numbers have 31 bits.
-        (ngx_random() as u32) << 1
-    }
 }
 
 /// A request at the client of its store.

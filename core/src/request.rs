@@ -41,10 +41,7 @@ use crate::rate::MILLISECOND;
 
 pub use conclusion::{Conclusion, Decisions};
 pub use evaluated::{ConfiguredLimit, Evaluated, OwnQuota, Renewal};
-pub use machine::{
-    DenyCache, LocalTable, Machine, MachineLeases, ManagedClients, NoRoom, RequestCounters,
-    Submission,
-};
+pub use machine::{Machine, NoRoom, Submission};
 
 /// The next step of a request.
 #[must_use]
@@ -143,7 +140,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
 
     /// Decides the request in the local table.
     fn decide_locally(&self, machine: &M, mode: Mode) -> Result<LocalCharges<'a>, NoRoom> {
-        let local = LocalTable::decide(machine, mode, self.limits)?;
+        let local = machine.decide_locally(mode, self.limits)?;
         for (limit, verdict) in self.limits.iter().zip(verdicts(&local)) {
             if verdict.is_some() {
                 limit.set_verdict(verdict);
@@ -222,7 +219,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         };
         let spends = self.limits.iter().all(may_spend);
         for limit in self.limits.iter().filter(|limit| limit.limit.has_leases()) {
-            let taken = machine.take(limit, now, until);
+            let taken = machine.take_lease(limit, now, until);
             let lease = match spends {
                 true => taken.lease(limit.charge.quota, span, now),
                 false => taken.report(limit.charge.quota, span, now),
@@ -256,7 +253,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
                     // as spent so much later: that takes something, and lets nothing more pass.
                     submitted: self.started,
                 };
-                MachineLeases::renew(machine, limit, renewal.taken, &outcome);
+                machine.renew_lease(limit, renewal.taken, &outcome);
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use ngx::ffi::ngx_pid;
+use ngx::ffi::{ngx_pid, ngx_random};
 use rate_limit_core::decision::{Source, Status, Verdict};
 use rate_limit_core::deny_cache::{Denial, DenyTable};
 use rate_limit_core::lease::Holding;
@@ -14,16 +14,29 @@ use rate_limit_core::manage::table::{ManagedClient, ManagedTable};
 use rate_limit_core::manage::{Change, ClientState};
 use rate_limit_core::metrics::LeaseUnits;
 use rate_limit_core::overrides::Override;
-use rate_limit_core::request::{
-    DenyCache, Evaluated, LocalTable, MachineLeases, ManagedClients, NoRoom, RequestCounters,
-};
+use rate_limit_core::request::{Evaluated, Machine, NoRoom};
 
 use super::Shared;
 use super::worker::may_be_living;
 use crate::clock::{monotonic_micros, unix_micros};
 use crate::conf::LimitConf;
+use crate::machine::Submission;
 
-impl DenyCache<LimitConf> for Shared {
+impl Machine for Shared {
+    type Limit = LimitConf;
+    type Submission = Submission;
+
+    fn now(&self) -> u64 {
+        monotonic_micros()
+    }
+
+    fn random(&self) -> u32 {
+        // NGINX's random numbers have 31 bits.
+        (ngx_random() as u32) << 1
+    }
+
+    // The deny cache.
+
     fn denied(&self, limit: &Evaluated<'_, LimitConf>, now: u64) -> Option<Verdict> {
         if !self.may_be_denied(now) {
             return None;
@@ -42,33 +55,9 @@ impl DenyCache<LimitConf> for Shared {
             self.denials().end_others(limit.charge.client(), limit.charge.quota.fingerprint());
         }
     }
-}
 
-impl Shared {
-    /// Ends what is denied to the client of this key and of the limit of this fingerprint.
-    pub(crate) fn end_denials(&self, limit: u64, key: &[u8]) {
-        self.denials().end(self.client_digest(limit, key));
-    }
+    // The leases.
 
-    /// Ends what is denied to the client of a limit: a settlement charges it more, so that it can pass later than the denial
-    /// says.
-    pub(crate) fn end_denials_of(&self, limit: &Evaluated<'_, LimitConf>) {
-        if self.may_be_denied(monotonic_micros()) {
-            self.denials().end(limit.charge.client());
-        }
-    }
-
-    fn denials(&self) -> DenyTable<'static> {
-        DenyTable::new(self.deny_cache)
-    }
-
-    /// Whether there may be an entry that has not expired at `now`.
-    fn may_be_denied(&self, now: u64) -> bool {
-        now < self.header.denied_until.load(Ordering::Relaxed)
-    }
-}
-
-impl MachineLeases<LimitConf> for Shared {
     fn spend(
         &self,
         limits: &[Evaluated<'_, LimitConf>],
@@ -93,11 +82,11 @@ impl MachineLeases<LimitConf> for Shared {
         self.leases().awaits_units(limit.charge.digest.number(), now)
     }
 
-    fn take(&self, limit: &Evaluated<'_, LimitConf>, now: u64, until: u64) -> Taken {
+    fn take_lease(&self, limit: &Evaluated<'_, LimitConf>, now: u64, until: u64) -> Taken {
         self.leases().take(&limit.charge, now, until)
     }
 
-    fn renew(&self, limit: &Evaluated<'_, LimitConf>, taken: Taken, outcome: &Outcome) {
+    fn renew_lease(&self, limit: &Evaluated<'_, LimitConf>, taken: Taken, outcome: &Outcome) {
         let record = limit.limit.record(self);
         // A limit without a number is of this worker alone.
         let number = self.number(record).map_or(u64::MAX, |number| number as u64);
@@ -112,22 +101,14 @@ impl MachineLeases<LimitConf> for Shared {
             record.count_units(LeaseUnits::Lapsed, evicted.units);
         }
     }
-}
 
-impl Shared {
-    fn leases(&self) -> LeaseTable<'static> {
-        // SAFETY: NGINX sets it before it runs any hook of a process.
-        let process = unsafe { ngx_pid };
-        LeaseTable::new(self.leases, u32::try_from(process).unwrap_or(u32::MAX), may_be_living)
-    }
-}
+    // The states of clients that are decided locally.
 
-impl LocalTable<LimitConf> for Shared {
     fn has_charges(&self) -> bool {
         monotonic_micros() < self.header.whole.load(Ordering::Relaxed)
     }
 
-    fn decide<'a>(
+    fn decide_locally<'a>(
         &self,
         mode: Mode,
         limits: &[Evaluated<'a, LimitConf>],
@@ -154,8 +135,78 @@ impl LocalTable<LimitConf> for Shared {
         let now = unix_micros();
         self.with_table(|table| local::give_back(table, now, charges));
     }
+
+    // The changes to clients.
+
+    fn note_override(
+        &self,
+        limit: &Evaluated<'_, LimitConf>,
+        own: Option<Override>,
+        redis_now: u64,
+    ) {
+        self.set_override(limit.charge.client(), own, redis_now);
+    }
+
+    #[inline]
+    fn note_block(&self, limit: &Evaluated<'_, LimitConf>, span: u64) {
+        if span > 0 || self.may_be_blocked() {
+            self.set_block(limit.charge.client(), span);
+        }
+    }
+
+    // The counters.
+
+    fn count_wait(&self, wait: u64) {
+        self.header.waits.add(wait);
+    }
+
+    fn count(&self, limit: &LimitConf, source: Option<Source>, status: Option<Status>) {
+        let record = limit.record(self);
+        if let Some(source) = source {
+            record.count_decision(source);
+        }
+        if let Some(status) = status {
+            record.count_request(status);
+        }
+    }
+
+    fn add_reservation(&self, limit: &LimitConf) {
+        limit.reservations(self).add();
+    }
 }
 
+/// The deny cache and the leases.
+impl Shared {
+    /// Ends what is denied to the client of this key and of the limit of this fingerprint.
+    pub(crate) fn end_denials(&self, limit: u64, key: &[u8]) {
+        self.denials().end(self.client_digest(limit, key));
+    }
+
+    /// Ends what is denied to the client of a limit: a settlement charges it more, so that it can pass later than the denial
+    /// says.
+    pub(crate) fn end_denials_of(&self, limit: &Evaluated<'_, LimitConf>) {
+        if self.may_be_denied(monotonic_micros()) {
+            self.denials().end(limit.charge.client());
+        }
+    }
+
+    fn denials(&self) -> DenyTable<'static> {
+        DenyTable::new(self.deny_cache)
+    }
+
+    /// Whether there may be an entry that has not expired at `now`.
+    fn may_be_denied(&self, now: u64) -> bool {
+        now < self.header.denied_until.load(Ordering::Relaxed)
+    }
+
+    fn leases(&self) -> LeaseTable<'static> {
+        // SAFETY: NGINX sets it before it runs any hook of a process.
+        let process = unsafe { ngx_pid };
+        LeaseTable::new(self.leases, u32::try_from(process).unwrap_or(u32::MAX), may_be_living)
+    }
+}
+
+/// Local decisions.
 impl Shared {
     /// Settles what the limit of this index has charged a request locally, if it has.
     pub(crate) fn settle(&self, charges: &LocalCharges<'_>, index: usize, change: i64) {
@@ -174,24 +225,7 @@ impl Shared {
     }
 }
 
-impl ManagedClients<LimitConf> for Shared {
-    fn note_override(
-        &self,
-        limit: &Evaluated<'_, LimitConf>,
-        own: Option<Override>,
-        redis_now: u64,
-    ) {
-        self.set_override(limit.charge.client(), own, redis_now);
-    }
-
-    #[inline]
-    fn note_block(&self, limit: &Evaluated<'_, LimitConf>, span: u64) {
-        if span > 0 || self.may_be_blocked() {
-            self.set_block(limit.charge.client(), span);
-        }
-    }
-}
-
+/// Changes to clients.
 impl Shared {
     /// Changes what this machine keeps of the client of this key and of the limit of this fingerprint, as `change` has
     /// changed it in Redis: `state` is what it has there. Returns what it has on this machine.
@@ -254,25 +288,5 @@ impl Shared {
 
     fn managed(&self) -> ManagedTable<'static> {
         ManagedTable::new(self.managed)
-    }
-}
-
-impl RequestCounters<LimitConf> for Shared {
-    fn count_wait(&self, wait: u64) {
-        self.header.waits.add(wait);
-    }
-
-    fn count(&self, limit: &LimitConf, source: Option<Source>, status: Option<Status>) {
-        let record = limit.record(self);
-        if let Some(source) = source {
-            record.count_decision(source);
-        }
-        if let Some(status) = status {
-            record.count_request(status);
-        }
-    }
-
-    fn add_reservation(&self, limit: &LimitConf) {
-        limit.reservations(self).add();
     }
 }

@@ -11,13 +11,7 @@ use crate::local::{LocalCharges, Mode};
 use crate::overrides::Override;
 
 /// A machine: its clock, and what its workers share. Times are in µs of its monotonic clock.
-pub trait Machine:
-    DenyCache<Self::Limit>
-    + MachineLeases<Self::Limit>
-    + LocalTable<Self::Limit>
-    + ManagedClients<Self::Limit>
-    + RequestCounters<Self::Limit>
-{
+pub trait Machine {
     /// A line of the configuration.
     type Limit: ConfiguredLimit;
     /// A request at the client of its store.
@@ -28,7 +22,85 @@ pub trait Machine:
 
     /// A number that is uniformly distributed.
     fn random(&self) -> u32;
+
+    // The deny cache.
+
+    /// The verdict on a request, if the deny cache holds that it is rejected at `now`.
+    fn denied(&self, limit: &Evaluated<'_, Self::Limit>, now: u64) -> Option<Verdict>;
+
+    /// Caches a denial of the client, in place of any other.
+    fn deny(&self, limit: &Evaluated<'_, Self::Limit>, denial: Denial);
+
+    /// Ends denials of the client for other quotas than that of the request.
+    fn end_denials_of_others(&self, limit: &Evaluated<'_, Self::Limit>, now: u64);
+
+    // The leases.
+
+    /// Spends for a request, if each of its limits has a lease with enough units left: then `act` gets, for
+    /// each limit, its number and its verdict.
+    fn spend(
+        &self,
+        limits: &[Evaluated<'_, Self::Limit>],
+        now: u64,
+        act: &mut impl FnMut(usize, Verdict),
+    ) -> bool;
+
+    /// The record of what Redis has set aside of a limit for this machine.
+    fn holding(&self, limit: &Evaluated<'_, Self::Limit>) -> Option<Holding>;
+
+    /// Whether a command in flight gives units of a limit back, or may bring some.
+    fn awaits_units(&self, limit: &Evaluated<'_, Self::Limit>, now: u64) -> bool;
+
+    /// Takes out the lease of a limit, which a command is to renew until then.
+    fn take_lease(&self, limit: &Evaluated<'_, Self::Limit>, now: u64, until: u64) -> Taken;
+
+    /// Takes note of what came of the command that was to renew the lease of a limit, which was `taken` out.
+    fn renew_lease(&self, limit: &Evaluated<'_, Self::Limit>, taken: Taken, outcome: &Outcome);
+
+    // The states of clients that are decided locally.
+
+    /// Whether any local charge may not be regained yet.
+    fn has_charges(&self) -> bool;
+
+    /// Decides about a request locally, and charges it.
+    fn decide_locally<'a>(
+        &self,
+        mode: Mode,
+        limits: &[Evaluated<'a, Self::Limit>],
+    ) -> Result<LocalCharges<'a>, NoRoom>;
+
+    /// Gives back what a request was charged locally. Its verdicts then show what the limits hold without it.
+    fn give_back(&self, charges: &mut LocalCharges<'_>);
+
+    // The changes to clients, as far as this machine knows them.
+
+    /// Takes note of the override of the client of `limit`, or that it has none, by a reply of this time of Redis's clock.
+    fn note_override(
+        &self,
+        limit: &Evaluated<'_, Self::Limit>,
+        own: Option<Override>,
+        redis_now: u64,
+    );
+
+    /// Takes note that the client of `limit` is blocked for `span` µs from now; 0: it is not.
+    fn note_block(&self, limit: &Evaluated<'_, Self::Limit>, span: u64);
+
+    // The counters.
+
+    /// Counts a request, and how long it waited, in µs.
+    fn count_wait(&self, wait: u64);
+
+    /// Counts a request for a limit: where its verdict comes from, if it has one, and what became of the
+    /// request, if the limit had a part in that.
+    fn count(&self, limit: &Self::Limit, source: Option<Source>, status: Option<Status>);
+
+    /// Counts a reservation that is to be settled.
+    fn add_reservation(&self, limit: &Self::Limit);
 }
+
+/// The new states of the limits do not fit into the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom;
 
 /// A request at the client of its store: see [`Client`](crate::client::Client).
 pub trait Submission: Copy {
@@ -53,82 +125,4 @@ pub trait Submission: Copy {
 
     /// Gives back what was charged at `since`, by Redis's clock.
     fn refund(&self, charge: &Charge<'_>, since: u64);
-}
-
-/// The deny cache.
-pub trait DenyCache<L> {
-    /// The verdict on a request, if the cache holds that it is rejected at `now`.
-    fn denied(&self, limit: &Evaluated<'_, L>, now: u64) -> Option<Verdict>;
-
-    /// Caches a denial of the client, in place of any other.
-    fn deny(&self, limit: &Evaluated<'_, L>, denial: Denial);
-
-    /// Ends denials of the client for other quotas than that of the request.
-    fn end_denials_of_others(&self, limit: &Evaluated<'_, L>, now: u64);
-}
-
-/// The changes to clients, as far as this machine knows them.
-pub trait ManagedClients<L> {
-    /// Takes note of the override of the client of `limit`, or that it has none, by a reply of this time of Redis's clock.
-    fn note_override(&self, limit: &Evaluated<'_, L>, own: Option<Override>, redis_now: u64);
-
-    /// Takes note that the client of `limit` is blocked for `span` µs from now; 0: it is not.
-    fn note_block(&self, limit: &Evaluated<'_, L>, span: u64);
-}
-
-/// The leases.
-pub trait MachineLeases<L> {
-    /// Spends for a request, if each of its limits has a lease with enough units left: then `act` gets, for
-    /// each limit, its number and its verdict.
-    fn spend(
-        &self,
-        limits: &[Evaluated<'_, L>],
-        now: u64,
-        act: &mut impl FnMut(usize, Verdict),
-    ) -> bool;
-
-    /// The record of what Redis has set aside of a limit for this machine.
-    fn holding(&self, limit: &Evaluated<'_, L>) -> Option<Holding>;
-
-    /// Whether a command in flight gives units of a limit back, or may bring some.
-    fn awaits_units(&self, limit: &Evaluated<'_, L>, now: u64) -> bool;
-
-    /// Takes out the lease of a limit, which a command is to renew until then.
-    fn take(&self, limit: &Evaluated<'_, L>, now: u64, until: u64) -> Taken;
-
-    /// Takes note of what came of the command that was to renew the lease of a limit, which was `taken` out.
-    fn renew(&self, limit: &Evaluated<'_, L>, taken: Taken, outcome: &Outcome);
-}
-
-/// The states of clients that are decided locally.
-pub trait LocalTable<L> {
-    /// Whether any local charge may not be regained yet.
-    fn has_charges(&self) -> bool;
-
-    /// Decides about a request, and charges it.
-    fn decide<'a>(
-        &self,
-        mode: Mode,
-        limits: &[Evaluated<'a, L>],
-    ) -> Result<LocalCharges<'a>, NoRoom>;
-
-    /// Gives back what a request was charged. Its verdicts then show what the limits hold without it.
-    fn give_back(&self, charges: &mut LocalCharges<'_>);
-}
-
-/// The new states of the limits do not fit into the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoRoom;
-
-/// The counters.
-pub trait RequestCounters<L> {
-    /// Counts a request, and how long it waited, in µs.
-    fn count_wait(&self, wait: u64);
-
-    /// Counts a request for a limit: where its verdict comes from, if it has one, and what became of the
-    /// request, if the limit had a part in that.
-    fn count(&self, limit: &L, source: Option<Source>, status: Option<Status>);
-
-    /// Counts a reservation that is to be settled.
-    fn add_reservation(&self, limit: &L);
 }

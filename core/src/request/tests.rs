@@ -153,7 +153,7 @@ impl TestMachine {
     /// Charges the client of these limits locally until it is rejected.
     fn exhaust(&self, limits: &[TestLimit]) {
         for _ in 0..10 {
-            LocalTable::decide(self, Mode::Outage, limits).unwrap();
+            self.decide_locally(Mode::Outage, limits).unwrap();
         }
     }
 
@@ -173,9 +173,7 @@ impl Machine for TestMachine {
     fn random(&self) -> u32 {
         1 << 31
     }
-}
 
-impl DenyCache<TestLine> for TestMachine {
     fn denied(&self, limit: &Evaluated<'_, TestLine>, now: u64) -> Option<Verdict> {
         self.denials.borrow().get(&limit.charge.client())?.verdict(now)
     }
@@ -185,9 +183,7 @@ impl DenyCache<TestLine> for TestMachine {
     }
 
     fn end_denials_of_others(&self, _: &Evaluated<'_, TestLine>, _: u64) {}
-}
 
-impl MachineLeases<TestLine> for TestMachine {
     fn spend(
         &self,
         limits: &[Evaluated<'_, TestLine>],
@@ -205,21 +201,19 @@ impl MachineLeases<TestLine> for TestMachine {
         self.table().awaits_units(limit.charge.digest.number(), now)
     }
 
-    fn take(&self, limit: &Evaluated<'_, TestLine>, now: u64, until: u64) -> Taken {
+    fn take_lease(&self, limit: &Evaluated<'_, TestLine>, now: u64, until: u64) -> Taken {
         self.table().take(&limit.charge, now, until)
     }
 
-    fn renew(&self, limit: &Evaluated<'_, TestLine>, taken: Taken, outcome: &Outcome) {
+    fn renew_lease(&self, limit: &Evaluated<'_, TestLine>, taken: Taken, outcome: &Outcome) {
         self.table().renew(&limit.charge, 0, taken, outcome, self.now());
     }
-}
 
-impl LocalTable<TestLine> for TestMachine {
     fn has_charges(&self) -> bool {
         self.now() < self.whole.get()
     }
 
-    fn decide<'a>(
+    fn decide_locally<'a>(
         &self,
         mode: Mode,
         limits: &[Evaluated<'a, TestLine>],
@@ -237,9 +231,7 @@ impl LocalTable<TestLine> for TestMachine {
         let mut words = self.local.borrow_mut();
         local::give_back(&mut Table::open(&mut words), self.now(), charges);
     }
-}
 
-impl ManagedClients<TestLine> for TestMachine {
     fn note_override(&self, limit: &Evaluated<'_, TestLine>, own: Option<Override>, _: u64) {
         self.overrides.borrow_mut().insert(limit.charge.client(), own);
     }
@@ -247,9 +239,7 @@ impl ManagedClients<TestLine> for TestMachine {
     fn note_block(&self, limit: &Evaluated<'_, TestLine>, span: u64) {
         self.blocks.borrow_mut().insert(limit.charge.client(), span);
     }
-}
 
-impl RequestCounters<TestLine> for TestMachine {
     fn count_wait(&self, _: u64) {
         self.waits.set(self.waits.get() + 1);
     }
@@ -712,7 +702,7 @@ fn rejected_beside_leases() -> (TestRequest, TestMachine, Progress, &'static Rep
     let request: TestRequest = LimitedRequest::new(policy, limits, START);
     // Another request has taken it out.
     machine.put_lease(&limits[0]);
-    let taken = machine.take(&limits[0], START, START + SECOND);
+    let taken = machine.take_lease(&limits[0], START, START + SECOND);
     assert!(matches!(taken, Taken::Holding(_)));
     assert_eq!(request.begin(&machine), Progress::Submit);
     let to = submit(&request, &machine);
@@ -764,7 +754,7 @@ fn after_an_outage_both_this_machine_and_redis_must_allow() {
     ] {
         let machine = TestMachine::new(ROOM);
         let (policy, limits) = (policy(|it| it.on_error = OnError::Local), limits(ENFORCED));
-        (0..spent).for_each(|_| drop(LocalTable::decide(&machine, Mode::Outage, limits)));
+        (0..spent).for_each(|_| drop(machine.decide_locally(Mode::Outage, limits)));
         let request: TestRequest = LimitedRequest::new(policy, limits, START);
         if request.begin(&machine) == Progress::Submit {
             let to = submit(&request, &machine);
@@ -772,7 +762,7 @@ fn after_an_outage_both_this_machine_and_redis_must_allow() {
         }
         assert_eq!(status_and_source(&request), expected);
         let next = (0..20).take_while(|_| {
-            let local = LocalTable::decide(&machine, Mode::Outage, limits).unwrap();
+            let local = machine.decide_locally(Mode::Outage, limits).unwrap();
             verdicts(&local).all(|verdict| verdict.unwrap().allowed)
         });
         assert_eq!(10 - next.count(), used, "what was rejected is given back");
@@ -827,7 +817,7 @@ fn an_override_is_not_forgotten_if_the_second_submission_fails() {
     let request: TestRequest =
         LimitedRequest::new(policy(|policy| policy.lease = 1_000), limits, START);
     machine.put_lease(&limits[0]);
-    assert!(matches!(machine.take(&limits[0], START, START + SECOND), Taken::Holding(_)));
+    assert!(matches!(machine.take_lease(&limits[0], START, START + SECOND), Taken::Holding(_)));
     assert_eq!(request.begin(&machine), Progress::Submit);
     let first = submit(&request, &machine);
     first.own.set(Some(own));
