@@ -144,11 +144,10 @@ fn update_machine(
     let limit = main.and_then(|main| main.limit(management.limit.name));
     let shared = main.and_then(|main| main.shared());
     let Some((shared, limit)) = shared.zip(limit) else { return outcome };
-    let key = redis_key(limit, &management.key);
+    let client = shared.client_digest(limit.fingerprint(), &redis_key(limit, &management.key));
     if management.change != Change::Look {
-        shared.end_denials(limit.fingerprint(), &key);
+        shared.end_denials(client);
     }
-    let client = (limit.fingerprint(), &*key);
     let Management { quota, change, .. } = management;
     outcome.map(|state| shared.change_client(client, quota, change, state))
 }

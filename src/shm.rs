@@ -14,9 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use ngx::ffi::{ngx_int_t, ngx_shm_zone_t};
 use rate_limit_core::decision::Source;
 use rate_limit_core::entry::ClientBucket;
-use rate_limit_core::key::{self, Digest};
+use rate_limit_core::key;
 use rate_limit_core::lease::table::LeaseBucket;
-use rate_limit_core::limit::Quota;
 use rate_limit_core::table::Table;
 use rate_limit_core::text::metrics::{self, MemoryMetrics, NodeMetrics, Snapshot};
 
@@ -161,14 +160,9 @@ impl Shared {
         (number < self.limits.len()).then_some(number)
     }
 
-    /// The digest of a client, a limit (by its fingerprint) and its quota in the memory of this machine: see
+    /// The digest of a client and a limit (by its fingerprint) in the memory of this machine: see
     /// [`Charge::client`](rate_limit_core::charge::Charge::client).
-    pub(crate) fn digest(&self, limit: u64, key: &[u8], quota: &Quota) -> Digest {
-        (self.client_digest(limit, key) ^ u128::from(quota.fingerprint())).into()
-    }
-
-    /// The digest of a client and a limit (by its fingerprint) in the memory of this machine.
-    fn client_digest(&self, limit: u64, key: &[u8]) -> u128 {
+    pub(crate) fn client_digest(&self, limit: u64, key: &[u8]) -> u128 {
         key::memory_digest(self.header.seed.load(Ordering::Relaxed) ^ limit, key)
     }
 

@@ -10,7 +10,7 @@ use std::ops::Deref;
 use sha2::{Digest as _, Sha256};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
 
-use crate::limit::is_name;
+use crate::limit::{Quota, is_name};
 
 /// A client key longer than this many bytes is replaced by a digest of it.
 const MAX_KEY: usize = 512;
@@ -71,6 +71,11 @@ pub struct Digest {
 }
 
 impl Digest {
+    /// The digest of a client, by [its own](crate::charge::Charge::client), and its quota.
+    pub fn new(client: u128, quota: &Quota) -> Self {
+        (client ^ u128::from(quota.fingerprint())).into()
+    }
+
     /// The digest as a number.
     pub fn number(self) -> u128 {
         (u128::from(self.high) << u64::BITS) | u128::from(self.low)

@@ -308,6 +308,7 @@ mod tests {
     use crate::charge::Effect;
     use crate::charge::tests::template;
     use crate::decision::Retry;
+    use crate::key::Digest;
     use crate::limit::{Algorithm, Quota};
     use crate::rate::Rate;
     use crate::window::Window;
@@ -332,8 +333,8 @@ mod tests {
     fn charge(number: u8, quota: &Quota, cost: u64) -> Charge<'_> {
         static NUMBERS: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
         let key = std::slice::from_ref(&NUMBERS[usize::from(number)]);
-        let digest = digest(number) ^ u128::from(quota.fingerprint());
-        Charge { digest: digest.into(), ..Charge::new(template(), key, quota, cost) }
+        let digest = Digest::new(digest(number), quota);
+        Charge { digest, ..Charge::new(template(), key, quota, cost) }
     }
 
     fn charges<'a>(charges: impl IntoIterator<Item = Charge<'a>>) -> LocalCharges<'a> {

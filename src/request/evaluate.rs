@@ -77,9 +77,10 @@ fn evaluate_one<'r>(
             return Err(Unevaluated::Unusable(limit.line().effect));
         }
     };
-    let (effect, digest) = (limit.line().effect, shared.digest(limit.fingerprint(), key, quota));
+    let client = shared.client_digest(limit.fingerprint(), key);
+    let (effect, digest) = (limit.line().effect, Digest::new(client, quota));
     let (quota, digest, own) = match quota.has_override() {
-        true => find_own(r, limit, key, (quota, digest), shared)?,
+        true => find_own(r, client, (quota, digest), shared)?,
         false => (quota, digest, None),
     };
     let charge = Charge { effect, digest, ..Charge::new(template, key, quota, cost) };
@@ -91,17 +92,14 @@ fn evaluate_one<'r>(
 #[cold]
 fn find_own<'r>(
     r: Request<'r>,
-    limit: &LimitConf,
-    key: &[u8],
+    client: u128,
     (quota, digest): (&'r Quota, Digest),
     shared: &Shared,
 ) -> Result<(&'r Quota, Digest, Option<&'r OwnQuota<'r>>), OutOfMemory> {
     let line: Option<&_> = Some(r.keep(OwnQuota::new(quota, digest))?);
-    let known = shared.known_override(limit.fingerprint(), key);
-    let known = known.and_then(|own| own.quota(quota));
+    let known = shared.known_override(client).and_then(|own| own.quota(quota));
     let Some(own) = known else { return Ok((quota, digest, line)) };
-    let digest = shared.digest(limit.fingerprint(), key, &own);
-    Ok((r.keep(own)?, digest, line))
+    Ok((r.keep(own)?, Digest::new(client, &own), line))
 }
 
 /// Counts a request for the limits that apply to it and are not among those evaluated: they will have no

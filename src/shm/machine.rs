@@ -177,9 +177,9 @@ impl Machine for Shared {
 
 /// The deny cache and the leases.
 impl Shared {
-    /// Ends what is denied to the client of this key and of the limit of this fingerprint.
-    pub(crate) fn end_denials(&self, limit: u64, key: &[u8]) {
-        self.denials().end(self.client_digest(limit, key));
+    /// Ends what is denied to the client of this digest.
+    pub(crate) fn end_denials(&self, client: u128) {
+        self.denials().end(client);
     }
 
     /// Ends what is denied to the client of a limit: a settlement charges it more, so that it can pass later than the denial
@@ -227,18 +227,17 @@ impl Shared {
 
 /// Changes to clients.
 impl Shared {
-    /// Changes what this machine keeps of the client of this key and of the limit of this fingerprint, as `change` has
-    /// changed it in Redis: `state` is what it has there. Returns what it has on this machine.
+    /// Changes what this machine keeps of the client of this digest, as `change` has changed it in Redis: `state` is what it
+    /// has there. Returns what it has on this machine.
     pub(crate) fn change_client(
         &self,
-        (limit, key): (u64, &[u8]),
+        client: u128,
         quota: &Quota,
         change: &Change,
         state: ClientState,
     ) -> ClientState {
-        let client = self.client_digest(limit, key);
         // What the machine has counted by it, it has counted as one without an end.
-        let own = self.own(client).map(|own| Override { ends: None, ..own });
+        let own = self.known_override(client).map(|own| Override { ends: None, ..own });
         self.set_override(client, state.own, state.now);
         if state.blocked_for > 0 || self.may_be_blocked() {
             self.set_block(client, state.blocked_for);
@@ -250,12 +249,8 @@ impl Shared {
         self.with_table(|table| local::change(table, client, now, change, (quota, own), state))
     }
 
-    /// The override of the client of this key and of the limit of this fingerprint, as far as it is known and has not ended.
-    pub(crate) fn known_override(&self, limit: u64, key: &[u8]) -> Option<Override> {
-        self.own(self.client_digest(limit, key))
-    }
-
-    fn own(&self, client: u128) -> Option<Override> {
+    /// The override of the client of this digest, as far as it is known and has not ended.
+    pub(crate) fn known_override(&self, client: u128) -> Option<Override> {
         self.managed().get(client).own.filter(|own| !own.is_over(monotonic_micros()))
     }
 

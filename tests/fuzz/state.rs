@@ -6,7 +6,7 @@ use std::rc::Rc;
 use rate_limit_core::algorithm::Stored;
 use rate_limit_core::charge::{Charge, Charged, Template};
 use rate_limit_core::decision::{Retry, Verdict};
-use rate_limit_core::key::Head;
+use rate_limit_core::key::{Digest, Head};
 use rate_limit_core::lease::{Lease, Report};
 use rate_limit_core::limit::Quota;
 use rate_limit_core::local::{self, LocalAnswer, LocalCharges, Mode};
@@ -127,7 +127,7 @@ fn check_local(input: &mut Input<'_>, quota: &Quota, mut now: u64) {
         LocalAnswer::Unchecked | LocalAnswer::NoRoom => None,
     };
     let template = Rc::new(Template::new(Head::new("rl:", "a").expect("a name"), None));
-    let digest = (DIGEST ^ u128::from(quota.fingerprint())).into();
+    let digest = Digest::new(DIGEST, quota);
     let charge = |table: &mut Table<'_>, now, cost| {
         let charge = Charge { digest, ..Charge::new(&template, b"", quota, cost) };
         let mut charges: LocalCharges<'_> = std::iter::once((charge, 0)).collect();

@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::rc::Rc;
 
 use rate_limit_core::charge::{Charge, Template};
-use rate_limit_core::key::Head;
+use rate_limit_core::key::{Digest, Head};
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::local::{self, LocalAnswer, LocalCharges, Mode};
 use rate_limit_core::table::Table;
@@ -46,8 +46,8 @@ fn allocations(act: impl FnOnce()) -> u64 {
 /// A charge of a client whose digest is of its own.
 fn charge<'a>(template: &'a Rc<Template>, key: &'a [u8; 1], quota: &'a Quota) -> Charge<'a> {
     let number = u128::from(key[0]);
-    let digest = (number << 120 | number << 56) ^ u128::from(quota.fingerprint());
-    Charge { digest: digest.into(), ..Charge::new(template, key, quota, 1) }
+    let digest = Digest::new(number << 120 | number << 56, quota);
+    Charge { digest, ..Charge::new(template, key, quota, 1) }
 }
 
 #[test]
