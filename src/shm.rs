@@ -31,7 +31,6 @@ mod zone;
 pub(crate) use record::{LimitRecord, NodeEntry, NodeRecord};
 pub(crate) use reserved::Reservations;
 pub(crate) use top::{Sketch, TopZone};
-pub(crate) use worker::{NodeState, View};
 
 use record::Histogram;
 use reserved::Reserved;
@@ -42,7 +41,7 @@ use zone::Zone;
 static NAME: [u8; 16] = *b"rate_limit_redis";
 
 /// Marks memory that has the layout of this version.
-const LAYOUT: u64 = 0x7261_7465_6c69_000e;
+const LAYOUT: u64 = 0x7261_7465_6c69_000f;
 
 /// The memory is divided into parts, and so many of them are for records of limits and
 /// nodes, for the deny cache, for leases, and for changes to clients.

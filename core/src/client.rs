@@ -90,7 +90,7 @@ pub use agenda::{Action, Level, Turn};
 pub use command::Settlement;
 pub use fault::Fault;
 pub use handshake::Step;
-pub use node::{Counts, Node, Target, View};
+pub use node::{Counts, Node, NodeState, Target, View};
 pub use requests::{Answer, Error};
 pub use slab::{ConnectionKey, Key, NodeKey, RequestKey};
 

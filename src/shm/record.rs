@@ -1,16 +1,17 @@
 //! The counters of a limit or a node, of all workers together.
 
 use std::ops::Deref;
+use std::process;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use rate_limit_core::client::Counts;
+use rate_limit_core::client::{Counts, NodeState, View};
 use rate_limit_core::decision::{Source, Status};
 use rate_limit_core::metrics::{
     AttemptResult, BUCKETS, CommandKind, ErrorKind, LeaseUnits, QueryResult, SettlementResult,
 };
 use rate_limit_core::text::metrics;
 
-use super::worker::{NodeState, PerWorker, View};
+use super::worker::{self, PerWorker};
 
 /// The longest name of a record with its scope, in words; longer ones are cut.
 const NAME_WORDS: usize = 16;
@@ -81,7 +82,7 @@ pub(crate) struct NodeRecord {
     decided: AtomicU64,
     /// How long they waited together, in µs.
     waited: AtomicU64,
-    /// How each worker sees it, as [`View::to_word`] writes it.
+    /// How each worker sees it, as [`worker::to_word`] writes it.
     views: PerWorker,
 }
 
@@ -222,12 +223,12 @@ impl NodeRecord {
         self.waited.fetch_add(wait, Ordering::Relaxed);
     }
 
-    /// Sets the view of the worker of this number. If the worker has been replaced, as by a reload, only
-    /// that of the newer process is kept.
-    pub(crate) fn set_view(&self, worker: usize, view: View, is_first: bool) {
-        let Some(slot) = self.views.of(worker) else { return };
-        if is_first || View::of_word(slot.load(Ordering::Relaxed), view.pid).is_some() {
-            slot.store(view.to_word(), Ordering::Relaxed);
+    /// Sets the view of the worker of this number, which is this process; `None` if the node is none of its store. If the
+    /// worker has been replaced, as by a reload, only that of the newer process is kept.
+    pub(crate) fn set_view(&self, worker: usize, view: Option<View>, is_first: bool) {
+        let (Some(slot), pid) = (self.views.of(worker), process::id()) else { return };
+        if is_first || worker::is_of(slot.load(Ordering::Relaxed), pid) {
+            slot.store(worker::to_word(pid, view), Ordering::Relaxed);
         }
     }
 
@@ -242,8 +243,8 @@ impl NodeRecord {
             queries: read(&self.queries),
             decided: self.decided.load(Ordering::Relaxed),
             waited: self.waited.load(Ordering::Relaxed),
-            ready: views().map(|view| u64::from(view.ready)).sum(),
-            connecting: views().map(|view| u64::from(view.connecting)).sum(),
+            ready: views().map(|view| view.ready as u64).sum(),
+            connecting: views().map(|view| view.connecting as u64).sum(),
             is_open: views().any(|view| view.state == NodeState::Open),
             is_slow: views().any(|view| view.state == NodeState::Slow),
         }
@@ -251,13 +252,13 @@ impl NodeRecord {
 
     /// Whether no living worker knows the node.
     fn is_unused(&self, living: &[(usize, u32)]) -> bool {
-        !self.views_of(living).any(|view| view.state != NodeState::Unknown)
+        self.views_of(living).next().is_none()
     }
 
-    /// The views of these workers, by number and process.
+    /// The views of those of these workers, by number and process, that know the node.
     fn views_of(&self, workers: &[(usize, u32)]) -> impl Iterator<Item = View> + Clone {
         workers.iter().filter_map(|&(worker, pid)| {
-            View::of_word(self.views.of(worker)?.load(Ordering::Relaxed), pid)
+            worker::of_word(self.views.of(worker)?.load(Ordering::Relaxed), pid)
         })
     }
 

@@ -3,6 +3,8 @@
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rate_limit_core::client::{NodeState, View};
+
 /// How many workers have a view of a node: half of the processes that NGINX can have. The connections
 /// of any more are not counted.
 const WORKERS: usize = 512;
@@ -49,65 +51,36 @@ fn probe(pid: u32) -> io::Result<()> {
     }
 }
 
-/// How a worker sees a node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct View {
-    /// The worker's process.
-    pub(crate) pid: u32,
-    /// The state of the node, as the worker sees it.
-    pub(crate) state: NodeState,
-    /// How many of its connections can be used.
-    pub(crate) ready: u8,
-    /// How many are being made.
-    pub(crate) connecting: u8,
+/// A worker has at most 64 connections to a node: either count has 7 bits.
+const LARGEST_COUNT: u32 = 0x7f;
+
+/// How the worker of this process sees a node, as a word: `process: 16 | ready: 7 | connecting: 7 | state: 2`. A node that is
+/// none of its store has only the process, of whose ID the lower half is enough to distinguish a worker from the one that it
+/// has replaced.
+pub(super) fn to_word(pid: u32, view: Option<View>) -> u32 {
+    let Some(View { ready, connecting, state }) = view else { return pid << 16 };
+    let count = |count| u32::try_from(count).unwrap_or(u32::MAX).min(LARGEST_COUNT);
+    let state = match state {
+        NodeState::Up => 1,
+        NodeState::Slow => 2,
+        NodeState::Open => 3,
+    };
+    pid << 16 | count(ready) << 9 | count(connecting) << 2 | state
 }
 
-/// The state of a node, as a worker sees it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum NodeState {
-    /// None of its store.
-    #[default]
-    Unknown,
-    /// The node is sent requests.
-    Up,
-    /// The node is sent requests, but owes replies for too long.
-    Slow,
-    /// The node is sent no requests.
-    Open,
+/// Whether the word is one of this process.
+pub(super) fn is_of(word: u32, pid: u32) -> bool {
+    word >> 16 == pid & 0xffff
 }
 
-impl View {
-    /// The lower half of the process ID is enough to distinguish a worker from the one that it has
-    /// replaced.
-    pub(super) fn to_word(self) -> u32 {
-        let [low, high, ..] = self.pid.to_le_bytes();
-        let with = |count: u8, flag| count.min(LARGEST_COUNT) | if flag { FLAG } else { 0 };
-        let (first, second) = match self.state {
-            NodeState::Unknown => (false, false),
-            NodeState::Up => (true, false),
-            NodeState::Slow => (false, true),
-            NodeState::Open => (true, true),
-        };
-        let [ready, connecting] = [with(self.ready, first), with(self.connecting, second)];
-        u32::from_le_bytes([low, high, ready, connecting])
-    }
-
-    /// The view of this process, if the word is one of it.
-    pub(super) fn of_word(word: u32, pid: u32) -> Option<Self> {
-        let [_, _, ready, connecting] = word.to_le_bytes();
-        let state = match (ready & FLAG != 0, connecting & FLAG != 0) {
-            (false, false) => NodeState::Unknown,
-            (true, false) => NodeState::Up,
-            (false, true) => NodeState::Slow,
-            (true, true) => NodeState::Open,
-        };
-        let [ready, connecting] = [ready, connecting].map(|byte| byte & LARGEST_COUNT);
-        let view = Self { pid, state, ready, connecting };
-        (view.to_word() == word).then_some(view)
-    }
+/// How this process sees the node, if the word is one of it, and the node one of its store.
+pub(super) fn of_word(word: u32, pid: u32) -> Option<View> {
+    let state = match word & 3 {
+        1 => NodeState::Up,
+        2 => NodeState::Slow,
+        3 => NodeState::Open,
+        _ => return None,
+    };
+    let count = |shift| (word >> shift & LARGEST_COUNT) as usize;
+    is_of(word, pid).then(|| View { ready: count(9), connecting: count(2), state })
 }
-
-/// A worker has at most 64 connections to a node, so there is a bit left in the byte of a count: the
-/// state has two.
-const LARGEST_COUNT: u8 = 0x7f;
-const FLAG: u8 = 0x80;

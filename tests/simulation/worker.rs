@@ -12,7 +12,8 @@ use std::sync::Arc;
 use fastrand::Rng;
 use rate_limit_core::charge::Charged;
 use rate_limit_core::client::{
-    Action, Client, Config, ConnectionKey, Error, Fault, Node, RequestKey, Target, Turn, View,
+    Action, Client, Config, ConnectionKey, Error, Fault, Node, NodeState, RequestKey, Target, Turn,
+    View,
 };
 use rate_limit_core::lease::Granted;
 use rate_limit_core::lease::table::Taken;
@@ -736,7 +737,7 @@ impl Worker {
     /// Whether it has all the connections that it wants.
     pub fn is_connected(&self) -> bool {
         let view = |key| self.client.node(key).map(Node::view);
-        let is_connected = |view: View| view.connecting == 0 && !view.is_open;
+        let is_connected = |view: View| view.connecting == 0 && view.state != NodeState::Open;
         self.is_leaving || self.client.nodes().filter_map(view).all(is_connected)
     }
 

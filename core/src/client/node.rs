@@ -99,10 +99,20 @@ pub struct View {
     pub ready: usize,
     /// How many are being made.
     pub connecting: usize,
-    /// Whether no request is sent to it.
-    pub is_open: bool,
-    /// Whether it owes replies for too long, though requests are sent to it.
-    pub is_slow: bool,
+    /// Whether requests are sent to it, and answered.
+    pub state: NodeState,
+}
+
+/// Whether requests are sent to a node, and answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NodeState {
+    /// It is sent requests.
+    #[default]
+    Up,
+    /// It is sent requests, but owes replies for too long.
+    Slow,
+    /// It is sent no requests.
+    Open,
 }
 
 impl Recycle for Node {
@@ -169,9 +179,12 @@ impl Node {
         // A worker has no connection to nodes of the configuration that are no masters, and sends no
         // request to a sentinel.
         let is_cut_off = self.wanted > 0 && self.ready == 0;
-        let is_open = self.role == Role::Data && (is_cut_off || self.health.is_open());
-        let connecting = self.wanted.saturating_sub(self.ready);
-        View { ready: self.ready, connecting, is_open, is_slow: self.health.is_slow() && !is_open }
+        let state = match self.role {
+            Role::Data if is_cut_off || self.health.is_open() => NodeState::Open,
+            _ if self.health.is_slow() => NodeState::Slow,
+            _ => NodeState::Up,
+        };
+        View { ready: self.ready, connecting: self.wanted.saturating_sub(self.ready), state }
     }
 
     /// It announces another name, or an address beside its name.

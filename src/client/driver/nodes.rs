@@ -3,14 +3,14 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use ngx::ffi::{NGX_LOG_ERR, ngx_worker};
-use rate_limit_core::client::{self, Answer, NodeKey, RequestKey};
+use rate_limit_core::client::{Answer, Node, NodeKey, RequestKey, View};
 use rate_limit_core::metrics::{AttemptResult, QueryResult};
 use rate_limit_core::rate::MILLISECOND;
 
 use super::{KnownNode, State, WARN_EVERY, place};
 use crate::clock::unix_ms;
 use crate::log::{cycle_log, log};
-use crate::shm::{NodeRecord, NodeState, View};
+use crate::shm::NodeRecord;
 
 /// How long another reason has to be the only one before it is logged, in ms. A server that is restarted closes
 /// connections, refuses them, and then reads its data: that is one outage.
@@ -26,7 +26,7 @@ impl State {
     /// Withdraws this worker's view of all nodes.
     pub(super) fn hide_all(&self) {
         for known in self.nodes.iter().flatten() {
-            self.set_view(known.key, View::default(), false);
+            self.set_view(known.key, None, false);
         }
     }
 
@@ -45,7 +45,7 @@ impl State {
         if !is_known {
             let record = self.shared.node(self.client.node(key)?.name(), &self.store);
             place(&mut self.nodes, key.index(), KnownNode { key, record, peer: None });
-            self.set_view(key, View { state: NodeState::Up, ..View::default() }, true);
+            self.set_view(key, Some(View::default()), true);
         }
         self.nodes.get_mut(key.index())?.as_mut()
     }
@@ -89,26 +89,14 @@ impl State {
 
     /// Publishes this worker's view of a node.
     pub(super) fn show(&mut self, key: NodeKey) {
-        let Some(view) = self.client.node(key).map(|node| node.view()) else { return };
+        let Some(view) = self.client.node(key).map(Node::view) else { return };
         if self.known(key).is_some() {
-            let small = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
-            let view = View {
-                state: match view {
-                    client::View { is_open: true, .. } => NodeState::Open,
-                    client::View { is_slow: true, .. } => NodeState::Slow,
-                    client::View { .. } => NodeState::Up,
-                },
-                ready: small(view.ready),
-                connecting: small(view.connecting),
-                ..View::default()
-            };
             // A worker that shuts down closes its connections: that is no sign of a failure.
-            self.set_view(key, if self.is_leaving { View::default() } else { view }, false);
+            self.set_view(key, Some(view).filter(|_| !self.is_leaving), false);
         }
     }
 
-    pub(super) fn set_view(&self, key: NodeKey, view: View, is_first: bool) {
-        let view = View { pid: std::process::id(), ..view };
+    pub(super) fn set_view(&self, key: NodeKey, view: Option<View>, is_first: bool) {
         if let Some(record) = self.record(key) {
             // SAFETY: set before any worker runs.
             record.set_view(unsafe { ngx_worker }, view, is_first);
@@ -117,7 +105,7 @@ impl State {
     }
 
     pub(super) fn forget(&mut self, key: NodeKey) {
-        self.set_view(key, View::default(), false);
+        self.set_view(key, None, false);
         if self.record(key).is_some()
             && let Some(known) = self.nodes.get_mut(key.index())
         {

@@ -239,7 +239,9 @@ fn the_patience_is_bounded() {
 #[test]
 fn a_server_that_owes_a_reply_for_longer_than_the_patience_is_slow() {
     let mut played = Played::patient(SECOND);
-    let is_slow = |played: &Played| played.client.node(played.node()).unwrap().view().is_slow;
+    let is_slow = |played: &Played| {
+        played.client.node(played.node()).unwrap().view().state == NodeState::Slow
+    };
     let request = played.submit_patiently("a", 100 * SECOND);
     played.turn();
     assert_eq!(played.sent_keys(), "a");
