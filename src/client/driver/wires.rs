@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use ngx::ffi::{ngx_connection_t, ngx_event_t, ngx_log_t, ngx_msec_t};
 use rate_limit_core::client::{Client, ConnectionKey, Fault, Target, Turn};
+use rate_limit_core::text::log::SystemError;
 
 use super::super::resolver::Resolution;
 use super::super::socket::{Socket, Transfer};
@@ -332,7 +333,7 @@ fn advance(socket: &mut Socket, peer: Option<&Peer>) -> Result<bool, Fault> {
     if !socket.has_tls() && !socket.test_connect().map_err(|error| unconnected(&error))? {
         return Ok(false);
     }
-    let insecure = |error: io::Error| Fault::Connect(describe(&error));
+    let insecure = |error: io::Error| Fault::Connect(error.to_string());
     peer.map_or(Ok(true), |peer| socket.secure(peer).map_err(insecure))
 }
 
@@ -346,22 +347,9 @@ fn closed(call: &str, error: &io::Error) -> Fault {
 
 /// The cause of a lost connection: the failed call, or what is no error of the system.
 fn cause(call: &str, error: &io::Error) -> String {
-    let text = describe(error);
     match error.raw_os_error() {
-        Some(_) => format!("{call} failed {text}"),
-        None => text,
-    }
-}
-
-/// An error of the system as NGINX writes it: `(111: Connection refused)`.
-fn describe(error: &io::Error) -> String {
-    let text = error.to_string();
-    match error.raw_os_error() {
-        Some(number) => {
-            let text = text.split(" (os error").next().unwrap_or_default();
-            format!("({number}: {text})")
-        }
-        None => text,
+        Some(_) => format!("{call} failed{}", SystemError(error)),
+        None => error.to_string(),
     }
 }
 
