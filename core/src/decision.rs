@@ -263,21 +263,6 @@ impl Verdict {
             retry,
         })
     }
-
-    /// The verdict as the integers that such a script replies.
-    pub fn to_reply(self) -> [i64; Self::REPLY_LEN] {
-        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        let retry = match self.retry {
-            Retry::No => 0,
-            Retry::After(micros) => number(micros),
-            Retry::Never => -1,
-        };
-        let remaining = match self.blocked {
-            0 => number(self.remaining),
-            blocked => -i64::from(blocked),
-        };
-        [i64::from(self.allowed), remaining, number(self.reset), retry]
-    }
 }
 
 impl Retry {
@@ -340,10 +325,14 @@ mod tests {
     }
 
     #[test]
-    fn replies_survive_the_round_trip() {
-        for reply in [[1, 9, 600_000, 0], [0, 0, 6_000_000, 1], [0, 3, 5, -1], [1, 0, 0, 0]] {
-            assert_eq!(Verdict::from_reply(reply).unwrap().to_reply(), reply);
-        }
+    fn a_reply_is_a_verdict() {
+        let read = |reply| Verdict::from_reply(reply).unwrap();
+        assert_eq!(read([1, 9, 600_000, 0]), Verdict { reset: 600_000, ..allowed(9) });
+        assert_eq!(read([1, 0, 0, 0]), allowed(0));
+        let late = rejected(Retry::After(1));
+        assert_eq!(read([0, 0, 6_000_000, 1]), Verdict { reset: 6_000_000, ..late });
+        let never = rejected(Retry::Never);
+        assert_eq!(read([0, 3, 5, -1]), Verdict { remaining: 3, reset: 5, ..never });
         let blocked = |micros: i64| {
             let verdict = Verdict::from_reply([0, -micros, micros, micros]).unwrap();
             (verdict.remaining, verdict.blocked)

@@ -44,9 +44,13 @@ fn verdict(input: &mut Input<'_>) -> Verdict {
     let reply = [(); 4].map(|()| input.number() as i64);
     let nothing = Verdict { allowed: true, blocked: 0, remaining: 0, reset: 0, retry: Retry::No };
     let Some(verdict) = Verdict::from_reply(reply) else { return nothing };
-    let again = Verdict::from_reply(verdict.to_reply()).expect("what was read");
-    assert_eq!((again.allowed, again.blocked), (verdict.allowed, verdict.blocked));
-    assert_eq!((again.remaining, again.reset), (verdict.remaining, verdict.reset));
+    let [allowed, remaining, reset, retry] = reply;
+    assert_eq!((i64::from(verdict.allowed), verdict.reset as i64), (allowed, reset));
+    assert_eq!(verdict.remaining as i64, remaining.max(0));
+    let blocked = u32::try_from(remaining.min(0).unsigned_abs());
+    assert_eq!(verdict.blocked, blocked.unwrap_or(u32::MAX));
+    let after = (allowed == 0 && retry > 0).then_some(retry as u64);
+    assert_eq!((verdict.retry.after(), verdict.retry == Retry::Never), (after, retry == -1));
     verdict
 }
 

@@ -1,4 +1,6 @@
-//! Replies of Redis Clusters and sentinels, for a [`Fake`](crate::Fake) to send.
+//! Replies of scripts, and of Redis Clusters and sentinels, for a [`Fake`](crate::Fake) or a simulated server to send.
+
+use rate_limit_core::decision::{Retry, Verdict};
 
 /// A string.
 pub fn bulk(text: &str) -> Vec<u8> {
@@ -20,6 +22,21 @@ pub fn array(elements: &[Vec<u8>]) -> Vec<u8> {
     let mut reply = format!("*{}\r\n", elements.len()).into_bytes();
     reply.extend(elements.concat());
     reply
+}
+
+/// The integers that the script of a limit that stores itself replies for a verdict.
+pub fn verdict(verdict: Verdict) -> [i64; Verdict::REPLY_LEN] {
+    let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    let remaining = match verdict.blocked {
+        0 => number(verdict.remaining),
+        blocked => -i64::from(blocked),
+    };
+    let retry = match verdict.retry {
+        Retry::No => 0,
+        Retry::After(micros) => number(micros),
+        Retry::Never => -1,
+    };
+    [i64::from(verdict.allowed), remaining, number(verdict.reset), retry]
 }
 
 /// An error, such as `CLUSTERDOWN Hash slot not served`.

@@ -1,5 +1,6 @@
 //! The promises of a verdict hold.
 
+use harness::reply;
 use proptest::prelude::*;
 use rate_limit_core::algorithm::Stored;
 use rate_limit_core::decision::{Retry, Shown, Verdict, seconds};
@@ -111,6 +112,6 @@ proptest! {
     #[test]
     fn verdicts_survive_the_wire(client in clients(), share in 0.0..1.2) {
         let verdict = client.request_in(0, (share * client.quota.limit() as f64) as u64);
-        prop_assert_eq!(Verdict::from_reply(verdict.to_reply()), Some(verdict));
+        prop_assert_eq!(Verdict::from_reply(reply::verdict(verdict)), Some(verdict));
     }
 }

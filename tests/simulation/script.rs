@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::sync::LazyLock;
 
+use harness::reply;
 use rate_limit_core::algorithm::{self, Holds, Regain, State};
 use rate_limit_core::decision::{Retry, Verdict};
 use rate_limit_core::lease::{Granted, Lease, Report};
@@ -490,7 +491,7 @@ fn integers(
     verdict: Verdict,
 ) {
     let unspent = limit.algorithm().decide(&mut before.clone(), now, &limit.quota, 0);
-    let [allowed, remaining, reset, retry] = verdict.to_reply();
+    let [allowed, remaining, reset, retry] = reply::verdict(verdict);
     let last = match verdict.allowed {
         _ if limit.gives_back || limit.since > 0 => 0,
         true => unspent.reset as i64,
