@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::key;
+use crate::word::split;
 
 /// Entries in a bucket. With one entry each, clients of the same bucket would evict each other.
 pub(crate) const WAYS: usize = 4;
@@ -58,8 +59,6 @@ impl ClientEntry {
 fn combined(client: u128, [first, second, third, fourth, fifth]: [u64; WORDS]) -> [u64; 2] {
     let low = first ^ second.rotate_left(21) ^ third.rotate_left(42) ^ fourth;
     let high = first.rotate_left(32) ^ second ^ third.rotate_left(11) ^ fourth.rotate_left(50);
-    [
-        client as u64 ^ low ^ fifth.rotate_left(9),
-        (client >> u64::BITS) as u64 ^ high ^ fifth.rotate_left(27),
-    ]
+    let [client_low, client_high] = split(client);
+    [client_low ^ low ^ fifth.rotate_left(9), client_high ^ high ^ fifth.rotate_left(27)]
 }

@@ -34,6 +34,7 @@ use crate::algorithm::{Extra, Hold, Holds, Stored};
 use crate::decision::Verdict;
 use crate::limit::{Algorithm, Quota};
 use crate::rate::SECOND;
+use crate::word::{pack, unpack};
 
 pub mod table;
 
@@ -413,12 +414,12 @@ impl Holding {
     fn to_words(self) -> [u64; Self::WORDS] {
         let [first, second, third] = self.plain;
         [
-            pair(self.units, self.of),
-            pair(self.held, self.charged),
+            pack(self.units, self.of),
+            pack(self.held, self.charged),
             self.ends,
             self.taken,
             self.submitted,
-            pair(self.span, self.calm),
+            pack(self.span, self.calm),
             self.spent,
             self.demand,
             first,
@@ -430,7 +431,7 @@ impl Holding {
     /// The holding of these words. Any words are one, and do no harm.
     fn from_words(words: [u64; Self::WORDS]) -> Self {
         let [units, held, ends, taken, submitted, span, spent, demand, plain @ ..] = words;
-        let [(units, of), (held, charged), (span, calm)] = [units, held, span].map(halves);
+        let [(units, of), (held, charged), (span, calm)] = [units, held, span].map(unpack);
         let lease = Self { units, of, held, charged, ends, plain, ..Self::UNKNOWN };
         Self { taken, submitted, span, calm, spent, demand, ..lease }
     }
@@ -460,13 +461,4 @@ fn part(value: u64, numerator: u64, denominator: u64) -> u64 {
 
 fn narrow(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
-}
-
-/// Two numbers as one word.
-fn pair(low: u32, high: u32) -> u64 {
-    u64::from(low) | u64::from(high) << u32::BITS
-}
-
-fn halves(word: u64) -> (u32, u32) {
-    (word as u32, (word >> u32::BITS) as u32)
 }

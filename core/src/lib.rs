@@ -31,3 +31,4 @@ pub mod throttle;
 pub mod top;
 mod transaction;
 mod window;
+mod word;

@@ -14,6 +14,7 @@ use crate::charge::Charge;
 use crate::decision::Verdict;
 use crate::key;
 use crate::limit::Quota;
+use crate::word::split;
 
 /// Entries in a bucket.
 const WAYS: usize = 4;
@@ -326,13 +327,12 @@ impl LeaseEntry {
     }
 
     fn is_of(&self, digest: u128) -> bool {
-        let words = [digest as u64, (digest >> u64::BITS) as u64];
-        self.digest.iter().zip(words).all(|(own, word)| own.load(Ordering::Relaxed) == word)
+        self.digest.iter().zip(split(digest)).all(|(own, word)| own.load(Ordering::Relaxed) == word)
     }
 
     fn set_digest(&self, digest: u128) {
-        let words = [digest as u64, (digest >> u64::BITS) as u64];
-        self.digest.iter().zip(words).for_each(|(own, word)| own.store(word, Ordering::Relaxed));
+        let words = self.digest.iter().zip(split(digest));
+        words.for_each(|(own, word)| own.store(word, Ordering::Relaxed));
     }
 
     fn is_taken(&self, now: u64) -> bool {

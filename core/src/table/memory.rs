@@ -6,6 +6,7 @@
 //! first block of a value has more links and the key before its data.
 
 use crate::key::place;
+use crate::word::{join, pack, split, unpack};
 
 /// Words of the header.
 pub(super) const HEADER: usize = 8;
@@ -199,13 +200,14 @@ impl<'a> Memory<'a> {
     /// The key in the first block of a value.
     pub fn key(&self, first: Block) -> Checked<u128> {
         let at = self.start(first) + FIRST_HEAD;
-        Ok(u128::from(self.word(at - 2)?) | u128::from(self.word(at - 1)?) << u64::BITS)
+        Ok(join([self.word(at - 2)?, self.word(at - 1)?]))
     }
 
     pub fn set_key(&mut self, first: Block, key: u128) -> Checked<()> {
         let at = self.start(first) + FIRST_HEAD;
-        self.set_word(at - 2, key as u64)?;
-        self.set_word(at - 1, (key >> u64::BITS) as u64)
+        let [low, high] = split(key);
+        self.set_word(at - 2, low)?;
+        self.set_word(at - 1, high)
     }
 
     /// The words of data in the first block of a value.
@@ -232,14 +234,6 @@ impl<'a> Memory<'a> {
 /// How many blocks a value of so many words takes.
 pub(super) fn blocks_for(length: usize) -> usize {
     1 + length.saturating_sub(FIRST_DATA).div_ceil(REST_DATA)
-}
-
-fn pack(low: u32, high: u32) -> u64 {
-    u64::from(low) | u64::from(high) << u32::BITS
-}
-
-fn unpack(word: u64) -> (u32, u32) {
-    (word as u32, (word >> u32::BITS) as u32)
 }
 
 #[cfg(test)]
