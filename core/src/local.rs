@@ -143,7 +143,7 @@ pub fn change(
         | Change::RemoveOverride => change.apply(&mut applied, now, quota),
     }
     if applied.stored != stored {
-        table.set(client, applied.stored.to_words());
+        table.set(client, &applied.stored.to_words());
     }
     let counted = Applied { quota: state.quota, own: state.own, ..applied };
     state.stricter(&ClientState::new(&counted, now))
@@ -287,7 +287,7 @@ impl<'a> LocalCharge<'a> {
     /// Stores a state that has changed. `false` if it is too long for the table.
     fn set_stored(&self, table: &mut Table<'_>, change: Option<&Stored>) -> bool {
         let change = change.filter(|stored| stored.state.is_some());
-        change.is_none_or(|stored| table.set(self.charge.client(), stored.to_words()))
+        change.is_none_or(|stored| table.set(self.charge.client(), &stored.to_words()))
     }
 }
 

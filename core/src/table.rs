@@ -10,6 +10,9 @@
 
 mod memory;
 
+use std::ops::Range;
+use std::slice;
+
 use memory::{
     Block, Cell, Checked, Corrupt, ENTRIES, EVICTIONS, FREE, Mark, Memory, NEWEST, OLDEST, UNUSED,
     USED, blocks_for,
@@ -93,9 +96,9 @@ impl<'a> Table<'a> {
 
     /// Stores a value, which is then the most recently used; the least recently used are evicted if
     /// there is no room. `false` if the value is too long: the table does not change then.
-    pub fn set(&mut self, key: u128, value: impl ExactSizeIterator<Item = u64> + Clone) -> bool {
+    pub fn set(&mut self, key: u128, value: &[u64]) -> bool {
         let fits = self.fits(value.len());
-        if fits && self.checked(|table| table.store(key, value.clone())).is_none() {
+        if fits && self.checked(|table| table.store(key, value)).is_none() {
             // The table was corrupt, and is empty now.
             return self.checked(|table| table.store(key, value)).is_some();
         }
@@ -126,7 +129,7 @@ impl<'a> Table<'a> {
         Ok(Some((first, length)))
     }
 
-    fn store(&mut self, key: u128, value: impl ExactSizeIterator<Item = u64>) -> Checked<()> {
+    fn store(&mut self, key: u128, value: &[u64]) -> Checked<()> {
         let first = match self.seek(key)? {
             Some((_, first)) => {
                 self.touch(first)?;
@@ -152,33 +155,25 @@ impl<'a> Table<'a> {
 
     /// Writes a value over the one that starts in `first`: into its blocks, and into new ones if
     /// they do not suffice. Blocks that it no longer needs are freed.
-    fn write(
-        &mut self,
-        first: Block,
-        mut value: impl ExactSizeIterator<Item = u64>,
-    ) -> Checked<()> {
-        let length = value.len();
+    fn write(&mut self, first: Block, value: &[u64]) -> Checked<()> {
+        let (length, mut words) = (value.len(), value.iter());
         let cell = u32::try_from(length).map_err(|_| Corrupt)?;
         self.memory.set_cell(self.memory.at(first, Cell::Length), cell)?;
 
         let mut last = first;
-        self.fill(self.memory.first_data(first), &mut value)?;
+        self.fill(self.memory.first_data(first), &mut words)?;
         for _ in 1..blocks_for(length) {
             last = match self.next(last)? {
                 Some(next) => next,
                 None => self.extend(last, first)?,
             };
-            self.fill(self.memory.rest_data(last), &mut value)?;
+            self.fill(self.memory.rest_data(last), &mut words)?;
         }
         self.cut(last)
     }
 
-    fn fill(
-        &mut self,
-        data: std::ops::Range<usize>,
-        value: &mut impl Iterator<Item = u64>,
-    ) -> Checked<()> {
-        data.zip(value).try_for_each(|(at, word)| self.memory.set_word(at, word))
+    fn fill(&mut self, data: Range<usize>, words: &mut slice::Iter<'_, u64>) -> Checked<()> {
+        data.zip(words).try_for_each(|(at, word)| self.memory.set_word(at, *word))
     }
 
     /// Adds a block to the chain of the value that starts in `first`.
@@ -334,7 +329,7 @@ pub struct Value<'a> {
     memory: &'a Memory<'a>,
     block: Block,
     /// Where the rest of this block's data is.
-    data: std::ops::Range<usize>,
+    data: Range<usize>,
     /// How many words are left, in this block and the next ones.
     left: usize,
 }
@@ -478,8 +473,8 @@ mod tests {
     }
 
     /// A value of so many words.
-    fn numbers(length: u32) -> impl ExactSizeIterator<Item = u64> + Clone {
-        (0..length).map(u64::from)
+    fn numbers(length: u32) -> Vec<u64> {
+        (0..length).map(u64::from).collect()
     }
 
     /// Memory for so many blocks.
@@ -490,7 +485,7 @@ mod tests {
     fn run(table: &mut Table<'_>, step: Use) {
         match step {
             Use::Get(key) => drop(get(table, key)),
-            Use::Set(key, value) => drop(table.set(key, value.into_iter())),
+            Use::Set(key, value) => drop(table.set(key, &value)),
             Use::Clear => table.clear(),
             Use::Reopen => (),
         }
@@ -522,7 +517,7 @@ mod tests {
                 match step {
                     Use::Get(key) => prop_assert_eq!(get(&mut table, key), model.get(key)),
                     Use::Set(key, value) => {
-                        let stored = table.set(key, value.iter().copied());
+                        let stored = table.set(key, &value);
                         prop_assert_eq!(stored, table.fits(value.len()));
                         prop_assert_eq!(stored, model.set(key, value));
                     }
@@ -559,7 +554,7 @@ mod tests {
             let usage = table.usage();
             prop_assert_eq!((usage.entries, usage.used), (0, 0));
             if usage.blocks > 0 {
-                prop_assert!(table.set(7, numbers(3)));
+                prop_assert!(table.set(7, &numbers(3)));
                 prop_assert_eq!(get(&mut table, 7), Some(vec![0, 1, 2]));
             }
         }
@@ -570,12 +565,12 @@ mod tests {
         let mut words = memory(4);
         let mut table = Table::open(&mut words);
         for number in 0..4 {
-            assert!(table.set(key(number), [number as u64].into_iter()));
+            assert!(table.set(key(number), &[number as u64]));
         }
         assert!(get(&mut table, key(0)).is_some());
-        assert!(table.set(key(1), [9].into_iter()));
-        assert!(table.set(key(4), [4].into_iter()));
-        assert!(table.set(key(5), [5].into_iter()));
+        assert!(table.set(key(1), &[9]));
+        assert!(table.set(key(4), &[4]));
+        assert!(table.set(key(5), &[5]));
         let there: Vec<bool> =
             (0..6).map(|number| get(&mut table, key(number)).is_some()).collect();
         assert_eq!(there, [true, true, false, false, true, true]);
@@ -587,17 +582,17 @@ mod tests {
         let mut words = memory(16);
         let mut table = Table::open(&mut words);
         for number in 0..16 {
-            assert!(table.set(key(number), [0].into_iter()));
+            assert!(table.set(key(number), &[0]));
         }
         // Four blocks.
-        assert!(table.set(key(99), numbers(24)));
+        assert!(table.set(key(99), &numbers(24)));
         assert!((0..4).all(|number| table.get(key(number)).is_none()));
         assert!((4..16).all(|number| table.get(key(number)).is_some()));
-        assert_eq!(get(&mut table, key(99)), Some(numbers(24).collect()));
+        assert_eq!(get(&mut table, key(99)), Some(numbers(24)));
         assert_eq!(table.usage().evictions, 4);
         // Five are more than a quarter of all: nothing changes.
-        assert!(!table.set(key(99), numbers(25)));
-        assert_eq!(get(&mut table, key(99)), Some(numbers(24).collect()));
+        assert!(!table.set(key(99), &numbers(25)));
+        assert_eq!(get(&mut table, key(99)), Some(numbers(24)));
         assert_eq!(table.usage().evictions, 4);
     }
 
@@ -606,7 +601,7 @@ mod tests {
         for length in 0..memory(1).len() {
             let mut words = vec![0; length];
             let mut table = Table::open(&mut words);
-            assert!(!table.set(1, [1].into_iter()));
+            assert!(!table.set(1, &[1]));
             assert!(table.get(1).is_none());
             assert_eq!(table.usage(), Usage::default());
         }
@@ -615,7 +610,7 @@ mod tests {
     #[test]
     fn memory_of_another_size_is_another_table() {
         let mut words = memory(20);
-        assert!(Table::open(&mut words).set(1, numbers(1)));
+        assert!(Table::open(&mut words).set(1, &numbers(1)));
         assert_eq!(Table::open(&mut words).usage().entries, 1);
         assert_eq!(Table::open(&mut words[..100]).usage().entries, 0);
         assert_eq!(Table::open(&mut words).usage().entries, 0);
@@ -628,12 +623,12 @@ mod tests {
         for at in 1..memory(blocks).len() {
             let mut words = memory(blocks);
             let mut table = Table::open(&mut words);
-            (0..6).for_each(|number| assert!(table.set(key(number), [0, 1, 2].into_iter())));
-            assert!(table.set(key(6), numbers(10)));
+            (0..6).for_each(|number| assert!(table.set(key(number), &[0, 1, 2])));
+            assert!(table.set(key(6), &numbers(10)));
             words[at] = 0x7fff_fff0_7fff_fff0;
             let mut table = Table::open(&mut words);
             // Enough to evict everything, and to use every block again.
-            (10..30).for_each(|number| assert!(table.set(key(number), numbers(10))));
+            (10..30).for_each(|number| assert!(table.set(key(number), &numbers(10))));
             let usage = table.usage();
             assert_eq!((usage.entries, usage.used), (4, 8), "word {at}");
             assert!((26..30).all(|number| get(&mut table, key(number)).is_some()), "word {at}");
@@ -656,15 +651,15 @@ mod tests {
         let to = |block: u32| block + 1;
         let mut words = memory(8);
         let mut table = Table::open(&mut words);
-        (0..6).for_each(|number| assert!(table.set(same_head(number), numbers(3))));
-        assert!(table.set(same_head(6), numbers(10)));
+        (0..6).for_each(|number| assert!(table.set(same_head(number), &numbers(3))));
+        assert!(table.set(same_head(6), &numbers(10)));
         let (_, zero) = table.seek(same_head(0)).unwrap().unwrap();
         let start = table.memory.at(zero, Cell::Next);
         let at = |block: usize, cell: Cell| start + 16 * block + cell as usize;
         let full = words.clone();
 
         let get = |number| Use::Get(same_head(number));
-        let set = |number, length| Use::Set(same_head(number), numbers(length).collect());
+        let set = |number, length| Use::Set(same_head(number), numbers(length));
         let (next, sibling) = (Cell::Next, Cell::Sibling);
         let cases: [(&str, Changes, Use); 13] = [
             ("siblings in a circle", &[(at(0, sibling), to(6))], get(7)),

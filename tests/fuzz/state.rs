@@ -121,7 +121,7 @@ fn check_local(input: &mut Input<'_>, quota: &Quota, mut now: u64) {
     let words: Vec<_> = (0..input.below(16)).map(|_| word(input)).collect();
     // A log may be long.
     let words = words.repeat(input.below(64) + 1);
-    assert!(table.set(DIGEST, words.into_iter()));
+    assert!(table.set(DIGEST, &words));
     let answer = |charges: &LocalCharges<'_>| match charges[0].answer() {
         LocalAnswer::Verdict(verdict) => Some(verdict),
         LocalAnswer::Unchecked | LocalAnswer::NoRoom => None,

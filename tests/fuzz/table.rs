@@ -44,7 +44,7 @@ fn use_table(input: &mut Input<'_>, table: &mut Table<'_>, is_sound: bool) {
         1 => table.clear(),
         _ => {
             let words: Vec<_> = (0..input.below(40)).map(|_| input.number()).collect();
-            let is_stored = table.set(key, words.iter().copied());
+            let is_stored = table.set(key, &words);
             let value = table.get(key).map(Iterator::collect::<Vec<_>>);
             if is_sound && is_stored {
                 assert_eq!(value, Some(words), "what was stored is there");
