@@ -45,19 +45,8 @@ const LEASED: usize = 11;
 /// How many lists of algorithms have scripts of their own: each connection loads them.
 const MAX_LISTS: usize = 16;
 
-/// The sign of a cost.
-#[derive(Clone, Copy)]
-enum Sign {
-    Spent,
-    /// The number goes below zero.
-    GivenBack,
-}
-
-/// A number among the arguments of a script: `-`, if it is below zero, and how far it is from zero.
-type Number = (&'static str, u64);
-
 /// The arguments of a script that charges one limit, and how many of them are sent.
-type ScriptArguments = ([Number; PLAIN + EXTENDED], usize);
+type ScriptArguments = ([i64; PLAIN + EXTENDED], usize);
 
 /// The scripts of this module, each made once, when it is first needed.
 #[derive(Clone, Debug)]
@@ -185,7 +174,7 @@ impl Scripts {
     pub fn encode_repeated(&self, out: &mut Vec<u8>, by: By, charge: Charge<'_>, times: u32) {
         match charge.lease {
             Some(_) => self.encode_several(out, by, std::iter::once(charge), times),
-            None => self.encode_one(out, by, &charge, charge.arguments(Sign::Spent, times, 0)),
+            None => self.encode_one(out, by, &charge, charge.arguments(times, None)),
         }
     }
 
@@ -201,8 +190,7 @@ impl Scripts {
         since: u64,
         is_less: bool,
     ) {
-        let sign = if is_less { Sign::GivenBack } else { Sign::Spent };
-        self.encode_one(out, by, &charge, charge.arguments(sign, 1, since));
+        self.encode_one(out, by, &charge, charge.arguments(1, Some((since, is_less))));
     }
 
     /// Appends the command that changes what a client has of the limit of `charge`, or looks at it.
@@ -215,9 +203,7 @@ impl Scripts {
         script.head(out, by, 1, arguments.len().saturating_add(4));
         charge.push_key(out);
         bulk(out, change.name().as_bytes());
-        for value in [charge.quota.limit(), period, count].into_iter().chain(arguments) {
-            number(out, ("", value));
-        }
+        numbers(out, [charge.quota.limit(), period, count].into_iter().chain(arguments));
     }
 
     fn encode_several<'a>(
@@ -249,15 +235,12 @@ impl Scripts {
         for charge in charges {
             let (period, count) = charge.quota.terms();
             bulk(out, Variant::from(charge.quota).called().as_bytes());
-            number(out, Sign::Spent.of(charge.cost));
-            for value in [charge.quota.limit(), period, count] {
-                number(out, ("", value));
+            numbers(out, [charge.cost, charge.quota.limit(), period, count]);
+            if is_extended {
+                numbers(out, charge.extended(0));
             }
-            for value in charge.extended(0).into_iter().filter(|_| is_extended) {
-                number(out, ("", value));
-            }
-            for value in charge.leased(times).into_iter().filter(|_| is_leased) {
-                number(out, ("", value));
+            if is_leased {
+                numbers(out, charge.leased(times));
             }
         }
     }
@@ -272,16 +255,7 @@ impl Scripts {
         let Some(script) = self.single(charge.quota) else { return };
         script.head(out, by, 1, kept);
         charge.push_key(out);
-        arguments.into_iter().take(kept).for_each(|value| number(out, value));
-    }
-}
-
-impl Sign {
-    fn of(self, cost: u64) -> Number {
-        match self {
-            Self::Spent => ("", cost),
-            Self::GivenBack => ("-", cost),
-        }
+        numbers(out, arguments.into_iter().take(kept));
     }
 }
 
@@ -323,7 +297,7 @@ impl Script {
                 bulk(out, self.source.as_bytes());
             }
         }
-        number(out, ("", keys as u64));
+        numbers(out, [keys]);
     }
 }
 
@@ -344,15 +318,18 @@ impl Charge<'_> {
 
     /// The arguments of a script that charges one limit, and how many are sent: at least the first two.
     /// Arguments at the end that are 1, or 0 in case of the extended ones, are left out. Equal requests of
-    /// cost 0 are sent as one.
-    fn arguments(&self, sign: Sign, times: u32, since: u64) -> ScriptArguments {
+    /// cost 0 are sent as one. A correction has the moment since when the charge can have been regained, and whether it
+    /// was too much: then the cost is below zero.
+    fn arguments(&self, times: u32, correction: Option<(u64, bool)>) -> ScriptArguments {
+        let (since, is_less) = correction.unwrap_or_default();
         let (period, count) = self.quota.terms();
         let times = if self.cost == 0 { 1 } else { u64::from(times) };
-        let plain = |value| ("", value);
-        let [limit, period, count, times] = [self.quota.limit(), period, count, times].map(plain);
-        let [block, since, dry_run] = self.extended(since).map(plain);
-        let arguments = [limit, period, count, times, sign.of(self.cost), block, since, dry_run];
-        let default = |index| plain(if index < PLAIN { 1 } else { 0 });
+        let plain = [self.quota.limit(), period, count, times, self.cost].map(signed);
+        let [block, since, dry_run] = self.extended(since).map(signed);
+        let [limit, period, count, times, cost] = plain;
+        let cost = if is_less { -cost } else { cost };
+        let arguments = [limit, period, count, times, cost, block, since, dry_run];
+        let default = |index| i64::from(index < PLAIN);
         let last =
             (2..arguments.len()).rfind(|index| arguments.get(*index) != Some(&default(*index)));
         (arguments, last.map_or(2, |last| last.saturating_add(1)))
@@ -383,12 +360,14 @@ fn bulk(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn number(out: &mut Vec<u8>, (sign, value): Number) {
-    let digits = value.checked_ilog10().unwrap_or(0).saturating_add(1);
-    line(out, b'$', sign.len().saturating_add(digits as usize));
-    out.extend_from_slice(sign.as_bytes());
-    number::push(out, value);
-    out.extend_from_slice(b"\r\n");
+fn numbers(out: &mut Vec<u8>, numbers: impl IntoIterator<Item = impl itoa::Integer>) {
+    let mut buffer = itoa::Buffer::new();
+    numbers.into_iter().for_each(|number| bulk(out, buffer.format(number).as_bytes()));
+}
+
+/// No quota and no cost is too large for it: Redis counts up to 2^53.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// The line before a bulk string or an array, with its length.
@@ -409,10 +388,10 @@ impl Scripts {
     fn prepare(&self, head: &Head, quota: &Quota, cost: u64) -> Option<Prepared> {
         let unprepared = Rc::new(Template::new(head.clone(), None));
         let charge = Charge::new(&unprepared, b"", quota, cost);
-        let (arguments, kept) = charge.arguments(Sign::Spent, 1, 0);
+        let (arguments, kept) = charge.arguments(1, None);
         let (mut before_key, mut after_key) = (Vec::new(), Vec::new());
         self.single(quota)?.head(&mut before_key, By::Sha, 1, kept);
-        arguments.into_iter().take(kept).for_each(|argument| number(&mut after_key, argument));
+        numbers(&mut after_key, arguments.into_iter().take(kept));
         Some(Prepared::new(&before_key, head, &after_key))
     }
 }
