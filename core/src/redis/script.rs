@@ -202,7 +202,7 @@ impl Scripts {
         let arguments = change.arguments(charge.quota);
         script.head(out, by, 1, arguments.len().saturating_add(4));
         charge.push_key(out);
-        bulk(out, change.name().as_bytes());
+        bulk(out, [change.name()]);
         numbers(out, [charge.quota.limit(), period, count].into_iter().chain(arguments));
     }
 
@@ -214,16 +214,19 @@ impl Scripts {
         times: u32,
     ) {
         let keys = charges.len();
-        let is_leased = charges.clone().any(|charge| charge.lease.is_some());
-        let is_extended =
-            is_leased || charges.clone().any(|charge| charge.extended(0) != [0; EXTENDED]);
+        let [mut is_leased, mut is_extended, mut has_override, mut is_settled] = [false; 4];
+        for charge in charges.clone() {
+            is_leased |= charge.lease.is_some();
+            is_extended |= charge.lease.is_some() || charge.extended(0) != [0; EXTENDED];
+            has_override |= charge.quota.has_override();
+            is_settled |= charge.quota.is_settled();
+        }
         let width = match (is_extended, is_leased) {
             (_, true) => PLAIN + EXTENDED + LEASED,
             (true, false) => PLAIN + EXTENDED,
             (false, false) => PLAIN,
         };
-        let any = |is: fn(&Quota) -> bool| charges.clone().any(|charge| is(charge.quota));
-        let script = match (any(Quota::has_override), any(Quota::is_settled)) {
+        let script = match (has_override, is_settled) {
             (true, _) => self.several_override(),
             (false, true) => self.several_settled(),
             (false, false) => self.several(),
@@ -234,7 +237,7 @@ impl Scripts {
         }
         for charge in charges {
             let (period, count) = charge.quota.terms();
-            bulk(out, Variant::from(charge.quota).called().as_bytes());
+            bulk(out, Variant::from(charge.quota).called());
             numbers(out, [charge.cost, charge.quota.limit(), period, count]);
             if is_extended {
                 numbers(out, charge.extended(0));
@@ -289,12 +292,12 @@ impl Script {
         line(out, b'*', length);
         match by {
             By::Sha => {
-                bulk(out, b"EVALSHA");
-                bulk(out, self.sha.as_bytes());
+                bulk(out, ["EVALSHA"]);
+                bulk(out, [&self.sha]);
             }
             By::Source => {
-                bulk(out, b"EVAL");
-                bulk(out, self.source.as_bytes());
+                bulk(out, ["EVAL"]);
+                bulk(out, [&self.source]);
             }
         }
         numbers(out, [keys]);
@@ -304,11 +307,7 @@ impl Script {
 /// A charge as arguments of scripts.
 impl Charge<'_> {
     fn push_key(&self, out: &mut Vec<u8>) {
-        let head = self.template.head();
-        line(out, b'$', head.len().saturating_add(self.key.len()));
-        out.extend_from_slice(head);
-        out.extend_from_slice(self.key);
-        out.extend_from_slice(b"\r\n");
+        bulk(out, [self.template.head(), self.key]);
     }
 
     /// Whether it needs none of the arguments that few commands have.
@@ -354,15 +353,16 @@ impl Charge<'_> {
     }
 }
 
-fn bulk(out: &mut Vec<u8>, bytes: &[u8]) {
-    line(out, b'$', bytes.len());
-    out.extend_from_slice(bytes);
+/// A string of these parts.
+fn bulk<const N: usize>(out: &mut Vec<u8>, parts: [impl AsRef<[u8]>; N]) {
+    line(out, b'$', parts.iter().map(|part| part.as_ref().len()).sum());
+    parts.iter().for_each(|part| out.extend_from_slice(part.as_ref()));
     out.extend_from_slice(b"\r\n");
 }
 
 fn numbers(out: &mut Vec<u8>, numbers: impl IntoIterator<Item = impl itoa::Integer>) {
     let mut buffer = itoa::Buffer::new();
-    numbers.into_iter().for_each(|number| bulk(out, buffer.format(number).as_bytes()));
+    numbers.into_iter().for_each(|number| bulk(out, [buffer.format(number)]));
 }
 
 /// No quota and no cost is too large for it: Redis counts up to 2^53.

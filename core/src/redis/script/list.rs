@@ -16,7 +16,7 @@ const WIDTH: usize = 4 * size_of::<u64>();
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct List {
     /// The names of the Lua functions of the algorithms.
-    functions: Vec<(&'static str, bool)>,
+    functions: Vec<[&'static str; 2]>,
     script: Script,
 }
 
@@ -29,7 +29,7 @@ impl List {
                 .iter()
                 .any(|variant| variant.algorithm().stores_itself() || variant.has_override());
         has_script.then(|| Self {
-            functions: variants.iter().map(|variant| variant.identity()).collect(),
+            functions: variants.iter().map(|variant| variant.function()).collect(),
             script: Script::new(source(&variants)),
         })
     }
@@ -41,7 +41,7 @@ impl List {
     /// Whether it can charge these limits: their algorithms are those of the list, none needs more
     /// than the plain arguments, and no two have the same key.
     pub(super) fn takes<'a>(&self, charges: impl Iterator<Item = Charge<'a>> + Clone) -> bool {
-        let functions = charges.clone().map(|charge| Variant::from(charge.quota).identity());
+        let functions = charges.clone().map(|charge| Variant::from(charge.quota).function());
         functions.eq(self.functions.iter().copied())
             && charges.clone().all(|charge| charge.is_plain())
             && are_distinct(charges)

@@ -73,7 +73,7 @@ fn around(variant: Variant, template: &str) -> String {
 pub(super) fn several(variants: impl Iterator<Item = Variant> + Clone) -> Script {
     let has_override = variants.clone().any(Variant::has_override);
     let (mut names, mut functions): (Vec<_>, Vec<_>) =
-        variants.map(|variant| (variant.function(), function(variant))).unzip();
+        variants.map(|variant| (variant.function().concat(), function(variant))).unzip();
     names.dedup();
     functions.dedup();
     let table: Vec<_> = names.iter().map(|name| format!("{name} = {name}")).collect();
@@ -118,7 +118,7 @@ pub(super) fn fill(template: &str, variant: Variant) -> String {
         .replace("$has_steps", HAS_STEPS)
         .replace("$longest_state", &LONGEST_STATE.to_string())
         .replace("$longest", &longest_hold())
-        .replace("$function", &variant.function())
+        .replace("$function", &variant.function().concat())
         .replace("$state", &algorithm.state().join(", "))
         .replace("$algorithm\n", &algorithm.source());
     with_own(&filled, variant.has_override()).replace("$record", &Override::LEN.to_string())

@@ -1,7 +1,5 @@
 //! An algorithm in a script: as it is, or with what it takes to correct its charges.
 
-use std::borrow::Cow;
-
 use crate::algorithm::Minima;
 use crate::limit::{Algorithm, Quota};
 
@@ -51,23 +49,15 @@ impl Variant {
         self.is_settled
     }
 
-    /// The name of the Lua function.
-    pub(super) fn function(self) -> Cow<'static, str> {
-        let name = self.algorithm.function();
-        if self.is_settled { format!("{name}_settled").into() } else { name.into() }
+    /// The name of the Lua function, which two algorithms may share, in parts: so it is never allocated.
+    pub(super) fn function(self) -> [&'static str; 2] {
+        [self.algorithm.function(), if self.is_settled { "_settled" } else { "" }]
     }
 
-    /// The name by which a command with several limits calls it.
-    pub(super) fn called(self) -> Cow<'static, str> {
-        match self.has_override {
-            true => format!("{}_override", self.function()).into(),
-            false => self.function(),
-        }
-    }
-
-    /// Identifies the Lua function, which two algorithms may share. Unlike its name it is never allocated.
-    pub(super) fn identity(self) -> (&'static str, bool) {
-        (self.algorithm.function(), self.is_settled)
+    /// The name by which a command with several limits calls it, in parts.
+    pub(super) fn called(self) -> [&'static str; 3] {
+        let [algorithm, settled] = self.function();
+        [algorithm, settled, if self.has_override { "_override" } else { "" }]
     }
 
     /// The Lua source that decides; its algorithm is still to be filled in.
