@@ -13,14 +13,19 @@ const STAND_INS: &str = "no_tls.rs";
 
 /// The Rust files below a folder, those of tests excepted.
 fn files(folder: &Path) -> Vec<PathBuf> {
+    files_of(folder, "rs")
+}
+
+/// The files below a folder whose names end so, those of tests excepted.
+fn files_of(folder: &Path, kind: &str) -> Vec<PathBuf> {
     let entries =
         fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     let is_test = |path: &PathBuf| path.file_stem().is_some_and(|name| name == "tests");
     let (folders, files): (Vec<_>, Vec<_>) =
         entries.filter(|path| !is_test(path)).partition(|path| path.is_dir());
-    let is_rust = |path: &PathBuf| path.extension().is_some_and(|end| end == "rs");
-    let below = folders.iter().flat_map(|folder| self::files(folder));
-    files.into_iter().filter(is_rust).chain(below).collect()
+    let is_of_kind = |path: &PathBuf| path.extension().is_some_and(|end| end == kind);
+    let below = folders.iter().flat_map(|folder| files_of(folder, kind));
+    files.into_iter().filter(is_of_kind).chain(below).collect()
 }
 
 /// The lines of a file before its tests.
@@ -69,6 +74,22 @@ fn no_file_is_long() {
     let long = |file: &PathBuf| (lines(file).len() > MOST_LINES).then(|| file.clone());
     let long: Vec<_> = crates().iter().flatten().filter_map(long).collect();
     assert_eq!(long, [""; 0].map(PathBuf::from));
+}
+
+/// Lines of scripts are cut at `--` before they are sent: so it begins a comment that ends with the line, wherever it is.
+#[test]
+fn scripts_have_comments_at_the_end_of_lines_alone() {
+    let is_quote = |c: char| "\"'".contains(c);
+    let scripts = files_of(&root().join("core/src"), "lua");
+    assert!(scripts.len() > 20, "{scripts:?}");
+    for script in scripts {
+        for line in lines(&script) {
+            let (code, comment) = line.split_once("--").unwrap_or((&line, ""));
+            let is_whole = code.matches(is_quote).count().is_multiple_of(2);
+            let is_long = comment.starts_with('[') || code.contains("[[") || code.contains("[=");
+            assert!(is_whole && !is_long, "{}: {line}", script.display());
+        }
+    }
 }
 
 /// The way of a request leads through few files, and rarely back to one. Each step is called by one before it, or by NGINX.

@@ -41,4 +41,4 @@ $write
 end
 $end
 return seconds .. ' ' .. micros .. ':'$each
-  .. (stored$i == '' and '0' or #stored$i == 24 and '3' or #stored$i == 72 and '9' or ':') .. stored$i$end
+ .. (stored$i == '' and '0' or #stored$i == 24 and '3' or #stored$i == 72 and '9' or ':') .. stored$i$end
