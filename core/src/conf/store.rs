@@ -72,7 +72,7 @@ type ReadLine = for<'a> fn(&mut StoreLines<'a>, &Directive<'a>) -> Result<(), St
 
 /// The lines that words alone make. Of the others, `server` needs the addresses of a host, and `password_file` and
 /// `key_hmac` the file: see [`StoreLines::add_server`], [`StoreLines::set_password_file`] and [`StoreLines::set_key_hmac`].
-const LINES: [(&str, ReadLine); 11] = [
+const LINES: [(&str, ReadLine); 19] = [
     ("cluster", |store, line| Ok(line.once(&mut store.cluster, line.flag()?)?)),
     ("sentinel", |store, line| Ok(line.once(&mut store.sentinel, name(line)?)?)),
     ("user", |store, line| Ok(line.once(&mut store.user, name(line)?)?)),
@@ -98,13 +98,23 @@ const LINES: [(&str, ReadLine); 11] = [
         Ok(line.once(&mut store.max_fails, line.number(0, MAX_FAILS)? as usize)?)
     }),
     ("fail_timeout", |store, line| Ok(line.once(&mut store.fail_timeout, line.time()?)?)),
+    ("ssl_trusted_certificate", |store, line| {
+        Ok(tls::text(&mut store.tls.trusted_certificate, line)?)
+    }),
+    ("ssl_verify", |store, line| Ok(line.once(&mut store.tls.verify, line.flag()?)?)),
+    ("ssl_name", |store, line| Ok(tls::text(&mut store.tls.name, line)?)),
+    ("ssl_certificate", |store, line| Ok(tls::text(&mut store.tls.certificate, line)?)),
+    ("ssl_certificate_key", |store, line| Ok(tls::text(&mut store.tls.certificate_key, line)?)),
+    ("ssl_crl", |store, line| Ok(tls::text(&mut store.tls.crl, line)?)),
+    ("ssl_protocols", |store, line| Ok(line.once(&mut store.tls.versions, tls::versions(line)?)?)),
+    ("ssl_ciphers", |store, line| Ok(tls::text(&mut store.tls.ciphers, line)?)),
 ];
 
 /// The name of every line of a store.
 pub fn line_names() -> impl Iterator<Item = &'static str> {
     let others = ["server", "password_file", "key_hmac"];
     let names = LINES.iter().map(|(name, _)| *name);
-    others.into_iter().chain(names).chain(tls::names())
+    others.into_iter().chain(names)
 }
 
 /// The password in a file of this content: its first line.
@@ -150,7 +160,7 @@ impl<'a> StoreLines<'a> {
         let name = line.name()?;
         match LINES.iter().find(|(known, _)| *known == name) {
             Some((_, read)) => read(self, line),
-            None => self.tls.read(line),
+            None => Err(StoreError::Unknown(name.to_owned())),
         }
     }
 

@@ -52,41 +52,7 @@ const VERSIONS: [(&str, TlsVersion); 6] = [
     ("TLSv1.3", TlsVersion::Tls13),
 ];
 
-/// Where the text of a line is kept.
-type TextSlot = for<'s, 'a> fn(&'s mut TlsSettings<'a>) -> &'s mut Option<&'a str>;
-
-/// The lines with a text.
-const TEXTS: [(&str, TextSlot); 6] = [
-    ("ssl_trusted_certificate", |settings| &mut settings.trusted_certificate),
-    ("ssl_name", |settings| &mut settings.name),
-    ("ssl_certificate", |settings| &mut settings.certificate),
-    ("ssl_certificate_key", |settings| &mut settings.certificate_key),
-    ("ssl_crl", |settings| &mut settings.crl),
-    ("ssl_ciphers", |settings| &mut settings.ciphers),
-];
-
-const VERIFY: &str = "ssl_verify";
-
-const PROTOCOLS: &str = "ssl_protocols";
-
-/// The name of every line.
-pub(super) fn names() -> impl Iterator<Item = &'static str> {
-    TEXTS.iter().map(|(name, _)| *name).chain([VERIFY, PROTOCOLS])
-}
-
-impl<'a> TlsSettings<'a> {
-    /// Reads one line.
-    pub(super) fn read(&mut self, line: &Directive<'a>) -> Result<(), StoreError> {
-        match line.name()? {
-            VERIFY => Ok(line.once(&mut self.verify, line.flag()?)?),
-            PROTOCOLS => Ok(line.once(&mut self.versions, versions(line)?)?),
-            name => match TEXTS.iter().find(|(known, _)| *known == name) {
-                Some((_, slot)) => Ok(line.once(slot(self), text(line)?)?),
-                None => Err(StoreError::Unknown(name.to_owned())),
-            },
-        }
-    }
-
+impl TlsSettings<'_> {
     /// Whether there is any line.
     pub(super) fn is_given(&self) -> bool {
         *self != Self::default()
@@ -108,14 +74,19 @@ impl<'a> TlsSettings<'a> {
     }
 }
 
-fn text<'a>(line: &Directive<'a>) -> Result<&'a str, DirectiveError> {
+/// Reads a text into its place.
+pub(super) fn text<'a>(
+    place: &mut Option<&'a str>,
+    line: &Directive<'a>,
+) -> Result<(), DirectiveError> {
     match line.nonempty_value()? {
         value if value.contains('$') => Err(line.invalid(value, "without variables")),
-        value => Ok(value),
+        value => line.once(place, value),
     }
 }
 
-fn versions(line: &Directive<'_>) -> Result<Vec<TlsVersion>, DirectiveError> {
+/// The versions that a line names.
+pub(super) fn versions(line: &Directive<'_>) -> Result<Vec<TlsVersion>, DirectiveError> {
     let mut versions = Vec::new();
     for word in line.texts() {
         let word = word?;
