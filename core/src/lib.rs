@@ -19,6 +19,7 @@ pub mod key;
 pub mod lease;
 pub mod limit;
 pub mod local;
+pub mod lock;
 pub mod manage;
 pub mod metrics;
 pub mod overrides;

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use ngx::ffi::{ngx_pid, ngx_random};
+use ngx::ffi::ngx_random;
 use rate_limit_core::decision::{Source, Status, Verdict};
 use rate_limit_core::deny_cache::{Denial, DenyTable};
 use rate_limit_core::lease::Holding;
@@ -17,7 +17,7 @@ use rate_limit_core::overrides::Override;
 use rate_limit_core::request::{Evaluated, Machine, NoRoom};
 
 use super::Shared;
-use super::worker::may_be_living;
+use super::worker::{may_be_living, process_id};
 use crate::clock::{monotonic_micros, unix_micros};
 use crate::conf::LimitConf;
 use crate::machine::Submission;
@@ -200,9 +200,7 @@ impl Shared {
     }
 
     fn leases(&self) -> LeaseTable<'static> {
-        // SAFETY: NGINX sets it before it runs any hook of a process.
-        let process = unsafe { ngx_pid };
-        LeaseTable::new(self.leases, u32::try_from(process).unwrap_or(u32::MAX), may_be_living)
+        LeaseTable::new(self.leases, process_id(), may_be_living)
     }
 }
 

@@ -7,7 +7,7 @@ use rate_limit_core::metrics::SettlementResult;
 
 use super::Shared;
 use super::record::LimitRecord;
-use super::worker::may_be_living;
+use super::worker::{may_be_living, process_id};
 
 /// How many pairs of a worker and a limit there is room for. Reservations of any more are not known to be
 /// lost.
@@ -69,7 +69,7 @@ impl Shared {
     /// Where this worker counts the reservations of the limit of this record.
     pub(crate) fn reservations(&self, limit: &'static LimitRecord) -> Reservations {
         let pair = self.number(limit).and_then(|number| {
-            let owner = owner(std::process::id(), number);
+            let owner = owner(process_id(), number);
             let pairs = &self.header.reserved.0;
             let own = pairs.iter().find(|pair| pair.owner.load(Ordering::Relaxed) == owner);
             own.or_else(|| pairs.iter().find(|pair| pair.take(owner)))
@@ -85,7 +85,7 @@ impl Shared {
     /// Counts what nobody will settle any more of this worker's process: when it ends, and when it begins, as a process
     /// that was killed may have had the same number.
     pub(crate) fn give_up(&self) {
-        self.lose(|process| process == std::process::id());
+        self.lose(|process| process == process_id());
     }
 
     fn lose(&self, is_gone: impl Fn(u32) -> bool) {

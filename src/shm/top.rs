@@ -5,21 +5,20 @@
 //! a sketch for each limit: its lock | its limit | the words of a Top
 //! ```
 //!
-//! No worker waits for a lock: where another one has it for longer than a moment, a rejection is not counted. A worker that
-//! dies leaves its sketch locked, until another one finds that the process is gone, and empties it.
+//! Where another worker has the lock, a rejection is not counted. What a worker that dies leaves locked, another one empties.
 
 use std::ffi::c_void;
-use std::hint::spin_loop;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ngx::ffi::{ngx_int_t, ngx_pagesize, ngx_pid, ngx_shm_zone_t};
+use ngx::ffi::{ngx_int_t, ngx_pagesize, ngx_shm_zone_t};
 use rate_limit_core::charge::Effect;
 use rate_limit_core::conf::MOST_TOP_KEYS;
 use rate_limit_core::key;
+use rate_limit_core::lock::ProcessLock;
 use rate_limit_core::top::{Top, TopKey};
 
-use super::worker::may_be_living;
+use super::worker::{may_be_living, process_id};
 use super::zone::{self, Zone};
 use crate::clock::turn_start;
 use crate::machine::LimitedRequest;
@@ -32,14 +31,10 @@ static NAME: [u8; 20] = *b"rate_limit_redis_top";
 /// not used again after a reload.
 static TAGS: [u8; MOST_TOP_KEYS + 1] = [0; MOST_TOP_KEYS + 1];
 
-/// How often a worker tries to lock a sketch.
-const ATTEMPTS: usize = 16;
-
 /// The first words of a sketch.
 #[repr(C)]
 struct Head {
-    /// The process that has locked the sketch; 0: none.
-    owner: AtomicU64,
+    lock: ProcessLock,
     /// A hash of the name of its limit; 0: it is free. It is changed under both locks.
     limit: AtomicU64,
 }
@@ -162,41 +157,17 @@ impl TopZone {
     /// Runs `act` with a sketch, locked. `None` if there is none, or another process has it.
     fn with<T>(&self, index: usize, act: impl FnOnce(&Head, &mut Top<'_>) -> T) -> Option<T> {
         let head = self.head(index)?;
-        let is_torn = head.lock()?;
+        let guard = head.lock.lock(process_id(), may_be_living)?;
         // SAFETY: the words behind the head are those of this sketch, and only used by the process that has locked it.
         let words = unsafe {
             let first = self.at(index)?.add(size_of::<Head>() / size_of::<u64>());
             std::slice::from_raw_parts_mut(first.as_ptr(), Top::words(self.n))
         };
-        let result = Top::new(words, self.n).map(|mut top| {
-            if is_torn {
-                top.clear();
-            }
-            act(head, &mut top)
-        });
-        head.owner.store(0, Ordering::Release);
-        result
-    }
-}
-
-impl Head {
-    /// Locks the sketch. Returns whether the process that had locked it has died; `None` if it is still locked.
-    fn lock(&self) -> Option<bool> {
-        // SAFETY: NGINX sets it before it runs any hook of a process.
-        let own = unsafe { ngx_pid } as u64;
-        let take = |from| {
-            self.owner.compare_exchange(from, own, Ordering::Acquire, Ordering::Relaxed).err()
-        };
-        let mut owner = 0;
-        for _ in 0..ATTEMPTS {
-            owner = match take(0) {
-                None => return Some(false),
-                Some(owner) => owner,
-            };
-            spin_loop();
+        let mut top = Top::new(words, self.n)?;
+        if guard.was_left() {
+            top.clear();
         }
-        let is_gone = owner == own || !u32::try_from(owner).is_ok_and(may_be_living);
-        (is_gone && take(owner).is_none()).then_some(true)
+        Some(act(head, &mut top))
     }
 }
 

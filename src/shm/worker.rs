@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use ngx::ffi::ngx_pid;
 use rate_limit_core::client::{NodeState, View};
 
 /// How many workers have a view of a node: half of the processes that NGINX can have. The connections
@@ -30,6 +31,12 @@ impl Default for PerWorker {
     fn default() -> Self {
         Self([const { AtomicU32::new(0) }; WORKERS])
     }
+}
+
+/// The number of this process.
+pub(super) fn process_id() -> u32 {
+    // SAFETY: NGINX sets it before it runs any hook of a process.
+    u32::try_from(unsafe { ngx_pid }).unwrap_or(u32::MAX)
 }
 
 /// Whether there is such a process. One of another user is none of our workers.

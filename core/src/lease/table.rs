@@ -1,11 +1,8 @@
 //! The leases of a machine, in memory that its workers share.
 //!
 //! A table of buckets of a few entries. A digest belongs to one bucket, and may be in any entry of it.
-//! A worker locks an entry while it reads or changes it, which takes less than a microsecond. No worker
-//! waits for a lock: a worker that does not get it has Redis decide.
-//!
-//! A worker that dies leaves its entry locked, and what is in it may be torn. So the entry is of no
-//! use until another worker finds that the process is gone, and empties it: the units lapse.
+//! A worker locks an entry while it reads or changes it; a worker that does not get the lock has Redis decide. What a worker
+//! that dies leaves locked is of no use until another one empties it: the units lapse.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,13 +11,11 @@ use crate::charge::Charge;
 use crate::decision::Verdict;
 use crate::key;
 use crate::limit::Quota;
+use crate::lock::{ProcessGuard, ProcessLock};
 use crate::word::split;
 
 /// Entries in a bucket.
 const WAYS: usize = 4;
-
-/// How often a worker tries to lock an entry: another one has it for a moment only.
-const ATTEMPTS: usize = 16;
 
 /// Entries side by side.
 pub type LeaseBucket = [LeaseEntry; WAYS];
@@ -29,8 +24,7 @@ pub type LeaseBucket = [LeaseEntry; WAYS];
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct LeaseEntry {
-    /// The process that has locked the entry; 0: none.
-    owner: AtomicU64,
+    lock: ProcessLock,
     /// Stands for the limit, its quota and the client; 0: the entry is empty.
     digest: [AtomicU64; 2],
     /// Until when a command is expected to bring a new lease, in µs.
@@ -122,7 +116,16 @@ pub struct Lapsed {
 
 /// An entry while it is locked.
 #[derive(Debug)]
-struct Locked<'a>(&'a LeaseEntry);
+struct Locked<'a> {
+    entry: &'a LeaseEntry,
+    _guard: ProcessGuard<'a>,
+}
+
+/// The clients whose leases a request has locked, the latest one first.
+struct Spending<'h> {
+    digest: u128,
+    before: Option<&'h Self>,
+}
 
 impl<'a> LeaseTable<'a> {
     /// A table in these buckets, for the process of this number, which is not 0. `is_living` returns
@@ -140,24 +143,29 @@ impl<'a> LeaseTable<'a> {
         now: u64,
         act: &mut impl FnMut(usize, Verdict),
     ) -> bool {
-        self.spend_rest(&mut charges.enumerate(), now, act)
+        self.spend_rest(&mut charges.enumerate(), None, now, act)
     }
 
-    /// All entries are locked before the first is changed.
+    /// All entries are locked before the first is changed, and none twice.
     fn spend_rest<'q>(
         &self,
         charges: &mut impl Iterator<Item = (usize, &'q Charge<'q>)>,
+        before: Option<&Spending<'_>>,
         now: u64,
         act: &mut impl FnMut(usize, Verdict),
     ) -> bool {
         let Some((index, charge)) = charges.next() else { return true };
-        let Some(entry) = self.lock(charge.digest.number()) else { return false };
-        let mut holding = entry.0.holding();
-        let Some(verdict) = holding.spend(charge.quota, charge.cost, now) else { return false };
-        if !self.spend_rest(charges, now, act) {
+        let digest = charge.digest.number();
+        if before.is_some_and(|it| it.has(digest)) {
             return false;
         }
-        entry.set(&holding);
+        let Some(locked) = self.lock(digest) else { return false };
+        let mut holding = locked.entry.holding();
+        let Some(verdict) = holding.spend(charge.quota, charge.cost, now) else { return false };
+        if !self.spend_rest(charges, Some(&Spending { digest, before }), now, act) {
+            return false;
+        }
+        locked.set(&holding);
         act(index, verdict);
         true
     }
@@ -177,7 +185,7 @@ impl<'a> LeaseTable<'a> {
     /// The lease of a digest, locked; `None` if there is none, or another worker has it.
     fn lock(&self, digest: u128) -> Option<Locked<'a>> {
         let entry = self.bucket(digest)?.iter().find(|entry| entry.is_of(digest))?;
-        self.lock_entry(entry).filter(|locked| locked.0.is_of(digest))
+        self.lock_entry(entry).filter(|locked| locked.entry.is_of(digest))
     }
 
     /// Takes out the lease of a client, for a command with this charge that is to renew it until then, in
@@ -188,7 +196,7 @@ impl<'a> LeaseTable<'a> {
         if cost > 0 && is_known().is_none() {
             return Taken::Nothing;
         }
-        let has_use = |locked: &Locked<'_>| cost > 0 || locked.0.holding().is_left_over(now);
+        let has_use = |locked: &Locked<'_>| cost > 0 || locked.entry.holding().is_left_over(now);
         match self.lock(digest) {
             Some(locked) if !locked.is_taken(now) && has_use(&locked) => {
                 Taken::Holding(locked.take(now, until))
@@ -214,14 +222,14 @@ impl<'a> LeaseTable<'a> {
         let Outcome { is_sent, is_charged, is_rejected, granted, span, submitted, .. } = *outcome;
         let (before, is_renewal) = match taken {
             Taken::Busy => {
-                if let Some(entry) = self.lock(charge.digest.number()) {
-                    let mut holding = entry.0.holding();
+                if let Some(locked) = self.lock(charge.digest.number()) {
+                    let mut holding = locked.entry.holding();
                     match (is_charged, is_rejected) {
                         (true, _) => holding.charge(charge.quota, charge.cost, granted.now, now),
                         (_, true) => holding.press(),
                         (false, false) => {}
                     }
-                    entry.set(&holding);
+                    locked.set(&holding);
                 }
                 return Renewed::default();
             }
@@ -254,8 +262,8 @@ impl<'a> LeaseTable<'a> {
         let &Granted { units: granted, returned, .. } = granted;
         let lapsed = before.units().saturating_sub(returned).saturating_add(granted);
         let evicted = self.lock(charge.digest.number()).and_then(|locked| {
-            let lapsed = Lapsed::of(locked.limit(), &locked.0.holding());
-            locked.0.clear();
+            let lapsed = Lapsed::of(locked.limit(), &locked.entry.holding());
+            locked.entry.clear();
             lapsed
         });
         Renewed { granted, returned, lapsed, evicted }
@@ -276,7 +284,7 @@ impl<'a> LeaseTable<'a> {
         let own = bucket.iter().find(|entry| entry.is_of(digest));
         let locked = match own {
             // Until it is locked another client's lease may take its place.
-            Some(entry) => self.lock_entry(entry).filter(|locked| locked.0.is_of(digest)),
+            Some(entry) => self.lock_entry(entry).filter(|locked| locked.entry.is_of(digest)),
             None => self.room(bucket, holding.units(), now),
         };
         match locked {
@@ -292,12 +300,12 @@ impl<'a> LeaseTable<'a> {
     /// fewest units, of which the oldest, unless those are more. What has ended counts as empty.
     fn room(&self, bucket: &'a LeaseBucket, units: u64, now: u64) -> Option<Locked<'a>> {
         let value = |locked: &Locked<'_>| {
-            let holding = locked.0.holding();
+            let holding = locked.entry.holding();
             (holding.left(now), holding.submitted())
         };
         let entries = bucket.iter().filter_map(|entry| self.lock_entry(entry));
         let worst = entries.min_by_key(value)?;
-        (worst.0.holding().left(now) <= units).then_some(worst)
+        (worst.entry.holding().left(now) <= units).then_some(worst)
     }
 
     fn bucket(&self, digest: u128) -> Option<&'a LeaseBucket> {
@@ -305,27 +313,21 @@ impl<'a> LeaseTable<'a> {
     }
 
     fn lock_entry(&self, entry: &'a LeaseEntry) -> Option<Locked<'a>> {
-        for _ in 0..ATTEMPTS {
-            if entry.change_owner(0, self.process) {
-                return Some(Locked(entry));
-            }
-            std::hint::spin_loop();
+        let guard = entry.lock.lock(self.process, self.is_living)?;
+        if guard.was_left() {
+            entry.clear();
         }
-        let owner = u32::try_from(entry.owner.load(Ordering::Relaxed)).unwrap_or(0);
-        if owner == 0 || (self.is_living)(owner) || !entry.change_owner(owner, self.process) {
-            return None;
-        }
-        entry.clear();
-        Some(Locked(entry))
+        Some(Locked { entry, _guard: guard })
+    }
+}
+
+impl Spending<'_> {
+    fn has(&self, digest: u128) -> bool {
+        self.digest == digest || self.before.is_some_and(|before| before.has(digest))
     }
 }
 
 impl LeaseEntry {
-    fn change_owner(&self, from: u32, to: u32) -> bool {
-        let (from, to) = (from.into(), to.into());
-        self.owner.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
-    }
-
     fn is_of(&self, digest: u128) -> bool {
         self.digest.iter().zip(split(digest)).all(|(own, word)| own.load(Ordering::Relaxed) == word)
     }
@@ -365,25 +367,25 @@ impl Lapsed {
 impl Locked<'_> {
     /// Changes what is held.
     fn set(&self, holding: &Holding) {
-        self.0.set_words(holding.to_words());
+        self.entry.set_words(holding.to_words());
     }
 
     fn is_taken(&self, now: u64) -> bool {
-        self.0.is_taken(now)
+        self.entry.is_taken(now)
     }
 
     fn take(&self, now: u64, until: u64) -> Holding {
-        let holding = self.0.holding();
+        let holding = self.entry.holding();
         self.set(&holding.taken(now));
-        self.0.taken_until.store(until, Ordering::Relaxed);
+        self.entry.taken_until.store(until, Ordering::Relaxed);
         holding
     }
 
     /// Keeps both, and returns what is lost with one that has ended.
     fn join(&self, holding: Holding, quota: &Quota, now: u64) -> Option<Lapsed> {
-        let before = self.0.holding();
+        let before = self.entry.holding();
         let kept = holding.join_to(before, quota, now);
-        self.0.taken_until.store(0, Ordering::Relaxed);
+        self.entry.taken_until.store(0, Ordering::Relaxed);
         self.set(&kept);
         let units = (before.units().saturating_add(holding.units())).saturating_sub(kept.units());
         (units > 0).then(|| Lapsed { limit: self.limit(), units })
@@ -391,22 +393,16 @@ impl Locked<'_> {
 
     /// Keeps this instead, and returns what is lost.
     fn replace(&self, digest: u128, limit: u64, holding: &Holding) -> Option<Lapsed> {
-        let lapsed = Lapsed::of(self.limit(), &self.0.holding());
-        self.0.set_digest(digest);
-        self.0.taken_until.store(0, Ordering::Relaxed);
-        self.0.limit.store(limit, Ordering::Relaxed);
+        let lapsed = Lapsed::of(self.limit(), &self.entry.holding());
+        self.entry.set_digest(digest);
+        self.entry.taken_until.store(0, Ordering::Relaxed);
+        self.entry.limit.store(limit, Ordering::Relaxed);
         self.set(holding);
         lapsed
     }
 
     fn limit(&self) -> u64 {
-        self.0.limit.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Locked<'_> {
-    fn drop(&mut self) {
-        self.0.owner.store(0, Ordering::Release);
+        self.entry.limit.load(Ordering::Relaxed)
     }
 }
 
@@ -474,7 +470,7 @@ mod tests {
     fn units(table: &LeaseTable<'_>, now: u64) -> Vec<(u64, u64)> {
         let used = table.buckets.iter().flatten().filter(|entry| !entry.is_of(0));
         let locked = used.filter_map(|entry| table.lock_entry(entry));
-        let all = locked.map(|locked| (locked.limit(), locked.0.holding()));
+        let all = locked.map(|locked| (locked.limit(), locked.entry.holding()));
         let left = all.filter(|(_, holding)| holding.units() > 0 && !holding.has_ended(now));
         let mut left: Vec<_> = left.map(|(limit, holding)| (limit, holding.units())).collect();
         left.sort_unstable();
@@ -782,7 +778,7 @@ mod tests {
         let locked = dying.lock(7).unwrap();
         let mut torn = holding(100, 0).to_words();
         torn[Holding::WORDS / 2..].fill(u64::MAX);
-        locked.0.set_words(torn);
+        locked.entry.set_words(torn);
         std::mem::forget(locked);
 
         assert!(!spend(&other, 7, 1));
@@ -795,6 +791,36 @@ mod tests {
         assert_eq!(other.take(&charge(7, 1), 1, 2), Taken::Nothing);
         put(&other, 7, 3, holding(1, 1), false, 1);
         assert_eq!(units(&other, 1), [(3, 1)]);
+    }
+
+    /// A worker gets the process ID of one that has died while it changed an entry: the entry is as if of any dead one.
+    #[test]
+    fn what_a_dead_worker_of_the_same_process_id_leaves_is_of_no_use() {
+        let buckets = buckets(1);
+        let table = table(&buckets);
+        put(&table, 7, 3, holding(5, 0), false, 0);
+        std::mem::forget(table.lock(7).unwrap());
+
+        assert!(!spend(&table, 7, 1));
+        assert_eq!(table.take(&charge(7, 1), 1, 2), Taken::Nothing);
+        put(&table, 7, 3, holding(1, 1), false, 1);
+        assert_eq!(units(&table, 1), [(3, 1)]);
+    }
+
+    /// Limits of one request that share a client: the lease is for one of them, so Redis decides.
+    #[test]
+    fn charges_that_share_a_digest_leave_its_lease_alone() {
+        let buckets = buckets(1);
+        let table = table(&buckets);
+        put(&table, 7, 3, holding(5, 0), false, 0);
+        put(&table, 8, 3, holding(5, 0), false, 0);
+        let before = table.holding(7);
+        for charges in [vec![7, 7], vec![7, 8, 7]] {
+            let charges: Vec<_> = charges.into_iter().map(|digest| charge(digest, 1)).collect();
+            assert!(!table.spend(charges.iter(), 1, &mut |_, _| panic!("it has spent")));
+        }
+        assert_eq!(table.holding(7), before);
+        assert_eq!(units(&table, 1), [(3, 5), (3, 5)]);
     }
 
     /// Whatever the memory holds.
