@@ -6,14 +6,14 @@ use std::rc::Rc;
 
 use ngx::core::Status;
 use ngx::ffi::{
-    ngx_addr_t, ngx_cycle, ngx_http_conf_ctx_t, ngx_http_core_loc_conf_t, ngx_http_core_module,
+    ngx_cycle, ngx_http_conf_ctx_t, ngx_http_core_loc_conf_t, ngx_http_core_module,
     ngx_http_module, ngx_msec_t, ngx_resolve_name, ngx_resolve_name_done, ngx_resolve_start,
     ngx_resolver_ctx_t, ngx_resolver_t, ngx_str_t,
 };
 
 use rate_limit_core::client::Target;
 
-use super::socket::target;
+use crate::nginx::ip_address;
 
 /// A host name that is being resolved. NGINX refers to it, so it is in an `Rc`: to move a `Box` would assert that nothing
 /// else does.
@@ -94,13 +94,10 @@ unsafe extern "C" fn on_resolved(context: *mut ngx_resolver_ctx_t) {
         let mut found = Vec::new();
         if (*context).state == Status::NGX_OK.0 && !(*context).addrs.is_null() {
             for index in 0..(*context).naddrs {
-                let address = &*(*context).addrs.add(index);
-                let address = ngx_addr_t {
-                    sockaddr: address.sockaddr,
-                    socklen: address.socklen,
-                    name: ngx_str_t::empty(),
-                };
-                found.extend(target(&address, Some(resolution.port)));
+                if let Some(mut address) = ip_address((*(*context).addrs.add(index)).sockaddr) {
+                    address.set_port(resolution.port);
+                    found.push(Target::Ip(address));
+                }
             }
         }
         resolution.context.set(None);

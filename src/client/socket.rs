@@ -3,15 +3,15 @@
 use std::ffi::c_void;
 use std::io;
 use std::mem::{offset_of, zeroed};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 
 use ngx::core::Status;
 use ngx::ffi::{
-    NGX_AGAIN, ngx_addr_t, ngx_close_connection, ngx_connection_log_error_e_NGX_ERROR_INFO,
-    ngx_connection_t, ngx_cycle, ngx_event_connect_peer, ngx_event_get_peer, ngx_event_handler_pt,
+    NGX_AGAIN, ngx_close_connection, ngx_connection_log_error_e_NGX_ERROR_INFO, ngx_connection_t,
+    ngx_cycle, ngx_event_connect_peer, ngx_event_get_peer, ngx_event_handler_pt,
     ngx_handle_read_event, ngx_handle_write_event, ngx_log_t, ngx_peer_connection_t,
     ngx_post_event, ngx_posted_events, ngx_socket_t, ngx_str_t, ngx_tcp_nodelay,
 };
@@ -330,32 +330,5 @@ impl SocketAddress {
             std::ptr::copy_nonoverlapping(from, to, size);
         }
         Self { storage, length: length.min(size) as libc::socklen_t }
-    }
-}
-
-/// The target of an address of NGINX, with `port`, if given, instead of its own; `None` for an address
-/// of another family.
-///
-/// # Safety
-/// The address must be as long as its family says, and aligned for it, as NGINX's are.
-pub(crate) unsafe fn target(address: &ngx_addr_t, port: Option<u16>) -> Option<Target> {
-    let raw = address.sockaddr.cast::<libc::sockaddr>();
-    // SAFETY: the caller guarantees it.
-    unsafe {
-        match libc::c_int::from((*raw).sa_family) {
-            libc::AF_INET => {
-                let raw = &*raw.cast::<libc::sockaddr_in>();
-                let ip = Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes());
-                let port = port.unwrap_or(u16::from_be(raw.sin_port));
-                Some(Target::Ip(SocketAddr::new(IpAddr::V4(ip), port)))
-            }
-            libc::AF_INET6 => {
-                let raw = &*raw.cast::<libc::sockaddr_in6>();
-                let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
-                let port = port.unwrap_or(u16::from_be(raw.sin6_port));
-                Some(Target::Ip(SocketAddr::V6(SocketAddrV6::new(ip, port, 0, raw.sin6_scope_id))))
-            }
-            _ => None,
-        }
     }
 }

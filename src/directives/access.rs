@@ -1,7 +1,6 @@
 //! The admin interface as the handler of a location, and whether anything checks who uses it.
 
 use std::ffi::{CStr, c_void};
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ptr::{self, NonNull};
 
 use ngx::ffi::{
@@ -14,7 +13,7 @@ use rate_limit_core::conf::DirectiveError;
 use super::reader::{self, ConfError, Reader};
 use crate::conf::{AdminLocation, LocationConf};
 use crate::log::log;
-use crate::nginx::Conf;
+use crate::nginx::{Conf, ip_address};
 
 /// The handler of the admin interface. A function may have several addresses, a static one value.
 static HANDLER: unsafe extern "C" fn(*mut ngx_http_request_t) -> ngx_int_t = crate::admin::handle;
@@ -160,18 +159,7 @@ fn is_local(cf: &Conf, server: NonNull<ngx_http_core_srv_conf_t>) -> bool {
 /// It must be that of a server that listens.
 unsafe fn is_loopback(address: *const sockaddr) -> bool {
     // SAFETY: an address is of the type of its family.
-    unsafe {
-        match libc::c_int::from((*address).sa_family) {
-            libc::AF_UNIX => true,
-            libc::AF_INET => {
-                let address = &*address.cast::<libc::sockaddr_in>();
-                Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)).is_loopback()
-            }
-            libc::AF_INET6 => {
-                let address = &*address.cast::<libc::sockaddr_in6>();
-                Ipv6Addr::from(address.sin6_addr.s6_addr).to_canonical().is_loopback()
-            }
-            _ => false,
-        }
-    }
+    let (ip, family) = unsafe { (ip_address(address), (*address).sa_family) };
+    let is_unix = libc::c_int::from(family) == libc::AF_UNIX;
+    ip.map_or(is_unix, |address| address.ip().to_canonical().is_loopback())
 }

@@ -1,13 +1,14 @@
 //! The URL of a server.
 
+use ngx::ffi::ngx_addr_t;
 use rate_limit_core::client::{Server, Target};
 use rate_limit_core::conf::{UrlError, endpoint};
 use rate_limit_core::redis::endpoint::Address;
 
 use super::reader::ConfError;
+use crate::client::SocketAddress;
 use crate::client::tls::supported;
-use crate::client::{SocketAddress, target};
-use crate::nginx::Conf;
+use crate::nginx::{Conf, ip_address};
 
 /// Reads the URL of a server.
 pub(super) fn read(cf: &mut Conf, url: &str, directive: &'static str) -> Result<Server, ConfError> {
@@ -29,6 +30,7 @@ fn resolve(cf: &mut Conf, address: &Address) -> Result<Vec<Target>, String> {
     }
     cf.resolve(&address.to_string(), |found| {
         // SAFETY: the addresses are NGINX's.
-        found.iter().filter_map(|address| unsafe { target(address, None) }).collect()
+        let ip = |address: &ngx_addr_t| unsafe { ip_address(address.sockaddr) };
+        found.iter().filter_map(ip).map(Target::Ip).collect()
     })
 }

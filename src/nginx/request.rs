@@ -1,7 +1,7 @@
 //! A request of NGINX: what it asks for, its memory, how it waits, its address, and the header fields of its response.
 
 use std::marker::PhantomData;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::ptr::NonNull;
 
 use ngx::core::Status;
@@ -19,6 +19,7 @@ use ngx::http::{
 };
 use rate_limit_core::text::fields::Name;
 
+use super::ip_address;
 use crate::Module;
 use crate::conf::{LocationConf, MainConf, ServerConf};
 use crate::log::Log;
@@ -426,18 +427,9 @@ impl<'r> Request<'r> {
         // lives as long as the request.
         unsafe {
             let connection = (*self.as_ptr()).connection;
-            let address = (*connection).sockaddr;
-            let text = bytes((*connection).addr_text);
-            match libc::c_int::from((*address).sa_family) {
-                libc::AF_INET => {
-                    let bits = (*address.cast::<libc::sockaddr_in>()).sin_addr.s_addr;
-                    Address::Ip(Ipv4Addr::from(bits.to_ne_bytes()).into(), text)
-                }
-                libc::AF_INET6 => {
-                    let bytes = (*address.cast::<libc::sockaddr_in6>()).sin6_addr.s6_addr;
-                    Address::Ip(Ipv6Addr::from(bytes).into(), text)
-                }
-                _ => Address::Other,
+            match ip_address((*connection).sockaddr) {
+                Some(address) => Address::Ip(address.ip(), bytes((*connection).addr_text)),
+                None => Address::Other,
             }
         }
     }
