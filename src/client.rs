@@ -11,4 +11,4 @@ pub(crate) mod tls;
 
 pub(crate) use driver::Driver;
 pub(crate) use password::PasswordFile;
-pub(crate) use socket::SocketAddress;
+pub(crate) use socket::socket_address;

@@ -2,20 +2,20 @@
 
 use std::ffi::c_void;
 use std::io;
-use std::mem::{offset_of, zeroed};
-use std::net::SocketAddr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::ptr::{self, NonNull};
+use std::mem::offset_of;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::time::Duration;
 
 use ngx::core::Status;
 use ngx::ffi::{
     NGX_AGAIN, ngx_close_connection, ngx_connection_log_error_e_NGX_ERROR_INFO, ngx_connection_t,
     ngx_cycle, ngx_event_connect_peer, ngx_event_get_peer, ngx_event_handler_pt,
     ngx_handle_read_event, ngx_handle_write_event, ngx_log_t, ngx_peer_connection_t,
-    ngx_post_event, ngx_posted_events, ngx_socket_t, ngx_str_t, ngx_tcp_nodelay,
+    ngx_post_event, ngx_posted_events, ngx_str_t, ngx_tcp_nodelay,
 };
 use rate_limit_core::client::Target;
+use socket2::{SockAddr, SockRef, TcpKeepalive};
 
 use super::tls::{Peer, Stream};
 
@@ -48,15 +48,14 @@ impl Socket {
         on_event: ngx_event_handler_pt,
         data: *mut c_void,
     ) -> io::Result<Self> {
-        let address = SocketAddress::new(target)?;
-        let (sockaddr, length) = address.raw();
+        let address = socket_address(target)?;
         let mut name = ngx_str_t { data: c"redis".as_ptr().cast_mut().cast(), len: 5 };
         // SAFETY: all zeroes is what NGINX starts from. Address and name outlive the call, the
         // only use of `peer`, and are only read.
         unsafe {
             let mut peer: ngx_peer_connection_t = std::mem::zeroed();
-            peer.sockaddr = sockaddr.cast_mut().cast();
-            peer.socklen = length;
+            peer.sockaddr = address.as_ptr().cast_mut().cast();
+            peer.socklen = address.len();
             peer.name = &mut name;
             peer.get = Some(ngx_event_get_peer);
             peer.log = log;
@@ -86,7 +85,7 @@ impl Socket {
             if matches!(target, Target::Ip(_)) {
                 // If it fails it costs latency, and NGINX has logged it.
                 ngx_tcp_nodelay(raw);
-                keep_alive((*raw).fd);
+                socket.keep_alive();
             }
             if status == Status::NGX_OK {
                 // Connected at once: not every event method reports that.
@@ -103,25 +102,20 @@ impl Socket {
         if unsafe { (*(*self.raw()).write).ready() } == 0 {
             return Ok(false);
         }
-        let mut error: libc::c_int = 0;
-        let mut length = size_of::<libc::c_int>() as libc::socklen_t;
-        // SAFETY: the descriptor is open, and the buffers are of the given size.
-        let status = unsafe {
-            libc::getsockopt(
-                (*self.raw()).fd,
-                libc::SOL_SOCKET,
-                libc::SO_ERROR,
-                ptr::from_mut(&mut error).cast(),
-                &mut length,
-            )
-        };
-        if status == -1 {
-            return Err(io::Error::last_os_error());
+        match SockRef::from(&self.fd()).take_error()? {
+            Some(error) => Err(error),
+            None => Ok(true),
         }
-        if error != 0 {
-            return Err(io::Error::from_raw_os_error(error));
-        }
-        Ok(true)
+    }
+
+    /// Has the system probe the connection while it is idle. A firewall or a load balancer that drops idle connections
+    /// silently is thus noticed before a request is, and mostly does not drop this one. If it fails
+    /// there are no probes, and requests notice it.
+    fn keep_alive(&self) {
+        // Some firewalls wait for no more than a few minutes.
+        let (time, interval) = (Duration::from_secs(60), Duration::from_secs(10));
+        let probes = TcpKeepalive::new().with_time(time).with_interval(interval).with_retries(3);
+        SockRef::from(&self.fd()).set_tcp_keepalive(&probes).ok();
     }
 
     /// Continues the TLS handshake, once the socket is connected; whether it is complete.
@@ -187,9 +181,7 @@ impl Socket {
     /// Updates the state of the socket's events from the socket itself: after a long turn the events
     /// that NGINX has processed are out of date.
     pub(super) fn refresh_events(&self) {
-        let raw = self.raw();
-        // SAFETY: the connection is open.
-        let fd = unsafe { (*raw).fd };
+        let (raw, fd) = (self.raw(), self.fd().as_raw_fd());
         let mut poll = libc::pollfd { fd, events: libc::POLLIN | libc::POLLOUT, revents: 0 };
         // SAFETY: there is one structure, and it is valid; with no timeout this returns at once.
         let count = unsafe { libc::poll(&mut poll, 1, 0) };
@@ -230,27 +222,14 @@ impl Socket {
         }
     }
 
+    fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the connection is open as long as `self` lives.
+        unsafe { BorrowedFd::borrow_raw((*self.raw()).fd) }
+    }
+
     /// The connection. It is open as long as `self` lives.
     fn raw(&self) -> *mut ngx_connection_t {
         self.connection.as_ptr()
-    }
-}
-
-/// Has the system probe an idle connection. A firewall or a load balancer that drops idle connections
-/// silently is thus noticed before a request is, and mostly does not drop this one. If it fails
-/// there are no probes, and requests notice it.
-fn keep_alive(fd: ngx_socket_t) {
-    // In seconds: some firewalls wait for no more than a few minutes.
-    const OPTIONS: [(libc::c_int, libc::c_int, libc::c_int); 4] = [
-        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 60),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 10),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3),
-        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
-    ];
-    for (level, option, value) in OPTIONS {
-        let length = size_of_val(&value) as libc::socklen_t;
-        // SAFETY: the value has the type of these options, and is only read.
-        unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), length) };
     }
 }
 
@@ -265,70 +244,17 @@ impl Drop for Socket {
     }
 }
 
-/// An address of a socket.
-pub(crate) struct SocketAddress {
-    storage: libc::sockaddr_storage,
-    length: libc::socklen_t,
-}
+/// The longest path of a unix socket. A zero follows it.
+const LONGEST_PATH: usize =
+    size_of::<libc::sockaddr_un>() - offset_of!(libc::sockaddr_un, sun_path) - 1;
 
-impl SocketAddress {
-    /// The address of a target. Fails if the path of a unix socket is too long.
-    pub(crate) fn new(target: &Target) -> io::Result<Self> {
-        match target {
-            Target::Ip(SocketAddr::V4(address)) => {
-                // SAFETY: all zeroes is an address of no family.
-                let mut raw: libc::sockaddr_in = unsafe { zeroed() };
-                raw.sin_family = libc::AF_INET as libc::sa_family_t;
-                raw.sin_port = address.port().to_be();
-                raw.sin_addr.s_addr = u32::from_ne_bytes(address.ip().octets());
-                Ok(Self::copy(&raw, size_of_val(&raw)))
-            }
-            Target::Ip(SocketAddr::V6(address)) => {
-                // SAFETY: as above.
-                let mut raw: libc::sockaddr_in6 = unsafe { zeroed() };
-                raw.sin6_family = libc::AF_INET6 as libc::sa_family_t;
-                raw.sin6_port = address.port().to_be();
-                raw.sin6_addr.s6_addr = address.ip().octets();
-                raw.sin6_scope_id = address.scope_id();
-                Ok(Self::copy(&raw, size_of_val(&raw)))
-            }
-            Target::Unix(path) => Self::unix(path),
-        }
-    }
-
-    fn unix(path: &Path) -> io::Result<Self> {
-        // SAFETY: all zeroes is an address of no family.
-        let mut raw: libc::sockaddr_un = unsafe { zeroed() };
-        raw.sun_family = libc::AF_UNIX as libc::sa_family_t;
-        let path = path.as_os_str().as_bytes();
-        // A zero follows the path.
-        if path.len() >= raw.sun_path.len() {
-            let most = raw.sun_path.len() - 1;
-            let text = format!("the path of the socket is longer than {most} bytes");
-            return Err(io::Error::other(text));
-        }
-        for (to, from) in raw.sun_path.iter_mut().zip(path) {
-            *to = *from as libc::c_char;
-        }
-        let length = offset_of!(libc::sockaddr_un, sun_path).saturating_add(path.len());
-        Ok(Self::copy(&raw, length.saturating_add(1)))
-    }
-
-    /// The address as the system takes it, and its length.
-    pub(super) fn raw(&self) -> (*const libc::sockaddr, libc::socklen_t) {
-        ((&raw const self.storage).cast(), self.length)
-    }
-
-    /// Copies an address of any family, of which `length` bytes are used.
-    fn copy<T>(address: &T, length: usize) -> Self {
-        // SAFETY: all zeroes is an address of no family.
-        let mut storage: libc::sockaddr_storage = unsafe { zeroed() };
-        let size = size_of::<T>().min(size_of_val(&storage));
-        // SAFETY: both are that long, and the storage is a new one.
-        unsafe {
-            let (from, to) = (std::ptr::from_ref(address).cast::<u8>(), (&raw mut storage).cast());
-            std::ptr::copy_nonoverlapping(from, to, size);
-        }
-        Self { storage, length: length.min(size) as libc::socklen_t }
+/// The address of a target, as the system takes it. Fails if the path of a unix socket is too long.
+pub(crate) fn socket_address(target: &Target) -> io::Result<SockAddr> {
+    match target {
+        Target::Ip(address) => Ok((*address).into()),
+        Target::Unix(path) => SockAddr::unix(path).map_err(|_| {
+            let text = format!("the path of the socket is longer than {LONGEST_PATH} bytes");
+            io::Error::other(text)
+        }),
     }
 }

@@ -6,7 +6,7 @@ use rate_limit_core::conf::{UrlError, endpoint};
 use rate_limit_core::redis::endpoint::Address;
 
 use super::reader::ConfError;
-use crate::client::SocketAddress;
+use crate::client::socket_address;
 use crate::client::tls::supported;
 use crate::nginx::{Conf, ip_address};
 
@@ -25,7 +25,7 @@ pub(super) fn read(cf: &mut Conf, url: &str, directive: &'static str) -> Result<
 fn resolve(cf: &mut Conf, address: &Address) -> Result<Vec<Target>, String> {
     if let Address::Unix(path) = address {
         let target = Target::Unix(path.clone());
-        SocketAddress::new(&target).map_err(|error| error.to_string())?;
+        socket_address(&target).map_err(|error| error.to_string())?;
         return Ok(vec![target]);
     }
     cf.resolve(&address.to_string(), |found| {
