@@ -1,42 +1,45 @@
 //! Verdicts of limits, and the decision on a request.
 
 use crate::limit::Quota;
+use crate::metrics::labels;
 use crate::rate::SECOND;
 
-/// The outcome of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
-    /// Every limit allowed it.
-    Passed,
-    /// Every limit allowed it, after a while.
-    Delayed,
-    /// A limit did not allow it.
-    Rejected,
-    /// It would have been delayed.
-    DelayedDryRun,
-    /// It would have been rejected.
-    RejectedDryRun,
-    /// It was not decided, and the policy let it pass.
-    ErrorPassed,
-    /// It was not decided, and the policy rejected it.
-    ErrorRejected,
-    /// Its keys were empty: it was not limited.
-    Bypassed,
-}
+labels! {
+    /// The outcome of a request. Its name is the value of `$rate_limit_redis_status`.
+    Status::COUNTED {
+        /// Every limit allowed it.
+        Passed = "PASSED",
+        /// Every limit allowed it, after a while.
+        Delayed = "DELAYED",
+        /// A limit did not allow it.
+        Rejected = "REJECTED",
+        /// It would have been delayed.
+        DelayedDryRun = "DELAYED_DRY_RUN",
+        /// It would have been rejected.
+        RejectedDryRun = "REJECTED_DRY_RUN",
+        /// It was not decided, and the policy let it pass.
+        ErrorPassed = "ERROR_PASSED",
+        /// It was not decided, and the policy rejected it.
+        ErrorRejected = "ERROR_REJECTED",
+        ;
+        /// Its keys were empty: it was not limited.
+        Bypassed = "BYPASSED",
+    }
 
-/// Where a decision was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// Redis.
-    Redis,
-    /// This machine, from units that Redis has set aside for it.
-    Lease,
-    /// The deny cache: Redis has rejected the client before.
-    Cache,
-    /// This machine alone, because Redis could not decide.
-    Local,
-    /// Nowhere: the policy for errors applied, or the key was empty.
-    None,
+    /// Where a decision was made. Its name is the value of `$rate_limit_redis_source`.
+    Source::DECIDING {
+        /// Redis.
+        Redis = "redis",
+        /// This machine, from units that Redis has set aside for it.
+        Lease = "lease",
+        /// The deny cache: Redis has rejected the client before.
+        Cache = "cache",
+        /// This machine alone, because Redis could not decide.
+        Local = "local",
+        ;
+        /// Nowhere: the policy for errors applied, or the key was empty.
+        None = "none",
+    }
 }
 
 /// How a request was decided. Header fields, variables, bodies and logs are all written from it.
@@ -99,31 +102,6 @@ pub fn jitter(most: u64, random: u32) -> u64 {
 }
 
 impl Status {
-    /// Every status that is counted.
-    pub const COUNTED: [Self; 7] = [
-        Self::Passed,
-        Self::Delayed,
-        Self::Rejected,
-        Self::DelayedDryRun,
-        Self::RejectedDryRun,
-        Self::ErrorPassed,
-        Self::ErrorRejected,
-    ];
-
-    /// The value of `$rate_limit_redis_status`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Passed => "PASSED",
-            Self::Delayed => "DELAYED",
-            Self::Rejected => "REJECTED",
-            Self::DelayedDryRun => "DELAYED_DRY_RUN",
-            Self::RejectedDryRun => "REJECTED_DRY_RUN",
-            Self::ErrorPassed => "ERROR_PASSED",
-            Self::ErrorRejected => "ERROR_REJECTED",
-            Self::Bypassed => "BYPASSED",
-        }
-    }
-
     /// The worse of two. A status that affects the request is worse than one of a dry run.
     pub fn worse(self, other: Self) -> Self {
         let rank = |status| match status {
@@ -153,22 +131,6 @@ impl Status {
             (true, true, true) => Self::DelayedDryRun,
             (false, _, false) => Self::Rejected,
             (false, _, true) => Self::RejectedDryRun,
-        }
-    }
-}
-
-impl Source {
-    /// Every source that decides.
-    pub const DECIDING: [Self; 4] = [Self::Redis, Self::Lease, Self::Cache, Self::Local];
-
-    /// The value of `$rate_limit_redis_source`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Redis => "redis",
-            Self::Lease => "lease",
-            Self::Cache => "cache",
-            Self::Local => "local",
-            Self::None => "none",
         }
     }
 }

@@ -5,33 +5,39 @@
 pub const BUCKETS: [u64; 13] =
     [50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000];
 
-/// Makes an enum of the values of a label: each with the text that metrics show, in the order of `ALL`, which is that of
-/// the counters.
+/// Makes an enum of values that have names, such as those of a label; and the list of those that are counted, in the order of
+/// the counters: of all but what comes after the `;`.
 macro_rules! labels {
-    ($($(#[$about:meta])+ $name:ident { $($(#[$of:meta])+ $value:ident = $text:literal,)+ })+) => {$(
+    ($($(#[$about:meta])+ $name:ident::$counted:ident {
+        $($(#[$of:meta])+ $value:ident = $text:literal,)+
+        $(; $(#[$of_other:meta])+ $other:ident = $other_text:literal,)?
+    })+) => {$(
         $(#[$about])+
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum $name {
             $($(#[$of])+ $value,)+
+            $($(#[$of_other])+ $other,)?
         }
 
         impl $name {
-            /// Every value.
-            pub const ALL: [Self; [$($text),+].len()] = [$(Self::$value),+];
+            /// Every value that is counted, in the order of the counters.
+            pub const $counted: [Self; [$($text),+].len()] = [$(Self::$value),+];
 
-            /// The value of the label.
+            /// The name.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$value => $text,)+
+                    $(Self::$other => $other_text,)?
                 }
             }
         }
     )+};
 }
+pub(crate) use labels;
 
 labels! {
     /// The fate of a lease's units.
-    LeaseUnits {
+    LeaseUnits::ALL {
         /// A request has spent them.
         Used = "used",
         /// They were given back to Redis in time.
@@ -41,7 +47,7 @@ labels! {
     }
 
     /// A command that is sent to a node.
-    CommandKind {
+    CommandKind::ALL {
         /// A script, by its SHA-1.
         Evalsha = "evalsha",
         /// A script, by its source.
@@ -57,7 +63,7 @@ labels! {
     }
 
     /// The result of an attempt to connect to a node.
-    AttemptResult {
+    AttemptResult::ALL {
         /// The node has answered the handshake: commands can be sent.
         Ready = "ready",
         /// The node could not be reached, or the TLS handshake has failed.
@@ -69,7 +75,7 @@ labels! {
     }
 
     /// The result of a query for the topology.
-    QueryResult {
+    QueryResult::ALL {
         /// The reply has changed the topology in use.
         Used = "used",
         /// The reply came in time, and changed nothing.
@@ -81,7 +87,7 @@ labels! {
     }
 
     /// The result of a settlement.
-    SettlementResult {
+    SettlementResult::ALL {
         /// The difference was charged or given back.
         Settled = "settled",
         /// It may not have been.
@@ -89,7 +95,7 @@ labels! {
     }
 
     /// The kind of an error of a node.
-    ErrorKind {
+    ErrorKind::ALL {
         /// Connecting failed.
         Connect = "connect",
         /// A command was not answered in time.

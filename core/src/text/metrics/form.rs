@@ -2,16 +2,20 @@
 
 use std::cmp::Reverse;
 
-/// A form of the metrics page.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PageForm {
-    /// Prometheus's text format, version 0.0.4.
-    #[default]
-    Prometheus,
-    /// A JSON object.
-    Json,
-    /// A page for a browser.
-    Html,
+use crate::metrics::labels;
+
+labels! {
+    /// A form of the metrics page, in the order of preference. Its name is an argument, and the value of `?format=`.
+    #[derive(Default)]
+    PageForm::ALL {
+        /// Prometheus's text format, version 0.0.4.
+        #[default]
+        Prometheus = "prometheus",
+        /// A JSON object.
+        Json = "json",
+        /// A page for a browser.
+        Html = "html",
+    }
 }
 
 /// How well a form suits a client: its quality in thousandths, how exactly it is named in `Accept`,
@@ -19,18 +23,6 @@ pub enum PageForm {
 type Rank = (u16, u8, Reverse<usize>);
 
 impl PageForm {
-    /// Every form, in the order of preference.
-    pub const ALL: [Self; 3] = [Self::Prometheus, Self::Json, Self::Html];
-
-    /// The name as an argument, and in `?format=`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Prometheus => "prometheus",
-            Self::Json => "json",
-            Self::Html => "html",
-        }
-    }
-
     /// The form of this name.
     pub fn from_name(name: &[u8]) -> Option<Self> {
         Self::ALL.into_iter().find(|form| form.name().as_bytes() == name)
