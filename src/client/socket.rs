@@ -5,6 +5,7 @@ use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use ngx::core::Status;
@@ -15,7 +16,7 @@ use ngx::ffi::{
     ngx_post_event, ngx_posted_events, ngx_str_t, ngx_tcp_nodelay,
 };
 use rate_limit_core::client::Target;
-use socket2::{SockAddr, SockRef, TcpKeepalive};
+use socket2::{Domain, SockAddr, SockRef, TcpKeepalive, Type};
 
 use super::tls::{Peer, Stream};
 
@@ -49,6 +50,9 @@ impl Socket {
         data: *mut c_void,
     ) -> io::Result<Self> {
         let address = socket_address(target)?;
+        if address.is_ipv6() && !*HAS_IPV6 {
+            return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
+        }
         let mut name = ngx_str_t { data: c"redis".as_ptr().cast_mut().cast(), len: 5 };
         // SAFETY: all zeroes is what NGINX starts from. Address and name outlive the call, the
         // only use of `peer`, and are only read.
@@ -243,6 +247,12 @@ impl Drop for Socket {
         unsafe { ngx_close_connection(self.connection.as_ptr()) };
     }
 }
+
+/// Whether this system has sockets for IPv6: NGINX logs an alert for each that it cannot open.
+static HAS_IPV6: LazyLock<bool> = LazyLock::new(|| {
+    let error = socket2::Socket::new(Domain::IPV6, Type::STREAM, None).err();
+    error.and_then(|error| error.raw_os_error()) != Some(libc::EAFNOSUPPORT)
+});
 
 /// The longest path of a unix socket. A zero follows it.
 const LONGEST_PATH: usize =

@@ -283,6 +283,19 @@ fn a_redis_that_is_full_is_logged_by_a_worker_that_sends() {
     assert!(errors.len() == 1 && errors[0].contains("max number of clients reached"), "{errors:?}");
 }
 
+/// The harness finds an alert of each attempt.
+#[test]
+fn an_address_of_a_family_that_the_system_lacks_is_like_one_that_is_down() {
+    let library = Library::compile("no_ipv6");
+    let nginx = limited("redis://[::1]:6379").env("LD_PRELOAD", library.path()).workers(2).start();
+    nginx.wait_for_error_log("is down");
+    // Time for several attempts.
+    sleep(Duration::from_millis(300));
+    assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+    let errors = nginx.logged("[::1]:6379");
+    assert!(errors.len() == 1 && errors[0].contains("(97: Address family not supp"), "{errors:?}");
+}
+
 #[test]
 fn a_redis_that_loads_is_waited_for() {
     let loads = Arc::new(AtomicBool::new(true));
