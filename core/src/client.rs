@@ -84,15 +84,17 @@ mod submit;
 mod tests;
 mod topology;
 mod transport;
+mod view;
 mod waiting;
 
 pub use agenda::{Action, Level, Turn};
 pub use command::Settlement;
 pub use fault::Fault;
 pub use handshake::Step;
-pub use node::{Counts, Node, NodeState, Target, View};
+pub use node::{Node, Target};
 pub use requests::{Answer, Error};
 pub use slab::{ConnectionKey, Key, NodeKey, RequestKey};
+pub use view::{Counts, NodeState, View};
 
 use agenda::{Agenda, Due};
 use commands::Commands;

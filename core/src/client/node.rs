@@ -9,6 +9,7 @@ use super::connection::Usable;
 use super::handshake::{Abilities, Handshake};
 use super::health::Health;
 use super::slab::{CommandKey, ConnectionKey, NodeKey, Recycle, Slab};
+use super::view::{Counts, NodeState, View};
 use crate::metrics::{CommandKind, ErrorKind};
 use crate::redis::cluster::Master;
 use crate::redis::endpoint::{Address, Endpoint};
@@ -77,42 +78,6 @@ pub struct Node {
     pub(super) has_undecided: bool,
     /// The owner of the client knows that there are counts.
     pub(super) is_count_due: bool,
-}
-
-/// The counts of a node since they were last taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Commands that were sent, in the order of [`CommandKind::ALL`].
-    pub commands: [u32; CommandKind::ALL.len()],
-    /// Errors, in the order of [`ErrorKind::ALL`].
-    pub errors: [u32; ErrorKind::ALL.len()],
-    /// Requests that it did not decide.
-    pub undecided: u32,
-    /// Whether it has answered a command after those.
-    pub has_answered: bool,
-}
-
-/// The state of a node, as the metrics show it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct View {
-    /// How many connections can be used.
-    pub ready: usize,
-    /// How many are being made.
-    pub connecting: usize,
-    /// Whether requests are sent to it, and answered.
-    pub state: NodeState,
-}
-
-/// Whether requests are sent to a node, and answered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum NodeState {
-    /// It is sent requests.
-    #[default]
-    Up,
-    /// It is sent requests, but owes replies for too long.
-    Slow,
-    /// It is sent no requests.
-    Open,
 }
 
 impl Recycle for Node {
