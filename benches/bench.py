@@ -30,6 +30,8 @@ TOOLS = ("nginx", "redis-server", "redis-benchmark", "wrk")
 
 def main() -> int:
     arguments = parse()
+    if not os.environ["RATE_LIMIT_MODULE"]:
+        return 0
     tools = {name: os.environ.get(name.upper().replace("-", "_")) or name for name in TOOLS}
     tools |= {"module": os.environ["RATE_LIMIT_MODULE"], "lua_modules": os.environ["LUA_MODULES"]}
     # What was started also ends if this is terminated.
