@@ -29,8 +29,8 @@
 use std::ops::Deref;
 
 use crate::algorithm::Stored;
-use crate::charge::{Charge, Charged};
-use crate::decision::Verdict;
+use crate::charge::{Charge, Charged, Effect};
+use crate::decision::{Retry, Verdict};
 use crate::limit::Quota;
 use crate::manage::{Change, ClientState};
 use crate::overrides::{Applied, Override};
@@ -91,7 +91,23 @@ pub fn decide(table: &mut Table<'_>, now: u64, mode: Mode, charges: &mut LocalCh
     let store =
         |(charge, entry): (&mut LocalCharge<'_>, _)| charge.store(table, now, entry, passes);
     let reset = charges.iter_mut().zip(entries.drain(..)).map(store).max();
+    if !passes && charges.iter().any(|charge| is_too_much(charges, charge)) {
+        charges.iter_mut().for_each(LocalCharge::never_passes);
+    }
     reset.unwrap_or(0)
+}
+
+/// Whether a limit was not checked, and its lines together cost more than the client's quota, whatever is known of the client:
+/// then the request can never pass.
+fn is_too_much(charges: &[LocalCharge<'_>], one: &LocalCharge<'_>) -> bool {
+    let Charge { quota, effect, .. } = one.charge;
+    // The client may have a larger quota of its own, of which this machine does not know.
+    if one.answer != LocalAnswer::Unchecked || effect == Effect::DryRun || quota.has_override() {
+        return false;
+    }
+    let is_alike = |it: &Charge<'_>| it.effect == effect && it.client() == one.charge.client();
+    let alike = charges.iter().map(|it| it.charge).filter(is_alike);
+    alike.fold(0, |sum: u64, it| sum.saturating_add(it.cost)) > quota.limit()
 }
 
 /// Gives back what a request was charged locally, if Redis rejects it or does not decide. What was
@@ -221,12 +237,7 @@ impl<'a> LocalCharge<'a> {
         passes: bool,
     ) -> u64 {
         (self.answer, self.charged) = (LocalAnswer::Unchecked, None);
-        let Some(entry) = entry else {
-            if !passes && self.can_never_pass() {
-                self.answer = LocalAnswer::Verdict(self.decide_anew(now));
-            }
-            return 0;
-        };
+        let Some(entry) = entry else { return 0 };
         let Some(verdict) = entry.verdict() else { return 0 };
         self.charged = (passes && verdict.allowed).then(|| Charged::new(now, &verdict));
         self.answer = LocalAnswer::Verdict(verdict);
@@ -242,17 +253,13 @@ impl<'a> LocalCharge<'a> {
         verdict.reset
     }
 
-    /// Whether the cost is more than the quota, whatever else is known of the client: if another limit rejects the request,
-    /// no `Retry-After` is to promise that it will pass.
-    fn can_never_pass(&self) -> bool {
-        let Charge { quota, cost, .. } = self.charge;
-        cost > quota.limit() && !quota.has_override()
-    }
-
-    /// The verdict on a client of whom nothing is known.
-    fn decide_anew(&self, now: u64) -> Verdict {
-        let Charge { quota, cost, .. } = self.charge;
-        quota.algorithm().decide(&mut Stored::default(), now, quota, cost)
+    /// No limit that rejects the request promises when it passes.
+    fn never_passes(&mut self) {
+        if let LocalAnswer::Verdict(verdict) = &mut self.answer
+            && !self.charge.effect.lets_pass(verdict)
+        {
+            verdict.retry = Retry::Never;
+        }
     }
 
     /// Shows what the limit holds now, if it was checked.
@@ -305,9 +312,7 @@ mod tests {
 
     use super::*;
     use crate::algorithm::BurstParameter;
-    use crate::charge::Effect;
     use crate::charge::tests::template;
-    use crate::decision::Retry;
     use crate::key::Digest;
     use crate::limit::{Algorithm, Quota};
     use crate::rate::Rate;
@@ -892,27 +897,32 @@ mod tests {
     }
 
     #[test]
-    fn on_return_a_cost_that_can_never_pass_is_told_beside_a_rejection() {
+    fn on_return_a_cost_that_can_never_pass_leaves_no_time_to_come_back() {
         for algorithm in Algorithm::ALL {
             let (mut words, one) = (vec![0; 1_000], quota(algorithm, "1r/s", 1));
+            let two = quota(algorithm, "2r/s", 2);
             let table = &mut Table::open(&mut words);
             verdict(request(table, START, Mode::Outage, one, 1));
-            let mut retries = |first: u8, line: &Quota| {
-                let mut local = charges([charge(first, &one, 1), charge(2, line, 2)]);
+            let mut retry = |first: Charge<'_>, others: &[Charge<'_>]| {
+                let mut local = charges(std::iter::once(first).chain(others.iter().copied()));
                 decide(table, START, Mode::Return, &mut local);
-                let retry = |it: &LocalCharge<'_>| match it.answer() {
-                    LocalAnswer::Verdict(verdict) => Some(verdict.retry),
+                assert!(local[1..].iter().all(|it| it.answer() == LocalAnswer::Unchecked));
+                match local[0].answer() {
+                    LocalAnswer::Verdict(verdict) => Some(verdict.retry == Retry::Never),
                     _ => None,
-                };
-                [0, 1].map(|index: usize| retry(&local[index]))
+                }
             };
-            let [first, second] = retries(1, &one);
-            assert!(matches!(first, Some(Retry::After(_))), "{algorithm:?} {first:?}");
-            assert_eq!(second, Some(Retry::Never), "{algorithm:?}");
-            // The client may have a larger quota of its own.
-            assert_eq!(retries(1, &one.with_override())[1], None, "{algorithm:?}");
-            // If no other limit rejects the request, Redis decides.
-            assert_eq!(retries(3, &one), [None; 2], "{algorithm:?}");
+            let spent = charge(1, &one, 1);
+            assert_eq!(retry(spent, &[charge(2, &two, 2)]), Some(false), "{algorithm:?}");
+            assert_eq!(retry(spent, &[charge(2, &two, 3)]), Some(true), "{algorithm:?}");
+            assert_eq!(retry(spent, &[charge(2, &two, 2), charge(2, &two, 1)]), Some(true));
+            assert_eq!(retry(spent, &[charge(2, &two, 2), charge(3, &two, 1)]), Some(false));
+            // The client may have a larger quota of its own, and a dry run rejects nothing.
+            assert_eq!(retry(spent, &[charge(2, &two.with_override(), 3)]), Some(false));
+            let dry = Charge { effect: Effect::DryRun, ..charge(2, &two, 3) };
+            assert_eq!(retry(spent, &[dry]), Some(false));
+            // If no limit rejects the request here, Redis decides.
+            assert_eq!(retry(charge(4, &one, 1), &[charge(2, &two, 3)]), None, "{algorithm:?}");
         }
     }
 

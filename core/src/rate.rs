@@ -76,15 +76,19 @@ impl Rate {
         }
     }
 
-    /// Reads a rate as [`str::parse`] does, but a number above 2^53 is that, and such a period the longest one.
+    /// Reads a rate as [`str::parse`] does, but one that is too large has the largest n, or the longest period.
     pub fn saturating(text: &str) -> Result<Self, RateError> {
-        Self::read(text, saturated)
+        match Self::read(text, saturated)? {
+            (count, None) => Self::monthly(count.min(MAX_EXACT)),
+            (count, Some(period)) => Self::new(count.min(MAX_EXACT), period.min(MAX_TIME)),
+        }
     }
 
-    fn read(text: &str, digits: ReadDigits) -> Result<Self, RateError> {
+    /// The n, and the period in µs; `None`: a month.
+    fn read(text: &str, digits: ReadDigits) -> Result<(u64, Option<u64>), RateError> {
         let (count, period) = text.split_once("r/").ok_or(RateError::Syntax)?;
         if period == "month" {
-            return Self::monthly(digits(count)?.min(MAX_EXACT));
+            return Ok((digits(count)?, None));
         }
         let length = period.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = period.split_at_checked(length).ok_or(RateError::Syntax)?;
@@ -97,16 +101,14 @@ impl Rate {
             "w" if !number.is_empty() => WEEK,
             _ => return Err(RateError::Period),
         };
-        let period = match if number.is_empty() { 1 } else { digits(number)? } {
-            SATURATED => MAX_TIME,
-            number => number.checked_mul(unit).ok_or(RateError::TooLarge)?,
-        };
-        Self::new(digits(count)?.min(MAX_EXACT), period)
+        let number = if number.is_empty() { 1 } else { digits(number)? };
+        Ok((digits(count)?, Some(number.saturating_mul(unit))))
     }
 
-    /// This rate, but of at most `most` units a period.
-    pub(crate) fn at_most(self, most: u64) -> Self {
-        Self { count: self.count.min(most.max(1)), ..self }
+    /// This rate, but `most` in place of an n, and of a period in µs, that is as large as it can be.
+    pub(crate) fn at_most(self, most: NonZeroU64) -> Self {
+        let period = self.period.map(|it| if it.get() < MAX_TIME { it } else { most });
+        Self { count: if self.count < MAX_EXACT { self.count } else { most.get() }, period }
     }
 
     /// The n of "n per period".
@@ -151,7 +153,10 @@ impl FromStr for Rate {
     /// Reads `10r/s`, `100r/m`, `5r/10s`, `1000r/1d`: the period is one of `s m h d`, a number and
     /// one of `ms s m h d w`, or `month`.
     fn from_str(text: &str) -> Result<Self, RateError> {
-        Self::read(text, whole)
+        match Self::read(text, whole)? {
+            (count, None) => Self::monthly(count),
+            (count, Some(period)) => Self::new(count, period),
+        }
     }
 }
 
@@ -276,9 +281,9 @@ mod tests {
         }
         assert_eq!(saturated("#r/m"), Rate::new(MAX_EXACT, MINUTE));
         assert_eq!(saturated("#r/month"), Rate::monthly(MAX_EXACT));
-        assert_eq!(saturated("1r/#w"), Rate::new(1, MAX_TIME));
-        // No more digits than are exact, but too long a time.
-        assert_eq!(saturated("1r/36501d"), Err(RateError::TooLarge));
+        for text in ["1r/#w", "1r/36501d", "1r/18446744073709551615w"] {
+            assert_eq!(saturated(text), Rate::new(1, MAX_TIME), "{text}");
+        }
         assert_eq!(saturated("#r/0s"), Err(RateError::Zero));
         assert_eq!(saturated("-#r/s"), Err(RateError::Syntax));
     }

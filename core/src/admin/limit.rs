@@ -5,7 +5,7 @@ use super::query_string::QueryString;
 use crate::algorithm::BurstParameter;
 use crate::conf::value::is_literal;
 use crate::limit::{Algorithm, Quota, QuotaError};
-use crate::rate::{self, Rate};
+use crate::rate::{self, Rate, RateError, ReadDigits};
 
 /// A limit: what its name stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,12 +79,17 @@ impl ManagedLimit<'_> {
         }
     }
 
-    /// The quota of a client without an override, by the line and by what the arguments say of its variables.
+    /// The quota of a client without an override, by the line and by what the arguments say of its variables: the same as that
+    /// of a request with these values.
     pub(super) fn quota(&self, query: &mut QueryString) -> Result<Quota, AdminError> {
         let rate = Given::of_line(["rate", "base_rate"], self.rate, query)?;
         let names = self.burst_names().zip(self.burst);
         let burst = names.map(|(names, text)| Given::of_line(names, text, query)).transpose()?;
-        self.quota_of(&rate, burst.as_ref())
+        let burst = burst.as_ref();
+        let read = (rate.rate(Rate::saturating)?, self.units(burst, rate::saturated)?);
+        Quota::saturating(read.0, read.1, |parsed, units| {
+            self.quota_of(&rate, burst, parsed, units)
+        })
     }
 
     /// The quota of a client with the override of the arguments.
@@ -92,7 +97,9 @@ impl ManagedLimit<'_> {
         self.check_override()?;
         let rate = Given::argument("rate", query)?.ok_or(AdminError::Missing("rate"))?;
         let burst = self.burst_names().map(|[name, _]| Given::argument(name, query));
-        self.quota_of(&rate, burst.transpose()?.flatten().as_ref())
+        let burst = burst.transpose()?.flatten();
+        let (parsed, units) = (rate.rate(str::parse)?, self.units(burst.as_ref(), rate::whole)?);
+        self.quota_of(&rate, burst.as_ref(), parsed, units)
     }
 
     fn burst_names(&self) -> Option<[&'static str; 2]> {
@@ -103,14 +110,21 @@ impl ManagedLimit<'_> {
         }
     }
 
-    /// The quota at this rate, with this capacity or burst.
-    fn quota_of(&self, rate: &Given, burst: Option<&Given>) -> Result<Quota, AdminError> {
-        let parsed = rate.text.parse::<Rate>();
-        let parsed = parsed.map_err(|error| rate.invalid(&error.to_string()))?;
-        let parameter = self.algorithm.burst_parameter();
-        let number = burst.map(|burst| burst.units(parameter)).transpose()?;
+    /// The number of a capacity or burst, if there is one.
+    fn units(&self, burst: Option<&Given>, read: ReadDigits) -> Result<Option<u64>, AdminError> {
+        burst.map(|burst| burst.units(self.algorithm.burst_parameter(), read)).transpose()
+    }
+
+    /// The quota at this rate, with this capacity or burst, which were given like that.
+    fn quota_of(
+        &self,
+        rate: &Given,
+        burst: Option<&Given>,
+        parsed: Rate,
+        units: Option<u64>,
+    ) -> Result<Quota, AdminError> {
         let too_much = |error| burst.unwrap_or(rate).too_much(error);
-        let limit = parameter.limit(parsed, number);
+        let limit = self.algorithm.burst_parameter().limit(parsed, units);
         let quota = Quota::new(self.algorithm, parsed, limit).map_err(too_much)?;
         let quota = quota.with_block(self.block);
         let quota = if self.has_override { quota.with_override() } else { quota };
@@ -140,11 +154,15 @@ impl Given {
         given.ok_or(AdminError::Variable { parameter, argument })
     }
 
+    fn rate(&self, read: fn(&str) -> Result<Rate, RateError>) -> Result<Rate, AdminError> {
+        read(&self.text).map_err(|error| self.invalid(&error.to_string()))
+    }
+
     /// The number of a capacity or burst.
-    fn units(&self, parameter: BurstParameter) -> Result<u64, AdminError> {
+    fn units(&self, parameter: BurstParameter, read: ReadDigits) -> Result<u64, AdminError> {
         let least = u64::from(parameter != BurstParameter::Burst);
         let expected = || format!("it must be a number from {least} to {}", rate::MAX_EXACT);
-        let number = rate::whole(&self.text).ok().filter(|number| *number >= least);
+        let number = read(&self.text).ok().filter(|number| *number >= least);
         number.ok_or_else(|| self.invalid(&expected()))
     }
 

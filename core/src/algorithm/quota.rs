@@ -1,5 +1,7 @@
 //! Which quotas an algorithm can count exactly.
 
+use std::num::NonZeroU64;
+
 use super::{Regain, Terms};
 use crate::limit::{Algorithm, Quota, QuotaError};
 use crate::rate::{MAX_EXACT, MAX_TIME, Rate};
@@ -16,6 +18,22 @@ impl Quota {
         algorithm.check_rate(rate)?;
         let terms = algorithm.terms(rate, limit)?;
         Ok(Self::from_terms(algorithm, rate, terms, limit))
+    }
+
+    /// The quota that `quota` makes of the values of variables, a rate and a capacity or burst. If it cannot be counted
+    /// exactly, the largest power of ten with which it can stands in place of numbers that are as large as they can be.
+    pub(crate) fn saturating<E>(
+        rate: Rate,
+        burst: Option<u64>,
+        quota: impl Fn(Rate, Option<u64>) -> Result<Self, E>,
+    ) -> Result<Self, E> {
+        let at_most = |most: NonZeroU64| {
+            let burst = burst.map(|it| if it < MAX_EXACT { it } else { most.get() });
+            quota(rate.at_most(most), burst).ok()
+        };
+        let mut powers =
+            (0..=MAX_EXACT.ilog10()).rev().filter_map(|it| NonZeroU64::new(10_u64.pow(it)));
+        quota(rate, burst).or_else(|error| powers.find_map(at_most).ok_or(error))
     }
 
     /// Fails if debts of this quota cannot be counted exactly.

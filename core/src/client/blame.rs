@@ -205,6 +205,7 @@ impl super::Node {
         let is_enough = |doublings: &u32| SILENCE << doublings >= took;
         let doublings = (0..SILENCE_DOUBLINGS).find(is_enough).unwrap_or(SILENCE_DOUBLINGS);
         self.silences = self.silences.max(doublings);
+        self.is_permission_missing = false;
     }
 }
 

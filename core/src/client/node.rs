@@ -46,6 +46,8 @@ pub struct Node {
     pub(super) abilities: Abilities,
     /// How many that it does not accept were logged.
     pub(super) logged_missing: usize,
+    /// Whether it has refused a command that goes with others since its latest connection was made.
+    pub(super) is_permission_missing: bool,
     /// The latest command that was sent to it with the source of a script.
     pub(super) source: Option<CommandKey>,
     /// The addresses of its host that are known.
@@ -107,6 +109,7 @@ impl Node {
             handshake,
             abilities: Abilities::default(),
             logged_missing: 0,
+            is_permission_missing: false,
             source: None,
             targets,
             announced: None,

@@ -12,6 +12,7 @@ use super::{Action, Client, Level};
 use crate::decision::Verdict;
 use crate::metrics::{AttemptResult, ErrorKind};
 use crate::rate::MILLISECOND;
+use crate::redis::refusal::{Refusal, RefusalKind};
 use crate::redis::reply::{Reply, ScriptReply};
 use crate::text::log::Escaped;
 
@@ -142,18 +143,27 @@ impl Client {
             }
             Owner::Login => self.on_login_reply(node, reply),
             Owner::Asking => self.check_permission("ASKING", reply, node),
+            Owner::Subscription if self.is_subscription_refused(node) => {}
             Owner::Subscription => self.check_permission("a subscription", reply, node),
         }
         Ok(())
     }
 
-    /// Reads the reply to a command beside those that matter, which fail for no reason of their own if it is refused.
-    fn check_permission(&mut self, what: &str, reply: &Reply<'_>, node: NodeKey) {
-        if let Reply::Error(refusal) = reply {
-            let kind = if refusal.is_auth() { ErrorKind::Auth } else { ErrorKind::Unfit };
-            self.count_error(node, kind);
-            self.warn(node, format!("refused {what}: \"{}\"", Escaped(refusal.text.as_bytes())));
+    /// Reads the reply to a command that goes with others: these fail for another reason if the account lacks the permission
+    /// for it, or not at all.
+    fn check_permission(&mut self, what: &str, reply: &Reply<'_>, key: NodeKey) {
+        if let Reply::Error(Refusal { kind: RefusalKind::Auth, text }) = reply
+            && let Some(node) = self.pool.nodes.get_mut(key)
+        {
+            node.is_permission_missing = true;
+            self.count_error(key, ErrorKind::Auth);
+            self.warn(key, format!("refused {what}: \"{}\"", Escaped(text.as_bytes())));
         }
+    }
+
+    /// Whether it was told of a sentinel that it refuses subscriptions, without which it serves.
+    fn is_subscription_refused(&self, node: NodeKey) -> bool {
+        self.pool.nodes.get(node).is_some_and(|node| node.is_permission_missing)
     }
 
     /// A server that answers in time for some requests is too slow for others: that is no failure of

@@ -5,7 +5,7 @@ use crate::algorithm::leaky_bucket::Undelayed;
 use crate::charge::Effect;
 use crate::conf::DirectiveError;
 use crate::limit::{Algorithm, Quota, QuotaError};
-use crate::rate::{MAX_EXACT, Rate, saturated};
+use crate::rate::{Rate, saturated};
 use crate::text::log::Escaped;
 
 mod doubts;
@@ -95,21 +95,9 @@ impl<V> LimitLine<'_, V> {
         parameter::settle(text)
     }
 
-    /// The quota of a request, by the values of variables: in place of a number of 2^53 or more it has the largest power of
-    /// ten that can be counted.
+    /// The quota of a request, by the values of variables: see [`Quota::saturating`].
     pub fn quota_of_request(&self, rate: Rate, burst: Option<u64>) -> Result<Quota, LimitError> {
-        let is_saturated = |number: u64| number >= MAX_EXACT;
-        let (has_rate, has_burst) = (is_saturated(rate.count()), burst.is_some_and(is_saturated));
-        let quota = self.quota(rate, burst);
-        if quota.is_ok() || !has_rate && !has_burst {
-            return quota;
-        }
-        let at_most = |most| {
-            let rate = if has_rate { rate.at_most(most) } else { rate };
-            self.quota(rate, if has_burst { Some(most) } else { burst }).ok()
-        };
-        let mut powers = (0..=MAX_EXACT.ilog10()).rev().map(|power| 10_u64.pow(power));
-        powers.find_map(at_most).map_or(quota, Ok)
+        Quota::saturating(rate, burst, |rate, burst| self.quota(rate, burst))
     }
 
     /// The quota of a client at this rate, with this capacity or burst.

@@ -74,6 +74,22 @@ fn a_node_that_refuses_asking_is_told() {
     assert!(actions.iter().any(is_told), "{actions:?}");
 }
 
+/// The reply to the command says so as well.
+#[test]
+fn a_node_that_is_not_ready_for_asking_is_told_once() {
+    let (mut played, key) = halves();
+    let slot = slot(b"rl:a:", key.as_bytes());
+    played.submit_to_first(key);
+    played.receive(&format!("-ASK {slot} 10.0.0.2:6379\r\n"));
+    played.turn();
+    played.at = 1;
+    played.sent_keys();
+    played.receive("-LOADING it\r\n-LOADING it\r\n");
+    let actions = played.turn();
+    assert!(!actions.iter().any(|action| matches!(action, Action::Warn(..))), "{actions:?}");
+    assert!(actions.iter().any(|action| matches!(action, Action::Down(..))), "{actions:?}");
+}
+
 /// Nodes that the map does not list are retired each time.
 #[test]
 fn a_node_that_a_redirection_has_added_goes_with_the_map_in_use() {

@@ -481,7 +481,7 @@ fn numbers_of_a_request_saturate() {
             );
             let line = good(&words);
             let most = line.read_burst("99999999999999999999").unwrap();
-            for period in ["1ms", "7ms", "s", "m", "h", "d", "3w"] {
+            for period in ["1ms", "7ms", "s", "m", "h", "d", "3w", "99999999999999999999d"] {
                 let (few, many) =
                     (format!("7r/{period}"), format!("99999999999999999999r/{period}"));
                 let [few, many] = [few, many].map(|text| line.read_rate(&text).unwrap());
