@@ -29,7 +29,7 @@
 use std::ops::Deref;
 
 use crate::algorithm::Stored;
-use crate::charge::{Charge, Charged, Effect};
+use crate::charge::{Charge, Charged};
 use crate::decision::{Retry, Verdict};
 use crate::limit::Quota;
 use crate::manage::{Change, ClientState};
@@ -100,14 +100,14 @@ pub fn decide(table: &mut Table<'_>, now: u64, mode: Mode, charges: &mut LocalCh
 /// Whether a limit was not checked, and its lines together cost more than the client's quota, whatever is known of the client:
 /// then the request can never pass.
 fn is_too_much(charges: &[LocalCharge<'_>], one: &LocalCharge<'_>) -> bool {
-    let Charge { quota, effect, .. } = one.charge;
+    let quota = one.charge.quota;
     // The client may have a larger quota of its own, of which this machine does not know.
-    if one.answer != LocalAnswer::Unchecked || effect == Effect::DryRun || quota.has_override() {
+    if one.answer != LocalAnswer::Unchecked || quota.has_override() {
         return false;
     }
-    let is_alike = |it: &Charge<'_>| it.effect == effect && it.client() == one.charge.client();
-    let alike = charges.iter().map(|it| it.charge).filter(is_alike);
-    alike.fold(0, |sum: u64, it| sum.saturating_add(it.cost)) > quota.limit()
+    let lines = charges.iter().map(|it| &it.charge);
+    let alike = lines.filter(|it| it.client() == one.charge.client());
+    transaction::needed(alike.map(|it| (it.cost, it.effect)), 0, quota.limit()).is_none()
 }
 
 /// Gives back what a request was charged locally, if Redis rejects it or does not decide. What was
@@ -312,6 +312,7 @@ mod tests {
 
     use super::*;
     use crate::algorithm::BurstParameter;
+    use crate::charge::Effect;
     use crate::charge::tests::template;
     use crate::key::Digest;
     use crate::limit::{Algorithm, Quota};
@@ -919,8 +920,10 @@ mod tests {
             assert_eq!(retry(spent, &[charge(2, &two, 2), charge(3, &two, 1)]), Some(false));
             // The client may have a larger quota of its own, and a dry run rejects nothing.
             assert_eq!(retry(spent, &[charge(2, &two.with_override(), 3)]), Some(false));
-            let dry = Charge { effect: Effect::DryRun, ..charge(2, &two, 3) };
-            assert_eq!(retry(spent, &[dry]), Some(false));
+            let dry = |cost| Charge { effect: Effect::DryRun, ..charge(2, &two, cost) };
+            assert_eq!(retry(spent, &[dry(3)]), Some(false));
+            // But it spends.
+            assert_eq!(retry(spent, &[dry(1), charge(2, &two, 2)]), Some(true));
             // If no limit rejects the request here, Redis decides.
             assert_eq!(retry(charge(4, &one, 1), &[charge(2, &two, 3)]), None, "{algorithm:?}");
         }

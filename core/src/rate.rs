@@ -105,10 +105,9 @@ impl Rate {
         Ok((digits(count)?, Some(number.saturating_mul(unit))))
     }
 
-    /// This rate, but `most` in place of an n, and of a period in µs, that is as large as it can be.
-    pub(crate) fn at_most(self, most: NonZeroU64) -> Self {
-        let period = self.period.map(|it| if it.get() < MAX_TIME { it } else { most });
-        Self { count: if self.count < MAX_EXACT { self.count } else { most.get() }, period }
+    /// This rate, but `most` in place of an n that is as large as it can be.
+    pub(crate) fn at_most(self, most: u64) -> Self {
+        Self { count: if self.count < MAX_EXACT { self.count } else { most }, ..self }
     }
 
     /// The n of "n per period".

@@ -52,7 +52,7 @@ fn correct_retries(entries: &mut [Option<Pending<'_>>], now: u64) {
 
 /// How much must be left for costs to be spent one after the other, more than `left`, which is too
 /// little; `None` if that is more than `limit`. A cost of a dry run is not spent if it does not fit.
-fn needed(
+pub(crate) fn needed(
     costs: impl Iterator<Item = (u64, Effect)> + Clone,
     mut left: u64,
     limit: u64,

@@ -1,7 +1,5 @@
 //! Which quotas an algorithm can count exactly.
 
-use std::num::NonZeroU64;
-
 use super::{Regain, Terms};
 use crate::limit::{Algorithm, Quota, QuotaError};
 use crate::rate::{MAX_EXACT, MAX_TIME, Rate};
@@ -21,18 +19,17 @@ impl Quota {
     }
 
     /// The quota that `quota` makes of the values of variables, a rate and a capacity or burst. If it cannot be counted
-    /// exactly, the largest power of ten with which it can stands in place of numbers that are as large as they can be.
+    /// exactly, the largest power of ten with which it can stands in place of numbers of 2^53 and more.
     pub(crate) fn saturating<E>(
         rate: Rate,
         burst: Option<u64>,
         quota: impl Fn(Rate, Option<u64>) -> Result<Self, E>,
     ) -> Result<Self, E> {
-        let at_most = |most: NonZeroU64| {
-            let burst = burst.map(|it| if it < MAX_EXACT { it } else { most.get() });
+        let at_most = |most| {
+            let burst = burst.map(|it| if it < MAX_EXACT { it } else { most });
             quota(rate.at_most(most), burst).ok()
         };
-        let mut powers =
-            (0..=MAX_EXACT.ilog10()).rev().filter_map(|it| NonZeroU64::new(10_u64.pow(it)));
+        let mut powers = (0..=MAX_EXACT.ilog10()).rev().map(|power| 10_u64.pow(power));
         quota(rate, burst).or_else(|error| powers.find_map(at_most).ok_or(error))
     }
 

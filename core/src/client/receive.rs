@@ -12,7 +12,7 @@ use super::{Action, Client, Level};
 use crate::decision::Verdict;
 use crate::metrics::{AttemptResult, ErrorKind};
 use crate::rate::MILLISECOND;
-use crate::redis::refusal::{Refusal, RefusalKind};
+use crate::redis::refusal::RefusalKind;
 use crate::redis::reply::{Reply, ScriptReply};
 use crate::text::log::Escaped;
 
@@ -149,16 +149,20 @@ impl Client {
         Ok(())
     }
 
-    /// Reads the reply to a command that goes with others: these fail for another reason if the account lacks the permission
-    /// for it, or not at all.
+    /// Reads the reply to a command that goes with others: where it is forbidden, or unknown, these fail for another reason,
+    /// or not at all. What else is refused, the others are refused as well.
     fn check_permission(&mut self, what: &str, reply: &Reply<'_>, key: NodeKey) {
-        if let Reply::Error(Refusal { kind: RefusalKind::Auth, text }) = reply
-            && let Some(node) = self.pool.nodes.get_mut(key)
-        {
+        let Reply::Error(refusal) = reply else { return };
+        let kind = match refusal.kind {
+            RefusalKind::Auth => ErrorKind::Auth,
+            RefusalKind::Failed => ErrorKind::Script,
+            _ => return,
+        };
+        if let Some(node) = self.pool.nodes.get_mut(key) {
             node.is_permission_missing = true;
-            self.count_error(key, ErrorKind::Auth);
-            self.warn(key, format!("refused {what}: \"{}\"", Escaped(text.as_bytes())));
         }
+        self.count_error(key, kind);
+        self.warn(key, format!("refused {what}: \"{}\"", Escaped(refusal.text.as_bytes())));
     }
 
     /// Whether it was told of a sentinel that it refuses subscriptions, without which it serves.

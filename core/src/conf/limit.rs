@@ -95,7 +95,8 @@ impl<V> LimitLine<'_, V> {
         parameter::settle(text)
     }
 
-    /// The quota of a request, by the values of variables: see [`Quota::saturating`].
+    /// The quota of a request, by the values of variables. If it cannot be counted exactly, the largest power of ten with
+    /// which it can stands in place of numbers of 2^53 and more.
     pub fn quota_of_request(&self, rate: Rate, burst: Option<u64>) -> Result<Quota, LimitError> {
         Quota::saturating(rate, burst, |rate, burst| self.quota(rate, burst))
     }
