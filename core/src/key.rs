@@ -93,7 +93,7 @@ impl From<u128> for Digest {
     }
 }
 
-/// What a digest of a key begins with.
+/// The beginning of a digest of a key.
 const DIGEST: &[u8] = b"sha1:";
 
 /// The digest that replaces a key over 512 bytes: `sha1:` and its SHA-1 in hexadecimal. It

@@ -114,7 +114,7 @@ fn a_window_may_become_one_of_a_month() {
 fn variables_are_given() {
     let query = "limit=tiers&key=k&base_rate=10r/s";
     reads("GET", &format!("{query}&base_capacity=30"), "tiers", 30, Change::Look);
-    // As those of a request, numbers above 2^53 are as large as can be counted.
+    // Numbers above 2^53 are as large as can be counted, as those of a request are.
     let most = "9".repeat(20);
     let saturated = format!("limit=tiers&key=k&base_rate={most}r/s&base_capacity={most}");
     reads("GET", &saturated, "tiers", 10_000_000_000, Change::Look);

@@ -1,4 +1,4 @@
-//! What the metrics know of a node: its state, and what it has counted since it was asked last.
+//! A node for the metrics: its state, and its counts since they were taken last.
 
 use crate::metrics::{CommandKind, ErrorKind};
 

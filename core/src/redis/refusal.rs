@@ -41,7 +41,7 @@ pub enum RefusalKind {
 }
 
 impl Refusal {
-    /// What an error means.
+    /// The refusal that an error is.
     pub(super) fn new(error: &ServerError) -> Self {
         Self {
             kind: RefusalKind::of(error.kind(), error.code(), error.details()),

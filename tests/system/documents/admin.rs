@@ -94,7 +94,7 @@ fn no_key_controls_a_terminal() {
     assert!(missing.trim_end().chars().all(|c| (' '..='~').contains(&c)), "{missing:?}");
 }
 
-/// As it happens after DNS rebinding: the browser takes such a page for one of the same site.
+/// DNS rebinding: the browser takes such a page for one of the same site.
 #[test]
 fn a_page_with_another_host_name_gets_no_answer() {
     let redis = Redis::start();

@@ -287,10 +287,18 @@ fn a_redis_that_is_full_is_logged_by_a_worker_that_sends() {
 #[test]
 fn an_address_of_a_family_that_the_system_lacks_is_like_one_that_is_down() {
     let library = Library::compile("no_ipv6");
-    let nginx = limited("redis://[::1]:6379").env("LD_PRELOAD", library.path()).workers(2).start();
-    nginx.wait_for_error_log("is down");
-    // Time for several attempts.
-    sleep(Duration::from_millis(300));
+    let nginx = limited("redis://[::1]:6379")
+        .server("location = /metrics { rate_limit_redis_metrics; }")
+        .env("LD_PRELOAD", library.path())
+        .workers(2)
+        .start();
+    let name = "connection_attempts_total{node=\"[::1]:6379\",result=\"refused\"} ";
+    let attempts = || {
+        let page = nginx.get("/metrics");
+        let number = page.text().split_once(name)?.1.split('\n').next()?.parse::<u64>();
+        Some(number.expect("a number"))
+    };
+    wait_until(PATIENCE, || attempts() >= Some(5), "several attempts");
     assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
     let errors = nginx.logged("[::1]:6379");
     assert!(errors.len() == 1 && errors[0].contains("(97: Address family not supp"), "{errors:?}");

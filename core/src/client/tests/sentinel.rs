@@ -128,7 +128,7 @@ fn one_that_does_not_know_the_master_counts_as_an_error() {
     }
 }
 
-/// What would fail for that lack fails with other words, or not at all.
+/// Commands that need the permission fail with other words, or not at all.
 #[test]
 fn one_that_refuses_a_subscription_is_told_and_counts_as_an_error() {
     let (unsubscribed, subscribed, master) = (
