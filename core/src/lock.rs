@@ -1,7 +1,7 @@
 //! A lock in memory that processes share, held for less than a microsecond.
 //!
-//! Nobody waits for it: who does not get it does without. A process that dies leaves it locked, until another one finds that
-//! it is gone, and takes it: what it protects may be torn then.
+//! No process waits for it: one that does not get it does without. A process that dies leaves it locked, until another one finds
+//! that the owner is gone, and takes the lock over: what it protects may be torn then.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,9 +22,8 @@ pub struct ProcessGuard<'a> {
 }
 
 impl ProcessLock {
-    /// Locks it for the process of this number, which is not 0, and does not hold it: where its number is there, it is that
-    /// of a dead one before it. `None` if another process has it, of which `is_living` says whether there is one of its
-    /// number.
+    /// Locks it for the process with the ID `own`, which is not 0. That process does not hold the lock: if its ID is there, an
+    /// earlier process had the same ID, and died. `None` if another process holds it, which lives as `is_living` says.
     pub fn lock(&self, own: u32, is_living: fn(u32) -> bool) -> Option<ProcessGuard<'_>> {
         let own = u64::from(own);
         let take =
