@@ -8,8 +8,8 @@ use rate_limit_core::conf::store::password;
 use crate::log::{cycle_log, log};
 use crate::secret_file;
 
-/// The file of a password. The master process has read it first, perhaps as root. A worker reads it for each connection,
-/// which costs more.
+/// The file of a password. The master process has read it first, perhaps as root. A worker reads it before it logs in on a
+/// connection: to connect takes longer.
 pub(crate) struct PasswordFile {
     path: String,
     /// Whether this worker has ever read it.

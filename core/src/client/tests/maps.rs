@@ -40,16 +40,22 @@ fn a_map_without_an_address_is_known_only_from_the_same_node() {
     assert!(played.is_known(0, OWN_HALF) && !played.is_known(1, OWN_HALF));
 }
 
-/// The node that has replied may not know yet what the redirection knows, but it is believed.
-#[test]
-fn the_map_in_use_counts_again_after_a_redirection() {
+/// The first node has redirected a command to the second one (`MOVED` or `ASK`), which has been sent it. Returns its slot, too.
+fn redirected(code: &str) -> (Played, u16) {
     let (mut played, key) = halves();
     let slot = slot(b"rl:a:", key.as_bytes());
     played.submit_to_first(key);
-    played.receive(&format!("-MOVED {slot} 10.0.0.2:6379\r\n"));
+    played.receive(&format!("-{code} {slot} 10.0.0.2:6379\r\n"));
     played.turn();
     played.at = 1;
     assert_eq!(played.sent_keys(), key);
+    (played, slot)
+}
+
+/// The node that has replied may not know yet what the redirection knows, but it is believed.
+#[test]
+fn the_map_in_use_counts_again_after_a_redirection() {
+    let (mut played, slot) = redirected("MOVED");
     played.receive(FOUND);
     assert_eq!(played.owner(slot), "10.0.0.2:6379");
     assert!(!played.is_known(0, HALVES));
@@ -61,14 +67,8 @@ fn the_map_in_use_counts_again_after_a_redirection() {
 /// The node redirects the command that follows, which is no cause.
 #[test]
 fn a_node_that_refuses_asking_is_told() {
-    for refusal in ["NOPERM no", "ERR unknown command \'ASKING\'"] {
-        let (mut played, key) = halves();
-        let slot = slot(b"rl:a:", key.as_bytes());
-        played.submit_to_first(key);
-        played.receive(&format!("-ASK {slot} 10.0.0.2:6379\r\n"));
-        played.turn();
-        played.at = 1;
-        assert_eq!(played.sent_keys(), key);
+    for refusal in ["NOPERM no", "ERR unknown command 'ASKING'"] {
+        let (mut played, _) = redirected("ASK");
         played.receive(&format!("-{refusal}\r\n"));
         let (actions, told) = (played.turn(), format!("refused ASKING: \"{refusal}\""));
         let is_told = |it: &Action| matches!(it, Action::Warn(_, line) if *line == told);
@@ -79,13 +79,7 @@ fn a_node_that_refuses_asking_is_told() {
 /// The reply to the command says so as well.
 #[test]
 fn a_node_that_is_not_ready_for_asking_is_told_once() {
-    let (mut played, key) = halves();
-    let slot = slot(b"rl:a:", key.as_bytes());
-    played.submit_to_first(key);
-    played.receive(&format!("-ASK {slot} 10.0.0.2:6379\r\n"));
-    played.turn();
-    played.at = 1;
-    played.sent_keys();
+    let (mut played, _) = redirected("ASK");
     played.receive("-LOADING it\r\n-LOADING it\r\n");
     let actions = played.turn();
     assert!(!actions.iter().any(|action| matches!(action, Action::Warn(..))), "{actions:?}");

@@ -69,6 +69,15 @@ impl Played {
         self.receive("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n");
     }
 
+    /// The next events happen at the connection to the first sentinel that is queried.
+    fn at_queried(&mut self) {
+        let is_queried = |sentinel: &usize| {
+            self.at = *sentinel;
+            self.sent().contains("GET-MASTER")
+        };
+        (0..SENTINELS.len()).find(is_queried).expect("a query");
+    }
+
     /// The next events happen at the connection to the master.
     fn at_master(&mut self) {
         let master = self.client.discovery.topology.route(0);
@@ -116,11 +125,7 @@ fn one_that_does_not_know_the_master_counts_as_an_error() {
     for (reply, kind) in [("*-1", ErrorKind::Unfit), ("-NOPERM no", ErrorKind::Auth)] {
         let mut played = sentinels();
         played.connect();
-        let is_queried = |sentinel: &usize| {
-            played.at = *sentinel;
-            played.sent().contains("GET-MASTER")
-        };
-        (0..SENTINELS.len()).find(is_queried).expect("a query");
+        played.at_queried();
         played.receive("*3\r\n$11\r\nunsubscribe\r\n$1\r\nx\r\n:0\r\n");
         played.receive(&format!("{reply}\r\n"));
         let node = played.client.pool.connections.get(played.connection()).unwrap().node;
@@ -143,11 +148,7 @@ fn one_that_refuses_a_subscription_is_told_and_counts_as_an_error() {
     {
         let mut played = sentinels();
         played.connect();
-        let is_queried = |sentinel: &usize| {
-            played.at = *sentinel;
-            played.sent().contains("GET-MASTER")
-        };
-        (0..SENTINELS.len()).find(is_queried).expect("a query");
+        played.at_queried();
         replies.into_iter().for_each(|reply| played.receive(reply));
         let node = played.client.pool.connections.get(played.connection()).unwrap().node;
         let actions = played.turn();
