@@ -14,12 +14,12 @@ use crate::seen::StartConnected as _;
 /// The units that each client may spend.
 const LIMIT: u64 = 200;
 
-/// Two machines with two workers each, and a thousand clients: half of what they may takes few
+/// Two machines with two workers each, and hundreds of clients: half of what they may takes few
 /// commands, and of all that they may nearly everything passes and nothing more, while workers are
 /// killed and replaced.
 #[test]
-fn a_thousand_clients() {
-    const CLIENTS: usize = 1_000;
+fn hundreds_of_clients() {
+    const CLIENTS: usize = 300;
     let redis = Redis::start();
     let conf = leased(&redis)
         .server(&location("/", "rate_limit_redis $arg_k rate=200r/h;"))
@@ -33,7 +33,7 @@ fn a_thousand_clients() {
     assert!(half.iter().all(|passed| passed + ended_before >= 100), "{half:?}");
     assert!(half.iter().sum::<u64>() + ended_before >= all, "{ended_before} lost: {half:?}");
 
-    let (rest, lost) = flood_while_workers_die(&mut machines, CLIENTS, 40_000, 10_000);
+    let (rest, lost) = flood_while_workers_die(&mut machines, CLIENTS, 12_000, 3_000);
     let passed: Vec<_> = half.iter().zip(&rest).map(|(half, rest)| half + rest).collect();
     let most = LIMIT + 1 + start.elapsed().as_secs() * LIMIT / 3_600;
     assert!(passed.iter().all(|passed| *passed <= most), "{most}: {passed:?}");
