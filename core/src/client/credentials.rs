@@ -16,7 +16,7 @@ pub(super) struct Credentials {
     interval: u64,
     /// When it is due next.
     at: Option<u64>,
-    /// The node whose refusal was logged, until it accepts the password.
+    /// The node whose refusal was logged, until it accepts the password or is there no more.
     refused_by: Option<NodeKey>,
 }
 
@@ -90,8 +90,10 @@ impl Client {
             node.name(),
             Escaped(refusal.text.as_bytes())
         );
-        if self.credentials.refused_by.is_none() {
-            self.credentials.refused_by = Some(key);
+        let refused_by =
+            self.credentials.refused_by.filter(|it| self.pool.nodes.get(*it).is_some());
+        self.credentials.refused_by = refused_by.or(Some(key));
+        if refused_by.is_none() {
             self.agenda.push(Action::Log(Level::Error, line));
         }
         self.count_error(key, ErrorKind::Auth);

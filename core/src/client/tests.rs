@@ -1199,6 +1199,28 @@ fn the_map_that_lacks_the_fewest_slots_counts_if_there_is_no_whole_one() {
     }
 }
 
+/// A slot that had no node is given to one, which the other node does not know.
+#[test]
+fn a_map_that_lacks_slots_as_all_did_before_does_not_count_beside_a_whole_one() {
+    let (mut played, _) = halves();
+    let without = map(&[(0, 8_191, 1), (8_192, 16_382, 2)]);
+    let mut query = |replies: &[(usize, &str)]| {
+        played.wait(13_000 * MILLISECOND);
+        let mut owners = Vec::new();
+        while let Some(at) = played.queried() {
+            played.receive(replies.iter().find(|(node, _)| *node == at).expect("a reply").1);
+            played.turn();
+            owners.push(played.owner(16_383).to_owned());
+        }
+        owners
+    };
+    assert_eq!(query(&[(0, &without), (1, &without)]).last().map(String::as_str), Some(""));
+    let second = "10.0.0.2:6379".to_owned();
+    let now = [(); 6].map(|()| query(&[(0, HALVES), (1, &without)]));
+    let since = now.iter().flatten().skip_while(|owner| **owner != second);
+    assert!(since.clone().count() >= 6 && since.clone().all(|owner| *owner == second), "{now:?}");
+}
+
 #[test]
 fn the_map_of_a_node_counts_if_no_other_replies() {
     let (mut played, _) = halves();

@@ -1,6 +1,7 @@
 //! Nodes that are not part of the topology any more.
 
 use super::*;
+use crate::redis::reply;
 
 /// A node that was retired with a command in flight. Returns the request as well.
 fn retired() -> (Played, RequestKey, NodeKey) {
@@ -52,4 +53,19 @@ fn it_is_removed_after_a_second_at_the_latest() {
         played.wait(at - played.now);
     }
     assert_eq!(played.now, end);
+}
+
+#[test]
+fn one_that_had_refused_a_password_does_not_keep_refusals_of_others_out_of_the_log() {
+    let (mut played, _, node) = retired();
+    let refuse = |played: &mut Played, node| {
+        let refusal = reply::parse(b"-WRONGPASS no\r\n").unwrap();
+        played.client.on_login_reply(node, &refusal);
+        let is_line = |it: &Action| matches!(it, Action::Log(Level::Error, _));
+        played.turn().iter().filter(|it| is_line(it)).count()
+    };
+    assert_eq!([(); 2].map(|()| refuse(&mut played, node)), [1, 0]);
+    played.lose();
+    let other = played.client.pool.nodes.current()[0];
+    assert_eq!([(); 2].map(|()| refuse(&mut played, other)), [1, 0]);
 }

@@ -18,9 +18,11 @@ pub(in crate::client) struct Cluster {
     owners: Vec<Option<NodeKey>>,
     /// How many maps have changed an owner.
     changes: u32,
-    /// How many slots had no node in the last map that lacked some, until all masters report that they have.
+    /// How many slots have no node in the map that was applied last.
     orphans: usize,
-    /// How many maps in a row that were applied since have a node for every slot. Masters may disagree.
+    /// Whether slots have no node: from the first map that lacks some until all masters report that they have.
+    is_incomplete: bool,
+    /// How many of the latest maps in a row have a node for every slot. Masters may disagree.
     complete: usize,
     /// The best map of this round of queries, of those without a node for every slot, and how many of them
     /// have none.
@@ -34,8 +36,6 @@ pub(in crate::client) struct Cluster {
 struct Used {
     reply: MapReply,
     masters: Vec<NodeKey>,
-    /// How many slots have no node.
-    orphans: usize,
 }
 
 /// A reply with a map: the same words are the same map. Nodes are queried every few seconds, and their map of
@@ -62,18 +62,16 @@ impl Cluster {
             owners: vec![None; SLOTS],
             changes: 0,
             orphans: 0,
+            is_incomplete: false,
             complete: 0,
             partial: None,
             used: None,
         }
     }
 
-    /// Whether the map in use is the one with this digest that a node at `host` has sent. One that lacks
-    /// more slots than are known to have no node is weighed again.
+    /// Whether the map in use is the one with this digest that a node at `host` has sent.
     fn is_used(&self, digest: u128, host: &str) -> bool {
-        self.used
-            .as_ref()
-            .is_some_and(|used| used.reply.is_same(digest, host) && used.orphans <= self.orphans)
+        self.used.as_ref().is_some_and(|used| used.reply.is_same(digest, host))
     }
 
     /// Sets the owners of all slots. Returns the masters.
@@ -97,17 +95,18 @@ impl Cluster {
         masters
     }
 
-    /// Records how many slots have no node, as one of so many masters reports. Returns a line for the log
-    /// when that begins, and when all masters report that it has ended.
-    fn set_orphans(&mut self, count: usize, masters: usize) -> Option<Line> {
-        self.complete = if count > 0 { 0 } else { self.complete.saturating_add(1) };
-        let before = self.orphans;
-        if count > 0 || self.complete >= masters {
-            self.orphans = count;
-        }
-        let text = match (before, self.orphans) {
-            (0, 1..) => format!("{count} slots have no node"),
-            (1.., 0) => "every slot has a node again".to_owned(),
+    /// Looks at the map in use, which one of so many masters has sent. Returns a line for the log when slots have no
+    /// node, and when all masters report that this has ended.
+    fn check_orphans(&mut self, masters: usize) -> Option<Line> {
+        self.complete = if self.orphans > 0 { 0 } else { self.complete.saturating_add(1) };
+        let is_incomplete = match self.orphans {
+            0 => self.is_incomplete && self.complete < masters,
+            _ => true,
+        };
+        let was_incomplete = std::mem::replace(&mut self.is_incomplete, is_incomplete);
+        let text = match (was_incomplete, is_incomplete) {
+            (false, true) => format!("{} slots have no node", self.orphans),
+            (true, false) => "every slot has a node again".to_owned(),
             _ => return None,
         };
         Some((Level::Error, format!("cluster \"{}\": {text}", self.store)))
@@ -145,7 +144,7 @@ impl Topology for Cluster {
     }
 
     /// A node that has just joined does not know all masters: a map that lacks slots counts only if no node
-    /// of the round has a whole one, or if it lacks no more of them than the last one.
+    /// of the round has a whole one, or if it lacks no more of them than the one in use.
     fn weigh(&mut self, layout: Layout, _from: NodeKey, is_late: bool) -> Option<Layout> {
         if is_late {
             return None;
@@ -170,12 +169,13 @@ impl Topology for Cluster {
 
     fn apply(&mut self, layout: Layout, nodes: &mut Nodes) -> (Vec<NodeKey>, Option<Line>) {
         if let Layout::Slots(map, reply) = layout {
-            let (masters, orphans) = (self.set_owners(&map, nodes), map.orphans());
-            self.used = Some(Used { reply, masters, orphans });
+            let masters = self.set_owners(&map, nodes);
+            self.orphans = map.orphans();
+            self.used = Some(Used { reply, masters });
         }
-        let Some(Used { masters, orphans, .. }) = &self.used else { return (Vec::new(), None) };
-        let (masters, orphans) = (masters.clone(), *orphans);
-        let line = self.set_orphans(orphans, masters.len());
+        let Some(Used { masters, .. }) = &self.used else { return (Vec::new(), None) };
+        let masters = masters.clone();
+        let line = self.check_orphans(masters.len());
         (masters, line)
     }
 
@@ -198,7 +198,7 @@ impl Topology for Cluster {
     }
 
     fn is_incomplete(&self) -> bool {
-        self.orphans > 0
+        self.is_incomplete
     }
 }
 
@@ -214,17 +214,17 @@ mod tests {
         Layout::Slots(map, MapReply { digest: slots.into(), host: None })
     }
 
-    /// A node that has just joined is asked while a slot has no node.
+    /// A node that has just joined is queried while a slot has no node.
     #[test]
-    fn a_map_is_weighed_against_the_last_one_that_lacked_slots() {
+    fn a_map_is_weighed_against_the_one_in_use() {
         let mut cluster = Cluster::new("edge");
         let from = NodeKey::new(0, 1);
-        let mut counts_at_once = |slots| cluster.weigh(without(slots), from, false).is_some();
-        assert_eq!([9_000, 1, 0].map(&mut counts_at_once), [false, false, true]);
-        cluster.set_orphans(9_000, 3);
-        cluster.set_orphans(1, 3);
-        let mut counts_at_once = |slots| cluster.weigh(without(slots), from, false).is_some();
-        assert_eq!([9_000, 2, 1, 0].map(&mut counts_at_once), [false, false, true, true]);
+        let counts_at_once = |cluster: &mut Cluster, slots: [u16; 4]| {
+            slots.map(|slots| cluster.weigh(without(slots), from, false).is_some())
+        };
+        assert_eq!(counts_at_once(&mut cluster, [9_000, 2, 1, 0]), [false, false, false, true]);
+        cluster.orphans = 1;
+        assert_eq!(counts_at_once(&mut cluster, [9_000, 2, 1, 0]), [false, false, true, true]);
     }
 
     /// One of three nodes has dropped a slot, which the others have not noticed.
@@ -232,7 +232,10 @@ mod tests {
     fn a_slot_has_a_node_again_when_all_masters_report_it() {
         let mut cluster = Cluster::new("edge");
         let mut lines = |counts: &[usize]| -> Vec<String> {
-            let lines = counts.iter().filter_map(|count| cluster.set_orphans(*count, 3));
+            let lines = counts.iter().filter_map(|count| {
+                cluster.orphans = *count;
+                cluster.check_orphans(3)
+            });
             lines.map(|(_, line)| line).collect()
         };
         assert_eq!(lines(&[0, 0, 0, 0]), [""; 0]);
