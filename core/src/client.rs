@@ -309,16 +309,35 @@ impl Client {
         }
     }
 
-    /// The timer has expired, and every socket was read.
+    /// Whether anything is due, or the worker was away. A time may be too early: what it was for may be done. Then the
+    /// sockets, which may be many, need not be read.
+    fn has_due(&mut self, now: u64) -> bool {
+        if self.away(now) >= LATE {
+            return true;
+        }
+        for kind in Due::ALL {
+            if self.agenda.timers.is_due(kind, now) {
+                self.set_timer(kind);
+            }
+        }
+        self.timer().is_some_and(|at| at <= now)
+    }
+
+    /// For how long something has been due.
+    fn away(&self, now: u64) -> u64 {
+        self.timer().map_or(0, |due| now.saturating_sub(due))
+    }
+
+    /// Does what is due. Every socket was read.
     fn on_timer(&mut self, now: u64) {
-        let away = self.agenda.timers.earliest().map_or(0, |due| now.saturating_sub(due));
+        let away = self.away(now);
         if away >= LATE {
             self.pool.excuse_all(away, now);
         }
         for kind in Due::ALL {
             if self.agenda.timers.is_due(kind, now) {
                 self.on_due(kind, now);
-                self.agenda.timers.set(kind, self.next_due(kind));
+                self.set_timer(kind);
             }
         }
     }
@@ -330,7 +349,6 @@ impl Client {
                 self.expire_requests(now);
                 self.release_held(now);
                 self.retry(now);
-                self.waiting.forget_deadlines(&self.requests);
             }
             Due::Connections => self.check_connections(now),
             Due::Probes => self.probe_nodes(now),
@@ -341,17 +359,21 @@ impl Client {
         }
     }
 
-    /// When the next thing of a kind is due.
-    fn next_due(&self, kind: Due) -> Option<u64> {
-        match kind {
-            Due::Waiting => self.waiting.earliest(&self.commands),
+    /// Sets when the next thing of a kind is due.
+    fn set_timer(&mut self, kind: Due) {
+        let next = match kind {
+            Due::Waiting => {
+                self.waiting.forget_deadlines(&self.requests);
+                self.waiting.earliest(&self.commands)
+            }
             Due::Connections => self.pool.next_due(self.discovery.rounds.patience()),
             Due::Probes => self.pool.nodes.next_probe(),
             Due::Retirement => self.pool.next_retirement(),
             Due::Topology => self.discovery.rounds.at(),
             Due::Leaving => self.leaving.grace(),
             Due::Login => self.credentials.at(),
-        }
+        };
+        self.agenda.timers.set(kind, next);
     }
 
     /// A connection, unless it is gone, and its node.

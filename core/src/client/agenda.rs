@@ -246,20 +246,21 @@ pub trait Turn {
 
     /// A whole turn, in an event loop that has nothing else to do in it.
     fn turn(&mut self) {
-        self.check_timer();
+        self.read_sockets();
+        let now = self.now();
+        self.client().on_timer(now);
         let now = self.now();
         self.client().on_turn_end(now);
     }
 
-    /// The first part of a turn: reads the sockets, and has the client do what is due. An event loop that
-    /// waits for each socket needs it when the [timer](Client::timer) has expired: a busy worker may not
-    /// have read yet what came before.
+    /// The [timer](Client::timer) has expired. Reads the sockets, if anything is due, and has the client do it: a busy
+    /// worker may not have read yet what came before.
     fn check_timer(&mut self) {
-        self.read_sockets();
         let now = self.now();
-        let client = self.client();
-        if client.timer().is_some_and(|at| at <= now) {
-            client.on_timer(now);
+        if self.client().has_due(now) {
+            self.read_sockets();
+            let now = self.now();
+            self.client().on_timer(now);
         }
     }
 }

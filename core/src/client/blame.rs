@@ -89,7 +89,7 @@ impl Client {
 
     /// The next reply on some connection may be waited for less than the one before.
     pub(super) fn on_patience_changed(&mut self) {
-        self.agenda.timers.set(Due::Connections, self.next_due(Due::Connections));
+        self.set_timer(Due::Connections);
     }
 
     /// Ends the connections on which a node owes replies for too long.

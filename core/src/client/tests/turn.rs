@@ -64,3 +64,21 @@ fn a_turn_sends_what_follows_from_what_was_read() {
     driver.played.take();
     assert!(driver.played.actions.contains(&Action::Send(key)));
 }
+
+/// What has come is left unread if a worker that has not been away finds nothing due: a request that is decided is
+/// not waited for.
+#[test]
+fn sockets_are_read_where_something_is_due() {
+    let read = |is_decided: bool, later: u64| {
+        let (mut driver, request) = sent(0, FOUND);
+        if is_decided {
+            driver.read_sockets();
+            driver.client().release(request, false);
+            driver.bytes = "+PONG\r\n";
+        }
+        driver.played.now = driver.client().timer().expect("a timer") + later;
+        driver.check_timer();
+        driver.bytes.is_empty()
+    };
+    assert_eq!([read(false, 0), read(true, 0), read(true, 10 * MILLISECOND)], [true, false, true]);
+}
