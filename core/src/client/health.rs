@@ -9,12 +9,13 @@
 //!    │                                                       │  │
 //!    └────────▶ Open ◀───────────────────────────────────────┘  │
 //!               │  ▲                                            │
-//!               │  └──────────────── many failures ───────── HalfOpen
+//!               │  └───────────────── one failure ────────── HalfOpen
 //!               │                                               ▲
 //!               └── a probe is answered in time ────────────────┘
 //! ```
 //!
-//! The breaker is open, half-open, or else closed. A connection shows that a server is there, and not that it
+//! The breaker is open, half-open, or else closed. A server may answer probes and be too slow for commands: while the
+//! breaker is half-open one failure is enough, as for a peer of an `upstream` that is tried again. A connection shows that a server is there, and not that it
 //! answers: from `Open` it takes a probe and a command. The command may have been in flight when the breaker
 //! opened: then the probe leads to `Unreachable` at once, which is left as soon as a connection is sound.
 
@@ -157,7 +158,12 @@ impl Health {
         if request.is_some() && request == blamed_by {
             return Failure::Known;
         }
-        if self.is_open() || !self.failures.are_many(now) {
+        let is_enough = match self.condition {
+            Condition::Up | Condition::Unreachable => self.failures.are_many(now),
+            Condition::HalfOpen => true,
+            Condition::Open(_) => false,
+        };
+        if !is_enough {
             return Failure::Counted;
         }
         let probing = Probing { at: None, is_in_flight: false, has_answered: false };
@@ -283,7 +289,10 @@ mod tests {
         assert!(fails(&mut health, 1_900) && health.is_open());
         assert!(!fails(&mut health, 1_900), "it is open already");
         health.on_probe_answered();
-        assert_eq!([(); 3].map(|()| fails(&mut health, 1_900)), [false, false, true]);
+        assert!(fails(&mut health, 9_000), "no command was answered since");
+        health.on_probe_answered();
+        health.on_answered();
+        assert_eq!([(); 3].map(|()| fails(&mut health, 9_000)), [false, false, true]);
     }
 
     #[test]
