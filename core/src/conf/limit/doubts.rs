@@ -22,7 +22,7 @@ impl LimitWords<'_> {
         ];
         let doubts = doubts.into_iter().flatten().chain(self.chosen_by_client());
         let doubts: Vec<_> =
-            doubts.chain(self.settled_by_client()).chain(self.of_response()).collect();
+            doubts.chain(self.settled_by_client()).chain(self.of_later()).collect();
         (!doubts.is_empty()).then(|| doubts.join("; "))
     }
 
@@ -63,14 +63,14 @@ impl LimitWords<'_> {
         ))
     }
 
-    /// The variables of a response in what the limit needs before there is one.
-    fn of_response(&self) -> impl Iterator<Item = String> {
+    /// The variables that get their values later, in what the limit needs.
+    fn of_later(&self) -> impl Iterator<Item = String> {
         self.numbers().chain([("key", self.key)]).filter_map(|(place, value)| {
-            let name = variables(value).find(|name| is_of_response(name))?;
-            let hint = if place == "cost" { ": \"settle=\" is what a request has cost" } else { "" };
-            Some(format!(
-                "\"${name}\" in the {place} is empty when the limit decides, before there is a response{hint}"
-            ))
+            let (name, state) =
+                variables(value).find_map(|name| Some((name, state_before_value(name)?)))?;
+            let hint =
+                if place == "cost" { ": \"settle=\" is what a request has cost" } else { "" };
+            Some(format!("\"${name}\" in the {place} is {state}{hint}"))
         })
     }
 
@@ -104,6 +104,20 @@ pub fn twice<'o>(
 /// Whether a variable is what the client writes.
 fn is_of_client(name: &str) -> bool {
     ["arg_", "cookie_", "http_"].iter().any(|prefix| has_prefix(name, prefix))
+}
+
+/// What a variable of NGINX is when the limit decides, if it gets its value later.
+fn state_before_value(name: &str) -> Option<&'static str> {
+    match name.to_ascii_lowercase().as_str() {
+        "status" => Some("\"000\" when the limit decides, before there is a response"),
+        "request_body" | "request_body_file" => {
+            Some("empty when the limit decides, before the body of the request is read")
+        }
+        name if is_of_response(name) => {
+            Some("empty when the limit decides, before there is a response")
+        }
+        _ => None,
+    }
 }
 
 /// Whether a variable is NGINX's own, and empty as long as there is no response.

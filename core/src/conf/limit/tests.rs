@@ -680,25 +680,25 @@ fn settlements_that_clients_choose() {
     ]);
 }
 
-/// A limit decides before there is a response.
+/// A limit decides before the body of the request is read, and before there is a response.
 #[test]
-fn fields_of_responses() {
-    let doubt = |name: &str, place: &str| {
-        let hint = if place == "cost" { ": \"settle=\" is what a request has cost" } else { "" };
-        Some(format!(
-            "\"${name}\" in the {place} is empty when the limit decides, before there is a response{hint}"
-        ))
-    };
-    for name in [
-        "upstream_http_x_cost",
-        "Upstream_Http_X_Cost",
-        "sent_http_x_cost",
-        "upstream_cookie_a",
-        "upstream_trailer_a",
-        "sent_trailer_a",
-        "upstream_status",
-        "upstream_addr",
-        "upstream_response_length",
+fn variables_that_get_their_values_later() {
+    let no_response = "empty when the limit decides, before there is a response";
+    let no_body = "empty when the limit decides, before the body of the request is read";
+    for (name, state) in [
+        ("upstream_http_x_cost", no_response),
+        ("Upstream_Http_X_Cost", no_response),
+        ("sent_http_x_cost", no_response),
+        ("upstream_cookie_a", no_response),
+        ("upstream_trailer_a", no_response),
+        ("sent_trailer_a", no_response),
+        ("upstream_status", no_response),
+        ("upstream_addr", no_response),
+        ("upstream_response_length", no_response),
+        ("status", "\"000\" when the limit decides, before there is a response"),
+        ("request_body", no_body),
+        ("Request_Body", no_body),
+        ("request_body_file", no_body),
     ] {
         for (place, words) in [
             ("rate", "$host rate="),
@@ -707,14 +707,17 @@ fn fields_of_responses() {
             ("cost", "$host rate=1r/s after=auth cost="),
             ("key", ""),
         ] {
+            let hint =
+                if place == "cost" { ": \"settle=\" is what a request has cost" } else { "" };
+            let doubt = format!("\"${name}\" in the {place} is {state}{hint}");
             for value in [format!("${name}"), format!("${{{name}}}0")] {
                 let words = match place {
                     "key" => format!("{value} rate=1r/s"),
                     _ => format!("{words}{value}"),
                 };
                 assert_eq!(
-                    doubts(&format!("rate_limit_redis {words}")),
-                    doubt(name, place),
+                    doubts(&format!("rate_limit_redis {words}")).as_deref(),
+                    Some(&*doubt),
                     "{words}"
                 );
             }
@@ -725,6 +728,8 @@ fn fields_of_responses() {
         "$upstream_pool rate=$upstream_rate",
         "$host rate=1r/s cost=$sent",
         "upstream_http_x rate=1r/s",
+        "$request_body_size rate=$status_rate",
+        "$host rate=1r/s settle=$request_body",
     ]);
 }
 
