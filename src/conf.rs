@@ -20,7 +20,7 @@ pub(crate) use value::ComplexValue;
 pub(crate) enum BindError {
     #[error(
         "the limit \"{name}\" cannot be \"{written}\", as it is already defined as \"{first}\" in \
-         {place}; add \"name=\" to give this one a name of its own"
+         {place}; add \"name=\" to give this one a name, and a budget, of its own"
     )]
     Redefined { name: &'static str, written: String, first: String, place: String },
     #[error(
