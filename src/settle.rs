@@ -57,8 +57,9 @@ fn settle_phase(r: Request<'_>, request: &LimitedRequest<'_>, shared: &Shared) {
         let change = cost as i64 - limit.charge.cost as i64;
         if let Some(local) = &local
             && let Some(index) = request.limits().iter().position(|it| std::ptr::eq(it, limit))
+            && let Some(charge) = local.get(index)
         {
-            shared.settle(local, index, change);
+            shared.settle(limit, charge, change);
         }
         match r.main_conf().and_then(|main| main.driver(limit.limit.store()?)) {
             Some(driver) if limit.is_charged() => {

@@ -41,7 +41,7 @@ use zone::Zone;
 static NAME: [u8; 16] = *b"rate_limit_redis";
 
 /// Marks memory that has the layout of this version.
-const LAYOUT: u64 = 0x7261_7465_6c69_000f;
+const LAYOUT: u64 = 0x7261_7465_6c69_0010;
 
 /// The memory is divided into parts, and so many of them are for records of limits and
 /// nodes, for the deny cache, for leases, and for changes to clients.
@@ -58,7 +58,7 @@ struct Header {
     layout: AtomicU64,
     /// The seed of this zone's digests: it is secret, so that nobody can choose keys that share one.
     seed: AtomicU64,
-    /// The monotonic time in µs at which all that was spent locally is regained.
+    /// The monotonic time in µs at which all that was spent locally of any limit is regained.
     whole: AtomicU64,
     /// The monotonic time in µs at which all entries of the deny cache have expired.
     denied_until: AtomicU64,
@@ -139,7 +139,7 @@ impl Shared {
     /// The record of the limit of this name. If no record is free it is one of this worker alone, which
     /// lives as long as the worker does.
     pub(crate) fn limit(&self, name: &str) -> &'static LimitRecord {
-        self.find_limit(name).unwrap_or_else(|| Box::leak(Box::default()))
+        self.find_limit(name).unwrap_or_else(|| Box::leak(Box::new(LimitRecord::of_worker())))
     }
 
     fn find_limit(&self, name: &str) -> Option<&'static LimitRecord> {

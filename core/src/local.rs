@@ -82,19 +82,18 @@ pub enum LocalAnswer {
 /// it, none is, and the other verdicts show what their limits hold. Charges may share a key: the
 /// second one sees what the first one spends. A client keeps its state when its quota changes, as it does in Redis.
 ///
-/// `now` is the Unix time in µs. Returns in how many µs all of these quotas are whole again: when
-/// the last such time has passed, nothing is checked in [`Mode::Return`].
-pub fn decide(table: &mut Table<'_>, now: u64, mode: Mode, charges: &mut LocalCharges<'_>) -> u64 {
+/// `now` is the Unix time in µs. When the [quotas](LocalCharge::reset) of all clients of a limit are whole again, nothing of it
+/// is checked in [`Mode::Return`].
+pub fn decide(table: &mut Table<'_>, now: u64, mode: Mode, charges: &mut LocalCharges<'_>) {
     let LocalCharges { charges, entries } = charges;
     entries.extend(charges.iter().map(|charge| charge.entry(table, now, mode)));
     let passes = transaction::decide(entries, now, true);
-    let store =
-        |(charge, entry): (&mut LocalCharge<'_>, _)| charge.store(table, now, entry, passes);
-    let reset = charges.iter_mut().zip(entries.drain(..)).map(store).max();
+    for (charge, entry) in charges.iter_mut().zip(entries.drain(..)) {
+        charge.store(table, now, entry, passes);
+    }
     if !passes && charges.iter().any(|charge| is_too_much(charges, charge)) {
         charges.iter_mut().for_each(LocalCharge::never_passes);
     }
-    reset.unwrap_or(0)
 }
 
 /// Whether a limit was not checked, and its lines together cost more than the client's quota, whatever is known of the client:
@@ -194,6 +193,15 @@ impl<'a> LocalCharge<'a> {
         self.answer
     }
 
+    /// In how many µs the client's quota is whole again, by what the table keeps; 0 if the limit was not checked. A block that
+    /// the machine knows of is not kept there: when Redis is back, no request is to look for it until it ends.
+    pub fn reset(&self) -> u64 {
+        match self.answer {
+            LocalAnswer::Verdict(verdict) if self.blocked_for == 0 => verdict.reset,
+            LocalAnswer::Verdict(_) | LocalAnswer::Unchecked | LocalAnswer::NoRoom => 0,
+        }
+    }
+
     /// The limit's entry in the transaction, if it is to be checked.
     fn entry(&self, table: &mut Table<'_>, now: u64, mode: Mode) -> Option<Pending<'a>> {
         let mut stored = self.stored(table);
@@ -227,30 +235,17 @@ impl<'a> LocalCharge<'a> {
         }
     }
 
-    /// Keeps the outcome, and stores what the decision has changed. Returns how long the quota
-    /// takes from now to be whole, in µs.
-    fn store(
-        &mut self,
-        table: &mut Table<'_>,
-        now: u64,
-        entry: Option<Pending<'_>>,
-        passes: bool,
-    ) -> u64 {
+    /// Keeps the outcome, and stores what the decision has changed.
+    fn store(&mut self, table: &mut Table<'_>, now: u64, entry: Option<Pending<'_>>, passes: bool) {
         (self.answer, self.charged) = (LocalAnswer::Unchecked, None);
-        let Some(entry) = entry else { return 0 };
-        let Some(verdict) = entry.verdict() else { return 0 };
+        let Some(entry) = entry else { return };
+        let Some(verdict) = entry.verdict() else { return };
         self.charged = (passes && verdict.allowed).then(|| Charged::new(now, &verdict));
         self.answer = LocalAnswer::Verdict(verdict);
-        if self.blocked_for > 0 {
-            // Nothing was charged, and the block is not one of this table: when Redis is back, no request is to look for it
-            // here until it ends.
-            return 0;
-        }
-        if !self.set_stored(table, entry.change()) {
+        // Of a client that is blocked nothing was charged, and the block is not one of this table.
+        if self.blocked_for == 0 && !self.set_stored(table, entry.change()) {
             (self.answer, self.charged) = (LocalAnswer::NoRoom, None);
-            return 0;
         }
-        verdict.reset
     }
 
     /// No limit that rejects the request promises when it passes.
@@ -444,8 +439,12 @@ mod tests {
                 let before = table.usage();
                 let mut blocked: LocalCharges<'_> =
                     [(charge(1, &quota, 1), 7_000)].into_iter().collect();
-                let reset = decide(&mut table, START + 1, Mode::Outage, &mut blocked);
-                assert_eq!(reset, 0, "nothing is to be looked for until the block ends");
+                decide(&mut table, START + 1, Mode::Outage, &mut blocked);
+                assert_eq!(
+                    blocked[0].reset(),
+                    0,
+                    "nothing is to be looked for until the block ends"
+                );
                 let rejection = verdict(blocked[0].answer());
                 assert!(!rejection.allowed && rejection.block() == 7_000, "{quota:?}");
                 assert_eq!(rejection.retry, Retry::After(7_000), "{quota:?}");
@@ -555,9 +554,10 @@ mod tests {
                     .collect();
                 let mut local =
                     charges(costs.map(|(limit, cost)| charge(limit as u8, &limits[limit], cost)));
-                let reset = decide(&mut table, now, Mode::Outage, &mut local);
+                decide(&mut table, now, Mode::Outage, &mut local);
                 let expected = model.decide(now, &charged);
-                prop_assert_eq!(reset, expected.iter().map(|verdict| verdict.reset).max().unwrap());
+                let resets = expected.iter().map(|verdict| verdict.reset);
+                prop_assert!(local.iter().map(LocalCharge::reset).eq(resets));
                 let answers: Vec<Verdict> =
                     local.iter().map(|charge| verdict(charge.answer())).collect();
                 prop_assert_eq!(answers, expected);
@@ -625,8 +625,8 @@ mod tests {
             let quota = self.quota;
             let mut local = charges([charge(1, &quota, cost)]);
             if mode == Mode::Outage || self.now < self.until {
-                let reset = decide(&mut self.table, self.now, mode, &mut local);
-                self.until = self.until.max(self.now + reset);
+                decide(&mut self.table, self.now, mode, &mut local);
+                self.until = self.until.max(self.now + local[0].reset());
             }
             if rejects(&local[0]) {
                 return false;

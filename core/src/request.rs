@@ -15,7 +15,8 @@
 //! This is the one order in which the deny cache, the local table, the leases and Redis are asked:
 //!
 //! 1. The deny cache, as it costs least. It knows only rejections, and only of requests with one limit.
-//! 2. The local table, as long as anything that was spent in an outage is not regained: Redis has no record of it.
+//! 2. The local table, as long as anything of these limits that was spent in an outage is not regained: Redis has no record
+//!    of it.
 //!    What is rejected here spends no lease, and nothing in Redis.
 //! 3. The leases, if every limit has one with enough units left.
 //! 4. Redis.
@@ -119,10 +120,11 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
 
 /// Local decisions.
 impl<'a, M: Machine> LimitedRequest<'a, M> {
-    /// Charges the request locally as long as anything that was spent in an outage is not regained: Redis
+    /// Charges the request locally as long as anything of its limits that was spent in an outage is not regained: Redis
     /// has no record of it, so both are charged, this machine first. Returns whether a limit rejects the request.
     fn is_rejected_locally(&self, machine: &M) -> bool {
-        self.is_local() && machine.has_charges() && self.charge_locally(machine)
+        let has_charges = || self.limits.iter().any(|it| machine.has_charges(it, self.started));
+        self.is_local() && has_charges() && self.charge_locally(machine)
     }
 
     /// Charges the request locally beside Redis. Returns whether a limit rejects it.

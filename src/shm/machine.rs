@@ -9,7 +9,7 @@ use rate_limit_core::deny_cache::{Denial, DenyTable};
 use rate_limit_core::lease::Holding;
 use rate_limit_core::lease::table::{LeaseTable, Outcome, Renewed, Taken};
 use rate_limit_core::limit::Quota;
-use rate_limit_core::local::{self, LocalAnswer, LocalCharges, Mode};
+use rate_limit_core::local::{self, LocalAnswer, LocalCharge, LocalCharges, Mode};
 use rate_limit_core::manage::table::{ManagedClient, ManagedTable};
 use rate_limit_core::manage::{Change, ClientState};
 use rate_limit_core::metrics::LeaseUnits;
@@ -104,8 +104,8 @@ impl Machine for Shared {
 
     // The states of clients that are decided locally.
 
-    fn has_charges(&self) -> bool {
-        monotonic_micros() < self.header.whole.load(Ordering::Relaxed)
+    fn has_charges(&self, limit: &Evaluated<'_, LimitConf>, now: u64) -> bool {
+        self.may_have_charges(now) && limit.limit.record(self).may_have_charges(now)
     }
 
     fn decide_locally<'a>(
@@ -121,8 +121,10 @@ impl Machine for Shared {
         let mut charges: LocalCharges<'_> =
             limits.iter().map(|limit| (limit.charge, blocked_for(limit))).collect();
         let now = unix_micros();
-        let reset = self.with_table(|table| local::decide(table, now, mode, &mut charges));
-        self.regains_in(reset);
+        self.with_table(|table| local::decide(table, now, mode, &mut charges));
+        for (limit, charge) in limits.iter().zip(charges.iter()) {
+            self.regains_in(limit, charge.reset());
+        }
         if charges.iter().any(|charge| charge.answer() == LocalAnswer::NoRoom) {
             self.header.no_room.fetch_add(1, Ordering::Relaxed);
             self.give_back(&mut charges);
@@ -206,20 +208,32 @@ impl Shared {
 
 /// Local decisions.
 impl Shared {
-    /// Settles what the limit of this index has charged a request locally, if it has.
-    pub(crate) fn settle(&self, charges: &LocalCharges<'_>, index: usize, change: i64) {
-        let Some(charge) = charges.get(index) else { return };
+    /// Settles what a limit has charged a request locally.
+    pub(crate) fn settle(
+        &self,
+        limit: &Evaluated<'_, LimitConf>,
+        charge: &LocalCharge<'_>,
+        change: i64,
+    ) {
         let now = unix_micros();
         if let Some(reset) = self.with_table(|table| local::settle(table, now, charge, change)) {
-            self.regains_in(reset);
+            self.regains_in(limit, reset);
         }
     }
 
-    /// Something was spent that is regained in so many µs. On the monotonic clock: a wall clock that was
-    /// far ahead must not prolong this.
-    fn regains_in(&self, reset: u64) {
-        let whole = monotonic_micros().saturating_add(reset);
-        self.header.whole.fetch_max(whole, Ordering::Relaxed);
+    /// Something of the limit was spent that is regained in so many µs; 0: nothing was. On the monotonic clock: a wall clock
+    /// that was far ahead must not prolong this.
+    fn regains_in(&self, limit: &Evaluated<'_, LimitConf>, reset: u64) {
+        if reset > 0 {
+            let whole = monotonic_micros().saturating_add(reset);
+            limit.limit.record(self).charge_until(whole);
+            self.header.whole.fetch_max(whole, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether any local charge of any limit may not be regained yet.
+    fn may_have_charges(&self, now: u64) -> bool {
+        now < self.header.whole.load(Ordering::Relaxed)
     }
 }
 
@@ -240,7 +254,7 @@ impl Shared {
         if state.blocked_for > 0 || self.may_be_blocked() {
             self.set_block(client, state.blocked_for);
         }
-        if !self.has_charges() {
+        if !self.may_have_charges(monotonic_micros()) {
             return state;
         }
         let now = unix_micros();

@@ -41,6 +41,8 @@ pub(crate) struct LimitRecord {
     granted: AtomicU64,
     /// One for each of [`SettlementResult::ALL`].
     settlements: [AtomicU64; SettlementResult::ALL.len()],
+    /// The monotonic time in µs at which all that was spent of it locally is regained.
+    whole: AtomicU64,
 }
 
 /// The record of a node: one of the zone, or where the zone has none left, one of this worker alone.
@@ -87,6 +89,21 @@ pub(crate) struct NodeRecord {
 }
 
 impl LimitRecord {
+    /// One of this worker alone. Others may charge the limit locally and do not say so here.
+    pub(super) fn of_worker() -> Self {
+        Self { whole: AtomicU64::new(u64::MAX), ..Self::default() }
+    }
+
+    /// Whether anything that was spent of the limit locally may not be regained yet at `now`.
+    pub(super) fn may_have_charges(&self, now: u64) -> bool {
+        now < self.whole.load(Ordering::Relaxed)
+    }
+
+    /// Something of the limit was spent locally, and is regained at this time.
+    pub(super) fn charge_until(&self, whole: u64) {
+        self.whole.fetch_max(whole, Ordering::Relaxed);
+    }
+
     /// Counts a request that this limit was evaluated for.
     pub(crate) fn count_request(&self, status: Status) {
         add(&self.results, status as usize, 1);

@@ -59,8 +59,8 @@ pub trait Machine {
 
     // The states of clients that are decided locally.
 
-    /// Whether any local charge may not be regained yet.
-    fn has_charges(&self) -> bool;
+    /// Whether any local charge of a limit may not be regained yet at `now`.
+    fn has_charges(&self, limit: &Evaluated<'_, Self::Limit>, now: u64) -> bool;
 
     /// Decides about a request locally, and charges it.
     fn decide_locally<'a>(

@@ -96,7 +96,10 @@ struct TestMachine {
     denials: RefCell<HashMap<u128, Denial>>,
     leases: Vec<LeaseBucket>,
     local: RefCell<Vec<u64>>,
-    whole: Cell<u64>,
+    /// When all that was spent locally of a limit is regained, by name.
+    whole: RefCell<HashMap<String, u64>>,
+    /// How often requests were decided in the local table.
+    local_decisions: Cell<usize>,
     /// The counts of limits, in this order.
     counts: RefCell<Vec<Counted>>,
     waits: Cell<usize>,
@@ -114,7 +117,8 @@ impl TestMachine {
             denials: RefCell::default(),
             leases: std::iter::repeat_with(LeaseBucket::default).take(16).collect(),
             local: RefCell::new(vec![0; room]),
-            whole: Cell::new(0),
+            whole: RefCell::default(),
+            local_decisions: Cell::new(0),
             counts: RefCell::default(),
             waits: Cell::new(0),
             reservations: Cell::new(0),
@@ -209,8 +213,8 @@ impl Machine for TestMachine {
         self.table().renew(&limit.charge, 0, taken, outcome, self.now());
     }
 
-    fn has_charges(&self) -> bool {
-        self.now() < self.whole.get()
+    fn has_charges(&self, limit: &Evaluated<'_, TestLine>, now: u64) -> bool {
+        self.whole.borrow().get(limit.limit.name()).is_some_and(|whole| now < *whole)
     }
 
     fn decide_locally<'a>(
@@ -220,9 +224,14 @@ impl Machine for TestMachine {
     ) -> Result<LocalCharges<'a>, NoRoom> {
         let mut charges: LocalCharges<'_> =
             limits.iter().map(|limit| (limit.charge, self.blocked_for(limit, mode))).collect();
+        self.local_decisions.set(self.local_decisions.get() + 1);
         let mut words = self.local.borrow_mut();
-        let reset = local::decide(&mut Table::open(&mut words), self.now(), mode, &mut charges);
-        self.whole.set(self.whole.get().max(self.now() + reset));
+        local::decide(&mut Table::open(&mut words), self.now(), mode, &mut charges);
+        for (limit, charge) in limits.iter().zip(charges.iter()) {
+            let mut known = self.whole.borrow_mut();
+            let whole = known.entry(limit.limit.name().to_owned()).or_default();
+            *whole = (*whole).max(self.now() + charge.reset());
+        }
         let fits = charges.iter().all(|charge| charge.answer() != LocalAnswer::NoRoom);
         if fits { Ok(charges) } else { Err(NoRoom) }
     }
@@ -286,7 +295,7 @@ fn a_block_is_known_in_an_outage() {
             Err(error) => finish(&request, &machine, to, Err(error)),
         };
         // Redis forgets nothing here, and what passes locally does not count.
-        machine.whole.set(0);
+        machine.whole.take();
         limits[0].verdict().map(|verdict| (verdict.allowed, verdict.retry))
     };
     let away = || request(Err(Error::Down));
@@ -482,7 +491,7 @@ fn run((says, effects, source, ..): Row) -> (&'static TestRequest, TestMachine) 
         _ => {}
     }
     if source == Source::Local {
-        machine.whole.set(0);
+        machine.whole.take();
     }
     if request.begin(&machine) == Progress::Submit {
         let to = submit(request, &machine);
@@ -767,6 +776,27 @@ fn after_an_outage_both_this_machine_and_redis_must_allow() {
         });
         assert_eq!(10 - next.count(), used, "what was rejected is given back");
     }
+}
+
+/// The local table is locked for all workers of the machine, and what was spent of one limit may take a month to be regained.
+#[test]
+fn after_an_outage_the_local_table_is_used_for_the_limits_that_were_charged_alone() {
+    let machine = TestMachine::new(ROOM);
+    let policy = policy(|it| it.on_error = OnError::Local);
+    let charged = || limit(1, Effect::Enforced, false);
+    let other = || limit(2, Effect::Enforced, false);
+    machine.exhaust(leak([charged()]));
+    machine.local_decisions.set(0);
+    let is_used = |limits: Vec<TestLimit>| {
+        let request: TestRequest = LimitedRequest::new(policy, leak(limits), machine.now());
+        let progress = request.begin(&machine);
+        (progress, machine.local_decisions.take())
+    };
+    assert_eq!(is_used(vec![other()]), (Progress::Submit, 0));
+    assert_eq!(is_used(vec![charged()]), (Progress::Decided, 1));
+    assert_eq!(is_used(vec![other(), charged()]), (Progress::Decided, 1));
+    machine.now.set(START + SECOND);
+    assert_eq!(is_used(vec![charged()]), (Progress::Submit, 0), "all is regained");
 }
 
 /// The quota of a client's own, as Redis has it, is shown and noted; units that were set aside by another one than this

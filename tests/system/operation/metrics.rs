@@ -833,7 +833,7 @@ fn a_limit_without_a_record_is_logged() {
         |n| samples.contains_key(&format!("requests_total{{name=\"n{n}\",result=\"passed\"}}"));
     assert!(is_shown(0) && !is_shown(39), "{samples:?}");
     assert_eq!(
-        nginx.logged("room for more: 10, such as \"n30\"").len(),
+        nginx.logged("room for more: 11, such as \"n29\"").len(),
         1,
         "{}",
         nginx.error_log()
