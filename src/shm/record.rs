@@ -297,8 +297,15 @@ impl NodeRecord {
             && self.slow_since.swap(now, Ordering::Relaxed) == 0
     }
 
-    /// Marks the node as slow no more; since when it was marked, if it was.
-    pub(crate) fn mark_prompt(&self) -> Option<u64> {
+    /// Marks the node as slow no more, if no `living` worker sees it so; since when it was marked, if it was.
+    pub(crate) fn mark_prompt(&self, living: impl FnOnce() -> Vec<(usize, u32)>) -> Option<u64> {
+        // As below: each worker publishes its view before it looks at those of others.
+        fence(Ordering::SeqCst);
+        if self.slow_since.load(Ordering::Relaxed) == 0
+            || self.views_of(&living()).any(|view| view.state == NodeState::Slow)
+        {
+            return None;
+        }
         Some(self.slow_since.swap(0, Ordering::Relaxed)).filter(|since| *since != 0)
     }
 

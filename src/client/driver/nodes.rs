@@ -100,6 +100,10 @@ impl State {
         if let Some(record) = self.record(key) {
             // SAFETY: set before any worker runs.
             record.set_view(unsafe { ngx_worker }, view, is_first);
+            if is_first || view.is_none() {
+                // A worker that is gone does not say that the node is slow no more, and nobody knows since when it is not.
+                record.mark_prompt(|| self.shared.living());
+            }
             self.log_up(key);
         }
     }
@@ -168,10 +172,11 @@ impl State {
         }
     }
 
-    /// Logs that a node is slow no more, if it was logged that it is.
+    /// Logs, once for all workers, that a node is slow no more, if it was logged that it is.
     pub(super) fn log_prompt(&mut self, key: NodeKey) {
+        let shared = self.shared;
         if let Some((record, name)) = self.named(key)
-            && let Some(since) = record.mark_prompt()
+            && let Some(since) = record.mark_prompt(|| shared.living())
         {
             let seconds = unix_ms().saturating_sub(since) as f64 / 1_000.0;
             log!(NGX_LOG_ERR, cycle_log(), "redis {name} is no longer slow, after {seconds:.3} s");

@@ -285,6 +285,76 @@ fn two_workers_log_an_outage_once() {
     }
 }
 
+/// A server that holds its replies about these keys back until they are released, and a store that waits for it as long as a
+/// location `/long` does.
+fn holding<const N: usize>(keys: [&'static str; N]) -> (Fake, [Arc<AtomicBool>; N], Conf) {
+    let held = keys.map(|_| Arc::new(AtomicBool::new(true)));
+    let of_fake = held.clone();
+    let fake = Fake::answering(move |key| {
+        let index = keys.iter().position(|held| *held == key);
+        while index.is_some_and(|index| of_fake[index].load(Ordering::SeqCst)) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        Act::Usual
+    });
+    let conf = limited(&fake.url(), "max_fails 0;")
+        .server("location /long { rate_limit_redis $arg_k rate=1r/h capacity=500000;")
+        .server("rate_limit_redis_timeout 100s; }");
+    (fake, held, conf)
+}
+
+/// Whether any worker sees a node as slow.
+fn is_slow(nginx: &Nginx) -> bool {
+    let page = nginx.get("/metrics").text().to_owned();
+    page.lines().any(|line| line.contains("node_slow{") && line.ends_with(" 1"))
+}
+
+/// A node is slow until no worker waits for it any more.
+#[test]
+fn two_workers_log_slowness_once() {
+    let (_fake, [first, second], conf) = holding(["first", "second"]);
+    let nginx = conf.workers(2).http("add_header X-Worker $pid always;").start();
+    let workers = nginx.worker_pids();
+    let mut clients: Vec<_> = workers.iter().map(|pid| client_of(&nginx, *pid)).collect();
+    let mut behind = client_of(&nginx, workers[1]);
+    clients[0].send("GET", "/long?k=first", &[]);
+    nginx.wait_for_error_log("is slow: no reply within 1000 ms");
+    clients[1].send("GET", "/long?k=second", &[]);
+    // It waits for longer than the patience, behind the other request of this worker.
+    assert_eq!(behind.get("/?k=a").decision(), "ERROR_PASSED none");
+    let ends = || nginx.logged("is no longer slow").len();
+    for (index, held) in [first, second].into_iter().enumerate() {
+        assert_eq!((is_slow(&nginx), ends()), (true, 0), "{index}");
+        held.store(false, Ordering::SeqCst);
+        assert_eq!(clients[index].read_response().decision(), "PASSED redis");
+        assert_eq!(clients[index].get("/?k=a").decision(), "PASSED redis");
+    }
+    assert_eq!((is_slow(&nginx), ends()), (false, 1));
+    assert_eq!(nginx.logged("is slow").len(), 1);
+}
+
+/// What a worker has seen does not count when it is gone.
+#[test]
+fn slowness_ends_with_the_worker_that_has_seen_it() {
+    let (_fake, [held], conf) = holding(["held"]);
+    let mut nginx = conf.start();
+    let mut http = nginx.http();
+    http.send("GET", "/long?k=held", &[]);
+    wait_until(PATIENCE, || is_slow(&nginx), "a node that is slow");
+    nginx.kill9_worker(nginx.worker_pids()[0]);
+    assert!(!is_slow(&nginx));
+    let mut http = nginx.http();
+    http.send("GET", "/long?k=held", &[]);
+    wait_until(PATIENCE, || is_slow(&nginx), "a node that is slow again");
+    held.store(false, Ordering::SeqCst);
+    assert_eq!(http.read_response().decision(), "PASSED redis");
+    assert_eq!(http.get("/?k=a").decision(), "PASSED redis");
+    assert!(!is_slow(&nginx));
+    // The line that it is slow comes once in 10 s, which may be over by now. The first of them has no end.
+    let [begins, ends] = ["is slow", "is no longer slow"].map(|text| nginx.logged(text).len());
+    assert_eq!(begins, ends + 1, "{:#?}", nginx.logged("slow"));
+}
+
 /// A connection to this worker.
 fn client_of(nginx: &Nginx, worker: u32) -> harness::Http {
     let mut found = None;
