@@ -88,16 +88,20 @@ impl TopZone {
         Some(Self { zone, start: start.cast(), sketches, n })
     }
 
-    /// Gives each of these limits a sketch: its own, a free one, or that of a limit which is gone.
+    /// Gives each of these limits a sketch: its own, a free one, or that of a limit which is gone. An old worker may count in
+    /// the latter at this moment: then it is the next one.
     pub(crate) fn register<'a>(&self, names: impl Iterator<Item = &'a str>) {
         let limits: Vec<_> = names.map(identity).collect();
         let register = |limit| {
             let is_free = |other| other == 0 || !limits.contains(&other);
-            if let (None, Some(index)) = (self.find(limit), self.position(is_free)) {
+            let take = |index| {
                 self.with(index, |head, top| {
                     top.clear();
                     head.limit.store(limit, Ordering::Relaxed);
-                });
+                })
+            };
+            if self.find(limit).is_none() {
+                self.positions(is_free).find_map(take);
             }
         };
         self.zone.locked(|| limits.iter().copied().for_each(register));
@@ -133,13 +137,13 @@ impl TopZone {
     }
 
     fn find(&self, limit: u64) -> Option<usize> {
-        self.position(|other| other == limit)
+        self.positions(|other| other == limit).next()
     }
 
-    fn position(&self, is_it: impl Fn(u64) -> bool) -> Option<usize> {
+    fn positions(&self, is_it: impl Fn(u64) -> bool) -> impl Iterator<Item = usize> {
         let limit =
             |index: &usize| self.head(*index).map(|head| head.limit.load(Ordering::Relaxed));
-        (0..self.sketches).find(|index| limit(index).is_some_and(&is_it))
+        (0..self.sketches).filter(move |index| limit(index).is_some_and(&is_it))
     }
 
     /// Where a sketch begins.
