@@ -1,11 +1,13 @@
 //! The counters of a limit or a node, of all workers together.
 
+use std::borrow::Cow;
 use std::ops::Deref;
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use rate_limit_core::client::{Counts, NodeState, View};
 use rate_limit_core::decision::{Source, Status};
+use rate_limit_core::key;
 use rate_limit_core::metrics::{
     AttemptResult, BUCKETS, CommandKind, ErrorKind, LeaseUnits, QueryResult, SettlementResult,
 };
@@ -13,8 +15,14 @@ use rate_limit_core::text::metrics;
 
 use super::worker::{self, PerWorker};
 
-/// The longest name of a record with its scope, in words; longer ones are cut.
+/// The longest name of a record with its scope, in words; longer ones are [shortened].
 const NAME_WORDS: usize = 16;
+
+/// The longest name of a record, in bytes.
+const MAX_NAME: usize = (NAME_WORDS - 1) * size_of::<u64>();
+
+/// How many bytes of a name that is shortened are left at each end.
+const KEPT: usize = 50;
 
 /// The name of a record, and in the last word the scope of the name; all zeroes if the record is free.
 #[derive(Default)]
@@ -419,7 +427,7 @@ pub(super) fn taken<R: Named>(records: &'static [R]) -> &'static [R] {
 impl Name {
     fn words(name: &str, scope: u64) -> [u64; NAME_WORDS] {
         let mut words = [0; NAME_WORDS];
-        for (word, bytes) in words.iter_mut().zip(name.as_bytes().chunks(8)) {
+        for (word, bytes) in words.iter_mut().zip(shortened(name).chunks(8)) {
             let mut padded = [0; 8];
             padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
             *word = u64::from_ne_bytes(padded);
@@ -430,7 +438,7 @@ impl Name {
         words
     }
 
-    /// The name as text; a character that was cut at its end is replaced.
+    /// The name as text; a character that was cut is replaced.
     fn text(&self) -> String {
         let words = read(&self.0).map(u64::to_ne_bytes);
         let bytes = words.split_last().map_or(&[][..], |(_, name)| name.as_flattened());
@@ -441,4 +449,18 @@ impl Name {
     fn write(&self, words: [u64; NAME_WORDS]) {
         self.0.iter().zip(words).for_each(|(to, from)| to.store(from, Ordering::Relaxed));
     }
+}
+
+/// A name that fits into a record. In the middle of one that is too long is a digest of it: long names may begin alike, and
+/// end alike.
+fn shortened(name: &str) -> Cow<'_, [u8]> {
+    let bytes = name.as_bytes();
+    let (Some(start), Some(end)) = (bytes.first_chunk::<KEPT>(), bytes.last_chunk::<KEPT>()) else {
+        return bytes.into();
+    };
+    if bytes.len() <= MAX_NAME {
+        return bytes.into();
+    }
+    let digest = format!("~{:016x}~", key::fingerprint(bytes));
+    [start.as_slice(), digest.as_bytes(), end].concat().into()
 }

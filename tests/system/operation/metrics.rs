@@ -170,6 +170,33 @@ fn connections(samples: &Samples, node: &str, state: &str) -> f64 {
     samples[&format!("connections{{node=\"{node}\",state=\"{state}\"}}")]
 }
 
+/// Nodes with names that are too long for the shared memory, and alike for longer than it has room.
+#[test]
+fn long_names_of_nodes_are_distinct() {
+    let (first, second) = (Redis::start(), Redis::start());
+    let server = |redis: &Redis| format!("redis://{}127.0.0.1:{}", "0".repeat(130), redis.port());
+    let nginx = Conf::new()
+        .http(&format!("rate_limit_redis_store one {{ server {}; }}", server(&first)))
+        .http(&format!("rate_limit_redis_store two {{ server {}; }}", server(&second)))
+        .server("location / { rate_limit_redis_pass one; rate_limit_redis a rate=1r/s; }")
+        .server("location /b { rate_limit_redis_pass two; rate_limit_redis a name=b rate=1r/s; }")
+        .server("location = /metrics { rate_limit_redis_metrics prometheus; }")
+        .start();
+    let nodes = || {
+        let samples = metrics(&nginx);
+        let nodes = samples.keys().filter_map(|name| name.strip_prefix("breaker_open{node=\""));
+        nodes.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let ends = |redis: &Redis| format!("127.0.0.1:{}\"}}", redis.port());
+    let are_there = || {
+        let nodes = nodes();
+        let has = |redis| nodes.iter().any(|node| node.ends_with(&ends(redis)));
+        nodes.len() == 2 && has(&first) && has(&second)
+    };
+    wait_until(PATIENCE, are_there, "two nodes");
+    assert!(nodes().iter().all(|node| node.contains("000~")), "{:?}", nodes());
+}
+
 /// The counts of `family` for a server, for each of `results`.
 fn by_result<const N: usize>(
     nginx: &Nginx,
