@@ -6,6 +6,10 @@
 use ngx::ffi::{ngx_current_msec, ngx_msec_t, ngx_time_update, ngx_timeofday};
 use rate_limit_core::rate::MILLISECOND;
 
+// With 32 bits NGINX's ms begin at 0 again after 49 days, and so would leases, blocks and delays that end at such a time.
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("rate_limit_redis needs a 64-bit system");
+
 /// µs of the monotonic clock, which all processes of a machine share.
 pub(crate) fn monotonic_micros() -> u64 {
     micros(libc::CLOCK_MONOTONIC)
