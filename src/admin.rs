@@ -73,7 +73,7 @@ fn refuse(r: Request<'_>, error: &AdminError) -> Result<ngx_int_t, OutOfMemory> 
     page::send(r, error.status(), PageForm::Json, "", &admin::error(error))
 }
 
-/// Submits what is asked for to the client of the limit's store.
+/// Submits the operation that is requested to the client of the limit's store.
 fn submit(r: Request<'_>, management: &Management<'_>) -> Result<ngx_int_t, OutOfMemory> {
     // NGINX resumes the request of the client, not a part of it.
     if !r.is_main() {

@@ -1,4 +1,4 @@
-//! The admin interface: from a request of HTTP to what it asks for.
+//! The admin interface: from a request of HTTP to its operation.
 //!
 //! A request has a method and arguments in its query string, and no content. [`Operation::read`] makes an
 //! [`Operation`] of them, or an [`AdminError`] with the status and the sentence of the answer. What the answers look
@@ -23,7 +23,7 @@ use crate::limit::Quota;
 use crate::manage::Change;
 use crate::rate::{self, MAX_TIME, MILLISECOND};
 
-/// The operation that a request asks for.
+/// The operation of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation<'a> {
     /// The limits.

@@ -74,7 +74,7 @@ pub struct Template {
 }
 
 impl Template {
-    /// The limit whose Redis keys start with `head`. There is no other way to a key.
+    /// The limit whose Redis keys start with `head`. Keys are made only from a [`Head`].
     pub fn new(head: Head, prepared: Option<Prepared>) -> Self {
         Self { head, prepared }
     }

@@ -167,7 +167,7 @@ impl Verdict {
     /// [`Verdict::from_reply`].
     pub const REPLY_LEN: usize = 4;
 
-    /// A verdict may tell only so much of a longer block, in µs: an hour.
+    /// How much of a longer block a verdict may show, in µs: an hour.
     const LONG_BLOCK: u32 = 3_600_000_000;
 
     /// The stricter of two verdicts in each value; each follows from a state of its own.

@@ -1,7 +1,7 @@
 //! Entries about clients in memory that processes share, written and read without a lock.
 //!
 //! They lie in buckets of a few. A digest belongs to one bucket, and may be in any entry of it. The first two words of an
-//! entry are the digest combined with all others: an entry that is read while it is written is none. (Hyatt and Mann, "A
+//! entry are the digest combined with all others: an entry that is read while it is written has no valid digest. (Hyatt and Mann, "A
 //! lock-less transposition table implementation", 2002.)
 
 use std::sync::atomic::{AtomicU64, Ordering};

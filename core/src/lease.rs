@@ -96,7 +96,7 @@ const KEPT: u64 = 3;
 const KEPT_OF_WINDOW: u64 = 4;
 
 /// So many units must have been allowed since the last rejection for each unit of a lease.
-const CALM: u64 = 200;
+const ALLOWED_FOR_UNIT: u64 = 200;
 
 /// The demand is counted in parts of a unit: one of so many.
 const PARTS: u64 = 256;
@@ -150,7 +150,7 @@ pub struct Holding {
     span: u32,
     /// How many units the client was allowed until `submitted` since the last rejection; as many as can be
     /// counted: there was none.
-    calm: u32,
+    allowed: u32,
     /// How many units were spent since, with those of the request that brought the lease.
     spent: u64,
     /// How many were spent in a time of `span` before that, on average, in parts of a unit.
@@ -172,7 +172,7 @@ impl Holding {
         taken: 0,
         submitted: 0,
         span: 0,
-        calm: u32::MAX,
+        allowed: u32::MAX,
         spent: 0,
         demand: 0,
         plain: [0; 3],
@@ -197,7 +197,7 @@ impl Holding {
     pub fn after(self, before: &Self) -> Self {
         match self.spent {
             0 => before.reported(),
-            _ => Self { demand: before.demand(self.submitted), calm: before.calm(), ..self },
+            _ => Self { demand: before.demand(self.submitted), allowed: before.allowed(), ..self },
         }
     }
 
@@ -208,7 +208,7 @@ impl Holding {
 
     /// This holding, after a request that the limit has rejected.
     pub fn after_rejection(self, before: &Self) -> Self {
-        Self { demand: before.demand(self.submitted), calm: 0, ..self }
+        Self { demand: before.demand(self.submitted), allowed: 0, ..self }
     }
 
     /// How many units were spent in a time of `span` until the monotonic time `now`, in parts of a unit. What
@@ -223,8 +223,8 @@ impl Holding {
     }
 
     /// How many units were allowed since the last rejection, as far as that can be counted.
-    fn calm(&self) -> u32 {
-        self.calm.saturating_add(narrow(self.spent))
+    fn allowed(&self) -> u32 {
+        self.allowed.saturating_add(narrow(self.spent))
     }
 
     /// Both as one, where commands in flight at once have brought two: what is left of both, and the demand of both.
@@ -232,10 +232,10 @@ impl Holding {
     /// The later one has found the units of the other one held, which they would not be without leases. A report names
     /// one hold only: if Redis has the two in different ones, what is left of the earlier lease lapses.
     pub fn join(self, other: Self, quota: &Quota, now: u64) -> Self {
-        let calm = self.calm.min(other.calm);
+        let allowed = self.allowed.min(other.allowed);
         match (self.span, other.span) {
-            (0, _) => return Self { calm, ..other },
-            (_, 0) => return Self { calm, ..self },
+            (0, _) => return Self { allowed, ..other },
+            (_, 0) => return Self { allowed, ..self },
             _ => {}
         }
         let (first, last) = if self.taken > other.taken { (other, self) } else { (self, other) };
@@ -246,7 +246,7 @@ impl Holding {
             (true, false) => first,
             _ => last,
         };
-        Self { calm, spent, demand, ..kept }
+        Self { allowed, spent, demand, ..kept }
     }
 
     /// This lease with an earlier one of the same hold, which lasts for as long as the later one is spent.
@@ -278,8 +278,8 @@ impl Holding {
     }
 
     /// A request of the client was rejected.
-    fn press(&mut self) {
-        self.calm = 0;
+    fn on_rejected(&mut self) {
+        self.allowed = 0;
     }
 
     /// A command of the machine has charged `cost` beside the lease, at the time `at` of Redis. It is spent by the
@@ -349,9 +349,9 @@ impl Holding {
         let grows = self.is_living(now) && self.units == 0;
         let demand = if grows { demand.saturating_add(demand.div_ceil(2)) } else { demand };
         let most = u64::from(u32::MAX);
-        match self.calm() {
+        match self.allowed() {
             u32::MAX => demand.min(most),
-            calm => demand.min(u64::from(calm) / CALM),
+            allowed => demand.min(u64::from(allowed) / ALLOWED_FOR_UNIT),
         }
     }
 
@@ -419,7 +419,7 @@ impl Holding {
             self.ends,
             self.taken,
             self.submitted,
-            pack(self.span, self.calm),
+            pack(self.span, self.allowed),
             self.spent,
             self.demand,
             first,
@@ -431,9 +431,9 @@ impl Holding {
     /// The holding of these words. Any words are one, and do no harm.
     fn from_words(words: [u64; Self::WORDS]) -> Self {
         let [units, held, ends, taken, submitted, span, spent, demand, plain @ ..] = words;
-        let [(units, of), (held, charged), (span, calm)] = [units, held, span].map(unpack);
+        let [(units, of), (held, charged), (span, allowed)] = [units, held, span].map(unpack);
         let lease = Self { units, of, held, charged, ends, plain, ..Self::UNKNOWN };
-        Self { taken, submitted, span, calm, spent, demand, ..lease }
+        Self { taken, submitted, span, allowed, spent, demand, ..lease }
     }
 }
 

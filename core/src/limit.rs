@@ -50,7 +50,7 @@ impl Quota {
         Self { is_settled, ..self }
     }
 
-    /// Whether charges may be corrected, so that it is kept what was [missing](crate::algorithm::Minima) since.
+    /// Whether charges may be corrected: what was [missing](crate::algorithm::Minima) since is kept for that.
     pub fn is_settled(&self) -> bool {
         self.is_settled
     }

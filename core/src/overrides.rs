@@ -63,7 +63,7 @@ impl Override {
         Self { ends: self.ends.map(moved), ..self }
     }
 
-    /// Whether both are the same but for what a machine cannot tell of the end: how long a reply took.
+    /// Whether both are the same, apart from the time that a reply took, by which a machine may know the end wrongly.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         let ends_with = match (self.ends, other.ends) {
             (Some(one), Some(other)) => one.get().abs_diff(other.get()) < SECOND,

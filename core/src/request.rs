@@ -12,7 +12,7 @@
 //!                                        └ error ▶ decided locally, or by the policy
 //! ```
 //!
-//! This is the one order in which the deny cache, the local table, the leases and Redis are asked:
+//! This is the one order in which the deny cache, the local table, the leases and Redis are queried:
 //!
 //! 1. The deny cache, as it costs least. It knows only rejections, and only of requests with one limit.
 //! 2. The local table, as long as anything of these limits that was spent in an outage is not regained: Redis has no record
@@ -351,7 +351,7 @@ impl<M: Machine> LimitedRequest<'_, M> {
         Progress::Decided
     }
 
-    /// Whether Redis has rejected the request, and charged nothing of it, where each limit can have a lease.
+    /// Whether Redis has rejected the request and charged none of its limits, and each limit can have a lease.
     fn is_rejected_beside_leases(&self) -> bool {
         self.policy.lease > 0
             && self.is_violated()

@@ -55,7 +55,8 @@ type Ranked = [u64; 3];
 #[derive(Debug)]
 pub struct Top<'a> {
     faded_at: &'a mut u64,
-    news: &'a mut u64,
+    /// How many keys were added to the filter since it was made.
+    added: &'a mut u64,
     random: &'a mut u64,
     filter: &'a mut [u64],
     /// The counts, the highest first.
@@ -77,19 +78,19 @@ impl<'a> Top<'a> {
     /// The `n` keys in these [words](Self::words); `None` if they are too few.
     pub fn new(words: &'a mut [u64], n: usize) -> Option<Self> {
         let (faded_at, words) = words.split_first_mut()?;
-        let (news, words) = words.split_first_mut()?;
+        let (added, words) = words.split_first_mut()?;
         let (random, words) = words.split_first_mut()?;
         let (filter, words) = words.split_at_mut_checked(n.div_ceil(ENTRIES_A_WORD))?;
         let (rejected, words) = words.split_at_mut_checked(n)?;
         let (entries, words) = words.split_at_mut_checked(n.checked_mul(3)?)?;
         let keys = words.as_chunks_mut().0.get_mut(..n)?;
         let entries = entries.as_chunks_mut().0;
-        Some(Self { faded_at, news, random, filter, rejected, entries, keys })
+        Some(Self { faded_at, added, random, filter, rejected, entries, keys })
     }
 
     /// Forgets all keys.
     pub fn clear(&mut self) {
-        (*self.faded_at, *self.news) = (0, 0);
+        (*self.faded_at, *self.added) = (0, 0);
         self.filter.fill(0);
         self.rejected.fill(0);
         self.entries.fill([0; 3]);
@@ -193,9 +194,9 @@ impl<'a> Top<'a> {
 
     /// The filter is made anew before many bits in it are those of keys that are gone.
     fn add_to_filter(&mut self, digest: u64) {
-        *self.news = self.news.saturating_add(1);
-        if *self.news > self.entries.len() as u64 {
-            *self.news = 0;
+        *self.added = self.added.saturating_add(1);
+        if *self.added > self.entries.len() as u64 {
+            *self.added = 0;
             self.filter.fill(0);
             for index in 0..self.entries.len() {
                 let own = self.entries.get(index).map_or(0, |[own, ..]| *own);

@@ -14,14 +14,14 @@ pub(crate) struct PasswordFile {
     path: String,
     /// Whether this worker has ever read it.
     was_read: bool,
-    /// Whether it was told that it cannot be read, and that is so still.
-    is_told: bool,
+    /// Whether it was logged that it cannot be read, and it has not been read since.
+    is_logged: bool,
 }
 
 impl PasswordFile {
     /// The file at `path`.
     pub(crate) fn new(path: String) -> Self {
-        Self { path, was_read: false, is_told: false }
+        Self { path, was_read: false, is_logged: false }
     }
 
     /// The password in it. If it cannot be read that is logged, until it can, and the one before stays in use. A
@@ -29,12 +29,12 @@ impl PasswordFile {
     pub(crate) fn read(&mut self) -> Option<String> {
         match read(&self.path) {
             Ok(password) => {
-                (self.was_read, self.is_told) = (true, false);
+                (self.was_read, self.is_logged) = (true, false);
                 Some(password)
             }
             Err(error) if error.kind() == ErrorKind::PermissionDenied && !self.was_read => None,
             Err(error) => {
-                if !std::mem::replace(&mut self.is_told, true) {
+                if !std::mem::replace(&mut self.is_logged, true) {
                     let path = &self.path;
                     log!(
                         NGX_LOG_ERR,

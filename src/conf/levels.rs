@@ -30,8 +30,8 @@ pub(crate) struct MainConf {
     definitions: Definitions,
     /// The scripts of the module. They go with the configuration: a static would stay where the module is unloaded.
     scripts: Scripts,
-    /// The limits of servers that have a `location /`, and the store that is configured there.
-    outside: Vec<(Vec<Rc<LimitConf>>, usize, bool)>,
+    /// The limits of servers that have a `location /`.
+    outside: Vec<Outside>,
     /// Whether any limit decides in the precontent phase.
     pub(crate) has_precontent: bool,
     /// Whether any limit settles what requests have cost.
@@ -54,6 +54,15 @@ pub(crate) struct MainConf {
     shared: OnceCell<Shared>,
     /// The keys that were rejected most, once their memory is mapped.
     top: OnceCell<TopZone>,
+}
+
+/// Limits of a server that only apply outside of any location.
+struct Outside {
+    limits: Vec<Rc<LimitConf>>,
+    /// The index of the store that is configured there.
+    store: usize,
+    /// Whether leases are configured there.
+    has_leases: bool,
 }
 
 /// A location that is the admin interface.
@@ -217,16 +226,16 @@ impl MainConf {
     }
 
     /// Leaves the limits of a server to [`bind_outside`](Self::bind_outside).
-    pub(crate) fn add_outside(&mut self, limits: &[Rc<LimitConf>], index: usize, has_leases: bool) {
-        self.outside.push((limits.to_vec(), index, has_leases));
+    pub(crate) fn add_outside(&mut self, limits: &[Rc<LimitConf>], store: usize, has_leases: bool) {
+        self.outside.push(Outside { limits: limits.to_vec(), store, has_leases });
     }
 
     /// Binds the limits that only apply outside of any location, after all others: a name belongs to
     /// one store, and the locations determine which.
     pub(crate) fn bind_outside(&mut self) -> Result<(), BindError> {
-        for (limits, configured, has_leases) in std::mem::take(&mut self.outside) {
+        for Outside { limits, store, has_leases } in std::mem::take(&mut self.outside) {
             let mut known = limits.iter().filter_map(|limit| self.definitions.store(limit.name()));
-            let index = known.next().and_then(|store| self.find(store)).unwrap_or(configured);
+            let index = known.next().and_then(|store| self.find(store)).unwrap_or(store);
             self.bind(&limits, index, has_leases)?;
         }
         Ok(())

@@ -11,8 +11,8 @@ use ngx::ffi::{
     ngx_http_block_reading, ngx_http_complex_value_t, ngx_http_core_loc_conf_t,
     ngx_http_core_run_phases, ngx_http_discard_request_body, ngx_http_err_page_t,
     ngx_http_finalize_request, ngx_http_request_t, ngx_http_send_response, ngx_http_test_reading,
-    ngx_int_t, ngx_list_push, ngx_palloc, ngx_pool_t, ngx_post_event, ngx_posted_events, ngx_str_t,
-    ngx_table_elt_t, ngx_uint_t,
+    ngx_int_t, ngx_list_push, ngx_palloc, ngx_pnalloc, ngx_pool_t, ngx_post_event,
+    ngx_posted_events, ngx_str_t, ngx_table_elt_t, ngx_uint_t,
 };
 use ngx::http::{
     HttpModuleLocationConf, HttpModuleMainConf, HttpModuleServerConf, NgxHttpCoreModule,
@@ -163,7 +163,7 @@ impl<'r> Request<'r> {
         (status == Status::NGX_OK.0).then(|| unsafe { bytes(value) })
     }
 
-    /// The values of its header fields of this name, in lower case.
+    /// The values of its header fields of this name, in whatever case it is written.
     pub(crate) fn header_fields(self, name: &str) -> impl Iterator<Item = String> {
         // SAFETY: ngx's type has the layout of NGINX's. The reference ends before NGINX runs again.
         let request = unsafe { &*self.as_ptr().cast::<ngx::http::Request>() };
@@ -270,9 +270,10 @@ impl<'r> Request<'r> {
 
     /// A copy that lives as long as the request.
     pub(crate) fn copy(self, bytes: &[u8]) -> Result<&'r [u8], OutOfMemory> {
-        let place = self.allocate::<u8>(bytes.len())?;
-        // SAFETY: the memory is as large as what is copied, and nobody else's.
+        // SAFETY: the pool is that of the request. The memory is as large as what is copied, and nobody else's.
         unsafe {
+            let place = ngx_pnalloc(self.pool(), bytes.len()).cast::<u8>();
+            let place = NonNull::new(place).ok_or(OutOfMemory)?;
             place.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
             Ok(std::slice::from_raw_parts(place.as_ptr(), bytes.len()))
         }

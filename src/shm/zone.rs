@@ -30,8 +30,8 @@ pub(super) fn add(
 ) -> Option<()> {
     let mut name = ngx_str_t { data: name.as_ptr().cast_mut(), len: name.len() };
     let conf = cf.main_pointer()?;
-    // SAFETY: NGINX keeps the name and the address of the tag, which are static, and the zone, whose data, our configuration
-    // of `http`, lives as long as it.
+    // SAFETY: the name and the tag, of which NGINX keeps the addresses, are static. The data of the zone is our configuration
+    // of `http`, which lives as long as the zone.
     unsafe {
         let tag = std::ptr::from_ref(tag).cast_mut().cast();
         let zone = ngx_shared_memory_add(cf.as_ptr(), &mut name, size, tag).as_mut()?;

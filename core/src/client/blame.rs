@@ -265,14 +265,14 @@ impl Client {
         node.is_cut_off = false;
         let was_patient = node.silences > 0;
         node.silences = node.silences.saturating_sub(1);
-        let is_news = node.health.is_mute() || node.has_undecided;
-        if is_news {
+        let ends_failures = node.health.needs_answer() || node.has_undecided;
+        if ends_failures {
             node.health.on_answered();
         }
         if was_patient {
             self.on_patience_changed();
         }
-        if is_news {
+        if ends_failures {
             self.pool.count(key, &mut self.agenda, super::Node::count_answered);
             self.pool.check_recovery(key, &mut self.agenda);
         }

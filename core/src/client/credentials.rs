@@ -12,9 +12,9 @@ use crate::text::log::Escaped;
 /// When connections log in again, and who has refused that. Times are in µs.
 #[derive(Debug)]
 pub(super) struct Credentials {
-    /// How often; 0: never.
+    /// The time between two logins; 0: each connection logs in once.
     interval: u64,
-    /// When it is due next.
+    /// When the next one is due.
     at: Option<u64>,
     /// The node whose refusal was logged, until it accepts the password or is there no more.
     refused_by: Option<NodeKey>,

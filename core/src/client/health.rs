@@ -107,7 +107,7 @@ impl Health {
     }
 
     /// Whether a command has to be answered before it is up.
-    pub(super) fn is_mute(&self) -> bool {
+    pub(super) fn needs_answer(&self) -> bool {
         match self.condition {
             Condition::Open(probing) => !probing.has_answered,
             Condition::HalfOpen => true,
@@ -173,7 +173,7 @@ impl Health {
 
     /// A command was answered in time.
     pub(super) fn on_answered(&mut self) {
-        if !self.is_mute() {
+        if !self.needs_answer() {
             return;
         }
         self.backoff.succeeded();
@@ -347,7 +347,7 @@ mod tests {
         let mut unreachable = Health::new(1, 0);
         unreachable.on_unreachable();
         for mut health in [Health::new(1, 0), unreachable, half_open()] {
-            assert!(fails(&mut health, 0) && health.is_open() && health.is_mute());
+            assert!(fails(&mut health, 0) && health.is_open() && health.needs_answer());
         }
     }
 

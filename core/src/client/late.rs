@@ -12,7 +12,7 @@ use super::command::Command;
 use super::commands::Commands;
 use super::slab::CommandKey;
 
-/// How many refunds may wait. What has waited longest is given up for what is beyond, and stays charged.
+/// How many refunds may wait. One more takes the place of the one that has waited longest, whose charge then stands.
 const MAX_REFUNDS: usize = 1_000;
 
 /// How many of those that wait are compared with one more: the requests of a busy client come one after the other.
@@ -51,7 +51,7 @@ impl LateRefunds {
         self.waiting.push_back(refund);
     }
 
-    /// Takes the next one whose node takes commands. Those whose node does not wait behind the others.
+    /// Takes the next one whose node takes commands. Those whose node takes none are moved behind the others.
     fn next(&mut self, is_taken: impl Fn(u16) -> bool) -> Option<Command> {
         for _ in 0..self.waiting.len().min(LOOKED_AT) {
             let first = self.waiting.pop_front()?;

@@ -226,7 +226,7 @@ impl Link<'_> {
         Some(Lost { node, next, was_ready, was_silent_about_topology })
     }
 
-    /// Notes the step of the handshake instead of whose reply a server has closed the connection.
+    /// Takes note of the step of the handshake at which a server has closed the connection instead of replying.
     fn note_hang_up(&mut self, fault: &Fault) {
         if let (Some(step), Fault::Closed(_)) = (self.connection.unanswered_step(), fault) {
             self.node.abilities.on_closed(step);

@@ -233,7 +233,7 @@ impl Client {
         self.discovery.rounds.on_applied();
         let before = self.pool.nodes.current().to_vec();
         let (masters, line) = self.discovery.topology.apply(layout, &mut self.pool.nodes);
-        let is_news = line.is_some();
+        let is_logged = line.is_some();
         if let Some((level, line)) = line {
             self.agenda.push(Action::Log(level, line));
         }
@@ -248,7 +248,7 @@ impl Client {
         }
         masters.into_iter().for_each(|master| self.open_node(master, now));
         self.route_parked(now);
-        is_news || before != self.pool.nodes.current()
+        is_logged || before != self.pool.nodes.current()
     }
 
     /// Removes the retired nodes that owe no reply, or have owed it for too long.

@@ -226,7 +226,7 @@ impl<'a> LeaseTable<'a> {
                     let mut holding = locked.entry.holding();
                     match (is_charged, is_rejected) {
                         (true, _) => holding.charge(charge.quota, charge.cost, granted.now, now),
-                        (_, true) => holding.press(),
+                        (_, true) => holding.on_rejected(),
                         (false, false) => {}
                     }
                     locked.set(&holding);

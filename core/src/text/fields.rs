@@ -238,11 +238,11 @@ fn service_limit(limit: &Shown<'_>, now: u64, retry_after: Option<u64>, out: &mu
 ///
 /// The others come after it, at the rate, until all are back: so it follows from the reset. That is too
 /// early if a block lasts for longer, and too late if units that machines hold are the last to come. A
-/// rejected request tells more: it cannot pass before a unit is back and no block is left. A limit with
+/// rejected request has a better value: it cannot pass before a unit is back and no block is left. A limit with
 /// a block is blocked once it rejects, and so is a client that an operator blocks: this is its time then. Of any other limit
 /// it is the latest one.
 ///
-/// A request that passes tells no more. While others hold units, what is said to the one that takes the
+/// A request that passes has none. While others hold units, what is said to the one that takes the
 /// last unit may be too late, and what is said to one of cost 0 during a block is too early.
 fn until_first(limit: &Shown<'_>) -> u64 {
     let (quota, verdict) = (limit.quota, &limit.verdict);
