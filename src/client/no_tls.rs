@@ -29,7 +29,7 @@ impl Peer {
         match *tls {}
     }
 
-    pub(super) unsafe fn stream(&self, _: NonNull<ngx_connection_t>) -> Stream {
+    pub(super) unsafe fn stream(self: Rc<Self>, _: NonNull<ngx_connection_t>) -> Stream {
         match *self {}
     }
 }
@@ -37,15 +37,11 @@ impl Peer {
 pub(super) enum Stream {}
 
 impl Stream {
-    pub(super) unsafe fn handshake(
-        &self,
-        _: NonNull<ngx_connection_t>,
-        _: &Peer,
-    ) -> Result<bool, String> {
+    pub(super) unsafe fn handshake(&self, _: NonNull<ngx_connection_t>) -> Result<bool, String> {
         match *self {}
     }
 
-    pub(super) unsafe fn save_session(&self, _: NonNull<ngx_connection_t>, _: &Peer) {
+    pub(super) unsafe fn save_session(&self, _: NonNull<ngx_connection_t>) {
         match *self {}
     }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::rc::Rc;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -123,12 +124,12 @@ impl Socket {
     }
 
     /// Continues the TLS handshake, once the socket is connected; whether it is complete.
-    pub(super) fn secure(&mut self, peer: &Peer) -> io::Result<bool> {
+    pub(super) fn secure(&mut self, peer: Rc<Peer>) -> io::Result<bool> {
         let connection = self.connection;
         // SAFETY: the connection is open. The stream is kept until it is closed, and closed before it.
         unsafe {
             let tls = self.tls.get_or_insert_with(|| peer.stream(connection));
-            tls.handshake(connection, peer).map_err(io::Error::other)
+            tls.handshake(connection).map_err(io::Error::other)
         }
     }
 
@@ -137,11 +138,11 @@ impl Socket {
         self.tls.is_some()
     }
 
-    /// Saves the session in `peer`, after something was read.
-    pub(super) fn save_session(&self, peer: &Peer) {
+    /// Saves the TLS session for the next connection to the server, after something was read.
+    pub(super) fn save_session(&self) {
         if let Some(tls) = &self.tls {
             // SAFETY: the connection is open, and TLS is spoken on it.
-            unsafe { tls.save_session(self.connection, peer) };
+            unsafe { tls.save_session(self.connection) };
         }
     }
 

@@ -204,17 +204,26 @@ impl State {
         }
     }
 
-    /// Continues to connect; whether the connection can be used.
+    /// Whether the connection can be used; if it is being made, it is continued first.
     fn establish(&mut self, key: ConnectionKey) -> bool {
+        let Some(Some(wire)) = self.wires.get(key.index()) else { return false };
+        match wire.transport {
+            Transport::Open(_) => true,
+            Transport::Connecting(_) => self.proceed(key),
+            Transport::Nothing | Transport::Resolving(_) => false,
+        }
+    }
+
+    /// Continues to connect; whether the connection can be used.
+    #[cold]
+    fn proceed(&mut self, key: ConnectionKey) -> bool {
         let (peer, is_plain) = (self.peer(key), self.tls.is_none());
         let Some(Some(wire)) = self.wires.get_mut(key.index()) else { return false };
-        let Transport::Connecting(socket) = &mut wire.transport else {
-            return matches!(wire.transport, Transport::Open(_));
-        };
+        let Transport::Connecting(socket) = &mut wire.transport else { return false };
         let progress = match peer {
             // Without a name to verify nothing is sent.
             None if !is_plain => Err(Fault::Connect("the server is not known any more".to_owned())),
-            peer => advance(socket, peer.as_deref()),
+            peer => advance(socket, peer),
         };
         // Also where the handshake fails at once: it was the server that did not want it.
         if socket.has_tls() {
@@ -260,7 +269,9 @@ impl State {
         }
         if has_read {
             self.count_lag(now.saturating_sub(turn_start()));
-            self.save_session(key);
+            if let Some(socket) = self.socket(key) {
+                socket.save_session();
+            }
         }
     }
 
@@ -310,16 +321,6 @@ impl State {
         let known = self.known(node)?;
         Some(Rc::clone(known.peer.get_or_insert_with(|| Rc::new(Peer::new(tls, &host)))))
     }
-
-    /// Saves the session for the next connection to the server.
-    fn save_session(&mut self, key: ConnectionKey) {
-        if self.tls.is_some()
-            && let Some(peer) = self.peer(key)
-            && let Some(socket) = self.socket(key)
-        {
-            socket.save_session(&peer);
-        }
-    }
 }
 
 impl Drop for Tag {
@@ -329,7 +330,7 @@ impl Drop for Tag {
 }
 
 /// Continues to connect a socket, and the TLS handshake if there is one; whether it can be used.
-fn advance(socket: &mut Socket, peer: Option<&Peer>) -> Result<bool, Fault> {
+fn advance(socket: &mut Socket, peer: Option<Rc<Peer>>) -> Result<bool, Fault> {
     if !socket.has_tls() && !socket.test_connect().map_err(|error| unconnected(&error))? {
         return Ok(false);
     }

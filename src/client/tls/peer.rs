@@ -34,9 +34,9 @@ impl Peer {
     /// # Safety
     /// The connection must be open, and have no pool yet. The stream must be kept until it is closed, and be closed
     /// before it.
-    pub(in crate::client) unsafe fn stream(&self, c: NonNull<ngx_connection_t>) -> Stream {
+    pub(in crate::client) unsafe fn stream(self: Rc<Self>, c: NonNull<ngx_connection_t>) -> Stream {
         // SAFETY: passed on.
-        unsafe { Stream::new(c) }
+        unsafe { Stream::new(self, c) }
     }
 
     /// Sets the name for OpenSSL.

@@ -8,8 +8,8 @@ use ngx::core::Status;
 use ngx::ffi::{
     NGX_SSL_CLIENT, SSL_CTRL_MODE, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, SSL_ctrl,
     SSL_get_peer_cert_chain, SSL_get_verify_result, X509_V_OK, ngx_connection_t, ngx_create_pool,
-    ngx_destroy_pool, ngx_ssl_create_connection, ngx_ssl_get_session, ngx_ssl_handshake,
-    ngx_ssl_set_session, ngx_ssl_shutdown, ngx_uint_t,
+    ngx_destroy_pool, ngx_ssl_create_connection, ngx_ssl_get_session, ngx_ssl_get0_session,
+    ngx_ssl_handshake, ngx_ssl_set_session, ngx_ssl_shutdown, ngx_uint_t,
 };
 
 use super::peer::{Peer, Session};
@@ -21,6 +21,7 @@ const POOL: usize = 256;
 /// TLS on an open connection, from before the handshake until it is closed. OpenSSL has a pointer to the connection, which
 /// NGINX uses when OpenSSL calls it: so no reference to it is made here.
 pub(in crate::client) struct Stream {
+    peer: Rc<Peer>,
     /// NGINX's messages about the connection.
     messages: Rc<Capture>,
 }
@@ -30,7 +31,7 @@ impl Stream {
     ///
     /// # Safety
     /// The conditions of [`Peer::stream`] must hold.
-    pub(super) unsafe fn new(c: NonNull<ngx_connection_t>) -> Self {
+    pub(super) unsafe fn new(peer: Rc<Peer>, c: NonNull<ngx_connection_t>) -> Self {
         let c = c.as_ptr();
         // SAFETY: the log of an open connection is valid. That which takes its place lives as long as the stream, and so
         // as the pool.
@@ -38,7 +39,7 @@ impl Stream {
             let messages = Capture::before((*c).log);
             (*c).log = messages.log();
             (*c).pool = ngx_create_pool(POOL, (*c).log);
-            Self { messages }
+            Self { peer, messages }
         }
     }
 
@@ -49,13 +50,12 @@ impl Stream {
     pub(in crate::client) unsafe fn handshake(
         &self,
         c: NonNull<ngx_connection_t>,
-        peer: &Peer,
     ) -> Result<bool, String> {
-        let c = c.as_ptr();
+        let (c, peer) = (c.as_ptr(), &*self.peer);
         // SAFETY: the connection is open, its events are valid, and TLS has been started on it.
         unsafe {
             if (*c).ssl.is_null() {
-                self.start(c, peer)?;
+                self.start(c)?;
             }
             let (read, write) = ((*c).read, (*c).write);
             let handlers = ((*read).handler, (*write).handler);
@@ -83,7 +83,8 @@ impl Stream {
     ///
     /// # Safety
     /// `c` must be the connection of this stream.
-    unsafe fn start(&self, c: *mut ngx_connection_t, peer: &Peer) -> Result<(), String> {
+    unsafe fn start(&self, c: *mut ngx_connection_t) -> Result<(), String> {
+        let peer = &self.peer;
         let session = peer.session.borrow();
         let session = session.as_ref().map_or(ptr::null_mut(), |session| session.0.as_ptr());
         // SAFETY: the connection is open, and has its pool; OpenSSL takes shares of the context
@@ -114,10 +115,16 @@ impl Stream {
     ///
     /// # Safety
     /// `c` must be the connection of this stream, on which the handshake is complete.
-    pub(in crate::client) unsafe fn save_session(&self, c: NonNull<ngx_connection_t>, peer: &Peer) {
-        // SAFETY: TLS is spoken on the connection; what is returned is a share of our own.
-        let session = NonNull::new(unsafe { ngx_ssl_get_session(c.as_ptr()) });
-        peer.session.replace(session.map(Session));
+    pub(in crate::client) unsafe fn save_session(&self, c: NonNull<ngx_connection_t>) {
+        let saved = &self.peer.session;
+        let is_saved = |session| saved.borrow().as_ref().is_some_and(|it| it.0.as_ptr() == session);
+        // SAFETY: TLS is spoken on the connection. Only the second function returns a share of our own.
+        unsafe {
+            // A ticket makes another session.
+            if !is_saved(ngx_ssl_get0_session(c.as_ptr())) {
+                saved.replace(NonNull::new(ngx_ssl_get_session(c.as_ptr())).map(Session));
+            }
+        }
     }
 
     /// Why NGINX's last operation failed.
