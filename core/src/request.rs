@@ -470,7 +470,7 @@ impl<M: Machine> LimitedRequest<'_, M> {
         M: 'm,
     {
         drop(self.local.take());
-        if self.policy.lease == 0 && !self.is_submitted() {
+        if !self.is_submitted() && !self.limits.iter().any(Evaluated::has_renewal) {
             return;
         }
         self.take_answers();

@@ -184,6 +184,10 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
         self.renewal.set(Some(renewal));
     }
 
+    pub(super) fn has_renewal(&self) -> bool {
+        self.renewal.get().is_some()
+    }
+
     pub(super) fn take_renewal(&self) -> Option<&'a Renewal> {
         self.renewal.take()
     }
