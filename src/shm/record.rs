@@ -197,9 +197,10 @@ impl Named for NodeRecord {
     }
 }
 
-/// A histogram of spans of time: a count for each of [`BUCKETS`], and for longer ones.
+/// A histogram of spans of time: a count for each of [`BUCKETS`], and for longer ones. In cache lines of its own, as each
+/// request of each worker writes to it.
 #[derive(Debug, Default)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub(super) struct Histogram {
     buckets: [AtomicU64; BUCKETS.len() + 1],
     /// All of them together, in µs.
@@ -211,7 +212,9 @@ impl Histogram {
     pub(super) fn add(&self, span: u64) {
         let bucket = BUCKETS.partition_point(|bound| *bound < span);
         add(&self.buckets, bucket, 1);
-        self.sum.fetch_add(span, Ordering::Relaxed);
+        if span > 0 {
+            self.sum.fetch_add(span, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn read(&self) -> metrics::Histogram {
