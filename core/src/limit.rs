@@ -22,6 +22,8 @@ pub struct Quota {
     block: u64,
     is_settled: bool,
     has_override: bool,
+    /// See [`fingerprint`](Self::fingerprint).
+    fingerprint: u64,
 }
 
 /// The largest debt of a client, as a multiple of the limit.
@@ -35,12 +37,13 @@ impl Quota {
         terms: (u64, u64),
         limit: u64,
     ) -> Self {
-        Self { algorithm, rate, terms, limit, block: 0, is_settled: false, has_override: false }
+        let (block, is_settled, has_override, fingerprint) = Default::default();
+        Self { algorithm, rate, terms, limit, block, is_settled, has_override, fingerprint }.hashed()
     }
 
     /// This quota, but a client that exceeds it is blocked for `block` µs.
     pub fn with_block(self, block: u64) -> Self {
-        Self { block, ..self }
+        Self { block, ..self }.hashed()
     }
 
     /// This quota, of which charges may be corrected when it is known what requests have really cost; unchanged where the
@@ -70,7 +73,7 @@ impl Quota {
     pub(crate) fn with_terms_of(&self, other: &Self) -> Option<Self> {
         let Self { algorithm, rate, terms, limit, .. } = *other;
         let is_alike = algorithm == self.algorithm && other.check_settle().is_ok();
-        is_alike.then_some(Self { rate, terms, limit, ..*self })
+        is_alike.then(|| Self { rate, terms, limit, ..*self }.hashed())
     }
 
     /// How long a client is blocked at most, in µs. Where clients may be given quotas of their own, one may also be
@@ -133,11 +136,17 @@ impl Quota {
 
     /// A hash of the quota: different quotas have different ones, almost certainly.
     pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    /// This quota with the hash of it.
+    fn hashed(self) -> Self {
         let (period, count) = self.terms;
         let mix = |hash: u64, number: u64| {
             (hash ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31)
         };
-        [period, count, self.limit, self.block].into_iter().fold(self.algorithm as u64, mix)
+        let numbers = [period, count, self.limit, self.block];
+        Self { fingerprint: numbers.into_iter().fold(self.algorithm as u64, mix), ..self }
     }
 }
 
