@@ -19,7 +19,7 @@ use rate_limit_core::text::metrics::PageForm;
 use rate_limit_core::text::policy;
 use rate_limit_core::top::TopKey;
 
-use crate::conf::LimitConf;
+use crate::conf::{Bound, LimitConf};
 use crate::nginx::{OutOfMemory, Request};
 use crate::page;
 
@@ -83,14 +83,12 @@ fn submit(r: Request<'_>, management: &Management<'_>) -> Result<ngx_int_t, OutO
     let limit = main.and_then(|main| main.limit(management.limit.name));
     let driver = main.zip(limit).and_then(|(main, limit)| main.driver(limit.store()?));
     let timeout = r.location_conf().map(|conf| conf.policy().timeout.saturating_mul(MILLISECOND));
-    let template = limit.and_then(|limit| limit.template());
-    let (Some(limit), Some(template), Some(driver), Some(timeout)) =
-        (limit, template, driver, timeout)
-    else {
+    let bound = limit.and_then(LimitConf::bound);
+    let (Some(bound), Some(driver), Some(timeout)) = (bound, driver, timeout) else {
         return Ok(INTERNAL_ERROR);
     };
-    let key = redis_key(limit, &management.key);
-    let charge = Charge::new(template, &key, &management.quota, 1);
+    let key = redis_key(bound, &management.key);
+    let charge = Charge::new(&bound.template, &key, &management.quota, 1);
     let pending = Pending::create(r, change_for_log(r, management)?)?;
     match pending.submit(r, driver, &charge, management.change, timeout) {
         true => Ok(r.suspend_content()),
@@ -113,7 +111,7 @@ fn resume(
 }
 
 /// The key in Redis, behind the name of the limit, of a client of this key, which is a digest already if it is long.
-fn redis_key<'k>(limit: &LimitConf, key: &'k [u8]) -> Cow<'k, [u8]> {
+fn redis_key<'k>(limit: &Bound, key: &'k [u8]) -> Cow<'k, [u8]> {
     match limit.key_hmac() {
         Some(hmac) => hmac.hex(key).into_bytes().into(),
         None => key.into(),
@@ -141,10 +139,10 @@ fn update_machine(
     outcome: Result<ClientState, Error>,
 ) -> Result<ClientState, Error> {
     let main = r.main_conf();
-    let limit = main.and_then(|main| main.limit(management.limit.name));
+    let limit = main.and_then(|main| main.limit(management.limit.name)?.bound());
     let shared = main.and_then(|main| main.shared());
     let Some((shared, limit)) = shared.zip(limit) else { return outcome };
-    let client = shared.client_digest(limit.fingerprint(), &redis_key(limit, &management.key));
+    let client = shared.client_digest(limit.fingerprint, &redis_key(limit, &management.key));
     if management.change != Change::Look {
         shared.end_denials(client);
     }
@@ -161,7 +159,7 @@ fn change_for_log<'r>(
         return Ok(None);
     }
     let limit = management.limit.name;
-    let conf = r.main_conf().and_then(|main| main.limit(limit));
+    let conf = r.main_conf().and_then(|main| main.limit(limit)?.bound());
     let stored = conf.map(|conf| redis_key(conf, &management.key)).unwrap_or_default();
     let log_key = r.location_conf().map_or(LogKey::Off, |conf| conf.policy().log_key);
     let key = match (log_key, conf.and_then(|conf| conf.key_hmac())) {

@@ -11,7 +11,7 @@ mod store;
 mod value;
 
 pub(crate) use levels::{AdminLocation, LocationConf, MainConf, Pass, ServerConf};
-pub(crate) use limit::LimitConf;
+pub(crate) use limit::{Bound, LimitConf};
 pub(crate) use store::{Keys, Store};
 pub(crate) use value::ComplexValue;
 

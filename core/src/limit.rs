@@ -38,7 +38,8 @@ impl Quota {
         limit: u64,
     ) -> Self {
         let (block, is_settled, has_override, fingerprint) = Default::default();
-        Self { algorithm, rate, terms, limit, block, is_settled, has_override, fingerprint }.hashed()
+        Self { algorithm, rate, terms, limit, block, is_settled, has_override, fingerprint }
+            .hashed()
     }
 
     /// This quota, but a client that exceeds it is blocked for `block` µs.

@@ -37,18 +37,25 @@ pub(crate) struct LimitConf {
 }
 
 /// The values that depend on the store of a limit.
-struct Bound {
+pub(crate) struct Bound {
     /// The index of the store.
     store: usize,
     /// The template of its commands.
-    template: Rc<Template>,
+    pub(crate) template: Rc<Template>,
     /// The HMAC of clients' keys in Redis, if there is one.
     key_hmac: Option<Rc<KeyHmac>>,
     /// Identifies the limit in the memory of this machine.
-    fingerprint: u64,
+    pub(crate) fingerprint: u64,
     /// The quota of a client, if neither rate nor burst is a variable.
-    known_quota: Option<Quota>,
+    pub(crate) known_quota: Option<Quota>,
     corrections: Rc<Corrections>,
+}
+
+impl Bound {
+    /// The HMAC of clients' keys in Redis, if there is one.
+    pub(crate) fn key_hmac(&self) -> Option<&KeyHmac> {
+        self.key_hmac.as_deref()
+    }
 }
 
 /// The corrections that a limit's charges may get. They are known when all of the configuration is
@@ -209,19 +216,14 @@ impl LimitConf {
         self.bound.get().map(|bound| &*bound.corrections)
     }
 
-    /// The template of the limit's commands, once it is bound.
-    pub(crate) fn template(&self) -> Option<&Rc<Template>> {
-        self.bound.get().map(|bound| &bound.template)
+    /// The values that depend on its store, once it is bound.
+    pub(crate) fn bound(&self) -> Option<&Bound> {
+        self.bound.get()
     }
 
     /// The HMAC of clients' keys in Redis, if there is one.
     pub(crate) fn key_hmac(&self) -> Option<&KeyHmac> {
-        self.bound.get()?.key_hmac.as_deref()
-    }
-
-    /// Identifies the limit in the memory of this machine.
-    pub(crate) fn fingerprint(&self) -> u64 {
-        self.bound.get().map_or(0, |bound| bound.fingerprint)
+        self.bound()?.key_hmac()
     }
 }
 

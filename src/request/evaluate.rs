@@ -7,9 +7,9 @@ use rate_limit_core::charge::{Charge, Effect};
 use rate_limit_core::decision::Status;
 use rate_limit_core::key::{self, Digest, KeyHmac};
 use rate_limit_core::limit::Quota;
-use rate_limit_core::request::{ConfiguredLimit, OwnQuota};
+use rate_limit_core::request::OwnQuota;
 
-use crate::conf::{EvaluateError, LimitConf};
+use crate::conf::{Bound, EvaluateError, LimitConf};
 use crate::log::unusable;
 use crate::machine::Evaluated;
 use crate::nginx::{OutOfMemory, Request};
@@ -67,9 +67,9 @@ fn evaluate_one<'r>(
     if key.is_empty() {
         return Ok(None);
     }
-    let template = limit.template().ok_or(Unevaluated::Unbound)?;
-    let key = stored(r, key, limit.key_hmac())?;
-    let (quota, cost) = match quota_and_cost(r, limit) {
+    let bound = limit.bound().ok_or(Unevaluated::Unbound)?;
+    let key = stored(r, key, bound.key_hmac())?;
+    let (quota, cost) = match quota_and_cost(r, limit, bound) {
         Ok(values) => values,
         Err(EvaluateError::OutOfMemory) => return Err(Unevaluated::OutOfMemory),
         Err(EvaluateError::Unusable(error)) => {
@@ -77,13 +77,13 @@ fn evaluate_one<'r>(
             return Err(Unevaluated::Unusable(limit.line().effect));
         }
     };
-    let client = shared.client_digest(limit.fingerprint(), key);
+    let client = shared.client_digest(bound.fingerprint, key);
     let (effect, digest) = (limit.line().effect, Digest::new(client, quota));
     let (quota, digest, own) = match quota.has_override() {
         true => find_own(r, client, (quota, digest), shared)?,
         false => (quota, digest, None),
     };
-    let charge = Charge { effect, digest, ..Charge::new(template, key, quota, cost) };
+    let charge = Charge { effect, digest, ..Charge::new(&bound.template, key, quota, cost) };
     Ok(Some(Evaluated::new(limit, charge, own)))
 }
 
@@ -125,9 +125,10 @@ pub(super) fn count_undecided(
 
 fn quota_and_cost<'r>(
     r: Request<'r>,
-    limit: &'r LimitConf,
+    limit: &LimitConf,
+    bound: &'r Bound,
 ) -> Result<(&'r Quota, u64), EvaluateError> {
-    let quota = match limit.known_quota() {
+    let quota = match &bound.known_quota {
         Some(quota) => quota,
         None => r.keep(limit.quota(r)?)?,
     };
