@@ -10,12 +10,12 @@ use ngx::ffi::{
 };
 use rate_limit_core::decision;
 use rate_limit_core::rate::MILLISECOND;
-use rate_limit_core::text::body;
+use rate_limit_core::text::body::{self, BodyForm};
 use rate_limit_core::text::fields::Fields;
 
 use crate::clock::unix_ms;
 use crate::context;
-use crate::machine::Decisions;
+use crate::machine::LimitedRequest;
 use crate::nginx::{OutOfMemory, Request, Step};
 
 /// The status of a rejection for an unusable value.
@@ -69,20 +69,30 @@ fn add_fields(r: Request<'_>) -> Result<(), OutOfMemory> {
     })
 }
 
-/// Ends the request with a rejection. An `error_page` for its status takes precedence over the
-/// body.
-pub(crate) fn reject(r: Request<'_>, decisions: &Decisions<'_>) -> Step {
-    let (policy, decision) = (decisions.policy, &decisions.decision);
-    let code = match decision.status {
-        decision::Status::ErrorRejected if decision.is_invalid => BAD_REQUEST,
-        decision::Status::ErrorRejected => policy.error_status,
-        _ => policy.status,
+/// Ends the request with its rejection in a phase. An `error_page` for the status takes precedence over the body.
+pub(crate) fn reject(r: Request<'_>, rejected: &LimitedRequest<'_>) -> Step {
+    let policy = rejected.policy();
+    let code = match rejected.conclusion() {
+        Some(it) if it.shown_status == decision::Status::Rejected => policy.status,
+        Some(it) if it.is_invalid => BAD_REQUEST,
+        _ => policy.error_status,
     };
     let status = code as ngx_int_t;
-    Step::End(match body::rejection(policy.body, code, decision, decisions.violated()) {
+    Step::End(match body(r, policy.body, code) {
         Some((kind, text)) if !has_page(r, status) => send(r, status, kind, &text),
         _ => status,
     })
+}
+
+/// The media type and the text of a rejection, unless it is NGINX's own page.
+fn body(r: Request<'_>, form: BodyForm, code: u16) -> Option<(&'static str, String)> {
+    match form {
+        BodyForm::Html => None,
+        BodyForm::Json | BodyForm::Problem => {
+            let decisions = context::decisions(r)?;
+            body::rejection(form, code, &decisions.decision, decisions.violated())
+        }
+    }
 }
 
 /// Statuses that NGINX does not answer: it closes the connection.

@@ -21,7 +21,7 @@ use rate_limit_core::text::log::{Excess, ShownKey};
 use crate::answer;
 use crate::clock::monotonic_micros;
 use crate::conf::MainConf;
-use crate::context::{Context, Stage, decisions};
+use crate::context::{Context, Stage};
 use crate::log::{Decided, Log, admits, cycle_log, debug, log};
 use crate::machine::{Evaluated, LimitedRequest, memory};
 use crate::nginx::{OutOfMemory, Request, Step};
@@ -201,7 +201,7 @@ fn act<'r>(r: Request<'r>, context: &'r Context<'r>) -> Step {
             if let Some(top) = r.main_conf().and_then(MainConf::top) {
                 top.count(&context.request);
             }
-            decisions(r).map_or(Step::INTERNAL_ERROR, |it| answer::reject(r, &it))
+            answer::reject(r, &context.request)
         }
         Status::Passed
         | Status::DelayedDryRun

@@ -30,7 +30,7 @@ pub struct Conclusion<'a, L> {
     /// The limit to show, if the limits have decided.
     pub(super) shown: Option<&'a Evaluated<'a, L>>,
     /// See [`Decision::is_invalid`].
-    pub(super) is_invalid: bool,
+    pub is_invalid: bool,
 }
 
 impl<L> Clone for Conclusion<'_, L> {
