@@ -14,7 +14,7 @@ use rate_limit_core::text::body::{self, BodyForm};
 use rate_limit_core::text::fields::Fields;
 
 use crate::clock::unix_ms;
-use crate::context;
+use crate::context::Context;
 use crate::machine::LimitedRequest;
 use crate::nginx::{OutOfMemory, Request, Step};
 
@@ -55,7 +55,8 @@ fn add_fields(r: Request<'_>) -> Result<(), OutOfMemory> {
     if !r.is_main() {
         return Ok(());
     }
-    let Some(decisions) = context::decisions(r) else { return Ok(()) };
+    let Some(latest) = Context::find(r) else { return Ok(()) };
+    let Some(decisions) = &latest.decisions() else { return Ok(()) };
     let (forms, wait) = (decisions.policy.forms, decisions.decision.retry_after());
     let now = unix_ms().saturating_mul(MILLISECOND);
     FIELDS.with_borrow_mut(|added| {
@@ -89,7 +90,7 @@ fn body(r: Request<'_>, form: BodyForm, code: u16) -> Option<(&'static str, Stri
     match form {
         BodyForm::Html => None,
         BodyForm::Json | BodyForm::Problem => {
-            let decisions = context::decisions(r)?;
+            let decisions = Context::find(r)?.decisions()?;
             body::rejection(form, code, &decisions.decision, decisions.violated())
         }
     }

@@ -68,7 +68,7 @@ pub(crate) struct Ahead {
 
 impl<'r> Context<'r> {
     /// Makes the context of a request in `phase`, whose limits were evaluated at `started`, in µs of the
-    /// monotonic clock.
+    /// monotonic clock. The one before it was [found](Self::find), if there is one.
     pub(crate) fn create(
         r: Request<'r>,
         phase: Phase,
@@ -76,9 +76,11 @@ impl<'r> Context<'r> {
         limits: &'r [Evaluated<'r>],
         started: u64,
     ) -> Result<&'r Self, OutOfMemory> {
+        let place = slot(r);
         let context = Self {
             phase,
-            previous: Self::find(r),
+            // SAFETY: what is in our slot is null, or a context of this request.
+            previous: unsafe { (*place).as_ref() },
             request: LimitedRequest::new(policy, limits, started),
             timer: Cell::new(None),
             wake: r.write_event(),
@@ -91,11 +93,10 @@ impl<'r> Context<'r> {
         unsafe {
             let cleanup = ngx_pool_cleanup_add(r.pool(), size_of::<Self>());
             let cleanup = cleanup.as_mut().ok_or(OutOfMemory)?;
-            let place = cleanup.data.cast::<Self>();
-            place.write(context);
+            *place = cleanup.data.cast::<Self>();
+            (*place).write(context);
             cleanup.handler = Some(CLEAN_UP);
-            *slot(r) = place;
-            Ok(&*place)
+            Ok(&**place)
         }
     }
 
@@ -132,6 +133,17 @@ impl<'r> Context<'r> {
             latest = context.previous;
         }
         latest
+    }
+
+    /// The decisions on the request up to this one, once there is one.
+    pub(crate) fn decisions(&'r self) -> Option<Decisions<'r>> {
+        match self.previous {
+            None => Decisions::of_one(&self.request, turn_start()),
+            Some(_) => {
+                let requests = Phase::ALL.map(|phase| Some(&self.of(phase)?.request));
+                Decisions::of_all(requests, turn_start())
+            }
+        }
     }
 
     /// The phase in which its limits decide.
@@ -221,18 +233,6 @@ impl<'r> Context<'r> {
         self.timer.set(Some(timer));
         self.stage.set(Stage::Delayed);
         Ok(())
-    }
-}
-
-/// The decisions on the client's request that `r` is a part of, once there is one.
-pub(crate) fn decisions(r: Request<'_>) -> Option<Decisions<'_>> {
-    let latest = Context::find(r)?;
-    match latest.previous {
-        None => Decisions::of_one(&latest.request, turn_start()),
-        Some(_) => {
-            let requests = Phase::ALL.map(|phase| Some(&latest.of(phase)?.request));
-            Decisions::of_all(requests, turn_start())
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use ngx::ffi::{ngx_http_request_t, ngx_http_variable_value_t, ngx_int_t};
 use rate_limit_core::conf::Policy;
 use rate_limit_core::decision::seconds;
 
-use crate::context;
+use crate::context::Context;
 use crate::machine::Decisions;
 use crate::nginx::{Address, Conf, OutOfMemory, Request};
 
@@ -58,7 +58,7 @@ unsafe extern "C" fn get(
     value: *mut ngx_http_variable_value_t,
     index: usize,
 ) -> ngx_int_t {
-    let text = |r: Request<'_>| VARIABLES.get(index)?.1(&context::decisions(r)?);
+    let text = |r: Request<'_>| VARIABLES.get(index)?.1(&Context::find(r)?.decisions()?);
     // SAFETY: NGINX passes a request, and a place for a value of it, which nothing refers to meanwhile.
     unsafe { Request::within(r, |r| put(value, copied(r, text(r)))) }
 }
