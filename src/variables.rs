@@ -92,7 +92,7 @@ fn client(r: Request<'_>) -> Result<ngx_http_variable_value_t, OutOfMemory> {
     let prefixes = r.location_conf().map_or_else(default, |conf| conf.policy().prefixes());
     match r.address() {
         Address::Ip(IpAddr::V4(_), text) if prefixes.keep_ipv4() => Ok(value_of(r, Some(text))),
-        Address::Ip(address, _) => copied(r, Some(prefixes.key(address))),
+        Address::Ip(address, _) => Ok(value_of(r, Some(r.copy(&prefixes.key(address))?))),
         // A client of a unix socket may choose the path that is its address.
         Address::Other => Ok(value_of(r, Some(UNIX))),
     }

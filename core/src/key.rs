@@ -4,10 +4,12 @@
 //! the limit's name shares the budget.
 
 use std::fmt;
+use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Deref;
 
 use sha2::{Digest as _, Sha256};
+use smallvec::SmallVec;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
 
 use crate::limit::{Quota, is_name};
@@ -215,21 +217,27 @@ impl Prefixes {
     /// it is. An IPv4-mapped address is its IPv4 address.
     ///
     /// An IPv6 subscriber has 2^64 addresses or more, and must not have as many budgets.
-    pub fn key(self, address: IpAddr) -> String {
-        match address.to_canonical() {
-            IpAddr::V4(address) if self.keep_ipv4() => address.to_string(),
+    pub fn key(self, address: IpAddr) -> AddressKey {
+        let mut key = AddressKey::new();
+        // To write there does not fail.
+        let _ = match address.to_canonical() {
+            IpAddr::V4(address) if self.keep_ipv4() => write!(key, "{address}"),
             IpAddr::V4(address) => {
                 let mask = u32::MAX.checked_shl(u32::BITS.saturating_sub(self.ipv4)).unwrap_or(0);
-                format!("{}/{}", Ipv4Addr::from_bits(address.to_bits() & mask), self.ipv4)
+                write!(key, "{}/{}", Ipv4Addr::from_bits(address.to_bits() & mask), self.ipv4)
             }
             IpAddr::V6(address) => {
                 let prefix = self.ipv6.min(u128::BITS);
                 let mask = u128::MAX.checked_shl(u128::BITS.saturating_sub(prefix)).unwrap_or(0);
-                format!("{}/{prefix}", Ipv6Addr::from_bits(address.to_bits() & mask))
+                write!(key, "{}/{prefix}", Ipv6Addr::from_bits(address.to_bits() & mask))
             }
-        }
+        };
+        key
     }
 }
+
+/// An address as a key. The longest need no memory on the heap.
+pub type AddressKey = SmallVec<[u8; 48]>;
 
 #[cfg(test)]
 mod tests {
@@ -329,7 +337,8 @@ mod tests {
     }
 
     fn cut(address: &str, ipv4: u32, ipv6: u32) -> String {
-        Prefixes { ipv4, ipv6 }.key(address.parse().unwrap())
+        let key = Prefixes { ipv4, ipv6 }.key(address.parse().unwrap());
+        String::from_utf8(key.into_vec()).unwrap()
     }
 
     #[test]
