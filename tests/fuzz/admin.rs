@@ -47,7 +47,7 @@ fn limits() -> Vec<ManagedLimit<'static>> {
         is_cached: true,
         lease: 1_000_000,
     };
-    let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let names: [_; Algorithm::ALL.len()] = ["a", "b", "c", "d", "e", "f", "g"];
     let mut limits: Vec<_> =
         names.into_iter().zip(Algorithm::ALL).map(|(name, it)| limit(name, it)).collect();
     let variable = limit("v", Algorithm::Gcra);

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use harness::{Conf, Nginx, PATIENCE, Redis, Response};
 use harness::{is_configured, is_of_distribution, wait_until};
+use rate_limit_core::algorithm::BurstParameter;
+use rate_limit_core::limit::Algorithm;
 
 /// A start that waits for the connections to Redis.
 pub trait StartConnected {
@@ -106,6 +108,29 @@ pub fn tokens(redis: &Redis, key: &str) -> Option<u64> {
     let state = redis.command::<Option<Vec<u8>>>(&["GET", key])?;
     let tokens = state.first_chunk().unwrap_or_else(|| panic!("{key} is {state:?}"));
     Some(u64::from_le_bytes(*tokens))
+}
+
+/// The words of a line that choose an algorithm. None delays a request.
+pub fn choice(algorithm: Algorithm) -> String {
+    match algorithm {
+        Algorithm::IntervalBucket => "refill=interval".to_owned(),
+        Algorithm::LeakyBucket => "algorithm=leaky_bucket nodelay".to_owned(),
+        Algorithm::TokenBucket
+        | Algorithm::Gcra
+        | Algorithm::SlidingWindow
+        | Algorithm::SlidingLog
+        | Algorithm::FixedWindow => format!("algorithm={}", algorithm.name()),
+    }
+}
+
+/// The same with the parameter by which `most` units pass at once, where it is not the n of the rate.
+pub fn passing(algorithm: Algorithm, most: u64) -> String {
+    let parameter = match algorithm.burst_parameter() {
+        BurstParameter::Capacity => format!(" capacity={most}"),
+        BurstParameter::Burst => format!(" burst={}", most - 1),
+        BurstParameter::None => String::new(),
+    };
+    choice(algorithm) + &parameter
 }
 
 /// Every key in Redis.

@@ -3,11 +3,20 @@
 use std::fs;
 
 use harness::{Browser, Conf, Nginx, Redis};
+use rate_limit_core::algorithm::BurstParameter;
+use rate_limit_core::limit::Algorithm;
 
 use crate::seen::{StartConnected as _, keys};
 
 const TAB: &str = "\u{E004}";
 const ENTER: &str = "\u{E007}";
+
+/// The algorithms that the page lets choose: of those that share a name the first.
+fn named() -> impl Iterator<Item = Algorithm> {
+    let is_first =
+        |algorithm: &Algorithm| Algorithm::from_name(algorithm.name()) == Some(*algorithm);
+    Algorithm::ALL.into_iter().filter(is_first)
+}
 
 fn folder() -> String {
     format!("{}/../nginx-conf", env!("CARGO_MANIFEST_DIR"))
@@ -137,12 +146,14 @@ fn the_page_runs_only_what_comes_with_it() {
 fn every_algorithm_takes_its_parameters_from_the_request() {
     let redis = Redis::start();
     let nginx = demo(&redis).start_connected(&redis);
-    let algorithms =
-        ["token_bucket", "gcra", "leaky_bucket", "sliding_window", "sliding_log", "fixed_window"];
-    for algorithm in algorithms {
+    for algorithm in named() {
+        let limit = match algorithm.burst_parameter() {
+            BurstParameter::Capacity => 6,
+            BurstParameter::Burst | BurstParameter::None => 7,
+        };
+        let algorithm = algorithm.name();
         let path = format!("/demo/{algorithm}?n=7&per=1h&burst=6&key=me&side=b");
         let response = nginx.get(&format!("{path}&cost=0"));
-        let limit = if algorithm == "token_bucket" { 6 } else { 7 };
         assert_eq!(response.remaining(), Some(limit), "{algorithm}: {response:?}");
         assert_eq!(response.header("X-Decision"), Some("PASSED"));
         assert_eq!(response.header("X-Decision-Source"), Some("redis"));
@@ -152,7 +163,7 @@ fn every_algorithm_takes_its_parameters_from_the_request() {
     }
     // Not those of cost 0.
     let lines = || nginx.read("decisions.log").lines().count();
-    harness::wait_until(harness::PATIENCE, || lines() == 2 * algorithms.len(), "lines of the log");
+    harness::wait_until(harness::PATIENCE, || lines() == 2 * named().count(), "lines of the log");
 }
 
 #[test]
@@ -273,22 +284,22 @@ fn each_parameter_can_be_changed() {
 }
 
 #[test]
-fn all_six_algorithms_deny() {
+fn every_algorithm_denies() {
     let redis = Redis::start();
     let nginx = demo(&redis).start_connected(&redis);
     let browser = visit(&nginx);
     browser.fill("#size", "30");
     set(&browser, "a", &[("n", "10"), ("per", "1h")]);
-    // A window that ends meanwhile lets twice as many pass.
-    let algorithms = [
-        ("token_bucket", Some("10"), 10..=10),
-        ("gcra", Some("9"), 10..=10),
-        ("leaky_bucket", Some("0"), 1..=1),
-        ("sliding_window", None, 10..=20),
-        ("sliding_log", None, 10..=10),
-        ("fixed_window", None, 10..=20),
-    ];
-    for (algorithm, burst, expected) in algorithms {
+    for algorithm in named() {
+        let (burst, expected) = match algorithm {
+            Algorithm::TokenBucket | Algorithm::IntervalBucket => (Some("10"), 10..=10),
+            Algorithm::Gcra => (Some("9"), 10..=10),
+            Algorithm::LeakyBucket => (Some("0"), 1..=1),
+            Algorithm::SlidingLog => (None, 10..=10),
+            // A window that ends meanwhile lets twice as many pass.
+            Algorithm::SlidingWindow | Algorithm::FixedWindow => (None, 10..=20),
+        };
+        let algorithm = algorithm.name();
         set(&browser, "a", &[("algorithm", algorithm)]);
         if let Some(burst) = burst {
             set(&browser, "a", &[("burst", burst)]);

@@ -10,9 +10,13 @@ use harness::{
     Act, ClusterConf, Conf, Fake, Load, PATIENCE, Redis, Response, hey, run, slot, wait_until,
 };
 
+use rate_limit_core::algorithm::BurstParameter;
+use rate_limit_core::limit::Algorithm;
 use tempfile::NamedTempFile;
 
-use crate::seen::{in_a_window, lines, quota, recovers, retry_after, shows_nothing, tokens};
+use crate::seen::{
+    in_a_window, lines, passing, quota, recovers, retry_after, shows_nothing, tokens,
+};
 
 /// A server that decides locally if need be.
 fn local(url: &str) -> Conf {
@@ -50,17 +54,12 @@ fn workers_share_one_budget() {
 #[test]
 fn each_algorithm_gives_the_same_numbers() {
     let redis = Redis::start();
-    let limits = [
-        "rate=6r/d capacity=12",
-        "rate=6r/d capacity=12 refill=interval",
-        "rate=6r/d algorithm=gcra burst=11",
-        "rate=12r/d algorithm=sliding_window",
-        "rate=12r/d algorithm=sliding_log",
-        "rate=12r/d algorithm=fixed_window",
-        "rate=12r/1w algorithm=fixed_window",
-        "rate=12r/month algorithm=fixed_window",
-        "rate=6r/d algorithm=leaky_bucket burst=11 nodelay",
-    ];
+    let of = |algorithm: Algorithm| {
+        let is_count = algorithm.burst_parameter() == BurstParameter::None;
+        format!("rate={}r/d {}", if is_count { 12 } else { 6 }, passing(algorithm, 12))
+    };
+    let others = ["1w", "month"].map(|period| format!("rate=12r/{period} algorithm=fixed_window"));
+    let limits: Vec<_> = Algorithm::ALL.map(of).into_iter().chain(others).collect();
     let locations: String = limits
         .iter()
         .enumerate()

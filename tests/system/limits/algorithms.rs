@@ -7,36 +7,33 @@ use std::time::{Duration, Instant};
 
 use harness::{Conf, Load, Nginx, PATIENCE, Redis, Response, Tally, wait_until};
 
-use crate::seen::{
-    StartConnected as _, in_a_window, keys, lines, quota, remaining, retry_after, time,
-    wait_for_connections,
-};
+use rate_limit_core::algorithm::BurstParameter;
+use rate_limit_core::limit::Algorithm;
 
-/// Every algorithm, with the parameters by which it passes three at once, or as many as the
-/// burst.
-const ALGORITHMS: [(&str, &str); 7] = [
-    ("bucket", "algorithm=token_bucket"),
-    ("interval", "refill=interval"),
-    ("gcra", "algorithm=gcra burst=2"),
-    ("leaky", "algorithm=leaky_bucket burst=2 nodelay"),
-    ("window", "algorithm=sliding_window"),
-    ("log", "algorithm=sliding_log"),
-    ("fixed", "algorithm=fixed_window"),
-];
+use crate::seen::{
+    StartConnected as _, choice, in_a_window, keys, lines, passing, quota, remaining, retry_after,
+    time, wait_for_connections,
+};
 
 const HOUR: u64 = 3_600;
 
-/// A server with a location for each algorithm, `rate` in all of them, and below each a
-/// `/quota`. The key is `a`.
-fn all(redis: &Redis, rate: &str) -> Conf {
-    let location = |(name, parameters): (&str, &str)| {
-        let line = format!("rate_limit_redis a name={name} rate={rate} {parameters}");
+/// The name of the limit of an algorithm.
+fn name(algorithm: Algorithm) -> String {
+    format!("{algorithm:?}")
+}
+
+/// A server with a location for each algorithm, in all of them a rate of `count` a period, of which all pass at once,
+/// and below each a `/quota`. The key is `a`.
+fn all(redis: &Redis, count: u64, period: &str) -> Conf {
+    let location = |algorithm| {
+        let (name, words) = (name(algorithm), passing(algorithm, count));
+        let line = format!("rate_limit_redis a name={name} rate={count}r/{period} {words}");
         format!(
             "location /{name} {{ {line}; error_page 404 =200 /index.html; }}
              location /{name}/quota {{ {line} cost=0; error_page 404 =200 /index.html; }}\n"
         )
     };
-    let locations = ALGORITHMS.map(location).concat();
+    let locations = Algorithm::ALL.map(location).concat();
     Conf::new().redis(redis).server(&locations).server("location = /index.html { }")
 }
 
@@ -54,8 +51,9 @@ fn stored(redis: &Redis, key: &str) -> Option<Vec<u8>> {
 #[test]
 fn the_numbers_in_their_fields() {
     let redis = Redis::start();
-    let nginx = all(&redis, "3r/1h").start_connected(&redis);
-    for (name, _) in ALGORITHMS {
+    let nginx = all(&redis, 3, "1h").start_connected(&redis);
+    for algorithm in Algorithm::ALL {
+        let name = name(algorithm);
         let rest = in_a_window(&redis, HOUR, 30);
         let start = Instant::now();
         let path = format!("/{name}");
@@ -63,12 +61,14 @@ fn the_numbers_in_their_fields() {
         let passed = start.elapsed().as_secs() + 2;
 
         // Three, one of them every 20 minutes; the reset after each, and when to come back.
-        let (resets, wait) = match name {
-            "bucket" | "gcra" | "leaky" => ([HOUR / 3, 2 * HOUR / 3, HOUR], HOUR / 3),
-            "interval" | "log" => ([HOUR; 3], HOUR),
-            "fixed" => ([rest; 3], rest),
+        let (resets, wait) = match algorithm {
+            Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket => {
+                ([HOUR / 3, 2 * HOUR / 3, HOUR], HOUR / 3)
+            }
+            Algorithm::IntervalBucket | Algorithm::SlidingLog => ([HOUR; 3], HOUR),
+            Algorithm::FixedWindow => ([rest; 3], rest),
             // In the next window, when a part of one does not count any more.
-            _ => ([rest, rest + HOUR / 2, rest + 2 * HOUR / 3], rest),
+            Algorithm::SlidingWindow => ([rest, rest + HOUR / 2, rest + 2 * HOUR / 3], rest),
         };
         let near =
             |shown: u64, expected: u64| (shown..=shown + passed + 1).contains(&(expected + 1));
@@ -90,8 +90,9 @@ fn the_numbers_in_their_fields() {
 #[test]
 fn every_key_has_its_type_and_a_time_to_live() {
     let redis = Redis::start();
-    let nginx = all(&redis, "3r/1h").start_connected(&redis);
-    for (name, _) in ALGORITHMS {
+    let nginx = all(&redis, 3, "1h").start_connected(&redis);
+    for algorithm in Algorithm::ALL {
+        let name = name(algorithm);
         in_a_window(&redis, HOUR, 30);
         for n in 0..4 {
             let response = nginx.get(&format!("/{name}"));
@@ -101,9 +102,9 @@ fn every_key_has_its_type_and_a_time_to_live() {
             assert!((most - 30_000..=most).contains(&left), "{name}, {n}: {left} of {most} ms");
         }
         let kind = redis.command::<String>(&["TYPE", &format!("rl:{name}:a")]);
-        assert_eq!(kind, if name == "log" { "list" } else { "string" }, "{name}");
+        assert_eq!(kind, if algorithm.stores_itself() { "list" } else { "string" }, "{name}");
     }
-    let mut expected = ALGORITHMS.map(|(name, _)| format!("rl:{name}:a"));
+    let mut expected = Algorithm::ALL.map(|algorithm| format!("rl:{}:a", name(algorithm)));
     expected.sort();
     assert_eq!(keys(&redis), expected, "and there are no others");
 }
@@ -111,16 +112,19 @@ fn every_key_has_its_type_and_a_time_to_live() {
 #[test]
 fn an_idle_client_leaves_nothing() {
     let redis = Redis::start();
-    let nginx = all(&redis, "50r/s").start_connected(&redis);
-    ALGORITHMS.iter().for_each(|(name, _)| drop(nginx.get(&format!("/{name}"))));
+    let nginx = all(&redis, 50, "s").start_connected(&redis);
+    for algorithm in Algorithm::ALL {
+        nginx.get(&format!("/{}", name(algorithm)));
+    }
     wait_until(PATIENCE, || keys(&redis).is_empty(), "the end of every key");
 }
 
 #[test]
 fn a_quota_endpoint_spends_nothing() {
     let redis = Redis::start();
-    let nginx = all(&redis, "3r/1h").start_connected(&redis);
-    for (name, _) in ALGORITHMS {
+    let nginx = all(&redis, 3, "1h").start_connected(&redis);
+    for algorithm in Algorithm::ALL {
+        let name = name(algorithm);
         in_a_window(&redis, HOUR, 30);
         let (path, key) = (format!("/{name}"), format!("rl:{name}:a"));
         let numbers = || {
@@ -146,13 +150,15 @@ fn a_quota_endpoint_spends_nothing() {
 #[test]
 fn a_cost_that_can_never_pass() {
     let redis = Redis::start();
-    let line = |(name, parameters): (&str, &str)| {
-        format!("location /{name} {{ rate_limit_redis a name={name} rate=3r/1h {parameters}")
+    let line = |algorithm| {
+        let (name, words) = (name(algorithm), passing(algorithm, 3));
+        format!("location /{name} {{ rate_limit_redis a name={name} rate=3r/1h {words}")
             + " cost=$arg_cost; }"
     };
-    let conf = Conf::new().redis(&redis).server(&ALGORITHMS.map(line).concat());
+    let conf = Conf::new().redis(&redis).server(&Algorithm::ALL.map(line).concat());
     let nginx = conf.start_connected(&redis);
-    for (name, _) in ALGORITHMS {
+    for algorithm in Algorithm::ALL {
+        let name = name(algorithm);
         in_a_window(&redis, HOUR, 30);
         let response = nginx.get(&format!("/{name}?cost=4"));
         assert_eq!((response.status, quota(&response)), (429, [3, 3, 0]), "{name}");
@@ -392,18 +398,20 @@ fn a_log_never_holds_more_than_n() {
 
 /// A server whose rate and burst depend on `X-Tier`: small 2, default 4, gold 8, an hour.
 fn tiers(redis: &Redis) -> Nginx {
-    let line = |(name, parameters): (&str, &str)| {
-        let parameters = parameters.replace("burst=2", "burst=$burst");
+    let line = |algorithm| {
+        let (name, words) = (name(algorithm), choice(algorithm));
+        let is_burst = algorithm.burst_parameter() == BurstParameter::Burst;
+        let burst = if is_burst { "burst=$burst" } else { "" };
         format!(
             "location /{name} {{ error_page 404 =200 /index.html;
-             rate_limit_redis $arg_key name={name} rate=$rate {parameters}; }}\n"
+             rate_limit_redis $arg_key name={name} rate=$rate {words} {burst}; }}\n"
         )
     };
     Conf::new()
         .redis(redis)
         .http("map $http_x_tier $rate { default 4r/1h; small 2r/1h; gold 8r/1h; }")
         .http("map $http_x_tier $burst { default 3; small 1; gold 7; }")
-        .server(&ALGORITHMS.map(line).concat())
+        .server(&Algorithm::ALL.map(line).concat())
         .server("location = /index.html { }")
         .start_connected(redis)
 }
@@ -412,25 +420,28 @@ fn tiers(redis: &Redis) -> Nginx {
 fn a_new_rate_takes_hold_at_the_next_request() {
     let redis = Redis::start();
     let nginx = tiers(&redis);
-    for (name, _) in ALGORITHMS {
+    for algorithm in Algorithm::ALL {
+        let name = name(algorithm);
         in_a_window(&redis, HOUR, 30);
         let seen = |key: &str, tier: &str| {
             let response = get(&nginx, &format!("/{name}?key={key}"), &[("X-Tier", tier)]);
             let [limit, left, _] = quota(&response);
             (response.status, limit, left)
         };
-        // The units spent of 4, and those left of 8 then: the tokens, the time until the quota is whole, or what was
-        // spent.
+        // What a client keeps that has spent three of 4, or of 8: the tokens, the time until the quota is whole, or
+        // what was spent.
+        let (left, small, left_again) = match algorithm {
+            // One token, and of 2 as many as fit.
+            Algorithm::TokenBucket | Algorithm::IntervalBucket => (0, (200, 2, 1), 0),
+            // 45 minutes of 60 are spent, and then 52.5; or 22.5, and then 52.5.
+            Algorithm::Gcra | Algorithm::LeakyBucket => (1, (200, 2, 0), 0),
+            // Three, and then four; three is more than two.
+            Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::FixedWindow => {
+                (4, (429, 2, 0), 4)
+            }
+        };
         let spent: [_; 3] = std::array::from_fn(|_| seen("up", ""));
         assert_eq!(spent, [(200, 4, 3), (200, 4, 2), (200, 4, 1)], "{name}");
-        let left = match name {
-            // One token.
-            "bucket" | "interval" => 0,
-            // 45 minutes of 60 are spent, and then 52.5.
-            "gcra" | "leaky" => 1,
-            // Three, and then four.
-            _ => 4,
-        };
         assert_eq!(seen("up", "gold"), (200, 8, left), "{name}");
         for more in (0..left).rev() {
             assert_eq!(seen("up", "gold"), (200, 8, more), "{name}");
@@ -440,39 +451,26 @@ fn a_new_rate_takes_hold_at_the_next_request() {
         // And the other way: what is left of 8 does not fit into 2.
         let spent: [_; 3] = std::array::from_fn(|_| seen("down", "gold"));
         assert_eq!(spent, [(200, 8, 7), (200, 8, 6), (200, 8, 5)], "{name}");
-        let small = seen("down", "small");
-        match name {
-            "bucket" | "interval" => assert_eq!(small, (200, 2, 1), "{name}: full"),
-            // 22.5 minutes of 60 are spent, and then 52.5.
-            "gcra" | "leaky" => assert_eq!(small, (200, 2, 0), "{name}"),
-            _ => assert_eq!(small, (429, 2, 0), "{name}: three is more than two"),
-        }
+        assert_eq!(seen("down", "small"), small, "{name}");
         // Rejections have spent nothing: a client that is gold again continues.
-        let after = seen("down", "gold");
-        let left = match name {
-            "bucket" | "interval" => 0,
-            "gcra" | "leaky" => 0,
-            _ => 4,
-        };
-        assert_eq!(after, (200, 8, left), "{name}");
+        assert_eq!(seen("down", "gold"), (200, 8, left_again), "{name}");
     }
 }
 
 #[test]
 fn several_algorithms_on_one_request_spend_all_or_nothing() {
     let redis = Redis::start();
-    let line = |(name, parameters): (&str, &str)| {
-        let parameters = parameters.replace("burst=2", "burst=8");
-        format!("rate_limit_redis $arg_key name={name} rate=9r/1h {parameters} cost=$arg_{name};")
+    let line = |algorithm| {
+        let (name, words) = (name(algorithm), passing(algorithm, 9));
+        format!("rate_limit_redis $arg_key name={name} rate=9r/1h {words} cost=$c_{name};")
     };
-    let costs =
-        ALGORITHMS.map(|(name, _)| format!("map $arg_x $c_{name} {{ default 2; {name} 6; }}"));
-    let lines = ALGORITHMS.map(line).concat().replace("$arg_", "$c_").replace("$c_key", "$arg_key");
+    let cost = |name| format!("map $arg_x $c_{name} {{ default 2; {name} 6; }}");
+    let costs = Algorithm::ALL.map(|algorithm| cost(name(algorithm)));
     let nginx = Conf::new()
         .redis(&redis)
         .http(&costs.concat())
         .http("add_header X-Name $rate_limit_redis_name always;")
-        .server(&lines)
+        .server(&Algorithm::ALL.map(line).concat())
         .start_connected(&redis);
     in_a_window(&redis, HOUR, 30);
     // Two of nine, twice; then one request costs six.
@@ -480,17 +478,20 @@ fn several_algorithms_on_one_request_spend_all_or_nothing() {
         let response = nginx.get("/?key=a");
         assert_eq!((response.status, remaining(&response)), (200, left));
     }
-    let dumps = || ALGORITHMS.map(|(name, _)| stored(&redis, &format!("rl:{name}:a")));
+    let dumps =
+        || Algorithm::ALL.map(|algorithm| stored(&redis, &format!("rl:{}:a", name(algorithm))));
     let before = dumps();
     assert!(before.iter().all(Option::is_some), "all are written");
     let calls = redis.calls("evalsha");
-    for (name, _) in ALGORITHMS {
+    for algorithm in Algorithm::ALL {
+        let name = name(algorithm);
         let response = nginx.get(&format!("/?key=a&x={name}"));
-        assert_eq!((response.status, response.header("X-Name")), (429, Some(name)));
+        assert_eq!((response.status, response.header("X-Name")), (429, Some(&name[..])));
         assert_eq!(quota(&response)[..2], [9, 5], "{name}");
         assert!(dumps() == before, "{name} rejects, and something was spent");
     }
-    assert_eq!(redis.calls("evalsha") - calls, 7, "all are checked by one command");
+    let calls = redis.calls("evalsha") - calls;
+    assert_eq!(calls, Algorithm::ALL.len() as u64, "all are checked by one command");
     assert_eq!(remaining(&nginx.get("/?key=a")), 3);
 }
 
@@ -527,15 +528,16 @@ fn all_that_are_violated_are_named() {
 fn a_key_of_another_type_is_an_error() {
     for policy in ["open", "closed"] {
         let redis = Redis::start();
-        let nginx = all(&redis, "3r/1h")
+        let nginx = all(&redis, 3, "1h")
             .decisions()
             .http(&format!("rate_limit_redis_on_error {policy};"))
             .start_connected(&redis);
-        for (name, _) in ALGORITHMS {
+        for algorithm in Algorithm::ALL {
+            let name = name(algorithm);
             let key = &format!("rl:{name}:a");
-            match name {
-                "log" => redis.command::<String>(&["SET", key, "1 2 3"]),
-                _ => redis.command::<String>(&["HMSET", key, "a", "b"]),
+            match algorithm.stores_itself() {
+                true => redis.command::<String>(&["SET", key, "1 2 3"]),
+                false => redis.command::<String>(&["HMSET", key, "a", "b"]),
             };
             for _ in 0..2 {
                 let response = nginx.get(&format!("/{name}"));
@@ -550,8 +552,11 @@ fn a_key_of_another_type_is_an_error() {
         let [line] = &logged[..] else { panic!("not one line: {logged:#?}") };
         assert!(line.contains("[error]") && line.contains("WRONGTYPE"), "{line}");
         // The connection is none the worse, and a key that is mended is decided again.
-        redis.command::<i64>(&["DEL", "rl:log:a", "rl:bucket:a"]);
-        let good = ["/log", "/bucket"].map(|path| nginx.get(path));
+        let mended = [Algorithm::SlidingLog, Algorithm::TokenBucket].map(name);
+        let good = mended.map(|name| {
+            redis.command::<i64>(&["DEL", &format!("rl:{name}:a")]);
+            nginx.get(&format!("/{name}"))
+        });
         assert_eq!(good.map(|response| (response.status, remaining(&response))), [(200, 2); 2]);
     }
 }
@@ -559,13 +564,14 @@ fn a_key_of_another_type_is_an_error() {
 #[test]
 fn a_key_that_holds_nonsense_is_a_new_client() {
     let redis = Redis::start();
-    let nginx = all(&redis, "3r/1h").start_connected(&redis);
-    for (name, _) in ALGORITHMS {
+    let nginx = all(&redis, 3, "1h").start_connected(&redis);
+    for algorithm in Algorithm::ALL {
+        let name = name(algorithm);
         in_a_window(&redis, HOUR, 30);
         let key = &format!("rl:{name}:a");
-        match name {
-            "log" => drop(redis.command::<i64>(&["RPUSH", key, "nonsense"])),
-            _ => drop(redis.command::<String>(&["SET", key, "nonsense"])),
+        match algorithm.stores_itself() {
+            true => drop(redis.command::<i64>(&["RPUSH", key, "nonsense"])),
+            false => drop(redis.command::<String>(&["SET", key, "nonsense"])),
         }
         let seen =
             [(); 4].map(|()| nginx.get(&format!("/{name}"))).map(|r| (r.status, remaining(&r)));

@@ -8,24 +8,24 @@ use harness::{
     Authority, ClusterConf, Conf, MASTER_NAME, Nginx, PATIENCE, Redis, Response, Sentinels,
     at_once, servers, wait_until,
 };
+use rate_limit_core::limit::Algorithm;
 use serde_json::{Value, json};
 
 use crate::seen::{
-    StartConnected as _, keys, quota, recovers, remaining, tokens, wait_for_connections,
+    StartConnected as _, keys, passing, quota, recovers, remaining, tokens, wait_for_connections,
 };
 
-/// How limits are written, and what a client may spend at once. A day is long enough that nothing comes back.
-const ALGORITHMS: [(&str, u64); 9] = [
-    ("rate=5r/d", 5),
-    ("rate=5r/d capacity=7", 7),
-    ("rate=5r/d refill=interval", 5),
-    ("rate=5r/d algorithm=gcra burst=4", 5),
-    ("rate=5r/d algorithm=leaky_bucket burst=4 nodelay", 5),
-    ("rate=5r/d algorithm=sliding_window", 5),
-    ("rate=5r/d algorithm=sliding_log", 5),
-    ("rate=5r/d algorithm=fixed_window", 5),
-    ("rate=5r/month algorithm=fixed_window", 5),
-];
+/// Limits, and what a client may spend at once. A day is long enough that nothing comes back.
+fn limits() -> impl Iterator<Item = (String, u64)> {
+    let of = |algorithm| (format!("rate=5r/d {}", passing(algorithm, 5)), 5);
+    let others = [
+        ("rate=5r/d", 5),
+        ("rate=5r/d capacity=7", 7),
+        ("rate=5r/month algorithm=fixed_window", 5),
+    ];
+    let others = others.map(|(limit, most)| (limit.to_owned(), most));
+    Algorithm::ALL.into_iter().map(of).chain(others)
+}
 
 pub(super) const ADMIN: &str =
     "location = /admin { rate_limit_redis_admin; rate_limit_redis off; }";
@@ -98,7 +98,7 @@ fn the_limits_are_listed_once_each() {
 /// The state of a client is what its next response shows, for every algorithm.
 #[test]
 fn a_client_is_looked_up_and_changed() {
-    for (limit, most) in ALGORITHMS {
+    for (limit, most) in limits() {
         let redis = Redis::start_with_stopped_clock();
         let nginx = conf(&redis)
             .server(&format!("location / {{ rate_limit_redis $arg_k name=l {limit} override; }}"))
@@ -151,7 +151,7 @@ fn a_client_is_looked_up_and_changed() {
 /// An override applies at once, keeps what was spent, and ends by itself or when it is removed.
 #[test]
 fn a_client_has_an_override() {
-    for (limit, most) in ALGORITHMS {
+    for (limit, most) in limits() {
         let redis = Redis::start_with_stopped_clock();
         let nginx = conf(&redis)
             .server(&format!("location / {{ rate_limit_redis $arg_k name=l {limit} override; }}"))
@@ -458,7 +458,7 @@ fn burst(limit: &str) -> &'static str {
 fn with_account(redis: &Redis) -> Nginx {
     let url = format!("redis://limiter:change-me@127.0.0.1:{}", redis.port());
     let mut conf = Conf::new().store(url).server(ADMIN);
-    for (n, (limit, _)) in ALGORITHMS.iter().enumerate() {
+    for (n, (limit, _)) in limits().enumerate() {
         for (kind, own) in [("own", "override"), ("plain", "")] {
             conf = conf
                 .server(&format!("location /{kind}{n} {{ try_files /index.html =404;"))
@@ -473,8 +473,8 @@ fn the_account_of_the_documents_is_enough_for_operators() {
     at_once(servers(), |(version, binary)| {
         let redis = Redis::start_binary(binary, &[&account("")]);
         let nginx = with_account(&redis);
-        for (n, (limit, _)) in ALGORITHMS.iter().enumerate() {
-            let burst = burst(limit);
+        for (n, (limit, _)) in limits().enumerate() {
+            let burst = burst(&limit);
             for kind in ["own", "plain"] {
                 let charge = || assert_eq!(nginx.get(&format!("/{kind}{n}?k=a")).status, 200);
                 let change = |method, change: &str| {
@@ -512,25 +512,27 @@ fn a_log_whose_account_lacks_a_right_is_not_changed_in_part() {
     let redis = Redis::start_with(&[&account("+persist")]);
     let mut nginx = with_account(&redis);
     nginx.allow_log("The user executing the script can't run this command");
-    let (log, key) = ("own6", "rl:own6:a");
-    let before = || redis.command::<Vec<String>>(&["LRANGE", key, "0", "-1"]);
-    nginx.get("/own6?k=a");
+    let log = limits().position(|(limit, _)| limit.contains("sliding_log")).expect("a log");
+    let (log, key) = (format!("own{log}"), format!("rl:own{log}:a"));
+    let before = || redis.command::<Vec<String>>(&["LRANGE", &key, "0", "-1"]);
+    let get = || nginx.get(&format!("/{log}?k=a"));
+    get();
     let entries = before();
     let (status, answer) = ask(&nginx, "PUT", &format!("?limit={log}&key=a&rate=30r/d"));
     assert_eq!(status, 503, "{answer}");
     assert_eq!(before(), entries);
-    assert!(redis.command::<i64>(&["PTTL", key]) > 0);
+    assert!(redis.command::<i64>(&["PTTL", &key]) > 0);
     // All else works, an override with an end too.
     client(&nginx, "PUT", &format!("?limit={log}&key=a&rate=30r/d&for=1h"));
     client(&nginx, "PATCH", &format!("?limit={log}&key=a&block=1h"));
-    assert_eq!(nginx.get("/own6?k=a").status, 429);
+    assert_eq!(get().status, 429);
 }
 
 /// The line of one machine has `override`, and that of another one does not yet, or no longer.
 #[test]
 fn lines_without_override_keep_what_clients_have_of_their_own() {
     let redis = Redis::start();
-    for (limit, _) in ALGORITHMS {
+    for (limit, _) in limits() {
         for (own, ends) in [("", false), ("&for=2d", true)] {
             redis.command::<()>(&["FLUSHALL"]);
             let server = |marks: &str| {
@@ -539,9 +541,9 @@ fn lines_without_override_keep_what_clients_have_of_their_own() {
             };
             let [with, without] = [server("override").start(), server("").start()];
             for nginx in [&with, &without] {
-                wait_until(PATIENCE, || nginx.get("/?k=b").decision().ends_with("redis"), limit);
+                wait_until(PATIENCE, || nginx.get("/?k=b").decision().ends_with("redis"), &limit);
             }
-            let change = format!("?limit=five&key=a&rate=20r/d{}{own}", burst(limit));
+            let change = format!("?limit=five&key=a&rate=20r/d{}{own}", burst(&limit));
             client(&with, "PUT", &change);
             assert_eq!(remaining(&with.get("/?k=a")), 19, "{limit}");
             let found = quota(&without.get("/?k=a"));
@@ -707,7 +709,7 @@ fn deciding_alone(redis: &Redis) -> Conf {
 /// The fields and the log line of a client that an operator has blocked, from Redis and from the deny cache.
 #[test]
 fn a_blocked_client_is_told_when_the_block_ends() {
-    for (limit, _) in ALGORITHMS {
+    for (limit, _) in limits() {
         let redis = Redis::start_with_stopped_clock();
         let nginx = conf(&redis)
             .decisions()

@@ -6,6 +6,9 @@ use std::panic::catch_unwind;
 
 use harness::Conf;
 use rate_limit_core::conf::{Arguments, Contexts, DIRECTIVES, Directive, PolicyLevel, Row, Sets};
+use rate_limit_core::limit::Algorithm;
+
+use crate::seen::choice;
 
 /// Where a snippet stands.
 #[derive(Clone, Copy, Debug)]
@@ -412,11 +415,10 @@ fn a_host_that_cannot_be_resolved() {
 /// A notice reports, once, that leases do not apply.
 #[test]
 fn limits_without_leases() {
-    let notices = |lease: &str, algorithms: &[&str]| {
-        let line = |(n, algorithm)| {
-            format!(
-                "location /{n} {{ rate_limit_redis a name=n{n} rate=1r/s algorithm={algorithm}; }}"
-            )
+    let notices = |lease: &str, algorithms: &[Algorithm]| {
+        let line = |(n, algorithm): (usize, &Algorithm)| {
+            let words = choice(*algorithm);
+            format!("location /{n} {{ rate_limit_redis a name=n{n} rate=1r/s {words}; }}")
         };
         let lines: String = algorithms.iter().enumerate().map(line).collect();
         let output = conf(Server, &lines).http(lease).config_notes();
@@ -425,12 +427,15 @@ fn limits_without_leases() {
         output.lines().filter(lines).map(str::to_owned).collect::<Vec<_>>()
     };
     let on = "rate_limit_redis_lease on;";
-    let leased = ["token_bucket", "gcra", "sliding_window", "fixed_window"];
-    let others = ["gcra", "sliding_log", "leaky_bucket", "sliding_log"];
+    let (leased, others): (Vec<_>, Vec<_>) =
+        Algorithm::ALL.into_iter().partition(|algorithm| algorithm.has_leases());
     assert_eq!(notices(on, &leased), Vec::<String>::new());
     assert_eq!(notices("rate_limit_redis_lease off;", &others), Vec::<String>::new());
-    let lines = notices(on, &others);
-    assert!(lines.len() == 1 && lines[0].contains("\"sliding_log\", such as \"n1\""), "{lines:?}");
+    for other in others {
+        let lines = notices(on, &[Algorithm::Gcra, other, Algorithm::SlidingLog]);
+        let first = format!("\"{}\", such as \"n1\"", other.name());
+        assert!(lines.len() == 1 && lines[0].contains(&first), "{lines:?}");
+    }
 }
 
 /// Each line gets a warning of its own, once, wherever it is inherited.

@@ -3,6 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use harness::{Conf, Redis, Response, run};
+use rate_limit_core::limit::Algorithm;
 
 use crate::seen::{FIELDS, StartConnected as _, quota, retry_after};
 
@@ -290,8 +291,8 @@ fn the_very_text_of_ietf() {
 
 /// Limits of every algorithm, with `$arg_cost` as the cost, and how they are to be shown. Periods
 /// are scaled to whole seconds.
-const LIMITS: [(&str, Limit<'static>); 8] = [
-    ("rate=100r/m", ("bucket", 100, 60, (100, 60_000))),
+const LIMITS: [(&str, Limit<'static>); Algorithm::ALL.len() + 1] = [
+    ("rate=100r/m algorithm=token_bucket", ("bucket", 100, 60, (100, 60_000))),
     ("rate=9r/2h refill=interval capacity=50", ("interval", 9, 7200, (9, 7_200_000))),
     ("rate=7r/250ms burst=20 algorithm=gcra", ("gcra", 28, 1, (7, 250))),
     ("rate=1r/s burst=30 algorithm=leaky_bucket nodelay", ("leaky", 1, 1, (1, 1_000))),

@@ -13,29 +13,31 @@ use harness::{
 use rate_limit_core::limit::Algorithm;
 use rate_limit_core::redis::script::Scripts;
 
-use crate::seen::{keys, quota};
+use crate::seen::{keys, passing, quota};
 
 /// Attempts come at least every half second; the rest is for a busy machine. It is far from the
 /// `connect_timeout`.
 const RECOVERY: Duration = Duration::from_secs(10);
 
-/// A limit of each kind, and one of which something has to be forgotten after seconds.
-const LIMITS: [(&str, &str); 8] = [
-    ("bucket", "rate=6r/d capacity=12"),
-    ("interval", "rate=6r/d capacity=12 refill=interval"),
-    ("gcra", "rate=6r/d algorithm=gcra burst=11"),
-    ("leaky", "rate=6r/d algorithm=leaky_bucket burst=11 nodelay"),
-    ("window", "rate=12r/52w algorithm=sliding_window"),
-    ("fixed", "rate=12r/52w algorithm=fixed_window"),
-    ("log", "rate=12r/d algorithm=sliding_log"),
-    ("short", "rate=12r/4s algorithm=sliding_log"),
-];
+/// The name of a limit of which something has to be forgotten after seconds.
+const SHORT: &str = "short";
 
-/// A location for each limit, `/all` for all of them but the short one, and `/two`, whose limits are
+/// The name of a limit of this algorithm.
+fn name(algorithm: Algorithm) -> String {
+    format!("{algorithm:?}")
+}
+
+/// A limit of each algorithm, by name.
+fn limits() -> impl Iterator<Item = (String, String)> {
+    let of = |algorithm| (name(algorithm), format!("rate=12r/52w {}", passing(algorithm, 12)));
+    Algorithm::ALL.into_iter().map(of)
+}
+
+/// A location for each limit and for the short one, `/all` for all but that, and `/two`, whose limits are
 /// of clients of their own.
 fn limited(store: &str) -> Conf {
-    let line = |(name, limit): &(&str, &str)| format!("rate_limit_redis a name={name} {limit};");
-    let all: String = LIMITS[..7].iter().map(line).collect();
+    let line = |name: &str, words: &str| format!("rate_limit_redis a name={name} {words};");
+    let all: String = limits().map(|(name, words)| line(&name, &words)).collect();
     let conf = Conf::new()
         .decisions()
         .http(&format!("rate_limit_redis_store s {{ {store} connect_timeout 30s; }}"))
@@ -52,10 +54,10 @@ fn limited(store: &str) -> Conf {
         .server("rate_limit_redis a name=more rate=5r/d algorithm=sliding_log cost=0 settle=9; }")
         .server("location /less { try_files /index.html =404;")
         .server("rate_limit_redis a name=less rate=5r/d algorithm=sliding_log cost=3 settle=1; }");
-    LIMITS.iter().fold(conf, |conf, limit| {
-        let location =
-            format!("location /{} {{ {} try_files /index.html =404; }}", limit.0, line(limit));
-        conf.server(&location)
+    let short = (SHORT.to_owned(), "rate=12r/4s algorithm=sliding_log".to_owned());
+    limits().chain([short]).fold(conf, |conf, (name, words)| {
+        let line = line(&name, &words);
+        conf.server(&format!("location /{name} {{ {line} try_files /index.html =404; }}"))
     })
 }
 
@@ -82,7 +84,7 @@ fn of_account(redis: &Redis, database: u32) -> Conf {
 fn everything_works(nginx: &Nginx, what: &str) {
     let mut http = nginx.http();
     for left in [11, 10] {
-        for (name, _) in &LIMITS[..7] {
+        for (name, _) in limits() {
             let response = http.get(&format!("/{name}"));
             assert_eq!(response.decision(), "PASSED redis", "{what}: {name}");
             assert_eq!(quota(&response)[..2], [12, left], "{what}: {name}");
@@ -114,7 +116,7 @@ fn changes_logs(nginx: &Nginx) {
 fn forgets(nginx: &Nginx, what: &str) {
     for pause in [0, 2_400, 2_400] {
         sleep(Duration::from_millis(pause));
-        assert_eq!(nginx.get("/short").decision(), "PASSED redis", "{what}");
+        assert_eq!(nginx.get(&format!("/{SHORT}")).decision(), "PASSED redis", "{what}");
     }
 }
 
@@ -136,17 +138,17 @@ fn each_version() {
 #[track_caller]
 fn fails_and_is_back(mut redis: Redis, version: &str) {
     let nginx = of(&redis).http("rate_limit_redis_on_error closed;").start();
-    let decides = || nginx.get("/bucket").decision().ends_with(" redis");
+    let decides = || nginx.get("/TokenBucket").decision().ends_with(" redis");
     wait_until(RECOVERY, decides, version);
     redis.restart();
     wait_until(RECOVERY, decides, version);
     // A replica, of a master that is not there.
     redis.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
-    assert_eq!(nginx.get("/bucket").decision(), "ERROR_REJECTED none", "{version}");
+    assert_eq!(nginx.get("/TokenBucket").decision(), "ERROR_REJECTED none", "{version}");
     redis.command::<()>(&["REPLICAOF", "NO", "ONE"]);
     wait_until(RECOVERY, decides, version);
     redis.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
-    assert_eq!(nginx.get("/bucket").decision(), "ERROR_REJECTED none", "{version}");
+    assert_eq!(nginx.get("/TokenBucket").decision(), "ERROR_REJECTED none", "{version}");
     redis.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     assert!(decides(), "{version}");
     assert!(nginx.logged("OOM").len() == 1, "{version}: {:?}", nginx.logged("[error]"));
@@ -169,34 +171,37 @@ fn the_account_of_the_documents_is_enough() {
     });
 }
 
-fn names(names: &[&str]) -> BTreeSet<String> {
-    names.iter().map(|name| (*name).to_owned()).collect()
+fn names(algorithms: &[Algorithm], others: &[&str]) -> BTreeSet<String> {
+    let others = others.iter().map(|name| (*name).to_owned());
+    algorithms.iter().map(|algorithm| name(*algorithm)).chain(others).collect()
 }
 
 /// Without a permission only the limits that need it fail, and the log has the reason.
 #[test]
 fn the_account_of_the_documents_has_nothing_too_much() {
-    let all: Vec<_> = LIMITS.iter().map(|(name, _)| *name).collect();
+    let (logs, strings): (Vec<_>, Vec<_>) =
+        Algorithm::ALL.into_iter().partition(|algorithm| algorithm.stores_itself());
+    let all = names(&Algorithm::ALL, &[SHORT]);
     let table = [
-        ("+evalsha", names(&all)),
-        ("+time", names(&all)),
-        ("+get", names(&all[..6])),
-        ("+set", names(&all[..6])),
-        ("+lindex", names(&["log", "short"])),
-        ("+rpush", names(&["log", "short"])),
-        ("+pexpire", names(&["log", "short"])),
+        ("+evalsha", all.clone()),
+        ("+time", all.clone()),
+        ("+get", names(&strings, &[])),
+        ("+set", names(&strings, &[])),
+        ("+lindex", names(&logs, &[SHORT])),
+        ("+rpush", names(&logs, &[SHORT])),
+        ("+pexpire", names(&logs, &[SHORT])),
         // Only where some entries are old.
-        ("+llen", names(&["short"])),
-        ("+ltrim", names(&["short"])),
-        ("~rl:*", names(&all)),
+        ("+llen", names(&[], &[SHORT])),
+        ("+ltrim", names(&[], &[SHORT])),
+        ("~rl:*", all.clone()),
         // They can be done without.
-        ("+script|exists", names(&[])),
-        ("+script|load", names(&[])),
-        ("+client|setname", names(&[])),
-        ("+asking", names(&[])),
-        ("+cluster|slots", names(&[])),
-        ("+ping", names(&[])),
-        ("+select", names(&[])),
+        ("+script|exists", names(&[], &[])),
+        ("+script|load", names(&[], &[])),
+        ("+client|setname", names(&[], &[])),
+        ("+asking", names(&[], &[])),
+        ("+cluster|slots", names(&[], &[])),
+        ("+ping", names(&[], &[])),
+        ("+select", names(&[], &[])),
     ];
     let start = Instant::now();
     let mut sites: Vec<_> = table
@@ -210,7 +215,10 @@ fn the_account_of_the_documents_has_nothing_too_much() {
     // The short one needs all its commands only later, when some of its entries are old and others are not. On
     // a slow machine all may be old at once: where something is still to fail it is tried again.
     for round in 0..10 {
-        let (names, pause) = if round == 0 { (&all[..], 0) } else { (&["short"][..], 2_400) };
+        let (names, pause) = match round {
+            0 => (all.clone(), 0),
+            _ => (names(&[], &[SHORT]), 2_400),
+        };
         let is_due = |failing: &_, failed: &_| round < 3 || failing != failed;
         if !sites.iter().any(|(_, failing, .., failed)| is_due(failing, failed)) {
             break;
@@ -220,10 +228,10 @@ fn the_account_of_the_documents_has_nothing_too_much() {
             if !is_due(failing, failed) {
                 continue;
             }
-            for name in names {
+            for name in &names {
                 match nginx.get(&format!("/{name}")).decision() {
                     "PASSED redis" => {}
-                    "ERROR_PASSED none" => drop(failed.insert((*name).to_owned())),
+                    "ERROR_PASSED none" => drop(failed.insert(name.clone())),
                     other => panic!("without {right}: {name} is {other}"),
                 }
             }
@@ -262,9 +270,9 @@ fn rights_for_what_is_rare() {
     // A script that Redis has forgotten.
     let redis = Redis::start_with(&[&account("+eval")]);
     let nginx = of_account(&redis, 0).start();
-    assert_eq!(nginx.get("/bucket").decision(), "PASSED redis");
+    assert_eq!(nginx.get("/TokenBucket").decision(), "PASSED redis");
     redis.command::<()>(&["SCRIPT", "FLUSH"]);
-    assert_eq!(nginx.get("/bucket").decision(), "ERROR_PASSED none");
+    assert_eq!(nginx.get("/TokenBucket").decision(), "ERROR_PASSED none");
     let errors = nginx.logged("[error]");
     assert!(errors.len() == 1 && errors[0].contains("NOPERM"), "{errors:?}");
 
@@ -272,7 +280,7 @@ fn rights_for_what_is_rare() {
     let redis = Redis::start_with(&[&account("+select")]);
     let nginx = of_account(&redis, 1).start();
     nginx.wait_for_error_log("is down: SELECT was refused: \"NOPERM");
-    assert_eq!(nginx.get("/bucket").decision(), "ERROR_PASSED none");
+    assert_eq!(nginx.get("/TokenBucket").decision(), "ERROR_PASSED none");
 
     // The commands for the head of a log.
     for right in ["+lpush", "+lpop"] {
@@ -287,7 +295,7 @@ fn rights_for_what_is_rare() {
     // A name.
     let redis = Redis::start_with(&[&account("+client|setname")]);
     let nginx = of_account(&redis, 0).start();
-    assert_eq!(nginx.get("/bucket").decision(), "PASSED redis");
+    assert_eq!(nginx.get("/TokenBucket").decision(), "PASSED redis");
     assert!(
         redis.clients().iter().all(|client| client.contains(" name= ")),
         "{:?}",
@@ -297,9 +305,9 @@ fn rights_for_what_is_rare() {
     // A sign of life: a refusal is one, too.
     let mut redis = Redis::start_with(&[&account("+ping")]);
     let nginx = of_account(&redis, 0).http("rate_limit_redis_on_error closed;").start();
-    assert_eq!(nginx.get("/bucket").decision(), "PASSED redis");
+    assert_eq!(nginx.get("/TokenBucket").decision(), "PASSED redis");
     redis.restart();
-    wait_until(RECOVERY, || nginx.get("/bucket").decision() == "PASSED redis", "recovery");
+    wait_until(RECOVERY, || nginx.get("/TokenBucket").decision() == "PASSED redis", "recovery");
 }
 
 fn of_cluster(cluster: &Cluster) -> Conf {
@@ -314,17 +322,17 @@ fn the_account_of_the_documents_is_enough_for_a_cluster() {
         let nginx = of_cluster(&cluster).start();
         everything_works(&nginx, &version);
         // A slot on its way: its key is there already.
-        let slot = slot("rl:bucket:a");
+        let slot = slot("rl:TokenBucket:a");
         let migration = cluster.begin_migration(slot, 1 - cluster.master_of(slot));
         cluster.migrate_keys(migration, 9);
-        let response = nginx.get("/bucket");
+        let response = nginx.get("/TokenBucket");
         assert_eq!(
             (response.decision(), response.remaining()),
             ("REJECTED redis", Some(0)),
             "{version}"
         );
         cluster.finish_migration(migration);
-        assert_eq!(nginx.get("/bucket").decision(), "REJECTED redis", "{version}");
+        assert_eq!(nginx.get("/TokenBucket").decision(), "REJECTED redis", "{version}");
         assert_eq!(nginx.logged("[error]"), Vec::<String>::new(), "{version}");
         for node in 0..2 {
             let denied = cluster.command::<Vec<redis::Value>>(node, &["ACL", "LOG"]);
@@ -338,7 +346,7 @@ fn a_cluster_without_the_right_to_its_map() {
     let cluster = ClusterConf::steady(2, 0).line(&account("+cluster|slots")).start();
     let nginx = of_cluster(&cluster).start();
     nginx.wait_for_error_log("topology query failed: \"NOPERM");
-    assert_eq!(nginx.get("/bucket").decision(), "ERROR_PASSED none");
+    assert_eq!(nginx.get("/TokenBucket").decision(), "ERROR_PASSED none");
 }
 
 #[test]
@@ -365,7 +373,7 @@ fn renamed_commands() {
     let redis = Redis::start_with(&lines.iter().map(String::as_str).collect::<Vec<_>>());
     let nginx = of(&redis).start();
     for _ in 0..3 {
-        assert_eq!(nginx.get("/bucket").decision(), "ERROR_PASSED none");
+        assert_eq!(nginx.get("/TokenBucket").decision(), "ERROR_PASSED none");
     }
     let errors = nginx.logged("[error]");
     assert!(errors.len() == 1 && errors[0].contains("ERR unknown command 'EVAL'"), "{errors:?}");
@@ -437,17 +445,17 @@ fn memory_for_a_fleet_that_connects() {
 fn memory_that_is_full_and_nothing_may_go() {
     let redis = Redis::start_with(&["maxmemory-policy noeviction"]);
     let nginx = of(&redis).http("rate_limit_redis_on_error local;").start();
-    assert_eq!(nginx.get("/bucket").decision(), "PASSED redis");
+    assert_eq!(nginx.get("/TokenBucket").decision(), "PASSED redis");
     redis.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     for _ in 0..3 {
-        assert_eq!(nginx.get("/bucket").decision(), "PASSED local");
-        assert_eq!(nginx.get("/log").decision(), "PASSED local");
+        assert_eq!(nginx.get("/TokenBucket").decision(), "PASSED local");
+        assert_eq!(nginx.get("/SlidingLog").decision(), "PASSED local");
     }
     let errors = nginx.logged("[error]");
     assert!(errors.len() == 1 && errors[0].contains("refused to decide: \"OOM"), "{errors:?}");
     redis.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     // Units spent here meanwhile count.
-    let response = nginx.get("/bucket");
+    let response = nginx.get("/TokenBucket");
     assert_eq!((response.decision(), response.remaining()), ("PASSED redis", Some(8)));
 }
 
@@ -461,14 +469,14 @@ fn protected_mode() {
     remote.redis().command::<()>(&["CONFIG", "SET", "protected-mode", "yes"]);
     let nginx = limited(&format!("server {};", remote.url())).start();
     nginx.wait_for_error_log("is down");
-    assert_eq!(nginx.get("/bucket").decision(), "ERROR_PASSED none");
+    assert_eq!(nginx.get("/TokenBucket").decision(), "ERROR_PASSED none");
     let errors = nginx.logged("[error]");
     assert!(
         errors.len() == 1 && errors[0].contains("DENIED Redis is running in protected mode"),
         "{errors:?}"
     );
     remote.redis().command::<()>(&["CONFIG", "SET", "protected-mode", "no"]);
-    let decides = || nginx.get("/bucket").decision() == "PASSED redis";
+    let decides = || nginx.get("/TokenBucket").decision() == "PASSED redis";
     wait_until(RECOVERY, decides, "decisions");
     wait_until(PATIENCE, || nginx.logged("is up again").len() == 1, "up again");
 }
