@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rate_limit_core::algorithm::Regain;
 use rate_limit_core::conf::limit::parameter_names;
 use rate_limit_core::conf::store::line_names;
 use rate_limit_core::conf::{
@@ -601,7 +602,35 @@ fn every_parameter_is_described() {
     for name in names {
         assert!(which.contains(&format!("| `{name}`")), "no row on {name}");
         assert!(drawing.contains(&format!(">{name}")), "{name} is not drawn");
-        assert!(section.contains(&format!("`{name}`")), "{name} is not listed as a value");
+    }
+}
+
+/// What lists algorithms has all of them that it should, and no others: a file, and between which words the list is.
+#[test]
+fn lists_of_algorithms_are_whole() {
+    type IsListed = fn(&Algorithm) -> bool;
+    const REFERENCE: &str = "docs/directives.md";
+    const MANUAL: &str = "docs/ngx_http_rate_limit_redis_module.5";
+    let all = |_: &Algorithm| true;
+    let is_window = |algorithm: &Algorithm| algorithm.regain() == Regain::AtOnce;
+    let lists: [(_, _, _, IsListed); _] = [
+        (REFERENCE, "\n| `algorithm=` |", "\n", all),
+        (REFERENCE, "\n| algorithm | what a client keeps |\n", "\n\n", all),
+        (REFERENCE, "\n- Leases are for ", ".", |algorithm| algorithm.has_leases()),
+        (MANUAL, "\n.Cm algorithm=\n", "\n.Pc", all),
+        ("docs/privacy.md", "\n| Redis |", "\n", is_window),
+        ("tests/fuzz/dictionary", "\n\"interval\"\n", "\n\"r/s\"", all),
+    ];
+    for (file, begin, end, is_listed) in lists {
+        let text = read(file);
+        let (_, list) = text.split_once(begin).unwrap_or_else(|| panic!("{begin} of {file}"));
+        let list = list.split(end).next().expect("a list");
+        let words: BTreeSet<_> = list.split(|c: char| c != '_' && !c.is_alphanumeric()).collect();
+        let expected: BTreeSet<_> =
+            Algorithm::ALL.into_iter().filter(is_listed).map(Algorithm::name).collect();
+        let found: BTreeSet<_> = Algorithm::ALL.into_iter().map(Algorithm::name).collect();
+        let found: BTreeSet<_> = found.intersection(&words).copied().collect();
+        assert_eq!(found, expected, "{begin} of {file}");
     }
 }
 
