@@ -140,9 +140,15 @@ pub enum Regain {
 
 /// How machines take units ahead: see [`lease`](crate::lease).
 enum Leases {
-    /// Nothing is regained of what is spent but at the end of a window, and then everything: so Redis need not remember
-    /// leases, which end with it. The function returns that end: for a state, or for none, at a moment in µs.
-    EndWithWindows(fn(Option<&State>, u64, &Quota) -> u64),
+    /// What is spent in a window is missing at least until its end: so Redis need not remember leases, which end with
+    /// it, and what comes back of one counts as spent in its last µs.
+    EndWithWindows {
+        /// That end: for a state, or for none, at a moment in µs.
+        end: fn(Option<&State>, u64, &Quota) -> u64,
+        /// Whether a share of what is left of the limit is kept from leases. It is not where what the window before has
+        /// spent is still to come back.
+        keeps_share: bool,
+    },
     /// Units that are set aside are held.
     AreHeld(Held),
 }

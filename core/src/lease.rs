@@ -32,7 +32,7 @@
 
 use crate::algorithm::{Extra, Hold, Holds, Stored};
 use crate::decision::Verdict;
-use crate::limit::{Algorithm, Quota};
+use crate::limit::Quota;
 use crate::rate::SECOND;
 use crate::word::{pack, unpack};
 
@@ -445,11 +445,10 @@ pub(crate) fn remembered(span: u64) -> u64 {
 /// How many units Redis is to keep, where so much is left of a window that leases end with.
 fn keep(quota: &Quota, rest: Option<u64>) -> u64 {
     let kept = quota.limit().div_ceil(KEPT);
-    match (quota.algorithm(), rest) {
-        // The units that the last window has spent are still to come back.
-        (Algorithm::SlidingWindow, _) => 0,
-        (_, Some(rest)) => part(kept, rest, quota.rate().period()).max(KEPT_OF_WINDOW),
-        (_, None) => kept,
+    match rest {
+        _ if !quota.algorithm().keeps_share(quota) => 0,
+        Some(rest) => part(kept, rest, quota.rate().period()).max(KEPT_OF_WINDOW),
+        None => kept,
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     give_back,
     regained_from: at_the_charge,
     regain: Regain::AtOnce,
-    leases: Some(|_| Leases::EndWithWindows(window_end)),
+    leases: Some(|_| Leases::EndWithWindows { end: window_end, keeps_share: true }),
     settled: None,
 };
 

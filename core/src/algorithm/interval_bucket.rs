@@ -42,7 +42,7 @@ pub(super) const ROW: AlgorithmRow = AlgorithmRow {
 fn leases(quota: &Quota) -> Leases {
     let (_, count) = quota.terms();
     match quota.limit() <= count {
-        true => Leases::EndWithWindows(window_end),
+        true => Leases::EndWithWindows { end: window_end, keeps_share: true },
         false => Leases::AreHeld(Held { touch: bucket::touch::<Portions>, computed }),
     }
 }

@@ -129,15 +129,23 @@ impl Algorithm {
 
     /// Whether leases of this quota end with windows.
     pub(crate) fn leases_end_with_windows(self, quota: &Quota) -> bool {
-        matches!(self.leases(quota), Some(Leases::EndWithWindows(_)))
+        matches!(self.leases(quota), Some(Leases::EndWithWindows { .. }))
     }
 
     /// When the window ends in which leases end. That of a bucket begins with the state, or, if there is
     /// none, at this moment.
     pub(crate) fn window_end(self, state: Option<&State>, now: u64, quota: &Quota) -> Option<u64> {
         match self.leases(quota)? {
-            Leases::EndWithWindows(end) => Some(end(state, now, quota)),
+            Leases::EndWithWindows { end, .. } => Some(end(state, now, quota)),
             Leases::AreHeld(_) => None,
+        }
+    }
+
+    /// Whether Redis keeps a share of what is left of this quota from leases.
+    pub(crate) fn keeps_share(self, quota: &Quota) -> bool {
+        match self.leases(quota) {
+            Some(Leases::EndWithWindows { keeps_share, .. }) => keeps_share,
+            Some(Leases::AreHeld(_)) | None => true,
         }
     }
 
@@ -151,7 +159,7 @@ impl Algorithm {
     fn held(self, quota: &Quota) -> Option<Held> {
         match self.leases(quota)? {
             Leases::AreHeld(held) => Some(held),
-            Leases::EndWithWindows(_) => None,
+            Leases::EndWithWindows { .. } => None,
         }
     }
 

@@ -105,7 +105,7 @@ impl Algorithm {
                     minima.sink(correction, back, missing);
                 }
             }
-            (_, _) => self.give_back_alone(stored, now, quota, 0, Some(now)),
+            (None, _) | (Some(_), None) => self.give_back_alone(stored, now, quota, 0, Some(now)),
         }
         stored.minima = minima;
     }

@@ -73,7 +73,9 @@ impl Stored {
                 tokens > others || tokens == others && last < other_last
             }
             (Some(State::Arrival(tat)), Some(State::Arrival(other_tat))) => tat < other_tat,
-            (Some(_) | None, _) => false,
+            (Some(State::Arrival(_) | State::Bucket(..)) | None, _) => false,
+            // Of these no units are held.
+            (Some(State::Window(..) | State::Log(..)), _) => false,
         }
     }
 
