@@ -2,6 +2,7 @@
 //! was made. The model keeps the whole history, and plays it again with each correction.
 
 use proptest::prelude::*;
+use rate_limit_core::algorithm::Regain;
 use rate_limit_core::charge::Charged;
 use rate_limit_core::limit::{Algorithm, Quota};
 
@@ -51,7 +52,7 @@ impl Exact {
         let (quota, now) = (self.client.quota, self.client.now);
         let (period, count) = quota.terms();
         let charges = self.charges.iter().map(|charge| (charge.charged.at, charge.cost));
-        if quota.algorithm() == Algorithm::IntervalBucket {
+        if quota.algorithm().regain() == Regain::AtRefills {
             let refilled = |(missing, last): (u64, u64), at| {
                 let refills = (at - last) / period;
                 match missing.saturating_sub(refills * count) {

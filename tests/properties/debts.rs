@@ -32,7 +32,12 @@ fn exceeds_total(quota: Quota, from: u64, to: u64, spent: u64) -> bool {
     let period = quota.rate().period();
     match quota.algorithm() {
         Algorithm::SlidingLog => spent > quota.limit() * ((to - from) / period + 1),
-        _ => exceeds_in(quota, from, to, spent),
+        Algorithm::TokenBucket
+        | Algorithm::IntervalBucket
+        | Algorithm::Gcra
+        | Algorithm::LeakyBucket
+        | Algorithm::SlidingWindow
+        | Algorithm::FixedWindow => exceeds_in(quota, from, to, spent),
     }
 }
 

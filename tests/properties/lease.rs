@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use fastrand::Rng;
 use proptest::prelude::*;
-use rate_limit_core::algorithm::Stored;
+use rate_limit_core::algorithm::{Regain, Stored};
 use rate_limit_core::charge::{Charge, Template};
 use rate_limit_core::key::Head;
 use rate_limit_core::lease::table::{LeaseBucket, LeaseTable, Outcome, Taken};
@@ -494,7 +494,7 @@ proptest! {
         world.run();
         prop_assert!(!world.exceeds(), "{:?}", world.passed);
         // A bucket that is refilled at intervals may be refilled at other moments.
-        if world.plan.quota.algorithm() != Algorithm::IntervalBucket {
+        if world.plan.quota.algorithm().regain() != Regain::AtRefills {
             prop_assert_eq!(world.conforming(), world.passed.len());
         }
     }
@@ -660,10 +660,10 @@ fn who_comes_rarely_has_no_leases() {
 fn what_a_burst_leaves_on_a_machine_comes_back() {
     for algorithm in leased() {
         for machines in [1, 2, 4] {
-            let rate = match algorithm {
+            let rate = match algorithm.regain() {
                 // With more at once leases would end with the refills.
-                Algorithm::IntervalBucket => "40r/h",
-                _ => "1000r/d",
+                Regain::AtRefills => "40r/h",
+                Regain::Continuous | Regain::AtOnce => "1000r/d",
             };
             let whole = plan(algorithm, rate, 1_000, machines, 1.0);
             let bursts = Plan { demand: 4.0, burst: 12, requests: 2_000, ..whole };
