@@ -27,7 +27,7 @@ pub struct Quota {
 }
 
 /// The largest debt of a client, as a multiple of the limit.
-const MAX_DEBT: u64 = 10;
+pub(crate) const MAX_DEBT: u64 = 10;
 
 impl Quota {
     /// A quota in the terms of its algorithm, which can count it exactly.

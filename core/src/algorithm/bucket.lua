@@ -13,7 +13,7 @@ end
 
 allowed = cost <= 0 or cost <= tokens
 if not allowed then
-  cost = since and since > 0 and math.min(cost, tokens + 10 * limit) or 0
+  cost = since and since > 0 and math.min(cost, tokens + $max_debt * limit) or 0
 elseif cost < 0 and since and since > 0 and since < now and tokens < most then
   -- nothing that may have been regained since comes back
   cost = math.max(cost, -limit)

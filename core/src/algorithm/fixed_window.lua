@@ -26,7 +26,7 @@ end
 
 allowed = cost <= 0 or cost <= limit - spent
 if not allowed then
-  cost = since and since > 0 and math.min(cost, 11 * limit - spent) or 0
+  cost = since and since > 0 and math.min(cost, $max_spent * limit - spent) or 0
 elseif cost < 0 then
   if since and since > 0 and since < (end_after and end_after(-1) or ends - period) then
     -- it was spent in a window that has ended

@@ -83,9 +83,9 @@ if cost > 0 or (cost < 0 and (ahead > least or (ahead == least and part > least_
   elseif cost < 0 or next < latest or (next == latest and next_part <= latest_part) then
     ahead, part, changed = next, next_part, true
   elseif since and since > 0 then
-    local furthest_part = 11 * limit * rest % count
-    local furthest = 11 * limit * whole + (11 * limit * rest - furthest_part) / count
-    debt = math.min(debt + cost, 10 * limit)
+    local furthest_part = $max_spent * limit * rest % count
+    local furthest = $max_spent * limit * whole + ($max_spent * limit * rest - furthest_part) / count
+    debt = math.min(debt + cost, $max_debt * limit)
     if next > furthest or (next == furthest and next_part > furthest_part) then
       next, next_part = furthest, furthest_part
     end

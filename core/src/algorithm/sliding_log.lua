@@ -118,7 +118,7 @@ local function sliding_log(key, now, cost, limit, period, block, since, requeste
   if blocked_until > longest then
     blocked_until, is_extended = longest, true
   end
-  debt = math.min(owed, 10 * limit)
+  debt = math.min(owed, $max_debt * limit)
   if first_time then
     last_time, total = entry(-1)
     spent = total - first_total + first_spent
@@ -234,7 +234,7 @@ local function sliding_log(key, now, cost, limit, period, block, since, requeste
   if since > 0 then
     -- what is more than there is, is owed
     local more = math.min(cost, math.max(0, limit - spent - debt))
-    local owes = math.min(cost - more, 10 * limit - debt)
+    local owes = math.min(cost - more, $max_debt * limit - debt)
     if owes > 0 then
       debt_since = now
     end

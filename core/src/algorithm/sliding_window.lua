@@ -23,7 +23,7 @@ local weighted = math.floor(previous * rest / period)
 remaining = math.max(0, limit - current - weighted)
 allowed = cost <= remaining
 if not allowed then
-  cost = since and since > 0 and math.min(cost, 11 * limit - current) or 0
+  cost = since and since > 0 and math.min(cost, $max_spent * limit - current) or 0
 elseif cost < 0 then
   previous = weighted > 0 and previous or 0
   -- no more comes back than was spent: of this window first, then of the previous one, of which as

@@ -25,7 +25,7 @@ if block then
   block, since, requested = block + 0, (since or 0) + 0, requested or cost
   older, older_until, newer = older or 0, older_until or 0, newer or 0
   newer_until, blocked_until = newer_until or 0, blocked_until or 0
-  owed, debt, more = debt, math.min(debt, 10 * limit), math.abs(cost)
+  owed, debt, more = debt, math.min(debt, $max_debt * limit), math.abs(cost)
   -- after a clock that stepped back no block lasts for longer than one of this limit, or a century
   local longest = now + (block > 0$unless_own and block or 3153600000000000)
   if blocked_until > longest then

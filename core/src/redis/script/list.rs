@@ -171,7 +171,8 @@ mod tests {
 
     #[test]
     fn a_script_is_whole() {
-        let source = source(&[Variant::from(Algorithm::FixedWindow); 8]);
+        let script = Script::new(source(&[Variant::from(Algorithm::FixedWindow); 8]));
+        let source = script.source();
         assert!(source.contains("stored8") && !source.contains("stored9"));
         assert!(!source.contains('$'), "{source}");
     }

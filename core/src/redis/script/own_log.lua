@@ -30,7 +30,7 @@ end
 
 -- What is owed at a moment, and since when: of the debt a limit is forgotten each period.
 local function owed(debt, since, at, limit, period)
-  debt, since = math.min(debt, 10 * limit), math.min(since, at)
+  debt, since = math.min(debt, $max_debt * limit), math.min(since, at)
   local periods = math.max(0, math.floor((at - since) / period) - 1)
   if periods > 0 then
     debt, since = math.max(0, debt - periods * limit), since + periods * period
@@ -68,7 +68,7 @@ local function carry_log_over(key, now, at, limit, period, debt, since, blocked_
   debt = debt + math.max(0, spent - to_limit)
   spent = math.min(spent, to_limit)
   local more = math.min(debt, to_limit - spent)
-  debt = math.min(debt - more, 10 * to_limit)
+  debt = math.min(debt - more, $max_debt * to_limit)
   redis.call('DEL', key)
   if spent > 0 then
     redis.call('RPUSH', key, string.format('%d %d %d', at, spent, spent))
