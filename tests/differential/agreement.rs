@@ -1,5 +1,6 @@
 //! Script and reference decide the same.
 
+use std::fmt::Debug;
 use std::ops::RangeInclusive;
 
 use fastrand::Rng;
@@ -313,43 +314,63 @@ pub fn check(lab: &mut Lab, history: Vec<(Step, Expected)>) {
     for (index, (outcome, expected)) in outcomes.iter().zip(&expected).enumerate() {
         if let Err(what) = compare(outcome, expected) {
             let before = &steps[index.saturating_sub(5)..=index];
-            panic!("{what}:\n{outcome:#?}\n{expected:#?}\nafter these steps:\n{before:#?}");
+            let algorithm = |charge: &Charge| charge.quota.algorithm();
+            let algorithms: Vec<_> = steps[index].charges.iter().map(algorithm).collect();
+            panic!(
+                "{algorithms:?}, step {index}: {what}\n{outcome:#?}\n{expected:#?}\n\
+                 after these steps:\n{before:#?}"
+            );
         }
     }
 }
 
-fn compare(outcome: &Outcome, expected: &Expected) -> Result<(), &'static str> {
+/// Compares what the script did with what it should have done; in words, if that differs.
+fn compare(outcome: &Outcome, expected: &Expected) -> Result<(), String> {
+    let differ = |what: &str, found: &dyn Debug, expected: &dyn Debug| {
+        Err(format!("{what}: {found:?}, not {expected:?}"))
+    };
+    if outcome.verdicts.len() != expected.verdicts.len() {
+        return differ("verdicts", &outcome.verdicts.len(), &expected.verdicts.len());
+    }
     let read = outcome.verdicts.iter().zip(&expected.verdicts);
-    if outcome.verdicts.len() != expected.verdicts.len()
-        || read.filter_map(|(read, verdict)| Some((read.as_ref()?, verdict))).any(|(a, b)| a != b)
-    {
-        return Err("the script decides otherwise");
+    let mut read = read.filter_map(|(read, verdict)| Some((read.as_ref()?, verdict)));
+    if let Some((read, verdict)) = read.find(|(read, verdict)| read != verdict) {
+        return differ("the script decides otherwise", read, verdict);
     }
     let mut unspent = expected.unspent.iter().zip(&outcome.unspent);
     if unspent.any(|(expected, read)| expected.allowed && expected != read) {
-        return Err("what is given back leaves another verdict");
+        return differ(
+            "what is given back leaves another verdict",
+            &outcome.unspent,
+            &expected.unspent,
+        );
     }
     let set_aside = outcome.grants.iter().zip(&expected.grants);
     // Nothing comes back to a key that is gone, and is whole.
     if set_aside.into_iter().any(|(a, b)| *a != Granted { returned: a.returned, ..*b }) {
-        return Err("the script sets other units aside");
+        return differ("the script sets other units aside", &outcome.grants, &expected.grants);
     }
     if !outcome.writes.keys().eq(expected.writes.keys()) {
-        return Err("the script writes other keys");
+        return differ(
+            "the script writes other keys",
+            &outcome.writes.keys(),
+            &expected.writes.keys(),
+        );
     }
     let mut writes = outcome.writes.values().zip(expected.writes.values());
-    if !writes.all(|(write, written)| is_kept(write, written)) {
-        return Err("the script writes for another time");
+    if let Some((write, written)) = writes.find(|(write, written)| !is_kept(write, written)) {
+        return differ("the script writes for another time", &write.kept, &written.kept);
     }
     let mut writes = outcome.writes.values().zip(expected.writes.values());
-    if !writes.all(|(write, written)| is_same(write, written)) {
-        return Err("the script writes another state");
+    if let Some((write, written)) = writes.find(|(write, written)| !is_same(write, written)) {
+        let stored = written.algorithm.read(&write.state);
+        return differ("the script writes another state", &stored, &written.stored);
     }
     if outcome.lengths != expected.lengths {
-        return Err("the script forgets other entries");
+        return differ("the script forgets other entries", &outcome.lengths, &expected.lengths);
     }
     if !outcome.writes.values().all(is_right) {
-        return Err("the script writes what it should not");
+        return Err("the script writes what it should not".to_owned());
     }
     Ok(())
 }
