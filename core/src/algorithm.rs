@@ -213,10 +213,10 @@ impl Algorithm {
     /// Tests compare what it sets with what the reference stores, so both also agree on this:
     ///
     /// - A number that has no effect any more is 0, as what was spent in the window before when none of it counts.
-    /// - A charge beyond the limit spends at most `$max_spent * limit` in all, which is [`Quota::max_spent`].
+    /// - A charge beyond the limit spends at most `$max_spent * limit` in all, which is `Quota::max_spent`.
     /// - `debt`, at most `$max_debt * limit`, is what was spent beyond the limit. `fixed_window` and `sliding_window`
     ///   add it to what is spent and set it to 0 before they decide, and split it off again where they store, as
-    ///   [`Quota::split`] does: so what is paid of it is paid, and no number of their state is more than the limit.
+    ///   `Quota::split` does: so what is paid of it is paid, and no number of their state is more than the limit.
     /// - A state of the future, after a clock that stepped back, is one of now. In windows that is a change by itself
     ///   if anything is spent (`stepped_back`): or else the state would be one of now until the clock has caught up.
     /// - What is given back with `since` cannot have been regained since then, and comes off what was spent at that

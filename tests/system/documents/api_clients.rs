@@ -43,7 +43,7 @@ fn they_pass_in_the_end() {
     let redis = Redis::start();
     let limit = |path: &str, forms: &str| {
         format!(
-            "location /{path} {{ rate_limit_redis $arg_a name={path} rate=2r/s capacity=3; \
+            "location /{path} {{ rate_limit_redis $arg_a name={path} rate=1r/s capacity=3; \
              rate_limit_redis_headers {forms}; try_files /index.html =404; }}"
         )
     };
