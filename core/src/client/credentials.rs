@@ -16,7 +16,7 @@ pub(super) struct Credentials {
     interval: u64,
     /// When the next one is due.
     at: Option<u64>,
-    /// The node whose refusal was logged, until it accepts the password or is there no more.
+    /// The node whose refusal was logged, until it accepts the password or is sent it no more.
     refused_by: Option<NodeKey>,
 }
 
@@ -65,15 +65,20 @@ impl Client {
     /// Sends `AUTH` on the connections that can be used, between other commands. A sentinel takes none there: its
     /// connections are subscribed to a channel.
     pub fn login(&mut self, now: u64) {
+        let mut refused_by = None;
         for node in self.pool.nodes.current().to_vec() {
             if self.pool.nodes.get(node).is_some_and(|node| node.role == Role::Data) {
                 for key in self.pool.connections_of(node) {
                     if self.pool.connections.get(key).is_some_and(|it| it.is_ready()) {
                         self.push(key, Owner::Login, now);
+                        refused_by =
+                            refused_by.or(self.credentials.refused_by.filter(|it| *it == node));
                     }
                 }
             }
         }
+        // A node that is sent no password any more cannot accept it.
+        self.credentials.refused_by = refused_by;
     }
 
     /// A server has answered `AUTH` on a connection that is open. A refusal changes nothing there: the server keeps
@@ -90,10 +95,8 @@ impl Client {
             node.name(),
             Escaped(refusal.text.as_bytes())
         );
-        let refused_by =
-            self.credentials.refused_by.filter(|it| self.pool.nodes.get(*it).is_some());
-        self.credentials.refused_by = refused_by.or(Some(key));
-        if refused_by.is_none() {
+        if self.credentials.refused_by.is_none() {
+            self.credentials.refused_by = Some(key);
             self.agenda.push(Action::Log(Level::Error, line));
         }
         self.count_error(key, ErrorKind::Auth);

@@ -157,6 +157,7 @@ impl Topology for Cluster {
             self.partial = None;
             return Some(layout);
         }
+        self.complete = 0;
         if self.partial.as_ref().is_none_or(|(least, _)| orphans < *least) {
             self.partial = Some((orphans, layout));
         }
@@ -225,6 +226,18 @@ mod tests {
         assert_eq!(counts_at_once(&mut cluster, [9_000, 2, 1, 0]), [false, false, false, true]);
         cluster.orphans = 1;
         assert_eq!(counts_at_once(&mut cluster, [9_000, 2, 1, 0]), [false, false, true, true]);
+    }
+
+    /// Slots are given to a node again, which one of two masters does not know.
+    #[test]
+    fn a_map_that_does_not_count_shows_that_not_all_masters_report_every_slot() {
+        let mut cluster = Cluster::new("edge");
+        cluster.is_incomplete = true;
+        for _ in 0..4 {
+            assert!(cluster.weigh(without(1), NodeKey::new(0, 1), false).is_none());
+            assert_eq!(cluster.check_orphans(2), None);
+        }
+        assert!(cluster.check_orphans(2).is_some());
     }
 
     /// One of three nodes has dropped a slot, which the others have not noticed.
