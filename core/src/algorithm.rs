@@ -140,10 +140,10 @@ pub enum Regain {
 
 /// How machines take units ahead: see [`lease`](crate::lease).
 enum Leases {
-    /// What is spent in a window is missing at least until its end: so Redis need not remember leases, which end with
-    /// it, and what comes back of one counts as spent in its last µs.
+    /// Units that are spent in a window are missing at least until its end: so Redis need not remember leases, which end
+    /// with it, and what comes back of one counts as spent in its last µs.
     EndWithWindows {
-        /// That end: for a state, or for none, at a moment in µs.
+        /// The end of the window: for a state, or for none, at a moment in µs.
         end: fn(Option<&State>, u64, &Quota) -> u64,
         /// Whether a share of what is left of the limit is kept from leases. It is not where what the window before has
         /// spent is still to come back.

@@ -242,7 +242,7 @@ impl<'a> LocalCharge<'a> {
         let Some(verdict) = entry.verdict() else { return };
         self.charged = (passes && verdict.allowed).then(|| Charged::new(now, &verdict));
         self.answer = LocalAnswer::Verdict(verdict);
-        // Of a client that is blocked nothing was charged, and the block is not one of this table.
+        // A client that is blocked was charged nothing, and the block is not one of this table.
         if self.blocked_for == 0 && !self.set_stored(table, entry.change()) {
             (self.answer, self.charged) = (LocalAnswer::NoRoom, None);
         }

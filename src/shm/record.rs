@@ -310,7 +310,7 @@ impl NodeRecord {
 
     /// Marks the node as slow no more, if no `living` worker sees it so; since when it was marked, if it was.
     pub(crate) fn mark_prompt(&self, living: impl FnOnce() -> Vec<(usize, u32)>) -> Option<u64> {
-        // As below: each worker publishes its view before it looks at those of others.
+        // Each worker publishes its view before it looks at those of others.
         fence(Ordering::SeqCst);
         if self.slow_since.load(Ordering::Relaxed) == 0
             || self.views_of(&living()).any(|view| view.state == NodeState::Slow)

@@ -123,7 +123,7 @@ pub fn choice(algorithm: Algorithm) -> String {
     }
 }
 
-/// The same with the parameter by which `most` units pass at once, where it is not the n of the rate.
+/// A limit with the parameter by which `most` units pass at once, where it is not the n of the rate.
 pub fn passing(algorithm: Algorithm, most: u64) -> String {
     let parameter = match algorithm.burst_parameter() {
         BurstParameter::Capacity => format!(" capacity={most}"),

@@ -74,7 +74,7 @@ impl Stored {
             }
             (Some(State::Arrival(tat)), Some(State::Arrival(other_tat))) => tat < other_tat,
             (Some(State::Arrival(_) | State::Bucket(..)) | None, _) => false,
-            // Of these no units are held.
+            // No units of these are held.
             (Some(State::Window(..) | State::Log(..)), _) => false,
         }
     }

@@ -605,7 +605,7 @@ fn every_parameter_is_described() {
     }
 }
 
-/// What lists algorithms has all of them that it should, and no others: a file, and between which words the list is.
+/// Lists of algorithms have all of them that they should, and no others: a file, and between which words the list is.
 #[test]
 fn lists_of_algorithms_are_whole() {
     type IsListed = fn(&Algorithm) -> bool;

@@ -333,7 +333,7 @@ fn two_workers_log_slowness_once() {
     assert_eq!(nginx.logged("is slow").len(), 1);
 }
 
-/// What a worker has seen does not count when it is gone.
+/// A worker's view does not count when the worker is gone.
 #[test]
 fn slowness_ends_with_the_worker_that_has_seen_it() {
     let (_fake, [held], conf) = holding(["held"]);

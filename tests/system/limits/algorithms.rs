@@ -428,7 +428,7 @@ fn a_new_rate_takes_hold_at_the_next_request() {
             let [limit, left, _] = quota(&response);
             (response.status, limit, left)
         };
-        // What a client keeps that has spent three of 4, or of 8: the tokens, the time until the quota is whole, or
+        // The state of a client that has spent three of 4, or of 8: the tokens, the time until the quota is whole, or
         // what was spent.
         let (left, small, left_again) = match algorithm {
             // One token, and of 2 as many as fit.

@@ -55,7 +55,7 @@ fn it_is_removed_after_a_second_at_the_latest() {
     assert_eq!(played.now, end);
 }
 
-/// It may be one of the configuration, which is kept.
+/// Nodes of the configuration are kept.
 #[test]
 fn one_that_had_refused_a_password_does_not_keep_refusals_of_others_out_of_the_log() {
     let (mut played, _, node) = retired();

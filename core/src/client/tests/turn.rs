@@ -65,8 +65,8 @@ fn a_turn_sends_what_follows_from_what_was_read() {
     assert!(driver.played.actions.contains(&Action::Send(key)));
 }
 
-/// What has come is left unread if a worker that has not been away finds nothing due: a request that is decided is
-/// not waited for.
+/// Replies are left unread if a worker that has not been away finds nothing due: a request that is decided is not
+/// waited for.
 #[test]
 fn sockets_are_read_where_something_is_due() {
     let read = |is_decided: bool, later: u64| {

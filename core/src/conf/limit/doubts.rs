@@ -106,7 +106,7 @@ fn is_of_client(name: &str) -> bool {
     ["arg_", "cookie_", "http_"].iter().any(|prefix| has_prefix(name, prefix))
 }
 
-/// What a variable of NGINX is when the limit decides, if it gets its value later.
+/// The value of a variable of NGINX when the limit decides, if it gets its value later.
 fn state_before_value(name: &str) -> Option<&'static str> {
     match name.to_ascii_lowercase().as_str() {
         "status" => Some("\"000\" when the limit decides, before there is a response"),
