@@ -99,10 +99,7 @@ impl Cluster {
     /// node, and when all masters report that this has ended.
     fn check_orphans(&mut self, masters: usize) -> Option<Line> {
         self.complete = if self.orphans > 0 { 0 } else { self.complete.saturating_add(1) };
-        let is_incomplete = match self.orphans {
-            0 => self.is_incomplete && self.complete < masters,
-            _ => true,
-        };
+        let is_incomplete = self.orphans > 0 || (self.is_incomplete && self.complete < masters);
         let was_incomplete = std::mem::replace(&mut self.is_incomplete, is_incomplete);
         let text = match (was_incomplete, is_incomplete) {
             (false, true) => format!("{} slots have no node", self.orphans),
