@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::http::Http;
 use crate::netns;
-use crate::process::Process;
+use crate::process::{Process, mortal};
 use crate::wait_until;
 
 /// How long anything may take: a browser on a busy machine is slow.
@@ -279,8 +279,9 @@ fn start_driver(dir: &TempDir) -> (Process, u16) {
     let output = File::create(&log).expect("create a log");
     let mut command = Command::new("chromedriver");
     command.arg("--port=0");
+    let mut command = mortal(&command, "KILL");
     command.stdout(output.try_clone().expect("a second handle")).stderr(output);
-    let driver = Process::spawn(command, libc::SIGKILL).expect("run chromedriver");
+    let driver = Process::spawn(command).expect("run chromedriver");
     let mut port = None;
     let is_known = || {
         port = port_of(&fs::read_to_string(&log).expect("read a log"));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::NamedTempFile;
 
-use crate::process::Process;
+use crate::process::{Process, mortal};
 use crate::wait_until;
 
 /// The module may have to be built first.
@@ -48,12 +48,13 @@ impl ScriptRun {
         Self::with_input(command, Stdio::null())
     }
 
-    fn with_input(mut command: Command, input: Stdio) -> Self {
+    fn with_input(command: Command, input: Stdio) -> Self {
         let output = NamedTempFile::new().expect("a file");
+        let mut command = mortal(&command, "TERM");
         command.stdin(input);
         let file = fs::File::options().append(true).open(output.path()).expect("open the file");
         command.stdout(file.try_clone().expect("a second handle")).stderr(file);
-        Self { process: Process::spawn(command, libc::SIGTERM).expect("run it"), output }
+        Self { process: Process::spawn(command).expect("run it"), output }
     }
 
     /// Its output so far.

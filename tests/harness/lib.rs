@@ -56,7 +56,7 @@ pub use library::Library;
 pub use load::{Load, Tally, ab, h2load, hey, run};
 pub use nginx::{Nginx, has_pid_namespaces};
 pub use port::free as free_port;
-pub use process::Process;
+pub use process::{Process, mortal};
 pub use prometheus::Prometheus;
 pub use proxy::{Mode, Proxy};
 pub use redis::{Redis, servers};

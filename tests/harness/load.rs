@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::http::{Http, Response};
-use crate::process::Process;
+use crate::process::{Process, mortal};
 use crate::{PATIENCE, wait_until};
 
 /// How long a client program may run.
@@ -18,7 +18,7 @@ const RUN: Duration = Duration::from_secs(60);
 
 /// The pause of a client between two requests: the load is to go on, not to take the processor from
 /// other tests.
-const PAUSE: Duration = Duration::from_millis(1);
+const PAUSE: Duration = Duration::from_millis(3);
 
 /// How many requests ended how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,11 +53,13 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     let file = || tempfile::tempfile().expect("a temp file");
     let (stdout, stderr) = (file(), file());
     let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null());
+    command.args(arguments);
+    let mut command = mortal(&command, "KILL");
+    command.stdin(Stdio::null());
     command.stdout(stdout.try_clone().expect("a second handle"));
     command.stderr(stderr.try_clone().expect("a second handle"));
-    let mut process = Process::spawn(command, libc::SIGKILL)
-        .unwrap_or_else(|error| panic!("cannot run {program}: {error}"));
+    let mut process =
+        Process::spawn(command).unwrap_or_else(|error| panic!("cannot run {program}: {error}"));
     let status = process.wait(RUN);
     let output = content(stdout);
     assert!(status.success(), "{program}: {status}\n{output}{}", content(stderr));

@@ -9,7 +9,7 @@ use crate::conf::{Conf, PORTS, Site};
 use crate::http::{Http, Response};
 use crate::journal::Journal;
 use crate::load::run;
-use crate::process::{Process, kill};
+use crate::process::{Process, append, kill, mortal};
 use crate::{PATIENCE, wait_until};
 
 /// Texts that an error log must not have after a test.
@@ -32,12 +32,13 @@ impl Nginx {
         let output = File::create(site.path("stderr.log")).expect("create stderr.log");
         let mut command = site.command();
         command.arg("-e").arg(site.path("error.log"));
-        let mut signal = libc::SIGTERM;
+        let mut signal = "TERM";
         if site.daemon {
-            (command, signal) = (in_namespace(&command), libc::SIGKILL);
+            (command, signal) = (in_namespace(&command), "KILL");
         }
+        let mut command = mortal(&command, signal);
         command.stdout(output.try_clone().expect("a second handle")).stderr(output);
-        let process = Process::spawn(command, signal).expect("run nginx");
+        let process = Process::spawn(command).expect("run nginx");
 
         let mut nginx = Self { site, process, workers, allowed: Vec::new() };
         let mut failed = false;
@@ -427,8 +428,7 @@ fn in_namespace(command: &Command) -> Command {
     const INIT: &str = "\"$@\"; while kill -0 -1 2>/dev/null; do sleep 0.1; done";
     let mut inner = Command::new("unshare");
     inner.args(["--pid", "--fork", "--kill-child", "sh", "-c", INIT, "sh"]);
-    inner.arg(command.get_program()).args(command.get_args());
-    inner.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    append(&mut inner, command);
     inner
 }
 

@@ -14,10 +14,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command`; it gets `signal` if this process ends first.
-    pub fn spawn(command: Command, signal: i32) -> io::Result<Self> {
+    /// Starts a [`mortal`] command.
+    pub fn spawn(command: Command) -> io::Result<Self> {
         let (answer, spawned) = mpsc::channel();
-        let job = Job { command, signal, answer };
+        let job = Job { command, answer };
         SPAWNER.lock().unwrap().send(job).expect("the spawner never ends");
         Ok(Self { child: spawned.recv().expect("the spawner never ends")? })
     }
@@ -65,9 +65,25 @@ pub fn kill(id: i32, signal: i32) {
     unsafe { libc::kill(id, signal) };
 }
 
+/// `command`, which gets `signal`, such as `KILL`, if this process ends first. Its streams are still to be set.
+///
+/// The program `setpriv` sees to that. A function that ran between fork and exec would cost a copy of the tables of all
+/// memory of the tests, for each of some ten thousand processes.
+pub fn mortal(command: &Command, signal: &str) -> Command {
+    let mut mortal = Command::new("setpriv");
+    mortal.args(["--pdeathsig", signal]);
+    append(&mut mortal, command);
+    mortal
+}
+
+/// Adds a command, with its environment, to the words of another one, which runs it.
+pub(crate) fn append(outer: &mut Command, command: &Command) {
+    outer.arg(command.get_program()).args(command.get_args());
+    outer.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+}
+
 struct Job {
     command: Command,
-    signal: i32,
     answer: mpsc::Sender<io::Result<Child>>,
 }
 
@@ -76,29 +92,11 @@ struct Job {
 static SPAWNER: LazyLock<Mutex<mpsc::Sender<Job>>> = LazyLock::new(|| {
     let (jobs, queue) = mpsc::channel::<Job>();
     std::thread::spawn(move || {
-        for Job { mut command, signal, answer } in queue {
+        for Job { mut command, answer } in queue {
             command.process_group(0);
-            die_with_parent(&mut command, signal);
             // The caller may be gone; then the answer is dropped.
             let _ = answer.send(command.spawn());
         }
     });
     Mutex::new(jobs)
 });
-
-fn die_with_parent(command: &mut Command, signal: i32) {
-    let parent = std::process::id();
-    let bind = move || {
-        // SAFETY: a system call without pointers.
-        if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // The parent may have ended before the signal was set.
-        if std::os::unix::process::parent_id() != parent {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
-        Ok(())
-    };
-    // SAFETY: between fork and exec, `bind` makes two system calls and neither allocates nor locks.
-    unsafe { command.pre_exec(bind) };
-}

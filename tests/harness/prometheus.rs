@@ -8,7 +8,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::load::run;
-use crate::process::Process;
+use crate::process::{Process, mortal};
 use crate::{PATIENCE, port, wait_until};
 
 /// It looks for what to scrape only every five seconds.
@@ -76,8 +76,9 @@ impl Prometheus {
         command.arg(format!("--config.file={}", path("prometheus.yml")));
         command.arg(format!("--storage.tsdb.path={}", path("data")));
         command.arg(format!("--web.listen-address={}", self.addr()));
+        let mut command = mortal(&command, "KILL");
         command.stdout(log.try_clone().expect("a second handle")).stderr(log);
-        let mut process = Process::spawn(command, libc::SIGKILL).expect("run prometheus");
+        let mut process = Process::spawn(command).expect("run prometheus");
         let mut ended = false;
         // Another process may listen on the port: the log is this server's own.
         let settled = || {

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::lag::Lag;
 use crate::library::Library;
 use crate::netns::Namespace;
-use crate::process::Process;
+use crate::process::{Process, mortal};
 use crate::tls::{Authority, Identity};
 use crate::{PATIENCE, port, wait_until};
 
@@ -330,6 +330,7 @@ impl Redis {
         let binary = &self.setup.binary;
         let mut command = Command::new(binary);
         command.arg(self.dir.path().join("redis.conf")).args(&self.setup.arguments);
+        let mut command = mortal(&command, "KILL");
         if let Some(namespace) = &self.setup.namespace {
             namespace.enter(&mut command);
         }
@@ -339,7 +340,7 @@ impl Redis {
             command.env("LD_PRELOAD", library.path()).env("STOPPED_CLOCK", self.clock());
         }
         command.stderr(log.try_clone().expect("a second handle")).stdout(log);
-        let mut process = Process::spawn(command, libc::SIGKILL)
+        let mut process = Process::spawn(command)
             .unwrap_or_else(|error| panic!("cannot run {}: {error}", binary.display()));
 
         // A socket that answers is that of a server that has also got its port.

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-use crate::process::Process;
+use crate::process::{Process, mortal};
 use crate::redis::world_readable_dir;
 use crate::{PATIENCE, port, run, wait_until};
 
@@ -171,11 +171,12 @@ impl Recorder {
             let mut command = Command::new("openssl");
             command.args(["s_server", "-quiet", "-accept", &format!("127.0.0.1:{port}")]);
             command.args(options);
+            let mut command = mortal(&command, "KILL");
             // It ends with its input.
             command.stdin(Stdio::piped());
             command.stdout(File::create(&record).expect("create the record"));
             command.stderr(File::create(&errors).expect("create a log"));
-            let mut process = Process::spawn(command, libc::SIGKILL).expect("run openssl");
+            let mut process = Process::spawn(command).expect("run openssl");
             let mut ended = false;
             let settled = || {
                 ended = process.ended().is_some();

@@ -84,7 +84,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-    use crate::{PATIENCE, Process, wait_until};
+    use crate::{PATIENCE, Process, mortal, wait_until};
 
     #[test]
     fn is_counted() {
@@ -92,8 +92,10 @@ mod tests {
         let mut command = Command::new("sh");
         // A shell keeps what is in a variable.
         command.args(["-c", "exec 9>/dev/null; a=$(head -c 100000 /dev/zero | tr '\\0' x); while :; do sleep 1; done"]);
-        command.env("LD_PRELOAD", library.path()).stdout(Stdio::null());
-        let process = Process::spawn(command, libc::SIGKILL).expect("run sh");
+        command.env("LD_PRELOAD", library.path());
+        let mut command = mortal(&command, "KILL");
+        command.stdout(Stdio::null());
+        let process = Process::spawn(command).expect("run sh");
         let kept = || counts(process.id()).is_some_and(|[_, bytes]| bytes > 100_000);
         wait_until(PATIENCE, kept, "what the shell keeps");
         let usage = Usage::of(process.id());

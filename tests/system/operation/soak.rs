@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use harness::{
-    Conf, Http, Library, Mode, Nginx, PATIENCE, Process, Proxy, Redis, Usage, h2load, wait_until,
-    wakes,
+    Conf, Http, Library, Mode, Nginx, PATIENCE, Process, Proxy, Redis, Usage, h2load, mortal,
+    wait_until, wakes,
 };
 
 const WORKERS: usize = 2;
@@ -204,8 +204,9 @@ fn http2_clients(nginx_url: &str, running: &AtomicBool) {
         } else {
             let mut command = std::process::Command::new("h2load");
             command.args(["-n", "100000", "-c", "4", "-m", "50", &url]);
+            let mut command = mortal(&command, "KILL");
             command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
-            let client = Process::spawn(command, libc::SIGKILL).expect("run h2load");
+            let client = Process::spawn(command).expect("run h2load");
             sleep(Duration::from_millis(30));
             drop(client);
         }
