@@ -9,6 +9,7 @@ use harness::{Conf, Load, Nginx, PATIENCE, Redis, Response, Tally, wait_until};
 
 use rate_limit_core::algorithm::BurstParameter;
 use rate_limit_core::limit::Algorithm;
+use redis::Commands as _;
 
 use crate::seen::{
     StartConnected as _, choice, in_a_window, keys, lines, passing, quota, remaining, retry_after,
@@ -383,10 +384,11 @@ fn a_log_never_holds_more_than_n() {
         .server("location / { rate_limit_redis a rate=25r/3s algorithm=sliding_log; }")
         .start_connected(&redis);
     let (start, load) = (Instant::now(), Load::start(nginx.addr(), "/index.html", 8));
-    let mut longest = 0;
+    let (mut client, mut longest) = (redis.client(), 0);
     // Old entries make room for new ones twice.
     while start.elapsed() < Duration::from_secs(8) {
-        longest = longest.max(redis.command::<u64>(&["LLEN", "rl:default:a"]));
+        let length: u64 = client.llen("rl:default:a").expect("the length of the log");
+        longest = longest.max(length);
         sleep(Duration::from_millis(1));
     }
     let tally = load.stop();
