@@ -46,7 +46,7 @@ mod limits {
 }
 
 /// Redis as it is run: servers, clusters, sentinels, versions, accounts, TLS, connections.
-mod servers {
+mod deployments {
     mod cluster;
     mod compat;
     mod credentials;
