@@ -4,8 +4,9 @@ use proptest::prelude::*;
 
 use super::moment::Moment;
 use super::*;
+use crate::charge::Charged;
 use crate::lease::{Lease, Report};
-use crate::rate::{MAX_EXACT, MAX_TIME};
+use crate::rate::{MAX_EXACT, MAX_TIME, Rate};
 
 fn numbers(most: u64) -> impl Strategy<Value = u64> {
     prop_oneof![0..100_u64, 0..=most, most - 1..=most]
@@ -123,5 +124,20 @@ fn what_is_given_back_at_no_given_time_counts_in_full() {
                 assert_eq!(remaining, all, "{algorithm:?}: {left} + {amount} at {now}");
             }
         }
+    }
+}
+
+/// A quota that takes a century to become whole again has been spent a second ago.
+#[test]
+fn what_takes_longer_than_the_time_since_1970_is_given_back_in_full() {
+    let (now, year) = (1_763_683_230_000_000, 365 * 86_400 * 1_000_000);
+    let rate = Rate::new(10, year).unwrap();
+    for algorithm in [Algorithm::TokenBucket, Algorithm::IntervalBucket, Algorithm::Gcra] {
+        let (quota, mut stored) = (Quota::new(algorithm, rate, 1_000).unwrap(), Stored::default());
+        let verdict = algorithm.decide(&mut stored, now, &quota, 999);
+        let since = algorithm.regained_from(&quota, Charged::new(now, &verdict), 999);
+        algorithm.give_back(&mut stored, now + 1_000_000, &quota, 999, since);
+        let remaining = algorithm.decide(&mut stored, now + 1_000_000, &quota, 0).remaining;
+        assert_eq!(remaining, 1_000, "{algorithm:?}");
     }
 }

@@ -54,14 +54,21 @@ else
 end
 
 --- give_back_late
--- the next tokens are due sooner, less the time since
+local late = now - since
+if whole > 0 then
+  -- those that cannot have been regained since come back at once
+  local others = math.min(-cost, (late + -late % whole) / whole)
+  moved = others < -cost
+  tokens, cost = math.min(limit, tokens - cost - others), -others
+end
+-- for the others the next tokens are due sooner, less the time since
 local parts = part + cost * rest
 local earlier_part = parts % count
 local earlier = last + cost * whole + (parts - earlier_part) / count
 if earlier < 0 then
   earlier, earlier_part = 0, 0
 end
-earlier = earlier + (now - since)
+earlier = earlier + late
 if earlier < last or (earlier == last and earlier_part < part) then
   last, part, moved = earlier, earlier_part, true
 end

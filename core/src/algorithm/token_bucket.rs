@@ -86,10 +86,13 @@ impl Refill for Interval {
         last.plus(self, tokens)
     }
 
-    /// The last refill was as much earlier, so that the next tokens are due as much sooner, less the time
-    /// since.
+    /// Tokens that cannot have been regained since come back at once: all of them may be worth more time than there was
+    /// since 1970. For the others the last refill was as much earlier, so that the next tokens are due as much sooner,
+    /// less the time since.
     fn give_back_late(self, bucket: &mut Bucket, amount: u64, since: u64, now: u64) {
-        let late = now.saturating_sub(since);
-        bucket.last = bucket.last.minus(self, amount).later(late).min(bucket.last);
+        let (late, micros) = (now.saturating_sub(since), self.period() / self.count());
+        let others = if micros > 0 { late.div_ceil(micros).min(amount) } else { amount };
+        bucket.missing = bucket.missing.saturating_sub(amount - others);
+        bucket.last = bucket.last.minus(self, others).later(late).min(bucket.last);
     }
 }
