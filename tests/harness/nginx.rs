@@ -389,6 +389,12 @@ impl Nginx {
         let conf = fs::read_to_string(self.site.path("nginx.conf")).unwrap_or_default();
         let (errors, requests) = (self.error_log(), self.access_log());
         eprintln!("--- nginx.conf\n{conf}");
+        let important = |line: &&str| !line.contains("[info]") && !line.contains("[debug]");
+        let important: Vec<_> = errors.lines().filter(important).collect();
+        eprintln!(
+            "--- error log of nginx, without [info] and [debug]\n{}",
+            tail(&important.join("\n"))
+        );
         eprintln!("--- error log of nginx\n{}", tail(&errors));
         eprintln!("--- access log of nginx\n{}", tail(&requests));
     }

@@ -579,8 +579,10 @@ fn what_is_given_back_where_nothing_is_decided() {
 #[test]
 fn a_client_leaves_between_two_answers() {
     let mut cluster = forbearing();
-    let nginx =
-        limited(&cluster.urls(), "").server("rate_limit_redis_timeout 60s;").status().start();
+    let nginx = limited(&cluster.urls(), "fail_timeout 60s;")
+        .server("rate_limit_redis_timeout 60s;")
+        .status()
+        .start();
     let (a, b) = (key_at(&cluster, "a", 0), key_at(&cluster, "b", 1));
     let path = format!("/two?a={a}&b={b}");
     assert_eq!(nginx.get(&path).decision(), "PASSED redis");
