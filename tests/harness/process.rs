@@ -3,7 +3,8 @@
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus};
-use std::sync::{LazyLock, Mutex, mpsc};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
 use std::time::Duration;
 
 use crate::wait_until;
@@ -11,15 +12,24 @@ use crate::wait_until;
 /// A child, and whatever it starts, in a process group of its own.
 pub struct Process {
     child: Child,
+    /// The thread that has forked it ends with this.
+    _parent: Sender<()>,
 }
 
 impl Process {
     /// Starts a [`mortal`] command.
-    pub fn spawn(command: Command) -> io::Result<Self> {
-        let (answer, spawned) = mpsc::channel();
-        let job = Job { command, answer };
-        SPAWNER.lock().unwrap().send(job).expect("the spawner never ends");
-        Ok(Self { child: spawned.recv().expect("the spawner never ends")? })
+    ///
+    /// The kernel ties a child's death signal to the thread that forked it, and a test's thread may end before its server:
+    /// so each child has a thread that lives as long. It forks no other child: all signals are blocked meanwhile, and then
+    /// the end of one that it has already would interrupt any other thread, in a system call that is not restarted.
+    pub fn spawn(mut command: Command) -> io::Result<Self> {
+        let (answer, spawned) = channel();
+        let (parent, dropped) = channel();
+        thread::spawn(move || {
+            let _ = answer.send(command.process_group(0).spawn());
+            let _ = dropped.recv();
+        });
+        Ok(Self { child: spawned.recv().expect("an answer")?, _parent: parent })
     }
 
     /// The process id.
@@ -81,22 +91,3 @@ pub(crate) fn append(outer: &mut Command, command: &Command) {
     outer.arg(command.get_program()).args(command.get_args());
     outer.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
 }
-
-struct Job {
-    command: Command,
-    answer: mpsc::Sender<io::Result<Child>>,
-}
-
-/// The kernel ties a child's death signal to the thread that forked it, and a test's thread may
-/// end before its server: so one thread, which lives as long as the process, forks them all.
-static SPAWNER: LazyLock<Mutex<mpsc::Sender<Job>>> = LazyLock::new(|| {
-    let (jobs, queue) = mpsc::channel::<Job>();
-    std::thread::spawn(move || {
-        for Job { mut command, answer } in queue {
-            command.process_group(0);
-            // The caller may be gone; then the answer is dropped.
-            let _ = answer.send(command.spawn());
-        }
-    });
-    Mutex::new(jobs)
-});
