@@ -73,8 +73,8 @@ fn add_fields(r: Request<'_>) -> Result<(), OutOfMemory> {
 /// Ends the request with its rejection in a phase. An `error_page` for the status takes precedence over the body.
 pub(crate) fn reject(r: Request<'_>, rejected: &LimitedRequest<'_>) -> Step {
     let policy = rejected.policy();
-    let code = match rejected.conclusion() {
-        Some(it) if it.shown_status == decision::Status::Rejected => policy.status,
+    let code = match rejected.decision() {
+        Some(it) if it.status == decision::Status::Rejected => policy.status,
         Some(it) if it.is_invalid => BAD_REQUEST,
         _ => policy.error_status,
     };

@@ -178,18 +178,18 @@ fn on_reply<'r>(r: Request<'r>, context: &'r Context<'r>, outcome: Result<(), Er
 /// Carries out the decision.
 fn act<'r>(r: Request<'r>, context: &'r Context<'r>) -> Step {
     context.finish();
-    let Some(outcome) = context.request.conclusion() else { return Step::INTERNAL_ERROR };
+    let Some(outcome) = context.request.decision() else { return Step::INTERNAL_ERROR };
     debug!(
         r.log(),
         "{}, source: {}, after {} us",
-        outcome.shown_status.name(),
+        outcome.status.name(),
         outcome.source.name(),
         outcome.wait
     );
-    if outcome.shown_status != Status::Passed {
+    if outcome.status != Status::Passed {
         log_decision(r, &context.request);
     }
-    match outcome.shown_status {
+    match outcome.status {
         Status::Delayed => {
             debug!(r.log(), "delay for {} us", outcome.delay);
             match context.delay(r, outcome.delay) {

@@ -34,13 +34,13 @@ use std::cell::Cell;
 use crate::charge::Effect;
 use crate::client::{Answer, Error};
 use crate::conf::{OnError, OnInvalid, Policy};
-use crate::decision::{Source, Status, Verdict};
+use crate::decision::{Decision, Source, Status, Verdict};
 use crate::lease::Granted;
 use crate::lease::table::Outcome;
 use crate::local::{LocalAnswer, LocalCharges, Mode};
 use crate::rate::MILLISECOND;
 
-pub use conclusion::{Conclusion, Decisions};
+pub use conclusion::Decisions;
 pub use evaluated::{ConfiguredLimit, Evaluated, OwnQuota, Renewal};
 pub use machine::{Machine, NoRoom, Submission};
 
@@ -69,7 +69,10 @@ pub struct LimitedRequest<'a, M: Machine> {
     local: Cell<Option<LocalCharges<'a>>>,
     /// When the limits were evaluated, in µs of the monotonic clock.
     started: u64,
-    conclusion: Cell<Option<Conclusion<'a, M::Limit>>>,
+    /// The status of the request, once it is decided.
+    status: Cell<Option<Status>>,
+    /// The decision, once there is one: see [`decision`](Self::decision).
+    decision: Cell<Option<Decision<'a>>>,
     /// Whether the request has ended.
     has_ended: Cell<bool>,
 }
@@ -85,7 +88,8 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
             is_second: Cell::new(false),
             local: Cell::new(None),
             started,
-            conclusion: Cell::new(None),
+            status: Cell::new(None),
+            decision: Cell::new(None),
             has_ended: Cell::new(false),
         }
     }
@@ -112,8 +116,8 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         let status = self.undecided(effect, self.policy.on_invalid == OnInvalid::Reject);
         machine.count_wait(0);
         self.end_undecided(machine, status);
-        let invalid = |conclusion| Conclusion { is_invalid: true, ..conclusion };
-        self.conclusion.set(self.conclusion.get().map(invalid));
+        let invalid = |decision| Decision { is_invalid: true, ..decision };
+        self.decision.set(self.decision.get().map(invalid));
         status
     }
 }

@@ -13,34 +13,6 @@ use crate::deny_cache::Denial;
 use crate::limit::Quota;
 use crate::rate::MILLISECOND;
 
-/// The decision, apart from the verdicts.
-pub struct Conclusion<'a, L> {
-    /// The status of the request.
-    pub(super) status: Status,
-    /// The status of the request, or what a dry run would have done to it.
-    pub shown_status: Status,
-    /// Where that was decided.
-    pub source: Source,
-    /// How long the request waited for it, in µs.
-    pub wait: u64,
-    /// How long the request is delayed before it passes, in µs.
-    pub delay: u64,
-    /// See [`Decision::jitter`].
-    pub(super) jitter: u64,
-    /// The limit to show, if the limits have decided.
-    pub(super) shown: Option<&'a Evaluated<'a, L>>,
-    /// See [`Decision::is_invalid`].
-    pub is_invalid: bool,
-}
-
-impl<L> Clone for Conclusion<'_, L> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<L> Copy for Conclusion<'_, L> {}
-
 impl<'a, M: Machine> LimitedRequest<'a, M> {
     /// Decides the request by the verdicts of its limits, which come from `source`.
     pub(super) fn decide(&self, machine: &M, source: Source) {
@@ -74,20 +46,25 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
             _ => machine.now().saturating_sub(self.started),
         };
         self.release(machine, status, source, wait);
-        let (shown, jitter) = (self.shown(), self.jitter(machine));
-        let is_invalid = false;
-        let conclusion =
-            Conclusion { status, shown_status, source, wait, delay, jitter, shown, is_invalid };
-        self.conclusion.set(Some(conclusion));
+        self.status.set(Some(status));
+        self.decision.set(Some(Decision {
+            status: shown_status,
+            source,
+            shown: self.shown(),
+            wait,
+            delay,
+            jitter: self.jitter(machine),
+            is_invalid: false,
+        }));
         self.count(machine, status, source, wait);
         self.reservations().for_each(|limit| machine.add_reservation(limit.limit));
     }
 
     /// The limit to show, if any has a verdict.
-    fn shown(&self) -> Option<&'a Evaluated<'a, M::Limit>> {
+    fn shown(&self) -> Option<Shown<'a>> {
         match self.decided() {
-            [limit] => limit.verdict().map(|_| limit),
-            _ => self.tightest(Effect::Enforced).or_else(|| self.tightest(Effect::DryRun)),
+            [limit] => limit.show(),
+            _ => self.tightest(Effect::Enforced).or_else(|| self.tightest(Effect::DryRun))?.show(),
         }
     }
 
@@ -137,43 +114,30 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         self.policy
     }
 
-    /// The decision apart from the verdicts, once there is one.
-    pub fn conclusion(&self) -> Option<Conclusion<'a, M::Limit>> {
-        self.conclusion.get()
-    }
-
-    /// The decision, once there is one.
+    /// The decision, once there is one. Its status is that of the request, or what a dry run would have done to it.
     pub fn decision(&self) -> Option<Decision<'a>> {
-        let Conclusion { shown_status, source, wait, delay, jitter, shown, is_invalid, .. } =
-            self.conclusion.get()?;
-        let shown = shown.and_then(Evaluated::show);
-        Some(Decision { status: shown_status, source, shown, wait, delay, jitter, is_invalid })
+        self.decision.get()
     }
 
     /// How long before `now` the decision was made, in µs, once there is one.
     pub(super) fn age(&self, now: u64) -> Option<u64> {
-        let decided = self.started.saturating_add(self.conclusion.get()?.wait);
+        let decided = self.started.saturating_add(self.decision.get()?.wait);
         Some(now.saturating_sub(decided))
-    }
-
-    /// The status of the request, once there is a decision.
-    fn status(&self) -> Option<Status> {
-        self.conclusion.get().map(|conclusion| conclusion.status)
     }
 
     /// Whether no limit applied to the request, as far as is known.
     pub fn is_bypassed(&self) -> bool {
-        self.status().is_none_or(|status| status == Status::Bypassed)
+        self.status.get().is_none_or(|status| status == Status::Bypassed)
     }
 
     /// Whether the request is rejected, or would be without the dry run.
     pub(super) fn is_rejected(&self) -> bool {
-        self.status().is_some_and(Status::is_rejection)
+        self.status.get().is_some_and(Status::is_rejection)
     }
 
     /// Whether the request is rejected, and not only in a dry run.
     pub fn is_refused(&self) -> bool {
-        matches!(self.status(), Some(Status::Rejected | Status::ErrorRejected))
+        matches!(self.status.get(), Some(Status::Rejected | Status::ErrorRejected))
     }
 }
 
