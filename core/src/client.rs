@@ -48,7 +48,6 @@
 //! or a node refused it with NOSCRIPT, MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN,
 //! READONLY, NOREPLICAS, MISCONF or NOAUTH.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::metrics::ErrorKind;
@@ -100,11 +99,10 @@ use agenda::{Agenda, Due};
 use commands::Commands;
 use credentials::Credentials;
 use discovery::Discovery;
-use handshake::Handshake;
 use late::LateRefunds;
 use leaving::Leaving;
 use link::Link;
-use node::{Nodes, Settings};
+use node::Nodes;
 use pool::Pool;
 use requests::Requests;
 use waiting::Waiting;
@@ -191,31 +189,23 @@ pub struct Client {
 
 impl Client {
     /// A client that is not connected. `scripts` are those that the commands run.
-    pub fn new(config: Config, scripts: Arc<Scripts>) -> Self {
+    pub fn new(mut config: Config, scripts: Arc<Scripts>) -> Self {
         let mut random = Random(config.seed);
-        let discovery = Discovery::new(&config.kind, &config.store, random.next());
-        let data_handshake = Handshake::new(&config.account, &config.client_name, scripts.loaded());
-        let settings = Settings {
-            account: config.account.clone(),
-            data_handshake: Rc::new(data_handshake),
-            client_name: config.client_name.clone(),
-            max_fails: config.max_fails,
-            fail_timeout: config.fail_timeout,
-        };
+        let servers = std::mem::take(&mut config.servers);
         let mut client = Self {
+            discovery: Discovery::new(&config.kind, &config.store, random.next()),
+            credentials: Credentials::new(config.auth_interval),
+            pool: Pool::new(Nodes::new(config, scripts.loaded())),
             scripts,
             random,
             requests: Requests::new(),
             commands: Commands::new(),
             waiting: Waiting::default(),
-            pool: Pool::new(Nodes::new(settings), &config),
-            discovery,
             agenda: Agenda::default(),
             leaving: Leaving::default(),
-            credentials: Credentials::new(config.auth_interval),
             late: LateRefunds::default(),
         };
-        for Server { endpoint, targets } in config.servers {
+        for Server { endpoint, targets } in servers {
             let role = client.discovery.topology.seed_role();
             let node = client.pool.nodes.add_seed(role, endpoint, targets);
             client.discovery.topology.on_seed(node);

@@ -142,7 +142,7 @@ impl Pool {
             true => query_patience,
             false => SILENCE << self.nodes.get(connection.node).map_or(0, |node| node.silences),
         };
-        connection.silence(self.patience.max(more), self.longest_timeout)
+        connection.silence(self.patience.max(more), self.nodes.config.longest_timeout)
     }
 
     /// A server that is up owes a reply for longer than the patience.

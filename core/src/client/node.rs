@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use super::Config;
 use super::connection::Usable;
 use super::handshake::{Abilities, Handshake};
 use super::health::Health;
@@ -13,6 +14,7 @@ use super::view::{Counts, NodeState, View};
 use crate::metrics::{CommandKind, ErrorKind};
 use crate::redis::cluster::Master;
 use crate::redis::endpoint::{Address, Endpoint};
+use crate::redis::script::Script;
 
 /// An address to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,12 +92,12 @@ impl Recycle for Node {
 }
 
 impl Node {
-    fn new(role: Role, endpoint: Endpoint, targets: Vec<Target>, settings: &Settings) -> Self {
-        let handshake = match role {
-            Role::Data => Rc::clone(&settings.data_handshake),
-            Role::Sentinel => Rc::new(Handshake::new(&endpoint, &settings.client_name, [])),
+    fn new(role: Role, endpoint: Endpoint, targets: Vec<Target>, nodes: &Nodes) -> Self {
+        let config = &nodes.config;
+        let (handshake, max_fails) = match role {
+            Role::Data => (Rc::clone(&nodes.data_handshake), config.max_fails),
+            Role::Sentinel => (Rc::new(Handshake::new(&endpoint, &config.client_name, [])), 0),
         };
-        let max_fails = if role == Role::Data { settings.max_fails } else { 0 };
         let targets = match targets.is_empty() {
             true => target_of(&endpoint.address).into_iter().collect(),
             false => targets,
@@ -117,7 +119,7 @@ impl Node {
             wanted: 0,
             ready: 0,
             sound: 0,
-            health: Health::new(max_fails, settings.fail_timeout),
+            health: Health::new(max_fails, config.fail_timeout),
             is_cut_off: false,
             is_unfit: false,
             silences: 0,
@@ -273,21 +275,13 @@ fn increment(counters: &mut [u32], index: usize) {
     }
 }
 
-/// The settings that all nodes of a store have in common.
-#[derive(Debug)]
-pub(super) struct Settings {
-    pub(super) account: Endpoint,
-    pub(super) data_handshake: Rc<Handshake>,
-    pub(super) client_name: String,
-    pub(super) max_fails: usize,
-    /// In µs.
-    pub(super) fail_timeout: u64,
-}
-
 /// All nodes of a store.
 #[derive(Debug)]
 pub(super) struct Nodes {
-    settings: Settings,
+    /// The configuration of the store, with the latest password.
+    pub(super) config: Config,
+    /// The handshake with those that run scripts.
+    data_handshake: Rc<Handshake>,
     slab: Slab<Node>,
     /// The nodes of the configuration first, which stay; then those that were discovered.
     current: Vec<NodeKey>,
@@ -307,14 +301,23 @@ fn target_of(address: &Address) -> Option<Target> {
 }
 
 impl Nodes {
-    pub(super) fn new(settings: Settings) -> Self {
-        let (slab, current, retired) = (Slab::new(), Vec::new(), Vec::new());
-        Self { settings, slab, current, seeds: 0, retired, replicas: HashMap::new() }
+    /// There are none yet. Those that run scripts load these.
+    pub(super) fn new<'a>(config: Config, scripts: impl IntoIterator<Item = &'a Script>) -> Self {
+        let data_handshake = Handshake::new(&config.account, &config.client_name, scripts);
+        Self {
+            config,
+            data_handshake: Rc::new(data_handshake),
+            slab: Slab::new(),
+            current: Vec::new(),
+            seeds: 0,
+            retired: Vec::new(),
+            replicas: HashMap::new(),
+        }
     }
 
     /// The password of the servers that run scripts, from now on.
     pub(super) fn set_password(&mut self, password: &str) {
-        let Settings { account, data_handshake, .. } = &mut self.settings;
+        let Self { config: Config { account, .. }, data_handshake, .. } = self;
         if account.password.as_deref() == Some(password) {
             return;
         }
@@ -343,11 +346,11 @@ impl Nodes {
         targets: Vec<Target>,
     ) -> NodeKey {
         let endpoint = match role {
-            Role::Data => Endpoint { address: endpoint.address, ..self.settings.account.clone() },
+            Role::Data => Endpoint { address: endpoint.address, ..self.config.account.clone() },
             Role::Sentinel => endpoint,
         };
         self.seeds = self.seeds.saturating_add(1);
-        self.add(Node::new(role, endpoint, targets, &self.settings))
+        self.add(Node::new(role, endpoint, targets, self))
     }
 
     fn add(&mut self, node: Node) -> NodeKey {
@@ -365,8 +368,8 @@ impl Nodes {
         let announced = self.replicas.get(&(host.to_owned(), port)).copied();
         let key = self.revive(host, port).unwrap_or_else(|| {
             let address = Address::Tcp(host.to_owned(), port);
-            let endpoint = Endpoint { address, ..self.settings.account.clone() };
-            self.add(Node::new(Role::Data, endpoint, Vec::new(), &self.settings))
+            let endpoint = Endpoint { address, ..self.config.account.clone() };
+            self.add(Node::new(Role::Data, endpoint, Vec::new(), self))
         });
         if let (Some(node), Some(address)) = (self.get_mut(key), announced) {
             node.on_announced(None, Some(address));

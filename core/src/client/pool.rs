@@ -20,12 +20,6 @@ const RETIREMENT: u64 = SECOND;
 pub(super) struct Pool {
     pub(super) nodes: Nodes,
     pub(super) connections: Slab<Connection>,
-    /// How long connecting may take, in µs.
-    connect_timeout: u64,
-    /// How many connections there are to each node that runs scripts.
-    connections_a_node: usize,
-    /// The longest that any request may wait, in µs.
-    pub(super) longest_timeout: u64,
     /// After so long without a reply, in µs, a command is a failure of the node.
     pub(super) patience: u64,
     /// Where bytes are received, on any connection on which no part of a reply has come.
@@ -36,16 +30,10 @@ pub(super) struct Pool {
 impl Pool {
     /// The patience has a bound, so that the long timeout of one location does not hold up the requests
     /// of all others.
-    pub(super) fn new(nodes: Nodes, config: &Config) -> Self {
-        Self {
-            nodes,
-            connections: Slab::new(),
-            connect_timeout: config.connect_timeout,
-            connections_a_node: config.connections,
-            longest_timeout: config.longest_timeout,
-            patience: config.longest_timeout.min(MAX_PATIENCE.max(config.fail_timeout)),
-            input: Vec::new(),
-        }
+    pub(super) fn new(nodes: Nodes) -> Self {
+        let Config { longest_timeout, fail_timeout, .. } = nodes.config;
+        let patience = longest_timeout.min(MAX_PATIENCE.max(fail_timeout));
+        Self { nodes, connections: Slab::new(), patience, input: Vec::new() }
     }
 
     /// The node at this address, which is added if it is new.
@@ -62,9 +50,10 @@ impl Pool {
 
     /// Gives a new node its connections. None is made yet.
     pub(super) fn complete_node(&mut self, key: NodeKey, agenda: &mut Agenda) {
+        let most = self.nodes.config.connections;
         let new = self.nodes.get_mut(key).filter(|node| node.connections.is_empty());
         let Some(node) = new else { return };
-        let count = if node.role == Role::Sentinel { 1 } else { self.connections_a_node };
+        let count = if node.role == Role::Sentinel { 1 } else { most };
         for _ in 0..count {
             let connection = Connection::new(key, node.handshake.clone());
             node.connections.push(self.connections.insert(connection));
@@ -118,8 +107,8 @@ impl Pool {
         agenda: &'a mut Agenda,
     ) -> Option<Link<'a>> {
         let connection = self.connections.get_mut(key)?;
+        let connect_timeout = self.nodes.config.connect_timeout;
         let node = self.nodes.get_mut(connection.node)?;
-        let connect_timeout = self.connect_timeout;
         Some(Link { key, connection, node, agenda, connect_timeout })
     }
 
@@ -129,7 +118,7 @@ impl Pool {
 
     /// Whether the commands about some slots go over other connections to their node.
     pub(super) fn has_several_connections(&self) -> bool {
-        self.connections_a_node > 1
+        self.nodes.config.connections > 1
     }
 
     /// The connection to a node for a slot: so the commands about a key stay in order, and in one batch.
@@ -211,13 +200,10 @@ impl Pool {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::rc::Rc;
-
     use super::*;
     use crate::client::connection::ConnectionState;
-    use crate::client::handshake::Handshake;
     use crate::client::in_flight::Owner;
-    use crate::client::node::{Settings, Target};
+    use crate::client::node::Target;
     use crate::client::tests::config;
     use crate::redis::endpoint::Endpoint;
 
@@ -231,20 +217,14 @@ pub(super) mod tests {
             connections: usize,
         ) -> (Self, Agenda, NodeKey) {
             let account: Endpoint = "redis://redis.test:1".parse().unwrap();
-            let settings = Settings {
-                data_handshake: Rc::new(Handshake::new(&account, "nginx", [])),
-                account: account.clone(),
-                client_name: "nginx".to_owned(),
-                max_fails: 3,
-                fail_timeout: SECOND,
-            };
             let config = Config {
+                account: account.clone(),
                 connect_timeout: TIMEOUT,
                 connections,
                 longest_timeout: SECOND,
                 ..config()
             };
-            let mut pool = Self::new(Nodes::new(settings), &config);
+            let mut pool = Self::new(Nodes::new(config, []));
             let node = pool.nodes.add_seed(Role::Data, account, targets.to_vec());
             let mut agenda = Agenda::default();
             pool.complete_node(node, &mut agenda);
@@ -307,9 +287,8 @@ pub(super) mod tests {
     #[test]
     fn the_longest_timeout_is_the_patience_up_to_a_second() {
         let patience = |longest_timeout, fail_timeout| {
-            let (pool, ..) = Pool::of_one_node(&[], 1);
             let config = Config { longest_timeout, fail_timeout, ..config() };
-            Pool::new(pool.nodes, &config).patience
+            Pool::new(Nodes::new(config, [])).patience
         };
         assert_eq!(patience(5, SECOND / 2), 5);
         assert_eq!(patience(9 * SECOND, SECOND / 2), SECOND);

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::LazyLock;
 
 use super::connection::SILENCE;
