@@ -75,38 +75,20 @@ unsafe extern "C" fn set(
 ) -> *mut c_char {
     // SAFETY: NGINX passes its configuration context.
     let cf = unsafe { Conf::new(cf) };
-    let row = match Reader::new(cf).row() {
-        Ok(row) => row,
-        Err(error) => return reader::fail(cf, &error),
-    };
-    // SAFETY: NGINX passes the configuration that the command's `conf` stands for. For these it is that of the level at
-    // which the directive stands, which create_loc_conf made, and nothing else refers to it.
-    unsafe {
-        match row.sets {
-            Sets::Store => store::read_block(cf),
-            Sets::Admin => run(access::set_admin, cf, &mut *conf.cast::<LocationConf>()),
-            Sets::Memory { read, .. } => run(
-                |(), reader| set_number(reader, read, |main| &mut main.memory_size),
-                cf,
-                &mut (),
-            ),
-            Sets::Top { read, .. } => {
-                run(|(), reader| set_number(reader, read, |main| &mut main.top_keys), cf, &mut ())
-            }
-            Sets::Limit => run(limit::add, cf, &mut *conf.cast::<LocationConf>()),
-            Sets::Pass { .. } => run(set_pass, cf, &mut *conf.cast::<LocationConf>()),
-            Sets::Policy(set) => run(
-                |conf, reader| set_policy(conf, reader, set),
-                cf,
-                &mut *conf.cast::<LocationConf>(),
-            ),
-            Sets::Page(set) => run(
-                |conf, reader| set_page(conf, reader, set),
-                cf,
-                &mut *conf.cast::<LocationConf>(),
-            ),
-        }
-    }
+    // SAFETY: NGINX passes the configuration that the command's `conf` stands for. For the directives that use this it is
+    // that of the level at which the directive stands, which create_loc_conf made. They use it once, and nothing else refers
+    // to it.
+    let level = || unsafe { &mut *conf.cast::<LocationConf>() };
+    run(cf, |reader| match reader.row()?.sets {
+        Sets::Store => store::read_block(reader),
+        Sets::Memory { read, .. } => set_number(reader, read, |main| &mut main.memory_size),
+        Sets::Top { read, .. } => set_number(reader, read, |main| &mut main.top_keys),
+        Sets::Limit => limit::add(level(), reader),
+        Sets::Pass { .. } => set_pass(level(), reader),
+        Sets::Policy(set) => set_policy(level(), reader, set),
+        Sets::Page(set) => set_page(level(), reader, set),
+        Sets::Admin => access::set_admin(level(), reader),
+    })
 }
 
 /// Sets a number of `http`.

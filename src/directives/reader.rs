@@ -21,7 +21,7 @@ pub(super) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// The reader of the words that NGINX has read last.
-    pub(super) fn new(cf: &'a mut Conf) -> Self {
+    fn new(cf: &'a mut Conf) -> Self {
         let line = Directive::new(cf.words());
         Self { cf, line }
     }
@@ -45,20 +45,21 @@ impl Reader<'_> {
 }
 
 /// Runs a setter and logs its error with file and line.
-pub(super) fn run<T>(
-    setter: impl FnOnce(&mut T, &mut Reader<'_>) -> Result<(), ConfError>,
+pub(super) fn run(
     cf: &mut Conf,
-    conf: &mut T,
+    setter: impl FnOnce(&mut Reader<'_>) -> Result<(), ConfError>,
 ) -> *mut c_char {
-    match setter(conf, &mut Reader::new(cf)) {
+    match setter(&mut Reader::new(cf)) {
         Ok(()) => NGX_CONF_OK,
         Err(error) => fail(cf, &error),
     }
 }
 
-/// Logs an error at the place that is being read.
+/// Logs an error at the place that is being read, unless NGINX has done so.
 pub(super) fn fail(cf: &mut Conf, error: &ConfError) -> *mut c_char {
-    cf.fail(error);
+    if !matches!(error, ConfError::Logged) {
+        cf.fail(error);
+    }
     NGX_CONF_ERROR
 }
 
@@ -116,4 +117,7 @@ pub(super) enum ConfError {
     NoConf(&'static str),
     #[error("out of memory")]
     OutOfMemory,
+    /// An error of which NGINX has logged more.
+    #[error("invalid configuration")]
+    Logged,
 }

@@ -3,7 +3,6 @@
 use std::ffi::{c_char, c_void};
 use std::rc::Rc;
 
-use ngx::core::NGX_CONF_OK;
 use ngx::ffi::{NGX_LOG_WARN, ngx_command_t, ngx_conf_t};
 use rate_limit_core::conf::store::{StoreError, StoreLines, line_doubt, password};
 use rate_limit_core::conf::text;
@@ -28,20 +27,11 @@ pub(super) fn at(cf: &mut Conf, url: &str) -> Result<usize, ConfError> {
 }
 
 /// Reads the block `rate_limit_redis_store`: NGINX passes its lines to [`read_line`].
-pub(super) fn read_block(cf: &mut Conf) -> *mut c_char {
-    let name = match Reader::new(cf).line.value() {
-        Ok(name) => name,
-        Err(error) => return reader::fail(cf, &error.into()),
-    };
-    let (mut lines, place) = (StoreLines::default(), cf.place());
-    let result = cf.read_block(read_line, &mut lines);
-    if result != NGX_CONF_OK {
-        return result;
-    }
-    match add_block(cf, name, &lines, place) {
-        Ok(()) => NGX_CONF_OK,
-        Err(error) => reader::fail(cf, &error),
-    }
+pub(super) fn read_block(reader: &mut Reader<'_>) -> Result<(), ConfError> {
+    let (name, place) = (reader.line.value()?, reader.cf.place());
+    let mut lines = StoreLines::default();
+    reader.cf.read_block(read_line, &mut lines).ok_or(ConfError::Logged)?;
+    add_block(reader.cf, name, &lines, place)
 }
 
 unsafe extern "C" fn read_line(
@@ -52,12 +42,10 @@ unsafe extern "C" fn read_line(
     // SAFETY: NGINX passes its configuration context, and the lines of `read_block`. Nothing refers to
     // them while the lines of another file are passed to this function.
     unsafe {
-        let cf = Conf::new(cf);
-        match is_include(&Reader::new(cf)) {
-            Ok(true) => cf.include(),
-            Ok(false) => reader::run(read, cf, &mut *lines.cast::<StoreLines<'static>>()),
-            Err(error) => reader::fail(cf, &error),
-        }
+        reader::run(Conf::new(cf), |reader| match is_include(reader)? {
+            true => reader.cf.include().ok_or(ConfError::Logged),
+            false => read(&mut *lines.cast::<StoreLines<'static>>(), reader),
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::fmt::Display;
 use std::ptr::{self, NonNull};
 
-use ngx::core::Status;
+use ngx::core::{NGX_CONF_OK, Status};
 use ngx::ffi::{
     NGX_HTTP_MODULE, NGX_HTTP_VAR_NOCACHEABLE, NGX_LOG_EMERG, NGX_LOG_NOTICE, NGX_LOG_WARN,
     ngx_addr_t, ngx_array_push, ngx_command_t, ngx_conf_full_name, ngx_conf_include,
@@ -334,21 +334,22 @@ impl Conf {
 
 /// Blocks.
 impl Conf {
-    /// Reads the block that begins here: NGINX calls `handler` with each of its directives, and with `lines`. What it
-    /// returns is the result of the directive.
-    pub(crate) fn read_block<T>(&mut self, handler: LineHandler, lines: &mut T) -> *mut c_char {
+    /// Reads the block that begins here: NGINX calls `handler` with each of its directives, and with `lines`. `None` if
+    /// it cannot, and has logged why.
+    pub(crate) fn read_block<T>(&mut self, handler: LineHandler, lines: &mut T) -> Option<()> {
         let before = (self.0.handler, self.0.handler_conf);
         self.0.handler = Some(handler);
         self.0.handler_conf = ptr::from_mut(lines).cast();
         // SAFETY: while the block is read the context calls this function, with these lines.
         let result = unsafe { ngx_conf_parse(self.as_ptr(), ptr::null_mut()) };
         (self.0.handler, self.0.handler_conf) = before;
-        result
+        (result == NGX_CONF_OK).then_some(())
     }
 
-    /// Reads the files of a directive `include`, which has its argument.
-    pub(crate) fn include(&mut self) -> *mut c_char {
+    /// Reads the files of a directive `include`, which has its argument. `None` if NGINX cannot, and has logged why.
+    pub(crate) fn include(&mut self) -> Option<()> {
         // SAFETY: `include` uses neither a command nor a configuration.
-        unsafe { ngx_conf_include(self.as_ptr(), ptr::null_mut(), ptr::null_mut()) }
+        let result = unsafe { ngx_conf_include(self.as_ptr(), ptr::null_mut(), ptr::null_mut()) };
+        (result == NGX_CONF_OK).then_some(())
     }
 }
