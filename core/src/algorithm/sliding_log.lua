@@ -22,9 +22,11 @@ end
 
 local function sliding_log(key, now, cost, limit, period, block, since, requested)
   local call = redis.call
---@line_begin
+--@if override
+  local line
+  found = nil
+--@end
   local heads, debt, debt_since, blocked_until, own = 0, 0, 0, 0
---@own_begin
 
   local function entry(index)
     local text = call('LINDEX', key, index < 0 and index or index + heads)
@@ -76,7 +78,19 @@ local function sliding_log(key, now, cost, limit, period, block, since, requeste
       local blocked = blocked_until > now and blocked_until or 0
       call('LPUSH', key, string.format('x %d %d %d', debt, debt_since, blocked) .. (own and own.text or ''))
     end
---@expire
+--@if override
+    if own then
+      keep_log(key, now, reset, debt, heads, own, line)
+    elseif reset > 0 then
+      call('PEXPIRE', key, math.ceil((now % 1000 + reset) / 1000))
+    end
+--@else
+    if own and own[3] > 0 then
+      call('PEXPIRE', key, math.ceil((now % 1000 + math.max(reset, own[3] - now)) / 1000))
+    elseif reset > 0 and not own then
+      call('PEXPIRE', key, math.ceil((now % 1000 + reset) / 1000))
+    end
+--@end
   end
 
   -- how many entries are to be forgotten, the first one that is not, and the last one
@@ -87,7 +101,16 @@ local function sliding_log(key, now, cost, limit, period, block, since, requeste
     local head, made, blocked, its = string.match(first_total, '^x (%d+) (%d+) (%d+) ?(.*)$')
     if head then
       own = own_of(its)
---@own_read
+--@if override
+      if own and is_own then
+        if own[3] > 0 and own[3] <= now then
+          carry_log_over(key, now, own[3], own[1], own[2], head + 0, made + 0, blocked + 0, 1, limit, period)
+          return sliding_log(key, now, cost, limit, period, block, since, requested)
+        end
+        line, found = {limit, period}, own
+        limit, period = own[1], own[2]
+      end
+--@end
       if own and own[3] > 0 and own[3] <= now then
         own = nil
       end

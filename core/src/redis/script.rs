@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use crate::charge::{Charge, Effect, Prepared, Template};
 use crate::key::Head;
 use crate::lease::{Lease, Report};
-use crate::limit::{Algorithm, MAX_DEBT, Quota};
+use crate::limit::{Algorithm, Quota};
 use crate::manage::Change;
 use crate::text::number;
 
@@ -17,7 +17,7 @@ mod variant;
 pub use variant::Variant;
 
 use list::List;
-use source::minify;
+use source::{minify, with_numbers};
 
 /// A script and the name under which Redis caches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -272,10 +272,7 @@ impl Script {
     /// A script of this Lua source, without its comments and indentation: each server is sent it, and
     /// hashes it. `$max_debt` and `$max_spent` stand for how many limits a client may owe, and have spent in all.
     pub fn new(source: String) -> Self {
-        let source = source
-            .replace("$max_debt", &MAX_DEBT.to_string())
-            .replace("$max_spent", &(1 + MAX_DEBT).to_string());
-        let source = minify(&source);
+        let source = minify(&with_numbers(&source));
         let sha = sha1_smol::Sha1::from(&source).digest().to_string();
         Self { source, sha }
     }

@@ -3,6 +3,9 @@
 -- and count of a quota of its own, how long it lasts, or 0, and the two numbers of its rate.
 -- Answers as single.lua does, but with what is stored then, behind a number of eight bytes: until when machines may spend
 -- what was set aside for them before, or 0.
+local is_own = $is_own
+$as_function
+$override
 local key, argv = KEYS[1], ARGV
 local time, value = redis.call('TIME'), redis.call('GET', key)
 local seconds, micros = time[1], time[2]

@@ -2,6 +2,9 @@
 -- manage.lua. Answers one string: the seconds and microseconds of the time, and as numbers of eight bytes what remains, when
 -- it is whole and when one unit can pass, in microseconds from now, until when the client is blocked, its debt, and the quota
 -- of its own or zeros: its limit, its end, and the two numbers of its rate.
+local is_own = $is_own
+$own_log
+$algorithm
 local key, argv = KEYS[1], ARGV
 local time = redis.call('TIME')
 local seconds, micros = time[1], time[2]

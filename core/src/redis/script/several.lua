@@ -6,6 +6,11 @@
 -- n requests about a single limit are decided one after the other: as many pass as fit.
 -- Answers the time in microseconds, and for each limit in turn what was stored, if anything was;
 -- of one whose algorithm stores itself: allowed, remaining, reset and retry, as single_own.lua does.
+--@if override
+local is_own
+$own_log
+--@end
+$algorithms
 local call = redis.call
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -13,7 +18,17 @@ local answers, pending, left, last, width = {now}, {}, {}, {}, #ARGV / #KEYS
 -- What is to be kept of each key beside its state.
 local kept = {}
 local is_extended, is_leased = width > 5, width > 8
---@override
+--@if override
+$override
+-- The quotas of the lines, and of which of these clients may have others of their own.
+local lines, owned = {}, {}
+for i = 1, #KEYS do
+  local a = (i - 1) * width
+  local name, marks = string.gsub(ARGV[a + 1], '_override$', '')
+  ARGV[a + 1] = name
+  lines[i], owned[i] = {ARGV[a + 3] + 0, ARGV[a + 4] + 0, ARGV[a + 5] + 0}, marks > 0
+end
+--@end
 $lease
 
 -- How much of a key must be left for all limits that share it to spend at once, more than left, which is
@@ -44,7 +59,9 @@ end
 local function check(i, cost, requested)
   local key, a = KEYS[i], (i - 1) * width
   local name, before = ARGV[a + 1], pending[key]
---@is_own
+--@if override
+  is_own = owned[i]
+--@end
   local limit, period, count = ARGV[a + 3] + 0, ARGV[a + 4] + 0, ARGV[a + 5] + 0
   local block, since, n
   if is_extended then
@@ -58,7 +75,7 @@ local function check(i, cost, requested)
     local is_rejected = first and first[1] == 0
     requested = first and (is_rejected and math.max(0, first[4]) or 0)
     if is_rejected and not (is_extended and ARGV[a + 8] == '1') then
-      local shared = needed(key, math.max(0, first[2]), $first_limit)
+      local shared = needed(key, math.max(0, first[2]), first[5] or limit)
       if shared and shared > first[2] then
         cost = shared
       end
@@ -72,7 +89,9 @@ local function check(i, cost, requested)
       allowed, retry = 0, allowed == 0 and retry or first[4]
     end
     answers[i + 1] = {allowed, remaining, reset, retry}
---@own_answer
+--@if override
+    answer_own(answers[i + 1])
+--@end
     return allowed == 1
   end
   local stored = answers[i + 1]
@@ -84,7 +103,16 @@ local function check(i, cost, requested)
     end
     answers[i + 1] = stored
   end
---@individual
+--@if override
+  local line, record, ends = lines[i]
+  stored, limit, period, count, record, ends = individual(algorithms[name], stored, now, line[1], line[2], line[3])
+  ARGV[a + 3], ARGV[a + 4], ARGV[a + 5] = limit, period, count
+  kept[key] = {algorithms[name], limit, period, count, record, ends, line}
+--@else
+  local record, record_ends
+$own_record
+  kept[key] = record and {record, record_ends}
+--@end
   if before then
     stored = before.new
   end
@@ -143,7 +171,16 @@ for key, write in pairs(pending) do
   if write.store then
     write.store()
   else
---@keep
+--@if override
+    local decide, limit, period, count, record, ends, line = unpack(kept[key])
+    keep(decide, key, write.new, write.expiry, now, limit, period, count, record, ends, line)
+--@else
+    local new, expiry, record, record_ends = write.new, write.expiry
+    if kept[key] then
+      record, record_ends = unpack(kept[key])
+    end
+$write
+--@end
   end
 end
 return answers

@@ -1,5 +1,8 @@
 -- Checks one limit of which clients may have a quota of their own. KEYS and ARGV are those of single.lua, and so is the
 -- answer.
+local is_own = true
+$as_function
+$override
 local key, argv = KEYS[1], ARGV
 local time, value = redis.call('TIME'), redis.call('GET', key)
 local seconds, micros = time[1], time[2]

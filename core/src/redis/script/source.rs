@@ -1,7 +1,8 @@
-//! The Lua sources of scripts: an algorithm, and the parts around it, without comments and indentation.
+//! The Lua sources of scripts: templates, which name the parts they are made of, without comments and indentation.
 
 use super::{Script, Variant};
 use crate::algorithm::{Hold, Minima};
+use crate::limit::MAX_DEBT;
 use crate::overrides::Override;
 
 /// The bytes of the longest state: ten numbers, two for each step, and a byte.
@@ -11,41 +12,24 @@ const LONGEST_STATE: usize = (10 + 2 * Minima::MOST) * size_of::<u64>() + 1;
 const HAS_STEPS: &str = "#stored > 40 and #stored <= $longest_state \
     and (#stored % 16 == 9 or #stored % 16 == 1 and #stored > 96)";
 
-/// The parts of scripts for which `override` makes a difference: the name of their place, and what is there without it and
-/// with it.
-const OWN: [(&str, &str, &str); 11] = [
-    ("--@line_begin\n", "", "local line\n"),
-    ("$unless_own", "", " and not is_own"),
-    ("--@own_begin\n", "", "found = nil\n"),
-    ("--@own_read\n", "", include_str!("own_log_read.lua")),
-    ("--@expire\n", include_str!("log_expire.lua"), include_str!("own_log_expire.lua")),
-    (
-        "--@override\n",
-        "",
-        concat!(include_str!("override.lua"), include_str!("several_override.lua")),
-    ),
-    ("--@is_own\n", "", "is_own = owned[i]\n"),
-    ("--@individual\n", include_str!("several_record.lua"), include_str!("several_individual.lua")),
-    ("--@own_answer\n", "", "answer_own(answers[i + 1])\n"),
-    ("--@keep\n", include_str!("several_write.lua"), include_str!("several_keep.lua")),
-    ("$first_limit", "limit", "(first[5] or limit)"),
+/// The parts of templates, each before those that it names.
+const PARTS: [(&str, &str); 6] = [
+    ("$as_function\n", include_str!("function.lua")),
+    ("$lease\n", include_str!("lease.lua")),
+    ("$override\n", include_str!("override.lua")),
+    ("$own_log\n", include_str!("own_log.lua")),
+    ("$own_record\n", include_str!("record.lua")),
+    ("$write\n", include_str!("write.lua")),
 ];
-
-/// The parts of all scripts that read or write a state.
-const SHARED: [(&str, &str); 2] =
-    [("$own_record\n", include_str!("record.lua")), ("$write\n", include_str!("write.lua"))];
 
 /// The script for one limit of this variant.
 pub(super) fn single(variant: Variant) -> Script {
-    let (own, has_override) = (variant.algorithm().stores_itself(), variant.has_override());
-    let template = match (own, has_override) {
-        (true, false) => include_str!("single_own.lua"),
+    let template = match (variant.algorithm().stores_itself(), variant.has_override()) {
+        (true, _) => include_str!("single_own.lua"),
         (false, false) => include_str!("single.lua"),
-        (true, true) => include_str!("single_own_override.lua"),
         (false, true) => include_str!("single_override.lua"),
     };
-    let script = if has_override { around(variant, template) } else { template.to_owned() };
-    Script::new(fill(&script, variant))
+    Script::new(fill(template, variant))
 }
 
 /// The script that changes what a client of this variant has.
@@ -54,74 +38,71 @@ pub(super) fn manage(variant: Variant) -> Script {
         true => include_str!("manage_own.lua"),
         false => include_str!("manage.lua"),
     };
-    let is_own = variant.has_override();
-    let script = around(variant.with_override(), template);
-    let script = script.replace("local is_own = true", &format!("local is_own = {is_own}"));
-    Script::new(fill(&script, variant.with_override()))
-}
-
-/// A template behind the function of an algorithm, and what reads a quota of a client's own.
-fn around(variant: Variant, template: &str) -> String {
-    let (before, after) = match variant.algorithm().stores_itself() {
-        true => (include_str!("own_log.lua"), ""),
-        false => ("", include_str!("override.lua")),
-    };
-    ["local is_own = true\n", before, &function(variant), after, template].concat()
+    let template = template.replace("$is_own", &variant.has_override().to_string());
+    Script::new(fill(&template, variant.with_override()))
 }
 
 /// The script for several limits of these variants.
 pub(super) fn several(variants: impl Iterator<Item = Variant> + Clone) -> Script {
     let has_override = variants.clone().any(Variant::has_override);
-    let (mut names, mut functions): (Vec<_>, Vec<_>) =
-        variants.map(|variant| (variant.function().concat(), function(variant))).unzip();
+    let (mut names, mut functions): (Vec<_>, Vec<_>) = variants
+        .map(|variant| {
+            let own = variant.algorithm().stores_itself();
+            let function = fill(if own { "$algorithm\n" } else { "$as_function\n" }, variant);
+            (variant.function().concat(), function)
+        })
+        .unzip();
     names.dedup();
     functions.dedup();
     let table: Vec<_> = names.iter().map(|name| format!("{name} = {name}")).collect();
     let table = format!("local algorithms = {{{}}}\n", table.join(", "));
-    let several = with_own(include_str!("several.lua"), has_override)
-        .replace("$lease\n", include_str!("lease.lua"))
-        .replace("$longest_value", &(LONGEST_STATE + Override::LEN).to_string())
-        .replace("$longest", &longest_hold())
-        .replace("$long", &Hold::LONG.to_string());
-    let head = if has_override {
-        ["local is_own\n", include_str!("own_log.lua")].concat()
-    } else {
-        String::new()
-    };
-    Script::new(
-        (head + &functions.concat() + &table + &several)
-            .replace("$record", &Override::LEN.to_string()),
-    )
-}
-
-/// The Lua source that defines the function of an algorithm.
-fn function(variant: Variant) -> String {
-    match variant.algorithm().stores_itself() {
-        true => with_own(&variant.algorithm().source(), variant.has_override()),
-        false => fill(include_str!("function.lua"), variant),
-    }
-}
-
-/// Fills the places of the parts for which `override` makes a difference.
-fn with_own(template: &str, has_override: bool) -> String {
-    let text = OWN.iter().fold(template.to_owned(), |text, (place, without, with)| {
-        text.replace(place, if has_override { with } else { without })
-    });
-    SHARED.iter().fold(text, |text, (place, part)| text.replace(place, part))
+    let template = with_own(&with_parts(include_str!("several.lua")), has_override);
+    Script::new(template.replace("$algorithms\n", &(functions.concat() + &table)))
 }
 
 /// Puts an algorithm in its place.
 pub(super) fn fill(template: &str, variant: Variant) -> String {
     let algorithm = variant.algorithm();
-    let filled = template
+    let filled = with_parts(template)
         .replace("$decide\n", &variant.decide())
-        .replace("$has_steps", HAS_STEPS)
-        .replace("$longest_state", &LONGEST_STATE.to_string())
-        .replace("$longest", &longest_hold())
         .replace("$function", &variant.function().concat())
         .replace("$state", &algorithm.state().join(", "))
         .replace("$algorithm\n", &algorithm.source());
-    with_own(&filled, variant.has_override()).replace("$record", &Override::LEN.to_string())
+    with_own(&filled, variant.has_override())
+}
+
+fn with_parts(template: &str) -> String {
+    PARTS.iter().fold(template.to_owned(), |text, (name, part)| text.replace(name, part))
+}
+
+/// A template with what it has for `override`, or without that: it stands between the lines `--@if override` and `--@end`,
+/// and what is there instead of it behind a line `--@else`.
+fn with_own(template: &str, has_override: bool) -> String {
+    let mut is_kept = true;
+    let mut text = String::with_capacity(template.len());
+    for line in template.split_inclusive('\n') {
+        match line {
+            "--@if override\n" => is_kept = has_override,
+            "--@else\n" => is_kept = !has_override,
+            "--@end\n" => is_kept = true,
+            _ if is_kept => text += line,
+            _ => {}
+        }
+    }
+    text.replace("$unless_own", if has_override { " and not is_own" } else { "" })
+}
+
+/// Puts the numbers in their places, the longer ones of two names that begin alike first.
+pub(super) fn with_numbers(source: &str) -> String {
+    source
+        .replace("$has_steps", HAS_STEPS)
+        .replace("$longest_state", &LONGEST_STATE.to_string())
+        .replace("$longest_value", &(LONGEST_STATE + Override::LEN).to_string())
+        .replace("$longest", &longest_hold())
+        .replace("$long", &Hold::LONG.to_string())
+        .replace("$record", &Override::LEN.to_string())
+        .replace("$max_debt", &MAX_DEBT.to_string())
+        .replace("$max_spent", &(1 + MAX_DEBT).to_string())
 }
 
 /// How long a hold of a quota lasts at most, in µs, with the mark of one that several machines share.

@@ -1,3 +1,0 @@
-  local record, record_ends
-$own_record
-  kept[key] = record and {record, record_ends}
