@@ -11,7 +11,7 @@ use crate::redis::cluster::{Map, SLOTS};
 use crate::redis::reply::Reply;
 
 /// Each slot of keys belongs to one of the masters.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::client) struct Cluster {
     /// The name of the store that is shown.
     store: String,
@@ -57,16 +57,7 @@ impl MapReply {
 
 impl Cluster {
     pub(in crate::client) fn new(store: &str) -> Self {
-        Self {
-            store: store.to_owned(),
-            owners: vec![None; SLOTS],
-            changes: 0,
-            orphans: 0,
-            is_incomplete: false,
-            complete: 0,
-            partial: None,
-            used: None,
-        }
+        Self { store: store.to_owned(), owners: vec![None; SLOTS], ..Self::default() }
     }
 
     /// Whether the map in use is the one with this digest that a node at `host` has sent.

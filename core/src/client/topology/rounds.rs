@@ -42,7 +42,7 @@ const PATIENCE_DOUBLINGS: u32 = 3;
 const USUAL_INTERVAL: u64 = 10 * SECOND;
 
 /// The rounds of queries.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::client) struct Rounds {
     /// The number of the latest query.
     number: u32,
@@ -106,24 +106,8 @@ pub(in crate::client) enum RoundStep {
 impl Rounds {
     /// No round has begun. `random` is any number that differs between processes.
     pub(in crate::client) fn new(random: u64) -> Self {
-        Self {
-            number: 0,
-            oldest: 1,
-            queries: 0,
-            fruitless: 0,
-            timeouts: 0,
-            free_at: 0,
-            queried: Budget::default(),
-            followed: Budget::default(),
-            is_under_way: false,
-            is_wanted: false,
-            // Not all workers query the same node.
-            first: random as usize,
-            nodes: Vec::new(),
-            tried: 0,
-            open: Vec::new(),
-            at: None,
-        }
+        // Not all workers query the same node.
+        Self { oldest: 1, first: random as usize, ..Self::default() }
     }
 
     /// When something is to be done.
