@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use super::channel::Channel;
-use super::fault::{Backoff, Fault, Pace};
+use super::fault::{Backoff, Fault, Pace, doubled};
 use super::handshake::{Abilities, Handshake, Step};
 use super::in_flight::{InFlight, Sent};
 use super::input::Input;
@@ -36,9 +36,6 @@ const MAX_REPLACEMENTS: u32 = 5;
 
 /// How long connecting may take at most, in µs, where the server accepts no connection.
 const LONGEST_CONNECT: u64 = 2 * SECOND;
-
-/// More doublings lead beyond that.
-const CONNECT_DOUBLINGS: u32 = 11;
 
 /// How long a server that has accepted a connection may take longer than others wait for it, in µs.
 pub(super) const PATIENCE_WHEN_ACCEPTED: u64 = 8 * SECOND;
@@ -224,9 +221,7 @@ impl Connection {
     /// An attempt begins at `now`. Returns when it ends unless the server has accepted it: after the
     /// `usual` time, and twice as long after each attempt in a row that has timed out.
     pub(super) fn begin_attempt(&mut self, usual: u64, now: u64) -> u64 {
-        let doublings = self.timeouts.min(CONNECT_DOUBLINGS);
-        let most = usual.saturating_mul(1 << doublings).min(LONGEST_CONNECT.max(usual));
-        let end = now.saturating_add(most);
+        let end = now.saturating_add(doubled(usual, self.timeouts, LONGEST_CONNECT.max(usual)));
         self.is_late = false;
         self.begun = now;
         self.timer = Some(end);

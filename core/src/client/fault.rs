@@ -44,9 +44,6 @@ pub enum Fault {
     Misplaced,
 }
 
-/// More doublings lead beyond the longest delay.
-const DOUBLINGS: u32 = 10;
-
 /// How soon an attempt is worth while after one that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
@@ -82,10 +79,8 @@ impl Backoff {
     /// that differs between processes.
     pub(super) fn failed(&mut self, pace: Pace, random: u64) -> u64 {
         let (first, longest) = pace.delays();
-        let doublings = self.failures.min(DOUBLINGS);
+        let half = doubled(first, self.failures, longest) / 2;
         self.failures = self.failures.saturating_add(1);
-        let ceiling = (first << doublings).min(longest);
-        let half = ceiling / 2;
         half.saturating_add(random % half.saturating_add(1))
     }
 
@@ -93,6 +88,11 @@ impl Backoff {
     pub(super) fn succeeded(&mut self) {
         self.failures = 0;
     }
+}
+
+/// A time that is doubled so often, but is no longer than the longest one.
+pub(in crate::client) fn doubled(first: u64, doublings: u32, longest: u64) -> u64 {
+    first.saturating_mul(2_u64.saturating_pow(doublings)).min(longest)
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use std::collections::VecDeque;
 use super::PREALLOCATED;
 use super::command::{Command, Stage};
 use super::commands::Commands;
+use super::fault::doubled;
 use super::in_flight::rewinding_pop;
 use super::requests::{Error, Requests};
 use super::slab::{CommandKey, RequestKey};
@@ -34,9 +35,6 @@ const RETRY_DELAY: u64 = 2 * MILLISECOND;
 
 /// It waits no longer than this.
 const MAX_RETRY_DELAY: u64 = 50 * MILLISECOND;
-
-/// So many doublings lead from the first delay to the longest.
-const RETRY_DOUBLINGS: u8 = 5;
 
 /// The commands that wait.
 #[derive(Debug, Default)]
@@ -83,8 +81,8 @@ impl Waiting {
 
     /// A command is to be tried again after a pause, which is longer each time. Returns when.
     pub(super) fn retry_later(&mut self, key: CommandKey, command: &mut Command, now: u64) -> u64 {
-        let doublings = command.retries.min(RETRY_DOUBLINGS);
-        let at = now.saturating_add((RETRY_DELAY << doublings).min(MAX_RETRY_DELAY));
+        let delay = doubled(RETRY_DELAY, command.retries.into(), MAX_RETRY_DELAY);
+        let at = now.saturating_add(delay);
         command.stage = Stage::Waiting;
         command.retries = command.retries.saturating_add(1);
         let index = self.retries.partition_point(|(_, other)| *other <= at);

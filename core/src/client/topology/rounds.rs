@@ -10,6 +10,7 @@
 //! Rounds that lead to nothing follow each other ever more rarely, down to two queries a second: what is
 //! wrong may last, and all workers of a fleet query the same nodes.
 
+use crate::client::fault::doubled;
 use crate::client::slab::NodeKey;
 use crate::rate::{MILLISECOND, SECOND};
 
@@ -19,9 +20,6 @@ const LEAST_INTERVAL: u64 = 100 * MILLISECOND;
 /// It is queried this often while a master is missing, for each query of the round before; twice as rarely
 /// after each round in a row that led to nothing.
 const URGENT_INTERVAL: u64 = 250 * MILLISECOND;
-
-/// So many doublings lead beyond the longest interval.
-const DOUBLINGS: u32 = 4;
 
 /// The longest interval while a master is missing, for each query of the round before.
 const LONGEST_INTERVAL: u64 = 670 * MILLISECOND;
@@ -297,7 +295,7 @@ impl Rounds {
     fn interval(&self, random: u64) -> u64 {
         let each = match self.fruitless {
             0 => LEAST_INTERVAL,
-            rounds => (URGENT_INTERVAL << rounds.min(DOUBLINGS)).min(LONGEST_INTERVAL),
+            rounds => doubled(URGENT_INTERVAL, rounds, LONGEST_INTERVAL),
         };
         jittered(each.saturating_mul(self.queries.max(1) as u64), random)
     }
