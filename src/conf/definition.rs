@@ -1,155 +1,139 @@
-//! The names of limits.
+//! The names of limits, and the part that lines of one name share.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
 use rate_limit_core::admin::ManagedLimit;
 use rate_limit_core::conf::Policy;
-use rate_limit_core::rate::MILLISECOND;
-use rate_limit_core::request::ConfiguredLimit as _;
+use rate_limit_core::conf::limit::LimitLine;
+use rate_limit_core::limit::Quota;
 
-use super::BindError;
-use super::limit::{Corrections, LimitConf};
+use super::limit::LimitConf;
 use super::store::Store;
+use super::{BindError, ComplexValue};
 
-/// Every name, and its first definition.
+/// The part that all lines of a limit share: those with its name. It is complete when all of the configuration is read.
+#[derive(Default)]
+pub(crate) struct Definition {
+    /// How the first line defines the limit.
+    written: String,
+    /// The place of the first line.
+    place: String,
+    /// Whether a line has `settle`; known when all lines are.
+    pub(super) is_settled: Cell<bool>,
+    /// Whether charges may be given back: by a settlement, or because another limit, in another slot of a
+    /// cluster, rejects the request.
+    pub(super) is_refundable: Cell<bool>,
+    /// Whether rejections by any line may come from the deny cache.
+    pub(super) is_cached: Cell<bool>,
+    /// How long leases last at most in the locations of its lines, in ms; 0: there are none.
+    pub(super) lease: Cell<u64>,
+}
+
+impl Definition {
+    /// The quota of a request: all lines of a limit keep what those with `settle` need.
+    pub(super) fn corrected(&self, quota: Quota) -> Quota {
+        if self.is_settled.get() { quota.with_settle() } else { quota }
+    }
+
+    /// A location with this policy has a line of the limit.
+    pub(crate) fn note_policy(&self, policy: &Policy) {
+        self.is_cached.set(self.is_cached.get() || policy.deny_cache);
+        self.lease.set(self.lease.get().max(policy.lease));
+    }
+}
+
+/// Every name, in the order of the configuration.
 #[derive(Default)]
 pub(super) struct Definitions {
-    /// In the order of the configuration.
-    all: Vec<Definition>,
+    all: Vec<Known>,
     indices: HashMap<&'static str, usize>,
 }
 
-struct Definition {
+/// A name.
+struct Known {
     name: &'static str,
-    written: String,
-    place: String,
-    store: Option<Binding>,
-    corrections: Rc<Corrections>,
-    /// Whether rejections by any line may come from the deny cache.
-    is_cached: bool,
-    /// How long leases last at most in the locations of its lines, in ms; 0: there are none.
-    lease: u64,
-}
-
-/// The store of a name, and the limit that was bound to it first.
-struct Binding {
-    reference: String,
-    /// The reference without the password.
-    shown: String,
-    /// The place of the limit.
-    place: String,
-    limit: Rc<LimitConf>,
+    definition: Rc<Definition>,
+    /// The line that was bound to a store first.
+    bound: Option<Rc<LimitConf>>,
 }
 
 impl Definitions {
-    fn find(&self, name: &str) -> Option<&Definition> {
-        self.all.get(*self.indices.get(name)?)
-    }
-
-    fn find_mut(&mut self, name: &str) -> Option<&mut Definition> {
-        self.all.get_mut(*self.indices.get(name)?)
-    }
-
-    /// Adds the definition of `limit`. Lines that share a name must define the same.
-    pub(super) fn add(&mut self, limit: &LimitConf) -> Result<(), BindError> {
-        let (name, written) = (limit.name(), limit.line().written.as_str());
-        match self.find(name) {
+    /// The definition of the limit of a line at this place. Lines that share a name must define the same.
+    pub(super) fn add(
+        &mut self,
+        line: &LimitLine<'static, ComplexValue>,
+        place: &str,
+    ) -> Result<Rc<Definition>, BindError> {
+        let name = line.name;
+        let definition = match self.indices.get(name).and_then(|index| self.all.get(*index)) {
+            Some(known) => Rc::clone(&known.definition),
             None => {
-                let (written, place) = (written.to_owned(), limit.place().to_owned());
-                let corrections = Rc::<Corrections>::default();
-                corrections.is_settled.set(limit.settles());
-                let (store, is_cached, lease) = (None, false, 0);
+                let (written, place) = (line.written.clone(), place.to_owned());
+                let definition = Rc::new(Definition { written, place, ..Definition::default() });
                 self.indices.insert(name, self.all.len());
-                self.all.push(Definition {
-                    name,
-                    written,
-                    place,
-                    store,
-                    corrections,
-                    is_cached,
-                    lease,
-                });
-                Ok(())
+                self.all.push(Known { name, definition: Rc::clone(&definition), bound: None });
+                definition
             }
-            Some(first) if first.written == written => {
-                first
-                    .corrections
-                    .is_settled
-                    .set(first.corrections.is_settled.get() || limit.settles());
-                Ok(())
-            }
-            Some(first) => Err(BindError::Redefined {
-                name,
-                written: written.to_owned(),
-                first: first.written.clone(),
-                place: first.place.clone(),
-            }),
+        };
+        if definition.written != line.written {
+            let (first, place) = (definition.written.clone(), definition.place.clone());
+            return Err(BindError::Redefined { name, written: line.written.clone(), first, place });
         }
+        definition.is_settled.set(definition.is_settled.get() || line.settle.is_some());
+        Ok(definition)
     }
 
     /// Every name.
     pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.all.iter().map(|definition| definition.name)
+        self.all.iter().map(|known| known.name)
     }
 
     /// Whether any limit is bound to a store.
     pub(super) fn are_bound(&self) -> bool {
-        self.all.iter().any(|definition| definition.store.is_some())
+        self.all.iter().any(|known| known.bound.is_some())
     }
 
-    /// The reference of the store of the limit of this name, once it is bound.
-    pub(super) fn store(&self, name: &str) -> Option<&str> {
-        self.find(name)?.store.as_ref().map(|store| store.reference.as_str())
-    }
-
-    /// A location with this policy has a line of `limit`.
-    pub(super) fn note_policy(&mut self, limit: &LimitConf, policy: &Policy) {
-        if let Some(definition) = self.find_mut(limit.name()) {
-            definition.is_cached |= policy.deny_cache;
-            definition.lease = definition.lease.max(policy.lease);
-        }
-    }
-
-    /// The limits that are bound to a store, as the admin interface knows them.
-    pub(super) fn managed(&self) -> impl Iterator<Item = ManagedLimit<'_>> {
-        self.all.iter().filter_map(|definition| {
-            let Binding { limit, shown, .. } = definition.store.as_ref()?;
-            let lease = definition.lease.saturating_mul(MILLISECOND);
-            Some(limit.managed(shown, definition.is_cached, lease))
+    /// The limits that are bound to one of these stores, as the admin interface knows them.
+    pub(super) fn managed<'a>(
+        &'a self,
+        stores: &'a [Store],
+    ) -> impl Iterator<Item = ManagedLimit<'a>> {
+        self.all.iter().filter_map(|known| {
+            let limit = known.bound.as_ref()?;
+            Some(limit.managed(stores.get(limit.store()?)?))
         })
     }
 
     /// The limit of this name, if it is bound to a store.
     pub(super) fn limit(&self, name: &str) -> Option<&LimitConf> {
-        self.find(name)?.store.as_ref().map(|store| &*store.limit)
+        self.all.get(*self.indices.get(name)?)?.bound.as_deref()
     }
 
-    /// The corrections of the limit of this name.
-    pub(super) fn corrections(&self, name: &str) -> Rc<Corrections> {
-        self.find(name).map_or_else(Rc::default, |definition| Rc::clone(&definition.corrections))
-    }
-
-    /// Binds `limit` to a store. All limits of a name must have one store.
-    pub(super) fn bind(&mut self, limit: &Rc<LimitConf>, store: &Store) -> Result<(), BindError> {
-        let (name, place) = (limit.name(), limit.place());
-        let Some(definition) = self.find_mut(name) else { return Ok(()) };
-        let bound = || Binding {
-            reference: store.reference().to_owned(),
-            shown: store.shown().to_owned(),
-            place: place.to_owned(),
-            limit: Rc::clone(limit),
-        };
-        let first = definition.store.get_or_insert_with(bound);
-        if first.reference == store.reference() {
-            return Ok(());
+    /// Notes that `limit` is about to be bound to the store of this index. All limits of a name must have one store.
+    pub(super) fn bind(
+        &mut self,
+        limit: &Rc<LimitConf>,
+        index: usize,
+        stores: &[Store],
+    ) -> Result<(), BindError> {
+        let name = limit.name();
+        let known = self.indices.get(name).and_then(|index| self.all.get_mut(*index));
+        let Some(known) = known else { return Ok(()) };
+        let first = known.bound.get_or_insert_with(|| Rc::clone(limit));
+        match first.store() {
+            Some(other) if other != index => {
+                let shown = |index| stores.get(index).map(|store: &Store| store.shown().to_owned());
+                Err(BindError::Rebound {
+                    name,
+                    place: limit.place().to_owned(),
+                    store: shown(index).unwrap_or_default(),
+                    other: shown(other).unwrap_or_default(),
+                    first: first.place().to_owned(),
+                })
+            }
+            _ => Ok(()),
         }
-        Err(BindError::Rebound {
-            name,
-            place: place.to_owned(),
-            store: store.shown().to_owned(),
-            other: first.shown.clone(),
-            first: first.place.clone(),
-        })
     }
 }

@@ -10,15 +10,15 @@ use ngx::ffi::{
     ngx_worker,
 };
 use rate_limit_core::admin::ManagedLimit;
-use rate_limit_core::conf::limit::Phase;
+use rate_limit_core::conf::limit::{LimitLine, Phase};
 use rate_limit_core::conf::{DEFAULT_MEMORY, Policy, PolicyLevel};
 use rate_limit_core::redis::script::Scripts;
 use rate_limit_core::request::ConfiguredLimit;
 
-use super::BindError;
-use super::definition::Definitions;
+use super::definition::{Definition, Definitions};
 use super::limit::LimitConf;
 use super::store::Store;
+use super::{BindError, ComplexValue};
 use crate::client::Driver;
 use crate::log::{self, cycle_log, log};
 use crate::shm::{Shared, TopZone};
@@ -109,7 +109,7 @@ impl MainConf {
 
     /// The limits that apply to requests.
     pub(crate) fn managed(&self) -> Vec<ManagedLimit<'_>> {
-        self.definitions.managed().collect()
+        self.definitions.managed(&self.stores).collect()
     }
 
     /// One of these limits.
@@ -193,11 +193,15 @@ impl MainConf {
         self.stores.get_mut(index)
     }
 
-    /// Adds the name of a limit. Lines that share a name must define the same.
-    pub(crate) fn define(&mut self, limit: &LimitConf) -> Result<(), BindError> {
-        self.has_precontent |= limit.line().phase == Phase::Precontent;
-        self.has_settlements |= limit.settles();
-        self.definitions.add(limit)
+    /// The definition of the limit of a line at this place. Lines that share a name must define the same.
+    pub(crate) fn define(
+        &mut self,
+        line: &LimitLine<'static, ComplexValue>,
+        place: &str,
+    ) -> Result<Rc<Definition>, BindError> {
+        self.has_precontent |= line.phase == Phase::Precontent;
+        self.has_settlements |= line.settle.is_some();
+        self.definitions.add(line, place)
     }
 
     /// Binds limits that decide together, with or without leases, to the store of this index.
@@ -207,22 +211,17 @@ impl MainConf {
         index: usize,
         has_leases: bool,
     ) -> Result<(), BindError> {
-        let store = self.stores.get_mut(index).ok_or(BindError::NoStore)?;
+        let store = self.stores.get(index).ok_or(BindError::NoStore)?;
         for limit in limits {
-            self.definitions.bind(limit, store)?;
-            let corrections = self.definitions.corrections(limit.name());
+            self.definitions.bind(limit, index, &self.stores)?;
             if limit.settles() || (store.is_cluster() && limits.len() > 1) {
-                corrections.is_refundable.set(true);
+                limit.definition.is_refundable.set(true);
             }
-            limit.bind(index, store, corrections, &self.scripts)?;
+            limit.bind(index, store, &self.scripts)?;
         }
+        let store = self.stores.get_mut(index).ok_or(BindError::NoStore)?;
         store.add_limits(limits, has_leases);
         Ok(())
-    }
-
-    /// A location with this policy has lines of these limits.
-    pub(crate) fn note_policy(&mut self, limits: &[Rc<LimitConf>], policy: &Policy) {
-        limits.iter().for_each(|limit| self.definitions.note_policy(limit, policy));
     }
 
     /// Leaves the limits of a server to [`bind_outside`](Self::bind_outside).
@@ -234,8 +233,8 @@ impl MainConf {
     /// one store, and the locations determine which.
     pub(crate) fn bind_outside(&mut self) -> Result<(), BindError> {
         for Outside { limits, store, has_leases } in std::mem::take(&mut self.outside) {
-            let mut known = limits.iter().filter_map(|limit| self.definitions.store(limit.name()));
-            let index = known.next().and_then(|store| self.find(store)).unwrap_or(store);
+            let mut known = limits.iter().filter_map(|limit| self.limit(limit.name())?.store());
+            let index = known.next().unwrap_or(store);
             self.bind(&limits, index, has_leases)?;
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! A limit: one `rate_limit_redis` line.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::OnceCell;
 use std::rc::Rc;
 
 use rate_limit_core::admin::ManagedLimit;
@@ -10,9 +10,11 @@ use rate_limit_core::conf::Directive;
 use rate_limit_core::conf::limit::{LimitError, LimitLine};
 use rate_limit_core::key::{self, Head, KeyHmac};
 use rate_limit_core::limit::Quota;
+use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::script::{Scripts, Variant};
 use rate_limit_core::request::ConfiguredLimit;
 
+use super::definition::Definition;
 use super::store::Store;
 use super::value::{ComplexValue, evaluate};
 use super::{BindError, EvaluateError};
@@ -26,6 +28,8 @@ pub(crate) struct LimitConf {
     line: LimitLine<'static, ComplexValue>,
     /// The place of the line: file and number.
     place: String,
+    /// The part that all lines of the limit share.
+    pub(crate) definition: Rc<Definition>,
     /// The values that depend on the store, once that is known.
     bound: OnceCell<Bound>,
     /// The counters of the limit, once they are used.
@@ -48,7 +52,6 @@ pub(crate) struct Bound {
     pub(crate) fingerprint: u64,
     /// The quota of a client, if neither rate nor burst is a variable.
     pub(crate) known_quota: Option<Quota>,
-    corrections: Rc<Corrections>,
 }
 
 impl Bound {
@@ -58,33 +61,16 @@ impl Bound {
     }
 }
 
-/// The corrections that a limit's charges may get. They are known when all of the configuration is
-/// read; whether the limit is settled, when all lines are.
-#[derive(Default)]
-pub(super) struct Corrections {
-    /// Whether a line of the limit has `settle`.
-    pub(super) is_settled: Cell<bool>,
-    /// Whether charges may be given back: by a settlement, or because another limit, in another slot of a
-    /// cluster, rejects the request.
-    pub(super) is_refundable: Cell<bool>,
-}
-
-impl Corrections {
-    /// The quota of a request: all lines of a limit keep what those with `settle` need.
-    fn of(&self, quota: Quota) -> Quota {
-        if self.is_settled.get() { quota.with_settle() } else { quota }
-    }
-}
-
 impl LimitConf {
     /// The limit of a line at this place.
     pub(crate) fn new(
         directive: Directive<'static>,
         line: LimitLine<'static, ComplexValue>,
         place: String,
+        definition: Rc<Definition>,
     ) -> Self {
         let (bound, record, reservations, sketch) = Default::default();
-        Self { directive, line, place, bound, record, reservations, sketch }
+        Self { directive, line, place, definition, bound, record, reservations, sketch }
     }
 
     /// The line as it is written.
@@ -107,24 +93,19 @@ impl LimitConf {
         &self.place
     }
 
-    /// The limit as the admin interface needs it. `store` is its store, as it is shown; `is_cached`: rejections of its clients
-    /// may come from the deny cache; `lease`: how long leases last at most that locations have, in µs.
-    pub(super) fn managed<'a>(
-        &'a self,
-        store: &'a str,
-        is_cached: bool,
-        lease: u64,
-    ) -> ManagedLimit<'a> {
+    /// The limit as the admin interface needs it.
+    pub(super) fn managed<'a>(&'a self, store: &'a Store) -> ManagedLimit<'a> {
+        let lease = self.definition.lease.get().saturating_mul(MILLISECOND);
         ManagedLimit {
             name: self.name(),
-            store,
+            store: store.shown(),
             algorithm: self.line.algorithm,
             rate: self.line.rate_text,
             burst: self.line.burst_text,
             block: self.line.block,
             has_override: self.line.has_override,
             is_settled: self.is_settled(),
-            is_cached,
+            is_cached: self.definition.is_cached.get(),
             lease: if self.has_leases() { lease } else { 0 },
         }
     }
@@ -157,7 +138,7 @@ impl ConfiguredLimit for LimitConf {
     }
 
     fn is_refundable(&self) -> bool {
-        self.corrections().is_some_and(|it| it.is_refundable.get())
+        self.definition.is_refundable.get()
     }
 
     fn settles(&self) -> bool {
@@ -180,18 +161,17 @@ impl LimitConf {
         &self,
         index: usize,
         store: &Store,
-        corrections: Rc<Corrections>,
         scripts: &Scripts,
     ) -> Result<(), BindError> {
         let name = self.name();
         let head = Head::new(store.prefix(), name).ok_or_else(|| LimitError::name(name))?;
         self.bound.get_or_init(|| {
             let fingerprint = key::fingerprint(&head);
-            let known_quota = self.line.known_quota.map(|quota| corrections.of(quota));
+            let known_quota = self.line.known_quota.map(|quota| self.definition.corrected(quota));
             let known = known_quota.as_ref().zip(self.line.cost.literal());
             let template = Rc::new(scripts.template(head, known));
             let key_hmac = store.key_hmac().cloned();
-            Bound { store: index, template, key_hmac, fingerprint, known_quota, corrections }
+            Bound { store: index, template, key_hmac, fingerprint, known_quota }
         });
         Ok(())
     }
@@ -209,11 +189,7 @@ impl LimitConf {
 
     /// Whether what any line of the limit charges is settled when requests have ended.
     fn is_settled(&self) -> bool {
-        self.corrections().is_some_and(|it| it.is_settled.get())
-    }
-
-    fn corrections(&self) -> Option<&Corrections> {
-        self.bound.get().map(|bound| &*bound.corrections)
+        self.definition.is_settled.get()
     }
 
     /// The values that depend on its store, once it is bound.
@@ -241,8 +217,7 @@ impl LimitConf {
         let rate = evaluate(&line.rate, r, |text| line.read_rate(text))?;
         let burst = line.burst.as_ref();
         let burst = burst.map(|it| evaluate(it, r, |text| line.read_burst(text))).transpose()?;
-        let quota = line.quota_of_request(rate, burst)?;
-        Ok(self.corrections().map_or(quota, |corrections| corrections.of(quota)))
+        Ok(self.definition.corrected(line.quota_of_request(rate, burst)?))
     }
 
     /// The real cost of the request; `None` if its charge stands.

@@ -19,7 +19,6 @@ pub(super) fn add(conf: &mut LocationConf, reader: &mut Reader<'_>) -> Result<()
         return Err(LimitError::OffBesideAnother.into());
     }
     let limit = read(reader)?;
-    reader.main()?.define(&limit)?;
     let limits = conf.limits.get_or_insert_default();
     let others = limits.iter().map(|other| (other.directive(), other.place()));
     if let Some(doubt) = twice(&reader.line, limit.name(), others) {
@@ -37,5 +36,7 @@ fn read(reader: &mut Reader<'_>) -> Result<LimitConf, ConfError> {
     if let Some(doubts) = words.doubts(&line, |name| reader.cf.has_variable(name)) {
         reader.cf.warn(doubts);
     }
-    Ok(LimitConf::new(reader.line.clone(), line, reader.cf.place()))
+    let place = reader.cf.place();
+    let definition = reader.main()?.define(&line, &place)?;
+    Ok(LimitConf::new(reader.line.clone(), line, place, definition))
 }

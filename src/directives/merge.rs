@@ -101,7 +101,7 @@ fn bind_limits(cf: &mut Conf, conf: &mut LocationConf) -> Result<(), ConfError> 
     }
     let has_leases = conf.policy().lease > 0;
     for limits in Phase::ALL.map(|phase| conf.limits(phase)) {
-        main.note_policy(limits, conf.policy());
+        limits.iter().for_each(|limit| limit.definition.note_policy(conf.policy()));
         match is_outside {
             true => main.add_outside(limits, index, has_leases),
             false => main.bind(limits, index, has_leases)?,
