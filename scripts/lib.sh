@@ -4,9 +4,12 @@ set -euo pipefail
 # A command substitution stops at an error as well.
 shopt -s inherit_errexit
 
-# --help shows the comment at the head of the script, before anything is installed.
+# show_help: the comment at the head of the script.
+show_help() { sed -n '2,/^[^#]/{/^# shellcheck/d;s/^#\( \|$\)//p}' "$0"; }
+
+# Before anything is installed, whatever the other arguments are.
 for argument; do
-    [[ $argument != --help ]] || { sed -n '2,/^[^#]/{/^# shellcheck/d;s/^#\( \|$\)//p}' "$0"; exit; }
+    [[ $argument != --help ]] || { show_help; exit; }
 done
 
 # Taken before the cd below, so that a relative one means what the caller meant.
