@@ -6,6 +6,7 @@ use crate::metrics::{
 };
 use crate::text::number::seconds;
 
+mod family;
 mod form;
 mod json;
 mod prometheus;
@@ -147,58 +148,10 @@ impl Histogram {
 const INFINITE: &str = "+Inf";
 
 impl LimitMetrics {
-    /// The results by their names.
-    fn results(&self) -> impl Iterator<Item = (String, u64)> {
-        Status::COUNTED.iter().map(|status| status.name().to_ascii_lowercase()).zip(self.requests)
-    }
-
-    /// The decisions by their source.
-    fn sources(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Source::DECIDING.iter().map(|source| source.name()).zip(self.decisions)
-    }
-
     /// The units of its leases that machines still hold.
     fn lease_units_held(&self) -> u64 {
         let gone = self.lease_units.iter().fold(0, |sum: u64, units| sum.saturating_add(*units));
         self.lease_units_granted.saturating_sub(gone)
-    }
-
-    /// The units of its leases by result.
-    fn lease_units(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        LeaseUnits::ALL.iter().map(|result| result.name()).zip(self.lease_units)
-    }
-
-    /// The settlements by result.
-    fn settlements(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        SettlementResult::ALL.iter().map(|result| result.name()).zip(self.settlements)
-    }
-}
-
-impl NodeMetrics {
-    fn commands(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        CommandKind::ALL.iter().map(|command| command.name()).zip(self.commands)
-    }
-
-    fn errors(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        ErrorKind::ALL.iter().map(|kind| kind.name()).zip(self.errors)
-    }
-
-    fn attempts(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        AttemptResult::ALL.iter().map(|result| result.name()).zip(self.attempts)
-    }
-
-    fn queries(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        QueryResult::ALL.iter().map(|result| result.name()).zip(self.queries)
-    }
-
-    fn connections(&self) -> [(&'static str, u64); 2] {
-        [("ready", self.ready), ("connecting", self.connecting)]
-    }
-}
-
-impl MemoryMetrics {
-    fn bytes(&self) -> [(&'static str, u64); 2] {
-        [("used", self.used), ("free", self.free)]
     }
 }
 

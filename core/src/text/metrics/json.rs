@@ -1,7 +1,8 @@
 //! The metrics as JSON.
 
 use super::Snapshot;
-use crate::text::json::object;
+use super::family::{Family, LIMITS, MEMORY, NODES, Samples};
+use crate::text::json::{Object, object};
 use crate::text::number::seconds;
 
 impl Snapshot {
@@ -11,25 +12,13 @@ impl Snapshot {
         object(&mut text, |page| {
             page.object("limits", |limits| {
                 for limit in &self.limits {
-                    limits.object(&limit.name, |members| {
-                        members.object("requests", |requests| requests.all(limit.results()));
-                        members.object("decisions", |decisions| decisions.all(limit.sources()));
-                        members.object("lease_units", |units| units.all(limit.lease_units()));
-                        members.value("lease_units_held", limit.lease_units_held());
-                        members.object("settlements", |results| results.all(limit.settlements()));
-                    });
+                    limits.object(&limit.name, |members| add(members, &LIMITS, limit));
                 }
             });
             page.object("nodes", |nodes| {
                 for node in &self.nodes {
                     nodes.object(&node.name, |members| {
-                        members.object("commands", |commands| commands.all(node.commands()));
-                        members.object("errors", |errors| errors.all(node.errors()));
-                        members.object("connections", |states| states.all(node.connections()));
-                        members.object("connection_attempts", |it| it.all(node.attempts()));
-                        members.object("topology_queries", |it| it.all(node.queries()));
-                        members.value("breaker_open", u8::from(node.is_open));
-                        members.value("node_slow", u8::from(node.is_slow));
+                        add(members, &NODES, node);
                         members.object("decision_seconds", |waits| {
                             waits.value("sum", seconds(node.waited));
                             waits.value("count", node.decided);
@@ -46,16 +35,24 @@ impl Snapshot {
                     members.value("count", times.count());
                 });
             }
-            page.object("shared_memory_bytes", |states| states.all(self.memory.bytes()));
-            page.value("local_state_bytes", self.memory.local);
-            page.value("shared_memory_evictions", self.memory.evictions);
-            page.value("shared_memory_no_room", self.memory.no_room);
+            add(page, &MEMORY, &self.memory);
             page.object("build_info", |info| {
                 info.string("version", self.version);
                 info.string("nginx", self.nginx);
             });
         });
         text
+    }
+}
+
+/// Adds the metrics of `one`.
+fn add<T>(object: &mut Object<'_>, families: &[Family<T>], one: &T) {
+    for family in families {
+        let name = family.name.trim_end_matches("_total");
+        match (family.samples)(one) {
+            Samples::One(number) => object.value(name, number),
+            Samples::Each(_, numbers) => object.object(name, |members| members.all(numbers)),
+        }
     }
 }
 

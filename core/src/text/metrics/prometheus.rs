@@ -2,6 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
+use super::family::{Family, LIMITS, MEMORY, NODES, Samples};
 use super::{Histogram, Snapshot};
 use crate::text::number::seconds;
 
@@ -12,83 +13,9 @@ impl Snapshot {
     /// The metrics in Prometheus's text format.
     pub fn prometheus(&self) -> String {
         let mut page = Page(String::new());
-        self.limits_to(&mut page);
-        self.nodes_to(&mut page);
-        self.times_to(&mut page);
-        self.memory_to(&mut page);
-        page.family("build_info", "gauge", "The versions of the module and of NGINX.");
-        page.sample("build_info", &[("version", self.version), ("nginx", self.nginx)], 1);
-        page.0
-    }
-
-    fn limits_to(&self, page: &mut Page) {
-        let limits = &self.limits;
-        page.family(
-            "requests_total",
-            "counter",
-            "Requests for which a limit was checked, by result.",
-        );
-        page.samples("requests_total", ["name", "result"], limits, |it| (&it.name, it.results()));
-        page.family("decisions_total", "counter", "Verdicts of a limit, by source.");
-        page.samples("decisions_total", ["name", "source"], limits, |it| (&it.name, it.sources()));
-        page.family("lease_units_total", "counter", "Units of leases, by what became of them.");
-        page.samples("lease_units_total", ["name", "result"], limits, |it| {
-            (&it.name, it.lease_units())
-        });
-        page.family("lease_units_held", "gauge", "Units of leases that this machine has left.");
-        for limit in limits {
-            let held = limit.lease_units_held();
-            page.sample("lease_units_held", &[("name", &limit.name)], held);
-        }
-        page.family("settlements_total", "counter", "Settlements of a limit, by result.");
-        page.samples("settlements_total", ["name", "result"], limits, |it| {
-            (&it.name, it.settlements())
-        });
-    }
-
-    fn nodes_to(&self, page: &mut Page) {
-        let nodes = &self.nodes;
-        page.family("commands_total", "counter", "Commands sent to a Redis server.");
-        page.samples("commands_total", ["node", "command"], nodes, |it| (&it.name, it.commands()));
-        page.family("errors_total", "counter", "What went wrong with a Redis server.");
-        page.samples("errors_total", ["node", "kind"], nodes, |it| (&it.name, it.errors()));
-        page.family("connections", "gauge", "Connections of the workers to a Redis server.");
-        page.samples("connections", ["node", "state"], nodes, |it| {
-            (&it.name, it.connections().into_iter())
-        });
-        page.family(
-            "connection_attempts_total",
-            "counter",
-            "Attempts of the workers to connect to a Redis server, by result.",
-        );
-        page.samples("connection_attempts_total", ["node", "result"], nodes, |it| {
-            (&it.name, it.attempts())
-        });
-        page.family(
-            "topology_queries_total",
-            "counter",
-            "Queries of the workers for the topology to a Redis server, by result.",
-        );
-        page.samples("topology_queries_total", ["node", "result"], nodes, |it| {
-            (&it.name, it.queries())
-        });
-        page.family(
-            "breaker_open",
-            "gauge",
-            "1 if a worker sends a Redis server no requests, else 0.",
-        );
-        for node in &self.nodes {
-            page.sample("breaker_open", &[("node", &node.name)], u8::from(node.is_open));
-        }
-        page.family(
-            "node_slow",
-            "gauge",
-            "1 if a Redis server owes replies to a worker for too long, else 0.",
-        );
-        for node in &self.nodes {
-            page.sample("node_slow", &[("node", &node.name)], u8::from(node.is_slow));
-        }
-        page.family(
+        page.families(&LIMITS, &self.limits, |limit| Some(("name", &limit.name)));
+        page.families(&NODES, &self.nodes, |node| Some(("node", &node.name)));
+        page.head(
             "node_decision_seconds",
             "summary",
             "How long requests waited that a Redis server decided.",
@@ -98,9 +25,6 @@ impl Snapshot {
             page.sample("node_decision_seconds_sum", &labels, seconds(node.waited));
             page.sample("node_decision_seconds_count", &labels, node.decided);
         }
-    }
-
-    fn times_to(&self, page: &mut Page) {
         page.histogram(
             "decision_seconds",
             "How long requests waited for their decision, whatever its source.",
@@ -111,31 +35,10 @@ impl Snapshot {
             "How long replies of Redis and deadlines waited for a worker that was busy.",
             &self.lags,
         );
-    }
-
-    fn memory_to(&self, page: &mut Page) {
-        page.family("shared_memory_bytes", "gauge", "The memory that the workers share.");
-        for (state, bytes) in self.memory.bytes() {
-            page.sample("shared_memory_bytes", &[("state", state)], bytes);
-        }
-        page.family(
-            "local_state_bytes",
-            "gauge",
-            "The used part of the shared memory that holds states of clients that were decided locally.",
-        );
-        page.sample("local_state_bytes", &[], self.memory.local);
-        page.family(
-            "shared_memory_evictions_total",
-            "counter",
-            "Clients that were evicted, because the shared memory was full.",
-        );
-        page.sample("shared_memory_evictions_total", &[], self.memory.evictions);
-        page.family(
-            "shared_memory_no_room_total",
-            "counter",
-            "Requests that could not be decided locally, because the shared memory was too small.",
-        );
-        page.sample("shared_memory_no_room_total", &[], self.memory.no_room);
+        page.families(&MEMORY, std::slice::from_ref(&self.memory), |_| None);
+        page.head("build_info", "gauge", "The versions of the module and of NGINX.");
+        page.sample("build_info", &[("version", self.version), ("nginx", self.nginx)], 1);
+        page.0
     }
 }
 
@@ -144,34 +47,44 @@ struct Page(String);
 
 impl Page {
     /// Begins the metrics of one name; the help must need no escaping.
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a string cannot fail.
         let _ = write!(self.0, "# HELP {PREFIX}{name} {help}\n# TYPE {PREFIX}{name} {kind}\n");
     }
 
+    /// The metrics of `all`, each of which has a label of its own.
+    fn families<'a, T>(
+        &mut self,
+        families: &[Family<T>],
+        all: &'a [T],
+        own: fn(&'a T) -> Option<(&'static str, &'a String)>,
+    ) {
+        for family in families {
+            let kind = if family.name.ends_with("_total") { "counter" } else { "gauge" };
+            self.head(family.name, kind, family.help);
+            for one in all {
+                let own: Vec<_> =
+                    own(one).map(|(label, value)| (label, value.as_str())).into_iter().collect();
+                match (family.samples)(one) {
+                    Samples::One(number) => self.sample(family.name, &own, number),
+                    Samples::Each(label, numbers) => {
+                        for (value, number) in &numbers {
+                            let labels = [own.as_slice(), &[(label, value)]].concat();
+                            self.sample(family.name, &labels, number);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
     fn histogram(&mut self, name: &str, help: &str, times: &Histogram) {
-        self.family(name, "histogram", help);
+        self.head(name, "histogram", help);
         for (bound, count) in times.cumulative() {
             self.sample(&format!("{name}_bucket"), &[("le", &bound)], count);
         }
         self.sample(&format!("{name}_sum"), &[], seconds(times.sum));
         self.sample(&format!("{name}_count"), &[], times.count());
-    }
-
-    /// A sample for each of `owners` and each of its counts, which has a name: the values of the two labels.
-    fn samples<'o, T, L: AsRef<str>, I: Iterator<Item = (L, u64)>>(
-        &mut self,
-        name: &str,
-        [owner, label]: [&str; 2],
-        owners: &'o [T],
-        counts: impl Fn(&'o T) -> (&'o String, I),
-    ) {
-        for one in owners {
-            let (own, counts) = counts(one);
-            for (value, count) in counts {
-                self.sample(name, &[(owner, own), (label, value.as_ref())], count);
-            }
-        }
     }
 
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
